@@ -1,0 +1,330 @@
+//! Control messages between library, monitor and command line: plain values and their bytes.
+//!
+//! One message is one datagram on a Unix-domain SOCK_SEQPACKET socket; descriptors travel beside it
+//! (SCM_RIGHTS) in the order that each message names. The first byte is the kind, fields follow in
+//! little-endian order without padding. Decoding accepts exactly what encoding makes: a short,
+//! long or senseless message is an error, never a guess. No unsafe code, no allocation.
+#![forbid(unsafe_code)]
+#![no_std]
+
+mod wire;
+
+use wire::{Reader, Writer};
+
+/// Largest encoded message.
+pub const MESSAGE_MAX: usize = 256;
+/// Must be equal on both sides; sent in [`Request::Hello`].
+pub const VERSION: u32 = 1;
+
+/// A message could not be understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// An IPv6 address, or an IPv4 one mapped into ::ffff:0:0/96, in network order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Ip(pub [u8; 16]);
+
+impl Ip {
+    /// The mapped form of an IPv4 address.
+    pub const fn v4(a: [u8; 4]) -> Ip {
+        Ip([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a[0], a[1], a[2], a[3]])
+    }
+
+    /// The IPv4 address inside, if it is one.
+    pub fn to_v4(self) -> Option<[u8; 4]> {
+        let b = self.0;
+        (b[..12] == Ip::v4([0; 4]).0[..12]).then_some([b[12], b[13], b[14], b[15]])
+    }
+
+    /// 0.0.0.0 or ::.
+    pub fn is_unspecified(self) -> bool {
+        self == Ip([0; 16]) || self == Ip::v4([0; 4])
+    }
+
+    /// 127.0.0.0/8 or ::1.
+    pub fn is_loopback(self) -> bool {
+        self.to_v4().map_or(self.0 == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], |a| a[0] == 127)
+    }
+}
+
+/// From the library (or the command line) to the monitor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// First message of a process.
+    /// Descriptors: slab, public page, eventfd, a TCP socket (tells the network namespace).
+    /// Answer: [`Reply::Welcome`] or [`Reply::Error`].
+    Hello {
+        /// [`VERSION`] of the sender.
+        version: u32,
+        /// True when the monitor was lost and the process registers again: listeners and
+        /// channels follow.
+        again: bool,
+    },
+    /// A listener of this process; also sent again when its backlog or interest changes.
+    /// Descriptor: the kernel listener, which proves ownership of its address.
+    /// Answer: [`Reply::Ok`] or [`Reply::Error`].
+    Listen {
+        /// Index in the public page.
+        index: u32,
+        /// Generation in the public page (odd).
+        generation: u32,
+        /// As given to listen(2), clamped.
+        backlog: u32,
+        /// The process has shown that it accepts (accept, poll, epoll), or is the only holder.
+        accepting: bool,
+    },
+    /// The listener's interest changed. No answer.
+    Accepting {
+        /// Index in the public page.
+        index: u32,
+        /// See [`Request::Listen`].
+        accepting: bool,
+    },
+    /// The listener was closed. No answer.
+    Unlisten {
+        /// Index in the public page.
+        index: u32,
+    },
+    /// Where does a connection to this address lead? Answer: [`Reply::Route`].
+    Connect {
+        /// Destination.
+        ip: Ip,
+        /// Destination port.
+        port: u16,
+        /// Which of the candidates, counted round.
+        nth: u32,
+        /// A block of source ports is wanted.
+        want_ports: bool,
+        /// The channels that the process has to the candidate are full: make another.
+        want_channel: bool,
+    },
+    /// The process forked. Descriptor: pidfd of the child. No answer.
+    Fork {
+        /// Member number of the child in each slab that it inherits, by slab: the sender's own.
+        member: u32,
+    },
+    /// After `Hello { again: true }`: a channel this process has. Descriptor: the segment.
+    /// No answer.
+    Channel {
+        /// Channel id.
+        id: u64,
+        /// 0 = A, 1 = B.
+        side: u32,
+        /// The other side's process id.
+        peer_pid: u32,
+    },
+    /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
+    Status,
+}
+
+/// From the monitor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Registered.
+    Welcome {
+        /// Unique among the clients of this monitor.
+        client: u64,
+    },
+    /// Done.
+    Ok,
+    /// Not done.
+    Error {
+        /// Why.
+        code: ErrorCode,
+    },
+    /// Answer to Connect.
+    Route {
+        /// Where to.
+        route: Route,
+        /// First port of a block for the client's source ports, and how many; zero = none.
+        port_first: u16,
+        /// See `port_first`.
+        port_count: u16,
+    },
+    /// Unasked, to side B: a new channel. Descriptors: segment, A's public page, A's eventfd.
+    NewChannel {
+        /// Channel id.
+        id: u64,
+        /// Process id of A.
+        peer_pid: u32,
+    },
+    /// Unasked: the channel's peer is gone for good; unmap it when no connection needs it.
+    ChannelDead {
+        /// Channel id.
+        id: u64,
+    },
+    /// Descriptor: a memfd with a JSON document.
+    Status,
+}
+
+/// Answer to "where does this connection lead?".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// To the kernel; the number is a `sd_shm::slab::Reason`.
+    Kernel {
+        /// Why.
+        reason: u32,
+    },
+    /// The policy forbids it.
+    Denied,
+    /// Over shared memory.
+    Shm {
+        /// Channel to use. When `fresh` the descriptors segment, B's public page and B's eventfd
+        /// come along; otherwise the client has it already.
+        channel: u64,
+        /// See `channel`.
+        fresh: bool,
+        /// Listener's index and generation in B's public page.
+        listener: u32,
+        /// See `listener`.
+        generation: u32,
+        /// How many candidates there are at present (>= 1).
+        candidates: u32,
+        /// Process id of B.
+        peer_pid: u32,
+    },
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ErrorCode {
+    /// Library and monitor are of different versions.
+    Version = 1,
+    /// A descriptor is missing or not what it should be.
+    Descriptor = 2,
+    /// The message makes no sense now.
+    Protocol = 3,
+    /// The monitor is out of something.
+    Exhausted = 4,
+    /// The policy forbids it.
+    Denied = 5,
+}
+
+impl Request {
+    /// Writes the message into `buf`; the bytes used.
+    pub fn encode<'a>(&self, buf: &'a mut [u8; MESSAGE_MAX]) -> &'a [u8] {
+        let mut w = Writer::new(buf);
+        match *self {
+            Request::Hello { version, again } => w.u8(1).u32(version).bool(again),
+            Request::Listen { index, generation, backlog, accepting } => {
+                w.u8(2).u32(index).u32(generation).u32(backlog).bool(accepting)
+            }
+            Request::Accepting { index, accepting } => w.u8(3).u32(index).bool(accepting),
+            Request::Unlisten { index } => w.u8(4).u32(index),
+            Request::Connect { ip, port, nth, want_ports, want_channel } => {
+                w.u8(5).ip(ip).u16(port).u32(nth).bool(want_ports).bool(want_channel)
+            }
+            Request::Fork { member } => w.u8(6).u32(member),
+            Request::Channel { id, side, peer_pid } => w.u8(7).u64(id).u32(side).u32(peer_pid),
+            Request::Status => w.u8(8),
+        };
+        w.done()
+    }
+
+    /// Reads a message.
+    pub fn decode(bytes: &[u8]) -> Result<Request, Malformed> {
+        let mut r = Reader::new(bytes);
+        let request = match r.u8()? {
+            1 => Request::Hello { version: r.u32()?, again: r.bool()? },
+            2 => Request::Listen {
+                index: r.u32()?,
+                generation: r.u32()?,
+                backlog: r.u32()?,
+                accepting: r.bool()?,
+            },
+            3 => Request::Accepting { index: r.u32()?, accepting: r.bool()? },
+            4 => Request::Unlisten { index: r.u32()? },
+            5 => Request::Connect {
+                ip: r.ip()?,
+                port: r.u16()?,
+                nth: r.u32()?,
+                want_ports: r.bool()?,
+                want_channel: r.bool()?,
+            },
+            6 => Request::Fork { member: r.u32()? },
+            7 => Request::Channel { id: r.u64()?, side: r.u32()?, peer_pid: r.u32()? },
+            8 => Request::Status,
+            _ => return Err(Malformed),
+        };
+        r.end().map(|()| request)
+    }
+}
+
+impl Reply {
+    /// Writes the message into `buf`; the bytes used.
+    pub fn encode<'a>(&self, buf: &'a mut [u8; MESSAGE_MAX]) -> &'a [u8] {
+        let mut w = Writer::new(buf);
+        match *self {
+            Reply::Welcome { client } => w.u8(1).u64(client),
+            Reply::Ok => w.u8(2),
+            Reply::Error { code } => w.u8(3).u32(code as u32),
+            Reply::Route { route, port_first, port_count } => {
+                w.u8(4).u16(port_first).u16(port_count);
+                match route {
+                    Route::Kernel { reason } => w.u8(1).u32(reason),
+                    Route::Denied => w.u8(2),
+                    Route::Shm { channel, fresh, listener, generation, candidates, peer_pid } => w
+                        .u8(3)
+                        .u64(channel)
+                        .bool(fresh)
+                        .u32(listener)
+                        .u32(generation)
+                        .u32(candidates)
+                        .u32(peer_pid),
+                }
+            }
+            Reply::NewChannel { id, peer_pid } => w.u8(5).u64(id).u32(peer_pid),
+            Reply::ChannelDead { id } => w.u8(6).u64(id),
+            Reply::Status => w.u8(7),
+        };
+        w.done()
+    }
+
+    /// Reads a message.
+    pub fn decode(bytes: &[u8]) -> Result<Reply, Malformed> {
+        let mut r = Reader::new(bytes);
+        let reply = match r.u8()? {
+            1 => Reply::Welcome { client: r.u64()? },
+            2 => Reply::Ok,
+            3 => Reply::Error { code: ErrorCode::decode(r.u32()?)? },
+            4 => {
+                let (port_first, port_count) = (r.u16()?, r.u16()?);
+                Reply::Route { route: Route::decode(&mut r)?, port_first, port_count }
+            }
+            5 => Reply::NewChannel { id: r.u64()?, peer_pid: r.u32()? },
+            6 => Reply::ChannelDead { id: r.u64()? },
+            7 => Reply::Status,
+            _ => return Err(Malformed),
+        };
+        r.end().map(|()| reply)
+    }
+}
+
+impl Route {
+    fn decode(r: &mut Reader<'_>) -> Result<Route, Malformed> {
+        Ok(match r.u8()? {
+            1 => Route::Kernel { reason: r.u32()? },
+            2 => Route::Denied,
+            3 => Route::Shm {
+                channel: r.u64()?,
+                fresh: r.bool()?,
+                listener: r.u32()?,
+                generation: r.u32()?,
+                candidates: r.u32()?,
+                peer_pid: r.u32()?,
+            },
+            _ => return Err(Malformed),
+        })
+    }
+}
+
+impl ErrorCode {
+    fn decode(n: u32) -> Result<ErrorCode, Malformed> {
+        use ErrorCode::*;
+        [Version, Descriptor, Protocol, Exhausted, Denied]
+            .into_iter()
+            .find(|c| *c as u32 == n)
+            .ok_or(Malformed)
+    }
+}

@@ -1,0 +1,57 @@
+//! The 8-byte word in front of every message.
+//!
+//! ```text
+//!  63            36 35  32 31                0
+//! +----------------+------+------------------+
+//! |       0        | kind |      length      |
+//! +----------------+------+------------------+
+//! ```
+//! Zero means "nothing here yet". `length` is the payload's size for data; for a jump it is the
+//! number of ring bytes that the jump uses up, so that both sides count the same credits.
+
+/// What a header announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Payload follows.
+    Data,
+    /// The next header is at the start of the small region.
+    ToSmall,
+    /// The next header is at the start of the large region.
+    ToLarge,
+    /// The sender will send no more.
+    Fin,
+}
+
+/// Size of a header in bytes.
+pub(crate) const SIZE: u32 = 8;
+
+/// The header word for `kind` and `len`.
+#[inline(always)]
+pub(crate) fn encode(kind: Kind, len: u32) -> u64 {
+    let kind: u64 = match kind {
+        Kind::Data => 1,
+        Kind::ToSmall => 2,
+        Kind::ToLarge => 3,
+        Kind::Fin => 4,
+    };
+    (kind << 32) | u64::from(len)
+}
+
+/// Reads a header word; `None` when no sender of ours wrote it.
+#[inline(always)]
+pub(crate) fn decode(word: u64) -> Option<(Kind, u32)> {
+    let kind = match word >> 32 {
+        1 => Kind::Data,
+        2 => Kind::ToSmall,
+        3 => Kind::ToLarge,
+        4 => Kind::Fin,
+        _ => return None,
+    };
+    Some((kind, word as u32))
+}
+
+/// Payload size rounded up to whole words.
+#[inline(always)]
+pub(crate) fn padded(len: u32) -> u32 {
+    (len + 7) & !7
+}

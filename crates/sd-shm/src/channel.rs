@@ -1,0 +1,265 @@
+//! A channel: one segment between a connecting process (side A) and a listening one (side B).
+//!
+//! ```text
+//! 0        header
+//! 0x1000   events for A, events for B          who has something to look at
+//! 0x2000   slots: 1024 x { A's words, B's words, small ring A->B, small ring B->A }
+//! 0x400000 large rings: 1024 x { A->B, B->A }   sparse; pages appear when touched
+//! ```
+//! All offsets follow from a slot's number, so no peer can point anywhere.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sd_ring::Geometry;
+
+/// Connections that one channel carries; a pair of processes that needs more gets more channels.
+pub const SLOTS: usize = 1024;
+/// Sizes of every ring.
+pub const GEOMETRY: Geometry = Geometry { small: SMALL, large_first: 64 << 10, large: LARGE };
+const SMALL: u32 = 1024;
+const LARGE: u32 = 2 << 20;
+const EVENTS_OFFSET: usize = 0x1000;
+const SLOTS_OFFSET: usize = 0x2000;
+const LARGE_OFFSET: usize = 4 << 20;
+const SLOT_STRIDE: usize = core::mem::size_of::<Slot>();
+/// Size of a channel's segment; almost all of it is never touched.
+pub const SEGMENT_LEN: usize = LARGE_OFFSET + SLOTS * 2 * LARGE as usize;
+/// First word of a channel.
+pub const MAGIC: u64 = 0x5344_6368_616e_6e31;
+
+/// Which side of a channel a process is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Side {
+    /// The connecting process.
+    A = 0,
+    /// The listening process.
+    B = 1,
+}
+
+impl Side {
+    /// The other side.
+    pub fn other(self) -> Side {
+        if self == Side::A { Side::B } else { Side::A }
+    }
+
+    /// The side with this number, if any.
+    pub fn from_u32(n: u32) -> Option<Side> {
+        [Side::A, Side::B].into_iter().find(|s| *s as u32 == n)
+    }
+}
+
+/// First page: written once by the monitor, for people and for checks.
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// Unique among the channels of this monitor's lifetime.
+    pub id: AtomicU64,
+    /// Process ids of A and B at the time.
+    pub pid: [AtomicU32; 2],
+    /// Set by the monitor when the side's last process is gone.
+    pub dead: [AtomicU32; 2],
+}
+
+/// Slots that one side should look at; set by the other side, taken by the first.
+#[repr(C, align(128))]
+pub struct EventSet {
+    /// Bit per leaf that is not zero.
+    pub summary: AtomicU64,
+    _pad: [u64; 15],
+    /// Bit per slot.
+    pub leaf: [AtomicU64; SLOTS / 64],
+}
+
+impl EventSet {
+    /// Announces `slot` (SYNC POINT: events, pairs with [`EventSet::take`]).
+    #[inline]
+    pub fn post(&self, slot: usize) {
+        self.leaf[(slot / 64) % (SLOTS / 64)].fetch_or(1 << (slot % 64), Ordering::SeqCst);
+        self.summary.fetch_or(1 << ((slot / 64) % (SLOTS / 64)), Ordering::SeqCst);
+    }
+
+    /// Calls `each` for every announced slot and forgets it.
+    #[inline]
+    pub fn take(&self, mut each: impl FnMut(usize)) {
+        if self.summary.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut leaves = self.summary.swap(0, Ordering::SeqCst);
+        while leaves != 0 {
+            let leaf = leaves.trailing_zeros() as usize % (SLOTS / 64);
+            leaves &= leaves - 1;
+            let mut bits = self.leaf[leaf].swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                each(leaf * 64 + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+/// State of a slot as one side declares it; see `sd-socket`'s state table (§4.5.2, Fig. 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SlotState {
+    /// Not in use by this side.
+    Free = 0,
+    /// A: connection requested, and usable by A at once.
+    Syn = 1,
+    /// B: accepted into a backlog or by accept.
+    Open = 2,
+    /// B: refused; A finds ECONNREFUSED or ECONNRESET.
+    Refused = 3,
+    /// This side is done with the slot.
+    Closed = 4,
+}
+
+impl SlotState {
+    fn from_u32(n: u32) -> SlotState {
+        match n & 0xff {
+            1 => SlotState::Syn,
+            2 => SlotState::Open,
+            3 => SlotState::Refused,
+            4 => SlotState::Closed,
+            _ => SlotState::Free,
+        }
+    }
+}
+
+/// The side has discarded data: the peer gets ECONNRESET.
+pub const FLAG_RESET: u32 = 1;
+/// The side's last process is gone without closing: the peer reads on, then finds the end.
+pub const FLAG_DEAD: u32 = 2;
+
+/// One side's words of a slot. Only that side writes them, except `wait`, where the other clears bits.
+#[repr(C, align(128))]
+pub struct SlotSide {
+    /// Generation << 8 | [`SlotState`].
+    pub state: AtomicU32,
+    /// Doorbell word: this side waits; see `sd_ring::doorbell`.
+    pub wait: AtomicU32,
+    /// [`FLAG_RESET`], [`FLAG_DEAD`] (the monitor sets it too).
+    pub flags: AtomicU32,
+    /// A: index of the listener at B.
+    pub listener: AtomicU32,
+    /// Ring bytes this side has consumed of what the other sent.
+    pub consumed: AtomicU64,
+    /// A: generation of that listener.
+    pub listener_gen: AtomicU32,
+    /// A: ports, local << 16 | remote.
+    pub ports: AtomicU32,
+    /// A: its own address, an IPv6 or IPv4-mapped address in memory order.
+    pub local: [AtomicU64; 2],
+    /// A: the address it connected to.
+    pub remote: [AtomicU64; 2],
+    _pad: [u64; 8],
+}
+
+impl SlotSide {
+    /// Generation and state.
+    #[inline]
+    pub fn state(&self) -> (u32, SlotState) {
+        let word = self.state.load(Ordering::Acquire);
+        (word >> 8, SlotState::from_u32(word))
+    }
+
+    /// Declares a state (SYNC POINT: slot state).
+    pub fn set_state(&self, generation: u32, state: SlotState) {
+        self.state.store(generation << 8 | state as u32, Ordering::Release);
+    }
+}
+
+/// A connection's place in a channel.
+#[repr(C, align(128))]
+pub struct Slot {
+    /// Words of A and of B.
+    pub side: [SlotSide; 2],
+    /// Small rings: A to B, B to A.
+    small: [[AtomicU64; SMALL as usize / 8]; 2],
+}
+
+const _: () = {
+    assert!(core::mem::size_of::<SlotSide>() == 128);
+    assert!(SLOT_STRIDE == 256 + 2 * SMALL as usize);
+    assert!(SLOTS_OFFSET + SLOTS * SLOT_STRIDE <= LARGE_OFFSET);
+    assert!(core::mem::size_of::<Header>() <= EVENTS_OFFSET);
+    assert!(2 * core::mem::size_of::<EventSet>() <= SLOTS_OFFSET - EVENTS_OFFSET);
+    assert!(SLOTS <= 64 * 64);
+};
+
+/// A mapped channel segment. Copying it copies the address only.
+#[derive(Clone, Copy)]
+pub struct Mapping {
+    base: *mut u8,
+}
+
+// SAFETY: a mapping is an address of shared atomics; it may be used from any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps a segment after checking that it is sealed and long enough.
+    pub fn map(fd: i32) -> sd_sys::Result<Mapping> {
+        let seals = sd_sys::mem::get_seals(fd)?;
+        if seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(sd_sys::Errno(libc::EPERM));
+        }
+        let base = sd_sys::mem::map_shared(fd, SEGMENT_LEN, true)?;
+        Ok(Mapping { base })
+    }
+
+    /// Creates a segment: its memfd.
+    pub fn create(id: u64, pid_a: u32, pid_b: u32) -> sd_sys::Result<(i32, Mapping)> {
+        let fd = sd_sys::mem::memfd_sealed(c"sd-channel", SEGMENT_LEN)?;
+        let mapping = Mapping::map(fd).inspect_err(|_| sd_sys::fd::close(fd))?;
+        let header = mapping.header();
+        header.id.store(id, Ordering::Relaxed);
+        header.pid[0].store(pid_a, Ordering::Relaxed);
+        header.pid[1].store(pid_b, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok((fd, mapping))
+    }
+
+    /// Unmaps it.
+    ///
+    /// # Safety
+    /// Nothing may use the mapping, or a reference from it, afterwards.
+    pub unsafe fn unmap(self) {
+        // SAFETY: passed on to the caller.
+        unsafe { sd_sys::mem::unmap(self.base, SEGMENT_LEN) };
+    }
+
+    /// The first page.
+    pub fn header(&self) -> &'static Header {
+        // SAFETY: the segment is mapped while a Mapping is in use (see `unmap`), page-aligned,
+        // longer than a Header, and made of atomics.
+        unsafe { &*(self.base as *const Header) }
+    }
+
+    /// The events for `side`.
+    #[inline]
+    pub fn events(&self, side: Side) -> &'static EventSet {
+        // SAFETY: as for `header`; both sets end before the slots (proved above).
+        unsafe { &*(self.base.add(EVENTS_OFFSET) as *const EventSet).add(side as usize) }
+    }
+
+    /// Slot number `index` (taken modulo the number of slots).
+    #[inline]
+    pub fn slot(&self, index: usize) -> &'static Slot {
+        // SAFETY: as for `header`; the index is reduced, so the slot lies before LARGE_OFFSET.
+        unsafe { &*(self.base.add(SLOTS_OFFSET) as *const Slot).add(index % SLOTS) }
+    }
+
+    /// Start of the small ring that `from` sends into.
+    pub fn small_ring(&self, index: usize, from: Side) -> *mut u8 {
+        self.slot(index).small[from as usize].as_ptr() as *mut u8
+    }
+
+    /// Start of the large ring that `from` sends into.
+    pub fn large_ring(&self, index: usize, from: Side) -> *mut u8 {
+        let number = (index % SLOTS) * 2 + from as usize;
+        // SAFETY: number < 2 * SLOTS, so the ring lies within SEGMENT_LEN.
+        unsafe { self.base.add(LARGE_OFFSET + number * LARGE as usize) }
+    }
+}

@@ -1,0 +1,74 @@
+//! A process's public page: what its peers may read before they knock.
+//!
+//! The process maps it writable and then seals it against new writable mappings, so that peers
+//! can map it read-only only. They still do not believe it: a lie hurts the liar alone.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Listeners that one process can have accelerated.
+pub const LISTENERS: usize = 1000;
+/// Size of the segment.
+pub const LEN: usize = 16 << 10;
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+
+/// A listener as peers see it.
+#[repr(C)]
+pub struct Listener {
+    /// Odd while listening; changes with every listen and close.
+    pub generation: AtomicU32,
+    /// Connections that may wait for accept.
+    pub backlog: AtomicU32,
+    /// Connections that wait for accept.
+    pub pending: AtomicU32,
+    _pad: u32,
+}
+
+/// The page. The owner alone writes it.
+#[repr(C, align(128))]
+pub struct Public {
+    /// Layout version.
+    pub version: AtomicU32,
+    /// Process id of the owner, as it sees itself.
+    pub pid: AtomicU32,
+    _pad: [u32; 30],
+    /// Threads that sleep and must be woken through the eventfd.
+    pub sleepers: AtomicU32,
+    _pad2: [u32; 31],
+    /// Listeners by index.
+    pub listeners: [Listener; LISTENERS],
+}
+
+const _: () = assert!(core::mem::size_of::<Public>() <= LEN);
+
+/// Creates the calling process's page; returns its memfd (sealed) and the writable mapping.
+pub fn create(pid: u32) -> sd_sys::Result<(i32, &'static Public)> {
+    let fd = sd_sys::mem::memfd_sealed(c"sd-public", LEN)?;
+    let made = sd_sys::mem::map_shared(fd, LEN, true)
+        .and_then(|base| sd_sys::mem::add_seals(fd, SEALS).map(|()| base));
+    let base = made.inspect_err(|_| sd_sys::fd::close(fd))?;
+    // SAFETY: a fresh page-aligned mapping of LEN bytes, never unmapped, made of atomics.
+    let page = unsafe { &*(base as *const Public) };
+    page.version.store(crate::VERSION, Ordering::Relaxed);
+    page.pid.store(pid, Ordering::Relaxed);
+    Ok((fd, page))
+}
+
+/// Maps a peer's page read-only, after checking that it cannot shrink.
+pub fn map_peer(fd: i32) -> sd_sys::Result<&'static Public> {
+    if sd_sys::mem::get_seals(fd)? & libc::F_SEAL_SHRINK == 0 {
+        return Err(sd_sys::Errno(libc::EPERM));
+    }
+    let base = sd_sys::mem::map_shared(fd, LEN, false)?;
+    // SAFETY: a fresh page-aligned mapping of LEN bytes. It is read-only: callers only load. It is
+    // unmapped only by `unmap_peer`.
+    Ok(unsafe { &*(base as *const Public) })
+}
+
+/// Unmaps a peer's page.
+///
+/// # Safety
+/// `page` must come from `map_peer` and must not be used afterwards.
+pub unsafe fn unmap_peer(page: &'static Public) {
+    // SAFETY: passed on to the caller.
+    unsafe { sd_sys::mem::unmap(page as *const Public as *mut u8, LEN) };
+}

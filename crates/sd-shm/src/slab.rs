@@ -1,0 +1,278 @@
+//! A process's sockets, shared with its children (§4.1.2, Fig. 3) and with the monitor, which
+//! lists them for `sd ss` and closes what a dead process held. Peers never see it.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use sd_ring::{RxCursor, TxCursor};
+
+/// Sockets that one slab holds.
+pub const ENDPOINTS: usize = 1 << 20;
+/// Offset of the first endpoint.
+const ENDPOINTS_OFFSET: usize = 4096;
+/// Size of the segment; pages appear when touched.
+pub const LEN: usize = ENDPOINTS_OFFSET + ENDPOINTS * core::mem::size_of::<Endpoint>();
+/// Processes that can share one slab: the owner and its descendants.
+pub const MEMBERS: usize = 64;
+
+/// What a socket is, as `sd ss` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// Not in use.
+    Free = 0,
+    /// Made by socket(2), nothing else yet.
+    Fresh = 1,
+    /// Has a kernel socket of its own (bound, or an unusual option), not connected.
+    Bound = 2,
+    /// Listening.
+    Listen = 3,
+    /// Connected over shared memory.
+    Connected = 4,
+    /// Connection refused or reset; waits for close.
+    Failed = 5,
+    /// Given to the kernel, listed with the reason.
+    Kernel = 6,
+}
+
+impl State {
+    /// The state with this number; unknown ones are `Free`.
+    pub fn from_u32(n: u32) -> State {
+        use State::*;
+        [Free, Fresh, Bound, Listen, Connected, Failed, Kernel]
+            .into_iter()
+            .find(|s| *s as u32 == n)
+            .unwrap_or(Free)
+    }
+}
+
+/// Why a socket is on the kernel path; shown by `sd ss`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reason {
+    /// Not on the kernel path.
+    None = 0,
+    /// No monitor answered.
+    NoMonitor = 1,
+    /// The destination is not on this host.
+    Remote = 2,
+    /// Nobody accelerated listens there.
+    NoListener = 3,
+    /// A socket option asks for the kernel.
+    Option = 4,
+    /// The peer is a regular program.
+    RegularPeer = 5,
+    /// No room: slots, ports, memory or descriptors.
+    Exhausted = 6,
+    /// The listener's processes do not accept yet, or share it in a way not supported.
+    NotAccepting = 7,
+    /// The policy says `kernel`.
+    Policy = 8,
+}
+
+impl Reason {
+    /// The reason with this number; unknown ones are `None`.
+    pub fn from_u32(n: u32) -> Reason {
+        use Reason::*;
+        [None, NoMonitor, Remote, NoListener, Option, RegularPeer, Exhausted, NotAccepting, Policy]
+            .into_iter()
+            .find(|r| *r as u32 == n)
+            .unwrap_or(None)
+    }
+
+    /// A few words for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Reason::None => "",
+            Reason::NoMonitor => "no monitor",
+            Reason::Remote => "destination is not on this host",
+            Reason::NoListener => "no accelerated listener at the destination",
+            Reason::Option => "socket option needs the kernel",
+            Reason::RegularPeer => "peer is not accelerated",
+            Reason::Exhausted => "out of slots, ports, memory or descriptors",
+            Reason::NotAccepting => "listener's processes are not accepting yet",
+            Reason::Policy => "policy",
+        }
+    }
+}
+
+/// First page of a slab.
+#[repr(C)]
+pub struct Header {
+    /// Layout version.
+    pub version: AtomicU32,
+    /// Owner's process id as it sees itself.
+    pub pid: AtomicU32,
+    /// Endpoints 0..high have been used; a scan stops there.
+    pub high: AtomicU32,
+    /// Bit per member number in use; bit 0 is the owner.
+    pub members: AtomicU64,
+    /// Raised by the monitor after it sent a message to the owner: look at the control socket.
+    pub mail: AtomicU32,
+    /// Changed by the monitor when listeners or policy change: routes learned earlier are void.
+    pub route_epoch: AtomicU32,
+    /// Events counted by the library; see `sd_socket::stats`.
+    pub counters: [AtomicU64; 32],
+}
+
+/// Sending half. Its fields belong to whoever holds `lock`.
+#[repr(C, align(128))]
+pub struct TxHalf {
+    /// Thread id of the holder, zero when free; unused while only one thread can come.
+    pub lock: AtomicU32,
+    _pad: u32,
+    /// Position in the ring.
+    pub cursor: UnsafeCell<TxCursor>,
+    /// Payload bytes sent.
+    pub bytes: AtomicU64,
+    /// Time of the last use of the large ring, coarse, for giving it back.
+    pub large_used: AtomicU64,
+}
+
+/// Receiving half. Its fields belong to whoever holds `lock`.
+#[repr(C, align(128))]
+pub struct RxHalf {
+    /// Thread id of the holder, zero when free; unused while only one thread can come.
+    pub lock: AtomicU32,
+    /// Spin budget learned for this socket, in units of the waiter's choice.
+    pub spin: AtomicU32,
+    /// Position in the ring.
+    pub cursor: UnsafeCell<RxCursor>,
+    /// Payload bytes received.
+    pub bytes: AtomicU64,
+}
+
+/// A socket. 512 bytes; the first line and the halves are all that data calls touch.
+#[repr(C, align(128))]
+pub struct Endpoint {
+    /// [`State`].
+    pub state: AtomicU32,
+    /// Status bits; see `sd_socket::endpoint`.
+    pub flags: AtomicU32,
+    /// Bit per member of the slab that has it open.
+    pub holders: AtomicU64,
+    /// Address of the process's private channel record (the same in its children).
+    pub channel: AtomicU64,
+    /// Address of the slot's words of this side, and of the peer's.
+    pub own: AtomicU64,
+    /// See `own`.
+    pub peer: AtomicU64,
+    /// Start of the rings that this side sends into: small, large.
+    pub tx_ring: [AtomicU64; 2],
+    /// Start of the rings that this side reads: small, large.
+    pub rx_ring: [AtomicU64; 2],
+    /// Address of the events of the peer's side of the channel.
+    pub peer_events: AtomicU64,
+    /// Slot number.
+    pub slot: AtomicU32,
+    /// This side: 0 = A, 1 = B.
+    pub side: AtomicU32,
+    /// Channel id, for the monitor.
+    pub channel_id: AtomicU64,
+    /// Slot generation.
+    pub generation: AtomicU32,
+    /// Pending SO_ERROR.
+    pub error: AtomicI32,
+    _pad0: [u64; 1],
+
+    /// AF_INET or AF_INET6.
+    pub domain: AtomicU32,
+    /// [`Reason`] when state is Kernel.
+    pub reason: AtomicU32,
+    /// Local port << 16 | peer port.
+    pub ports: AtomicU32,
+    /// File descriptor at the time of creation, for `sd ss`.
+    pub fd: AtomicI32,
+    /// Local address, IPv6 or IPv4-mapped, in memory order.
+    pub local: [AtomicU64; 2],
+    /// Peer's address.
+    pub remote: [AtomicU64; 2],
+    /// SO_RCVTIMEO in ns, zero = forever.
+    pub rcv_timeout_ns: AtomicU64,
+    /// SO_SNDTIMEO in ns, zero = forever.
+    pub snd_timeout_ns: AtomicU64,
+    /// SO_LINGER seconds + 1, zero = off.
+    pub linger: AtomicU32,
+    /// SO_RCVLOWAT.
+    pub rcv_lowat: AtomicU32,
+    /// SO_SNDBUF as returned (doubled), zero = default.
+    pub snd_buf: AtomicU32,
+    /// SO_RCVBUF as returned (doubled), zero = default.
+    pub rcv_buf: AtomicU32,
+    /// Other remembered options; see `sd_socket::options`.
+    pub opts: [AtomicU32; 8],
+    _pad1: [u64; 1],
+
+    /// Sending half.
+    pub tx: TxHalf,
+    /// Receiving half.
+    pub rx: RxHalf,
+}
+
+const _: () = {
+    assert!(core::mem::size_of::<Endpoint>() == 512);
+    assert!(core::mem::size_of::<Header>() <= ENDPOINTS_OFFSET);
+};
+
+// SAFETY: the cells belong to whoever holds the half's lock; everything else is atomic.
+unsafe impl Sync for Endpoint {}
+
+/// A mapped slab.
+#[derive(Clone, Copy)]
+pub struct Slab {
+    base: *mut u8,
+}
+
+// SAFETY: an address of shared atomics; may be used from any thread.
+unsafe impl Send for Slab {}
+// SAFETY: as above.
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    /// Creates a slab; returns its memfd and mapping.
+    pub fn create(pid: u32) -> sd_sys::Result<(i32, Slab)> {
+        let fd = sd_sys::mem::memfd_sealed(c"sd-slab", LEN)?;
+        let slab = Slab::map(fd).inspect_err(|_| sd_sys::fd::close(fd))?;
+        slab.header().version.store(crate::VERSION, Ordering::Relaxed);
+        slab.header().pid.store(pid, Ordering::Relaxed);
+        slab.header().members.store(1, Ordering::Release);
+        Ok((fd, slab))
+    }
+
+    /// Maps a slab after checking that it cannot shrink.
+    pub fn map(fd: i32) -> sd_sys::Result<Slab> {
+        if sd_sys::mem::get_seals(fd)? & libc::F_SEAL_SHRINK == 0 {
+            return Err(sd_sys::Errno(libc::EPERM));
+        }
+        sd_sys::mem::map_shared(fd, LEN, true).map(|base| Slab { base })
+    }
+
+    /// Unmaps it.
+    ///
+    /// # Safety
+    /// Nothing may use the slab or its endpoints afterwards.
+    pub unsafe fn unmap(self) {
+        // SAFETY: passed on to the caller.
+        unsafe { sd_sys::mem::unmap(self.base, LEN) };
+    }
+
+    /// First page.
+    pub fn header(&self) -> &'static Header {
+        // SAFETY: mapped while in use (see `unmap`), page-aligned, atomics only.
+        unsafe { &*(self.base as *const Header) }
+    }
+
+    /// Endpoint number `index`, `None` when out of range.
+    pub fn endpoint(&self, index: usize) -> Option<&'static Endpoint> {
+        // SAFETY: as for `header`, and the index is in range.
+        (index < ENDPOINTS)
+            .then(|| unsafe { &*(self.base.add(ENDPOINTS_OFFSET) as *const Endpoint).add(index) })
+    }
+
+    /// Number of an endpoint of this slab; `None` when it lies elsewhere.
+    pub fn index_of(&self, endpoint: &Endpoint) -> Option<usize> {
+        let offset =
+            (endpoint as *const Endpoint as usize).checked_sub(self.base as usize + ENDPOINTS_OFFSET)?;
+        let index = offset / core::mem::size_of::<Endpoint>();
+        (index < ENDPOINTS).then_some(index)
+    }
+}

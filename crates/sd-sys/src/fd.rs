@@ -1,0 +1,167 @@
+//! Calls on file descriptors and processes.
+
+use crate::{Errno, Result, check, syscall};
+
+/// close(2); errors are of no use to any caller here.
+pub fn close(fd: i32) {
+    // SAFETY: no pointers.
+    let _ = unsafe { syscall!(libc::SYS_close, fd) };
+}
+
+/// fcntl(2) with a plain argument.
+pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Result<usize> {
+    // SAFETY: the commands used take integers.
+    check(unsafe { syscall!(libc::SYS_fcntl, fd, cmd, arg) })
+}
+
+/// dup(2): the lowest free number.
+pub fn dup(fd: i32) -> Result<i32> {
+    // SAFETY: no pointers.
+    check(unsafe { syscall!(libc::SYS_dup, fd) }).map(|n| n as i32)
+}
+
+/// dup3(2), without its EINVAL for equal numbers.
+pub fn dup3(old: i32, new: i32, flags: i32) -> Result<i32> {
+    // SAFETY: no pointers.
+    check(unsafe { syscall!(libc::SYS_dup3, old, new, flags) }).map(|n| n as i32)
+}
+
+/// A duplicate at number `min` or above, close-on-exec.
+pub fn dup_above(fd: i32, min: i32) -> Result<i32> {
+    fcntl(fd, libc::F_DUPFD_CLOEXEC, min as usize).map(|n| n as i32)
+}
+
+/// socket(2).
+pub fn socket(domain: i32, ty: i32, protocol: i32) -> Result<i32> {
+    // SAFETY: no pointers.
+    check(unsafe { syscall!(libc::SYS_socket, domain, ty, protocol) }).map(|n| n as i32)
+}
+
+/// eventfd2(2).
+pub fn eventfd(flags: i32) -> Result<i32> {
+    // SAFETY: no pointers.
+    check(unsafe { syscall!(libc::SYS_eventfd2, 0, flags) }).map(|n| n as i32)
+}
+
+/// Adds one to an eventfd: wakes whoever watches it.
+pub fn eventfd_signal(fd: i32) {
+    let one: u64 = 1;
+    // SAFETY: the kernel reads eight bytes from `one`.
+    let _ = unsafe { syscall!(libc::SYS_write, fd, &one as *const u64, 8) };
+}
+
+/// write(2).
+pub fn write(fd: i32, bytes: &[u8]) -> Result<usize> {
+    // SAFETY: the kernel reads the slice.
+    check(unsafe { syscall!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) })
+}
+
+/// read(2).
+pub fn read(fd: i32, bytes: &mut [u8]) -> Result<usize> {
+    // SAFETY: the kernel writes the slice.
+    check(unsafe { syscall!(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len()) })
+}
+
+/// getsockopt(2) of a plain integer option.
+pub fn getsockopt_int(fd: i32, level: i32, name: i32) -> Result<i32> {
+    let mut value = 0i32;
+    let mut len = 4u32;
+    // SAFETY: the kernel writes at most four bytes to `value`.
+    check(unsafe {
+        syscall!(libc::SYS_getsockopt, fd, level, name, &mut value as *mut i32, &mut len as *mut u32)
+    })?;
+    Ok(value)
+}
+
+/// getsockopt(2) of a 64-bit option, e.g. SO_NETNS_COOKIE.
+pub fn getsockopt_u64(fd: i32, level: i32, name: i32) -> Result<u64> {
+    let mut value = 0u64;
+    let mut len = 8u32;
+    // SAFETY: the kernel writes at most eight bytes to `value`.
+    check(unsafe {
+        syscall!(libc::SYS_getsockopt, fd, level, name, &mut value as *mut u64, &mut len as *mut u32)
+    })?;
+    Ok(value)
+}
+
+/// setsockopt(2) of a plain integer option.
+pub fn setsockopt_int(fd: i32, level: i32, name: i32, value: i32) -> Result<()> {
+    // SAFETY: the kernel reads four bytes from `value`.
+    check(unsafe { syscall!(libc::SYS_setsockopt, fd, level, name, &value as *const i32, 4) }).map(drop)
+}
+
+/// poll(2) of one descriptor; the returned events, zero after `timeout_ms`.
+pub fn poll_one(fd: i32, events: i16, timeout_ms: i32) -> Result<i16> {
+    let mut pfd = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: the kernel reads and writes one pollfd.
+    check(unsafe { syscall!(libc::SYS_poll, &mut pfd as *mut libc::pollfd, 1, timeout_ms) })?;
+    Ok(pfd.revents)
+}
+
+/// epoll_create1(2).
+pub fn epoll_create() -> Result<i32> {
+    // SAFETY: no pointers.
+    check(unsafe { syscall!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }).map(|n| n as i32)
+}
+
+/// epoll_ctl(2).
+pub fn epoll_ctl(epfd: i32, op: i32, fd: i32, events: u32, data: u64) -> Result<()> {
+    let mut event = libc::epoll_event { events, u64: data };
+    // SAFETY: the kernel reads one event.
+    check(unsafe { syscall!(libc::SYS_epoll_ctl, epfd, op, fd, &mut event as *mut libc::epoll_event) })
+        .map(drop)
+}
+
+/// epoll_pwait2(2) is not everywhere, so epoll_wait(2) with milliseconds.
+///
+/// # Safety
+/// `events` must have room for `max` entries.
+pub unsafe fn epoll_pwait(
+    epfd: i32,
+    events: *mut libc::epoll_event,
+    max: i32,
+    timeout_ms: i32,
+    sigmask: *const libc::sigset_t,
+) -> Result<usize> {
+    // SAFETY: promised by the caller; the mask is eight bytes as the kernel counts.
+    check(unsafe { syscall!(libc::SYS_epoll_pwait, epfd, events, max, timeout_ms, sigmask, 8) })
+}
+
+/// getpid(2).
+pub fn getpid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(libc::SYS_getpid) as i32 }
+}
+
+/// gettid(2).
+pub fn gettid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(libc::SYS_gettid) as i32 }
+}
+
+/// Sends `sig` to the calling thread.
+pub fn raise(sig: i32) {
+    // SAFETY: signals the caller only.
+    let _ = unsafe { syscall!(libc::SYS_tgkill, getpid(), gettid(), sig) };
+}
+
+/// Whether a thread or process `id` exists (a zombie does).
+pub fn task_exists(id: i32) -> bool {
+    // SAFETY: signal 0 only probes.
+    check(unsafe { syscall!(libc::SYS_kill, id, 0) }) != Err(Errno(libc::ESRCH))
+}
+
+/// pidfd_open(2).
+pub fn pidfd_open(pid: i32) -> Result<i32> {
+    // SAFETY: no pointers.
+    check(unsafe { syscall!(libc::SYS_pidfd_open, pid, 0) }).map(|n| n as i32)
+}
+
+/// The soft limit on file descriptors.
+pub fn nofile_limit() -> u64 {
+    let mut lim = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+    // SAFETY: the kernel writes one rlimit.
+    let _ =
+        unsafe { syscall!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &mut lim as *mut libc::rlimit) };
+    lim.rlim_cur
+}

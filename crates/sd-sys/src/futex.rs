@@ -1,0 +1,37 @@
+//! futex(2): sleeping on and waking a 32-bit word.
+
+use crate::{Result, check, syscall};
+use core::sync::atomic::AtomicU32;
+
+/// Whether the word lies in memory shared between processes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Only threads of this process use the word.
+    Private,
+    /// Other processes map the word too.
+    Shared,
+}
+
+fn op(op: i32, scope: Scope) -> i32 {
+    match scope {
+        Scope::Private => op | libc::FUTEX_PRIVATE_FLAG,
+        Scope::Shared => op,
+    }
+}
+
+/// Sleeps while `*word == expected`, at most `timeout_ns` nanoseconds.
+///
+/// Errors: `EAGAIN` (the word differed), `ETIMEDOUT`, `EINTR` (a handler ran; without a timeout the
+/// kernel itself restarts the wait when the handler has SA_RESTART, as recv(2) would).
+pub fn wait(word: *const AtomicU32, expected: u32, timeout_ns: Option<u64>, scope: Scope) -> Result<()> {
+    let ts = timeout_ns.map(crate::time::timespec_of);
+    let ts_ptr = ts.as_ref().map_or(core::ptr::null(), |t| t as *const libc::timespec);
+    // SAFETY: the kernel only reads the word and the timespec; a bad address gives EFAULT.
+    check(unsafe { syscall!(libc::SYS_futex, word, op(libc::FUTEX_WAIT, scope), expected, ts_ptr) }).map(drop)
+}
+
+/// Wakes up to `count` sleepers; returns how many were woken.
+pub fn wake(word: *const AtomicU32, count: i32, scope: Scope) -> usize {
+    // SAFETY: FUTEX_WAKE does not touch memory; a bad address gives EFAULT.
+    check(unsafe { syscall!(libc::SYS_futex, word, op(libc::FUTEX_WAKE, scope), count) }).unwrap_or_default()
+}

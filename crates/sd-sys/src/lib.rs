@@ -1,0 +1,30 @@
+//! Raw Linux system calls: the only door through which SocksDirect enters the kernel.
+//!
+//! The preload library must never call a libc wrapper that it hooks itself, so everything it
+//! needs is here, as a thin function around the `syscall` instruction (x86-64). No function
+//! touches `errno`; failures come back as [`Errno`]. Nothing here allocates or keeps state except
+//! [`lock::Lock`], a futex lock that survives `fork` by being re-made in the child.
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+compile_error!("SocksDirect runs on x86-64 Linux; other targets are not ported yet");
+
+pub mod fd;
+pub mod futex;
+pub mod lock;
+pub mod mem;
+pub mod msg;
+pub mod raw;
+pub mod time;
+
+/// An errno value as the kernel returned it (positive).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+/// Result of a raw call.
+pub type Result<T> = core::result::Result<T, Errno>;
+
+/// Turns a raw return value (-4095..=-1 is an error) into a `Result`.
+#[inline(always)]
+pub fn check(ret: isize) -> Result<usize> {
+    if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as usize) }
+}

@@ -1,0 +1,115 @@
+//! A futex lock without poisoning, allocation or thread-local state.
+
+use crate::futex::{self, Scope};
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+
+/// A process-private mutual exclusion lock around `T`.
+pub struct Lock<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock hands out one `&mut T` at a time.
+unsafe impl<T: Send> Sync for Lock<T> {}
+// SAFETY: moving the lock moves the value.
+unsafe impl<T: Send> Send for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// A free lock.
+    pub const fn new(value: T) -> Self {
+        Lock { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the lock, sleeping while another thread holds it.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, T> {
+        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.lock_slow();
+        }
+        Guard { lock: self }
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.word
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .ok()
+            .map(|_| Guard { lock: self })
+    }
+
+    #[cold]
+    fn lock_slow(&self) {
+        for _ in 0..100 {
+            if self.word.load(Ordering::Relaxed) == FREE
+                && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
+            let _ = futex::wait(&self.word, CONTENDED, None, Scope::Private);
+        }
+    }
+
+    /// Frees the lock whoever held it: for the child of a fork, where the holder does not exist.
+    ///
+    /// # Safety
+    /// No other thread may use the lock at that time.
+    pub unsafe fn force_unlock(&self) {
+        self.word.store(FREE, Ordering::Release);
+    }
+}
+
+/// Holds a [`Lock`] until dropped.
+pub struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the guard proves that this thread holds the lock.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and `&mut self` makes the access unique.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        if self.lock.word.swap(FREE, Ordering::Release) == CONTENDED {
+            futex::wake(&self.lock.word, 1, Scope::Private);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lock;
+    use std::sync::Arc;
+
+    #[test]
+    fn counts_exactly_under_contention() {
+        let lock = Arc::new(Lock::new(0u64));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let lock = lock.clone();
+                std::thread::spawn(move || (0..10_000).for_each(|_| *lock.lock() += 1))
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(*lock.lock(), 40_000);
+    }
+}

@@ -1,0 +1,110 @@
+//! Unix-domain datagrams with descriptors: the control path's transport.
+
+use crate::{Errno, Result, check, syscall};
+
+/// Most descriptors that travel with one message.
+pub const FDS_MAX: usize = 8;
+
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// Sends one message with descriptors, MSG_NOSIGNAL.
+pub fn send_with_fds(sock: i32, bytes: &[u8], fds: &[i32], flags: i32) -> Result<usize> {
+    if fds.len() > FDS_MAX {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
+    let mut control = Control([0; 64]);
+    // SAFETY: an all-zero msghdr is valid.
+    let mut hdr: libc::msghdr = unsafe { core::mem::zeroed() };
+    hdr.msg_iov = &mut iov;
+    hdr.msg_iovlen = 1;
+    if !fds.is_empty() {
+        let head = libc::cmsghdr {
+            cmsg_len: 16 + fds.len() * 4,
+            cmsg_level: libc::SOL_SOCKET,
+            cmsg_type: libc::SCM_RIGHTS,
+        };
+        // SAFETY: 16 + 8 * 4 bytes fit into the 64-byte, 8-aligned buffer.
+        unsafe {
+            (control.0.as_mut_ptr() as *mut libc::cmsghdr).write(head);
+            core::ptr::copy_nonoverlapping(
+                fds.as_ptr() as *const u8,
+                control.0.as_mut_ptr().add(16),
+                fds.len() * 4,
+            );
+        }
+        hdr.msg_control = control.0.as_mut_ptr() as *mut _;
+        hdr.msg_controllen = (16 + fds.len() * 4).next_multiple_of(8);
+    }
+    // SAFETY: all pointers in `hdr` are valid during the call.
+    check(unsafe {
+        syscall!(libc::SYS_sendmsg, sock, &hdr as *const libc::msghdr, flags | libc::MSG_NOSIGNAL)
+    })
+}
+
+/// A received message.
+pub struct Received {
+    /// Bytes of the message; zero means that the peer is gone.
+    pub len: usize,
+    /// Descriptors that came along, close-on-exec; the receiver owns them.
+    pub fds: [i32; FDS_MAX],
+    /// How many of `fds` are valid.
+    pub fd_count: usize,
+}
+
+/// Receives one message. Errors as recvmsg(2); EMSGSIZE when message or descriptors were cut.
+pub fn recv_with_fds(sock: i32, buf: &mut [u8], flags: i32) -> Result<Received> {
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr() as *mut _, iov_len: buf.len() };
+    let mut control = Control([0; 64]);
+    // SAFETY: an all-zero msghdr is valid.
+    let mut hdr: libc::msghdr = unsafe { core::mem::zeroed() };
+    hdr.msg_iov = &mut iov;
+    hdr.msg_iovlen = 1;
+    hdr.msg_control = control.0.as_mut_ptr() as *mut _;
+    hdr.msg_controllen = 64;
+    // SAFETY: all pointers in `hdr` are valid during the call.
+    let len = check(unsafe {
+        syscall!(libc::SYS_recvmsg, sock, &mut hdr as *mut libc::msghdr, flags | libc::MSG_CMSG_CLOEXEC)
+    })?;
+    let mut got = Received { len, fds: [-1; FDS_MAX], fd_count: 0 };
+    if hdr.msg_controllen >= 16 {
+        // SAFETY: the kernel wrote at least one cmsghdr into the aligned buffer.
+        let head = unsafe { (control.0.as_ptr() as *const libc::cmsghdr).read() };
+        if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
+            got.fd_count = (head.cmsg_len.saturating_sub(16) / 4).min(FDS_MAX);
+            for (i, fd) in got.fds.iter_mut().enumerate().take(got.fd_count) {
+                // SAFETY: inside the 64-byte buffer because i < FDS_MAX.
+                *fd = unsafe { (control.0.as_ptr().add(16 + i * 4) as *const i32).read_unaligned() };
+            }
+        }
+    }
+    if hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+        got.fds[..got.fd_count].iter().for_each(|&fd| crate::fd::close(fd));
+        return Err(Errno(libc::EMSGSIZE));
+    }
+    Ok(got)
+}
+
+/// Connects to a Unix-domain SOCK_SEQPACKET listener; close-on-exec.
+pub fn connect_unix(path: &[u8]) -> Result<i32> {
+    // SAFETY: an all-zero sockaddr_un is valid.
+    let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    if path.len() >= addr.sun_path.len() {
+        return Err(Errno(libc::ENAMETOOLONG));
+    }
+    addr.sun_family = libc::AF_UNIX as u16;
+    for (to, from) in addr.sun_path.iter_mut().zip(path) {
+        *to = *from as _;
+    }
+    let fd = crate::fd::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)?;
+    let len = core::mem::size_of::<libc::sockaddr_un>();
+    // SAFETY: the kernel reads `len` bytes of the address.
+    match check(unsafe { syscall!(libc::SYS_connect, fd, &addr as *const libc::sockaddr_un, len) }) {
+        Ok(_) => Ok(fd),
+        Err(e) => {
+            crate::fd::close(fd);
+            Err(e)
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|tidy|ci`.
+//!
+//! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
+//! temporary directory is removed: see `scratch`. Tested by being run: `cargo xtask ci` uses all of it.
+
+mod apps;
+mod checks;
+mod demo;
+mod install;
+mod lab;
+mod nginx;
+mod posix;
+mod process;
+mod procfs;
+mod product;
+mod report;
+mod scratch;
+mod ss;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Any failure, as a sentence for the person who typed the command.
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Returns an error made from a format string.
+macro_rules! fail {
+    ($($arg:tt)*) => { return Err(format!($($arg)*).into()) };
+}
+pub(crate) use fail;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Build, show and check SocksDirect", disable_version_flag = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build everything in release mode
+    Build,
+    /// Install the programs that demo and test need (Debian, needs root)
+    Install,
+    /// Measure redis and nginx over the kernel and over SocksDirect, in turn
+    Demo(demo::Options),
+    /// Run every test: unit, property, loom, POSIX oracle, real applications
+    Test {
+        /// Leave out the loom models and the slow scenarios
+        #[arg(long)]
+        fast: bool,
+    },
+    /// Run real applications and compare what they say and the path they took
+    Apps(apps::Options),
+    /// Run the POSIX oracle programs on the kernel and on us
+    Posix {
+        /// Passed on to the oracle runner
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Check the rules of layout, dependencies, hooks and words
+    Tidy,
+    /// Everything a change must pass
+    Ci,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Err(error) = scratch::guard() {
+        eprintln!("xtask: {error}");
+        return ExitCode::FAILURE;
+    }
+    let outcome = match cli.command {
+        Command::Build => product::build(),
+        Command::Install => install::run(),
+        Command::Demo(options) => demo::run(&options),
+        Command::Test { fast } => checks::test(fast),
+        Command::Apps(options) => apps::run(&options),
+        Command::Posix { args } => posix::run(&args),
+        Command::Tidy => tidy::run(),
+        Command::Ci => checks::ci(),
+    };
+    scratch::clean();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What `/proc` says about processes: descendants, processor time, descriptors, shared memory, listeners.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) parent: u32,
+    pub(crate) comm: String,
+    /// As in proc(5): `R`, `S`, `Z` and so on.
+    pub(crate) state: char,
+}
+
+/// Reads `/proc/PID/stat`; `None` when there is no such process.
+pub(crate) fn process(pid: u32) -> Option<Process> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    parse_stat(&text)
+}
+
+fn parse_stat(text: &str) -> Option<Process> {
+    // The name stands in parentheses and may contain any character, so cut at the last one.
+    let (head, tail) = text.rsplit_once(')')?;
+    let (pid, comm) = head.split_once('(')?;
+    let mut fields = tail.split_whitespace();
+    Some(Process {
+        pid: pid.trim().parse().ok()?,
+        comm: comm.to_owned(),
+        state: fields.next()?.chars().next()?,
+        parent: fields.next()?.parse().ok()?,
+    })
+}
+
+fn all() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(process)
+        .collect()
+}
+
+/// Every live process below `root`, parents first. Zombies are left out: they hold nothing but a number.
+pub(crate) fn descendants(root: u32) -> Vec<Process> {
+    let mut children: HashMap<u32, Vec<Process>> = HashMap::new();
+    for process in all() {
+        children.entry(process.parent).or_default().push(process);
+    }
+    let mut found = Vec::new();
+    let mut next = vec![root];
+    while let Some(pid) = next.pop() {
+        for process in children.remove(&pid).unwrap_or_default() {
+            next.push(process.pid);
+            if process.state != 'Z' {
+                found.push(process);
+            }
+        }
+    }
+    found
+}
+
+pub(crate) fn is_alive(pid: u32) -> bool {
+    process(pid).is_some_and(|p| p.state != 'Z')
+}
+
+/// Processor time of all threads of a process so far.
+pub(crate) fn cpu_ns(pid: u32) -> u64 {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    tasks
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("schedstat")).ok())
+        .filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok())
+        .sum()
+}
+
+/// Number of open descriptors.
+pub(crate) fn fd_count(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// What the open descriptors are, for the message about a leak.
+pub(crate) fn fd_targets(pid: u32) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let mut targets: Vec<String> = entries
+        .filter_map(|entry| Some(fs::read_link(entry.ok()?.path()).ok()?.display().to_string()))
+        .collect();
+    targets.sort();
+    targets
+}
+
+/// Bytes of memory files (memfd or tmpfs) that these processes hold open or mapped, each file counted once.
+pub(crate) fn shared_memory_bytes(pids: &[u32]) -> u64 {
+    let mut seen = HashSet::new();
+    let mut bytes = 0;
+    for pid in pids {
+        for folder in ["fd", "map_files"] {
+            let Ok(entries) = fs::read_dir(format!("/proc/{pid}/{folder}")) else { continue };
+            for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+                if !is_memory_file(&path) {
+                    continue;
+                }
+                let Ok(meta) = fs::metadata(&path) else { continue };
+                if seen.insert((meta.dev(), meta.ino())) {
+                    bytes += meta.blocks() * 512;
+                }
+            }
+        }
+    }
+    bytes
+}
+
+fn is_memory_file(link: &Path) -> bool {
+    fs::read_link(link).is_ok_and(|target| {
+        let target = target.to_string_lossy();
+        target.starts_with("/memfd:") || target.starts_with("/dev/shm/") || target.starts_with("/dev/zero")
+    })
+}
+
+/// Whether somebody listens on this TCP port of this network namespace.
+pub(crate) fn is_listening(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let suffix = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|path| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.lines().skip(1).any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let local = fields.next().unwrap_or_default();
+            let state = fields.nth(1).unwrap_or_default();
+            local.ends_with(&suffix) && state == LISTEN
+        })
+    })
+}
+
+/// Names in `/dev/shm`.
+pub(crate) fn shm_files() -> HashSet<String> {
+    let Ok(entries) = fs::read_dir("/dev/shm") else { return HashSet::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_with_odd_name() {
+        let p = parse_stat("42 (a) b (c) S 7 42 42 0").unwrap();
+        assert_eq!((p.pid, p.parent, p.state, p.comm.as_str()), (42, 7, 'S', "a) b (c"));
+    }
+
+    #[test]
+    fn own_listener_is_seen() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(is_listening(port));
+        drop(listener);
+        assert!(!is_listening(port));
+    }
+
+    #[test]
+    fn own_time_passes() {
+        let before = cpu_ns(std::process::id());
+        let mut x = 1u64;
+        for i in 0..5_000_000u64 {
+            x = std::hint::black_box(x.wrapping_mul(31).wrapping_add(i));
+        }
+        assert!(cpu_ns(std::process::id()) >= before);
+    }
+}

@@ -1,0 +1,104 @@
+//! Temporary directories, and the promise that nothing is left behind.
+//!
+//! Guarantees that at the end of a command (return, error, panic, SIGINT, SIGTERM) every process that descends from
+//! it is ended and every `Scratch` directory is gone. It works because this process is a child subreaper: a process
+//! whose parent died becomes our child and stays findable. A `kill -9` of xtask itself is not covered.
+
+use crate::{Result, procfs};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static SERIAL: AtomicU32 = AtomicU32::new(0);
+
+/// A private directory that lives as long as this value.
+pub(crate) struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    pub(crate) fn new(purpose: &str) -> Result<Scratch> {
+        use std::os::unix::fs::DirBuilderExt;
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("sd-{purpose}-{}-{serial}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::DirBuilder::new().mode(0o755).create(&path)?;
+        if let Ok(mut directories) = DIRECTORIES.lock() {
+            directories.push(path.clone());
+        }
+        Ok(Scratch { path })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+        if let Ok(mut directories) = DIRECTORIES.lock() {
+            directories.retain(|path| path != &self.path);
+        }
+    }
+}
+
+/// Takes charge of orphans, of Ctrl-C and of panics. To be called once, before any thread or child exists.
+pub(crate) fn guard() -> Result<()> {
+    nix::sys::prctl::set_child_subreaper(true)?;
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGHUP);
+    // Children are unaffected: the standard library clears the mask of what it starts.
+    signals.thread_block()?;
+    std::thread::spawn(move || {
+        if let Ok(signal) = signals.wait() {
+            eprintln!("\nxtask: {signal}, cleaning up");
+            clean();
+            std::process::exit(128 + signal as i32);
+        }
+    });
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        usual(info);
+        clean();
+    }));
+    Ok(())
+}
+
+/// Ends every descendant and removes every directory.
+pub(crate) fn clean() {
+    end_descendants(Duration::from_secs(2));
+    if let Ok(mut directories) = DIRECTORIES.try_lock() {
+        for path in directories.drain(..) {
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
+}
+
+/// Asks every descendant of this process to end, waits for `grace`, then makes it. Returns what was still there.
+pub(crate) fn end_descendants(grace: Duration) -> Vec<String> {
+    let found = procfs::descendants(std::process::id());
+    let names = found.iter().map(|p| format!("{} ({})", p.comm, p.pid)).collect();
+    for process in &found {
+        send(process.pid, Signal::SIGTERM);
+    }
+    let end = Instant::now() + grace;
+    while Instant::now() < end && !procfs::descendants(std::process::id()).is_empty() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for process in procfs::descendants(std::process::id()) {
+        send(process.pid, Signal::SIGKILL);
+    }
+    names
+}
+
+/// Sends a signal to one pid that this process started; that it is gone already is no error.
+pub(crate) fn send(pid: u32, signal: Signal) {
+    let _ = kill(Pid::from_raw(pid as i32), signal);
+}

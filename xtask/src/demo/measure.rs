@@ -1,0 +1,177 @@
+//! One measurement: a server and a client on the same side, and what the client reports.
+
+use crate::lab::{Lab, Side};
+use crate::nginx::{Nginx, Workers, own_user};
+use crate::process::{Proc, free_port};
+use crate::{Result, fail};
+use std::time::Duration;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    RedisGet,
+    RedisSet,
+    Nginx,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Benchmark {
+    pub(crate) kind: Kind,
+    pub(crate) label: &'static str,
+    pub(crate) connections: usize,
+}
+
+/// What redis-benchmark or wrk said.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Measurement {
+    pub(crate) requests_per_s: f64,
+    pub(crate) p50_us: f64,
+}
+
+pub(crate) const ALL: [Benchmark; 6] = [
+    Benchmark { kind: Kind::RedisGet, label: "redis GET", connections: 1 },
+    Benchmark { kind: Kind::RedisGet, label: "redis GET", connections: 50 },
+    Benchmark { kind: Kind::RedisSet, label: "redis SET", connections: 1 },
+    Benchmark { kind: Kind::RedisSet, label: "redis SET", connections: 50 },
+    Benchmark { kind: Kind::Nginx, label: "nginx 64 B keep-alive", connections: 1 },
+    Benchmark { kind: Kind::Nginx, label: "nginx 64 B keep-alive", connections: 50 },
+];
+
+impl Benchmark {
+    pub(crate) fn name(&self) -> String {
+        format!("{}, {} connections", self.label, self.connections).replace(" 1 connections", " 1 connection")
+    }
+
+    pub(crate) fn measure(&self, lab: &Lab, side: Side, seconds: f64) -> Result<Measurement> {
+        let measured = match self.kind {
+            Kind::RedisGet => self.redis(lab, side, seconds, "get"),
+            Kind::RedisSet => self.redis(lab, side, seconds, "set"),
+            Kind::Nginx => self.nginx(lab, side, seconds),
+        };
+        measured.map_err(|error| format!("{} over {}: {error}", self.name(), side.name()).into())
+    }
+
+    fn redis(&self, lab: &Lab, side: Side, seconds: f64, test: &str) -> Result<Measurement> {
+        let port = free_port()?;
+        let port_text = port.to_string();
+        let args = ["--port", &port_text, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+        let server = lab.serve(side, port, "redis-server", &args)?;
+        // The program wants a number of requests, not a time: a short run tells how many fill it.
+        let first = self.redis_client(lab, side, port, test, 5_000.0, seconds)?;
+        let requests = (first.requests_per_s * seconds).max(1_000.0);
+        let measured = self.redis_client(lab, side, port, test, requests, seconds)?;
+        server.terminate(Duration::from_secs(5))?.ok()?;
+        Ok(measured)
+    }
+
+    fn redis_client(
+        &self,
+        lab: &Lab,
+        side: Side,
+        port: u16,
+        test: &str,
+        requests: f64,
+        seconds: f64,
+    ) -> Result<Measurement> {
+        let (port_text, requests) = (port.to_string(), format!("{requests:.0}"));
+        let connections = self.connections.to_string();
+        let args = ["-h", "127.0.0.1", "-p", &port_text, "-t", test, "-n", &requests, "-c", &connections, "--csv"];
+        let client = lab.start(side, "redis-benchmark", &args)?;
+        let text = self.finish(lab, side, client, port, seconds)?;
+        parse_redis(&text)
+    }
+
+    fn nginx(&self, lab: &Lab, side: Side, seconds: f64) -> Result<Measurement> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let server = Nginx::start(lab, side, &Workers { count: cores.min(4), user: &own_user() })?;
+        let threads = if self.connections == 1 { "-t1" } else { "-t2" };
+        let connections = format!("-c{}", self.connections);
+        // wrk counts in whole seconds.
+        let duration = format!("-d{:.0}s", seconds.max(1.0));
+        let args = [threads, &connections, &duration, "--latency", &server.url("64")];
+        let client = lab.start(side, "wrk", &args)?;
+        let text = self.finish(lab, side, client, server.port, seconds)?;
+        server.process.terminate(Duration::from_secs(5))?.ok()?;
+        parse_wrk(&text)
+    }
+
+    /// Waits for the client; meanwhile looks, seldom, at the path its connections take.
+    fn finish(&self, lab: &Lab, side: Side, client: Proc, port: u16, seconds: f64) -> Result<String> {
+        let watch = lab.watch_every(port, Duration::from_secs_f64((seconds / 4.0).min(0.25)));
+        let output = client.wait(Duration::from_secs_f64(seconds * 20.0 + 30.0))?.ok()?;
+        let seen = match watch {
+            Some(watch) if side == Side::Sd => watch.finish()?,
+            _ => return Ok(output.text()),
+        };
+        // A run shorter than the interval may have ended unseen; the measured one is longer.
+        if !seen.is_empty() {
+            crate::ss::require_shm(&seen)?;
+        }
+        Ok(output.text())
+    }
+}
+
+/// The last line of `redis-benchmark --csv`: name, requests/s, then average, min, p50, ... in ms.
+fn parse_redis(text: &str) -> Result<Measurement> {
+    let cells: Vec<f64> = text
+        .lines()
+        .last()
+        .unwrap_or_default()
+        .split(',')
+        .skip(1)
+        .map(|cell| cell.trim_matches('"').parse().unwrap_or(f64::NAN))
+        .collect();
+    match cells[..] {
+        [requests_per_s, _, _, p50_ms, ..] if requests_per_s > 0.0 && p50_ms >= 0.0 => {
+            // Zero is below the resolution of the program: half a step.
+            let p50_us = if p50_ms == 0.0 { 0.5 } else { p50_ms * 1000.0 };
+            Ok(Measurement { requests_per_s, p50_us })
+        }
+        _ => fail!("redis-benchmark printed {text:?}"),
+    }
+}
+
+/// `Requests/sec:` and the `50%` line of `wrk --latency`; errors that wrk counts are errors here.
+fn parse_wrk(text: &str) -> Result<Measurement> {
+    let after = |key: &str| text.lines().find_map(|line| line.trim().strip_prefix(key)).map(str::trim);
+    if let Some(errors) = after("Socket errors:").or(after("Non-2xx or 3xx responses:")) {
+        fail!("wrk met errors: {errors}");
+    }
+    let requests = after("Requests/sec:").and_then(|cell| cell.parse().ok());
+    match (requests, after("50%").and_then(parse_duration_us)) {
+        (Some(requests_per_s), Some(p50_us)) if requests_per_s > 0.0 => Ok(Measurement { requests_per_s, p50_us }),
+        _ => fail!("wrk printed {text:?}"),
+    }
+}
+
+/// `19.00us`, `1.20ms`, `1.20s` in microseconds.
+fn parse_duration_us(text: &str) -> Option<f64> {
+    let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6)];
+    units.iter().find_map(|(unit, us)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * us))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redis_csv() {
+        let text = "\"test\",\"rps\",\"avg_latency_ms\",\"min\",\"p50\"\n\
+                    \"GET\",\"18639.33\",\"0.051\",\"0.016\",\"0.055\",\"0.063\",\"0.079\",\"1.551\"\n";
+        assert_eq!(parse_redis(text).unwrap(), Measurement { requests_per_s: 18639.33, p50_us: 55.0 });
+        parse_redis("Could not connect").unwrap_err();
+    }
+
+    #[test]
+    fn wrk_report() {
+        let text = "  Latency Distribution\n     50%   19.00us\n     75%   20.00us\nRequests/sec:  52000.10\n";
+        assert_eq!(parse_wrk(text).unwrap(), Measurement { requests_per_s: 52000.1, p50_us: 19.0 });
+        parse_wrk(&format!("{text}  Socket errors: connect 0, read 5, write 0, timeout 0\n")).unwrap_err();
+    }
+
+    #[test]
+    fn units() {
+        assert_eq!(parse_duration_us("1.25ms"), Some(1250.0));
+        assert_eq!(parse_duration_us("2.00s"), Some(2e6));
+        assert_eq!(parse_duration_us("x"), None);
+    }
+}

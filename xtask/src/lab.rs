@@ -1,0 +1,196 @@
+//! A private place to run servers and clients in: a temporary directory, a monitor of its own, ports of 127.0.0.1.
+
+use crate::process::{Output, Proc, find_program};
+use crate::scratch::Scratch;
+use crate::ss::{self, Snapshot, Watch};
+use crate::{Result, fail, procfs, product};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Whether a program is run with SocksDirect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Sd,
+    Kernel,
+}
+
+impl Side {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Side::Sd => "sd",
+            Side::Kernel => "kernel",
+        }
+    }
+}
+
+/// Both sides' four combinations, server first.
+pub(crate) const COMBINATIONS: [(Side, Side); 4] =
+    [(Side::Sd, Side::Sd), (Side::Sd, Side::Kernel), (Side::Kernel, Side::Sd), (Side::Kernel, Side::Kernel)];
+
+pub(crate) struct Lab {
+    // Ended before the directory goes.
+    monitor: Option<Proc>,
+    monitor_fds: usize,
+    scratch: Scratch,
+    /// Everything runs over the kernel, to show what Linux does in the same scenario.
+    is_oracle: bool,
+}
+
+impl Lab {
+    pub(crate) fn new(is_oracle: bool) -> Result<Lab> {
+        let scratch = Scratch::new("lab")?;
+        let mut lab = Lab { monitor: None, monitor_fds: 0, scratch, is_oracle };
+        if !is_oracle {
+            lab.start_monitor()?;
+        }
+        Ok(lab)
+    }
+
+    pub(crate) fn is_oracle(&self) -> bool {
+        self.is_oracle
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path().join("monitor.sock")
+    }
+
+    pub(crate) fn monitor_pid(&self) -> Option<u32> {
+        self.monitor.as_ref().map(Proc::pid)
+    }
+
+    /// Starts the monitor, and waits until it answers.
+    pub(crate) fn start_monitor(&mut self) -> Result<()> {
+        let mut command = Command::new(product::sd());
+        command.arg("monitor").arg("--socket").arg(self.socket()).stdin(Stdio::null());
+        let mut monitor = Proc::start(&mut command, "monitor", self.path())?;
+        let end = Instant::now() + Duration::from_secs(10);
+        while let Err(error) = self.snapshot() {
+            if !monitor.is_running() || Instant::now() > end {
+                fail!("the monitor does not answer ({error}): {}", monitor.last_words());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // The descriptor of the question itself is closed a moment after the answer.
+        std::thread::sleep(Duration::from_millis(50));
+        self.monitor_fds = procfs::fd_count(monitor.pid());
+        self.monitor = Some(monitor);
+        Ok(())
+    }
+
+    /// `kill -9` of the monitor.
+    pub(crate) fn kill_monitor(&mut self) {
+        if let Some(monitor) = self.monitor.take() {
+            monitor.kill();
+        }
+    }
+
+    /// A command on a side; the program is looked up, and its absence is an error with its name.
+    pub(crate) fn command(&self, side: Side, program: &str, args: &[&str]) -> Result<Command> {
+        let Some(path) = locate(program) else { fail!("{program} is not installed") };
+        let mut command = if side == Side::Sd && !self.is_oracle {
+            let mut command = Command::new(product::sd());
+            command.args(["run", "--"]).arg(path).env("SD_MONITOR", self.socket());
+            command
+        } else {
+            let mut command = Command::new(path);
+            command.env_remove("SD_MONITOR").env_remove("LD_PRELOAD");
+            command
+        };
+        command.args(args).current_dir(self.path()).stdin(Stdio::null());
+        Ok(command)
+    }
+
+    pub(crate) fn start(&self, side: Side, program: &str, args: &[&str]) -> Result<Proc> {
+        Proc::start(&mut self.command(side, program, args)?, program, self.path())
+    }
+
+    /// Starts a server, and waits until it listens.
+    pub(crate) fn serve(&self, side: Side, port: u16, program: &str, args: &[&str]) -> Result<Proc> {
+        let mut server = self.start(side, program, args)?;
+        server.wait_listening(port)?;
+        Ok(server)
+    }
+
+    /// Runs a program to its end; a status other than 0 is an error.
+    pub(crate) fn run(&self, side: Side, program: &str, args: &[&str], limit: Duration) -> Result<Output> {
+        self.start(side, program, args)?.wait(limit)?.ok()
+    }
+
+    /// As `run`, with a file as standard input.
+    pub(crate) fn run_with_input(
+        &self,
+        side: Side,
+        input: &Path,
+        program: &str,
+        args: &[&str],
+        limit: Duration,
+    ) -> Result<Output> {
+        let mut command = self.command(side, program, args)?;
+        command.stdin(std::fs::File::open(input)?);
+        Proc::start(&mut command, program, self.path())?.wait(limit)?.ok()
+    }
+
+    pub(crate) fn snapshot(&self) -> Result<Snapshot> {
+        ss::snapshot(&product::sd(), &self.socket())
+    }
+
+    /// Begins to watch the connections of a port.
+    pub(crate) fn watch(&self, port: u16) -> Option<Watch> {
+        self.watch_every(port, Duration::from_millis(30))
+    }
+
+    pub(crate) fn watch_every(&self, port: u16, interval: Duration) -> Option<Watch> {
+        (!self.is_oracle).then(|| Watch::start(product::sd(), self.socket(), port, interval))
+    }
+
+    /// Ends a watch, and checks that the path was the one that these two sides must get.
+    pub(crate) fn check(&self, watch: Option<Watch>, server: Side, client: Side) -> Result<()> {
+        let Some(watch) = watch else { return Ok(()) };
+        let seen = watch.finish()?;
+        match (server, client) {
+            (Side::Sd, Side::Sd) => ss::require_shm(&seen),
+            (Side::Kernel, Side::Kernel) if seen.is_empty() => Ok(()),
+            (Side::Kernel, Side::Kernel) => fail!("sd ss shows {}", ss::describe(&seen[0])),
+            _ => ss::require_kernel(&seen),
+        }
+    }
+
+    /// Ends the monitor, after a check that its clients' end left nothing in it and that it can still answer.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        let Some(mut monitor) = self.monitor.take() else { return Ok(()) };
+        if !monitor.is_running() {
+            fail!("the monitor is gone: {}", monitor.last_words());
+        }
+        let end = Instant::now() + Duration::from_secs(5);
+        while procfs::fd_count(monitor.pid()) > self.monitor_fds {
+            if Instant::now() > end {
+                let open = procfs::fd_targets(monitor.pid()).join(" ");
+                fail!("the monitor had {} descriptors and has now: {open}", self.monitor_fds);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let left = self.snapshot()?;
+        if let Some(c) = left.connections.first() {
+            fail!("every client is gone, yet sd ss shows {}", ss::describe(c));
+        }
+        if let Some(local) = left.listeners.first() {
+            fail!("every server is gone, yet sd ss shows the listener {local}");
+        }
+        monitor.terminate(Duration::from_secs(5))?.ok()?;
+        if self.socket().exists() {
+            fail!("the monitor left its socket file behind");
+        }
+        Ok(())
+    }
+}
+
+/// Where a program is. Debian's own python is taken before others, which may be scripts that look for one.
+fn locate(program: &str) -> Option<PathBuf> {
+    let own = Path::new("/usr/bin").join(program);
+    if own.exists() { Some(own) } else { find_program(program) }
+}

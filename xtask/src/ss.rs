@@ -1,0 +1,188 @@
+//! Reads `sd ss --json`, and watches it while traffic flows.
+
+use crate::{Result, fail};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// One end of a connection, as its owner sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) pid: u64,
+    pub(crate) comm: String,
+    pub(crate) local: String,
+    pub(crate) peer: String,
+    pub(crate) state: String,
+    pub(crate) path: String,
+    pub(crate) reason: Option<String>,
+}
+
+/// What the monitor and its clients showed at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) connections: Vec<Connection>,
+    /// Local addresses of listeners.
+    pub(crate) listeners: Vec<String>,
+}
+
+impl Snapshot {
+    fn parse(text: &str) -> Result<Snapshot> {
+        let value: Value = serde_json::from_str(text)?;
+        let Some(connections) = value["connections"].as_array() else { fail!("no \"connections\" in {text}") };
+        let Some(listeners) = value["listeners"].as_array() else { fail!("no \"listeners\" in {text}") };
+        let connections = connections.iter().map(Connection::parse).collect::<Result<_>>()?;
+        let listeners = listeners.iter().map(|l| field(l, "local")).collect::<Result<_>>()?;
+        Ok(Snapshot { connections, listeners })
+    }
+
+    /// Ends of connections that touch this port.
+    pub(crate) fn of_port(&self, port: u16) -> Vec<&Connection> {
+        self.connections.iter().filter(|c| c.touches(port)).collect()
+    }
+}
+
+impl Connection {
+    fn parse(value: &Value) -> Result<Connection> {
+        let path = field(value, "path")?;
+        if !["shm", "kernel"].contains(&path.as_str()) {
+            fail!("unknown path in {value}");
+        }
+        Ok(Connection {
+            pid: value["pid"].as_u64().unwrap_or(0),
+            comm: field(value, "comm")?,
+            local: field(value, "local")?,
+            peer: field(value, "peer")?,
+            state: field(value, "state")?,
+            path,
+            reason: value["reason"].as_str().map(str::to_owned),
+        })
+    }
+
+    fn touches(&self, port: u16) -> bool {
+        let suffix = format!(":{port}");
+        self.local.ends_with(&suffix) || self.peer.ends_with(&suffix)
+    }
+}
+
+fn field(value: &Value, name: &str) -> Result<String> {
+    match value[name].as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => fail!("no {name:?} in {value}"),
+    }
+}
+
+/// Asks the monitor behind `socket`.
+pub(crate) fn snapshot(sd: &Path, socket: &Path) -> Result<Snapshot> {
+    let output = Command::new(sd)
+        .args(["ss", "--json"])
+        .env("SD_MONITOR", socket)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()?;
+    if !output.status.success() {
+        fail!("sd ss --json ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Snapshot::parse(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// Looks at a port again and again, in a thread of its own, and keeps every end of a connection it has seen.
+pub(crate) struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Vec<Connection>>>>,
+}
+
+impl Watch {
+    pub(crate) fn start(sd: PathBuf, socket: PathBuf, port: u16, interval: Duration) -> Watch {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let stop = stop.clone();
+            move || {
+                let mut seen = BTreeMap::new();
+                while !stop.load(Ordering::Relaxed) {
+                    for c in snapshot(&sd, &socket)?.of_port(port) {
+                        seen.insert((c.pid, c.local.clone(), c.peer.clone(), c.path.clone()), c.clone());
+                    }
+                    std::thread::sleep(interval);
+                }
+                Ok(seen.into_values().collect())
+            }
+        });
+        Watch { stop, thread: Some(thread) }
+    }
+
+    /// Ends the watch and returns what it has seen.
+    pub(crate) fn finish(mut self) -> Result<Vec<Connection>> {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(seen)) => seen,
+            _ => fail!("the watch over sd ss broke down"),
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Fails unless something was seen and all of it went over shared memory.
+pub(crate) fn require_shm(seen: &[Connection]) -> Result<()> {
+    if let Some(c) = seen.iter().find(|c| c.path != "shm") {
+        fail!("expected path shm, but sd ss shows {}", describe(c));
+    }
+    if seen.is_empty() {
+        fail!("expected path shm, but sd ss showed no connection at all");
+    }
+    Ok(())
+}
+
+/// Fails unless something was seen, all of it over the kernel and each with a reason.
+pub(crate) fn require_kernel(seen: &[Connection]) -> Result<()> {
+    if let Some(c) = seen.iter().find(|c| c.path != "kernel" || c.reason.as_deref().unwrap_or("").is_empty()) {
+        fail!("expected path kernel with a reason, but sd ss shows {}", describe(c));
+    }
+    if seen.is_empty() {
+        fail!("expected path kernel, but sd ss showed no connection at all");
+    }
+    Ok(())
+}
+
+pub(crate) fn describe(c: &Connection) -> String {
+    let reason = c.reason.as_deref().unwrap_or("none");
+    let Connection { pid, comm, local, peer, state, path, .. } = c;
+    format!("{comm} ({pid}) {local} -> {peer} {state}: path {path}, reason {reason}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"{"connections":[{"pid":7,"comm":"redis-server","local":"127.0.0.1:6379",
+        "peer":"127.0.0.1:40000","state":"ESTABLISHED","path":"shm","reason":null,"rx_queue":0,"tx_queue":0},
+        {"pid":7,"comm":"redis-server","local":"127.0.0.1:6379","peer":"127.0.0.1:40001","state":"ESTABLISHED",
+        "path":"kernel","reason":"peer is not accelerated","rx_queue":0,"tx_queue":0}],
+        "listeners":[{"pid":7,"local":"127.0.0.1:6379","backlog":511}],"monitor":{}}"#;
+
+    #[test]
+    fn contract() {
+        let snapshot = Snapshot::parse(TEXT).unwrap();
+        assert_eq!(snapshot.listeners, ["127.0.0.1:6379"]);
+        assert_eq!(snapshot.of_port(6379).len(), 2);
+        assert_eq!(snapshot.of_port(40000).len(), 1);
+        assert_eq!(snapshot.of_port(379).len(), 0);
+        require_shm(&snapshot.connections[..1]).unwrap();
+        require_shm(&snapshot.connections).unwrap_err();
+        require_kernel(&snapshot.connections[1..]).unwrap();
+    }
+
+    #[test]
+    fn unknown_path_is_refused() {
+        Snapshot::parse(&TEXT.replace("\"kernel\"", "\"moon\"")).unwrap_err();
+    }
+}

@@ -94,7 +94,12 @@ impl Lab {
         let Some(path) = locate(program) else { fail!("{program} is not installed") };
         let mut command = if side == Side::Sd && !self.is_oracle {
             let mut command = Command::new(product::sd());
-            command.args(["run", "--"]).arg(path).env("SD_MONITOR", self.socket());
+            command.arg("run");
+            if self.monitor.is_none() {
+                // It was killed on purpose; `sd run` would bring one back.
+                command.arg("--no-start");
+            }
+            command.arg("--").arg(path).env("SD_MONITOR", self.socket());
             command
         } else {
             let mut command = Command::new(path);

@@ -22,7 +22,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Any failure, as a sentence for the person who typed the command.
-pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Returns an error made from a format string.
 macro_rules! fail {
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Test { fast } => checks::test(fast),
         Command::Apps(options) => apps::run(&options),
-        Command::Posix { args } => posix::run(&args),
+        Command::Posix { args } => posix::run(&args).map_err(|error| error.to_string().into()),
         Command::Tidy => tidy::run(),
         Command::Ci => checks::ci(),
     };

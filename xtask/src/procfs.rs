@@ -35,10 +35,7 @@ fn parse_stat(text: &str) -> Option<Process> {
 
 fn all() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(process)
-        .collect()
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter_map(process).collect()
 }
 
 /// Every live process below `root`, parents first. Zombies are left out: they hold nothing but a number.

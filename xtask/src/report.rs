@@ -125,10 +125,14 @@ mod tests {
 
     #[test]
     fn closing_lines() {
-        let cargo = "test result: ok. 12 passed; 1 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.1s";
+        let cargo =
+            "test result: ok. 12 passed; 1 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.1s";
         assert_eq!(Count::parse(cargo), Some(Count { passed: 12, failed: 1, skipped: 3 }));
         assert_eq!(Count::parse("7 passed, 0 failed"), Some(Count { passed: 7, failed: 0, skipped: 0 }));
-        assert_eq!(Count::parse("7 passed, 1 failed, 2 skipped"), Some(Count { passed: 7, failed: 1, skipped: 2 }));
+        assert_eq!(
+            Count::parse("7 passed, 1 failed, 2 skipped"),
+            Some(Count { passed: 7, failed: 1, skipped: 2 })
+        );
         assert_eq!(Count::parse("the 7 passed"), None);
     }
 

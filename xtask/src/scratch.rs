@@ -5,7 +5,7 @@
 //! whose parent died becomes our child and stays findable. A `kill -9` of xtask itself is not covered.
 
 use crate::{Result, procfs};
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -50,19 +50,12 @@ impl Drop for Scratch {
 /// Takes charge of orphans, of Ctrl-C and of panics. To be called once, before any thread or child exists.
 pub(crate) fn guard() -> Result<()> {
     nix::sys::prctl::set_child_subreaper(true)?;
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGINT);
-    signals.add(Signal::SIGTERM);
-    signals.add(Signal::SIGHUP);
-    // Children are unaffected: the standard library clears the mask of what it starts.
-    signals.thread_block()?;
-    std::thread::spawn(move || {
-        if let Ok(signal) = signals.wait() {
-            eprintln!("\nxtask: {signal}, cleaning up");
-            clean();
-            std::process::exit(128 + signal as i32);
-        }
-    });
+    // A handler, and not a blocked signal: a mask would be inherited by everything we start.
+    ctrlc::set_handler(|| {
+        eprintln!("\nxtask: interrupted, cleaning up");
+        clean();
+        std::process::exit(130);
+    })?;
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         usual(info);
@@ -73,7 +66,7 @@ pub(crate) fn guard() -> Result<()> {
 
 /// Ends every descendant and removes every directory.
 pub(crate) fn clean() {
-    end_descendants(Duration::from_secs(2));
+    end_descendants(Duration::from_secs(1));
     if let Ok(mut directories) = DIRECTORIES.try_lock() {
         for path in directories.drain(..) {
             let _ = std::fs::remove_dir_all(path);

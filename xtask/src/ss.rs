@@ -33,7 +33,9 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     fn parse(text: &str) -> Result<Snapshot> {
         let value: Value = serde_json::from_str(text)?;
-        let Some(connections) = value["connections"].as_array() else { fail!("no \"connections\" in {text}") };
+        let Some(connections) = value["connections"].as_array() else {
+            fail!("no \"connections\" in {text}")
+        };
         let Some(listeners) = value["listeners"].as_array() else { fail!("no \"listeners\" in {text}") };
         let connections = connections.iter().map(Connection::parse).collect::<Result<_>>()?;
         let listeners = listeners.iter().map(|l| field(l, "local")).collect::<Result<_>>()?;
@@ -85,7 +87,11 @@ pub(crate) fn snapshot(sd: &Path, socket: &Path) -> Result<Snapshot> {
         .stderr(Stdio::piped())
         .output()?;
     if !output.status.success() {
-        fail!("sd ss --json ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        fail!(
+            "sd ss --json ended with {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Snapshot::parse(&String::from_utf8_lossy(&output.stdout))
 }
@@ -144,7 +150,8 @@ pub(crate) fn require_shm(seen: &[Connection]) -> Result<()> {
 
 /// Fails unless something was seen, all of it over the kernel and each with a reason.
 pub(crate) fn require_kernel(seen: &[Connection]) -> Result<()> {
-    if let Some(c) = seen.iter().find(|c| c.path != "kernel" || c.reason.as_deref().unwrap_or("").is_empty()) {
+    if let Some(c) = seen.iter().find(|c| c.path != "kernel" || c.reason.as_deref().unwrap_or("").is_empty())
+    {
         fail!("expected path kernel with a reason, but sd ss shows {}", describe(c));
     }
     if seen.is_empty() {

@@ -1,1 +1,60 @@
-fn main() {}
+//! `sd`, the command: runs programs over shared memory, and shows, checks and measures what that does.
+//!
+//! Every error is one line on standard error that begins with `sd:`. Exit statuses: 0 done, 1 failed,
+//! 2 wrong usage; `sd run` ends as env(1) does: with the program's own status, 125 when `sd` itself
+//! failed, 126 when the program cannot be run, 127 when it is not there.
+//!
+//! There is no Rust runtime around `main`, because that would make SIGPIPE ignored and open standard
+//! descriptors that were closed: `sd run` must hand on to the program exactly what it was given.
+#![cfg_attr(not(test), no_main)]
+
+mod bench;
+mod cli;
+mod client;
+mod doctor;
+mod failure;
+mod library;
+mod manual;
+mod monitor;
+mod peer;
+mod place;
+mod program;
+mod run;
+mod ss;
+mod starter;
+mod table;
+
+use failure::Failure;
+
+/// The C library calls this with the command line, which `std` has noted by then.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+extern "C" fn main(_argc: i32, _argv: *const *const u8) -> i32 {
+    i32::from(status())
+}
+
+#[cfg_attr(test, allow(dead_code))]
+fn status() -> u8 {
+    match dispatch() {
+        Ok(()) => 0,
+        Err(failure) => {
+            failure.report();
+            failure.status
+        }
+    }
+}
+
+fn dispatch() -> Result<(), Failure> {
+    if let Some(arguments) = peer::arguments() {
+        return peer::main(&arguments);
+    }
+    match cli::parse()?.command {
+        cli::Command::Run(options) => run::main(&options),
+        cli::Command::Monitor(options) => monitor::main(options),
+        cli::Command::Ss(options) => ss::main(&options),
+        cli::Command::Doctor(options) => doctor::main(&options),
+        cli::Command::Bench(options) => bench::main(&options),
+        cli::Command::Completions { shell } => manual::completions(shell),
+        cli::Command::Man { dir } => manual::man(dir.as_deref()),
+    }
+}

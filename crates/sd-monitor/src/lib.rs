@@ -1,1 +1,87 @@
+//! The monitor: the control plane of SocksDirect on one host.
+//!
+//! ```text
+//!  process --Request + descriptors--> monitor --Reply + descriptors--> process
+//!                                        |
+//!                                        +-- pidfds, hang-ups --> undertaker --> slots, futexes, eventfds
+//! ```
+//! # Guarantees
+//! * It introduces processes to each other and buries the dead; it never sees a byte of data.
+//! * No client can block, crash or fool it: descriptors are checked before use, messages must be
+//!   exact, a queue that is full is never waited for, and shared memory is read as if written by an
+//!   enemy. What a client can do is lose its own connections.
+//! * With nothing to do it sleeps; there is no timer but while a restart is being recovered from.
+//! * Its death is harmless: connections go on, and its successor learns what it needs from the clients.
+//!
+//! # Layers
+//! `core` decides and is pure; `shell` has the sockets, the mappings and the event loop.
+//!
+//! # Tests
+//! Unit tests of `core`; `tests/` runs the monitor as a process of its own with hand-made clients.
 
+mod core;
+mod shell;
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// How to run the monitor.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where clients connect; see [`default_socket_path`].
+    pub socket: PathBuf,
+    /// Policy file; without one everything is allowed.
+    pub policy: Option<PathBuf>,
+}
+
+/// Why the monitor could not start or go on. Displayed as one line.
+#[derive(Debug)]
+pub enum Error {
+    /// Another monitor serves this socket.
+    AlreadyRunning(PathBuf),
+    /// The directory of the socket cannot be trusted; the text says why.
+    Directory(PathBuf, &'static str),
+    /// Something that is not a socket has the socket's name.
+    InTheWay(PathBuf),
+    /// The policy file has a mistake: file, line (from 1), message.
+    Policy(PathBuf, usize, String),
+    /// A system call failed while doing something to something.
+    System(&'static str, PathBuf, io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::AlreadyRunning(path) => write!(f, "a monitor is already running at {}", path.display()),
+            Error::Directory(path, why) => write!(f, "{}: {why}", path.display()),
+            Error::InTheWay(path) => write!(f, "{}: exists and is not a socket", path.display()),
+            Error::Policy(path, line, message) => write!(f, "{}:{line}: {message}", path.display()),
+            Error::System(what, path, error) => write!(f, "cannot {what} {}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::System(_, _, error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Serves until SIGTERM or SIGINT. SIGHUP reads the policy again.
+///
+/// Logs to standard error what `SD_LOG` asks for: `off`, `error`, `warn`, `info` (the default),
+/// `debug` or `trace`. Tells systemd when it is ready. The signals are blocked in the calling
+/// thread, which should be the only one.
+pub fn run(options: Options) -> Result<(), Error> {
+    shell::run(&options)
+}
+
+/// Where the monitor of this user listens: `$SD_MONITOR`, or `socksdirect/monitor.sock` in the
+/// user's run-time directory, or in `/tmp/socksdirect-UID` where there is none.
+pub fn default_socket_path() -> PathBuf {
+    shell::place::default_socket_path()
+}

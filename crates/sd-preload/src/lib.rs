@@ -1,1 +1,29 @@
+//! `libsd.so`: the table of intercepted libc symbols and the start-up order, nothing else.
+//!
+//! ```text
+//! program --libc call--> export (table.rs) --ours?--> sd_socket::calls --Done/Errno--> return value, errno
+//!                                          \--not ours, Kernel--> the real function of the next library
+//! ```
+//!
+//! Guarantees: a call on a descriptor that is not ours costs one inline check and a jump to the real function (no lock,
+//! no thread-local, no allocation); a hook adds no state of its own, so it is as thread-safe and
+//! async-signal-safe as the call behind it; errno is written by one function, [`edge::fail`]; nothing is exported but
+//! the names in [`table`]. A call that comes before our constructor, out of the constructor of another
+//! library or out of the allocator while symbols are looked up, is the raw system call.
+//!
+//! Not here: what a call does (`sd-socket`). docs/hooks.txt gives a word for each function of glibc that takes a
+//! descriptor, hooked or not. Tests: `tests/` runs programs with and without the library and compares.
+//!
+//! # Safety contract of all hooks
+//! A hook has the C signature and the contract of the function that it stands for: **the caller vouches for
+//! its pointers** exactly as it would to libc. Hooks pass the arguments on, unchanged, to the real function, to the
+//! kernel or to `sd_socket::calls`, which have the same contract. The SAFETY comments in this crate say
+//! "libc's contract" for this.
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod body;
+#[macro_use]
+mod edge;
+mod file_layout;
+mod start;
+mod table;

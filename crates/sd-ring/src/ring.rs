@@ -259,14 +259,15 @@ impl TxCursor {
         }
     }
 
-    /// Leaves a drained large region for the small one; the number of bytes, from the region's
-    /// start, that were in use. The page with the jump is in use until that is consumed.
-    pub fn shrink<M: RingMem>(&mut self, g: &Geometry, mem: &M) -> bool {
+    /// Leaves a drained large region for the small one; returns the offset of the word that says
+    /// so, which is in use until the receiver has read it.
+    pub fn shrink<M: RingMem>(&mut self, g: &Geometry, mem: &M) -> Option<u32> {
         if !self.is_large() || !self.is_drained() || self.finished != 0 {
-            return false;
+            return None;
         }
+        let at = self.pos;
         self.jump(mem, Region::Small, SIZE, g.small);
-        true
+        Some(at)
     }
 
     /// Bytes that could be written without waiting, at most (for readiness and SIOCOUTQ-like
@@ -301,6 +302,11 @@ impl RxCursor {
     /// A cursor at the start of the small region.
     pub const fn new() -> Self {
         RxCursor { pos: 0, region: Region::Small as u32, len: 0, taken: 0, consumed: 0, published: 0 }
+    }
+
+    /// Whether it reads in the large region.
+    pub fn is_large(&self) -> bool {
+        self.region == Region::Large as u32
     }
 
     /// What comes next.

@@ -246,6 +246,16 @@ impl Slab {
         sd_sys::mem::map_shared(fd, LEN, true).map(|base| Slab { base })
     }
 
+    /// The slab at an address from [`Slab::base`]; `None` for null.
+    pub fn from_base(base: *mut u8) -> Option<Slab> {
+        (!base.is_null()).then_some(Slab { base })
+    }
+
+    /// Where it is mapped.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
     /// Unmaps it.
     ///
     /// # Safety

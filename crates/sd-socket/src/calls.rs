@@ -1,74 +1,399 @@
 //! The calls that the hook table forwards, with libc's arguments.
 //!
 //! `Outcome::Kernel` always means: call the real function with the same arguments.
+//!
+//! # Safety
+//! Every unsafe function here takes the pointers of the libc function of the same name, and the
+//! caller of the hooked function vouches for them as it would to libc.
+#![allow(clippy::missing_safety_doc)]
 
-use crate::Outcome;
-use libc::{c_int, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use crate::iov::Pieces;
+use crate::table::{self, Entry};
+use crate::{
+    Outcome, connect as connecting, endpoint, epoll, fds, files, fork, listen as listening, message,
+};
+use crate::{names, options, poll as polling, select as selecting, stream};
+use endpoint::EndpointExt;
+use libc::{
+    c_int, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t,
+    size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
+use sd_shm::slab::{Endpoint, State};
 
 /// Whether `fd` may be one of ours; a nanosecond. When false every call is the kernel's.
 #[inline(always)]
-pub fn is_ours(_fd: c_int) -> bool { false }
+pub fn is_ours(fd: c_int) -> bool {
+    table::is_ours(fd)
+}
 
-pub fn socket(_domain: c_int, _ty: c_int, _protocol: c_int) -> Outcome<c_int> { Outcome::Kernel }
-pub unsafe fn bind(_fd: c_int, _addr: *const sockaddr, _len: socklen_t) -> Outcome<c_int> { Outcome::Kernel }
-pub fn listen(_fd: c_int, _backlog: c_int) -> Outcome<c_int> { Outcome::Kernel }
+/// The connection behind `fd`. A socket of ours in any other state holds its number with an
+/// unconnected kernel socket, which gives the errno that Linux would.
+#[inline(always)]
+fn connection(fd: c_int) -> Option<&'static Endpoint> {
+    table::socket(fd).filter(|e| e.state_now() == State::Connected)
+}
+
+/// socket(2).
+pub fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int> {
+    connecting::socket(domain, ty, protocol)
+}
+
+/// bind(2).
+pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
+    // SAFETY: see the module.
+    unsafe { connecting::bind(fd, addr, len) }
+}
+
+/// listen(2).
+pub fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
+    listening::listen(fd, backlog)
+}
+
 /// accept and accept4 (accept passes flags 0).
-pub unsafe fn accept4(_fd: c_int, _addr: *mut sockaddr, _len: *mut socklen_t, _flags: c_int) -> Outcome<c_int> { Outcome::Kernel }
-pub unsafe fn connect(_fd: c_int, _addr: *const sockaddr, _len: socklen_t) -> Outcome<c_int> { Outcome::Kernel }
-pub fn shutdown(_fd: c_int, _how: c_int) -> Outcome<c_int> { Outcome::Kernel }
-pub fn close(_fd: c_int) -> Outcome<c_int> { Outcome::Kernel }
-/// close_range and closefrom (last = u32::MAX); never Kernel once the process has sockets of ours.
-pub fn close_range(_first: u32, _last: u32, _flags: c_int) -> Outcome<c_int> { Outcome::Kernel }
-pub unsafe fn recv(_fd: c_int, _buf: *mut c_void, _len: size_t, _flags: c_int) -> Outcome<ssize_t> { Outcome::Kernel }
-pub unsafe fn send(_fd: c_int, _buf: *const c_void, _len: size_t, _flags: c_int) -> Outcome<ssize_t> { Outcome::Kernel }
-pub unsafe fn recvfrom(_fd: c_int, _buf: *mut c_void, _len: size_t, _flags: c_int, _addr: *mut sockaddr, _addr_len: *mut socklen_t) -> Outcome<ssize_t> { Outcome::Kernel }
-pub unsafe fn sendto(_fd: c_int, _buf: *const c_void, _len: size_t, _flags: c_int, _addr: *const sockaddr, _addr_len: socklen_t) -> Outcome<ssize_t> { Outcome::Kernel }
-pub unsafe fn read(_fd: c_int, _buf: *mut c_void, _len: size_t) -> Outcome<ssize_t> { Outcome::Kernel }
-pub unsafe fn write(_fd: c_int, _buf: *const c_void, _len: size_t) -> Outcome<ssize_t> { Outcome::Kernel }
+pub unsafe fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Outcome<c_int> {
+    // SAFETY: see the module.
+    unsafe { listening::accept4(fd, addr, len, flags) }
+}
+
+/// connect(2).
+pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
+    // SAFETY: see the module.
+    unsafe { connecting::connect(fd, addr, len) }
+}
+
+/// shutdown(2).
+pub fn shutdown(fd: c_int, how: c_int) -> Outcome<c_int> {
+    match connection(fd) {
+        Some(_) if !(0..=2).contains(&how) => Outcome::Errno(libc::EINVAL),
+        Some(endpoint) => stream::shutdown(endpoint, how).map(|()| 0).into(),
+        None => Outcome::Kernel,
+    }
+}
+
+/// close(2); `Kernel` means that the number is free to be closed.
+pub fn close(fd: c_int) -> Outcome<c_int> {
+    fds::close(fd)
+}
+
+/// close_range and closefrom (last = u32::MAX).
+pub fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int> {
+    if table::is_active() { fds::close_range(first, last, flags) } else { Outcome::Kernel }
+}
+
+/// recv(2).
+#[inline]
+pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
+    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    if flags & libc::MSG_OOB != 0 {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Outcome::Errno(libc::EAGAIN);
+    }
+    stream::recv(endpoint, Pieces::one(buf as *mut u8, len), flags).map(|n| n as ssize_t).into()
+}
+
+/// send(2).
+#[inline]
+pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
+    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    stream::send(endpoint, Pieces::one(buf as *mut u8, len), flags).map(|n| n as ssize_t).into()
+}
+
+/// recvfrom(2): TCP fills in no address.
+pub unsafe fn recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> Outcome<ssize_t> {
+    // SAFETY: see the module.
+    let outcome = unsafe { recv(fd, buf, len, flags) };
+    if matches!(outcome, Outcome::Done(_)) && !addr.is_null() && !addr_len.is_null() {
+        // SAFETY: see the module.
+        unsafe { addr_len.write_unaligned(0) };
+    }
+    outcome
+}
+
+/// sendto(2): a connected TCP socket ignores the address.
+pub unsafe fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    _addr: *const sockaddr,
+    _addr_len: socklen_t,
+) -> Outcome<ssize_t> {
+    // SAFETY: see the module.
+    unsafe { send(fd, buf, len, flags) }
+}
+
+/// read(2).
+#[inline]
+pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Outcome<ssize_t> {
+    // SAFETY: see the module.
+    unsafe { recv(fd, buf, len, 0) }
+}
+
+/// write(2).
+#[inline]
+pub unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> Outcome<ssize_t> {
+    // SAFETY: see the module.
+    unsafe { send(fd, buf, len, 0) }
+}
+
+unsafe fn pieces(iov: *const iovec, count: c_int) -> Result<Pieces, i32> {
+    match usize::try_from(count) {
+        // readv and writev call too many buffers EINVAL, sendmsg EMSGSIZE.
+        Ok(count) if count <= crate::iov::IOV_MAX => {
+            // SAFETY: see the module.
+            unsafe { Pieces::many(iov, count) }
+        }
+        _ => Err(libc::EINVAL),
+    }
+}
+
 /// readv, and preadv2 with offset -1.
-pub unsafe fn readv(_fd: c_int, _iov: *const iovec, _count: c_int) -> Outcome<ssize_t> { Outcome::Kernel }
+pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize_t> {
+    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    // SAFETY: see the module.
+    let result = unsafe { pieces(iov, count) }.and_then(|p| stream::recv(endpoint, p, 0));
+    result.map(|n| n as ssize_t).into()
+}
+
 /// writev, and pwritev2 with offset -1.
-pub unsafe fn writev(_fd: c_int, _iov: *const iovec, _count: c_int) -> Outcome<ssize_t> { Outcome::Kernel }
-pub unsafe fn recvmsg(_fd: c_int, _msg: *mut msghdr, _flags: c_int) -> Outcome<ssize_t> { Outcome::Kernel }
-pub unsafe fn sendmsg(_fd: c_int, _msg: *const msghdr, _flags: c_int) -> Outcome<ssize_t> { Outcome::Kernel }
-pub unsafe fn recvmmsg(_fd: c_int, _msgs: *mut mmsghdr, _count: u32, _flags: c_int, _timeout: *mut timespec) -> Outcome<c_int> { Outcome::Kernel }
-pub unsafe fn sendmmsg(_fd: c_int, _msgs: *mut mmsghdr, _count: u32, _flags: c_int) -> Outcome<c_int> { Outcome::Kernel }
-/// Either descriptor may be ours.
-pub unsafe fn sendfile(_out_fd: c_int, _in_fd: c_int, _offset: *mut off_t, _count: size_t) -> Outcome<ssize_t> { Outcome::Kernel }
-/// Either descriptor may be ours.
-pub unsafe fn splice(_fd_in: c_int, _off_in: *mut off_t, _fd_out: c_int, _off_out: *mut off_t, _len: size_t, _flags: u32) -> Outcome<ssize_t> { Outcome::Kernel }
-pub unsafe fn getsockopt(_fd: c_int, _level: c_int, _name: c_int, _value: *mut c_void, _len: *mut socklen_t) -> Outcome<c_int> { Outcome::Kernel }
-pub unsafe fn setsockopt(_fd: c_int, _level: c_int, _name: c_int, _value: *const c_void, _len: socklen_t) -> Outcome<c_int> { Outcome::Kernel }
-pub unsafe fn getsockname(_fd: c_int, _addr: *mut sockaddr, _len: *mut socklen_t) -> Outcome<c_int> { Outcome::Kernel }
-pub unsafe fn getpeername(_fd: c_int, _addr: *mut sockaddr, _len: *mut socklen_t) -> Outcome<c_int> { Outcome::Kernel }
+pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize_t> {
+    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    // SAFETY: see the module.
+    let result = unsafe { pieces(iov, count) }.and_then(|p| stream::send(endpoint, p, 0));
+    result.map(|n| n as ssize_t).into()
+}
+
+/// recvmsg(2).
+pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssize_t> {
+    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        return Outcome::Errno(if flags & libc::MSG_OOB != 0 { libc::EINVAL } else { libc::EAGAIN });
+    }
+    // SAFETY: see the module.
+    unsafe { message::recvmsg(endpoint, msg, flags) }
+}
+
+/// sendmsg(2).
+pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
+    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    // SAFETY: see the module.
+    unsafe { message::sendmsg(endpoint, msg, flags) }
+}
+
+/// recvmmsg(2).
+pub unsafe fn recvmmsg(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> Outcome<c_int> {
+    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    // SAFETY: see the module.
+    unsafe { message::recvmmsg(endpoint, msgs, count, flags, timeout) }
+}
+
+/// sendmmsg(2).
+pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: u32, flags: c_int) -> Outcome<c_int> {
+    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    // SAFETY: see the module.
+    unsafe { message::sendmmsg(endpoint, msgs, count, flags) }
+}
+
+/// sendfile(2). Either descriptor may be ours.
+pub unsafe fn sendfile(out_fd: c_int, in_fd: c_int, offset: *mut off_t, count: size_t) -> Outcome<ssize_t> {
+    // SAFETY: see the module.
+    unsafe { files::sendfile(out_fd, in_fd, offset, count) }
+}
+
+/// splice(2). Either descriptor may be ours.
+pub unsafe fn splice(
+    fd_in: c_int,
+    off_in: *mut off_t,
+    fd_out: c_int,
+    off_out: *mut off_t,
+    len: size_t,
+    flags: u32,
+) -> Outcome<ssize_t> {
+    // SAFETY: see the module.
+    unsafe { files::splice(fd_in, off_in, fd_out, off_out, len, flags) }
+}
+
+/// getsockopt(2).
+pub unsafe fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Outcome<c_int> {
+    // SAFETY: see the module.
+    unsafe { options::get(fd, level, name, value, len) }
+}
+
+/// setsockopt(2).
+pub unsafe fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Outcome<c_int> {
+    // SAFETY: see the module.
+    unsafe { options::set(fd, level, name, value, len) }
+}
+
+/// getsockname(2).
+pub unsafe fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> Outcome<c_int> {
+    // SAFETY: see the module.
+    unsafe { names::getsockname(fd, addr, len) }
+}
+
+/// getpeername(2).
+pub unsafe fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> Outcome<c_int> {
+    // SAFETY: see the module.
+    unsafe { names::getpeername(fd, addr, len) }
+}
+
 /// fcntl and fcntl64, including F_DUPFD and F_DUPFD_CLOEXEC.
-pub unsafe fn fcntl(_fd: c_int, _cmd: c_int, _arg: c_ulong) -> Outcome<c_int> { Outcome::Kernel }
-pub unsafe fn ioctl(_fd: c_int, _request: c_ulong, _arg: c_ulong) -> Outcome<c_int> { Outcome::Kernel }
-pub fn dup(_fd: c_int) -> Outcome<c_int> { Outcome::Kernel }
-/// Also when only `new` is ours.
-pub fn dup2(_old: c_int, _new: c_int) -> Outcome<c_int> { Outcome::Kernel }
-/// Also when only `new` is ours.
-pub fn dup3(_old: c_int, _new: c_int, _flags: c_int) -> Outcome<c_int> { Outcome::Kernel }
+pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
+    fds::fcntl(fd, cmd, arg)
+}
+
+/// ioctl(2).
+pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome<c_int> {
+    // SAFETY: see the module.
+    unsafe { fds::ioctl(fd, request, arg) }
+}
+
+/// dup(2).
+pub fn dup(fd: c_int) -> Outcome<c_int> {
+    fds::dup(fd)
+}
+
+/// dup2(2), also when only `new` is ours.
+pub fn dup2(old: c_int, new: c_int) -> Outcome<c_int> {
+    fds::dup_to(old, new, 0, false)
+}
+
+/// dup3(2), also when only `new` is ours.
+pub fn dup3(old: c_int, new: c_int, flags: c_int) -> Outcome<c_int> {
+    fds::dup_to(old, new, flags, true)
+}
+
 /// poll and ppoll: timeout in ns (None = for ever), optional signal mask.
-pub unsafe fn poll(_fds: *mut pollfd, _count: nfds_t, _timeout_ns: Option<u64>, _mask: *const sigset_t) -> Outcome<c_int> { Outcome::Kernel }
-/// select and pselect; the hook writes select's remaining time back from `remaining_ns` (set when Done).
-pub unsafe fn select(_nfds: c_int, _read: *mut fd_set, _write: *mut fd_set, _except: *mut fd_set, _timeout_ns: Option<u64>, _mask: *const sigset_t, _remaining_ns: &mut u64) -> Outcome<c_int> { Outcome::Kernel }
-pub unsafe fn epoll_ctl(_epfd: c_int, _op: c_int, _fd: c_int, _event: *mut epoll_event) -> Outcome<c_int> { Outcome::Kernel }
+pub unsafe fn poll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Outcome<c_int> {
+    if fds.is_null() || count == 0 || count > table::LEN as nfds_t {
+        return Outcome::Kernel;
+    }
+    // SAFETY: see the module.
+    polling::poll(unsafe { core::slice::from_raw_parts_mut(fds, count as usize) }, timeout_ns, mask)
+}
+
+/// select and pselect; the hook writes select's remaining time back from `remaining_ns` (set when
+/// Done).
+pub unsafe fn select(
+    nfds: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+    remaining_ns: &mut u64,
+) -> Outcome<c_int> {
+    // SAFETY: see the module.
+    unsafe { selecting::select(nfds, [read, write, except], timeout_ns, mask, remaining_ns) }
+}
+
+/// epoll_ctl(2).
+pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Outcome<c_int> {
+    let Entry::Epoll(instance) = table::get(epfd) else {
+        // Not an instance we know: the kernel sees the placeholder, which is never ready.
+        return Outcome::Kernel;
+    };
+    if !matches!(table::get(fd), Entry::Socket(_) | Entry::Epoll(_)) {
+        if op == libc::EPOLL_CTL_ADD {
+            epoll::kernel_registered(instance);
+        }
+        return Outcome::Kernel;
+    }
+    if event.is_null() && op != libc::EPOLL_CTL_DEL {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    // SAFETY: see the module.
+    let event = unsafe { event.as_ref() }.map(|e| (e.events, e.u64));
+    epoll::control(instance, op, fd, event).map(|()| 0).into()
+}
+
 /// epoll_wait, epoll_pwait, epoll_pwait2.
-pub unsafe fn epoll_wait(_epfd: c_int, _events: *mut epoll_event, _max: c_int, _timeout_ns: Option<u64>, _mask: *const sigset_t) -> Outcome<c_int> { Outcome::Kernel }
+pub unsafe fn epoll_wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Outcome<c_int> {
+    let Entry::Epoll(instance) = table::get(epfd) else { return Outcome::Kernel };
+    if max <= 0 || events.is_null() || !epoll::has_ours(instance) {
+        return Outcome::Kernel;
+    }
+    // SAFETY: see the module.
+    let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
+    epoll::wait(instance, out, timeout_ns, mask).map(|n| n as c_int).into()
+}
+
 /// After the kernel made an epoll instance: returns the same number.
-pub fn epoll_created(fd: c_int) -> c_int { fd }
-/// After the kernel made any other descriptor (open, pipe, eventfd, accept on a kernel listener, ...):
-/// returns the number to give to the program (a lower recycled one, perhaps). Negative passes through.
-pub fn created(fd: c_int) -> c_int { fd }
+pub fn epoll_created(fd: c_int) -> c_int {
+    if fd >= 0 {
+        epoll::created(fd);
+    }
+    fd
+}
+
+/// After the kernel made any other descriptor (open, pipe, eventfd, ...): returns the number to
+/// give to the program. Negative passes through.
+pub fn created(fd: c_int) -> c_int {
+    if fd >= 0 && table::is_ours(fd) {
+        connecting::dropped_behind_our_back(fd);
+    }
+    fd
+}
 
 /// To be called just before fork; then exactly one of the two below, on the same thread.
-pub fn fork_prepare() {}
+pub fn fork_prepare() {
+    fork::prepare();
+}
+
 /// In the parent (child = pid, or negative when fork failed).
-pub fn fork_parent(_child: c_int) {}
+pub fn fork_parent(child: c_int) {
+    fork::parent(child);
+}
+
 /// In the child.
-pub fn fork_child() {}
+pub fn fork_child() {
+    fork::child();
+}
+
 /// Before execve and friends: what a new program must not find.
-pub fn exec_prepare() {}
+pub fn exec_prepare() {
+    fork::exec_prepare();
+}
+
 /// Once, from the library's constructor.
-pub fn start() {}
+pub fn start() {
+    crate::env::remember();
+}

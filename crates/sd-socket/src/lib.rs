@@ -2,8 +2,45 @@
 //!
 //! Exports nothing to the process; `sd-preload` calls [`calls`] and turns an [`Outcome`] into
 //! libc's return value and errno. No panics, no std I/O, no allocation on data paths.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `process` | this process's state: slabs, channels, locks |
+//! | `table`, `fds` | descriptor numbers: what they lead to; close, dup, fcntl, ioctl |
+//! | `endpoint`, `channel` | a socket; a channel to another process |
+//! | `connect`, `listen`, `route`, `control` | connection set-up, with the monitor's help |
+//! | `stream`, `iov`, `files` | sending and receiving |
+//! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
+//! | `options`, `names`, `addr` | what a socket is told and asked |
+//! | `fork` | sharing with children |
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod addr;
 pub mod calls;
+mod channel;
+mod connect;
+mod control;
+mod endpoint;
+mod env;
+mod epoll;
+mod fds;
+mod files;
+mod fork;
+mod idle;
+mod iov;
+mod listen;
+mod message;
+mod names;
+mod options;
+mod poll;
+mod process;
+mod ready;
+mod route;
+mod select;
+pub mod stats;
+mod stream;
+mod table;
+mod wait;
 
 /// What a hooked call came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,4 +51,13 @@ pub enum Outcome<T> {
     Kernel,
     /// Failed with this errno.
     Errno(i32),
+}
+
+impl<T> From<Result<T, i32>> for Outcome<T> {
+    fn from(result: Result<T, i32>) -> Self {
+        match result {
+            Ok(value) => Outcome::Done(value),
+            Err(errno) => Outcome::Errno(errno),
+        }
+    }
 }

@@ -58,6 +58,19 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Takes the lock and keeps it beyond this call, until [`Lock::unlock`].
+    pub fn lock_and_keep(&self) {
+        core::mem::forget(self.lock());
+    }
+
+    /// Ends a [`Lock::lock_and_keep`].
+    ///
+    /// # Safety
+    /// The calling thread holds the lock that way.
+    pub unsafe fn unlock(&self) {
+        drop(Guard { lock: self });
+    }
+
     /// Frees the lock whoever held it: for the child of a fork, where the holder does not exist.
     ///
     /// # Safety

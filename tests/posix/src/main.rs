@@ -12,13 +12,15 @@
 //! accelerated alone. See `driver.rs`.
 
 #[macro_use]
-mod sys;
+mod macros;
+
 mod bulk;
 mod driver;
 mod helper;
 mod role;
 mod setup;
 mod subjects;
+mod sys;
 mod table;
 
 use std::process::ExitCode;

@@ -2,7 +2,8 @@
 
 use crate::lab::{Lab, Side};
 use crate::nginx::{Nginx, Workers, own_user};
-use crate::process::{Proc, free_port};
+use crate::process::free_port;
+use crate::ss::Watch;
 use crate::{Result, fail};
 use std::time::Duration;
 
@@ -56,9 +57,11 @@ impl Benchmark {
         let args = ["--port", &port_text, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
         let server = lab.serve(side, port, "redis-server", &args)?;
         // The program wants a number of requests, not a time: a short run tells how many fill it.
-        let first = self.redis_client(lab, side, port, test, 5_000.0, seconds)?;
+        let first = self.redis_client(lab, port, test, 5_000.0, (side, seconds))?;
         let requests = (first.requests_per_s * seconds).max(1_000.0);
-        let measured = self.redis_client(lab, side, port, test, requests, seconds)?;
+        let watch = watch(lab, port, seconds);
+        let measured = self.redis_client(lab, port, test, requests, (side, seconds))?;
+        lab.check(watch, side, side)?;
         server.terminate(Duration::from_secs(5))?.ok()?;
         Ok(measured)
     }
@@ -66,18 +69,16 @@ impl Benchmark {
     fn redis_client(
         &self,
         lab: &Lab,
-        side: Side,
         port: u16,
         test: &str,
         requests: f64,
-        seconds: f64,
+        (side, seconds): (Side, f64),
     ) -> Result<Measurement> {
         let (port_text, requests) = (port.to_string(), format!("{requests:.0}"));
         let connections = self.connections.to_string();
-        let args = ["-h", "127.0.0.1", "-p", &port_text, "-t", test, "-n", &requests, "-c", &connections, "--csv"];
-        let client = lab.start(side, "redis-benchmark", &args)?;
-        let text = self.finish(lab, side, client, port, seconds)?;
-        parse_redis(&text)
+        let args =
+            ["-h", "127.0.0.1", "-p", &port_text, "-t", test, "-n", &requests, "-c", &connections, "--csv"];
+        parse_redis(&lab.run(side, "redis-benchmark", &args, limit(seconds))?.text())
     }
 
     fn nginx(&self, lab: &Lab, side: Side, seconds: f64) -> Result<Measurement> {
@@ -88,26 +89,21 @@ impl Benchmark {
         // wrk counts in whole seconds.
         let duration = format!("-d{:.0}s", seconds.max(1.0));
         let args = [threads, &connections, &duration, "--latency", &server.url("64")];
-        let client = lab.start(side, "wrk", &args)?;
-        let text = self.finish(lab, side, client, server.port, seconds)?;
+        let watch = watch(lab, server.port, seconds);
+        let text = lab.run(side, "wrk", &args, limit(seconds))?.text();
+        lab.check(watch, side, side)?;
         server.process.terminate(Duration::from_secs(5))?.ok()?;
         parse_wrk(&text)
     }
+}
 
-    /// Waits for the client; meanwhile looks, seldom, at the path its connections take.
-    fn finish(&self, lab: &Lab, side: Side, client: Proc, port: u16, seconds: f64) -> Result<String> {
-        let watch = lab.watch_every(port, Duration::from_secs_f64((seconds / 4.0).min(0.25)));
-        let output = client.wait(Duration::from_secs_f64(seconds * 20.0 + 30.0))?.ok()?;
-        let seen = match watch {
-            Some(watch) if side == Side::Sd => watch.finish()?,
-            _ => return Ok(output.text()),
-        };
-        // A run shorter than the interval may have ended unseen; the measured one is longer.
-        if !seen.is_empty() {
-            crate::ss::require_shm(&seen)?;
-        }
-        Ok(output.text())
-    }
+/// Looks, seldom, at the path that the connections take; on both sides, so that it costs both the same.
+fn watch(lab: &Lab, port: u16, seconds: f64) -> Option<Watch> {
+    lab.watch_every(port, Duration::from_secs_f64((seconds / 6.0).min(0.25)))
+}
+
+fn limit(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds * 20.0 + 30.0)
 }
 
 /// The last line of `redis-benchmark --csv`: name, requests/s, then average, min, p50, ... in ms.
@@ -138,7 +134,9 @@ fn parse_wrk(text: &str) -> Result<Measurement> {
     }
     let requests = after("Requests/sec:").and_then(|cell| cell.parse().ok());
     match (requests, after("50%").and_then(parse_duration_us)) {
-        (Some(requests_per_s), Some(p50_us)) if requests_per_s > 0.0 => Ok(Measurement { requests_per_s, p50_us }),
+        (Some(requests_per_s), Some(p50_us)) if requests_per_s > 0.0 => {
+            Ok(Measurement { requests_per_s, p50_us })
+        }
         _ => fail!("wrk printed {text:?}"),
     }
 }
@@ -163,7 +161,8 @@ mod tests {
 
     #[test]
     fn wrk_report() {
-        let text = "  Latency Distribution\n     50%   19.00us\n     75%   20.00us\nRequests/sec:  52000.10\n";
+        let text =
+            "  Latency Distribution\n     50%   19.00us\n     75%   20.00us\nRequests/sec:  52000.10\n";
         assert_eq!(parse_wrk(text).unwrap(), Measurement { requests_per_s: 52000.1, p50_us: 19.0 });
         parse_wrk(&format!("{text}  Socket errors: connect 0, read 5, write 0, timeout 0\n")).unwrap_err();
     }

@@ -81,9 +81,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&document)?);
     } else {
         println!("{}", machine.text());
-        println!("median of {rounds} interleaved rounds, {seconds} s each; the kernel's side as this system is set\n");
+        println!(
+            "median of {rounds} interleaved rounds, {seconds} s each; the kernel's side as this system is set\n"
+        );
         println!("{}", text_table(&rows));
-        println!("redis-benchmark reports latency in steps of 8 us. Every SocksDirect connection was seen on shm.");
+        println!(
+            "redis-benchmark reports latency in steps of 8 us. Every SocksDirect connection was seen on shm."
+        );
         println!("Chart: {}", picture.display());
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::mem;
 use std::ptr;
 
-use super::{Addr, Ret, call, show, show_bytes};
+use super::{Addr, Ret, show, show_bytes};
 
 pub(crate) fn send(fd: i32, data: &[u8], flags: i32) -> Ret {
     call!(libc::send(fd, data.as_ptr().cast(), data.len(), flags))

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use super::{Addr, Ret, call};
+use super::{Addr, Ret};
 
 pub(crate) fn socket(domain: i32, kind: i32, protocol: i32) -> Ret {
     call!(libc::socket(domain, kind, protocol))

@@ -1,0 +1,139 @@
+//! `sd bench`: every figure beside the kernel's and beside the raw limit, from the same run.
+//!
+//! # How
+//! Both sides of each measurement are programs of their own (`crate::peer`), bound to two processors. The systems
+//! take turns, round by round, because a virtual machine's cores move: what is compared was measured within
+//! the same second. A figure is the median over the rounds, a ratio the median of each round's ratio.
+//! SocksDirect is measured through the preload library and a monitor of the benchmark's own.
+//!
+//! # Not here
+//! Nothing is asserted about time. The command fails only when something could not be measured, or when what
+//! should have gone over shared memory did not.
+
+mod cost;
+mod process;
+mod report;
+mod rounds;
+mod scratch;
+mod stage;
+
+use crate::cli::{BenchOptions, What};
+use crate::failure::{Failure, Result, warn};
+use crate::peer::Work;
+use clap::ValueEnum;
+use serde::Serialize;
+pub(crate) use stage::{Job, Launch, Stage};
+
+/// What is measured side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum System {
+    /// TCP sockets with the preload library
+    Socksdirect,
+    /// Loopback TCP
+    Tcp,
+    /// Unix stream sockets
+    Unix,
+    /// Two pipes
+    Pipe,
+    /// The bare ring, no calls, no sleeping
+    Ring,
+    /// The bare ring, asking after each publication whether the peer sleeps
+    RingDoorbell,
+    /// One cache line each way
+    Cacheline,
+}
+
+impl System {
+    /// As in `--systems` and in JSON.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// How often each system has its turn, and how long a turn is.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) rounds: u32,
+    pub(crate) millis: u64,
+}
+
+/// A table of figures to be.
+struct Case {
+    bench: What,
+    job: Job,
+    systems: Vec<System>,
+}
+
+/// Measures and prints.
+pub(crate) fn main(options: &BenchOptions) -> Result<()> {
+    process::note_signals();
+    let mut stage = Stage::new(Launch::Preload)?;
+    if stage.cpus[0] == stage.cpus[1] {
+        warn("warning: only one processor may be used; both sides share it");
+    }
+    let mut systems: Vec<System> = System::value_variants().to_vec();
+    systems.retain(|system| options.systems.is_empty() || options.systems.contains(system));
+    let mut failures = Vec::new();
+    if systems.contains(&System::Socksdirect)
+        && let Err(failure) = stage.prepare_socksdirect()
+    {
+        process::check_interrupt()?;
+        failures.push(format!("socksdirect was not measured: {}", failure.text));
+        systems.retain(|system| *system != System::Socksdirect);
+    }
+    let plan = plan(options);
+    let mut rows = Vec::new();
+    if options.what == What::Cost {
+        rows = cost::measure(&stage, plan, options.quick, &systems, &mut failures)?;
+    }
+    for mut case in cases(options, plan) {
+        case.systems.retain(|system| systems.contains(system));
+        let series = rounds::measure(&stage, &case.job, &case.systems, plan.rounds)?;
+        failures.extend(series.iter().filter_map(rounds::Series::failure));
+        rows.extend(report::rows(case.bench, case.job.size, &series));
+    }
+    report::print_all(&stage, options.json, plan, &rows)?;
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::new(failures.join("; "))),
+    }
+}
+
+fn plan(options: &BenchOptions) -> Plan {
+    let (rounds, millis) = match (options.what, options.quick) {
+        (What::Latency, false) => (15, 60),
+        (What::Connect, false) => (9, 200),
+        (_, false) => (9, 100),
+        (What::Connect, true) => (5, 40),
+        (_, true) => (5, 15),
+    };
+    Plan { rounds: options.rounds.unwrap_or(rounds), millis }
+}
+
+fn cases(options: &BenchOptions, plan: Plan) -> Vec<Case> {
+    use System::*;
+    let all = System::value_variants().to_vec();
+    let (work, sizes, systems) = match options.what {
+        What::Latency if options.all => {
+            (Work::Latency, vec![8, 64, 1 << 10, 16 << 10, 64 << 10, 1 << 20], all)
+        }
+        What::Latency => (Work::Latency, vec![8], all),
+        What::Rate => (Work::Stream, vec![8], vec![Socksdirect, Tcp, Unix, Pipe, Ring, RingDoorbell]),
+        What::Bandwidth => {
+            (Work::Stream, vec![4 << 10, 64 << 10, 1 << 20], vec![Socksdirect, Tcp, Unix, Ring, RingDoorbell])
+        }
+        What::Connect => (Work::Churn, vec![1], vec![Socksdirect, Tcp, Unix]),
+        What::Cost => return Vec::new(),
+    };
+    // More connections in one round would meet closed ones that still keep their ports.
+    let count = 10_000;
+    let own_size = options.size.filter(|_| work != Work::Churn).map(|size| vec![size as usize]);
+    let case = |size: usize| Case {
+        bench: options.what,
+        job: Job { work, size, millis: plan.millis, count },
+        // The cache line carries eight bytes.
+        systems: systems.iter().copied().filter(|s| *s != Cacheline || size == 8).collect(),
+    };
+    own_size.unwrap_or(sizes).into_iter().map(case).collect()
+}

@@ -1,0 +1,207 @@
+//! Figures as JSON lines for machines, and as tables for people.
+
+use super::rounds::{Series, median, ratio};
+use super::stage::Outcome;
+use super::{Plan, Stage, System};
+use crate::cli::What;
+use crate::failure::{Context, Result, print};
+use crate::table::{Align, render};
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+
+/// One figure. Ratios are this system's value by the other's, whether that is good or bad.
+#[derive(Clone, Serialize)]
+pub(crate) struct Row {
+    pub(crate) bench: &'static str,
+    /// Which of several figures, where a benchmark has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) item: Option<&'static str>,
+    pub(crate) system: System,
+    pub(crate) size: usize,
+    pub(crate) unit: &'static str,
+    pub(crate) median: f64,
+    pub(crate) p99: Option<f64>,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    pub(crate) rounds: usize,
+    pub(crate) ratio_to_ring: Option<f64>,
+    pub(crate) ratio_to_tcp: Option<f64>,
+    pub(crate) ratio_to_cacheline: Option<f64>,
+    pub(crate) congestion: Option<String>,
+}
+
+/// What a table shows.
+#[derive(Clone, Copy)]
+pub(crate) struct Figure {
+    pub(crate) bench: &'static str,
+    pub(crate) item: Option<&'static str>,
+    pub(crate) unit: &'static str,
+    pub(crate) size: usize,
+}
+
+/// The rows of a benchmark with one figure.
+pub(crate) fn rows(bench: What, size: usize, series: &[Series]) -> Vec<Row> {
+    let (bench, unit, scale) = match bench {
+        What::Latency => ("latency", "ns", 1.0),
+        What::Rate => ("rate", "messages/s", 1.0),
+        What::Bandwidth => ("bandwidth", "MB/s", size as f64 / 1e6),
+        What::Connect | What::Cost => ("connect", "connections/s", 1.0),
+    };
+    let figure = Figure { bench, item: None, unit, size };
+    rows_of(figure, series, |outcome| {
+        Some((outcome.client.value * scale, outcome.client.p99.map(|p99| p99 * scale)))
+    })
+}
+
+/// One row for each system that has the figure `pick` looks for.
+pub(crate) fn rows_of(
+    figure: Figure,
+    series: &[Series],
+    pick: impl Fn(&Outcome) -> Option<(f64, Option<f64>)>,
+) -> Vec<Row> {
+    let of = |s: &Series| -> Vec<(f64, Option<f64>)> { s.outcomes.iter().filter_map(&pick).collect() };
+    let values = |s: &Series| -> Vec<f64> { of(s).into_iter().map(|(value, _)| value).collect() };
+    let base = |system| series.iter().find(|s| s.system == system).map(values).unwrap_or_default();
+    let bases = [System::Ring, System::Tcp, System::Cacheline].map(base);
+    let row = |s: &Series| {
+        let own = values(s);
+        let p99: Vec<f64> = of(s).into_iter().filter_map(|(_, p99)| p99).collect();
+        let ratios = [0, 1, 2].map(|i| ratio(&own, &bases[i]));
+        Some(Row {
+            bench: figure.bench,
+            item: figure.item,
+            system: s.system,
+            size: figure.size,
+            unit: figure.unit,
+            median: median(&own)?,
+            p99: median(&p99),
+            min: own.iter().copied().reduce(f64::min)?,
+            max: own.iter().copied().reduce(f64::max)?,
+            rounds: own.len(),
+            ratio_to_ring: ratios[0],
+            ratio_to_tcp: ratios[1],
+            ratio_to_cacheline: ratios[2],
+            congestion: s.outcomes.iter().find_map(|outcome| outcome.client.congestion.clone()),
+        })
+    };
+    series.iter().filter_map(row).collect()
+}
+
+/// Prints all figures.
+pub(crate) fn print_all(stage: &Stage, json: bool, plan: Plan, rows: &[Row]) -> Result<()> {
+    if json {
+        let lines: std::result::Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
+        let lines = lines.context("JSON")?;
+        return print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>());
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut text = heading(stage, plan, rows);
+    let same = |a: &Row, b: &Row| (a.bench, a.item, a.size) == (b.bench, b.item, b.size);
+    for group in rows.chunk_by(same) {
+        text.push('\n');
+        text.push_str(&table(group));
+    }
+    print(&text)
+}
+
+fn heading(stage: &Stage, plan: Plan, rows: &[Row]) -> String {
+    let congestion = rows.iter().find(|r| r.system == System::Tcp).and_then(|r| r.congestion.clone());
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split(':').nth(1));
+    let [first, second] = stage.cpus;
+    format!(
+        "{}, CPUs {first} and {second}, Linux {}; {} rounds in turn; TCP with {}\n\
+         ratios are medians of each round's ratio\n",
+        model.unwrap_or("CPU unknown").trim(),
+        kernel.trim(),
+        plan.rounds,
+        congestion.as_deref().unwrap_or("the system's congestion control"),
+    )
+}
+
+fn table(rows: &[Row]) -> String {
+    let Some(first) = rows.first() else { return String::new() };
+    let unit = first.unit;
+    let size = if first.size > 0 { format!(", {} B", grouped(first.size as f64)) } else { String::new() };
+    let mut header = vec![
+        (format!("{}{size}", first.item.unwrap_or(first.bench)), Align::Left),
+        (format!("median {unit}"), Align::Right),
+    ];
+    let has_p99 = rows.iter().any(|row| row.p99.is_some());
+    if has_p99 {
+        header.push((format!("p99 {unit}"), Align::Right));
+    }
+    header.extend([(format!("min {unit}"), Align::Right), (format!("max {unit}"), Align::Right)]);
+    type Ratio = fn(&Row) -> Option<f64>;
+    let ratios: [(&str, Ratio); 3] = [
+        ("/ ring", |row| row.ratio_to_ring),
+        ("/ tcp", |row| row.ratio_to_tcp),
+        ("/ cacheline", |row| row.ratio_to_cacheline),
+    ];
+    let shown: Vec<_> = ratios.into_iter().filter(|(_, of)| rows.iter().any(|r| of(r).is_some())).collect();
+    header.extend(shown.iter().map(|(title, _)| ((*title).to_owned(), Align::Right)));
+    let cells = |row: &Row| {
+        let mut cells = vec![row.system.name(), number(row.median)];
+        if has_p99 {
+            cells.push(row.p99.map_or("-".to_owned(), number));
+        }
+        cells.extend([number(row.min), number(row.max)]);
+        cells.extend(shown.iter().map(|(_, of)| of(row).map_or("-".to_owned(), three_digits)));
+        cells
+    };
+    let header: Vec<(&str, Align)> = header.iter().map(|(title, align)| (title.as_str(), *align)).collect();
+    render(&header, &rows.iter().map(cells).collect::<Vec<_>>())
+}
+
+/// At least three digits, and no more of them after the point than that takes.
+fn three_digits(value: f64) -> String {
+    match value.abs() {
+        v if v >= 100.0 => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        v if v >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+fn number(value: f64) -> String {
+    if value.abs() >= 1000.0 { grouped(value) } else { three_digits(value) }
+}
+
+/// A whole number, with a comma for each thousand.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Shows on a terminal what is being done; an empty text wipes it.
+pub(crate) fn progress(text: &str) {
+    let mut terminal = std::io::stderr();
+    if terminal.is_terminal() {
+        // Progress that cannot be shown is no failure.
+        let _ = write!(terminal, "\r\x1b[K{text}").and_then(|()| terminal.flush());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(number(1234567.8), "1,234,568");
+        assert_eq!(number(263.4), "263");
+        assert_eq!(number(1.234), "1.23");
+        assert_eq!(number(0.1234), "0.123");
+        assert_eq!(grouped(8.0), "8");
+    }
+}

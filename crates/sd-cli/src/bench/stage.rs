@@ -1,0 +1,222 @@
+//! Everything one measurement needs: two processors, a directory, a monitor, and how peers are started.
+
+use super::System;
+use super::process::Peer;
+use super::scratch::{PrivateMonitor, Scratch};
+use crate::failure::{Context, Failure, Result};
+use crate::peer::{Report, Work};
+use crate::{client, library, ss};
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The congestion control that every TCP figure uses, where the kernel has it.
+const CONGESTION: &str = "cubic";
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How the accelerated peers get the library.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Launch {
+    /// LD_PRELOAD and SD_MONITOR are set.
+    Preload,
+    /// Through `sd run`, as a user would.
+    Run,
+}
+
+/// One thing that two sides do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    pub(crate) work: Work,
+    pub(crate) size: usize,
+    pub(crate) millis: u64,
+    pub(crate) count: usize,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) client: Report,
+    /// From the server, where it measures too.
+    pub(crate) server: Option<Report>,
+}
+
+/// The two programs of a measurement, connected, before the word is given.
+pub(crate) struct Connected {
+    pub(crate) client: Peer,
+    pub(crate) server: Option<Peer>,
+}
+
+/// See the module.
+pub(crate) struct Stage {
+    pub(crate) cpus: [usize; 2],
+    /// The congestion control that TCP sockets are given; `None` leaves the system's.
+    pub(crate) congestion: Option<String>,
+    launch: Launch,
+    program: PathBuf,
+    library: Option<PathBuf>,
+    // The monitor ends before its directory goes.
+    monitor: Option<PrivateMonitor>,
+    scratch: Scratch,
+    /// Numbers sockets, and varies loopback addresses.
+    turn: Cell<u32>,
+}
+
+impl Stage {
+    /// For everything but the accelerated path.
+    pub(crate) fn new(launch: Launch) -> Result<Stage> {
+        Ok(Stage {
+            cpus: two_cpus(),
+            congestion: can_pin_congestion().then(|| CONGESTION.to_owned()),
+            launch,
+            program: std::env::current_exe().context("the path of sd itself")?,
+            library: None,
+            monitor: None,
+            scratch: Scratch::new()?,
+            turn: Cell::new(std::process::id()),
+        })
+    }
+
+    /// Finds the library, starts a monitor, and sees that a connection goes over shared memory.
+    pub(crate) fn prepare_socksdirect(&mut self) -> Result<()> {
+        self.library = Some(library::find().map_err(Failure::new)?);
+        self.monitor = Some(PrivateMonitor::start(&self.program, self.scratch.path())?);
+        let probe = Job { work: Work::Latency, size: 8, millis: 1, count: 1 };
+        self.measure(System::Socksdirect, &probe).map(drop)
+    }
+
+    pub(crate) fn monitor_pid(&self) -> Option<u32> {
+        self.monitor.as_ref().map(PrivateMonitor::pid)
+    }
+
+    /// Does the job once.
+    pub(crate) fn measure(&self, system: System, job: &Job) -> Result<Outcome> {
+        let Connected { mut client, server } = self.connect(system, job)?;
+        if system == System::Socksdirect && job.work != Work::Churn {
+            self.require_shm(client.pid())?;
+        }
+        client.say("go")?;
+        let limit = Duration::from_millis(job.millis) * 3 + PATIENCE;
+        let parse = |json: String| serde_json::from_str::<Report>(&json).context("result of a peer");
+        let mut outcome =
+            Outcome { client: client.expect("result", limit).and_then(parse)?, ..Outcome::default() };
+        client.finish(PATIENCE)?;
+        if let Some(mut server) = server {
+            if job.work == Work::Calls {
+                outcome.server = Some(server.expect("result", PATIENCE).and_then(parse)?);
+            }
+            server.finish(PATIENCE)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Starts both sides, up to the point where they wait for the word.
+    pub(crate) fn connect(&self, system: System, job: &Job) -> Result<Connected> {
+        let turn = self.turn.replace(self.turn.get().wrapping_add(1));
+        let name = system.name();
+        let limit = PATIENCE + Duration::from_millis(job.count.min(100_000) as u64);
+        if !matches!(system, System::Socksdirect | System::Tcp | System::Unix) {
+            let mut command = self.command(system, "pair", job, self.cpus[0]);
+            command.args(["--cpu-other", &self.cpus[1].to_string()]);
+            let mut client = Peer::start(&mut command, name)?;
+            client.expect("connected", limit)?;
+            return Ok(Connected { client, server: None });
+        }
+        let mut command = self.command(system, "server", job, self.cpus[1]);
+        if system == System::Unix {
+            command.arg("--address").arg(self.scratch.path().join(format!("{turn}.sock")));
+        }
+        let mut server = Peer::start(&mut command, format!("{name} server"))?;
+        let mut address = server.expect("ready", PATIENCE)?;
+        if job.work == Work::Churn {
+            // Closed connections keep their address and port for a while; each round has its own.
+            address = address.replace("127.0.0.1:", &format!("127.0.0.{}:", 2 + turn % 250));
+        }
+        let mut command = self.command(system, "client", job, self.cpus[0]);
+        let mut client = Peer::start(command.arg("--address").arg(address), format!("{name} client"))?;
+        client.expect("connected", limit)?;
+        Ok(Connected { client, server: Some(server) })
+    }
+
+    /// A peer's command line and environment.
+    fn command(&self, system: System, role: &str, job: &Job, cpu: usize) -> Command {
+        let mut command = self.launch(system, &self.program);
+        command.args(["bench-peer", role, "--system", &system.name()]);
+        command.args(["--work", &format!("{:?}", job.work).to_lowercase()]);
+        command.args(["--size", &job.size.to_string(), "--millis", &job.millis.to_string()]);
+        command.args(["--count", &job.count.to_string(), "--cpu", &cpu.to_string()]);
+        if let (System::Tcp, Some(name)) = (system, &self.congestion) {
+            command.args(["--congestion", name]);
+        }
+        command
+    }
+
+    /// Any program, with the library and the private monitor, or with neither.
+    pub(crate) fn launch(&self, system: System, program: &Path) -> Command {
+        let existing = std::env::var_os("LD_PRELOAD");
+        match (&self.library, &self.monitor) {
+            (Some(_), Some(monitor)) if system == System::Socksdirect && self.launch == Launch::Run => {
+                let mut command = Command::new(&self.program);
+                command.args(["run", "--no-start", "--monitor"]).arg(monitor.socket()).arg("--").arg(program);
+                command
+            }
+            (Some(library), Some(monitor)) if system == System::Socksdirect => {
+                let preload = library::preload(library, existing.as_deref()).unwrap_or_default();
+                let mut command = Command::new(program);
+                command.env("LD_PRELOAD", preload).env("SD_MONITOR", monitor.socket());
+                command
+            }
+            _ => {
+                let mut command = Command::new(program);
+                command.env_remove("LD_PRELOAD").env_remove("SD_MONITOR");
+                if let Some(others) = existing.and_then(|value| library::preload_without_ours(&value)) {
+                    command.env("LD_PRELOAD", others);
+                }
+                command
+            }
+        }
+    }
+
+    /// An error that says why, unless all connections of this process go over shared memory.
+    fn require_shm(&self, pid: u32) -> Result<()> {
+        let Some(monitor) = &self.monitor else { return Err(Failure::new("no monitor")) };
+        let status = client::status(monitor.socket()).map_err(|silence| Failure::new(silence.to_string()))?;
+        let mine: Vec<_> =
+            ss::connections(&status)?.into_iter().filter(|c| c.pid == u64::from(pid)).collect();
+        match mine.iter().find(|c| c.path != "shm") {
+            Some(c) => {
+                let reason = c.reason.as_deref().unwrap_or("no reason given");
+                Err(Failure::new(format!("the connection went over the {}: {reason}", c.path)))
+            }
+            None if mine.is_empty() => Err(Failure::new("the monitor does not know the connection")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The first two processors that we may use; the same one twice where there is only one.
+fn two_cpus() -> [usize; 2] {
+    // SAFETY: an all-zero set is valid, the kernel fills it, and CPU_ISSET stays within it.
+    let allowed: Vec<usize> = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
+        (0..libc::CPU_SETSIZE as usize).filter(|cpu| libc::CPU_ISSET(*cpu, &set)).take(2).collect()
+    };
+    match allowed[..] {
+        [first, second] => [first, second],
+        [only] => [only, only],
+        _ => [0, 0],
+    }
+}
+
+/// Whether this user may choose cubic.
+fn can_pin_congestion() -> bool {
+    let Ok(fd) = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) else {
+        return false;
+    };
+    let (name, len) = (CONGESTION.as_ptr().cast(), CONGESTION.len() as u32);
+    // SAFETY: the kernel reads `len` bytes.
+    let done = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name, len) };
+    sd_sys::fd::close(fd);
+    done == 0
+}

@@ -1,0 +1,208 @@
+//! The command line: the one definition from which help, errors, man pages and completions come.
+
+use crate::failure::{Failure, Result, print};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Sockets of unmodified programs over shared memory
+#[derive(Parser)]
+#[command(name = "sd", version, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run a program with its TCP connections over shared memory
+    Run(RunOptions),
+    /// Run the monitor in the foreground
+    Monitor(MonitorOptions),
+    /// List connections: which path each one takes, and why
+    Ss(SsOptions),
+    /// Check what works on this host, and say why not
+    Doctor(DoctorOptions),
+    /// Measure SocksDirect beside loopback TCP, Unix sockets, pipes and the bare ring
+    Bench(BenchOptions),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page of sd, or write those of all commands into a directory
+    Man {
+        /// Where to write the pages
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+}
+
+/// The program gets the process id of sd, and its exit status is sd's. Connections whose both ends were
+/// started this way go over shared memory; everything else goes to the kernel as always. Exit status
+/// of sd itself: 125 when it failed, 126 when the program cannot be run, 127 when it was not found.
+#[derive(Args)]
+pub(crate) struct RunOptions {
+    /// The monitor's socket
+    #[arg(long, value_name = "PATH")]
+    pub(crate) monitor: Option<PathBuf>,
+    /// Do not start a monitor when none answers
+    #[arg(long)]
+    pub(crate) no_start: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// `sd run` starts one when there is none, so this is for service managers and for debugging. SIGHUP
+/// reads the policy again; SIGTERM ends it, and connections that exist go on.
+#[derive(Args)]
+pub(crate) struct MonitorOptions {
+    /// Where to listen
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Who may use shared memory: a file of allow and deny rules
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct SsOptions {
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The monitor's socket
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct DoctorOptions {
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Two processes, each on a processor of its own, blocking sockets, TCP_NODELAY, plain send and recv.
+/// The systems take turns, round by round, so that each ratio compares what was measured within the
+/// same second. Figures are medians over the rounds; ratios are medians of each round's ratio.
+#[derive(Args)]
+pub(crate) struct BenchOptions {
+    /// What to measure
+    #[arg(value_enum)]
+    pub(crate) what: What,
+    /// Print one JSON object per result and line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How many times each system has its turn
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) rounds: Option<u32>,
+    /// Bytes per message instead of the usual ones
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=(64 << 20)))]
+    pub(crate) size: Option<u32>,
+    /// latency: also 64 B, 1 KiB, 16 KiB, 64 KiB and 1 MiB
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Short rounds: to see that it works, not how fast
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Only these systems
+    #[arg(long, value_delimiter = ',', value_enum)]
+    pub(crate) systems: Vec<crate::bench::System>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum What {
+    /// Round-trip time of a ping-pong
+    Latency,
+    /// One-way messages of 8 bytes per second, one call each way per message
+    Rate,
+    /// Bytes per second of a one-way stream
+    Bandwidth,
+    /// Connections per second: connect, accept, one byte each way, close
+    Connect,
+    /// Cost of single calls, of idle connections and of starting a program
+    Cost,
+}
+
+/// Reads the command line. Help and version are printed here and end the process.
+pub(crate) fn parse() -> Result<Cli> {
+    Cli::try_parse().map_err(|error| one_line(&error))
+}
+
+/// The definition, for man pages and completions.
+pub(crate) fn definition() -> clap::Command {
+    Cli::command()
+}
+
+/// Turns clap's paragraph into one line; help and version are printed as they are.
+fn one_line(error: &clap::Error) -> Failure {
+    use clap::error::ErrorKind;
+    let rendered = error.render().to_string();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match print(&rendered) {
+            Ok(()) => std::process::exit(0),
+            Err(failure) => failure,
+        },
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            Failure::new("a command is missing (see sd --help)").with_status(2)
+        }
+        _ => {
+            let words: Vec<&str> = rendered
+                .lines()
+                .take_while(|line| !line.is_empty())
+                .flat_map(str::split_whitespace)
+                .collect();
+            let text = words.join(" ");
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            Failure::new(format!("{text} (see {})", help_of(&rendered))).with_status(2)
+        }
+    }
+}
+
+/// `sd run --help` when the mistake was made in `sd run`.
+fn help_of(rendered: &str) -> String {
+    let usage = rendered.lines().find_map(|line| line.strip_prefix("Usage: "));
+    let words = usage.unwrap_or("sd").split_whitespace();
+    let command: Vec<&str> = words.take_while(|word| word.chars().all(|c| c.is_ascii_lowercase())).collect();
+    format!("{} --help", command.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(arguments: &[&str]) -> String {
+        match Cli::try_parse_from(arguments) {
+            Ok(_) => panic!("{arguments:?} was understood"),
+            Err(error) => one_line(&error).text,
+        }
+    }
+
+    #[test]
+    fn definition_is_sound() {
+        definition().debug_assert();
+    }
+
+    #[test]
+    fn mistakes_are_one_line_with_a_way_on() {
+        for arguments in
+            [&["sd", "run"][..], &["sd", "ss", "--no"], &["sd", "no"], &["sd", "bench", "x"], &["sd"]]
+        {
+            let text = failure(arguments);
+            assert!(!text.contains('\n') && text.contains("--help"), "{text}");
+        }
+        assert!(failure(&["sd", "ss", "--no"]).ends_with("(see sd ss --help)"));
+    }
+
+    #[test]
+    fn the_programs_own_flags_are_its_own() {
+        let Ok(Cli { command: Command::Run(options) }) =
+            Cli::try_parse_from(["sd", "run", "--no-start", "ls", "--monitor", "-l"])
+        else {
+            panic!("not understood");
+        };
+        assert_eq!(options.command, ["ls", "--monitor", "-l"]);
+        assert!(options.monitor.is_none() && options.no_start);
+    }
+}

@@ -1,0 +1,169 @@
+//! What the kernel and the C library must be able to do.
+
+use super::{Check, read};
+use crate::failure::os_error;
+use sd_sys::futex::Scope;
+use std::sync::atomic::AtomicU32;
+
+/// SO_NETNS_COOKIE came with it, the youngest of what we need.
+const KERNEL_MIN: (u32, u32) = (5, 14);
+/// `__libc_single_threaded` came with it.
+const GLIBC_MIN: (u32, u32) = (2, 32);
+const NETNS_COOKIE: i32 = 71;
+
+pub(super) fn checks() -> Vec<Check> {
+    vec![kernel(), glibc(), memfd(), futex(), eventfd(), pidfd(), namespace(), confinement()]
+}
+
+fn kernel() -> Check {
+    let release = read("/proc/sys/kernel/osrelease");
+    version("kernel", "Linux", &release, KERNEL_MIN)
+}
+
+fn glibc() -> Check {
+    // SAFETY: returns a static C string.
+    let text = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
+    version("C library", "glibc", &text.to_string_lossy(), GLIBC_MIN)
+}
+
+fn version(name: &'static str, what: &str, text: &str, min: (u32, u32)) -> Check {
+    match major_minor(text) {
+        Some(found) if found >= min => Check::ok(name, format!("{what} {text}")),
+        Some(_) => Check::fail(
+            name,
+            format!("{what} {text}"),
+            format!("{what} {}.{} or later is needed", min.0, min.1),
+        ),
+        None => Check::warn(
+            name,
+            format!("{what} version {text:?} is not understood"),
+            "see whether the self-test passes",
+        ),
+    }
+}
+
+fn major_minor(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn memfd() -> Check {
+    let name = "memfd";
+    let fd = match sd_sys::mem::memfd_sealed(c"sd-doctor", 4096) {
+        Ok(fd) => fd,
+        Err(error) => {
+            let advice = "a seccomp filter or a full memory cgroup forbids sealed shared memory";
+            return Check::fail(name, os_error(error).to_string(), advice);
+        }
+    };
+    let shrinks = sd_sys::mem::ftruncate(fd, 0).is_ok();
+    let mapped = sd_sys::mem::map_shared(fd, 4096, true);
+    sd_sys::fd::close(fd);
+    match (shrinks, mapped) {
+        (true, _) => {
+            Check::fail(name, "a sealed segment can be shrunk", "this kernel's memfd seals do not hold")
+        }
+        (_, Err(error)) => Check::fail(name, os_error(error).to_string(), "raise RLIMIT_AS"),
+        (false, Ok(page)) => {
+            // SAFETY: the fresh mapping from above, used by nobody.
+            unsafe { sd_sys::mem::unmap(page, 4096) };
+            Check::ok(name, "sealed shared memory works")
+        }
+    }
+}
+
+fn futex() -> Check {
+    let word = AtomicU32::new(0);
+    let differs = sd_sys::futex::wait(&word, 1, None, Scope::Shared);
+    let times_out = sd_sys::futex::wait(&word, 0, Some(1000), Scope::Shared);
+    if differs == Err(sd_sys::Errno(libc::EAGAIN)) && times_out == Err(sd_sys::Errno(libc::ETIMEDOUT)) {
+        Check::ok("futex", "shared futexes work")
+    } else {
+        Check::fail(
+            "futex",
+            format!("wait gave {differs:?} and {times_out:?}"),
+            "a seccomp filter forbids futex(2)",
+        )
+    }
+}
+
+fn eventfd() -> Check {
+    let fd = match sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) {
+        Ok(fd) => fd,
+        Err(error) => {
+            return Check::fail("eventfd", os_error(error).to_string(), "a seccomp filter forbids it");
+        }
+    };
+    sd_sys::fd::eventfd_signal(fd);
+    let events = sd_sys::fd::poll_one(fd, libc::POLLIN, 0);
+    sd_sys::fd::close(fd);
+    match events {
+        Ok(events) if events & libc::POLLIN != 0 => Check::ok("eventfd", "wakes poll"),
+        _ => Check::fail("eventfd", "does not wake poll", "this kernel cannot be used"),
+    }
+}
+
+fn pidfd() -> Check {
+    match sd_sys::fd::pidfd_open(sd_sys::fd::getpid()) {
+        Ok(fd) => {
+            sd_sys::fd::close(fd);
+            Check::ok("pidfd", "the monitor sees processes end")
+        }
+        Err(error) => {
+            Check::fail("pidfd", os_error(error).to_string(), "a seccomp filter forbids pidfd_open(2)")
+        }
+    }
+}
+
+fn namespace() -> Check {
+    let name = "network namespace";
+    let cookie =
+        sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).and_then(|fd| {
+            let cookie = sd_sys::fd::getsockopt_u64(fd, libc::SOL_SOCKET, NETNS_COOKIE);
+            sd_sys::fd::close(fd);
+            cookie
+        });
+    match cookie {
+        Ok(cookie) => Check::ok(name, format!("SO_NETNS_COOKIE works: this is namespace {cookie}")),
+        Err(error) => Check::fail(
+            name,
+            format!("SO_NETNS_COOKIE: {}", os_error(error)),
+            "Linux 5.14 or later is needed, to keep namespaces apart",
+        ),
+    }
+}
+
+/// What may be forbidden to us, or to the programs we are loaded into.
+fn confinement() -> Check {
+    let status = read("/proc/self/status");
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
+    let traced = field("TracerPid:") != "0" && !field("TracerPid:").is_empty();
+    let filtered = field("Seccomp:") == "2";
+    let name = "confinement";
+    match (traced, filtered) {
+        (true, _) => Check::warn(
+            name,
+            format!("process {} traces this one", field("TracerPid:")),
+            "works, but a tracer's stops show in every latency",
+        ),
+        (_, true) => Check::warn(
+            name,
+            "a seccomp filter is in force",
+            "if the lines around this one are ok, it allows what is needed",
+        ),
+        _ => Check::ok(name, "no seccomp filter, no tracer; setuid and static programs use the kernel path"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        assert_eq!(major_minor("6.18.44-fc-v669"), Some((6, 18)));
+        assert_eq!(major_minor("2.36"), Some((2, 36)));
+        assert_eq!(major_minor("six"), None);
+        assert_eq!(version("x", "Linux", "4.19.0", KERNEL_MIN).verdict, super::super::Verdict::Fail);
+    }
+}

@@ -1,0 +1,140 @@
+//! Our own parts, and what stands in their way: library, socket, monitor, other preloaded libraries.
+
+use super::{Check, read};
+use crate::client::{self, Silence};
+use crate::{library, place};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+/// Libraries that hook the same calls. Behind us they see only what we pass on.
+const RIVALS: &[&str] = &[
+    "libvma",
+    "libxlio",
+    "libonload",
+    "libsdp",
+    "librspreload",
+    "libproxychains",
+    "libtsocks",
+    "libtorsocks",
+    "libmirrord",
+    "libfstack",
+    "libvcl_ldpreload",
+    "libscopeux",
+];
+
+pub(super) fn checks() -> Vec<Check> {
+    let socket = place::socket(None);
+    vec![library(), directory(&socket), monitor(&socket), preload(), congestion()]
+}
+
+fn library() -> Check {
+    let name = "library";
+    let path = match library::find() {
+        Ok(path) => path,
+        Err(reason) => return Check::fail(name, reason, "install it there, or name it in SD_LIB"),
+    };
+    match load(&path) {
+        Ok(()) => Check::ok(name, format!("{} is found and can be loaded", path.display())),
+        Err(reason) => Check::fail(
+            name,
+            format!("{}: {reason}", path.display()),
+            "build it for this machine and this C library; a sd that is linked statically cannot load it",
+        ),
+    }
+}
+
+/// Starts this program with the library, and asks it whether the library is there.
+fn load(library: &Path) -> Result<(), String> {
+    let preload = library::preload(library, None)?;
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = std::process::Command::new(program);
+    command.args(["bench-peer", "loaded"]).env("LD_PRELOAD", preload).env("SD_MONITOR", "/dev/null");
+    let output = command.output().map_err(|error| error.to_string())?;
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.stdout.as_slice() {
+        b"loaded\n" if errors.is_empty() => Ok(()),
+        b"loaded\n" => Err(format!("it writes to standard error: {}", errors.trim())),
+        _ if !output.status.success() => Err(format!("a program with it ends with {}", output.status)),
+        _ if errors.is_empty() => Err("it is not loaded".to_owned()),
+        _ => Err(errors.trim().to_owned()),
+    }
+}
+
+fn directory(socket: &Path) -> Check {
+    let name = "socket directory";
+    let folder = place::directory(socket);
+    let shown = folder.display();
+    let advice = "name a socket in a directory of yours by SD_MONITOR";
+    if folder.exists() {
+        return match place::check_directory(folder) {
+            Ok(()) => Check::ok(name, format!("{shown} can be used")),
+            Err(reason) => Check::fail(name, reason, advice),
+        };
+    }
+    match folder.parent().map(place::check_creatable) {
+        Some(Ok(())) => Check::ok(name, format!("{shown} can be made")),
+        Some(Err(reason)) => Check::fail(name, reason, advice),
+        None => Check::fail(name, format!("{shown} cannot be made"), advice),
+    }
+}
+
+fn monitor(socket: &Path) -> Check {
+    let name = "monitor";
+    let shown = socket.display();
+    match client::status(socket) {
+        Ok(status) => match client::foreign_version(&status) {
+            None => Check::ok(name, format!("{shown}: process {}, of this version", status["pid"])),
+            Some(version) => Check::fail(
+                name,
+                format!("{shown}: process {} is of version {version}", status["pid"]),
+                "end it; the next sd run starts a new one",
+            ),
+        },
+        Err(silence @ (Silence::Absent | Silence::Stale)) => {
+            Check::warn(name, format!("{shown}: {silence}"), "none is needed now; sd run starts one")
+        }
+        Err(silence) => Check::fail(
+            name,
+            format!("{shown}: {silence}"),
+            "end that process, or name another socket by SD_MONITOR",
+        ),
+    }
+}
+
+fn preload() -> Check {
+    let name = "LD_PRELOAD";
+    let environment = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let file = std::fs::read("/etc/ld.so.preload").unwrap_or_default();
+    let lines: Vec<u8> = file.iter().map(|b| if b.is_ascii_whitespace() { b':' } else { *b }).collect();
+    let lines = OsString::from_vec(lines);
+    let both = library::entries(&environment).chain(library::entries(&lines));
+    let others: Vec<String> =
+        both.filter(|e| !library::is_ours(e)).map(|e| String::from_utf8_lossy(e).into_owned()).collect();
+    let rivals: Vec<&String> =
+        others.iter().filter(|other| RIVALS.iter().any(|rival| other.contains(rival))).collect();
+    match (others.is_empty(), rivals.first()) {
+        (true, _) => Check::ok(name, "no other library is preloaded"),
+        (false, None) => Check::ok(name, format!("also preloaded: {}", others.join(", "))),
+        (false, Some(rival)) => Check::warn(
+            name,
+            format!("{rival} hooks the same calls"),
+            "it sees only what goes to the kernel; use one of the two",
+        ),
+    }
+}
+
+/// Not ours, but it decides how fast the other path is.
+fn congestion() -> Check {
+    let name = "kernel TCP";
+    let control = read("/proc/sys/net/ipv4/tcp_congestion_control");
+    match control.as_str() {
+        "bbr" => Check::warn(
+            name,
+            "congestion control is bbr, which slows loopback TCP down",
+            "sd bench pins cubic; net.ipv4.tcp_congestion_control=cubic helps connections on the kernel path",
+        ),
+        "" => Check::warn(name, "congestion control cannot be read", "mount /proc"),
+        other => Check::ok(name, format!("congestion control is {other}")),
+    }
+}

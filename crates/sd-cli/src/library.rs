@@ -1,0 +1,78 @@
+//! Where libsd.so is, and what LD_PRELOAD becomes.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Name of the preload library's file.
+pub(crate) const FILE: &str = "libsd.so";
+
+/// The library: SD_LIB, else beside this program, else in ../lib/socksdirect of it.
+pub(crate) fn find() -> Result<PathBuf, String> {
+    if let Some(path) = std::env::var_os("SD_LIB").filter(|path| !path.is_empty()) {
+        let path = std::path::absolute(&path).unwrap_or_else(|_| PathBuf::from(&path));
+        return if path.is_file() {
+            Ok(path)
+        } else {
+            Err(format!("SD_LIB={}: no such file", path.display()))
+        };
+    }
+    let program = std::env::current_exe().map_err(|error| format!("the path of sd itself: {error}"))?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let places = [folder.join(FILE), folder.join("../lib/socksdirect").join(FILE)];
+    match places.into_iter().find(|place| place.is_file()) {
+        Some(path) => Ok(path.canonicalize().unwrap_or(path)),
+        None => Err(format!("no {FILE} in {} or ../lib/socksdirect; SD_LIB can name it", folder.display())),
+    }
+}
+
+/// The library in front of what LD_PRELOAD names already. ld.so cannot be told of a path with a space
+/// or a colon in it.
+pub(crate) fn preload(library: &Path, existing: Option<&OsStr>) -> Result<OsString, String> {
+    let path = library.as_os_str().as_bytes();
+    if path.iter().any(|b| matches!(b, b' ' | b':')) {
+        return Err(format!("{}: LD_PRELOAD cannot hold a path with a space or colon", library.display()));
+    }
+    let mut value = path.to_vec();
+    for entry in entries(existing.unwrap_or_default()).filter(|entry| *entry != path) {
+        value.push(b':');
+        value.extend_from_slice(entry);
+    }
+    Ok(OsString::from_vec(value))
+}
+
+/// LD_PRELOAD without our library, `None` when nothing is left.
+pub(crate) fn preload_without_ours(existing: &OsStr) -> Option<OsString> {
+    let others: Vec<&[u8]> = entries(existing).filter(|entry| !is_ours(entry)).collect();
+    (!others.is_empty()).then(|| OsString::from_vec(others.join(&b':')))
+}
+
+/// What LD_PRELOAD names.
+pub(crate) fn entries(value: &OsStr) -> impl Iterator<Item = &[u8]> {
+    value.as_bytes().split(|b| matches!(b, b' ' | b':')).filter(|entry| !entry.is_empty())
+}
+
+/// Whether an entry of LD_PRELOAD is this library, wherever it lies.
+pub(crate) fn is_ours(entry: &[u8]) -> bool {
+    entry.rsplit(|b| *b == b'/').next() == Some(FILE.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_stay_behind_us_and_we_stand_there_once() {
+        let library = Path::new("/x/libsd.so");
+        assert_eq!(preload(library, None).unwrap(), "/x/libsd.so");
+        let value = preload(library, Some(OsStr::new("a.so /x/libsd.so:b.so"))).unwrap();
+        assert_eq!(value, "/x/libsd.so:a.so:b.so");
+        assert!(preload(Path::new("/a b/libsd.so"), None).is_err());
+    }
+
+    #[test]
+    fn we_can_be_taken_out_again() {
+        assert_eq!(preload_without_ours(OsStr::new("/x/libsd.so:b.so")).unwrap(), "b.so");
+        assert_eq!(preload_without_ours(OsStr::new("libsd.so")), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! `sd bench-peer`, hidden: one side of a measurement.
+//!
+//! The driver (`crate::bench`) starts these as separate programs, with the preload library or without;
+//! the code is the same, and its socket calls are libc's, so that the library's hooks are what is measured.
+//!
+//! ```text
+//! server --ready ADDRESS--> driver                 one line on standard output each
+//! client --connected--> driver --go--> client
+//! client, server --result JSON--> driver
+//! ```
+
+mod calls;
+mod churn;
+mod clock;
+mod idle;
+mod line;
+mod link;
+mod pair;
+mod ring;
+mod socket;
+mod work;
+
+use crate::bench::System;
+use crate::failure::{Context, Failure, Result, print};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// What the two sides do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Work {
+    /// Ping-pong.
+    Latency,
+    /// One way.
+    Stream,
+    /// Many short connections.
+    Churn,
+    /// Single calls.
+    Calls,
+    /// Many connections on which nothing happens.
+    Idle,
+}
+
+/// What one side found.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Nanoseconds, or events per second.
+    pub(crate) value: f64,
+    /// 99th percentile, where `value` is a median.
+    pub(crate) p99: Option<f64>,
+    /// Cost of fcntl(F_GETFL) in nanoseconds, by `Work::Calls`.
+    pub(crate) fcntl_ns: Option<f64>,
+    /// Congestion control in force, for TCP.
+    pub(crate) congestion: Option<String>,
+}
+
+#[derive(Parser)]
+#[command(name = "sd bench-peer")]
+struct Cli {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Listens
+    Server(Options),
+    /// Connects
+    Client(Options),
+    /// Forks, and is both sides
+    Pair(Options),
+    /// Says whether the preload library is in this process
+    Loaded,
+}
+
+#[derive(Args)]
+struct Options {
+    #[arg(long, value_enum)]
+    system: System,
+    #[arg(long, value_enum)]
+    work: Work,
+    #[arg(long, default_value_t = 8)]
+    size: usize,
+    /// How long to measure
+    #[arg(long, default_value_t = 100)]
+    millis: u64,
+    /// At most so many connections
+    #[arg(long, default_value_t = usize::MAX)]
+    count: usize,
+    /// The processor for this side
+    #[arg(long)]
+    cpu: usize,
+    /// The processor for the other side of a pair
+    #[arg(long, default_value_t = 0)]
+    cpu_other: usize,
+    /// host:port, or the path of a Unix socket
+    #[arg(long, default_value = "")]
+    address: String,
+    /// Congestion control for TCP
+    #[arg(long)]
+    congestion: Option<String>,
+}
+
+impl Options {
+    fn duration(&self) -> Duration {
+        Duration::from_millis(self.millis)
+    }
+}
+
+/// The command line, when it is one for us.
+pub(crate) fn arguments() -> Option<Vec<OsString>> {
+    let mut arguments = std::env::args_os();
+    arguments.next();
+    (arguments.next()? == "bench-peer").then(|| std::iter::once("sd".into()).chain(arguments).collect())
+}
+
+/// Does one side's work.
+pub(crate) fn main(arguments: &[OsString]) -> Result<()> {
+    let cli = Cli::try_parse_from(arguments).map_err(|error| Failure::new(error.to_string()))?;
+    match cli.role {
+        Role::Server(options) => {
+            pin(options.cpu)?;
+            socket::serve(&options)
+        }
+        Role::Client(options) => {
+            pin(options.cpu)?;
+            socket::call(&options)
+        }
+        Role::Pair(options) => pair::run(&options),
+        Role::Loaded => {
+            let maps = std::fs::read_to_string("/proc/self/maps").context("/proc/self/maps")?;
+            let loaded = maps.lines().any(|line| line.ends_with(crate::library::FILE));
+            print(if loaded { "loaded\n" } else { "absent\n" })
+        }
+    }
+}
+
+/// Binds the calling thread to one processor.
+fn pin(cpu: usize) -> Result<()> {
+    // SAFETY: an all-zero set is valid; CPU_SET ignores numbers that do not fit.
+    let done = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    };
+    if done == 0 { Ok(()) } else { Err(crate::failure::last_os_error()).context(format!("CPU {cpu}")) }
+}
+
+/// Tells the driver that both sides are there, and waits for its word.
+fn wait_for_go() -> Result<()> {
+    print("connected\n")?;
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).context("standard input")?;
+    if line == "go\n" { Ok(()) } else { Err(Failure::new("the driver is gone")) }
+}
+
+/// Tells the driver what was found.
+fn tell(report: &Report) -> Result<()> {
+    let json = serde_json::to_string(report).context("result")?;
+    print(&format!("result {json}\n"))
+}

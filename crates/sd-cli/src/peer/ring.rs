@@ -1,0 +1,168 @@
+//! The raw limit: the same ring in the same segment that a connection uses, without any calls around
+//! it. Waiting is spinning. With the doorbell, each publication also asks whether the peer sleeps.
+
+use super::link::Link;
+use super::pair::relax;
+use sd_ring::copy::copy_shared;
+use sd_ring::{Next, RingMem, RxCursor, TxCursor, doorbell};
+use sd_shm::channel::{GEOMETRY, Mapping, Side, SlotSide};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One end of a connection's two rings.
+pub(crate) struct Ring<const DOORBELL: bool> {
+    mine: &'static SlotSide,
+    theirs: &'static SlotSide,
+    out: Memory,
+    input: Memory,
+    tx: TxCursor,
+    rx: RxCursor,
+}
+
+/// Both regions of one ring.
+#[derive(Clone, Copy)]
+struct Memory {
+    regions: [*mut u8; 2],
+}
+
+impl Memory {
+    #[inline(always)]
+    fn at(&self, region: u32, off: u32) -> *mut u8 {
+        // SAFETY: the ring checked `off` against the region's size.
+        unsafe { self.regions[(region & 1) as usize].add(off as usize) }
+    }
+
+    #[inline(always)]
+    fn word(&self, region: u32, off: u32) -> &AtomicU64 {
+        // SAFETY: headers are 8-aligned, in a mapping that outlives the process's use of it.
+        unsafe { AtomicU64::from_ptr(self.at(region, off).cast()) }
+    }
+}
+
+impl RingMem for Memory {
+    #[inline(always)]
+    fn load(&self, region: u32, off: u32) -> u64 {
+        self.word(region, off).load(Ordering::Acquire)
+    }
+    #[inline(always)]
+    fn publish(&self, region: u32, off: u32, word: u64) {
+        self.word(region, off).store(word, Ordering::Release);
+    }
+    #[inline(always)]
+    fn store(&self, region: u32, off: u32, word: u64) {
+        self.word(region, off).store(word, Ordering::Relaxed);
+    }
+}
+
+impl<const DOORBELL: bool> Ring<DOORBELL> {
+    /// This side's end of slot 0.
+    pub(crate) fn new(segment: Mapping, side: Side) -> Self {
+        let memory = |from| Memory { regions: [segment.small_ring(0, from), segment.large_ring(0, from)] };
+        let slot = segment.slot(0);
+        Ring {
+            mine: &slot.side[side as usize],
+            theirs: &slot.side[side.other() as usize],
+            out: memory(side),
+            input: memory(side.other()),
+            tx: TxCursor::new(&GEOMETRY),
+            rx: RxCursor::new(),
+        }
+    }
+
+    #[inline(always)]
+    fn knock(&self, bits: u32) {
+        if DOORBELL {
+            // Nobody ever sleeps here; what is measured is the question.
+            std::hint::black_box(doorbell::ring(&self.theirs.wait, bits));
+        }
+    }
+
+    /// Room for a message: takes note of credits first, grows the ring when it is really full.
+    #[cold]
+    fn reserve_slow(&mut self, want: u32) -> io::Result<sd_ring::Grant> {
+        loop {
+            let consumed = self.theirs.consumed.load(Ordering::Acquire);
+            self.tx.credit(consumed).map_err(|_| corrupt())?;
+            for grow in [false, true] {
+                if let Some(grant) = self.tx.reserve(&GEOMETRY, &self.out, want, grow) {
+                    return Ok(grant);
+                }
+            }
+            relax();
+        }
+    }
+}
+
+impl<const DOORBELL: bool> Link for Ring<DOORBELL> {
+    #[inline(always)]
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let want = bytes.len() as u32;
+        let grant = match self.tx.reserve(&GEOMETRY, &self.out, want, false) {
+            Some(grant) => grant,
+            None => self.reserve_slow(want)?,
+        };
+        // SAFETY: the grant is room for `len` bytes in a region of the ring; the slice is as long.
+        unsafe { copy_shared(self.out.at(grant.region, grant.off), bytes.as_ptr(), grant.len as usize) };
+        self.tx.commit(&self.out, grant.len);
+        self.knock(doorbell::RX_SLEEP | doorbell::RX_EVENT);
+        Ok(grant.len as usize)
+    }
+
+    #[inline(always)]
+    fn recv(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.rx.next(&GEOMETRY, &self.input).map_err(|_| corrupt())? {
+                Next::Empty => relax(),
+                Next::Fin => return Ok(0),
+                Next::Data { region, off, len } => {
+                    let n = (len as usize).min(bytes.len());
+                    // SAFETY: `next` checked that the message lies in its region; `n` fits the slice.
+                    unsafe { copy_shared(bytes.as_mut_ptr(), self.input.at(region, off), n) };
+                    self.rx.advance(n as u32);
+                    if let Some(consumed) = self.rx.credit_due(&GEOMETRY) {
+                        self.mine.consumed.store(consumed, Ordering::Release);
+                        self.knock(doorbell::TX_SLEEP | doorbell::TX_EVENT);
+                    }
+                    return Ok(n);
+                }
+            }
+        }
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.tx.finish(&self.out);
+        Ok(())
+    }
+}
+
+fn corrupt() -> io::Error {
+    io::Error::other("the ring is corrupt")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two threads, sizes that wrap and grow: every byte arrives in order.
+    #[test]
+    fn bytes_arrive_through_the_bare_ring() {
+        let (fd, segment) = Mapping::create(1, 1, 1).unwrap();
+        sd_sys::fd::close(fd);
+        let sender = std::thread::spawn(move || {
+            let mut ring = Ring::<true>::new(segment, Side::A);
+            for size in [8usize, 100, 1000, 5000, 100_000, 3_000_000, 8] {
+                let bytes: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
+                ring.send_all(&bytes).unwrap();
+            }
+            ring.finish().unwrap();
+        });
+        let mut ring = Ring::<true>::new(segment, Side::B);
+        for size in [8usize, 100, 1000, 5000, 100_000, 3_000_000, 8] {
+            let mut bytes = vec![0; size];
+            assert!(ring.recv_all(&mut bytes).unwrap());
+            assert!(bytes.iter().enumerate().all(|(i, b)| *b == (i % 251) as u8));
+        }
+        assert!(!ring.recv_all(&mut [0]).unwrap());
+        sender.join().unwrap();
+    }
+}

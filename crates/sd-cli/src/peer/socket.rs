@@ -1,0 +1,198 @@
+//! The two programs of a measurement over sockets.
+
+use super::link::{Socket, result};
+use super::{Options, Work, calls, churn, idle, work};
+use crate::failure::{Context, Failure, Result, print};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// Where to listen or connect, as the kernel wants it.
+#[derive(Clone, Copy)]
+pub(crate) enum Address {
+    Tcp(libc::sockaddr_in),
+    Unix(libc::sockaddr_un),
+}
+
+impl Address {
+    /// `a.b.c.d:port`, or a path.
+    pub(crate) fn parse(text: &str) -> Result<Address> {
+        if let Ok(address) = text.parse::<SocketAddrV4>() {
+            return Ok(Address::tcp(*address.ip(), address.port()));
+        }
+        // SAFETY: an all-zero sockaddr_un is valid.
+        let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+        let path = std::ffi::OsStr::new(text).as_bytes();
+        if path.is_empty() || path.len() >= address.sun_path.len() {
+            return Err(Failure::new(format!("{text:?} is no address")));
+        }
+        address.sun_family = libc::AF_UNIX as u16;
+        for (to, from) in address.sun_path.iter_mut().zip(path) {
+            *to = *from as libc::c_char;
+        }
+        Ok(Address::Unix(address))
+    }
+
+    fn tcp(ip: Ipv4Addr, port: u16) -> Address {
+        // SAFETY: an all-zero sockaddr_in is valid.
+        let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        address.sin_family = libc::AF_INET as u16;
+        address.sin_port = port.to_be();
+        address.sin_addr.s_addr = u32::from_ne_bytes(ip.octets());
+        Address::Tcp(address)
+    }
+
+    fn parts(&self) -> (*const libc::sockaddr, u32) {
+        match self {
+            Address::Tcp(a) => ((&raw const *a).cast(), size_of_val(a) as u32),
+            Address::Unix(a) => ((&raw const *a).cast(), size_of_val(a) as u32),
+        }
+    }
+
+    fn family(&self) -> i32 {
+        match self {
+            Address::Tcp(_) => libc::AF_INET,
+            Address::Unix(_) => libc::AF_UNIX,
+        }
+    }
+}
+
+/// Accepts one connection and serves it.
+pub(crate) fn serve(options: &Options) -> Result<()> {
+    let (listener, address) = listen(options)?;
+    print(&format!("ready {address}\n"))?;
+    match options.work {
+        Work::Latency => work::echo(&mut accept(&listener)?, options.size),
+        Work::Stream => work::drain(&mut accept(&listener)?, options.size),
+        Work::Churn => churn::serve(&listener),
+        Work::Calls => {
+            let (data, control) = (accept(&listener)?, accept(&listener)?);
+            super::tell(&calls::serve(data, control)?)
+        }
+        Work::Idle => idle::serve(&listener, options.count),
+    }
+}
+
+/// Connects, waits for the word, measures.
+pub(crate) fn call(options: &Options) -> Result<()> {
+    let address = Address::parse(&options.address)?;
+    let mut report = match options.work {
+        Work::Churn => {
+            super::wait_for_go()?;
+            churn::call(&address, options.duration(), options.count)?
+        }
+        Work::Idle => return idle::call(&address, options.count),
+        Work::Calls => {
+            let (data, control) = (connect(&address, options)?, connect(&address, options)?);
+            super::wait_for_go()?;
+            calls::call(data, control, options.duration())?
+        }
+        Work::Latency | Work::Stream => {
+            let mut link = connect(&address, options)?;
+            super::wait_for_go()?;
+            let report = match options.work {
+                Work::Latency => work::ping(&mut link, options.size, options.duration())?,
+                _ => work::pump(&mut link, options.size, options.duration())?,
+            };
+            super::Report { congestion: congestion(&link), ..report }
+        }
+    };
+    if options.congestion.is_some() && report.congestion.is_none() {
+        report.congestion = options.congestion.clone();
+    }
+    super::tell(&report)
+}
+
+/// A listening socket and its address as text. TCP listens on every address of the host's.
+fn listen(options: &Options) -> Result<(OwnedFd, String)> {
+    let address = match options.address.as_str() {
+        "" => Address::tcp(Ipv4Addr::UNSPECIFIED, 0),
+        path => Address::parse(path)?,
+    };
+    let socket = stream_socket(&address).context("socket")?;
+    prepare(&socket, &address, options.congestion.as_deref())?;
+    let (pointer, len) = address.parts();
+    // SAFETY: the kernel reads one address of that length.
+    result(unsafe { libc::bind(socket.as_raw_fd(), pointer, len) } as isize).context("bind")?;
+    // SAFETY: no pointers.
+    result(unsafe { libc::listen(socket.as_raw_fd(), 1024) } as isize).context("listen")?;
+    let text = match address {
+        Address::Unix(_) => options.address.clone(),
+        Address::Tcp(_) => format!("127.0.0.1:{}", own_port(&socket)?),
+    };
+    Ok((socket, text))
+}
+
+fn own_port(socket: &OwnedFd) -> Result<u16> {
+    // SAFETY: an all-zero sockaddr_in is valid.
+    let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&address) as u32;
+    // SAFETY: the kernel writes at most `len` bytes.
+    let done = unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &mut len) };
+    result(done as isize).context("getsockname")?;
+    Ok(u16::from_be(address.sin_port))
+}
+
+fn connect(address: &Address, options: &Options) -> Result<Socket> {
+    let socket = stream_socket(address).context("socket")?;
+    prepare(&socket, address, options.congestion.as_deref())?;
+    connect_to(socket, address).context("connect")
+}
+
+/// socket(2).
+pub(crate) fn stream_socket(address: &Address) -> std::io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = result(unsafe { libc::socket(address.family(), libc::SOCK_STREAM, 0) } as isize)?;
+    // SAFETY: a fresh descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// connect(2).
+pub(crate) fn connect_to(socket: OwnedFd, address: &Address) -> std::io::Result<Socket> {
+    let (pointer, len) = address.parts();
+    // SAFETY: the kernel reads one address of that length.
+    result(unsafe { libc::connect(socket.as_raw_fd(), pointer, len) } as isize)?;
+    Ok(Socket(socket))
+}
+
+/// accept(2).
+pub(crate) fn accept(listener: &OwnedFd) -> Result<Socket> {
+    let none = std::ptr::null_mut();
+    // SAFETY: no address is asked for.
+    let fd = result(unsafe { libc::accept(listener.as_raw_fd(), none, std::ptr::null_mut()) } as isize);
+    // SAFETY: a fresh descriptor.
+    Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd.context("accept")? as i32) }))
+}
+
+/// TCP_NODELAY, and the congestion control when one is asked for. What accept returns inherits both.
+fn prepare(socket: &OwnedFd, address: &Address, congestion: Option<&str>) -> Result<()> {
+    if matches!(address, Address::Unix(_)) {
+        return Ok(());
+    }
+    let on = 1i32.to_ne_bytes();
+    set_option(socket, libc::TCP_NODELAY, &on).context("TCP_NODELAY")?;
+    if let Some(name) = congestion {
+        set_option(socket, libc::TCP_CONGESTION, name.as_bytes())
+            .context(format!("TCP_CONGESTION {name}"))?;
+    }
+    Ok(())
+}
+
+fn set_option(socket: &OwnedFd, name: i32, value: &[u8]) -> std::io::Result<()> {
+    let (pointer, len) = (value.as_ptr().cast(), value.len() as u32);
+    // SAFETY: the kernel reads `len` bytes.
+    result(unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, name, pointer, len) } as isize)
+        .map(drop)
+}
+
+/// The congestion control that the kernel says is in force, if it is TCP at all.
+fn congestion(link: &Socket) -> Option<String> {
+    let mut name = [0u8; 16];
+    let mut len = name.len() as u32;
+    let (level, option) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
+    // SAFETY: the kernel writes at most `len` bytes.
+    let done =
+        unsafe { libc::getsockopt(link.0.as_raw_fd(), level, option, name.as_mut_ptr().cast(), &mut len) };
+    let text = name.split(|b| *b == 0).next().filter(|_| done == 0)?;
+    String::from_utf8(text.to_vec()).ok()
+}

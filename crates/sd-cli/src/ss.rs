@@ -1,0 +1,167 @@
+//! `sd ss`: connections and listeners of all programs that run over shared memory, in the manner of ss(8).
+
+use crate::cli::SsOptions;
+use crate::failure::{Failure, Result, print, printable};
+use crate::table::{Align, render};
+use crate::{client, place};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// One end of a connection, as the monitor describes it.
+#[derive(Deserialize, Debug, Default)]
+#[serde(default)]
+pub(crate) struct Connection {
+    pub(crate) pid: u64,
+    pub(crate) comm: String,
+    pub(crate) fd: Option<i64>,
+    pub(crate) local: String,
+    pub(crate) peer: String,
+    pub(crate) state: String,
+    pub(crate) path: String,
+    pub(crate) reason: Option<String>,
+    pub(crate) rx_queue: u64,
+    pub(crate) tx_queue: u64,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Listener {
+    pid: u64,
+    comm: String,
+    fd: Option<i64>,
+    local: String,
+    pending: u64,
+    backlog: u64,
+    path: Option<String>,
+    reason: Option<String>,
+}
+
+impl Listener {
+    /// As ss(8) shows a listener: the queues are those of connections.
+    fn into_line(self) -> Connection {
+        Connection {
+            pid: self.pid,
+            comm: self.comm,
+            fd: self.fd,
+            local: self.local,
+            peer: "*".to_owned(),
+            state: "LISTEN".to_owned(),
+            path: self.path.unwrap_or_else(|| "shm".to_owned()),
+            reason: self.reason,
+            rx_queue: self.pending,
+            tx_queue: self.backlog,
+        }
+    }
+}
+
+/// Prints the list.
+pub(crate) fn main(options: &SsOptions) -> Result<()> {
+    let socket = place::socket(options.socket.as_deref());
+    let status = client::status(&socket)
+        .map_err(|silence| Failure::new(format!("{}: {silence}", socket.display())))?;
+    if let Some(version) = client::foreign_version(&status) {
+        crate::failure::warn(&format!(
+            "warning: the monitor has version {version}, this is {}",
+            env!("CARGO_PKG_VERSION")
+        ));
+    }
+    if options.json {
+        return print(&format!("{}\n", document(status)));
+    }
+    print(&table(&status)?)
+}
+
+/// The connections of a status document.
+pub(crate) fn connections(status: &Value) -> Result<Vec<Connection>> {
+    list(status, "connections")
+}
+
+fn list<T: for<'a> Deserialize<'a>>(status: &Value, name: &str) -> Result<Vec<T>> {
+    let array = status[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    array
+        .iter()
+        .map(|item| {
+            T::deserialize(item).map_err(|error| Failure::new(format!("the monitor's {name}: {error}")))
+        })
+        .collect()
+}
+
+/// `{"monitor":{...},"connections":[...],"listeners":[...]}`.
+fn document(status: Value) -> Value {
+    let mut monitor = match status {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    let mut take = |name: &str| monitor.remove(name).unwrap_or_else(|| json!([]));
+    let (connections, listeners) = (take("connections"), take("listeners"));
+    json!({ "monitor": monitor, "connections": connections, "listeners": listeners })
+}
+
+fn table(status: &Value) -> Result<String> {
+    let listeners = list::<Listener>(status, "listeners")?.into_iter().map(Listener::into_line);
+    let rows: Vec<Vec<String>> = listeners.chain(connections(status)?).map(row).collect();
+    let header = [
+        ("State", Align::Left),
+        ("Recv-Q", Align::Right),
+        ("Send-Q", Align::Right),
+        ("Local Address:Port", Align::Left),
+        ("Peer Address:Port", Align::Left),
+        ("Path", Align::Left),
+        ("Reason", Align::Left),
+        ("Process", Align::Left),
+    ];
+    Ok(render(&header, &rows))
+}
+
+fn row(c: Connection) -> Vec<String> {
+    let reason = c.reason.filter(|reason| !reason.is_empty()).unwrap_or_else(|| "-".to_owned());
+    let (recv, send) = (c.rx_queue.to_string(), c.tx_queue.to_string());
+    let cells = [c.state, recv, send, c.local, c.peer, c.path, reason, owner(&c.comm, c.pid, c.fd)];
+    cells.iter().map(|cell| printable(cell)).collect()
+}
+
+fn owner(comm: &str, pid: u64, fd: Option<i64>) -> String {
+    let fd = fd.map(|fd| format!(",fd={fd}")).unwrap_or_default();
+    format!("(\"{comm}\",pid={pid}{fd})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> Value {
+        json!({
+            "version": 1, "pid": 3, "clients": [], "channels": 1, "counters": {},
+            "connections": [
+                {"pid": 7, "comm": "redis\u{1b}", "fd": 8, "local": "127.0.0.1:6379", "peer": "127.0.0.1:40000",
+                 "state": "ESTAB", "path": "shm", "reason": null, "rx_queue": 5, "tx_queue": 0},
+                {"pid": 7, "comm": "redis", "fd": 9, "local": "127.0.0.1:6379", "peer": "127.0.0.1:40001",
+                 "state": "ESTAB", "path": "kernel", "reason": "peer is not accelerated"}],
+            "listeners": [{"pid": 7, "comm": "redis", "local": "127.0.0.1:6379", "backlog": 511}]
+        })
+    }
+
+    #[test]
+    fn table_has_a_line_for_each_and_no_control_characters() {
+        let text = table(&status()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4);
+        assert!(lines[1].starts_with("LISTEN") && lines[1].contains("511"));
+        assert!(lines[2].contains("shm") && lines[2].contains("(\"redis \",pid=7,fd=8)"));
+        assert!(lines[3].contains("peer is not accelerated"));
+    }
+
+    #[test]
+    fn document_keeps_what_the_monitor_said() {
+        let document = document(status());
+        assert_eq!(document["monitor"]["pid"], 3);
+        assert_eq!(document["connections"][1]["path"], "kernel");
+        assert_eq!(document["listeners"][0]["backlog"], 511);
+        assert!(document["monitor"].get("connections").is_none());
+    }
+
+    #[test]
+    fn nonsense_is_an_error() {
+        assert!(table(&json!({"connections": [{"pid": "x"}]})).is_err());
+    }
+}

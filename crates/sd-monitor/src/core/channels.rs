@@ -1,0 +1,246 @@
+//! Which channels exist, and which families are on their sides.
+//!
+//! A family names a channel by an id. For a channel made here both sides use the same id. After a
+//! restart the families tell their ids, and nobody need believe that they are unique.
+
+use super::ClientId;
+use sd_shm::channel::Side;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// The registry's own name for a channel, never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ChannelKey(pub(crate) u64);
+
+/// Announced ids above it are not believed, so that ids never run out.
+const ID_ANNOUNCED_MAX: u64 = 1 << 62;
+
+/// A family that was announced cannot have that channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Implausible;
+
+#[derive(Clone, Debug, Default)]
+struct Channel {
+    /// Families on side A and on side B, with their id for it. Several when a channel was inherited.
+    sides: [Vec<(ClientId, u64)>; 2],
+    /// The processes that it was made for; none when an earlier monitor made it.
+    pair: Option<(ClientId, ClientId)>,
+}
+
+/// All channels.
+pub(crate) struct Channels {
+    channels: BTreeMap<ChannelKey, Channel>,
+    by_name: HashMap<(ClientId, u64), ChannelKey>,
+    by_family: HashMap<ClientId, BTreeSet<ChannelKey>>,
+    newest: HashMap<(ClientId, ClientId), ChannelKey>,
+    next_id: u64,
+}
+
+impl Channels {
+    /// No channels; ids begin at `first_id`, which should differ from run to run.
+    pub(crate) fn new(first_id: u64) -> Channels {
+        Channels {
+            channels: BTreeMap::new(),
+            by_name: HashMap::new(),
+            by_family: HashMap::new(),
+            newest: HashMap::new(),
+            next_id: first_id.clamp(1, ID_ANNOUNCED_MAX),
+        }
+    }
+
+    /// The id that the next channel will get.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// Adds a channel between two registered processes, which may be one and the same. Its id and key.
+    pub(crate) fn create(&mut self, a: ClientId, b: ClientId) -> (u64, ChannelKey) {
+        let key = self.new_key();
+        let sides = [vec![(a, key.0)], vec![(b, key.0)]];
+        self.channels.insert(key, Channel { sides, pair: Some((a, b)) });
+        for client in [a, b] {
+            self.by_name.insert((client, key.0), key);
+            self.by_family.entry(client).or_default().insert(key);
+        }
+        self.newest.insert((a, b), key);
+        (key.0, key)
+    }
+
+    /// Adds a channel that an earlier monitor made, without sides as yet.
+    pub(crate) fn recover(&mut self) -> ChannelKey {
+        let key = self.new_key();
+        self.channels.insert(key, Channel::default());
+        key
+    }
+
+    /// A family says that it is on a side of a recovered channel, and calls it `id`.
+    pub(crate) fn announce(
+        &mut self,
+        key: ChannelKey,
+        side: Side,
+        client: ClientId,
+        id: u64,
+    ) -> Result<(), Implausible> {
+        let known = self.by_name.get(&(client, id));
+        let channel = self.channels.get_mut(&key).filter(|c| c.pair.is_none()).ok_or(Implausible)?;
+        if known.is_some_and(|known| *known != key) || id > ID_ANNOUNCED_MAX {
+            return Err(Implausible);
+        }
+        let holders = &mut channel.sides[side as usize];
+        if holders.iter().any(|(holder, _)| *holder == client) {
+            return Err(Implausible);
+        }
+        holders.push((client, id));
+        self.by_name.insert((client, id), key);
+        self.by_family.entry(client).or_default().insert(key);
+        self.next_id = self.next_id.max(id + 1);
+        Ok(())
+    }
+
+    fn new_key(&mut self) -> ChannelKey {
+        let key = ChannelKey(self.next_id);
+        self.next_id += 1;
+        key
+    }
+
+    /// The newest channel made for a connecting and a listening process.
+    pub(crate) fn newest(&self, a: ClientId, b: ClientId) -> Option<ChannelKey> {
+        self.newest.get(&(a, b)).copied()
+    }
+
+    /// The channel that a family calls `id`.
+    pub(crate) fn named(&self, client: ClientId, id: u64) -> Option<ChannelKey> {
+        self.by_name.get(&(client, id)).copied()
+    }
+
+    /// The families on a side.
+    pub(crate) fn side(&self, key: ChannelKey, side: Side) -> &[(ClientId, u64)] {
+        self.channels.get(&key).map_or(&[], |c| &c.sides[side as usize])
+    }
+
+    /// Channels of a family.
+    pub(crate) fn of_family(&self, client: ClientId) -> Vec<ChannelKey> {
+        self.by_family.get(&client).map(|keys| keys.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// Takes a family off a channel; the sides that have nobody left by that.
+    pub(crate) fn leave(&mut self, key: ChannelKey, client: ClientId) -> Vec<Side> {
+        let Some(channel) = self.channels.get_mut(&key) else { return Vec::new() };
+        let mut left = Vec::new();
+        for side in [Side::A, Side::B] {
+            let holders = &mut channel.sides[side as usize];
+            let before = holders.len();
+            for (_, id) in holders.extract_if(.., |(holder, _)| *holder == client) {
+                self.by_name.remove(&(client, id));
+            }
+            if holders.is_empty() && before > 0 {
+                left.push(side);
+            }
+        }
+        self.forget_family_key(client, key);
+        left
+    }
+
+    /// Forgets a channel.
+    pub(crate) fn remove(&mut self, key: ChannelKey) {
+        let Some(channel) = self.channels.remove(&key) else { return };
+        for (client, id) in channel.sides.iter().flatten() {
+            self.by_name.remove(&(*client, *id));
+            self.forget_family_key(*client, key);
+        }
+        if let Some(pair) = channel.pair
+            && self.newest.get(&pair) == Some(&key)
+        {
+            self.newest.remove(&pair);
+        }
+    }
+
+    fn forget_family_key(&mut self, client: ClientId, key: ChannelKey) {
+        if let Some(keys) = self.by_family.get_mut(&client) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.by_family.remove(&client);
+            }
+        }
+    }
+
+    /// Number of channels.
+    pub(crate) fn len(&self) -> usize {
+        self.channels.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ClientId = ClientId(1);
+    const B: ClientId = ClientId(2);
+    const C: ClientId = ClientId(3);
+
+    #[test]
+    fn the_newest_channel_is_found() {
+        let mut all = Channels::new(100);
+        assert_eq!(all.newest(A, B), None);
+        let (id, first) = all.create(A, B);
+        assert_eq!(id, 100);
+        let (_, second) = all.create(A, B);
+        assert_eq!(all.newest(A, B), Some(second));
+        assert_eq!(all.newest(B, A), None);
+        assert_eq!(all.named(B, id), Some(first));
+        assert_eq!(all.named(C, id), None);
+        assert_eq!(all.of_family(A), [first, second]);
+        all.remove(second);
+        assert_eq!(all.newest(A, B), None);
+        assert_eq!(all.of_family(A), [first]);
+    }
+
+    #[test]
+    fn a_family_leaves() {
+        let mut all = Channels::new(1);
+        let (_, key) = all.create(A, B);
+        assert_eq!(all.leave(key, C), []);
+        assert_eq!(all.leave(key, B), [Side::B]);
+        assert_eq!(all.side(key, Side::A), [(A, 1)]);
+        assert_eq!(all.side(key, Side::B), []);
+        assert_eq!(all.leave(key, A), [Side::A]);
+        all.remove(key);
+        assert_eq!((all.len(), all.named(A, 1)), (0, None));
+    }
+
+    #[test]
+    fn a_process_may_connect_to_itself() {
+        let mut all = Channels::new(1);
+        let (_, key) = all.create(A, A);
+        assert_eq!(all.leave(key, A), [Side::A, Side::B]);
+        all.remove(key);
+        assert_eq!(all.of_family(A), []);
+    }
+
+    #[test]
+    fn recovered_channels_are_joined_by_several_families() {
+        let mut all = Channels::new(1);
+        let key = all.recover();
+        all.announce(key, Side::A, A, 55).unwrap();
+        all.announce(key, Side::B, B, 55).unwrap();
+        all.announce(key, Side::B, C, 55).unwrap();
+        assert_eq!(all.newest(A, B), None, "not used for new connections");
+        assert_eq!(all.next_id(), 56);
+        assert_eq!(all.leave(key, B), []);
+        assert_eq!(all.leave(key, C), [Side::B]);
+        assert_eq!(all.named(A, 55), Some(key));
+    }
+
+    #[test]
+    fn lies_are_refused() {
+        let mut all = Channels::new(1);
+        let (_, made) = all.create(A, B);
+        assert_eq!(all.announce(made, Side::A, C, 9), Err(Implausible));
+        let (one, two) = (all.recover(), all.recover());
+        all.announce(one, Side::A, C, 9).unwrap();
+        assert_eq!(all.announce(one, Side::A, C, 9), Err(Implausible));
+        assert_eq!(all.announce(two, Side::A, C, 9), Err(Implausible));
+        assert_eq!(all.announce(two, Side::A, C, u64::MAX), Err(Implausible));
+        assert_eq!(all.announce(ChannelKey(77), Side::A, C, 10), Err(Implausible));
+        all.announce(one, Side::B, C, 9).unwrap();
+    }
+}

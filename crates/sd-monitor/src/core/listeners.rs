@@ -1,0 +1,199 @@
+//! Who listens where: accelerated listeners by network namespace, port and address.
+
+use super::ClientId;
+use sd_proto::Ip;
+use std::collections::HashMap;
+
+/// One process's accelerated listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listener {
+    pub(crate) client: ClientId,
+    /// Index and generation in the client's public page.
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+    /// Cookie of the network namespace.
+    pub(crate) netns: u64,
+    pub(crate) ip: Ip,
+    pub(crate) port: u16,
+    /// IPV6_V6ONLY, of importance for `::` only.
+    pub(crate) v6only: bool,
+    pub(crate) backlog: u32,
+    /// Connections may be given to it now.
+    pub(crate) accepting: bool,
+}
+
+impl Listener {
+    /// How well it fits a destination on its port: 0 is best, `None` not at all. The order is that of
+    /// the kernel's `inet_lookup_listener`: the exact address, then the wildcard of the same family,
+    /// then `::` for both.
+    fn rank(&self, ip: Ip) -> Option<u8> {
+        if self.ip == ip {
+            return Some(0);
+        }
+        if !self.ip.is_unspecified() {
+            return None;
+        }
+        match (self.ip.to_v4(), ip.to_v4()) {
+            (Some(_), Some(_)) | (None, None) => Some(1),
+            (None, Some(_)) if !self.v6only => Some(2),
+            _ => None,
+        }
+    }
+}
+
+/// The registry. Listeners of one port stay in the order of their registration.
+#[derive(Default)]
+pub(crate) struct Listeners {
+    by_port: HashMap<(u64, u16), Vec<Listener>>,
+    place: HashMap<(ClientId, u32), (u64, u16)>,
+}
+
+impl Listeners {
+    /// Registers a listener in place of the one with the same client and index. False when nothing
+    /// changed.
+    pub(crate) fn insert(&mut self, new: Listener) -> bool {
+        let place = (new.netns, new.port);
+        if self.place.get(&(new.client, new.index)).is_some_and(|old| *old != place) {
+            self.remove(new.client, new.index);
+        }
+        self.place.insert((new.client, new.index), place);
+        let listeners = self.by_port.entry(place).or_default();
+        match listeners.iter_mut().find(|l| l.client == new.client && l.index == new.index) {
+            Some(old) => std::mem::replace(old, new) != new,
+            None => {
+                listeners.push(new);
+                true
+            }
+        }
+    }
+
+    /// Notes whether a listener takes connections. False when nothing changed.
+    pub(crate) fn set_accepting(&mut self, client: ClientId, index: u32, accepting: bool) -> bool {
+        let Some(place) = self.place.get(&(client, index)) else { return false };
+        let listeners = self.by_port.get_mut(place).into_iter().flatten();
+        listeners
+            .filter(|l| l.client == client && l.index == index)
+            .any(|l| std::mem::replace(&mut l.accepting, accepting) != accepting)
+    }
+
+    /// Removes a listener; false when there is none.
+    pub(crate) fn remove(&mut self, client: ClientId, index: u32) -> bool {
+        let Some(place) = self.place.remove(&(client, index)) else { return false };
+        if let Some(listeners) = self.by_port.get_mut(&place) {
+            listeners.retain(|l| l.client != client || l.index != index);
+            if listeners.is_empty() {
+                self.by_port.remove(&place);
+            }
+        }
+        true
+    }
+
+    /// Removes every listener of a client; false when there are none.
+    pub(crate) fn remove_client(&mut self, client: ClientId) -> bool {
+        let indices: Vec<u32> = self.place.keys().filter(|(c, _)| *c == client).map(|(_, i)| *i).collect();
+        indices.iter().for_each(|&index| _ = self.remove(client, index));
+        !indices.is_empty()
+    }
+
+    /// Whether somebody listens on a port, at any address.
+    pub(crate) fn has_port(&self, netns: u64, port: u16) -> bool {
+        self.by_port.contains_key(&(netns, port))
+    }
+
+    /// The listeners that a connection to this address may be given to, all of the best rank.
+    pub(crate) fn candidates(&self, netns: u64, ip: Ip, port: u16) -> Vec<&Listener> {
+        let listeners = self.by_port.get(&(netns, port)).map_or(&[][..], Vec::as_slice);
+        let best = listeners.iter().filter_map(|l| l.rank(ip)).min();
+        listeners.iter().filter(|l| best.is_some() && l.rank(ip) == best).collect()
+    }
+
+    /// All of them, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Listener> {
+        self.by_port.values().flatten()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) const ANY4: Ip = Ip::v4([0; 4]);
+    pub(crate) const ANY6: Ip = Ip([0; 16]);
+    pub(crate) const LOCAL4: Ip = Ip::v4([127, 0, 0, 1]);
+    const LOCAL6: Ip = Ip([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+
+    pub(crate) fn listener(client: u64, index: u32, ip: Ip) -> Listener {
+        Listener {
+            client: ClientId(client),
+            index,
+            generation: 1,
+            netns: 7,
+            ip,
+            port: 80,
+            v6only: false,
+            backlog: 128,
+            accepting: true,
+        }
+    }
+
+    fn found(all: &Listeners, ip: Ip) -> Vec<u64> {
+        all.candidates(7, ip, 80).iter().map(|l| l.client.0).collect()
+    }
+
+    #[test]
+    fn specific_beats_wildcard() {
+        let mut all = Listeners::default();
+        all.insert(listener(1, 0, ANY4));
+        all.insert(listener(2, 0, LOCAL4));
+        assert_eq!(found(&all, LOCAL4), [2]);
+        assert_eq!(found(&all, Ip::v4([10, 0, 0, 1])), [1]);
+        assert!(found(&all, LOCAL6).is_empty());
+    }
+
+    #[test]
+    fn dual_stack() {
+        let mut all = Listeners::default();
+        all.insert(listener(1, 0, ANY6));
+        assert_eq!(found(&all, LOCAL4), [1]);
+        assert_eq!(found(&all, LOCAL6), [1]);
+        all.insert(listener(2, 0, ANY4));
+        assert_eq!(found(&all, LOCAL4), [2], "the wildcard of the same family wins");
+        all.insert(Listener { v6only: true, ..listener(1, 0, ANY6) });
+        all.remove(ClientId(2), 0);
+        assert!(found(&all, LOCAL4).is_empty());
+        assert_eq!(found(&all, LOCAL6), [1]);
+    }
+
+    #[test]
+    fn mapped_wildcard_is_not_for_ipv6() {
+        let mut all = Listeners::default();
+        all.insert(listener(1, 0, ANY4));
+        assert!(found(&all, LOCAL6).is_empty());
+    }
+
+    #[test]
+    fn namespaces_and_ports_are_apart() {
+        let mut all = Listeners::default();
+        all.insert(listener(1, 0, ANY4));
+        assert!(all.candidates(8, LOCAL4, 80).is_empty());
+        assert!(all.candidates(7, LOCAL4, 81).is_empty());
+        assert!(all.has_port(7, 80) && !all.has_port(8, 80));
+    }
+
+    #[test]
+    fn the_same_index_replaces() {
+        let mut all = Listeners::default();
+        assert!(all.insert(listener(1, 0, ANY4)));
+        assert!(!all.insert(listener(1, 0, ANY4)));
+        assert!(all.insert(Listener { generation: 3, ..listener(1, 0, ANY4) }));
+        assert!(all.insert(Listener { port: 81, ..listener(1, 0, ANY4) }));
+        assert!(found(&all, LOCAL4).is_empty());
+        assert!(all.set_accepting(ClientId(1), 0, false));
+        assert!(!all.set_accepting(ClientId(1), 0, false));
+        assert!(!all.set_accepting(ClientId(1), 5, true));
+        assert_eq!(all.iter().count(), 1);
+        assert!(all.remove_client(ClientId(1)));
+        assert!(!all.remove_client(ClientId(1)));
+        assert_eq!(all.iter().count(), 0);
+    }
+}

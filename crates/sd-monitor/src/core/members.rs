@@ -1,0 +1,202 @@
+//! Which processes share which slab: the owner, which is member 0, and its descendants.
+
+use super::ClientId;
+use std::collections::{BTreeMap, HashMap};
+
+/// A process, known through its registration or through its parent's announcement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ProcessId(pub(crate) u64);
+
+/// Members that a slab can have; numbers are below it.
+const MEMBERS: u32 = sd_shm::slab::MEMBERS as u32;
+
+/// What is known of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// Its registration, when it has one.
+    pub(crate) client: Option<ClientId>,
+    /// Slabs it shares, and its number there; its own slab among them, with number 0.
+    pub(crate) shares: Vec<(ClientId, u32)>,
+}
+
+#[derive(Default)]
+struct Family {
+    members: BTreeMap<u32, ProcessId>,
+    /// Families of which the owner is or was a member: its endpoints may use their channels.
+    ancestors: Vec<ClientId>,
+}
+
+/// The child of a fork could not be noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemberTaken;
+
+/// All processes and families.
+#[derive(Default)]
+pub(crate) struct Members {
+    processes: BTreeMap<ProcessId, Process>,
+    families: HashMap<ClientId, Family>,
+    next: u64,
+}
+
+impl Members {
+    /// A process has registered. `process` is set when it is a child that was announced before.
+    pub(crate) fn register(&mut self, process: Option<ProcessId>, pid: u32, client: ClientId) -> ProcessId {
+        let id =
+            process.filter(|id| self.processes.contains_key(id)).unwrap_or_else(|| self.new_process(pid));
+        let process = self.processes.entry(id).or_default();
+        process.client = Some(client);
+        let ancestors = process.shares.iter().map(|(family, _)| *family).collect();
+        process.shares.push((client, 0));
+        self.families.insert(client, Family { members: BTreeMap::from([(0, id)]), ancestors });
+        id
+    }
+
+    /// `parent` has forked `child` (a new process when `None`), which gets `member` in every slab
+    /// that `parent` shares.
+    pub(crate) fn forked(
+        &mut self,
+        parent: ProcessId,
+        member: u32,
+        child: Option<ProcessId>,
+        pid: u32,
+    ) -> Result<ProcessId, MemberTaken> {
+        let shares = self.processes.get(&parent).map(|p| p.shares.clone()).unwrap_or_default();
+        let is_free =
+            |family: &ClientId| self.families.get(family).is_some_and(|f| !f.members.contains_key(&member));
+        let is_valid = (1..MEMBERS).contains(&member) && child != Some(parent);
+        if !is_valid || shares.is_empty() || !shares.iter().all(|(family, _)| is_free(family)) {
+            return Err(MemberTaken);
+        }
+        let id = child.filter(|id| self.processes.contains_key(id)).unwrap_or_else(|| self.new_process(pid));
+        let own = self.processes.get(&id).and_then(|p| p.client);
+        for (family, _) in &shares {
+            if let Some(record) = self.families.get_mut(family) {
+                record.members.insert(member, id);
+            }
+            if let Some(own) = own.and_then(|own| self.families.get_mut(&own)) {
+                own.ancestors.push(*family);
+            }
+            self.processes.entry(id).or_default().shares.push((*family, member));
+        }
+        Ok(id)
+    }
+
+    fn new_process(&mut self, pid: u32) -> ProcessId {
+        self.next += 1;
+        self.processes.insert(ProcessId(self.next), Process { pid, ..Process::default() });
+        ProcessId(self.next)
+    }
+
+    /// A process is gone: it is a member of nothing any more. What it was.
+    pub(crate) fn gone(&mut self, id: ProcessId) -> Option<Process> {
+        let process = self.processes.remove(&id)?;
+        for (family, member) in &process.shares {
+            if let Some(record) = self.families.get_mut(family) {
+                record.members.remove(member);
+            }
+        }
+        Some(process)
+    }
+
+    /// Whether nobody shares the slab any more.
+    pub(crate) fn is_extinct(&self, family: ClientId) -> bool {
+        self.families.get(&family).is_none_or(|f| f.members.is_empty())
+    }
+
+    /// Forgets a family.
+    pub(crate) fn forget(&mut self, family: ClientId) {
+        self.families.remove(&family);
+    }
+
+    /// The families whose channels endpoints in this family's slab may use: its own, and those of
+    /// which its owner is or was a member.
+    pub(crate) fn lineage(&self, family: ClientId) -> impl Iterator<Item = ClientId> {
+        let ancestors = self.families.get(&family).into_iter().flat_map(|f| &f.ancestors);
+        std::iter::once(family).chain(ancestors.copied())
+    }
+
+    /// Process id of a member; zero when there is none.
+    pub(crate) fn pid_of(&self, family: ClientId, member: u32) -> u32 {
+        let process = self.families.get(&family).and_then(|f| f.members.get(&member));
+        process.and_then(|id| self.processes.get(id)).map_or(0, |process| process.pid)
+    }
+
+    /// Registrations of the family's members.
+    pub(crate) fn clients_of(&self, family: ClientId) -> impl Iterator<Item = ClientId> {
+        let members = self.families.get(&family).into_iter().flat_map(|f| f.members.values());
+        members.filter_map(|id| self.processes.get(id)?.client)
+    }
+
+    /// Processes with this pid; several only while the end of one is still to be seen.
+    pub(crate) fn with_pid(&self, pid: u32) -> impl Iterator<Item = (ProcessId, &Process)> {
+        self.processes.iter().filter(move |(_, p)| p.pid == pid).map(|(id, p)| (*id, p))
+    }
+
+    /// Number of processes known.
+    pub(crate) fn len(&self) -> usize {
+        self.processes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ClientId = ClientId(1);
+    const B: ClientId = ClientId(2);
+    const C: ClientId = ClientId(3);
+
+    #[test]
+    fn a_family_lives_as_long_as_a_member() {
+        let mut all = Members::default();
+        let parent = all.register(None, 10, A);
+        let child = all.forked(parent, 1, None, 11).unwrap();
+        assert_eq!(all.gone(parent).unwrap().shares, [(A, 0)]);
+        assert!(!all.is_extinct(A));
+        assert_eq!(all.gone(child).unwrap().shares, [(A, 1)]);
+        assert!(all.is_extinct(A));
+        assert_eq!(all.gone(child), None);
+    }
+
+    #[test]
+    fn grandchildren_share_every_inherited_slab() {
+        let mut all = Members::default();
+        let parent = all.register(None, 10, A);
+        let child = all.forked(parent, 1, None, 11).unwrap();
+        assert_eq!(all.register(Some(child), 11, B), child);
+        let grandchild = all.forked(child, 2, None, 12).unwrap();
+        all.register(Some(grandchild), 12, C);
+        assert_eq!(all.gone(grandchild).unwrap().shares, [(A, 2), (B, 2), (C, 0)]);
+        assert_eq!(all.lineage(C).collect::<Vec<_>>(), [C, A, B]);
+        assert_eq!(all.lineage(B).collect::<Vec<_>>(), [B, A]);
+        assert_eq!(all.lineage(A).collect::<Vec<_>>(), [A]);
+        assert_eq!((all.pid_of(A, 1), all.pid_of(A, 2)), (11, 0));
+        assert_eq!(all.clients_of(A).collect::<Vec<_>>(), [A, B]);
+    }
+
+    #[test]
+    fn the_child_may_register_before_its_parent_tells() {
+        let mut all = Members::default();
+        let parent = all.register(None, 10, A);
+        let child = all.register(None, 11, B);
+        assert_eq!(all.with_pid(11).map(|(id, _)| id).collect::<Vec<_>>(), [child]);
+        assert_eq!(all.forked(parent, 1, Some(child), 11), Ok(child));
+        assert_eq!(all.lineage(B).collect::<Vec<_>>(), [B, A]);
+        assert_eq!(all.gone(child).unwrap().shares, [(B, 0), (A, 1)]);
+        assert_eq!(all.len(), 1);
+    }
+
+    #[test]
+    fn senseless_forks_are_refused() {
+        let mut all = Members::default();
+        let parent = all.register(None, 10, A);
+        all.forked(parent, 1, None, 11).unwrap();
+        for member in [0, 1, MEMBERS, u32::MAX] {
+            assert_eq!(all.forked(parent, member, None, 12), Err(MemberTaken));
+        }
+        assert_eq!(all.forked(parent, 2, Some(parent), 10), Err(MemberTaken));
+        assert_eq!(all.forked(ProcessId(99), 2, None, 12), Err(MemberTaken));
+        assert_eq!(all.len(), 2);
+    }
+}

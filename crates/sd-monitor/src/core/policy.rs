@@ -1,0 +1,240 @@
+//! The policy file: who may use shared memory to reach what.
+//!
+//! ```text
+//! # One rule per line; what a rule does not mention matches everything.
+//! allow|deny|kernel  [uid=NUMBER|NAME] [to=ADDRESS[/PREFIX]] [port=N[-M]]
+//! default allow|deny|kernel
+//! ```
+//! Order does not matter: of the matching rules `deny` wins over `kernel`, and `kernel` over
+//! `allow`. Without a matching rule the default counts, which is `allow` unless stated.
+
+use sd_proto::Ip;
+use std::fmt;
+use std::net::IpAddr;
+
+/// What a rule says; a later one wins over an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Action {
+    /// Shared memory may be used.
+    Allow,
+    /// The kernel's TCP is used.
+    Kernel,
+    /// The connection is refused.
+    Deny,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    action: Action,
+    uid: Option<u32>,
+    to: Option<(Ip, u32)>,
+    ports: (u16, u16),
+}
+
+impl Rule {
+    fn matches(&self, uid: u32, ip: Ip, port: u16) -> bool {
+        self.uid.is_none_or(|want| want == uid)
+            && self.to.is_none_or(|(net, prefix)| same_network(net, ip, prefix))
+            && (self.ports.0..=self.ports.1).contains(&port)
+    }
+}
+
+/// A parsed policy. The default one allows everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    rules: Vec<Rule>,
+    default: Action,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy { rules: Vec::new(), default: Action::Allow }
+    }
+}
+
+/// A line that is not a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PolicyError {
+    /// From 1.
+    pub(crate) line: usize,
+    pub(crate) message: String,
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.line, self.message)
+    }
+}
+
+impl Policy {
+    /// Reads a policy; `uid_of` finds the number of a user by name.
+    pub(crate) fn parse(text: &str, uid_of: &dyn Fn(&str) -> Option<u32>) -> Result<Policy, PolicyError> {
+        let mut policy = Policy::default();
+        let mut has_default = false;
+        for (index, line) in text.lines().enumerate() {
+            let at = |message| PolicyError { line: index + 1, message };
+            let line = line.split('#').next().unwrap_or_default();
+            let mut words = line.split_whitespace();
+            match words.next() {
+                None => {}
+                Some("default") if has_default => return Err(at("a second default".into())),
+                Some("default") => {
+                    policy.default = default(words).map_err(at)?;
+                    has_default = true;
+                }
+                Some(word) => policy.rules.push(rule(word, words, uid_of).map_err(at)?),
+            }
+        }
+        Ok(policy)
+    }
+
+    /// What is to be done with a connection.
+    pub(crate) fn action(&self, uid: u32, ip: Ip, port: u16) -> Action {
+        let matching = self.rules.iter().filter(|rule| rule.matches(uid, ip, port));
+        matching.map(|rule| rule.action).max().unwrap_or(self.default)
+    }
+}
+
+fn action(word: &str) -> Option<Action> {
+    match word {
+        "allow" => Some(Action::Allow),
+        "kernel" => Some(Action::Kernel),
+        "deny" => Some(Action::Deny),
+        _ => None,
+    }
+}
+
+fn default<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<Action, String> {
+    match (words.next().and_then(action), words.next()) {
+        (Some(action), None) => Ok(action),
+        _ => Err("expected \"default allow\", \"default kernel\" or \"default deny\"".into()),
+    }
+}
+
+fn rule<'a>(
+    first: &str,
+    words: impl Iterator<Item = &'a str>,
+    uid_of: &dyn Fn(&str) -> Option<u32>,
+) -> Result<Rule, String> {
+    let action = action(first)
+        .ok_or_else(|| format!("unknown action {first:?}; expected allow, deny, kernel or default"))?;
+    let mut rule = Rule { action, uid: None, to: None, ports: (0, u16::MAX) };
+    let mut seen: Vec<&str> = Vec::new();
+    for word in words {
+        let (key, value) = word.split_once('=').ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
+        if seen.contains(&key) {
+            return Err(format!("{key:?} is given twice"));
+        }
+        seen.push(key);
+        match key {
+            "uid" => rule.uid = Some(user(value, uid_of)?),
+            "to" => rule.to = Some(network(value)?),
+            "port" => rule.ports = ports(value)?,
+            _ => return Err(format!("unknown key {key:?}; expected uid, to or port")),
+        }
+    }
+    Ok(rule)
+}
+
+fn user(value: &str, uid_of: &dyn Fn(&str) -> Option<u32>) -> Result<u32, String> {
+    let uid = value.parse().ok().or_else(|| uid_of(value));
+    uid.ok_or_else(|| format!("no user {value:?}"))
+}
+
+fn ports(value: &str) -> Result<(u16, u16), String> {
+    let (first, last) = value.split_once('-').unwrap_or((value, value));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if first <= last => Ok((first, last)),
+        _ => Err(format!("{value:?} is not a port or a range of ports")),
+    }
+}
+
+fn network(value: &str) -> Result<(Ip, u32), String> {
+    let wrong = || format!("{value:?} is not an address, with or without a prefix length");
+    let (address, prefix) = match value.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix.parse::<u32>().map_err(|_| wrong())?)),
+        None => (value, None),
+    };
+    let (ip, bits) = match address.parse().map_err(|_| wrong())? {
+        IpAddr::V4(a) => (Ip::v4(a.octets()), 32),
+        IpAddr::V6(a) => (Ip(a.octets()), 128),
+    };
+    let prefix = prefix.unwrap_or(bits);
+    if prefix > bits {
+        return Err(wrong());
+    }
+    Ok((ip, prefix + 128 - bits))
+}
+
+fn same_network(net: Ip, ip: Ip, prefix: u32) -> bool {
+    let differing = u128::from_be_bytes(net.0) ^ u128::from_be_bytes(ip.0);
+    differing.leading_zeros() >= prefix
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: Ip = Ip::v4([127, 0, 0, 1]);
+
+    fn parse(text: &str) -> Result<Policy, PolicyError> {
+        Policy::parse(text, &|name| (name == "www").then_some(33))
+    }
+
+    fn action_of(text: &str, uid: u32, ip: Ip, port: u16) -> Action {
+        parse(text).unwrap().action(uid, ip, port)
+    }
+
+    #[test]
+    fn the_stronger_action_wins_in_any_order() {
+        for text in ["allow\nkernel port=80\ndeny uid=33", "deny uid=www\nkernel port=80\nallow"] {
+            assert_eq!(action_of(text, 33, LOCAL, 80), Action::Deny);
+            assert_eq!(action_of(text, 34, LOCAL, 80), Action::Kernel);
+            assert_eq!(action_of(text, 34, LOCAL, 81), Action::Allow);
+        }
+    }
+
+    #[test]
+    fn defaults() {
+        assert_eq!(action_of("", 0, LOCAL, 1), Action::Allow);
+        assert_eq!(action_of("# nothing\n\n", 0, LOCAL, 1), Action::Allow);
+        let text = "default deny\nallow to=127.0.0.0/8 port=80-90 # web";
+        assert_eq!(action_of(text, 0, LOCAL, 90), Action::Allow);
+        assert_eq!(action_of(text, 0, LOCAL, 91), Action::Deny);
+        assert_eq!(action_of(text, 0, Ip::v4([128, 0, 0, 1]), 80), Action::Deny);
+        assert_eq!(action_of("default kernel", 0, LOCAL, 1), Action::Kernel);
+    }
+
+    #[test]
+    fn networks() {
+        let v6 = |last| Ip([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+        assert_eq!(action_of("deny to=fd00::/64", 0, v6(9), 1), Action::Deny);
+        assert_eq!(action_of("deny to=fd00::8/128", 0, v6(9), 1), Action::Allow);
+        assert_eq!(action_of("deny to=0.0.0.0/0", 0, LOCAL, 1), Action::Deny);
+        assert_eq!(action_of("deny to=0.0.0.0/0", 0, v6(9), 1), Action::Allow);
+        assert_eq!(action_of("deny to=::/0", 0, LOCAL, 1), Action::Deny);
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_line() {
+        let cases = [
+            ("allow\nforbid", 2, "unknown action \"forbid\""),
+            ("deny uid=nobody-here", 1, "no user"),
+            ("deny port=90-80", 1, "not a port"),
+            ("deny port=70000", 1, "not a port"),
+            ("deny to=1.2.3.4/33", 1, "not an address"),
+            ("deny to=1.2.3", 1, "not an address"),
+            ("deny to", 1, "not KEY=VALUE"),
+            ("deny colour=red", 1, "unknown key"),
+            ("deny port=1 port=2", 1, "given twice"),
+            ("\n\ndefault", 3, "expected \"default"),
+            ("default deny now", 1, "expected \"default"),
+            ("default deny\ndefault allow", 2, "second default"),
+        ];
+        for (text, line, message) in cases {
+            let error = parse(text).unwrap_err();
+            assert_eq!(error.line, line, "{text}");
+            assert!(error.message.contains(message), "{text}: {error}");
+        }
+    }
+}

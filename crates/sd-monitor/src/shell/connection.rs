@@ -1,0 +1,131 @@
+//! A control connection: who is at its other end, and messages that never block.
+
+use crate::core::ClientId;
+use crate::core::members::ProcessId;
+use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
+use sd_proto::{MESSAGE_MAX, Reply};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A registered process image: its client id and the process it runs in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) client: ClientId,
+    pub(crate) process: ProcessId,
+}
+
+/// See the module.
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    /// Set by Hello.
+    pub(crate) who: Option<Identity>,
+    /// Channels whose end could not be told yet, as the queue was full. There are never more of
+    /// them than the client has channels.
+    notices: VecDeque<u64>,
+}
+
+/// What a look at the socket found.
+pub(crate) enum Incoming {
+    /// Nothing, for now.
+    Nothing,
+    /// The other end is closed.
+    End,
+    /// A message and its descriptors.
+    Message(Message),
+    /// Descriptors were lost: too many, or no room in our table. The kind of the message.
+    Cut(u8),
+}
+
+/// A message as it came.
+pub(crate) struct Message {
+    bytes: [u8; MESSAGE_MAX],
+    len: usize,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+impl Message {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<Connection> {
+        let peer = nix::sys::socket::getsockopt(&socket, PeerCredentials)?;
+        let (pid, uid) = (peer.pid().max(0) as u32, peer.uid());
+        Ok(Connection { socket, pid, uid, who: None, notices: VecDeque::new() })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The socket alone, for closing it elsewhere.
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// A pidfd of the process at the other end.
+    pub(crate) fn pidfd(&self) -> Option<OwnedFd> {
+        if let Ok(pidfd) = nix::sys::socket::getsockopt(&self.socket, PeerPidfd) {
+            return Some(pidfd);
+        }
+        // Kernels before 6.5. The number could be another's by now only if the process has ended,
+        // and then the connection's end says so too.
+        let fd = sd_sys::fd::pidfd_open(self.pid as i32).ok()?;
+        // SAFETY: a descriptor that the kernel has just made for us.
+        Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// The next message, if any.
+    pub(crate) fn receive(&self) -> Incoming {
+        let mut bytes = [0u8; MESSAGE_MAX];
+        let got = match sd_sys::msg::recv_with_fds(self.socket.as_raw_fd(), &mut bytes, libc::MSG_DONTWAIT) {
+            Ok(got) => got,
+            Err(sd_sys::Errno(libc::EAGAIN | libc::EINTR)) => return Incoming::Nothing,
+            Err(sd_sys::Errno(libc::EMSGSIZE)) => return Incoming::Cut(bytes[0]),
+            Err(_) => return Incoming::End,
+        };
+        let fds = got.fds.iter().take(got.fd_count);
+        // SAFETY: the kernel has just put these descriptors into our table; nobody else knows them.
+        let fds = fds.map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
+        if got.len == 0 { Incoming::End } else { Incoming::Message(Message { bytes, len: got.len, fds }) }
+    }
+
+    /// Sends a message, or fails at once.
+    pub(crate) fn send(&self, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut buf = [0u8; MESSAGE_MAX];
+        let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        match sd_sys::msg::send_with_fds(
+            self.socket.as_raw_fd(),
+            reply.encode(&mut buf),
+            &fds,
+            libc::MSG_DONTWAIT,
+        ) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(io::Error::from_raw_os_error(error.0)),
+        }
+    }
+
+    /// Tells that a channel is dead, now or when there is room. True when room must be watched for.
+    pub(crate) fn tell_dead(&mut self, id: u64) -> bool {
+        self.notices.push_back(id);
+        self.send_notices()
+    }
+
+    /// Sends what waits for room. True when something still does.
+    pub(crate) fn send_notices(&mut self) -> bool {
+        while let Some(&id) = self.notices.front() {
+            match self.send(&Reply::ChannelDead { id }, &[]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                // Its end will be seen when it is read from.
+                Err(_) => self.notices.clear(),
+                Ok(()) => drop(self.notices.pop_front()),
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,166 @@
+//! Is a descriptor that a client sent what it says? Nothing is mapped, written or believed before.
+//!
+//! | descriptor | what could go wrong otherwise |
+//! |---|---|
+//! | segment | a short, shrinking or huge-page file makes an access fault |
+//! | eventfd | writing to a pipe or a file could block |
+//! | pidfd | the wait for its process would be for something else |
+//! | listener | a port that the client does not own |
+
+use nix::sys::socket::SockaddrStorage;
+use sd_proto::Ip;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `asm-generic/socket.h`.
+const SO_NETNS_COOKIE: i32 = 71;
+
+/// The descriptor is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unfit;
+
+/// Device and inode number: the same for every descriptor of one segment.
+pub(crate) type Identity = (u64, u64);
+
+/// Checks for a memfd of at least `len` bytes with these seals.
+pub(crate) fn check_segment(fd: BorrowedFd<'_>, len: usize, seals: i32) -> Result<Identity, Unfit> {
+    // memfds lie in tmpfs, but for those of huge pages, where an access may find no page.
+    let is_tmpfs =
+        nix::sys::statfs::fstatfs(fd).is_ok_and(|fs| fs.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC);
+    let found = nix::sys::stat::fstat(fd).map_err(|_| Unfit)?;
+    let sealed = sd_sys::mem::get_seals(fd.as_raw_fd()).map_err(|_| Unfit)?;
+    if is_tmpfs && found.st_size as u64 >= len as u64 && sealed & seals == seals {
+        Ok((found.st_dev, found.st_ino))
+    } else {
+        Err(Unfit)
+    }
+}
+
+/// Checks for an eventfd.
+pub(crate) fn check_eventfd(fd: BorrowedFd<'_>) -> Result<(), Unfit> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let target = std::fs::read_link(path).map_err(|_| Unfit)?;
+    if target.as_os_str() == "anon_inode:[eventfd]" { Ok(()) } else { Err(Unfit) }
+}
+
+/// The process id behind a pidfd; zero when it has ended or lies in another pid namespace.
+pub(crate) fn pid_of_pidfd(fd: BorrowedFd<'_>) -> Result<u32, Unfit> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).map_err(|_| Unfit)?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")).ok_or(Unfit)?;
+    Ok(pid.trim().parse::<u32>().unwrap_or(0))
+}
+
+/// Whether the process behind a pidfd has ended.
+pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    sd_sys::fd::poll_one(pidfd.as_raw_fd(), libc::POLLIN, 0).is_ok_and(|events| events != 0)
+}
+
+/// The network namespace of a TCP socket that is not connected.
+pub(crate) fn netns_of_fresh(fd: BorrowedFd<'_>) -> Result<u64, Unfit> {
+    check_tcp(fd)?;
+    match nix::sys::socket::getpeername::<SockaddrStorage>(fd.as_raw_fd()) {
+        Err(nix::errno::Errno::ENOTCONN) => Ok(netns_of(fd)),
+        // Closing a connected one could take long.
+        _ => Err(Unfit),
+    }
+}
+
+fn netns_of(fd: BorrowedFd<'_>) -> u64 {
+    // Kernels before 5.14 have no such option; then all namespaces look alike.
+    sd_sys::fd::getsockopt_u64(fd.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0)
+}
+
+fn check_tcp(fd: BorrowedFd<'_>) -> Result<i32, Unfit> {
+    let option = |name| sd_sys::fd::getsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, name).map_err(|_| Unfit);
+    let domain = option(libc::SO_DOMAIN)?;
+    let is_tcp = option(libc::SO_TYPE)? == libc::SOCK_STREAM
+        && option(libc::SO_PROTOCOL)? == libc::IPPROTO_TCP
+        && [libc::AF_INET, libc::AF_INET6].contains(&domain);
+    if is_tcp { Ok(domain) } else { Err(Unfit) }
+}
+
+/// What a kernel listener proves: its process owns this address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owned {
+    pub(crate) netns: u64,
+    pub(crate) ip: Ip,
+    pub(crate) port: u16,
+    pub(crate) v6only: bool,
+}
+
+/// Checks for a listening TCP socket that is reachable at its address from the whole namespace.
+pub(crate) fn check_listener(fd: BorrowedFd<'_>) -> Result<Owned, Unfit> {
+    let domain = check_tcp(fd)?;
+    let raw = fd.as_raw_fd();
+    let option = |level, name| sd_sys::fd::getsockopt_int(raw, level, name);
+    let is_listening = option(libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
+    let is_bound_to_device = option(libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).is_ok_and(|index| index != 0);
+    if !is_listening || is_bound_to_device {
+        return Err(Unfit);
+    }
+    let v6only = domain == libc::AF_INET6 && option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) != Ok(0);
+    let (ip, port) = name_of(fd)?;
+    Ok(Owned { netns: netns_of(fd), ip, port, v6only })
+}
+
+fn name_of(fd: BorrowedFd<'_>) -> Result<(Ip, u16), Unfit> {
+    let name: SockaddrStorage = nix::sys::socket::getsockname(fd.as_raw_fd()).map_err(|_| Unfit)?;
+    match (name.as_sockaddr_in(), name.as_sockaddr_in6()) {
+        (Some(name), _) => Ok((Ip::v4(name.ip().octets()), name.port())),
+        (_, Some(name)) => Ok((Ip(name.ip().octets()), name.port())),
+        _ => Err(Unfit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+    fn owned(fd: i32) -> OwnedFd {
+        // SAFETY: a descriptor that was just made for this test.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    }
+
+    #[test]
+    fn segments() {
+        let good = File::from(owned(sd_sys::mem::memfd_sealed(c"t", 8192).unwrap()));
+        assert!(check_segment(good.as_fd(), 8192, libc::F_SEAL_SHRINK).is_ok());
+        assert_eq!(check_segment(good.as_fd(), 8193, libc::F_SEAL_SHRINK), Err(Unfit));
+        assert_eq!(check_segment(good.as_fd(), 8192, libc::F_SEAL_WRITE), Err(Unfit));
+        let null = File::open("/dev/null").unwrap();
+        assert_eq!(check_segment(null.as_fd(), 0, 0), Err(Unfit));
+    }
+
+    #[test]
+    fn eventfds_and_pidfds() {
+        let event = owned(sd_sys::fd::eventfd(libc::EFD_CLOEXEC).unwrap());
+        let pid = owned(sd_sys::fd::pidfd_open(std::process::id() as i32).unwrap());
+        assert_eq!(check_eventfd(event.as_fd()), Ok(()));
+        assert_eq!(check_eventfd(pid.as_fd()), Err(Unfit));
+        assert_eq!(pid_of_pidfd(pid.as_fd()), Ok(std::process::id()));
+        assert_eq!(pid_of_pidfd(event.as_fd()), Err(Unfit));
+        assert!(!has_ended(pid.as_fd()));
+    }
+
+    #[test]
+    fn listeners() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let owned = check_listener(listener.as_fd()).unwrap();
+        assert_eq!(owned.ip, Ip::v4([127, 0, 0, 1]));
+        assert_eq!(owned.port, listener.local_addr().unwrap().port());
+        assert!(!owned.v6only && owned.netns == netns_of(listener.as_fd()));
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(check_listener(stream.as_fd()), Err(Unfit));
+        let datagram = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(check_listener(datagram.as_fd()), Err(Unfit));
+        assert_eq!(netns_of_fresh(datagram.as_fd()), Err(Unfit));
+        assert_eq!(netns_of_fresh(stream.as_fd()), Err(Unfit));
+        assert_eq!(netns_of_fresh(listener.as_fd()), Ok(owned.netns));
+        if let Ok(dual) = TcpListener::bind("[::]:0") {
+            let owned = check_listener(dual.as_fd()).unwrap();
+            assert!(owned.ip == Ip([0; 16]) && !owned.v6only);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What the monitor holds of a registered process, and of the children that share its slab: it
+//! stays until the last of them is gone.
+
+use super::segments::Slab;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
+
+/// See the module.
+pub(crate) struct Family {
+    pub(crate) slab: Slab,
+    /// Its public page, for handing to peers.
+    pub(crate) public: File,
+    pub(crate) eventfd: OwnedFd,
+    pub(crate) netns: u64,
+    pub(crate) uid: u32,
+    /// Process id of the owner.
+    pub(crate) pid: u32,
+    /// The owner's control connection while it lives.
+    pub(crate) connection: Option<u64>,
+}
+
+impl Family {
+    /// Makes whoever waits for the eventfd look around.
+    pub(crate) fn wake(&self) {
+        let fd = self.eventfd.as_raw_fd();
+        // Its owner may have made it blocking and full: no write then, it is ready anyway.
+        if sd_sys::fd::poll_one(fd, libc::POLLOUT, 0).is_ok_and(|events| events & libc::POLLOUT != 0) {
+            sd_sys::fd::eventfd_signal(fd);
+        }
+    }
+
+    /// After a message was sent unasked: the owner looks at its control socket.
+    pub(crate) fn announce_mail(&self) {
+        self.slab.header().mail.fetch_add(1, Ordering::Release);
+        self.wake();
+    }
+
+    /// Routes that were learned are void.
+    pub(crate) fn void_routes(&self) {
+        self.slab.header().route_epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// Connections that wait at a listener, as its owner says.
+    pub(crate) fn pending(&self, listener: u32) -> u32 {
+        use sd_shm::public::{Listener, Public};
+        let at = std::mem::offset_of!(Public, listeners)
+            + listener as usize * size_of::<Listener>()
+            + std::mem::offset_of!(Listener, pending);
+        let mut word = [0u8; 4];
+        match self.public.read_exact_at(&mut word, at as u64) {
+            Ok(()) => u32::from_ne_bytes(word),
+            Err(_) => 0,
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Files that the monitor reads: its policy, and what /proc tells.
+
+use crate::Error;
+use crate::core::policy::Policy;
+use std::fs;
+use std::path::Path;
+
+/// The policy in a file, or the one that allows everything.
+pub(crate) fn read_policy(path: Option<&Path>) -> Result<Policy, Error> {
+    let Some(path) = path else { return Ok(Policy::default()) };
+    let text = fs::read_to_string(path).map_err(|e| Error::System("read the policy", path.to_owned(), e))?;
+    let uid_of = |name: &str| nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
+    Policy::parse(&text, &uid_of).map_err(|e| Error::Policy(path.to_owned(), e.line, e.message))
+}
+
+/// The kernel's range of ephemeral ports.
+pub(crate) fn ephemeral_ports() -> (u16, u16) {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(first), Some(last)) => (first, last),
+        _ => (32768, 60999),
+    }
+}
+
+/// The name of a process's program; empty when it is gone.
+pub(crate) fn comm(pid: u32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}

@@ -1,0 +1,82 @@
+//! The monitor as a process: start-up, signals, sockets, mappings, the event loop.
+
+mod closer;
+mod connection;
+mod descriptors;
+mod family;
+mod files;
+pub(crate) mod place;
+mod poller;
+mod recovery;
+mod requests;
+mod route;
+mod segments;
+mod server;
+mod status;
+mod undertaker;
+
+use crate::{Error, Options};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use tracing_subscriber::filter::LevelFilter;
+
+/// See [`crate::run`].
+pub(crate) fn run(options: &Options) -> Result<(), Error> {
+    start_log();
+    let policy = files::read_policy(options.policy.as_deref())?;
+    raise_descriptor_limit();
+    let place = place::Place::take(&options.socket)?;
+    let system = |what| move |error| Error::System(what, options.socket.clone(), error);
+    let signals = signals().map_err(system("watch signals for"))?;
+    let mut server = server::Server::new(place, signals, options.policy.clone(), policy)
+        .map_err(system("start serving"))?;
+    tracing::info!("listening at {}", options.socket.display());
+    tell_systemd("READY=1");
+    let ended = server.serve().map_err(system("go on serving"));
+    tell_systemd("STOPPING=1");
+    ended
+}
+
+fn start_log() {
+    let wanted = std::env::var("SD_LOG").unwrap_or_default();
+    let level: LevelFilter = wanted.parse().unwrap_or(LevelFilter::INFO);
+    let log = tracing_subscriber::fmt().with_max_level(level).with_target(false).with_ansi(false);
+    // A program that embeds the monitor may have a log of its own already.
+    let _ = log.with_writer(std::io::stderr).try_init();
+    if !wanted.is_empty() && wanted.parse::<LevelFilter>().is_err() {
+        tracing::warn!("SD_LOG={wanted} is not off, error, warn, info, debug or trace");
+    }
+}
+
+/// Several descriptors per client and one per channel.
+fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!("cannot raise the limit of descriptors: {error}");
+    }
+}
+
+fn signals() -> std::io::Result<SignalFd> {
+    let mut set = SigSet::empty();
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| set.add(signal));
+    set.thread_block()?;
+    Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+/// sd_notify(3), when systemd asked for it.
+fn tell_systemd(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&path),
+    };
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    if let Err(error) = sent {
+        tracing::warn!("cannot tell systemd {state}: {error}");
+    }
+}

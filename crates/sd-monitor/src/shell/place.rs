@@ -1,0 +1,219 @@
+//! The socket's place in the file system: a directory that only its owner can change, a lock
+//! against a second monitor, and the socket.
+
+use crate::Error;
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// See [`crate::default_socket_path`].
+pub(crate) fn default_socket_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("SD_MONITOR").filter(|path| !path.is_empty()) {
+        return path.into();
+    }
+    let uid = nix::unistd::geteuid();
+    let by_environment =
+        std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let by_user = || Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|path| is_writable(path));
+    match by_environment.or_else(by_user) {
+        Some(directory) => directory.join("socksdirect/monitor.sock"),
+        None => PathBuf::from(format!("/tmp/socksdirect-{uid}/monitor.sock")),
+    }
+}
+
+fn is_writable(path: &Path) -> bool {
+    path.is_dir() && nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok()
+}
+
+/// The bound socket. Dropping it removes its files.
+pub(crate) struct Place {
+    path: PathBuf,
+    /// Device and inode of the socket file, so that a successor's file is never removed.
+    identity: (u64, u64),
+    lock: Option<Lock>,
+    pub(crate) listener: OwnedFd,
+}
+
+impl Place {
+    /// Takes the place, or says who has it.
+    pub(crate) fn take(path: &Path) -> Result<Place, Error> {
+        let system = |what| move |error| Error::System(what, path.to_owned(), error);
+        let address = UnixAddr::new(path).map_err(|e| system("use as a socket")(e.into()))?;
+        check_directory(path.parent().unwrap_or(Path::new(".")))?;
+        let lock = Lock::take(path)?;
+        remove_stale(path, &address)?;
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let listener = nix::sys::socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
+            .map_err(|e| system("make a socket for")(e.into()))?;
+        nix::sys::socket::bind(listener.as_raw_fd(), &address).map_err(|e| system("bind to")(e.into()))?;
+        let identity = fs::symlink_metadata(path).map(identity).map_err(system("look at"))?;
+        let place = Place { path: path.to_owned(), identity, lock: Some(lock), listener };
+        // Who may come is decided by the directory, and by what each request needs.
+        fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(system("set the mode of"))?;
+        nix::sys::socket::listen(&place.listener, Backlog::MAXCONN)
+            .map_err(|e| system("listen on")(e.into()))?;
+        Ok(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| identity(found) == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+        // After the socket, so that nobody takes the lock and then finds the old socket.
+        drop(self.lock.take());
+    }
+}
+
+fn identity(metadata: fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// A directory that others can write to could have its socket exchanged. One that does not exist
+/// is made for its owner only.
+fn check_directory(directory: &Path) -> Result<(), Error> {
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(Error::System("make the directory", directory.to_owned(), error));
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(directory)
+        .map_err(|error| Error::System("look at", directory.to_owned(), error))?;
+    let why = if found.is_symlink() {
+        "is a symbolic link"
+    } else if !found.is_dir() {
+        "is not a directory"
+    } else if found.uid() != nix::unistd::geteuid().as_raw() && found.uid() != 0 {
+        "belongs to somebody else"
+    } else if found.mode() & 0o022 != 0 && found.mode() & libc::S_ISVTX == 0 {
+        "can be changed by others"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Directory(directory.to_owned(), why))
+}
+
+/// Removes the socket of a monitor that died.
+fn remove_stale(path: &Path, address: &UnixAddr) -> Result<(), Error> {
+    let system = |what| move |error| Error::System(what, path.to_owned(), error);
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(system("look at")(error)),
+        Ok(found) if !found.file_type().is_socket() => return Err(Error::InTheWay(path.to_owned())),
+        Ok(_) => {}
+    }
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let probe = nix::sys::socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
+        .map_err(|e| system("make a socket for")(e.into()))?;
+    match nix::sys::socket::connect(probe.as_raw_fd(), address) {
+        Err(Errno::ECONNREFUSED) => fs::remove_file(path).map_err(system("remove the stale")),
+        // EAGAIN: somebody listens and is busy.
+        Ok(()) | Err(Errno::EAGAIN) => Err(Error::AlreadyRunning(path.to_owned())),
+        Err(error) => Err(system("connect to")(error.into())),
+    }
+}
+
+/// An flock(2) on a file beside the socket; the kernel lets it go when the process ends.
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    fn take(socket: &Path) -> Result<Lock, Error> {
+        let mut path = socket.to_owned().into_os_string();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let system = |what| {
+            let path = path.clone();
+            move |error| Error::System(what, path, error)
+        };
+        loop {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&path)
+                .map_err(system("open"))?;
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) => return Err(Error::AlreadyRunning(socket.to_owned())),
+                Err(TryLockError::Error(error)) => return Err(system("lock")(error)),
+                Ok(()) => {}
+            }
+            // A monitor that ends removes the file; then the lock is one on a file without a name.
+            let ours = file.metadata().map(identity).map_err(system("look at"))?;
+            if fs::symlink_metadata(&path).is_ok_and(|found| identity(found) == ours) {
+                return Ok(Lock { path, _file: file });
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("sd-place-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        path
+    }
+
+    #[test]
+    fn one_monitor_at_a_time_and_nothing_left() {
+        let directory = scratch("one");
+        let path = directory.join("monitor.sock");
+        let place = Place::take(&path).unwrap();
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
+        assert!(matches!(Place::take(&path), Err(Error::AlreadyRunning(_))));
+        drop(place);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+        drop(Place::take(&path).unwrap());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_but_nothing_else() {
+        let directory = scratch("stale");
+        let path = directory.join("monitor.sock");
+        let mut place = Place::take(&path).unwrap();
+        place.identity = (0, 0);
+        drop(place);
+        assert!(path.exists(), "left behind as by kill -9");
+        drop(Place::take(&path).unwrap());
+        fs::write(&path, "precious").unwrap();
+        assert!(matches!(Place::take(&path), Err(Error::InTheWay(_))));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn directories_that_others_can_change_are_refused() {
+        let directory = scratch("open");
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(Place::take(&directory.join("s")), Err(Error::Directory(..))));
+        fs::set_permissions(&directory, Permissions::from_mode(0o700)).unwrap();
+        let link = scratch("link");
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(&directory, &link).unwrap();
+        assert!(matches!(Place::take(&link.join("s")), Err(Error::Directory(..))));
+        fs::remove_file(&link).unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

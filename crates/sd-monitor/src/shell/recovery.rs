@@ -1,0 +1,134 @@
+//! After a restart: clients bring the channels that an earlier monitor made.
+//!
+//! Both sides announce a channel; what says that it is one channel is its segment. When one side
+//! stays silent, its process may have died while there was no monitor, or just have nothing to do.
+
+use super::descriptors::has_ended;
+use super::poller::Token;
+use super::segments::Segment;
+use super::server::Server;
+use crate::core::ClientId;
+use crate::core::channels::ChannelKey;
+use sd_proto::ErrorCode;
+use sd_shm::channel::Side;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// So long a side may stay silent before it is asked whether it lives.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+
+/// A side that has not been announced.
+struct Missing {
+    due: Instant,
+    key: ChannelKey,
+    side: Side,
+    pid: u32,
+}
+
+/// What recovery still waits for.
+#[derive(Default)]
+pub(crate) struct Recovery {
+    /// In the order of `due`.
+    missing: VecDeque<Missing>,
+    /// Processes that live but have not announced their side, and which side that is.
+    witnesses: HashMap<ChannelKey, (OwnedFd, Side)>,
+}
+
+impl Recovery {
+    /// How long to sleep at most; `None` when there is nothing to wait for.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        self.missing.front().map(|first| first.due.saturating_duration_since(Instant::now()))
+    }
+
+    /// The channel is gone, or complete.
+    pub(crate) fn forget(&mut self, key: ChannelKey) {
+        self.witnesses.remove(&key);
+        self.missing.retain(|missing| missing.key != key);
+    }
+}
+
+impl Server {
+    /// A client announces a channel that it has.
+    pub(crate) fn recover_channel(
+        &mut self,
+        client: ClientId,
+        id: u64,
+        side: u32,
+        peer_pid: u32,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(), ErrorCode> {
+        let side = Side::from_u32(side).ok_or(ErrorCode::Protocol)?;
+        let [fd] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
+        let identity = Segment::check(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
+        let known = self.by_identity.get(&identity).copied();
+        let key = known.unwrap_or_else(|| self.core.channels.recover());
+        if self.core.channels.announce(key, side, client, id).is_err() {
+            if known.is_none() {
+                self.core.channels.remove(key);
+            }
+            return Err(ErrorCode::Protocol);
+        }
+        if known.is_none() {
+            let Some(segment) = fds.pop().and_then(|fd| Segment::new(fd.into(), identity)) else {
+                self.core.channels.remove(key);
+                return Err(ErrorCode::Exhausted);
+            };
+            self.segments.insert(key, segment);
+            self.by_identity.insert(identity, key);
+        }
+        tracing::debug!(client = client.0, channel = id, ?side, peer_pid, "channel recovered");
+        self.recovery.forget(key);
+        let other = side.other();
+        if self.core.channels.side(key, other).is_empty() {
+            let due = Instant::now() + SILENCE_MAX;
+            self.recovery.missing.push_back(Missing { due, key, side: other, pid: peer_pid });
+        }
+        Ok(())
+    }
+
+    /// Looks after the sides that have been silent for too long.
+    pub(crate) fn recover_overdue(&mut self) {
+        let now = Instant::now();
+        while self.recovery.missing.front().is_some_and(|first| first.due <= now) {
+            let Some(Missing { key, side, pid, .. }) = self.recovery.missing.pop_front() else { return };
+            match open_witness(pid) {
+                Witness::Dead => self.side_died(key, side),
+                Witness::Unknown => {}
+                Witness::Alive(pidfd) => {
+                    if self.poller.watch(&pidfd, Token::Witness(key.0)).is_ok() {
+                        self.recovery.witnesses.insert(key, (pidfd, side));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A process that should have announced a side has ended.
+    pub(crate) fn witness_ended(&mut self, key: ChannelKey) {
+        if let Some((pidfd, side)) = self.recovery.witnesses.remove(&key) {
+            self.poller.forget(pidfd);
+            self.side_died(key, side);
+        }
+    }
+}
+
+enum Witness {
+    Alive(OwnedFd),
+    Dead,
+    /// Nothing can be found out about it.
+    Unknown,
+}
+
+fn open_witness(pid: u32) -> Witness {
+    let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 0) else { return Witness::Unknown };
+    match sd_sys::fd::pidfd_open(pid) {
+        Ok(fd) => {
+            // SAFETY: a descriptor that the kernel has just made for us.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
+            if has_ended(pidfd.as_fd()) { Witness::Dead } else { Witness::Alive(pidfd) }
+        }
+        Err(sd_sys::Errno(libc::ESRCH)) => Witness::Dead,
+        Err(_) => Witness::Unknown,
+    }
+}

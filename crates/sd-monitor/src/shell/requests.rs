@@ -1,0 +1,235 @@
+//! What clients ask for, except routes.
+
+use super::connection::{Identity, Message};
+use super::descriptors::{self, Unfit};
+use super::family::Family;
+use super::poller::Token;
+use super::segments::Slab;
+use super::server::Server;
+use crate::core::ClientId;
+use crate::core::listeners::Listener;
+use crate::core::members::ProcessId;
+use sd_proto::{ErrorCode, Reply, Request, VERSION};
+use sd_shm::slab::State;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+const SEALS_PUBLIC: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_FUTURE_WRITE;
+
+/// Kinds of messages that are not answered; see `sd_proto`.
+fn has_answer(request: &Request) -> bool {
+    !matches!(
+        request,
+        Request::Accepting { .. } | Request::Unlisten { .. } | Request::Fork { .. } | Request::Channel { .. }
+    )
+}
+
+impl Server {
+    /// Acts on a message.
+    pub(crate) fn handle(&mut self, id: u64, message: Message) {
+        // Before anything else, as other versions may have other messages.
+        if let [1, a, b, c, d, ..] = *message.bytes()
+            && u32::from_le_bytes([a, b, c, d]) != VERSION
+        {
+            return self.answer(id, Err(ErrorCode::Version), message.fds);
+        }
+        let Ok(request) = Request::decode(message.bytes()) else {
+            self.counters.malformed += 1;
+            self.answer(id, Err(ErrorCode::Protocol), message.fds);
+            return self.dismiss(id, "its message makes no sense");
+        };
+        tracing::trace!(connection = id, ?request, fds = message.fds.len());
+        let who = self.connections.get(&id).and_then(|connection| connection.who);
+        let mut fds = message.fds;
+        let result = match (request, who) {
+            (Request::Hello { again, .. }, None) => self.hello(id, again, &mut fds).map(Some),
+            (Request::Status, _) => self.status(id).map(|()| None),
+            (Request::Listen { index, generation, backlog, accepting }, Some(who)) => {
+                let wanted = Wanted { index, generation, backlog, accepting };
+                self.listen(who.client, wanted, &mut fds).map(|()| Some(Reply::Ok))
+            }
+            (Request::Accepting { index, accepting }, Some(who)) => {
+                let changed = self.core.listeners.set_accepting(who.client, index, accepting);
+                self.listeners_changed(who.client, changed);
+                Ok(None)
+            }
+            (Request::Unlisten { index }, Some(who)) => {
+                let changed = self.core.listeners.remove(who.client, index);
+                self.listeners_changed(who.client, changed);
+                Ok(None)
+            }
+            (Request::Connect { ip, port, nth, want_ports, want_channel }, Some(who)) => {
+                let wanted = super::route::Wanted { ip, port, nth, want_ports, want_channel };
+                self.connect(id, who.client, wanted).map(|()| None)
+            }
+            (Request::Fork { member }, Some(who)) => self.fork(who.process, member, &mut fds).map(|()| None),
+            (Request::Channel { id, side, peer_pid }, Some(who)) => {
+                self.recover_channel(who.client, id, side, peer_pid, &mut fds).map(|()| None)
+            }
+            (_, None) | (Request::Hello { .. }, Some(_)) => Err(ErrorCode::Protocol),
+        };
+        match result {
+            Ok(None) => self.answer_nothing(fds),
+            Ok(Some(reply)) => self.answer(id, Ok(reply), fds),
+            Err(code) if has_answer(&request) => self.answer(id, Err(code), fds),
+            Err(code) => {
+                tracing::debug!(connection = id, ?request, ?code, "ignored");
+                self.answer_nothing(fds);
+            }
+        }
+    }
+
+    /// Descriptors of a message were lost, so it cannot be acted on.
+    pub(crate) fn descriptors_cut(&mut self, id: u64, kind: u8) {
+        // Kinds 1 (Hello) and 2 (Listen) bring descriptors and are answered.
+        if kind <= 2 {
+            self.answer(id, Err(ErrorCode::Exhausted), Vec::new());
+        }
+    }
+
+    /// Closes what came with a message and was not used, then answers: so a client that has its
+    /// answer knows that we hold none of those any more.
+    fn answer(&mut self, id: u64, result: Result<Reply, ErrorCode>, fds: Vec<OwnedFd>) {
+        self.answer_nothing(fds);
+        let reply = result.unwrap_or_else(|code| Reply::Error { code });
+        self.reply(id, &reply, &[]);
+    }
+
+    fn answer_nothing(&mut self, fds: Vec<OwnedFd>) {
+        fds.into_iter().for_each(|fd| self.closer.close(fd));
+    }
+
+    /// Sends an answer; a client that does not read its answers is dismissed.
+    pub(crate) fn reply(&mut self, id: u64, reply: &Reply, fds: &[BorrowedFd<'_>]) {
+        let sent = self.connections.get(&id).map(|connection| connection.send(reply, fds));
+        if let Some(Err(error)) = sent {
+            self.dismiss(id, &format!("it cannot be answered: {error}"));
+        }
+    }
+
+    fn hello(&mut self, id: u64, again: bool, fds: &mut Vec<OwnedFd>) -> Result<Reply, ErrorCode> {
+        let netns = check_hello(fds).map_err(|_| ErrorCode::Descriptor)?;
+        let [slab, public, eventfd, tcp] =
+            <[OwnedFd; 4]>::try_from(std::mem::take(fds)).map_err(|_| ErrorCode::Descriptor)?;
+        drop(tcp);
+        let slab = Slab::new(slab.into()).ok_or(ErrorCode::Exhausted)?;
+        let client = self.next_client();
+        let process = self.register_process(id, client);
+        let Some(connection) = self.connections.get_mut(&id) else { return Err(ErrorCode::Protocol) };
+        connection.who = Some(Identity { client, process });
+        let (pid, uid) = (connection.pid, connection.uid);
+        let public = File::from(public);
+        let family = Family { slab, public, eventfd, netns, uid, pid, connection: Some(id) };
+        if again {
+            self.reclaim_ports(client, &family);
+        }
+        self.families.insert(client, family);
+        tracing::debug!(pid, uid, client = client.0, netns, again, "registered");
+        Ok(Reply::Welcome { client: client.0 })
+    }
+
+    /// Finds or makes the record of the process at the other end of a connection.
+    fn register_process(&mut self, id: u64, client: ClientId) -> ProcessId {
+        let pid = self.connections.get(&id).map_or(0, |connection| connection.pid);
+        let is_alive = |process: &ProcessId| {
+            self.pidfds.get(process).is_some_and(|pidfd| !descriptors::has_ended(pidfd.as_fd()))
+        };
+        let announced = self.core.members.with_pid(pid).filter(|(_, p)| p.client.is_none() && pid != 0);
+        let known = announced.map(|(process, _)| process).find(is_alive);
+        let process = self.core.members.register(known, pid, client);
+        if known.is_none()
+            && let Some(pidfd) = self.connections.get(&id).and_then(|connection| connection.pidfd())
+        {
+            self.watch_process(process, pidfd);
+        }
+        process
+    }
+
+    /// The end of a process is seen by its pidfd, even where an unknown child of it keeps the
+    /// control connection open.
+    fn watch_process(&mut self, process: ProcessId, pidfd: OwnedFd) {
+        match self.poller.watch(&pidfd, Token::Process(process.0)) {
+            Ok(()) => drop(self.pidfds.insert(process, pidfd)),
+            Err(error) => tracing::warn!("a process is not watched: {error}"),
+        }
+    }
+
+    /// Ports that connections of an earlier monitor's time use are not given to others.
+    fn reclaim_ports(&mut self, client: ClientId, family: &Family) {
+        family.slab.endpoints(|endpoint| {
+            let is_connecting_side = endpoint.side.load(Ordering::Relaxed) == 0;
+            if endpoint.state.load(Ordering::Relaxed) == State::Connected as u32 && is_connecting_side {
+                let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+                self.core.leases.reclaim(family.netns, client, port);
+            }
+        });
+    }
+
+    fn listen(&mut self, client: ClientId, wanted: Wanted, fds: &mut Vec<OwnedFd>) -> Result<(), ErrorCode> {
+        let netns = self.families.get(&client).map(|family| family.netns).ok_or(ErrorCode::Protocol)?;
+        let [fd] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
+        let owned = descriptors::check_listener(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
+        // At once, not by the closer: the port must not be kept alive. A listener closes quickly.
+        fds.clear();
+        let is_sensible = (wanted.index as usize) < sd_shm::public::LISTENERS && wanted.generation % 2 == 1;
+        if owned.netns != netns || !is_sensible {
+            return Err(ErrorCode::Protocol);
+        }
+        let Wanted { index, generation, backlog, accepting } = wanted;
+        let descriptors::Owned { ip, port, v6only, .. } = owned;
+        let listener = Listener { client, index, generation, netns, ip, port, v6only, backlog, accepting };
+        let changed = self.core.listeners.insert(listener);
+        self.listeners_changed(client, changed);
+        tracing::debug!(client = client.0, index, generation, ?ip, port, accepting, "listener");
+        Ok(())
+    }
+
+    pub(crate) fn listeners_changed(&self, client: ClientId, changed: bool) {
+        if changed && let Some(family) = self.families.get(&client) {
+            self.routes_changed(Some(family.netns));
+        }
+    }
+
+    fn fork(&mut self, parent: ProcessId, member: u32, fds: &mut Vec<OwnedFd>) -> Result<(), ErrorCode> {
+        let [pidfd] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
+        let pid = descriptors::pid_of_pidfd(pidfd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
+        let is_same = |process: &ProcessId| {
+            self.pidfds.get(process).is_some_and(|known| is_same_process(known.as_fd(), pidfd.as_fd()))
+        };
+        let known =
+            self.core.members.with_pid(pid).map(|(process, _)| process).filter(|_| pid != 0).find(is_same);
+        let child = self.core.members.forked(parent, member, known, pid).map_err(|_| ErrorCode::Protocol)?;
+        if known.is_none()
+            && let Some(pidfd) = fds.pop()
+        {
+            self.watch_process(child, pidfd);
+        }
+        tracing::debug!(child = pid, member, "forked");
+        Ok(())
+    }
+}
+
+/// Checks the descriptors of a Hello: slab, public page, eventfd, TCP socket. The namespace's cookie.
+fn check_hello(fds: &[OwnedFd]) -> Result<u64, Unfit> {
+    let [slab, public, eventfd, tcp] = fds else { return Err(Unfit) };
+    Slab::check(slab.as_fd())?;
+    descriptors::check_segment(public.as_fd(), sd_shm::public::LEN, SEALS_PUBLIC)?;
+    descriptors::check_eventfd(eventfd.as_fd())?;
+    descriptors::netns_of_fresh(tcp.as_fd())
+}
+
+/// Two pidfds that show the same number belong to the same process unless one of the processes
+/// has ended.
+fn is_same_process(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
+    !descriptors::has_ended(a) && !descriptors::has_ended(b)
+}
+
+/// A Listen request.
+#[derive(Clone, Copy)]
+struct Wanted {
+    index: u32,
+    generation: u32,
+    backlog: u32,
+    accepting: bool,
+}

@@ -1,0 +1,129 @@
+//! Where does a connection lead? Introduces the two processes to each other the first time.
+
+use super::segments::Segment;
+use super::server::Server;
+use crate::core::ClientId;
+use crate::core::channels::ChannelKey;
+use crate::core::dispatch::{Decision, Question, decide};
+use crate::core::listeners::Listener;
+use crate::core::ports::BLOCK;
+use sd_proto::{ErrorCode, Ip, Reply, Route};
+use sd_shm::slab::Reason;
+use std::os::fd::AsFd;
+
+/// A Connect request.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) ip: Ip,
+    pub(crate) port: u16,
+    pub(crate) nth: u32,
+    pub(crate) want_ports: bool,
+    pub(crate) want_channel: bool,
+}
+
+/// A channel, and whether the asking process does not have it yet.
+struct Introduction {
+    id: u64,
+    fresh: Option<ChannelKey>,
+}
+
+impl Server {
+    /// Answers a Connect request.
+    pub(crate) fn connect(&mut self, id: u64, client: ClientId, wanted: Wanted) -> Result<(), ErrorCode> {
+        let Some(family) = self.families.get(&client) else { return Err(ErrorCode::Protocol) };
+        let question = Question {
+            uid: family.uid,
+            netns: family.netns,
+            offset: client.0,
+            nth: wanted.nth,
+            ip: wanted.ip,
+            port: wanted.port,
+        };
+        let decision = decide(&self.core.policy, &self.core.listeners, &question);
+        let (route, fresh) = self.route(client, decision, wanted.want_channel);
+        match route {
+            Route::Shm { .. } => self.counters.routes_shm += 1,
+            Route::Kernel { .. } => self.counters.routes_kernel += 1,
+            Route::Denied => self.counters.routes_denied += 1,
+        }
+        let wants_ports = wanted.want_ports && matches!(route, Route::Shm { .. });
+        let port_first = if wants_ports { self.lease(client, question.netns) } else { None };
+        let port_count = if port_first.is_some() { BLOCK } else { 0 };
+        let reply = Reply::Route { route, port_first: port_first.unwrap_or(0), port_count };
+        tracing::debug!(client = client.0, ?reply, "route");
+        self.send_route(id, &reply, fresh);
+        Ok(())
+    }
+
+    fn lease(&mut self, client: ClientId, netns: u64) -> Option<u16> {
+        let random = self.random(client.0);
+        let listeners = &self.core.listeners;
+        self.core.leases.take(netns, client, random, |port| listeners.has_port(netns, port))
+    }
+
+    /// The route, and the listening client when a new channel goes with it.
+    fn route(
+        &mut self,
+        client: ClientId,
+        decision: Decision,
+        want_channel: bool,
+    ) -> (Route, Option<(ClientId, ChannelKey)>) {
+        let (listener, candidates) = match decision {
+            Decision::Denied => return (Route::Denied, None),
+            Decision::Kernel(reason) => return (Route::Kernel { reason: reason as u32 }, None),
+            Decision::Shm { listener, candidates } => (listener, candidates),
+        };
+        let Listener { client: b, index, generation, .. } = listener;
+        let known = self.core.channels.newest(client, b).filter(|_| !want_channel);
+        let introduction = match known {
+            Some(key) => self.id_for(key, client).map(|id| Introduction { id, fresh: None }),
+            None => self.introduce(client, b),
+        };
+        let Some(Introduction { id: channel, fresh }) = introduction else {
+            return (Route::Kernel { reason: Reason::Exhausted as u32 }, None);
+        };
+        let peer_pid = self.families.get(&b).map_or(0, |family| family.pid);
+        let route =
+            Route::Shm { channel, fresh: fresh.is_some(), listener: index, generation, candidates, peer_pid };
+        (route, fresh.map(|key| (b, key)))
+    }
+
+    fn id_for(&self, key: ChannelKey, client: ClientId) -> Option<u64> {
+        let side = self.core.channels.side(key, sd_shm::channel::Side::A);
+        side.iter().find(|(holder, _)| *holder == client).map(|(_, id)| *id)
+    }
+
+    /// Makes a channel and gives it to the listening process.
+    fn introduce(&mut self, a: ClientId, b: ClientId) -> Option<Introduction> {
+        let (family_a, family_b) = (self.families.get(&a)?, self.families.get(&b)?);
+        let connection = self.connections.get(&family_b.connection?)?;
+        let id = self.core.channels.next_id();
+        let segment = Segment::create(id, family_a.pid, family_b.pid)?;
+        let notice = Reply::NewChannel { id, peer_pid: family_a.pid };
+        let fds = [segment.file().as_fd(), family_a.public.as_fd(), family_a.eventfd.as_fd()];
+        if let Err(error) = connection.send(&notice, &fds) {
+            tracing::info!(pid = family_b.pid, "a listening process cannot be told of a channel: {error}");
+            return None;
+        }
+        family_b.announce_mail();
+        let (id, key) = self.core.channels.create(a, b);
+        self.by_identity.insert(segment.identity, key);
+        self.segments.insert(key, segment);
+        self.counters.channels += 1;
+        tracing::debug!(channel = id, a = a.0, b = b.0, "channel");
+        Some(Introduction { id, fresh: Some(key) })
+    }
+
+    fn send_route(&mut self, id: u64, reply: &Reply, fresh: Option<(ClientId, ChannelKey)>) {
+        let mut fds = Vec::new();
+        if let Some((b, key)) = fresh
+            && let (Some(family), Some(segment)) = (self.families.get(&b), self.segments.get(&key))
+        {
+            fds = vec![segment.file().as_fd(), family.public.as_fd(), family.eventfd.as_fd()];
+        }
+        let sent = self.connections.get(&id).map(|connection| connection.send(reply, &fds));
+        if let Some(Err(error)) = sent {
+            self.dismiss(id, &format!("it cannot be told a route: {error}"));
+        }
+    }
+}

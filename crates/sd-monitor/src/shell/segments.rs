@@ -1,0 +1,292 @@
+//! Mapped memory of clients: slabs and channels, and how to look through them without touching
+//! pages that were never used (which would make them exist).
+
+use super::descriptors::{Identity, Unfit, check_segment};
+use nix::unistd::Whence;
+use sd_ring::{Next, RingMem, RxCursor};
+use sd_shm::channel::{GEOMETRY, Mapping, SEGMENT_LEN, SLOTS, Side, Slot};
+use sd_shm::slab::{self, ENDPOINTS, Endpoint};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Numbers of those among `count` objects of `size` bytes, the first at `first` in the file, that
+/// may have been used. Some come twice.
+fn used(file: &File, first: u64, size: u64, count: u64, mut each: impl FnMut(usize)) {
+    let end = first + size * count;
+    let mut at = first;
+    while at < end {
+        let Ok(data) = nix::unistd::lseek(file, at as i64, Whence::SeekData) else { return };
+        let data = (data as u64).max(at);
+        let hole = nix::unistd::lseek(file, data as i64, Whence::SeekHole).map_or(end, |hole| hole as u64);
+        // A page further at least, whatever is done to the file meanwhile.
+        let hole = hole.max(data + 4096).min(end);
+        (data.saturating_sub(first) / size..hole.saturating_sub(first).div_ceil(size))
+            .for_each(|n| each(n as usize));
+        at = hole;
+    }
+}
+
+/// A client's slab.
+pub(crate) struct Slab {
+    map: slab::Slab,
+    file: File,
+}
+
+impl Slab {
+    /// Checks whether a client's descriptor can be a slab.
+    pub(crate) fn check(fd: BorrowedFd<'_>) -> Result<Identity, Unfit> {
+        check_segment(fd, slab::LEN, libc::F_SEAL_SHRINK)
+    }
+
+    /// Maps one that was checked.
+    pub(crate) fn new(file: File) -> Option<Slab> {
+        let map = slab::Slab::map(file.as_raw_fd()).ok()?;
+        Some(Slab { map, file })
+    }
+
+    pub(crate) fn header(&self) -> &slab::Header {
+        self.map.header()
+    }
+
+    /// Every endpoint that may have been used; some twice.
+    pub(crate) fn endpoints(&self, mut each: impl FnMut(&Endpoint)) {
+        let Some(zero) = self.map.endpoint(0) else { return };
+        let first = core::ptr::from_ref(zero) as usize - self.map.base() as usize;
+        let high = (self.header().high.load(Ordering::Acquire) as usize).min(ENDPOINTS);
+        used(&self.file, first as u64, size_of::<Endpoint>() as u64, high as u64, |index| {
+            if let Some(endpoint) = self.map.endpoint(index) {
+                each(endpoint);
+            }
+        });
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: the map is private, and every reference from it is borrowed from `self`.
+        unsafe { self.map.unmap() };
+    }
+}
+
+/// A channel's segment.
+pub(crate) struct Segment {
+    map: Mapping,
+    file: File,
+    pub(crate) identity: Identity,
+}
+
+impl Segment {
+    /// A new one.
+    pub(crate) fn create(id: u64, pid_a: u32, pid_b: u32) -> Option<Segment> {
+        let (fd, map) = Mapping::create(id, pid_a, pid_b).ok()?;
+        // SAFETY: a descriptor that was just made for us.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let identity = check_segment(file.as_fd(), SEGMENT_LEN, libc::F_SEAL_SHRINK).unwrap_or_default();
+        Some(Segment { map, file, identity })
+    }
+
+    /// Maps one that a client sent and that was checked.
+    pub(crate) fn new(file: File, identity: Identity) -> Option<Segment> {
+        let map = Mapping::map(file.as_raw_fd()).ok()?;
+        Some(Segment { map, file, identity })
+    }
+
+    /// Checks whether a client's descriptor can be a segment.
+    pub(crate) fn check(fd: BorrowedFd<'_>) -> Result<Identity, Unfit> {
+        check_segment(fd, SEGMENT_LEN, libc::F_SEAL_SHRINK)
+    }
+
+    pub(crate) fn map(&self) -> &Mapping {
+        &self.map
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Numbers of the slots that may have been used; some come twice.
+    pub(crate) fn slots(&self, mut each: impl FnMut(usize)) {
+        let header = core::ptr::from_ref(self.map.header()) as usize;
+        let first = core::ptr::from_ref(self.map.slot(0)) as usize - header;
+        used(&self.file, first as u64, size_of::<Slot>() as u64, SLOTS as u64, |n| {
+            if n < SLOTS {
+                each(n);
+            }
+        });
+    }
+
+    /// Whether bytes that the endpoint's peer sent have not been read. What does not look like a
+    /// correct ring has none.
+    pub(crate) fn has_unread(&self, endpoint: &Endpoint, slot: usize, side: Side) -> bool {
+        let ring = Incoming { map: &self.map, slot, from: side.other() };
+        // SAFETY: the cell lies in a mapped slab; it is read once, as plain integers, and its owner is
+        // dead or an enemy of itself.
+        let cursor = unsafe { endpoint.rx.cursor.get().read_volatile() };
+        let Some(at) = CursorView::new(&cursor) else { return false };
+        if at.len != 0 {
+            return at.taken < at.len;
+        }
+        let mut cursor = cursor;
+        matches!(cursor.next(&GEOMETRY, &ring), Ok(Next::Data { .. }))
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: the map is private, and no reference from it is kept by those who borrow it.
+        unsafe { self.map.unmap() };
+    }
+}
+
+/// The fields of a receiver's cursor, checked to be such that the ring can calculate with them.
+struct CursorView {
+    len: u32,
+    taken: u32,
+}
+
+impl CursorView {
+    fn new(cursor: &RxCursor) -> Option<CursorView> {
+        const _: () = assert!(size_of::<RxCursor>() == 32 && align_of::<RxCursor>() == 8);
+        // SAFETY: an RxCursor is `repr(C)`: four u32 and two u64, without padding (proved above).
+        let [pos, region, len, taken] = unsafe { core::ptr::from_ref(cursor).cast::<[u32; 4]>().read() };
+        // SAFETY: as above; the two u64 begin at byte 16.
+        let consumed = unsafe { core::ptr::from_ref(cursor).cast::<u64>().add(2).read() };
+        let size = [GEOMETRY.small, GEOMETRY.large].get(region as usize).copied()?;
+        let plausible = pos % 8 == 0 && pos <= size - 8 && len <= size && consumed < 1 << 62;
+        plausible.then_some(CursorView { len, taken })
+    }
+}
+
+/// A ring as its receiver sees it; nothing is written.
+struct Incoming<'a> {
+    map: &'a Mapping,
+    slot: usize,
+    from: Side,
+}
+
+impl RingMem for Incoming<'_> {
+    fn load(&self, region: u32, off: u32) -> u64 {
+        let (start, size) = match region {
+            0 => (self.map.small_ring(self.slot, self.from), GEOMETRY.small),
+            _ => (self.map.large_ring(self.slot, self.from), GEOMETRY.large),
+        };
+        if !off.is_multiple_of(8) || off > size - 8 {
+            return 0;
+        }
+        // SAFETY: the ring is mapped, aligned to 8 and `size` bytes long, and the offset was checked.
+        unsafe { &*start.add(off as usize).cast::<AtomicU64>() }.load(Ordering::Acquire)
+    }
+
+    fn publish(&self, _region: u32, _off: u32, _word: u64) {}
+
+    fn store(&self, _region: u32, _off: u32, _word: u64) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sd_ring::TxCursor;
+
+    struct Writer<'a>(Incoming<'a>);
+
+    impl RingMem for Writer<'_> {
+        fn load(&self, region: u32, off: u32) -> u64 {
+            self.0.load(region, off)
+        }
+        fn publish(&self, region: u32, off: u32, word: u64) {
+            let start = if region == 0 {
+                self.0.map.small_ring(self.0.slot, self.0.from)
+            } else {
+                self.0.map.large_ring(self.0.slot, self.0.from)
+            };
+            // SAFETY: the ring's own code gives offsets within the ring.
+            unsafe { start.add(off as usize).cast::<u64>().write_volatile(word) };
+        }
+        fn store(&self, region: u32, off: u32, word: u64) {
+            self.publish(region, off, word);
+        }
+    }
+
+    fn slab() -> (Slab, usize) {
+        let (fd, made) = slab::Slab::create(1).unwrap();
+        // SAFETY: just made for this test.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        Slab::check(file.as_fd()).unwrap();
+        (Slab::new(file).unwrap(), made.base() as usize)
+    }
+
+    #[test]
+    fn only_what_was_used_is_visited() {
+        let (slab, _) = slab();
+        slab.header().high.store(u32::MAX, Ordering::Relaxed);
+        let mut seen = 0;
+        slab.endpoints(|_| seen += 1);
+        assert_eq!(seen, 0, "nothing was touched");
+        for index in [0, 9, 100_000] {
+            slab.map.endpoint(index).unwrap().state.store(4, Ordering::Relaxed);
+        }
+        let mut connected = 0;
+        slab.endpoints(|endpoint| connected += usize::from(endpoint.state.load(Ordering::Relaxed) == 4));
+        assert_eq!(connected, 3);
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&slab.file.metadata().unwrap());
+        assert!(blocks * 512 <= 5 * 4096, "looking makes no pages: {blocks}");
+    }
+
+    #[test]
+    fn slots_are_found() {
+        let segment = Segment::create(1, 2, 3).unwrap();
+        for slot in [0, 1023] {
+            segment.map.slot(slot).side[0].flags.store(1, Ordering::Relaxed);
+        }
+        let mut found = Vec::new();
+        segment.slots(|slot| found.push(slot));
+        assert!(found.contains(&0) && found.contains(&1023) && found.len() < 10, "{found:?}");
+    }
+
+    #[test]
+    fn unread_bytes_are_seen() {
+        let segment = Segment::create(1, 2, 3).unwrap();
+        let (slab, _) = slab();
+        let endpoint = slab.map.endpoint(0).unwrap();
+        let ring = Writer(Incoming { map: &segment.map, slot: 5, from: Side::A });
+        let mut tx = TxCursor::new(&GEOMETRY);
+        assert!(!segment.has_unread(endpoint, 5, Side::B));
+        tx.reserve(&GEOMETRY, &ring, 10, true).unwrap();
+        tx.commit(&ring, 10);
+        assert!(segment.has_unread(endpoint, 5, Side::B));
+        assert!(!segment.has_unread(endpoint, 6, Side::B) && !segment.has_unread(endpoint, 5, Side::A));
+        let mut rx = RxCursor::new();
+        rx.next(&GEOMETRY, &ring).unwrap();
+        rx.advance(4);
+        let put = |rx: RxCursor| {
+            // SAFETY: nobody else uses the endpoint.
+            unsafe { endpoint.rx.cursor.get().write_volatile(rx) }
+        };
+        put(rx);
+        assert!(segment.has_unread(endpoint, 5, Side::B), "a part of a message");
+        rx.advance(6);
+        put(rx);
+        assert!(!segment.has_unread(endpoint, 5, Side::B));
+        tx.finish(&ring);
+        assert!(!segment.has_unread(endpoint, 5, Side::B), "the end is not data");
+    }
+
+    #[test]
+    fn senseless_cursors_have_nothing_unread() {
+        let segment = Segment::create(1, 2, 3).unwrap();
+        let (slab, _) = slab();
+        let endpoint = slab.map.endpoint(0).unwrap();
+        let words = endpoint.rx.cursor.get().cast::<[u32; 8]>();
+        for word in 0..8 {
+            for value in [1, 7, 1016, 1024, 1 << 21, u32::MAX] {
+                let mut cursor = [0u32; 8];
+                cursor[word] = value;
+                cursor[7] = if word == 6 { u32::MAX } else { cursor[7] };
+                // SAFETY: the cell is 32 bytes of plain integers, and nobody else uses it.
+                unsafe { words.write_volatile(cursor) };
+                let _ = segment.has_unread(endpoint, 1023, Side::A);
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The monitor's state and its event loop.
+
+use super::closer::Closer;
+use super::connection::{Connection, Incoming};
+use super::descriptors::Identity;
+use super::family::Family;
+use super::files;
+use super::place::Place;
+use super::poller::{Poller, Token};
+use super::recovery::Recovery;
+use super::segments::Segment;
+use crate::core::channels::{ChannelKey, Channels};
+use crate::core::listeners::Listeners;
+use crate::core::members::{Members, ProcessId};
+use crate::core::policy::Policy;
+use crate::core::ports::Leases;
+use crate::core::{ClientId, Core};
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
+use nix::sys::socket::SockFlag;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What the monitor has done so far.
+#[derive(Clone, Copy, Default, Serialize)]
+pub(crate) struct Counters {
+    pub(crate) clients: u64,
+    pub(crate) routes_shm: u64,
+    pub(crate) routes_kernel: u64,
+    pub(crate) routes_denied: u64,
+    pub(crate) channels: u64,
+    pub(crate) connections_reaped: u64,
+    pub(crate) malformed: u64,
+    pub(crate) refused_connections: u64,
+}
+
+/// See the module.
+pub(crate) struct Server {
+    pub(crate) core: Core,
+    pub(crate) poller: Poller,
+    pub(crate) connections: BTreeMap<u64, Connection>,
+    pub(crate) families: HashMap<ClientId, Family>,
+    pub(crate) pidfds: HashMap<ProcessId, OwnedFd>,
+    pub(crate) segments: HashMap<ChannelKey, Segment>,
+    pub(crate) by_identity: HashMap<Identity, ChannelKey>,
+    pub(crate) recovery: Recovery,
+    pub(crate) counters: Counters,
+    pub(crate) closer: Closer,
+    policy_path: Option<PathBuf>,
+    place: Place,
+    signals: SignalFd,
+    /// Given up for a moment when no descriptor is left, so that a connection can be refused
+    /// instead of waiting, ready, for ever.
+    spare: Option<File>,
+    last_connection: u64,
+    random: RandomState,
+}
+
+impl Server {
+    pub(crate) fn new(
+        place: Place,
+        signals: SignalFd,
+        policy_path: Option<PathBuf>,
+        policy: Policy,
+    ) -> io::Result<Server> {
+        let poller = Poller::new()?;
+        poller.watch(&place.listener, Token::Accept)?;
+        poller.watch(&signals, Token::Signals)?;
+        let (first, last) = files::ephemeral_ports();
+        let core = Core {
+            policy,
+            listeners: Listeners::default(),
+            leases: Leases::new(first, last),
+            members: Members::default(),
+            channels: Channels::new(first_channel_id()),
+        };
+        Ok(Server {
+            core,
+            poller,
+            connections: BTreeMap::new(),
+            families: HashMap::new(),
+            pidfds: HashMap::new(),
+            segments: HashMap::new(),
+            by_identity: HashMap::new(),
+            recovery: Recovery::default(),
+            counters: Counters::default(),
+            closer: Closer::default(),
+            policy_path,
+            place,
+            signals,
+            spare: Some(File::open("/dev/null")?),
+            last_connection: 0,
+            random: RandomState::new(),
+        })
+    }
+
+    /// Serves until a signal asks for the end.
+    pub(crate) fn serve(&mut self) -> io::Result<()> {
+        loop {
+            for token in self.poller.wait(self.recovery.pause())? {
+                match token {
+                    Token::Accept => self.accept(),
+                    Token::Signals => {
+                        if self.take_signals() {
+                            return Ok(());
+                        }
+                    }
+                    Token::Connection(id) => self.attend(id),
+                    Token::Process(id) => self.process_ended(ProcessId(id)),
+                    Token::Witness(key) => self.witness_ended(ChannelKey(key)),
+                }
+            }
+            self.recover_overdue();
+        }
+    }
+
+    /// True when it is time to end.
+    fn take_signals(&mut self) -> bool {
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            if signal.ssi_signo as i32 != Signal::SIGHUP as i32 {
+                tracing::info!("ending, as signal {} asks", signal.ssi_signo);
+                return true;
+            }
+            match files::read_policy(self.policy_path.as_deref()) {
+                Ok(policy) => {
+                    self.core.policy = policy;
+                    self.routes_changed(None);
+                    tracing::info!("policy read again");
+                }
+                Err(error) => tracing::error!("{error}; the old policy stays"),
+            }
+        }
+        false
+    }
+
+    fn accept(&mut self) {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        match nix::sys::socket::accept4(self.place.listener.as_raw_fd(), flags) {
+            // SAFETY: the kernel has just made this descriptor for us.
+            Ok(fd) => self.add_connection(unsafe { OwnedFd::from_raw_fd(fd) }),
+            Err(Errno::EMFILE | Errno::ENFILE) => {
+                self.counters.refused_connections += 1;
+                self.spare = None;
+                if let Ok(fd) = nix::sys::socket::accept4(self.place.listener.as_raw_fd(), flags) {
+                    sd_sys::fd::close(fd);
+                }
+                self.spare = File::open("/dev/null").ok();
+                tracing::warn!("out of descriptors: a connection was refused");
+            }
+            Err(error) => tracing::debug!("accept: {error}"),
+        }
+    }
+
+    fn add_connection(&mut self, socket: OwnedFd) {
+        let Ok(connection) = Connection::new(socket) else { return };
+        self.last_connection += 1;
+        let id = self.last_connection;
+        match self.poller.watch(connection.fd(), Token::Connection(id)) {
+            Ok(()) => drop(self.connections.insert(id, connection)),
+            Err(error) => tracing::warn!("a connection is not watched and so refused: {error}"),
+        }
+    }
+
+    /// Something happened on a control connection: sends what had to wait, and takes one message.
+    fn attend(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let waits = connection.send_notices();
+        let _ = self.poller.watch_room(connection.fd(), Token::Connection(id), waits);
+        self.take_message(id);
+    }
+
+    /// Takes in one message; false when there is none.
+    pub(crate) fn take_message(&mut self, id: u64) -> bool {
+        let Some(connection) = self.connections.get(&id) else { return false };
+        match connection.receive() {
+            Incoming::Nothing => return false,
+            Incoming::End => {
+                drop(self.connection_ended(id));
+                return false;
+            }
+            Incoming::Cut(kind) => self.descriptors_cut(id, kind),
+            Incoming::Message(message) => self.handle(id, message),
+        }
+        true
+    }
+
+    /// A client that cannot be talked with is let go; as far as its connections are concerned it is dead.
+    pub(crate) fn dismiss(&mut self, id: u64, why: &str) {
+        if let Some(connection) = self.connections.get(&id) {
+            tracing::info!(pid = connection.pid, uid = connection.uid, "client dismissed: {why}");
+        }
+        if let Some(socket) = self.connection_ended(id) {
+            self.closer.close(socket);
+        }
+    }
+
+    /// Listeners or policy have changed (in one network namespace).
+    pub(crate) fn routes_changed(&self, netns: Option<u64>) {
+        let concerned =
+            self.families.values().filter(|family| netns.is_none_or(|netns| netns == family.netns));
+        concerned.for_each(Family::void_routes);
+    }
+
+    /// A number that nobody can foresee.
+    pub(crate) fn random(&self, salt: u64) -> u32 {
+        self.random.hash_one(salt) as u32
+    }
+
+    pub(crate) fn next_client(&mut self) -> ClientId {
+        self.counters.clients += 1;
+        ClientId(self.counters.clients)
+    }
+}
+
+/// Ids of channels made before and after a restart must differ: they begin at the time of day, in
+/// units that leave room for a thousand channels per millisecond.
+fn first_channel_id() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_millis() as u64) << 10
+}

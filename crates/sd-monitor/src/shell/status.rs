@@ -1,0 +1,310 @@
+//! Everything the monitor knows, as a JSON document for `sd ss`.
+//!
+//! Sockets are read from the slabs of their owners, who may write there what they like: it is shown,
+//! not believed.
+
+use super::family::Family;
+use super::files::comm;
+use super::server::{Counters, Server};
+use crate::core::ClientId;
+use crate::core::channels::ChannelKey;
+use sd_proto::{ErrorCode, Ip, Reply};
+use sd_shm::channel::{SLOTS, Side, SlotState};
+use sd_shm::slab::{self, Reason, State};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+#[derive(Serialize)]
+struct Document {
+    version: &'static str,
+    pid: u32,
+    clients: Vec<Client>,
+    connections: Vec<Connection>,
+    listeners: Vec<Listener>,
+    channels: usize,
+    port_blocks: usize,
+    counters: Counters,
+}
+
+#[derive(Serialize)]
+struct Client {
+    pid: u32,
+    uid: u32,
+    comm: String,
+    client: u64,
+    /// See `sd_socket::stats`.
+    counters: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct Connection {
+    pid: u32,
+    comm: String,
+    fd: i32,
+    local: String,
+    peer: String,
+    state: &'static str,
+    path: &'static str,
+    reason: Option<&'static str>,
+    rx_bytes: u64,
+    tx_bytes: u64,
+    rx_queue: u64,
+    tx_queue: u64,
+    /// Options that are set.
+    options: BTreeMap<&'static str, u64>,
+    #[serde(skip)]
+    uid: u32,
+    #[serde(skip)]
+    end: End,
+}
+
+/// Where a connection's end is, and what of it its peer's end must know.
+#[derive(Clone, Copy, Default)]
+struct End {
+    /// Channel, slot, side.
+    place: Option<(ChannelKey, usize, u32)>,
+    is_finished: bool,
+}
+
+#[derive(Serialize)]
+struct Listener {
+    pid: u32,
+    comm: String,
+    local: String,
+    backlog: u32,
+    pending: u32,
+    accepting: bool,
+    path: &'static str,
+}
+
+impl Server {
+    /// Answers with the document. Those who are neither root nor the monitor's user see their own only.
+    pub(crate) fn status(&mut self, id: u64) -> Result<(), ErrorCode> {
+        let uid = self.connections.get(&id).map(|connection| connection.uid).ok_or(ErrorCode::Protocol)?;
+        let sees_all = uid == 0 || uid == nix::unistd::geteuid().as_raw();
+        let document = self.document(|owner| sees_all || owner == uid);
+        let text = serde_json::to_vec(&document).map_err(|_| ErrorCode::Exhausted)?;
+        let file = memfd(&text).ok_or(ErrorCode::Exhausted)?;
+        self.reply(id, &Reply::Status, &[file.as_fd()]);
+        Ok(())
+    }
+
+    fn document(&self, may_see: impl Fn(u32) -> bool) -> Document {
+        let mut comms = Comms::default();
+        let mut connections = Vec::new();
+        for (&client, family) in &self.families {
+            self.connections_of(client, family, &mut comms, &mut connections);
+        }
+        match_ends(&mut connections);
+        connections.retain(|connection| may_see(connection.uid));
+        connections.sort_by(|a, b| (a.pid, a.fd, &a.local).cmp(&(b.pid, b.fd, &b.local)));
+        let visible = || self.families.iter().filter(|(_, family)| may_see(family.uid));
+        let mut clients: Vec<Client> =
+            visible().map(|(id, family)| client(*id, family, &mut comms)).collect();
+        clients.sort_by_key(|client| client.client);
+        let mut listeners: Vec<_> = self.core.listeners.iter().collect();
+        listeners.sort_by_key(|l| (l.client, l.port, l.index));
+        let listeners = listeners.into_iter().filter_map(|l| {
+            let family = self.families.get(&l.client).filter(|family| may_see(family.uid))?;
+            Some(Listener {
+                pid: family.pid,
+                comm: comms.of(family.pid),
+                local: address(l.ip, l.port, l.ip.to_v4().is_some()),
+                backlog: l.backlog,
+                pending: family.pending(l.index),
+                accepting: l.accepting,
+                path: "shm",
+            })
+        });
+        Document {
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            listeners: listeners.collect(),
+            clients,
+            connections,
+            channels: self.core.channels.len(),
+            port_blocks: self.core.leases.count(),
+            counters: self.counters,
+        }
+    }
+
+    fn connections_of(&self, id: ClientId, family: &Family, comms: &mut Comms, all: &mut Vec<Connection>) {
+        let mut last = core::ptr::null();
+        family.slab.endpoints(|endpoint| {
+            let state = State::from_u32(endpoint.state.load(Ordering::Acquire));
+            let is_shown = matches!(state, State::Connected | State::Kernel);
+            // One that lies across pages may come twice in a row.
+            if !is_shown || core::ptr::eq(last, endpoint) {
+                return;
+            }
+            last = endpoint;
+            let member = endpoint.holders.load(Ordering::Relaxed).trailing_zeros();
+            let pid =
+                Some(self.core.members.pid_of(id, member)).filter(|pid| *pid != 0).unwrap_or(family.pid);
+            let mut shown = connection(endpoint, pid, comms.of(pid), family.uid);
+            if state == State::Connected {
+                shown.path = "shm";
+                shown.reason = None;
+                (shown.end, shown.state) = self.end_of(id, endpoint);
+            }
+            all.push(shown);
+        });
+    }
+
+    /// Where a connection's end is, and its state as far as it knows by itself.
+    fn end_of(&self, family: ClientId, endpoint: &slab::Endpoint) -> (End, &'static str) {
+        // SAFETY: the cell lies in a mapped slab; it is read once, as plain integers.
+        let cursor = unsafe { endpoint.tx.cursor.get().read_volatile() };
+        let is_finished = cursor.is_finished();
+        let mut end = End { place: None, is_finished };
+        let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
+        let id = endpoint.channel_id.load(Ordering::Relaxed);
+        let mut peer_is_closed = false;
+        if let Some(side) = Side::from_u32(endpoint.side.load(Ordering::Relaxed)).filter(|_| slot < SLOTS)
+            && let Some(key) = self.channel_of(family, id, side)
+            && let Some(segment) = self.segments.get(&key)
+        {
+            end.place = Some((key, slot, side as u32));
+            let (_, state) = segment.map().slot(slot).side[side.other() as usize].state();
+            peer_is_closed = state == SlotState::Closed;
+        }
+        (end, state_name(is_finished, peer_is_closed))
+    }
+}
+
+/// As ss(8) names them, from which ends have finished sending.
+fn state_name(own_is_finished: bool, peer_is_finished: bool) -> &'static str {
+    match (own_is_finished, peer_is_finished) {
+        (false, false) => "ESTABLISHED",
+        (false, true) => "CLOSE_WAIT",
+        (true, false) => "FIN_WAIT2",
+        (true, true) => "CLOSING",
+    }
+}
+
+/// Completes what one end of a connection cannot know alone.
+fn match_ends(connections: &mut [Connection]) {
+    let ends: HashMap<_, _> = connections
+        .iter()
+        .filter_map(|c| Some((c.end.place?, (c.rx_bytes, c.tx_bytes, c.end.is_finished))))
+        .collect();
+    for connection in connections {
+        let Some((key, slot, side)) = connection.end.place else { continue };
+        let Some((rx_bytes, tx_bytes, is_finished)) = ends.get(&(key, slot, side ^ 1)) else { continue };
+        connection.rx_queue = tx_bytes.saturating_sub(connection.rx_bytes);
+        connection.tx_queue = connection.tx_bytes.saturating_sub(*rx_bytes);
+        let is_finished = *is_finished || matches!(connection.state, "CLOSE_WAIT" | "CLOSING");
+        connection.state = state_name(connection.end.is_finished, is_finished);
+    }
+}
+
+/// A socket on the kernel path; the caller changes what is different on the other.
+fn connection(endpoint: &slab::Endpoint, pid: u32, comm: String, uid: u32) -> Connection {
+    let load = |cell: &AtomicU32| cell.load(Ordering::Relaxed);
+    let ports = load(&endpoint.ports);
+    let is_v4 = load(&endpoint.domain) == libc::AF_INET as u32;
+    let name = |cells: &[AtomicU64; 2], port| address(ip(cells), port, is_v4);
+    let reason = Reason::from_u32(load(&endpoint.reason));
+    Connection {
+        pid,
+        comm,
+        fd: endpoint.fd.load(Ordering::Relaxed),
+        local: name(&endpoint.local, (ports >> 16) as u16),
+        peer: name(&endpoint.remote, ports as u16),
+        state: if ports as u16 == 0 { "UNCONN" } else { "ESTABLISHED" },
+        path: "kernel",
+        reason: Some(if reason == Reason::None { "unknown" } else { reason.text() }),
+        rx_bytes: endpoint.rx.bytes.load(Ordering::Relaxed),
+        tx_bytes: endpoint.tx.bytes.load(Ordering::Relaxed),
+        rx_queue: 0,
+        tx_queue: 0,
+        options: options(endpoint),
+        uid,
+        end: End::default(),
+    }
+}
+
+fn options(endpoint: &slab::Endpoint) -> BTreeMap<&'static str, u64> {
+    let wide = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+    let narrow = |cell: &AtomicU32| u64::from(cell.load(Ordering::Relaxed));
+    let all = [
+        ("rcv_timeout_ns", wide(&endpoint.rcv_timeout_ns)),
+        ("snd_timeout_ns", wide(&endpoint.snd_timeout_ns)),
+        ("linger", narrow(&endpoint.linger)),
+        ("rcv_lowat", narrow(&endpoint.rcv_lowat)),
+        ("snd_buf", narrow(&endpoint.snd_buf)),
+        ("rcv_buf", narrow(&endpoint.rcv_buf)),
+    ];
+    all.into_iter().filter(|(_, value)| *value != 0).collect()
+}
+
+fn client(id: ClientId, family: &Family, comms: &mut Comms) -> Client {
+    let counters = &family.slab.header().counters;
+    let mut counters: Vec<u64> = counters.iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
+    counters.truncate(counters.iter().rposition(|count| *count != 0).map_or(0, |last| last + 1));
+    Client { pid: family.pid, uid: family.uid, comm: comms.of(family.pid), client: id.0, counters }
+}
+
+/// Names of programs, each read once.
+#[derive(Default)]
+struct Comms(HashMap<u32, String>);
+
+impl Comms {
+    fn of(&mut self, pid: u32) -> String {
+        self.0.entry(pid).or_insert_with(|| comm(pid)).clone()
+    }
+}
+
+fn ip(words: &[AtomicU64; 2]) -> Ip {
+    let mut bytes = [0u8; 16];
+    for (half, word) in bytes.chunks_exact_mut(8).zip(words) {
+        half.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    Ip(bytes)
+}
+
+/// As ss(8) shows it: mapped addresses of IPv6 sockets as such.
+fn address(ip: Ip, port: u16, is_v4: bool) -> String {
+    match ip.to_v4().filter(|_| is_v4) {
+        Some(v4) => format!("{}:{port}", Ipv4Addr::from(v4)),
+        None if is_v4 && ip.is_unspecified() => format!("{}:{port}", Ipv4Addr::UNSPECIFIED),
+        None => format!("[{}]:{port}", Ipv6Addr::from(ip.0)),
+    }
+}
+
+fn memfd(text: &[u8]) -> Option<File> {
+    let fd = sd_sys::mem::memfd_sealed(c"sd-status", text.len()).ok()?;
+    // SAFETY: a descriptor that was just made for us.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    // Not through the position, which the reader shares.
+    file.write_all_at(text, 0).ok()?;
+    Some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let local = Ip::v4([127, 0, 0, 1]);
+        assert_eq!(address(local, 80, true), "127.0.0.1:80");
+        assert_eq!(address(local, 80, false), "[::ffff:127.0.0.1]:80");
+        assert_eq!(address(Ip([0; 16]), 80, false), "[::]:80");
+        assert_eq!(address(Ip([0; 16]), 80, true), "0.0.0.0:80");
+        let words = [AtomicU64::new(0), AtomicU64::new(0)];
+        words[1].store(u64::from_ne_bytes([0, 0, 0xff, 0xff, 127, 0, 0, 1]), Ordering::Relaxed);
+        assert_eq!(ip(&words), local);
+    }
+
+    #[test]
+    fn states() {
+        assert_eq!(state_name(false, true), "CLOSE_WAIT");
+        assert_eq!(state_name(true, false), "FIN_WAIT2");
+    }
+}

@@ -1,0 +1,238 @@
+//! Closes what the dead held, so that their peers see what Linux would show.
+//!
+//! ```text
+//! process gone --> its bit leaves every endpoint of every slab it shared
+//!                    no bit left, connected --> slot closed: end of stream, or reset if data was lost
+//!                  family without members --> its side of every channel closed, peers told
+//! ```
+//! Flags are set before the state, and the state before anybody is woken (SYNC POINT: slot state).
+
+use super::descriptors::has_ended;
+use super::poller::Token;
+use super::segments::Segment;
+use super::server::Server;
+use crate::core::ClientId;
+use crate::core::channels::ChannelKey;
+use crate::core::members::{Process, ProcessId};
+use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, SLOTS, Side, SlotState};
+use sd_shm::slab::{Endpoint, State};
+use sd_sys::futex::{Scope, wake};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+/// Generations are kept above the state's byte.
+const GENERATION_MASK: u32 = 0x00ff_ffff;
+
+/// More messages than a socket's queue holds.
+const LAST_WORDS_MAX: usize = 4096;
+
+/// Sides of channels that have something to look at.
+type Woken = BTreeSet<(ChannelKey, u32)>;
+
+impl Server {
+    /// A pidfd became ready.
+    pub(crate) fn process_ended(&mut self, process: ProcessId) {
+        if !self.pidfds.get(&process).is_some_and(|pidfd| has_ended(pidfd.as_fd())) {
+            return;
+        }
+        let of_process =
+            |(_, c): &(&u64, &super::connection::Connection)| c.who.is_some_and(|who| who.process == process);
+        let connection = self.connections.iter().find(of_process).map(|(id, _)| *id);
+        // Its last words first: it may have announced a child.
+        for _ in 0..LAST_WORDS_MAX {
+            if !connection.is_some_and(|id| self.take_message(id)) {
+                break;
+            }
+        }
+        match connection.filter(|id| self.connections.contains_key(id)) {
+            Some(id) => self.dismiss(id, "its process has ended"),
+            None => self.bury(process),
+        }
+    }
+
+    /// A control connection has ended: the process image is gone, by exit, kill or exec. The socket
+    /// is returned, watched no more.
+    pub(crate) fn connection_ended(&mut self, id: u64) -> Option<OwnedFd> {
+        let connection = self.connections.remove(&id)?;
+        self.poller.forget(connection.fd());
+        if let Some(who) = connection.who {
+            tracing::debug!(pid = connection.pid, client = who.client.0, "gone");
+            self.bury(who.process);
+        }
+        Some(connection.into_socket())
+    }
+
+    fn bury(&mut self, process: ProcessId) {
+        if let Some(pidfd) = self.pidfds.remove(&process) {
+            self.poller.forget(pidfd);
+        }
+        let Some(Process { client, shares, .. }) = self.core.members.gone(process) else { return };
+        if let Some(client) = client {
+            let changed = self.core.listeners.remove_client(client);
+            self.listeners_changed(client, changed);
+            if let Some(family) = self.families.get_mut(&client) {
+                family.connection = None;
+            }
+        }
+        let mut woken = Woken::new();
+        for &(family, member) in &shares {
+            self.release_endpoints(family, member, &mut woken);
+        }
+        for &(family, _) in &shares {
+            if self.core.members.is_extinct(family) {
+                self.end_family(family, &mut woken);
+            }
+        }
+        self.wake_sides(&woken);
+    }
+
+    /// Takes a member's hands off every endpoint of a slab.
+    fn release_endpoints(&mut self, family: ClientId, member: u32, woken: &mut Woken) {
+        let Some(record) = self.families.get(&family) else { return };
+        let bit = 1u64 << (member % u64::BITS);
+        let mut closed = 0;
+        record.slab.endpoints(|endpoint| {
+            if endpoint.holders.load(Ordering::Acquire) & bit == 0 {
+                return;
+            }
+            if endpoint.holders.fetch_and(!bit, Ordering::AcqRel) != bit {
+                return;
+            }
+            if endpoint.state.load(Ordering::Acquire) == State::Connected as u32 {
+                closed += u64::from(self.close_connection(family, endpoint, woken));
+            }
+            endpoint.state.store(State::Free as u32, Ordering::Release);
+        });
+        if member != 0 {
+            record.slab.header().members.fetch_and(!bit, Ordering::AcqRel);
+        }
+        self.counters.connections_reaped += closed;
+    }
+
+    /// Closes a connection on behalf of the dead. False when there was nothing to close.
+    fn close_connection(&self, family: ClientId, endpoint: &Endpoint, woken: &mut Woken) -> bool {
+        let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
+        let Some(side) = Side::from_u32(endpoint.side.load(Ordering::Relaxed)) else { return false };
+        let Some(key) = self.channel_of(family, endpoint.channel_id.load(Ordering::Relaxed), side) else {
+            return false;
+        };
+        let Some(segment) = self.segments.get(&key).filter(|_| slot < SLOTS) else { return false };
+        let own = &segment.map().slot(slot).side[side as usize];
+        let (generation, state) = own.state();
+        let is_theirs = generation == endpoint.generation.load(Ordering::Relaxed) & GENERATION_MASK;
+        if !is_theirs || matches!(state, SlotState::Closed | SlotState::Free) {
+            return false;
+        }
+        let reset = if segment.has_unread(endpoint, slot, side) { FLAG_RESET } else { 0 };
+        close_slot(segment, slot, side, generation, FLAG_DEAD | reset);
+        woken.insert((key, side.other() as u32));
+        true
+    }
+
+    /// The channel that an endpoint names, if its family or one it descends from is on that side.
+    pub(crate) fn channel_of(&self, family: ClientId, id: u64, side: Side) -> Option<ChannelKey> {
+        let channels = &self.core.channels;
+        self.core.members.lineage(family).find_map(|holder| {
+            let key = channels.named(holder, id)?;
+            channels.side(key, side).contains(&(holder, id)).then_some(key)
+        })
+    }
+
+    /// The last process that shared a slab is gone.
+    fn end_family(&mut self, family: ClientId, woken: &mut Woken) {
+        for key in self.core.channels.of_family(family) {
+            let left = self.core.channels.leave(key, family);
+            if !left.is_empty() {
+                left.iter().for_each(|side| self.close_side(key, *side, woken));
+                self.wake_sides(woken);
+                woken.clear();
+                self.end_channel(key);
+            }
+        }
+        self.core.members.forget(family);
+        self.core.leases.release(family);
+        if let Some(record) = self.families.remove(&family) {
+            tracing::debug!(pid = record.pid, client = family.0, "family ended");
+        }
+    }
+
+    /// A side of a recovered channel will never be announced.
+    pub(crate) fn side_died(&mut self, key: ChannelKey, side: Side) {
+        if !self.segments.contains_key(&key) || !self.core.channels.side(key, side).is_empty() {
+            return;
+        }
+        let mut woken = Woken::new();
+        self.close_side(key, side, &mut woken);
+        self.wake_sides(&woken);
+        self.end_channel(key);
+    }
+
+    /// Closes every connection that is still open on a side.
+    fn close_side(&self, key: ChannelKey, side: Side, woken: &mut Woken) {
+        let Some(segment) = self.segments.get(&key) else { return };
+        let header = segment.map().header();
+        header.dead[side as usize].store(1, Ordering::Release);
+        segment.slots(|slot| {
+            let sides = &segment.map().slot(slot).side;
+            let (generation, state) = sides[side as usize].state();
+            let (peer_generation, peer_state) = sides[side.other() as usize].state();
+            let is_open = !matches!(state, SlotState::Closed | SlotState::Free);
+            let is_unanswered = side == Side::B
+                && peer_state == SlotState::Syn
+                && (state == SlotState::Free || generation != peer_generation);
+            // B's are those that accept never took from the backlog: Linux resets them.
+            let flags = if side == Side::B { FLAG_DEAD | FLAG_RESET } else { FLAG_DEAD };
+            if is_unanswered {
+                close_slot(segment, slot, side, peer_generation, flags);
+            } else if is_open {
+                close_slot(segment, slot, side, generation, flags);
+            }
+        });
+        woken.insert((key, side.other() as u32));
+    }
+
+    /// One side of a channel is dead and its slots are closed: tells the other, and lets go.
+    fn end_channel(&mut self, key: ChannelKey) {
+        let others = [Side::A, Side::B].map(|side| self.core.channels.side(key, side).to_vec()).concat();
+        for (client, id) in others {
+            let Some(family) = self.families.get(&client) else { continue };
+            let connection = family.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
+            if let Some((number, connection)) = connection {
+                let waits = connection.tell_dead(id);
+                if waits {
+                    let _ = self.poller.watch_room(connection.fd(), Token::Connection(number), true);
+                }
+            }
+            family.announce_mail();
+        }
+        self.recovery.forget(key);
+        self.core.channels.remove(key);
+        if let Some(segment) = self.segments.remove(&key) {
+            self.by_identity.remove(&segment.identity);
+        }
+    }
+
+    /// Makes the processes on these sides look around.
+    fn wake_sides(&self, woken: &Woken) {
+        let sides = woken.iter().filter_map(|(key, side)| Some((*key, Side::from_u32(*side)?)));
+        let families =
+            sides.flat_map(|(key, side)| self.core.channels.side(key, side).iter().map(|(f, _)| *f));
+        let clients: BTreeSet<ClientId> =
+            families.flat_map(|f| self.core.members.clients_of(f).chain([f])).collect();
+        clients.iter().filter_map(|client| self.families.get(client)).for_each(|family| family.wake());
+    }
+}
+
+/// Closes a side of a slot, and wakes or notifies the other.
+fn close_slot(segment: &Segment, slot: usize, side: Side, generation: u32, flags: u32) {
+    let map = segment.map();
+    let [own, other] = [side, side.other()].map(|side| &map.slot(slot).side[side as usize]);
+    own.flags.fetch_or(flags, Ordering::AcqRel);
+    own.set_state(generation, SlotState::Closed);
+    sd_ring::fence_full();
+    map.events(side.other()).post(slot);
+    // All bits, whether it sleeps or wants an event; the wake-up is cheap and this is rare.
+    other.wait.fetch_and(0, Ordering::SeqCst);
+    wake(&other.wait, i32::MAX, Scope::Shared);
+}

@@ -1,0 +1,167 @@
+//! Forks, execs and what glibc builds of them.
+
+use crate::report::{close, show, show_success};
+use libc::{c_char, c_int, pid_t, size_t};
+use std::ptr::{null, null_mut};
+
+unsafe extern "C" {
+    fn __fork() -> pid_t;
+    fn vfork() -> pid_t;
+    fn __vfork() -> pid_t;
+    fn _Fork() -> pid_t;
+    fn execvpe(file: *const c_char, argv: *const *const c_char, env: *const *const c_char) -> c_int;
+    fn execveat(
+        fd: c_int,
+        path: *const c_char,
+        argv: *const *const c_char,
+        env: *const *const c_char,
+        flags: c_int,
+    ) -> c_int;
+    fn dprintf(fd: c_int, format: *const c_char, ...) -> c_int;
+    fn daemon(no_chdir: c_int, no_close: c_int) -> c_int;
+    fn getcwd(buf: *mut c_char, len: size_t) -> *mut c_char;
+}
+
+const ECHO: *const c_char = c"/bin/echo".as_ptr();
+const NAME: *const c_char = c"echo".as_ptr();
+const ENV: *const c_char = c"/usr/bin/env".as_ptr();
+
+pub(crate) fn run() {
+    // SAFETY: all pointers are literals or local variables of the right kind; children exec or _exit.
+    unsafe {
+        forks();
+        execs();
+        variadic_execs();
+        detached();
+        terminals();
+    }
+}
+
+/// Runs `body` in a child made by `fork`, and shows how the child ended.
+unsafe fn child(name: &str, fork: unsafe extern "C" fn() -> pid_t, body: impl FnOnce() -> c_int) {
+    // SAFETY: the child only runs `body`.
+    unsafe {
+        match fork() {
+            0 => libc::_exit(body()),
+            pid => {
+                let mut status = 0;
+                show_success(name, pid);
+                show(name, libc::waitpid(pid, &mut status, 0) - pid);
+                println!("{name}: status {status:#x}");
+            }
+        }
+    }
+}
+
+unsafe fn forks() {
+    // SAFETY: see `run`.
+    unsafe {
+        child("fork", libc::fork, || 3);
+        child("__fork", __fork, || 4);
+        child("vfork", vfork, || 5);
+        child("__vfork", __vfork, || 6);
+        child("_Fork", _Fork, || 7);
+    }
+}
+
+unsafe fn execs() {
+    let argv = |name: &'static std::ffi::CStr| [NAME, name.as_ptr(), null()];
+    let env = [c"A=1".as_ptr(), null()];
+    let bad = [null()];
+    // SAFETY: see `run`.
+    unsafe {
+        show("execve", libc::execve(c"/nonexistent".as_ptr(), bad.as_ptr(), bad.as_ptr()));
+        child("execve", libc::fork, || libc::execve(ECHO, argv(c"execve").as_ptr(), env.as_ptr()));
+        child("execv", libc::fork, || libc::execv(ECHO, argv(c"execv").as_ptr()));
+        child("execvp", libc::fork, || libc::execvp(NAME, argv(c"execvp").as_ptr()));
+        child("execvpe", libc::fork, || execvpe(NAME, argv(c"execvpe").as_ptr(), env.as_ptr()));
+        child("fexecve", libc::fork, || {
+            let fd = libc::open(ECHO, libc::O_RDONLY);
+            libc::fexecve(fd, argv(c"fexecve").as_ptr(), env.as_ptr())
+        });
+        child("execveat", libc::fork, || {
+            execveat(libc::AT_FDCWD, ECHO, argv(c"execveat").as_ptr(), env.as_ptr(), 0)
+        });
+    }
+}
+
+unsafe fn variadic_execs() {
+    let end: *const c_char = null();
+    let env = [c"B=2".as_ptr(), null()];
+    let (a, b) = (c"a".as_ptr(), c"b".as_ptr());
+    // SAFETY: see `run`.
+    unsafe {
+        child("execl", libc::fork, || libc::execl(ECHO, NAME, c"execl".as_ptr(), a, b, a, b, a, b, a, end));
+        child("execlp", libc::fork, || libc::execlp(NAME, NAME, c"execlp".as_ptr(), end));
+        child("execle", libc::fork, || libc::execle(ENV, c"env".as_ptr(), end, env.as_ptr()));
+        show("execl", libc::execl(c"/nonexistent".as_ptr(), NAME, end));
+    }
+}
+
+/// A daemon reports over a pipe, which ends with it.
+unsafe fn detached() {
+    // SAFETY: see `run`.
+    unsafe {
+        let mut pipe = [0; 2];
+        libc::pipe(pipe.as_mut_ptr());
+        child("daemon", libc::fork, || {
+            let ret = daemon(0, 0);
+            let mut cwd = [0u8; 100];
+            getcwd(cwd.as_mut_ptr().cast(), cwd.len());
+            dprintf(
+                pipe[1],
+                c"%d, cwd %s, session leader %d, next fd %d, pipe %d\n".as_ptr(),
+                ret,
+                cwd.as_ptr(),
+                (libc::getsid(0) == libc::getpid()) as c_int,
+                libc::dup(0),
+                pipe[1],
+            );
+            0
+        });
+        close(pipe[1]);
+        print_all("daemon", pipe[0]);
+        close(pipe[0]);
+    }
+}
+
+unsafe fn terminals() {
+    // SAFETY: see `run`.
+    unsafe {
+        let mut main = -1;
+        let pid = libc::forkpty(&mut main, null_mut(), null(), null());
+        if pid == 0 {
+            println!("terminal {} {} {}", libc::isatty(0), libc::isatty(1), libc::isatty(2));
+            libc::_exit(0);
+        }
+        show("forkpty", main);
+        print_all("forkpty", main);
+        libc::waitpid(pid, null_mut(), 0);
+        close(main);
+        let (mut main, mut terminal) = (-1, -1);
+        show("openpty", libc::openpty(&mut main, &mut terminal, null_mut(), null(), null()));
+        child("login_tty", libc::fork, || {
+            let ret = libc::login_tty(terminal);
+            println!("login_tty: {ret}, terminal {}, next fd {}", libc::isatty(1), libc::dup(0));
+            0
+        });
+        close(terminal);
+        print_all("login_tty", main);
+        show("login_tty", libc::login_tty(-1));
+        close(main);
+    }
+}
+
+/// Prints what comes from `fd` until its end (EIO on a terminal).
+unsafe fn print_all(name: &str, fd: c_int) {
+    let mut text = Vec::new();
+    let mut bytes = [0u8; 256];
+    loop {
+        // SAFETY: the buffer is ours.
+        match unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) } {
+            len if len <= 0 => break,
+            len => text.extend_from_slice(&bytes[..len as usize]),
+        }
+    }
+    println!("{name}: {}", String::from_utf8_lossy(&text).trim_end());
+}

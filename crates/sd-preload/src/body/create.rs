@@ -1,0 +1,52 @@
+//! New descriptors from the kernel, and many closed at once.
+
+use core::ffi::{c_int, c_ulong};
+use sd_socket::{Outcome, calls};
+
+/// A new epoll instance; its number too must be the lowest.
+pub(crate) fn epoll(fd: c_int) -> c_int {
+    match fd {
+        -1 => -1,
+        _ => calls::epoll_created(calls::created(fd)),
+    }
+}
+
+/// Two new descriptors, if `ret` is success.
+///
+/// # Safety
+/// On success both places must hold a number.
+pub(crate) unsafe fn pair(first: *mut c_int, second: *mut c_int, ret: c_int) -> c_int {
+    if ret == 0 {
+        // SAFETY: the real function has just written both.
+        unsafe {
+            *first = calls::created(*first);
+            *second = calls::created(*second);
+        }
+    }
+    ret
+}
+
+/// The result of fcntl on a descriptor of the kernel's.
+///
+/// With a minimum the number stays as the kernel gave it: a lower one would break the contract, and it is the
+/// lowest unless a recycled number lies between.
+#[inline(always)]
+pub(crate) fn by_fcntl(cmd: c_int, arg: c_ulong, ret: c_int) -> c_int {
+    match cmd {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if arg == 0 => calls::created(ret),
+        _ => ret,
+    }
+}
+
+/// signalfd creates when `fd` is -1; else it changes `fd`.
+pub(crate) fn by_signalfd(fd: c_int, ret: c_int) -> c_int {
+    if fd == -1 { calls::created(ret) } else { ret }
+}
+
+/// closefrom(3) cannot fail; glibc's own knows what to do where close_range(2) is missing.
+pub(crate) fn closefrom(first_fd: c_int) -> Outcome<()> {
+    match calls::close_range(first_fd.max(0) as u32, u32::MAX, 0) {
+        Outcome::Done(_) => Outcome::Done(()),
+        Outcome::Kernel | Outcome::Errno(_) => Outcome::Kernel,
+    }
+}

@@ -1,0 +1,13 @@
+//! What the hooks do that is more than one call of `sd_socket::calls`, by topic.
+//!
+//! glibc's own composite functions (daemon, forkpty, bindresvport, ...) reach the kernel without passing our
+//! hooks, so those that may meet a socket of ours are written again here, out of hooks.
+
+pub(crate) mod create;
+pub(crate) mod fortify;
+pub(crate) mod names;
+pub(crate) mod process;
+pub(crate) mod ready;
+pub(crate) mod rights;
+pub(crate) mod stdio;
+pub(crate) mod vector;

@@ -1,0 +1,125 @@
+//! fork and the functions of glibc that fork or duplicate inside.
+
+use crate::table::{hook, real};
+use core::ffi::{c_char, c_int};
+use libc::{pid_t, termios, winsize};
+use sd_socket::{Outcome, calls};
+
+/// Forks by `real`, with `sd_socket` told before and, in both processes, after.
+pub(crate) fn fork(real: impl FnOnce() -> pid_t) -> pid_t {
+    calls::fork_prepare();
+    let pid = real();
+    match pid {
+        0 => calls::fork_child(),
+        _ => calls::fork_parent(pid),
+    }
+    pid
+}
+
+/// daemon(3) as glibc has it: fork, new session, then the root directory and /dev/null unless declined.
+///
+/// # Safety
+/// libc's contract.
+pub(crate) unsafe fn daemon(no_chdir: c_int, no_close: c_int) -> Outcome<c_int> {
+    // SAFETY: libc's contract of fork: the child may go on as the program.
+    match unsafe { hook::fork() } {
+        -1 => return Outcome::Done(-1),
+        0 => {}
+        // SAFETY: no arguments that matter.
+        _ => unsafe { libc::_exit(0) },
+    }
+    // SAFETY: no pointers but a literal.
+    unsafe {
+        if libc::setsid() == -1 {
+            return Outcome::Done(-1);
+        }
+        if no_chdir == 0 {
+            libc::chdir(c"/".as_ptr());
+        }
+    }
+    if no_close == 0 { redirect_to_null() } else { Outcome::Done(0) }
+}
+
+fn redirect_to_null() -> Outcome<c_int> {
+    // SAFETY: an all-zero stat is valid.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the path is a literal, and `stat` is ours; fstat(2) is not hooked.
+    let fd = unsafe {
+        let fd = hook::open(c"/dev/null".as_ptr(), libc::O_RDWR, 0);
+        if fd == -1 || libc::fstat(fd, &mut stat) == -1 {
+            hook::close(fd);
+            return Outcome::Done(-1);
+        }
+        fd
+    };
+    if stat.st_mode & libc::S_IFMT != libc::S_IFCHR || stat.st_rdev != libc::makedev(1, 3) {
+        // SAFETY: the descriptor is ours to close.
+        unsafe { hook::close(fd) };
+        return Outcome::Errno(libc::ENODEV);
+    }
+    onto_standard(fd);
+    Outcome::Done(0)
+}
+
+/// Moves `fd` onto 0, 1 and 2.
+fn onto_standard(fd: c_int) {
+    // SAFETY: no pointers.
+    unsafe {
+        for standard in 0..=2 {
+            hook::dup2(fd, standard);
+        }
+        if fd > 2 {
+            hook::close(fd);
+        }
+    }
+}
+
+/// login_tty(3): a new session with terminal `fd`, which becomes 0, 1 and 2.
+pub(crate) fn login_tty(fd: c_int) -> c_int {
+    // SAFETY: no pointers.
+    unsafe {
+        libc::setsid();
+        if hook::ioctl(fd, libc::TIOCSCTTY, 0) == -1 {
+            return -1;
+        }
+    }
+    onto_standard(fd);
+    0
+}
+
+/// forkpty(3): fork, with the child on a new terminal.
+///
+/// # Safety
+/// libc's contract.
+pub(crate) unsafe fn forkpty(
+    main: *mut c_int,
+    name: *mut c_char,
+    mode: *const termios,
+    size: *const winsize,
+) -> pid_t {
+    let (mut main_fd, mut terminal) = (-1, -1);
+    // SAFETY: libc's contract for the caller's pointers; the others are our own variables.
+    unsafe {
+        if real::openpty(&mut main_fd, &mut terminal, name, mode, size) == -1 {
+            return -1;
+        }
+        let pid = hook::fork();
+        match pid {
+            -1 => {
+                hook::close(main_fd);
+                hook::close(terminal);
+            }
+            0 => {
+                hook::close(main_fd);
+                if login_tty(terminal) == -1 {
+                    libc::_exit(1);
+                }
+            }
+            _ => {
+                *main = main_fd;
+                hook::close(terminal);
+            }
+        }
+        pid
+    }
+}

@@ -1,0 +1,58 @@
+//! Descriptors that arrive in messages on the kernel's Unix sockets: recvmsg is a creator of descriptors too.
+
+use core::ffi::c_int;
+use libc::{SCM_RIGHTS, SOL_SOCKET, cmsghdr, mmsghdr, msghdr, ssize_t};
+use sd_socket::calls;
+
+/// A pidfd of the sender (SO_PASSPIDFD); one number.
+const SCM_PIDFD: c_int = 4;
+
+/// The result `len` of recvmsg(2) on a socket of the kernel's.
+///
+/// # Safety
+/// If `len` is not negative, the kernel has just filled `msg`.
+#[inline(always)]
+pub(crate) unsafe fn message(msg: *mut msghdr, len: ssize_t) -> ssize_t {
+    // SAFETY: by contract.
+    unsafe {
+        if len >= 0 && (*msg).msg_controllen >= size_of::<cmsghdr>() {
+            renumber(msg);
+        }
+    }
+    len
+}
+
+/// The result `count` of recvmmsg(2).
+///
+/// # Safety
+/// The kernel has just filled `count` messages, if that is not negative.
+pub(crate) unsafe fn messages(msgs: *mut mmsghdr, count: c_int) -> c_int {
+    for i in 0..count.max(0) as usize {
+        // SAFETY: the kernel has written this many.
+        unsafe { message(&raw mut (*msgs.add(i)).msg_hdr, 0) };
+    }
+    count
+}
+
+/// Gives each descriptor in the control messages the number that the program is to see.
+///
+/// # Safety
+/// The kernel has just written the control messages of `msg`.
+#[cold]
+unsafe fn renumber(msg: *const msghdr) {
+    // SAFETY: the kernel's control messages are well formed, and lie within the caller's buffer.
+    unsafe {
+        let mut head = libc::CMSG_FIRSTHDR(msg);
+        while !head.is_null() {
+            if (*head).cmsg_level == SOL_SOCKET && matches!((*head).cmsg_type, SCM_RIGHTS | SCM_PIDFD) {
+                let bytes = (*head).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let fds = libc::CMSG_DATA(head) as *mut c_int;
+                for i in 0..bytes / size_of::<c_int>() {
+                    let fd = fds.add(i);
+                    fd.write_unaligned(calls::created(fd.read_unaligned()));
+                }
+            }
+            head = libc::CMSG_NXTHDR(msg, head);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The edge between C and us: real functions, return values, errno, and the macro that makes a hook of a table row.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// The real function behind a hook: that of the next library in the search order.
+///
+/// Null until the constructor ran. A reader that sees the address sees the function too, as code is not written by
+/// this process, so relaxed order is enough.
+pub(crate) struct Slot {
+    address: AtomicPtr<c_void>,
+    /// Ends in NUL.
+    name: &'static str,
+}
+
+impl Slot {
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Slot { address: AtomicPtr::new(null_mut()), name }
+    }
+
+    /// The function's address; null when it is not known yet.
+    #[inline(always)]
+    pub(crate) fn get(&self) -> *mut c_void {
+        self.address.load(Ordering::Relaxed)
+    }
+
+    /// Looks the function up, and returns its address; null when there is none.
+    #[cold]
+    pub(crate) fn resolve(&self) -> *mut c_void {
+        // SAFETY: the name ends in NUL.
+        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr() as *const c_char) };
+        self.address.store(address, Ordering::Relaxed);
+        address
+    }
+}
+
+/// What a hooked function returns.
+pub(crate) trait Return: Sized {
+    /// The value that tells the caller to look at errno.
+    const FAILED: Self;
+    /// The value for a system call's successful result.
+    fn of(value: usize) -> Self;
+}
+
+impl Return for c_int {
+    const FAILED: Self = -1;
+    fn of(value: usize) -> Self {
+        value as c_int
+    }
+}
+
+impl Return for isize {
+    const FAILED: Self = -1;
+    fn of(value: usize) -> Self {
+        value as isize
+    }
+}
+
+impl Return for () {
+    const FAILED: Self = ();
+    fn of(_: usize) -> Self {}
+}
+
+impl<T> Return for *mut T {
+    const FAILED: Self = null_mut();
+    fn of(value: usize) -> Self {
+        value as *mut T
+    }
+}
+
+/// Sets errno, and returns the value that says so. Nothing else in SocksDirect writes errno.
+#[cold]
+pub(crate) fn fail<T: Return>(errno: c_int) -> T {
+    // SAFETY: libc gives the address of the calling thread's errno.
+    unsafe { *libc::__errno_location() = errno };
+    T::FAILED
+}
+
+/// Turns the result of a raw system call into that of libc's function.
+#[cold]
+pub(crate) fn finish<T: Return>(ret: isize) -> T {
+    match sd_sys::check(ret) {
+        Ok(value) => T::of(value),
+        Err(e) => fail(e.0),
+    }
+}
+
+/// Calls the real function of a row; without one, the row's system call.
+macro_rules! real {
+    ($slot:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], lazy) => {{
+        let address = match $slot.get() {
+            a if a.is_null() => $slot.resolve(),
+            a => a,
+        };
+        match address.is_null() {
+            true => $crate::edge::fail(libc::ENOSYS),
+            false => real!(@call address, fn($($ty),*) -> $ret, [$($arg),*]),
+        }
+    }};
+    ($slot:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], $nr:ident $(($($raw:expr),*))?) => {{
+        let address = $slot.get();
+        match address.is_null() {
+            // SAFETY: libc's contract; the system call is what libc's function is made of.
+            true => $crate::edge::finish(unsafe { real!(@raw $nr, [$($arg),*] $(, [$($raw),*])?) }),
+            false => real!(@call address, fn($($ty),*) -> $ret, [$($arg),*]),
+        }
+    }};
+    (@call $address:ident, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*]) => {{
+        // SAFETY: the table row declares the C signature of the symbol that dlsym found by that name.
+        let real: unsafe extern "C" fn($($ty),*) -> $ret = unsafe { core::mem::transmute($address) };
+        // SAFETY: libc's contract.
+        unsafe { real($($arg),*) }
+    }};
+    (@raw $nr:ident, [$($arg:ident),*]) => { sd_sys::syscall!(libc::$nr $(, $arg)*) };
+    (@raw $nr:ident, [$($arg:ident),*], [$($raw:expr),*]) => { sd_sys::syscall!(libc::$nr $(, $raw)*) };
+}
+
+/// What a row's hook does; the forms are explained at the head of the table.
+macro_rules! act {
+    ($real:expr, then $then:expr) => { ($then)($real) };
+    ($real:expr, first $first:expr) => {{ $first; $real }};
+    ($real:expr, does $body:expr) => { $body };
+    ($real:expr, if ($holds:expr) $call:expr) => { if $holds { $call } else { $real } };
+    ($real:expr, ours($($fd:ident),+) $call:expr $(, then $then:expr)?) => {
+        if $(calls::is_ours($fd))||+ {
+            act!($real, any $call $(, then $then)?)
+        } else {
+            act!(@then $real $(, $then)?)
+        }
+    };
+    ($real:expr, any $call:expr $(, then $then:expr)?) => {
+        match $call {
+            Outcome::Done(value) => value,
+            Outcome::Kernel => act!(@then $real $(, $then)?),
+            Outcome::Errno(errno) => $crate::edge::fail(errno),
+        }
+    };
+    (@then $real:expr) => { $real };
+    (@then $real:expr, $then:expr) => { ($then)($real) };
+}
+
+/// Makes of the table: `SLOTS`, `real::NAME` (the next library's function), `hook::NAME` (what the
+/// library does instead, for use in here), and the exported symbols.
+macro_rules! hooks {
+    ($(
+        $name:ident $(| $alias:ident)* ($($arg:ident: $ty:ty),*) -> $ret:ty
+            { $raw:ident $(($($raw_arg:expr),*))?; $($action:tt)+ }
+    )+
+    ... { $($variadic:ident = $c_name:ident,)+ }) => {
+        #[allow(non_upper_case_globals)]
+        mod slot {
+            $(pub(super) static $name: $crate::edge::Slot =
+                $crate::edge::Slot::new(concat!(stringify!($name), "\0"));)+
+        }
+
+        /// All slots, for the constructor.
+        pub(crate) static SLOTS: &[&$crate::edge::Slot] = &[$(&slot::$name),+];
+
+        /// The functions that the program would call without us. A hook that `does` all itself never calls its own.
+        #[allow(dead_code, non_snake_case)]
+        pub(crate) mod real {
+            use super::*;
+            $(#[inline(always)]
+            pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
+                real!(slot::$name, fn($($ty),*) -> $ret, [$($arg),*], $raw $(($($raw_arg),*))?)
+            })+
+        }
+
+        /// The functions that the program calls with us. Some rows only call what is safe to call.
+        #[allow(unused_unsafe, non_snake_case)]
+        pub(crate) mod hook {
+            use super::*;
+            $(#[inline(always)]
+            pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
+                // SAFETY: libc's contract.
+                unsafe { act!(real::$name($($arg),*), $($action)+) }
+            })+
+        }
+
+        mod export {
+            use super::*;
+            $(#[unsafe(no_mangle)]
+            unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+                // SAFETY: libc's contract.
+                unsafe { hook::$name($($arg),*) }
+            }
+            hooks!(@alias [$($alias)*] $name ($($arg: $ty),*) -> $ret);)+
+            $(#[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            unsafe extern "C" fn $variadic() {
+                // A jump keeps every register and the stack as the caller of the variadic function left them.
+                core::arch::naked_asm!("jmp {}", sym super::variadic::$c_name)
+            })+
+        }
+
+        /// src/variadic.c; never called from Rust, so their signatures do not matter.
+        mod variadic {
+            unsafe extern "C" {
+                $(pub(super) fn $c_name();)+
+            }
+        }
+    };
+    (@alias [] $name:ident $args:tt -> $ret:ty) => {};
+    (@alias [$alias:ident $($rest:ident)*] $name:ident ($($arg:ident: $ty:ty),*) -> $ret:ty) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $alias($($arg: $ty),*) -> $ret {
+            // SAFETY: libc's contract.
+            unsafe { hook::$name($($arg),*) }
+        }
+        hooks!(@alias [$($rest)*] $name ($($arg: $ty),*) -> $ret);
+    };
+}

@@ -1,0 +1,270 @@
+//! The table: every libc function that we intercept, once.
+//!
+//! A row is `name | other names (arguments) -> result { system call; action }`.
+//!
+//! **System call**: what the function is before our constructor has found the real one; with its own argument list
+//! where it differs from the function's. `lazy` where no system call does the same: such functions look themselves up
+//! at once (none of them is called by the allocator or the dynamic linker, so that cannot recurse).
+//!
+//! **Action**, where "the real one" is the next library's function with the same arguments:
+//!
+//! | form | meaning |
+//! |---|---|
+//! | `ours(fd, ...) call` | ask `call` if a descriptor may be ours; if not, or if it answers Kernel, the real one |
+//! | `any call` | ask `call` whatever the arguments are |
+//! | `..., then f` | pass the real one's result through `f` |
+//! | `first f` | `f`, then the real one |
+//! | `if (condition) call` | `call`, which is another hook; the real one if the condition does not hold |
+//! | `does call` | `call` decides everything |
+//!
+//! Functions of C with `...` stand here with the one more argument that they look at: on x86-64 it is
+//! passed like any third argument, and garbage in its register goes no further than it would have gone anyway.
+
+use crate::body::{create, fortify, names, process, ready, rights, stdio, vector};
+use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use core::ptr::null;
+use libc::{
+    FILE, epoll_event, fd_set, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t,
+    size_t, sockaddr, sockaddr_in, socklen_t, ssize_t, termios, timespec, timeval, winsize,
+};
+use sd_socket::{Outcome, calls};
+
+/// va_list as a function argument, on x86-64: a pointer to the caller's register save area and cursors.
+pub(crate) type VaList = *mut c_void;
+type Argv = *const *const c_char;
+type Path = *const c_char;
+
+hooks! {
+    // Data. The order of rows is that of the slots in memory, so these share cache lines.
+    read | __read (fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t
+        { SYS_read; ours(fd) calls::read(fd, buf, len) }
+    write | __write (fd: c_int, buf: *const c_void, len: size_t) -> ssize_t
+        { SYS_write; ours(fd) calls::write(fd, buf, len) }
+    recv (fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t
+        { SYS_recvfrom(fd, buf, len, flags, 0, 0); ours(fd) calls::recv(fd, buf, len, flags) }
+    send | __send (fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t
+        { SYS_sendto(fd, buf, len, flags, 0, 0); ours(fd) calls::send(fd, buf, len, flags) }
+    readv (fd: c_int, iov: *const iovec, count: c_int) -> ssize_t
+        { SYS_readv; ours(fd) calls::readv(fd, iov, count) }
+    writev (fd: c_int, iov: *const iovec, count: c_int) -> ssize_t
+        { SYS_writev; ours(fd) calls::writev(fd, iov, count) }
+    recvmsg (fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t
+        { SYS_recvmsg; ours(fd) calls::recvmsg(fd, msg, flags), then |len| rights::message(msg, len) }
+    sendmsg (fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t
+        { SYS_sendmsg; ours(fd) calls::sendmsg(fd, msg, flags) }
+    recvfrom (fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t)
+        -> ssize_t { SYS_recvfrom; ours(fd) calls::recvfrom(fd, buf, len, flags, addr, addr_len) }
+    sendto (fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t)
+        -> ssize_t { SYS_sendto; ours(fd) calls::sendto(fd, buf, len, flags, addr, addr_len) }
+    recvmmsg (fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int
+        { SYS_recvmmsg; ours(fd) calls::recvmmsg(fd, msgs, count, flags, timeout), then |n| rights::messages(msgs, n) }
+    sendmmsg (fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int
+        { SYS_sendmmsg; ours(fd) calls::sendmmsg(fd, msgs, count, flags) }
+    preadv2 | preadv64v2 (fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
+        { SYS_preadv2(fd, iov, count, offset, 0, flags); ours(fd) vector::preadv2(fd, iov, count, offset, flags) }
+    pwritev2 | pwritev64v2 (fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
+        { SYS_pwritev2(fd, iov, count, offset, 0, flags); ours(fd) vector::pwritev2(fd, iov, count, offset, flags) }
+    sendfile | sendfile64 (out_fd: c_int, in_fd: c_int, offset: *mut off_t, count: size_t) -> ssize_t
+        { SYS_sendfile; ours(out_fd, in_fd) calls::sendfile(out_fd, in_fd, offset, count) }
+    splice (fd_in: c_int, off_in: *mut off_t, fd_out: c_int, off_out: *mut off_t, len: size_t, flags: c_uint) -> ssize_t
+        { SYS_splice; ours(fd_in, fd_out) calls::splice(fd_in, off_in, fd_out, off_out, len, flags) }
+
+    // Waiting. poll and select ask always: their descriptors are in memory.
+    epoll_wait (epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int
+        { SYS_epoll_wait; ours(epfd) calls::epoll_wait(epfd, events, max, ready::of_ms(timeout_ms), null()) }
+    epoll_pwait (epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int
+        { SYS_epoll_pwait(epfd, events, max, timeout_ms, mask, 8);
+          ours(epfd) calls::epoll_wait(epfd, events, max, ready::of_ms(timeout_ms), mask) }
+    epoll_pwait2 (epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t)
+        -> c_int { SYS_epoll_pwait2(epfd, events, max, timeout, mask, 8);
+          ours(epfd) ready::epoll_pwait2(epfd, events, max, timeout, mask) }
+    epoll_ctl (epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int
+        { SYS_epoll_ctl; ours(epfd, fd) calls::epoll_ctl(epfd, op, fd, event) }
+    poll | __poll (fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int
+        { SYS_poll; any calls::poll(fds, count, ready::of_ms(timeout_ms), null()) }
+    ppoll (fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int
+        { lazy; any ready::ppoll(fds, count, timeout, mask) }
+    select | __select (nfds: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval)
+        -> c_int { SYS_select; any ready::select(nfds, read, write, except, timeout) }
+    pselect (nfds: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
+        mask: *const sigset_t) -> c_int { lazy; any ready::pselect(nfds, read, write, except, timeout, mask) }
+
+    // Fortified variants: a length beyond the buffer is the real one's to report (it aborts the program).
+    __read_chk (fd: c_int, buf: *mut c_void, len: size_t, buf_len: size_t) -> ssize_t
+        { lazy; if (len <= buf_len) hook::read(fd, buf, len) }
+    __recv_chk (fd: c_int, buf: *mut c_void, len: size_t, buf_len: size_t, flags: c_int) -> ssize_t
+        { lazy; if (len <= buf_len) hook::recv(fd, buf, len, flags) }
+    __recvfrom_chk (fd: c_int, buf: *mut c_void, len: size_t, buf_len: size_t, flags: c_int, addr: *mut sockaddr,
+        addr_len: *mut socklen_t) -> ssize_t
+        { lazy; if (len <= buf_len) hook::recvfrom(fd, buf, len, flags, addr, addr_len) }
+    __poll_chk (fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, fds_size: size_t) -> c_int
+        { lazy; if (fortify::fits(count, fds_size)) hook::poll(fds, count, timeout_ms) }
+    __ppoll_chk (fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, fds_size: size_t)
+        -> c_int { lazy; if (fortify::fits(count, fds_size)) hook::ppoll(fds, count, timeout, mask) }
+
+    // Life of a socket.
+    socket (domain: c_int, kind: c_int, protocol: c_int) -> c_int
+        { SYS_socket; any calls::socket(domain, kind, protocol), then calls::created }
+    bind (fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
+        { SYS_bind; ours(fd) calls::bind(fd, addr, len) }
+    bindresvport (fd: c_int, addr: *mut sockaddr_in) -> c_int
+        { lazy; ours(fd) names::bindresvport(fd, addr) }
+    listen (fd: c_int, backlog: c_int) -> c_int
+        { SYS_listen; ours(fd) calls::listen(fd, backlog) }
+    accept (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
+        { SYS_accept; ours(fd) calls::accept4(fd, addr, len, 0), then calls::created }
+    accept4 (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int
+        { SYS_accept4; ours(fd) calls::accept4(fd, addr, len, flags), then calls::created }
+    connect | __connect (fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
+        { SYS_connect; ours(fd) calls::connect(fd, addr, len) }
+    shutdown (fd: c_int, how: c_int) -> c_int
+        { SYS_shutdown; ours(fd) calls::shutdown(fd, how) }
+    close | __close (fd: c_int) -> c_int
+        { SYS_close; ours(fd) calls::close(fd) }
+    close_range (first_fd: c_uint, last_fd: c_uint, flags: c_int) -> c_int
+        { SYS_close_range; any calls::close_range(first_fd, last_fd, flags) }
+    closefrom (first_fd: c_int) -> ()
+        { SYS_close_range(first_fd.max(0), c_uint::MAX, 0); any create::closefrom(first_fd) }
+
+    // Questions and options.
+    getsockopt (fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int
+        { SYS_getsockopt; ours(fd) calls::getsockopt(fd, level, name, value, len) }
+    setsockopt (fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int
+        { SYS_setsockopt; ours(fd) calls::setsockopt(fd, level, name, value, len) }
+    getsockname (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
+        { SYS_getsockname; ours(fd) calls::getsockname(fd, addr, len) }
+    getpeername (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
+        { SYS_getpeername; ours(fd) calls::getpeername(fd, addr, len) }
+    fcntl | __fcntl | fcntl64 (fd: c_int, cmd: c_int, arg: c_ulong) -> c_int
+        { SYS_fcntl; ours(fd) calls::fcntl(fd, cmd, arg), then |ret| create::by_fcntl(cmd, arg, ret) }
+    ioctl (fd: c_int, request: c_ulong, arg: c_ulong) -> c_int
+        { SYS_ioctl; ours(fd) calls::ioctl(fd, request, arg) }
+    sockatmark (fd: c_int) -> c_int
+        { lazy; ours(fd) names::sockatmark(fd) }
+
+    // Duplicates.
+    dup (fd: c_int) -> c_int
+        { SYS_dup; ours(fd) calls::dup(fd), then calls::created }
+    dup2 | __dup2 (old_fd: c_int, new_fd: c_int) -> c_int
+        { SYS_dup2; any calls::dup2(old_fd, new_fd) }
+    dup3 (old_fd: c_int, new_fd: c_int, flags: c_int) -> c_int
+        { SYS_dup3; any calls::dup3(old_fd, new_fd, flags) }
+
+    // Creators of kernel descriptors: the number must be the lowest that the program can see as free.
+    epoll_create (size: c_int) -> c_int
+        { SYS_epoll_create; then create::epoll }
+    epoll_create1 (flags: c_int) -> c_int
+        { SYS_epoll_create1; then create::epoll }
+    open | __open (path: Path, flags: c_int, mode: mode_t) -> c_int
+        { SYS_open; then calls::created }
+    open64 | __open64 (path: Path, flags: c_int, mode: mode_t) -> c_int
+        { SYS_open; then calls::created }
+    openat (dir_fd: c_int, path: Path, flags: c_int, mode: mode_t) -> c_int
+        { SYS_openat; then calls::created }
+    openat64 (dir_fd: c_int, path: Path, flags: c_int, mode: mode_t) -> c_int
+        { SYS_openat; then calls::created }
+    __open_2 (path: Path, flags: c_int) -> c_int
+        { SYS_open(path, flags, 0); then calls::created }
+    __open64_2 (path: Path, flags: c_int) -> c_int
+        { SYS_open(path, flags, 0); then calls::created }
+    __openat_2 (dir_fd: c_int, path: Path, flags: c_int) -> c_int
+        { SYS_openat(dir_fd, path, flags, 0); then calls::created }
+    __openat64_2 (dir_fd: c_int, path: Path, flags: c_int) -> c_int
+        { SYS_openat(dir_fd, path, flags, 0); then calls::created }
+    creat (path: Path, mode: mode_t) -> c_int
+        { SYS_creat; then calls::created }
+    creat64 (path: Path, mode: mode_t) -> c_int
+        { SYS_creat; then calls::created }
+    open_by_handle_at (mount_fd: c_int, handle: *mut c_void, flags: c_int) -> c_int
+        { SYS_open_by_handle_at; then calls::created }
+    mkstemp | mkstemp64 (template: *mut c_char) -> c_int
+        { lazy; then calls::created }
+    mkostemp | mkostemp64 (template: *mut c_char, flags: c_int) -> c_int
+        { lazy; then calls::created }
+    mkstemps | mkstemps64 (template: *mut c_char, suffix_len: c_int) -> c_int
+        { lazy; then calls::created }
+    mkostemps | mkostemps64 (template: *mut c_char, suffix_len: c_int, flags: c_int) -> c_int
+        { lazy; then calls::created }
+    shm_open (name: Path, flags: c_int, mode: mode_t) -> c_int
+        { lazy; then calls::created }
+    pipe | __pipe (fds: *mut c_int) -> c_int
+        { SYS_pipe; then |ret| create::pair(fds, fds.add(1), ret) }
+    pipe2 (fds: *mut c_int, flags: c_int) -> c_int
+        { SYS_pipe2; then |ret| create::pair(fds, fds.add(1), ret) }
+    socketpair (domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int
+        { SYS_socketpair; then |ret| create::pair(fds, fds.add(1), ret) }
+    eventfd (count: c_uint, flags: c_int) -> c_int
+        { SYS_eventfd2; then calls::created }
+    signalfd (fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int
+        { SYS_signalfd4(fd, mask, 8, flags); then |ret| create::by_signalfd(fd, ret) }
+    timerfd_create (clock: c_int, flags: c_int) -> c_int
+        { SYS_timerfd_create; then calls::created }
+    inotify_init () -> c_int
+        { SYS_inotify_init; then calls::created }
+    inotify_init1 (flags: c_int) -> c_int
+        { SYS_inotify_init1; then calls::created }
+    fanotify_init (flags: c_uint, event_flags: c_uint) -> c_int
+        { SYS_fanotify_init; then calls::created }
+    memfd_create (name: Path, flags: c_uint) -> c_int
+        { SYS_memfd_create; then calls::created }
+    pidfd_open (pid: pid_t, flags: c_uint) -> c_int
+        { SYS_pidfd_open; then calls::created }
+    pidfd_getfd (pid_fd: c_int, target_fd: c_int, flags: c_uint) -> c_int
+        { SYS_pidfd_getfd; then calls::created }
+    fsopen (name: Path, flags: c_uint) -> c_int
+        { SYS_fsopen; then calls::created }
+    fsmount (fd: c_int, flags: c_uint, attributes: c_uint) -> c_int
+        { SYS_fsmount; then calls::created }
+    fspick (dir_fd: c_int, path: Path, flags: c_uint) -> c_int
+        { SYS_fspick; then calls::created }
+    open_tree (dir_fd: c_int, path: Path, flags: c_uint) -> c_int
+        { SYS_open_tree; then calls::created }
+    posix_openpt (flags: c_int) -> c_int
+        { lazy; then calls::created }
+    getpt () -> c_int
+        { lazy; then calls::created }
+    openpty (main: *mut c_int, terminal: *mut c_int, name: *mut c_char, mode: *const termios, size: *const winsize)
+        -> c_int { lazy; then |ret| create::pair(main, terminal, ret) }
+
+    // Processes. vfork is fork: its child would run our hooks on the parent's memory and stack. The standard allows it;
+    // the parent no longer waits for the child's exec, and does not see what the child stores.
+    fork | __fork | vfork | __vfork () -> pid_t
+        { lazy; does process::fork(|| real::fork()) }
+    _Fork () -> pid_t
+        { lazy; does process::fork(|| real::_Fork()) }
+    forkpty (main: *mut c_int, name: *mut c_char, mode: *const termios, size: *const winsize) -> pid_t
+        { lazy; does process::forkpty(main, name, mode, size) }
+    login_tty (fd: c_int) -> c_int
+        { lazy; does process::login_tty(fd) }
+    daemon (no_chdir: c_int, no_close: c_int) -> c_int
+        { lazy; any process::daemon(no_chdir, no_close) }
+    execve (path: Path, argv: Argv, environment: Argv) -> c_int
+        { SYS_execve; first calls::exec_prepare() }
+    execveat (dir_fd: c_int, path: Path, argv: Argv, environment: Argv, flags: c_int) -> c_int
+        { SYS_execveat; first calls::exec_prepare() }
+    fexecve (fd: c_int, argv: Argv, environment: Argv) -> c_int
+        { lazy; first calls::exec_prepare() }
+    execv (path: Path, argv: Argv) -> c_int
+        { lazy; first calls::exec_prepare() }
+    execvp (file: Path, argv: Argv) -> c_int
+        { lazy; first calls::exec_prepare() }
+    execvpe (file: Path, argv: Argv, environment: Argv) -> c_int
+        { lazy; first calls::exec_prepare() }
+
+    // stdio.
+    fdopen | _IO_fdopen (fd: c_int, mode: *const c_char) -> *mut FILE
+        { lazy; ours(fd) stdio::fdopen(fd, mode) }
+    vdprintf (fd: c_int, format: *const c_char, arguments: VaList) -> c_int
+        { lazy; ours(fd) stdio::vdprintf(fd, format, arguments) }
+    __vdprintf_chk (fd: c_int, flag: c_int, format: *const c_char, arguments: VaList) -> c_int
+        { lazy; ours(fd) stdio::vdprintf_chk(fd, flag, format, arguments) }
+
+    // Variadic ones: jumps into src/variadic.c, which calls the rows above.
+    ... {
+        dprintf = sd_dprintf,
+        __dprintf_chk = sd_dprintf_chk,
+        execl = sd_execl,
+        execle = sd_execle,
+        execlp = sd_execlp,
+    }
+}

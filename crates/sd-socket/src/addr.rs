@@ -1,0 +1,120 @@
+//! Socket addresses: between sockaddr structures, [`Ip`] values and endpoint words.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use sd_proto::Ip;
+
+/// An address and port, host byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) ip: Ip,
+    pub(crate) port: u16,
+}
+
+/// Reads a caller's sockaddr. `None` when it is not one of TCP's, or too short.
+///
+/// # Safety
+/// `addr` must point to `len` readable bytes, or be null.
+pub(crate) unsafe fn parse(addr: *const sockaddr, len: socklen_t) -> Option<(i32, Name)> {
+    if addr.is_null() || (len as usize) < 2 {
+        return None;
+    }
+    // SAFETY: at least two bytes are readable.
+    let family = i32::from(unsafe { (addr as *const u16).read_unaligned() });
+    match family {
+        AF_INET if len as usize >= size_of::<sockaddr_in>() => {
+            // SAFETY: long enough, read unaligned.
+            let sin = unsafe { (addr as *const sockaddr_in).read_unaligned() };
+            let ip = Ip::v4(sin.sin_addr.s_addr.to_ne_bytes());
+            Some((family, Name { ip, port: u16::from_be(sin.sin_port) }))
+        }
+        // Linux accepts sockaddr_in6 without the scope (SIN6_LEN_RFC2133).
+        AF_INET6 if len as usize >= 24 => {
+            // SAFETY: the first 24 bytes are readable.
+            let (port, ip) = unsafe {
+                ((addr as *const u8).add(2) as *const [u8; 2], (addr as *const u8).add(8) as *const [u8; 16])
+            };
+            // SAFETY: as above.
+            let (port, ip) = unsafe { (port.read_unaligned(), ip.read_unaligned()) };
+            Some((family, Name { ip: Ip(ip), port: u16::from_be_bytes(port) }))
+        }
+        _ => None,
+    }
+}
+
+/// Writes a name as Linux does: truncated to `*len`, with the full length stored in `*len`.
+///
+/// # Safety
+/// `addr` must point to `*len` writable bytes and `len` be valid; null `addr` writes nothing.
+pub(crate) unsafe fn write(
+    domain: i32,
+    name: Name,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<(), i32> {
+    if len.is_null() {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: valid by contract.
+    let room = unsafe { len.read_unaligned() };
+    if room as i32 <= -1 {
+        return Err(libc::EINVAL);
+    }
+    let mut bytes = [0u8; 28];
+    let full = encode(domain, name, &mut bytes);
+    // SAFETY: at most `room` bytes are written to the caller's buffer.
+    unsafe {
+        if !addr.is_null() {
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, full.min(room as usize));
+        }
+        len.write_unaligned(full as socklen_t);
+    }
+    Ok(())
+}
+
+/// The sockaddr's bytes for a socket of `domain`; their number.
+pub(crate) fn encode(domain: i32, name: Name, bytes: &mut [u8; 28]) -> usize {
+    let port = name.port.to_be_bytes();
+    if domain == AF_INET {
+        let ip = name.ip.to_v4().unwrap_or([0; 4]);
+        bytes[..2].copy_from_slice(&(AF_INET as u16).to_ne_bytes());
+        bytes[2..4].copy_from_slice(&port);
+        bytes[4..8].copy_from_slice(&ip);
+        size_of::<sockaddr_in>()
+    } else {
+        bytes[..2].copy_from_slice(&(AF_INET6 as u16).to_ne_bytes());
+        bytes[2..4].copy_from_slice(&port);
+        bytes[8..24].copy_from_slice(&name.ip.0);
+        size_of::<sockaddr_in6>()
+    }
+}
+
+/// Stores an address in an endpoint's (or slot's) words.
+pub(crate) fn store(words: &[AtomicU64; 2], ip: Ip) {
+    let (a, b) = ip.0.split_at(8);
+    for (word, half) in words.iter().zip([a, b]) {
+        word.store(half.try_into().map_or(0, u64::from_ne_bytes), Ordering::Relaxed);
+    }
+}
+
+/// Reads it back.
+pub(crate) fn load(words: &[AtomicU64; 2]) -> Ip {
+    let mut ip = [0u8; 16];
+    for (half, word) in ip.chunks_exact_mut(8).zip(words) {
+        half.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    Ip(ip)
+}
+
+/// The kernel's name of a kernel socket.
+pub(crate) fn kernel_name(fd: i32) -> Option<(i32, Name)> {
+    let mut storage = [0u64; 16];
+    let mut len = 128u32;
+    // SAFETY: the kernel writes at most 128 bytes into `storage`.
+    sd_sys::check(unsafe {
+        sd_sys::syscall!(libc::SYS_getsockname, fd, storage.as_mut_ptr(), &mut len as *mut u32)
+    })
+    .ok()?;
+    // SAFETY: `storage` holds at least `len.min(128)` bytes.
+    unsafe { parse(storage.as_ptr() as *const sockaddr, len.min(128)) }
+}

@@ -1,0 +1,199 @@
+//! This process's record of a channel: slots, events, and how to wake the other process.
+
+use crate::process::PROCESS;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use sd_ring::fence_full;
+use sd_shm::channel::{GEOMETRY, Mapping, SLOTS, Side, Slot, SlotState};
+use sd_shm::public::Public;
+use sd_shm::slab::Endpoint;
+use sd_sys::lock::Lock;
+use std::collections::VecDeque;
+
+/// A channel that this process is one side of.
+pub(crate) struct Channel {
+    pub(crate) id: u64,
+    pub(crate) side: Side,
+    pub(crate) map: Mapping,
+    /// Process id of the other side, as the monitor sees it.
+    pub(crate) peer_pid: u32,
+    peer_public: &'static Public,
+    peer_event_fd: i32,
+    /// Segment, kept for announcing the channel to a restarted monitor.
+    pub(crate) segment_fd: i32,
+    /// Came by fork: new connections and events belong to the parent.
+    pub(crate) inherited: AtomicBool,
+    /// Endpoints by slot.
+    endpoints: Box<[AtomicPtr<Endpoint>]>,
+    slots: Lock<SlotAlloc>,
+}
+
+/// Side A's bookkeeping of slots.
+struct SlotAlloc {
+    /// Slots 0..fresh have been used.
+    fresh: usize,
+    /// Closed by us, perhaps not yet by the peer; oldest first.
+    closing: VecDeque<u16>,
+}
+
+impl Channel {
+    /// A record for a mapped segment.
+    pub(crate) fn new(
+        id: u64,
+        side: Side,
+        map: Mapping,
+        peer_pid: u32,
+        peer_public: &'static Public,
+        peer_event_fd: i32,
+        segment_fd: i32,
+    ) -> Box<Channel> {
+        Box::new(Channel {
+            id,
+            side,
+            map,
+            peer_pid,
+            peer_public,
+            peer_event_fd,
+            segment_fd,
+            inherited: AtomicBool::new(false),
+            endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
+            slots: Lock::new(SlotAlloc { fresh: 0, closing: VecDeque::new() }),
+        })
+    }
+
+    /// The monitor found the other side's last process gone.
+    pub(crate) fn peer_is_dead(&self) -> bool {
+        self.map.header().dead.get(self.side.other() as usize).is_some_and(|d| d.load(Ordering::Acquire) != 0)
+    }
+
+    /// The peer's listeners.
+    pub(crate) fn peer_public(&self) -> &'static Public {
+        self.peer_public
+    }
+
+    /// Makes sure that the other process looks at its events, if all its threads sleep.
+    pub(crate) fn wake_peer(&self) {
+        fence_full();
+        if self.peer_public.sleepers.load(Ordering::Relaxed) != 0 {
+            sd_sys::fd::eventfd_signal(self.peer_event_fd);
+        }
+    }
+
+    /// Notes which endpoint uses a slot.
+    pub(crate) fn bind(&self, slot: usize, endpoint: &'static Endpoint) {
+        if let Some(cell) = self.endpoints.get(slot) {
+            cell.store(endpoint as *const Endpoint as *mut Endpoint, Ordering::Release);
+        }
+    }
+
+    /// The endpoint at a slot.
+    pub(crate) fn endpoint(&self, slot: usize) -> Option<&'static Endpoint> {
+        // SAFETY: null or set by `bind` to an endpoint of a mapped slab.
+        unsafe { self.endpoints.get(slot)?.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The endpoint is done with its slot.
+    pub(crate) fn unbind(&self, slot: usize, endpoint: &Endpoint) {
+        let Some(cell) = self.endpoints.get(slot) else { return };
+        if !core::ptr::eq(cell.load(Ordering::Acquire), endpoint) {
+            return;
+        }
+        cell.store(core::ptr::null_mut(), Ordering::Release);
+        crate::route::port_unused(endpoint);
+        if self.side == Side::A && !self.inherited.load(Ordering::Relaxed) {
+            self.slots.lock().closing.push_back(slot as u16);
+        }
+    }
+
+    /// A slot for a new connection, side A only: number and generation. Its rings are empty and
+    /// its words clean. `None` when the channel is full.
+    pub(crate) fn allocate_slot(&self) -> Option<(usize, u32)> {
+        if self.inherited.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut slots = self.slots.lock();
+        let free = |slot: &u16| is_closed(self.map.slot(*slot as usize));
+        let index = match slots.closing.iter().take(4).position(free) {
+            Some(at) => slots.closing.remove(at)? as usize,
+            None if slots.fresh < SLOTS => {
+                slots.fresh += 1;
+                slots.fresh - 1
+            }
+            None => {
+                let at = slots.closing.iter().position(free)?;
+                slots.closing.remove(at)? as usize
+            }
+        };
+        drop(slots);
+        Some((index, self.clean(index)))
+    }
+
+    fn clean(&self, index: usize) -> u32 {
+        let slot = self.map.slot(index);
+        let generation = slot.side[0].state().0.wrapping_add(1) & 0x00ff_ffff;
+        for side in &slot.side {
+            side.flags.store(0, Ordering::Relaxed);
+            side.wait.store(0, Ordering::Relaxed);
+            side.consumed.store(0, Ordering::Relaxed);
+        }
+        for from in [Side::A, Side::B] {
+            // SAFETY: the first word of a small ring of this mapping; nobody uses the slot now.
+            unsafe {
+                (*(self.map.small_ring(index, from) as *const core::sync::atomic::AtomicU64))
+                    .store(0, Ordering::Relaxed)
+            };
+        }
+        generation
+    }
+
+    /// In the child of a fork: another thread may have held the lock.
+    pub(crate) fn forked(&self) {
+        // SAFETY: the child has one thread.
+        unsafe { self.slots.force_unlock() };
+    }
+
+    /// Calls `each` for every slot the peer has announced.
+    #[inline]
+    pub(crate) fn take_events(&self, each: impl FnMut(usize)) {
+        self.map.events(self.side).take(each);
+    }
+}
+
+/// Both sides are done with the slot.
+fn is_closed(slot: &Slot) -> bool {
+    let (a, a_state) = slot.side[0].state();
+    let (b, b_state) = slot.side[1].state();
+    a_state == SlotState::Closed && a == b && matches!(b_state, SlotState::Closed | SlotState::Refused)
+}
+
+/// Takes in whatever other processes have announced: events of all channels, mail of the monitor.
+/// To be called before any decision to wait.
+#[inline]
+pub(crate) fn drain() {
+    if PROCESS.channel_count.load(Ordering::Acquire) != 0 || PROCESS.own_slab.load(Ordering::Relaxed) != 0 {
+        drain_all();
+    }
+}
+
+fn drain_all() {
+    crate::control::check_mail();
+    for channel in PROCESS.channels() {
+        if channel.inherited.load(Ordering::Relaxed) {
+            continue;
+        }
+        channel.take_events(|slot| match channel.endpoint(slot) {
+            Some(endpoint) => crate::epoll::endpoint_event(endpoint),
+            None => crate::listen::arrived(channel, slot),
+        });
+    }
+}
+
+/// Gives large rings' memory of a finished connection back to the system: the one that this side
+/// read, and, when the peer has closed before, the one that it wrote.
+pub(crate) fn trim(channel: &Channel, slot: usize, peer_closed: bool) {
+    let other = channel.side.other();
+    for from in [channel.side, other].into_iter().filter(|&from| from == other || peer_closed) {
+        // SAFETY: a whole large ring of this mapping, a multiple of the page size, that nobody
+        // will read any more.
+        unsafe { sd_sys::mem::punch(channel.map.large_ring(slot, from), GEOMETRY.large as usize) };
+    }
+}

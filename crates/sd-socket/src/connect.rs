@@ -1,0 +1,293 @@
+//! socket(2), connect(2), bind(2): from nothing to a connection, or to the kernel.
+//!
+//! Connection set-up of one side, after §4.5.2 and Fig. 6 (B's half is in `listen`):
+//!
+//! | A's state | event | next |
+//! |---|---|---|
+//! | Fresh, Bound | connect, route = shm, slot taken | Connected (SYN posted; A may send at once) |
+//! | Fresh, Bound | connect, route = kernel | Kernel (the real call decides) |
+//! | Connected | B refuses, or its listener closes | Failed: ECONNREFUSED or ECONNRESET |
+//! | Connected | both sides close | Free |
+
+use crate::Outcome;
+use crate::addr::{self, Name};
+use crate::endpoint::{self, CONNECTING, EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET, RESET};
+use crate::options;
+use crate::process::PROCESS;
+use crate::route::{self, Decision, Target, TargetState};
+use crate::stats::{Counter, count};
+use crate::table::{self, Entry};
+use core::sync::atomic::Ordering;
+use libc::{c_int, sockaddr, socklen_t};
+use sd_proto::Ip;
+use sd_shm::channel::SlotState;
+use sd_shm::slab::{Endpoint, Reason, State};
+
+/// Index of the placeholder for a domain.
+fn placeholder(domain: i32) -> i32 {
+    let index = usize::from(domain == libc::AF_INET6);
+    PROCESS.placeholders.get(index).map_or(-1, |p| p.load(Ordering::Relaxed))
+}
+
+/// A descriptor number that is ours, held in the kernel by a duplicate of the placeholder.
+pub(crate) fn number(domain: i32, cloexec: bool) -> Result<i32, i32> {
+    let source = placeholder(domain);
+    let made = if cloexec { sd_sys::fd::dup_above(source, 0) } else { sd_sys::fd::dup(source) };
+    let fd = made.map_err(|e| e.0)?;
+    dropped_behind_our_back(fd);
+    Ok(fd)
+}
+
+/// The kernel gave out a number that we think is in use: the program closed it by a way that we
+/// do not see. The entry goes.
+pub(crate) fn dropped_behind_our_back(fd: i32) {
+    match table::get(fd) {
+        Entry::None => {}
+        entry => {
+            table::clear(fd);
+            count(Counter::LostFd);
+            if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
+                endpoint::release(endpoint);
+            }
+        }
+    }
+}
+
+/// socket(2).
+pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int> {
+    let kind = ty & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    let tcp = kind == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    if !tcp || (domain != libc::AF_INET && domain != libc::AF_INET6) {
+        return Outcome::Kernel;
+    }
+    if crate::control::connected().is_none() || placeholder(domain) < 0 {
+        return Outcome::Kernel;
+    }
+    let Some(endpoint) = endpoint::allocate(domain) else { return Outcome::Kernel };
+    let fd = match number(domain, ty & libc::SOCK_CLOEXEC != 0) {
+        Ok(fd) => fd,
+        Err(errno) => {
+            endpoint::release(endpoint);
+            return Outcome::Errno(errno);
+        }
+    };
+    if ty & libc::SOCK_NONBLOCK != 0 {
+        endpoint.set_flag(NONBLOCK);
+    }
+    endpoint.fd.store(fd, Ordering::Relaxed);
+    if !table::set_socket(fd, endpoint) {
+        endpoint::release(endpoint);
+        sd_sys::fd::close(fd);
+        return Outcome::Kernel;
+    }
+    Outcome::Done(fd)
+}
+
+/// Gives the endpoint a kernel socket of its own under all its numbers, with the options that
+/// were recorded so far. Afterwards calls that we do not serve may go to the kernel.
+pub(crate) fn materialize(endpoint: &'static Endpoint) -> Result<(), i32> {
+    if endpoint.flag(OWN_SOCKET) {
+        return Ok(());
+    }
+    let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
+    let fresh = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).map_err(|e| e.0)?;
+    options::replay(endpoint, fresh);
+    let mut result = Ok(());
+    each_fd(endpoint, |fd| {
+        let cloexec = sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32 & libc::FD_CLOEXEC;
+        let flags = if cloexec != 0 { libc::O_CLOEXEC } else { 0 };
+        if let Err(e) = sd_sys::fd::dup3(fresh, fd, flags) {
+            result = Err(e.0);
+        }
+    });
+    sd_sys::fd::close(fresh);
+    endpoint.set_flag(OWN_SOCKET);
+    result
+}
+
+/// Calls `each` for every number of this process that leads to the endpoint.
+pub(crate) fn each_fd(endpoint: &'static Endpoint, mut each: impl FnMut(i32)) {
+    let first = endpoint.fd.load(Ordering::Relaxed);
+    let alone = PROCESS.private(endpoint).is_some_and(|p| p.fds.load(Ordering::Acquire) == 1);
+    if alone && table::socket(first).is_some_and(|e| core::ptr::eq(e, endpoint)) {
+        return each(first);
+    }
+    table::for_each(0, u32::MAX, |fd, entry| {
+        if matches!(entry, Entry::Socket(e) if core::ptr::eq(e, endpoint)) {
+            each(fd);
+        }
+    });
+}
+
+/// Hands the socket to the kernel for good, listed with `reason`.
+pub(crate) fn demote(endpoint: &'static Endpoint, reason: Reason) -> Result<(), i32> {
+    materialize(endpoint)?;
+    endpoint.reason.store(reason as u32, Ordering::Relaxed);
+    crate::epoll::to_kernel(endpoint);
+    let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+    each_fd(endpoint, |fd| {
+        let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
+        table::set_kernel(fd, endpoint);
+    });
+    endpoint.set_state(State::Kernel);
+    count(Counter::KernelConnect);
+    Ok(())
+}
+
+/// Demotes and lets the real call go on.
+fn to_kernel<T>(endpoint: &'static Endpoint, reason: Reason) -> Outcome<T> {
+    match demote(endpoint, reason) {
+        Ok(()) => Outcome::Kernel,
+        Err(errno) => Outcome::Errno(errno),
+    }
+}
+
+/// bind(2): always the kernel's decision; the socket stays ours.
+pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    if endpoint.state_now() == State::Connected {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    if let Err(errno) = materialize(endpoint) {
+        return Outcome::Errno(errno);
+    }
+    // SAFETY: the caller's arguments, for the kernel to check.
+    let bound = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, fd, addr, len) });
+    match bound {
+        Ok(_) => {
+            endpoint.set_flag(HAS_NAME);
+            if endpoint.state_now() == State::Fresh {
+                endpoint.set_state(State::Bound);
+            }
+            Outcome::Done(0)
+        }
+        Err(e) => Outcome::Errno(e.0),
+    }
+}
+
+/// connect(2).
+pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    match endpoint.state_now() {
+        State::Fresh | State::Bound => {}
+        State::Connected => return again(endpoint),
+        State::Listen => return Outcome::Errno(libc::EISCONN),
+        _ => return Outcome::Kernel,
+    }
+    // SAFETY: the caller vouches for its address.
+    let parsed = unsafe { addr::parse(addr, len) };
+    let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
+    let to = match parsed {
+        Some((family, name)) if family == domain && name.port != 0 => normalise(domain, name),
+        _ => return to_kernel(endpoint, Reason::Option),
+    };
+    crate::control::check_mail();
+    for attempt in 0..3 {
+        match route::decide(to) {
+            Decision::Denied => return Outcome::Errno(libc::ECONNREFUSED),
+            Decision::Kernel(reason) => return to_kernel(endpoint, reason),
+            Decision::Shm { target, source } => match join(endpoint, fd, to, source, target) {
+                Ok(()) => return established(endpoint),
+                Err(Join::Full) => {
+                    if let Decision::Shm { target, source } = route::ask(to, 0, true)
+                        && join(endpoint, fd, to, source, target).is_ok()
+                    {
+                        return established(endpoint);
+                    }
+                    return to_kernel(endpoint, Reason::Exhausted);
+                }
+                Err(Join::Busy) if attempt < 2 => continue,
+                Err(Join::Busy) => return to_kernel(endpoint, Reason::NotAccepting),
+                Err(Join::NoPort) => return to_kernel(endpoint, Reason::Exhausted),
+                Err(Join::Closed) => route::forget_all(),
+            },
+        }
+    }
+    to_kernel(endpoint, Reason::NoListener)
+}
+
+/// The unspecified address means this host, as in the kernel.
+fn normalise(domain: i32, name: Name) -> Name {
+    let loopback4 = Ip::v4([127, 0, 0, 1]);
+    let mut ip = name.ip;
+    if ip == Ip::v4([0; 4]) {
+        ip = loopback4;
+    } else if domain == libc::AF_INET6 && ip == Ip([0; 16]) {
+        ip = Ip([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    }
+    Name { ip, port: name.port }
+}
+
+/// connect on a connection: once 0 or the error after EINPROGRESS, then EISCONN.
+fn again(endpoint: &'static Endpoint) -> Outcome<c_int> {
+    if endpoint.flag(RESET) {
+        let error = endpoint.error.swap(0, Ordering::AcqRel);
+        return Outcome::Errno(if error != 0 { error } else { libc::ECONNABORTED });
+    }
+    if endpoint.flag(CONNECTING) {
+        endpoint.clear_flag(CONNECTING);
+        return Outcome::Done(0);
+    }
+    Outcome::Errno(libc::EISCONN)
+}
+
+/// A TCP connect never finishes within a non-blocking call, so ours does not either.
+fn established(endpoint: &'static Endpoint) -> Outcome<c_int> {
+    count(Counter::ShmConnect);
+    if endpoint.flag(NONBLOCK) {
+        endpoint.set_flag(CONNECTING);
+        return Outcome::Errno(libc::EINPROGRESS);
+    }
+    Outcome::Done(0)
+}
+
+enum Join {
+    /// The channel has no free slot.
+    Full,
+    /// The backlog is full.
+    Busy,
+    /// No source port.
+    NoPort,
+    /// The listener is gone.
+    Closed,
+}
+
+/// Takes a slot and posts the request.
+fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Target) -> Result<(), Join> {
+    match target.state() {
+        TargetState::Open => {}
+        TargetState::Full => return Err(Join::Busy),
+        TargetState::Closed => return Err(Join::Closed),
+    }
+    let local = source_name(endpoint, fd, to, source).ok_or(Join::NoPort)?;
+    let (slot, generation) = target.channel.allocate_slot().ok_or(Join::Full)?;
+    let words = &target.channel.map.slot(slot).side[0];
+    words.listener.store(target.listener, Ordering::Relaxed);
+    words.listener_gen.store(target.generation, Ordering::Relaxed);
+    let ports = u32::from(local.port) << 16 | u32::from(to.port);
+    words.ports.store(ports, Ordering::Relaxed);
+    addr::store(&words.local, local.ip);
+    addr::store(&words.remote, to.ip);
+    endpoint.ports.store(ports, Ordering::Relaxed);
+    addr::store(&endpoint.local, local.ip);
+    addr::store(&endpoint.remote, to.ip);
+    words.set_state(generation, SlotState::Syn);
+    endpoint::attach(endpoint, target.channel, slot, generation);
+    crate::epoll::rearm_endpoint(endpoint);
+    target.channel.map.events(target.channel.side.other()).post(slot);
+    target.channel.wake_peer();
+    Ok(())
+}
+
+/// Where the connection comes from: the bound name, or the route's source and a leased port.
+fn source_name(endpoint: &Endpoint, fd: i32, to: Name, source: Ip) -> Option<Name> {
+    if endpoint.flag(HAS_NAME) {
+        let (_, name) = addr::kernel_name(fd)?;
+        let ip = if name.ip.is_unspecified() { source } else { name.ip };
+        if name.port != 0 {
+            return Some(Name { ip, port: name.port });
+        }
+        return route::take_port(to).map(|port| Name { ip, port });
+    }
+    route::take_port(to).map(|port| Name { ip: source, port })
+}

@@ -1,0 +1,341 @@
+//! The control path: registration with the monitor, questions to it, its mail to us.
+//!
+//! Never on the data path. A monitor that is absent, slow or of another version only means that
+//! new connections use the kernel; it is asked again after a pause that doubles up to two seconds.
+
+use crate::channel::Channel;
+use crate::process::{PROCESS, close_hidden, hide_fd};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use sd_proto::{MESSAGE_MAX, Reply, Request};
+use sd_shm::channel::{Mapping, Side};
+use sd_shm::slab::Slab;
+use sd_sys::lock::Guard;
+use sd_sys::msg;
+
+/// Descriptor of the control socket, -1 when there is none; for waiting on its end.
+pub(crate) static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
+/// Raised when the monitor was lost: somebody should reconnect.
+pub(crate) static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Counts registrations: a new one has a new control socket.
+pub(crate) static REGISTRATIONS: AtomicU32 = AtomicU32::new(0);
+
+const RETRY_MIN_NS: u64 = 50_000_000;
+const RETRY_MAX_NS: u64 = 2_000_000_000;
+/// A monitor that does not answer for so long is given up.
+const ANSWER_TIMEOUT_S: i64 = 2;
+
+/// State of the control path; under `PROCESS.control`.
+pub(crate) struct Control {
+    retry_at: u64,
+    retry_ns: u64,
+    registered_before: bool,
+    slab_fd: i32,
+    public_fd: i32,
+}
+
+impl Control {
+    /// Before anything has happened.
+    pub(crate) const fn new() -> Control {
+        Control { retry_at: 0, retry_ns: RETRY_MIN_NS, registered_before: false, slab_fd: -1, public_fd: -1 }
+    }
+
+    /// In the child of a fork: the parent's connection is not ours.
+    pub(crate) fn forked(&mut self) {
+        close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
+        close_hidden(self.slab_fd);
+        close_hidden(self.public_fd);
+        *self = Control::new();
+        LOST.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A connection to the monitor, made if need be; `None` when there is none to be had now.
+pub(crate) fn connected() -> Option<Guard<'static, Control>> {
+    let mut control = PROCESS.control.lock();
+    if CONTROL_FD.load(Ordering::Acquire) >= 0 {
+        return Some(control);
+    }
+    let now = sd_sys::time::now_ns();
+    if now < control.retry_at {
+        return None;
+    }
+    match register(&mut control) {
+        Some(()) => {
+            control.retry_ns = RETRY_MIN_NS;
+            control.retry_at = 0;
+            LOST.store(false, Ordering::Release);
+            Some(control)
+        }
+        None => {
+            control.retry_at = now + control.retry_ns;
+            control.retry_ns = (control.retry_ns * 2).min(RETRY_MAX_NS);
+            None
+        }
+    }
+}
+
+/// After the monitor was lost: tries again when it is time. The pause until the next try, if one
+/// is due, so that a sleeper can limit its sleep.
+pub(crate) fn retry_if_lost() -> Option<u64> {
+    if !LOST.load(Ordering::Acquire) {
+        return None;
+    }
+    if connected().is_some() {
+        return None;
+    }
+    let control = PROCESS.control.lock();
+    Some(control.retry_at.saturating_sub(sd_sys::time::now_ns()).max(1_000_000))
+}
+
+fn register(control: &mut Control) -> Option<()> {
+    let mut path = [0u8; 108];
+    let path = crate::env::monitor_path(&mut path)?;
+    let fd = hide_fd(msg::connect_unix(path).ok()?);
+    let done = prepare(control).and_then(|()| hello(control, fd));
+    if done.is_none() {
+        close_hidden(fd);
+        return None;
+    }
+    CONTROL_FD.store(fd, Ordering::Release);
+    REGISTRATIONS.fetch_add(1, Ordering::AcqRel);
+    if control.registered_before {
+        announce(fd);
+    }
+    control.registered_before = true;
+    Some(())
+}
+
+/// What a process needs once: table, slab, public page, eventfd, placeholders.
+fn prepare(control: &mut Control) -> Option<()> {
+    if control.slab_fd >= 0 {
+        return Some(());
+    }
+    if !crate::table::init() {
+        return None;
+    }
+    let pid = sd_sys::fd::getpid();
+    PROCESS.pid.store(pid, Ordering::Relaxed);
+    for (placeholder, domain) in PROCESS.placeholders.iter().zip([libc::AF_INET, libc::AF_INET6]) {
+        if placeholder.load(Ordering::Relaxed) < 0
+            && let Ok(fd) = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
+        {
+            placeholder.store(hide_fd(fd), Ordering::Relaxed);
+        }
+    }
+    let event_fd = hide_fd(sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).ok()?);
+    let (public_fd, public) = sd_shm::public::create(pid as u32).ok()?;
+    let (slab_fd, slab) = Slab::create(pid as u32).ok()?;
+    let _alloc = PROCESS.alloc.lock();
+    if !PROCESS.add_slab(slab, 1) || !add_waker(public, event_fd) {
+        return None;
+    }
+    PROCESS.public.store(core::ptr::from_ref(public).cast_mut(), Ordering::Release);
+    PROCESS.mail_seen.store(0, Ordering::Relaxed);
+    control.public_fd = hide_fd(public_fd);
+    control.slab_fd = hide_fd(slab_fd);
+    Some(())
+}
+
+fn add_waker(public: &'static sd_shm::public::Public, event_fd: i32) -> bool {
+    let count = PROCESS.waker_count.load(Ordering::Relaxed);
+    let Some(waker) = PROCESS.wakers.get(count) else { return false };
+    waker.public.store(core::ptr::from_ref(public).cast_mut(), Ordering::Relaxed);
+    waker.event_fd.store(event_fd, Ordering::Relaxed);
+    PROCESS.waker_count.store(count + 1, Ordering::Release);
+    true
+}
+
+/// This process's own eventfd.
+pub(crate) fn own_event_fd() -> i32 {
+    let count = PROCESS.waker_count.load(Ordering::Acquire);
+    count
+        .checked_sub(1)
+        .and_then(|i| PROCESS.wakers.get(i))
+        .map_or(-1, |w| w.event_fd.load(Ordering::Relaxed))
+}
+
+fn hello(control: &Control, fd: i32) -> Option<()> {
+    let timeout = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
+    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        // SAFETY: the kernel reads one timeval.
+        unsafe {
+            sd_sys::syscall!(
+                libc::SYS_setsockopt,
+                fd,
+                libc::SOL_SOCKET,
+                option,
+                &timeout as *const libc::timeval,
+                size_of::<libc::timeval>()
+            )
+        };
+    }
+    let request = Request::Hello { version: sd_proto::VERSION, again: control.registered_before };
+    let placeholder = PROCESS.placeholders.iter().map(|p| p.load(Ordering::Relaxed)).find(|&p| p >= 0)?;
+    let fds = [control.slab_fd, control.public_fd, own_event_fd(), placeholder];
+    send(fd, &request, &fds)?;
+    match receive(fd, 0)? {
+        (Reply::Welcome { .. }, _) => Some(()),
+        _ => None,
+    }
+}
+
+/// After a restart of the monitor: channels first, then listeners.
+fn announce(fd: i32) {
+    for channel in PROCESS.channels() {
+        if channel.inherited.load(Ordering::Relaxed) || channel.segment_fd < 0 {
+            continue;
+        }
+        let request =
+            Request::Channel { id: channel.id, side: channel.side as u32, peer_pid: channel.peer_pid };
+        let _ = send(fd, &request, &[channel.segment_fd]);
+    }
+    crate::route::forget_all();
+    crate::listen::announce_all(|request, kernel_fd| ask(fd, request, &[kernel_fd]).is_some());
+}
+
+fn send(fd: i32, request: &Request, fds: &[i32]) -> Option<()> {
+    let mut buf = [0u8; MESSAGE_MAX];
+    msg::send_with_fds(fd, request.encode(&mut buf), fds, 0).ok().map(drop)
+}
+
+fn receive(fd: i32, flags: i32) -> Option<(Reply, msg::Received)> {
+    let mut buf = [0u8; MESSAGE_MAX];
+    loop {
+        let got = match msg::recv_with_fds(fd, &mut buf, flags) {
+            Err(sd_sys::Errno(libc::EINTR)) => continue,
+            other => other.ok()?,
+        };
+        let reply = buf.get(..got.len).and_then(|bytes| Reply::decode(bytes).ok());
+        return match reply {
+            Some(reply) => Some((reply, got)),
+            None => {
+                got.fds.iter().take(got.fd_count).for_each(|&fd| sd_sys::fd::close(fd));
+                None
+            }
+        };
+    }
+}
+
+/// Asks and waits for the answer; mail that comes in between is taken in.
+fn ask(fd: i32, request: &Request, fds: &[i32]) -> Option<(Reply, msg::Received)> {
+    send(fd, request, fds)?;
+    loop {
+        match receive(fd, 0)? {
+            (Reply::NewChannel { id, peer_pid }, got) => {
+                new_channel(id, Side::B, peer_pid, &got).map(drop).unwrap_or(())
+            }
+            (Reply::ChannelDead { id }, _) => channel_dead(id),
+            answer => return Some(answer),
+        }
+    }
+}
+
+/// Asks the monitor; `None` when it is not there (any more).
+pub(crate) fn question(request: &Request, fds: &[i32]) -> Option<(Reply, msg::Received)> {
+    let _control = connected()?;
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let answer = ask(fd, request, fds);
+    if answer.is_none() {
+        lost();
+    }
+    answer
+}
+
+/// Tells the monitor something that has no answer.
+pub(crate) fn tell(request: &Request, fds: &[i32]) {
+    let _control = PROCESS.control.lock();
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    if fd >= 0 && send(fd, request, fds).is_none() {
+        lost();
+    }
+}
+
+/// The connection is of no use any more; under `PROCESS.control`.
+fn lost() {
+    close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
+    LOST.store(true, Ordering::Release);
+}
+
+/// A look at the control socket when the monitor said so, or its end was seen.
+#[inline]
+pub(crate) fn check_mail() {
+    let Some(slab) = PROCESS.own().and_then(|own| own.slab()) else { return };
+    let mail = slab.header().mail.load(Ordering::Acquire);
+    if mail != PROCESS.mail_seen.load(Ordering::Relaxed) {
+        read_mail(mail);
+    }
+}
+
+#[cold]
+fn read_mail(mail: u32) {
+    let Some(_control) = PROCESS.control.try_lock() else { return };
+    PROCESS.mail_seen.store(mail, Ordering::Relaxed);
+    take_mail();
+}
+
+/// The control socket's peer has hung up, or there is mail; called after waking up.
+pub(crate) fn look_at_socket() {
+    let Some(_control) = PROCESS.control.try_lock() else { return };
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    if fd < 0 {
+        return;
+    }
+    take_mail();
+    if let Ok(events) = sd_sys::fd::poll_one(fd, libc::POLLIN, 0)
+        && events & (libc::POLLHUP | libc::POLLERR) != 0
+    {
+        lost();
+    }
+}
+
+fn take_mail() {
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    if fd < 0 {
+        return;
+    }
+    loop {
+        match receive(fd, libc::MSG_DONTWAIT) {
+            Some((Reply::NewChannel { id, peer_pid }, got)) => {
+                new_channel(id, Side::B, peer_pid, &got);
+            }
+            Some((Reply::ChannelDead { id }, _)) => channel_dead(id),
+            _ => return,
+        }
+    }
+}
+
+/// Maps a channel that the monitor made: descriptors are segment, peer's page, peer's eventfd.
+pub(crate) fn new_channel(
+    id: u64,
+    side: Side,
+    peer_pid: u32,
+    got: &msg::Received,
+) -> Option<&'static Channel> {
+    let &[segment, public, event_fd] = got.fds.get(..got.fd_count)? else {
+        got.fds.iter().take(got.fd_count).for_each(|&fd| sd_sys::fd::close(fd));
+        return None;
+    };
+    let peer_public = sd_shm::public::map_peer(public).ok();
+    sd_sys::fd::close(public);
+    let map = Mapping::map(segment).ok();
+    let (Some(map), Some(peer_public)) = (map, peer_public) else {
+        sd_sys::fd::close(segment);
+        sd_sys::fd::close(event_fd);
+        return None;
+    };
+    let (segment, event_fd) = (hide_fd(segment), hide_fd(event_fd));
+    PROCESS.add_channel(Channel::new(id, side, map, peer_pid, peer_public, event_fd, segment))
+}
+
+/// Every connection of the channel is over; each learns it by looking.
+fn channel_dead(id: u64) {
+    for channel in PROCESS.channels().filter(|c| c.id == id) {
+        for slot in 0..sd_shm::channel::SLOTS {
+            if let Some(endpoint) = channel.endpoint(slot) {
+                crate::epoll::endpoint_event(endpoint);
+            }
+        }
+    }
+    crate::route::forget_all();
+}

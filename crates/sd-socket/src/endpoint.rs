@@ -1,0 +1,437 @@
+//! An endpoint's life: allocation, its rings, locks of its halves, its end.
+
+use crate::channel::Channel;
+use crate::process::{PROCESS, tid};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sd_ring::{RingMem, RxCursor, TxCursor, doorbell};
+use sd_shm::channel::{EventSet, FLAG_DEAD, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState};
+use sd_shm::slab::{ENDPOINTS, Endpoint, State};
+
+/// O_NONBLOCK.
+pub(crate) const NONBLOCK: u32 = 1 << 0;
+/// shutdown(SHUT_RD) was called.
+pub(crate) const SHUT_RD: u32 = 1 << 1;
+/// shutdown(SHUT_WR) was called; the end is announced to the peer.
+pub(crate) const SHUT_WR: u32 = 1 << 2;
+/// The peer's end of stream was seen.
+pub(crate) const EOF: u32 = 1 << 3;
+/// The connection is torn down (reset); SO_ERROR may be pending.
+pub(crate) const RESET: u32 = 1 << 4;
+/// A non-blocking connect has not been asked about yet: the next connect returns 0.
+pub(crate) const CONNECTING: u32 = 1 << 5;
+/// The number is held by a kernel socket of its own, which mirrors the options.
+pub(crate) const OWN_SOCKET: u32 = 1 << 6;
+/// Some epoll instance watches it.
+pub(crate) const WATCHED: u32 = 1 << 7;
+/// The kernel socket has an address of its own: the connection must use that.
+pub(crate) const HAS_NAME: u32 = 1 << 8;
+
+/// Atomics of an endpoint that are addresses of shared structures.
+pub(crate) trait EndpointExt {
+    fn flag(&self, bits: u32) -> bool;
+    fn set_flag(&self, bits: u32);
+    fn clear_flag(&self, bits: u32);
+    fn state_now(&self) -> State;
+    fn set_state(&self, state: State);
+    fn own_words(&self) -> &'static SlotSide;
+    fn peer_words(&self) -> &'static SlotSide;
+    fn channel_ref(&self) -> Option<&'static Channel>;
+    fn tx_lock(&self) -> Half<'_>;
+    fn rx_lock(&self) -> Half<'_>;
+    fn tx_mem(&self) -> Rings;
+    fn rx_mem(&self) -> Rings;
+}
+
+impl EndpointExt for Endpoint {
+    #[inline(always)]
+    fn flag(&self, bits: u32) -> bool {
+        self.flags.load(Ordering::Relaxed) & bits != 0
+    }
+    fn set_flag(&self, bits: u32) {
+        self.flags.fetch_or(bits, Ordering::AcqRel);
+    }
+    fn clear_flag(&self, bits: u32) {
+        self.flags.fetch_and(!bits, Ordering::AcqRel);
+    }
+    #[inline(always)]
+    fn state_now(&self) -> State {
+        State::from_u32(self.state.load(Ordering::Acquire))
+    }
+    fn set_state(&self, state: State) {
+        self.state.store(state as u32, Ordering::Release);
+    }
+    #[inline(always)]
+    fn own_words(&self) -> &'static SlotSide {
+        // SAFETY: set by `attach` to words of a mapped channel; channels of live endpoints stay mapped.
+        unsafe { &*(self.own.load(Ordering::Relaxed) as *const SlotSide) }
+    }
+    #[inline(always)]
+    fn peer_words(&self) -> &'static SlotSide {
+        // SAFETY: as above.
+        unsafe { &*(self.peer.load(Ordering::Relaxed) as *const SlotSide) }
+    }
+    fn channel_ref(&self) -> Option<&'static Channel> {
+        // SAFETY: set by `attach` to a Channel record, which is never freed; a child has a copy of
+        // the record at the same address.
+        unsafe { (self.channel.load(Ordering::Acquire) as *const Channel).as_ref() }
+    }
+    #[inline(always)]
+    fn tx_lock(&self) -> Half<'_> {
+        Half::take(self, &self.tx.lock)
+    }
+    #[inline(always)]
+    fn rx_lock(&self) -> Half<'_> {
+        Half::take(self, &self.rx.lock)
+    }
+    #[inline(always)]
+    fn tx_mem(&self) -> Rings {
+        Rings::load(&self.tx_ring)
+    }
+    #[inline(always)]
+    fn rx_mem(&self) -> Rings {
+        Rings::load(&self.rx_ring)
+    }
+}
+
+/// The memory of one direction's ring: addresses of the small and of the large region.
+#[derive(Clone, Copy)]
+pub(crate) struct Rings {
+    small: u64,
+    large: u64,
+}
+
+impl Rings {
+    #[inline(always)]
+    fn load([small, large]: &[AtomicU64; 2]) -> Rings {
+        Rings { small: small.load(Ordering::Relaxed), large: large.load(Ordering::Relaxed) }
+    }
+
+    #[inline(always)]
+    fn base(&self, region: u32) -> u64 {
+        if region == 0 { self.small } else { self.large }
+    }
+
+    #[inline(always)]
+    fn word(&self, region: u32, off: u32) -> &'static AtomicU64 {
+        // SAFETY: the ring checked `off` against the region's size and keeps it a multiple of 8;
+        // both regions lie in a channel that stays mapped while an endpoint uses it.
+        unsafe { &*((self.base(region) + u64::from(off)) as *const AtomicU64) }
+    }
+
+    /// Address of a byte.
+    #[inline(always)]
+    pub(crate) fn at(&self, region: u32, off: u32) -> *mut u8 {
+        (self.base(region) + u64::from(off)) as *mut u8
+    }
+}
+
+impl RingMem for Rings {
+    #[inline(always)]
+    fn load(&self, region: u32, off: u32) -> u64 {
+        self.word(region, off).load(Ordering::Acquire)
+    }
+    #[inline(always)]
+    fn publish(&self, region: u32, off: u32, word: u64) {
+        self.word(region, off).store(word, Ordering::Release);
+    }
+    #[inline(always)]
+    fn store(&self, region: u32, off: u32, word: u64) {
+        self.word(region, off).store(word, Ordering::Relaxed);
+    }
+}
+
+/// Exclusive use of one half of an endpoint.
+pub(crate) struct Half<'a> {
+    lock: Option<&'a AtomicU32>,
+}
+
+impl<'a> Half<'a> {
+    #[inline(always)]
+    fn take(endpoint: &Endpoint, lock: &'a AtomicU32) -> Half<'a> {
+        if PROCESS.is_alone(endpoint) {
+            return Half { lock: None };
+        }
+        let me = tid() as u32;
+        if lock.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            take_slow(lock, me);
+        }
+        Half { lock: Some(lock) }
+    }
+}
+
+impl Drop for Half<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(lock) = self.lock {
+            lock.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// A holder copies a bounded amount and never sleeps with the lock, so waiting is short; a dead
+/// holder is found and replaced.
+#[cold]
+fn take_slow(lock: &AtomicU32, me: u32) {
+    let mut rounds = 0u32;
+    loop {
+        let holder = lock.load(Ordering::Relaxed);
+        if holder == 0 {
+            if lock.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return;
+            }
+            continue;
+        }
+        rounds += 1;
+        if rounds < 100 {
+            core::hint::spin_loop();
+            continue;
+        }
+        let dead = rounds.is_multiple_of(4096) && !sd_sys::fd::task_exists(holder as i32);
+        if (dead || holder == me)
+            && lock.compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        {
+            return;
+        }
+        sd_sys::time::yield_now();
+    }
+}
+
+/// The sender's cursor.
+///
+/// # Safety
+/// The caller holds the endpoint's tx half.
+#[inline(always)]
+#[allow(clippy::mut_from_ref)]
+pub(crate) unsafe fn tx_cursor(endpoint: &Endpoint) -> &mut TxCursor {
+    // SAFETY: promised by the caller; the cell is not shared with any peer.
+    unsafe { &mut *endpoint.tx.cursor.get() }
+}
+
+/// The receiver's cursor.
+///
+/// # Safety
+/// The caller holds the endpoint's rx half.
+#[inline(always)]
+#[allow(clippy::mut_from_ref)]
+pub(crate) unsafe fn rx_cursor(endpoint: &Endpoint) -> &mut RxCursor {
+    // SAFETY: promised by the caller; the cell is not shared with any peer.
+    unsafe { &mut *endpoint.rx.cursor.get() }
+}
+
+/// A fresh endpoint of the own slab, held by this process, one descriptor counted.
+pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
+    let rec = PROCESS.own()?;
+    let slab = rec.slab()?;
+    let mut alloc = PROCESS.alloc.lock();
+    let index = take_free(&mut alloc, rec, slab)?;
+    let endpoint = slab.endpoint(index)?;
+    let private = rec.private(index)?;
+    private.fds.store(1, Ordering::Relaxed);
+    endpoint.flags.store(0, Ordering::Relaxed);
+    endpoint.error.store(0, Ordering::Relaxed);
+    endpoint.domain.store(domain as u32, Ordering::Relaxed);
+    endpoint.reason.store(0, Ordering::Relaxed);
+    endpoint.ports.store(0, Ordering::Relaxed);
+    for word in endpoint.local.iter().chain(&endpoint.remote) {
+        word.store(0, Ordering::Relaxed);
+    }
+    endpoint.rcv_timeout_ns.store(0, Ordering::Relaxed);
+    endpoint.snd_timeout_ns.store(0, Ordering::Relaxed);
+    endpoint.linger.store(0, Ordering::Relaxed);
+    endpoint.rcv_lowat.store(1, Ordering::Relaxed);
+    endpoint.snd_buf.store(0, Ordering::Relaxed);
+    endpoint.rcv_buf.store(0, Ordering::Relaxed);
+    endpoint.opts.iter().for_each(|o| o.store(0, Ordering::Relaxed));
+    endpoint.channel.store(0, Ordering::Relaxed);
+    endpoint.tx.lock.store(0, Ordering::Relaxed);
+    endpoint.rx.lock.store(0, Ordering::Relaxed);
+    endpoint.tx.bytes.store(0, Ordering::Relaxed);
+    endpoint.rx.bytes.store(0, Ordering::Relaxed);
+    endpoint.rx.spin.store(0, Ordering::Relaxed);
+    endpoint.holders.store(rec.bit.load(Ordering::Relaxed), Ordering::Relaxed);
+    endpoint.set_state(State::Fresh);
+    Some(endpoint)
+}
+
+fn take_free(
+    alloc: &mut crate::process::Alloc,
+    rec: &crate::process::SlabRec,
+    slab: sd_shm::slab::Slab,
+) -> Option<usize> {
+    if let Some(index) = alloc.free.checked_sub(1) {
+        alloc.free = rec.private(index as usize)?.next_free.load(Ordering::Relaxed);
+        return Some(index as usize);
+    }
+    let given_up =
+        |index: &u32| slab.endpoint(*index as usize).is_some_and(|e| e.holders.load(Ordering::Acquire) == 0);
+    if let Some(at) = alloc.orphans.iter().position(given_up) {
+        return Some(alloc.orphans.swap_remove(at) as usize);
+    }
+    let high = slab.header().high.load(Ordering::Relaxed);
+    if high as usize >= ENDPOINTS {
+        return None;
+    }
+    slab.header().high.store(high + 1, Ordering::Release);
+    Some(high as usize)
+}
+
+/// One more descriptor of this process leads to the endpoint.
+pub(crate) fn retain(endpoint: &Endpoint) {
+    if let Some(private) = PROCESS.private(endpoint) {
+        private.fds.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// One descriptor fewer; the last one of the last process ends the connection.
+pub(crate) fn release(endpoint: &'static Endpoint) {
+    let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
+    let Some(private) = rec.private(index) else { return };
+    if private.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
+        return;
+    }
+    crate::epoll::forget_endpoint(endpoint);
+    crate::listen::forget(endpoint, private);
+    let bit = rec.bit.load(Ordering::Relaxed);
+    let last = endpoint.holders.load(Ordering::Acquire) & !bit == 0;
+    if last && endpoint.state_now() == State::Connected {
+        hang_up(endpoint);
+    }
+    let left = endpoint.holders.fetch_and(!bit, Ordering::AcqRel) & !bit;
+    if left == 0 {
+        endpoint.set_state(State::Free);
+    }
+    let own = PROCESS.own().is_some_and(|own| core::ptr::eq(own, rec));
+    if own {
+        let mut alloc = PROCESS.alloc.lock();
+        if left == 0 {
+            private.next_free.store(alloc.free, Ordering::Relaxed);
+            alloc.free = index as u32 + 1;
+        } else {
+            alloc.orphans.push(index as u32);
+        }
+    }
+}
+
+/// Ties an endpoint to a slot of a channel.
+pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slot: usize, generation: u32) {
+    let side = channel.side;
+    let map = channel.map;
+    let [a, b] = &map.slot(slot).side;
+    let (own, peer) = if side == Side::A { (a, b) } else { (b, a) };
+    endpoint.own.store(own as *const SlotSide as u64, Ordering::Relaxed);
+    endpoint.peer.store(peer as *const SlotSide as u64, Ordering::Relaxed);
+    endpoint.tx_ring[0].store(map.small_ring(slot, side) as u64, Ordering::Relaxed);
+    endpoint.tx_ring[1].store(map.large_ring(slot, side) as u64, Ordering::Relaxed);
+    endpoint.rx_ring[0].store(map.small_ring(slot, side.other()) as u64, Ordering::Relaxed);
+    endpoint.rx_ring[1].store(map.large_ring(slot, side.other()) as u64, Ordering::Relaxed);
+    endpoint.peer_events.store(map.events(side.other()) as *const EventSet as u64, Ordering::Relaxed);
+    endpoint.slot.store(slot as u32, Ordering::Relaxed);
+    endpoint.side.store(side as u32, Ordering::Relaxed);
+    endpoint.generation.store(generation, Ordering::Relaxed);
+    endpoint.channel_id.store(channel.id, Ordering::Relaxed);
+    // SAFETY: nobody else knows the endpoint yet.
+    unsafe {
+        endpoint.tx.cursor.get().write(TxCursor::new(&GEOMETRY));
+        endpoint.rx.cursor.get().write(RxCursor::new());
+    }
+    endpoint.channel.store(channel as *const Channel as u64, Ordering::Release);
+    channel.bind(slot, endpoint);
+    endpoint.set_state(State::Connected);
+}
+
+/// Wakes the peer as its doorbell word says, after something was published for it.
+#[inline(always)]
+pub(crate) fn notify(endpoint: &Endpoint, bits: u32) {
+    let fired = doorbell::ring(&endpoint.peer_words().wait, bits);
+    if fired != 0 {
+        notify_slow(endpoint, fired);
+    }
+}
+
+#[cold]
+fn notify_slow(endpoint: &Endpoint, fired: u32) {
+    if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {
+        sd_sys::futex::wake(&endpoint.peer_words().wait, i32::MAX, sd_sys::futex::Scope::Shared);
+    }
+    if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0 {
+        // SAFETY: set by `attach`; see `own_words`.
+        let events = unsafe { &*(endpoint.peer_events.load(Ordering::Relaxed) as *const EventSet) };
+        events.post(endpoint.slot.load(Ordering::Relaxed) as usize);
+        if let Some(channel) = endpoint.channel_ref() {
+            channel.wake_peer();
+        }
+    }
+}
+
+/// All bits a waiter can announce.
+pub(crate) const ALL_BITS: u32 =
+    doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::TX_SLEEP | doorbell::TX_EVENT;
+
+/// What the peer's words say of the end of the connection, beyond what the ring says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PeerEnd {
+    /// Nothing.
+    Open,
+    /// Closed, both directions, or its process is gone.
+    Gone,
+    /// Reset.
+    Reset,
+}
+
+/// See [`PeerEnd`]. After `Gone` the ring must be looked at once more: data came before.
+#[inline(always)]
+pub(crate) fn peer_end(endpoint: &Endpoint) -> PeerEnd {
+    let peer = endpoint.peer_words();
+    let flags = peer.flags.load(Ordering::Acquire);
+    if flags & FLAG_RESET != 0 {
+        return PeerEnd::Reset;
+    }
+    let (generation, state) = peer.state();
+    let mine = generation == endpoint.generation.load(Ordering::Relaxed);
+    if flags & FLAG_DEAD != 0 || (mine && matches!(state, SlotState::Closed | SlotState::Refused)) {
+        return PeerEnd::Gone;
+    }
+    PeerEnd::Open
+}
+
+/// The end of a connection, when the last descriptor is closed (§4.5.4): announces the end of our
+/// stream, or resets when received data was never read or SO_LINGER says so.
+fn hang_up(endpoint: &'static Endpoint) {
+    let own = endpoint.own_words();
+    let generation = endpoint.generation.load(Ordering::Relaxed);
+    {
+        let _rx = endpoint.rx_lock();
+        let _tx = endpoint.tx_lock();
+        // SAFETY: both halves are held.
+        let (tx, mut rx) = unsafe { (tx_cursor(endpoint), *rx_cursor(endpoint)) };
+        let unread = matches!(rx.next(&GEOMETRY, &endpoint.rx_mem()), Ok(sd_ring::Next::Data { .. }));
+        let aborts = endpoint.linger.load(Ordering::Relaxed) == 1;
+        if (unread && !endpoint.flag(SHUT_RD)) || aborts || endpoint.flag(RESET) {
+            own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
+        } else {
+            tx.finish(&endpoint.tx_mem());
+        }
+        own.wait.store(0, Ordering::Relaxed);
+        let used_large = tx.is_large() || rx.is_large();
+        let peer_closed = peer_end(endpoint) == PeerEnd::Gone;
+        own.set_state(generation, SlotState::Closed);
+        notify(endpoint, ALL_BITS);
+        if used_large && let Some(channel) = endpoint.channel_ref() {
+            let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
+            crate::channel::trim(channel, slot, peer_closed);
+        }
+    }
+    if let Some(channel) = endpoint.channel_ref() {
+        channel.unbind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
+    }
+}
+
+/// The peer broke the protocol: both ends are reset.
+#[cold]
+pub(crate) fn corrupt(endpoint: &Endpoint) {
+    crate::stats::count(crate::stats::Counter::CorruptPeer);
+    endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
+    endpoint.error.store(libc::ECONNRESET, Ordering::Relaxed);
+    endpoint.set_flag(RESET);
+    notify(endpoint, ALL_BITS);
+}

@@ -1,0 +1,92 @@
+//! The few environment variables the library reads, without allocation.
+
+use core::ffi::CStr;
+
+unsafe extern "C" {
+    static environ: *const *const core::ffi::c_char;
+}
+
+/// The value of `NAME=`; valid until the program changes its environment.
+fn get(name: &[u8]) -> Option<&'static [u8]> {
+    // SAFETY: environ is null or a null-terminated array of C strings, by the C library's rules.
+    unsafe {
+        let mut at = environ;
+        if at.is_null() {
+            return None;
+        }
+        while !(*at).is_null() {
+            let entry = CStr::from_ptr(*at).to_bytes();
+            if let Some(value) = entry.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
+                return Some(value);
+            }
+            at = at.add(1);
+        }
+    }
+    None
+}
+
+/// Path found by `remember`, and its length; programs may change their environment later.
+static mut PATH: [u8; 108] = [0; 108];
+static PATH_LEN: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
+
+/// At start-up, before the program runs: notes where the monitor is.
+pub(crate) fn remember() {
+    let mut buf = [0u8; 108];
+    if let Some(path) = find_path(&mut buf) {
+        let len = path.len();
+        // SAFETY: the constructor runs on one thread, before anything reads PATH.
+        unsafe { (&raw mut PATH).write(buf) };
+        PATH_LEN.store(len, core::sync::atomic::Ordering::Release);
+    }
+}
+
+/// Where the monitor's socket is.
+pub(crate) fn monitor_path(buf: &mut [u8; 108]) -> Option<&[u8]> {
+    match PATH_LEN.load(core::sync::atomic::Ordering::Acquire) {
+        0 => find_path(buf),
+        len => {
+            // SAFETY: written once, before the length was.
+            *buf = unsafe { (&raw const PATH).read() };
+            buf.get(..len)
+        }
+    }
+}
+
+/// Where the monitor's socket is: SD_MONITOR, or the user's default place.
+fn find_path(buf: &mut [u8; 108]) -> Option<&[u8]> {
+    if let Some(path) = get(b"SD_MONITOR").filter(|p| !p.is_empty()) {
+        return join(buf, &[path]);
+    }
+    if let Some(dir) = get(b"XDG_RUNTIME_DIR").filter(|p| !p.is_empty()) {
+        return join(buf, &[dir, b"/socksdirect/monitor.sock"]);
+    }
+    let mut digits = [0u8; 10];
+    // SAFETY: no arguments.
+    let uid = unsafe { sd_sys::syscall!(libc::SYS_getuid) } as u32;
+    let digits = decimal(uid, &mut digits);
+    join(buf, &[b"/tmp/socksdirect-", digits, b"/monitor.sock"])
+}
+
+fn join<'a>(buf: &'a mut [u8; 108], parts: &[&[u8]]) -> Option<&'a [u8]> {
+    let mut len = 0;
+    for part in parts {
+        buf.get_mut(len..len + part.len())?.copy_from_slice(part);
+        len += part.len();
+    }
+    buf.get(..len)
+}
+
+fn decimal(mut n: u32, digits: &mut [u8; 10]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        if let Some(d) = digits.get_mut(at) {
+            *d = b'0' + (n % 10) as u8;
+        }
+        n /= 10;
+        if n == 0 || at == 0 {
+            break;
+        }
+    }
+    digits.get(at..).unwrap_or(&[])
+}

@@ -1,0 +1,591 @@
+//! epoll over our sockets and the kernel's descriptors in one instance.
+//!
+//! The program's descriptor is a kernel epoll instance; kernel descriptors are registered there and
+//! cost what they always did. Sockets of ours are in the interest list here, and in the ready list
+//! when something happened, so a wait costs the number of ready sockets. The kernel instance also
+//! watches our eventfd (edge-triggered): it is what a wait sleeps on.
+//!
+//! ```text
+//!  peer --event bit, eventfd--> drain() --> ready list --> epoll_wait --> program
+//!                                                ^--------- level-triggered: stays until not ready
+//! ```
+//! A level-triggered socket that has just been read empty is kept on the list for some rounds
+//! ("hot") and looked at directly: asking its peer for an event costs both sides more.
+
+use crate::channel::drain;
+use crate::endpoint::{EndpointExt, WATCHED};
+use crate::process::{PROCESS, Priv};
+use crate::ready;
+use crate::table::{self, Entry};
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, epoll_event};
+use sd_shm::slab::{Endpoint, State};
+use std::collections::VecDeque;
+
+/// What an item watches.
+#[derive(Clone, Copy)]
+pub(crate) enum Source {
+    Socket(&'static Endpoint),
+    /// A nested instance of ours.
+    Nested(*mut Epoll),
+}
+
+/// One registration.
+pub(crate) struct Item {
+    epoll: *mut Epoll,
+    fd: i32,
+    source: Source,
+    events: u32,
+    data: u64,
+    queued: bool,
+    /// EPOLLONESHOT has fired.
+    disabled: bool,
+    /// Looks without result since the last event.
+    cold: u32,
+    /// Next registration of the same endpoint.
+    next_watcher: *mut Item,
+}
+
+/// One instance. Everything but the atomics is guarded by `PROCESS.readiness`.
+pub(crate) struct Epoll {
+    fd: i32,
+    /// Numbers of this process that lead here.
+    fds: u32,
+    items: Vec<*mut Item>,
+    ready: VecDeque<*mut Item>,
+    /// Nested instances and sockets whose events another process gets: looked at in every wait.
+    scanned: Vec<*mut Item>,
+    /// Kernel descriptors registered (a closed one is still counted).
+    kernel_count: u32,
+    wakers: usize,
+    /// Registration with the monitor whose control socket is watched.
+    registration: u32,
+    pub(crate) sleepers: AtomicU32,
+    spin: AtomicU32,
+    /// Waits since the kernel part was last asked.
+    since_kernel: u32,
+    /// Housekeeping due: events were delivered since.
+    dirty: bool,
+    /// Threads inside a wait; the record is freed by the last one after close.
+    users: AtomicU32,
+    closed: bool,
+}
+
+/// Level-triggered sockets that may stay on the list without being ready.
+const HOT_MAX: usize = 16;
+/// Looks without result after which a socket is no longer hot.
+const COLD: u32 = 4000;
+/// At least one wait in so many asks the kernel even if sockets of ours are ready.
+const KERNEL_EVERY: u32 = 4;
+
+/// A kernel epoll instance was made: remember it.
+pub(crate) fn created(fd: i32) {
+    if PROCESS.own_slab.load(Ordering::Relaxed) == 0 && crate::control::connected().is_none() {
+        return;
+    }
+    crate::connect::dropped_behind_our_back(fd);
+    let epoll = Box::into_raw(Box::new(Epoll {
+        fd,
+        fds: 1,
+        items: Vec::new(),
+        ready: VecDeque::new(),
+        scanned: Vec::new(),
+        kernel_count: 0,
+        wakers: 0,
+        registration: 0,
+        sleepers: AtomicU32::new(0),
+        spin: AtomicU32::new(0),
+        since_kernel: 0,
+        dirty: false,
+        users: AtomicU32::new(0),
+        closed: false,
+    }));
+    if !table::set_epoll(fd, epoll) {
+        // SAFETY: just made, known to nobody.
+        drop(unsafe { Box::from_raw(epoll) });
+    }
+}
+
+/// The instance's descriptor is closed (the last one of this process).
+fn closed(epoll: *mut Epoll) {
+    let _lock = PROCESS.readiness.lock();
+    // SAFETY: live until freed below; guarded by the lock.
+    let this = unsafe { &mut *epoll };
+    for item in core::mem::take(&mut this.items) {
+        if !item.is_null() {
+            unlink_watcher(item);
+            // SAFETY: made by Box::into_raw in `add`, referenced nowhere else now.
+            drop(unsafe { Box::from_raw(item) });
+        }
+    }
+    this.ready.clear();
+    this.scanned.clear();
+    this.closed = true;
+    if this.users.load(Ordering::Acquire) == 0 {
+        // SAFETY: no thread is inside, and the table no longer leads here.
+        drop(unsafe { Box::from_raw(epoll) });
+    }
+}
+
+impl Epoll {
+    fn item(&self, fd: i32) -> *mut Item {
+        self.items.get(fd as usize).copied().unwrap_or(core::ptr::null_mut())
+    }
+
+    fn enqueue(&mut self, item: *mut Item) {
+        // SAFETY: items live until `remove`, under the lock.
+        let this = unsafe { &mut *item };
+        this.cold = 0;
+        if !this.queued && !this.disabled {
+            this.queued = true;
+            self.ready.push_back(item);
+        }
+    }
+}
+
+/// epoll_ctl on a descriptor of ours. `Err` is errno.
+pub(crate) fn control(epoll: *mut Epoll, op: i32, fd: i32, event: Option<(u32, u64)>) -> Result<(), i32> {
+    let source = match table::get(fd) {
+        Entry::Socket(endpoint) => Source::Socket(endpoint),
+        Entry::Epoll(nested) => Source::Nested(nested),
+        _ => return Err(libc::EBADF),
+    };
+    if let Source::Socket(endpoint) = source
+        && endpoint.state_now() == State::Listen
+        && op != libc::EPOLL_CTL_DEL
+    {
+        crate::listen::interested(endpoint, fd);
+    }
+    {
+        let _lock = PROCESS.readiness.lock();
+        // SAFETY: guarded by the lock; the caller found the instance in the table.
+        let this = unsafe { &mut *epoll };
+        let known = this.item(fd);
+        match (op, event) {
+            (libc::EPOLL_CTL_ADD, Some(_)) if !known.is_null() => return Err(libc::EEXIST),
+            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, _) if known.is_null() => return Err(libc::ENOENT),
+            (libc::EPOLL_CTL_ADD, Some((events, data))) => add(epoll, fd, source, events, data)?,
+            (libc::EPOLL_CTL_MOD, Some((events, data))) => modify(this, known, events, data)?,
+            (libc::EPOLL_CTL_DEL, _) => remove(this, known, true),
+            _ => return Err(libc::EINVAL),
+        }
+    }
+    wake_sleepers(epoll);
+    Ok(())
+}
+
+/// Whether the kernel instance watches the number as well: listeners and nested instances.
+fn in_kernel(source: Source) -> bool {
+    match source {
+        Source::Socket(endpoint) => endpoint.state_now() == State::Listen,
+        Source::Nested(_) => true,
+    }
+}
+
+fn add(epoll: *mut Epoll, fd: i32, source: Source, events: u32, data: u64) -> Result<(), i32> {
+    // SAFETY: under the lock.
+    let this = unsafe { &mut *epoll };
+    if let Source::Nested(nested) = source
+        && core::ptr::eq(nested, epoll)
+    {
+        return Err(libc::EINVAL);
+    }
+    watch_own(this);
+    if in_kernel(source) {
+        sd_sys::fd::epoll_ctl(this.fd, libc::EPOLL_CTL_ADD, fd, events, data).map_err(|e| e.0)?;
+        this.kernel_count += 1;
+    }
+    let item = Box::into_raw(Box::new(Item {
+        epoll,
+        fd,
+        source,
+        events,
+        data,
+        queued: false,
+        disabled: false,
+        cold: 0,
+        next_watcher: core::ptr::null_mut(),
+    }));
+    if this.items.len() <= fd as usize {
+        this.items.resize(fd as usize + 1, core::ptr::null_mut());
+    }
+    if let Some(cell) = this.items.get_mut(fd as usize) {
+        *cell = item;
+    }
+    link_watcher(item);
+    place(this, item);
+    Ok(())
+}
+
+/// The kernel instance shall wake up on our eventfds and on the end of the monitor.
+fn watch_own(this: &mut Epoll) {
+    if this.wakers < PROCESS.waker_count.load(Ordering::Acquire) {
+        this.wakers = crate::wait::add_wakers(this.fd, this.wakers);
+    }
+    let registration = crate::control::REGISTRATIONS.load(Ordering::Acquire);
+    if this.registration != registration {
+        this.registration = registration;
+        crate::wait::add_control(this.fd);
+    }
+}
+
+/// Puts a new or changed item where it will be looked at.
+fn place(this: &mut Epoll, item: *mut Item) {
+    // SAFETY: under the lock.
+    let polled = match unsafe { (*item).source } {
+        Source::Nested(_) => true,
+        Source::Socket(endpoint) => ready::is_polled(endpoint),
+    };
+    if polled && !this.scanned.contains(&item) {
+        this.scanned.push(item);
+    }
+    this.enqueue(item);
+}
+
+fn modify(this: &mut Epoll, item: *mut Item, events: u32, data: u64) -> Result<(), i32> {
+    // SAFETY: under the lock.
+    let it = unsafe { &mut *item };
+    if in_kernel(it.source) {
+        sd_sys::fd::epoll_ctl(this.fd, libc::EPOLL_CTL_MOD, it.fd, events, data).map_err(|e| e.0)?;
+    }
+    it.events = events;
+    it.data = data;
+    it.disabled = false;
+    this.enqueue(item);
+    Ok(())
+}
+
+/// Forgets an item; `from_kernel` also in the kernel instance.
+fn remove(this: &mut Epoll, item: *mut Item, from_kernel: bool) {
+    // SAFETY: under the lock.
+    let (fd, source) = unsafe { ((*item).fd, (*item).source) };
+    if in_kernel(source) && from_kernel {
+        let _ = sd_sys::fd::epoll_ctl(this.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        this.kernel_count = this.kernel_count.saturating_sub(1);
+    }
+    if let Some(cell) = this.items.get_mut(fd as usize) {
+        *cell = core::ptr::null_mut();
+    }
+    // SAFETY: under the lock.
+    if unsafe { (*item).queued } {
+        this.ready.retain(|&other| other != item);
+    }
+    this.scanned.retain(|&other| other != item);
+    unlink_watcher(item);
+    // SAFETY: made by Box::into_raw in `add`; all references were just removed.
+    drop(unsafe { Box::from_raw(item) });
+}
+
+fn watchers(item: *mut Item) -> Option<&'static Priv> {
+    // SAFETY: under the lock.
+    match unsafe { (*item).source } {
+        Source::Socket(endpoint) => PROCESS.private(endpoint),
+        Source::Nested(_) => None,
+    }
+}
+
+fn link_watcher(item: *mut Item) {
+    let Some(private) = watchers(item) else { return };
+    // SAFETY: under the lock.
+    unsafe {
+        (*item).next_watcher = private.watchers.load(Ordering::Relaxed);
+        if let Source::Socket(endpoint) = (*item).source {
+            endpoint.set_flag(WATCHED);
+        }
+    }
+    private.watchers.store(item, Ordering::Relaxed);
+}
+
+fn unlink_watcher(item: *mut Item) {
+    let Some(private) = watchers(item) else { return };
+    let mut at = private.watchers.load(Ordering::Relaxed);
+    // SAFETY: under the lock; the list's items are live.
+    unsafe {
+        if at == item {
+            private.watchers.store((*item).next_watcher, Ordering::Relaxed);
+            return;
+        }
+        while !at.is_null() {
+            if (*at).next_watcher == item {
+                (*at).next_watcher = (*item).next_watcher;
+                return;
+            }
+            at = (*at).next_watcher;
+        }
+    }
+}
+
+/// Something happened at an endpoint: whoever watches it shall look.
+pub(crate) fn endpoint_event(endpoint: &'static Endpoint) {
+    let Some(private) = PROCESS.private(endpoint) else { return };
+    if private.watchers.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    let mut wake = false;
+    {
+        let _lock = PROCESS.readiness.lock();
+        let mut item = private.watchers.load(Ordering::Relaxed);
+        while !item.is_null() {
+            // SAFETY: under the lock.
+            unsafe {
+                let epoll = &mut *(*item).epoll;
+                epoll.enqueue(item);
+                wake |= epoll.sleepers.load(Ordering::SeqCst) != 0;
+                item = (*item).next_watcher;
+            }
+        }
+    }
+    if wake {
+        sd_sys::fd::eventfd_signal(crate::control::own_event_fd());
+    }
+}
+
+fn wake_sleepers(epoll: *mut Epoll) {
+    // SAFETY: the caller found the instance in the table; the field is atomic.
+    if unsafe { (*epoll).sleepers.load(Ordering::SeqCst) } != 0 {
+        sd_sys::fd::eventfd_signal(crate::control::own_event_fd());
+    }
+}
+
+/// Calls `each` with every instance and item that watch the endpoint; items may be removed.
+fn each_watcher(endpoint: &'static Endpoint, mut each: impl FnMut(&mut Epoll, *mut Item)) {
+    let Some(private) = PROCESS.private(endpoint) else { return };
+    if private.watchers.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    let _lock = PROCESS.readiness.lock();
+    let mut item = private.watchers.load(Ordering::Relaxed);
+    while !item.is_null() {
+        // SAFETY: under the lock; `next` is read before the item may be freed.
+        unsafe {
+            let next = (*item).next_watcher;
+            each(&mut *(*item).epoll, item);
+            item = next;
+        }
+    }
+}
+
+/// The last descriptor of this process is closed.
+pub(crate) fn forget_endpoint(endpoint: &'static Endpoint) {
+    // The kernel forgets a closed number by itself, when no other process has it.
+    each_watcher(endpoint, |epoll, item| remove(epoll, item, false));
+    endpoint.clear_flag(WATCHED);
+}
+
+/// The endpoint has just become a connection: level-wise events start from here.
+pub(crate) fn rearm_endpoint(endpoint: &'static Endpoint) {
+    endpoint_event(endpoint);
+}
+
+/// The endpoint became a listener: the kernel instance watches its number from now on.
+pub(crate) fn became_listener(endpoint: &'static Endpoint) {
+    each_watcher(endpoint, |epoll, item| {
+        // SAFETY: under the lock.
+        let it = unsafe { &*item };
+        if sd_sys::fd::epoll_ctl(epoll.fd, libc::EPOLL_CTL_ADD, it.fd, it.events, it.data).is_ok() {
+            epoll.kernel_count += 1;
+        }
+    });
+}
+
+/// The endpoint is a kernel socket from now on: so are its registrations.
+pub(crate) fn to_kernel(endpoint: &'static Endpoint) {
+    each_watcher(endpoint, |epoll, item| {
+        // SAFETY: under the lock.
+        let (fd, events, data) = unsafe { ((*item).fd, (*item).events, (*item).data) };
+        remove(epoll, item, true);
+        if sd_sys::fd::epoll_ctl(epoll.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
+            epoll.kernel_count += 1;
+        }
+    });
+}
+
+/// A kernel descriptor was registered by a call that passed through.
+pub(crate) fn kernel_registered(epoll: *mut Epoll) {
+    let _lock = PROCESS.readiness.lock();
+    // SAFETY: under the lock; found in the table.
+    unsafe { (*epoll).kernel_count += 1 };
+}
+
+/// Whether any socket of ours is registered.
+pub(crate) fn has_ours(epoll: *mut Epoll) -> bool {
+    let _lock = PROCESS.readiness.lock();
+    // SAFETY: under the lock; found in the table.
+    unsafe { (*epoll).wakers != 0 }
+}
+
+/// Whether a wait would return something of ours at once (for nested instances and poll).
+pub(crate) fn is_ready(epoll: *mut Epoll, depth: u32) -> bool {
+    let _lock = (depth == 0).then(|| PROCESS.readiness.lock());
+    // SAFETY: under the lock (taken by the outermost call).
+    let this = unsafe { &mut *epoll };
+    this.ready.iter().chain(&this.scanned).any(|&item| {
+        // SAFETY: as above.
+        let it = unsafe { &*item };
+        !it.disabled && item_mask(it, depth) != 0
+    })
+}
+
+/// Arms everything that is not ready, before a sleep on behalf of an outer instance.
+pub(crate) fn arm_all(epoll: *mut Epoll, depth: u32) {
+    let _lock = (depth == 0).then(|| PROCESS.readiness.lock());
+    // SAFETY: as in `is_ready`.
+    let this = unsafe { &mut *epoll };
+    for &item in this.ready.iter().chain(&this.scanned) {
+        // SAFETY: as above.
+        let it = unsafe { &*item };
+        match it.source {
+            Source::Socket(endpoint) => ready::arm(endpoint, it.events),
+            Source::Nested(nested) if depth < 5 => arm_all(nested, depth + 1),
+            Source::Nested(_) => {}
+        }
+    }
+}
+
+fn item_mask(it: &Item, depth: u32) -> u32 {
+    let wanted = it.events | (EPOLLERR | EPOLLHUP) as u32;
+    match it.source {
+        Source::Socket(endpoint) => ready::mask(endpoint) & wanted,
+        Source::Nested(nested) if depth < 5 && is_ready(nested, depth + 1) => libc::EPOLLIN as u32 & wanted,
+        Source::Nested(_) => 0,
+    }
+}
+
+/// Moves ready events into `out`; under the lock. Level-triggered ones stay on the list.
+fn collect(this: &mut Epoll, out: &mut [epoll_event]) -> usize {
+    for at in 0..this.scanned.len() {
+        if let Some(&item) = this.scanned.get(at) {
+            // SAFETY: under the lock.
+            if unsafe { !(*item).queued && (*item).events & EPOLLET as u32 == 0 } {
+                this.enqueue(item);
+            }
+        }
+    }
+    let mut count = 0;
+    for _ in 0..this.ready.len() {
+        if count == out.len() {
+            break;
+        }
+        let Some(item) = this.ready.pop_front() else { break };
+        // SAFETY: under the lock.
+        let it = unsafe { &mut *item };
+        it.queued = false;
+        if it.disabled {
+            continue;
+        }
+        let edge = it.events & EPOLLET as u32 != 0;
+        if edge && let Source::Socket(endpoint) = it.source {
+            ready::arm(endpoint, it.events);
+        }
+        let mask = item_mask(it, 1);
+        if mask == 0 {
+            keep_hot(this, item, edge);
+            continue;
+        }
+        it.cold = 0;
+        if let Some(slot) = out.get_mut(count) {
+            *slot = epoll_event { events: mask, u64: it.data };
+            count += 1;
+        }
+        this.dirty = true;
+        if it.events & EPOLLONESHOT as u32 != 0 {
+            it.disabled = true;
+        } else if !edge {
+            it.queued = true;
+            this.ready.push_back(item);
+        }
+    }
+    count
+}
+
+/// A socket that is not ready: kept on the list for a while, or armed and taken off.
+fn keep_hot(this: &mut Epoll, item: *mut Item, edge: bool) {
+    // SAFETY: under the lock.
+    let it = unsafe { &mut *item };
+    let Source::Socket(endpoint) = it.source else { return };
+    it.cold += 1;
+    let hot = !edge && endpoint.state_now() == State::Connected && it.cold < COLD;
+    if !hot || this.ready.len() >= HOT_MAX {
+        ready::arm(endpoint, it.events);
+        if item_mask(it, 1) == 0 {
+            return;
+        }
+    }
+    it.queued = true;
+    this.ready.push_back(item);
+}
+
+/// Before a sleep: nothing stays hot. True when something is ready after all.
+pub(crate) fn cool_down(this: &mut Epoll) -> bool {
+    for _ in 0..this.ready.len() {
+        let Some(item) = this.ready.pop_front() else { break };
+        // SAFETY: under the lock.
+        let it = unsafe { &mut *item };
+        it.queued = false;
+        if it.disabled {
+            continue;
+        }
+        match it.source {
+            Source::Socket(endpoint) => ready::arm(endpoint, it.events),
+            Source::Nested(nested) => arm_all(nested, 1),
+        }
+        if item_mask(it, 1) != 0 {
+            it.queued = true;
+            this.ready.push_back(item);
+        }
+    }
+    for &item in &this.scanned {
+        // SAFETY: under the lock.
+        let it = unsafe { &*item };
+        match it.source {
+            Source::Socket(endpoint) => ready::arm(endpoint, it.events),
+            Source::Nested(nested) => arm_all(nested, 1),
+        }
+        if !it.disabled && it.events & EPOLLET as u32 == 0 && item_mask(it, 1) != 0 {
+            return true;
+        }
+    }
+    !this.ready.is_empty()
+}
+
+#[path = "epoll_wait.rs"]
+mod waiting;
+pub(crate) use waiting::wait;
+
+/// In the child of a fork: nobody waits.
+pub(crate) fn forked() {
+    table::for_each(0, u32::MAX, |_, entry| {
+        if let Entry::Epoll(epoll) = entry {
+            // SAFETY: live, and only this thread exists.
+            let this = unsafe { &mut *epoll };
+            this.sleepers.store(0, Ordering::Relaxed);
+            this.users.store(0, Ordering::Relaxed);
+            for item in this.items.iter().copied().filter(|i| !i.is_null()).collect::<Vec<_>>() {
+                place(this, item);
+            }
+        }
+    });
+}
+
+/// One more number leads to the instance.
+pub(crate) fn add_fd(epoll: *mut Epoll, fd: i32) {
+    let _lock = PROCESS.readiness.lock();
+    if table::set_epoll(fd, epoll) {
+        // SAFETY: under the lock; found in the table.
+        unsafe { (*epoll).fds += 1 };
+    }
+}
+
+/// One number fewer leads to the instance.
+pub(crate) fn drop_fd(epoll: *mut Epoll) {
+    let last = {
+        let _lock = PROCESS.readiness.lock();
+        // SAFETY: under the lock; was in the table until now.
+        let this = unsafe { &mut *epoll };
+        this.fds -= 1;
+        this.fds == 0
+    };
+    if last {
+        closed(epoll);
+    }
+}

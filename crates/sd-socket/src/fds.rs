@@ -1,0 +1,188 @@
+//! close, dup, fcntl, ioctl: what happens to numbers.
+
+use crate::Outcome;
+use crate::connect::dropped_behind_our_back;
+use crate::endpoint::{self, EndpointExt, NONBLOCK, OWN_SOCKET};
+use crate::table::{self, Entry};
+use libc::{c_int, c_ulong};
+use sd_shm::slab::{Endpoint, State};
+
+/// Forgets an entry whose number is about to be closed or replaced in the kernel. False when the
+/// number is one of the library's own.
+fn drop_entry(fd: i32) -> bool {
+    match table::get(fd) {
+        Entry::None => {}
+        Entry::Hidden => return false,
+        Entry::Socket(endpoint) | Entry::Kernel(endpoint) => {
+            table::clear(fd);
+            endpoint::release(endpoint);
+        }
+        Entry::Epoll(epoll) => {
+            table::clear(fd);
+            crate::epoll::drop_fd(epoll);
+        }
+    }
+    true
+}
+
+/// close(2); the kernel's part is the caller's.
+pub(crate) fn close(fd: c_int) -> Outcome<c_int> {
+    if drop_entry(fd) { Outcome::Kernel } else { Outcome::Errno(libc::EBADF) }
+}
+
+/// close_range(2), leaving out the library's own descriptors.
+pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int> {
+    if first > last {
+        return Outcome::Kernel;
+    }
+    const CLOEXEC: c_int = 4;
+    let mut at = first;
+    let mut errno = 0;
+    let mut range = |from: u32, to: u32| {
+        // SAFETY: no pointers; ranges between our own descriptors only.
+        let done = unsafe { sd_sys::syscall!(libc::SYS_close_range, from, to, flags) };
+        if let Err(e) = sd_sys::check(done) {
+            errno = e.0;
+        }
+    };
+    table::for_each(first, last, |fd, entry| match entry {
+        Entry::Hidden => {
+            if fd as u32 > at {
+                range(at, fd as u32 - 1);
+            }
+            at = fd as u32 + 1;
+        }
+        _ if flags & CLOEXEC == 0 => {
+            drop_entry(fd);
+        }
+        _ => {}
+    });
+    if at <= last {
+        range(at, last);
+    }
+    if errno != 0 { Outcome::Errno(errno) } else { Outcome::Done(0) }
+}
+
+/// The new number `fd` leads to what `old` leads to.
+fn share(old: i32, fd: i32) {
+    match table::get(old) {
+        Entry::Socket(endpoint) => {
+            endpoint::retain(endpoint);
+            if !table::set_socket(fd, endpoint) {
+                endpoint::release(endpoint);
+            }
+        }
+        Entry::Epoll(epoll) => crate::epoll::add_fd(epoll, fd),
+        _ => {}
+    }
+}
+
+/// dup(2).
+pub(crate) fn dup(fd: c_int) -> Outcome<c_int> {
+    if matches!(table::get(fd), Entry::Hidden) {
+        return Outcome::Errno(libc::EBADF);
+    }
+    match sd_sys::fd::dup(fd) {
+        Ok(new) => {
+            dropped_behind_our_back(new);
+            share(fd, new);
+            Outcome::Done(new)
+        }
+        Err(e) => Outcome::Errno(e.0),
+    }
+}
+
+/// dup2(2) and dup3(2); `strict` is dup3, which refuses equal numbers.
+pub(crate) fn dup_to(old: c_int, new: c_int, flags: c_int, strict: bool) -> Outcome<c_int> {
+    let hidden = |fd| matches!(table::get(fd), Entry::Hidden);
+    if hidden(old) || hidden(new) {
+        return Outcome::Errno(libc::EBADF);
+    }
+    if old == new {
+        return if strict { Outcome::Errno(libc::EINVAL) } else { Outcome::Kernel };
+    }
+    // The kernel first: when it refuses, nothing has changed.
+    let kept = match table::get(new) {
+        Entry::None => None,
+        entry => Some(entry),
+    };
+    if let Err(e) = sd_sys::fd::dup3(old, new, flags) {
+        return Outcome::Errno(e.0);
+    }
+    if kept.is_some() {
+        drop_entry(new);
+    }
+    share(old, new);
+    Outcome::Done(new)
+}
+
+/// fcntl(2).
+pub(crate) fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
+    if cmd == libc::F_DUPFD || cmd == libc::F_DUPFD_CLOEXEC {
+        return match sd_sys::fd::fcntl(fd, cmd, arg as usize) {
+            Ok(new) => {
+                dropped_behind_our_back(new as i32);
+                share(fd, new as i32);
+                Outcome::Done(new as i32)
+            }
+            Err(e) => Outcome::Errno(e.0),
+        };
+    }
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    match cmd {
+        libc::F_GETFL => {
+            let nonblock = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+            Outcome::Done(libc::O_RDWR | nonblock)
+        }
+        libc::F_SETFL => {
+            set_nonblock(endpoint, fd, arg as c_int & libc::O_NONBLOCK != 0);
+            Outcome::Done(0)
+        }
+        _ => Outcome::Kernel,
+    }
+}
+
+/// Sets O_NONBLOCK; on a kernel socket of its own too, except a listener's, which always has it.
+fn set_nonblock(endpoint: &'static Endpoint, fd: c_int, on: bool) {
+    if on {
+        endpoint.set_flag(NONBLOCK);
+    } else {
+        endpoint.clear_flag(NONBLOCK);
+    }
+    if endpoint.flag(OWN_SOCKET) && endpoint.state_now() != State::Listen {
+        let flags = if on { libc::O_NONBLOCK } else { 0 };
+        let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
+    }
+}
+
+/// ioctl(2).
+///
+/// # Safety
+/// `arg` is what the request wants.
+pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome<c_int> {
+    const SIOCOUTQ: c_ulong = 0x5411;
+    const SIOCATMARK: c_ulong = 0x8905;
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    let value = arg as *mut c_int;
+    let answer = match request {
+        libc::FIONBIO if !value.is_null() => {
+            // SAFETY: as the caller says.
+            set_nonblock(endpoint, fd, unsafe { value.read_unaligned() } != 0);
+            return Outcome::Done(0);
+        }
+        libc::FIONREAD | SIOCOUTQ | SIOCATMARK if endpoint.state_now() == State::Listen => {
+            return Outcome::Errno(libc::EINVAL);
+        }
+        libc::FIONREAD | SIOCOUTQ | SIOCATMARK if endpoint.state_now() != State::Connected => 0,
+        libc::FIONREAD => crate::stream::readable_bytes(endpoint) as c_int,
+        SIOCOUTQ => crate::stream::unsent_bytes(endpoint) as c_int,
+        SIOCATMARK => 0,
+        _ => return Outcome::Kernel,
+    };
+    if value.is_null() {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    // SAFETY: as the caller says.
+    unsafe { value.write_unaligned(answer) };
+    Outcome::Done(0)
+}

@@ -1,0 +1,168 @@
+//! sendfile(2) and splice(2) with a socket of ours, by copying through a buffer on the stack.
+
+use crate::Outcome;
+use crate::endpoint::{EndpointExt, NONBLOCK};
+use crate::iov::Pieces;
+use crate::stream;
+use crate::table;
+use libc::{c_int, off_t, size_t, ssize_t};
+use sd_shm::slab::{Endpoint, State};
+
+const BUFFER: usize = 64 << 10;
+
+fn connected(fd: c_int) -> Option<&'static Endpoint> {
+    table::socket(fd).filter(|e| e.state_now() == State::Connected)
+}
+
+/// sendfile(2).
+///
+/// # Safety
+/// `offset` is null or valid.
+pub(crate) unsafe fn sendfile(
+    out_fd: c_int,
+    in_fd: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> Outcome<ssize_t> {
+    if table::socket(in_fd).is_some() {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    let Some(endpoint) = connected(out_fd) else { return Outcome::Kernel };
+    if let Some(errno) = stream::send_error(endpoint) {
+        if errno == libc::EPIPE {
+            sd_sys::fd::raise(libc::SIGPIPE);
+        }
+        return Outcome::Errno(errno);
+    }
+    let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
+    let base = buffer.as_mut_ptr() as *mut u8;
+    // SAFETY: as the caller says.
+    let start = if offset.is_null() { None } else { Some(unsafe { offset.read_unaligned() }) };
+    let mut at = start;
+    let mut sent = 0usize;
+    let mut errno = 0;
+    while sent < count {
+        let want = (count - sent).min(BUFFER);
+        let got = match at {
+            // SAFETY: `want` bytes fit into the buffer.
+            Some(at) => unsafe { sd_sys::syscall!(libc::SYS_pread64, in_fd, base, want, at) },
+            // SAFETY: as above.
+            None => unsafe { sd_sys::syscall!(libc::SYS_read, in_fd, base, want) },
+        };
+        let got = match sd_sys::check(got) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(e) => {
+                errno = e.0;
+                break;
+            }
+        };
+        let result = stream::send(endpoint, Pieces::one(base, got), 0);
+        let done = result.unwrap_or(0);
+        sent += done;
+        at = at.map(|at| at + done as off_t);
+        if done < got {
+            if at.is_none() {
+                // What was read but not sent goes back.
+                // SAFETY: no pointers.
+                unsafe { sd_sys::syscall!(libc::SYS_lseek, in_fd, done as i64 - got as i64, libc::SEEK_CUR) };
+            }
+            errno = result.err().unwrap_or(0);
+            break;
+        }
+    }
+    if let Some(at) = at {
+        // SAFETY: `at` is only set when `offset` is not null.
+        unsafe { offset.write_unaligned(at) };
+    }
+    if sent == 0 && errno != 0 { Outcome::Errno(errno) } else { Outcome::Done(sent as ssize_t) }
+}
+
+/// splice(2) between a pipe and a socket of ours.
+///
+/// # Safety
+/// The offsets are null or valid.
+pub(crate) unsafe fn splice(
+    fd_in: c_int,
+    off_in: *mut off_t,
+    fd_out: c_int,
+    off_out: *mut off_t,
+    len: size_t,
+    flags: u32,
+) -> Outcome<ssize_t> {
+    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
+    match (connected(fd_in), connected(fd_out)) {
+        (None, None) => Outcome::Kernel,
+        (Some(_), Some(_)) => Outcome::Errno(libc::EINVAL),
+        _ if !off_in.is_null() || !off_out.is_null() => Outcome::Errno(libc::ESPIPE),
+        (Some(from), None) => socket_to_pipe(from, fd_out, len, nonblock),
+        (None, Some(to)) => pipe_to_socket(fd_in, to, len, nonblock),
+    }
+}
+
+/// Bytes that a pipe certainly takes or holds without blocking.
+fn pipe_room(fd: c_int) -> Option<usize> {
+    let size = sd_sys::fd::fcntl(fd, libc::F_GETPIPE_SZ, 0).ok()?;
+    let mut held = 0i32;
+    // SAFETY: the kernel writes one int.
+    unsafe { sd_sys::syscall!(libc::SYS_ioctl, fd, libc::FIONREAD, &mut held as *mut i32) };
+    Some(size.saturating_sub(held as usize))
+}
+
+fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bool) -> Outcome<ssize_t> {
+    let Some(room) = pipe_room(pipe) else { return Outcome::Errno(libc::EINVAL) };
+    let flags = if nonblock { libc::MSG_DONTWAIT } else { 0 };
+    let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
+    let base = buffer.as_mut_ptr() as *mut u8;
+    // Pages that are partly filled make a pipe hold less than its size; a page at a time is safe.
+    let want = len.min(BUFFER).min(room.max(4096));
+    if room == 0 && (nonblock || from.flag(NONBLOCK)) {
+        return Outcome::Errno(libc::EAGAIN);
+    }
+    let got = match stream::recv(from, Pieces::one(base, want), flags) {
+        Ok(got) => got,
+        Err(errno) => return Outcome::Errno(errno),
+    };
+    let mut written = 0;
+    while written < got {
+        // SAFETY: the bytes were just received.
+        let rest = unsafe { core::slice::from_raw_parts(base.add(written), got - written) };
+        match sd_sys::fd::write(pipe, rest) {
+            Ok(n) => written += n,
+            Err(sd_sys::Errno(libc::EINTR)) => {}
+            Err(sd_sys::Errno(libc::EAGAIN)) => {
+                let _ = sd_sys::fd::poll_one(pipe, libc::POLLOUT, -1);
+            }
+            Err(e) => return Outcome::Errno(e.0),
+        }
+    }
+    Outcome::Done(got as ssize_t)
+}
+
+fn pipe_to_socket(pipe: c_int, to: &'static Endpoint, len: usize, nonblock: bool) -> Outcome<ssize_t> {
+    if let Some(errno) = stream::send_error(to) {
+        return Outcome::Errno(errno);
+    }
+    if (nonblock || to.flag(NONBLOCK)) && !crate::ready::is_writable(to) {
+        return Outcome::Errno(libc::EAGAIN);
+    }
+    if nonblock && sd_sys::fd::poll_one(pipe, libc::POLLIN, 0) == Ok(0) {
+        return Outcome::Errno(libc::EAGAIN);
+    }
+    let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
+    let base = buffer.as_mut_ptr() as *mut u8;
+    // Small enough to be taken whole by a writable socket: nothing can be put back into a pipe.
+    let want = len.min(16 << 10);
+    // SAFETY: `want` bytes fit into the buffer.
+    let got = match sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_read, pipe, base, want) }) {
+        Ok(got) => got,
+        Err(e) => return Outcome::Errno(e.0),
+    };
+    if got == 0 {
+        return Outcome::Done(0);
+    }
+    match stream::send_all(to, Pieces::one(base, got)) {
+        Ok(n) => Outcome::Done(n as ssize_t),
+        Err(errno) => Outcome::Errno(errno),
+    }
+}

@@ -1,0 +1,143 @@
+//! fork and exec (§4.1.2): which process has what.
+//!
+//! Before the fork the parent marks every open endpoint as held by the child too (a bit per member
+//! of the family), so that nothing ends in between. The child keeps the parent's slabs and
+//! channels; it makes a slab, public page and eventfd of its own when it registers.
+
+use crate::process::{PROCESS, forget_tid};
+use crate::table::{self, Entry};
+use core::sync::atomic::{AtomicU32, Ordering};
+use sd_proto::Request;
+use sd_shm::slab::MEMBERS;
+
+/// Member number chosen for the child that is being forked; MEMBERS = none.
+static CHILD: AtomicU32 = AtomicU32::new(MEMBERS as u32);
+
+fn active() -> bool {
+    PROCESS.slab_count.load(Ordering::Acquire) != 0
+}
+
+fn slabs() -> impl Iterator<Item = &'static crate::process::SlabRec> {
+    PROCESS.slabs.iter().take(PROCESS.slab_count.load(Ordering::Acquire))
+}
+
+/// Just before fork: everything is put into a state that the child can use.
+pub(crate) fn prepare() {
+    if !active() {
+        return;
+    }
+    crate::listen::before_fork();
+    PROCESS.control.lock_and_keep();
+    crate::listen::keep_lock();
+    crate::route::keep_lock();
+    PROCESS.alloc.lock_and_keep();
+    PROCESS.readiness.lock_and_keep();
+    PROCESS.forked.store(true, Ordering::Relaxed);
+    let used = slabs()
+        .filter_map(|rec| rec.slab())
+        .fold(1, |used, slab| used | slab.header().members.load(Ordering::Acquire));
+    let member = (!used).trailing_zeros();
+    CHILD.store(member, Ordering::Relaxed);
+    if member as usize >= MEMBERS {
+        return;
+    }
+    for slab in slabs().filter_map(|rec| rec.slab()) {
+        slab.header().members.fetch_or(1 << member, Ordering::AcqRel);
+    }
+    table::for_each(0, u32::MAX, |_, entry| {
+        if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
+            endpoint.holders.fetch_or(1 << member, Ordering::AcqRel);
+        }
+    });
+}
+
+/// After fork, in the parent; a negative pid means that there is no child.
+pub(crate) fn parent(child: i32) {
+    if !active() {
+        return;
+    }
+    let member = CHILD.load(Ordering::Relaxed);
+    // SAFETY: kept by `prepare` on this thread.
+    unsafe {
+        PROCESS.readiness.unlock();
+        PROCESS.alloc.unlock();
+        crate::route::unlock();
+        crate::listen::unlock();
+        PROCESS.control.unlock();
+    }
+    if member as usize >= MEMBERS {
+        return;
+    }
+    if child < 0 {
+        forget_member(member);
+        return;
+    }
+    if let Ok(pidfd) = sd_sys::fd::pidfd_open(child) {
+        crate::control::tell(&Request::Fork { member }, &[pidfd]);
+        sd_sys::fd::close(pidfd);
+    }
+}
+
+fn forget_member(member: u32) {
+    for slab in slabs().filter_map(|rec| rec.slab()) {
+        slab.header().members.fetch_and(!(1 << member), Ordering::AcqRel);
+    }
+    table::for_each(0, u32::MAX, |_, entry| {
+        if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
+            endpoint.holders.fetch_and(!(1 << member), Ordering::AcqRel);
+        }
+    });
+}
+
+/// After fork, in the child.
+pub(crate) fn child() {
+    if !active() {
+        return;
+    }
+    forget_tid();
+    let member = CHILD.load(Ordering::Relaxed);
+    // SAFETY: the locks were kept by the thread that forked, and this is its copy; no other exists.
+    unsafe {
+        PROCESS.readiness.unlock();
+        PROCESS.alloc.unlock();
+        crate::route::unlock();
+        crate::listen::unlock();
+        PROCESS.control.unlock();
+    }
+    PROCESS.pid.store(sd_sys::fd::getpid(), Ordering::Relaxed);
+    let bit = if (member as usize) < MEMBERS { 1 << member } else { 0 };
+    slabs().for_each(|rec| rec.bit.store(bit, Ordering::Relaxed));
+    PROCESS.own_slab.store(0, Ordering::Release);
+    PROCESS.public.store(core::ptr::null_mut(), Ordering::Release);
+    {
+        let mut alloc = PROCESS.alloc.lock();
+        alloc.free = 0;
+        alloc.orphans.clear();
+    }
+    for channel in PROCESS.channels() {
+        channel.inherited.store(true, Ordering::Relaxed);
+        channel.forked();
+    }
+    PROCESS.control.lock().forked();
+    crate::route::forked();
+    crate::listen::forked();
+    crate::epoll::forked();
+}
+
+/// Before exec. The new program is a new process image, which the monitor sees when our control
+/// connection closes. A child that never registered must let go of what it inherited by itself.
+pub(crate) fn exec_prepare() {
+    if !active() || PROCESS.own_slab.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let mut sockets = Vec::new();
+    table::for_each(0, u32::MAX, |fd, entry| {
+        if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
+            sockets.push((fd, endpoint));
+        }
+    });
+    for (fd, endpoint) in sockets {
+        table::clear(fd);
+        crate::endpoint::release(endpoint);
+    }
+}

@@ -1,0 +1,81 @@
+//! Walking over a caller's buffers.
+
+use libc::iovec;
+
+/// Linux's limit on the number of buffers.
+pub(crate) const IOV_MAX: usize = 1024;
+/// Linux's limit on bytes per call.
+pub(crate) const BYTES_MAX: usize = 0x7fff_f000;
+
+/// One or many buffers, taken piece by piece.
+pub(crate) struct Pieces {
+    rest: *const iovec,
+    count: usize,
+    base: *mut u8,
+    len: usize,
+    /// Bytes left in all.
+    pub(crate) total: usize,
+}
+
+impl Pieces {
+    /// A single buffer.
+    #[inline(always)]
+    pub(crate) fn one(base: *mut u8, len: usize) -> Pieces {
+        let len = len.min(BYTES_MAX);
+        Pieces { rest: core::ptr::null(), count: 0, base, len, total: len }
+    }
+
+    /// A caller's array of buffers; errno when it makes no sense.
+    ///
+    /// # Safety
+    /// `iov` must point to `count` iovecs.
+    pub(crate) unsafe fn many(iov: *const iovec, count: usize) -> Result<Pieces, i32> {
+        if count > IOV_MAX {
+            return Err(libc::EMSGSIZE);
+        }
+        let mut total = 0usize;
+        for i in 0..count {
+            // SAFETY: i < count.
+            let len = unsafe { (*iov.add(i)).iov_len };
+            if len > isize::MAX as usize {
+                return Err(libc::EINVAL);
+            }
+            total = total.saturating_add(len).min(BYTES_MAX);
+        }
+        Ok(Pieces { rest: iov, count, base: core::ptr::null_mut(), len: 0, total })
+    }
+
+    /// The next contiguous piece of at most `max` bytes; its length is zero at the end.
+    #[inline(always)]
+    pub(crate) fn piece(&mut self, max: usize) -> (*mut u8, usize) {
+        while self.len == 0 && self.count > 0 {
+            // SAFETY: `count` iovecs are left at `rest`, by the contract of `many`.
+            unsafe {
+                self.base = (*self.rest).iov_base as *mut u8;
+                self.len = (*self.rest).iov_len;
+                self.rest = self.rest.add(1);
+            }
+            self.count -= 1;
+        }
+        (self.base, self.len.min(max).min(self.total))
+    }
+
+    /// The same buffers with `taken` bytes put back; only a single buffer can be (a peek into many
+    /// starts over with what it has).
+    pub(crate) fn rewound(mut self, taken: usize) -> Pieces {
+        if self.count == 0 && self.rest.is_null() {
+            self.base = self.base.wrapping_sub(taken);
+            self.len += taken;
+            self.total += taken;
+        }
+        self
+    }
+
+    /// Moves past `n` bytes of the current piece.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, n: usize) {
+        self.base = self.base.wrapping_add(n);
+        self.len -= n;
+        self.total -= n;
+    }
+}

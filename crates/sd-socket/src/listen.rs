@@ -1,0 +1,511 @@
+//! listen(2) and accept(2).
+//!
+//! A listener of ours is a kernel listener too (regular peers are served, and the kernel owns the
+//! port), plus a backlog of connections that arrived over channels. Each process that shares the
+//! listener after fork has its own backlog; the monitor deals connections to those processes that
+//! have shown that they accept. B's half of §4.5.2, Fig. 6:
+//!
+//! | B's word of the slot | event | next |
+//! |---|---|---|
+//! | of an older generation | SYN seen, listener known | queued in the backlog (no word yet) |
+//! | of an older generation | SYN seen, listener gone | Refused, A is woken |
+//! | of an older generation | accept | Open (by compare-and-swap: one process wins) |
+//! | Open | close | Closed |
+
+use crate::Outcome;
+use crate::addr::{self, Name};
+use crate::channel::{self, Channel};
+use crate::connect::{dropped_behind_our_back, materialize, number};
+use crate::endpoint::{self, ALL_BITS, EndpointExt, NONBLOCK};
+use crate::process::{PROCESS, Priv};
+use crate::stats::{Counter, count};
+use crate::table;
+use crate::wait::{Deadline, SleepSet, Sleeper};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use libc::{c_int, sockaddr, socklen_t};
+use sd_proto::Request;
+use sd_ring::doorbell;
+use sd_shm::channel::{FLAG_RESET, SlotState};
+use sd_shm::public::LISTENERS;
+use sd_shm::slab::{Endpoint, Reason, State};
+use sd_sys::lock::Lock;
+use std::collections::VecDeque;
+
+/// A connection that waits for accept.
+#[derive(Clone, Copy)]
+struct Pending {
+    channel: &'static Channel,
+    slot: usize,
+    generation: u32,
+}
+
+/// Private record of a listener; recycled, never freed, since a thread may be inside accept.
+pub(crate) struct Listener {
+    endpoint: Lock<Option<&'static Endpoint>>,
+    /// Index in the public page; LISTENERS when not registered.
+    index: AtomicU32,
+    generation: AtomicU32,
+    backlog: AtomicU32,
+    /// The monitor may deal connections to us.
+    accepting: AtomicBool,
+    /// accept, poll or epoll was called for it in this process.
+    interested: AtomicBool,
+    queue: Lock<VecDeque<Pending>>,
+    spin: AtomicU32,
+}
+
+static REGISTRY: Lock<Vec<&'static Listener>> = Lock::new(Vec::new());
+const UNREGISTERED: u32 = LISTENERS as u32;
+
+/// The listener record of an endpoint.
+fn record(endpoint: &Endpoint) -> Option<&'static Listener> {
+    // SAFETY: null or a record that is never freed.
+    unsafe { PROCESS.private(endpoint)?.listener.load(Ordering::Acquire).as_ref() }
+}
+
+/// listen(2).
+pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    match endpoint.state_now() {
+        State::Fresh | State::Bound | State::Listen => {}
+        State::Connected | State::Failed => return Outcome::Errno(libc::EINVAL),
+        _ => return Outcome::Kernel,
+    }
+    if let Err(errno) = materialize(endpoint) {
+        return Outcome::Errno(errno);
+    }
+    // SAFETY: no pointers.
+    if let Err(e) = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_listen, fd, backlog) }) {
+        return Outcome::Errno(e.0);
+    }
+    set_kernel_nonblock(fd, true);
+    if let Some((_, name)) = addr::kernel_name(fd) {
+        addr::store(&endpoint.local, name.ip);
+        endpoint.ports.store(u32::from(name.port) << 16, Ordering::Relaxed);
+    }
+    let listener = record(endpoint).or_else(|| adopt(endpoint));
+    endpoint.set_state(State::Listen);
+    crate::epoll::became_listener(endpoint);
+    if let Some(listener) = listener {
+        listener.backlog.store(clamp_backlog(backlog), Ordering::Relaxed);
+        listener.accepting.store(true, Ordering::Relaxed);
+        register(listener, fd);
+    }
+    Outcome::Done(0)
+}
+
+/// Linux compares as unsigned with net.core.somaxconn, 4096 by default.
+fn clamp_backlog(backlog: c_int) -> u32 {
+    (backlog as u32).min(4096)
+}
+
+/// Our own accept must never block in the kernel; the program's view is in the endpoint's flags.
+fn set_kernel_nonblock(fd: i32, on: bool) {
+    if let Ok(flags) = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0) {
+        let bit = libc::O_NONBLOCK as usize;
+        let flags = if on { flags | bit } else { flags & !bit };
+        let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags);
+    }
+}
+
+/// A record for a new listener, an old one if there is any.
+fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
+    let private = PROCESS.private(endpoint)?;
+    let mut registry = REGISTRY.lock();
+    let listener = match registry.iter().find(|l| l.endpoint.lock().is_none()) {
+        Some(old) => *old,
+        None => {
+            let fresh: &'static Listener = Box::leak(Box::new(Listener {
+                endpoint: Lock::new(None),
+                index: AtomicU32::new(UNREGISTERED),
+                generation: AtomicU32::new(0),
+                backlog: AtomicU32::new(0),
+                accepting: AtomicBool::new(false),
+                interested: AtomicBool::new(false),
+                queue: Lock::new(VecDeque::new()),
+                spin: AtomicU32::new(0),
+            }));
+            registry.push(fresh);
+            fresh
+        }
+    };
+    *listener.endpoint.lock() = Some(endpoint);
+    listener.interested.store(false, Ordering::Relaxed);
+    private.listener.store(core::ptr::from_ref(listener).cast_mut(), Ordering::Release);
+    Some(listener)
+}
+
+/// Publishes the listener in the public page and tells the monitor.
+fn register(listener: &'static Listener, fd: i32) {
+    let Some(control) = crate::control::connected() else { return };
+    drop(control);
+    let Some(public) = PROCESS.public() else { return };
+    if listener.index.load(Ordering::Relaxed) == UNREGISTERED {
+        let taken =
+            |i: usize| public.listeners.get(i).is_none_or(|l| l.generation.load(Ordering::Relaxed) & 1 == 1);
+        let Some(index) = (0..LISTENERS).find(|&i| !taken(i)) else { return };
+        let Some(page) = public.listeners.get(index) else { return };
+        let generation = page.generation.load(Ordering::Relaxed).wrapping_add(1) | 1;
+        page.pending.store(0, Ordering::Relaxed);
+        listener.index.store(index as u32, Ordering::Relaxed);
+        listener.generation.store(generation, Ordering::Relaxed);
+        page.generation.store(generation, Ordering::Release);
+    }
+    let index = listener.index.load(Ordering::Relaxed);
+    if let Some(page) = public.listeners.get(index as usize) {
+        page.backlog.store(listener.backlog.load(Ordering::Relaxed), Ordering::Release);
+    }
+    let _ = crate::control::question(&request(listener), &[fd]);
+}
+
+fn request(listener: &Listener) -> Request {
+    Request::Listen {
+        index: listener.index.load(Ordering::Relaxed),
+        generation: listener.generation.load(Ordering::Relaxed),
+        backlog: listener.backlog.load(Ordering::Relaxed),
+        accepting: listener.accepting.load(Ordering::Relaxed),
+    }
+}
+
+/// All listeners, to a restarted monitor.
+pub(crate) fn announce_all(tell: impl Fn(&Request, i32) -> bool) {
+    for listener in REGISTRY.lock().iter() {
+        let Some(endpoint) = *listener.endpoint.lock() else { continue };
+        if listener.index.load(Ordering::Relaxed) != UNREGISTERED {
+            crate::connect::each_fd(endpoint, |fd| {
+                tell(&request(listener), fd);
+            });
+        }
+    }
+}
+
+/// This process is going to accept from the listener: connections may be dealt to it.
+pub(crate) fn interested(endpoint: &'static Endpoint, fd: i32) {
+    let listener = match record(endpoint) {
+        Some(listener) => listener,
+        None => return,
+    };
+    if listener.interested.load(Ordering::Relaxed) && listener.index.load(Ordering::Relaxed) != UNREGISTERED {
+        return;
+    }
+    listener.interested.store(true, Ordering::Relaxed);
+    let accepting = listener.accepting.swap(true, Ordering::Relaxed);
+    if !accepting || listener.index.load(Ordering::Relaxed) == UNREGISTERED {
+        register(listener, fd);
+    }
+}
+
+/// Whether a connection waits in our backlog.
+pub(crate) fn has_pending(endpoint: &Endpoint) -> bool {
+    record(endpoint).is_some_and(|l| !l.queue.lock().is_empty())
+}
+
+/// The last descriptor of this process is closed: who waits is refused.
+pub(crate) fn forget(endpoint: &Endpoint, private: &Priv) {
+    let listener = private.listener.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: null or a record that is never freed.
+    let Some(listener) = (unsafe { listener.as_ref() }) else { return };
+    let index = listener.index.swap(UNREGISTERED, Ordering::AcqRel);
+    if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index as usize)) {
+        page.generation.store(listener.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        sd_ring::fence_full();
+        crate::control::tell(&Request::Unlisten { index }, &[]);
+    }
+    channel::drain();
+    let waiting = core::mem::take(&mut *listener.queue.lock());
+    if endpoint.holders.load(Ordering::Acquire).is_power_of_two() {
+        for pending in waiting {
+            refuse(pending.channel, pending.slot, pending.generation);
+        }
+    }
+    *listener.endpoint.lock() = None;
+}
+
+/// Before a fork: unless this process has shown that it accepts, its children will, so the
+/// monitor must not deal connections to it any more.
+pub(crate) fn before_fork() {
+    let idle: Vec<&'static Listener> = REGISTRY
+        .lock()
+        .iter()
+        .filter(|l| l.accepting.load(Ordering::Relaxed) && !l.interested.load(Ordering::Relaxed))
+        .copied()
+        .collect();
+    for listener in idle {
+        let Some(endpoint) = *listener.endpoint.lock() else { continue };
+        listener.accepting.store(false, Ordering::Relaxed);
+        crate::connect::each_fd(endpoint, |fd| {
+            let _ = crate::control::question(&request(listener), &[fd]);
+        });
+    }
+    channel::drain();
+}
+
+/// Keeps the registry unchanged across a fork.
+pub(crate) fn keep_lock() {
+    REGISTRY.lock_and_keep();
+}
+
+/// Ends `keep_lock`.
+///
+/// # Safety
+/// The calling thread (or the one it is a copy of) called `keep_lock`.
+pub(crate) unsafe fn unlock() {
+    // SAFETY: promised by the caller.
+    unsafe { REGISTRY.unlock() };
+}
+
+/// In the child of a fork: not registered yet. What waited at the time may be accepted by either.
+pub(crate) fn forked() {
+    for listener in REGISTRY.lock().iter() {
+        // SAFETY: the child has one thread.
+        unsafe {
+            listener.queue.force_unlock();
+            listener.endpoint.force_unlock();
+        }
+        listener.index.store(UNREGISTERED, Ordering::Relaxed);
+        listener.accepting.store(false, Ordering::Relaxed);
+        listener.interested.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A slot without an endpoint was announced: a new connection, or an old story.
+pub(crate) fn arrived(channel: &'static Channel, slot: usize) {
+    let words = channel.map.slot(slot);
+    let (generation, state) = words.side[0].state();
+    if channel.side != sd_shm::channel::Side::B
+        || !matches!(state, SlotState::Syn | SlotState::Closed)
+        || words.side[1].state().0 == generation
+    {
+        return;
+    }
+    let index = words.side[0].listener.load(Ordering::Relaxed);
+    let listener_generation = words.side[0].listener_gen.load(Ordering::Relaxed);
+    let found = REGISTRY.lock().iter().copied().find(|l| {
+        l.index.load(Ordering::Relaxed) == index
+            && l.generation.load(Ordering::Relaxed) == listener_generation
+            && index != UNREGISTERED
+    });
+    let Some(listener) = found else { return refuse(channel, slot, generation) };
+    let mut queue = listener.queue.lock();
+    // An event may be repeated; a connection is queued once.
+    if !queue.iter().any(|p| core::ptr::eq(p.channel, channel) && p.slot == slot) {
+        queue.push_back(Pending { channel, slot, generation });
+    }
+    publish_pending(listener, queue.len());
+    drop(queue);
+    let endpoint = *listener.endpoint.lock();
+    if let Some(endpoint) = endpoint {
+        crate::epoll::endpoint_event(endpoint);
+    }
+}
+
+fn publish_pending(listener: &Listener, pending: usize) {
+    let index = listener.index.load(Ordering::Relaxed) as usize;
+    if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index)) {
+        page.pending.store(pending as u32, Ordering::Release);
+    }
+}
+
+/// Tells A that nobody listens (any more).
+fn refuse(channel: &'static Channel, slot: usize, generation: u32) {
+    let words = channel.map.slot(slot);
+    words.side[1].flags.store(FLAG_RESET, Ordering::Release);
+    words.side[1].set_state(generation, SlotState::Refused);
+    let fired = doorbell::ring(&words.side[0].wait, ALL_BITS);
+    if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {
+        sd_sys::futex::wake(&words.side[0].wait, i32::MAX, sd_sys::futex::Scope::Shared);
+    }
+    if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0 {
+        channel.map.events(channel.side.other()).post(slot);
+        channel.wake_peer();
+    }
+}
+
+/// accept(2) and accept4(2).
+pub(crate) unsafe fn accept4(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    match endpoint.state_now() {
+        State::Listen => {}
+        State::Connected | State::Failed => return Outcome::Errno(libc::EINVAL),
+        _ => return Outcome::Kernel,
+    }
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    if !addr.is_null() && len.is_null() {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    interested(endpoint, fd);
+    let deadline = Deadline::option(endpoint.rcv_timeout_ns.load(Ordering::Relaxed));
+    loop {
+        channel::drain();
+        // SAFETY: the caller vouches for its address buffer.
+        if let Some(done) = unsafe { accept_ours(endpoint, addr, len, flags) } {
+            return done;
+        }
+        // SAFETY: as above.
+        if let Some(done) = unsafe { accept_kernel(fd, addr, len, flags) } {
+            return done;
+        }
+        if endpoint.flag(NONBLOCK) || deadline.left() == Some(0) {
+            return Outcome::Errno(libc::EAGAIN);
+        }
+        if let Err(errno) = wait_for_connection(endpoint, fd, deadline) {
+            return Outcome::Errno(errno);
+        }
+    }
+}
+
+fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline) -> Result<(), i32> {
+    if let Some(listener) = record(endpoint) {
+        let ready = || {
+            channel::drain();
+            !listener.queue.lock().is_empty()
+        };
+        if crate::wait::spin(&listener.spin, ready) {
+            return Ok(());
+        }
+    }
+    let set = SleepSet::new()?;
+    set.add(fd, libc::EPOLLIN as u32, 0)?;
+    let _sleeper = Sleeper::enter();
+    channel::drain();
+    if has_pending(endpoint) {
+        return Ok(());
+    }
+    let retry = crate::control::retry_if_lost();
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    let timeout = crate::wait::earlier(deadline.left(), retry);
+    let woken = crate::wait::sleep_on(set.fd, &mut events, timeout, core::ptr::null());
+    if woken.is_ok_and(|n| events.iter().take(n).any(|e| e.u64 == crate::wait::OWN_EVENT)) {
+        crate::control::look_at_socket();
+    }
+    woken.map(drop)
+}
+
+/// Takes the oldest connection of our backlog; `None` when there is none.
+unsafe fn accept_ours(
+    endpoint: &'static Endpoint,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Option<Outcome<c_int>> {
+    let listener = record(endpoint)?;
+    loop {
+        if listener.queue.lock().is_empty()
+            || crate::control::connected().is_none() && PROCESS.own().is_none()
+        {
+            return None;
+        }
+        let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
+        // The number first: with none to be had, the connection stays in the backlog.
+        let fd = match number(domain, flags & libc::SOCK_CLOEXEC != 0) {
+            Ok(fd) => fd,
+            Err(errno) => return Some(Outcome::Errno(errno)),
+        };
+        let mut queue = listener.queue.lock();
+        let pending = queue.pop_front();
+        publish_pending(listener, queue.len());
+        drop(queue);
+        let accepted = pending.and_then(|p| open(endpoint, p, fd, flags));
+        let Some((connection, peer)) = accepted else {
+            sd_sys::fd::close(fd);
+            continue;
+        };
+        if !addr.is_null() {
+            // SAFETY: the caller vouches for its address buffer.
+            if let Err(errno) = unsafe { addr::write(domain, peer, addr, len) } {
+                table::clear(fd);
+                endpoint::release(connection);
+                sd_sys::fd::close(fd);
+                return Some(Outcome::Errno(errno));
+            }
+        }
+        count(Counter::ShmAccept);
+        return Some(Outcome::Done(fd));
+    }
+}
+
+/// Makes a waiting connection this process's; `None` when another process was faster, or the
+/// request makes no sense.
+fn open(
+    listening: &'static Endpoint,
+    pending: Pending,
+    fd: i32,
+    flags: c_int,
+) -> Option<(&'static Endpoint, Name)> {
+    let Pending { channel, slot, generation } = pending;
+    let words = channel.map.slot(slot);
+    if words.side[0].state().0 != generation {
+        return None;
+    }
+    let old = words.side[1].state.load(Ordering::Relaxed);
+    if old >> 8 == generation {
+        return None;
+    }
+    let ports = words.side[0].ports.load(Ordering::Relaxed);
+    let peer = Name { ip: addr::load(&words.side[0].local), port: (ports >> 16) as u16 };
+    let local = Name { ip: addr::load(&words.side[0].remote), port: ports as u16 };
+    let listening_port = (listening.ports.load(Ordering::Relaxed) >> 16) as u16;
+    if local.port != listening_port || (local.ip.is_loopback() != peer.ip.is_loopback()) {
+        refuse(channel, slot, generation);
+        return None;
+    }
+    let connection = endpoint::allocate(listening.domain.load(Ordering::Relaxed) as i32)?;
+    let open = generation << 8 | SlotState::Open as u32;
+    if words.side[1].state.compare_exchange(old, open, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        endpoint::release(connection);
+        return None;
+    }
+    crate::options::inherit(listening, connection);
+    if flags & libc::SOCK_NONBLOCK != 0 {
+        connection.set_flag(NONBLOCK);
+    }
+    connection.fd.store(fd, Ordering::Relaxed);
+    connection.ports.store(u32::from(local.port) << 16 | u32::from(peer.port), Ordering::Relaxed);
+    addr::store(&connection.local, local.ip);
+    addr::store(&connection.remote, peer.ip);
+    endpoint::attach(connection, channel, slot, generation);
+    table::set_socket(fd, connection);
+    Some((connection, peer))
+}
+
+/// Takes a connection of a regular peer; `None` when there is none.
+unsafe fn accept_kernel(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Option<Outcome<c_int>> {
+    // SAFETY: the caller's buffers, for the kernel to check; the listener is non-blocking.
+    match sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, fd, addr, len, flags) }) {
+        Ok(fd) => {
+            let fd = fd as i32;
+            dropped_behind_our_back(fd);
+            track_kernel(fd, Reason::RegularPeer);
+            count(Counter::KernelAccept);
+            Some(Outcome::Done(fd))
+        }
+        Err(sd_sys::Errno(libc::EAGAIN)) => None,
+        Err(e) => Some(Outcome::Errno(e.0)),
+    }
+}
+
+/// Lists a kernel connection in `sd ss`.
+fn track_kernel(fd: i32, reason: Reason) {
+    let Some((domain, local)) = addr::kernel_name(fd) else { return };
+    let Some(endpoint) = endpoint::allocate(domain) else { return };
+    endpoint.reason.store(reason as u32, Ordering::Relaxed);
+    endpoint.fd.store(fd, Ordering::Relaxed);
+    endpoint.ports.store(u32::from(local.port) << 16, Ordering::Relaxed);
+    addr::store(&endpoint.local, local.ip);
+    endpoint.set_state(State::Kernel);
+    if !table::set_kernel(fd, endpoint) {
+        endpoint::release(endpoint);
+    }
+}

@@ -1,0 +1,109 @@
+//! recvmsg, sendmsg and their plural forms.
+
+use crate::iov::Pieces;
+use crate::{Outcome, stream};
+use libc::{c_int, mmsghdr, msghdr, ssize_t, timespec};
+use sd_shm::slab::Endpoint;
+
+/// # Safety
+/// `msg` is what recvmsg(2) wants.
+pub(crate) unsafe fn recvmsg(
+    endpoint: &'static Endpoint,
+    msg: *mut msghdr,
+    flags: c_int,
+) -> Outcome<ssize_t> {
+    if msg.is_null() {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    // SAFETY: as the caller says.
+    let pieces = match unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) } {
+        Ok(pieces) => pieces,
+        Err(errno) => return Outcome::Errno(errno),
+    };
+    match stream::recv(endpoint, pieces, flags) {
+        Ok(got) => {
+            // TCP reports no address and no control data.
+            // SAFETY: as the caller says.
+            unsafe {
+                (*msg).msg_namelen = 0;
+                (*msg).msg_controllen = 0;
+                (*msg).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+            }
+            Outcome::Done(got as ssize_t)
+        }
+        Err(errno) => Outcome::Errno(errno),
+    }
+}
+
+/// # Safety
+/// `msg` is what sendmsg(2) wants.
+pub(crate) unsafe fn sendmsg(
+    endpoint: &'static Endpoint,
+    msg: *const msghdr,
+    flags: c_int,
+) -> Outcome<ssize_t> {
+    if msg.is_null() {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    // SAFETY: as the caller says.
+    let result = unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) }
+        .and_then(|pieces| stream::send(endpoint, pieces, flags));
+    result.map(|n| n as ssize_t).into()
+}
+
+/// # Safety
+/// `msgs` points to `count` entries.
+pub(crate) unsafe fn recvmmsg(
+    endpoint: &'static Endpoint,
+    msgs: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> Outcome<c_int> {
+    // SAFETY: as the caller says.
+    let limit = unsafe { timeout.as_ref() }
+        .map(|t| sd_sys::time::now_ns() + t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
+    let mut done = 0;
+    let mut flags = flags;
+    while done < count.min(1024) {
+        // SAFETY: done < count.
+        let entry = unsafe { &mut *msgs.add(done as usize) };
+        // SAFETY: as the caller says.
+        match unsafe { recvmsg(endpoint, &mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
+            Outcome::Done(n) => entry.msg_len = n as u32,
+            Outcome::Errno(errno) if done == 0 => return Outcome::Errno(errno),
+            _ => break,
+        }
+        done += 1;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if limit.is_some_and(|at| sd_sys::time::now_ns() >= at) {
+            break;
+        }
+    }
+    Outcome::Done(done as c_int)
+}
+
+/// # Safety
+/// `msgs` points to `count` entries.
+pub(crate) unsafe fn sendmmsg(
+    endpoint: &'static Endpoint,
+    msgs: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+) -> Outcome<c_int> {
+    let mut done = 0;
+    while done < count.min(1024) {
+        // SAFETY: done < count.
+        let entry = unsafe { &mut *msgs.add(done as usize) };
+        // SAFETY: as the caller says.
+        match unsafe { sendmsg(endpoint, &entry.msg_hdr, flags) } {
+            Outcome::Done(n) => entry.msg_len = n as u32,
+            Outcome::Errno(errno) if done == 0 => return Outcome::Errno(errno),
+            _ => break,
+        }
+        done += 1;
+    }
+    Outcome::Done(done as c_int)
+}

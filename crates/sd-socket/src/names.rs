@@ -1,0 +1,73 @@
+//! getsockname(2), getpeername(2), and the TCP state that tools expect to see.
+
+use crate::Outcome;
+use crate::addr::{self, Name};
+use crate::connect::materialize;
+use crate::endpoint::{EOF, EndpointExt, RESET, SHUT_WR};
+use crate::table;
+use core::sync::atomic::Ordering;
+use libc::{c_int, sockaddr, socklen_t};
+use sd_shm::slab::{Endpoint, State};
+
+/// # Safety
+/// `addr` and `len` as the kernel wants them.
+pub(crate) unsafe fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    match endpoint.state_now() {
+        State::Connected => {
+            let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+            // SAFETY: as the caller says.
+            unsafe { answer(endpoint, Name { ip: addr::load(&endpoint.local), port }, addr, len) }
+        }
+        // The placeholder's name is that of any unbound socket; a bound one has its own.
+        _ => Outcome::Kernel,
+    }
+}
+
+/// # Safety
+/// `addr` and `len` as the kernel wants them.
+pub(crate) unsafe fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    match endpoint.state_now() {
+        State::Connected if endpoint.flag(RESET) => Outcome::Errno(libc::ENOTCONN),
+        State::Connected => {
+            let port = endpoint.ports.load(Ordering::Relaxed) as u16;
+            // SAFETY: as the caller says.
+            unsafe { answer(endpoint, Name { ip: addr::load(&endpoint.remote), port }, addr, len) }
+        }
+        _ => match materialize(endpoint) {
+            Ok(()) => Outcome::Kernel,
+            Err(errno) => Outcome::Errno(errno),
+        },
+    }
+}
+
+unsafe fn answer(
+    endpoint: &Endpoint,
+    name: Name,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Outcome<c_int> {
+    if addr.is_null() {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    // SAFETY: as the caller says.
+    match unsafe { addr::write(endpoint.domain.load(Ordering::Relaxed) as i32, name, addr, len) } {
+        Ok(()) => Outcome::Done(0),
+        Err(errno) => Outcome::Errno(errno),
+    }
+}
+
+/// The state that `ss` would print, as a number of the kernel's tcp_states.h.
+pub(crate) fn tcp_state(endpoint: &Endpoint) -> u8 {
+    const ESTABLISHED: u8 = 1;
+    const FIN_WAIT2: u8 = 5;
+    const CLOSE: u8 = 7;
+    const CLOSE_WAIT: u8 = 8;
+    match (endpoint.flag(RESET), endpoint.flag(SHUT_WR), endpoint.flag(EOF)) {
+        (true, ..) | (_, true, true) => CLOSE,
+        (_, true, false) => FIN_WAIT2,
+        (_, false, true) => CLOSE_WAIT,
+        _ => ESTABLISHED,
+    }
+}

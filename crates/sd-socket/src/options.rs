@@ -1,0 +1,313 @@
+//! Socket options: remembered, answered, and replayed on a kernel socket when one is needed.
+
+use crate::Outcome;
+use crate::connect::materialize;
+use crate::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
+use crate::table;
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
+use sd_shm::slab::{Endpoint, State};
+
+/// Options kept as a number in `Endpoint::opts`: level, name, index, lowest and highest value
+/// (others are EINVAL), whether any non-zero value reads back as 1, and the value when never set.
+struct Number {
+    level: c_int,
+    name: c_int,
+    index: usize,
+    range: (i32, i32),
+    boolean: bool,
+    default: i32,
+}
+
+const TCP: c_int = libc::IPPROTO_TCP;
+const ANY: (i32, i32) = (i32::MIN, i32::MAX);
+
+const NUMBERS: [Number; 7] = [
+    Number { level: TCP, name: libc::TCP_NODELAY, index: 0, range: ANY, boolean: true, default: 0 },
+    Number { level: SOL_SOCKET, name: SO_KEEPALIVE, index: 1, range: ANY, boolean: true, default: 0 },
+    Number { level: SOL_SOCKET, name: libc::SO_REUSEADDR, index: 2, range: ANY, boolean: true, default: 0 },
+    Number {
+        level: TCP,
+        name: libc::TCP_KEEPIDLE,
+        index: 3,
+        range: (1, 32767),
+        boolean: false,
+        default: 7200,
+    },
+    Number {
+        level: TCP,
+        name: libc::TCP_KEEPINTVL,
+        index: 4,
+        range: (1, 32767),
+        boolean: false,
+        default: 75,
+    },
+    Number { level: TCP, name: libc::TCP_KEEPCNT, index: 5, range: (1, 127), boolean: false, default: 9 },
+    Number { level: TCP, name: libc::TCP_CORK, index: 6, range: ANY, boolean: true, default: 0 },
+];
+
+fn number(level: c_int, name: c_int) -> Option<&'static Number> {
+    NUMBERS.iter().find(|n| n.level == level && n.name == name)
+}
+
+/// Zero means "never set", so values are stored plus one (they are never -1).
+fn cell<'a>(endpoint: &'a Endpoint, n: &Number) -> Option<&'a AtomicU32> {
+    endpoint.opts.get(n.index)
+}
+
+/// Sets on a fresh kernel socket what was recorded, and the status flags.
+pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
+    for n in &NUMBERS {
+        let stored = cell(endpoint, n).map_or(0, |c| c.load(Ordering::Relaxed));
+        if stored != 0 {
+            let _ = sd_sys::fd::setsockopt_int(fd, n.level, n.name, stored as i32 - 1);
+        }
+    }
+    for (name, cell) in [(SO_RCVTIMEO, &endpoint.rcv_timeout_ns), (SO_SNDTIMEO, &endpoint.snd_timeout_ns)] {
+        let ns = cell.load(Ordering::Relaxed);
+        if ns != 0 {
+            let tv = timeval_of(ns);
+            // SAFETY: the kernel reads one timeval.
+            let _ = unsafe { raw_set(fd, SOL_SOCKET, name, &tv as *const _ as *const c_void, 16) };
+        }
+    }
+    let linger = endpoint.linger.load(Ordering::Relaxed);
+    if linger != 0 {
+        let value = libc::linger { l_onoff: 1, l_linger: linger as i32 - 1 };
+        // SAFETY: the kernel reads one linger.
+        let _ = unsafe { raw_set(fd, SOL_SOCKET, SO_LINGER, &value as *const _ as *const c_void, 8) };
+    }
+    if endpoint.flag(NONBLOCK) {
+        let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize | libc::O_RDWR as usize);
+    }
+}
+
+/// An accepted connection starts with the listener's options, not its O_NONBLOCK.
+pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
+    for (a, b) in from.opts.iter().zip(&to.opts) {
+        b.store(a.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    to.rcv_timeout_ns.store(from.rcv_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.snd_timeout_ns.store(from.snd_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.linger.store(from.linger.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+unsafe fn raw_set(
+    fd: i32,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: u32,
+) -> sd_sys::Result<usize> {
+    // SAFETY: promised by the caller.
+    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_setsockopt, fd, level, name, value, len) })
+}
+
+fn timeval_of(ns: u64) -> libc::timeval {
+    libc::timeval { tv_sec: (ns / 1_000_000_000) as i64, tv_usec: (ns % 1_000_000_000 / 1000) as i64 }
+}
+
+/// setsockopt(2).
+///
+/// # Safety
+/// `value` points to `len` readable bytes, or the kernel would say EFAULT.
+pub(crate) unsafe fn set(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    // SAFETY: as the caller says.
+    match unsafe { remember(endpoint, level, name, value, len) } {
+        Remembered::Yes if !endpoint.flag(OWN_SOCKET) => Outcome::Done(0),
+        Remembered::Yes => Outcome::Kernel,
+        Remembered::Invalid(errno) => Outcome::Errno(errno),
+        Remembered::No => match materialize(endpoint) {
+            Ok(()) => Outcome::Kernel,
+            Err(errno) => Outcome::Errno(errno),
+        },
+    }
+}
+
+enum Remembered {
+    Yes,
+    No,
+    Invalid(i32),
+}
+
+unsafe fn remember(
+    endpoint: &Endpoint,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Remembered {
+    if value.is_null() {
+        return Remembered::No;
+    }
+    if let Some(n) = number(level, name) {
+        if len < 4 {
+            return Remembered::Invalid(libc::EINVAL);
+        }
+        // SAFETY: at least four bytes.
+        let v = unsafe { (value as *const i32).read_unaligned() };
+        if v < n.range.0 || v > n.range.1 {
+            return Remembered::Invalid(libc::EINVAL);
+        }
+        let v = if n.boolean { i32::from(v != 0) } else { v };
+        if let Some(cell) = cell(endpoint, n) {
+            cell.store(v as u32 + 1, Ordering::Relaxed);
+        }
+        return Remembered::Yes;
+    }
+    match (level, name) {
+        (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO) => {
+            if len < 16 {
+                return Remembered::Invalid(libc::EINVAL);
+            }
+            // SAFETY: at least sixteen bytes.
+            let tv = unsafe { (value as *const libc::timeval).read_unaligned() };
+            if !(0..1_000_000).contains(&tv.tv_usec) {
+                return Remembered::Invalid(libc::EDOM);
+            }
+            let ns =
+                if tv.tv_sec < 0 { 1 } else { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 };
+            let cell = if name == SO_RCVTIMEO { &endpoint.rcv_timeout_ns } else { &endpoint.snd_timeout_ns };
+            cell.store(ns, Ordering::Relaxed);
+            Remembered::Yes
+        }
+        (SOL_SOCKET, SO_LINGER) => {
+            if len < 8 {
+                return Remembered::Invalid(libc::EINVAL);
+            }
+            // SAFETY: at least eight bytes.
+            let l = unsafe { (value as *const libc::linger).read_unaligned() };
+            let stored = if l.l_onoff != 0 { l.l_linger.max(0) as u32 + 1 } else { 0 };
+            endpoint.linger.store(stored, Ordering::Relaxed);
+            Remembered::Yes
+        }
+        _ => Remembered::No,
+    }
+}
+
+/// getsockopt(2).
+///
+/// # Safety
+/// `value` and `len` as the kernel wants them.
+pub(crate) unsafe fn get(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    if len.is_null() || value.is_null() {
+        return Outcome::Kernel;
+    }
+    let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
+    let listening = endpoint.state_now() == State::Listen;
+    let own = endpoint.flag(OWN_SOCKET);
+    let answer = match (level, name) {
+        (SOL_SOCKET, libc::SO_ERROR) => Some(take_error(endpoint)),
+        (SOL_SOCKET, libc::SO_TYPE) => Some(libc::SOCK_STREAM),
+        (SOL_SOCKET, libc::SO_DOMAIN) => Some(domain),
+        (SOL_SOCKET, libc::SO_PROTOCOL) => Some(TCP),
+        (SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(i32::from(listening)),
+        (TCP, libc::TCP_INFO) if endpoint.state_now() == State::Connected => {
+            // SAFETY: as the caller says.
+            return unsafe { tcp_info(endpoint, value, len) };
+        }
+        _ if own => None,
+        _ => number(level, name).map(|n| match cell(endpoint, n).map_or(0, |c| c.load(Ordering::Relaxed)) {
+            0 => n.default,
+            stored => stored as i32 - 1,
+        }),
+    };
+    if let Some(answer) = answer {
+        // SAFETY: as the caller says.
+        return unsafe { put(&answer.to_ne_bytes(), value, len) };
+    }
+    if !own && level == SOL_SOCKET {
+        let bytes = match name {
+            SO_RCVTIMEO => Some(timeval_bytes(endpoint.rcv_timeout_ns.load(Ordering::Relaxed))),
+            SO_SNDTIMEO => Some(timeval_bytes(endpoint.snd_timeout_ns.load(Ordering::Relaxed))),
+            _ => None,
+        };
+        if let Some(bytes) = bytes {
+            // SAFETY: as the caller says.
+            return unsafe { put(&bytes, value, len) };
+        }
+        if name == SO_LINGER {
+            let stored = endpoint.linger.load(Ordering::Relaxed);
+            let pair = (u64::from(stored.saturating_sub(1)) << 32) | u64::from(stored != 0);
+            // SAFETY: as the caller says.
+            return unsafe { put(&pair.to_ne_bytes(), value, len) };
+        }
+    }
+    match materialize(endpoint) {
+        Ok(()) => Outcome::Kernel,
+        Err(errno) => Outcome::Errno(errno),
+    }
+}
+
+fn timeval_bytes(ns: u64) -> [u8; 16] {
+    let tv = timeval_of(ns);
+    let mut bytes = [0; 16];
+    let (sec, usec) = bytes.split_at_mut(8);
+    sec.copy_from_slice(&tv.tv_sec.to_ne_bytes());
+    usec.copy_from_slice(&tv.tv_usec.to_ne_bytes());
+    bytes
+}
+
+/// SO_ERROR: read and cleared; a reset that nobody has met yet counts.
+fn take_error(endpoint: &'static Endpoint) -> i32 {
+    if endpoint.state_now() == State::Connected {
+        crate::stream::note_end(endpoint);
+    }
+    endpoint.error.swap(0, Ordering::AcqRel)
+}
+
+/// Copies an answer out, truncated to the caller's buffer as getsockopt does.
+unsafe fn put(bytes: &[u8], value: *mut c_void, len: *mut socklen_t) -> Outcome<c_int> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let room = len.read_unaligned();
+        if (room as i32) < 0 {
+            return Outcome::Errno(libc::EINVAL);
+        }
+        let n = bytes.len().min(room as usize);
+        core::ptr::copy_nonoverlapping(bytes.as_ptr(), value as *mut u8, n);
+        len.write_unaligned(n as socklen_t);
+    }
+    Outcome::Done(0)
+}
+
+/// Size of struct tcp_info up to tcpi_total_retrans.
+const TCP_INFO_LEN: usize = 104;
+
+/// TCP_INFO (tcp(7)) as a healthy loopback connection shows it; what has no meaning here is zero.
+unsafe fn tcp_info(endpoint: &'static Endpoint, value: *mut c_void, len: *mut socklen_t) -> Outcome<c_int> {
+    let mut info = [0u8; TCP_INFO_LEN];
+    let mut word = |index: usize, v: u32| {
+        if let Some(bytes) = info.get_mut(8 + index * 4..12 + index * 4) {
+            bytes.copy_from_slice(&v.to_ne_bytes());
+        }
+    };
+    word(0, 200_000); // tcpi_rto, us
+    word(1, 40_000); // tcpi_ato
+    word(2, 65_483); // tcpi_snd_mss, that of loopback
+    word(3, 65_483); // tcpi_rcv_mss
+    word(15, 20); // tcpi_rtt, us
+    word(16, 10); // tcpi_rttvar
+    word(17, i32::MAX as u32); // tcpi_snd_ssthresh
+    word(18, 10); // tcpi_snd_cwnd
+    word(19, 65_483); // tcpi_advmss
+    if let Some(state) = info.first_mut() {
+        *state = crate::names::tcp_state(endpoint);
+    }
+    // SAFETY: as the caller says.
+    unsafe { put(&info, value, len) }
+}

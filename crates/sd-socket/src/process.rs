@@ -1,0 +1,262 @@
+//! The state of this process: one static, made of atomics and locks, valid from the first
+//! instruction on and re-made in the child of a fork.
+
+use crate::channel::Channel;
+use crate::control::Control;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use sd_shm::public::Public;
+use sd_shm::slab::{ENDPOINTS, Endpoint, Slab};
+use sd_sys::lock::Lock;
+
+/// Slabs (own and inherited) that one process can have; deeper forks pass to the kernel.
+pub(crate) const SLABS_MAX: usize = 16;
+/// Channels that one process can have.
+pub(crate) const CHANNELS_MAX: usize = 1 << 16;
+
+/// What only this process knows of an endpoint; private memory, copied by fork.
+#[repr(C)]
+pub(crate) struct Priv {
+    /// Descriptors of this process that lead to the endpoint.
+    pub(crate) fds: AtomicU32,
+    /// Next free endpoint (own slab only).
+    pub(crate) next_free: AtomicU32,
+    /// First epoll item that watches it.
+    pub(crate) watchers: AtomicPtr<crate::epoll::Item>,
+    /// Its listener record.
+    pub(crate) listener: AtomicPtr<crate::listen::Listener>,
+}
+
+/// A slab that this process has mapped.
+pub(crate) struct SlabRec {
+    base: AtomicPtr<u8>,
+    privs: AtomicPtr<Priv>,
+    /// This process's bit in `holders`.
+    pub(crate) bit: AtomicU64,
+}
+
+impl SlabRec {
+    #[allow(clippy::declare_interior_mutable_const)] // Only an initial value.
+    const EMPTY: SlabRec = SlabRec {
+        base: AtomicPtr::new(core::ptr::null_mut()),
+        privs: AtomicPtr::new(core::ptr::null_mut()),
+        bit: AtomicU64::new(0),
+    };
+
+    pub(crate) fn slab(&self) -> Option<Slab> {
+        Slab::from_base(self.base.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn private(&self, index: usize) -> Option<&'static Priv> {
+        let base = self.privs.load(Ordering::Acquire);
+        if base.is_null() || index >= ENDPOINTS {
+            return None;
+        }
+        // SAFETY: `privs` is a mapping of ENDPOINTS entries that lives as long as the process.
+        Some(unsafe { &*base.add(index) })
+    }
+}
+
+/// Somebody to be woken by: an eventfd and the page where this process says that it sleeps.
+pub(crate) struct Waker {
+    pub(crate) public: AtomicPtr<Public>,
+    pub(crate) event_fd: AtomicI32,
+}
+
+/// See the module.
+pub(crate) struct Process {
+    pub(crate) pid: AtomicI32,
+    /// Has ever forked, or is a forked child: sockets may be shared with another process.
+    pub(crate) forked: AtomicBool,
+    pub(crate) slabs: [SlabRec; SLABS_MAX],
+    pub(crate) slab_count: AtomicUsize,
+    /// Index of the own slab + 1; zero before registration.
+    pub(crate) own_slab: AtomicUsize,
+    pub(crate) wakers: [Waker; SLABS_MAX],
+    pub(crate) waker_count: AtomicUsize,
+    /// Own public page.
+    pub(crate) public: AtomicPtr<Public>,
+    /// Unconnected kernel sockets whose duplicates hold descriptor numbers: IPv4, IPv6.
+    pub(crate) placeholders: [AtomicI32; 2],
+    pub(crate) control: Lock<Control>,
+    /// Array of CHANNELS_MAX pointers.
+    channels: AtomicPtr<AtomicPtr<Channel>>,
+    pub(crate) channel_count: AtomicUsize,
+    /// Guards allocation of endpoints and changes to the arrays above.
+    pub(crate) alloc: Lock<Alloc>,
+    /// Guards all epoll instances' interest lists and ready lists.
+    pub(crate) readiness: Lock<()>,
+    /// Last value seen of the own slab's mail counter.
+    pub(crate) mail_seen: AtomicU32,
+}
+
+/// Free endpoints of the own slab.
+pub(crate) struct Alloc {
+    /// First free endpoint + 1; zero = none.
+    pub(crate) free: u32,
+    /// Given up here while a child still held them.
+    pub(crate) orphans: Vec<u32>,
+}
+
+#[allow(clippy::declare_interior_mutable_const)] // Only an initial value.
+const NO_WAKER: Waker = Waker { public: AtomicPtr::new(core::ptr::null_mut()), event_fd: AtomicI32::new(-1) };
+
+/// The one instance.
+pub(crate) static PROCESS: Process = Process {
+    pid: AtomicI32::new(0),
+    forked: AtomicBool::new(false),
+    slabs: [SlabRec::EMPTY; SLABS_MAX],
+    slab_count: AtomicUsize::new(0),
+    own_slab: AtomicUsize::new(0),
+    wakers: [NO_WAKER; SLABS_MAX],
+    waker_count: AtomicUsize::new(0),
+    public: AtomicPtr::new(core::ptr::null_mut()),
+    placeholders: [AtomicI32::new(-1), AtomicI32::new(-1)],
+    control: Lock::new(Control::new()),
+    channels: AtomicPtr::new(core::ptr::null_mut()),
+    channel_count: AtomicUsize::new(0),
+    alloc: Lock::new(Alloc { free: 0, orphans: Vec::new() }),
+    readiness: Lock::new(()),
+    mail_seen: AtomicU32::new(0),
+};
+
+impl Process {
+    /// Own public page, once registered.
+    pub(crate) fn public(&self) -> Option<&'static Public> {
+        // SAFETY: set once to a mapping that lives as long as the process.
+        unsafe { self.public.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Own slab, once registered.
+    pub(crate) fn own(&self) -> Option<&SlabRec> {
+        self.slabs.get(self.own_slab.load(Ordering::Acquire).checked_sub(1)?)
+    }
+
+    /// The slab that holds `endpoint`, and its number there.
+    pub(crate) fn locate(&self, endpoint: &Endpoint) -> Option<(&SlabRec, usize)> {
+        let count = self.slab_count.load(Ordering::Acquire);
+        self.slabs
+            .iter()
+            .take(count)
+            .rev()
+            .find_map(|rec| rec.slab().and_then(|slab| slab.index_of(endpoint)).map(|index| (rec, index)))
+    }
+
+    /// The private part of an endpoint.
+    pub(crate) fn private(&self, endpoint: &Endpoint) -> Option<&'static Priv> {
+        self.locate(endpoint).and_then(|(rec, index)| rec.private(index))
+    }
+
+    /// Adds a slab; under `alloc`. False when there are too many.
+    pub(crate) fn add_slab(&self, slab: Slab, bit: u64) -> bool {
+        let count = self.slab_count.load(Ordering::Relaxed);
+        let Some(rec) = self.slabs.get(count) else { return false };
+        let len = ENDPOINTS * core::mem::size_of::<Priv>();
+        let Ok(privs) = sd_sys::mem::map_private(len) else { return false };
+        rec.privs.store(privs as *mut Priv, Ordering::Relaxed);
+        rec.bit.store(bit, Ordering::Relaxed);
+        rec.base.store(slab.base(), Ordering::Release);
+        self.slab_count.store(count + 1, Ordering::Release);
+        self.own_slab.store(count + 1, Ordering::Release);
+        true
+    }
+
+    /// Channel number `index`.
+    pub(crate) fn channel(&self, index: usize) -> Option<&'static Channel> {
+        let base = self.channels.load(Ordering::Acquire);
+        if base.is_null() || index >= CHANNELS_MAX {
+            return None;
+        }
+        // SAFETY: an array of CHANNELS_MAX pointers, null or to a Channel that is never freed
+        // while the process lives (a dead one is emptied and re-used).
+        unsafe { (*base.add(index)).load(Ordering::Acquire).as_ref() }
+    }
+
+    /// All channels.
+    pub(crate) fn channels(&self) -> impl Iterator<Item = &'static Channel> {
+        let count = self.channel_count.load(Ordering::Acquire);
+        (0..count).filter_map(|i| self.channel(i))
+    }
+
+    /// Adds a channel; under `control`.
+    pub(crate) fn add_channel(&self, channel: Box<Channel>) -> Option<&'static Channel> {
+        if self.channels.load(Ordering::Acquire).is_null() {
+            let base = sd_sys::mem::map_private(CHANNELS_MAX * 8).ok()?;
+            self.channels.store(base as *mut AtomicPtr<Channel>, Ordering::Release);
+        }
+        let base = self.channels.load(Ordering::Acquire);
+        let count = self.channel_count.load(Ordering::Relaxed);
+        let free = (0..count).find(|&i| self.channel(i).is_none()).unwrap_or(count);
+        if free >= CHANNELS_MAX {
+            return None;
+        }
+        let channel = Box::into_raw(channel);
+        // SAFETY: free < CHANNELS_MAX; see `channel`.
+        unsafe { (*base.add(free)).store(channel, Ordering::Release) };
+        self.channel_count.fetch_max(free + 1, Ordering::AcqRel);
+        // SAFETY: just made from a Box and given away for good.
+        Some(unsafe { &*channel })
+    }
+
+    /// Whether only one thread of one process can touch `endpoint` now, so that its halves need
+    /// no lock. glibc clears the flag before a second thread starts.
+    #[inline(always)]
+    pub(crate) fn is_alone(&self, endpoint: &Endpoint) -> bool {
+        single_threaded()
+            && (!self.forked.load(Ordering::Relaxed)
+                || endpoint.holders.load(Ordering::Relaxed).is_power_of_two())
+    }
+}
+
+/// glibc's own flag (2.32): no second thread exists.
+#[inline(always)]
+pub(crate) fn single_threaded() -> bool {
+    unsafe extern "C" {
+        static __libc_single_threaded: core::ffi::c_char;
+    }
+    // SAFETY: a plain byte that glibc writes only while a single thread exists.
+    unsafe { core::ptr::read_volatile(&raw const __libc_single_threaded) != 0 }
+}
+
+thread_local! {
+    static TID: core::cell::Cell<i32> = const { core::cell::Cell::new(0) };
+}
+
+/// This thread's id, cached.
+pub(crate) fn tid() -> i32 {
+    TID.with(|tid| {
+        if tid.get() == 0 {
+            tid.set(sd_sys::fd::gettid());
+        }
+        tid.get()
+    })
+}
+
+/// Forgets the cached thread id: in the child of a fork.
+pub(crate) fn forget_tid() {
+    TID.with(|tid| tid.set(0));
+}
+
+/// Moves a descriptor of ours out of the program's sight: to a high number.
+pub(crate) fn hide_fd(fd: i32) -> i32 {
+    let limit = sd_sys::fd::nofile_limit().min(crate::table::LEN as u64) as i32;
+    let base = (limit - limit / 4).max(limit.saturating_sub(4096)).max(3);
+    match sd_sys::fd::dup_above(fd, base) {
+        Ok(high) => {
+            sd_sys::fd::close(fd);
+            crate::table::set_hidden(high, true);
+            high
+        }
+        Err(_) => {
+            crate::table::set_hidden(fd, true);
+            fd
+        }
+    }
+}
+
+/// Closes a hidden descriptor.
+pub(crate) fn close_hidden(fd: i32) {
+    if fd >= 0 {
+        crate::table::set_hidden(fd, false);
+        sd_sys::fd::close(fd);
+    }
+}

@@ -1,0 +1,100 @@
+//! What poll(2) would say of a socket of ours, after Linux' tcp_poll().
+
+use crate::endpoint::{EOF, EndpointExt, PeerEnd, RESET, SHUT_RD, SHUT_WR, rx_cursor, tx_cursor};
+use crate::process::PROCESS;
+use crate::stream::note_end;
+use core::sync::atomic::Ordering;
+use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
+use sd_ring::{Next, doorbell};
+use sd_shm::channel::GEOMETRY;
+use sd_shm::slab::{Endpoint, State};
+
+const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
+const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
+
+/// The events that hold now, level-wise. A listener's kernel backlog is not looked at.
+pub(crate) fn mask(endpoint: &'static Endpoint) -> u32 {
+    match endpoint.state_now() {
+        State::Connected => connected_mask(endpoint),
+        State::Listen if crate::listen::has_pending(endpoint) => IN,
+        State::Fresh | State::Bound => OUT | EPOLLHUP as u32,
+        _ => 0,
+    }
+}
+
+fn connected_mask(endpoint: &'static Endpoint) -> u32 {
+    let found = look(endpoint);
+    let end = note_end(endpoint);
+    if found == Ok(Next::Fin) {
+        endpoint.set_flag(EOF);
+    }
+    let data = matches!(found, Ok(Next::Data { .. }));
+    let reset = endpoint.flag(RESET) || end == PeerEnd::Reset;
+    let ended = endpoint.flag(EOF) || (end == PeerEnd::Gone && !data);
+    let mut mask = 0;
+    if data {
+        mask |= IN;
+    }
+    if ended || reset || endpoint.flag(SHUT_RD) {
+        mask |= IN | EPOLLRDHUP as u32;
+    }
+    if reset || ((ended || endpoint.flag(SHUT_RD)) && endpoint.flag(SHUT_WR)) {
+        mask |= EPOLLHUP as u32;
+    }
+    if reset || endpoint.flag(SHUT_WR) || has_space(endpoint) {
+        mask |= OUT;
+    }
+    if endpoint.error.load(Ordering::Relaxed) != 0 {
+        mask |= EPOLLERR as u32;
+    }
+    mask
+}
+
+fn look(endpoint: &'static Endpoint) -> Result<Next, sd_ring::Corrupt> {
+    let _half = endpoint.rx_lock();
+    // SAFETY: the rx half is held; the copy is thrown away.
+    let mut rx = unsafe { *rx_cursor(endpoint) };
+    rx.next(&GEOMETRY, &endpoint.rx_mem())
+}
+
+/// Linux calls a socket writable when at least a third of its buffer is free.
+fn has_space(endpoint: &'static Endpoint) -> bool {
+    let _half = endpoint.tx_lock();
+    // SAFETY: the tx half is held.
+    let tx = unsafe { tx_cursor(endpoint) };
+    let least = GEOMETRY.large_first / 3;
+    if tx.space(&GEOMETRY) >= least {
+        return true;
+    }
+    let _ = tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire));
+    tx.space(&GEOMETRY) >= least
+}
+
+/// Asks the peer for an event when one of `events` may have become true. The caller looks again
+/// afterwards.
+pub(crate) fn arm(endpoint: &'static Endpoint, events: u32) {
+    if endpoint.state_now() != State::Connected {
+        return;
+    }
+    let mut bits = doorbell::RX_EVENT;
+    if events & OUT != 0 {
+        bits |= doorbell::TX_EVENT;
+    }
+    let word = &endpoint.own_words().wait;
+    if word.load(Ordering::Relaxed) & bits != bits {
+        doorbell::arm(word, bits);
+    } else {
+        sd_ring::fence_full();
+    }
+}
+
+/// Events of the endpoint reach another process of the family, so it has to be looked at.
+pub(crate) fn is_polled(endpoint: &'static Endpoint) -> bool {
+    PROCESS.forked.load(Ordering::Relaxed)
+        && endpoint.channel_ref().is_some_and(|c| c.inherited.load(Ordering::Relaxed))
+}
+
+/// POLLOUT holds.
+pub(crate) fn is_writable(endpoint: &'static Endpoint) -> bool {
+    mask(endpoint) & OUT != 0
+}

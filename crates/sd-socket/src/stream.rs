@@ -1,0 +1,449 @@
+//! Sending and receiving on a connection.
+
+use crate::endpoint::{
+    self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, SHUT_WR, corrupt, notify, peer_end, rx_cursor,
+    tx_cursor,
+};
+use crate::iov::Pieces;
+use crate::wait::{Deadline, HOUSEKEEPING_NS, spin};
+use core::sync::atomic::Ordering;
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use sd_ring::copy::copy_shared;
+use sd_ring::{Next, doorbell};
+use sd_shm::channel::{GEOMETRY, Side, SlotState};
+use sd_shm::slab::Endpoint;
+use sd_sys::futex::{self, Scope};
+
+const RX_BITS: u32 = doorbell::RX_SLEEP | doorbell::RX_EVENT;
+const TX_BITS: u32 = doorbell::TX_SLEEP | doorbell::TX_EVENT;
+
+/// Sends what `pieces` hold: bytes sent, or errno. SIGPIPE is raised as Linux would.
+#[inline]
+pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
+    let want = pieces.total;
+    let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
+    let mut deadline = None;
+    let mut grow = nonblock;
+    loop {
+        let end = push(endpoint, &mut pieces, grow);
+        let sent = want - pieces.total;
+        match end {
+            Push::Done => return Ok(sent),
+            Push::Error(errno) if sent == 0 => {
+                if errno == libc::EPIPE && flags & MSG_NOSIGNAL == 0 {
+                    sd_sys::fd::raise(libc::SIGPIPE);
+                }
+                return Err(errno);
+            }
+            Push::Error(_) => return Ok(sent),
+            Push::Full if nonblock => {
+                want_tx_event(endpoint);
+                return if sent > 0 { Ok(sent) } else { Err(libc::EAGAIN) };
+            }
+            Push::Full => {}
+        }
+        let deadline = *deadline
+            .get_or_insert_with(|| Deadline::option(endpoint.snd_timeout_ns.load(Ordering::Relaxed)));
+        match wait_tx(endpoint, deadline, grow) {
+            Ok(slept) => grow = grow || slept,
+            Err(_) if sent > 0 => return Ok(sent),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+enum Push {
+    Done,
+    Full,
+    Error(i32),
+}
+
+/// Copies as much as fits into the ring.
+#[inline]
+fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool) -> Push {
+    let _half = endpoint.tx_lock();
+    if let Some(errno) = send_error(endpoint) {
+        return Push::Error(errno);
+    }
+    let mem = endpoint.tx_mem();
+    // SAFETY: the tx half is held.
+    let tx = unsafe { tx_cursor(endpoint) };
+    let mut credit_read = false;
+    while pieces.total > 0 {
+        let want = pieces.total.min(u32::MAX as usize >> 1) as u32;
+        let Some(grant) = tx.reserve(&GEOMETRY, &mem, want, grow && credit_read) else {
+            if credit_read {
+                return Push::Full;
+            }
+            credit_read = true;
+            if tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire)).is_err() {
+                corrupt(endpoint);
+                return Push::Error(libc::ECONNRESET);
+            }
+            continue;
+        };
+        credit_read = false;
+        let mut filled = 0u32;
+        while filled < grant.len {
+            let (from, len) = pieces.piece((grant.len - filled) as usize);
+            // SAFETY: the grant is room in our ring that the peer does not read yet; the caller
+            // of the hooked function vouches for its buffer.
+            unsafe { copy_shared(mem.at(grant.region, grant.off + filled), from, len) };
+            pieces.advance(len);
+            filled += len as u32;
+        }
+        tx.commit(&mem, filled);
+        add(&endpoint.tx.bytes, u64::from(filled));
+        notify(endpoint, RX_BITS);
+    }
+    Push::Done
+}
+
+#[inline(always)]
+fn add(counter: &core::sync::atomic::AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+/// Why sending is impossible, if it is (tcp(7), send(2)).
+#[inline(always)]
+pub(crate) fn send_error(endpoint: &'static Endpoint) -> Option<i32> {
+    if !endpoint.flag(SHUT_WR | RESET) && peer_end(endpoint) == PeerEnd::Open {
+        return None;
+    }
+    send_error_slow(endpoint)
+}
+
+#[cold]
+fn send_error_slow(endpoint: &'static Endpoint) -> Option<i32> {
+    note_end(endpoint);
+    if endpoint.flag(RESET | SHUT_WR) {
+        let error = endpoint.error.swap(0, Ordering::AcqRel);
+        return Some(if error != 0 { error } else { libc::EPIPE });
+    }
+    // The peer closed: the first write is answered by a reset, which the next one finds.
+    endpoint.error.store(libc::EPIPE, Ordering::Relaxed);
+    endpoint.set_flag(RESET);
+    None
+}
+
+/// Turns what the peer's words say into our flags: a reset is remembered, with its error.
+pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
+    let end = peer_end(endpoint);
+    if end == PeerEnd::Reset && !endpoint.flag(RESET) {
+        let refused = endpoint.side.load(Ordering::Relaxed) == Side::A as u32
+            && endpoint.peer_words().state().1 == SlotState::Refused
+            && endpoint.tx.bytes.load(Ordering::Relaxed) == 0
+            && endpoint.flag(endpoint::CONNECTING);
+        let errno = if refused {
+            libc::ECONNREFUSED
+        } else if endpoint.flag(EOF) {
+            libc::EPIPE
+        } else {
+            libc::ECONNRESET
+        };
+        endpoint.error.store(errno, Ordering::Relaxed);
+        endpoint.set_flag(RESET);
+    }
+    end
+}
+
+/// What to do with received bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Take {
+    Copy,
+    Peek,
+    Discard,
+}
+
+/// Receives into `pieces`: bytes received (0 = end of stream), or errno.
+#[inline]
+pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
+    let want = pieces.total;
+    if want == 0 {
+        return Ok(0);
+    }
+    let take = if flags & MSG_PEEK != 0 {
+        Take::Peek
+    } else if flags & MSG_TRUNC != 0 {
+        Take::Discard
+    } else {
+        Take::Copy
+    };
+    let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
+    let mut deadline = None;
+    loop {
+        let before = pieces.total;
+        let found = pull(endpoint, &mut pieces, take);
+        let got = want - pieces.total;
+        let enough = pieces.total == 0 || (got > 0 && (flags & MSG_WAITALL == 0 || nonblock));
+        match found {
+            Pull::Error(errno) if got == 0 => return Err(errno),
+            Pull::Error(_) | Pull::End => return Ok(got),
+            Pull::Empty if enough => return Ok(got),
+            Pull::Empty if nonblock => return Err(libc::EAGAIN),
+            Pull::Empty => {}
+        }
+        if take == Take::Peek {
+            // A peek that wants more starts again from the front.
+            let taken = before - pieces.total;
+            pieces = pieces.rewound(taken);
+        }
+        let deadline = *deadline
+            .get_or_insert_with(|| Deadline::option(endpoint.rcv_timeout_ns.load(Ordering::Relaxed)));
+        if let Err(errno) = wait_rx(endpoint, deadline, got) {
+            return if got > 0 { Ok(got) } else { Err(errno) };
+        }
+    }
+}
+
+enum Pull {
+    /// All that was there is taken, or the buffer is full.
+    Empty,
+    /// The end of the stream.
+    End,
+    Error(i32),
+}
+
+/// Takes what the ring holds, as far as it fits.
+#[inline]
+fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
+    let _half = endpoint.rx_lock();
+    let mem = endpoint.rx_mem();
+    // SAFETY: the rx half is held.
+    let cursor = unsafe { rx_cursor(endpoint) };
+    let mut peeked = *cursor;
+    let rx = if take == Take::Peek { &mut peeked } else { cursor };
+    let mut ended = false;
+    while pieces.total > 0 {
+        match rx.next(&GEOMETRY, &mem) {
+            Ok(Next::Data { region, off, len }) => {
+                let (to, len) = pieces.piece(len as usize);
+                if take != Take::Discard {
+                    // SAFETY: the ring checked region, off and len against our mapping; the caller
+                    // of the hooked function vouches for its buffer.
+                    unsafe { copy_shared(to, mem.at(region, off), len) };
+                }
+                rx.advance(len as u32);
+                pieces.advance(len);
+                if take != Take::Peek {
+                    add(&endpoint.rx.bytes, len as u64);
+                    if let Some(consumed) = rx.credit_due(&GEOMETRY) {
+                        publish_credit(endpoint, consumed);
+                    }
+                }
+            }
+            Ok(Next::Fin) => {
+                endpoint.set_flag(EOF);
+                return Pull::End;
+            }
+            Ok(Next::Empty) if ended => return Pull::End,
+            Ok(Next::Empty) => match empty(endpoint) {
+                Empty::Wait => return Pull::Empty,
+                Empty::LookAgain => ended = true,
+                Empty::End => return Pull::End,
+                Empty::Error(errno) => return Pull::Error(errno),
+            },
+            Err(sd_ring::Corrupt) => {
+                corrupt(endpoint);
+                return Pull::Error(libc::ECONNRESET);
+            }
+        }
+    }
+    Pull::Empty
+}
+
+#[inline]
+fn publish_credit(endpoint: &Endpoint, consumed: u64) {
+    endpoint.own_words().consumed.store(consumed, Ordering::Release);
+    notify(endpoint, TX_BITS);
+}
+
+enum Empty {
+    Wait,
+    /// The peer is gone; what it sent before has to be looked for once more.
+    LookAgain,
+    End,
+    Error(i32),
+}
+
+/// The ring is empty: is that all there will ever be?
+#[inline]
+fn empty(endpoint: &'static Endpoint) -> Empty {
+    if endpoint.flag(SHUT_RD | EOF | RESET) || peer_end(endpoint) != PeerEnd::Open {
+        return empty_slow(endpoint);
+    }
+    Empty::Wait
+}
+
+#[cold]
+fn empty_slow(endpoint: &'static Endpoint) -> Empty {
+    let end = note_end(endpoint);
+    if endpoint.flag(EOF) {
+        return Empty::End;
+    }
+    if endpoint.flag(RESET) {
+        let error = endpoint.error.swap(0, Ordering::AcqRel);
+        return if error != 0 { Empty::Error(error) } else { Empty::End };
+    }
+    if endpoint.flag(SHUT_RD) {
+        return Empty::End;
+    }
+    if end == PeerEnd::Gone { Empty::LookAgain } else { Empty::Wait }
+}
+
+/// A look without the lock: is there something to receive, or an end?
+#[inline(always)]
+fn rx_hint(endpoint: &'static Endpoint) -> bool {
+    // SAFETY: the cursor is plain data in our own slab; a copy torn by another thread only gives a
+    // wrong hint (`next` checks offsets against the mapping's regions).
+    let mut rx = unsafe { core::ptr::read_volatile(endpoint.rx.cursor.get()) };
+    !matches!(rx.next(&GEOMETRY, &endpoint.rx_mem()), Ok(Next::Empty))
+        || endpoint.flag(RESET | SHUT_RD)
+        || peer_end(endpoint) != PeerEnd::Open
+}
+
+/// Waits until there is something to receive.
+fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, have: usize) -> Result<(), i32> {
+    if have == 0 && spin(&endpoint.rx.spin, || rx_hint(endpoint)) {
+        return Ok(());
+    }
+    let generation = endpoint.generation.load(Ordering::Relaxed);
+    let word = &endpoint.own_words().wait;
+    for pause in HOUSEKEEPING_NS.into_iter().map(Some).chain([None]) {
+        let value = doorbell::arm(word, doorbell::RX_SLEEP);
+        if rx_hint(endpoint) {
+            return Ok(());
+        }
+        sleep(word, value, deadline, pause)?;
+        if endpoint.generation.load(Ordering::Relaxed) != generation {
+            return Err(libc::EBADF);
+        }
+        if rx_hint(endpoint) || pause.is_none() {
+            return Ok(());
+        }
+        crate::idle::tidy(endpoint);
+    }
+    Ok(())
+}
+
+/// Sleeps on a doorbell word until woken, or `pause` has passed.
+fn sleep(
+    word: *const core::sync::atomic::AtomicU32,
+    value: u32,
+    deadline: Deadline,
+    pause: Option<u64>,
+) -> Result<(), i32> {
+    crate::stats::count(crate::stats::Counter::Sleep);
+    let left = deadline.left();
+    if left == Some(0) {
+        return Err(libc::EAGAIN);
+    }
+    match futex::wait(word, value, crate::wait::earlier(left, pause), Scope::Shared) {
+        Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
+        Err(sd_sys::Errno(libc::ETIMEDOUT)) if deadline.left() == Some(0) => Err(libc::EAGAIN),
+        _ => Ok(()),
+    }
+}
+
+/// A look without the lock: is there room to send, or an end?
+fn tx_hint(endpoint: &'static Endpoint, before: u64) -> bool {
+    endpoint.peer_words().consumed.load(Ordering::Acquire) != before
+        || endpoint.flag(RESET | SHUT_WR)
+        || peer_end(endpoint) != PeerEnd::Open
+}
+
+/// Waits until there is room to send; true when that took a sleep, or would have.
+fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, may_sleep: bool) -> Result<bool, i32> {
+    let consumed = endpoint.peer_words().consumed.load(Ordering::Acquire);
+    if spin(&endpoint.rx.spin, || tx_hint(endpoint, consumed)) {
+        return Ok(false);
+    }
+    if !may_sleep {
+        // The ring may grow before anybody sleeps.
+        return Ok(true);
+    }
+    let generation = endpoint.generation.load(Ordering::Relaxed);
+    let word = &endpoint.own_words().wait;
+    let value = doorbell::arm(word, doorbell::TX_SLEEP);
+    if !tx_hint(endpoint, consumed) {
+        sleep(word, value, deadline, None)?;
+    }
+    if endpoint.generation.load(Ordering::Relaxed) != generation {
+        return Err(libc::EBADF);
+    }
+    Ok(true)
+}
+
+/// The program met a full ring: epoll instances want to know when there is room.
+fn want_tx_event(endpoint: &'static Endpoint) {
+    if endpoint.flag(endpoint::WATCHED) {
+        let consumed = endpoint.peer_words().consumed.load(Ordering::Acquire);
+        doorbell::arm(&endpoint.own_words().wait, doorbell::TX_EVENT);
+        if tx_hint(endpoint, consumed) {
+            crate::epoll::endpoint_event(endpoint);
+        }
+    }
+}
+
+/// shutdown(2) on a connection.
+pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32> {
+    if endpoint.flag(RESET) {
+        return Err(libc::ENOTCONN);
+    }
+    if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        let _half = endpoint.tx_lock();
+        // SAFETY: the tx half is held.
+        unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem());
+        endpoint.set_flag(SHUT_WR);
+        notify(endpoint, RX_BITS);
+    }
+    if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+        endpoint.set_flag(SHUT_RD);
+    }
+    // Threads of ours that wait on the socket must look again.
+    let own = &endpoint.own_words().wait;
+    doorbell::disarm(own, endpoint::ALL_BITS);
+    futex::wake(own, i32::MAX, Scope::Shared);
+    crate::epoll::endpoint_event(endpoint);
+    Ok(())
+}
+
+/// Bytes that can be received now (FIONREAD).
+pub(crate) fn readable_bytes(endpoint: &'static Endpoint) -> usize {
+    let _half = endpoint.rx_lock();
+    let mem = endpoint.rx_mem();
+    // SAFETY: the rx half is held; a copy walks ahead.
+    let mut rx = unsafe { *rx_cursor(endpoint) };
+    let mut bytes = 0usize;
+    while let Ok(Next::Data { len, .. }) = rx.next(&GEOMETRY, &mem) {
+        rx.advance(len);
+        bytes += len as usize;
+        if bytes > i32::MAX as usize / 2 {
+            break;
+        }
+    }
+    bytes
+}
+
+/// Bytes that the peer has not taken yet, at most (SIOCOUTQ).
+pub(crate) fn unsent_bytes(endpoint: &'static Endpoint) -> usize {
+    let _half = endpoint.tx_lock();
+    // SAFETY: the tx half is held.
+    let tx = unsafe { tx_cursor(endpoint) };
+    let _ = tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire));
+    tx.unread() as usize
+}
+
+/// Sends all of it, waiting if need be even on a non-blocking socket.
+pub(crate) fn send_all(endpoint: &'static Endpoint, mut pieces: Pieces) -> Result<usize, i32> {
+    let want = pieces.total;
+    loop {
+        match push(endpoint, &mut pieces, true) {
+            Push::Done => return Ok(want),
+            Push::Error(errno) => return Err(errno),
+            Push::Full => {
+                wait_tx(endpoint, Deadline::after(None), true)?;
+            }
+        }
+    }
+}

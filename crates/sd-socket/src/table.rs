@@ -1,0 +1,152 @@
+//! The descriptor table (§4.5.1): what a number leads to.
+//!
+//! One atomic word per number: zero = the kernel's, else a tag and an address. A number of ours
+//! is always held in the kernel too (a placeholder), so the kernel's lowest-number rule, limits,
+//! exec inheritance and /proc stay true.
+
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use sd_shm::slab::Endpoint;
+
+/// Numbers that can be ours; larger ones stay with the kernel.
+pub(crate) const LEN: usize = 1 << 20;
+
+/// Highest number ever set.
+static HIGH: core::sync::atomic::AtomicI32 = core::sync::atomic::AtomicI32::new(-1);
+
+static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+
+const TAG: u64 = 7;
+const SOCKET: u64 = 1;
+const EPOLL: u64 = 2;
+const KERNEL: u64 = 3;
+const HIDDEN: u64 = 4;
+
+/// What a number leads to.
+#[derive(Clone, Copy)]
+pub(crate) enum Entry {
+    /// The kernel's business alone.
+    None,
+    /// A socket of ours.
+    Socket(&'static Endpoint),
+    /// An epoll instance that may watch sockets of ours; address of its record.
+    Epoll(*mut crate::epoll::Epoll),
+    /// A kernel socket that `sd ss` lists with a reason.
+    Kernel(&'static Endpoint),
+    /// A descriptor of the library's own; the program must not see or close it.
+    Hidden,
+}
+
+#[inline(always)]
+fn word(fd: i32) -> Option<&'static AtomicU64> {
+    let base = TABLE.load(Ordering::Acquire);
+    if base.is_null() || fd as u32 as usize >= LEN {
+        return None;
+    }
+    // SAFETY: the table has LEN entries and lives as long as the process.
+    Some(unsafe { &*base.add(fd as u32 as usize) })
+}
+
+/// Whether a hooked call on `fd` needs a closer look.
+#[inline(always)]
+pub(crate) fn is_ours(fd: i32) -> bool {
+    word(fd).is_some_and(|w| w.load(Ordering::Relaxed) != 0)
+}
+
+/// What `fd` leads to.
+#[inline(always)]
+pub(crate) fn get(fd: i32) -> Entry {
+    let Some(w) = word(fd) else { return Entry::None };
+    let value = w.load(Ordering::Acquire);
+    let address = value & !TAG;
+    match value & TAG {
+        // SAFETY: entries are made by `set_*` from endpoints of mapped slabs, which stay mapped.
+        SOCKET => Entry::Socket(unsafe { &*(address as *const Endpoint) }),
+        EPOLL => Entry::Epoll(address as *mut crate::epoll::Epoll),
+        // SAFETY: as above.
+        KERNEL => Entry::Kernel(unsafe { &*(address as *const Endpoint) }),
+        HIDDEN => Entry::Hidden,
+        _ => Entry::None,
+    }
+}
+
+/// The socket behind `fd`, the common question.
+#[inline(always)]
+pub(crate) fn socket(fd: i32) -> Option<&'static Endpoint> {
+    let value = word(fd)?.load(Ordering::Acquire);
+    if value & TAG != SOCKET {
+        return None;
+    }
+    // SAFETY: see `get`.
+    Some(unsafe { &*((value & !TAG) as *const Endpoint) })
+}
+
+/// Whether there is a table, so whether any number was ever ours.
+pub(crate) fn is_active() -> bool {
+    !TABLE.load(Ordering::Acquire).is_null()
+}
+
+/// Makes the table; idempotent.
+pub(crate) fn init() -> bool {
+    if !TABLE.load(Ordering::Acquire).is_null() {
+        return true;
+    }
+    match sd_sys::mem::map_private(LEN * 8) {
+        Ok(base) => {
+            TABLE.store(base as *mut AtomicU64, Ordering::Release);
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+fn set(fd: i32, value: u64) -> bool {
+    match word(fd) {
+        Some(w) => {
+            HIGH.fetch_max(fd, Ordering::Relaxed);
+            w.store(value, Ordering::Release);
+            true
+        }
+        None => false,
+    }
+}
+
+/// `fd` leads to a socket of ours. False when the number is too large.
+pub(crate) fn set_socket(fd: i32, endpoint: &'static Endpoint) -> bool {
+    set(fd, endpoint as *const Endpoint as u64 | SOCKET)
+}
+
+/// `fd` is a kernel socket with a reason.
+pub(crate) fn set_kernel(fd: i32, endpoint: &'static Endpoint) -> bool {
+    set(fd, endpoint as *const Endpoint as u64 | KERNEL)
+}
+
+/// `fd` is an epoll instance.
+pub(crate) fn set_epoll(fd: i32, epoll: *mut crate::epoll::Epoll) -> bool {
+    set(fd, epoll as u64 | EPOLL)
+}
+
+/// `fd` is the library's own (or no longer).
+pub(crate) fn set_hidden(fd: i32, hidden: bool) {
+    set(fd, if hidden { HIDDEN } else { 0 });
+}
+
+/// `fd` is the kernel's again.
+pub(crate) fn clear(fd: i32) {
+    set(fd, 0);
+}
+
+/// Calls `each` for every number in `first..=last` that has an entry.
+pub(crate) fn for_each(first: u32, last: u32, mut each: impl FnMut(i32, Entry)) {
+    // Numbers above the limit in force may still be open (the limit was lowered), but not above LEN.
+    let end = (last as usize).min(LEN - 1);
+    for fd in first as usize..=end {
+        // Whole untouched pages of the table need not be read: stop at the highest number ever set.
+        if fd as i32 > HIGH.load(Ordering::Relaxed) {
+            break;
+        }
+        match get(fd as i32) {
+            Entry::None => {}
+            entry => each(fd as i32, entry),
+        }
+    }
+}

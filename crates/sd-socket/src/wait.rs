@@ -1,0 +1,234 @@
+//! Waiting (§4.4): poll, then yield, then sleep; how long is learned per socket or epoll instance.
+//!
+//! A wait looks at its ring without a pause for about two microseconds, then gives way to other
+//! threads between looks, at most for the learned budget, then sleeps. A budget that did not pay
+//! is halved; now and then a full one is tried again. When the yield itself let the peer run (one
+//! core for both), the first phase is cut short next time.
+
+use crate::process::PROCESS;
+use crate::stats::{Counter, count};
+use core::sync::atomic::{AtomicU32, Ordering};
+use sd_sys::time;
+
+const LOOKS_MAX: u32 = 1200;
+const LOOKS_MIN: u32 = 20;
+const BUDGET_MAX_US: u32 = 60;
+/// A yield that took so long ran somebody else.
+const HANDED_OVER_NS: u64 = 900;
+/// One wait in so many uses the full budget.
+const PROBE_EVERY: u32 = 32;
+
+/// Learned state, packed in one word: looks (12 bits), budget in us (8 bits), waits since the last
+/// probe (8 bits), and a bit that says that it was initialised.
+#[derive(Clone, Copy)]
+struct Learned {
+    looks: u32,
+    budget_us: u32,
+    since_probe: u32,
+}
+
+impl Learned {
+    fn load(word: &AtomicU32) -> Learned {
+        let w = word.load(Ordering::Relaxed);
+        if w >> 31 == 0 {
+            return Learned { looks: LOOKS_MAX, budget_us: BUDGET_MAX_US, since_probe: 0 };
+        }
+        Learned { looks: w & 0xfff, budget_us: w >> 12 & 0xff, since_probe: w >> 20 & 0xff }
+    }
+
+    fn store(self, word: &AtomicU32) {
+        let w = 1 << 31
+            | self.since_probe.min(0xff) << 20
+            | self.budget_us.min(0xff) << 12
+            | self.looks.min(0xfff);
+        word.store(w, Ordering::Relaxed);
+    }
+}
+
+/// Looks for something without sleeping; true when `ready` said so.
+#[inline]
+pub(crate) fn spin(word: &AtomicU32, mut ready: impl FnMut() -> bool) -> bool {
+    let learned = Learned::load(word);
+    for _ in 0..learned.looks {
+        if ready() {
+            if learned.looks < LOOKS_MAX || learned.budget_us < BUDGET_MAX_US {
+                reward(word, learned);
+            }
+            return true;
+        }
+    }
+    spin_yielding(word, learned, ready)
+}
+
+#[cold]
+fn reward(word: &AtomicU32, learned: Learned) {
+    let budget_us = (learned.budget_us + 4).min(BUDGET_MAX_US);
+    Learned { looks: (learned.looks + 200).min(LOOKS_MAX), budget_us, ..learned }.store(word);
+}
+
+fn spin_yielding(word: &AtomicU32, mut learned: Learned, mut ready: impl FnMut() -> bool) -> bool {
+    let probe = learned.since_probe >= PROBE_EVERY;
+    let budget_us = if probe { BUDGET_MAX_US } else { learned.budget_us };
+    let start = time::now_ns();
+    let mut before = start;
+    while before - start < u64::from(budget_us) * 1000 {
+        time::yield_now();
+        for _ in 0..30 {
+            if ready() {
+                let handed_over = time::now_ns() - before > HANDED_OVER_NS;
+                learned.looks = if handed_over { LOOKS_MIN } else { learned.looks.max(200) };
+                learned.budget_us = (budget_us * 2).clamp(8, BUDGET_MAX_US);
+                learned.since_probe = 0;
+                learned.store(word);
+                count(Counter::SpinHit);
+                return true;
+            }
+        }
+        before = time::now_ns();
+    }
+    learned.since_probe = if probe { 0 } else { learned.since_probe + 1 };
+    learned.budget_us /= 2;
+    learned.looks = (learned.looks / 2).max(LOOKS_MIN);
+    learned.store(word);
+    false
+}
+
+/// When a blocking call gives up.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline(Option<u64>);
+
+impl Deadline {
+    /// After `timeout_ns`; `None` = never.
+    pub(crate) fn after(timeout_ns: Option<u64>) -> Deadline {
+        Deadline(timeout_ns.map(|t| time::now_ns().saturating_add(t)))
+    }
+
+    /// As SO_RCVTIMEO counts: zero = never.
+    pub(crate) fn option(timeout_ns: u64) -> Deadline {
+        Deadline::after((timeout_ns != 0).then_some(timeout_ns))
+    }
+
+    /// What is left; `Some(0)` when it has passed.
+    pub(crate) fn left(self) -> Option<u64> {
+        self.0.map(|at| at.saturating_sub(time::now_ns()))
+    }
+}
+
+/// Says to all peers that this thread sleeps, for as long as it lives.
+pub(crate) struct Sleeper;
+
+impl Sleeper {
+    /// Afterwards events must be looked at once more before sleeping (SYNC POINT: sleepers).
+    pub(crate) fn enter() -> Sleeper {
+        each_public(|sleepers| {
+            sleepers.fetch_add(1, Ordering::SeqCst);
+        });
+        sd_ring::fence_full();
+        count(Counter::Sleep);
+        Sleeper
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        each_public(|sleepers| {
+            sleepers.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+fn each_public(each: impl Fn(&AtomicU32)) {
+    let count = PROCESS.waker_count.load(Ordering::Acquire);
+    for waker in PROCESS.wakers.iter().take(count) {
+        // SAFETY: null or a mapping of this process (or inherited, shared) that is never unmapped.
+        if let Some(public) = unsafe { waker.public.load(Ordering::Acquire).as_ref() } {
+            each(&public.sleepers);
+        }
+    }
+}
+
+/// Pauses after which an idle sleeper gives memory back (see `idle`), then it sleeps for good.
+pub(crate) const HOUSEKEEPING_NS: [u64; 2] = [100_000_000, 1_000_000_000];
+
+/// A kernel epoll instance for one sleep: our eventfds, the control socket, and more.
+pub(crate) struct SleepSet {
+    pub(crate) fd: i32,
+}
+
+/// Marks events of the library's own descriptors.
+pub(crate) const OWN_EVENT: u64 = 0x5d5d_a11e_4e57_0b0e;
+
+impl SleepSet {
+    /// A set that wakes up on whatever peers or the monitor say from now on.
+    pub(crate) fn new() -> Result<SleepSet, i32> {
+        let fd = sd_sys::fd::epoll_create().map_err(|e| e.0)?;
+        let set = SleepSet { fd };
+        add_wakers(fd, 0);
+        add_control(fd);
+        Ok(set)
+    }
+
+    /// Watches a kernel descriptor too.
+    pub(crate) fn add(&self, fd: i32, events: u32, data: u64) -> Result<(), i32> {
+        sd_sys::fd::epoll_ctl(self.fd, libc::EPOLL_CTL_ADD, fd, events, data).map_err(|e| e.0)
+    }
+}
+
+impl Drop for SleepSet {
+    fn drop(&mut self) {
+        sd_sys::fd::close(self.fd);
+    }
+}
+
+/// Adds the eventfds (from number `from` on) to a kernel epoll instance; edge-triggered, so nothing ever needs to be read. Returns how many eventfds it has now.
+pub(crate) fn add_wakers(epoll_fd: i32, from: usize) -> usize {
+    let count = PROCESS.waker_count.load(Ordering::Acquire);
+    let edge = libc::EPOLLET as u32;
+    for waker in PROCESS.wakers.iter().take(count).skip(from) {
+        let fd = waker.event_fd.load(Ordering::Relaxed);
+        let _ =
+            sd_sys::fd::epoll_ctl(epoll_fd, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32 | edge, OWN_EVENT);
+    }
+    count
+}
+
+/// Adds the control socket: its end means that the monitor is gone.
+pub(crate) fn add_control(epoll_fd: i32) {
+    let control = crate::control::CONTROL_FD.load(Ordering::Acquire);
+    if control >= 0 {
+        let events = (libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+        let _ = sd_sys::fd::epoll_ctl(epoll_fd, libc::EPOLL_CTL_ADD, control, events, OWN_EVENT);
+    }
+}
+
+/// Sleeps on a kernel epoll instance. Number of events, or errno.
+pub(crate) fn sleep_on(
+    epoll_fd: i32,
+    events: &mut [libc::epoll_event],
+    timeout_ns: Option<u64>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, i32> {
+    let ts = timeout_ns.map(time::timespec_of);
+    let ts_ptr = ts.as_ref().map_or(core::ptr::null(), |t| t as *const libc::timespec);
+    // SAFETY: the kernel writes at most `events.len()` entries and reads timespec and mask (8 bytes).
+    let done = sd_sys::check(unsafe {
+        sd_sys::syscall!(libc::SYS_epoll_pwait2, epoll_fd, events.as_mut_ptr(), events.len(), ts_ptr, mask, 8)
+    });
+    match done {
+        Err(sd_sys::Errno(libc::ENOSYS)) => {
+            let ms = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
+            // SAFETY: as above.
+            unsafe { sd_sys::fd::epoll_pwait(epoll_fd, events.as_mut_ptr(), events.len() as i32, ms, mask) }
+                .map_err(|e| e.0)
+        }
+        other => other.map_err(|e| e.0),
+    }
+}
+
+/// The earlier of two pauses.
+pub(crate) fn earlier(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

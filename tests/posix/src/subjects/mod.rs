@@ -1,0 +1,39 @@
+//! The subjects by topic, in order of importance.
+
+use crate::table::Subject;
+
+mod accept;
+mod bind;
+mod close;
+mod connect;
+mod create;
+mod flags;
+mod ipv6;
+mod listen;
+mod message;
+mod names;
+mod nonblocking;
+mod shutdown;
+mod stream;
+mod transfer;
+mod urgent;
+mod waiting;
+
+pub(crate) const TOPICS: &[&[Subject]] = &[
+    create::SUBJECTS,
+    bind::SUBJECTS,
+    listen::SUBJECTS,
+    connect::SUBJECTS,
+    accept::SUBJECTS,
+    stream::SUBJECTS,
+    flags::SUBJECTS,
+    nonblocking::SUBJECTS,
+    shutdown::SUBJECTS,
+    close::SUBJECTS,
+    waiting::SUBJECTS,
+    message::SUBJECTS,
+    names::SUBJECTS,
+    ipv6::SUBJECTS,
+    transfer::SUBJECTS,
+    urgent::SUBJECTS,
+];

@@ -1,0 +1,53 @@
+//! memcached with four threads, a checking client in python and memcslap.
+
+use super::{Scenario, python};
+use crate::lab::{COMBINATIONS, Lab, Side};
+use crate::process::free_port;
+use crate::{Result, fail, nginx};
+use std::time::Duration;
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("memcached-values", &["memcached", "python3"], values),
+    Scenario::new("memcached-memcslap", &["memcached", "memcslap"], slap),
+];
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn serve(lab: &Lab, side: Side) -> Result<(crate::process::Proc, u16)> {
+    let port = free_port()?;
+    let (text, user) = (port.to_string(), nginx::own_user());
+    let args = ["-t", "4", "-l", "127.0.0.1", "-p", &text, "-U", "0", "-u", &user, "-m", "256", "-I", "8m"];
+    Ok((lab.serve(side, port, "memcached", &args)?, port))
+}
+
+/// Eight client threads write and read values of many sizes, in each combination of sides.
+fn values(lab: &mut Lab) -> Result<()> {
+    for (server, client) in COMBINATIONS {
+        let (process, port) = serve(lab, server)?;
+        let watch = lab.watch(port);
+        let args = [&port.to_string(), "8", "300"].map(str::to_owned);
+        let said = python::run(lab, client, "memcached_client.py", &args, LIMIT)?;
+        if said.trim() != "2400 values" {
+            fail!("{server:?} server, {client:?} client: {said:?}");
+        }
+        lab.check(watch, server, client)?;
+        process.terminate(Duration::from_secs(5))?.ok()?;
+    }
+    Ok(())
+}
+
+fn slap(lab: &mut Lab) -> Result<()> {
+    let (process, port) = serve(lab, Side::Sd)?;
+    let watch = lab.watch(port);
+    let servers = format!("--servers=127.0.0.1:{port}");
+    for test in ["--test=set", "--test=get", "--test=mget"] {
+        let args = [&servers, test, "--concurrency=16", "--execute-number=2000", "--initial-load=1000"];
+        let output = lab.run(Side::Sd, "memcslap", &args, LIMIT)?;
+        if !output.text().contains("seconds") {
+            fail!("memcslap {test} printed {:?}, {:?}", output.text(), output.stderr);
+        }
+    }
+    lab.check(watch, Side::Sd, Side::Sd)?;
+    process.terminate(Duration::from_secs(5))?.ok()?;
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! Real programs, unmodified, with and without SocksDirect on either side.
+//!
+//! Each scenario runs in a process of its own with a monitor of its own and a hard time limit. It checks contents,
+//! checks in `sd ss` which path was taken, and at its end that nothing is left: no process, no descriptor in the
+//! monitor, no file in /dev/shm. With `--kernel` the same scenarios run without SocksDirect, which shows that what
+//! they expect is what Linux does.
+
+mod cost;
+mod crash;
+mod fallback;
+mod files;
+mod memcached;
+mod monitor;
+mod peers;
+mod python;
+mod redis;
+mod tools;
+mod web;
+
+use crate::lab::Lab;
+use crate::process::{Proc, find_program, tail};
+use crate::report::Count;
+use crate::scratch::{Scratch, end_descendants};
+use crate::{Result, fail, install, procfs, product};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    /// What it needs besides us.
+    pub(crate) programs: &'static [&'static str],
+    pub(crate) limit_s: u64,
+    /// Left out by `test --fast`.
+    pub(crate) is_slow: bool,
+    /// Meaningless without SocksDirect: left out by `--kernel`.
+    pub(crate) is_ours: bool,
+    pub(crate) run: fn(&mut Lab) -> Result<()>,
+}
+
+impl Scenario {
+    pub(crate) const fn new(
+        name: &'static str,
+        programs: &'static [&'static str],
+        run: fn(&mut Lab) -> Result<()>,
+    ) -> Scenario {
+        Scenario { name, programs, limit_s: 60, is_slow: false, is_ours: false, run }
+    }
+
+    pub(crate) const fn limit_s(mut self, limit_s: u64) -> Scenario {
+        self.limit_s = limit_s;
+        self
+    }
+
+    pub(crate) const fn slow(mut self) -> Scenario {
+        self.is_slow = true;
+        self
+    }
+
+    pub(crate) const fn ours(mut self) -> Scenario {
+        self.is_ours = true;
+        self
+    }
+}
+
+const SCENARIOS: &[&[Scenario]] = &[
+    redis::SCENARIOS,
+    memcached::SCENARIOS,
+    web::SCENARIOS,
+    python::SCENARIOS,
+    tools::SCENARIOS,
+    fallback::SCENARIOS,
+    crash::SCENARIOS,
+    monitor::SCENARIOS,
+    cost::SCENARIOS,
+];
+
+#[derive(clap::Args, Default)]
+pub(crate) struct Options {
+    /// Run only the scenarios whose name contains this
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Print the names of the scenarios
+    #[arg(long)]
+    list: bool,
+    /// Run everything without SocksDirect: shows that Linux passes the scenarios
+    #[arg(long)]
+    kernel: bool,
+    /// Leave out the slow scenarios
+    #[arg(long)]
+    fast: bool,
+    /// Use what is built already
+    #[arg(long)]
+    no_build: bool,
+    /// Use the programs that are there; install nothing
+    #[arg(long)]
+    no_install: bool,
+    /// Run one scenario in this very process
+    #[arg(long, hide = true, value_name = "NAME")]
+    inside: Option<String>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let all = SCENARIOS.iter().flat_map(|group| group.iter());
+    if let Some(name) = &options.inside {
+        let Some(scenario) = all.into_iter().find(|s| s.name == name) else { fail!("no scenario {name}") };
+        return run_inside(scenario, options.kernel);
+    }
+    let chosen: Vec<&Scenario> = all
+        .filter(|s| options.only.is_empty() || options.only.iter().any(|part| s.name.contains(part.as_str())))
+        .filter(|s| !(options.fast && s.is_slow || options.kernel && s.is_ours))
+        .collect();
+    if options.list {
+        chosen.iter().for_each(|s| println!("{}", s.name));
+        return Ok(());
+    }
+    if chosen.is_empty() {
+        fail!("no scenario is named like that; see cargo xtask apps --list");
+    }
+    if !options.no_install && !install::missing().is_empty() {
+        install::run()?;
+    }
+    if !options.no_build && !options.kernel {
+        product::build()?;
+    }
+    let mut count = Count::default();
+    for scenario in chosen {
+        count.add(run_one(scenario, options.kernel)?);
+    }
+    println!("{}", count.line());
+    if count.failed > 0 {
+        fail!("{} scenarios failed; their logs are in {}", count.failed, logs().display());
+    }
+    Ok(())
+}
+
+fn logs() -> std::path::PathBuf {
+    product::target().join("apps")
+}
+
+/// Runs a scenario in a process of its own and prints its line.
+fn run_one(scenario: &Scenario, is_oracle: bool) -> Result<Count> {
+    let name = scenario.name;
+    if let Some(program) = scenario.programs.iter().find(|program| find_program(program).is_none()) {
+        println!("skip {name:<34}         {program} is not installed");
+        return Ok(Count { skipped: 1, ..Count::default() });
+    }
+    let scratch = Scratch::new("scenario")?;
+    let mut command = Command::new(std::env::current_exe()?);
+    // Its directories are inside ours, so that they go even if it is killed.
+    command.args(["apps", "--inside", name]).stdin(Stdio::null()).env("TMPDIR", scratch.path());
+    if is_oracle {
+        command.arg("--kernel");
+    }
+    let start = Instant::now();
+    let files_before = procfs::shm_files();
+    let outcome = Proc::start(&mut command, name, scratch.path())
+        .and_then(|process| process.wait(Duration::from_secs(scenario.limit_s)));
+    let seconds = start.elapsed().as_secs_f64();
+    let mut problem = match outcome {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(tail(&output.stderr, 2000).trim_start_matches("xtask: ").to_owned()),
+        Err(error) => Some(format!("time limit: {error}")),
+    };
+    end_descendants(Duration::from_secs(1));
+    let files: Vec<String> = procfs::shm_files().difference(&files_before).cloned().collect();
+    if problem.is_none() && !files.is_empty() {
+        problem = Some(format!("left in /dev/shm: {}", files.join(" ")));
+    }
+    match &problem {
+        None => println!("ok   {name:<34} {seconds:>5.1} s"),
+        Some(text) => println!("FAIL {name:<34} {seconds:>5.1} s  {}", text.replace('\n', " | ")),
+    }
+    std::fs::create_dir_all(logs())?;
+    std::fs::write(logs().join(format!("{name}.log")), problem.as_deref().unwrap_or("ok\n"))?;
+    Ok(Count::one(problem.is_none()))
+}
+
+/// The scenario itself, and what must hold at the end of any.
+fn run_inside(scenario: &Scenario, is_oracle: bool) -> Result<()> {
+    nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).and_then(|(_, hard)| {
+        nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, hard, hard)
+    })?;
+    let mut lab = Lab::new(is_oracle)?;
+    (scenario.run)(&mut lab)?;
+    let end = Instant::now() + Duration::from_secs(3);
+    let monitor = lab.monitor_pid();
+    let strangers = || {
+        let mut all = procfs::descendants(std::process::id());
+        all.retain(|process| Some(process.pid) != monitor);
+        all
+    };
+    while !strangers().is_empty() {
+        if Instant::now() > end {
+            let names: Vec<String> = strangers().iter().map(|p| format!("{} ({})", p.comm, p.pid)).collect();
+            fail!("still running: {}", names.join(" "));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    lab.finish()
+}

@@ -1,0 +1,219 @@
+//! The monitor's absence: killed, restarted, started twice, never there. And what `sd run` itself must do.
+
+use super::peers::Peer;
+use super::redis::Redis;
+use super::{Scenario, files, python, web};
+use crate::lab::{Lab, Side};
+use crate::process::{Proc, free_port};
+use crate::{Result, fail, product, ss};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("monitor-killed-and-restarted", &["python3"], restart).ours(),
+    Scenario::new("monitor-killed-under-load", &["redis-server", "redis-cli", "redis-benchmark"], under_load)
+        .ours(),
+    Scenario::new("client-killed-while-no-monitor", &["python3"], client_killed_meanwhile).ours(),
+    Scenario::new("monitor-started-twice", &[], twice).ours(),
+    Scenario::new("run-starts-monitor", &["python3"], automatic).ours(),
+    Scenario::new("run-without-usable-directory", &["python3", "curl"], unusable_directory).ours(),
+    Scenario::new("run-status-and-errors", &[], run_status).ours(),
+];
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Starts a peer that makes one exchange with an echo server each time it is let go.
+fn start_peer(lab: &Lab, port: u16) -> Result<Peer> {
+    let mut steps = vec!["send:100", "recv:100"];
+    steps.extend(["ask", "send:70000", "recv:70000", "ask", "send:7", "recv:7", "ask", "send:9", "recv:9"]);
+    let mut peer = Peer::start(lab, Side::Sd, "connect", port, &steps)?;
+    peer.said("received 100 right")?;
+    Ok(peer)
+}
+
+/// Existing connections go on, new ones take the kernel meanwhile, then shared memory again.
+fn restart(lab: &mut Lab) -> Result<()> {
+    let (server, port) = python::start_echo_server(lab, Side::Sd, "asyncio")?;
+    let mut old = start_peer(lab, port)?;
+    let before = lab.snapshot()?;
+    ss::require_shm(&before.of_port(port).into_iter().cloned().collect::<Vec<_>>())?;
+    lab.kill_monitor();
+    old.go()?;
+    old.said("received 70000 right").map_err(|e| format!("existing connection, monitor dead: {e}"))?;
+    let mut meanwhile = start_peer(lab, port).map_err(|e| format!("new connection, monitor dead: {e}"))?;
+    lab.start_monitor().map_err(|e| format!("restart beside a stale socket: {e}"))?;
+    old.go()?;
+    old.said("received 7 right").map_err(|e| format!("existing connection, monitor back: {e}"))?;
+    meanwhile.go()?;
+    meanwhile.said("received 70000 right").map_err(|e| format!("connection of the dead time: {e}"))?;
+    wait_for_shm(lab, port)?;
+    let shown = |path: &str| -> Result<usize> {
+        Ok(lab.snapshot()?.of_port(port).iter().filter(|c| c.path == path).count())
+    };
+    let end = Instant::now() + Duration::from_secs(10);
+    // Both ends of the old connection, and of the one over the kernel.
+    while shown("shm")? < 2 || shown("kernel")? < 2 {
+        if Instant::now() > end {
+            fail!("after the restart sd ss shows {:?}", lab.snapshot()?.connections);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    old.go()?;
+    old.said("received 9 right")?;
+    old.transcript()?;
+    drop(meanwhile);
+    server.terminate(Duration::from_secs(5))?;
+    Ok(())
+}
+
+/// Waits until a new connection gets shared memory again.
+fn wait_for_shm(lab: &Lab, port: u16) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let mut peer = start_peer(lab, port)?;
+        let pid = u64::from(peer.process()?.pid());
+        let snapshot = lab.snapshot()?;
+        if snapshot.of_port(port).iter().any(|c| c.pid == pid && c.path == "shm") {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            fail!("10 s after the monitor's return a new connection shows {:?}", snapshot.of_port(port));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn under_load(lab: &mut Lab) -> Result<()> {
+    let redis = Redis::start(lab, Side::Sd)?;
+    let args = ["-t", "get,set", "-c", "50", "-n", "600000"];
+    let benchmark = redis.start_benchmark(lab, Side::Sd, &args)?;
+    std::thread::sleep(Duration::from_millis(300));
+    lab.kill_monitor();
+    let port = redis.port().to_string();
+    let said = lab.run(Side::Sd, "redis-cli", &["-p", &port, "PING"], LIMIT)?.text();
+    if said != "PONG\n" {
+        fail!("a new client without a monitor got {said:?}");
+    }
+    benchmark.wait(LIMIT)?.ok().map_err(|e| format!("traffic at the monitor's death: {e}"))?;
+    // Its 50 connections of the second test are made while there is no monitor.
+    lab.start_monitor()?;
+    redis.expect(lab, Side::Sd, &["PING"], "PONG")?;
+    redis.stop()
+}
+
+/// Nobody is there to see the client die; the server still learns it, at the latest from the next monitor.
+fn client_killed_meanwhile(lab: &mut Lab) -> Result<()> {
+    let port = free_port()?;
+    let mut server = Peer::start(lab, Side::Sd, "listen", port, &["recv:10", "end"])?;
+    server.process()?.wait_listening(port)?;
+    let mut client = Peer::start(lab, Side::Sd, "connect", port, &["send:10", "ask"])?;
+    server.said("received 10 right")?;
+    client.said("sent")?;
+    lab.kill_monitor();
+    std::thread::sleep(Duration::from_millis(200));
+    client.kill();
+    std::thread::sleep(Duration::from_millis(200));
+    lab.start_monitor()?;
+    server.said("end: 0 bytes, then end")?;
+    server.transcript()?;
+    Ok(())
+}
+
+fn twice(lab: &mut Lab) -> Result<()> {
+    let mut command = Command::new(product::sd());
+    command.arg("monitor").arg("--socket").arg(lab.socket()).stdin(Stdio::null());
+    let output = Proc::start(&mut command, "monitor", lab.path())?.wait(Duration::from_secs(5))?;
+    if output.status.success() || output.stderr.lines().count() != 1 {
+        fail!("a second monitor ended with {}: {:?}", output.status, output.stderr);
+    }
+    lab.snapshot()?;
+    Ok(())
+}
+
+/// The first `sd run` of a user starts a monitor; the second one uses it, and both talk over shared memory.
+fn automatic(lab: &mut Lab) -> Result<()> {
+    let socket = lab.path().join("automatic").join("monitor.sock");
+    let port = free_port()?;
+    let peer = |role: &str, steps: &[&str]| -> Result<Proc> {
+        let port = port.to_string();
+        let script = python::script(lab, "peer.py")?;
+        let mut args = vec!["-u", &script, role, &port];
+        args.extend(steps);
+        let mut command = lab.command(Side::Sd, "python3", &args)?;
+        Proc::start(command.env("SD_MONITOR", &socket).stdin(Stdio::piped()), role, lab.path())
+    };
+    let mut server = peer("listen", &["recv:10", "ask"])?;
+    server.wait_listening(port)?;
+    let mut client = peer("connect", &["send:10", "ask"])?;
+    server.wait_for_text("received 10 right", LIMIT)?;
+    client.wait_for_text("sent", LIMIT)?;
+    let seen = ss::snapshot(&product::sd(), &socket)?.connections;
+    ss::require_shm(&seen)?;
+    drop((client, server));
+    let lab_monitor = lab.monitor_pid();
+    let started = crate::procfs::descendants(std::process::id());
+    let started: Vec<u32> = started.iter().map(|p| p.pid).filter(|pid| Some(*pid) != lab_monitor).collect();
+    match started[..] {
+        [pid] => crate::scratch::send(pid, nix::sys::signal::Signal::SIGTERM),
+        _ => fail!("wanted one monitor that was started by itself, found {started:?}"),
+    }
+    Ok(())
+}
+
+/// No monitor is possible: everything works over the kernel, with one line from `sd run` and none from the library.
+fn unusable_directory(lab: &mut Lab) -> Result<()> {
+    let root = lab.path().join("files");
+    std::fs::create_dir(&root)?;
+    let data = files::bytes(300_000);
+    std::fs::write(root.join("file"), &data)?;
+    let file = lab.path().join("not-a-directory");
+    std::fs::write(&file, "")?;
+    let socket = file.join("monitor.sock");
+    let port = free_port()?;
+    let (text, folder) = (port.to_string(), root.display().to_string());
+    let args = ["-m", "http.server", &text, "--bind", "127.0.0.1", "--directory", &folder];
+    let mut command = lab.command(Side::Sd, "python3", &args)?;
+    let mut server = Proc::start(command.env("SD_MONITOR", &socket), "server", lab.path())?;
+    server.wait_listening(port)?;
+    let url = format!("http://127.0.0.1:{port}/file");
+    let mut command = lab.command(Side::Sd, "curl", &["-sS", "--fail", &url])?;
+    let client = Proc::start(command.env("SD_MONITOR", &socket), "client", lab.path())?;
+    let output = client.wait(LIMIT)?.ok()?;
+    files::require_same("curl", &output.stdout, &data)?;
+    // The server's own log goes to standard error as well.
+    let log = server.stderr_so_far();
+    let warnings: Vec<&str> = log.lines().filter(|line| !line.contains("GET /file")).collect();
+    if output.stderr.lines().count() != 1 || warnings.len() != 1 {
+        fail!("wanted one warning each: client {:?}, server {warnings:?}", output.stderr);
+    }
+    web::download(lab, Side::Kernel, &url, &data)?;
+    server.terminate(Duration::from_secs(5))?;
+    Ok(())
+}
+
+/// The program's own status comes through; a missing program is one line and 127.
+fn run_status(lab: &mut Lab) -> Result<()> {
+    let status = |args: &[&str]| -> Result<(Option<i32>, String)> {
+        let mut command = Command::new(product::sd());
+        command.args(args).env("SD_MONITOR", lab.socket()).stdin(Stdio::null());
+        let output = Proc::start(&mut command, "sd", lab.path())?.wait(Duration::from_secs(5))?;
+        Ok((output.status.code(), output.stderr))
+    };
+    for (args, code, lines) in [
+        (&["run", "--", "sh", "-c", "exit 7"][..], 7, 0),
+        (&["run", "--", "sh", "-c", "exit 0"][..], 0, 0),
+        (&["run", "--", "no-such-program-anywhere"][..], 127, 1),
+    ] {
+        let (got, stderr) = status(args)?;
+        if got != Some(code) || stderr.lines().count() != lines {
+            fail!("sd {args:?}: wanted {code} and {lines} lines, got {got:?} and {stderr:?}");
+        }
+    }
+    for args in [&["run", "--no-such-flag"][..], &["no-such-command"][..], &["ss", "--no-such-flag"][..]] {
+        let (got, stderr) = status(args)?;
+        if got.is_none_or(|code| code == 0) || stderr.is_empty() {
+            fail!("sd {args:?}: wanted an error, got {got:?} and {stderr:?}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! iperf3, netcat and socat.
+
+use super::{Scenario, files};
+use crate::lab::{COMBINATIONS, Lab, Side};
+use crate::process::{Proc, free_port};
+use crate::{Result, fail};
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("iperf3-both-directions", &["iperf3"], iperf).limit_s(90),
+    Scenario::new("iperf3-parallel", &["iperf3"], iperf_parallel),
+    Scenario::new("nc-to-server", &["nc"], |lab| netcat(lab, true)),
+    Scenario::new("nc-from-server", &["nc"], |lab| netcat(lab, false)),
+    Scenario::new("nc-conversation", &["nc"], |lab| conversation(lab, "nc")),
+    Scenario::new("socat-conversation", &["socat"], |lab| conversation(lab, "socat")),
+    Scenario::new("socat-fork-echo", &["socat"], socat_fork),
+    Scenario::new("socat-one-way", &["socat"], socat_one_way),
+];
+
+const LIMIT: Duration = Duration::from_secs(30);
+const SAMPLE_BYTES: usize = 20_000_003;
+
+fn iperf(lab: &mut Lab) -> Result<()> {
+    for (server, client) in COMBINATIONS {
+        for extra in [&[][..], &["-R"][..]] {
+            iperf_run(lab, server, client, extra)?;
+        }
+    }
+    Ok(())
+}
+
+fn iperf_parallel(lab: &mut Lab) -> Result<()> {
+    iperf_run(lab, Side::Sd, Side::Sd, &["-P", "4"])?;
+    iperf_run(lab, Side::Sd, Side::Sd, &["-P", "4", "--bidir"])
+}
+
+fn iperf_run(lab: &Lab, server: Side, client: Side, extra: &[&str]) -> Result<()> {
+    let port = free_port()?;
+    let text = port.to_string();
+    let process = lab.serve(server, port, "iperf3", &["-s", "-1", "-p", &text, "-B", "127.0.0.1"])?;
+    let watch = lab.watch(port);
+    let mut args = vec!["-c", "127.0.0.1", "-p", &text, "-t", "2", "-J"];
+    args.extend(extra);
+    let what = format!("iperf3 {extra:?}, {server:?} server, {client:?} client");
+    let output = lab.run(client, "iperf3", &args, LIMIT).map_err(|error| format!("{what}: {error}"))?;
+    let report: serde_json::Value = serde_json::from_str(&output.text())?;
+    let sent = report["end"]["sum_sent"]["bytes"].as_u64().unwrap_or(0);
+    let received = report["end"]["sum_received"]["bytes"].as_u64().unwrap_or(0);
+    if received < 1_000_000 || received > sent || !report["error"].is_null() {
+        fail!("{what}: sent {sent}, received {received}, error {}", report["error"]);
+    }
+    lab.check(watch, server, client).map_err(|error| format!("{what}: {error}"))?;
+    process.wait(Duration::from_secs(5))?.ok()?;
+    Ok(())
+}
+
+/// A file through netcat, towards the server or from it.
+fn netcat(lab: &mut Lab, is_upload: bool) -> Result<()> {
+    let data = files::bytes(SAMPLE_BYTES);
+    let sample = lab.path().join("sample");
+    std::fs::write(&sample, &data)?;
+    for (server, client) in COMBINATIONS {
+        let port = free_port()?;
+        let text = port.to_string();
+        let start = |side, args: &[&str], is_sender: bool| -> Result<Proc> {
+            // The sender ends the stream at the end of its input; the receiver has no input.
+            let mut all = vec![if is_sender { "-N" } else { "-d" }];
+            all.extend(args);
+            let mut command = lab.command(side, "nc", &all)?;
+            if is_sender {
+                command.stdin(std::fs::File::open(&sample)?);
+            }
+            Proc::start(&mut command, "nc", lab.path())
+        };
+        let mut listener = start(server, &["-l", "127.0.0.1", &text], !is_upload)?;
+        listener.wait_listening(port)?;
+        let connector = start(client, &["127.0.0.1", &text], is_upload)?;
+        let what = format!("{server:?} server, {client:?} client");
+        let (first, second) = if is_upload { (connector, listener) } else { (listener, connector) };
+        first.wait(LIMIT).and_then(|o| o.ok()).map_err(|error| format!("{what}: {error}"))?;
+        let receiver = second.wait(LIMIT).and_then(|o| o.ok()).map_err(|error| format!("{what}: {error}"))?;
+        files::require_same(&what, &receiver.stdout, &data)?;
+    }
+    Ok(())
+}
+
+/// Lines typed at both ends in turn, slowly enough for `sd ss` to show the path.
+fn conversation(lab: &mut Lab, program: &str) -> Result<()> {
+    for (server, client) in COMBINATIONS {
+        let port = free_port()?;
+        let text = port.to_string();
+        let (listen, connect) =
+            (format!("TCP-LISTEN:{port},bind=127.0.0.1"), format!("TCP:127.0.0.1:{port}"));
+        let (listen, connect) = match program {
+            "nc" => (vec!["-l", "127.0.0.1", &text], vec!["-N", "127.0.0.1", &text]),
+            _ => (vec!["-t10", listen.as_str(), "-"], vec!["-t10", connect.as_str(), "-"]),
+        };
+        let start = |side, args: &[&str], name| -> Result<Proc> {
+            let mut command = lab.command(side, program, args)?;
+            Proc::start(command.stdin(Stdio::piped()), name, lab.path())
+        };
+        let mut left = start(server, &listen, "left")?;
+        left.wait_listening(port)?;
+        let watch = lab.watch(port);
+        let mut right = start(client, &connect, "right")?;
+        let (mut to_left, mut to_right) = (left.stdin()?, right.stdin()?);
+        for line in 0..5 {
+            writeln!(to_right, "question {line}")?;
+            left.wait_for_text(&format!("question {line}\n"), LIMIT)?;
+            writeln!(to_left, "answer {line}")?;
+            right.wait_for_text(&format!("answer {line}\n"), LIMIT)?;
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        lab.check(watch, server, client)?;
+        drop((to_right, to_left));
+        right.wait(LIMIT)?.ok()?;
+        left.wait(LIMIT)?.ok()?;
+    }
+    Ok(())
+}
+
+/// A server that forks and executes cat for each connection; the client sends, half-closes, and compares.
+fn socat_fork(lab: &mut Lab) -> Result<()> {
+    let data = files::bytes(3_000_001);
+    let sample = lab.path().join("sample");
+    std::fs::write(&sample, &data)?;
+    for (server, client) in COMBINATIONS {
+        let port = free_port()?;
+        let listen = format!("TCP-LISTEN:{port},bind=127.0.0.1,fork,reuseaddr");
+        let process = lab.serve(server, port, "socat", &["-t10", &listen, "EXEC:cat"])?;
+        let connect = format!("TCP:127.0.0.1:{port}");
+        let what = format!("{server:?} server, {client:?} client");
+        for _ in 0..3 {
+            let args = ["-t10", "-", &connect];
+            let output = lab
+                .run_with_input(client, &sample, "socat", &args, LIMIT)
+                .map_err(|error| format!("{what}: {error}"))?;
+            files::require_same(&what, &output.stdout, &data)?;
+        }
+        process.terminate(Duration::from_secs(5))?;
+    }
+    Ok(())
+}
+
+fn socat_one_way(lab: &mut Lab) -> Result<()> {
+    let data = files::bytes(SAMPLE_BYTES);
+    let sample = lab.path().join("sample");
+    std::fs::write(&sample, &data)?;
+    for (server, client) in COMBINATIONS {
+        let port = free_port()?;
+        let listen = format!("TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr");
+        let connect = format!("TCP:127.0.0.1:{port}");
+        let receiver = lab.serve(server, port, "socat", &["-u", &listen, "-"])?;
+        let mut command = lab.command(client, "socat", &["-u", "-", &connect])?;
+        command.stdin(Stdio::from(std::fs::File::open(&sample)?));
+        Proc::start(&mut command, "socat", lab.path())?.wait(LIMIT)?.ok()?;
+        let output = receiver.wait(LIMIT)?.ok()?;
+        files::require_same(&format!("{server:?} server, {client:?} client"), &output.stdout, &data)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! nginx with a master and four workers, wrk and curl.
+
+use super::{Scenario, files};
+use crate::lab::{COMBINATIONS, Lab, Side};
+use crate::nginx::{Nginx, Workers, own_user};
+use crate::process::Output;
+use crate::scratch::send;
+use crate::{Result, fail, procfs};
+use nix::sys::signal::Signal;
+use std::io::Read;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("nginx-files-curl", PROGRAMS, files_by_curl).limit_s(120),
+    Scenario::new("nginx-wrk", PROGRAMS, load),
+    Scenario::new("nginx-short-connections", PROGRAMS, short_connections),
+    Scenario::new("nginx-reload-under-load", PROGRAMS, reload),
+    Scenario::new("nginx-worker-killed-under-load", PROGRAMS, worker_killed),
+    Scenario::new("nginx-master-killed", PROGRAMS, master_killed),
+    Scenario::new("nginx-workers-of-another-user", PROGRAMS, another_user),
+];
+
+const PROGRAMS: &[&str] = &["nginx", "wrk", "curl"];
+const LIMIT: Duration = Duration::from_secs(40);
+const FILE_BYTES: [usize; 8] = [1, 64, 1000, 4096, 65_537, 1_000_000, 10_000_000, 100_000_000];
+
+fn start(lab: &Lab, side: Side) -> Result<Nginx> {
+    Nginx::start(lab, side, &Workers { count: 4, user: &own_user() })
+}
+
+fn stop(nginx: Nginx) -> Result<()> {
+    nginx.process.terminate(Duration::from_secs(5))?.ok()?;
+    Ok(())
+}
+
+/// Downloads with curl and compares.
+pub(crate) fn download(lab: &Lab, side: Side, url: &str, wanted: &[u8]) -> Result<()> {
+    let output = lab.run(side, "curl", &["-sS", "--fail", "--max-time", "30", url], LIMIT)?;
+    if !output.stderr.is_empty() {
+        fail!("curl {url} wrote to standard error: {:?}", output.stderr);
+    }
+    files::require_same(url, &output.stdout, wanted)
+}
+
+/// As `download`, but takes the bytes so late that curl must keep its connection open until `sd ss` has shown it.
+/// The content must be larger than a pipe and curl's buffer hold.
+pub(crate) fn download_late(lab: &Lab, side: Side, url: &str, wanted: &[u8]) -> Result<()> {
+    let mut command = lab.command(side, "curl", &["-sS", "--fail", "--max-time", "30", url])?;
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    std::thread::sleep(Duration::from_millis(300));
+    let mut got = Vec::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        stdout.read_to_end(&mut got)?;
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        fail!("curl {url} ended with {status}");
+    }
+    files::require_same(url, &got, wanted)
+}
+
+fn files_by_curl(lab: &mut Lab) -> Result<()> {
+    for (server, client) in COMBINATIONS {
+        let nginx = start(lab, server)?;
+        let watch = lab.watch(nginx.port);
+        for len in FILE_BYTES {
+            let data = files::bytes(len);
+            std::fs::write(nginx.root.join(format!("{len}.bin")), &data)?;
+            let url = nginx.url(&format!("{len}.bin"));
+            let fetch = if len == 10_000_000 { download_late } else { download };
+            fetch(lab, client, &url, &data)
+                .map_err(|error| format!("{server:?} server, {client:?} client: {error}"))?;
+        }
+        lab.check(watch, server, client)?;
+        std::fs::remove_dir_all(&nginx.root)?;
+        stop(nginx)?;
+    }
+    Ok(())
+}
+
+/// wrk's report: no errors, and at least some requests.
+fn require_clean(output: &Output) -> Result<f64> {
+    let text = output.text();
+    if text.contains("Socket errors") || text.contains("Non-2xx") {
+        fail!("wrk met errors: {text:?}");
+    }
+    requests_per_s(&text)
+}
+
+fn requests_per_s(text: &str) -> Result<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
+    match line.and_then(|cell| cell.trim().parse::<f64>().ok()) {
+        Some(rate) if rate > 10.0 => Ok(rate),
+        _ => fail!("wrk made hardly any request: {text:?}"),
+    }
+}
+
+fn load(lab: &mut Lab) -> Result<()> {
+    for (server, client) in COMBINATIONS {
+        let nginx = start(lab, server)?;
+        std::fs::write(nginx.root.join("100k"), files::bytes(100_000))?;
+        let watch = lab.watch(nginx.port);
+        for (connections, path) in [("-c50", "64"), ("-c200", "64"), ("-c20", "100k")] {
+            let args = ["-t2", connections, "-d1s", &nginx.url(path)];
+            let output = lab.run(client, "wrk", &args, LIMIT)?;
+            require_clean(&output).map_err(|e| format!("{server:?} server, {client:?} client: {e}"))?;
+        }
+        lab.check(watch, server, client)?;
+        stop(nginx)?;
+    }
+    Ok(())
+}
+
+/// A new connection for each request.
+fn short_connections(lab: &mut Lab) -> Result<()> {
+    let nginx = start(lab, Side::Sd)?;
+    let watch = lab.watch(nginx.port);
+    let args = ["-t2", "-c20", "-d3s", "-H", "Connection: close", &nginx.url("64")];
+    requests_per_s(&lab.run(Side::Sd, "wrk", &args, LIMIT)?.text())?;
+    lab.check(watch, Side::Sd, Side::Sd)?;
+    stop(nginx)
+}
+
+/// Waits until nginx has `count` workers, none of which is in `old`.
+fn wait_for_workers(nginx: &Nginx, count: usize, old: &[u32]) -> Result<Vec<u32>> {
+    let end = Instant::now() + Duration::from_secs(15);
+    loop {
+        let workers = nginx.workers();
+        if workers.len() == count && !workers.iter().any(|pid| old.contains(pid)) {
+            return Ok(workers);
+        }
+        if Instant::now() > end {
+            fail!("wanted {count} new workers, have {workers:?}, had {old:?}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// New workers take over without one refused connection, and the old ones end.
+fn reload(lab: &mut Lab) -> Result<()> {
+    let nginx = start(lab, Side::Sd)?;
+    let data = files::bytes(10_000);
+    std::fs::write(nginx.root.join("10k"), &data)?;
+    let load = lab.start(Side::Sd, "wrk", &["-t1", "-c20", "-d6s", &nginx.url("64")])?;
+    for _ in 0..3 {
+        let old = wait_for_workers(&nginx, 4, &[])?;
+        nginx.process.signal(Signal::SIGHUP);
+        for side in [Side::Sd, Side::Kernel].into_iter().cycle().take(10) {
+            download(lab, side, &nginx.url("10k"), &data)?;
+        }
+        wait_for_workers(&nginx, 4, &old)?;
+    }
+    requests_per_s(&load.wait(LIMIT)?.ok()?.text())?;
+    stop(nginx)
+}
+
+/// The killed worker's connections end, its siblings and its successor go on.
+fn worker_killed(lab: &mut Lab) -> Result<()> {
+    let nginx = start(lab, Side::Sd)?;
+    let data = files::bytes(10_000);
+    std::fs::write(nginx.root.join("10k"), &data)?;
+    let load = lab.start(Side::Sd, "wrk", &["-t1", "-c40", "-d5s", &nginx.url("64")])?;
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(500));
+        let workers = wait_for_workers(&nginx, 4, &[])?;
+        send(workers[0], Signal::SIGKILL);
+        wait_for_workers(&nginx, 4, &workers[..1])?;
+        for side in [Side::Sd, Side::Kernel].into_iter().cycle().take(8) {
+            download(lab, side, &nginx.url("10k"), &data)?;
+        }
+    }
+    requests_per_s(&load.wait(LIMIT)?.ok()?.text())?;
+    stop(nginx)
+}
+
+/// Workers outlive their master and go on serving, as over the kernel; then they are ended.
+fn master_killed(lab: &mut Lab) -> Result<()> {
+    let nginx = start(lab, Side::Sd)?;
+    let workers = wait_for_workers(&nginx, 4, &[])?;
+    let Nginx { process, port, .. } = nginx;
+    process.kill();
+    let url = format!("http://127.0.0.1:{port}/64");
+    for side in [Side::Sd, Side::Kernel].into_iter().cycle().take(8) {
+        download(lab, side, &url, &[b'x'; 64])?;
+    }
+    workers.iter().for_each(|&pid| send(pid, Signal::SIGTERM));
+    let end = Instant::now() + Duration::from_secs(5);
+    while workers.iter().any(|&pid| procfs::is_alive(pid)) {
+        if Instant::now() > end {
+            fail!("workers do not end: {workers:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// As Debian sets nginx up: the master is root, the workers are not. On whichever path, it must work.
+fn another_user(lab: &mut Lab) -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let nginx = Nginx::start(lab, Side::Sd, &Workers { count: 4, user: "nobody nogroup" })?;
+    let output = lab.run(Side::Sd, "wrk", &["-t1", "-c20", "-d2s", &nginx.url("64")], LIMIT)?;
+    require_clean(&output)?;
+    download(lab, Side::Kernel, &nginx.url("64"), &[b'x'; 64])?;
+    stop(nginx)
+}

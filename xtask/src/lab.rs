@@ -24,9 +24,16 @@ impl Side {
     }
 }
 
-/// Both sides' four combinations, server first.
-pub(crate) const COMBINATIONS: [(Side, Side); 4] =
-    [(Side::Sd, Side::Sd), (Side::Sd, Side::Kernel), (Side::Kernel, Side::Sd), (Side::Kernel, Side::Kernel)];
+/// Runs a check with every combination of sides, server first; an error says with which it came.
+pub(crate) fn each(mut check: impl FnMut(Side, Side) -> Result<()>) -> Result<()> {
+    for server in [Side::Sd, Side::Kernel] {
+        for client in [Side::Sd, Side::Kernel] {
+            check(server, client)
+                .map_err(|error| format!("{} server, {} client: {error}", server.name(), client.name()))?;
+        }
+    }
+    Ok(())
+}
 
 pub(crate) struct Lab {
     // Ended before the directory goes.

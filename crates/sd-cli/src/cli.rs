@@ -16,14 +16,31 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run a program with its TCP connections over shared memory
+    ///
+    /// The program gets the process id of sd, and its exit status is sd's. Connections whose both ends were
+    /// started this way go over shared memory; everything else goes to the kernel as always. The exit status of
+    /// sd itself is 125 when it failed, 126 when the program cannot be run, 127 when it was not found.
     Run(RunOptions),
     /// Run the monitor in the foreground
+    ///
+    /// `sd run` starts one when there is none, so this is for service managers and for debugging. SIGHUP reads
+    /// the policy again. SIGTERM ends it; connections that exist go on.
     Monitor(MonitorOptions),
     /// List connections: which path each one takes, and why
+    ///
+    /// Path is `shm` or `kernel`; Reason says why it is the kernel. Recv-Q and Send-Q of a listener are the
+    /// connections that wait for accept, and how many may.
     Ss(SsOptions),
     /// Check what works on this host, and say why not
+    ///
+    /// Ends with two programs that exchange a few bytes over shared memory. The exit status is 1 when a
+    /// check failed; a warning is no failure.
     Doctor(DoctorOptions),
     /// Measure SocksDirect beside loopback TCP, Unix sockets, pipes and the bare ring
+    ///
+    /// Two processes, each on a processor of its own, blocking sockets, TCP_NODELAY, plain send and recv. The
+    /// systems take turns, round by round, so that each ratio compares what was measured within the same
+    /// second. Figures are medians over the rounds; ratios are medians of each round's ratio.
     Bench(BenchOptions),
     /// Print a completion script for a shell
     Completions {
@@ -38,12 +55,9 @@ pub(crate) enum Command {
     },
 }
 
-/// The program gets the process id of sd, and its exit status is sd's. Connections whose both ends were
-/// started this way go over shared memory; everything else goes to the kernel as always. Exit status
-/// of sd itself: 125 when it failed, 126 when the program cannot be run, 127 when it was not found.
 #[derive(Args)]
 pub(crate) struct RunOptions {
-    /// The monitor's socket
+    /// The monitor's socket, instead of SD_MONITOR or the user's own
     #[arg(long, value_name = "PATH")]
     pub(crate) monitor: Option<PathBuf>,
     /// Do not start a monitor when none answers
@@ -54,11 +68,9 @@ pub(crate) struct RunOptions {
     pub(crate) command: Vec<OsString>,
 }
 
-/// `sd run` starts one when there is none, so this is for service managers and for debugging. SIGHUP
-/// reads the policy again; SIGTERM ends it, and connections that exist go on.
 #[derive(Args)]
 pub(crate) struct MonitorOptions {
-    /// Where to listen
+    /// Where to listen, instead of SD_MONITOR or the user's own place
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
     /// Who may use shared memory: a file of allow and deny rules
@@ -71,7 +83,7 @@ pub(crate) struct SsOptions {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
-    /// The monitor's socket
+    /// The monitor's socket, instead of SD_MONITOR or the user's own
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 }
@@ -83,9 +95,6 @@ pub(crate) struct DoctorOptions {
     pub(crate) json: bool,
 }
 
-/// Two processes, each on a processor of its own, blocking sockets, TCP_NODELAY, plain send and recv.
-/// The systems take turns, round by round, so that each ratio compares what was measured within the
-/// same second. Figures are medians over the rounds; ratios are medians of each round's ratio.
 #[derive(Args)]
 pub(crate) struct BenchOptions {
     /// What to measure

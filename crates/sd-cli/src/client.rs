@@ -67,8 +67,8 @@ pub(crate) fn answers(socket: &Path) -> bool {
 /// The monitor's version if it is another one than ours.
 pub(crate) fn foreign_version(status: &Value) -> Option<String> {
     match &status["version"] {
-        Value::Number(number) if number.as_u64() == Some(u64::from(sd_proto::VERSION)) => None,
         Value::String(text) if text == env!("CARGO_PKG_VERSION") => None,
+        Value::String(text) => Some(text.clone()),
         other => Some(other.to_string()),
     }
 }

@@ -45,6 +45,9 @@ pub(crate) fn check_directory(folder: &Path) -> Result<(), String> {
     if meta.uid() != me && meta.uid() != 0 {
         return Err(format!("{shown}: belongs to user {}", meta.uid()));
     }
+    if meta.mode() & 0o022 != 0 && meta.mode() & libc::S_ISVTX == 0 {
+        return Err(format!("{shown}: can be changed by others"));
+    }
     if !is_writable(folder) {
         return Err(format!("{shown}: {}", crate::failure::last_os_error()));
     }

@@ -82,16 +82,19 @@ fn detach(pid_to: Option<&mut File>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The log beside the socket, if it can be written; begun anew with every monitor.
+/// A log longer than this is begun anew.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+
+/// The log beside the socket, if it can be written.
 fn log(socket: &Path) -> Option<File> {
-    let flags = libc::O_NOFOLLOW;
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(flags)
-        .open(place::log_file(socket))
-        .ok()
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = options.open(place::log_file(socket)).ok()?;
+    let meta = file.metadata().ok()?;
+    if meta.is_file() && meta.len() > LOG_BYTES_MAX {
+        file.set_len(0).ok()?;
+    }
+    meta.is_file().then_some(file)
 }
 
 /// Waits until somebody answers, or our monitor has ended and nobody else does.

@@ -71,6 +71,7 @@ impl<T> Return for *mut T {
 
 /// Sets errno, and returns the value that says so. Nothing else in SocksDirect writes errno.
 #[cold]
+#[inline(never)]
 pub(crate) fn fail<T: Return>(errno: c_int) -> T {
     // SAFETY: libc gives the address of the calling thread's errno.
     unsafe { *libc::__errno_location() = errno };
@@ -79,6 +80,7 @@ pub(crate) fn fail<T: Return>(errno: c_int) -> T {
 
 /// Turns the result of a raw system call into that of libc's function.
 #[cold]
+#[inline(never)]
 pub(crate) fn finish<T: Return>(ret: isize) -> T {
     match sd_sys::check(ret) {
         Ok(value) => T::of(value),
@@ -117,27 +119,38 @@ macro_rules! real {
 }
 
 /// What a row's hook does; the forms are explained at the head of the table.
+///
+/// The part for our own descriptors is a function of its own, so that the hook needs no stack frame: it is the check
+/// and one of two jumps.
 macro_rules! act {
-    ($real:expr, then $then:expr) => { ($then)($real) };
-    ($real:expr, first $first:expr) => {{ $first; $real }};
-    ($real:expr, does $body:expr) => { $body };
-    ($real:expr, if ($holds:expr) $call:expr) => { if $holds { $call } else { $real } };
-    ($real:expr, ours($($fd:ident),+) $call:expr $(, then $then:expr)?) => {
-        if $(calls::is_ours($fd))||+ {
-            act!($real, any $call $(, then $then)?)
+    ($real:expr, $sig:tt, then $then:expr) => { ($then)($real) };
+    ($real:expr, $sig:tt, first $first:expr) => {{ $first; $real }};
+    ($real:expr, $sig:tt, does $body:expr) => { $body };
+    ($real:expr, $sig:tt, if ($holds:expr) $call:expr) => { if $holds { $call } else { $real } };
+    ($real:expr, [$($arg:ident: $ty:ty),*; $ret:ty],
+        ours($($fd:ident),+ $(; $or:expr)?) $call:expr $(, then $then:expr)?) => {
+        if $(calls::is_ours($fd))||+ $(|| $or)? {
+            #[inline(never)]
+            unsafe fn ask($($arg: $ty),*) -> $ret {
+                // SAFETY: libc's contract.
+                unsafe { act!($real, [], any $call $(, then $then)?) }
+            }
+            ask($($arg),*)
         } else {
-            act!(@then $real $(, $then)?)
+            act!(@otherwise $real $(; $or)? $(, then $then)?)
         }
     };
-    ($real:expr, any $call:expr $(, then $then:expr)?) => {
+    ($real:expr, $sig:tt, any $call:expr $(, then $then:expr)?) => {
         match $call {
             Outcome::Done(value) => value,
-            Outcome::Kernel => act!(@then $real $(, $then)?),
+            Outcome::Kernel => act!(@otherwise $real $(, then $then)?),
             Outcome::Errno(errno) => $crate::edge::fail(errno),
         }
     };
-    (@then $real:expr) => { $real };
-    (@then $real:expr, $then:expr) => { ($then)($real) };
+    // A condition in `ours` that does not hold means that `then` has nothing to do.
+    (@otherwise $real:expr; $or:expr, then $then:expr) => { $real };
+    (@otherwise $real:expr, then $then:expr) => { ($then)($real) };
+    (@otherwise $real:expr) => { $real };
 }
 
 /// Makes of the table: `SLOTS`, `real::NAME` (the next library's function), `hook::NAME` (what the
@@ -174,7 +187,7 @@ macro_rules! hooks {
             $(#[inline(always)]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
                 // SAFETY: libc's contract.
-                unsafe { act!(real::$name($($arg),*), $($action)+) }
+                unsafe { act!(real::$name($($arg),*), [$($arg: $ty),*; $ret], $($action)+) }
             })+
         }
 

@@ -11,6 +11,7 @@
 //! | form | meaning |
 //! |---|---|
 //! | `ours(fd, ...) call` | ask `call` if a descriptor may be ours; if not, or if it answers Kernel, the real one |
+//! | `ours(fd; condition) call` | also if the condition holds; if not, `f` of a `then` has nothing to do |
 //! | `any call` | ask `call` whatever the arguments are |
 //! | `..., then f` | pass the real one's result through `f` |
 //! | `first f` | `f`, then the real one |
@@ -136,7 +137,7 @@ hooks! {
     getpeername (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
         { SYS_getpeername; ours(fd) calls::getpeername(fd, addr, len) }
     fcntl | __fcntl | fcntl64 (fd: c_int, cmd: c_int, arg: c_ulong) -> c_int
-        { SYS_fcntl; ours(fd) calls::fcntl(fd, cmd, arg), then |ret| create::by_fcntl(cmd, arg, ret) }
+        { SYS_fcntl; ours(fd; create::by_fcntl(cmd, arg)) calls::fcntl(fd, cmd, arg), then calls::created }
     ioctl (fd: c_int, request: c_ulong, arg: c_ulong) -> c_int
         { SYS_ioctl; ours(fd) calls::ioctl(fd, request, arg) }
     sockatmark (fd: c_int) -> c_int

@@ -23,4 +23,4 @@ mod header;
 mod ring;
 
 pub use facade::fence_full;
-pub use ring::{Corrupt, Geometry, Grant, Next, Region, RingMem, RxCursor, TxCursor};
+pub use ring::{Corrupt, Effort, Geometry, Grant, Next, Region, RingMem, RxCursor, TxCursor};

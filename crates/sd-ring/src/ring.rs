@@ -59,6 +59,17 @@ pub trait RingMem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
+/// How far the sender goes to find room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Only what the credit known so far allows, without leaving the region.
+    Cached,
+    /// The credit was just read: the large region may be entered.
+    Fresh,
+    /// The sender would have to wait: the large region may be extended.
+    Grow,
+}
+
 /// Room for one message's payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant {
@@ -170,14 +181,14 @@ impl TxCursor {
     }
 
     /// Room for a message of up to `want` bytes (more than zero); fewer when the ring is tight.
-    /// `None` when it is full. With `grow` the ring is enlarged rather than full.
+    /// `None` when it is full as far as `effort` goes.
     #[inline(always)]
-    pub fn reserve<M: RingMem>(&mut self, g: &Geometry, mem: &M, want: u32, grow: bool) -> Option<Grant> {
+    pub fn reserve<M: RingMem>(&mut self, g: &Geometry, mem: &M, want: u32, effort: Effort) -> Option<Grant> {
         let room = self.room();
         if want <= room && want <= g.small {
             return Some(self.grant(want));
         }
-        self.reserve_slow(g, mem, want, grow)
+        self.reserve_slow(g, mem, want, effort)
     }
 
     #[inline(always)]
@@ -185,13 +196,23 @@ impl TxCursor {
         Grant { region: self.region, off: self.pos + SIZE, len }
     }
 
-    fn reserve_slow<M: RingMem>(&mut self, g: &Geometry, mem: &M, want: u32, grow: bool) -> Option<Grant> {
+    fn reserve_slow<M: RingMem>(
+        &mut self,
+        g: &Geometry,
+        mem: &M,
+        want: u32,
+        effort: Effort,
+    ) -> Option<Grant> {
         if !self.is_large() {
             if want <= self.room() {
                 return Some(self.grant(want));
             }
-            if self.consumed < self.large_left {
+            if self.room_after_wrap() >= want || (effort != Effort::Cached && self.consumed < self.large_left)
+            {
                 return self.reserve_wrapping(mem, want);
+            }
+            if effort == Effort::Cached {
+                return None;
             }
             self.jump(mem, Region::Large, self.limit - self.pos, g.large_first);
         }
@@ -202,19 +223,25 @@ impl TxCursor {
             return Some(self.grant(want.min(self.room())));
         }
         let unwrapped = self.in_flight() <= self.pos;
-        if grow && unwrapped && self.limit < g.large && self.limit - self.in_flight() < self.limit / 2 {
+        let crowded = self.limit - self.in_flight() < self.limit / 2;
+        if effort == Effort::Grow && unwrapped && crowded && self.limit < g.large {
             self.limit = g.large.min(self.limit.saturating_mul(4));
             return Some(self.grant(want.min(self.room())));
         }
         self.reserve_wrapping(mem, want)
     }
 
+    /// Payload that would fit at the start of the region.
+    fn room_after_wrap(&self) -> u32 {
+        let rest = self.limit - self.pos;
+        (self.limit - self.in_flight()).saturating_sub(rest).saturating_sub(2 * SIZE)
+    }
+
     /// Continues at the start of the region when that has more room than the rest of it.
     fn reserve_wrapping<M: RingMem>(&mut self, mem: &M, want: u32) -> Option<Grant> {
         let here = self.room();
         let rest = self.limit - self.pos;
-        let free_after = (self.limit - self.in_flight()).saturating_sub(rest).saturating_sub(2 * SIZE);
-        if free_after > here && here < want {
+        if self.room_after_wrap() > here && here < want {
             let region = if self.is_large() { Region::Large } else { Region::Small };
             self.jump(mem, region, rest, self.limit);
         }

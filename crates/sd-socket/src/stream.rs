@@ -9,7 +9,7 @@ use crate::wait::{Deadline, HOUSEKEEPING_NS, spin};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use sd_ring::copy::copy_shared;
-use sd_ring::{Next, doorbell};
+use sd_ring::{Effort, Next, doorbell};
 use sd_shm::channel::{GEOMETRY, Side, SlotState};
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
@@ -71,7 +71,12 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool) -> Push {
     let mut credit_read = false;
     while pieces.total > 0 {
         let want = pieces.total.min(u32::MAX as usize >> 1) as u32;
-        let Some(grant) = tx.reserve(&GEOMETRY, &mem, want, grow && credit_read) else {
+        let effort = match (credit_read, grow) {
+            (false, _) => Effort::Cached,
+            (true, false) => Effort::Fresh,
+            (true, true) => Effort::Grow,
+        };
+        let Some(grant) = tx.reserve(&GEOMETRY, &mem, want, effort) else {
             if credit_read {
                 return Push::Full;
             }

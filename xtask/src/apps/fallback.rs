@@ -39,7 +39,7 @@ fn both_at_once(lab: &mut Lab) -> Result<()> {
 fn address(lab: &mut Lab, bind: &str, host: &str) -> Result<()> {
     let root = lab.path().join("files");
     std::fs::create_dir_all(&root)?;
-    let data = files::bytes(1_000_000);
+    let data = files::bytes(30_000_000);
     std::fs::write(root.join("file"), &data)?;
     let port = free_port()?;
     let (text, folder) = (port.to_string(), root.display().to_string());

@@ -1,7 +1,7 @@
 //! memcached with four threads, a checking client in python and memcslap.
 
 use super::{Scenario, python};
-use crate::lab::{COMBINATIONS, Lab, Side};
+use crate::lab::{Lab, Side, each};
 use crate::process::free_port;
 use crate::{Result, fail, nginx};
 use std::time::Duration;
@@ -22,18 +22,18 @@ fn serve(lab: &Lab, side: Side) -> Result<(crate::process::Proc, u16)> {
 
 /// Eight client threads write and read values of many sizes, in each combination of sides.
 fn values(lab: &mut Lab) -> Result<()> {
-    for (server, client) in COMBINATIONS {
+    each(|server, client| {
         let (process, port) = serve(lab, server)?;
         let watch = lab.watch(port);
         let args = [&port.to_string(), "8", "300"].map(str::to_owned);
         let said = python::run(lab, client, "memcached_client.py", &args, LIMIT)?;
         if said.trim() != "2400 values" {
-            fail!("{server:?} server, {client:?} client: {said:?}");
+            fail!("memcached_client.py printed {said:?}");
         }
         lab.check(watch, server, client)?;
         process.terminate(Duration::from_secs(5))?.ok()?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn slap(lab: &mut Lab) -> Result<()> {

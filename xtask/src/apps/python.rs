@@ -1,7 +1,7 @@
 //! Servers and clients in python: http.server, asyncio, threads, fork, select.
 
 use super::{Scenario, files, web};
-use crate::lab::{COMBINATIONS, Lab, Side};
+use crate::lab::{Lab, Side, each};
 use crate::process::{Proc, free_port};
 use crate::{Result, fail};
 use std::process::Stdio;
@@ -58,41 +58,41 @@ pub(crate) fn start_echo_server(lab: &Lab, side: Side, kind: &str) -> Result<(Pr
 }
 
 fn echo(lab: &mut Lab, kind: &str, connections: usize, rounds: usize) -> Result<()> {
-    for (server, client) in COMBINATIONS {
+    each(|server, client| {
         let (process, port) = start_echo_server(lab, server, kind)?;
         let watch = lab.watch(port);
         let args = [port.to_string(), connections.to_string(), rounds.to_string()];
-        let said = run(lab, client, "echo_client.py", &args, LIMIT)
-            .map_err(|error| format!("{server:?} server, {client:?} client: {error}"))?;
+        let said = run(lab, client, "echo_client.py", &args, LIMIT)?;
         if said.trim() != format!("{} echoes", connections * rounds) {
-            fail!("{server:?} server, {client:?} client: {said:?}");
+            fail!("echo_client.py printed {said:?}");
         }
         lab.check(watch, server, client)?;
         process.terminate(Duration::from_secs(5))?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn http(lab: &mut Lab) -> Result<()> {
     let root = lab.path().join("files");
     std::fs::create_dir(&root)?;
-    let sizes = [0, 1, 1000, 65_537, 3_000_000];
+    // The last is more than all buffers on the way hold, so that the server cannot be done before the client is.
+    let sizes = [0, 1, 1000, 65_537, 30_000_000];
     for len in sizes {
         std::fs::write(root.join(format!("{len}.bin")), files::bytes(len))?;
     }
     let port = free_port()?;
     let (text, folder) = (port.to_string(), root.display().to_string());
     let args = ["-m", "http.server", &text, "--bind", "127.0.0.1", "--directory", &folder];
-    for (server, client) in COMBINATIONS {
+    each(|server, client| {
         let process = lab.serve(server, port, "python3", &args)?;
         let watch = lab.watch(port);
         for len in sizes {
             let url = format!("http://127.0.0.1:{port}/{len}.bin");
-            let fetch = if len == 3_000_000 { web::download_late } else { web::download };
+            let fetch = if len == 30_000_000 { web::download_late } else { web::download };
             fetch(lab, client, &url, &files::bytes(len))?;
         }
         lab.check(watch, server, client)?;
         process.terminate(Duration::from_secs(5))?;
-    }
-    Ok(())
+        Ok(())
+    })
 }

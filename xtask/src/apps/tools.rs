@@ -1,7 +1,7 @@
 //! iperf3, netcat and socat.
 
 use super::{Scenario, files};
-use crate::lab::{COMBINATIONS, Lab, Side};
+use crate::lab::{Lab, Side, each};
 use crate::process::{Proc, free_port};
 use crate::{Result, fail};
 use std::io::Write;
@@ -23,12 +23,12 @@ const LIMIT: Duration = Duration::from_secs(30);
 const SAMPLE_BYTES: usize = 20_000_003;
 
 fn iperf(lab: &mut Lab) -> Result<()> {
-    for (server, client) in COMBINATIONS {
+    each(|server, client| {
         for extra in [&[][..], &["-R"][..]] {
             iperf_run(lab, server, client, extra)?;
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn iperf_parallel(lab: &mut Lab) -> Result<()> {
@@ -43,7 +43,7 @@ fn iperf_run(lab: &Lab, server: Side, client: Side, extra: &[&str]) -> Result<()
     let watch = lab.watch(port);
     let mut args = vec!["-c", "127.0.0.1", "-p", &text, "-t", "2", "-J"];
     args.extend(extra);
-    let what = format!("iperf3 {extra:?}, {server:?} server, {client:?} client");
+    let what = format!("iperf3 {extra:?}");
     let output = lab.run(client, "iperf3", &args, LIMIT).map_err(|error| format!("{what}: {error}"))?;
     let report: serde_json::Value = serde_json::from_str(&output.text())?;
     let sent = report["end"]["sum_sent"]["bytes"].as_u64().unwrap_or(0);
@@ -61,7 +61,7 @@ fn netcat(lab: &mut Lab, is_upload: bool) -> Result<()> {
     let data = files::bytes(SAMPLE_BYTES);
     let sample = lab.path().join("sample");
     std::fs::write(&sample, &data)?;
-    for (server, client) in COMBINATIONS {
+    each(|server, client| {
         let port = free_port()?;
         let text = port.to_string();
         let start = |side, args: &[&str], is_sender: bool| -> Result<Proc> {
@@ -77,18 +77,17 @@ fn netcat(lab: &mut Lab, is_upload: bool) -> Result<()> {
         let mut listener = start(server, &["-l", "127.0.0.1", &text], !is_upload)?;
         listener.wait_listening(port)?;
         let connector = start(client, &["127.0.0.1", &text], is_upload)?;
-        let what = format!("{server:?} server, {client:?} client");
         let (first, second) = if is_upload { (connector, listener) } else { (listener, connector) };
-        first.wait(LIMIT).and_then(|o| o.ok()).map_err(|error| format!("{what}: {error}"))?;
-        let receiver = second.wait(LIMIT).and_then(|o| o.ok()).map_err(|error| format!("{what}: {error}"))?;
-        files::require_same(&what, &receiver.stdout, &data)?;
-    }
-    Ok(())
+        first.wait(LIMIT)?.ok()?;
+        let receiver = second.wait(LIMIT)?.ok()?;
+        files::require_same("received file", &receiver.stdout, &data)?;
+        Ok(())
+    })
 }
 
 /// Lines typed at both ends in turn, slowly enough for `sd ss` to show the path.
 fn conversation(lab: &mut Lab, program: &str) -> Result<()> {
-    for (server, client) in COMBINATIONS {
+    each(|server, client| {
         let port = free_port()?;
         let text = port.to_string();
         let (listen, connect) =
@@ -117,8 +116,8 @@ fn conversation(lab: &mut Lab, program: &str) -> Result<()> {
         drop((to_right, to_left));
         right.wait(LIMIT)?.ok()?;
         left.wait(LIMIT)?.ok()?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// A server that forks and executes cat for each connection; the client sends, half-closes, and compares.
@@ -126,29 +125,26 @@ fn socat_fork(lab: &mut Lab) -> Result<()> {
     let data = files::bytes(3_000_001);
     let sample = lab.path().join("sample");
     std::fs::write(&sample, &data)?;
-    for (server, client) in COMBINATIONS {
+    each(|server, client| {
         let port = free_port()?;
         let listen = format!("TCP-LISTEN:{port},bind=127.0.0.1,fork,reuseaddr");
         let process = lab.serve(server, port, "socat", &["-t10", &listen, "EXEC:cat"])?;
         let connect = format!("TCP:127.0.0.1:{port}");
-        let what = format!("{server:?} server, {client:?} client");
         for _ in 0..3 {
             let args = ["-t10", "-", &connect];
-            let output = lab
-                .run_with_input(client, &sample, "socat", &args, LIMIT)
-                .map_err(|error| format!("{what}: {error}"))?;
-            files::require_same(&what, &output.stdout, &data)?;
+            let output = lab.run_with_input(client, &sample, "socat", &args, LIMIT)?;
+            files::require_same("echo", &output.stdout, &data)?;
         }
         process.terminate(Duration::from_secs(5))?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn socat_one_way(lab: &mut Lab) -> Result<()> {
     let data = files::bytes(SAMPLE_BYTES);
     let sample = lab.path().join("sample");
     std::fs::write(&sample, &data)?;
-    for (server, client) in COMBINATIONS {
+    each(|server, client| {
         let port = free_port()?;
         let listen = format!("TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr");
         let connect = format!("TCP:127.0.0.1:{port}");
@@ -157,7 +153,7 @@ fn socat_one_way(lab: &mut Lab) -> Result<()> {
         command.stdin(Stdio::from(std::fs::File::open(&sample)?));
         Proc::start(&mut command, "socat", lab.path())?.wait(LIMIT)?.ok()?;
         let output = receiver.wait(LIMIT)?.ok()?;
-        files::require_same(&format!("{server:?} server, {client:?} client"), &output.stdout, &data)?;
-    }
-    Ok(())
+        files::require_same("received file", &output.stdout, &data)?;
+        Ok(())
+    })
 }

@@ -1,7 +1,7 @@
 //! nginx with a master and four workers, wrk and curl.
 
 use super::{Scenario, files};
-use crate::lab::{COMBINATIONS, Lab, Side};
+use crate::lab::{Lab, Side, each};
 use crate::nginx::{Nginx, Workers, own_user};
 use crate::process::Output;
 use crate::scratch::send;
@@ -61,22 +61,21 @@ pub(crate) fn download_late(lab: &Lab, side: Side, url: &str, wanted: &[u8]) -> 
 }
 
 fn files_by_curl(lab: &mut Lab) -> Result<()> {
-    for (server, client) in COMBINATIONS {
+    each(|server, client| {
         let nginx = start(lab, server)?;
         let watch = lab.watch(nginx.port);
         for len in FILE_BYTES {
             let data = files::bytes(len);
             std::fs::write(nginx.root.join(format!("{len}.bin")), &data)?;
             let url = nginx.url(&format!("{len}.bin"));
-            let fetch = if len == 10_000_000 { download_late } else { download };
-            fetch(lab, client, &url, &data)
-                .map_err(|error| format!("{server:?} server, {client:?} client: {error}"))?;
+            let fetch = if len == 100_000_000 { download_late } else { download };
+            fetch(lab, client, &url, &data)?;
         }
         lab.check(watch, server, client)?;
         std::fs::remove_dir_all(&nginx.root)?;
         stop(nginx)?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// wrk's report: no errors, and at least some requests.
@@ -97,19 +96,19 @@ fn requests_per_s(text: &str) -> Result<f64> {
 }
 
 fn load(lab: &mut Lab) -> Result<()> {
-    for (server, client) in COMBINATIONS {
+    each(|server, client| {
         let nginx = start(lab, server)?;
         std::fs::write(nginx.root.join("100k"), files::bytes(100_000))?;
         let watch = lab.watch(nginx.port);
         for (connections, path) in [("-c50", "64"), ("-c200", "64"), ("-c20", "100k")] {
             let args = ["-t2", connections, "-d1s", &nginx.url(path)];
             let output = lab.run(client, "wrk", &args, LIMIT)?;
-            require_clean(&output).map_err(|e| format!("{server:?} server, {client:?} client: {e}"))?;
+            require_clean(&output)?;
         }
         lab.check(watch, server, client)?;
         stop(nginx)?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// A new connection for each request.

@@ -48,7 +48,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let high = *sorted.get(sorted.len() / 2)?;
-    let low = if sorted.len() % 2 == 0 { *sorted.get(sorted.len() / 2 - 1)? } else { high };
+    let low = if sorted.len().is_multiple_of(2) { *sorted.get(sorted.len() / 2 - 1)? } else { high };
     Some((low + high) / 2.0)
 }
 

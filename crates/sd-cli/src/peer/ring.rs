@@ -4,7 +4,7 @@
 use super::link::Link;
 use super::pair::relax;
 use sd_ring::copy::copy_shared;
-use sd_ring::{Next, RingMem, RxCursor, TxCursor, doorbell};
+use sd_ring::{Effort, Next, RingMem, RxCursor, TxCursor, doorbell};
 use sd_shm::channel::{GEOMETRY, Mapping, Side, SlotSide};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,8 +83,8 @@ impl<const DOORBELL: bool> Ring<DOORBELL> {
         loop {
             let consumed = self.theirs.consumed.load(Ordering::Acquire);
             self.tx.credit(consumed).map_err(|_| corrupt())?;
-            for grow in [false, true] {
-                if let Some(grant) = self.tx.reserve(&GEOMETRY, &self.out, want, grow) {
+            for effort in [Effort::Fresh, Effort::Grow] {
+                if let Some(grant) = self.tx.reserve(&GEOMETRY, &self.out, want, effort) {
                     return Ok(grant);
                 }
             }
@@ -97,7 +97,7 @@ impl<const DOORBELL: bool> Link for Ring<DOORBELL> {
     #[inline(always)]
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let want = bytes.len() as u32;
-        let grant = match self.tx.reserve(&GEOMETRY, &self.out, want, false) {
+        let grant = match self.tx.reserve(&GEOMETRY, &self.out, want, Effort::Cached) {
             Some(grant) => grant,
             None => self.reserve_slow(want)?,
         };

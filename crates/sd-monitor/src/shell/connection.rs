@@ -116,6 +116,11 @@ impl Connection {
         self.send_notices()
     }
 
+    /// Whether something waits for room.
+    pub(crate) fn has_notices(&self) -> bool {
+        !self.notices.is_empty()
+    }
+
     /// Sends what waits for room. True when something still does.
     pub(crate) fn send_notices(&mut self) -> bool {
         while let Some(&id) = self.notices.front() {

@@ -252,7 +252,7 @@ mod tests {
         let ring = Writer(Incoming { map: &segment.map, slot: 5, from: Side::A });
         let mut tx = TxCursor::new(&GEOMETRY);
         assert!(!segment.has_unread(endpoint, 5, Side::B));
-        tx.reserve(&GEOMETRY, &ring, 10, true).unwrap();
+        tx.reserve(&GEOMETRY, &ring, 10, sd_ring::Effort::Cached).unwrap();
         tx.commit(&ring, 10);
         assert!(segment.has_unread(endpoint, 5, Side::B));
         assert!(!segment.has_unread(endpoint, 6, Side::B) && !segment.has_unread(endpoint, 5, Side::A));

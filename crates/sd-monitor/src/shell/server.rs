@@ -171,8 +171,9 @@ impl Server {
     /// Something happened on a control connection: sends what had to wait, and takes one message.
     fn attend(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let waits = connection.send_notices();
-        let _ = self.poller.watch_room(connection.fd(), Token::Connection(id), waits);
+        if connection.has_notices() && !connection.send_notices() {
+            let _ = self.poller.watch_room(connection.fd(), Token::Connection(id), false);
+        }
         self.take_message(id);
     }
 
@@ -196,6 +197,11 @@ impl Server {
         if let Some(connection) = self.connections.get(&id) {
             tracing::info!(pid = connection.pid, uid = connection.uid, "client dismissed: {why}");
         }
+        self.let_go(id);
+    }
+
+    /// Ends a connection that may have something left in its queue.
+    pub(crate) fn let_go(&mut self, id: u64) {
         if let Some(socket) = self.connection_ended(id) {
             self.closer.close(socket);
         }

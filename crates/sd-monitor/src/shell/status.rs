@@ -27,6 +27,7 @@ struct Document {
     connections: Vec<Connection>,
     listeners: Vec<Listener>,
     channels: usize,
+    processes: usize,
     port_blocks: usize,
     counters: Counters,
 }
@@ -128,6 +129,7 @@ impl Server {
             clients,
             connections,
             channels: self.core.channels.len(),
+            processes: self.core.members.len(),
             port_blocks: self.core.leases.count(),
             counters: self.counters,
         }

@@ -46,7 +46,7 @@ impl Server {
             }
         }
         match connection.filter(|id| self.connections.contains_key(id)) {
-            Some(id) => self.dismiss(id, "its process has ended"),
+            Some(id) => self.let_go(id),
             None => self.bury(process),
         }
     }

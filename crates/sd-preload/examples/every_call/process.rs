@@ -45,8 +45,9 @@ unsafe fn child(name: &str, fork: unsafe extern "C" fn() -> pid_t, body: impl Fn
             0 => libc::_exit(body()),
             pid => {
                 let mut status = 0;
+                let waited = libc::waitpid(pid, &mut status, 0);
                 show_success(name, pid);
-                show(name, libc::waitpid(pid, &mut status, 0) - pid);
+                show(name, waited - pid);
                 println!("{name}: status {status:#x}");
             }
         }

@@ -26,16 +26,13 @@ pub(crate) unsafe fn pair(first: *mut c_int, second: *mut c_int, ret: c_int) -> 
     ret
 }
 
-/// The result of fcntl on a descriptor of the kernel's.
+/// Whether fcntl creates a descriptor that takes the lowest number.
 ///
 /// With a minimum the number stays as the kernel gave it: a lower one would break the contract, and it is the
 /// lowest unless a recycled number lies between.
 #[inline(always)]
-pub(crate) fn by_fcntl(cmd: c_int, arg: c_ulong, ret: c_int) -> c_int {
-    match cmd {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if arg == 0 => calls::created(ret),
-        _ => ret,
-    }
+pub(crate) fn by_fcntl(cmd: c_int, arg: c_ulong) -> bool {
+    matches!(cmd, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) && arg == 0
 }
 
 /// signalfd creates when `fd` is -1; else it changes `fd`.

@@ -306,6 +306,7 @@ fn large_unsent_delivered() {
 /// A descriptor number that is used again has nothing of the old socket.
 fn reused_number() {
     let pair = connected();
+    let _hole_of_the_listener = tcp();
     send(pair.server, b"old", 0);
     await_readable(pair.client);
     let number = pair.client;

@@ -7,12 +7,15 @@ mod bind;
 mod close;
 mod connect;
 mod create;
+mod descriptor;
+mod file;
 mod flags;
 mod ipv6;
 mod listen;
 mod message;
 mod names;
 mod nonblocking;
+mod options;
 mod shutdown;
 mod stream;
 mod transfer;
@@ -31,6 +34,9 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     shutdown::SUBJECTS,
     close::SUBJECTS,
     waiting::SUBJECTS,
+    options::SUBJECTS,
+    descriptor::SUBJECTS,
+    file::SUBJECTS,
     message::SUBJECTS,
     names::SUBJECTS,
     ipv6::SUBJECTS,

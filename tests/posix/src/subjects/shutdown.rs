@@ -112,7 +112,7 @@ fn both_halves() {
     show_taken(libc::SIGPIPE);
     show_recv("server", pair.server, 8, 0);
     show("close server", close(pair.server));
-    sleep(2);
+    show_tcp_state("client", pair.client, "CLOSE");
     show_poll("client", pair.client);
     show_recv("client", pair.client, 8, 0);
 }
@@ -140,11 +140,11 @@ fn both_halves_peer_sends() {
     shutdown(pair.client, libc::SHUT_RDWR);
     await_events(pair.server, libc::POLLRDHUP);
     show_send("server", pair.server, b"into the void", 0);
-    sleep(2);
+    await_events(pair.server, libc::POLLHUP);
+    await_events(pair.client, libc::POLLHUP);
     both_polls(&pair);
     show_recv("client", pair.client, 32, libc::MSG_DONTWAIT);
     show_send("server", pair.server, b"again", libc::MSG_NOSIGNAL);
-    sleep(2);
     show_recv("client", pair.client, 32, libc::MSG_DONTWAIT);
 }
 
@@ -164,7 +164,7 @@ fn after_peer_closed() {
     show("shutdown WR", shutdown(pair.client, libc::SHUT_WR));
     await_events(pair.client, libc::POLLHUP);
     show_poll("client", pair.client);
-    sleep(2);
+    show_tcp_state("client", pair.client, "CLOSE");
     show("shutdown WR when all is over", shutdown(pair.client, libc::SHUT_WR));
     show("shutdown RD when all is over", shutdown(pair.client, libc::SHUT_RD));
     let pair = connected();

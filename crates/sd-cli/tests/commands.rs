@@ -1,0 +1,163 @@
+//! The other commands: what they print, and one clear line when something is wrong.
+
+mod support;
+
+use serde_json::Value;
+use std::time::{Duration, Instant};
+use support::{Folder, Manner, errors, listen, sd, stand_in, stdout};
+
+const STATUS: &str = r#"{"version":"0.1.0","pid":42,"clients":[{"pid":7}],"channels":3,"counters":{"connects":5},
+    "connections":[{"pid":7,"comm":"redis-server","fd":8,"local":"127.0.0.1:6379","peer":"127.0.0.1:40000",
+    "state":"ESTAB","path":"shm","reason":null,"rx_bytes":10,"tx_bytes":20,"rx_queue":5,"tx_queue":0}],
+    "listeners":[{"pid":7,"comm":"redis-server","local":"127.0.0.1:6379","backlog":511}]}"#;
+
+#[test]
+fn ss_shows_what_the_monitor_says() {
+    let folder = Folder::new();
+    stand_in(&folder, Manner::Tells(STATUS.to_owned()));
+    let table = stdout(&sd(&folder, &["ss"]).output().unwrap());
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 3, "{table}");
+    for word in ["State", "Recv-Q", "Send-Q", "Path", "Reason", "Process"] {
+        assert!(lines[0].contains(word), "{table}");
+    }
+    assert!(lines[2].contains("shm") && lines[2].contains("redis-server"), "{table}");
+    let json: Value =
+        serde_json::from_str(&stdout(&sd(&folder, &["ss", "--json"]).output().unwrap())).unwrap();
+    assert_eq!(json["monitor"]["pid"], 42);
+    assert_eq!(json["connections"][0]["rx_queue"], 5);
+    assert_eq!(json["connections"][0]["reason"], Value::Null);
+    assert_eq!(json["listeners"][0]["local"], "127.0.0.1:6379");
+}
+
+/// Runs `sd ss` where it must fail; its one line.
+fn ss_failure(folder: &Folder) -> String {
+    let began = Instant::now();
+    let output = sd(folder, &["ss"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty() && began.elapsed() < Duration::from_secs(8));
+    let lines = errors(&output);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    lines[0].clone()
+}
+
+#[test]
+fn ss_says_in_one_line_why_it_cannot() {
+    let folder = Folder::new();
+    assert!(ss_failure(&folder).contains("no monitor"));
+    std::fs::write(folder.join("monitor.sock"), "").unwrap();
+    assert!(ss_failure(&folder).contains("stale"));
+    std::fs::remove_file(folder.join("monitor.sock")).unwrap();
+    drop(listen(&folder.join("monitor.sock")));
+    assert!(ss_failure(&folder).contains("stale"));
+    let stuck = Folder::new();
+    stand_in(&stuck, Manner::Stuck);
+    assert!(ss_failure(&stuck).contains("does not answer"));
+    let confused = Folder::new();
+    stand_in(&confused, Manner::Confused);
+    assert!(ss_failure(&confused).contains("version"));
+    let senseless = Folder::new();
+    stand_in(&senseless, Manner::Tells("not json".to_owned()));
+    assert!(ss_failure(&senseless).contains("JSON"));
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_one_line() {
+    let folder = Folder::new();
+    for arguments in [
+        &["--no-such-flag"][..],
+        &["no-such-command"],
+        &["run", "--no-such-flag"],
+        &["run"],
+        &["ss", "--no-such-flag"],
+        &["bench", "nonsense"],
+        &["bench", "latency", "--rounds", "0"],
+        &[],
+    ] {
+        let output = sd(&folder, arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(
+            errors(&output).len() == 1 && output.stdout.is_empty(),
+            "{arguments:?}: {:?}",
+            errors(&output)
+        );
+    }
+}
+
+#[test]
+fn help_and_version_are_no_failures() {
+    let folder = Folder::new();
+    for arguments in [&["--help"][..], &["run", "--help"], &["bench", "--help"], &["--version"]] {
+        let output = sd(&folder, arguments).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty() && !output.stdout.is_empty());
+        assert!(!stdout(&output).contains("bench-peer"));
+    }
+}
+
+#[test]
+fn completions_and_man_pages_name_every_command() {
+    let folder = Folder::new();
+    let commands = ["run", "monitor", "ss", "doctor", "bench", "completions", "man"];
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = stdout(&sd(&folder, &["completions", shell]).output().unwrap());
+        assert!(commands.iter().all(|command| script.contains(command)), "{shell}");
+        assert!(!script.contains("bench-peer"));
+    }
+    assert!(stdout(&sd(&folder, &["man"]).output().unwrap()).contains("doctor(1)"));
+    let pages = folder.join("man");
+    assert!(sd(&folder, &["man", "--dir"]).arg(&pages).status().unwrap().success());
+    assert!(commands.iter().all(|command| pages.join(format!("sd-{command}.1")).is_file()));
+    assert!(pages.join("sd.1").is_file());
+}
+
+#[test]
+fn doctor_speaks_json() {
+    let folder = Folder::new();
+    let output = sd(&folder, &["doctor", "--json"]).output().unwrap();
+    let json: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let checks = json["checks"].as_array().unwrap();
+    for name in ["library", "monitor", "memfd", "futex", "descriptors", "self-test"] {
+        let check = checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no {name}"));
+        assert!(["ok", "warn", "fail"].contains(&check["verdict"].as_str().unwrap()));
+    }
+    let failed = checks.iter().any(|check| check["verdict"] == "fail");
+    assert_eq!(json["ok"], !failed);
+    assert_eq!(output.status.success(), !failed);
+}
+
+#[test]
+fn bench_measures_the_kernel_and_the_bare_ring_and_leaves_nothing_behind() {
+    let folder = Folder::new();
+    for (what, systems, lines) in [
+        ("latency", "tcp,unix,pipe,ring,ring-doorbell,cacheline", 6),
+        ("rate", "tcp,unix,pipe,ring", 4),
+        ("bandwidth", "tcp,ring", 6),
+        ("connect", "tcp,unix", 2),
+        ("cost", "tcp,unix", 9),
+    ] {
+        let arguments = ["bench", what, "--quick", "--rounds", "1", "--json", "--systems", systems];
+        let output = sd(&folder, &arguments).output().unwrap();
+        assert_eq!(errors(&output), Vec::<String>::new(), "{what}");
+        let rows: Vec<Value> =
+            stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(rows.len(), lines, "{what}: {}", stdout(&output));
+        for row in &rows {
+            assert_eq!(row["bench"], what);
+            assert!(row["median"].is_number() && row["unit"].is_string() && row["rounds"] == 1, "{row}");
+        }
+        let tcp = rows.iter().find(|row| row["system"] == "tcp").unwrap();
+        assert_eq!(tcp["ratio_to_tcp"], 1.0);
+    }
+    assert!(folder.is_empty());
+}
+
+#[test]
+fn bench_without_the_library_measures_the_rest_and_fails() {
+    let folder = Folder::new();
+    let arguments =
+        ["bench", "latency", "--quick", "--rounds", "1", "--json", "--systems", "socksdirect,ring"];
+    let output = sd(&folder, &arguments).env("SD_LIB", "/no/libsd.so").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stdout(&output).lines().count(), 1);
+    assert!(errors(&output)[0].contains("/no/libsd.so"), "{:?}", errors(&output));
+}

@@ -1,0 +1,180 @@
+//! `sd run`: the program gets exactly what `sd` was given, plus the library and the monitor.
+
+mod support;
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Folder, Manner, errors, harmless_library, sd, stand_in, stdout};
+
+fn good_status() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(r#"{{"version":"{version}","pid":1,"clients":[],"connections":[],"listeners":[]}}"#)
+}
+
+#[test]
+fn status_and_environment_are_the_programs() {
+    let folder = Folder::new();
+    stand_in(&folder, Manner::Tells(good_status()));
+    let script = "echo \"$LD_PRELOAD\"; echo \"$SD_MONITOR\"; exit 7";
+    let output = sd(&folder, &["run", "--", "sh", "-c", script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(errors(&output), Vec::<String>::new());
+    let library = harmless_library().display().to_string();
+    let socket = folder.join("monitor.sock").display().to_string();
+    assert_eq!(stdout(&output).lines().collect::<Vec<_>>(), [library, socket]);
+}
+
+#[test]
+fn process_id_stays() {
+    let folder = Folder::new();
+    stand_in(&folder, Manner::Tells(good_status()));
+    let mut command = sd(&folder, &["run", "sh", "-c", "echo $$"]);
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(stdout(&output).trim(), pid.to_string());
+}
+
+#[test]
+fn an_earlier_preload_stays_behind_ours() {
+    let folder = Folder::new();
+    let mut command = sd(&folder, &["run", "--no-start", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let output = command.env("LD_PRELOAD", "libm.so.6").output().unwrap();
+    assert_eq!(stdout(&output).trim(), format!("{}:libm.so.6", harmless_library().display()));
+}
+
+#[test]
+fn missing_and_forbidden_programs_end_as_with_env() {
+    let folder = Folder::new();
+    stand_in(&folder, Manner::Tells(good_status()));
+    let file = folder.join("file");
+    std::fs::write(&file, "").unwrap();
+    let file = file.to_str().unwrap();
+    for (program, status) in [("no-such-program-anywhere", 127), (file, 126), ("/", 126)] {
+        let output = sd(&folder, &["run", "--", program]).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{program}");
+        assert_eq!(errors(&output).len(), 1, "{program}");
+    }
+    let output = sd(&folder, &["run", "--", "true"]).env("SD_LIB", "/no/libsd.so").output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(errors(&output).len(), 1);
+}
+
+#[test]
+fn without_a_monitor_one_line_warns_and_the_program_runs() {
+    let folder = Folder::new();
+    let file = folder.join("not-a-directory");
+    std::fs::write(&file, "").unwrap();
+    for (socket, flags) in [
+        (file.join("monitor.sock"), &["run", "--"][..]),
+        ("/proc/self/monitor.sock".into(), &["run", "--"][..]),
+        (folder.join("none.sock"), &["run", "--no-start", "--"][..]),
+    ] {
+        let mut command = sd(&folder, flags);
+        let output = command.args(["echo", "ran"]).env("SD_MONITOR", &socket).output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(stdout(&output), "ran\n");
+        let lines = errors(&output);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].starts_with("sd: warning: ") && lines[0].ends_with("over the kernel"), "{lines:?}");
+    }
+}
+
+#[test]
+fn a_monitor_of_another_version_is_not_used_silently() {
+    let folder = Folder::new();
+    stand_in(&folder, Manner::Tells(r#"{"version":"9.9.9","pid":1}"#.to_owned()));
+    let output = sd(&folder, &["run", "echo", "ran"]).output().unwrap();
+    assert_eq!(stdout(&output), "ran\n");
+    assert!(errors(&output)[0].contains("version 9.9.9"), "{:?}", errors(&output));
+}
+
+#[test]
+fn a_stuck_monitor_holds_nobody_up() {
+    let folder = Folder::new();
+    stand_in(&folder, Manner::Stuck);
+    let began = Instant::now();
+    let output = sd(&folder, &["run", "echo", "ran"]).output().unwrap();
+    assert_eq!(stdout(&output), "ran\n");
+    assert_eq!(errors(&output).len(), 1);
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+/// The line of /proc/self/status of a program under `sd run`, SIGPIPE ignored or not by our caller.
+fn signal_line(folder: &Folder, ignored: bool) -> String {
+    let mut command = sd(folder, &["run", "--no-start", "--", "grep", "SigIgn", "/proc/self/status"]);
+    // SAFETY: one system call between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            libc::signal(libc::SIGPIPE, if ignored { libc::SIG_IGN } else { libc::SIG_DFL });
+            Ok(())
+        });
+    }
+    stdout(&command.output().unwrap())
+}
+
+#[test]
+fn signal_dispositions_are_handed_on() {
+    let folder = Folder::new();
+    let bit = 1u64 << (libc::SIGPIPE - 1);
+    for ignored in [false, true] {
+        let line = signal_line(&folder, ignored);
+        let mask = u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
+        assert_eq!(mask & bit != 0, ignored, "{line}");
+    }
+}
+
+#[test]
+fn descriptors_are_handed_on() {
+    let folder = Folder::new();
+    stand_in(&folder, Manner::Tells(good_status()));
+    let plain = Command::new("ls").arg("/proc/self/fd").stdin(Stdio::null()).output().unwrap();
+    let ours = sd(&folder, &["run", "ls", "/proc/self/fd"]).output().unwrap();
+    assert_eq!(stdout(&ours), stdout(&plain));
+    let mut closed = sd(&folder, &["run", "sh", "-c", "[ -e /proc/self/fd/0 ] && echo open || echo closed"]);
+    // SAFETY: one system call between fork and exec.
+    unsafe {
+        closed.pre_exec(|| {
+            libc::close(0);
+            Ok(())
+        });
+    }
+    assert_eq!(stdout(&closed.output().unwrap()), "closed\n");
+}
+
+#[test]
+fn standard_input_is_the_programs() {
+    let folder = Folder::new();
+    let mut command = sd(&folder, &["run", "--no-start", "cat"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"through").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, b"through");
+}
+
+/// Several starters at once: one monitor, and no child of the program that it does not know of.
+#[test]
+fn a_monitor_is_started_once_and_belongs_to_nobody() {
+    let folder = Folder::new();
+    let script = "for child in $(cat /proc/$$/task/$$/children); do echo $child; done";
+    let start = || sd(&folder, &["run", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let children: Vec<_> = (0..4).map(|_| start()).collect();
+    let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let status = sd(&folder, &["ss", "--json"]).output().unwrap();
+    let status: serde_json::Value = serde_json::from_str(&stdout(&status)).unwrap();
+    let monitor = status["monitor"]["pid"].as_i64().unwrap() as i32;
+    // SAFETY: the monitor that this test started.
+    assert_eq!(unsafe { libc::kill(monitor, libc::SIGTERM) }, 0);
+    for output in outputs {
+        assert!(output.status.success());
+        assert_eq!(errors(&output), Vec::<String>::new());
+        // The shell's only child is the `cat` that it has waited for.
+        assert!(stdout(&output).lines().count() <= 1, "{}", stdout(&output));
+    }
+    let end = Instant::now() + Duration::from_secs(5);
+    while folder.join("monitor.sock").exists() {
+        assert!(Instant::now() < end, "the monitor does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,282 @@
+//! What peers see when a process is gone.
+
+use crate::client::{Channel, Client, Control, attach, own, pair};
+use crate::process::Process;
+use crate::server::{Server, until};
+use sd_proto::{Reply, Request, Route};
+use sd_ring::{RingMem, TxCursor, doorbell};
+use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, GEOMETRY, Side, SlotState};
+use sd_shm::slab::State;
+use sd_sys::futex::{Scope, wait};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+
+/// The small ring that a side sends into.
+struct Ring<'a>(&'a Channel, usize, Side);
+
+impl RingMem for Ring<'_> {
+    fn load(&self, _: u32, _: u32) -> u64 {
+        unimplemented!()
+    }
+    fn publish(&self, region: u32, off: u32, word: u64) {
+        assert_eq!(region, 0);
+        let at = self.0.map.small_ring(self.1, self.2).wrapping_add(off as usize).cast::<u64>();
+        // SAFETY: within the ring, as the sender's cursor gives offsets there.
+        unsafe { at.write_volatile(word) };
+    }
+    fn store(&self, region: u32, off: u32, word: u64) {
+        self.publish(region, off, word);
+    }
+}
+
+fn write_message(channel: &Channel, slot: usize, from: Side) {
+    let ring = Ring(channel, slot, from);
+    let mut tx = TxCursor::new(&GEOMETRY);
+    tx.reserve(&GEOMETRY, &ring, 8, sd_ring::Effort::Cached).unwrap();
+    tx.commit(&ring, 8);
+}
+
+/// A process that accepts what comes on slots 1 and 2 and listens on.
+fn server_process(server: &Server, listener: &TcpListener) -> Process {
+    Process::fork(|ready| {
+        let b = Client::register(server);
+        b.listen_with(0, listener);
+        ready();
+        let channel = b.take_channel();
+        for slot in [1, 2] {
+            channel.declare(slot, Side::B, 1, SlotState::Open);
+            b.attach(slot, channel.id, Side::B, slot as u32, 1);
+        }
+        ready();
+        std::mem::forget((b, channel));
+    })
+}
+
+#[test]
+fn kill_of_the_listening_process() {
+    let server = Server::start();
+    let a = Client::register(&server);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut process = server_process(&server, &listener);
+    process.wait_ready();
+    let (route, channel) = a.connect(listener.local_addr().unwrap().port(), false);
+    let channel = channel.unwrap();
+    assert!(matches!(route, Route::Shm { peer_pid, .. } if peer_pid == process.pid() as u32));
+    process.wait_ready();
+    // 1: a reader sleeps. 2: the server did not read something. 3: waits in the backlog. 4: closed.
+    (1..=4).for_each(|slot| channel.declare(slot, Side::A, 1, SlotState::Syn));
+    channel.declare(4, Side::B, 1, SlotState::Closed);
+    write_message(&channel, 2, Side::A);
+    let word = &channel.map.slot(1).side[0].wait;
+    let epoch = a.epoch();
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            let armed = doorbell::arm(word, doorbell::RX_SLEEP);
+            while word.load(Ordering::SeqCst) & doorbell::RX_SLEEP != 0 {
+                let _ = wait(word, armed, Some(5_000_000_000), Scope::Shared);
+            }
+        });
+        until("the reader sleeps", || word.load(Ordering::SeqCst) != 0);
+        process.kill();
+        sleeper.join().unwrap();
+    });
+    let told = a.control.receive().unwrap().0;
+    assert_eq!(told, Reply::ChannelDead { id: channel.id });
+    assert_eq!(channel.state(1, Side::B), (1, SlotState::Closed, FLAG_DEAD));
+    assert_eq!(channel.state(2, Side::B), (1, SlotState::Closed, FLAG_DEAD | FLAG_RESET));
+    assert_eq!(channel.state(3, Side::B), (1, SlotState::Closed, FLAG_DEAD | FLAG_RESET));
+    assert_eq!(channel.state(4, Side::B), (1, SlotState::Closed, 0));
+    assert_eq!(channel.state(5, Side::B), (0, SlotState::Free, 0));
+    assert_eq!(channel.map.header().dead[1].load(Ordering::Acquire), 1);
+    let mut events = Vec::new();
+    channel.map.events(Side::A).take(|slot| events.push(slot));
+    assert_eq!(events, [1, 2, 3]);
+    until("it is told of its mail", || a.mail() == 1);
+    until("it is woken", || a.was_woken());
+    assert!(a.epoch() > epoch);
+    let (route, _) = a.connect(listener.local_addr().unwrap().port(), false);
+    assert!(matches!(route, Route::Kernel { .. }));
+}
+
+#[test]
+fn end_of_the_connecting_process() {
+    let server = Server::start();
+    let (a, b, _, _, channel) = pair(&server);
+    channel.declare(0, Side::A, 1, SlotState::Syn);
+    channel.declare(0, Side::B, 1, SlotState::Open);
+    a.attach(0, channel.id, Side::A, 0, 1);
+    // Without an endpoint, as in the middle of connect.
+    channel.declare(1, Side::A, 1, SlotState::Syn);
+    // Of an earlier use of the slot.
+    channel.declare(2, Side::A, 2, SlotState::Closed);
+    a.attach(2, channel.id, Side::A, 2, 1);
+    let mail = b.mail();
+    drop(a);
+    assert_eq!(b.control.receive().unwrap().0, Reply::ChannelDead { id: channel.id });
+    assert_eq!(channel.state(0, Side::A), (1, SlotState::Closed, FLAG_DEAD));
+    assert_eq!(channel.state(1, Side::A), (1, SlotState::Closed, FLAG_DEAD));
+    assert_eq!(channel.state(2, Side::A), (2, SlotState::Closed, 0));
+    assert_eq!(channel.map.header().dead[0].load(Ordering::Acquire), 1);
+    until("it is told of its mail", || b.mail() > mail);
+    until("it is woken", || b.was_woken());
+}
+
+#[test]
+fn others_channels_cannot_be_closed() {
+    let server = Server::start();
+    let (_a, _b, _, channel, _) = pair(&server);
+    (0..2).for_each(|side| channel.declare(0, [Side::A, Side::B][side], 1, SlotState::Open));
+    let liar = Client::register(&server);
+    liar.attach(0, channel.id, Side::A, 0, 1);
+    liar.attach(1, channel.id, Side::B, 0, 1);
+    let witness = Control::connect(server.socket());
+    drop(liar);
+    until("it is gone", || witness.status()["clients"].as_array().unwrap().len() == 2);
+    assert_eq!(channel.state(0, Side::A), (1, SlotState::Open, 0));
+    assert_eq!(channel.state(0, Side::B), (1, SlotState::Open, 0));
+}
+
+/// Tells the monitor that `child` shares the slab of the caller, as member 1.
+fn announce_child(parent: &Client, child: &Process) {
+    let pidfd = own(sd_sys::fd::pidfd_open(child.pid()).unwrap());
+    parent.control.tell(Request::Fork { member: 1 }, &[pidfd.as_raw_fd()]);
+}
+
+#[test]
+fn connections_outlive_the_parent() {
+    let server = Server::start();
+    let (a, b, _, _, channel) = pair(&server);
+    // Slot 0 is shared by both, slot 1 the parent's, slot 2 the child's.
+    for (slot, holders) in [(0, 3), (1, 1), (2, 2)] {
+        channel.declare(slot, Side::A, 1, SlotState::Syn);
+        channel.declare(slot, Side::B, 1, SlotState::Open);
+        a.attach(slot, channel.id, Side::A, slot as u32, holders);
+    }
+    let slab = a.slab;
+    slab.header().members.store(3, Ordering::Relaxed);
+    let mut child = Process::fork(|_| sd_sys::fd::close(a.control.socket.as_raw_fd()));
+    announce_child(&a, &child);
+    drop(a);
+    until("the parent's connection is closed", || channel.state(1, Side::A).1 == SlotState::Closed);
+    until("the parent's share is gone", || slab.endpoint(0).unwrap().holders.load(Ordering::Acquire) == 2);
+    assert_eq!(slab.endpoint(1).unwrap().state.load(Ordering::Acquire), State::Free as u32);
+    assert_eq!(channel.state(0, Side::A).1, SlotState::Syn);
+    assert_eq!(channel.state(2, Side::A).1, SlotState::Syn);
+    assert_eq!(b.control.receive_with(libc::MSG_DONTWAIT).err(), Some(sd_sys::Errno(libc::EAGAIN)));
+    child.kill();
+    assert_eq!(b.control.receive().unwrap().0, Reply::ChannelDead { id: channel.id });
+    assert_eq!(channel.state(0, Side::A), (1, SlotState::Closed, FLAG_DEAD));
+    assert_eq!(channel.state(2, Side::A), (1, SlotState::Closed, FLAG_DEAD));
+}
+
+#[test]
+fn a_child_dies_and_its_number_is_free_again() {
+    let server = Server::start();
+    let (a, _b, _, _, channel) = pair(&server);
+    channel.declare(0, Side::A, 1, SlotState::Syn);
+    let endpoint = a.attach(0, channel.id, Side::A, 0, 3);
+    for _ in 0..2 {
+        endpoint.holders.fetch_or(2, Ordering::AcqRel);
+        a.slab.header().members.store(3, Ordering::Relaxed);
+        let mut child = Process::fork(|_| sd_sys::fd::close(a.control.socket.as_raw_fd()));
+        announce_child(&a, &child);
+        child.kill();
+        until("its number is free", || a.slab.header().members.load(Ordering::Acquire) == 1);
+        assert_eq!(endpoint.holders.load(Ordering::Acquire), 1);
+    }
+    assert_eq!(channel.state(0, Side::A).1, SlotState::Syn);
+}
+
+#[test]
+fn a_registered_child_uses_its_parents_channel() {
+    let server = Server::start();
+    let (a, b, _, _, channel) = pair(&server);
+    channel.declare(0, Side::A, 1, SlotState::Syn);
+    channel.declare(0, Side::B, 1, SlotState::Open);
+    let mut child = Process::fork(|ready| {
+        let own_slab = Client::register(&server);
+        attach(&own_slab.slab, 0, channel.id, Side::A, 0, 1);
+        ready();
+        std::mem::forget(own_slab);
+    });
+    announce_child(&a, &child);
+    child.wait_ready();
+    child.kill();
+    until("its connection is closed", || channel.state(0, Side::A) == (1, SlotState::Closed, FLAG_DEAD));
+    assert!(b.was_woken());
+    assert_eq!(channel.map.header().dead[0].load(Ordering::Acquire), 0);
+}
+
+#[test]
+fn a_process_whose_control_socket_was_inherited_is_seen_to_die() {
+    let server = Server::start();
+    let witness = Control::connect(server.socket());
+    let mut heir = None;
+    let mut process = Process::fork(|ready| {
+        std::mem::forget(Client::register(&server));
+        heir = Some(Process::fork(|ready| ready()));
+        heir.as_mut().unwrap().wait_ready();
+        ready();
+    });
+    process.wait_ready();
+    assert_eq!(witness.status()["processes"], 1);
+    process.kill();
+    until("it is seen", || witness.status()["processes"] == 0);
+}
+
+#[test]
+fn nothing_is_left_of_the_dead() {
+    let server = Server::start();
+    let witness = Control::connect(server.socket());
+    witness.status();
+    let before = (server.descriptors(), server.mappings());
+    for round in 0..3 {
+        let (a, b, port, _, _) = pair(&server);
+        (0..5).for_each(|_| drop(a.connect(port, true)));
+        (0..5).for_each(|_| drop(b.take_channel()));
+        let mut child = Process::fork(|_| sd_sys::fd::close(a.control.socket.as_raw_fd()));
+        announce_child(&a, &child);
+        assert_eq!(witness.status()["channels"], 6);
+        assert!(server.descriptors() > before.0 && server.mappings() > before.1);
+        if round == 1 {
+            drop((b, a));
+        } else {
+            drop((a, b));
+        }
+        child.kill();
+        until("all is gone", || (server.descriptors(), server.mappings()) == before);
+        let status = witness.status();
+        assert_eq!(
+            (&status["channels"], &status["processes"], &status["port_blocks"]),
+            (&0.into(), &0.into(), &0.into())
+        );
+    }
+}
+
+#[test]
+fn a_listening_process_that_never_looks_is_not_waited_for() {
+    let server = Server::start();
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let (_listener, port) = b.listen(0);
+    let mut made = 0;
+    let last = loop {
+        match a.connect(port, true).0 {
+            Route::Shm { .. } => made += 1,
+            other => break other,
+        }
+        assert!(made < 2000);
+    };
+    assert!(matches!(last, Route::Kernel { reason: 6 }), "{last:?}");
+    // All channels die at once; what it cannot be told now it is told later.
+    drop(a);
+    let mut dead = 0;
+    for _ in 0..made {
+        b.take_channel();
+    }
+    while dead < made {
+        assert!(matches!(b.control.receive(), Some((Reply::ChannelDead { .. }, _))));
+        dead += 1;
+    }
+    assert_eq!(b.control.status()["clients"].as_array().unwrap().len(), 1);
+}

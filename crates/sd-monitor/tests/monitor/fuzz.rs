@@ -1,0 +1,166 @@
+//! Random bytes and nearly sensible requests, with random descriptors, at a live monitor.
+//!
+//! Runs for a second, or `SD_FUZZ_SECONDS`; prints the seed, which `SD_FUZZ_SEED` sets.
+
+use crate::client::{Client, Control};
+use crate::process::Process;
+use crate::server::{Server, until};
+use sd_proto::{Ip, MESSAGE_MAX, Request, VERSION};
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// Mostly small, sometimes anything.
+    fn number(&mut self) -> u64 {
+        if self.one_in(8) { self.next() } else { self.below(4) }
+    }
+}
+
+/// Descriptors to send: good ones of every kind, and others.
+struct Supply {
+    all: Vec<i32>,
+    client: Client,
+    _kept: (OwnedFd, TcpListener),
+}
+
+impl Supply {
+    fn new(server: &Server) -> Supply {
+        let client = Client::prepare(server);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let pidfd = crate::client::own(sd_sys::fd::pidfd_open(std::process::id() as i32).unwrap());
+        let mut all = client.hello_fds().to_vec();
+        all.extend([listener.as_raw_fd(), pidfd.as_raw_fd(), client.control.socket.as_raw_fd(), 0, 2]);
+        Supply { all, client, _kept: (pidfd, listener) }
+    }
+
+    fn some(&self, random: &mut Random) -> Vec<i32> {
+        let count = random.below(6);
+        (0..count).map(|_| self.all[random.below(self.all.len() as u64) as usize]).collect()
+    }
+
+    /// What the request should have.
+    fn fitting(&self, request: &Request) -> Vec<i32> {
+        match request {
+            Request::Hello { .. } => self.all[..4].to_vec(),
+            Request::Listen { .. } => vec![self.all[4]],
+            Request::Fork { .. } => vec![self.all[5]],
+            Request::Channel { .. } => vec![self.all[0]],
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn request(random: &mut Random) -> Request {
+    let port = random.number() as u16;
+    match random.below(9) {
+        0 => Request::Hello { version: VERSION, again: random.one_in(2) },
+        1 => Request::Listen {
+            index: random.number() as u32,
+            generation: random.number() as u32 | 1,
+            backlog: random.number() as u32,
+            accepting: random.one_in(2),
+        },
+        2 => Request::Accepting { index: random.number() as u32, accepting: random.one_in(2) },
+        3 => Request::Unlisten { index: random.number() as u32 },
+        4 | 5 => Request::Connect {
+            ip: if random.one_in(9) { Ip([random.next() as u8; 16]) } else { Ip::v4([127, 0, 0, 1]) },
+            port,
+            nth: random.number() as u32,
+            want_ports: random.one_in(2),
+            want_channel: random.one_in(2),
+        },
+        6 => Request::Fork { member: random.number() as u32 },
+        7 => Request::Channel {
+            id: random.number(),
+            side: random.number() as u32,
+            peer_pid: random.number() as u32,
+        },
+        _ => Request::Status,
+    }
+}
+
+/// One message; false when the connection is over.
+fn step(random: &mut Random, control: &Control, supply: &Supply, port: u16) -> bool {
+    let mut buf = [0; MESSAGE_MAX];
+    let mut request = request(random);
+    if let Request::Connect { port: wanted, .. } = &mut request
+        && !random.one_in(5)
+    {
+        *wanted = port;
+    }
+    let mut fds = supply.fitting(&request);
+    if random.one_in(4) {
+        fds = supply.some(random);
+    }
+    let len = request.encode(&mut buf).len();
+    if random.one_in(10) {
+        buf[random.below(len as u64) as usize] = random.next() as u8;
+    }
+    let len = if random.one_in(20) { random.below(MESSAGE_MAX as u64) as usize } else { len };
+    if control.send_bytes(&buf[..len], &fds).is_err() {
+        return false;
+    }
+    if random.one_in(3) {
+        return true;
+    }
+    // Answers are mostly read, and what is not read fills the queue.
+    while let Ok(received) = control.receive_with(libc::MSG_DONTWAIT) {
+        if received.is_none() {
+            return false;
+        }
+    }
+    true
+}
+
+#[test]
+fn a_monitor_under_fire_keeps_serving() {
+    let seconds = std::env::var("SD_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1.0);
+    let seed = std::env::var("SD_FUZZ_SEED").ok().and_then(|s| s.parse().ok());
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 | 1);
+    println!("SD_FUZZ_SEED={seed}");
+    let mut random = Random(seed);
+    let server = Server::start();
+    let witness = Control::connect(server.socket());
+    witness.status();
+    let before = (server.descriptors(), server.mappings());
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let mut messages = 0u64;
+    while Instant::now() < end {
+        let supply = Supply::new(&server);
+        let port = supply._kept.1.local_addr().unwrap().port();
+        let mut controls: Vec<Control> = (0..4).map(|_| Control::connect(server.socket())).collect();
+        let child = random.one_in(4).then(|| Process::fork(|_| {}));
+        for _ in 0..400 {
+            let which = random.below(4) as usize;
+            if !step(&mut random, &controls[which], &supply, port) {
+                controls[which] = Control::connect(server.socket());
+            }
+            messages += 1;
+        }
+        assert!(witness.status()["counters"].is_object());
+        drop((child, supply));
+    }
+    println!("{messages} messages");
+    until("all is forgotten", || (server.descriptors(), server.mappings()) == before);
+    let status = witness.status();
+    assert_eq!((&status["channels"], &status["processes"]), (&0.into(), &0.into()));
+    Client::register(&server).listen(0);
+}

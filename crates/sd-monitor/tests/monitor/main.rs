@@ -1,0 +1,23 @@
+//! Runs the monitor as a process of its own and talks with it by hand.
+
+mod client;
+mod death;
+mod fuzz;
+mod hostile;
+mod process;
+mod restart;
+mod routes;
+mod server;
+mod start;
+
+/// Not a test: what [`server::Server`] starts, which is this very program.
+#[test]
+fn monitor_process() {
+    let Some(socket) = std::env::var_os("SD_TEST_SOCKET") else { return };
+    let policy = std::env::var_os("SD_TEST_POLICY").map(Into::into);
+    let ended = sd_monitor::run(sd_monitor::Options { socket: socket.into(), policy });
+    if let Err(error) = &ended {
+        eprintln!("failed: {error}");
+    }
+    std::process::exit(i32::from(ended.is_err()));
+}

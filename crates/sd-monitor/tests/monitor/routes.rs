@@ -1,0 +1,230 @@
+//! Introductions, policy, ports, status.
+
+use crate::client::{Client, Control, attach, listen, pair};
+use crate::server::{Server, until};
+use nix::sys::signal::Signal;
+use sd_proto::{ErrorCode, Reply, Request, Route};
+use sd_shm::channel::{Side, SlotState};
+use sd_shm::slab::{Reason, State};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+
+fn kernel(reason: Reason) -> Route {
+    Route::Kernel { reason: reason as u32 }
+}
+
+#[test]
+fn two_processes_are_introduced() {
+    let server = Server::start();
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let (_listener, port) = b.listen(3);
+    let mail = b.mail();
+    let (route, at_a) = a.connect(port, false);
+    let (at_a, at_b) = (at_a.unwrap(), b.take_channel());
+    assert_eq!((at_a.id, at_a.inode()), (at_b.id, at_b.inode()));
+    let pid = std::process::id();
+    let expected = Route::Shm {
+        channel: at_a.id,
+        fresh: true,
+        listener: 3,
+        generation: 1,
+        candidates: 1,
+        peer_pid: pid,
+    };
+    assert_eq!(route, expected);
+    assert_eq!(at_b.peer_pid, pid);
+    assert_eq!(b.mail(), mail + 1);
+    assert!(b.was_woken() && !a.was_woken());
+    at_a.declare(9, Side::A, 1, SlotState::Syn);
+    assert_eq!(at_b.state(9, Side::A), (1, SlotState::Syn, 0));
+    // The channel is used again, unless it is full.
+    let (again, none) = a.connect(port, false);
+    assert!(
+        none.is_none() && matches!(again, Route::Shm { fresh: false, channel, .. } if channel == at_a.id)
+    );
+    let (_, another) = a.connect(port, true);
+    assert_ne!(another.unwrap().id, at_a.id);
+    b.take_channel();
+}
+
+#[test]
+fn a_process_connects_to_itself() {
+    let server = Server::start();
+    let a = Client::register(&server);
+    let (_listener, port) = a.listen(0);
+    a.control.tell(
+        Request::Connect {
+            ip: sd_proto::Ip::v4([127, 0, 0, 1]),
+            port,
+            nth: 0,
+            want_ports: false,
+            want_channel: false,
+        },
+        &[],
+    );
+    let at_b = a.take_channel();
+    let (reply, fds) = a.control.receive().unwrap();
+    assert!(
+        matches!(reply, Reply::Route { route: Route::Shm { channel, fresh: true, .. }, .. } if channel == at_b.id)
+    );
+    assert_eq!(fds.len(), 3);
+}
+
+#[test]
+fn the_monitor_keeps_no_port() {
+    let server = Server::start();
+    let b = Client::register(&server);
+    let (listener, port) = b.listen(0);
+    drop(listener);
+    TcpListener::bind(("127.0.0.1", port)).unwrap();
+}
+
+#[test]
+fn listeners_come_and_go() {
+    let server = Server::start();
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let epoch = a.epoch();
+    let (_listener, port) = b.listen(0);
+    assert_eq!(a.epoch(), epoch + 1);
+    b.control.tell(Request::Accepting { index: 0, accepting: false }, &[]);
+    until("the epoch moves", || a.epoch() == epoch + 2);
+    assert_eq!(a.connect(port, false).0, kernel(Reason::NotAccepting));
+    b.control.tell(Request::Unlisten { index: 0 }, &[]);
+    until("the epoch moves", || a.epoch() == epoch + 3);
+    assert_eq!(a.connect(port, false).0, kernel(Reason::NoListener));
+    // Senseless ones are not answered and do no harm.
+    b.control.tell(Request::Unlisten { index: 7 }, &[]);
+    b.control.tell(Request::Accepting { index: u32::MAX, accepting: true }, &[]);
+    let (listener, port) = b.listen(0);
+    drop(b);
+    until("its listeners are gone", || a.connect(port, false).0 == kernel(Reason::NoListener));
+    drop(listener);
+}
+
+#[test]
+fn connections_are_dealt_round() {
+    let server = Server::start();
+    let clients: Vec<Client> = (0..4).map(|_| Client::register(&server)).collect();
+    let (a, workers) = clients.split_first().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    workers.iter().for_each(|worker| worker.listen_with(0, &listener));
+    let port = listener.local_addr().unwrap().port();
+    let channels: Vec<u64> = (0..6)
+        .map(|nth| match a.connect_full(port, nth, false, false).0 {
+            Route::Shm { channel, candidates: 3, .. } => channel,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(channels[..3], channels[3..]);
+    assert!(channels[0] != channels[1] && channels[1] != channels[2] && channels[0] != channels[2]);
+}
+
+#[test]
+fn ports_are_lent_until_the_family_is_gone() {
+    let server = Server::start();
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let (_listener, port) = b.listen(0);
+    let (_, first, _) = a.connect_full(port, 0, true, false);
+    let (_, second, _) = a.connect_full(port, 0, true, false);
+    assert_eq!((first.1, second.1), (64, 64));
+    assert!(first.0.abs_diff(second.0) >= 64);
+    let control = Control::connect(server.socket());
+    assert_eq!(control.status()["port_blocks"], 2);
+    drop(a);
+    until("they are returned", || control.status()["port_blocks"] == 0);
+}
+
+#[test]
+fn policy_is_obeyed_and_reloaded() {
+    let mut server = Server::start_with_policy(Some("default allow # at first\n"));
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let (_listener, port) = b.listen(0);
+    assert!(matches!(a.connect(port, false).0, Route::Shm { .. }));
+    b.take_channel();
+    let expect = |policy: &str, route: Route| {
+        server.write_policy(policy);
+        let epoch = a.epoch();
+        server.signal(Signal::SIGHUP);
+        until("the policy is read", || a.epoch() != epoch);
+        assert_eq!(a.connect(port, false).0, route);
+    };
+    expect(&format!("deny port={port}"), Route::Denied);
+    expect("kernel to=127.0.0.0/8", kernel(Reason::Policy));
+    server.write_policy("deny port=x");
+    let epoch = a.epoch();
+    server.signal(Signal::SIGHUP);
+    assert_eq!(a.connect(port, false).0, kernel(Reason::Policy));
+    assert_eq!(a.epoch(), epoch);
+    server.write_policy("");
+    server.kill();
+    server.restart();
+}
+
+#[test]
+fn questions_before_registration_are_refused() {
+    let server = Server::start();
+    let stranger = Control::connect(server.socket());
+    assert_eq!(stranger.refused(listen(0), &[0]), ErrorCode::Protocol);
+    stranger.tell(Request::Unlisten { index: 0 }, &[]);
+    assert!(stranger.status()["clients"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn status_shows_connections() {
+    let server = Server::start();
+    let (a, b, port, at_a, at_b) = pair(&server);
+    at_a.declare(2, Side::A, 1, SlotState::Syn);
+    at_b.declare(2, Side::B, 1, SlotState::Open);
+    let end_a = a.attach(0, at_a.id, Side::A, 2, 1);
+    attach(&b.slab, 7, at_b.id, Side::B, 2, 1);
+    end_a.tx.bytes.store(100, Ordering::Relaxed);
+    let other = b.attach(8, 0, Side::A, 0, 1);
+    other.reason.store(Reason::RegularPeer as u32, Ordering::Relaxed);
+    other.state.store(State::Kernel as u32, Ordering::Relaxed);
+    let status = Control::connect(server.socket()).status();
+    let connections = status["connections"].as_array().unwrap();
+    assert_eq!(connections.len(), 3, "{status:#}");
+    let find = |key: &str, value: u64| connections.iter().find(|c| c[key] == value).unwrap();
+    let at_sender = find("tx_queue", 100);
+    assert_eq!(at_sender["path"], "shm");
+    assert_eq!(at_sender["state"], "ESTABLISHED");
+    assert_eq!(at_sender["local"], "127.0.0.1:40000");
+    assert_eq!(at_sender["reason"], serde_json::Value::Null);
+    assert_eq!(at_sender["pid"], std::process::id());
+    assert_eq!(find("rx_queue", 100)["path"], "shm");
+    let by_kernel = connections.iter().find(|c| c["path"] == "kernel").unwrap();
+    assert_eq!(by_kernel["reason"], Reason::RegularPeer.text());
+    assert_eq!(status["listeners"][0]["local"], format!("127.0.0.1:{port}"));
+    assert_eq!(status["channels"], 1);
+    at_b.declare(2, Side::B, 1, SlotState::Closed);
+    let status = Control::connect(server.socket()).status();
+    let state = status["connections"].as_array().unwrap().iter().find(|c| c["tx_queue"] == 100).unwrap();
+    assert_eq!(state["state"], "CLOSE_WAIT");
+}
+
+#[test]
+fn namespaces_are_apart() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let server = Server::start();
+    let a = Client::register(&server);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let epoch = a.epoch();
+    // A thread can have a namespace of its own.
+    let _elsewhere = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let b = Client::register(&server);
+            assert_eq!(b.control.refused(listen(0), &[listener.as_raw_fd()]), ErrorCode::Protocol);
+            let unreachable = TcpListener::bind(("0.0.0.0", port)).unwrap();
+            b.listen_with(0, &unreachable);
+            b
+        });
+        thread.join().unwrap()
+    });
+    assert_eq!(a.connect(port, false).0, kernel(Reason::NoListener));
+    assert_eq!(a.epoch(), epoch);
+}

@@ -1,0 +1,165 @@
+//! The monitor under test: a child process with a directory of its own.
+
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// See the module. Ended, and checked to have left nothing, when dropped.
+pub(crate) struct Server {
+    child: Option<Child>,
+    directory: PathBuf,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// One test at a time: a process that one forks would inherit the other's control sockets.
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl Server {
+    pub(crate) fn start() -> Server {
+        Server::start_with_policy(None)
+    }
+
+    pub(crate) fn start_with_policy(policy: Option<&str>) -> Server {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("sd-monitor-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let mut server = Server { child: None, directory, _alone: alone };
+        if let Some(policy) = policy {
+            server.write_policy(policy);
+        }
+        server.restart();
+        server
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.join("monitor.sock")
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn policy(&self) -> PathBuf {
+        self.directory.join("policy")
+    }
+
+    pub(crate) fn write_policy(&self, policy: &str) {
+        fs::write(self.policy(), policy).unwrap();
+    }
+
+    /// The command that starts a monitor.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["monitor_process", "--exact", "--nocapture", "--test-threads=1"])
+            .env("SD_TEST_SOCKET", self.socket())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        // The test harness has a thread beside the monitor's, which must not take its signals.
+        // SAFETY: between fork and exec only sigprocmask(2) is called.
+        unsafe {
+            command.pre_exec(|| {
+                let mut set = SigSet::empty();
+                [Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| set.add(signal));
+                Ok(set.thread_block()?)
+            });
+        }
+        if self.policy().exists() {
+            command.env("SD_TEST_POLICY", self.policy());
+        }
+        command
+    }
+
+    /// Starts the monitor, and waits until it listens.
+    pub(crate) fn restart(&mut self) {
+        let mut command = self.command();
+        command.stderr(Stdio::inherit());
+        if std::env::var_os("SD_LOG").is_none() {
+            command.env("SD_LOG", "error");
+        }
+        self.child = Some(command.spawn().unwrap());
+        let path = self.socket();
+        let connects = || {
+            let fd = sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes());
+            fd.map(sd_sys::fd::close).is_ok()
+        };
+        until("the monitor listens", connects);
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.as_ref().unwrap().id() as i32
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).unwrap();
+    }
+
+    /// kill -9.
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// SIGTERM, and its exit status.
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        self.child.take().unwrap().wait().unwrap()
+    }
+
+    /// Open descriptors of the monitor.
+    pub(crate) fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    /// Mappings of the monitor.
+    pub(crate) fn mappings(&self) -> usize {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
+        maps.lines().filter(|line| line.contains("/memfd:sd-")).count()
+    }
+
+    /// How often the monitor has gone to sleep.
+    pub(crate) fn sleeps(&self) -> u64 {
+        let mut text = String::new();
+        let path = format!("/proc/{}/status", self.pid());
+        fs::File::open(path).unwrap().read_to_string(&mut text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            let status = self.end();
+            let left: Vec<_> =
+                fs::read_dir(&self.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+            if !std::thread::panicking() {
+                assert!(status.success(), "the monitor ended with {status}");
+                assert!(left.iter().all(|name| name == "policy"), "left behind: {left:?}");
+            }
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Waits until something holds, for up to ten seconds.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,227 @@
+//! The ring against a plain byte queue: random sends, receives, credits, growth and shrinking.
+#![cfg(not(loom))]
+
+use proptest::prelude::*;
+use sd_ring::{Corrupt, Effort, Geometry, Next, RingMem, RxCursor, TxCursor};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+const GEOMETRY: Geometry = Geometry { small: 64, large_first: 128, large: 512 };
+
+/// Two regions in ordinary memory, filled with rubbish but for the first word.
+struct Memory {
+    regions: [RefCell<Vec<u8>>; 2],
+    reads: Cell<usize>,
+}
+
+impl Memory {
+    fn new() -> Memory {
+        let mut small = vec![0xA5; GEOMETRY.small as usize];
+        small[..8].fill(0);
+        Memory {
+            regions: [RefCell::new(small), RefCell::new(vec![0xA5; GEOMETRY.large as usize])],
+            reads: Cell::new(0),
+        }
+    }
+    fn put(&self, region: u32, off: u32, bytes: &[u8]) {
+        self.regions[region as usize].borrow_mut()[off as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+    fn get(&self, region: u32, off: u32, len: u32) -> Vec<u8> {
+        self.regions[region as usize].borrow()[off as usize..][..len as usize].to_vec()
+    }
+}
+
+impl RingMem for Memory {
+    fn load(&self, region: u32, off: u32) -> u64 {
+        self.reads.set(self.reads.get() + 1);
+        u64::from_ne_bytes(self.get(region, off, 8).try_into().unwrap())
+    }
+    fn publish(&self, region: u32, off: u32, word: u64) {
+        self.put(region, off, &word.to_ne_bytes());
+    }
+    fn store(&self, region: u32, off: u32, word: u64) {
+        self.put(region, off, &word.to_ne_bytes());
+    }
+}
+
+/// Sender, receiver, the credit word between them, and what should be in flight.
+struct Pair {
+    mem: Memory,
+    tx: TxCursor,
+    rx: RxCursor,
+    credit: u64,
+    model: VecDeque<u8>,
+    next: u8,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        Pair {
+            mem: Memory::new(),
+            tx: TxCursor::new(&GEOMETRY),
+            rx: RxCursor::new(),
+            credit: 0,
+            model: VecDeque::new(),
+            next: 0,
+        }
+    }
+
+    fn send(&mut self, len: u32, grow: bool) -> u32 {
+        let effort = if grow { Effort::Grow } else { Effort::Fresh };
+        let cached = self.tx.reserve(&GEOMETRY, &self.mem, len, Effort::Cached);
+        let grant = cached.or_else(|| {
+            self.tx.credit(self.credit).unwrap();
+            self.tx.reserve(&GEOMETRY, &self.mem, len, effort)
+        });
+        let Some(grant) = grant else { return 0 };
+        assert!(grant.len >= 1 && grant.len <= len);
+        let bytes: Vec<u8> = (0..grant.len).map(|i| self.next.wrapping_add(i as u8)).collect();
+        self.next = self.next.wrapping_add(grant.len as u8);
+        self.mem.put(grant.region, grant.off, &bytes);
+        self.tx.commit(&self.mem, grant.len);
+        self.model.extend(&bytes);
+        grant.len
+    }
+
+    fn receive(&mut self, max: u32) -> u32 {
+        match self.rx.next(&GEOMETRY, &self.mem).unwrap() {
+            Next::Data { region, off, len } => {
+                let n = len.min(max);
+                let want: Vec<u8> = self.model.drain(..n as usize).collect();
+                assert_eq!(self.mem.get(region, off, n), want);
+                self.rx.advance(n);
+                if let Some(credit) = self.rx.credit_due(&GEOMETRY) {
+                    self.credit = credit;
+                }
+                n
+            }
+            Next::Empty => {
+                assert!(self.model.is_empty(), "{} bytes lost", self.model.len());
+                0
+            }
+            Next::Fin => panic!("nobody finished"),
+        }
+    }
+
+    fn return_all(&mut self) {
+        if let Some(credit) = self.rx.credit_all() {
+            self.credit = credit;
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(u32, bool),
+    Receive(u32),
+    ReturnAll,
+    Shrink,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (1u32..200, any::<bool>()).prop_map(|(n, grow)| Step::Send(n, grow)),
+        4 => (1u32..200).prop_map(Step::Receive),
+        1 => Just(Step::ReturnAll),
+        1 => Just(Step::Shrink),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn bytes_arrive_once_and_in_order(steps in proptest::collection::vec(step(), 1..200)) {
+        let mut pair = Pair::new();
+        for step in steps {
+            match step {
+                Step::Send(len, grow) => { pair.send(len, grow); }
+                Step::Receive(max) => { pair.receive(max); }
+                Step::ReturnAll => pair.return_all(),
+                Step::Shrink => {
+                    pair.tx.credit(pair.credit).unwrap();
+                    pair.tx.shrink(&GEOMETRY, &pair.mem);
+                }
+            }
+        }
+        while !pair.model.is_empty() {
+            pair.receive(u32::MAX);
+        }
+        pair.return_all();
+        // Whatever happened, an empty ring takes bytes again.
+        prop_assert!(pair.send(8, true) > 0);
+        pair.tx.finish(&pair.mem);
+        pair.receive(8);
+        while !pair.model.is_empty() { pair.receive(8); }
+        prop_assert_eq!(pair.rx.next(&GEOMETRY, &pair.mem), Ok(Next::Fin));
+    }
+
+    /// A receiver never leaves its regions and never loops, whatever the ring holds.
+    #[test]
+    fn a_hostile_ring_is_corrupt_or_bounded(words in proptest::collection::vec(any::<u64>(), 72), kinds in proptest::collection::vec(0u64..6, 72)) {
+        let mem = Memory::new();
+        for (i, (word, kind)) in words.iter().zip(&kinds).enumerate() {
+            let word = (kind << 32) | (word % 600);
+            let (region, at) = if i < 8 { (0, i) } else { (1, i - 8) };
+            mem.put(region, at as u32 * 8, &word.to_ne_bytes());
+        }
+        let mut rx = RxCursor::new();
+        for _ in 0..200 {
+            match rx.next(&GEOMETRY, &mem) {
+                Ok(Next::Data { region, off, len }) => {
+                    let size = if region == 0 { GEOMETRY.small } else { GEOMETRY.large };
+                    prop_assert!(off + len <= size);
+                    rx.advance(len);
+                }
+                _ => break,
+            }
+        }
+        prop_assert!(mem.reads.get() < 2000);
+    }
+
+    /// A sender believes no credit that it did not give.
+    #[test]
+    fn a_hostile_credit_is_corrupt(credit in any::<u64>()) {
+        let mut pair = Pair::new();
+        pair.send(16, false);
+        prop_assert_eq!(pair.tx.credit(credit), if credit <= 24 { Ok(()) } else { Err(Corrupt) });
+    }
+}
+
+#[test]
+fn a_full_ring_holds_most_of_the_large_region() {
+    let mut pair = Pair::new();
+    let mut total = 0;
+    loop {
+        match pair.send(40, true) {
+            0 => break,
+            n => total += n,
+        }
+    }
+    assert!(total > GEOMETRY.large / 2, "{total}");
+    assert_eq!(pair.tx.space(&GEOMETRY), pair.tx.space(&GEOMETRY));
+    while !pair.model.is_empty() {
+        pair.receive(7);
+    }
+}
+
+#[test]
+fn an_idle_ring_returns_to_the_small_region() {
+    let mut pair = Pair::new();
+    for _ in 0..10 {
+        pair.send(100, true);
+        while !pair.model.is_empty() {
+            pair.receive(100);
+        }
+    }
+    assert!(pair.tx.is_large());
+    pair.return_all();
+    pair.tx.credit(pair.credit).unwrap();
+    assert!(pair.tx.shrink(&GEOMETRY, &pair.mem).is_some());
+    for _ in 0..100 {
+        assert_eq!(pair.send(8, false), 8);
+        assert_eq!(pair.receive(8), 8);
+    }
+    assert!(!pair.tx.is_large());
+    assert!(pair.tx.large_is_free());
+}

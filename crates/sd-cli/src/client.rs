@@ -24,6 +24,8 @@ pub(crate) enum Silence {
     Refused(std::io::Error),
     /// It took the question and did not answer in time.
     Stuck,
+    /// It hung up: it is of another version, or out of descriptors.
+    HungUp,
     /// It answered something else; its version is another one.
     Confused(&'static str),
 }
@@ -35,6 +37,9 @@ impl fmt::Display for Silence {
             Silence::Stale => write!(f, "no monitor (a stale socket was left behind)"),
             Silence::Refused(error) => write!(f, "the monitor's socket cannot be used: {error}"),
             Silence::Stuck => write!(f, "the monitor does not answer"),
+            Silence::HungUp => {
+                write!(f, "the monitor closed the connection: of another version, or out of descriptors")
+            }
             Silence::Confused(what) => write!(f, "the monitor is of another version: {what}"),
         }
     }
@@ -54,7 +59,7 @@ pub(crate) fn status(socket: &Path) -> Result<Value, Silence> {
     match (Reply::decode(&buf[..got.len]), file) {
         (Ok(Reply::Status), Some(file)) => read_document(&File::from(file)),
         (Ok(Reply::Error { .. }), _) => Err(Silence::Confused("it refused the question")),
-        _ if got.len == 0 => Err(Silence::Confused("it closed the connection")),
+        _ if got.len == 0 => Err(Silence::HungUp),
         _ => Err(Silence::Confused("it gave a senseless answer")),
     }
 }
@@ -117,7 +122,7 @@ fn of_errno(error: std::io::Error) -> Silence {
         Some(libc::ENOENT) => Silence::Absent,
         Some(libc::ECONNREFUSED) => Silence::Stale,
         Some(libc::EAGAIN | libc::ETIMEDOUT) => Silence::Stuck,
-        Some(libc::EPIPE | libc::ECONNRESET) => Silence::Confused("it closed the connection"),
+        Some(libc::EPIPE | libc::ECONNRESET) => Silence::HungUp,
         Some(libc::EPROTOTYPE) => Silence::Refused(std::io::Error::other("it is not a monitor's")),
         _ => Silence::Refused(error),
     }

@@ -161,3 +161,35 @@ fn bench_without_the_library_measures_the_rest_and_fails() {
     assert_eq!(stdout(&output).lines().count(), 1);
     assert!(errors(&output)[0].contains("/no/libsd.so"), "{:?}", errors(&output));
 }
+
+/// The library, where it was built beside `sd`.
+fn library() -> Option<std::path::PathBuf> {
+    let beside = std::path::Path::new(env!("CARGO_BIN_EXE_sd")).with_file_name("libsd.so");
+    let named = std::env::var_os("SD_LIB").map(Into::into);
+    named.or_else(|| beside.exists().then_some(beside))
+}
+
+#[test]
+fn the_whole_of_it_works_where_the_library_was_built() {
+    let Some(library) = library() else {
+        eprintln!("skipped: there is no libsd.so; SD_LIB can name one");
+        return;
+    };
+    let folder = Folder::new();
+    let doctor = sd(&folder, &["doctor", "--json"]).env("SD_LIB", &library).output().unwrap();
+    let json: Value = serde_json::from_str(&stdout(&doctor)).unwrap();
+    for name in ["library", "self-test"] {
+        let check = json["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).unwrap();
+        assert_eq!(check["verdict"], "ok", "{check}");
+    }
+    for what in ["latency", "rate", "bandwidth", "connect", "cost"] {
+        let arguments = ["bench", what, "--quick", "--rounds", "1", "--json", "--systems", "socksdirect,tcp"];
+        let output = sd(&folder, &arguments).env("SD_LIB", &library).output().unwrap();
+        assert_eq!(errors(&output), Vec::<String>::new(), "{what}");
+        let rows = stdout(&output);
+        let first: Value = serde_json::from_str(rows.lines().next().unwrap()).unwrap();
+        assert_eq!((first["system"].as_str(), first["path"].as_str()), (Some("socksdirect"), Some("shm")));
+        assert!(first["ratio_to_tcp"].is_number(), "{first}");
+    }
+    assert!(folder.is_empty());
+}

@@ -6,8 +6,10 @@
 //! | 1. resolve | every hook as pass-through, through the next library's function |
 //! | 2. `calls::start` | acceleration |
 //!
-//! The dynamic linker runs [`constructor`] before `main`, but after the constructors of the program's other libraries:
-//! what those open is the kernel's, and stays so. Hence `sd_socket::calls` must answer Kernel before its `start`.
+//! The library is marked DF_1_INITFIRST, so the dynamic linker runs [`constructor`] before the constructors of all
+//! other libraries. pthread_atfork(3) calls prepare handlers in the opposite order of registration and the others in
+//! that order: so ours come last before a fork and first after it, and no other library's handler meets our sockets
+//! half-way. `sd_socket::calls` answers Kernel before its `start`.
 
 use crate::table;
 use sd_socket::calls;
@@ -23,4 +25,19 @@ extern "C" fn constructor() {
     // SAFETY: no arguments. A symbol that this libc lacks has left an error text, which is not the program's.
     unsafe { libc::dlerror() };
     calls::start();
+    // SAFETY: the handlers are functions of this library, which is never unloaded (libc::dlclose does not unload a
+    // preloaded library).
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}
+
+extern "C" fn prepare() {
+    calls::fork_prepare();
+}
+
+extern "C" fn parent() {
+    calls::fork_parent();
+}
+
+extern "C" fn child() {
+    calls::fork_child();
 }

@@ -232,7 +232,7 @@ hooks! {
     fork | __fork | vfork | __vfork () -> pid_t
         { lazy; does process::fork(|| real::fork()) }
     _Fork () -> pid_t
-        { lazy; does process::fork(|| real::_Fork()) }
+        { lazy; does process::fork_bare(|| real::_Fork()) }
     forkpty (main: *mut c_int, name: *mut c_char, mode: *const termios, size: *const winsize) -> pid_t
         { lazy; does process::forkpty(main, name, mode, size) }
     login_tty (fd: c_int) -> c_int

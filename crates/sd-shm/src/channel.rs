@@ -131,6 +131,9 @@ pub const FLAG_RESET: u32 = 1;
 /// The side's last process is gone without closing: the peer reads on, then finds the end.
 pub const FLAG_DEAD: u32 = 2;
 
+/// The side has finished sending; the end is in the ring too, behind the data.
+pub const FLAG_FIN: u32 = 4;
+
 /// One side's words of a slot. Only that side writes them, except `wait`, where the other clears bits.
 #[repr(C, align(128))]
 pub struct SlotSide {
@@ -138,7 +141,7 @@ pub struct SlotSide {
     pub state: AtomicU32,
     /// Doorbell word: this side waits; see `sd_ring::doorbell`.
     pub wait: AtomicU32,
-    /// [`FLAG_RESET`], [`FLAG_DEAD`] (the monitor sets it too).
+    /// [`FLAG_RESET`], [`FLAG_DEAD`] (the monitor sets these too), [`FLAG_FIN`].
     pub flags: AtomicU32,
     /// A: index of the listener at B.
     pub listener: AtomicU32,

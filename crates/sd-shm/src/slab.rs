@@ -95,6 +95,9 @@ impl Reason {
     }
 }
 
+/// Bit of [`Endpoint::linger`]: l_onoff.
+pub const LINGER_ON: u32 = 1 << 31;
+
 /// First page of a slab.
 #[repr(C)]
 pub struct Header {
@@ -190,7 +193,7 @@ pub struct Endpoint {
     pub rcv_timeout_ns: AtomicU64,
     /// SO_SNDTIMEO in ns, zero = forever.
     pub snd_timeout_ns: AtomicU64,
-    /// SO_LINGER seconds + 1, zero = off.
+    /// SO_LINGER: seconds, and [`LINGER_ON`].
     pub linger: AtomicU32,
     /// SO_RCVLOWAT.
     pub rcv_lowat: AtomicU32,

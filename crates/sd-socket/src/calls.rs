@@ -66,7 +66,13 @@ pub fn shutdown(fd: c_int, how: c_int) -> Outcome<c_int> {
     match connection(fd) {
         Some(_) if !(0..=2).contains(&how) => Outcome::Errno(libc::EINVAL),
         Some(endpoint) => stream::shutdown(endpoint, how).map(|()| 0).into(),
-        None => Outcome::Kernel,
+        None => {
+            let listening = table::socket(fd).filter(|e| e.state_now() == State::Listen);
+            if let Some(endpoint) = listening.filter(|_| how == libc::SHUT_RD || how == libc::SHUT_RDWR) {
+                crate::listen::stop(endpoint);
+            }
+            Outcome::Kernel
+        }
     }
 }
 
@@ -80,6 +86,14 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int> {
     if table::is_active() { fds::close_range(first, last, flags) } else { Outcome::Kernel }
 }
 
+/// An address that can never be a program's memory: the first page, or not in its half. Other bad
+/// addresses fault in the program, where the kernel would have said EFAULT.
+#[inline(always)]
+fn bad_pointer(buf: *const c_void, len: size_t) -> bool {
+    let address = buf as usize;
+    len != 0 && (address < 4096 || address.checked_add(len).is_none_or(|end| end > 0x7fff_ffff_f000))
+}
+
 /// recv(2).
 #[inline]
 pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
@@ -90,6 +104,9 @@ pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Ou
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Outcome::Errno(libc::EAGAIN);
     }
+    if bad_pointer(buf, len) {
+        return Outcome::Errno(libc::EFAULT);
+    }
     stream::recv(endpoint, Pieces::one(buf as *mut u8, len), flags).map(|n| n as ssize_t).into()
 }
 
@@ -97,6 +114,9 @@ pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Ou
 #[inline]
 pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
     let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    if bad_pointer(buf, len) {
+        return Outcome::Errno(libc::EFAULT);
+    }
     stream::send(endpoint, Pieces::one(buf as *mut u8, len), flags).map(|n| n as ssize_t).into()
 }
 
@@ -134,6 +154,9 @@ pub unsafe fn sendto(
 /// read(2).
 #[inline]
 pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Outcome<ssize_t> {
+    if len == 0 && connection(fd).is_some() {
+        return Outcome::Done(0);
+    }
     // SAFETY: see the module.
     unsafe { recv(fd, buf, len, 0) }
 }
@@ -160,7 +183,8 @@ unsafe fn pieces(iov: *const iovec, count: c_int) -> Result<Pieces, i32> {
 pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize_t> {
     let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
     // SAFETY: see the module.
-    let result = unsafe { pieces(iov, count) }.and_then(|p| stream::recv(endpoint, p, 0));
+    let result = unsafe { pieces(iov, count) }
+        .and_then(|p| if p.total == 0 { Ok(0) } else { stream::recv(endpoint, p, 0) });
     result.map(|n| n as ssize_t).into()
 }
 
@@ -373,17 +397,22 @@ pub fn created(fd: c_int) -> c_int {
     fd
 }
 
-/// To be called just before fork; then exactly one of the two below, on the same thread.
+/// The last thing before a fork; then exactly one of the next two, on the same thread.
 pub fn fork_prepare() {
     fork::prepare();
 }
 
-/// In the parent (child = pid, or negative when fork failed).
-pub fn fork_parent(child: c_int) {
-    fork::parent(child);
+/// The first thing after it in the parent.
+pub fn fork_parent() {
+    fork::parent();
 }
 
-/// In the child.
+/// Then, in the parent: the child's pid, or negative when there is none.
+pub fn fork_announce(child: c_int) {
+    fork::announce(child);
+}
+
+/// The first thing after it in the child.
 pub fn fork_child() {
     fork::child();
 }

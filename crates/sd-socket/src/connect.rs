@@ -170,7 +170,15 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     match endpoint.state_now() {
         State::Fresh | State::Bound => {}
+        State::Connected if family_of(addr, len) == Some(libc::AF_UNSPEC) => {
+            endpoint::disconnect(endpoint);
+            return Outcome::Done(0);
+        }
         State::Connected => return again(endpoint),
+        State::Listen if family_of(addr, len) == Some(libc::AF_UNSPEC) => {
+            crate::listen::stop(endpoint);
+            return Outcome::Kernel;
+        }
         State::Listen => return Outcome::Errno(libc::EISCONN),
         _ => return Outcome::Kernel,
     }
@@ -179,8 +187,13 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
     let to = match parsed {
         Some((family, name)) if family == domain && name.port != 0 => normalise(domain, name),
-        _ => return to_kernel(endpoint, Reason::Option),
+        Some(_) => return to_kernel(endpoint, Reason::Option),
+        None if family_of(addr, len) == Some(libc::AF_UNSPEC) => return Outcome::Kernel,
+        None => return to_kernel(endpoint, Reason::Option),
     };
+    if bound_to_other_family(endpoint, fd, to) {
+        return to_kernel(endpoint, Reason::Option);
+    }
     crate::control::check_mail();
     for attempt in 0..3 {
         match route::decide(to) {
@@ -204,6 +217,12 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         }
     }
     to_kernel(endpoint, Reason::NoListener)
+}
+
+/// The address family a caller names, if it can be read.
+fn family_of(addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
+    // SAFETY: the caller of connect vouches for `len` bytes.
+    (!addr.is_null() && len >= 2).then(|| c_int::from(unsafe { (addr as *const u16).read_unaligned() }))
 }
 
 /// The unspecified address means this host, as in the kernel.
@@ -250,6 +269,14 @@ enum Join {
     NoPort,
     /// The listener is gone.
     Closed,
+}
+
+/// Bound to an IPv6 address but connecting to an IPv4 one, or the other way round.
+fn bound_to_other_family(endpoint: &Endpoint, fd: i32, to: Name) -> bool {
+    endpoint.flag(HAS_NAME)
+        && addr::kernel_name(fd).is_some_and(|(_, name)| {
+            !name.ip.is_unspecified() && name.ip.to_v4().is_some() != to.ip.to_v4().is_some()
+        })
 }
 
 /// Takes a slot and posts the request.

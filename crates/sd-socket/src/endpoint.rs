@@ -4,8 +4,8 @@ use crate::channel::Channel;
 use crate::process::{PROCESS, tid};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::{RingMem, RxCursor, TxCursor, doorbell};
-use sd_shm::channel::{EventSet, FLAG_DEAD, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState};
-use sd_shm::slab::{ENDPOINTS, Endpoint, State};
+use sd_shm::channel::{EventSet, FLAG_DEAD, FLAG_FIN, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState};
+use sd_shm::slab::{ENDPOINTS, Endpoint, LINGER_ON, State};
 
 /// O_NONBLOCK.
 pub(crate) const NONBLOCK: u32 = 1 << 0;
@@ -394,6 +394,24 @@ pub(crate) fn peer_end(endpoint: &Endpoint) -> PeerEnd {
     PeerEnd::Open
 }
 
+/// The peer will send no more, though some of it may not have been read yet.
+pub(crate) fn peer_finished(endpoint: &Endpoint) -> bool {
+    endpoint.flag(EOF)
+        || endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_FIN != 0
+        || peer_end(endpoint) == PeerEnd::Gone
+}
+
+/// Breaks a connection off, for connect(2) with AF_UNSPEC: the peer is reset, and the endpoint is
+/// as good as new.
+pub(crate) fn disconnect(endpoint: &'static Endpoint) {
+    endpoint.set_flag(RESET);
+    hang_up(endpoint);
+    endpoint.flags.fetch_and(NONBLOCK | OWN_SOCKET | WATCHED, Ordering::AcqRel);
+    endpoint.error.store(0, Ordering::Relaxed);
+    endpoint.set_state(State::Fresh);
+    crate::epoll::rearm_endpoint(endpoint);
+}
+
 /// The end of a connection, when the last descriptor is closed (§4.5.4): announces the end of our
 /// stream, or resets when received data was never read or SO_LINGER says so.
 fn hang_up(endpoint: &'static Endpoint) {
@@ -405,11 +423,12 @@ fn hang_up(endpoint: &'static Endpoint) {
         // SAFETY: both halves are held.
         let (tx, mut rx) = unsafe { (tx_cursor(endpoint), *rx_cursor(endpoint)) };
         let unread = matches!(rx.next(&GEOMETRY, &endpoint.rx_mem()), Ok(sd_ring::Next::Data { .. }));
-        let aborts = endpoint.linger.load(Ordering::Relaxed) == 1;
+        let aborts = endpoint.linger.load(Ordering::Relaxed) == LINGER_ON;
         if (unread && !endpoint.flag(SHUT_RD)) || aborts || endpoint.flag(RESET) {
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
         } else {
             tx.finish(&endpoint.tx_mem());
+            own.flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
         }
         own.wait.store(0, Ordering::Relaxed);
         let used_large = tx.is_large() || rx.is_large();

@@ -34,6 +34,12 @@ pub(crate) unsafe fn sendfile(
         }
         return Outcome::Errno(errno);
     }
+    // SAFETY: no pointers.
+    if sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_lseek, in_fd, 0, libc::SEEK_CUR) })
+        == Err(sd_sys::Errno(libc::ESPIPE))
+    {
+        return Outcome::Errno(libc::EINVAL);
+    }
     let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
     let base = buffer.as_mut_ptr() as *mut u8;
     // SAFETY: as the caller says.
@@ -90,6 +96,9 @@ pub(crate) unsafe fn splice(
     len: size_t,
     flags: u32,
 ) -> Outcome<ssize_t> {
+    if flags & !0xf != 0 && (connected(fd_in).is_some() || connected(fd_out).is_some()) {
+        return Outcome::Errno(libc::EINVAL);
+    }
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
     match (connected(fd_in), connected(fd_out)) {
         (None, None) => Outcome::Kernel,

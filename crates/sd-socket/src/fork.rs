@@ -6,12 +6,15 @@
 
 use crate::process::{PROCESS, forget_tid};
 use crate::table::{self, Entry};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
 use sd_proto::Request;
 use sd_shm::slab::MEMBERS;
 
-/// Member number chosen for the child that is being forked; MEMBERS = none.
-static CHILD: AtomicU32 = AtomicU32::new(MEMBERS as u32);
+thread_local! {
+    /// Member number chosen for the child that this thread is forking; MEMBERS = none.
+    static CHILD: Cell<u32> = const { Cell::new(MEMBERS as u32) };
+}
 
 fn active() -> bool {
     PROCESS.slab_count.load(Ordering::Acquire) != 0
@@ -21,7 +24,7 @@ fn slabs() -> impl Iterator<Item = &'static crate::process::SlabRec> {
     PROCESS.slabs.iter().take(PROCESS.slab_count.load(Ordering::Acquire))
 }
 
-/// Just before fork: everything is put into a state that the child can use.
+/// The last thing before fork: everything is put into a state that the child can use.
 pub(crate) fn prepare() {
     if !active() {
         return;
@@ -37,7 +40,7 @@ pub(crate) fn prepare() {
         .filter_map(|rec| rec.slab())
         .fold(1, |used, slab| used | slab.header().members.load(Ordering::Acquire));
     let member = (!used).trailing_zeros();
-    CHILD.store(member, Ordering::Relaxed);
+    CHILD.set(member);
     if member as usize >= MEMBERS {
         return;
     }
@@ -51,13 +54,9 @@ pub(crate) fn prepare() {
     });
 }
 
-/// After fork, in the parent; a negative pid means that there is no child.
-pub(crate) fn parent(child: i32) {
-    if !active() {
-        return;
-    }
-    let member = CHILD.load(Ordering::Relaxed);
-    // SAFETY: kept by `prepare` on this thread.
+/// The locks that `prepare` took are free again, in whichever process.
+fn unlock() {
+    // SAFETY: kept by `prepare` on this thread, or on the one that it is a copy of.
     unsafe {
         PROCESS.readiness.unlock();
         PROCESS.alloc.unlock();
@@ -65,12 +64,24 @@ pub(crate) fn parent(child: i32) {
         crate::listen::unlock();
         PROCESS.control.unlock();
     }
-    if member as usize >= MEMBERS {
+}
+
+/// After fork, in the parent.
+pub(crate) fn parent() {
+    if active() {
+        unlock();
+    }
+}
+
+/// Tells the monitor of the child, so that its death is seen even if it never registers; a negative
+/// pid means that there is none.
+pub(crate) fn announce(child: i32) {
+    let member = CHILD.replace(MEMBERS as u32);
+    if !active() || member as usize >= MEMBERS {
         return;
     }
     if child < 0 {
-        forget_member(member);
-        return;
+        return forget_member(member);
     }
     if let Ok(pidfd) = sd_sys::fd::pidfd_open(child) {
         crate::control::tell(&Request::Fork { member }, &[pidfd]);
@@ -95,15 +106,8 @@ pub(crate) fn child() {
         return;
     }
     forget_tid();
-    let member = CHILD.load(Ordering::Relaxed);
-    // SAFETY: the locks were kept by the thread that forked, and this is its copy; no other exists.
-    unsafe {
-        PROCESS.readiness.unlock();
-        PROCESS.alloc.unlock();
-        crate::route::unlock();
-        crate::listen::unlock();
-        PROCESS.control.unlock();
-    }
+    let member = CHILD.get();
+    unlock();
     PROCESS.pid.store(sd_sys::fd::getpid(), Ordering::Relaxed);
     let bit = if (member as usize) < MEMBERS { 1 << member } else { 0 };
     slabs().for_each(|rec| rec.bit.store(bit, Ordering::Relaxed));

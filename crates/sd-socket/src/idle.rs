@@ -8,19 +8,28 @@ use sd_shm::slab::{Endpoint, State};
 
 const PAGE: u32 = 4096;
 
+/// Gives all credits back to the peer.
+pub(crate) fn return_credit(endpoint: &'static Endpoint) {
+    let _rx = endpoint.rx_lock();
+    // SAFETY: the rx half is held.
+    if let Some(consumed) = unsafe { rx_cursor(endpoint) }.credit_all() {
+        endpoint.own_words().consumed.store(consumed, Ordering::Release);
+        crate::endpoint::notify(endpoint, sd_ring::doorbell::TX_EVENT | sd_ring::doorbell::TX_SLEEP);
+    }
+}
+
+/// Whether `tidy` has memory to give back.
+pub(crate) fn is_due(endpoint: &'static Endpoint) -> bool {
+    // SAFETY: plain data in our own slab; a torn read gives a wrong hint only.
+    unsafe { core::ptr::read_volatile(endpoint.tx.cursor.get()) }.is_large()
+}
+
 /// See the module. Takes both halves for a moment.
 pub(crate) fn tidy(endpoint: &'static Endpoint) {
     if endpoint.state_now() != State::Connected {
         return;
     }
-    {
-        let _rx = endpoint.rx_lock();
-        // SAFETY: the rx half is held.
-        if let Some(consumed) = unsafe { rx_cursor(endpoint) }.credit_all() {
-            endpoint.own_words().consumed.store(consumed, Ordering::Release);
-            crate::endpoint::notify(endpoint, sd_ring::doorbell::TX_EVENT | sd_ring::doorbell::TX_SLEEP);
-        }
-    }
+    return_credit(endpoint);
     let _tx = endpoint.tx_lock();
     let mem = endpoint.tx_mem();
     // SAFETY: the tx half is held.

@@ -33,10 +33,18 @@ impl Pieces {
         if count > IOV_MAX {
             return Err(libc::EMSGSIZE);
         }
+        if count != 0 && (iov as usize) < 4096 {
+            return Err(libc::EFAULT);
+        }
         let mut total = 0usize;
         for i in 0..count {
             // SAFETY: i < count.
             let len = unsafe { (*iov.add(i)).iov_len };
+            // SAFETY: as above.
+            let base = unsafe { (*iov.add(i)).iov_base } as usize;
+            if len != 0 && (base < 4096 || base > 0x7fff_ffff_f000) {
+                return Err(libc::EFAULT);
+            }
             if len > isize::MAX as usize {
                 return Err(libc::EINVAL);
             }

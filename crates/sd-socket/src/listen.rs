@@ -221,6 +221,14 @@ pub(crate) fn forget(endpoint: &Endpoint, private: &Priv) {
     *listener.endpoint.lock() = None;
 }
 
+/// The socket stops listening though its number stays open: shutdown, or connect to AF_UNSPEC.
+pub(crate) fn stop(endpoint: &'static Endpoint) {
+    if let Some(private) = PROCESS.private(endpoint) {
+        forget(endpoint, private);
+    }
+    endpoint.set_state(State::Bound);
+}
+
 /// Before a fork: unless this process has shown that it accepts, its children will, so the
 /// monitor must not deal connections to it any more.
 pub(crate) fn before_fork() {
@@ -385,7 +393,10 @@ fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline)
     if woken.is_ok_and(|n| events.iter().take(n).any(|e| e.u64 == crate::wait::OWN_EVENT)) {
         crate::control::look_at_socket();
     }
-    woken.map(drop)
+    match woken {
+        Err(libc::EINTR) if crate::wait::restarts(deadline) => Ok(()),
+        other => other.map(drop),
+    }
 }
 
 /// Takes the oldest connection of our backlog; `None` when there is none.

@@ -16,6 +16,10 @@ pub(crate) unsafe fn recvmsg(
         return Outcome::Errno(libc::EFAULT);
     }
     // SAFETY: as the caller says.
+    if unsafe { (*msg).msg_namelen } as i32 <= -1 {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    // SAFETY: as the caller says.
     let pieces = match unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) } {
         Ok(pieces) => pieces,
         Err(errno) => return Outcome::Errno(errno),

@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::addr::{self, Name};
 use crate::connect::materialize;
-use crate::endpoint::{EOF, EndpointExt, RESET, SHUT_WR};
+use crate::endpoint::{EndpointExt, RESET, SHUT_WR};
 use crate::table;
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
@@ -29,7 +29,7 @@ pub(crate) unsafe fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut sockl
 pub(crate) unsafe fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     match endpoint.state_now() {
-        State::Connected if endpoint.flag(RESET) => Outcome::Errno(libc::ENOTCONN),
+        State::Connected if is_over(endpoint) => Outcome::Errno(libc::ENOTCONN),
         State::Connected => {
             let port = endpoint.ports.load(Ordering::Relaxed) as u16;
             // SAFETY: as the caller says.
@@ -58,13 +58,21 @@ unsafe fn answer(
     }
 }
 
+/// TCP_CLOSE.
+const CLOSE: u8 = 7;
+
+/// Both directions have ended, or the connection was reset.
+pub(crate) fn is_over(endpoint: &'static Endpoint) -> bool {
+    tcp_state(endpoint) == CLOSE
+}
+
 /// The state that `ss` would print, as a number of the kernel's tcp_states.h.
-pub(crate) fn tcp_state(endpoint: &Endpoint) -> u8 {
+pub(crate) fn tcp_state(endpoint: &'static Endpoint) -> u8 {
     const ESTABLISHED: u8 = 1;
     const FIN_WAIT2: u8 = 5;
-    const CLOSE: u8 = 7;
     const CLOSE_WAIT: u8 = 8;
-    match (endpoint.flag(RESET), endpoint.flag(SHUT_WR), endpoint.flag(EOF)) {
+    crate::stream::note_end(endpoint);
+    match (endpoint.flag(RESET), endpoint.flag(SHUT_WR), crate::endpoint::peer_finished(endpoint)) {
         (true, ..) | (_, true, true) => CLOSE,
         (_, true, false) => FIN_WAIT2,
         (_, false, true) => CLOSE_WAIT,

@@ -6,7 +6,7 @@ use crate::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::table;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
-use sd_shm::slab::{Endpoint, State};
+use sd_shm::slab::{Endpoint, LINGER_ON, State};
 
 /// Options kept as a number in `Endpoint::opts`: level, name, index, lowest and highest value
 /// (others are EINVAL), whether any non-zero value reads back as 1, and the value when never set.
@@ -73,7 +73,7 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
     }
     let linger = endpoint.linger.load(Ordering::Relaxed);
     if linger != 0 {
-        let value = libc::linger { l_onoff: 1, l_linger: linger as i32 - 1 };
+        let value = linger_of(linger);
         // SAFETY: the kernel reads one linger.
         let _ = unsafe { raw_set(fd, SOL_SOCKET, SO_LINGER, &value as *const _ as *const c_void, 8) };
     }
@@ -89,6 +89,8 @@ pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
     }
     to.rcv_timeout_ns.store(from.rcv_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
     to.snd_timeout_ns.store(from.snd_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.rcv_lowat.store(from.rcv_lowat.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.snd_buf.store(from.snd_buf.load(Ordering::Relaxed), Ordering::Relaxed);
     to.linger.store(from.linger.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
@@ -178,13 +180,27 @@ unsafe fn remember(
             cell.store(ns, Ordering::Relaxed);
             Remembered::Yes
         }
+        (SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
+            endpoint.snd_buf.store(1, Ordering::Relaxed);
+            Remembered::No
+        }
+        (SOL_SOCKET, libc::SO_RCVLOWAT) if len >= 4 => {
+            // SAFETY: at least four bytes.
+            let v = unsafe { (value as *const i32).read_unaligned() };
+            let least = if v < 0 { i32::MAX } else { v.max(1) };
+            endpoint.rcv_lowat.store(least as u32, Ordering::Relaxed);
+            Remembered::Yes
+        }
         (SOL_SOCKET, SO_LINGER) => {
             if len < 8 {
                 return Remembered::Invalid(libc::EINVAL);
             }
             // SAFETY: at least eight bytes.
             let l = unsafe { (value as *const libc::linger).read_unaligned() };
-            let stored = if l.l_onoff != 0 { l.l_linger.max(0) as u32 + 1 } else { 0 };
+            let on = if l.l_onoff != 0 { LINGER_ON } else { 0 };
+            // Switching it off keeps the seconds.
+            let old = endpoint.linger.load(Ordering::Relaxed) & !LINGER_ON;
+            let stored = if on != 0 { on | (l.l_linger.max(0) as u32 & !LINGER_ON) } else { old };
             endpoint.linger.store(stored, Ordering::Relaxed);
             Remembered::Yes
         }
@@ -212,13 +228,14 @@ pub(crate) unsafe fn get(
     let own = endpoint.flag(OWN_SOCKET);
     let answer = match (level, name) {
         (SOL_SOCKET, libc::SO_ERROR) => Some(take_error(endpoint)),
+        (SOL_SOCKET, libc::SO_RCVLOWAT) => Some(endpoint.rcv_lowat.load(Ordering::Relaxed) as i32),
         (SOL_SOCKET, libc::SO_TYPE) => Some(libc::SOCK_STREAM),
         (SOL_SOCKET, libc::SO_DOMAIN) => Some(domain),
         (SOL_SOCKET, libc::SO_PROTOCOL) => Some(TCP),
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(i32::from(listening)),
         (TCP, libc::TCP_INFO) if endpoint.state_now() == State::Connected => {
             // SAFETY: as the caller says.
-            return unsafe { tcp_info(endpoint, value, len) };
+            return unsafe { tcp_info(fd, endpoint, value, len) };
         }
         _ if own => None,
         _ => number(level, name).map(|n| match cell(endpoint, n).map_or(0, |c| c.load(Ordering::Relaxed)) {
@@ -241,8 +258,8 @@ pub(crate) unsafe fn get(
             return unsafe { put(&bytes, value, len) };
         }
         if name == SO_LINGER {
-            let stored = endpoint.linger.load(Ordering::Relaxed);
-            let pair = (u64::from(stored.saturating_sub(1)) << 32) | u64::from(stored != 0);
+            let l = linger_of(endpoint.linger.load(Ordering::Relaxed));
+            let pair = ((l.l_linger as u64) << 32) | l.l_onoff as u64;
             // SAFETY: as the caller says.
             return unsafe { put(&pair.to_ne_bytes(), value, len) };
         }
@@ -251,6 +268,10 @@ pub(crate) unsafe fn get(
         Ok(()) => Outcome::Kernel,
         Err(errno) => Outcome::Errno(errno),
     }
+}
+
+fn linger_of(stored: u32) -> libc::linger {
+    libc::linger { l_onoff: i32::from(stored & LINGER_ON != 0), l_linger: (stored & !LINGER_ON) as i32 }
 }
 
 fn timeval_bytes(ns: u64) -> [u8; 16] {
@@ -285,12 +306,33 @@ unsafe fn put(bytes: &[u8], value: *mut c_void, len: *mut socklen_t) -> Outcome<
     Outcome::Done(0)
 }
 
-/// Size of struct tcp_info up to tcpi_total_retrans.
-const TCP_INFO_LEN: usize = 104;
+/// Largest struct tcp_info that is answered; kernels have added to it over the years.
+const TCP_INFO_MAX: usize = 512;
 
-/// TCP_INFO (tcp(7)) as a healthy loopback connection shows it; what has no meaning here is zero.
-unsafe fn tcp_info(endpoint: &'static Endpoint, value: *mut c_void, len: *mut socklen_t) -> Outcome<c_int> {
-    let mut info = [0u8; TCP_INFO_LEN];
+/// TCP_INFO (tcp(7)): the kernel's answer for the placeholder, as long as that kernel makes it, with
+/// what a healthy loopback connection shows.
+unsafe fn tcp_info(
+    fd: c_int,
+    endpoint: &'static Endpoint,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Outcome<c_int> {
+    let mut info = [0u8; TCP_INFO_MAX];
+    let mut full = TCP_INFO_MAX as u32;
+    // SAFETY: the kernel writes at most `full` bytes.
+    let asked = sd_sys::check(unsafe {
+        sd_sys::syscall!(
+            libc::SYS_getsockopt,
+            fd,
+            TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr(),
+            &mut full as *mut u32
+        )
+    });
+    if let Err(e) = asked {
+        return Outcome::Errno(e.0);
+    }
     let mut word = |index: usize, v: u32| {
         if let Some(bytes) = info.get_mut(8 + index * 4..12 + index * 4) {
             bytes.copy_from_slice(&v.to_ne_bytes());
@@ -308,6 +350,7 @@ unsafe fn tcp_info(endpoint: &'static Endpoint, value: *mut c_void, len: *mut so
     if let Some(state) = info.first_mut() {
         *state = crate::names::tcp_state(endpoint);
     }
+    let answer = info.get(..(full as usize).min(TCP_INFO_MAX)).unwrap_or(&[]);
     // SAFETY: as the caller says.
-    unsafe { put(&info, value, len) }
+    unsafe { put(answer, value, len) }
 }

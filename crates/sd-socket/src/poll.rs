@@ -58,6 +58,9 @@ fn in_kernel(fd: i32) -> bool {
     }
 }
 
+/// Thirty years.
+const FOREVER_NS: u64 = 1_000_000_000_000_000_000;
+
 static SPIN: AtomicU32 = AtomicU32::new(0);
 
 /// poll and ppoll. `fds` are the caller's.
@@ -68,6 +71,13 @@ pub(crate) fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: *const sig
     let deadline = Deadline::after(timeout_ns);
     let kernel = fds.iter().any(|p| p.fd >= 0 && in_kernel(p.fd));
     let mut ready = look(fds, kernel);
+    if ready == Ok(0) && timeout_ns == Some(0) && !mask.is_null() {
+        // A signal that the mask lets through interrupts even a poll that does not wait.
+        if let Err(errno) = sleep(fds, kernel, deadline, mask) {
+            return Outcome::Errno(errno);
+        }
+        ready = look(fds, kernel);
+    }
     if ready == Ok(0) && timeout_ns != Some(0) && mask.is_null() {
         let mut rounds = 0u32;
         wait::spin(&SPIN, || {
@@ -178,7 +188,10 @@ fn sleep_on_word(endpoint: &'static Endpoint, events: i16, deadline: Deadline) -
     {
         return Ok(());
     }
-    match sd_sys::futex::wait(word, value, deadline.left(), sd_sys::futex::Scope::Shared) {
+    // Without a timeout the kernel would restart the wait after a handler with SA_RESTART; poll
+    // never does.
+    let timeout = deadline.left().or(Some(FOREVER_NS));
+    match sd_sys::futex::wait(word, value, timeout, sd_sys::futex::Scope::Shared) {
         Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
         _ => Ok(()),
     }

@@ -30,9 +30,10 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
     }
     let data = matches!(found, Ok(Next::Data { .. }));
     let reset = endpoint.flag(RESET) || end == PeerEnd::Reset;
-    let ended = endpoint.flag(EOF) || (end == PeerEnd::Gone && !data);
+    let ended = crate::endpoint::peer_finished(endpoint);
     let mut mask = 0;
-    if data {
+    let lowat = endpoint.rcv_lowat.load(Ordering::Relaxed) as usize;
+    if data && (lowat <= 1 || crate::stream::readable_bytes(endpoint) >= lowat) {
         mask |= IN;
     }
     if ended || reset || endpoint.flag(SHUT_RD) {

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use sd_ring::copy::copy_shared;
 use sd_ring::{Effort, Next, doorbell};
-use sd_shm::channel::{GEOMETRY, Side, SlotState};
+use sd_shm::channel::{FLAG_FIN, GEOMETRY, Side, SlotState};
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
 
@@ -23,9 +23,10 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
     let want = pieces.total;
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
     let mut deadline = None;
+    let may_grow = endpoint.snd_buf.load(Ordering::Relaxed) == 0;
     let mut grow = nonblock;
     loop {
-        let end = push(endpoint, &mut pieces, grow);
+        let end = push(endpoint, &mut pieces, grow && may_grow);
         let sent = want - pieces.total;
         match end {
             Push::Done => return Ok(sent),
@@ -35,7 +36,12 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
                 }
                 return Err(errno);
             }
-            Push::Error(_) => return Ok(sent),
+            Push::Error(errno) => {
+                if errno != libc::EPIPE {
+                    endpoint.error.store(errno, Ordering::Relaxed);
+                }
+                return Ok(sent);
+            }
             Push::Full if nonblock => {
                 want_tx_event(endpoint);
                 return if sent > 0 { Ok(sent) } else { Err(libc::EAGAIN) };
@@ -153,42 +159,46 @@ pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
 }
 
 /// What to do with received bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Take {
-    Copy,
-    Peek,
-    Discard,
+#[derive(Clone, Copy)]
+struct Take {
+    /// Not MSG_PEEK.
+    advance: bool,
+    /// Not MSG_TRUNC.
+    copy: bool,
+}
+
+/// SO_RCVLOWAT.
+#[inline(always)]
+fn low_water(endpoint: &Endpoint) -> usize {
+    endpoint.rcv_lowat.load(Ordering::Relaxed).max(1) as usize
 }
 
 /// Receives into `pieces`: bytes received (0 = end of stream), or errno.
 #[inline]
 pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
     let want = pieces.total;
-    if want == 0 {
-        return Ok(0);
-    }
-    let take = if flags & MSG_PEEK != 0 {
-        Take::Peek
-    } else if flags & MSG_TRUNC != 0 {
-        Take::Discard
-    } else {
-        Take::Copy
-    };
+    let take = Take { advance: flags & MSG_PEEK == 0, copy: flags & MSG_TRUNC == 0 };
+    let least = if flags & MSG_WAITALL != 0 { want } else { low_water(endpoint).min(want) };
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
     let mut deadline = None;
     loop {
         let before = pieces.total;
         let found = pull(endpoint, &mut pieces, take);
         let got = want - pieces.total;
-        let enough = pieces.total == 0 || (got > 0 && (flags & MSG_WAITALL == 0 || nonblock));
         match found {
             Pull::Error(errno) if got == 0 => return Err(errno),
-            Pull::Error(_) | Pull::End => return Ok(got),
-            Pull::Empty if enough => return Ok(got),
+            Pull::Error(errno) => {
+                // Kept for the next call, as the kernel does.
+                endpoint.error.store(errno, Ordering::Relaxed);
+                return Ok(got);
+            }
+            Pull::End => return Ok(got),
+            Pull::Some if got >= least || nonblock => return Ok(got),
+            Pull::Empty if got > 0 && nonblock => return Ok(got),
             Pull::Empty if nonblock => return Err(libc::EAGAIN),
-            Pull::Empty => {}
+            Pull::Some | Pull::Empty => {}
         }
-        if take == Take::Peek {
+        if !take.advance {
             // A peek that wants more starts again from the front.
             let taken = before - pieces.total;
             pieces = pieces.rewound(taken);
@@ -202,7 +212,9 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
 }
 
 enum Pull {
-    /// All that was there is taken, or the buffer is full.
+    /// Something was taken (or nothing was asked for, and something is there).
+    Some,
+    /// There is nothing yet.
     Empty,
     /// The end of the stream.
     End,
@@ -217,26 +229,32 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
     // SAFETY: the rx half is held.
     let cursor = unsafe { rx_cursor(endpoint) };
     let mut peeked = *cursor;
-    let rx = if take == Take::Peek { &mut peeked } else { cursor };
+    let rx = if take.advance { cursor } else { &mut peeked };
     let mut ended = false;
-    while pieces.total > 0 {
+    let start = pieces.total;
+    loop {
         match rx.next(&GEOMETRY, &mem) {
+            Ok(Next::Data { .. }) if pieces.total == 0 => return Pull::Some,
             Ok(Next::Data { region, off, len }) => {
                 let (to, len) = pieces.piece(len as usize);
-                if take != Take::Discard {
+                if take.copy {
                     // SAFETY: the ring checked region, off and len against our mapping; the caller
                     // of the hooked function vouches for its buffer.
                     unsafe { copy_shared(to, mem.at(region, off), len) };
                 }
                 rx.advance(len as u32);
                 pieces.advance(len);
-                if take != Take::Peek {
+                if take.advance {
                     add(&endpoint.rx.bytes, len as u64);
                     if let Some(consumed) = rx.credit_due(&GEOMETRY) {
                         publish_credit(endpoint, consumed);
                     }
                 }
+                if pieces.total == 0 {
+                    return Pull::Some;
+                }
             }
+            Ok(Next::Empty) if pieces.total != start => return Pull::Some,
             Ok(Next::Fin) => {
                 endpoint.set_flag(EOF);
                 return Pull::End;
@@ -254,7 +272,6 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
             }
         }
     }
-    Pull::Empty
 }
 
 #[inline]
@@ -312,23 +329,26 @@ fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, have: usize) -> Resu
     if have == 0 && spin(&endpoint.rx.spin, || rx_hint(endpoint)) {
         return Ok(());
     }
+    crate::idle::return_credit(endpoint);
     let generation = endpoint.generation.load(Ordering::Relaxed);
     let word = &endpoint.own_words().wait;
-    for pause in HOUSEKEEPING_NS.into_iter().map(Some).chain([None]) {
+    let mut housekeeping = HOUSEKEEPING_NS.into_iter();
+    loop {
         let value = doorbell::arm(word, doorbell::RX_SLEEP);
-        if rx_hint(endpoint) {
+        if have == 0 && rx_hint(endpoint) {
             return Ok(());
         }
-        sleep(word, value, deadline, pause)?;
+        let pause = if crate::idle::is_due(endpoint) { housekeeping.next() } else { None };
+        let slept = sleep(word, value, deadline, pause);
         if endpoint.generation.load(Ordering::Relaxed) != generation {
             return Err(libc::EBADF);
         }
-        if rx_hint(endpoint) || pause.is_none() {
+        slept?;
+        if pause.is_none() || rx_hint(endpoint) {
             return Ok(());
         }
         crate::idle::tidy(endpoint);
     }
-    Ok(())
 }
 
 /// Sleeps on a doorbell word until woken, or `pause` has passed.
@@ -344,6 +364,7 @@ fn sleep(
         return Err(libc::EAGAIN);
     }
     match futex::wait(word, value, crate::wait::earlier(left, pause), Scope::Shared) {
+        Err(sd_sys::Errno(libc::EINTR)) if crate::wait::restarts(deadline) => Ok(()),
         Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
         Err(sd_sys::Errno(libc::ETIMEDOUT)) if deadline.left() == Some(0) => Err(libc::EAGAIN),
         _ => Ok(()),
@@ -392,13 +413,14 @@ fn want_tx_event(endpoint: &'static Endpoint) {
 
 /// shutdown(2) on a connection.
 pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32> {
-    if endpoint.flag(RESET) {
+    if crate::names::is_over(endpoint) {
         return Err(libc::ENOTCONN);
     }
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         let _half = endpoint.tx_lock();
         // SAFETY: the tx half is held.
         unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem());
+        endpoint.own_words().flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
         endpoint.set_flag(SHUT_WR);
         notify(endpoint, RX_BITS);
     }

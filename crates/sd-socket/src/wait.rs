@@ -114,6 +114,24 @@ impl Deadline {
     }
 }
 
+/// After EINTR: whether the kernel would have restarted the call. It does without a timeout, when
+/// the handler that ran has SA_RESTART (signal(7)). Which one ran cannot be asked, so one handler
+/// without SA_RESTART is enough for "no".
+#[cold]
+pub(crate) fn restarts(deadline: Deadline) -> bool {
+    deadline.0.is_none() && (1..=64).all(|signal| handler_restarts(signal))
+}
+
+fn handler_restarts(signal: i32) -> bool {
+    // The kernel's struct: handler, flags, restorer, mask.
+    let mut action = [0u64; 4];
+    // SAFETY: the kernel writes 32 bytes.
+    let asked =
+        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_rt_sigaction, signal, 0, action.as_mut_ptr(), 8) });
+    let [handler, flags, ..] = action;
+    asked.is_err() || handler <= 1 || flags & libc::SA_RESTART as u64 != 0
+}
+
 /// Says to all peers that this thread sleeps, for as long as it lives.
 pub(crate) struct Sleeper;
 

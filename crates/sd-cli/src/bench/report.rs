@@ -27,6 +27,8 @@ pub(crate) struct Row {
     pub(crate) ratio_to_ring: Option<f64>,
     pub(crate) ratio_to_tcp: Option<f64>,
     pub(crate) ratio_to_cacheline: Option<f64>,
+    /// The path that the monitor reported, for SocksDirect; the benchmark fails when it is not shm.
+    pub(crate) path: Option<&'static str>,
     pub(crate) congestion: Option<String>,
 }
 
@@ -81,10 +83,15 @@ pub(crate) fn rows_of(
             ratio_to_ring: ratios[0],
             ratio_to_tcp: ratios[1],
             ratio_to_cacheline: ratios[2],
-            congestion: s.outcomes.iter().find_map(|outcome| outcome.client.congestion.clone()),
+            path: (s.system == System::Socksdirect).then_some("shm"),
+            congestion: (s.system == System::Tcp).then(|| congestion(s)).flatten(),
         })
     };
     series.iter().filter_map(row).collect()
+}
+
+fn congestion(series: &Series) -> Option<String> {
+    series.outcomes.iter().find_map(|outcome| outcome.client.congestion.clone())
 }
 
 /// Prints all figures.
@@ -156,13 +163,15 @@ fn table(rows: &[Row]) -> String {
     render(&header, &rows.iter().map(cells).collect::<Vec<_>>())
 }
 
-/// At least three digits, and no more of them after the point than that takes.
+/// Three digits that say something, or more of a large number.
 fn three_digits(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
         v if v >= 1.0 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
+        v if v >= 0.1 || v == 0.0 => format!("{value:.3}"),
+        v if v >= 0.01 => format!("{value:.4}"),
+        _ => format!("{value:.5}"),
     }
 }
 
@@ -202,6 +211,8 @@ mod tests {
         assert_eq!(number(263.4), "263");
         assert_eq!(number(1.234), "1.23");
         assert_eq!(number(0.1234), "0.123");
+        assert_eq!(number(0.003456), "0.00346");
+        assert_eq!(number(0.0), "0.000");
         assert_eq!(grouped(8.0), "8");
     }
 }

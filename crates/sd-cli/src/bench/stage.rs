@@ -92,7 +92,7 @@ impl Stage {
     /// Does the job once.
     pub(crate) fn measure(&self, system: System, job: &Job) -> Result<Outcome> {
         let Connected { mut client, server } = self.connect(system, job)?;
-        if system == System::Socksdirect && job.work != Work::Churn {
+        if system == System::Socksdirect {
             self.require_shm(client.pid())?;
         }
         client.say("go")?;

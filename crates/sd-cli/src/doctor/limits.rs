@@ -85,7 +85,7 @@ fn sizes() -> Check {
     let (space, file) = (limit(libc::RLIMIT_AS).rlim_cur, limit(libc::RLIMIT_FSIZE).rlim_cur);
     let needed = MAPPING_BYTES.div_ceil(GIB);
     if space < MAPPING_BYTES * 2 {
-        let text = format!("RLIMIT_AS is {} MiB", space / MIB);
+        let text = format!("RLIMIT_AS is {} KiB", space / 1024);
         return Check::fail(
             name,
             text,
@@ -93,7 +93,7 @@ fn sizes() -> Check {
         );
     }
     if file < MAPPING_BYTES {
-        let text = format!("RLIMIT_FSIZE is {} MiB", file / MIB);
+        let text = format!("RLIMIT_FSIZE is {} KiB", file / 1024);
         return Check::fail(name, text, "ulimit -f unlimited; it bounds shared memory segments as well");
     }
     Check::ok(name, "RLIMIT_AS and RLIMIT_FSIZE leave room for segments")

@@ -11,8 +11,12 @@ use std::time::Duration;
 const MORE: u8 = b'+';
 const LAST: u8 = b'.';
 
-/// Connects for a while, at most `count` times; connections per second.
+/// Connects for a while, at most `count` times; connections per second. The first connection stays open
+/// until the driver has seen which path it takes.
 pub(crate) fn call(address: &Address, duration: Duration, count: usize) -> Result<Report> {
+    let shown = open(address, MORE)?;
+    super::wait_for_go()?;
+    drop(shown);
     for _ in 0..10 {
         once(address, MORE)?;
     }
@@ -29,11 +33,17 @@ pub(crate) fn call(address: &Address, duration: Duration, count: usize) -> Resul
 
 #[inline(always)]
 fn once(address: &Address, byte: u8) -> Result<()> {
+    open(address, byte).map(drop)
+}
+
+/// Connects and exchanges the byte.
+#[inline(always)]
+fn open(address: &Address, byte: u8) -> Result<Socket> {
     let mut link = connect_to(stream_socket(address).context("socket")?, address).context("connect")?;
     link.send(&[byte]).context("send")?;
     let mut answer = [0u8];
     match link.recv(&mut answer).context("recv")? {
-        1 if answer == [byte] => Ok(()),
+        1 if answer == [byte] => Ok(link),
         _ => Err(Failure::new("the peer is gone")),
     }
 }

@@ -1,7 +1,7 @@
 //! The lower limit: one cache line each way that two processors pass to and fro. Eight bytes, no stream.
 
 use super::link::Link;
-use super::pair::relax;
+use super::pair::Wait;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,6 +42,7 @@ impl Link for Line {
 
     #[inline(always)]
     fn recv(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut wait = Wait::default();
         loop {
             let word = self.input.load(Ordering::Acquire);
             if word == END {
@@ -51,7 +52,7 @@ impl Link for Line {
                 self.seen = word;
                 return Ok(bytes.len());
             }
-            relax();
+            wait.relax();
         }
     }
 

@@ -13,11 +13,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Both sides share one processor, so that spinning must give it up.
 static SHARED_PROCESSOR: AtomicBool = AtomicBool::new(false);
 
-/// Between two looks at memory that the peer has not yet written.
-#[inline(always)]
-pub(crate) fn relax() {
-    if SHARED_PROCESSOR.load(Ordering::Relaxed) {
-        sd_sys::time::yield_now();
+/// Waiting for memory that the peer has not yet written.
+#[derive(Default)]
+pub(crate) struct Wait {
+    looks: u32,
+}
+
+/// So many looks take some tens of microseconds: the peer does not run, or its processor is busy.
+const LOOKS_BEFORE_YIELD: u32 = 1 << 15;
+
+impl Wait {
+    /// Between two looks.
+    #[inline(always)]
+    pub(crate) fn relax(&mut self) {
+        self.looks += 1;
+        if self.looks >= LOOKS_BEFORE_YIELD || SHARED_PROCESSOR.load(Ordering::Relaxed) {
+            self.looks = 0;
+            sd_sys::time::yield_now();
+        }
     }
 }
 

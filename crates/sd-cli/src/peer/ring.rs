@@ -2,7 +2,7 @@
 //! it. Waiting is spinning. With the doorbell, each publication also asks whether the peer sleeps.
 
 use super::link::Link;
-use super::pair::relax;
+use super::pair::Wait;
 use sd_ring::copy::copy_shared;
 use sd_ring::{Effort, Next, RingMem, RxCursor, TxCursor, doorbell};
 use sd_shm::channel::{GEOMETRY, Mapping, Side, SlotSide};
@@ -80,6 +80,7 @@ impl<const DOORBELL: bool> Ring<DOORBELL> {
     /// Room for a message: takes note of credits first, grows the ring when it is really full.
     #[cold]
     fn reserve_slow(&mut self, want: u32) -> io::Result<sd_ring::Grant> {
+        let mut wait = Wait::default();
         loop {
             let consumed = self.theirs.consumed.load(Ordering::Acquire);
             self.tx.credit(consumed).map_err(|_| corrupt())?;
@@ -88,7 +89,7 @@ impl<const DOORBELL: bool> Ring<DOORBELL> {
                     return Ok(grant);
                 }
             }
-            relax();
+            wait.relax();
         }
     }
 }
@@ -110,9 +111,10 @@ impl<const DOORBELL: bool> Link for Ring<DOORBELL> {
 
     #[inline(always)]
     fn recv(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut wait = Wait::default();
         loop {
             match self.rx.next(&GEOMETRY, &self.input).map_err(|_| corrupt())? {
-                Next::Empty => relax(),
+                Next::Empty => wait.relax(),
                 Next::Fin => return Ok(0),
                 Next::Data { region, off, len } => {
                     let n = (len as usize).min(bytes.len());

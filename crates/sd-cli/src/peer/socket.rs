@@ -76,16 +76,17 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
 /// Connects, waits for the word, measures.
 pub(crate) fn call(options: &Options) -> Result<()> {
     let address = Address::parse(&options.address)?;
-    let mut report = match options.work {
+    let report = match options.work {
         Work::Churn => {
-            super::wait_for_go()?;
-            churn::call(&address, options.duration(), options.count)?
+            let report = churn::call(&address, options.duration(), options.count)?;
+            super::Report { congestion: options.congestion.clone(), ..report }
         }
         Work::Idle => return idle::call(&address, options.count),
         Work::Calls => {
             let (data, control) = (connect(&address, options)?, connect(&address, options)?);
             super::wait_for_go()?;
-            calls::call(data, control, options.duration())?
+            let report = calls::call(data, control, options.duration())?;
+            super::Report { congestion: options.congestion.clone(), ..report }
         }
         Work::Latency | Work::Stream => {
             let mut link = connect(&address, options)?;
@@ -97,9 +98,6 @@ pub(crate) fn call(options: &Options) -> Result<()> {
             super::Report { congestion: congestion(&link), ..report }
         }
     };
-    if options.congestion.is_some() && report.congestion.is_none() {
-        report.congestion = options.congestion.clone();
-    }
     super::tell(&report)
 }
 

@@ -34,7 +34,7 @@ pub(crate) enum Incoming {
     /// The other end is closed.
     End,
     /// A message and its descriptors.
-    Message(Message),
+    Message(Box<Message>),
     /// Descriptors were lost: too many, or no room in our table. The kind of the message.
     Cut(u8),
 }
@@ -83,7 +83,14 @@ impl Connection {
     /// The next message, if any.
     pub(crate) fn receive(&self) -> Incoming {
         let mut bytes = [0u8; MESSAGE_MAX];
-        let got = match sd_sys::msg::recv_with_fds(self.socket.as_raw_fd(), &mut bytes, libc::MSG_DONTWAIT) {
+        // A client that ends with mail unread leaves ECONNRESET, once, before its last words.
+        let mut receive =
+            || sd_sys::msg::recv_with_fds(self.socket.as_raw_fd(), &mut bytes, libc::MSG_DONTWAIT);
+        let received = match receive() {
+            Err(sd_sys::Errno(libc::ECONNRESET)) => receive(),
+            other => other,
+        };
+        let got = match received {
             Ok(got) => got,
             Err(sd_sys::Errno(libc::EAGAIN | libc::EINTR)) => return Incoming::Nothing,
             Err(sd_sys::Errno(libc::EMSGSIZE)) => return Incoming::Cut(bytes[0]),
@@ -92,7 +99,11 @@ impl Connection {
         let fds = got.fds.iter().take(got.fd_count);
         // SAFETY: the kernel has just put these descriptors into our table; nobody else knows them.
         let fds = fds.map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
-        if got.len == 0 { Incoming::End } else { Incoming::Message(Message { bytes, len: got.len, fds }) }
+        if got.len == 0 {
+            Incoming::End
+        } else {
+            Incoming::Message(Box::new(Message { bytes, len: got.len, fds }))
+        }
     }
 
     /// Sends a message, or fails at once.

@@ -187,7 +187,7 @@ impl Server {
                 return false;
             }
             Incoming::Cut(kind) => self.descriptors_cut(id, kind),
-            Incoming::Message(message) => self.handle(id, message),
+            Incoming::Message(message) => self.handle(id, *message),
         }
         true
     }

@@ -3,7 +3,6 @@
 use crate::server::Server;
 use sd_proto::{ErrorCode, Ip, MESSAGE_MAX, Reply, Request, Route, VERSION};
 use sd_shm::channel::{Mapping, Side, SlotState};
-use sd_shm::public::Public;
 use sd_shm::slab::{Endpoint, Slab, State};
 use std::fs::File;
 use std::net::TcpListener;
@@ -90,7 +89,6 @@ pub(crate) struct Client {
     pub(crate) slab: Slab,
     pub(crate) slab_fd: OwnedFd,
     pub(crate) public_fd: OwnedFd,
-    pub(crate) public: &'static Public,
     pub(crate) eventfd: OwnedFd,
     pub(crate) tcp: OwnedFd,
 }
@@ -134,7 +132,7 @@ impl Channel {
 impl Client {
     pub(crate) fn prepare(server: &Server) -> Client {
         let (slab_fd, slab) = Slab::create(std::process::id()).unwrap();
-        let (public_fd, public) = sd_shm::public::create(std::process::id()).unwrap();
+        let (public_fd, _) = sd_shm::public::create(std::process::id()).unwrap();
         let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).unwrap();
         let tcp = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap();
         Client {
@@ -142,7 +140,6 @@ impl Client {
             slab,
             slab_fd: own(slab_fd),
             public_fd: own(public_fd),
-            public,
             eventfd: own(eventfd),
             tcp: own(tcp),
         }

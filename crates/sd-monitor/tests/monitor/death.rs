@@ -11,6 +11,7 @@ use sd_sys::futex::{Scope, wait};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// The small ring that a side sends into.
 struct Ring<'a>(&'a Channel, usize, Side);
@@ -189,6 +190,27 @@ fn a_child_dies_and_its_number_is_free_again() {
 }
 
 #[test]
+fn last_words_are_heard() {
+    let server = Server::start();
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let (_listener, port) = b.listen(0);
+    let (_, channel) = a.connect(port, false);
+    let channel = channel.unwrap();
+    channel.declare(0, Side::A, 1, SlotState::Syn);
+    channel.declare(0, Side::B, 1, SlotState::Open);
+    b.attach(0, channel.id, Side::B, 0, 3);
+    let slab = b.slab;
+    let child = Process::fork(|_| sd_sys::fd::close(b.control.socket.as_raw_fd()));
+    // It ends with mail unread, which gives the monitor an error before the message.
+    announce_child(&b, &child);
+    drop(b);
+    until("its share is gone", || slab.endpoint(0).unwrap().holders.load(Ordering::Acquire) == 2);
+    assert_eq!(channel.state(0, Side::B).1, SlotState::Open);
+    drop(child);
+    assert_eq!(a.control.receive().unwrap().0, Reply::ChannelDead { id: channel.id });
+}
+
+#[test]
 fn a_registered_child_uses_its_parents_channel() {
     let server = Server::start();
     let (a, b, _, _, channel) = pair(&server);
@@ -208,6 +230,8 @@ fn a_registered_child_uses_its_parents_channel() {
     assert_eq!(channel.map.header().dead[0].load(Ordering::Acquire), 0);
 }
 
+const HEIR_LIFE: Duration = Duration::from_secs(2);
+
 #[test]
 fn a_process_whose_control_socket_was_inherited_is_seen_to_die() {
     let server = Server::start();
@@ -215,14 +239,21 @@ fn a_process_whose_control_socket_was_inherited_is_seen_to_die() {
     let mut heir = None;
     let mut process = Process::fork(|ready| {
         std::mem::forget(Client::register(&server));
-        heir = Some(Process::fork(|ready| ready()));
+        heir = Some(Process::fork(|ready| {
+            ready();
+            std::thread::sleep(HEIR_LIFE);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) }
+        }));
         heir.as_mut().unwrap().wait_ready();
         ready();
     });
     process.wait_ready();
     assert_eq!(witness.status()["processes"], 1);
+    let start = Instant::now();
     process.kill();
     until("it is seen", || witness.status()["processes"] == 0);
+    assert!(start.elapsed() < HEIR_LIFE / 2, "by the end of the process, not of its heir");
 }
 
 #[test]
@@ -230,7 +261,7 @@ fn nothing_is_left_of_the_dead() {
     let server = Server::start();
     let witness = Control::connect(server.socket());
     witness.status();
-    let before = (server.descriptors(), server.mappings());
+    let before = server.holdings();
     for round in 0..3 {
         let (a, b, port, _, _) = pair(&server);
         (0..5).for_each(|_| drop(a.connect(port, true)));
@@ -238,14 +269,14 @@ fn nothing_is_left_of_the_dead() {
         let mut child = Process::fork(|_| sd_sys::fd::close(a.control.socket.as_raw_fd()));
         announce_child(&a, &child);
         assert_eq!(witness.status()["channels"], 6);
-        assert!(server.descriptors() > before.0 && server.mappings() > before.1);
+        assert!(server.holdings() > before);
         if round == 1 {
             drop((b, a));
         } else {
             drop((a, b));
         }
         child.kill();
-        until("all is gone", || (server.descriptors(), server.mappings()) == before);
+        until("all is gone", || server.holdings() == before);
         let status = witness.status();
         assert_eq!(
             (&status["channels"], &status["processes"], &status["port_blocks"]),

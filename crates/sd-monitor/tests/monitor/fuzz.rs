@@ -37,8 +37,8 @@ impl Random {
 /// Descriptors to send: good ones of every kind, and others.
 struct Supply {
     all: Vec<i32>,
-    client: Client,
-    _kept: (OwnedFd, TcpListener),
+    port: u16,
+    _kept: (Client, OwnedFd, TcpListener),
 }
 
 impl Supply {
@@ -48,7 +48,8 @@ impl Supply {
         let pidfd = crate::client::own(sd_sys::fd::pidfd_open(std::process::id() as i32).unwrap());
         let mut all = client.hello_fds().to_vec();
         all.extend([listener.as_raw_fd(), pidfd.as_raw_fd(), client.control.socket.as_raw_fd(), 0, 2]);
-        Supply { all, client, _kept: (pidfd, listener) }
+        let port = listener.local_addr().unwrap().port();
+        Supply { all, port, _kept: (client, pidfd, listener) }
     }
 
     fn some(&self, random: &mut Random) -> Vec<i32> {
@@ -98,13 +99,13 @@ fn request(random: &mut Random) -> Request {
 }
 
 /// One message; false when the connection is over.
-fn step(random: &mut Random, control: &Control, supply: &Supply, port: u16) -> bool {
+fn step(random: &mut Random, control: &Control, supply: &Supply) -> bool {
     let mut buf = [0; MESSAGE_MAX];
     let mut request = request(random);
     if let Request::Connect { port: wanted, .. } = &mut request
         && !random.one_in(5)
     {
-        *wanted = port;
+        *wanted = supply.port;
     }
     let mut fds = supply.fitting(&request);
     if random.one_in(4) {
@@ -140,17 +141,16 @@ fn a_monitor_under_fire_keeps_serving() {
     let server = Server::start();
     let witness = Control::connect(server.socket());
     witness.status();
-    let before = (server.descriptors(), server.mappings());
+    let before = server.holdings();
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let mut messages = 0u64;
     while Instant::now() < end {
         let supply = Supply::new(&server);
-        let port = supply._kept.1.local_addr().unwrap().port();
         let mut controls: Vec<Control> = (0..4).map(|_| Control::connect(server.socket())).collect();
         let child = random.one_in(4).then(|| Process::fork(|_| {}));
         for _ in 0..400 {
             let which = random.below(4) as usize;
-            if !step(&mut random, &controls[which], &supply, port) {
+            if !step(&mut random, &controls[which], &supply) {
                 controls[which] = Control::connect(server.socket());
             }
             messages += 1;
@@ -159,7 +159,7 @@ fn a_monitor_under_fire_keeps_serving() {
         drop((child, supply));
     }
     println!("{messages} messages");
-    until("all is forgotten", || (server.descriptors(), server.mappings()) == before);
+    until("all is forgotten", || server.holdings() == before);
     let status = witness.status();
     assert_eq!((&status["channels"], &status["processes"]), (&0.into(), &0.into()));
     Client::register(&server).listen(0);

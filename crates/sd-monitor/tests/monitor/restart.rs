@@ -81,16 +81,16 @@ fn a_silent_peer_is_watched() {
     server.restart();
     a.register_again(&server);
     let mut peer = Process::fork(|_| {});
-    let before = server.descriptors();
+    let before = server.holdings();
     announce(&a, &at_a, Side::A, peer.pid() as u32);
-    until("its process is watched", || server.descriptors() == before + 2);
+    until("its process is watched", || server.holdings().0 == before.0 + 2);
     let sleeps = server.sleeps();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(server.sleeps(), sleeps, "without any polling");
     assert_eq!(at_a.map.header().dead[1].load(Ordering::Acquire), 0);
     peer.kill();
     assert_eq!(a.control.receive().unwrap().0, Reply::ChannelDead { id: at_a.id });
-    until("nothing is held", || server.descriptors() == before);
+    until("nothing is held", || server.holdings() == before);
 }
 
 #[test]

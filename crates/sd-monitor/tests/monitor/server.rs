@@ -84,7 +84,13 @@ impl Server {
 
     /// Starts the monitor, and waits until it listens.
     pub(crate) fn restart(&mut self) {
+        self.restart_with(|_| {});
+    }
+
+    /// The same, with a change to how it is started.
+    pub(crate) fn restart_with(&mut self, change: impl FnOnce(&mut Command)) {
         let mut command = self.command();
+        change(&mut command);
         command.stderr(Stdio::inherit());
         if std::env::var_os("SD_LOG").is_none() {
             command.env("SD_LOG", "error");
@@ -120,14 +126,28 @@ impl Server {
     }
 
     /// Open descriptors of the monitor.
-    pub(crate) fn descriptors(&self) -> usize {
+    fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
     /// Mappings of the monitor.
-    pub(crate) fn mappings(&self) -> usize {
+    fn mappings(&self) -> usize {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
         maps.lines().filter(|line| line.contains("/memfd:sd-")).count()
+    }
+
+    /// Descriptors and mappings, once they no longer change: the monitor closes things after it has
+    /// answered.
+    pub(crate) fn holdings(&self) -> (usize, usize) {
+        let mut before = None;
+        loop {
+            let now = (self.descriptors(), self.mappings());
+            if before == Some(now) {
+                return now;
+            }
+            before = Some(now);
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// How often the monitor has gone to sleep.

@@ -5,13 +5,24 @@ use core::ffi::{c_char, c_int};
 use libc::{pid_t, termios, winsize};
 use sd_socket::{Outcome, calls};
 
-/// Forks by `real`, with `sd_socket` told before and, in both processes, after.
+/// Forks by `real`, whose fork handlers (see `start`) prepare `sd_socket`; the parent then says which child it has.
 pub(crate) fn fork(real: impl FnOnce() -> pid_t) -> pid_t {
+    let pid = real();
+    if pid != 0 {
+        calls::fork_announce(pid);
+    }
+    pid
+}
+
+/// Forks by `real`, which runs no fork handlers.
+pub(crate) fn fork_bare(real: impl FnOnce() -> pid_t) -> pid_t {
     calls::fork_prepare();
     let pid = real();
-    match pid {
-        0 => calls::fork_child(),
-        _ => calls::fork_parent(pid),
+    if pid == 0 {
+        calls::fork_child();
+    } else {
+        calls::fork_parent();
+        calls::fork_announce(pid);
     }
     pid
 }

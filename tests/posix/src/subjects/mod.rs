@@ -8,16 +8,22 @@ mod close;
 mod connect;
 mod create;
 mod descriptor;
+mod epoll;
+mod epoll_modes;
 mod file;
 mod flags;
+mod fork;
 mod ipv6;
 mod listen;
 mod message;
 mod names;
 mod nonblocking;
 mod options;
+mod others;
+mod poll;
 mod shutdown;
 mod stream;
+mod threads;
 mod transfer;
 mod urgent;
 mod waiting;
@@ -34,6 +40,11 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     shutdown::SUBJECTS,
     close::SUBJECTS,
     waiting::SUBJECTS,
+    poll::SUBJECTS,
+    epoll::SUBJECTS,
+    epoll_modes::SUBJECTS,
+    fork::SUBJECTS,
+    threads::SUBJECTS,
     options::SUBJECTS,
     descriptor::SUBJECTS,
     file::SUBJECTS,
@@ -41,5 +52,6 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     names::SUBJECTS,
     ipv6::SUBJECTS,
     transfer::SUBJECTS,
+    others::SUBJECTS,
     urgent::SUBJECTS,
 ];

@@ -31,7 +31,7 @@ fn byte() {
     show_recv("urgent", pair.server, 8, libc::MSG_OOB);
     show_recv("urgent again", pair.server, 8, libc::MSG_OOB);
     show_recv("up to the mark", pair.server, 8, 0);
-    await_bytes(pair.server, 2);
+    await_readable(pair.server);
     show_recv("after the mark", pair.server, 8, 0);
 }
 
@@ -48,7 +48,7 @@ fn mark() {
     show_mark("one before the mark", pair.server);
     show_recv("up to the mark", pair.server, 8, 0);
     show_mark("at the mark", pair.server);
-    await_bytes(pair.server, 2);
+    await_readable(pair.server);
     show_recv("over the mark", pair.server, 8, 0);
     show_mark("after", pair.server);
     show_mark("fresh socket", tcp());

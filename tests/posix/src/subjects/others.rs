@@ -1,0 +1,271 @@
+//! Sockets and descriptors that are not TCP must work as ever, also beside TCP.
+
+use std::mem;
+
+use crate::setup::*;
+use crate::sys::*;
+use crate::table::{Subject, solo};
+
+pub(crate) const SUBJECTS: &[Subject] = &[
+    solo("others/udp", udp),
+    solo("others/udp_connected", udp_connected),
+    solo("others/unix_stream", unix_stream),
+    solo("others/unix_listener", unix_listener),
+    solo("others/unix_datagram", unix_datagram),
+    solo("others/socketpair_states", socketpair_states),
+    solo("others/pipe", pipes),
+    solo("others/eventfd", eventfds),
+    solo("others/pass_stream", pass_stream),
+    solo("others/pass_listener", pass_listener),
+    solo("others/pass_to_child", pass_to_child),
+    solo("others/getaddrinfo", getaddrinfo),
+];
+
+fn udp_socket() -> (i32, Addr) {
+    let fd = socket(libc::AF_INET, libc::SOCK_DGRAM, 0).fd();
+    bind(fd, &Addr::local(0));
+    (fd, getsockname(fd).1)
+}
+
+fn udp() {
+    let ((a, from), (b, to)) = (udp_socket(), udp_socket());
+    label_port(from.port(), "A");
+    label_port(to.port(), "B");
+    show("sendto", sendto(a, b"datagram", 0, Some(&to)));
+    show("sendto", sendto(a, b"", 0, Some(&to)));
+    let mut buffer = [0; 4];
+    let (result, addr) = recvfrom(b, &mut buffer, 0);
+    show_bytes("recvfrom, cut", result, &buffer);
+    say!("from {addr} len {}", addr.len);
+    show_recv("empty datagram", b, 8, 0);
+    show_recv("nothing", b, 8, libc::MSG_DONTWAIT);
+    show_poll("udp", b);
+    show("listen", listen(a, 1));
+    show("accept", accept(a));
+    show_send("no destination", a, b"x", 0);
+}
+
+fn udp_connected() {
+    let ((a, _), (b, to)) = (udp_socket(), udp_socket());
+    label_port(to.port(), "B");
+    show("connect", connect(a, &to));
+    show_peername("a", a);
+    show_send("a", a, b"one", 0);
+    show_send("a", a, b"two", 0);
+    show_recv("b", b, 16, 0);
+    show_recv("b", b, 16, 0);
+    close(b);
+    show_send("to nobody", a, b"x", 0);
+    show_recv("a", a, 8, 0);
+    show("disconnect", connect(a, &Addr::unspec()));
+    show_peername("a", a);
+}
+
+fn unix_stream() {
+    let (result, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    show("socketpair", result);
+    show_send("a", a, b"through unix", 0);
+    show_recv("b", b, 7, 0);
+    show_recv("b", b, 64, 0);
+    show_recv("b", b, 64, libc::MSG_DONTWAIT);
+    shutdown(a, libc::SHUT_WR);
+    show_recv("b", b, 64, 0);
+    show_send("b", b, b"back", 0);
+    show_recv("a", a, 64, 0);
+    close(b);
+    show_recv("a", a, 64, 0);
+    show_send("a", a, b"x", libc::MSG_NOSIGNAL);
+    show_sockname("a", a);
+    show("TCP socketpair", socketpair(libc::AF_INET, libc::SOCK_STREAM).0);
+}
+
+/// An abstract address that no other run of the suite has.
+fn unix_address() -> Addr {
+    let name = format!("\0sd-posix-{}", getpid());
+    let mut addr = Addr::empty().with_family(libc::AF_UNIX);
+    let start = mem::size_of::<libc::sa_family_t>();
+    // SAFETY: the name is shorter than sockaddr_storage less its family.
+    unsafe {
+        let bytes = (&raw mut addr.raw).cast::<u8>().add(start);
+        bytes.copy_from_nonoverlapping(name.as_ptr(), name.len());
+    }
+    addr.with_len((start + name.len()) as libc::socklen_t)
+}
+
+fn unix_listener() {
+    let listening = socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).fd();
+    let addr = unix_address();
+    show("bind", bind(listening, &addr));
+    show("listen", listen(listening, 4));
+    let client = socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).fd();
+    show("connect", connect(client, &addr));
+    let server = show_fd("accept", accept(listening));
+    show_send("client", client, b"unix", 0);
+    show_recv("server", server, 8, 0);
+    let ep = epoll();
+    epoll_add(ep, server, libc::EPOLLIN | libc::EPOLLRDHUP, 1);
+    epoll_add(ep, connected().client, libc::EPOLLOUT, 2);
+    show_epoll("unix and tcp", ep);
+    close(client);
+    show_epoll("unix closed", ep);
+}
+
+fn unix_datagram() {
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_DGRAM);
+    send(a, b"first", 0);
+    send(a, b"second", 0);
+    show_recv("b", b, 3, 0);
+    show_recv("b", b, 64, 0);
+    let (_, [c, d]) = socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET);
+    send(c, b"packet", 0);
+    show_recvmsg("d", d, &[3], 0);
+    close(c);
+    show_recv("d", d, 8, 0);
+}
+
+fn socketpair_states() {
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
+    show_poll("idle", a);
+    show_recv("idle", a, 8, 0);
+    send(b, b"x", 0);
+    show_poll("data", a);
+    shutdown(b, libc::SHUT_WR);
+    show_poll("half closed", a);
+    close(b);
+    show_poll("closed", a);
+    say!("{} {}", status_flags(a), file_type(a));
+}
+
+fn pipes() {
+    let (read_end, write_end) = pipe(0);
+    show("write", write(write_end, b"pipe data"));
+    show_read("pipe", read_end, 4);
+    say!("ready {}", fionread(read_end));
+    show_read("pipe", read_end, 64);
+    close(write_end);
+    show_read("pipe", read_end, 64);
+    let (read_end, write_end) = pipe(libc::O_NONBLOCK);
+    show_read("empty", read_end, 8);
+    close(read_end);
+    show("write with no reader", write(write_end, b"x"));
+    show_poll("no reader", write_end);
+    say!("{} {}", status_flags(write_end), file_type(write_end));
+}
+
+fn eventfds() {
+    let fd = eventfd(3, libc::EFD_NONBLOCK);
+    let mut count = [0; 8];
+    show("read", read(fd, &mut count));
+    say!("{}", u64::from_ne_bytes(count));
+    show("read", read(fd, &mut count));
+    show("write", write(fd, &5u64.to_ne_bytes()));
+    show_poll("eventfd", fd);
+    show_send("eventfd", fd, b"12345678", 0);
+}
+
+#[repr(C)]
+struct Rights {
+    len: usize,
+    level: i32,
+    kind: i32,
+    fd: i32,
+    padding: i32,
+}
+
+/// Sends one byte and a descriptor over a Unix socket.
+fn pass(over: i32, fd: i32) -> Ret {
+    let rights = Rights { len: 20, level: libc::SOL_SOCKET, kind: libc::SCM_RIGHTS, fd, padding: 0 };
+    let byte = [b'r'];
+    let mut part = libc::iovec { iov_base: byte.as_ptr().cast_mut().cast(), iov_len: 1 };
+    let mut header = message();
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = (&raw const rights).cast_mut().cast();
+    header.msg_controllen = mem::size_of::<Rights>();
+    sendmsg_raw(over, &header, 0)
+}
+
+fn take(over: i32) -> (Ret, i32) {
+    let mut rights = Rights { len: 0, level: 0, kind: 0, fd: -1, padding: 0 };
+    let mut byte = [0];
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    let mut header = message();
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = (&raw mut rights).cast();
+    header.msg_controllen = mem::size_of::<Rights>();
+    let result = recvmsg_raw(over, &mut header, 0);
+    (result, rights.fd)
+}
+
+fn pass_stream() {
+    let pair = connected();
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    show("pass", pass(a, pair.server));
+    show("close the original", close(pair.server));
+    show_send("client", pair.client, b"under way", 0);
+    let (result, fd) = take(b);
+    show("take", result);
+    await_readable(fd);
+    show_recv("received descriptor", fd, 32, 0);
+    show_send("received descriptor", fd, b"answer", 0);
+    await_readable(pair.client);
+    show_recv("client", pair.client, 32, 0);
+    show_peername("received descriptor", fd);
+    close(fd);
+    await_readable(pair.client);
+    show_recv("client", pair.client, 32, 0);
+}
+
+fn pass_listener() {
+    let (listening, addr) = listener();
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    pass(a, listening);
+    close(listening);
+    let client = dial(&addr);
+    let (_, fd) = take(b);
+    let server = show_fd("accept", accept(fd));
+    show_send("server", server, b"hello", 0);
+    await_readable(client);
+    show_recv("client", client, 8, 0);
+    close(fd);
+    show("connect", connect(tcp(), &addr));
+}
+
+fn pass_to_child() {
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let child = fork_child(|| {
+        close(a);
+        let (_, fd) = take(b);
+        let mut buffer = [0; 32];
+        let got = recv(fd, &mut buffer, 0).count();
+        buffer[..got].make_ascii_uppercase();
+        send(fd, &buffer[..got], 0);
+        0
+    });
+    close(b);
+    let pair = connected();
+    show("pass", pass(a, pair.server));
+    close(pair.server);
+    show_send("client", pair.client, b"to a process born before", 0);
+    await_readable(pair.client);
+    show_recv("client", pair.client, 32, 0);
+    say!("child: {}", wait_child(child));
+    await_events(pair.client, libc::POLLRDHUP);
+    show_recv("client", pair.client, 32, 0);
+}
+
+/// Name resolution opens sockets inside libc, which no hook sees.
+fn getaddrinfo() {
+    let pair = connected();
+    let mut list = std::ptr::null_mut();
+    let result = call!(libc::getaddrinfo(c"localhost".as_ptr(), c"80".as_ptr(), std::ptr::null(), &raw mut list));
+    say!("getaddrinfo = {}, some: {}", result.value, !list.is_null());
+    if !list.is_null() {
+        // SAFETY: the list came from getaddrinfo and is freed once.
+        unsafe { libc::freeaddrinfo(list) };
+    }
+    show_send("client", pair.client, b"x", 0);
+    await_readable(pair.server);
+    show_recv("server", pair.server, 8, 0);
+}

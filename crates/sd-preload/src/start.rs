@@ -12,19 +12,24 @@
 //! half-way. `sd_socket::calls` answers Kernel before its `start`.
 
 use crate::table;
+use core::ffi::{c_char, c_int};
 use sd_socket::calls;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: extern "C" fn() = constructor;
+static CONSTRUCTOR: extern "C" fn(c_int, Argv, Argv) = constructor;
 
-extern "C" fn constructor() {
+type Argv = *const *const c_char;
+
+/// glibc passes main's arguments; `environ` itself is not set so early.
+extern "C" fn constructor(_argc: c_int, _argv: Argv, envp: Argv) {
     for slot in table::SLOTS {
         slot.resolve();
     }
     // SAFETY: no arguments. A symbol that this libc lacks has left an error text, which is not the program's.
     unsafe { libc::dlerror() };
-    calls::start();
+    // SAFETY: glibc's environment, null-terminated.
+    unsafe { calls::start(envp) };
     // SAFETY: the handlers are functions of this library, which is never unloaded (libc::dlclose does not unload a
     // preloaded library).
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };

@@ -297,6 +297,14 @@ impl TxCursor {
         Some(at)
     }
 
+    /// Whether a sender that waited for room should try again: about a third of the ring is free
+    /// (as Linux judges a socket writable), allowing for credit that the receiver still holds back.
+    pub fn is_roomy(&self, g: &Geometry, grows: bool) -> bool {
+        let may_grow = !self.is_large() && self.consumed >= self.large_left
+            || grows && self.is_large() && self.limit < g.large && self.in_flight() <= self.pos;
+        may_grow || self.limit - self.in_flight() >= self.limit / 3
+    }
+
     /// Bytes that could be written without waiting, at most (for readiness and SIOCOUTQ-like
     /// questions).
     pub fn space(&self, g: &Geometry) -> u32 {

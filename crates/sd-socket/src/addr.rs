@@ -108,13 +108,19 @@ pub(crate) fn load(words: &[AtomicU64; 2]) -> Ip {
 
 /// The kernel's name of a kernel socket.
 pub(crate) fn kernel_name(fd: i32) -> Option<(i32, Name)> {
+    ask_kernel(libc::SYS_getsockname, fd)
+}
+
+/// The kernel's name of a kernel socket's peer.
+pub(crate) fn kernel_peer(fd: i32) -> Option<(i32, Name)> {
+    ask_kernel(libc::SYS_getpeername, fd)
+}
+
+fn ask_kernel(call: i64, fd: i32) -> Option<(i32, Name)> {
     let mut storage = [0u64; 16];
     let mut len = 128u32;
     // SAFETY: the kernel writes at most 128 bytes into `storage`.
-    sd_sys::check(unsafe {
-        sd_sys::syscall!(libc::SYS_getsockname, fd, storage.as_mut_ptr(), &mut len as *mut u32)
-    })
-    .ok()?;
+    sd_sys::check(unsafe { sd_sys::syscall!(call, fd, storage.as_mut_ptr(), &mut len as *mut u32) }).ok()?;
     // SAFETY: `storage` holds at least `len.min(128)` bytes.
     unsafe { parse(storage.as_ptr() as *const sockaddr, len.min(128)) }
 }

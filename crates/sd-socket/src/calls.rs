@@ -422,7 +422,8 @@ pub fn exec_prepare() {
     fork::exec_prepare();
 }
 
-/// Once, from the library's constructor.
-pub fn start() {
-    crate::env::remember();
+/// Once, from the library's constructor, with the environment it was given.
+pub unsafe fn start(envp: *const *const core::ffi::c_char) {
+    // SAFETY: see the module.
+    unsafe { crate::env::remember(envp) };
 }

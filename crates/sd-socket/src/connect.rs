@@ -134,12 +134,50 @@ pub(crate) fn demote(endpoint: &'static Endpoint, reason: Reason) -> Result<(), 
     Ok(())
 }
 
-/// Demotes and lets the real call go on.
-fn to_kernel<T>(endpoint: &'static Endpoint, reason: Reason) -> Outcome<T> {
-    match demote(endpoint, reason) {
-        Ok(()) => Outcome::Kernel,
-        Err(errno) => Outcome::Errno(errno),
+/// A connect that the kernel has to do, and what it needs.
+struct KernelConnect {
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+}
+
+impl KernelConnect {
+    /// Demotes the socket, makes the call, and notes the names for `sd ss`.
+    fn go(&self, endpoint: &'static Endpoint, reason: Reason) -> Outcome<c_int> {
+        if let Err(errno) = demote(endpoint, reason) {
+            return Outcome::Errno(errno);
+        }
+        // SAFETY: the caller's arguments, for the kernel to check.
+        let done =
+            sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_connect, self.fd, self.addr, self.len) });
+        note_kernel_names(endpoint, self.fd);
+        match done {
+            Ok(_) => Outcome::Done(0),
+            Err(e) => {
+                // SAFETY: the caller of connect vouches for its address.
+                if let (Some((_, to)), libc::EINPROGRESS) = (unsafe { addr::parse(self.addr, self.len) }, e.0)
+                {
+                    addr::store(&endpoint.remote, to.ip);
+                    endpoint.ports.fetch_or(u32::from(to.port), Ordering::Relaxed);
+                }
+                Outcome::Errno(e.0)
+            }
+        }
     }
+}
+
+/// Notes both names of a kernel connection.
+pub(crate) fn note_kernel_names(endpoint: &Endpoint, fd: i32) {
+    let mut ports = 0;
+    if let Some((_, local)) = addr::kernel_name(fd) {
+        addr::store(&endpoint.local, local.ip);
+        ports = u32::from(local.port) << 16;
+    }
+    if let Some((_, peer)) = addr::kernel_peer(fd) {
+        addr::store(&endpoint.remote, peer.ip);
+        ports |= u32::from(peer.port);
+    }
+    endpoint.ports.store(ports, Ordering::Relaxed);
 }
 
 /// bind(2): always the kernel's decision; the socket stays ours.
@@ -182,23 +220,24 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         State::Listen => return Outcome::Errno(libc::EISCONN),
         _ => return Outcome::Kernel,
     }
+    let kernel = KernelConnect { fd, addr, len };
     // SAFETY: the caller vouches for its address.
     let parsed = unsafe { addr::parse(addr, len) };
     let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
     let to = match parsed {
         Some((family, name)) if family == domain && name.port != 0 => normalise(domain, name),
-        Some(_) => return to_kernel(endpoint, Reason::Option),
+        Some(_) => return kernel.go(endpoint, Reason::Option),
         None if family_of(addr, len) == Some(libc::AF_UNSPEC) => return Outcome::Kernel,
-        None => return to_kernel(endpoint, Reason::Option),
+        None => return kernel.go(endpoint, Reason::Option),
     };
     if bound_to_other_family(endpoint, fd, to) {
-        return to_kernel(endpoint, Reason::Option);
+        return kernel.go(endpoint, Reason::Option);
     }
     crate::control::check_mail();
     for attempt in 0..3 {
         match route::decide(to) {
             Decision::Denied => return Outcome::Errno(libc::ECONNREFUSED),
-            Decision::Kernel(reason) => return to_kernel(endpoint, reason),
+            Decision::Kernel(reason) => return kernel.go(endpoint, reason),
             Decision::Shm { target, source } => match join(endpoint, fd, to, source, target) {
                 Ok(()) => return established(endpoint),
                 Err(Join::Full) => {
@@ -207,16 +246,16 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
                     {
                         return established(endpoint);
                     }
-                    return to_kernel(endpoint, Reason::Exhausted);
+                    return kernel.go(endpoint, Reason::Exhausted);
                 }
                 Err(Join::Busy) if attempt < 2 => continue,
-                Err(Join::Busy) => return to_kernel(endpoint, Reason::NotAccepting),
-                Err(Join::NoPort) => return to_kernel(endpoint, Reason::Exhausted),
+                Err(Join::Busy) => return kernel.go(endpoint, Reason::NotAccepting),
+                Err(Join::NoPort) => return kernel.go(endpoint, Reason::Exhausted),
                 Err(Join::Closed) => route::forget_all(),
             },
         }
     }
-    to_kernel(endpoint, Reason::NoListener)
+    kernel.go(endpoint, Reason::NoListener)
 }
 
 /// The address family a caller names, if it can be read.

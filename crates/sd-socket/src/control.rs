@@ -5,7 +5,7 @@
 
 use crate::channel::Channel;
 use crate::process::{PROCESS, close_hidden, hide_fd};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_shm::channel::{Mapping, Side};
 use sd_shm::slab::Slab;
@@ -272,6 +272,20 @@ fn read_mail(mail: u32) {
     let Some(_control) = PROCESS.control.try_lock() else { return };
     PROCESS.mail_seen.store(mail, Ordering::Relaxed);
     take_mail();
+}
+
+/// Time of the last look by `look_now_and_then`.
+static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// For threads that sleep on a single socket, where the end of the monitor does not wake them: a
+/// look at the control socket at most once a second, and registration with a new monitor.
+pub(crate) fn look_now_and_then() {
+    let now = sd_sys::time::now_ns();
+    if now.wrapping_sub(LOOKED_NS.load(Ordering::Relaxed)) > 1_000_000_000 {
+        LOOKED_NS.store(now, Ordering::Relaxed);
+        look_at_socket();
+        retry_if_lost();
+    }
 }
 
 /// The control socket's peer has hung up, or there is mail; called after waking up.

@@ -2,15 +2,17 @@
 
 use core::ffi::CStr;
 
+type Environment = *const *const core::ffi::c_char;
+
 unsafe extern "C" {
-    static environ: *const *const core::ffi::c_char;
+    static environ: Environment;
 }
 
 /// The value of `NAME=`; valid until the program changes its environment.
-fn get(name: &[u8]) -> Option<&'static [u8]> {
-    // SAFETY: environ is null or a null-terminated array of C strings, by the C library's rules.
+fn get(environment: Environment, name: &[u8]) -> Option<&'static [u8]> {
+    // SAFETY: null or a null-terminated array of C strings, by the C library's rules.
     unsafe {
-        let mut at = environ;
+        let mut at = environment;
         if at.is_null() {
             return None;
         }
@@ -30,9 +32,12 @@ static mut PATH: [u8; 108] = [0; 108];
 static PATH_LEN: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
 
 /// At start-up, before the program runs: notes where the monitor is.
-pub(crate) fn remember() {
+///
+/// # Safety
+/// `environment` is null or a null-terminated array of C strings.
+pub(crate) unsafe fn remember(environment: Environment) {
     let mut buf = [0u8; 108];
-    if let Some(path) = find_path(&mut buf) {
+    if let Some(path) = find_path(environment, &mut buf) {
         let len = path.len();
         // SAFETY: the constructor runs on one thread, before anything reads PATH.
         unsafe { (&raw mut PATH).write(buf) };
@@ -43,7 +48,8 @@ pub(crate) fn remember() {
 /// Where the monitor's socket is.
 pub(crate) fn monitor_path(buf: &mut [u8; 108]) -> Option<&[u8]> {
     match PATH_LEN.load(core::sync::atomic::Ordering::Acquire) {
-        0 => find_path(buf),
+        // SAFETY: the C library's own variable.
+        0 => find_path(unsafe { environ }, buf),
         len => {
             // SAFETY: written once, before the length was.
             *buf = unsafe { (&raw const PATH).read() };
@@ -53,18 +59,27 @@ pub(crate) fn monitor_path(buf: &mut [u8; 108]) -> Option<&[u8]> {
 }
 
 /// Where the monitor's socket is: SD_MONITOR, or the user's default place.
-fn find_path(buf: &mut [u8; 108]) -> Option<&[u8]> {
-    if let Some(path) = get(b"SD_MONITOR").filter(|p| !p.is_empty()) {
+fn find_path(environment: Environment, buf: &mut [u8; 108]) -> Option<&[u8]> {
+    if let Some(path) = get(environment, b"SD_MONITOR").filter(|p| !p.is_empty()) {
         return join(buf, &[path]);
     }
-    if let Some(dir) = get(b"XDG_RUNTIME_DIR").filter(|p| !p.is_empty()) {
+    if let Some(dir) = get(environment, b"XDG_RUNTIME_DIR").filter(|p| !p.is_empty()) {
         return join(buf, &[dir, b"/socksdirect/monitor.sock"]);
     }
     let mut digits = [0u8; 10];
     // SAFETY: no arguments.
     let uid = unsafe { sd_sys::syscall!(libc::SYS_getuid) } as u32;
     let digits = decimal(uid, &mut digits);
+    if exists(join(buf, &[b"/run/user/", digits, b"\0"])?) {
+        return join(buf, &[b"/run/user/", digits, b"/socksdirect/monitor.sock"]);
+    }
     join(buf, &[b"/tmp/socksdirect-", digits, b"/monitor.sock"])
+}
+
+/// Whether a path that ends with a zero byte names something.
+fn exists(path: &[u8]) -> bool {
+    // SAFETY: the path is zero-terminated.
+    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_access, path.as_ptr(), libc::F_OK) }).is_ok()
 }
 
 fn join<'a>(buf: &'a mut [u8; 108], parts: &[&[u8]]) -> Option<&'a [u8]> {

@@ -42,7 +42,7 @@ impl Pieces {
             let len = unsafe { (*iov.add(i)).iov_len };
             // SAFETY: as above.
             let base = unsafe { (*iov.add(i)).iov_base } as usize;
-            if len != 0 && (base < 4096 || base > 0x7fff_ffff_f000) {
+            if len != 0 && !(4096..=0x7fff_ffff_f000).contains(&base) {
                 return Err(libc::EFAULT);
             }
             if len > isize::MAX as usize {

@@ -509,12 +509,11 @@ unsafe fn accept_kernel(
 
 /// Lists a kernel connection in `sd ss`.
 fn track_kernel(fd: i32, reason: Reason) {
-    let Some((domain, local)) = addr::kernel_name(fd) else { return };
+    let Some((domain, _)) = addr::kernel_name(fd) else { return };
     let Some(endpoint) = endpoint::allocate(domain) else { return };
     endpoint.reason.store(reason as u32, Ordering::Relaxed);
     endpoint.fd.store(fd, Ordering::Relaxed);
-    endpoint.ports.store(u32::from(local.port) << 16, Ordering::Relaxed);
-    addr::store(&endpoint.local, local.ip);
+    crate::connect::note_kernel_names(endpoint, fd);
     endpoint.set_state(State::Kernel);
     if !table::set_kernel(fd, endpoint) {
         endpoint::release(endpoint);

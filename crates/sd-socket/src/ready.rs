@@ -63,12 +63,12 @@ fn has_space(endpoint: &'static Endpoint) -> bool {
     let _half = endpoint.tx_lock();
     // SAFETY: the tx half is held.
     let tx = unsafe { tx_cursor(endpoint) };
-    let least = GEOMETRY.large_first / 3;
-    if tx.space(&GEOMETRY) >= least {
+    let grows = endpoint.snd_buf.load(Ordering::Relaxed) == 0;
+    if tx.is_roomy(&GEOMETRY, grows) {
         return true;
     }
     let _ = tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire));
-    tx.space(&GEOMETRY) >= least
+    tx.is_roomy(&GEOMETRY, grows)
 }
 
 /// Asks the peer for an event when one of `events` may have become true. The caller looks again

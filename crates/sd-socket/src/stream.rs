@@ -330,6 +330,7 @@ fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, have: usize) -> Resu
         return Ok(());
     }
     crate::idle::return_credit(endpoint);
+    crate::control::look_now_and_then();
     let generation = endpoint.generation.load(Ordering::Relaxed);
     let word = &endpoint.own_words().wait;
     let mut housekeeping = HOUSEKEEPING_NS.into_iter();

@@ -119,7 +119,7 @@ impl Deadline {
 /// without SA_RESTART is enough for "no".
 #[cold]
 pub(crate) fn restarts(deadline: Deadline) -> bool {
-    deadline.0.is_none() && (1..=64).all(|signal| handler_restarts(signal))
+    deadline.0.is_none() && (1..=64).all(handler_restarts)
 }
 
 fn handler_restarts(signal: i32) -> bool {
@@ -182,6 +182,10 @@ impl SleepSet {
         let fd = sd_sys::fd::epoll_create().map_err(|e| e.0)?;
         let set = SleepSet { fd };
         add_wakers(fd, 0);
+        // An eventfd that was ever signalled is reported once when it is added: taken here, so that
+        // from now on only new signals count. The caller looks at its sockets after this.
+        let mut old = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        let _ = sleep_on(fd, &mut old, Some(0), core::ptr::null());
         add_control(fd);
         Ok(set)
     }

@@ -159,9 +159,17 @@ pub fn pidfd_open(pid: i32) -> Result<i32> {
 
 /// The soft limit on file descriptors.
 pub fn nofile_limit() -> u64 {
-    let mut lim = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+    limit(libc::RLIMIT_NOFILE, 1024)
+}
+
+/// The soft limit on the size of files.
+pub fn file_size_limit() -> u64 {
+    limit(libc::RLIMIT_FSIZE, u64::MAX)
+}
+
+fn limit(resource: libc::__rlimit_resource_t, unknown: u64) -> u64 {
+    let mut lim = libc::rlimit { rlim_cur: unknown, rlim_max: unknown };
     // SAFETY: the kernel writes one rlimit.
-    let _ =
-        unsafe { syscall!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &mut lim as *mut libc::rlimit) };
+    let _ = unsafe { syscall!(libc::SYS_prlimit64, 0, resource, 0, &mut lim as *mut libc::rlimit) };
     lim.rlim_cur
 }

@@ -4,6 +4,10 @@ use crate::{Result, check, syscall};
 
 /// Creates a sealable, close-on-exec memfd of `len` bytes that can neither shrink nor grow.
 pub fn memfd_sealed(name: &core::ffi::CStr, len: usize) -> Result<i32> {
+    // ftruncate beyond RLIMIT_FSIZE would raise SIGXFSZ in a program that never asked for a file.
+    if crate::fd::file_size_limit() < len as u64 {
+        return Err(crate::Errno(libc::EFBIG));
+    }
     // SAFETY: `name` is a valid C string.
     let fd = check(unsafe {
         syscall!(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)

@@ -93,16 +93,15 @@ impl Server {
         let bit = 1u64 << (member % u64::BITS);
         let mut closed = 0;
         record.slab.endpoints(|endpoint| {
-            if endpoint.holders.load(Ordering::Acquire) & bit == 0 {
-                return;
-            }
-            if endpoint.holders.fetch_and(!bit, Ordering::AcqRel) != bit {
+            if !must_close(endpoint, bit) {
                 return;
             }
             if endpoint.state.load(Ordering::Acquire) == State::Connected as u32 {
                 closed += u64::from(self.close_connection(family, endpoint, woken));
             }
+            // The bit goes last: without it the slab's owner may use the endpoint again.
             endpoint.state.store(State::Free as u32, Ordering::Release);
+            endpoint.holders.fetch_and(!bit, Ordering::AcqRel);
         });
         if member != 0 {
             record.slab.header().members.fetch_and(!bit, Ordering::AcqRel);
@@ -221,6 +220,16 @@ impl Server {
         let clients: BTreeSet<ClientId> =
             families.flat_map(|f| self.core.members.clients_of(f).chain([f])).collect();
         clients.iter().filter_map(|client| self.families.get(client)).for_each(|family| family.wake());
+    }
+}
+
+/// Clears a dead member's bit while others hold the endpoint. True, and the bit is left, when it is
+/// the last one: then nobody living can touch the endpoint.
+fn must_close(endpoint: &Endpoint, bit: u64) -> bool {
+    let clear = |holders| Some(holders & !bit).filter(|left| holders & bit != 0 && *left != 0);
+    match endpoint.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, clear) {
+        Ok(_) => false,
+        Err(holders) => holders & bit != 0,
     }
 }
 

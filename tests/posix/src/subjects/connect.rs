@@ -196,10 +196,7 @@ fn second_loopback() {
     say!("peer {peer}");
     show_sockname("server", result.fd());
     let (_, specific) = self::listener();
-    show(
-        "127.0.0.3 of a 127.0.0.1 listener",
-        connect(tcp(), &Addr::v4([127, 0, 0, 3], specific.port())),
-    );
+    show("127.0.0.3 of a 127.0.0.1 listener", connect(tcp(), &Addr::v4([127, 0, 0, 3], specific.port())));
 }
 
 fn data_before_accept() {

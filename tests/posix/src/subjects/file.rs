@@ -169,7 +169,8 @@ fn splice_proxy() {
         }
         let mut left = taken;
         while left > 0 {
-            let given = splice(read_end, back.client, left, libc::SPLICE_F_MOVE | libc::SPLICE_F_MORE).count();
+            let given =
+                splice(read_end, back.client, left, libc::SPLICE_F_MOVE | libc::SPLICE_F_MORE).count();
             if given == 0 {
                 break;
             }

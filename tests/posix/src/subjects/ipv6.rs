@@ -227,7 +227,10 @@ fn truncated() {
         let mut own = Addr::empty();
         let mut len = size;
         let result = getsockname_raw(listening, own.ptr_mut(), &raw mut len);
-        say!("size {size}: getsockname = {result} len {len}, whole address {}", own.to_string() == addr.to_string());
+        say!(
+            "size {size}: getsockname = {result} len {len}, whole address {}",
+            own.to_string() == addr.to_string()
+        );
         close(client);
     }
 }

@@ -10,6 +10,8 @@ mod create;
 mod descriptor;
 mod epoll;
 mod epoll_modes;
+mod epoll_set;
+mod exec;
 mod file;
 mod flags;
 mod fork;
@@ -20,6 +22,9 @@ mod names;
 mod nonblocking;
 mod options;
 mod others;
+mod pair_basic;
+mod pair_failure;
+mod pair_load;
 mod poll;
 mod shutdown;
 mod stream;
@@ -34,16 +39,21 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     listen::SUBJECTS,
     connect::SUBJECTS,
     accept::SUBJECTS,
+    pair_basic::SUBJECTS,
     stream::SUBJECTS,
+    pair_load::SUBJECTS,
     flags::SUBJECTS,
     nonblocking::SUBJECTS,
     shutdown::SUBJECTS,
     close::SUBJECTS,
+    pair_failure::SUBJECTS,
     waiting::SUBJECTS,
     poll::SUBJECTS,
     epoll::SUBJECTS,
+    epoll_set::SUBJECTS,
     epoll_modes::SUBJECTS,
     fork::SUBJECTS,
+    exec::SUBJECTS,
     threads::SUBJECTS,
     options::SUBJECTS,
     descriptor::SUBJECTS,

@@ -178,7 +178,10 @@ fn nodelay() {
         let udp = socket(libc::AF_INET, libc::SOCK_DGRAM, 0).fd();
         set_int(udp, TCP, libc::TCP_NODELAY, 1)
     });
-    show("set on unix", set_int(socketpair(libc::AF_UNIX, libc::SOCK_STREAM).1[0], TCP, libc::TCP_NODELAY, 1));
+    show(
+        "set on unix",
+        set_int(socketpair(libc::AF_UNIX, libc::SOCK_STREAM).1[0], TCP, libc::TCP_NODELAY, 1),
+    );
 }
 
 fn linger() {

@@ -259,7 +259,8 @@ fn pass_to_child() {
 fn getaddrinfo() {
     let pair = connected();
     let mut list = std::ptr::null_mut();
-    let result = call!(libc::getaddrinfo(c"localhost".as_ptr(), c"80".as_ptr(), std::ptr::null(), &raw mut list));
+    let result =
+        call!(libc::getaddrinfo(c"localhost".as_ptr(), c"80".as_ptr(), std::ptr::null(), &raw mut list));
     say!("getaddrinfo = {}, some: {}", result.value, !list.is_null());
     if !list.is_null() {
         // SAFETY: the list came from getaddrinfo and is freed once.

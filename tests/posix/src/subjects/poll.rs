@@ -118,7 +118,9 @@ fn events_asked() {
     let pair = connected();
     send(pair.client, b"x", 0);
     await_readable(pair.server);
-    for events in [0, libc::POLLIN, libc::POLLOUT, libc::POLLPRI, libc::POLLRDHUP, libc::POLLHUP, libc::POLLERR] {
+    for events in
+        [0, libc::POLLIN, libc::POLLOUT, libc::POLLPRI, libc::POLLRDHUP, libc::POLLHUP, libc::POLLERR]
+    {
         show_poll_for(&format!("asked {}", poll_mask(events)), pair.server, events, 0);
     }
 }

@@ -61,7 +61,10 @@ fn timeout_values() {
         let (result, len) = get_bytes(fd, libc::SOL_SOCKET, name, &mut bytes);
         let seconds = i64::from_ne_bytes(bytes[..8].try_into().expect("eight bytes"));
         let micros = i64::from_ne_bytes(bytes[8..].try_into().expect("eight bytes"));
-        say!("get: {result} len {len} {seconds} s, near half a second {}", (490_000..510_000).contains(&micros));
+        say!(
+            "get: {result} len {len} {seconds} s, near half a second {}",
+            (490_000..510_000).contains(&micros)
+        );
         let million = [0i64.to_ne_bytes(), 1_000_000i64.to_ne_bytes()].concat();
         show("set 1000000 us", set_bytes(fd, libc::SOL_SOCKET, name, &million));
         let negative = [0i64.to_ne_bytes(), (-1i64).to_ne_bytes()].concat();

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::mem;
 
-use super::{Ret};
+use super::Ret;
 
 pub(crate) fn close(fd: i32) -> Ret {
     call!(libc::close(fd))

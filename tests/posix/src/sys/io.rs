@@ -48,14 +48,8 @@ pub(crate) fn sendto(fd: i32, data: &[u8], flags: i32, addr: Option<&Addr>) -> R
 pub(crate) fn recvfrom(fd: i32, buffer: &mut [u8], flags: i32) -> (Ret, Addr) {
     let mut addr = Addr::empty();
     let from = addr.ptr_mut();
-    let result = call!(libc::recvfrom(
-        fd,
-        buffer.as_mut_ptr().cast(),
-        buffer.len(),
-        flags,
-        from,
-        &raw mut addr.len
-    ));
+    let result =
+        call!(libc::recvfrom(fd, buffer.as_mut_ptr().cast(), buffer.len(), flags, from, &raw mut addr.len));
     (result, addr)
 }
 
@@ -84,7 +78,8 @@ fn iovecs(parts: &[&[u8]]) -> Vec<libc::iovec> {
 }
 
 fn iovecs_mut(parts: &mut [Vec<u8>]) -> Vec<libc::iovec> {
-    let to_iovec = |part: &mut Vec<u8>| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() };
+    let to_iovec =
+        |part: &mut Vec<u8>| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() };
     parts.iter_mut().map(to_iovec).collect()
 }
 

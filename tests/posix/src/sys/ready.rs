@@ -110,13 +110,8 @@ pub(crate) fn show_select(label: &str, fds: &[(&str, i32)], milliseconds: i64) {
     let count = numbers.iter().max().map_or(0, |fd| fd + 1);
     let (mut read, mut write, mut except) = (FdSet::of(&numbers), FdSet::of(&numbers), FdSet::of(&numbers));
     let mut time = libc::timeval { tv_sec: milliseconds / 1000, tv_usec: milliseconds % 1000 * 1000 };
-    let result = call!(libc::select(
-        count,
-        &raw mut read.0,
-        &raw mut write.0,
-        &raw mut except.0,
-        &raw mut time
-    ));
+    let result =
+        call!(libc::select(count, &raw mut read.0, &raw mut write.0, &raw mut except.0, &raw mut time));
     if !result.ok() {
         say!("{label}: select = {result}");
         return;

@@ -133,6 +133,8 @@ pub const FLAG_DEAD: u32 = 2;
 
 /// The side has finished sending; the end is in the ring too, behind the data.
 pub const FLAG_FIN: u32 = 4;
+/// The side reads no more (shutdown); with [`FLAG_FIN`] that is as good as closed for the peer.
+pub const FLAG_READS_NO_MORE: u32 = 8;
 
 /// One side's words of a slot. Only that side writes them, except `wait`, where the other clears bits.
 #[repr(C, align(128))]

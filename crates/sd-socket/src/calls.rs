@@ -52,7 +52,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
 /// accept and accept4 (accept passes flags 0).
 pub unsafe fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Outcome<c_int> {
     // SAFETY: see the module.
-    unsafe { listening::accept4(fd, addr, len, flags) }
+    unsafe { crate::accept::accept4(fd, addr, len, flags) }
 }
 
 /// connect(2).
@@ -104,7 +104,7 @@ pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Ou
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Outcome::Errno(libc::EAGAIN);
     }
-    if bad_pointer(buf, len) {
+    if bad_pointer(buf, len) && flags & libc::MSG_TRUNC == 0 {
         return Outcome::Errno(libc::EFAULT);
     }
     stream::recv(endpoint, Pieces::one(buf as *mut u8, len), flags).map(|n| n as ssize_t).into()

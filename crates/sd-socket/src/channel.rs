@@ -25,6 +25,8 @@ pub(crate) struct Channel {
     /// Endpoints by slot.
     endpoints: Box<[AtomicPtr<Endpoint>]>,
     slots: Lock<SlotAlloc>,
+    /// Side A: connections that B may not have accepted yet, oldest first: slot and generation.
+    outstanding: Lock<VecDeque<(u16, u32)>>,
 }
 
 /// Side A's bookkeeping of slots.
@@ -57,6 +59,7 @@ impl Channel {
             inherited: AtomicBool::new(false),
             endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
             slots: Lock::new(SlotAlloc { fresh: 0, closing: VecDeque::new() }),
+            outstanding: Lock::new(VecDeque::new()),
         })
     }
 
@@ -127,6 +130,28 @@ impl Channel {
         Some((index, self.clean(index)))
     }
 
+    /// How many of this side's connections have not been accepted yet. The listener's own count is
+    /// of what it has seen, so a process that does not look would have an endless backlog.
+    pub(crate) fn outstanding(&self) -> usize {
+        let mut list = self.outstanding.lock();
+        let waits = |&(slot, generation): &(u16, u32)| {
+            let [a, b] = &self.map.slot(slot as usize).side;
+            a.state() == (generation, SlotState::Syn) && b.state().0 != generation
+        };
+        while list.front().is_some_and(|first| !waits(first)) {
+            list.pop_front();
+        }
+        if list.len() > 1 {
+            list.retain(waits);
+        }
+        list.len()
+    }
+
+    /// A connection was requested at a slot.
+    pub(crate) fn requested(&self, slot: usize, generation: u32) {
+        self.outstanding.lock().push_back((slot as u16, generation));
+    }
+
     fn clean(&self, index: usize) -> u32 {
         let slot = self.map.slot(index);
         let generation = slot.side[0].state().0.wrapping_add(1) & 0x00ff_ffff;
@@ -148,7 +173,10 @@ impl Channel {
     /// In the child of a fork: another thread may have held the lock.
     pub(crate) fn forked(&self) {
         // SAFETY: the child has one thread.
-        unsafe { self.slots.force_unlock() };
+        unsafe {
+            self.slots.force_unlock();
+            self.outstanding.force_unlock();
+        }
     }
 
     /// Calls `each` for every slot the peer has announced.

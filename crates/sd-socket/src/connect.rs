@@ -338,8 +338,9 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
     addr::store(&endpoint.local, local.ip);
     addr::store(&endpoint.remote, to.ip);
     words.set_state(generation, SlotState::Syn);
+    target.channel.requested(slot, generation);
     endpoint::attach(endpoint, target.channel, slot, generation);
-    crate::epoll::rearm_endpoint(endpoint);
+    crate::epoll::endpoint_event(endpoint);
     target.channel.map.events(target.channel.side.other()).post(slot);
     target.channel.wake_peer();
     Ok(())

@@ -4,7 +4,9 @@ use crate::channel::Channel;
 use crate::process::{PROCESS, tid};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::{RingMem, RxCursor, TxCursor, doorbell};
-use sd_shm::channel::{EventSet, FLAG_DEAD, FLAG_FIN, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState};
+use sd_shm::channel::{
+    EventSet, FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
+};
 use sd_shm::slab::{ENDPOINTS, Endpoint, LINGER_ON, State};
 
 /// O_NONBLOCK.
@@ -386,6 +388,9 @@ pub(crate) fn peer_end(endpoint: &Endpoint) -> PeerEnd {
     if flags & FLAG_RESET != 0 {
         return PeerEnd::Reset;
     }
+    if flags & (FLAG_FIN | FLAG_READS_NO_MORE) == FLAG_FIN | FLAG_READS_NO_MORE {
+        return PeerEnd::Gone;
+    }
     let (generation, state) = peer.state();
     let mine = generation == endpoint.generation.load(Ordering::Relaxed);
     if flags & FLAG_DEAD != 0 || (mine && matches!(state, SlotState::Closed | SlotState::Refused)) {
@@ -407,9 +412,9 @@ pub(crate) fn disconnect(endpoint: &'static Endpoint) {
     endpoint.set_flag(RESET);
     hang_up(endpoint);
     endpoint.flags.fetch_and(NONBLOCK | OWN_SOCKET | WATCHED, Ordering::AcqRel);
-    endpoint.error.store(0, Ordering::Relaxed);
+    endpoint.error.store(libc::ECONNRESET, Ordering::Relaxed);
     endpoint.set_state(State::Fresh);
-    crate::epoll::rearm_endpoint(endpoint);
+    crate::epoll::endpoint_event(endpoint);
 }
 
 /// The end of a connection, when the last descriptor is closed (§4.5.4): announces the end of our

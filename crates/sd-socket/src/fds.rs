@@ -4,6 +4,7 @@ use crate::Outcome;
 use crate::connect::dropped_behind_our_back;
 use crate::endpoint::{self, EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::table::{self, Entry};
+use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, c_ulong};
 use sd_shm::slab::{Endpoint, State};
 
@@ -132,14 +133,25 @@ pub(crate) fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
     match cmd {
         libc::F_GETFL => {
             let nonblock = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
-            Outcome::Done(libc::O_RDWR | nonblock)
+            Outcome::Done(libc::O_RDWR | nonblock | other_flags(endpoint).load(Ordering::Relaxed) as c_int)
         }
         libc::F_SETFL => {
+            if arg as c_int & libc::O_DIRECT != 0 {
+                return Outcome::Errno(libc::EINVAL);
+            }
             set_nonblock(endpoint, fd, arg as c_int & libc::O_NONBLOCK != 0);
+            let others = arg as c_int & (libc::O_APPEND | libc::O_NOATIME | libc::O_ASYNC);
+            other_flags(endpoint).store(others as u32, Ordering::Relaxed);
             Outcome::Done(0)
         }
         _ => Outcome::Kernel,
     }
+}
+
+/// Status flags without a meaning for our sockets, kept to be read back.
+fn other_flags(endpoint: &Endpoint) -> &AtomicU32 {
+    let [.., last] = &endpoint.opts;
+    last
 }
 
 /// Sets O_NONBLOCK; on a kernel socket of its own too, except a listener's, which always has it.

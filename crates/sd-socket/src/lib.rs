@@ -8,13 +8,14 @@
 //! | `process` | this process's state: slabs, channels, locks |
 //! | `table`, `fds` | descriptor numbers: what they lead to; close, dup, fcntl, ioctl |
 //! | `endpoint`, `channel` | a socket; a channel to another process |
-//! | `connect`, `listen`, `route`, `control` | connection set-up, with the monitor's help |
+//! | `connect`, `listen`, `accept`, `route`, `control` | connection set-up, with the monitor's help |
 //! | `stream`, `iov`, `files` | sending and receiving |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `options`, `names`, `addr` | what a socket is told and asked |
 //! | `fork` | sharing with children |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod accept;
 mod addr;
 pub mod calls;
 mod channel;

@@ -50,9 +50,41 @@ pub(crate) unsafe fn sendmsg(
         return Outcome::Errno(libc::EFAULT);
     }
     // SAFETY: as the caller says.
+    if let Err(errno) = unsafe { check_outgoing(&*msg) } {
+        return Outcome::Errno(errno);
+    }
+    // SAFETY: as the caller says.
     let result = unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) }
         .and_then(|pieces| stream::send(endpoint, pieces, flags));
     result.map(|n| n as ssize_t).into()
+}
+
+/// What sendmsg refuses before it sends: a negative name length, and control data that TCP cannot
+/// make sense of.
+///
+/// # Safety
+/// The message's pointers are what sendmsg(2) wants.
+unsafe fn check_outgoing(msg: &msghdr) -> Result<(), i32> {
+    if (msg.msg_namelen as i32) < 0 {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the CMSG macros stay within msg_controllen.
+    unsafe {
+        let mut at = if msg.msg_control.is_null() { core::ptr::null_mut() } else { libc::CMSG_FIRSTHDR(msg) };
+        let end = msg.msg_control as usize + msg.msg_controllen;
+        while !at.is_null() {
+            let (len, level, kind) = ((*at).cmsg_len, (*at).cmsg_level, (*at).cmsg_type);
+            if len < size_of::<libc::cmsghdr>() || at as usize + len > end {
+                return Err(libc::EINVAL);
+            }
+            let known = [libc::SO_MARK, libc::SO_TIMESTAMPING, libc::SCM_RIGHTS, libc::SCM_CREDENTIALS];
+            if level == libc::SOL_SOCKET && !known.contains(&kind) {
+                return Err(libc::EINVAL);
+            }
+            at = libc::CMSG_NXTHDR(msg, at);
+        }
+    }
+    Ok(())
 }
 
 /// # Safety

@@ -84,7 +84,8 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
 
 /// An accepted connection starts with the listener's options, not its O_NONBLOCK.
 pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
-    for (a, b) in from.opts.iter().zip(&to.opts) {
+    // All but the last, which holds the status flags.
+    for (a, b) in from.opts.iter().zip(&to.opts).take(from.opts.len() - 1) {
         b.store(a.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     to.rcv_timeout_ns.store(from.rcv_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -121,6 +122,10 @@ pub(crate) unsafe fn set(
     len: socklen_t,
 ) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    let connected = endpoint.state_now() == State::Connected;
+    if connected && level == libc::IPPROTO_IPV6 && name == libc::IPV6_V6ONLY {
+        return Outcome::Errno(libc::EINVAL);
+    }
     // SAFETY: as the caller says.
     match unsafe { remember(endpoint, level, name, value, len) } {
         Remembered::Yes if !endpoint.flag(OWN_SOCKET) => Outcome::Done(0),

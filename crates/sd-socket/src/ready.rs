@@ -17,6 +17,9 @@ pub(crate) fn mask(endpoint: &'static Endpoint) -> u32 {
     match endpoint.state_now() {
         State::Connected => connected_mask(endpoint),
         State::Listen if crate::listen::has_pending(endpoint) => IN,
+        State::Fresh | State::Bound if endpoint.error.load(Ordering::Relaxed) != 0 => {
+            OUT | (EPOLLHUP | EPOLLERR) as u32
+        }
         State::Fresh | State::Bound => OUT | EPOLLHUP as u32,
         _ => 0,
     }

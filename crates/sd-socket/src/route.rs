@@ -31,7 +31,10 @@ impl Target {
         if listener.generation.load(Ordering::Acquire) != self.generation || self.channel.peer_is_dead() {
             return TargetState::Closed;
         }
-        let full = listener.pending.load(Ordering::Relaxed) > listener.backlog.load(Ordering::Relaxed);
+        // As in Linux, one more than the backlog.
+        let backlog = listener.backlog.load(Ordering::Relaxed);
+        let full = listener.pending.load(Ordering::Relaxed) > backlog
+            || self.channel.outstanding() > backlog as usize;
         if full { TargetState::Full } else { TargetState::Open }
     }
 }

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use sd_ring::copy::copy_shared;
 use sd_ring::{Effort, Next, doorbell};
-use sd_shm::channel::{FLAG_FIN, GEOMETRY, Side, SlotState};
+use sd_shm::channel::{FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotState};
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
 
@@ -132,8 +132,11 @@ fn send_error_slow(endpoint: &'static Endpoint) -> Option<i32> {
         return Some(if error != 0 { error } else { libc::EPIPE });
     }
     // The peer closed: the first write is answered by a reset, which the next one finds.
+    // A peer that only shut both directions down finds a reset as well.
     endpoint.error.store(libc::EPIPE, Ordering::Relaxed);
     endpoint.set_flag(RESET);
+    endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
+    notify(endpoint, endpoint::ALL_BITS);
     None
 }
 
@@ -426,6 +429,7 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32>
         notify(endpoint, RX_BITS);
     }
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+        endpoint.own_words().flags.fetch_or(FLAG_READS_NO_MORE, Ordering::AcqRel);
         endpoint.set_flag(SHUT_RD);
     }
     // Threads of ours that wait on the socket must look again.

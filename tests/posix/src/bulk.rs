@@ -70,11 +70,14 @@ pub(crate) fn receive_pattern(fd: i32, limit: u64, sizes: &[usize]) -> Tally {
 /// Sends the pattern without blocking until nothing more fits, not even a byte; returns the number of bytes sent.
 ///
 /// A kernel socket may take more a moment after its first EAGAIN, when the peer's stack has taken what was under way,
-/// and takes a byte while `poll` still says that it is not writable; hence the pauses and the single bytes.
+/// and takes a byte while `poll` still says that it is not writable; hence the pauses and the single bytes. It also
+/// lets its send buffer grow whenever an acknowledgement comes, unless `SO_SNDBUF` was set, and acknowledgements may
+/// be delayed by 40 ms.
 pub(crate) fn fill(fd: i32, start: u64) -> u64 {
+    set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 200_000);
     let mut sent = start;
     let mut quiet = 0;
-    while quiet < 2 {
+    while quiet < 3 {
         let before = sent;
         for chunk in [65_537, 1] {
             loop {
@@ -90,7 +93,7 @@ pub(crate) fn fill(fd: i32, start: u64) -> u64 {
             }
         }
         quiet = if sent == before { quiet + 1 } else { 0 };
-        sleep(5);
+        sleep(20);
     }
     sent - start
 }

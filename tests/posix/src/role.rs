@@ -15,11 +15,11 @@ impl Role {
         Role { pending: Vec::new() }
     }
 
-    /// Sends one line to the other process.
+    /// Sends one line to the other process, if it is still there.
     pub(crate) fn tell(&self, line: &str) {
         let bytes = format!("{line}\n");
         let sent = sys::write(OUTPUT, bytes.as_bytes());
-        if sent.value != bytes.len() as i64 {
+        if sent.value != bytes.len() as i64 && sent.errno != libc::EPIPE {
             say!("ROLE PIPE: write = {sent}");
         }
     }

@@ -29,10 +29,6 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("epoll_oneshot/threads", oneshot_threads),
     solo("epoll_exclusive/rules", exclusive_rules),
     solo("epoll_exclusive/delivers", exclusive_delivers),
-    solo("epoll_nested/inner_ready", inner_ready),
-    solo("epoll_nested/loops", loops),
-    solo("epoll_nested/poll_of_epoll", poll_of_epoll),
-    solo("epoll_nested/edge", nested_edge),
 ];
 
 const IN: i32 = libc::EPOLLIN;
@@ -281,33 +277,42 @@ fn pump() {
     epoll_add(ep, pair.client, OUT | ET, 1);
     epoll_add(ep, pair.server, IN | ET, 2);
     let data = crate::bulk::pattern(0, TOTAL);
-    let mut buffer = vec![0; 50_021];
-    let (mut sent, mut received, mut intact) = (0, 0, true);
-    while received < TOTAL {
+    let (mut sent, mut received) = (0, Vec::with_capacity(TOTAL));
+    while received.len() < TOTAL {
         let (result, events) = epoll_wait(ep, 8, 2000);
         if result.value <= 0 {
-            say!("stalled: sent {}, received {}", sent > 0, received > 0);
+            say!("stalled: sent {}, received {}", sent > 0, !received.is_empty());
             return;
         }
         for (number, _) in events {
-            while number == 1 && sent < TOTAL {
-                let result = send(pair.client, &data[sent..TOTAL.min(sent + 100_003)], 0);
-                if !result.ok() {
-                    break;
-                }
-                sent += result.count();
-            }
-            while number == 2 {
-                let result = recv(pair.server, &mut buffer, 0);
-                if result.value <= 0 {
-                    break;
-                }
-                intact &= crate::bulk::is_pattern(received as u64, &buffer[..result.count()]);
-                received += result.count();
+            match number {
+                1 => send_to_eagain(pair.client, &data, &mut sent),
+                _ => receive_to_eagain(pair.server, &mut received),
             }
         }
     }
-    say!("sent {sent}, received {received}, intact {intact}");
+    say!("sent {sent}, received {}, intact {}", received.len(), received == data);
+}
+
+fn send_to_eagain(fd: i32, data: &[u8], sent: &mut usize) {
+    while *sent < data.len() {
+        let result = send(fd, &data[*sent..data.len().min(*sent + 100_003)], 0);
+        if !result.ok() {
+            return;
+        }
+        *sent += result.count();
+    }
+}
+
+fn receive_to_eagain(fd: i32, received: &mut Vec<u8>) {
+    let mut buffer = vec![0; 50_021];
+    loop {
+        let result = recv(fd, &mut buffer, 0);
+        if result.value <= 0 {
+            return;
+        }
+        received.extend_from_slice(&buffer[..result.count()]);
+    }
 }
 
 fn once() {
@@ -424,76 +429,4 @@ fn exclusive_delivers() {
     show_epoll("level-triggered", ep);
     accept(listening);
     show_epoll("none", ep);
-}
-
-fn inner_ready() {
-    let pair = connected();
-    let (outer, inner) = (epoll(), epoll());
-    epoll_add(inner, pair.server, IN, 1);
-    show("ADD of the inner one", epoll_ctl(outer, libc::EPOLL_CTL_ADD, inner, IN, 2));
-    show_epoll("idle", outer);
-    send(pair.client, b"x", 0);
-    await_readable(pair.server);
-    show_epoll("outer", outer);
-    show_epoll("inner", inner);
-    show_epoll("outer still", outer);
-    recv(pair.server, &mut [0; 8], 0);
-    show_epoll("outer", outer);
-    let client = pair.client;
-    let writer = thread::spawn(move || {
-        sleep(5);
-        send(client, b"y", 0);
-    });
-    show_epoll_within("outer, woken", outer, 5000);
-    let _ = writer.join();
-    close(inner);
-    show_epoll("inner closed", outer);
-}
-
-fn loops() {
-    let (a, b) = (epoll(), epoll());
-    show("a in b", epoll_ctl(b, libc::EPOLL_CTL_ADD, a, IN, 1));
-    show("b in a", epoll_ctl(a, libc::EPOLL_CTL_ADD, b, IN, 1));
-    show("a in a", epoll_ctl(a, libc::EPOLL_CTL_ADD, a, IN, 1));
-    let chain: Vec<i32> = (0..8).map(|_| epoll()).collect();
-    for (index, two) in chain.windows(2).enumerate() {
-        show(&format!("level {index}"), epoll_ctl(two[1], libc::EPOLL_CTL_ADD, two[0], IN, 1));
-    }
-}
-
-fn poll_of_epoll() {
-    let pair = connected();
-    let ep = epoll();
-    epoll_add(ep, pair.server, IN, 1);
-    show_poll("idle", ep);
-    send(pair.client, b"x", 0);
-    await_readable(pair.server);
-    show_poll("ready", ep);
-    show_select("ready", &[("ep", ep)], 0);
-    recv(pair.server, &mut [0; 8], 0);
-    show_poll("idle", ep);
-    let client = pair.client;
-    let writer = thread::spawn(move || {
-        sleep(5);
-        send(client, b"y", 0);
-    });
-    show_poll_for("woken", ep, libc::POLLIN, 5000);
-    let _ = writer.join();
-}
-
-fn nested_edge() {
-    let pair = connected();
-    let (outer, inner) = (epoll(), epoll());
-    epoll_add(inner, pair.server, IN, 1);
-    epoll_add(outer, inner, IN | ET, 2);
-    send(pair.client, b"x", 0);
-    await_readable(pair.server);
-    show_epoll("outer", outer);
-    show_epoll("outer, told already", outer);
-    show_epoll("inner", inner);
-    recv(pair.server, &mut [0; 8], 0);
-    show_epoll("inner", inner);
-    send(pair.client, b"y", 0);
-    await_readable(pair.server);
-    show_epoll("outer, new data", outer);
 }

@@ -20,7 +20,6 @@ pub(crate) const SUBJECTS: &[Subject] = &[
 
 const IN: i32 = libc::EPOLLIN;
 const OUT: i32 = libc::EPOLLOUT;
-const RDHUP: i32 = libc::EPOLLRDHUP;
 
 fn closed_is_removed() {
     let (a, b) = (connected(), connected());

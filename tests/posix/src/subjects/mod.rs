@@ -10,6 +10,7 @@ mod create;
 mod descriptor;
 mod epoll;
 mod epoll_modes;
+mod epoll_nested;
 mod epoll_set;
 mod exec;
 mod file;
@@ -25,6 +26,8 @@ mod others;
 mod pair_basic;
 mod pair_failure;
 mod pair_load;
+mod pair_servers;
+mod pair_states;
 mod poll;
 mod shutdown;
 mod stream;
@@ -41,7 +44,9 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     accept::SUBJECTS,
     pair_basic::SUBJECTS,
     stream::SUBJECTS,
+    pair_servers::SUBJECTS,
     pair_load::SUBJECTS,
+    pair_states::SUBJECTS,
     flags::SUBJECTS,
     nonblocking::SUBJECTS,
     shutdown::SUBJECTS,
@@ -52,6 +57,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     epoll::SUBJECTS,
     epoll_set::SUBJECTS,
     epoll_modes::SUBJECTS,
+    epoll_nested::SUBJECTS,
     fork::SUBJECTS,
     exec::SUBJECTS,
     threads::SUBJECTS,

@@ -1,8 +1,9 @@
-//! Two processes: much data, many connections, and servers of the kinds that are in use.
+//! Two processes: much data, in the ways in which programs move it.
 
 use std::thread;
 
 use super::pair_basic::{call_server, serve_one};
+use super::pair_servers::echo_some;
 use crate::bulk::{fill, pattern, receive_pattern, send_pattern};
 use crate::role::Role;
 use crate::setup::*;
@@ -16,15 +17,6 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     pair("load/ping_pong", pong_server, ping_client),
     pair("load/small_messages", small_server, small_client),
     pair("load/pipelined_commands", command_server, pipelining_client),
-    pair("load/epoll_server", epoll_server, many_connections_client),
-    pair("load/edge_server", edge_server, many_connections_client),
-    pair("load/poll_server", poll_server, many_connections_client),
-    pair("load/select_server", select_server, many_connections_client),
-    pair("load/thread_server", thread_server, many_connections_client),
-    pair("load/fork_server", fork_server, many_connections_client),
-    pair("load/prefork_server", prefork_server, questions_client),
-    pair("load/prefork_worker_killed", fragile_prefork_server, questions_client),
-    pair("load/inetd_server", inetd_server, upper_client),
     pair("load/http_keepalive", http_server, http_client),
     pair("load/sendfile", file_server, receiving_client),
     pair("load/fill_then_drain", draining_server, filling_client),
@@ -32,7 +24,6 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     pair("load/forked_client", counting_server, forked_client),
     pair("load/threaded_client", counting_server, threaded_client),
     pair("load/proxy", proxy_server, proxy_client),
-    pair("load/reuseport", reuseport_server, questions_client),
 ];
 
 const TOTAL: u64 = 8 << 20;
@@ -143,7 +134,8 @@ fn pipelining_client(role: &mut Role) {
     let client = call_server(role);
     let mut good = 0;
     for batch in 0..50 {
-        let commands: Vec<String> = (0..100).map(|number| format!("GET key:{}\n", batch * 100 + number)).collect();
+        let commands: Vec<String> =
+            (0..100).map(|number| format!("GET key:{}\n", batch * 100 + number)).collect();
         let wanted: String = commands.iter().map(|command| format!("+{command}")).collect();
         send(client, commands.concat().as_bytes(), 0);
         let mut answer = vec![0; wanted.len()];
@@ -151,276 +143,6 @@ fn pipelining_client(role: &mut Role) {
         good += u32::from(answer == wanted.as_bytes());
     }
     say!("good batches {good}");
-}
-
-const CONNECTIONS: u64 = 30;
-const PER_CONNECTION: u64 = 60_000;
-
-/// Opens all connections, sends on each in turn, and takes the echo from each.
-fn many_connections_client(role: &mut Role) {
-    let addr = Addr::local(role.hear_port("L"));
-    let clients: Vec<i32> = (0..CONNECTIONS).map(|_| dial(&addr)).collect();
-    let mut intact = 0;
-    for step in 0..PER_CONNECTION / 20_000 {
-        for client in &clients {
-            send(*client, &pattern(step * 20_000, 20_000), 0);
-        }
-        for client in &clients {
-            let mut echo = vec![0; 20_000];
-            let result = recv(*client, &mut echo, libc::MSG_WAITALL);
-            intact += u64::from(result.value == 20_000 && crate::bulk::is_pattern(step * 20_000, &echo));
-        }
-    }
-    let ends = clients.iter().filter(|client| {
-        shutdown(**client, libc::SHUT_WR);
-        recv(**client, &mut [0; 8], 0).value == 0
-    });
-    say!("ends {}", ends.count());
-    say!("intact echoes {intact}");
-}
-
-/// Echoes what is there; false when the stream has ended.
-fn echo_some(fd: i32) -> bool {
-    let mut buffer = [0; 30_000];
-    let got = recv(fd, &mut buffer, 0).count();
-    let mut done = 0;
-    while done < got {
-        done += send(fd, &buffer[done..got], 0).count();
-    }
-    got > 0
-}
-
-fn epoll_server(role: &mut Role) {
-    let (listening, addr) = listener();
-    role.tell_port(&addr);
-    let ep = epoll();
-    epoll_add(ep, listening, libc::EPOLLIN, 0);
-    let mut ended = 0;
-    while ended < CONNECTIONS {
-        let (result, events) = epoll_wait(ep, 8, 5000);
-        if result.value <= 0 {
-            break;
-        }
-        for (number, _) in events {
-            if number == 0 {
-                let fd = accept(listening).fd();
-                epoll_add(ep, fd, libc::EPOLLIN, fd as u64);
-            } else if !echo_some(number as i32) {
-                close(number as i32);
-                ended += 1;
-            }
-        }
-    }
-    say!("ended {ended}");
-}
-
-/// As nginx: non-blocking, edge-triggered, reads and accepts until EAGAIN.
-fn edge_server(role: &mut Role) {
-    let (listening, addr) = listener();
-    set_nonblocking(listening, true);
-    role.tell_port(&addr);
-    let ep = epoll();
-    let edge = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET;
-    epoll_add(ep, listening, edge, 0);
-    let mut ended = 0;
-    let mut buffer = [0; 8_192];
-    while ended < CONNECTIONS {
-        let (result, events) = epoll_wait(ep, 512, 5000);
-        if result.value <= 0 {
-            break;
-        }
-        for (number, _) in events {
-            if number == 0 {
-                loop {
-                    let fd = accept4(listening, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
-                    if !fd.ok() {
-                        break;
-                    }
-                    epoll_add(ep, fd.fd(), edge, fd.value as u64);
-                }
-                continue;
-            }
-            loop {
-                let got = recv(number as i32, &mut buffer, 0);
-                if got.value <= 0 {
-                    if got.value == 0 {
-                        close(number as i32);
-                        ended += 1;
-                    }
-                    break;
-                }
-                send(number as i32, &buffer[..got.count()], 0);
-            }
-        }
-    }
-    say!("ended {ended}");
-}
-
-fn poll_server(role: &mut Role) {
-    let (listening, addr) = listener();
-    role.tell_port(&addr);
-    let mut fds = vec![pollfd(listening, libc::POLLIN)];
-    let mut ended = 0;
-    while ended < CONNECTIONS && poll(&mut fds, 5000).value > 0 {
-        for index in 1..fds.len() {
-            if fds[index].revents != 0 && !echo_some(fds[index].fd) {
-                close(fds[index].fd);
-                fds[index].fd = -1;
-                ended += 1;
-            }
-        }
-        if fds[0].revents & libc::POLLIN != 0 {
-            fds.push(pollfd(accept(listening).fd(), libc::POLLIN));
-        }
-    }
-    say!("ended {ended}");
-}
-
-fn select_server(role: &mut Role) {
-    let (listening, addr) = listener();
-    role.tell_port(&addr);
-    let mut open = vec![listening];
-    let mut ended = 0;
-    while ended < CONNECTIONS {
-        let mut set = FdSet::of(&open);
-        let count = open.iter().max().map_or(0, |fd| fd + 1);
-        if select_read(count, Some(&mut set), 5000).value <= 0 {
-            break;
-        }
-        let ready: Vec<i32> = open.iter().copied().filter(|fd| set.has(*fd)).collect();
-        for fd in ready {
-            if fd == listening {
-                open.push(accept(listening).fd());
-            } else if !echo_some(fd) {
-                close(fd);
-                open.retain(|other| *other != fd);
-                ended += 1;
-            }
-        }
-    }
-    say!("ended {ended}");
-}
-
-fn thread_server(role: &mut Role) {
-    let (listening, addr) = listener();
-    role.tell_port(&addr);
-    let handlers: Vec<_> = (0..CONNECTIONS)
-        .map(|_| {
-            let fd = accept(listening).fd();
-            thread::spawn(move || {
-                while echo_some(fd) {}
-                close(fd);
-            })
-        })
-        .collect();
-    say!("ended {}", handlers.into_iter().filter_map(|handler| handler.join().ok()).count());
-}
-
-fn fork_server(role: &mut Role) {
-    let (listening, addr) = listener();
-    role.tell_port(&addr);
-    let children: Vec<i32> = (0..CONNECTIONS)
-        .map(|_| {
-            let fd = accept(listening).fd();
-            let child = fork_child(|| {
-                close(listening);
-                while echo_some(fd) {}
-                0
-            });
-            close(fd);
-            child
-        })
-        .collect();
-    say!("ended {}", children.iter().filter(|child| wait_child(**child) == "exit 0").count());
-}
-
-const QUESTIONS: usize = 60;
-
-/// Asks one question per connection, and then ends the workers that answer "q" with their end.
-fn questions_client(role: &mut Role) {
-    let addr = Addr::local(role.hear_port("L"));
-    let ask = |byte: u8| {
-        let client = dial(&addr);
-        send(client, &[byte], 0);
-        let mut answer = [0];
-        let good = recv(client, &mut answer, 0).value == 1 && answer[0] == byte;
-        close(client);
-        good
-    };
-    say!("answered {}", (0..QUESTIONS).filter(|_| ask(b'x')).count());
-    role.tell("asked");
-    let workers: usize = role.hear().parse().unwrap_or(0);
-    say!("ended {}", (0..workers).filter(|_| ask(b'q')).count());
-}
-
-/// Answers one byte per connection, until it is a "q".
-fn answer(listening: i32) -> i32 {
-    loop {
-        let fd = accept(listening).fd();
-        let mut byte = [0];
-        recv(fd, &mut byte, 0);
-        send(fd, &byte, 0);
-        close(fd);
-        if byte == *b"q" {
-            return 0;
-        }
-    }
-}
-
-fn prefork_server(role: &mut Role) {
-    let (listening, addr) = listener();
-    let children: Vec<i32> = (0..4).map(|_| fork_child(|| answer(listening))).collect();
-    close(listening);
-    role.tell_port(&addr);
-    role.expect("asked");
-    role.tell("4");
-    say!("ended {}", children.iter().filter(|child| wait_child(**child) == "exit 0").count());
-}
-
-/// One of three workers is killed before the questions come; the others must get them all.
-fn fragile_prefork_server(role: &mut Role) {
-    let (listening, addr) = listener();
-    let children: Vec<i32> = (0..3).map(|_| fork_child(|| answer(listening))).collect();
-    close(listening);
-    sleep(10);
-    kill(children[1], libc::SIGKILL);
-    say!("killed: {}", wait_child(children[1]));
-    role.tell_port(&addr);
-    role.expect("asked");
-    role.tell("2");
-    say!("{} {}", wait_child(children[0]), wait_child(children[2]));
-}
-
-/// Each connection gets a program of its own.
-fn inetd_server(role: &mut Role) {
-    let (listening, addr) = listener();
-    role.tell_port(&addr);
-    for _ in 0..3 {
-        let fd = accept(listening).fd();
-        let child = fork_child(|| {
-            dup2(fd, 0);
-            close(fd);
-            close(listening);
-            let words = [c"sd-posix".as_ptr(), c"helper".as_ptr(), c"upper".as_ptr(), c"0".as_ptr()];
-            let words = [words.as_slice(), &[std::ptr::null()]].concat();
-            call!(libc::execv(c"/proc/self/exe".as_ptr(), words.as_ptr()));
-            127
-        });
-        close(fd);
-        say!("child: {}", wait_child(child));
-    }
-}
-
-fn upper_client(role: &mut Role) {
-    let addr = Addr::local(role.hear_port("L"));
-    for word in ["one", "two", "three"] {
-        let client = dial(&addr);
-        show_send("client", client, word.as_bytes(), 0);
-        show_recv("client", client, 64, 0);
-        shutdown(client, libc::SHUT_WR);
-        show_recv("client", client, 64, 0);
-        close(client);
-    }
 }
 
 const PAGE: u64 = 40_000;
@@ -525,7 +247,9 @@ fn counting_server(role: &mut Role) {
             break;
         }
         match message {
-            [letter @ b'a'..=b'c', rest @ ..] if rest == [letter; 7] => counts[usize::from(letter - b'a')] += 1,
+            [letter @ b'a'..=b'c', rest @ ..] if rest == [letter; 7] => {
+                counts[usize::from(letter - b'a')] += 1
+            }
             _ => torn += 1,
         }
     }
@@ -595,39 +319,4 @@ fn proxy_client(role: &mut Role) {
     receive_pattern(front, u64::MAX, &[12_345]).show("client");
     say!("sent {}", sender.join().unwrap_or(0));
     let _ = back_end.join();
-}
-
-/// Two workers, each with a listener of its own on the same port.
-fn reuseport_server(role: &mut Role) {
-    let bound = |addr: &Addr| {
-        let fd = tcp();
-        set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
-        listen_on(fd, addr, 64);
-        fd
-    };
-    let one = bound(&Addr::local(0));
-    let (_, addr) = getsockname(one);
-    let two = bound(&addr);
-    let ep = epoll();
-    epoll_add(ep, one, libc::EPOLLIN, one as u64);
-    epoll_add(ep, two, libc::EPOLLIN, two as u64);
-    role.tell_port(&addr);
-    let mut taken = [0, 0];
-    while taken[0] + taken[1] < QUESTIONS {
-        let (result, events) = epoll_wait(ep, 2, 5000);
-        if result.value <= 0 {
-            break;
-        }
-        for (number, _) in events {
-            let fd = accept(number as i32).fd();
-            let mut byte = [0];
-            recv(fd, &mut byte, 0);
-            send(fd, &byte, 0);
-            close(fd);
-            taken[usize::from(number == two as u64)] += 1;
-        }
-    }
-    say!("together {}, each some: {}", taken[0] + taken[1], taken[0] > 0 && taken[1] > 0);
-    role.expect("asked");
-    role.tell("0");
 }

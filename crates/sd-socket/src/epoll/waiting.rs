@@ -1,6 +1,8 @@
 //! epoll_wait: look, merge, spin, sleep.
 
-use super::{Epoll, KERNEL_EVERY, Source, collect, cool_down, drain};
+use super::collect::{collect, cool_down};
+use super::{Epoll, KERNEL_EVERY, Source};
+use crate::channel::drain;
 use crate::process::PROCESS;
 use crate::wait::{self, Deadline, HOUSEKEEPING_NS, OWN_EVENT, Sleeper};
 use core::sync::atomic::Ordering;

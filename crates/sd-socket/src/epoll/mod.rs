@@ -12,15 +12,22 @@
 //! A level-triggered socket that has just been read empty is kept on the list for some rounds
 //! ("hot") and looked at directly: asking its peer for an event costs both sides more.
 
-use crate::channel::drain;
-use crate::endpoint::{EndpointExt, WATCHED};
-use crate::process::{PROCESS, Priv};
+use crate::endpoint::EndpointExt;
+use crate::process::PROCESS;
 use crate::ready;
 use crate::table::{self, Entry};
 use core::sync::atomic::{AtomicU32, Ordering};
-use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, epoll_event};
 use sd_shm::slab::{Endpoint, State};
 use std::collections::VecDeque;
+
+mod collect;
+mod waiting;
+mod watch;
+
+pub(crate) use collect::{arm_all, is_ready};
+pub(crate) use waiting::wait;
+pub(crate) use watch::{became_listener, endpoint_event, forget_endpoint, to_kernel};
+use watch::{link_watcher, unlink_watcher, wake_sleepers};
 
 /// What an item watches.
 #[derive(Clone, Copy)]
@@ -71,10 +78,6 @@ pub(crate) struct Epoll {
     closed: bool,
 }
 
-/// Level-triggered sockets that may stay on the list without being ready.
-const HOT_MAX: usize = 16;
-/// Looks without result after which a socket is no longer hot.
-const COLD: u32 = 4000;
 /// At least one wait in so many asks the kernel even if sockets of ours are ready.
 const KERNEL_EVERY: u32 = 4;
 
@@ -276,130 +279,6 @@ fn remove(this: &mut Epoll, item: *mut Item, from_kernel: bool) {
     drop(unsafe { Box::from_raw(item) });
 }
 
-fn watchers(item: *mut Item) -> Option<&'static Priv> {
-    // SAFETY: under the lock.
-    match unsafe { (*item).source } {
-        Source::Socket(endpoint) => PROCESS.private(endpoint),
-        Source::Nested(_) => None,
-    }
-}
-
-fn link_watcher(item: *mut Item) {
-    let Some(private) = watchers(item) else { return };
-    // SAFETY: under the lock.
-    unsafe {
-        (*item).next_watcher = private.watchers.load(Ordering::Relaxed);
-        if let Source::Socket(endpoint) = (*item).source {
-            endpoint.set_flag(WATCHED);
-        }
-    }
-    private.watchers.store(item, Ordering::Relaxed);
-}
-
-fn unlink_watcher(item: *mut Item) {
-    let Some(private) = watchers(item) else { return };
-    let mut at = private.watchers.load(Ordering::Relaxed);
-    // SAFETY: under the lock; the list's items are live.
-    unsafe {
-        if at == item {
-            private.watchers.store((*item).next_watcher, Ordering::Relaxed);
-            return;
-        }
-        while !at.is_null() {
-            if (*at).next_watcher == item {
-                (*at).next_watcher = (*item).next_watcher;
-                return;
-            }
-            at = (*at).next_watcher;
-        }
-    }
-}
-
-/// Something happened at an endpoint: whoever watches it shall look.
-pub(crate) fn endpoint_event(endpoint: &'static Endpoint) {
-    let Some(private) = PROCESS.private(endpoint) else { return };
-    if private.watchers.load(Ordering::Relaxed).is_null() {
-        return;
-    }
-    let mut wake = false;
-    {
-        let _lock = PROCESS.readiness.lock();
-        let mut item = private.watchers.load(Ordering::Relaxed);
-        while !item.is_null() {
-            // SAFETY: under the lock.
-            unsafe {
-                let epoll = &mut *(*item).epoll;
-                epoll.enqueue(item);
-                wake |= epoll.sleepers.load(Ordering::SeqCst) != 0;
-                item = (*item).next_watcher;
-            }
-        }
-    }
-    if wake {
-        sd_sys::fd::eventfd_signal(crate::control::own_event_fd());
-    }
-}
-
-fn wake_sleepers(epoll: *mut Epoll) {
-    // SAFETY: the caller found the instance in the table; the field is atomic.
-    if unsafe { (*epoll).sleepers.load(Ordering::SeqCst) } != 0 {
-        sd_sys::fd::eventfd_signal(crate::control::own_event_fd());
-    }
-}
-
-/// Calls `each` with every instance and item that watch the endpoint; items may be removed.
-fn each_watcher(endpoint: &'static Endpoint, mut each: impl FnMut(&mut Epoll, *mut Item)) {
-    let Some(private) = PROCESS.private(endpoint) else { return };
-    if private.watchers.load(Ordering::Relaxed).is_null() {
-        return;
-    }
-    let _lock = PROCESS.readiness.lock();
-    let mut item = private.watchers.load(Ordering::Relaxed);
-    while !item.is_null() {
-        // SAFETY: under the lock; `next` is read before the item may be freed.
-        unsafe {
-            let next = (*item).next_watcher;
-            each(&mut *(*item).epoll, item);
-            item = next;
-        }
-    }
-}
-
-/// The last descriptor of this process is closed.
-pub(crate) fn forget_endpoint(endpoint: &'static Endpoint) {
-    // The kernel forgets a closed number by itself, when no other process has it.
-    each_watcher(endpoint, |epoll, item| remove(epoll, item, false));
-    endpoint.clear_flag(WATCHED);
-}
-
-/// The endpoint has just become a connection: level-wise events start from here.
-pub(crate) fn rearm_endpoint(endpoint: &'static Endpoint) {
-    endpoint_event(endpoint);
-}
-
-/// The endpoint became a listener: the kernel instance watches its number from now on.
-pub(crate) fn became_listener(endpoint: &'static Endpoint) {
-    each_watcher(endpoint, |epoll, item| {
-        // SAFETY: under the lock.
-        let it = unsafe { &*item };
-        if sd_sys::fd::epoll_ctl(epoll.fd, libc::EPOLL_CTL_ADD, it.fd, it.events, it.data).is_ok() {
-            epoll.kernel_count += 1;
-        }
-    });
-}
-
-/// The endpoint is a kernel socket from now on: so are its registrations.
-pub(crate) fn to_kernel(endpoint: &'static Endpoint) {
-    each_watcher(endpoint, |epoll, item| {
-        // SAFETY: under the lock.
-        let (fd, events, data) = unsafe { ((*item).fd, (*item).events, (*item).data) };
-        remove(epoll, item, true);
-        if sd_sys::fd::epoll_ctl(epoll.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
-            epoll.kernel_count += 1;
-        }
-    });
-}
-
 /// A kernel descriptor was registered by a call that passed through.
 pub(crate) fn kernel_registered(epoll: *mut Epoll) {
     let _lock = PROCESS.readiness.lock();
@@ -413,144 +292,6 @@ pub(crate) fn has_ours(epoll: *mut Epoll) -> bool {
     // SAFETY: under the lock; found in the table.
     unsafe { (*epoll).wakers != 0 }
 }
-
-/// Whether a wait would return something of ours at once (for nested instances and poll).
-pub(crate) fn is_ready(epoll: *mut Epoll, depth: u32) -> bool {
-    let _lock = (depth == 0).then(|| PROCESS.readiness.lock());
-    // SAFETY: under the lock (taken by the outermost call).
-    let this = unsafe { &mut *epoll };
-    this.ready.iter().chain(&this.scanned).any(|&item| {
-        // SAFETY: as above.
-        let it = unsafe { &*item };
-        !it.disabled && item_mask(it, depth) != 0
-    })
-}
-
-/// Arms everything that is not ready, before a sleep on behalf of an outer instance.
-pub(crate) fn arm_all(epoll: *mut Epoll, depth: u32) {
-    let _lock = (depth == 0).then(|| PROCESS.readiness.lock());
-    // SAFETY: as in `is_ready`.
-    let this = unsafe { &mut *epoll };
-    for &item in this.ready.iter().chain(&this.scanned) {
-        // SAFETY: as above.
-        let it = unsafe { &*item };
-        match it.source {
-            Source::Socket(endpoint) => ready::arm(endpoint, it.events),
-            Source::Nested(nested) if depth < 5 => arm_all(nested, depth + 1),
-            Source::Nested(_) => {}
-        }
-    }
-}
-
-fn item_mask(it: &Item, depth: u32) -> u32 {
-    let wanted = it.events | (EPOLLERR | EPOLLHUP) as u32;
-    match it.source {
-        Source::Socket(endpoint) => ready::mask(endpoint) & wanted,
-        Source::Nested(nested) if depth < 5 && is_ready(nested, depth + 1) => libc::EPOLLIN as u32 & wanted,
-        Source::Nested(_) => 0,
-    }
-}
-
-/// Moves ready events into `out`; under the lock. Level-triggered ones stay on the list.
-fn collect(this: &mut Epoll, out: &mut [epoll_event]) -> usize {
-    for at in 0..this.scanned.len() {
-        if let Some(&item) = this.scanned.get(at) {
-            // SAFETY: under the lock.
-            if unsafe { !(*item).queued && (*item).events & EPOLLET as u32 == 0 } {
-                this.enqueue(item);
-            }
-        }
-    }
-    let mut count = 0;
-    for _ in 0..this.ready.len() {
-        if count == out.len() {
-            break;
-        }
-        let Some(item) = this.ready.pop_front() else { break };
-        // SAFETY: under the lock.
-        let it = unsafe { &mut *item };
-        it.queued = false;
-        if it.disabled {
-            continue;
-        }
-        let edge = it.events & EPOLLET as u32 != 0;
-        if edge && let Source::Socket(endpoint) = it.source {
-            ready::arm(endpoint, it.events);
-        }
-        let mask = item_mask(it, 1);
-        if mask == 0 {
-            keep_hot(this, item, edge);
-            continue;
-        }
-        it.cold = 0;
-        if let Some(slot) = out.get_mut(count) {
-            *slot = epoll_event { events: mask, u64: it.data };
-            count += 1;
-        }
-        this.dirty = true;
-        if it.events & EPOLLONESHOT as u32 != 0 {
-            it.disabled = true;
-        } else if !edge {
-            it.queued = true;
-            this.ready.push_back(item);
-        }
-    }
-    count
-}
-
-/// A socket that is not ready: kept on the list for a while, or armed and taken off.
-fn keep_hot(this: &mut Epoll, item: *mut Item, edge: bool) {
-    // SAFETY: under the lock.
-    let it = unsafe { &mut *item };
-    let Source::Socket(endpoint) = it.source else { return };
-    it.cold += 1;
-    let hot = !edge && endpoint.state_now() == State::Connected && it.cold < COLD;
-    if !hot || this.ready.len() >= HOT_MAX {
-        ready::arm(endpoint, it.events);
-        if item_mask(it, 1) == 0 {
-            return;
-        }
-    }
-    it.queued = true;
-    this.ready.push_back(item);
-}
-
-/// Before a sleep: nothing stays hot. True when something is ready after all.
-pub(crate) fn cool_down(this: &mut Epoll) -> bool {
-    for _ in 0..this.ready.len() {
-        let Some(item) = this.ready.pop_front() else { break };
-        // SAFETY: under the lock.
-        let it = unsafe { &mut *item };
-        it.queued = false;
-        if it.disabled {
-            continue;
-        }
-        match it.source {
-            Source::Socket(endpoint) => ready::arm(endpoint, it.events),
-            Source::Nested(nested) => arm_all(nested, 1),
-        }
-        if item_mask(it, 1) != 0 {
-            it.queued = true;
-            this.ready.push_back(item);
-        }
-    }
-    for &item in &this.scanned {
-        // SAFETY: under the lock.
-        let it = unsafe { &*item };
-        match it.source {
-            Source::Socket(endpoint) => ready::arm(endpoint, it.events),
-            Source::Nested(nested) => arm_all(nested, 1),
-        }
-        if !it.disabled && it.events & EPOLLET as u32 == 0 && item_mask(it, 1) != 0 {
-            return true;
-        }
-    }
-    !this.ready.is_empty()
-}
-
-#[path = "epoll_wait.rs"]
-mod waiting;
-pub(crate) use waiting::wait;
 
 /// In the child of a fork: nobody waits.
 pub(crate) fn forked() {

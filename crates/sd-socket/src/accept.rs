@@ -1,0 +1,207 @@
+//! accept(2): from our backlog, or from the kernel's.
+
+use crate::Outcome;
+use crate::addr::{self, Name};
+use crate::channel;
+use crate::connect::{dropped_behind_our_back, number};
+use crate::endpoint::{self, EndpointExt, NONBLOCK};
+use crate::listen::{Pending, has_pending, interested, publish_pending, record, refuse};
+use crate::process::PROCESS;
+use crate::stats::{Counter, count};
+use crate::table;
+use crate::wait::{Deadline, SleepSet, Sleeper};
+use core::sync::atomic::Ordering;
+use libc::{c_int, sockaddr, socklen_t};
+use sd_shm::channel::SlotState;
+use sd_shm::slab::{Endpoint, Reason, State};
+
+/// accept(2) and accept4(2).
+pub(crate) unsafe fn accept4(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    match endpoint.state_now() {
+        State::Listen => {}
+        State::Connected | State::Failed => return Outcome::Errno(libc::EINVAL),
+        _ => return Outcome::Kernel,
+    }
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    if !addr.is_null() && len.is_null() {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    interested(endpoint, fd);
+    let deadline = Deadline::option(endpoint.rcv_timeout_ns.load(Ordering::Relaxed));
+    loop {
+        channel::drain();
+        // SAFETY: the caller vouches for its address buffer.
+        if let Some(done) = unsafe { accept_ours(endpoint, addr, len, flags) } {
+            return done;
+        }
+        // SAFETY: as above.
+        if let Some(done) = unsafe { accept_kernel(fd, addr, len, flags) } {
+            return done;
+        }
+        if endpoint.flag(NONBLOCK) || deadline.left() == Some(0) {
+            return Outcome::Errno(libc::EAGAIN);
+        }
+        if let Err(errno) = wait_for_connection(endpoint, fd, deadline) {
+            return Outcome::Errno(errno);
+        }
+    }
+}
+
+fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline) -> Result<(), i32> {
+    if let Some(listener) = record(endpoint) {
+        let ready = || {
+            channel::drain();
+            !listener.queue.lock().is_empty()
+        };
+        if crate::wait::spin(&listener.spin, ready) {
+            return Ok(());
+        }
+    }
+    let set = SleepSet::new()?;
+    set.add(fd, libc::EPOLLIN as u32, 0)?;
+    let _sleeper = Sleeper::enter();
+    channel::drain();
+    if has_pending(endpoint) {
+        return Ok(());
+    }
+    let retry = crate::control::retry_if_lost();
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    let timeout = crate::wait::earlier(deadline.left(), retry);
+    let woken = crate::wait::sleep_on(set.fd, &mut events, timeout, core::ptr::null());
+    if woken.is_ok_and(|n| events.iter().take(n).any(|e| e.u64 == crate::wait::OWN_EVENT)) {
+        crate::control::look_at_socket();
+    }
+    match woken {
+        Err(libc::EINTR) if crate::wait::restarts(deadline) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Takes the oldest connection of our backlog; `None` when there is none.
+unsafe fn accept_ours(
+    endpoint: &'static Endpoint,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Option<Outcome<c_int>> {
+    let listener = record(endpoint)?;
+    loop {
+        if listener.queue.lock().is_empty()
+            || crate::control::connected().is_none() && PROCESS.own().is_none()
+        {
+            return None;
+        }
+        let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
+        // The number first: with none to be had, the connection stays in the backlog.
+        let fd = match number(domain, flags & libc::SOCK_CLOEXEC != 0) {
+            Ok(fd) => fd,
+            Err(errno) => return Some(Outcome::Errno(errno)),
+        };
+        let mut queue = listener.queue.lock();
+        let pending = queue.pop_front();
+        publish_pending(listener, queue.len());
+        drop(queue);
+        let accepted = pending.and_then(|p| open(endpoint, p, fd, flags));
+        let Some((connection, peer)) = accepted else {
+            sd_sys::fd::close(fd);
+            continue;
+        };
+        if !addr.is_null() {
+            // SAFETY: the caller vouches for its address buffer.
+            if let Err(errno) = unsafe { addr::write(domain, peer, addr, len) } {
+                table::clear(fd);
+                endpoint::release(connection);
+                sd_sys::fd::close(fd);
+                return Some(Outcome::Errno(errno));
+            }
+        }
+        count(Counter::ShmAccept);
+        return Some(Outcome::Done(fd));
+    }
+}
+
+/// Makes a waiting connection this process's; `None` when another process was faster, or the
+/// request makes no sense.
+fn open(
+    listening: &'static Endpoint,
+    pending: Pending,
+    fd: i32,
+    flags: c_int,
+) -> Option<(&'static Endpoint, Name)> {
+    let Pending { channel, slot, generation } = pending;
+    let words = channel.map.slot(slot);
+    if words.side[0].state().0 != generation {
+        return None;
+    }
+    let old = words.side[1].state.load(Ordering::Relaxed);
+    if old >> 8 == generation {
+        return None;
+    }
+    let ports = words.side[0].ports.load(Ordering::Relaxed);
+    let peer = Name { ip: addr::load(&words.side[0].local), port: (ports >> 16) as u16 };
+    let local = Name { ip: addr::load(&words.side[0].remote), port: ports as u16 };
+    let listening_port = (listening.ports.load(Ordering::Relaxed) >> 16) as u16;
+    if local.port != listening_port || (local.ip.is_loopback() != peer.ip.is_loopback()) {
+        refuse(channel, slot, generation);
+        return None;
+    }
+    let connection = endpoint::allocate(listening.domain.load(Ordering::Relaxed) as i32)?;
+    let open = generation << 8 | SlotState::Open as u32;
+    if words.side[1].state.compare_exchange(old, open, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        endpoint::release(connection);
+        return None;
+    }
+    crate::options::inherit(listening, connection);
+    if flags & libc::SOCK_NONBLOCK != 0 {
+        connection.set_flag(NONBLOCK);
+    }
+    connection.fd.store(fd, Ordering::Relaxed);
+    connection.ports.store(u32::from(local.port) << 16 | u32::from(peer.port), Ordering::Relaxed);
+    addr::store(&connection.local, local.ip);
+    addr::store(&connection.remote, peer.ip);
+    endpoint::attach(connection, channel, slot, generation);
+    table::set_socket(fd, connection);
+    Some((connection, peer))
+}
+
+/// Takes a connection of a regular peer; `None` when there is none.
+unsafe fn accept_kernel(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Option<Outcome<c_int>> {
+    // SAFETY: the caller's buffers, for the kernel to check; the listener is non-blocking.
+    match sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, fd, addr, len, flags) }) {
+        Ok(fd) => {
+            let fd = fd as i32;
+            dropped_behind_our_back(fd);
+            track_kernel(fd, Reason::RegularPeer);
+            count(Counter::KernelAccept);
+            Some(Outcome::Done(fd))
+        }
+        Err(sd_sys::Errno(libc::EAGAIN)) => None,
+        Err(e) => Some(Outcome::Errno(e.0)),
+    }
+}
+
+/// Lists a kernel connection in `sd ss`.
+fn track_kernel(fd: i32, reason: Reason) {
+    let Some((domain, _)) = addr::kernel_name(fd) else { return };
+    let Some(endpoint) = endpoint::allocate(domain) else { return };
+    endpoint.reason.store(reason as u32, Ordering::Relaxed);
+    endpoint.fd.store(fd, Ordering::Relaxed);
+    crate::connect::note_kernel_names(endpoint, fd);
+    endpoint.set_state(State::Kernel);
+    if !table::set_kernel(fd, endpoint) {
+        endpoint::release(endpoint);
+    }
+}

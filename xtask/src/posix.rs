@@ -1,0 +1,398 @@
+//! `cargo xtask posix`: runs each subject of `tests/posix` on the kernel and on SocksDirect, and compares.
+//!
+//! Modes: `kernel` (the oracle against itself, `--repeat` times), `both` (the whole subject under `sd run`), `server`
+//! and `client` (only that side of a pair under `sd run`). Without `--mode` all but `kernel` are run. A subject passes
+//! in a mode when its transcript is one that the kernel gives. Builds nothing: `target/release` must hold `sd`,
+//! `sd-posix` and `libsd.so`. Starts a monitor of its own with a private socket, and ends it by its pid.
+
+use crate::scratch::Scratch;
+use crate::{Result, product};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING] [--mode kernel|both|server|client] \
+    [--repeat N] [--jobs N] [--list]";
+
+/// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How many more transcripts the kernel may give before a difference counts.
+const KERNEL_RETRIES: usize = 3;
+
+/// Lines of a difference that are shown.
+const EXCERPT_LINES: usize = 16;
+
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let options = Options::parse(args)?;
+    let place = Place::find()?;
+    let subjects = list_subjects(&place, &options.only)?;
+    if options.list {
+        subjects.iter().for_each(|subject| println!("{} ({})", subject.name, subject.kind()));
+        return Ok(());
+    }
+    let known = known_differences()?;
+    let monitor = match options.modes.as_slice() {
+        [Mode::Kernel] => None,
+        _ => Some(Monitor::start(&place)?),
+    };
+    let tally = run_all(&place, &options, &subjects, &known);
+    if let Some(mut monitor) = monitor
+        && let Some(status) = monitor.0.try_wait()?
+    {
+        println!("the monitor ended early: {status}");
+    }
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    match tally.failed {
+        0 => Ok(()),
+        failed => Err(format!("{failed} transcripts differ from the kernel's").into()),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Kernel,
+    Both,
+    Server,
+    Client,
+}
+
+impl Mode {
+    fn parse(word: &str) -> std::result::Result<Mode, String> {
+        match word {
+            "kernel" => Ok(Mode::Kernel),
+            "both" => Ok(Mode::Both),
+            "server" | "server-only" => Ok(Mode::Server),
+            "client" | "client-only" => Ok(Mode::Client),
+            _ => Err(format!("unknown mode {word}; {USAGE}")),
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Mode::Kernel => "kernel",
+            Mode::Both => "both",
+            Mode::Server => "server-only",
+            Mode::Client => "client-only",
+        }
+    }
+}
+
+struct Options {
+    only: String,
+    modes: Vec<Mode>,
+    repeat: usize,
+    jobs: usize,
+    list: bool,
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Options> {
+        let modes = vec![Mode::Both, Mode::Server, Mode::Client];
+        let mut options = Options { only: String::new(), modes, repeat: 1, jobs: 2, list: false };
+        let mut words = args.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or_else(|| format!("{word} wants a value; {USAGE}"));
+            match word.as_str() {
+                "--list" => options.list = true,
+                "--only" => options.only = value()?.clone(),
+                "--mode" => options.modes = vec![Mode::parse(value()?)?],
+                "--repeat" => options.repeat = value()?.parse::<usize>()?.max(1),
+                "--jobs" => options.jobs = value()?.parse::<usize>()?.max(1),
+                _ => return Err(format!("unknown word {word}; {USAGE}").into()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Where things are.
+struct Place {
+    sd: PathBuf,
+    suite: PathBuf,
+    socket: PathBuf,
+    scratch: Scratch,
+}
+
+impl Place {
+    fn find() -> Result<Place> {
+        let scratch = Scratch::new("posix")?;
+        let socket = scratch.path().join("monitor.sock");
+        Ok(Place { sd: product::sd(), suite: product::target().join("release/sd-posix"), socket, scratch })
+    }
+}
+
+/// Our own monitor; it is killed when this is dropped.
+struct Monitor(Child);
+
+impl Monitor {
+    fn start(place: &Place) -> Result<Monitor> {
+        let mut command = Command::new(&place.sd);
+        command.args(["monitor", "--socket"]).arg(&place.socket).env("SD_MONITOR", &place.socket);
+        let child = command.stdin(Stdio::null()).spawn();
+        let mut monitor = Monitor(child.map_err(|error| format!("{}: {error}", place.sd.display()))?);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !place.socket.exists() {
+            if let Some(status) = monitor.0.try_wait()? {
+                return Err(format!("the monitor did not start: {status}").into());
+            }
+            if Instant::now() > deadline {
+                return Err("the monitor made no socket within five seconds".into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(monitor)
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Subject {
+    name: String,
+    pair: bool,
+}
+
+impl Subject {
+    fn kind(&self) -> &'static str {
+        if self.pair { "pair" } else { "solo" }
+    }
+
+    fn has(&self, mode: Mode) -> bool {
+        self.pair || matches!(mode, Mode::Kernel | Mode::Both)
+    }
+}
+
+fn list_subjects(place: &Place, only: &str) -> Result<Vec<Subject>> {
+    let output = Command::new(&place.suite).args(["list", "--kinds"]).output();
+    let output = output.map_err(|error| format!("{}: {error}", place.suite.display()))?;
+    let text = String::from_utf8(output.stdout)?;
+    let words = text.lines().filter_map(|line| line.split_once(' '));
+    let chosen = words.filter(|(name, _)| name.contains(only));
+    Ok(chosen.map(|(name, kind)| Subject { name: name.to_owned(), pair: kind == "pair" }).collect())
+}
+
+/// Names of subjects that may differ, each with the reason.
+fn known_differences() -> Result<BTreeMap<String, String>> {
+    let text = fs::read_to_string(product::root().join("tests/posix/known-differences.txt"))?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let entry = |line: &str| match line.split_once(' ') {
+        Some((name, reason)) => (name.to_owned(), reason.trim().to_owned()),
+        None => (line.to_owned(), "no reason given".to_owned()),
+    };
+    Ok(lines.map(entry).collect())
+}
+
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+}
+
+/// What one subject gave: lines to print, and the counts.
+struct Report {
+    lines: Vec<String>,
+    tally: Tally,
+}
+
+/// Runs the subjects on `jobs` threads, and prints the reports in the order of the list as they become complete.
+fn run_all(
+    place: &Place,
+    options: &Options,
+    subjects: &[Subject],
+    known: &BTreeMap<String, String>,
+) -> Tally {
+    let next = AtomicUsize::new(0);
+    let waiting = Mutex::new((0, BTreeMap::new(), Tally::default()));
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(subject) = subjects.get(index) else { return };
+            let report = check(place, options, subject, known.get(&subject.name));
+            let mut guard = waiting.lock().expect("no thread panics while it prints");
+            let (printed, reports, tally) = &mut *guard;
+            reports.insert(index, report);
+            while let Some(report) = reports.remove(printed) {
+                report.lines.iter().for_each(|line| println!("{line}"));
+                tally.passed += report.tally.passed;
+                tally.failed += report.tally.failed;
+                *printed += 1;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..options.jobs).for_each(|_| drop(scope.spawn(work)));
+    });
+    waiting.into_inner().expect("no thread panics while it prints").2
+}
+
+/// Runs one subject in all chosen modes.
+fn check(place: &Place, options: &Options, subject: &Subject, known: Option<&String>) -> Report {
+    let mut oracle = vec![transcript(place, subject, Mode::Kernel)];
+    let (mut good, mut lines, mut tally) = (Vec::new(), Vec::new(), Tally::default());
+    for mode in options.modes.iter().copied().filter(|mode| subject.has(*mode)) {
+        for round in 0..options.repeat {
+            let seen = transcript(place, subject, mode);
+            if agrees(place, subject, mode, &seen, &mut oracle) {
+                continue;
+            }
+            let name = format!("{} ({}, round {})", subject.name, mode.word(), round + 1);
+            match known {
+                Some(reason) => lines.push(format!("known {name}: {reason}")),
+                None => {
+                    tally.failed += 1;
+                    lines.push(format!("DIFF  {name}: - kernel, + here"));
+                }
+            }
+            lines.extend(excerpt(&oracle[0], &seen));
+            break;
+        }
+        if lines.is_empty() || !lines.iter().any(|line| line.contains(mode.word())) {
+            tally.passed += 1;
+            good.push(mode.word());
+        }
+    }
+    if !good.is_empty() {
+        let note = if known.is_some() { " (listed as a known difference)" } else { "" };
+        lines.insert(0, format!("ok    {} ({}){note}", subject.name, good.join(", ")));
+    }
+    Report { lines, tally }
+}
+
+/// Whether a transcript is one that the kernel gives. The kernel is asked again before a difference counts, unless it
+/// is the kernel that is on trial.
+fn agrees(place: &Place, subject: &Subject, mode: Mode, seen: &str, oracle: &mut Vec<String>) -> bool {
+    if mode == Mode::Kernel {
+        let is_bad = |line: &str| {
+            ["TIMEOUT", "GIVE UP", "AWAIT", "ROLE PIPE"].iter().any(|word| line.starts_with(word))
+        };
+        return oracle[0] == seen && !seen.lines().any(is_bad);
+    }
+    while !oracle.iter().any(|known| known == seen) {
+        if oracle.len() > KERNEL_RETRIES {
+            return false;
+        }
+        oracle.push(transcript(place, subject, Mode::Kernel));
+    }
+    true
+}
+
+/// Runs a subject once; what it printed, what it said on standard error, and how it ended.
+fn transcript(place: &Place, subject: &Subject, mode: Mode) -> String {
+    static SERIAL: AtomicUsize = AtomicUsize::new(0);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let files = ["out", "err"].map(|end| place.scratch.path().join(format!("{serial}.{end}")));
+    let end = run_once(place, subject, mode, &files);
+    let [mut text, complaints] = files.map(|path| {
+        let bytes = fs::read(&path).unwrap_or_default();
+        let _ = fs::remove_file(&path);
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    for line in complaints.lines() {
+        text.push_str(&format!("stderr: {line}\n"));
+    }
+    text.push_str(&end.unwrap_or_else(|error| format!("cannot run: {error}\n")));
+    text
+}
+
+fn command(place: &Place, subject: &Subject, mode: Mode) -> Command {
+    let mut command = match mode {
+        Mode::Both => {
+            let mut command = Command::new(&place.sd);
+            command.args(["run", "--"]).arg(&place.suite);
+            command
+        }
+        _ => Command::new(&place.suite),
+    };
+    command.args(["run", &subject.name]).process_group(0).stdin(Stdio::null());
+    for name in ["LD_PRELOAD", "SD_MONITOR", "SD_POSIX_SERVER_PREFIX", "SD_POSIX_CLIENT_PREFIX"] {
+        command.env_remove(name);
+    }
+    let prefix = format!("{} run --", place.sd.display());
+    match mode {
+        Mode::Kernel => &mut command,
+        Mode::Both => command.env("SD_MONITOR", &place.socket),
+        Mode::Server => command.env("SD_MONITOR", &place.socket).env("SD_POSIX_SERVER_PREFIX", prefix),
+        Mode::Client => command.env("SD_MONITOR", &place.socket).env("SD_POSIX_CLIENT_PREFIX", prefix),
+    };
+    command
+}
+
+fn run_once(place: &Place, subject: &Subject, mode: Mode, files: &[PathBuf; 2]) -> Result<String> {
+    let mut command = command(place, subject, mode);
+    command.stdout(File::create(&files[0])?).stderr(File::create(&files[1])?);
+    let mut child = command.spawn()?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(match (status.code(), status.signal()) {
+                (Some(0), _) => String::new(),
+                (Some(code), _) => format!("exit status {code}\n"),
+                (None, signal) => format!("killed by signal {}\n", signal.unwrap_or(0)),
+            });
+        }
+        if Instant::now() > deadline {
+            // The whole group: std can kill only the child itself.
+            let group = format!("-{}", child.id());
+            let _ = Command::new("kill").args(["-9", "--", &group]).stderr(Stdio::null()).status();
+            let _ = child.wait();
+            return Ok("KILLED after the watchdog failed\n".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The difference of two transcripts, with a line of context, cut after some lines.
+fn excerpt(expected: &str, seen: &str) -> Vec<String> {
+    let lines = difference(&expected.lines().collect::<Vec<_>>(), &seen.lines().collect::<Vec<_>>());
+    let changed = |index: usize| lines.get(index).is_some_and(|(sign, _)| *sign != ' ');
+    let near = |index: usize| changed(index) || changed(index + 1) || (index > 0 && changed(index - 1));
+    let kept = (0..lines.len()).filter(|index| near(*index));
+    let mut shown: Vec<String> =
+        kept.map(|index| format!("      {} {}", lines[index].0, lines[index].1)).collect();
+    if shown.len() > EXCERPT_LINES {
+        let more = shown.len() - EXCERPT_LINES;
+        shown.truncate(EXCERPT_LINES);
+        shown.push(format!("      ... and {more} lines more"));
+    }
+    shown
+}
+
+/// A line-by-line difference by the longest common subsequence; transcripts are short.
+fn difference<'a>(old: &[&'a str], new: &[&'a str]) -> Vec<(char, &'a str)> {
+    let width = new.len() + 1;
+    let mut common = vec![0usize; (old.len() + 1) * width];
+    for i in (0..old.len()).rev() {
+        for j in (0..new.len()).rev() {
+            common[i * width + j] = match old[i] == new[j] {
+                true => common[(i + 1) * width + j + 1] + 1,
+                false => common[(i + 1) * width + j].max(common[i * width + j + 1]),
+            };
+        }
+    }
+    let (mut i, mut j, mut result) = (0, 0, Vec::new());
+    while i < old.len() || j < new.len() {
+        if i < old.len() && j < new.len() && old[i] == new[j] {
+            result.push((' ', old[i]));
+            (i, j) = (i + 1, j + 1);
+        } else if j == new.len()
+            || (i < old.len() && common[(i + 1) * width + j] >= common[i * width + j + 1])
+        {
+            result.push(('-', old[i]));
+            i += 1;
+        } else {
+            result.push(('+', new[j]));
+            j += 1;
+        }
+    }
+    result
+}

@@ -34,6 +34,7 @@ pub(crate) unsafe fn accept4(
     if !addr.is_null() && len.is_null() {
         return Outcome::Errno(libc::EFAULT);
     }
+    crate::reclaim::sweep();
     interested(endpoint, fd);
     let deadline = Deadline::option(endpoint.rcv_timeout_ns.load(Ordering::Relaxed));
     loop {
@@ -110,6 +111,9 @@ unsafe fn accept_ours(
         publish_pending(listener, queue.len());
         drop(queue);
         let accepted = pending.and_then(|p| open(endpoint, p, fd, flags));
+        if let Some(pending) = pending {
+            pending.channel.unused();
+        }
         let Some((connection, peer)) = accepted else {
             sd_sys::fd::close(fd);
             continue;

@@ -18,7 +18,7 @@ use libc::{
     c_int, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t,
     size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
-use sd_shm::slab::{Endpoint, State};
+use sd_shm::slab::{Endpoint, Reason, State};
 
 /// Whether `fd` may be one of ours; a nanosecond. When false every call is the kernel's.
 #[inline(always)]
@@ -31,6 +31,26 @@ pub fn is_ours(fd: c_int) -> bool {
 #[inline(always)]
 fn connection(fd: c_int) -> Option<&'static Endpoint> {
     table::socket(fd).filter(|e| e.state_now() == State::Connected)
+}
+
+/// For a call that may change an unconnected socket: it must not reach the placeholder, which all
+/// sockets of the process share.
+fn own_kernel_socket<T>(fd: c_int) -> Outcome<T> {
+    match table::socket(fd).map(connecting::materialize) {
+        None | Some(Ok(())) => Outcome::Kernel,
+        Some(Err(errno)) => Outcome::Errno(errno),
+    }
+}
+
+/// The same for a send: MSG_FASTOPEN connects.
+fn send_unconnected<T>(fd: c_int, flags: c_int) -> Outcome<T> {
+    if flags & libc::MSG_FASTOPEN == 0 {
+        return Outcome::Kernel;
+    }
+    match table::socket(fd).map(|endpoint| connecting::demote(endpoint, Reason::Option)) {
+        None | Some(Ok(())) => Outcome::Kernel,
+        Some(Err(errno)) => Outcome::Errno(errno),
+    }
 }
 
 /// socket(2).
@@ -65,13 +85,13 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outco
 pub fn shutdown(fd: c_int, how: c_int) -> Outcome<c_int> {
     match connection(fd) {
         Some(_) if !(0..=2).contains(&how) => Outcome::Errno(libc::EINVAL),
-        Some(endpoint) => stream::shutdown(endpoint, how).map(|()| 0).into(),
+        Some(endpoint) => crate::ends::shutdown(endpoint, how).map(|()| 0).into(),
         None => {
             let listening = table::socket(fd).filter(|e| e.state_now() == State::Listen);
             if let Some(endpoint) = listening.filter(|_| how == libc::SHUT_RD || how == libc::SHUT_RDWR) {
                 crate::listen::stop(endpoint);
             }
-            Outcome::Kernel
+            own_kernel_socket(fd)
         }
     }
 }
@@ -113,7 +133,7 @@ pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Ou
 /// send(2).
 #[inline]
 pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
-    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    let Some(endpoint) = connection(fd) else { return send_unconnected(fd, flags) };
     if bad_pointer(buf, len) {
         return Outcome::Errno(libc::EFAULT);
     }
@@ -208,7 +228,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssiz
 
 /// sendmsg(2).
 pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
-    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    let Some(endpoint) = connection(fd) else { return send_unconnected(fd, flags) };
     // SAFETY: see the module.
     unsafe { message::sendmsg(endpoint, msg, flags) }
 }
@@ -228,7 +248,7 @@ pub unsafe fn recvmmsg(
 
 /// sendmmsg(2).
 pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: u32, flags: c_int) -> Outcome<c_int> {
-    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    let Some(endpoint) = connection(fd) else { return send_unconnected(fd, flags) };
     // SAFETY: see the module.
     unsafe { message::sendmmsg(endpoint, msgs, count, flags) }
 }
@@ -321,7 +341,7 @@ pub unsafe fn poll(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Outcome<c_int> {
-    if fds.is_null() || count == 0 || count > table::LEN as nfds_t {
+    if (fds as usize) < 4096 || count == 0 || count > table::LEN as nfds_t {
         return Outcome::Kernel;
     }
     // SAFETY: see the module.
@@ -372,7 +392,7 @@ pub unsafe fn epoll_wait(
     mask: *const sigset_t,
 ) -> Outcome<c_int> {
     let Entry::Epoll(instance) = table::get(epfd) else { return Outcome::Kernel };
-    if max <= 0 || events.is_null() || !epoll::has_ours(instance) {
+    if max <= 0 || (events as usize) < 4096 {
         return Outcome::Kernel;
     }
     // SAFETY: see the module.

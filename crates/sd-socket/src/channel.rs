@@ -1,7 +1,7 @@
 //! This process's record of a channel: slots, events, and how to wake the other process.
 
 use crate::process::PROCESS;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use sd_ring::fence_full;
 use sd_shm::channel::{GEOMETRY, Mapping, SLOTS, Side, Slot, SlotState};
 use sd_shm::public::Public;
@@ -20,6 +20,10 @@ pub(crate) struct Channel {
     peer_event_fd: i32,
     /// Segment, kept for announcing the channel to a restarted monitor.
     pub(crate) segment_fd: i32,
+    /// Endpoints and waiting connections that use the record.
+    uses: AtomicU32,
+    /// The other side is gone for good: to be freed when nothing uses it any more.
+    doomed: AtomicBool,
     /// Came by fork: new connections and events belong to the parent.
     pub(crate) inherited: AtomicBool,
     /// Endpoints by slot.
@@ -56,6 +60,8 @@ impl Channel {
             peer_public,
             peer_event_fd,
             segment_fd,
+            uses: AtomicU32::new(0),
+            doomed: AtomicBool::new(false),
             inherited: AtomicBool::new(false),
             endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
             slots: Lock::new(SlotAlloc { fresh: 0, closing: VecDeque::new() }),
@@ -85,6 +91,7 @@ impl Channel {
     pub(crate) fn bind(&self, slot: usize, endpoint: &'static Endpoint) {
         if let Some(cell) = self.endpoints.get(slot) {
             cell.store(endpoint as *const Endpoint as *mut Endpoint, Ordering::Release);
+            self.used();
         }
     }
 
@@ -105,6 +112,29 @@ impl Channel {
         if self.side == Side::A && !self.inherited.load(Ordering::Relaxed) {
             self.slots.lock().closing.push_back(slot as u16);
         }
+        self.unused();
+    }
+
+    /// One more endpoint or waiting connection needs the record.
+    pub(crate) fn used(&self) {
+        self.uses.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One fewer does.
+    pub(crate) fn unused(&self) {
+        if self.uses.fetch_sub(1, Ordering::AcqRel) == 1 && self.doomed.load(Ordering::Acquire) {
+            crate::reclaim::channels();
+        }
+    }
+
+    /// The other side is gone for good.
+    pub(crate) fn doom(&self) {
+        self.doomed.store(true, Ordering::Release);
+    }
+
+    /// Nobody will need the record any more.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.doomed.load(Ordering::Acquire) && self.uses.load(Ordering::Acquire) == 0
     }
 
     /// A slot for a new connection, side A only: number and generation. Its rings are empty and
@@ -203,6 +233,7 @@ pub(crate) fn drain() {
 }
 
 fn drain_all() {
+    let _user = crate::reclaim::User::enter();
     crate::control::check_mail();
     for channel in PROCESS.channels() {
         if channel.inherited.load(Ordering::Relaxed) {
@@ -223,5 +254,17 @@ pub(crate) fn trim(channel: &Channel, slot: usize, peer_closed: bool) {
         // SAFETY: a whole large ring of this mapping, a multiple of the page size, that nobody
         // will read any more.
         unsafe { sd_sys::mem::punch(channel.map.large_ring(slot, from), GEOMETRY.large as usize) };
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        crate::process::close_hidden(self.segment_fd);
+        crate::process::close_hidden(self.peer_event_fd);
+        // SAFETY: nobody uses the record any more, so nobody uses its mappings.
+        unsafe {
+            sd_shm::public::unmap_peer(self.peer_public);
+            self.map.unmap();
+        }
     }
 }

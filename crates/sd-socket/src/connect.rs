@@ -233,6 +233,8 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     if bound_to_other_family(endpoint, fd, to) {
         return kernel.go(endpoint, Reason::Option);
     }
+    crate::reclaim::sweep();
+    let _user = crate::reclaim::User::enter();
     crate::control::check_mail();
     for attempt in 0..3 {
         match route::decide(to) {

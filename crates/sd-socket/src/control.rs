@@ -350,6 +350,8 @@ fn channel_dead(id: u64) {
                 crate::epoll::endpoint_event(endpoint);
             }
         }
+        channel.doom();
     }
     crate::route::forget_all();
+    crate::reclaim::channels();
 }

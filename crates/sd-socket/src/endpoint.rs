@@ -292,7 +292,7 @@ pub(crate) fn release(endpoint: &'static Endpoint) {
         return;
     }
     crate::epoll::forget_endpoint(endpoint);
-    crate::listen::forget(endpoint, private);
+    crate::listen::forget(private);
     let bit = rec.bit.load(Ordering::Relaxed);
     let last = endpoint.holders.load(Ordering::Acquire) & !bit == 0;
     if last && endpoint.state_now() == State::Connected {

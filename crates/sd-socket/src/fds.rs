@@ -186,8 +186,8 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome
             return Outcome::Errno(libc::EINVAL);
         }
         libc::FIONREAD | SIOCOUTQ | SIOCATMARK if endpoint.state_now() != State::Connected => 0,
-        libc::FIONREAD => crate::stream::readable_bytes(endpoint) as c_int,
-        SIOCOUTQ => crate::stream::unsent_bytes(endpoint) as c_int,
+        libc::FIONREAD => crate::ends::readable_bytes(endpoint) as c_int,
+        SIOCOUTQ => crate::ends::unsent_bytes(endpoint) as c_int,
         SIOCATMARK => 0,
         _ => return Outcome::Kernel,
     };

@@ -28,7 +28,7 @@ pub(crate) unsafe fn sendfile(
         return Outcome::Errno(libc::EINVAL);
     }
     let Some(endpoint) = connected(out_fd) else { return Outcome::Kernel };
-    if let Some(errno) = stream::send_error(endpoint) {
+    if let Some(errno) = stream::send_error(endpoint).filter(|&errno| errno != 0) {
         if errno == libc::EPIPE {
             sd_sys::fd::raise(libc::SIGPIPE);
         }
@@ -149,7 +149,7 @@ fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bo
 }
 
 fn pipe_to_socket(pipe: c_int, to: &'static Endpoint, len: usize, nonblock: bool) -> Outcome<ssize_t> {
-    if let Some(errno) = stream::send_error(to) {
+    if let Some(errno) = stream::send_error(to).filter(|&errno| errno != 0) {
         return Outcome::Errno(errno);
     }
     if (nonblock || to.flag(NONBLOCK)) && !crate::ready::is_writable(to) {

@@ -29,6 +29,8 @@ pub(crate) fn prepare() {
     if !active() {
         return;
     }
+    // A child that never registered does so now, or nobody would hear of its own child's death.
+    drop(crate::control::connected());
     crate::listen::before_fork();
     PROCESS.control.lock_and_keep();
     crate::listen::keep_lock();
@@ -124,6 +126,7 @@ pub(crate) fn child() {
     }
     PROCESS.control.lock().forked();
     crate::route::forked();
+    crate::reclaim::forked();
     crate::listen::forked();
     crate::epoll::forked();
 }

@@ -9,7 +9,7 @@
 //! | `table`, `fds` | descriptor numbers: what they lead to; close, dup, fcntl, ioctl |
 //! | `endpoint`, `channel` | a socket; a channel to another process |
 //! | `connect`, `listen`, `accept`, `route`, `control` | connection set-up, with the monitor's help |
-//! | `stream`, `iov`, `files` | sending and receiving |
+//! | `stream`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `options`, `names`, `addr` | what a socket is told and asked |
 //! | `fork` | sharing with children |
@@ -22,6 +22,7 @@ mod channel;
 mod connect;
 mod control;
 mod endpoint;
+mod ends;
 mod env;
 mod epoll;
 mod fds;
@@ -36,6 +37,7 @@ mod options;
 mod poll;
 mod process;
 mod ready;
+mod reclaim;
 mod route;
 mod select;
 pub mod stats;

@@ -199,7 +199,7 @@ pub(crate) fn has_pending(endpoint: &Endpoint) -> bool {
 }
 
 /// The last descriptor of this process is closed: who waits is refused.
-pub(crate) fn forget(endpoint: &Endpoint, private: &Priv) {
+pub(crate) fn forget(private: &Priv) {
     let listener = private.listener.swap(core::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: null or a record that is never freed.
     let Some(listener) = (unsafe { listener.as_ref() }) else { return };
@@ -211,10 +211,9 @@ pub(crate) fn forget(endpoint: &Endpoint, private: &Priv) {
     }
     channel::drain();
     let waiting = core::mem::take(&mut *listener.queue.lock());
-    if endpoint.holders.load(Ordering::Acquire).is_power_of_two() {
-        for pending in waiting {
-            refuse(pending.channel, pending.slot, pending.generation);
-        }
+    for pending in waiting {
+        refuse(pending.channel, pending.slot, pending.generation);
+        pending.channel.unused();
     }
     *listener.endpoint.lock() = None;
 }
@@ -222,7 +221,7 @@ pub(crate) fn forget(endpoint: &Endpoint, private: &Priv) {
 /// The socket stops listening though its number stays open: shutdown, or connect to AF_UNSPEC.
 pub(crate) fn stop(endpoint: &'static Endpoint) {
     if let Some(private) = PROCESS.private(endpoint) {
-        forget(endpoint, private);
+        forget(private);
     }
     endpoint.set_state(State::Bound);
 }
@@ -295,6 +294,7 @@ pub(crate) fn arrived(channel: &'static Channel, slot: usize) {
     let mut queue = listener.queue.lock();
     // An event may be repeated; a connection is queued once.
     if !queue.iter().any(|p| core::ptr::eq(p.channel, channel) && p.slot == slot) {
+        channel.used();
         queue.push_back(Pending { channel, slot, generation });
     }
     publish_pending(listener, queue.len());

@@ -166,8 +166,8 @@ impl Process {
         if base.is_null() || index >= CHANNELS_MAX {
             return None;
         }
-        // SAFETY: an array of CHANNELS_MAX pointers, null or to a Channel that is never freed
-        // while the process lives (a dead one is emptied and re-used).
+        // SAFETY: an array of CHANNELS_MAX pointers, null or to a Channel that is not freed while a
+        // thread is counted as a `reclaim::User`, or uses it for an endpoint.
         unsafe { (*base.add(index)).load(Ordering::Acquire).as_ref() }
     }
 
@@ -195,6 +195,17 @@ impl Process {
         self.channel_count.fetch_max(free + 1, Ordering::AcqRel);
         // SAFETY: just made from a Box and given away for good.
         Some(unsafe { &*channel })
+    }
+
+    /// Takes a channel out of the table; the caller frees it.
+    pub(crate) fn remove_channel(&self, index: usize) -> Option<*mut Channel> {
+        let base = self.channels.load(Ordering::Acquire);
+        if base.is_null() || index >= CHANNELS_MAX {
+            return None;
+        }
+        // SAFETY: an array of CHANNELS_MAX pointers.
+        let old = unsafe { (*base.add(index)).swap(core::ptr::null_mut(), Ordering::AcqRel) };
+        (!old.is_null()).then_some(old)
     }
 
     /// Whether only one thread of one process can touch `endpoint` now, so that its halves need

@@ -36,7 +36,7 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
     let ended = crate::endpoint::peer_finished(endpoint);
     let mut mask = 0;
     let lowat = endpoint.rcv_lowat.load(Ordering::Relaxed) as usize;
-    if data && (lowat <= 1 || crate::stream::readable_bytes(endpoint) >= lowat) {
+    if data && (lowat <= 1 || crate::ends::readable_bytes(endpoint) >= lowat) {
         mask |= IN;
     }
     if ended || reset || endpoint.flag(SHUT_RD) {

@@ -207,7 +207,7 @@ static ROUND: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new
 impl Entry {
     fn learn(&mut self, target: Target, candidates: u32, replaces: bool) {
         let same = |t: &&mut Target| {
-            t.channel.id == target.channel.id
+            (t.channel.id == target.channel.id && t.listener == target.listener)
                 || (replaces
                     && t.listener == target.listener
                     && t.channel.peer_pid == target.channel.peer_pid)

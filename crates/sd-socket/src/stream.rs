@@ -10,12 +10,29 @@ use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use sd_ring::copy::copy_shared;
 use sd_ring::{Effort, Next, doorbell};
-use sd_shm::channel::{FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotState};
+use sd_shm::channel::{FLAG_RESET, GEOMETRY, Side, SlotState};
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
 
 const RX_BITS: u32 = doorbell::RX_SLEEP | doorbell::RX_EVENT;
 const TX_BITS: u32 = doorbell::TX_SLEEP | doorbell::TX_EVENT;
+
+/// Keeps the endpoint alive while a thread waits on it: another thread may close its last number,
+/// and the call goes on, as in Linux.
+struct Kept(&'static Endpoint);
+
+impl Kept {
+    fn new(endpoint: &'static Endpoint) -> Kept {
+        endpoint::retain(endpoint);
+        Kept(endpoint)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        endpoint::release(self.0);
+    }
+}
 
 /// Sends what `pieces` hold: bytes sent, or errno. SIGPIPE is raised as Linux would.
 #[inline]
@@ -25,6 +42,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
     let mut deadline = None;
     let may_grow = endpoint.snd_buf.load(Ordering::Relaxed) == 0;
     let mut grow = nonblock;
+    let mut kept = None;
     loop {
         let end = push(endpoint, &mut pieces, grow && may_grow);
         let sent = want - pieces.total;
@@ -50,6 +68,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         }
         let deadline = *deadline
             .get_or_insert_with(|| Deadline::option(endpoint.snd_timeout_ns.load(Ordering::Relaxed)));
+        kept.get_or_insert_with(|| Kept::new(endpoint));
         match wait_tx(endpoint, deadline, grow) {
             Ok(slept) => grow = grow || slept,
             Err(_) if sent > 0 => return Ok(sent),
@@ -69,7 +88,12 @@ enum Push {
 fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool) -> Push {
     let _half = endpoint.tx_lock();
     if let Some(errno) = send_error(endpoint) {
-        return Push::Error(errno);
+        if errno != 0 {
+            return Push::Error(errno);
+        }
+        // Sent, and answered by a reset.
+        pieces.total = 0;
+        return Push::Done;
     }
     let mem = endpoint.tx_mem();
     // SAFETY: the tx half is held.
@@ -115,7 +139,8 @@ fn add(counter: &core::sync::atomic::AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
-/// Why sending is impossible, if it is (tcp(7), send(2)).
+/// Why sending is impossible, if it is (tcp(7), send(2)); zero when the bytes are as good as sent but
+/// nobody will read them.
 #[inline(always)]
 pub(crate) fn send_error(endpoint: &'static Endpoint) -> Option<i32> {
     if !endpoint.flag(SHUT_WR | RESET) && peer_end(endpoint) == PeerEnd::Open {
@@ -137,7 +162,7 @@ fn send_error_slow(endpoint: &'static Endpoint) -> Option<i32> {
     endpoint.set_flag(RESET);
     endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
     notify(endpoint, endpoint::ALL_BITS);
-    None
+    Some(0)
 }
 
 /// Turns what the peer's words say into our flags: a reset is remembered, with its error.
@@ -184,6 +209,7 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
     let least = if flags & MSG_WAITALL != 0 { want } else { low_water(endpoint).min(want) };
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
     let mut deadline = None;
+    let mut kept = None;
     loop {
         let before = pieces.total;
         let found = pull(endpoint, &mut pieces, take);
@@ -208,6 +234,7 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         }
         let deadline = *deadline
             .get_or_insert_with(|| Deadline::option(endpoint.rcv_timeout_ns.load(Ordering::Relaxed)));
+        kept.get_or_insert_with(|| Kept::new(endpoint));
         if let Err(errno) = wait_rx(endpoint, deadline, got) {
             return if got > 0 { Ok(got) } else { Err(errno) };
         }
@@ -413,57 +440,6 @@ fn want_tx_event(endpoint: &'static Endpoint) {
             crate::epoll::endpoint_event(endpoint);
         }
     }
-}
-
-/// shutdown(2) on a connection.
-pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32> {
-    if crate::names::is_over(endpoint) {
-        return Err(libc::ENOTCONN);
-    }
-    if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
-        let _half = endpoint.tx_lock();
-        // SAFETY: the tx half is held.
-        unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem());
-        endpoint.own_words().flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
-        endpoint.set_flag(SHUT_WR);
-        notify(endpoint, RX_BITS);
-    }
-    if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-        endpoint.own_words().flags.fetch_or(FLAG_READS_NO_MORE, Ordering::AcqRel);
-        endpoint.set_flag(SHUT_RD);
-    }
-    // Threads of ours that wait on the socket must look again.
-    let own = &endpoint.own_words().wait;
-    doorbell::disarm(own, endpoint::ALL_BITS);
-    futex::wake(own, i32::MAX, Scope::Shared);
-    crate::epoll::endpoint_event(endpoint);
-    Ok(())
-}
-
-/// Bytes that can be received now (FIONREAD).
-pub(crate) fn readable_bytes(endpoint: &'static Endpoint) -> usize {
-    let _half = endpoint.rx_lock();
-    let mem = endpoint.rx_mem();
-    // SAFETY: the rx half is held; a copy walks ahead.
-    let mut rx = unsafe { *rx_cursor(endpoint) };
-    let mut bytes = 0usize;
-    while let Ok(Next::Data { len, .. }) = rx.next(&GEOMETRY, &mem) {
-        rx.advance(len);
-        bytes += len as usize;
-        if bytes > i32::MAX as usize / 2 {
-            break;
-        }
-    }
-    bytes
-}
-
-/// Bytes that the peer has not taken yet, at most (SIOCOUTQ).
-pub(crate) fn unsent_bytes(endpoint: &'static Endpoint) -> usize {
-    let _half = endpoint.tx_lock();
-    // SAFETY: the tx half is held.
-    let tx = unsafe { tx_cursor(endpoint) };
-    let _ = tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire));
-    tx.unread() as usize
 }
 
 /// Sends all of it, waiting if need be even on a non-blocking socket.

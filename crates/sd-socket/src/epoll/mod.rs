@@ -16,7 +16,7 @@ use crate::endpoint::EndpointExt;
 use crate::process::PROCESS;
 use crate::ready;
 use crate::table::{self, Entry};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use sd_shm::slab::{Endpoint, State};
 use std::collections::VecDeque;
 
@@ -64,13 +64,17 @@ pub(crate) struct Epoll {
     scanned: Vec<*mut Item>,
     /// Kernel descriptors registered (a closed one is still counted).
     kernel_count: u32,
+    /// What a wait sleeps on, once a socket of ours is registered: an instance that watches the
+    /// program's, our eventfds and the control socket. So the program's stays what it would be
+    /// without us, for nesting and poll.
+    sleep_fd: AtomicI32,
     wakers: usize,
     /// Registration with the monitor whose control socket is watched.
     registration: u32,
     pub(crate) sleepers: AtomicU32,
     spin: AtomicU32,
-    /// Waits since the kernel part was last asked.
-    since_kernel: u32,
+    /// Time-stamp when the kernel part was last asked.
+    kernel_asked: u64,
     /// Housekeeping due: events were delivered since.
     dirty: bool,
     /// Threads inside a wait; the record is freed by the last one after close.
@@ -78,8 +82,8 @@ pub(crate) struct Epoll {
     closed: bool,
 }
 
-/// At least one wait in so many asks the kernel even if sockets of ours are ready.
-const KERNEL_EVERY: u32 = 4;
+/// Marks the program's instance in the one that is slept on.
+const KERNEL_PART: u64 = 1;
 
 /// A kernel epoll instance was made: remember it.
 pub(crate) fn created(fd: i32) {
@@ -94,11 +98,12 @@ pub(crate) fn created(fd: i32) {
         ready: VecDeque::new(),
         scanned: Vec::new(),
         kernel_count: 0,
+        sleep_fd: AtomicI32::new(-1),
         wakers: 0,
         registration: 0,
         sleepers: AtomicU32::new(0),
         spin: AtomicU32::new(0),
-        since_kernel: 0,
+        kernel_asked: 0,
         dirty: false,
         users: AtomicU32::new(0),
         closed: false,
@@ -123,6 +128,7 @@ fn closed(epoll: *mut Epoll) {
     }
     this.ready.clear();
     this.scanned.clear();
+    crate::process::close_hidden(this.sleep_fd.swap(-1, Ordering::AcqRel));
     this.closed = true;
     if this.users.load(Ordering::Acquire) == 0 {
         // SAFETY: no thread is inside, and the table no longer leads here.
@@ -159,6 +165,9 @@ pub(crate) fn control(epoll: *mut Epoll, op: i32, fd: i32, event: Option<(u32, u
     {
         crate::listen::interested(endpoint, fd);
     }
+    if let Some((events, _)) = event {
+        check_exclusive(op, events, source)?;
+    }
     {
         let _lock = PROCESS.readiness.lock();
         // SAFETY: guarded by the lock; the caller found the instance in the table.
@@ -177,6 +186,23 @@ pub(crate) fn control(epoll: *mut Epoll, op: i32, fd: i32, event: Option<(u32, u
     Ok(())
 }
 
+/// EPOLLEXCLUSIVE goes with ADD only, with few other flags, and not with nested instances
+/// (epoll_ctl(2)).
+fn check_exclusive(op: i32, events: u32, source: Source) -> Result<(), i32> {
+    const ALLOWED: i32 = libc::EPOLLIN
+        | libc::EPOLLOUT
+        | libc::EPOLLRDNORM
+        | libc::EPOLLWRNORM
+        | libc::EPOLLERR
+        | libc::EPOLLHUP
+        | libc::EPOLLWAKEUP
+        | libc::EPOLLET
+        | libc::EPOLLEXCLUSIVE;
+    let wrong =
+        op == libc::EPOLL_CTL_MOD || matches!(source, Source::Nested(_)) || events & !(ALLOWED as u32) != 0;
+    if events & libc::EPOLLEXCLUSIVE as u32 != 0 && wrong { Err(libc::EINVAL) } else { Ok(()) }
+}
+
 /// Whether the kernel instance watches the number as well: listeners and nested instances.
 fn in_kernel(source: Source) -> bool {
     match source {
@@ -193,7 +219,9 @@ fn add(epoll: *mut Epoll, fd: i32, source: Source, events: u32, data: u64) -> Re
     {
         return Err(libc::EINVAL);
     }
-    watch_own(this);
+    if !watch_own(this) {
+        return Err(libc::ENOSPC);
+    }
     if in_kernel(source) {
         sd_sys::fd::epoll_ctl(this.fd, libc::EPOLL_CTL_ADD, fd, events, data).map_err(|e| e.0)?;
         this.kernel_count += 1;
@@ -220,16 +248,41 @@ fn add(epoll: *mut Epoll, fd: i32, source: Source, events: u32, data: u64) -> Re
     Ok(())
 }
 
-/// The kernel instance shall wake up on our eventfds and on the end of the monitor.
-fn watch_own(this: &mut Epoll) {
+/// A sleep shall end when a peer or the monitor has something for us. False when out of descriptors.
+fn watch_own(this: &mut Epoll) -> bool {
+    if this.sleep_fd.load(Ordering::Relaxed) < 0 {
+        let Ok(fd) = sd_sys::fd::epoll_create() else { return false };
+        let fd = crate::process::hide_fd(fd);
+        let watched =
+            sd_sys::fd::epoll_ctl(fd, libc::EPOLL_CTL_ADD, this.fd, libc::EPOLLIN as u32, KERNEL_PART);
+        if watched.is_err() {
+            crate::process::close_hidden(fd);
+            return false;
+        }
+        this.sleep_fd.store(fd, Ordering::Release);
+        kick(this);
+    }
+    let sleep_fd = this.sleep_fd.load(Ordering::Relaxed);
     if this.wakers < PROCESS.waker_count.load(Ordering::Acquire) {
-        this.wakers = crate::wait::add_wakers(this.fd, this.wakers);
+        this.wakers = crate::wait::add_wakers(sleep_fd, this.wakers);
     }
     let registration = crate::control::REGISTRATIONS.load(Ordering::Acquire);
     if this.registration != registration {
         this.registration = registration;
-        crate::wait::add_control(this.fd);
+        crate::wait::add_control(sleep_fd);
     }
+    true
+}
+
+/// Threads that sleep on the program's instance because it held nothing of ours must come back.
+fn kick(this: &Epoll) {
+    if this.users.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    let event_fd = crate::control::own_event_fd();
+    let events = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLONESHOT) as u32;
+    let _ = sd_sys::fd::epoll_ctl(this.fd, libc::EPOLL_CTL_ADD, event_fd, events, crate::wait::OWN_EVENT);
+    sd_sys::fd::eventfd_signal(event_fd);
 }
 
 /// Puts a new or changed item where it will be looked at.
@@ -248,6 +301,9 @@ fn place(this: &mut Epoll, item: *mut Item) {
 fn modify(this: &mut Epoll, item: *mut Item, events: u32, data: u64) -> Result<(), i32> {
     // SAFETY: under the lock.
     let it = unsafe { &mut *item };
+    if it.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
+        return Err(libc::EINVAL);
+    }
     if in_kernel(it.source) {
         sd_sys::fd::epoll_ctl(this.fd, libc::EPOLL_CTL_MOD, it.fd, events, data).map_err(|e| e.0)?;
     }
@@ -286,11 +342,11 @@ pub(crate) fn kernel_registered(epoll: *mut Epoll) {
     unsafe { (*epoll).kernel_count += 1 };
 }
 
-/// Whether any socket of ours is registered.
+/// Whether any socket of ours is, or was, registered.
+#[inline]
 pub(crate) fn has_ours(epoll: *mut Epoll) -> bool {
-    let _lock = PROCESS.readiness.lock();
-    // SAFETY: under the lock; found in the table.
-    unsafe { (*epoll).wakers != 0 }
+    // SAFETY: found in the table, or a user is counted; the field is atomic.
+    unsafe { (*epoll).sleep_fd.load(Ordering::Acquire) >= 0 }
 }
 
 /// In the child of a fork: nobody waits.
@@ -301,6 +357,13 @@ pub(crate) fn forked() {
             let this = unsafe { &mut *epoll };
             this.sleepers.store(0, Ordering::Relaxed);
             this.users.store(0, Ordering::Relaxed);
+            // The parent's; ours will watch our own eventfd.
+            crate::process::close_hidden(this.sleep_fd.swap(-1, Ordering::Relaxed));
+            this.wakers = 0;
+            this.registration = 0;
+            if this.items.iter().any(|i| !i.is_null()) {
+                watch_own(this);
+            }
             for item in this.items.iter().copied().filter(|i| !i.is_null()).collect::<Vec<_>>() {
                 place(this, item);
             }

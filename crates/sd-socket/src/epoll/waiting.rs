@@ -1,15 +1,15 @@
 //! epoll_wait: look, merge, spin, sleep.
 
 use super::collect::{collect, cool_down};
-use super::{Epoll, KERNEL_EVERY, Source};
+use super::{Epoll, KERNEL_PART, Source};
 use crate::channel::drain;
 use crate::process::PROCESS;
 use crate::wait::{self, Deadline, HOUSEKEEPING_NS, OWN_EVENT, Sleeper};
 use core::sync::atomic::Ordering;
 use libc::{epoll_event, sigset_t};
 
-/// Kernel events fetched at once.
-const BATCH: usize = 64;
+/// About ten microseconds: while sockets of ours are always ready, the kernel is asked so often.
+const KERNEL_EVERY_CYCLES: u64 = 25_000;
 
 /// Keeps the record alive while a thread is inside.
 struct User(*mut Epoll);
@@ -42,11 +42,20 @@ pub(crate) fn wait(
     mask: *const sigset_t,
 ) -> Result<usize, i32> {
     let _user = User::enter(epoll);
+    let deadline = Deadline::after(timeout_ns);
+    if !super::has_ours(epoll) {
+        // Only the kernel's, so far. What another thread adds meanwhile ends the sleep, see `kick`.
+        // SAFETY: alive while `_user` is; the descriptor does not change.
+        let got = wait::sleep_on(unsafe { (*epoll).fd }, out, timeout_ns, mask)?;
+        let count = keep_foreign(out, 0, got);
+        if count > 0 || got == 0 {
+            return Ok(count);
+        }
+    }
     let ready = look(epoll, out);
     if ready != Ok(0) || timeout_ns == Some(0) {
         return ready;
     }
-    let deadline = Deadline::after(timeout_ns);
     if mask.is_null() {
         let mut found = Ok(0);
         let mut rounds = 0u32;
@@ -80,20 +89,20 @@ fn look_at_ours(epoll: *mut Epoll, out: &mut [epoll_event]) -> Result<usize, i32
 /// then anyway, so that neither side starves the other.
 fn look(epoll: *mut Epoll, out: &mut [epoll_event]) -> Result<usize, i32> {
     let mut count = look_at_ours(epoll, out)?;
-    // SAFETY: alive; racy reads of counters only decide whether to ask the kernel.
+    // SAFETY: alive; racy uses of the counters only decide whether to ask the kernel.
     let this = unsafe { &mut *epoll };
     if this.kernel_count == 0 {
         return Ok(count);
     }
-    this.since_kernel += 1;
-    if count == 0 || this.since_kernel >= KERNEL_EVERY {
-        this.since_kernel = 0;
+    let now = sd_sys::time::tsc();
+    if count == 0 || now.wrapping_sub(this.kernel_asked) > KERNEL_EVERY_CYCLES {
+        this.kernel_asked = now;
         if count == out.len() {
             // Room for the kernel's events: some of ours go back on the list for the next wait.
             count = out.len() * 3 / 4;
             requeue_tail(epoll, out, count);
         }
-        count += from_kernel(epoll, out, count, Some(0), core::ptr::null())?;
+        count += from_kernel(epoll, out, count)?;
         if count == 0 {
             count = look_at_ours(epoll, out)?;
         }
@@ -118,42 +127,37 @@ fn requeue_tail(epoll: *mut Epoll, out: &[epoll_event], keep: usize) {
     }
 }
 
-/// Adds the kernel's events behind the first `count` of `out`; returns how many.
-fn from_kernel(
-    epoll: *mut Epoll,
-    out: &mut [epoll_event],
-    count: usize,
-    timeout_ns: Option<u64>,
-    mask: *const sigset_t,
-) -> Result<usize, i32> {
+/// Adds the kernel's events that are ready now behind the first `count` of `out`; returns how many.
+fn from_kernel(epoll: *mut Epoll, out: &mut [epoll_event], count: usize) -> Result<usize, i32> {
     // SAFETY: alive; the descriptor does not change.
     let fd = unsafe { (*epoll).fd };
-    let mut events = [epoll_event { events: 0, u64: 0 }; BATCH];
-    let room = (out.len() - count).min(BATCH);
-    if room == 0 {
-        return Ok(0);
-    }
-    let batch = events.get_mut(..room).unwrap_or(&mut []);
-    let got = wait::sleep_on(fd, batch, timeout_ns, mask)?;
-    let mut added = 0;
-    for event in batch.iter().take(got) {
-        let data = event.u64;
-        if data == OWN_EVENT {
-            if event.events & libc::EPOLLIN as u32 == 0 {
-                crate::control::look_at_socket();
-            }
-            continue;
+    match out.get_mut(count..) {
+        Some(rest) if !rest.is_empty() => {
+            let got = wait::sleep_on(fd, rest, Some(0), core::ptr::null())?;
+            Ok(keep_foreign(out, count, got))
         }
+        _ => Ok(0),
+    }
+}
+
+/// Of the `got` kernel events behind the first `count`, keeps those that are the program's business;
+/// returns how many.
+fn keep_foreign(out: &mut [epoll_event], count: usize, got: usize) -> usize {
+    let mut kept = count;
+    for at in count..count + got {
+        let Some(&event) = out.get(at) else { break };
+        let (data, bits) = (event.u64, event.events);
         // A listener may be ready on both sides: one event.
-        if out.iter().take(count).any(|known| known.u64 == data && known.events & event.events != 0) {
+        let known = out.iter().take(count).any(|other| other.u64 == data && other.events & bits != 0);
+        if data == OWN_EVENT || known {
             continue;
         }
-        if let Some(slot) = out.get_mut(count + added) {
-            *slot = *event;
-            added += 1;
+        if let Some(slot) = out.get_mut(kept) {
+            *slot = event;
+            kept += 1;
         }
     }
-    Ok(added)
+    kept - count
 }
 
 /// Sleeps until something is ready, or the deadline.
@@ -167,6 +171,7 @@ fn sleep(
     // SAFETY: alive while the caller's `User` is.
     let mut pause = if unsafe { (*epoll).dirty } { housekeeping.next() } else { None };
     loop {
+        crate::reclaim::sweep();
         let sleeper = Sleeper::enter();
         // SAFETY: as above.
         unsafe { (*epoll).sleepers.fetch_add(1, Ordering::SeqCst) };
@@ -209,7 +214,19 @@ fn sleep_once(
     }
     let retry = crate::control::retry_if_lost();
     let timeout = wait::earlier(wait::earlier(deadline.left(), pause), retry);
-    from_kernel(epoll, out, 0, timeout, mask)
+    let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+    // SAFETY: alive while the caller's `User` is.
+    let sleep_fd = unsafe { (*epoll).sleep_fd.load(Ordering::Acquire) };
+    let woken = wait::sleep_on(sleep_fd, &mut events, timeout, mask)?;
+    let mut kernel = false;
+    for event in events.iter().take(woken) {
+        let (data, bits) = (event.u64, event.events);
+        kernel |= data == KERNEL_PART;
+        if data == OWN_EVENT && bits & libc::EPOLLIN as u32 == 0 {
+            crate::control::look_at_socket();
+        }
+    }
+    if kernel { from_kernel(epoll, out, 0) } else { Ok(0) }
 }
 
 /// Housekeeping of the instance's sockets, see `idle`.

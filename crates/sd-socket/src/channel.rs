@@ -239,11 +239,17 @@ fn drain_all() {
         if channel.inherited.load(Ordering::Relaxed) {
             continue;
         }
-        channel.take_events(|slot| match channel.endpoint(slot) {
-            Some(endpoint) => crate::epoll::endpoint_event(endpoint),
-            None => crate::listen::arrived(channel, slot),
-        });
+        take_in(channel);
     }
+}
+
+/// Takes in what one channel has.
+#[inline]
+pub(crate) fn take_in(channel: &'static Channel) {
+    channel.take_events(|slot| match channel.endpoint(slot) {
+        Some(endpoint) => crate::epoll::endpoint_event(endpoint),
+        None => crate::listen::arrived(channel, slot),
+    });
 }
 
 /// Gives large rings' memory of a finished connection back to the system: the one that this side

@@ -345,6 +345,8 @@ pub(crate) fn new_channel(
 /// Every connection of the channel is over; each learns it by looking.
 fn channel_dead(id: u64) {
     for channel in PROCESS.channels().filter(|c| c.id == id) {
+        // What the dead announced last, a connection to be accepted perhaps, comes first.
+        crate::channel::take_in(channel);
         for slot in 0..sd_shm::channel::SLOTS {
             if let Some(endpoint) = channel.endpoint(slot) {
                 crate::epoll::endpoint_event(endpoint);

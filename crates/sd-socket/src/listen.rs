@@ -212,7 +212,10 @@ pub(crate) fn forget(private: &Priv) {
     channel::drain();
     let waiting = core::mem::take(&mut *listener.queue.lock());
     for pending in waiting {
-        refuse(pending.channel, pending.slot, pending.generation);
+        // A child that never registered has a copy of its parent's backlog, not its own.
+        if index != UNREGISTERED {
+            refuse(pending.channel, pending.slot, pending.generation);
+        }
         pending.channel.unused();
     }
     *listener.endpoint.lock() = None;

@@ -183,7 +183,11 @@ unsafe fn accept_kernel(
     len: *mut socklen_t,
     flags: c_int,
 ) -> Option<Outcome<c_int>> {
-    // SAFETY: the caller's buffers, for the kernel to check; the listener is non-blocking.
+    // The listener is non-blocking, unless a program that was executed shares it.
+    if sd_sys::fd::poll_one(fd, libc::POLLIN, 0) == Ok(0) {
+        return None;
+    }
+    // SAFETY: the caller's buffers, for the kernel to check.
     match sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, fd, addr, len, flags) }) {
         Ok(fd) => {
             let fd = fd as i32;

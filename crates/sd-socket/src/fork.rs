@@ -4,12 +4,13 @@
 //! of the family), so that nothing ends in between. The child keeps the parent's slabs and
 //! channels; it makes a slab, public page and eventfd of its own when it registers.
 
+use crate::endpoint::{EndpointExt, NONBLOCK};
 use crate::process::{PROCESS, forget_tid};
 use crate::table::{self, Entry};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use sd_proto::Request;
-use sd_shm::slab::MEMBERS;
+use sd_shm::slab::{MEMBERS, State};
 
 thread_local! {
     /// Member number chosen for the child that this thread is forking; MEMBERS = none.
@@ -131,9 +132,26 @@ pub(crate) fn child() {
     crate::epoll::forked();
 }
 
+/// Listeners that stay open across exec get the O_NONBLOCK back that the program gave them; ours is
+/// always set (see `listen`).
+fn restore_listeners() {
+    table::for_each(0, u32::MAX, |fd, entry| {
+        if let Entry::Socket(endpoint) = entry
+            && endpoint.state_now() == State::Listen
+            && sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
+        {
+            let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+            let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
+        }
+    });
+}
+
 /// Before exec. The new program is a new process image, which the monitor sees when our control
 /// connection closes. A child that never registered must let go of what it inherited by itself.
 pub(crate) fn exec_prepare() {
+    if active() {
+        restore_listeners();
+    }
     if !active() || PROCESS.own_slab.load(Ordering::Acquire) != 0 {
         return;
     }

@@ -235,7 +235,8 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let deadline = *deadline
             .get_or_insert_with(|| Deadline::option(endpoint.rcv_timeout_ns.load(Ordering::Relaxed)));
         kept.get_or_insert_with(|| Kept::new(endpoint));
-        if let Err(errno) = wait_rx(endpoint, deadline, got) {
+        let peeked = if take.advance { 0 } else { got };
+        if let Err(errno) = wait_rx(endpoint, deadline, peeked) {
             return if got > 0 { Ok(got) } else { Err(errno) };
         }
     }
@@ -354,9 +355,13 @@ fn rx_hint(endpoint: &'static Endpoint) -> bool {
         || peer_end(endpoint) != PeerEnd::Open
 }
 
-/// Waits until there is something to receive.
-fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, have: usize) -> Result<(), i32> {
-    if have == 0 && spin(&endpoint.rx.spin, || rx_hint(endpoint)) {
+/// Waits until there is something to receive, beyond the bytes that were peeked at.
+fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, peeked: usize) -> Result<(), i32> {
+    let ready = || match peeked {
+        0 => rx_hint(endpoint),
+        _ => crate::ends::readable_bytes(endpoint) > peeked || endpoint::peer_finished(endpoint),
+    };
+    if spin(&endpoint.rx.spin, ready) {
         return Ok(());
     }
     crate::idle::return_credit(endpoint);
@@ -366,7 +371,7 @@ fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, have: usize) -> Resu
     let mut housekeeping = HOUSEKEEPING_NS.into_iter();
     loop {
         let value = doorbell::arm(word, doorbell::RX_SLEEP);
-        if have == 0 && rx_hint(endpoint) {
+        if ready() {
             return Ok(());
         }
         let pause = if crate::idle::is_due(endpoint) { housekeeping.next() } else { None };
@@ -375,7 +380,7 @@ fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, have: usize) -> Resu
             return Err(libc::EBADF);
         }
         slept?;
-        if pause.is_none() || rx_hint(endpoint) {
+        if pause.is_none() || ready() {
             return Ok(());
         }
         crate::idle::tidy(endpoint);

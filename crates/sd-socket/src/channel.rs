@@ -101,7 +101,7 @@ impl Channel {
         unsafe { self.endpoints.get(slot)?.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The endpoint is done with its slot.
+    /// The endpoint is done with its slot; `unused` follows when it is done with the record too.
     pub(crate) fn unbind(&self, slot: usize, endpoint: &Endpoint) {
         let Some(cell) = self.endpoints.get(slot) else { return };
         if !core::ptr::eq(cell.load(Ordering::Acquire), endpoint) {
@@ -112,7 +112,6 @@ impl Channel {
         if self.side == Side::A && !self.inherited.load(Ordering::Relaxed) {
             self.slots.lock().closing.push_back(slot as u16);
         }
-        self.unused();
     }
 
     /// One more endpoint or waiting connection needs the record.

@@ -437,16 +437,21 @@ fn hang_up(endpoint: &'static Endpoint) {
         }
         own.wait.store(0, Ordering::Relaxed);
         let used_large = tx.is_large() || rx.is_large();
-        let peer_closed = peer_end(endpoint) == PeerEnd::Gone;
+        let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
+        let channel = endpoint.channel_ref();
+        if let Some(channel) = channel {
+            if used_large {
+                crate::channel::trim(channel, slot, peer_end(endpoint) == PeerEnd::Gone);
+            }
+            channel.unbind(slot, endpoint);
+        }
+        // From here on the slot may carry another connection, so everything else comes before; a
+        // wake-up too many does no harm to that one.
         own.set_state(generation, SlotState::Closed);
         notify(endpoint, ALL_BITS);
-        if used_large && let Some(channel) = endpoint.channel_ref() {
-            let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
-            crate::channel::trim(channel, slot, peer_closed);
+        if let Some(channel) = channel {
+            channel.unused();
         }
-    }
-    if let Some(channel) = endpoint.channel_ref() {
-        channel.unbind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
     }
 }
 

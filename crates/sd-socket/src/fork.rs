@@ -128,6 +128,7 @@ pub(crate) fn child() {
     PROCESS.control.lock().forked();
     crate::route::forked();
     crate::reclaim::forked();
+    crate::wait::forked();
     crate::listen::forked();
     crate::epoll::forked();
 }

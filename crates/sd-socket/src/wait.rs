@@ -168,6 +168,20 @@ fn each_public(each: impl Fn(&AtomicU32)) {
 /// Pauses after which an idle sleeper gives memory back (see `idle`), then it sleeps for good.
 pub(crate) const HOUSEKEEPING_NS: [u64; 2] = [100_000_000, 1_000_000_000];
 
+/// Threads that sleep on a `SleepSet`. Which sockets they wait for is nowhere listed, so whoever takes
+/// in an event must wake them (SYNC POINT: loose sleepers; counted before the sleeper's last look).
+static LOOSE_SLEEPERS: AtomicU32 = AtomicU32::new(0);
+
+/// See [`LOOSE_SLEEPERS`].
+pub(crate) fn has_loose_sleepers() -> bool {
+    LOOSE_SLEEPERS.load(Ordering::SeqCst) != 0
+}
+
+/// In the child of a fork: only this thread exists.
+pub(crate) fn forked() {
+    LOOSE_SLEEPERS.store(0, Ordering::Relaxed);
+}
+
 /// A kernel epoll instance for one sleep: our eventfds, the control socket, and more.
 pub(crate) struct SleepSet {
     pub(crate) fd: i32,
@@ -181,6 +195,7 @@ impl SleepSet {
     pub(crate) fn new() -> Result<SleepSet, i32> {
         let fd = sd_sys::fd::epoll_create().map_err(|e| e.0)?;
         let set = SleepSet { fd };
+        LOOSE_SLEEPERS.fetch_add(1, Ordering::SeqCst);
         add_wakers(fd, 0);
         // An eventfd that was ever signalled is reported once when it is added: taken here, so that
         // from now on only new signals count. The caller looks at its sockets after this.
@@ -198,6 +213,7 @@ impl SleepSet {
 
 impl Drop for SleepSet {
     fn drop(&mut self) {
+        LOOSE_SLEEPERS.fetch_sub(1, Ordering::SeqCst);
         sd_sys::fd::close(self.fd);
     }
 }

@@ -45,29 +45,33 @@ pub(super) fn unlink_watcher(item: *mut Item) {
     }
 }
 
-/// Something happened at an endpoint: whoever watches it shall look.
+/// Something happened at an endpoint: whoever watches it shall look. The thread that took the
+/// event in need not be the one that waits for it.
 pub(crate) fn endpoint_event(endpoint: &'static Endpoint) {
-    let Some(private) = PROCESS.private(endpoint) else { return };
-    if private.watchers.load(Ordering::Relaxed).is_null() {
-        return;
-    }
-    let mut wake = false;
-    {
-        let _lock = PROCESS.readiness.lock();
-        let mut item = private.watchers.load(Ordering::Relaxed);
-        while !item.is_null() {
-            // SAFETY: under the lock.
-            unsafe {
-                let epoll = &mut *(*item).epoll;
-                epoll.enqueue(item);
-                wake |= epoll.sleepers.load(Ordering::SeqCst) != 0;
-                item = (*item).next_watcher;
-            }
-        }
-    }
-    if wake {
+    if queue_watchers(endpoint) || crate::wait::has_loose_sleepers() {
         sd_sys::fd::eventfd_signal(crate::control::own_event_fd());
     }
+}
+
+/// Puts the endpoint's registrations on their ready lists; whether somebody sleeps on one.
+fn queue_watchers(endpoint: &'static Endpoint) -> bool {
+    let Some(private) = PROCESS.private(endpoint) else { return false };
+    if private.watchers.load(Ordering::Relaxed).is_null() {
+        return false;
+    }
+    let mut sleeps = false;
+    let _lock = PROCESS.readiness.lock();
+    let mut item = private.watchers.load(Ordering::Relaxed);
+    while !item.is_null() {
+        // SAFETY: under the lock.
+        unsafe {
+            let epoll = &mut *(*item).epoll;
+            epoll.enqueue(item);
+            sleeps |= epoll.sleepers.load(Ordering::SeqCst) != 0;
+            item = (*item).next_watcher;
+        }
+    }
+    sleeps
 }
 
 pub(super) fn wake_sleepers(epoll: *mut Epoll) {

@@ -149,6 +149,7 @@ macro_rules! act {
     };
     // A condition in `ours` that does not hold means that `then` has nothing to do.
     (@otherwise $real:expr; $or:expr, then $then:expr) => { $real };
+    (@otherwise $real:expr; $or:expr) => { $real };
     (@otherwise $real:expr, then $then:expr) => { ($then)($real) };
     (@otherwise $real:expr) => { $real };
 }

@@ -52,7 +52,7 @@ hooks! {
     recvmsg (fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t
         { SYS_recvmsg; ours(fd) calls::recvmsg(fd, msg, flags), then |len| rights::message(msg, len) }
     sendmsg (fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t
-        { SYS_sendmsg; ours(fd) calls::sendmsg(fd, msg, flags) }
+        { SYS_sendmsg; ours(fd; rights::has_control(msg)) calls::sendmsg(fd, msg, flags) }
     recvfrom (fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t)
         -> ssize_t { SYS_recvfrom; ours(fd) calls::recvfrom(fd, buf, len, flags, addr, addr_len) }
     sendto (fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t)

@@ -204,12 +204,9 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps a segment after checking that it is sealed and long enough.
+    /// Maps a segment after checking its length, and that it cannot shrink.
     pub fn map(fd: i32) -> sd_sys::Result<Mapping> {
-        let seals = sd_sys::mem::get_seals(fd)?;
-        if seals & libc::F_SEAL_SHRINK == 0 {
-            return Err(sd_sys::Errno(libc::EPERM));
-        }
+        crate::check_segment(fd, SEGMENT_LEN)?;
         let base = sd_sys::mem::map_shared(fd, SEGMENT_LEN, true)?;
         Ok(Mapping { base })
     }

@@ -10,9 +10,44 @@
 //! mapping can never fault. Everything is made of atomics, because a hostile peer may write at any
 //! time; what it writes is checked by whoever reads it. Layouts are proved at compile time.
 
+use sd_sys::{Errno, Result};
+
 pub mod channel;
 pub mod public;
 pub mod slab;
 
 /// Changes whenever a layout here or a control message changes; both sides must agree.
 pub const VERSION: u32 = 1;
+
+/// Checks that a descriptor's file has exactly `len` bytes and cannot shrink: only then does no
+/// access to a mapping of it raise SIGBUS.
+fn check_segment(fd: i32, len: usize) -> Result<()> {
+    // The seal first: what it seals is what is measured.
+    if sd_sys::mem::get_seals(fd)? & libc::F_SEAL_SHRINK == 0 {
+        return Err(Errno(libc::EPERM));
+    }
+    // SAFETY: an all-zero stat is valid.
+    let mut found: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes one stat, whose layout on x86-64 libc shares.
+    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_fstat, fd, &mut found as *mut libc::stat) })?;
+    if found.st_size as u64 == len as u64 { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_and_sealed_segments_are_mapped() {
+        for len in [4096, public::LEN - 4096, public::LEN + 4096] {
+            let fd = sd_sys::mem::memfd_sealed(c"wrong", len).unwrap();
+            assert_eq!(channel::Mapping::map(fd).err(), Some(Errno(libc::EINVAL)));
+            assert_eq!(slab::Slab::map(fd).err(), Some(Errno(libc::EINVAL)));
+            assert_eq!(public::map_peer(fd).err(), Some(Errno(libc::EINVAL)));
+            sd_sys::fd::close(fd);
+        }
+        let (fd, _) = public::create(1).unwrap();
+        assert!(public::map_peer(fd).is_ok());
+        sd_sys::fd::close(fd);
+    }
+}

@@ -53,11 +53,9 @@ pub fn create(pid: u32) -> sd_sys::Result<(i32, &'static Public)> {
     Ok((fd, page))
 }
 
-/// Maps a peer's page read-only, after checking that it cannot shrink.
+/// Maps a peer's page read-only, after checking its length, and that it cannot shrink.
 pub fn map_peer(fd: i32) -> sd_sys::Result<&'static Public> {
-    if sd_sys::mem::get_seals(fd)? & libc::F_SEAL_SHRINK == 0 {
-        return Err(sd_sys::Errno(libc::EPERM));
-    }
+    crate::check_segment(fd, LEN)?;
     let base = sd_sys::mem::map_shared(fd, LEN, false)?;
     // SAFETY: a fresh page-aligned mapping of LEN bytes. It is read-only: callers only load. It is
     // unmapped only by `unmap_peer`.

@@ -241,11 +241,9 @@ impl Slab {
         Ok((fd, slab))
     }
 
-    /// Maps a slab after checking that it cannot shrink.
+    /// Maps a slab after checking its length, and that it cannot shrink.
     pub fn map(fd: i32) -> sd_sys::Result<Slab> {
-        if sd_sys::mem::get_seals(fd)? & libc::F_SEAL_SHRINK == 0 {
-            return Err(sd_sys::Errno(libc::EPERM));
-        }
+        crate::check_segment(fd, LEN)?;
         sd_sys::mem::map_shared(fd, LEN, true).map(|base| Slab { base })
     }
 

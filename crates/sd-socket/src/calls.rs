@@ -228,6 +228,10 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssiz
 
 /// sendmsg(2).
 pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
+    if table::socket(fd).is_none() {
+        // SAFETY: see the module.
+        unsafe { message::bridge_rights(msg) };
+    }
     let Some(endpoint) = connection(fd) else { return send_unconnected(fd, flags) };
     // SAFETY: see the module.
     unsafe { message::sendmsg(endpoint, msg, flags) }

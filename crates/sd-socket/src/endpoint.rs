@@ -295,8 +295,14 @@ pub(crate) fn release(endpoint: &'static Endpoint) {
     crate::listen::forget(private);
     let bit = rec.bit.load(Ordering::Relaxed);
     let last = endpoint.holders.load(Ordering::Acquire) & !bit == 0;
-    if last && endpoint.state_now() == State::Connected {
-        hang_up(endpoint);
+    if endpoint.state_now() == State::Connected {
+        if last {
+            hang_up(endpoint);
+        } else if let Some(channel) = endpoint.channel_ref() {
+            // Another process goes on with it, and will free the slot for other connections.
+            channel.unbind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
+            channel.unused();
+        }
     }
     let left = endpoint.holders.fetch_and(!bit, Ordering::AcqRel) & !bit;
     if left == 0 {

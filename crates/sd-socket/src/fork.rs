@@ -147,23 +147,38 @@ fn restore_listeners() {
     });
 }
 
-/// Before exec. The new program is a new process image, which the monitor sees when our control
-/// connection closes. A child that never registered must let go of what it inherited by itself.
+/// Connections, at most, that an exec bridges beside those on the standard numbers.
+const BRIDGES_MAX: usize = 8;
+
+/// Before exec. Connections that the new program shall have become kernel sockets (see `bridge`).
+/// What it shall not have is let go: by a child that never registered at once; by a registered
+/// process when the monitor sees its control connection close.
 pub(crate) fn exec_prepare() {
-    if active() {
-        restore_listeners();
-    }
-    if !active() || PROCESS.own_slab.load(Ordering::Acquire) != 0 {
+    if !active() {
         return;
     }
+    restore_listeners();
+    let registered = PROCESS.own_slab.load(Ordering::Acquire) != 0;
     let mut sockets = Vec::new();
     table::for_each(0, u32::MAX, |fd, entry| {
         if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
             sockets.push((fd, endpoint));
         }
     });
+    // A server that executes a helper has many connections open by accident; a bridge for each would
+    // be a process each. Standard input and output are always meant.
+    let few = sockets.len() <= BRIDGES_MAX;
     for (fd, endpoint) in sockets {
-        table::clear(fd);
-        crate::endpoint::release(endpoint);
+        if !matches!(table::get(fd), Entry::Socket(_) | Entry::Kernel(_)) {
+            continue;
+        }
+        let stays = sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f as i32 & libc::FD_CLOEXEC == 0);
+        let meant = fd <= 2 || few;
+        if stays && meant && endpoint.state_now() == State::Connected {
+            let _ = crate::bridge::to_kernel_socket(endpoint);
+        } else if !registered {
+            table::clear(fd);
+            crate::endpoint::release(endpoint);
+        }
     }
 }

@@ -12,11 +12,12 @@
 //! | `stream`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `options`, `names`, `addr` | what a socket is told and asked |
-//! | `fork` | sharing with children |
+//! | `fork`, `bridge` | sharing with children; kernel sockets for programs that are not accelerated |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod accept;
 mod addr;
+mod bridge;
 pub mod calls;
 mod channel;
 mod connect;

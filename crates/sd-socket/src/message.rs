@@ -59,6 +59,33 @@ pub(crate) unsafe fn sendmsg(
     result.map(|n| n as ssize_t).into()
 }
 
+/// sendmsg on a kernel socket: connections of ours among the descriptors that it passes on become
+/// kernel sockets first, since the receiver may be anybody.
+///
+/// # Safety
+/// `msg` is what sendmsg(2) wants.
+pub(crate) unsafe fn bridge_rights(msg: *const msghdr) {
+    // SAFETY: as the caller says; the CMSG macros stay within msg_controllen.
+    unsafe {
+        if msg.is_null() || (*msg).msg_control.is_null() || !crate::table::is_active() {
+            return;
+        }
+        let mut at = libc::CMSG_FIRSTHDR(msg);
+        while !at.is_null() {
+            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*at).cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
+                let fds = libc::CMSG_DATA(at) as *const c_int;
+                for i in 0..(bytes / 4).min(253) {
+                    if let Some(endpoint) = crate::table::socket(fds.add(i).read_unaligned()) {
+                        let _ = crate::bridge::to_kernel_socket(endpoint);
+                    }
+                }
+            }
+            at = libc::CMSG_NXTHDR(msg, at);
+        }
+    }
+}
+
 /// What sendmsg refuses before it sends: a negative name length, and control data that TCP cannot
 /// make sense of.
 ///

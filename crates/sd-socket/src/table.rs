@@ -135,6 +135,17 @@ pub(crate) fn clear(fd: i32) {
     set(fd, 0);
 }
 
+/// The lowest number of the library's own; the table's length when there is none.
+pub(crate) fn first_hidden() -> i32 {
+    let mut first = LEN as i32;
+    for_each(0, u32::MAX, |fd, entry| {
+        if matches!(entry, Entry::Hidden) {
+            first = first.min(fd);
+        }
+    });
+    first.min(HIGH.load(Ordering::Relaxed).max(1024))
+}
+
 /// Calls `each` for every number in `first..=last` that has an entry.
 pub(crate) fn for_each(first: u32, last: u32, mut each: impl FnMut(i32, Entry)) {
     // Numbers above the limit in force may still be open (the limit was lowered), but not above LEN.

@@ -4,9 +4,12 @@ use crate::{Errno, Result, check, syscall};
 
 /// Most descriptors that travel with one message.
 pub const FDS_MAX: usize = 8;
+/// A control message with so many: the kernel puts no more into a buffer of this size, and says
+/// so (MSG_CTRUNC).
+const CONTROL_LEN: usize = 16 + FDS_MAX * 4;
 
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct Control([u8; CONTROL_LEN]);
 
 /// Sends one message with descriptors, MSG_NOSIGNAL.
 pub fn send_with_fds(sock: i32, bytes: &[u8], fds: &[i32], flags: i32) -> Result<usize> {
@@ -14,7 +17,7 @@ pub fn send_with_fds(sock: i32, bytes: &[u8], fds: &[i32], flags: i32) -> Result
         return Err(Errno(libc::EINVAL));
     }
     let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
-    let mut control = Control([0; 64]);
+    let mut control = Control([0; CONTROL_LEN]);
     // SAFETY: an all-zero msghdr is valid.
     let mut hdr: libc::msghdr = unsafe { core::mem::zeroed() };
     hdr.msg_iov = &mut iov;
@@ -25,7 +28,7 @@ pub fn send_with_fds(sock: i32, bytes: &[u8], fds: &[i32], flags: i32) -> Result
             cmsg_level: libc::SOL_SOCKET,
             cmsg_type: libc::SCM_RIGHTS,
         };
-        // SAFETY: 16 + 8 * 4 bytes fit into the 64-byte, 8-aligned buffer.
+        // SAFETY: at most CONTROL_LEN bytes, into a buffer of that size, aligned to 8.
         unsafe {
             (control.0.as_mut_ptr() as *mut libc::cmsghdr).write(head);
             core::ptr::copy_nonoverlapping(
@@ -56,13 +59,13 @@ pub struct Received {
 /// Receives one message. Errors as recvmsg(2); EMSGSIZE when message or descriptors were cut.
 pub fn recv_with_fds(sock: i32, buf: &mut [u8], flags: i32) -> Result<Received> {
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr() as *mut _, iov_len: buf.len() };
-    let mut control = Control([0; 64]);
+    let mut control = Control([0; CONTROL_LEN]);
     // SAFETY: an all-zero msghdr is valid.
     let mut hdr: libc::msghdr = unsafe { core::mem::zeroed() };
     hdr.msg_iov = &mut iov;
     hdr.msg_iovlen = 1;
     hdr.msg_control = control.0.as_mut_ptr() as *mut _;
-    hdr.msg_controllen = 64;
+    hdr.msg_controllen = CONTROL_LEN;
     // SAFETY: all pointers in `hdr` are valid during the call.
     let len = check(unsafe {
         syscall!(libc::SYS_recvmsg, sock, &mut hdr as *mut libc::msghdr, flags | libc::MSG_CMSG_CLOEXEC)
@@ -74,7 +77,7 @@ pub fn recv_with_fds(sock: i32, buf: &mut [u8], flags: i32) -> Result<Received> 
         if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
             got.fd_count = (head.cmsg_len.saturating_sub(16) / 4).min(FDS_MAX);
             for (i, fd) in got.fds.iter_mut().enumerate().take(got.fd_count) {
-                // SAFETY: inside the 64-byte buffer because i < FDS_MAX.
+                // SAFETY: inside the buffer because i < FDS_MAX.
                 *fd = unsafe { (control.0.as_ptr().add(16 + i * 4) as *const i32).read_unaligned() };
             }
         }

@@ -5,6 +5,7 @@
 
 pub(crate) mod channels;
 pub(crate) mod dispatch;
+pub(crate) mod holdings;
 pub(crate) mod listeners;
 pub(crate) mod members;
 pub(crate) mod policy;

@@ -21,14 +21,14 @@ pub(crate) struct Unfit;
 /// Device and inode number: the same for every descriptor of one segment.
 pub(crate) type Identity = (u64, u64);
 
-/// Checks for a memfd of at least `len` bytes with these seals.
+/// Checks for a memfd of exactly `len` bytes with these seals.
 pub(crate) fn check_segment(fd: BorrowedFd<'_>, len: usize, seals: i32) -> Result<Identity, Unfit> {
     // memfds lie in tmpfs, but for those of huge pages, where an access may find no page.
     let is_tmpfs =
         nix::sys::statfs::fstatfs(fd).is_ok_and(|fs| fs.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC);
     let found = nix::sys::stat::fstat(fd).map_err(|_| Unfit)?;
     let sealed = sd_sys::mem::get_seals(fd.as_raw_fd()).map_err(|_| Unfit)?;
-    if is_tmpfs && found.st_size as u64 >= len as u64 && sealed & seals == seals {
+    if is_tmpfs && found.st_size as u64 == len as u64 && sealed & seals == seals {
         Ok((found.st_dev, found.st_ino))
     } else {
         Err(Unfit)
@@ -127,6 +127,7 @@ mod tests {
     fn segments() {
         let good = File::from(owned(sd_sys::mem::memfd_sealed(c"t", 8192).unwrap()));
         assert!(check_segment(good.as_fd(), 8192, libc::F_SEAL_SHRINK).is_ok());
+        assert_eq!(check_segment(good.as_fd(), 4096, libc::F_SEAL_SHRINK), Err(Unfit));
         assert_eq!(check_segment(good.as_fd(), 8193, libc::F_SEAL_SHRINK), Err(Unfit));
         assert_eq!(check_segment(good.as_fd(), 8192, libc::F_SEAL_WRITE), Err(Unfit));
         let null = File::open("/dev/null").unwrap();

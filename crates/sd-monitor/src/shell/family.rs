@@ -10,24 +10,23 @@ use std::sync::atomic::Ordering;
 /// See the module.
 pub(crate) struct Family {
     pub(crate) slab: Slab,
-    /// Its public page, for handing to peers.
-    pub(crate) public: File,
-    pub(crate) eventfd: OwnedFd,
+    /// Its public page, for handing to peers; none while it is silent.
+    pub(crate) public: Option<File>,
+    /// None while it is silent.
+    pub(crate) eventfd: Option<OwnedFd>,
     pub(crate) netns: u64,
     pub(crate) uid: u32,
     /// Process id of the owner.
     pub(crate) pid: u32,
-    /// The owner's control connection while it lives.
+    /// The owner's control connection while it lives; none while it is silent (see `silent`).
     pub(crate) connection: Option<u64>,
 }
 
 impl Family {
     /// Makes whoever waits for the eventfd look around.
     pub(crate) fn wake(&self) {
-        let fd = self.eventfd.as_raw_fd();
-        // Its owner may have made it blocking and full: no write then, it is ready anyway.
-        if sd_sys::fd::poll_one(fd, libc::POLLOUT, 0).is_ok_and(|events| events & libc::POLLOUT != 0) {
-            sd_sys::fd::eventfd_signal(fd);
+        if let Some(eventfd) = &self.eventfd {
+            sd_sys::fd::eventfd_signal(eventfd.as_raw_fd());
         }
     }
 
@@ -49,9 +48,9 @@ impl Family {
             + listener as usize * size_of::<Listener>()
             + std::mem::offset_of!(Listener, pending);
         let mut word = [0u8; 4];
-        match self.public.read_exact_at(&mut word, at as u64) {
-            Ok(()) => u32::from_ne_bytes(word),
-            Err(_) => 0,
+        match self.public.as_ref().map(|page| page.read_exact_at(&mut word, at as u64)) {
+            Some(Ok(())) => u32::from_ne_bytes(word),
+            _ => 0,
         }
     }
 }

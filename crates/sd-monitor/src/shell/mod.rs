@@ -7,11 +7,13 @@ mod family;
 mod files;
 pub(crate) mod place;
 mod poller;
+mod processes;
 mod recovery;
 mod requests;
 mod route;
 mod segments;
 mod server;
+mod silent;
 mod status;
 mod undertaker;
 
@@ -34,6 +36,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     let signals = signals().map_err(system("watch signals for"))?;
     let mut server = server::Server::new(place, signals, options.policy.clone(), policy)
         .map_err(system("start serving"))?;
+    server.recover_silent();
     tracing::info!("listening at {}", options.socket.display());
     tell_systemd("READY=1");
     let ended = server.serve().map_err(system("go on serving"));

@@ -41,6 +41,11 @@ impl Recovery {
         self.missing.front().map(|first| first.due.saturating_duration_since(Instant::now()))
     }
 
+    /// A side that has nobody now should be announced by this process soon.
+    pub(crate) fn expect(&mut self, key: ChannelKey, side: Side, pid: u32) {
+        self.missing.push_back(Missing { due: Instant::now() + SILENCE_MAX, key, side, pid });
+    }
+
     /// The channel is gone, or complete.
     pub(crate) fn forget(&mut self, key: ChannelKey) {
         self.witnesses.remove(&key);
@@ -81,8 +86,7 @@ impl Server {
         self.recovery.forget(key);
         let other = side.other();
         if self.core.channels.side(key, other).is_empty() {
-            let due = Instant::now() + SILENCE_MAX;
-            self.recovery.missing.push_back(Missing { due, key, side: other, pid: peer_pid });
+            self.recovery.expect(key, other, peer_pid);
         }
         Ok(())
     }
@@ -92,13 +96,18 @@ impl Server {
         let now = Instant::now();
         while self.recovery.missing.front().is_some_and(|first| first.due <= now) {
             let Some(Missing { key, side, pid, .. }) = self.recovery.missing.pop_front() else { return };
-            match open_witness(pid) {
-                Witness::Dead => self.side_died(key, side),
-                Witness::Unknown => {}
-                Witness::Alive(pidfd) => {
-                    if self.poller.watch(&pidfd, Token::Witness(key.0)).is_ok() {
-                        self.recovery.witnesses.insert(key, (pidfd, side));
-                    }
+            self.look_after(key, side, pid);
+        }
+    }
+
+    /// Nobody has announced a side that belongs to this process: is it dead, or when will it be?
+    pub(crate) fn look_after(&mut self, key: ChannelKey, side: Side, pid: u32) {
+        match open_witness(pid) {
+            Witness::Dead => self.side_died(key, side),
+            Witness::Unknown => {}
+            Witness::Alive(pidfd) => {
+                if self.poller.watch(&pidfd, Token::Witness(key.0)).is_ok() {
+                    self.recovery.witnesses.insert(key, (pidfd, side));
                 }
             }
         }

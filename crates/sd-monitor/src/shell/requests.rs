@@ -113,13 +113,17 @@ impl Server {
         let [slab, public, eventfd, tcp] =
             <[OwnedFd; 4]>::try_from(std::mem::take(fds)).map_err(|_| ErrorCode::Descriptor)?;
         drop(tcp);
+        let pid = self.connections.get(&id).map_or(0, |connection| connection.pid);
+        if let Ok(identity) = Slab::check(slab.as_fd()) {
+            self.has_spoken(pid, identity);
+        }
         let slab = Slab::new(slab.into()).ok_or(ErrorCode::Exhausted)?;
         let client = self.next_client();
         let process = self.register_process(id, client);
         let Some(connection) = self.connections.get_mut(&id) else { return Err(ErrorCode::Protocol) };
         connection.who = Some(Identity { client, process });
         let (pid, uid) = (connection.pid, connection.uid);
-        let public = File::from(public);
+        let (public, eventfd) = (Some(File::from(public)), Some(eventfd));
         let family = Family { slab, public, eventfd, netns, uid, pid, connection: Some(id) };
         if again {
             self.reclaim_ports(client, &family);
@@ -148,7 +152,7 @@ impl Server {
 
     /// The end of a process is seen by its pidfd, even where an unknown child of it keeps the
     /// control connection open.
-    fn watch_process(&mut self, process: ProcessId, pidfd: OwnedFd) {
+    pub(crate) fn watch_process(&mut self, process: ProcessId, pidfd: OwnedFd) {
         match self.poller.watch(&pidfd, Token::Process(process.0)) {
             Ok(()) => drop(self.pidfds.insert(process, pidfd)),
             Err(error) => tracing::warn!("a process is not watched: {error}"),

@@ -100,7 +100,8 @@ impl Server {
         let id = self.core.channels.next_id();
         let segment = Segment::create(id, family_a.pid, family_b.pid)?;
         let notice = Reply::NewChannel { id, peer_pid: family_a.pid };
-        let fds = [segment.file().as_fd(), family_a.public.as_fd(), family_a.eventfd.as_fd()];
+        let (public, eventfd) = (family_a.public.as_ref()?, family_a.eventfd.as_ref()?);
+        let fds = [segment.file().as_fd(), public.as_fd(), eventfd.as_fd()];
         if let Err(error) = connection.send(&notice, &fds) {
             tracing::info!(pid = family_b.pid, "a listening process cannot be told of a channel: {error}");
             return None;
@@ -118,8 +119,9 @@ impl Server {
         let mut fds = Vec::new();
         if let Some((b, key)) = fresh
             && let (Some(family), Some(segment)) = (self.families.get(&b), self.segments.get(&key))
+            && let (Some(public), Some(eventfd)) = (&family.public, &family.eventfd)
         {
-            fds = vec![segment.file().as_fd(), family.public.as_fd(), family.eventfd.as_fd()];
+            fds = vec![segment.file().as_fd(), public.as_fd(), eventfd.as_fd()];
         }
         let sent = self.connections.get(&id).map(|connection| connection.send(reply, &fds));
         if let Some(Err(error)) = sent {

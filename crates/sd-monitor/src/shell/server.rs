@@ -9,6 +9,7 @@ use super::place::Place;
 use super::poller::{Poller, Token};
 use super::recovery::Recovery;
 use super::segments::Segment;
+use super::silent::Silent;
 use crate::core::channels::{ChannelKey, Channels};
 use crate::core::listeners::Listeners;
 use crate::core::members::{Members, ProcessId};
@@ -51,6 +52,7 @@ pub(crate) struct Server {
     pub(crate) segments: HashMap<ChannelKey, Segment>,
     pub(crate) by_identity: HashMap<Identity, ChannelKey>,
     pub(crate) recovery: Recovery,
+    pub(crate) silent: Silent,
     pub(crate) counters: Counters,
     pub(crate) closer: Closer,
     policy_path: Option<PathBuf>,
@@ -90,6 +92,7 @@ impl Server {
             segments: HashMap::new(),
             by_identity: HashMap::new(),
             recovery: Recovery::default(),
+            silent: Silent::default(),
             counters: Counters::default(),
             closer: Closer::default(),
             policy_path,

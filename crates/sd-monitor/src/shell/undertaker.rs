@@ -27,6 +27,14 @@ const GENERATION_MASK: u32 = 0x00ff_ffff;
 /// More messages than a socket's queue holds.
 const LAST_WORDS_MAX: usize = 4096;
 
+/// Whether the dead's endpoints were looked through for connections with unread data.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unread {
+    Looked,
+    /// Its slab is gone.
+    Unknown,
+}
+
 /// Sides of channels that have something to look at.
 type Woken = BTreeSet<(ChannelKey, u32)>;
 
@@ -63,7 +71,8 @@ impl Server {
         Some(connection.into_socket())
     }
 
-    fn bury(&mut self, process: ProcessId) {
+    pub(crate) fn bury(&mut self, process: ProcessId) {
+        self.silent.forget(process);
         if let Some(pidfd) = self.pidfds.remove(&process) {
             self.poller.forget(pidfd);
         }
@@ -143,7 +152,7 @@ impl Server {
         for key in self.core.channels.of_family(family) {
             let left = self.core.channels.leave(key, family);
             if !left.is_empty() {
-                left.iter().for_each(|side| self.close_side(key, *side, woken));
+                left.iter().for_each(|side| self.close_side(key, *side, Unread::Looked, woken));
                 self.wake_sides(woken);
                 woken.clear();
                 self.end_channel(key);
@@ -162,13 +171,13 @@ impl Server {
             return;
         }
         let mut woken = Woken::new();
-        self.close_side(key, side, &mut woken);
+        self.close_side(key, side, Unread::Unknown, &mut woken);
         self.wake_sides(&woken);
         self.end_channel(key);
     }
 
     /// Closes every connection that is still open on a side.
-    fn close_side(&self, key: ChannelKey, side: Side, woken: &mut Woken) {
+    fn close_side(&self, key: ChannelKey, side: Side, unread: Unread, woken: &mut Woken) {
         let Some(segment) = self.segments.get(&key) else { return };
         let header = segment.map().header();
         header.dead[side as usize].store(1, Ordering::Release);
@@ -180,8 +189,10 @@ impl Server {
             let is_unanswered = side == Side::B
                 && peer_state == SlotState::Syn
                 && (state == SlotState::Free || generation != peer_generation);
-            // B's are those that accept never took from the backlog: Linux resets them.
-            let flags = if side == Side::B { FLAG_DEAD | FLAG_RESET } else { FLAG_DEAD };
+            // What accept never took from the backlog Linux resets. Where the endpoints were looked
+            // at, all that B has left is that.
+            let is_backlog = side == Side::B && (is_unanswered || unread == Unread::Looked);
+            let flags = if is_backlog { FLAG_DEAD | FLAG_RESET } else { FLAG_DEAD };
             if is_unanswered {
                 close_slot(segment, slot, side, peer_generation, flags);
             } else if is_open {

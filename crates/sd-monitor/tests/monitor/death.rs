@@ -31,7 +31,7 @@ impl RingMem for Ring<'_> {
     }
 }
 
-fn write_message(channel: &Channel, slot: usize, from: Side) {
+pub(crate) fn write_message(channel: &Channel, slot: usize, from: Side) {
     let ring = Ring(channel, slot, from);
     let mut tx = TxCursor::new(&GEOMETRY);
     tx.reserve(&GEOMETRY, &ring, 8, sd_ring::Effort::Cached).unwrap();

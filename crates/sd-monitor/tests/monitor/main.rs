@@ -8,6 +8,7 @@ mod process;
 mod restart;
 mod routes;
 mod server;
+mod silent;
 mod start;
 
 /// Not a test: what [`server::Server`] starts, which is this very program.

@@ -43,6 +43,12 @@ impl Process {
         self.pid.unwrap().as_raw()
     }
 
+    /// Whether it sleeps, interruptibly.
+    pub(crate) fn is_asleep(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
+    }
+
     /// kill -9; afterwards nothing is left of it, not even a zombie.
     pub(crate) fn kill(&mut self) {
         if let Some(pid) = self.pid.take() {

@@ -56,3 +56,10 @@ unsafe fn renumber(msg: *const msghdr) {
         }
     }
 }
+
+/// Whether an outgoing message carries control data, which may be descriptors of ours.
+#[inline(always)]
+pub(crate) fn has_control(msg: *const msghdr) -> bool {
+    // SAFETY: libc's contract of sendmsg; what is in the first page is left to the kernel's EFAULT.
+    msg as usize >= 4096 && unsafe { (*msg).msg_controllen } != 0
+}

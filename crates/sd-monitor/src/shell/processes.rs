@@ -1,0 +1,135 @@
+//! Looks for segments of ours among the open files of all processes.
+//!
+//! Opening what a process has open could block, or do something, if it were not a memfd, and the
+//! process may exchange it at any time. So it is first opened as a mere place (O_PATH), which
+//! touches nothing, and must lie on the kernel's own file system of memfds, which nobody can mount;
+//! only then is that very file opened.
+
+use super::descriptors::Identity;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// What a file's name says that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Slab,
+    Channel,
+}
+
+impl Kind {
+    fn of_link(target: &OsStr) -> Option<Kind> {
+        match target.to_str()? {
+            "/memfd:sd-slab (deleted)" => Some(Kind::Slab),
+            "/memfd:sd-channel (deleted)" => Some(Kind::Channel),
+            _ => None,
+        }
+    }
+}
+
+/// An open file of a process. Nothing is held of it.
+pub(crate) struct Found {
+    pub(crate) pid: u32,
+    pub(crate) kind: Kind,
+    pub(crate) identity: Identity,
+    path: PathBuf,
+}
+
+/// See the module.
+pub(crate) struct Processes {
+    /// Where memfds are.
+    device: u64,
+}
+
+impl Processes {
+    /// `None` when /proc shows another namespace's processes, or none.
+    pub(crate) fn new() -> Option<Processes> {
+        let own = fs::read_link("/proc/self").ok()?;
+        if own.to_str()? != std::process::id().to_string() {
+            return None;
+        }
+        let probe = sd_sys::mem::memfd_sealed(c"sd-probe", 0).ok()?;
+        // SAFETY: a descriptor that was just made for us.
+        let probe = unsafe { OwnedFd::from_raw_fd(probe) };
+        let (device, _) = identity(&probe)?;
+        Some(Processes { device })
+    }
+
+    /// Every segment that a process has open which we may look at.
+    pub(crate) fn segments(&self) -> Vec<Found> {
+        let mut found = Vec::new();
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        for pid in processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+            if pid != std::process::id() {
+                self.look_at(pid, &mut found);
+            }
+        }
+        found
+    }
+
+    fn look_at(&self, pid: u32, found: &mut Vec<Found>) {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        for path in files.map(|entry| entry.path()) {
+            let kind = fs::read_link(&path).ok().and_then(|target| Kind::of_link(target.as_os_str()));
+            if let Some(kind) = kind
+                && let Some((_, identity)) = self.place(&path)
+            {
+                found.push(Found { pid, kind, identity, path });
+            }
+        }
+    }
+
+    /// The file, opened; `None` when it is another by now.
+    pub(crate) fn open(&self, found: &Found) -> Option<File> {
+        let (place, identity) = self.place(&found.path)?;
+        if identity != found.identity {
+            return None;
+        }
+        let path = format!("/proc/self/fd/{}", place.as_raw_fd());
+        OpenOptions::new().read(true).write(true).open(path).ok()
+    }
+
+    fn place(&self, path: &Path) -> Option<(OwnedFd, Identity)> {
+        let place = nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
+        let identity = identity(&place).filter(|(device, _)| *device == self.device)?;
+        Some((place, identity))
+    }
+}
+
+/// Device and inode number, without asking a server of a file system.
+fn identity(fd: &OwnedFd) -> Option<Identity> {
+    // SAFETY: an all-zero statx is valid.
+    let mut found: libc::statx = unsafe { core::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: the path is a C string, and the kernel writes one statx.
+    let done = unsafe { libc::statx(fd.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_INO, &mut found) };
+    (done == 0).then(|| (libc::makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn segments_of_another_name_or_place_are_not_found() {
+        let Some(processes) = Processes::new() else { return };
+        let (fd, _) = sd_shm::slab::Slab::create(1).unwrap();
+        // SAFETY: just made for this test.
+        let slab = unsafe { OwnedFd::from_raw_fd(fd) };
+        let null = File::open("/dev/null").unwrap();
+        let mut found = Vec::new();
+        processes.look_at(std::process::id(), &mut found);
+        let mine = Some(format!("/proc/{}/fd/{fd}", std::process::id()).into());
+        let found = found.iter().find(|one| Some(&one.path) == mine.as_ref()).expect("the slab");
+        assert_eq!((found.kind, Some(found.identity)), (Kind::Slab, identity(&slab)));
+        let opened = processes.open(found).unwrap();
+        assert_eq!(super::super::segments::Slab::check(opened.as_fd()), Ok(found.identity));
+        let path = PathBuf::from(format!("/proc/self/fd/{}", null.as_raw_fd()));
+        assert!(processes.place(&path).is_none());
+        assert_eq!(Kind::of_link(OsStr::new("/memfd:sd-slab2 (deleted)")), None);
+    }
+}

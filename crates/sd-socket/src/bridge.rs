@@ -1,0 +1,291 @@
+//! Turning an accelerated connection into a kernel socket, for programs that are not accelerated.
+//!
+//! ```text
+//!  peer <--shared memory--> bridge process <--loopback TCP--> program after exec, or across SCM_RIGHTS
+//! ```
+//! The bridge is a child of ours that keeps only the connection and one end of a loopback TCP pair,
+//! and copies both ways, half-close and reset included, until both directions have ended. It is
+//! forked twice, so the program never meets it as a child. The kernel socket's peer name is that of
+//! the pair, not of the real peer.
+
+use crate::addr::{self, Name};
+use crate::endpoint::{self, EndpointExt, NONBLOCK};
+use crate::iov::Pieces;
+use crate::{connect, ends, fork, stream, table};
+use core::ffi::c_void;
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, pollfd};
+use sd_proto::Ip;
+use sd_shm::slab::{Endpoint, State};
+use sd_sys::{Result, check, syscall};
+
+/// Bytes under way in each direction.
+const BUFFER: usize = 64 << 10;
+
+/// Replaces the connection by a kernel socket under all its numbers in this process. Errno when that
+/// cannot be done; nothing has changed then.
+pub(crate) fn to_kernel_socket(endpoint: &'static Endpoint) -> core::result::Result<(), i32> {
+    if endpoint.state_now() != State::Connected {
+        return connect::materialize(endpoint);
+    }
+    let (outer, inner) = tcp_pair().map_err(|e| e.0)?;
+    let started = start(endpoint, inner);
+    sd_sys::fd::close(inner);
+    if let Err(e) = started {
+        sd_sys::fd::close(outer);
+        return Err(e.0);
+    }
+    if endpoint.flag(NONBLOCK) {
+        let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, libc::O_NONBLOCK as usize);
+    }
+    let mut numbers = Vec::new();
+    connect::each_fd(endpoint, |fd| numbers.push(fd));
+    for fd in numbers {
+        let flags = sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32;
+        let cloexec = if flags & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
+        let _ = sd_sys::fd::dup3(outer, fd, cloexec);
+        table::clear(fd);
+        endpoint::release(endpoint);
+    }
+    sd_sys::fd::close(outer);
+    Ok(())
+}
+
+/// Two connected kernel TCP sockets.
+fn tcp_pair() -> Result<(i32, i32)> {
+    let mut bytes = [0u8; 28];
+    let len = addr::encode(libc::AF_INET, Name { ip: Ip::v4([127, 0, 0, 1]), port: 0 }, &mut bytes);
+    let listener = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    let pair = (|| {
+        // SAFETY: the kernel reads `len` bytes of the address.
+        check(unsafe { syscall!(libc::SYS_bind, listener, bytes.as_ptr(), len) })?;
+        // SAFETY: no pointers.
+        check(unsafe { syscall!(libc::SYS_listen, listener, 1) })?;
+        let Some((_, name)) = addr::kernel_name(listener) else {
+            return Err(sd_sys::Errno(libc::EINVAL));
+        };
+        addr::encode(libc::AF_INET, name, &mut bytes);
+        let outer = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+        // SAFETY: the kernel reads `len` bytes of the address.
+        let inner = check(unsafe { syscall!(libc::SYS_connect, outer, bytes.as_ptr(), len) })
+            // SAFETY: null addresses are allowed.
+            .and_then(|_| check(unsafe { syscall!(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) }));
+        match inner {
+            Ok(inner) => Ok((outer, inner as i32)),
+            Err(e) => {
+                sd_sys::fd::close(outer);
+                Err(e)
+            }
+        }
+    })();
+    sd_sys::fd::close(listener);
+    pair
+}
+
+/// fork(2) without fork handlers and without a signal when the child ends.
+fn bare_fork() -> Result<i32> {
+    // SAFETY: a plain copy of the process; the child only uses raw calls and this crate.
+    check(unsafe { syscall!(libc::SYS_clone, 0, 0, 0, 0, 0) }).map(|pid| pid as i32)
+}
+
+fn exit() -> ! {
+    loop {
+        // SAFETY: ends the process.
+        unsafe { syscall!(libc::SYS_exit_group, 0) };
+    }
+}
+
+/// Starts the bridge; returns when the monitor has been told of it.
+fn start(endpoint: &'static Endpoint, inner: i32) -> Result<()> {
+    let mut pipe = [0i32; 2];
+    // SAFETY: the kernel writes two numbers.
+    check(unsafe { syscall!(libc::SYS_pipe2, pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    let [read_end, write_end] = pipe;
+    fork::prepare();
+    let middle = bare_fork();
+    if middle == Ok(0) {
+        // The process in between: makes the bridge, tells its pid, and is gone.
+        let pid = bare_fork().unwrap_or(-1);
+        if pid != 0 {
+            let _ = sd_sys::fd::write(write_end, &pid.to_ne_bytes());
+            exit();
+        }
+        fork::child();
+        run(endpoint, inner);
+    }
+    fork::parent();
+    sd_sys::fd::close(write_end);
+    let mut pid = [0xffu8; 4];
+    if middle.is_ok() {
+        let _ = sd_sys::fd::read(read_end, &mut pid);
+    }
+    sd_sys::fd::close(read_end);
+    let pid = i32::from_ne_bytes(pid);
+    fork::announce(pid);
+    if let Ok(middle) = middle {
+        // SAFETY: null results are allowed.
+        unsafe { syscall!(libc::SYS_wait4, middle, 0, libc::__WALL, 0) };
+    }
+    if pid > 0 { Ok(()) } else { Err(sd_sys::Errno(libc::EAGAIN)) }
+}
+
+/// The bridge process: keeps nothing but the connection and the socket.
+fn run(endpoint: &'static Endpoint, inner: i32) -> ! {
+    // SAFETY: no pointers; a name for people.
+    unsafe {
+        syscall!(libc::SYS_setsid);
+        syscall!(libc::SYS_prctl, libc::PR_SET_NAME, c"sd-bridge".as_ptr());
+    }
+    // Signals are for the program; only SIGKILL ends a bridge early.
+    let all = [!0u64];
+    // SAFETY: the kernel reads eight bytes.
+    unsafe { syscall!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, all.as_ptr(), 0, 8) };
+    let mut number = -1;
+    connect::each_fd(endpoint, |fd| number = fd);
+    close_others(number, inner);
+    endpoint.set_flag(NONBLOCK);
+    let _ = sd_sys::fd::fcntl(inner, libc::F_SETFL, libc::O_NONBLOCK as usize);
+    pump(endpoint, number, inner);
+    if endpoint.flag(endpoint::RESET) {
+        let abort = libc::linger { l_onoff: 1, l_linger: 0 };
+        // SAFETY: the kernel reads one linger.
+        unsafe {
+            syscall!(
+                libc::SYS_setsockopt,
+                inner,
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                &abort as *const libc::linger,
+                8
+            )
+        };
+    }
+    table::clear(number);
+    endpoint::release(endpoint);
+    exit()
+}
+
+fn close_others(number: i32, inner: i32) {
+    let mut others = Vec::new();
+    table::for_each(0, u32::MAX, |fd, entry| {
+        if fd != number && !matches!(entry, table::Entry::Hidden) {
+            others.push(fd);
+        }
+    });
+    for fd in others {
+        let _ = crate::fds::close(fd);
+        sd_sys::fd::close(fd);
+    }
+    // Kernel descriptors below the hidden ones: files, pipes and terminals of the program.
+    for fd in 0..table::first_hidden() {
+        if fd != number && fd != inner {
+            sd_sys::fd::close(fd);
+        }
+    }
+}
+
+/// One direction's bytes under way.
+struct Flow {
+    bytes: Box<[u8]>,
+    from: usize,
+    to: usize,
+    /// The source has ended.
+    ended: bool,
+    /// The end has been passed on.
+    closed: bool,
+}
+
+impl Flow {
+    fn new() -> Flow {
+        Flow { bytes: vec![0; BUFFER].into_boxed_slice(), from: 0, to: 0, ended: false, closed: false }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.from == self.to
+    }
+
+    fn pending(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.from..self.to).unwrap_or(&mut [])
+    }
+
+    /// Fills the empty buffer; false on an error that ends everything.
+    fn fill(&mut self, receive: impl FnOnce(&mut [u8]) -> core::result::Result<usize, i32>) -> bool {
+        if !self.is_empty() || self.ended {
+            return true;
+        }
+        match receive(&mut self.bytes) {
+            Ok(0) => self.ended = true,
+            Ok(n) => (self.from, self.to) = (0, n),
+            Err(libc::EAGAIN | libc::EINTR) => {}
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Passes on what is there, then the end; false on an error that ends everything.
+    fn drain(
+        &mut self,
+        send: impl FnOnce(&mut [u8]) -> core::result::Result<usize, i32>,
+        close: impl FnOnce(),
+    ) -> bool {
+        if !self.is_empty() {
+            match send(self.pending()) {
+                Ok(n) => self.from += n,
+                Err(libc::EAGAIN | libc::EINTR) => {}
+                Err(_) => return false,
+            }
+        }
+        if self.is_empty() && self.ended && !self.closed {
+            self.closed = true;
+            close();
+        }
+        true
+    }
+}
+
+/// Copies until both directions have ended, or one side is broken.
+fn pump(endpoint: &'static Endpoint, number: i32, inner: i32) {
+    let (mut out, mut back) = (Flow::new(), Flow::new());
+    let quiet = libc::MSG_NOSIGNAL;
+    while !(out.closed && back.closed) {
+        let alive = out.fill(|b| stream::recv(endpoint, Pieces::one(b.as_mut_ptr(), b.len()), 0))
+            && out.drain(
+                |b| kernel_io(libc::SYS_sendto, inner, b, quiet),
+                || {
+                    // SAFETY: no pointers.
+                    unsafe { syscall!(libc::SYS_shutdown, inner, libc::SHUT_WR) };
+                },
+            )
+            && back.fill(|b| kernel_io(libc::SYS_recvfrom, inner, b, 0))
+            && back.drain(
+                |b| stream::send(endpoint, Pieces::one(b.as_mut_ptr(), b.len()), quiet),
+                || {
+                    let _ = ends::shutdown(endpoint, libc::SHUT_WR);
+                },
+            );
+        if !alive {
+            endpoint.set_flag(endpoint::RESET);
+            return;
+        }
+        if out.closed && back.closed {
+            return;
+        }
+        let want = |fill: &Flow, drain: &Flow| {
+            let read = if fill.is_empty() && !fill.ended { POLLIN } else { 0 };
+            let write = if drain.is_empty() { 0 } else { POLLOUT };
+            read | write
+        };
+        let entry = |fd, events| pollfd { fd: if events == 0 { -1 } else { fd }, events, revents: 0 };
+        let mut fds = [entry(number, want(&out, &back)), entry(inner, want(&back, &out))];
+        if crate::poll::poll(&mut fds, None, core::ptr::null()) == crate::Outcome::Kernel {
+            // Only the kernel's side is waited for.
+            let _ = sd_sys::fd::poll_one(inner, want(&back, &out) | POLLHUP | POLLERR, -1);
+        }
+    }
+}
+
+/// recv(2) or send(2) on the kernel's side.
+fn kernel_io(call: i64, fd: i32, bytes: &mut [u8], flags: i32) -> core::result::Result<usize, i32> {
+    let base = bytes.as_mut_ptr() as *mut c_void;
+    // SAFETY: the kernel reads or writes the slice.
+    check(unsafe { syscall!(call, fd, base, bytes.len(), flags, 0, 0) }).map_err(|e| e.0)
+}

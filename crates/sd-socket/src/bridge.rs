@@ -13,6 +13,7 @@ use crate::endpoint::{self, EndpointExt, NONBLOCK};
 use crate::iov::Pieces;
 use crate::{connect, ends, fork, stream, table};
 use core::ffi::c_void;
+use core::sync::atomic::Ordering;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, pollfd};
 use sd_proto::Ip;
 use sd_shm::slab::{Endpoint, State};
@@ -142,7 +143,6 @@ fn run(endpoint: &'static Endpoint, inner: i32) -> ! {
     let mut number = -1;
     connect::each_fd(endpoint, |fd| number = fd);
     close_others(number, inner);
-    endpoint.set_flag(NONBLOCK);
     let _ = sd_sys::fd::fcntl(inner, libc::F_SETFL, libc::O_NONBLOCK as usize);
     pump(endpoint, number, inner);
     if endpoint.flag(endpoint::RESET) {
@@ -242,12 +242,24 @@ impl Flow {
     }
 }
 
+/// Whether the program's own family has let go of the connection. Until then what arrives may be
+/// meant for them, and the end of the bridged program is not the end of the connection.
+fn is_sole_holder(endpoint: &Endpoint) -> bool {
+    endpoint.holders.load(Ordering::Acquire).is_power_of_two()
+}
+
+/// How long, at first and at most, the bridge sleeps before it asks again whether it is alone.
+const ALONE_MS: (i32, i32) = (1, 100);
+
 /// Copies until both directions have ended, or one side is broken.
 fn pump(endpoint: &'static Endpoint, number: i32, inner: i32) {
     let (mut out, mut back) = (Flow::new(), Flow::new());
-    let quiet = libc::MSG_NOSIGNAL;
+    let quiet = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let mut pause_ms = ALONE_MS.0;
     while !(out.closed && back.closed) {
-        let alive = out.fill(|b| stream::recv(endpoint, Pieces::one(b.as_mut_ptr(), b.len()), 0))
+        let alone = is_sole_holder(endpoint);
+        let alive = (!alone
+            || out.fill(|b| stream::recv(endpoint, Pieces::one(b.as_mut_ptr(), b.len()), quiet)))
             && out.drain(
                 |b| kernel_io(libc::SYS_sendto, inner, b, quiet),
                 || {
@@ -259,14 +271,18 @@ fn pump(endpoint: &'static Endpoint, number: i32, inner: i32) {
             && back.drain(
                 |b| stream::send(endpoint, Pieces::one(b.as_mut_ptr(), b.len()), quiet),
                 || {
-                    let _ = ends::shutdown(endpoint, libc::SHUT_WR);
+                    if alone {
+                        let _ = ends::shutdown(endpoint, libc::SHUT_WR);
+                    }
                 },
             );
         if !alive {
-            endpoint.set_flag(endpoint::RESET);
+            if alone {
+                endpoint.set_flag(endpoint::RESET);
+            }
             return;
         }
-        if out.closed && back.closed {
+        if back.closed && (out.closed || !alone) {
             return;
         }
         let want = |fill: &Flow, drain: &Flow| {
@@ -274,6 +290,11 @@ fn pump(endpoint: &'static Endpoint, number: i32, inner: i32) {
             let write = if drain.is_empty() { 0 } else { POLLOUT };
             read | write
         };
+        if !alone {
+            let _ = sd_sys::fd::poll_one(inner, want(&back, &out), pause_ms);
+            pause_ms = (pause_ms * 2).min(ALONE_MS.1);
+            continue;
+        }
         let entry = |fd, events| pollfd { fd: if events == 0 { -1 } else { fd }, events, revents: 0 };
         let mut fds = [entry(number, want(&out, &back)), entry(inner, want(&back, &out))];
         if crate::poll::poll(&mut fds, None, core::ptr::null()) == crate::Outcome::Kernel {

@@ -99,7 +99,11 @@ fn test_steps(steps: &mut Steps, is_fast: bool) {
         println!("not everything could be installed: {error}");
     }
     steps.run("build", || product::build().map(|()| Count::one(true)));
-    steps.run("cargo test", || counted(&mut product::cargo(&["test", "--workspace"])));
+    // The fuzz targets (control messages, a live monitor) run for so long each.
+    let fuzz_seconds = if is_fast { "1" } else { "60" };
+    steps.run("cargo test", || {
+        counted(product::cargo(&["test", "--workspace"]).env("SD_FUZZ_SECONDS", fuzz_seconds))
+    });
     if !is_fast {
         steps.run("loom", loom);
     }

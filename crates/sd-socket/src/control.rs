@@ -274,18 +274,26 @@ fn read_mail(mail: u32) {
     take_mail();
 }
 
-/// Time of the last look by `look_now_and_then`.
-static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
+/// About a second, in cycles of the time-stamp counter.
+const LOOK_EVERY_CYCLES: u64 = 2_000_000_000;
+/// Time-stamp of the last look by `look_now_and_then`.
+static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// For threads that sleep on a single socket, where the end of the monitor does not wake them: a
-/// look at the control socket at most once a second, and registration with a new monitor.
+/// For threads that wait on single sockets, where the end of the monitor does not wake them: a look
+/// at the control socket about once a second, and registration with a new monitor.
+#[inline]
 pub(crate) fn look_now_and_then() {
-    let now = sd_sys::time::now_ns();
-    if now.wrapping_sub(LOOKED_NS.load(Ordering::Relaxed)) > 1_000_000_000 {
-        LOOKED_NS.store(now, Ordering::Relaxed);
-        look_at_socket();
-        retry_if_lost();
+    let now = sd_sys::time::tsc();
+    if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) > LOOK_EVERY_CYCLES {
+        LOOKED_AT.store(now, Ordering::Relaxed);
+        look();
     }
+}
+
+#[cold]
+fn look() {
+    look_at_socket();
+    retry_if_lost();
 }
 
 /// The control socket's peer has hung up, or there is mail; called after waking up.

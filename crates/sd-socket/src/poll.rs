@@ -68,6 +68,7 @@ pub(crate) fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: *const sig
     if !concerns_us(fds) {
         return Outcome::Kernel;
     }
+    crate::control::look_now_and_then();
     let deadline = Deadline::after(timeout_ns);
     let kernel = fds.iter().any(|p| p.fd >= 0 && in_kernel(p.fd));
     let mut ready = look(fds, kernel);

@@ -361,11 +361,11 @@ fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, peeked: usize) -> Re
         0 => rx_hint(endpoint),
         _ => crate::ends::readable_bytes(endpoint) > peeked || endpoint::peer_finished(endpoint),
     };
+    crate::control::look_now_and_then();
     if spin(&endpoint.rx.spin, ready) {
         return Ok(());
     }
     crate::idle::return_credit(endpoint);
-    crate::control::look_now_and_then();
     let generation = endpoint.generation.load(Ordering::Relaxed);
     let word = &endpoint.own_words().wait;
     let mut housekeeping = HOUSEKEEPING_NS.into_iter();

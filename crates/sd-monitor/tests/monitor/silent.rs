@@ -23,7 +23,8 @@ fn sleep_until_told(channel: &Channel, side: Side, flags: u32, ready: &mut dyn F
     let mut events = Vec::new();
     channel.map.events(side).take(|slot| events.push(slot));
     assert_eq!(events, [0]);
-    assert_eq!(channel.map.header().dead[side.other() as usize].load(Ordering::Acquire), 1);
+    let dead = &channel.map.header().dead[side.other() as usize];
+    until("the side is dead", || dead.load(Ordering::Acquire) == 1);
     ready();
 }
 
@@ -63,8 +64,9 @@ fn connecting(
     })
 }
 
-fn keep(client: Client, channel: Channel, _: &mut dyn FnMut()) {
+fn keep(client: Client, channel: Channel, ready: &mut dyn FnMut()) {
     std::mem::forget((client, channel));
+    ready();
 }
 
 /// A, which sleeps until it learns that B is dead, and B, which does `more`.
@@ -135,7 +137,7 @@ fn what_a_silent_peer_left_unread_resets() {
         keep(client, channel, ready);
     };
     let (mut a, mut b) = sleeper_and(&server, left_unread, FLAG_DEAD | FLAG_RESET);
-    until("it has not been read", || b.is_asleep());
+    b.wait_ready();
     server.kill();
     server.restart();
     assert_eq!(clients(&server), 2);
@@ -152,6 +154,7 @@ fn a_listening_process_sleeps_as_well() {
         keep(client, channel, ready);
     });
     let mut a = connecting(&server, &listener, keep);
+    a.wait_ready();
     b.wait_ready();
     b.wait_ready();
     server.kill();
@@ -205,7 +208,7 @@ fn a_silent_process_learns_of_one_that_has_spoken() {
         |mut client, channel, ready| {
             come_back(&server, &mut client, &channel, ready);
         },
-        FLAG_DEAD | FLAG_RESET,
+        FLAG_DEAD,
     );
     server.kill();
     server.restart();
@@ -228,6 +231,7 @@ fn channels_that_others_have_too_are_left_alone() {
         },
         FLAG_DEAD,
     );
+    b.wait_ready();
     server.kill();
     b.kill();
     server.restart();

@@ -92,7 +92,9 @@ fn register(control: &mut Control) -> Option<()> {
     let mut path = [0u8; 108];
     let path = crate::env::monitor_path(&mut path)?;
     let fd = hide_fd(msg::connect_unix(path).ok()?);
-    let done = prepare(control).and_then(|()| hello(control, fd));
+    // Somebody else's socket at that place gets no descriptor of ours.
+    let trusted = sd_sys::fd::peer_uid(fd).is_ok_and(|uid| uid == 0 || uid == sd_sys::fd::geteuid());
+    let done = trusted.then_some(()).and_then(|()| prepare(control)).and_then(|()| hello(control, fd));
     if done.is_none() {
         close_hidden(fd);
         return None;

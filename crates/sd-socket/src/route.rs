@@ -192,7 +192,7 @@ pub(crate) fn ask(to: Name, epoch: u32, full: bool) -> Decision {
             let found = if fresh {
                 control::new_channel(channel, Side::A, peer_pid, &got)
             } else {
-                PROCESS.channels().find(|c| c.id == channel && c.side == Side::A)
+                known_channel(channel)
             };
             let Some(channel) = found else { return Decision::Kernel(Reason::Exhausted) };
             let target = Target { channel, listener, generation };
@@ -200,6 +200,18 @@ pub(crate) fn ask(to: Name, epoch: u32, full: bool) -> Decision {
             Decision::Shm { target, source }
         }
     }
+}
+
+/// A channel that the monitor has already given to this process. Another thread may have got it a
+/// moment ago and not have entered it yet.
+fn known_channel(id: u64) -> Option<&'static Channel> {
+    for _ in 0..100 {
+        if let Some(channel) = PROCESS.channels().find(|c| c.id == id && c.side == Side::A) {
+            return Some(channel);
+        }
+        let _ = sd_sys::time::sleep_ns(100_000);
+    }
+    None
 }
 
 static ROUND: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);

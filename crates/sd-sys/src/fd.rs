@@ -92,6 +92,30 @@ pub fn getsockopt_u64(fd: i32, level: i32, name: i32) -> Result<u64> {
     Ok(value)
 }
 
+/// The user at the other end of a connected Unix-domain socket, when it was made (SO_PEERCRED).
+pub fn peer_uid(fd: i32) -> Result<u32> {
+    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as u32;
+    // SAFETY: the kernel writes at most one ucred.
+    check(unsafe {
+        syscall!(
+            libc::SYS_getsockopt,
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            &mut cred as *mut libc::ucred,
+            &mut len as *mut u32
+        )
+    })?;
+    Ok(cred.uid)
+}
+
+/// The effective user of this process.
+pub fn geteuid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(libc::SYS_geteuid) as u32 }
+}
+
 /// setsockopt(2) of a plain integer option.
 pub fn setsockopt_int(fd: i32, level: i32, name: i32, value: i32) -> Result<()> {
     // SAFETY: the kernel reads four bytes from `value`.

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 /// SO_NETNS_COOKIE came with it, the youngest of what we need.
 const KERNEL_MIN: (u32, u32) = (5, 14);
 /// `__libc_single_threaded` came with it.
-const GLIBC_MIN: (u32, u32) = (2, 32);
+const GLIBC_MIN: (u32, u32) = (2, 34);
 const NETNS_COOKIE: i32 = 71;
 
 pub(super) fn checks() -> Vec<Check> {

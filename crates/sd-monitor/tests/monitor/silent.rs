@@ -1,9 +1,9 @@
 //! Clients that sleep through the death of a monitor, and never register with its successor.
 
-use crate::client::{Channel, Client, Control};
+use crate::client::{Channel, Client, Control, own};
 use crate::process::Process;
 use crate::server::{Server, until};
-use sd_proto::{Reply, Request};
+use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_ring::doorbell;
 use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, Side, SlotState};
 use sd_sys::futex::{Scope, wait};
@@ -163,13 +163,20 @@ fn a_listening_process_sleeps_as_well() {
     b.wait_ready();
 }
 
+/// Whether a monitor serves: one that is being killed may still be connected to.
+fn answers(server: &Server) -> bool {
+    let path = server.socket();
+    let Ok(socket) = sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes()) else { return false };
+    let control = Control { socket: own(socket) };
+    let mut buf = [0; MESSAGE_MAX];
+    control.send_bytes(Request::Status.encode(&mut buf), &[]).is_ok()
+        && matches!(control.receive_with(0), Ok(Some(_)))
+}
+
 /// Registers again with the next monitor, announces the channel, and waits for its end.
 fn come_back(server: &Server, client: &mut Client, channel: &Channel, ready: &mut dyn FnMut()) {
     assert!(client.control.receive().is_none());
-    let path = server.socket();
-    until("there is a monitor", || {
-        sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes()).map(sd_sys::fd::close).is_ok()
-    });
+    until("there is another monitor", || answers(server));
     client.register_again(server);
     let request = Request::Channel { id: channel.id, side: 1, peer_pid: channel.peer_pid };
     client.control.tell(request, &[channel.segment.as_raw_fd()]);

@@ -4,6 +4,7 @@ use super::{Epoll, Item, Source};
 use crate::endpoint::EndpointExt;
 use crate::process::PROCESS;
 use crate::ready;
+use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, epoll_event};
 use sd_shm::slab::State;
 
@@ -85,7 +86,7 @@ pub(super) fn collect(this: &mut Epoll, out: &mut [epoll_event]) -> usize {
             *slot = epoll_event { events: mask, u64: it.data };
             count += 1;
         }
-        this.dirty = true;
+        this.dirty.store(true, Ordering::Relaxed);
         if it.events & EPOLLONESHOT as u32 != 0 {
             it.disabled = true;
         } else if !edge {

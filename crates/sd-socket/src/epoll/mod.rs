@@ -16,7 +16,7 @@ use crate::endpoint::EndpointExt;
 use crate::process::PROCESS;
 use crate::ready;
 use crate::table::{self, Entry};
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sd_shm::slab::{Endpoint, State};
 use std::collections::VecDeque;
 
@@ -63,7 +63,7 @@ pub(crate) struct Epoll {
     /// Nested instances and sockets whose events another process gets: looked at in every wait.
     scanned: Vec<*mut Item>,
     /// Kernel descriptors registered (a closed one is still counted).
-    kernel_count: u32,
+    kernel_count: AtomicU32,
     /// What a wait sleeps on, once a socket of ours is registered: an instance that watches the
     /// program's, our eventfds and the control socket. So the program's stays what it would be
     /// without us, for nesting and poll.
@@ -74,9 +74,9 @@ pub(crate) struct Epoll {
     pub(crate) sleepers: AtomicU32,
     spin: AtomicU32,
     /// Time-stamp when the kernel part was last asked.
-    kernel_asked: u64,
+    kernel_asked: AtomicU64,
     /// Housekeeping due: events were delivered since.
-    dirty: bool,
+    dirty: AtomicBool,
     /// Threads inside a wait; the record is freed by the last one after close.
     users: AtomicU32,
     closed: bool,
@@ -97,14 +97,14 @@ pub(crate) fn created(fd: i32) {
         items: Vec::new(),
         ready: VecDeque::new(),
         scanned: Vec::new(),
-        kernel_count: 0,
+        kernel_count: AtomicU32::new(0),
         sleep_fd: AtomicI32::new(-1),
         wakers: 0,
         registration: 0,
         sleepers: AtomicU32::new(0),
         spin: AtomicU32::new(0),
-        kernel_asked: 0,
-        dirty: false,
+        kernel_asked: AtomicU64::new(0),
+        dirty: AtomicBool::new(false),
         users: AtomicU32::new(0),
         closed: false,
     }));
@@ -224,7 +224,7 @@ fn add(epoll: *mut Epoll, fd: i32, source: Source, events: u32, data: u64) -> Re
     }
     if in_kernel(source) {
         sd_sys::fd::epoll_ctl(this.fd, libc::EPOLL_CTL_ADD, fd, events, data).map_err(|e| e.0)?;
-        this.kernel_count += 1;
+        this.kernel_count.fetch_add(1, Ordering::Relaxed);
     }
     let item = Box::into_raw(Box::new(Item {
         epoll,
@@ -320,7 +320,9 @@ fn remove(this: &mut Epoll, item: *mut Item, from_kernel: bool) {
     let (fd, source) = unsafe { ((*item).fd, (*item).source) };
     if in_kernel(source) && from_kernel {
         let _ = sd_sys::fd::epoll_ctl(this.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
-        this.kernel_count = this.kernel_count.saturating_sub(1);
+        // Only under the lock, so it cannot pass zero.
+        let count = this.kernel_count.load(Ordering::Relaxed);
+        this.kernel_count.store(count.saturating_sub(1), Ordering::Relaxed);
     }
     if let Some(cell) = this.items.get_mut(fd as usize) {
         *cell = core::ptr::null_mut();
@@ -339,7 +341,7 @@ fn remove(this: &mut Epoll, item: *mut Item, from_kernel: bool) {
 pub(crate) fn kernel_registered(epoll: *mut Epoll) {
     let _lock = PROCESS.readiness.lock();
     // SAFETY: under the lock; found in the table.
-    unsafe { (*epoll).kernel_count += 1 };
+    unsafe { (*epoll).kernel_count.fetch_add(1, Ordering::Relaxed) };
 }
 
 /// Whether any socket of ours is, or was, registered.

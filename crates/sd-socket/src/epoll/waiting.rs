@@ -3,7 +3,7 @@
 use super::collect::{collect, cool_down};
 use super::{Epoll, KERNEL_PART, Source};
 use crate::channel::drain;
-use crate::process::PROCESS;
+use crate::process::{PROCESS, single_threaded};
 use crate::wait::{self, Deadline, HOUSEKEEPING_NS, OWN_EVENT, Sleeper};
 use core::sync::atomic::Ordering;
 use libc::{epoll_event, sigset_t};
@@ -76,8 +76,8 @@ pub(crate) fn wait(
 /// One look at our sockets, without the kernel.
 fn look_at_ours(epoll: *mut Epoll, out: &mut [epoll_event]) -> Result<usize, i32> {
     drain();
-    // SAFETY: alive while the caller's `User` is.
-    if unsafe { (*epoll).ready.is_empty() && (*epoll).scanned.is_empty() } {
+    // SAFETY: alive while the caller's `User` is, and no other thread changes the lists.
+    if single_threaded() && unsafe { (*epoll).ready.is_empty() && (*epoll).scanned.is_empty() } {
         return Ok(0);
     }
     let _lock = PROCESS.readiness.lock();
@@ -89,14 +89,14 @@ fn look_at_ours(epoll: *mut Epoll, out: &mut [epoll_event]) -> Result<usize, i32
 /// then anyway, so that neither side starves the other.
 fn look(epoll: *mut Epoll, out: &mut [epoll_event]) -> Result<usize, i32> {
     let mut count = look_at_ours(epoll, out)?;
-    // SAFETY: alive; racy uses of the counters only decide whether to ask the kernel.
-    let this = unsafe { &mut *epoll };
-    if this.kernel_count == 0 {
+    // SAFETY: alive; the counters are atomic.
+    let (kernel_count, kernel_asked) = unsafe { (&(*epoll).kernel_count, &(*epoll).kernel_asked) };
+    if kernel_count.load(Ordering::Relaxed) == 0 {
         return Ok(count);
     }
     let now = sd_sys::time::tsc();
-    if count == 0 || now.wrapping_sub(this.kernel_asked) > KERNEL_EVERY_CYCLES {
-        this.kernel_asked = now;
+    if count == 0 || now.wrapping_sub(kernel_asked.load(Ordering::Relaxed)) > KERNEL_EVERY_CYCLES {
+        kernel_asked.store(now, Ordering::Relaxed);
         if count == out.len() {
             // Room for the kernel's events: some of ours go back on the list for the next wait.
             count = out.len() * 3 / 4;
@@ -169,7 +169,8 @@ fn sleep(
 ) -> Result<usize, i32> {
     let mut housekeeping = HOUSEKEEPING_NS.into_iter();
     // SAFETY: alive while the caller's `User` is.
-    let mut pause = if unsafe { (*epoll).dirty } { housekeeping.next() } else { None };
+    let mut pause =
+        if unsafe { (*epoll).dirty.load(Ordering::Relaxed) } { housekeeping.next() } else { None };
     loop {
         crate::reclaim::sweep();
         let sleeper = Sleeper::enter();
@@ -235,7 +236,7 @@ fn tidy(epoll: *mut Epoll) {
         let _lock = PROCESS.readiness.lock();
         // SAFETY: alive, and under the lock.
         let this = unsafe { &mut *epoll };
-        this.dirty = false;
+        this.dirty.store(false, Ordering::Relaxed);
         // SAFETY: items are live under the lock.
         let sources = this.items.iter().filter_map(|&i| unsafe { i.as_ref() }).map(|i| i.source);
         sources.filter_map(|s| if let Source::Socket(endpoint) = s { Some(endpoint) } else { None }).collect()

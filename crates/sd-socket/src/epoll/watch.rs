@@ -112,7 +112,7 @@ pub(crate) fn became_listener(endpoint: &'static Endpoint) {
         // SAFETY: under the lock.
         let it = unsafe { &*item };
         if sd_sys::fd::epoll_ctl(epoll.fd, libc::EPOLL_CTL_ADD, it.fd, it.events, it.data).is_ok() {
-            epoll.kernel_count += 1;
+            epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
         }
     });
 }
@@ -124,7 +124,7 @@ pub(crate) fn to_kernel(endpoint: &'static Endpoint) {
         let (fd, events, data) = unsafe { ((*item).fd, (*item).events, (*item).data) };
         remove(epoll, item, true);
         if sd_sys::fd::epoll_ctl(epoll.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
-            epoll.kernel_count += 1;
+            epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
         }
     });
 }

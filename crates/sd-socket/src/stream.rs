@@ -414,27 +414,26 @@ fn tx_hint(endpoint: &'static Endpoint, before: u64) -> bool {
         || peer_end(endpoint) != PeerEnd::Open
 }
 
-/// A blocked sender lets its ring grow beyond the caches only when nobody reads for so long: a
-/// reader that keeps up is served faster by a small ring.
-const GROW_AFTER_NS: u64 = 5_000_000;
-
-/// Waits until there is room to send; true when nobody has read for a while. With `patient` for as
-/// long as it takes.
-fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, patient: bool) -> Result<bool, i32> {
+/// Waits until there is room to send; true when that took a sleep, or would have.
+fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, may_sleep: bool) -> Result<bool, i32> {
     let consumed = endpoint.peer_words().consumed.load(Ordering::Acquire);
     if spin(&endpoint.rx.spin, || tx_hint(endpoint, consumed)) {
         return Ok(false);
+    }
+    if !may_sleep {
+        // The ring may grow before anybody sleeps.
+        return Ok(true);
     }
     let generation = endpoint.generation.load(Ordering::Relaxed);
     let word = &endpoint.own_words().wait;
     let value = doorbell::arm(word, doorbell::TX_SLEEP);
     if !tx_hint(endpoint, consumed) {
-        sleep(word, value, deadline, (!patient).then_some(GROW_AFTER_NS))?;
+        sleep(word, value, deadline, None)?;
     }
     if endpoint.generation.load(Ordering::Relaxed) != generation {
         return Err(libc::EBADF);
     }
-    Ok(!tx_hint(endpoint, consumed))
+    Ok(true)
 }
 
 /// The program met a full ring: epoll instances want to know when there is room.

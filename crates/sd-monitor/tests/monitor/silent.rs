@@ -227,13 +227,20 @@ fn a_silent_process_learns_of_one_that_has_spoken() {
 #[test]
 fn channels_that_others_have_too_are_left_alone() {
     let mut server = Server::start();
-    let mut heir = None;
+    let (end, test) = nix::unistd::pipe().unwrap();
     let (mut a, mut b) = sleeper_and(
         &server,
         |client, channel, ready| {
-            let mut process = Process::fork(|ready| ready());
-            process.wait_ready();
-            heir = Some(process);
+            let mut heir = Process::fork(|ready| {
+                sd_sys::fd::close(test.as_raw_fd());
+                ready();
+                // It outlives its parent, but not the test.
+                let _ = sd_sys::fd::read(end.as_raw_fd(), &mut [0]);
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(0) }
+            });
+            heir.wait_ready();
+            std::mem::forget(heir);
             keep(client, channel, ready);
         },
         FLAG_DEAD,

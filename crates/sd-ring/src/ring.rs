@@ -304,16 +304,6 @@ impl TxCursor {
             || grows && self.is_large() && self.limit < g.large && self.in_flight() <= self.pos;
         may_grow || self.limit - self.in_flight() >= self.limit / 3
     }
-
-    /// Bytes that could be written without waiting, at most (for readiness and SIOCOUTQ-like
-    /// questions).
-    pub fn space(&self, g: &Geometry) -> u32 {
-        if !self.is_large() && self.consumed >= self.large_left {
-            return g.large_first;
-        }
-        let limit = if self.is_large() && self.in_flight() <= self.pos { g.large } else { self.limit };
-        limit.saturating_sub(self.in_flight()).saturating_sub(4 * SIZE)
-    }
 }
 
 /// The receiver's private state.

@@ -92,8 +92,9 @@ pub(crate) fn test(is_fast: bool) -> Result<()> {
 }
 
 fn test_steps(steps: &mut Steps, is_fast: bool) {
-    if !install::missing().is_empty()
-        && let Err(error) = install::run()
+    let missing = install::missing();
+    if !missing.is_empty()
+        && let Err(error) = install::run(&missing)
     {
         // Scenarios without their program are counted as skipped.
         println!("not everything could be installed: {error}");

@@ -9,36 +9,72 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A Debian package, and the programs by which it is known to be there.
+/// A Debian package, and what it is known by: programs, or files by their whole path.
 struct Package {
     name: &'static str,
-    programs: &'static [&'static str],
+    provides: &'static [&'static str],
 }
 
-const PACKAGES: &[Package] = &[
-    Package { name: "redis-server", programs: &["redis-server"] },
-    Package { name: "redis-tools", programs: &["redis-cli", "redis-benchmark"] },
-    Package { name: "nginx-light", programs: &["nginx"] },
-    Package { name: "wrk", programs: &["wrk"] },
-    Package { name: "memcached", programs: &["memcached"] },
-    Package { name: "libmemcached-tools", programs: &["memcslap"] },
-    Package { name: "curl", programs: &["curl"] },
-    Package { name: "socat", programs: &["socat"] },
-    Package { name: "netcat-openbsd", programs: &["nc"] },
-    Package { name: "iperf3", programs: &["iperf3"] },
-    Package { name: "python3", programs: &["python3"] },
+const fn package(name: &'static str, provides: &'static [&'static str]) -> Package {
+    Package { name, provides }
+}
+
+/// What demo, test and the usual scenarios need.
+const USUAL: &[Package] = &[
+    package("redis-server", &["redis-server"]),
+    package("redis-tools", &["redis-cli", "redis-benchmark"]),
+    package("nginx-light", &["nginx"]),
+    package("wrk", &["wrk"]),
+    package("memcached", &["memcached"]),
+    package("libmemcached-tools", &["memcslap"]),
+    package("curl", &["curl"]),
+    package("socat", &["socat"]),
+    package("netcat-openbsd", &["nc"]),
+    package("iperf3", &["iperf3"]),
+    package("python3", &["python3"]),
+];
+
+/// What only the scenarios of `apps --all` need.
+const EXTRA: &[Package] = &[
+    package("apache2-bin", &["apache2"]),
+    package("apache2-utils", &["ab"]),
+    package("haproxy", &["haproxy"]),
+    package("lighttpd", &["lighttpd"]),
+    package("nghttp2-client", &["h2load"]),
 ];
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// Names of the packages with a program that is not on this machine.
-pub(crate) fn missing() -> Vec<&'static str> {
-    let lacks = |package: &&Package| package.programs.iter().any(|program| find_program(program).is_none());
-    PACKAGES.iter().filter(lacks).map(|package| package.name).collect()
+/// Whether a program, or a file given by its whole path, is on this machine.
+pub(crate) fn is_there(need: &str) -> bool {
+    if need.starts_with('/') { Path::new(need).exists() } else { find_program(need).is_some() }
 }
 
-pub(crate) fn run() -> Result<()> {
-    let packages = missing();
+fn lacks(package: &&Package) -> bool {
+    !package.provides.iter().all(|need| is_there(need))
+}
+
+/// Names of the usual packages that are not on this machine.
+pub(crate) fn missing() -> Vec<&'static str> {
+    USUAL.iter().filter(lacks).map(|package| package.name).collect()
+}
+
+/// Names of all packages, usual or not, that provide one of these needs and are not on this machine.
+pub(crate) fn missing_of(needs: &[&str]) -> Vec<&'static str> {
+    let is_wanted = |package: &&Package| package.provides.iter().any(|need| needs.contains(need));
+    USUAL.iter().chain(EXTRA).filter(is_wanted).filter(lacks).map(|package| package.name).collect()
+}
+
+/// `cargo xtask install`: the usual packages, or all.
+pub(crate) fn command(is_all: bool) -> Result<()> {
+    let mut packages = missing();
+    if is_all {
+        packages.extend(EXTRA.iter().filter(lacks).map(|package| package.name));
+    }
+    run(&packages)
+}
+
+pub(crate) fn run(packages: &[&str]) -> Result<()> {
     if packages.is_empty() {
         eprintln!("install: everything is there");
         return Ok(());
@@ -53,9 +89,10 @@ pub(crate) fn run() -> Result<()> {
     let _no_services = NoServices::new()?;
     apt(&["update", "-q"])?;
     let mut args = vec!["install", "-y", "-q", "--no-install-recommends"];
-    args.extend(&packages);
+    args.extend(packages);
     apt(&args)?;
-    let still = missing();
+    let is_still_missing = |package: &&Package| packages.contains(&package.name) && lacks(package);
+    let still: Vec<&str> = USUAL.iter().chain(EXTRA).filter(is_still_missing).map(|p| p.name).collect();
     if !still.is_empty() {
         fail!("installed, yet not found: {}", still.join(" "));
     }

@@ -42,7 +42,11 @@ enum Command {
     /// Build everything in release mode
     Build,
     /// Install the programs that demo and test need (Debian, needs root)
-    Install,
+    Install {
+        /// Also what only `apps --all` needs
+        #[arg(long)]
+        all: bool,
+    },
     /// Measure redis and nginx over the kernel and over SocksDirect, in turn
     Demo(demo::Options),
     /// Run every test: unit, property, loom, POSIX oracle, real applications
@@ -73,7 +77,7 @@ fn main() -> ExitCode {
     }
     let outcome = match cli.command {
         Command::Build => product::build(),
-        Command::Install => install::run(),
+        Command::Install { all } => install::command(all),
         Command::Demo(options) => demo::run(&options),
         Command::Test { fast } => checks::test(fast),
         Command::Apps(options) => apps::run(&options),

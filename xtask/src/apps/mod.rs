@@ -9,16 +9,18 @@ mod cost;
 mod crash;
 mod fallback;
 mod files;
+mod loads;
 mod memcached;
 mod monitor;
 mod peers;
 mod python;
 mod redis;
+mod table;
 mod tools;
 mod web;
 
 use crate::lab::Lab;
-use crate::process::{Proc, find_program, tail};
+use crate::process::{Proc, tail};
 use crate::report::Count;
 use crate::scratch::{Scratch, end_descendants};
 use crate::{Result, fail, install, procfs, product};
@@ -27,11 +29,13 @@ use std::time::{Duration, Instant};
 
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// What it needs besides us.
+    /// Programs, or files by their whole path, that it needs besides us.
     pub(crate) programs: &'static [&'static str],
     pub(crate) limit_s: u64,
     /// Left out by `test --fast`.
     pub(crate) is_slow: bool,
+    /// Part of `--all` only, or of a choice by name.
+    pub(crate) is_extra: bool,
     /// Meaningless without SocksDirect: left out by `--kernel`.
     pub(crate) is_ours: bool,
     pub(crate) run: fn(&mut Lab) -> Result<()>,
@@ -43,7 +47,7 @@ impl Scenario {
         programs: &'static [&'static str],
         run: fn(&mut Lab) -> Result<()>,
     ) -> Scenario {
-        Scenario { name, programs, limit_s: 60, is_slow: false, is_ours: false, run }
+        Scenario { name, programs, limit_s: 60, is_slow: false, is_extra: false, is_ours: false, run }
     }
 
     pub(crate) const fn limit_s(mut self, limit_s: u64) -> Scenario {
@@ -53,6 +57,11 @@ impl Scenario {
 
     pub(crate) const fn slow(mut self) -> Scenario {
         self.is_slow = true;
+        self
+    }
+
+    pub(crate) const fn extra(mut self) -> Scenario {
+        self.is_extra = true;
         self
     }
 
@@ -66,6 +75,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     redis::SCENARIOS,
     memcached::SCENARIOS,
     web::SCENARIOS,
+    loads::SCENARIOS,
     python::SCENARIOS,
     tools::SCENARIOS,
     fallback::SCENARIOS,
@@ -74,8 +84,14 @@ const SCENARIOS: &[&[Scenario]] = &[
     cost::SCENARIOS,
 ];
 
+/// Rows of docs/APPLICATIONS.md.
+const ROWS: &[&[table::Row]] = &[web::ROWS];
+
 #[derive(clap::Args, Default)]
 pub(crate) struct Options {
+    /// Run the whole matrix, not only the usual scenarios
+    #[arg(long)]
+    all: bool,
     /// Run only the scenarios whose name contains this
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -94,9 +110,30 @@ pub(crate) struct Options {
     /// Use the programs that are there; install nothing
     #[arg(long)]
     no_install: bool,
+    /// Measure the applications, now and here, and write the table of docs/APPLICATIONS.md
+    #[arg(long)]
+    table: bool,
     /// Run one scenario in this very process
     #[arg(long, hide = true, value_name = "NAME")]
     inside: Option<String>,
+}
+
+impl Options {
+    fn names(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
+    }
+
+    /// What `needs` of the chosen scenarios are not there is installed; everything of ours is built.
+    fn prepare(&self, needs: &[&str]) -> Result<()> {
+        let missing = install::missing_of(needs);
+        if !self.no_install && !missing.is_empty() {
+            install::run(&missing)?;
+        }
+        if !self.no_build && !self.kernel {
+            product::build()?;
+        }
+        Ok(())
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -105,8 +142,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let Some(scenario) = all.into_iter().find(|s| s.name == name) else { fail!("no scenario {name}") };
         return run_inside(scenario, options.kernel);
     }
+    if options.table {
+        let all: Vec<&Scenario> = all.collect();
+        options.prepare(&all.iter().flat_map(|s| s.programs.iter().copied()).collect::<Vec<_>>())?;
+        let rows: Vec<_> = ROWS.iter().copied().flatten().filter(|r| options.names(r.scenarios)).collect();
+        return table::run(&rows, &all, options.only.is_empty());
+    }
     let chosen: Vec<&Scenario> = all
-        .filter(|s| options.only.is_empty() || options.only.iter().any(|part| s.name.contains(part.as_str())))
+        .filter(|s| options.names(s.name))
+        .filter(|s| options.all || !s.is_extra || !options.only.is_empty())
         .filter(|s| !(options.fast && s.is_slow || options.kernel && s.is_ours))
         .collect();
     if options.list {
@@ -114,14 +158,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return Ok(());
     }
     if chosen.is_empty() {
-        fail!("no scenario is named like that; see cargo xtask apps --list");
+        fail!("no scenario is named like that; see cargo xtask apps --all --list");
     }
-    if !options.no_install && !install::missing().is_empty() {
-        install::run()?;
-    }
-    if !options.no_build && !options.kernel {
-        product::build()?;
-    }
+    options.prepare(&chosen.iter().flat_map(|s| s.programs.iter().copied()).collect::<Vec<_>>())?;
     let mut count = Count::default();
     for scenario in chosen {
         count.add(run_one(scenario, options.kernel)?);
@@ -140,7 +179,7 @@ fn logs() -> std::path::PathBuf {
 /// Runs a scenario in a process of its own and prints its line.
 fn run_one(scenario: &Scenario, is_oracle: bool) -> Result<Count> {
     let name = scenario.name;
-    if let Some(program) = scenario.programs.iter().find(|program| find_program(program).is_none()) {
+    if let Some(program) = scenario.programs.iter().find(|program| !install::is_there(program)) {
         println!("skip {name:<34}         {program} is not installed");
         return Ok(Count { skipped: 1, ..Count::default() });
     }

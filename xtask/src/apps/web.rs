@@ -1,5 +1,6 @@
 //! nginx with a master and four workers, wrk and curl.
 
+use super::table::{Load, Row};
 use super::{Scenario, files};
 use crate::lab::{Lab, Side, each};
 use crate::nginx::{Nginx, Workers, own_user};
@@ -20,6 +21,22 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("nginx-master-killed", PROGRAMS, master_killed),
     Scenario::new("nginx-workers-of-another-user", PROGRAMS, another_user),
 ];
+
+pub(crate) const ROWS: &[Row] = &[Row {
+    application: "nginx",
+    version: &["nginx", "-v"],
+    scenarios: "nginx-",
+    features: "master and workers, sendfile, keep-alive and short connections, reload, crashes, drop of privileges",
+    load: Some(Load {
+        unit: "requests/s of 64 bytes, wrk, 50 connections",
+        rate: |lab, side| {
+            let nginx = Nginx::start(lab, side, &Workers { count: 1, user: &own_user() })?;
+            let output = lab.run(side, "wrk", &["-t1", "-c50", "-d2s", &nginx.url("64")], LIMIT)?;
+            stop(nginx)?;
+            require_clean(&output)
+        },
+    }),
+}];
 
 const PROGRAMS: &[&str] = &["nginx", "wrk", "curl"];
 const LIMIT: Duration = Duration::from_secs(40);

@@ -59,7 +59,7 @@ impl Row {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     if !options.no_install {
-        install::run()?;
+        install::command(false)?;
     }
     if !options.no_build {
         eprintln!("demo: building");

@@ -21,12 +21,13 @@
 //! Functions of C with `...` stand here with the one more argument that they look at: on x86-64 it is
 //! passed like any third argument, and garbage in its register goes no further than it would have gone anyway.
 
-use crate::body::{create, fortify, names, process, ready, rights, stdio, vector};
+use crate::body::{create, fortify, names, process, ready, rights, shell, spawn, stdio, vector};
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use core::ptr::null;
 use libc::{
-    FILE, epoll_event, fd_set, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t,
-    size_t, sockaddr, sockaddr_in, socklen_t, ssize_t, termios, timespec, timeval, winsize,
+    FILE, epoll_event, fd_set, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
+    posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t, size_t, sockaddr, sockaddr_in, socklen_t,
+    ssize_t, termios, timespec, timeval, winsize,
 };
 use sd_socket::{Outcome, calls};
 
@@ -251,6 +252,22 @@ hooks! {
         { lazy; first calls::exec_prepare() }
     execvpe (file: Path, argv: Argv, environment: Argv) -> c_int
         { lazy; first calls::exec_prepare() }
+
+    // Programs started inside libc.
+    posix_spawn (pid: *mut pid_t, path: Path, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, argv: Argv, environment: Argv) -> c_int
+        { lazy; any spawn::posix_spawn(pid, spawn::Program { path, argv, environment, is_searched: false },
+          actions, attributes) }
+    posix_spawnp (pid: *mut pid_t, path: Path, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, argv: Argv, environment: Argv) -> c_int
+        { lazy; any spawn::posix_spawn(pid, spawn::Program { path, argv, environment, is_searched: true },
+          actions, attributes) }
+    system (command: Path) -> c_int
+        { lazy; any shell::system(command) }
+    popen (command: Path, mode: Path) -> *mut FILE
+        { lazy; any shell::popen(command, mode) }
+    pclose (stream: *mut FILE) -> c_int
+        { lazy; any shell::pclose(stream) }
 
     // stdio.
     fdopen | _IO_fdopen (fd: c_int, mode: *const c_char) -> *mut FILE

@@ -111,6 +111,7 @@ fn start(endpoint: &'static Endpoint, inner: i32) -> Result<()> {
             exit();
         }
         fork::child();
+        crate::spawn::is_other_program();
         run(endpoint, inner);
     }
     fork::parent();

@@ -12,7 +12,7 @@ use crate::table::{self, Entry};
 use crate::{
     Outcome, connect as connecting, endpoint, epoll, fds, files, fork, listen as listening, message,
 };
-use crate::{names, options, poll as polling, select as selecting, stream};
+use crate::{names, options, poll as polling, select as selecting, spawn, stream};
 use endpoint::EndpointExt;
 use libc::{
     c_int, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t,
@@ -447,6 +447,22 @@ pub fn fork_child() {
 /// Before execve and friends: what a new program must not find.
 pub fn exec_prepare() {
     fork::exec_prepare();
+}
+
+/// Whether a program that is started now would get a socket of ours; `duplicated` are numbers that it gets a
+/// duplicate of.
+pub fn spawn_passes_sockets(duplicated: &[c_int]) -> bool {
+    spawn::passes_sockets(duplicated)
+}
+
+/// Before the fork in which a program is to be started.
+pub fn spawn_begin() -> Result<spawn::Starting, c_int> {
+    spawn::Starting::begin()
+}
+
+/// RLIMIT_NOFILE.
+pub fn descriptor_limit() -> u64 {
+    sd_sys::fd::nofile_limit()
 }
 
 /// Once, from the library's constructor, with the environment it was given.

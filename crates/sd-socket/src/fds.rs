@@ -8,6 +8,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, c_ulong};
 use sd_shm::slab::{Endpoint, State};
 
+/// Whether the next program finds the number open.
+pub(crate) fn survives_exec(fd: i32) -> bool {
+    sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
+}
+
 /// Forgets an entry whose number is about to be closed or replaced in the kernel. False when the
 /// number is one of the library's own.
 fn drop_entry(fd: i32) -> bool {

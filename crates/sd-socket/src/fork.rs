@@ -129,6 +129,7 @@ pub(crate) fn child() {
     crate::route::forked();
     crate::reclaim::forked();
     crate::wait::forked();
+    crate::spawn::forked();
     crate::listen::forked();
     crate::epoll::forked();
 }
@@ -139,7 +140,7 @@ fn restore_listeners() {
     table::for_each(0, u32::MAX, |fd, entry| {
         if let Entry::Socket(endpoint) = entry
             && endpoint.state_now() == State::Listen
-            && sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
+            && crate::fds::survives_exec(fd)
         {
             let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
             let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
@@ -172,7 +173,7 @@ pub(crate) fn exec_prepare() {
         if !matches!(table::get(fd), Entry::Socket(_) | Entry::Kernel(_)) {
             continue;
         }
-        let stays = sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f as i32 & libc::FD_CLOEXEC == 0);
+        let stays = crate::fds::survives_exec(fd);
         let meant = fd <= 2 || few;
         if stays && meant && endpoint.state_now() == State::Connected {
             let _ = crate::bridge::to_kernel_socket(endpoint);

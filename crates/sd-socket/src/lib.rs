@@ -12,7 +12,7 @@
 //! | `stream`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `options`, `names`, `addr` | what a socket is told and asked |
-//! | `fork`, `bridge` | sharing with children; kernel sockets for programs that are not accelerated |
+//! | `fork`, `spawn`, `bridge` | sharing with children; starting programs; kernel sockets for those that are not accelerated |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod accept;
@@ -41,6 +41,7 @@ mod ready;
 mod reclaim;
 mod route;
 mod select;
+pub mod spawn;
 pub mod stats;
 mod stream;
 mod table;

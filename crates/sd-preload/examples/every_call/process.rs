@@ -32,6 +32,7 @@ pub(crate) fn run() {
         forks();
         execs();
         variadic_execs();
+        started_by_libc();
         detached();
         terminals();
     }
@@ -96,6 +97,34 @@ unsafe fn variadic_execs() {
         child("execlp", libc::fork, || libc::execlp(NAME, NAME, c"execlp".as_ptr(), end));
         child("execle", libc::fork, || libc::execle(ENV, c"env".as_ptr(), end, env.as_ptr()));
         show("execl", libc::execl(c"/nonexistent".as_ptr(), NAME, end));
+    }
+}
+
+unsafe fn started_by_libc() {
+    let argv = [NAME, c"spawned".as_ptr(), null()].map(<*const c_char>::cast_mut);
+    let env = [null_mut()];
+    // SAFETY: see `run`.
+    unsafe {
+        type Spawn = unsafe extern "C" fn(
+            *mut pid_t,
+            *const c_char,
+            *const libc::posix_spawn_file_actions_t,
+            *const libc::posix_spawnattr_t,
+            *const *mut c_char,
+            *const *mut c_char,
+        ) -> c_int;
+        let calls: [(&str, Spawn, _); 2] =
+            [("posix_spawn", libc::posix_spawn, ECHO), ("posix_spawnp", libc::posix_spawnp, NAME)];
+        for (name, call, path) in calls {
+            let (mut pid, mut status) = (0, 0);
+            let result = call(&mut pid, path, null(), null(), argv.as_ptr(), env.as_ptr());
+            libc::waitpid(pid, &mut status, 0);
+            show(name, result + status);
+        }
+        show("system", libc::system(c"exit 3".as_ptr()));
+        let stream = libc::popen(c"echo through a pipe".as_ptr(), c"r".as_ptr());
+        show("popen", libc::fgetc(stream));
+        show("pclose", libc::pclose(stream));
     }
 }
 

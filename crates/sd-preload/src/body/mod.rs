@@ -4,10 +4,13 @@
 //! hooks, so those that may meet a socket of ours are written again here, out of hooks.
 
 pub(crate) mod create;
+pub(crate) mod file_actions;
 pub(crate) mod fortify;
 pub(crate) mod names;
 pub(crate) mod process;
 pub(crate) mod ready;
 pub(crate) mod rights;
+pub(crate) mod shell;
+pub(crate) mod spawn;
 pub(crate) mod stdio;
 pub(crate) mod vector;

@@ -30,6 +30,7 @@ mod pair_servers;
 mod pair_states;
 mod poll;
 mod shutdown;
+mod spawn;
 mod stream;
 mod threads;
 mod transfer;
@@ -60,6 +61,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     epoll_nested::SUBJECTS,
     fork::SUBJECTS,
     exec::SUBJECTS,
+    spawn::SUBJECTS,
     threads::SUBJECTS,
     options::SUBJECTS,
     descriptor::SUBJECTS,

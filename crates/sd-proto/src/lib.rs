@@ -14,7 +14,7 @@ use wire::{Reader, Writer};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`].
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,10 +98,19 @@ pub enum Request {
         /// The channels that the process has to the candidate are full: make another.
         want_channel: bool,
     },
-    /// The process forked. Descriptor: pidfd of the child. No answer.
+    /// The process is about to fork. Descriptor: one end of a pair of SOCK_SEQPACKET sockets with SO_PASSCRED,
+    /// whose other end only the child will have: its control connection, if it registers, and in any
+    /// case what tells of its end. No answer.
     Fork {
-        /// Member number of the child in each slab that it inherits, by slab: the sender's own.
+        /// Member number of the child in each slab that it inherits.
         member: u32,
+        /// Counts the forks of the sender.
+        serial: u32,
+    },
+    /// The child of that fork is there. Descriptor: its pidfd. No answer.
+    Born {
+        /// As in [`Request::Fork`].
+        serial: u32,
     },
     /// After `Hello { again: true }`: a channel this process has. Descriptor: the segment.
     /// No answer.
@@ -215,9 +224,10 @@ impl Request {
             Request::Connect { ip, port, nth, want_ports, want_channel } => {
                 w.u8(5).ip(ip).u16(port).u32(nth).bool(want_ports).bool(want_channel)
             }
-            Request::Fork { member } => w.u8(6).u32(member),
+            Request::Fork { member, serial } => w.u8(6).u32(member).u32(serial),
             Request::Channel { id, side, peer_pid } => w.u8(7).u64(id).u32(side).u32(peer_pid),
             Request::Status => w.u8(8),
+            Request::Born { serial } => w.u8(9).u32(serial),
         };
         w.done()
     }
@@ -242,9 +252,10 @@ impl Request {
                 want_ports: r.bool()?,
                 want_channel: r.bool()?,
             },
-            6 => Request::Fork { member: r.u32()? },
+            6 => Request::Fork { member: r.u32()?, serial: r.u32()? },
             7 => Request::Channel { id: r.u64()?, side: r.u32()?, peer_pid: r.u32()? },
             8 => Request::Status,
+            9 => Request::Born { serial: r.u32()? },
             _ => return Err(Malformed),
         };
         r.end().map(|()| request)

@@ -24,7 +24,8 @@ fn request() -> impl Strategy<Value = Request> {
         (ip(), any::<(u16, u32, bool, bool)>()).prop_map(|(ip, (port, nth, want_ports, want_channel))| {
             Request::Connect { ip, port, nth, want_ports, want_channel }
         }),
-        any::<u32>().prop_map(|member| Request::Fork { member }),
+        any::<(u32, u32)>().prop_map(|(member, serial)| Request::Fork { member, serial }),
+        any::<u32>().prop_map(|serial| Request::Born { serial }),
         any::<(u64, u32, u32)>().prop_map(|(id, side, peer_pid)| Request::Channel { id, side, peer_pid }),
         Just(Request::Status),
     ]

@@ -17,6 +17,12 @@ pub(crate) static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
 /// Raised when the monitor was lost: somebody should reconnect.
 pub(crate) static LOST: AtomicBool = AtomicBool::new(false);
 
+/// In the child of a fork that has not registered: the control socket that its parent made for it (see
+/// `fork`), which also tells the monitor of its end. In the parent while it forks: the same socket.
+static BIRTH_FD: AtomicI32 = AtomicI32::new(-1);
+/// Counts forks.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
 /// Counts registrations: a new one has a new control socket.
 pub(crate) static REGISTRATIONS: AtomicU32 = AtomicU32::new(0);
 
@@ -40,7 +46,7 @@ impl Control {
         Control { retry_at: 0, retry_ns: RETRY_MIN_NS, registered_before: false, slab_fd: -1, public_fd: -1 }
     }
 
-    /// In the child of a fork: the parent's connection is not ours.
+    /// In the child of a fork: the parent's connection is not ours; `BIRTH_FD` is.
     pub(crate) fn forked(&mut self) {
         close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
         close_hidden(self.slab_fd);
@@ -89,16 +95,9 @@ pub(crate) fn retry_if_lost() -> Option<u64> {
 }
 
 fn register(control: &mut Control) -> Option<()> {
-    let mut path = [0u8; 108];
-    let path = crate::env::monitor_path(&mut path)?;
-    let fd = hide_fd(msg::connect_unix(path).ok()?);
-    // Somebody else's socket at that place gets no descriptor of ours.
-    let trusted = sd_sys::fd::peer_uid(fd).is_ok_and(|uid| uid == 0 || uid == sd_sys::fd::geteuid());
-    let done = trusted.then_some(()).and_then(|()| prepare(control)).and_then(|()| hello(control, fd));
-    if done.is_none() {
-        close_hidden(fd);
-        return None;
-    }
+    let birth = Some(BIRTH_FD.swap(-1, Ordering::AcqRel)).filter(|fd| *fd >= 0);
+    let by_birth = birth.and_then(|fd| introduce(control, fd));
+    let fd = by_birth.or_else(|| introduce(control, connect()?))?;
     CONTROL_FD.store(fd, Ordering::Release);
     REGISTRATIONS.fetch_add(1, Ordering::AcqRel);
     if control.registered_before {
@@ -106,6 +105,50 @@ fn register(control: &mut Control) -> Option<()> {
     }
     control.registered_before = true;
     Some(())
+}
+
+/// A connection to the monitor's socket.
+fn connect() -> Option<i32> {
+    let mut path = [0u8; 108];
+    let path = crate::env::monitor_path(&mut path)?;
+    let fd = hide_fd(msg::connect_unix(path).ok()?);
+    // Somebody else's socket at that place gets no descriptor of ours.
+    if sd_sys::fd::peer_uid(fd).is_ok_and(|uid| uid == 0 || uid == sd_sys::fd::geteuid()) {
+        return Some(fd);
+    }
+    close_hidden(fd);
+    None
+}
+
+/// The connection, when the monitor has welcomed us over it; otherwise it is closed.
+fn introduce(control: &mut Control, fd: i32) -> Option<i32> {
+    if prepare(control).and_then(|()| hello(control, fd)).is_some() {
+        return Some(fd);
+    }
+    close_hidden(fd);
+    None
+}
+
+/// Before fork, under `PROCESS.control`: tells the monitor that a child will be there, and makes the socket by
+/// which the child is known. What the child says and does can then only come later. The fork's number.
+pub(crate) fn before_fork(member: u32) -> u32 {
+    let serial = FORKS.fetch_add(1, Ordering::Relaxed);
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    if fd >= 0
+        && let Ok([monitors, childs]) = msg::pair_with_credentials()
+    {
+        if send(fd, &Request::Fork { member, serial }, &[monitors]).is_none() {
+            lost();
+        }
+        sd_sys::fd::close(monitors);
+        BIRTH_FD.store(hide_fd(childs), Ordering::Release);
+    }
+    serial
+}
+
+/// After fork, in the parent, under `PROCESS.control`: only the child has its socket now.
+pub(crate) fn parent_after_fork() {
+    close_hidden(BIRTH_FD.swap(-1, Ordering::AcqRel));
 }
 
 /// What a process needs once: table, slab, public page, eventfd, placeholders.

@@ -1,8 +1,10 @@
 //! fork and exec (§4.1.2): which process has what.
 //!
 //! Before the fork the parent marks every open endpoint as held by the child too (a bit per member
-//! of the family), so that nothing ends in between. The child keeps the parent's slabs and
-//! channels; it makes a slab, public page and eventfd of its own when it registers.
+//! of the family), so that nothing ends in between, and tells the monitor, with one end of a pair of
+//! sockets: the child's end is its control connection, and its closing is the child's end, whatever
+//! the parent does meanwhile. The child keeps the parent's slabs and channels; it makes a slab, public
+//! page and eventfd of its own when it registers.
 
 use crate::endpoint::{EndpointExt, NONBLOCK};
 use crate::process::{PROCESS, forget_tid};
@@ -13,8 +15,8 @@ use sd_proto::Request;
 use sd_shm::slab::{MEMBERS, State};
 
 thread_local! {
-    /// Member number chosen for the child that this thread is forking; MEMBERS = none.
-    static CHILD: Cell<u32> = const { Cell::new(MEMBERS as u32) };
+    /// Member number chosen for the child that this thread is forking (MEMBERS = none), and the fork's number.
+    static CHILD: Cell<(u32, u32)> = const { Cell::new((MEMBERS as u32, 0)) };
 }
 
 fn active() -> bool {
@@ -43,7 +45,7 @@ pub(crate) fn prepare() {
         .filter_map(|rec| rec.slab())
         .fold(1, |used, slab| used | slab.header().members.load(Ordering::Acquire));
     let member = (!used).trailing_zeros();
-    CHILD.set(member);
+    CHILD.set((member, 0));
     if member as usize >= MEMBERS {
         return;
     }
@@ -55,6 +57,7 @@ pub(crate) fn prepare() {
             endpoint.holders.fetch_or(1 << member, Ordering::AcqRel);
         }
     });
+    CHILD.set((member, crate::control::before_fork(member)));
 }
 
 /// The locks that `prepare` took are free again, in whichever process.
@@ -72,14 +75,14 @@ fn unlock() {
 /// After fork, in the parent.
 pub(crate) fn parent() {
     if active() {
+        crate::control::parent_after_fork();
         unlock();
     }
 }
 
-/// Tells the monitor of the child, so that its death is seen even if it never registers; a negative
-/// pid means that there is none.
+/// Tells the monitor the child's process id; a negative one means that there is no child.
 pub(crate) fn announce(child: i32) {
-    let member = CHILD.replace(MEMBERS as u32);
+    let (member, serial) = CHILD.replace((MEMBERS as u32, 0));
     if !active() || member as usize >= MEMBERS {
         return;
     }
@@ -87,7 +90,7 @@ pub(crate) fn announce(child: i32) {
         return forget_member(member);
     }
     if let Ok(pidfd) = sd_sys::fd::pidfd_open(child) {
-        crate::control::tell(&Request::Fork { member }, &[pidfd]);
+        crate::control::tell(&Request::Born { serial }, &[pidfd]);
         sd_sys::fd::close(pidfd);
     }
 }
@@ -109,7 +112,7 @@ pub(crate) fn child() {
         return;
     }
     forget_tid();
-    let member = CHILD.get();
+    let (member, _) = CHILD.get();
     unlock();
     PROCESS.pid.store(sd_sys::fd::getpid(), Ordering::Relaxed);
     let bit = if (member as usize) < MEMBERS { 1 << member } else { 0 };

@@ -18,6 +18,8 @@ pub(crate) struct Process {
     pub(crate) client: Option<ClientId>,
     /// Slabs it shares, and its number there; its own slab among them, with number 0.
     pub(crate) shares: Vec<(ClientId, u32)>,
+    /// Who forked it, and the how manieth of its forks that was.
+    birth: Option<(ProcessId, u32)>,
 }
 
 #[derive(Default)]
@@ -40,46 +42,52 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// A process has registered. `process` is set when it is a child that was announced before.
+    /// A process has registered. `process` is set when it is a child whose parent has announced it.
     pub(crate) fn register(&mut self, process: Option<ProcessId>, pid: u32, client: ClientId) -> ProcessId {
         let id =
             process.filter(|id| self.processes.contains_key(id)).unwrap_or_else(|| self.new_process(pid));
         let process = self.processes.entry(id).or_default();
-        process.client = Some(client);
+        (process.client, process.pid) = (Some(client), pid);
         let ancestors = process.shares.iter().map(|(family, _)| *family).collect();
         process.shares.push((client, 0));
         self.families.insert(client, Family { members: BTreeMap::from([(0, id)]), ancestors });
         id
     }
 
-    /// `parent` has forked `child` (a new process when `None`), which gets `member` in every slab
-    /// that `parent` shares.
+    /// `parent` is about to fork a child, which gets `member` in every slab that `parent` shares.
     pub(crate) fn forked(
         &mut self,
         parent: ProcessId,
         member: u32,
-        child: Option<ProcessId>,
-        pid: u32,
+        serial: u32,
     ) -> Result<ProcessId, MemberTaken> {
         let shares = self.processes.get(&parent).map(|p| p.shares.clone()).unwrap_or_default();
         let is_free =
             |family: &ClientId| self.families.get(family).is_some_and(|f| !f.members.contains_key(&member));
-        let is_valid = (1..MEMBERS).contains(&member) && child != Some(parent);
+        let is_valid = (1..MEMBERS).contains(&member);
         if !is_valid || shares.is_empty() || !shares.iter().all(|(family, _)| is_free(family)) {
             return Err(MemberTaken);
         }
-        let id = child.filter(|id| self.processes.contains_key(id)).unwrap_or_else(|| self.new_process(pid));
-        let own = self.processes.get(&id).and_then(|p| p.client);
+        let id = self.new_process(0);
+        let child = self.processes.entry(id).or_default();
+        child.birth = Some((parent, serial));
         for (family, _) in &shares {
             if let Some(record) = self.families.get_mut(family) {
                 record.members.insert(member, id);
             }
-            if let Some(own) = own.and_then(|own| self.families.get_mut(&own)) {
-                own.ancestors.push(*family);
-            }
-            self.processes.entry(id).or_default().shares.push((*family, member));
+            child.shares.push((*family, member));
         }
         Ok(id)
+    }
+
+    /// The child of this fork, which has this process id; `None` when it is gone.
+    pub(crate) fn born(&mut self, parent: ProcessId, serial: u32, pid: u32) -> Option<ProcessId> {
+        let is_it = |(_, process): &(&ProcessId, &mut Process)| process.birth == Some((parent, serial));
+        let (id, process) = self.processes.iter_mut().find(is_it)?;
+        if process.pid == 0 {
+            process.pid = pid;
+        }
+        Some(*id)
     }
 
     fn new_process(&mut self, pid: u32) -> ProcessId {
@@ -128,11 +136,6 @@ impl Members {
         members.filter_map(|id| self.processes.get(id)?.client)
     }
 
-    /// Processes with this pid; several only while the end of one is still to be seen.
-    pub(crate) fn with_pid(&self, pid: u32) -> impl Iterator<Item = (ProcessId, &Process)> {
-        self.processes.iter().filter(move |(_, p)| p.pid == pid).map(|(id, p)| (*id, p))
-    }
-
     /// Number of processes known.
     pub(crate) fn len(&self) -> usize {
         self.processes.len()
@@ -151,7 +154,7 @@ mod tests {
     fn a_family_lives_as_long_as_a_member() {
         let mut all = Members::default();
         let parent = all.register(None, 10, A);
-        let child = all.forked(parent, 1, None, 11).unwrap();
+        let child = all.forked(parent, 1, 0).unwrap();
         assert_eq!(all.gone(parent).unwrap().shares, [(A, 0)]);
         assert!(!all.is_extinct(A));
         assert_eq!(all.gone(child).unwrap().shares, [(A, 1)]);
@@ -163,40 +166,41 @@ mod tests {
     fn grandchildren_share_every_inherited_slab() {
         let mut all = Members::default();
         let parent = all.register(None, 10, A);
-        let child = all.forked(parent, 1, None, 11).unwrap();
+        let child = all.forked(parent, 1, 0).unwrap();
         assert_eq!(all.register(Some(child), 11, B), child);
-        let grandchild = all.forked(child, 2, None, 12).unwrap();
+        let grandchild = all.forked(child, 2, 0).unwrap();
         all.register(Some(grandchild), 12, C);
+        assert_eq!((all.pid_of(A, 1), all.pid_of(A, 2), all.pid_of(B, 2)), (11, 12, 12));
         assert_eq!(all.gone(grandchild).unwrap().shares, [(A, 2), (B, 2), (C, 0)]);
         assert_eq!(all.lineage(C).collect::<Vec<_>>(), [C, A, B]);
         assert_eq!(all.lineage(B).collect::<Vec<_>>(), [B, A]);
         assert_eq!(all.lineage(A).collect::<Vec<_>>(), [A]);
-        assert_eq!((all.pid_of(A, 1), all.pid_of(A, 2)), (11, 0));
         assert_eq!(all.clients_of(A).collect::<Vec<_>>(), [A, B]);
     }
 
     #[test]
-    fn the_child_may_register_before_its_parent_tells() {
+    fn a_birth_is_told_once_the_child_is_there() {
         let mut all = Members::default();
         let parent = all.register(None, 10, A);
-        let child = all.register(None, 11, B);
-        assert_eq!(all.with_pid(11).map(|(id, _)| id).collect::<Vec<_>>(), [child]);
-        assert_eq!(all.forked(parent, 1, Some(child), 11), Ok(child));
-        assert_eq!(all.lineage(B).collect::<Vec<_>>(), [B, A]);
-        assert_eq!(all.gone(child).unwrap().shares, [(B, 0), (A, 1)]);
-        assert_eq!(all.len(), 1);
+        let first = all.forked(parent, 1, 7).unwrap();
+        let second = all.forked(parent, 2, 8).unwrap();
+        assert_eq!(all.born(parent, 8, 12), Some(second));
+        assert_eq!(all.born(parent, 8, 13), Some(second));
+        assert_eq!((all.pid_of(A, 1), all.pid_of(A, 2)), (0, 12));
+        all.gone(first);
+        assert_eq!(all.born(parent, 7, 11), None);
+        assert_eq!(all.born(second, 8, 11), None);
     }
 
     #[test]
     fn senseless_forks_are_refused() {
         let mut all = Members::default();
         let parent = all.register(None, 10, A);
-        all.forked(parent, 1, None, 11).unwrap();
+        all.forked(parent, 1, 0).unwrap();
         for member in [0, 1, MEMBERS, u32::MAX] {
-            assert_eq!(all.forked(parent, member, None, 12), Err(MemberTaken));
+            assert_eq!(all.forked(parent, member, 1), Err(MemberTaken));
         }
-        assert_eq!(all.forked(parent, 2, Some(parent), 10), Err(MemberTaken));
-        assert_eq!(all.forked(ProcessId(99), 2, None, 12), Err(MemberTaken));
+        assert_eq!(all.forked(ProcessId(99), 2, 1), Err(MemberTaken));
         assert_eq!(all.len(), 2);
     }
 }

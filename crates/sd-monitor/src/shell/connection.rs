@@ -15,6 +15,9 @@ pub(crate) struct Identity {
     pub(crate) process: ProcessId,
 }
 
+/// The user of a child that has not said anything. No process has this number.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
+
 /// See the module.
 pub(crate) struct Connection {
     socket: OwnedFd,
@@ -22,6 +25,8 @@ pub(crate) struct Connection {
     pub(crate) uid: u32,
     /// Set by Hello.
     pub(crate) who: Option<Identity>,
+    /// The forked process that has the other end, where its parent made the connection for it.
+    pub(crate) child: Option<ProcessId>,
     /// Channels whose end could not be told yet, as the queue was full. There are never more of
     /// them than the client has channels.
     notices: VecDeque<u64>,
@@ -44,6 +49,8 @@ pub(crate) struct Message {
     bytes: [u8; MESSAGE_MAX],
     len: usize,
     pub(crate) fds: Vec<OwnedFd>,
+    /// Process and user that sent it, where the socket tells.
+    pub(crate) sender: Option<(u32, u32)>,
 }
 
 impl Message {
@@ -56,7 +63,18 @@ impl Connection {
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Connection> {
         let peer = nix::sys::socket::getsockopt(&socket, PeerCredentials)?;
         let (pid, uid) = (peer.pid().max(0) as u32, peer.uid());
-        Ok(Connection { socket, pid, uid, who: None, notices: VecDeque::new() })
+        Ok(Connection { socket, pid, uid, who: None, child: None, notices: VecDeque::new() })
+    }
+
+    /// A connection that a parent has made for the child of its next fork. Who the child is, it says itself.
+    pub(crate) fn of_child(socket: OwnedFd, child: ProcessId) -> io::Result<Connection> {
+        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::PassCred, &true)?;
+        Ok(Connection { pid: 0, uid: UNKNOWN, child: Some(child), ..Connection::new(socket)? })
+    }
+
+    /// The process at the other end, registered or announced.
+    pub(crate) fn process(&self) -> Option<ProcessId> {
+        self.who.map(|who| who.process).or(self.child)
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -70,10 +88,13 @@ impl Connection {
 
     /// A pidfd of the process at the other end.
     pub(crate) fn pidfd(&self) -> Option<OwnedFd> {
-        if let Ok(pidfd) = nix::sys::socket::getsockopt(&self.socket, PeerPidfd) {
+        // Of a pair it would be the one who made it.
+        if self.child.is_none()
+            && let Ok(pidfd) = nix::sys::socket::getsockopt(&self.socket, PeerPidfd)
+        {
             return Some(pidfd);
         }
-        // Kernels before 6.5. The number could be another's by now only if the process has ended,
+        // A child, or a kernel before 6.5. The number could be another's by now only if the process has ended,
         // and then the connection's end says so too.
         let fd = sd_sys::fd::pidfd_open(self.pid as i32).ok()?;
         // SAFETY: a descriptor that the kernel has just made for us.
@@ -99,10 +120,11 @@ impl Connection {
         let fds = got.fds.iter().take(got.fd_count);
         // SAFETY: the kernel has just put these descriptors into our table; nobody else knows them.
         let fds = fds.map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
+        let sender = got.sender.map(|sender| (sender.pid.max(0) as u32, sender.uid));
         if got.len == 0 {
             Incoming::End
         } else {
-            Incoming::Message(Box::new(Message { bytes, len: got.len, fds }))
+            Incoming::Message(Box::new(Message { bytes, len: got.len, fds, sender }))
         }
     }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | segment | a short, shrinking or huge-page file makes an access fault |
 //! | eventfd | writing to a pipe or a file could block |
-//! | pidfd | the wait for its process would be for something else |
+//! //! | pidfd | the wait for its process would be for something else |
 //! | listener | a port that the client does not own |
 
 use nix::sys::socket::SockaddrStorage;
@@ -52,6 +52,15 @@ pub(crate) fn pid_of_pidfd(fd: BorrowedFd<'_>) -> Result<u32, Unfit> {
 /// Whether the process behind a pidfd has ended.
 pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     sd_sys::fd::poll_one(pidfd.as_raw_fd(), libc::POLLIN, 0).is_ok_and(|events| events != 0)
+}
+
+/// Checks for a socket of a pair as [`sd_proto::Request::Fork`] wants it: a Unix-domain SOCK_SEQPACKET one.
+pub(crate) fn check_pair(fd: BorrowedFd<'_>) -> Result<(), Unfit> {
+    let option = |name| sd_sys::fd::getsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, name).map_err(|_| Unfit);
+    let is_pair = option(libc::SO_DOMAIN)? == libc::AF_UNIX
+        && option(libc::SO_TYPE)? == libc::SOCK_SEQPACKET
+        && option(libc::SO_ACCEPTCONN)? == 0;
+    if is_pair { Ok(()) } else { Err(Unfit) }
 }
 
 /// The network namespace of a TCP socket that is not connected.

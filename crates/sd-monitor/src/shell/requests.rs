@@ -1,6 +1,6 @@
 //! What clients ask for, except routes.
 
-use super::connection::{Identity, Message};
+use super::connection::{Connection, Identity, Message, UNKNOWN};
 use super::descriptors::{self, Unfit};
 use super::family::Family;
 use super::poller::Token;
@@ -21,7 +21,11 @@ const SEALS_PUBLIC: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_FUTURE_WRITE;
 fn has_answer(request: &Request) -> bool {
     !matches!(
         request,
-        Request::Accepting { .. } | Request::Unlisten { .. } | Request::Fork { .. } | Request::Channel { .. }
+        Request::Accepting { .. }
+            | Request::Unlisten { .. }
+            | Request::Fork { .. }
+            | Request::Born { .. }
+            | Request::Channel { .. }
     )
 }
 
@@ -41,6 +45,7 @@ impl Server {
         };
         tracing::trace!(connection = id, ?request, fds = message.fds.len());
         let who = self.connections.get(&id).and_then(|connection| connection.who);
+        self.note_sender(id, message.sender);
         let mut fds = message.fds;
         let result = match (request, who) {
             (Request::Hello { again, .. }, None) => self.hello(id, again, &mut fds).map(Some),
@@ -63,7 +68,10 @@ impl Server {
                 let wanted = super::route::Wanted { ip, port, nth, want_ports, want_channel };
                 self.connect(id, who.client, wanted).map(|()| None)
             }
-            (Request::Fork { member }, Some(who)) => self.fork(who.process, member, &mut fds).map(|()| None),
+            (Request::Fork { member, serial }, Some(who)) => {
+                self.fork(who.process, member, serial, &mut fds).map(|()| None)
+            }
+            (Request::Born { serial }, Some(who)) => self.born(who.process, serial, &mut fds).map(|()| None),
             (Request::Channel { id, side, peer_pid }, Some(who)) => {
                 self.recover_channel(who.client, id, side, peer_pid, &mut fds).map(|()| None)
             }
@@ -114,6 +122,9 @@ impl Server {
             <[OwnedFd; 4]>::try_from(std::mem::take(fds)).map_err(|_| ErrorCode::Descriptor)?;
         drop(tcp);
         let pid = self.connections.get(&id).map_or(0, |connection| connection.pid);
+        if self.connections.get(&id).is_none_or(|connection| connection.uid == UNKNOWN) {
+            return Err(ErrorCode::Protocol);
+        }
         if let Ok(identity) = Slab::check(slab.as_fd()) {
             self.has_spoken(pid, identity);
         }
@@ -133,18 +144,24 @@ impl Server {
         Ok(Reply::Welcome { client: client.0 })
     }
 
+    /// The child of a fork says who it is with whatever it sends first.
+    fn note_sender(&mut self, id: u64, sender: Option<(u32, u32)>) {
+        if let (Some(connection), Some((pid, uid))) = (self.connections.get_mut(&id), sender)
+            && connection.child.is_some()
+            && connection.who.is_none()
+        {
+            (connection.pid, connection.uid) = (pid, uid);
+        }
+    }
+
     /// Finds or makes the record of the process at the other end of a connection.
     fn register_process(&mut self, id: u64, client: ClientId) -> ProcessId {
-        let pid = self.connections.get(&id).map_or(0, |connection| connection.pid);
-        let is_alive = |process: &ProcessId| {
-            self.pidfds.get(process).is_some_and(|pidfd| !descriptors::has_ended(pidfd.as_fd()))
+        let Some(connection) = self.connections.get(&id) else {
+            return self.core.members.register(None, 0, client);
         };
-        let announced = self.core.members.with_pid(pid).filter(|(_, p)| p.client.is_none() && pid != 0);
-        let known = announced.map(|(process, _)| process).find(is_alive);
-        let process = self.core.members.register(known, pid, client);
-        if known.is_none()
-            && let Some(pidfd) = self.connections.get(&id).and_then(|connection| connection.pidfd())
-        {
+        let pidfd = connection.pidfd();
+        let process = self.core.members.register(connection.child, connection.pid, client);
+        if let Some(pidfd) = pidfd.filter(|_| !self.pidfds.contains_key(&process)) {
             self.watch_process(process, pidfd);
         }
         process
@@ -195,21 +212,34 @@ impl Server {
         }
     }
 
-    fn fork(&mut self, parent: ProcessId, member: u32, fds: &mut Vec<OwnedFd>) -> Result<(), ErrorCode> {
+    /// A fork is announced before it happens, so that nothing the child does can come too early.
+    fn fork(
+        &mut self,
+        parent: ProcessId,
+        member: u32,
+        serial: u32,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(), ErrorCode> {
+        let [socket] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
+        descriptors::check_pair(socket.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
+        let child = self.core.members.forked(parent, member, serial).map_err(|_| ErrorCode::Protocol)?;
+        tracing::debug!(parent = parent.0, child = child.0, member, "forks");
+        let connection = fds.pop().map(|socket| Connection::of_child(socket, child));
+        if connection.is_some_and(|connection| self.add_connection(connection)) {
+            return Ok(());
+        }
+        self.bury(child);
+        Err(ErrorCode::Exhausted)
+    }
+
+    /// The child's process id; and its pidfd, which tells of its end even if others have a copy of its socket.
+    fn born(&mut self, parent: ProcessId, serial: u32, fds: &mut Vec<OwnedFd>) -> Result<(), ErrorCode> {
         let [pidfd] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
         let pid = descriptors::pid_of_pidfd(pidfd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
-        let is_same = |process: &ProcessId| {
-            self.pidfds.get(process).is_some_and(|known| is_same_process(known.as_fd(), pidfd.as_fd()))
-        };
-        let known =
-            self.core.members.with_pid(pid).map(|(process, _)| process).filter(|_| pid != 0).find(is_same);
-        let child = self.core.members.forked(parent, member, known, pid).map_err(|_| ErrorCode::Protocol)?;
-        if known.is_none()
-            && let Some(pidfd) = fds.pop()
-        {
+        let Some(child) = self.core.members.born(parent, serial, pid) else { return Ok(()) };
+        if let Some(pidfd) = fds.pop().filter(|_| !self.pidfds.contains_key(&child)) {
             self.watch_process(child, pidfd);
         }
-        tracing::debug!(child = pid, member, "forked");
         Ok(())
     }
 }
@@ -221,12 +251,6 @@ fn check_hello(fds: &[OwnedFd]) -> Result<u64, Unfit> {
     descriptors::check_segment(public.as_fd(), sd_shm::public::LEN, SEALS_PUBLIC)?;
     descriptors::check_eventfd(eventfd.as_fd())?;
     descriptors::netns_of_fresh(tcp.as_fd())
-}
-
-/// Two pidfds that show the same number belong to the same process unless one of the processes
-/// has ended.
-fn is_same_process(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
-    !descriptors::has_ended(a) && !descriptors::has_ended(b)
 }
 
 /// A Listen request.

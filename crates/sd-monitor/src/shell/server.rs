@@ -147,7 +147,7 @@ impl Server {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         match nix::sys::socket::accept4(self.place.listener.as_raw_fd(), flags) {
             // SAFETY: the kernel has just made this descriptor for us.
-            Ok(fd) => self.add_connection(unsafe { OwnedFd::from_raw_fd(fd) }),
+            Ok(fd) => drop(self.add_connection(Connection::new(unsafe { OwnedFd::from_raw_fd(fd) }))),
             Err(Errno::EMFILE | Errno::ENFILE) => {
                 self.counters.refused_connections += 1;
                 self.spare = None;
@@ -161,14 +161,17 @@ impl Server {
         }
     }
 
-    fn add_connection(&mut self, socket: OwnedFd) {
-        let Ok(connection) = Connection::new(socket) else { return };
+    /// True when it is served from now on.
+    pub(crate) fn add_connection(&mut self, connection: io::Result<Connection>) -> bool {
+        let Ok(connection) = connection else { return false };
         self.last_connection += 1;
         let id = self.last_connection;
-        match self.poller.watch(connection.fd(), Token::Connection(id)) {
+        let watched = self.poller.watch(connection.fd(), Token::Connection(id));
+        match &watched {
             Ok(()) => drop(self.connections.insert(id, connection)),
             Err(error) => tracing::warn!("a connection is not watched and so refused: {error}"),
         }
+        watched.is_ok()
     }
 
     /// Something happened on a control connection: sends what had to wait, and takes one message.

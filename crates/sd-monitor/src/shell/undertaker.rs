@@ -44,8 +44,7 @@ impl Server {
         if !self.pidfds.get(&process).is_some_and(|pidfd| has_ended(pidfd.as_fd())) {
             return;
         }
-        let of_process =
-            |(_, c): &(&u64, &super::connection::Connection)| c.who.is_some_and(|who| who.process == process);
+        let of_process = |(_, c): &(&u64, &super::connection::Connection)| c.process() == Some(process);
         let connection = self.connections.iter().find(of_process).map(|(id, _)| *id);
         // Its last words first: it may have announced a child.
         for _ in 0..LAST_WORDS_MAX {
@@ -64,9 +63,9 @@ impl Server {
     pub(crate) fn connection_ended(&mut self, id: u64) -> Option<OwnedFd> {
         let connection = self.connections.remove(&id)?;
         self.poller.forget(connection.fd());
-        if let Some(who) = connection.who {
-            tracing::debug!(pid = connection.pid, client = who.client.0, "gone");
-            self.bury(who.process);
+        if let Some(process) = connection.process() {
+            tracing::debug!(pid = connection.pid, process = process.0, "gone");
+            self.bury(process);
         }
         Some(connection.into_socket())
     }

@@ -151,6 +151,13 @@ impl Client {
         client
     }
 
+    /// Registers a forked child over the socket that its parent made for it.
+    pub(crate) fn register_child(server: &Server, socket: OwnedFd) -> Client {
+        let client = Client { control: Control { socket }, ..Client::prepare(server) };
+        client.hello(false);
+        client
+    }
+
     /// After a restart of the monitor.
     pub(crate) fn register_again(&mut self, server: &Server) {
         self.control = Control::connect(server.socket());

@@ -9,7 +9,7 @@ use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, GEOMETRY, Side, SlotState};
 use sd_shm::slab::State;
 use sd_sys::futex::{Scope, wait};
 use std::net::TcpListener;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -138,10 +138,24 @@ fn others_channels_cannot_be_closed() {
     assert_eq!(channel.state(0, Side::B), (1, SlotState::Open, 0));
 }
 
-/// Tells the monitor that `child` shares the slab of the caller, as member 1.
-fn announce_child(parent: &Client, child: &Process) {
+/// Forks a child that shares the slab of `parent` as member 1. Its work gets its control socket.
+fn fork_child(parent: &Client, work: impl FnOnce(OwnedFd, &mut dyn FnMut())) -> Process {
+    let [monitors, childs] = sd_sys::msg::pair_with_credentials().unwrap().map(own);
+    parent.control.tell(Request::Fork { member: 1, serial: 5 }, &[monitors.as_raw_fd()]);
+    drop(monitors);
+    let mut childs = Some(childs);
+    let child = Process::fork(|ready| {
+        sd_sys::fd::close(parent.control.socket.as_raw_fd());
+        work(childs.take().unwrap(), ready);
+    });
     let pidfd = own(sd_sys::fd::pidfd_open(child.pid()).unwrap());
-    parent.control.tell(Request::Fork { member: 1 }, &[pidfd.as_raw_fd()]);
+    parent.control.tell(Request::Born { serial: 5 }, &[pidfd.as_raw_fd()]);
+    child
+}
+
+/// The socket stays open until the end of the process.
+fn does_nothing(socket: OwnedFd, _: &mut dyn FnMut()) {
+    std::mem::forget(socket);
 }
 
 #[test]
@@ -156,8 +170,7 @@ fn connections_outlive_the_parent() {
     }
     let slab = a.slab;
     slab.header().members.store(3, Ordering::Relaxed);
-    let mut child = Process::fork(|_| sd_sys::fd::close(a.control.socket.as_raw_fd()));
-    announce_child(&a, &child);
+    let mut child = fork_child(&a, does_nothing);
     drop(a);
     until("the parent's connection is closed", || channel.state(1, Side::A).1 == SlotState::Closed);
     until("the parent's share is gone", || slab.endpoint(0).unwrap().holders.load(Ordering::Acquire) == 2);
@@ -180,8 +193,7 @@ fn a_child_dies_and_its_number_is_free_again() {
     for _ in 0..2 {
         endpoint.holders.fetch_or(2, Ordering::AcqRel);
         a.slab.header().members.store(3, Ordering::Relaxed);
-        let mut child = Process::fork(|_| sd_sys::fd::close(a.control.socket.as_raw_fd()));
-        announce_child(&a, &child);
+        let mut child = fork_child(&a, does_nothing);
         child.kill();
         until("its number is free", || a.slab.header().members.load(Ordering::Acquire) == 1);
         assert_eq!(endpoint.holders.load(Ordering::Acquire), 1);
@@ -200,9 +212,8 @@ fn last_words_are_heard() {
     channel.declare(0, Side::B, 1, SlotState::Open);
     b.attach(0, channel.id, Side::B, 0, 3);
     let slab = b.slab;
-    let child = Process::fork(|_| sd_sys::fd::close(b.control.socket.as_raw_fd()));
     // It ends with mail unread, which gives the monitor an error before the message.
-    announce_child(&b, &child);
+    let child = fork_child(&b, does_nothing);
     drop(b);
     until("its share is gone", || slab.endpoint(0).unwrap().holders.load(Ordering::Acquire) == 2);
     assert_eq!(channel.state(0, Side::B).1, SlotState::Open);
@@ -216,13 +227,12 @@ fn a_registered_child_uses_its_parents_channel() {
     let (a, b, _, _, channel) = pair(&server);
     channel.declare(0, Side::A, 1, SlotState::Syn);
     channel.declare(0, Side::B, 1, SlotState::Open);
-    let mut child = Process::fork(|ready| {
-        let own_slab = Client::register(&server);
+    let mut child = fork_child(&a, |socket, ready| {
+        let own_slab = Client::register_child(&server, socket);
         attach(&own_slab.slab, 0, channel.id, Side::A, 0, 1);
         ready();
         std::mem::forget(own_slab);
     });
-    announce_child(&a, &child);
     child.wait_ready();
     child.kill();
     until("its connection is closed", || channel.state(0, Side::A) == (1, SlotState::Closed, FLAG_DEAD));
@@ -266,8 +276,7 @@ fn nothing_is_left_of_the_dead() {
         let (a, b, port, _, _) = pair(&server);
         (0..5).for_each(|_| drop(a.connect(port, true)));
         (0..5).for_each(|_| drop(b.take_channel()));
-        let mut child = Process::fork(|_| sd_sys::fd::close(a.control.socket.as_raw_fd()));
-        announce_child(&a, &child);
+        let mut child = fork_child(&a, does_nothing);
         assert_eq!(witness.status()["channels"], 6);
         assert!(server.holdings() > before);
         if round == 1 {

@@ -38,7 +38,7 @@ impl Random {
 struct Supply {
     all: Vec<i32>,
     port: u16,
-    _kept: (Client, OwnedFd, TcpListener),
+    _kept: (Client, [OwnedFd; 2], TcpListener),
 }
 
 impl Supply {
@@ -47,9 +47,10 @@ impl Supply {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let pidfd = crate::client::own(sd_sys::fd::pidfd_open(std::process::id() as i32).unwrap());
         let mut all = client.hello_fds().to_vec();
-        all.extend([listener.as_raw_fd(), pidfd.as_raw_fd(), client.control.socket.as_raw_fd(), 0, 2]);
+        let [monitors, _] = sd_sys::msg::pair_with_credentials().unwrap().map(crate::client::own);
+        all.extend([listener.as_raw_fd(), pidfd.as_raw_fd(), monitors.as_raw_fd(), 0, 2]);
         let port = listener.local_addr().unwrap().port();
-        Supply { all, port, _kept: (client, pidfd, listener) }
+        Supply { all, port, _kept: (client, [pidfd, monitors], listener) }
     }
 
     fn some(&self, random: &mut Random) -> Vec<i32> {
@@ -62,7 +63,8 @@ impl Supply {
         match request {
             Request::Hello { .. } => self.all[..4].to_vec(),
             Request::Listen { .. } => vec![self.all[4]],
-            Request::Fork { .. } => vec![self.all[5]],
+            Request::Fork { .. } => vec![self.all[6]],
+            Request::Born { .. } => vec![self.all[5]],
             Request::Channel { .. } => vec![self.all[0]],
             _ => Vec::new(),
         }
@@ -71,7 +73,7 @@ impl Supply {
 
 fn request(random: &mut Random) -> Request {
     let port = random.number() as u16;
-    match random.below(9) {
+    match random.below(10) {
         0 => Request::Hello { version: VERSION, again: random.one_in(2) },
         1 => Request::Listen {
             index: random.number() as u32,
@@ -88,7 +90,8 @@ fn request(random: &mut Random) -> Request {
             want_ports: random.one_in(2),
             want_channel: random.one_in(2),
         },
-        6 => Request::Fork { member: random.number() as u32 },
+        6 => Request::Fork { member: random.number() as u32, serial: random.below(9) as u32 },
+        8 => Request::Born { serial: random.below(9) as u32 },
         7 => Request::Channel {
             id: random.number(),
             side: random.number() as u32,

@@ -107,7 +107,8 @@ fn refused_descriptors_are_closed() {
     let before = server.holdings();
     for count in 0..=8 {
         client.control.refused(listen(0), &vec![0; count.max(2)]);
-        client.control.tell(Request::Fork { member: 1 }, &vec![0; count]);
+        client.control.tell(Request::Fork { member: 1, serial: 1 }, &vec![0; count]);
+        client.control.tell(Request::Born { serial: 1 }, &vec![0; count]);
         client.control.tell(Request::Unlisten { index: 0 }, &vec![0; count]);
     }
     client.control.status();
@@ -131,7 +132,7 @@ fn too_many_descriptors_are_closed_too() {
     for count in [9, 10, 12, 13, 64, 253] {
         send_many(&client.control, listen(0).encode(&mut buf), &vec![0; count]);
         assert!(matches!(client.control.receive(), Some((Reply::Error { .. }, _))), "{count}");
-        let request = Request::Fork { member: 1 };
+        let request = Request::Fork { member: 1, serial: 1 };
         send_many(&client.control, request.encode(&mut buf), &vec![0; count]);
         client.control.status();
         until("they are closed", || server.holdings() == before);
@@ -213,9 +214,12 @@ fn forks_of_strangers_do_no_harm() {
     let pidfd = own(sd_sys::fd::pidfd_open(process.pid()).unwrap());
     let mine = own(sd_sys::fd::pidfd_open(std::process::id() as i32).unwrap());
     for member in [0, 1, 1, 63, 64, u32::MAX] {
-        liar.control.tell(Request::Fork { member }, &[pidfd.as_raw_fd()]);
-        liar.control.tell(Request::Fork { member }, &[mine.as_raw_fd()]);
-        liar.control.tell(Request::Fork { member }, &[liar.eventfd.as_raw_fd()]);
+        let [monitors, childs] = sd_sys::msg::pair_with_credentials().unwrap().map(own);
+        for fd in [&pidfd, &mine, &liar.eventfd, &liar.tcp, &monitors] {
+            liar.control.tell(Request::Fork { member, serial: member }, &[fd.as_raw_fd()]);
+            liar.control.tell(Request::Born { serial: member }, &[fd.as_raw_fd()]);
+        }
+        drop(childs);
     }
     liar.control.status();
     drop(liar);

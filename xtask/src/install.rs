@@ -41,6 +41,9 @@ const EXTRA: &[Package] = &[
     package("haproxy", &["haproxy"]),
     package("lighttpd", &["lighttpd"]),
     package("nghttp2-client", &["h2load"]),
+    package("openssl", &["openssl"]),
+    package("postgresql", &["/usr/lib/postgresql", "psql", "pgbench"]),
+    package("pgbouncer", &["pgbouncer"]),
 ];
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";

@@ -424,6 +424,11 @@ pub fn created(fd: c_int) -> c_int {
     fd
 }
 
+/// Before a fork and all fork handlers.
+pub fn fork_early() {
+    fork::early();
+}
+
 /// The last thing before a fork; then exactly one of the next two, on the same thread.
 pub fn fork_prepare() {
     fork::prepare();
@@ -442,6 +447,11 @@ pub fn fork_announce(child: c_int) {
 /// The first thing after it in the child.
 pub fn fork_child() {
     fork::child();
+}
+
+/// In the child after all fork handlers.
+pub fn fork_late() {
+    fork::late();
 }
 
 /// Before execve and friends: what a new program must not find.

@@ -27,14 +27,22 @@ fn slabs() -> impl Iterator<Item = &'static crate::process::SlabRec> {
     PROCESS.slabs.iter().take(PROCESS.slab_count.load(Ordering::Acquire))
 }
 
-/// The last thing before fork: everything is put into a state that the child can use.
-pub(crate) fn prepare() {
+/// Before any fork handler: what may allocate. The handlers below must not, since an allocator that was preloaded or
+/// linked in (jemalloc) holds its locks from its own handlers before ours to those after ours.
+pub(crate) fn early() {
     if !active() {
         return;
     }
     // A child that never registered does so now, or nobody would hear of its own child's death.
     drop(crate::control::connected());
     crate::listen::before_fork();
+}
+
+/// The last thing before fork: everything is put into a state that the child can use.
+pub(crate) fn prepare() {
+    if !active() {
+        return;
+    }
     PROCESS.control.lock_and_keep();
     crate::listen::keep_lock();
     crate::route::keep_lock();
@@ -129,12 +137,19 @@ pub(crate) fn child() {
         channel.forked();
     }
     PROCESS.control.lock().forked();
-    crate::route::forked();
     crate::reclaim::forked();
     crate::wait::forked();
     crate::spawn::forked();
     crate::listen::forked();
     crate::epoll::forked();
+}
+
+/// In the child, after all fork handlers: what may allocate or free.
+pub(crate) fn late() {
+    if active() {
+        crate::route::forked();
+        crate::epoll::forked_late();
+    }
 }
 
 /// Listeners that stay open across exec get the O_NONBLOCK back that the program gave them; ours is

@@ -13,10 +13,14 @@ mod loads;
 mod memcached;
 mod monitor;
 mod peers;
+mod postgres;
 mod python;
 mod redis;
+mod redis_store;
 mod table;
+mod tls;
 mod tools;
+mod user;
 mod web;
 
 use crate::lab::Lab;
@@ -73,6 +77,8 @@ impl Scenario {
 
 const SCENARIOS: &[&[Scenario]] = &[
     redis::SCENARIOS,
+    redis_store::SCENARIOS,
+    postgres::SCENARIOS,
     memcached::SCENARIOS,
     web::SCENARIOS,
     loads::SCENARIOS,
@@ -85,7 +91,7 @@ const SCENARIOS: &[&[Scenario]] = &[
 ];
 
 /// Rows of docs/APPLICATIONS.md.
-const ROWS: &[&[table::Row]] = &[web::ROWS];
+const ROWS: &[&[table::Row]] = &[web::ROWS, redis_store::ROWS, postgres::ROWS];
 
 #[derive(clap::Args, Default)]
 pub(crate) struct Options {

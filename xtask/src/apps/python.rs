@@ -23,6 +23,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("idle_client.py", include_str!("py/idle_client.py")),
     ("memcached_client.py", include_str!("py/memcached_client.py")),
     ("peer.py", include_str!("py/peer.py")),
+    ("redis_client.py", include_str!("py/redis_client.py")),
 ];
 
 /// Writes one of our scripts into the laboratory; returns its path.

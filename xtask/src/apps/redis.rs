@@ -31,8 +31,13 @@ impl Redis {
     }
 
     pub(crate) fn start_on(lab: &Lab, side: Side, port: u16) -> Result<Redis> {
+        Redis::start_with(lab, side, port, &["--save", "", "--appendonly", "no"])
+    }
+
+    pub(crate) fn start_with(lab: &Lab, side: Side, port: u16, extra: &[&str]) -> Result<Redis> {
         let text = port.to_string();
-        let args = ["--port", &text, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+        let mut args = vec!["--port", &text, "--bind", "127.0.0.1"];
+        args.extend(extra);
         let server = lab.serve(side, port, "redis-server", &args)?;
         Ok(Redis { server, port: text })
     }

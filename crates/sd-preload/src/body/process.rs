@@ -7,8 +7,11 @@ use sd_socket::{Outcome, calls};
 
 /// Forks by `real`, whose fork handlers (see `start`) prepare `sd_socket`; the parent then says which child it has.
 pub(crate) fn fork(real: impl FnOnce() -> pid_t) -> pid_t {
+    calls::fork_early();
     let pid = real();
-    if pid != 0 {
+    if pid == 0 {
+        calls::fork_late();
+    } else {
         calls::fork_announce(pid);
     }
     pid
@@ -16,10 +19,12 @@ pub(crate) fn fork(real: impl FnOnce() -> pid_t) -> pid_t {
 
 /// Forks by `real`, which runs no fork handlers.
 pub(crate) fn fork_bare(real: impl FnOnce() -> pid_t) -> pid_t {
+    calls::fork_early();
     calls::fork_prepare();
     let pid = real();
     if pid == 0 {
         calls::fork_child();
+        calls::fork_late();
     } else {
         calls::fork_parent();
         calls::fork_announce(pid);

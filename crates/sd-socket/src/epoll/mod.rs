@@ -363,6 +363,17 @@ pub(crate) fn forked() {
             crate::process::close_hidden(this.sleep_fd.swap(-1, Ordering::Relaxed));
             this.wakers = 0;
             this.registration = 0;
+        }
+    });
+}
+
+/// Then, when memory can be allocated again: its own descriptors are watched, and what has to be scanned now is listed.
+pub(crate) fn forked_late() {
+    let _lock = PROCESS.readiness.lock();
+    table::for_each(0, u32::MAX, |_, entry| {
+        if let Entry::Epoll(epoll) = entry {
+            // SAFETY: live, and under the lock.
+            let this = unsafe { &mut *epoll };
             if this.items.iter().any(|i| !i.is_null()) {
                 watch_own(this);
             }

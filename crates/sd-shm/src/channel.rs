@@ -79,10 +79,16 @@ impl EventSet {
         self.summary.fetch_or(1 << ((slot / 64) % (SLOTS / 64)), Ordering::SeqCst);
     }
 
+    /// Nothing is announced.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.summary.load(Ordering::Relaxed) == 0
+    }
+
     /// Calls `each` for every announced slot and forgets it.
     #[inline]
     pub fn take(&self, mut each: impl FnMut(usize)) {
-        if self.summary.load(Ordering::Relaxed) == 0 {
+        if self.is_empty() {
             return;
         }
         let mut leaves = self.summary.swap(0, Ordering::SeqCst);
@@ -157,7 +163,9 @@ pub struct SlotSide {
     pub local: [AtomicU64; 2],
     /// A: the address it connected to.
     pub remote: [AtomicU64; 2],
-    _pad: [u64; 8],
+    /// Time-stamp of this side's last announcement in the other's [`EventSet`], which has no order.
+    pub announced: AtomicU64,
+    _pad: [u64; 7],
 }
 
 impl SlotSide {

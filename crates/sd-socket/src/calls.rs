@@ -396,7 +396,7 @@ pub unsafe fn epoll_wait(
     mask: *const sigset_t,
 ) -> Outcome<c_int> {
     let Entry::Epoll(instance) = table::get(epfd) else { return Outcome::Kernel };
-    if max > 0 && (events as usize) < 4096 && epoll::is_ready(instance, 0) {
+    if max > 0 && (events as usize) < 4096 && epoll::is_ready(instance) {
         return Outcome::Errno(libc::EFAULT);
     }
     if max <= 0 || (events as usize) < 4096 {

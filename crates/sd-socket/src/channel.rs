@@ -1,5 +1,6 @@
 //! This process's record of a channel: slots, events, and how to wake the other process.
 
+use crate::endpoint::EndpointExt;
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use sd_ring::fence_full;
@@ -232,23 +233,81 @@ pub(crate) fn drain() {
 }
 
 fn drain_all() {
-    let _user = crate::reclaim::User::enter();
+    let user = crate::reclaim::User::enter();
+    drain_inside(Some(&user));
+}
+
+/// The same, for a thread that is a `reclaim::User` already, or the only one.
+#[inline]
+pub(crate) fn drain_inside(_user: Option<&crate::reclaim::User>) {
     crate::control::check_mail();
-    for channel in PROCESS.channels() {
-        if channel.inherited.load(Ordering::Relaxed) {
-            continue;
+    let announces = |c: &&Channel| !c.inherited.load(Ordering::Relaxed) && !c.map.events(c.side).is_empty();
+    if PROCESS.channels().any(|c| announces(&c)) {
+        let mut arrivals = Arrivals::new();
+        PROCESS.channels().filter(announces).for_each(|channel| arrivals.take(channel));
+        arrivals.deliver();
+    }
+}
+
+/// Announcements are bits; their time-stamps bring them into the order in which they were made.
+struct Arrivals {
+    list: [Option<(u64, &'static Channel, usize)>; ARRIVALS],
+    len: usize,
+}
+
+/// Announcements that are put in order at a time.
+const ARRIVALS: usize = 64;
+
+impl Arrivals {
+    fn new() -> Arrivals {
+        Arrivals { list: [None; ARRIVALS], len: 0 }
+    }
+
+    fn take(&mut self, channel: &'static Channel) {
+        channel.take_events(|slot| {
+            if self.len == ARRIVALS {
+                self.deliver();
+            }
+            let [a, b] = &channel.map.slot(slot).side;
+            let peer = if channel.side == Side::A { b } else { a };
+            let stamp = peer.announced.load(Ordering::Relaxed);
+            if let Some(cell) = self.list.get_mut(self.len) {
+                *cell = Some((stamp, channel, slot));
+                self.len += 1;
+            }
+        });
+    }
+
+    fn deliver(&mut self) {
+        let Some(list) = self.list.get_mut(..self.len) else { return };
+        list.sort_unstable_by_key(|arrival| arrival.map_or(0, |(stamp, ..)| stamp));
+        for (_, channel, slot) in list.iter().copied().flatten() {
+            match channel.endpoint(slot) {
+                Some(endpoint) => crate::epoll::peer_event(endpoint),
+                None => crate::listen::arrived(channel, slot),
+            }
         }
-        take_in(channel);
+        self.len = 0;
     }
 }
 
 /// Takes in what one channel has.
-#[inline]
 pub(crate) fn take_in(channel: &'static Channel) {
-    channel.take_events(|slot| match channel.endpoint(slot) {
-        Some(endpoint) => crate::epoll::endpoint_event(endpoint),
-        None => crate::listen::arrived(channel, slot),
-    });
+    let mut arrivals = Arrivals::new();
+    arrivals.take(channel);
+    arrivals.deliver();
+}
+
+/// The state of a connection was changed from inside, by a thread that holds a lock of it: whoever
+/// watches it learns it as if the peer had rung.
+#[cold]
+pub(crate) fn announce_to_self(endpoint: &Endpoint) {
+    let Some(channel) = endpoint.channel_ref() else { return };
+    channel.map.events(channel.side).post(endpoint.slot.load(Ordering::Relaxed) as usize);
+    fence_full();
+    if PROCESS.public().is_some_and(|own| own.sleepers.load(Ordering::Relaxed) != 0) {
+        sd_sys::fd::eventfd_signal(crate::control::own_event_fd());
+    }
 }
 
 /// Gives large rings' memory of a finished connection back to the system: the one that this side

@@ -343,6 +343,7 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
     target.channel.requested(slot, generation);
     endpoint::attach(endpoint, target.channel, slot, generation);
     crate::epoll::endpoint_event(endpoint);
+    words.announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
     target.channel.map.events(target.channel.side.other()).post(slot);
     target.channel.wake_peer();
     Ok(())

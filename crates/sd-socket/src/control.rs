@@ -402,7 +402,7 @@ fn channel_dead(id: u64) {
         crate::channel::take_in(channel);
         for slot in 0..sd_shm::channel::SLOTS {
             if let Some(endpoint) = channel.endpoint(slot) {
-                crate::epoll::endpoint_event(endpoint);
+                crate::epoll::peer_event(endpoint);
             }
         }
         channel.doom();

@@ -28,6 +28,9 @@ pub(crate) const WATCHED: u32 = 1 << 7;
 /// The kernel socket has an address of its own: the connection must use that.
 pub(crate) const HAS_NAME: u32 = 1 << 8;
 
+/// An epoll instance, or the program, found no room to write: it is told when there is some.
+pub(crate) const NO_SPACE: u32 = 1 << 16;
+
 /// Atomics of an endpoint that are addresses of shared structures.
 pub(crate) trait EndpointExt {
     fn flag(&self, bits: u32) -> bool;
@@ -364,6 +367,7 @@ fn notify_slow(endpoint: &Endpoint, fired: u32) {
     if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0 {
         // SAFETY: set by `attach`; see `own_words`.
         let events = unsafe { &*(endpoint.peer_events.load(Ordering::Relaxed) as *const EventSet) };
+        endpoint.own_words().announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
         events.post(endpoint.slot.load(Ordering::Relaxed) as usize);
         if let Some(channel) = endpoint.channel_ref() {
             channel.wake_peer();
@@ -469,4 +473,5 @@ pub(crate) fn corrupt(endpoint: &Endpoint) {
     endpoint.error.store(libc::ECONNRESET, Ordering::Relaxed);
     endpoint.set_flag(RESET);
     notify(endpoint, ALL_BITS);
+    crate::channel::announce_to_self(endpoint);
 }

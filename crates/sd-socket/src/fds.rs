@@ -25,7 +25,7 @@ fn drop_entry(fd: i32) -> bool {
         }
         Entry::Epoll(epoll) => {
             table::clear(fd);
-            crate::epoll::drop_fd(epoll);
+            crate::epoll::drop_fd(epoll, fd);
         }
     }
     true

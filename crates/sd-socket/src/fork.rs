@@ -47,7 +47,7 @@ pub(crate) fn prepare() {
     crate::listen::keep_lock();
     crate::route::keep_lock();
     PROCESS.alloc.lock_and_keep();
-    PROCESS.readiness.lock_and_keep();
+    crate::epoll::keep_locks();
     PROCESS.forked.store(true, Ordering::Relaxed);
     let used = slabs()
         .filter_map(|rec| rec.slab())
@@ -72,7 +72,7 @@ pub(crate) fn prepare() {
 fn unlock() {
     // SAFETY: kept by `prepare` on this thread, or on the one that it is a copy of.
     unsafe {
-        PROCESS.readiness.unlock();
+        crate::epoll::unlock();
         PROCESS.alloc.unlock();
         crate::route::unlock();
         crate::listen::unlock();

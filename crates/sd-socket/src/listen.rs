@@ -325,6 +325,7 @@ pub(crate) fn refuse(channel: &'static Channel, slot: usize, generation: u32) {
         sd_sys::futex::wake(&words.side[0].wait, i32::MAX, sd_sys::futex::Scope::Shared);
     }
     if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0 {
+        words.side[1].announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
         channel.map.events(channel.side.other()).post(slot);
         channel.wake_peer();
     }

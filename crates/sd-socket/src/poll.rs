@@ -2,60 +2,197 @@
 //!
 //! Without a socket of ours the real call is made. Else the kernel's part is asked without
 //! waiting, ours is looked at, and a sleep happens on the socket's doorbell word when it is the
-//! only thing waited for, or on a temporary epoll instance that holds everything.
+//! only thing waited for, or on a temporary epoll instance that holds everything. As in Linux, what a
+//! number led to lives until the call ends, and a number closed meanwhile is noticed after the sleep.
 
 use crate::Outcome;
 use crate::channel::drain;
-use crate::endpoint::{EndpointExt, PeerEnd, peer_end};
+use crate::endpoint::{self, EndpointExt, PeerEnd, peer_end};
+use crate::epoll::Epoll;
 use crate::ready;
 use crate::table::{self, Entry};
 use crate::wait::{self, Deadline, OWN_EVENT, SleepSet, Sleeper};
 use core::sync::atomic::AtomicU32;
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, c_int, pollfd, sigset_t};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDNORM, c_int, pollfd, sigset_t};
 use sd_ring::doorbell;
 use sd_shm::slab::{Endpoint, State};
 
 /// What a poll entry leads to, as far as it concerns us.
+#[derive(Clone, Copy)]
 enum Kind {
     Kernel,
     Socket(&'static Endpoint),
-    Epoll(*mut crate::epoll::Epoll),
+    Epoll(&'static Epoll),
 }
 
-fn kind(fd: i32) -> Kind {
-    match table::get(fd) {
-        Entry::Socket(endpoint) => Kind::Socket(endpoint),
-        Entry::Epoll(epoll) if crate::epoll::has_ours(epoll) => Kind::Epoll(epoll),
-        _ => Kind::Kernel,
+impl Kind {
+    fn of(fd: i32) -> Kind {
+        match table::get(fd) {
+            Entry::Socket(endpoint) => Kind::Socket(endpoint),
+            Entry::Epoll(epoll) if crate::epoll::has_ours(epoll) => Kind::Epoll(epoll),
+            _ => Kind::Kernel,
+        }
+    }
+
+    /// Whether the kernel has to be asked: for listeners and epoll instances, too.
+    fn in_kernel(self) -> bool {
+        match self {
+            Kind::Socket(endpoint) => matches!(endpoint.state_now(), State::Listen | State::Kernel),
+            _ => true,
+        }
+    }
+
+    /// Events of ours.
+    fn events(self, entry: &pollfd) -> i16 {
+        let wanted = entry.events | POLLERR | POLLHUP;
+        match self {
+            Kind::Socket(endpoint) => {
+                if endpoint.state_now() == State::Listen {
+                    crate::listen::interested(endpoint, entry.fd);
+                }
+                ready::mask(endpoint) as i16 & wanted
+            }
+            Kind::Epoll(epoll) if crate::epoll::is_ready(epoll) => (POLLIN | POLLRDNORM) & wanted,
+            _ => 0,
+        }
+    }
+}
+
+/// Entries whose kinds need no allocation.
+const FEW: usize = 16;
+
+/// A list of poll, and what its numbers lead to.
+struct List<'a> {
+    fds: &'a mut [pollfd],
+    few: [Kind; FEW],
+    /// Empty when they are few.
+    many: Vec<Kind>,
+    /// What the call waits for lives until it ends, whoever closes it.
+    users: Vec<crate::epoll::User>,
+    sockets: Vec<&'static Endpoint>,
+}
+
+impl<'a> List<'a> {
+    fn of(fds: &'a mut [pollfd]) -> List<'a> {
+        let mut list =
+            List { fds, few: [Kind::Kernel; FEW], many: Vec::new(), users: Vec::new(), sockets: Vec::new() };
+        list.find();
+        list
+    }
+
+    /// Finds what the numbers lead to now.
+    fn find(&mut self) {
+        let kinds = self.fds.iter().map(|entry| Kind::of(entry.fd));
+        if self.fds.len() <= FEW {
+            self.few.iter_mut().zip(kinds).for_each(|(known, kind)| *known = kind);
+        } else {
+            self.many.clear();
+            self.many.extend(kinds);
+        }
+    }
+
+    fn kinds(&self) -> &[Kind] {
+        if self.many.is_empty() { &self.few } else { &self.many }
+    }
+
+    /// Entries that are not to be ignored.
+    fn entries(&self) -> impl Iterator<Item = (&pollfd, Kind)> {
+        self.fds.iter().zip(self.kinds().iter().copied()).filter(|(entry, _)| entry.fd >= 0)
+    }
+
+    fn begin_waiting(&mut self) {
+        let (mut users, mut sockets) = (Vec::new(), Vec::new());
+        for (_, kind) in self.entries() {
+            match kind {
+                Kind::Socket(endpoint) => {
+                    endpoint::retain(endpoint);
+                    sockets.push(endpoint);
+                }
+                Kind::Epoll(epoll) => users.push(crate::epoll::User::enter(epoll)),
+                Kind::Kernel => {}
+            }
+        }
+        (self.users, self.sockets) = (users, sockets);
+    }
+
+    /// One look without waiting; the number of entries with events.
+    fn look(&mut self, ask_kernel: bool) -> Result<usize, i32> {
+        drain();
+        if ask_kernel && self.entries().any(|(_, kind)| kind.in_kernel()) {
+            // SAFETY: the kernel reads and writes the slice.
+            let asked = unsafe { sd_sys::syscall!(libc::SYS_poll, self.fds.as_mut_ptr(), self.fds.len(), 0) };
+            sd_sys::check(asked).map_err(|e| e.0)?;
+        } else {
+            self.fds.iter_mut().for_each(|p| p.revents = 0);
+        }
+        let List { fds, few, many, .. } = self;
+        let kinds: &[Kind] = if many.is_empty() { few } else { many };
+        let mut count = 0;
+        for (entry, kind) in fds.iter_mut().zip(kinds.iter()).filter(|(entry, _)| entry.fd >= 0) {
+            // What else the kernel says of our placeholders means nothing.
+            if !kind.in_kernel() {
+                entry.revents &= POLLNVAL;
+            }
+            entry.revents |= kind.events(entry);
+            count += usize::from(entry.revents != 0);
+        }
+        Ok(count)
+    }
+
+    /// The connection, if the list waits for a single one and nothing else.
+    fn only_connection(&self) -> Option<(&'static Endpoint, i16)> {
+        let mut entries = self.entries();
+        match (entries.next()?, entries.next()) {
+            ((entry, Kind::Socket(endpoint)), None) if endpoint.state_now() == State::Connected => {
+                Some((endpoint, entry.events))
+            }
+            _ => None,
+        }
+    }
+
+    /// Sleeps until something may have changed.
+    fn sleep(&self, deadline: Deadline, mask: *const sigset_t) -> Result<(), i32> {
+        if mask.is_null()
+            && let Some((endpoint, events)) = self.only_connection()
+        {
+            return sleep_on_word(endpoint, events, deadline);
+        }
+        let set = SleepSet::new()?;
+        for (entry, _) in self.entries().filter(|(_, kind)| kind.in_kernel()) {
+            // A number twice in the list, or a regular file (EPERM, always ready), is no reason to fail.
+            let _ = set.add(entry.fd, u32::from(entry.events as u16), 0);
+        }
+        let _sleeper = Sleeper::enter();
+        drain();
+        for (entry, kind) in self.entries() {
+            if let Kind::Socket(endpoint) = kind {
+                ready::arm(endpoint, u32::from(entry.events as u16));
+            }
+            // What is not ready in an epoll instance is armed by looking.
+            if kind.events(entry) != 0 {
+                return Ok(());
+            }
+        }
+        let retry = crate::control::retry_if_lost();
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+        let timeout = wait::earlier(deadline.left(), retry);
+        let woken = wait::sleep_on(set.fd, &mut events, timeout, mask)?;
+        if events.iter().take(woken).any(|e| e.u64 == OWN_EVENT && e.events & POLLIN as u32 == 0) {
+            crate::control::look_at_socket();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for List<'_> {
+    fn drop(&mut self) {
+        self.sockets.iter().for_each(|endpoint| endpoint::release(endpoint));
     }
 }
 
 /// Whether any of the numbers needs us.
 pub(crate) fn concerns_us(fds: &[pollfd]) -> bool {
-    fds.iter().any(|p| table::is_ours(p.fd) && !matches!(kind(p.fd), Kind::Kernel))
-}
-
-/// Events of ours for one entry. Listeners and epoll instances are also asked in the kernel.
-fn own_events(entry: &pollfd) -> i16 {
-    let wanted = entry.events | POLLERR | POLLHUP;
-    match kind(entry.fd) {
-        Kind::Socket(endpoint) => {
-            if endpoint.state_now() == State::Listen {
-                crate::listen::interested(endpoint, entry.fd);
-            }
-            ready::mask(endpoint) as i16 & wanted
-        }
-        Kind::Epoll(epoll) if crate::epoll::is_ready(epoll, 0) => POLLIN & wanted,
-        _ => 0,
-    }
-}
-
-/// Whether the kernel has to be asked for the number.
-fn in_kernel(fd: i32) -> bool {
-    match kind(fd) {
-        Kind::Socket(endpoint) => endpoint.state_now() == State::Listen,
-        _ => true,
-    }
+    fds.iter().any(|p| table::is_ours(p.fd) && !matches!(Kind::of(p.fd), Kind::Kernel))
 }
 
 /// Thirty years.
@@ -65,114 +202,52 @@ static SPIN: AtomicU32 = AtomicU32::new(0);
 
 /// poll and ppoll. `fds` are the caller's.
 pub(crate) fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: *const sigset_t) -> Outcome<c_int> {
+    poll_noting(fds, timeout_ns, mask, &mut false)
+}
+
+/// The same; notes in `waited` whether it could not answer at once.
+pub(crate) fn poll_noting(
+    fds: &mut [pollfd],
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+    waited: &mut bool,
+) -> Outcome<c_int> {
     if !concerns_us(fds) {
         return Outcome::Kernel;
     }
     crate::control::look_now_and_then();
     let deadline = Deadline::after(timeout_ns);
-    let kernel = fds.iter().any(|p| p.fd >= 0 && in_kernel(p.fd));
-    let mut ready = look(fds, kernel);
+    let mut list = List::of(fds);
+    let mut ready = list.look(true);
     if ready == Ok(0) && timeout_ns == Some(0) && !mask.is_null() {
         // A signal that the mask lets through interrupts even a poll that does not wait.
-        if let Err(errno) = sleep(fds, kernel, deadline, mask) {
+        if let Err(errno) = list.sleep(deadline, mask) {
             return Outcome::Errno(errno);
         }
-        ready = look(fds, kernel);
+        ready = list.look(true);
     }
-    if ready == Ok(0) && timeout_ns != Some(0) && mask.is_null() {
-        let mut rounds = 0u32;
-        wait::spin(&SPIN, || {
-            rounds += 1;
-            ready = look(fds, kernel && rounds.is_multiple_of(64));
-            ready != Ok(0)
-        });
+    if ready == Ok(0) && timeout_ns != Some(0) {
+        *waited = true;
+        list.begin_waiting();
+        if mask.is_null() {
+            let mut rounds = 0u32;
+            wait::spin(&SPIN, || {
+                rounds += 1;
+                ready = list.look(rounds.is_multiple_of(64));
+                ready != Ok(0)
+            });
+        }
     }
     while ready == Ok(0) && deadline.left() != Some(0) {
-        if let Err(errno) = sleep(fds, kernel, deadline, mask) {
+        if let Err(errno) = list.sleep(deadline, mask) {
             return Outcome::Errno(errno);
         }
-        ready = look(fds, kernel);
+        list.find();
+        ready = list.look(true);
     }
     match ready {
         Ok(count) => Outcome::Done(count as c_int),
         Err(errno) => Outcome::Errno(errno),
-    }
-}
-
-/// One look without waiting; the number of entries with events.
-fn look(fds: &mut [pollfd], kernel: bool) -> Result<usize, i32> {
-    drain();
-    if kernel {
-        look_at_kernel(fds)?;
-    } else {
-        fds.iter_mut().for_each(|p| p.revents = 0);
-    }
-    let mut count = 0;
-    for entry in fds.iter_mut() {
-        if entry.fd >= 0 {
-            entry.revents |= own_events(entry);
-        }
-        count += usize::from(entry.revents != 0);
-    }
-    Ok(count)
-}
-
-/// Asks the kernel about all entries at once; what it says of our placeholders is dropped.
-fn look_at_kernel(fds: &mut [pollfd]) -> Result<(), i32> {
-    // SAFETY: the kernel reads and writes the slice.
-    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_poll, fds.as_mut_ptr(), fds.len(), 0) })
-        .map_err(|e| e.0)?;
-    for entry in fds.iter_mut().filter(|p| p.fd >= 0 && !in_kernel(p.fd)) {
-        entry.revents &= POLLNVAL;
-    }
-    Ok(())
-}
-
-/// Sleeps until something may have changed.
-fn sleep(fds: &[pollfd], kernel: bool, deadline: Deadline, mask: *const sigset_t) -> Result<(), i32> {
-    if mask.is_null()
-        && !kernel
-        && let Some((endpoint, events)) = only_connection(fds)
-    {
-        return sleep_on_word(endpoint, events, deadline);
-    }
-    let set = SleepSet::new()?;
-    for entry in fds.iter().filter(|p| p.fd >= 0 && in_kernel(p.fd)) {
-        // A number twice in the list, or a regular file (EPERM, always ready), is no reason to fail.
-        let _ = set.add(entry.fd, u32::from(entry.events as u16), 0);
-    }
-    let _sleeper = Sleeper::enter();
-    drain();
-    for entry in fds.iter().filter(|p| p.fd >= 0) {
-        match kind(entry.fd) {
-            Kind::Socket(endpoint) => ready::arm(endpoint, u32::from(entry.events as u16)),
-            Kind::Epoll(epoll) => crate::epoll::arm_all(epoll, 0),
-            Kind::Kernel => {}
-        }
-        if own_events(entry) != 0 {
-            return Ok(());
-        }
-    }
-    let retry = crate::control::retry_if_lost();
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-    let timeout = wait::earlier(deadline.left(), retry);
-    let woken = wait::sleep_on(set.fd, &mut events, timeout, mask)?;
-    if events.iter().take(woken).any(|e| e.u64 == OWN_EVENT && e.events & POLLIN as u32 == 0) {
-        crate::control::look_at_socket();
-    }
-    Ok(())
-}
-
-/// The connection, if the list waits for a single one and nothing else.
-fn only_connection(fds: &[pollfd]) -> Option<(&'static Endpoint, i16)> {
-    let mut valid = fds.iter().filter(|p| p.fd >= 0);
-    let entry = valid.next()?;
-    if valid.next().is_some() {
-        return None;
-    }
-    match kind(entry.fd) {
-        Kind::Socket(endpoint) if endpoint.state_now() == State::Connected => Some((endpoint, entry.events)),
-        _ => None,
     }
 }
 

@@ -83,8 +83,6 @@ pub(crate) struct Process {
     pub(crate) channel_count: AtomicUsize,
     /// Guards allocation of endpoints and changes to the arrays above.
     pub(crate) alloc: Lock<Alloc>,
-    /// Guards all epoll instances' interest lists and ready lists.
-    pub(crate) readiness: Lock<()>,
     /// Last value seen of the own slab's mail counter.
     pub(crate) mail_seen: AtomicU32,
 }
@@ -115,7 +113,6 @@ pub(crate) static PROCESS: Process = Process {
     channels: AtomicPtr::new(core::ptr::null_mut()),
     channel_count: AtomicUsize::new(0),
     alloc: Lock::new(Alloc { free: 0, orphans: Vec::new() }),
-    readiness: Lock::new(()),
     mail_seen: AtomicU32::new(0),
 };
 

@@ -1,6 +1,6 @@
 //! What poll(2) would say of a socket of ours, after Linux' tcp_poll().
 
-use crate::endpoint::{EOF, EndpointExt, PeerEnd, RESET, SHUT_RD, SHUT_WR, rx_cursor, tx_cursor};
+use crate::endpoint::{EOF, EndpointExt, NO_SPACE, PeerEnd, RESET, SHUT_RD, SHUT_WR, rx_cursor, tx_cursor};
 use crate::process::PROCESS;
 use crate::stream::note_end;
 use core::sync::atomic::Ordering;
@@ -75,13 +75,14 @@ fn has_space(endpoint: &'static Endpoint) -> bool {
 }
 
 /// Asks the peer for an event when one of `events` may have become true. The caller looks again
-/// afterwards.
+/// afterwards. Room to write is asked for only when there is none, as Linux tells of it only then.
 pub(crate) fn arm(endpoint: &'static Endpoint, events: u32) {
     if endpoint.state_now() != State::Connected {
         return;
     }
     let mut bits = doorbell::RX_EVENT;
-    if events & OUT != 0 {
+    if events & OUT != 0 && !has_space(endpoint) {
+        endpoint.set_flag(NO_SPACE);
         bits |= doorbell::TX_EVENT;
     }
     let word = &endpoint.own_words().wait;

@@ -52,14 +52,16 @@ pub(crate) unsafe fn select(
         return Outcome::Kernel;
     }
     let start = sd_sys::time::now_ns();
-    match crate::poll::poll(&mut fds, timeout_ns, mask) {
+    let mut waited = false;
+    match crate::poll::poll_noting(&mut fds, timeout_ns, mask, &mut waited) {
         Outcome::Done(_) => {}
         other => return other,
     }
     if let Some(timeout) = timeout_ns {
         *remaining_ns = timeout.saturating_sub(sd_sys::time::now_ns() - start);
     }
-    if fds.iter().any(|p| p.revents & POLLNVAL != 0) {
+    // A number closed while the call waits is "ready" instead.
+    if !waited && fds.iter().any(|p| p.revents & POLLNVAL != 0) {
         return Outcome::Errno(libc::EBADF);
     }
     let mut count = 0;
@@ -67,9 +69,9 @@ pub(crate) unsafe fn select(
         let fd = entry.fd as usize;
         // As in the kernel: what counts as readable, writable, exceptional.
         for (set, holds) in [
-            (read, entry.revents & (POLLIN | POLLHUP | POLLERR) != 0),
-            (write, entry.revents & (POLLOUT | POLLERR) != 0),
-            (except, entry.revents & POLLPRI != 0),
+            (read, entry.revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL) != 0),
+            (write, entry.revents & (POLLOUT | POLLERR | POLLNVAL) != 0),
+            (except, entry.revents & (POLLPRI | POLLNVAL) != 0),
         ] {
             if bit(set, fd) {
                 count += c_int::from(set_bit(set, fd, holds));

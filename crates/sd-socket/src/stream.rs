@@ -162,6 +162,7 @@ fn send_error_slow(endpoint: &'static Endpoint) -> Option<i32> {
     endpoint.set_flag(RESET);
     endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
     notify(endpoint, endpoint::ALL_BITS);
+    crate::channel::announce_to_self(endpoint);
     Some(0)
 }
 
@@ -439,11 +440,7 @@ fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, may_sleep: bool) -> 
 /// The program met a full ring: epoll instances want to know when there is room.
 fn want_tx_event(endpoint: &'static Endpoint) {
     if endpoint.flag(endpoint::WATCHED) {
-        let consumed = endpoint.peer_words().consumed.load(Ordering::Acquire);
-        doorbell::arm(&endpoint.own_words().wait, doorbell::TX_EVENT);
-        if tx_hint(endpoint, consumed) {
-            crate::epoll::endpoint_event(endpoint);
-        }
+        crate::epoll::no_space(endpoint);
     }
 }
 

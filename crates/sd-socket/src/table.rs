@@ -28,8 +28,8 @@ pub(crate) enum Entry {
     None,
     /// A socket of ours.
     Socket(&'static Endpoint),
-    /// An epoll instance that may watch sockets of ours; address of its record.
-    Epoll(*mut crate::epoll::Epoll),
+    /// An epoll instance that may watch sockets of ours.
+    Epoll(&'static crate::epoll::Epoll),
     /// A kernel socket that `sd ss` lists with a reason.
     Kernel(&'static Endpoint),
     /// A descriptor of the library's own; the program must not see or close it.
@@ -61,7 +61,8 @@ pub(crate) fn get(fd: i32) -> Entry {
     match value & TAG {
         // SAFETY: entries are made by `set_*` from endpoints of mapped slabs, which stay mapped.
         SOCKET => Entry::Socket(unsafe { &*(address as *const Endpoint) }),
-        EPOLL => Entry::Epoll(address as *mut crate::epoll::Epoll),
+        // SAFETY: set by `set_epoll`; records of instances are never freed.
+        EPOLL => Entry::Epoll(unsafe { &*(address as *const crate::epoll::Epoll) }),
         // SAFETY: as above.
         KERNEL => Entry::Kernel(unsafe { &*(address as *const Endpoint) }),
         HIDDEN => Entry::Hidden,
@@ -121,8 +122,8 @@ pub(crate) fn set_kernel(fd: i32, endpoint: &'static Endpoint) -> bool {
 }
 
 /// `fd` is an epoll instance.
-pub(crate) fn set_epoll(fd: i32, epoll: *mut crate::epoll::Epoll) -> bool {
-    set(fd, epoll as u64 | EPOLL)
+pub(crate) fn set_epoll(fd: i32, epoll: &'static crate::epoll::Epoll) -> bool {
+    set(fd, epoll as *const crate::epoll::Epoll as u64 | EPOLL)
 }
 
 /// `fd` is the library's own (or no longer).

@@ -71,6 +71,14 @@ impl<T> Lock<T> {
         drop(Guard { lock: self });
     }
 
+    /// Takes up a [`Lock::lock_and_keep`], or a guard that was forgotten.
+    ///
+    /// # Safety
+    /// As for [`Lock::unlock`].
+    pub unsafe fn resume(&self) -> Guard<'_, T> {
+        Guard { lock: self }
+    }
+
     /// Frees the lock whoever held it: for the child of a fork, where the holder does not exist.
     ///
     /// # Safety

@@ -1,148 +1,239 @@
-//! The ready list: what is reported, what stays, what is armed.
+//! The line: what is reported, what stays, what is armed. After the kernel's ep_send_events.
 
-use super::{Epoll, Item, Source};
-use crate::endpoint::EndpointExt;
-use crate::process::PROCESS;
-use crate::ready;
-use core::sync::atomic::Ordering;
-use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, epoll_event};
-use sd_shm::slab::State;
+use super::*;
+use crate::wait::OWN_EVENT;
+use libc::{EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, EPOLLRDNORM, epoll_event};
+use sd_sys::lock::Guard;
 
-/// Level-triggered sockets that may stay on the list without being ready.
+/// Level-triggered sockets that are looked at, without being ready, while a thread waits.
 const HOT_MAX: usize = 16;
-/// Looks without result after which a socket is no longer hot.
-const COLD: u32 = 4000;
 
-/// Whether a wait would return something of ours at once (for nested instances and poll).
-pub(crate) fn is_ready(epoll: *mut Epoll, depth: u32) -> bool {
-    let _lock = (depth == 0).then(|| PROCESS.readiness.lock());
-    // SAFETY: under the lock (taken by the outermost call).
-    let this = unsafe { &mut *epoll };
-    this.ready.iter().chain(&this.scanned).any(|&item| {
-        // SAFETY: as above.
-        let it = unsafe { &*item };
-        !it.disabled && item_mask(it, depth) != 0
-    })
+/// Has to be held by whoever looks at an instance with nested ones.
+pub(super) fn nesting(epoll: &Epoll) -> Option<Guard<'static, ()>> {
+    (epoll.nested.load(Ordering::Acquire) != 0).then(|| NESTING.lock())
 }
 
-/// Arms everything that is not ready, before a sleep on behalf of an outer instance.
-pub(crate) fn arm_all(epoll: *mut Epoll, depth: u32) {
-    let _lock = (depth == 0).then(|| PROCESS.readiness.lock());
-    // SAFETY: as in `is_ready`.
-    let this = unsafe { &mut *epoll };
-    for &item in this.ready.iter().chain(&this.scanned) {
-        // SAFETY: as above.
-        let it = unsafe { &*item };
-        match it.source {
-            Source::Socket(endpoint) => ready::arm(endpoint, it.events),
-            Source::Nested(nested) if depth < 5 => arm_all(nested, depth + 1),
-            Source::Nested(_) => {}
+/// Whether a wait would return something of ours at once (for poll, and for sets around this one).
+pub(crate) fn is_ready(epoll: &'static Epoll) -> bool {
+    let _nesting = nesting(epoll);
+    any_ready(epoll)
+}
+
+/// As the kernel's poll of an instance: what is not ready leaves the line.
+fn any_ready(epoll: &Epoll) -> bool {
+    let mut line = epoll.line.lock();
+    look_around(epoll, &mut line);
+    settle(epoll, &mut line);
+    let mut found = false;
+    while !found && let Some(&first) = line.queue.front() {
+        // SAFETY: items on the line are live under its lock; null is the kernel's part.
+        let Some(item) = (unsafe { first.as_ref() }) else {
+            line.queue.pop_front();
+            line.kernel_queued = false;
+            continue;
+        };
+        found = !item.is_disabled() && (mask(item) != 0 || mask_armed(item) != 0);
+        if !found {
+            line.queue.pop_front();
+            item.put(IDLE);
         }
     }
+    epoll.load.store(line.len(), Ordering::Release);
+    found
 }
 
-fn item_mask(it: &Item, depth: u32) -> u32 {
-    let wanted = it.events | (EPOLLERR | EPOLLHUP) as u32;
-    match it.source {
+/// The events of an item that hold now; under its line's lock, and `NESTING` if it is an instance.
+pub(super) fn mask(item: &Item) -> u32 {
+    let wanted = item.events() & !PRIVATE;
+    match item.source {
         Source::Socket(endpoint) => ready::mask(endpoint) & wanted,
-        Source::Nested(nested) if depth < 5 && is_ready(nested, depth + 1) => libc::EPOLLIN as u32 & wanted,
+        Source::Nested(inner) if any_ready(inner) => (EPOLLIN | EPOLLRDNORM) as u32 & wanted,
         Source::Nested(_) => 0,
     }
 }
 
-/// Moves ready events into `out`; under the lock. Level-triggered ones stay on the list.
-pub(super) fn collect(this: &mut Epoll, out: &mut [epoll_event]) -> usize {
-    for at in 0..this.scanned.len() {
-        if let Some(&item) = this.scanned.get(at) {
-            // SAFETY: under the lock.
-            if unsafe { !(*item).queued && (*item).events & EPOLLET as u32 == 0 } {
-                this.enqueue(item);
+fn arm(item: &Item) {
+    if let Source::Socket(endpoint) = item.source {
+        ready::arm(endpoint, item.events());
+    }
+}
+
+/// Arms an item that was not ready, and looks at it once more.
+fn mask_armed(item: &Item) -> u32 {
+    arm(item);
+    mask(item)
+}
+
+/// Items that nobody announces: those of other processes' channels, and hot ones.
+fn look_around(epoll: &Epoll, line: &mut Line) {
+    for at in 0..line.scanned.len() {
+        // SAFETY: items on the line are live under its lock.
+        if let Some(item) = line.scanned.get(at).and_then(|&i| unsafe { i.as_ref() })
+            && item.place() == IDLE
+            && !item.is_edge()
+            && !item.is_disabled()
+            && mask(item) != 0
+        {
+            epoll.push(line, item);
+        }
+    }
+    for at in 0..line.hot.len() {
+        // SAFETY: as above.
+        if let Some(item) = line.hot.get(at).and_then(|&i| unsafe { i.as_ref() })
+            && item.place() == HOT
+            && mask(item) != 0
+        {
+            epoll.push(line, item);
+        }
+    }
+    // SAFETY: as above.
+    line.hot.retain(|&item| unsafe { (*item).place() } == HOT);
+}
+
+/// Arms what is hot; what became ready meanwhile goes on the line.
+fn settle(epoll: &Epoll, line: &mut Line) {
+    for item in core::mem::take(&mut line.hot) {
+        // SAFETY: items on the line are live under its lock.
+        let item = unsafe { &*item };
+        if item.place() == HOT {
+            item.put(IDLE);
+            if mask_armed(item) != 0 {
+                epoll.push(line, item);
             }
         }
     }
+}
+
+/// What a look may do.
+#[derive(Clone, Copy)]
+pub(super) struct Look {
+    /// Ask the kernel as well.
+    pub(super) kernel: bool,
+    /// Another look follows soon, so sockets may stay hot.
+    pub(super) stay: bool,
+}
+
+/// Moves ready events into `out`, in the order of the line. Level-triggered ones go to its end.
+pub(super) fn collect(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usize {
+    let _nesting = nesting(epoll);
+    let mut line = epoll.line.lock();
+    if look.kernel && !line.kernel_queued {
+        line.kernel_queued = true;
+        line.queue.push_back(core::ptr::null());
+    }
+    look_around(epoll, &mut line);
     let mut count = 0;
-    for _ in 0..this.ready.len() {
-        if count == out.len() {
+    loop {
+        for _ in 0..line.queue.len() {
+            if count == out.len() {
+                break;
+            }
+            let Some(first) = line.queue.pop_front() else { break };
+            // SAFETY: items on the line are live under its lock; null is the kernel's part.
+            count = match unsafe { first.as_ref() } {
+                Some(item) => report(epoll, &mut line, item, out, count, look.stay),
+                None => report_kernel(epoll, &mut line, out, count),
+            };
+        }
+        if look.stay && count == 0 {
             break;
         }
-        let Some(item) = this.ready.pop_front() else { break };
-        // SAFETY: under the lock.
-        let it = unsafe { &mut *item };
-        it.queued = false;
-        if it.disabled {
-            continue;
+        settle(epoll, &mut line);
+        if count > 0 || line.queue.is_empty() {
+            break;
         }
-        let edge = it.events & EPOLLET as u32 != 0;
-        if edge && let Source::Socket(endpoint) = it.source {
-            ready::arm(endpoint, it.events);
-        }
-        let mask = item_mask(it, 1);
-        if mask == 0 {
-            keep_hot(this, item, edge);
-            continue;
-        }
-        it.cold = 0;
-        if let Some(slot) = out.get_mut(count) {
-            *slot = epoll_event { events: mask, u64: it.data };
-            count += 1;
-        }
-        this.dirty.store(true, Ordering::Relaxed);
-        if it.events & EPOLLONESHOT as u32 != 0 {
-            it.disabled = true;
-        } else if !edge {
-            it.queued = true;
-            this.ready.push_back(item);
-        }
+    }
+    if count > 0 {
+        epoll.dirty.store(true, Ordering::Relaxed);
+    }
+    epoll.load.store(line.len(), Ordering::Release);
+    let more = !line.queue.is_empty();
+    drop(line);
+    if count > 0 && more {
+        rest::wake_one(epoll);
     }
     count
 }
 
-/// A socket that is not ready: kept on the list for a while, or armed and taken off.
-fn keep_hot(this: &mut Epoll, item: *mut Item, edge: bool) {
-    // SAFETY: under the lock.
-    let it = unsafe { &mut *item };
-    let Source::Socket(endpoint) = it.source else { return };
-    it.cold += 1;
-    let hot = !edge && endpoint.state_now() == State::Connected && it.cold < COLD;
-    if !hot || this.ready.len() >= HOT_MAX {
-        ready::arm(endpoint, it.events);
-        if item_mask(it, 1) == 0 {
-            return;
-        }
-    }
-    it.queued = true;
-    this.ready.push_back(item);
+/// An event of the same registration, told by the other side already: listeners and nested
+/// instances are known to both.
+fn is_told(out: &[epoll_event], count: usize, data: u64, bits: u32) -> bool {
+    out.iter().take(count).any(|other| other.u64 == data && other.events & bits != 0)
 }
 
-/// Before a sleep: nothing stays hot. True when something is ready after all.
-pub(super) fn cool_down(this: &mut Epoll) -> bool {
-    for _ in 0..this.ready.len() {
-        let Some(item) = this.ready.pop_front() else { break };
-        // SAFETY: under the lock.
-        let it = unsafe { &mut *item };
-        it.queued = false;
-        if it.disabled {
+/// One item from the front of the line; returns how many events there are now.
+fn report(
+    epoll: &Epoll,
+    line: &mut Line,
+    item: &Item,
+    out: &mut [epoll_event],
+    count: usize,
+    stay: bool,
+) -> usize {
+    item.put(IDLE);
+    if item.is_disabled() {
+        return count;
+    }
+    // A new arrival after the look shall be announced. What stays on the line need not be armed.
+    if item.is_edge() {
+        arm(item);
+    }
+    let mut mask = mask(item);
+    if mask == 0 && !item.is_edge() {
+        let may_stay = stay && count == 0 && line.hot.len() < HOT_MAX;
+        if may_stay && matches!(item.source, Source::Socket(e) if e.state_now() == State::Connected) {
+            item.put(HOT);
+            line.hot.push(item);
+            return count;
+        }
+        mask = mask_armed(item);
+    }
+    if mask == 0 {
+        return count;
+    }
+    if mask & (EPOLLRDHUP | EPOLLHUP) as u32 != 0
+        && let Source::Socket(endpoint) = item.source
+    {
+        item.told.fetch_or(watch::ends(endpoint), Ordering::Relaxed);
+    }
+    let data = item.data.load(Ordering::Relaxed);
+    let edge = item.is_edge();
+    if item.events() & EPOLLONESHOT as u32 != 0 {
+        item.events.fetch_and(PRIVATE, Ordering::Relaxed);
+    } else if !edge {
+        epoll.push(line, item);
+    }
+    if item.source.in_kernel() && is_told(out, count, data, mask) {
+        return count;
+    }
+    if let Some(slot) = out.get_mut(count) {
+        *slot = epoll_event { events: mask, u64: data };
+    }
+    count + 1
+}
+
+/// The kernel's part has come to the front: it gets the room that is left, and, when it had
+/// something, goes to the end like anybody else.
+fn report_kernel(epoll: &Epoll, line: &mut Line, out: &mut [epoll_event], count: usize) -> usize {
+    line.kernel_queued = false;
+    let both = epoll.has_both.load(Ordering::Relaxed);
+    let Some(room) = out.get_mut(count..) else { return count };
+    let got = crate::wait::sleep_on(epoll.fd(), room, Some(0), core::ptr::null()).unwrap_or(0);
+    let mut kept = count;
+    for at in count..count + got {
+        let Some(&event) = out.get(at) else { break };
+        let (data, bits) = (event.u64, event.events);
+        if data == OWN_EVENT || (both && is_told(out, count, data, bits)) {
             continue;
         }
-        match it.source {
-            Source::Socket(endpoint) => ready::arm(endpoint, it.events),
-            Source::Nested(nested) => arm_all(nested, 1),
-        }
-        if item_mask(it, 1) != 0 {
-            it.queued = true;
-            this.ready.push_back(item);
+        if let Some(slot) = out.get_mut(kept) {
+            *slot = event;
+            kept += 1;
         }
     }
-    for &item in &this.scanned {
-        // SAFETY: under the lock.
-        let it = unsafe { &*item };
-        match it.source {
-            Source::Socket(endpoint) => ready::arm(endpoint, it.events),
-            Source::Nested(nested) => arm_all(nested, 1),
-        }
-        if !it.disabled && it.events & EPOLLET as u32 == 0 && item_mask(it, 1) != 0 {
-            return true;
-        }
+    if got > 0 {
+        line.kernel_queued = true;
+        line.queue.push_back(core::ptr::null());
     }
-    !this.ready.is_empty()
+    kept
 }

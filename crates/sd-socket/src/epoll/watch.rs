@@ -1,100 +1,314 @@
-//! From an endpoint to the instances that watch it.
+//! From what happened at a socket to the instances that watch it.
 
-use super::{Epoll, Item, Source, remove};
-use crate::endpoint::{EndpointExt, WATCHED};
-use crate::process::{PROCESS, Priv};
-use core::sync::atomic::Ordering;
-use sd_shm::slab::Endpoint;
+use super::*;
+use crate::endpoint::{self, EOF, NO_SPACE, PeerEnd, RESET, WATCHED};
+use crate::process::Priv;
+use libc::{EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
+use sd_ring::doorbell;
 
-fn watchers(item: *mut Item) -> Option<&'static Priv> {
-    // SAFETY: under the lock.
-    match unsafe { (*item).source } {
-        Source::Socket(endpoint) => PROCESS.private(endpoint),
-        Source::Nested(_) => None,
+const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
+const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
+/// A change of state, which concerns every registration.
+const ANY: u32 = u32::MAX;
+
+const STRIPES: usize = 64;
+
+#[repr(align(128))]
+struct Stripe(Lock<()>);
+
+static WATCH: [Stripe; STRIPES] = [const { Stripe(Lock::new(())) }; STRIPES];
+
+/// All locks of lists of watchers of sockets, in a fixed order.
+pub(super) fn stripes() -> impl Iterator<Item = &'static Lock<()>> {
+    WATCH.iter().map(|stripe| &stripe.0)
+}
+
+/// Guards the list of those who watch the socket.
+fn stripe(endpoint: &Endpoint) -> &'static Lock<()> {
+    let number = core::ptr::from_ref(endpoint) as usize / core::mem::size_of::<Endpoint>();
+    let [first, ..] = &WATCH;
+    &WATCH.get(number % STRIPES).unwrap_or(first).0
+}
+
+/// Runs `each` with the head of the source's list of watchers, under its lock.
+fn with_list<T>(source: Source, each: impl FnOnce(&AtomicPtr<Item>) -> T) -> Option<T> {
+    match source {
+        Source::Socket(endpoint) => {
+            let private = PROCESS.private(endpoint)?;
+            let _lock = stripe(endpoint).lock();
+            Some(each(&private.watchers))
+        }
+        Source::Nested(inner) => {
+            let _lock = NESTING.lock();
+            Some(each(&inner.outers))
+        }
     }
 }
 
-pub(super) fn link_watcher(item: *mut Item) {
-    let Some(private) = watchers(item) else { return };
-    // SAFETY: under the lock.
-    unsafe {
-        (*item).next_watcher = private.watchers.load(Ordering::Relaxed);
-        if let Source::Socket(endpoint) = (*item).source {
-            endpoint.set_flag(WATCHED);
-        }
+/// Exclusive registrations go last, in the order of their making, as in the kernel's wait queue.
+pub(super) fn link(item: *mut Item) {
+    // SAFETY: just made by the caller.
+    let it = unsafe { &*item };
+    if let Source::Socket(endpoint) = it.source {
+        endpoint.set_flag(WATCHED);
     }
-    private.watchers.store(item, Ordering::Relaxed);
+    let exclusive = |i: &Item| i.events() & libc::EPOLLEXCLUSIVE as u32 != 0;
+    with_list(it.source, |head| {
+        let mut at = head;
+        // SAFETY: the list's items are live under its lock.
+        while let Some(next) = unsafe { at.load(Ordering::Relaxed).as_ref() } {
+            if !exclusive(it) {
+                break;
+            }
+            at = &next.next_watcher;
+        }
+        it.next_watcher.store(at.load(Ordering::Relaxed), Ordering::Relaxed);
+        at.store(item, Ordering::Release);
+    });
 }
 
-pub(super) fn unlink_watcher(item: *mut Item) {
-    let Some(private) = watchers(item) else { return };
-    let mut at = private.watchers.load(Ordering::Relaxed);
-    // SAFETY: under the lock; the list's items are live.
-    unsafe {
-        if at == item {
-            private.watchers.store((*item).next_watcher, Ordering::Relaxed);
-            return;
-        }
-        while !at.is_null() {
-            if (*at).next_watcher == item {
-                (*at).next_watcher = (*item).next_watcher;
+pub(super) fn unlink(item: *mut Item) {
+    // SAFETY: the caller frees it later.
+    let it = unsafe { &*item };
+    with_list(it.source, |head| {
+        let mut at = head;
+        // SAFETY: the list's items are live under its lock.
+        while let Some(next) = unsafe { at.load(Ordering::Relaxed).as_ref() } {
+            if core::ptr::eq(next, it) {
+                at.store(it.next_watcher.load(Ordering::Relaxed), Ordering::Release);
                 return;
             }
-            at = (*at).next_watcher;
+            at = &next.next_watcher;
         }
+    });
+}
+
+/// How the connection has ended so far, each told once to every registration: a bit for the end of
+/// the peer's stream, one for a reset.
+pub(super) fn ends(endpoint: &'static Endpoint) -> u8 {
+    if endpoint.state_now() != State::Connected {
+        return 0;
+    }
+    let reset = endpoint.flag(RESET) || endpoint::peer_end(endpoint) == PeerEnd::Reset;
+    u8::from(endpoint::peer_finished(endpoint) || endpoint.flag(EOF)) | u8::from(reset) << 1
+}
+
+/// What a registration did with the news.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// EPOLLONESHOT has fired: a MOD will look.
+    Disabled,
+    /// They do not concern it.
+    No,
+    /// It stands on its line.
+    Yes,
+}
+
+/// Puts an item on its line if the news concern it: some event of `key`, or an end that it was not
+/// told of.
+fn offer(item: &Item, key: u32, ends: u8) -> Taken {
+    {
+        let mut line = item.epoll.line.lock();
+        let news = ends & !item.told.fetch_or(ends, Ordering::Relaxed);
+        if item.is_disabled() {
+            return Taken::Disabled;
+        }
+        if key & item.events() & !PRIVATE == 0 && news == 0 {
+            return Taken::No;
+        }
+        item.epoll.push(&mut line, item);
+    }
+    rest::wake_one(item.epoll);
+    Taken::Yes
+}
+
+/// Tells the instances around one that something of it is ready; under `NESTING`.
+fn propagate(inner: &Epoll) {
+    let mut at = inner.outers.load(Ordering::Acquire);
+    // SAFETY: the list's items are live under `NESTING`; loops were refused by the kernel.
+    while let Some(item) = unsafe { at.as_ref() } {
+        offer(item, IN, 0);
+        propagate(item.epoll);
+        at = item.next_watcher.load(Ordering::Relaxed);
     }
 }
 
-/// Something happened at an endpoint: whoever watches it shall look. The thread that took the
-/// event in need not be the one that waits for it.
+fn tell_outers(inner: &Epoll) {
+    if inner.has_outers() {
+        let _nesting = NESTING.lock();
+        propagate(inner);
+    }
+}
+
+/// Offers news of a socket to all that watch it. False when one of them, not being concerned, will
+/// not arm the socket by itself.
+fn deliver(endpoint: &'static Endpoint, private: &Priv, key: u32, ends: u8) -> bool {
+    let _lock = stripe(endpoint).lock();
+    let mut settled = true;
+    let mut served = false;
+    let mut at = private.watchers.load(Ordering::Acquire);
+    // SAFETY: the list's items are live under its lock.
+    while let Some(item) = unsafe { at.as_ref() } {
+        at = item.next_watcher.load(Ordering::Relaxed);
+        let exclusive = item.events() & libc::EPOLLEXCLUSIVE as u32 != 0;
+        if exclusive && served {
+            continue;
+        }
+        let taken = offer(item, key, ends);
+        settled &= taken != Taken::No;
+        served |= exclusive && taken == Taken::Yes && item.epoll.waiters.load(Ordering::SeqCst) != 0;
+        if taken == Taken::Yes && item.epoll.has_outers() {
+            // Instances around this one may be edge-triggered: they hear of everything.
+            ready::arm(endpoint, OUT);
+            tell_outers(item.epoll);
+        }
+    }
+    settled
+}
+
+/// Threads in poll, select and accept are not in any list.
+fn wake_loose() {
+    if crate::wait::has_loose_sleepers() {
+        sd_sys::fd::eventfd_signal(crate::control::own_event_fd());
+    }
+}
+
+/// The socket's state changed: whoever watches it shall look.
 pub(crate) fn endpoint_event(endpoint: &'static Endpoint) {
-    if queue_watchers(endpoint) || crate::wait::has_loose_sleepers() {
-        sd_sys::fd::eventfd_signal(crate::control::own_event_fd());
+    if let Some(private) = PROCESS.private(endpoint)
+        && !private.watchers.load(Ordering::Acquire).is_null()
+    {
+        deliver(endpoint, private, ANY, ends(endpoint));
     }
+    wake_loose();
 }
 
-/// Puts the endpoint's registrations on their ready lists; whether somebody sleeps on one.
-fn queue_watchers(endpoint: &'static Endpoint) -> bool {
-    let Some(private) = PROCESS.private(endpoint) else { return false };
-    if private.watchers.load(Ordering::Relaxed).is_null() {
-        return false;
-    }
-    let mut sleeps = false;
-    let _lock = PROCESS.readiness.lock();
-    let mut item = private.watchers.load(Ordering::Relaxed);
-    while !item.is_null() {
-        // SAFETY: under the lock.
-        unsafe {
-            let epoll = &mut *(*item).epoll;
-            epoll.enqueue(item);
-            sleeps |= epoll.sleepers.load(Ordering::SeqCst) != 0;
-            item = (*item).next_watcher;
+/// The peer rang for a connection. The thread that takes this in need not be the one that waits.
+pub(crate) fn peer_event(endpoint: &'static Endpoint) {
+    if let Some(private) = PROCESS.private(endpoint)
+        && !private.watchers.load(Ordering::Acquire).is_null()
+    {
+        let (key, end) = (news(endpoint), ends(endpoint));
+        if !deliver(endpoint, private, key, end) {
+            ready::arm(endpoint, OUT);
+            let (later, ends_later) = (news(endpoint), ends(endpoint));
+            if later != 0 || ends_later != end {
+                deliver(endpoint, private, later, ends_later);
+            }
         }
     }
-    sleeps
+    wake_loose();
 }
 
-pub(super) fn wake_sleepers(epoll: *mut Epoll) {
-    // SAFETY: the caller found the instance in the table; the field is atomic.
-    if unsafe { (*epoll).sleepers.load(Ordering::SeqCst) } != 0 {
-        sd_sys::fd::eventfd_signal(crate::control::own_event_fd());
+/// What the announcements that the peer has answered were about: they are gone from the word.
+fn news(endpoint: &'static Endpoint) -> u32 {
+    if endpoint.state_now() != State::Connected {
+        return ANY;
+    }
+    let waits = endpoint.own_words().wait.load(Ordering::Acquire);
+    // Behind the end comes nothing that could be read; a close after a shutdown is no news.
+    let data = waits & doorbell::RX_EVENT == 0 && !endpoint::peer_finished(endpoint);
+    let mut key = if data { IN } else { 0 };
+    // Linux tells of room only when there is enough of it.
+    if endpoint.flag(NO_SPACE) && waits & doorbell::TX_EVENT == 0 && has_room(endpoint) {
+        key |= OUT;
+    }
+    key
+}
+
+/// There is room to write again, for those who were told that there was none; armed if not.
+fn has_room(endpoint: &'static Endpoint) -> bool {
+    let mut room = ready::is_writable(endpoint);
+    if !room {
+        ready::arm(endpoint, OUT);
+        room = ready::is_writable(endpoint);
+    }
+    if room {
+        endpoint.clear_flag(NO_SPACE);
+    }
+    room
+}
+
+/// The program met a full ring: its instances want to know when there is room.
+pub(crate) fn no_space(endpoint: &'static Endpoint) {
+    endpoint.set_flag(NO_SPACE);
+    doorbell::arm(&endpoint.own_words().wait, doorbell::TX_EVENT);
+    if ready::is_writable(endpoint)
+        && let Some(private) = PROCESS.private(endpoint)
+    {
+        endpoint.clear_flag(NO_SPACE);
+        deliver(endpoint, private, OUT, 0);
     }
 }
 
-/// Calls `each` with every instance and item that watch the endpoint; items may be removed.
-fn each_watcher(endpoint: &'static Endpoint, mut each: impl FnMut(&mut Epoll, *mut Item)) {
-    let Some(private) = PROCESS.private(endpoint) else { return };
-    if private.watchers.load(Ordering::Relaxed).is_null() {
-        return;
+/// A new or changed registration: armed, and on the line if it is ready already.
+pub(super) fn look_now(item: &Item) {
+    let epoll = item.epoll;
+    if let Source::Socket(endpoint) = item.source {
+        ready::arm(endpoint, item.events());
     }
-    let _lock = PROCESS.readiness.lock();
-    let mut item = private.watchers.load(Ordering::Relaxed);
-    while !item.is_null() {
-        // SAFETY: under the lock; `next` is read before the item may be freed.
-        unsafe {
-            let next = (*item).next_watcher;
-            each(&mut *(*item).epoll, item);
-            item = next;
+    let ready = {
+        let _nesting = collect::nesting(epoll);
+        let mut line = epoll.line.lock();
+        let ready = item.place() != QUEUED && !item.is_disabled() && collect::mask(item) != 0;
+        if ready {
+            epoll.push(&mut line, item);
+        }
+        ready
+    };
+    if ready {
+        rest::wake_one(epoll);
+        tell_outers(epoll);
+        wake_loose();
+    }
+}
+
+/// What is left of a registration.
+struct Removed {
+    epoll: &'static Epoll,
+    fd: i32,
+    events: u32,
+    data: u64,
+}
+
+impl Removed {
+    fn of(item: &Item) -> Removed {
+        // What was not asked for is not in the kernel's list either, unless nothing else is left.
+        let events = if item.is_disabled() { item.events() } else { item.events() & !ALWAYS };
+        Removed { epoll: item.epoll, fd: item.fd, events, data: item.data.load(Ordering::Relaxed) }
+    }
+
+    /// Registers the number in the kernel's instance.
+    fn into_kernel(self) {
+        let Removed { epoll, fd, events, data } = self;
+        if sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
+            epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Takes away all registrations of a source; `each` gets every one.
+fn detach(source: Source, from_kernel: bool, mut each: impl FnMut(Removed)) {
+    loop {
+        let first = with_list(source, |head| {
+            // SAFETY: the list's items are live under its lock.
+            unsafe { head.load(Ordering::Relaxed).as_ref() }.map(|item| (item.epoll, item.fd))
+        });
+        let Some((epoll, fd)) = first.flatten() else { return };
+        let mut interest = epoll.interest.lock();
+        // Another thread may have been faster.
+        let item = interest.items.get(fd as usize).copied().unwrap_or(core::ptr::null_mut());
+        // SAFETY: in the interest list, which is locked.
+        let same = |it: &&Item| match (it.source, source) {
+            (Source::Socket(a), Source::Socket(b)) => core::ptr::eq(a, b),
+            (Source::Nested(a), Source::Nested(b)) => core::ptr::eq(a, b),
+            _ => false,
+        };
+        // SAFETY: as above.
+        if let Some(it) = unsafe { item.as_ref() }.filter(same) {
+            let removed = Removed::of(it);
+            control::remove(epoll, &mut interest, item, from_kernel);
+            each(removed);
         }
     }
 }
@@ -102,29 +316,30 @@ fn each_watcher(endpoint: &'static Endpoint, mut each: impl FnMut(&mut Epoll, *m
 /// The last descriptor of this process is closed.
 pub(crate) fn forget_endpoint(endpoint: &'static Endpoint) {
     // The kernel forgets a closed number by itself, when no other process has it.
-    each_watcher(endpoint, |epoll, item| remove(epoll, item, false));
+    detach(Source::Socket(endpoint), false, |_| {});
     endpoint.clear_flag(WATCHED);
 }
 
-/// The endpoint became a listener: the kernel instance watches its number from now on.
+/// The instance's last descriptor of this process is closed.
+pub(super) fn forget_instance(epoll: &'static Epoll) {
+    detach(Source::Nested(epoll), false, |_| {});
+}
+
+/// The endpoint became a listener: the kernel instances watch its number from now on.
 pub(crate) fn became_listener(endpoint: &'static Endpoint) {
-    each_watcher(endpoint, |epoll, item| {
-        // SAFETY: under the lock.
-        let it = unsafe { &*item };
-        if sd_sys::fd::epoll_ctl(epoll.fd, libc::EPOLL_CTL_ADD, it.fd, it.events, it.data).is_ok() {
-            epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
+    with_list(Source::Socket(endpoint), |head| {
+        let mut at = head.load(Ordering::Relaxed);
+        // SAFETY: the list's items are live under its lock.
+        while let Some(item) = unsafe { at.as_ref() } {
+            Removed::of(item).into_kernel();
+            item.epoll.has_both.store(true, Ordering::Relaxed);
+            at = item.next_watcher.load(Ordering::Relaxed);
         }
     });
+    endpoint_event(endpoint);
 }
 
 /// The endpoint is a kernel socket from now on: so are its registrations.
 pub(crate) fn to_kernel(endpoint: &'static Endpoint) {
-    each_watcher(endpoint, |epoll, item| {
-        // SAFETY: under the lock.
-        let (fd, events, data) = unsafe { ((*item).fd, (*item).events, (*item).data) };
-        remove(epoll, item, true);
-        if sd_sys::fd::epoll_ctl(epoll.fd, libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
-            epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
-        }
-    });
+    detach(Source::Socket(endpoint), true, Removed::into_kernel);
 }

@@ -9,8 +9,11 @@ mod connect;
 mod create;
 mod descriptor;
 mod epoll;
+mod epoll_edges;
+mod epoll_lives;
 mod epoll_modes;
 mod epoll_nested;
+mod epoll_order;
 mod epoll_set;
 mod exec;
 mod file;
@@ -58,7 +61,10 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     epoll::SUBJECTS,
     epoll_set::SUBJECTS,
     epoll_modes::SUBJECTS,
+    epoll_order::SUBJECTS,
+    epoll_edges::SUBJECTS,
     epoll_nested::SUBJECTS,
+    epoll_lives::SUBJECTS,
     fork::SUBJECTS,
     exec::SUBJECTS,
     spawn::SUBJECTS,

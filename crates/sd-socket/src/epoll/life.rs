@@ -1,0 +1,209 @@
+//! An instance's life: made, duplicated, forked, closed.
+
+use super::*;
+
+struct Records {
+    all: Vec<&'static Epoll>,
+    free: Vec<&'static Epoll>,
+}
+
+static RECORDS: Lock<Records> = Lock::new(Records { all: Vec::new(), free: Vec::new() });
+
+/// A thread inside a wait: keeps the record as it is.
+pub(crate) struct User {
+    epoll: &'static Epoll,
+    pid: i32,
+}
+
+impl User {
+    pub(crate) fn enter(epoll: &'static Epoll) -> User {
+        epoll.references.fetch_add(1, Ordering::SeqCst);
+        User { epoll, pid: PROCESS.pid.load(Ordering::Relaxed) }
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        // A child that was forked by a signal handler inside the wait starts with nobody inside.
+        if self.pid == PROCESS.pid.load(Ordering::Relaxed) {
+            release(self.epoll);
+        }
+    }
+}
+
+fn fresh() -> &'static Epoll {
+    Box::leak(Box::new(Epoll {
+        fd: AtomicI32::new(-1),
+        numbers: AtomicU32::new(0),
+        references: AtomicU32::new(0),
+        interest: Lock::new(Interest { items: Vec::new(), wakers: 0, registration: 0 }),
+        line: Lock::new(Line {
+            queue: VecDeque::new(),
+            hot: Vec::new(),
+            scanned: Vec::new(),
+            kernel_queued: false,
+        }),
+        load: AtomicUsize::new(0),
+        outers: AtomicPtr::new(core::ptr::null_mut()),
+        nested: AtomicU32::new(0),
+        kernel_count: AtomicU32::new(0),
+        sleep_fd: AtomicI32::new(-1),
+        flat: AtomicBool::new(false),
+        has_both: AtomicBool::new(false),
+        sleepers: AtomicU32::new(0),
+        waiters: AtomicU32::new(0),
+        spin: AtomicU32::new(0),
+        kernel_asked: AtomicU64::new(0),
+        dirty: AtomicBool::new(false),
+    }))
+}
+
+/// A kernel epoll instance was made: remember it.
+pub(crate) fn created(fd: i32) {
+    if PROCESS.own_slab.load(Ordering::Relaxed) == 0 && crate::control::connected().is_none() {
+        return;
+    }
+    crate::connect::dropped_behind_our_back(fd);
+    let epoll = {
+        let mut records = RECORDS.lock();
+        records.free.pop().unwrap_or_else(|| {
+            let epoll = fresh();
+            records.all.push(epoll);
+            epoll
+        })
+    };
+    epoll.fd.store(fd, Ordering::Relaxed);
+    epoll.kernel_count.store(0, Ordering::Relaxed);
+    epoll.flat.store(false, Ordering::Relaxed);
+    epoll.has_both.store(false, Ordering::Relaxed);
+    epoll.spin.store(0, Ordering::Relaxed);
+    epoll.numbers.store(1, Ordering::Relaxed);
+    epoll.references.store(1, Ordering::Release);
+    if !table::set_epoll(fd, epoll) {
+        drop_fd(epoll, fd);
+    }
+}
+
+/// One more number leads to the instance.
+pub(crate) fn add_fd(epoll: &'static Epoll, fd: i32) {
+    if table::set_epoll(fd, epoll) {
+        epoll.numbers.fetch_add(1, Ordering::AcqRel);
+        epoll.references.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// `fd` does not lead to the instance any more.
+pub(crate) fn drop_fd(epoll: &'static Epoll, fd: i32) {
+    if epoll.numbers.fetch_sub(1, Ordering::AcqRel) != 1 && epoll.fd() == fd {
+        table::for_each(0, u32::MAX, |other, entry| {
+            if matches!(entry, Entry::Epoll(e) if core::ptr::eq(e, epoll)) {
+                epoll.fd.store(other, Ordering::Relaxed);
+            }
+        });
+    }
+    release(epoll);
+}
+
+fn release(epoll: &'static Epoll) {
+    if epoll.references.fetch_sub(1, Ordering::AcqRel) == 1 {
+        tear_down(epoll);
+    }
+}
+
+/// The last number is closed, and no thread is inside.
+fn tear_down(epoll: &'static Epoll) {
+    watch::forget_instance(epoll);
+    {
+        let mut interest = epoll.interest.lock();
+        for item in core::mem::take(&mut interest.items) {
+            if !item.is_null() {
+                control::discard(epoll, item);
+            }
+        }
+        interest.wakers = 0;
+        interest.registration = 0;
+        crate::process::close_hidden(epoll.sleep_fd.swap(-1, Ordering::AcqRel));
+        let mut line = epoll.line.lock();
+        line.queue.clear();
+        line.kernel_queued = false;
+        epoll.load.store(0, Ordering::Relaxed);
+    }
+    RECORDS.lock().free.push(epoll);
+}
+
+/// Before a fork: no thread is in the middle of a change.
+pub(crate) fn keep_locks() {
+    let records = RECORDS.lock();
+    records.all.iter().for_each(|epoll| epoll.interest.lock_and_keep());
+    watch::stripes().for_each(Lock::lock_and_keep);
+    // With this one held nobody takes two lines.
+    NESTING.lock_and_keep();
+    records.all.iter().for_each(|epoll| epoll.line.lock_and_keep());
+    core::mem::forget(records);
+}
+
+/// Ends `keep_locks`.
+///
+/// # Safety
+/// The calling thread (or the one it is a copy of) called `keep_locks`.
+pub(crate) unsafe fn unlock() {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        let records = RECORDS.resume();
+        records.all.iter().for_each(|epoll| epoll.line.unlock());
+        NESTING.unlock();
+        watch::stripes().for_each(|stripe| stripe.unlock());
+        records.all.iter().for_each(|epoll| epoll.interest.unlock());
+    }
+}
+
+/// In the child of a fork: nobody waits. Allocates nothing.
+pub(crate) fn forked() {
+    for epoll in &RECORDS.lock().all {
+        epoll.sleepers.store(0, Ordering::Relaxed);
+        epoll.waiters.store(0, Ordering::Relaxed);
+        epoll.references.store(epoll.numbers.load(Ordering::Relaxed), Ordering::Relaxed);
+        // The parent's; ours will watch our own eventfd.
+        crate::process::close_hidden(epoll.sleep_fd.swap(-1, Ordering::Relaxed));
+        let mut interest = epoll.interest.lock();
+        interest.wakers = 0;
+        interest.registration = 0;
+    }
+}
+
+/// Then, when memory can be allocated again: its own descriptors are watched, and what has to be
+/// scanned now is listed.
+pub(crate) fn forked_late() {
+    let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
+    for &epoll in &all {
+        let mut interest = epoll.interest.lock();
+        if interest.items.iter().any(|i| !i.is_null()) {
+            rest::prepare(epoll, &mut interest);
+        }
+        scan(epoll, &interest, |source| matches!(source, Source::Socket(e) if ready::is_polled(e)));
+    }
+    // An instance around one that has something to scan is scanned too, and so on.
+    for _ in 0..4 {
+        for &epoll in &all {
+            let interest = epoll.interest.lock();
+            scan(
+                epoll,
+                &interest,
+                |source| matches!(source, Source::Nested(inner) if !inner.line.lock().scanned.is_empty()),
+            );
+        }
+    }
+}
+
+fn scan(epoll: &Epoll, interest: &Interest, needed: impl Fn(Source) -> bool) {
+    // SAFETY: items live while they are in the interest list, which is locked.
+    for item in interest.items.iter().filter_map(|&i| unsafe { i.as_ref() }) {
+        if needed(item.source) {
+            let mut line = epoll.line.lock();
+            if !line.scanned.iter().any(|&known| core::ptr::eq(known, item)) {
+                line.scanned.push(item);
+            }
+            epoll.push(&mut line, item);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What a wait sleeps on: a kernel instance of the library's own.
+//!
+//! It watches the program's instance, our eventfds and the control socket. So the program's instance
+//! stays what it would be without us, for nesting, poll and children. Where the program nests
+//! instances, one more level on top could be one too many for the kernel: then the two are slept on
+//! side by side, with ppoll.
+
+use super::*;
+use crate::wait::{self, OWN_EVENT};
+use libc::{epoll_event, pollfd, sigset_t};
+
+/// Marks the program's instance in the one that is slept on.
+const KERNEL_PART: u64 = 1;
+
+/// An eventfd that can always be read: asking for its event anew wakes one sleeper of one instance.
+static SIGNAL: AtomicI32 = AtomicI32::new(-1);
+
+fn signal_fd() -> i32 {
+    let known = SIGNAL.load(Ordering::Acquire);
+    if known >= 0 {
+        return known;
+    }
+    let Ok(fd) = sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) else { return -1 };
+    sd_sys::fd::eventfd_signal(fd);
+    let fd = crate::process::hide_fd(fd);
+    match SIGNAL.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => fd,
+        Err(other) => {
+            crate::process::close_hidden(fd);
+            other
+        }
+    }
+}
+
+/// Makes the instance to sleep on, and lets it watch what there is now. False when out of descriptors.
+pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest) -> bool {
+    if epoll.sleep_fd.load(Ordering::Relaxed) < 0 {
+        let Ok(fd) = sd_sys::fd::epoll_create() else { return false };
+        let fd = crate::process::hide_fd(fd);
+        let _ = sd_sys::fd::epoll_ctl(fd, libc::EPOLL_CTL_ADD, signal_fd(), 0, OWN_EVENT);
+        let add = libc::EPOLL_CTL_ADD;
+        if !epoll.flat.load(Ordering::Relaxed)
+            && sd_sys::fd::epoll_ctl(fd, add, epoll.fd(), libc::EPOLLIN as u32, KERNEL_PART).is_err()
+        {
+            epoll.flat.store(true, Ordering::Relaxed);
+        }
+        epoll.sleep_fd.store(fd, Ordering::SeqCst);
+        kick(epoll);
+    }
+    let sleep_fd = epoll.sleep_fd.load(Ordering::Relaxed);
+    if interest.wakers < PROCESS.waker_count.load(Ordering::Acquire) {
+        interest.wakers = wait::add_wakers(sleep_fd, interest.wakers);
+    }
+    let registration = crate::control::REGISTRATIONS.load(Ordering::Acquire);
+    if interest.registration != registration {
+        interest.registration = registration;
+        wait::add_control(sleep_fd);
+    }
+    true
+}
+
+/// An instance is about to be nested in this one: no more level on top of it.
+pub(super) fn flatten(epoll: &Epoll) {
+    if epoll.flat.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    let sleep_fd = epoll.sleep_fd.load(Ordering::SeqCst);
+    if sleep_fd >= 0 {
+        let _ = sd_sys::fd::epoll_ctl(sleep_fd, libc::EPOLL_CTL_DEL, epoll.fd(), 0, 0);
+        wake_one(epoll);
+    }
+}
+
+/// Threads that sleep on the program's instance because it held nothing of ours must come back.
+fn kick(epoll: &Epoll) {
+    if epoll.references.load(Ordering::SeqCst) == epoll.numbers.load(Ordering::SeqCst) {
+        return;
+    }
+    let once = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
+    let _ = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_ADD, signal_fd(), once, OWN_EVENT);
+}
+
+/// Wakes one of the threads that sleep in a wait on the instance, if any do.
+pub(super) fn wake_one(epoll: &Epoll) {
+    if epoll.sleepers.load(Ordering::SeqCst) != 0 {
+        let once = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
+        let sleep_fd = epoll.sleep_fd.load(Ordering::Acquire);
+        let _ = sd_sys::fd::epoll_ctl(sleep_fd, libc::EPOLL_CTL_MOD, signal_fd(), once, OWN_EVENT);
+    }
+}
+
+/// Sleeps. Whether the kernel's part has something, as far as is known; or errno.
+pub(super) fn sleep(epoll: &Epoll, timeout_ns: Option<u64>, mask: *const sigset_t) -> Result<bool, i32> {
+    let sleep_fd = epoll.sleep_fd.load(Ordering::Acquire);
+    let flat = epoll.flat.load(Ordering::SeqCst);
+    let mut kernel = false;
+    let mut timeout_ns = timeout_ns;
+    let mut mask = mask;
+    if flat {
+        kernel = sleep_on_both(epoll.fd(), sleep_fd, timeout_ns, mask)?;
+        // What was slept on has to be taken, or it would be found again.
+        (timeout_ns, mask) = (Some(0), core::ptr::null());
+    }
+    let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+    let woken = wait::sleep_on(sleep_fd, &mut events, timeout_ns, mask)?;
+    for event in events.iter().take(woken) {
+        let (data, bits) = (event.u64, event.events);
+        kernel |= data == KERNEL_PART;
+        if data == OWN_EVENT && bits & libc::EPOLLIN as u32 == 0 {
+            crate::control::look_at_socket();
+        }
+    }
+    Ok(kernel)
+}
+
+fn sleep_on_both(
+    program_fd: i32,
+    sleep_fd: i32,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Result<bool, i32> {
+    let entry = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut fds = [entry(program_fd), entry(sleep_fd)];
+    let mut ts = timeout_ns.map(sd_sys::time::timespec_of);
+    let ts = ts.as_mut().map_or(core::ptr::null_mut(), |t| t as *mut libc::timespec);
+    // SAFETY: the kernel reads and writes the two entries and the timespec, and reads the mask (8 bytes).
+    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_ppoll, fds.as_mut_ptr(), 2, ts, mask, 8) })
+        .map_err(|e| e.0)?;
+    Ok(fds.first().is_some_and(|program| program.revents & libc::POLLIN != 0))
+}

@@ -15,6 +15,7 @@ mod epoll_modes;
 mod epoll_nested;
 mod epoll_order;
 mod epoll_set;
+mod epoll_threads;
 mod exec;
 mod file;
 mod flags;
@@ -65,6 +66,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     epoll_edges::SUBJECTS,
     epoll_nested::SUBJECTS,
     epoll_lives::SUBJECTS,
+    epoll_threads::SUBJECTS,
     fork::SUBJECTS,
     exec::SUBJECTS,
     spawn::SUBJECTS,

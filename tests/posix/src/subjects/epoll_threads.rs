@@ -1,0 +1,162 @@
+//! epoll: several threads, with a set in common or one each, and who of them is woken.
+
+use std::sync::mpsc;
+use std::thread;
+
+use crate::setup::*;
+use crate::sys::*;
+use crate::table::{Subject, solo};
+
+pub(crate) const SUBJECTS: &[Subject] = &[
+    solo("epoll_threads/exclusive_one_waiter", exclusive_one_waiter),
+    solo("epoll_threads/exclusive_and_others", exclusive_and_others),
+    solo("epoll_threads/edge_one_of_many_threads", edge_one_of_many_threads),
+    solo("epoll_threads/own_set_per_thread", own_set_per_thread),
+    solo("epoll_threads/churn_by_threads", churn_by_threads),
+];
+
+const IN: i32 = libc::EPOLLIN;
+const ET: i32 = libc::EPOLLET;
+const EXCLUSIVE: i32 = libc::EPOLLEXCLUSIVE;
+
+fn feed(pair: &Connected) {
+    let before = fionread(pair.server);
+    send(pair.client, b"x", 0);
+    await_bytes(pair.server, before + 1);
+}
+
+/// Threads that wait, each in a set of its own; how many were told of one connection.
+fn woken(sets: &[i32], addr: &Addr) -> Vec<i32> {
+    let (report, told) = mpsc::channel();
+    let threads: Vec<_> = sets
+        .iter()
+        .enumerate()
+        .map(|(index, &ep)| {
+            let report = report.clone();
+            thread::spawn(move || {
+                if epoll_wait(ep, 1, 250).0.value == 1 {
+                    let _ = report.send(index as i32);
+                }
+            })
+        })
+        .collect();
+    drop(report);
+    sleep(80);
+    let client = dial(addr);
+    threads.into_iter().for_each(|thread| thread.join().expect("waiter"));
+    close(client);
+    let mut told: Vec<i32> = told.iter().collect();
+    told.sort_unstable();
+    told
+}
+
+fn exclusive_one_waiter() {
+    let (listening, addr) = listener();
+    let sets: Vec<i32> = (0..4).map(|_| epoll()).collect();
+    for &ep in &sets {
+        epoll_add(ep, listening, IN | EXCLUSIVE, 1);
+    }
+    say!("told: {}", woken(&sets, &addr).len());
+    accept(listening);
+    say!("told again: {}", woken(&sets, &addr).len());
+}
+
+fn exclusive_and_others() {
+    let (listening, addr) = listener();
+    let sets: Vec<i32> = (0..5).map(|_| epoll()).collect();
+    for (index, &ep) in sets.iter().enumerate() {
+        let exclusive = if index < 3 { EXCLUSIVE } else { 0 };
+        epoll_add(ep, listening, IN | exclusive, 1);
+    }
+    let told = woken(&sets, &addr);
+    say!("without the flag: {}", told.iter().filter(|index| **index >= 3).count());
+    say!("with it: {}", told.iter().filter(|index| **index < 3).count());
+}
+
+/// Several threads in one set: an edge is told to one of them.
+fn edge_one_of_many_threads() {
+    let pair = connected();
+    let ep = epoll();
+    epoll_add(ep, pair.server, IN | ET, 1);
+    for _ in 0..3 {
+        let threads: Vec<_> = (0..4).map(|_| thread::spawn(move || epoll_wait(ep, 4, 150).0.value)).collect();
+        sleep(50);
+        send(pair.client, b"x", 0);
+        let told: i64 = threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum();
+        say!("told {told}");
+    }
+}
+
+/// As many sets as threads, each with its own connections, all talking to each other.
+fn own_set_per_thread() {
+    let (listening, addr) = listener();
+    let threads: Vec<_> = (0..4u64)
+        .map(|number| {
+            let pairs: Vec<Connected> = (0..5).map(|_| connect_to(listening, &addr)).collect();
+            thread::spawn(move || {
+                let ep = epoll();
+                for (index, pair) in pairs.iter().enumerate() {
+                    epoll_add(ep, pair.server, IN, index as u64);
+                    epoll_add(ep, pair.client, IN, 100 + index as u64);
+                    send(pair.client, &[number as u8], 0);
+                }
+                let (mut turns, mut wrong) = (0, 0);
+                while turns < 400 {
+                    let (result, events) = epoll_wait(ep, 3, 3000);
+                    if result.value < 1 {
+                        return (turns, wrong + 1);
+                    }
+                    for (data, _) in events {
+                        let pair = &pairs[data as usize % 100];
+                        let fd = if data < 100 { pair.server } else { pair.client };
+                        let mut byte = [0xff];
+                        let got = recv(fd, &mut byte, libc::MSG_DONTWAIT);
+                        wrong += usize::from(got.value != 1 || u64::from(byte[0]) != number);
+                        send(fd, &byte, 0);
+                        turns += 1;
+                    }
+                }
+                (400, wrong)
+            })
+        })
+        .collect();
+    for thread in threads {
+        let (turns, wrong) = thread.join().expect("thread");
+        say!("turns {turns}, wrong {wrong}");
+    }
+}
+
+/// Registrations are made, changed and removed by one thread while another waits and a third one sends.
+fn churn_by_threads() {
+    let (pair, other) = (connected(), connected());
+    let ep = epoll();
+    epoll_add(ep, other.server, IN, 2);
+    let (server, client) = (pair.server, pair.client);
+    let changing = thread::spawn(move || {
+        for _ in 0..300 {
+            epoll_add(ep, server, IN, 1);
+            epoll_mod(ep, server, IN | ET, 1);
+            epoll_del(ep, server);
+        }
+    });
+    let sending = thread::spawn(move || {
+        for _ in 0..300 {
+            send(client, b"x", 0);
+        }
+    });
+    let waiting = thread::spawn(move || {
+        let mut strange = 0;
+        loop {
+            let (_, events) = epoll_wait(ep, 4, 3000);
+            if events.iter().any(|(data, _)| *data == 2) {
+                return strange;
+            }
+            strange += usize::from(events.is_empty() || events.iter().any(|event| *event != (1, IN as u32)));
+        }
+    });
+    let _ = (changing.join(), sending.join());
+    feed(&other);
+    say!("strange results: {}", waiting.join().unwrap_or(99));
+    epoll_add(ep, server, IN, 1);
+    show_epoll("at the end", ep);
+}

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|tidy|ci`.
+//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|tidy|ci`.
 //!
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
 //! temporary directory is removed: see `scratch`. Tested by being run: `cargo xtask ci` uses all of it.
@@ -15,6 +15,7 @@ mod procfs;
 mod product;
 mod report;
 mod scratch;
+mod sharing;
 mod ss;
 mod tidy;
 
@@ -63,6 +64,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Sharing and failure: deaths at any instruction, hostile peers
+    Sharing(sharing::Options),
     /// Check the rules of layout, dependencies, hooks and words
     Tidy,
     /// Everything a change must pass
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Test { fast } => checks::test(fast),
         Command::Apps(options) => apps::run(&options),
         Command::Posix { args } => posix::run(&args).map_err(|error| error.to_string().into()),
+        Command::Sharing(options) => sharing::run(&options),
         Command::Tidy => tidy::run(),
         Command::Ci => checks::ci(),
     };

@@ -1,0 +1,41 @@
+//! Programs that `cargo xtask sharing` runs, kills and watches. Plain users of sockets: nothing of SocksDirect is linked in.
+//!
+//! | command | role |
+//! |---|---|
+//! | `observer` | accepts, reads to the end, and says what came and how it ended |
+//! | `victim OP PORT FILE` | does one operation between two stops, so that it can be killed at any instruction |
+//! | `scribbler PORT SEED` | a hostile peer: writes anything anywhere in the segments that it shares with others |
+//! | `echo` | an echo server on epoll |
+//! | `chat PORT COUNT` | a client of it that checks every byte |
+
+mod echo;
+mod observer;
+mod pattern;
+mod scribbler;
+mod victim;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args.as_slice() {
+        ["observer"] => observer::run(),
+        ["victim", op, port, file] => victim::run(op, number(port) as u16, file),
+        ["scribbler", port, seed] => scribbler::run(number(port) as u16, number(seed)),
+        ["echo"] => echo::serve(),
+        ["chat", port, count] => echo::chat(number(port) as u16, number(count)),
+        _ => Err(std::io::Error::other("see the head of tests/sharing/src/main.rs")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sd-sharing: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().unwrap_or(0)
+}

@@ -1,0 +1,161 @@
+//! The peer of a process that is killed: it must get what was acknowledged, an end, and never hang.
+//!
+//! The first byte of an accepted connection says what its peer wants: `S` to be read, `R` to be sent
+//! [`PRESENT`] bytes, `E` to get every byte back. Commands come on standard input:
+//!
+//! - `connect PORT`: connects there, says five bytes, and reads to the end.
+//! - `report`: when no connection is open any more, or after three seconds, a line for each and then `done`.
+
+use crate::pattern::{byte_at, bytes};
+use std::io::{self, BufRead, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+/// Bytes that an `R` connection is sent.
+pub(crate) const PRESENT: usize = 100_000;
+
+/// A connection is given so long to end before it counts as hung.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+struct Conn {
+    stream: TcpStream,
+    mode: u8,
+    got: usize,
+    is_intact: bool,
+    to_send: Vec<u8>,
+    end: Option<String>,
+}
+
+impl Conn {
+    fn new(stream: TcpStream, mode: u8) -> io::Result<Conn> {
+        stream.set_nonblocking(true)?;
+        Ok(Conn { stream, mode, got: 0, is_intact: true, to_send: Vec::new(), end: None })
+    }
+
+    /// Reads and writes what can be done now.
+    fn attend(&mut self) {
+        let mut buf = [0; 16 << 10];
+        while self.end.is_none() {
+            match self.stream.read(&mut buf) {
+                Ok(0) => self.end = Some("EOF".to_owned()),
+                Ok(len) => self.take(&buf[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => self.end = Some(name_of(&error)),
+            }
+        }
+        while self.end.is_none() && !self.to_send.is_empty() {
+            match self.stream.write(&self.to_send) {
+                Ok(len) => drop(self.to_send.drain(..len)),
+                // How the peer ended is what reading says.
+                Err(error) if error.kind() != ErrorKind::WouldBlock => self.to_send.clear(),
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn take(&mut self, mut bytes_: &[u8]) {
+        if self.mode == 0 {
+            self.mode = bytes_[0];
+            bytes_ = &bytes_[1..];
+            if self.mode == b'R' {
+                self.to_send = bytes(0, PRESENT);
+            }
+        }
+        if self.mode == b'E' {
+            self.to_send.extend_from_slice(bytes_);
+        }
+        let first = self.got;
+        self.is_intact &= bytes_.iter().enumerate().all(|(i, byte)| *byte == byte_at(first + i));
+        self.got += bytes_.len();
+    }
+
+    fn events(&self) -> i16 {
+        if self.to_send.is_empty() { libc::POLLIN } else { libc::POLLIN | libc::POLLOUT }
+    }
+}
+
+fn name_of(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::ConnectionReset => "RESET".to_owned(),
+        ErrorKind::ConnectionRefused => "REFUSED".to_owned(),
+        _ => format!("{error}").replace(' ', "_"),
+    }
+}
+
+struct Observer {
+    listener: TcpListener,
+    conns: Vec<Conn>,
+    report_by: Option<Instant>,
+}
+
+pub(crate) fn run() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    println!("port {}", listener.local_addr()?.port());
+    let mut observer = Observer { listener, conns: Vec::new(), report_by: None };
+    while observer.round()? {}
+    Ok(())
+}
+
+impl Observer {
+    /// Waits for something and acts on it; false at the end of standard input.
+    fn round(&mut self) -> io::Result<bool> {
+        let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        let mut fds = vec![entry(0, libc::POLLIN), entry(self.listener.as_raw_fd(), libc::POLLIN)];
+        fds.extend(
+            self.conns.iter().filter(|c| c.end.is_none()).map(|c| entry(c.stream.as_raw_fd(), c.events())),
+        );
+        let timeout = if self.report_by.is_some() { 20 } else { -1 };
+        // SAFETY: the slice is valid during the call.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
+        while let Ok((stream, _)) = self.listener.accept() {
+            self.conns.push(Conn::new(stream, 0)?);
+        }
+        self.conns.iter_mut().for_each(Conn::attend);
+        if fds[0].revents != 0 && !self.obey()? {
+            return Ok(false);
+        }
+        self.report();
+        Ok(true)
+    }
+
+    fn obey(&mut self) -> io::Result<bool> {
+        let mut line = String::new();
+        if io::stdin().lock().read_line(&mut line)? == 0 {
+            return Ok(false);
+        }
+        match line.trim().split_once(' ') {
+            Some(("connect", port)) => self.connect(port),
+            _ => self.report_by = Some(Instant::now() + PATIENCE),
+        }
+        Ok(true)
+    }
+
+    fn connect(&mut self, port: &str) {
+        let hello = |port: &str| {
+            let mut stream = TcpStream::connect(format!("127.0.0.1:{port}"))?;
+            stream.write_all(&bytes(0, 5))?;
+            Conn::new(stream, b'S')
+        };
+        match hello(port) {
+            Ok(conn) => self.conns.push(conn),
+            Err(error) => println!("cannot connect: {}", name_of(&error)),
+        }
+    }
+
+    /// Something may still be on its way in while the listener is empty: a connection is waited for until it ends.
+    fn report(&mut self) {
+        let Some(by) = self.report_by else { return };
+        let is_over = self.conns.iter().all(|conn| conn.end.is_some());
+        if !is_over && Instant::now() < by {
+            return;
+        }
+        for conn in self.conns.drain(..) {
+            let end = conn.end.as_deref().unwrap_or("HUNG");
+            println!("conn {} {} {end}", conn.got, if conn.is_intact { "intact" } else { "CORRUPT" });
+        }
+        println!("done");
+        self.report_by = None;
+    }
+}

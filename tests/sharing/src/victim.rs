@@ -1,0 +1,161 @@
+//! Does one operation between two stops (SIGSTOP to itself), traced by its parent, who steps through it and kills it.
+//!
+//! What has been acknowledged to it is noted in a shared file, where it outlives the process.
+
+use crate::observer::PRESENT;
+use crate::pattern::bytes;
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The note: bytes acknowledged, and the port that `accept` listens on.
+struct Note(&'static [AtomicU64; 2]);
+
+impl Note {
+    fn open(path: &str) -> io::Result<Note> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        file.set_len(16)?;
+        let (read, write) = (libc::PROT_READ, libc::PROT_WRITE);
+        // SAFETY: a new shared mapping of a file that is long enough.
+        let map = unsafe {
+            libc::mmap(std::ptr::null_mut(), 16, read | write, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if map == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: 16 bytes, aligned, mapped until the end of the process.
+        Ok(Note(unsafe { &*map.cast::<[AtomicU64; 2]>() }))
+    }
+
+    fn acknowledged(&self, bytes: usize) {
+        self.0[0].store(bytes as u64, Ordering::SeqCst);
+    }
+}
+
+/// Where the tracer takes over or has seen enough.
+fn stop() {
+    // SAFETY: no memory is involved.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+pub(crate) fn run(op: &str, port: u16, file: &str) -> io::Result<()> {
+    let note = Note::open(file)?;
+    // SAFETY: no memory is involved.
+    unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
+    match op {
+        "connect" => {
+            stop();
+            drop(connect(port, b'S')?);
+            stop();
+        }
+        "listen" => {
+            stop();
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            stop();
+            drop(listener);
+        }
+        "accept" => accept(&note)?,
+        _ => on_connection(op, port, &note)?,
+    }
+    Ok(())
+}
+
+fn connect(port: u16, mode: u8) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.write_all(&[mode])?;
+    Ok(stream)
+}
+
+fn accept(note: &Note) -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    note.0[1].store(u64::from(listener.local_addr()?.port()), Ordering::SeqCst);
+    stop();
+    let (mut stream, _) = listener.accept()?;
+    stream.read_exact(&mut [0; 5])?;
+    stop();
+    Ok(())
+}
+
+fn on_connection(op: &str, port: u16, note: &Note) -> io::Result<()> {
+    let mode = match op {
+        "recv" | "epoll" => b'R',
+        "pong" => b'E',
+        _ => b'S',
+    };
+    let mut stream = connect(port, mode)?;
+    if ["close", "shutdown", "fork", "exec", "exit"].contains(&op) {
+        stream.write_all(&bytes(0, 100))?;
+        note.acknowledged(100);
+    }
+    stop();
+    match op {
+        "send" => send(&mut stream, note, 1, 100)?,
+        "sends" => send(&mut stream, note, 8, 20)?,
+        "send-long" => send(&mut stream, note, 1, 300_000)?,
+        "recv" => recv(&mut stream, note)?,
+        "epoll" => epoll(&mut stream, note)?,
+        "pong" => {
+            stream.write_all(&bytes(0, 8))?;
+            stream.read_exact(&mut [0; 8])?;
+        }
+        "close" => drop(stream),
+        "shutdown" => stream.shutdown(Shutdown::Write)?,
+        "fork" => fork(&mut stream),
+        "exec" => exec(&stream),
+        "exit" => std::process::exit(0),
+        _ => return Err(io::Error::other("no such operation")),
+    }
+    stop();
+    Ok(())
+}
+
+fn send(stream: &mut TcpStream, note: &Note, count: usize, len: usize) -> io::Result<()> {
+    for i in 0..count {
+        stream.write_all(&bytes(i * len, len))?;
+        note.acknowledged((i + 1) * len);
+    }
+    Ok(())
+}
+
+fn recv(stream: &mut TcpStream, note: &Note) -> io::Result<()> {
+    let (mut buf, mut got) = ([0; 3000], 0);
+    while got < PRESENT {
+        got += stream.read(&mut buf)?;
+        note.acknowledged(got);
+    }
+    Ok(())
+}
+
+fn epoll(stream: &mut TcpStream, note: &Note) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    // SAFETY: plain calls with valid pointers.
+    unsafe {
+        let set = libc::epoll_create1(0);
+        libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, stream.as_raw_fd(), &mut event);
+        libc::epoll_wait(set, &mut event, 1, 1000);
+    }
+    note.acknowledged(stream.read(&mut [0; 3000])?);
+    Ok(())
+}
+
+/// The child sends what follows, and ends.
+fn fork(stream: &mut TcpStream) {
+    // SAFETY: this process has one thread.
+    if unsafe { libc::fork() } == 0 {
+        let _ = stream.write_all(&bytes(100, 50));
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+}
+
+/// The new program has the connection, and ends.
+fn exec(stream: &TcpStream) {
+    let args = [c"true".as_ptr(), std::ptr::null()];
+    // SAFETY: a descriptor of ours, and a terminated list of C strings.
+    unsafe {
+        libc::fcntl(stream.as_raw_fd(), libc::F_SETFD, 0);
+        libc::execv(c"/bin/true".as_ptr(), args.as_ptr());
+    }
+}

@@ -1,0 +1,73 @@
+//! `cargo xtask sharing`: what happens to sockets when processes die or lie.
+//!
+//! | part | what |
+//! |---|---|
+//! | `crash` | a process is stepped through an operation, instruction by instruction, and killed anywhere in it |
+//! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
+//!
+//! The programs are those of `tests/sharing`. Places and values are chosen by a seed, which is printed with a failure
+//! and can be given again with `--seed`.
+
+mod crash;
+mod hostile;
+
+use crate::lab::Lab;
+use crate::report::Count;
+use crate::{Result, fail, product};
+use std::time::Instant;
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Deaths per operation
+    #[arg(long, default_value_t = 40)]
+    deaths: u64,
+    /// Hostile processes, one after the other
+    #[arg(long, default_value_t = 12)]
+    scribblers: u64,
+    /// What chance is made of
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Run only the parts whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+/// One check in a lab of its own.
+type Part<'a> = (String, Box<dyn Fn(&mut Lab) -> Result<String> + 'a>);
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if !product::sd().exists() || !program().exists() {
+        product::build()?;
+    }
+    let mut parts: Vec<Part> = Vec::new();
+    for play in crash::PLAYS {
+        let check = |lab: &mut Lab| crash::run(lab, play, options.deaths, options.seed);
+        parts.push((format!("killed-in-{}", play.op), Box::new(check)));
+    }
+    let check = |lab: &mut Lab| hostile::run(lab, options.scribblers, options.seed);
+    parts.push(("hostile-peers".to_owned(), Box::new(check)));
+    let mut count = Count::default();
+    for (name, check) in parts.iter().filter(|(name, _)| name.contains(&options.only)) {
+        let start = Instant::now();
+        let done = Lab::new(false).and_then(|mut lab| {
+            let note = check(&mut lab)?;
+            lab.finish().map(|()| note)
+        });
+        let seconds = start.elapsed().as_secs_f64();
+        count.add(Count::one(done.is_ok()));
+        match done {
+            Ok(note) => println!("ok   {name:<22} {seconds:>6.1} s  {note}"),
+            Err(error) => println!("FAIL {name:<22} {seconds:>6.1} s  seed {}: {error}", options.seed),
+        }
+    }
+    println!("{}", count.line());
+    if count.failed > 0 {
+        fail!("sharing: {} parts failed", count.failed);
+    }
+    Ok(())
+}
+
+/// The programs that are run and killed.
+fn program() -> std::path::PathBuf {
+    product::target().join("release/sd-sharing")
+}

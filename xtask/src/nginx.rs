@@ -21,16 +21,60 @@ pub(crate) struct Workers<'a> {
 
 impl Nginx {
     pub(crate) fn start(lab: &Lab, side: Side, workers: &Workers) -> Result<Nginx> {
-        let port = free_port()?;
-        let prefix = lab.path().join(format!("nginx-{port}"));
-        let root = prefix.join("files");
-        std::fs::create_dir_all(&root)?;
-        std::fs::create_dir_all(prefix.join("temp"))?;
-        std::fs::write(prefix.join("nginx.conf"), configuration(port, workers))?;
-        let prefix = prefix.display().to_string();
-        let args = ["-p", &prefix, "-c", "nginx.conf", "-e", "error.log"];
-        let process = lab.serve(side, port, "nginx", &args)?;
+        Nginx::start_with(lab, side, workers, "", "")
+    }
+
+    /// Also passes `/proxy/...` on to `/...` of another server: over connections that are kept open, or not.
+    pub(crate) fn start_proxy(
+        lab: &Lab,
+        side: Side,
+        workers: &Workers,
+        port: u16,
+        keep: bool,
+    ) -> Result<Nginx> {
+        let kept = if keep { "keepalive 32; keepalive_requests 1000000;" } else { "" };
+        let http = format!("upstream back {{ server 127.0.0.1:{port}; {kept} }}");
+        // Without buffering the connection to the upstream lasts as long as the one to the client.
+        let (version, buffering) = if keep { ("1.1", "on") } else { ("1.0", "off") };
+        let location = format!(
+            "location /proxy/ {{ proxy_pass http://back/; proxy_http_version {version}; \
+             proxy_set_header Connection \"\"; proxy_buffering {buffering}; client_max_body_size 0; }}"
+        );
+        Nginx::start_with(lab, side, workers, &http, &location)
+    }
+
+    /// With more configuration in the `http` and `server` blocks.
+    fn start_with(lab: &Lab, side: Side, workers: &Workers, http: &str, server: &str) -> Result<Nginx> {
+        let (port, root) = prepare(lab, workers, http, server)?;
+        Nginx::serve(lab, side, port, root)
+    }
+
+    /// Ends it and starts another with the same configuration on the same port, after `meanwhile`.
+    pub(crate) fn restart(
+        self,
+        lab: &Lab,
+        side: Side,
+        meanwhile: impl FnOnce() -> Result<()>,
+    ) -> Result<Nginx> {
+        let Nginx { process, port, root } = self;
+        process.terminate(std::time::Duration::from_secs(10))?.ok()?;
+        meanwhile()?;
+        Nginx::serve(lab, side, port, root)
+    }
+
+    fn serve(lab: &Lab, side: Side, port: u16, root: PathBuf) -> Result<Nginx> {
+        let prefix = root.with_file_name("").display().to_string();
+        let process = lab.serve(side, port, "nginx", &arguments(&prefix, "daemon off;"))?;
         Ok(Nginx { process, port, root })
+    }
+
+    /// Goes to the background instead: returns the master's pid, the port and the directory.
+    pub(crate) fn start_daemon(lab: &Lab, side: Side, workers: &Workers) -> Result<(u32, u16, PathBuf)> {
+        let (port, root) = prepare(lab, workers, "", "")?;
+        let prefix = root.with_file_name("").display().to_string();
+        lab.run(side, "nginx", &arguments(&prefix, "daemon on;"), std::time::Duration::from_secs(10))?;
+        let master = std::fs::read_to_string(root.with_file_name("nginx.pid"))?.trim().parse()?;
+        Ok((master, port, root))
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -43,19 +87,33 @@ impl Nginx {
     }
 }
 
+/// Makes directories and configuration; returns a port and the directory of the files.
+fn prepare(lab: &Lab, workers: &Workers, http: &str, server: &str) -> Result<(u16, PathBuf)> {
+    let port = free_port()?;
+    let prefix = lab.path().join(format!("nginx-{port}"));
+    let root = prefix.join("files");
+    std::fs::create_dir_all(&root)?;
+    std::fs::create_dir_all(prefix.join("temp"))?;
+    std::fs::write(prefix.join("nginx.conf"), configuration(port, workers, http, server))?;
+    Ok((port, root))
+}
+
+fn arguments<'a>(prefix: &'a str, mode: &'a str) -> [&'a str; 8] {
+    ["-p", prefix, "-c", "nginx.conf", "-e", "error.log", "-g", mode]
+}
+
 /// The user this process runs as, who can read what it writes.
 pub(crate) fn own_user() -> String {
     let uid = nix::unistd::geteuid();
     nix::unistd::User::from_uid(uid).ok().flatten().map_or_else(|| "nobody".to_owned(), |user| user.name)
 }
 
-fn configuration(port: u16, workers: &Workers) -> String {
+fn configuration(port: u16, workers: &Workers, http: &str, server: &str) -> String {
     let Workers { count, user } = workers;
     // Only a master that is root may name a user; another one would warn.
     let user = if nix::unistd::geteuid().is_root() { format!("user {user};") } else { String::new() };
     format!(
         r#"{user}
-daemon off;
 worker_processes {count};
 pid nginx.pid;
 error_log error.log warn;
@@ -72,10 +130,13 @@ http {{
     scgi_temp_path temp/scgi;
     types {{ }}
     default_type application/octet-stream;
+    {http}
     server {{
         listen 127.0.0.1:{port};
         location = /64 {{ return 200 "{body}"; }}
         location / {{ root files; }}
+        location /put/ {{ root files; dav_methods PUT; create_full_put_path on; client_max_body_size 0; }}
+        {server}
     }}
 }}
 "#,

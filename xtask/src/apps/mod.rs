@@ -9,11 +9,13 @@ mod cost;
 mod crash;
 mod fallback;
 mod files;
+mod http;
 mod loads;
 mod memcached;
 mod monitor;
 mod peers;
 mod postgres;
+mod proxy;
 mod python;
 mod redis;
 mod redis_store;
@@ -81,6 +83,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     postgres::SCENARIOS,
     memcached::SCENARIOS,
     web::SCENARIOS,
+    proxy::SCENARIOS,
     loads::SCENARIOS,
     python::SCENARIOS,
     tools::SCENARIOS,
@@ -91,7 +94,7 @@ const SCENARIOS: &[&[Scenario]] = &[
 ];
 
 /// Rows of docs/APPLICATIONS.md.
-const ROWS: &[&[table::Row]] = &[web::ROWS, redis_store::ROWS, postgres::ROWS];
+const ROWS: &[&[table::Row]] = &[web::ROWS, redis_store::ROWS, postgres::ROWS, proxy::ROWS];
 
 #[derive(clap::Args, Default)]
 pub(crate) struct Options {

@@ -22,6 +22,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("echo_client.py", include_str!("py/echo_client.py")),
     ("idle_client.py", include_str!("py/idle_client.py")),
     ("memcached_client.py", include_str!("py/memcached_client.py")),
+    ("steady.py", include_str!("py/steady.py")),
     ("peer.py", include_str!("py/peer.py")),
     ("redis_client.py", include_str!("py/redis_client.py")),
 ];

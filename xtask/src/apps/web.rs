@@ -96,7 +96,7 @@ fn files_by_curl(lab: &mut Lab) -> Result<()> {
 }
 
 /// wrk's report: no errors, and at least some requests.
-fn require_clean(output: &Output) -> Result<f64> {
+pub(crate) fn require_clean(output: &Output) -> Result<f64> {
     let text = output.text();
     if text.contains("Socket errors") || text.contains("Non-2xx") {
         fail!("wrk met errors: {text:?}");
@@ -139,7 +139,7 @@ fn short_connections(lab: &mut Lab) -> Result<()> {
 }
 
 /// Waits until nginx has `count` workers, none of which is in `old`.
-fn wait_for_workers(nginx: &Nginx, count: usize, old: &[u32]) -> Result<Vec<u32>> {
+pub(crate) fn wait_for_workers(nginx: &Nginx, count: usize, old: &[u32]) -> Result<Vec<u32>> {
     let end = Instant::now() + Duration::from_secs(15);
     loop {
         let workers = nginx.workers();

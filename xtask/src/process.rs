@@ -35,6 +35,8 @@ impl Proc {
         let stdout = scratch.join(format!("{serial:03}-{name}.out"));
         let stderr = scratch.join(format!("{serial:03}-{name}.err"));
         command.stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
+        // Servers that signal their whole process group at their end (Apache, lighttpd) must not mean us.
+        std::os::unix::process::CommandExt::process_group(command, 0);
         let child = match command.spawn() {
             Ok(child) => child,
             Err(error) => fail!("cannot start {:?}: {error}", command.get_program()),

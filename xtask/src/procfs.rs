@@ -57,6 +57,13 @@ pub(crate) fn descendants(root: u32) -> Vec<Process> {
     found
 }
 
+/// The live processes that a process has started itself.
+pub(crate) fn children(parent: u32) -> Vec<Process> {
+    let mut found = descendants(parent);
+    found.retain(|process| process.parent == parent);
+    found
+}
+
 pub(crate) fn is_alive(pid: u32) -> bool {
     process(pid).is_some_and(|p| p.state != 'Z')
 }

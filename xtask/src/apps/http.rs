@@ -6,7 +6,7 @@ use crate::process::Proc;
 use crate::{Result, fail};
 use std::path::Path;
 use std::process::ChildStdin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(40);
 const FILE_BYTES: [usize; 7] = [0, 1, 1000, 16_384, 65_537, 1_000_000, LATE_BYTES];
@@ -75,4 +75,16 @@ impl Steady {
         }
         Ok(())
     }
+}
+
+/// Looks until it is so; after a quarter of a minute that is an error.
+pub(crate) fn wait_for(mut is_so: impl FnMut() -> bool, what: &str) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(15);
+    while !is_so() {
+        if Instant::now() > end {
+            fail!("waited in vain for: {what}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }

@@ -9,7 +9,9 @@ mod cost;
 mod crash;
 mod fallback;
 mod files;
+mod haproxy;
 mod http;
+mod httpd;
 mod loads;
 mod memcached;
 mod monitor;
@@ -84,6 +86,8 @@ const SCENARIOS: &[&[Scenario]] = &[
     memcached::SCENARIOS,
     web::SCENARIOS,
     proxy::SCENARIOS,
+    haproxy::SCENARIOS,
+    httpd::SCENARIOS,
     loads::SCENARIOS,
     python::SCENARIOS,
     tools::SCENARIOS,
@@ -94,7 +98,7 @@ const SCENARIOS: &[&[Scenario]] = &[
 ];
 
 /// Rows of docs/APPLICATIONS.md.
-const ROWS: &[&[table::Row]] = &[web::ROWS, redis_store::ROWS, postgres::ROWS, proxy::ROWS];
+const ROWS: &[&[table::Row]] = &[web::ROWS, redis_store::ROWS, postgres::ROWS, proxy::ROWS, haproxy::ROWS, httpd::ROWS];
 
 #[derive(clap::Args, Default)]
 pub(crate) struct Options {

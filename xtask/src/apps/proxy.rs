@@ -8,7 +8,7 @@ use crate::nginx::{Nginx, Workers, own_user};
 use crate::scratch::send;
 use crate::{Result, fail, procfs};
 use nix::sys::signal::Signal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("nginx-proxy-kept-upstream", PROGRAMS, |lab| contents(lab, true)).limit_s(120).extra(),
@@ -148,38 +148,24 @@ fn upgrade(lab: &mut Lab) -> Result<()> {
     let data = files::bytes(100_000);
     std::fs::write(root.join("100k"), &data)?;
     let url = format!("http://127.0.0.1:{port}/100k");
-    let workers = |master: u32| -> Vec<u32> {
-        let children = procfs::descendants(master);
-        children.iter().filter(|process| process.parent == master).map(|process| process.pid).collect()
-    };
+    let workers = |master| -> Vec<u32> { procfs::children(master).iter().map(|p| p.pid).collect() };
     let steady = Steady::start(lab, Side::Sd, port, "/100k", data.len())?;
     let old_workers = workers(old);
     send(old, Signal::SIGUSR2);
     let file = root.with_file_name("nginx.pid");
     let number = || std::fs::read_to_string(&file).ok()?.trim().parse::<u32>().ok();
-    wait_for(|| number().is_some_and(|pid| pid != old), "a new master")?;
+    http::wait_for(|| number().is_some_and(|pid| pid != old), "a new master")?;
     let new = number().unwrap_or(0);
-    wait_for(|| workers(new).len() == 2, "workers of the new master")?;
+    http::wait_for(|| workers(new).len() == 2, "workers of the new master")?;
     send(old, Signal::SIGWINCH);
-    wait_for(|| !old_workers.iter().any(|&pid| procfs::is_alive(pid)), "the end of the old workers")?;
+    http::wait_for(|| !old_workers.iter().any(|&pid| procfs::is_alive(pid)), "the end of the old workers")?;
     send(old, Signal::SIGQUIT);
-    wait_for(|| !procfs::is_alive(old), "the end of the old master")?;
+    http::wait_for(|| !procfs::is_alive(old), "the end of the old master")?;
     steady.finish()?;
     web::download(lab, Side::Kernel, &url, &data)?;
     let watch = lab.watch(port);
     http::wrk(lab, Side::Sd, &url, 20, false)?;
     lab.check(watch, Side::Sd, Side::Sd).map_err(|error| format!("after the upgrade: {error}"))?;
     send(new, Signal::SIGQUIT);
-    wait_for(|| !procfs::is_alive(new), "the end of the new master")
-}
-
-fn wait_for(mut is_so: impl FnMut() -> bool, what: &str) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(15);
-    while !is_so() {
-        if Instant::now() > end {
-            fail!("waited in vain for: {what}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    http::wait_for(|| !procfs::is_alive(new), "the end of the new master")
 }

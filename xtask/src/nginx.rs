@@ -44,7 +44,13 @@ impl Nginx {
     }
 
     /// With more configuration in the `http` and `server` blocks.
-    fn start_with(lab: &Lab, side: Side, workers: &Workers, http: &str, server: &str) -> Result<Nginx> {
+    pub(crate) fn start_with(
+        lab: &Lab,
+        side: Side,
+        workers: &Workers,
+        http: &str,
+        server: &str,
+    ) -> Result<Nginx> {
         let (port, root) = prepare(lab, workers, http, server)?;
         Nginx::serve(lab, side, port, root)
     }

@@ -135,10 +135,11 @@ pub(crate) fn is_listening(port: u16) -> bool {
     })
 }
 
-/// Names in `/dev/shm`.
+/// Names in `/dev/shm` that could be ours. Programs of others, also such as run beside us, leave theirs there.
 pub(crate) fn shm_files() -> HashSet<String> {
     let Ok(entries) = fs::read_dir("/dev/shm") else { return HashSet::new() };
-    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter(|name| name.starts_with("sd") || name.contains("socksdirect")).collect()
 }
 
 #[cfg(test)]

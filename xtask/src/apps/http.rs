@@ -51,6 +51,26 @@ pub(crate) fn wrk(lab: &Lab, client: Side, url: &str, connections: u32, is_short
     web::require_clean(&lab.run(client, "wrk", &args, LIMIT)?)
 }
 
+/// ab, 20 connections at a time; its rate.
+pub(crate) fn ab(lab: &Lab, client: Side, url: &str, requests: u32, is_kept: bool) -> Result<f64> {
+    let count = requests.to_string();
+    let mut args = vec!["-q", "-c", "20", "-n", count.as_str()];
+    if is_kept {
+        args.push("-k");
+    }
+    args.push(url);
+    let text = lab.run(client, "ab", &args, LIMIT)?.text();
+    let has_failed = !text.contains("Failed requests:        0") || text.contains("Non-2xx");
+    if has_failed || !text.contains(&format!("Complete requests:      {count}")) {
+        fail!("ab {args:?}: {text:?}");
+    }
+    let line = text.lines().find_map(|line| line.strip_prefix("Requests per second:"));
+    match line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()) {
+        Some(rate) => Ok(rate),
+        None => fail!("ab gave no rate: {text:?}"),
+    }
+}
+
 /// Requests over new connections, four at a time, that must all succeed whatever happens meanwhile.
 pub(crate) struct Steady {
     process: Proc,

@@ -1,6 +1,6 @@
 //! Load generators other than wrk: ab and h2load, each against nginx.
 
-use super::Scenario;
+use super::{Scenario, http};
 use crate::lab::{Lab, Side, each};
 use crate::nginx::{Nginx, Workers, own_user};
 use crate::{Result, fail};
@@ -26,16 +26,8 @@ fn with_nginx(lab: &Lab, server: Side, client: Side, load: fn(&Lab, Side, &str) 
 fn ab(lab: &mut Lab) -> Result<()> {
     each(|server, client| {
         with_nginx(lab, server, client, |lab, client, url| {
-            for extra in [&["-n", "10000"][..], &["-n", "30000", "-k"][..]] {
-                let mut args = vec!["-q", "-c", "20"];
-                args.extend(extra);
-                args.push(url);
-                let text = lab.run(client, "ab", &args, LIMIT)?.text();
-                let is_failed = !text.contains("Failed requests:        0") || text.contains("Non-2xx");
-                if is_failed || !text.contains(&format!("Complete requests:      {}", extra[1])) {
-                    fail!("ab {extra:?}: {text:?}");
-                }
-            }
+            http::ab(lab, client, url, 10_000, false)?;
+            http::ab(lab, client, url, 30_000, true)?;
             Ok(())
         })
     })

@@ -5,6 +5,7 @@
 //! monitor, no file in /dev/shm. With `--kernel` the same scenarios run without SocksDirect, which shows that what
 //! they expect is what Linux does.
 
+mod appservers;
 mod cost;
 mod crash;
 mod fallback;
@@ -88,6 +89,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     proxy::SCENARIOS,
     haproxy::SCENARIOS,
     httpd::SCENARIOS,
+    appservers::SCENARIOS,
     loads::SCENARIOS,
     python::SCENARIOS,
     tools::SCENARIOS,
@@ -98,7 +100,7 @@ const SCENARIOS: &[&[Scenario]] = &[
 ];
 
 /// Rows of docs/APPLICATIONS.md.
-const ROWS: &[&[table::Row]] = &[web::ROWS, redis_store::ROWS, postgres::ROWS, proxy::ROWS, haproxy::ROWS, httpd::ROWS];
+const ROWS: &[&[table::Row]] = &[web::ROWS, redis_store::ROWS, postgres::ROWS, proxy::ROWS, haproxy::ROWS, httpd::ROWS, appservers::ROWS];
 
 #[derive(clap::Args, Default)]
 pub(crate) struct Options {

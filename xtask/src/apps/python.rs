@@ -23,6 +23,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("idle_client.py", include_str!("py/idle_client.py")),
     ("memcached_client.py", include_str!("py/memcached_client.py")),
     ("steady.py", include_str!("py/steady.py")),
+    ("wsgi.py", include_str!("py/wsgi.py")),
     ("peer.py", include_str!("py/peer.py")),
     ("redis_client.py", include_str!("py/redis_client.py")),
 ];

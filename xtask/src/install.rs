@@ -42,15 +42,12 @@ const EXTRA: &[Package] = &[
     package("haproxy", &["haproxy"]),
     package("lighttpd", &["lighttpd"]),
     package("nghttp2-client", &["h2load"]),
-<<<<<<< HEAD
     package("openssl", &["openssl"]),
     package("postgresql", &["/usr/lib/postgresql", "psql", "pgbench"]),
     package("pgbouncer", &["pgbouncer"]),
-=======
     package("php8.2-fpm", &["php-fpm8.2"]),
     package("uwsgi-core", &["uwsgi"]),
     package("uwsgi-plugin-python3", &["/usr/lib/uwsgi/plugins/python3_plugin.so"]),
->>>>>>> 9d68700 (apps: HAProxy, Apache httpd, lighttpd, gunicorn, uwsgi, PHP FPM)
 ];
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";

@@ -14,11 +14,20 @@ use std::time::Duration;
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("gunicorn-sync", GUNICORN, |lab| contents(lab, Kind::Sync)).limit_s(120).extra(),
     Scenario::new("gunicorn-threads", GUNICORN, |lab| contents(lab, Kind::Threads)).limit_s(120).extra(),
-    Scenario::new("gunicorn-reload-under-load", GUNICORN, |lab| reload(lab, Kind::Sync)).limit_s(90).extra(),
+    Scenario::new("gunicorn-reload-under-load", GUNICORN, |lab| reload(lab, Kind::Sync))
+        .limit_s(90)
+        .awaits("connections of a worker that ends are given to its siblings")
+        .extra(),
     Scenario::new("uwsgi-socket", UWSGI, |lab| contents(lab, Kind::Socket)).limit_s(120).extra(),
     Scenario::new("uwsgi-router", UWSGI, |lab| contents(lab, Kind::Router)).limit_s(120).extra(),
-    Scenario::new("uwsgi-reload-under-load", UWSGI, |lab| reload(lab, Kind::Socket)).limit_s(90).extra(),
-    Scenario::new("php-fpm-nginx", PHP, php).limit_s(90).extra(),
+    Scenario::new("uwsgi-reload-under-load", UWSGI, |lab| reload(lab, Kind::Socket))
+        .limit_s(90)
+        .awaits("a listener stays accelerated after exec and SCM_RIGHTS")
+        .extra(),
+    Scenario::new("php-fpm-nginx", PHP, php)
+        .limit_s(90)
+        .awaits("a listener stays accelerated after exec and SCM_RIGHTS")
+        .extra(),
 ];
 
 const SHORT: &str = "short connections/s, 64 bytes, wrk, 20 at a time";

@@ -15,8 +15,12 @@ use std::time::Duration;
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("apache-event", APACHE, |lab| contents(lab, Kind::Event)).limit_s(120).extra(),
     Scenario::new("apache-prefork", APACHE, |lab| contents(lab, Kind::Prefork)).limit_s(120).extra(),
-    Scenario::new("apache-event-graceful", APACHE, |lab| graceful(lab, Kind::Event)).extra(),
-    Scenario::new("apache-prefork-graceful", APACHE, |lab| graceful(lab, Kind::Prefork)).extra(),
+    Scenario::new("apache-event-graceful", APACHE, |lab| graceful(lab, Kind::Event))
+        .awaits("connections of a worker that ends are given to its siblings")
+        .extra(),
+    Scenario::new("apache-prefork-graceful", APACHE, |lab| graceful(lab, Kind::Prefork))
+        .awaits("connections of a worker that ends are given to its siblings")
+        .extra(),
     Scenario::new("lighttpd", LIGHTTPD, |lab| contents(lab, Kind::Lighttpd)).limit_s(120).extra(),
     Scenario::new("lighttpd-workers", LIGHTTPD, |lab| contents(lab, Kind::LighttpdWorkers))
         .limit_s(120)
@@ -147,9 +151,10 @@ fn apache(prefix: &str, port: u16, kind: Kind) -> String {
         text.push_str(&format!("LoadModule {module}_module /usr/lib/apache2/modules/mod_{module}.so\n"));
     }
     text.push_str(&format!("ScriptAlias /cgi/ {prefix}/files/cgi/\n"));
+    // A server that ends because it is spare would close connections that are kept.
     text.push_str(match kind {
-        Kind::Event => "ScriptSock cgi.sock\nStartServers 2\nThreadsPerChild 32\nMaxRequestWorkers 128\n",
-        _ => "StartServers 8\nMinSpareServers 4\nMaxSpareServers 64\nMaxRequestWorkers 100\n",
+        Kind::Event => "ScriptSock cgi.sock\nStartServers 2\nThreadsPerChild 32\nMaxSpareThreads 128\nMaxRequestWorkers 128\n",
+        _ => "StartServers 8\nMinSpareServers 4\nMaxSpareServers 100\nMaxRequestWorkers 100\n",
     });
     text
 }

@@ -151,9 +151,10 @@ fn apache(prefix: &str, port: u16, kind: Kind) -> String {
         text.push_str(&format!("LoadModule {module}_module /usr/lib/apache2/modules/mod_{module}.so\n"));
     }
     text.push_str(&format!("ScriptAlias /cgi/ {prefix}/files/cgi/\n"));
-    // A server that ends because it is spare would close connections that are kept.
+    // A server that ends because it is spare would close connections that are kept, and so does one whose
+    // threads are all busy.
     text.push_str(match kind {
-        Kind::Event => "ScriptSock cgi.sock\nStartServers 2\nThreadsPerChild 32\nMaxSpareThreads 128\nMaxRequestWorkers 128\n",
+        Kind::Event => "ScriptSock cgi.sock\nStartServers 2\nThreadsPerChild 64\nMaxSpareThreads 256\nMaxRequestWorkers 256\n",
         _ => "StartServers 8\nMinSpareServers 4\nMaxSpareServers 100\nMaxRequestWorkers 100\n",
     });
     text

@@ -30,6 +30,7 @@ extern "C" fn constructor(_argc: c_int, _argv: Argv, envp: Argv) {
     unsafe { libc::dlerror() };
     // SAFETY: glibc's environment, null-terminated.
     unsafe { calls::start(envp) };
+    crate::body::stdio::adopt_standard_streams();
     // SAFETY: the handlers are functions of this library, which is never unloaded (libc::dlclose does not unload a
     // preloaded library).
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };

@@ -21,7 +21,7 @@
 //! Functions of C with `...` stand here with the one more argument that they look at: on x86-64 it is
 //! passed like any third argument, and garbage in its register goes no further than it would have gone anyway.
 
-use crate::body::{create, fortify, names, process, ready, rights, shell, spawn, stdio, vector};
+use crate::body::{create, exec, fortify, names, process, ready, rights, shell, spawn, stdio, vector};
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use core::ptr::null;
 use libc::{
@@ -241,17 +241,19 @@ hooks! {
     daemon (no_chdir: c_int, no_close: c_int) -> c_int
         { lazy; any process::daemon(no_chdir, no_close) }
     execve (path: Path, argv: Argv, environment: Argv) -> c_int
-        { SYS_execve; first calls::exec_prepare() }
+        { SYS_execve; does exec::with(exec::at(path), environment, || real::execve(path, argv, environment)) }
     execveat (dir_fd: c_int, path: Path, argv: Argv, environment: Argv, flags: c_int) -> c_int
-        { SYS_execveat; first calls::exec_prepare() }
+        { SYS_execveat; does exec::with(exec::Program::At { dir: dir_fd, path, flags }, environment,
+          || real::execveat(dir_fd, path, argv, environment, flags)) }
     fexecve (fd: c_int, argv: Argv, environment: Argv) -> c_int
-        { lazy; first calls::exec_prepare() }
+        { lazy; does exec::with(exec::of_fd(fd), environment, || real::fexecve(fd, argv, environment)) }
     execv (path: Path, argv: Argv) -> c_int
-        { lazy; first calls::exec_prepare() }
+        { lazy; does exec::with(exec::at(path), exec::environment(), || real::execv(path, argv)) }
     execvp (file: Path, argv: Argv) -> c_int
-        { lazy; first calls::exec_prepare() }
+        { lazy; does exec::with(exec::Program::Searched { file }, exec::environment(), || real::execvp(file, argv)) }
     execvpe (file: Path, argv: Argv, environment: Argv) -> c_int
-        { lazy; first calls::exec_prepare() }
+        { lazy; does exec::with(exec::Program::Searched { file }, environment,
+          || real::execvpe(file, argv, environment)) }
 
     // Programs started inside libc.
     posix_spawn (pid: *mut pid_t, path: Path, actions: *const posix_spawn_file_actions_t,

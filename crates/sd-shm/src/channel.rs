@@ -215,8 +215,18 @@ impl Mapping {
     /// Maps a segment after checking its length, and that it cannot shrink.
     pub fn map(fd: i32) -> sd_sys::Result<Mapping> {
         crate::check_segment(fd, SEGMENT_LEN)?;
-        let base = sd_sys::mem::map_shared(fd, SEGMENT_LEN, true)?;
-        Ok(Mapping { base })
+        sd_sys::mem::map_apart(fd, SEGMENT_LEN).map(|base| Mapping { base })
+    }
+
+    /// Maps a segment where another image of the process had it.
+    pub fn map_at(fd: i32, base: usize) -> sd_sys::Result<Mapping> {
+        crate::check_segment(fd, SEGMENT_LEN)?;
+        sd_sys::mem::map_at(fd, SEGMENT_LEN, base).map(|base| Mapping { base })
+    }
+
+    /// Where it is mapped.
+    pub fn base(&self) -> *mut u8 {
+        self.base
     }
 
     /// Creates a segment: its memfd.

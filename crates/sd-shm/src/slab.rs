@@ -153,9 +153,8 @@ pub struct Endpoint {
     pub flags: AtomicU32,
     /// Bit per member of the slab that has it open.
     pub holders: AtomicU64,
-    /// Address of the process's private channel record (the same in its children).
-    pub channel: AtomicU64,
-    /// Address of the slot's words of this side, and of the peer's.
+    _pad2: [u64; 1],
+    /// Address of the slot's words of this side, and of the peer's: the same in all processes that hold it.
     pub own: AtomicU64,
     /// See `own`.
     pub peer: AtomicU64,
@@ -244,7 +243,13 @@ impl Slab {
     /// Maps a slab after checking its length, and that it cannot shrink.
     pub fn map(fd: i32) -> sd_sys::Result<Slab> {
         crate::check_segment(fd, LEN)?;
-        sd_sys::mem::map_shared(fd, LEN, true).map(|base| Slab { base })
+        sd_sys::mem::map_apart(fd, LEN).map(|base| Slab { base })
+    }
+
+    /// Maps a slab where another image of the process had it.
+    pub fn map_at(fd: i32, base: usize) -> sd_sys::Result<Slab> {
+        crate::check_segment(fd, LEN)?;
+        sd_sys::mem::map_at(fd, LEN, base).map(|base| Slab { base })
     }
 
     /// The slab at an address from [`Slab::base`]; `None` for null.

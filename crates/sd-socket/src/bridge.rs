@@ -101,6 +101,7 @@ fn start(endpoint: &'static Endpoint, inner: i32) -> Result<()> {
     // SAFETY: the kernel writes two numbers.
     check(unsafe { syscall!(libc::SYS_pipe2, pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
     let [read_end, write_end] = pipe;
+    fork::early();
     fork::prepare();
     let middle = bare_fork();
     if middle == Ok(0) {
@@ -111,6 +112,7 @@ fn start(endpoint: &'static Endpoint, inner: i32) -> Result<()> {
             exit();
         }
         fork::child();
+        fork::late();
         crate::spawn::is_other_program();
         run(endpoint, inner);
     }

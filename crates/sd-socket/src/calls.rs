@@ -10,9 +10,10 @@
 use crate::iov::Pieces;
 use crate::table::{self, Entry};
 use crate::{
-    Outcome, connect as connecting, endpoint, epoll, fds, files, fork, listen as listening, message,
+    Outcome, connect as connecting, endpoint, epoll, exec, fds, files, fork, listen as listening, message,
 };
 use crate::{names, options, poll as polling, select as selecting, spawn, stream};
+use core::ffi::c_char;
 use endpoint::EndpointExt;
 use libc::{
     c_int, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t,
@@ -454,9 +455,15 @@ pub fn fork_late() {
     fork::late();
 }
 
-/// Before execve and friends: what a new program must not find.
-pub fn exec_prepare() {
-    fork::exec_prepare();
+/// Before execve and friends. If they return, [`exec_failed`] follows.
+pub unsafe fn exec_prepare(program: exec::Program, environment: *const *const c_char) -> exec::Prepared {
+    // SAFETY: see the module.
+    unsafe { exec::prepare(program, environment) }
+}
+
+/// The program could not be executed.
+pub fn exec_failed(prepared: exec::Prepared) {
+    exec::failed(prepared);
 }
 
 /// Whether a program that is started now would get a socket of ours; `duplicated` are numbers that it gets a
@@ -476,7 +483,8 @@ pub fn descriptor_limit() -> u64 {
 }
 
 /// Once, from the library's constructor, with the environment it was given.
-pub unsafe fn start(envp: *const *const core::ffi::c_char) {
+pub unsafe fn start(envp: *const *const c_char) {
     // SAFETY: see the module.
     unsafe { crate::env::remember(envp) };
+    exec::attach();
 }

@@ -17,7 +17,8 @@ pub(crate) struct Channel {
     pub(crate) map: Mapping,
     /// Process id of the other side, as the monitor sees it.
     pub(crate) peer_pid: u32,
-    peer_public: &'static Public,
+    /// None after exec: whether the peer sleeps is not known then.
+    peer_public: Option<&'static Public>,
     peer_event_fd: i32,
     /// Segment, kept for announcing the channel to a restarted monitor.
     pub(crate) segment_fd: i32,
@@ -49,7 +50,7 @@ impl Channel {
         side: Side,
         map: Mapping,
         peer_pid: u32,
-        peer_public: &'static Public,
+        peer_public: Option<&'static Public>,
         peer_event_fd: i32,
         segment_fd: i32,
     ) -> Box<Channel> {
@@ -76,14 +77,24 @@ impl Channel {
     }
 
     /// The peer's listeners.
-    pub(crate) fn peer_public(&self) -> &'static Public {
+    pub(crate) fn peer_public(&self) -> Option<&'static Public> {
         self.peer_public
+    }
+
+    /// What wakes the peer.
+    pub(crate) fn peer_event_fd(&self) -> i32 {
+        self.peer_event_fd
+    }
+
+    /// Some endpoint or waiting connection needs the record.
+    pub(crate) fn is_used(&self) -> bool {
+        self.uses.load(Ordering::Acquire) != 0
     }
 
     /// Makes sure that the other process looks at its events, if all its threads sleep.
     pub(crate) fn wake_peer(&self) {
         fence_full();
-        if self.peer_public.sleepers.load(Ordering::Relaxed) != 0 {
+        if self.peer_public.is_none_or(|page| page.sleepers.load(Ordering::Relaxed) != 0) {
             sd_sys::fd::eventfd_signal(self.peer_event_fd);
         }
     }
@@ -327,7 +338,9 @@ impl Drop for Channel {
         crate::process::close_hidden(self.peer_event_fd);
         // SAFETY: nobody uses the record any more, so nobody uses its mappings.
         unsafe {
-            sd_shm::public::unmap_peer(self.peer_public);
+            if let Some(page) = self.peer_public {
+                sd_shm::public::unmap_peer(page);
+            }
             self.map.unmap();
         }
     }

@@ -17,8 +17,9 @@ pub(crate) static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
 /// Raised when the monitor was lost: somebody should reconnect.
 pub(crate) static LOST: AtomicBool = AtomicBool::new(false);
 
-/// In the child of a fork that has not registered: the control socket that its parent made for it (see
-/// `fork`), which also tells the monitor of its end. In the parent while it forks: the same socket.
+/// In a process that has not registered: the control socket that the parent made for its child (see `fork`),
+/// or that an earlier image of the process had (see `exec`), which also tells the monitor of its end. In the parent
+/// while it forks: the child's socket.
 static BIRTH_FD: AtomicI32 = AtomicI32::new(-1);
 /// Counts forks.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -49,7 +50,6 @@ impl Control {
     /// In the child of a fork: the parent's connection is not ours; `BIRTH_FD` is.
     pub(crate) fn forked(&mut self) {
         close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
-        close_hidden(self.slab_fd);
         close_hidden(self.public_fd);
         *self = Control::new();
         LOST.store(false, Ordering::Relaxed);
@@ -151,6 +151,32 @@ pub(crate) fn parent_after_fork() {
     close_hidden(BIRTH_FD.swap(-1, Ordering::AcqRel));
 }
 
+/// The socket whose closing tells the monitor of this process's end; -1 when there is none.
+pub(crate) fn image_fd() -> i32 {
+    match CONTROL_FD.load(Ordering::Acquire) {
+        -1 => BIRTH_FD.load(Ordering::Acquire),
+        fd => fd,
+    }
+}
+
+/// In a new image: the socket that the one before had.
+pub(crate) fn set_image_fd(fd: i32) {
+    BIRTH_FD.store(fd, Ordering::Release);
+}
+
+/// Tells the monitor, over the socket of the image before, that its listener is no more.
+pub(crate) fn unlisten_before_hello(index: u32) {
+    let fd = BIRTH_FD.load(Ordering::Acquire);
+    if fd >= 0 {
+        let _ = send(fd, &Request::Unlisten { index }, &[]);
+    }
+}
+
+/// Whether the monitor will see the end of this image by its socket.
+pub(crate) fn end_is_seen() -> bool {
+    image_fd() >= 0
+}
+
 /// What a process needs once: table, slab, public page, eventfd, placeholders.
 fn prepare(control: &mut Control) -> Option<()> {
     if control.slab_fd >= 0 {
@@ -171,21 +197,34 @@ fn prepare(control: &mut Control) -> Option<()> {
     let event_fd = hide_fd(sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).ok()?);
     let (public_fd, public) = sd_shm::public::create(pid as u32).ok()?;
     let (slab_fd, slab) = Slab::create(pid as u32).ok()?;
+    let slab_fd = hide_fd(slab_fd);
     let _alloc = PROCESS.alloc.lock();
-    if !PROCESS.add_slab(slab, 1) || !add_waker(public, event_fd) {
+    if !PROCESS.add_slab(slab, slab_fd) || !add_waker(Some(public), event_fd) {
         return None;
     }
     PROCESS.public.store(core::ptr::from_ref(public).cast_mut(), Ordering::Release);
     PROCESS.mail_seen.store(0, Ordering::Relaxed);
     control.public_fd = hide_fd(public_fd);
-    control.slab_fd = hide_fd(slab_fd);
+    control.slab_fd = slab_fd;
     Some(())
 }
 
-fn add_waker(public: &'static sd_shm::public::Public, event_fd: i32) -> bool {
+/// In a new image: an eventfd that peers of the one before write to.
+pub(crate) fn add_inherited_waker(event_fd: i32) {
+    add_waker(None, event_fd);
+}
+
+/// The eventfds that peers write to.
+pub(crate) fn event_fds() -> impl Iterator<Item = i32> {
+    let count = PROCESS.waker_count.load(Ordering::Acquire);
+    PROCESS.wakers.iter().take(count).map(|waker| waker.event_fd.load(Ordering::Relaxed))
+}
+
+fn add_waker(public: Option<&'static sd_shm::public::Public>, event_fd: i32) -> bool {
     let count = PROCESS.waker_count.load(Ordering::Relaxed);
     let Some(waker) = PROCESS.wakers.get(count) else { return false };
-    waker.public.store(core::ptr::from_ref(public).cast_mut(), Ordering::Relaxed);
+    let public = public.map_or(core::ptr::null_mut(), |page| core::ptr::from_ref(page).cast_mut());
+    waker.public.store(public, Ordering::Relaxed);
     waker.event_fd.store(event_fd, Ordering::Relaxed);
     PROCESS.waker_count.store(count + 1, Ordering::Release);
     true
@@ -218,8 +257,8 @@ fn hello(control: &Control, fd: i32) -> Option<()> {
     let request = Request::Hello { version: sd_proto::VERSION, again: control.registered_before };
     let placeholder = PROCESS.placeholders.iter().map(|p| p.load(Ordering::Relaxed)).find(|&p| p >= 0)?;
     let fds = [control.slab_fd, control.public_fd, own_event_fd(), placeholder];
-    send(fd, &request, &fds)?;
-    match receive(fd, 0)? {
+    // Mail for an earlier image of the process may come before the answer.
+    match ask(fd, &request, &fds)? {
         (Reply::Welcome { .. }, _) => Some(()),
         _ => None,
     }
@@ -392,7 +431,7 @@ pub(crate) fn new_channel(
         return None;
     };
     let (segment, event_fd) = (hide_fd(segment), hide_fd(event_fd));
-    PROCESS.add_channel(Channel::new(id, side, map, peer_pid, peer_public, event_fd, segment))
+    PROCESS.add_channel(Channel::new(id, side, map, peer_pid, Some(peer_public), event_fd, segment))
 }
 
 /// Every connection of the channel is over; each learns it by looking.

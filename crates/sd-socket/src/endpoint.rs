@@ -76,9 +76,9 @@ impl EndpointExt for Endpoint {
         unsafe { &*(self.peer.load(Ordering::Relaxed) as *const SlotSide) }
     }
     fn channel_ref(&self) -> Option<&'static Channel> {
-        // SAFETY: set by `attach` to a Channel record, which is never freed; a child has a copy of
-        // the record at the same address.
-        unsafe { (self.channel.load(Ordering::Acquire) as *const Channel).as_ref() }
+        // SAFETY: set by `attach` to a Channel record that is not freed while the endpoint uses it; a child has
+        // a copy of the record at the same address.
+        unsafe { PROCESS.private(self)?.channel.load(Ordering::Acquire).as_ref() }
     }
     #[inline(always)]
     fn tx_lock(&self) -> Half<'_> {
@@ -247,7 +247,7 @@ pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
     endpoint.snd_buf.store(0, Ordering::Relaxed);
     endpoint.rcv_buf.store(0, Ordering::Relaxed);
     endpoint.opts.iter().for_each(|o| o.store(0, Ordering::Relaxed));
-    endpoint.channel.store(0, Ordering::Relaxed);
+    private.channel.store(core::ptr::null_mut(), Ordering::Relaxed);
     endpoint.tx.lock.store(0, Ordering::Relaxed);
     endpoint.rx.lock.store(0, Ordering::Relaxed);
     endpoint.tx.bytes.store(0, Ordering::Relaxed);
@@ -345,7 +345,9 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
         endpoint.tx.cursor.get().write(TxCursor::new(&GEOMETRY));
         endpoint.rx.cursor.get().write(RxCursor::new());
     }
-    endpoint.channel.store(channel as *const Channel as u64, Ordering::Release);
+    if let Some(private) = PROCESS.private(endpoint) {
+        private.channel.store(core::ptr::from_ref(channel).cast_mut(), Ordering::Release);
+    }
     channel.bind(slot, endpoint);
     endpoint.set_state(State::Connected);
 }

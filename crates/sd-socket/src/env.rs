@@ -8,8 +8,14 @@ unsafe extern "C" {
     static environ: Environment;
 }
 
+/// A variable of the program's environment as it is now.
+pub(crate) fn current(name: &[u8]) -> Option<&'static [u8]> {
+    // SAFETY: the C library's own variable.
+    get(unsafe { environ }, name)
+}
+
 /// The value of `NAME=`; valid until the program changes its environment.
-fn get(environment: Environment, name: &[u8]) -> Option<&'static [u8]> {
+pub(crate) fn get(environment: Environment, name: &[u8]) -> Option<&'static [u8]> {
     // SAFETY: null or a null-terminated array of C strings, by the C library's rules.
     unsafe {
         let mut at = environment;

@@ -1,4 +1,4 @@
-//! fork and exec (§4.1.2): which process has what.
+//! fork (§4.1.2): which process has what.
 //!
 //! Before the fork the parent marks every open endpoint as held by the child too (a bit per member
 //! of the family), so that nothing ends in between, and tells the monitor, with one end of a pair of
@@ -6,13 +6,12 @@
 //! the parent does meanwhile. The child keeps the parent's slabs and channels; it makes a slab, public
 //! page and eventfd of its own when it registers.
 
-use crate::endpoint::{EndpointExt, NONBLOCK};
 use crate::process::{PROCESS, forget_tid};
 use crate::table::{self, Entry};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use sd_proto::Request;
-use sd_shm::slab::{MEMBERS, State};
+use sd_shm::slab::MEMBERS;
 
 thread_local! {
     /// Member number chosen for the child that this thread is forking (MEMBERS = none), and the fork's number.
@@ -149,55 +148,5 @@ pub(crate) fn late() {
     if active() {
         crate::route::forked();
         crate::epoll::forked_late();
-    }
-}
-
-/// Listeners that stay open across exec get the O_NONBLOCK back that the program gave them; ours is
-/// always set (see `listen`).
-fn restore_listeners() {
-    table::for_each(0, u32::MAX, |fd, entry| {
-        if let Entry::Socket(endpoint) = entry
-            && endpoint.state_now() == State::Listen
-            && crate::fds::survives_exec(fd)
-        {
-            let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
-            let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
-        }
-    });
-}
-
-/// Connections, at most, that an exec bridges beside those on the standard numbers.
-const BRIDGES_MAX: usize = 8;
-
-/// Before exec. Connections that the new program shall have become kernel sockets (see `bridge`).
-/// What it shall not have is let go: by a child that never registered at once; by a registered
-/// process when the monitor sees its control connection close.
-pub(crate) fn exec_prepare() {
-    if !active() {
-        return;
-    }
-    restore_listeners();
-    let registered = PROCESS.own_slab.load(Ordering::Acquire) != 0;
-    let mut sockets = Vec::new();
-    table::for_each(0, u32::MAX, |fd, entry| {
-        if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
-            sockets.push((fd, endpoint));
-        }
-    });
-    // A server that executes a helper has many connections open by accident; a bridge for each would
-    // be a process each. Standard input and output are always meant.
-    let few = sockets.len() <= BRIDGES_MAX;
-    for (fd, endpoint) in sockets {
-        if !matches!(table::get(fd), Entry::Socket(_) | Entry::Kernel(_)) {
-            continue;
-        }
-        let stays = crate::fds::survives_exec(fd);
-        let meant = fd <= 2 || few;
-        if stays && meant && endpoint.state_now() == State::Connected {
-            let _ = crate::bridge::to_kernel_socket(endpoint);
-        } else if !registered {
-            table::clear(fd);
-            crate::endpoint::release(endpoint);
-        }
     }
 }

@@ -12,7 +12,7 @@
 //! | `stream`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `options`, `names`, `addr` | what a socket is told and asked |
-//! | `fork`, `spawn`, `bridge` | sharing with children; starting programs; kernel sockets for those that are not accelerated |
+//! | `fork`, `exec`, `spawn`, `bridge` | sharing with children; the next program; starting programs; kernel sockets for those that are not accelerated |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod accept;
@@ -26,6 +26,7 @@ mod endpoint;
 mod ends;
 mod env;
 mod epoll;
+pub mod exec;
 mod fds;
 mod files;
 mod fork;

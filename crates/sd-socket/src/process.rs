@@ -24,6 +24,8 @@ pub(crate) struct Priv {
     pub(crate) watchers: AtomicPtr<crate::epoll::Item>,
     /// Its listener record.
     pub(crate) listener: AtomicPtr<crate::listen::Listener>,
+    /// The channel that it is connected through.
+    pub(crate) channel: AtomicPtr<Channel>,
 }
 
 /// A slab that this process has mapped.
@@ -32,6 +34,8 @@ pub(crate) struct SlabRec {
     privs: AtomicPtr<Priv>,
     /// This process's bit in `holders`.
     pub(crate) bit: AtomicU64,
+    /// The segment, for the next image of the process (see `exec`).
+    pub(crate) fd: AtomicI32,
 }
 
 impl SlabRec {
@@ -40,6 +44,7 @@ impl SlabRec {
         base: AtomicPtr::new(core::ptr::null_mut()),
         privs: AtomicPtr::new(core::ptr::null_mut()),
         bit: AtomicU64::new(0),
+        fd: AtomicI32::new(-1),
     };
 
     pub(crate) fn slab(&self) -> Option<Slab> {
@@ -143,17 +148,26 @@ impl Process {
         self.locate(endpoint).and_then(|(rec, index)| rec.private(index))
     }
 
-    /// Adds a slab; under `alloc`. False when there are too many.
-    pub(crate) fn add_slab(&self, slab: Slab, bit: u64) -> bool {
+    /// Adds the own slab; under `alloc`. False when there are too many.
+    pub(crate) fn add_slab(&self, slab: Slab, fd: i32) -> bool {
+        let added = self.add_inherited_slab(slab, fd, 1);
+        if added {
+            self.own_slab.store(self.slab_count.load(Ordering::Relaxed), Ordering::Release);
+        }
+        added
+    }
+
+    /// Adds a slab in which this process has `bit`. False when there are too many.
+    pub(crate) fn add_inherited_slab(&self, slab: Slab, fd: i32, bit: u64) -> bool {
         let count = self.slab_count.load(Ordering::Relaxed);
         let Some(rec) = self.slabs.get(count) else { return false };
         let len = ENDPOINTS * core::mem::size_of::<Priv>();
         let Ok(privs) = sd_sys::mem::map_private(len) else { return false };
         rec.privs.store(privs as *mut Priv, Ordering::Relaxed);
         rec.bit.store(bit, Ordering::Relaxed);
+        rec.fd.store(fd, Ordering::Relaxed);
         rec.base.store(slab.base(), Ordering::Release);
         self.slab_count.store(count + 1, Ordering::Release);
-        self.own_slab.store(count + 1, Ordering::Release);
         true
     }
 

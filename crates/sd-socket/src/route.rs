@@ -25,7 +25,8 @@ pub(crate) struct Target {
 impl Target {
     /// It listens still, and has room. The page is the peer's: a lie hurts the peer alone.
     pub(crate) fn state(&self) -> TargetState {
-        let Some(listener) = self.channel.peer_public().listeners.get(self.listener as usize) else {
+        let page = self.channel.peer_public();
+        let Some(listener) = page.and_then(|page| page.listeners.get(self.listener as usize)) else {
             return TargetState::Closed;
         };
         if listener.generation.load(Ordering::Acquire) != self.generation || self.channel.peer_is_dead() {

@@ -155,6 +155,15 @@ impl Drop for Sleeper {
     }
 }
 
+/// Before exec: the next image wakes up by the same eventfds, but cannot map the pages writable, so peers have to take
+/// it for asleep from now on. `yes` is false when the exec has failed.
+pub(crate) fn assume_asleep(yes: bool) {
+    each_public(|sleepers| {
+        let step = if yes { 1 } else { u32::MAX };
+        sleepers.fetch_add(step, Ordering::SeqCst);
+    });
+}
+
 fn each_public(each: impl Fn(&AtomicU32)) {
     let count = PROCESS.waker_count.load(Ordering::Acquire);
     for waker in PROCESS.wakers.iter().take(count) {

@@ -44,6 +44,41 @@ pub fn map_shared(fd: i32, len: usize, writable: bool) -> Result<*mut u8> {
         .map(|p| p as *mut u8)
 }
 
+/// Where segments go that other images of this process, or other processes, may have to map at the same address:
+/// below the kernel's own choice of addresses, and above that of programs.
+const APART: core::ops::Range<usize> = 0x7000_0000_0000..0x7d00_0000_0000;
+const APART_STEP: usize = 2 << 20;
+
+/// As `map_shared`, writable, at a random address where nothing else is mapped by default.
+pub fn map_apart(fd: i32, len: usize) -> Result<*mut u8> {
+    for _ in 0..8 {
+        let mut random = 0usize;
+        // SAFETY: the kernel writes eight bytes.
+        check(unsafe { syscall!(libc::SYS_getrandom, &raw mut random, 8, 0) })?;
+        let steps = (APART.end - APART.start) / APART_STEP - len / APART_STEP - 1;
+        match map_at(fd, len, APART.start + random % steps * APART_STEP) {
+            Err(crate::Errno(libc::EEXIST)) => {}
+            other => return other,
+        }
+    }
+    map_shared(fd, len, true)
+}
+
+/// As `map_shared`, writable, at this address and no other: EEXIST when something is there.
+pub fn map_at(fd: i32, len: usize, address: usize) -> Result<*mut u8> {
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping that replaces nothing.
+    let at = check(unsafe { syscall!(libc::SYS_mmap, address, len, prot, flags, fd, 0) })?;
+    if at == address {
+        return Ok(at as *mut u8);
+    }
+    // Kernels before 4.17 take the flag for a hint.
+    // SAFETY: just mapped, and unused.
+    unsafe { unmap(at as *mut u8, len) };
+    Err(crate::Errno(libc::EEXIST))
+}
+
 /// Maps `len` bytes of zeroed private memory, touched lazily.
 pub fn map_private(len: usize) -> Result<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

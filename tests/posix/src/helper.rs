@@ -21,9 +21,80 @@ pub(crate) fn run(what: &str, arguments: &[&str]) -> ExitCode {
             let accepted = show_fd("helper: accept", accept(*fd));
             show_send("helper", accepted, b"hello from exec", 0);
         }
+        // As "upper", but it waits in epoll, with the socket non-blocking.
+        ("epoll", [fd]) => epoll_upper(*fd),
+        // Answers one word in upper case.
+        ("once", [fd]) => once(*fd),
+        // Whether both names have these ports.
+        ("names", [fd, own, peer]) => {
+            let ports = [getsockname(*fd).1.port(), getpeername(*fd).1.port()].map(i32::from);
+            say!("helper: names as before: {}", ports == [*own, *peer]);
+        }
+        // Reads to the end, and says how many bytes there were.
+        ("count", [fd]) => crate::bulk::receive_pattern(*fd, u64::MAX, &[4096]).show("helper"),
+        // Greets so many connections.
+        ("greet", [fd, count]) => {
+            for _ in 0..*count {
+                let accepted = accept(*fd).fd();
+                send(accepted, b"hello from exec", 0);
+                close(accepted);
+            }
+        }
+        // Says over the given connection what comes back over a new one.
+        ("dial", [fd, port]) => {
+            let socket = crate::setup::dial(&Addr::local(*port as u16));
+            send(socket, b"echo", 0);
+            let mut buffer = [0; 32];
+            let got = recv(socket, &mut buffer, 0).count();
+            show_send("helper", *fd, &buffer[..got], 0);
+        }
+        // Connects the given socket.
+        ("connect", [fd, port]) => {
+            show("helper: connect", connect(*fd, &Addr::local(*port as u16)));
+            show_send("helper", *fd, b"from the new image", 0);
+        }
+        // Executes itself so many times, then answers.
+        ("again", [fd, 0]) => upper(*fd),
+        ("again", [fd, left]) => drop(crate::subjects::exec_helper("again", &[*fd, left - 1])),
+        // A child of the new image answers.
+        ("forks", [fd]) => {
+            let child = fork_child(|| {
+                once(*fd);
+                0
+            });
+            say!("helper: {}", wait_child(child));
+        }
+        // Answers, and stays.
+        ("hold", [fd]) => {
+            once(*fd);
+            sleep(8000);
+        }
         _ => return ExitCode::from(2),
     }
     ExitCode::SUCCESS
+}
+
+fn once(fd: i32) {
+    let mut buffer = [0; 64];
+    let got = read(fd, &mut buffer).count();
+    let answer = buffer[..got].to_ascii_uppercase();
+    write(fd, &answer);
+}
+
+fn epoll_upper(fd: i32) {
+    fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK);
+    let ep = epoll();
+    epoll_add(ep, fd, libc::EPOLLIN | libc::EPOLLRDHUP, 1);
+    loop {
+        let (_, events) = epoll_wait(ep, 4, 5000);
+        let mut buffer = [0; 64];
+        let result = read(fd, &mut buffer);
+        show_bytes(&format!("helper: {} event, read", events.len()), result, &buffer);
+        if result.value <= 0 {
+            return;
+        }
+        write(fd, &buffer[..result.count()].to_ascii_uppercase());
+    }
 }
 
 fn upper(fd: i32) {

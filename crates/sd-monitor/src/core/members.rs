@@ -90,6 +90,11 @@ impl Members {
         Some(*id)
     }
 
+    /// How many slabs a process shares.
+    pub(crate) fn share_count(&self, process: ProcessId) -> usize {
+        self.processes.get(&process).map_or(0, |process| process.shares.len())
+    }
+
     fn new_process(&mut self, pid: u32) -> ProcessId {
         self.next += 1;
         self.processes.insert(ProcessId(self.next), Process { pid, ..Process::default() });

@@ -17,6 +17,9 @@ use std::sync::atomic::Ordering;
 
 const SEALS_PUBLIC: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_FUTURE_WRITE;
 
+/// Slabs that one process can share; no honest one has more.
+const SHARES_MAX: usize = 64;
+
 /// Kinds of messages that are not answered; see `sd_proto`.
 fn has_answer(request: &Request) -> bool {
     !matches!(
@@ -49,6 +52,7 @@ impl Server {
         let mut fds = message.fds;
         let result = match (request, who) {
             (Request::Hello { again, .. }, None) => self.hello(id, again, &mut fds).map(Some),
+            (Request::Hello { .. }, Some(who)) => self.hello_of_next_image(id, who, &mut fds).map(Some),
             (Request::Status, _) => self.status(id).map(|()| None),
             (Request::Listen { index, generation, backlog, accepting }, Some(who)) => {
                 let wanted = Wanted { index, generation, backlog, accepting };
@@ -75,7 +79,7 @@ impl Server {
             (Request::Channel { id, side, peer_pid }, Some(who)) => {
                 self.recover_channel(who.client, id, side, peer_pid, &mut fds).map(|()| None)
             }
-            (_, None) | (Request::Hello { .. }, Some(_)) => Err(ErrorCode::Protocol),
+            (_, None) => Err(ErrorCode::Protocol),
         };
         match result {
             Ok(None) => self.answer_nothing(fds),
@@ -144,6 +148,26 @@ impl Server {
         Ok(Reply::Welcome { client: client.0 })
     }
 
+    /// The process has executed another program, which goes on with its sockets over the same connection, and now
+    /// has a slab of its own. It stays a member of the families it was in.
+    fn hello_of_next_image(
+        &mut self,
+        id: u64,
+        before: Identity,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<Reply, ErrorCode> {
+        if self.core.members.share_count(before.process) >= SHARES_MAX {
+            return Err(ErrorCode::Exhausted);
+        }
+        let welcome = self.hello(id, false, fds)?;
+        let changed = self.core.listeners.remove_client(before.client);
+        self.listeners_changed(before.client, changed);
+        if let Some(family) = self.families.get_mut(&before.client) {
+            family.connection = None;
+        }
+        Ok(welcome)
+    }
+
     /// The child of a fork says who it is with whatever it sends first.
     fn note_sender(&mut self, id: u64, sender: Option<(u32, u32)>) {
         if let (Some(connection), Some((pid, uid))) = (self.connections.get_mut(&id), sender)
@@ -160,7 +184,7 @@ impl Server {
             return self.core.members.register(None, 0, client);
         };
         let pidfd = connection.pidfd();
-        let process = self.core.members.register(connection.child, connection.pid, client);
+        let process = self.core.members.register(connection.process(), connection.pid, client);
         if let Some(pidfd) = pidfd.filter(|_| !self.pidfds.contains_key(&process)) {
             self.watch_process(process, pidfd);
         }

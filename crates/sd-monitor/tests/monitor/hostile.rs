@@ -92,7 +92,8 @@ fn unfit_descriptors_are_refused() {
         assert_eq!(client.control.refused(HELLO, fds), ErrorCode::Descriptor);
     }
     assert!(matches!(client.control.ask(HELLO, &good).0, Reply::Welcome { .. }));
-    assert_eq!(client.control.refused(HELLO, &good), ErrorCode::Protocol);
+    let next_image = client.control.ask(HELLO, &good).0;
+    assert!(matches!(next_image, Reply::Welcome { .. }), "{next_image:?}");
     for fd in [stream.as_raw_fd(), datagram.as_raw_fd(), pipe.as_raw_fd(), good[3]] {
         assert_eq!(client.control.refused(listen(0), &[fd]), ErrorCode::Descriptor);
     }

@@ -4,6 +4,7 @@
 //! hooks, so those that may meet a socket of ours are written again here, out of hooks.
 
 pub(crate) mod create;
+pub(crate) mod exec;
 pub(crate) mod file_actions;
 pub(crate) mod fortify;
 pub(crate) mod names;

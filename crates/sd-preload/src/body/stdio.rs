@@ -7,7 +7,7 @@ use crate::table::{VaList, hook};
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
 use libc::{FILE, off64_t, size_t, ssize_t};
-use sd_socket::Outcome;
+use sd_socket::{Outcome, calls};
 
 /// glibc's cookie_io_functions_t.
 #[repr(C)]
@@ -19,6 +19,9 @@ struct CookieFunctions {
 }
 
 unsafe extern "C" {
+    static mut stdin: *mut FILE;
+    static mut stdout: *mut FILE;
+    static mut stderr: *mut FILE;
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: CookieFunctions) -> *mut FILE;
     fn vasprintf(text: *mut *mut c_char, format: *const c_char, arguments: VaList) -> c_int;
     fn __vasprintf_chk(
@@ -60,6 +63,30 @@ pub(crate) unsafe fn fdopen(fd: c_int, mode: *const c_char) -> Outcome<*mut FILE
         unsafe { file.byte_add(FILENO_OFFSET).cast::<c_int>().write(fd) };
     }
     Outcome::Done(file)
+}
+
+/// At the start of a program that exec has given sockets of ours: the standard streams go through our hooks too,
+/// where their numbers are ours. Nobody has used the streams yet.
+pub(crate) fn adopt_standard_streams() {
+    let streams = [
+        (&raw mut stdin, c"r", libc::_IOFBF),
+        (&raw mut stdout, c"w", libc::_IOFBF),
+        (&raw mut stderr, c"w", libc::_IONBF),
+    ];
+    for (fd, (variable, mode, buffering)) in (0..).zip(streams) {
+        if !calls::is_ours(fd) {
+            continue;
+        }
+        // SAFETY: libc's variables, which a program may assign; the mode is a literal.
+        unsafe {
+            if let Outcome::Done(stream) = fdopen(fd, mode.as_ptr())
+                && !stream.is_null()
+            {
+                libc::setvbuf(stream, null_mut(), buffering, libc::BUFSIZ as size_t);
+                *variable = stream;
+            }
+        }
+    }
 }
 
 fn fd_of(cookie: *mut c_void) -> c_int {

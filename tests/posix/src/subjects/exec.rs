@@ -16,7 +16,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
 ];
 
 /// Replaces this process by this program's helper, with descriptors that it inherits.
-fn exec_helper(what: &str, fds: &[i32]) -> i32 {
+pub(crate) fn exec_helper(what: &str, fds: &[i32]) -> i32 {
     let words = ["helper".to_owned(), what.to_owned()].into_iter().chain(fds.iter().map(i32::to_string));
     let words: Vec<CString> = words.map(|word| CString::new(word).expect("no NUL")).collect();
     let mut pointers = vec![c"sd-posix".as_ptr()];
@@ -27,7 +27,7 @@ fn exec_helper(what: &str, fds: &[i32]) -> i32 {
 }
 
 /// Sends a word and waits for the answer. Prints nothing, for the child prints at the same time.
-fn ask(fd: i32, word: &str) -> String {
+pub(super) fn ask(fd: i32, word: &str) -> String {
     send(fd, word.as_bytes(), 0);
     let mut buffer = [0; 32];
     let got = recv(fd, &mut buffer, 0);

@@ -17,6 +17,7 @@ mod epoll_order;
 mod epoll_set;
 mod epoll_threads;
 mod exec;
+mod exec_image;
 mod file;
 mod flags;
 mod fork;
@@ -40,6 +41,8 @@ mod threads;
 mod transfer;
 mod urgent;
 mod waiting;
+
+pub(crate) use exec::exec_helper;
 
 pub(crate) const TOPICS: &[&[Subject]] = &[
     create::SUBJECTS,
@@ -69,6 +72,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     epoll_threads::SUBJECTS,
     fork::SUBJECTS,
     exec::SUBJECTS,
+    exec_image::SUBJECTS,
     spawn::SUBJECTS,
     threads::SUBJECTS,
     options::SUBJECTS,

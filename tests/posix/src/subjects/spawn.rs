@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 
+use super::exec::ask;
 use crate::setup::*;
 use crate::sys::*;
 use crate::table::{Subject, solo};
@@ -75,19 +76,11 @@ impl Plan {
 }
 
 unsafe extern "C" {
-    static environ: *const *const libc::c_char;
+    pub(super) static environ: *const *const libc::c_char;
 }
 
 fn wait(started: Result<i32, i32>) -> String {
     started.map_or_else(|errno| format!("not started: {}", errno_name(errno)), wait_child)
-}
-
-/// Sends a word and waits for the answer; prints nothing, for the program prints at the same time.
-fn ask(fd: i32, word: &str) -> String {
-    send(fd, word.as_bytes(), 0);
-    let mut buffer = [0; 32];
-    let got = recv(fd, &mut buffer, 0);
-    text(&buffer[..got.count()])
 }
 
 fn inherited_stream() {

@@ -1,0 +1,44 @@
+//! exec: what has to be done before, and when it fails.
+
+use core::ffi::{c_char, c_int};
+use sd_socket::calls;
+pub(crate) use sd_socket::exec::Program;
+
+type Environment = *const *const c_char;
+
+unsafe extern "C" {
+    static environ: Environment;
+}
+
+/// The program at a path.
+pub(crate) fn at(path: *const c_char) -> Program {
+    Program::At { dir: libc::AT_FDCWD, path, flags: 0 }
+}
+
+/// The program behind a descriptor.
+pub(crate) fn of_fd(fd: c_int) -> Program {
+    Program::At { dir: fd, path: c"".as_ptr(), flags: libc::AT_EMPTY_PATH }
+}
+
+/// The environment of this program.
+pub(crate) fn environment() -> Environment {
+    // SAFETY: libc's variable.
+    unsafe { environ }
+}
+
+/// Executes `program` by `real`, which only returns when that fails.
+///
+/// # Safety
+/// libc's contract for the arguments.
+pub(crate) unsafe fn with(program: Program, environment: Environment, real: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: libc's contract.
+    let prepared = unsafe { calls::exec_prepare(program, environment) };
+    let result = real();
+    // SAFETY: libc gives the address of this thread's errno, which is the real function's.
+    unsafe {
+        let errno = *libc::__errno_location();
+        calls::exec_failed(prepared);
+        *libc::__errno_location() = errno;
+    }
+    result
+}

@@ -1,0 +1,192 @@
+//! The start of the library in an image that an exec has made: takes over what `image` wrote down.
+
+use super::image::{MAGIC, state_fd};
+use crate::channel::Channel;
+use crate::endpoint::EndpointExt;
+use crate::listen::{Exported, Pending};
+use crate::process::PROCESS;
+use core::sync::atomic::Ordering;
+use sd_shm::channel::{Mapping, SEGMENT_LEN, Side};
+use sd_shm::slab::{ENDPOINTS, Endpoint, Slab, State};
+
+/// Words as they were written.
+struct Reader {
+    words: Vec<u64>,
+    at: usize,
+}
+
+impl Reader {
+    fn word(&mut self) -> Option<u64> {
+        let word = self.words.get(self.at).copied();
+        self.at += 1;
+        word
+    }
+
+    fn fd(&mut self) -> Option<i32> {
+        self.word().map(|word| word as i32)
+    }
+
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Reader) -> Option<T>) -> Option<Vec<T>> {
+        let count = self.word()?;
+        (0..count).map(|_| item(self)).collect()
+    }
+}
+
+/// At the start of the program: a look at one number, almost always in vain.
+pub(crate) fn attach() {
+    let state = state_fd();
+    if sd_sys::fd::fcntl(state, libc::F_GET_SEALS, 0).is_err() {
+        return;
+    }
+    let Some(reader) = read(state) else { return };
+    sd_sys::fd::close(state);
+    let _ = take_over(reader);
+}
+
+fn read(fd: i32) -> Option<Reader> {
+    // SAFETY: an all-zero stat is valid; the kernel writes one.
+    let len = unsafe {
+        let mut found: libc::stat = core::mem::zeroed();
+        sd_sys::check(sd_sys::syscall!(libc::SYS_fstat, fd, &raw mut found)).ok()?;
+        found.st_size as usize
+    };
+    let mut words = vec![0u64; len / 8];
+    // SAFETY: the kernel writes into the vector.
+    let got =
+        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_pread64, fd, words.as_mut_ptr(), len & !7, 0) });
+    let mut reader = Reader { words, at: 0 };
+    // What an image of another process left for a program that did not load us is nobody's.
+    let is_ours = got == Ok(len & !7)
+        && reader.word()? == MAGIC
+        && reader.word()? == u64::from(sd_shm::VERSION)
+        && reader.word()? == sd_sys::fd::getpid() as u64;
+    is_ours.then_some(reader)
+}
+
+/// `None` when the words end too early, which they do not.
+fn take_over(mut reader: Reader) -> Option<()> {
+    if !crate::table::init() {
+        return None;
+    }
+    PROCESS.pid.store(sd_sys::fd::getpid(), Ordering::Relaxed);
+    PROCESS.forked.store(true, Ordering::Relaxed);
+    let control = take_fd(&mut reader)?;
+    let slabs = reader.list(take_slab)?;
+    let channels = reader.list(take_channel)?;
+    reader.list(|reader| take_fd(reader).map(crate::control::add_inherited_waker))?;
+    reader.list(|reader| {
+        let (fd, endpoint) = (reader.fd()?, take_endpoint(reader, &slabs)?);
+        if let Some(endpoint) = endpoint {
+            adopt(fd, endpoint);
+        }
+        Some(())
+    })?;
+    let listeners = reader.list(|reader| take_listener(reader, &slabs, &channels))?;
+    crate::control::set_image_fd(control);
+    for (exported, endpoint) in listeners {
+        crate::listen::import(exported, endpoint.filter(|endpoint| is_held(endpoint)));
+    }
+    slabs.iter().flatten().for_each(|slab| release_the_rest(*slab));
+    channels.iter().flatten().filter(|channel| !channel.is_used()).for_each(|channel| channel.doom());
+    crate::reclaim::channels();
+    Some(())
+}
+
+/// A descriptor of the library's own, hidden again.
+fn take_fd(reader: &mut Reader) -> Option<i32> {
+    let fd = reader.fd()?;
+    if fd >= 0 {
+        let _ = sd_sys::fd::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+        crate::table::set_hidden(fd, true);
+    }
+    Some(fd)
+}
+
+/// `Some(None)`, here and below: it could not be mapped; its sockets are lost.
+fn take_slab(reader: &mut Reader) -> Option<Option<Slab>> {
+    let (fd, base, bit) = (take_fd(reader)?, reader.word()?, reader.word()?);
+    let slab = Slab::map_at(fd, base as usize).ok();
+    Some(slab.filter(|slab| PROCESS.add_inherited_slab(*slab, fd, bit)))
+}
+
+fn take_channel(reader: &mut Reader) -> Option<Option<&'static Channel>> {
+    let (segment, event_fd, base) = (take_fd(reader)?, take_fd(reader)?, reader.word()?);
+    let (id, side, peer_pid, inherited) = (reader.word()?, reader.word()?, reader.word()?, reader.word()?);
+    let side = Side::from_u32(side as u32)?;
+    let Ok(map) = Mapping::map_at(segment, base as usize) else { return Some(None) };
+    let channel = Channel::new(id, side, map, peer_pid as u32, None, event_fd, segment);
+    channel.inherited.store(inherited != 0, Ordering::Relaxed);
+    Some(PROCESS.add_channel(channel))
+}
+
+fn take_endpoint(reader: &mut Reader, slabs: &[Option<Slab>]) -> Option<Option<&'static Endpoint>> {
+    let (slab, index) = (reader.word()?, reader.word()?);
+    let slab = slabs.get(slab as usize).copied().flatten();
+    Some(slab.and_then(|slab| slab.endpoint(index as usize)))
+}
+
+fn take_listener(
+    reader: &mut Reader,
+    slabs: &[Option<Slab>],
+    channels: &[Option<&'static Channel>],
+) -> Option<(Exported, Option<&'static Endpoint>)> {
+    let endpoint = take_endpoint(reader, slabs)?;
+    let (index, backlog) = (reader.word()? as u32, reader.word()? as u32);
+    let waiting = reader.list(|reader| {
+        let (channel, slot, generation) = (reader.word()?, reader.word()?, reader.word()?);
+        let channel = channels.get(channel as usize).copied().flatten();
+        Some(channel.map(|channel| Pending { channel, slot: slot as usize, generation: generation as u32 }))
+    })?;
+    let waiting: Vec<Pending> = waiting.into_iter().flatten().collect();
+    waiting.iter().for_each(|waiting| waiting.channel.used());
+    Some((Exported { index, backlog, waiting }, endpoint))
+}
+
+/// The channel whose words the endpoint has the address of.
+fn channel_of(endpoint: &Endpoint) -> Option<&'static Channel> {
+    let own = endpoint.own.load(Ordering::Relaxed);
+    PROCESS.channels().find(|channel| {
+        let base = channel.map.base() as u64;
+        (base..base + SEGMENT_LEN as u64).contains(&own)
+    })
+}
+
+/// Makes the endpoint's channel known to this image. False when it is connected and there is none.
+fn connect(endpoint: &'static Endpoint) -> bool {
+    if endpoint.state_now() != State::Connected {
+        return true;
+    }
+    let (Some(channel), Some(private)) = (channel_of(endpoint), PROCESS.private(endpoint)) else {
+        return false;
+    };
+    if private.channel.swap(core::ptr::from_ref(channel).cast_mut(), Ordering::AcqRel).is_null() {
+        channel.bind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
+    }
+    true
+}
+
+/// The number leads to the endpoint again.
+fn adopt(fd: i32, endpoint: &'static Endpoint) {
+    if connect(endpoint) {
+        crate::endpoint::retain(endpoint);
+        endpoint.fd.store(fd, Ordering::Relaxed);
+        crate::table::set_socket(fd, endpoint);
+    }
+}
+
+fn is_held(endpoint: &Endpoint) -> bool {
+    PROCESS.private(endpoint).is_some_and(|private| private.fds.load(Ordering::Relaxed) != 0)
+}
+
+/// What was closed by the exec.
+fn release_the_rest(slab: Slab) {
+    let high = (slab.header().high.load(Ordering::Acquire) as usize).min(ENDPOINTS);
+    for endpoint in (0..high).filter_map(|index| slab.endpoint(index)) {
+        let Some((rec, _)) = PROCESS.locate(endpoint) else { return };
+        let is_ours = endpoint.holders.load(Ordering::Acquire) & rec.bit.load(Ordering::Relaxed) != 0;
+        if is_ours && !is_held(endpoint) && connect(endpoint) {
+            crate::endpoint::retain(endpoint);
+            crate::endpoint::release(endpoint);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! exec: sockets given to the next program of the process (ADR 17).
+//!
+//! ```text
+//!  old image --state memfd, segments, control socket: inherited descriptors--> libsd.so in the new image
+//! ```
+//! Before exec it is decided whether the new program will load us (`target`). If so, what it needs to go on
+//! with the same endpoints is written down (`image`) and left open; the start of the library in the new image
+//! takes it over (`attach`), as the child of a fork would, and the monitor hears of nothing. If not, its
+//! connections are bridged to kernel sockets (see `bridge`). A failed exec is undone.
+
+mod attach;
+mod image;
+pub(crate) mod target;
+
+use crate::endpoint::EndpointExt;
+use crate::endpoint::NONBLOCK;
+use crate::process::PROCESS;
+use crate::table::{self, Entry};
+pub(crate) use attach::attach;
+use core::ffi::c_char;
+use core::sync::atomic::Ordering;
+use image::Image;
+use sd_shm::slab::{Endpoint, State};
+pub use target::Program;
+
+/// Connections, at most, that an exec bridges beside those on the standard numbers.
+const BRIDGES_MAX: usize = 8;
+
+/// An exec under way.
+pub struct Prepared(Option<Image>);
+
+/// Before exec of `program` with `environment`.
+///
+/// # Safety
+/// The program's strings and the environment are what execve(2) wants.
+pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char) -> Prepared {
+    // A child of a clone that we have not seen has our table but none of our sockets.
+    let is_known = PROCESS.pid.load(Ordering::Relaxed) == sd_sys::fd::getpid();
+    if PROCESS.slab_count.load(Ordering::Acquire) == 0 || !is_known {
+        return Prepared(None);
+    }
+    let mut sockets = Vec::new();
+    table::for_each(0, u32::MAX, |fd, entry| {
+        if let Entry::Socket(endpoint) = entry
+            && crate::fds::survives_exec(fd)
+        {
+            sockets.push((fd, endpoint));
+        }
+    });
+    let mut image = None;
+    if !sockets.is_empty() {
+        // SAFETY: by contract.
+        match unsafe { target::loads_us(program, environment) } {
+            // There is no such program, so exec will fail.
+            None => return Prepared(None),
+            Some(true) => image = Image::write(&sockets),
+            Some(false) => {}
+        }
+        if image.is_none() {
+            give_to_stranger(&sockets);
+        }
+    }
+    if image.is_none() && !crate::control::end_is_seen() {
+        let_go();
+    }
+    Prepared(image)
+}
+
+/// The exec has failed.
+pub(crate) fn failed(prepared: Prepared) {
+    if let Prepared(Some(image)) = prepared {
+        image.undo();
+    }
+}
+
+/// The program will only have what the kernel knows.
+fn give_to_stranger(sockets: &[(i32, &'static Endpoint)]) {
+    // A server that executes a helper has many connections open by accident; a bridge for each would
+    // be a process each. Standard input and output are always meant.
+    let few = sockets.len() <= BRIDGES_MAX;
+    for &(fd, endpoint) in sockets {
+        if table::socket(fd).is_none() {
+            continue;
+        }
+        match endpoint.state_now() {
+            State::Connected if few || fd <= 2 => drop(crate::bridge::to_kernel_socket(endpoint)),
+            // The placeholder is shared with other sockets.
+            State::Fresh | State::Bound => drop(crate::connect::materialize(endpoint)),
+            // Ours is always non-blocking underneath (see `listen`).
+            State::Listen => {
+                let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+                let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Without a monitor nobody sees that this image ends: a child that never registered lets go itself.
+fn let_go() {
+    if PROCESS.own_slab.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let mut all = Vec::new();
+    table::for_each(0, u32::MAX, |fd, entry| {
+        if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
+            all.push((fd, endpoint));
+        }
+    });
+    for (fd, endpoint) in all {
+        table::clear(fd);
+        crate::endpoint::release(endpoint);
+    }
+}

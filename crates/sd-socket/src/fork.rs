@@ -35,6 +35,7 @@ pub(crate) fn early() {
     // A child that never registered does so now, or nobody would hear of its own child's death.
     drop(crate::control::connected());
     crate::listen::before_fork();
+    crate::epoll::before_fork();
 }
 
 /// The last thing before fork: everything is put into a state that the child can use.

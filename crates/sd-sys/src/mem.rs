@@ -87,6 +87,14 @@ pub fn map_private(len: usize) -> Result<*mut u8> {
         .map(|p| p as *mut u8)
 }
 
+/// Maps `len` bytes of zeroed memory that children share, touched lazily.
+pub fn map_shared_anonymous(len: usize) -> Result<*mut u8> {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh mapping chosen by the kernel cannot overlap existing memory.
+    check(unsafe { syscall!(libc::SYS_mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0) })
+        .map(|p| p as *mut u8)
+}
+
 /// Unmaps a mapping made by this module.
 ///
 /// # Safety

@@ -22,7 +22,7 @@ pub(crate) fn is_ready(epoll: &'static Epoll) -> bool {
 /// As the kernel's poll of an instance: what is not ready leaves the line.
 fn any_ready(epoll: &Epoll) -> bool {
     let mut line = epoll.line.lock();
-    look_around(epoll, &mut line);
+    look_around(epoll, &mut line, false);
     settle(epoll, &mut line);
     let mut found = false;
     while !found && let Some(&first) = line.queue.front() {
@@ -64,15 +64,38 @@ fn mask_armed(item: &Item) -> u32 {
     mask(item)
 }
 
+/// Whether a scanned item goes on the line; armed when a sleep may follow.
+fn is_scanned_ready(item: &Item, stay: bool) -> bool {
+    if !stay {
+        arm(item);
+    }
+    mask(item) != 0 && (!item.is_edge() || has_edge(item))
+}
+
+/// For a scanned, edge-triggered item, which no event announces: whether something came since the last
+/// look, bytes, an end, or room.
+pub(super) fn has_edge(item: &Item) -> bool {
+    const ROOM: u8 = 1 << 7;
+    let Source::Socket(endpoint) = item.source else { return true };
+    if endpoint.state_now() != State::Connected {
+        return false;
+    }
+    let arrived = endpoint.rx.bytes.load(Ordering::Relaxed) + crate::ends::readable_bytes(endpoint) as u64;
+    let came = item.arrived.swap(arrived, Ordering::Relaxed) < arrived;
+    let room = if ready::is_writable(endpoint) { ROOM } else { 0 };
+    let ends = watch::ends(endpoint) | room;
+    let new_ends = ends & !item.told.swap(ends, Ordering::Relaxed);
+    came || new_ends != 0
+}
+
 /// Items that nobody announces: those of other processes' channels, and hot ones.
-fn look_around(epoll: &Epoll, line: &mut Line) {
+fn look_around(epoll: &Epoll, line: &mut Line, stay: bool) {
     for at in 0..line.scanned.len() {
         // SAFETY: items on the line are live under its lock.
         if let Some(item) = line.scanned.get(at).and_then(|&i| unsafe { i.as_ref() })
             && item.place() == IDLE
-            && !item.is_edge()
             && !item.is_disabled()
-            && mask(item) != 0
+            && is_scanned_ready(item, stay)
         {
             epoll.push(line, item);
         }
@@ -121,7 +144,7 @@ pub(super) fn collect(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usi
         line.kernel_queued = true;
         line.queue.push_back(core::ptr::null());
     }
-    look_around(epoll, &mut line);
+    look_around(epoll, &mut line, look.stay);
     let mut count = 0;
     loop {
         for _ in 0..line.queue.len() {
@@ -199,7 +222,9 @@ fn report(
     let data = item.data.load(Ordering::Relaxed);
     let edge = item.is_edge();
     if item.events() & EPOLLONESHOT as u32 != 0 {
-        item.events.fetch_and(PRIVATE, Ordering::Relaxed);
+        if !ledger::fire(item) {
+            return count;
+        }
     } else if !edge {
         epoll.push(line, item);
     }

@@ -21,6 +21,7 @@ pub(crate) fn control(epoll: &'static Epoll, op: i32, fd: i32, event: Option<(u3
     // What arrived before goes before what is ready now.
     crate::channel::drain();
     let mut interest = epoll.interest.lock();
+    ledger::synchronize(epoll, &mut interest);
     let known = interest.items.get(fd as usize).copied().unwrap_or(core::ptr::null_mut());
     match (op, event) {
         (libc::EPOLL_CTL_ADD, Some(_)) if !known.is_null() => Err(libc::EEXIST),
@@ -72,14 +73,30 @@ fn add(
     if !rest::prepare(epoll, interest) {
         return Err(libc::ENOSPC);
     }
+    let item = insert(epoll, interest, fd, source, (events | ALWAYS, data), 0);
+    ledger::added(epoll, item);
+    Ok(())
+}
+
+/// Makes an item, and looks whether it is ready.
+pub(super) fn insert<'a>(
+    epoll: &'static Epoll,
+    interest: &'a mut Interest,
+    fd: i32,
+    source: Source,
+    (events, data): (u32, u64),
+    entry: u32,
+) -> &'a Item {
     let item = Box::into_raw(Box::new(Item {
         epoll,
         fd,
         source,
-        events: AtomicU32::new(events | ALWAYS),
+        events: AtomicU32::new(events),
         data: AtomicU64::new(data),
         place: AtomicU8::new(IDLE),
         told: AtomicU8::new(0),
+        entry: AtomicU32::new(entry),
+        arrived: AtomicU64::new(0),
         next_watcher: AtomicPtr::new(core::ptr::null_mut()),
     }));
     if interest.items.len() <= fd as usize {
@@ -97,11 +114,12 @@ fn add(
             let mut line = epoll.line.lock();
             line.scanned.push(item);
             epoll.load.store(line.len(), Ordering::Release);
+            collect::has_edge(item);
         }
         Source::Socket(_) => {}
     }
     watch::look_now(item);
-    Ok(())
+    item
 }
 
 fn modify(epoll: &'static Epoll, item: &Item, (events, data): (u32, u64)) -> Result<(), i32> {
@@ -111,13 +129,19 @@ fn modify(epoll: &'static Epoll, item: &Item, (events, data): (u32, u64)) -> Res
     if item.source.in_kernel() {
         sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_MOD, item.fd, events, data).map_err(|e| e.0)?;
     }
+    change(item, events | ALWAYS, data);
+    ledger::modified(item);
+    Ok(())
+}
+
+/// Changes an item, and looks whether it is ready.
+pub(super) fn change(item: &Item, events: u32, data: u64) {
     {
-        let _line = epoll.line.lock();
-        item.events.store(events | ALWAYS, Ordering::Relaxed);
+        let _line = item.epoll.line.lock();
+        item.events.store(events, Ordering::Relaxed);
         item.data.store(data, Ordering::Relaxed);
     }
     watch::look_now(item);
-    Ok(())
 }
 
 /// Forgets an item; `from_kernel` also in the kernel instance.
@@ -129,6 +153,15 @@ pub(super) fn remove(epoll: &'static Epoll, interest: &mut Interest, item: *mut 
         let one_less = |count: u32| count.checked_sub(1);
         let _ = epoll.kernel_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
     }
+    // SAFETY: as above.
+    ledger::removed(unsafe { &*item }, !from_kernel);
+    forget(epoll, interest, item);
+}
+
+/// Takes an item out of the interest list of this process.
+pub(super) fn forget(epoll: &'static Epoll, interest: &mut Interest, item: *mut Item) {
+    // SAFETY: in the interest list, which is locked by the caller.
+    let fd = unsafe { (*item).fd };
     if let Some(cell) = interest.items.get_mut(fd as usize) {
         *cell = core::ptr::null_mut();
     }
@@ -152,6 +185,7 @@ pub(super) fn discard(epoll: &'static Epoll, item: *mut Item) {
 }
 
 /// A kernel descriptor was registered by a call that passed through.
-pub(crate) fn kernel_registered(epoll: &Epoll) {
+pub(crate) fn kernel_registered(epoll: &'static Epoll) {
+    ledger::catch_up(epoll);
     epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
 }

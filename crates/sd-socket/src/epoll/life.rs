@@ -55,6 +55,10 @@ fn fresh() -> &'static Epoll {
         spin: AtomicU32::new(0),
         kernel_asked: AtomicU64::new(0),
         dirty: AtomicBool::new(false),
+        ledger: AtomicPtr::new(core::ptr::null_mut()),
+        ledger_fd: AtomicI32::new(-1),
+        ledger_seen: AtomicU32::new(0),
+        inherited: AtomicBool::new(false),
     }))
 }
 
@@ -120,6 +124,7 @@ fn tear_down(epoll: &'static Epoll) {
                 control::discard(epoll, item);
             }
         }
+        ledger::leave(epoll);
         interest.wakers = 0;
         interest.registration = 0;
         crate::process::close_hidden(epoll.sleep_fd.swap(-1, Ordering::AcqRel));
@@ -129,6 +134,12 @@ fn tear_down(epoll: &'static Epoll) {
         epoll.load.store(0, Ordering::Relaxed);
     }
     RECORDS.lock().free.push(epoll);
+}
+
+/// Before a fork and all fork handlers, when memory can be allocated.
+pub(crate) fn before_fork() {
+    let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
+    all.into_iter().for_each(ledger::prepare);
 }
 
 /// Before a fork: no thread is in the middle of a change.
@@ -168,6 +179,7 @@ pub(crate) fn forked() {
         let mut interest = epoll.interest.lock();
         interest.wakers = 0;
         interest.registration = 0;
+        epoll.inherited.store(!epoll.ledger.load(Ordering::Relaxed).is_null(), Ordering::Relaxed);
     }
 }
 
@@ -202,8 +214,13 @@ fn scan(epoll: &Epoll, interest: &Interest, needed: impl Fn(Source) -> bool) {
             let mut line = epoll.line.lock();
             if !line.scanned.iter().any(|&known| core::ptr::eq(known, item)) {
                 line.scanned.push(item);
+                epoll.load.store(line.len(), Ordering::Release);
             }
-            epoll.push(&mut line, item);
+            if item.is_edge() {
+                collect::has_edge(item);
+            } else {
+                epoll.push(&mut line, item);
+            }
         }
     }
 }

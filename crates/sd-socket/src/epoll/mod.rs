@@ -35,6 +35,7 @@ use std::collections::VecDeque;
 
 mod collect;
 mod control;
+mod ledger;
 mod life;
 mod rest;
 mod waiting;
@@ -42,7 +43,7 @@ mod watch;
 
 pub(crate) use collect::is_ready;
 pub(crate) use control::{control, kernel_registered};
-pub(crate) use life::{User, add_fd, created, drop_fd, forked, forked_late, keep_locks, unlock};
+pub(crate) use life::{User, add_fd, before_fork, created, drop_fd, forked, forked_late, keep_locks, unlock};
 pub(crate) use waiting::wait;
 pub(crate) use watch::{became_listener, endpoint_event, forget_endpoint, no_space, peer_event, to_kernel};
 
@@ -85,6 +86,10 @@ pub(crate) struct Item {
     place: AtomicU8,
     /// Ends of the connection that were reported, see `watch::ends`.
     told: AtomicU8,
+    /// Row of the ledger; zero = none.
+    entry: AtomicU32,
+    /// Scanned, edge-triggered sockets: bytes that had arrived at the last look.
+    arrived: AtomicU64,
     /// Next registration of the same source; under the lock of the source's list.
     next_watcher: AtomicPtr<Item>,
 }
@@ -166,6 +171,12 @@ pub(crate) struct Epoll {
     kernel_asked: AtomicU64,
     /// Housekeeping due: events were delivered since.
     dirty: AtomicBool,
+    /// What processes share after a fork, an eventfd that announces changes, and the last one known.
+    ledger: AtomicPtr<ledger::Ledger>,
+    ledger_fd: AtomicI32,
+    ledger_seen: AtomicU32,
+    /// Came by fork, and was not used since.
+    inherited: AtomicBool,
 }
 
 /// Guards who is nested in whom.

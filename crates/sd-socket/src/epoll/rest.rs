@@ -45,6 +45,7 @@ pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest) -> bool {
             epoll.flat.store(true, Ordering::Relaxed);
         }
         epoll.sleep_fd.store(fd, Ordering::SeqCst);
+        watch_ledger(epoll);
         kick(epoll);
     }
     let sleep_fd = epoll.sleep_fd.load(Ordering::Relaxed);
@@ -57,6 +58,16 @@ pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest) -> bool {
         wait::add_control(sleep_fd);
     }
     true
+}
+
+/// Changes made by other processes shall end a sleep.
+pub(super) fn watch_ledger(epoll: &Epoll) {
+    let (sleep_fd, ledger_fd) =
+        (epoll.sleep_fd.load(Ordering::Relaxed), epoll.ledger_fd.load(Ordering::Relaxed));
+    if sleep_fd >= 0 && ledger_fd >= 0 {
+        let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        let _ = sd_sys::fd::epoll_ctl(sleep_fd, libc::EPOLL_CTL_ADD, ledger_fd, edge, OWN_EVENT);
+    }
 }
 
 /// An instance is about to be nested in this one: no more level on top of it.

@@ -44,6 +44,7 @@ pub(crate) fn wait(
             return Ok(got);
         }
     }
+    ledger::catch_up(epoll);
     crate::channel::drain();
     let found = look(epoll, out, timeout_ns != Some(0));
     if found != 0 || timeout_ns == Some(0) {
@@ -62,7 +63,7 @@ pub(crate) fn wait(
 /// One look at everything. The kernel's part is asked when nothing of ours is ready, and now and
 /// then anyway, so that neither side starves the other.
 fn look(epoll: &Epoll, out: &mut [epoll_event], stay: bool) -> usize {
-    let has_kernel = epoll.kernel_count.load(Ordering::Relaxed) != 0;
+    let has_kernel = has_kernel(epoll);
     let now = if has_kernel { sd_sys::time::tsc() } else { 0 };
     let asked = epoll.kernel_asked.load(Ordering::Relaxed);
     let kernel = has_kernel && now.wrapping_sub(asked) > KERNEL_EVERY_CYCLES;
@@ -74,6 +75,10 @@ fn look(epoll: &Epoll, out: &mut [epoll_event], stay: bool) -> usize {
         epoll.kernel_asked.store(now, Ordering::Relaxed);
     }
     found
+}
+
+fn has_kernel(epoll: &Epoll) -> bool {
+    epoll.kernel_count.load(Ordering::Relaxed) != 0 || ledger::is_shared(epoll)
 }
 
 fn look_at(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usize {
@@ -91,7 +96,7 @@ fn spin(epoll: &Epoll, out: &mut [epoll_event]) -> usize {
     wait::spin(&epoll.spin, || {
         rounds += 1;
         crate::channel::drain_inside(user.as_ref());
-        let kernel = rounds.is_multiple_of(64) && epoll.kernel_count.load(Ordering::Relaxed) != 0;
+        let kernel = rounds.is_multiple_of(64) && has_kernel(epoll);
         found = look_at(epoll, out, Look { kernel, stay: true });
         found != 0
     });
@@ -100,7 +105,7 @@ fn spin(epoll: &Epoll, out: &mut [epoll_event]) -> usize {
 
 /// Sleeps until something is ready, or the deadline.
 fn sleep(
-    epoll: &Epoll,
+    epoll: &'static Epoll,
     out: &mut [epoll_event],
     deadline: Deadline,
     mask: *const sigset_t,
@@ -119,6 +124,7 @@ fn sleep(
         if found != 0 {
             return Ok(found);
         }
+        ledger::catch_up(epoll);
         crate::channel::drain();
         let found = look(epoll, out, false);
         if found != 0 || deadline.left() == Some(0) {
@@ -133,13 +139,14 @@ fn sleep(
 
 /// One sleep; events that were found instead, or in the kernel's part.
 fn sleep_once(
-    epoll: &Epoll,
+    epoll: &'static Epoll,
     out: &mut [epoll_event],
     deadline: Deadline,
     pause: Option<u64>,
     mask: *const sigset_t,
 ) -> Result<usize, i32> {
     rest::prepare(epoll, &mut epoll.interest.lock());
+    ledger::catch_up(epoll);
     crate::channel::drain();
     let found = look_at(epoll, out, Look { kernel: false, stay: false });
     if found != 0 {

@@ -21,6 +21,7 @@ mod exec_image;
 mod file;
 mod flags;
 mod fork;
+mod fork_epoll;
 mod ipv6;
 mod listen;
 mod message;
@@ -71,6 +72,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     epoll_lives::SUBJECTS,
     epoll_threads::SUBJECTS,
     fork::SUBJECTS,
+    fork_epoll::SUBJECTS,
     exec::SUBJECTS,
     exec_image::SUBJECTS,
     spawn::SUBJECTS,

@@ -5,6 +5,7 @@
 //! | `observer` | accepts, reads to the end, and says what came and how it ended |
 //! | `victim OP PORT FILE` | does one operation between two stops, so that it can be killed at any instruction |
 //! | `scribbler PORT SEED` | a hostile peer: writes anything anywhere in the segments that it shares with others |
+//! | `wanderer PORT FILE ID` | a connection that is handed from process to process by fork, exec and SCM_RIGHTS |
 //! | `echo` | an echo server on epoll |
 //! | `chat PORT COUNT` | a client of it that checks every byte |
 
@@ -13,6 +14,7 @@ mod observer;
 mod pattern;
 mod scribbler;
 mod victim;
+mod wanderer;
 
 use std::process::ExitCode;
 
@@ -23,6 +25,10 @@ fn main() -> ExitCode {
         ["observer"] => observer::run(),
         ["victim", op, port, file] => victim::run(op, number(port) as u16, file),
         ["scribbler", port, seed] => scribbler::run(number(port) as u16, number(seed)),
+        ["wanderer", port, file, id] => wanderer::start(number(port) as u16, file, number(id)),
+        ["go-on", fd, file, sent, seed] => {
+            wanderer::go_on(number(fd) as i32, file, number(sent) as usize, number(seed))
+        }
         ["echo"] => echo::serve(),
         ["chat", port, count] => echo::chat(number(port) as u16, number(count)),
         _ => Err(std::io::Error::other("see the head of tests/sharing/src/main.rs")),

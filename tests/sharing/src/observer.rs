@@ -1,7 +1,8 @@
 //! The peer of a process that is killed: it must get what was acknowledged, an end, and never hang.
 //!
 //! The first byte of an accepted connection says what its peer wants: `S` to be read, `R` to be sent
-//! [`PRESENT`] bytes, `E` to get every byte back. Commands come on standard input:
+//! [`PRESENT`] bytes, `E` to get every byte back, `N` with eight bytes more to be read and reported under that number.
+//! Commands come on standard input:
 //!
 //! - `connect PORT`: connects there, says five bytes, and reads to the end.
 //! - `report`: when no connection is open any more, or after three seconds, a line for each and then `done`.
@@ -21,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 struct Conn {
     stream: TcpStream,
     mode: u8,
+    /// First bytes, until it is known what the peer wants.
+    head: Vec<u8>,
+    id: u64,
     got: usize,
     is_intact: bool,
     to_send: Vec<u8>,
@@ -30,7 +34,16 @@ struct Conn {
 impl Conn {
     fn new(stream: TcpStream, mode: u8) -> io::Result<Conn> {
         stream.set_nonblocking(true)?;
-        Ok(Conn { stream, mode, got: 0, is_intact: true, to_send: Vec::new(), end: None })
+        Ok(Conn {
+            stream,
+            mode,
+            head: Vec::new(),
+            id: 0,
+            got: 0,
+            is_intact: true,
+            to_send: Vec::new(),
+            end: None,
+        })
     }
 
     /// Reads and writes what can be done now.
@@ -55,9 +68,20 @@ impl Conn {
     }
 
     fn take(&mut self, mut bytes_: &[u8]) {
-        if self.mode == 0 {
-            self.mode = bytes_[0];
-            bytes_ = &bytes_[1..];
+        while self.mode == 0
+            && let Some((first, rest)) = bytes_.split_first()
+        {
+            self.head.push(*first);
+            bytes_ = rest;
+            match self.head.as_slice() {
+                [b'N', id @ ..] if id.len() == 8 => {
+                    self.id = u64::from_ne_bytes(id.try_into().unwrap_or_default());
+                    self.mode = b'N';
+                }
+                [b'N', ..] => {}
+                [mode, ..] => self.mode = *mode,
+                [] => {}
+            }
             if self.mode == b'R' {
                 self.to_send = bytes(0, PRESENT);
             }
@@ -153,7 +177,8 @@ impl Observer {
         }
         for conn in self.conns.drain(..) {
             let end = conn.end.as_deref().unwrap_or("HUNG");
-            println!("conn {} {} {end}", conn.got, if conn.is_intact { "intact" } else { "CORRUPT" });
+            let intact = if conn.is_intact { "intact" } else { "CORRUPT" };
+            println!("conn {} {intact} {end} {}", conn.got, conn.id);
         }
         println!("done");
         self.report_by = None;

@@ -3,6 +3,7 @@
 //! | part | what |
 //! |---|---|
 //! | `crash` | a process is stepped through an operation, instruction by instruction, and killed anywhere in it |
+//! | `soak` | connections are handed from process to process by fork, exec and SCM_RIGHTS, and killed at any time |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
 //!
 //! The programs are those of `tests/sharing`. Places and values are chosen by a seed, which is printed with a failure
@@ -10,6 +11,7 @@
 
 mod crash;
 mod hostile;
+mod soak;
 
 use crate::lab::Lab;
 use crate::report::Count;
@@ -24,9 +26,15 @@ pub(crate) struct Options {
     /// Hostile processes, one after the other
     #[arg(long, default_value_t = 12)]
     scribblers: u64,
+    /// Seconds of connections that wander from process to process
+    #[arg(long, default_value_t = 20)]
+    soak: u64,
     /// What chance is made of
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Over Linux alone, to see that what is expected is right
+    #[arg(long)]
+    kernel: bool,
     /// Run only the parts whose name contains this
     #[arg(long, default_value = "")]
     only: String,
@@ -46,10 +54,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let check = |lab: &mut Lab| hostile::run(lab, options.scribblers, options.seed);
     parts.push(("hostile-peers".to_owned(), Box::new(check)));
+    let check = |lab: &mut Lab| soak::run(lab, options.soak, options.seed);
+    parts.push(("soak".to_owned(), Box::new(check)));
     let mut count = Count::default();
     for (name, check) in parts.iter().filter(|(name, _)| name.contains(&options.only)) {
         let start = Instant::now();
-        let done = Lab::new(false).and_then(|mut lab| {
+        let done = Lab::new(options.kernel).and_then(|mut lab| {
             let note = check(&mut lab)?;
             lab.finish().map(|()| note)
         });

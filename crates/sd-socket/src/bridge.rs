@@ -105,7 +105,10 @@ fn start(endpoint: &'static Endpoint, inner: i32) -> Result<()> {
     fork::prepare();
     let middle = bare_fork();
     if middle == Ok(0) {
-        // The process in between: makes the bridge, tells its pid, and is gone.
+        // The process in between: makes the bridge, tells its pid, and is gone. The bridge is in a session of
+        // its own from its first moment: what ends the program's process group leaves it alone.
+        // SAFETY: no pointers.
+        unsafe { syscall!(libc::SYS_setsid) };
         let pid = bare_fork().unwrap_or(-1);
         if pid != 0 {
             let _ = sd_sys::fd::write(write_end, &pid.to_ne_bytes());
@@ -134,11 +137,8 @@ fn start(endpoint: &'static Endpoint, inner: i32) -> Result<()> {
 
 /// The bridge process: keeps nothing but the connection and the socket.
 fn run(endpoint: &'static Endpoint, inner: i32) -> ! {
-    // SAFETY: no pointers; a name for people.
-    unsafe {
-        syscall!(libc::SYS_setsid);
-        syscall!(libc::SYS_prctl, libc::PR_SET_NAME, c"sd-bridge".as_ptr());
-    }
+    // SAFETY: a C string; a name for people.
+    unsafe { syscall!(libc::SYS_prctl, libc::PR_SET_NAME, c"sd-bridge".as_ptr()) };
     // Signals are for the program; only SIGKILL ends a bridge early.
     let all = [!0u64];
     // SAFETY: the kernel reads eight bytes.

@@ -67,13 +67,15 @@ pub enum Reason {
     NotAccepting = 7,
     /// The policy says `kernel`.
     Policy = 8,
+    /// Handed to a program that is not accelerated, through a bridge.
+    Bridged = 9,
 }
 
 impl Reason {
     /// The reason with this number; unknown ones are `None`.
     pub fn from_u32(n: u32) -> Reason {
         use Reason::*;
-        [None, NoMonitor, Remote, NoListener, Option, RegularPeer, Exhausted, NotAccepting, Policy]
+        [None, NoMonitor, Remote, NoListener, Option, RegularPeer, Exhausted, NotAccepting, Policy, Bridged]
             .into_iter()
             .find(|r| *r as u32 == n)
             .unwrap_or(None)
@@ -91,6 +93,7 @@ impl Reason {
             Reason::Exhausted => "out of slots, ports, memory or descriptors",
             Reason::NotAccepting => "listener's processes are not accepting yet",
             Reason::Policy => "policy",
+            Reason::Bridged => "handed to a program that is not accelerated",
         }
     }
 }

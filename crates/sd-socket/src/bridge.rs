@@ -16,7 +16,7 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, pollfd};
 use sd_proto::Ip;
-use sd_shm::slab::{Endpoint, State};
+use sd_shm::slab::{Endpoint, Reason, State};
 use sd_sys::{Result, check, syscall};
 
 /// Bytes under way in each direction.
@@ -143,6 +143,7 @@ fn run(endpoint: &'static Endpoint, inner: i32) -> ! {
     let all = [!0u64];
     // SAFETY: the kernel reads eight bytes.
     unsafe { syscall!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, all.as_ptr(), 0, 8) };
+    endpoint.reason.store(Reason::Bridged as u32, Ordering::Relaxed);
     let mut number = -1;
     connect::each_fd(endpoint, |fd| number = fd);
     close_others(number, inner);

@@ -425,6 +425,13 @@ pub fn created(fd: c_int) -> c_int {
     fd
 }
 
+/// After the kernel gave the program a descriptor that came in a message.
+pub fn received(fd: c_int) -> c_int {
+    let fd = created(fd);
+    listening::adopt_from_kernel(fd);
+    fd
+}
+
 /// Before a fork and all fork handlers.
 pub fn fork_early() {
     fork::early();
@@ -487,4 +494,6 @@ pub unsafe fn start(envp: *const *const c_char) {
     // SAFETY: see the module.
     unsafe { crate::env::remember(envp) };
     exec::attach();
+    // SAFETY: as above.
+    unsafe { crate::env::activation(envp) }.for_each(listening::adopt_from_kernel);
 }

@@ -33,6 +33,18 @@ pub(crate) fn get(environment: Environment, name: &[u8]) -> Option<&'static [u8]
     None
 }
 
+/// Descriptors that systemd says are listeners for this process (sd_listen_fds(3)).
+///
+/// # Safety
+/// `environment` is null or a null-terminated array of C strings.
+pub(crate) unsafe fn activation(environment: Environment) -> core::ops::Range<i32> {
+    const FIRST: i32 = 3;
+    let number = |name| core::str::from_utf8(get(environment, name)?).ok()?.parse::<i32>().ok();
+    let is_ours = number(b"LISTEN_PID") == Some(sd_sys::fd::getpid());
+    let count = number(b"LISTEN_FDS").filter(|count| is_ours && (0..=256).contains(count));
+    FIRST..FIRST + count.unwrap_or(0)
+}
+
 /// Path found by `remember`, and its length; programs may change their environment later.
 static mut PATH: [u8; 108] = [0; 108];
 static PATH_LEN: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);

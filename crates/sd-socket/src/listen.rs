@@ -16,7 +16,7 @@ use crate::Outcome;
 use crate::addr;
 use crate::channel::{self, Channel};
 use crate::connect::materialize;
-use crate::endpoint::{ALL_BITS, EndpointExt};
+use crate::endpoint::{ALL_BITS, EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET};
 use crate::process::{PROCESS, Priv};
 use crate::table;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -90,6 +90,37 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
         register(listener, fd);
     }
     Outcome::Done(0)
+}
+
+/// A kernel listener that came from elsewhere, by SCM_RIGHTS or from a starter without us: connections to it are
+/// accelerated from the time that this process accepts. It stays as it is when it is none, or cannot be.
+pub(crate) fn adopt_from_kernel(fd: i32) {
+    let option = |name| sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, name);
+    let is_listening =
+        option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) && option(libc::SO_ACCEPTCONN) == Ok(1);
+    let Some((domain, name)) = addr::kernel_name(fd).filter(|_| is_listening && !table::is_ours(fd)) else {
+        return;
+    };
+    let Some(endpoint) = crate::control::connected().and_then(|control| {
+        drop(control);
+        crate::endpoint::allocate(domain)
+    }) else {
+        return;
+    };
+    let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as c_int;
+    endpoint.set_flag(OWN_SOCKET | HAS_NAME | if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 });
+    endpoint.fd.store(fd, Ordering::Relaxed);
+    addr::store(&endpoint.local, name.ip);
+    endpoint.ports.store(u32::from(name.port) << 16, Ordering::Relaxed);
+    endpoint.set_state(State::Listen);
+    match adopt(endpoint).filter(|_| table::set_socket(fd, endpoint)) {
+        Some(listener) => {
+            set_kernel_nonblock(fd, true);
+            // What listen was told cannot be asked; the kernel's queue bounds what it takes.
+            listener.backlog.store(clamp_backlog(c_int::MAX), Ordering::Relaxed);
+        }
+        None => crate::endpoint::release(endpoint),
+    }
 }
 
 /// Linux compares as unsigned with net.core.somaxconn, 4096 by default.

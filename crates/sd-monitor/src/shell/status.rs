@@ -150,8 +150,9 @@ impl Server {
                 Some(self.core.members.pid_of(id, member)).filter(|pid| *pid != 0).unwrap_or(family.pid);
             let mut shown = connection(endpoint, pid, comms.of(pid), family.uid);
             if state == State::Connected {
-                shown.path = "shm";
-                shown.reason = None;
+                let is_bridged = endpoint.reason.load(Ordering::Relaxed) == Reason::Bridged as u32;
+                shown.path = if is_bridged { "bridged" } else { "shm" };
+                shown.reason = shown.reason.filter(|_| is_bridged);
                 (shown.end, shown.state) = self.end_of(id, endpoint);
             }
             all.push(shown);

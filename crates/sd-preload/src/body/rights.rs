@@ -49,7 +49,7 @@ unsafe fn renumber(msg: *const msghdr) {
                 let fds = libc::CMSG_DATA(head) as *mut c_int;
                 for i in 0..bytes / size_of::<c_int>() {
                     let fd = fds.add(i);
-                    fd.write_unaligned(calls::created(fd.read_unaligned()));
+                    fd.write_unaligned(calls::received(fd.read_unaligned()));
                 }
             }
             head = libc::CMSG_NXTHDR(msg, head);

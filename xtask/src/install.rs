@@ -48,6 +48,13 @@ const EXTRA: &[Package] = &[
     package("php8.2-fpm", &["php-fpm8.2"]),
     package("uwsgi-core", &["uwsgi"]),
     package("uwsgi-plugin-python3", &["/usr/lib/uwsgi/plugins/python3_plugin.so"]),
+    package("mariadb-server", &["mariadbd", "mariadb-install-db"]),
+    package("mariadb-client", &["mariadb", "mysqlslap"]),
+    package("openssh-server", &["sshd"]),
+    package("openssh-client", &["ssh", "scp", "sftp", "ssh-keygen"]),
+    package("dropbear-bin", &["dropbear", "dropbearkey"]),
+    package("rsync", &["rsync"]),
+    package("git", &["git"]),
 ];
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";

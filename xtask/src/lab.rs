@@ -172,6 +172,18 @@ impl Lab {
         }
     }
 
+    /// As `check`, for servers that execute a program for each connection: a kernel socket that was accepted and
+    /// inherited is nothing that the new program's library knows of.
+    pub(crate) fn check_executed(&self, watch: Option<Watch>, server: Side, client: Side) -> Result<()> {
+        let Some(watch) = watch else { return Ok(()) };
+        let seen = watch.finish()?;
+        match (server, client) {
+            (Side::Sd, Side::Sd) => ss::require_shm(&seen),
+            _ if seen.is_empty() => Ok(()),
+            _ => ss::require_kernel(&seen),
+        }
+    }
+
     /// Ends the monitor, after a check that its clients' end left nothing in it and that it can still answer.
     pub(crate) fn finish(mut self) -> Result<()> {
         let Some(mut monitor) = self.monitor.take() else { return Ok(()) };

@@ -138,7 +138,7 @@ hooks! {
     getpeername (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
         { SYS_getpeername; ours(fd) calls::getpeername(fd, addr, len) }
     fcntl | __fcntl | fcntl64 (fd: c_int, cmd: c_int, arg: c_ulong) -> c_int
-        { SYS_fcntl; ours(fd; create::by_fcntl(cmd, arg)) calls::fcntl(fd, cmd, arg), then calls::created }
+        { SYS_fcntl; ours(fd; create::by_fcntl(cmd)) calls::fcntl(fd, cmd, arg) }
     ioctl (fd: c_int, request: c_ulong, arg: c_ulong) -> c_int
         { SYS_ioctl; ours(fd) calls::ioctl(fd, request, arg) }
     sockatmark (fd: c_int) -> c_int

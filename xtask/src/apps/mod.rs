@@ -14,6 +14,7 @@ mod haproxy;
 mod http;
 mod httpd;
 mod loads;
+mod mariadb;
 mod memcached;
 mod monitor;
 mod peers;
@@ -22,9 +23,11 @@ mod proxy;
 mod python;
 mod redis;
 mod redis_store;
+mod ssh;
 mod table;
 mod tls;
 mod tools;
+mod transfer;
 mod user;
 mod web;
 
@@ -100,6 +103,9 @@ const SCENARIOS: &[&[Scenario]] = &[
     redis::SCENARIOS,
     redis_store::SCENARIOS,
     postgres::SCENARIOS,
+    mariadb::SCENARIOS,
+    ssh::SCENARIOS,
+    transfer::SCENARIOS,
     memcached::SCENARIOS,
     web::SCENARIOS,
     proxy::SCENARIOS,
@@ -120,6 +126,9 @@ const ROWS: &[&[table::Row]] = &[
     web::ROWS,
     redis_store::ROWS,
     postgres::ROWS,
+    mariadb::ROWS,
+    ssh::ROWS,
+    transfer::ROWS,
     proxy::ROWS,
     haproxy::ROWS,
     httpd::ROWS,

@@ -80,23 +80,21 @@ impl Postgres {
         ];
         let server = User::named("postgres")?.serve(lab, side, port, &program, &args)?;
         let postgres = Postgres { server, port, data };
-        postgres.wait_ready(lab)?;
+        postgres.wait_ready(1)?;
         Ok(postgres)
     }
 
-    /// It listens before it lets anybody in.
-    fn wait_ready(&self, lab: &Lab) -> Result<()> {
+    /// It listens before it lets anybody in, and says so each time that it has begun.
+    fn wait_ready(&self, times: usize) -> Result<()> {
+        const READY: &str = "database system is ready to accept connections";
         let end = Instant::now() + LIMIT;
-        loop {
-            let said = self.start_psql(lab, Side::Kernel, &["-c", "SELECT 1"])?.wait(LIMIT)?;
-            if said.status.success() {
-                return Ok(());
-            }
+        while self.server.stderr_so_far().matches(READY).count() < times {
             if Instant::now() > end {
-                fail!("the server lets nobody in: {:?}", said.stderr);
+                fail!("the server lets nobody in: {}", self.server.last_words());
             }
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(20));
         }
+        Ok(())
     }
 
     fn psql_args<'a>(&self, port: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
@@ -272,7 +270,7 @@ fn crash(lab: &mut Lab) -> Result<()> {
     if output.status.success() || !output.stderr.contains("terminating connection because of crash") {
         fail!("pgbench did not notice the crash: {} {:?}", output.status, output.stderr);
     }
-    postgres.wait_ready(lab)?;
+    postgres.wait_ready(2)?;
     postgres.expect(lab, Side::Sd, BALANCED, "t")?;
     drop(input);
     idle.wait(LIMIT)?;

@@ -1,6 +1,6 @@
 //! New descriptors from the kernel, and many closed at once.
 
-use core::ffi::{c_int, c_ulong};
+use core::ffi::c_int;
 use sd_socket::{Outcome, calls};
 
 /// A new epoll instance; its number too must be the lowest.
@@ -26,13 +26,11 @@ pub(crate) unsafe fn pair(first: *mut c_int, second: *mut c_int, ret: c_int) -> 
     ret
 }
 
-/// Whether fcntl creates a descriptor that takes the lowest number.
-///
-/// With a minimum the number stays as the kernel gave it: a lower one would break the contract, and it is the
-/// lowest unless a recycled number lies between.
+/// Whether fcntl creates a descriptor. What other commands return is no number to be looked at: F_SETFD's success is
+/// no descriptor 0, and FD_CLOEXEC no descriptor 1.
 #[inline(always)]
-pub(crate) fn by_fcntl(cmd: c_int, arg: c_ulong) -> bool {
-    matches!(cmd, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) && arg == 0
+pub(crate) fn by_fcntl(cmd: c_int) -> bool {
+    matches!(cmd, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
 }
 
 /// signalfd creates when `fd` is -1; else it changes `fd`.

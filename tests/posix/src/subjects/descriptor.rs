@@ -10,6 +10,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("descriptor/dup2_over_file", dup2_over_file),
     solo("descriptor/dup2_same", dup2_same),
     solo("descriptor/dup2_to_standard", dup2_to_standard),
+    solo("descriptor/fcntl_spares_standard", fcntl_spares_standard),
     solo("descriptor/dup3", dup3_flags),
     solo("descriptor/dup_errors", dup_errors),
     solo("descriptor/fcntl_dupfd", fcntl_dupfd),
@@ -105,6 +106,26 @@ fn dup2_to_standard() {
     show("write to standard output", wrote);
     await_events(pair.client, libc::POLLRDHUP);
     show_recv("client", pair.client, 32, 0);
+    show_recv("client", pair.client, 32, 0);
+}
+
+/// The results 0 and 1 of fcntl are no descriptors: sockets on 0 and 1 outlive them (dropbear).
+fn fcntl_spares_standard() {
+    let pair = connected();
+    let (saved_in, saved_out) = (dup(0).fd(), dup(1).fd());
+    dup2(pair.server, 0);
+    dup2(pair.server, 1);
+    fcntl(pair.server, libc::F_SETFD, libc::FD_CLOEXEC as _);
+    fcntl(pair.server, libc::F_GETFD, 0);
+    close(pair.server);
+    send(pair.client, b"question", 0);
+    let mut buffer = [0; 32];
+    let got = read(0, &mut buffer);
+    let wrote = write(1, b"answer");
+    dup2(saved_in, 0);
+    dup2(saved_out, 1);
+    show_bytes("read of standard input", got, &buffer);
+    show("write to standard output", wrote);
     show_recv("client", pair.client, 32, 0);
 }
 

@@ -130,6 +130,8 @@ pub(crate) enum What {
     Bandwidth,
     /// Connections per second: connect, accept, one byte each way, close
     Connect,
+    /// Round-trip time when the other side has gone to sleep
+    Wake,
     /// Cost of single calls, of idle connections and of starting a program
     Cost,
 }

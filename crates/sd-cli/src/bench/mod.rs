@@ -42,6 +42,8 @@ pub(crate) enum System {
     RingDoorbell,
     /// One cache line each way
     Cacheline,
+    /// A word in shared memory, and a futex for the side that sleeps
+    Futex,
 }
 
 impl System {
@@ -113,8 +115,9 @@ fn plan(options: &BenchOptions) -> Plan {
 
 fn cases(options: &BenchOptions, plan: Plan) -> Vec<Case> {
     use System::*;
-    let all = System::value_variants().to_vec();
+    let all: Vec<System> = System::value_variants().iter().copied().filter(|s| *s != Futex).collect();
     let (work, sizes, systems) = match options.what {
+        What::Wake => (Work::Wake, vec![8], vec![Socksdirect, Tcp, Unix, Pipe, Futex]),
         What::Latency if options.all => {
             (Work::Latency, vec![8, 64, 1 << 10, 16 << 10, 64 << 10, 1 << 20], all)
         }

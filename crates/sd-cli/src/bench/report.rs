@@ -27,6 +27,8 @@ pub(crate) struct Row {
     pub(crate) ratio_to_ring: Option<f64>,
     pub(crate) ratio_to_tcp: Option<f64>,
     pub(crate) ratio_to_cacheline: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio_to_futex: Option<f64>,
     /// The path that the monitor reported, for SocksDirect; the benchmark fails when it is not shm.
     pub(crate) path: Option<&'static str>,
     pub(crate) congestion: Option<String>,
@@ -45,6 +47,7 @@ pub(crate) struct Figure {
 pub(crate) fn rows(bench: What, size: usize, series: &[Series]) -> Vec<Row> {
     let (bench, unit, scale) = match bench {
         What::Latency => ("latency", "ns", 1.0),
+        What::Wake => ("wake", "ns", 1.0),
         What::Rate => ("rate", "messages/s", 1.0),
         What::Bandwidth => ("bandwidth", "MB/s", size as f64 / 1e6),
         What::Connect | What::Cost => ("connect", "connections/s", 1.0),
@@ -64,11 +67,11 @@ pub(crate) fn rows_of(
     let of = |s: &Series| -> Vec<(f64, Option<f64>)> { s.outcomes.iter().filter_map(&pick).collect() };
     let values = |s: &Series| -> Vec<f64> { of(s).into_iter().map(|(value, _)| value).collect() };
     let base = |system| series.iter().find(|s| s.system == system).map(values).unwrap_or_default();
-    let bases = [System::Ring, System::Tcp, System::Cacheline].map(base);
+    let bases = [System::Ring, System::Tcp, System::Cacheline, System::Futex].map(base);
     let row = |s: &Series| {
         let own = values(s);
         let p99: Vec<f64> = of(s).into_iter().filter_map(|(_, p99)| p99).collect();
-        let ratios = [0, 1, 2].map(|i| ratio(&own, &bases[i]));
+        let ratios = [0, 1, 2, 3].map(|i| ratio(&own, &bases[i]));
         Some(Row {
             bench: figure.bench,
             item: figure.item,
@@ -83,6 +86,7 @@ pub(crate) fn rows_of(
             ratio_to_ring: ratios[0],
             ratio_to_tcp: ratios[1],
             ratio_to_cacheline: ratios[2],
+            ratio_to_futex: ratios[3],
             path: (s.system == System::Socksdirect).then_some("shm"),
             congestion: (s.system == System::Tcp).then(|| congestion(s)).flatten(),
         })
@@ -143,10 +147,11 @@ fn table(rows: &[Row]) -> String {
     }
     header.extend([(format!("min {unit}"), Align::Right), (format!("max {unit}"), Align::Right)]);
     type Ratio = fn(&Row) -> Option<f64>;
-    let ratios: [(&str, Ratio); 3] = [
+    let ratios: [(&str, Ratio); 4] = [
         ("/ ring", |row| row.ratio_to_ring),
         ("/ tcp", |row| row.ratio_to_tcp),
         ("/ cacheline", |row| row.ratio_to_cacheline),
+        ("/ futex", |row| row.ratio_to_futex),
     ];
     let shown: Vec<_> = ratios.into_iter().filter(|(_, of)| rows.iter().any(|r| of(r).is_some())).collect();
     header.extend(shown.iter().map(|(title, _)| ((*title).to_owned(), Align::Right)));

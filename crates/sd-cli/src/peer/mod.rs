@@ -12,6 +12,7 @@
 mod calls;
 mod churn;
 mod clock;
+mod futex;
 mod idle;
 mod line;
 mod link;
@@ -32,6 +33,8 @@ use std::time::Duration;
 pub(crate) enum Work {
     /// Ping-pong.
     Latency,
+    /// Ping-pong with a side that sleeps before each question.
+    Wake,
     /// One way.
     Stream,
     /// Many short connections.

@@ -1,5 +1,6 @@
 //! Both sides in one program that forks: pipes, the bare ring, a bare cache line.
 
+use super::futex::Futex;
 use super::line::Line;
 use super::link::{Link, Pipes};
 use super::ring::Ring;
@@ -54,6 +55,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let [here, there] = Line::ends().map_err(os_error).context("shared memory")?;
             both(options, here, there)
         }
+        System::Futex => {
+            let [here, there] = Futex::ends().map_err(os_error).context("shared memory")?;
+            both(options, here, there)
+        }
         other => Err(Failure::new(format!("{other:?} is no pair"))),
     }?;
     super::tell(&report)
@@ -71,7 +76,7 @@ fn both<L: Link>(options: &Options, mut here: L, mut there: L) -> Result<Report>
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         drop(here);
         let done = super::pin(options.cpu_other).and_then(|()| match options.work {
-            Work::Latency => work::echo(&mut there, options.size),
+            Work::Latency | Work::Wake => work::echo(&mut there, options.size),
             _ => work::drain(&mut there, options.size),
         });
         // SAFETY: ends the child without running the parent's clean-up.
@@ -82,6 +87,7 @@ fn both<L: Link>(options: &Options, mut here: L, mut there: L) -> Result<Report>
     super::wait_for_go()?;
     let report = match options.work {
         Work::Latency => work::ping(&mut here, options.size, options.duration()),
+        Work::Wake => work::wake(&mut here, options.size, options.duration()),
         Work::Stream => work::pump(&mut here, options.size, options.duration()),
         other => Err(Failure::new(format!("{other:?} is not for a pair"))),
     }?;

@@ -62,7 +62,7 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
     let (listener, address) = listen(options)?;
     print(&format!("ready {address}\n"))?;
     match options.work {
-        Work::Latency => work::echo(&mut accept(&listener)?, options.size),
+        Work::Latency | Work::Wake => work::echo(&mut accept(&listener)?, options.size),
         Work::Stream => work::drain(&mut accept(&listener)?, options.size),
         Work::Churn => churn::serve(&listener),
         Work::Calls => {
@@ -88,11 +88,12 @@ pub(crate) fn call(options: &Options) -> Result<()> {
             let report = calls::call(data, control, options.duration())?;
             super::Report { congestion: options.congestion.clone(), ..report }
         }
-        Work::Latency | Work::Stream => {
+        Work::Latency | Work::Wake | Work::Stream => {
             let mut link = connect(&address, options)?;
             super::wait_for_go()?;
             let report = match options.work {
                 Work::Latency => work::ping(&mut link, options.size, options.duration())?,
+                Work::Wake => work::wake(&mut link, options.size, options.duration())?,
                 _ => work::pump(&mut link, options.size, options.duration())?,
             };
             super::Report { congestion: congestion(&link), ..report }

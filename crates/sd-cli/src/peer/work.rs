@@ -19,10 +19,30 @@ pub(crate) fn histogram() -> Histogram<u64> {
 
 /// Sends and waits for the answer, again and again; the round trip in nanoseconds.
 pub(crate) fn ping<L: Link>(link: &mut L, size: usize, duration: Duration) -> Result<Report> {
+    ping_after(link, size, duration, || ())
+}
+
+/// Before a question the other side has had so long to fall asleep.
+const SLEEP: Duration = Duration::from_micros(400);
+
+/// The same, with a pause before each question.
+pub(crate) fn wake<L: Link>(link: &mut L, size: usize, duration: Duration) -> Result<Report> {
+    ping_after(link, size, duration, || {
+        // Not a sleep: this side's processor shall be awake.
+        let clock = Clock::start(SLEEP);
+        while !clock.is_over(ticks()) {
+            std::hint::spin_loop();
+        }
+    })
+}
+
+#[inline(always)]
+fn ping_after<L: Link>(link: &mut L, size: usize, duration: Duration, pause: impl Fn()) -> Result<Report> {
     let question: Vec<u8> = (0..size).map(|i| i as u8).collect();
     let mut answer = vec![0u8; size];
     let warm_up = Clock::start(duration / 5);
     for done in 0.. {
+        pause();
         round_trip(link, &question, &mut answer)?;
         if done >= WARM_UP_MIN && warm_up.is_over(ticks()) {
             break;
@@ -31,6 +51,7 @@ pub(crate) fn ping<L: Link>(link: &mut L, size: usize, duration: Duration) -> Re
     let mut times = histogram();
     let clock = Clock::start(duration);
     loop {
+        pause();
         let began = ticks();
         round_trip(link, &question, &mut answer)?;
         let ended = ticks();

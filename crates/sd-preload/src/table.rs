@@ -21,8 +21,8 @@
 //! Functions of C with `...` stand here with the one more argument that they look at: on x86-64 it is
 //! passed like any third argument, and garbage in its register goes no further than it would have gone anyway.
 
-use crate::body::{create, exec, fortify, names, process, ready, rights, shell, spawn, stdio, vector};
-use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use crate::body::{create, exec, fortify, names, process, raw, ready, rights, shell, spawn, stdio, vector};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::ptr::null;
 use libc::{
     FILE, epoll_event, fd_set, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
@@ -270,6 +270,10 @@ hooks! {
         { lazy; any shell::popen(command, mode) }
     pclose (stream: *mut FILE) -> c_int
         { lazy; any shell::pclose(stream) }
+
+    // By number; see raw.rs.
+    syscall (nr: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize
+        { lazy; does raw::syscall(nr, [a, b, c, d, e, f]) }
 
     // stdio.
     fdopen | _IO_fdopen (fd: c_int, mode: *const c_char) -> *mut FILE

@@ -9,6 +9,7 @@ pub(crate) mod file_actions;
 pub(crate) mod fortify;
 pub(crate) mod names;
 pub(crate) mod process;
+pub(crate) mod raw;
 pub(crate) mod ready;
 pub(crate) mod rights;
 pub(crate) mod shell;

@@ -35,6 +35,7 @@ mod pair_load;
 mod pair_servers;
 mod pair_states;
 mod poll;
+mod raw;
 mod shutdown;
 mod spawn;
 mod stream;
@@ -63,6 +64,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     pair_failure::SUBJECTS,
     waiting::SUBJECTS,
     poll::SUBJECTS,
+    raw::SUBJECTS,
     epoll::SUBJECTS,
     epoll_set::SUBJECTS,
     epoll_modes::SUBJECTS,

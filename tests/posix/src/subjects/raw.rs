@@ -1,0 +1,186 @@
+//! `syscall()`: libc's function for system calls by number, which libuv closes its sockets with.
+
+use crate::setup::*;
+use crate::sys::*;
+use crate::table::{Subject, solo};
+use std::ptr::null;
+
+pub(crate) const SUBJECTS: &[Subject] = &[
+    solo("raw/close", raw_close),
+    solo("raw/data", data),
+    solo("raw/life", life),
+    solo("raw/options", options),
+    solo("raw/duplicates", duplicates),
+    solo("raw/lowest_fd", lowest_fd),
+    solo("raw/poll_select", poll_select),
+    solo("raw/epoll", raw_epoll),
+    solo("raw/others", others),
+];
+
+/// Calls by number; what is not given is zero.
+macro_rules! raw {
+    ($nr:ident, $($arg:expr),*) => { call!(libc::syscall(libc::$nr, $($arg),*)) };
+}
+
+fn raw_close() {
+    let pair = connected();
+    show("close", raw!(SYS_close, pair.client));
+    await_events(pair.server, libc::POLLRDHUP);
+    show_recv("server", pair.server, 8, 0);
+    show("close again", raw!(SYS_close, pair.client));
+    let pair = connected();
+    send(pair.server, b"never read", 0);
+    await_events(pair.client, libc::POLLIN);
+    show("close with unread data", raw!(SYS_close, pair.client));
+    await_events(pair.server, libc::POLLERR);
+    show_recv("server", pair.server, 8, 0);
+    let pair = connected();
+    show("close_range", raw!(SYS_close_range, pair.client, pair.client, 0));
+    await_events(pair.server, libc::POLLRDHUP);
+    show_recv("server", pair.server, 8, 0);
+}
+
+fn data() {
+    let pair = connected();
+    let mut buffer = [0u8; 16];
+    let (place, len) = (buffer.as_mut_ptr(), buffer.len());
+    show("write", raw!(SYS_write, pair.client, b"one".as_ptr(), 3usize));
+    show("sendto", raw!(SYS_sendto, pair.client, b"two".as_ptr(), 3usize, 0, 0usize, 0usize));
+    let parts = [libc::iovec { iov_base: b"three".as_ptr() as *mut _, iov_len: 5 }];
+    show("writev", raw!(SYS_writev, pair.client, parts.as_ptr(), 1));
+    close(pair.client);
+    await_events(pair.server, libc::POLLRDHUP);
+    show_bytes("read", raw!(SYS_read, pair.server, place, 3usize), &buffer);
+    show_bytes("recvfrom", raw!(SYS_recvfrom, pair.server, place, 3usize, 0, 0usize, 0usize), &buffer);
+    let parts = [libc::iovec { iov_base: place as *mut _, iov_len: len }];
+    show_bytes("readv", raw!(SYS_readv, pair.server, parts.as_ptr(), 1), &buffer);
+    show("the end", raw!(SYS_read, pair.server, place, len));
+}
+
+fn life() {
+    let socket = || raw!(SYS_socket, libc::AF_INET, libc::SOCK_STREAM, 0);
+    let listener = show_fd("socket", socket());
+    let mut addr = Addr::local(0);
+    let mut len = addr.len;
+    show("bind", raw!(SYS_bind, listener, addr.ptr(), addr.len));
+    show("listen", raw!(SYS_listen, listener, 8));
+    show("getsockname", raw!(SYS_getsockname, listener, addr.ptr_mut(), &raw mut len));
+    let client = show_fd("socket", socket());
+    show("connect", raw!(SYS_connect, client, addr.ptr(), addr.len));
+    let server = show_fd("accept4", raw!(SYS_accept4, listener, 0usize, 0usize, libc::SOCK_CLOEXEC));
+    say!("{}", descriptor_flags(server));
+    show("shutdown", raw!(SYS_shutdown, client, libc::SHUT_WR));
+    await_events(server, libc::POLLRDHUP);
+    show_recv("server", server, 8, 0);
+    let mut peer = Addr::empty();
+    show("getpeername", raw!(SYS_getpeername, client, peer.ptr_mut(), &raw mut len));
+    say!("the listener's port: {}", peer.port() == addr.port());
+}
+
+fn options() {
+    let pair = connected();
+    let mut value: i32 = 1;
+    let mut len: libc::socklen_t = 4;
+    show(
+        "setsockopt",
+        raw!(SYS_setsockopt, pair.client, libc::IPPROTO_TCP, libc::TCP_NODELAY, &raw const value, len),
+    );
+    value = 0;
+    show(
+        "getsockopt",
+        raw!(SYS_getsockopt, pair.client, libc::IPPROTO_TCP, libc::TCP_NODELAY, &raw mut value, &raw mut len),
+    );
+    say!("{value}");
+    show("fcntl", raw!(SYS_fcntl, pair.client, libc::F_SETFL, libc::O_NONBLOCK));
+    say!("{}", status_flags(pair.client));
+    send(pair.server, b"seven..", 0);
+    await_events(pair.client, libc::POLLIN);
+    show("ioctl", raw!(SYS_ioctl, pair.client, libc::FIONREAD, &raw mut value));
+    say!("{value}");
+}
+
+fn duplicates() {
+    let pair = connected();
+    let copy = show_fd("dup", raw!(SYS_dup, pair.client));
+    let other = show_fd("fcntl", raw!(SYS_fcntl, pair.client, libc::F_DUPFD_CLOEXEC, 0));
+    let file = eventfd(0, 0);
+    say!("dup3 onto an eventfd: {}", raw!(SYS_dup3, pair.client, file, libc::O_CLOEXEC).fd() == file);
+    for fd in [pair.client, copy, other] {
+        raw!(SYS_close, fd);
+    }
+    send(file, b"by the last", 0);
+    say!("dup2 over the last: {}", raw!(SYS_dup2, eventfd(0, 0), file).fd() == file);
+    await_events(pair.server, libc::POLLRDHUP);
+    show_recv("server", pair.server, 16, 0);
+    show_recv("server", pair.server, 16, 0);
+}
+
+fn lowest_fd() {
+    let first = tcp();
+    let second = tcp();
+    close(first);
+    say!("eventfd: {}", raw!(SYS_eventfd2, 0, 0).fd() == first);
+    close(second);
+    let path = c"/dev/null";
+    say!("openat: {}", raw!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY).fd() == second);
+}
+
+fn poll_select() {
+    let pair = connected();
+    send(pair.client, b"x", 0);
+    await_events(pair.server, libc::POLLIN);
+    let mut poll = libc::pollfd { fd: pair.server, events: libc::POLLIN | libc::POLLOUT, revents: 0 };
+    show("poll", raw!(SYS_poll, &raw mut poll, 1usize, 1000));
+    say!("{:#x}", poll.revents);
+    let time = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+    show("ppoll", raw!(SYS_ppoll, &raw mut poll, 1usize, &raw const time, 0usize, 8usize));
+    let mask = 0u64;
+    let wrong_length = raw!(SYS_ppoll, &raw mut poll, 1usize, &raw const time, &raw const mask, 7usize);
+    show("ppoll with a mask of 7 bytes", wrong_length);
+    // SAFETY: an fd_set is plain bits, and the number is below FD_SETSIZE.
+    let set = || unsafe {
+        let mut set: libc::fd_set = std::mem::zeroed();
+        libc::FD_SET(pair.server, &mut set);
+        set
+    };
+    let mut readable = set();
+    let mut limit = libc::timeval { tv_sec: 1, tv_usec: 0 };
+    show("select", raw!(SYS_select, pair.server + 1, &raw mut readable, 0usize, 0usize, &raw mut limit));
+    let mut readable = set();
+    let pair_of_mask = [&raw const mask as usize, 8usize];
+    let count = raw!(
+        SYS_pselect6,
+        pair.server + 1,
+        &raw mut readable,
+        0usize,
+        0usize,
+        &raw const time,
+        pair_of_mask.as_ptr()
+    );
+    show("pselect6", count);
+}
+
+fn raw_epoll() {
+    let pair = connected();
+    let set = show_fd("epoll_create1", raw!(SYS_epoll_create1, libc::EPOLL_CLOEXEC));
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 7 };
+    show("epoll_ctl", raw!(SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, pair.server, &raw mut event));
+    show("nothing", raw!(SYS_epoll_wait, set, &raw mut event, 1, 0));
+    send(pair.client, b"x", 0);
+    show("epoll_wait", raw!(SYS_epoll_wait, set, &raw mut event, 1, 1000));
+    show("epoll_pwait", raw!(SYS_epoll_pwait, set, &raw mut event, 1, 1000, null::<u64>(), 8usize));
+    let (data, events) = (event.u64, event.events);
+    say!("{data} {events:#x}");
+    raw!(SYS_close, pair.server);
+    show("closed", raw!(SYS_epoll_wait, set, &raw mut event, 1, 0));
+}
+
+/// What has nothing to do with sockets goes through unchanged.
+fn others() {
+    say!("getpid: {}", raw!(SYS_getpid,).fd() == std::process::id() as i32);
+    show("unknown number", call!(libc::syscall(100_000)));
+    let word = 1u32;
+    show("futex", raw!(SYS_futex, &raw const word, libc::FUTEX_WAIT, 0, 0usize));
+    show("read of a bad number", raw!(SYS_read, -1, 0usize, 0usize));
+    show("close of a bad number", raw!(SYS_close, -1));
+}

@@ -153,6 +153,7 @@ fn pipe_to_socket(pipe: c_int, to: &'static Endpoint, len: usize, nonblock: bool
         return Outcome::Errno(errno);
     }
     if (nonblock || to.flag(NONBLOCK)) && !crate::ready::is_writable(to) {
+        stream::want_tx_event(to);
         return Outcome::Errno(libc::EAGAIN);
     }
     if nonblock && sd_sys::fd::poll_one(pipe, libc::POLLIN, 0) == Ok(0) {

@@ -27,6 +27,9 @@ pub(crate) fn mask(endpoint: &'static Endpoint) -> u32 {
 
 fn connected_mask(endpoint: &'static Endpoint) -> u32 {
     let found = look(endpoint);
+    if found.is_err() && !endpoint.flag(RESET) {
+        crate::endpoint::corrupt(endpoint);
+    }
     let end = note_end(endpoint);
     if found == Ok(Next::Fin) {
         endpoint.set_flag(EOF);

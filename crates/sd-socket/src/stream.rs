@@ -438,7 +438,7 @@ fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, may_sleep: bool) -> 
 }
 
 /// The program met a full ring: epoll instances want to know when there is room.
-fn want_tx_event(endpoint: &'static Endpoint) {
+pub(crate) fn want_tx_event(endpoint: &'static Endpoint) {
     if endpoint.flag(endpoint::WATCHED) {
         crate::epoll::no_space(endpoint);
     }

@@ -52,6 +52,7 @@ fn fresh() -> &'static Epoll {
         has_both: AtomicBool::new(false),
         sleepers: AtomicU32::new(0),
         waiters: AtomicU32::new(0),
+        strangers: AtomicU32::new(0),
         spin: AtomicU32::new(0),
         kernel_asked: AtomicU64::new(0),
         dirty: AtomicBool::new(false),
@@ -173,6 +174,7 @@ pub(crate) fn forked() {
     for epoll in &RECORDS.lock().all {
         epoll.sleepers.store(0, Ordering::Relaxed);
         epoll.waiters.store(0, Ordering::Relaxed);
+        epoll.strangers.store(0, Ordering::Relaxed);
         epoll.references.store(epoll.numbers.load(Ordering::Relaxed), Ordering::Relaxed);
         // The parent's; ours will watch our own eventfd.
         crate::process::close_hidden(epoll.sleep_fd.swap(-1, Ordering::Relaxed));

@@ -166,6 +166,8 @@ pub(crate) struct Epoll {
     /// Threads that sleep, and those that look or sleep.
     sleepers: AtomicU32,
     waiters: AtomicU32,
+    /// Threads that sleep on the program's instance itself, because it held nothing of ours.
+    strangers: AtomicU32,
     spin: AtomicU32,
     /// Time-stamp when the kernel part was last asked.
     kernel_asked: AtomicU64,

@@ -82,13 +82,21 @@ pub(super) fn flatten(epoll: &Epoll) {
     }
 }
 
-/// Threads that sleep on the program's instance because it held nothing of ours must come back.
+/// Threads that sleep on the program's instance because it held nothing of ours must come back: it
+/// is ready until the last one has, whoever else looks at it.
 fn kick(epoll: &Epoll) {
-    if epoll.references.load(Ordering::SeqCst) == epoll.numbers.load(Ordering::SeqCst) {
-        return;
+    if epoll.strangers.load(Ordering::SeqCst) != 0 {
+        let level = libc::EPOLLIN as u32;
+        let _ = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_ADD, signal_fd(), level, OWN_EVENT);
+        if epoll.strangers.load(Ordering::SeqCst) == 0 {
+            all_back(epoll);
+        }
     }
-    let once = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
-    let _ = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_ADD, signal_fd(), once, OWN_EVENT);
+}
+
+/// The last of the threads that were to come back has.
+pub(super) fn all_back(epoll: &Epoll) {
+    let _ = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_DEL, signal_fd(), 0, 0);
 }
 
 /// Wakes one of the threads that sleep in a wait on the instance, if any do.

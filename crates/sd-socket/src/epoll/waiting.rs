@@ -36,13 +36,8 @@ pub(crate) fn wait(
 ) -> Result<usize, i32> {
     let _user = User::enter(epoll);
     let deadline = Deadline::after(timeout_ns);
-    if !has_ours(epoll) {
-        // Only the kernel's, so far. What another thread adds meanwhile ends the sleep, see `kick`.
-        let got = wait::sleep_on(epoll.fd(), out, timeout_ns, mask)?;
-        let kicked = out.iter().take(got).any(|event| event.u64 == OWN_EVENT);
-        if !kicked {
-            return Ok(got);
-        }
+    if let Some(done) = wait_in_kernel(epoll, out, timeout_ns, mask) {
+        return done;
     }
     ledger::catch_up(epoll);
     crate::channel::drain();
@@ -58,6 +53,34 @@ pub(crate) fn wait(
         }
     }
     sleep(epoll, out, deadline, mask)
+}
+
+/// The wait of an instance that holds nothing of ours; `None` when there is something, or there was
+/// when another thread had added it, see `kick`.
+fn wait_in_kernel(
+    epoll: &Epoll,
+    out: &mut [epoll_event],
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Result<usize, i32>> {
+    if has_ours(epoll) {
+        return None;
+    }
+    epoll.strangers.fetch_add(1, Ordering::SeqCst);
+    let slept = if has_ours(epoll) { None } else { Some(wait::sleep_on(epoll.fd(), out, timeout_ns, mask)) };
+    let one_less = |count: u32| count.checked_sub(1);
+    let before = epoll.strangers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+    if before == Ok(1) && has_ours(epoll) {
+        rest::all_back(epoll);
+    }
+    let got = match slept? {
+        Ok(got) => got,
+        errno => return Some(errno),
+    };
+    let kicked = out.iter().take(got).position(|event| event.u64 == OWN_EVENT);
+    let Some(at) = kicked else { return Some(Ok(got)) };
+    out.copy_within(at + 1..got, at);
+    (got > 1).then_some(Ok(got - 1))
 }
 
 /// One look at everything. The kernel's part is asked when nothing of ours is ready, and now and

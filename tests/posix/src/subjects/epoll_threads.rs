@@ -13,6 +13,8 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("epoll_threads/edge_one_of_many_threads", edge_one_of_many_threads),
     solo("epoll_threads/own_set_per_thread", own_set_per_thread),
     solo("epoll_threads/churn_by_threads", churn_by_threads),
+    solo("epoll_threads/added_while_all_wait", added_while_all_wait),
+    solo("epoll_threads/pool_on_one_set", pool_on_one_set),
 ];
 
 const IN: i32 = libc::EPOLLIN;
@@ -159,4 +161,71 @@ fn churn_by_threads() {
     say!("strange results: {}", waiting.join().unwrap_or(99));
     epoll_add(ep, server, IN, 1);
     show_epoll("at the end", ep);
+}
+
+/// Threads wait in an empty set, or one of pipes; then a socket is added.
+fn added_while_all_wait() {
+    let pair = connected();
+    let (read_end, _write_end) = pipe(0);
+    let ep = epoll();
+    epoll_add(ep, read_end, IN, 1);
+    let threads: Vec<_> = (0..3).map(|_| thread::spawn(move || epoll_wait(ep, 1, 3000).0.value)).collect();
+    sleep(50);
+    epoll_add(ep, pair.server, IN, 2);
+    sleep(50);
+    feed(&pair);
+    let told: i64 = threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum();
+    say!("told {told}");
+}
+
+/// Level-triggered, several threads in one set: each arrival is taken by somebody, none twice.
+fn pool_on_one_set() {
+    let (listening, addr) = listener();
+    let pairs: Vec<Connected> = (0..8).map(|_| connect_to(listening, &addr)).collect();
+    let ep = epoll();
+    for (index, pair) in pairs.iter().enumerate() {
+        set_nonblocking(pair.server, true);
+        epoll_add(ep, pair.server, IN | libc::EPOLLONESHOT, index as u64);
+    }
+    let servers: Vec<i32> = pairs.iter().map(|pair| pair.server).collect();
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let servers = servers.clone();
+            thread::spawn(move || {
+                let mut taken = 0;
+                loop {
+                    let (_, events) = epoll_wait(ep, 2, 3000);
+                    if events.is_empty() {
+                        return taken;
+                    }
+                    for (index, _) in events {
+                        let fd = servers[index as usize];
+                        let got = recv(fd, &mut [0; 64], 0);
+                        if got.value == 0 {
+                            return taken;
+                        }
+                        taken += got.value.max(0);
+                        epoll_mod(ep, fd, IN | libc::EPOLLONESHOT, index);
+                    }
+                }
+            })
+        })
+        .collect();
+    for round in 0..400 {
+        send(pairs[round % 8].client, b"x", 0);
+    }
+    pairs.iter().for_each(|pair| await_taken(pair));
+    pairs.iter().take(4).for_each(|pair| _ = close(pair.client));
+    let taken: i64 = threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum();
+    say!("taken {taken}");
+}
+
+fn await_taken(pair: &Connected) {
+    for _ in 0..2000 {
+        if fionread(pair.server) == 0 {
+            return;
+        }
+        sleep(1);
+    }
+    say!("NOT TAKEN");
 }

@@ -214,7 +214,7 @@ fn pool_on_one_set() {
     for round in 0..400 {
         send(pairs[round % 8].client, b"x", 0);
     }
-    pairs.iter().for_each(|pair| await_taken(pair));
+    pairs.iter().for_each(await_taken);
     pairs.iter().take(4).for_each(|pair| _ = close(pair.client));
     let taken: i64 = threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum();
     say!("taken {taken}");

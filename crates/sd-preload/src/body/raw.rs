@@ -44,7 +44,7 @@ fn creates(nr: c_long, args: Args) -> bool {
         libc::SYS_open | libc::SYS_openat | libc::SYS_openat2 | libc::SYS_creat => true,
         libc::SYS_eventfd | libc::SYS_eventfd2 | libc::SYS_timerfd_create | libc::SYS_memfd_create => true,
         libc::SYS_inotify_init | libc::SYS_inotify_init1 | libc::SYS_pidfd_open => true,
-        libc::SYS_fcntl => create::by_fcntl(args[1] as c_int, args[2] as u64),
+        libc::SYS_fcntl => create::by_fcntl(args[1] as c_int),
         _ => false,
     }
 }

@@ -24,6 +24,7 @@ mod python;
 mod redis;
 mod redis_store;
 mod ssh;
+mod runtimes;
 mod table;
 mod tls;
 mod tools;
@@ -112,6 +113,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     haproxy::SCENARIOS,
     httpd::SCENARIOS,
     appservers::SCENARIOS,
+    runtimes::SCENARIOS,
     loads::SCENARIOS,
     python::SCENARIOS,
     tools::SCENARIOS,
@@ -133,6 +135,7 @@ const ROWS: &[&[table::Row]] = &[
     haproxy::ROWS,
     httpd::ROWS,
     appservers::ROWS,
+    runtimes::ROWS,
 ];
 
 #[derive(clap::Args, Default)]

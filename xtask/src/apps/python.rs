@@ -24,6 +24,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("memcached_client.py", include_str!("py/memcached_client.py")),
     ("steady.py", include_str!("py/steady.py")),
     ("wsgi.py", include_str!("py/wsgi.py")),
+    ("grpc_echo.py", include_str!("py/grpc_echo.py")),
     ("peer.py", include_str!("py/peer.py")),
     ("redis_client.py", include_str!("py/redis_client.py")),
 ];
@@ -60,7 +61,7 @@ pub(crate) fn start_echo_server(lab: &Lab, side: Side, kind: &str) -> Result<(Pr
     Ok((server, port))
 }
 
-fn echo(lab: &mut Lab, kind: &str, connections: usize, rounds: usize) -> Result<()> {
+pub(crate) fn echo(lab: &mut Lab, kind: &str, connections: usize, rounds: usize) -> Result<()> {
     each(|server, client| {
         let (process, port) = start_echo_server(lab, server, kind)?;
         let watch = lab.watch(port);

@@ -1,6 +1,6 @@
 """An echo server on 127.0.0.1, in one of the ways in which python servers are written.
 
-usage: echo_server.py PORT asyncio|threads|fork|select
+usage: echo_server.py PORT asyncio|uvloop|threads|fork|select
 """
 
 import asyncio
@@ -82,7 +82,11 @@ def serve_one(selector, connection, events, pending):
 def main():
     port, kind = int(sys.argv[1]), sys.argv[2]
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    if kind == "asyncio":
+    if kind == "uvloop":
+        import uvloop
+
+        uvloop.install()
+    if kind in ("asyncio", "uvloop"):
         asyncio.run(serve_asyncio(port))
     elif kind == "select":
         serve_select(port)

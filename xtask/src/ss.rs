@@ -51,7 +51,7 @@ impl Snapshot {
 impl Connection {
     fn parse(value: &Value) -> Result<Connection> {
         let path = field(value, "path")?;
-        if !["shm", "kernel"].contains(&path.as_str()) {
+        if !["shm", "kernel", "bridged"].contains(&path.as_str()) {
             fail!("unknown path in {value}");
         }
         Ok(Connection {

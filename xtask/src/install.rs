@@ -32,9 +32,11 @@ const USUAL: &[Package] = &[
     package("netcat-openbsd", &["nc"]),
     package("iperf3", &["iperf3"]),
     package("python3", &["python3"]),
+    package("libpython3.11-testsuite", &["/usr/lib/python3.11/test/test_socket.py"]),
+    package("stress-ng", &["stress-ng"]),
 ];
 
-/// What only the scenarios of `apps --all` need.
+/// What only the scenarios of `apps --all` and the suites need.
 const EXTRA: &[Package] = &[
     package("apache2-bin", &["apache2"]),
     package("apache2-utils", &["ab"]),
@@ -60,6 +62,16 @@ const EXTRA: &[Package] = &[
     package("dropbear-bin", &["dropbear", "dropbearkey"]),
     package("rsync", &["rsync"]),
     package("git", &["git"]),
+    // Suites: the programs under test, and what builds and runs their tests.
+    package("cmake", &["cmake"]),
+    package("gcc", &["gcc"]),
+    package("libevent-dev", &["/usr/include/event2/event.h"]),
+    package("libuv1-dev", &["/usr/include/uv.h"]),
+    package("make", &["make"]),
+    package("nodejs", &["node"]),
+    package("perl", &["perl"]),
+    package("tcl", &["tclsh"]),
+    package("tcl-tls", &["/usr/share/doc/tcl-tls"]),
 ];
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|tidy|ci`.
+//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|suites|tidy|ci`.
 //!
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
 //! temporary directory is removed: see `scratch`. Tested by being run: `cargo xtask ci` uses all of it.
@@ -17,6 +17,7 @@ mod report;
 mod scratch;
 mod sharing;
 mod ss;
+mod suites;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -66,6 +67,8 @@ enum Command {
     },
     /// Sharing and failure: deaths at any instruction, hostile peers
     Sharing(sharing::Options),
+    /// Run the test suites of others on the kernel and on us, and compare them test by test
+    Suites(suites::Options),
     /// Check the rules of layout, dependencies, hooks and words
     Tidy,
     /// Everything a change must pass
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Command::Apps(options) => apps::run(&options),
         Command::Posix { args } => posix::run(&args).map_err(|error| error.to_string().into()),
         Command::Sharing(options) => sharing::run(&options),
+        Command::Suites(options) => suites::run(&options),
         Command::Tidy => tidy::run(),
         Command::Ci => checks::ci(),
     };

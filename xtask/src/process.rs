@@ -52,6 +52,16 @@ impl Proc {
         self.poll().is_none()
     }
 
+    /// How it ended, if it has.
+    pub(crate) fn status(&mut self) -> Option<ExitStatus> {
+        self.poll()
+    }
+
+    /// Bytes that it has written to both outputs so far.
+    pub(crate) fn output_len(&self) -> u64 {
+        [&self.stdout, &self.stderr].iter().map(|path| path.metadata().map_or(0, |meta| meta.len())).sum()
+    }
+
     fn poll(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();

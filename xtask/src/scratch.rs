@@ -76,16 +76,26 @@ pub(crate) fn clean() {
 
 /// Asks every descendant of this process to end, waits for `grace`, then makes it. Returns what was still there.
 pub(crate) fn end_descendants(grace: Duration) -> Vec<String> {
-    let found = procfs::descendants(std::process::id());
+    end_descendants_but(None, grace)
+}
+
+/// As `end_descendants`, and spares one process.
+pub(crate) fn end_descendants_but(spared: Option<u32>, grace: Duration) -> Vec<String> {
+    let others = || {
+        let mut all = procfs::descendants(std::process::id());
+        all.retain(|process| Some(process.pid) != spared);
+        all
+    };
+    let found = others();
     let names = found.iter().map(|p| format!("{} ({})", p.comm, p.pid)).collect();
     for process in &found {
         send(process.pid, Signal::SIGTERM);
     }
     let end = Instant::now() + grace;
-    while Instant::now() < end && !procfs::descendants(std::process::id()).is_empty() {
+    while Instant::now() < end && !others().is_empty() {
         std::thread::sleep(Duration::from_millis(20));
     }
-    for process in procfs::descendants(std::process::id()) {
+    for process in others() {
         send(process.pid, Signal::SIGKILL);
     }
     names

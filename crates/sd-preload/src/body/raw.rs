@@ -30,7 +30,7 @@ pub(crate) unsafe fn syscall(nr: c_long, args: Args) -> isize {
             let ret = edge::finish(unsafe { sd_sys::syscall!(nr, a, b, c, d, e, f) });
             match nr {
                 libc::SYS_epoll_create | libc::SYS_epoll_create1 => create::epoll(ret as c_int) as isize,
-                _ if creates(nr, args) => calls::created(ret as c_int) as isize,
+                _ if creates(nr) => calls::created(ret as c_int) as isize,
                 _ => ret,
             }
         }
@@ -38,13 +38,12 @@ pub(crate) unsafe fn syscall(nr: c_long, args: Args) -> isize {
 }
 
 /// Whether the result is a new descriptor, which must have the lowest number that the program can see as free.
-fn creates(nr: c_long, args: Args) -> bool {
+fn creates(nr: c_long) -> bool {
     match nr {
         libc::SYS_socket | libc::SYS_accept | libc::SYS_accept4 | libc::SYS_dup => true,
         libc::SYS_open | libc::SYS_openat | libc::SYS_openat2 | libc::SYS_creat => true,
         libc::SYS_eventfd | libc::SYS_eventfd2 | libc::SYS_timerfd_create | libc::SYS_memfd_create => true,
         libc::SYS_inotify_init | libc::SYS_inotify_init1 | libc::SYS_pidfd_open => true,
-        libc::SYS_fcntl => create::by_fcntl(args[1] as c_int),
         _ => false,
     }
 }
@@ -71,6 +70,9 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
             },
             libc::SYS_epoll_ctl if ours(a) || ours(c) => {
                 int(calls::epoll_ctl(a as _, b as _, c as _, d as _))
+            }
+            libc::SYS_fcntl if ours(a) || create::by_fcntl(b as _) => {
+                int(calls::fcntl(a as _, b as _, c as _))
             }
             libc::SYS_sendmsg if ours(a) || rights::has_control(b as _) => {
                 calls::sendmsg(a as _, b as _, c as _)
@@ -144,7 +146,6 @@ unsafe fn control(nr: c_long, [a, b, c, d, e, _]: Args) -> Outcome<isize> {
             libc::SYS_setsockopt => calls::setsockopt(a as _, b as _, c as _, d as _, e as _),
             libc::SYS_getsockname => calls::getsockname(a as _, b as _, c as _),
             libc::SYS_getpeername => calls::getpeername(a as _, b as _, c as _),
-            libc::SYS_fcntl => calls::fcntl(a as _, b as _, c as _),
             libc::SYS_ioctl => calls::ioctl(a as _, b as _, c as _),
             libc::SYS_dup => calls::dup(a as _),
             _ => Outcome::Kernel,

@@ -39,13 +39,24 @@ pub(crate) unsafe fn syscall(nr: c_long, args: Args) -> isize {
 
 /// Whether the result is a new descriptor, which must have the lowest number that the program can see as free.
 fn creates(nr: c_long) -> bool {
-    match nr {
-        libc::SYS_socket | libc::SYS_accept | libc::SYS_accept4 | libc::SYS_dup => true,
-        libc::SYS_open | libc::SYS_openat | libc::SYS_openat2 | libc::SYS_creat => true,
-        libc::SYS_eventfd | libc::SYS_eventfd2 | libc::SYS_timerfd_create | libc::SYS_memfd_create => true,
-        libc::SYS_inotify_init | libc::SYS_inotify_init1 | libc::SYS_pidfd_open => true,
-        _ => false,
-    }
+    const CREATORS: &[c_long] = &[
+        libc::SYS_socket,
+        libc::SYS_accept,
+        libc::SYS_accept4,
+        libc::SYS_dup,
+        libc::SYS_open,
+        libc::SYS_openat,
+        libc::SYS_openat2,
+        libc::SYS_creat,
+        libc::SYS_eventfd,
+        libc::SYS_eventfd2,
+        libc::SYS_timerfd_create,
+        libc::SYS_memfd_create,
+        libc::SYS_inotify_init,
+        libc::SYS_inotify_init1,
+        libc::SYS_pidfd_open,
+    ];
+    CREATORS.contains(&nr)
 }
 
 /// Calls that may concern us whatever their first argument is.

@@ -107,6 +107,7 @@ fn test_steps(steps: &mut Steps, is_fast: bool) {
     });
     if !is_fast {
         steps.run("loom", loom);
+        steps.run("token model", token_model);
     }
     steps.run("posix", || ourselves(&["posix"]));
     let deaths = if is_fast { "3" } else { "8" };
@@ -117,6 +118,11 @@ fn test_steps(steps: &mut Steps, is_fast: bool) {
         args.push("--fast");
     }
     steps.run("apps", || ourselves(&args));
+}
+
+/// All states of the token's protocol, for three threads.
+fn token_model() -> Result<Count> {
+    counted(&mut product::cargo(&["test", "--release", "--package", "sd-ring", "--test", "token_model"]))
 }
 
 /// The ring's tests again, with every interleaving explored. A directory of its own keeps the usual build warm.

@@ -1,9 +1,9 @@
 //! The one place where atomics come from, so that loom can replace them.
 
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicU32, Ordering};
+pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A full fence: no store before it and no load after it change places.
 ///
@@ -19,4 +19,14 @@ pub fn fence_full() {
     }
     #[cfg(all(not(loom), not(target_arch = "x86_64")))]
     core::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// One half of an asymmetric fence: keeps the compiler from exchanging what stands before and behind
+/// it. The processor does so only until the other half, membarrier(2), is executed by somebody.
+#[inline(always)]
+pub fn fence_light() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+    #[cfg(not(loom))]
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
 }

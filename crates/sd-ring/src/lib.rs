@@ -7,20 +7,24 @@
 //! * The peer is not trusted: every length, jump and credit it writes is checked before use, and a
 //!   bad one is reported as [`Corrupt`]; cursors live in memory of their owner only.
 //! * No allocation, no system call, no lock.
+//! * [`token`]: of many threads of many processes, one uses an end of the ring at a time.
 //!
 //! # Not here
 //! Who sleeps and who wakes: [`doorbell`] only decides *whether* the other side must be woken.
 //!
 //! # Tests
-//! Unit and property tests against a byte-queue model, and loom models of ring and doorbell with a
-//! ring small enough to wrap (`RUSTFLAGS="--cfg loom" cargo test -p sd-ring --release`).
+//! Unit and property tests against a byte-queue model, loom models of ring, doorbell and token with a
+//! ring small enough to wrap, and a search of all states of the token's protocol (`RUSTFLAGS="--cfg loom" cargo test -p sd-ring --release`).
 #![cfg_attr(not(any(test, loom)), no_std)]
 
 pub mod copy;
 pub mod doorbell;
 mod facade;
 mod header;
+mod receive;
 mod ring;
+pub mod token;
 
 pub use facade::fence_full;
-pub use ring::{Corrupt, Effort, Geometry, Grant, Next, Region, RingMem, RxCursor, TxCursor};
+pub use receive::RxCursor;
+pub use ring::{Corrupt, Effort, Geometry, Grant, Next, Region, RingMem, TxCursor};

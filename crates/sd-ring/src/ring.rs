@@ -1,4 +1,4 @@
-//! The ring protocol: cursors of the sender and of the receiver.
+//! The ring protocol: its shape, and the sender's cursor. The receiver's is in `receive.rs`.
 //!
 //! ```text
 //!  small region            large region
@@ -14,8 +14,13 @@
 //!
 //! Before a header is published, the word after its message is set to zero: the receiver polls
 //! there next. So the sender always keeps eight bytes in reserve.
+//!
+//! A cursor survives its user: whoever takes over a half whose user died calls `recover`. One store
+//! each ends a message: of the header's publication, and of the counter from which the position
+//! follows; only jumps change more, in an order that can be repeated.
 
 use crate::header::{self, Kind, SIZE, padded};
+use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Part of a ring's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +45,7 @@ pub struct Geometry {
 
 impl Geometry {
     #[inline(always)]
-    fn size(&self, region: u32) -> u32 {
+    pub(crate) fn size(&self, region: u32) -> u32 {
         if region == Region::Small as u32 { self.small } else { self.large }
     }
 }
@@ -99,12 +104,58 @@ pub enum Next {
     },
 }
 
+/// Keeps the stores before and behind it in this order, for somebody who finds them after a crash.
+#[inline(always)]
+pub(crate) fn in_order() {
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Whether a header can stand at `pos` of a region.
+#[inline(always)]
+pub(crate) fn is_word(pos: u32, size: u32) -> bool {
+    // One comparison: bits below the word size become the highest ones.
+    pos.rotate_right(3) < size / SIZE
+}
+
+/// Whether a message can stand at `pos`, with a header behind it, in so many bytes.
+#[inline(always)]
+pub(crate) fn check_message(pos: u32, len: u32, size: u32) -> Result<(), Corrupt> {
+    let end = u64::from(pos) + u64::from(SIZE) + ((u64::from(len) + 7) & !7) + u64::from(SIZE);
+    if len == 0 || end > u64::from(size) { Err(Corrupt) } else { Ok(()) }
+}
+
+/// Where the current lap of a region began: a count of ring bytes, a multiple of 8, and the region.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Lap(u64);
+
+impl Lap {
+    pub(crate) const fn new(start: u64, region: u32) -> Lap {
+        Lap(start | region as u64)
+    }
+
+    #[inline(always)]
+    pub(crate) fn start(self) -> u64 {
+        self.0 & !7
+    }
+
+    #[inline(always)]
+    pub(crate) fn region(self) -> u32 {
+        (self.0 & 1) as u32
+    }
+
+    /// Offset in the region after so many ring bytes.
+    #[inline(always)]
+    pub(crate) fn offset(self, count: u64) -> u32 {
+        count.wrapping_sub(self.start()) as u32
+    }
+}
+
 /// The sender's private state. Zero-initialised memory is not valid; see [`TxCursor::new`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct TxCursor {
-    pos: u32,
-    region: u32,
+    lap: Lap,
     limit: u32,
     finished: u32,
     /// Ring bytes used since the start.
@@ -121,8 +172,7 @@ impl TxCursor {
     /// A cursor for a ring whose first word of the small region is zero.
     pub const fn new(geometry: &Geometry) -> Self {
         TxCursor {
-            pos: 0,
-            region: Region::Small as u32,
+            lap: Lap::new(0, Region::Small as u32),
             limit: geometry.small,
             finished: 0,
             written: 0,
@@ -130,6 +180,16 @@ impl TxCursor {
             entered: 0,
             large_left: 0,
         }
+    }
+
+    #[inline(always)]
+    fn pos(&self) -> u32 {
+        self.lap.offset(self.written)
+    }
+
+    #[inline(always)]
+    fn region(&self) -> u32 {
+        self.lap.region()
     }
 
     /// Takes note of the receiver's published counter.
@@ -159,7 +219,7 @@ impl TxCursor {
 
     /// Whether the large region is in use.
     pub fn is_large(&self) -> bool {
-        self.region == Region::Large as u32
+        self.region() == Region::Large as u32
     }
 
     /// Whether the large region's memory may be given back.
@@ -175,7 +235,7 @@ impl TxCursor {
     /// Payload that fits right here.
     #[inline(always)]
     fn room(&self) -> u32 {
-        let contiguous = self.limit - self.pos;
+        let contiguous = self.limit - self.pos();
         let free = self.limit - self.in_flight();
         contiguous.min(free).saturating_sub(2 * SIZE)
     }
@@ -193,7 +253,7 @@ impl TxCursor {
 
     #[inline(always)]
     fn grant(&self, len: u32) -> Grant {
-        Grant { region: self.region, off: self.pos + SIZE, len }
+        Grant { region: self.region(), off: self.pos() + SIZE, len }
     }
 
     fn reserve_slow<M: RingMem>(
@@ -214,7 +274,7 @@ impl TxCursor {
             if effort == Effort::Cached {
                 return None;
             }
-            self.jump(mem, Region::Large, self.limit - self.pos, g.large_first);
+            self.jump(mem, Region::Large, self.limit - self.pos(), g.large_first);
         }
         // One message takes at most a quarter of the ring, so that both sides work at once.
         let want = want.min(self.limit / 4);
@@ -222,7 +282,7 @@ impl TxCursor {
         if self.room() >= enough {
             return Some(self.grant(want.min(self.room())));
         }
-        let unwrapped = self.in_flight() <= self.pos;
+        let unwrapped = self.in_flight() <= self.pos();
         let crowded = self.limit - self.in_flight() < self.limit / 2;
         if effort == Effort::Grow && unwrapped && crowded && self.limit < g.large {
             self.limit = g.large.min(self.limit.saturating_mul(4));
@@ -233,14 +293,14 @@ impl TxCursor {
 
     /// Payload that would fit at the start of the region.
     fn room_after_wrap(&self) -> u32 {
-        let rest = self.limit - self.pos;
+        let rest = self.limit - self.pos();
         (self.limit - self.in_flight()).saturating_sub(rest).saturating_sub(2 * SIZE)
     }
 
     /// Continues at the start of the region when that has more room than the rest of it.
     fn reserve_wrapping<M: RingMem>(&mut self, mem: &M, want: u32) -> Option<Grant> {
         let here = self.room();
-        let rest = self.limit - self.pos;
+        let rest = self.limit - self.pos();
         if self.room_after_wrap() > here && here < want {
             let region = if self.is_large() { Region::Large } else { Region::Small };
             self.jump(mem, region, rest, self.limit);
@@ -254,34 +314,77 @@ impl TxCursor {
     fn jump<M: RingMem>(&mut self, mem: &M, to: Region, used: u32, limit: u32) {
         let kind = if to == Region::Large { Kind::ToLarge } else { Kind::ToSmall };
         mem.store(to as u32, 0, 0);
-        mem.publish(self.region, self.pos, header::encode(kind, used));
-        self.written += u64::from(used);
-        if self.region != to as u32 {
+        mem.publish(self.region(), self.pos(), header::encode(kind, used));
+        self.follow_jump(to, used, limit);
+    }
+
+    /// What `jump` does once it has published. May be repeated from the start while `lap` is the old one;
+    /// afterwards `written` follows from `lap`.
+    fn follow_jump(&mut self, to: Region, used: u32, limit: u32) {
+        let start = self.written + u64::from(used);
+        if self.region() != to as u32 {
             if self.is_large() {
-                self.large_left = self.written;
+                self.large_left = start;
             }
-            self.region = to as u32;
-            self.entered = self.written;
+            self.entered = start;
         }
-        self.pos = 0;
         self.limit = limit;
+        in_order();
+        self.lap = Lap::new(start, to as u32);
+        in_order();
+        self.written = start;
     }
 
     /// Publishes a message of `len` bytes (at most the grant's) that was copied into the grant.
     #[inline(always)]
     pub fn commit<M: RingMem>(&mut self, mem: &M, len: u32) {
         let size = SIZE + padded(len);
-        mem.store(self.region, self.pos + size, 0);
-        mem.publish(self.region, self.pos, header::encode(Kind::Data, len));
-        self.pos += size;
+        let (region, pos) = (self.region(), self.pos());
+        mem.store(region, pos + size, 0);
+        mem.publish(region, pos, header::encode(Kind::Data, len));
+        in_order();
         self.written += u64::from(size);
+    }
+
+    /// Takes over from a sender that died anywhere: what it had published counts, nothing else.
+    pub fn recover<M: RingMem>(&mut self, g: &Geometry, mem: &M) -> Result<(), Corrupt> {
+        self.written = self.written.max(self.lap.start());
+        let (region, pos) = (self.region(), self.pos());
+        if !is_word(pos, g.size(region)) {
+            return Err(Corrupt);
+        }
+        let word = mem.load(region, pos);
+        if word == 0 {
+            return Ok(());
+        }
+        // The word after what was published last is zero, unless that was never counted.
+        match header::decode(word).ok_or(Corrupt)? {
+            (Kind::Fin, _) => self.finished = 1,
+            (Kind::Data, len) => {
+                check_message(pos, len, self.limit)?;
+                self.written += u64::from(SIZE + padded(len));
+            }
+            (_, used) if !(SIZE..=self.limit).contains(&used) || !used.is_multiple_of(SIZE) => {
+                return Err(Corrupt);
+            }
+            (kind, used) => {
+                let to = if kind == Kind::ToLarge { Region::Large } else { Region::Small };
+                let limit = match to {
+                    _ if to as u32 == region => self.limit,
+                    Region::Large => g.large_first,
+                    Region::Small => g.small,
+                };
+                self.follow_jump(to, used, limit);
+            }
+        }
+        Ok(())
     }
 
     /// Announces the end of the stream; nothing may be sent afterwards. The reserved word always
     /// has room for it.
     pub fn finish<M: RingMem>(&mut self, mem: &M) {
         if self.finished == 0 {
-            mem.publish(self.region, self.pos, header::encode(Kind::Fin, 0));
+            mem.publish(self.region(), self.pos(), header::encode(Kind::Fin, 0));
             self.finished = 1;
         }
     }
@@ -292,7 +395,7 @@ impl TxCursor {
         if !self.is_large() || !self.is_drained() || self.finished != 0 {
             return None;
         }
-        let at = self.pos;
+        let at = self.pos();
         self.jump(mem, Region::Small, SIZE, g.small);
         Some(at)
     }
@@ -301,127 +404,7 @@ impl TxCursor {
     /// (as Linux judges a socket writable), allowing for credit that the receiver still holds back.
     pub fn is_roomy(&self, g: &Geometry, grows: bool) -> bool {
         let may_grow = !self.is_large() && self.consumed >= self.large_left
-            || grows && self.is_large() && self.limit < g.large && self.in_flight() <= self.pos;
+            || grows && self.is_large() && self.limit < g.large && self.in_flight() <= self.pos();
         may_grow || self.limit - self.in_flight() >= self.limit / 3
-    }
-}
-
-/// The receiver's private state.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct RxCursor {
-    pos: u32,
-    region: u32,
-    /// Payload size of the message under way; zero when none is.
-    len: u32,
-    /// Bytes of it that were taken.
-    taken: u32,
-    consumed: u64,
-    published: u64,
-}
-
-/// Jumps in a row after which a peer is called corrupt; a correct one makes two.
-const JUMPS_MAX: u32 = 4;
-
-impl RxCursor {
-    /// A cursor at the start of the small region.
-    pub const fn new() -> Self {
-        RxCursor { pos: 0, region: Region::Small as u32, len: 0, taken: 0, consumed: 0, published: 0 }
-    }
-
-    /// Whether it reads in the large region.
-    pub fn is_large(&self) -> bool {
-        self.region == Region::Large as u32
-    }
-
-    /// What comes next.
-    #[inline(always)]
-    pub fn next<M: RingMem>(&mut self, g: &Geometry, mem: &M) -> Result<Next, Corrupt> {
-        if self.len == 0 {
-            let word = mem.load(self.region, self.pos);
-            if word == 0 {
-                return Ok(Next::Empty);
-            }
-            match header::decode(word) {
-                Some((Kind::Data, len)) => self.begin(g, len)?,
-                _ => return self.next_slow(g, mem, word),
-            }
-        }
-        Ok(Next::Data { region: self.region, off: self.pos + SIZE + self.taken, len: self.len - self.taken })
-    }
-
-    /// Starts on a message whose length the peer states.
-    #[inline(always)]
-    fn begin(&mut self, g: &Geometry, len: u32) -> Result<(), Corrupt> {
-        let end = u64::from(self.pos) + u64::from(SIZE) + ((u64::from(len) + 7) & !7) + u64::from(SIZE);
-        if len == 0 || end > u64::from(g.size(self.region)) {
-            return Err(Corrupt);
-        }
-        self.len = len;
-        self.taken = 0;
-        Ok(())
-    }
-
-    #[cold]
-    fn next_slow<M: RingMem>(&mut self, g: &Geometry, mem: &M, mut word: u64) -> Result<Next, Corrupt> {
-        for _ in 0..JUMPS_MAX {
-            match header::decode(word).ok_or(Corrupt)? {
-                (Kind::Data, len) => {
-                    self.begin(g, len)?;
-                    return Ok(Next::Data { region: self.region, off: self.pos + SIZE, len });
-                }
-                (Kind::Fin, _) => return Ok(Next::Fin),
-                (kind, used) => {
-                    if used < SIZE || used > g.size(self.region) {
-                        return Err(Corrupt);
-                    }
-                    self.consumed += u64::from(used);
-                    self.region =
-                        if kind == Kind::ToLarge { Region::Large as u32 } else { Region::Small as u32 };
-                    self.pos = 0;
-                }
-            }
-            word = mem.load(self.region, self.pos);
-            if word == 0 {
-                return Ok(Next::Empty);
-            }
-        }
-        Err(Corrupt)
-    }
-
-    /// Takes `n` bytes of what `next` returned.
-    #[inline(always)]
-    pub fn advance(&mut self, n: u32) {
-        self.taken += n;
-        if self.taken >= self.len {
-            let size = SIZE + padded(self.len);
-            self.pos += size;
-            self.consumed += u64::from(size);
-            self.len = 0;
-        }
-    }
-
-    /// The counter to publish to the sender, when enough has been consumed since the last time
-    /// (§4.2: credits are returned lazily).
-    #[inline(always)]
-    pub fn credit_due(&mut self, g: &Geometry) -> Option<u64> {
-        let threshold = if self.region == Region::Small as u32 { g.small / 2 } else { g.large_first / 4 };
-        if self.consumed - self.published >= u64::from(threshold) { self.credit_all() } else { None }
-    }
-
-    /// The counter to publish when anything at all was consumed since the last time.
-    #[inline]
-    pub fn credit_all(&mut self) -> Option<u64> {
-        if self.consumed == self.published {
-            return None;
-        }
-        self.published = self.consumed;
-        Some(self.consumed)
-    }
-}
-
-impl Default for RxCursor {
-    fn default() -> Self {
-        Self::new()
     }
 }

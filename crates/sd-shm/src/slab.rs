@@ -3,12 +3,17 @@
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use sd_ring::token::{Thread, Token};
 use sd_ring::{RxCursor, TxCursor};
 
 /// Sockets that one slab holds.
 pub const ENDPOINTS: usize = 1 << 20;
+/// Threads of a family that can hold tokens; see [`Slab::thread`].
+pub const THREADS: usize = 4096;
+/// Offset of the first thread's record.
+const THREADS_OFFSET: usize = 4096;
 /// Offset of the first endpoint.
-const ENDPOINTS_OFFSET: usize = 4096;
+const ENDPOINTS_OFFSET: usize = THREADS_OFFSET + THREADS * core::mem::size_of::<Thread>();
 /// Size of the segment; pages appear when touched.
 pub const LEN: usize = ENDPOINTS_OFFSET + ENDPOINTS * core::mem::size_of::<Endpoint>();
 /// Processes that can share one slab: the owner and its descendants.
@@ -116,35 +121,36 @@ pub struct Header {
     pub mail: AtomicU32,
     /// Changed by the monitor when listeners or policy change: routes learned earlier are void.
     pub route_epoch: AtomicU32,
+    /// Records of threads 1..=threads have been used.
+    pub threads: AtomicU32,
     /// Events counted by the library; see `sd_socket::stats`.
     pub counters: [AtomicU64; 32],
 }
 
-/// Sending half. Its fields belong to whoever holds `lock`.
+/// Sending half. Its fields belong to whoever has the token.
 #[repr(C, align(128))]
 pub struct TxHalf {
-    /// Thread id of the holder, zero when free; unused while only one thread can come.
-    pub lock: AtomicU32,
-    _pad: u32,
+    /// Who may send.
+    pub token: Token,
     /// Position in the ring.
     pub cursor: UnsafeCell<TxCursor>,
     /// Payload bytes sent.
     pub bytes: AtomicU64,
-    /// Time of the last use of the large ring, coarse, for giving it back.
-    pub large_used: AtomicU64,
+    /// Id of the thread whose message is sent in parts, zero when none is; see `sd_socket::whole`.
+    pub sender: AtomicU32,
 }
 
-/// Receiving half. Its fields belong to whoever holds `lock`.
+/// Receiving half. Its fields belong to whoever has the token.
 #[repr(C, align(128))]
 pub struct RxHalf {
-    /// Thread id of the holder, zero when free; unused while only one thread can come.
-    pub lock: AtomicU32,
-    /// Spin budget learned for this socket, in units of the waiter's choice.
-    pub spin: AtomicU32,
+    /// Who may receive.
+    pub token: Token,
     /// Position in the ring.
     pub cursor: UnsafeCell<RxCursor>,
     /// Payload bytes received.
     pub bytes: AtomicU64,
+    /// Spin budget learned for this socket, in units of the waiter's choice.
+    pub spin: AtomicU32,
 }
 
 /// A socket. 512 bytes; the first line and the halves are all that data calls touch.
@@ -215,10 +221,11 @@ pub struct Endpoint {
 
 const _: () = {
     assert!(core::mem::size_of::<Endpoint>() == 512);
-    assert!(core::mem::size_of::<Header>() <= ENDPOINTS_OFFSET);
+    assert!(core::mem::size_of::<Header>() <= THREADS_OFFSET);
+    assert!(core::mem::size_of::<TxHalf>() == 128 && core::mem::size_of::<RxHalf>() == 128);
 };
 
-// SAFETY: the cells belong to whoever holds the half's lock; everything else is atomic.
+// SAFETY: the cells belong to whoever has the half's token; everything else is atomic.
 unsafe impl Sync for Endpoint {}
 
 /// A mapped slab.
@@ -278,6 +285,15 @@ impl Slab {
     pub fn header(&self) -> &'static Header {
         // SAFETY: mapped while in use (see `unmap`), page-aligned, atomics only.
         unsafe { &*(self.base as *const Header) }
+    }
+
+    /// The record of thread `number` (from 1), `None` when out of range. Records are in use in the oldest
+    /// slab that a process has mapped: whoever shares a socket shares that one.
+    #[inline]
+    pub fn thread(&self, number: u32) -> Option<&'static Thread> {
+        let index = (number as usize).checked_sub(1).filter(|index| *index < THREADS)?;
+        // SAFETY: as for `header`, and the index is in range.
+        Some(unsafe { &*(self.base.add(THREADS_OFFSET) as *const Thread).add(index) })
     }
 
     /// Endpoint number `index`, `None` when out of range.

@@ -1,8 +1,10 @@
 //! An endpoint's life: allocation, its rings, locks of its halves, its end.
 
 use crate::channel::Channel;
-use crate::process::{PROCESS, tid};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::process::PROCESS;
+use crate::token::Half;
+use core::sync::atomic::{AtomicU64, Ordering};
+use sd_ring::token::Way;
 use sd_ring::{RingMem, RxCursor, TxCursor, doorbell};
 use sd_shm::channel::{
     EventSet, FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
@@ -41,8 +43,8 @@ pub(crate) trait EndpointExt {
     fn own_words(&self) -> &'static SlotSide;
     fn peer_words(&self) -> &'static SlotSide;
     fn channel_ref(&self) -> Option<&'static Channel>;
-    fn tx_lock(&self) -> Half<'_>;
-    fn rx_lock(&self) -> Half<'_>;
+    fn tx_token(&self) -> Half<'_>;
+    fn rx_token(&self) -> Half<'_>;
     fn tx_mem(&self) -> Rings;
     fn rx_mem(&self) -> Rings;
 }
@@ -81,12 +83,12 @@ impl EndpointExt for Endpoint {
         unsafe { PROCESS.private(self)?.channel.load(Ordering::Acquire).as_ref() }
     }
     #[inline(always)]
-    fn tx_lock(&self) -> Half<'_> {
-        Half::take(self, &self.tx.lock)
+    fn tx_token(&self) -> Half<'_> {
+        Half::take(&self.tx.token, Way::Send, || repair_tx(self))
     }
     #[inline(always)]
-    fn rx_lock(&self) -> Half<'_> {
-        Half::take(self, &self.rx.lock)
+    fn rx_token(&self) -> Half<'_> {
+        Half::take(&self.rx.token, Way::Receive, || repair_rx(self))
     }
     #[inline(always)]
     fn tx_mem(&self) -> Rings {
@@ -145,66 +147,10 @@ impl RingMem for Rings {
     }
 }
 
-/// Exclusive use of one half of an endpoint.
-pub(crate) struct Half<'a> {
-    lock: Option<&'a AtomicU32>,
-}
-
-impl<'a> Half<'a> {
-    #[inline(always)]
-    fn take(endpoint: &Endpoint, lock: &'a AtomicU32) -> Half<'a> {
-        if PROCESS.is_alone(endpoint) {
-            return Half { lock: None };
-        }
-        let me = tid() as u32;
-        if lock.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            take_slow(lock, me);
-        }
-        Half { lock: Some(lock) }
-    }
-}
-
-impl Drop for Half<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if let Some(lock) = self.lock {
-            lock.store(0, Ordering::Release);
-        }
-    }
-}
-
-/// A holder copies a bounded amount and never sleeps with the lock, so waiting is short; a dead
-/// holder is found and replaced.
-#[cold]
-fn take_slow(lock: &AtomicU32, me: u32) {
-    let mut rounds = 0u32;
-    loop {
-        let holder = lock.load(Ordering::Relaxed);
-        if holder == 0 {
-            if lock.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return;
-            }
-            continue;
-        }
-        rounds += 1;
-        if rounds < 100 {
-            core::hint::spin_loop();
-            continue;
-        }
-        let dead = rounds.is_multiple_of(4096) && !sd_sys::fd::task_exists(holder as i32);
-        if (dead || holder == me)
-            && lock.compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        {
-            return;
-        }
-        sd_sys::time::yield_now();
-    }
-}
-
 /// The sender's cursor.
 ///
 /// # Safety
-/// The caller holds the endpoint's tx half.
+/// The caller has the endpoint's tx token.
 #[inline(always)]
 #[allow(clippy::mut_from_ref)]
 pub(crate) unsafe fn tx_cursor(endpoint: &Endpoint) -> &mut TxCursor {
@@ -215,12 +161,28 @@ pub(crate) unsafe fn tx_cursor(endpoint: &Endpoint) -> &mut TxCursor {
 /// The receiver's cursor.
 ///
 /// # Safety
-/// The caller holds the endpoint's rx half.
+/// The caller has the endpoint's rx token.
 #[inline(always)]
 #[allow(clippy::mut_from_ref)]
 pub(crate) unsafe fn rx_cursor(endpoint: &Endpoint) -> &mut RxCursor {
     // SAFETY: promised by the caller; the cell is not shared with any peer.
     unsafe { &mut *endpoint.rx.cursor.get() }
+}
+
+/// Makes good what a sender left that died with the token.
+#[cold]
+fn repair_tx(endpoint: &Endpoint) {
+    // SAFETY: called by who took the token.
+    if unsafe { tx_cursor(endpoint) }.recover(&GEOMETRY, &endpoint.tx_mem()).is_err() {
+        corrupt(endpoint);
+    }
+}
+
+/// Makes good what a receiver left that died with the token.
+#[cold]
+fn repair_rx(endpoint: &Endpoint) {
+    // SAFETY: called by who took the token.
+    unsafe { rx_cursor(endpoint) }.recover();
 }
 
 /// A fresh endpoint of the own slab, held by this process, one descriptor counted.
@@ -248,8 +210,9 @@ pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
     endpoint.rcv_buf.store(0, Ordering::Relaxed);
     endpoint.opts.iter().for_each(|o| o.store(0, Ordering::Relaxed));
     private.channel.store(core::ptr::null_mut(), Ordering::Relaxed);
-    endpoint.tx.lock.store(0, Ordering::Relaxed);
-    endpoint.rx.lock.store(0, Ordering::Relaxed);
+    endpoint.tx.token.reset();
+    endpoint.tx.sender.store(0, Ordering::Relaxed);
+    endpoint.rx.token.reset();
     endpoint.tx.bytes.store(0, Ordering::Relaxed);
     endpoint.rx.bytes.store(0, Ordering::Relaxed);
     endpoint.rx.spin.store(0, Ordering::Relaxed);
@@ -435,8 +398,8 @@ fn hang_up(endpoint: &'static Endpoint) {
     let own = endpoint.own_words();
     let generation = endpoint.generation.load(Ordering::Relaxed);
     {
-        let _rx = endpoint.rx_lock();
-        let _tx = endpoint.tx_lock();
+        let _rx = endpoint.rx_token();
+        let _tx = endpoint.tx_token();
         // SAFETY: both halves are held.
         let (tx, mut rx) = unsafe { (tx_cursor(endpoint), *rx_cursor(endpoint)) };
         let unread = matches!(rx.next(&GEOMETRY, &endpoint.rx_mem()), Ok(sd_ring::Next::Data { .. }));

@@ -13,7 +13,7 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32>
         return Err(libc::ENOTCONN);
     }
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
-        let _half = endpoint.tx_lock();
+        let _half = endpoint.tx_token();
         // SAFETY: the tx half is held.
         unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem());
         endpoint.own_words().flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
@@ -34,7 +34,7 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32>
 
 /// Bytes that can be received now (FIONREAD).
 pub(crate) fn readable_bytes(endpoint: &'static Endpoint) -> usize {
-    let _half = endpoint.rx_lock();
+    let _half = endpoint.rx_token();
     let mem = endpoint.rx_mem();
     // SAFETY: the rx half is held; a copy walks ahead.
     let mut rx = unsafe { *rx_cursor(endpoint) };
@@ -51,7 +51,7 @@ pub(crate) fn readable_bytes(endpoint: &'static Endpoint) -> usize {
 
 /// Bytes that the peer has not taken yet, at most (SIOCOUTQ).
 pub(crate) fn unsent_bytes(endpoint: &'static Endpoint) -> usize {
-    let _half = endpoint.tx_lock();
+    let _half = endpoint.tx_token();
     // SAFETY: the tx half is held.
     let tx = unsafe { tx_cursor(endpoint) };
     let _ = tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire));

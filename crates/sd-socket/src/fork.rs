@@ -123,6 +123,7 @@ pub(crate) fn child() {
     let (member, _) = CHILD.get();
     unlock();
     PROCESS.pid.store(sd_sys::fd::getpid(), Ordering::Relaxed);
+    crate::token::forked();
     let bit = if (member as usize) < MEMBERS { 1 << member } else { 0 };
     slabs().for_each(|rec| rec.bit.store(bit, Ordering::Relaxed));
     PROCESS.own_slab.store(0, Ordering::Release);

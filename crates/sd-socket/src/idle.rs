@@ -10,7 +10,7 @@ const PAGE: u32 = 4096;
 
 /// Gives all credits back to the peer.
 pub(crate) fn return_credit(endpoint: &'static Endpoint) {
-    let _rx = endpoint.rx_lock();
+    let _rx = endpoint.rx_token();
     // SAFETY: the rx half is held.
     if let Some(consumed) = unsafe { rx_cursor(endpoint) }.credit_all() {
         endpoint.own_words().consumed.store(consumed, Ordering::Release);
@@ -30,7 +30,7 @@ pub(crate) fn tidy(endpoint: &'static Endpoint) {
         return;
     }
     return_credit(endpoint);
-    let _tx = endpoint.tx_lock();
+    let _tx = endpoint.tx_token();
     let mem = endpoint.tx_mem();
     // SAFETY: the tx half is held.
     let tx = unsafe { tx_cursor(endpoint) };

@@ -9,6 +9,7 @@
 //! | `table`, `fds` | descriptor numbers: what they lead to; close, dup, fcntl, ioctl |
 //! | `endpoint`, `channel` | a socket; a channel to another process |
 //! | `connect`, `listen`, `accept`, `route`, `control` | connection set-up, with the monitor's help |
+//! | `token`, `whole` | one thread at a time uses a half of a connection; one send's bytes stay together |
 //! | `stream`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `options`, `names`, `addr` | what a socket is told and asked |
@@ -46,7 +47,9 @@ pub mod spawn;
 pub mod stats;
 mod stream;
 mod table;
+mod token;
 mod wait;
+mod whole;
 
 /// What a hooked call came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -218,15 +218,6 @@ impl Process {
         let old = unsafe { (*base.add(index)).swap(core::ptr::null_mut(), Ordering::AcqRel) };
         (!old.is_null()).then_some(old)
     }
-
-    /// Whether only one thread of one process can touch `endpoint` now, so that its halves need
-    /// no lock. glibc clears the flag before a second thread starts.
-    #[inline(always)]
-    pub(crate) fn is_alone(&self, endpoint: &Endpoint) -> bool {
-        single_threaded()
-            && (!self.forked.load(Ordering::Relaxed)
-                || endpoint.holders.load(Ordering::Relaxed).is_power_of_two())
-    }
 }
 
 /// glibc's own flag (2.32): no second thread exists.

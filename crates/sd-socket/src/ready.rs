@@ -58,7 +58,7 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
 }
 
 fn look(endpoint: &'static Endpoint) -> Result<Next, sd_ring::Corrupt> {
-    let _half = endpoint.rx_lock();
+    let _half = endpoint.rx_token();
     // SAFETY: the rx half is held; the copy is thrown away.
     let mut rx = unsafe { *rx_cursor(endpoint) };
     rx.next(&GEOMETRY, &endpoint.rx_mem())
@@ -66,7 +66,7 @@ fn look(endpoint: &'static Endpoint) -> Result<Next, sd_ring::Corrupt> {
 
 /// Linux calls a socket writable when at least a third of its buffer is free.
 fn has_space(endpoint: &'static Endpoint) -> bool {
-    let _half = endpoint.tx_lock();
+    let _half = endpoint.tx_token();
     // SAFETY: the tx half is held.
     let tx = unsafe { tx_cursor(endpoint) };
     let grows = endpoint.snd_buf.load(Ordering::Relaxed) == 0;

@@ -6,6 +6,7 @@ use crate::endpoint::{
 };
 use crate::iov::Pieces;
 use crate::wait::{Deadline, HOUSEKEEPING_NS, spin};
+use crate::whole::{self, Claim};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use sd_ring::copy::copy_shared;
@@ -43,8 +44,9 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
     let may_grow = endpoint.snd_buf.load(Ordering::Relaxed) == 0;
     let mut grow = nonblock;
     let mut kept = None;
+    let mut claim = Claim::NONE;
     loop {
-        let end = push(endpoint, &mut pieces, grow && may_grow);
+        let end = push(endpoint, &mut pieces, grow && may_grow, &mut claim);
         let sent = want - pieces.total;
         match end {
             Push::Done => return Ok(sent),
@@ -60,16 +62,20 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
                 }
                 return Ok(sent);
             }
-            Push::Full if nonblock => {
+            Push::Full | Push::Barred if nonblock => {
                 want_tx_event(endpoint);
                 return if sent > 0 { Ok(sent) } else { Err(libc::EAGAIN) };
             }
-            Push::Full => {}
+            Push::Full | Push::Barred => {}
         }
         let deadline = *deadline
             .get_or_insert_with(|| Deadline::option(endpoint.snd_timeout_ns.load(Ordering::Relaxed)));
         kept.get_or_insert_with(|| Kept::new(endpoint));
-        match wait_tx(endpoint, deadline, grow) {
+        let waited = match end {
+            Push::Barred => whole::wait(endpoint, deadline).map(|()| false),
+            _ => wait_tx(endpoint, deadline, grow),
+        };
+        match waited {
             Ok(slept) => grow = grow || slept,
             Err(_) if sent > 0 => return Ok(sent),
             Err(errno) => return Err(errno),
@@ -80,13 +86,18 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
 enum Push {
     Done,
     Full,
+    /// Another call's message is under way.
+    Barred,
     Error(i32),
 }
 
 /// Copies as much as fits into the ring.
 #[inline]
-fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool) -> Push {
-    let _half = endpoint.tx_lock();
+fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool, claim: &mut Claim) -> Push {
+    let _half = endpoint.tx_token();
+    if claim.is_barred(endpoint) {
+        return Push::Barred;
+    }
     if let Some(errno) = send_error(endpoint) {
         if errno != 0 {
             return Push::Error(errno);
@@ -98,6 +109,7 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool) -> Push {
     let mem = endpoint.tx_mem();
     // SAFETY: the tx half is held.
     let tx = unsafe { tx_cursor(endpoint) };
+    let start = pieces.total;
     let mut credit_read = false;
     while pieces.total > 0 {
         let want = pieces.total.min(u32::MAX as usize >> 1) as u32;
@@ -108,6 +120,9 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool) -> Push {
         };
         let Some(grant) = tx.reserve(&GEOMETRY, &mem, want, effort) else {
             if credit_read {
+                if pieces.total != start {
+                    claim.stake(endpoint);
+                }
                 return Push::Full;
             }
             credit_read = true;
@@ -256,7 +271,7 @@ enum Pull {
 /// Takes what the ring holds, as far as it fits.
 #[inline]
 fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
-    let _half = endpoint.rx_lock();
+    let _half = endpoint.rx_token();
     let mem = endpoint.rx_mem();
     // SAFETY: the rx half is held.
     let cursor = unsafe { rx_cursor(endpoint) };
@@ -389,7 +404,7 @@ fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, peeked: usize) -> Re
 }
 
 /// Sleeps on a doorbell word until woken, or `pause` has passed.
-fn sleep(
+pub(crate) fn sleep(
     word: *const core::sync::atomic::AtomicU32,
     value: u32,
     deadline: Deadline,
@@ -447,10 +462,12 @@ pub(crate) fn want_tx_event(endpoint: &'static Endpoint) {
 /// Sends all of it, waiting if need be even on a non-blocking socket.
 pub(crate) fn send_all(endpoint: &'static Endpoint, mut pieces: Pieces) -> Result<usize, i32> {
     let want = pieces.total;
+    let mut claim = Claim::NONE;
     loop {
-        match push(endpoint, &mut pieces, true) {
+        match push(endpoint, &mut pieces, true, &mut claim) {
             Push::Done => return Ok(want),
             Push::Error(errno) => return Err(errno),
+            Push::Barred => whole::wait(endpoint, Deadline::after(None))?,
             Push::Full => {
                 wait_tx(endpoint, Deadline::after(None), true)?;
             }

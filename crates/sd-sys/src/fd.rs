@@ -171,16 +171,55 @@ pub fn gettid() -> i32 {
     unsafe { syscall!(libc::SYS_gettid) as i32 }
 }
 
+/// getppid(2); zero when the parent is in a PID namespace outside.
+pub fn getppid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(libc::SYS_getppid) as i32 }
+}
+
 /// Sends `sig` to the calling thread.
 pub fn raise(sig: i32) {
     // SAFETY: signals the caller only.
     let _ = unsafe { syscall!(libc::SYS_tgkill, getpid(), gettid(), sig) };
 }
 
-/// Whether a thread or process `id` exists (a zombie does).
-pub fn task_exists(id: i32) -> bool {
+/// Whether a thread or process `id` is gone for good; a zombie is. When in doubt it is not.
+pub fn task_is_dead(id: i32) -> bool {
     // SAFETY: signal 0 only probes.
-    check(unsafe { syscall!(libc::SYS_kill, id, 0) }) != Err(Errno(libc::ESRCH))
+    if check(unsafe { syscall!(libc::SYS_kill, id, 0) }) == Err(Errno(libc::ESRCH)) {
+        return true;
+    }
+    // Only a process has a pidfd, and only one that has ended is readable.
+    let Ok(pidfd) = pidfd_open(id) else { return false };
+    let ended = poll_one(pidfd, libc::POLLIN, 0).is_ok_and(|events| events & libc::POLLIN != 0);
+    close(pidfd);
+    ended
+}
+
+/// Whether a thread or process `id` is stopped by a signal or a debugger. When in doubt it is not.
+pub fn task_is_stopped(id: i32) -> bool {
+    // Written from the end: "/stat", the digits, "/proc/".
+    let (mut path, mut at, mut rest) = ([0u8; 32], 31, id.unsigned_abs());
+    let mut put = |byte: u8| {
+        at -= 1;
+        path[at] = byte;
+    };
+    b"/stat".iter().rev().for_each(|byte| put(*byte));
+    while rest > 0 {
+        put(b'0' + (rest % 10) as u8);
+        rest /= 10;
+    }
+    b"/proc/".iter().rev().for_each(|byte| put(*byte));
+    let mut text = [0u8; 64];
+    // SAFETY: the kernel reads the path, which ends with a zero.
+    let file =
+        check(unsafe { syscall!(libc::SYS_open, path[at..].as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) });
+    let Ok(file) = file.map(|n| n as i32) else { return false };
+    let got = read(file, &mut text).unwrap_or(0);
+    close(file);
+    // The state follows the name, which may hold anything but is short.
+    let after_name = text.iter().take(got).rposition(|byte| *byte == b')').map(|at| at + 2);
+    matches!(after_name.and_then(|at| text.get(at)), Some(b'T' | b't'))
 }
 
 /// pidfd_open(2).
@@ -204,4 +243,32 @@ fn limit(resource: libc::__rlimit_resource_t, unknown: u64) -> u64 {
     // SAFETY: the kernel writes one rlimit.
     let _ = unsafe { syscall!(libc::SYS_prlimit64, 0, resource, 0, &mut lim as *mut libc::rlimit) };
     lim.rlim_cur
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_runs_then_is_stopped_then_dead() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let id = child.id() as i32;
+        let signal = |number: i32| {
+            // SAFETY: signals the child.
+            assert_eq!(unsafe { libc::kill(id, number) }, 0);
+        };
+        let becomes = |state: fn(i32) -> bool| (0..2000).any(|_| state(id) || sleep_a_moment());
+        assert!(!task_is_stopped(id) && !task_is_dead(id));
+        signal(libc::SIGSTOP);
+        assert!(becomes(task_is_stopped) && !task_is_dead(id));
+        signal(libc::SIGKILL);
+        assert!(becomes(task_is_dead), "a zombie is dead");
+        child.wait().unwrap();
+        assert!(task_is_dead(id) && !task_is_stopped(id));
+    }
+
+    fn sleep_a_moment() -> bool {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        false
+    }
 }

@@ -12,6 +12,7 @@ pub mod fd;
 pub mod futex;
 pub mod lock;
 pub mod mem;
+pub mod membarrier;
 pub mod msg;
 pub mod raw;
 pub mod time;

@@ -3,7 +3,7 @@
 
 use super::descriptors::{Identity, Unfit, check_segment};
 use nix::unistd::Whence;
-use sd_ring::{Next, RingMem, RxCursor};
+use sd_ring::{Next, RingMem};
 use sd_shm::channel::{GEOMETRY, Mapping, SEGMENT_LEN, SLOTS, Side, Slot};
 use sd_shm::slab::{self, ENDPOINTS, Endpoint};
 use std::fs::File;
@@ -122,12 +122,7 @@ impl Segment {
         let ring = Incoming { map: &self.map, slot, from: side.other() };
         // SAFETY: the cell lies in a mapped slab; it is read once, as plain integers, and its owner is
         // dead or an enemy of itself.
-        let cursor = unsafe { endpoint.rx.cursor.get().read_volatile() };
-        let Some(at) = CursorView::new(&cursor) else { return false };
-        if at.len != 0 {
-            return at.taken < at.len;
-        }
-        let mut cursor = cursor;
+        let mut cursor = unsafe { endpoint.rx.cursor.get().read_volatile() };
         matches!(cursor.next(&GEOMETRY, &ring), Ok(Next::Data { .. }))
     }
 }
@@ -136,25 +131,6 @@ impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: the map is private, and no reference from it is kept by those who borrow it.
         unsafe { self.map.unmap() };
-    }
-}
-
-/// The fields of a receiver's cursor, checked to be such that the ring can calculate with them.
-struct CursorView {
-    len: u32,
-    taken: u32,
-}
-
-impl CursorView {
-    fn new(cursor: &RxCursor) -> Option<CursorView> {
-        const _: () = assert!(size_of::<RxCursor>() == 32 && align_of::<RxCursor>() == 8);
-        // SAFETY: an RxCursor is `repr(C)`: four u32 and two u64, without padding (proved above).
-        let [pos, region, len, taken] = unsafe { core::ptr::from_ref(cursor).cast::<[u32; 4]>().read() };
-        // SAFETY: as above; the two u64 begin at byte 16.
-        let consumed = unsafe { core::ptr::from_ref(cursor).cast::<u64>().add(2).read() };
-        let size = [GEOMETRY.small, GEOMETRY.large].get(region as usize).copied()?;
-        let plausible = pos % 8 == 0 && pos <= size - 8 && len <= size && consumed < 1 << 62;
-        plausible.then_some(CursorView { len, taken })
     }
 }
 
@@ -186,7 +162,7 @@ impl RingMem for Incoming<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sd_ring::TxCursor;
+    use sd_ring::{RxCursor, TxCursor};
 
     struct Writer<'a>(Incoming<'a>);
 
@@ -277,13 +253,12 @@ mod tests {
         let segment = Segment::create(1, 2, 3).unwrap();
         let (slab, _) = slab();
         let endpoint = slab.map.endpoint(0).unwrap();
-        let words = endpoint.rx.cursor.get().cast::<[u32; 8]>();
-        for word in 0..8 {
+        let words = endpoint.rx.cursor.get().cast::<[u32; 10]>();
+        for word in 0..10 {
             for value in [1, 7, 1016, 1024, 1 << 21, u32::MAX] {
-                let mut cursor = [0u32; 8];
+                let mut cursor = [0u32; 10];
                 cursor[word] = value;
-                cursor[7] = if word == 6 { u32::MAX } else { cursor[7] };
-                // SAFETY: the cell is 32 bytes of plain integers, and nobody else uses it.
+                // SAFETY: the cell is 40 bytes of plain integers, and nobody else uses it.
                 unsafe { words.write_volatile(cursor) };
                 let _ = segment.has_unread(endpoint, 1023, Side::A);
             }

@@ -61,7 +61,7 @@ impl Ledger {
             rounds += 1;
             let gone = holder == 0
                 || holder == me
-                || rounds.is_multiple_of(4096) && !sd_sys::fd::task_exists(holder as i32);
+                || rounds.is_multiple_of(4096) && sd_sys::fd::task_is_dead(holder as i32);
             if gone && self.lock.compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return Locked(self);
             }

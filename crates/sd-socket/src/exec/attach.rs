@@ -72,6 +72,10 @@ fn take_over(mut reader: Reader) -> Option<()> {
     PROCESS.forked.store(true, Ordering::Relaxed);
     let control = take_fd(&mut reader)?;
     let slabs = reader.list(take_slab)?;
+    if slabs.first().is_some_and(Option::is_none) {
+        // With the oldest slab the family's threads are out of sight (see `token`): no socket can be shared.
+        return None;
+    }
     let channels = reader.list(take_channel)?;
     reader.list(|reader| take_fd(reader).map(crate::control::add_inherited_waker))?;
     reader.list(|reader| {

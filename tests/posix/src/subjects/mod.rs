@@ -40,6 +40,7 @@ mod shutdown;
 mod spawn;
 mod stream;
 mod threads;
+mod tokens;
 mod transfer;
 mod urgent;
 mod waiting;
@@ -79,6 +80,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     exec_image::SUBJECTS,
     spawn::SUBJECTS,
     threads::SUBJECTS,
+    tokens::SUBJECTS,
     options::SUBJECTS,
     descriptor::SUBJECTS,
     file::SUBJECTS,

@@ -1,0 +1,144 @@
+//! The receiver's cursor: follows what the sender's (see `ring.rs`) has written.
+
+use crate::header::{self, Kind, SIZE, padded};
+use crate::ring::{Corrupt, Geometry, Lap, Next, Region, RingMem, check_message, in_order, is_word};
+
+/// The receiver's private state. Senseless values give senseless results, and nothing worse.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RxCursor {
+    lap: Lap,
+    /// Ring bytes used by messages that were taken whole, and by jumps.
+    consumed: u64,
+    published: u64,
+    /// Bytes taken of the message at `consumed`, and above them the lower half of `consumed`: so it is
+    /// void, which is as good as zero, as soon as `consumed` moves on.
+    partial: u64,
+    /// Payload size of the message that `next` found.
+    len: u32,
+    _pad: u32,
+}
+
+/// Jumps in a row after which a peer is called corrupt; a correct one makes two.
+const JUMPS_MAX: u32 = 4;
+
+impl RxCursor {
+    /// A cursor at the start of the small region.
+    pub const fn new() -> Self {
+        let lap = Lap::new(0, Region::Small as u32);
+        RxCursor { lap, consumed: 0, published: 0, partial: 0, len: 0, _pad: 0 }
+    }
+
+    /// Whether it reads in the large region.
+    pub fn is_large(&self) -> bool {
+        self.lap.region() == Region::Large as u32
+    }
+
+    /// Bytes taken of the message under way.
+    #[inline(always)]
+    fn taken(&self) -> u32 {
+        if self.partial >> 32 == self.consumed & 0xffff_ffff { self.partial as u32 } else { 0 }
+    }
+
+    /// What comes next.
+    #[inline(always)]
+    pub fn next<M: RingMem>(&mut self, g: &Geometry, mem: &M) -> Result<Next, Corrupt> {
+        let (region, pos) = (self.lap.region(), self.lap.offset(self.consumed));
+        if !is_word(pos, g.size(region)) {
+            return Err(Corrupt);
+        }
+        let word = mem.load(region, pos);
+        if word == 0 {
+            return Ok(Next::Empty);
+        }
+        match header::decode(word) {
+            Some((Kind::Data, len)) => self.begin(g, len),
+            _ => self.next_slow(g, mem, word),
+        }
+    }
+
+    /// Looks at a message whose length the peer states, again each time.
+    #[inline(always)]
+    fn begin(&mut self, g: &Geometry, len: u32) -> Result<Next, Corrupt> {
+        let (region, pos) = (self.lap.region(), self.lap.offset(self.consumed));
+        check_message(pos, len, g.size(region))?;
+        let taken = self.taken();
+        if taken >= len {
+            return Err(Corrupt);
+        }
+        self.len = len;
+        Ok(Next::Data { region, off: pos + SIZE + taken, len: len - taken })
+    }
+
+    #[cold]
+    fn next_slow<M: RingMem>(&mut self, g: &Geometry, mem: &M, mut word: u64) -> Result<Next, Corrupt> {
+        for _ in 0..JUMPS_MAX {
+            match header::decode(word).ok_or(Corrupt)? {
+                (Kind::Data, len) => return self.begin(g, len),
+                (Kind::Fin, _) => return Ok(Next::Fin),
+                (kind, used) => {
+                    if used < SIZE || used > g.size(self.lap.region()) || !used.is_multiple_of(SIZE) {
+                        return Err(Corrupt);
+                    }
+                    let to = if kind == Kind::ToLarge { Region::Large } else { Region::Small };
+                    self.lap = Lap::new(self.consumed.wrapping_add(u64::from(used)), to as u32);
+                    in_order();
+                    self.consumed = self.lap.start();
+                }
+            }
+            word = mem.load(self.lap.region(), 0);
+            if word == 0 {
+                return Ok(Next::Empty);
+            }
+        }
+        Err(Corrupt)
+    }
+
+    /// Takes `n` bytes of what `next` has just returned.
+    #[inline(always)]
+    pub fn advance(&mut self, n: u32) {
+        let taken = self.taken() + n;
+        if taken >= self.len {
+            self.consumed = self.consumed.wrapping_add(u64::from(SIZE + padded(self.len)));
+            self.partial = 0;
+        } else {
+            self.partial = self.consumed << 32 | u64::from(taken);
+        }
+    }
+
+    /// Takes over from a receiver that died anywhere: what it had not counted as taken is taken again.
+    pub fn recover(&mut self) {
+        self.consumed = self.consumed.max(self.lap.start());
+        if self.taken() == 0 {
+            self.partial = 0;
+        }
+    }
+
+    /// The counter to publish to the sender, when enough has been consumed since the last time
+    /// (§4.2: credits are returned lazily).
+    #[inline(always)]
+    pub fn credit_due(&mut self, g: &Geometry) -> Option<u64> {
+        let threshold = if self.is_large() { g.large_first / 4 } else { g.small / 2 };
+        if self.consumed.wrapping_sub(self.published) >= u64::from(threshold) {
+            self.credit_all()
+        } else {
+            None
+        }
+    }
+
+    /// The counter to publish when anything at all was consumed since the last time.
+    #[inline]
+    pub fn credit_all(&mut self) -> Option<u64> {
+        if self.consumed == self.published {
+            return None;
+        }
+        self.published = self.consumed;
+        Some(self.consumed)
+    }
+}
+
+impl Default for RxCursor {
+    fn default() -> Self {
+        Self::new()
+    }
+}

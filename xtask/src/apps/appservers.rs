@@ -26,7 +26,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         .extra(),
     Scenario::new("php-fpm-nginx", PHP, php)
         .limit_s(90)
-        .awaits("a listener stays accelerated after exec and SCM_RIGHTS")
+        .awaits("a server that has executed itself ends at SIGTERM each time")
         .extra(),
 ];
 
@@ -211,7 +211,8 @@ fn php(lab: &mut Lab) -> Result<()> {
         }
         nginx.process.terminate(GRACE)?.ok()?;
         let status = fpm.terminate(GRACE)?.status;
-        if !status.success() {
+        // Soon after a reload it ends by the signal itself, over Linux alone as well.
+        if status.code().is_some_and(|code| code != 0) {
             fail!("{PHP_FPM} ended with {status}");
         }
         Ok(())

@@ -3,13 +3,15 @@
 use super::{Scenario, python};
 use crate::lab::{Lab, Side};
 use crate::process::Proc;
-use crate::{Result, fail, procfs};
+use crate::report::median;
+use crate::{Result, fail, procfs, product};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("idle-100-clients-cpu", &["python3", "nc"], idle_cpu).slow(),
     Scenario::new("idle-2000-connections-memory", &["python3"], memory).slow().limit_s(120),
+    Scenario::new("start-up-cost", &["true", "ls"], start_up).slow().ours(),
 ];
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -79,5 +81,45 @@ fn memory(lab: &mut Lab) -> Result<()> {
     client.terminate(Duration::from_secs(10))?;
     first.terminate(Duration::from_secs(5))?;
     server.terminate(Duration::from_secs(10))?;
+    Ok(())
+}
+
+/// A program that does nothing starts less than a millisecond later, and one that lists its descriptors finds no low
+/// number taken.
+fn start_up(lab: &mut Lab) -> Result<()> {
+    const RUNS: usize = 300;
+    const ADDED_MAX_MS: f64 = 1.0;
+    let command = |side: Side, program: &str, args: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        command.args(args).stdin(Stdio::null()).env_remove("LD_PRELOAD");
+        if side == Side::Sd {
+            command.env("LD_PRELOAD", product::libsd()).env("SD_MONITOR", lab.socket());
+        }
+        command
+    };
+    let mut times = [const { Vec::new() }; 2];
+    for _ in 0..RUNS {
+        for (side, times) in [Side::Kernel, Side::Sd].into_iter().zip(&mut times) {
+            let start = Instant::now();
+            if !command(side, "/bin/true", &[]).status()?.success() {
+                fail!("/bin/true failed");
+            }
+            times.push(start.elapsed().as_secs_f64() * 1000.0);
+        }
+    }
+    let [kernel, sd] = times.map(|times| median(&times));
+    eprintln!("start-up: {kernel:.3} ms, preloaded {sd:.3} ms");
+    if sd - kernel >= ADDED_MAX_MS {
+        fail!("preloading adds {:.3} ms to /bin/true ({kernel:.3} ms)", sd - kernel);
+    }
+    let low = |side| -> Result<Vec<u32>> {
+        let output = command(side, "/bin/ls", &["/proc/self/fd"]).output()?;
+        let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(listed.lines().filter_map(|line| line.parse().ok()).filter(|&fd| fd < 1000).collect())
+    };
+    let (with, without) = (low(Side::Sd)?, low(Side::Kernel)?);
+    if with != without {
+        fail!("a program that lists its descriptors sees {with:?}, without us {without:?}");
+    }
     Ok(())
 }

@@ -14,9 +14,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("haproxy-tcp", PROGRAMS, |lab| contents(lab, "tcp")).limit_s(120).extra(),
     Scenario::new("haproxy-http", PROGRAMS, |lab| contents(lab, "http")).limit_s(120).extra(),
     Scenario::new("haproxy-load", PROGRAMS, load).extra(),
-    Scenario::new("haproxy-reload-under-load", PROGRAMS, reload)
-        .awaits("a listener stays accelerated after exec and SCM_RIGHTS")
-        .extra(),
+    Scenario::new("haproxy-reload-under-load", PROGRAMS, reload).extra(),
 ];
 
 pub(crate) const ROWS: &[Row] = &[

@@ -6,10 +6,12 @@
 //! they expect is what Linux does.
 
 mod appservers;
+mod brokers;
 mod cost;
 mod crash;
 mod fallback;
 mod files;
+mod ftp;
 mod haproxy;
 mod http;
 mod httpd;
@@ -23,7 +25,9 @@ mod proxy;
 mod python;
 mod redis;
 mod redis_store;
+mod relays;
 mod runtimes;
+mod spawners;
 mod ssh;
 mod table;
 mod tls;
@@ -107,6 +111,10 @@ const SCENARIOS: &[&[Scenario]] = &[
     mariadb::SCENARIOS,
     ssh::SCENARIOS,
     transfer::SCENARIOS,
+    ftp::SCENARIOS,
+    brokers::SCENARIOS,
+    spawners::SCENARIOS,
+    relays::SCENARIOS,
     memcached::SCENARIOS,
     web::SCENARIOS,
     proxy::SCENARIOS,
@@ -131,6 +139,10 @@ const ROWS: &[&[table::Row]] = &[
     mariadb::ROWS,
     ssh::ROWS,
     transfer::ROWS,
+    ftp::ROWS,
+    brokers::ROWS,
+    spawners::ROWS,
+    relays::ROWS,
     proxy::ROWS,
     haproxy::ROWS,
     httpd::ROWS,

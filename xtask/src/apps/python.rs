@@ -18,6 +18,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 const LIMIT: Duration = Duration::from_secs(40);
 
 const SCRIPTS: &[(&str, &str)] = &[
+    ("activated_server.py", include_str!("py/activated_server.py")),
     ("echo_server.py", include_str!("py/echo_server.py")),
     ("echo_client.py", include_str!("py/echo_client.py")),
     ("idle_client.py", include_str!("py/idle_client.py")),

@@ -1,0 +1,247 @@
+//! Programs between others: stunnel, tinyproxy; a name server asked over TCP; etcd, which is beyond our reach.
+
+use super::table::Row;
+use super::{Scenario, files, tls, web};
+use crate::lab::{Lab, Side};
+use crate::nginx::{Nginx, Workers, own_user};
+use crate::process::{Proc, free_port};
+use crate::{Result, fail};
+use std::time::Duration;
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("stunnel-chain", &["stunnel4", "socat", "openssl"], stunnel).limit_s(120).extra(),
+    Scenario::new("tinyproxy-http-and-connect", &["tinyproxy", "nginx", "curl"], proxy).limit_s(120).extra(),
+    Scenario::new("dns-dnsmasq-tcp", &["dnsmasq", "kdig"], names).limit_s(120).extra(),
+    Scenario::new("etcd-with-accelerated-clients", &["etcd", "etcdctl", "curl"], etcd).limit_s(120).extra(),
+    Scenario::new("meters-sockperf", &["sockperf"], sockperf).limit_s(120).extra(),
+    Scenario::new("meters-qperf", &["qperf"], qperf).limit_s(120).extra(),
+];
+
+pub(crate) const ROWS: &[Row] = &[
+    Row {
+        application: "stunnel",
+        version: &["stunnel4", "-version"],
+        scenarios: "stunnel-",
+        features: "threads, TLS at both ends of a chain of three programs, half-close",
+        load: None,
+    },
+    Row {
+        application: "tinyproxy",
+        version: &["tinyproxy", "-v"],
+        scenarios: "tinyproxy-",
+        features: "requests and CONNECT through a proxy with threads",
+        load: None,
+    },
+    Row {
+        application: "dnsmasq",
+        version: &["dnsmasq", "--version"],
+        scenarios: "dns-",
+        features: "fork for each TCP connection, many questions on one",
+        load: None,
+    },
+    Row {
+        application: "etcd",
+        version: &["etcd", "--version"],
+        scenarios: "etcd-",
+        features: "a Go program: over the kernel, with accelerated clients",
+        load: None,
+    },
+    Row {
+        application: "sockperf, qperf",
+        version: &["sockperf", "--version"],
+        scenarios: "meters-",
+        features: "what stands in for netperf, which Debian's main section lacks",
+        load: None,
+    },
+];
+
+const LIMIT: Duration = Duration::from_secs(40);
+const SIDES: [(Side, Side); 3] = [(Side::Sd, Side::Sd), (Side::Sd, Side::Kernel), (Side::Kernel, Side::Sd)];
+
+/// client -> stunnel that encrypts -> stunnel that decrypts -> echo
+fn stunnel(lab: &mut Lab) -> Result<()> {
+    let pair = tls::certificate(lab)?;
+    let data = files::bytes(10_000_000);
+    let sample = lab.path().join("sample");
+    std::fs::write(&sample, &data)?;
+    let ports = [free_port()?, free_port()?, free_port()?];
+    let listen = format!("TCP-LISTEN:{},bind=127.0.0.1,fork,reuseaddr", ports[2]);
+    let echo = lab.serve(Side::Sd, ports[2], "socat", &["-t10", &listen, "PIPE"])?;
+    let tunnel = |name: &str, from: u16, to: u16, extra: &str| -> Result<Proc> {
+        let path = lab.path().join(format!("{name}.conf"));
+        let text = format!(
+            "foreground = yes\npid =\ndebug = notice\n[{name}]\naccept = 127.0.0.1:{from}\n\
+             connect = 127.0.0.1:{to}\n{extra}"
+        );
+        std::fs::write(&path, text)?;
+        lab.serve(Side::Sd, from, "stunnel4", &[&path.display().to_string()])
+    };
+    let server = format!("cert = {}\nkey = {}\n", pair.certificate, pair.key);
+    let inner = tunnel("inner", ports[1], ports[2], &server)?;
+    let client = format!("client = yes\nverifyChain = yes\nCAfile = {}\n", pair.certificate);
+    let outer = tunnel("outer", ports[0], ports[1], &client)?;
+    let watches = ports.map(|port| lab.watch(port));
+    let connect = format!("TCP:127.0.0.1:{}", ports[0]);
+    for _ in 0..3 {
+        let output = lab.run_with_input(Side::Sd, &sample, "socat", &["-t10", "-", &connect], LIMIT)?;
+        files::require_same("through the chain", &output.stdout, &data)?;
+    }
+    for watch in watches {
+        lab.check(watch, Side::Sd, Side::Sd)?;
+    }
+    outer.terminate(LIMIT)?.ok()?;
+    inner.terminate(LIMIT)?.ok()?;
+    echo.terminate(LIMIT)?;
+    Ok(())
+}
+
+fn proxy(lab: &mut Lab) -> Result<()> {
+    let data = files::bytes(30_000_000);
+    for (server, client) in SIDES {
+        let nginx = Nginx::start(lab, server, &Workers { count: 1, user: &own_user() })?;
+        std::fs::write(nginx.root.join("file"), &data)?;
+        let port = free_port()?;
+        let configuration = lab.path().join(format!("tinyproxy-{port}.conf"));
+        let text = format!("Port {port}\nListen 127.0.0.1\nTimeout 60\nMaxClients 50\nAllow 127.0.0.1\n");
+        std::fs::write(&configuration, text)?;
+        let process =
+            lab.serve(server, port, "tinyproxy", &["-d", "-c", &configuration.display().to_string()])?;
+        let watch = lab.watch(port);
+        let address = format!("http://127.0.0.1:{port}");
+        let url = nginx.url("file");
+        for extra in [&["--proxy", address.as_str()][..], &["--proxytunnel", "--proxy", address.as_str()]] {
+            let mut args = vec!["-sS", "--fail", "--noproxy", "", "--max-time", "30"];
+            args.extend(extra);
+            args.push(&url);
+            let got = lab.run(client, "curl", &args, LIMIT)?.stdout;
+            files::require_same(&format!("{extra:?}"), &got, &data)?;
+        }
+        lab.check(watch, server, client)?;
+        web::download(lab, client, &url, &data)?;
+        process.terminate(LIMIT)?;
+        nginx.process.terminate(LIMIT)?.ok()?;
+    }
+    Ok(())
+}
+
+/// Ninety questions on one connection, and a large answer.
+fn names(lab: &mut Lab) -> Result<()> {
+    for (server, client) in SIDES {
+        let port = free_port()?;
+        let (text, user) = (port.to_string(), format!("--user={}", own_user()));
+        let port_option = format!("--port={port}");
+        let mut options =
+            vec!["-k", &port_option, &user, "--conf-file=/dev/null", "--no-resolv", "--no-hosts"];
+        options.extend(["--listen-address=127.0.0.1", "--bind-interfaces", "--pid-file="]);
+        let hosts: Vec<String> = (0..100).map(|n| format!("--host-record=h{n}.test,10.1.2.{n}")).collect();
+        options.extend(hosts.iter().map(String::as_str));
+        let long: Vec<String> =
+            (0..20).map(|n| format!("--txt-record=large.test,{n}{}", "x".repeat(240))).collect();
+        options.extend(long.iter().map(String::as_str));
+        let process = lab.serve(server, port, "dnsmasq", &options)?;
+        let watch = lab.watch_every(port, Duration::from_millis(2));
+        let questions: Vec<String> = (0..90).map(|n| format!("h{n}.test")).collect();
+        let mut args = vec!["+tcp", "+keepopen", "+short", "@127.0.0.1", "-p", &text];
+        args.extend(questions.iter().map(String::as_str));
+        let said = lab.run(client, "kdig", &args, LIMIT)?.text();
+        for _ in 0..20 {
+            // Often enough for `sd ss` to show one of these short connections.
+            lab.run(client, "kdig", &args, LIMIT)?;
+        }
+        let wanted: String = (0..90).map(|n| format!("10.1.2.{n}\n")).collect();
+        files::require_same("addresses", said.as_bytes(), wanted.as_bytes())?;
+        let args = ["+tcp", "+short", "@127.0.0.1", "-p", &text, "large.test", "TXT"];
+        let said = lab.run(client, "kdig", &args, LIMIT)?.text();
+        if said.lines().count() != 20 || said.len() < 20 * 240 {
+            fail!("a large answer has {} lines, {} bytes", said.lines().count(), said.len());
+        }
+        lab.check(watch, server, client)?;
+        process.terminate(LIMIT)?;
+    }
+    Ok(())
+}
+
+/// A Go program makes its system calls itself, so its sockets are the kernel's; ours talk to it.
+fn etcd(lab: &mut Lab) -> Result<()> {
+    let (clients, peers) = (free_port()?, free_port()?);
+    let (urls, peer_urls) = (format!("http://127.0.0.1:{clients}"), format!("http://127.0.0.1:{peers}"));
+    let store = lab.path().join("etcd").display().to_string();
+    let cluster = format!("default={peer_urls}");
+    let args = [
+        "--data-dir",
+        &store,
+        "--listen-client-urls",
+        &urls,
+        "--advertise-client-urls",
+        &urls,
+        "--listen-peer-urls",
+        &peer_urls,
+        "--initial-advertise-peer-urls",
+        &peer_urls,
+        "--initial-cluster",
+        &cluster,
+    ];
+    for restart in [false, true] {
+        let process = lab.serve(Side::Sd, clients, "etcd", &args)?;
+        let control = |args: &[&str]| -> Result<String> {
+            let mut command = lab.command(Side::Sd, "etcdctl", args)?;
+            command.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", &urls);
+            Ok(Proc::start(&mut command, "etcdctl", lab.path())?.wait(LIMIT)?.ok()?.text())
+        };
+        if !restart {
+            control(&["put", "key", "value"])?;
+        }
+        if control(&["get", "key", "--print-value-only"])? != "value\n" {
+            fail!("etcd lost a value; restarted: {restart}");
+        }
+        let watch = lab.watch(clients);
+        // {"key":"key"}, as the gateway wants it: in base64.
+        let range = format!("{urls}/v3/kv/range?[1-500]");
+        let output =
+            lab.run(Side::Sd, "curl", &["-sS", "--fail", "-d", r#"{"key":"a2V5"}"#, &range], LIMIT)?;
+        let right = output.text().matches(r#""value":"dmFsdWU=""#).count();
+        if right != 500 {
+            fail!("{right} of 500 answers of etcd are right");
+        }
+        lab.check(watch, Side::Kernel, Side::Sd)?;
+        process.terminate(LIMIT)?;
+    }
+    Ok(())
+}
+
+fn sockperf(lab: &mut Lab) -> Result<()> {
+    for (server, client) in SIDES {
+        let port = free_port()?;
+        let text = port.to_string();
+        let process =
+            lab.serve(server, port, "sockperf", &["server", "--tcp", "-i", "127.0.0.1", "-p", &text])?;
+        let watch = lab.watch(port);
+        for test in ["ping-pong", "throughput", "under-load"] {
+            let args = [test, "--tcp", "-i", "127.0.0.1", "-p", &text, "-t", "1", "-m", "64"];
+            let output = lab.run(client, "sockperf", &args, LIMIT)?;
+            if !output.text().contains("Summary:") && !output.text().contains("Total Run") {
+                fail!("sockperf {test}: {:?}", output.text());
+            }
+        }
+        lab.check(watch, server, client)?;
+        process.terminate(LIMIT)?;
+    }
+    Ok(())
+}
+
+fn qperf(lab: &mut Lab) -> Result<()> {
+    for (server, client) in SIDES {
+        let port = free_port()?;
+        let text = port.to_string();
+        let process = lab.serve(server, port, "qperf", &["-lp", &text])?;
+        let watch = lab.watch(port);
+        let args = ["127.0.0.1", "-lp", &text, "-t", "1", "tcp_bw", "tcp_lat"];
+        let output = lab.run(client, "qperf", &args, LIMIT)?;
+        if !output.text().contains("tcp_bw:") || !output.text().contains("latency") {
+            fail!("qperf: {:?} {:?}", output.text(), output.stderr);
+        }
+        lab.check(watch, server, client)?;
+        process.terminate(LIMIT)?;
+    }
+    Ok(())
+}

@@ -146,6 +146,7 @@ pub(super) fn collect(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usi
     }
     look_around(epoll, &mut line, look.stay);
     let mut count = 0;
+    let mut twice = Twice { ours: Vec::new(), kernel: Vec::new() };
     loop {
         for _ in 0..line.queue.len() {
             if count == out.len() {
@@ -154,8 +155,8 @@ pub(super) fn collect(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usi
             let Some(first) = line.queue.pop_front() else { break };
             // SAFETY: items on the line are live under its lock; null is the kernel's part.
             count = match unsafe { first.as_ref() } {
-                Some(item) => report(epoll, &mut line, item, out, count, look.stay),
-                None => report_kernel(epoll, &mut line, out, count),
+                Some(item) => report(epoll, &mut line, item, out, count, look.stay, &mut twice),
+                None => report_kernel(epoll, &mut line, out, count, &mut twice),
             };
         }
         if look.stay && count == 0 {
@@ -178,10 +179,42 @@ pub(super) fn collect(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usi
     count
 }
 
-/// An event of the same registration, told by the other side already: listeners and nested
-/// instances are known to both.
-fn is_told(out: &[epoll_event], count: usize, data: u64, bits: u32) -> bool {
-    out.iter().take(count).any(|other| other.u64 == data && other.events & bits != 0)
+/// Listeners and nested instances are registered here and in the kernel: what either side has told in
+/// this wait (data, events, number), so that one registration is not told twice.
+struct Twice {
+    ours: Vec<(u64, u32, i32)>,
+    kernel: Vec<(u64, u32)>,
+}
+
+impl Twice {
+    /// Data may be the same for several registrations, so the kernel is asked for the number.
+    fn in_kernel(fd: i32, bits: u32) -> bool {
+        sd_sys::fd::poll_one(fd, bits as i16, 0).is_ok_and(|events| events != 0)
+    }
+
+    /// Whether the kernel has told an event of ours; if not, it is noted.
+    fn is_told_by_kernel(&mut self, fd: i32, data: u64, bits: u32) -> bool {
+        let same = |&(other, events): &(u64, u32)| other == data && events & bits != 0;
+        let told = self.kernel.iter().position(same).filter(|_| Twice::in_kernel(fd, bits));
+        match told {
+            Some(at) => _ = self.kernel.swap_remove(at),
+            None => self.ours.push((data, bits, fd)),
+        }
+        told.is_some()
+    }
+
+    /// Whether an event of the kernel's was told by us; if not, it is noted.
+    fn is_told_by_us(&mut self, data: u64, bits: u32) -> bool {
+        let same = |&(other, events, fd): &(u64, u32, i32)| {
+            other == data && events & bits != 0 && Twice::in_kernel(fd, bits)
+        };
+        let told = self.ours.iter().position(same);
+        match told {
+            Some(at) => _ = self.ours.swap_remove(at),
+            None => self.kernel.push((data, bits)),
+        }
+        told.is_some()
+    }
 }
 
 /// One item from the front of the line; returns how many events there are now.
@@ -192,6 +225,7 @@ fn report(
     out: &mut [epoll_event],
     count: usize,
     stay: bool,
+    twice: &mut Twice,
 ) -> usize {
     item.put(IDLE);
     if item.is_disabled() {
@@ -228,7 +262,7 @@ fn report(
     } else if !edge {
         epoll.push(line, item);
     }
-    if item.source.in_kernel() && is_told(out, count, data, mask) {
+    if item.source.in_kernel() && twice.is_told_by_kernel(item.fd, data, mask) {
         return count;
     }
     if let Some(slot) = out.get_mut(count) {
@@ -239,7 +273,13 @@ fn report(
 
 /// The kernel's part has come to the front: it gets the room that is left, and, when it had
 /// something, goes to the end like anybody else.
-fn report_kernel(epoll: &Epoll, line: &mut Line, out: &mut [epoll_event], count: usize) -> usize {
+fn report_kernel(
+    epoll: &Epoll,
+    line: &mut Line,
+    out: &mut [epoll_event],
+    count: usize,
+    twice: &mut Twice,
+) -> usize {
     line.kernel_queued = false;
     let both = epoll.has_both.load(Ordering::Relaxed);
     let Some(room) = out.get_mut(count..) else { return count };
@@ -248,7 +288,7 @@ fn report_kernel(epoll: &Epoll, line: &mut Line, out: &mut [epoll_event], count:
     for at in count..count + got {
         let Some(&event) = out.get(at) else { break };
         let (data, bits) = (event.u64, event.events);
-        if data == OWN_EVENT || (both && is_told(out, count, data, bits)) {
+        if data == OWN_EVENT || (both && twice.is_told_by_us(data, bits)) {
             continue;
         }
         if let Some(slot) = out.get_mut(kept) {

@@ -24,6 +24,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("epoll_lives/inner_dup", inner_dup),
     solo("epoll_lives/deep_waiting", deep_waiting),
     solo("epoll_lives/nested_errors", nested_errors),
+    solo("epoll_lives/same_data", same_data),
     solo("epoll_lives/pwait2_times", pwait2_times),
     solo("epoll_lives/pwait2_mask", pwait2_mask),
 ];
@@ -336,6 +337,29 @@ fn nested_errors() {
     show("wait on a socket", epoll_wait(pair.server, 1, 0).0);
     show("the loop is gone", epoll_ctl_null(c, libc::EPOLL_CTL_DEL, b));
     show("c in a", epoll_ctl(a, libc::EPOLL_CTL_ADD, c, IN, 1));
+}
+
+/// Registrations are told apart by their numbers, not by the program's data.
+fn same_data() {
+    let (listening, addr) = listener();
+    let pair = connected();
+    let (read_end, write_end) = pipe(0);
+    let inner = epoll();
+    epoll_add(inner, pair.server, IN, 7);
+    let ep = epoll();
+    for fd in [listening, read_end, inner, pair.server] {
+        epoll_add(ep, fd, IN, 7);
+    }
+    show_epoll("idle", ep);
+    let _client = dial(&addr);
+    show_epoll("a connection", ep);
+    write(write_end, b"x");
+    show_epoll("and a pipe", ep);
+    feed(&pair);
+    show_epoll("and a socket, in two sets", ep);
+    accept(listening);
+    read(read_end, &mut [0; 4]);
+    show_epoll("socket and inner set", ep);
 }
 
 fn pwait2(ep: i32, seconds: i64, nanoseconds: i64, mask: Option<&libc::sigset_t>) -> Ret {

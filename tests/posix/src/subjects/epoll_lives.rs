@@ -339,7 +339,8 @@ fn nested_errors() {
     show("c in a", epoll_ctl(a, libc::EPOLL_CTL_ADD, c, IN, 1));
 }
 
-/// Registrations are told apart by their numbers, not by the program's data.
+/// Registrations are told apart by their numbers, not by the program's data. Between two looks there is a pause, since
+/// beside ready sockets of ours the kernel's descriptors are asked every ten microseconds only.
 fn same_data() {
     let (listening, addr) = listener();
     let pair = connected();
@@ -354,8 +355,10 @@ fn same_data() {
     let _client = dial(&addr);
     show_epoll("a connection", ep);
     write(write_end, b"x");
+    sleep(1);
     show_epoll("and a pipe", ep);
     feed(&pair);
+    sleep(1);
     show_epoll("and a socket, in two sets", ep);
     accept(listening);
     read(read_end, &mut [0; 4]);

@@ -51,7 +51,7 @@ hooks! {
     writev (fd: c_int, iov: *const iovec, count: c_int) -> ssize_t
         { SYS_writev; ours(fd) calls::writev(fd, iov, count) }
     recvmsg (fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t
-        { SYS_recvmsg; ours(fd) calls::recvmsg(fd, msg, flags), then |len| rights::message(msg, len) }
+        { SYS_recvmsg; ours(fd) calls::recvmsg(fd, msg, flags), then |len| rights::message(msg, len, flags) }
     sendmsg (fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t
         { SYS_sendmsg; ours(fd; rights::has_control(msg)) calls::sendmsg(fd, msg, flags) }
     recvfrom (fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t)
@@ -59,7 +59,7 @@ hooks! {
     sendto (fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t)
         -> ssize_t { SYS_sendto; ours(fd) calls::sendto(fd, buf, len, flags, addr, addr_len) }
     recvmmsg (fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int
-        { SYS_recvmmsg; ours(fd) calls::recvmmsg(fd, msgs, count, flags, timeout), then |n| rights::messages(msgs, n) }
+        { SYS_recvmmsg; ours(fd) calls::recvmmsg(fd, msgs, count, flags, timeout), then |n| rights::messages(msgs, n, flags) }
     sendmmsg (fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int
         { SYS_sendmmsg; ours(fd) calls::sendmmsg(fd, msgs, count, flags) }
     preadv2 | preadv64v2 (fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t

@@ -14,7 +14,7 @@ use wire::{Reader, Writer};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`].
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +122,14 @@ pub enum Request {
         /// The other side's process id.
         peer_pid: u32,
     },
+    /// A connection over this channel was passed to the process, which holds a side of it too from now on.
+    /// Descriptor: the segment. Answer: [`Reply::Ok`] or [`Reply::Error`].
+    Join {
+        /// Channel id.
+        id: u64,
+        /// 0 = A, 1 = B.
+        side: u32,
+    },
     /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
     Status,
 }
@@ -226,6 +234,7 @@ impl Request {
             }
             Request::Fork { member, serial } => w.u8(6).u32(member).u32(serial),
             Request::Channel { id, side, peer_pid } => w.u8(7).u64(id).u32(side).u32(peer_pid),
+            Request::Join { id, side } => w.u8(10).u64(id).u32(side),
             Request::Status => w.u8(8),
             Request::Born { serial } => w.u8(9).u32(serial),
         };
@@ -254,6 +263,7 @@ impl Request {
             },
             6 => Request::Fork { member: r.u32()?, serial: r.u32()? },
             7 => Request::Channel { id: r.u64()?, side: r.u32()?, peer_pid: r.u32()? },
+            10 => Request::Join { id: r.u64()?, side: r.u32()? },
             8 => Request::Status,
             9 => Request::Born { serial: r.u32()? },
             _ => return Err(Malformed),

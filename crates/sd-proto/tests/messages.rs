@@ -25,6 +25,7 @@ fn request() -> impl Strategy<Value = Request> {
             Request::Connect { ip, port, nth, want_ports, want_channel }
         }),
         any::<(u32, u32)>().prop_map(|(member, serial)| Request::Fork { member, serial }),
+        any::<(u64, u32)>().prop_map(|(id, side)| Request::Join { id, side }),
         any::<u32>().prop_map(|serial| Request::Born { serial }),
         any::<(u64, u32, u32)>().prop_map(|(id, side, peer_pid)| Request::Channel { id, side, peer_pid }),
         Just(Request::Status),

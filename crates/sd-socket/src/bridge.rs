@@ -28,16 +28,7 @@ pub(crate) fn to_kernel_socket(endpoint: &'static Endpoint) -> core::result::Res
     if endpoint.state_now() != State::Connected {
         return connect::materialize(endpoint);
     }
-    let (outer, inner) = tcp_pair().map_err(|e| e.0)?;
-    let started = start(endpoint, inner);
-    sd_sys::fd::close(inner);
-    if let Err(e) = started {
-        sd_sys::fd::close(outer);
-        return Err(e.0);
-    }
-    if endpoint.flag(NONBLOCK) {
-        let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, libc::O_NONBLOCK as usize);
-    }
+    let outer = open(endpoint, |_| None)?;
     let mut numbers = Vec::new();
     connect::each_fd(endpoint, |fd| numbers.push(fd));
     for fd in numbers {
@@ -49,6 +40,31 @@ pub(crate) fn to_kernel_socket(endpoint: &'static Endpoint) -> core::result::Res
     }
     sd_sys::fd::close(outer);
     Ok(())
+}
+
+/// A kernel socket that leads to the connection, for passing on: a receiver that loads us takes the connection itself
+/// (see `handover`). The process keeps its own descriptors.
+pub(crate) fn passable(endpoint: &'static Endpoint) -> core::result::Result<i32, i32> {
+    open(endpoint, crate::handover::listen)
+}
+
+/// A kernel socket with a bridge behind it, which answers at the listener that `listen` makes for the socket.
+fn open(
+    endpoint: &'static Endpoint,
+    listen: impl FnOnce(i32) -> Option<i32>,
+) -> core::result::Result<i32, i32> {
+    let (outer, inner) = tcp_pair().map_err(|e| e.0)?;
+    let listener = listen(outer);
+    let started = start(endpoint, inner, listener);
+    [Some(inner), listener].into_iter().flatten().for_each(sd_sys::fd::close);
+    if let Err(e) = started {
+        sd_sys::fd::close(outer);
+        return Err(e.0);
+    }
+    if endpoint.flag(NONBLOCK) {
+        let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, libc::O_NONBLOCK as usize);
+    }
+    Ok(outer)
 }
 
 /// Two connected kernel TCP sockets.
@@ -96,7 +112,7 @@ fn exit() -> ! {
 }
 
 /// Starts the bridge; returns when the monitor has been told of it.
-fn start(endpoint: &'static Endpoint, inner: i32) -> Result<()> {
+fn start(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> Result<()> {
     let mut pipe = [0i32; 2];
     // SAFETY: the kernel writes two numbers.
     check(unsafe { syscall!(libc::SYS_pipe2, pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
@@ -117,7 +133,7 @@ fn start(endpoint: &'static Endpoint, inner: i32) -> Result<()> {
         fork::child();
         fork::late();
         crate::spawn::is_other_program();
-        run(endpoint, inner);
+        run(endpoint, inner, listener);
     }
     fork::parent();
     sd_sys::fd::close(write_end);
@@ -136,7 +152,7 @@ fn start(endpoint: &'static Endpoint, inner: i32) -> Result<()> {
 }
 
 /// The bridge process: keeps nothing but the connection and the socket.
-fn run(endpoint: &'static Endpoint, inner: i32) -> ! {
+fn run(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> ! {
     // SAFETY: a C string; a name for people.
     unsafe { syscall!(libc::SYS_prctl, libc::PR_SET_NAME, c"sd-bridge".as_ptr()) };
     // Signals are for the program; only SIGKILL ends a bridge early.
@@ -146,9 +162,12 @@ fn run(endpoint: &'static Endpoint, inner: i32) -> ! {
     endpoint.reason.store(Reason::Bridged as u32, Ordering::Relaxed);
     let mut number = -1;
     connect::each_fd(endpoint, |fd| number = fd);
-    close_others(number, inner);
+    close_others(&[number, inner, listener.unwrap_or(-1)]);
     let _ = sd_sys::fd::fcntl(inner, libc::F_SETFL, libc::O_NONBLOCK as usize);
-    pump(endpoint, number, inner);
+    if pump(endpoint, number, inner, listener) {
+        crate::handover::let_go(number, endpoint);
+        exit();
+    }
     if endpoint.flag(endpoint::RESET) {
         let abort = libc::linger { l_onoff: 1, l_linger: 0 };
         // SAFETY: the kernel reads one linger.
@@ -168,10 +187,10 @@ fn run(endpoint: &'static Endpoint, inner: i32) -> ! {
     exit()
 }
 
-fn close_others(number: i32, inner: i32) {
+fn close_others(kept: &[i32]) {
     let mut others = Vec::new();
     table::for_each(0, u32::MAX, |fd, entry| {
-        if fd != number && !matches!(entry, table::Entry::Hidden) {
+        if !kept.contains(&fd) && !matches!(entry, table::Entry::Hidden) {
             others.push(fd);
         }
     });
@@ -181,7 +200,7 @@ fn close_others(number: i32, inner: i32) {
     }
     // Kernel descriptors below the hidden ones: files, pipes and terminals of the program.
     for fd in 0..table::first_hidden() {
-        if fd != number && fd != inner {
+        if !kept.contains(&fd) {
             sd_sys::fd::close(fd);
         }
     }
@@ -205,6 +224,10 @@ impl Flow {
 
     fn is_empty(&self) -> bool {
         self.from == self.to
+    }
+
+    fn has_moved(&self) -> bool {
+        self.to != 0 || self.ended
     }
 
     fn pending(&mut self) -> &mut [u8] {
@@ -254,15 +277,35 @@ fn is_sole_holder(endpoint: &Endpoint) -> bool {
 
 /// How long, at first and at most, the bridge sleeps before it asks again whether it is alone.
 const ALONE_MS: (i32, i32) = (1, 100);
+/// So long a receiver that loads us has the time to ask for the connection before bytes move; see `handover`.
+const CLAIM_MS: i32 = 50;
 
-/// Copies until both directions have ended, or one side is broken.
-fn pump(endpoint: &'static Endpoint, number: i32, inner: i32) {
+/// Waits for the first that happens: a receiver asks for the connection (true when it has it now), the kernel's side
+/// has something, or time has passed.
+fn wait_for_claim(endpoint: &'static Endpoint, inner: i32, listener: i32) -> bool {
+    let entry = |fd| pollfd { fd, events: POLLIN, revents: 0 };
+    let mut fds = [entry(listener), entry(inner)];
+    // SAFETY: the kernel reads and writes the two entries.
+    let _ = check(unsafe { syscall!(libc::SYS_poll, fds.as_mut_ptr(), fds.len(), CLAIM_MS) });
+    let [claim, moved] = fds;
+    claim.revents != 0 && moved.revents == 0 && crate::handover::give(listener, endpoint)
+}
+
+/// Copies until both directions have ended, or one side is broken. With a `listener` a receiver may take the
+/// connection instead, before anything was copied: true when one has. What is passed on so is read from the peer at
+/// once, though the sender may still have it: on Linux too it goes to whoever reads first.
+fn pump(endpoint: &'static Endpoint, number: i32, inner: i32, mut listener: Option<i32>) -> bool {
     let (mut out, mut back) = (Flow::new(), Flow::new());
     let quiet = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     let mut pause_ms = ALONE_MS.0;
+    let is_passed = listener.is_some();
+    if listener.is_some_and(|listener| wait_for_claim(endpoint, inner, listener)) {
+        return true;
+    }
     while !(out.closed && back.closed) {
         let alone = is_sole_holder(endpoint);
-        let alive = (!alone
+        let reads = alone || is_passed;
+        let alive = (!reads
             || out.fill(|b| stream::recv(endpoint, Pieces::one(b.as_mut_ptr(), b.len()), quiet)))
             && out.drain(
                 |b| kernel_io(libc::SYS_sendto, inner, b, quiet),
@@ -284,28 +327,55 @@ fn pump(endpoint: &'static Endpoint, number: i32, inner: i32) {
             if alone {
                 endpoint.set_flag(endpoint::RESET);
             }
-            return;
+            return false;
         }
         if back.closed && (out.closed || !alone) {
-            return;
+            return false;
         }
-        let want = |fill: &Flow, drain: &Flow| {
-            let read = if fill.is_empty() && !fill.ended { POLLIN } else { 0 };
-            let write = if drain.is_empty() { 0 } else { POLLOUT };
-            read | write
-        };
-        if !alone {
-            let _ = sd_sys::fd::poll_one(inner, want(&back, &out), pause_ms);
+        if let Some(socket) = listener
+            && (out.has_moved() || back.has_moved())
+        {
+            sd_sys::fd::close(socket);
+            listener = None;
+        }
+        let (ours, kernels) = (want(&out, &back), want(&back, &out));
+        if !reads {
+            let _ = sd_sys::fd::poll_one(inner, kernels, pause_ms);
             pause_ms = (pause_ms * 2).min(ALONE_MS.1);
             continue;
         }
-        let entry = |fd, events| pollfd { fd: if events == 0 { -1 } else { fd }, events, revents: 0 };
-        let mut fds = [entry(number, want(&out, &back)), entry(inner, want(&back, &out))];
-        if crate::poll::poll(&mut fds, None, core::ptr::null()) == crate::Outcome::Kernel {
-            // Only the kernel's side is waited for.
-            let _ = sd_sys::fd::poll_one(inner, want(&back, &out) | POLLHUP | POLLERR, -1);
+        let asked = sleep([number, inner], [ours, kernels], listener);
+        if let Some(socket) = listener.filter(|_| asked) {
+            if crate::handover::give(socket, endpoint) {
+                return true;
+            }
+            sd_sys::fd::close(socket);
+            listener = None;
         }
     }
+    false
+}
+
+/// What the source of `fill`, which is where `drain` goes to, is waited for.
+fn want(fill: &Flow, drain: &Flow) -> i16 {
+    let read = if fill.is_empty() && !fill.ended { POLLIN } else { 0 };
+    let write = if drain.is_empty() { 0 } else { POLLOUT };
+    read | write
+}
+
+/// Sleeps until one of the two descriptors, ours and the kernel's, has what is wanted, or somebody asks for the
+/// connection: true when they do, and nothing has come from the kernel's side.
+fn sleep(fds: [i32; 2], wanted: [i16; 2], listener: Option<i32>) -> bool {
+    let [number, inner] = fds;
+    let [ours, kernels] = wanted;
+    let entry = |fd, events| pollfd { fd: if events == 0 { -1 } else { fd }, events, revents: 0 };
+    let mut fds = [entry(number, ours), entry(inner, kernels), entry(listener.unwrap_or(-1), POLLIN)];
+    if crate::poll::poll(&mut fds, None, core::ptr::null()) == crate::Outcome::Kernel {
+        // Only the kernel's side is waited for.
+        let _ = sd_sys::fd::poll_one(inner, kernels | POLLHUP | POLLERR, -1);
+    }
+    let [_, moved, claim] = fds;
+    claim.revents != 0 && moved.revents == 0
 }
 
 /// recv(2) or send(2) on the kernel's side.

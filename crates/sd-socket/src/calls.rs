@@ -231,7 +231,9 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssiz
 pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
     if table::socket(fd).is_none() {
         // SAFETY: see the module.
-        unsafe { message::bridge_rights(msg) };
+        if let Some(outcome) = unsafe { message::pass_rights(fd, msg, flags) } {
+            return outcome;
+        }
     }
     let Some(endpoint) = connection(fd) else { return send_unconnected(fd, flags) };
     // SAFETY: see the module.
@@ -429,6 +431,7 @@ pub fn created(fd: c_int) -> c_int {
 pub fn received(fd: c_int) -> c_int {
     let fd = created(fd);
     listening::adopt_from_kernel(fd);
+    crate::handover::claim(fd);
     fd
 }
 
@@ -482,11 +485,6 @@ pub fn spawn_passes_sockets(duplicated: &[c_int]) -> bool {
 /// Before the fork in which a program is to be started.
 pub fn spawn_begin() -> Result<spawn::Starting, c_int> {
     spawn::Starting::begin()
-}
-
-/// RLIMIT_NOFILE.
-pub fn descriptor_limit() -> u64 {
-    sd_sys::fd::nofile_limit()
 }
 
 /// Once, from the library's constructor, with the environment it was given.

@@ -214,6 +214,23 @@ pub(crate) fn add_inherited_waker(event_fd: i32) {
     add_waker(None, event_fd);
 }
 
+/// Families whose eventfds are watched because a connection came from them; by a number of each.
+static FAMILIES: sd_sys::lock::Lock<Vec<u64>> = sd_sys::lock::Lock::new(Vec::new());
+
+/// A connection has come from a family: what its peers write to wakes this process too. The descriptors are taken.
+pub(crate) fn watch_family(origin: u64, event_fds: &[i32]) {
+    let mut families = FAMILIES.lock();
+    let is_known = families.contains(&origin);
+    for &fd in event_fds {
+        if is_known || !add_waker(None, hide_fd(fd)) {
+            sd_sys::fd::close(fd);
+        }
+    }
+    if !is_known {
+        families.push(origin);
+    }
+}
+
 /// The eventfds that peers write to.
 pub(crate) fn event_fds() -> impl Iterator<Item = i32> {
     let count = PROCESS.waker_count.load(Ordering::Acquire);

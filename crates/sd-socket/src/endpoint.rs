@@ -260,30 +260,51 @@ pub(crate) fn release(endpoint: &'static Endpoint) {
     crate::epoll::forget_endpoint(endpoint);
     crate::listen::forget(private);
     let bit = rec.bit.load(Ordering::Relaxed);
-    let last = endpoint.holders.load(Ordering::Acquire) & !bit == 0;
-    if endpoint.state_now() == State::Connected {
-        if last {
-            hang_up(endpoint);
-        } else if let Some(channel) = endpoint.channel_ref() {
-            // Another process goes on with it, and will free the slot for other connections.
-            channel.unbind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
-            channel.unused();
-        }
+    let channel = endpoint.channel_ref().filter(|_| endpoint.state_now() == State::Connected);
+    if let Some(channel) = channel.filter(|_| endpoint.holders.load(Ordering::Acquire) & !bit != 0) {
+        // Another process goes on with it, and will free the slot for other connections.
+        channel.unbind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
     }
-    let left = endpoint.holders.fetch_and(!bit, Ordering::AcqRel) & !bit;
-    if left == 0 {
+    let last = !leave(endpoint, bit);
+    match channel {
+        Some(_) if last => hang_up(endpoint),
+        Some(channel) => channel.unused(),
+        None => {}
+    }
+    if last {
+        // The bit goes last: without it the slab's owner may use the endpoint again.
         endpoint.set_state(State::Free);
+        endpoint.holders.fetch_and(!bit, Ordering::AcqRel);
     }
     let own = PROCESS.own().is_some_and(|own| core::ptr::eq(own, rec));
     if own {
         let mut alloc = PROCESS.alloc.lock();
-        if left == 0 {
+        if last {
             private.next_free.store(alloc.free, Ordering::Relaxed);
             alloc.free = index as u32 + 1;
         } else {
             alloc.orphans.push(index as u32);
         }
     }
+}
+
+/// Takes this process's bit away while others hold the endpoint. False, and the bit is left, when it is the last:
+/// of processes that close at the same time one ends the connection.
+fn leave(endpoint: &Endpoint, bit: u64) -> bool {
+    let clear = |holders: u64| Some(holders & !bit).filter(|left| *left != 0);
+    endpoint.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, clear).is_ok()
+}
+
+/// The connection goes on at another endpoint: this one is given up without a word to the peer.
+pub(crate) fn hand_over(endpoint: &'static Endpoint) {
+    let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
+    if let (Some(private), Some(channel)) = (rec.private(index), endpoint.channel_ref()) {
+        private.fds.store(0, Ordering::Relaxed);
+        channel.unbind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
+        channel.unused();
+    }
+    endpoint.set_state(State::Free);
+    endpoint.holders.fetch_and(!rec.bit.load(Ordering::Relaxed), Ordering::AcqRel);
 }
 
 /// Ties an endpoint to a slot of a channel.

@@ -13,7 +13,7 @@
 //! | `stream`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `options`, `names`, `addr` | what a socket is told and asked |
-//! | `fork`, `exec`, `spawn`, `bridge` | sharing with children; the next program; starting programs; kernel sockets for those that are not accelerated |
+//! | `fork`, `exec`, `spawn`, `handover`, `bridge` | sharing with children; the next program; starting programs; passing on; kernel sockets for those that are not accelerated |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod accept;
@@ -31,6 +31,7 @@ pub mod exec;
 mod fds;
 mod files;
 mod fork;
+mod handover;
 mod idle;
 mod iov;
 mod listen;

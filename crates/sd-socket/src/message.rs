@@ -1,9 +1,10 @@
 //! recvmsg, sendmsg and their plural forms.
 
+use crate::endpoint::EndpointExt;
 use crate::iov::Pieces;
 use crate::{Outcome, stream};
 use libc::{c_int, mmsghdr, msghdr, ssize_t, timespec};
-use sd_shm::slab::Endpoint;
+use sd_shm::slab::{Endpoint, State};
 
 /// # Safety
 /// `msg` is what recvmsg(2) wants.
@@ -59,31 +60,55 @@ pub(crate) unsafe fn sendmsg(
     result.map(|n| n as ssize_t).into()
 }
 
-/// sendmsg on a kernel socket: connections of ours among the descriptors that it passes on become
-/// kernel sockets first, since the receiver may be anybody.
+/// sendmsg on a kernel socket. Connections of ours among the descriptors that it passes on travel as kernel sockets
+/// (see `bridge::passable`); `None` when there are none.
 ///
 /// # Safety
 /// `msg` is what sendmsg(2) wants.
-pub(crate) unsafe fn bridge_rights(msg: *const msghdr) {
-    // SAFETY: as the caller says; the CMSG macros stay within msg_controllen.
+pub(crate) unsafe fn pass_rights(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<Outcome<ssize_t>> {
+    // SAFETY: as the caller says; the copy of the control data is as long and as well aligned.
     unsafe {
         if msg.is_null() || (*msg).msg_control.is_null() || !crate::table::is_active() {
-            return;
+            return None;
         }
-        let mut at = libc::CMSG_FIRSTHDR(msg);
+        let len = (*msg).msg_controllen;
+        let mut control = vec![0u64; len.div_ceil(8)];
+        core::ptr::copy_nonoverlapping((*msg).msg_control.cast::<u8>(), control.as_mut_ptr().cast(), len);
+        let mut copy = *msg;
+        copy.msg_control = control.as_mut_ptr().cast();
+        let mut passed = Vec::new();
+        let mut at = libc::CMSG_FIRSTHDR(&copy);
         while !at.is_null() {
             if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
                 let bytes = (*at).cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
-                let fds = libc::CMSG_DATA(at) as *const c_int;
+                let fds = libc::CMSG_DATA(at) as *mut c_int;
                 for i in 0..(bytes / 4).min(253) {
-                    if let Some(endpoint) = crate::table::socket(fds.add(i).read_unaligned()) {
-                        let _ = crate::bridge::to_kernel_socket(endpoint);
+                    if let Some(outer) = kernel_socket_for(fds.add(i).read_unaligned()) {
+                        fds.add(i).write_unaligned(outer);
+                        passed.push(outer);
                     }
                 }
             }
-            at = libc::CMSG_NXTHDR(msg, at);
+            at = libc::CMSG_NXTHDR(&copy, at);
         }
+        if passed.is_empty() {
+            return None;
+        }
+        let sent = sd_sys::check(sd_sys::syscall!(libc::SYS_sendmsg, fd, &raw const copy, flags));
+        passed.into_iter().for_each(sd_sys::fd::close);
+        Some(sent.map(|len| len as ssize_t).map_err(|e| e.0).into())
     }
+}
+
+/// What travels instead of a connection of ours; `None` when the descriptor can travel itself.
+fn kernel_socket_for(fd: c_int) -> Option<c_int> {
+    let endpoint = crate::table::socket(fd)?;
+    if endpoint.state_now() == State::Connected {
+        return crate::bridge::passable(endpoint).ok();
+    }
+    // The placeholder is shared with other sockets.
+    let _ = crate::connect::materialize(endpoint);
+    None
 }
 
 /// What sendmsg refuses before it sends: a negative name length, and control data that TCP cannot

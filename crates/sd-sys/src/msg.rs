@@ -132,6 +132,27 @@ pub fn pair_with_credentials() -> Result<[i32; 2]> {
 
 /// Connects to a Unix-domain SOCK_SEQPACKET listener; close-on-exec.
 pub fn connect_unix(path: &[u8]) -> Result<i32> {
+    named_unix(path, |fd, addr, len| {
+        // SAFETY: the kernel reads `len` bytes of the address.
+        check(unsafe { syscall!(libc::SYS_connect, fd, addr, len) })
+    })
+}
+
+/// A Unix-domain SOCK_SEQPACKET listener; close-on-exec. A name that begins with a zero byte is abstract (unix(7)).
+pub fn listen_unix(path: &[u8]) -> Result<i32> {
+    named_unix(path, |fd, addr, len| {
+        // SAFETY: the kernel reads `len` bytes of the address.
+        unsafe {
+            check(syscall!(libc::SYS_bind, fd, addr, len))?;
+            check(syscall!(libc::SYS_listen, fd, 8))
+        }
+    })
+}
+
+fn named_unix(
+    path: &[u8],
+    go: impl FnOnce(i32, *const libc::sockaddr_un, usize) -> Result<usize>,
+) -> Result<i32> {
     // SAFETY: an all-zero sockaddr_un is valid.
     let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     if path.len() >= addr.sun_path.len() {
@@ -142,13 +163,5 @@ pub fn connect_unix(path: &[u8]) -> Result<i32> {
         *to = *from as _;
     }
     let fd = crate::fd::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)?;
-    let len = core::mem::size_of::<libc::sockaddr_un>();
-    // SAFETY: the kernel reads `len` bytes of the address.
-    match check(unsafe { syscall!(libc::SYS_connect, fd, &addr as *const libc::sockaddr_un, len) }) {
-        Ok(_) => Ok(fd),
-        Err(e) => {
-            crate::fd::close(fd);
-            Err(e)
-        }
-    }
+    go(fd, &addr, size_of::<libc::sockaddr_un>()).map(|_| fd).inspect_err(|_| crate::fd::close(fd))
 }

@@ -96,6 +96,28 @@ impl Channels {
         Ok(())
     }
 
+    /// A family holds a side of a channel of which it has the segment, as another on that side gave it a connection.
+    pub(crate) fn join(
+        &mut self,
+        key: ChannelKey,
+        side: Side,
+        client: ClientId,
+        id: u64,
+    ) -> Result<(), Implausible> {
+        let known = self.by_name.get(&(client, id));
+        let channel = self.channels.get_mut(&key).ok_or(Implausible)?;
+        if known.is_some_and(|known| *known != key) || id > ID_ANNOUNCED_MAX {
+            return Err(Implausible);
+        }
+        let holders = &mut channel.sides[side as usize];
+        if !holders.iter().any(|(holder, _)| *holder == client) {
+            holders.push((client, id));
+        }
+        self.by_name.insert((client, id), key);
+        self.by_family.entry(client).or_default().insert(key);
+        Ok(())
+    }
+
     fn new_key(&mut self) -> ChannelKey {
         let key = ChannelKey(self.next_id);
         self.next_id += 1;

@@ -91,6 +91,21 @@ impl Server {
         Ok(())
     }
 
+    /// A client was given a connection over a channel; that it has the segment says that it is so.
+    pub(crate) fn join(
+        &mut self,
+        client: ClientId,
+        id: u64,
+        side: u32,
+        fds: &mut [OwnedFd],
+    ) -> Result<(), ErrorCode> {
+        let side = Side::from_u32(side).ok_or(ErrorCode::Protocol)?;
+        let [fd] = fds else { return Err(ErrorCode::Descriptor) };
+        let identity = Segment::check(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
+        let key = self.by_identity.get(&identity).copied().ok_or(ErrorCode::Protocol)?;
+        self.core.channels.join(key, side, client, id).map_err(|_| ErrorCode::Protocol)
+    }
+
     /// Looks after the sides that have been silent for too long.
     pub(crate) fn recover_overdue(&mut self) {
         let now = Instant::now();

@@ -79,6 +79,9 @@ impl Server {
             (Request::Channel { id, side, peer_pid }, Some(who)) => {
                 self.recover_channel(who.client, id, side, peer_pid, &mut fds).map(|()| None)
             }
+            (Request::Join { id, side }, Some(who)) => {
+                self.join(who.client, id, side, &mut fds).map(|()| Some(Reply::Ok))
+            }
             (_, None) => Err(ErrorCode::Protocol),
         };
         match result {

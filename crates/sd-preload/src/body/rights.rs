@@ -12,11 +12,11 @@ const SCM_PIDFD: c_int = 4;
 /// # Safety
 /// If `len` is not negative, the kernel has just filled `msg`.
 #[inline(always)]
-pub(crate) unsafe fn message(msg: *mut msghdr, len: ssize_t) -> ssize_t {
+pub(crate) unsafe fn message(msg: *mut msghdr, len: ssize_t, flags: c_int) -> ssize_t {
     // SAFETY: by contract.
     unsafe {
         if len >= 0 && (*msg).msg_controllen >= size_of::<cmsghdr>() {
-            renumber(msg);
+            renumber(msg, flags & libc::MSG_PEEK != 0);
         }
     }
     len
@@ -26,20 +26,21 @@ pub(crate) unsafe fn message(msg: *mut msghdr, len: ssize_t) -> ssize_t {
 ///
 /// # Safety
 /// The kernel has just filled `count` messages, if that is not negative.
-pub(crate) unsafe fn messages(msgs: *mut mmsghdr, count: c_int) -> c_int {
+pub(crate) unsafe fn messages(msgs: *mut mmsghdr, count: c_int, flags: c_int) -> c_int {
     for i in 0..count.max(0) as usize {
         // SAFETY: the kernel has written this many.
-        unsafe { message(&raw mut (*msgs.add(i)).msg_hdr, 0) };
+        unsafe { message(&raw mut (*msgs.add(i)).msg_hdr, 0, flags) };
     }
     count
 }
 
-/// Gives each descriptor in the control messages the number that the program is to see.
+/// Gives each descriptor in the control messages the number that the program is to see. What was only looked at
+/// will be received again, so it stays what it is.
 ///
 /// # Safety
 /// The kernel has just written the control messages of `msg`.
 #[cold]
-unsafe fn renumber(msg: *const msghdr) {
+unsafe fn renumber(msg: *const msghdr, is_peek: bool) {
     // SAFETY: the kernel's control messages are well formed, and lie within the caller's buffer.
     unsafe {
         let mut head = libc::CMSG_FIRSTHDR(msg);
@@ -49,7 +50,9 @@ unsafe fn renumber(msg: *const msghdr) {
                 let fds = libc::CMSG_DATA(head) as *mut c_int;
                 for i in 0..bytes / size_of::<c_int>() {
                     let fd = fds.add(i);
-                    fd.write_unaligned(calls::received(fd.read_unaligned()));
+                    let number = fd.read_unaligned();
+                    let number = if is_peek { calls::created(number) } else { calls::received(number) };
+                    fd.write_unaligned(number);
                 }
             }
             head = libc::CMSG_NXTHDR(msg, head);

@@ -242,7 +242,7 @@ unsafe fn take(step: &Step, attributes: &Attributes) -> Result<(), c_int> {
             Step::Close { fd } => {
                 // Only a number that cannot be is an error.
                 hook::close(fd);
-                let is_number = fd >= 0 && (fd as u64) < calls::descriptor_limit();
+                let is_number = fd >= 0 && (fd as u64) < sd_sys::fd::nofile_limit();
                 return if is_number { Ok(()) } else { Err(libc::EBADF) };
             }
             Step::Duplicate { from, to } => duplicate(from, to),

@@ -34,6 +34,7 @@ mod pair_failure;
 mod pair_load;
 mod pair_servers;
 mod pair_states;
+mod pass;
 mod poll;
 mod raw;
 mod shutdown;
@@ -64,6 +65,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     close::SUBJECTS,
     pair_failure::SUBJECTS,
     waiting::SUBJECTS,
+    pass::SUBJECTS,
     poll::SUBJECTS,
     raw::SUBJECTS,
     epoll::SUBJECTS,

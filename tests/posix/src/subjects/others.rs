@@ -173,7 +173,7 @@ struct Rights {
 }
 
 /// Sends one byte and a descriptor over a Unix socket.
-fn pass(over: i32, fd: i32) -> Ret {
+pub(super) fn pass(over: i32, fd: i32) -> Ret {
     let rights = Rights { len: 20, level: libc::SOL_SOCKET, kind: libc::SCM_RIGHTS, fd, padding: 0 };
     let byte = [b'r'];
     let mut part = libc::iovec { iov_base: byte.as_ptr().cast_mut().cast(), iov_len: 1 };
@@ -185,7 +185,11 @@ fn pass(over: i32, fd: i32) -> Ret {
     sendmsg_raw(over, &header, 0)
 }
 
-fn take(over: i32) -> (Ret, i32) {
+pub(super) fn take(over: i32) -> (Ret, i32) {
+    take_with(over, 0)
+}
+
+pub(super) fn take_with(over: i32, flags: i32) -> (Ret, i32) {
     let mut rights = Rights { len: 0, level: 0, kind: 0, fd: -1, padding: 0 };
     let mut byte = [0];
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
@@ -194,7 +198,7 @@ fn take(over: i32) -> (Ret, i32) {
     header.msg_iovlen = 1;
     header.msg_control = (&raw mut rights).cast();
     header.msg_controllen = mem::size_of::<Rights>();
-    let result = recvmsg_raw(over, &mut header, 0);
+    let result = recvmsg_raw(over, &mut header, flags);
     (result, rights.fd)
 }
 

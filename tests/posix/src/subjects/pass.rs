@@ -1,0 +1,291 @@
+//! Connections passed over Unix sockets (SCM_RIGHTS).
+
+use super::others::{pass, take, take_with};
+use crate::setup::*;
+use crate::sys::*;
+use crate::table::{Subject, solo};
+
+pub(crate) const SUBJECTS: &[Subject] = &[
+    solo("pass/names", names),
+    solo("pass/queued_data", queued_data),
+    solo("pass/epoll_in_the_receiver", epoll_in_the_receiver),
+    solo("pass/bulk", bulk),
+    solo("pass/client_side", client_side),
+    solo("pass/on_and_on", on_and_on),
+    solo("pass/many", many),
+    solo("pass/sender_keeps", sender_keeps),
+    solo("pass/sender_dies", sender_dies),
+    solo("pass/never_taken", never_taken),
+    solo("pass/taken_late", taken_late),
+    solo("pass/to_oneself", to_oneself),
+    solo("pass/receiver_killed", receiver_killed),
+    solo("pass/options", options),
+    solo("pass/peek", peek),
+    solo("pass/no_room", no_room),
+];
+
+/// A process that was there before the connection: it takes what comes, and does `body` with it.
+fn receiver(body: fn(i32)) -> (i32, i32) {
+    let (_, [here, there]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let child = fork_child(|| {
+        close(here);
+        let (_, fd) = take(there);
+        body(fd);
+        0
+    });
+    close(there);
+    (child, here)
+}
+
+fn answer_in_upper_case(fd: i32) {
+    let mut buffer = [0; 64];
+    let got = recv(fd, &mut buffer, 0).count();
+    buffer[..got].make_ascii_uppercase();
+    send(fd, &buffer[..got], 0);
+}
+
+fn end(child: i32, client: i32) {
+    say!("receiver: {}", wait_child(child));
+    await_events(client, libc::POLLRDHUP);
+    show_recv("client", client, 64, 0);
+}
+
+fn names() {
+    let (listening, addr) = listener();
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let pair = connect_to(listening, &addr);
+    let before = [getsockname(pair.server).1.port(), getpeername(pair.server).1.port()];
+    pass(a, pair.server);
+    close(pair.server);
+    let (result, fd) = take(b);
+    show("take", result);
+    let after = [getsockname(fd).1.port(), getpeername(fd).1.port()];
+    say!("same ports: {}", before == after);
+}
+
+fn queued_data() {
+    let (child, to) = receiver(|fd| crate::bulk::receive_pattern(fd, u64::MAX, &[4096]).show("receiver"));
+    let pair = connected();
+    let sent = crate::bulk::send_pattern(pair.client, 50_000, &[10_000]);
+    say!("sent {sent}");
+    shutdown(pair.client, libc::SHUT_WR);
+    pass(to, pair.server);
+    close(pair.server);
+    end(child, pair.client);
+}
+
+fn epoll_in_the_receiver() {
+    let (child, to) = receiver(|fd| {
+        let ep = epoll();
+        epoll_add(ep, fd, libc::EPOLLIN | libc::EPOLLRDHUP, 1);
+        for _ in 0..3 {
+            epoll_wait(ep, 4, 5000);
+            answer_in_upper_case(fd);
+        }
+    });
+    let pair = connected();
+    pass(to, pair.server);
+    close(pair.server);
+    for word in ["first", "second", "third"] {
+        sleep(80);
+        say!("answer {}", super::exec::ask(pair.client, word));
+    }
+    end(child, pair.client);
+}
+
+fn bulk() {
+    let (child, to) = receiver(|fd| {
+        crate::bulk::send_pattern(fd, 3_000_000, &[100_000]);
+    });
+    let pair = connected();
+    pass(to, pair.server);
+    close(pair.server);
+    crate::bulk::receive_pattern(pair.client, u64::MAX, &[65_536]).show("client");
+    end(child, pair.client);
+}
+
+fn client_side() {
+    let (child, to) = receiver(answer_in_upper_case);
+    let pair = connected();
+    pass(to, pair.client);
+    close(pair.client);
+    say!("answer {}", super::exec::ask(pair.server, "to the client"));
+    end(child, pair.server);
+}
+
+/// From process to process to process.
+fn on_and_on() {
+    let (last, to_last) = receiver(answer_in_upper_case);
+    let (_, [here, there]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let middle = fork_child(|| {
+        let (_, fd) = take(there);
+        pass(to_last, fd);
+        0
+    });
+    let pair = connected();
+    pass(here, pair.server);
+    close(pair.server);
+    say!("middle: {}", wait_child(middle));
+    say!("answer {}", super::exec::ask(pair.client, "twice"));
+    end(last, pair.client);
+}
+
+fn many() {
+    let (_, [here, there]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let child = fork_child(|| {
+        close(here);
+        for _ in 0..20 {
+            let (_, fd) = take(there);
+            answer_in_upper_case(fd);
+            close(fd);
+        }
+        0
+    });
+    close(there);
+    let (listening, addr) = listener();
+    for round in 0..20 {
+        let pair = connect_to(listening, &addr);
+        pass(here, pair.server);
+        close(pair.server);
+        let answer = super::exec::ask(pair.client, &format!("round {round}"));
+        await_events(pair.client, libc::POLLRDHUP);
+        say!("{answer}");
+        close(pair.client);
+    }
+    say!("receiver: {}", wait_child(child));
+}
+
+/// The sender never closes its copy; the receiver still gets what comes.
+fn sender_keeps() {
+    let (child, to) = receiver(answer_in_upper_case);
+    let pair = connected();
+    pass(to, pair.server);
+    say!("answer {}", super::exec::ask(pair.client, "to the receiver"));
+    say!("receiver: {}", wait_child(child));
+    show_send("sender", pair.server, b"from the sender", 0);
+    await_readable(pair.client);
+    show_recv("client", pair.client, 64, 0);
+    close(pair.server);
+    await_events(pair.client, libc::POLLRDHUP);
+    show_recv("client", pair.client, 64, 0);
+}
+
+fn sender_dies() {
+    let (child, to) = receiver(|fd| {
+        sleep(200);
+        answer_in_upper_case(fd);
+    });
+    let (listening, addr) = listener();
+    let sender = fork_child(|| {
+        let accepted = accept(listening).fd();
+        pass(to, accepted);
+        0
+    });
+    let client = dial(&addr);
+    close(listening);
+    close(to);
+    say!("sender: {}", wait_child(sender));
+    say!("answer {}", super::exec::ask(client, "after its death"));
+    end(child, client);
+}
+
+fn never_taken() {
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let pair = connected();
+    pass(a, pair.server);
+    close(pair.server);
+    show_poll("in flight", pair.client);
+    close(b);
+    close(a);
+    await_events(pair.client, libc::POLLRDHUP);
+    show_recv("client", pair.client, 8, 0);
+}
+
+fn taken_late() {
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let pair = connected();
+    pass(a, pair.server);
+    close(pair.server);
+    send(pair.client, b"before ", 0);
+    sleep(300);
+    let (_, fd) = take(b);
+    send(pair.client, b"and after", 0);
+    await_bytes(fd, 16);
+    show_recv("taken", fd, 32, 0);
+    show_send("taken", fd, b"answer", 0);
+    await_readable(pair.client);
+    show_recv("client", pair.client, 32, 0);
+}
+
+fn to_oneself() {
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let pair = connected();
+    pass(a, pair.server);
+    let (_, fd) = take(b);
+    show_send("client", pair.client, b"one", 0);
+    await_readable(fd);
+    show_recv("taken", fd, 32, 0);
+    close(fd);
+    show_send("original", pair.server, b"two", 0);
+    await_readable(pair.client);
+    show_recv("client", pair.client, 32, 0);
+    close(pair.server);
+    await_events(pair.client, libc::POLLRDHUP);
+    show_recv("client", pair.client, 32, 0);
+}
+
+fn receiver_killed() {
+    let (child, to) = receiver(|fd| {
+        answer_in_upper_case(fd);
+        sleep(8000);
+    });
+    let pair = connected();
+    pass(to, pair.server);
+    close(pair.server);
+    say!("answer {}", super::exec::ask(pair.client, "then killed"));
+    kill(child, libc::SIGKILL);
+    end(child, pair.client);
+}
+
+fn options() {
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let pair = connected();
+    set_int(pair.server, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    fcntl(pair.server, libc::F_SETFL, libc::O_NONBLOCK);
+    pass(a, pair.server);
+    close(pair.server);
+    let (_, fd) = take(b);
+    show_option("taken", fd, libc::IPPROTO_TCP, libc::TCP_NODELAY);
+    show_recv("non-blocking", fd, 8, 0);
+    say!("{}", descriptor_flags(fd));
+}
+
+/// A look at the message gives a descriptor too, and the message stays.
+fn peek() {
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let pair = connected();
+    pass(a, pair.server);
+    close(pair.server);
+    let (result, looked_at) = take_with(b, libc::MSG_PEEK);
+    show("peek", result);
+    close(looked_at);
+    let (result, fd) = take(b);
+    show("take", result);
+    show_send("client", pair.client, b"to the taken", 0);
+    await_readable(fd);
+    show_recv("taken", fd, 32, 0);
+    show_send("taken", fd, b"answer", 0);
+    await_readable(pair.client);
+    show_recv("client", pair.client, 32, 0);
+}
+
+/// The receiver has no room for descriptors: they are closed.
+fn no_room() {
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let pair = connected();
+    pass(a, pair.server);
+    close(pair.server);
+    show_recv("the byte", b, 8, 0);
+    await_events(pair.client, libc::POLLRDHUP);
+    show_recv("client", pair.client, 8, 0);
+}

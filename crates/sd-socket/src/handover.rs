@@ -5,7 +5,7 @@
 //! ```text
 //!  receiver --connects to an abstract name made of the kernel socket's cookie--> bridge
 //!  bridge   --endpoint as it is; segment, eventfds-----------------------------> receiver: maps, tells the monitor
-//!  receiver --one byte---------------------------------------------------------> bridge: lets go, and ends
+//!  receiver --one byte----> bridge --one byte----> receiver; the bridge has let go, and ends
 //! ```
 //! The receiver makes an endpoint of its own slab of it, so this needs that nobody else holds the connection.
 //! Otherwise, and when anything fails, it keeps the kernel socket.
@@ -23,9 +23,11 @@ use sd_sys::{fd, msg};
 
 /// `asm-generic/socket.h`.
 const SO_COOKIE: i32 = 57;
-/// How long the bridge waits for the sender's descriptors to be closed, and the receiver for the bridge.
+/// How long the bridge waits for the sender's descriptors to be closed, and for the receiver.
 const ALONE_MS: u32 = 50;
-const ANSWER_S: i64 = 1;
+const BRIDGE_S: i64 = 1;
+/// Longer than the bridge, so that both agree on who has the connection.
+const RECEIVER_S: i64 = 10;
 /// Eventfds that are passed on, at most.
 const EVENT_FDS_MAX: usize = msg::FDS_MAX - 2;
 
@@ -62,8 +64,8 @@ fn is_same_user(socket: i32) -> bool {
     fd::peer_uid(socket).is_ok_and(|uid| uid == fd::geteuid())
 }
 
-fn set_patience(socket: i32) {
-    let timeout = libc::timeval { tv_sec: ANSWER_S, tv_usec: 0 };
+fn set_patience(socket: i32, seconds: i64) {
+    let timeout = libc::timeval { tv_sec: seconds, tv_usec: 0 };
     for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
         // SAFETY: the kernel reads one timeval.
         unsafe {
@@ -73,13 +75,22 @@ fn set_patience(socket: i32) {
     }
 }
 
+/// One byte, either way.
+fn say(socket: i32) -> Option<()> {
+    msg::send_with_fds(socket, &[1], &[], 0).ok().map(drop)
+}
+
+fn hear(socket: i32) -> Option<()> {
+    (fd::read(socket, &mut [0u8]) == Ok(1)).then_some(())
+}
+
 /// In the bridge: somebody asks for the connection. True when it is theirs from now on.
 pub(crate) fn give(listener: i32, endpoint: &'static Endpoint) -> bool {
     // SAFETY: null addresses are allowed.
     let accepted =
         sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) });
     let Ok(socket) = accepted.map(|socket| socket as i32) else { return false };
-    set_patience(socket);
+    set_patience(socket, BRIDGE_S);
     let given = is_same_user(socket) && is_alone(endpoint) && offer(socket, endpoint).is_some();
     fd::close(socket);
     given
@@ -119,10 +130,8 @@ fn offer(socket: i32, endpoint: &'static Endpoint) -> Option<()> {
     // SAFETY: plain memory, without padding that was not written: Endpoint has none, and the words fill the rest.
     let bytes = unsafe { core::slice::from_raw_parts((&raw const message).cast::<u8>(), MESSAGE_LEN) };
     msg::send_with_fds(socket, bytes, &fds, 0).ok()?;
-    let mut taken = [0u8];
-    if fd::read(socket, &mut taken) != Ok(1) {
-        return None;
-    }
+    hear(socket)?;
+    say(socket)?;
     // The receiver cannot say in the pages of the family that it sleeps.
     crate::wait::assume_asleep(true);
     Some(())
@@ -136,7 +145,7 @@ pub(crate) fn claim(fd: i32) {
         return;
     }
     let Some(socket) = name_of(fd).and_then(|name| msg::connect_unix(&name).ok()) else { return };
-    set_patience(socket);
+    set_patience(socket, RECEIVER_S);
     if is_same_user(socket) && crate::control::connected().is_some() {
         let _ = receive(socket, fd);
     }
@@ -151,21 +160,26 @@ fn receive(socket: i32, number: i32) -> Option<()> {
     let fds = got.fds.get(..got.fd_count)?;
     // SAFETY: as above.
     let message = unsafe { message.assume_init() };
-    let done = (got.len == MESSAGE_LEN).then_some(()).and_then(|()| take(&message, fds, number));
-    let Some(taken) = done else {
+    let done = (got.len == MESSAGE_LEN).then_some(()).and_then(|()| take(&message, fds));
+    let Some((taken, placeholder)) = done else {
         fds.iter().for_each(|&fd| fd::close(fd));
         return None;
     };
-    // Only now does the bridge let go.
-    if fd::write(socket, &[1]) != Ok(1) {
-        table::clear(number);
+    let agreed = say(socket).and_then(|()| hear(socket));
+    if agreed.is_some() {
+        let cloexec = if crate::fds::survives_exec(number) { 0 } else { libc::O_CLOEXEC };
+        let _ = fd::dup3(placeholder, number, cloexec);
+        taken.fd.store(number, Ordering::Relaxed);
+        table::set_socket(number, taken);
+    } else {
         endpoint::hand_over(taken);
     }
-    Some(())
+    fd::close(placeholder);
+    agreed
 }
 
-/// Makes the connection this process's own, under `number`.
-fn take(message: &Message, fds: &[i32], number: i32) -> Option<&'static Endpoint> {
+/// Makes the connection this process's own; a placeholder comes with it.
+fn take(message: &Message, fds: &[i32]) -> Option<(&'static Endpoint, i32)> {
     // SAFETY: plain integers; all bit patterns are valid.
     let image = unsafe { message.endpoint.assume_init_ref() };
     let (&[segment, peer_event], wakers) = (fds.first_chunk::<2>()?, fds.get(2..)?);
@@ -178,7 +192,6 @@ fn take(message: &Message, fds: &[i32], number: i32) -> Option<&'static Endpoint
         return None;
     }
     let endpoint = endpoint::allocate(image.domain.load(Ordering::Relaxed) as i32)?;
-    let flags = sd_sys::fd::fcntl(number, libc::F_GETFD, 0).unwrap_or(0) as i32 & libc::FD_CLOEXEC;
     let Ok(placeholder) = crate::connect::number(image.domain.load(Ordering::Relaxed) as i32, true) else {
         endpoint::release(endpoint);
         return None;
@@ -191,11 +204,7 @@ fn take(message: &Message, fds: &[i32], number: i32) -> Option<&'static Endpoint
         *rx_cursor(endpoint) = image.rx.cursor.get().read();
     }
     crate::control::watch_family(message.origin, wakers);
-    let _ = fd::dup3(placeholder, number, if flags != 0 { libc::O_CLOEXEC } else { 0 });
-    fd::close(placeholder);
-    endpoint.fd.store(number, Ordering::Relaxed);
-    table::set_socket(number, endpoint);
-    Some(endpoint)
+    Some((endpoint, placeholder))
 }
 
 /// Names, options and state of the endpoint.

@@ -123,7 +123,7 @@ fn offer(socket: i32, endpoint: &'static Endpoint) -> Option<()> {
         return None;
     }
     {
-        let (_rx, _tx) = (endpoint.rx_lock(), endpoint.tx_lock());
+        let (_rx, _tx) = (endpoint.rx_token(), endpoint.tx_token());
         // SAFETY: both halves are held; the rest is atomics, and a copy of them is a snapshot.
         unsafe { core::ptr::copy_nonoverlapping(endpoint, message.endpoint.as_mut_ptr(), 1) };
     }

@@ -21,7 +21,9 @@
 //! Functions of C with `...` stand here with the one more argument that they look at: on x86-64 it is
 //! passed like any third argument, and garbage in its register goes no further than it would have gone anyway.
 
-use crate::body::{create, exec, fortify, names, process, raw, ready, rights, shell, spawn, stdio, vector};
+use crate::body::{
+    confine, create, exec, fortify, names, process, raw, ready, rights, shell, spawn, stdio, vector,
+};
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::ptr::null;
 use libc::{
@@ -270,6 +272,10 @@ hooks! {
         { lazy; any shell::popen(command, mode) }
     pclose (stream: *mut FILE) -> c_int
         { lazy; any shell::pclose(stream) }
+
+    // Filters that the program puts on itself.
+    prctl (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int
+        { SYS_prctl; any confine::prctl(option, [a, b, c, d]) }
 
     // By number; see raw.rs.
     syscall (nr: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize

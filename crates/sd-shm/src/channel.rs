@@ -141,6 +141,8 @@ pub const FLAG_DEAD: u32 = 2;
 pub const FLAG_FIN: u32 = 4;
 /// The side reads no more (shutdown); with [`FLAG_FIN`] that is as good as closed for the peer.
 pub const FLAG_READS_NO_MORE: u32 = 8;
+/// The side must not call futex(2), so who sleeps for what it does looks again soon.
+pub const FLAG_CANNOT_WAKE: u32 = 16;
 
 /// One side's words of a slot. Only that side writes them, except `wait`, where the other clears bits.
 #[repr(C, align(128))]

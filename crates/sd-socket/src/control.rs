@@ -354,6 +354,10 @@ pub(crate) fn tell(request: &Request, fds: &[i32]) {
 
 /// The connection is of no use any more; under `PROCESS.control`.
 fn lost() {
+    // A filter of the program's forbade to ask; the monitor takes the end of the connection for the process's.
+    if sd_sys::confine::is_on() {
+        return;
+    }
     close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
     LOST.store(true, Ordering::Release);
 }

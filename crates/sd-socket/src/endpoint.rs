@@ -333,6 +333,7 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
         private.channel.store(core::ptr::from_ref(channel).cast_mut(), Ordering::Release);
     }
     channel.bind(slot, endpoint);
+    crate::confine::attached(endpoint);
     endpoint.set_state(State::Connected);
 }
 
@@ -343,6 +344,11 @@ pub(crate) fn notify(endpoint: &Endpoint, bits: u32) {
     if fired != 0 {
         notify_slow(endpoint, fired);
     }
+}
+
+/// Whoever sleeps on the connection at the other side looks again.
+pub(crate) fn wake_sleepers(endpoint: &Endpoint) {
+    notify(endpoint, doorbell::RX_SLEEP | doorbell::TX_SLEEP);
 }
 
 #[cold]

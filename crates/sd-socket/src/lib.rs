@@ -13,6 +13,7 @@
 //! | `stream`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `options`, `names`, `addr` | what a socket is told and asked |
+//! | `confine` | under a seccomp filter of the program's |
 //! | `fork`, `exec`, `spawn`, `handover`, `bridge` | sharing with children; the next program; starting programs; passing on; kernel sockets for those that are not accelerated |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -21,6 +22,7 @@ mod addr;
 mod bridge;
 pub mod calls;
 mod channel;
+pub mod confine;
 mod connect;
 mod control;
 mod endpoint;

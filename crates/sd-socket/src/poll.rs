@@ -16,6 +16,7 @@ use core::sync::atomic::AtomicU32;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDNORM, c_int, pollfd, sigset_t};
 use sd_ring::doorbell;
 use sd_shm::slab::{Endpoint, State};
+use sd_sys::confine;
 
 /// What a poll entry leads to, as far as it concerns us.
 #[derive(Clone, Copy)]
@@ -57,6 +58,9 @@ impl Kind {
         }
     }
 }
+
+/// What a sleep for several things takes.
+const MUST_HAVE: [i64; 3] = [libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait2];
 
 /// Entries whose kinds need no allocation.
 const FEW: usize = 16;
@@ -119,9 +123,7 @@ impl<'a> List<'a> {
     fn look(&mut self, ask_kernel: bool) -> Result<usize, i32> {
         drain();
         if ask_kernel && self.entries().any(|(_, kind)| kind.in_kernel()) {
-            // SAFETY: the kernel reads and writes the slice.
-            let asked = unsafe { sd_sys::syscall!(libc::SYS_poll, self.fds.as_mut_ptr(), self.fds.len(), 0) };
-            sd_sys::check(asked).map_err(|e| e.0)?;
+            sd_sys::fd::poll(self.fds, 0).map_err(|e| e.0)?;
         } else {
             self.fds.iter_mut().for_each(|p| p.revents = 0);
         }
@@ -150,12 +152,24 @@ impl<'a> List<'a> {
         }
     }
 
+    /// Where no epoll instance can be made: a nap, during which only the kernel's descriptors are watched.
+    #[cold]
+    fn nap(&self, deadline: Deadline, mask: *const sigset_t) -> Result<(), i32> {
+        let in_kernel = self.entries().filter(|(_, kind)| kind.in_kernel());
+        let mut fds: Vec<pollfd> = in_kernel.map(|(entry, _)| *entry).collect();
+        // SAFETY: the caller's mask.
+        unsafe { confine::nap(&mut fds, deadline.left(), mask) }.map(drop).map_err(|e| e.0)
+    }
+
     /// Sleeps until something may have changed.
     fn sleep(&self, deadline: Deadline, mask: *const sigset_t) -> Result<(), i32> {
         if mask.is_null()
             && let Some((endpoint, events)) = self.only_connection()
         {
             return sleep_on_word(endpoint, events, deadline);
+        }
+        if !MUST_HAVE.iter().all(|nr| confine::allows(*nr)) {
+            return self.nap(deadline, mask);
         }
         let set = SleepSet::new()?;
         for (entry, _) in self.entries().filter(|(_, kind)| kind.in_kernel()) {
@@ -266,7 +280,7 @@ fn sleep_on_word(endpoint: &'static Endpoint, events: i16, deadline: Deadline) -
     }
     // Without a timeout the kernel would restart the wait after a handler with SA_RESTART; poll
     // never does.
-    let timeout = deadline.left().or(Some(FOREVER_NS));
+    let timeout = crate::confine::limit(endpoint, deadline.left().or(Some(FOREVER_NS)));
     match sd_sys::futex::wait(word, value, timeout, sd_sys::futex::Scope::Shared) {
         Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
         _ => Ok(()),

@@ -391,7 +391,7 @@ fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, peeked: usize) -> Re
             return Ok(());
         }
         let pause = if crate::idle::is_due(endpoint) { housekeeping.next() } else { None };
-        let slept = sleep(word, value, deadline, pause);
+        let slept = sleep(word, value, deadline, crate::confine::limit(endpoint, pause));
         if endpoint.generation.load(Ordering::Relaxed) != generation {
             return Err(libc::EBADF);
         }
@@ -444,7 +444,7 @@ fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, may_sleep: bool) -> 
     let word = &endpoint.own_words().wait;
     let value = doorbell::arm(word, doorbell::TX_SLEEP);
     if !tx_hint(endpoint, consumed) {
-        sleep(word, value, deadline, None)?;
+        sleep(word, value, deadline, crate::confine::limit(endpoint, None))?;
     }
     if endpoint.generation.load(Ordering::Relaxed) != generation {
         return Err(libc::EBADF);

@@ -1,6 +1,6 @@
 //! Calls on file descriptors and processes.
 
-use crate::{Errno, Result, check, syscall};
+use crate::{Errno, Result, check, confine, syscall};
 
 /// close(2); errors are of no use to any caller here.
 pub fn close(fd: i32) {
@@ -125,9 +125,21 @@ pub fn setsockopt_int(fd: i32, level: i32, name: i32, value: i32) -> Result<()> 
 /// poll(2) of one descriptor; the returned events, zero after `timeout_ms`.
 pub fn poll_one(fd: i32, events: i16, timeout_ms: i32) -> Result<i16> {
     let mut pfd = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: the kernel reads and writes one pollfd.
-    check(unsafe { syscall!(libc::SYS_poll, &mut pfd as *mut libc::pollfd, 1, timeout_ms) })?;
+    poll(core::slice::from_mut(&mut pfd), timeout_ms)?;
     Ok(pfd.revents)
+}
+
+/// poll(2), or ppoll(2) where a filter of the program's forbids it (see `confine`).
+pub fn poll(fds: &mut [libc::pollfd], timeout_ms: i32) -> Result<usize> {
+    let (list, len) = (fds.as_mut_ptr(), fds.len());
+    if confine::allows(libc::SYS_poll) {
+        // SAFETY: the kernel reads and writes the slice.
+        return check(unsafe { syscall!(libc::SYS_poll, list, len, timeout_ms) });
+    }
+    let mut ts = u64::try_from(timeout_ms).ok().map(|ms| crate::time::timespec_of(ms * 1_000_000));
+    let time = ts.as_mut().map_or(core::ptr::null_mut(), |ts| ts as *mut libc::timespec);
+    // SAFETY: the kernel reads and writes the slice, and reads the time, and writes what is left of it.
+    check(unsafe { syscall!(libc::SYS_ppoll, list, len, time, 0, 8) })
 }
 
 /// epoll_create1(2).
@@ -155,6 +167,10 @@ pub unsafe fn epoll_pwait(
     timeout_ms: i32,
     sigmask: *const libc::sigset_t,
 ) -> Result<usize> {
+    if !confine::allows(libc::SYS_epoll_pwait) && sigmask.is_null() {
+        // SAFETY: promised by the caller.
+        return check(unsafe { syscall!(libc::SYS_epoll_wait, epfd, events, max, timeout_ms) });
+    }
     // SAFETY: promised by the caller; the mask is eight bytes as the kernel counts.
     check(unsafe { syscall!(libc::SYS_epoll_pwait, epfd, events, max, timeout_ms, sigmask, 8) })
 }

@@ -1,6 +1,6 @@
 //! futex(2): sleeping on and waking a 32-bit word.
 
-use crate::{Result, check, syscall};
+use crate::{Result, check, confine, syscall};
 use core::sync::atomic::AtomicU32;
 
 /// Whether the word lies in memory shared between processes.
@@ -21,9 +21,15 @@ fn op(op: i32, scope: Scope) -> i32 {
 
 /// Sleeps while `*word == expected`, at most `timeout_ns` nanoseconds.
 ///
+/// Where a filter forbids futex(2) it naps, and the caller looks again (see `confine`).
+///
 /// Errors: `EAGAIN` (the word differed), `ETIMEDOUT`, `EINTR` (a handler ran; without a timeout the
 /// kernel itself restarts the wait when the handler has SA_RESTART, as recv(2) would).
 pub fn wait(word: *const AtomicU32, expected: u32, timeout_ns: Option<u64>, scope: Scope) -> Result<()> {
+    if !confine::allows(libc::SYS_futex) {
+        // SAFETY: no mask.
+        return unsafe { confine::nap(&mut [], timeout_ns, core::ptr::null()) }.map(drop);
+    }
     let ts = timeout_ns.map(crate::time::timespec_of);
     let ts_ptr = ts.as_ref().map_or(core::ptr::null(), |t| t as *const libc::timespec);
     // SAFETY: the kernel only reads the word and the timespec; a bad address gives EFAULT.

@@ -8,20 +8,14 @@ use crate::{Result, fail, nginx};
 use std::time::{Duration, Instant};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("ssh-openssh-copies", OPENSSH, copies).limit_s(150).extra().awaits(SANDBOX),
-    Scenario::new("ssh-openssh-forwarding", OPENSSH, forwarding).limit_s(120).extra().awaits(SANDBOX),
-    Scenario::new("ssh-openssh-rekey-and-restart", OPENSSH, rekey).limit_s(120).extra().awaits(SANDBOX),
+    Scenario::new("ssh-openssh-copies", OPENSSH, copies).limit_s(150).extra(),
+    Scenario::new("ssh-openssh-forwarding", OPENSSH, forwarding).limit_s(120).extra(),
+    Scenario::new("ssh-openssh-rekey-and-restart", OPENSSH, rekey).limit_s(120).extra(),
     Scenario::new("ssh-dropbear", &["dropbear", "dropbearkey", "ssh", "ssh-keygen"], dropbear)
         .limit_s(120)
         .extra(),
-    Scenario::new("ssh-rsync", &["sshd", "ssh", "ssh-keygen", "rsync"], over_ssh)
-        .limit_s(120)
-        .extra()
-        .awaits(SANDBOX),
+    Scenario::new("ssh-rsync", &["sshd", "ssh", "ssh-keygen", "rsync"], over_ssh).limit_s(120).extra(),
 ];
-
-/// sshd's sandbox kills a process that waits in the way of the library.
-const SANDBOX: &str = "programs that confine themselves with seccomp";
 
 pub(crate) const ROWS: &[Row] = &[Row {
     application: "OpenSSH",

@@ -32,6 +32,11 @@ pub(crate) fn fork_bare(real: impl FnOnce() -> pid_t) -> pid_t {
     pid
 }
 
+/// Whether clone(2) by number, with these flags and this stack, is a fork: a copy of everything on a copy of the stack.
+pub(crate) fn is_fork(flags: usize, stack: usize) -> bool {
+    stack == 0 && flags & (libc::CLONE_VM | libc::CLONE_FILES) as usize == 0
+}
+
 /// daemon(3) as glibc has it: fork, new session, then the root directory and /dev/null unless declined.
 ///
 /// # Safety

@@ -2,11 +2,11 @@
 //!
 //! Programs that call by number rarely mean "past every library". libuv, and so Node, closes all its sockets with
 //! `syscall(SYS_close, fd)`; unseen, such a socket would never end for its peer. What no row of the table is for goes
-//! to the kernel unchanged: futex, clone and the like. System calls that a program makes by an instruction of its own
+//! to the kernel unchanged: futex, the clone of a thread and the like. System calls that a program makes by an instruction of its own
 //! are not seen here. The kernel's conventions hold, where they differ from libc's functions: a signal mask has a
 //! length, and pselect6's mask stands in memory with it.
 
-use super::{create, ready, rights, vector};
+use super::{confine, create, process, ready, rights, vector};
 use crate::edge;
 use crate::table::hook;
 use core::ffi::{c_int, c_long};
@@ -27,7 +27,7 @@ pub(crate) unsafe fn syscall(nr: c_long, args: Args) -> isize {
         Outcome::Kernel => {
             let [a, b, c, d, e, f] = args;
             // SAFETY: the caller's contract.
-            let ret = edge::finish(unsafe { sd_sys::syscall!(nr, a, b, c, d, e, f) });
+            let ret = edge::finish(unsafe { sd_sys::raw::syscall6(nr, a, b, c, d, e, f) });
             match nr {
                 libc::SYS_epoll_create | libc::SYS_epoll_create1 => create::epoll(ret as c_int) as isize,
                 _ if creates(nr) => calls::created(ret as c_int) as isize,
@@ -95,6 +95,13 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
             libc::SYS_execve => Outcome::Done(hook::execve(a as _, b as _, c as _) as isize),
             libc::SYS_execveat => {
                 Outcome::Done(hook::execveat(a as _, b as _, c as _, d as _, e as _) as isize)
+            }
+            libc::SYS_prctl => int(confine::prctl(a as _, [b, c, d, e])),
+            libc::SYS_seccomp => int(confine::seccomp(a as _, b as _, c)),
+            libc::SYS_clone if process::is_fork(a, b) => {
+                Outcome::Done(
+                    process::fork_bare(|| edge::finish(sd_sys::raw::syscall6(nr, a, b, c, d, e, f))) as isize,
+                )
             }
             _ if ours(a) => match data(nr, args) {
                 Outcome::Kernel => control(nr, args),

@@ -5,6 +5,7 @@ use crate::table::Subject;
 mod accept;
 mod bind;
 mod close;
+mod confine;
 mod connect;
 mod create;
 mod descriptor;
@@ -78,6 +79,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     epoll_threads::SUBJECTS,
     fork::SUBJECTS,
     fork_epoll::SUBJECTS,
+    confine::SUBJECTS,
     exec::SUBJECTS,
     exec_image::SUBJECTS,
     spawn::SUBJECTS,

@@ -22,14 +22,14 @@
 //! passed like any third argument, and garbage in its register goes no further than it would have gone anyway.
 
 use crate::body::{
-    confine, create, exec, fortify, names, process, raw, ready, rights, shell, spawn, stdio, vector,
+    confine, create, exec, fortify, limits, names, process, raw, ready, rights, shell, spawn, stdio, vector,
 };
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
-use core::ptr::null;
+use core::ptr::{null, null_mut};
 use libc::{
     FILE, epoll_event, fd_set, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
-    posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t, size_t, sockaddr, sockaddr_in, socklen_t,
-    ssize_t, termios, timespec, timeval, winsize,
+    posix_spawn_file_actions_t, posix_spawnattr_t, rlimit, sigset_t, size_t, sockaddr, sockaddr_in,
+    socklen_t, ssize_t, termios, timespec, timeval, winsize,
 };
 use sd_socket::{Outcome, calls};
 
@@ -273,7 +273,13 @@ hooks! {
     pclose (stream: *mut FILE) -> c_int
         { lazy; any shell::pclose(stream) }
 
-    // Filters that the program puts on itself.
+    // Limits and filters that the program puts on itself.
+    setrlimit | setrlimit64 (resource: c_uint, new: *const rlimit) -> c_int
+        { SYS_setrlimit; any limits::prlimit(0, resource, new, null_mut()) }
+    getrlimit | getrlimit64 (resource: c_uint, old: *mut rlimit) -> c_int
+        { SYS_getrlimit; any limits::prlimit(0, resource, null(), old) }
+    prlimit | prlimit64 (pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int
+        { SYS_prlimit64; any limits::prlimit(pid, resource, new, old) }
     prctl (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int
         { SYS_prctl; any confine::prctl(option, [a, b, c, d]) }
 

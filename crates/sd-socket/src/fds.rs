@@ -78,8 +78,14 @@ fn share(old: i32, fd: i32) {
                 endpoint::release(endpoint);
             }
         }
+        Entry::Kernel(endpoint) => {
+            endpoint::retain(endpoint);
+            if !table::set_kernel(fd, endpoint) {
+                endpoint::release(endpoint);
+            }
+        }
         Entry::Epoll(epoll) => crate::epoll::add_fd(epoll, fd),
-        _ => {}
+        Entry::None | Entry::Hidden => {}
     }
 }
 

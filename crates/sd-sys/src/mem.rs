@@ -36,12 +36,18 @@ pub fn get_seals(fd: i32) -> Result<i32> {
     crate::fd::fcntl(fd, libc::F_GET_SEALS, 0).map(|s| s as i32)
 }
 
+/// mmap(2), at an address of the kernel's choice, or at one where nothing is.
+fn map(address: usize, len: usize, prot: i32, flags: i32, fd: i32) -> Result<*mut u8> {
+    crate::space::mapping(len);
+    // SAFETY: a fresh mapping that replaces nothing.
+    let mapped = check(unsafe { syscall!(libc::SYS_mmap, address, len, prot, flags, fd, 0) });
+    mapped.map(|at| at as *mut u8).inspect_err(|_| crate::space::unmapped(len))
+}
+
 /// Maps `len` bytes of `fd` shared; nothing is populated and no swap is reserved.
 pub fn map_shared(fd: i32, len: usize, writable: bool) -> Result<*mut u8> {
     let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-    // SAFETY: a fresh mapping chosen by the kernel cannot overlap existing memory.
-    check(unsafe { syscall!(libc::SYS_mmap, 0, len, prot, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, 0) })
-        .map(|p| p as *mut u8)
+    map(0, len, prot, libc::MAP_SHARED | libc::MAP_NORESERVE, fd)
 }
 
 /// Where segments go that other images of this process, or other processes, may have to map at the same address:
@@ -68,31 +74,26 @@ pub fn map_apart(fd: i32, len: usize) -> Result<*mut u8> {
 pub fn map_at(fd: i32, len: usize, address: usize) -> Result<*mut u8> {
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh mapping that replaces nothing.
-    let at = check(unsafe { syscall!(libc::SYS_mmap, address, len, prot, flags, fd, 0) })?;
-    if at == address {
-        return Ok(at as *mut u8);
+    let at = map(address, len, prot, flags, fd)?;
+    if at as usize == address {
+        return Ok(at);
     }
     // Kernels before 4.17 take the flag for a hint.
     // SAFETY: just mapped, and unused.
-    unsafe { unmap(at as *mut u8, len) };
+    unsafe { unmap(at, len) };
     Err(crate::Errno(libc::EEXIST))
 }
 
 /// Maps `len` bytes of zeroed private memory, touched lazily.
 pub fn map_private(len: usize) -> Result<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh mapping chosen by the kernel cannot overlap existing memory.
-    check(unsafe { syscall!(libc::SYS_mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0) })
-        .map(|p| p as *mut u8)
+    map(0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
 }
 
 /// Maps `len` bytes of zeroed memory that children share, touched lazily.
 pub fn map_shared_anonymous(len: usize) -> Result<*mut u8> {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh mapping chosen by the kernel cannot overlap existing memory.
-    check(unsafe { syscall!(libc::SYS_mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0) })
-        .map(|p| p as *mut u8)
+    map(0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
 }
 
 /// Unmaps a mapping made by this module.
@@ -101,7 +102,9 @@ pub fn map_shared_anonymous(len: usize) -> Result<*mut u8> {
 /// Nothing may use the memory afterwards.
 pub unsafe fn unmap(ptr: *mut u8, len: usize) {
     // SAFETY: the caller gives up the range.
-    let _ = unsafe { syscall!(libc::SYS_munmap, ptr, len) };
+    if check(unsafe { syscall!(libc::SYS_munmap, ptr, len) }).is_ok() {
+        crate::space::unmapped(len);
+    }
 }
 
 /// Gives the pages of a shared mapping back to the system; they read as zero afterwards.

@@ -35,6 +35,7 @@ pub(crate) fn run() {
         started_by_libc();
         detached();
         terminals();
+        limits();
     }
 }
 
@@ -194,4 +195,28 @@ unsafe fn print_all(name: &str, fd: c_int) {
         }
     }
     println!("{name}: {}", String::from_utf8_lossy(&text).trim_end());
+}
+
+/// Limits that come out again as they went in, and a filter that is none.
+unsafe fn limits() {
+    // SAFETY: see `run`.
+    unsafe {
+        let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let mut now64 = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+        let new = libc::rlimit { rlim_cur: 1 << 40, rlim_max: 1 << 41 };
+        let new64 = libc::rlimit64 { rlim_cur: 1 << 39, rlim_max: 1 << 41 };
+        show("setrlimit", libc::setrlimit(libc::RLIMIT_AS, &new));
+        show("getrlimit", libc::getrlimit(libc::RLIMIT_AS, &mut now));
+        println!("getrlimit: {} {}", now.rlim_cur, now.rlim_max);
+        show("setrlimit64", libc::setrlimit64(libc::RLIMIT_AS, &new64));
+        show("getrlimit64", libc::getrlimit64(libc::RLIMIT_AS, &mut now64));
+        println!("getrlimit64: {} {}", now64.rlim_cur, now64.rlim_max);
+        show("prlimit", libc::prlimit(0, libc::RLIMIT_AS, &new, &mut now));
+        println!("prlimit: {} {}", now.rlim_cur, now.rlim_max);
+        show("prlimit64", libc::prlimit64(0, libc::RLIMIT_CORE, null(), &mut now64));
+        show("setrlimit", libc::setrlimit(libc::RLIMIT_AS, &libc::rlimit { rlim_cur: 2, rlim_max: 1 }));
+        show("prctl", libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, null::<u8>()));
+        show("prctl", libc::prctl(-1));
+        show("syscall", libc::syscall(libc::SYS_dup, -1) as c_int);
+    }
 }

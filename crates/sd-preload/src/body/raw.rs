@@ -6,7 +6,7 @@
 //! are not seen here. The kernel's conventions hold, where they differ from libc's functions: a signal mask has a
 //! length, and pselect6's mask stands in memory with it.
 
-use super::{confine, create, process, ready, rights, vector};
+use super::{confine, create, limits, process, ready, rights, vector};
 use crate::edge;
 use crate::table::hook;
 use core::ffi::{c_int, c_long};
@@ -97,6 +97,7 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
                 Outcome::Done(hook::execveat(a as _, b as _, c as _, d as _, e as _) as isize)
             }
             libc::SYS_prctl => int(confine::prctl(a as _, [b, c, d, e])),
+            libc::SYS_prlimit64 => int(limits::prlimit(a as _, b as _, c as _, d as _)),
             libc::SYS_seccomp => int(confine::seccomp(a as _, b as _, c)),
             libc::SYS_clone if process::is_fork(a, b) => {
                 Outcome::Done(

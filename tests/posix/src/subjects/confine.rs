@@ -1,4 +1,4 @@
-//! Children that filter their own system calls (seccomp(2)), with a connection.
+//! Children that confine themselves, by seccomp(2) and setrlimit(2), with a connection.
 
 use super::pair_basic::{call_server, serve_one};
 use crate::role::Role;
@@ -12,6 +12,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("confine/strict", strict),
     solo("confine/refused", refused),
     solo("confine/raw_fork", raw_fork),
+    solo("confine/address_space", address_space),
     pair("confine/server", confined_server, client),
     pair("confine/both", confined_server, confined_client),
 ];
@@ -198,4 +199,31 @@ fn echo_first(fd: i32) -> i32 {
         }
     }
     0
+}
+
+/// A limit on addresses, in a child and its child.
+fn address_space() {
+    let pair = connected();
+    let child = fork_child(|| {
+        close(pair.client);
+        let limit = libc::rlimit { rlim_cur: 200 << 20, rlim_max: 300 << 20 };
+        show("setrlimit", call!(libc::setrlimit(libc::RLIMIT_AS, &raw const limit)));
+        let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        show("getrlimit", call!(libc::getrlimit(libc::RLIMIT_AS, &raw mut now)));
+        say!("{} MiB of at most {} MiB", now.rlim_cur >> 20, now.rlim_max >> 20);
+        let (prot, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let map = |mib: usize| call!(libc::mmap(std::ptr::null_mut(), mib << 20, prot, flags, -1, 0)).errno;
+        say!("little: {}, much: {}", map(20), map(250) == libc::ENOMEM);
+        let grandchild = fork_child(|| {
+            write(pair.server, b"from the grandchild");
+            echo(pair.server)
+        });
+        say!("grandchild: {}", wait_child(grandchild));
+        0
+    });
+    close(pair.server);
+    show_recv("client", pair.client, 32, 0);
+    talk(pair.client);
+    close(pair.client);
+    say!("child: {}", wait_child(child));
 }

@@ -8,7 +8,7 @@
 //! Guarantees: a call on a descriptor that is not ours costs one inline check and a jump to the real function (no lock,
 //! no thread-local, no allocation); a hook adds no state of its own, so it is as thread-safe and
 //! async-signal-safe as the call behind it; errno is written by one function, `edge::fail`; nothing is exported but
-//! the names in `table`. A call that comes before our constructor, out of the constructor of another
+//! the names in `table` and one that AddressSanitizer asks (`sanitizer`). A call that comes before our constructor, out of the constructor of another
 //! library or out of the allocator while symbols are looked up, is the raw system call.
 //!
 //! Not here: what a call does (`sd-socket`). docs/hooks.txt gives a word for each function of glibc that takes a
@@ -25,5 +25,6 @@ mod body;
 #[macro_use]
 mod edge;
 mod file_layout;
+mod sanitizer;
 mod start;
 mod table;

@@ -111,7 +111,13 @@ fn register(control: &mut Control) -> Option<()> {
 fn connect() -> Option<i32> {
     let mut path = [0u8; 108];
     let path = crate::env::monitor_path(&mut path)?;
-    let fd = hide_fd(msg::connect_unix(path).ok()?);
+    let fd = msg::connect_unix(path).ok()?;
+    // The first descriptor of ours: only a table that exists keeps it from a program that closes all numbers.
+    if !crate::table::init() {
+        sd_sys::fd::close(fd);
+        return None;
+    }
+    let fd = hide_fd(fd);
     // Somebody else's socket at that place gets no descriptor of ours.
     if sd_sys::fd::peer_uid(fd).is_ok_and(|uid| uid == 0 || uid == sd_sys::fd::geteuid()) {
         return Some(fd);

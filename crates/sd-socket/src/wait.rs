@@ -7,7 +7,7 @@
 
 use crate::process::PROCESS;
 use crate::stats::{Counter, count};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_sys::time;
 
 const LOOKS_MAX: u32 = 1200;
@@ -255,22 +255,35 @@ pub(crate) fn sleep_on(
     timeout_ns: Option<u64>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, i32> {
-    let ts = timeout_ns.map(time::timespec_of);
-    let ts_ptr = ts.as_ref().map_or(core::ptr::null(), |t| t as *const libc::timespec);
-    // SAFETY: the kernel writes at most `events.len()` entries and reads timespec and mask (8 bytes).
-    let done = sd_sys::check(unsafe {
-        sd_sys::syscall!(libc::SYS_epoll_pwait2, epoll_fd, events.as_mut_ptr(), events.len(), ts_ptr, mask, 8)
-    });
-    match done {
-        Err(sd_sys::Errno(libc::ENOSYS)) => {
-            let ms = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
-            // SAFETY: as above.
-            unsafe { sd_sys::fd::epoll_pwait(epoll_fd, events.as_mut_ptr(), events.len() as i32, ms, mask) }
-                .map_err(|e| e.0)
+    if timeout_ns.is_some() && !LACKS_PWAIT2.load(Ordering::Relaxed) {
+        let ts = timeout_ns.map(time::timespec_of);
+        let ts_ptr = ts.as_ref().map_or(core::ptr::null(), |t| t as *const libc::timespec);
+        // SAFETY: the kernel writes at most `events.len()` entries and reads timespec and mask (8 bytes).
+        let done = sd_sys::check(unsafe {
+            sd_sys::syscall!(
+                libc::SYS_epoll_pwait2,
+                epoll_fd,
+                events.as_mut_ptr(),
+                events.len(),
+                ts_ptr,
+                mask,
+                8
+            )
+        });
+        match done {
+            Err(sd_sys::Errno(libc::ENOSYS | libc::EPERM)) => LACKS_PWAIT2.store(true, Ordering::Relaxed),
+            other => return other.map_err(|e| e.0),
         }
-        other => other.map_err(|e| e.0),
     }
+    let ms = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
+    // SAFETY: the kernel writes at most `events.len()` entries and reads the mask (8 bytes).
+    unsafe { sd_sys::fd::epoll_pwait(epoll_fd, events.as_mut_ptr(), events.len() as i32, ms, mask) }
+        .map_err(|e| e.0)
 }
+
+/// epoll_pwait2(2) is not there: an older kernel, valgrind (which complains about each try), or a container's filter
+/// for system calls, which may say EPERM for what it does not know.
+static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
 
 /// The earlier of two pauses.
 pub(crate) fn earlier(a: Option<u64>, b: Option<u64>) -> Option<u64> {

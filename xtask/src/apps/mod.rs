@@ -18,6 +18,8 @@ mod httpd;
 mod loads;
 mod mariadb;
 mod memcached;
+mod mixed;
+mod mixed_tools;
 mod monitor;
 mod peers;
 mod postgres;
@@ -129,6 +131,8 @@ const SCENARIOS: &[&[Scenario]] = &[
     crash::SCENARIOS,
     monitor::SCENARIOS,
     cost::SCENARIOS,
+    mixed::SCENARIOS,
+    mixed_tools::SCENARIOS,
 ];
 
 /// Rows of docs/APPLICATIONS.md.

@@ -22,10 +22,12 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("echo_server.py", include_str!("py/echo_server.py")),
     ("echo_client.py", include_str!("py/echo_client.py")),
     ("idle_client.py", include_str!("py/idle_client.py")),
+    ("inside.py", include_str!("py/inside.py")),
     ("memcached_client.py", include_str!("py/memcached_client.py")),
     ("steady.py", include_str!("py/steady.py")),
     ("wsgi.py", include_str!("py/wsgi.py")),
     ("grpc_echo.py", include_str!("py/grpc_echo.py")),
+    ("odd.py", include_str!("py/odd.py")),
     ("peer.py", include_str!("py/peer.py")),
     ("redis_client.py", include_str!("py/redis_client.py")),
 ];

@@ -13,6 +13,9 @@ const LIST: &str = "docs/hooks.txt";
 /// Symbols that the linker puts into every library.
 const LINKER: &[&str] = &["_init", "_fini", "_edata", "_end", "__bss_start"];
 
+/// Exported, and no function of libc.
+const FOR_SANITIZERS: &str = "__asan_default_options";
+
 pub(crate) fn check() -> Result<Findings> {
     let library = product::libsd();
     if !library.exists() {
@@ -36,7 +39,7 @@ fn exported(text: &str) -> BTreeSet<String> {
         let kind = fields.next()?;
         let name = fields.next()?.split('@').next()?;
         // An absolute symbol is the name of a version.
-        (kind != "A" && !LINKER.contains(&name)).then(|| name.to_owned())
+        (kind != "A" && !LINKER.contains(&name) && name != FOR_SANITIZERS).then(|| name.to_owned())
     };
     text.lines().filter_map(name).collect()
 }

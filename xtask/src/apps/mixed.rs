@@ -1,0 +1,265 @@
+//! Mixed worlds: processes that do odd things to themselves, and where they are.
+//!
+//! Each scenario is an echo that is checked byte by byte, and the path that `sd ss` must show for it. What becomes of
+//! programs that the library cannot be loaded into stands in docs/POSIX-DIFFERENCES.md.
+
+use super::{Scenario, mixed_tools, python};
+use crate::lab::{Lab, Side};
+use crate::process::{Proc, free_port};
+use crate::{Result, fail, procfs, product, ss};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("mixed-closes-all", PYTHON, |lab| odd_both(lab, "close-all")),
+    Scenario::new("mixed-close-range", PYTHON, |lab| odd_both(lab, "close-range")),
+    Scenario::new("mixed-daemon", PYTHON, daemon),
+    Scenario::new("mixed-drops-privileges", PYTHON, |lab| odd_both(lab, "nobody")),
+    Scenario::new("mixed-drops-privileges-late", PYTHON, |lab| odd_both(lab, "nobody-late")),
+    Scenario::new("mixed-chroot", PYTHON, |lab| chroot(lab, "chroot")),
+    Scenario::new("mixed-chroot-late", PYTHON, |lab| chroot(lab, "chroot-late")),
+    Scenario::new("mixed-empty-environment", PYTHON, empty_environment),
+    Scenario::new("mixed-stdbuf", &["python3", "stdbuf"], stdbuf),
+    Scenario::new("mixed-network-namespaces", &["python3", "unshare"], network_namespaces),
+    Scenario::new("mixed-pid-namespaces", &["python3", "unshare"], pid_namespaces),
+    Scenario::new("mixed-jemalloc", &["python3", JEMALLOC], |lab| preloads(lab, JEMALLOC)).extra(),
+    Scenario::new("mixed-tcmalloc", &["python3", TCMALLOC], |lab| preloads(lab, TCMALLOC)).extra(),
+    Scenario::new("mixed-faketime", &["python3", FAKETIME], |lab| preloads(lab, FAKETIME)).extra(),
+];
+
+const PYTHON: &[&str] = &["python3"];
+const JEMALLOC: &str = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
+const TCMALLOC: &str = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4";
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+const LIMIT: Duration = Duration::from_secs(30);
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Runs a client beside a server that is ready, and checks what it says and which path it had.
+pub(super) fn talk(
+    lab: &Lab,
+    port: u16,
+    client: &mut Command,
+    sides: (Side, Side),
+    wanted: &str,
+) -> Result<()> {
+    let watch = lab.watch(port);
+    let output = Proc::start(client, "client", lab.path())?.wait(LIMIT)?.ok()?;
+    if output.text().trim() != wanted {
+        fail!("the client said {:?}, wanted {wanted:?}; {:?}", output.text(), output.stderr);
+    }
+    lab.check(watch, sides.0, sides.1)
+}
+
+/// As `talk`, with the server's start and end.
+pub(super) fn both(
+    lab: &Lab,
+    port: u16,
+    server: &mut Command,
+    client: &mut Command,
+    sides: (Side, Side),
+    wanted: &str,
+) -> Result<()> {
+    let mut process = Proc::start(server, "server", lab.path())?;
+    process.wait_listening(port)?;
+    if let Err(error) = talk(lab, port, client, sides, wanted) {
+        fail!("{error}; server: {}", process.last_words());
+    }
+    process.terminate(STOP_LIMIT)?.ok()?;
+    Ok(())
+}
+
+/// The words of a python echo server or client; the odd thing that it does first.
+struct Words(Vec<String>);
+
+impl Words {
+    fn server(lab: &Lab, odd: Option<&str>, port: u16) -> Result<Words> {
+        Words::of(lab, odd, "echo_server.py", &[port.to_string(), "asyncio".to_owned()])
+    }
+
+    fn client(lab: &Lab, odd: Option<&str>, port: u16) -> Result<Words> {
+        Words::of(lab, odd, "echo_client.py", &[port.to_string(), "6".to_owned(), "8".to_owned()])
+    }
+
+    fn of(lab: &Lab, odd: Option<&str>, script: &str, args: &[String]) -> Result<Words> {
+        let mut words = vec!["python3".to_owned(), "-u".to_owned()];
+        if let Some(odd) = odd {
+            words.extend([python::script(lab, "odd.py")?, odd.to_owned()]);
+        }
+        words.push(python::script(lab, script)?);
+        words.extend_from_slice(args);
+        Ok(Words(words))
+    }
+
+    /// The command, behind the words of programs that execute it.
+    fn behind(&self, lab: &Lab, side: Side, before: &[&str]) -> Result<Command> {
+        let all: Vec<&str> = before.iter().copied().chain(self.0.iter().map(String::as_str)).collect();
+        lab.command(side, all[0], &all[1..])
+    }
+
+    fn command(&self, lab: &Lab, side: Side) -> Result<Command> {
+        self.behind(lab, side, &[])
+    }
+}
+
+const ECHOES: &str = "48 echoes";
+const BOTH_OURS: (Side, Side) = (Side::Sd, Side::Sd);
+
+/// An odd server with a usual client, a usual server with an odd client, and odd ones with a program without us.
+fn odd_both(lab: &mut Lab, odd: &str) -> Result<()> {
+    for (server_odd, client_odd, sides) in [
+        (Some(odd), None, BOTH_OURS),
+        (None, Some(odd), BOTH_OURS),
+        (Some(odd), None, (Side::Sd, Side::Kernel)),
+        (None, Some(odd), (Side::Kernel, Side::Sd)),
+    ] {
+        let port = free_port()?;
+        let mut server = Words::server(lab, server_odd, port)?.command(lab, sides.0)?;
+        let mut client = Words::client(lab, client_odd, port)?.command(lab, sides.1)?;
+        both(lab, port, &mut server, &mut client, sides, ECHOES)
+            .map_err(|error| format!("{server_odd:?} server, {client_odd:?} client, {sides:?}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn chroot(lab: &mut Lab, kind: &str) -> Result<()> {
+    let jail = lab.path().join("jail");
+    std::fs::create_dir(&jail)?;
+    odd_both(lab, &format!("{kind}={}", jail.display()))
+}
+
+/// The server's sockets have the numbers 0, 1 and 2.
+fn daemon(lab: &mut Lab) -> Result<()> {
+    for client in [Side::Sd, Side::Kernel] {
+        let port = free_port()?;
+        let file = lab.path().join(format!("daemon-{port}.pid"));
+        let odd = format!("daemon={}", file.display());
+        let mut start = Words::server(lab, Some(&odd), port)?.command(lab, Side::Sd)?;
+        Proc::start(&mut start, "daemon", lab.path())?.wait(LIMIT)?.ok()?;
+        wait_until("the daemon listens", || procfs::is_listening(port))?;
+        talk(
+            lab,
+            port,
+            &mut Words::client(lab, None, port)?.command(lab, client)?,
+            (Side::Sd, client),
+            ECHOES,
+        )?;
+        let pid: i32 = std::fs::read_to_string(&file)?.parse()?;
+        let pid = nix::unistd::Pid::from_raw(pid);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM)?;
+        // It is our child now: xtask takes orphans.
+        nix::sys::wait::waitpid(pid, None)?;
+    }
+    Ok(())
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    let end = Instant::now() + LIMIT;
+    while !is_so() {
+        if Instant::now() > end {
+            fail!("waited in vain: {what}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// `env -i` takes our library out of the program that it executes.
+fn empty_environment(lab: &mut Lab) -> Result<()> {
+    let port = free_port()?;
+    let server = Words::server(lab, None, port)?;
+    let client = Words::client(lab, None, port)?;
+    let empty = ["env", "-i"];
+    let sides = (Side::Sd, Side::Kernel);
+    both(
+        lab,
+        port,
+        &mut server.command(lab, Side::Sd)?,
+        &mut client.behind(lab, Side::Sd, &empty)?,
+        sides,
+        ECHOES,
+    )?;
+    let sides = (Side::Kernel, Side::Sd);
+    both(
+        lab,
+        port,
+        &mut server.behind(lab, Side::Sd, &empty)?,
+        &mut client.command(lab, Side::Sd)?,
+        sides,
+        ECHOES,
+    )
+}
+
+/// stdbuf puts its library behind ours.
+fn stdbuf(lab: &mut Lab) -> Result<()> {
+    let port = free_port()?;
+    let words = ["stdbuf", "-oL"];
+    let mut server = Words::server(lab, None, port)?.behind(lab, Side::Sd, &words)?;
+    let mut client = Words::client(lab, None, port)?.behind(lab, Side::Sd, &words)?;
+    both(lab, port, &mut server, &mut client, BOTH_OURS, ECHOES)
+}
+
+/// Another preloaded library behind ours, as `sd run` puts it, and in front of ours.
+fn preloads(lab: &mut Lab, other: &str) -> Result<()> {
+    for order in [mixed_tools::Order::Behind, mixed_tools::Order::InFront] {
+        let port = free_port()?;
+        let preload = |words: &Words| {
+            let mut command = words.command(lab, order.side())?;
+            order.apply(lab, &mut command, other);
+            Result::Ok(command)
+        };
+        let mut server = preload(&Words::server(lab, None, port)?)?;
+        let mut client = preload(&Words::client(lab, None, port)?)?;
+        both(lab, port, &mut server, &mut client, BOTH_OURS, ECHOES)
+            .map_err(|error| format!("{other} {order:?}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Two namespaces, each with its own loopback interface, on one monitor: what is inside one talks, and what is outside
+/// does not reach it.
+fn network_namespaces(lab: &mut Lab) -> Result<()> {
+    namespaced(lab, &["unshare", "-n"], Some("lo"), false)
+}
+
+/// Process ids that mean nothing to the monitor. One network: they reach each other.
+fn pid_namespaces(lab: &mut Lab) -> Result<()> {
+    namespaced(lab, &["unshare", "-pf", "--mount-proc", "--kill-child"], None, true)
+}
+
+fn namespaced(lab: &mut Lab, unshare: &[&str], odd: Option<&str>, reaches_others: bool) -> Result<()> {
+    let port = free_port()?;
+    let (server, client) = (Words::server(lab, None, port)?, Words::client(lab, None, port)?);
+    let mut words = Words::of(lab, odd, "inside.py", &[])?.0;
+    words.extend([server.0[2].clone(), client.0[2].clone(), port.to_string()]);
+    let watch = lab.watch(port);
+    let start = |name: &str| {
+        let mut all: Vec<&str> = unshare.to_vec();
+        let sd = product::sd().display().to_string();
+        if !lab.is_oracle() {
+            all.extend([sd.as_str(), "run", "--"]);
+        }
+        all.extend(words.iter().map(String::as_str));
+        let mut command = lab.command(Side::Kernel, all[0], &all[1..])?;
+        command.env("SD_MONITOR", lab.socket()).stdin(std::process::Stdio::piped());
+        Proc::start(&mut command, name, lab.path())
+    };
+    let mut first = start("first")?;
+    first.wait_for_text(ECHOES, LIMIT)?;
+    // A client outside, then a second namespace where the same port is free, if it has a network of its own.
+    let outside = Proc::start(&mut client.command(lab, Side::Sd)?, "outside", lab.path())?.wait(LIMIT)?;
+    if outside.status.success() != reaches_others {
+        fail!("a client outside ended with {}: {:?}", outside.status, outside.stderr);
+    }
+    if !reaches_others {
+        let mut second = start("second")?;
+        second.wait_for_text(ECHOES, LIMIT)?;
+        drop(second.stdin()?);
+        second.wait(LIMIT)?.ok()?;
+    }
+    drop(first.stdin()?);
+    first.wait(LIMIT)?.ok()?;
+    if let Some(watch) = watch {
+        ss::require_shm(&watch.finish()?)?;
+    }
+    Ok(())
+}

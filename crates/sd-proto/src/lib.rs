@@ -14,7 +14,7 @@ use wire::{Reader, Writer};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`].
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +80,31 @@ pub enum Request {
         /// See [`Request::Listen`].
         accepting: bool,
     },
-    /// The listener was closed. No answer.
+    /// The listener was closed; an index that is none: one that was never registered. What waits there
+    /// is given to others by the time of the answer. Answer: [`Reply::Ok`].
     Unlisten {
         /// Index in the public page.
         index: u32,
+    },
+    /// Connections on this channel have been waiting for accept for a while. No answer.
+    Stuck {
+        /// Channel id.
+        channel: u64,
+    },
+    /// Who has this number among the adopters of a channel (side A asks)? Answer: [`Reply::Adopter`]
+    /// or [`Reply::Error`].
+    Adopter {
+        /// Channel id.
+        channel: u64,
+        /// As B's words of a slot say.
+        number: u32,
+    },
+    /// The sender has no connection on this channel, and its maker on the other side, or on its own,
+    /// is gone. Answer: [`Reply::Ok`], and the channel is over for the sender, or [`Reply::Error`]:
+    /// connections wait there.
+    Leave {
+        /// Channel id.
+        channel: u64,
     },
     /// Where does a connection to this address lead? Answer: [`Reply::Route`].
     Connect {
@@ -121,6 +142,8 @@ pub enum Request {
         side: u32,
         /// The other side's process id.
         peer_pid: u32,
+        /// The sender's number among the adopters; 0 = none.
+        adopter: u32,
     },
     /// A connection over this channel was passed to the process, which holds a side of it too from now on.
     /// Descriptor: the segment. Answer: [`Reply::Ok`] or [`Reply::Error`].
@@ -165,6 +188,21 @@ pub enum Reply {
         /// Process id of A.
         peer_pid: u32,
     },
+    /// Unasked, to a listening process: connections on this channel, which was made for another, wait
+    /// for accept (ADR 14). Descriptors: as for [`Reply::NewChannel`]; none when the channel is the
+    /// process's own.
+    Offer {
+        /// Channel id.
+        id: u64,
+        /// Process id of A.
+        peer_pid: u32,
+        /// The process's number among the adopters; 0: the channel is its own.
+        adopter: u32,
+        /// Index of the listener that shall have them.
+        listener: u32,
+    },
+    /// Answer to Adopter. Descriptors: its public page, its eventfd.
+    Adopter,
     /// Unasked: the channel's peer is gone for good; unmap it when no connection needs it.
     ChannelDead {
         /// Channel id.
@@ -233,8 +271,13 @@ impl Request {
                 w.u8(5).ip(ip).u16(port).u32(nth).bool(want_ports).bool(want_channel)
             }
             Request::Fork { member, serial } => w.u8(6).u32(member).u32(serial),
-            Request::Channel { id, side, peer_pid } => w.u8(7).u64(id).u32(side).u32(peer_pid),
+            Request::Channel { id, side, peer_pid, adopter } => {
+                w.u8(7).u64(id).u32(side).u32(peer_pid).u32(adopter)
+            }
             Request::Join { id, side } => w.u8(10).u64(id).u32(side),
+            Request::Stuck { channel } => w.u8(11).u64(channel),
+            Request::Adopter { channel, number } => w.u8(12).u64(channel).u32(number),
+            Request::Leave { channel } => w.u8(13).u64(channel),
             Request::Status => w.u8(8),
             Request::Born { serial } => w.u8(9).u32(serial),
         };
@@ -262,8 +305,11 @@ impl Request {
                 want_channel: r.bool()?,
             },
             6 => Request::Fork { member: r.u32()?, serial: r.u32()? },
-            7 => Request::Channel { id: r.u64()?, side: r.u32()?, peer_pid: r.u32()? },
+            7 => Request::Channel { id: r.u64()?, side: r.u32()?, peer_pid: r.u32()?, adopter: r.u32()? },
             10 => Request::Join { id: r.u64()?, side: r.u32()? },
+            11 => Request::Stuck { channel: r.u64()? },
+            12 => Request::Adopter { channel: r.u64()?, number: r.u32()? },
+            13 => Request::Leave { channel: r.u64()? },
             8 => Request::Status,
             9 => Request::Born { serial: r.u32()? },
             _ => return Err(Malformed),
@@ -298,6 +344,10 @@ impl Reply {
             Reply::NewChannel { id, peer_pid } => w.u8(5).u64(id).u32(peer_pid),
             Reply::ChannelDead { id } => w.u8(6).u64(id),
             Reply::Status => w.u8(7),
+            Reply::Offer { id, peer_pid, adopter, listener } => {
+                w.u8(8).u64(id).u32(peer_pid).u32(adopter).u32(listener)
+            }
+            Reply::Adopter => w.u8(9),
         };
         w.done()
     }
@@ -316,6 +366,8 @@ impl Reply {
             5 => Reply::NewChannel { id: r.u64()?, peer_pid: r.u32()? },
             6 => Reply::ChannelDead { id: r.u64()? },
             7 => Reply::Status,
+            8 => Reply::Offer { id: r.u64()?, peer_pid: r.u32()?, adopter: r.u32()?, listener: r.u32()? },
+            9 => Reply::Adopter,
             _ => return Err(Malformed),
         };
         r.end().map(|()| reply)

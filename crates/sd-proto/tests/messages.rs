@@ -27,7 +27,15 @@ fn request() -> impl Strategy<Value = Request> {
         any::<(u32, u32)>().prop_map(|(member, serial)| Request::Fork { member, serial }),
         any::<(u64, u32)>().prop_map(|(id, side)| Request::Join { id, side }),
         any::<u32>().prop_map(|serial| Request::Born { serial }),
-        any::<(u64, u32, u32)>().prop_map(|(id, side, peer_pid)| Request::Channel { id, side, peer_pid }),
+        any::<(u64, u32, u32, u32)>().prop_map(|(id, side, peer_pid, adopter)| Request::Channel {
+            id,
+            side,
+            peer_pid,
+            adopter
+        }),
+        any::<u64>().prop_map(|channel| Request::Stuck { channel }),
+        any::<(u64, u32)>().prop_map(|(channel, number)| Request::Adopter { channel, number }),
+        any::<u64>().prop_map(|channel| Request::Leave { channel }),
         Just(Request::Status),
     ]
 }
@@ -63,6 +71,13 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         any::<(u64, u32)>().prop_map(|(id, peer_pid)| Reply::NewChannel { id, peer_pid }),
         any::<u64>().prop_map(|id| Reply::ChannelDead { id }),
+        any::<(u64, u32, u32, u32)>().prop_map(|(id, peer_pid, adopter, listener)| Reply::Offer {
+            id,
+            peer_pid,
+            adopter,
+            listener
+        }),
+        Just(Reply::Adopter),
         Just(Reply::Status),
     ]
 }

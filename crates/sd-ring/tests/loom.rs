@@ -262,3 +262,64 @@ fn two_in_line_are_never_inside_together() {
         assert_eq!(family.uses(), before + 2);
     });
 }
+
+/// A request for a connection and the end of the listener (ADR 14): the client withdraws, or who ended
+/// the listener finds the request; and when both happen, one of them answers it.
+#[test]
+fn no_request_falls_behind_the_end_of_a_listener() {
+    loom::model(|| {
+        // The slot's words of A and of B, and the listener's end in page or channel header.
+        let words = Arc::new([0; 3].map(AtomicU32::new));
+        let client = {
+            let words = words.clone();
+            thread::spawn(move || {
+                let [a, b, ended] = &*words;
+                a.store(1, Ordering::Release);
+                sd_ring::fence_full();
+                ended.load(Ordering::Relaxed) == 1
+                    && b.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            })
+        };
+        let [a, b, ended] = &*words;
+        ended.store(1, Ordering::Release);
+        sd_ring::fence_full();
+        let offered = a.load(Ordering::Acquire) == 1
+            && b.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let withdrawn = client.join().unwrap();
+        assert!(offered != withdrawn, "answered once: offered {offered}, withdrawn {withdrawn}");
+    });
+}
+
+/// The founder and an adopter both accept; one of them does. Whoever wakes it afterwards knows which.
+#[test]
+fn an_adopter_is_known_when_it_has_to_be_woken() {
+    loom::model(|| {
+        let shared = Arc::new(Shared::new());
+        // B's state word, and the number of who has accepted.
+        let words = Arc::new([0; 2].map(AtomicU32::new));
+        let accept = |number: u32, shared: &Shared, [state, accepted_by]: &[AtomicU32; 2]| {
+            if state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                return false;
+            }
+            accepted_by.store(number, Ordering::Release);
+            doorbell::arm(&shared.wait, doorbell::RX_EVENT);
+            true
+        };
+        let adopter = {
+            let (shared, words) = (shared.clone(), words.clone());
+            thread::spawn(move || accept(7, &shared, &words))
+        };
+        let founder = {
+            let (shared, words) = (shared.clone(), words.clone());
+            thread::spawn(move || accept(9, &shared, &words))
+        };
+        shared.publish(0, 0, 1);
+        let fired = doorbell::ring(&shared.wait, doorbell::RX_EVENT) != 0;
+        let told = words[1].load(Ordering::Relaxed);
+        let (adopted, founded) = (adopter.join().unwrap(), founder.join().unwrap());
+        assert!(adopted != founded, "one accepts");
+        if fired {
+            assert_eq!(told, if adopted { 7 } else { 9 });
+        }
+    });
+}

@@ -2,17 +2,23 @@
 //!
 //! ```text
 //! 0        header
-//! 0x1000   events for A, events for B          who has something to look at
+//! 0x1000   events for A, for B, for adopters    who has something to look at
 //! 0x2000   slots: 1024 x { A's words, B's words, small ring A->B, small ring B->A }
 //! 0x400000 large rings: 1024 x { A->B, B->A }   sparse; pages appear when touched
 //! ```
 //! All offsets follow from a slot's number, so no peer can point anywhere.
+//!
+//! A connection that B did not accept may be *adopted* by another process that listens on the same
+//! port. It then acts as side B of that slot, and has a set of events of its own (ADR 14).
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::Geometry;
 
 /// Connections that one channel carries; a pair of processes that needs more gets more channels.
 pub const SLOTS: usize = 1024;
+/// Processes that may adopt connections of one channel; they are numbered from 1 on, and no number
+/// is given twice.
+pub const ADOPTERS: usize = 14;
 /// Sizes of every ring.
 pub const GEOMETRY: Geometry = Geometry { small: SMALL, large_first: 64 << 10, large: LARGE };
 const SMALL: u32 = 1024;
@@ -57,8 +63,10 @@ pub struct Header {
     pub id: AtomicU64,
     /// Process ids of A and B at the time.
     pub pid: [AtomicU32; 2],
-    /// Set by the monitor when the side's last process is gone.
+    /// Set by the monitor when the process is gone that takes new connections and events on this side.
     pub dead: [AtomicU32; 2],
+    /// A: no slot from this number on was ever used.
+    pub used: AtomicU32,
 }
 
 /// Slots that one side should look at; set by the other side, taken by the first.
@@ -153,7 +161,7 @@ pub struct SlotSide {
     pub wait: AtomicU32,
     /// [`FLAG_RESET`], [`FLAG_DEAD`] (the monitor sets these too), [`FLAG_FIN`].
     pub flags: AtomicU32,
-    /// A: index of the listener at B.
+    /// A: index of the listener at B. B: the adopter that accepted, 0 = whom the channel was made for.
     pub listener: AtomicU32,
     /// Ring bytes this side has consumed of what the other sent.
     pub consumed: AtomicU64,
@@ -198,7 +206,7 @@ const _: () = {
     assert!(SLOT_STRIDE == 256 + 2 * SMALL as usize);
     assert!(SLOTS_OFFSET + SLOTS * SLOT_STRIDE <= LARGE_OFFSET);
     assert!(core::mem::size_of::<Header>() <= EVENTS_OFFSET);
-    assert!(2 * core::mem::size_of::<EventSet>() <= SLOTS_OFFSET - EVENTS_OFFSET);
+    assert!((2 + ADOPTERS) * core::mem::size_of::<EventSet>() <= SLOTS_OFFSET - EVENTS_OFFSET);
     assert!(SLOTS <= 64 * 64);
 };
 
@@ -262,8 +270,26 @@ impl Mapping {
     /// The events for `side`.
     #[inline]
     pub fn events(&self, side: Side) -> &'static EventSet {
-        // SAFETY: as for `header`; both sets end before the slots (proved above).
+        // SAFETY: as for `header`; all sets end before the slots (proved above).
         unsafe { &*(self.base.add(EVENTS_OFFSET) as *const EventSet).add(side as usize) }
+    }
+
+    /// The events for whoever acts as `side`: for B the adopter of that number, if it is one.
+    #[inline]
+    pub fn events_for(&self, side: Side, adopter: u32) -> &'static EventSet {
+        if side == Side::A || !(1..=ADOPTERS as u32).contains(&adopter) {
+            return self.events(side);
+        }
+        // SAFETY: as for `events`.
+        unsafe { &*(self.base.add(EVENTS_OFFSET) as *const EventSet).add(1 + adopter as usize) }
+    }
+
+    /// The connection at a slot waits for accept: its generation.
+    pub fn waiting(&self, index: usize) -> Option<u32> {
+        let [a, b] = &self.slot(index).side;
+        let (generation, state) = a.state();
+        let asked = matches!(state, SlotState::Syn | SlotState::Closed) && generation != 0;
+        (asked && b.state().0 != generation).then_some(generation)
     }
 
     /// Slot number `index` (taken modulo the number of slots).

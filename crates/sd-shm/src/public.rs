@@ -20,7 +20,8 @@ pub struct Listener {
     pub backlog: AtomicU32,
     /// Connections that wait for accept.
     pub pending: AtomicU32,
-    _pad: u32,
+    /// Threads that wait in accept.
+    pub waiting: AtomicU32,
 }
 
 /// The page. The owner alone writes it.

@@ -162,7 +162,7 @@ pub struct Endpoint {
     pub flags: AtomicU32,
     /// Bit per member of the slab that has it open.
     pub holders: AtomicU64,
-    _pad2: [u64; 1],
+    _pad2: [u64; 2],
     /// Address of the slot's words of this side, and of the peer's: the same in all processes that hold it.
     pub own: AtomicU64,
     /// See `own`.
@@ -171,8 +171,6 @@ pub struct Endpoint {
     pub tx_ring: [AtomicU64; 2],
     /// Start of the rings that this side reads: small, large.
     pub rx_ring: [AtomicU64; 2],
-    /// Address of the events of the peer's side of the channel.
-    pub peer_events: AtomicU64,
     /// Slot number.
     pub slot: AtomicU32,
     /// This side: 0 = A, 1 = B.

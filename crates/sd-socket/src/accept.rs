@@ -2,10 +2,11 @@
 
 use crate::Outcome;
 use crate::addr::{self, Name};
+use crate::arrival::{WaitsInAccept, refuse};
 use crate::channel;
 use crate::connect::{dropped_behind_our_back, number};
 use crate::endpoint::{self, EndpointExt, NONBLOCK};
-use crate::listen::{Pending, has_pending, interested, publish_pending, record, refuse};
+use crate::listen::{Pending, has_pending, interested, publish_pending, record};
 use crate::process::PROCESS;
 use crate::stats::{Counter, count};
 use crate::table;
@@ -25,7 +26,9 @@ pub(crate) unsafe fn accept4(
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     match endpoint.state_now() {
         State::Listen => {}
-        State::Connected | State::Failed => return Outcome::Errno(libc::EINVAL),
+        State::Fresh | State::Bound | State::Connected | State::Failed => {
+            return Outcome::Errno(libc::EINVAL);
+        }
         _ => return Outcome::Kernel,
     }
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
@@ -57,7 +60,9 @@ pub(crate) unsafe fn accept4(
 }
 
 fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline) -> Result<(), i32> {
-    if let Some(listener) = record(endpoint) {
+    let listener = record(endpoint);
+    let _waits = listener.map(WaitsInAccept::enter);
+    if let Some(listener) = listener {
         let ready = || {
             channel::drain();
             !listener.queue.lock().is_empty()
@@ -73,7 +78,7 @@ fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline)
     if has_pending(endpoint) {
         return Ok(());
     }
-    let retry = crate::control::retry_if_lost();
+    let retry = crate::wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     let timeout = crate::wait::earlier(deadline.left(), retry);
     let woken = crate::wait::sleep_on(set.fd, &mut events, timeout, core::ptr::null());
@@ -163,6 +168,8 @@ fn open(
         endpoint::release(connection);
         return None;
     }
+    // Before this side announces that it waits for anything, so A sees it when it has to wake us.
+    words.side[1].listener.store(channel.adopter, Ordering::Release);
     crate::options::inherit(listening, connection);
     if flags & libc::SOCK_NONBLOCK != 0 {
         connection.set_flag(NONBLOCK);

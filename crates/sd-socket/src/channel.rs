@@ -1,8 +1,9 @@
 //! This process's record of a channel: slots, events, and how to wake the other process.
 
+use crate::adopt::Adopters;
 use crate::endpoint::EndpointExt;
 use crate::process::PROCESS;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
 use sd_shm::channel::{GEOMETRY, Mapping, SLOTS, Side, Slot, SlotState};
 use sd_shm::public::Public;
@@ -15,17 +16,19 @@ pub(crate) struct Channel {
     pub(crate) id: u64,
     pub(crate) side: Side,
     pub(crate) map: Mapping,
-    /// Process id of the other side, as the monitor sees it.
-    pub(crate) peer_pid: u32,
-    /// None after exec: whether the peer sleeps is not known then.
-    peer_public: Option<&'static Public>,
-    peer_event_fd: i32,
+    /// Side B: this process's number among the adopters; 0 when the channel was made for it.
+    pub(crate) adopter: u32,
+    pub(crate) peer: Peer,
+    /// Side A: how to wake the adopters that have accepted connections.
+    pub(crate) adopters: Adopters,
     /// Segment, kept for announcing the channel to a restarted monitor.
     pub(crate) segment_fd: i32,
     /// Endpoints and waiting connections that use the record.
     uses: AtomicU32,
     /// The other side is gone for good: to be freed when nothing uses it any more.
     doomed: AtomicBool,
+    /// Time-stamp of the last look whether the other process lives; MAX: it cannot be looked at.
+    looked_at: AtomicU64,
     /// Came by fork: new connections and events belong to the parent.
     pub(crate) inherited: AtomicBool,
     /// Endpoints by slot.
@@ -34,6 +37,39 @@ pub(crate) struct Channel {
     /// Side A: connections that B may not have accepted yet, oldest first: slot and generation.
     outstanding: Lock<VecDeque<(u16, u32)>>,
 }
+
+/// The process on the other side, and how to wake it.
+pub(crate) struct Peer {
+    /// As the monitor sees it.
+    pub(crate) pid: u32,
+    /// None after exec: whether the peer sleeps is not known then.
+    pub(crate) public: Option<&'static Public>,
+    pub(crate) event_fd: i32,
+}
+
+impl Peer {
+    /// Makes sure that the process looks at its events, if all its threads sleep. What it shall see was
+    /// published before.
+    pub(crate) fn wake(&self) {
+        fence_full();
+        if self.public.is_none_or(|page| page.sleepers.load(Ordering::Relaxed) != 0) {
+            sd_sys::fd::eventfd_signal(self.event_fd);
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        crate::process::close_hidden(self.event_fd);
+        if let Some(page) = self.public {
+            // SAFETY: nobody uses the record any more, so nobody uses its mapping.
+            unsafe { sd_shm::public::unmap_peer(page) };
+        }
+    }
+}
+
+/// About fifty microseconds: so rarely a look, which is three system calls, costs nothing.
+const LOOK_EVERY_CYCLES: u64 = 100_000;
 
 /// Side A's bookkeeping of slots.
 struct SlotAlloc {
@@ -47,23 +83,22 @@ impl Channel {
     /// A record for a mapped segment.
     pub(crate) fn new(
         id: u64,
-        side: Side,
+        (side, adopter): (Side, u32),
         map: Mapping,
-        peer_pid: u32,
-        peer_public: Option<&'static Public>,
-        peer_event_fd: i32,
+        peer: Peer,
         segment_fd: i32,
     ) -> Box<Channel> {
         Box::new(Channel {
             id,
             side,
             map,
-            peer_pid,
-            peer_public,
-            peer_event_fd,
+            adopter,
+            peer,
+            adopters: Adopters::new(),
             segment_fd,
             uses: AtomicU32::new(0),
             doomed: AtomicBool::new(false),
+            looked_at: AtomicU64::new(0),
             inherited: AtomicBool::new(false),
             endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
             slots: Lock::new(SlotAlloc { fresh: 0, closing: VecDeque::new() }),
@@ -76,14 +111,9 @@ impl Channel {
         self.map.header().dead.get(self.side.other() as usize).is_some_and(|d| d.load(Ordering::Acquire) != 0)
     }
 
-    /// The peer's listeners.
-    pub(crate) fn peer_public(&self) -> Option<&'static Public> {
-        self.peer_public
-    }
-
     /// What wakes the peer.
     pub(crate) fn peer_event_fd(&self) -> i32 {
-        self.peer_event_fd
+        self.peer.event_fd
     }
 
     /// Some endpoint or waiting connection needs the record.
@@ -91,12 +121,46 @@ impl Channel {
         self.uses.load(Ordering::Acquire) != 0
     }
 
-    /// Makes sure that the other process looks at its events, if all its threads sleep.
-    pub(crate) fn wake_peer(&self) {
-        fence_full();
-        if self.peer_public.is_none_or(|page| page.sleepers.load(Ordering::Relaxed) != 0) {
-            sd_sys::fd::eventfd_signal(self.peer_event_fd);
+    /// Announces a slot to the process that acts as the other side of it.
+    pub(crate) fn announce(&self, slot: usize) {
+        let [a, b] = &self.map.slot(slot).side;
+        let adopter = match self.side {
+            Side::A => b.listener.load(Ordering::Relaxed),
+            Side::B => 0,
+        };
+        let own = if self.side == Side::A { a } else { b };
+        own.announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
+        self.map.events_for(self.side.other(), adopter).post(slot);
+        match adopter {
+            0 => self.peer.wake(),
+            number => self.adopters.wake(self.id, number),
         }
+    }
+
+    /// Whether the other process seems to be there, though the monitor may not know better yet. Looked at
+    /// now and then; once it seems to be gone, the monitor is to be asked and believed (it may be in
+    /// another process namespace).
+    pub(crate) fn peer_seems_alive(&self) -> bool {
+        let now = sd_sys::time::tsc();
+        let last = self.looked_at.load(Ordering::Relaxed);
+        if last == u64::MAX || now.wrapping_sub(last) < LOOK_EVERY_CYCLES {
+            return true;
+        }
+        let Ok(pidfd) = sd_sys::fd::pidfd_open(self.peer.pid as i32) else {
+            self.looked_at.store(u64::MAX, Ordering::Relaxed);
+            return false;
+        };
+        let ended = sd_sys::fd::poll_one(pidfd, libc::POLLIN, 0).is_ok_and(|events| events != 0);
+        sd_sys::fd::close(pidfd);
+        self.looked_at.store(if ended { u64::MAX } else { now }, Ordering::Relaxed);
+        !ended
+    }
+
+    /// No connection can begin on the channel any more: its maker on the other side, or on this one
+    /// if we are an adopter, is gone.
+    pub(crate) fn is_leftover(&self) -> bool {
+        let dead = &self.map.header().dead;
+        dead.iter().any(|side| side.load(Ordering::Acquire) != 0) && !self.inherited.load(Ordering::Relaxed)
     }
 
     /// Notes which endpoint uses a slot.
@@ -133,9 +197,19 @@ impl Channel {
 
     /// One fewer does.
     pub(crate) fn unused(&self) {
-        if self.uses.fetch_sub(1, Ordering::AcqRel) == 1 && self.doomed.load(Ordering::Acquire) {
-            crate::reclaim::channels();
+        if self.uses.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
         }
+        if self.doomed.load(Ordering::Acquire) {
+            crate::reclaim::channels();
+        } else if self.is_leftover() {
+            crate::reclaim::leave_soon();
+        }
+    }
+
+    /// Nothing uses it, but the monitor still knows it as ours.
+    pub(crate) fn is_idle_leftover(&self) -> bool {
+        self.uses.load(Ordering::Acquire) == 0 && !self.doomed.load(Ordering::Acquire) && self.is_leftover()
     }
 
     /// The other side is gone for good.
@@ -160,6 +234,7 @@ impl Channel {
             Some(at) => slots.closing.remove(at)? as usize,
             None if slots.fresh < SLOTS => {
                 slots.fresh += 1;
+                self.map.header().used.store(slots.fresh as u32, Ordering::Release);
                 slots.fresh - 1
             }
             None => {
@@ -175,10 +250,7 @@ impl Channel {
     /// of what it has seen, so a process that does not look would have an endless backlog.
     pub(crate) fn outstanding(&self) -> usize {
         let mut list = self.outstanding.lock();
-        let waits = |&(slot, generation): &(u16, u32)| {
-            let [a, b] = &self.map.slot(slot as usize).side;
-            a.state() == (generation, SlotState::Syn) && b.state().0 != generation
-        };
+        let waits = |&(slot, generation): &(u16, u32)| self.map.waiting(slot as usize) == Some(generation);
         while list.front().is_some_and(|first| !waits(first)) {
             list.pop_front();
         }
@@ -193,6 +265,21 @@ impl Channel {
         self.outstanding.lock().push_back((slot as u16, generation));
     }
 
+    /// Takes a request back, unless somebody has accepted it: then false.
+    pub(crate) fn withdraw(&self, slot: usize, generation: u32) -> bool {
+        let [a, b] = &self.map.slot(slot).side;
+        let old = b.state.load(Ordering::Acquire);
+        let closed = generation << 8 | SlotState::Closed as u32;
+        if old >> 8 == generation
+            || b.state.compare_exchange(old, closed, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            return false;
+        }
+        a.set_state(generation, SlotState::Closed);
+        self.slots.lock().closing.push_back(slot as u16);
+        true
+    }
+
     fn clean(&self, index: usize) -> u32 {
         let slot = self.map.slot(index);
         let generation = slot.side[0].state().0.wrapping_add(1) & 0x00ff_ffff;
@@ -200,6 +287,7 @@ impl Channel {
             side.flags.store(0, Ordering::Relaxed);
             side.wait.store(0, Ordering::Relaxed);
             side.consumed.store(0, Ordering::Relaxed);
+            side.listener.store(0, Ordering::Relaxed);
         }
         for from in [Side::A, Side::B] {
             // SAFETY: the first word of a small ring of this mapping; nobody uses the slot now.
@@ -223,7 +311,7 @@ impl Channel {
     /// Calls `each` for every slot the peer has announced.
     #[inline]
     pub(crate) fn take_events(&self, each: impl FnMut(usize)) {
-        self.map.events(self.side).take(each);
+        self.map.events_for(self.side, self.adopter).take(each);
     }
 }
 
@@ -335,13 +423,7 @@ pub(crate) fn trim(channel: &Channel, slot: usize, peer_closed: bool) {
 impl Drop for Channel {
     fn drop(&mut self) {
         crate::process::close_hidden(self.segment_fd);
-        crate::process::close_hidden(self.peer_event_fd);
-        // SAFETY: nobody uses the record any more, so nobody uses its mappings.
-        unsafe {
-            if let Some(page) = self.peer_public {
-                sd_shm::public::unmap_peer(page);
-            }
-            self.map.unmap();
-        }
+        // SAFETY: nobody uses the record any more, so nobody uses its mapping.
+        unsafe { self.map.unmap() };
     }
 }

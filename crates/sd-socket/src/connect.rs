@@ -20,7 +20,7 @@ use crate::table::{self, Entry};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_proto::Ip;
-use sd_shm::channel::SlotState;
+use sd_shm::channel::{Side, SlotState};
 use sd_shm::slab::{Endpoint, Reason, State};
 
 /// Index of the placeholder for a domain.
@@ -323,6 +323,7 @@ fn bound_to_other_family(endpoint: &Endpoint, fd: i32, to: Name) -> bool {
 /// Takes a slot and posts the request.
 fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Target) -> Result<(), Join> {
     match target.state() {
+        TargetState::Open if !target.channel.peer_seems_alive() => return Err(Join::Closed),
         TargetState::Open => {}
         TargetState::Full => return Err(Join::Busy),
         TargetState::Closed => return Err(Join::Closed),
@@ -338,15 +339,28 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
     addr::store(&words.remote, to.ip);
     endpoint.ports.store(ports, Ordering::Relaxed);
     addr::store(&endpoint.local, local.ip);
+    endpoint.side.store(Side::A as u32, Ordering::Relaxed);
     addr::store(&endpoint.remote, to.ip);
     words.set_state(generation, SlotState::Syn);
+    words.announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
+    target.channel.map.events(Side::B).post(slot);
+    if listener_is_gone(&target) && target.channel.withdraw(slot, generation) {
+        route::port_unused(endpoint);
+        return Err(Join::Closed);
+    }
     target.channel.requested(slot, generation);
     endpoint::attach(endpoint, target.channel, slot, generation);
     crate::epoll::endpoint_event(endpoint);
-    words.announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
-    target.channel.map.events(target.channel.side.other()).post(slot);
-    target.channel.wake_peer();
+    target.channel.peer.wake();
+    crate::adopt::connecting();
     Ok(())
+}
+
+/// After the request was posted: whoever ended the listener before may not have seen it (SYNC POINT:
+/// request and end of listener; the other half fences between the end and its look at the slots).
+fn listener_is_gone(target: &Target) -> bool {
+    sd_ring::fence_full();
+    target.state() == TargetState::Closed
 }
 
 /// Where the connection comes from: the bound name, or the route's source and a leased port.

@@ -3,7 +3,8 @@
 //! Never on the data path. A monitor that is absent, slow or of another version only means that
 //! new connections use the kernel; it is asked again after a pause that doubles up to two seconds.
 
-use crate::channel::Channel;
+use crate::channel::{Channel, Peer};
+use crate::mail::{Mail, deliver, take_in, take_mail};
 use crate::process::{PROCESS, close_hidden, hide_fd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
@@ -11,6 +12,7 @@ use sd_shm::channel::{Mapping, Side};
 use sd_shm::slab::Slab;
 use sd_sys::lock::Guard;
 use sd_sys::msg;
+use std::collections::VecDeque;
 
 /// Descriptor of the control socket, -1 when there is none; for waiting on its end.
 pub(crate) static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
@@ -39,12 +41,21 @@ pub(crate) struct Control {
     registered_before: bool,
     slab_fd: i32,
     public_fd: i32,
+    /// Taken from the socket but not acted on yet (see `deliver`).
+    pub(crate) mail: VecDeque<Mail>,
 }
 
 impl Control {
     /// Before anything has happened.
     pub(crate) const fn new() -> Control {
-        Control { retry_at: 0, retry_ns: RETRY_MIN_NS, registered_before: false, slab_fd: -1, public_fd: -1 }
+        Control {
+            retry_at: 0,
+            retry_ns: RETRY_MIN_NS,
+            registered_before: false,
+            slab_fd: -1,
+            public_fd: -1,
+            mail: VecDeque::new(),
+        }
     }
 
     /// In the child of a fork: the parent's connection is not ours; `BIRTH_FD` is.
@@ -101,7 +112,7 @@ fn register(control: &mut Control) -> Option<()> {
     CONTROL_FD.store(fd, Ordering::Release);
     REGISTRATIONS.fetch_add(1, Ordering::AcqRel);
     if control.registered_before {
-        announce(fd);
+        announce(control, fd);
     }
     control.registered_before = true;
     Some(())
@@ -170,11 +181,12 @@ pub(crate) fn set_image_fd(fd: i32) {
     BIRTH_FD.store(fd, Ordering::Release);
 }
 
-/// Tells the monitor, over the socket of the image before, that its listener is no more.
+/// Tells the monitor, over the socket of the image before, that its listener takes no connections any more: what
+/// waits there this image has taken over.
 pub(crate) fn unlisten_before_hello(index: u32) {
     let fd = BIRTH_FD.load(Ordering::Acquire);
     if fd >= 0 {
-        let _ = send(fd, &Request::Unlisten { index }, &[]);
+        let _ = send(fd, &Request::Accepting { index, accepting: false }, &[]);
     }
 }
 
@@ -262,7 +274,7 @@ pub(crate) fn own_event_fd() -> i32 {
         .map_or(-1, |w| w.event_fd.load(Ordering::Relaxed))
 }
 
-fn hello(control: &Control, fd: i32) -> Option<()> {
+fn hello(control: &mut Control, fd: i32) -> Option<()> {
     let timeout = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
     for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
         // SAFETY: the kernel reads one timeval.
@@ -281,24 +293,24 @@ fn hello(control: &Control, fd: i32) -> Option<()> {
     let placeholder = PROCESS.placeholders.iter().map(|p| p.load(Ordering::Relaxed)).find(|&p| p >= 0)?;
     let fds = [control.slab_fd, control.public_fd, own_event_fd(), placeholder];
     // Mail for an earlier image of the process may come before the answer.
-    match ask(fd, &request, &fds)? {
+    match ask(control, fd, &request, &fds)? {
         (Reply::Welcome { .. }, _) => Some(()),
         _ => None,
     }
 }
 
 /// After a restart of the monitor: channels first, then listeners.
-fn announce(fd: i32) {
+fn announce(control: &mut Control, fd: i32) {
     for channel in PROCESS.channels() {
         if channel.inherited.load(Ordering::Relaxed) || channel.segment_fd < 0 {
             continue;
         }
-        let request =
-            Request::Channel { id: channel.id, side: channel.side as u32, peer_pid: channel.peer_pid };
+        let Channel { id, adopter, .. } = *channel;
+        let request = Request::Channel { id, side: channel.side as u32, peer_pid: channel.peer.pid, adopter };
         let _ = send(fd, &request, &[channel.segment_fd]);
     }
     crate::route::forget_all();
-    crate::listen::announce_all(|request, kernel_fd| ask(fd, request, &[kernel_fd]).is_some());
+    crate::listen::announce_all(|request, kernel_fd| ask(control, fd, request, &[kernel_fd]).is_some());
 }
 
 fn send(fd: i32, request: &Request, fds: &[i32]) -> Option<()> {
@@ -306,7 +318,7 @@ fn send(fd: i32, request: &Request, fds: &[i32]) -> Option<()> {
     msg::send_with_fds(fd, request.encode(&mut buf), fds, 0).ok().map(drop)
 }
 
-fn receive(fd: i32, flags: i32) -> Option<(Reply, msg::Received)> {
+pub(crate) fn receive(fd: i32, flags: i32) -> Option<(Reply, msg::Received)> {
     let mut buf = [0u8; MESSAGE_MAX];
     loop {
         let got = match msg::recv_with_fds(fd, &mut buf, flags) {
@@ -324,29 +336,48 @@ fn receive(fd: i32, flags: i32) -> Option<(Reply, msg::Received)> {
     }
 }
 
-/// Asks and waits for the answer; mail that comes in between is taken in.
-fn ask(fd: i32, request: &Request, fds: &[i32]) -> Option<(Reply, msg::Received)> {
+/// Asks and waits for the answer; mail that comes in between is kept, to be acted on by whoever drains
+/// events next. The caller may hold locks that acting on it would take.
+fn ask(control: &mut Control, fd: i32, request: &Request, fds: &[i32]) -> Option<(Reply, msg::Received)> {
     send(fd, request, fds)?;
-    loop {
-        match receive(fd, 0)? {
-            (Reply::NewChannel { id, peer_pid }, got) => {
-                new_channel(id, Side::B, peer_pid, &got).map(drop).unwrap_or(())
-            }
-            (Reply::ChannelDead { id }, _) => channel_dead(id),
-            answer => return Some(answer),
+    let mut kept = false;
+    let answer = loop {
+        match receive(fd, 0) {
+            Some((reply, got)) => match take_in(control, reply, &got) {
+                Some(answer) => break Some((answer, got)),
+                None => kept = true,
+            },
+            None => break None,
         }
+    };
+    if kept {
+        // The counter looks changed to the next one who drains, and a sleeper drains now.
+        PROCESS.mail_seen.fetch_sub(1, Ordering::AcqRel);
+        sd_sys::fd::eventfd_signal(own_event_fd());
     }
+    answer
 }
 
 /// Asks the monitor; `None` when it is not there (any more).
 pub(crate) fn question(request: &Request, fds: &[i32]) -> Option<(Reply, msg::Received)> {
-    let _control = connected()?;
+    let mut control = connected()?;
     let fd = CONTROL_FD.load(Ordering::Acquire);
-    let answer = ask(fd, request, fds);
+    let answer = ask(&mut control, fd, request, fds);
     if answer.is_none() {
         lost();
     }
     answer
+}
+
+/// Asks how to wake an adopter of a channel.
+pub(crate) fn ask_for_adopter(request: &Request) -> Option<Peer> {
+    let (reply, got) = question(request, &[])?;
+    crate::adopt::answered(&reply, &got)
+}
+
+/// There is a monitor, as far as known.
+pub(crate) fn is_there() -> bool {
+    CONTROL_FD.load(Ordering::Acquire) >= 0
 }
 
 /// Tells the monitor something that has no answer.
@@ -380,9 +411,11 @@ pub(crate) fn check_mail() {
 
 #[cold]
 fn read_mail(mail: u32) {
-    let Some(_control) = PROCESS.control.try_lock() else { return };
+    let Some(mut control) = PROCESS.control.try_lock() else { return };
     PROCESS.mail_seen.store(mail, Ordering::Relaxed);
-    take_mail();
+    take_mail(&mut control);
+    drop(control);
+    deliver();
 }
 
 /// About a second, in cycles of the time-stamp counter.
@@ -409,39 +442,25 @@ fn look() {
 
 /// The control socket's peer has hung up, or there is mail; called after waking up.
 pub(crate) fn look_at_socket() {
-    let Some(_control) = PROCESS.control.try_lock() else { return };
+    let Some(mut control) = PROCESS.control.try_lock() else { return };
     let fd = CONTROL_FD.load(Ordering::Acquire);
     if fd < 0 {
         return;
     }
-    take_mail();
+    take_mail(&mut control);
     if let Ok(events) = sd_sys::fd::poll_one(fd, libc::POLLIN, 0)
         && events & (libc::POLLHUP | libc::POLLERR) != 0
     {
         lost();
     }
-}
-
-fn take_mail() {
-    let fd = CONTROL_FD.load(Ordering::Acquire);
-    if fd < 0 {
-        return;
-    }
-    loop {
-        match receive(fd, libc::MSG_DONTWAIT) {
-            Some((Reply::NewChannel { id, peer_pid }, got)) => {
-                new_channel(id, Side::B, peer_pid, &got);
-            }
-            Some((Reply::ChannelDead { id }, _)) => channel_dead(id),
-            _ => return,
-        }
-    }
+    drop(control);
+    deliver();
 }
 
 /// Maps a channel that the monitor made: descriptors are segment, peer's page, peer's eventfd.
 pub(crate) fn new_channel(
     id: u64,
-    side: Side,
+    side: (Side, u32),
     peer_pid: u32,
     got: &msg::Received,
 ) -> Option<&'static Channel> {
@@ -458,21 +477,6 @@ pub(crate) fn new_channel(
         return None;
     };
     let (segment, event_fd) = (hide_fd(segment), hide_fd(event_fd));
-    PROCESS.add_channel(Channel::new(id, side, map, peer_pid, Some(peer_public), event_fd, segment))
-}
-
-/// Every connection of the channel is over; each learns it by looking.
-fn channel_dead(id: u64) {
-    for channel in PROCESS.channels().filter(|c| c.id == id) {
-        // What the dead announced last, a connection to be accepted perhaps, comes first.
-        crate::channel::take_in(channel);
-        for slot in 0..sd_shm::channel::SLOTS {
-            if let Some(endpoint) = channel.endpoint(slot) {
-                crate::epoll::peer_event(endpoint);
-            }
-        }
-        channel.doom();
-    }
-    crate::route::forget_all();
-    crate::reclaim::channels();
+    let peer = Peer { pid: peer_pid, public: Some(peer_public), event_fd };
+    PROCESS.add_channel(Channel::new(id, side, map, peer, segment))
 }

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sd_ring::token::Way;
 use sd_ring::{RingMem, RxCursor, TxCursor, doorbell};
 use sd_shm::channel::{
-    EventSet, FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
+    FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
 };
 use sd_shm::slab::{ENDPOINTS, Endpoint, LINGER_ON, State};
 
@@ -258,7 +258,7 @@ pub(crate) fn release(endpoint: &'static Endpoint) {
         return;
     }
     crate::epoll::forget_endpoint(endpoint);
-    crate::listen::forget(private);
+    let listener = crate::listen::forget(private);
     let bit = rec.bit.load(Ordering::Relaxed);
     let channel = endpoint.channel_ref().filter(|_| endpoint.state_now() == State::Connected);
     if let Some(channel) = channel.filter(|_| endpoint.holders.load(Ordering::Acquire) & !bit != 0) {
@@ -285,6 +285,9 @@ pub(crate) fn release(endpoint: &'static Endpoint) {
         } else {
             alloc.orphans.push(index as u32);
         }
+    }
+    if let Some(listener) = listener {
+        crate::listen::ended(listener);
     }
 }
 
@@ -319,7 +322,6 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
     endpoint.tx_ring[1].store(map.large_ring(slot, side) as u64, Ordering::Relaxed);
     endpoint.rx_ring[0].store(map.small_ring(slot, side.other()) as u64, Ordering::Relaxed);
     endpoint.rx_ring[1].store(map.large_ring(slot, side.other()) as u64, Ordering::Relaxed);
-    endpoint.peer_events.store(map.events(side.other()) as *const EventSet as u64, Ordering::Relaxed);
     endpoint.slot.store(slot as u32, Ordering::Relaxed);
     endpoint.side.store(side as u32, Ordering::Relaxed);
     endpoint.generation.store(generation, Ordering::Relaxed);
@@ -356,14 +358,10 @@ fn notify_slow(endpoint: &Endpoint, fired: u32) {
     if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {
         sd_sys::futex::wake(&endpoint.peer_words().wait, i32::MAX, sd_sys::futex::Scope::Shared);
     }
-    if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0 {
-        // SAFETY: set by `attach`; see `own_words`.
-        let events = unsafe { &*(endpoint.peer_events.load(Ordering::Relaxed) as *const EventSet) };
-        endpoint.own_words().announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
-        events.post(endpoint.slot.load(Ordering::Relaxed) as usize);
-        if let Some(channel) = endpoint.channel_ref() {
-            channel.wake_peer();
-        }
+    if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0
+        && let Some(channel) = endpoint.channel_ref()
+    {
+        channel.announce(endpoint.slot.load(Ordering::Relaxed) as usize);
     }
 }
 
@@ -395,7 +393,10 @@ pub(crate) fn peer_end(endpoint: &Endpoint) -> PeerEnd {
     }
     let (generation, state) = peer.state();
     let mine = generation == endpoint.generation.load(Ordering::Relaxed);
-    if flags & FLAG_DEAD != 0 || (mine && matches!(state, SlotState::Closed | SlotState::Refused)) {
+    if mine && state == SlotState::Refused {
+        return PeerEnd::Reset;
+    }
+    if flags & FLAG_DEAD != 0 || (mine && state == SlotState::Closed) {
         return PeerEnd::Gone;
     }
     PeerEnd::Open

@@ -19,6 +19,8 @@
 
 mod accept;
 mod addr;
+mod adopt;
+mod arrival;
 mod bridge;
 pub mod calls;
 mod channel;
@@ -37,6 +39,7 @@ mod handover;
 mod idle;
 mod iov;
 mod listen;
+mod mail;
 mod message;
 mod names;
 mod options;

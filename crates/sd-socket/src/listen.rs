@@ -14,16 +14,16 @@
 
 use crate::Outcome;
 use crate::addr;
+use crate::arrival::{asked_for, each_waiting, refuse};
 use crate::channel::{self, Channel};
 use crate::connect::materialize;
-use crate::endpoint::{ALL_BITS, EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET};
+use crate::endpoint::{EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET};
 use crate::process::{PROCESS, Priv};
 use crate::table;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::c_int;
 use sd_proto::Request;
-use sd_ring::doorbell;
-use sd_shm::channel::{FLAG_RESET, SlotState};
+use sd_shm::channel::SlotState;
 use sd_shm::public::LISTENERS;
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::lock::Lock;
@@ -41,7 +41,7 @@ pub(crate) struct Pending {
 pub(crate) struct Listener {
     endpoint: Lock<Option<&'static Endpoint>>,
     /// Index in the public page; LISTENERS when not registered.
-    index: AtomicU32,
+    pub(crate) index: AtomicU32,
     generation: AtomicU32,
     backlog: AtomicU32,
     /// The monitor may deal connections to us.
@@ -197,7 +197,7 @@ fn request(listener: &Listener) -> Request {
 }
 
 /// All listeners, to a restarted monitor.
-pub(crate) fn announce_all(tell: impl Fn(&Request, i32) -> bool) {
+pub(crate) fn announce_all(mut tell: impl FnMut(&Request, i32) -> bool) {
     for listener in REGISTRY.lock().iter() {
         let Some(endpoint) = *listener.endpoint.lock() else { continue };
         if listener.index.load(Ordering::Relaxed) != UNREGISTERED {
@@ -224,40 +224,77 @@ pub(crate) fn interested(endpoint: &'static Endpoint, fd: i32) {
     }
 }
 
-/// Whether a connection waits in our backlog.
+/// Whether a connection waits in our backlog that nobody else has accepted meanwhile.
 pub(crate) fn has_pending(endpoint: &Endpoint) -> bool {
-    record(endpoint).is_some_and(|l| !l.queue.lock().is_empty())
+    record(endpoint).is_some_and(|listener| {
+        let mut queue = listener.queue.lock();
+        while let Some(first) = queue.front().filter(|first| !first.waits()) {
+            first.channel.unused();
+            queue.pop_front();
+            publish_pending(listener, queue.len());
+        }
+        !queue.is_empty()
+    })
 }
 
-/// The last descriptor of this process is closed: who waits is refused.
-pub(crate) fn forget(private: &Priv) {
+impl Pending {
+    fn waits(&self) -> bool {
+        self.channel.map.slot(self.slot).side[1].state().0 != self.generation
+    }
+}
+
+/// A listener that this process has no more; what is to be told of it when its endpoint is given up.
+pub(crate) struct Ended {
+    index: u32,
+    generation: u32,
+}
+
+/// The last descriptor of this process is closed: no client takes the listener for open any more.
+/// [`ended`] must follow.
+pub(crate) fn forget(private: &Priv) -> Option<Ended> {
     let listener = private.listener.swap(core::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: null or a record that is never freed.
-    let Some(listener) = (unsafe { listener.as_ref() }) else { return };
+    let listener = unsafe { listener.as_ref() }?;
     let index = listener.index.swap(UNREGISTERED, Ordering::AcqRel);
+    let generation = listener.generation.load(Ordering::Relaxed);
     if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index as usize)) {
-        page.generation.store(listener.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        page.generation.store(generation.wrapping_add(1), Ordering::Release);
+        // A client that asks later sees this and withdraws; who asked before is found by the monitor.
         sd_ring::fence_full();
-        crate::control::tell(&Request::Unlisten { index }, &[]);
     }
-    channel::drain();
-    let waiting = core::mem::take(&mut *listener.queue.lock());
-    for pending in waiting {
-        // A child that never registered has a copy of its parent's backlog, not its own.
-        if index != UNREGISTERED {
-            refuse(pending.channel, pending.slot, pending.generation);
-        }
-        pending.channel.unused();
-    }
+    let queue = core::mem::take(&mut *listener.queue.lock());
+    queue.into_iter().for_each(|pending| pending.channel.unused());
     *listener.endpoint.lock() = None;
+    Some(Ended { index, generation })
+}
+
+/// Who waits for accept goes to others that listen there, or is refused: by the monitor, which knows
+/// the others, or else by us.
+pub(crate) fn ended(Ended { index, generation }: Ended) {
+    if index == UNREGISTERED {
+        // Perhaps the last one that had the socket open.
+        return crate::control::tell(&Request::Accepting { index, accepting: false }, &[]);
+    }
+    if crate::control::question(&Request::Unlisten { index }, &[]).is_some() {
+        return;
+    }
+    let _user = crate::reclaim::User::enter();
+    let own = |c: &&'static Channel| c.side == sd_shm::channel::Side::B && c.adopter == 0;
+    for channel in PROCESS.channels().filter(own).filter(|c| !c.inherited.load(Ordering::Relaxed)) {
+        each_waiting(channel, |slot, slot_generation| {
+            if asked_for(channel, slot) == (index, generation) {
+                refuse(channel, slot, slot_generation);
+            }
+        });
+    }
 }
 
 /// The socket stops listening though its number stays open: shutdown, or connect to AF_UNSPEC.
 pub(crate) fn stop(endpoint: &'static Endpoint) {
-    if let Some(private) = PROCESS.private(endpoint) {
-        forget(private);
-    }
     endpoint.set_state(State::Bound);
+    if let Some(end) = PROCESS.private(endpoint).and_then(forget) {
+        ended(end);
+    }
 }
 
 /// Before a fork: unless this process has shown that it accepts, its children will, so the
@@ -384,19 +421,38 @@ pub(crate) fn arrived(channel: &'static Channel, slot: usize) {
     {
         return;
     }
-    let index = words.side[0].listener.load(Ordering::Relaxed);
-    let listener_generation = words.side[0].listener_gen.load(Ordering::Relaxed);
-    let found = REGISTRY.lock().iter().copied().find(|l| {
+    // Requests are announced to the process that the channel was made for.
+    if channel.adopter != 0 {
+        return;
+    }
+    match registered(asked_for(channel, slot)) {
+        Some(listener) => enqueue(listener, channel, slot, generation),
+        // Its end has been told; the monitor or the client itself sees to the connection.
+        None if crate::control::is_there() => {}
+        None => refuse(channel, slot, generation),
+    }
+}
+
+/// The listener of that index and generation.
+fn registered((index, generation): (u32, u32)) -> Option<&'static Listener> {
+    REGISTRY.lock().iter().copied().find(|l| {
         l.index.load(Ordering::Relaxed) == index
-            && l.generation.load(Ordering::Relaxed) == listener_generation
+            && l.generation.load(Ordering::Relaxed) == generation
             && index != UNREGISTERED
-    });
-    let Some(listener) = found else { return refuse(channel, slot, generation) };
+    })
+}
+
+/// Puts a connection into a backlog.
+fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, generation: u32) {
     let mut queue = listener.queue.lock();
-    // An event may be repeated; a connection is queued once.
-    if !queue.iter().any(|p| core::ptr::eq(p.channel, channel) && p.slot == slot) {
-        channel.used();
-        queue.push_back(Pending { channel, slot, generation });
+    // An event may be repeated; a connection is queued once. One that somebody else has accepted may
+    // be followed by another at its slot.
+    match queue.iter_mut().find(|p| core::ptr::eq(p.channel, channel) && p.slot == slot) {
+        Some(known) => known.generation = generation,
+        None => {
+            channel.used();
+            queue.push_back(Pending { channel, slot, generation });
+        }
     }
     publish_pending(listener, queue.len());
     drop(queue);
@@ -406,25 +462,29 @@ pub(crate) fn arrived(channel: &'static Channel, slot: usize) {
     }
 }
 
+/// The monitor says that connections on a channel wait that this listener may accept.
+pub(crate) fn offered(channel: &'static Channel, index: u32) {
+    let found = REGISTRY.lock().iter().copied().find(|l| l.index.load(Ordering::Relaxed) == index);
+    let Some(listener) = found.filter(|_| index != UNREGISTERED) else { return };
+    let Some(endpoint) = *listener.endpoint.lock() else { return };
+    let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+    let listens = endpoint.state_now() == State::Listen;
+    each_waiting(channel, |slot, generation| {
+        let wanted = channel.map.slot(slot).side[0].ports.load(Ordering::Relaxed) as u16;
+        // On our own channel other listeners of ours have theirs already.
+        if wanted != port || channel.adopter == 0 && registered(asked_for(channel, slot)).is_some() {
+            return;
+        }
+        match listens {
+            true => enqueue(listener, channel, slot, generation),
+            false => refuse(channel, slot, generation),
+        }
+    });
+}
+
 pub(crate) fn publish_pending(listener: &Listener, pending: usize) {
     let index = listener.index.load(Ordering::Relaxed) as usize;
     if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index)) {
         page.pending.store(pending as u32, Ordering::Release);
-    }
-}
-
-/// Tells A that nobody listens (any more).
-pub(crate) fn refuse(channel: &'static Channel, slot: usize, generation: u32) {
-    let words = channel.map.slot(slot);
-    words.side[1].flags.store(FLAG_RESET, Ordering::Release);
-    words.side[1].set_state(generation, SlotState::Refused);
-    let fired = doorbell::ring(&words.side[0].wait, ALL_BITS);
-    if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {
-        sd_sys::futex::wake(&words.side[0].wait, i32::MAX, sd_sys::futex::Scope::Shared);
-    }
-    if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0 {
-        words.side[1].announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
-        channel.map.events(channel.side.other()).post(slot);
-        channel.wake_peer();
     }
 }

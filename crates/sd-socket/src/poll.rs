@@ -187,7 +187,7 @@ impl<'a> List<'a> {
                 return Ok(());
             }
         }
-        let retry = crate::control::retry_if_lost();
+        let retry = wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
         let timeout = wait::earlier(deadline.left(), retry);
         let woken = wait::sleep_on(set.fd, &mut events, timeout, mask)?;
@@ -280,7 +280,8 @@ fn sleep_on_word(endpoint: &'static Endpoint, events: i16, deadline: Deadline) -
     }
     // Without a timeout the kernel would restart the wait after a handler with SA_RESTART; poll
     // never does.
-    let timeout = crate::confine::limit(endpoint, deadline.left().or(Some(FOREVER_NS)));
+    let pause = wait::earlier(deadline.left(), crate::adopt::pause());
+    let timeout = crate::confine::limit(endpoint, pause).or(Some(FOREVER_NS));
     match sd_sys::futex::wait(word, value, timeout, sd_sys::futex::Scope::Shared) {
         Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
         _ => Ok(()),

@@ -6,7 +6,7 @@
 
 use crate::channel::Channel;
 use crate::process::{PROCESS, single_threaded};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_sys::lock::Lock;
 
 static USERS: AtomicU32 = AtomicU32::new(0);
@@ -51,6 +51,27 @@ pub(crate) fn forked() {
     unsafe { GRAVEYARD.force_unlock() };
 }
 
+/// Some channel that is over has no connection any more: the monitor must agree before it is freed.
+static LEAVING: AtomicBool = AtomicBool::new(false);
+
+/// See [`LEAVING`].
+pub(crate) fn leave_soon() {
+    LEAVING.store(true, Ordering::Relaxed);
+}
+
+#[cold]
+fn leave() {
+    LEAVING.store(false, Ordering::Relaxed);
+    for channel in PROCESS.channels().filter(|channel| channel.is_idle_leftover()) {
+        let request = sd_proto::Request::Leave { channel: channel.id };
+        // Otherwise connections wait there, and one of them will come here.
+        if let Some((sd_proto::Reply::Ok, _)) = crate::control::question(&request, &[]) {
+            channel.doom();
+        }
+    }
+    channels();
+}
+
 /// Takes finished channels out of the table. What cannot be freed yet is freed by a later `sweep`.
 pub(crate) fn channels() {
     let mut graves = GRAVEYARD.lock();
@@ -64,6 +85,9 @@ pub(crate) fn channels() {
 
 /// Frees what nobody can be using; to be called by a thread that is not itself a [`User`].
 pub(crate) fn sweep() {
+    if LEAVING.load(Ordering::Relaxed) {
+        leave();
+    }
     if DUE.load(Ordering::Relaxed) == 0 {
         return;
     }

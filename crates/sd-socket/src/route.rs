@@ -23,12 +23,23 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    fn page(&self) -> Option<&'static sd_shm::public::Listener> {
+        self.channel.peer.public?.listeners.get(self.listener as usize)
+    }
+
+    /// Its threads wait for connections, and none waits for them.
+    fn is_idle(&self) -> bool {
+        let page = self.channel.peer.public;
+        let sleeps = page.is_some_and(|page| page.sleepers.load(Ordering::Relaxed) != 0);
+        let waits = |page: &sd_shm::public::Listener| {
+            page.pending.load(Ordering::Relaxed) == 0 && (sleeps || page.waiting.load(Ordering::Relaxed) != 0)
+        };
+        self.page().is_some_and(waits) && self.channel.outstanding() == 0
+    }
+
     /// It listens still, and has room. The page is the peer's: a lie hurts the peer alone.
     pub(crate) fn state(&self) -> TargetState {
-        let page = self.channel.peer_public();
-        let Some(listener) = page.and_then(|page| page.listeners.get(self.listener as usize)) else {
-            return TargetState::Closed;
-        };
+        let Some(listener) = self.page() else { return TargetState::Closed };
         if listener.generation.load(Ordering::Acquire) != self.generation || self.channel.peer_is_dead() {
             return TargetState::Closed;
         }
@@ -147,13 +158,19 @@ pub(crate) fn decide(to: Name) -> Decision {
 }
 
 impl Entry {
-    /// The next target in turn, once all are known; a closed one voids the route.
+    /// The next target in turn that has nothing to do, or else the next one, once all are known; a
+    /// closed one voids the route.
     fn pick(&mut self) -> Option<Target> {
         if self.candidates == 0 || self.targets.len() < self.candidates as usize {
             return None;
         }
         self.next = self.next.wrapping_add(1);
-        let target = *self.targets.get(self.next as usize % self.targets.len().max(1))?;
+        let count = self.targets.len();
+        let turn =
+            |step: usize| self.targets.get(self.next.wrapping_add(step as u32) as usize % count.max(1));
+        let idle = (0..count).filter(|_| count > 1).find(|&step| turn(step).is_some_and(Target::is_idle));
+        let target = *turn(idle.unwrap_or(0))?;
+        self.next = self.next.wrapping_add(idle.unwrap_or(0) as u32);
         if target.state() == TargetState::Closed {
             self.targets.clear();
             self.candidates = 0;
@@ -191,7 +208,7 @@ pub(crate) fn ask(to: Name, epoch: u32, full: bool) -> Decision {
         }
         Route::Shm { channel, fresh, listener, generation, candidates, peer_pid } => {
             let found = if fresh {
-                control::new_channel(channel, Side::A, peer_pid, &got)
+                control::new_channel(channel, (Side::A, 0), peer_pid, &got)
             } else {
                 known_channel(channel)
             };
@@ -223,7 +240,7 @@ impl Entry {
             (t.channel.id == target.channel.id && t.listener == target.listener)
                 || (replaces
                     && t.listener == target.listener
-                    && t.channel.peer_pid == target.channel.peer_pid)
+                    && t.channel.peer.pid == target.channel.peer.pid)
         };
         match self.targets.iter_mut().find(same) {
             Some(known) => *known = target,
@@ -270,7 +287,7 @@ pub(crate) fn take_port(to: Name) -> Option<u16> {
     let (reply, got) = control::question(&request, &[])?;
     if let Reply::Route { route, port_first, port_count } = reply {
         if let Route::Shm { channel, fresh: true, peer_pid, .. } = route {
-            control::new_channel(channel, Side::A, peer_pid, &got);
+            control::new_channel(channel, (Side::A, 0), peer_pid, &got);
         }
         if port_count as usize == LEASE_LEN {
             ROUTES.lock().leases.push(port_first);

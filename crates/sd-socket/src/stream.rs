@@ -390,16 +390,21 @@ fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, peeked: usize) -> Re
         if ready() {
             return Ok(());
         }
-        let pause = if crate::idle::is_due(endpoint) { housekeeping.next() } else { None };
-        let slept = sleep(word, value, deadline, crate::confine::limit(endpoint, pause));
+        let complaint = crate::adopt::pause();
+        let tidies = complaint.is_none() && crate::idle::is_due(endpoint);
+        let pause = if tidies { housekeeping.next() } else { None };
+        let short = crate::confine::limit(endpoint, crate::wait::earlier(pause, complaint));
+        let slept = sleep(word, value, deadline, short);
         if endpoint.generation.load(Ordering::Relaxed) != generation {
             return Err(libc::EBADF);
         }
         slept?;
-        if pause.is_none() || ready() {
+        if (pause.is_none() && complaint.is_none()) || ready() {
             return Ok(());
         }
-        crate::idle::tidy(endpoint);
+        if pause.is_some() {
+            crate::idle::tidy(endpoint);
+        }
     }
 }
 
@@ -444,7 +449,7 @@ fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, may_sleep: bool) -> 
     let word = &endpoint.own_words().wait;
     let value = doorbell::arm(word, doorbell::TX_SLEEP);
     if !tx_hint(endpoint, consumed) {
-        sleep(word, value, deadline, crate::confine::limit(endpoint, None))?;
+        sleep(word, value, deadline, crate::confine::limit(endpoint, crate::adopt::pause()))?;
     }
     if endpoint.generation.load(Ordering::Relaxed) != generation {
         return Err(libc::EBADF);

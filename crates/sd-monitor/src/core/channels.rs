@@ -4,7 +4,7 @@
 //! restart the families tell their ids, and nobody need believe that they are unique.
 
 use super::ClientId;
-use sd_shm::channel::Side;
+use sd_shm::channel::{ADOPTERS, Side};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The registry's own name for a channel, never used twice.
@@ -24,6 +24,8 @@ struct Channel {
     sides: [Vec<(ClientId, u64)>; 2],
     /// The processes that it was made for; none when an earlier monitor made it.
     pair: Option<(ClientId, ClientId)>,
+    /// Who has adopted connections: number 1 is the first. They are on side B too, while they live.
+    adopters: Vec<Option<ClientId>>,
 }
 
 /// All channels.
@@ -56,7 +58,7 @@ impl Channels {
     pub(crate) fn create(&mut self, a: ClientId, b: ClientId) -> (u64, ChannelKey) {
         let key = self.new_key();
         let sides = [vec![(a, key.0)], vec![(b, key.0)]];
-        self.channels.insert(key, Channel { sides, pair: Some((a, b)) });
+        self.channels.insert(key, Channel { sides, pair: Some((a, b)), adopters: Vec::new() });
         for client in [a, b] {
             self.by_name.insert((client, key.0), key);
             self.by_family.entry(client).or_default().insert(key);
@@ -72,11 +74,12 @@ impl Channels {
         key
     }
 
-    /// A family says that it is on a side of a recovered channel, and calls it `id`.
+    /// A family says that it is on a side of a recovered channel, and calls it `id`; on side B perhaps as
+    /// an adopter.
     pub(crate) fn announce(
         &mut self,
         key: ChannelKey,
-        side: Side,
+        (side, adopter): (Side, u32),
         client: ClientId,
         id: u64,
     ) -> Result<(), Implausible> {
@@ -88,6 +91,15 @@ impl Channels {
         let holders = &mut channel.sides[side as usize];
         if holders.iter().any(|(holder, _)| *holder == client) {
             return Err(Implausible);
+        }
+        if adopter != 0 {
+            let index = adopter as usize - 1;
+            let taken = channel.adopters.get(index).is_some_and(Option::is_some);
+            if side == Side::A || index >= ADOPTERS || taken {
+                return Err(Implausible);
+            }
+            channel.adopters.resize(channel.adopters.len().max(index + 1), None);
+            channel.adopters[index] = Some(client);
         }
         holders.push((client, id));
         self.by_name.insert((client, id), key);
@@ -132,6 +144,46 @@ impl Channels {
     /// The channel that a family calls `id`.
     pub(crate) fn named(&self, client: ClientId, id: u64) -> Option<ChannelKey> {
         self.by_name.get(&(client, id)).copied()
+    }
+
+    /// Puts a family on side B as an adopter: its number. `None` when there are too many, or when it has
+    /// another channel of that name.
+    pub(crate) fn adopt(&mut self, key: ChannelKey, client: ClientId) -> Option<u32> {
+        let named = self.by_name.get(&(client, key.0)).copied();
+        let channel = self.channels.get_mut(&key)?;
+        if named.is_some_and(|named| named != key) {
+            return None;
+        }
+        let known = channel.adopters.iter().position(|a| *a == Some(client));
+        let index = match known {
+            Some(index) => index,
+            None if channel.adopters.len() < ADOPTERS => {
+                channel.adopters.push(Some(client));
+                channel.adopters.len() - 1
+            }
+            None => return None,
+        };
+        let holders = &mut channel.sides[Side::B as usize];
+        if !holders.iter().any(|(holder, _)| *holder == client) {
+            holders.push((client, key.0));
+        }
+        self.by_name.insert((client, key.0), key);
+        self.by_family.entry(client).or_default().insert(key);
+        Some(index as u32 + 1)
+    }
+
+    /// The adopter of that number, while it is on side B.
+    pub(crate) fn adopter(&self, key: ChannelKey, number: u32) -> Option<ClientId> {
+        let channel = self.channels.get(&key)?;
+        let client = (*channel.adopters.get((number as usize).checked_sub(1)?)?)?;
+        channel.sides[Side::B as usize].iter().any(|(holder, _)| *holder == client).then_some(client)
+    }
+
+    /// The family on side B that is no adopter: the one that new connections and their events go to.
+    pub(crate) fn founder(&self, key: ChannelKey) -> Option<ClientId> {
+        let channel = self.channels.get(&key)?;
+        let mut holders = channel.sides[Side::B as usize].iter().map(|(holder, _)| *holder);
+        holders.find(|holder| !channel.adopters.contains(&Some(*holder)))
     }
 
     /// The families on a side.
@@ -242,9 +294,9 @@ mod tests {
     fn recovered_channels_are_joined_by_several_families() {
         let mut all = Channels::new(1);
         let key = all.recover();
-        all.announce(key, Side::A, A, 55).unwrap();
-        all.announce(key, Side::B, B, 55).unwrap();
-        all.announce(key, Side::B, C, 55).unwrap();
+        all.announce(key, (Side::A, 0), A, 55).unwrap();
+        all.announce(key, (Side::B, 0), B, 55).unwrap();
+        all.announce(key, (Side::B, 0), C, 55).unwrap();
         assert_eq!(all.newest(A, B), None, "not used for new connections");
         assert_eq!(all.next_id(), 56);
         assert_eq!(all.leave(key, B), []);
@@ -256,13 +308,42 @@ mod tests {
     fn lies_are_refused() {
         let mut all = Channels::new(1);
         let (_, made) = all.create(A, B);
-        assert_eq!(all.announce(made, Side::A, C, 9), Err(Implausible));
+        assert_eq!(all.announce(made, (Side::A, 0), C, 9), Err(Implausible));
         let (one, two) = (all.recover(), all.recover());
-        all.announce(one, Side::A, C, 9).unwrap();
-        assert_eq!(all.announce(one, Side::A, C, 9), Err(Implausible));
-        assert_eq!(all.announce(two, Side::A, C, 9), Err(Implausible));
-        assert_eq!(all.announce(two, Side::A, C, u64::MAX), Err(Implausible));
-        assert_eq!(all.announce(ChannelKey(77), Side::A, C, 10), Err(Implausible));
-        all.announce(one, Side::B, C, 9).unwrap();
+        all.announce(one, (Side::A, 0), C, 9).unwrap();
+        assert_eq!(all.announce(one, (Side::A, 0), C, 9), Err(Implausible));
+        assert_eq!(all.announce(two, (Side::A, 0), C, 9), Err(Implausible));
+        assert_eq!(all.announce(two, (Side::A, 0), C, u64::MAX), Err(Implausible));
+        assert_eq!(all.announce(ChannelKey(77), (Side::A, 0), C, 10), Err(Implausible));
+        all.announce(one, (Side::B, 0), C, 9).unwrap();
+    }
+
+    #[test]
+    fn adopters_are_numbered_and_outlive_the_founder() {
+        let mut all = Channels::new(1);
+        let (id, key) = all.create(A, B);
+        assert_eq!((all.adopt(key, C), all.adopt(key, C)), (Some(1), Some(1)));
+        assert_eq!((all.founder(key), all.adopter(key, 1), all.adopter(key, 2)), (Some(B), Some(C), None));
+        assert_eq!(all.named(C, id), Some(key));
+        assert_eq!(all.leave(key, B), [], "the adopter is on its side");
+        assert_eq!((all.founder(key), all.adopter(key, 0)), (None, None));
+        assert_eq!(all.leave(key, C), [Side::B]);
+        assert_eq!(all.adopter(key, 1), None);
+        // No number is given twice: A may remember who had it.
+        let rest: Vec<_> = (4..40).map(|n| all.adopt(key, ClientId(n))).collect();
+        assert_eq!(rest[0], Some(2));
+        assert_eq!(rest.iter().flatten().count(), ADOPTERS - 1);
+    }
+
+    #[test]
+    fn adopters_are_recovered() {
+        let mut all = Channels::new(1);
+        let key = all.recover();
+        all.announce(key, (Side::B, 3), C, 9).unwrap();
+        assert_eq!(all.announce(key, (Side::B, 3), B, 9), Err(Implausible));
+        assert_eq!(all.announce(key, (Side::A, 1), A, 9), Err(Implausible));
+        assert_eq!(all.announce(key, (Side::B, u32::MAX), A, 9), Err(Implausible));
+        all.announce(key, (Side::B, 0), B, 9).unwrap();
+        assert_eq!((all.founder(key), all.adopter(key, 3)), (Some(B), Some(C)));
     }
 }

@@ -2,6 +2,7 @@
 //! stays until the last of them is gone.
 
 use super::segments::Slab;
+use sd_shm::public::{Listener, Public};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -43,14 +44,25 @@ impl Family {
 
     /// Connections that wait at a listener, as its owner says.
     pub(crate) fn pending(&self, listener: u32) -> u32 {
-        use sd_shm::public::{Listener, Public};
-        let at = std::mem::offset_of!(Public, listeners)
-            + listener as usize * size_of::<Listener>()
-            + std::mem::offset_of!(Listener, pending);
+        self.public_word(listener_offset(listener) + std::mem::offset_of!(Listener, pending))
+    }
+
+    /// The owner says that it has nothing to do but to wait for connections.
+    pub(crate) fn is_idle(&self, listener: u32) -> bool {
+        let waiting = listener_offset(listener) + std::mem::offset_of!(Listener, waiting);
+        let waits = self.public_word(std::mem::offset_of!(Public, sleepers)) | self.public_word(waiting);
+        waits != 0 && self.pending(listener) == 0
+    }
+
+    fn public_word(&self, at: usize) -> u32 {
         let mut word = [0u8; 4];
         match self.public.as_ref().map(|page| page.read_exact_at(&mut word, at as u64)) {
             Some(Ok(())) => u32::from_ne_bytes(word),
             _ => 0,
         }
     }
+}
+
+fn listener_offset(listener: u32) -> usize {
+    std::mem::offset_of!(Public, listeners) + listener as usize * size_of::<Listener>()
 }

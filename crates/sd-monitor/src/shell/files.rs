@@ -23,6 +23,14 @@ pub(crate) fn ephemeral_ports() -> (u16, u16) {
     }
 }
 
+/// Whether a process has begun to end (PF_EXITING; proc(5), field 9 of stat).
+pub(crate) fn is_exiting(pid: u32) -> bool {
+    const PF_EXITING: u32 = 4;
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let flags = text.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse().ok());
+    flags.is_some_and(|flags: u32| flags & PF_EXITING != 0)
+}
+
 /// The name of a process's program; empty when it is gone.
 pub(crate) fn comm(pid: u32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();

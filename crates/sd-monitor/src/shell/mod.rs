@@ -10,6 +10,7 @@ mod poller;
 mod processes;
 mod recovery;
 mod requests;
+mod rescue;
 mod route;
 mod segments;
 mod server;

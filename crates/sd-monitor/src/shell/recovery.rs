@@ -18,6 +18,15 @@ use std::time::{Duration, Instant};
 /// So long a side may stay silent before it is asked whether it lives.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
+/// A Channel request.
+#[derive(Clone, Copy)]
+pub(crate) struct Announced {
+    pub(crate) id: u64,
+    pub(crate) side: u32,
+    pub(crate) peer_pid: u32,
+    pub(crate) adopter: u32,
+}
+
 /// A side that has not been announced.
 struct Missing {
     due: Instant,
@@ -58,9 +67,7 @@ impl Server {
     pub(crate) fn recover_channel(
         &mut self,
         client: ClientId,
-        id: u64,
-        side: u32,
-        peer_pid: u32,
+        Announced { id, side, peer_pid, adopter }: Announced,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(), ErrorCode> {
         let side = Side::from_u32(side).ok_or(ErrorCode::Protocol)?;
@@ -68,7 +75,7 @@ impl Server {
         let identity = Segment::check(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
         let known = self.by_identity.get(&identity).copied();
         let key = known.unwrap_or_else(|| self.core.channels.recover());
-        if self.core.channels.announce(key, side, client, id).is_err() {
+        if self.core.channels.announce(key, (side, adopter), client, id).is_err() {
             if known.is_none() {
                 self.core.channels.remove(key);
             }

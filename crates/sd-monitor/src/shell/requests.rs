@@ -4,12 +4,15 @@ use super::connection::{Connection, Identity, Message, UNKNOWN};
 use super::descriptors::{self, Unfit};
 use super::family::Family;
 use super::poller::Token;
+use super::recovery::Announced;
+use super::rescue::Why;
 use super::segments::Slab;
 use super::server::Server;
 use crate::core::ClientId;
 use crate::core::listeners::Listener;
 use crate::core::members::ProcessId;
 use sd_proto::{ErrorCode, Reply, Request, VERSION};
+use sd_shm::channel::Side;
 use sd_shm::slab::State;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,7 +28,7 @@ fn has_answer(request: &Request) -> bool {
     !matches!(
         request,
         Request::Accepting { .. }
-            | Request::Unlisten { .. }
+            | Request::Stuck { .. }
             | Request::Fork { .. }
             | Request::Born { .. }
             | Request::Channel { .. }
@@ -61,13 +64,25 @@ impl Server {
             (Request::Accepting { index, accepting }, Some(who)) => {
                 let changed = self.core.listeners.set_accepting(who.client, index, accepting);
                 self.listeners_changed(who.client, changed);
+                self.rescue_orphans();
                 Ok(None)
             }
             (Request::Unlisten { index }, Some(who)) => {
                 let changed = self.core.listeners.remove(who.client, index);
                 self.listeners_changed(who.client, changed);
+                self.rescue_all(who.client, false);
+                Ok(Some(Reply::Ok))
+            }
+            (Request::Stuck { channel }, Some(who)) => {
+                let sides = [Side::A, Side::B].into_iter();
+                let key = sides.filter_map(|side| self.channel_of(who.client, channel, side)).next();
+                key.into_iter().for_each(|key| self.rescue(key, Why::Slow));
                 Ok(None)
             }
+            (Request::Adopter { channel, number }, Some(who)) => {
+                self.tell_adopter(id, who.client, channel, number).map(|()| None)
+            }
+            (Request::Leave { channel }, Some(who)) => self.leave(who.client, channel).map(Some),
             (Request::Connect { ip, port, nth, want_ports, want_channel }, Some(who)) => {
                 let wanted = super::route::Wanted { ip, port, nth, want_ports, want_channel };
                 self.connect(id, who.client, wanted).map(|()| None)
@@ -76,8 +91,9 @@ impl Server {
                 self.fork(who.process, member, serial, &mut fds).map(|()| None)
             }
             (Request::Born { serial }, Some(who)) => self.born(who.process, serial, &mut fds).map(|()| None),
-            (Request::Channel { id, side, peer_pid }, Some(who)) => {
-                self.recover_channel(who.client, id, side, peer_pid, &mut fds).map(|()| None)
+            (Request::Channel { id, side, peer_pid, adopter }, Some(who)) => {
+                let announced = Announced { id, side, peer_pid, adopter };
+                self.recover_channel(who.client, announced, &mut fds).map(|()| None)
             }
             (Request::Join { id, side }, Some(who)) => {
                 self.join(who.client, id, side, &mut fds).map(|()| Some(Reply::Ok))
@@ -230,6 +246,7 @@ impl Server {
         let changed = self.core.listeners.insert(listener);
         self.listeners_changed(client, changed);
         tracing::debug!(client = client.0, index, generation, ?ip, port, accepting, "listener");
+        self.rescue_orphans();
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Where does a connection lead? Introduces the two processes to each other the first time.
 
+use super::descriptors::has_ended;
 use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
@@ -9,7 +10,7 @@ use crate::core::listeners::Listener;
 use crate::core::ports::BLOCK;
 use sd_proto::{ErrorCode, Ip, Reply, Route};
 use sd_shm::slab::Reason;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// A Connect request.
 #[derive(Clone, Copy)]
@@ -39,7 +40,7 @@ impl Server {
             ip: wanted.ip,
             port: wanted.port,
         };
-        let decision = decide(&self.core.policy, &self.core.listeners, &question);
+        let decision = self.decide(&question);
         let (route, fresh) = self.route(client, decision, wanted.want_channel);
         match route {
             Route::Shm { .. } => self.counters.routes_shm += 1,
@@ -53,6 +54,21 @@ impl Server {
         tracing::debug!(client = client.0, ?reply, "route");
         self.send_route(id, &reply, fresh);
         Ok(())
+    }
+
+    /// Decides, after the dead have been buried: that a process has ended may not have been heard yet.
+    fn decide(&mut self, question: &Question) -> Decision {
+        loop {
+            let decision = decide(&self.core.policy, &self.core.listeners, question);
+            let Decision::Shm { listener, .. } = decision else { return decision };
+            let connection = self.families.get(&listener.client).and_then(|family| family.connection);
+            let who = connection.and_then(|id| self.connections.get(&id)?.who);
+            let ended = |pidfd: &OwnedFd| has_ended(pidfd.as_fd());
+            let Some(dead) = who.filter(|who| self.pidfds.get(&who.process).is_some_and(ended)) else {
+                return decision;
+            };
+            self.process_ended(dead.process);
+        }
     }
 
     fn lease(&mut self, client: ClientId, netns: u64) -> Option<u16> {

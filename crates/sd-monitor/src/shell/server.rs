@@ -2,12 +2,13 @@
 
 use super::closer::Closer;
 use super::connection::{Connection, Incoming};
-use super::descriptors::Identity;
+use super::descriptors::{Identity, has_ended};
 use super::family::Family;
 use super::files;
 use super::place::Place;
 use super::poller::{Poller, Token};
 use super::recovery::Recovery;
+use super::rescue::Waiting;
 use super::segments::Segment;
 use super::silent::Silent;
 use crate::core::channels::{ChannelKey, Channels};
@@ -25,7 +26,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -40,6 +41,7 @@ pub(crate) struct Counters {
     pub(crate) connections_reaped: u64,
     pub(crate) malformed: u64,
     pub(crate) refused_connections: u64,
+    pub(crate) offers: u64,
 }
 
 /// See the module.
@@ -55,6 +57,7 @@ pub(crate) struct Server {
     pub(crate) silent: Silent,
     pub(crate) counters: Counters,
     pub(crate) closer: Closer,
+    pub(crate) waiting: Waiting,
     policy_path: Option<PathBuf>,
     place: Place,
     signals: SignalFd,
@@ -95,6 +98,7 @@ impl Server {
             silent: Silent::default(),
             counters: Counters::default(),
             closer: Closer::default(),
+            waiting: Waiting::default(),
             policy_path,
             place,
             signals,
@@ -188,6 +192,10 @@ impl Server {
         let Some(connection) = self.connections.get(&id) else { return false };
         match connection.receive() {
             Incoming::Nothing => return false,
+            Incoming::End if self.ends_soon(connection) => {
+                self.poller.forget(connection.fd());
+                return false;
+            }
             Incoming::End => {
                 drop(self.connection_ended(id));
                 return false;
@@ -196,6 +204,13 @@ impl Server {
             Incoming::Message(message) => self.handle(id, *message),
         }
         true
+    }
+
+    /// The process at the other end is on its way out, so its pidfd will tell. It may have descriptors
+    /// open still, a listener perhaps, that its peers must not find when they are told of its end.
+    fn ends_soon(&self, connection: &Connection) -> bool {
+        let pidfd = connection.process().and_then(|process| self.pidfds.get(&process));
+        pidfd.is_some_and(|pidfd| !has_ended(pidfd.as_fd())) && files::is_exiting(connection.pid)
     }
 
     /// A client that cannot be talked with is let go; as far as its connections are concerned it is dead.

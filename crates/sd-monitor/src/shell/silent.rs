@@ -138,8 +138,9 @@ impl Server {
     /// own does, and only what a dead process left unread is not seen then.
     fn take_for(&mut self, key: ChannelKey, side: Side, client: ClientId, id: u64) {
         let channels = &mut self.core.channels;
-        let _ =
-            channels.announce(key, side, client, id).or_else(|_| channels.announce(key, side, client, key.0));
+        let _ = channels
+            .announce(key, (side, 0), client, id)
+            .or_else(|_| channels.announce(key, (side, 0), client, key.0));
     }
 
     /// The client record of a silent process, made if need be.

@@ -9,6 +9,7 @@
 
 use super::descriptors::has_ended;
 use super::poller::Token;
+use super::rescue::Why;
 use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
@@ -87,6 +88,11 @@ impl Server {
         for &(family, member) in &shares {
             self.release_endpoints(family, member, &mut woken);
         }
+        match client {
+            Some(client) => self.rescue_all(client, true),
+            // It may have been the last to hold somebody's listener.
+            None => self.rescue_orphans(),
+        }
         for &(family, _) in &shares {
             if self.core.members.is_extinct(family) {
                 self.end_family(family, &mut woken);
@@ -150,11 +156,16 @@ impl Server {
     fn end_family(&mut self, family: ClientId, woken: &mut Woken) {
         for key in self.core.channels.of_family(family) {
             let left = self.core.channels.leave(key, family);
-            if !left.is_empty() {
-                left.iter().for_each(|side| self.close_side(key, *side, Unread::Looked, woken));
-                self.wake_sides(woken);
-                woken.clear();
-                self.end_channel(key);
+            let stays = self.stays_without(key, &left, family);
+            if left.is_empty() || stays && left == [Side::B] {
+                continue;
+            }
+            left.iter().for_each(|side| self.close_side(key, *side, Unread::Looked, woken));
+            self.wake_sides(woken);
+            woken.clear();
+            match stays {
+                true => self.rescue(key, Why::Slow),
+                false => self.end_channel(key),
             }
         }
         self.core.members.forget(family);
@@ -202,7 +213,7 @@ impl Server {
     }
 
     /// One side of a channel is dead and its slots are closed: tells the other, and lets go.
-    fn end_channel(&mut self, key: ChannelKey) {
+    pub(crate) fn end_channel(&mut self, key: ChannelKey) {
         let others = [Side::A, Side::B].map(|side| self.core.channels.side(key, side).to_vec()).concat();
         for (client, id) in others {
             let Some(family) = self.families.get(&client) else { continue };
@@ -216,6 +227,7 @@ impl Server {
             family.announce_mail();
         }
         self.recovery.forget(key);
+        self.waiting.forget(key);
         self.core.channels.remove(key);
         if let Some(segment) = self.segments.remove(&key) {
             self.by_identity.remove(&segment.identity);
@@ -250,7 +262,8 @@ fn close_slot(segment: &Segment, slot: usize, side: Side, generation: u32, flags
     own.flags.fetch_or(flags, Ordering::AcqRel);
     own.set_state(generation, SlotState::Closed);
     sd_ring::fence_full();
-    map.events(side.other()).post(slot);
+    let adopter = map.slot(slot).side[Side::B as usize].listener.load(Ordering::Relaxed);
+    map.events_for(side.other(), adopter).post(slot);
     // All bits, whether it sleeps or wants an event; the wake-up is cheap and this is rare.
     other.wait.fetch_and(0, Ordering::SeqCst);
     wake(&other.wait, i32::MAX, Scope::Shared);

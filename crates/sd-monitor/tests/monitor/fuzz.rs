@@ -73,7 +73,7 @@ impl Supply {
 
 fn request(random: &mut Random) -> Request {
     let port = random.number() as u16;
-    match random.below(10) {
+    match random.below(13) {
         0 => Request::Hello { version: VERSION, again: random.one_in(2) },
         1 => Request::Listen {
             index: random.number() as u32,
@@ -96,7 +96,11 @@ fn request(random: &mut Random) -> Request {
             id: random.number(),
             side: random.number() as u32,
             peer_pid: random.number() as u32,
+            adopter: random.below(20) as u32,
         },
+        9 => Request::Stuck { channel: random.below(20) },
+        10 => Request::Adopter { channel: random.below(20), number: random.below(20) as u32 },
+        11 => Request::Leave { channel: random.below(20) },
         _ => Request::Status,
     }
 }

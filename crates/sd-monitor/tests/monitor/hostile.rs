@@ -110,7 +110,7 @@ fn refused_descriptors_are_closed() {
         client.control.refused(listen(0), &vec![0; count.max(2)]);
         client.control.tell(Request::Fork { member: 1, serial: 1 }, &vec![0; count]);
         client.control.tell(Request::Born { serial: 1 }, &vec![0; count]);
-        client.control.tell(Request::Unlisten { index: 0 }, &vec![0; count]);
+        client.control.tell(Request::Accepting { index: 0, accepting: true }, &vec![0; count]);
     }
     client.control.status();
     until("they are closed", || server.holdings() == before);

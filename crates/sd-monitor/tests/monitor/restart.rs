@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 fn announce(client: &Client, channel: &Channel, side: Side, peer_pid: u32) {
-    let request = Request::Channel { id: channel.id, side: side as u32, peer_pid };
+    let request = Request::Channel { id: channel.id, side: side as u32, peer_pid, adopter: 0 };
     client.control.tell(request, &[channel.segment.as_raw_fd()]);
 }
 
@@ -102,7 +102,7 @@ fn strange_announcements_are_ignored() {
     let stranger = Client::register(&server);
     // Not recovered, but of this monitor's making.
     announce(&stranger, &at_a, Side::A, 1);
-    let request = |id, side| Request::Channel { id, side, peer_pid: 0 };
+    let request = |id, side| Request::Channel { id, side, peer_pid: 0, adopter: 0 };
     stranger.control.tell(request(1, 2), &[at_a.segment.as_raw_fd()]);
     stranger.control.tell(request(1, 0), &[]);
     stranger.control.tell(request(1, 0), &[stranger.public_fd.as_raw_fd()]);

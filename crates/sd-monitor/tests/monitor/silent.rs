@@ -178,7 +178,7 @@ fn come_back(server: &Server, client: &mut Client, channel: &Channel, ready: &mu
     assert!(client.control.receive().is_none());
     until("there is another monitor", || answers(server));
     client.register_again(server);
-    let request = Request::Channel { id: channel.id, side: 1, peer_pid: channel.peer_pid };
+    let request = Request::Channel { id: channel.id, side: 1, peer_pid: channel.peer_pid, adopter: 0 };
     client.control.tell(request, &[channel.segment.as_raw_fd()]);
     client.control.status();
     ready();

@@ -175,7 +175,7 @@ fn sleep_once(
     if found != 0 {
         return Ok(found);
     }
-    let retry = crate::control::retry_if_lost();
+    let retry = wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
     let timeout = wait::earlier(wait::earlier(deadline.left(), pause), retry);
     let kernel = rest::sleep(epoll, timeout, mask)?;
     Ok(if kernel { look_at(epoll, out, Look { kernel, stay: false }) } else { 0 })

@@ -1,7 +1,7 @@
 //! The start of the library in an image that an exec has made: takes over what `image` wrote down.
 
 use super::image::{MAGIC, state_fd};
-use crate::channel::Channel;
+use crate::channel::{Channel, Peer};
 use crate::endpoint::EndpointExt;
 use crate::listen::{Exported, Pending};
 use crate::process::PROCESS;
@@ -116,9 +116,10 @@ fn take_slab(reader: &mut Reader) -> Option<Option<Slab>> {
 fn take_channel(reader: &mut Reader) -> Option<Option<&'static Channel>> {
     let (segment, event_fd, base) = (take_fd(reader)?, take_fd(reader)?, reader.word()?);
     let (id, side, peer_pid, inherited) = (reader.word()?, reader.word()?, reader.word()?, reader.word()?);
-    let side = Side::from_u32(side as u32)?;
+    let (side, adopter) = (Side::from_u32(side as u32 & 0xff)?, (side >> 8) as u32);
     let Ok(map) = Mapping::map_at(segment, base as usize) else { return Some(None) };
-    let channel = Channel::new(id, side, map, peer_pid as u32, None, event_fd, segment);
+    let peer = Peer { pid: peer_pid as u32, public: None, event_fd };
+    let channel = Channel::new(id, (side, adopter), map, peer, segment);
     channel.inherited.store(inherited != 0, Ordering::Relaxed);
     Some(PROCESS.add_channel(channel))
 }

@@ -93,8 +93,8 @@ fn describe(sockets: &[(i32, &'static Endpoint)]) -> Words {
         words.push_fd(channel.peer_event_fd());
         words.push(channel.map.base() as u64);
         words.push(channel.id);
-        words.push(channel.side as u64);
-        words.push(u64::from(channel.peer_pid));
+        words.push(channel.side as u64 | u64::from(channel.adopter) << 8);
+        words.push(u64::from(channel.peer.pid));
         words.push(u64::from(channel.inherited.load(Ordering::Relaxed)));
     });
     words.list(crate::control::event_fds(), Words::push_fd);

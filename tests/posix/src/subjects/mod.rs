@@ -39,6 +39,7 @@ mod pass;
 mod poll;
 mod raw;
 mod shutdown;
+mod siblings;
 mod spawn;
 mod stream;
 mod threads;
@@ -63,6 +64,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     flags::SUBJECTS,
     nonblocking::SUBJECTS,
     shutdown::SUBJECTS,
+    siblings::SUBJECTS,
     close::SUBJECTS,
     pair_failure::SUBJECTS,
     waiting::SUBJECTS,

@@ -147,6 +147,12 @@ pub(crate) fn fork_child(body: impl FnOnce() -> i32) -> i32 {
     }
 }
 
+/// Stops a child, and waits until it has stopped.
+pub(crate) fn stop(pid: i32) {
+    kill(pid, libc::SIGSTOP);
+    call!(libc::waitpid(pid, std::ptr::null_mut(), libc::WUNTRACED));
+}
+
 /// Waits for a child and says how it ended.
 pub(crate) fn wait_child(pid: i32) -> String {
     let mut status = 0;

@@ -1,0 +1,309 @@
+//! Connections that wait for accept at a process that does not take them go to its siblings, which
+//! listen on the same address (ADR 14).
+//!
+//! ```text
+//! listener closed, process dead, client's complaint --> connections that wait on the channel
+//!     --Offer: channel, number--> sibling --> its backlog --> accept, by compare-and-swap on B's word
+//!     nobody listens any more  --> refused
+//!     nobody at present, but the listener is open --> kept until somebody shows that he accepts
+//! ```
+//! What waits is read from the slots, never from anybody's list. An offer takes nothing away from
+//! those who could accept before, so it may be made too often, and its reader may die with it.
+
+use super::segments::Segment;
+use super::server::Server;
+use crate::core::ClientId;
+use crate::core::channels::ChannelKey;
+use crate::core::listeners::Listener;
+use sd_proto::{ErrorCode, Ip, Reply};
+use sd_ring::doorbell;
+use sd_shm::channel::{FLAG_RESET, Side, SlotState};
+use sd_shm::slab::State;
+use sd_sys::futex::{Scope, wake};
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+/// Why somebody else should have the connections.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Listeners may be gone: what waits at others stays.
+    Gone,
+    /// Nobody has accepted for a while: siblings that have nothing to do get the chance.
+    Slow,
+}
+
+/// Channels whose connections wait though one side has no process.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// Nobody accepts at present, but somebody has the listener open: in one of these slabs.
+    orphans: HashMap<ChannelKey, Vec<ClientId>>,
+    /// The connecting side is dead: what is needed to hand its connections on.
+    parked: HashMap<ChannelKey, Parked>,
+    turn: usize,
+}
+
+struct Parked {
+    public: File,
+    eventfd: OwnedFd,
+    netns: u64,
+    pid: u32,
+}
+
+/// A connection that waits, as its client says.
+struct Request {
+    slot: usize,
+    generation: u32,
+    listener: (u32, u32),
+    ip: Ip,
+    port: u16,
+}
+
+impl Waiting {
+    pub(crate) fn forget(&mut self, key: ChannelKey) {
+        self.orphans.remove(&key);
+        self.parked.remove(&key);
+    }
+}
+
+impl Server {
+    /// Listeners of a client are gone. `dead`: and so is its process, which takes no new connections
+    /// on its channels. Also looks again after everything that has nobody.
+    pub(crate) fn rescue_all(&mut self, client: ClientId, dead: bool) {
+        for key in self.core.channels.of_family(client) {
+            if dead
+                && self.core.channels.founder(key) == Some(client)
+                && let Some(segment) = self.segments.get(&key)
+            {
+                // A client that asks later sees this; one that asked before is found below.
+                segment.map().header().dead[Side::B as usize].store(1, Ordering::SeqCst);
+                sd_ring::fence_full();
+            }
+            self.rescue(key, Why::Gone);
+        }
+        self.rescue_orphans();
+    }
+
+    /// Somebody may have come who accepts, or the last one may have gone.
+    pub(crate) fn rescue_orphans(&mut self) {
+        let orphans: Vec<_> = self.waiting.orphans.keys().copied().collect();
+        orphans.into_iter().for_each(|key| self.rescue(key, Why::Gone));
+    }
+
+    /// See the module.
+    pub(crate) fn rescue(&mut self, key: ChannelKey, why: Why) {
+        let waiting = self.waiting_on(key);
+        let founder = self.core.channels.founder(key);
+        let holders = self.core.channels.side(key, Side::B).iter();
+        let slabs = holders.flat_map(|(client, _)| self.core.members.lineage(*client));
+        let lineage: Vec<_> = slabs.chain(self.waiting.orphans.remove(&key).unwrap_or_default()).collect();
+        let Some(netns) = self.netns_of(key) else { return };
+        let is_listening = |request: &Request| {
+            let at = self.core.listeners.candidates(netns, request.ip, request.port).into_iter();
+            at.into_iter().any(|l| Some(l.client) == founder && (l.index, l.generation) == request.listener)
+        };
+        let (live, gone): (Vec<_>, Vec<_>) = waiting.iter().partition(|request| is_listening(request));
+        let places = |requests: &[&Request]| -> BTreeSet<(Ip, u16)> {
+            requests.iter().map(|request| (request.ip, request.port)).collect()
+        };
+        let (places_gone, places_live) = (places(&gone), places(&live));
+        for (ip, port) in places_gone {
+            let stranded: Vec<_> = gone.iter().filter(|r| (r.ip, r.port) == (ip, port)).collect();
+            if self.offer_to_siblings(key, netns, (ip, port), stranded.len(), true) {
+                continue;
+            }
+            if self.is_open_somewhere(&lineage, port) {
+                self.waiting.orphans.insert(key, lineage.clone());
+                continue;
+            }
+            if let Some(segment) = self.segments.get(&key) {
+                stranded.into_iter().for_each(|request| refuse(segment, request));
+            }
+        }
+        if why == Why::Slow {
+            for place in places_live {
+                let count = live.iter().filter(|r| (r.ip, r.port) == place).count();
+                self.offer_to_siblings(key, netns, place, count, false);
+            }
+        }
+        let abandoned = self.core.channels.side(key, Side::B).is_empty();
+        if abandoned && !self.waiting.orphans.contains_key(&key) {
+            self.side_died(key, Side::B);
+        }
+    }
+
+    fn waiting_on(&self, key: ChannelKey) -> Vec<Request> {
+        let Some(segment) = self.segments.get(&key) else { return Vec::new() };
+        let mut found: Vec<Request> = Vec::new();
+        segment.slots(|slot| {
+            let Some(generation) = segment.map().waiting(slot) else { return };
+            if found.iter().rev().take(2).any(|request| request.slot == slot) {
+                return;
+            }
+            let a = &segment.map().slot(slot).side[Side::A as usize];
+            let [first, second] = [&a.remote[0], &a.remote[1]].map(|w| w.load(Ordering::Relaxed));
+            let mut ip = [0; 16];
+            ip[..8].copy_from_slice(&first.to_ne_bytes());
+            ip[8..].copy_from_slice(&second.to_ne_bytes());
+            let listener = (a.listener.load(Ordering::Relaxed), a.listener_gen.load(Ordering::Relaxed));
+            let port = a.ports.load(Ordering::Relaxed) as u16;
+            found.push(Request { slot, generation, listener, ip: Ip(ip), port });
+        });
+        found
+    }
+
+    /// Whether connections on the channel wait for accept.
+    pub(crate) fn has_waiting(&self, key: ChannelKey) -> bool {
+        !self.waiting_on(key).is_empty()
+    }
+
+    fn netns_of(&self, key: ChannelKey) -> Option<u64> {
+        let sides = [Side::A, Side::B].map(|side| self.core.channels.side(key, side)).concat();
+        let living = sides.iter().find_map(|(client, _)| self.families.get(client));
+        living.map(|family| family.netns).or_else(|| Some(self.waiting.parked.get(&key)?.netns))
+    }
+
+    /// Offers the channel to those who listen at a place: the idle ones, one for each connection; `must`:
+    /// if there are none, to another. True when somebody got it.
+    fn offer_to_siblings(
+        &mut self,
+        key: ChannelKey,
+        netns: u64,
+        (ip, port): (Ip, u16),
+        count: usize,
+        must: bool,
+    ) -> bool {
+        let founder = self.core.channels.founder(key);
+        let siblings = self.core.listeners.candidates(netns, ip, port).into_iter();
+        // Its founder has looked already, unless the listener they waited at is closed.
+        let mut siblings: Vec<Listener> =
+            siblings.filter(|l| l.accepting && (must || Some(l.client) != founder)).copied().collect();
+        self.waiting.turn = self.waiting.turn.wrapping_add(1);
+        let turn = self.waiting.turn.checked_rem(siblings.len()).unwrap_or(0);
+        siblings.rotate_left(turn);
+        let is_idle = |l: &Listener| self.families.get(&l.client).is_some_and(|f| f.is_idle(l.index));
+        let (mut idle, busy): (Vec<_>, Vec<_>) = siblings.into_iter().partition(is_idle);
+        idle.truncate(count);
+        let mut given = 0;
+        for listener in idle {
+            given += usize::from(self.offer(key, listener).is_some());
+        }
+        if given == 0 && must {
+            return busy.into_iter().any(|listener| self.offer(key, listener).is_some());
+        }
+        given > 0
+    }
+
+    /// Tells a listening process to look at a channel.
+    fn offer(&mut self, key: ChannelKey, listener: Listener) -> Option<()> {
+        let client = listener.client;
+        let own = self.core.channels.founder(key) == Some(client);
+        let adopter = if own { 0 } else { self.core.channels.adopt(key, client)? };
+        let (_, id) = *self.core.channels.side(key, Side::B).iter().find(|(c, _)| *c == client)?;
+        let segment = self.segments.get(&key)?;
+        let asking = self.core.channels.side(key, Side::A).first().and_then(|(a, _)| self.families.get(a));
+        let parked = self.waiting.parked.get(&key);
+        let (public, eventfd, peer_pid): (&File, BorrowedFd<'_>, u32) = match (asking, parked) {
+            (Some(a), _) => (a.public.as_ref()?, a.eventfd.as_ref()?.as_fd(), a.pid),
+            (None, Some(parked)) => (&parked.public, parked.eventfd.as_fd(), parked.pid),
+            (None, None) => return None,
+        };
+        let family = self.families.get(&client)?;
+        let connection = self.connections.get(&family.connection?)?;
+        let notice = Reply::Offer { id, peer_pid, adopter, listener: listener.index };
+        let fds = [segment.file().as_fd(), public.as_fd(), eventfd];
+        let fds = if own { &fds[..0] } else { &fds[..] };
+        if let Err(error) = connection.send(&notice, fds) {
+            tracing::info!(pid = family.pid, "a sibling cannot be offered connections: {error}");
+            return None;
+        }
+        family.announce_mail();
+        self.counters.offers += 1;
+        tracing::debug!(channel = id, adopter, client = client.0, "offered");
+        Some(())
+    }
+
+    /// Whether some process has a listener on the port open that is kept in one of these slabs.
+    fn is_open_somewhere(&self, slabs: &[ClientId], port: u16) -> bool {
+        let mut is_open = false;
+        for family in slabs.iter().filter_map(|client| self.families.get(client)) {
+            family.slab.endpoints(|endpoint| {
+                is_open |= endpoint.state.load(Ordering::Acquire) == State::Listen as u32
+                    && (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16 == port
+                    && endpoint.holders.load(Ordering::Acquire) != 0;
+            });
+        }
+        is_open
+    }
+
+    /// The last process of a side is gone. Whether the channel stays, as connections wait on it.
+    pub(crate) fn stays_without(&mut self, key: ChannelKey, left: &[Side], family: ClientId) -> bool {
+        match left {
+            [Side::B] => self.waiting.orphans.contains_key(&key),
+            [Side::A] if self.has_waiting(key) => {
+                let Some(record) = self.families.get(&family) else { return false };
+                let public = record.public.as_ref().and_then(|file| file.try_clone().ok());
+                let eventfd = record.eventfd.as_ref().and_then(|fd| fd.try_clone().ok());
+                let (Some(public), Some(eventfd)) = (public, eventfd) else { return false };
+                let parked = Parked { public, eventfd, netns: record.netns, pid: record.pid };
+                self.waiting.parked.insert(key, parked);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A client has no use for a channel any more.
+    pub(crate) fn leave(&mut self, client: ClientId, id: u64) -> Result<Reply, ErrorCode> {
+        let key = self.core.channels.named(client, id).ok_or(ErrorCode::Protocol)?;
+        let segment = self.segments.get(&key).ok_or(ErrorCode::Protocol)?;
+        let is_over = segment.map().header().dead.iter().any(|dead| dead.load(Ordering::Acquire) != 0);
+        if !is_over || self.has_waiting(key) {
+            return Err(ErrorCode::Protocol);
+        }
+        if !self.core.channels.leave(key, client).is_empty() {
+            self.end_channel(key);
+        }
+        Ok(Reply::Ok)
+    }
+
+    /// Tells side A of a channel how to wake an adopter.
+    pub(crate) fn tell_adopter(
+        &mut self,
+        id: u64,
+        client: ClientId,
+        channel: u64,
+        number: u32,
+    ) -> Result<(), ErrorCode> {
+        let key = self.channel_of(client, channel, Side::A).ok_or(ErrorCode::Protocol)?;
+        let adopter = self.core.channels.adopter(key, number).ok_or(ErrorCode::Protocol)?;
+        let family = self.families.get(&adopter).ok_or(ErrorCode::Protocol)?;
+        let (Some(public), Some(eventfd)) = (&family.public, &family.eventfd) else {
+            return Err(ErrorCode::Protocol);
+        };
+        let sent =
+            self.connections.get(&id).map(|c| c.send(&Reply::Adopter, &[public.as_fd(), eventfd.as_fd()]));
+        if let Some(Err(error)) = sent {
+            self.dismiss(id, &format!("it cannot be told of an adopter: {error}"));
+        }
+        Ok(())
+    }
+}
+
+/// Tells A that nobody listens, unless somebody has accepted meanwhile.
+fn refuse(segment: &Segment, request: &Request) {
+    let [a, b] = &segment.map().slot(request.slot).side;
+    let old = b.state.load(Ordering::Acquire);
+    let refused = request.generation << 8 | SlotState::Refused as u32;
+    if old >> 8 == request.generation
+        || b.state.compare_exchange(old, refused, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        return;
+    }
+    b.flags.store(FLAG_RESET, Ordering::Release);
+    let all = doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::TX_SLEEP | doorbell::TX_EVENT;
+    doorbell::ring(&a.wait, all);
+    segment.map().events(Side::A).post(request.slot);
+    wake(&a.wait, i32::MAX, Scope::Shared);
+}

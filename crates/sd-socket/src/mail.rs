@@ -1,0 +1,93 @@
+//! What the monitor says unasked: noted under the lock of the control path, acted on under no lock.
+
+use crate::channel::Channel;
+use crate::control::{self, Control};
+use crate::process::PROCESS;
+use core::sync::atomic::Ordering;
+use sd_proto::Reply;
+use sd_shm::channel::Side;
+use sd_sys::msg;
+
+/// What the monitor says unasked, when it is more than to be noted.
+#[derive(Clone, Copy)]
+pub(crate) enum Mail {
+    /// A channel's other side is gone for good.
+    Dead(u64),
+    /// Connections on a channel are for the listener of that index; the channel is marked as used.
+    Offer(&'static Channel, u32),
+}
+
+/// Notes what was said unasked; an answer is returned.
+pub(crate) fn take_in(control: &mut Control, reply: Reply, got: &msg::Received) -> Option<Reply> {
+    match reply {
+        Reply::NewChannel { id, peer_pid } => {
+            control::new_channel(id, (Side::B, 0), peer_pid, got);
+        }
+        Reply::ChannelDead { id } => control.mail.push_back(Mail::Dead(id)),
+        Reply::Offer { id, peer_pid, adopter, listener } => {
+            if let Some(channel) = offered_channel(id, adopter, peer_pid, got) {
+                channel.used();
+                control.mail.push_back(Mail::Offer(channel, listener));
+            }
+        }
+        answer => return Some(answer),
+    }
+    None
+}
+
+/// Acts on mail; under no lock that a peer's event could need.
+pub(crate) fn deliver() {
+    let _user = crate::reclaim::User::enter();
+    loop {
+        let mail = PROCESS.control.lock().mail.pop_front();
+        match mail {
+            Some(Mail::Dead(id)) => channel_dead(id),
+            Some(Mail::Offer(channel, listener)) => {
+                crate::listen::offered(channel, listener);
+                channel.unused();
+            }
+            None => return,
+        }
+    }
+}
+
+pub(crate) fn take_mail(control: &mut Control) {
+    let fd = control::CONTROL_FD.load(Ordering::Acquire);
+    if fd < 0 {
+        return;
+    }
+    while let Some((reply, got)) = control::receive(fd, libc::MSG_DONTWAIT) {
+        if take_in(control, reply, &got).is_some() {
+            return;
+        }
+    }
+}
+
+/// The record of a channel that connections are offered on: our own, one that we have adopted from
+/// before, or a new one.
+fn offered_channel(id: u64, adopter: u32, peer_pid: u32, got: &msg::Received) -> Option<&'static Channel> {
+    let is_it = |c: &&'static Channel| {
+        (c.id, c.side, c.adopter) == (id, Side::B, adopter) && !c.inherited.load(Ordering::Relaxed)
+    };
+    if let Some(known) = PROCESS.channels().find(is_it) {
+        got.fds.iter().take(got.fd_count).for_each(|&fd| sd_sys::fd::close(fd));
+        return Some(known);
+    }
+    control::new_channel(id, (Side::B, adopter), peer_pid, got)
+}
+
+/// Every connection of the channel is over; each learns it by looking.
+fn channel_dead(id: u64) {
+    for channel in PROCESS.channels().filter(|c| c.id == id) {
+        // What the dead announced last, a connection to be accepted perhaps, comes first.
+        crate::channel::take_in(channel);
+        for slot in 0..sd_shm::channel::SLOTS {
+            if let Some(endpoint) = channel.endpoint(slot) {
+                crate::epoll::peer_event(endpoint);
+            }
+        }
+        channel.doom();
+    }
+    crate::route::forget_all();
+    crate::reclaim::channels();
+}

@@ -147,13 +147,15 @@ fn introduce(control: &mut Control, fd: i32) -> Option<i32> {
 }
 
 /// Before fork, under `PROCESS.control`: tells the monitor that a child will be there, and makes the socket by
-/// which the child is known. What the child says and does can then only come later. The fork's number.
+/// which the child is known. What the child says and does can then only come later. The fork's number; zero
+/// without a monitor.
 pub(crate) fn before_fork(member: u32) -> u32 {
-    let serial = FORKS.fetch_add(1, Ordering::Relaxed);
     let fd = CONTROL_FD.load(Ordering::Acquire);
-    if fd >= 0
-        && let Ok([monitors, childs]) = msg::pair_with_credentials()
-    {
+    if fd < 0 {
+        return 0;
+    }
+    let serial = FORKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+    if let Ok([monitors, childs]) = msg::pair_with_credentials() {
         if send(fd, &Request::Fork { member, serial }, &[monitors]).is_none() {
             lost();
         }

@@ -49,16 +49,10 @@ pub(crate) fn prepare() {
     PROCESS.alloc.lock_and_keep();
     crate::epoll::keep_locks();
     PROCESS.forked.store(true, Ordering::Relaxed);
-    let used = slabs()
-        .filter_map(|rec| rec.slab())
-        .fold(1, |used, slab| used | slab.header().members.load(Ordering::Acquire));
-    let member = (!used).trailing_zeros();
+    let member = claim_member();
     CHILD.set((member, 0));
     if member as usize >= MEMBERS {
         return;
-    }
-    for slab in slabs().filter_map(|rec| rec.slab()) {
-        slab.header().members.fetch_or(1 << member, Ordering::AcqRel);
     }
     table::for_each(0, u32::MAX, |_, entry| {
         if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
@@ -66,6 +60,29 @@ pub(crate) fn prepare() {
         }
     });
     CHILD.set((member, crate::control::before_fork(member)));
+}
+
+/// A number that no process has in any of our slabs, now the child's; MEMBERS when there is none.
+///
+/// Relatives may be forking at the same time. All who share a slab share its owner's older ones too, so whoever gets
+/// the bit in the oldest has the number.
+fn claim_member() -> u32 {
+    let all = || slabs().filter_map(|rec| rec.slab()).map(|slab| &slab.header().members);
+    let mut used = 1;
+    loop {
+        used |= all().fold(0, |used, members| used | members.load(Ordering::Acquire));
+        let member = (!used).trailing_zeros();
+        if member as usize >= MEMBERS {
+            return MEMBERS as u32;
+        }
+        let bit = 1 << member;
+        let taken_at = all().position(|members| members.fetch_or(bit, Ordering::AcqRel) & bit != 0);
+        let Some(taken_at) = taken_at else { return member };
+        all().take(taken_at).for_each(|members| {
+            members.fetch_and(!bit, Ordering::AcqRel);
+        });
+        used |= bit;
+    }
 }
 
 /// The locks that `prepare` took are free again, in whichever process.
@@ -95,7 +112,11 @@ pub(crate) fn announce(child: i32) {
         return;
     }
     if child < 0 {
-        return forget_member(member);
+        // Where the monitor knows of the fork it frees the number: it has seen the end of the child's socket.
+        if serial == 0 {
+            forget_member(member);
+        }
+        return;
     }
     if let Ok(pidfd) = sd_sys::fd::pidfd_open(child) {
         crate::control::tell(&Request::Born { serial }, &[pidfd]);

@@ -10,7 +10,7 @@
 //! The receiver makes an endpoint of its own slab of it, so this needs that nobody else holds the connection.
 //! Otherwise, and when anything fails, it keeps the kernel socket.
 
-use crate::channel::Channel;
+use crate::channel::{Channel, Peer};
 use crate::endpoint::{self, EndpointExt, HAS_NAME, OWN_SOCKET, WATCHED, rx_cursor, tx_cursor};
 use crate::process::{PROCESS, hide_fd};
 use crate::table;
@@ -39,6 +39,7 @@ struct Message {
     /// Tells families apart: their eventfds are watched once.
     origin: u64,
     peer_pid: u32,
+    /// The side, and above its byte the number among the adopters.
     side: u32,
 }
 
@@ -114,8 +115,8 @@ fn offer(socket: i32, endpoint: &'static Endpoint) -> Option<()> {
         endpoint: MaybeUninit::uninit(),
         channel: channel.id,
         origin: rec.slab()?.base() as u64 ^ u64::from(rec.slab()?.header().pid.load(Ordering::Relaxed)) << 32,
-        peer_pid: channel.peer_pid,
-        side: channel.side as u32,
+        peer_pid: channel.peer.pid,
+        side: channel.side as u32 | channel.adopter << 8,
     };
     let mut fds = vec![channel.segment_fd, channel.peer_event_fd()];
     fds.extend(crate::control::event_fds());
@@ -236,8 +237,9 @@ fn copy(from: &Endpoint, to: &Endpoint) {
 
 /// The channel, as it is known here, or mapped and announced to the monitor.
 fn channel(message: &Message, segment: i32, peer_event: i32) -> Option<&'static Channel> {
-    let side = Side::from_u32(message.side)?;
-    let known = PROCESS.channels().find(|channel| channel.id == message.channel && channel.side == side);
+    let (side, adopter) = (Side::from_u32(message.side & 0xff)?, message.side >> 8);
+    let is_it = |c: &&'static Channel| (c.id, c.side, c.adopter) == (message.channel, side, adopter);
+    let known = PROCESS.channels().find(is_it);
     if let Some(known) = known {
         fd::close(segment);
         fd::close(peer_event);
@@ -247,7 +249,8 @@ fn channel(message: &Message, segment: i32, peer_event: i32) -> Option<&'static 
     let (Reply::Ok, _) = crate::control::question(&request, &[segment])? else { return None };
     let map = Mapping::map(segment).ok()?;
     let (segment, peer_event) = (hide_fd(segment), hide_fd(peer_event));
-    let channel = Channel::new(message.channel, side, map, message.peer_pid, None, peer_event, segment);
+    let peer = Peer { pid: message.peer_pid, public: None, event_fd: peer_event };
+    let channel = Channel::new(message.channel, (side, adopter), map, peer, segment);
     // Its events belong to the process that had it before; see `ready::is_polled`.
     channel.inherited.store(true, Ordering::Relaxed);
     PROCESS.forked.store(true, Ordering::Relaxed);

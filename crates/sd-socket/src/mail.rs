@@ -2,10 +2,11 @@
 
 use crate::channel::Channel;
 use crate::control::{self, Control};
+use crate::endpoint::EndpointExt;
 use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use sd_proto::Reply;
-use sd_shm::channel::Side;
+use sd_shm::channel::{FLAG_DEAD, Side};
 use sd_sys::msg;
 
 /// What the monitor says unasked, when it is more than to be noted.
@@ -83,6 +84,8 @@ fn channel_dead(id: u64) {
         crate::channel::take_in(channel);
         for slot in 0..sd_shm::channel::SLOTS {
             if let Some(endpoint) = channel.endpoint(slot) {
+                // The monitor has marked what it found open. The dead may have lied about that.
+                endpoint.peer_words().flags.fetch_or(FLAG_DEAD, Ordering::AcqRel);
                 crate::epoll::peer_event(endpoint);
             }
         }

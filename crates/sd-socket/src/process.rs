@@ -9,7 +9,9 @@ use sd_shm::slab::{ENDPOINTS, Endpoint, Slab};
 use sd_sys::lock::Lock;
 
 /// Slabs (own and inherited) that one process can have; deeper forks pass to the kernel.
-pub(crate) const SLABS_MAX: usize = 16;
+pub(crate) const SLABS_MAX: usize = 64;
+/// Own and inherited public pages, and those of families that passed connections on.
+const WAKERS_MAX: usize = 128;
 /// Channels that one process can have.
 pub(crate) const CHANNELS_MAX: usize = 1 << 16;
 
@@ -76,7 +78,7 @@ pub(crate) struct Process {
     pub(crate) slab_count: AtomicUsize,
     /// Index of the own slab + 1; zero before registration.
     pub(crate) own_slab: AtomicUsize,
-    pub(crate) wakers: [Waker; SLABS_MAX],
+    pub(crate) wakers: [Waker; WAKERS_MAX],
     pub(crate) waker_count: AtomicUsize,
     /// Own public page.
     pub(crate) public: AtomicPtr<Public>,
@@ -110,7 +112,7 @@ pub(crate) static PROCESS: Process = Process {
     slabs: [SlabRec::EMPTY; SLABS_MAX],
     slab_count: AtomicUsize::new(0),
     own_slab: AtomicUsize::new(0),
-    wakers: [NO_WAKER; SLABS_MAX],
+    wakers: [NO_WAKER; WAKERS_MAX],
     waker_count: AtomicUsize::new(0),
     public: AtomicPtr::new(core::ptr::null_mut()),
     placeholders: [AtomicI32::new(-1), AtomicI32::new(-1)],

@@ -26,6 +26,8 @@ struct Channel {
     pair: Option<(ClientId, ClientId)>,
     /// Who has adopted connections: number 1 is the first. They are on side B too, while they live.
     adopters: Vec<Option<ClientId>>,
+    /// Who was given connections by others on the same side.
+    joined: BTreeSet<ClientId>,
 }
 
 /// All channels.
@@ -58,7 +60,10 @@ impl Channels {
     pub(crate) fn create(&mut self, a: ClientId, b: ClientId) -> (u64, ChannelKey) {
         let key = self.new_key();
         let sides = [vec![(a, key.0)], vec![(b, key.0)]];
-        self.channels.insert(key, Channel { sides, pair: Some((a, b)), adopters: Vec::new() });
+        self.channels.insert(
+            key,
+            Channel { sides, pair: Some((a, b)), adopters: Vec::new(), joined: BTreeSet::new() },
+        );
         for client in [a, b] {
             self.by_name.insert((client, key.0), key);
             self.by_family.entry(client).or_default().insert(key);
@@ -124,6 +129,7 @@ impl Channels {
         let holders = &mut channel.sides[side as usize];
         if !holders.iter().any(|(holder, _)| *holder == client) {
             holders.push((client, id));
+            channel.joined.insert(client);
         }
         self.by_name.insert((client, id), key);
         self.by_family.entry(client).or_default().insert(key);
@@ -179,11 +185,11 @@ impl Channels {
         channel.sides[Side::B as usize].iter().any(|(holder, _)| *holder == client).then_some(client)
     }
 
-    /// The family on side B that is no adopter: the one that new connections and their events go to.
+    /// The family on side B that neither adopted nor joined: the one that new connections and their events go to.
     pub(crate) fn founder(&self, key: ChannelKey) -> Option<ClientId> {
         let channel = self.channels.get(&key)?;
         let mut holders = channel.sides[Side::B as usize].iter().map(|(holder, _)| *holder);
-        holders.find(|holder| !channel.adopters.contains(&Some(*holder)))
+        holders.find(|holder| !channel.adopters.contains(&Some(*holder)) && !channel.joined.contains(holder))
     }
 
     /// The families on a side.

@@ -37,18 +37,8 @@ fn has_answer(request: &Request) -> bool {
 
 impl Server {
     /// Acts on a message.
-    pub(crate) fn handle(&mut self, id: u64, message: Message) {
-        // Before anything else, as other versions may have other messages.
-        if let [1, a, b, c, d, ..] = *message.bytes()
-            && u32::from_le_bytes([a, b, c, d]) != VERSION
-        {
-            return self.answer(id, Err(ErrorCode::Version), message.fds);
-        }
-        let Ok(request) = Request::decode(message.bytes()) else {
-            self.counters.malformed += 1;
-            self.answer(id, Err(ErrorCode::Protocol), message.fds);
-            return self.dismiss(id, "its message makes no sense");
-        };
+    pub(crate) fn handle(&mut self, id: u64, mut message: Message) {
+        let Some(request) = self.understand(id, &mut message) else { return };
         tracing::trace!(connection = id, ?request, fds = message.fds.len());
         let who = self.connections.get(&id).and_then(|connection| connection.who);
         self.note_sender(id, message.sender);
@@ -109,6 +99,26 @@ impl Server {
                 self.answer_nothing(fds);
             }
         }
+    }
+
+    /// What a message asks for; one that cannot be understood is answered.
+    fn understand(&mut self, id: u64, message: &mut Message) -> Option<Request> {
+        let fds = std::mem::take(&mut message.fds);
+        // Before anything else, as other versions may have other messages.
+        if let [1, a, b, c, d, ..] = *message.bytes()
+            && u32::from_le_bytes([a, b, c, d]) != VERSION
+        {
+            self.answer(id, Err(ErrorCode::Version), fds);
+            return None;
+        }
+        let Ok(request) = Request::decode(message.bytes()) else {
+            self.counters.malformed += 1;
+            self.answer(id, Err(ErrorCode::Protocol), fds);
+            self.dismiss(id, "its message makes no sense");
+            return None;
+        };
+        message.fds = fds;
+        Some(request)
     }
 
     /// Descriptors of a message were lost, so it cannot be acted on.

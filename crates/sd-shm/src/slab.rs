@@ -18,6 +18,8 @@ const ENDPOINTS_OFFSET: usize = THREADS_OFFSET + THREADS * core::mem::size_of::<
 pub const LEN: usize = ENDPOINTS_OFFSET + ENDPOINTS * core::mem::size_of::<Endpoint>();
 /// Processes that can share one slab: the owner and its descendants.
 pub const MEMBERS: usize = 64;
+/// The member number that several processes may have, when no other is free.
+pub const SHARED_MEMBER: u32 = MEMBERS as u32 - 1;
 
 /// What a socket is, as `sd ss` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use crate::table::{self, Entry};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use sd_proto::Request;
-use sd_shm::slab::MEMBERS;
+use sd_shm::slab::{MEMBERS, SHARED_MEMBER};
 
 thread_local! {
     /// Member number chosen for the child that this thread is forking (MEMBERS = none), and the fork's number.
@@ -51,9 +51,6 @@ pub(crate) fn prepare() {
     PROCESS.forked.store(true, Ordering::Relaxed);
     let member = claim_member();
     CHILD.set((member, 0));
-    if member as usize >= MEMBERS {
-        return;
-    }
     table::for_each(0, u32::MAX, |_, entry| {
         if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
             endpoint.holders.fetch_or(1 << member, Ordering::AcqRel);
@@ -62,7 +59,8 @@ pub(crate) fn prepare() {
     CHILD.set((member, crate::control::before_fork(member)));
 }
 
-/// A number that no process has in any of our slabs, now the child's; MEMBERS when there is none.
+/// A number that no process has in any of our slabs, now the child's; when there is none, the one that is shared: then
+/// what the child holds is let go when all who have that number are gone.
 ///
 /// Relatives may be forking at the same time. All who share a slab share its owner's older ones too, so whoever gets
 /// the bit in the oldest has the number.
@@ -72,10 +70,13 @@ fn claim_member() -> u32 {
     loop {
         used |= all().fold(0, |used, members| used | members.load(Ordering::Acquire));
         let member = (!used).trailing_zeros();
-        if member as usize >= MEMBERS {
-            return MEMBERS as u32;
+        let bit = 1 << member.min(SHARED_MEMBER);
+        if member >= SHARED_MEMBER {
+            all().for_each(|members| {
+                members.fetch_or(bit, Ordering::AcqRel);
+            });
+            return SHARED_MEMBER;
         }
-        let bit = 1 << member;
         let taken_at = all().position(|members| members.fetch_or(bit, Ordering::AcqRel) & bit != 0);
         let Some(taken_at) = taken_at else { return member };
         all().take(taken_at).for_each(|members| {
@@ -145,7 +146,8 @@ pub(crate) fn child() {
     unlock();
     PROCESS.pid.store(sd_sys::fd::getpid(), Ordering::Relaxed);
     crate::token::forked();
-    let bit = if (member as usize) < MEMBERS { 1 << member } else { 0 };
+    // Whoever shares a number cannot let go for the others.
+    let bit = if member < SHARED_MEMBER { 1 << member } else { 0 };
     slabs().for_each(|rec| rec.bit.store(bit, Ordering::Relaxed));
     PROCESS.own_slab.store(0, Ordering::Release);
     PROCESS.public.store(core::ptr::null_mut(), Ordering::Release);

@@ -1,7 +1,7 @@
 //! Which processes share which slab: the owner, which is member 0, and its descendants.
 
 use super::ClientId;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A process, known through its registration or through its parent's announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -9,6 +9,8 @@ pub(crate) struct ProcessId(pub(crate) u64);
 
 /// Members that a slab can have; numbers are below it.
 const MEMBERS: u32 = sd_shm::slab::MEMBERS as u32;
+/// The number of all who found no other free: what they hold is let go when the last of them is gone.
+const SHARED: u32 = sd_shm::slab::SHARED_MEMBER;
 
 /// What is known of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub(crate) struct Process {
 #[derive(Default)]
 struct Family {
     members: BTreeMap<u32, ProcessId>,
+    /// Who has the number [`SHARED`].
+    sharing: BTreeSet<ProcessId>,
     /// Families of which the owner is or was a member: its endpoints may use their channels.
     ancestors: Vec<ClientId>,
 }
@@ -50,7 +54,8 @@ impl Members {
         (process.client, process.pid) = (Some(client), pid);
         let ancestors = process.shares.iter().map(|(family, _)| *family).collect();
         process.shares.push((client, 0));
-        self.families.insert(client, Family { members: BTreeMap::from([(0, id)]), ancestors });
+        self.families
+            .insert(client, Family { members: BTreeMap::from([(0, id)]), ancestors, ..Family::default() });
         id
     }
 
@@ -62,8 +67,9 @@ impl Members {
         serial: u32,
     ) -> Result<ProcessId, MemberTaken> {
         let shares = self.processes.get(&parent).map(|p| p.shares.clone()).unwrap_or_default();
-        let is_free =
-            |family: &ClientId| self.families.get(family).is_some_and(|f| !f.members.contains_key(&member));
+        let is_free = |family: &ClientId| {
+            self.families.get(family).is_some_and(|f| member == SHARED || !f.members.contains_key(&member))
+        };
         let is_valid = (1..MEMBERS).contains(&member);
         if !is_valid || shares.is_empty() || !shares.iter().all(|(family, _)| is_free(family)) {
             return Err(MemberTaken);
@@ -73,7 +79,10 @@ impl Members {
         child.birth = Some((parent, serial));
         for (family, _) in &shares {
             if let Some(record) = self.families.get_mut(family) {
-                record.members.insert(member, id);
+                match member {
+                    SHARED => drop(record.sharing.insert(id)),
+                    _ => drop(record.members.insert(member, id)),
+                }
             }
             child.shares.push((*family, member));
         }
@@ -101,20 +110,22 @@ impl Members {
         ProcessId(self.next)
     }
 
-    /// A process is gone: it is a member of nothing any more. What it was.
+    /// A process is gone: it is a member of nothing any more. What it was, without numbers that others still have.
     pub(crate) fn gone(&mut self, id: ProcessId) -> Option<Process> {
-        let process = self.processes.remove(&id)?;
-        for (family, member) in &process.shares {
-            if let Some(record) = self.families.get_mut(family) {
-                record.members.remove(member);
+        let mut process = self.processes.remove(&id)?;
+        process.shares.retain(|(family, member)| {
+            let Some(record) = self.families.get_mut(family) else { return true };
+            match *member {
+                SHARED => record.sharing.remove(&id) && record.sharing.is_empty(),
+                member => record.members.remove(&member).is_some(),
             }
-        }
+        });
         Some(process)
     }
 
     /// Whether nobody shares the slab any more.
     pub(crate) fn is_extinct(&self, family: ClientId) -> bool {
-        self.families.get(&family).is_none_or(|f| f.members.is_empty())
+        self.families.get(&family).is_none_or(|f| f.members.is_empty() && f.sharing.is_empty())
     }
 
     /// Forgets a family.
@@ -137,7 +148,8 @@ impl Members {
 
     /// Registrations of the family's members.
     pub(crate) fn clients_of(&self, family: ClientId) -> impl Iterator<Item = ClientId> {
-        let members = self.families.get(&family).into_iter().flat_map(|f| f.members.values());
+        let members =
+            self.families.get(&family).into_iter().flat_map(|f| f.members.values().chain(&f.sharing));
         members.filter_map(|id| self.processes.get(id)?.client)
     }
 
@@ -195,6 +207,18 @@ mod tests {
         all.gone(first);
         assert_eq!(all.born(parent, 7, 11), None);
         assert_eq!(all.born(second, 8, 11), None);
+    }
+
+    #[test]
+    fn the_last_number_is_for_many() {
+        let mut all = Members::default();
+        let parent = all.register(None, 10, A);
+        let [first, second] = [1, 2].map(|serial| all.forked(parent, SHARED, serial).unwrap());
+        all.gone(parent);
+        assert_eq!(all.gone(first).unwrap().shares, []);
+        assert!(!all.is_extinct(A));
+        assert_eq!(all.gone(second).unwrap().shares, [(A, SHARED)]);
+        assert!(all.is_extinct(A));
     }
 
     #[test]

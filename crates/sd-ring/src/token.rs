@@ -301,11 +301,14 @@ impl Token {
             } else if (serving.wrapping_sub(ticket) as i32) > 0 {
                 return None;
             }
-            if round <= LOOKS {
+            // Only who is next looks without a pause: many of them would keep the processors from who has the lock.
+            let is_next = ticket.wrapping_sub(serving) <= 1;
+            if is_next && round <= LOOKS {
                 world.relax(round);
                 continue;
             }
-            self.sleep(ticket, round, me, world);
+            let is_long = !is_next || round > LOOKS + 2 * UNUSED_MAX;
+            self.sleep(ticket, round, if is_long { LONG_SLEEP_NS } else { SLEEP_NS }, me, world);
             let is_free = lock == 0 || world.is_dead(lock);
             let is_unused = is_free && serving != ticket && unused.0 == serving;
             unused = (serving, if is_unused { unused.1 + 1 } else { 0 });
@@ -325,13 +328,12 @@ impl Token {
 
     /// Sleeps until it may be the turn of `ticket`. The sleeper is counted, then looks; `unlock` frees
     /// the lock, then asks for sleepers: one of the two sees the other (SYNC POINT: token sleepers).
-    fn sleep<W: World>(&self, ticket: u32, round: u32, me: Me<'_>, world: &W) {
+    fn sleep<W: World>(&self, ticket: u32, round: u32, timeout_ns: u64, me: Me<'_>, world: &W) {
         let Some(mine) = me.thread else { return world.relax(round) };
         mine.asleep.store(1, Ordering::SeqCst);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         if self.serving.load(Ordering::SeqCst) != ticket || self.lock.load(Ordering::SeqCst) != 0 {
-            let is_long = round > LOOKS + 2 * UNUSED_MAX;
-            world.sleep(&mine.asleep, 1, if is_long { LONG_SLEEP_NS } else { SLEEP_NS });
+            world.sleep(&mine.asleep, 1, timeout_ns);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         mine.asleep.store(0, Ordering::Relaxed);

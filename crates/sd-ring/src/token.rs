@@ -288,12 +288,13 @@ impl Token {
 
     /// Until the ticket's turn has come and the lock is taken; `None` when it was passed over.
     fn wait_turn<W: World>(&self, ticket: u32, me: Me<'_>, world: &W) -> Option<Before> {
-        let mut unused = (ticket, 0);
+        let (mut unused, mut sleeps) = ((ticket, 0), 0);
         for round in 0u32.. {
             let serving = self.serving.load(Ordering::SeqCst);
             let lock = self.lock.load(Ordering::SeqCst);
             if serving == ticket {
-                let dead = lock != 0 && (lock == me.id || round > LOOKS && world.is_dead(lock));
+                let dead =
+                    lock != 0 && (lock == me.id || (round > LOOKS || sleeps > 0) && world.is_dead(lock));
                 if (lock == 0 || dead) && self.pass_lock(lock, me.id) {
                     self.pass_turn(ticket);
                     return Some(if dead { Before::Died } else { Before::Left });
@@ -307,7 +308,8 @@ impl Token {
                 world.relax(round);
                 continue;
             }
-            let is_long = !is_next || round > LOOKS + 2 * UNUSED_MAX;
+            sleeps += 1;
+            let is_long = sleeps > 2 * UNUSED_MAX;
             self.sleep(ticket, round, if is_long { LONG_SLEEP_NS } else { SLEEP_NS }, me, world);
             let is_free = lock == 0 || world.is_dead(lock);
             let is_unused = is_free && serving != ticket && unused.0 == serving;

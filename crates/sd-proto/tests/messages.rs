@@ -28,6 +28,12 @@ fn request() -> impl Strategy<Value = Request> {
         any::<(u64, u32)>().prop_map(|(id, side)| Request::Join { id, side }),
         any::<u32>().prop_map(|serial| Request::Born { serial }),
         any::<(u64, u32, u32)>().prop_map(|(id, side, peer_pid)| Request::Channel { id, side, peer_pid }),
+        any::<(u64, u32, u32, bool)>().prop_map(|(channel, slot, side, urgent)| Request::Signal {
+            channel,
+            slot,
+            side,
+            urgent
+        }),
         Just(Request::Status),
     ]
 }

@@ -1,11 +1,19 @@
 //! Walking over a caller's buffers.
 
-use libc::iovec;
+use libc::{c_void, iovec};
 
 /// Linux's limit on the number of buffers.
 pub(crate) const IOV_MAX: usize = 1024;
 /// Linux's limit on bytes per call.
 pub(crate) const BYTES_MAX: usize = 0x7fff_f000;
+
+/// An address that can never be a program's memory: the first page, or not in its half. Other bad
+/// addresses fault in the program, where the kernel would have said EFAULT.
+#[inline(always)]
+pub(crate) fn bad_pointer(buf: *const c_void, len: usize) -> bool {
+    let address = buf as usize;
+    len != 0 && (address < 4096 || address.checked_add(len).is_none_or(|end| end > 0x7fff_ffff_f000))
+}
 
 /// One or many buffers, taken piece by piece.
 pub(crate) struct Pieces {

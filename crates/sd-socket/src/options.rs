@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::connect::materialize;
-use crate::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
+use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, OWN_SOCKET};
 use crate::table;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
@@ -93,6 +93,9 @@ pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
     to.rcv_lowat.store(from.rcv_lowat.load(Ordering::Relaxed), Ordering::Relaxed);
     to.snd_buf.store(from.snd_buf.load(Ordering::Relaxed), Ordering::Relaxed);
     to.linger.store(from.linger.load(Ordering::Relaxed), Ordering::Relaxed);
+    if from.flag(OOB_INLINE) {
+        to.set_flag(OOB_INLINE);
+    }
 }
 
 unsafe fn raw_set(
@@ -187,6 +190,14 @@ unsafe fn remember(
         }
         (SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
             endpoint.snd_buf.store(1, Ordering::Relaxed);
+            Remembered::No
+        }
+        (SOL_SOCKET, libc::SO_OOBINLINE) if len >= 4 => {
+            // SAFETY: at least four bytes.
+            match unsafe { (value as *const i32).read_unaligned() } {
+                0 => endpoint.clear_flag(OOB_INLINE),
+                _ => endpoint.set_flag(OOB_INLINE),
+            }
             Remembered::No
         }
         (SOL_SOCKET, libc::SO_RCVLOWAT) if len >= 4 => {

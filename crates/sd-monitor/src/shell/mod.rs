@@ -13,6 +13,7 @@ mod requests;
 mod route;
 mod segments;
 mod server;
+mod signals;
 mod silent;
 mod status;
 mod undertaker;

@@ -4,6 +4,7 @@ use crate::table::Subject;
 
 mod accept;
 mod bind;
+mod cancel;
 mod close;
 mod confine;
 mod connect;
@@ -39,6 +40,7 @@ mod pass;
 mod poll;
 mod raw;
 mod shutdown;
+mod signals;
 mod spawn;
 mod stream;
 mod threads;
@@ -94,4 +96,6 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     transfer::SUBJECTS,
     others::SUBJECTS,
     urgent::SUBJECTS,
+    signals::SUBJECTS,
+    cancel::SUBJECTS,
 ];

@@ -173,21 +173,8 @@ unsafe fn remember(
         return Remembered::Yes;
     }
     match (level, name) {
-        (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO) => {
-            if len < 16 {
-                return Remembered::Invalid(libc::EINVAL);
-            }
-            // SAFETY: at least sixteen bytes.
-            let tv = unsafe { (value as *const libc::timeval).read_unaligned() };
-            if !(0..1_000_000).contains(&tv.tv_usec) {
-                return Remembered::Invalid(libc::EDOM);
-            }
-            let ns =
-                if tv.tv_sec < 0 { 1 } else { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 };
-            let cell = if name == SO_RCVTIMEO { &endpoint.rcv_timeout_ns } else { &endpoint.snd_timeout_ns };
-            cell.store(ns, Ordering::Relaxed);
-            Remembered::Yes
-        }
+        // SAFETY: as the caller says.
+        (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO) => unsafe { remember_timeout(endpoint, name, value, len) },
         (SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
             endpoint.snd_buf.store(1, Ordering::Relaxed);
             Remembered::No
@@ -222,6 +209,26 @@ unsafe fn remember(
         }
         _ => Remembered::No,
     }
+}
+
+unsafe fn remember_timeout(
+    endpoint: &Endpoint,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Remembered {
+    if len < 16 {
+        return Remembered::Invalid(libc::EINVAL);
+    }
+    // SAFETY: at least sixteen bytes.
+    let tv = unsafe { (value as *const libc::timeval).read_unaligned() };
+    if !(0..1_000_000).contains(&tv.tv_usec) {
+        return Remembered::Invalid(libc::EDOM);
+    }
+    let ns = if tv.tv_sec < 0 { 1 } else { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 };
+    let cell = if name == SO_RCVTIMEO { &endpoint.rcv_timeout_ns } else { &endpoint.snd_timeout_ns };
+    cell.store(ns, Ordering::Relaxed);
+    Remembered::Yes
 }
 
 /// getsockopt(2).

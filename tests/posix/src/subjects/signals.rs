@@ -135,9 +135,9 @@ fn handler_sends() {
     CLIENT.store(pair.client, Ordering::Relaxed);
     let (mut mine, mut torn, mut handlers) = (0u32, 0u32, 0u32);
     handle(libc::SIGUSR1, sends, libc::SA_RESTART);
-    every(libc::SIGUSR1, 50);
+    every(libc::SIGUSR1, 100);
     let mut sent = 0;
-    for _ in 0..100_000 {
+    for _ in 0..15_000 {
         sent += u32::from(send(pair.client, &[b'm'; 32], 0).value == 32);
         let mut message = [0; 32];
         while recv(pair.server, &mut message, libc::MSG_DONTWAIT).value > 0 {
@@ -178,10 +178,10 @@ fn handler_receives() {
     let pair = connected();
     CLIENT.store(pair.server, Ordering::Relaxed);
     handle(libc::SIGUSR1, receives, libc::SA_RESTART);
-    every(libc::SIGUSR1, 50);
+    every(libc::SIGUSR1, 100);
     let mut got = 0;
     let mut sent = 0;
-    for _ in 0..30_000 {
+    for _ in 0..15_000 {
         sent += send(pair.client, b"12345678", libc::MSG_DONTWAIT).value.max(0) as u32;
         let mut message = [0; 3];
         got += recv(pair.server, &mut message, libc::MSG_DONTWAIT).value.max(0) as u32;

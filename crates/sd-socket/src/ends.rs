@@ -7,6 +7,9 @@ use sd_shm::channel::{FLAG_FIN, FLAG_READS_NO_MORE, GEOMETRY};
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
 
+/// Ring bytes that a correct peer cannot exceed.
+const WALK_MAX: u64 = 2 * GEOMETRY.large as u64;
+
 /// shutdown(2) on a connection.
 pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32> {
     if crate::names::is_over(endpoint) {
@@ -47,7 +50,22 @@ pub(crate) fn data_bytes(endpoint: &'static Endpoint) -> usize {
 
 /// SIOCATMARK.
 pub(crate) fn is_at_mark(endpoint: &'static Endpoint) -> bool {
-    walk(endpoint).1 == Some(0)
+    let mem = endpoint.rx_mem();
+    // Without the token, which a handler of SIGURG may have interrupted.
+    // SAFETY: the cursor is plain data in our own slab; a copy torn by another thread gives a wrong answer only.
+    let mut rx = unsafe { endpoint.rx.cursor.get().read_volatile() };
+    let start = rx.position();
+    while rx.position().wrapping_sub(start) <= WALK_MAX && rx.next(&GEOMETRY, &mem) == Ok(Next::Urgent) {
+        if crate::urgent::is_mark(endpoint, &rx) {
+            return true;
+        }
+        if endpoint.flag(OOB_INLINE) {
+            return false;
+        }
+        rx.admit_urgent();
+        rx.advance(1);
+    }
+    false
 }
 
 /// Bytes in the ring, but for urgent ones that the next recv passes over, and bytes before the urgent mark.
@@ -58,7 +76,8 @@ fn walk(endpoint: &'static Endpoint) -> (usize, Option<usize>) {
     let mut rx = unsafe { *rx_cursor(endpoint) };
     let mut bytes = 0usize;
     let mut mark = None;
-    while bytes <= i32::MAX as usize / 2 {
+    let start = rx.position();
+    while rx.position().wrapping_sub(start) <= WALK_MAX {
         match rx.next(&GEOMETRY, &mem) {
             Ok(Next::Data { len, .. }) => {
                 rx.advance(len);

@@ -235,10 +235,7 @@ fn copy(from: &Endpoint, to: &Endpoint) {
     for (from, to) in words.into_iter().chain(from.opts.iter().zip(&to.opts)) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    let words = [
-        (&from.rcv_timeout_ns, &to.rcv_timeout_ns),
-        (&from.snd_timeout_ns, &to.snd_timeout_ns),
-    ];
+    let words = [(&from.rcv_timeout_ns, &to.rcv_timeout_ns), (&from.snd_timeout_ns, &to.snd_timeout_ns)];
     let names = from.local.iter().zip(&to.local).chain(from.remote.iter().zip(&to.remote));
     for (from, to) in words.into_iter().chain(names) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);

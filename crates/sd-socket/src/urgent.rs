@@ -15,6 +15,7 @@ use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, PeerEnd, corrupt, notif
 use crate::iov::Pieces;
 use crate::stream::{self, Push, RX_BITS};
 use crate::wait::Deadline;
+use crate::whole::{self, Claim};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC};
 use sd_ring::{Effort, Next, RxCursor};
@@ -183,10 +184,11 @@ fn send_byte(endpoint: &'static Endpoint, byte: u8, flags: i32) -> Result<(), i3
                 }
                 return Err(errno);
             }
-            Push::Full if nonblock => {
+            Push::Full | Push::Barred if nonblock => {
                 stream::want_tx_event(endpoint);
                 return Err(libc::EAGAIN);
             }
+            Push::Barred => whole::wait(endpoint, deadline)?,
             Push::Full => grow |= stream::wait_tx(endpoint, deadline, grow)?,
         }
     }
@@ -195,6 +197,9 @@ fn send_byte(endpoint: &'static Endpoint, byte: u8, flags: i32) -> Result<(), i3
 /// Puts the urgent byte into the ring; first it is said where.
 fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
     let _half = endpoint.tx_token();
+    if Claim::NONE.is_barred(endpoint) {
+        return Push::Barred;
+    }
     if let Some(errno) = stream::send_error(endpoint) {
         return if errno == 0 { Push::Done } else { Push::Error(errno) };
     }

@@ -9,7 +9,7 @@ use crate::process::PROCESS;
 use crate::stats::{Counter, count};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_sys::futex::{self, Scope};
-use sd_sys::time;
+use sd_sys::{confine, time};
 
 const LOOKS_MAX: u32 = 1200;
 const LOOKS_MIN: u32 = 20;
@@ -139,6 +139,12 @@ pub(crate) fn sleep_on_word(
         _ => futex::wait(word, value, earlier(left, pause), Scope::Shared),
     };
     match slept {
+        // A nap, which the kernel does not restart.
+        Err(sd_sys::Errno(libc::EINTR))
+            if left.is_none() && !confine::allows(libc::SYS_futex) && crate::restart::restarts() =>
+        {
+            Ok(())
+        }
         Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
         // No such system call before Linux 5.16.
         Err(sd_sys::Errno(libc::ENOSYS)) => match futex::wait(word, value, pause, Scope::Shared) {

@@ -28,8 +28,8 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::ptr::{null, null_mut};
 use libc::{
     FILE, epoll_event, fd_set, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
-    posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr, sockaddr_in,
-    socklen_t, ssize_t, termios, timespec, timeval, winsize,
+    posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr,
+    sockaddr_in, socklen_t, ssize_t, termios, timespec, timeval, winsize,
 };
 use sd_socket::{Outcome, calls};
 

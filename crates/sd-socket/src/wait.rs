@@ -146,11 +146,13 @@ pub(crate) fn sleep_on_word(
             Ok(())
         }
         Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
-        // No such system call before Linux 5.16.
-        Err(sd_sys::Errno(libc::ENOSYS)) => match futex::wait(word, value, pause, Scope::Shared) {
-            Err(sd_sys::Errno(libc::EINTR)) if !crate::restart::restarts() => Err(libc::EINTR),
-            _ => Ok(()),
-        },
+        // No such system call before Linux 5.16; a container's filter may say EPERM for what it does not know.
+        Err(sd_sys::Errno(libc::ENOSYS | libc::EPERM)) => {
+            match futex::wait(word, value, pause, Scope::Shared) {
+                Err(sd_sys::Errno(libc::EINTR)) if !crate::restart::restarts() => Err(libc::EINTR),
+                _ => Ok(()),
+            }
+        }
         Err(sd_sys::Errno(libc::ETIMEDOUT)) if deadline.left() == Some(0) => Err(libc::EAGAIN),
         _ => Ok(()),
     }

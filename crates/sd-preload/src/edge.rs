@@ -73,9 +73,24 @@ impl<T> Return for *mut T {
 #[cold]
 #[inline(never)]
 pub(crate) fn fail<T: Return>(errno: c_int) -> T {
+    let errno = if errno == sd_socket::cancel::CANCELLED { end_thread() } else { errno };
     // SAFETY: libc gives the address of the calling thread's errno.
     unsafe { *libc::__errno_location() = errno };
     T::FAILED
+}
+
+unsafe extern "C" {
+    fn pthread_testcancel();
+}
+
+/// Ends a thread that was cancelled while it waited in a call of ours: no frame below the hook's is left by now, and
+/// the few up to the program's have nothing to free.
+#[cold]
+fn end_thread() -> c_int {
+    sd_socket::cancel::acted();
+    // SAFETY: a cancellation point, as the call that the program made is.
+    unsafe { pthread_testcancel() };
+    libc::EINTR
 }
 
 /// Turns the result of a raw system call into that of libc's function.

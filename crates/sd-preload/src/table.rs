@@ -28,8 +28,8 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::ptr::{null, null_mut};
 use libc::{
     FILE, epoll_event, fd_set, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
-    posix_spawn_file_actions_t, posix_spawnattr_t, rlimit, sigset_t, size_t, sockaddr, sockaddr_in,
-    socklen_t, ssize_t, termios, timespec, timeval, winsize,
+    posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr,
+    sockaddr_in, socklen_t, ssize_t, termios, timespec, timeval, winsize,
 };
 use sd_socket::{Outcome, calls};
 
@@ -229,6 +229,10 @@ hooks! {
         { lazy; then calls::created }
     openpty (main: *mut c_int, terminal: *mut c_int, name: *mut c_char, mode: *const termios, size: *const winsize)
         -> c_int { lazy; then |ret| create::pair(main, terminal, ret) }
+
+    // Threads.
+    pthread_cancel (thread: pthread_t) -> c_int
+        { lazy; then |ret| process::cancelled(thread, ret) }
 
     // Processes. vfork is fork: its child would run our hooks on the parent's memory and stack. The standard allows it;
     // the parent no longer waits for the child's exec, and does not see what the child stores.

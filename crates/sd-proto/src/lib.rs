@@ -14,7 +14,7 @@ use wire::{Reader, Writer};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`].
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +153,17 @@ pub enum Request {
         /// 0 = A, 1 = B.
         side: u32,
     },
+    /// The other side of a connection wants a signal. No answer.
+    Signal {
+        /// Channel id.
+        channel: u64,
+        /// Slot in it.
+        slot: u32,
+        /// The sender's side: 0 = A, 1 = B.
+        side: u32,
+        /// SIGURG, not SIGIO.
+        urgent: bool,
+    },
     /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
     Status,
 }
@@ -280,6 +291,9 @@ impl Request {
             Request::Leave { channel } => w.u8(13).u64(channel),
             Request::Status => w.u8(8),
             Request::Born { serial } => w.u8(9).u32(serial),
+            Request::Signal { channel, slot, side, urgent } => {
+                w.u8(14).u64(channel).u32(slot).u32(side).bool(urgent)
+            }
         };
         w.done()
     }
@@ -312,6 +326,7 @@ impl Request {
             13 => Request::Leave { channel: r.u64()? },
             8 => Request::Status,
             9 => Request::Born { serial: r.u32()? },
+            14 => Request::Signal { channel: r.u64()?, slot: r.u32()?, side: r.u32()?, urgent: r.bool()? },
             _ => return Err(Malformed),
         };
         r.end().map(|()| request)

@@ -21,6 +21,10 @@ pub const RX_EVENT: u32 = 2;
 pub const TX_SLEEP: u32 = 4;
 /// The waiter wants an event when there is room to write.
 pub const TX_EVENT: u32 = 8;
+/// The waiter's process wants a signal whenever there are bytes to read. It stays announced.
+pub const RX_SIGNAL: u32 = 16;
+/// The waiter's process wants a signal when there is room to write.
+pub const TX_SIGNAL: u32 = 32;
 
 /// Announces a waiter. Afterwards the caller must look at the ring once more before it sleeps.
 ///
@@ -39,12 +43,12 @@ pub fn disarm(word: &AtomicU32, bits: u32) {
 }
 
 /// To be called after a publication: which of `bits` were announced. They are cleared, so each
-/// announcement is answered once.
+/// announcement but [`RX_SIGNAL`] is answered once.
 #[inline(always)]
 pub fn ring(word: &AtomicU32, bits: u32) -> u32 {
     fence_full();
     if word.load(Ordering::Relaxed) & bits == 0 {
         return 0;
     }
-    word.fetch_and(!bits, Ordering::SeqCst) & bits
+    word.fetch_and(!bits | RX_SIGNAL, Ordering::SeqCst) & bits
 }

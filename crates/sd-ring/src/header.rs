@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     ToLarge,
     /// The sender will send no more.
     Fin,
+    /// One byte follows: payload that was sent as urgent.
+    Urgent,
 }
 
 /// Size of a header in bytes.
@@ -33,6 +35,7 @@ pub(crate) fn encode(kind: Kind, len: u32) -> u64 {
         Kind::ToSmall => 2,
         Kind::ToLarge => 3,
         Kind::Fin => 4,
+        Kind::Urgent => 5,
     };
     (kind << 32) | u64::from(len)
 }
@@ -45,6 +48,7 @@ pub(crate) fn decode(word: u64) -> Option<(Kind, u32)> {
         2 => Kind::ToSmall,
         3 => Kind::ToLarge,
         4 => Kind::Fin,
+        5 => Kind::Urgent,
         _ => return None,
     };
     Some((kind, word as u32))

@@ -19,6 +19,8 @@ pub struct RxCursor {
     _pad: u32,
 }
 
+/// In the place of the bytes taken: the message under way is an urgent one, and is received like any other.
+const ADMITTED: u32 = 1 << 31;
 /// Jumps in a row after which a peer is called corrupt; a correct one makes two.
 const JUMPS_MAX: u32 = 4;
 
@@ -32,6 +34,11 @@ impl RxCursor {
     /// Whether it reads in the large region.
     pub fn is_large(&self) -> bool {
         self.lap.region() == Region::Large as u32
+    }
+
+    /// Ring bytes before the message that `next` found, or where it looked: the sender's position when it wrote it.
+    pub fn position(&self) -> u64 {
+        self.consumed
     }
 
     /// Bytes taken of the message under way.
@@ -76,6 +83,7 @@ impl RxCursor {
             match header::decode(word).ok_or(Corrupt)? {
                 (Kind::Data, len) => return self.begin(g, len),
                 (Kind::Fin, _) => return Ok(Next::Fin),
+                (Kind::Urgent, len) => return self.next_urgent(g, len),
                 (kind, used) => {
                     if used < SIZE || used > g.size(self.lap.region()) || !used.is_multiple_of(SIZE) {
                         return Err(Corrupt);
@@ -94,6 +102,25 @@ impl RxCursor {
         Err(Corrupt)
     }
 
+    fn next_urgent(&mut self, g: &Geometry, len: u32) -> Result<Next, Corrupt> {
+        let (region, pos) = (self.lap.region(), self.lap.offset(self.consumed));
+        check_message(pos, len, g.size(region))?;
+        match (len, self.taken()) {
+            (1, 0) => Ok(Next::Urgent),
+            (1, ADMITTED) => {
+                self.len = 1;
+                Ok(Next::Data { region, off: pos + SIZE, len: 1 })
+            }
+            _ => Err(Corrupt),
+        }
+    }
+
+    /// After `Next::Urgent`: `next` returns the byte as data from now on.
+    pub fn admit_urgent(&mut self) {
+        self.len = 1;
+        self.partial = self.consumed << 32 | u64::from(ADMITTED);
+    }
+
     /// Takes `n` bytes of what `next` has just returned.
     #[inline(always)]
     pub fn advance(&mut self, n: u32) {
@@ -109,7 +136,7 @@ impl RxCursor {
     /// Takes over from a receiver that died anywhere: what it had not counted as taken is taken again.
     pub fn recover(&mut self) {
         self.consumed = self.consumed.max(self.lap.start());
-        if self.taken() == 0 {
+        if matches!(self.taken(), 0 | ADMITTED) {
             self.partial = 0;
         }
     }

@@ -102,6 +102,8 @@ pub enum Next {
         /// Bytes there.
         len: u32,
     },
+    /// The next byte was sent as urgent; [`RxCursor::admit_urgent`](crate::RxCursor::admit_urgent) makes it `Data`.
+    Urgent,
 }
 
 /// Keeps the stores before and behind it in this order, for somebody who finds them after a crash.
@@ -180,6 +182,11 @@ impl TxCursor {
             entered: 0,
             large_left: 0,
         }
+    }
+
+    /// Ring bytes before the next message; see [`RxCursor::position`](crate::RxCursor::position).
+    pub fn position(&self) -> u64 {
+        self.written
     }
 
     #[inline(always)]
@@ -338,10 +345,20 @@ impl TxCursor {
     /// Publishes a message of `len` bytes (at most the grant's) that was copied into the grant.
     #[inline(always)]
     pub fn commit<M: RingMem>(&mut self, mem: &M, len: u32) {
+        self.commit_as(mem, Kind::Data, len);
+    }
+
+    /// The same for a single byte that is urgent.
+    pub fn commit_urgent<M: RingMem>(&mut self, mem: &M) {
+        self.commit_as(mem, Kind::Urgent, 1);
+    }
+
+    #[inline(always)]
+    fn commit_as<M: RingMem>(&mut self, mem: &M, kind: Kind, len: u32) {
         let size = SIZE + padded(len);
         let (region, pos) = (self.region(), self.pos());
         mem.store(region, pos + size, 0);
-        mem.publish(region, pos, header::encode(Kind::Data, len));
+        mem.publish(region, pos, header::encode(kind, len));
         in_order();
         self.written += u64::from(size);
     }
@@ -360,7 +377,7 @@ impl TxCursor {
         // The word after what was published last is zero, unless that was never counted.
         match header::decode(word).ok_or(Corrupt)? {
             (Kind::Fin, _) => self.finished = 1,
-            (Kind::Data, len) => {
+            (Kind::Data | Kind::Urgent, len) => {
                 check_message(pos, len, self.limit)?;
                 self.written += u64::from(SIZE + padded(len));
             }

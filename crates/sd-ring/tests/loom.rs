@@ -84,7 +84,7 @@ fn pop(shared: &Shared, rx: &mut RxCursor) -> Option<u64> {
             Some(value)
         }
         Next::Empty => None,
-        Next::Fin => panic!("no end was sent"),
+        other => panic!("{other:?} was not sent"),
     }
 }
 

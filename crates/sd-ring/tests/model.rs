@@ -52,6 +52,10 @@ struct Pair {
     credit: u64,
     model: VecDeque<u8>,
     next: u8,
+    /// Positions of urgent bytes that were not received.
+    urgent: VecDeque<u64>,
+    /// The sender dies right after each message that it publishes, and another takes over.
+    deadly: bool,
 }
 
 impl Pair {
@@ -63,6 +67,8 @@ impl Pair {
             credit: 0,
             model: VecDeque::new(),
             next: 0,
+            urgent: VecDeque::new(),
+            deadly: false,
         }
     }
 
@@ -78,9 +84,34 @@ impl Pair {
         let bytes: Vec<u8> = (0..grant.len).map(|i| self.next.wrapping_add(i as u8)).collect();
         self.next = self.next.wrapping_add(grant.len as u8);
         self.mem.put(grant.region, grant.off, &bytes);
+        let before = self.tx;
         self.tx.commit(&self.mem, grant.len);
+        self.take_over(before);
         self.model.extend(&bytes);
         grant.len
+    }
+
+    fn send_urgent(&mut self) {
+        self.tx.credit(self.credit).unwrap();
+        let Some(grant) = self.tx.reserve(&GEOMETRY, &self.mem, 1, Effort::Grow) else { return };
+        self.mem.put(grant.region, grant.off, &[self.next]);
+        self.urgent.push_back(self.tx.position());
+        let before = self.tx;
+        self.tx.commit_urgent(&self.mem);
+        self.take_over(before);
+        self.model.push_back(self.next);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// The sender that had the cursor `before` has published a message.
+    fn take_over(&mut self, before: TxCursor) {
+        if self.deadly {
+            let after = std::mem::replace(&mut self.tx, before).position();
+            self.tx.recover(&GEOMETRY, &self.mem).unwrap();
+            assert_eq!(self.tx.position(), after);
+            self.tx.recover(&GEOMETRY, &self.mem).unwrap();
+            assert_eq!(self.tx.position(), after, "counted twice");
+        }
     }
 
     fn receive(&mut self, max: u32) -> u32 {
@@ -94,6 +125,16 @@ impl Pair {
                     self.credit = credit;
                 }
                 n
+            }
+            Next::Urgent => {
+                assert_eq!(self.urgent.pop_front(), Some(self.rx.position()));
+                self.rx.admit_urgent();
+                if self.deadly {
+                    self.rx.recover();
+                    assert_eq!(self.rx.next(&GEOMETRY, &self.mem), Ok(Next::Urgent));
+                    self.rx.admit_urgent();
+                }
+                self.receive(max)
             }
             Next::Empty => {
                 assert!(self.model.is_empty(), "{} bytes lost", self.model.len());
@@ -113,17 +154,21 @@ impl Pair {
 #[derive(Clone, Debug)]
 enum Step {
     Send(u32, bool),
+    SendUrgent,
     Receive(u32),
     ReturnAll,
     Shrink,
+    ReceiverDies,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (1u32..200, any::<bool>()).prop_map(|(n, grow)| Step::Send(n, grow)),
+        1 => Just(Step::SendUrgent),
         4 => (1u32..200).prop_map(Step::Receive),
         1 => Just(Step::ReturnAll),
         1 => Just(Step::Shrink),
+        1 => Just(Step::ReceiverDies),
     ]
 }
 
@@ -131,13 +176,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn bytes_arrive_once_and_in_order(steps in proptest::collection::vec(step(), 1..200)) {
+    fn bytes_arrive_once_and_in_order(steps in proptest::collection::vec(step(), 1..200), deadly in any::<bool>()) {
         let mut pair = Pair::new();
+        pair.deadly = deadly;
         for step in steps {
             match step {
                 Step::Send(len, grow) => { pair.send(len, grow); }
+                Step::SendUrgent => pair.send_urgent(),
                 Step::Receive(max) => { pair.receive(max); }
                 Step::ReturnAll => pair.return_all(),
+                Step::ReceiverDies => pair.rx.recover(),
                 Step::Shrink => {
                     pair.tx.credit(pair.credit).unwrap();
                     pair.tx.shrink(&GEOMETRY, &pair.mem);
@@ -158,7 +206,7 @@ proptest! {
 
     /// A receiver never leaves its regions and never loops, whatever the ring holds.
     #[test]
-    fn a_hostile_ring_is_corrupt_or_bounded(words in proptest::collection::vec(any::<u64>(), 72), kinds in proptest::collection::vec(0u64..6, 72)) {
+    fn a_hostile_ring_is_corrupt_or_bounded(words in proptest::collection::vec(any::<u64>(), 72), kinds in proptest::collection::vec(0u64..7, 72)) {
         let mem = Memory::new();
         for (i, (word, kind)) in words.iter().zip(&kinds).enumerate() {
             let word = (kind << 32) | (word % 600);
@@ -173,6 +221,7 @@ proptest! {
                     prop_assert!(off + len <= size);
                     rx.advance(len);
                 }
+                Ok(Next::Urgent) => rx.admit_urgent(),
                 _ => break,
             }
         }

@@ -151,6 +151,8 @@ pub const FLAG_FIN: u32 = 4;
 pub const FLAG_READS_NO_MORE: u32 = 8;
 /// The side must not call futex(2), so who sleeps for what it does looks again soon.
 pub const FLAG_CANNOT_WAKE: u32 = 16;
+/// The side has sent urgent data; see [`SlotSide::urgent`].
+pub const FLAG_URGENT: u32 = 32;
 
 /// One side's words of a slot. Only that side writes them, except `wait`, where the other clears bits.
 #[repr(C, align(128))]
@@ -175,8 +177,16 @@ pub struct SlotSide {
     pub remote: [AtomicU64; 2],
     /// Time-stamp of this side's last announcement in the other's [`EventSet`], which has no order.
     pub announced: AtomicU64,
-    _pad: [u64; 7],
+    /// The last byte that the side sent as urgent: ring bytes before it << 9 | 0x100 | the byte.
+    pub urgent: AtomicU64,
+    /// To whom signals about the connection go: process id << 32 | [`SIGNAL_ASYNC`] | signal; zero = to nobody.
+    /// For the monitor, which sends them when the other side asks.
+    pub signals: AtomicU64,
+    _pad: [u64; 5],
 }
+
+/// Bit of [`SlotSide::signals`]: O_ASYNC is set. The low byte is F_SETSIG's signal.
+pub const SIGNAL_ASYNC: u64 = 1 << 8;
 
 impl SlotSide {
     /// Generation and state.

@@ -211,7 +211,8 @@ pub struct Endpoint {
     pub rcv_buf: AtomicU32,
     /// Other remembered options; see `sd_socket::options`.
     pub opts: [AtomicU32; 8],
-    _pad1: [u64; 1],
+    /// Position of the last urgent byte that was received out of band, plus one.
+    pub urgent_read: AtomicU64,
 
     /// Sending half.
     pub tx: TxHalf,

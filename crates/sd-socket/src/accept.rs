@@ -8,6 +8,7 @@ use crate::connect::{dropped_behind_our_back, number};
 use crate::endpoint::{self, EndpointExt, NONBLOCK};
 use crate::listen::{Pending, has_pending, interested, publish_pending, record};
 use crate::process::PROCESS;
+use crate::restart::Held;
 use crate::stats::{Counter, count};
 use crate::table;
 use crate::wait::{Deadline, SleepSet, Sleeper};
@@ -73,6 +74,10 @@ fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline)
     }
     let set = SleepSet::new()?;
     set.add(fd, libc::EPOLLIN as u32, 0)?;
+    let held = if deadline.is_never() { Held::new() } else { None };
+    if let Some(held) = &held {
+        set.add(held.fd(), libc::EPOLLIN as u32, 0)?;
+    }
     let _sleeper = Sleeper::enter();
     channel::drain();
     if has_pending(endpoint) {
@@ -81,12 +86,13 @@ fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline)
     let retry = crate::wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     let timeout = crate::wait::earlier(deadline.left(), retry);
-    let woken = crate::wait::sleep_on(set.fd, &mut events, timeout, core::ptr::null());
+    let mask = held.as_ref().map_or(core::ptr::null(), Held::mask);
+    let woken = crate::wait::sleep_on(set.fd, &mut events, timeout, mask);
     if woken.is_ok_and(|n| events.iter().take(n).any(|e| e.u64 == crate::wait::OWN_EVENT)) {
         crate::control::look_at_socket();
     }
     match woken {
-        Err(libc::EINTR) if crate::wait::restarts(deadline) => Ok(()),
+        Err(libc::EINTR) if deadline.is_never() && held.is_none() && crate::restart::restarts() => Ok(()),
         other => other.map(drop),
     }
 }

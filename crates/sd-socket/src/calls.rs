@@ -7,12 +7,12 @@
 //! caller of the hooked function vouches for them as it would to libc.
 #![allow(clippy::missing_safety_doc)]
 
-use crate::iov::Pieces;
+use crate::iov::{Pieces, bad_pointer};
 use crate::table::{self, Entry};
 use crate::{
     Outcome, connect as connecting, endpoint, epoll, exec, fds, files, fork, listen as listening, message,
 };
-use crate::{names, options, poll as polling, select as selecting, spawn, stream};
+use crate::{names, options, poll as polling, select as selecting, spawn, stream, urgent};
 use core::ffi::c_char;
 use endpoint::EndpointExt;
 use libc::{
@@ -107,25 +107,14 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int> {
     if table::is_active() { fds::close_range(first, last, flags) } else { Outcome::Kernel }
 }
 
-/// An address that can never be a program's memory: the first page, or not in its half. Other bad
-/// addresses fault in the program, where the kernel would have said EFAULT.
-#[inline(always)]
-fn bad_pointer(buf: *const c_void, len: size_t) -> bool {
-    let address = buf as usize;
-    len != 0 && (address < 4096 || address.checked_add(len).is_none_or(|end| end > 0x7fff_ffff_f000))
-}
-
 /// recv(2).
 #[inline]
 pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
     let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
-    if flags & libc::MSG_OOB != 0 {
-        return Outcome::Errno(libc::EINVAL);
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC) != 0 {
+        return message::recv_specially(endpoint, buf, len, flags);
     }
-    if flags & libc::MSG_ERRQUEUE != 0 {
-        return Outcome::Errno(libc::EAGAIN);
-    }
-    if bad_pointer(buf, len) && flags & libc::MSG_TRUNC == 0 {
+    if bad_pointer(buf, len) {
         return Outcome::Errno(libc::EFAULT);
     }
     stream::recv(endpoint, Pieces::one(buf as *mut u8, len), flags).map(|n| n as ssize_t).into()
@@ -138,7 +127,11 @@ pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> 
     if bad_pointer(buf, len) {
         return Outcome::Errno(libc::EFAULT);
     }
-    stream::send(endpoint, Pieces::one(buf as *mut u8, len), flags).map(|n| n as ssize_t).into()
+    let pieces = Pieces::one(buf as *mut u8, len);
+    if flags & libc::MSG_OOB != 0 {
+        return urgent::send(endpoint, pieces, flags).map(|n| n as ssize_t).into();
+    }
+    stream::send(endpoint, pieces, flags).map(|n| n as ssize_t).into()
 }
 
 /// recvfrom(2): TCP fills in no address.
@@ -220,8 +213,8 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssiz
 /// recvmsg(2).
 pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssize_t> {
     let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
-    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-        return Outcome::Errno(if flags & libc::MSG_OOB != 0 { libc::EINVAL } else { libc::EAGAIN });
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Outcome::Errno(libc::EAGAIN);
     }
     // SAFETY: see the module.
     unsafe { message::recvmsg(endpoint, msg, flags) }

@@ -288,6 +288,8 @@ impl Channel {
             side.wait.store(0, Ordering::Relaxed);
             side.consumed.store(0, Ordering::Relaxed);
             side.listener.store(0, Ordering::Relaxed);
+            side.urgent.store(0, Ordering::Relaxed);
+            side.signals.store(0, Ordering::Relaxed);
         }
         for from in [Side::A, Side::B] {
             // SAFETY: the first word of a small ring of this mapping; nobody uses the slot now.

@@ -124,7 +124,8 @@ pub(crate) fn demote(endpoint: &'static Endpoint, reason: Reason) -> Result<(), 
     materialize(endpoint)?;
     endpoint.reason.store(reason as u32, Ordering::Relaxed);
     crate::epoll::to_kernel(endpoint);
-    let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+    let is_async = crate::fds::other_flags(endpoint).load(Ordering::Relaxed) as c_int & libc::O_ASYNC;
+    let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK | is_async } else { is_async };
     each_fd(endpoint, |fd| {
         let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
         table::set_kernel(fd, endpoint);
@@ -350,6 +351,7 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
     }
     target.channel.requested(slot, generation);
     endpoint::attach(endpoint, target.channel, slot, generation);
+    crate::signals::publish(endpoint, fd);
     crate::epoll::endpoint_event(endpoint);
     target.channel.peer.wake();
     crate::adopt::connecting();

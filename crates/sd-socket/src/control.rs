@@ -391,6 +391,14 @@ pub(crate) fn tell(request: &Request, fds: &[i32]) {
     }
 }
 
+/// Tells the monitor something of no consequence: not while it is busy or another thread talks with it.
+pub(crate) fn hint(request: &Request) {
+    let Some(_control) = connected() else { return };
+    let mut buf = [0u8; MESSAGE_MAX];
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let _ = msg::send_with_fds(fd, request.encode(&mut buf), &[], libc::MSG_DONTWAIT);
+}
+
 /// The connection is of no use any more; under `PROCESS.control`.
 fn lost() {
     // A filter of the program's forbade to ask; the monitor takes the end of the connection for the process's.

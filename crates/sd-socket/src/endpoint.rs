@@ -5,7 +5,7 @@ use crate::process::PROCESS;
 use crate::token::Half;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sd_ring::token::Way;
-use sd_ring::{RingMem, RxCursor, TxCursor, doorbell};
+use sd_ring::{Next, RingMem, RxCursor, TxCursor, doorbell};
 use sd_shm::channel::{
     FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
 };
@@ -29,6 +29,10 @@ pub(crate) const OWN_SOCKET: u32 = 1 << 6;
 pub(crate) const WATCHED: u32 = 1 << 7;
 /// The kernel socket has an address of its own: the connection must use that.
 pub(crate) const HAS_NAME: u32 = 1 << 8;
+/// SO_OOBINLINE.
+pub(crate) const OOB_INLINE: u32 = 1 << 9;
+/// F_SETOWN, O_ASYNC and the like were used.
+pub(crate) const HAS_SIGNALS: u32 = 1 << 10;
 
 /// An epoll instance, or the program, found no room to write: it is told when there is some.
 pub(crate) const NO_SPACE: u32 = 1 << 16;
@@ -213,8 +217,6 @@ pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
     endpoint.tx.token.reset();
     endpoint.tx.sender.store(0, Ordering::Relaxed);
     endpoint.rx.token.reset();
-    endpoint.tx.bytes.store(0, Ordering::Relaxed);
-    endpoint.rx.bytes.store(0, Ordering::Relaxed);
     endpoint.rx.spin.store(0, Ordering::Relaxed);
     endpoint.holders.store(rec.bit.load(Ordering::Relaxed), Ordering::Relaxed);
     endpoint.set_state(State::Fresh);
@@ -326,6 +328,9 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
     endpoint.side.store(side as u32, Ordering::Relaxed);
     endpoint.generation.store(generation, Ordering::Relaxed);
     endpoint.channel_id.store(channel.id, Ordering::Relaxed);
+    endpoint.tx.bytes.store(0, Ordering::Relaxed);
+    endpoint.rx.bytes.store(0, Ordering::Relaxed);
+    endpoint.urgent_read.store(0, Ordering::Relaxed);
     // SAFETY: nobody else knows the endpoint yet.
     unsafe {
         endpoint.tx.cursor.get().write(TxCursor::new(&GEOMETRY));
@@ -358,6 +363,9 @@ fn notify_slow(endpoint: &Endpoint, fired: u32) {
     if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {
         sd_sys::futex::wake(&endpoint.peer_words().wait, i32::MAX, sd_sys::futex::Scope::Shared);
     }
+    if fired & (doorbell::RX_SIGNAL | doorbell::TX_SIGNAL) != 0 && fired & doorbell::RX_SLEEP == 0 {
+        crate::signals::tell(endpoint, false);
+    }
     if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0
         && let Some(channel) = endpoint.channel_ref()
     {
@@ -366,8 +374,12 @@ fn notify_slow(endpoint: &Endpoint, fired: u32) {
 }
 
 /// All bits a waiter can announce.
-pub(crate) const ALL_BITS: u32 =
-    doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::TX_SLEEP | doorbell::TX_EVENT;
+pub(crate) const ALL_BITS: u32 = doorbell::RX_SLEEP
+    | doorbell::RX_EVENT
+    | doorbell::RX_SIGNAL
+    | doorbell::TX_SLEEP
+    | doorbell::TX_EVENT
+    | doorbell::TX_SIGNAL;
 
 /// What the peer's words say of the end of the connection, beyond what the ring says.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -414,7 +426,7 @@ pub(crate) fn peer_finished(endpoint: &Endpoint) -> bool {
 pub(crate) fn disconnect(endpoint: &'static Endpoint) {
     endpoint.set_flag(RESET);
     hang_up(endpoint);
-    endpoint.flags.fetch_and(NONBLOCK | OWN_SOCKET | WATCHED, Ordering::AcqRel);
+    endpoint.flags.fetch_and(NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | HAS_SIGNALS, Ordering::AcqRel);
     endpoint.error.store(libc::ECONNRESET, Ordering::Relaxed);
     endpoint.set_state(State::Fresh);
     crate::epoll::endpoint_event(endpoint);
@@ -430,7 +442,8 @@ fn hang_up(endpoint: &'static Endpoint) {
         let _tx = endpoint.tx_token();
         // SAFETY: both halves are held.
         let (tx, mut rx) = unsafe { (tx_cursor(endpoint), *rx_cursor(endpoint)) };
-        let unread = matches!(rx.next(&GEOMETRY, &endpoint.rx_mem()), Ok(sd_ring::Next::Data { .. }));
+        let next = rx.next(&GEOMETRY, &endpoint.rx_mem());
+        let unread = matches!(next, Ok(Next::Data { .. } | Next::Urgent));
         let aborts = endpoint.linger.load(Ordering::Relaxed) == LINGER_ON;
         if (unread && !endpoint.flag(SHUT_RD)) || aborts || endpoint.flag(RESET) {
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);

@@ -1,11 +1,14 @@
 //! shutdown(2), and how much lies in the rings of a connection.
 
-use crate::endpoint::{self, EndpointExt, SHUT_RD, SHUT_WR, notify, rx_cursor, tx_cursor};
+use crate::endpoint::{self, EndpointExt, OOB_INLINE, SHUT_RD, SHUT_WR, notify, rx_cursor, tx_cursor};
 use core::sync::atomic::Ordering;
 use sd_ring::{Next, doorbell};
 use sd_shm::channel::{FLAG_FIN, FLAG_READS_NO_MORE, GEOMETRY};
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
+
+/// Ring bytes that a correct peer cannot exceed.
+const WALK_MAX: u64 = 2 * GEOMETRY.large as u64;
 
 /// shutdown(2) on a connection.
 pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32> {
@@ -18,7 +21,7 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32>
         unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem());
         endpoint.own_words().flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
         endpoint.set_flag(SHUT_WR);
-        notify(endpoint, doorbell::RX_SLEEP | doorbell::RX_EVENT);
+        notify(endpoint, crate::stream::RX_BITS);
     }
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
         endpoint.own_words().flags.fetch_or(FLAG_READS_NO_MORE, Ordering::AcqRel);
@@ -26,27 +29,73 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32>
     }
     // Threads of ours that wait on the socket must look again.
     let own = &endpoint.own_words().wait;
-    doorbell::disarm(own, endpoint::ALL_BITS);
+    doorbell::disarm(own, endpoint::ALL_BITS & !(doorbell::RX_SIGNAL | doorbell::TX_SIGNAL));
     futex::wake(own, i32::MAX, Scope::Shared);
     crate::epoll::endpoint_event(endpoint);
     Ok(())
 }
 
-/// Bytes that can be received now (FIONREAD).
+/// Bytes that can be received now (FIONREAD): up to the urgent mark, where there is one.
 pub(crate) fn readable_bytes(endpoint: &'static Endpoint) -> usize {
+    match walk(endpoint) {
+        (_, Some(before)) if !endpoint.flag(OOB_INLINE) => before,
+        (all, _) => all,
+    }
+}
+
+/// Bytes that a receiver with patience finds.
+pub(crate) fn data_bytes(endpoint: &'static Endpoint) -> usize {
+    walk(endpoint).0
+}
+
+/// SIOCATMARK.
+pub(crate) fn is_at_mark(endpoint: &'static Endpoint) -> bool {
+    let mem = endpoint.rx_mem();
+    // Without the token, which a handler of SIGURG may have interrupted.
+    // SAFETY: the cursor is plain data in our own slab; a copy torn by another thread gives a wrong answer only.
+    let mut rx = unsafe { endpoint.rx.cursor.get().read_volatile() };
+    let start = rx.position();
+    while rx.position().wrapping_sub(start) <= WALK_MAX && rx.next(&GEOMETRY, &mem) == Ok(Next::Urgent) {
+        if crate::urgent::is_mark(endpoint, &rx) {
+            return true;
+        }
+        if endpoint.flag(OOB_INLINE) {
+            return false;
+        }
+        rx.admit_urgent();
+        rx.advance(1);
+    }
+    false
+}
+
+/// Bytes in the ring, but for urgent ones that the next recv passes over, and bytes before the urgent mark.
+fn walk(endpoint: &'static Endpoint) -> (usize, Option<usize>) {
     let _half = endpoint.rx_token();
     let mem = endpoint.rx_mem();
     // SAFETY: the rx half is held; a copy walks ahead.
     let mut rx = unsafe { *rx_cursor(endpoint) };
     let mut bytes = 0usize;
-    while let Ok(Next::Data { len, .. }) = rx.next(&GEOMETRY, &mem) {
-        rx.advance(len);
-        bytes += len as usize;
-        if bytes > i32::MAX as usize / 2 {
-            break;
+    let mut mark = None;
+    let start = rx.position();
+    while rx.position().wrapping_sub(start) <= WALK_MAX {
+        match rx.next(&GEOMETRY, &mem) {
+            Ok(Next::Data { len, .. }) => {
+                rx.advance(len);
+                bytes += len as usize;
+            }
+            Ok(Next::Urgent) => {
+                if crate::urgent::is_mark(endpoint, &rx) {
+                    mark = Some(bytes);
+                }
+                rx.admit_urgent();
+                if bytes == 0 && !endpoint.flag(OOB_INLINE) {
+                    rx.advance(1);
+                }
+            }
+            _ => break,
         }
     }
-    bytes
+    (bytes, mark)
 }
 
 /// Bytes that the peer has not taken yet, at most (SIOCOUTQ).

@@ -152,15 +152,21 @@ pub(crate) fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
             }
             set_nonblock(endpoint, fd, arg as c_int & libc::O_NONBLOCK != 0);
             let others = arg as c_int & (libc::O_APPEND | libc::O_NOATIME | libc::O_ASYNC);
-            other_flags(endpoint).store(others as u32, Ordering::Relaxed);
+            let old = other_flags(endpoint).swap(others as u32, Ordering::Relaxed);
+            if (old ^ others as u32) & libc::O_ASYNC as u32 != 0 {
+                crate::signals::set_async(endpoint, fd);
+            }
             Outcome::Done(0)
+        }
+        _ if crate::signals::is_command(cmd) => {
+            crate::signals::ask_kernel(endpoint, libc::SYS_fcntl, fd, cmd as c_ulong, arg)
         }
         _ => Outcome::Kernel,
     }
 }
 
-/// Status flags without a meaning for our sockets, kept to be read back.
-fn other_flags(endpoint: &Endpoint) -> &AtomicU32 {
+/// Status flags other than O_NONBLOCK; only O_ASYNC has a meaning for our sockets.
+pub(crate) fn other_flags(endpoint: &Endpoint) -> &AtomicU32 {
     let [.., last] = &endpoint.opts;
     last
 }
@@ -185,6 +191,9 @@ fn set_nonblock(endpoint: &'static Endpoint, fd: c_int, on: bool) {
 pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome<c_int> {
     const SIOCOUTQ: c_ulong = 0x5411;
     const SIOCATMARK: c_ulong = 0x8905;
+    const FIOASYNC: c_ulong = 0x5452;
+    // FIOSETOWN, SIOCSPGRP, FIOGETOWN, SIOCGPGRP.
+    const OWNERS: core::ops::RangeInclusive<c_ulong> = 0x8901..=0x8904;
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     let value = arg as *mut c_int;
     let answer = match request {
@@ -193,13 +202,26 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome
             set_nonblock(endpoint, fd, unsafe { value.read_unaligned() } != 0);
             return Outcome::Done(0);
         }
-        libc::FIONREAD | SIOCOUTQ | SIOCATMARK if endpoint.state_now() == State::Listen => {
+        FIOASYNC if !value.is_null() => {
+            // SAFETY: as the caller says.
+            let on = unsafe { value.read_unaligned() } != 0;
+            let bit = libc::O_ASYNC as u32;
+            let flags = other_flags(endpoint);
+            let new = flags.load(Ordering::Relaxed) & !bit | if on { bit } else { 0 };
+            flags.store(new, Ordering::Relaxed);
+            crate::signals::set_async(endpoint, fd);
+            return Outcome::Done(0);
+        }
+        _ if OWNERS.contains(&request) => {
+            return crate::signals::ask_kernel(endpoint, libc::SYS_ioctl, fd, request, arg);
+        }
+        libc::FIONREAD | SIOCOUTQ if endpoint.state_now() == State::Listen => {
             return Outcome::Errno(libc::EINVAL);
         }
         libc::FIONREAD | SIOCOUTQ | SIOCATMARK if endpoint.state_now() != State::Connected => 0,
         libc::FIONREAD => crate::ends::readable_bytes(endpoint) as c_int,
         SIOCOUTQ => crate::ends::unsent_bytes(endpoint) as c_int,
-        SIOCATMARK => 0,
+        SIOCATMARK => c_int::from(crate::ends::is_at_mark(endpoint)),
         _ => return Outcome::Kernel,
     };
     if value.is_null() {

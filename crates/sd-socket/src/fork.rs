@@ -163,6 +163,7 @@ pub(crate) fn child() {
     PROCESS.control.lock().forked();
     crate::reclaim::forked();
     crate::wait::forked();
+    crate::cancel::forked();
     crate::spawn::forked();
     crate::listen::forked();
     crate::epoll::forked();

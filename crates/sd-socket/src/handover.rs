@@ -204,8 +204,21 @@ fn take(message: &Message, fds: &[i32]) -> Option<(&'static Endpoint, i32)> {
         *tx_cursor(endpoint) = image.tx.cursor.get().read();
         *rx_cursor(endpoint) = image.rx.cursor.get().read();
     }
+    progress(image, endpoint);
     crate::control::watch_family(message.origin, wakers);
     Some((endpoint, placeholder))
+}
+
+/// What `attach` sets to the start of a connection.
+fn progress(from: &Endpoint, to: &Endpoint) {
+    let words = [
+        (&from.tx.bytes, &to.tx.bytes),
+        (&from.rx.bytes, &to.rx.bytes),
+        (&from.urgent_read, &to.urgent_read),
+    ];
+    for (from, to) in words {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 /// Names, options and state of the endpoint.
@@ -223,12 +236,7 @@ fn copy(from: &Endpoint, to: &Endpoint) {
     for (from, to) in words.into_iter().chain(from.opts.iter().zip(&to.opts)) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    let words = [
-        (&from.rcv_timeout_ns, &to.rcv_timeout_ns),
-        (&from.snd_timeout_ns, &to.snd_timeout_ns),
-        (&from.tx.bytes, &to.tx.bytes),
-        (&from.rx.bytes, &to.rx.bytes),
-    ];
+    let words = [(&from.rcv_timeout_ns, &to.rcv_timeout_ns), (&from.snd_timeout_ns, &to.snd_timeout_ns)];
     let names = from.local.iter().zip(&to.local).chain(from.remote.iter().zip(&to.remote));
     for (from, to) in words.into_iter().chain(names) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);

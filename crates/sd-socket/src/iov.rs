@@ -1,11 +1,21 @@
 //! Walking over a caller's buffers.
 
-use libc::iovec;
+use libc::{c_void, iovec};
 
+/// vm.mmap_min_addr, as every distribution has it.
+const ADDRESS_MIN: usize = 1 << 16;
 /// Linux's limit on the number of buffers.
 pub(crate) const IOV_MAX: usize = 1024;
 /// Linux's limit on bytes per call.
 pub(crate) const BYTES_MAX: usize = 0x7fff_f000;
+
+/// An address that can never be a program's memory: below vm.mmap_min_addr, or not in its half. Other bad
+/// addresses fault in the program, where the kernel would have said EFAULT.
+#[inline(always)]
+pub(crate) fn bad_pointer(buf: *const c_void, len: usize) -> bool {
+    let address = buf as usize;
+    len != 0 && (address < ADDRESS_MIN || address.checked_add(len).is_none_or(|end| end > 0x7fff_ffff_f000))
+}
 
 /// One or many buffers, taken piece by piece.
 pub(crate) struct Pieces {
@@ -33,7 +43,7 @@ impl Pieces {
         if count > IOV_MAX {
             return Err(libc::EMSGSIZE);
         }
-        if count != 0 && (iov as usize) < 4096 {
+        if count != 0 && (iov as usize) < ADDRESS_MIN {
             return Err(libc::EFAULT);
         }
         let mut total = 0usize;
@@ -42,7 +52,7 @@ impl Pieces {
             let len = unsafe { (*iov.add(i)).iov_len };
             // SAFETY: as above.
             let base = unsafe { (*iov.add(i)).iov_base } as usize;
-            if len != 0 && !(4096..=0x7fff_ffff_f000).contains(&base) {
+            if len != 0 && !(ADDRESS_MIN..=0x7fff_ffff_f000).contains(&base) {
                 return Err(libc::EFAULT);
             }
             if len > isize::MAX as usize {

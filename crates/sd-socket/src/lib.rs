@@ -11,7 +11,9 @@
 //! | `connect`, `listen`, `accept`, `route`, `control` | connection set-up, with the monitor's help |
 //! | `token`, `whole` | one thread at a time uses a half of a connection; one send's bytes stay together |
 //! | `stream`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
+//! | `urgent`, `signals` | MSG_OOB; SIGURG and SIGIO |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
+//! | `restart`, `cancel` | what ends a wait early: handlers of signals, pthread_cancel |
 //! | `options`, `names`, `addr` | what a socket is told and asked |
 //! | `confine` | under a seccomp filter of the program's |
 //! | `fork`, `exec`, `spawn`, `handover`, `bridge` | sharing with children; the next program; starting programs; passing on; kernel sockets for those that are not accelerated |
@@ -23,6 +25,7 @@ mod adopt;
 mod arrival;
 mod bridge;
 pub mod calls;
+pub mod cancel;
 mod channel;
 pub mod confine;
 mod connect;
@@ -47,13 +50,16 @@ mod poll;
 mod process;
 mod ready;
 mod reclaim;
+mod restart;
 mod route;
 mod select;
+mod signals;
 pub mod spawn;
 pub mod stats;
 mod stream;
 mod table;
 mod token;
+mod urgent;
 mod wait;
 mod whole;
 

@@ -1,10 +1,32 @@
 //! recvmsg, sendmsg and their plural forms.
 
 use crate::endpoint::EndpointExt;
-use crate::iov::Pieces;
-use crate::{Outcome, stream};
-use libc::{c_int, mmsghdr, msghdr, ssize_t, timespec};
+use crate::iov::{Pieces, bad_pointer};
+use crate::{Outcome, stream, urgent};
+use libc::{c_int, c_void, mmsghdr, msghdr, ssize_t, timespec};
 use sd_shm::slab::{Endpoint, State};
+
+/// recv(2) with one of the flags MSG_OOB, MSG_ERRQUEUE, MSG_TRUNC.
+#[cold]
+pub(crate) fn recv_specially(
+    endpoint: &'static Endpoint,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+) -> Outcome<ssize_t> {
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Outcome::Errno(libc::EAGAIN);
+    }
+    if bad_pointer(buf, len) && flags & libc::MSG_TRUNC == 0 {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    let pieces = Pieces::one(buf as *mut u8, len);
+    let done = match flags & libc::MSG_OOB {
+        0 => stream::recv(endpoint, pieces, flags),
+        _ => urgent::recv(endpoint, pieces, flags),
+    };
+    done.map(|n| n as ssize_t).into()
+}
 
 /// # Safety
 /// `msg` is what recvmsg(2) wants.
@@ -25,14 +47,20 @@ pub(crate) unsafe fn recvmsg(
         Ok(pieces) => pieces,
         Err(errno) => return Outcome::Errno(errno),
     };
-    match stream::recv(endpoint, pieces, flags) {
+    let urgent = flags & libc::MSG_OOB != 0;
+    let cut = if urgent && pieces.total == 0 { libc::MSG_TRUNC } else { 0 };
+    let done = match urgent {
+        false => stream::recv(endpoint, pieces, flags),
+        true => urgent::recv(endpoint, pieces, flags),
+    };
+    match done {
         Ok(got) => {
             // TCP reports no address and no control data.
             // SAFETY: as the caller says.
             unsafe {
                 (*msg).msg_namelen = 0;
                 (*msg).msg_controllen = 0;
-                (*msg).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+                (*msg).msg_flags = flags & (libc::MSG_CMSG_CLOEXEC | libc::MSG_OOB) | cut;
             }
             Outcome::Done(got as ssize_t)
         }
@@ -55,8 +83,12 @@ pub(crate) unsafe fn sendmsg(
         return Outcome::Errno(errno);
     }
     // SAFETY: as the caller says.
-    let result = unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) }
-        .and_then(|pieces| stream::send(endpoint, pieces, flags));
+    let result = unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) }.and_then(|pieces| {
+        match flags & libc::MSG_OOB {
+            0 => stream::send(endpoint, pieces, flags),
+            _ => urgent::send(endpoint, pieces, flags),
+        }
+    });
     result.map(|n| n as ssize_t).into()
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::connect::materialize;
-use crate::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
+use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, OWN_SOCKET};
 use crate::table;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
@@ -93,6 +93,9 @@ pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
     to.rcv_lowat.store(from.rcv_lowat.load(Ordering::Relaxed), Ordering::Relaxed);
     to.snd_buf.store(from.snd_buf.load(Ordering::Relaxed), Ordering::Relaxed);
     to.linger.store(from.linger.load(Ordering::Relaxed), Ordering::Relaxed);
+    if from.flag(OOB_INLINE) {
+        to.set_flag(OOB_INLINE);
+    }
 }
 
 unsafe fn raw_set(
@@ -170,23 +173,18 @@ unsafe fn remember(
         return Remembered::Yes;
     }
     match (level, name) {
-        (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO) => {
-            if len < 16 {
-                return Remembered::Invalid(libc::EINVAL);
-            }
-            // SAFETY: at least sixteen bytes.
-            let tv = unsafe { (value as *const libc::timeval).read_unaligned() };
-            if !(0..1_000_000).contains(&tv.tv_usec) {
-                return Remembered::Invalid(libc::EDOM);
-            }
-            let ns =
-                if tv.tv_sec < 0 { 1 } else { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 };
-            let cell = if name == SO_RCVTIMEO { &endpoint.rcv_timeout_ns } else { &endpoint.snd_timeout_ns };
-            cell.store(ns, Ordering::Relaxed);
-            Remembered::Yes
-        }
+        // SAFETY: as the caller says.
+        (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO) => unsafe { remember_timeout(endpoint, name, value, len) },
         (SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
             endpoint.snd_buf.store(1, Ordering::Relaxed);
+            Remembered::No
+        }
+        (SOL_SOCKET, libc::SO_OOBINLINE) if len >= 4 => {
+            // SAFETY: at least four bytes.
+            match unsafe { (value as *const i32).read_unaligned() } {
+                0 => endpoint.clear_flag(OOB_INLINE),
+                _ => endpoint.set_flag(OOB_INLINE),
+            }
             Remembered::No
         }
         (SOL_SOCKET, libc::SO_RCVLOWAT) if len >= 4 => {
@@ -211,6 +209,26 @@ unsafe fn remember(
         }
         _ => Remembered::No,
     }
+}
+
+unsafe fn remember_timeout(
+    endpoint: &Endpoint,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Remembered {
+    if len < 16 {
+        return Remembered::Invalid(libc::EINVAL);
+    }
+    // SAFETY: at least sixteen bytes.
+    let tv = unsafe { (value as *const libc::timeval).read_unaligned() };
+    if !(0..1_000_000).contains(&tv.tv_usec) {
+        return Remembered::Invalid(libc::EDOM);
+    }
+    let ns = if tv.tv_sec < 0 { 1 } else { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 };
+    let cell = if name == SO_RCVTIMEO { &endpoint.rcv_timeout_ns } else { &endpoint.snd_timeout_ns };
+    cell.store(ns, Ordering::Relaxed);
+    Remembered::Yes
 }
 
 /// getsockopt(2).

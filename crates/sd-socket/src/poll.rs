@@ -278,6 +278,7 @@ fn sleep_on_word(endpoint: &'static Endpoint, events: i16, deadline: Deadline) -
     {
         return Ok(());
     }
+    crate::cancel::check()?;
     // Without a timeout the kernel would restart the wait after a handler with SA_RESTART; poll
     // never does.
     let pause = wait::earlier(deadline.left(), crate::adopt::pause());

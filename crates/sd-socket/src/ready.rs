@@ -4,7 +4,7 @@ use crate::endpoint::{EOF, EndpointExt, NO_SPACE, PeerEnd, RESET, SHUT_RD, SHUT_
 use crate::process::PROCESS;
 use crate::stream::note_end;
 use core::sync::atomic::Ordering;
-use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
+use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use sd_ring::{Next, doorbell};
 use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::{Endpoint, State};
@@ -34,12 +34,13 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
     if found == Ok(Next::Fin) {
         endpoint.set_flag(EOF);
     }
-    let data = matches!(found, Ok(Next::Data { .. }));
+    let data = matches!(found, Ok(Next::Data { .. } | Next::Urgent));
     let reset = endpoint.flag(RESET) || end == PeerEnd::Reset;
     let ended = crate::endpoint::peer_finished(endpoint);
     let mut mask = 0;
     let lowat = endpoint.rcv_lowat.load(Ordering::Relaxed) as usize;
-    if data && (lowat <= 1 || crate::ends::readable_bytes(endpoint) >= lowat) {
+    let one_is_enough = lowat <= 1 && found != Ok(Next::Urgent);
+    if data && (one_is_enough || crate::ends::data_bytes(endpoint) >= lowat.max(1)) {
         mask |= IN;
     }
     if ended || reset || endpoint.flag(SHUT_RD) {
@@ -50,6 +51,9 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
     }
     if reset || endpoint.flag(SHUT_WR) || has_space(endpoint) {
         mask |= OUT;
+    }
+    if crate::urgent::is_pending(endpoint) {
+        mask |= EPOLLPRI as u32;
     }
     if endpoint.error.load(Ordering::Relaxed) != 0 {
         mask |= EPOLLERR as u32;

@@ -5,7 +5,8 @@ use crate::endpoint::{
     tx_cursor,
 };
 use crate::iov::Pieces;
-use crate::wait::{Deadline, HOUSEKEEPING_NS, spin};
+use crate::urgent::{self, Meeting, Situation};
+use crate::wait::{Deadline, HOUSEKEEPING_NS, sleep_on_word, spin};
 use crate::whole::{self, Claim};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
@@ -13,10 +14,9 @@ use sd_ring::copy::copy_shared;
 use sd_ring::{Effort, Next, doorbell};
 use sd_shm::channel::{FLAG_RESET, GEOMETRY, Side, SlotState};
 use sd_shm::slab::Endpoint;
-use sd_sys::futex::{self, Scope};
 
-const RX_BITS: u32 = doorbell::RX_SLEEP | doorbell::RX_EVENT;
-const TX_BITS: u32 = doorbell::TX_SLEEP | doorbell::TX_EVENT;
+pub(crate) const RX_BITS: u32 = doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::RX_SIGNAL;
+const TX_BITS: u32 = doorbell::TX_SLEEP | doorbell::TX_EVENT | doorbell::TX_SIGNAL;
 
 /// Keeps the endpoint alive while a thread waits on it: another thread may close its last number,
 /// and the call goes on, as in Linux.
@@ -83,7 +83,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
     }
 }
 
-enum Push {
+pub(crate) enum Push {
     Done,
     Full,
     /// Another call's message is under way.
@@ -150,7 +150,7 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool, claim: &mu
 }
 
 #[inline(always)]
-fn add(counter: &core::sync::atomic::AtomicU64, n: u64) {
+pub(crate) fn add(counter: &core::sync::atomic::AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
@@ -209,6 +209,10 @@ struct Take {
     advance: bool,
     /// Not MSG_TRUNC.
     copy: bool,
+    /// The call has received something already.
+    any: bool,
+    /// It has let a handler of SIGURG run.
+    urged: bool,
 }
 
 /// SO_RCVLOWAT.
@@ -221,7 +225,8 @@ fn low_water(endpoint: &Endpoint) -> usize {
 #[inline]
 pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
     let want = pieces.total;
-    let take = Take { advance: flags & MSG_PEEK == 0, copy: flags & MSG_TRUNC == 0 };
+    let (advance, copy) = (flags & MSG_PEEK == 0, flags & MSG_TRUNC == 0);
+    let mut take = Take { advance, copy, any: false, urged: false };
     let least = if flags & MSG_WAITALL != 0 { want } else { low_water(endpoint).min(want) };
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
     let mut deadline = None;
@@ -237,11 +242,16 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
                 endpoint.error.store(errno, Ordering::Relaxed);
                 return Ok(got);
             }
-            Pull::End => return Ok(got),
+            Pull::End | Pull::Mark => return Ok(got),
             Pull::Some if got >= least || nonblock => return Ok(got),
             Pull::Empty if got > 0 && nonblock => return Ok(got),
             Pull::Empty if nonblock => return Err(libc::EAGAIN),
             Pull::Some | Pull::Empty => {}
+            Pull::Urge => {
+                take.urged = true;
+                urgent::urge(endpoint);
+                continue;
+            }
         }
         if !take.advance {
             // A peek that wants more starts again from the front.
@@ -251,7 +261,8 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let deadline = *deadline
             .get_or_insert_with(|| Deadline::option(endpoint.rcv_timeout_ns.load(Ordering::Relaxed)));
         kept.get_or_insert_with(|| Kept::new(endpoint));
-        let peeked = if take.advance { 0 } else { got };
+        take.any = take.advance && got > 0;
+        let peeked = if take.advance { None } else { Some(got) };
         if let Err(errno) = wait_rx(endpoint, deadline, peeked) {
             return if got > 0 { Ok(got) } else { Err(errno) };
         }
@@ -265,6 +276,10 @@ enum Pull {
     Empty,
     /// The end of the stream.
     End,
+    /// The urgent mark, behind something that was taken.
+    Mark,
+    /// See [`Meeting::Urge`].
+    Urge,
     Error(i32),
 }
 
@@ -313,6 +328,23 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
                 Empty::End => return Pull::End,
                 Empty::Error(errno) => return Pull::Error(errno),
             },
+            Ok(Next::Urgent) if pieces.total == 0 => return Pull::Some,
+            Ok(Next::Urgent) => {
+                let any = take.any || pieces.total != start;
+                match urgent::meet(endpoint, rx, Situation { any, urged: take.urged }) {
+                    Meeting::Wait => return Pull::Empty,
+                    Meeting::Urge => return Pull::Urge,
+                    Meeting::Stop => return Pull::Mark,
+                    Meeting::Take => rx.admit_urgent(),
+                    Meeting::Skip => {
+                        rx.admit_urgent();
+                        rx.advance(1);
+                        if take.advance {
+                            add(&endpoint.rx.bytes, 1);
+                        }
+                    }
+                }
+            }
             Err(sd_ring::Corrupt) => {
                 corrupt(endpoint);
                 return Pull::Error(libc::ECONNRESET);
@@ -366,16 +398,22 @@ fn rx_hint(endpoint: &'static Endpoint) -> bool {
     // SAFETY: the cursor is plain data in our own slab; a copy torn by another thread only gives a
     // wrong hint (`next` checks offsets against the mapping's regions).
     let mut rx = unsafe { core::ptr::read_volatile(endpoint.rx.cursor.get()) };
-    !matches!(rx.next(&GEOMETRY, &endpoint.rx_mem()), Ok(Next::Empty))
-        || endpoint.flag(RESET | SHUT_RD)
-        || peer_end(endpoint) != PeerEnd::Open
+    let found = match rx.next(&GEOMETRY, &endpoint.rx_mem()) {
+        Ok(Next::Urgent) => !urgent::is_kept(endpoint, &rx),
+        found => found != Ok(Next::Empty),
+    };
+    found || endpoint.flag(RESET | SHUT_RD) || peer_end(endpoint) != PeerEnd::Open
 }
 
 /// Waits until there is something to receive, beyond the bytes that were peeked at.
-fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, peeked: usize) -> Result<(), i32> {
+fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, peeked: Option<usize>) -> Result<(), i32> {
     let ready = || match peeked {
-        0 => rx_hint(endpoint),
-        _ => crate::ends::readable_bytes(endpoint) > peeked || endpoint::peer_finished(endpoint),
+        None => rx_hint(endpoint),
+        Some(peeked) => {
+            crate::ends::data_bytes(endpoint) > peeked
+                || endpoint.flag(RESET | SHUT_RD)
+                || endpoint::peer_finished(endpoint)
+        }
     };
     crate::control::look_now_and_then();
     if spin(&endpoint.rx.spin, ready) {
@@ -394,7 +432,7 @@ fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, peeked: usize) -> Re
         let tidies = complaint.is_none() && crate::idle::is_due(endpoint);
         let pause = if tidies { housekeeping.next() } else { None };
         let short = crate::confine::limit(endpoint, crate::wait::earlier(pause, complaint));
-        let slept = sleep(word, value, deadline, short);
+        let slept = sleep_on_word(word, value, deadline, short);
         if endpoint.generation.load(Ordering::Relaxed) != generation {
             return Err(libc::EBADF);
         }
@@ -408,26 +446,6 @@ fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, peeked: usize) -> Re
     }
 }
 
-/// Sleeps on a doorbell word until woken, or `pause` has passed.
-pub(crate) fn sleep(
-    word: *const core::sync::atomic::AtomicU32,
-    value: u32,
-    deadline: Deadline,
-    pause: Option<u64>,
-) -> Result<(), i32> {
-    crate::stats::count(crate::stats::Counter::Sleep);
-    let left = deadline.left();
-    if left == Some(0) {
-        return Err(libc::EAGAIN);
-    }
-    match futex::wait(word, value, crate::wait::earlier(left, pause), Scope::Shared) {
-        Err(sd_sys::Errno(libc::EINTR)) if crate::wait::restarts(deadline) => Ok(()),
-        Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
-        Err(sd_sys::Errno(libc::ETIMEDOUT)) if deadline.left() == Some(0) => Err(libc::EAGAIN),
-        _ => Ok(()),
-    }
-}
-
 /// A look without the lock: is there room to send, or an end?
 fn tx_hint(endpoint: &'static Endpoint, before: u64) -> bool {
     endpoint.peer_words().consumed.load(Ordering::Acquire) != before
@@ -436,7 +454,7 @@ fn tx_hint(endpoint: &'static Endpoint, before: u64) -> bool {
 }
 
 /// Waits until there is room to send; true when that took a sleep, or would have.
-fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, may_sleep: bool) -> Result<bool, i32> {
+pub(crate) fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, may_sleep: bool) -> Result<bool, i32> {
     let consumed = endpoint.peer_words().consumed.load(Ordering::Acquire);
     if spin(&endpoint.rx.spin, || tx_hint(endpoint, consumed)) {
         return Ok(false);
@@ -449,7 +467,7 @@ fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, may_sleep: bool) -> 
     let word = &endpoint.own_words().wait;
     let value = doorbell::arm(word, doorbell::TX_SLEEP);
     if !tx_hint(endpoint, consumed) {
-        sleep(word, value, deadline, crate::confine::limit(endpoint, crate::adopt::pause()))?;
+        sleep_on_word(word, value, deadline, crate::confine::limit(endpoint, crate::adopt::pause()))?;
     }
     if endpoint.generation.load(Ordering::Relaxed) != generation {
         return Err(libc::EBADF);
@@ -459,6 +477,7 @@ fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, may_sleep: bool) -> 
 
 /// The program met a full ring: epoll instances want to know when there is room.
 pub(crate) fn want_tx_event(endpoint: &'static Endpoint) {
+    crate::signals::want_room(endpoint);
     if endpoint.flag(endpoint::WATCHED) {
         crate::epoll::no_space(endpoint);
     }

@@ -8,7 +8,8 @@
 use crate::process::PROCESS;
 use crate::stats::{Counter, count};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use sd_sys::time;
+use sd_sys::futex::{self, Scope};
+use sd_sys::{confine, time};
 
 const LOOKS_MAX: u32 = 1200;
 const LOOKS_MIN: u32 = 20;
@@ -108,28 +109,53 @@ impl Deadline {
         Deadline::after((timeout_ns != 0).then_some(timeout_ns))
     }
 
+    /// There is none.
+    pub(crate) fn is_never(self) -> bool {
+        self.0.is_none()
+    }
+
     /// What is left; `Some(0)` when it has passed.
     pub(crate) fn left(self) -> Option<u64> {
         self.0.map(|at| at.saturating_sub(time::now_ns()))
     }
 }
 
-/// After EINTR: whether the kernel would have restarted the call. It does without a timeout, when
-/// the handler that ran has SA_RESTART (signal(7)). Which one ran cannot be asked, so one handler
-/// without SA_RESTART is enough for "no".
-#[cold]
-pub(crate) fn restarts(deadline: Deadline) -> bool {
-    deadline.0.is_none() && (1..=64).all(handler_restarts)
-}
-
-fn handler_restarts(signal: i32) -> bool {
-    // The kernel's struct: handler, flags, restorer, mask.
-    let mut action = [0u64; 4];
-    // SAFETY: the kernel writes 32 bytes.
-    let asked =
-        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_rt_sigaction, signal, 0, action.as_mut_ptr(), 8) });
-    let [handler, flags, ..] = action;
-    asked.is_err() || handler <= 1 || flags & libc::SA_RESTART as u64 != 0
+/// Sleeps on a doorbell word until woken, or `pause` has passed. Without a deadline the kernel itself restarts the
+/// sleep after a handler with SA_RESTART, as it would restart recv or send; with one, every handler means EINTR.
+pub(crate) fn sleep_on_word(
+    word: *const AtomicU32,
+    value: u32,
+    deadline: Deadline,
+    pause: Option<u64>,
+) -> Result<(), i32> {
+    count(Counter::Sleep);
+    crate::cancel::check()?;
+    let left = deadline.left();
+    if left == Some(0) {
+        return Err(libc::EAGAIN);
+    }
+    let slept = match (left, pause) {
+        (None, Some(pause)) => futex::wait_restarting(word, value, pause),
+        _ => futex::wait(word, value, earlier(left, pause), Scope::Shared),
+    };
+    match slept {
+        // A nap, which the kernel does not restart.
+        Err(sd_sys::Errno(libc::EINTR))
+            if left.is_none() && !confine::allows(libc::SYS_futex) && crate::restart::restarts() =>
+        {
+            Ok(())
+        }
+        Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
+        // No such system call before Linux 5.16; a container's filter may say EPERM for what it does not know.
+        Err(sd_sys::Errno(libc::ENOSYS | libc::EPERM)) => {
+            match futex::wait(word, value, pause, Scope::Shared) {
+                Err(sd_sys::Errno(libc::EINTR)) if !crate::restart::restarts() => Err(libc::EINTR),
+                _ => Ok(()),
+            }
+        }
+        Err(sd_sys::Errno(libc::ETIMEDOUT)) if deadline.left() == Some(0) => Err(libc::EAGAIN),
+        _ => Ok(()),
+    }
 }
 
 /// Says to all peers that this thread sleeps, for as long as it lives.
@@ -255,6 +281,9 @@ pub(crate) fn sleep_on(
     timeout_ns: Option<u64>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, i32> {
+    if timeout_ns != Some(0) {
+        crate::cancel::check()?;
+    }
     if timeout_ns.is_some() && !LACKS_PWAIT2.load(Ordering::Relaxed) {
         let ts = timeout_ns.map(time::timespec_of);
         let ts_ptr = ts.as_ref().map_or(core::ptr::null(), |t| t as *const libc::timespec);

@@ -7,7 +7,7 @@
 
 use crate::endpoint::EndpointExt;
 use crate::token;
-use crate::wait::{Deadline, spin};
+use crate::wait::{Deadline, sleep_on_word, spin};
 use core::sync::atomic::Ordering;
 use sd_ring::doorbell;
 use sd_shm::slab::Endpoint;
@@ -84,7 +84,7 @@ pub(crate) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<()
         if is_over() {
             return Ok(());
         }
-        crate::stream::sleep(&endpoint.own_words().wait, value, deadline, Some(LOOK_NS))?;
+        sleep_on_word(&endpoint.own_words().wait, value, deadline, Some(LOOK_NS))?;
         let claimant = sender.load(Ordering::Acquire);
         if claimant != 0 && token::cannot_go_on(claimant) {
             end(endpoint, claimant);

@@ -199,6 +199,12 @@ pub fn raise(sig: i32) {
     let _ = unsafe { syscall!(libc::SYS_tgkill, getpid(), gettid(), sig) };
 }
 
+/// Sends `sig` to the calling process.
+pub fn signal_self(sig: i32) {
+    // SAFETY: signals the caller only.
+    let _ = unsafe { syscall!(libc::SYS_kill, getpid(), sig) };
+}
+
 /// Whether a thread or process `id` is gone for good; a zombie is. When in doubt it is not.
 pub fn task_is_dead(id: i32) -> bool {
     // SAFETY: signal 0 only probes.

@@ -36,6 +36,37 @@ pub fn wait(word: *const AtomicU32, expected: u32, timeout_ns: Option<u64>, scop
     check(unsafe { syscall!(libc::SYS_futex, word, op(libc::FUTEX_WAIT, scope), expected, ts_ptr) }).map(drop)
 }
 
+/// Sleeps while `*word == expected`, at most `timeout_ns` nanoseconds; the word may be shared. After a handler with
+/// SA_RESTART the kernel goes on with what is left of the time, as `wait` only does without a timeout.
+///
+/// Errors: as for `wait`; `ENOSYS` before Linux 5.16.
+pub fn wait_restarting(word: *const AtomicU32, expected: u32, timeout_ns: u64) -> Result<()> {
+    /// struct futex_waitv.
+    #[repr(C)]
+    struct Waiter {
+        value: u64,
+        address: u64,
+        flags: u32,
+        reserved: u32,
+    }
+    const FUTEX_32: u32 = 2;
+    const SYS_FUTEX_WAITV: libc::c_long = 449;
+    let waiter = Waiter { value: u64::from(expected), address: word as u64, flags: FUTEX_32, reserved: 0 };
+    let until = crate::time::timespec_of(crate::time::now_ns().saturating_add(timeout_ns));
+    // SAFETY: the kernel reads one waiter, the word and the timespec; a bad address gives EFAULT.
+    check(unsafe {
+        syscall!(
+            SYS_FUTEX_WAITV,
+            &waiter as *const Waiter,
+            1,
+            0,
+            &until as *const libc::timespec,
+            libc::CLOCK_MONOTONIC
+        )
+    })
+    .map(drop)
+}
+
 /// Wakes up to `count` sleepers; returns how many were woken.
 pub fn wake(word: *const AtomicU32, count: i32, scope: Scope) -> usize {
     // SAFETY: FUTEX_WAKE does not touch memory; a bad address gives EFAULT.

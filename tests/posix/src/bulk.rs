@@ -97,3 +97,9 @@ pub(crate) fn fill(fd: i32, start: u64) -> u64 {
     }
     sent - start
 }
+
+/// Receives until nothing has come for a while.
+pub(crate) fn drain(fd: i32) {
+    let mut room = vec![0; 1 << 16];
+    while poll_one(fd, libc::POLLIN, 50).0.value == 1 && recv(fd, &mut room, libc::MSG_DONTWAIT).value > 0 {}
+}

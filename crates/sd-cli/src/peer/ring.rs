@@ -115,6 +115,7 @@ impl<const DOORBELL: bool> Link for Ring<DOORBELL> {
         loop {
             match self.rx.next(&GEOMETRY, &self.input).map_err(|_| corrupt())? {
                 Next::Empty => wait.relax(),
+                Next::Urgent => self.rx.admit_urgent(),
                 Next::Fin => return Ok(0),
                 Next::Data { region, off, len } => {
                     let n = (len as usize).min(bytes.len());

@@ -146,6 +146,12 @@ impl Members {
         process.and_then(|id| self.processes.get(id)).map_or(0, |process| process.pid)
     }
 
+    /// The member of the family with this process id.
+    pub(crate) fn member_with(&self, family: ClientId, pid: u32) -> Option<ProcessId> {
+        let members = self.families.get(&family)?.members.values();
+        members.copied().find(|id| self.processes.get(id).is_some_and(|process| process.pid == pid))
+    }
+
     /// Registrations of the family's members.
     pub(crate) fn clients_of(&self, family: ClientId) -> impl Iterator<Item = ClientId> {
         let members =

@@ -14,6 +14,7 @@ mod rescue;
 mod route;
 mod segments;
 mod server;
+mod signals;
 mod silent;
 mod status;
 mod undertaker;

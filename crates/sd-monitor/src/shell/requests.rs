@@ -32,6 +32,7 @@ fn has_answer(request: &Request) -> bool {
             | Request::Fork { .. }
             | Request::Born { .. }
             | Request::Channel { .. }
+            | Request::Signal { .. }
     )
 }
 
@@ -87,6 +88,10 @@ impl Server {
             }
             (Request::Join { id, side }, Some(who)) => {
                 self.join(who.client, id, side, &mut fds).map(|()| Some(Reply::Ok))
+            }
+            (Request::Signal { channel, slot, side, urgent }, Some(who)) => {
+                self.signal(who.client, channel, slot, side, urgent);
+                Ok(None)
             }
             (_, None) => Err(ErrorCode::Protocol),
         };

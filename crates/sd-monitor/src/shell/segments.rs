@@ -123,7 +123,7 @@ impl Segment {
         // SAFETY: the cell lies in a mapped slab; it is read once, as plain integers, and its owner is
         // dead or an enemy of itself.
         let mut cursor = unsafe { endpoint.rx.cursor.get().read_volatile() };
-        matches!(cursor.next(&GEOMETRY, &ring), Ok(Next::Data { .. }))
+        matches!(cursor.next(&GEOMETRY, &ring), Ok(Next::Data { .. } | Next::Urgent))
     }
 }
 

@@ -144,3 +144,11 @@ pub(crate) unsafe fn forkpty(
         pid
     }
 }
+
+/// After pthread_cancel.
+pub(crate) fn cancelled(thread: libc::pthread_t, ret: c_int) -> c_int {
+    if ret == 0 {
+        sd_socket::cancel::requested(thread as usize);
+    }
+    ret
+}

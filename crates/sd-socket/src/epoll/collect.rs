@@ -73,17 +73,19 @@ fn is_scanned_ready(item: &Item, stay: bool) -> bool {
 }
 
 /// For a scanned, edge-triggered item, which no event announces: whether something came since the last
-/// look, bytes, an end, or room.
+/// look, bytes, an end, room, or an urgent byte.
 pub(super) fn has_edge(item: &Item) -> bool {
     const ROOM: u8 = 1 << 7;
+    const URGENT: u8 = 1 << 6;
     let Source::Socket(endpoint) = item.source else { return true };
     if endpoint.state_now() != State::Connected {
         return false;
     }
-    let arrived = endpoint.rx.bytes.load(Ordering::Relaxed) + crate::ends::readable_bytes(endpoint) as u64;
+    let arrived = endpoint.rx.bytes.load(Ordering::Relaxed) + crate::ends::data_bytes(endpoint) as u64;
     let came = item.arrived.swap(arrived, Ordering::Relaxed) < arrived;
     let room = if ready::is_writable(endpoint) { ROOM } else { 0 };
-    let ends = watch::ends(endpoint) | room;
+    let urgent = if crate::urgent::is_pending(endpoint) { URGENT } else { 0 };
+    let ends = watch::ends(endpoint) | room | urgent;
     let new_ends = ends & !item.told.swap(ends, Ordering::Relaxed);
     came || new_ends != 0
 }

@@ -4,6 +4,7 @@ use crate::table::Subject;
 
 mod accept;
 mod bind;
+mod cancel;
 mod close;
 mod confine;
 mod connect;
@@ -40,6 +41,7 @@ mod poll;
 mod raw;
 mod shutdown;
 mod siblings;
+mod signals;
 mod spawn;
 mod stream;
 mod threads;
@@ -96,4 +98,6 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     transfer::SUBJECTS,
     others::SUBJECTS,
     urgent::SUBJECTS,
+    signals::SUBJECTS,
+    cancel::SUBJECTS,
 ];

@@ -11,6 +11,11 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("urgent/poll_and_select", poll_and_select),
     solo("urgent/errors", errors),
     solo("urgent/sigurg", sigurg),
+    solo("urgent/replaced", replaced),
+    solo("urgent/replaced_at_the_mark", replaced_at_the_mark),
+    solo("urgent/peek", peek),
+    solo("urgent/ends", ends),
+    solo("urgent/handler", handler),
 ];
 
 /// asm-generic/sockios.h; not in the libc crate.
@@ -110,4 +115,102 @@ fn sigurg() {
     sleep(2);
     show_taken(libc::SIGURG);
     show_recv("urgent", pair.server, 1, libc::MSG_OOB);
+}
+
+fn replaced() {
+    let pair = connected();
+    send(pair.client, b"ab!", libc::MSG_OOB);
+    await_events(pair.server, libc::POLLPRI);
+    send(pair.client, b"cd?", libc::MSG_OOB);
+    await_bytes(pair.server, 5);
+    show_recv("urgent", pair.server, 1, libc::MSG_OOB);
+    show_recv("up to the second mark", pair.server, 16, 0);
+    show_mark("at the second mark", pair.server);
+    send(pair.client, b"ef", 0);
+    await_readable(pair.server);
+    show_recv("over the mark", pair.server, 16, 0);
+}
+
+fn replaced_at_the_mark() {
+    let pair = connected();
+    send(pair.client, b"!", libc::MSG_OOB);
+    await_events(pair.server, libc::POLLPRI);
+    show_recv("urgent", pair.server, 1, libc::MSG_OOB);
+    send(pair.client, b"?", libc::MSG_OOB);
+    await_events(pair.server, libc::POLLPRI);
+    show_mark("at the second", pair.server);
+    show_recv("urgent", pair.server, 1, libc::MSG_OOB);
+    show_recv("nothing else", pair.server, 8, libc::MSG_DONTWAIT);
+    show_mark("passed", pair.server);
+}
+
+fn peek() {
+    let pair = connected();
+    send(pair.client, b"ab!", libc::MSG_OOB);
+    send(pair.client, b"cd", 0);
+    await_events(pair.server, libc::POLLPRI);
+    await_bytes(pair.server, 2);
+    show_recv("urgent, peek", pair.server, 8, libc::MSG_OOB | libc::MSG_PEEK);
+    show_recv("urgent, no room", pair.server, 0, libc::MSG_OOB | libc::MSG_PEEK);
+    show_recv("urgent", pair.server, 8, libc::MSG_OOB);
+    show_recv("peek to the mark", pair.server, 8, libc::MSG_PEEK);
+    show_recv("all, to the mark", pair.server, 4, libc::MSG_WAITALL);
+    await_readable(pair.server);
+    show_recv("peek over the mark", pair.server, 8, libc::MSG_PEEK);
+    show_recv("over the mark", pair.server, 8, 0);
+    send(pair.client, b"!", libc::MSG_OOB);
+    await_events(pair.server, libc::POLLPRI);
+    show_recv("peek at only an urgent byte", pair.server, 8, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    show_recv("urgent", pair.server, 8, libc::MSG_OOB);
+    show_recv("nothing else", pair.server, 8, libc::MSG_DONTWAIT);
+    show_recv("urgent again", pair.server, 8, libc::MSG_OOB);
+}
+
+fn ends() {
+    let pair = connected();
+    send(pair.client, b"ab!", libc::MSG_OOB);
+    close(pair.client);
+    await_events(pair.server, libc::POLLRDHUP);
+    show_poll("closed", pair.server);
+    show_recv("up to the mark", pair.server, 8, 0);
+    show_recv("urgent", pair.server, 8, libc::MSG_OOB);
+    show_recv("the end", pair.server, 8, 0);
+    let pair = connected();
+    send(pair.server, b"!", libc::MSG_OOB);
+    await_events(pair.client, libc::POLLPRI);
+    show("close with an urgent byte unread", close(pair.client));
+    await_events(pair.server, libc::POLLHUP);
+    show_recv("reset", pair.server, 8, 0);
+}
+
+static FOUND: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(-1);
+static SOCKET: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(-1);
+
+extern "C" fn take_urgent(_: i32) {
+    use std::sync::atomic::Ordering::SeqCst;
+    let mut byte = [0u8; 1];
+    // SAFETY: one byte of room.
+    if unsafe { libc::recv(SOCKET.load(SeqCst), byte.as_mut_ptr().cast(), 1, libc::MSG_OOB) } == 1 {
+        FOUND.store(i32::from(byte[0]), SeqCst);
+    }
+}
+
+/// As telnet(1) does it: the handler takes the byte while recv waits.
+fn handler() {
+    use std::sync::atomic::Ordering::SeqCst;
+    let pair = connected();
+    SOCKET.store(pair.server, SeqCst);
+    handle(libc::SIGURG, take_urgent, libc::SA_RESTART);
+    show("F_SETOWN", fcntl(pair.server, libc::F_SETOWN, getpid()));
+    let thread = std::thread::spawn(move || {
+        sleep(10);
+        send(pair.client, b"!", libc::MSG_OOB);
+        while FOUND.load(SeqCst) < 0 {
+            sleep(1);
+        }
+        send(pair.client, b"later", 0);
+    });
+    show_recv("server", pair.server, 8, 0);
+    let _ = thread.join();
+    say!("the handler found {}", FOUND.load(SeqCst));
 }

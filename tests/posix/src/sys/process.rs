@@ -59,6 +59,18 @@ pub(crate) fn show_taken(number: i32) {
     say!("{} count {}", signal_name(number), taken(number));
 }
 
+/// From now on a signal comes to this process every so many microseconds.
+pub(crate) fn every(number: i32, microseconds: i64) {
+    // SAFETY: all-zero bytes are valid for each of these.
+    let (mut event, mut time): (libc::sigevent, libc::itimerspec) = unsafe { (mem::zeroed(), mem::zeroed()) };
+    (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, number);
+    let mut timer = std::ptr::null_mut();
+    call!(libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer));
+    time.it_interval.tv_nsec = microseconds * 1000;
+    time.it_value = time.it_interval;
+    call!(libc::timer_settime(timer, 0, &raw const time, std::ptr::null_mut()));
+}
+
 pub(crate) fn signal_set(numbers: &[i32]) -> libc::sigset_t {
     // SAFETY: all-zero bytes are an empty sigset_t.
     let mut set: libc::sigset_t = unsafe { mem::zeroed() };

@@ -1,0 +1,113 @@
+//! SIGURG and SIGIO (socket(7), "Signals"): who wants them, and how they come.
+//!
+//! `sender's library --Signal--> monitor --signal--> process`
+//!
+//! The receiver's words say to which process of its family signals go, with which number; the sender asks the
+//! monitor, since it may not be allowed to send signals to the other, and must not believe a process id that a peer
+//! states. The monitor sends only to processes that share the connection. The kernel keeps F_SETOWN's and
+//! F_SETSIG's values for us, with its checks, on a socket of the endpoint's own.
+
+use crate::Outcome;
+use crate::connect::materialize;
+use crate::endpoint::{EndpointExt, HAS_SIGNALS};
+use core::sync::atomic::Ordering;
+use libc::{c_int, c_ulong};
+use sd_proto::Request;
+use sd_ring::doorbell::{self, RX_SIGNAL, TX_SIGNAL};
+use sd_shm::channel::SIGNAL_ASYNC;
+use sd_shm::slab::{Endpoint, State};
+
+/// fcntl(2); not in the libc crate.
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
+const F_SETOWN_EX: c_int = 15;
+const F_GETOWN_EX: c_int = 16;
+/// Kinds of owners.
+const OWNER_GROUP: c_int = 2;
+
+/// Whether fcntl's command is about signals.
+pub(crate) fn is_command(cmd: c_int) -> bool {
+    matches!(cmd, libc::F_SETOWN | libc::F_GETOWN | F_SETSIG | F_GETSIG | F_SETOWN_EX | F_GETOWN_EX)
+}
+
+/// fcntl(2) with such a command, or ioctl(2) with FIOSETOWN and the like; `arg` is the kernel's to check.
+pub(crate) fn ask_kernel(
+    endpoint: &'static Endpoint,
+    call: libc::c_long,
+    fd: c_int,
+    cmd: c_ulong,
+    arg: c_ulong,
+) -> Outcome<c_int> {
+    if let Err(errno) = materialize(endpoint) {
+        return Outcome::Errno(errno);
+    }
+    // SAFETY: the caller's argument, for the kernel to check.
+    let done = sd_sys::check(unsafe { sd_sys::syscall!(call, fd, cmd, arg) });
+    endpoint.set_flag(HAS_SIGNALS);
+    publish(endpoint, fd);
+    done.map(|n| n as c_int).map_err(|e| e.0).into()
+}
+
+/// O_ASYNC was set or cleared.
+pub(crate) fn set_async(endpoint: &'static Endpoint, fd: c_int) {
+    endpoint.set_flag(HAS_SIGNALS);
+    publish(endpoint, fd);
+}
+
+/// Tells the peer, and the monitor, what signals are wanted.
+pub(crate) fn publish(endpoint: &'static Endpoint, fd: c_int) {
+    if endpoint.state_now() != State::Connected || !endpoint.flag(HAS_SIGNALS) {
+        return;
+    }
+    let own = endpoint.own_words();
+    let signal = sd_sys::fd::fcntl(fd, F_GETSIG, 0).unwrap_or(0) as u64 & 0xff;
+    let is_async = crate::fds::other_flags(endpoint).load(Ordering::Relaxed) & libc::O_ASYNC as u32 != 0;
+    let async_bit = if is_async { SIGNAL_ASYNC } else { 0 };
+    own.signals.store(u64::from(owner(fd)) << 32 | async_bit | signal, Ordering::Release);
+    if is_async {
+        doorbell::arm(&own.wait, RX_SIGNAL);
+    } else {
+        own.wait.fetch_and(!(RX_SIGNAL | TX_SIGNAL), Ordering::AcqRel);
+    }
+}
+
+/// The process that F_SETOWN named; zero when there is none. A thread or group of ours is this process.
+fn owner(fd: c_int) -> u32 {
+    let mut owner = [0 as c_int; 2];
+    // SAFETY: the kernel writes two ints.
+    let asked =
+        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_fcntl, fd, F_GETOWN_EX, owner.as_mut_ptr()) });
+    let [kind, id] = owner;
+    if asked.is_err() || id == 0 {
+        return 0;
+    }
+    let me = sd_sys::fd::getpid();
+    let mine = match kind {
+        // SAFETY: no pointers.
+        OWNER_GROUP => unsafe { sd_sys::syscall!(libc::SYS_getpgid, 0) == id as isize },
+        // SAFETY: signal 0 only probes.
+        _ => unsafe { sd_sys::syscall!(libc::SYS_tgkill, me, id, 0) == 0 },
+    };
+    if mine { me as u32 } else { id as u32 }
+}
+
+/// The program met a full ring: with O_ASYNC it wants a signal when there is room.
+pub(crate) fn want_room(endpoint: &Endpoint) {
+    if endpoint.flag(HAS_SIGNALS) && endpoint.own_words().signals.load(Ordering::Relaxed) & SIGNAL_ASYNC != 0
+    {
+        doorbell::arm(&endpoint.own_words().wait, TX_SIGNAL);
+    }
+}
+
+/// Asks for the peer's signal, if it wants any.
+pub(crate) fn tell(endpoint: &Endpoint, urgent: bool) {
+    if endpoint.peer_words().signals.load(Ordering::Acquire) >> 32 == 0 {
+        return;
+    }
+    crate::control::hint(&Request::Signal {
+        channel: endpoint.channel_id.load(Ordering::Relaxed),
+        slot: endpoint.slot.load(Ordering::Relaxed),
+        side: endpoint.side.load(Ordering::Relaxed),
+        urgent,
+    });
+}

@@ -164,6 +164,8 @@ fn running_out_of_descriptors_is_survived() {
             });
         }
     });
+    // Who is answered finds a monitor that has closed what it needed to start.
+    let first = Client::register(&server);
     let before = server.holdings();
     let mut clients = Vec::new();
     for _ in 0..20 {
@@ -173,12 +175,13 @@ fn running_out_of_descriptors_is_survived() {
         clients.push((client, welcome));
     }
     let registered = clients.iter().filter(|(_, welcome)| *welcome).count();
-    assert!((2..8).contains(&registered), "{registered}");
+    assert!((1..7).contains(&registered), "{registered}");
     let waiting = server.sleeps();
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert_eq!(server.sleeps(), waiting, "it must not spin");
     drop(clients);
     until("all are gone", || server.holdings() == before);
+    first.listen(0);
     Client::register(&server).listen(0);
 }
 

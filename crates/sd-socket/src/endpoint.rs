@@ -214,6 +214,7 @@ pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
     endpoint.rcv_buf.store(0, Ordering::Relaxed);
     endpoint.opts.iter().for_each(|o| o.store(0, Ordering::Relaxed));
     private.channel.store(core::ptr::null_mut(), Ordering::Relaxed);
+    private.next.store(0, Ordering::Relaxed);
     endpoint.tx.token.reset();
     endpoint.tx.sender.store(0, Ordering::Relaxed);
     endpoint.rx.token.reset();
@@ -229,7 +230,7 @@ fn take_free(
     slab: sd_shm::slab::Slab,
 ) -> Option<usize> {
     if let Some(index) = alloc.free.checked_sub(1) {
-        alloc.free = rec.private(index as usize)?.next_free.load(Ordering::Relaxed);
+        alloc.free = rec.private(index as usize)?.next.load(Ordering::Relaxed);
         return Some(index as usize);
     }
     let given_up =
@@ -282,7 +283,7 @@ pub(crate) fn release(endpoint: &'static Endpoint) {
     if own {
         let mut alloc = PROCESS.alloc.lock();
         if last {
-            private.next_free.store(alloc.free, Ordering::Relaxed);
+            private.next.store(alloc.free, Ordering::Relaxed);
             alloc.free = index as u32 + 1;
         } else {
             alloc.orphans.push(index as u32);

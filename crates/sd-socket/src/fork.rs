@@ -44,6 +44,7 @@ pub(crate) fn prepare() {
         return;
     }
     PROCESS.control.lock_and_keep();
+    crate::extras::keep_lock();
     crate::listen::keep_lock();
     crate::route::keep_lock();
     PROCESS.alloc.lock_and_keep();
@@ -94,6 +95,7 @@ fn unlock() {
         PROCESS.alloc.unlock();
         crate::route::unlock();
         crate::listen::unlock();
+        crate::extras::unlock();
         PROCESS.control.unlock();
     }
 }

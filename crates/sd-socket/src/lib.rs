@@ -14,7 +14,7 @@
 //! | `urgent`, `signals` | MSG_OOB; SIGURG and SIGIO |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `restart`, `cancel` | what ends a wait early: handlers of signals, pthread_cancel |
-//! | `options`, `names`, `addr` | what a socket is told and asked |
+//! | `options`, `extras`, `tcp_info`, `names`, `addr` | what a socket is told and asked |
 //! | `confine` | under a seccomp filter of the program's |
 //! | `fork`, `exec`, `spawn`, `handover`, `bridge` | sharing with children; the next program; starting programs; passing on; kernel sockets for those that are not accelerated |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
@@ -35,6 +35,7 @@ mod ends;
 mod env;
 mod epoll;
 pub mod exec;
+mod extras;
 mod fds;
 mod files;
 mod fork;
@@ -58,6 +59,7 @@ pub mod spawn;
 pub mod stats;
 mod stream;
 mod table;
+mod tcp_info;
 mod token;
 mod urgent;
 mod wait;

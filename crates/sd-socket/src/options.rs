@@ -77,6 +77,14 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
         // SAFETY: the kernel reads one linger.
         let _ = unsafe { raw_set(fd, SOL_SOCKET, SO_LINGER, &value as *const _ as *const c_void, 8) };
     }
+    let noted = crate::extras::each(endpoint, |level, name, value| {
+        // SAFETY: the kernel reads the value.
+        let _ = unsafe { raw_set(fd, level, name, value.as_ptr().cast(), value.len() as u32) };
+    });
+    if noted && endpoint.state_now() == State::Connected {
+        // IP_TOS has changed what is not inherited.
+        let _ = sd_sys::fd::setsockopt_int(fd, SOL_SOCKET, libc::SO_PRIORITY, 0);
+    }
     if endpoint.flag(NONBLOCK) {
         let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize | libc::O_RDWR as usize);
     }
@@ -96,6 +104,7 @@ pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
     if from.flag(OOB_INLINE) {
         to.set_flag(OOB_INLINE);
     }
+    crate::extras::inherit(from, to);
 }
 
 unsafe fn raw_set(
@@ -135,9 +144,31 @@ pub(crate) unsafe fn set(
         Remembered::Yes => Outcome::Kernel,
         Remembered::Invalid(errno) => Outcome::Errno(errno),
         Remembered::No => match materialize(endpoint) {
-            Ok(()) => Outcome::Kernel,
+            Ok(()) if connected => Outcome::Kernel,
+            // SAFETY: as the caller says.
+            Ok(()) => unsafe { set_and_note(fd, endpoint, (level, name), value, len) },
             Err(errno) => Outcome::Errno(errno),
         },
+    }
+}
+
+/// Sets an option of the kernel socket that connections inherit, should this become a listener.
+unsafe fn set_and_note(
+    fd: c_int,
+    endpoint: &Endpoint,
+    (level, name): (c_int, c_int),
+    value: *const c_void,
+    len: socklen_t,
+) -> Outcome<c_int> {
+    // SAFETY: as the caller says; what the kernel has accepted could be read.
+    match unsafe { raw_set(fd, level, name, value, len) } {
+        Ok(_) if value.is_null() => Outcome::Done(0),
+        Ok(_) => {
+            // SAFETY: as above.
+            unsafe { crate::extras::note(endpoint, level, name, value, len as usize) };
+            Outcome::Done(0)
+        }
+        Err(e) => Outcome::Errno(e.0),
     }
 }
 
@@ -258,7 +289,15 @@ pub(crate) unsafe fn get(
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(i32::from(listening)),
         (TCP, libc::TCP_INFO) if endpoint.state_now() == State::Connected => {
             // SAFETY: as the caller says.
-            return unsafe { tcp_info(fd, endpoint, value, len) };
+            return unsafe { crate::tcp_info::get(fd, endpoint, value, len) };
+        }
+        (TCP, libc::TCP_MAXSEG) if endpoint.state_now() == State::Connected => {
+            Some(crate::tcp_info::mss(endpoint, fd))
+        }
+        (libc::IPPROTO_IP, libc::IP_MTU) | (libc::IPPROTO_IPV6, libc::IPV6_MTU)
+            if endpoint.state_now() == State::Connected =>
+        {
+            Some(crate::tcp_info::mtu(level, fd))
         }
         _ if own => None,
         _ => number(level, name).map(|n| match cell(endpoint, n).map_or(0, |c| c.load(Ordering::Relaxed)) {
@@ -315,7 +354,7 @@ fn take_error(endpoint: &'static Endpoint) -> i32 {
 }
 
 /// Copies an answer out, truncated to the caller's buffer as getsockopt does.
-unsafe fn put(bytes: &[u8], value: *mut c_void, len: *mut socklen_t) -> Outcome<c_int> {
+pub(crate) unsafe fn put(bytes: &[u8], value: *mut c_void, len: *mut socklen_t) -> Outcome<c_int> {
     // SAFETY: as the caller says.
     unsafe {
         let room = len.read_unaligned();
@@ -327,53 +366,4 @@ unsafe fn put(bytes: &[u8], value: *mut c_void, len: *mut socklen_t) -> Outcome<
         len.write_unaligned(n as socklen_t);
     }
     Outcome::Done(0)
-}
-
-/// Largest struct tcp_info that is answered; kernels have added to it over the years.
-const TCP_INFO_MAX: usize = 512;
-
-/// TCP_INFO (tcp(7)): the kernel's answer for the placeholder, as long as that kernel makes it, with
-/// what a healthy loopback connection shows.
-unsafe fn tcp_info(
-    fd: c_int,
-    endpoint: &'static Endpoint,
-    value: *mut c_void,
-    len: *mut socklen_t,
-) -> Outcome<c_int> {
-    let mut info = [0u8; TCP_INFO_MAX];
-    let mut full = TCP_INFO_MAX as u32;
-    // SAFETY: the kernel writes at most `full` bytes.
-    let asked = sd_sys::check(unsafe {
-        sd_sys::syscall!(
-            libc::SYS_getsockopt,
-            fd,
-            TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr(),
-            &mut full as *mut u32
-        )
-    });
-    if let Err(e) = asked {
-        return Outcome::Errno(e.0);
-    }
-    let mut word = |index: usize, v: u32| {
-        if let Some(bytes) = info.get_mut(8 + index * 4..12 + index * 4) {
-            bytes.copy_from_slice(&v.to_ne_bytes());
-        }
-    };
-    word(0, 200_000); // tcpi_rto, us
-    word(1, 40_000); // tcpi_ato
-    word(2, 65_483); // tcpi_snd_mss, that of loopback
-    word(3, 65_483); // tcpi_rcv_mss
-    word(15, 20); // tcpi_rtt, us
-    word(16, 10); // tcpi_rttvar
-    word(17, i32::MAX as u32); // tcpi_snd_ssthresh
-    word(18, 10); // tcpi_snd_cwnd
-    word(19, 65_483); // tcpi_advmss
-    if let Some(state) = info.first_mut() {
-        *state = crate::names::tcp_state(endpoint);
-    }
-    let answer = info.get(..(full as usize).min(TCP_INFO_MAX)).unwrap_or(&[]);
-    // SAFETY: as the caller says.
-    unsafe { put(answer, value, len) }
 }

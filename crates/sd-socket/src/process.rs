@@ -20,8 +20,8 @@ pub(crate) const CHANNELS_MAX: usize = 1 << 16;
 pub(crate) struct Priv {
     /// Descriptors of this process that lead to the endpoint.
     pub(crate) fds: AtomicU32,
-    /// Next free endpoint (own slab only).
-    pub(crate) next_free: AtomicU32,
+    /// Of a free endpoint of the own slab the next free one + 1; of one in use its note (see `extras`).
+    pub(crate) next: AtomicU32,
     /// First epoll item that watches it.
     pub(crate) watchers: AtomicPtr<crate::epoll::Item>,
     /// Its listener record.

@@ -1,0 +1,120 @@
+//! Options that only a kernel socket keeps, remembered for the connections that a listener gives out.
+//!
+//! An accepted connection inherits them (`sk_clone_lock` in the kernel), but has no kernel socket, and few programs
+//! ever ask. So a socket that may become a listener notes what was set on it, its connections share the note, and it
+//! is carried out on the day one of them gets a kernel socket (`options::replay`). A socket names its note by a
+//! number in the process's private part of the endpoint: a fork copies both. What one process of several sets after a
+//! fork is inherited in that process only. Tested by the subjects `accept/options_inherited` and
+//! `options/buffer_sizes_inherited`.
+
+use crate::process::PROCESS;
+use core::sync::atomic::Ordering;
+use libc::{IPPROTO_TCP, SOL_SOCKET, c_int, c_void};
+use sd_shm::slab::Endpoint;
+use sd_sys::lock::Lock;
+
+/// Longest value that is kept: TCP_CONGESTION's, and a name of an interface.
+const VALUE_MAX: usize = 16;
+/// Options in a note, and notes: no honest program has more.
+const OPTIONS_MAX: usize = 64;
+const NOTES_MAX: usize = 4096;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Extra {
+    level: c_int,
+    name: c_int,
+    value: [u8; VALUE_MAX],
+    len: usize,
+}
+
+/// Notes are never changed and never freed: equal ones are one. A socket's number is the place in the list plus one.
+static NOTES: Lock<Vec<Box<[Extra]>>> = Lock::new(Vec::new());
+
+/// Not inherited, or acting on what the value points to.
+fn is_its_own(level: c_int, name: c_int) -> bool {
+    let names: &[c_int] = match level {
+        SOL_SOCKET => &[
+            libc::SO_PRIORITY,
+            libc::SO_INCOMING_CPU,
+            libc::SO_ATTACH_FILTER,
+            libc::SO_DETACH_FILTER,
+            libc::SO_LOCK_FILTER,
+            libc::SO_ATTACH_BPF,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            libc::SO_ATTACH_REUSEPORT_EBPF,
+        ],
+        IPPROTO_TCP => &[libc::TCP_QUICKACK, libc::TCP_DEFER_ACCEPT, libc::TCP_FASTOPEN, libc::TCP_ULP],
+        _ => &[],
+    };
+    names.contains(&name)
+}
+
+/// An option was set on the kernel socket of an endpoint.
+///
+/// # Safety
+/// `value` points to `len` readable bytes.
+pub(crate) unsafe fn note(endpoint: &Endpoint, level: c_int, name: c_int, value: *const c_void, len: usize) {
+    let Some(private) = PROCESS.private(endpoint).filter(|_| len <= VALUE_MAX && !is_its_own(level, name))
+    else {
+        return;
+    };
+    let mut bytes = [0; VALUE_MAX];
+    // SAFETY: as the caller says, and there is room.
+    unsafe { core::ptr::copy_nonoverlapping(value.cast(), bytes.as_mut_ptr(), len) };
+    let extra = Extra { level, name, value: bytes, len };
+    let mut notes = NOTES.lock();
+    let mut changed = noted(&notes, private.next.load(Ordering::Relaxed)).to_vec();
+    // In the order in which they were set: some change others.
+    changed.retain(|old| (old.level, old.name) != (level, name));
+    changed.push(extra);
+    let place = notes.iter().position(|known| **known == *changed).unwrap_or(notes.len());
+    if changed.len() > OPTIONS_MAX || place >= NOTES_MAX {
+        return;
+    }
+    if place == notes.len() {
+        notes.push(changed.into());
+    }
+    private.next.store(place as u32 + 1, Ordering::Relaxed);
+}
+
+fn noted(notes: &[Box<[Extra]>], number: u32) -> &[Extra] {
+    let place = (number as usize).checked_sub(1);
+    place.and_then(|place| notes.get(place)).map_or(&[], |note| note)
+}
+
+/// A connection has what its listener has.
+pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
+    if let (Some(from), Some(to)) = (PROCESS.private(from), PROCESS.private(to)) {
+        to.next.store(from.next.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// Something is noted of a socket.
+pub(crate) fn is_noted(endpoint: &Endpoint) -> bool {
+    PROCESS.private(endpoint).is_some_and(|private| private.next.load(Ordering::Relaxed) != 0)
+}
+
+/// Calls `each` with level, name and value of what is noted of a socket; false when nothing is.
+pub(crate) fn each(endpoint: &Endpoint, mut each: impl FnMut(c_int, c_int, &[u8])) -> bool {
+    let number = PROCESS.private(endpoint).map_or(0, |private| private.next.load(Ordering::Relaxed));
+    if number != 0 {
+        for extra in noted(&NOTES.lock(), number) {
+            each(extra.level, extra.name, extra.value.get(..extra.len).unwrap_or(&[]));
+        }
+    }
+    number != 0
+}
+
+/// Keeps the notes unchanged across a fork.
+pub(crate) fn keep_lock() {
+    NOTES.lock_and_keep();
+}
+
+/// Ends `keep_lock`.
+///
+/// # Safety
+/// The calling thread (or the one it is a copy of) called `keep_lock`.
+pub(crate) unsafe fn unlock() {
+    // SAFETY: promised by the caller.
+    unsafe { NOTES.unlock() };
+}

@@ -26,6 +26,7 @@ mod fork;
 mod fork_epoll;
 mod ipv6;
 mod listen;
+mod matrix;
 mod message;
 mod names;
 mod nonblocking;
@@ -100,4 +101,8 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     urgent::SUBJECTS,
     signals::SUBJECTS,
     cancel::SUBJECTS,
+    matrix::SUBJECTS,
+    matrix::BLOCKING,
+    matrix::COPIES,
+    matrix::CHILDREN,
 ];

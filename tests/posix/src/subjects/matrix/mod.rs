@@ -1,0 +1,117 @@
+//! Every call in every state a socket can be in: one subject per state, one line per call.
+//!
+//! Each line begins with a fresh socket brought into the state. It shows what the call returned, what the same call
+//! returned a second time, how many SIGPIPE came, and what poll and `SO_ERROR` say afterwards.
+//!
+//! `states/X` has the socket non-blocking, `states_blocking/X` blocking with time-outs of a few milliseconds,
+//! `states_copy/X` calls on a dup whose original is closed, and `states_child/X` in a child that inherited the socket.
+
+mod calls;
+mod states;
+
+use calls::CALLS;
+use states::Made;
+
+use crate::sys::*;
+use crate::table::{Subject, solo};
+
+macro_rules! in_states {
+    ($topic:literal, $way:ident, $($state:ident)*) => {
+        &[$(solo(concat!($topic, "/", stringify!($state)), || run(states::$state, Way::$way))),*]
+    };
+}
+
+pub(crate) const SUBJECTS: &[Subject] = in_states!("states", Plain,
+    fresh bound listening connection_waits listener_shut listener_shut_and_again
+    connected accepted data_waiting full shut_read shut_read_data shut_write shut_both
+    peer_shut peer_shut_data both_shut peer_closed peer_closed_data peer_closed_and_sent peer_left_data
+    reset reset_data reset_told refused refused_untold disconnected disconnected_data
+);
+
+pub(crate) const BLOCKING: &[Subject] = in_states!("states_blocking", Blocking,
+    fresh bound listening connection_waits listener_shut
+    connected data_waiting full shut_read shut_read_data shut_write shut_both
+    peer_shut peer_shut_data both_shut peer_closed peer_closed_data peer_closed_and_sent peer_left_data
+    reset reset_data reset_told refused disconnected
+);
+
+pub(crate) const COPIES: &[Subject] = in_states!("states_copy", Copy,
+    fresh bound listening connection_waits connected data_waiting full shut_write shut_both
+    peer_shut_data peer_closed peer_closed_and_sent reset refused disconnected
+);
+
+pub(crate) const CHILDREN: &[Subject] = in_states!("states_child", Child,
+    fresh bound listening connection_waits connected data_waiting full shut_read shut_write shut_both
+    peer_shut_data both_shut peer_closed peer_closed_and_sent peer_left_data reset refused disconnected
+);
+
+/// Through which descriptor, and how, the calls are made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Plain,
+    Blocking,
+    Copy,
+    Child,
+}
+
+fn run(state: fn() -> Made, way: Way) {
+    count_signal(libc::SIGPIPE, libc::SA_RESTART);
+    match way {
+        Way::Plain => each_call(state, |made| {
+            set_nonblocking(made.fd, true);
+        }),
+        Way::Blocking => each_call(state, |made| {
+            set_timeout(made.fd, libc::SO_RCVTIMEO, 3);
+            set_timeout(made.fd, libc::SO_SNDTIMEO, 3);
+        }),
+        Way::Copy => each_call(state, |made| {
+            set_nonblocking(made.fd, true);
+            let copy = dup(made.fd).fd();
+            close(made.fd);
+            made.fd = copy;
+        }),
+        Way::Child => in_a_child(state),
+    }
+}
+
+/// Makes every call on a socket of its own in the state, after it was prepared.
+fn each_call(state: fn() -> Made, prepare: fn(&mut Made)) {
+    for (name, call) in CALLS {
+        let mut made = state();
+        set_nonblocking(made.fd, false);
+        prepare(&mut made);
+        look(name, *call, &made);
+        made.close();
+    }
+}
+
+/// One child makes all the calls, on sockets that it has inherited.
+fn in_a_child(state: fn() -> Made) {
+    let made: Vec<Made> = CALLS.iter().map(|_| state()).collect();
+    made.iter().for_each(|made| drop(set_nonblocking(made.fd, true)));
+    let child = fork_child(|| {
+        for ((name, call), made) in CALLS.iter().zip(&made) {
+            look(name, *call, made);
+        }
+        0
+    });
+    say!("child: {}", wait_child(child));
+    made.into_iter().for_each(Made::close);
+}
+
+/// Makes the call twice, and prints what came of it.
+fn look(name: &str, call: fn(&Made) -> String, made: &Made) {
+    let first = call(made);
+    sleep(1);
+    let second = call(made);
+    let signals = taken(libc::SIGPIPE);
+    sleep(1);
+    let (_, events) = poll_one(made.fd, ALL, 0);
+    let (result, error) = get_int(made.fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    let error = match (result.ok(), error) {
+        (false, _) => result.to_string(),
+        (true, 0) => "0".to_owned(),
+        (true, error) => errno_name(error),
+    };
+    say!("{name}: {first}, {second}; SIGPIPE {signals}; poll {}; SO_ERROR {error}", poll_mask(events));
+}

@@ -1,0 +1,258 @@
+//! Sockets in the states of the matrix. Ports get no labels: a number may serve two roles in one run.
+
+use crate::setup::{abort, tcp};
+use crate::sys::*;
+
+/// A socket in some state, and what keeps it there.
+pub(super) struct Made {
+    pub(super) fd: i32,
+    /// A listener that accepts new connections.
+    pub(super) elsewhere: Addr,
+    others: Vec<i32>,
+}
+
+impl Made {
+    fn new(fd: i32, mut others: Vec<i32>) -> Made {
+        let (listener, elsewhere) = listener();
+        others.push(listener);
+        Made { fd, elsewhere, others }
+    }
+
+    pub(super) fn close(self) {
+        close(self.fd);
+        for fd in self.others {
+            close(fd);
+        }
+    }
+}
+
+fn listener() -> (i32, Addr) {
+    let fd = tcp();
+    bind(fd, &Addr::local(0));
+    listen(fd, 4);
+    (fd, getsockname(fd).1)
+}
+
+fn dial(addr: &Addr) -> i32 {
+    let fd = tcp();
+    connect(fd, addr);
+    fd
+}
+
+/// Both ends of a new connection.
+fn pair() -> (i32, i32) {
+    let (listening, addr) = listener();
+    let client = dial(&addr);
+    let server = accept(listening).fd();
+    close(listening);
+    (client, server)
+}
+
+/// Bytes from one end, until they are at the other.
+fn give(from: i32, to: i32, data: &[u8]) {
+    send(from, data, libc::MSG_NOSIGNAL);
+    await_bytes(to, data.len() as i32);
+}
+
+pub(super) fn fresh() -> Made {
+    Made::new(tcp(), Vec::new())
+}
+
+pub(super) fn bound() -> Made {
+    let fd = tcp();
+    bind(fd, &Addr::local(0));
+    Made::new(fd, Vec::new())
+}
+
+pub(super) fn listening() -> Made {
+    Made::new(listener().0, Vec::new())
+}
+
+pub(super) fn connection_waits() -> Made {
+    let (fd, addr) = listener();
+    let clients = vec![dial(&addr), dial(&addr)];
+    await_readable(fd);
+    Made::new(fd, clients)
+}
+
+pub(super) fn listener_shut() -> Made {
+    let (fd, _) = listener();
+    shutdown(fd, libc::SHUT_RDWR);
+    Made::new(fd, Vec::new())
+}
+
+pub(super) fn listener_shut_and_again() -> Made {
+    let (fd, addr) = listener();
+    shutdown(fd, libc::SHUT_RD);
+    listen(fd, 4);
+    Made::new(fd, vec![dial(&addr)])
+}
+
+pub(super) fn connected() -> Made {
+    let (client, server) = pair();
+    Made::new(client, vec![server])
+}
+
+pub(super) fn accepted() -> Made {
+    let (client, server) = pair();
+    Made::new(server, vec![client])
+}
+
+pub(super) fn data_waiting() -> Made {
+    let (client, server) = pair();
+    give(client, server, b"0123456789");
+    Made::new(server, vec![client])
+}
+
+pub(super) fn full() -> Made {
+    let (client, server) = pair();
+    set_int(client, libc::SOL_SOCKET, libc::SO_SNDBUF, 10_000);
+    set_int(server, libc::SOL_SOCKET, libc::SO_RCVBUF, 10_000);
+    let chunk = [b'f'; 8_192];
+    let mut quiet = 0;
+    while quiet < 3 {
+        let sent = send(client, &chunk, libc::MSG_DONTWAIT).ok() || send(client, b"1", libc::MSG_DONTWAIT).ok();
+        quiet = if sent { 0 } else { quiet + 1 };
+        if !sent {
+            sleep(3);
+        }
+    }
+    Made::new(client, vec![server])
+}
+
+pub(super) fn shut_read() -> Made {
+    let (client, server) = pair();
+    shutdown(server, libc::SHUT_RD);
+    Made::new(server, vec![client])
+}
+
+pub(super) fn shut_read_data() -> Made {
+    let (client, server) = pair();
+    shutdown(server, libc::SHUT_RD);
+    give(client, server, b"0123456789");
+    Made::new(server, vec![client])
+}
+
+pub(super) fn shut_write() -> Made {
+    let (client, server) = pair();
+    shutdown(client, libc::SHUT_WR);
+    await_events(server, libc::POLLRDHUP);
+    Made::new(client, vec![server])
+}
+
+pub(super) fn shut_both() -> Made {
+    let (client, server) = pair();
+    shutdown(client, libc::SHUT_RDWR);
+    await_events(server, libc::POLLRDHUP);
+    Made::new(client, vec![server])
+}
+
+pub(super) fn peer_shut() -> Made {
+    let (client, server) = pair();
+    shutdown(client, libc::SHUT_WR);
+    await_events(server, libc::POLLRDHUP);
+    Made::new(server, vec![client])
+}
+
+pub(super) fn peer_shut_data() -> Made {
+    let (client, server) = pair();
+    give(client, server, b"0123456789");
+    shutdown(client, libc::SHUT_WR);
+    await_events(server, libc::POLLRDHUP);
+    Made::new(server, vec![client])
+}
+
+pub(super) fn both_shut() -> Made {
+    let (client, server) = pair();
+    shutdown(client, libc::SHUT_WR);
+    await_events(server, libc::POLLRDHUP);
+    shutdown(server, libc::SHUT_WR);
+    await_events(server, libc::POLLHUP);
+    Made::new(server, vec![client])
+}
+
+pub(super) fn peer_closed() -> Made {
+    let (client, server) = pair();
+    close(server);
+    await_events(client, libc::POLLRDHUP);
+    Made::new(client, Vec::new())
+}
+
+pub(super) fn peer_closed_data() -> Made {
+    let (client, server) = pair();
+    give(server, client, b"0123456789");
+    close(server);
+    await_events(client, libc::POLLRDHUP);
+    Made::new(client, Vec::new())
+}
+
+/// What was sent to the closed peer has drawn a reset.
+pub(super) fn peer_closed_and_sent() -> Made {
+    let made = peer_closed();
+    send(made.fd, b"x", libc::MSG_NOSIGNAL);
+    await_events(made.fd, libc::POLLHUP);
+    made
+}
+
+/// The peer closed with bytes that it had not read.
+pub(super) fn peer_left_data() -> Made {
+    let (client, server) = pair();
+    give(client, server, b"unread");
+    close(server);
+    await_events(client, libc::POLLHUP);
+    Made::new(client, Vec::new())
+}
+
+pub(super) fn reset() -> Made {
+    let (client, server) = pair();
+    abort(server);
+    await_events(client, libc::POLLHUP);
+    Made::new(client, Vec::new())
+}
+
+pub(super) fn reset_data() -> Made {
+    let (client, server) = pair();
+    give(server, client, b"0123456789");
+    abort(server);
+    await_events(client, libc::POLLHUP);
+    Made::new(client, Vec::new())
+}
+
+/// A reset connection whose error somebody has taken.
+pub(super) fn reset_told() -> Made {
+    let made = reset();
+    get_int(made.fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    made
+}
+
+fn nobody() -> Addr {
+    let (fd, addr) = listener();
+    close(fd);
+    addr
+}
+
+pub(super) fn refused() -> Made {
+    Made::new(dial(&nobody()), Vec::new())
+}
+
+/// Refused, and nobody has asked for the error yet.
+pub(super) fn refused_untold() -> Made {
+    let fd = tcp();
+    set_nonblocking(fd, true);
+    connect(fd, &nobody());
+    await_events(fd, libc::POLLERR);
+    Made::new(fd, Vec::new())
+}
+
+pub(super) fn disconnected() -> Made {
+    let (client, server) = pair();
+    connect(client, &Addr::unspec());
+    Made::new(client, vec![server])
+}
+
+pub(super) fn disconnected_data() -> Made {
+    let (client, server) = pair();
+    give(server, client, b"0123456789");
+    connect(client, &Addr::unspec());
+    Made::new(client, vec![server])
+}

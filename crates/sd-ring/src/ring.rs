@@ -209,6 +209,12 @@ impl TxCursor {
         Ok(())
     }
 
+    /// The receiver's counter as last noted.
+    #[inline(always)]
+    pub fn credited(&self) -> u64 {
+        self.consumed
+    }
+
     #[inline(always)]
     fn in_flight(&self) -> u32 {
         (self.written - self.consumed.max(self.entered)) as u32

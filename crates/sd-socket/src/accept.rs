@@ -35,9 +35,6 @@ pub(crate) unsafe fn accept4(
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Outcome::Errno(libc::EINVAL);
     }
-    if !addr.is_null() && len.is_null() {
-        return Outcome::Errno(libc::EFAULT);
-    }
     crate::reclaim::sweep();
     interested(endpoint, fd);
     let deadline = Deadline::option(endpoint.rcv_timeout_ns.load(Ordering::Relaxed));

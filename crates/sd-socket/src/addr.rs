@@ -1,7 +1,8 @@
 //! Socket addresses: between sockaddr structures, [`Ip`] values and endpoint words.
 
+use crate::iov::bad_pointer;
 use core::sync::atomic::{AtomicU64, Ordering};
-use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use sd_proto::Ip;
 
 /// An address and port, host byte order.
@@ -14,13 +15,10 @@ pub(crate) struct Name {
 /// Reads a caller's sockaddr. `None` when it is not one of TCP's, or too short.
 ///
 /// # Safety
-/// `addr` must point to `len` readable bytes, or be null.
+/// `addr` must point to `len` readable bytes, or be an address that can be no memory.
 pub(crate) unsafe fn parse(addr: *const sockaddr, len: socklen_t) -> Option<(i32, Name)> {
-    if addr.is_null() || (len as usize) < 2 {
-        return None;
-    }
-    // SAFETY: at least two bytes are readable.
-    let family = i32::from(unsafe { (addr as *const u16).read_unaligned() });
+    // SAFETY: as the caller says.
+    let family = unsafe { family(addr, len) }?;
     match family {
         AF_INET if len as usize >= size_of::<sockaddr_in>() => {
             // SAFETY: long enough, read unaligned.
@@ -42,17 +40,39 @@ pub(crate) unsafe fn parse(addr: *const sockaddr, len: socklen_t) -> Option<(i32
     }
 }
 
+/// What the kernel refuses of a caller's address before it looks at the socket.
+pub(crate) fn check(addr: *const sockaddr, len: socklen_t) -> Result<(), i32> {
+    match len as usize {
+        len if len > size_of::<sockaddr_storage>() => Err(libc::EINVAL),
+        len if bad_pointer(addr.cast(), len) => Err(libc::EFAULT),
+        0..2 => Err(libc::EINVAL),
+        _ => Ok(()),
+    }
+}
+
+/// The address family that a caller names, if it can be read.
+///
+/// # Safety
+/// As `parse`.
+pub(crate) unsafe fn family(addr: *const sockaddr, len: socklen_t) -> Option<i32> {
+    if bad_pointer(addr.cast(), 2) || (len as usize) < 2 {
+        return None;
+    }
+    // SAFETY: at least two bytes are readable.
+    Some(i32::from(unsafe { (addr as *const u16).read_unaligned() }))
+}
+
 /// Writes a name as Linux does: truncated to `*len`, with the full length stored in `*len`.
 ///
 /// # Safety
-/// `addr` must point to `*len` writable bytes and `len` be valid; null `addr` writes nothing.
+/// `addr` must point to `*len` writable bytes and `len` be valid, or be addresses that can be no memory.
 pub(crate) unsafe fn write(
     domain: i32,
     name: Name,
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> Result<(), i32> {
-    if len.is_null() {
+    if bad_pointer(len.cast(), size_of::<socklen_t>()) {
         return Err(libc::EFAULT);
     }
     // SAFETY: valid by contract.
@@ -62,11 +82,12 @@ pub(crate) unsafe fn write(
     }
     let mut bytes = [0u8; 28];
     let full = encode(domain, name, &mut bytes);
+    if bad_pointer(addr.cast(), full.min(room as usize)) {
+        return Err(libc::EFAULT);
+    }
     // SAFETY: at most `room` bytes are written to the caller's buffer.
     unsafe {
-        if !addr.is_null() {
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, full.min(room as usize));
-        }
+        core::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, full.min(room as usize));
         len.write_unaligned(full as socklen_t);
     }
     Ok(())

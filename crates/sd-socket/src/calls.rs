@@ -12,14 +12,16 @@ use crate::table::{self, Entry};
 use crate::{
     Outcome, connect as connecting, endpoint, epoll, exec, fds, files, fork, listen as listening, message,
 };
-use crate::{names, options, poll as polling, select as selecting, spawn, stream, urgent};
+use crate::{
+    faults, names, options, poll as polling, select as selecting, spawn, stream, unconnected, urgent,
+};
 use core::ffi::c_char;
 use endpoint::EndpointExt;
 use libc::{
     c_int, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t,
     size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
-use sd_shm::slab::{Endpoint, Reason, State};
+use sd_shm::slab::{Endpoint, State};
 
 /// Whether `fd` may be one of ours; a nanosecond. When false every call is the kernel's.
 #[inline(always)]
@@ -32,26 +34,6 @@ pub fn is_ours(fd: c_int) -> bool {
 #[inline(always)]
 fn connection(fd: c_int) -> Option<&'static Endpoint> {
     table::socket(fd).filter(|e| e.state_now() == State::Connected)
-}
-
-/// For a call that may change an unconnected socket: it must not reach the placeholder, which all
-/// sockets of the process share.
-fn own_kernel_socket<T>(fd: c_int) -> Outcome<T> {
-    match table::socket(fd).map(connecting::materialize) {
-        None | Some(Ok(())) => Outcome::Kernel,
-        Some(Err(errno)) => Outcome::Errno(errno),
-    }
-}
-
-/// The same for a send: MSG_FASTOPEN connects.
-fn send_unconnected<T>(fd: c_int, flags: c_int) -> Outcome<T> {
-    if flags & libc::MSG_FASTOPEN == 0 {
-        return Outcome::Kernel;
-    }
-    match table::socket(fd).map(|endpoint| connecting::demote(endpoint, Reason::Option)) {
-        None | Some(Ok(())) => Outcome::Kernel,
-        Some(Err(errno)) => Outcome::Errno(errno),
-    }
 }
 
 /// socket(2).
@@ -87,13 +69,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Outcome<c_int> {
     match connection(fd) {
         Some(_) if !(0..=2).contains(&how) => Outcome::Errno(libc::EINVAL),
         Some(endpoint) => crate::ends::shutdown(endpoint, how).map(|()| 0).into(),
-        None => {
-            let listening = table::socket(fd).filter(|e| e.state_now() == State::Listen);
-            if let Some(endpoint) = listening.filter(|_| how == libc::SHUT_RD || how == libc::SHUT_RDWR) {
-                crate::listen::stop(endpoint);
-            }
-            own_kernel_socket(fd)
-        }
+        None => unconnected::shutdown(fd, how),
     }
 }
 
@@ -110,12 +86,9 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int> {
 /// recv(2).
 #[inline]
 pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
-    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
-    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC) != 0 {
+    let Some(endpoint) = connection(fd) else { return unconnected::recv(fd, flags) };
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC) != 0 || bad_pointer(buf, len) {
         return message::recv_specially(endpoint, buf, len, flags);
-    }
-    if bad_pointer(buf, len) {
-        return Outcome::Errno(libc::EFAULT);
     }
     stream::recv(endpoint, Pieces::one(buf as *mut u8, len), flags).map(|n| n as ssize_t).into()
 }
@@ -123,9 +96,9 @@ pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Ou
 /// send(2).
 #[inline]
 pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
-    let Some(endpoint) = connection(fd) else { return send_unconnected(fd, flags) };
+    let Some(endpoint) = connection(fd) else { return unconnected::send(fd, flags) };
     if bad_pointer(buf, len) {
-        return Outcome::Errno(libc::EFAULT);
+        return Outcome::Errno(faults::send_from_nowhere(endpoint, flags));
     }
     let pieces = Pieces::one(buf as *mut u8, len);
     if flags & libc::MSG_OOB != 0 {
@@ -168,8 +141,8 @@ pub unsafe fn sendto(
 /// read(2).
 #[inline]
 pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Outcome<ssize_t> {
-    if len == 0 && connection(fd).is_some() {
-        return Outcome::Done(0);
+    if len == 0 {
+        return if connection(fd).is_some() { Outcome::Done(0) } else { Outcome::Kernel };
     }
     // SAFETY: see the module.
     unsafe { recv(fd, buf, len, 0) }
@@ -195,24 +168,32 @@ unsafe fn pieces(iov: *const iovec, count: c_int) -> Result<Pieces, i32> {
 
 /// readv, and preadv2 with offset -1.
 pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize_t> {
-    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    let Some(endpoint) = connection(fd) else { return unconnected::recv(fd, 0) };
     // SAFETY: see the module.
-    let result = unsafe { pieces(iov, count) }
-        .and_then(|p| if p.total == 0 { Ok(0) } else { stream::recv(endpoint, p, 0) });
+    let result = match unsafe { pieces(iov, count) } {
+        Ok(p) if p.total == 0 => Ok(0),
+        Ok(p) if p.nowhere => faults::recv_to_nowhere(endpoint, 0),
+        Ok(p) => stream::recv(endpoint, p, 0),
+        Err(errno) => Err(errno),
+    };
     result.map(|n| n as ssize_t).into()
 }
 
 /// writev, and pwritev2 with offset -1.
 pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize_t> {
-    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    let Some(endpoint) = connection(fd) else { return unconnected::send(fd, 0) };
     // SAFETY: see the module.
-    let result = unsafe { pieces(iov, count) }.and_then(|p| stream::send(endpoint, p, 0));
+    let result = match unsafe { pieces(iov, count) } {
+        Ok(p) if p.nowhere => Err(faults::send_from_nowhere(endpoint, 0)),
+        Ok(p) => stream::send(endpoint, p, 0),
+        Err(errno) => Err(errno),
+    };
     result.map(|n| n as ssize_t).into()
 }
 
 /// recvmsg(2).
 pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssize_t> {
-    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    let Some(endpoint) = connection(fd) else { return unconnected::recv(fd, flags) };
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Outcome::Errno(libc::EAGAIN);
     }
@@ -228,7 +209,7 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ss
             return outcome;
         }
     }
-    let Some(endpoint) = connection(fd) else { return send_unconnected(fd, flags) };
+    let Some(endpoint) = connection(fd) else { return unconnected::send(fd, flags) };
     // SAFETY: see the module.
     unsafe { message::sendmsg(endpoint, msg, flags) }
 }
@@ -241,14 +222,14 @@ pub unsafe fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> Outcome<c_int> {
-    let Some(endpoint) = connection(fd) else { return Outcome::Kernel };
+    let Some(endpoint) = connection(fd) else { return unconnected::recv(fd, flags) };
     // SAFETY: see the module.
     unsafe { message::recvmmsg(endpoint, msgs, count, flags, timeout) }
 }
 
 /// sendmmsg(2).
 pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: u32, flags: c_int) -> Outcome<c_int> {
-    let Some(endpoint) = connection(fd) else { return send_unconnected(fd, flags) };
+    let Some(endpoint) = connection(fd) else { return unconnected::send(fd, flags) };
     // SAFETY: see the module.
     unsafe { message::sendmmsg(endpoint, msgs, count, flags) }
 }

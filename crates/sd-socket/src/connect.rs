@@ -11,7 +11,9 @@
 
 use crate::Outcome;
 use crate::addr::{self, Name};
-use crate::endpoint::{self, CONNECTING, EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET, RESET};
+use crate::endpoint::{self, CONNECTING, EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET};
+use crate::faults::take_error;
+use crate::names::is_over;
 use crate::options;
 use crate::process::PROCESS;
 use crate::route::{self, Decision, Target, TargetState};
@@ -143,6 +145,25 @@ struct KernelConnect {
 }
 
 impl KernelConnect {
+    /// Makes a call that the kernel will probably refuse. If it does, the socket stays ours.
+    fn try_first(&self, endpoint: &'static Endpoint) -> Outcome<c_int> {
+        if let Err(errno) = materialize(endpoint) {
+            return Outcome::Errno(errno);
+        }
+        // SAFETY: the caller's arguments, for the kernel to check.
+        let done = unsafe { sd_sys::syscall!(libc::SYS_connect, self.fd, self.addr, self.len) };
+        match sd_sys::check(done).map_err(|e| e.0) {
+            Err(errno @ (libc::EFAULT | libc::EINVAL | libc::EAFNOSUPPORT | libc::ENETUNREACH)) => {
+                Outcome::Errno(errno)
+            }
+            done => {
+                let demoted = demote(endpoint, Reason::Option);
+                note_kernel_names(endpoint, self.fd);
+                demoted.and(done.map(|_| 0)).into()
+            }
+        }
+    }
+
     /// Demotes the socket, makes the call, and notes the names for `sd ss`.
     fn go(&self, endpoint: &'static Endpoint, reason: Reason) -> Outcome<c_int> {
         if let Err(errno) = demote(endpoint, reason) {
@@ -184,7 +205,12 @@ pub(crate) fn note_kernel_names(endpoint: &Endpoint, fd: i32) {
 /// bind(2): always the kernel's decision; the socket stays ours.
 pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
-    if endpoint.state_now() == State::Connected {
+    if let Err(errno) = addr::check(addr, len) {
+        return Outcome::Errno(errno);
+    }
+    let was_connected = endpoint.state_now() == State::Connected;
+    // A connection that is over has lost the port that it had not been given by bind.
+    if was_connected && (endpoint.flag(HAS_NAME) || !is_over(endpoint)) {
         return Outcome::Errno(libc::EINVAL);
     }
     if let Err(errno) = materialize(endpoint) {
@@ -198,6 +224,12 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
             if endpoint.state_now() == State::Fresh {
                 endpoint.set_state(State::Bound);
             }
+            if let Some((_, name)) = addr::kernel_name(fd).filter(|_| was_connected) {
+                route::port_unused(endpoint);
+                addr::store(&endpoint.local, name.ip);
+                let remote = endpoint.ports.load(Ordering::Relaxed) & 0xffff;
+                endpoint.ports.store(u32::from(name.port) << 16 | remote, Ordering::Relaxed);
+            }
             Outcome::Done(0)
         }
         Err(e) => Outcome::Errno(e.0),
@@ -207,14 +239,19 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
 /// connect(2).
 pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    if let Err(errno) = addr::check(addr, len) {
+        return Outcome::Errno(errno);
+    }
+    // SAFETY: the caller vouches for its address.
+    let unspecified = unsafe { addr::family(addr, len) } == Some(libc::AF_UNSPEC);
     match endpoint.state_now() {
         State::Fresh | State::Bound => {}
-        State::Connected if family_of(addr, len) == Some(libc::AF_UNSPEC) => {
+        State::Connected if unspecified => {
             endpoint::disconnect(endpoint);
             return Outcome::Done(0);
         }
         State::Connected => return again(endpoint),
-        State::Listen if family_of(addr, len) == Some(libc::AF_UNSPEC) => {
+        State::Listen if unspecified => {
             crate::listen::stop(endpoint);
             return Outcome::Kernel;
         }
@@ -227,9 +264,8 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
     let to = match parsed {
         Some((family, name)) if family == domain && name.port != 0 => normalise(domain, name),
-        Some(_) => return kernel.go(endpoint, Reason::Option),
-        None if family_of(addr, len) == Some(libc::AF_UNSPEC) => return Outcome::Kernel,
-        None => return kernel.go(endpoint, Reason::Option),
+        None if unspecified => return Outcome::Kernel,
+        _ => return kernel.try_first(endpoint),
     };
     if bound_to_other_family(endpoint, fd, to) {
         return kernel.go(endpoint, Reason::Option);
@@ -261,12 +297,6 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     kernel.go(endpoint, Reason::NoListener)
 }
 
-/// The address family a caller names, if it can be read.
-fn family_of(addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
-    // SAFETY: the caller of connect vouches for `len` bytes.
-    (!addr.is_null() && len >= 2).then(|| c_int::from(unsafe { (addr as *const u16).read_unaligned() }))
-}
-
 /// The unspecified address means this host, as in the kernel.
 fn normalise(domain: i32, name: Name) -> Name {
     let loopback4 = Ip::v4([127, 0, 0, 1]);
@@ -279,17 +309,19 @@ fn normalise(domain: i32, name: Name) -> Name {
     Name { ip, port: name.port }
 }
 
-/// connect on a connection: once 0 or the error after EINPROGRESS, then EISCONN.
+/// connect on a connection: once 0 or the error after EINPROGRESS, then EISCONN. After the error the socket is as new.
 fn again(endpoint: &'static Endpoint) -> Outcome<c_int> {
-    if endpoint.flag(RESET) {
-        let error = endpoint.error.swap(0, Ordering::AcqRel);
-        return Outcome::Errno(if error != 0 { error } else { libc::ECONNABORTED });
+    if !endpoint.flag(CONNECTING) {
+        return Outcome::Errno(libc::EISCONN);
     }
-    if endpoint.flag(CONNECTING) {
-        endpoint.clear_flag(CONNECTING);
+    let over = is_over(endpoint);
+    endpoint.clear_flag(CONNECTING);
+    if !over {
         return Outcome::Done(0);
     }
-    Outcome::Errno(libc::EISCONN)
+    let error = take_error(endpoint).unwrap_or(libc::ECONNABORTED);
+    endpoint::disconnect(endpoint);
+    Outcome::Errno(error)
 }
 
 /// A TCP connect never finishes within a non-blocking call, so ours does not either.
@@ -342,6 +374,7 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
     addr::store(&endpoint.local, local.ip);
     endpoint.side.store(Side::A as u32, Ordering::Relaxed);
     addr::store(&endpoint.remote, to.ip);
+    endpoint.error.store(0, Ordering::Relaxed);
     words.set_state(generation, SlotState::Syn);
     words.announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
     target.channel.map.events(Side::B).post(slot);

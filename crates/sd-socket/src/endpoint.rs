@@ -425,10 +425,13 @@ pub(crate) fn peer_finished(endpoint: &Endpoint) -> bool {
 /// Breaks a connection off, for connect(2) with AF_UNSPEC: the peer is reset, and the endpoint is
 /// as good as new.
 pub(crate) fn disconnect(endpoint: &'static Endpoint) {
+    let over = crate::names::is_over(endpoint);
     endpoint.set_flag(RESET);
     hang_up(endpoint);
     endpoint.flags.fetch_and(NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | HAS_SIGNALS, Ordering::AcqRel);
-    endpoint.error.store(libc::ECONNRESET, Ordering::Relaxed);
+    if !over {
+        endpoint.error.store(libc::ECONNRESET, Ordering::Relaxed);
+    }
     endpoint.set_state(State::Fresh);
     crate::epoll::endpoint_event(endpoint);
 }

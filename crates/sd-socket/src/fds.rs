@@ -196,13 +196,14 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome
     const OWNERS: core::ops::RangeInclusive<c_ulong> = 0x8901..=0x8904;
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     let value = arg as *mut c_int;
+    let bad = crate::iov::bad_pointer(value.cast(), size_of::<c_int>());
     let answer = match request {
-        libc::FIONBIO if !value.is_null() => {
+        libc::FIONBIO if !bad => {
             // SAFETY: as the caller says.
             set_nonblock(endpoint, fd, unsafe { value.read_unaligned() } != 0);
             return Outcome::Done(0);
         }
-        FIOASYNC if !value.is_null() => {
+        FIOASYNC if !bad => {
             // SAFETY: as the caller says.
             let on = unsafe { value.read_unaligned() } != 0;
             let bit = libc::O_ASYNC as u32;
@@ -224,7 +225,7 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome
         SIOCATMARK => c_int::from(crate::ends::is_at_mark(endpoint)),
         _ => return Outcome::Kernel,
     };
-    if value.is_null() {
+    if bad {
         return Outcome::Errno(libc::EFAULT);
     }
     // SAFETY: as the caller says.

@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::endpoint::{EndpointExt, NONBLOCK};
 use crate::iov::Pieces;
 use crate::stream;
-use crate::table;
+use crate::{table, unconnected};
 use libc::{c_int, off_t, size_t, ssize_t};
 use sd_shm::slab::{Endpoint, State};
 
@@ -27,11 +27,8 @@ pub(crate) unsafe fn sendfile(
     if table::socket(in_fd).is_some() {
         return Outcome::Errno(libc::EINVAL);
     }
-    let Some(endpoint) = connected(out_fd) else { return Outcome::Kernel };
-    if let Some(errno) = stream::send_error(endpoint).filter(|&errno| errno != 0) {
-        if errno == libc::EPIPE {
-            sd_sys::fd::raise(libc::SIGPIPE);
-        }
+    let Some(endpoint) = connected(out_fd) else { return unconnected::send(out_fd, 0) };
+    if let Err(errno) = crate::faults::before_send(endpoint, 0) {
         return Outcome::Errno(errno);
     }
     // SAFETY: no pointers.
@@ -101,7 +98,10 @@ pub(crate) unsafe fn splice(
     }
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
     match (connected(fd_in), connected(fd_out)) {
-        (None, None) => Outcome::Kernel,
+        (None, None) => match unconnected::send(fd_out, 0) {
+            Outcome::Kernel => unconnected::recv(fd_in, 0),
+            outcome => outcome,
+        },
         (Some(_), Some(_)) => Outcome::Errno(libc::EINVAL),
         _ if !off_in.is_null() || !off_out.is_null() => Outcome::Errno(libc::ESPIPE),
         (Some(from), None) => socket_to_pipe(from, fd_out, len, nonblock),
@@ -149,12 +149,9 @@ fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bo
 }
 
 fn pipe_to_socket(pipe: c_int, to: &'static Endpoint, len: usize, nonblock: bool) -> Outcome<ssize_t> {
-    if let Some(errno) = stream::send_error(to).filter(|&errno| errno != 0) {
+    let flags = if nonblock { libc::MSG_DONTWAIT } else { 0 };
+    if let Err(errno) = crate::faults::before_send(to, 0).and_then(|()| stream::wait_for_room(to, flags)) {
         return Outcome::Errno(errno);
-    }
-    if (nonblock || to.flag(NONBLOCK)) && !crate::ready::is_writable(to) {
-        stream::want_tx_event(to);
-        return Outcome::Errno(libc::EAGAIN);
     }
     if nonblock && sd_sys::fd::poll_one(pipe, libc::POLLIN, 0) == Ok(0) {
         return Outcome::Errno(libc::EAGAIN);

@@ -25,6 +25,8 @@ pub(crate) struct Pieces {
     len: usize,
     /// Bytes left in all.
     pub(crate) total: usize,
+    /// Some buffer is no memory of the program's.
+    pub(crate) nowhere: bool,
 }
 
 impl Pieces {
@@ -32,7 +34,7 @@ impl Pieces {
     #[inline(always)]
     pub(crate) fn one(base: *mut u8, len: usize) -> Pieces {
         let len = len.min(BYTES_MAX);
-        Pieces { rest: core::ptr::null(), count: 0, base, len, total: len }
+        Pieces { rest: core::ptr::null(), count: 0, base, len, total: len, nowhere: false }
     }
 
     /// A caller's array of buffers; errno when it makes no sense.
@@ -46,21 +48,19 @@ impl Pieces {
         if count != 0 && (iov as usize) < ADDRESS_MIN {
             return Err(libc::EFAULT);
         }
-        let mut total = 0usize;
+        let (mut total, mut nowhere) = (0usize, false);
         for i in 0..count {
             // SAFETY: i < count.
             let len = unsafe { (*iov.add(i)).iov_len };
             // SAFETY: as above.
             let base = unsafe { (*iov.add(i)).iov_base } as usize;
-            if len != 0 && !(ADDRESS_MIN..=0x7fff_ffff_f000).contains(&base) {
-                return Err(libc::EFAULT);
-            }
+            nowhere |= len != 0 && !(ADDRESS_MIN..=0x7fff_ffff_f000).contains(&base);
             if len > isize::MAX as usize {
                 return Err(libc::EINVAL);
             }
             total = total.saturating_add(len).min(BYTES_MAX);
         }
-        Ok(Pieces { rest: iov, count, base: core::ptr::null_mut(), len: 0, total })
+        Ok(Pieces { rest: iov, count, base: core::ptr::null_mut(), len: 0, total, nowhere })
     }
 
     /// The next contiguous piece of at most `max` bytes; its length is zero at the end.

@@ -2,7 +2,7 @@
 
 use crate::endpoint::EndpointExt;
 use crate::iov::{Pieces, bad_pointer};
-use crate::{Outcome, stream, urgent};
+use crate::{Outcome, faults, stream, urgent};
 use libc::{c_int, c_void, mmsghdr, msghdr, ssize_t, timespec};
 use sd_shm::slab::{Endpoint, State};
 
@@ -17,12 +17,12 @@ pub(crate) fn recv_specially(
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Outcome::Errno(libc::EAGAIN);
     }
-    if bad_pointer(buf, len) && flags & libc::MSG_TRUNC == 0 {
-        return Outcome::Errno(libc::EFAULT);
-    }
+    let nowhere = bad_pointer(buf, len) && flags & libc::MSG_TRUNC == 0;
     let pieces = Pieces::one(buf as *mut u8, len);
     let done = match flags & libc::MSG_OOB {
+        0 if nowhere => faults::recv_to_nowhere(endpoint, flags),
         0 => stream::recv(endpoint, pieces, flags),
+        _ if nowhere => urgent::recv(endpoint, pieces, flags | libc::MSG_TRUNC).and(Err(libc::EFAULT)),
         _ => urgent::recv(endpoint, pieces, flags),
     };
     done.map(|n| n as ssize_t).into()
@@ -35,7 +35,7 @@ pub(crate) unsafe fn recvmsg(
     msg: *mut msghdr,
     flags: c_int,
 ) -> Outcome<ssize_t> {
-    if msg.is_null() {
+    if bad_pointer(msg.cast(), 1) {
         return Outcome::Errno(libc::EFAULT);
     }
     // SAFETY: as the caller says.
@@ -50,6 +50,7 @@ pub(crate) unsafe fn recvmsg(
     let urgent = flags & libc::MSG_OOB != 0;
     let cut = if urgent && pieces.total == 0 { libc::MSG_TRUNC } else { 0 };
     let done = match urgent {
+        _ if pieces.nowhere => faults::recv_to_nowhere(endpoint, flags),
         false => stream::recv(endpoint, pieces, flags),
         true => urgent::recv(endpoint, pieces, flags),
     };
@@ -75,7 +76,7 @@ pub(crate) unsafe fn sendmsg(
     msg: *const msghdr,
     flags: c_int,
 ) -> Outcome<ssize_t> {
-    if msg.is_null() {
+    if bad_pointer(msg.cast(), 1) {
         return Outcome::Errno(libc::EFAULT);
     }
     // SAFETY: as the caller says.
@@ -85,6 +86,7 @@ pub(crate) unsafe fn sendmsg(
     // SAFETY: as the caller says.
     let result = unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) }.and_then(|pieces| {
         match flags & libc::MSG_OOB {
+            _ if pieces.nowhere => Err(faults::send_from_nowhere(endpoint, flags)),
             0 => stream::send(endpoint, pieces, flags),
             _ => urgent::send(endpoint, pieces, flags),
         }
@@ -154,6 +156,9 @@ unsafe fn check_outgoing(msg: &msghdr) -> Result<(), i32> {
     }
     // SAFETY: the CMSG macros stay within msg_controllen.
     unsafe {
+        if bad_pointer(msg.msg_control, msg.msg_controllen) {
+            return Err(libc::EFAULT);
+        }
         let mut at = if msg.msg_control.is_null() { core::ptr::null_mut() } else { libc::CMSG_FIRSTHDR(msg) };
         let end = msg.msg_control as usize + msg.msg_controllen;
         while !at.is_null() {
@@ -180,9 +185,25 @@ pub(crate) unsafe fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> Outcome<c_int> {
+    if !timeout.is_null() && bad_pointer(timeout.cast(), size_of::<timespec>()) {
+        return Outcome::Errno(libc::EFAULT);
+    }
     // SAFETY: as the caller says.
-    let limit = unsafe { timeout.as_ref() }
-        .map(|t| sd_sys::time::now_ns() + t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
+    let time = unsafe { timeout.as_ref() };
+    if time.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec)) {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    // Unlike recvmsg, Linux takes the pending error before it looks for data.
+    faults::note_end(endpoint);
+    if let Some(errno) = faults::take_error(endpoint) {
+        return Outcome::Errno(errno);
+    }
+    if count != 0 && bad_pointer(msgs.cast(), 1) {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    let after =
+        |t: &timespec| (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64);
+    let limit = time.map(|t| sd_sys::time::now_ns().saturating_add(after(t)));
     let mut done = 0;
     let mut flags = flags;
     while done < count.min(1024) {
@@ -213,6 +234,9 @@ pub(crate) unsafe fn sendmmsg(
     count: u32,
     flags: c_int,
 ) -> Outcome<c_int> {
+    if count != 0 && bad_pointer(msgs.cast(), 1) {
+        return Outcome::Errno(libc::EFAULT);
+    }
     let mut done = 0;
     while done < count.min(1024) {
         // SAFETY: done < count.

@@ -48,9 +48,6 @@ unsafe fn answer(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> Outcome<c_int> {
-    if addr.is_null() {
-        return Outcome::Errno(libc::EFAULT);
-    }
     // SAFETY: as the caller says.
     match unsafe { addr::write(endpoint.domain.load(Ordering::Relaxed) as i32, name, addr, len) } {
         Ok(()) => Outcome::Done(0),
@@ -71,7 +68,7 @@ pub(crate) fn tcp_state(endpoint: &'static Endpoint) -> u8 {
     const ESTABLISHED: u8 = 1;
     const FIN_WAIT2: u8 = 5;
     const CLOSE_WAIT: u8 = 8;
-    crate::stream::note_end(endpoint);
+    crate::faults::note_end(endpoint);
     match (endpoint.flag(RESET), endpoint.flag(SHUT_WR), crate::endpoint::peer_finished(endpoint)) {
         (true, ..) | (_, true, true) => CLOSE,
         (_, true, false) => FIN_WAIT2,

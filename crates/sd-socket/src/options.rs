@@ -3,6 +3,7 @@
 use crate::Outcome;
 use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, OWN_SOCKET};
+use crate::iov::bad_pointer;
 use crate::table;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
@@ -135,7 +136,8 @@ pub(crate) unsafe fn set(
 ) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     let connected = endpoint.state_now() == State::Connected;
-    if connected && level == libc::IPPROTO_IPV6 && name == libc::IPV6_V6ONLY {
+    let is_v6 = endpoint.domain.load(Ordering::Relaxed) as i32 == libc::AF_INET6;
+    if connected && is_v6 && level == libc::IPPROTO_IPV6 && name == libc::IPV6_V6ONLY {
         return Outcome::Errno(libc::EINVAL);
     }
     // SAFETY: as the caller says.
@@ -185,7 +187,7 @@ unsafe fn remember(
     value: *const c_void,
     len: socklen_t,
 ) -> Remembered {
-    if value.is_null() {
+    if bad_pointer(value, 1) {
         return Remembered::No;
     }
     if let Some(n) = number(level, name) {
@@ -274,7 +276,7 @@ pub(crate) unsafe fn get(
     len: *mut socklen_t,
 ) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
-    if len.is_null() || value.is_null() {
+    if bad_pointer(len.cast(), 1) || bad_pointer(value, 1) {
         return Outcome::Kernel;
     }
     let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
@@ -348,7 +350,7 @@ fn timeval_bytes(ns: u64) -> [u8; 16] {
 /// SO_ERROR: read and cleared; a reset that nobody has met yet counts.
 fn take_error(endpoint: &'static Endpoint) -> i32 {
     if endpoint.state_now() == State::Connected {
-        crate::stream::note_end(endpoint);
+        crate::faults::note_end(endpoint);
     }
     endpoint.error.swap(0, Ordering::AcqRel)
 }

@@ -1,8 +1,8 @@
 //! What poll(2) would say of a socket of ours, after Linux' tcp_poll().
 
 use crate::endpoint::{EOF, EndpointExt, NO_SPACE, PeerEnd, RESET, SHUT_RD, SHUT_WR, rx_cursor, tx_cursor};
+use crate::faults::note_end;
 use crate::process::PROCESS;
-use crate::stream::note_end;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use sd_ring::{Next, doorbell};
@@ -17,10 +17,11 @@ pub(crate) fn mask(endpoint: &'static Endpoint) -> u32 {
     match endpoint.state_now() {
         State::Connected => connected_mask(endpoint),
         State::Listen if crate::listen::has_pending(endpoint) => IN,
-        State::Fresh | State::Bound if endpoint.error.load(Ordering::Relaxed) != 0 => {
-            OUT | (EPOLLHUP | EPOLLERR) as u32
+        State::Fresh | State::Bound => {
+            let read_end = if endpoint.flag(SHUT_RD) { IN | EPOLLRDHUP as u32 } else { 0 };
+            let error = if endpoint.error.load(Ordering::Relaxed) != 0 { EPOLLERR as u32 } else { 0 };
+            OUT | EPOLLHUP as u32 | read_end | error
         }
-        State::Fresh | State::Bound => OUT | EPOLLHUP as u32,
         _ => 0,
     }
 }

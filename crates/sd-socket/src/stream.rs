@@ -4,15 +4,16 @@ use crate::endpoint::{
     self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, SHUT_WR, corrupt, notify, peer_end, rx_cursor,
     tx_cursor,
 };
+use crate::faults::{note_end, send_error, send_failed};
 use crate::iov::Pieces;
 use crate::urgent::{self, Meeting, Situation};
 use crate::wait::{Deadline, HOUSEKEEPING_NS, sleep_on_word, spin};
 use crate::whole::{self, Claim};
 use core::sync::atomic::Ordering;
-use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use libc::{MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use sd_ring::copy::copy_shared;
 use sd_ring::{Effort, Next, doorbell};
-use sd_shm::channel::{FLAG_RESET, GEOMETRY, Side, SlotState};
+use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::Endpoint;
 
 pub(crate) const RX_BITS: u32 = doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::RX_SIGNAL;
@@ -50,30 +51,25 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let sent = want - pieces.total;
         match end {
             Push::Done => return Ok(sent),
-            Push::Error(errno) if sent == 0 => {
-                if errno == libc::EPIPE && flags & MSG_NOSIGNAL == 0 {
-                    sd_sys::fd::raise(libc::SIGPIPE);
-                }
-                return Err(errno);
-            }
+            Push::Error(errno) if sent == 0 => return Err(send_failed(errno, flags)),
             Push::Error(errno) => {
                 if errno != libc::EPIPE {
                     endpoint.error.store(errno, Ordering::Relaxed);
                 }
                 return Ok(sent);
             }
-            Push::Full | Push::Barred if nonblock => {
+            Push::Full { .. } | Push::Barred if nonblock => {
                 want_tx_event(endpoint);
                 return if sent > 0 { Ok(sent) } else { Err(libc::EAGAIN) };
             }
-            Push::Full | Push::Barred => {}
+            Push::Full { .. } | Push::Barred => {}
         }
         let deadline = *deadline
             .get_or_insert_with(|| Deadline::option(endpoint.snd_timeout_ns.load(Ordering::Relaxed)));
         kept.get_or_insert_with(|| Kept::new(endpoint));
         let waited = match end {
-            Push::Barred => whole::wait(endpoint, deadline).map(|()| false),
-            _ => wait_tx(endpoint, deadline, grow),
+            Push::Full { seen } => wait_tx(endpoint, seen, deadline, grow),
+            _ => whole::wait(endpoint, deadline).map(|()| false),
         };
         match waited {
             Ok(slept) => grow = grow || slept,
@@ -85,7 +81,10 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
 
 pub(crate) enum Push {
     Done,
-    Full,
+    /// No room, with what the peer had consumed when this was found.
+    Full {
+        seen: u64,
+    },
     /// Another call's message is under way.
     Barred,
     Error(i32),
@@ -98,7 +97,7 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool, claim: &mu
     if claim.is_barred(endpoint) {
         return Push::Barred;
     }
-    if let Some(errno) = send_error(endpoint) {
+    if let Some(errno) = send_error(endpoint, pieces.total) {
         if errno != 0 {
             return Push::Error(errno);
         }
@@ -123,7 +122,7 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool, claim: &mu
                 if pieces.total != start {
                     claim.stake(endpoint);
                 }
-                return Push::Full;
+                return Push::Full { seen: tx.credited() };
             }
             credit_read = true;
             if tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire)).is_err() {
@@ -152,54 +151,6 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool, claim: &mu
 #[inline(always)]
 pub(crate) fn add(counter: &core::sync::atomic::AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-}
-
-/// Why sending is impossible, if it is (tcp(7), send(2)); zero when the bytes are as good as sent but
-/// nobody will read them.
-#[inline(always)]
-pub(crate) fn send_error(endpoint: &'static Endpoint) -> Option<i32> {
-    if !endpoint.flag(SHUT_WR | RESET) && peer_end(endpoint) == PeerEnd::Open {
-        return None;
-    }
-    send_error_slow(endpoint)
-}
-
-#[cold]
-fn send_error_slow(endpoint: &'static Endpoint) -> Option<i32> {
-    note_end(endpoint);
-    if endpoint.flag(RESET | SHUT_WR) {
-        let error = endpoint.error.swap(0, Ordering::AcqRel);
-        return Some(if error != 0 { error } else { libc::EPIPE });
-    }
-    // The peer closed: the first write is answered by a reset, which the next one finds.
-    // A peer that only shut both directions down finds a reset as well.
-    endpoint.error.store(libc::EPIPE, Ordering::Relaxed);
-    endpoint.set_flag(RESET);
-    endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
-    notify(endpoint, endpoint::ALL_BITS);
-    crate::channel::announce_to_self(endpoint);
-    Some(0)
-}
-
-/// Turns what the peer's words say into our flags: a reset is remembered, with its error.
-pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
-    let end = peer_end(endpoint);
-    if end == PeerEnd::Reset && !endpoint.flag(RESET) {
-        let refused = endpoint.side.load(Ordering::Relaxed) == Side::A as u32
-            && endpoint.peer_words().state().1 == SlotState::Refused
-            && endpoint.tx.bytes.load(Ordering::Relaxed) == 0
-            && endpoint.flag(endpoint::CONNECTING);
-        let errno = if refused {
-            libc::ECONNREFUSED
-        } else if endpoint.flag(EOF) {
-            libc::EPIPE
-        } else {
-            libc::ECONNRESET
-        };
-        endpoint.error.store(errno, Ordering::Relaxed);
-        endpoint.set_flag(RESET);
-    }
-    end
 }
 
 /// What to do with received bytes.
@@ -264,7 +215,8 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         take.any = take.advance && got > 0;
         let peeked = if take.advance { None } else { Some(got) };
         if let Err(errno) = wait_rx(endpoint, deadline, peeked) {
-            return if got > 0 { Ok(got) } else { Err(errno) };
+            // Linux waits for the first byte even when none is wanted, but then asks no more why the wait ended.
+            return if got > 0 || want == 0 { Ok(got) } else { Err(errno) };
         }
     }
 }
@@ -446,17 +398,23 @@ fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, peeked: Option<usize
     }
 }
 
-/// A look without the lock: is there room to send, or an end?
-fn tx_hint(endpoint: &'static Endpoint, before: u64) -> bool {
-    endpoint.peer_words().consumed.load(Ordering::Acquire) != before
+/// A look without the lock: has the peer consumed more than was `seen`, or is there an end?
+fn tx_hint(endpoint: &'static Endpoint, seen: u64) -> bool {
+    endpoint.peer_words().consumed.load(Ordering::Acquire) != seen
         || endpoint.flag(RESET | SHUT_WR)
         || peer_end(endpoint) != PeerEnd::Open
 }
 
-/// Waits until there is room to send; true when that took a sleep, or would have.
-pub(crate) fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, may_sleep: bool) -> Result<bool, i32> {
-    let consumed = endpoint.peer_words().consumed.load(Ordering::Acquire);
-    if spin(&endpoint.rx.spin, || tx_hint(endpoint, consumed)) {
+/// Waits until there is more room to send than when the peer had consumed `seen`, which must have been read before
+/// the ring was found full: a peer that has meanwhile consumed everything says so no more. True when that took a
+/// sleep, or would have.
+pub(crate) fn wait_tx(
+    endpoint: &'static Endpoint,
+    seen: u64,
+    deadline: Deadline,
+    may_sleep: bool,
+) -> Result<bool, i32> {
+    if spin(&endpoint.rx.spin, || tx_hint(endpoint, seen)) {
         return Ok(false);
     }
     if !may_sleep {
@@ -466,7 +424,7 @@ pub(crate) fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, may_sleep
     let generation = endpoint.generation.load(Ordering::Relaxed);
     let word = &endpoint.own_words().wait;
     let value = doorbell::arm(word, doorbell::TX_SLEEP);
-    if !tx_hint(endpoint, consumed) {
+    if !tx_hint(endpoint, seen) {
         sleep_on_word(word, value, deadline, crate::confine::limit(endpoint, crate::adopt::pause()))?;
     }
     if endpoint.generation.load(Ordering::Relaxed) != generation {
@@ -483,6 +441,23 @@ pub(crate) fn want_tx_event(endpoint: &'static Endpoint) {
     }
 }
 
+/// Waits until the socket is writable.
+pub(crate) fn wait_for_room(endpoint: &'static Endpoint, flags: i32) -> Result<(), i32> {
+    let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
+    let deadline = Deadline::option(endpoint.snd_timeout_ns.load(Ordering::Relaxed));
+    loop {
+        let seen = endpoint.peer_words().consumed.load(Ordering::Acquire);
+        if crate::ready::is_writable(endpoint) {
+            return Ok(());
+        }
+        if nonblock {
+            want_tx_event(endpoint);
+            return Err(libc::EAGAIN);
+        }
+        wait_tx(endpoint, seen, deadline, true)?;
+    }
+}
+
 /// Sends all of it, waiting if need be even on a non-blocking socket.
 pub(crate) fn send_all(endpoint: &'static Endpoint, mut pieces: Pieces) -> Result<usize, i32> {
     let want = pieces.total;
@@ -490,10 +465,10 @@ pub(crate) fn send_all(endpoint: &'static Endpoint, mut pieces: Pieces) -> Resul
     loop {
         match push(endpoint, &mut pieces, true, &mut claim) {
             Push::Done => return Ok(want),
-            Push::Error(errno) => return Err(errno),
+            Push::Error(errno) => return Err(send_failed(errno, 0)),
             Push::Barred => whole::wait(endpoint, Deadline::after(None))?,
-            Push::Full => {
-                wait_tx(endpoint, Deadline::after(None), true)?;
+            Push::Full { seen } => {
+                wait_tx(endpoint, seen, Deadline::after(None), true)?;
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::stream::{self, Push, RX_BITS};
 use crate::wait::Deadline;
 use crate::whole::{self, Claim};
 use core::sync::atomic::Ordering;
-use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC};
+use libc::{MSG_DONTWAIT, MSG_OOB, MSG_PEEK, MSG_TRUNC};
 use sd_ring::{Effort, Next, RxCursor};
 use sd_shm::channel::{FLAG_URGENT, GEOMETRY};
 use sd_shm::slab::Endpoint;
@@ -178,18 +178,13 @@ fn send_byte(endpoint: &'static Endpoint, byte: u8, flags: i32) -> Result<(), i3
     loop {
         match push(endpoint, byte, grow && endpoint.snd_buf.load(Ordering::Relaxed) == 0) {
             Push::Done => return Ok(()),
-            Push::Error(errno) => {
-                if errno == libc::EPIPE && flags & MSG_NOSIGNAL == 0 {
-                    sd_sys::fd::raise(libc::SIGPIPE);
-                }
-                return Err(errno);
-            }
-            Push::Full | Push::Barred if nonblock => {
+            Push::Error(errno) => return Err(crate::faults::send_failed(errno, flags)),
+            Push::Full { .. } | Push::Barred if nonblock => {
                 stream::want_tx_event(endpoint);
                 return Err(libc::EAGAIN);
             }
             Push::Barred => whole::wait(endpoint, deadline)?,
-            Push::Full => grow |= stream::wait_tx(endpoint, deadline, grow)?,
+            Push::Full { seen } => grow |= stream::wait_tx(endpoint, seen, deadline, grow)?,
         }
     }
 }
@@ -200,7 +195,7 @@ fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
     if Claim::NONE.is_barred(endpoint) {
         return Push::Barred;
     }
-    if let Some(errno) = stream::send_error(endpoint) {
+    if let Some(errno) = crate::faults::send_error(endpoint, 1) {
         return if errno == 0 { Push::Done } else { Push::Error(errno) };
     }
     let mem = endpoint.tx_mem();
@@ -211,7 +206,9 @@ fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
         return Push::Error(libc::ECONNRESET);
     }
     let effort = if grow { Effort::Grow } else { Effort::Fresh };
-    let Some(grant) = tx.reserve(&GEOMETRY, &mem, 1, effort) else { return Push::Full };
+    let Some(grant) = tx.reserve(&GEOMETRY, &mem, 1, effort) else {
+        return Push::Full { seen: tx.credited() };
+    };
     // SAFETY: the grant is room for one byte in our ring that the peer does not read yet.
     unsafe { mem.at(grant.region, grant.off).write_volatile(byte) };
     let own = endpoint.own_words();

@@ -1,7 +1,7 @@
 //! Forks, execs and what glibc builds of them.
 
 use crate::report::{close, show, show_success};
-use libc::{c_char, c_int, pid_t, size_t};
+use libc::{c_char, c_int, c_void, pid_t, size_t};
 use std::ptr::{null, null_mut};
 
 unsafe extern "C" {
@@ -18,6 +18,7 @@ unsafe extern "C" {
         flags: c_int,
     ) -> c_int;
     fn dprintf(fd: c_int, format: *const c_char, ...) -> c_int;
+    fn pthread_cancel(thread: libc::pthread_t) -> c_int;
     fn daemon(no_chdir: c_int, no_close: c_int) -> c_int;
     fn getcwd(buf: *mut c_char, len: size_t) -> *mut c_char;
 }
@@ -36,6 +37,7 @@ pub(crate) fn run() {
         detached();
         terminals();
         limits();
+        threads();
     }
 }
 
@@ -198,6 +200,23 @@ unsafe fn print_all(name: &str, fd: c_int) {
 }
 
 /// Limits that come out again as they went in, and a filter that is none.
+/// Cancels a thread that waits in the kernel.
+unsafe fn threads() {
+    extern "C" fn wait(_: *mut c_void) -> *mut c_void {
+        // SAFETY: no pointers.
+        unsafe { libc::pause() };
+        null_mut()
+    }
+    // SAFETY: the thread is joined, and its result is no pointer.
+    unsafe {
+        let (mut thread, mut result) = (0, null_mut());
+        libc::pthread_create(&mut thread, null(), wait, null_mut());
+        show("pthread_cancel", pthread_cancel(thread));
+        libc::pthread_join(thread, &mut result);
+        println!("cancelled: {}", result as isize == -1);
+    }
+}
+
 unsafe fn limits() {
     // SAFETY: see `run`.
     unsafe {

@@ -132,10 +132,10 @@ fn new_fd(result: Ret) -> String {
     }
 }
 
-/// The address, with the port only as to whether there is one.
+/// The address without its port, which other subjects look at.
 fn name((result, addr): (Ret, Addr)) -> String {
     match result.ok() {
-        true => format!("{addr} len {}", addr.len),
+        true => format!("{} len {}", addr.to_string().trim_end_matches(['0', '?']), addr.len),
         false => result.to_string(),
     }
 }

@@ -88,7 +88,9 @@ fn each_call(state: fn() -> Made, prepare: fn(&mut Made)) {
 /// One child makes all the calls, on sockets that it has inherited.
 fn in_a_child(state: fn() -> Made) {
     let made: Vec<Made> = CALLS.iter().map(|_| state()).collect();
-    made.iter().for_each(|made| drop(set_nonblocking(made.fd, true)));
+    for made in &made {
+        set_nonblocking(made.fd, true);
+    }
     let child = fork_child(|| {
         for ((name, call), made) in CALLS.iter().zip(&made) {
             look(name, *call, made);

@@ -111,7 +111,8 @@ pub(super) fn full() -> Made {
     let chunk = [b'f'; 8_192];
     let mut quiet = 0;
     while quiet < 3 {
-        let sent = send(client, &chunk, libc::MSG_DONTWAIT).ok() || send(client, b"1", libc::MSG_DONTWAIT).ok();
+        let sent =
+            send(client, &chunk, libc::MSG_DONTWAIT).ok() || send(client, b"1", libc::MSG_DONTWAIT).ok();
         quiet = if sent { 0 } else { quiet + 1 };
         if !sent {
             sleep(3);

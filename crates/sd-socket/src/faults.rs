@@ -1,0 +1,98 @@
+//! Why a call on a connection fails, and in which order Linux looks: at the state first, at the buffer last.
+
+use crate::endpoint::{self, EOF, EndpointExt, PeerEnd, RESET, SHUT_WR, notify, peer_end};
+use crate::iov::Pieces;
+use crate::stream;
+use core::sync::atomic::Ordering;
+use sd_shm::channel::{FLAG_RESET, Side, SlotState};
+use sd_shm::slab::Endpoint;
+
+/// Why sending is impossible, if it is (tcp(7), send(2)); zero when the bytes are as good as sent but
+/// nobody will read them. `len` is how many are left to send.
+#[inline(always)]
+pub(crate) fn send_error(endpoint: &'static Endpoint, len: usize) -> Option<i32> {
+    if !endpoint.flag(SHUT_WR | RESET) && peer_end(endpoint) == PeerEnd::Open {
+        return None;
+    }
+    send_error_slow(endpoint, len)
+}
+
+#[cold]
+fn send_error_slow(endpoint: &'static Endpoint, len: usize) -> Option<i32> {
+    note_end(endpoint);
+    if endpoint.flag(RESET | SHUT_WR) {
+        let error = endpoint.error.swap(0, Ordering::AcqRel);
+        return Some(if error != 0 { error } else { libc::EPIPE });
+    }
+    if len == 0 {
+        return None;
+    }
+    // The peer closed: the first write is answered by a reset, which the next one finds.
+    // A peer that only shut both directions down finds a reset as well.
+    endpoint.error.store(libc::EPIPE, Ordering::Relaxed);
+    endpoint.set_flag(RESET);
+    endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
+    notify(endpoint, endpoint::ALL_BITS);
+    crate::channel::announce_to_self(endpoint);
+    Some(0)
+}
+
+/// Turns what the peer's words say into our flags: a reset is remembered, with its error.
+pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
+    let end = peer_end(endpoint);
+    if end == PeerEnd::Reset && !endpoint.flag(RESET) {
+        let refused = endpoint.side.load(Ordering::Relaxed) == Side::A as u32
+            && endpoint.peer_words().state().1 == SlotState::Refused
+            && endpoint.tx.bytes.load(Ordering::Relaxed) == 0
+            && endpoint.flag(endpoint::CONNECTING);
+        let errno = if refused {
+            libc::ECONNREFUSED
+        } else if endpoint.flag(EOF) {
+            libc::EPIPE
+        } else {
+            libc::ECONNRESET
+        };
+        endpoint.error.store(errno, Ordering::Relaxed);
+        endpoint.set_flag(RESET);
+    }
+    end
+}
+
+/// The errno of a send that failed, after the signal that belongs to it.
+pub(crate) fn send_failed(errno: i32, flags: i32) -> i32 {
+    if errno == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+        sd_sys::fd::raise(libc::SIGPIPE);
+    }
+    errno
+}
+
+/// What a send would fail with before it takes its first byte. The peer is told nothing.
+pub(crate) fn before_send(endpoint: &'static Endpoint, flags: i32) -> Result<(), i32> {
+    match send_error(endpoint, 0) {
+        None | Some(0) => Ok(()),
+        Some(errno) => Err(send_failed(errno, flags)),
+    }
+}
+
+/// A send from memory that is none.
+#[cold]
+pub(crate) fn send_from_nowhere(endpoint: &'static Endpoint, flags: i32) -> i32 {
+    let stopped = before_send(endpoint, flags).and_then(|()| stream::wait_for_room(endpoint, flags));
+    stopped.err().unwrap_or(libc::EFAULT)
+}
+
+/// A recv into memory that is none: it fails when there is something to put there.
+#[cold]
+pub(crate) fn recv_to_nowhere(endpoint: &'static Endpoint, flags: i32) -> Result<usize, i32> {
+    let look = flags & (libc::MSG_DONTWAIT) | libc::MSG_PEEK | libc::MSG_TRUNC;
+    match stream::recv(endpoint, Pieces::one(core::ptr::null_mut(), 1), look) {
+        Ok(0) => Ok(0),
+        Ok(_) => Err(libc::EFAULT),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The pending error, once.
+pub(crate) fn take_error(endpoint: &Endpoint) -> Option<i32> {
+    Some(endpoint.error.swap(0, Ordering::AcqRel)).filter(|errno| *errno != 0)
+}

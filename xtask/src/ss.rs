@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -99,26 +99,39 @@ pub(crate) fn snapshot(sd: &Path, socket: &Path) -> Result<Snapshot> {
 /// Looks at a port again and again, in a thread of its own, and keeps every end of a connection it has seen.
 pub(crate) struct Watch {
     stop: Arc<AtomicBool>,
+    looks: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Result<Vec<Connection>>>>,
 }
 
 impl Watch {
     pub(crate) fn start(sd: PathBuf, socket: PathBuf, port: u16, interval: Duration) -> Watch {
         let stop = Arc::new(AtomicBool::new(false));
+        let looks = Arc::new(AtomicUsize::new(0));
         let thread = std::thread::spawn({
-            let stop = stop.clone();
+            let (stop, looks) = (stop.clone(), looks.clone());
             move || {
                 let mut seen = BTreeMap::new();
                 while !stop.load(Ordering::Relaxed) {
                     for c in snapshot(&sd, &socket)?.of_port(port) {
                         seen.insert((c.pid, c.local.clone(), c.peer.clone(), c.path.clone()), c.clone());
                     }
+                    looks.fetch_add(1, Ordering::Release);
                     std::thread::sleep(interval);
                 }
                 Ok(seen.into_values().collect())
             }
         });
-        Watch { stop, thread: Some(thread) }
+        Watch { stop, looks, thread: Some(thread) }
+    }
+
+    /// Returns when it has looked once more, from now on.
+    pub(crate) fn look(&self) {
+        // The look that is under way may have begun before.
+        let enough = self.looks.load(Ordering::Acquire) + 2;
+        let is_running = || self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        while self.looks.load(Ordering::Acquire) < enough && is_running() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Ends the watch and returns what it has seen.

@@ -71,6 +71,9 @@ pub enum Effort {
     Cached,
     /// The credit was just read: the large region may be entered.
     Fresh,
+    /// As `Fresh`, by a sender that comes back with `Grow`: while the large region can be extended, it is not left for
+    /// a start that is short of room, since it cannot be extended from there.
+    Patient,
     /// The sender would have to wait: the large region may be extended.
     Grow,
 }
@@ -290,18 +293,31 @@ impl TxCursor {
             self.jump(mem, Region::Large, self.limit - self.pos(), g.large_first);
         }
         // One message takes at most a quarter of the ring, so that both sides work at once.
-        let want = want.min(self.limit / 4);
-        let enough = want.min(512);
-        if self.room() >= enough {
-            return Some(self.grant(want.min(self.room())));
+        let part = want.min(self.limit / 4);
+        if self.room() >= part.min(512) {
+            return Some(self.grant(part.min(self.room())));
         }
-        let unwrapped = self.in_flight() <= self.pos();
-        let crowded = self.limit - self.in_flight() < self.limit / 2;
-        if effort == Effort::Grow && unwrapped && crowded && self.limit < g.large {
-            self.limit = g.large.min(self.limit.saturating_mul(4));
-            return Some(self.grant(want.min(self.room())));
+        // With headers for its parts.
+        let tight = self.room_after_wrap() < want.min(g.large_first) + 8 * SIZE;
+        match effort {
+            Effort::Cached if tight => return None,
+            Effort::Patient if tight && self.is_extensible(g) => return None,
+            Effort::Grow if (tight || self.is_crowded()) && self.is_extensible(g) => {
+                self.limit = g.large.min(self.limit.saturating_mul(4));
+                return Some(self.grant(part.min(self.room())));
+            }
+            _ => {}
         }
-        self.reserve_wrapping(mem, want)
+        self.reserve_wrapping(mem, part)
+    }
+
+    /// Whether the large region's limit can be raised: what lies in it ends where the next message goes.
+    fn is_extensible(&self, g: &Geometry) -> bool {
+        self.is_large() && self.limit < g.large && self.in_flight() <= self.pos()
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.limit - self.in_flight() < self.limit / 2
     }
 
     /// Payload that would fit at the start of the region.
@@ -423,11 +439,14 @@ impl TxCursor {
         Some(at)
     }
 
-    /// Whether a sender that waited for room should try again: about a third of the ring is free
-    /// (as Linux judges a socket writable), allowing for credit that the receiver still holds back.
+    /// Whether a sender that waited for room should try again: about a third of the ring is free (as Linux judges a
+    /// socket writable), or it can be extended. A ring that grows then takes `large_first` bytes without a wait, also
+    /// from a blocking send: programs that poll before each write of some kilobytes rely on that.
     pub fn is_roomy(&self, g: &Geometry, grows: bool) -> bool {
-        let may_grow = !self.is_large() && self.consumed >= self.large_left
-            || grows && self.is_large() && self.limit < g.large && self.in_flight() <= self.pos();
-        may_grow || self.limit - self.in_flight() >= self.limit / 3
+        if !self.is_large() {
+            return self.consumed >= self.large_left || self.limit - self.in_flight() >= self.limit / 3;
+        }
+        let least = if grows && self.limit < g.large { g.large_first } else { 0 };
+        grows && self.is_extensible(g) || self.limit - self.in_flight() >= least.max(self.limit / 3)
     }
 }

@@ -111,15 +111,16 @@ fn exit() -> ! {
     }
 }
 
-/// Starts the bridge; returns when the monitor has been told of it.
+/// Starts the bridge; returns when the monitor has been told of it, and the bridge holds nothing of the program's.
 fn start(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> Result<()> {
-    let mut pipe = [0i32; 2];
-    // SAFETY: the kernel writes two numbers.
-    check(unsafe { syscall!(libc::SYS_pipe2, pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
-    let [read_end, write_end] = pipe;
     fork::early();
     fork::prepare();
-    let middle = bare_fork();
+    // Made and closed while no other thread can fork: its end says something.
+    let mut pipe = [-1i32; 2];
+    // SAFETY: the kernel writes two numbers.
+    let made = check(unsafe { syscall!(libc::SYS_pipe2, pipe.as_mut_ptr(), libc::O_CLOEXEC) });
+    let [read_end, write_end] = pipe;
+    let middle = made.and_then(|_| bare_fork());
     if middle == Ok(0) {
         // The process in between: makes the bridge, tells its pid, and is gone. The bridge is in a session of
         // its own from its first moment: what ends the program's process group leaves it alone.
@@ -133,26 +134,34 @@ fn start(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> Resu
         fork::child();
         fork::late();
         crate::spawn::is_other_program();
-        run(endpoint, inner, listener);
+        run(endpoint, inner, listener, write_end);
     }
-    fork::parent();
     sd_sys::fd::close(write_end);
+    fork::parent();
     let mut pid = [0xffu8; 4];
     if middle.is_ok() {
-        let _ = sd_sys::fd::read(read_end, &mut pid);
+        read(read_end, &mut pid);
     }
-    sd_sys::fd::close(read_end);
     let pid = i32::from_ne_bytes(pid);
     fork::announce(pid);
     if let Ok(middle) = middle {
         // SAFETY: null results are allowed.
         unsafe { syscall!(libc::SYS_wait4, middle, 0, libc::__WALL, 0) };
+        // The end: the bridge has closed its copies. If the last copy of a socket that lingers were closed there, it
+        // would wait for bytes that it has to pass on itself.
+        read(read_end, &mut [0]);
     }
+    sd_sys::fd::close(read_end);
     if pid > 0 { Ok(()) } else { Err(sd_sys::Errno(libc::EAGAIN)) }
 }
 
-/// The bridge process: keeps nothing but the connection and the socket.
-fn run(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> ! {
+/// read(2), through signals.
+fn read(fd: i32, bytes: &mut [u8]) {
+    while sd_sys::fd::read(fd, bytes) == Err(sd_sys::Errno(libc::EINTR)) {}
+}
+
+/// The bridge process: keeps nothing but the connection and the socket, and says so by closing `ready`.
+fn run(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>, ready: i32) -> ! {
     // SAFETY: a C string; a name for people.
     unsafe { syscall!(libc::SYS_prctl, libc::PR_SET_NAME, c"sd-bridge".as_ptr()) };
     // Signals are for the program; only SIGKILL ends a bridge early.
@@ -162,7 +171,8 @@ fn run(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> ! {
     endpoint.reason.store(Reason::Bridged as u32, Ordering::Relaxed);
     let mut number = -1;
     connect::each_fd(endpoint, |fd| number = fd);
-    close_others(&[number, inner, listener.unwrap_or(-1)]);
+    close_others(&mut [number, inner, listener.unwrap_or(-1), ready]);
+    sd_sys::fd::close(ready);
     let _ = sd_sys::fd::fcntl(inner, libc::F_SETFL, libc::O_NONBLOCK as usize);
     if pump(endpoint, number, inner, listener) {
         crate::handover::let_go(number, endpoint);
@@ -187,22 +197,25 @@ fn run(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> ! {
     exit()
 }
 
-fn close_others(kept: &[i32]) {
-    let mut others = Vec::new();
-    table::for_each(0, u32::MAX, |fd, entry| {
-        if !kept.contains(&fd) && !matches!(entry, table::Entry::Hidden) {
-            others.push(fd);
-        }
-    });
-    for fd in others {
-        let _ = crate::fds::close(fd);
-        sd_sys::fd::close(fd);
+/// Closes all descriptors of the program but these.
+fn close_others(kept: &mut [i32]) {
+    kept.sort_unstable();
+    let mut from = 0;
+    for fd in kept.iter().filter_map(|&fd| u32::try_from(fd).ok()) {
+        close_range(from..fd);
+        from = fd + 1;
     }
-    // Kernel descriptors below the hidden ones: files, pipes and terminals of the program.
-    for fd in 0..table::first_hidden() {
-        if !kept.contains(&fd) {
-            sd_sys::fd::close(fd);
-        }
+    close_range(from..u32::MAX);
+}
+
+fn close_range(fds: core::ops::Range<u32>) {
+    let (first, last) = (fds.start, fds.end.saturating_sub(1));
+    if !fds.is_empty() && matches!(crate::fds::close_range(first, last, 0), crate::Outcome::Errno(_)) {
+        // An old kernel, or a filter.
+        let is_hidden = |fd: &i32| matches!(table::get(*fd), table::Entry::Hidden);
+        (first as i32..=last.min(table::LEN as u32) as i32)
+            .filter(|fd| !is_hidden(fd))
+            .for_each(sd_sys::fd::close);
     }
 }
 

@@ -42,12 +42,15 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
     let want = pieces.total;
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
     let mut deadline = None;
-    let may_grow = endpoint.snd_buf.load(Ordering::Relaxed) == 0;
-    let mut grow = nonblock;
+    let mut effort = match endpoint.snd_buf.load(Ordering::Relaxed) {
+        0 if nonblock => Effort::Grow,
+        0 => Effort::Patient,
+        _ => Effort::Fresh,
+    };
     let mut kept = None;
     let mut claim = Claim::NONE;
     loop {
-        let end = push(endpoint, &mut pieces, grow && may_grow, &mut claim);
+        let end = push(endpoint, &mut pieces, effort, &mut claim);
         let sent = want - pieces.total;
         match end {
             Push::Done => return Ok(sent),
@@ -68,11 +71,12 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             .get_or_insert_with(|| Deadline::option(endpoint.snd_timeout_ns.load(Ordering::Relaxed)));
         kept.get_or_insert_with(|| Kept::new(endpoint));
         let waited = match end {
-            Push::Full { seen } => wait_tx(endpoint, seen, deadline, grow),
+            Push::Full { seen } => wait_tx(endpoint, seen, deadline, effort != Effort::Patient),
             _ => whole::wait(endpoint, deadline).map(|()| false),
         };
         match waited {
-            Ok(slept) => grow = grow || slept,
+            Ok(true) if effort == Effort::Patient => effort = Effort::Grow,
+            Ok(_) => {}
             Err(_) if sent > 0 => return Ok(sent),
             Err(errno) => return Err(errno),
         }
@@ -90,9 +94,9 @@ pub(crate) enum Push {
     Error(i32),
 }
 
-/// Copies as much as fits into the ring.
+/// Copies as much as fits into the ring, with this effort at most.
 #[inline]
-fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool, claim: &mut Claim) -> Push {
+fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, most: Effort, claim: &mut Claim) -> Push {
     let _half = endpoint.tx_token();
     if claim.is_barred(endpoint) {
         return Push::Barred;
@@ -112,11 +116,7 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, grow: bool, claim: &mu
     let mut credit_read = false;
     while pieces.total > 0 {
         let want = pieces.total.min(u32::MAX as usize >> 1) as u32;
-        let effort = match (credit_read, grow) {
-            (false, _) => Effort::Cached,
-            (true, false) => Effort::Fresh,
-            (true, true) => Effort::Grow,
-        };
+        let effort = if credit_read { most } else { Effort::Cached };
         let Some(grant) = tx.reserve(&GEOMETRY, &mem, want, effort) else {
             if credit_read {
                 if pieces.total != start {
@@ -463,7 +463,7 @@ pub(crate) fn send_all(endpoint: &'static Endpoint, mut pieces: Pieces) -> Resul
     let want = pieces.total;
     let mut claim = Claim::NONE;
     loop {
-        match push(endpoint, &mut pieces, true, &mut claim) {
+        match push(endpoint, &mut pieces, Effort::Grow, &mut claim) {
             Push::Done => return Ok(want),
             Push::Error(errno) => return Err(send_failed(errno, 0)),
             Push::Barred => whole::wait(endpoint, Deadline::after(None))?,

@@ -4,14 +4,17 @@
 //! is always held in the kernel too (a placeholder), so the kernel's lowest-number rule, limits,
 //! exec inheritance and /proc stay true.
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use sd_shm::slab::Endpoint;
 
 /// Numbers that can be ours; larger ones stay with the kernel.
 pub(crate) const LEN: usize = 1 << 20;
 
-/// Highest number ever set.
-static HIGH: core::sync::atomic::AtomicI32 = core::sync::atomic::AtomicI32::new(-1);
+/// Highest number of the program's that was ever set, and the range of the library's own: what lies between them, up to
+/// a million numbers, is never looked at.
+static HIGH: AtomicI32 = AtomicI32::new(-1);
+static HIDDEN_FIRST: AtomicI32 = AtomicI32::new(LEN as i32);
+static HIDDEN_LAST: AtomicI32 = AtomicI32::new(-1);
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -128,7 +131,11 @@ pub(crate) fn set_epoll(fd: i32, epoll: &'static crate::epoll::Epoll) -> bool {
 
 /// `fd` is the library's own (or no longer).
 pub(crate) fn set_hidden(fd: i32, hidden: bool) {
-    set(fd, if hidden { HIDDEN } else { 0 });
+    if let Some(word) = word(fd) {
+        HIDDEN_FIRST.fetch_min(fd, Ordering::Relaxed);
+        HIDDEN_LAST.fetch_max(fd, Ordering::Relaxed);
+        word.store(if hidden { HIDDEN } else { 0 }, Ordering::Release);
+    }
 }
 
 /// `fd` is the kernel's again.
@@ -136,29 +143,21 @@ pub(crate) fn clear(fd: i32) {
     set(fd, 0);
 }
 
-/// The lowest number of the library's own; the table's length when there is none.
-pub(crate) fn first_hidden() -> i32 {
-    let mut first = LEN as i32;
-    for_each(0, u32::MAX, |fd, entry| {
-        if matches!(entry, Entry::Hidden) {
-            first = first.min(fd);
-        }
-    });
-    first.min(HIGH.load(Ordering::Relaxed).max(1024))
-}
-
-/// Calls `each` for every number in `first..=last` that has an entry.
+/// Calls `each` for every number in `first..=last` that has an entry, in order.
 pub(crate) fn for_each(first: u32, last: u32, mut each: impl FnMut(i32, Entry)) {
+    let first = first.min(LEN as u32) as i32;
     // Numbers above the limit in force may still be open (the limit was lowered), but not above LEN.
-    let end = (last as usize).min(LEN - 1);
-    for fd in first as usize..=end {
-        // Whole untouched pages of the table need not be read: stop at the highest number ever set.
-        if fd as i32 > HIGH.load(Ordering::Relaxed) {
-            break;
+    let last = last.min(LEN as u32 - 1) as i32;
+    let mut walk = |from: i32, to: i32| {
+        for fd in from..=to {
+            match get(fd) {
+                Entry::None => {}
+                entry => each(fd, entry),
+            }
         }
-        match get(fd as i32) {
-            Entry::None => {}
-            entry => each(fd as i32, entry),
-        }
-    }
+    };
+    let high = HIGH.load(Ordering::Relaxed);
+    walk(first, last.min(high));
+    let hidden = HIDDEN_FIRST.load(Ordering::Relaxed).max(high + 1);
+    walk(first.max(hidden), last.min(HIDDEN_LAST.load(Ordering::Relaxed)));
 }

@@ -11,10 +11,7 @@ use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("ftp-vsftpd", &["vsftpd", "curl"], |lab| ftp(lab, false)).limit_s(120).extra(),
-    Scenario::new("ftp-lftp-mirror", &["vsftpd", "lftp"], |lab| mirror(lab, false))
-        .limit_s(120)
-        .extra()
-        .awaits("lftp's mirror with several connections ends"),
+    Scenario::new("ftp-lftp-mirror", &["vsftpd", "lftp"], |lab| mirror(lab, false)).limit_s(120).extra(),
     Scenario::new("ftp-vsftpd-confined", &["vsftpd", "curl"], |lab| ftp(lab, true)).limit_s(120).extra(),
 ];
 

@@ -12,6 +12,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("nonblocking/partial_send", partial_send),
     solo("nonblocking/partial_writev", partial_writev),
     solo("nonblocking/writable_again", writable_again),
+    solo("nonblocking/writable_takes_kilobytes", writable_takes_kilobytes),
     solo("nonblocking/all_calls_full", all_calls_full),
     solo("nonblocking/small_buffers", small_buffers),
     solo("nonblocking/fionbio", fionbio),
@@ -65,6 +66,30 @@ fn writable_again() {
     show_send("client", pair.client, b"again", libc::MSG_DONTWAIT);
     await_bytes(pair.server, 5);
     show_recv("server", pair.server, 16, 0);
+}
+
+/// A program that polls before each blocking send of some kilobytes never waits in one (socat does so).
+fn writable_takes_kilobytes() {
+    let pair = connected();
+    set_timeout(pair.client, libc::SO_SNDTIMEO, 1000);
+    let (mut sent, mut received, mut waited) = (0u64, 0u64, 0);
+    let mut intact = true;
+    let mut buffer = vec![0u8; 300_000];
+    for round in 0..200 {
+        let size = [8_192, 1, 500, 60_000, 4_096, 16_384][round % 6];
+        let mut left = 4 << 20;
+        while left > 0 && poll_one(pair.client, libc::POLLOUT, 0).1 & libc::POLLOUT != 0 {
+            let count = send(pair.client, &pattern(sent, size), libc::MSG_NOSIGNAL).count();
+            waited += usize::from(count != size);
+            sent += count as u64;
+            left -= (count as i64).max(1000);
+        }
+        let taken = &mut buffer[..[300_000, 20_000, 1_000, 70_000, 150_000][round % 5]];
+        let count = recv(pair.server, taken, libc::MSG_DONTWAIT).count();
+        intact &= is_pattern(received, &taken[..count]);
+        received += count as u64;
+    }
+    say!("sends that had to wait: {waited}, intact {intact}, something was sent: {}", received > 1_000_000);
 }
 
 fn all_calls_full() {

@@ -82,6 +82,12 @@ fn has_space(endpoint: &'static Endpoint) -> bool {
     tx.is_roomy(&GEOMETRY, grows)
 }
 
+/// What an empty buffer takes.
+pub(crate) fn room_max(endpoint: &'static Endpoint) -> usize {
+    let grows = endpoint.snd_buf.load(Ordering::Relaxed) == 0;
+    (if grows { GEOMETRY.large } else { GEOMETRY.large_first }) as usize
+}
+
 /// Asks the peer for an event when one of `events` may have become true. The caller looks again
 /// afterwards. Room to write is asked for only when there is none, as Linux tells of it only then.
 pub(crate) fn arm(endpoint: &'static Endpoint, events: u32) {

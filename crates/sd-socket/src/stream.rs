@@ -105,8 +105,8 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, most: Effort, claim: &
         if errno != 0 {
             return Push::Error(errno);
         }
-        // Sent, and answered by a reset.
-        pieces.total = 0;
+        // Sent as far as a buffer goes, and answered by a reset.
+        pieces.total = pieces.total.saturating_sub(crate::ready::room_max(endpoint));
         return Push::Done;
     }
     let mem = endpoint.tx_mem();

@@ -18,6 +18,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("close/write_after_peer_closed", write_after_peer_closed),
     solo("close/write_twice_after_peer_closed", write_twice_after_peer_closed),
     solo("close/send_after_peer_closed_error", send_after_peer_closed_error),
+    solo("close/large_send_after_peer_closed", large_send_after_peer_closed),
     solo("close/reset_seen_by_send", reset_seen_by_send),
     solo("close/reset_seen_by_so_error", reset_seen_by_so_error),
     solo("close/reset_wakes_recv", reset_wakes_recv),
@@ -177,6 +178,22 @@ fn send_after_peer_closed_error() {
     await_events(pair.client, libc::POLLHUP);
     show_so_error("SO_ERROR takes the error", pair.client);
     show_so_error("and again", pair.client);
+}
+
+/// A buffer's worth is taken, on a blocking socket too: before there is room again the reset is here.
+fn large_send_after_peer_closed() {
+    let data = vec![b'x'; 10 << 20];
+    for nonblocking in [false, true] {
+        let pair = connected();
+        set_nonblocking(pair.client, nonblocking);
+        close(pair.server);
+        await_events(pair.client, libc::POLLRDHUP);
+        let sent = send(pair.client, &data, libc::MSG_NOSIGNAL);
+        say!("a part was taken: {}", (1..10 << 20).contains(&sent.count()));
+        await_events(pair.client, libc::POLLHUP);
+        show("the next send", send(pair.client, &data, libc::MSG_NOSIGNAL));
+        show_recv("client", pair.client, 8, 0);
+    }
 }
 
 fn reset_seen_by_send() {

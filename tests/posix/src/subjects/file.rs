@@ -12,6 +12,8 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("file/sendfile_large", sendfile_large),
     solo("file/sendfile_errors", sendfile_errors),
     solo("file/sendfile_nonblocking", sendfile_nonblocking),
+    solo("file/sendfile_after_peer_closed", sendfile_after_peer_closed),
+    solo("file/splice_after_peer_closed", splice_after_peer_closed),
     solo("file/splice_pipe_to_socket", splice_pipe_to_socket),
     solo("file/splice_socket_to_pipe", splice_socket_to_pipe),
     solo("file/splice_errors", splice_errors),
@@ -105,6 +107,33 @@ fn sendfile_nonblocking() {
     close(pair.client);
     let tally = crate::bulk::receive_pattern(pair.server, u64::MAX, &[65_536]);
     say!("the part arrived: {}, intact {}", tally.bytes as i64 == result.value, tally.intact);
+}
+
+/// As with send(2): the first is taken, and draws a reset.
+fn sendfile_after_peer_closed() {
+    count_signal(libc::SIGPIPE, libc::SA_RESTART);
+    let pair = connected();
+    let file = temporary_file(b"0123456789");
+    close(pair.server);
+    await_events(pair.client, libc::POLLRDHUP);
+    show("first", sendfile(pair.client, file, 4));
+    await_events(pair.client, libc::POLLHUP);
+    show("second", sendfile(pair.client, file, 4));
+    show_taken(libc::SIGPIPE);
+    show_read("the rest of the file", file, 16);
+}
+
+fn splice_after_peer_closed() {
+    count_signal(libc::SIGPIPE, libc::SA_RESTART);
+    let pair = connected();
+    let (read_end, write_end) = pipe(0);
+    write(write_end, b"through the pipe");
+    close(pair.server);
+    await_events(pair.client, libc::POLLRDHUP);
+    show("first", splice(read_end, pair.client, 7, 0));
+    await_events(pair.client, libc::POLLHUP);
+    show("second", splice(read_end, pair.client, 7, 0));
+    show_taken(libc::SIGPIPE);
 }
 
 fn splice_pipe_to_socket() {

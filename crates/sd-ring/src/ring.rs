@@ -440,13 +440,14 @@ impl TxCursor {
     }
 
     /// Whether a sender that waited for room should try again: about a third of the ring is free (as Linux judges a
-    /// socket writable), or it can be extended. A ring that grows then takes `large_first` bytes without a wait, also
-    /// from a blocking send: programs that poll before each write of some kilobytes rely on that.
+    /// socket writable), or it can be extended. A ring that grows then takes half of `large_first` without a wait, also
+    /// from a blocking send: programs that poll before each write of some kilobytes rely on that. More must not be
+    /// asked for, since the receiver holds up to a quarter of `large_first` of credit back.
     pub fn is_roomy(&self, g: &Geometry, grows: bool) -> bool {
         if !self.is_large() {
             return self.consumed >= self.large_left || self.limit - self.in_flight() >= self.limit / 3;
         }
-        let least = if grows && self.limit < g.large { g.large_first } else { 0 };
+        let least = if grows && self.limit < g.large { g.large_first / 2 } else { 0 };
         grows && self.is_extensible(g) || self.limit - self.in_flight() >= least.max(self.limit / 3)
     }
 }

@@ -76,7 +76,7 @@ fn writable_takes_kilobytes() {
     let mut intact = true;
     let mut buffer = vec![0u8; 300_000];
     for round in 0..200 {
-        let size = [8_192, 1, 500, 60_000, 4_096, 16_384][round % 6];
+        let size = [8_192, 1, 500, 30_000, 4_096, 16_384][round % 6];
         let mut left = 4 << 20;
         while left > 0 && poll_one(pair.client, libc::POLLOUT, 0).1 & libc::POLLOUT != 0 {
             let count = send(pair.client, &pattern(sent, size), libc::MSG_NOSIGNAL).count();

@@ -34,6 +34,7 @@ const USUAL: &[Package] = &[
     package("python3", &["python3"]),
     package("libpython3.11-testsuite", &["/usr/lib/python3.11/test/test_socket.py"]),
     package("stress-ng", &["stress-ng"]),
+    package("valgrind", &["valgrind"]),
 ];
 
 /// What only the scenarios of `apps --all` and the suites need.
@@ -78,7 +79,6 @@ const EXTRA: &[Package] = &[
     package("libtcmalloc-minimal4", &["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"]),
     package("libfaketime", &["/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"]),
     package("busybox-static", &["busybox"]),
-    package("valgrind", &["valgrind"]),
     package("strace", &["strace"]),
     package("gdb", &["gdb"]),
     package("etcd-server", &["etcd"]),

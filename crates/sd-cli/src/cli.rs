@@ -134,6 +134,8 @@ pub(crate) enum What {
     Wake,
     /// Cost of single calls, of idle connections and of starting a program
     Cost,
+    /// Sending by turns from two threads or processes, and what sharing costs who does not share
+    Tokens,
 }
 
 /// Reads the command line. Help and version are printed here and end the process.

@@ -16,6 +16,7 @@ mod report;
 mod rounds;
 mod scratch;
 mod stage;
+mod tokens;
 
 use crate::cli::{BenchOptions, What};
 use crate::failure::{Failure, Result, warn};
@@ -89,6 +90,9 @@ pub(crate) fn main(options: &BenchOptions) -> Result<()> {
     if options.what == What::Cost {
         rows = cost::measure(&stage, plan, options.quick, &systems, &mut failures)?;
     }
+    if options.what == What::Tokens {
+        rows = tokens::measure(&stage, plan, &systems, &mut failures)?;
+    }
     for mut case in cases(options, plan) {
         case.systems.retain(|system| systems.contains(system));
         let series = rounds::measure(&stage, &case.job, &case.systems, plan.rounds)?;
@@ -127,7 +131,7 @@ fn cases(options: &BenchOptions, plan: Plan) -> Vec<Case> {
             (Work::Stream, vec![4 << 10, 64 << 10, 1 << 20], vec![Socksdirect, Tcp, Unix, Ring, RingDoorbell])
         }
         What::Connect => (Work::Churn, vec![1], vec![Socksdirect, Tcp, Unix]),
-        What::Cost => return Vec::new(),
+        What::Cost | What::Tokens => return Vec::new(),
     };
     // More connections in one round would meet closed ones that still keep their ports.
     let count = 10_000;

@@ -29,6 +29,9 @@ pub(crate) struct Row {
     pub(crate) ratio_to_cacheline: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio_to_futex: Option<f64>,
+    /// To the same without what is measured here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio_to_without: Option<f64>,
     /// The path that the monitor reported, for SocksDirect; the benchmark fails when it is not shm.
     pub(crate) path: Option<&'static str>,
     pub(crate) congestion: Option<String>,
@@ -50,7 +53,7 @@ pub(crate) fn rows(bench: What, size: usize, series: &[Series]) -> Vec<Row> {
         What::Wake => ("wake", "ns", 1.0),
         What::Rate => ("rate", "messages/s", 1.0),
         What::Bandwidth => ("bandwidth", "MB/s", size as f64 / 1e6),
-        What::Connect | What::Cost => ("connect", "connections/s", 1.0),
+        What::Connect | What::Cost | What::Tokens => ("connect", "connections/s", 1.0),
     };
     let figure = Figure { bench, item: None, unit, size };
     rows_of(figure, series, |outcome| {
@@ -87,6 +90,7 @@ pub(crate) fn rows_of(
             ratio_to_tcp: ratios[1],
             ratio_to_cacheline: ratios[2],
             ratio_to_futex: ratios[3],
+            ratio_to_without: None,
             path: (s.system == System::Socksdirect).then_some("shm"),
             congestion: (s.system == System::Tcp).then(|| congestion(s)).flatten(),
         })
@@ -147,11 +151,12 @@ fn table(rows: &[Row]) -> String {
     }
     header.extend([(format!("min {unit}"), Align::Right), (format!("max {unit}"), Align::Right)]);
     type Ratio = fn(&Row) -> Option<f64>;
-    let ratios: [(&str, Ratio); 4] = [
+    let ratios: [(&str, Ratio); 5] = [
         ("/ ring", |row| row.ratio_to_ring),
         ("/ tcp", |row| row.ratio_to_tcp),
         ("/ cacheline", |row| row.ratio_to_cacheline),
         ("/ futex", |row| row.ratio_to_futex),
+        ("/ without", |row| row.ratio_to_without),
     ];
     let shown: Vec<_> = ratios.into_iter().filter(|(_, of)| rows.iter().any(|r| of(r).is_some())).collect();
     header.extend(shown.iter().map(|(title, _)| ((*title).to_owned(), Align::Right)));

@@ -24,11 +24,16 @@ impl Series {
     }
 }
 
-/// A, B, C, A, B, C, ... A system that fails once is left out from then on.
+/// The same job for each system.
 pub(crate) fn measure(stage: &Stage, job: &Job, systems: &[System], rounds: u32) -> Result<Vec<Series>> {
-    let mut all: Vec<Series> = systems.iter().map(|system| Series::done(*system, Vec::new())).collect();
+    measure_jobs(stage, &systems.iter().map(|system| (*system, *job)).collect::<Vec<_>>(), rounds)
+}
+
+/// A, B, C, A, B, C, ... What fails once is left out from then on.
+pub(crate) fn measure_jobs(stage: &Stage, jobs: &[(System, Job)], rounds: u32) -> Result<Vec<Series>> {
+    let mut all: Vec<Series> = jobs.iter().map(|(system, _)| Series::done(*system, Vec::new())).collect();
     for round in 1..=rounds {
-        for series in all.iter_mut().filter(|series| series.failed.is_none()) {
+        for (series, (_, job)) in all.iter_mut().zip(jobs).filter(|(series, _)| series.failed.is_none()) {
             report::progress(&format!("round {round} of {rounds}: {}", series.system.name()));
             match stage.measure(series.system, job) {
                 Ok(outcome) => series.outcomes.push(outcome),

@@ -102,7 +102,7 @@ impl Stage {
             Outcome { client: client.expect("result", limit).and_then(parse)?, ..Outcome::default() };
         client.finish(PATIENCE)?;
         if let Some(mut server) = server {
-            if job.work == Work::Calls {
+            if matches!(job.work, Work::Calls | Work::CallsShared) {
                 outcome.server = Some(server.expect("result", PATIENCE).and_then(parse)?);
             }
             server.finish(PATIENCE)?;
@@ -116,9 +116,7 @@ impl Stage {
         let name = system.name();
         let limit = PATIENCE + Duration::from_millis(job.count.min(100_000) as u64);
         if !matches!(system, System::Socksdirect | System::Tcp | System::Unix) {
-            let mut command = self.command(system, "pair", job, self.cpus[0]);
-            command.args(["--cpu-other", &self.cpus[1].to_string()]);
-            let mut client = Peer::start(&mut command, name)?;
+            let mut client = Peer::start(&mut self.command(system, "pair", job, self.cpus[0]), name)?;
             client.expect("connected", limit)?;
             return Ok(Connected { client, server: None });
         }
@@ -142,9 +140,10 @@ impl Stage {
     fn command(&self, system: System, role: &str, job: &Job, cpu: usize) -> Command {
         let mut command = self.launch(system, &self.program);
         command.args(["bench-peer", role, "--system", &system.name()]);
-        command.args(["--work", &format!("{:?}", job.work).to_lowercase()]);
+        command.args(["--work", &job.work.name()]);
         command.args(["--size", &job.size.to_string(), "--millis", &job.millis.to_string()]);
         command.args(["--count", &job.count.to_string(), "--cpu", &cpu.to_string()]);
+        command.args(["--cpu-other", &self.cpus[1].to_string()]);
         if let (System::Tcp, Some(name)) = (system, &self.congestion) {
             command.args(["--congestion", name]);
         }

@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// Calls that are timed together: 32 messages of 8 bytes fit into the smallest buffer.
-const BURST: u32 = 32;
+pub(crate) const BURST: u32 = 32;
 const FCNTL_CALLS: u32 = 10_000;
 const WARM_UP_BURSTS: u32 = 10;
 
@@ -44,7 +44,7 @@ pub(crate) fn call(mut data: Socket, mut control: Socket, duration: Duration) ->
 }
 
 /// Gives the turn to the other side and waits until it comes back.
-fn pass_on(control: &mut Socket) -> Result<()> {
+pub(crate) fn pass_on(control: &mut Socket) -> Result<()> {
     control.send(&[1]).context("send")?;
     match control.recv(&mut [0]).context("recv")? {
         0 => Err(Failure::new("the peer is gone")),

@@ -41,11 +41,19 @@ pub(crate) trait Link {
 /// A connected stream socket of any family.
 pub(crate) struct Socket(pub(crate) OwnedFd);
 
+impl Socket {
+    /// As `send`, also for those who share the socket.
+    #[inline(always)]
+    pub(crate) fn send_shared(&self, bytes: &[u8]) -> io::Result<usize> {
+        // SAFETY: the slice is valid for reads of its length.
+        result(unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) })
+    }
+}
+
 impl Link for Socket {
     #[inline(always)]
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // SAFETY: the slice is valid for reads of its length.
-        result(unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) })
+        self.send_shared(bytes)
     }
 
     #[inline(always)]

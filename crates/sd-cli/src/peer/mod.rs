@@ -12,6 +12,7 @@
 mod calls;
 mod churn;
 mod clock;
+mod count;
 mod futex;
 mod idle;
 mod line;
@@ -19,6 +20,7 @@ mod link;
 mod pair;
 mod ring;
 mod socket;
+mod take;
 mod work;
 
 use crate::bench::System;
@@ -41,8 +43,25 @@ pub(crate) enum Work {
     Churn,
     /// Single calls.
     Calls,
+    /// Single calls of processes with a second thread, which sleeps.
+    CallsShared,
+    /// Two threads send in turn.
+    TakeThreads,
+    /// Two processes send in turn.
+    TakeProcesses,
+    /// A thread sends after another one that has become the token's holder.
+    HolderThreads,
+    /// A process sends after another one that has become the token's holder.
+    HolderProcesses,
     /// Many connections on which nothing happens.
     Idle,
+}
+
+impl Work {
+    /// As on the command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
 }
 
 /// What one side found.
@@ -73,6 +92,8 @@ enum Role {
     Client(Options),
     /// Forks, and is both sides
     Pair(Options),
+    /// Single operations, for callgrind
+    Count,
     /// Says whether the preload library is in this process
     Loaded,
 }
@@ -131,6 +152,7 @@ pub(crate) fn main(arguments: &[OsString]) -> Result<()> {
             socket::call(&options)
         }
         Role::Pair(options) => pair::run(&options),
+        Role::Count => count::run(),
         Role::Loaded => {
             let maps = std::fs::read_to_string("/proc/self/maps").context("/proc/self/maps")?;
             let loaded = maps.lines().any(|line| line.ends_with(crate::library::FILE));

@@ -1,7 +1,7 @@
 //! The two programs of a measurement over sockets.
 
 use super::link::{Socket, result};
-use super::{Options, Work, calls, churn, idle, work};
+use super::{Options, Work, calls, churn, idle, take, work};
 use crate::failure::{Context, Failure, Result, print};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -65,9 +65,14 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
         Work::Latency | Work::Wake => work::echo(&mut accept(&listener)?, options.size),
         Work::Stream => work::drain(&mut accept(&listener)?, options.size),
         Work::Churn => churn::serve(&listener),
-        Work::Calls => {
+        Work::Calls | Work::CallsShared => {
             let (data, control) = (accept(&listener)?, accept(&listener)?);
+            share(options.work);
             super::tell(&calls::serve(data, control)?)
+        }
+        Work::TakeThreads | Work::TakeProcesses | Work::HolderThreads | Work::HolderProcesses => {
+            let links: Result<Vec<_>> = (0..take::links(options)).map(|_| accept(&listener)).collect();
+            take::serve(links?, accept(&listener)?, options.work)
         }
         Work::Idle => idle::serve(&listener, options.count),
     }
@@ -82,10 +87,19 @@ pub(crate) fn call(options: &Options) -> Result<()> {
             super::Report { congestion: options.congestion.clone(), ..report }
         }
         Work::Idle => return idle::call(&address, options.count),
-        Work::Calls => {
+        Work::Calls | Work::CallsShared => {
             let (data, control) = (connect(&address, options)?, connect(&address, options)?);
+            share(options.work);
             super::wait_for_go()?;
             let report = calls::call(data, control, options.duration())?;
+            super::Report { congestion: options.congestion.clone(), ..report }
+        }
+        Work::TakeThreads | Work::TakeProcesses | Work::HolderThreads | Work::HolderProcesses => {
+            let links: Result<Vec<_>> =
+                (0..take::links(options)).map(|_| connect(&address, options)).collect();
+            let (links, control) = (links?, connect(&address, options)?);
+            super::wait_for_go()?;
+            let report = take::call(links, control, options)?;
             super::Report { congestion: options.congestion.clone(), ..report }
         }
         Work::Latency | Work::Wake | Work::Stream => {
@@ -102,24 +116,49 @@ pub(crate) fn call(options: &Options) -> Result<()> {
     super::tell(&report)
 }
 
+fn share(work: Work) {
+    if work == Work::CallsShared {
+        second_thread();
+    }
+}
+
+/// Starts a thread that does nothing, so that every socket has to be looked after as one that is shared.
+pub(crate) fn second_thread() {
+    std::thread::spawn(|| {
+        loop {
+            std::thread::park();
+        }
+    });
+}
+
 /// A listening socket and its address as text. TCP listens on every address of the host's.
 fn listen(options: &Options) -> Result<(OwnedFd, String)> {
     let address = match options.address.as_str() {
-        "" => Address::tcp(Ipv4Addr::UNSPECIFIED, 0),
-        path => Address::parse(path)?,
+        "" => "0.0.0.0:0",
+        path => path,
     };
+    listen_at(address, options.congestion.as_deref())
+}
+
+/// As `listen`, at this address.
+pub(crate) fn listen_on(address: &str) -> Result<(OwnedFd, String)> {
+    listen_at(address, None)
+}
+
+fn listen_at(text: &str, congestion: Option<&str>) -> Result<(OwnedFd, String)> {
+    let address = Address::parse(text)?;
     let socket = stream_socket(&address).context("socket")?;
-    prepare(&socket, &address, options.congestion.as_deref())?;
+    prepare(&socket, &address, congestion)?;
     let (pointer, len) = address.parts();
     // SAFETY: the kernel reads one address of that length.
     result(unsafe { libc::bind(socket.as_raw_fd(), pointer, len) } as isize).context("bind")?;
     // SAFETY: no pointers.
     result(unsafe { libc::listen(socket.as_raw_fd(), 1024) } as isize).context("listen")?;
-    let text = match address {
-        Address::Unix(_) => options.address.clone(),
+    let bound = match address {
+        Address::Unix(_) => text.to_owned(),
         Address::Tcp(_) => format!("127.0.0.1:{}", own_port(&socket)?),
     };
-    Ok((socket, text))
+    Ok((socket, bound))
 }
 
 fn own_port(socket: &OwnedFd) -> Result<u16> {

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|suites|instructions|tidy|ci`.
+//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|suites|instructions|figures|tidy|ci`.
 //!
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
 //! temporary directory is removed: see `scratch`. Tested by being run: `cargo xtask ci` uses all of it.
@@ -6,6 +6,7 @@
 mod apps;
 mod checks;
 mod demo;
+mod figures;
 mod install;
 mod instructions;
 mod lab;
@@ -70,6 +71,8 @@ enum Command {
     Sharing(sharing::Options),
     /// Run the test suites of others on the kernel and on us, and compare them test by test
     Suites(suites::Options),
+    /// Measure the paper's tables and figures on this machine and draw them
+    Figures(figures::Options),
     /// Count the instructions of single operations and hold them against their budgets
     Instructions(instructions::Options),
     /// Check the rules of layout, dependencies, hooks and words
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Command::Posix { args } => posix::run(&args).map_err(|error| error.to_string().into()),
         Command::Sharing(options) => sharing::run(&options),
         Command::Suites(options) => suites::run(&options),
+        Command::Figures(options) => figures::run(&options),
         Command::Instructions(options) => instructions::run(&options),
         Command::Tidy => tidy::run(),
         Command::Ci => checks::ci(),

@@ -109,9 +109,12 @@ pub(crate) struct BenchOptions {
     /// Bytes per message instead of the usual ones
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=(64 << 20)))]
     pub(crate) size: Option<u32>,
-    /// latency: also 64 B, 1 KiB, 16 KiB, 64 KiB and 1 MiB
+    /// latency, bandwidth: at eight sizes from 8 B to 1 MiB
     #[arg(long)]
     pub(crate) all: bool,
+    /// At most so many pairs, processes or connections
+    #[arg(long, value_name = "N", value_parser = most)]
+    pub(crate) most: Option<usize>,
     /// Short rounds: to see that it works, not how fast
     #[arg(long)]
     pub(crate) quick: bool,
@@ -136,6 +139,23 @@ pub(crate) enum What {
     Cost,
     /// Sending by turns from two threads or processes, and what sharing costs who does not share
     Tokens,
+    /// One-way messages per second of pairs of threads, each pair on two processors, by their number
+    Scale,
+    /// Time to an answer of processes that share one processor, by their number
+    Processes,
+    /// Round trips per second through epoll in turn over open connections, and their memory, by their number
+    Connections,
+    /// Packets per second through a chain of processes, by its length
+    Pipeline,
+    /// Single operations of the machine and its kernel, without sockets
+    Machine,
+}
+
+fn most(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(number @ 1..=1_000_000) => Ok(number),
+        _ => Err("must be a number from 1 to 1000000".to_owned()),
+    }
 }
 
 /// Reads the command line. Help and version are printed here and end the process.

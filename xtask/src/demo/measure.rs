@@ -127,7 +127,7 @@ fn parse_redis(text: &str) -> Result<Measurement> {
 }
 
 /// `Requests/sec:` and the `50%` line of `wrk --latency`; errors that wrk counts are errors here.
-fn parse_wrk(text: &str) -> Result<Measurement> {
+pub(crate) fn parse_wrk(text: &str) -> Result<Measurement> {
     let after = |key: &str| text.lines().find_map(|line| line.trim().strip_prefix(key)).map(str::trim);
     if let Some(errors) = after("Socket errors:").or(after("Non-2xx or 3xx responses:")) {
         fail!("wrk met errors: {errors}");

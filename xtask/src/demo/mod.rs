@@ -5,8 +5,8 @@
 //! system is changed; the table says which congestion control the kernel's side ran with.
 
 mod chart;
-mod machine;
-mod measure;
+pub(crate) mod machine;
+pub(crate) mod measure;
 
 use crate::lab::{Lab, Side};
 use crate::report::{Progress, median, table, thousands};

@@ -33,7 +33,7 @@ pub(crate) fn measure(
     let sockets = among(&[System::Socksdirect, System::Tcp, System::Unix]);
     let series = rounds::measure(stage, &job, &sockets, plan.rounds)?;
     failures.extend(series.iter().filter_map(Series::failure));
-    let figure = |item, unit, size| Figure { bench: "cost", item: Some(item), unit, size };
+    let figure = |item, unit, size| Figure { bench: "cost", item: Some(item), unit, size, count: None };
     rows.extend(rows_of(figure("send", "ns", 8), &series, |o| Some((o.client.value, o.client.p99))));
     rows.extend(rows_of(figure("recv", "ns", 8), &series, |o| o.server.as_ref().map(|s| (s.value, s.p99))));
     rows.extend(rows_of(figure("fcntl", "ns", 0), &series, |o| o.client.fcntl_ns.map(|ns| (ns, None))));
@@ -147,7 +147,7 @@ fn activity(pids: &[u32]) -> [f64; 2] {
 }
 
 /// Bytes of memory that a process has to itself, plus its part of what it shares.
-fn memory(pid: u32) -> f64 {
+pub(crate) fn memory(pid: u32) -> f64 {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     (field(&rollup, "Pss_Anon:") + field(&rollup, "Pss_Shmem:")) * 1024.0
 }

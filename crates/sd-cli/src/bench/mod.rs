@@ -11,6 +11,8 @@
 //! should have gone over shared memory did not.
 
 mod cost;
+mod crowds;
+mod machine;
 mod process;
 mod report;
 mod rounds;
@@ -45,6 +47,10 @@ pub(crate) enum System {
     Cacheline,
     /// A word in shared memory, and a futex for the side that sleeps
     Futex,
+    /// One copy into shared memory and one out of it
+    Memory,
+    /// The machine and its kernel, without sockets
+    Machine,
 }
 
 impl System {
@@ -87,11 +93,14 @@ pub(crate) fn main(options: &BenchOptions) -> Result<()> {
     }
     let plan = plan(options);
     let mut rows = Vec::new();
-    if options.what == What::Cost {
-        rows = cost::measure(&stage, plan, options.quick, &systems, &mut failures)?;
-    }
-    if options.what == What::Tokens {
-        rows = tokens::measure(&stage, plan, &systems, &mut failures)?;
+    match options.what {
+        What::Cost => rows = cost::measure(&stage, plan, options.quick, &systems, &mut failures)?,
+        What::Tokens => rows = tokens::measure(&stage, plan, &systems, &mut failures)?,
+        What::Machine => rows = machine::measure(&stage, plan)?,
+        What::Scale | What::Processes | What::Connections | What::Pipeline => {
+            rows = crowds::measure(&stage, plan, options.what, options.most, &systems, &mut failures)?;
+        }
+        _ => {}
     }
     for mut case in cases(options, plan) {
         case.systems.retain(|system| systems.contains(system));
@@ -110,6 +119,9 @@ fn plan(options: &BenchOptions) -> Plan {
     let (rounds, millis) = match (options.what, options.quick) {
         (What::Latency, false) => (15, 60),
         (What::Connect, false) => (9, 200),
+        (What::Connections | What::Pipeline | What::Processes | What::Machine, true) => (3, 20),
+        (What::Machine, false) => (5, 300),
+        (What::Connections | What::Pipeline | What::Processes, false) => (5, 100),
         (_, false) => (9, 100),
         (What::Connect, true) => (5, 40),
         (_, true) => (5, 15),
@@ -119,19 +131,26 @@ fn plan(options: &BenchOptions) -> Plan {
 
 fn cases(options: &BenchOptions, plan: Plan) -> Vec<Case> {
     use System::*;
-    let all: Vec<System> = System::value_variants().iter().copied().filter(|s| *s != Futex).collect();
+    let mut all: Vec<System> = System::value_variants().to_vec();
+    all.retain(|system| !matches!(system, Futex | Memory | Machine));
     let (work, sizes, systems) = match options.what {
         What::Wake => (Work::Wake, vec![8], vec![Socksdirect, Tcp, Unix, Pipe, Futex]),
         What::Latency if options.all => {
-            (Work::Latency, vec![8, 64, 1 << 10, 16 << 10, 64 << 10, 1 << 20], all)
+            (Work::Latency, vec![8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20], all)
         }
         What::Latency => (Work::Latency, vec![8], all),
-        What::Rate => (Work::Stream, vec![8], vec![Socksdirect, Tcp, Unix, Pipe, Ring, RingDoorbell]),
-        What::Bandwidth => {
-            (Work::Stream, vec![4 << 10, 64 << 10, 1 << 20], vec![Socksdirect, Tcp, Unix, Ring, RingDoorbell])
+        What::Bandwidth if options.all => {
+            let sizes = vec![8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+            (Work::Stream, sizes, vec![Socksdirect, Tcp, Unix, Pipe, Ring, Memory])
         }
+        What::Rate => (Work::Stream, vec![8], vec![Socksdirect, Tcp, Unix, Pipe, Ring, RingDoorbell]),
+        What::Bandwidth => (
+            Work::Stream,
+            vec![4 << 10, 64 << 10, 1 << 20],
+            vec![Socksdirect, Tcp, Unix, Ring, RingDoorbell, Memory],
+        ),
         What::Connect => (Work::Churn, vec![1], vec![Socksdirect, Tcp, Unix]),
-        What::Cost | What::Tokens => return Vec::new(),
+        _ => return Vec::new(),
     };
     // More connections in one round would meet closed ones that still keep their ports.
     let count = 10_000;

@@ -7,6 +7,7 @@ use crate::cli::What;
 use crate::failure::{Context, Result, print};
 use crate::table::{Align, render};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 
 /// One figure. Ratios are this system's value by the other's, whether that is good or bad.
@@ -15,9 +16,12 @@ pub(crate) struct Row {
     pub(crate) bench: &'static str,
     /// Which of several figures, where a benchmark has several.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) item: Option<&'static str>,
+    pub(crate) item: Option<Cow<'static, str>>,
     pub(crate) system: System,
     pub(crate) size: usize,
+    /// How many pairs, processes or connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) count: Option<usize>,
     pub(crate) unit: &'static str,
     pub(crate) median: f64,
     pub(crate) p99: Option<f64>,
@@ -44,6 +48,7 @@ pub(crate) struct Figure {
     pub(crate) item: Option<&'static str>,
     pub(crate) unit: &'static str,
     pub(crate) size: usize,
+    pub(crate) count: Option<usize>,
 }
 
 /// The rows of a benchmark with one figure.
@@ -53,9 +58,9 @@ pub(crate) fn rows(bench: What, size: usize, series: &[Series]) -> Vec<Row> {
         What::Wake => ("wake", "ns", 1.0),
         What::Rate => ("rate", "messages/s", 1.0),
         What::Bandwidth => ("bandwidth", "MB/s", size as f64 / 1e6),
-        What::Connect | What::Cost | What::Tokens => ("connect", "connections/s", 1.0),
+        _ => ("connect", "connections/s", 1.0),
     };
-    let figure = Figure { bench, item: None, unit, size };
+    let figure = Figure { bench, item: None, unit, size, count: None };
     rows_of(figure, series, |outcome| {
         Some((outcome.client.value * scale, outcome.client.p99.map(|p99| p99 * scale)))
     })
@@ -77,9 +82,10 @@ pub(crate) fn rows_of(
         let ratios = [0, 1, 2, 3].map(|i| ratio(&own, &bases[i]));
         Some(Row {
             bench: figure.bench,
-            item: figure.item,
+            item: figure.item.map(Cow::Borrowed),
             system: s.system,
             size: figure.size,
+            count: figure.count,
             unit: figure.unit,
             median: median(&own)?,
             p99: median(&p99),
@@ -113,7 +119,7 @@ pub(crate) fn print_all(stage: &Stage, json: bool, plan: Plan, rows: &[Row]) -> 
         return Ok(());
     }
     let mut text = heading(stage, plan, rows);
-    let same = |a: &Row, b: &Row| (a.bench, a.item, a.size) == (b.bench, b.item, b.size);
+    let same = |a: &Row, b: &Row| (a.bench, &a.item, a.size, a.count) == (b.bench, &b.item, b.size, b.count);
     for group in rows.chunk_by(same) {
         text.push('\n');
         text.push_str(&table(group));
@@ -141,10 +147,10 @@ fn table(rows: &[Row]) -> String {
     let Some(first) = rows.first() else { return String::new() };
     let unit = first.unit;
     let size = if first.size > 0 { format!(", {} B", grouped(first.size as f64)) } else { String::new() };
-    let mut header = vec![
-        (format!("{}{size}", first.item.unwrap_or(first.bench)), Align::Left),
-        (format!("median {unit}"), Align::Right),
-    ];
+    let count = first.count.map_or_else(String::new, |count| format!(", {}", grouped(count as f64)));
+    let name = first.item.as_deref().unwrap_or(first.bench);
+    let mut header =
+        vec![(format!("{name}{count}{size}"), Align::Left), (format!("median {unit}"), Align::Right)];
     let has_p99 = rows.iter().any(|row| row.p99.is_some());
     if has_p99 {
         header.push((format!("p99 {unit}"), Align::Right));

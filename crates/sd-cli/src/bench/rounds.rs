@@ -31,11 +31,21 @@ pub(crate) fn measure(stage: &Stage, job: &Job, systems: &[System], rounds: u32)
 
 /// A, B, C, A, B, C, ... What fails once is left out from then on.
 pub(crate) fn measure_jobs(stage: &Stage, jobs: &[(System, Job)], rounds: u32) -> Result<Vec<Series>> {
-    let mut all: Vec<Series> = jobs.iter().map(|(system, _)| Series::done(*system, Vec::new())).collect();
+    let systems: Vec<System> = jobs.iter().map(|(system, _)| *system).collect();
+    measure_with(&systems, rounds, |index, system| stage.measure(system, &jobs[index].1))
+}
+
+/// The same with anything that makes an outcome, given a number and a system.
+pub(crate) fn measure_with(
+    systems: &[System],
+    rounds: u32,
+    measure: impl Fn(usize, System) -> Result<Outcome>,
+) -> Result<Vec<Series>> {
+    let mut all: Vec<Series> = systems.iter().map(|system| Series::done(*system, Vec::new())).collect();
     for round in 1..=rounds {
-        for (series, (_, job)) in all.iter_mut().zip(jobs).filter(|(series, _)| series.failed.is_none()) {
+        for (index, series) in all.iter_mut().enumerate().filter(|(_, series)| series.failed.is_none()) {
             report::progress(&format!("round {round} of {rounds}: {}", series.system.name()));
-            match stage.measure(series.system, job) {
+            match measure(index, series.system) {
                 Ok(outcome) => series.outcomes.push(outcome),
                 Err(failure) => {
                     check_interrupt()?;

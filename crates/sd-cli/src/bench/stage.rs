@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The congestion control that every TCP figure uses, where the kernel has it.
 const CONGESTION: &str = "cubic";
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How the accelerated peers get the library.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub(crate) struct Outcome {
     pub(crate) client: Report,
     /// From the server, where it measures too.
     pub(crate) server: Option<Report>,
+    /// Bytes of both sides and the monitor, where they were looked at.
+    pub(crate) memory: Option<f64>,
 }
 
 /// The two programs of a measurement, connected, before the word is given.
@@ -50,6 +52,8 @@ pub(crate) struct Connected {
 /// See the module.
 pub(crate) struct Stage {
     pub(crate) cpus: [usize; 2],
+    /// All that we may use.
+    pub(crate) all_cpus: Vec<usize>,
     /// The congestion control that TCP sockets are given; `None` leaves the system's.
     pub(crate) congestion: Option<String>,
     launch: Launch,
@@ -65,8 +69,11 @@ pub(crate) struct Stage {
 impl Stage {
     /// For everything but the accelerated path.
     pub(crate) fn new(launch: Launch) -> Result<Stage> {
+        let all_cpus = allowed_cpus();
+        let first = all_cpus.first().copied().unwrap_or(0);
         Ok(Stage {
-            cpus: two_cpus(),
+            cpus: [first, all_cpus.get(1).copied().unwrap_or(first)],
+            all_cpus,
             congestion: can_pin_congestion().then(|| CONGESTION.to_owned()),
             launch,
             program: std::env::current_exe().context("the path of sd itself")?,
@@ -91,49 +98,93 @@ impl Stage {
 
     /// Does the job once.
     pub(crate) fn measure(&self, system: System, job: &Job) -> Result<Outcome> {
+        self.turn.set(self.turn.get().wrapping_add(1));
         let Connected { mut client, server } = self.connect(system, job)?;
-        if system == System::Socksdirect {
-            self.require_shm(client.pid())?;
-        }
-        client.say("go")?;
+        self.go(system, &mut client)?;
         let limit = Duration::from_millis(job.millis) * 3 + PATIENCE;
-        let parse = |json: String| serde_json::from_str::<Report>(&json).context("result of a peer");
-        let mut outcome =
-            Outcome { client: client.expect("result", limit).and_then(parse)?, ..Outcome::default() };
+        let mut outcome = Outcome { client: result_of(&mut client, limit)?, ..Outcome::default() };
         client.finish(PATIENCE)?;
         if let Some(mut server) = server {
             if matches!(job.work, Work::Calls | Work::CallsShared) {
-                outcome.server = Some(server.expect("result", PATIENCE).and_then(parse)?);
+                outcome.server = Some(result_of(&mut server, PATIENCE)?);
             }
             server.finish(PATIENCE)?;
         }
         Ok(outcome)
     }
 
+    /// Gives the word, after a look at the path of an accelerated client's connections.
+    pub(crate) fn go(&self, system: System, client: &mut Peer) -> Result<()> {
+        if system == System::Socksdirect {
+            self.require_shm(client.pid())?;
+        }
+        client.say("go")
+    }
+
     /// Starts both sides, up to the point where they wait for the word.
     pub(crate) fn connect(&self, system: System, job: &Job) -> Result<Connected> {
-        let turn = self.turn.replace(self.turn.get().wrapping_add(1));
-        let name = system.name();
-        let limit = PATIENCE + Duration::from_millis(job.count.min(100_000) as u64);
-        if !matches!(system, System::Socksdirect | System::Tcp | System::Unix) {
-            let mut client = Peer::start(&mut self.command(system, "pair", job, self.cpus[0]), name)?;
-            client.expect("connected", limit)?;
-            return Ok(Connected { client, server: None });
+        if !has_sockets(system) {
+            return self.pair(system, job, self.cpus);
         }
-        let mut command = self.command(system, "server", job, self.cpus[1]);
-        if system == System::Unix {
-            command.arg("--address").arg(self.scratch.path().join(format!("{turn}.sock")));
-        }
-        let mut server = Peer::start(&mut command, format!("{name} server"))?;
-        let mut address = server.expect("ready", PATIENCE)?;
-        if job.work == Work::Churn {
+        let (server, mut address) = self.server(system, job, self.cpus[1])?;
+        if matches!(job.work, Work::Churn | Work::Many) {
             // Closed connections keep their address and port for a while; each round has its own.
-            address = address.replace("127.0.0.1:", &format!("127.0.0.{}:", 2 + turn % 250));
+            address = address.replace("127.0.0.1:", &format!("127.0.0.{}:", 2 + self.turn.get() % 250));
         }
-        let mut command = self.command(system, "client", job, self.cpus[0]);
-        let mut client = Peer::start(command.arg("--address").arg(address), format!("{name} client"))?;
-        client.expect("connected", limit)?;
+        let client = self.client(system, job, &address)?;
         Ok(Connected { client, server: Some(server) })
+    }
+
+    /// Both sides in one program, on these processors.
+    pub(crate) fn pair(&self, system: System, job: &Job, cpus: [usize; 2]) -> Result<Connected> {
+        let mut command = self.command(system, "pair", job, cpus[0]);
+        let mut client = Peer::start(command.args(["--cpu-other", &cpus[1].to_string()]), system.name())?;
+        client.expect("connected", PATIENCE)?;
+        Ok(Connected { client, server: None })
+    }
+
+    /// A server and its address.
+    pub(crate) fn server(&self, system: System, job: &Job, cpu: usize) -> Result<(Peer, String)> {
+        let mut command = self.command(system, "server", job, cpu);
+        if system == System::Unix {
+            command.arg("--address").arg(self.fresh_path());
+        }
+        let mut server = Peer::start(&mut command, format!("{} server", system.name()))?;
+        let address = server.expect("ready", PATIENCE)?;
+        Ok((server, address))
+    }
+
+    /// A client that is connected to the address, or to several.
+    pub(crate) fn client(&self, system: System, job: &Job, address: &str) -> Result<Peer> {
+        let limit = PATIENCE + Duration::from_millis(job.count.min(100_000) as u64);
+        let mut command = self.command(system, "client", job, self.cpus[0]);
+        command.args(["--cpu-other", &self.cpus[1].to_string(), "--address", address]);
+        let mut client = Peer::start(&mut command, format!("{} client", system.name()))?;
+        client.expect("connected", limit)?;
+        Ok(client)
+    }
+
+    /// A process that hands packets on to the address, and its own address.
+    pub(crate) fn function(
+        &self,
+        system: System,
+        job: &Job,
+        cpu: usize,
+        next: &str,
+    ) -> Result<(Peer, String)> {
+        let mut command = self.command(system, "function", job, cpu);
+        command.args(["--address", next]);
+        if system == System::Unix {
+            command.arg("--own-address").arg(self.fresh_path());
+        }
+        let mut function = Peer::start(&mut command, format!("{} function", system.name()))?;
+        let address = function.expect("ready", PATIENCE)?;
+        Ok((function, address))
+    }
+
+    fn fresh_path(&self) -> PathBuf {
+        self.turn.set(self.turn.get().wrapping_add(1));
+        self.scratch.path().join(format!("{}.sock", self.turn.get()))
     }
 
     /// A peer's command line and environment.
@@ -143,7 +194,8 @@ impl Stage {
         command.args(["--work", &job.work.name()]);
         command.args(["--size", &job.size.to_string(), "--millis", &job.millis.to_string()]);
         command.args(["--count", &job.count.to_string(), "--cpu", &cpu.to_string()]);
-        command.args(["--cpu-other", &self.cpus[1].to_string()]);
+        let cpus: Vec<String> = self.all_cpus.iter().map(usize::to_string).collect();
+        command.args(["--cpus", &cpus.join(",")]);
         if let (System::Tcp, Some(name)) = (system, &self.congestion) {
             command.args(["--congestion", name]);
         }
@@ -193,18 +245,24 @@ impl Stage {
     }
 }
 
-/// The first two processors that we may use; the same one twice where there is only one.
-fn two_cpus() -> [usize; 2] {
+/// What a peer has found.
+pub(crate) fn result_of(peer: &mut Peer, limit: Duration) -> Result<Report> {
+    let json = peer.expect("result", limit)?;
+    serde_json::from_str(&json).context("result of a peer")
+}
+
+/// Whether the sides are programs of their own, connected by sockets.
+pub(crate) fn has_sockets(system: System) -> bool {
+    matches!(system, System::Socksdirect | System::Tcp | System::Unix)
+}
+
+/// The processors that we may use.
+fn allowed_cpus() -> Vec<usize> {
     // SAFETY: an all-zero set is valid, the kernel fills it, and CPU_ISSET stays within it.
-    let allowed: Vec<usize> = unsafe {
+    unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-        (0..libc::CPU_SETSIZE as usize).filter(|cpu| libc::CPU_ISSET(*cpu, &set)).take(2).collect()
-    };
-    match allowed[..] {
-        [first, second] => [first, second],
-        [only] => [only, only],
-        _ => [0, 0],
+        (0..libc::CPU_SETSIZE as usize).filter(|cpu| libc::CPU_ISSET(*cpu, &set)).collect()
     }
 }
 

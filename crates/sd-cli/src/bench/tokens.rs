@@ -39,7 +39,7 @@ pub(crate) fn measure(
             .collect();
         let series = measure_jobs(stage, &jobs, plan.rounds)?;
         failures.extend(series.iter().filter_map(Series::failure));
-        let figure = Figure { bench: "tokens", item: Some(item), unit: "ns", size: 8 };
+        let figure = Figure { bench: "tokens", item: Some(item), unit: "ns", size: 8, count: None };
         rows.extend(rows_of(figure, &series, |o| Some((o.client.value, o.client.p99))));
     }
     for system in [System::Socksdirect, System::Tcp] {
@@ -60,7 +60,7 @@ fn undisturbed(stage: &Stage, plan: Plan, system: System, failures: &mut Vec<Str
         series.outcomes.iter().filter_map(|o| Some(o.server.as_ref()?.value)).collect::<Vec<_>>()
     };
     let [alone, shared] = [&series[..1], &series[1..]];
-    let figure = |item| Figure { bench: "tokens", item: Some(item), unit: "ns", size: 8 };
+    let figure = |item| Figure { bench: "tokens", item: Some(item), unit: "ns", size: 8, count: None };
     let mut rows = Vec::new();
     rows.extend(rows_of(figure("send, one thread"), alone, |o| Some((o.client.value, o.client.p99))));
     let with = rows_of(figure("send, with tokens"), shared, |o| Some((o.client.value, o.client.p99)));

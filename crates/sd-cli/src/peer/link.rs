@@ -48,6 +48,17 @@ impl Socket {
         // SAFETY: the slice is valid for reads of its length.
         result(unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) })
     }
+
+    /// What is there; `None` when nothing is.
+    #[inline(always)]
+    pub(crate) fn recv_now(&mut self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+        let (fd, flags) = (self.0.as_raw_fd(), libc::MSG_DONTWAIT);
+        // SAFETY: the slice is valid for writes of its length.
+        match result(unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) }) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            other => other.map(Some),
+        }
+    }
 }
 
 impl Link for Socket {

@@ -12,13 +12,19 @@
 mod calls;
 mod churn;
 mod clock;
+mod copy;
 mod count;
+mod crowd;
 mod futex;
 mod idle;
 mod line;
 mod link;
+mod machine;
+mod many;
 mod pair;
+mod pipeline;
 mod ring;
+mod scale;
 mod socket;
 mod take;
 mod work;
@@ -26,7 +32,9 @@ mod work;
 use crate::bench::System;
 use crate::failure::{Context, Failure, Result, print};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+pub(crate) use many::raise_limit;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -45,6 +53,16 @@ pub(crate) enum Work {
     Calls,
     /// Single calls of processes with a second thread, which sleeps.
     CallsShared,
+    /// Threads in pairs, each pair with its connection: one way.
+    Scale,
+    /// Ping-pong of one process with many at once.
+    Crowd,
+    /// Ping-pong over very many connections.
+    Many,
+    /// A chain of processes that pass packets on.
+    Pipeline,
+    /// Single operations without sockets.
+    Machine,
     /// Two threads send in turn.
     TakeThreads,
     /// Two processes send in turn.
@@ -73,6 +91,12 @@ pub(crate) struct Report {
     pub(crate) p99: Option<f64>,
     /// Cost of fcntl(F_GETFL) in nanoseconds, by `Work::Calls`.
     pub(crate) fcntl_ns: Option<f64>,
+    /// Packets, by `Work::Pipeline`.
+    #[serde(default)]
+    pub(crate) count: Option<u64>,
+    /// Nanoseconds by operation, by `Work::Machine`.
+    #[serde(default)]
+    pub(crate) items: BTreeMap<String, f64>,
     /// Congestion control in force, for TCP.
     pub(crate) congestion: Option<String>,
 }
@@ -92,6 +116,8 @@ enum Role {
     Client(Options),
     /// Forks, and is both sides
     Pair(Options),
+    /// Stands between a client and a server, and hands packets on
+    Function(Options),
     /// Single operations, for callgrind
     Count,
     /// Says whether the preload library is in this process
@@ -118,9 +144,15 @@ struct Options {
     /// The processor for the other side of a pair
     #[arg(long, default_value_t = 0)]
     cpu_other: usize,
-    /// host:port, or the path of a Unix socket
+    /// All processors for this measurement
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// host:port, or the path of a Unix socket; several with commas between
     #[arg(long, default_value = "")]
     address: String,
+    /// Where a process that also connects listens
+    #[arg(long, default_value = "127.0.0.1:0")]
+    own_address: String,
     /// Congestion control for TCP
     #[arg(long)]
     congestion: Option<String>,
@@ -152,6 +184,10 @@ pub(crate) fn main(arguments: &[OsString]) -> Result<()> {
             socket::call(&options)
         }
         Role::Pair(options) => pair::run(&options),
+        Role::Function(options) => {
+            pin(options.cpu)?;
+            socket::function(&options)
+        }
         Role::Count => count::run(),
         Role::Loaded => {
             let maps = std::fs::read_to_string("/proc/self/maps").context("/proc/self/maps")?;
@@ -178,6 +214,11 @@ fn wait_for_go() -> Result<()> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).context("standard input")?;
     if line == "go\n" { Ok(()) } else { Err(Failure::new("the driver is gone")) }
+}
+
+/// Waits until the driver closes standard input.
+fn wait_for_end() {
+    while std::io::stdin().read_line(&mut String::new()).is_ok_and(|n| n > 0) {}
 }
 
 /// Tells the driver what was found.

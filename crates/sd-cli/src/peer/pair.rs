@@ -1,5 +1,6 @@
 //! Both sides in one program that forks: pipes, the bare ring, a bare cache line.
 
+use super::copy::Copies;
 use super::futex::Futex;
 use super::line::Line;
 use super::link::{Link, Pipes};
@@ -39,6 +40,15 @@ impl Wait {
 pub(crate) fn run(options: &Options) -> Result<()> {
     SHARED_PROCESSOR.store(options.cpu == options.cpu_other, Ordering::Relaxed);
     let report = match options.system {
+        System::Pipe if options.work == Work::Pipeline => super::pipeline::over_pipes(options),
+        System::Machine => {
+            super::wait_for_go()?;
+            super::machine::run(options)
+        }
+        System::Memory => {
+            let [here, there] = Copies::ends().map_err(os_error).context("shared memory")?;
+            both(options, here, there)
+        }
         System::Pipe => {
             let [here, there] = pipes().context("pipe")?;
             both(options, here, there)

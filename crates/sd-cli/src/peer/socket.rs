@@ -1,7 +1,7 @@
 //! The two programs of a measurement over sockets.
 
 use super::link::{Socket, result};
-use super::{Options, Work, calls, churn, idle, take, work};
+use super::{Options, Work, calls, churn, crowd, idle, many, pipeline, scale, take, work};
 use crate::failure::{Context, Failure, Result, print};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -71,15 +71,32 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
             super::tell(&calls::serve(data, control)?)
         }
         Work::TakeThreads | Work::TakeProcesses | Work::HolderThreads | Work::HolderProcesses => {
-            let links: Result<Vec<_>> = (0..take::links(options)).map(|_| accept(&listener)).collect();
-            take::serve(links?, accept(&listener)?, options.work)
+            let links = accept_all(&listener, take::links(options))?;
+            take::serve(links, accept(&listener)?, options.work)
         }
+        Work::Scale => scale::serve(accept_all(&listener, options.count)?, options),
+        Work::Many => {
+            many::raise_limit();
+            many::serve(accept_all(&listener, options.count)?)
+        }
+        Work::Pipeline => {
+            let report = pipeline::sink(&pipeline::descriptor(accept(&listener)?))?;
+            super::tell(&report)
+        }
+        Work::Crowd | Work::Machine => Err(Failure::new("not for a server")),
         Work::Idle => idle::serve(&listener, options.count),
     }
 }
 
 /// Connects, waits for the word, measures.
 pub(crate) fn call(options: &Options) -> Result<()> {
+    if options.work == Work::Crowd {
+        let addresses = options.address.split(',').map(Address::parse);
+        let links: Result<Vec<_>> = addresses.map(|address| connect(&address?, options)).collect();
+        let links = links?;
+        super::wait_for_go()?;
+        return super::tell(&crowd::call(links, options)?);
+    }
     let address = Address::parse(&options.address)?;
     let report = match options.work {
         Work::Churn => {
@@ -87,6 +104,24 @@ pub(crate) fn call(options: &Options) -> Result<()> {
             super::Report { congestion: options.congestion.clone(), ..report }
         }
         Work::Idle => return idle::call(&address, options.count),
+        Work::Scale => {
+            let links = connect_all(&address, options, options.count)?;
+            let congestion = links.first().and_then(congestion);
+            super::wait_for_go()?;
+            super::Report { congestion, ..scale::call(links, options)? }
+        }
+        Work::Many => {
+            many::raise_limit();
+            let links = connect_all(&address, options, options.count)?;
+            super::wait_for_go()?;
+            return many::call(links, options).map(drop);
+        }
+        Work::Pipeline => {
+            let output = pipeline::descriptor(connect(&address, options)?);
+            super::wait_for_go()?;
+            super::Report { count: Some(pipeline::source(&output, options)?), ..super::Report::default() }
+        }
+        Work::Crowd | Work::Machine => return Err(Failure::new("not for a client")),
         Work::Calls | Work::CallsShared => {
             let (data, control) = (connect(&address, options)?, connect(&address, options)?);
             share(options.work);
@@ -95,9 +130,8 @@ pub(crate) fn call(options: &Options) -> Result<()> {
             super::Report { congestion: options.congestion.clone(), ..report }
         }
         Work::TakeThreads | Work::TakeProcesses | Work::HolderThreads | Work::HolderProcesses => {
-            let links: Result<Vec<_>> =
-                (0..take::links(options)).map(|_| connect(&address, options)).collect();
-            let (links, control) = (links?, connect(&address, options)?);
+            let links = connect_all(&address, options, take::links(options))?;
+            let control = connect(&address, options)?;
             super::wait_for_go()?;
             let report = take::call(links, control, options)?;
             super::Report { congestion: options.congestion.clone(), ..report }
@@ -129,6 +163,23 @@ pub(crate) fn second_thread() {
             std::thread::park();
         }
     });
+}
+
+/// Accepts one connection, and passes packets from it on to the address.
+pub(crate) fn function(options: &Options) -> Result<()> {
+    let next = connect(&Address::parse(&options.address)?, options)?;
+    let (listener, address) = listen_at(&options.own_address, options.congestion.as_deref())?;
+    print(&format!("ready {address}\n"))?;
+    let input = accept(&listener)?;
+    pipeline::function(pipeline::descriptor(input), pipeline::descriptor(next))
+}
+
+fn accept_all(listener: &OwnedFd, count: usize) -> Result<Vec<Socket>> {
+    (0..count).map(|_| accept(listener)).collect()
+}
+
+fn connect_all(address: &Address, options: &Options, count: usize) -> Result<Vec<Socket>> {
+    (0..count).map(|_| connect(address, options)).collect()
 }
 
 /// A listening socket and its address as text. TCP listens on every address of the host's.

@@ -1,0 +1,194 @@
+//! `cargo xtask figures`: the paper's tables and figures on this machine, beside the paper's own numbers.
+//!
+//! Each figure becomes a JSON file with every value, an SVG, and a part of one HTML page, in `target/figures`. Within a
+//! host: Tables 2 and 4, Figs. 7, 9, 10, 11 and 12, connections by number and by rate, tokens, waking up, idling.
+//! Everything is measured by `sd bench`, in turn with Linux and the raw limits, or by real applications; kernel TCP
+//! sockets of `sd bench` are set to one congestion control, which is named.
+//!
+//! `--quick` shows that every series is there and sound; its numbers mean nothing.
+
+mod apps;
+mod build;
+mod chart;
+mod data;
+mod page;
+mod paper;
+mod source;
+
+use crate::demo::machine;
+use crate::report::Count;
+use crate::{Result, fail, install, product};
+use build::Sources;
+use data::Figure;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use source::Rows;
+use std::path::{Path, PathBuf};
+
+pub(crate) const SOCKSDIRECT: &str = "SocksDirect";
+pub(crate) const TCP: &str = "Linux TCP";
+pub(crate) const UNIX: &str = "Unix socket";
+pub(crate) const PIPE: &str = "pipe";
+pub(crate) const RING: &str = "bare ring";
+pub(crate) const TWO_COPIES: &str = "two copies";
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Short rounds, to see that every figure is made: at most three minutes
+    #[arg(long)]
+    quick: bool,
+    /// Use what is built already
+    #[arg(long)]
+    no_build: bool,
+    /// Use the programs that are there; install nothing
+    #[arg(long)]
+    no_install: bool,
+    /// Where to write, instead of target/figures
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+}
+
+/// The runs of `sd bench`, with the most that a quick run goes up to.
+const BENCHES: &[(&str, &[&str], Option<&str>)] = &[
+    ("machine", &[], None),
+    ("latency", &["--all"], None),
+    ("rate", &[], None),
+    ("bandwidth", &["--all"], None),
+    ("wake", &[], None),
+    ("cost", &[], None),
+    ("connect", &[], None),
+    ("tokens", &[], None),
+    ("scale", &[], None),
+    ("processes", &[], Some("4")),
+    ("pipeline", &[], Some("2")),
+    ("connections", &[], Some("1000")),
+];
+
+/// A system of `sd bench` as figures name it.
+pub(crate) fn system_name(system: &str) -> String {
+    static_name(system).to_owned()
+}
+
+pub(crate) fn static_name(system: &str) -> &'static str {
+    match system {
+        "socksdirect" => SOCKSDIRECT,
+        "tcp" => TCP,
+        "unix" => UNIX,
+        "pipe" => PIPE,
+        "ring" => RING,
+        "ring-doorbell" => "bare ring, asking whether the peer sleeps",
+        "cacheline" => "bare cache line",
+        "futex" => "bare futex",
+        "memory" => TWO_COPIES,
+        _ => "another system",
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if !options.no_install {
+        install::run(&install::missing())?;
+    }
+    if !options.no_build {
+        product::build()?;
+    }
+    let bar = progress(BENCHES.len() + 2);
+    let mut faults = Vec::new();
+    let mut sources: Vec<(&'static str, Rows)> = Vec::new();
+    for (name, arguments, most) in BENCHES {
+        step(&bar, &format!("sd bench {name}"));
+        let mut arguments = [&[*name], *arguments].concat();
+        arguments.extend(most.filter(|_| options.quick).into_iter().flat_map(|most| ["--most", most]));
+        match source::bench(&arguments, options.quick) {
+            Ok(rows) => sources.push((name, rows)),
+            Err(error) => faults.push(error.to_string()),
+        }
+    }
+    let sources = Sources(&sources);
+    let mut figures = build::figures(&sources);
+    let (rounds, seconds) = if options.quick { (1, 0.3) } else { (3, 2.0) };
+    type Made = fn(usize, f64) -> Result<Figure>;
+    for (name, make) in [("nginx as proxy", apps::proxy as Made), ("redis and nginx", apps::applications)] {
+        step(&bar, name);
+        match make(rounds, seconds) {
+            Ok(figure) => figures.push(figure),
+            Err(error) => faults.push(format!("{name}: {error}")),
+        }
+    }
+    bar.finish_and_clear();
+    let folder = options.out.clone().unwrap_or_else(|| product::target().join("figures"));
+    store(&folder, &sources, &figures, options.quick)?;
+    verdict(&folder, &figures, faults)
+}
+
+fn progress(steps: usize) -> ProgressBar {
+    let bar = ProgressBar::new(steps as u64);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} (about {eta} more)  {msg}");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// Says what begins now: in the bar, or as a line where there is no terminal.
+fn step(bar: &ProgressBar, what: &str) {
+    if bar.is_hidden() {
+        eprintln!("figures: {what}");
+    }
+    bar.inc(1);
+    bar.set_message(what.to_owned());
+    bar.tick();
+}
+
+fn store(folder: &Path, sources: &Sources, figures: &[Figure], is_quick: bool) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let machine = machine::describe();
+    let congestion =
+        build::congestion(sources).unwrap_or_else(|| "the system's congestion control".to_owned());
+    let mut description = machine.json();
+    description["measured_congestion_control"] = json!(congestion);
+    description["is_quick"] = json!(is_quick);
+    for figure in figures {
+        let path = |extension: &str| folder.join(figure.id).with_extension(extension);
+        std::fs::write(path("json"), serde_json::to_string_pretty(&figure.json(&description))? + "\n")?;
+        chart::draw(figure, &path("svg"))?;
+    }
+    std::fs::write(folder.join("rows.json"), serde_json::to_string(&build::raw(sources))? + "\n")?;
+    let quick = if is_quick { " A quick run: the numbers mean nothing." } else { "" };
+    let heading = format!(
+        "Medians; systems in turn, round by round; sd bench pins its sides to processors. Kernel TCP in it uses \
+         {congestion}. Hollow marks and bars are the paper's own numbers, from its machine.{quick}"
+    );
+    std::fs::write(folder.join("index.html"), page::html(&text(&description), &heading, figures))?;
+    Ok(())
+}
+
+fn text(machine: &Value) -> String {
+    let field = |name: &str| machine[name].as_str().unwrap_or("unknown").to_owned();
+    format!(
+        "{}, {} processors, {} GiB; {}, Linux {}",
+        field("processor"),
+        machine["cores"],
+        machine["memory_gib"],
+        field("system"),
+        field("kernel")
+    )
+}
+
+/// Every figure is a check: all its series, all values finite.
+fn verdict(folder: &Path, figures: &[Figure], mut faults: Vec<String>) -> Result<()> {
+    let mut count = Count { failed: faults.len(), ..Count::default() };
+    for figure in figures {
+        let found = figure.faults();
+        count.add(Count::one(found.is_empty()));
+        faults.extend(found.iter().map(|fault| format!("{}: {fault}", figure.id)));
+    }
+    for fault in &faults {
+        println!("figures: {fault}");
+    }
+    println!("{}", folder.join("index.html").display());
+    println!("{}", count.line());
+    if count.failed > 0 {
+        fail!("not every figure is whole");
+    }
+    Ok(())
+}

@@ -3,11 +3,12 @@
 //! ```text
 //!  63            36 35  32 31                0
 //! +----------------+------+------------------+
-//! |       0        | kind |      length      |
+//! |     stamp      | kind |      length      |
 //! +----------------+------+------------------+
 //! ```
 //! Zero means "nothing here yet". `length` is the payload's size for data; for a jump it is the
-//! number of ring bytes that the jump uses up, so that both sides count the same credits.
+//! number of ring bytes that the jump uses up, so that both sides count the same credits. The stamp says when the
+//! message was sent, or zero: see `stamp.rs`.
 
 /// What a header announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +28,11 @@ pub(crate) enum Kind {
 /// Size of a header in bytes.
 pub(crate) const SIZE: u32 = 8;
 
+const STAMP_SHIFT: u32 = 36;
+
 /// The header word for `kind` and `len`.
 #[inline(always)]
-pub(crate) fn encode(kind: Kind, len: u32) -> u64 {
+pub(crate) fn encode(kind: Kind, len: u32, stamp: u32) -> u64 {
     let kind: u64 = match kind {
         Kind::Data => 1,
         Kind::ToSmall => 2,
@@ -37,13 +40,13 @@ pub(crate) fn encode(kind: Kind, len: u32) -> u64 {
         Kind::Fin => 4,
         Kind::Urgent => 5,
     };
-    (kind << 32) | u64::from(len)
+    (u64::from(stamp) << STAMP_SHIFT) | (kind << 32) | u64::from(len)
 }
 
 /// Reads a header word; `None` when no sender of ours wrote it.
 #[inline(always)]
 pub(crate) fn decode(word: u64) -> Option<(Kind, u32)> {
-    let kind = match word >> 32 {
+    let kind = match word >> 32 & 0xf {
         1 => Kind::Data,
         2 => Kind::ToSmall,
         3 => Kind::ToLarge,
@@ -52,6 +55,12 @@ pub(crate) fn decode(word: u64) -> Option<(Kind, u32)> {
         _ => return None,
     };
     Some((kind, word as u32))
+}
+
+/// When the message was sent; zero when the sender did not say.
+#[inline(always)]
+pub(crate) fn stamp(word: u64) -> u32 {
+    (word >> STAMP_SHIFT) as u32
 }
 
 /// Payload size rounded up to whole words.

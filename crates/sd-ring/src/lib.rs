@@ -23,6 +23,7 @@ mod facade;
 mod header;
 mod receive;
 mod ring;
+pub mod stamp;
 pub mod token;
 
 pub use facade::fence_full;

@@ -64,6 +64,11 @@ impl RxCursor {
         }
     }
 
+    /// When the message was sent that `next` has just found, in [`crate::stamp`]'s terms; zero when its sender did not say.
+    pub fn stamp<M: RingMem>(&self, mem: &M) -> u32 {
+        header::stamp(mem.load(self.lap.region(), self.lap.offset(self.consumed)))
+    }
+
     /// Looks at a message whose length the peer states, again each time.
     #[inline(always)]
     fn begin(&mut self, g: &Geometry, len: u32) -> Result<Next, Corrupt> {

@@ -343,7 +343,7 @@ impl TxCursor {
     fn jump<M: RingMem>(&mut self, mem: &M, to: Region, used: u32, limit: u32) {
         let kind = if to == Region::Large { Kind::ToLarge } else { Kind::ToSmall };
         mem.store(to as u32, 0, 0);
-        mem.publish(self.region(), self.pos(), header::encode(kind, used));
+        mem.publish(self.region(), self.pos(), header::encode(kind, used, 0));
         self.follow_jump(to, used, limit);
     }
 
@@ -364,23 +364,24 @@ impl TxCursor {
         self.written = start;
     }
 
-    /// Publishes a message of `len` bytes (at most the grant's) that was copied into the grant.
+    /// Publishes a message of `len` bytes (at most the grant's) that was copied into the grant. For `stamp` see
+    /// [`crate::stamp`]; zero for none.
     #[inline(always)]
-    pub fn commit<M: RingMem>(&mut self, mem: &M, len: u32) {
-        self.commit_as(mem, Kind::Data, len);
+    pub fn commit<M: RingMem>(&mut self, mem: &M, len: u32, stamp: u32) {
+        self.commit_as(mem, Kind::Data, len, stamp);
     }
 
     /// The same for a single byte that is urgent.
-    pub fn commit_urgent<M: RingMem>(&mut self, mem: &M) {
-        self.commit_as(mem, Kind::Urgent, 1);
+    pub fn commit_urgent<M: RingMem>(&mut self, mem: &M, stamp: u32) {
+        self.commit_as(mem, Kind::Urgent, 1, stamp);
     }
 
     #[inline(always)]
-    fn commit_as<M: RingMem>(&mut self, mem: &M, kind: Kind, len: u32) {
+    fn commit_as<M: RingMem>(&mut self, mem: &M, kind: Kind, len: u32, stamp: u32) {
         let size = SIZE + padded(len);
         let (region, pos) = (self.region(), self.pos());
         mem.store(region, pos + size, 0);
-        mem.publish(region, pos, header::encode(kind, len));
+        mem.publish(region, pos, header::encode(kind, len, stamp));
         in_order();
         self.written += u64::from(size);
     }
@@ -421,9 +422,9 @@ impl TxCursor {
 
     /// Announces the end of the stream; nothing may be sent afterwards. The reserved word always
     /// has room for it.
-    pub fn finish<M: RingMem>(&mut self, mem: &M) {
+    pub fn finish<M: RingMem>(&mut self, mem: &M, stamp: u32) {
         if self.finished == 0 {
-            mem.publish(self.region(), self.pos(), header::encode(Kind::Fin, 0));
+            mem.publish(self.region(), self.pos(), header::encode(Kind::Fin, 0, stamp));
             self.finished = 1;
         }
     }

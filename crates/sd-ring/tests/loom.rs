@@ -65,7 +65,7 @@ fn push(shared: &Shared, tx: &mut TxCursor, value: u64) -> bool {
     let Some(grant) = tx.reserve(&GEOMETRY, shared, 8, Effort::Fresh) else { return false };
     assert_eq!(grant.len, 8);
     shared.store(grant.region, grant.off, value);
-    tx.commit(shared, 8);
+    tx.commit(shared, 8, 0);
     if doorbell::ring(&shared.wait, doorbell::RX_SLEEP) != 0 {
         shared.futex_wake();
     }

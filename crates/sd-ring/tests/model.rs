@@ -84,7 +84,7 @@ impl Pair {
         self.next = self.next.wrapping_add(grant.len as u8);
         self.mem.put(grant.region, grant.off, &bytes);
         let before = self.tx;
-        self.tx.commit(&self.mem, grant.len);
+        self.tx.commit(&self.mem, grant.len, u32::from(self.next));
         self.take_over(before);
         self.model.extend(&bytes);
         grant.len
@@ -96,7 +96,7 @@ impl Pair {
         self.mem.put(grant.region, grant.off, &[self.next]);
         self.urgent.push_back(self.tx.position());
         let before = self.tx;
-        self.tx.commit_urgent(&self.mem);
+        self.tx.commit_urgent(&self.mem, 1);
         self.take_over(before);
         self.model.push_back(self.next);
         self.next = self.next.wrapping_add(1);
@@ -215,7 +215,7 @@ proptest! {
         pair.return_all();
         // Whatever happened, an empty ring takes bytes again.
         prop_assert!(pair.send(8, Effort::Grow) > 0);
-        pair.tx.finish(&pair.mem);
+        pair.tx.finish(&pair.mem, 1);
         pair.receive(8);
         while !pair.model.is_empty() { pair.receive(8); }
         prop_assert_eq!(pair.rx.next(&GEOMETRY, &pair.mem), Ok(Next::Fin));

@@ -153,6 +153,8 @@ pub const FLAG_READS_NO_MORE: u32 = 8;
 pub const FLAG_CANNOT_WAKE: u32 = 16;
 /// The side has sent urgent data; see [`SlotSide::urgent`].
 pub const FLAG_URGENT: u32 = 32;
+/// The side looks at several connections at a time, and wants to know when messages were sent; see `sd_ring::stamp`.
+pub const FLAG_WANTS_STAMPS: u32 = 64;
 
 /// One side's words of a slot. Only that side writes them, except `wait`, where the other clears bits.
 #[repr(C, align(128))]

@@ -17,7 +17,7 @@ pub mod public;
 pub mod slab;
 
 /// Changes whenever a layout here or a control message changes; both sides must agree.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Checks that a descriptor's file has exactly `len` bytes and cannot shrink: only then does no
 /// access to a mapping of it raise SIGBUS.

@@ -382,10 +382,13 @@ impl Arrivals {
     fn deliver(&mut self) {
         let Some(list) = self.list.get_mut(..self.len) else { return };
         list.sort_unstable_by_key(|arrival| arrival.map_or(0, |(stamp, ..)| stamp));
-        for (_, channel, slot) in list.iter().copied().flatten() {
+        let now = sd_sys::time::tsc();
+        for (stamp, channel, slot) in list.iter().copied().flatten() {
+            // Nothing comes after what will happen.
+            let stamp = stamp.min(now);
             match channel.endpoint(slot) {
-                Some(endpoint) => crate::epoll::peer_event(endpoint),
-                None => crate::listen::arrived(channel, slot),
+                Some(endpoint) => crate::epoll::peer_event(endpoint, stamp),
+                None => crate::listen::arrived(channel, slot, stamp),
             }
         }
         self.len = 0;

@@ -18,7 +18,7 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32>
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         let _half = endpoint.tx_token();
         // SAFETY: the tx half is held.
-        unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem());
+        unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem(), endpoint::stamp(endpoint));
         endpoint.own_words().flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
         endpoint.set_flag(SHUT_WR);
         notify(endpoint, crate::stream::RX_BITS);

@@ -412,7 +412,7 @@ pub(crate) fn import(exported: Exported, endpoint: Option<&'static Endpoint>) {
 }
 
 /// A slot without an endpoint was announced: a new connection, or an old story.
-pub(crate) fn arrived(channel: &'static Channel, slot: usize) {
+pub(crate) fn arrived(channel: &'static Channel, slot: usize, stamp: u64) {
     let words = channel.map.slot(slot);
     let (generation, state) = words.side[0].state();
     if channel.side != sd_shm::channel::Side::B
@@ -426,7 +426,7 @@ pub(crate) fn arrived(channel: &'static Channel, slot: usize) {
         return;
     }
     match registered(asked_for(channel, slot)) {
-        Some(listener) => enqueue(listener, channel, slot, generation),
+        Some(listener) => enqueue(listener, channel, slot, generation, stamp),
         // Its end has been told; the monitor or the client itself sees to the connection.
         None if crate::control::is_there() => {}
         None => refuse(channel, slot, generation),
@@ -443,7 +443,7 @@ fn registered((index, generation): (u32, u32)) -> Option<&'static Listener> {
 }
 
 /// Puts a connection into a backlog.
-fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, generation: u32) {
+fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, generation: u32, stamp: u64) {
     let mut queue = listener.queue.lock();
     // An event may be repeated; a connection is queued once. One that somebody else has accepted may
     // be followed by another at its slot.
@@ -458,7 +458,7 @@ fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, 
     drop(queue);
     let endpoint = *listener.endpoint.lock();
     if let Some(endpoint) = endpoint {
-        crate::epoll::endpoint_event(endpoint);
+        crate::epoll::state_event(endpoint, stamp);
     }
 }
 
@@ -476,7 +476,7 @@ pub(crate) fn offered(channel: &'static Channel, index: u32) {
             return;
         }
         match listens {
-            true => enqueue(listener, channel, slot, generation),
+            true => enqueue(listener, channel, slot, generation, 0),
             false => refuse(channel, slot, generation),
         }
     });

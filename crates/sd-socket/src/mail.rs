@@ -86,7 +86,7 @@ fn channel_dead(id: u64) {
             if let Some(endpoint) = channel.endpoint(slot) {
                 // The monitor has marked what it found open. The dead may have lied about that.
                 endpoint.peer_words().flags.fetch_or(FLAG_DEAD, Ordering::AcqRel);
-                crate::epoll::peer_event(endpoint);
+                crate::epoll::peer_event(endpoint, 0);
             }
         }
         channel.doom();

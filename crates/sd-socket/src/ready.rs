@@ -6,8 +6,9 @@ use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use sd_ring::{Next, doorbell};
-use sd_shm::channel::GEOMETRY;
+use sd_shm::channel::{FLAG_WANTS_STAMPS, GEOMETRY};
 use sd_shm::slab::{Endpoint, State};
+use sd_sys::time::tsc;
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -67,6 +68,29 @@ fn look(endpoint: &'static Endpoint) -> Result<Next, sd_ring::Corrupt> {
     // SAFETY: the rx half is held; the copy is thrown away.
     let mut rx = unsafe { *rx_cursor(endpoint) };
     rx.next(&GEOMETRY, &endpoint.rx_mem())
+}
+
+/// The time at which what can be received now was sent, if its sender said so.
+pub(crate) fn sent(endpoint: &'static Endpoint) -> Option<u64> {
+    if endpoint.state_now() != State::Connected {
+        return None;
+    }
+    let _half = endpoint.rx_token();
+    let mem = endpoint.rx_mem();
+    // SAFETY: the rx half is held; the copy is thrown away.
+    let mut rx = unsafe { *rx_cursor(endpoint) };
+    match rx.next(&GEOMETRY, &mem) {
+        Ok(Next::Data { .. } | Next::Urgent | Next::Fin) => sd_ring::stamp::time(rx.stamp(&mem), tsc()),
+        _ => None,
+    }
+}
+
+/// Asks the peer to say when it sends.
+pub(crate) fn want_stamps(endpoint: &Endpoint) {
+    let flags = &endpoint.own_words().flags;
+    if flags.load(Ordering::Relaxed) & FLAG_WANTS_STAMPS == 0 {
+        flags.fetch_or(FLAG_WANTS_STAMPS, Ordering::AcqRel);
+    }
 }
 
 /// Linux calls a socket writable when at least a third of its buffer is free.

@@ -52,7 +52,7 @@ const UNITS: &[&str] = &[
 ];
 
 const PROGRAMS: &[&str] =
-    &["redis-server", "redis-sentinel", "redis-cli", "redis-benchmark", "redis-check-aof", "redis-check-rdb"];
+    &["redis-server", "redis-cli", "redis-benchmark", "redis-check-aof", "redis-check-rdb"];
 
 /// Some tests load data for minutes and say nothing.
 const PATIENCE: Duration = Duration::from_secs(240);

@@ -30,7 +30,7 @@ pub(crate) fn logs() -> PathBuf {
 impl Stage {
     pub(crate) fn new(item: &Item, is_oracle: bool, round: usize) -> Result<Stage> {
         let side = if is_oracle { "kernel" } else { "here" };
-        let name = format!("{}-{}.{side}.{round}.log", item.suite, item.name);
+        let name = format!("{}-{}.{side}.{round}.log", item.suite, item.name.replace('/', "-"));
         let log = logs().join(name);
         let _ = std::fs::remove_file(&log);
         Ok(Stage { lab: Lab::new(is_oracle)?, log })

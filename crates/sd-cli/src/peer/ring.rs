@@ -104,7 +104,7 @@ impl<const DOORBELL: bool> Link for Ring<DOORBELL> {
         };
         // SAFETY: the grant is room for `len` bytes in a region of the ring; the slice is as long.
         unsafe { copy_shared(self.out.at(grant.region, grant.off), bytes.as_ptr(), grant.len as usize) };
-        self.tx.commit(&self.out, grant.len);
+        self.tx.commit(&self.out, grant.len, 0);
         self.knock(doorbell::RX_SLEEP | doorbell::RX_EVENT);
         Ok(grant.len as usize)
     }
@@ -133,7 +133,7 @@ impl<const DOORBELL: bool> Link for Ring<DOORBELL> {
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        self.tx.finish(&self.out);
+        self.tx.finish(&self.out, 0);
         Ok(())
     }
 }

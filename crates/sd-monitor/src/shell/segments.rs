@@ -229,7 +229,7 @@ mod tests {
         let mut tx = TxCursor::new(&GEOMETRY);
         assert!(!segment.has_unread(endpoint, 5, Side::B));
         tx.reserve(&GEOMETRY, &ring, 10, sd_ring::Effort::Cached).unwrap();
-        tx.commit(&ring, 10);
+        tx.commit(&ring, 10, 0);
         assert!(segment.has_unread(endpoint, 5, Side::B));
         assert!(!segment.has_unread(endpoint, 6, Side::B) && !segment.has_unread(endpoint, 5, Side::A));
         let mut rx = RxCursor::new();
@@ -244,7 +244,7 @@ mod tests {
         rx.advance(6);
         put(rx);
         assert!(!segment.has_unread(endpoint, 5, Side::B));
-        tx.finish(&ring);
+        tx.finish(&ring, 0);
         assert!(!segment.has_unread(endpoint, 5, Side::B), "the end is not data");
     }
 

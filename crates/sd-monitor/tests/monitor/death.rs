@@ -35,7 +35,7 @@ pub(crate) fn write_message(channel: &Channel, slot: usize, from: Side) {
     let ring = Ring(channel, slot, from);
     let mut tx = TxCursor::new(&GEOMETRY);
     tx.reserve(&GEOMETRY, &ring, 8, sd_ring::Effort::Cached).unwrap();
-    tx.commit(&ring, 8);
+    tx.commit(&ring, 8, 0);
 }
 
 /// A process that accepts what comes on slots 1 and 2 and listens on.

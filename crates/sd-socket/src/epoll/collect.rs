@@ -90,6 +90,14 @@ pub(super) fn has_edge(item: &Item) -> bool {
     came || new_ends != 0
 }
 
+/// Whether it is known when what the item has now was sent, and when.
+fn sent(item: &Item) -> u64 {
+    match item.source {
+        Source::Socket(endpoint) => ready::sent(endpoint).unwrap_or(0),
+        Source::Nested(_) => 0,
+    }
+}
+
 /// Items that nobody announces: those of other processes' channels, and hot ones.
 fn look_around(epoll: &Epoll, line: &mut Line, stay: bool) {
     for at in 0..line.scanned.len() {
@@ -99,7 +107,7 @@ fn look_around(epoll: &Epoll, line: &mut Line, stay: bool) {
             && !item.is_disabled()
             && is_scanned_ready(item, stay)
         {
-            epoll.push(line, item);
+            epoll.push(line, item, sent(item));
         }
     }
     for at in 0..line.hot.len() {
@@ -108,7 +116,7 @@ fn look_around(epoll: &Epoll, line: &mut Line, stay: bool) {
             && item.place() == HOT
             && mask(item) != 0
         {
-            epoll.push(line, item);
+            epoll.push(line, item, sent(item));
         }
     }
     // SAFETY: as above.
@@ -123,7 +131,7 @@ fn settle(epoll: &Epoll, line: &mut Line) {
         if item.place() == HOT {
             item.put(IDLE);
             if mask_armed(item) != 0 {
-                epoll.push(line, item);
+                epoll.push(line, item, sent(item));
             }
         }
     }
@@ -138,20 +146,41 @@ pub(super) struct Look {
     pub(super) stay: bool,
 }
 
+/// A line on which what happened up to `Line::ordered` stands in order.
+///
+/// A look takes its time: of two arrivals, the earlier one may have come to a place that was passed already. So who finds
+/// news takes in and looks once more. What happened before that second look is complete then.
+fn in_order(epoll: &Epoll, look: Look) -> (Option<Guard<'static, ()>>, Guard<'_, Line>) {
+    {
+        let nesting = nesting(epoll);
+        let mut line = epoll.line.lock();
+        if look.kernel && !line.kernel_queued {
+            line.kernel_queued = true;
+            line.queue.push_back(core::ptr::null());
+        }
+        look_around(epoll, &mut line, look.stay);
+        if !epoll.has_several() || line.newest <= line.ordered {
+            return (nesting, line);
+        }
+    }
+    let now = sd_sys::time::tsc();
+    crate::channel::drain();
+    let nesting = nesting(epoll);
+    let mut line = epoll.line.lock();
+    look_around(epoll, &mut line, look.stay);
+    line.ordered = line.ordered.max(now);
+    (nesting, line)
+}
+
 /// Moves ready events into `out`, in the order of the line. Level-triggered ones go to its end.
 pub(super) fn collect(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usize {
-    let _nesting = nesting(epoll);
-    let mut line = epoll.line.lock();
-    if look.kernel && !line.kernel_queued {
-        line.kernel_queued = true;
-        line.queue.push_back(core::ptr::null());
-    }
-    look_around(epoll, &mut line, look.stay);
+    let (_nesting, mut line) = in_order(epoll, look);
+    let until = if epoll.has_several() { line.ordered } else { u64::MAX };
     let mut count = 0;
     let mut twice = Twice { ours: Vec::new(), kernel: Vec::new() };
     loop {
         for _ in 0..line.queue.len() {
-            if count == out.len() {
+            if count == out.len() || count > 0 && line.first_stamp() > until {
                 break;
             }
             let Some(first) = line.queue.pop_front() else { break };
@@ -243,6 +272,11 @@ fn report(
         if may_stay && matches!(item.source, Source::Socket(e) if e.state_now() == State::Connected) {
             item.put(HOT);
             line.hot.push(item);
+            if let Source::Socket(endpoint) = item.source
+                && epoll.has_several()
+            {
+                ready::want_stamps(endpoint);
+            }
             return count;
         }
         mask = mask_armed(item);
@@ -262,7 +296,7 @@ fn report(
             return count;
         }
     } else if !edge {
-        epoll.push(line, item);
+        epoll.push(line, item, 0);
     }
     if item.source.in_kernel() && twice.is_told_by_kernel(item.fd, data, mask) {
         return count;

@@ -96,6 +96,7 @@ pub(super) fn insert<'a>(
         place: AtomicU8::new(IDLE),
         told: AtomicU8::new(0),
         entry: AtomicU32::new(entry),
+        stamp: AtomicU64::new(0),
         arrived: AtomicU64::new(0),
         next_watcher: AtomicPtr::new(core::ptr::null_mut()),
     }));
@@ -105,6 +106,7 @@ pub(super) fn insert<'a>(
     if let Some(cell) = interest.items.get_mut(fd as usize) {
         *cell = item;
     }
+    epoll.members.fetch_add(1, Ordering::Relaxed);
     watch::link(item);
     // SAFETY: in the interest list, which is locked by the caller.
     let item = unsafe { &*item };
@@ -172,6 +174,7 @@ pub(super) fn forget(epoll: &'static Epoll, interest: &mut Interest, item: *mut 
 pub(super) fn discard(epoll: &'static Epoll, item: *mut Item) {
     // Nobody finds it from its source from here on; then nobody finds it on the line.
     watch::unlink(item);
+    epoll.members.fetch_sub(1, Ordering::Relaxed);
     // SAFETY: made by Box::into_raw in `add`; the last reference is that of the line.
     let item = unsafe { Box::from_raw(item) };
     {

@@ -42,9 +42,12 @@ fn fresh() -> &'static Epoll {
             hot: Vec::new(),
             scanned: Vec::new(),
             kernel_queued: false,
+            newest: 0,
+            ordered: 0,
         }),
         load: AtomicUsize::new(0),
         outers: AtomicPtr::new(core::ptr::null_mut()),
+        members: AtomicU32::new(0),
         nested: AtomicU32::new(0),
         kernel_count: AtomicU32::new(0),
         sleep_fd: AtomicI32::new(-1),
@@ -221,7 +224,7 @@ fn scan(epoll: &Epoll, interest: &Interest, needed: impl Fn(Source) -> bool) {
             if item.is_edge() {
                 collect::has_edge(item);
             } else {
-                epoll.push(&mut line, item);
+                epoll.push(&mut line, item, 0);
             }
         }
     }

@@ -45,7 +45,9 @@ pub(crate) use collect::is_ready;
 pub(crate) use control::{control, kernel_registered};
 pub(crate) use life::{User, add_fd, before_fork, created, drop_fd, forked, forked_late, keep_locks, unlock};
 pub(crate) use waiting::wait;
-pub(crate) use watch::{became_listener, endpoint_event, forget_endpoint, no_space, peer_event, to_kernel};
+pub(crate) use watch::{
+    became_listener, endpoint_event, forget_endpoint, no_space, peer_event, state_event, to_kernel,
+};
 
 /// What an item watches.
 #[derive(Clone, Copy)]
@@ -88,6 +90,8 @@ pub(crate) struct Item {
     told: AtomicU8,
     /// Row of the ledger; zero = none.
     entry: AtomicU32,
+    /// Time at which what put it on the line had happened; zero where that has no order.
+    stamp: AtomicU64,
     /// Scanned, edge-triggered sockets: bytes that had arrived at the last look.
     arrived: AtomicU64,
     /// Next registration of the same source; under the lock of the source's list.
@@ -104,6 +108,9 @@ impl Item {
     /// EPOLLONESHOT has fired.
     fn is_disabled(&self) -> bool {
         self.events() & !PRIVATE == 0
+    }
+    fn stamp(&self) -> u64 {
+        self.stamp.load(Ordering::Relaxed)
     }
     fn place(&self) -> u8 {
         self.place.load(Ordering::Relaxed)
@@ -134,6 +141,9 @@ struct Line {
     /// Sockets whose events another process gets: looked at in every wait.
     scanned: Vec<*const Item>,
     kernel_queued: bool,
+    /// Time of the latest news that were put here, and the time up to which they stand in order.
+    newest: u64,
+    ordered: u64,
 }
 
 // SAFETY: an item is freed only after it was taken off the line, under its lock.
@@ -153,6 +163,8 @@ pub(crate) struct Epoll {
     load: AtomicUsize,
     /// Instances that watch this one; under `NESTING`.
     outers: AtomicPtr<Item>,
+    /// Registrations of sockets and instances of ours.
+    members: AtomicU32,
     /// Nested instances registered here.
     nested: AtomicU32,
     /// Kernel descriptors registered (a closed one is still counted).
@@ -189,13 +201,25 @@ impl Epoll {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Puts an item at the end of the line, unless it stands in it; under the line's lock.
-    fn push(&self, line: &mut Line, item: &Item) {
-        if item.place() != QUEUED {
-            item.put(QUEUED);
-            line.queue.push_back(item);
-            self.load.store(line.len(), Ordering::Release);
+    /// Puts an item at the end of the line, unless it stands in it; under the line's lock. Before it go those to which
+    /// something happened later than `stamp`.
+    fn push(&self, line: &mut Line, item: &Item, stamp: u64) {
+        if item.place() == QUEUED {
+            return;
         }
+        item.put(QUEUED);
+        item.stamp.store(stamp, Ordering::Relaxed);
+        // SAFETY: items on the line are live under its lock; null is the kernel's part.
+        let is_later = |at: &&*const Item| unsafe { at.as_ref() }.is_some_and(|other| other.stamp() > stamp);
+        let later = if stamp == 0 { 0 } else { line.queue.iter().rev().take_while(is_later).count() };
+        line.queue.insert(line.queue.len() - later, item);
+        line.newest = line.newest.max(stamp);
+        self.load.store(line.len(), Ordering::Release);
+    }
+
+    /// Holds more than one socket or instance of ours, so that there is an order.
+    fn has_several(&self) -> bool {
+        self.members.load(Ordering::Relaxed) > 1
     }
 
     /// Has ever been nested, so that its events concern others.
@@ -205,6 +229,12 @@ impl Epoll {
 }
 
 impl Line {
+    /// Time of what happened to the item at the front; zero: it has no order.
+    fn first_stamp(&self) -> u64 {
+        // SAFETY: items on the line are live under its lock, which the caller holds; null is the kernel's part.
+        self.queue.front().and_then(|&item| unsafe { item.as_ref() }).map_or(0, Item::stamp)
+    }
+
     fn len(&self) -> usize {
         self.queue.len() + self.hot.len() + self.scanned.len()
     }

@@ -105,8 +105,8 @@ enum Taken {
 }
 
 /// Puts an item on its line if the news concern it: some event of `key`, or an end that it was not
-/// told of.
-fn offer(item: &Item, key: u32, ends: u8) -> Taken {
+/// told of. `stamp` is the time of the news.
+fn offer(item: &Item, key: u32, ends: u8, stamp: u64) -> Taken {
     {
         let mut line = item.epoll.line.lock();
         let news = ends & !item.told.fetch_or(ends, Ordering::Relaxed);
@@ -116,7 +116,7 @@ fn offer(item: &Item, key: u32, ends: u8) -> Taken {
         if key & item.events() & !PRIVATE == 0 && news == 0 {
             return Taken::No;
         }
-        item.epoll.push(&mut line, item);
+        item.epoll.push(&mut line, item, stamp);
     }
     rest::wake_one(item.epoll);
     Taken::Yes
@@ -127,7 +127,7 @@ fn propagate(inner: &Epoll) {
     let mut at = inner.outers.load(Ordering::Acquire);
     // SAFETY: the list's items are live under `NESTING`; loops were refused by the kernel.
     while let Some(item) = unsafe { at.as_ref() } {
-        offer(item, IN, 0);
+        offer(item, IN, 0, 0);
         propagate(item.epoll);
         at = item.next_watcher.load(Ordering::Relaxed);
     }
@@ -142,7 +142,7 @@ fn tell_outers(inner: &Epoll) {
 
 /// Offers news of a socket to all that watch it. False when one of them, not being concerned, will
 /// not arm the socket by itself.
-fn deliver(endpoint: &'static Endpoint, private: &Priv, key: u32, ends: u8) -> bool {
+fn deliver(endpoint: &'static Endpoint, private: &Priv, key: u32, ends: u8, stamp: u64) -> bool {
     let _lock = stripe(endpoint).lock();
     let mut settled = true;
     let mut served = false;
@@ -154,7 +154,7 @@ fn deliver(endpoint: &'static Endpoint, private: &Priv, key: u32, ends: u8) -> b
         if exclusive && served {
             continue;
         }
-        let taken = offer(item, key, ends);
+        let taken = offer(item, key, ends, stamp);
         settled &= taken != Taken::No;
         served |= exclusive && taken == Taken::Yes && item.epoll.waiters.load(Ordering::SeqCst) != 0;
         if taken == Taken::Yes && item.epoll.has_outers() {
@@ -173,27 +173,32 @@ fn wake_loose() {
     }
 }
 
-/// The socket's state changed: whoever watches it shall look.
+/// The socket's state changed, now: whoever watches it shall look.
 pub(crate) fn endpoint_event(endpoint: &'static Endpoint) {
+    state_event(endpoint, 0);
+}
+
+/// The socket's state changed at a time (zero: now).
+pub(crate) fn state_event(endpoint: &'static Endpoint, stamp: u64) {
     if let Some(private) = PROCESS.private(endpoint)
         && !private.watchers.load(Ordering::Acquire).is_null()
     {
-        deliver(endpoint, private, ANY, ends(endpoint));
+        deliver(endpoint, private, ANY, ends(endpoint), stamp);
     }
     wake_loose();
 }
 
-/// The peer rang for a connection. The thread that takes this in need not be the one that waits.
-pub(crate) fn peer_event(endpoint: &'static Endpoint) {
+/// The peer rang for a connection, at a time (zero: now). The thread that takes this in need not be the one that waits.
+pub(crate) fn peer_event(endpoint: &'static Endpoint, stamp: u64) {
     if let Some(private) = PROCESS.private(endpoint)
         && !private.watchers.load(Ordering::Acquire).is_null()
     {
         let (key, end) = (news(endpoint), ends(endpoint));
-        if !deliver(endpoint, private, key, end) {
+        if !deliver(endpoint, private, key, end, stamp) {
             ready::arm(endpoint, OUT);
             let (later, ends_later) = (news(endpoint), ends(endpoint));
             if later != 0 || ends_later != end {
-                deliver(endpoint, private, later, ends_later);
+                deliver(endpoint, private, later, ends_later, stamp);
             }
         }
     }
@@ -237,7 +242,7 @@ pub(crate) fn no_space(endpoint: &'static Endpoint) {
         && let Some(private) = PROCESS.private(endpoint)
     {
         endpoint.clear_flag(NO_SPACE);
-        deliver(endpoint, private, OUT, 0);
+        deliver(endpoint, private, OUT, 0, 0);
     }
 }
 
@@ -252,7 +257,7 @@ pub(super) fn look_now(item: &Item) {
         let mut line = epoll.line.lock();
         let ready = item.place() != QUEUED && !item.is_disabled() && collect::mask(item) != 0;
         if ready {
-            epoll.push(&mut line, item);
+            epoll.push(&mut line, item, 0);
         }
         ready
     };

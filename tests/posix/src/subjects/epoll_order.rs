@@ -1,8 +1,9 @@
 //! epoll: the order of the ready list. Arrivals go to its end; a level-triggered descriptor that was told goes there too.
 
+use crate::role::Role;
 use crate::setup::*;
 use crate::sys::*;
-use crate::table::{Subject, solo};
+use crate::table::{Subject, pair, solo};
 
 pub(crate) const SUBJECTS: &[Subject] = &[
     solo("epoll_order/rounds", rounds),
@@ -15,6 +16,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("epoll_order/oneshot", oneshot),
     solo("epoll_order/ends", ends),
     solo("epoll_order/taken_and_new", taken_and_new),
+    pair("epoll_order/while_waiting", waiting_server, ordered_client),
 ];
 
 const IN: i32 = libc::EPOLLIN;
@@ -196,4 +198,65 @@ fn taken_and_new() {
     feed(&pairs[3]);
     feed(&pairs[0]);
     show_epoll_order("from an empty list", ep, 64);
+}
+
+const CROWD: usize = 14;
+const ROUNDS: usize = 1500;
+/// So many connections get a byte each in a round; the first three have just been in use.
+const AT_ONCE: usize = 6;
+const QUESTION: u8 = 0xff;
+/// On a busy machine Linux changes the order now and then, when the sender moves to another core.
+const DISORDER_MAX: usize = 10;
+
+/// The connection sends small messages without waiting for an acknowledgement of earlier ones.
+fn at_once(fd: i32) -> i32 {
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    fd
+}
+
+/// Sends on one connection after the other, while the server waits on all of them. It may still have the one on its list
+/// that it answered last, so that one comes first.
+fn ordered_client(role: &mut Role) {
+    let addr = Addr::local(role.hear_port("L"));
+    let fds: Vec<i32> = (0..CROWD).map(|_| at_once(dial(&addr))).collect();
+    for round in 0..ROUNDS {
+        let turn = |step: usize| fds[(round * 3 + step * 5) % CROWD];
+        for step in [1, 2, 0] {
+            send(turn(step), &[QUESTION], 0);
+            recv(turn(step), &mut [0], 0);
+        }
+        (0..AT_ONCE).for_each(|step| _ = send(turn(step), &[step as u8], 0));
+        recv(turn(0), &mut [0], 0);
+    }
+    close_all(&fds);
+}
+
+/// Reads each byte when it is told. In how many rounds do they come as they were sent?
+fn waiting_server(role: &mut Role) {
+    let (listening, addr) = listener_with(64);
+    role.tell_port(&addr);
+    let ep = epoll();
+    let fds: Vec<i32> = (0..CROWD).map(|_| at_once(accept(listening).fd())).collect();
+    fds.iter().for_each(|fd| epoll_add(ep, *fd, IN, *fd as u64));
+    let (mut read, mut rounds, mut disorder) = (Vec::new(), 0, 0);
+    while rounds < ROUNDS {
+        let (_, events) = epoll_wait(ep, 64, 5000);
+        for fd in events.iter().map(|(fd, _)| *fd as i32) {
+            let mut byte = [0];
+            match recv(fd, &mut byte, libc::MSG_DONTWAIT).value {
+                1 if byte[0] == QUESTION => _ = send(fd, b"a", 0),
+                1 => read.push((byte[0], fd)),
+                _ => {}
+            }
+        }
+        if read.len() == AT_ONCE {
+            disorder += usize::from(!read.is_sorted());
+            rounds += 1;
+            let first = read.iter().find(|(step, _)| *step == 0);
+            first.inspect(|(_, fd)| _ = send(*fd, b"a", 0));
+            read.clear();
+        }
+    }
+    say!("in order: {}", disorder < DISORDER_MAX);
+    close_all(&fds);
 }

@@ -35,17 +35,19 @@ pub enum State {
     Listen = 3,
     /// Connected over shared memory.
     Connected = 4,
-    /// Connection refused or reset; waits for close.
+    /// A connect has failed; its error may have been told.
     Failed = 5,
     /// Given to the kernel, listed with the reason.
     Kernel = 6,
+    /// Waits for room in a full backlog, as in SYN-SENT.
+    Connecting = 7,
 }
 
 impl State {
     /// The state with this number; unknown ones are `Free`.
     pub fn from_u32(n: u32) -> State {
         use State::*;
-        [Free, Fresh, Bound, Listen, Connected, Failed, Kernel]
+        [Free, Fresh, Bound, Listen, Connected, Failed, Kernel, Connecting]
             .into_iter()
             .find(|s| *s as u32 == n)
             .unwrap_or(Free)

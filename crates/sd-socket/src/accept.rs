@@ -27,7 +27,7 @@ pub(crate) unsafe fn accept4(
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     match endpoint.state_now() {
         State::Listen => {}
-        State::Fresh | State::Bound | State::Connected | State::Failed => {
+        State::Fresh | State::Bound | State::Connected | State::Connecting | State::Failed => {
             return Outcome::Errno(libc::EINVAL);
         }
         _ => return Outcome::Kernel,

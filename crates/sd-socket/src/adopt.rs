@@ -108,20 +108,21 @@ pub(crate) fn connecting() {
     }
 }
 
-/// Before a sleep: how long it may last before somebody should look again at what waits for accept.
-/// Complains when it is time.
+/// Before a sleep: how long it may last before somebody should look again at what waits for accept, or for
+/// room in a backlog. Complains when it is time.
 #[inline]
 pub(crate) fn pause() -> Option<u64> {
+    let knocks = crate::syn_sent::pause();
     if STAGE.load(Ordering::Relaxed) == 0 {
-        return None;
+        return knocks;
     }
-    pause_slow()
+    crate::wait::earlier(knocks, pause_slow())
 }
 
 #[cold]
 fn pause_slow() -> Option<u64> {
     let is_waiting = |c: &&'static crate::channel::Channel| {
-        c.side == Side::A && !c.inherited.load(Ordering::Relaxed) && c.outstanding() != 0
+        c.side == Side::A && !c.inherited.load(Ordering::Relaxed) && c.is_waiting()
     };
     let _user = crate::reclaim::User::enter();
     let mut waiting = PROCESS.channels().filter(is_waiting).peekable();

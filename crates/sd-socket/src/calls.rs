@@ -7,19 +7,17 @@
 //! caller of the hooked function vouches for them as it would to libc.
 #![allow(clippy::missing_safety_doc)]
 
-use crate::iov::{Pieces, bad_pointer};
 use crate::table::{self, Entry};
-use crate::{
-    Outcome, connect as connecting, endpoint, epoll, exec, fds, files, fork, listen as listening, message,
+pub use crate::transfer::{
+    read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendmmsg, sendmsg, sendto, write, writev,
 };
-use crate::{
-    faults, names, options, poll as polling, select as selecting, spawn, stream, unconnected, urgent,
-};
+use crate::{Outcome, connect as connecting, endpoint, epoll, exec, fds, files, fork, listen as listening};
+use crate::{names, options, poll as polling, select as selecting, spawn, unconnected};
 use core::ffi::c_char;
 use endpoint::EndpointExt;
 use libc::{
-    c_int, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t,
-    size_t, sockaddr, socklen_t, ssize_t, timespec,
+    c_int, c_ulong, c_void, epoll_event, fd_set, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr,
+    socklen_t, ssize_t,
 };
 use sd_shm::slab::{Endpoint, State};
 
@@ -29,10 +27,9 @@ pub fn is_ours(fd: c_int) -> bool {
     table::is_ours(fd)
 }
 
-/// The connection behind `fd`. A socket of ours in any other state holds its number with an
-/// unconnected kernel socket, which gives the errno that Linux would.
+/// The connection behind `fd`. For a socket of ours in any other state see `unconnected`.
 #[inline(always)]
-fn connection(fd: c_int) -> Option<&'static Endpoint> {
+pub(crate) fn connection(fd: c_int) -> Option<&'static Endpoint> {
     table::socket(fd).filter(|e| e.state_now() == State::Connected)
 }
 
@@ -81,157 +78,6 @@ pub fn close(fd: c_int) -> Outcome<c_int> {
 /// close_range and closefrom (last = u32::MAX).
 pub fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int> {
     if table::is_active() { fds::close_range(first, last, flags) } else { Outcome::Kernel }
-}
-
-/// recv(2).
-#[inline]
-pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
-    let Some(endpoint) = connection(fd) else { return unconnected::recv(fd, flags) };
-    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC) != 0 || bad_pointer(buf, len) {
-        return message::recv_specially(endpoint, buf, len, flags);
-    }
-    stream::recv(endpoint, Pieces::one(buf as *mut u8, len), flags).map(|n| n as ssize_t).into()
-}
-
-/// send(2).
-#[inline]
-pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
-    let Some(endpoint) = connection(fd) else { return unconnected::send(fd, flags) };
-    if bad_pointer(buf, len) {
-        return Outcome::Errno(faults::send_from_nowhere(endpoint, flags));
-    }
-    let pieces = Pieces::one(buf as *mut u8, len);
-    if flags & libc::MSG_OOB != 0 {
-        return urgent::send(endpoint, pieces, flags).map(|n| n as ssize_t).into();
-    }
-    stream::send(endpoint, pieces, flags).map(|n| n as ssize_t).into()
-}
-
-/// recvfrom(2): TCP fills in no address.
-pub unsafe fn recvfrom(
-    fd: c_int,
-    buf: *mut c_void,
-    len: size_t,
-    flags: c_int,
-    addr: *mut sockaddr,
-    addr_len: *mut socklen_t,
-) -> Outcome<ssize_t> {
-    // SAFETY: see the module.
-    let outcome = unsafe { recv(fd, buf, len, flags) };
-    if matches!(outcome, Outcome::Done(_)) && !addr.is_null() && !addr_len.is_null() {
-        // SAFETY: see the module.
-        unsafe { addr_len.write_unaligned(0) };
-    }
-    outcome
-}
-
-/// sendto(2): a connected TCP socket ignores the address.
-pub unsafe fn sendto(
-    fd: c_int,
-    buf: *const c_void,
-    len: size_t,
-    flags: c_int,
-    _addr: *const sockaddr,
-    _addr_len: socklen_t,
-) -> Outcome<ssize_t> {
-    // SAFETY: see the module.
-    unsafe { send(fd, buf, len, flags) }
-}
-
-/// read(2).
-#[inline]
-pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Outcome<ssize_t> {
-    if len == 0 {
-        return if connection(fd).is_some() { Outcome::Done(0) } else { Outcome::Kernel };
-    }
-    // SAFETY: see the module.
-    unsafe { recv(fd, buf, len, 0) }
-}
-
-/// write(2).
-#[inline]
-pub unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> Outcome<ssize_t> {
-    // SAFETY: see the module.
-    unsafe { send(fd, buf, len, 0) }
-}
-
-unsafe fn pieces(iov: *const iovec, count: c_int) -> Result<Pieces, i32> {
-    match usize::try_from(count) {
-        // readv and writev call too many buffers EINVAL, sendmsg EMSGSIZE.
-        Ok(count) if count <= crate::iov::IOV_MAX => {
-            // SAFETY: see the module.
-            unsafe { Pieces::many(iov, count) }
-        }
-        _ => Err(libc::EINVAL),
-    }
-}
-
-/// readv, and preadv2 with offset -1.
-pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize_t> {
-    let Some(endpoint) = connection(fd) else { return unconnected::recv(fd, 0) };
-    // SAFETY: see the module.
-    let result = match unsafe { pieces(iov, count) } {
-        Ok(p) if p.total == 0 => Ok(0),
-        Ok(p) if p.nowhere => faults::recv_to_nowhere(endpoint, 0),
-        Ok(p) => stream::recv(endpoint, p, 0),
-        Err(errno) => Err(errno),
-    };
-    result.map(|n| n as ssize_t).into()
-}
-
-/// writev, and pwritev2 with offset -1.
-pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize_t> {
-    let Some(endpoint) = connection(fd) else { return unconnected::send(fd, 0) };
-    // SAFETY: see the module.
-    let result = match unsafe { pieces(iov, count) } {
-        Ok(p) if p.nowhere => Err(faults::send_from_nowhere(endpoint, 0)),
-        Ok(p) => stream::send(endpoint, p, 0),
-        Err(errno) => Err(errno),
-    };
-    result.map(|n| n as ssize_t).into()
-}
-
-/// recvmsg(2).
-pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssize_t> {
-    let Some(endpoint) = connection(fd) else { return unconnected::recv(fd, flags) };
-    if flags & libc::MSG_ERRQUEUE != 0 {
-        return Outcome::Errno(libc::EAGAIN);
-    }
-    // SAFETY: see the module.
-    unsafe { message::recvmsg(endpoint, msg, flags) }
-}
-
-/// sendmsg(2).
-pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
-    if table::socket(fd).is_none() {
-        // SAFETY: see the module.
-        if let Some(outcome) = unsafe { message::pass_rights(fd, msg, flags) } {
-            return outcome;
-        }
-    }
-    let Some(endpoint) = connection(fd) else { return unconnected::send(fd, flags) };
-    // SAFETY: see the module.
-    unsafe { message::sendmsg(endpoint, msg, flags) }
-}
-
-/// recvmmsg(2).
-pub unsafe fn recvmmsg(
-    fd: c_int,
-    msgs: *mut mmsghdr,
-    count: u32,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> Outcome<c_int> {
-    let Some(endpoint) = connection(fd) else { return unconnected::recv(fd, flags) };
-    // SAFETY: see the module.
-    unsafe { message::recvmmsg(endpoint, msgs, count, flags, timeout) }
-}
-
-/// sendmmsg(2).
-pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: u32, flags: c_int) -> Outcome<c_int> {
-    let Some(endpoint) = connection(fd) else { return unconnected::send(fd, flags) };
-    // SAFETY: see the module.
-    unsafe { message::sendmmsg(endpoint, msgs, count, flags) }
 }
 
 /// sendfile(2). Either descriptor may be ours.

@@ -246,18 +246,26 @@ impl Channel {
         Some((index, self.clean(index)))
     }
 
-    /// How many of this side's connections have not been accepted yet. The listener's own count is
-    /// of what it has seen, so a process that does not look would have an endless backlog.
-    pub(crate) fn outstanding(&self) -> usize {
+    /// Whether some of this side's connections have not been accepted yet.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.outstanding.lock().iter().all(|known| !self.still_waits(known))
+    }
+
+    /// How many of this side's connections a listener, by index and generation, has not accepted yet. The
+    /// listener's own count is of what it has seen, so a process that does not look would have an endless backlog.
+    pub(crate) fn outstanding(&self, listener: (u32, u32)) -> usize {
         let mut list = self.outstanding.lock();
-        let waits = |&(slot, generation): &(u16, u32)| self.map.waiting(slot as usize) == Some(generation);
-        while list.front().is_some_and(|first| !waits(first)) {
+        while list.front().is_some_and(|first| !self.still_waits(first)) {
             list.pop_front();
         }
         if list.len() > 1 {
-            list.retain(waits);
+            list.retain(|known| self.still_waits(known));
         }
-        list.len()
+        list.iter().filter(|(slot, _)| crate::arrival::asked_for(self, *slot as usize) == listener).count()
+    }
+
+    fn still_waits(&self, &(slot, generation): &(u16, u32)) -> bool {
+        self.map.waiting(slot as usize) == Some(generation)
     }
 
     /// A connection was requested at a slot.

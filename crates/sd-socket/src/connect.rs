@@ -5,6 +5,7 @@
 //! | A's state | event | next |
 //! |---|---|---|
 //! | Fresh, Bound | connect, route = shm, slot taken | Connected (SYN posted; A may send at once) |
+//! | Fresh, Bound | connect, route = shm, backlog full | Connecting (see `syn_sent`) |
 //! | Fresh, Bound | connect, route = kernel | Kernel (the real call decides) |
 //! | Connected | B refuses, or its listener closes | Failed: ECONNREFUSED or ECONNRESET |
 //! | Connected | both sides close | Free |
@@ -18,6 +19,7 @@ use crate::options;
 use crate::process::PROCESS;
 use crate::route::{self, Decision, Target, TargetState};
 use crate::stats::{Counter, count};
+use crate::syn_sent::{self, Verdict};
 use crate::table::{self, Entry};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
@@ -208,6 +210,9 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     if let Err(errno) = addr::check(addr, len) {
         return Outcome::Errno(errno);
     }
+    if endpoint.state_now() == State::Connecting {
+        return Outcome::Errno(libc::EINVAL);
+    }
     let was_connected = endpoint.state_now() == State::Connected;
     // A connection that is over has lost the port that it had not been given by bind.
     if was_connected && (endpoint.flag(HAS_NAME) || !is_over(endpoint)) {
@@ -251,6 +256,14 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
             return Outcome::Done(0);
         }
         State::Connected => return again(endpoint),
+        State::Connecting if unspecified => {
+            syn_sent::abandon(endpoint);
+            return Outcome::Done(0);
+        }
+        State::Connecting => {
+            return wait_for_room(endpoint, &KernelConnect { fd, addr, len }, libc::EALREADY);
+        }
+        State::Failed => return Outcome::Errno(syn_sent::tell_failure(endpoint)),
         State::Listen if unspecified => {
             crate::listen::stop(endpoint);
             return Outcome::Kernel;
@@ -270,31 +283,73 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     if bound_to_other_family(endpoint, fd, to) {
         return kernel.go(endpoint, Reason::Option);
     }
+    match attempt(endpoint, fd, to) {
+        Attempt::Joined => established(endpoint),
+        Attempt::Kernel(reason) => kernel.go(endpoint, reason),
+        Attempt::Denied => Outcome::Errno(libc::ECONNREFUSED),
+        Attempt::Busy(source) => {
+            let Some(local) = source_name(endpoint, fd, to, source) else {
+                return kernel.go(endpoint, Reason::Exhausted);
+            };
+            note_names(endpoint, local, to);
+            syn_sent::begin(endpoint, fd, to);
+            if endpoint.flag(NONBLOCK) {
+                return Outcome::Errno(libc::EINPROGRESS);
+            }
+            wait_for_room(endpoint, &kernel, libc::EINPROGRESS)
+        }
+    }
+}
+
+/// connect(2) on a socket in SYN-SENT; `later` is what is said as long as it is.
+fn wait_for_room(endpoint: &'static Endpoint, kernel: &KernelConnect, later: i32) -> Outcome<c_int> {
+    match syn_sent::connect_again(endpoint, later) {
+        Ok(Verdict::Kernel(reason)) => kernel.go(endpoint, reason),
+        Ok(_) if endpoint.state_now() == State::Connected => {
+            endpoint.clear_flag(CONNECTING);
+            Outcome::Done(0)
+        }
+        Ok(_) => Outcome::Kernel,
+        Err(errno) => Outcome::Errno(errno),
+    }
+}
+
+/// See [`attempt`].
+pub(crate) enum Attempt {
+    Joined,
+    /// The backlog is full. The connection would come from this address.
+    Busy(Ip),
+    /// It is the kernel's.
+    Kernel(Reason),
+    Denied,
+}
+
+/// One try to connect.
+pub(crate) fn attempt(endpoint: &'static Endpoint, fd: c_int, to: Name) -> Attempt {
     crate::reclaim::sweep();
     let _user = crate::reclaim::User::enter();
     crate::control::check_mail();
-    for attempt in 0..3 {
+    for _ in 0..3 {
         match route::decide(to) {
-            Decision::Denied => return Outcome::Errno(libc::ECONNREFUSED),
-            Decision::Kernel(reason) => return kernel.go(endpoint, reason),
+            Decision::Denied => return Attempt::Denied,
+            Decision::Kernel(reason) => return Attempt::Kernel(reason),
             Decision::Shm { target, source } => match join(endpoint, fd, to, source, target) {
-                Ok(()) => return established(endpoint),
+                Ok(()) => return Attempt::Joined,
                 Err(Join::Full) => {
                     if let Decision::Shm { target, source } = route::ask(to, 0, true)
                         && join(endpoint, fd, to, source, target).is_ok()
                     {
-                        return established(endpoint);
+                        return Attempt::Joined;
                     }
-                    return kernel.go(endpoint, Reason::Exhausted);
+                    return Attempt::Kernel(Reason::Exhausted);
                 }
-                Err(Join::Busy) if attempt < 2 => continue,
-                Err(Join::Busy) => return kernel.go(endpoint, Reason::NotAccepting),
-                Err(Join::NoPort) => return kernel.go(endpoint, Reason::Exhausted),
+                Err(Join::Busy) => return Attempt::Busy(source),
+                Err(Join::NoPort) => return Attempt::Kernel(Reason::Exhausted),
                 Err(Join::Closed) => route::forget_all(),
             },
         }
     }
-    kernel.go(endpoint, Reason::NoListener)
+    Attempt::Kernel(Reason::NoListener)
 }
 
 /// The unspecified address means this host, as in the kernel.
@@ -370,10 +425,7 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
     words.ports.store(ports, Ordering::Relaxed);
     addr::store(&words.local, local.ip);
     addr::store(&words.remote, to.ip);
-    endpoint.ports.store(ports, Ordering::Relaxed);
-    addr::store(&endpoint.local, local.ip);
-    endpoint.side.store(Side::A as u32, Ordering::Relaxed);
-    addr::store(&endpoint.remote, to.ip);
+    note_names(endpoint, local, to);
     endpoint.error.store(0, Ordering::Relaxed);
     words.set_state(generation, SlotState::Syn);
     words.announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
@@ -391,6 +443,14 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
     Ok(())
 }
 
+/// What getsockname and getpeername say of a socket that connects.
+fn note_names(endpoint: &Endpoint, local: Name, to: Name) {
+    endpoint.ports.store(u32::from(local.port) << 16 | u32::from(to.port), Ordering::Relaxed);
+    addr::store(&endpoint.local, local.ip);
+    addr::store(&endpoint.remote, to.ip);
+    endpoint.side.store(Side::A as u32, Ordering::Relaxed);
+}
+
 /// After the request was posted: whoever ended the listener before may not have seen it (SYNC POINT:
 /// request and end of listener; the other half fences between the end and its look at the slots).
 fn listener_is_gone(target: &Target) -> bool {
@@ -398,8 +458,13 @@ fn listener_is_gone(target: &Target) -> bool {
     target.state() == TargetState::Closed
 }
 
-/// Where the connection comes from: the bound name, or the route's source and a leased port.
+/// Where the connection comes from: the bound name, or the route's source and the port that an earlier connection
+/// had, or a leased one.
 fn source_name(endpoint: &Endpoint, fd: i32, to: Name, source: Ip) -> Option<Name> {
+    if endpoint.state_now() == State::Connecting {
+        let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+        return Some(Name { ip: addr::load(&endpoint.local), port });
+    }
     if endpoint.flag(HAS_NAME) {
         let (_, name) = addr::kernel_name(fd)?;
         let ip = if name.ip.is_unspecified() { source } else { name.ip };
@@ -408,5 +473,7 @@ fn source_name(endpoint: &Endpoint, fd: i32, to: Name, source: Ip) -> Option<Nam
         }
         return route::take_port(to).map(|port| Name { ip, port });
     }
-    route::take_port(to).map(|port| Name { ip: source, port })
+    let kept = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+    let port = if kept != 0 && route::take_port_again(to, kept) { Some(kept) } else { route::take_port(to) };
+    port.map(|port| Name { ip: source, port })
 }

@@ -262,6 +262,9 @@ pub(crate) fn release(endpoint: &'static Endpoint) {
         return;
     }
     crate::epoll::forget_endpoint(endpoint);
+    if endpoint.state_now() == State::Connecting {
+        crate::syn_sent::forget(endpoint);
+    }
     let listener = crate::listen::forget(private);
     let bit = rec.bit.load(Ordering::Relaxed);
     let channel = endpoint.channel_ref().filter(|_| endpoint.state_now() == State::Connected);
@@ -437,11 +440,7 @@ pub(crate) fn disconnect(endpoint: &'static Endpoint) {
     endpoint.set_flag(RESET);
     hang_up(endpoint);
     endpoint.flags.fetch_and(NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | HAS_SIGNALS, Ordering::AcqRel);
-    if !over {
-        endpoint.error.store(libc::ECONNRESET, Ordering::Relaxed);
-    }
-    endpoint.set_state(State::Fresh);
-    crate::epoll::endpoint_event(endpoint);
+    crate::syn_sent::unconnect(endpoint, if over { 0 } else { libc::ECONNRESET });
 }
 
 /// The end of a connection, when the last descriptor is closed (§4.5.4): announces the end of our

@@ -4,6 +4,7 @@ use crate::Outcome;
 use crate::endpoint::{EndpointExt, NONBLOCK};
 use crate::iov::Pieces;
 use crate::stream;
+use crate::transfer::NOWHERE;
 use crate::{table, unconnected};
 use libc::{c_int, off_t, size_t, ssize_t};
 use sd_shm::slab::{Endpoint, State};
@@ -27,7 +28,12 @@ pub(crate) unsafe fn sendfile(
     if table::socket(in_fd).is_some() {
         return Outcome::Errno(libc::EINVAL);
     }
-    let Some(endpoint) = connected(out_fd) else { return unconnected::send(out_fd, 0) };
+    let Some(endpoint) = connected(out_fd) else {
+        // SAFETY: as the caller says.
+        let again = |_| unsafe { sendfile(out_fd, in_fd, offset, count) };
+        // SAFETY: no address.
+        return unsafe { unconnected::send(out_fd, 0, NOWHERE, again) };
+    };
     if let Err(errno) = crate::faults::before_send(endpoint, 0) {
         return Outcome::Errno(errno);
     }
@@ -98,10 +104,15 @@ pub(crate) unsafe fn splice(
     }
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
     match (connected(fd_in), connected(fd_out)) {
-        (None, None) => match unconnected::send(fd_out, 0) {
-            Outcome::Kernel => unconnected::recv(fd_in, 0),
-            outcome => outcome,
-        },
+        (None, None) => {
+            // SAFETY: as the caller says.
+            let again = || unsafe { splice(fd_in, off_in, fd_out, off_out, len, flags) };
+            // SAFETY: no address.
+            match unsafe { unconnected::send(fd_out, 0, NOWHERE, |_| again()) } {
+                Outcome::Kernel => unconnected::recv(fd_in, 0, again),
+                outcome => outcome,
+            }
+        }
         (Some(_), Some(_)) => Outcome::Errno(libc::EINVAL),
         _ if !off_in.is_null() || !off_out.is_null() => Outcome::Errno(libc::ESPIPE),
         (Some(from), None) => socket_to_pipe(from, fd_out, len, nonblock),

@@ -34,6 +34,7 @@ pub(crate) fn early() {
     }
     // A child that never registered does so now, or nobody would hear of its own child's death.
     drop(crate::control::connected());
+    crate::syn_sent::all_to_kernel();
     crate::listen::before_fork();
     crate::epoll::before_fork();
 }
@@ -44,6 +45,7 @@ pub(crate) fn prepare() {
         return;
     }
     PROCESS.control.lock_and_keep();
+    crate::syn_sent::keep_lock();
     crate::extras::keep_lock();
     crate::listen::keep_lock();
     crate::route::keep_lock();
@@ -96,6 +98,7 @@ fn unlock() {
         crate::route::unlock();
         crate::listen::unlock();
         crate::extras::unlock();
+        crate::syn_sent::unlock();
         PROCESS.control.unlock();
     }
 }
@@ -167,6 +170,7 @@ pub(crate) fn child() {
     crate::wait::forked();
     crate::cancel::forked();
     crate::spawn::forked();
+    crate::syn_sent::forked();
     crate::listen::forked();
     crate::epoll::forked();
 }

@@ -8,9 +8,9 @@
 //! | `process` | this process's state: slabs, channels, locks |
 //! | `table`, `fds` | descriptor numbers: what they lead to; close, dup, fcntl, ioctl |
 //! | `endpoint`, `channel` | a socket; a channel to another process |
-//! | `connect`, `listen`, `accept`, `route`, `control` | connection set-up, with the monitor's help |
+//! | `connect`, `syn_sent`, `listen`, `accept`, `route`, `control` | connection set-up, with the monitor's help |
 //! | `token`, `whole` | one thread at a time uses a half of a connection; one send's bytes stay together |
-//! | `stream`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
+//! | `transfer`, `stream`, `unconnected`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
 //! | `urgent`, `signals` | MSG_OOB; SIGURG and SIGIO |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `restart`, `cancel` | what ends a wait early: handlers of signals, pthread_cancel |
@@ -59,9 +59,11 @@ mod signals;
 pub mod spawn;
 pub mod stats;
 mod stream;
+mod syn_sent;
 mod table;
 mod tcp_info;
 mod token;
+mod transfer;
 mod unconnected;
 mod urgent;
 mod wait;

@@ -66,7 +66,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     match endpoint.state_now() {
         State::Fresh | State::Bound | State::Listen => {}
-        State::Connected | State::Failed => return Outcome::Errno(libc::EINVAL),
+        State::Connected | State::Connecting | State::Failed => return Outcome::Errno(libc::EINVAL),
         _ => return Outcome::Kernel,
     }
     if let Err(errno) = materialize(endpoint) {

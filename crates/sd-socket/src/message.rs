@@ -3,7 +3,7 @@
 use crate::endpoint::EndpointExt;
 use crate::iov::{Pieces, bad_pointer};
 use crate::{Outcome, faults, stream, urgent};
-use libc::{c_int, c_void, mmsghdr, msghdr, ssize_t, timespec};
+use libc::{c_int, c_void, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 use sd_shm::slab::{Endpoint, State};
 
 /// recv(2) with one of the flags MSG_OOB, MSG_ERRQUEUE, MSG_TRUNC.
@@ -26,6 +26,27 @@ pub(crate) fn recv_specially(
         _ => urgent::recv(endpoint, pieces, flags),
     };
     done.map(|n| n as ssize_t).into()
+}
+
+/// send(2) with one of the flags MSG_OOB, MSG_FASTOPEN.
+#[cold]
+pub(crate) fn send_specially(endpoint: &'static Endpoint, pieces: Pieces, flags: c_int) -> Outcome<ssize_t> {
+    if flags & libc::MSG_FASTOPEN != 0 {
+        return Outcome::Errno(libc::EISCONN);
+    }
+    urgent::send(endpoint, pieces, flags).map(|n| n as ssize_t).into()
+}
+
+/// The address that a message names.
+///
+/// # Safety
+/// `msg` is what sendmsg(2) wants.
+pub(crate) unsafe fn name_of(msg: *const msghdr) -> (*const sockaddr, socklen_t) {
+    // SAFETY: as the caller says.
+    match unsafe { msg.as_ref() } {
+        Some(msg) => (msg.msg_name as *const sockaddr, msg.msg_namelen),
+        None => (core::ptr::null(), 0),
+    }
 }
 
 /// # Safety

@@ -7,6 +7,7 @@ use crate::endpoint::{EndpointExt, RESET, SHUT_WR};
 use crate::table;
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
+use sd_proto::Ip;
 use sd_shm::slab::{Endpoint, State};
 
 /// # Safety
@@ -14,10 +15,18 @@ use sd_shm::slab::{Endpoint, State};
 pub(crate) unsafe fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     match endpoint.state_now() {
-        State::Connected => {
+        State::Connected | State::Connecting | State::Failed => {
             let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
             // SAFETY: as the caller says.
             unsafe { answer(endpoint, Name { ip: addr::load(&endpoint.local), port }, addr, len) }
+        }
+        // Broken off: it still has its port.
+        State::Fresh if endpoint.ports.load(Ordering::Relaxed) != 0 => {
+            let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+            let is_v6 = endpoint.domain.load(Ordering::Relaxed) as i32 == libc::AF_INET6;
+            let ip = if is_v6 { Ip([0; 16]) } else { Ip::v4([0; 4]) };
+            // SAFETY: as the caller says.
+            unsafe { answer(endpoint, Name { ip, port }, addr, len) }
         }
         // The placeholder's name is that of any unbound socket; a bound one has its own.
         _ => Outcome::Kernel,
@@ -29,6 +38,7 @@ pub(crate) unsafe fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut sockl
 pub(crate) unsafe fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     match endpoint.state_now() {
+        State::Connecting | State::Failed => Outcome::Errno(libc::ENOTCONN),
         State::Connected if is_over(endpoint) => Outcome::Errno(libc::ENOTCONN),
         State::Connected => {
             let port = endpoint.ports.load(Ordering::Relaxed) as u16;
@@ -66,8 +76,12 @@ pub(crate) fn is_over(endpoint: &'static Endpoint) -> bool {
 /// The state that `ss` would print, as a number of the kernel's tcp_states.h.
 pub(crate) fn tcp_state(endpoint: &'static Endpoint) -> u8 {
     const ESTABLISHED: u8 = 1;
+    const SYN_SENT: u8 = 2;
     const FIN_WAIT2: u8 = 5;
     const CLOSE_WAIT: u8 = 8;
+    if endpoint.state_now() == State::Connecting {
+        return SYN_SENT;
+    }
     crate::faults::note_end(endpoint);
     match (endpoint.flag(RESET), endpoint.flag(SHUT_WR), crate::endpoint::peer_finished(endpoint)) {
         (true, ..) | (_, true, true) => CLOSE,

@@ -279,6 +279,12 @@ pub(crate) unsafe fn get(
     if bad_pointer(len.cast(), 1) || bad_pointer(value, 1) {
         return Outcome::Kernel;
     }
+    if endpoint.state_now() == State::Connecting {
+        crate::syn_sent::look_at(endpoint);
+        if endpoint.state_now() == State::Kernel {
+            return Outcome::Kernel;
+        }
+    }
     let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
     let listening = endpoint.state_now() == State::Listen;
     let own = endpoint.flag(OWN_SOCKET);
@@ -289,7 +295,7 @@ pub(crate) unsafe fn get(
         (SOL_SOCKET, libc::SO_DOMAIN) => Some(domain),
         (SOL_SOCKET, libc::SO_PROTOCOL) => Some(TCP),
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(i32::from(listening)),
-        (TCP, libc::TCP_INFO) if endpoint.state_now() == State::Connected => {
+        (TCP, libc::TCP_INFO) if matches!(endpoint.state_now(), State::Connected | State::Connecting) => {
             // SAFETY: as the caller says.
             return unsafe { crate::tcp_info::get(fd, endpoint, value, len) };
         }

@@ -230,6 +230,7 @@ pub(crate) fn poll_noting(
         return Outcome::Kernel;
     }
     crate::control::look_now_and_then();
+    crate::syn_sent::look();
     let deadline = Deadline::after(timeout_ns);
     let mut list = List::of(fds);
     let mut ready = list.look(true);

@@ -23,6 +23,10 @@ pub(crate) fn mask(endpoint: &'static Endpoint) -> u32 {
             let error = if endpoint.error.load(Ordering::Relaxed) != 0 { EPOLLERR as u32 } else { 0 };
             OUT | EPOLLHUP as u32 | read_end | error
         }
+        State::Failed => {
+            let error = endpoint.error.load(Ordering::Relaxed) != 0;
+            IN | OUT | (EPOLLHUP | EPOLLRDHUP | if error { EPOLLERR } else { 0 }) as u32
+        }
         _ => 0,
     }
 }

@@ -34,7 +34,11 @@ impl Target {
         let waits = |page: &sd_shm::public::Listener| {
             page.pending.load(Ordering::Relaxed) == 0 && (sleeps || page.waiting.load(Ordering::Relaxed) != 0)
         };
-        self.page().is_some_and(waits) && self.channel.outstanding() == 0
+        self.page().is_some_and(waits) && self.outstanding() == 0
+    }
+
+    fn outstanding(&self) -> usize {
+        self.channel.outstanding((self.listener, self.generation))
     }
 
     /// It listens still, and has room. The page is the peer's: a lie hurts the peer alone.
@@ -45,8 +49,8 @@ impl Target {
         }
         // As in Linux, one more than the backlog.
         let backlog = listener.backlog.load(Ordering::Relaxed);
-        let full = listener.pending.load(Ordering::Relaxed) > backlog
-            || self.channel.outstanding() > backlog as usize;
+        let full =
+            listener.pending.load(Ordering::Relaxed) > backlog || self.outstanding() > backlog as usize;
         if full { TargetState::Full } else { TargetState::Open }
     }
 }
@@ -158,8 +162,8 @@ pub(crate) fn decide(to: Name) -> Decision {
 }
 
 impl Entry {
-    /// The next target in turn that has nothing to do, or else the next one, once all are known; a
-    /// closed one voids the route.
+    /// The next target in turn that has nothing to do, or else room, or else the next one, once all are
+    /// known; a closed one voids the route.
     fn pick(&mut self) -> Option<Target> {
         if self.candidates == 0 || self.targets.len() < self.candidates as usize {
             return None;
@@ -168,9 +172,12 @@ impl Entry {
         let count = self.targets.len();
         let turn =
             |step: usize| self.targets.get(self.next.wrapping_add(step as u32) as usize % count.max(1));
-        let idle = (0..count).filter(|_| count > 1).find(|&step| turn(step).is_some_and(Target::is_idle));
-        let target = *turn(idle.unwrap_or(0))?;
-        self.next = self.next.wrapping_add(idle.unwrap_or(0) as u32);
+        let first = |fits: fn(&Target) -> bool| {
+            (0..count).filter(|_| count > 1).find(|&step| turn(step).is_some_and(fits))
+        };
+        let step = first(Target::is_idle).or_else(|| first(|t| t.state() != TargetState::Full)).unwrap_or(0);
+        let target = *turn(step)?;
+        self.next = self.next.wrapping_add(step as u32);
         if target.state() == TargetState::Closed {
             self.targets.clear();
             self.candidates = 0;
@@ -316,6 +323,21 @@ fn free_port(to: Name) -> Option<u16> {
         }
     }
     None
+}
+
+/// The port of an earlier connection, for another; false when it is in use.
+pub(crate) fn take_port_again(to: Name, port: u16) -> bool {
+    let mut routes = ROUTES.lock();
+    let Routes { entries, leases } = &mut *routes;
+    let leased = leases.iter().position(|&first| (port.wrapping_sub(first) as usize) < LEASE_LEN);
+    let entry = entries.iter_mut().find(|e| e.ip == to.ip && e.port == to.port);
+    let (Some(at), Some(entry)) = (leased, entry) else { return false };
+    entry.used.resize(leases.len(), 0);
+    let (Some(word), Some(first)) = (entry.used.get_mut(at), leases.get(at)) else { return false };
+    let bit = 1 << port.wrapping_sub(*first);
+    let is_free = *word & bit == 0;
+    *word |= bit;
+    is_free
 }
 
 /// A connection's end: its source port is free again.

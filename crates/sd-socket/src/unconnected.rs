@@ -1,40 +1,98 @@
-//! Calls on a socket of ours that has no connection: the kernel answers most of them, for the placeholder or for the
-//! socket of its own; a pending error and the ends that were shut down are ours.
+//! Calls on a socket of ours that has no connection. In SYN-SENT they wait, a connect that has failed tells its error,
+//! MSG_FASTOPEN connects, and so are the ends that were shut down ours; most of the rest the kernel answers, for the
+//! placeholder or for the socket of its own.
 
 use crate::Outcome;
-use crate::connect::{demote, materialize};
-use crate::endpoint::{EndpointExt, SHUT_RD, SHUT_WR};
+use crate::connect::materialize;
+use crate::endpoint::{EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::faults::{send_failed, take_error};
-use crate::table;
-use libc::c_int;
-use sd_shm::slab::{Endpoint, Reason, State};
+use crate::{syn_sent, table};
+use core::sync::atomic::Ordering;
+use libc::{c_int, sockaddr, socklen_t};
+use sd_shm::slab::{Endpoint, State};
 
-fn unconnected(fd: c_int) -> Option<&'static Endpoint> {
-    table::socket(fd).filter(|e| matches!(e.state_now(), State::Fresh | State::Bound))
+/// What a socket without a connection says.
+enum Answer {
+    /// There is one now.
+    Connected,
+    Kernel,
+    Errno(i32),
+    /// Both directions are shut, and all has been told.
+    Over,
 }
 
-/// Receiving: a connection that was given up has left its error.
+fn ask(endpoint: &'static Endpoint, flags: c_int, timeout_ns: u64) -> Answer {
+    if endpoint.state_now() == State::Connecting {
+        let nonblock = flags & libc::MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
+        if let Err(errno) = syn_sent::await_connection(endpoint, nonblock, timeout_ns) {
+            return Answer::Errno(errno);
+        }
+    }
+    let state = endpoint.state_now();
+    let error = match state {
+        State::Connected => return Answer::Connected,
+        State::Fresh | State::Bound | State::Failed => take_error(endpoint),
+        _ => None,
+    };
+    match (error, state) {
+        (Some(error), _) => Answer::Errno(error),
+        (None, State::Failed) => Answer::Over,
+        (None, _) => Answer::Kernel,
+    }
+}
+
+/// Receiving; `again` makes the call once more when there is a connection.
 #[cold]
-pub(crate) fn recv<T>(fd: c_int, flags: c_int) -> Outcome<T> {
+pub(crate) fn recv<T: Default>(fd: c_int, flags: c_int, again: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let special = flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0;
-    match unconnected(fd).filter(|_| !special).and_then(take_error) {
-        Some(errno) => Outcome::Errno(errno),
-        None => Outcome::Kernel,
+    let Some(endpoint) = table::socket(fd).filter(|_| !special) else { return Outcome::Kernel };
+    match ask(endpoint, flags, endpoint.rcv_timeout_ns.load(Ordering::Relaxed)) {
+        Answer::Connected => again(),
+        Answer::Kernel => Outcome::Kernel,
+        Answer::Errno(errno) => Outcome::Errno(errno),
+        Answer::Over => Outcome::Done(T::default()),
     }
 }
 
-/// Sending; MSG_FASTOPEN connects.
+/// Sending; `again` makes the call once more, with these flags, when there is a connection. `to` is the address that
+/// it names.
+///
+/// # Safety
+/// `to` is what sendto(2) wants.
 #[cold]
-pub(crate) fn send<T>(fd: c_int, flags: c_int) -> Outcome<T> {
-    if flags & libc::MSG_FASTOPEN == 0 {
-        return match unconnected(fd).and_then(take_error) {
-            Some(errno) => Outcome::Errno(send_failed(errno, flags)),
-            None => Outcome::Kernel,
-        };
+pub(crate) unsafe fn send<T>(
+    fd: c_int,
+    flags: c_int,
+    to: (*const sockaddr, socklen_t),
+    again: impl FnOnce(c_int) -> Outcome<T>,
+) -> Outcome<T> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    let is_new = matches!(endpoint.state_now(), State::Fresh | State::Bound);
+    if flags & libc::MSG_FASTOPEN != 0 && is_new {
+        if !to.0.is_null() {
+            // SAFETY: as the caller says.
+            match unsafe { crate::connect::connect(fd, to.0, to.1) } {
+                Outcome::Done(_) => return again(flags & !libc::MSG_FASTOPEN),
+                Outcome::Errno(errno) => return Outcome::Errno(errno),
+                // Nobody was asked yet.
+                Outcome::Kernel => {}
+            }
+        }
+        return in_kernel(endpoint);
     }
-    match table::socket(fd).map(|endpoint| demote(endpoint, Reason::Option)) {
-        None | Some(Ok(())) => Outcome::Kernel,
-        Some(Err(errno)) => Outcome::Errno(errno),
+    match ask(endpoint, flags, endpoint.snd_timeout_ns.load(Ordering::Relaxed)) {
+        Answer::Connected => again(flags),
+        Answer::Kernel => Outcome::Kernel,
+        Answer::Errno(errno) => Outcome::Errno(send_failed(errno, flags)),
+        Answer::Over => Outcome::Errno(send_failed(libc::EPIPE, flags)),
+    }
+}
+
+/// It must not reach the placeholder, which all sockets of the process share.
+fn in_kernel<T>(endpoint: &'static Endpoint) -> Outcome<T> {
+    match materialize(endpoint) {
+        Ok(()) => Outcome::Kernel,
+        Err(errno) => Outcome::Errno(errno),
     }
 }
 
@@ -48,6 +106,10 @@ pub(crate) fn shutdown(fd: c_int, how: c_int) -> Outcome<c_int> {
         _ => 0,
     };
     match endpoint.state_now() {
+        State::Connecting if ends != 0 => {
+            syn_sent::abandon(endpoint);
+            return Outcome::Done(0);
+        }
         State::Listen if ends & SHUT_RD != 0 => crate::listen::stop(endpoint),
         State::Fresh | State::Bound if ends != 0 => {
             endpoint.set_flag(ends);
@@ -55,9 +117,5 @@ pub(crate) fn shutdown(fd: c_int, how: c_int) -> Outcome<c_int> {
         }
         _ => {}
     }
-    // It must not reach the placeholder, which all sockets of the process share.
-    match materialize(endpoint) {
-        Ok(()) => Outcome::Kernel,
-        Err(errno) => Outcome::Errno(errno),
-    }
+    in_kernel(endpoint)
 }

@@ -139,7 +139,7 @@ impl Server {
         let mut last = core::ptr::null();
         family.slab.endpoints(|endpoint| {
             let state = State::from_u32(endpoint.state.load(Ordering::Acquire));
-            let is_shown = matches!(state, State::Connected | State::Kernel);
+            let is_shown = matches!(state, State::Connected | State::Connecting | State::Kernel);
             // One that lies across pages may come twice in a row.
             if !is_shown || core::ptr::eq(last, endpoint) {
                 return;
@@ -154,6 +154,9 @@ impl Server {
                 shown.path = if is_bridged { "bridged" } else { "shm" };
                 shown.reason = shown.reason.filter(|_| is_bridged);
                 (shown.end, shown.state) = self.end_of(id, endpoint);
+            }
+            if state == State::Connecting {
+                (shown.path, shown.state, shown.reason) = ("shm", "SYN_SENT", None);
             }
             all.push(shown);
         });

@@ -39,6 +39,7 @@ pub(crate) fn wait(
     if let Some(done) = wait_in_kernel(epoll, out, timeout_ns, mask) {
         return done;
     }
+    crate::syn_sent::look();
     ledger::catch_up(epoll);
     crate::channel::drain();
     let found = look(epoll, out, timeout_ns != Some(0));

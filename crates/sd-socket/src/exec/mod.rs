@@ -39,6 +39,7 @@ pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char
     if PROCESS.slab_count.load(Ordering::Acquire) == 0 || !is_known {
         return Prepared(None);
     }
+    crate::syn_sent::all_to_kernel();
     let mut sockets = Vec::new();
     table::for_each(0, u32::MAX, |fd, entry| {
         if let Entry::Socket(endpoint) = entry

@@ -45,6 +45,7 @@ mod siblings;
 mod signals;
 mod spawn;
 mod stream;
+mod syn_sent;
 mod threads;
 mod tokens;
 mod transfer;
@@ -59,6 +60,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     listen::SUBJECTS,
     connect::SUBJECTS,
     accept::SUBJECTS,
+    syn_sent::SUBJECTS,
     pair_basic::SUBJECTS,
     stream::SUBJECTS,
     pair_servers::SUBJECTS,

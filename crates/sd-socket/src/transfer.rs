@@ -1,0 +1,194 @@
+//! The calls that move bytes, with libc's arguments; a part of [`crate::calls`], whose rules hold here too.
+#![allow(clippy::missing_safety_doc)]
+
+use crate::calls::connection;
+use crate::iov::{Pieces, bad_pointer};
+use crate::{Outcome, faults, message, stream, table, unconnected};
+use libc::{c_int, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+
+/// No address is named.
+pub(crate) const NOWHERE: (*const sockaddr, socklen_t) = (core::ptr::null(), 0);
+
+/// recv(2).
+#[inline]
+pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
+    let Some(endpoint) = connection(fd) else {
+        // SAFETY: see the module.
+        return unconnected::recv(fd, flags, || unsafe { recv(fd, buf, len, flags) });
+    };
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC) != 0 || bad_pointer(buf, len) {
+        return message::recv_specially(endpoint, buf, len, flags);
+    }
+    stream::recv(endpoint, Pieces::one(buf as *mut u8, len), flags).map(|n| n as ssize_t).into()
+}
+
+/// send(2).
+#[inline]
+pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
+    // SAFETY: see the module.
+    unsafe { sendto(fd, buf, len, flags, NOWHERE.0, NOWHERE.1) }
+}
+
+/// recvfrom(2): TCP fills in no address.
+pub unsafe fn recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> Outcome<ssize_t> {
+    // SAFETY: see the module.
+    let outcome = unsafe { recv(fd, buf, len, flags) };
+    if matches!(outcome, Outcome::Done(_)) && !addr.is_null() && !addr_len.is_null() {
+        // SAFETY: see the module.
+        unsafe { addr_len.write_unaligned(0) };
+    }
+    outcome
+}
+
+/// sendto(2): a connected TCP socket ignores the address.
+#[inline]
+pub unsafe fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> Outcome<ssize_t> {
+    let Some(endpoint) = connection(fd) else {
+        // SAFETY: see the module.
+        let again = |flags| unsafe { send(fd, buf, len, flags) };
+        // SAFETY: see the module.
+        return unsafe { unconnected::send(fd, flags, (addr, addr_len), again) };
+    };
+    if bad_pointer(buf, len) {
+        return Outcome::Errno(faults::send_from_nowhere(endpoint, flags));
+    }
+    let pieces = Pieces::one(buf as *mut u8, len);
+    if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
+        return message::send_specially(endpoint, pieces, flags);
+    }
+    stream::send(endpoint, pieces, flags).map(|n| n as ssize_t).into()
+}
+
+/// read(2).
+#[inline]
+pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Outcome<ssize_t> {
+    if len == 0 {
+        return if connection(fd).is_some() { Outcome::Done(0) } else { Outcome::Kernel };
+    }
+    // SAFETY: see the module.
+    unsafe { recv(fd, buf, len, 0) }
+}
+
+/// write(2).
+#[inline]
+pub unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> Outcome<ssize_t> {
+    // SAFETY: see the module.
+    unsafe { send(fd, buf, len, 0) }
+}
+
+unsafe fn pieces(iov: *const iovec, count: c_int) -> Result<Pieces, i32> {
+    match usize::try_from(count) {
+        // readv and writev call too many buffers EINVAL, sendmsg EMSGSIZE.
+        Ok(count) if count <= crate::iov::IOV_MAX => {
+            // SAFETY: see the module.
+            unsafe { Pieces::many(iov, count) }
+        }
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// readv, and preadv2 with offset -1.
+pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize_t> {
+    let Some(endpoint) = connection(fd) else {
+        // SAFETY: see the module.
+        return unconnected::recv(fd, 0, || unsafe { readv(fd, iov, count) });
+    };
+    // SAFETY: see the module.
+    let result = match unsafe { pieces(iov, count) } {
+        Ok(p) if p.total == 0 => Ok(0),
+        Ok(p) if p.nowhere => faults::recv_to_nowhere(endpoint, 0),
+        Ok(p) => stream::recv(endpoint, p, 0),
+        Err(errno) => Err(errno),
+    };
+    result.map(|n| n as ssize_t).into()
+}
+
+/// writev, and pwritev2 with offset -1.
+pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize_t> {
+    let Some(endpoint) = connection(fd) else {
+        // SAFETY: see the module.
+        let again = |_| unsafe { writev(fd, iov, count) };
+        // SAFETY: see the module.
+        return unsafe { unconnected::send(fd, 0, NOWHERE, again) };
+    };
+    // SAFETY: see the module.
+    let result = match unsafe { pieces(iov, count) } {
+        Ok(p) if p.nowhere => Err(faults::send_from_nowhere(endpoint, 0)),
+        Ok(p) => stream::send(endpoint, p, 0),
+        Err(errno) => Err(errno),
+    };
+    result.map(|n| n as ssize_t).into()
+}
+
+/// recvmsg(2).
+pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssize_t> {
+    let Some(endpoint) = connection(fd) else {
+        // SAFETY: see the module.
+        return unconnected::recv(fd, flags, || unsafe { recvmsg(fd, msg, flags) });
+    };
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Outcome::Errno(libc::EAGAIN);
+    }
+    // SAFETY: see the module.
+    unsafe { message::recvmsg(endpoint, msg, flags) }
+}
+
+/// sendmsg(2).
+pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
+    if table::socket(fd).is_none() {
+        // SAFETY: see the module.
+        if let Some(outcome) = unsafe { message::pass_rights(fd, msg, flags) } {
+            return outcome;
+        }
+    }
+    let Some(endpoint) = connection(fd) else {
+        // SAFETY: see the module.
+        let again = |flags| unsafe { sendmsg(fd, msg, flags) };
+        // SAFETY: see the module.
+        return unsafe { unconnected::send(fd, flags, message::name_of(msg), again) };
+    };
+    // SAFETY: see the module.
+    unsafe { message::sendmsg(endpoint, msg, flags) }
+}
+
+/// recvmmsg(2).
+pub unsafe fn recvmmsg(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> Outcome<c_int> {
+    let Some(endpoint) = connection(fd) else {
+        // SAFETY: see the module.
+        return unconnected::recv(fd, flags, || unsafe { recvmmsg(fd, msgs, count, flags, timeout) });
+    };
+    // SAFETY: see the module.
+    unsafe { message::recvmmsg(endpoint, msgs, count, flags, timeout) }
+}
+
+/// sendmmsg(2).
+pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: u32, flags: c_int) -> Outcome<c_int> {
+    let Some(endpoint) = connection(fd) else {
+        // SAFETY: see the module.
+        let again = |flags| unsafe { sendmmsg(fd, msgs, count, flags) };
+        // SAFETY: see the module.
+        return unsafe { unconnected::send(fd, flags, NOWHERE, again) };
+    };
+    // SAFETY: see the module.
+    unsafe { message::sendmmsg(endpoint, msgs, count, flags) }
+}

@@ -299,13 +299,8 @@ pub(crate) unsafe fn get(
             // SAFETY: as the caller says.
             return unsafe { crate::tcp_info::get(fd, endpoint, value, len) };
         }
-        (TCP, libc::TCP_MAXSEG) if endpoint.state_now() == State::Connected => {
-            Some(crate::tcp_info::mss(endpoint, fd))
-        }
-        (libc::IPPROTO_IP, libc::IP_MTU) | (libc::IPPROTO_IPV6, libc::IPV6_MTU)
-            if endpoint.state_now() == State::Connected =>
-        {
-            Some(crate::tcp_info::mtu(level, fd))
+        _ if crate::tcp_info::is_about_segments(endpoint, level, name) => {
+            Some(crate::tcp_info::segments(endpoint, level, fd))
         }
         _ if own => None,
         _ => number(level, name).map(|n| match cell(endpoint, n).map_or(0, |c| c.load(Ordering::Relaxed)) {

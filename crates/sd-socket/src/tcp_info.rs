@@ -8,10 +8,25 @@ use crate::options::put;
 use core::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, c_int, c_void, socklen_t};
 use sd_shm::channel::Side;
-use sd_shm::slab::Endpoint;
+use sd_shm::slab::{Endpoint, State};
+
+/// Whether an option is TCP_MAXSEG, IP_MTU or IPV6_MTU of a connection.
+pub(crate) fn is_about_segments(endpoint: &Endpoint, level: c_int, name: c_int) -> bool {
+    let segments = [
+        (IPPROTO_TCP, libc::TCP_MAXSEG),
+        (libc::IPPROTO_IP, libc::IP_MTU),
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    ];
+    segments.contains(&(level, name)) && endpoint.state_now() == State::Connected
+}
+
+/// The answer to one of those.
+pub(crate) fn segments(endpoint: &'static Endpoint, level: c_int, fd: c_int) -> i32 {
+    if level == IPPROTO_TCP { mss(endpoint, fd) } else { mtu(level, fd) }
+}
 
 /// The loopback interface's, as IPv4 or IPv6 tell it.
-pub(crate) fn mtu(level: c_int, fd: c_int) -> i32 {
+fn mtu(level: c_int, fd: c_int) -> i32 {
     const DEFAULT: i32 = 65536;
     let mut request = [0u64; 5];
     if let Some(name) = request.first_mut() {
@@ -32,7 +47,7 @@ const TIMESTAMPS: i32 = 12;
 
 /// TCP_MAXSEG of a connection: what the interface carries, what the program has set, and not more than half of the
 /// window that the other side begins with.
-pub(crate) fn mss(endpoint: &'static Endpoint, fd: c_int) -> i32 {
+fn mss(endpoint: &'static Endpoint, fd: c_int) -> i32 {
     const UNSET: i32 = 536;
     let is_v4 = crate::addr::load(&endpoint.remote).to_v4().is_some();
     let (level, headers) = if is_v4 { (libc::IPPROTO_IP, 40) } else { (libc::IPPROTO_IPV6, 60) };

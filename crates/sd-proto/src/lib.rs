@@ -14,7 +14,7 @@ use wire::{Reader, Writer};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`].
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +152,16 @@ pub enum Request {
         id: u64,
         /// 0 = A, 1 = B.
         side: u32,
+    },
+    /// How is this process woken, which alone has the other side of a connection (see `sd_shm::channel::SlotSide::home`)?
+    /// Answer: [`Reply::Adopter`] or [`Reply::Error`].
+    Home {
+        /// Channel id.
+        channel: u64,
+        /// The sender's side: 0 = A, 1 = B.
+        side: u32,
+        /// As the other side's words of a slot say.
+        client: u64,
     },
     /// The other side of a connection wants a signal. No answer.
     Signal {
@@ -291,6 +301,7 @@ impl Request {
             Request::Leave { channel } => w.u8(13).u64(channel),
             Request::Status => w.u8(8),
             Request::Born { serial } => w.u8(9).u32(serial),
+            Request::Home { channel, side, client } => w.u8(15).u64(channel).u32(side).u64(client),
             Request::Signal { channel, slot, side, urgent } => {
                 w.u8(14).u64(channel).u32(slot).u32(side).bool(urgent)
             }
@@ -326,6 +337,7 @@ impl Request {
             13 => Request::Leave { channel: r.u64()? },
             8 => Request::Status,
             9 => Request::Born { serial: r.u32()? },
+            15 => Request::Home { channel: r.u64()?, side: r.u32()?, client: r.u64()? },
             14 => Request::Signal { channel: r.u64()?, slot: r.u32()?, side: r.u32()?, urgent: r.bool()? },
             _ => return Err(Malformed),
         };

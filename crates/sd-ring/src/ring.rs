@@ -169,8 +169,11 @@ pub struct TxCursor {
     consumed: u64,
     /// `written` when the current region was entered (it was empty then).
     entered: u64,
-    /// `written` when the large region was left: free again once that much is consumed.
+    /// `written` when the large region was left: all of it is free once that much is consumed. Until then the
+    /// receiver has still to read the word at `left_at`.
     large_left: u64,
+    left_at: u32,
+    _pad: u32,
 }
 
 impl TxCursor {
@@ -184,6 +187,8 @@ impl TxCursor {
             consumed: 0,
             entered: 0,
             large_left: 0,
+            left_at: 0,
+            _pad: 0,
         }
     }
 
@@ -283,14 +288,16 @@ impl TxCursor {
             if want <= self.room() {
                 return Some(self.grant(want));
             }
-            if self.room_after_wrap() >= want || (effort != Effort::Cached && self.consumed < self.large_left)
-            {
+            if self.room_after_wrap() >= want {
                 return self.reserve_wrapping(mem, want);
             }
             if effort == Effort::Cached {
                 return None;
             }
-            self.jump(mem, Region::Large, self.limit - self.pos(), g.large_first);
+            self.jump(mem, Region::Large, self.limit - self.pos(), self.large_limit(g));
+        }
+        if self.limit < g.large_first && self.is_extensible(g) {
+            self.limit = g.large_first;
         }
         // One message takes at most a quarter of the ring, so that both sides work at once.
         let part = want.min(self.limit / 4);
@@ -313,11 +320,17 @@ impl TxCursor {
 
     /// Whether the large region's limit can be raised: what lies in it ends where the next message goes.
     fn is_extensible(&self, g: &Geometry) -> bool {
-        self.is_large() && self.limit < g.large && self.in_flight() <= self.pos()
+        let is_free = self.consumed >= self.large_left;
+        is_free && self.is_large() && self.limit < g.large && self.in_flight() <= self.pos()
     }
 
     fn is_crowded(&self) -> bool {
         self.limit - self.in_flight() < self.limit / 2
+    }
+
+    /// How much of the large region is free to be entered.
+    fn large_limit(&self, g: &Geometry) -> u32 {
+        if self.consumed < self.large_left { self.left_at.min(g.large_first) } else { g.large_first }
     }
 
     /// Payload that would fit at the start of the region.
@@ -353,6 +366,7 @@ impl TxCursor {
         let start = self.written + u64::from(used);
         if self.region() != to as u32 {
             if self.is_large() {
+                self.left_at = self.pos();
                 self.large_left = start;
             }
             self.entered = start;
@@ -411,7 +425,7 @@ impl TxCursor {
                 let to = if kind == Kind::ToLarge { Region::Large } else { Region::Small };
                 let limit = match to {
                     _ if to as u32 == region => self.limit,
-                    Region::Large => g.large_first,
+                    Region::Large => self.large_limit(g),
                     Region::Small => g.small,
                 };
                 self.follow_jump(to, used, limit);
@@ -429,14 +443,17 @@ impl TxCursor {
         }
     }
 
-    /// Leaves a drained large region for the small one; returns the offset of the word that says
-    /// so, which is in use until the receiver has read it.
+    /// Leaves a drained large region for the small one; returns the offset of the one word there that stays in use:
+    /// until the receiver has read that it says so. So near to the start of the region that too little
+    /// would be left in front of the word, the sender stays.
     pub fn shrink<M: RingMem>(&mut self, g: &Geometry, mem: &M) -> Option<u32> {
         if !self.is_large() || !self.is_drained() || self.finished != 0 {
             return None;
         }
         let at = self.pos();
-        self.jump(mem, Region::Small, SIZE, g.small);
+        if at >= g.large_first / 4 * 3 {
+            self.jump(mem, Region::Small, SIZE, g.small);
+        }
         Some(at)
     }
 
@@ -446,7 +463,7 @@ impl TxCursor {
     /// asked for, since the receiver holds up to a quarter of `large_first` of credit back.
     pub fn is_roomy(&self, g: &Geometry, grows: bool) -> bool {
         if !self.is_large() {
-            return self.consumed >= self.large_left || self.limit - self.in_flight() >= self.limit / 3;
+            return true;
         }
         let least = if grows && self.limit < g.large { g.large_first / 2 } else { 0 };
         grows && self.is_extensible(g) || self.limit - self.in_flight() >= least.max(self.limit / 3)

@@ -184,7 +184,10 @@ pub struct SlotSide {
     /// To whom signals about the connection go: process id << 32 | [`SIGNAL_ASYNC`] | signal; zero = to nobody.
     /// For the monitor, which sends them when the other side asks.
     pub signals: AtomicU64,
-    _pad: [u64; 5],
+    /// Registration, with the monitor, of the process that alone has this side and is to be woken for it; it looks at
+    /// the connection without an [`EventSet`]. Zero: whom the channel was made for, or the adopter.
+    pub home: AtomicU64,
+    _pad: [u64; 4],
 }
 
 /// Bit of [`SlotSide::signals`]: O_ASYNC is set. The low byte is F_SETSIG's signal.

@@ -69,15 +69,15 @@ fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline)
             return Ok(());
         }
     }
-    let set = SleepSet::new()?;
+    let sleeper = Sleeper::enter();
+    let set = SleepSet::new(&sleeper)?;
     set.add(fd, libc::EPOLLIN as u32, 0)?;
     let held = if deadline.is_never() { Held::new() } else { None };
     if let Some(held) = &held {
         set.add(held.fd(), libc::EPOLLIN as u32, 0)?;
     }
-    let _sleeper = Sleeper::enter();
     channel::drain();
-    if has_pending(endpoint) {
+    if has_pending(endpoint) || sleeper.is_stale() {
         return Ok(());
     }
     let retry = crate::wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());

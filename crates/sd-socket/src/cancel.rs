@@ -39,7 +39,7 @@ pub fn requested(thread: usize) {
         cell.store(thread, Ordering::SeqCst);
     }
     sd_ring::fence_full();
-    sd_sys::fd::eventfd_signal(crate::control::own_event_fd());
+    sd_sys::fd::eventfd_signal(crate::waker::own_event_fd());
     for slab in PROCESS.slabs.iter().filter_map(|rec| rec.slab()) {
         let high = slab.header().high.load(Ordering::Acquire) as usize;
         for endpoint in (0..high).filter_map(|index| slab.endpoint(index)) {

@@ -2,6 +2,7 @@
 
 use crate::adopt::Adopters;
 use crate::endpoint::EndpointExt;
+use crate::home::Homes;
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
@@ -21,6 +22,8 @@ pub(crate) struct Channel {
     pub(crate) peer: Peer,
     /// Side A: how to wake the adopters that have accepted connections.
     pub(crate) adopters: Adopters,
+    /// How to wake the processes that alone have connections on the other side.
+    pub(crate) homes: Homes,
     /// Segment, kept for announcing the channel to a restarted monitor.
     pub(crate) segment_fd: i32,
     /// Endpoints and waiting connections that use the record.
@@ -95,6 +98,7 @@ impl Channel {
             adopter,
             peer,
             adopters: Adopters::new(),
+            homes: Homes::new(),
             segment_fd,
             uses: AtomicU32::new(0),
             doomed: AtomicBool::new(false),
@@ -128,7 +132,11 @@ impl Channel {
             Side::A => b.listener.load(Ordering::Relaxed),
             Side::B => 0,
         };
-        let own = if self.side == Side::A { a } else { b };
+        let (own, other) = if self.side == Side::A { (a, b) } else { (b, a) };
+        let home = other.home.load(Ordering::Relaxed);
+        if home != 0 && self.homes.wake(self, slot, home) {
+            return;
+        }
         own.announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
         self.map.events_for(self.side.other(), adopter).post(slot);
         match adopter {
@@ -184,6 +192,7 @@ impl Channel {
             return;
         }
         cell.store(core::ptr::null_mut(), Ordering::Release);
+        self.homes.forget(slot);
         crate::route::port_unused(endpoint);
         if self.side == Side::A && !self.inherited.load(Ordering::Relaxed) {
             self.slots.lock().closing.push_back(slot as u16);
@@ -298,6 +307,7 @@ impl Channel {
             side.listener.store(0, Ordering::Relaxed);
             side.urgent.store(0, Ordering::Relaxed);
             side.signals.store(0, Ordering::Relaxed);
+            side.home.store(0, Ordering::Relaxed);
         }
         for from in [Side::A, Side::B] {
             // SAFETY: the first word of a small ring of this mapping; nobody uses the slot now.
@@ -313,6 +323,7 @@ impl Channel {
     pub(crate) fn forked(&self) {
         // SAFETY: the child has one thread.
         unsafe {
+            self.homes.forked();
             self.slots.force_unlock();
             self.outstanding.force_unlock();
         }
@@ -418,7 +429,7 @@ pub(crate) fn announce_to_self(endpoint: &Endpoint) {
     channel.map.events(channel.side).post(endpoint.slot.load(Ordering::Relaxed) as usize);
     fence_full();
     if PROCESS.public().is_some_and(|own| own.sleepers.load(Ordering::Relaxed) != 0) {
-        sd_sys::fd::eventfd_signal(crate::control::own_event_fd());
+        sd_sys::fd::eventfd_signal(crate::waker::own_event_fd());
     }
 }
 

@@ -29,6 +29,12 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Counts registrations: a new one has a new control socket.
 pub(crate) static REGISTRATIONS: AtomicU32 = AtomicU32::new(0);
 
+/// This registration, as the monitor counts; it means nothing to another monitor.
+static CLIENT: AtomicU64 = AtomicU64::new(0);
+
+/// The monitor knows of all channels that this process has connections on, inherited ones too.
+static KNOWS_CHANNELS: AtomicBool = AtomicBool::new(false);
+
 const RETRY_MIN_NS: u64 = 50_000_000;
 const RETRY_MAX_NS: u64 = 2_000_000_000;
 /// A monitor that does not answer for so long is given up.
@@ -99,6 +105,7 @@ pub(crate) fn retry_if_lost() -> Option<u64> {
         return None;
     }
     if connected().is_some() {
+        crate::home::ring_late();
         return None;
     }
     let control = PROCESS.control.lock();
@@ -106,11 +113,14 @@ pub(crate) fn retry_if_lost() -> Option<u64> {
 }
 
 fn register(control: &mut Control) -> Option<()> {
+    let inherits = PROCESS.slab_count.load(Ordering::Acquire) != 0;
     let birth = Some(BIRTH_FD.swap(-1, Ordering::AcqRel)).filter(|fd| *fd >= 0);
     let by_birth = birth.and_then(|fd| introduce(control, fd));
     let fd = by_birth.or_else(|| introduce(control, connect()?))?;
     CONTROL_FD.store(fd, Ordering::Release);
     REGISTRATIONS.fetch_add(1, Ordering::AcqRel);
+    let knows = !control.registered_before && (by_birth.is_some() || !inherits);
+    KNOWS_CHANNELS.store(knows, Ordering::Release);
     if control.registered_before {
         announce(control, fd);
     }
@@ -219,7 +229,7 @@ fn prepare(control: &mut Control) -> Option<()> {
     let (slab_fd, slab) = Slab::create(pid as u32).ok()?;
     let slab_fd = hide_fd(slab_fd);
     let _alloc = PROCESS.alloc.lock();
-    if !PROCESS.add_slab(slab, slab_fd) || !add_waker(Some(public), event_fd) {
+    if !PROCESS.add_slab(slab, slab_fd) || !crate::waker::add_own(public, event_fd) {
         return None;
     }
     PROCESS.public.store(core::ptr::from_ref(public).cast_mut(), Ordering::Release);
@@ -227,53 +237,6 @@ fn prepare(control: &mut Control) -> Option<()> {
     control.public_fd = hide_fd(public_fd);
     control.slab_fd = slab_fd;
     Some(())
-}
-
-/// In a new image: an eventfd that peers of the one before write to.
-pub(crate) fn add_inherited_waker(event_fd: i32) {
-    add_waker(None, event_fd);
-}
-
-/// Families whose eventfds are watched because a connection came from them; by a number of each.
-static FAMILIES: sd_sys::lock::Lock<Vec<u64>> = sd_sys::lock::Lock::new(Vec::new());
-
-/// A connection has come from a family: what its peers write to wakes this process too. The descriptors are taken.
-pub(crate) fn watch_family(origin: u64, event_fds: &[i32]) {
-    let mut families = FAMILIES.lock();
-    let is_known = families.contains(&origin);
-    for &fd in event_fds {
-        if is_known || !add_waker(None, hide_fd(fd)) {
-            sd_sys::fd::close(fd);
-        }
-    }
-    if !is_known {
-        families.push(origin);
-    }
-}
-
-/// The eventfds that peers write to.
-pub(crate) fn event_fds() -> impl Iterator<Item = i32> {
-    let count = PROCESS.waker_count.load(Ordering::Acquire);
-    PROCESS.wakers.iter().take(count).map(|waker| waker.event_fd.load(Ordering::Relaxed))
-}
-
-fn add_waker(public: Option<&'static sd_shm::public::Public>, event_fd: i32) -> bool {
-    let count = PROCESS.waker_count.load(Ordering::Relaxed);
-    let Some(waker) = PROCESS.wakers.get(count) else { return false };
-    let public = public.map_or(core::ptr::null_mut(), |page| core::ptr::from_ref(page).cast_mut());
-    waker.public.store(public, Ordering::Relaxed);
-    waker.event_fd.store(event_fd, Ordering::Relaxed);
-    PROCESS.waker_count.store(count + 1, Ordering::Release);
-    true
-}
-
-/// This process's own eventfd.
-pub(crate) fn own_event_fd() -> i32 {
-    let count = PROCESS.waker_count.load(Ordering::Acquire);
-    count
-        .checked_sub(1)
-        .and_then(|i| PROCESS.wakers.get(i))
-        .map_or(-1, |w| w.event_fd.load(Ordering::Relaxed))
 }
 
 fn hello(control: &mut Control, fd: i32) -> Option<()> {
@@ -293,10 +256,13 @@ fn hello(control: &mut Control, fd: i32) -> Option<()> {
     }
     let request = Request::Hello { version: sd_proto::VERSION, again: control.registered_before };
     let placeholder = PROCESS.placeholders.iter().map(|p| p.load(Ordering::Relaxed)).find(|&p| p >= 0)?;
-    let fds = [control.slab_fd, control.public_fd, own_event_fd(), placeholder];
+    let fds = [control.slab_fd, control.public_fd, crate::waker::own_event_fd(), placeholder];
     // Mail for an earlier image of the process may come before the answer.
     match ask(control, fd, &request, &fds)? {
-        (Reply::Welcome { .. }, _) => Some(()),
+        (Reply::Welcome { client }, _) => {
+            CLIENT.store(client, Ordering::Release);
+            Some(())
+        }
         _ => None,
     }
 }
@@ -355,7 +321,7 @@ fn ask(control: &mut Control, fd: i32, request: &Request, fds: &[i32]) -> Option
     if kept {
         // The counter looks changed to the next one who drains, and a sleeper drains now.
         PROCESS.mail_seen.fetch_sub(1, Ordering::AcqRel);
-        sd_sys::fd::eventfd_signal(own_event_fd());
+        sd_sys::fd::eventfd_signal(crate::waker::own_event_fd());
     }
     answer
 }
@@ -375,6 +341,33 @@ pub(crate) fn question(request: &Request, fds: &[i32]) -> Option<(Reply, msg::Re
 pub(crate) fn ask_for_adopter(request: &Request) -> Option<Peer> {
     let (reply, got) = question(request, &[])?;
     crate::adopt::answered(&reply, &got)
+}
+
+/// Asks how to wake the process that alone has the other side of a connection, which the monitor also does itself.
+pub(crate) fn ask_for_home(request: &Request) -> HomeAnswer {
+    // A monitor that was restarted is found at the second try.
+    let Some((reply, got)) = question(request, &[]).or_else(|| question(request, &[])) else {
+        return HomeAnswer::NoMonitor;
+    };
+    match reply {
+        Reply::Error { .. } => HomeAnswer::Unknown,
+        _ => HomeAnswer::Woken(crate::adopt::answered(&reply, &got)),
+    }
+}
+
+/// See [`ask_for_home`].
+pub(crate) enum HomeAnswer {
+    /// It was woken. How to do it, unless we are out of descriptors.
+    Woken(Option<Peer>),
+    /// There is no such process there.
+    Unknown,
+    NoMonitor,
+}
+
+/// The number by which the monitor can tell others of this process; `None` without one that knows all its channels.
+pub(crate) fn client() -> Option<u64> {
+    let knows = is_there() && KNOWS_CHANNELS.load(Ordering::Acquire);
+    knows.then(|| CLIENT.load(Ordering::Acquire))
 }
 
 /// There is a monitor, as far as known.
@@ -407,6 +400,7 @@ fn lost() {
     }
     close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
     LOST.store(true, Ordering::Release);
+    crate::home::leave();
 }
 
 /// A look at the control socket when the monitor said so, or its end was seen.

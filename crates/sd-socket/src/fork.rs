@@ -51,6 +51,7 @@ pub(crate) fn prepare() {
     crate::route::keep_lock();
     PROCESS.alloc.lock_and_keep();
     crate::epoll::keep_locks();
+    crate::home::leave_under_lock();
     PROCESS.forked.store(true, Ordering::Relaxed);
     let member = claim_member();
     CHILD.set((member, 0));
@@ -168,6 +169,8 @@ pub(crate) fn child() {
     PROCESS.control.lock().forked();
     crate::reclaim::forked();
     crate::wait::forked();
+    crate::waker::forked();
+    crate::home::forked();
     crate::cancel::forked();
     crate::spawn::forked();
     crate::syn_sent::forked();

@@ -119,7 +119,7 @@ fn offer(socket: i32, endpoint: &'static Endpoint) -> Option<()> {
         side: channel.side as u32 | channel.adopter << 8,
     };
     let mut fds = vec![channel.segment_fd, channel.peer_event_fd()];
-    fds.extend(crate::control::event_fds());
+    fds.extend(crate::waker::event_fds());
     if fds.len() > EVENT_FDS_MAX + 2 {
         return None;
     }
@@ -205,7 +205,7 @@ fn take(message: &Message, fds: &[i32]) -> Option<(&'static Endpoint, i32)> {
         *rx_cursor(endpoint) = image.rx.cursor.get().read();
     }
     progress(image, endpoint);
-    crate::control::watch_family(message.origin, wakers);
+    crate::waker::watch_family(message.origin, wakers);
     Some((endpoint, placeholder))
 }
 

@@ -41,6 +41,7 @@ mod fds;
 mod files;
 mod fork;
 mod handover;
+mod home;
 mod idle;
 mod iov;
 mod listen;
@@ -67,6 +68,7 @@ mod transfer;
 mod unconnected;
 mod urgent;
 mod wait;
+mod waker;
 mod whole;
 
 /// What a hooked call came to.

@@ -171,12 +171,13 @@ impl<'a> List<'a> {
         if !MUST_HAVE.iter().all(|nr| confine::allows(*nr)) {
             return self.nap(deadline, mask);
         }
-        let set = SleepSet::new()?;
+        crate::home::settle();
+        let sleeper = Sleeper::enter();
+        let set = SleepSet::new(&sleeper)?;
         for (entry, _) in self.entries().filter(|(_, kind)| kind.in_kernel()) {
             // A number twice in the list, or a regular file (EPERM, always ready), is no reason to fail.
             let _ = set.add(entry.fd, u32::from(entry.events as u16), 0);
         }
-        let _sleeper = Sleeper::enter();
         drain();
         for (entry, kind) in self.entries() {
             if let Kind::Socket(endpoint) = kind {
@@ -188,6 +189,9 @@ impl<'a> List<'a> {
             }
         }
         let retry = wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
+        if sleeper.is_stale() {
+            return Ok(());
+        }
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
         let timeout = wait::earlier(deadline.left(), retry);
         let woken = wait::sleep_on(set.fd, &mut events, timeout, mask)?;

@@ -5,8 +5,8 @@
 //! is halved; now and then a full one is tried again. When the yield itself let the peer run (one
 //! core for both), the first phase is cut short next time.
 
-use crate::process::PROCESS;
 use crate::stats::{Counter, count};
+use crate::waker::View;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_sys::futex::{self, Scope};
 use sd_sys::{confine, time};
@@ -159,45 +159,59 @@ pub(crate) fn sleep_on_word(
 }
 
 /// Says to all peers that this thread sleeps, for as long as it lives.
-pub(crate) struct Sleeper;
+pub(crate) struct Sleeper {
+    view: View,
+}
 
 impl Sleeper {
-    /// Afterwards events must be looked at once more before sleeping (SYNC POINT: sleepers).
+    /// Afterwards what is to be slept on is made to watch the view, and events must be looked at once more before
+    /// sleeping (SYNC POINT: sleepers).
     pub(crate) fn enter() -> Sleeper {
-        each_public(|sleepers| {
+        SLEEPERS.fetch_add(1, Ordering::SeqCst);
+        let view = View::now();
+        view.each_sleepers(|sleepers| {
             sleepers.fetch_add(1, Ordering::SeqCst);
         });
         sd_ring::fence_full();
         count(Counter::Sleep);
-        Sleeper
+        Sleeper { view }
+    }
+
+    /// The eventfds whose writers know of this sleep.
+    pub(crate) fn view(&self) -> View {
+        self.view
+    }
+
+    /// Others are to be watched by now: enter anew.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.view != View::now()
     }
 }
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        each_public(|sleepers| {
+        self.view.each_sleepers(|sleepers| {
             sleepers.fetch_sub(1, Ordering::SeqCst);
         });
+        SLEEPERS.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// Threads in a [`Sleeper`].
+static SLEEPERS: AtomicU32 = AtomicU32::new(0);
+
+/// Some thread sleeps, and says so where it did when it began.
+pub(crate) fn any_sleeper() -> bool {
+    SLEEPERS.load(Ordering::SeqCst) != 0
 }
 
 /// Before exec: the next image wakes up by the same eventfds, but cannot map the pages writable, so peers have to take
 /// it for asleep from now on. `yes` is false when the exec has failed.
 pub(crate) fn assume_asleep(yes: bool) {
-    each_public(|sleepers| {
+    View::all().each_sleepers(|sleepers| {
         let step = if yes { 1 } else { u32::MAX };
         sleepers.fetch_add(step, Ordering::SeqCst);
     });
-}
-
-fn each_public(each: impl Fn(&AtomicU32)) {
-    let count = PROCESS.waker_count.load(Ordering::Acquire);
-    for waker in PROCESS.wakers.iter().take(count) {
-        // SAFETY: null or a mapping of this process (or inherited, shared) that is never unmapped.
-        if let Some(public) = unsafe { waker.public.load(Ordering::Acquire).as_ref() } {
-            each(&public.sleepers);
-        }
-    }
 }
 
 /// Pauses after which an idle sleeper gives memory back (see `idle`), then it sleeps for good.
@@ -215,6 +229,7 @@ pub(crate) fn has_loose_sleepers() -> bool {
 /// In the child of a fork: only this thread exists.
 pub(crate) fn forked() {
     LOOSE_SLEEPERS.store(0, Ordering::Relaxed);
+    SLEEPERS.store(0, Ordering::Relaxed);
 }
 
 /// A kernel epoll instance for one sleep: our eventfds, the control socket, and more.
@@ -227,11 +242,11 @@ pub(crate) const OWN_EVENT: u64 = 0x5d5d_a11e_4e57_0b0e;
 
 impl SleepSet {
     /// A set that wakes up on whatever peers or the monitor say from now on.
-    pub(crate) fn new() -> Result<SleepSet, i32> {
+    pub(crate) fn new(sleeper: &Sleeper) -> Result<SleepSet, i32> {
         let fd = sd_sys::fd::epoll_create().map_err(|e| e.0)?;
         let set = SleepSet { fd };
         LOOSE_SLEEPERS.fetch_add(1, Ordering::SeqCst);
-        add_wakers(fd, 0);
+        View::default().update(fd, sleeper.view);
         // An eventfd that was ever signalled is reported once when it is added: taken here, so that
         // from now on only new signals count. The caller looks at its sockets after this.
         let mut old = [libc::epoll_event { events: 0, u64: 0 }; 8];
@@ -251,18 +266,6 @@ impl Drop for SleepSet {
         LOOSE_SLEEPERS.fetch_sub(1, Ordering::SeqCst);
         sd_sys::fd::close(self.fd);
     }
-}
-
-/// Adds the eventfds (from number `from` on) to a kernel epoll instance; edge-triggered, so nothing ever needs to be read. Returns how many eventfds it has now.
-pub(crate) fn add_wakers(epoll_fd: i32, from: usize) -> usize {
-    let count = PROCESS.waker_count.load(Ordering::Acquire);
-    let edge = libc::EPOLLET as u32;
-    for waker in PROCESS.wakers.iter().take(count).skip(from) {
-        let fd = waker.event_fd.load(Ordering::Relaxed);
-        let _ =
-            sd_sys::fd::epoll_ctl(epoll_fd, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32 | edge, OWN_EVENT);
-    }
-    count
 }
 
 /// Adds the control socket: its end means that the monitor is gone.

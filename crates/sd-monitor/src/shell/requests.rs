@@ -5,14 +5,12 @@ use super::descriptors::{self, Unfit};
 use super::family::Family;
 use super::poller::Token;
 use super::recovery::Announced;
-use super::rescue::Why;
 use super::segments::Slab;
 use super::server::Server;
 use crate::core::ClientId;
 use crate::core::listeners::Listener;
 use crate::core::members::ProcessId;
 use sd_proto::{ErrorCode, Reply, Request, VERSION};
-use sd_shm::channel::Side;
 use sd_shm::slab::State;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,13 +63,15 @@ impl Server {
                 Ok(Some(Reply::Ok))
             }
             (Request::Stuck { channel }, Some(who)) => {
-                let sides = [Side::A, Side::B].into_iter();
-                let key = sides.filter_map(|side| self.channel_of(who.client, channel, side)).next();
-                key.into_iter().for_each(|key| self.rescue(key, Why::Slow));
+                self.stuck(who.client, channel);
                 Ok(None)
             }
             (Request::Adopter { channel, number }, Some(who)) => {
                 self.tell_adopter(id, who.client, channel, number).map(|()| None)
+            }
+            (Request::Home { channel, side, client }, Some(who)) => {
+                let asked = super::rescue::Home { channel, side, client: ClientId(client) };
+                self.tell_home(id, who.client, asked).map(|()| None)
             }
             (Request::Leave { channel }, Some(who)) => self.leave(who.client, channel).map(Some),
             (Request::Connect { ip, port, nth, want_ports, want_channel }, Some(who)) => {

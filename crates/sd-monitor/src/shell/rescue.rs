@@ -67,6 +67,14 @@ impl Waiting {
     }
 }
 
+/// What [`sd_proto::Request::Home`] asks.
+pub(crate) struct Home {
+    pub(crate) channel: u64,
+    /// The asking side.
+    pub(crate) side: u32,
+    pub(crate) client: ClientId,
+}
+
 impl Server {
     /// Listeners of a client are gone. `dead`: and so is its process, which takes no new connections
     /// on its channels. Also looks again after everything that has nobody.
@@ -268,6 +276,13 @@ impl Server {
         Ok(Reply::Ok)
     }
 
+    /// A client complains that nobody accepts its connections.
+    pub(crate) fn stuck(&mut self, client: ClientId, id: u64) {
+        let sides = [Side::A, Side::B].into_iter();
+        let key = sides.filter_map(|side| self.channel_of(client, id, side)).next();
+        key.into_iter().for_each(|key| self.rescue(key, Why::Slow));
+    }
+
     /// Tells side A of a channel how to wake an adopter.
     pub(crate) fn tell_adopter(
         &mut self,
@@ -278,14 +293,32 @@ impl Server {
     ) -> Result<(), ErrorCode> {
         let key = self.channel_of(client, channel, Side::A).ok_or(ErrorCode::Protocol)?;
         let adopter = self.core.channels.adopter(key, number).ok_or(ErrorCode::Protocol)?;
-        let family = self.families.get(&adopter).ok_or(ErrorCode::Protocol)?;
+        self.tell_how_to_wake(id, adopter)
+    }
+
+    /// Tells one side of a channel how to wake a process that has a connection on the other.
+    pub(crate) fn tell_home(&mut self, id: u64, client: ClientId, asked: Home) -> Result<(), ErrorCode> {
+        let side = Side::from_u32(asked.side).ok_or(ErrorCode::Protocol)?;
+        let key = self.channel_of(client, asked.channel, side).ok_or(ErrorCode::Protocol)?;
+        let holders = self.core.channels.side(key, side.other());
+        let is_there = |family| holders.iter().any(|(holder, _)| *holder == family);
+        if !self.core.members.lineage(asked.client).any(is_there) {
+            return Err(ErrorCode::Protocol);
+        }
+        // Whoever asks has something to tell it.
+        self.families.get(&asked.client).ok_or(ErrorCode::Protocol)?.wake();
+        self.tell_how_to_wake(id, asked.client)
+    }
+
+    fn tell_how_to_wake(&mut self, id: u64, client: ClientId) -> Result<(), ErrorCode> {
+        let family = self.families.get(&client).ok_or(ErrorCode::Protocol)?;
         let (Some(public), Some(eventfd)) = (&family.public, &family.eventfd) else {
             return Err(ErrorCode::Protocol);
         };
         let sent =
             self.connections.get(&id).map(|c| c.send(&Reply::Adopter, &[public.as_fd(), eventfd.as_fd()]));
         if let Some(Err(error)) = sent {
-            self.dismiss(id, &format!("it cannot be told of an adopter: {error}"));
+            self.dismiss(id, &format!("it cannot be told whom to wake: {error}"));
         }
         Ok(())
     }

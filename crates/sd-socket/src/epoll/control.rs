@@ -1,6 +1,7 @@
 //! epoll_ctl: the interest list.
 
 use super::*;
+use crate::waker::View;
 
 /// epoll_ctl on a socket or an instance of ours. `Err` is errno.
 pub(crate) fn control(epoll: &'static Epoll, op: i32, fd: i32, event: Option<(u32, u64)>) -> Result<(), i32> {
@@ -70,7 +71,7 @@ fn add(
         epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
         epoll.has_both.store(true, Ordering::Relaxed);
     }
-    if !rest::prepare(epoll, interest) {
+    if !rest::prepare(epoll, interest, View::now()) {
         return Err(libc::ENOSPC);
     }
     let item = insert(epoll, interest, fd, source, (events | ALWAYS, data), 0);

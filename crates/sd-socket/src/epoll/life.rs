@@ -1,6 +1,7 @@
 //! An instance's life: made, duplicated, forked, closed.
 
 use super::*;
+use crate::waker::View;
 
 struct Records {
     all: Vec<&'static Epoll>,
@@ -36,7 +37,7 @@ fn fresh() -> &'static Epoll {
         fd: AtomicI32::new(-1),
         numbers: AtomicU32::new(0),
         references: AtomicU32::new(0),
-        interest: Lock::new(Interest { items: Vec::new(), wakers: 0, registration: 0 }),
+        interest: Lock::new(Interest { items: Vec::new(), wakers: View::default(), registration: 0 }),
         line: Lock::new(Line {
             queue: VecDeque::new(),
             hot: Vec::new(),
@@ -129,7 +130,7 @@ fn tear_down(epoll: &'static Epoll) {
             }
         }
         ledger::leave(epoll);
-        interest.wakers = 0;
+        interest.wakers = View::default();
         interest.registration = 0;
         crate::process::close_hidden(epoll.sleep_fd.swap(-1, Ordering::AcqRel));
         let mut line = epoll.line.lock();
@@ -182,7 +183,7 @@ pub(crate) fn forked() {
         // The parent's; ours will watch our own eventfd.
         crate::process::close_hidden(epoll.sleep_fd.swap(-1, Ordering::Relaxed));
         let mut interest = epoll.interest.lock();
-        interest.wakers = 0;
+        interest.wakers = View::default();
         interest.registration = 0;
         epoll.inherited.store(!epoll.ledger.load(Ordering::Relaxed).is_null(), Ordering::Relaxed);
     }
@@ -195,7 +196,7 @@ pub(crate) fn forked_late() {
     for &epoll in &all {
         let mut interest = epoll.interest.lock();
         if interest.items.iter().any(|i| !i.is_null()) {
-            rest::prepare(epoll, &mut interest);
+            rest::prepare(epoll, &mut interest, View::now());
         }
         scan(epoll, &interest, |source| matches!(source, Source::Socket(e) if ready::is_polled(e)));
     }

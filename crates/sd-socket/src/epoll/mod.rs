@@ -125,7 +125,7 @@ struct Interest {
     /// By number; null = not registered.
     items: Vec<*mut Item>,
     /// Eventfds that `sleep_fd` watches.
-    wakers: usize,
+    wakers: crate::waker::View,
     /// Registration with the monitor whose control socket is watched.
     registration: u32,
 }

@@ -7,6 +7,7 @@
 
 use super::*;
 use crate::wait::{self, OWN_EVENT};
+use crate::waker::View;
 use libc::{epoll_event, pollfd, sigset_t};
 
 /// Marks the program's instance in the one that is slept on.
@@ -33,7 +34,7 @@ fn signal_fd() -> i32 {
 }
 
 /// Makes the instance to sleep on, and lets it watch what there is now. False when out of descriptors.
-pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest) -> bool {
+pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest, view: View) -> bool {
     if epoll.sleep_fd.load(Ordering::Relaxed) < 0 {
         let Ok(fd) = sd_sys::fd::epoll_create() else { return false };
         let fd = crate::process::hide_fd(fd);
@@ -49,9 +50,7 @@ pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest) -> bool {
         kick(epoll);
     }
     let sleep_fd = epoll.sleep_fd.load(Ordering::Relaxed);
-    if interest.wakers < PROCESS.waker_count.load(Ordering::Acquire) {
-        interest.wakers = wait::add_wakers(sleep_fd, interest.wakers);
-    }
+    interest.wakers.update(sleep_fd, view);
     let registration = crate::control::REGISTRATIONS.load(Ordering::Acquire);
     if interest.registration != registration {
         interest.registration = registration;

@@ -138,9 +138,10 @@ fn sleep(
     let mut pause = if epoll.dirty.load(Ordering::Relaxed) { housekeeping.next() } else { None };
     loop {
         reclaim::sweep();
+        crate::home::settle();
         let sleeper = Sleeper::enter();
         epoll.sleepers.fetch_add(1, Ordering::SeqCst);
-        let slept = sleep_once(epoll, out, deadline, pause, mask);
+        let slept = sleep_once(epoll, out, &sleeper, wait::earlier(deadline.left(), pause), mask);
         let one_less = |count: u32| count.checked_sub(1);
         let _ = epoll.sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
         drop(sleeper);
@@ -165,20 +166,19 @@ fn sleep(
 fn sleep_once(
     epoll: &'static Epoll,
     out: &mut [epoll_event],
-    deadline: Deadline,
-    pause: Option<u64>,
+    sleeper: &Sleeper,
+    timeout: Option<u64>,
     mask: *const sigset_t,
 ) -> Result<usize, i32> {
-    rest::prepare(epoll, &mut epoll.interest.lock());
+    rest::prepare(epoll, &mut epoll.interest.lock(), sleeper.view());
     ledger::catch_up(epoll);
     crate::channel::drain();
     let found = look_at(epoll, out, Look { kernel: false, stay: false });
-    if found != 0 {
+    let retry = wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
+    if found != 0 || sleeper.is_stale() {
         return Ok(found);
     }
-    let retry = wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
-    let timeout = wait::earlier(wait::earlier(deadline.left(), pause), retry);
-    let kernel = rest::sleep(epoll, timeout, mask)?;
+    let kernel = rest::sleep(epoll, wait::earlier(timeout, retry), mask)?;
     Ok(if kernel { look_at(epoll, out, Look { kernel, stay: false }) } else { 0 })
 }
 

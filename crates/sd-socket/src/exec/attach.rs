@@ -77,7 +77,7 @@ fn take_over(mut reader: Reader) -> Option<()> {
         return None;
     }
     let channels = reader.list(take_channel)?;
-    reader.list(|reader| take_fd(reader).map(crate::control::add_inherited_waker))?;
+    reader.list(|reader| take_fd(reader).map(crate::waker::add_inherited))?;
     reader.list(|reader| {
         let (fd, endpoint) = (reader.fd()?, take_endpoint(reader, &slabs)?);
         if let Some(endpoint) = endpoint {

@@ -97,7 +97,7 @@ fn describe(sockets: &[(i32, &'static Endpoint)]) -> Words {
         words.push(u64::from(channel.peer.pid));
         words.push(u64::from(channel.inherited.load(Ordering::Relaxed)));
     });
-    words.list(crate::control::event_fds(), Words::push_fd);
+    words.list(crate::waker::event_fds(), Words::push_fd);
     words.list(sockets.iter(), |words, (fd, endpoint)| {
         words.push(*fd as u64);
         words.push_endpoint(endpoint);

@@ -24,6 +24,7 @@ mod file;
 mod flags;
 mod fork;
 mod fork_epoll;
+mod fork_served;
 mod ipv6;
 mod listen;
 mod matrix;
@@ -86,6 +87,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     epoll_threads::SUBJECTS,
     fork::SUBJECTS,
     fork_epoll::SUBJECTS,
+    fork_served::SUBJECTS,
     confine::SUBJECTS,
     exec::SUBJECTS,
     exec_image::SUBJECTS,

@@ -312,7 +312,8 @@ pub unsafe fn start(envp: *const *const c_char) {
     // SAFETY: see the module.
     unsafe { crate::env::remember(envp) };
     crate::token::start();
-    exec::attach();
+    // SAFETY: as above.
+    unsafe { exec::attach(envp) };
     // SAFETY: as above.
     unsafe { crate::env::activation(envp) }.for_each(listening::adopt_from_kernel);
 }

@@ -6,7 +6,7 @@ use crate::home::Homes;
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
-use sd_shm::channel::{GEOMETRY, Mapping, SLOTS, Side, Slot, SlotState};
+use sd_shm::channel::{EventSet, GEOMETRY, Mapping, SLOTS, Side, Slot, SlotState};
 use sd_shm::public::Public;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
@@ -332,7 +332,13 @@ impl Channel {
     /// Calls `each` for every slot the peer has announced.
     #[inline]
     pub(crate) fn take_events(&self, each: impl FnMut(usize)) {
-        self.map.events_for(self.side, self.adopter).take(each);
+        self.own_events().take(each);
+    }
+
+    /// What is announced to this process: an adopter has a set of its own.
+    #[inline]
+    fn own_events(&self) -> &'static EventSet {
+        self.map.events_for(self.side, self.adopter)
     }
 }
 
@@ -347,6 +353,7 @@ fn is_closed(slot: &Slot) -> bool {
 /// To be called before any decision to wait.
 #[inline]
 pub(crate) fn drain() {
+    crate::later::now();
     if PROCESS.channel_count.load(Ordering::Acquire) != 0 || PROCESS.own_slab.load(Ordering::Relaxed) != 0 {
         drain_all();
     }
@@ -361,7 +368,7 @@ fn drain_all() {
 #[inline]
 pub(crate) fn drain_inside(_user: Option<&crate::reclaim::User>) {
     crate::control::check_mail();
-    let announces = |c: &&Channel| !c.inherited.load(Ordering::Relaxed) && !c.map.events(c.side).is_empty();
+    let announces = |c: &&Channel| !c.inherited.load(Ordering::Relaxed) && !c.own_events().is_empty();
     if PROCESS.channels().any(|c| announces(&c)) {
         let mut arrivals = Arrivals::new();
         PROCESS.channels().filter(announces).for_each(|channel| arrivals.take(channel));
@@ -426,7 +433,7 @@ pub(crate) fn take_in(channel: &'static Channel) {
 #[cold]
 pub(crate) fn announce_to_self(endpoint: &Endpoint) {
     let Some(channel) = endpoint.channel_ref() else { return };
-    channel.map.events(channel.side).post(endpoint.slot.load(Ordering::Relaxed) as usize);
+    channel.own_events().post(endpoint.slot.load(Ordering::Relaxed) as usize);
     fence_full();
     if PROCESS.public().is_some_and(|own| own.sleepers.load(Ordering::Relaxed) != 0) {
         sd_sys::fd::eventfd_signal(crate::waker::own_event_fd());

@@ -258,9 +258,15 @@ pub(crate) fn retain(endpoint: &Endpoint) {
 pub(crate) fn release(endpoint: &'static Endpoint) {
     let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
     let Some(private) = rec.private(index) else { return };
-    if private.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
-        return;
+    if private.fds.fetch_sub(1, Ordering::AcqRel) == 1 && !crate::later::end_endpoint(endpoint) {
+        end(endpoint);
     }
+}
+
+/// The last descriptor of this process is closed.
+pub(crate) fn end(endpoint: &'static Endpoint) {
+    let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
+    let Some(private) = rec.private(index) else { return };
     crate::epoll::forget_endpoint(endpoint);
     if endpoint.state_now() == State::Connecting {
         crate::syn_sent::forget(endpoint);

@@ -44,6 +44,7 @@ mod handover;
 mod home;
 mod idle;
 mod iov;
+mod later;
 mod listen;
 mod mail;
 mod message;

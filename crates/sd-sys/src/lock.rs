@@ -1,6 +1,7 @@
-//! A futex lock without poisoning, allocation or thread-local state.
+//! A futex lock without poisoning or allocation, and how many of them a thread holds.
 
 use crate::futex::{self, Scope};
+use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -8,6 +9,50 @@ use core::sync::atomic::{AtomicU32, Ordering};
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
+
+// Locks that the thread holds or is about to take. Initial-exec, so that reading it is no call.
+global_asm!(
+    ".pushsection .tbss,\"awT\",@nobits",
+    ".hidden sd_locks_held",
+    ".globl sd_locks_held",
+    ".type sd_locks_held,@object",
+    ".balign 4",
+    "sd_locks_held: .zero 4",
+    ".size sd_locks_held, 4",
+    ".popsection",
+);
+
+/// Whether the calling thread holds a lock. A signal handler that finds it so has interrupted the holder, and would wait
+/// for ever for a lock.
+pub fn is_held() -> bool {
+    let held: u32;
+    // SAFETY: reads the thread's own word. Not `pure`: a handler's frame must look each time.
+    unsafe {
+        asm!("mov {at}, qword ptr [rip + sd_locks_held@GOTTPOFF]", "mov {held:e}, dword ptr fs:[{at}]",
+            at = out(reg) _, held = out(reg) held, options(nostack, readonly, preserves_flags));
+    }
+    held != 0
+}
+
+/// Comes before the lock is taken, so that a handler never finds it taken and not counted.
+#[inline(always)]
+fn count_one() {
+    // SAFETY: the thread's own word, by one instruction, which a handler cannot come into.
+    unsafe {
+        asm!("mov {at}, qword ptr [rip + sd_locks_held@GOTTPOFF]", "inc dword ptr fs:[{at}]",
+            at = out(reg) _, options(nostack));
+    }
+}
+
+/// Comes after the lock is free.
+#[inline(always)]
+fn count_one_less() {
+    // SAFETY: as above.
+    unsafe {
+        asm!("mov {at}, qword ptr [rip + sd_locks_held@GOTTPOFF]", "dec dword ptr fs:[{at}]",
+            at = out(reg) _, options(nostack));
+    }
+}
 
 /// A process-private mutual exclusion lock around `T`.
 pub struct Lock<T> {
@@ -29,6 +74,7 @@ impl<T> Lock<T> {
     /// Takes the lock, sleeping while another thread holds it.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
+        count_one();
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_slow();
         }
@@ -37,10 +83,12 @@ impl<T> Lock<T> {
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.word
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .ok()
-            .map(|_| Guard { lock: self })
+        count_one();
+        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            count_one_less();
+            return None;
+        }
+        Some(Guard { lock: self })
     }
 
     #[cold]
@@ -113,13 +161,29 @@ impl<T> Drop for Guard<'_, T> {
         if self.lock.word.swap(FREE, Ordering::Release) == CONTENDED {
             futex::wake(&self.lock.word, 1, Scope::Private);
         }
+        count_one_less();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Lock;
+    use super::{Lock, is_held};
     use std::sync::Arc;
+
+    #[test]
+    fn a_thread_knows_that_it_holds_one() {
+        let (one, other) = (Lock::new(()), Lock::new(()));
+        assert!(!is_held());
+        let guard = one.lock();
+        other.lock_and_keep();
+        assert!(one.try_lock().is_none() && is_held());
+        assert!(!std::thread::scope(|scope| scope.spawn(is_held).join().unwrap()), "only the holder");
+        drop(guard);
+        assert!(is_held());
+        // SAFETY: kept above.
+        drop(unsafe { other.resume() });
+        assert!(!is_held());
+    }
 
     #[test]
     fn counts_exactly_under_contention() {

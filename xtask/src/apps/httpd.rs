@@ -15,12 +15,8 @@ use std::time::Duration;
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("apache-event", APACHE, |lab| contents(lab, Kind::Event)).limit_s(120).extra(),
     Scenario::new("apache-prefork", APACHE, |lab| contents(lab, Kind::Prefork)).limit_s(120).extra(),
-    Scenario::new("apache-event-graceful", APACHE, |lab| graceful(lab, Kind::Event))
-        .awaits("connections of a worker that ends are given to its siblings")
-        .extra(),
-    Scenario::new("apache-prefork-graceful", APACHE, |lab| graceful(lab, Kind::Prefork))
-        .awaits("connections of a worker that ends are given to its siblings")
-        .extra(),
+    Scenario::new("apache-event-graceful", APACHE, |lab| graceful(lab, Kind::Event)).extra(),
+    Scenario::new("apache-prefork-graceful", APACHE, |lab| graceful(lab, Kind::Prefork)).extra(),
     Scenario::new("lighttpd", LIGHTTPD, |lab| contents(lab, Kind::Lighttpd)).limit_s(120).extra(),
     Scenario::new("lighttpd-workers", LIGHTTPD, |lab| contents(lab, Kind::LighttpdWorkers))
         .limit_s(120)
@@ -219,14 +215,10 @@ fn graceful(lab: &mut Lab, kind: Kind) -> Result<()> {
     lab.check(watch, Side::Sd, Side::Sd).map_err(|error| format!("after the restarts: {error}"))?;
     let large = files::bytes(30_000_000);
     std::fs::write(httpd.root.join("large"), &large)?;
-    let url = httpd.url("large");
-    std::thread::scope(|scope| -> Result<()> {
-        let late = scope.spawn(|| web::download_late(lab, Side::Sd, &url, &large));
-        std::thread::sleep(Duration::from_millis(150));
-        httpd.process.signal(stop);
-        late.join().map_err(|_| "the download broke down")??;
-        Ok(())
-    })?;
+    let download = web::Download::start(lab, Side::Sd, &httpd.url("large"))?;
+    httpd.process.signal(stop);
+    std::thread::sleep(Duration::from_millis(300));
+    download.finish(&large)?;
     let output = httpd.process.wait(GRACE)?;
     if !output.status.success() {
         fail!("after a graceful stop: {}", output.status);

@@ -9,7 +9,7 @@ use crate::scratch::send;
 use crate::{Result, fail, procfs};
 use nix::sys::signal::Signal;
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -63,18 +63,37 @@ pub(crate) fn download(lab: &Lab, side: Side, url: &str, wanted: &[u8]) -> Resul
 /// As `download`, but takes the bytes so late that curl must keep its connection open until `sd ss` has shown it.
 /// The content must be larger than a pipe and curl's buffer hold.
 pub(crate) fn download_late(lab: &Lab, side: Side, url: &str, wanted: &[u8]) -> Result<()> {
-    let mut command = lab.command(side, "curl", &["-sS", "--fail", "--max-time", "30", url])?;
-    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let download = Download::start(lab, side, url)?;
     std::thread::sleep(Duration::from_millis(300));
-    let mut got = Vec::new();
-    if let Some(mut stdout) = child.stdout.take() {
-        stdout.read_to_end(&mut got)?;
+    download.finish(wanted)
+}
+
+/// A download under way: its first byte has come, and no more is taken than buffers hold.
+pub(crate) struct Download {
+    curl: Child,
+    rest: ChildStdout,
+    got: Vec<u8>,
+    url: String,
+}
+
+impl Download {
+    pub(crate) fn start(lab: &Lab, side: Side, url: &str) -> Result<Download> {
+        let mut command = lab.command(side, "curl", &["-sS", "--fail", "--max-time", "30", url])?;
+        let mut curl = command.stdout(Stdio::piped()).spawn()?;
+        let Some(mut rest) = curl.stdout.take() else { fail!("curl has no output") };
+        let mut got = Vec::new();
+        rest.by_ref().take(1).read_to_end(&mut got)?;
+        Ok(Download { curl, rest, got, url: url.to_owned() })
     }
-    let status = child.wait()?;
-    if !status.success() {
-        fail!("curl {url} ended with {status}");
+
+    pub(crate) fn finish(mut self, wanted: &[u8]) -> Result<()> {
+        self.rest.read_to_end(&mut self.got)?;
+        let status = self.curl.wait()?;
+        if !status.success() {
+            fail!("curl {} ended with {status}", self.url);
+        }
+        files::require_same(&self.url, &self.got, wanted)
     }
-    files::require_same(url, &got, wanted)
 }
 
 fn files_by_curl(lab: &mut Lab) -> Result<()> {

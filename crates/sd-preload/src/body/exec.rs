@@ -26,14 +26,18 @@ pub(crate) fn environment() -> Environment {
     unsafe { environ }
 }
 
-/// Executes `program` by `real`, which only returns when that fails.
+/// Executes `program` by `real`, with the environment it is given; it only returns when that fails.
 ///
 /// # Safety
 /// libc's contract for the arguments.
-pub(crate) unsafe fn with(program: Program, environment: Environment, real: impl FnOnce() -> c_int) -> c_int {
+pub(crate) unsafe fn with(
+    program: Program,
+    environment: Environment,
+    real: impl FnOnce(Environment) -> c_int,
+) -> c_int {
     // SAFETY: libc's contract.
     let prepared = unsafe { calls::exec_prepare(program, environment) };
-    let result = real();
+    let result = real(prepared.environment(environment));
     // SAFETY: libc gives the address of this thread's errno, which is the real function's.
     unsafe {
         let errno = *libc::__errno_location();

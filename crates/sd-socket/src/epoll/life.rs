@@ -114,13 +114,13 @@ pub(crate) fn drop_fd(epoll: &'static Epoll, fd: i32) {
 }
 
 fn release(epoll: &'static Epoll) {
-    if epoll.references.fetch_sub(1, Ordering::AcqRel) == 1 {
-        tear_down(epoll);
+    if epoll.references.fetch_sub(1, Ordering::AcqRel) == 1 && !crate::later::end_epoll(epoll) {
+        end(epoll);
     }
 }
 
 /// The last number is closed, and no thread is inside.
-fn tear_down(epoll: &'static Epoll) {
+pub(crate) fn end(epoll: &'static Epoll) {
     watch::forget_instance(epoll);
     {
         let mut interest = epoll.interest.lock();

@@ -33,13 +33,20 @@ impl Reader {
 }
 
 /// At the start of the program: a look at one number, almost always in vain.
-pub(crate) fn attach() {
+///
+/// # Safety
+/// `environment` is the array that the kernel made, and the program has not started yet.
+pub(crate) unsafe fn attach(environment: *const *const core::ffi::c_char) {
     let state = state_fd();
     if sd_sys::fd::fcntl(state, libc::F_GET_SEALS, 0).is_err() {
         return;
     }
-    let Some(reader) = read(state) else { return };
+    let Some(mut reader) = read(state) else { return };
     sd_sys::fd::close(state);
+    if reader.word() == Some(1) {
+        // SAFETY: by contract.
+        unsafe { super::cleared::take_away(environment) };
+    }
     let _ = take_over(reader);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Words, in order; lists begin with their length:
 //! ```text
-//!  magic, layout version, process id, control socket (or -1)
+//!  magic, layout version, process id, whether the environment was completed, control socket (or -1)
 //!  slabs      descriptor, address, this process's bit
 //!  channels   segment, peer's eventfd, address, id, side, peer's process id, inherited
 //!  eventfds   descriptor
@@ -17,7 +17,7 @@ use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::Endpoint;
 
-pub(super) const MAGIC: u64 = 0x5344_6578_6563_3031;
+pub(super) const MAGIC: u64 = 0x5344_6578_6563_3032;
 
 /// The number that the state is found under: no other descriptor is likely to have it.
 pub(super) fn state_fd() -> i32 {
@@ -77,9 +77,10 @@ fn place(endpoint: &Endpoint) -> Option<(u64, u64)> {
     Some((slab as u64, index as u64))
 }
 
-fn describe(sockets: &[(i32, &'static Endpoint)]) -> Words {
+fn describe(sockets: &[(i32, &'static Endpoint)], is_completed: bool) -> Words {
     let mut words = Words::default();
     words.words.extend([MAGIC, u64::from(sd_shm::VERSION), sd_sys::fd::getpid() as u64]);
+    words.push(u64::from(is_completed));
     words.push_fd(crate::control::image_fd());
     let slabs = PROCESS.slabs.iter().take(PROCESS.slab_count.load(Ordering::Acquire));
     words.list(slabs, |words, rec| {
@@ -118,10 +119,10 @@ fn describe(sockets: &[(i32, &'static Endpoint)]) -> Words {
 
 impl Image {
     /// `None` when something is missing; nothing has changed then.
-    pub(super) fn write(sockets: &[(i32, &'static Endpoint)]) -> Option<Image> {
+    pub(super) fn write(sockets: &[(i32, &'static Endpoint)], is_completed: bool) -> Option<Image> {
         let control = PROCESS.control.lock();
         crate::listen::suspend();
-        let words = describe(sockets);
+        let words = describe(sockets, is_completed);
         drop(control);
         let mut image = Image { passed: words.fds, is_published: false };
         if image.publish(&words.words).is_none() {

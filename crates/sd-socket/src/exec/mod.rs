@@ -9,6 +9,7 @@
 //! connections are bridged to kernel sockets (see `bridge`). A failed exec is undone.
 
 mod attach;
+mod cleared;
 mod image;
 pub(crate) mod target;
 
@@ -17,17 +18,31 @@ use crate::endpoint::NONBLOCK;
 use crate::process::PROCESS;
 use crate::table::{self, Entry};
 pub(crate) use attach::attach;
+use cleared::Completed;
 use core::ffi::c_char;
 use core::sync::atomic::Ordering;
 use image::Image;
 use sd_shm::slab::{Endpoint, State};
+use target::Answer;
 pub use target::Program;
 
 /// Connections, at most, that an exec bridges beside those on the standard numbers.
 const BRIDGES_MAX: usize = 8;
 
 /// An exec under way.
-pub struct Prepared(Option<Image>);
+pub struct Prepared {
+    image: Option<Image>,
+    environment: Option<Completed>,
+}
+
+impl Prepared {
+    const NOTHING: Prepared = Prepared { image: None, environment: None };
+
+    /// The environment to execute with, where `given` is the program's choice.
+    pub fn environment(&self, given: *const *const c_char) -> *const *const c_char {
+        self.environment.as_ref().map_or(given, Completed::as_ptr)
+    }
+}
 
 /// Before exec of `program` with `environment`.
 ///
@@ -37,7 +52,7 @@ pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char
     // A child of a clone that we have not seen has our table but none of our sockets.
     let is_known = PROCESS.pid.load(Ordering::Relaxed) == sd_sys::fd::getpid();
     if PROCESS.slab_count.load(Ordering::Acquire) == 0 || !is_known {
-        return Prepared(None);
+        return Prepared::NOTHING;
     }
     crate::syn_sent::all_to_kernel();
     let mut sockets = Vec::new();
@@ -48,14 +63,19 @@ pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char
             sockets.push((fd, endpoint));
         }
     });
-    let mut image = None;
+    let (mut image, mut completed) = (None, None);
     if !sockets.is_empty() {
         // SAFETY: by contract.
         match unsafe { target::loads_us(program, environment) } {
             // There is no such program, so exec will fail.
-            None => return Prepared(None),
-            Some(true) => image = Image::write(&sockets),
-            Some(false) => {}
+            None => return Prepared::NOTHING,
+            Some(Answer::Loaded) => image = Image::write(&sockets, false),
+            Some(Answer::Forgotten) => {
+                // SAFETY: by contract.
+                completed = unsafe { Completed::of(environment) };
+                image = completed.as_ref().and_then(|_| Image::write(&sockets, true));
+            }
+            Some(Answer::NotLoaded) => {}
         }
         if image.is_none() {
             give_to_stranger(&sockets);
@@ -64,12 +84,12 @@ pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char
     if image.is_none() && !crate::control::end_is_seen() {
         let_go();
     }
-    Prepared(image)
+    Prepared { environment: completed.filter(|_| image.is_some()), image }
 }
 
 /// The exec has failed.
 pub(crate) fn failed(prepared: Prepared) {
-    if let Prepared(Some(image)) = prepared {
+    if let Some(image) = prepared.image {
         image.undo();
     }
 }

@@ -27,17 +27,32 @@ pub enum Program {
     },
 }
 
+/// What becomes of us in the next program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    Loaded,
+    /// It would load us, but its environment was made anew and has none of our variables.
+    Forgotten,
+    NotLoaded,
+}
+
 /// `None` when there is no such program.
 ///
 /// # Safety
 /// As for execve(2).
-pub(super) unsafe fn loads_us(program: Program, environment: Environment) -> Option<bool> {
+pub(super) unsafe fn loads_us(program: Program, environment: Environment) -> Option<Answer> {
     // SAFETY: by contract.
     unsafe {
-        let Some(fd) = open(program)? else { return Some(false) };
-        let answer = is_preloaded(environment) && has_plain_ids() && is_for_us(fd, 0);
+        let Some(fd) = open(program)? else { return Some(Answer::NotLoaded) };
+        let named = is_preloaded(environment);
+        let forgotten = !named && super::cleared::is_clear(environment);
+        let would_load = (named || forgotten) && has_plain_ids() && is_for_us(fd, 0);
         sd_sys::fd::close(fd);
-        Some(answer)
+        Some(match would_load {
+            true if named => Answer::Loaded,
+            true => Answer::Forgotten,
+            false => Answer::NotLoaded,
+        })
     }
 }
 
@@ -103,7 +118,7 @@ unsafe fn is_preloaded(environment: Environment) -> bool {
 }
 
 /// The path that this library was loaded from.
-fn own_name() -> Option<&'static [u8]> {
+pub(super) fn own_name() -> Option<&'static [u8]> {
     // SAFETY: dladdr fills the record in, or fails; the name lives as long as the library.
     unsafe {
         let mut found: libc::Dl_info = core::mem::zeroed();

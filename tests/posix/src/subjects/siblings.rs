@@ -13,6 +13,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("siblings/last_one_closes", last_one_closes),
     solo("siblings/stopped_worker", stopped_worker),
     solo("siblings/stopped_worker_epoll", stopped_worker_epoll),
+    solo("siblings/sleeps_on_adopted", sleeps_on_adopted),
     solo("siblings/busy_worker", busy_worker),
     solo("siblings/killed_with_queue", killed_with_queue),
     solo("siblings/nobody_for_a_while", nobody_for_a_while),
@@ -193,6 +194,86 @@ fn stopped_worker() {
 
 fn stopped_worker_epoll() {
     with_one_stopped(work_with_epoll);
+}
+
+const LONG: usize = 3_000_000;
+
+/// Echoes bytes, and sends much after a "l", by edges alone; sleeps until each thing happens.
+fn work_by_edges(listening: i32) -> i32 {
+    set_nonblocking(listening, true);
+    let ep = epoll();
+    epoll_add(ep, listening, libc::EPOLLIN, 0);
+    let (long, mut sent) = (vec![b'l'; LONG], LONG);
+    loop {
+        let (result, events) = epoll_wait(ep, 1, 10_000);
+        let Some(&(data, _)) = events.first() else {
+            if result.ok() {
+                return 1;
+            }
+            // Stopped and continued.
+            continue;
+        };
+        if data == 0 {
+            let server = accept(listening);
+            if server.ok() {
+                set_nonblocking(server.fd(), true);
+                epoll_add(
+                    ep,
+                    server.fd(),
+                    libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET,
+                    server.fd() as u64,
+                );
+            }
+            continue;
+        }
+        let server = data as i32;
+        let mut byte = [0];
+        while recv(server, &mut byte, 0).value > 0 {
+            match &byte {
+                b"q" => return 0,
+                b"l" => sent = 0,
+                _ => _ = send(server, &byte, 0),
+            }
+        }
+        while sent < LONG {
+            match send(server, &long[sent..], 0).value {
+                n if n > 0 => sent += n as usize,
+                _ => break,
+            }
+        }
+    }
+}
+
+/// A connection that was taken over from a stopped worker wakes its new owner as any other: by data, and by room.
+fn sleeps_on_adopted() {
+    let (listening, addr) = listener();
+    let [stopped, idle] = two_workers(listening, work_by_edges);
+    let mut good = 0;
+    for _ in 0..4 {
+        stop(stopped);
+        let client = dial(&addr);
+        for pause in [0, 60] {
+            sleep(pause);
+            send(client, b"x", 0);
+            let mut answer = [0];
+            good += i32::from(recv(client, &mut answer, 0).value == 1);
+            // It looks what came for it meanwhile.
+            kill(stopped, libc::SIGCONT);
+        }
+        send(client, b"l", 0);
+        sleep(60);
+        let mut much = vec![0; LONG];
+        let (first, rest) = much.split_at_mut(LONG - 100);
+        good += i32::from(recv(client, first, libc::MSG_WAITALL).count() == LONG - 100);
+        sleep(60);
+        good += i32::from(recv(client, rest, libc::MSG_WAITALL).count() == 100);
+        close(client);
+    }
+    say!("good {good}");
+    stop(stopped);
+    say!("ended {}", !answered(post(&addr, b'q'), b'q'));
+    kill(stopped, libc::SIGKILL);
+    say!("{} {}", wait_child(stopped), wait_child(idle));
 }
 
 fn busy_worker() {

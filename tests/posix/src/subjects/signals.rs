@@ -15,6 +15,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("signals/polls_never_restart", polls_never_restart),
     solo("signals/handler_sends", handler_sends),
     solo("signals/handler_receives", handler_receives),
+    solo("signals/handler_closes", handler_closes),
 ];
 
 /// A handler of each kind is installed; five signals of one kind come before the data.
@@ -197,4 +198,53 @@ fn handler_receives() {
         }
     }
     say!("bytes missing: {}", i64::from(sent) - i64::from(got + SUM.load(Ordering::Relaxed)));
+}
+
+static CLOSED: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn closes(_: i32) {
+    let fd = CLIENT.swap(-1, Ordering::Relaxed);
+    // SAFETY: no pointers; the number was given to the handler.
+    let closed = fd >= 0 && unsafe { libc::close(fd) } == 0;
+    CLOSED.fetch_add(u32::from(closed), Ordering::Relaxed);
+}
+
+/// As in servers that end gracefully: a handler closes a listener, or a connection, whatever call of the only thread
+/// it interrupts.
+fn handler_closes() {
+    let (listening, addr) = listener();
+    CLIENT.store(-1, Ordering::Relaxed);
+    handle(libc::SIGUSR1, closes, libc::SA_RESTART);
+    every(libc::SIGUSR1, 100);
+    let (mut given, mut echoed) = (0, 0);
+    for round in 0..3000 {
+        let (fd, other) = if round % 2 == 0 {
+            (listener().0, -1)
+        } else {
+            let client = dial(&addr);
+            (client, accept(listening).fd())
+        };
+        match CLIENT.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => given += 1,
+            Err(_) => _ = close(fd),
+        }
+        let client = dial(&addr);
+        let server = accept(listening).fd();
+        send(client, b"byte", 0);
+        echoed += u32::from(recv(server, &mut [0; 8], 0).value == 4);
+        close(client);
+        close(server);
+        if other >= 0 {
+            close(other);
+        }
+    }
+    block_signal(libc::SIGUSR1, true);
+    let last = CLIENT.swap(-1, Ordering::Relaxed);
+    if last >= 0 {
+        close(last);
+        given -= 1;
+    }
+    say!("echoed {echoed}, closed all: {}", CLOSED.load(Ordering::Relaxed) == given);
+    say!("its number is free: {}", tcp() == listening + 1);
+    show("connect", connect(tcp(), &addr));
 }

@@ -53,10 +53,10 @@ pub(crate) fn measure(
 ) -> Result<Vec<Row>> {
     use System::*;
     let (bench, unit, wanted): (_, _, &[System]) = match what {
-        What::Scale => ("scale", "messages/s", &[Socksdirect, Tcp, Unix, Ring]),
-        What::Processes => ("processes", "ns", &[Socksdirect, Tcp, Unix]),
-        What::Pipeline => ("pipeline", "packets/s", &[Socksdirect, Tcp, Unix, Pipe]),
-        _ => ("connections", "round trips/s", &[Socksdirect, Tcp, Unix]),
+        What::Scale => ("scale", "messages/s", &[Socksdirect, Tcp, Sockmap, Unix, Ring]),
+        What::Processes => ("processes", "ns", &[Socksdirect, Tcp, Sockmap, Unix]),
+        What::Pipeline => ("pipeline", "packets/s", &[Socksdirect, Tcp, Sockmap, Unix, Pipe]),
+        _ => ("connections", "round trips/s", &[Socksdirect, Tcp, Sockmap, Unix]),
     };
     let systems: Vec<System> = systems.iter().copied().filter(|system| wanted.contains(system)).collect();
     let mut rows = Vec::new();

@@ -35,6 +35,8 @@ pub(crate) enum System {
     Socksdirect,
     /// Loopback TCP
     Tcp,
+    /// Loopback TCP whose data BPF hands from socket to socket, where that can be loaded
+    Sockmap,
     /// Unix stream sockets
     Unix,
     /// Two pipes
@@ -91,6 +93,14 @@ pub(crate) fn main(options: &BenchOptions) -> Result<()> {
         failures.push(format!("socksdirect was not measured: {}", failure.text));
         systems.retain(|system| *system != System::Socksdirect);
     }
+    if systems.contains(&System::Sockmap)
+        && has_sockmap(options.what)
+        && let Err(failure) = stage.prepare_sockmap()
+    {
+        process::check_interrupt()?;
+        systems.retain(|system| *system != System::Sockmap);
+        report::unavailable(options, System::Sockmap, &failure.text)?;
+    }
     let plan = plan(options);
     let mut rows = Vec::new();
     match options.what {
@@ -115,6 +125,11 @@ pub(crate) fn main(options: &BenchOptions) -> Result<()> {
     }
 }
 
+/// What is also measured over TCP with a map of sockets.
+fn has_sockmap(what: What) -> bool {
+    !matches!(what, What::Cost | What::Tokens | What::Machine)
+}
+
 fn plan(options: &BenchOptions) -> Plan {
     let (rounds, millis) = match (options.what, options.quick) {
         (What::Latency, false) => (15, 60),
@@ -134,22 +149,24 @@ fn cases(options: &BenchOptions, plan: Plan) -> Vec<Case> {
     let mut all: Vec<System> = System::value_variants().to_vec();
     all.retain(|system| !matches!(system, Futex | Memory | Machine));
     let (work, sizes, systems) = match options.what {
-        What::Wake => (Work::Wake, vec![8], vec![Socksdirect, Tcp, Unix, Pipe, Futex]),
+        What::Wake => (Work::Wake, vec![8], vec![Socksdirect, Tcp, Sockmap, Unix, Pipe, Futex]),
         What::Latency if options.all => {
             (Work::Latency, vec![8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20], all)
         }
         What::Latency => (Work::Latency, vec![8], all),
         What::Bandwidth if options.all => {
             let sizes = vec![8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-            (Work::Stream, sizes, vec![Socksdirect, Tcp, Unix, Pipe, Ring, Memory])
+            (Work::Stream, sizes, vec![Socksdirect, Tcp, Sockmap, Unix, Pipe, Ring, Memory])
         }
-        What::Rate => (Work::Stream, vec![8], vec![Socksdirect, Tcp, Unix, Pipe, Ring, RingDoorbell]),
+        What::Rate => {
+            (Work::Stream, vec![8], vec![Socksdirect, Tcp, Sockmap, Unix, Pipe, Ring, RingDoorbell])
+        }
         What::Bandwidth => (
             Work::Stream,
             vec![4 << 10, 64 << 10, 1 << 20],
-            vec![Socksdirect, Tcp, Unix, Ring, RingDoorbell, Memory],
+            vec![Socksdirect, Tcp, Sockmap, Unix, Ring, RingDoorbell, Memory],
         ),
-        What::Connect => (Work::Churn, vec![1], vec![Socksdirect, Tcp, Unix]),
+        What::Connect => (Work::Churn, vec![1], vec![Socksdirect, Tcp, Sockmap, Unix]),
         _ => return Vec::new(),
     };
     // More connections in one round would meet closed ones that still keep their ports.

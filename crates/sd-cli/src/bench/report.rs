@@ -3,8 +3,8 @@
 use super::rounds::{Series, median, ratio};
 use super::stage::Outcome;
 use super::{Plan, Stage, System};
-use crate::cli::What;
-use crate::failure::{Context, Result, print};
+use crate::cli::{BenchOptions, What};
+use crate::failure::{Context, Result, print, warn};
 use crate::table::{Align, render};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -98,7 +98,7 @@ pub(crate) fn rows_of(
             ratio_to_futex: ratios[3],
             ratio_to_without: None,
             path: (s.system == System::Socksdirect).then_some("shm"),
-            congestion: (s.system == System::Tcp).then(|| congestion(s)).flatten(),
+            congestion: matches!(s.system, System::Tcp | System::Sockmap).then(|| congestion(s)).flatten(),
         })
     };
     series.iter().filter_map(row).collect()
@@ -206,6 +206,16 @@ fn grouped(value: f64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// Says why a system is not measured, which is no failure: not every system is everywhere.
+pub(crate) fn unavailable(options: &BenchOptions, system: System, why: &str) -> Result<()> {
+    if options.json {
+        let line = serde_json::json!({"system": system, "unavailable": why});
+        return print(&format!("{line}\n"));
+    }
+    warn(&format!("{} is not measured: {why}", system.name()));
+    Ok(())
 }
 
 /// Shows on a terminal what is being done; an empty text wipes it.

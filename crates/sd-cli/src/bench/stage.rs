@@ -7,6 +7,8 @@ use crate::failure::{Context, Failure, Result};
 use crate::peer::{Report, Work};
 use crate::{client, library, ss};
 use std::cell::Cell;
+use std::ffi::CString;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -59,6 +61,7 @@ pub(crate) struct Stage {
     launch: Launch,
     program: PathBuf,
     library: Option<PathBuf>,
+    sockmap: Option<Shortcut>,
     // The monitor ends before its directory goes.
     monitor: Option<PrivateMonitor>,
     scratch: Scratch,
@@ -78,6 +81,7 @@ impl Stage {
             launch,
             program: std::env::current_exe().context("the path of sd itself")?,
             library: None,
+            sockmap: None,
             monitor: None,
             scratch: Scratch::new()?,
             turn: Cell::new(std::process::id()),
@@ -90,6 +94,18 @@ impl Stage {
         self.monitor = Some(PrivateMonitor::start(&self.program, self.scratch.path())?);
         let probe = Job { work: Work::Latency, size: 8, millis: 1, count: 1 };
         self.measure(System::Socksdirect, &probe).map(drop)
+    }
+
+    /// Loads the programs of System::Sockmap, and sees that data takes their way.
+    pub(crate) fn prepare_sockmap(&mut self) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command.args(["bench-peer", "sockmap"]).env_remove("LD_PRELOAD");
+        let mut holder = Peer::start(&mut command, "sockmap")?;
+        let path = holder.expect("ready", PATIENCE)?;
+        let procs = CString::new(format!("{path}/cgroup.procs")).context("cgroup")?;
+        self.sockmap = Some(Shortcut { holder: Some(holder), procs });
+        let probe = Job { work: Work::Latency, size: 8, millis: 1, count: 1 };
+        self.measure(System::Sockmap, &probe).map(drop)
     }
 
     pub(crate) fn monitor_pid(&self) -> Option<u32> {
@@ -196,7 +212,7 @@ impl Stage {
         command.args(["--count", &job.count.to_string(), "--cpu", &cpu.to_string()]);
         let cpus: Vec<String> = self.all_cpus.iter().map(usize::to_string).collect();
         command.args(["--cpus", &cpus.join(",")]);
-        if let (System::Tcp, Some(name)) = (system, &self.congestion) {
+        if let (System::Tcp | System::Sockmap, Some(name)) = (system, &self.congestion) {
             command.args(["--congestion", name]);
         }
         command
@@ -219,6 +235,9 @@ impl Stage {
             }
             _ => {
                 let mut command = Command::new(program);
+                if let (System::Sockmap, Some(shortcut)) = (system, &self.sockmap) {
+                    join_cgroup(&mut command, shortcut.procs.clone());
+                }
                 command.env_remove("LD_PRELOAD").env_remove("SD_MONITOR");
                 if let Some(others) = existing.and_then(|value| library::preload_without_ours(&value)) {
                     command.env("LD_PRELOAD", others);
@@ -245,6 +264,33 @@ impl Stage {
     }
 }
 
+/// Who holds the cgroup of System::Sockmap, and its cgroup.procs.
+struct Shortcut {
+    holder: Option<Peer>,
+    procs: CString,
+}
+
+impl Drop for Shortcut {
+    fn drop(&mut self) {
+        // It takes the cgroup away; if it cannot, an empty directory stays.
+        let _ = self.holder.take().map(|holder| holder.finish(PATIENCE));
+    }
+}
+
+/// The program is in this cgroup from its start.
+fn join_cgroup(command: &mut Command, procs: CString) {
+    let join = move || {
+        // SAFETY: plain system calls between fork and exec; "0" is the caller.
+        let done = unsafe {
+            let fd = libc::open(procs.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            libc::write(fd, c"0".as_ptr().cast(), 1)
+        };
+        if done == 1 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: see above.
+    unsafe { command.pre_exec(join) };
+}
+
 /// What a peer has found.
 pub(crate) fn result_of(peer: &mut Peer, limit: Duration) -> Result<Report> {
     let json = peer.expect("result", limit)?;
@@ -253,7 +299,7 @@ pub(crate) fn result_of(peer: &mut Peer, limit: Duration) -> Result<Report> {
 
 /// Whether the sides are programs of their own, connected by sockets.
 pub(crate) fn has_sockets(system: System) -> bool {
-    matches!(system, System::Socksdirect | System::Tcp | System::Unix)
+    matches!(system, System::Socksdirect | System::Tcp | System::Sockmap | System::Unix)
 }
 
 /// The processors that we may use.

@@ -69,8 +69,15 @@ impl Link for Socket {
 
     #[inline(always)]
     fn recv(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: the slice is valid for writes of its length.
-        result(unsafe { libc::recv(self.0.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) })
+        loop {
+            // SAFETY: the slice is valid for writes of its length.
+            let n = unsafe { libc::recv(self.0.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+            match result(n) {
+                // A blocking socket in a BPF map of sockets says so when it was woken for nothing.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return other,
+            }
+        }
     }
 
     fn finish(&mut self) -> io::Result<()> {

@@ -26,6 +26,7 @@ mod pipeline;
 mod ring;
 mod scale;
 mod socket;
+mod sockmap;
 mod take;
 mod work;
 
@@ -120,6 +121,8 @@ enum Role {
     Function(Options),
     /// Single operations, for callgrind
     Count,
+    /// Holds a cgroup whose connections BPF short-cuts
+    Sockmap,
     /// Says whether the preload library is in this process
     Loaded,
 }
@@ -189,6 +192,7 @@ pub(crate) fn main(arguments: &[OsString]) -> Result<()> {
             socket::function(&options)
         }
         Role::Count => count::run(),
+        Role::Sockmap => sockmap::hold(),
         Role::Loaded => {
             let maps = std::fs::read_to_string("/proc/self/maps").context("/proc/self/maps")?;
             let loaded = maps.lines().any(|line| line.ends_with(crate::library::FILE));

@@ -2,6 +2,7 @@
 
 use super::link::{Socket, result};
 use super::{Options, Work, calls, churn, crowd, idle, many, pipeline, scale, take, work};
+use crate::bench::System;
 use crate::failure::{Context, Failure, Result, print};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -144,6 +145,9 @@ pub(crate) fn call(options: &Options) -> Result<()> {
                 Work::Wake => work::wake(&mut link, options.size, options.duration())?,
                 _ => work::pump(&mut link, options.size, options.duration())?,
             };
+            if options.system == System::Sockmap && acked(&link) > options.size as u64 * 64 {
+                return Err(Failure::new("the data went through TCP"));
+            }
             super::Report { congestion: congestion(&link), ..report }
         }
     };
@@ -272,6 +276,18 @@ fn set_option(socket: &OwnedFd, name: i32, value: &[u8]) -> std::io::Result<()> 
     // SAFETY: the kernel reads `len` bytes.
     result(unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, name, pointer, len) } as isize)
         .map(drop)
+}
+
+/// Bytes that TCP has delivered: few when BPF hands them over.
+fn acked(link: &Socket) -> u64 {
+    // struct tcp_info of linux/tcp.h, of which tcpi_bytes_acked is at this place.
+    const BYTES_ACKED: usize = 120 / 8;
+    let mut info = [0u64; 32];
+    let mut len = size_of_val(&info) as u32;
+    let (level, option) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+    // SAFETY: the kernel writes at most `len` bytes.
+    unsafe { libc::getsockopt(link.0.as_raw_fd(), level, option, info.as_mut_ptr().cast(), &mut len) };
+    info[BYTES_ACKED]
 }
 
 /// The congestion control that the kernel says is in force, if it is TCP at all.

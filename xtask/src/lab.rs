@@ -40,6 +40,8 @@ pub(crate) struct Lab {
     monitor: Option<Proc>,
     monitor_fds: usize,
     scratch: Scratch,
+    /// cgroup.procs of a cgroup that programs of the kernel's side are started in.
+    cgroup: Option<PathBuf>,
     /// Everything runs over the kernel, to show what Linux does in the same scenario.
     is_oracle: bool,
 }
@@ -47,11 +49,16 @@ pub(crate) struct Lab {
 impl Lab {
     pub(crate) fn new(is_oracle: bool) -> Result<Lab> {
         let scratch = Scratch::new("lab")?;
-        let mut lab = Lab { monitor: None, monitor_fds: 0, scratch, is_oracle };
+        let mut lab = Lab { monitor: None, monitor_fds: 0, scratch, cgroup: None, is_oracle };
         if !is_oracle {
             lab.start_monitor()?;
         }
         Ok(lab)
+    }
+
+    /// Starts the programs of the kernel's side in this cgroup from now on, or in none.
+    pub(crate) fn set_cgroup(&mut self, cgroup: Option<&Path>) {
+        self.cgroup = cgroup.map(|path| path.join("cgroup.procs"));
     }
 
     pub(crate) fn is_oracle(&self) -> bool {
@@ -109,7 +116,11 @@ impl Lab {
             command.arg("--").arg(path).env("SD_MONITOR", self.socket());
             command
         } else {
-            let mut command = Command::new(path);
+            // A shell joins the cgroup and becomes the program.
+            let mut command = match &self.cgroup {
+                Some(procs) => shell(procs, &path),
+                None => Command::new(path),
+            };
             command.env_remove("SD_MONITOR").env_remove("LD_PRELOAD");
             command
         };
@@ -214,6 +225,12 @@ impl Lab {
         }
         Ok(())
     }
+}
+
+fn shell(procs: &Path, program: &Path) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "echo 0 > \"$0\" && exec \"$@\""]).arg(procs).arg(program);
+    command
 }
 
 /// Where a program is. Debian's own python is taken before others, which may be scripts that look for one.

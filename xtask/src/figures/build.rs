@@ -132,7 +132,8 @@ fn rate(sources: &Sources) -> Figure {
     let rows = sources.rows("rate");
     let value = |system: &str| rows.median(system, None, None);
     let (socksdirect, linux, queue) = paper::RATE_8;
-    let names = [("socksdirect", Some(socksdirect)), ("tcp", Some(linux)), ("unix", Some(0.9e6))];
+    let names =
+        [("socksdirect", Some(socksdirect)), ("tcp", Some(linux)), ("sockmap", None), ("unix", Some(0.9e6))];
     let names =
         names.into_iter().chain([("pipe", Some(1.2e6)), ("ring", Some(queue)), ("ring-doorbell", None)]);
     let bars = names.map(|(system, paper)| {
@@ -209,7 +210,8 @@ fn connection_memory(sources: &Sources) -> Figure {
 fn connection_rate(sources: &Sources) -> Figure {
     let rows = sources.rows("connect");
     let (socksdirect, linux) = paper::CONNECTIONS_PER_S;
-    let papers = [("socksdirect", Some(socksdirect)), ("tcp", Some(linux)), ("unix", None)];
+    let papers =
+        [("socksdirect", Some(socksdirect)), ("tcp", Some(linux)), ("sockmap", None), ("unix", None)];
     let bars = papers.map(|(system, paper)| {
         bar(super::system_name(system)).here("here", rows.median(system, None, None)).paper("§6", paper)
     });
@@ -285,6 +287,12 @@ fn idle(sources: &Sources) -> Figure {
     Figure::new("idle", title, linear("what"), linear("per second"))
         .bars(bars.into_iter().collect())
         .note("Two processes with many open connections, and the monitor.")
+}
+
+/// Why a system was not measured, if it was not.
+pub(crate) fn unavailable(sources: &Sources, system: &str) -> Option<String> {
+    let why = |row: &Value| Some(row["unavailable"].as_str()?.to_owned());
+    sources.0.iter().flat_map(|(_, rows)| rows.of(system)).find_map(why)
 }
 
 /// The congestion control that every kernel socket in these rows had.

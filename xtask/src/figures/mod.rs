@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const SOCKSDIRECT: &str = "SocksDirect";
 pub(crate) const TCP: &str = "Linux TCP";
+pub(crate) const SOCKMAP: &str = "TCP, BPF sockmap";
 pub(crate) const UNIX: &str = "Unix socket";
 pub(crate) const PIPE: &str = "pipe";
 pub(crate) const RING: &str = "bare ring";
@@ -73,6 +74,7 @@ pub(crate) fn static_name(system: &str) -> &'static str {
     match system {
         "socksdirect" => SOCKSDIRECT,
         "tcp" => TCP,
+        "sockmap" => SOCKMAP,
         "unix" => UNIX,
         "pipe" => PIPE,
         "ring" => RING,
@@ -105,16 +107,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let sources = Sources(&sources);
     let mut figures = build::figures(&sources);
+    let without_sockmap = build::unavailable(&sources, "sockmap");
     let (rounds, seconds) = if options.quick { (1, 0.3) } else { (3, 2.0) };
-    type Made = fn(usize, f64) -> Result<Figure>;
-    for (name, make) in [("nginx as proxy", apps::proxy as Made), ("redis and nginx", apps::applications)] {
+    let plan = apps::Plan { rounds, seconds, has_sockmap: without_sockmap.is_none() };
+    type Made = fn(&apps::Plan) -> Result<Figure>;
+    for (name, make) in [("nginx as proxy", apps::proxy as Made), ("applications", apps::applications)] {
         step(&bar, name);
-        match make(rounds, seconds) {
+        match make(&plan) {
             Ok(figure) => figures.push(figure),
             Err(error) => faults.push(format!("{name}: {error}")),
         }
     }
     bar.finish_and_clear();
+    if let Some(why) = without_sockmap {
+        let note = format!("{SOCKMAP} is not measured: {why}");
+        figures.iter_mut().for_each(|figure| figure.notes.push(note.clone()));
+    }
     let folder = options.out.clone().unwrap_or_else(|| product::target().join("figures"));
     store(&folder, &sources, &figures, options.quick)?;
     verdict(&folder, &figures, faults)

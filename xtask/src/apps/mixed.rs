@@ -7,6 +7,7 @@ use super::{Scenario, mixed_tools, python};
 use crate::lab::{Lab, Side};
 use crate::process::{Proc, free_port};
 use crate::{Result, fail, procfs, product, ss};
+use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -215,24 +216,23 @@ fn preloads(lab: &mut Lab, other: &str) -> Result<()> {
     Ok(())
 }
 
-/// Two namespaces, each with its own loopback interface, on one monitor: what is inside one talks, and what is outside
-/// does not reach it.
-fn network_namespaces(lab: &mut Lab) -> Result<()> {
-    namespaced(lab, &["unshare", "-n"], Some("lo"), false)
+/// A process that is the first of its namespace, with servers and clients inside.
+struct Inside<'a> {
+    lab: &'a Lab,
+    unshare: &'a [&'a str],
+    odd: Option<&'a str>,
+    echo_port: u16,
+    who_port: u16,
 }
 
-/// Process ids that mean nothing to the monitor. One network: they reach each other.
-fn pid_namespaces(lab: &mut Lab) -> Result<()> {
-    namespaced(lab, &["unshare", "-pf", "--mount-proc", "--kill-child"], None, true)
-}
-
-fn namespaced(lab: &mut Lab, unshare: &[&str], odd: Option<&str>, reaches_others: bool) -> Result<()> {
-    let port = free_port()?;
-    let (server, client) = (Words::server(lab, None, port)?, Words::client(lab, None, port)?);
-    let mut words = Words::of(lab, odd, "inside.py", &[])?.0;
-    words.extend([server.0[2].clone(), client.0[2].clone(), port.to_string()]);
-    let watch = lab.watch(port);
-    let start = |name: &str| {
+impl Inside<'_> {
+    /// Returns when the echoes inside it are right.
+    fn start(&self, name: &str) -> Result<Proc> {
+        let Inside { lab, unshare, odd, echo_port, who_port } = *self;
+        let mut words = Words::of(lab, odd, "inside.py", &[])?.0;
+        let [server, client, who] = ["echo_server.py", "echo_client.py", "who.py"];
+        words.extend([python::script(lab, server)?, python::script(lab, client)?, echo_port.to_string()]);
+        words.extend([python::script(lab, who)?, who_port.to_string(), name.to_owned()]);
         let mut all: Vec<&str> = unshare.to_vec();
         let sd = product::sd().display().to_string();
         if !lab.is_oracle() {
@@ -241,24 +241,89 @@ fn namespaced(lab: &mut Lab, unshare: &[&str], odd: Option<&str>, reaches_others
         all.extend(words.iter().map(String::as_str));
         let mut command = lab.command(Side::Kernel, all[0], &all[1..])?;
         command.env("SD_MONITOR", lab.socket()).stdin(std::process::Stdio::piped());
-        Proc::start(&mut command, name, lab.path())
-    };
-    let mut first = start("first")?;
-    first.wait_for_text(ECHOES, LIMIT)?;
-    // A client outside, then a second namespace where the same port is free, if it has a network of its own.
-    let outside = Proc::start(&mut client.command(lab, Side::Sd)?, "outside", lab.path())?.wait(LIMIT)?;
-    if outside.status.success() != reaches_others {
-        fail!("a client outside ended with {}: {:?}", outside.status, outside.stderr);
+        let mut process = Proc::start(&mut command, name, lab.path())?;
+        process.wait_for_text(ECHOES, LIMIT)?;
+        Ok(process)
     }
-    if !reaches_others {
-        let mut second = start("second")?;
-        second.wait_for_text(ECHOES, LIMIT)?;
-        drop(second.stdin()?);
-        second.wait(LIMIT)?.ok()?;
+
+    fn outside(&self, script: &str, args: &[String]) -> Result<Proc> {
+        python::start(self.lab, Side::Sd, script, args)
     }
-    drop(first.stdin()?);
-    first.wait(LIMIT)?.ok()?;
-    if let Some(watch) = watch {
+
+    /// What an echo client outside of the namespace finds.
+    fn echo_outside(&self) -> Result<bool> {
+        let args = [self.echo_port.to_string(), "6".to_owned(), "8".to_owned()];
+        Ok(self.outside("echo_client.py", &args)?.wait(LIMIT)?.status.success())
+    }
+
+    /// Asks who answers outside, and wants 16 times this one.
+    fn ask_outside(&self, wanted: &str) -> Result<()> {
+        let args = ["ask".to_owned(), self.who_port.to_string(), "16".to_owned()];
+        let said = self.outside("who.py", &args)?.wait(LIMIT)?.ok()?.text();
+        if said.trim() != format!("heard {wanted}:16") {
+            fail!("outside was {said:?}, not {wanted}");
+        }
+        Ok(())
+    }
+}
+
+/// Two namespaces, each with its own loopback interface, on one monitor, and what is outside: on the same ports each
+/// reaches its own servers only, over shared memory.
+fn network_namespaces(lab: &mut Lab) -> Result<()> {
+    const ROUNDS: usize = 3;
+    let (echo_port, who_port) = (free_port()?, free_port()?);
+    let inside = Inside { lab, unshare: &["unshare", "-n"], odd: Some("lo"), echo_port, who_port };
+    let watches = [lab.watch(echo_port), lab.watch(who_port)];
+    let mut processes = vec![inside.start("first")?];
+    if inside.echo_outside()? {
+        fail!("a client outside reached the server inside");
+    }
+    processes.push(inside.start("second")?);
+    let serve = ["serve".to_owned(), who_port.to_string(), "outside".to_owned()];
+    let mut outside = inside.outside("who.py", &serve)?;
+    outside.wait_listening(who_port)?;
+    let mut inputs = processes.iter_mut().map(Proc::stdin).collect::<Result<Vec<_>>>()?;
+    for _ in 0..ROUNDS {
+        for input in &mut inputs {
+            input.write_all(b"ask\n")?;
+        }
+        inside.ask_outside("outside")?;
+    }
+    drop(inputs);
+    for (process, name) in processes.into_iter().zip(["first", "second"]) {
+        let said = process.wait(LIMIT)?.ok()?.text();
+        let right = said.matches(&format!("heard {name}:16\n")).count();
+        if right != ROUNDS || said.matches("heard").count() != ROUNDS {
+            fail!("inside {name} was {said:?}");
+        }
+    }
+    outside.kill();
+    for watch in watches.into_iter().flatten() {
+        ss::require_shm(&watch.finish()?)?;
+    }
+    Ok(())
+}
+
+/// A container with process ids that mean nothing to the monitor, in the network of the others: they reach each other,
+/// and when its first process is killed, and all others in it with that, the peers outside are told.
+fn pid_namespaces(lab: &mut Lab) -> Result<()> {
+    let (echo_port, who_port) = (free_port()?, free_port()?);
+    let unshare = ["unshare", "-pf", "--mount-proc", "--kill-child"];
+    let inside = Inside { lab, unshare: &unshare, odd: None, echo_port, who_port };
+    let watches = [lab.watch(echo_port), lab.watch(who_port)];
+    let process = inside.start("first")?;
+    if !inside.echo_outside()? {
+        fail!("a client outside did not reach the server inside");
+    }
+    inside.ask_outside("first")?;
+    let mut held = inside.outside("who.py", &["hold".to_owned(), who_port.to_string()])?;
+    held.wait_for_text("held by first", LIMIT)?;
+    process.kill();
+    let said = held.wait(LIMIT)?.ok()?.text();
+    if !said.ends_with("ended\n") {
+        fail!("after the end of the container the peer said {said:?}");
+    }
+    for watch in watches.into_iter().flatten() {
         ss::require_shm(&watch.finish()?)?;
     }
     Ok(())

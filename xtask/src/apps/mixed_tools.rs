@@ -22,6 +22,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .extra(),
     Scenario::new("mixed-tsan", GCC, tsan).extra(),
     Scenario::new("mixed-valgrind", VALGRIND, |lab| built(lab, &["-g"], MEMCHECK)).limit_s(180).extra(),
+    Scenario::new("mixed-valgrind-leaks", VALGRIND, leaks).limit_s(400).slow().extra(),
     Scenario::new("mixed-strace", &["gcc", "/usr/include/stdio.h", "strace"], |lab| {
         built(lab, &[], &["strace", "-D", "-f", "-o", "strace.log"])
     })
@@ -49,6 +50,8 @@ const GDB: &[&str] = &[
     "-p",
 ];
 const LIMIT: Duration = Duration::from_secs(60);
+/// The check reads everything that is mapped: gigabytes of untouched shared memory.
+const LEAK_CHECK_LIMIT: Duration = Duration::from_secs(180);
 const ECHOES: &str = "24 echoes";
 const BOTH_OURS: (Side, Side) = (Side::Sd, Side::Sd);
 
@@ -107,6 +110,38 @@ fn built(lab: &mut Lab, options: &[&str], before: &[&str]) -> Result<()> {
         let mut client = behind(lab, sides.1, before, &[&echo, "connect", &text])?;
         both(lab, port, &mut server, &mut client, sides, ECHOES).map_err(|e| format!("{sides:?}: {e}"))?;
     }
+    Ok(())
+}
+
+/// What valgrind still finds at the end does not depend on how many connections there were.
+fn leaks(lab: &mut Lab) -> Result<()> {
+    let echo = compile_echo(lab, &["-g"])?;
+    let port = free_port()?;
+    let text = port.to_string();
+    let mut server =
+        Proc::start(&mut lab.command(Side::Sd, &echo, &["serve", &text])?, "server", lab.path())?;
+    server.wait_listening(port)?;
+    let watch = lab.watch_every(port, Duration::from_millis(5));
+    let mut found = Vec::new();
+    for count in ["10", "60"] {
+        let log = lab.path().join(format!("leaks-{count}.log"));
+        let log_file = format!("--log-file={}", log.display());
+        let lost = "--errors-for-leak-kinds=definite,indirect,possible";
+        let tool = ["valgrind", "--leak-check=full", lost, "--error-exitcode=9", &log_file];
+        let words = [echo.as_str(), "churn", &text, count];
+        let mut client = behind(lab, Side::Sd, &tool, &words)?;
+        Proc::start(&mut client, "valgrind", lab.path())?.wait(LEAK_CHECK_LIMIT)?.ok()?;
+        let report = std::fs::read_to_string(&log)?;
+        let Some((_, reachable)) = report.split_once("still reachable: ") else {
+            fail!("no summary of leaks: {report}")
+        };
+        found.push(reachable.lines().next().unwrap_or_default().to_owned());
+    }
+    if found[0] != found[1] {
+        fail!("reachable after 10 connections: {}; after 60: {}", found[0], found[1]);
+    }
+    lab.check(watch, Side::Sd, Side::Sd)?;
+    server.terminate(LIMIT)?.ok()?;
     Ok(())
 }
 

@@ -21,6 +21,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("activated_server.py", include_str!("py/activated_server.py")),
     ("echo_server.py", include_str!("py/echo_server.py")),
     ("echo_client.py", include_str!("py/echo_client.py")),
+    ("who.py", include_str!("py/who.py")),
     ("idle_client.py", include_str!("py/idle_client.py")),
     ("inside.py", include_str!("py/inside.py")),
     ("memcached_client.py", include_str!("py/memcached_client.py")),

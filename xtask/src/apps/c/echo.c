@@ -3,17 +3,20 @@
  * usage: echo serve PORT                 until SIGTERM; a thread for each connection
  *        echo connect PORT               four connections at once, data of many sizes, compared
  *        echo namespace PORT LIBRARY     connects here, and by this code in a second copy of libc (dlmopen)
+ *        echo churn PORT COUNT           so many connections one after the other, in epoll instances of their own
  *        echo inside PORT                serves, and connects to itself; for places that nobody else reaches
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -120,6 +123,25 @@ int talk(int port) {
     return echoes;
 }
 
+/* Everything that a connection may leave behind: duplicates, waits, instances. */
+static int churn(int port, int count) {
+    struct sockaddr_in to = address(port);
+    char data[3000] = {0};
+    for (int i = 0; i < count; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0), epoll = epoll_create1(0);
+        struct epoll_event event = {.events = EPOLLIN};
+        struct pollfd entry = {.fd = fd, .events = POLLIN};
+        if (connect(fd, (void *)&to, sizeof to)) die("connect");
+        if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) || send_all(fd, data, sizeof data)) die("send");
+        if (epoll_wait(epoll, &event, 1, -1) != 1 || poll(&entry, 1, -1) != 1) die("wait");
+        if (recv(fd, data, sizeof data, MSG_WAITALL) != sizeof data) die("recv");
+        close(dup(fd));
+        close(i % 2 ? fd : epoll);
+        close(i % 2 ? epoll : fd);
+    }
+    return count;
+}
+
 static int talk_elsewhere(int port, const char *library) {
 #ifdef STATIC
     (void)port, (void)library;
@@ -143,8 +165,9 @@ int main(int argc, char **argv) {
         puts("ready");
         fflush(stdout);
     }
-    if (argc > 3) echoes = talk_elsewhere(port, argv[3]);
-    echoes += talk(port);
+    int is_churn = argc > 3 && !strcmp(argv[1], "churn");
+    if (argc > 3) echoes = is_churn ? churn(port, atoi(argv[3])) : talk_elsewhere(port, argv[3]);
+    if (!is_churn) echoes += talk(port);
     printf("%d echoes\n", echoes);
     return 0; /* and not _exit: sanitizers and valgrind look for leaks at the end */
 }

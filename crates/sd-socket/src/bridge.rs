@@ -55,7 +55,7 @@ fn open(
 ) -> core::result::Result<i32, i32> {
     let (outer, inner) = tcp_pair().map_err(|e| e.0)?;
     let listener = listen(outer);
-    let started = start(endpoint, inner, listener);
+    let started = start(endpoint, [outer, inner], listener);
     [Some(inner), listener].into_iter().flatten().for_each(sd_sys::fd::close);
     if let Err(e) = started {
         sd_sys::fd::close(outer);
@@ -111,8 +111,9 @@ fn exit() -> ! {
     }
 }
 
-/// Starts the bridge; returns when the monitor has been told of it, and the bridge holds nothing of the program's.
-fn start(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> Result<()> {
+/// Starts the bridge; returns when the monitor has been told of it, and the bridge has no copy of `outer` left: if the
+/// last one were closed there, and that socket lingers, the bridge would wait for bytes that it has to pass on itself.
+fn start(endpoint: &'static Endpoint, [outer, inner]: [i32; 2], listener: Option<i32>) -> Result<()> {
     fork::early();
     fork::prepare();
     // Made and closed while no other thread can fork: its end says something.
@@ -131,10 +132,13 @@ fn start(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> Resu
             let _ = sd_sys::fd::write(write_end, &pid.to_ne_bytes());
             exit();
         }
+        // Before anything that could need an allocator whose locks other threads held at the fork.
+        sd_sys::fd::close(outer);
+        sd_sys::fd::close(write_end);
         fork::child();
         fork::late();
         crate::spawn::is_other_program();
-        run(endpoint, inner, listener, write_end);
+        run(endpoint, inner, listener);
     }
     sd_sys::fd::close(write_end);
     fork::parent();
@@ -147,8 +151,6 @@ fn start(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> Resu
     if let Ok(middle) = middle {
         // SAFETY: null results are allowed.
         unsafe { syscall!(libc::SYS_wait4, middle, 0, libc::__WALL, 0) };
-        // The end: the bridge has closed its copies. If the last copy of a socket that lingers were closed there, it
-        // would wait for bytes that it has to pass on itself.
         read(read_end, &mut [0]);
     }
     sd_sys::fd::close(read_end);
@@ -160,8 +162,8 @@ fn read(fd: i32, bytes: &mut [u8]) {
     while sd_sys::fd::read(fd, bytes) == Err(sd_sys::Errno(libc::EINTR)) {}
 }
 
-/// The bridge process: keeps nothing but the connection and the socket, and says so by closing `ready`.
-fn run(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>, ready: i32) -> ! {
+/// The bridge process: keeps nothing but the connection and the socket.
+fn run(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> ! {
     // SAFETY: a C string; a name for people.
     unsafe { syscall!(libc::SYS_prctl, libc::PR_SET_NAME, c"sd-bridge".as_ptr()) };
     // Signals are for the program; only SIGKILL ends a bridge early.
@@ -171,8 +173,7 @@ fn run(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>, ready: i3
     endpoint.reason.store(Reason::Bridged as u32, Ordering::Relaxed);
     let mut number = -1;
     connect::each_fd(endpoint, |fd| number = fd);
-    close_others(&mut [number, inner, listener.unwrap_or(-1), ready]);
-    sd_sys::fd::close(ready);
+    close_others(&mut [number, inner, listener.unwrap_or(-1)]);
     let _ = sd_sys::fd::fcntl(inner, libc::F_SETFL, libc::O_NONBLOCK as usize);
     if pump(endpoint, number, inner, listener) {
         crate::handover::let_go(number, endpoint);

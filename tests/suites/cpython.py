@@ -61,10 +61,17 @@ def without(tests, done):
 class Record:
     def __init__(self, path):
         self.path = path
+        self.lines = []
 
     def __call__(self, *words):
-        with open(self.path, "a") as file:
-            file.write(" ".join(words) + "\n")
+        self.lines.append(" ".join(words) + "\n")
+        try:
+            with open(self.path, "a") as file:
+                file.writelines(self.lines)
+        except OSError:
+            # A test has used up the descriptors: the next line takes this one along.
+            return
+        self.lines = []
 
 
 class Result(unittest.TextTestResult):

@@ -94,6 +94,12 @@ const SLOW: &[&str] = &[
     "test_faulthandler",
 ];
 
+/// Debian's, whatever else is in the path.
+pub(crate) const PYTHON: &str = "/usr/bin/python3.11";
+
+/// The name of what became of a module as a whole.
+pub(crate) const MODULE: &str = "(module)";
+
 /// A test that says nothing for so long hangs. The longest of them that pass take half of it on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -114,6 +120,11 @@ pub(crate) fn items() -> impl Iterator<Item = Item> {
 }
 
 fn run(stage: &Stage, item: &Item, choice: &Choice) -> Result<Outcomes> {
+    run_names(stage, item.name, &names(item, choice), choice)
+}
+
+/// Runs tests that Python's `unittest` loads by these names: modules, classes or methods.
+pub(crate) fn run_names(stage: &Stage, title: &str, names: &[String], choice: &Choice) -> Result<Outcomes> {
     let script = product::root().join("tests/suites/cpython.py").display().to_string();
     let results = stage.path().join("results");
     let skip = stage.path().join("skip");
@@ -124,10 +135,10 @@ fn run(stage: &Stage, item: &Item, choice: &Choice) -> Result<Outcomes> {
         std::fs::write(&results, "")?;
         let (results_text, skip_text) = (results.display().to_string(), skip.display().to_string());
         let mut args = vec![script.clone(), results_text, skip_text];
-        args.extend(names(item, choice));
+        args.extend_from_slice(names);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let mut command = stage.command("python3.11", &args)?;
-        let ended = stage.watch(&mut command, item.name, Some(&results), PATIENCE)?;
+        let mut command = stage.command(PYTHON, &args)?;
+        let ended = stage.watch(&mut command, title, Some(&results), PATIENCE)?;
         let is_complete = read(&std::fs::read_to_string(&results)?, ended.is_hung, &mut outcomes);
         if is_complete {
             return Ok(outcomes);
@@ -164,7 +175,7 @@ fn read(lines: &str, is_hung: bool, outcomes: &mut Outcomes) -> bool {
     }
     let word = if is_hung { HANG } else { CRASH };
     // Without a running test it was the module itself.
-    outcomes.insert(running.unwrap_or_else(|| "(module)".to_owned()), word.to_owned());
+    outcomes.insert(running.unwrap_or_else(|| MODULE.to_owned()), word.to_owned());
     false
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn items() -> impl Iterator<Item = Item> {
 }
 
 /// The word for a program that judges by its exit status.
-fn word(ended: &Ended) -> &'static str {
+pub(crate) fn word(ended: &Ended) -> &'static str {
     match ended.code {
         _ if ended.is_hung => HANG,
         Some(0) => "pass",
@@ -179,7 +179,7 @@ fn tap(
 }
 
 /// Names of the files in a folder with a beginning and one of some endings, in order.
-fn files(folder: &Path, start: &str, ends: &[&str]) -> Result<BTreeSet<String>> {
+pub(crate) fn files(folder: &Path, start: &str, ends: &[&str]) -> Result<BTreeSet<String>> {
     let entries = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let has_end = |name: &str| name.rsplit_once('.').is_some_and(|(_, end)| ends.contains(&end));

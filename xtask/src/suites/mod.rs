@@ -8,7 +8,9 @@
 
 mod compare;
 mod cpython;
+mod curl;
 mod each;
+mod python;
 mod redis;
 mod sources;
 mod stage;
@@ -103,7 +105,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 fn items() -> impl Iterator<Item = Item> {
-    cpython::items().chain(redis::items()).chain(each::items()).chain(stress::items())
+    let here = cpython::items().chain(redis::items()).chain(each::items()).chain(stress::items());
+    here.chain(curl::items()).chain(python::items())
 }
 
 impl Item {

@@ -173,6 +173,43 @@ pub(crate) fn memcached_tests() -> Result<PathBuf> {
     Ok(tree)
 }
 
+/// The folder in which curl's tests run, with its test servers and programs of its sources, and the packaged library.
+pub(crate) fn curl_tests() -> Result<PathBuf> {
+    let tree = source("curl")?;
+    let build = tree.join("sd-build");
+    let tests = build.join("tests");
+    if !build.join(MARK).exists() {
+        let packaged = output(Command::new("ldd").arg("/usr/bin/curl"))?;
+        let mut words =
+            packaged.split_whitespace().skip_while(|word| !word.starts_with("libcurl.so")).skip(2);
+        let Some(packaged) = words.next() else { fail!("/usr/bin/curl has no libcurl") };
+        std::fs::create_dir_all(&build)?;
+        let options =
+            ["--with-openssl", "--enable-shared", "--disable-static", "--without-libpsl", "--disable-ldap"];
+        output(Command::new("../configure").args(options).current_dir(&build))?;
+        output(Command::new("make").args(["-s", "-j2", "-C", "lib"]).current_dir(&build))?;
+        let library = build.join("lib/.libs/libcurl.so.4");
+        let _ = std::fs::remove_file(&library);
+        std::os::unix::fs::symlink(packaged, library)?;
+        output(Command::new("make").args(["-s", "-j2", "-C", "tests"]).current_dir(&build))?;
+        std::fs::write(build.join(MARK), "")?;
+    }
+    Ok(tests)
+}
+
+/// A folder with gevent, which brings its tests, and what they import. Debian's package has no tests.
+pub(crate) fn gevent() -> Result<PathBuf> {
+    let folder = home().join("gevent");
+    if !folder.join(MARK).exists() {
+        let _ = std::fs::remove_dir_all(&folder);
+        let mut command = Command::new(super::cpython::PYTHON);
+        command.args(["-m", "pip", "install", "--quiet", "--only-binary", ":all:", "--target"]).arg(&folder);
+        output(command.args(["gevent", "dnspython", "psutil", "requests"]))?;
+        std::fs::write(folder.join(MARK), "")?;
+    }
+    Ok(folder)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use crate::addr::{self, Name};
 use crate::arrival::{WaitsInAccept, refuse};
 use crate::channel;
 use crate::connect::{dropped_behind_our_back, number};
-use crate::endpoint::{self, EndpointExt, NONBLOCK};
+use crate::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::listen::{Pending, has_pending, interested, publish_pending, record};
 use crate::process::PROCESS;
 use crate::restart::Held;
@@ -174,6 +174,8 @@ fn open(
     // Before this side announces that it waits for anything, so A sees it when it has to wake us.
     words.side[1].listener.store(channel.adopter, Ordering::Release);
     crate::options::inherit(listening, connection);
+    // As in Linux, which copies what was shut down before listen.
+    connection.set_flag(listening.flags.load(Ordering::Relaxed) & (SHUT_RD | SHUT_WR));
     if flags & libc::SOCK_NONBLOCK != 0 {
         connection.set_flag(NONBLOCK);
     }

@@ -42,10 +42,15 @@ pub(crate) unsafe fn parse(addr: *const sockaddr, len: socklen_t) -> Option<(i32
 
 /// What the kernel refuses of a caller's address before it looks at the socket.
 pub(crate) fn check(addr: *const sockaddr, len: socklen_t) -> Result<(), i32> {
+    is_readable(addr, len)?;
+    if len < 2 { Err(libc::EINVAL) } else { Ok(()) }
+}
+
+/// What it refuses of an address that nobody will look at.
+pub(crate) fn is_readable(addr: *const sockaddr, len: socklen_t) -> Result<(), i32> {
     match len as usize {
         len if len > size_of::<sockaddr_storage>() => Err(libc::EINVAL),
         len if bad_pointer(addr.cast(), len) => Err(libc::EFAULT),
-        0..2 => Err(libc::EINVAL),
         _ => Ok(()),
     }
 }

@@ -7,6 +7,7 @@
 //! caller of the hooked function vouches for them as it would to libc.
 #![allow(clippy::missing_safety_doc)]
 
+use crate::iov::bad_pointer;
 use crate::table::{self, Entry};
 pub use crate::transfer::{
     read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendmmsg, sendmsg, sendto, write, writev,
@@ -168,7 +169,8 @@ pub unsafe fn poll(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Outcome<c_int> {
-    if (fds as usize) < 4096 || count == 0 || count > table::LEN as nfds_t {
+    let none = count == 0 || count > table::LEN as nfds_t;
+    if none || bad_pointer(fds.cast(), count as usize * size_of::<pollfd>()) {
         return Outcome::Kernel;
     }
     // SAFETY: see the module.
@@ -202,11 +204,12 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
         }
         return Outcome::Kernel;
     }
-    if event.is_null() && op != libc::EPOLL_CTL_DEL {
+    let bad = bad_pointer(event.cast(), size_of::<epoll_event>());
+    if bad && op != libc::EPOLL_CTL_DEL {
         return Outcome::Errno(libc::EFAULT);
     }
     // SAFETY: see the module.
-    let event = unsafe { event.as_ref() }.map(|e| (e.events, e.u64));
+    let event = unsafe { event.as_ref() }.filter(|_| !bad).map(|e| (e.events, e.u64));
     epoll::control(instance, op, fd, event).map(|()| 0).into()
 }
 
@@ -219,10 +222,11 @@ pub unsafe fn epoll_wait(
     mask: *const sigset_t,
 ) -> Outcome<c_int> {
     let Entry::Epoll(instance) = table::get(epfd) else { return Outcome::Kernel };
-    if max > 0 && (events as usize) < 4096 && epoll::is_ready(instance) {
+    let bad = bad_pointer(events.cast(), (max.max(0) as usize).saturating_mul(size_of::<epoll_event>()));
+    if bad && epoll::is_ready(instance) {
         return Outcome::Errno(libc::EFAULT);
     }
-    if max <= 0 || (events as usize) < 4096 {
+    if max <= 0 || bad {
         return Outcome::Kernel;
     }
     // SAFETY: see the module.

@@ -12,7 +12,7 @@
 
 use crate::Outcome;
 use crate::addr::{self, Name};
-use crate::endpoint::{self, CONNECTING, EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET};
+use crate::endpoint::{self, CONNECTING, EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR};
 use crate::faults::take_error;
 use crate::names::is_over;
 use crate::options;
@@ -252,7 +252,7 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     match endpoint.state_now() {
         State::Fresh | State::Bound => {}
         State::Connected if unspecified => {
-            endpoint::disconnect(endpoint);
+            crate::ends::disconnect(endpoint);
             return Outcome::Done(0);
         }
         State::Connected => return again(endpoint),
@@ -277,7 +277,10 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
     let to = match parsed {
         Some((family, name)) if family == domain && name.port != 0 => normalise(domain, name),
-        None if unspecified => return Outcome::Kernel,
+        None if unspecified => {
+            endpoint.clear_flag(SHUT_RD | SHUT_WR);
+            return Outcome::Kernel;
+        }
         _ => return kernel.try_first(endpoint),
     };
     if bound_to_other_family(endpoint, fd, to) {
@@ -375,7 +378,7 @@ fn again(endpoint: &'static Endpoint) -> Outcome<c_int> {
         return Outcome::Done(0);
     }
     let error = take_error(endpoint).unwrap_or(libc::ECONNABORTED);
-    endpoint::disconnect(endpoint);
+    crate::ends::disconnect(endpoint);
     Outcome::Errno(error)
 }
 

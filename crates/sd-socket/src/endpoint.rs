@@ -35,6 +35,9 @@ pub(crate) const OOB_INLINE: u32 = 1 << 9;
 /// F_SETOWN, O_ASYNC and the like were used.
 pub(crate) const HAS_SIGNALS: u32 = 1 << 10;
 
+/// The end of our stream was announced; without it SHUT_WR is only noted, from before there was a connection.
+pub(crate) const FIN_SENT: u32 = 1 << 11;
+
 /// An epoll instance, or the program, found no room to write: it is told when there is some.
 pub(crate) const NO_SPACE: u32 = 1 << 16;
 
@@ -439,19 +442,9 @@ pub(crate) fn peer_finished(endpoint: &Endpoint) -> bool {
         || peer_end(endpoint) == PeerEnd::Gone
 }
 
-/// Breaks a connection off, for connect(2) with AF_UNSPEC: the peer is reset, and the endpoint is
-/// as good as new.
-pub(crate) fn disconnect(endpoint: &'static Endpoint) {
-    let over = crate::names::is_over(endpoint);
-    endpoint.set_flag(RESET);
-    hang_up(endpoint);
-    endpoint.flags.fetch_and(NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | HAS_SIGNALS, Ordering::AcqRel);
-    crate::syn_sent::unconnect(endpoint, if over { 0 } else { libc::ECONNRESET });
-}
-
 /// The end of a connection, when the last descriptor is closed (§4.5.4): announces the end of our
 /// stream, or resets when received data was never read or SO_LINGER says so.
-fn hang_up(endpoint: &'static Endpoint) {
+pub(crate) fn hang_up(endpoint: &'static Endpoint) {
     let own = endpoint.own_words();
     let generation = endpoint.generation.load(Ordering::Relaxed);
     {

@@ -1,6 +1,9 @@
-//! shutdown(2), and how much lies in the rings of a connection.
+//! shutdown(2), connect(2) with AF_UNSPEC, and how much lies in the rings of a connection.
 
-use crate::endpoint::{self, EndpointExt, OOB_INLINE, SHUT_RD, SHUT_WR, notify, rx_cursor, tx_cursor};
+use crate::endpoint::{
+    self, EndpointExt, FIN_SENT, HAS_SIGNALS, NONBLOCK, OOB_INLINE, OWN_SOCKET, SHUT_RD, SHUT_WR, WATCHED,
+    notify, rx_cursor, tx_cursor,
+};
 use core::sync::atomic::Ordering;
 use sd_ring::{Next, doorbell};
 use sd_shm::channel::{FLAG_FIN, FLAG_READS_NO_MORE, GEOMETRY};
@@ -20,7 +23,7 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32>
         // SAFETY: the tx half is held.
         unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem(), endpoint::stamp(endpoint));
         endpoint.own_words().flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
-        endpoint.set_flag(SHUT_WR);
+        endpoint.set_flag(SHUT_WR | FIN_SENT);
         notify(endpoint, crate::stream::RX_BITS);
     }
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
@@ -33,6 +36,17 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32>
     futex::wake(own, i32::MAX, Scope::Shared);
     crate::epoll::endpoint_event(endpoint);
     Ok(())
+}
+
+/// Breaks a connection off, for connect(2) with AF_UNSPEC: the peer is reset, and the endpoint is
+/// as good as new.
+pub(crate) fn disconnect(endpoint: &'static Endpoint) {
+    let over = crate::names::is_over(endpoint);
+    endpoint.set_flag(endpoint::RESET);
+    endpoint::hang_up(endpoint);
+    let kept = NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | HAS_SIGNALS;
+    endpoint.flags.fetch_and(kept, Ordering::AcqRel);
+    crate::syn_sent::unconnect(endpoint, if over { 0 } else { libc::ECONNRESET });
 }
 
 /// Bytes that can be received now (FIONREAD): up to the urgent mark, where there is one.

@@ -1,9 +1,10 @@
 //! Why a call on a connection fails, and in which order Linux looks: at the state first, at the buffer last.
 
 use crate::endpoint::{self, EOF, EndpointExt, PeerEnd, RESET, SHUT_WR, notify, peer_end};
-use crate::iov::Pieces;
+use crate::iov::{Pieces, is_beyond};
 use crate::stream;
 use core::sync::atomic::Ordering;
+use libc::c_void;
 use sd_shm::channel::{FLAG_RESET, Side, SlotState};
 use sd_shm::slab::Endpoint;
 
@@ -72,6 +73,12 @@ pub(crate) fn before_send(endpoint: &'static Endpoint, flags: i32) -> Result<(),
         None | Some(0) => Ok(()),
         Some(errno) => Err(send_failed(errno, flags)),
     }
+}
+
+/// A send from a bad pointer.
+#[cold]
+pub(crate) fn send_from(endpoint: &'static Endpoint, buf: *const c_void, len: usize, flags: i32) -> i32 {
+    if is_beyond(buf, len) { libc::EFAULT } else { send_from_nowhere(endpoint, flags) }
 }
 
 /// A send from memory that is none.

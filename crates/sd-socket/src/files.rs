@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::endpoint::{EndpointExt, NONBLOCK};
-use crate::iov::Pieces;
+use crate::iov::{Pieces, bad_pointer};
 use crate::stream;
 use crate::transfer::NOWHERE;
 use crate::{table, unconnected};
@@ -25,24 +25,25 @@ pub(crate) unsafe fn sendfile(
     offset: *mut off_t,
     count: size_t,
 ) -> Outcome<ssize_t> {
-    if table::socket(in_fd).is_some() {
-        return Outcome::Errno(libc::EINVAL);
-    }
-    let Some(endpoint) = connected(out_fd) else {
+    if connected(in_fd).is_none() && connected(out_fd).is_none() {
         // SAFETY: as the caller says.
         let again = |_| unsafe { sendfile(out_fd, in_fd, offset, count) };
         // SAFETY: no address.
         return unsafe { unconnected::send(out_fd, 0, NOWHERE, again) };
-    };
-    if let Err(errno) = crate::faults::before_send(endpoint, 0) {
+    }
+    // SAFETY: as the caller says.
+    if let Err(errno) = unsafe { check_source(in_fd, offset, count) } {
         return Outcome::Errno(errno);
     }
-    // SAFETY: no pointers.
-    if sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_lseek, in_fd, 0, libc::SEEK_CUR) })
-        == Err(sd_sys::Errno(libc::ESPIPE))
-    {
-        return Outcome::Errno(libc::EINVAL);
+    if let Some(from) = connected(in_fd) {
+        return match check_pipe(out_fd, libc::O_WRONLY, offset, core::ptr::null_mut()) {
+            Ok(()) => socket_to_pipe(from, out_fd, count, false),
+            Err(errno) => Outcome::Errno(errno),
+        };
     }
+    let Some(endpoint) = connected(out_fd).filter(|_| table::socket(in_fd).is_none()) else {
+        return Outcome::Errno(libc::EINVAL);
+    };
     let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
     let base = buffer.as_mut_ptr() as *mut u8;
     // SAFETY: as the caller says.
@@ -62,7 +63,8 @@ pub(crate) unsafe fn sendfile(
             Ok(0) => break,
             Ok(n) => n,
             Err(e) => {
-                errno = e.0;
+                // What is no file cannot be sent.
+                errno = if e.0 == libc::EISDIR { libc::EINVAL } else { e.0 };
                 break;
             }
         };
@@ -85,6 +87,27 @@ pub(crate) unsafe fn sendfile(
         unsafe { offset.write_unaligned(at) };
     }
     if sent == 0 && errno != 0 { Outcome::Errno(errno) } else { Outcome::Done(sent as ssize_t) }
+}
+
+/// What sendfile refuses of its source, in the order in which Linux looks.
+///
+/// # Safety
+/// `offset` is null, valid, or an address that can be no memory.
+unsafe fn check_source(in_fd: c_int, offset: *mut off_t, count: size_t) -> Result<(), i32> {
+    if !offset.is_null() && bad_pointer(offset.cast(), size_of::<off_t>()) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: no pointers.
+    let position = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_lseek, in_fd, 0, libc::SEEK_CUR) });
+    match position.map_err(|e| e.0) {
+        Err(libc::ESPIPE) if !offset.is_null() => Err(libc::ESPIPE),
+        Err(libc::ESPIPE) if table::socket(in_fd).is_none() => Err(libc::EINVAL),
+        Err(errno) if errno != libc::ESPIPE => Err(errno),
+        _ if (count as isize) < 0 => Err(libc::EINVAL),
+        // SAFETY: not null, and no bad address.
+        _ if !offset.is_null() && unsafe { offset.read_unaligned() } < 0 => Err(libc::EINVAL),
+        _ => Ok(()),
+    }
 }
 
 /// splice(2) between a pipe and a socket of ours.
@@ -114,9 +137,14 @@ pub(crate) unsafe fn splice(
             }
         }
         (Some(_), Some(_)) => Outcome::Errno(libc::EINVAL),
-        _ if !off_in.is_null() || !off_out.is_null() => Outcome::Errno(libc::ESPIPE),
-        (Some(from), None) => socket_to_pipe(from, fd_out, len, nonblock),
-        (None, Some(to)) => pipe_to_socket(fd_in, to, len, nonblock),
+        (Some(from), None) => match check_pipe(fd_out, libc::O_WRONLY, off_out, off_in) {
+            Ok(()) => socket_to_pipe(from, fd_out, len, nonblock),
+            Err(errno) => Outcome::Errno(errno),
+        },
+        (None, Some(to)) => match check_pipe(fd_in, libc::O_RDONLY, off_in, off_out) {
+            Ok(()) => pipe_to_socket(fd_in, to, len, nonblock),
+            Err(errno) => Outcome::Errno(errno),
+        },
     }
 }
 
@@ -127,6 +155,29 @@ fn pipe_room(fd: c_int) -> Option<usize> {
     // SAFETY: the kernel writes one int.
     unsafe { sd_sys::syscall!(libc::SYS_ioctl, fd, libc::FIONREAD, &mut held as *mut i32) };
     Some(size.saturating_sub(held as usize))
+}
+
+/// What splice refuses of the pipe and of both offsets; a socket of ours is the other end.
+fn check_pipe(pipe: c_int, mode: c_int, pipe_offset: *mut off_t, offset: *mut off_t) -> Result<(), i32> {
+    let flags = sd_sys::fd::fcntl(pipe, libc::F_GETFL, 0).map_err(|e| e.0)? as c_int;
+    if flags & libc::O_ACCMODE != mode && flags & libc::O_ACCMODE != libc::O_RDWR {
+        return Err(libc::EBADF);
+    }
+    if sd_sys::fd::fcntl(pipe, libc::F_GETPIPE_SZ, 0).is_err() {
+        return Err(libc::EINVAL);
+    }
+    match (pipe_offset.is_null(), offset.is_null()) {
+        (false, _) => Err(libc::ESPIPE),
+        (_, false) if bad_pointer(offset.cast(), size_of::<off_t>()) => Err(libc::EFAULT),
+        (_, false) => Err(libc::EINVAL),
+        _ => Ok(()),
+    }
+}
+
+/// An empty pipe that nobody writes to.
+fn is_at_end(pipe: c_int) -> bool {
+    let ends = libc::POLLIN | libc::POLLHUP;
+    sd_sys::fd::poll_one(pipe, libc::POLLIN, 0).is_ok_and(|events| events & ends == libc::POLLHUP)
 }
 
 fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bool) -> Outcome<ssize_t> {
@@ -160,6 +211,9 @@ fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bo
 }
 
 fn pipe_to_socket(pipe: c_int, to: &'static Endpoint, len: usize, nonblock: bool) -> Outcome<ssize_t> {
+    if is_at_end(pipe) {
+        return Outcome::Done(0);
+    }
     let flags = if nonblock { libc::MSG_DONTWAIT } else { 0 };
     if let Err(errno) = crate::faults::before_send(to, 0).and_then(|()| stream::wait_for_room(to, flags)) {
         return Outcome::Errno(errno);

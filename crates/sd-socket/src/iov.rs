@@ -9,12 +9,20 @@ pub(crate) const IOV_MAX: usize = 1024;
 /// Linux's limit on bytes per call.
 pub(crate) const BYTES_MAX: usize = 0x7fff_f000;
 
+/// The end of a program's half of the address space.
+const ADDRESS_END: usize = 0x7fff_ffff_f000;
+
 /// An address that can never be a program's memory: below vm.mmap_min_addr, or not in its half. Other bad
 /// addresses fault in the program, where the kernel would have said EFAULT.
 #[inline(always)]
 pub(crate) fn bad_pointer(buf: *const c_void, len: usize) -> bool {
-    let address = buf as usize;
-    len != 0 && (address < ADDRESS_MIN || address.checked_add(len).is_none_or(|end| end > 0x7fff_ffff_f000))
+    len != 0 && ((buf as usize) < ADDRESS_MIN || is_beyond(buf, len))
+}
+
+/// Not in the program's half: the kernel refuses such a buffer before it looks at the socket.
+#[inline(always)]
+pub(crate) fn is_beyond(buf: *const c_void, len: usize) -> bool {
+    len != 0 && (buf as usize).checked_add(len).is_none_or(|end| end > ADDRESS_END)
 }
 
 /// One or many buffers, taken piece by piece.
@@ -45,7 +53,7 @@ impl Pieces {
         if count > IOV_MAX {
             return Err(libc::EMSGSIZE);
         }
-        if count != 0 && (iov as usize) < ADDRESS_MIN {
+        if bad_pointer(iov.cast(), count * size_of::<iovec>()) {
             return Err(libc::EFAULT);
         }
         let (mut total, mut nowhere) = (0usize, false);
@@ -53,12 +61,16 @@ impl Pieces {
             // SAFETY: i < count.
             let len = unsafe { (*iov.add(i)).iov_len };
             // SAFETY: as above.
-            let base = unsafe { (*iov.add(i)).iov_base } as usize;
-            nowhere |= len != 0 && !(ADDRESS_MIN..=0x7fff_ffff_f000).contains(&base);
+            let base = unsafe { (*iov.add(i)).iov_base };
             if len > isize::MAX as usize {
                 return Err(libc::EINVAL);
             }
-            total = total.saturating_add(len).min(BYTES_MAX);
+            let len = len.min(BYTES_MAX - total);
+            if is_beyond(base, len) {
+                return Err(libc::EFAULT);
+            }
+            nowhere |= bad_pointer(base, len);
+            total += len;
         }
         Ok(Pieces { rest: iov, count, base: core::ptr::null_mut(), len: 0, total, nowhere })
     }

@@ -17,7 +17,7 @@ use crate::addr;
 use crate::arrival::{asked_for, each_waiting, refuse};
 use crate::channel::{self, Channel};
 use crate::connect::materialize;
-use crate::endpoint::{EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET};
+use crate::endpoint::{EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR};
 use crate::process::{PROCESS, Priv};
 use crate::table;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -292,6 +292,7 @@ pub(crate) fn ended(Ended { index, generation }: Ended) {
 /// The socket stops listening though its number stays open: shutdown, or connect to AF_UNSPEC.
 pub(crate) fn stop(endpoint: &'static Endpoint) {
     endpoint.set_state(State::Bound);
+    endpoint.clear_flag(SHUT_RD | SHUT_WR);
     if let Some(end) = PROCESS.private(endpoint).and_then(forget) {
         ended(end);
     }

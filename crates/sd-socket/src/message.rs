@@ -1,7 +1,7 @@
 //! recvmsg, sendmsg and their plural forms.
 
 use crate::endpoint::EndpointExt;
-use crate::iov::{Pieces, bad_pointer};
+use crate::iov::{Pieces, bad_pointer, is_beyond};
 use crate::{Outcome, faults, stream, urgent};
 use libc::{c_int, c_void, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 use sd_shm::slab::{Endpoint, State};
@@ -16,6 +16,9 @@ pub(crate) fn recv_specially(
 ) -> Outcome<ssize_t> {
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Outcome::Errno(libc::EAGAIN);
+    }
+    if is_beyond(buf, len) {
+        return Outcome::Errno(libc::EFAULT);
     }
     let nowhere = bad_pointer(buf, len) && flags & libc::MSG_TRUNC == 0;
     let pieces = Pieces::one(buf as *mut u8, len);
@@ -42,11 +45,11 @@ pub(crate) fn send_specially(endpoint: &'static Endpoint, pieces: Pieces, flags:
 /// # Safety
 /// `msg` is what sendmsg(2) wants.
 pub(crate) unsafe fn name_of(msg: *const msghdr) -> (*const sockaddr, socklen_t) {
-    // SAFETY: as the caller says.
-    match unsafe { msg.as_ref() } {
-        Some(msg) => (msg.msg_name as *const sockaddr, msg.msg_namelen),
-        None => (core::ptr::null(), 0),
+    if bad_pointer(msg.cast(), size_of::<msghdr>()) {
+        return (core::ptr::null(), 0);
     }
+    // SAFETY: as the caller says.
+    unsafe { ((*msg).msg_name as *const sockaddr, (*msg).msg_namelen) }
 }
 
 /// # Safety
@@ -172,11 +175,17 @@ fn kernel_socket_for(fd: c_int) -> Option<c_int> {
 /// # Safety
 /// The message's pointers are what sendmsg(2) wants.
 unsafe fn check_outgoing(msg: &msghdr) -> Result<(), i32> {
-    if (msg.msg_namelen as i32) < 0 {
-        return Err(libc::EINVAL);
+    if !msg.msg_name.is_null() {
+        if (msg.msg_namelen as i32) < 0 {
+            return Err(libc::EINVAL);
+        }
+        crate::addr::is_readable(msg.msg_name.cast(), msg.msg_namelen.min(128))?;
     }
     // SAFETY: the CMSG macros stay within msg_controllen.
     unsafe {
+        if msg.msg_controllen > i32::MAX as usize {
+            return Err(libc::ENOBUFS);
+        }
         if bad_pointer(msg.msg_control, msg.msg_controllen) {
             return Err(libc::EFAULT);
         }
@@ -227,7 +236,7 @@ pub(crate) unsafe fn recvmmsg(
     let limit = time.map(|t| sd_sys::time::now_ns().saturating_add(after(t)));
     let mut done = 0;
     let mut flags = flags;
-    while done < count.min(1024) {
+    while done < count {
         // SAFETY: done < count.
         let entry = unsafe { &mut *msgs.add(done as usize) };
         // SAFETY: as the caller says.

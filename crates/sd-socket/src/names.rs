@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::addr::{self, Name};
 use crate::connect::materialize;
-use crate::endpoint::{EndpointExt, RESET, SHUT_WR};
+use crate::endpoint::{EndpointExt, FIN_SENT, RESET};
 use crate::table;
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
@@ -83,7 +83,7 @@ pub(crate) fn tcp_state(endpoint: &'static Endpoint) -> u8 {
         return SYN_SENT;
     }
     crate::faults::note_end(endpoint);
-    match (endpoint.flag(RESET), endpoint.flag(SHUT_WR), crate::endpoint::peer_finished(endpoint)) {
+    match (endpoint.flag(RESET), endpoint.flag(FIN_SENT), crate::endpoint::peer_finished(endpoint)) {
         (true, ..) | (_, true, true) => CLOSE,
         (_, true, false) => FIN_WAIT2,
         (_, false, true) => CLOSE_WAIT,

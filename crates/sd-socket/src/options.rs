@@ -140,6 +140,19 @@ pub(crate) unsafe fn set(
     if connected && is_v6 && level == libc::IPPROTO_IPV6 && name == libc::IPV6_V6ONLY {
         return Outcome::Errno(libc::EINVAL);
     }
+    if level == TCP && (connected && !crate::names::is_over(endpoint)) {
+        match name {
+            libc::TCP_FASTOPEN | libc::TCP_FASTOPEN_CONNECT | libc::TCP_FASTOPEN_NO_COOKIE => {
+                return Outcome::Errno(libc::EINVAL);
+            }
+            libc::TCP_QUEUE_SEQ => return Outcome::Errno(libc::EPERM),
+            _ => {}
+        }
+    }
+    if level == SOL_SOCKET && name == libc::SO_RCVLOWAT {
+        // SAFETY: as the caller says.
+        return unsafe { set_low_water(endpoint, fd, value, len) };
+    }
     // SAFETY: as the caller says.
     match unsafe { remember(endpoint, level, name, value, len) } {
         Remembered::Yes if !endpoint.flag(OWN_SOCKET) => Outcome::Done(0),
@@ -172,6 +185,24 @@ unsafe fn set_and_note(
         }
         Err(e) => Outcome::Errno(e.0),
     }
+}
+
+/// SO_RCVLOWAT: the kernel bounds it by its buffer sizes.
+unsafe fn set_low_water(
+    endpoint: &'static Endpoint,
+    fd: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Outcome<c_int> {
+    if let Err(errno) = materialize(endpoint) {
+        return Outcome::Errno(errno);
+    }
+    // SAFETY: as the caller says.
+    let set = unsafe { raw_set(fd, SOL_SOCKET, libc::SO_RCVLOWAT, value, len) };
+    if let Ok(least) = sd_sys::fd::getsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT) {
+        endpoint.rcv_lowat.store(least as u32, Ordering::Relaxed);
+    }
+    set.map(|_| 0).map_err(|e| e.0).into()
 }
 
 enum Remembered {
@@ -219,13 +250,6 @@ unsafe fn remember(
                 _ => endpoint.set_flag(OOB_INLINE),
             }
             Remembered::No
-        }
-        (SOL_SOCKET, libc::SO_RCVLOWAT) if len >= 4 => {
-            // SAFETY: at least four bytes.
-            let v = unsafe { (value as *const i32).read_unaligned() };
-            let least = if v < 0 { i32::MAX } else { v.max(1) };
-            endpoint.rcv_lowat.store(least as u32, Ordering::Relaxed);
-            Remembered::Yes
         }
         (SOL_SOCKET, SO_LINGER) => {
             if len < 8 {
@@ -277,6 +301,9 @@ pub(crate) unsafe fn get(
 ) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     if bad_pointer(len.cast(), 1) || bad_pointer(value, 1) {
+        if level == SOL_SOCKET && name == libc::SO_ERROR && !bad_pointer(len.cast(), 1) {
+            take_error(endpoint);
+        }
         return Outcome::Kernel;
     }
     if endpoint.state_now() == State::Connecting {

@@ -35,6 +35,10 @@ pub(crate) unsafe fn select(
     remaining_ns: &mut u64,
 ) -> Outcome<c_int> {
     let nfds = nfds.max(0) as usize;
+    let bytes = nfds.div_ceil(WORD_BITS) * size_of::<u64>();
+    if sets.iter().any(|set| !set.is_null() && crate::iov::bad_pointer(set.cast(), bytes)) {
+        return Outcome::Kernel;
+    }
     let member = |fd: usize| sets.iter().any(|&s| bit(s, fd));
     if !(0..nfds).any(|fd| table::is_ours(fd as i32) && member(fd)) {
         return Outcome::Kernel;

@@ -40,10 +40,18 @@ pub unsafe fn recvfrom(
 ) -> Outcome<ssize_t> {
     // SAFETY: see the module.
     let outcome = unsafe { recv(fd, buf, len, flags) };
-    if matches!(outcome, Outcome::Done(_)) && !addr.is_null() && !addr_len.is_null() {
-        // SAFETY: see the module.
-        unsafe { addr_len.write_unaligned(0) };
+    if !matches!(outcome, Outcome::Done(_)) || addr.is_null() {
+        return outcome;
     }
+    if bad_pointer(addr_len.cast(), size_of::<socklen_t>()) {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    // SAFETY: see the module.
+    if unsafe { addr_len.read_unaligned() } as i32 <= -1 {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    // SAFETY: see the module.
+    unsafe { addr_len.write_unaligned(0) };
     outcome
 }
 
@@ -63,8 +71,13 @@ pub unsafe fn sendto(
         // SAFETY: see the module.
         return unsafe { unconnected::send(fd, flags, (addr, addr_len), again) };
     };
+    if !addr.is_null()
+        && let Err(errno) = crate::addr::is_readable(addr, addr_len)
+    {
+        return Outcome::Errno(errno);
+    }
     if bad_pointer(buf, len) {
-        return Outcome::Errno(faults::send_from_nowhere(endpoint, flags));
+        return Outcome::Errno(faults::send_from(endpoint, buf, len, flags));
     }
     let pieces = Pieces::one(buf as *mut u8, len);
     if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {

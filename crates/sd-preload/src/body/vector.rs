@@ -10,18 +10,38 @@ use sd_socket::{Outcome, calls};
 /// These mean nothing to a socket.
 const RWF_IGNORED: c_int = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_APPEND;
 
+/// Linux 6.18: no SIGPIPE.
+const RWF_NOSIGNAL: c_int = 0x100;
+
 enum Mode {
     Plain,
-    NoWait,
+    /// As a message, with these flags.
+    Message(c_int),
     Rejected,
 }
 
-fn mode(count: c_int, offset: off_t, flags: c_int) -> Mode {
-    match (offset, flags & !RWF_IGNORED) {
-        (-1, 0) => Mode::Plain,
-        (-1, RWF_NOWAIT) if (0..=libc::UIO_MAXIOV).contains(&count) => Mode::NoWait,
+fn mode(fd: c_int, count: c_int, offset: off_t, flags: c_int) -> Mode {
+    let rest = flags & !RWF_IGNORED;
+    let no_wait = if rest & RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+    let no_signal = if rest & RWF_NOSIGNAL != 0 { libc::MSG_NOSIGNAL } else { 0 };
+    match (offset, rest & !(RWF_NOWAIT | RWF_NOSIGNAL)) {
+        (-1, 0) if rest == 0 => Mode::Plain,
+        (-1, 0) if !(0..=libc::UIO_MAXIOV).contains(&count) => Mode::Rejected,
+        (-1, 0) if no_signal != 0 && !knows(fd, RWF_NOSIGNAL) => Mode::Rejected,
+        (-1, 0) => Mode::Message(no_wait | no_signal),
         _ => Mode::Rejected,
     }
+}
+
+/// Whether this kernel knows a flag: it looks at flags before it finds the placeholder not connected.
+fn knows(fd: c_int, flag: c_int) -> bool {
+    let mut byte = 0u8;
+    let part = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    const ANYWHERE: usize = usize::MAX;
+    // SAFETY: the kernel writes at most one byte.
+    let asked =
+        unsafe { sd_sys::syscall!(libc::SYS_preadv2, fd, &raw const part, 1, ANYWHERE, ANYWHERE, flag) };
+    sd_sys::check(asked) != Err(sd_sys::Errno(libc::EOPNOTSUPP))
 }
 
 fn message(iov: *const iovec, count: c_int) -> msghdr {
@@ -43,9 +63,9 @@ pub(crate) unsafe fn preadv2(
 ) -> Outcome<ssize_t> {
     // SAFETY: libc's contract.
     unsafe {
-        match mode(count, offset, flags) {
+        match mode(fd, count, offset, flags) {
             Mode::Plain => calls::readv(fd, iov, count),
-            Mode::NoWait => calls::recvmsg(fd, &mut message(iov, count), libc::MSG_DONTWAIT),
+            Mode::Message(flags) => calls::recvmsg(fd, &mut message(iov, count), flags),
             Mode::Rejected => Outcome::Kernel,
         }
     }
@@ -62,9 +82,9 @@ pub(crate) unsafe fn pwritev2(
 ) -> Outcome<ssize_t> {
     // SAFETY: libc's contract.
     unsafe {
-        match mode(count, offset, flags) {
+        match mode(fd, count, offset, flags) {
             Mode::Plain => calls::writev(fd, iov, count),
-            Mode::NoWait => calls::sendmsg(fd, &message(iov, count), libc::MSG_DONTWAIT),
+            Mode::Message(flags) => calls::sendmsg(fd, &message(iov, count), flags),
             Mode::Rejected => Outcome::Kernel,
         }
     }

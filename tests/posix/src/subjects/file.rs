@@ -17,6 +17,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("file/splice_pipe_to_socket", splice_pipe_to_socket),
     solo("file/splice_socket_to_pipe", splice_socket_to_pipe),
     solo("file/splice_errors", splice_errors),
+    solo("file/splice_ends", splice_ends),
     solo("file/splice_proxy", splice_proxy),
     solo("file/seek", seek),
     solo("file/positioned", positioned),
@@ -345,4 +346,31 @@ fn positioned_vector() {
     await_bytes(pair.server, 8);
     show("preadv2 at -1", call!(libc::preadv2(pair.server, &raw const part, 1, -1, 0)));
     show("preadv2 RWF_NOWAIT", call!(libc::preadv2(pair.server, &raw const part, 1, -1, libc::RWF_NOWAIT)));
+}
+
+/// A pipe at its end is looked at before the socket; a socket has no offset.
+fn splice_ends() {
+    let pair = connected();
+    let (read_end, write_end) = pipe(0);
+    let mut offset = 0;
+    let null = std::ptr::null_mut();
+    write(write_end, b"data");
+    show("offset of a socket", call!(libc::splice(read_end, null, pair.client, &raw mut offset, 4, 0)));
+    show("offset of a pipe", call!(libc::splice(read_end, &raw mut offset, pair.client, null, 4, 0)));
+    show("offset of a source", call!(libc::splice(pair.server, &raw mut offset, write_end, null, 4, 0)));
+    show("to a read end", splice(pair.server, read_end, 4, 0));
+    show("from a write end", splice(write_end, pair.client, 4, 0));
+    show("from a file", splice(temporary_file(b"file"), pair.client, 4, 0));
+    show("to a file", splice(pair.server, temporary_file(b""), 4, 0));
+    show("with every flag", splice(read_end, pair.client, 4, 15));
+    shutdown(pair.client, libc::SHUT_WR);
+    close(write_end);
+    show("nothing to a socket that was shut down", splice(read_end, pair.client, 4, 0));
+    let (read_end, write_end) = pipe(libc::O_NONBLOCK);
+    show("an empty non-blocking pipe", splice(read_end, pair.server, 4, 0));
+    crate::bulk::fill(pair.server, 0);
+    set_nonblocking(pair.server, true);
+    write(write_end, b"data");
+    show("a full non-blocking socket", splice(read_end, pair.server, 4, 0));
+    say!("still in the pipe {}", fionread(read_end));
 }

@@ -18,6 +18,7 @@ mod epoll_nested;
 mod epoll_order;
 mod epoll_set;
 mod epoll_threads;
+mod errnos;
 mod exec;
 mod exec_image;
 mod file;
@@ -105,8 +106,11 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     urgent::SUBJECTS,
     signals::SUBJECTS,
     cancel::SUBJECTS,
+    errnos::SUBJECTS,
     matrix::SUBJECTS,
     matrix::BLOCKING,
     matrix::COPIES,
     matrix::CHILDREN,
+    matrix::options::SUBJECTS,
+    matrix::pointers::SUBJECTS,
 ];

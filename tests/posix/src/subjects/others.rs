@@ -80,7 +80,7 @@ fn unix_stream() {
 }
 
 /// An abstract address that no other run of the suite has.
-fn unix_address() -> Addr {
+pub(super) fn unix_address() -> Addr {
     let name = format!("\0sd-posix-{}", getpid());
     let mut addr = Addr::empty().with_family(libc::AF_UNIX);
     let start = mem::size_of::<libc::sa_family_t>();

@@ -25,6 +25,9 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("shutdown/pending_data_delivered", pending_data_delivered),
     solo("shutdown/states", states),
     solo("shutdown/dup_shares", dup_shares),
+    solo("shutdown/before_connect", before_connect),
+    solo("shutdown/before_listen", before_listen),
+    solo("shutdown/refused_then_connect", refused_then_connect),
 ];
 
 fn both_polls(pair: &Connected) {
@@ -264,4 +267,65 @@ fn dup_shares() {
     show_send("the original", pair.client, b"x", libc::MSG_NOSIGNAL);
     await_events(pair.server, libc::POLLRDHUP);
     show_recv("server", pair.server, 8, 0);
+}
+
+/// Linux notes what is shut down though it says that the socket is not connected.
+fn before_connect() {
+    count_signal(libc::SIGPIPE, libc::SA_RESTART);
+    for how in [libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR] {
+        let (listening, addr) = listener();
+        let client = tcp();
+        show(&format!("shutdown {how}"), shutdown(client, how));
+        show_poll("client", client);
+        let ep = epoll();
+        epoll_add(ep, client, libc::EPOLLIN | libc::EPOLLRDHUP, 1);
+        show_epoll("client", ep);
+        show_recv("unconnected", client, 8, 0);
+        show_send("unconnected", client, b"x", 0);
+        show("connect", connect(client, &addr));
+        let server = show_fd("accept", accept(listening));
+        show_poll("client", client);
+        show_poll("server", server);
+        show_epoll("client", ep);
+        show_send("server", server, b"hello", 0);
+        show_send("client", client, b"hello", 0);
+        show_taken(libc::SIGPIPE);
+        show_recv("client", client, 8, libc::MSG_DONTWAIT);
+        show_recv("server", server, 8, libc::MSG_DONTWAIT);
+        show_tcp_state("client", client, "ESTABLISHED");
+        show("shutdown WR", shutdown(client, libc::SHUT_WR));
+        show("close", close(client));
+        await_events(server, libc::POLLRDHUP);
+        show_recv("server", server, 8, 0);
+        show_recv("server", server, 8, 0);
+    }
+}
+
+fn before_listen() {
+    let fd = tcp();
+    bind(fd, &Addr::local(0));
+    show("shutdown RDWR", shutdown(fd, libc::SHUT_RDWR));
+    show_poll("bound", fd);
+    show("listen", listen(fd, 4));
+    show_poll("listening", fd);
+    let addr = getsockname(fd).1;
+    let pair = connect_to(fd, &addr);
+    show_poll("accepted", pair.server);
+    show_send("accepted", pair.server, b"x", libc::MSG_NOSIGNAL);
+    show_poll("listening", fd);
+    show("shutdown RD", shutdown(fd, libc::SHUT_RD));
+    show_poll("no more", fd);
+}
+
+fn refused_then_connect() {
+    let addr = Addr::local(free_port());
+    let client = tcp();
+    show("connect", connect(client, &addr));
+    show("shutdown RD", shutdown(client, libc::SHUT_RD));
+    show_poll("client", client);
+    show_recv("client", client, 8, 0);
+    let (listening, addr) = listener();
+    show("connect", connect(client, &addr));
+    show_fd("accept", accept(listening));
+    show_poll("client", client);
 }

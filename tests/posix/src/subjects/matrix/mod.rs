@@ -7,6 +7,8 @@
 //! `states_copy/X` calls on a dup whose original is closed, and `states_child/X` in a child that inherited the socket.
 
 mod calls;
+pub(super) mod options;
+pub(super) mod pointers;
 mod states;
 
 use calls::CALLS;
@@ -26,6 +28,8 @@ pub(crate) const SUBJECTS: &[Subject] = in_states!("states", Plain,
     connected accepted data_waiting full shut_read shut_read_data shut_write shut_both
     peer_shut peer_shut_data both_shut peer_closed peer_closed_data peer_closed_and_sent peer_left_data
     reset reset_data reset_told refused refused_untold disconnected disconnected_data
+    fresh6 listening6 connected6 mapped6
+    closed_number no_number path_only regular_file read_end event_counter epoll_instance unix_pair udp
 );
 
 pub(crate) const BLOCKING: &[Subject] = in_states!("states_blocking", Blocking,

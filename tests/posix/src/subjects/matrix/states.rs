@@ -257,3 +257,82 @@ pub(super) fn disconnected_data() -> Made {
     connect(client, &Addr::unspec());
     Made::new(client, vec![server])
 }
+
+/// A number that is closed; it is high, so that nothing else gets it.
+pub(super) fn closed_number() -> Made {
+    let (client, server) = pair();
+    let high = dup2(client, 700).fd();
+    close(client);
+    close(high);
+    Made::new(high, vec![server])
+}
+
+pub(super) fn no_number() -> Made {
+    Made::new(-1, Vec::new())
+}
+
+pub(super) fn path_only() -> Made {
+    Made::new(open_path(c"/", libc::O_PATH).fd(), Vec::new())
+}
+
+pub(super) fn regular_file() -> Made {
+    Made::new(temporary_file(b"0123456789"), Vec::new())
+}
+
+pub(super) fn read_end() -> Made {
+    let (read_end, write_end) = pipe(0);
+    write(write_end, b"0123456789");
+    Made::new(read_end, vec![write_end])
+}
+
+pub(super) fn event_counter() -> Made {
+    Made::new(eventfd(1, 0), Vec::new())
+}
+
+pub(super) fn epoll_instance() -> Made {
+    Made::new(epoll(), Vec::new())
+}
+
+pub(super) fn unix_pair() -> Made {
+    let (_, [one, other]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    write(other, b"0123456789");
+    Made::new(one, vec![other])
+}
+
+pub(super) fn udp() -> Made {
+    Made::new(socket(libc::AF_INET, libc::SOCK_DGRAM, 0).fd(), Vec::new())
+}
+
+pub(super) fn fresh6() -> Made {
+    Made::new(crate::setup::tcp6(), Vec::new())
+}
+
+pub(super) fn listening6() -> Made {
+    let fd = crate::setup::tcp6();
+    bind(fd, &Addr::any6(0));
+    listen(fd, 4);
+    let client = dial(&Addr::local(getsockname(fd).1.port()));
+    await_readable(fd);
+    Made::new(fd, vec![client])
+}
+
+pub(super) fn connected6() -> Made {
+    let listening = crate::setup::tcp6();
+    bind(listening, &Addr::local6(0));
+    listen(listening, 4);
+    let client = crate::setup::tcp6();
+    connect(client, &getsockname(listening).1);
+    let server = accept(listening).fd();
+    close(listening);
+    Made::new(client, vec![server])
+}
+
+/// An IPv6 socket with an IPv4 peer.
+pub(super) fn mapped6() -> Made {
+    let (listening, addr) = listener();
+    let client = crate::setup::tcp6();
+    connect(client, &Addr::mapped(addr.port()));
+    let server = accept(listening).fd();
+    close(listening);
+    Made::new(client, vec![server])
+}

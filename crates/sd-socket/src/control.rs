@@ -308,6 +308,7 @@ pub(crate) fn receive(fd: i32, flags: i32) -> Option<(Reply, msg::Received)> {
 /// events next. The caller may hold locks that acting on it would take.
 fn ask(control: &mut Control, fd: i32, request: &Request, fds: &[i32]) -> Option<(Reply, msg::Received)> {
     send(fd, request, fds)?;
+    let _free = crate::spare::Free::now();
     let mut kept = false;
     let answer = loop {
         match receive(fd, 0) {

@@ -58,6 +58,7 @@ mod restart;
 mod route;
 mod select;
 mod signals;
+mod spare;
 pub mod spawn;
 pub mod stats;
 mod stream;

@@ -166,6 +166,7 @@ fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
 
 /// Publishes the listener in the public page and tells the monitor.
 fn register(listener: &'static Listener, fd: i32) {
+    crate::spare::want();
     let Some(control) = crate::control::connected() else { return };
     drop(control);
     let Some(public) = PROCESS.public() else { return };

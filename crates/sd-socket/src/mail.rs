@@ -57,6 +57,7 @@ pub(crate) fn take_mail(control: &mut Control) {
     if fd < 0 {
         return;
     }
+    let _free = crate::spare::Free::now();
     while let Some((reply, got)) = control::receive(fd, libc::MSG_DONTWAIT) {
         if take_in(control, reply, &got).is_some() {
             return;

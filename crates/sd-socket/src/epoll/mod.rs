@@ -211,11 +211,10 @@ impl Epoll {
         }
         item.put(QUEUED);
         item.stamp.store(stamp, Ordering::Relaxed);
-        // SAFETY: items on the line are live under its lock; null is the kernel's part.
-        let is_later = |at: &&*const Item| unsafe { at.as_ref() }.is_some_and(|other| other.stamp() > stamp);
-        let later = if stamp == 0 { 0 } else { line.queue.iter().rev().take_while(is_later).count() };
-        line.queue.insert(line.queue.len() - later, item);
-        line.newest = line.newest.max(stamp);
+        match stamp {
+            0 => line.queue.push_back(item),
+            _ => line.insert(item, stamp),
+        }
         self.load.store(line.len(), Ordering::Release);
     }
 
@@ -231,6 +230,16 @@ impl Epoll {
 }
 
 impl Line {
+    /// Puts an item before those to which something happened later than `stamp`.
+    #[inline(never)]
+    fn insert(&mut self, item: &Item, stamp: u64) {
+        // SAFETY: items on the line are live under its lock; null is the kernel's part.
+        let is_later = |at: &&*const Item| unsafe { at.as_ref() }.is_some_and(|other| other.stamp() > stamp);
+        let later = self.queue.iter().rev().take_while(is_later).count();
+        self.queue.insert(self.queue.len() - later, item);
+        self.newest = self.newest.max(stamp);
+    }
+
     /// Time of what happened to the item at the front; zero: it has no order.
     fn first_stamp(&self) -> u64 {
         // SAFETY: items on the line are live under its lock, which the caller holds; null is the kernel's part.

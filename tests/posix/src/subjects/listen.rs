@@ -1,8 +1,9 @@
 //! `listen()`: backlogs, errors, and what becomes of connections that nobody accepted yet.
 
+use crate::role::Role;
 use crate::setup::*;
 use crate::sys::*;
-use crate::table::{Subject, solo};
+use crate::table::{Subject, pair, solo};
 
 pub(crate) const SUBJECTS: &[Subject] = &[
     solo("listen/backlog_order", backlog_order),
@@ -22,6 +23,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("listen/backlog_values", backlog_values),
     solo("listen/backlog_full", backlog_full),
     solo("listen/accepted_survives_close", accepted_survives_close),
+    pair("listen/no_number_left", full_server, early_client),
 ];
 
 fn backlog_order() {
@@ -245,4 +247,34 @@ fn accepted_survives_close() {
         show_recv(label, pair.client, 32, 0);
     }
     show_sockname("first server", first.server);
+}
+
+/// Connections are completed for a process that has no descriptor left, and wait until it has one.
+fn full_server(role: &mut Role) {
+    limit_descriptors(200);
+    let (listening, addr) = listener();
+    let mut dups = Vec::new();
+    loop {
+        let result = dup(listening);
+        if !result.ok() {
+            say!("{result}");
+            break;
+        }
+        dups.push(result.fd());
+    }
+    role.tell_port(&addr);
+    role.expect("sent");
+    say!("accept without a number: {}", accept(listening));
+    dups.drain(..8).for_each(|fd| _ = close(fd));
+    let server = accept(listening).fd();
+    show_recv("server", server, 16, 0);
+    send(server, b"late", 0);
+    close_all(&dups);
+}
+
+fn early_client(role: &mut Role) {
+    let client = dial(&Addr::local(role.hear_port("L")));
+    say!("{}", send(client, b"early", 0));
+    role.tell("sent");
+    show_recv("client", client, 16, 0);
 }

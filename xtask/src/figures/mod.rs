@@ -16,6 +16,7 @@ mod paper;
 mod source;
 
 use crate::demo::machine;
+use crate::instructions::lines::{self, Writes};
 use crate::report::Count;
 use crate::{Result, fail, install, product};
 use build::Sources;
@@ -93,7 +94,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if !options.no_build {
         product::build()?;
     }
-    let bar = progress(BENCHES.len() + 2);
+    let bar = progress(BENCHES.len() + 3);
     let mut faults = Vec::new();
     let mut sources: Vec<(&'static str, Rows)> = Vec::new();
     for (name, arguments, most) in BENCHES {
@@ -118,6 +119,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             Err(error) => faults.push(format!("{name}: {error}")),
         }
     }
+    step(&bar, "cache lines");
+    match contention() {
+        Ok(notes) => {
+            figures.iter_mut().filter(|f| f.id == "fig9").for_each(|f| f.notes.extend(notes.clone()))
+        }
+        Err(error) => faults.push(format!("cache lines: {error}")),
+    }
     bar.finish_and_clear();
     if let Some(why) = without_sockmap {
         let note = format!("{SOCKMAP} is not measured: {why}");
@@ -126,6 +134,21 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let folder = options.out.clone().unwrap_or_else(|| product::target().join("figures"));
     store(&folder, &sources, &figures, options.quick)?;
     verdict(&folder, &figures, faults)
+}
+
+/// What decides whether pairs scale, whatever number of processors this machine has.
+fn contention() -> Result<Vec<String>> {
+    if !install::is_there("valgrind") {
+        return Ok(vec!["Cache lines were not counted: valgrind is not installed.".to_owned()]);
+    }
+    let note = |writes: &Writes| {
+        format!(
+            "Counted by valgrind: each {} makes {:.2} stores to memory that processes share, to {:.2} cache lines; lines \
+             that one of two pairs writes and the other touches, of all memory: {}.",
+            writes.operation, writes.stores, writes.lines, writes.contended
+        )
+    };
+    Ok(lines::measure()?.iter().map(note).collect())
 }
 
 fn progress(steps: usize) -> ProgressBar {

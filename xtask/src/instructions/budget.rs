@@ -16,7 +16,13 @@ const NAMED: usize = 4;
 
 pub(crate) struct Budgets {
     pub(crate) rustc: String,
-    operations: BTreeMap<String, BTreeMap<String, f64>>,
+    operations: BTreeMap<String, Budget>,
+}
+
+/// What an operation may take.
+struct Budget {
+    parts: BTreeMap<String, f64>,
+    system_calls: f64,
 }
 
 /// An operation beside its budget.
@@ -24,6 +30,8 @@ pub(crate) struct Verdict {
     pub(crate) name: String,
     pub(crate) now: f64,
     pub(crate) budget: Option<f64>,
+    /// Now, and by the budget.
+    pub(crate) system_calls: (f64, f64),
     /// Parts by how much they grew, the greatest growth first.
     growth: Vec<(String, f64)>,
 }
@@ -34,7 +42,11 @@ fn path() -> PathBuf {
 
 impl Budgets {
     pub(crate) fn of(operations: &[Operation], rustc: String) -> Budgets {
-        let operations = operations.iter().map(|operation| (operation.name.clone(), large_parts(operation)));
+        let budget = |operation: &Operation| Budget {
+            parts: large_parts(operation),
+            system_calls: operation.system_calls,
+        };
+        let operations = operations.iter().map(|operation| (operation.name.clone(), budget(operation)));
         Budgets { rustc, operations: operations.collect() }
     }
 
@@ -46,23 +58,24 @@ impl Budgets {
             parts.iter().map(|(part, cost)| (part.clone(), cost.as_f64().unwrap_or(0.0))).collect()
         };
         let operations = document["operations"].as_object().ok_or("the budgets have no operations")?;
-        let operations = operations
-            .iter()
-            .filter_map(|(name, operation)| Some((name.clone(), parts(operation["parts"].as_object()?))));
+        let operations = operations.iter().filter_map(|(name, operation)| {
+            let system_calls = operation["system_calls"].as_f64().unwrap_or(0.0);
+            Some((name.clone(), Budget { parts: parts(operation["parts"].as_object()?), system_calls }))
+        });
         let rustc = document["rustc"].as_str().unwrap_or("an unknown compiler").to_owned();
         Ok(Budgets { rustc, operations: operations.collect() })
     }
 
     pub(crate) fn store(&self) -> Result<()> {
         let rounded = |value: f64| (value * 10.0).round() / 10.0;
-        let operation = |parts: &BTreeMap<String, f64>| {
-            let total: f64 = parts.values().sum();
+        let operation = |budget: &Budget| {
+            let total: f64 = budget.parts.values().sum();
             let parts: Map<String, Value> =
-                parts.iter().map(|(part, cost)| (part.clone(), json!(rounded(*cost)))).collect();
-            json!({"total": rounded(total), "parts": parts})
+                budget.parts.iter().map(|(part, cost)| (part.clone(), json!(rounded(*cost)))).collect();
+            json!({"total": rounded(total), "system_calls": rounded(budget.system_calls), "parts": parts})
         };
         let operations: Map<String, Value> =
-            self.operations.iter().map(|(name, parts)| (name.clone(), operation(parts))).collect();
+            self.operations.iter().map(|(name, budget)| (name.clone(), operation(budget))).collect();
         let document = json!({"rustc": self.rustc, "operations": operations});
         std::fs::write(path(), serde_json::to_string_pretty(&document)? + "\n")?;
         println!("wrote {}", path().display());
@@ -73,7 +86,7 @@ impl Budgets {
         let now = large_parts(operation);
         let none = BTreeMap::new();
         let before = self.operations.get(&operation.name);
-        let was = before.unwrap_or(&none);
+        let was = before.map_or(&none, |budget| &budget.parts);
         // A part that has come or gone above the least share stands in `others` on the other side; near enough.
         let mut growth: Vec<(String, f64)> = now
             .iter()
@@ -82,8 +95,9 @@ impl Budgets {
             .collect();
         growth.sort_by(|a, b| b.1.total_cmp(&a.1));
         growth.truncate(NAMED);
-        let budget = before.map(|parts| parts.values().sum());
-        Verdict { name: operation.name.clone(), now: operation.total(), budget, growth }
+        let budget = before.map(|budget| budget.parts.values().sum());
+        let calls = (operation.system_calls, before.map_or(0.0, |budget| budget.system_calls));
+        Verdict { name: operation.name.clone(), now: operation.total(), budget, system_calls: calls, growth }
     }
 }
 
@@ -105,7 +119,12 @@ impl Verdict {
 
     /// An operation without a budget has grown from nothing.
     pub(crate) fn has_grown(&self) -> bool {
-        self.change().is_none_or(|change| change > GROWTH_MAX * 100.0)
+        self.change().is_none_or(|change| change > GROWTH_MAX * 100.0) || self.makes_more_calls()
+    }
+
+    /// Budgets are rounded, and some calls are made seldom.
+    fn makes_more_calls(&self) -> bool {
+        self.system_calls.0 > self.system_calls.1 + 0.15
     }
 
     /// What to say about it beside the table.
@@ -113,6 +132,10 @@ impl Verdict {
         let grown: Vec<String> = self.growth.iter().map(|(part, by)| format!("{part} by {by:.1}")).collect();
         match self.change() {
             None => format!("{}: has no budget\n", self.name),
+            Some(_) if self.makes_more_calls() => {
+                let (now, budget) = self.system_calls;
+                format!("{}: {now:.2} system calls instead of {budget:.2}\n", self.name)
+            }
             Some(_) if self.has_grown() => format!("{}: grown: {}\n", self.name, grown.join(", ")),
             Some(change) if change < -GROWTH_MAX * 100.0 => {
                 format!("{}: less than its budget; keep that: cargo xtask instructions --write\n", self.name)
@@ -128,7 +151,7 @@ mod tests {
 
     fn operation(parts: &[(&str, f64)]) -> Operation {
         let parts = parts.iter().map(|(part, cost)| ((*part).to_owned(), *cost)).collect();
-        Operation { name: "send".to_owned(), parts }
+        Operation { name: "send".to_owned(), parts, system_calls: 0.0 }
     }
 
     #[test]
@@ -145,6 +168,15 @@ mod tests {
     fn an_operation_without_a_budget_fails() {
         let budgets = Budgets::of(&[], String::new());
         assert!(budgets.judge(&operation(&[("a (x)", 1.0)])).has_grown());
+    }
+
+    #[test]
+    fn one_system_call_more_fails() {
+        let cheap = operation(&[("a (x)", 60.0)]);
+        let budgets = Budgets::of(&[operation(&[("a (x)", 60.0)])], String::new());
+        assert!(!budgets.judge(&cheap).has_grown());
+        let verdict = budgets.judge(&Operation { system_calls: 1.0, ..cheap });
+        assert!(verdict.has_grown() && verdict.remark().contains("1.00 system calls"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! ```text
 //! desc: Trigger: Client Request: NAME
 //! ob=OBJECT  fl=FILE  fn=FUNCTION     what follows is there; fi= and fe= name the file of inlined code
-//! LINE COST
+//! LINE INSTRUCTIONS CALLS ...        system calls; zeros at the end are left out
 //! calls=...                           the next line is the cost of a call, which is counted in the callee
 //! ```
 
@@ -19,6 +19,7 @@ pub(crate) struct Operation {
     pub(crate) name: String,
     /// `function (file)` -> instructions.
     pub(crate) parts: BTreeMap<String, f64>,
+    pub(crate) system_calls: f64,
 }
 
 impl Operation {
@@ -53,7 +54,7 @@ pub(crate) fn read(said: &str, out: &Path, program: &str) -> Result<Vec<Operatio
         if !text.lines().any(|line| line == trigger) {
             fail!("{path} is not about {name}");
         }
-        operations.push(Operation { name: name.to_owned(), parts: costs(&text, program, times.parse()?) });
+        operations.push(costs(name, &text, program, times.parse()?));
     }
     if operations.is_empty() {
         fail!("nothing was counted: {said:?}");
@@ -62,10 +63,11 @@ pub(crate) fn read(said: &str, out: &Path, program: &str) -> Result<Vec<Operatio
 }
 
 /// Self costs per operation of everything but the program itself.
-fn costs(text: &str, program: &str, times: f64) -> BTreeMap<String, f64> {
+fn costs(name: &str, text: &str, program: &str, times: f64) -> Operation {
     let (mut object, mut function, mut own_file, mut file) = ("", "", "", "");
     let mut is_call = false;
     let mut parts = BTreeMap::new();
+    let mut system_calls = 0.0;
     for line in text.lines() {
         if let Some((key, value)) = line.split_once('=').filter(|(key, _)| key.len() <= 5) {
             match key {
@@ -77,14 +79,15 @@ fn costs(text: &str, program: &str, times: f64) -> BTreeMap<String, f64> {
                 _ => {}
             }
         } else if line.starts_with(|c: char| c.is_ascii_digit()) {
-            let cost: Option<f64> = line.split_ascii_whitespace().nth(1).and_then(|cost| cost.parse().ok());
+            let mut costs = line.split_ascii_whitespace().skip(1).map(|cost| cost.parse().unwrap_or(0.0));
             if !std::mem::take(&mut is_call) && object != program {
-                *parts.entry(format!("{} ({})", short(function), place(file))).or_default() +=
-                    cost.unwrap_or(0.0) / times;
+                let part = parts.entry(format!("{} ({})", short(function), place(file))).or_default();
+                *part += costs.next().unwrap_or(0.0) / times;
+                system_calls += costs.next().unwrap_or(0.0) / times;
             }
         }
     }
-    parts
+    Operation { name: name.to_owned(), parts, system_calls }
 }
 
 /// A function without the compiler's hash.
@@ -110,14 +113,15 @@ mod tests {
 
     const TEXT: &str = "desc: Trigger: Client Request: send\nevents: Ir\n\
         ob=/x/sd\nfl=/x/crates/sd-cli/src/peer/count.rs\nfn=sd::count\n10 5\n\
-        cob=/x/libsd.so\ncfn=send\ncalls=2 4\n12 90\n\
+        cob=/x/libsd.so\ncfn=send\ncalls=2 4\n12 90 7\n\
         ob=/x/libsd.so\nfl=/x/crates/sd-preload/src/edge.rs\nfn=send::h0123456789abcdef\n4 6\n\
-        fi=/rustc/5/library/core/src/cmp.rs\n7 2\nfe=/x/crates/sd-preload/src/edge.rs\n9 2\n\
+        fi=/rustc/5/library/core/src/cmp.rs\n7 2 4\nfe=/x/crates/sd-preload/src/edge.rs\n9 2\n\
         fn=ask\n20 4\n";
 
     #[test]
     fn self_costs_outside_of_the_program() {
-        let parts = costs(TEXT, "/x/sd", 2.0);
+        let Operation { parts, system_calls, .. } = costs("send", TEXT, "/x/sd", 2.0);
+        assert_eq!(system_calls, 2.0);
         let expected = [("ask (sd-preload/src/edge.rs)", 2.0), ("send (core)", 1.0)];
         let expected = expected.into_iter().chain([("send (sd-preload/src/edge.rs)", 4.0)]);
         assert_eq!(parts, expected.map(|(part, cost)| (part.to_owned(), cost)).collect());
@@ -125,7 +129,7 @@ mod tests {
 
     #[test]
     fn files_are_summed_up_over_functions() {
-        let operation = Operation { name: "send".into(), parts: costs(TEXT, "/x/sd", 2.0) };
+        let operation = costs("send", TEXT, "/x/sd", 2.0);
         assert_eq!(operation.total(), 7.0);
         assert_eq!(operation.by_file(), [("sd-preload/src/edge.rs".into(), 6.0), ("core".into(), 1.0)]);
     }

@@ -2,20 +2,22 @@
 //!
 //! `sd bench-peer count` repeats every operation on connections to itself, so that nothing waits, under valgrind's
 //! callgrind, which counts the same instructions every time. Counted is what runs outside of that program itself: the
-//! library, and what it calls in the C library. System calls count as one instruction.
+//! library, and what it calls in the C library. A system call counts as one instruction, and is counted by itself as well.
 //!
-//! The budgets are in `xtask/instructions.json`, with the compiler that they hold for. More than 3 % beyond its budget is a
-//! failure, and the parts that grew are named. Another compiler, or other settings of the release profile, make other
+//! The budgets are in `xtask/instructions.json`, with the compiler that they hold for. More than 3 % beyond its budget, or
+//! one system call more, is a failure, and the parts that grew are named. Another compiler, or other settings of the release profile, make other
 //! code: then the comparison is shown, and fails nothing.
 
 mod budget;
 mod callgrind;
+pub(crate) mod lines;
 
 use crate::lab::{Lab, Side};
 use crate::report::{Count, table};
 use crate::{Result, fail, install, process, product};
 use budget::{Budgets, Verdict};
 use callgrind::Operation;
+use lines::Writes;
 use std::time::Duration;
 
 #[derive(clap::Args)]
@@ -23,9 +25,12 @@ pub(crate) struct Options {
     /// Make what is counted now the budgets
     #[arg(long)]
     write: bool,
-    /// Print what each part of each operation takes, as tables of Markdown
+    /// Print what each source file takes in each operation, as a table of Markdown
     #[arg(long)]
     parts: bool,
+    /// Print the cache lines that send and recv write, and those that two pairs of threads contend for
+    #[arg(long)]
+    lines: bool,
     /// Use what is built already
     #[arg(long)]
     no_build: bool,
@@ -38,6 +43,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if !install::is_there("valgrind") {
         println!("instructions: valgrind is not installed (cargo xtask install)");
         println!("{}", Count { skipped: 1, ..Count::default() }.line());
+        return Ok(());
+    }
+    if options.lines {
+        print!("{}", shown_lines(&lines::measure()?));
         return Ok(());
     }
     let operations = measure()?;
@@ -89,6 +98,7 @@ pub(crate) fn measure() -> Result<Vec<Operation>> {
         "-q",
         "--tool=callgrind",
         "--collect-atstart=no",
+        "--collect-systime=yes",
         "--compress-strings=no",
         "--compress-pos=no",
         &out_arg,
@@ -123,21 +133,52 @@ fn shown(verdicts: &[Verdict]) -> String {
         .map(|verdict| {
             let budget = verdict.budget.map_or_else(|| "none".to_owned(), |budget| format!("{budget:.1}"));
             let change = verdict.change().map_or_else(String::new, |change| format!("{change:+.1} %"));
-            vec![verdict.name.clone(), format!("{:.1}", verdict.now), budget, change]
+            let calls = format!("{:.2}", verdict.system_calls.0);
+            vec![verdict.name.clone(), format!("{:.1}", verdict.now), budget, change, calls]
         })
         .collect();
-    table(&["operation", "instructions", "budget", "change"], &rows)
+    table(&["operation", "instructions", "budget", "change", "system calls"], &rows)
 }
 
-/// What each source file contributes to each operation.
+/// What each source file contributes to each operation, the greatest first.
 fn parts(operations: &[Operation]) -> String {
-    let mut text = String::new();
-    for operation in operations {
-        let files = operation.by_file();
-        text.push_str(&format!("\n| {} | {:.1} |\n|---|---:|\n", operation.name, operation.total()));
-        for (file, cost) in &files {
-            text.push_str(&format!("| {file} | {cost:.1} |\n"));
+    let files: Vec<Vec<(String, f64)>> = operations.iter().map(Operation::by_file).collect();
+    let mut names: Vec<(&str, f64)> = Vec::new();
+    for (name, cost) in files.iter().flatten() {
+        match names.iter_mut().find(|(known, _)| known == name) {
+            Some((_, sum)) => *sum += cost,
+            None => names.push((name, *cost)),
         }
     }
+    names.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let mut text = String::from("| source file |");
+    operations.iter().for_each(|operation| text.push_str(&format!(" {} |", operation.name)));
+    text.push_str(&format!("\n|---|{}\n", "---:|".repeat(operations.len())));
+    for (name, _) in names {
+        text.push_str(&format!("| {name} |"));
+        for file in &files {
+            let cost = file.iter().find(|(known, _)| known == name);
+            text.push_str(&cost.map_or_else(|| " |".to_owned(), |(_, cost)| format!(" {cost:.0} |")));
+        }
+        text.push('\n');
+    }
+    text.push_str("| **all** |");
+    operations.iter().for_each(|operation| text.push_str(&format!(" **{:.0}** |", operation.total())));
+    text.push_str("\n| **system calls** |");
+    operations.iter().for_each(|operation| text.push_str(&format!(" {:.0} |", operation.system_calls)));
+    text.push('\n');
     text
+}
+
+fn shown_lines(writes: &[lines::Writes]) -> String {
+    let rows: Vec<Vec<String>> = writes
+        .iter()
+        .map(|writes| {
+            let Writes { operation, stores, lines, contended } = writes;
+            vec![operation.clone(), format!("{stores:.2}"), format!("{lines:.2}"), contended.to_string()]
+        })
+        .collect();
+    let header =
+        ["operation", "stores to shared memory", "lines of it written", "lines contended by two pairs"];
+    table(&header, &rows)
 }

@@ -53,7 +53,7 @@ fn send_and_recv(send: &CStr, recv: &CStr, here: &mut Socket, there: &mut Socket
 }
 
 /// A connection to ourselves.
-fn connected(listener: &OwnedFd, address: &Address) -> Result<[Socket; 2]> {
+pub(crate) fn connected(listener: &OwnedFd, address: &Address) -> Result<[Socket; 2]> {
     let here = connect_to(stream_socket(address).context("socket")?, address).context("connect")?;
     Ok([here, accept(listener)?])
 }

@@ -18,6 +18,7 @@ mod crowd;
 mod futex;
 mod idle;
 mod line;
+mod lines;
 mod link;
 mod machine;
 mod many;
@@ -121,6 +122,8 @@ enum Role {
     Function(Options),
     /// Single operations, for callgrind
     Count,
+    /// Single operations of two pairs, for lackey
+    Lines,
     /// Holds a cgroup whose connections BPF short-cuts
     Sockmap,
     /// Says whether the preload library is in this process
@@ -192,6 +195,7 @@ pub(crate) fn main(arguments: &[OsString]) -> Result<()> {
             socket::function(&options)
         }
         Role::Count => count::run(),
+        Role::Lines => lines::run(),
         Role::Sockmap => sockmap::hold(),
         Role::Loaded => {
             let maps = std::fs::read_to_string("/proc/self/maps").context("/proc/self/maps")?;

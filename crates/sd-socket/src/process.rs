@@ -237,6 +237,10 @@ thread_local! {
 }
 
 /// This thread's id, cached.
+///
+/// Never inlined: its address takes a call of the dynamic linker's, which the compiler would move to the start of every
+/// send that might need it.
+#[inline(never)]
 pub(crate) fn tid() -> i32 {
     TID.with(|tid| {
         if tid.get() == 0 {

@@ -10,6 +10,7 @@
 //! What waits is read from the slots, never from anybody's list. An offer takes nothing away from
 //! those who could accept before, so it may be made too often, and its reader may die with it.
 
+use super::family::Family;
 use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
@@ -256,10 +257,27 @@ impl Server {
                 let (Some(public), Some(eventfd)) = (public, eventfd) else { return false };
                 let parked = Parked { public, eventfd, netns: record.netns, pid: record.pid };
                 self.waiting.parked.insert(key, parked);
-                true
+                self.look_again(key);
+                let stays = self.has_waiting(key);
+                if !stays {
+                    self.waiting.parked.remove(&key);
+                }
+                stays
             }
             _ => false,
         }
+    }
+
+    /// A client that has ended may have asked for what is nowhere, or have told nobody: what it asked of listeners that
+    /// there are is announced once more, the rest is for siblings or refused.
+    fn look_again(&mut self, key: ChannelKey) {
+        if let Some(segment) = self.segments.get(&key) {
+            let events = segment.map().events_for(Side::B, 0);
+            self.waiting_on(key).iter().for_each(|request| events.post(request.slot));
+        }
+        let founder = self.core.channels.founder(key).and_then(|client| self.families.get(&client));
+        founder.into_iter().for_each(Family::wake);
+        self.rescue(key, Why::Gone);
     }
 
     /// A client has no use for a channel any more.

@@ -201,9 +201,11 @@ impl Server {
                 && (state == SlotState::Free || generation != peer_generation);
             // What accept never took from the backlog Linux resets. Where the endpoints were looked
             // at, all that B has left is that.
+            // A dead one may have lied about what the other side has open.
+            let is_denied = peer_state == SlotState::Open && generation != peer_generation;
             let is_backlog = side == Side::B && (is_unanswered || unread == Unread::Looked);
             let flags = if is_backlog { FLAG_DEAD | FLAG_RESET } else { FLAG_DEAD };
-            if is_unanswered {
+            if is_unanswered || is_denied {
                 close_slot(segment, slot, side, peer_generation, flags);
             } else if is_open {
                 close_slot(segment, slot, side, generation, flags);

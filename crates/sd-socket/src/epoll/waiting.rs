@@ -137,7 +137,6 @@ fn sleep(
     let mut housekeeping = HOUSEKEEPING_NS.into_iter();
     let mut pause = if epoll.dirty.load(Ordering::Relaxed) { housekeeping.next() } else { None };
     loop {
-        reclaim::sweep();
         crate::home::settle();
         let sleeper = Sleeper::enter();
         epoll.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -173,6 +172,8 @@ fn sleep_once(
     rest::prepare(epoll, &mut epoll.interest.lock(), sleeper.view());
     ledger::catch_up(epoll);
     crate::channel::drain();
+    // What that ended is freed before a sleep that may be long.
+    reclaim::sweep();
     let found = look_at(epoll, out, Look { kernel: false, stay: false });
     let retry = wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
     if found != 0 || sleeper.is_stale() {

@@ -157,6 +157,11 @@ fn open(
     if old >> 8 == generation {
         return None;
     }
+    if let Some(bound) = channel.endpoint(slot) {
+        // Side A may use a slot again when both sides have closed it.
+        endpoint::corrupt(bound);
+        return None;
+    }
     let ports = words.side[0].ports.load(Ordering::Relaxed);
     let peer = Name { ip: addr::load(&words.side[0].local), port: (ports >> 16) as u16 };
     let local = Name { ip: addr::load(&words.side[0].remote), port: ports as u16 };

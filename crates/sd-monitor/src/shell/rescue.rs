@@ -24,7 +24,7 @@ use sd_sys::futex::{Scope, wake};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why somebody else should have the connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Server {
             if self.offer_to_siblings(key, netns, (ip, port), stranded.len(), true) {
                 continue;
             }
-            if self.is_open_somewhere(&lineage, port) {
+            if self.is_open_somewhere(&lineage, (ip, port)) {
                 self.waiting.orphans.insert(key, lineage.clone());
                 continue;
             }
@@ -151,13 +151,9 @@ impl Server {
                 return;
             }
             let a = &segment.map().slot(slot).side[Side::A as usize];
-            let [first, second] = [&a.remote[0], &a.remote[1]].map(|w| w.load(Ordering::Relaxed));
-            let mut ip = [0; 16];
-            ip[..8].copy_from_slice(&first.to_ne_bytes());
-            ip[8..].copy_from_slice(&second.to_ne_bytes());
             let listener = (a.listener.load(Ordering::Relaxed), a.listener_gen.load(Ordering::Relaxed));
             let port = a.ports.load(Ordering::Relaxed) as u16;
-            found.push(Request { slot, generation, listener, ip: Ip(ip), port });
+            found.push(Request { slot, generation, listener, ip: address(&a.remote), port });
         });
         found
     }
@@ -233,12 +229,14 @@ impl Server {
         Some(())
     }
 
-    /// Whether some process has a listener on the port open that is kept in one of these slabs.
-    fn is_open_somewhere(&self, slabs: &[ClientId], port: u16) -> bool {
+    /// Whether some process has a listener at the place open that is kept in one of these slabs.
+    fn is_open_somewhere(&self, slabs: &[ClientId], (ip, port): (Ip, u16)) -> bool {
         let mut is_open = false;
         for family in slabs.iter().filter_map(|client| self.families.get(client)) {
             family.slab.endpoints(|endpoint| {
+                let local = address(&endpoint.local);
                 is_open |= endpoint.state.load(Ordering::Acquire) == State::Listen as u32
+                    && (local == ip || local.is_unspecified())
                     && (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16 == port
                     && endpoint.holders.load(Ordering::Acquire) != 0;
             });
@@ -285,7 +283,13 @@ impl Server {
         let key = self.core.channels.named(client, id).ok_or(ErrorCode::Protocol)?;
         let segment = self.segments.get(&key).ok_or(ErrorCode::Protocol)?;
         let is_over = segment.map().header().dead.iter().any(|dead| dead.load(Ordering::Acquire) != 0);
-        if !is_over || self.has_waiting(key) {
+        if !is_over {
+            return Err(ErrorCode::Protocol);
+        }
+        if self.waiting.parked.contains_key(&key) {
+            self.look_again(key);
+        }
+        if self.has_waiting(key) {
             return Err(ErrorCode::Protocol);
         }
         if !self.core.channels.leave(key, client).is_empty() {
@@ -340,6 +344,15 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// An address in shared memory.
+fn address(words: &[AtomicU64; 2]) -> Ip {
+    let [first, second] = [&words[0], &words[1]].map(|word| word.load(Ordering::Relaxed));
+    let mut ip = [0; 16];
+    ip[..8].copy_from_slice(&first.to_ne_bytes());
+    ip[8..].copy_from_slice(&second.to_ne_bytes());
+    Ip(ip)
 }
 
 /// Tells A that nobody listens, unless somebody has accepted meanwhile.

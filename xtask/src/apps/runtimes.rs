@@ -13,8 +13,9 @@ use std::time::Duration;
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("uvloop-echo", &["python3", UVLOOP], |lab| python::echo(lab, "uvloop", 256, 12)).extra(),
     Scenario::new("grpc-python", &["python3", GRPC], grpc).limit_s(90).extra(),
-    Scenario::new("node-http", NODE, |lab| node(lab, 0)).limit_s(90).extra(),
-    Scenario::new("node-cluster", NODE, |lab| node(lab, 2))
+    Scenario::new("node-http", NODE, |lab| node(lab, &[])).limit_s(90).extra(),
+    Scenario::new("node-cluster-shared-listener", NODE, |lab| node(lab, &["2", "none"])).limit_s(90).extra(),
+    Scenario::new("node-cluster", NODE, |lab| node(lab, &["2"]))
         .limit_s(90)
         .awaits("connections that are passed to another process are as fast as others")
         .extra(),
@@ -46,7 +47,7 @@ pub(crate) const ROWS: &[Row] = &[
         load: Some(Load {
             unit: "requests/s of 64 bytes, wrk, 50 connections",
             rate: |lab, side| {
-                let node = Node::start(lab, side, 0)?;
+                let node = Node::start(lab, side, &[])?;
                 let rate = http::wrk(lab, side, &node.url("64"), 50, false)?;
                 node.stop()?;
                 Ok(rate)
@@ -117,7 +118,8 @@ struct Node {
 }
 
 impl Node {
-    fn start(lab: &Lab, side: Side, workers: usize) -> Result<Node> {
+    /// `cluster`: workers, and their policy.
+    fn start(lab: &Lab, side: Side, cluster: &[&str]) -> Result<Node> {
         let port = free_port()?;
         let root = lab.path().join(format!("files-{port}"));
         std::fs::create_dir_all(&root)?;
@@ -125,11 +127,8 @@ impl Node {
         let script = lab.path().join("http_server.js");
         std::fs::write(&script, SERVER_JS)?;
         let (script, folder) = (script.display().to_string(), root.display().to_string());
-        let (port_text, workers) = (port.to_string(), workers.to_string());
-        let mut args = vec![script.as_str(), &port_text, &folder];
-        if workers != "0" {
-            args.push(&workers);
-        }
+        let port_text = port.to_string();
+        let args = [&[script.as_str(), &port_text, &folder], cluster].concat();
         let process = lab.serve(side, port, "node", &args)?;
         Ok(Node { process, port, root })
     }
@@ -144,9 +143,15 @@ impl Node {
     }
 }
 
-fn node(lab: &mut Lab, workers: usize) -> Result<()> {
+fn node(lab: &mut Lab, cluster: &[&str]) -> Result<()> {
     each(|server, client| {
-        let node = Node::start(lab, server, workers)?;
+        let node = Node::start(lab, server, cluster)?;
+        if server == Side::Sd && !lab.is_oracle() {
+            // Workers make the shared listener theirs a moment after the primary listens.
+            let ours = format!("127.0.0.1:{}", node.port);
+            let is_there = || lab.snapshot().is_ok_and(|s| s.listeners.contains(&ours));
+            http::wait_for(is_there, "the listener in sd ss")?;
+        }
         let watch = lab.watch(node.port);
         http::files(lab, client, &node.root, &node.url(""))?;
         let data = files::bytes(5_000_001);
@@ -157,7 +162,7 @@ fn node(lab: &mut Lab, workers: usize) -> Result<()> {
         }
         match watch {
             // The primary passes what it accepts to its workers, which bridges it; the client's end stays ours.
-            Some(watch) if workers > 0 && (server, client) == (Side::Sd, Side::Sd) => {
+            Some(watch) if cluster == ["2"] && (server, client) == (Side::Sd, Side::Sd) => {
                 let mut seen = watch.finish()?;
                 seen.retain(|connection| connection.path != "bridged");
                 ss::require_shm(&seen)?;
@@ -170,7 +175,7 @@ fn node(lab: &mut Lab, workers: usize) -> Result<()> {
 
 /// The workers of a cluster are replaced twice, and no request fails.
 fn node_reload(lab: &mut Lab) -> Result<()> {
-    let node = Node::start(lab, Side::Sd, 2)?;
+    let node = Node::start(lab, Side::Sd, &["2"])?;
     let data = files::bytes(100_000);
     std::fs::write(node.root.join("100k"), &data)?;
     let steady = Steady::start(lab, Side::Sd, node.port, "/100k", data.len())?;

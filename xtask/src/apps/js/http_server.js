@@ -1,11 +1,14 @@
 // An HTTP server: GET answers with a file below a directory, POST with what was sent.
 //
-// usage: http_server.js PORT ROOT [WORKERS]. With workers it is a cluster, which replaces them at SIGHUP.
+// usage: http_server.js PORT ROOT [WORKERS [none]]. With workers it is a cluster, which replaces them at SIGHUP. Its
+// primary accepts and passes connections on; with `none` the workers share the listener and accept themselves.
 const cluster = require('cluster');
 const fs = require('fs');
 const http = require('http');
 
-const [port, root, workers] = process.argv.slice(2);
+const [port, root, workers, policy] = process.argv.slice(2);
+
+if (policy === 'none') cluster.schedulingPolicy = cluster.SCHED_NONE;
 
 function serve() {
     http.createServer({ keepAliveTimeout: 60000 }, (request, answer) => {

@@ -147,7 +147,9 @@ fn connections(stage: &Stage, system: System, count: usize, plan: Plan) -> Resul
     let job = Job { work: Work::Many, size: 8, millis: plan.millis, count };
     let Connected { mut client, server } = stage.connect(system, &job)?;
     client.say("go")?;
-    let report = result_of(&mut client, PATIENCE + Duration::from_millis(count as u64))?;
+    // Each connection is used before the clock starts, which a busy kernel takes milliseconds for.
+    let limit = PATIENCE + Duration::from_millis(5 * count as u64);
+    let report = result_of(&mut client, limit)?;
     let mut pids = vec![client.pid()];
     pids.extend(server.as_ref().map(|server| server.pid()));
     pids.extend(stage.monitor_pid().filter(|_| system == System::Socksdirect));
@@ -156,7 +158,7 @@ fn connections(stage: &Stage, system: System, count: usize, plan: Plan) -> Resul
     let memory = (system == System::Socksdirect).then_some(bytes);
     client.finish(PATIENCE)?;
     if let Some(server) = server {
-        server.finish(PATIENCE + Duration::from_millis(count as u64))?;
+        server.finish(limit)?;
     }
     Ok(Outcome { client: report, memory, ..Outcome::default() })
 }

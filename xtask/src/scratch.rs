@@ -5,7 +5,7 @@
 //! whose parent died becomes our child and stays findable. A `kill -9` of xtask itself is not covered.
 
 use crate::{Result, procfs};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -51,6 +51,9 @@ impl Drop for Scratch {
 pub(crate) fn guard() -> Result<()> {
     nix::sys::prctl::set_child_subreaper(true)?;
     // A handler, and not a blocked signal: a mask would be inherited by everything we start.
+    // Clients of stress-ng tell their parent by SIGALRM to end; once that is gone, we are the parent.
+    // SAFETY: the handler does nothing.
+    unsafe { signal(Signal::SIGALRM, SigHandler::Handler(nothing)) }?;
     ctrlc::set_handler(|| {
         eprintln!("\nxtask: interrupted, cleaning up");
         clean();
@@ -63,6 +66,8 @@ pub(crate) fn guard() -> Result<()> {
     }));
     Ok(())
 }
+
+extern "C" fn nothing(_: i32) {}
 
 /// Ends every descendant and removes every directory.
 pub(crate) fn clean() {

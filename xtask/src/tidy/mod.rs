@@ -1,8 +1,9 @@
 //! `cargo xtask tidy`: rules that no compiler checks.
 //!
 //! Layout (lengths of files and functions), comments on unsafe code, the direction of dependencies, words that must
-//! not be in the repository, and the hook table against glibc's functions.
+//! not be in the repository, the hook table against glibc's functions, and the coverage tables against the subjects.
 
+mod coverage;
 mod deps;
 mod hooks;
 mod layout;
@@ -26,6 +27,7 @@ pub(crate) fn run() -> Result<()> {
     }
     findings.extend(deps::check(&files)?);
     findings.extend(hooks::check()?);
+    findings.extend(coverage::check(&files)?);
     if !findings.is_empty() {
         for finding in &findings {
             eprintln!("{finding}");

@@ -3,6 +3,7 @@
 use crate::table::Subject;
 
 mod accept;
+mod aliases;
 mod bind;
 mod cancel;
 mod close;
@@ -106,6 +107,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     urgent::SUBJECTS,
     signals::SUBJECTS,
     cancel::SUBJECTS,
+    aliases::SUBJECTS,
     errnos::SUBJECTS,
     matrix::SUBJECTS,
     matrix::BLOCKING,

@@ -272,6 +272,13 @@ impl TxCursor {
         self.reserve_slow(g, mem, want, effort)
     }
 
+    /// Room for a message of exactly that size, if there is right here; nothing changes.
+    #[inline(always)]
+    pub fn reserve_here(&self, g: &Geometry, want: usize) -> Option<Grant> {
+        let fits = want <= self.room() as usize && want <= g.small as usize;
+        fits.then(|| self.grant(want as u32))
+    }
+
     #[inline(always)]
     fn grant(&self, len: u32) -> Grant {
         Grant { region: self.region(), off: self.pos() + SIZE, len }

@@ -36,6 +36,7 @@ mod env;
 mod epoll;
 pub mod exec;
 mod extras;
+mod fast;
 mod faults;
 mod fds;
 mod files;

@@ -37,7 +37,6 @@ impl Drop for Kept {
 }
 
 /// Sends what `pieces` hold: bytes sent, or errno. SIGPIPE is raised as Linux would.
-#[inline]
 pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
     let want = pieces.total;
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
@@ -306,7 +305,7 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
 }
 
 #[inline]
-fn publish_credit(endpoint: &Endpoint, consumed: u64) {
+pub(crate) fn publish_credit(endpoint: &Endpoint, consumed: u64) {
     endpoint.own_words().consumed.store(consumed, Ordering::Release);
     notify(endpoint, TX_BITS);
 }

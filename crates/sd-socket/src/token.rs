@@ -191,6 +191,35 @@ impl<'a> Half<'a> {
     }
 }
 
+/// The same for whoever needs neither to wait nor to lock.
+pub(crate) struct Quick<'a> {
+    token: &'a Token,
+    way: Way,
+    /// None: there is only one thread.
+    holder: Option<&'static Thread>,
+}
+
+impl<'a> Quick<'a> {
+    /// `None` when the thread is not the token's holder.
+    #[inline(always)]
+    pub(crate) fn take(token: &'a Token, way: Way) -> Option<Quick<'a>> {
+        if is_alone() {
+            return Some(Quick { token, way, holder: None });
+        }
+        let mine = mine()?;
+        token.enter(way, mine).then_some(Quick { token, way, holder: Some(mine) })
+    }
+}
+
+impl Drop for Quick<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(mine) = self.holder {
+            self.token.leave(self.way, mine);
+        }
+    }
+}
+
 #[inline(never)]
 fn lock(token: &Token, way: Way) -> Before {
     token.lock(way, me(), &Family)

@@ -2,9 +2,10 @@
 #![allow(clippy::missing_safety_doc)]
 
 use crate::calls::connection;
-use crate::iov::{Pieces, bad_pointer};
-use crate::{Outcome, faults, message, stream, table, unconnected};
+use crate::iov::{BYTES_MAX, Pieces, bad_pointer};
+use crate::{Outcome, fast, faults, message, stream, table, unconnected};
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use sd_shm::slab::Endpoint;
 
 /// No address is named.
 pub(crate) const NOWHERE: (*const sockaddr, socklen_t) = (core::ptr::null(), 0);
@@ -16,6 +17,20 @@ pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Ou
         // SAFETY: see the module.
         return unconnected::recv(fd, flags, || unsafe { recv(fd, buf, len, flags) });
     };
+    if flags & !USUAL == 0 && !bad_pointer(buf, len) {
+        let got = fast::recv(endpoint, buf as *mut u8, len.min(BYTES_MAX));
+        if got != 0 {
+            return Outcome::Done(got as ssize_t);
+        }
+    }
+    recv_slow(endpoint, buf, len, flags)
+}
+
+/// Flags that ask for nothing where nobody has to wait, and nothing fails.
+const USUAL: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+#[inline(never)]
+fn recv_slow(endpoint: &'static Endpoint, buf: *mut c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC) != 0 || bad_pointer(buf, len) {
         return message::recv_specially(endpoint, buf, len, flags);
     }
@@ -71,6 +86,20 @@ pub unsafe fn sendto(
         // SAFETY: see the module.
         return unsafe { unconnected::send(fd, flags, (addr, addr_len), again) };
     };
+    let is_usual = flags & !USUAL == 0 && addr.is_null() && len != 0 && !bad_pointer(buf, len);
+    if is_usual && fast::send(endpoint, buf as *const u8, len) {
+        return Outcome::Done(len as ssize_t);
+    }
+    send_slow(endpoint, (buf, len), flags, (addr, addr_len))
+}
+
+#[inline(never)]
+fn send_slow(
+    endpoint: &'static Endpoint,
+    (buf, len): (*const c_void, size_t),
+    flags: c_int,
+    (addr, addr_len): (*const sockaddr, socklen_t),
+) -> Outcome<ssize_t> {
     if !addr.is_null()
         && let Err(errno) = crate::addr::is_readable(addr, addr_len)
     {

@@ -14,7 +14,7 @@ use wire::{Reader, Writer};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`].
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +174,16 @@ pub enum Request {
         /// SIGURG, not SIGIO.
         urgent: bool,
     },
+    /// The process has bound a socket in the kernel. Does some accelerated connection use the port, or has it just
+    /// been closed? Answer: [`Reply::Ok`], or [`Reply::Error`] with [`ErrorCode::InUse`].
+    Bind {
+        /// Address, perhaps unspecified.
+        ip: Ip,
+        /// Port, not zero.
+        port: u16,
+        /// SO_REUSEADDR is set.
+        reuse: bool,
+    },
     /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
     Status,
 }
@@ -275,6 +285,8 @@ pub enum ErrorCode {
     Exhausted = 4,
     /// The policy forbids it.
     Denied = 5,
+    /// Somebody uses it.
+    InUse = 6,
 }
 
 impl Request {
@@ -299,6 +311,7 @@ impl Request {
             Request::Stuck { channel } => w.u8(11).u64(channel),
             Request::Adopter { channel, number } => w.u8(12).u64(channel).u32(number),
             Request::Leave { channel } => w.u8(13).u64(channel),
+            Request::Bind { ip, port, reuse } => w.u8(16).ip(ip).u16(port).bool(reuse),
             Request::Status => w.u8(8),
             Request::Born { serial } => w.u8(9).u32(serial),
             Request::Home { channel, side, client } => w.u8(15).u64(channel).u32(side).u64(client),
@@ -335,6 +348,7 @@ impl Request {
             11 => Request::Stuck { channel: r.u64()? },
             12 => Request::Adopter { channel: r.u64()?, number: r.u32()? },
             13 => Request::Leave { channel: r.u64()? },
+            16 => Request::Bind { ip: r.ip()?, port: r.u16()?, reuse: r.bool()? },
             8 => Request::Status,
             9 => Request::Born { serial: r.u32()? },
             15 => Request::Home { channel: r.u64()?, side: r.u32()?, client: r.u64()? },
@@ -422,7 +436,7 @@ impl Route {
 impl ErrorCode {
     fn decode(n: u32) -> Result<ErrorCode, Malformed> {
         use ErrorCode::*;
-        [Version, Descriptor, Protocol, Exhausted, Denied]
+        [Version, Descriptor, Protocol, Exhausted, Denied, InUse]
             .into_iter()
             .find(|c| *c as u32 == n)
             .ok_or(Malformed)

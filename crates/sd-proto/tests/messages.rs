@@ -43,6 +43,7 @@ fn request() -> impl Strategy<Value = Request> {
             side,
             urgent
         }),
+        (ip(), any::<(u16, bool)>()).prop_map(|(ip, (port, reuse))| Request::Bind { ip, port, reuse }),
         Just(Request::Status),
     ]
 }

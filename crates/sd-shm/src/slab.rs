@@ -1,6 +1,7 @@
 //! A process's sockets, shared with its children (§4.1.2, Fig. 3) and with the monitor, which
 //! lists them for `sd ss` and closes what a dead process held. Peers never see it.
 
+use crate::time_wait::TimeWaits;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sd_ring::token::{Thread, Token};
@@ -12,8 +13,10 @@ pub const ENDPOINTS: usize = 1 << 20;
 pub const THREADS: usize = 4096;
 /// Offset of the first thread's record.
 const THREADS_OFFSET: usize = 4096;
+/// Offset of the ports in TIME-WAIT.
+const TIME_WAITS_OFFSET: usize = THREADS_OFFSET + THREADS * core::mem::size_of::<Thread>();
 /// Offset of the first endpoint.
-const ENDPOINTS_OFFSET: usize = THREADS_OFFSET + THREADS * core::mem::size_of::<Thread>();
+const ENDPOINTS_OFFSET: usize = TIME_WAITS_OFFSET + core::mem::size_of::<TimeWaits>();
 /// Size of the segment; pages appear when touched.
 pub const LEN: usize = ENDPOINTS_OFFSET + ENDPOINTS * core::mem::size_of::<Endpoint>();
 /// Processes that can share one slab: the owner and its descendants.
@@ -225,6 +228,7 @@ pub struct Endpoint {
 const _: () = {
     assert!(core::mem::size_of::<Endpoint>() == 512);
     assert!(core::mem::size_of::<Header>() <= THREADS_OFFSET);
+    assert!(ENDPOINTS_OFFSET.is_multiple_of(128));
     assert!(core::mem::size_of::<TxHalf>() == 128 && core::mem::size_of::<RxHalf>() == 128);
 };
 
@@ -297,6 +301,12 @@ impl Slab {
         let index = (number as usize).checked_sub(1).filter(|index| *index < THREADS)?;
         // SAFETY: as for `header`, and the index is in range.
         Some(unsafe { &*(self.base.add(THREADS_OFFSET) as *const Thread).add(index) })
+    }
+
+    /// Ports in TIME-WAIT.
+    pub fn time_waits(&self) -> &'static TimeWaits {
+        // SAFETY: as for `header`; they lie between the threads and the endpoints.
+        unsafe { &*(self.base.add(TIME_WAITS_OFFSET) as *const TimeWaits) }
     }
 
     /// Endpoint number `index`, `None` when out of range.

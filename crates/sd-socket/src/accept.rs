@@ -2,20 +2,22 @@
 
 use crate::Outcome;
 use crate::addr::{self, Name};
-use crate::arrival::{WaitsInAccept, refuse};
+use crate::arrival::{WaitsInAccept, publish_pending, refuse};
 use crate::channel;
 use crate::connect::{dropped_behind_our_back, number};
+use crate::defer::is_ripe;
 use crate::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
-use crate::listen::{Pending, has_pending, interested, publish_pending, record};
+use crate::listen::{Pending, has_pending, interested, record};
 use crate::process::PROCESS;
 use crate::restart::Held;
 use crate::stats::{Counter, count};
 use crate::table;
 use crate::wait::{Deadline, SleepSet, Sleeper};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::channel::SlotState;
 use sd_shm::slab::{Endpoint, Reason, State};
+use std::collections::VecDeque;
 
 /// accept(2) and accept4(2).
 pub(crate) unsafe fn accept4(
@@ -63,7 +65,7 @@ fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline)
     if let Some(listener) = listener {
         let ready = || {
             channel::drain();
-            !listener.queue.lock().is_empty()
+            next_of(&listener.queue.lock(), &listener.defer).is_some()
         };
         if crate::wait::spin(&listener.spin, ready) {
             return Ok(());
@@ -94,6 +96,11 @@ fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline)
     }
 }
 
+/// The oldest connection that accept may have.
+fn next_of(queue: &VecDeque<Pending>, defer: &AtomicU32) -> Option<usize> {
+    queue.iter().position(|pending| is_ripe(defer, pending))
+}
+
 /// Takes the oldest connection of our backlog; `None` when there is none.
 unsafe fn accept_ours(
     endpoint: &'static Endpoint,
@@ -103,7 +110,7 @@ unsafe fn accept_ours(
 ) -> Option<Outcome<c_int>> {
     let listener = record(endpoint)?;
     loop {
-        if listener.queue.lock().is_empty()
+        if next_of(&listener.queue.lock(), &listener.defer).is_none()
             || crate::control::connected().is_none() && PROCESS.own().is_none()
         {
             return None;
@@ -115,7 +122,7 @@ unsafe fn accept_ours(
             Err(errno) => return Some(Outcome::Errno(errno)),
         };
         let mut queue = listener.queue.lock();
-        let pending = queue.pop_front();
+        let pending = next_of(&queue, &listener.defer).and_then(|next| queue.remove(next));
         publish_pending(listener, queue.len());
         drop(queue);
         let accepted = pending.and_then(|p| open(endpoint, p, fd, flags));

@@ -112,7 +112,7 @@ pub(crate) fn connecting() {
 /// room in a backlog. Complains when it is time.
 #[inline]
 pub(crate) fn pause() -> Option<u64> {
-    let knocks = crate::syn_sent::pause();
+    let knocks = crate::wait::earlier(crate::syn_sent::pause(), crate::defer::pause());
     if STAGE.load(Ordering::Relaxed) == 0 {
         return knocks;
     }

@@ -63,3 +63,11 @@ impl Drop for WaitsInAccept {
         self.0.inspect(|waiting| _ = waiting.fetch_sub(1, Ordering::Relaxed));
     }
 }
+
+/// How many wait, as clients see it.
+pub(crate) fn publish_pending(listener: &Listener, pending: usize) {
+    let index = listener.index.load(Ordering::Relaxed) as usize;
+    if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index)) {
+        page.pending.store(pending as u32, Ordering::Release);
+    }
+}

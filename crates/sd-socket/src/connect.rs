@@ -21,6 +21,7 @@ use crate::route::{self, Decision, Target, TargetState};
 use crate::stats::{Counter, count};
 use crate::syn_sent::{self, Verdict};
 use crate::table::{self, Entry};
+use crate::time_wait::is_in_the_way;
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_proto::Ip;
@@ -224,6 +225,15 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     // SAFETY: the caller's arguments, for the kernel to check.
     let bound = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, fd, addr, len) });
     match bound {
+        // SAFETY: the kernel has read it.
+        Ok(_)
+            if unsafe { addr::parse(addr, len) }
+                .is_some_and(|(_, name)| is_in_the_way(endpoint, fd, name)) =>
+        {
+            // Another kernel socket, as the bound one was before.
+            endpoint.clear_flag(OWN_SOCKET);
+            Outcome::Errno(materialize(endpoint).err().unwrap_or(libc::EADDRINUSE))
+        }
         Ok(_) => {
             endpoint.set_flag(HAS_NAME);
             if endpoint.state_now() == State::Fresh {

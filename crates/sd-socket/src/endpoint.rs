@@ -32,6 +32,12 @@ pub(crate) const WATCHED: u32 = 1 << 7;
 pub(crate) const HAS_NAME: u32 = 1 << 8;
 /// SO_OOBINLINE.
 pub(crate) const OOB_INLINE: u32 = 1 << 9;
+/// SO_TIMESTAMP, SO_TIMESTAMPNS.
+pub(crate) const STAMPS: u32 = 1 << 12;
+/// See `STAMPS`.
+pub(crate) const STAMPS_NS: u32 = 1 << 13;
+/// This side ended its stream before the other did.
+pub(crate) const CLOSED_FIRST: u32 = 1 << 14;
 /// F_SETOWN, O_ASYNC and the like were used.
 pub(crate) const HAS_SIGNALS: u32 = 1 << 10;
 
@@ -458,6 +464,7 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint) {
         if (unread && !endpoint.flag(SHUT_RD)) || aborts || endpoint.flag(RESET) {
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
         } else {
+            crate::time_wait::note_close(endpoint);
             tx.finish(&endpoint.tx_mem(), stamp(endpoint));
             own.flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
         }

@@ -1,8 +1,8 @@
 //! shutdown(2), connect(2) with AF_UNSPEC, and how much lies in the rings of a connection.
 
 use crate::endpoint::{
-    self, EndpointExt, FIN_SENT, HAS_SIGNALS, NONBLOCK, OOB_INLINE, OWN_SOCKET, SHUT_RD, SHUT_WR, WATCHED,
-    notify, rx_cursor, tx_cursor,
+    self, EndpointExt, FIN_SENT, HAS_SIGNALS, NONBLOCK, OOB_INLINE, OWN_SOCKET, SHUT_RD, SHUT_WR, STAMPS,
+    STAMPS_NS, WATCHED, notify, rx_cursor, tx_cursor,
 };
 use core::sync::atomic::Ordering;
 use sd_ring::{Next, doorbell};
@@ -19,6 +19,7 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32>
         return Err(libc::ENOTCONN);
     }
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        crate::time_wait::note_shutdown(endpoint);
         let _half = endpoint.tx_token();
         // SAFETY: the tx half is held.
         unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem(), endpoint::stamp(endpoint));
@@ -44,7 +45,7 @@ pub(crate) fn disconnect(endpoint: &'static Endpoint) {
     let over = crate::names::is_over(endpoint);
     endpoint.set_flag(endpoint::RESET);
     endpoint::hang_up(endpoint);
-    let kept = NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | HAS_SIGNALS;
+    let kept = NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | STAMPS | STAMPS_NS | HAS_SIGNALS;
     endpoint.flags.fetch_and(kept, Ordering::AcqRel);
     crate::syn_sent::unconnect(endpoint, if over { 0 } else { libc::ECONNRESET });
 }

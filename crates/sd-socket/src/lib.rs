@@ -8,7 +8,7 @@
 //! | `process` | this process's state: slabs, channels, locks |
 //! | `table`, `fds` | descriptor numbers: what they lead to; close, dup, fcntl, ioctl |
 //! | `endpoint`, `channel` | a socket; a channel to another process |
-//! | `connect`, `syn_sent`, `listen`, `accept`, `route`, `control` | connection set-up, with the monitor's help |
+//! | `connect`, `syn_sent`, `listen`, `accept`, `defer`, `time_wait`, `route`, `control` | connection set-up, with the monitor's help |
 //! | `token`, `whole` | one thread at a time uses a half of a connection; one send's bytes stay together |
 //! | `transfer`, `stream`, `unconnected`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
 //! | `urgent`, `signals` | MSG_OOB; SIGURG and SIGIO |
@@ -30,6 +30,7 @@ mod channel;
 pub mod confine;
 mod connect;
 mod control;
+mod defer;
 mod endpoint;
 mod ends;
 mod env;
@@ -66,6 +67,7 @@ mod stream;
 mod syn_sent;
 mod table;
 mod tcp_info;
+mod time_wait;
 mod token;
 mod transfer;
 mod unconnected;

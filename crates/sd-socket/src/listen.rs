@@ -14,9 +14,10 @@
 
 use crate::Outcome;
 use crate::addr;
-use crate::arrival::{asked_for, each_waiting, refuse};
+use crate::arrival::{asked_for, each_waiting, publish_pending, refuse};
 use crate::channel::{self, Channel};
 use crate::connect::materialize;
+use crate::defer::{is_ripe, stays};
 use crate::endpoint::{EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR};
 use crate::process::{PROCESS, Priv};
 use crate::table;
@@ -48,6 +49,8 @@ pub(crate) struct Listener {
     accepting: AtomicBool,
     /// accept, poll or epoll was called for it in this process.
     interested: AtomicBool,
+    /// TCP_DEFER_ACCEPT, in seconds.
+    pub(crate) defer: AtomicU32,
     pub(crate) queue: Lock<VecDeque<Pending>>,
     pub(crate) spin: AtomicU32,
 }
@@ -87,6 +90,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     if let Some(listener) = listener {
         listener.backlog.store(clamp_backlog(backlog), Ordering::Relaxed);
         listener.accepting.store(true, Ordering::Relaxed);
+        listener.defer.store(crate::defer::seconds(fd), Ordering::Relaxed);
         register(listener, fd);
     }
     Outcome::Done(0)
@@ -151,6 +155,7 @@ fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
                 backlog: AtomicU32::new(0),
                 accepting: AtomicBool::new(false),
                 interested: AtomicBool::new(false),
+                defer: AtomicU32::new(0),
                 queue: Lock::new(VecDeque::new()),
                 spin: AtomicU32::new(0),
             }));
@@ -234,7 +239,7 @@ pub(crate) fn has_pending(endpoint: &Endpoint) -> bool {
             queue.pop_front();
             publish_pending(listener, queue.len());
         }
-        !queue.is_empty()
+        queue.iter().any(|pending| is_ripe(&listener.defer, pending))
     })
 }
 
@@ -477,16 +482,11 @@ pub(crate) fn offered(channel: &'static Channel, index: u32) {
         if wanted != port || channel.adopter == 0 && registered(asked_for(channel, slot)).is_some() {
             return;
         }
+        let pending = Pending { channel, slot, generation };
         match listens {
+            true if channel.adopter != 0 && stays(listener, &pending) => {}
             true => enqueue(listener, channel, slot, generation, 0),
             false => refuse(channel, slot, generation),
         }
     });
-}
-
-pub(crate) fn publish_pending(listener: &Listener, pending: usize) {
-    let index = listener.index.load(Ordering::Relaxed) as usize;
-    if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index)) {
-        page.pending.store(pending as u32, Ordering::Release);
-    }
 }

@@ -1,6 +1,6 @@
 //! recvmsg, sendmsg and their plural forms.
 
-use crate::endpoint::EndpointExt;
+use crate::endpoint::{EndpointExt, STAMPS, STAMPS_NS};
 use crate::iov::{Pieces, bad_pointer, is_beyond};
 use crate::{Outcome, faults, stream, urgent};
 use libc::{c_int, c_void, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
@@ -80,17 +80,53 @@ pub(crate) unsafe fn recvmsg(
     };
     match done {
         Ok(got) => {
-            // TCP reports no address and no control data.
+            // TCP reports no address, and no control data but times.
             // SAFETY: as the caller says.
             unsafe {
                 (*msg).msg_namelen = 0;
-                (*msg).msg_controllen = 0;
-                (*msg).msg_flags = flags & (libc::MSG_CMSG_CLOEXEC | libc::MSG_OOB) | cut;
+                let control_cut = put_stamp(endpoint, msg, got);
+                (*msg).msg_flags = flags & (libc::MSG_CMSG_CLOEXEC | libc::MSG_OOB) | cut | control_cut;
             }
             Outcome::Done(got as ssize_t)
         }
         Err(errno) => Outcome::Errno(errno),
     }
+}
+
+/// The control data of a message (`put_cmsg`): SO_TIMESTAMP's, which is the time of this call. MSG_CTRUNC when there is
+/// no room for it.
+///
+/// # Safety
+/// `msg` is what recvmsg(2) wants.
+unsafe fn put_stamp(endpoint: &Endpoint, msg: *mut msghdr, got: usize) -> c_int {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    let wanted = got != 0 && endpoint.flag(STAMPS | STAMPS_NS);
+    // SAFETY: as the caller says; at most `room` bytes are written.
+    unsafe {
+        let room = core::mem::replace(&mut (*msg).msg_controllen, 0);
+        if !wanted {
+            return 0;
+        }
+        if (*msg).msg_control.is_null() || room < HEADER {
+            return libc::MSG_CTRUNC;
+        }
+        let now = sd_sys::time::real();
+        let (kind, fraction) = match endpoint.flag(STAMPS) {
+            true => (libc::SO_TIMESTAMP, now.tv_nsec / 1000),
+            false => (libc::SO_TIMESTAMPNS, now.tv_nsec),
+        };
+        let full = HEADER + 16;
+        let len = full.min(room);
+        let words = [len as u64, kind_word(kind), now.tv_sec as u64, fraction as u64];
+        core::ptr::copy_nonoverlapping(words.as_ptr().cast::<u8>(), (*msg).msg_control.cast(), len);
+        (*msg).msg_controllen = len;
+        if len < full { libc::MSG_CTRUNC } else { 0 }
+    }
+}
+
+/// Level and type of a control message, as they lie in memory.
+fn kind_word(kind: c_int) -> u64 {
+    (kind as u64) << 32 | libc::SOL_SOCKET as u64
 }
 
 /// # Safety

@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::connect::materialize;
-use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, OWN_SOCKET};
+use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS};
 use crate::iov::bad_pointer;
 use crate::table;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -56,6 +56,12 @@ fn cell<'a>(endpoint: &'a Endpoint, n: &Number) -> Option<&'a AtomicU32> {
     endpoint.opts.get(n.index)
 }
 
+/// SO_REUSEADDR.
+pub(crate) fn reuses_address(endpoint: &Endpoint) -> bool {
+    let known = number(SOL_SOCKET, libc::SO_REUSEADDR).and_then(|n| cell(endpoint, n));
+    known.is_some_and(|cell| cell.load(Ordering::Relaxed) == 2)
+}
+
 /// Sets on a fresh kernel socket what was recorded, and the status flags.
 pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
     for n in &NUMBERS {
@@ -102,9 +108,7 @@ pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
     to.rcv_lowat.store(from.rcv_lowat.load(Ordering::Relaxed), Ordering::Relaxed);
     to.snd_buf.store(from.snd_buf.load(Ordering::Relaxed), Ordering::Relaxed);
     to.linger.store(from.linger.load(Ordering::Relaxed), Ordering::Relaxed);
-    if from.flag(OOB_INLINE) {
-        to.set_flag(OOB_INLINE);
-    }
+    to.set_flag(from.flags.load(Ordering::Relaxed) & (OOB_INLINE | STAMPS | STAMPS_NS));
     crate::extras::inherit(from, to);
 }
 
@@ -181,6 +185,7 @@ unsafe fn set_and_note(
         Ok(_) => {
             // SAFETY: as above.
             unsafe { crate::extras::note(endpoint, level, name, value, len as usize) };
+            crate::defer::option_set(endpoint, fd);
             Outcome::Done(0)
         }
         Err(e) => Outcome::Errno(e.0),
@@ -251,6 +256,11 @@ unsafe fn remember(
             }
             Remembered::No
         }
+        (SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS) if len >= 4 => {
+            // SAFETY: at least four bytes.
+            remember_stamps(endpoint, name, unsafe { (value as *const i32).read_unaligned() } != 0);
+            Remembered::No
+        }
         (SOL_SOCKET, SO_LINGER) => {
             if len < 8 {
                 return Remembered::Invalid(libc::EINVAL);
@@ -265,6 +275,13 @@ unsafe fn remember(
             Remembered::Yes
         }
         _ => Remembered::No,
+    }
+}
+
+fn remember_stamps(endpoint: &Endpoint, name: c_int, on: bool) {
+    endpoint.clear_flag(STAMPS | STAMPS_NS);
+    if on {
+        endpoint.set_flag(if name == libc::SO_TIMESTAMP { STAMPS } else { STAMPS_NS });
     }
 }
 

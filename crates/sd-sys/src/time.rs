@@ -24,6 +24,16 @@ pub fn now_ns() -> u64 {
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
+/// CLOCK_REALTIME, through the vDSO; zero where no clock may be read.
+pub fn real() -> libc::timespec {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    if INVENTED.load(Ordering::Relaxed) == 0 {
+        // SAFETY: libc's clock_gettime is not hooked and writes only `ts`.
+        unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut ts) };
+    }
+    ts
+}
+
 /// The processor's time-stamp counter: a cheap clock for bounding spins, not for durations.
 #[inline(always)]
 pub fn tsc() -> u64 {

@@ -49,6 +49,12 @@ impl Leases {
         }
     }
 
+    /// Who has a port.
+    pub(crate) fn owner(&self, netns: u64, port: u16) -> Option<ClientId> {
+        let block = port.checked_sub(self.first)? / BLOCK;
+        self.taken.get(&(netns, block)).copied()
+    }
+
     /// Takes back all blocks of a client.
     pub(crate) fn release(&mut self, client: ClientId) {
         self.taken.retain(|_, owner| *owner != client);
@@ -82,6 +88,8 @@ mod tests {
         ports = vec![leases.take(7, B, 2, |_| false).unwrap()];
         assert_eq!(ports, [1128]);
         assert_eq!(leases.count(), 2);
+        assert_eq!(leases.owner(7, 1128 + 63), Some(B));
+        assert_eq!([leases.owner(7, 1000), leases.owner(8, 1128), leases.owner(7, 80)], [None; 3]);
     }
 
     #[test]

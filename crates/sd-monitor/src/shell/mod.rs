@@ -1,5 +1,6 @@
 //! The monitor as a process: start-up, signals, sockets, mappings, the event loop.
 
+mod bind;
 mod closer;
 mod connection;
 mod descriptors;

@@ -73,6 +73,9 @@ impl Server {
                 let asked = super::rescue::Home { channel, side, client: ClientId(client) };
                 self.tell_home(id, who.client, asked).map(|()| None)
             }
+            (Request::Bind { ip, port, reuse }, Some(who)) => {
+                self.bind(who.client, ip, port, reuse).map(Some)
+            }
             (Request::Leave { channel }, Some(who)) => self.leave(who.client, channel).map(Some),
             (Request::Connect { ip, port, nth, want_ports, want_channel }, Some(who)) => {
                 let wanted = super::route::Wanted { ip, port, nth, want_ports, want_channel };
@@ -258,6 +261,7 @@ impl Server {
         let Wanted { index, generation, backlog, accepting } = wanted;
         let descriptors::Owned { ip, port, v6only, .. } = owned;
         let listener = Listener { client, index, generation, netns, ip, port, v6only, backlog, accepting };
+        self.core.time_waits.listening(netns, port);
         let changed = self.core.listeners.insert(listener);
         self.listeners_changed(client, changed);
         tracing::debug!(client = client.0, index, generation, ?ip, port, accepting, "listener");

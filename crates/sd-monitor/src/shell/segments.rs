@@ -6,6 +6,7 @@ use nix::unistd::Whence;
 use sd_ring::{Next, RingMem};
 use sd_shm::channel::{GEOMETRY, Mapping, SEGMENT_LEN, SLOTS, Side, Slot};
 use sd_shm::slab::{self, ENDPOINTS, Endpoint};
+use sd_shm::time_wait::TimeWaits;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,6 +48,11 @@ impl Slab {
 
     pub(crate) fn header(&self) -> &slab::Header {
         self.map.header()
+    }
+
+    /// Ports in TIME-WAIT.
+    pub(crate) fn time_waits(&self) -> &TimeWaits {
+        self.map.time_waits()
     }
 
     /// Every endpoint that may have been used; some twice.

@@ -16,6 +16,7 @@ use crate::core::listeners::Listeners;
 use crate::core::members::{Members, ProcessId};
 use crate::core::policy::Policy;
 use crate::core::ports::Leases;
+use crate::core::time_wait::TimeWaits;
 use crate::core::{ClientId, Core};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
@@ -85,6 +86,7 @@ impl Server {
             leases: Leases::new(first, last),
             members: Members::default(),
             channels: Channels::new(first_channel_id()),
+            time_waits: TimeWaits::default(),
         };
         Ok(Server {
             core,

@@ -7,6 +7,7 @@
 //! ```
 //! Flags are set before the state, and the state before anybody is woken (SYNC POINT: slot state).
 
+use super::bind::{now, time_wait_of};
 use super::descriptors::has_ended;
 use super::poller::Token;
 use super::rescue::Why;
@@ -15,7 +16,7 @@ use super::server::Server;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use crate::core::members::{Process, ProcessId};
-use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, SLOTS, Side, SlotState};
+use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SLOTS, Side, SlotState};
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::futex::{Scope, wake};
 use std::collections::BTreeSet;
@@ -105,13 +106,16 @@ impl Server {
     fn release_endpoints(&mut self, family: ClientId, member: u32, woken: &mut Woken) {
         let Some(record) = self.families.get(&family) else { return };
         let bit = 1u64 << (member % u64::BITS);
-        let mut closed = 0;
+        let (mut closed, mut left) = (0, Vec::new());
+        let netns = record.netns;
         record.slab.endpoints(|endpoint| {
             if !must_close(endpoint, bit) {
                 return;
             }
             if endpoint.state.load(Ordering::Acquire) == State::Connected as u32 {
-                closed += u64::from(self.close_connection(family, endpoint, woken));
+                let was_closed = self.close_connection(family, endpoint, woken);
+                closed += u64::from(was_closed.is_some());
+                left.extend(was_closed.filter(|was_first| *was_first).map(|_| time_wait_of(endpoint)));
             }
             // The bit goes last: without it the slab's owner may use the endpoint again.
             endpoint.state.store(State::Free as u32, Ordering::Release);
@@ -121,26 +125,27 @@ impl Server {
             record.slab.header().members.fetch_and(!bit, Ordering::AcqRel);
         }
         self.counters.connections_reaped += closed;
+        left.into_iter().for_each(|one| self.core.time_waits.add(netns, one, now()));
     }
 
-    /// Closes a connection on behalf of the dead. False when there was nothing to close.
-    fn close_connection(&self, family: ClientId, endpoint: &Endpoint, woken: &mut Woken) -> bool {
+    /// Closes a connection on behalf of the dead: whether the other side was still open, and has lost nothing. `None`
+    /// when there was nothing to close.
+    fn close_connection(&self, family: ClientId, endpoint: &Endpoint, woken: &mut Woken) -> Option<bool> {
         let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
-        let Some(side) = Side::from_u32(endpoint.side.load(Ordering::Relaxed)) else { return false };
-        let Some(key) = self.channel_of(family, endpoint.channel_id.load(Ordering::Relaxed), side) else {
-            return false;
-        };
-        let Some(segment) = self.segments.get(&key).filter(|_| slot < SLOTS) else { return false };
+        let side = Side::from_u32(endpoint.side.load(Ordering::Relaxed))?;
+        let key = self.channel_of(family, endpoint.channel_id.load(Ordering::Relaxed), side)?;
+        let segment = self.segments.get(&key).filter(|_| slot < SLOTS)?;
         let own = &segment.map().slot(slot).side[side as usize];
         let (generation, state) = own.state();
         let is_theirs = generation == endpoint.generation.load(Ordering::Relaxed) & GENERATION_MASK;
         if !is_theirs || matches!(state, SlotState::Closed | SlotState::Free) {
-            return false;
+            return None;
         }
         let reset = if segment.has_unread(endpoint, slot, side) { FLAG_RESET } else { 0 };
         close_slot(segment, slot, side, generation, FLAG_DEAD | reset);
         woken.insert((key, side.other() as u32));
-        true
+        let other = &segment.map().slot(slot).side[side.other() as usize];
+        Some(reset == 0 && other.flags.load(Ordering::Relaxed) & (FLAG_FIN | FLAG_RESET | FLAG_DEAD) == 0)
     }
 
     /// The channel that an endpoint names, if its family or one it descends from is on that side.
@@ -171,6 +176,7 @@ impl Server {
         self.core.members.forget(family);
         self.core.leases.release(family);
         if let Some(record) = self.families.remove(&family) {
+            self.inherit_time_waits(&record);
             tracing::debug!(pid = record.pid, client = family.0, "family ended");
         }
     }

@@ -24,6 +24,9 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("bind/errors", errors),
     solo("bind/explicit_then_listen", explicit_then_listen),
     solo("bind/time_wait", time_wait),
+    solo("bind/no_time_wait", no_time_wait),
+    solo("bind/connection_lives", connection_lives),
+    solo("bind/client_time_wait", client_time_wait),
 ];
 
 fn on(name: i32) -> i32 {
@@ -283,4 +286,63 @@ fn time_wait() {
     sleep(2);
     show("bind without SO_REUSEADDR", bind(tcp(), &addr));
     show("bind with SO_REUSEADDR", bind(on(libc::SO_REUSEADDR), &addr));
+}
+
+/// The side that closes last leaves its port free, and so does a reset.
+fn no_time_wait() {
+    let listening = tcp();
+    let addr = listen_on(listening, &Addr::local(0), 4);
+    let pair = connect_to(listening, &addr);
+    close(listening);
+    close(pair.client);
+    await_events(pair.server, libc::POLLRDHUP);
+    show("bind while the server's socket is open", bind(tcp(), &addr));
+    close(pair.server);
+    sleep(2);
+    show("bind after it closed", bind(tcp(), &addr));
+    let listening = tcp();
+    let addr = listen_on(listening, &Addr::local(0), 4);
+    let pair = connect_to(listening, &addr);
+    close(listening);
+    abort(pair.server);
+    await_events(pair.client, libc::POLLHUP);
+    show("bind after a reset", bind(tcp(), &addr));
+}
+
+/// A listener is gone, a connection of it lives.
+fn connection_lives() {
+    let (listening, addr) = listener();
+    let pair = connect_to(listening, &addr);
+    close(listening);
+    show("bind", bind(tcp(), &addr));
+    show("with SO_REUSEADDR now only", bind(on(libc::SO_REUSEADDR), &addr));
+    show("the wildcard", bind(tcp(), &Addr::any(addr.port())));
+    show("another address", bind(tcp(), &Addr::v4([127, 0, 0, 9], addr.port())));
+    let failed = tcp();
+    show("bind fails", bind(failed, &addr));
+    show_sockname("after the failure", failed);
+    show("bind elsewhere", bind(failed, &Addr::local(0)));
+    show_send("the connection", pair.client, b"lives", 0);
+}
+
+fn client_time_wait() {
+    let (listening, addr) = listener();
+    let pair = connect_to(listening, &addr);
+    let own = getsockname(pair.client).1;
+    close(pair.client);
+    await_readable(pair.server);
+    close(pair.server);
+    sleep(2);
+    show("bind to the port of the client that closed first", bind(tcp(), &own));
+    show("with SO_REUSEADDR", bind(on(libc::SO_REUSEADDR), &own));
+    let reusing = on(libc::SO_REUSEADDR);
+    show("connect", connect(reusing, &addr));
+    let own = getsockname(reusing).1;
+    let server = accept(listening).fd();
+    close(reusing);
+    await_readable(server);
+    close(server);
+    sleep(2);
+    show("without, after a client with SO_REUSEADDR", bind(tcp(), &own));
+    show("with, after a client with SO_REUSEADDR", bind(on(libc::SO_REUSEADDR), &own));
 }

@@ -10,6 +10,7 @@ mod close;
 mod confine;
 mod connect;
 mod create;
+mod defer;
 mod descriptor;
 mod epoll;
 mod epoll_edges;
@@ -64,6 +65,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     connect::SUBJECTS,
     accept::SUBJECTS,
     syn_sent::SUBJECTS,
+    defer::SUBJECTS,
     pair_basic::SUBJECTS,
     stream::SUBJECTS,
     pair_servers::SUBJECTS,

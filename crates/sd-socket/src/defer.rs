@@ -1,0 +1,73 @@
+//! TCP_DEFER_ACCEPT: a connection is given to accept when its first bytes are there, or the time is over.
+//!
+//! What has not sent yet stays in the backlog, not ripe. Side B asks for an event in its word of the slot, so the first
+//! bytes announce the slot like a request. A sleep of a process with unripe connections lasts a second at most.
+
+use crate::arrival::asked_for;
+use crate::listen::{Listener, Pending, record};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use sd_ring::doorbell;
+use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, Side, SlotState};
+use sd_shm::slab::Endpoint;
+
+/// About a second, in cycles of the time-stamp counter.
+const SECOND_CYCLES: u64 = 2_000_000_000;
+const LOOK_NS: u64 = 1_000_000_000;
+
+/// Some connection was found unripe lately.
+static UNRIPE: AtomicBool = AtomicBool::new(false);
+
+/// What a listener's kernel socket says.
+pub(crate) fn seconds(fd: i32) -> u32 {
+    let set = sd_sys::fd::getsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT);
+    set.unwrap_or(0).max(0) as u32
+}
+
+/// An option of the kernel socket was set.
+pub(crate) fn option_set(endpoint: &Endpoint, fd: i32) {
+    if let Some(listener) = record(endpoint) {
+        listener.defer.store(seconds(fd), Ordering::Relaxed);
+    }
+}
+
+/// Whether accept may have a connection that waits at a listener with this time of patience.
+#[inline]
+pub(crate) fn is_ripe(patience: &AtomicU32, pending: &Pending) -> bool {
+    match patience.load(Ordering::Relaxed) {
+        0 => true,
+        seconds => is_ripe_slow(seconds, pending),
+    }
+}
+
+#[cold]
+fn is_ripe_slow(seconds: u32, pending: &Pending) -> bool {
+    let Pending { channel, slot, .. } = *pending;
+    let [a, b] = &channel.map.slot(slot).side;
+    let has_sent = || {
+        // SAFETY: the first word of a small ring of a channel that the pending connection keeps mapped.
+        let first = unsafe { &*(channel.map.small_ring(slot, Side::A) as *const AtomicU64) };
+        first.load(Ordering::Acquire) != 0
+            || a.flags.load(Ordering::Acquire) & (FLAG_FIN | FLAG_RESET | FLAG_DEAD) != 0
+            || a.state().1 == SlotState::Closed
+    };
+    let waited = sd_sys::time::tsc().wrapping_sub(a.announced.load(Ordering::Relaxed));
+    if waited > u64::from(seconds) * SECOND_CYCLES || has_sent() {
+        return true;
+    }
+    doorbell::arm(&b.wait, doorbell::RX_EVENT);
+    UNRIPE.store(true, Ordering::Relaxed);
+    has_sent()
+}
+
+/// Another process shall have a connection only when it is ripe, unless nobody else can have it.
+pub(crate) fn stays(listener: &Listener, pending: &Pending) -> bool {
+    let is_orphan = pending.channel.map.header().dead.iter().any(|dead| dead.load(Ordering::Acquire) != 0);
+    let (_, generation) = asked_for(pending.channel, pending.slot);
+    generation != 0 && !is_orphan && !is_ripe(&listener.defer, pending)
+}
+
+/// Before a sleep: how long it may last.
+#[inline]
+pub(crate) fn pause() -> Option<u64> {
+    (UNRIPE.load(Ordering::Relaxed) && UNRIPE.swap(false, Ordering::Relaxed)).then_some(LOOK_NS)
+}

@@ -224,12 +224,10 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     }
     // SAFETY: the caller's arguments, for the kernel to check.
     let bound = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, fd, addr, len) });
+    // SAFETY: the kernel could read it.
+    let chosen = bound.and_then(|_| Ok(unsafe { addr::parse(addr, len) })).ok().flatten();
     match bound {
-        // SAFETY: the kernel has read it.
-        Ok(_)
-            if unsafe { addr::parse(addr, len) }
-                .is_some_and(|(_, name)| is_in_the_way(endpoint, fd, name)) =>
-        {
+        Ok(_) if chosen.is_some_and(|(_, name)| is_in_the_way(endpoint, fd, name)) => {
             // Another kernel socket, as the bound one was before.
             endpoint.clear_flag(OWN_SOCKET);
             Outcome::Errno(materialize(endpoint).err().unwrap_or(libc::EADDRINUSE))

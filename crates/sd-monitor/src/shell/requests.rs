@@ -98,10 +98,21 @@ impl Server {
             }
             (_, None) => Err(ErrorCode::Protocol),
         };
+        self.conclude(id, &request, result, fds);
+    }
+
+    /// Tells the client what its message has come to, if it waits for that.
+    fn conclude(
+        &mut self,
+        id: u64,
+        request: &Request,
+        result: Result<Option<Reply>, ErrorCode>,
+        fds: Vec<OwnedFd>,
+    ) {
         match result {
             Ok(None) => self.answer_nothing(fds),
             Ok(Some(reply)) => self.answer(id, Ok(reply), fds),
-            Err(code) if has_answer(&request) => self.answer(id, Err(code), fds),
+            Err(code) if has_answer(request) => self.answer(id, Err(code), fds),
             Err(code) => {
                 tracing::debug!(connection = id, ?request, ?code, "ignored");
                 self.answer_nothing(fds);

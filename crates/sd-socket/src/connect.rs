@@ -225,7 +225,7 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     // SAFETY: the caller's arguments, for the kernel to check.
     let bound = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, fd, addr, len) });
     // SAFETY: the kernel could read it.
-    let chosen = bound.and_then(|_| Ok(unsafe { addr::parse(addr, len) })).ok().flatten();
+    let chosen = bound.map(|_| unsafe { addr::parse(addr, len) }).ok().flatten();
     match bound {
         Ok(_) if chosen.is_some_and(|(_, name)| is_in_the_way(endpoint, fd, name)) => {
             // Another kernel socket, as the bound one was before.

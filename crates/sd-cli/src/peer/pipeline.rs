@@ -19,7 +19,7 @@ const PACKET_LEN: usize = 16 + 64;
 pub(crate) fn source(output: &OwnedFd, options: &Options) -> Result<u64> {
     let clock = Clock::start(options.duration());
     let mut sent = 0u64;
-    while !clock.is_over(ticks()) {
+    while sent == 0 || !clock.is_over(ticks()) {
         for _ in 0..16 {
             let mut packet = [0u8; PACKET_LEN];
             packet[16] = sent as u8;

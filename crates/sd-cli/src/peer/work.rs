@@ -117,7 +117,8 @@ pub(crate) fn pump<L: Link>(link: &mut L, size: usize, duration: Duration) -> Re
     }
     let uncounted = sent;
     let clock = Clock::start(duration);
-    while !clock.is_over(ticks()) {
+    // At least one, also where this process did not run for so long.
+    while sent == uncounted || !clock.is_over(ticks()) {
         sent += send_batch(link, &message, batch)?;
     }
     link.finish().context("end")?;

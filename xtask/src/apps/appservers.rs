@@ -189,6 +189,8 @@ fn php(lab: &mut Lab) -> Result<()> {
         let slow = format!("{header} for ($i = 0; $i < 9; $i++) {{ echo $i; flush(); usleep(50000); }}");
         std::fs::write(nginx.root.join("slow.php"), slow)?;
         for round in 0..2 {
+            // As long as no worker has called accept yet, connections go to the kernel (ADR 17).
+            http::upload(lab, Side::Kernel, "POST", &nginx.url("echo.php"), b"first")?;
             let watch = lab.watch(port);
             for len in [1, 100_000, 5_000_000] {
                 let data = files::bytes(len);

@@ -222,17 +222,10 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     if let Err(errno) = materialize(endpoint) {
         return Outcome::Errno(errno);
     }
-    // SAFETY: the caller's arguments, for the kernel to check.
-    let bound = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, fd, addr, len) });
-    // SAFETY: the kernel could read it.
-    let chosen = bound.map(|_| unsafe { addr::parse(addr, len) }).ok().flatten();
+    // SAFETY: the caller's arguments.
+    let bound = unsafe { bind_in_kernel(endpoint, fd, addr, len) };
     match bound {
-        Ok(_) if chosen.is_some_and(|(_, name)| is_in_the_way(endpoint, fd, name)) => {
-            // Another kernel socket, as the bound one was before.
-            endpoint.clear_flag(OWN_SOCKET);
-            Outcome::Errno(materialize(endpoint).err().unwrap_or(libc::EADDRINUSE))
-        }
-        Ok(_) => {
+        Ok(()) => {
             endpoint.set_flag(HAS_NAME);
             if endpoint.state_now() == State::Fresh {
                 endpoint.set_state(State::Bound);
@@ -245,8 +238,41 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
             }
             Outcome::Done(0)
         }
-        Err(e) => Outcome::Errno(e.0),
+        Err(errno) => Outcome::Errno(errno),
     }
+}
+
+/// Ports that the kernel chooses are free there, but an accelerated connection may have one: so many are tried.
+const CHOICES: usize = 16;
+
+/// Binds the kernel socket to what no accelerated connection has.
+///
+/// # Safety
+/// As for bind(2).
+unsafe fn bind_in_kernel(
+    endpoint: &'static Endpoint,
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> Result<(), c_int> {
+    for _ in 0..CHOICES {
+        // SAFETY: the caller's arguments, for the kernel to check.
+        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, fd, addr, len) }).map_err(|e| e.0)?;
+        // SAFETY: the kernel could read it.
+        let Some((_, name)) = (unsafe { addr::parse(addr, len) }) else { return Ok(()) };
+        let is_choice = name.port == 0;
+        let name = if is_choice { addr::kernel_name(fd).map_or(name, |(_, name)| name) } else { name };
+        if !is_in_the_way(endpoint, fd, name) {
+            return Ok(());
+        }
+        // Another kernel socket, as the bound one was before.
+        endpoint.clear_flag(OWN_SOCKET);
+        materialize(endpoint)?;
+        if !is_choice {
+            break;
+        }
+    }
+    Err(libc::EADDRINUSE)
 }
 
 /// connect(2).

@@ -3,11 +3,13 @@
 //! A wait looks at its ring without a pause for about two microseconds, then gives way to other
 //! threads between looks, at most for the learned budget, then sleeps. A budget that did not pay
 //! is halved; now and then a full one is tried again. When the yield itself let the peer run (one
-//! core for both), the first phase is cut short next time.
+//! core for both), the first phase is cut short next time. When it let a stranger run for a whole time slice, there are
+//! more runnable threads than cores: then nobody here gives way for a while, since who sleeps is run as soon as he
+//! is woken, but who gave way waits for his turn.
 
 use crate::stats::{Counter, count};
 use crate::waker::View;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_sys::futex::{self, Scope};
 use sd_sys::{confine, time};
 
@@ -18,6 +20,29 @@ const BUDGET_MAX_US: u32 = 60;
 const HANDED_OVER_NS: u64 = 900;
 /// One wait in so many uses the full budget.
 const PROBE_EVERY: u32 = 32;
+/// A yield that took so long gave the core away for a time slice. Of a peer that computed for so long on the same core,
+/// the answer is not much later for a sleep.
+const CROWDED_NS: u64 = 200_000;
+/// For so long nobody yields after that; twice as long each time, up to the longest.
+const CROWDED_PAUSE_MS: [u32; 2] = [16, 1024];
+
+/// No yields until then.
+static CROWDED_UNTIL: AtomicU64 = AtomicU64::new(0);
+static CROWDED_FOR_MS: AtomicU32 = AtomicU32::new(CROWDED_PAUSE_MS[0]);
+
+#[cold]
+fn note_crowd(now: u64) {
+    let pause = CROWDED_FOR_MS.load(Ordering::Relaxed);
+    CROWDED_FOR_MS.store((pause * 2).min(CROWDED_PAUSE_MS[1]), Ordering::Relaxed);
+    CROWDED_UNTIL.store(now + u64::from(pause) * 1_000_000, Ordering::Relaxed);
+}
+
+/// A yield that paid and was short.
+fn forget_crowd() {
+    if CROWDED_FOR_MS.load(Ordering::Relaxed) != CROWDED_PAUSE_MS[0] {
+        CROWDED_FOR_MS.store(CROWDED_PAUSE_MS[0], Ordering::Relaxed);
+    }
+}
 
 /// Learned state, packed in one word: looks (12 bits), budget in us (8 bits), waits since the last
 /// probe (8 bits), and a bit that says that it was initialised.
@@ -71,12 +96,20 @@ fn spin_yielding(word: &AtomicU32, mut learned: Learned, mut ready: impl FnMut()
     let probe = learned.since_probe >= PROBE_EVERY;
     let budget_us = if probe { BUDGET_MAX_US } else { learned.budget_us };
     let start = time::now_ns();
+    if start < CROWDED_UNTIL.load(Ordering::Relaxed) {
+        return false;
+    }
     let mut before = start;
     while before - start < u64::from(budget_us) * 1000 {
         time::yield_now();
         for _ in 0..30 {
             if ready() {
-                let handed_over = time::now_ns() - before > HANDED_OVER_NS;
+                let now = time::now_ns();
+                match now - before > CROWDED_NS {
+                    true => note_crowd(now),
+                    false => forget_crowd(),
+                }
+                let handed_over = now - before > HANDED_OVER_NS;
                 learned.looks = if handed_over { LOOKS_MIN } else { learned.looks.max(200) };
                 learned.budget_us = (budget_us * 2).clamp(8, BUDGET_MAX_US);
                 learned.since_probe = 0;
@@ -85,7 +118,11 @@ fn spin_yielding(word: &AtomicU32, mut learned: Learned, mut ready: impl FnMut()
                 return true;
             }
         }
-        before = time::now_ns();
+        let now = time::now_ns();
+        if now - before > CROWDED_NS {
+            note_crowd(now);
+        }
+        before = now;
     }
     learned.since_probe = if probe { 0 } else { learned.since_probe + 1 };
     learned.budget_us /= 2;

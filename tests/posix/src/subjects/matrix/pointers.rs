@@ -61,8 +61,8 @@ const CALLS: &[(&str, Call)] = &[
     ("recvmmsg", |made, bad| call!(libc::recvmmsg(made.fd, bad.cast(), 2, 0, null_mut()))),
     ("recvmmsg time", |made, bad| {
         let mut buffer = [0u8; 4];
-        let mut message =
-            libc::mmsghdr { msg_hdr: with(&mut [part(buffer.as_mut_ptr().cast())]), msg_len: 0 };
+        let mut parts = [part(buffer.as_mut_ptr().cast())];
+        let mut message = libc::mmsghdr { msg_hdr: with(&mut parts), msg_len: 0 };
         call!(libc::recvmmsg(made.fd, &mut message, 1, 0, bad.cast()))
     }),
     ("readv", |made, bad| call!(libc::readv(made.fd, bad.cast(), 1))),

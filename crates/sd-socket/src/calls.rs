@@ -42,7 +42,7 @@ pub fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int> {
 /// bind(2).
 pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
     // SAFETY: see the module.
-    unsafe { connecting::bind(fd, addr, len) }
+    unsafe { crate::bind::bind(fd, addr, len) }
 }
 
 /// listen(2).

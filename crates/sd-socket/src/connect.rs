@@ -1,4 +1,4 @@
-//! socket(2), connect(2), bind(2): from nothing to a connection, or to the kernel.
+//! socket(2), connect(2): from nothing to a connection, or to the kernel.
 //!
 //! Connection set-up of one side, after §4.5.2 and Fig. 6 (B's half is in `listen`):
 //!
@@ -21,7 +21,6 @@ use crate::route::{self, Decision, Target, TargetState};
 use crate::stats::{Counter, count};
 use crate::syn_sent::{self, Verdict};
 use crate::table::{self, Entry};
-use crate::time_wait::is_in_the_way;
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_proto::Ip;
@@ -203,76 +202,6 @@ pub(crate) fn note_kernel_names(endpoint: &Endpoint, fd: i32) {
         ports |= u32::from(peer.port);
     }
     endpoint.ports.store(ports, Ordering::Relaxed);
-}
-
-/// bind(2): always the kernel's decision; the socket stays ours.
-pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
-    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
-    if let Err(errno) = addr::check(addr, len) {
-        return Outcome::Errno(errno);
-    }
-    if endpoint.state_now() == State::Connecting {
-        return Outcome::Errno(libc::EINVAL);
-    }
-    let was_connected = endpoint.state_now() == State::Connected;
-    // A connection that is over has lost the port that it had not been given by bind.
-    if was_connected && (endpoint.flag(HAS_NAME) || !is_over(endpoint)) {
-        return Outcome::Errno(libc::EINVAL);
-    }
-    if let Err(errno) = materialize(endpoint) {
-        return Outcome::Errno(errno);
-    }
-    // SAFETY: the caller's arguments.
-    let bound = unsafe { bind_in_kernel(endpoint, fd, addr, len) };
-    match bound {
-        Ok(()) => {
-            endpoint.set_flag(HAS_NAME);
-            if endpoint.state_now() == State::Fresh {
-                endpoint.set_state(State::Bound);
-            }
-            if let Some((_, name)) = addr::kernel_name(fd).filter(|_| was_connected) {
-                route::port_unused(endpoint);
-                addr::store(&endpoint.local, name.ip);
-                let remote = endpoint.ports.load(Ordering::Relaxed) & 0xffff;
-                endpoint.ports.store(u32::from(name.port) << 16 | remote, Ordering::Relaxed);
-            }
-            Outcome::Done(0)
-        }
-        Err(errno) => Outcome::Errno(errno),
-    }
-}
-
-/// Ports that the kernel chooses are free there, but an accelerated connection may have one: so many are tried.
-const CHOICES: usize = 16;
-
-/// Binds the kernel socket to what no accelerated connection has.
-///
-/// # Safety
-/// As for bind(2).
-unsafe fn bind_in_kernel(
-    endpoint: &'static Endpoint,
-    fd: c_int,
-    addr: *const sockaddr,
-    len: socklen_t,
-) -> Result<(), c_int> {
-    for _ in 0..CHOICES {
-        // SAFETY: the caller's arguments, for the kernel to check.
-        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, fd, addr, len) }).map_err(|e| e.0)?;
-        // SAFETY: the kernel could read it.
-        let Some((_, name)) = (unsafe { addr::parse(addr, len) }) else { return Ok(()) };
-        let is_choice = name.port == 0;
-        let name = if is_choice { addr::kernel_name(fd).map_or(name, |(_, name)| name) } else { name };
-        if !is_in_the_way(endpoint, fd, name) {
-            return Ok(());
-        }
-        // Another kernel socket, as the bound one was before.
-        endpoint.clear_flag(OWN_SOCKET);
-        materialize(endpoint)?;
-        if !is_choice {
-            break;
-        }
-    }
-    Err(libc::EADDRINUSE)
 }
 
 /// connect(2).

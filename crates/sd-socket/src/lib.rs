@@ -23,6 +23,7 @@ mod accept;
 mod addr;
 mod adopt;
 mod arrival;
+mod bind;
 mod bridge;
 pub mod calls;
 pub mod cancel;

@@ -134,6 +134,16 @@ pub struct Header {
     pub counters: [AtomicU64; 32],
 }
 
+/// Where [`Endpoint::opts`] has SO_REUSEADDR.
+pub const OPT_REUSEADDR: usize = 2;
+
+impl Endpoint {
+    /// SO_REUSEADDR; values are stored plus one.
+    pub fn reuses_address(&self) -> bool {
+        self.opts[OPT_REUSEADDR].load(Ordering::Relaxed) == 2
+    }
+}
+
 /// Sending half. Its fields belong to whoever has the token.
 #[repr(C, align(128))]
 pub struct TxHalf {

@@ -4,6 +4,7 @@
 //! A slab keeps one for each of [`PLACES`] classes of ports, the last; a process's client ports come in blocks of
 //! neighbours, so they do not push each other out.
 
+use crate::slab::Endpoint;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Ports that a slab remembers.
@@ -39,6 +40,14 @@ pub fn fold(address: [u64; 2]) -> u16 {
 }
 
 impl TimeWait {
+    /// The end of a connection that was closed at that time, see [`step`].
+    pub fn of(endpoint: &Endpoint, at: u32) -> TimeWait {
+        let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+        let [first, second] = &endpoint.local;
+        let address = fold([first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)]);
+        TimeWait { port, reuse: endpoint.reuses_address(), address, at }
+    }
+
     fn encode(self) -> u64 {
         let low = u64::from(self.port) << 16 | u64::from(self.address & 0x7fff) << 1 | u64::from(self.reuse);
         u64::from(self.at) << 32 | low

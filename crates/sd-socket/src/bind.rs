@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::slab::{Endpoint, State};
 
-/// bind(2): always the kernel's decision; the socket stays ours.
+/// bind(2). The socket stays ours.
 pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     if let Err(errno) = addr::check(addr, len) {

@@ -11,7 +11,6 @@ use crate::process::PROCESS;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::c_int;
 use sd_ring::doorbell::{self, RX_SLEEP, TX_SLEEP};
-use sd_shm::slab::State;
 use sd_sys::futex::{self, Scope};
 
 /// The calling thread is to end; no errno of Linux'.
@@ -40,17 +39,10 @@ pub fn requested(thread: usize) {
     }
     sd_ring::fence_full();
     sd_sys::fd::eventfd_signal(crate::waker::own_event_fd());
-    for slab in PROCESS.slabs.iter().filter_map(|rec| rec.slab()) {
-        let high = slab.header().high.load(Ordering::Acquire) as usize;
-        for endpoint in (0..high).filter_map(|index| slab.endpoint(index)) {
-            if PROCESS.private(endpoint).is_some_and(|p| p.fds.load(Ordering::Acquire) > 0)
-                && endpoint.state_now() == State::Connected
-            {
-                let word = &endpoint.own_words().wait;
-                doorbell::disarm(word, RX_SLEEP | TX_SLEEP);
-                futex::wake(word, i32::MAX, Scope::Shared);
-            }
-        }
+    for (_, endpoint) in PROCESS.connections() {
+        let word = &endpoint.own_words().wait;
+        doorbell::disarm(word, RX_SLEEP | TX_SLEEP);
+        futex::wake(word, i32::MAX, Scope::Shared);
     }
 }
 

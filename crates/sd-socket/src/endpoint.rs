@@ -7,8 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sd_ring::token::Way;
 use sd_ring::{Next, RingMem, RxCursor, TxCursor, doorbell};
 use sd_shm::channel::{
-    FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_WANTS_STAMPS, GEOMETRY, Side, SlotSide,
-    SlotState,
+    FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
 };
 use sd_shm::slab::{ENDPOINTS, Endpoint, LINGER_ON, State};
 
@@ -434,13 +433,6 @@ pub(crate) fn peer_end(endpoint: &Endpoint) -> PeerEnd {
     PeerEnd::Open
 }
 
-/// What is sent now bears the time, if the peer wants that.
-#[inline(always)]
-pub(crate) fn stamp(endpoint: &Endpoint) -> u32 {
-    let is_wanted = endpoint.peer_words().flags.load(Ordering::Relaxed) & FLAG_WANTS_STAMPS != 0;
-    if is_wanted { sd_ring::stamp::of(sd_sys::time::tsc()) } else { 0 }
-}
-
 /// The peer will send no more, though some of it may not have been read yet.
 pub(crate) fn peer_finished(endpoint: &Endpoint) -> bool {
     endpoint.flag(EOF)
@@ -465,7 +457,7 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint) {
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
         } else {
             crate::time_wait::note_close(endpoint);
-            tx.finish(&endpoint.tx_mem(), stamp(endpoint));
+            tx.finish(&endpoint.tx_mem(), crate::fast::stamp(endpoint));
             own.flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
         }
         own.wait.store(0, Ordering::Relaxed);

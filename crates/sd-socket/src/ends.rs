@@ -22,7 +22,7 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32>
         crate::time_wait::note_shutdown(endpoint);
         let _half = endpoint.tx_token();
         // SAFETY: the tx half is held.
-        unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem(), endpoint::stamp(endpoint));
+        unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem(), crate::fast::stamp(endpoint));
         endpoint.own_words().flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
         endpoint.set_flag(SHUT_WR | FIN_SENT);
         notify(endpoint, crate::stream::RX_BITS);

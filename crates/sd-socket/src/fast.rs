@@ -36,9 +36,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> b
     // SAFETY: the grant is room in our ring that the peer does not read yet; the caller of the hooked function
     // vouches for its buffer.
     unsafe { copy_shared(mem.at(grant.region, grant.off), buf, grant.len as usize) };
-    let is_timed = flags & FLAG_WANTS_STAMPS != 0;
-    let stamp = if is_timed { sd_ring::stamp::of(sd_sys::time::tsc()) } else { 0 };
-    tx.commit(&mem, grant.len, stamp);
+    tx.commit(&mem, grant.len, stamp_for(flags));
     add(&endpoint.tx.bytes, u64::from(grant.len));
     notify(endpoint, RX_BITS);
     true
@@ -71,4 +69,16 @@ pub(crate) fn recv(endpoint: &'static Endpoint, buf: *mut u8, len: usize) -> usi
         }
     }
     got
+}
+
+/// What is sent now bears the time, if the peer wants that.
+#[inline(always)]
+pub(crate) fn stamp(endpoint: &Endpoint) -> u32 {
+    stamp_for(endpoint.peer_words().flags.load(Ordering::Relaxed))
+}
+
+/// The same, for who has read the peer's flags.
+#[inline(always)]
+pub(crate) fn stamp_for(peer_flags: u32) -> u32 {
+    if peer_flags & FLAG_WANTS_STAMPS != 0 { sd_ring::stamp::of(sd_sys::time::tsc()) } else { 0 }
 }

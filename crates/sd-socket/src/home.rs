@@ -20,7 +20,7 @@ use crate::process::{PROCESS, single_threaded};
 use crate::waker;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_proto::Request;
-use sd_shm::slab::{Endpoint, State};
+use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
 use std::collections::BTreeMap;
 
@@ -66,18 +66,10 @@ fn settle_slow() {
 
 /// Inherited connections that are open here, and whether no other process has them.
 fn inherited() -> impl Iterator<Item = (&'static Endpoint, bool)> {
-    let slabs = PROCESS.slabs.iter().take(PROCESS.slab_count.load(Ordering::Acquire));
-    slabs.filter_map(|rec| Some((rec, rec.slab()?))).flat_map(|(rec, slab)| {
-        let high = slab.header().high.load(Ordering::Acquire) as usize;
+    let inherited = PROCESS.connections().filter(|(_, endpoint)| crate::ready::is_polled(endpoint));
+    inherited.map(|(rec, endpoint)| {
         let bit = rec.bit.load(Ordering::Relaxed);
-        let is_open = move |index: &usize| {
-            rec.private(*index).is_some_and(|private| private.fds.load(Ordering::Acquire) > 0)
-        };
-        let endpoints = (0..high).filter(is_open).filter_map(move |index| slab.endpoint(index));
-        let connected = endpoints.filter(|endpoint| endpoint.state_now() == State::Connected);
-        connected
-            .filter(|endpoint| crate::ready::is_polled(endpoint))
-            .map(move |endpoint| (endpoint, bit != 0 && endpoint.holders.load(Ordering::Acquire) == bit))
+        (endpoint, bit != 0 && endpoint.holders.load(Ordering::Acquire) == bit)
     })
 }
 

@@ -7,7 +7,7 @@ use crate::iov::bad_pointer;
 use crate::table;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
-use sd_shm::slab::{Endpoint, LINGER_ON, State};
+use sd_shm::slab::{Endpoint, LINGER_ON, OPT_REUSEADDR, State};
 
 /// Options kept as a number in `Endpoint::opts`: level, name, index, lowest and highest value
 /// (others are EINVAL), whether any non-zero value reads back as 1, and the value when never set.
@@ -26,7 +26,14 @@ const ANY: (i32, i32) = (i32::MIN, i32::MAX);
 const NUMBERS: [Number; 7] = [
     Number { level: TCP, name: libc::TCP_NODELAY, index: 0, range: ANY, boolean: true, default: 0 },
     Number { level: SOL_SOCKET, name: SO_KEEPALIVE, index: 1, range: ANY, boolean: true, default: 0 },
-    Number { level: SOL_SOCKET, name: libc::SO_REUSEADDR, index: 2, range: ANY, boolean: true, default: 0 },
+    Number {
+        level: SOL_SOCKET,
+        name: libc::SO_REUSEADDR,
+        index: OPT_REUSEADDR,
+        range: ANY,
+        boolean: true,
+        default: 0,
+    },
     Number {
         level: TCP,
         name: libc::TCP_KEEPIDLE,
@@ -54,12 +61,6 @@ fn number(level: c_int, name: c_int) -> Option<&'static Number> {
 /// Zero means "never set", so values are stored plus one (they are never -1).
 fn cell<'a>(endpoint: &'a Endpoint, n: &Number) -> Option<&'a AtomicU32> {
     endpoint.opts.get(n.index)
-}
-
-/// SO_REUSEADDR.
-pub(crate) fn reuses_address(endpoint: &Endpoint) -> bool {
-    let known = number(SOL_SOCKET, libc::SO_REUSEADDR).and_then(|n| cell(endpoint, n));
-    known.is_some_and(|cell| cell.load(Ordering::Relaxed) == 2)
 }
 
 /// Sets on a fresh kernel socket what was recorded, and the status flags.

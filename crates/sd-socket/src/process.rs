@@ -3,9 +3,10 @@
 
 use crate::channel::Channel;
 use crate::control::Control;
+use crate::endpoint::EndpointExt;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sd_shm::public::Public;
-use sd_shm::slab::{ENDPOINTS, Endpoint, Slab};
+use sd_shm::slab::{ENDPOINTS, Endpoint, Slab, State};
 use sd_sys::lock::Lock;
 
 /// Slabs (own and inherited) that one process can have; deeper forks pass to the kernel.
@@ -148,6 +149,19 @@ impl Process {
     /// The private part of an endpoint.
     pub(crate) fn private(&self, endpoint: &Endpoint) -> Option<&'static Priv> {
         self.locate(endpoint).and_then(|(rec, index)| rec.private(index))
+    }
+
+    /// The connections that are open in this process, and the slabs that hold them.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = (&SlabRec, &'static Endpoint)> {
+        let slabs = self.slabs.iter().take(self.slab_count.load(Ordering::Acquire));
+        slabs.filter_map(|rec| Some((rec, rec.slab()?))).flat_map(|(rec, slab)| {
+            let high = slab.header().high.load(Ordering::Acquire) as usize;
+            let is_open =
+                |index: &usize| rec.private(*index).is_some_and(|p| p.fds.load(Ordering::Acquire) > 0);
+            let open = (0..high).filter(is_open).filter_map(move |index| slab.endpoint(index));
+            let is_connected = |endpoint: &&Endpoint| endpoint.state_now() == State::Connected;
+            open.filter(is_connected).map(move |endpoint| (rec, endpoint))
+        })
     }
 
     /// Adds the own slab; under `alloc`. False when there are too many.

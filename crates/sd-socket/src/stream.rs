@@ -140,7 +140,7 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, most: Effort, claim: &
             pieces.advance(len);
             filled += len as u32;
         }
-        tx.commit(&mem, filled, endpoint::stamp(endpoint));
+        tx.commit(&mem, filled, crate::fast::stamp(endpoint));
         add(&endpoint.tx.bytes, u64::from(filled));
         notify(endpoint, RX_BITS);
     }

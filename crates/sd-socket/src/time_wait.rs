@@ -6,10 +6,9 @@ use crate::addr::Name;
 use crate::control;
 use crate::endpoint::{CLOSED_FIRST, EndpointExt, FIN_SENT, OWN_SOCKET, peer_finished};
 use crate::process::PROCESS;
-use core::sync::atomic::Ordering;
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab::Endpoint;
-use sd_shm::time_wait::{TimeWait, fold, step};
+use sd_shm::time_wait::{TimeWait, step};
 
 /// shutdown(2) is about to end this side's stream.
 pub(crate) fn note_shutdown(endpoint: &Endpoint) {
@@ -25,20 +24,16 @@ pub(crate) fn note_close(endpoint: &Endpoint) {
         return;
     }
     let Some(slab) = PROCESS.locate(endpoint).and_then(|(rec, _)| rec.slab()) else { return };
-    let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
-    let [low, high] = &endpoint.local;
-    let address = fold([low.load(Ordering::Relaxed), high.load(Ordering::Relaxed)]);
-    let reuse = crate::options::reuses_address(endpoint);
-    slab.time_waits().note(TimeWait { port, reuse, address, at: step(sd_sys::time::tsc()) });
+    slab.time_waits().note(TimeWait::of(endpoint, step(sd_sys::time::tsc())));
 }
 
-/// The kernel has bound the socket to a port that the program chose: whether accelerated connections are in the way.
+/// The kernel has bound the socket to this name: whether accelerated connections are in the way.
 pub(crate) fn is_in_the_way(endpoint: &Endpoint, fd: i32, name: Name) -> bool {
     let shares = sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1);
     if name.port == 0 || shares || !endpoint.flag(OWN_SOCKET) {
         return false;
     }
-    let reuse = crate::options::reuses_address(endpoint);
+    let reuse = endpoint.reuses_address();
     let answer = control::question(&Request::Bind { ip: name.ip, port: name.port, reuse }, &[]);
     matches!(answer, Some((Reply::Error { code: ErrorCode::InUse }, _)))
 }

@@ -214,7 +214,7 @@ fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
     let own = endpoint.own_words();
     own.urgent.store(tx.position() << 9 | VALID | u64::from(byte), Ordering::Release);
     own.flags.fetch_or(FLAG_URGENT, Ordering::AcqRel);
-    tx.commit_urgent(&mem, crate::endpoint::stamp(endpoint));
+    tx.commit_urgent(&mem, crate::fast::stamp(endpoint));
     stream::add(&endpoint.tx.bytes, 1);
     notify(endpoint, RX_BITS);
     Push::Done

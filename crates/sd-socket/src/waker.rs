@@ -3,7 +3,7 @@
 //! One is this process's own; others are those of its parents, from which it has inherited connections, and of
 //! families that passed connections on. They are watched edge-triggered, and nobody reads them (ADR 4).
 
-use crate::process::{PROCESS, hide_fd, single_threaded};
+use crate::process::{PROCESS, close_hidden, hide_fd, single_threaded};
 use crate::wait::OWN_EVENT;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use sd_shm::public::Public;
@@ -43,8 +43,9 @@ pub(crate) fn watch_family(origin: u64, event_fds: &[i32]) {
     let mut families = FAMILIES.lock();
     let is_known = families.contains(&origin);
     for &event_fd in event_fds {
-        if is_known || !add(core::ptr::null_mut(), hide_fd(event_fd)) {
-            fd::close(event_fd);
+        let hidden = hide_fd(event_fd);
+        if is_known || !add(core::ptr::null_mut(), hidden) {
+            close_hidden(hidden);
         }
     }
     if !is_known {

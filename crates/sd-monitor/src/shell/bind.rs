@@ -6,21 +6,9 @@ use super::server::Server;
 use crate::core::ClientId;
 use crate::core::time_wait::Wanted;
 use sd_proto::{ErrorCode, Ip, Reply};
-use sd_shm::slab::{Endpoint, State};
-use sd_shm::time_wait::{TimeWait, fold, step};
+use sd_shm::slab::State;
+use sd_shm::time_wait::{TimeWait, step};
 use std::sync::atomic::Ordering;
-
-/// Where `Endpoint::opts` has SO_REUSEADDR; a value is stored plus one.
-const REUSE_INDEX: usize = 2;
-
-/// The end of a connection as TIME-WAIT shows it.
-pub(crate) fn time_wait_of(endpoint: &Endpoint) -> TimeWait {
-    let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
-    let [first, second] = &endpoint.local;
-    let address = fold([first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)]);
-    let reuse = endpoint.opts[REUSE_INDEX].load(Ordering::Relaxed) == 2;
-    TimeWait { port, reuse, address, at: now() }
-}
 
 /// The time as it stands in a TimeWait.
 pub(crate) fn now() -> u32 {
@@ -63,7 +51,7 @@ fn is_in_use(family: &Family, wanted: &Wanted) -> bool {
     family.slab.endpoints(|endpoint| {
         let state = State::from_u32(endpoint.state.load(Ordering::Acquire));
         if matches!(state, State::Connected | State::Connecting) {
-            let one = time_wait_of(endpoint);
+            let one = TimeWait::of(endpoint, now());
             found |= wanted.meets(one.port, one.address, one.reuse);
         }
     });

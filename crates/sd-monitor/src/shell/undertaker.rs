@@ -7,7 +7,7 @@
 //! ```
 //! Flags are set before the state, and the state before anybody is woken (SYNC POINT: slot state).
 
-use super::bind::{now, time_wait_of};
+use super::bind::now;
 use super::descriptors::has_ended;
 use super::poller::Token;
 use super::rescue::Why;
@@ -18,6 +18,7 @@ use crate::core::channels::ChannelKey;
 use crate::core::members::{Process, ProcessId};
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SLOTS, Side, SlotState};
 use sd_shm::slab::{Endpoint, State};
+use sd_shm::time_wait::TimeWait;
 use sd_sys::futex::{Scope, wake};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -115,7 +116,7 @@ impl Server {
             if endpoint.state.load(Ordering::Acquire) == State::Connected as u32 {
                 let was_closed = self.close_connection(family, endpoint, woken);
                 closed += u64::from(was_closed.is_some());
-                left.extend(was_closed.filter(|was_first| *was_first).map(|_| time_wait_of(endpoint)));
+                left.extend(was_closed.filter(|was_first| *was_first).map(|_| TimeWait::of(endpoint, now())));
             }
             // The bit goes last: without it the slab's owner may use the endpoint again.
             endpoint.state.store(State::Free as u32, Ordering::Release);

@@ -3,6 +3,7 @@
 //! Layout (lengths of files and functions), comments on unsafe code, the direction of dependencies, words that must
 //! not be in the repository, the hook table against glibc's functions, and the coverage tables against the subjects.
 
+mod callers;
 mod coverage;
 mod deps;
 mod hooks;

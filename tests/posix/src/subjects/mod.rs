@@ -30,11 +30,14 @@ mod fork_epoll;
 mod fork_served;
 mod ipv6;
 mod listen;
+mod makers;
 mod matrix;
 mod message;
 mod names;
 mod nonblocking;
+mod offspring;
 mod options;
+mod other_names;
 mod others;
 mod pair_basic;
 mod pair_failure;
@@ -96,10 +99,12 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     exec::SUBJECTS,
     exec_image::SUBJECTS,
     spawn::SUBJECTS,
+    offspring::SUBJECTS,
     threads::SUBJECTS,
     tokens::SUBJECTS,
     options::SUBJECTS,
     descriptor::SUBJECTS,
+    makers::SUBJECTS,
     file::SUBJECTS,
     message::SUBJECTS,
     names::SUBJECTS,
@@ -110,6 +115,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     signals::SUBJECTS,
     cancel::SUBJECTS,
     aliases::SUBJECTS,
+    other_names::SUBJECTS,
     errnos::SUBJECTS,
     matrix::SUBJECTS,
     matrix::BLOCKING,

@@ -130,6 +130,9 @@ pub struct Header {
     pub route_epoch: AtomicU32,
     /// Records of threads 1..=threads have been used.
     pub threads: AtomicU32,
+    /// Set by the monitor while connections wait at busy siblings of a listener of the owner's, which clears it when it
+    /// asks for them.
+    pub starving: AtomicU32,
     /// Events counted by the library; see `sd_socket::stats`.
     pub counters: [AtomicU64; 32],
 }

@@ -82,7 +82,8 @@ fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline)
     if has_pending(endpoint) || sleeper.is_stale() {
         return Ok(());
     }
-    let retry = crate::wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
+    let idle = crate::wait::earlier(crate::adopt::ask_for_work(), crate::adopt::pause());
+    let retry = crate::wait::earlier(crate::control::retry_if_lost(), idle);
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     let timeout = crate::wait::earlier(deadline.left(), retry);
     let mask = held.as_ref().map_or(core::ptr::null(), Held::mask);

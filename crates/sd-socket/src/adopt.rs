@@ -1,13 +1,14 @@
 //! Connections that another process accepts than the one they were made for (ADR 14).
 //!
 //! Side A learns from B's words of a slot that an adopter has accepted, and asks the monitor, once,
-//! how to wake it. And side A is who complains: when it goes to sleep while a connection waits for
-//! accept, it tells the monitor after a pause, which grows, so that an idle sibling gets it.
+//! how to wake it. And side A is who complains: while a connection waits for accept, it tells the monitor after a
+//! pause, which grows, so that an idle sibling gets it. When there is none, the monitor says so in the slabs
+//! of all siblings, and the first that has nothing to do asks.
 
-use crate::channel::Peer;
+use crate::channel::{Asked, Channel, Peer};
 use crate::control;
 use crate::process::PROCESS;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{Reply, Request};
 use sd_shm::channel::{ADOPTERS, Side};
 
@@ -90,21 +91,40 @@ pub(crate) fn answered(reply: &Reply, got: &sd_sys::msg::Received) -> Option<Pee
     }
 }
 
-/// The first complaint comes after so long, each further one after four times as long.
-const PATIENCE_NS: u64 = 2_000_000;
-/// Complaints that are made of one wait.
-const COMPLAINTS: u32 = 9;
+/// About two milliseconds, in cycles of the time-stamp counter: after so long the first complaint about a
+/// connection is made, each further one after four times as long.
+const PATIENCE_CYCLES: u64 = 4_000_000;
+const CYCLES_PER_NS: u64 = 2;
+/// Complaints about one connection. The monitor remembers them, so they are for what it overlooks.
+const COMPLAINTS: u64 = 9;
 
-/// 0: nothing waits for accept; 1: something does, and since when is not noted yet; more: what was
-/// done about it.
-static STAGE: AtomicU32 = AtomicU32::new(0);
-static SINCE: AtomicU64 = AtomicU64::new(0);
+/// Which connection of a channel was complained about, and how often.
+#[derive(Default)]
+pub(crate) struct Complaints(AtomicU64);
+
+impl Complaints {
+    fn count(&self, asked: &Asked) -> u64 {
+        let word = self.0.load(Ordering::Relaxed);
+        if word >> 8 == Complaints::name(asked) { word & 0xff } else { 0 }
+    }
+
+    fn note(&self, asked: &Asked, count: u64) {
+        self.0.store(Complaints::name(asked) << 8 | count, Ordering::Relaxed);
+    }
+
+    fn name(asked: &Asked) -> u64 {
+        u64::from(asked.generation) << 16 | u64::from(asked.slot)
+    }
+}
+
+/// Connections may wait for accept.
+static WAITING: AtomicBool = AtomicBool::new(false);
 
 /// A connection was requested.
 #[inline]
 pub(crate) fn connecting() {
-    if STAGE.load(Ordering::Relaxed) != 1 {
-        STAGE.store(1, Ordering::Relaxed);
+    if !WAITING.load(Ordering::Relaxed) {
+        WAITING.store(true, Ordering::Relaxed);
     }
 }
 
@@ -113,36 +133,89 @@ pub(crate) fn connecting() {
 #[inline]
 pub(crate) fn pause() -> Option<u64> {
     let knocks = crate::wait::earlier(crate::syn_sent::pause(), crate::defer::pause());
-    if STAGE.load(Ordering::Relaxed) == 0 {
+    if !WAITING.load(Ordering::Relaxed) {
         return knocks;
     }
-    crate::wait::earlier(knocks, pause_slow())
+    crate::wait::earlier(knocks, complain())
+}
+
+/// The same for a thread that never sleeps as others have work for it; now and then.
+#[inline]
+pub(crate) fn look() {
+    if WAITING.load(Ordering::Relaxed) {
+        look_now_and_then();
+    }
 }
 
 #[cold]
-fn pause_slow() -> Option<u64> {
-    let is_waiting = |c: &&'static crate::channel::Channel| {
-        c.side == Side::A && !c.inherited.load(Ordering::Relaxed) && c.is_waiting()
-    };
+fn look_now_and_then() {
+    static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+    let now = sd_sys::time::tsc();
+    if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) > PATIENCE_CYCLES {
+        LOOKED_AT.store(now, Ordering::Relaxed);
+        complain();
+    }
+}
+
+#[cold]
+fn complain() -> Option<u64> {
     let _user = crate::reclaim::User::enter();
-    let mut waiting = PROCESS.channels().filter(is_waiting).peekable();
-    let stage = STAGE.load(Ordering::Relaxed);
-    if waiting.peek().is_none() || stage > COMPLAINTS {
-        let _ = STAGE.compare_exchange(stage, 0, Ordering::Relaxed, Ordering::Relaxed);
+    // Before the look: a connection that is requested meanwhile sets it again.
+    WAITING.store(false, Ordering::Relaxed);
+    let mut next: Option<u64> = None;
+    for channel in PROCESS.channels() {
+        if channel.side == Side::A && !channel.inherited.load(Ordering::Relaxed) {
+            next = crate::wait::earlier(next, complain_of(channel));
+        }
+    }
+    if next.is_some() {
+        WAITING.store(true, Ordering::Relaxed);
+    }
+    next
+}
+
+/// When the next complaint about the channel's oldest connection is due, in nanoseconds from now.
+fn complain_of(channel: &Channel) -> Option<u64> {
+    let asked = channel.oldest_waiting()?;
+    let waited = sd_sys::time::tsc().saturating_sub(asked.at);
+    let count = channel.complaints.count(&asked);
+    let mut patience = PATIENCE_CYCLES << (2 * count);
+    if waited >= patience {
+        control::tell(&Request::Stuck { channel: channel.id }, &[]);
+        channel.complaints.note(&asked, count + 1);
+        if count + 1 >= COMPLAINTS {
+            return None;
+        }
+        patience <<= 2;
+    }
+    Some((patience.saturating_sub(waited) / CYCLES_PER_NS).max(PATIENCE_CYCLES / CYCLES_PER_NS / 4))
+}
+
+/// About a millisecond: so often, at most, one process asks.
+const ASK_EVERY_CYCLES: u64 = 2_000_000;
+
+/// Before a thread sleeps that may be waiting for connections: asks for those that wait at busy siblings, if the
+/// monitor has said that there are some. How long it may sleep until it should ask again.
+#[inline]
+pub(crate) fn ask_for_work() -> Option<u64> {
+    let header = PROCESS.own().and_then(|own| own.slab())?.header();
+    if header.starving.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    let now = sd_sys::time::now_ns();
-    if stage <= 1 {
-        SINCE.store(now, Ordering::Relaxed);
-        let _ = STAGE.compare_exchange(stage, 2, Ordering::Relaxed, Ordering::Relaxed);
-        return Some(PATIENCE_NS);
+    ask(&header.starving)
+}
+
+#[cold]
+fn ask(starving: &AtomicU32) -> Option<u64> {
+    static ASKED_AT: AtomicU64 = AtomicU64::new(0);
+    let now = sd_sys::time::tsc();
+    let since = now.wrapping_sub(ASKED_AT.load(Ordering::Relaxed));
+    if since < ASK_EVERY_CYCLES {
+        return Some((ASK_EVERY_CYCLES - since) / CYCLES_PER_NS);
     }
-    let patience = PATIENCE_NS << (2 * (stage - 2));
-    let waited = now.saturating_sub(SINCE.load(Ordering::Relaxed));
-    if waited < patience {
-        return Some(patience - waited);
+    ASKED_AT.store(now, Ordering::Relaxed);
+    if starving.swap(0, Ordering::AcqRel) != 0 {
+        control::tell(&Request::Idle, &[]);
     }
-    waiting.for_each(|channel| control::tell(&Request::Stuck { channel: channel.id }, &[]));
-    let _ = STAGE.compare_exchange(stage, stage + 1, Ordering::Relaxed, Ordering::Relaxed);
-    Some((PATIENCE_NS << (2 * (stage - 1))) - waited.min(patience))
+    None
 }

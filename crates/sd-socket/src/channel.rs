@@ -1,6 +1,6 @@
 //! This process's record of a channel: slots, events, and how to wake the other process.
 
-use crate::adopt::Adopters;
+use crate::adopt::{Adopters, Complaints};
 use crate::endpoint::EndpointExt;
 use crate::home::Homes;
 use crate::process::PROCESS;
@@ -37,8 +37,18 @@ pub(crate) struct Channel {
     /// Endpoints by slot.
     endpoints: Box<[AtomicPtr<Endpoint>]>,
     slots: Lock<SlotAlloc>,
-    /// Side A: connections that B may not have accepted yet, oldest first: slot and generation.
-    outstanding: Lock<VecDeque<(u16, u32)>>,
+    /// Side A: connections that B may not have accepted yet, oldest first.
+    outstanding: Lock<VecDeque<Asked>>,
+    /// Side A: complaints about the oldest of them.
+    pub(crate) complaints: Complaints,
+}
+
+/// A connection that was requested, and when, in cycles of the time-stamp counter.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) slot: u16,
+    pub(crate) generation: u32,
+    pub(crate) at: u64,
 }
 
 /// The process on the other side, and how to wake it.
@@ -107,6 +117,7 @@ impl Channel {
             endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
             slots: Lock::new(SlotAlloc { fresh: 0, closing: VecDeque::new() }),
             outstanding: Lock::new(VecDeque::new()),
+            complaints: Complaints::default(),
         })
     }
 
@@ -255,9 +266,13 @@ impl Channel {
         Some((index, self.clean(index)))
     }
 
-    /// Whether some of this side's connections have not been accepted yet.
-    pub(crate) fn is_waiting(&self) -> bool {
-        !self.outstanding.lock().iter().all(|known| !self.still_waits(known))
+    /// The oldest of this side's connections that have not been accepted yet.
+    pub(crate) fn oldest_waiting(&self) -> Option<Asked> {
+        let mut list = self.outstanding.lock();
+        while list.front().is_some_and(|first| !self.still_waits(first)) {
+            list.pop_front();
+        }
+        list.front().copied()
     }
 
     /// How many of this side's connections a listener, by index and generation, has not accepted yet. The
@@ -270,16 +285,17 @@ impl Channel {
         if list.len() > 1 {
             list.retain(|known| self.still_waits(known));
         }
-        list.iter().filter(|(slot, _)| crate::arrival::asked_for(self, *slot as usize) == listener).count()
+        list.iter().filter(|asked| crate::arrival::asked_for(self, asked.slot as usize) == listener).count()
     }
 
-    fn still_waits(&self, &(slot, generation): &(u16, u32)) -> bool {
-        self.map.waiting(slot as usize) == Some(generation)
+    fn still_waits(&self, asked: &Asked) -> bool {
+        self.map.waiting(asked.slot as usize) == Some(asked.generation)
     }
 
     /// A connection was requested at a slot.
     pub(crate) fn requested(&self, slot: usize, generation: u32) {
-        self.outstanding.lock().push_back((slot as u16, generation));
+        let asked = Asked { slot: slot as u16, generation, at: sd_sys::time::tsc() };
+        self.outstanding.lock().push_back(asked);
     }
 
     /// Takes a request back, unless somebody has accepted it: then false.

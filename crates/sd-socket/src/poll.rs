@@ -188,7 +188,8 @@ impl<'a> List<'a> {
                 return Ok(());
             }
         }
-        let retry = wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
+        let idle = wait::earlier(crate::adopt::ask_for_work(), crate::adopt::pause());
+        let retry = wait::earlier(crate::control::retry_if_lost(), idle);
         if sleeper.is_stale() {
             return Ok(());
         }

@@ -17,6 +17,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("apache-prefork", APACHE, |lab| contents(lab, Kind::Prefork)).limit_s(120).extra(),
     Scenario::new("apache-event-graceful", APACHE, |lab| graceful(lab, Kind::Event)).extra(),
     Scenario::new("apache-prefork-graceful", APACHE, |lab| graceful(lab, Kind::Prefork)).extra(),
+    Scenario::new("apache-prefork-ab", &["apache2", "ab"], ab).limit_s(180).extra(),
     Scenario::new("lighttpd", LIGHTTPD, |lab| contents(lab, Kind::Lighttpd)).limit_s(120).extra(),
     Scenario::new("lighttpd-workers", LIGHTTPD, |lab| contents(lab, Kind::LighttpdWorkers))
         .limit_s(120)
@@ -187,6 +188,22 @@ fn contents(lab: &mut Lab, kind: Kind) -> Result<()> {
             http::wrk(lab, client, &httpd.url("64"), connections, is_short)?;
         }
         lab.check(watch, server, client)?;
+        httpd.stop()
+    })
+}
+
+/// More kept connections than workers: who waits gets the first one that is free, or new. Apache makes those within
+/// five seconds.
+fn ab(lab: &mut Lab) -> Result<()> {
+    each(|server, client| {
+        let httpd = Httpd::start(lab, server, Kind::Prefork, "")?;
+        for is_kept in [true, false, true] {
+            let start = std::time::Instant::now();
+            http::ab(lab, client, &httpd.url("64"), 5000, is_kept)?;
+            if start.elapsed() > Duration::from_secs(15) {
+                fail!("kept connections: {is_kept}; ab took {:?}", start.elapsed());
+            }
+        }
         httpd.stop()
     })
 }

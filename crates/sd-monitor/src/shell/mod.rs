@@ -17,6 +17,7 @@ mod segments;
 mod server;
 mod signals;
 mod silent;
+mod starving;
 mod status;
 mod undertaker;
 

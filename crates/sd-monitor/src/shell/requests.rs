@@ -27,6 +27,7 @@ fn has_answer(request: &Request) -> bool {
         request,
         Request::Accepting { .. }
             | Request::Stuck { .. }
+            | Request::Idle
             | Request::Fork { .. }
             | Request::Born { .. }
             | Request::Channel { .. }
@@ -51,9 +52,7 @@ impl Server {
                 self.listen(who.client, wanted, &mut fds).map(|()| Some(Reply::Ok))
             }
             (Request::Accepting { index, accepting }, Some(who)) => {
-                let changed = self.core.listeners.set_accepting(who.client, index, accepting);
-                self.listeners_changed(who.client, changed);
-                self.rescue_orphans();
+                self.accepting(who.client, index, accepting);
                 Ok(None)
             }
             (Request::Unlisten { index }, Some(who)) => {
@@ -62,8 +61,9 @@ impl Server {
                 self.rescue_all(who.client, false);
                 Ok(Some(Reply::Ok))
             }
-            (Request::Stuck { channel }, Some(who)) => {
-                self.stuck(who.client, channel);
+            (Request::Stuck { channel }, Some(who)) => self.stuck(who.client, channel).map(|()| None),
+            (Request::Idle, Some(who)) => {
+                self.feed(who.client);
                 Ok(None)
             }
             (Request::Adopter { channel, number }, Some(who)) => {
@@ -259,6 +259,13 @@ impl Server {
         });
     }
 
+    fn accepting(&mut self, client: ClientId, index: u32, accepting: bool) {
+        let changed = self.core.listeners.set_accepting(client, index, accepting);
+        self.listeners_changed(client, changed);
+        self.rescue_orphans();
+        self.tell_newcomer(client);
+    }
+
     fn listen(&mut self, client: ClientId, wanted: Wanted, fds: &mut Vec<OwnedFd>) -> Result<(), ErrorCode> {
         let netns = self.families.get(&client).map(|family| family.netns).ok_or(ErrorCode::Protocol)?;
         let [fd] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
@@ -277,6 +284,7 @@ impl Server {
         self.listeners_changed(client, changed);
         tracing::debug!(client = client.0, index, generation, ?ip, port, accepting, "listener");
         self.rescue_orphans();
+        self.tell_newcomer(client);
         Ok(())
     }
 

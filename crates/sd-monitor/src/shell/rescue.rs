@@ -42,6 +42,8 @@ pub(crate) struct Waiting {
     orphans: HashMap<ChannelKey, Vec<ClientId>>,
     /// The connecting side is dead: what is needed to hand its connections on.
     parked: HashMap<ChannelKey, Parked>,
+    /// Nobody who listens there had time when it was complained.
+    pub(super) starving: BTreeSet<ChannelKey>,
     turn: usize,
 }
 
@@ -53,18 +55,19 @@ struct Parked {
 }
 
 /// A connection that waits, as its client says.
-struct Request {
+pub(super) struct Request {
     slot: usize,
     generation: u32,
     listener: (u32, u32),
-    ip: Ip,
-    port: u16,
+    pub(super) ip: Ip,
+    pub(super) port: u16,
 }
 
 impl Waiting {
     pub(crate) fn forget(&mut self, key: ChannelKey) {
         self.orphans.remove(&key);
         self.parked.remove(&key);
+        self.starving.remove(&key);
     }
 }
 
@@ -119,7 +122,8 @@ impl Server {
         let (places_gone, places_live) = (places(&gone), places(&live));
         for (ip, port) in places_gone {
             let stranded: Vec<_> = gone.iter().filter(|r| (r.ip, r.port) == (ip, port)).collect();
-            if self.offer_to_siblings(key, netns, (ip, port), stranded.len(), true) {
+            if self.offer_to_siblings(key, netns, (ip, port), stranded.len(), true) > 0 {
+                self.starve(key, netns, (ip, port));
                 continue;
             }
             if self.is_open_somewhere(&lineage, (ip, port)) {
@@ -133,7 +137,11 @@ impl Server {
         if why == Why::Slow {
             for place in places_live {
                 let count = live.iter().filter(|r| (r.ip, r.port) == place).count();
-                self.offer_to_siblings(key, netns, place, count, false);
+                if self.offer_to_siblings(key, netns, place, count, false) < count {
+                    // Who becomes idle before it can see this, is seen idle now.
+                    self.starve(key, netns, place);
+                    self.offer_to_siblings(key, netns, place, count, false);
+                }
             }
         }
         let abandoned = self.core.channels.side(key, Side::B).is_empty();
@@ -142,7 +150,7 @@ impl Server {
         }
     }
 
-    fn waiting_on(&self, key: ChannelKey) -> Vec<Request> {
+    pub(super) fn waiting_on(&self, key: ChannelKey) -> Vec<Request> {
         let Some(segment) = self.segments.get(&key) else { return Vec::new() };
         let mut found: Vec<Request> = Vec::new();
         segment.slots(|slot| {
@@ -163,14 +171,14 @@ impl Server {
         !self.waiting_on(key).is_empty()
     }
 
-    fn netns_of(&self, key: ChannelKey) -> Option<u64> {
+    pub(super) fn netns_of(&self, key: ChannelKey) -> Option<u64> {
         let sides = [Side::A, Side::B].map(|side| self.core.channels.side(key, side)).concat();
         let living = sides.iter().find_map(|(client, _)| self.families.get(client));
         living.map(|family| family.netns).or_else(|| Some(self.waiting.parked.get(&key)?.netns))
     }
 
     /// Offers the channel to those who listen at a place: the idle ones, one for each connection; `must`:
-    /// if there are none, to another. True when somebody got it.
+    /// if there are none, to another. How many got it.
     fn offer_to_siblings(
         &mut self,
         key: ChannelKey,
@@ -178,7 +186,7 @@ impl Server {
         (ip, port): (Ip, u16),
         count: usize,
         must: bool,
-    ) -> bool {
+    ) -> usize {
         let founder = self.core.channels.founder(key);
         let siblings = self.core.listeners.candidates(netns, ip, port).into_iter();
         // Its founder has looked already, unless the listener they waited at is closed.
@@ -195,13 +203,13 @@ impl Server {
             given += usize::from(self.offer(key, listener).is_some());
         }
         if given == 0 && must {
-            return busy.into_iter().any(|listener| self.offer(key, listener).is_some());
+            return usize::from(busy.into_iter().any(|listener| self.offer(key, listener).is_some()));
         }
-        given > 0
+        given
     }
 
     /// Tells a listening process to look at a channel.
-    fn offer(&mut self, key: ChannelKey, listener: Listener) -> Option<()> {
+    pub(super) fn offer(&mut self, key: ChannelKey, listener: Listener) -> Option<()> {
         let client = listener.client;
         let own = self.core.channels.founder(key) == Some(client);
         let adopter = if own { 0 } else { self.core.channels.adopt(key, client)? };
@@ -299,10 +307,11 @@ impl Server {
     }
 
     /// A client complains that nobody accepts its connections.
-    pub(crate) fn stuck(&mut self, client: ClientId, id: u64) {
+    pub(crate) fn stuck(&mut self, client: ClientId, id: u64) -> Result<(), ErrorCode> {
         let sides = [Side::A, Side::B].into_iter();
         let key = sides.filter_map(|side| self.channel_of(client, id, side)).next();
-        key.into_iter().for_each(|key| self.rescue(key, Why::Slow));
+        self.rescue(key.ok_or(ErrorCode::Protocol)?, Why::Slow);
+        Ok(())
     }
 
     /// Tells side A of a channel how to wake an adopter.

@@ -44,6 +44,7 @@ pub(crate) fn wait(
     crate::channel::drain();
     let found = look(epoll, out, timeout_ns != Some(0));
     if found != 0 || timeout_ns == Some(0) {
+        crate::adopt::look();
         return Ok(found);
     }
     let _waiter = Waiter::enter(epoll);
@@ -175,7 +176,8 @@ fn sleep_once(
     // What that ended is freed before a sleep that may be long.
     reclaim::sweep();
     let found = look_at(epoll, out, Look { kernel: false, stay: false });
-    let retry = wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
+    let idle = wait::earlier(crate::adopt::ask_for_work(), crate::adopt::pause());
+    let retry = wait::earlier(crate::control::retry_if_lost(), idle);
     if found != 0 || sleeper.is_stale() {
         return Ok(found);
     }

@@ -15,6 +15,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("siblings/stopped_worker_epoll", stopped_worker_epoll),
     solo("siblings/sleeps_on_adopted", sleeps_on_adopted),
     solo("siblings/busy_worker", busy_worker),
+    solo("siblings/first_who_is_free", first_who_is_free),
     solo("siblings/killed_with_queue", killed_with_queue),
     solo("siblings/nobody_for_a_while", nobody_for_a_while),
     solo("siblings/client_gone", client_gone),
@@ -286,6 +287,45 @@ fn busy_worker() {
     say!("the other ends: {}", ask(&addr, b'q'));
     workers.iter().for_each(|worker| _ = kill(*worker, libc::SIGKILL));
     workers.iter().for_each(|worker| _ = wait_child(*worker));
+}
+
+/// As `work`; a connection that says "h" holds its worker until it is closed.
+fn work_or_hold(listening: i32) -> i32 {
+    loop {
+        let server = accept(listening).fd();
+        let mut byte = [0];
+        recv(server, &mut byte, 0);
+        send(server, &byte, 0);
+        if &byte == b"h" {
+            recv(server, &mut [0], 0);
+        }
+        close(server);
+        if &byte == b"q" {
+            return 0;
+        }
+    }
+}
+
+/// All workers are held up, as Apache's are by connections that are kept; much later one of them has time again, and
+/// takes what waits at the other, too.
+fn first_who_is_free() {
+    let (listening, addr) = listener();
+    let workers = two_workers(listening, work_or_hold);
+    let held = [(); 2].map(|()| {
+        let client = post(&addr, b'h');
+        recv(client, &mut [0], 0);
+        client
+    });
+    let clients: Vec<i32> = (0..8).map(|_| post(&addr, b'x')).collect();
+    clients.iter().for_each(|client| _ = set_timeout(*client, libc::SO_RCVTIMEO, 4000));
+    set_timeout(clients[0], libc::SO_RCVTIMEO, 2300);
+    show_recv("nobody is free", clients[0], 1, 0);
+    set_timeout(clients[0], libc::SO_RCVTIMEO, 4000);
+    close(held[0]);
+    say!("answered {}", clients.into_iter().filter(|client| answered(*client, b'x')).count());
+    close(held[1]);
+    say!("ended {}", (0..2).filter(|_| ask(&addr, b'q')).count());
+    say!("{:?}", workers.map(wait_child));
 }
 
 /// A worker dies while connections wait at it.

@@ -1,0 +1,66 @@
+//! Connections that wait though all who could accept them are busy: who has time first asks for them.
+//!
+//! ```text
+//! client's complaint, nobody idle --> `starving` in the slabs of all who listen there
+//! one of them, about to sleep --Idle--> monitor --Offer--> it
+//! ```
+//! The word is set before the monitor looks who is idle, and a worker says that it is idle before it looks at the word;
+//! so one of the two sees the other (SYNC POINT: starving).
+
+use super::server::Server;
+use crate::core::ClientId;
+use crate::core::channels::ChannelKey;
+use crate::core::listeners::Listener;
+use sd_proto::Ip;
+use std::sync::atomic::Ordering;
+
+impl Server {
+    /// Connections to a place wait on the channel.
+    pub(super) fn starve(&mut self, key: ChannelKey, netns: u64, (ip, port): (Ip, u16)) {
+        self.waiting.starving.insert(key);
+        for listener in self.core.listeners.candidates(netns, ip, port) {
+            self.tell_starving(listener.client);
+        }
+        sd_ring::fence_full();
+    }
+
+    fn tell_starving(&self, client: ClientId) {
+        if let Some(family) = self.families.get(&client) {
+            family.slab.header().starving.store(1, Ordering::Release);
+        }
+    }
+
+    /// Somebody begins to accept.
+    pub(crate) fn tell_newcomer(&self, client: ClientId) {
+        if !self.waiting.starving.is_empty() {
+            self.tell_starving(client);
+        }
+    }
+
+    /// A process waits for connections: it gets those that nobody had time for.
+    pub(crate) fn feed(&mut self, client: ClientId) {
+        let Some(family) = self.families.get(&client) else { return };
+        let own = self.core.listeners.iter().filter(|l| l.client == client && l.accepting);
+        let own: Vec<(Listener, bool)> = own.map(|l| (*l, family.is_idle(l.index))).collect();
+        let mut again = false;
+        let keys: Vec<ChannelKey> = self.waiting.starving.iter().copied().collect();
+        for key in keys {
+            let waiting = self.waiting_on(key);
+            let Some(netns) = self.netns_of(key).filter(|_| !waiting.is_empty()) else {
+                self.waiting.starving.remove(&key);
+                continue;
+            };
+            let fits = |(l, _): &&(Listener, bool)| {
+                let listens_at = |ip, port| self.core.listeners.candidates(netns, ip, port).contains(&l);
+                waiting.iter().any(|request| listens_at(request.ip, request.port))
+            };
+            if let Some(&(listener, is_idle)) = own.iter().find(fits) {
+                // It takes one at a time, or has some already.
+                again |= !is_idle || self.offer(key, listener).is_some();
+            }
+        }
+        if again {
+            self.tell_starving(client);
+        }
+    }
+}

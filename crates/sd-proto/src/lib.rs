@@ -311,7 +311,7 @@ impl Request {
             }
             Request::Join { id, side } => w.u8(10).u64(id).u32(side),
             Request::Stuck { channel } => w.u8(11).u64(channel),
-            Request::Idle => w.u8(16),
+            Request::Idle => w.u8(17),
             Request::Adopter { channel, number } => w.u8(12).u64(channel).u32(number),
             Request::Leave { channel } => w.u8(13).u64(channel),
             Request::Bind { ip, port, reuse } => w.u8(16).ip(ip).u16(port).bool(reuse),
@@ -349,7 +349,7 @@ impl Request {
             7 => Request::Channel { id: r.u64()?, side: r.u32()?, peer_pid: r.u32()?, adopter: r.u32()? },
             10 => Request::Join { id: r.u64()?, side: r.u32()? },
             11 => Request::Stuck { channel: r.u64()? },
-            16 => Request::Idle,
+            17 => Request::Idle,
             12 => Request::Adopter { channel: r.u64()?, number: r.u32()? },
             13 => Request::Leave { channel: r.u64()? },
             16 => Request::Bind { ip: r.ip()?, port: r.u16()?, reuse: r.bool()? },

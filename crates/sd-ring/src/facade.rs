@@ -30,3 +30,29 @@ pub fn fence_light() {
     #[cfg(not(loom))]
     core::sync::atomic::compiler_fence(Ordering::SeqCst);
 }
+
+/// A word that nobody but the calling thread writes. Unlike a load of an atomic, this one can be the operand of a
+/// comparison.
+pub(crate) trait Own<T> {
+    fn own(&self) -> T;
+}
+
+macro_rules! own {
+    ($atomic:ty, $value:ty) => {
+        impl Own<$value> for $atomic {
+            #[inline(always)]
+            fn own(&self) -> $value {
+                #[cfg(loom)]
+                return self.load(Ordering::Relaxed);
+                #[cfg(not(loom))]
+                // SAFETY: only a store by another thread would make this a race.
+                unsafe {
+                    *self.as_ptr()
+                }
+            }
+        }
+    };
+}
+
+own!(AtomicU32, u32);
+own!(AtomicU64, u64);

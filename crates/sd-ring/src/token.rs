@@ -25,7 +25,7 @@
 //! themselves only. Tested by `tests/loom.rs` (orderings, this code) and `tests/token_model.rs`
 //! (all states of the protocol with a crash or a stop at each step).
 
-use crate::facade::{AtomicU32, AtomicU64, Ordering, fence_light};
+use crate::facade::{AtomicU32, AtomicU64, Ordering, Own, fence_light};
 
 /// Senders or receivers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +99,14 @@ pub struct Thread {
 }
 
 impl Thread {
+    /// A record that is no thread's: it enters no token.
+    #[cfg(not(loom))]
+    pub const fn nobody() -> Thread {
+        let inside = [const { AtomicU64::new(u64::MAX) }; 2];
+        let [id, number, ticket, asleep] = [const { AtomicU32::new(0) }; 4];
+        Thread { id, number, inside, waiting: AtomicU64::new(0), ticket, asleep }
+    }
+
     /// Whether it is not inside any token as its holder.
     pub fn is_outside(&self) -> bool {
         self.inside.iter().all(|token| token.load(Ordering::Acquire) == 0)
@@ -167,12 +175,12 @@ impl Token {
     pub fn enter(&self, way: Way, mine: &Thread) -> bool {
         let inside = &mine.inside[way as usize];
         // In a signal handler that interrupted another use: the lock's way keeps them apart.
-        if inside.load(Ordering::Relaxed) != 0 {
+        if inside.own() != 0 {
             return false;
         }
         inside.store(self.address(), Ordering::Relaxed);
         fence_light();
-        if self.holder.load(Ordering::Acquire) == mine.number.load(Ordering::Relaxed) {
+        if self.holder.load(Ordering::Acquire) == mine.number.own() {
             return true;
         }
         inside.store(0, Ordering::Release);

@@ -18,36 +18,45 @@ static IS_FOREIGN: AtomicBool = AtomicBool::new(false);
 /// membarrier reaches this process.
 static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
-// The address of the thread's record. Initial-exec, so that reading it is no call: the library is always
-// loaded at program start.
+/// Stands for the record of a thread that has none.
+static NOBODY: Thread = Thread::nobody();
+/// Stands for that of the only thread, which enters without a question.
+static ONLY: Thread = Thread::nobody();
+
+// The address of the thread's record, or of `NOBODY`. Initial-exec, so that reading it is no call: the library is
+// always loaded at program start.
 global_asm!(
-    ".pushsection .tbss,\"awT\",@nobits",
+    ".pushsection .tdata,\"awT\",@progbits",
     ".hidden sd_token_thread",
     ".globl sd_token_thread",
     ".type sd_token_thread,@object",
     ".balign 8",
-    "sd_token_thread: .zero 8",
+    "sd_token_thread: .quad {nobody}",
     ".size sd_token_thread, 8",
     ".popsection",
+    nobody = sym NOBODY,
 );
 
-/// Address of the thread-local word.
+/// The thread's record, or `NOBODY`.
 #[inline(always)]
-fn cell() -> *mut *const Thread {
-    let at: *mut *const Thread;
-    // SAFETY: reads the thread pointer and the word's offset from it, and changes nothing else.
+fn mine() -> &'static Thread {
+    let thread: *const Thread;
+    // SAFETY: reads the thread's own word.
     unsafe {
-        asm!("mov {at}, qword ptr fs:[0]", "add {at}, qword ptr [rip + sd_token_thread@GOTTPOFF]",
-            at = out(reg) at, options(pure, nomem, nostack));
+        asm!("mov {thread}, qword ptr [rip + sd_token_thread@GOTTPOFF]", "mov {thread}, qword ptr fs:[{thread}]",
+            thread = out(reg) thread, options(pure, readonly, nostack, preserves_flags));
     }
-    at
+    // SAFETY: the word is `NOBODY`, or a record in a slab that stays mapped.
+    unsafe { &*thread }
 }
 
-/// The thread's record, once it has one.
-#[inline(always)]
-fn mine() -> Option<&'static Thread> {
-    // SAFETY: the word is this thread's own; it is null or a record in a slab that stays mapped.
-    unsafe { cell().read_volatile().as_ref() }
+/// Changes which record is the thread's.
+fn set_mine(thread: &'static Thread) {
+    // SAFETY: writes the thread's own word.
+    unsafe {
+        asm!("mov {at}, qword ptr [rip + sd_token_thread@GOTTPOFF]", "mov qword ptr fs:[{at}], {thread}",
+            at = out(reg) _, thread = in(reg) thread, options(nostack, preserves_flags));
+    }
 }
 
 /// Once, while there is one thread.
@@ -57,8 +66,7 @@ pub(crate) fn start() {
 
 /// In the child of a fork, which has a record of its own.
 pub(crate) fn forked() {
-    // SAFETY: the word is this thread's own.
-    unsafe { cell().write_volatile(core::ptr::null()) };
+    set_mine(&NOBODY);
     if sd_sys::fd::getppid() == 0 {
         IS_FOREIGN.store(true, Ordering::Relaxed);
     }
@@ -106,8 +114,7 @@ fn register(id: u32) -> Option<&'static Thread> {
         let is_free = old == 0 || (thread.is_outside() && Family.is_dead(old));
         if is_free && thread.id.compare_exchange(old, id, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             thread.number.store(number, Ordering::Release);
-            // SAFETY: the word is this thread's own.
-            unsafe { cell().write_volatile(thread) };
+            set_mine(thread);
             return Some(thread);
         }
     }
@@ -116,7 +123,8 @@ fn register(id: u32) -> Option<&'static Thread> {
 
 fn me() -> Me<'static> {
     let id = id();
-    Me { id, thread: mine().or_else(|| register(id)) }
+    let mine = mine();
+    Me { id, thread: if core::ptr::eq(mine, &NOBODY) { register(id) } else { Some(mine) } }
 }
 
 /// The processes that share sockets with this one.
@@ -161,33 +169,19 @@ impl World for Family {
 pub(crate) struct Half<'a> {
     token: &'a Token,
     way: Way,
-    how: How,
-}
-
-enum How {
-    /// There is only one thread.
-    Alone,
-    /// As the token's holder.
-    Holder(&'static Thread),
-    Lock,
+    /// The token's holder, or `ONLY`; None: the thread has the lock.
+    holder: Option<&'static Thread>,
 }
 
 impl<'a> Half<'a> {
     /// Waits for the token if need be. `repair` makes good what a thread left that died with it.
     #[inline(always)]
     pub(crate) fn take(token: &'a Token, way: Way, repair: impl FnOnce()) -> Half<'a> {
-        if is_alone() {
-            return Half { token, way, how: How::Alone };
-        }
-        if let Some(mine) = mine()
-            && token.enter(way, mine)
-        {
-            return Half { token, way, how: How::Holder(mine) };
-        }
-        if lock(token, way) == Before::Died {
+        let holder = enter(token, way);
+        if holder.is_none() && lock(token, way) == Before::Died {
             repair();
         }
-        Half { token, way, how: How::Lock }
+        Half { token, way, holder }
     }
 }
 
@@ -195,29 +189,33 @@ impl<'a> Half<'a> {
 pub(crate) struct Quick<'a> {
     token: &'a Token,
     way: Way,
-    /// None: there is only one thread.
-    holder: Option<&'static Thread>,
+    /// See [`Half`].
+    holder: &'static Thread,
 }
 
 impl<'a> Quick<'a> {
     /// `None` when the thread is not the token's holder.
     #[inline(always)]
     pub(crate) fn take(token: &'a Token, way: Way) -> Option<Quick<'a>> {
-        if is_alone() {
-            return Some(Quick { token, way, holder: None });
-        }
-        let mine = mine()?;
-        token.enter(way, mine).then_some(Quick { token, way, holder: Some(mine) })
+        enter(token, way).map(|holder| Quick { token, way, holder })
     }
 }
 
 impl Drop for Quick<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(mine) = self.holder {
-            self.token.leave(self.way, mine);
-        }
+        self.token.leave(self.way, self.holder);
     }
+}
+
+/// The way in without the lock, if this thread has it: the record to leave with.
+#[inline(always)]
+fn enter(token: &Token, way: Way) -> Option<&'static Thread> {
+    if is_alone() {
+        return Some(&ONLY);
+    }
+    let mine = mine();
+    token.enter(way, mine).then_some(mine)
 }
 
 #[inline(never)]
@@ -233,10 +231,9 @@ fn unlock(token: &Token) {
 impl Drop for Half<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        match self.how {
-            How::Alone => {}
-            How::Holder(mine) => self.token.leave(self.way, mine),
-            How::Lock => unlock(self.token),
+        match self.holder {
+            Some(holder) => self.token.leave(self.way, holder),
+            None => unlock(self.token),
         }
     }
 }

@@ -64,6 +64,19 @@ impl RxCursor {
         }
     }
 
+    /// Whether data comes next, for a look that changes nothing; `None` when that takes `next`.
+    #[inline(always)]
+    pub fn is_at_data<M: RingMem>(&self, g: &Geometry, mem: &M) -> Option<bool> {
+        let (region, pos) = (self.lap.region(), self.lap.offset(self.consumed));
+        if !is_word(pos, g.size(region)) {
+            return None;
+        }
+        match mem.load(region, pos) {
+            0 => Some(false),
+            word => matches!(header::decode(word), Some((Kind::Data, _))).then_some(true),
+        }
+    }
+
     /// When the message was sent that `next` has just found, in [`crate::stamp`]'s terms; zero when its sender did not say.
     pub fn stamp<M: RingMem>(&self, mem: &M) -> u32 {
         header::stamp(mem.load(self.lap.region(), self.lap.offset(self.consumed)))

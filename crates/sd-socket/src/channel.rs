@@ -26,6 +26,8 @@ pub(crate) struct Channel {
     pub(crate) homes: Homes,
     /// Segment, kept for announcing the channel to a restarted monitor.
     pub(crate) segment_fd: i32,
+    /// What is announced to this process: an adopter has a set of its own.
+    events: &'static EventSet,
     /// Endpoints and waiting connections that use the record.
     uses: AtomicU32,
     /// The other side is gone for good: to be freed when nothing uses it any more.
@@ -101,10 +103,12 @@ impl Channel {
         peer: Peer,
         segment_fd: i32,
     ) -> Box<Channel> {
+        let events = map.events_for(side, adopter);
         Box::new(Channel {
             id,
             side,
             map,
+            events,
             adopter,
             peer,
             adopters: Adopters::new(),
@@ -348,13 +352,7 @@ impl Channel {
     /// Calls `each` for every slot the peer has announced.
     #[inline]
     pub(crate) fn take_events(&self, each: impl FnMut(usize)) {
-        self.own_events().take(each);
-    }
-
-    /// What is announced to this process: an adopter has a set of its own.
-    #[inline]
-    fn own_events(&self) -> &'static EventSet {
-        self.map.events_for(self.side, self.adopter)
+        self.events.take(each);
     }
 }
 
@@ -384,7 +382,7 @@ fn drain_all() {
 #[inline]
 pub(crate) fn drain_inside(_user: Option<&crate::reclaim::User>) {
     crate::control::check_mail();
-    let announces = |c: &&Channel| !c.inherited.load(Ordering::Relaxed) && !c.own_events().is_empty();
+    let announces = |c: &&Channel| !c.inherited.load(Ordering::Relaxed) && !c.events.is_empty();
     if PROCESS.channels().any(|c| announces(&c)) {
         let mut arrivals = Arrivals::new();
         PROCESS.channels().filter(announces).for_each(|channel| arrivals.take(channel));
@@ -449,7 +447,7 @@ pub(crate) fn take_in(channel: &'static Channel) {
 #[cold]
 pub(crate) fn announce_to_self(endpoint: &Endpoint) {
     let Some(channel) = endpoint.channel_ref() else { return };
-    channel.own_events().post(endpoint.slot.load(Ordering::Relaxed) as usize);
+    channel.events.post(endpoint.slot.load(Ordering::Relaxed) as usize);
     fence_full();
     if PROCESS.public().is_some_and(|own| own.sleepers.load(Ordering::Relaxed) != 0) {
         sd_sys::fd::eventfd_signal(crate::waker::own_event_fd());

@@ -51,7 +51,7 @@ impl Kind {
                 if endpoint.state_now() == State::Listen {
                     crate::listen::interested(endpoint, entry.fd);
                 }
-                ready::mask(endpoint) as i16 & wanted
+                ready::mask(endpoint, u32::from(wanted as u16)) as i16
             }
             Kind::Epoll(epoll) if crate::epoll::is_ready(epoll) => (POLLIN | POLLRDNORM) & wanted,
             _ => 0,
@@ -279,7 +279,7 @@ fn sleep_on_word(endpoint: &'static Endpoint, events: i16, deadline: Deadline) -
     let word = &endpoint.own_words().wait;
     let value = doorbell::arm(word, bits);
     let wanted = events | POLLERR | POLLHUP;
-    if ready::mask(endpoint) as i16 & wanted != 0
+    if ready::mask(endpoint, u32::from(wanted as u16)) != 0
         || peer_end(endpoint) != PeerEnd::Open && wanted & POLLIN != 0
     {
         return Ok(());

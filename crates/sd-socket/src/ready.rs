@@ -3,18 +3,56 @@
 use crate::endpoint::{EOF, EndpointExt, NO_SPACE, PeerEnd, RESET, SHUT_RD, SHUT_WR, rx_cursor, tx_cursor};
 use crate::faults::note_end;
 use crate::process::PROCESS;
+use crate::token::Quick;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
+use sd_ring::token::Way;
 use sd_ring::{Next, doorbell};
-use sd_shm::channel::{FLAG_WANTS_STAMPS, GEOMETRY};
+use sd_shm::channel::{
+    FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
+};
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::time::tsc;
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
 
-/// The events that hold now, level-wise. A listener's kernel backlog is not looked at.
-pub(crate) fn mask(endpoint: &'static Endpoint) -> u32 {
+/// Those of the `wanted` events that hold now, level-wise. A listener's kernel backlog is not looked at.
+#[inline]
+pub(crate) fn mask(endpoint: &'static Endpoint, wanted: u32) -> u32 {
+    match usual_mask(endpoint, wanted) {
+        Some(mask) => mask & wanted,
+        None => full_mask(endpoint) & wanted,
+    }
+}
+
+/// The same of a connection on which nothing has ended, failed or is urgent. `None` says nothing.
+#[inline(always)]
+fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
+    if endpoint.state_now() != State::Connected {
+        return None;
+    }
+    let peer = endpoint.peer_words();
+    let unusual = endpoint.flags.load(Ordering::Relaxed) & (SHUT_RD | SHUT_WR | EOF | RESET)
+        | peer.flags.load(Ordering::Acquire)
+            & (FLAG_RESET | FLAG_DEAD | FLAG_FIN | FLAG_READS_NO_MORE | FLAG_URGENT)
+        | endpoint.error.load(Ordering::Relaxed) as u32;
+    // The lowest byte is the state.
+    let is_over = peer.state.load(Ordering::Acquire) as u8 > SlotState::Open as u8;
+    if unusual != 0 || is_over || endpoint.rcv_lowat.load(Ordering::Relaxed) > 1 {
+        return None;
+    }
+    let has_data = {
+        let _half = Quick::take(&endpoint.rx.token, Way::Receive)?;
+        // SAFETY: the rx half is held.
+        unsafe { rx_cursor(endpoint) }.is_at_data(&GEOMETRY, &endpoint.rx_mem())?
+    };
+    let has_room = wanted & OUT != 0 && has_space(endpoint);
+    Some(if has_data { IN } else { 0 } | if has_room { OUT } else { 0 })
+}
+
+#[inline(never)]
+fn full_mask(endpoint: &'static Endpoint) -> u32 {
     match endpoint.state_now() {
         State::Connected => connected_mask(endpoint),
         State::Listen if crate::listen::has_pending(endpoint) => IN,
@@ -143,5 +181,5 @@ pub(crate) fn is_polled(endpoint: &'static Endpoint) -> bool {
 
 /// POLLOUT holds.
 pub(crate) fn is_writable(endpoint: &'static Endpoint) -> bool {
-    mask(endpoint) & OUT != 0
+    mask(endpoint, OUT) != 0
 }

@@ -46,7 +46,7 @@ fn any_ready(epoll: &Epoll) -> bool {
 pub(super) fn mask(item: &Item) -> u32 {
     let wanted = item.events() & !PRIVATE;
     match item.source {
-        Source::Socket(endpoint) => ready::mask(endpoint) & wanted,
+        Source::Socket(endpoint) => ready::mask(endpoint, wanted),
         Source::Nested(inner) if any_ready(inner) => (EPOLLIN | EPOLLRDNORM) as u32 & wanted,
         Source::Nested(_) => 0,
     }

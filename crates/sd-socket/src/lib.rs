@@ -22,6 +22,7 @@
 mod accept;
 mod addr;
 mod adopt;
+mod answers;
 mod arrival;
 mod bind;
 mod bridge;

@@ -6,7 +6,7 @@ use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, FIN_SENT, RESET};
 use crate::table;
 use core::sync::atomic::Ordering;
-use libc::{c_int, sockaddr, socklen_t};
+use libc::{c_int, c_void, sockaddr, socklen_t};
 use sd_proto::Ip;
 use sd_shm::slab::{Endpoint, State};
 
@@ -40,15 +40,39 @@ pub(crate) unsafe fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut sockl
     match endpoint.state_now() {
         State::Connecting | State::Failed => Outcome::Errno(libc::ENOTCONN),
         State::Connected if is_over(endpoint) => Outcome::Errno(libc::ENOTCONN),
-        State::Connected => {
-            let port = endpoint.ports.load(Ordering::Relaxed) as u16;
-            // SAFETY: as the caller says.
-            unsafe { answer(endpoint, Name { ip: addr::load(&endpoint.remote), port }, addr, len) }
-        }
+        // SAFETY: as the caller says.
+        State::Connected => unsafe { answer(endpoint, peer(endpoint), addr, len) },
         _ => match materialize(endpoint) {
             Ok(()) => Outcome::Kernel,
             Err(errno) => Outcome::Errno(errno),
         },
+    }
+}
+
+fn peer(endpoint: &Endpoint) -> Name {
+    Name { ip: addr::load(&endpoint.remote), port: endpoint.ports.load(Ordering::Relaxed) as u16 }
+}
+
+/// SO_PEERNAME of what was connected once: unlike getpeername after the end too, and never more room than the name.
+///
+/// # Safety
+/// `value` and `len` as the kernel wants them.
+pub(crate) unsafe fn peer_option(
+    endpoint: &Endpoint,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Outcome<c_int> {
+    let is_v6 = endpoint.domain.load(Ordering::Relaxed) as i32 == libc::AF_INET6;
+    let full = if is_v6 { size_of::<libc::sockaddr_in6>() } else { size_of::<sockaddr>() };
+    // SAFETY: as the caller says.
+    unsafe {
+        let room = len.read_unaligned();
+        if room as usize > full {
+            return Outcome::Errno(libc::EINVAL);
+        }
+        let done = answer(endpoint, peer(endpoint), value.cast(), len);
+        len.write_unaligned(room);
+        done
     }
 }
 
@@ -65,8 +89,14 @@ unsafe fn answer(
     }
 }
 
+const ESTABLISHED: u8 = 1;
 /// TCP_CLOSE.
 const CLOSE: u8 = 7;
+
+/// Neither direction has ended.
+pub(crate) fn is_established(endpoint: &'static Endpoint) -> bool {
+    tcp_state(endpoint) == ESTABLISHED
+}
 
 /// Both directions have ended, or the connection was reset.
 pub(crate) fn is_over(endpoint: &'static Endpoint) -> bool {
@@ -75,7 +105,6 @@ pub(crate) fn is_over(endpoint: &'static Endpoint) -> bool {
 
 /// The state that `ss` would print, as a number of the kernel's tcp_states.h.
 pub(crate) fn tcp_state(endpoint: &'static Endpoint) -> u8 {
-    const ESTABLISHED: u8 = 1;
     const SYN_SENT: u8 = 2;
     const FIN_WAIT2: u8 = 5;
     const CLOSE_WAIT: u8 = 8;

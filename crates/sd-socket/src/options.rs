@@ -145,11 +145,14 @@ pub(crate) unsafe fn set(
     if connected && is_v6 && level == libc::IPPROTO_IPV6 && name == libc::IPV6_V6ONLY {
         return Outcome::Errno(libc::EINVAL);
     }
-    if level == TCP && (connected && !crate::names::is_over(endpoint)) {
+    if level == TCP && connected && len >= 4 && !bad_pointer(value, 1) && !crate::names::is_over(endpoint) {
+        // SAFETY: at least four bytes.
+        let is_zero = unsafe { (value as *const i32).read_unaligned() } == 0;
         match name {
             libc::TCP_FASTOPEN | libc::TCP_FASTOPEN_CONNECT | libc::TCP_FASTOPEN_NO_COOKIE => {
                 return Outcome::Errno(libc::EINVAL);
             }
+            libc::TCP_WINDOW_CLAMP if is_zero => return Outcome::Errno(libc::EINVAL),
             libc::TCP_QUEUE_SEQ => return Outcome::Errno(libc::EPERM),
             _ => {}
         }
@@ -330,6 +333,13 @@ pub(crate) unsafe fn get(
             return Outcome::Kernel;
         }
     }
+    if endpoint.state_now() == State::Connected {
+        // SAFETY: as the caller says.
+        let answer = unsafe { crate::answers::of_connection(fd, endpoint, (level, name), value, len) };
+        if let Some(answer) = answer {
+            return answer;
+        }
+    }
     let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
     let listening = endpoint.state_now() == State::Listen;
     let own = endpoint.flag(OWN_SOCKET);
@@ -340,12 +350,9 @@ pub(crate) unsafe fn get(
         (SOL_SOCKET, libc::SO_DOMAIN) => Some(domain),
         (SOL_SOCKET, libc::SO_PROTOCOL) => Some(TCP),
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(i32::from(listening)),
-        (TCP, libc::TCP_INFO) if matches!(endpoint.state_now(), State::Connected | State::Connecting) => {
+        (TCP, libc::TCP_INFO) if endpoint.state_now() == State::Connecting => {
             // SAFETY: as the caller says.
             return unsafe { crate::tcp_info::get(fd, endpoint, value, len) };
-        }
-        _ if crate::tcp_info::is_about_segments(endpoint, level, name) => {
-            Some(crate::tcp_info::segments(endpoint, level, fd))
         }
         _ if own => None,
         _ => number(level, name).map(|n| match cell(endpoint, n).map_or(0, |c| c.load(Ordering::Relaxed)) {
@@ -357,26 +364,32 @@ pub(crate) unsafe fn get(
         // SAFETY: as the caller says.
         return unsafe { put(&answer.to_ne_bytes(), value, len) };
     }
-    if !own && level == SOL_SOCKET {
-        let bytes = match name {
-            SO_RCVTIMEO => Some(timeval_bytes(endpoint.rcv_timeout_ns.load(Ordering::Relaxed))),
-            SO_SNDTIMEO => Some(timeval_bytes(endpoint.snd_timeout_ns.load(Ordering::Relaxed))),
-            _ => None,
-        };
-        if let Some(bytes) = bytes {
-            // SAFETY: as the caller says.
-            return unsafe { put(&bytes, value, len) };
-        }
-        if name == SO_LINGER {
-            let l = linger_of(endpoint.linger.load(Ordering::Relaxed));
-            let pair = ((l.l_linger as u64) << 32) | l.l_onoff as u64;
-            // SAFETY: as the caller says.
-            return unsafe { put(&pair.to_ne_bytes(), value, len) };
-        }
+    let bytes = if own { None } else { recorded_bytes(endpoint, level, name) };
+    if let Some((bytes, full)) = bytes {
+        // SAFETY: as the caller says.
+        return unsafe { put(bytes.get(..full).unwrap_or(&[]), value, len) };
     }
     match materialize(endpoint) {
         Ok(()) => Outcome::Kernel,
         Err(errno) => Outcome::Errno(errno),
+    }
+}
+
+/// The recorded value of an option that is more than a number, and its length.
+fn recorded_bytes(endpoint: &Endpoint, level: c_int, name: c_int) -> Option<([u8; 16], usize)> {
+    match (level, name) {
+        (SOL_SOCKET, SO_RCVTIMEO) => {
+            Some((timeval_bytes(endpoint.rcv_timeout_ns.load(Ordering::Relaxed)), 16))
+        }
+        (SOL_SOCKET, SO_SNDTIMEO) => {
+            Some((timeval_bytes(endpoint.snd_timeout_ns.load(Ordering::Relaxed)), 16))
+        }
+        (SOL_SOCKET, SO_LINGER) => {
+            let linger = linger_of(endpoint.linger.load(Ordering::Relaxed));
+            let pair = ((linger.l_linger as u128) << 32) | linger.l_onoff as u128;
+            Some((pair.to_ne_bytes(), 8))
+        }
+        _ => None,
     }
 }
 

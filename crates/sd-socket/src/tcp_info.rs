@@ -8,25 +8,10 @@ use crate::options::put;
 use core::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, c_int, c_void, socklen_t};
 use sd_shm::channel::Side;
-use sd_shm::slab::{Endpoint, State};
-
-/// Whether an option is TCP_MAXSEG, IP_MTU or IPV6_MTU of a connection.
-pub(crate) fn is_about_segments(endpoint: &Endpoint, level: c_int, name: c_int) -> bool {
-    let segments = [
-        (IPPROTO_TCP, libc::TCP_MAXSEG),
-        (libc::IPPROTO_IP, libc::IP_MTU),
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU),
-    ];
-    segments.contains(&(level, name)) && endpoint.state_now() == State::Connected
-}
-
-/// The answer to one of those.
-pub(crate) fn segments(endpoint: &'static Endpoint, level: c_int, fd: c_int) -> i32 {
-    if level == IPPROTO_TCP { mss(endpoint, fd) } else { mtu(level, fd) }
-}
+use sd_shm::slab::Endpoint;
 
 /// The loopback interface's, as IPv4 or IPv6 tell it.
-fn mtu(level: c_int, fd: c_int) -> i32 {
+pub(crate) fn mtu(fd: c_int, is_v4: bool) -> i32 {
     const DEFAULT: i32 = 65536;
     let mut request = [0u64; 5];
     if let Some(name) = request.first_mut() {
@@ -39,7 +24,7 @@ fn mtu(level: c_int, fd: c_int) -> i32 {
     let [_, _, answer, ..] = request;
     let mtu = if asked.is_ok() { answer as i32 } else { DEFAULT };
     // IPv4's length field has 16 bits.
-    if level == libc::IPPROTO_IP { mtu.min(0xffff) } else { mtu }
+    if is_v4 { mtu.min(0xffff) } else { mtu }
 }
 
 /// What the option of time-stamps takes away from each segment.
@@ -47,11 +32,11 @@ const TIMESTAMPS: i32 = 12;
 
 /// TCP_MAXSEG of a connection: what the interface carries, what the program has set, and not more than half of the
 /// window that the other side begins with.
-fn mss(endpoint: &'static Endpoint, fd: c_int) -> i32 {
+pub(crate) fn mss(endpoint: &'static Endpoint, fd: c_int) -> i32 {
     const UNSET: i32 = 536;
     let is_v4 = crate::addr::load(&endpoint.remote).to_v4().is_some();
-    let (level, headers) = if is_v4 { (libc::IPPROTO_IP, 40) } else { (libc::IPPROTO_IPV6, 60) };
-    let largest = mtu(level, fd).min(0xffff + if is_v4 { 0 } else { 1 }) - headers - TIMESTAMPS;
+    let headers = if is_v4 { 40 } else { 60 };
+    let largest = mtu(fd, is_v4).min(0xffff + if is_v4 { 0 } else { 1 }) - headers - TIMESTAMPS;
     let half_window = match endpoint.side.load(Ordering::Relaxed) == Side::A as u32 {
         true => largest / 2,
         false => 32768,
@@ -90,7 +75,7 @@ pub(crate) unsafe fn get(
     if let Err(e) = asked {
         return Outcome::Errno(e.0);
     }
-    fill(&mut info, endpoint, mss(endpoint, fd) as u32, mtu(libc::IPPROTO_IP, fd) as u32);
+    fill(&mut info, endpoint, mss(endpoint, fd) as u32, mtu(fd, true) as u32);
     let answer = info.get(..(full as usize).min(TCP_INFO_MAX)).unwrap_or(&[]);
     // SAFETY: as the caller says.
     unsafe { put(answer, value, len) }

@@ -122,5 +122,6 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     matrix::COPIES,
     matrix::CHILDREN,
     matrix::options::SUBJECTS,
+    matrix::numbers::SUBJECTS,
     matrix::pointers::SUBJECTS,
 ];

@@ -108,7 +108,7 @@ hooks! {
 
     // Life of a socket.
     socket (domain: c_int, kind: c_int, protocol: c_int) -> c_int
-        { SYS_socket; any calls::socket(domain, kind, protocol), then calls::created }
+        { SYS_socket; any calls::socket(domain, kind, protocol), then create::made }
     bind (fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         { SYS_bind; ours(fd) calls::bind(fd, addr, len) }
     bindresvport (fd: c_int, addr: *mut sockaddr_in) -> c_int
@@ -116,9 +116,9 @@ hooks! {
     listen (fd: c_int, backlog: c_int) -> c_int
         { SYS_listen; ours(fd) calls::listen(fd, backlog) }
     accept (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
-        { SYS_accept; ours(fd) calls::accept4(fd, addr, len, 0), then calls::created }
+        { SYS_accept; any calls::accept4(fd, addr, len, 0), then create::made }
     accept4 (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int
-        { SYS_accept4; ours(fd) calls::accept4(fd, addr, len, flags), then calls::created }
+        { SYS_accept4; any calls::accept4(fd, addr, len, flags), then create::made }
     connect | __connect (fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         { SYS_connect; ours(fd) calls::connect(fd, addr, len) }
     shutdown (fd: c_int, how: c_int) -> c_int
@@ -148,7 +148,7 @@ hooks! {
 
     // Duplicates.
     dup (fd: c_int) -> c_int
-        { SYS_dup; ours(fd) calls::dup(fd), then calls::created }
+        { SYS_dup; any calls::dup(fd), then create::made }
     dup2 | __dup2 (old_fd: c_int, new_fd: c_int) -> c_int
         { SYS_dup2; any calls::dup2(old_fd, new_fd) }
     dup3 (old_fd: c_int, new_fd: c_int, flags: c_int) -> c_int
@@ -156,41 +156,41 @@ hooks! {
 
     // Creators of kernel descriptors: the number must be the lowest that the program can see as free.
     epoll_create (size: c_int) -> c_int
-        { SYS_epoll_create; then create::epoll }
+        { SYS_epoll_create; any calls::creates(), then create::epoll }
     epoll_create1 (flags: c_int) -> c_int
-        { SYS_epoll_create1; then create::epoll }
+        { SYS_epoll_create1; any calls::creates(), then create::epoll }
     open | __open (path: Path, flags: c_int, mode: mode_t) -> c_int
-        { SYS_open; then calls::created }
+        { SYS_open; any calls::creates(), then create::made }
     open64 | __open64 (path: Path, flags: c_int, mode: mode_t) -> c_int
-        { SYS_open; then calls::created }
+        { SYS_open; any calls::creates(), then create::made }
     openat (dir_fd: c_int, path: Path, flags: c_int, mode: mode_t) -> c_int
-        { SYS_openat; then calls::created }
+        { SYS_openat; any calls::creates(), then create::made }
     openat64 (dir_fd: c_int, path: Path, flags: c_int, mode: mode_t) -> c_int
-        { SYS_openat; then calls::created }
+        { SYS_openat; any calls::creates(), then create::made }
     __open_2 (path: Path, flags: c_int) -> c_int
-        { SYS_open(path, flags, 0); then calls::created }
+        { SYS_open(path, flags, 0); any calls::creates(), then create::made }
     __open64_2 (path: Path, flags: c_int) -> c_int
-        { SYS_open(path, flags, 0); then calls::created }
+        { SYS_open(path, flags, 0); any calls::creates(), then create::made }
     __openat_2 (dir_fd: c_int, path: Path, flags: c_int) -> c_int
-        { SYS_openat(dir_fd, path, flags, 0); then calls::created }
+        { SYS_openat(dir_fd, path, flags, 0); any calls::creates(), then create::made }
     __openat64_2 (dir_fd: c_int, path: Path, flags: c_int) -> c_int
-        { SYS_openat(dir_fd, path, flags, 0); then calls::created }
+        { SYS_openat(dir_fd, path, flags, 0); any calls::creates(), then create::made }
     creat (path: Path, mode: mode_t) -> c_int
-        { SYS_creat; then calls::created }
+        { SYS_creat; any calls::creates(), then create::made }
     creat64 (path: Path, mode: mode_t) -> c_int
-        { SYS_creat; then calls::created }
+        { SYS_creat; any calls::creates(), then create::made }
     open_by_handle_at (mount_fd: c_int, handle: *mut c_void, flags: c_int) -> c_int
-        { SYS_open_by_handle_at; then calls::created }
+        { SYS_open_by_handle_at; any calls::creates(), then create::made }
     mkstemp | mkstemp64 (template: *mut c_char) -> c_int
-        { lazy; then calls::created }
+        { lazy; any calls::creates(), then create::made }
     mkostemp | mkostemp64 (template: *mut c_char, flags: c_int) -> c_int
-        { lazy; then calls::created }
+        { lazy; any calls::creates(), then create::made }
     mkstemps | mkstemps64 (template: *mut c_char, suffix_len: c_int) -> c_int
-        { lazy; then calls::created }
+        { lazy; any calls::creates(), then create::made }
     mkostemps | mkostemps64 (template: *mut c_char, suffix_len: c_int, flags: c_int) -> c_int
-        { lazy; then calls::created }
+        { lazy; any calls::creates(), then create::made }
     shm_open (name: Path, flags: c_int, mode: mode_t) -> c_int
-        { lazy; then calls::created }
+        { lazy; any calls::creates(), then create::made }
     pipe | __pipe (fds: *mut c_int) -> c_int
         { SYS_pipe; then |ret| create::pair(fds, fds.add(1), ret) }
     pipe2 (fds: *mut c_int, flags: c_int) -> c_int
@@ -198,37 +198,37 @@ hooks! {
     socketpair (domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int
         { SYS_socketpair; then |ret| create::pair(fds, fds.add(1), ret) }
     eventfd (count: c_uint, flags: c_int) -> c_int
-        { SYS_eventfd2; then calls::created }
+        { SYS_eventfd2; any calls::creates(), then create::made }
     signalfd (fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int
         { SYS_signalfd4(fd, mask, 8, flags); then |ret| create::by_signalfd(fd, ret) }
     timerfd_create (clock: c_int, flags: c_int) -> c_int
-        { SYS_timerfd_create; then calls::created }
+        { SYS_timerfd_create; any calls::creates(), then create::made }
     inotify_init () -> c_int
-        { SYS_inotify_init; then calls::created }
+        { SYS_inotify_init; any calls::creates(), then create::made }
     inotify_init1 (flags: c_int) -> c_int
-        { SYS_inotify_init1; then calls::created }
+        { SYS_inotify_init1; any calls::creates(), then create::made }
     fanotify_init (flags: c_uint, event_flags: c_uint) -> c_int
-        { SYS_fanotify_init; then calls::created }
+        { SYS_fanotify_init; any calls::creates(), then create::made }
     memfd_create (name: Path, flags: c_uint) -> c_int
-        { SYS_memfd_create; then calls::created }
+        { SYS_memfd_create; any calls::creates(), then create::made }
     pidfd_open (pid: pid_t, flags: c_uint) -> c_int
-        { SYS_pidfd_open; then calls::created }
+        { SYS_pidfd_open; any calls::creates(), then create::made }
     pidfd_getfd (pid_fd: c_int, target_fd: c_int, flags: c_uint) -> c_int
-        { SYS_pidfd_getfd; then calls::created }
+        { SYS_pidfd_getfd; any calls::creates(), then create::made }
     fsopen (name: Path, flags: c_uint) -> c_int
-        { SYS_fsopen; then calls::created }
+        { SYS_fsopen; any calls::creates(), then create::made }
     fsmount (fd: c_int, flags: c_uint, attributes: c_uint) -> c_int
-        { SYS_fsmount; then calls::created }
+        { SYS_fsmount; any calls::creates(), then create::made }
     fspick (dir_fd: c_int, path: Path, flags: c_uint) -> c_int
-        { SYS_fspick; then calls::created }
+        { SYS_fspick; any calls::creates(), then create::made }
     open_tree (dir_fd: c_int, path: Path, flags: c_uint) -> c_int
-        { SYS_open_tree; then calls::created }
+        { SYS_open_tree; any calls::creates(), then create::made }
     posix_openpt (flags: c_int) -> c_int
-        { lazy; then calls::created }
+        { lazy; any calls::creates(), then create::made }
     getpt () -> c_int
-        { lazy; then calls::created }
+        { lazy; any calls::creates(), then create::made }
     openpty (main: *mut c_int, terminal: *mut c_int, name: *mut c_char, mode: *const termios, size: *const winsize)
-        -> c_int { lazy; then |ret| create::pair(main, terminal, ret) }
+        -> c_int { lazy; any calls::creates(), then |ret| create::pair(main, terminal, ret) }
 
     // Threads.
     pthread_cancel (thread: pthread_t) -> c_int
@@ -285,6 +285,10 @@ hooks! {
         { SYS_getrlimit; any limits::prlimit(0, resource, null(), old) }
     prlimit | prlimit64 (pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int
         { SYS_prlimit64; any limits::prlimit(pid, resource, new, old) }
+    getdtablesize () -> c_int
+        { lazy; does limits::getdtablesize() }
+    sysconf (name: c_int) -> isize
+        { lazy; does limits::sysconf(name) }
     prctl (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int
         { SYS_prctl; any confine::prctl(option, [a, b, c, d]) }
 

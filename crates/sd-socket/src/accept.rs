@@ -26,6 +26,10 @@ pub(crate) unsafe fn accept4(
     len: *mut socklen_t,
     flags: c_int,
 ) -> Outcome<c_int> {
+    // As on Linux, before anything is accepted.
+    if sd_sys::numbers::are_used_up(0) && sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok() {
+        return Outcome::Errno(libc::EMFILE);
+    }
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     match endpoint.state_now() {
         State::Listen => {}

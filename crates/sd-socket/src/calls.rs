@@ -169,6 +169,9 @@ pub unsafe fn poll(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Outcome<c_int> {
+    if count > sd_sys::numbers::soft() {
+        return Outcome::Errno(libc::EINVAL);
+    }
     let none = count == 0 || count > table::LEN as nfds_t;
     if none || bad_pointer(fds.cast(), count as usize * size_of::<pollfd>()) {
         return Outcome::Kernel;
@@ -242,21 +245,29 @@ pub fn epoll_created(fd: c_int) -> c_int {
     fd
 }
 
-/// After the kernel made any other descriptor (open, pipe, eventfd, ...): returns the number to
-/// give to the program. Negative passes through.
-pub fn created(fd: c_int) -> c_int {
-    if fd >= 0 && table::is_ours(fd) {
+/// After the kernel made any other descriptor (open, pipe, eventfd, ...): the number to give to the program, or the
+/// errno when it has none left.
+#[inline(always)]
+pub fn created(fd: c_int) -> Result<c_int, c_int> {
+    let fd = sd_sys::numbers::give(fd).map_err(|e| e.0)?;
+    if table::is_ours(fd) {
         connecting::dropped_behind_our_back(fd);
     }
-    fd
+    Ok(fd)
+}
+
+/// Before a call that makes a descriptor and something else beside it.
+#[inline(always)]
+pub fn creates() -> Outcome<c_int> {
+    if sd_sys::numbers::are_used_up(0) { Outcome::Errno(libc::EMFILE) } else { Outcome::Kernel }
 }
 
 /// After the kernel gave the program a descriptor that came in a message.
-pub fn received(fd: c_int) -> c_int {
-    let fd = created(fd);
+pub fn received(fd: c_int) -> Result<c_int, c_int> {
+    let fd = created(fd)?;
     listening::adopt_from_kernel(fd);
     crate::handover::claim(fd);
-    fd
+    Ok(fd)
 }
 
 /// Before a fork and all fork handlers.
@@ -292,11 +303,14 @@ pub fn fork_late() {
 /// Before execve and friends. If they return, [`exec_failed`] follows.
 pub unsafe fn exec_prepare(program: exec::Program, environment: *const *const c_char) -> exec::Prepared {
     // SAFETY: see the module.
-    unsafe { exec::prepare(program, environment) }
+    let prepared = unsafe { exec::prepare(program, environment) };
+    sd_sys::numbers::give_back();
+    prepared
 }
 
 /// The program could not be executed.
 pub fn exec_failed(prepared: exec::Prepared) {
+    sd_sys::numbers::take_again();
     exec::failed(prepared);
 }
 

@@ -37,7 +37,7 @@ fn placeholder(domain: i32) -> i32 {
 pub(crate) fn number(domain: i32, cloexec: bool) -> Result<i32, i32> {
     let source = placeholder(domain);
     let made = if cloexec { sd_sys::fd::dup_above(source, 0) } else { sd_sys::fd::dup(source) };
-    let fd = made.map_err(|e| e.0)?;
+    let fd = made.and_then(sd_sys::numbers::give).map_err(|e| e.0)?;
     dropped_behind_our_back(fd);
     Ok(fd)
 }

@@ -90,12 +90,21 @@ fn share(old: i32, fd: i32) {
     }
 }
 
+/// Whether the program has no number left, from `first` on, for a duplicate of what it has. A duplicate that is closed
+/// again could end the locks of a file.
+fn is_refused(fd: i32, first: u64) -> bool {
+    sd_sys::numbers::are_used_up(first) && sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok()
+}
+
 /// dup(2).
 pub(crate) fn dup(fd: c_int) -> Outcome<c_int> {
-    if matches!(table::get(fd), Entry::Hidden) {
-        return Outcome::Errno(libc::EBADF);
+    match table::get(fd) {
+        Entry::Hidden => return Outcome::Errno(libc::EBADF),
+        _ if is_refused(fd, 0) => return Outcome::Errno(libc::EMFILE),
+        Entry::None => return Outcome::Kernel,
+        _ => {}
     }
-    match sd_sys::fd::dup(fd) {
+    match sd_sys::fd::dup(fd).and_then(sd_sys::numbers::give) {
         Ok(new) => {
             dropped_behind_our_back(new);
             share(fd, new);
@@ -108,7 +117,8 @@ pub(crate) fn dup(fd: c_int) -> Outcome<c_int> {
 /// dup2(2) and dup3(2); `strict` is dup3, which refuses equal numbers.
 pub(crate) fn dup_to(old: c_int, new: c_int, flags: c_int, strict: bool) -> Outcome<c_int> {
     let hidden = |fd| matches!(table::get(fd), Entry::Hidden);
-    if hidden(old) || hidden(new) {
+    let is_beyond = sd_sys::numbers::are_limited() && u64::from(new as u32) >= sd_sys::numbers::soft();
+    if hidden(old) || hidden(new) || is_beyond && (strict || old != new) {
         return Outcome::Errno(libc::EBADF);
     }
     if old == new {
@@ -132,11 +142,18 @@ pub(crate) fn dup_to(old: c_int, new: c_int, flags: c_int, strict: bool) -> Outc
 /// fcntl(2).
 pub(crate) fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
     if cmd == libc::F_DUPFD || cmd == libc::F_DUPFD_CLOEXEC {
-        return match sd_sys::fd::fcntl(fd, cmd, arg as usize) {
+        // The kernel looks at the lower half.
+        let first = u64::from(arg as u32);
+        if is_refused(fd, first) {
+            let is_number = first < sd_sys::numbers::soft();
+            return Outcome::Errno(if is_number { libc::EMFILE } else { libc::EINVAL });
+        }
+        let made = sd_sys::fd::fcntl(fd, cmd, arg as usize).map(|new| new as i32);
+        return match made.and_then(sd_sys::numbers::give) {
             Ok(new) => {
-                dropped_behind_our_back(new as i32);
-                share(fd, new as i32);
-                Outcome::Done(new as i32)
+                dropped_behind_our_back(new);
+                share(fd, new);
+                Outcome::Done(new)
             }
             Err(e) => Outcome::Errno(e.0),
         };

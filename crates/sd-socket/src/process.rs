@@ -271,11 +271,13 @@ pub(crate) fn forget_tid() {
     TID.with(|tid| tid.set(0));
 }
 
-/// Moves a descriptor of ours out of the program's sight: to a high number.
+/// Moves a descriptor of ours out of the program's sight: to a high number, beyond the limit that the program has set
+/// where there are such (see `sd_sys::numbers`).
 pub(crate) fn hide_fd(fd: i32) -> i32 {
     let limit = sd_sys::fd::nofile_limit().min(crate::table::LEN as u64) as i32;
     let base = (limit - limit / 4).max(limit.saturating_sub(4096)).max(3);
-    match sd_sys::fd::dup_above(fd, base) {
+    let beyond = if sd_sys::numbers::are_limited() { sd_sys::fd::dup_above(fd, limit).ok() } else { None };
+    match beyond.map_or_else(|| sd_sys::fd::dup_above(fd, base), Ok) {
         Ok(high) => {
             sd_sys::fd::close(fd);
             crate::table::set_hidden(high, true);

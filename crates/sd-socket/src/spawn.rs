@@ -10,8 +10,11 @@ use sd_shm::slab::State;
 use sd_sys::lock::Lock;
 
 /// Whether a program that is started now would find a socket of ours, on a number that stays open or on
-/// a duplicate of one in `duplicated`.
+/// a duplicate of one in `duplicated`; or limits that are to be given back to the kernel before.
 pub(crate) fn passes_sockets(duplicated: &[i32]) -> bool {
+    if sd_sys::numbers::are_limited() {
+        return true;
+    }
     if !table::is_active() {
         return false;
     }

@@ -250,9 +250,9 @@ pub fn pidfd_open(pid: i32) -> Result<i32> {
     check(unsafe { syscall!(libc::SYS_pidfd_open, pid, 0) }).map(|n| n as i32)
 }
 
-/// The soft limit on file descriptors.
+/// The program's soft limit on file descriptors.
 pub fn nofile_limit() -> u64 {
-    limit(libc::RLIMIT_NOFILE, 1024)
+    limit(libc::RLIMIT_NOFILE, 1024).min(crate::numbers::soft())
 }
 
 /// The soft limit on the size of files.

@@ -4,7 +4,7 @@
 //! itself would find nothing left. So its limit is passed to the kernel with what we have mapped on top of it, which
 //! follows what is mapped later; the hard limit leaves room for that. The program sees the limits that it set.
 
-use crate::{Result, check, syscall};
+use crate::Result;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Room for segments above the program's hard limit.
@@ -20,11 +20,7 @@ static EXTRA: AtomicU64 = AtomicU64::new(0);
 static HARD: AtomicU64 = AtomicU64::new(u64::MAX);
 
 fn kernel_limit(new: Option<&libc::rlimit>) -> Result<libc::rlimit> {
-    let mut old = libc::rlimit { rlim_cur: u64::MAX, rlim_max: u64::MAX };
-    let new = new.map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: the kernel reads one rlimit, and writes one.
-    check(unsafe { syscall!(libc::SYS_prlimit64, 0, libc::RLIMIT_AS, new, &raw mut old) })?;
-    Ok(old)
+    crate::numbers::kernel_limit(libc::RLIMIT_AS, new)
 }
 
 /// Before so much is mapped.

@@ -234,6 +234,8 @@ unsafe fn limits() {
         println!("prlimit: {} {}", now.rlim_cur, now.rlim_max);
         show("prlimit64", libc::prlimit64(0, libc::RLIMIT_CORE, null(), &mut now64));
         show("setrlimit", libc::setrlimit(libc::RLIMIT_AS, &libc::rlimit { rlim_cur: 2, rlim_max: 1 }));
+        show("sysconf", libc::sysconf(libc::_SC_OPEN_MAX) as c_int);
+        show("getdtablesize", libc::getdtablesize());
         show("prctl", libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, null::<u8>()));
         show("prctl", libc::prctl(-1));
         show("syscall", libc::syscall(libc::SYS_dup, -1) as c_int);

@@ -1,13 +1,23 @@
 //! New descriptors from the kernel, and many closed at once.
 
+use crate::edge;
 use core::ffi::c_int;
 use sd_socket::{Outcome, calls};
+
+/// A new descriptor, or what failed.
+#[inline(always)]
+pub(crate) fn made(fd: c_int) -> c_int {
+    match fd {
+        -1 => -1,
+        _ => calls::created(fd).unwrap_or_else(edge::fail),
+    }
+}
 
 /// A new epoll instance; its number too must be the lowest.
 pub(crate) fn epoll(fd: c_int) -> c_int {
     match fd {
         -1 => -1,
-        _ => calls::epoll_created(calls::created(fd)),
+        _ => calls::epoll_created(made(fd)),
     }
 }
 
@@ -16,14 +26,17 @@ pub(crate) fn epoll(fd: c_int) -> c_int {
 /// # Safety
 /// On success both places must hold a number.
 pub(crate) unsafe fn pair(first: *mut c_int, second: *mut c_int, ret: c_int) -> c_int {
-    if ret == 0 {
-        // SAFETY: the real function has just written both.
-        unsafe {
-            *first = calls::created(*first);
-            *second = calls::created(*second);
+    if ret != 0 {
+        return ret;
+    }
+    // SAFETY: the real function has just written both.
+    match unsafe { [*first, *second] }.map(calls::created) {
+        [Ok(_), Ok(_)] => ret,
+        made => {
+            made.into_iter().flatten().for_each(sd_sys::fd::close);
+            edge::fail(libc::EMFILE)
         }
     }
-    ret
 }
 
 /// Whether fcntl creates a descriptor. What other commands return is no number to be looked at: F_SETFD's success is
@@ -35,7 +48,7 @@ pub(crate) fn by_fcntl(cmd: c_int) -> bool {
 
 /// signalfd creates when `fd` is -1; else it changes `fd`.
 pub(crate) fn by_signalfd(fd: c_int, ret: c_int) -> c_int {
-    if fd == -1 { calls::created(ret) } else { ret }
+    if fd == -1 { made(ret) } else { ret }
 }
 
 /// closefrom(3) cannot fail; glibc's own knows what to do where close_range(2) is missing.

@@ -1,9 +1,10 @@
-//! RLIMIT_AS: the library's segments are on top of it; see `sd_sys::space`.
+//! Limits with which the library's own needs must not interfere: RLIMIT_AS (see `sd_sys::space`) and RLIMIT_NOFILE (see
+//! `sd_sys::numbers`).
 
-use core::ffi::{c_int, c_uint};
+use core::ffi::{c_int, c_long, c_uint};
 use libc::{pid_t, rlimit};
 use sd_socket::Outcome;
-use sd_sys::space;
+use sd_sys::{numbers, space};
 
 /// prlimit(2), and with it setrlimit(2) and getrlimit(2).
 ///
@@ -16,12 +17,16 @@ pub(crate) unsafe fn prlimit(
     old: *mut rlimit,
 ) -> Outcome<c_int> {
     // SAFETY: no arguments.
-    if resource != libc::RLIMIT_AS || pid != 0 && pid != unsafe { libc::getpid() } {
+    if pid != 0 && pid != unsafe { libc::getpid() } {
         return Outcome::Kernel;
     }
-    let before = space::limits();
     // SAFETY: libc's contract.
-    let set = unsafe { new.as_ref() }.map_or(Ok(()), |new| space::limit(*new));
+    let new = unsafe { new.as_ref() };
+    let (before, set) = match resource {
+        libc::RLIMIT_AS => (space::limits(), new.map_or(Ok(()), |new| space::limit(*new))),
+        libc::RLIMIT_NOFILE => (numbers::limits(), new.map_or(Ok(()), |new| numbers::limit(*new))),
+        _ => return Outcome::Kernel,
+    };
     match (before, set) {
         (Ok(before), Ok(())) => {
             // SAFETY: libc's contract.
@@ -32,4 +37,23 @@ pub(crate) unsafe fn prlimit(
         }
         (Err(error), _) | (_, Err(error)) => Outcome::Errno(error.0),
     }
+}
+
+/// getdtablesize(3).
+pub(crate) fn getdtablesize() -> c_int {
+    sd_sys::fd::nofile_limit().min(c_int::MAX as u64) as c_int
+}
+
+unsafe extern "C" {
+    /// glibc's own name for sysconf: allocators ask before anything can be looked up.
+    fn __sysconf(name: c_int) -> c_long;
+}
+
+/// sysconf(3).
+pub(crate) fn sysconf(name: c_int) -> isize {
+    if name == libc::_SC_OPEN_MAX && numbers::are_limited() {
+        return numbers::soft() as isize;
+    }
+    // SAFETY: no pointers.
+    unsafe { __sysconf(name) as isize }
 }

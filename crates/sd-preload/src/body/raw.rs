@@ -24,13 +24,16 @@ pub(crate) unsafe fn syscall(nr: c_long, args: Args) -> isize {
     match unsafe { ask(nr, args) } {
         Outcome::Done(value) => value,
         Outcome::Errno(errno) => edge::fail(errno),
+        Outcome::Kernel if creates(nr) && matches!(calls::creates(), Outcome::Errno(_)) => {
+            edge::fail(libc::EMFILE)
+        }
         Outcome::Kernel => {
             let [a, b, c, d, e, f] = args;
             // SAFETY: the caller's contract.
             let ret = edge::finish(unsafe { sd_sys::raw::syscall6(nr, a, b, c, d, e, f) });
             match nr {
                 libc::SYS_epoll_create | libc::SYS_epoll_create1 => create::epoll(ret as c_int) as isize,
-                _ if creates(nr) => calls::created(ret as c_int) as isize,
+                _ if creates(nr) => create::made(ret as c_int) as isize,
                 _ => ret,
             }
         }
@@ -69,6 +72,9 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
     unsafe {
         match nr {
             libc::SYS_socket => int(calls::socket(a as _, b as _, c as _)),
+            libc::SYS_accept => int(calls::accept4(a as _, b as _, c as _, 0)),
+            libc::SYS_accept4 => int(calls::accept4(a as _, b as _, c as _, d as _)),
+            libc::SYS_dup => int(calls::dup(a as _)),
             libc::SYS_dup2 => int(calls::dup2(a as _, b as _)),
             libc::SYS_dup3 => int(calls::dup3(a as _, b as _, c as _)),
             libc::SYS_close_range => int(calls::close_range(a as _, b as _, c as _)),
@@ -97,6 +103,8 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
                 Outcome::Done(hook::execveat(a as _, b as _, c as _, d as _, e as _) as isize)
             }
             libc::SYS_prctl => int(confine::prctl(a as _, [b, c, d, e])),
+            libc::SYS_setrlimit => int(limits::prlimit(0, a as _, b as _, core::ptr::null_mut())),
+            libc::SYS_getrlimit => int(limits::prlimit(0, a as _, core::ptr::null(), b as _)),
             libc::SYS_prlimit64 => int(limits::prlimit(a as _, b as _, c as _, d as _)),
             libc::SYS_seccomp => int(confine::seccomp(a as _, b as _, c)),
             libc::SYS_clone if process::is_fork(a, b) => {
@@ -159,14 +167,11 @@ unsafe fn control(nr: c_long, [a, b, c, d, e, _]: Args) -> Outcome<isize> {
             libc::SYS_bind => calls::bind(a as _, b as _, c as _),
             libc::SYS_listen => calls::listen(a as _, b as _),
             libc::SYS_connect => calls::connect(a as _, b as _, c as _),
-            libc::SYS_accept => calls::accept4(a as _, b as _, c as _, 0),
-            libc::SYS_accept4 => calls::accept4(a as _, b as _, c as _, d as _),
             libc::SYS_getsockopt => calls::getsockopt(a as _, b as _, c as _, d as _, e as _),
             libc::SYS_setsockopt => calls::setsockopt(a as _, b as _, c as _, d as _, e as _),
             libc::SYS_getsockname => calls::getsockname(a as _, b as _, c as _),
             libc::SYS_getpeername => calls::getpeername(a as _, b as _, c as _),
             libc::SYS_ioctl => calls::ioctl(a as _, b as _, c as _),
-            libc::SYS_dup => calls::dup(a as _),
             _ => Outcome::Kernel,
         }
     })

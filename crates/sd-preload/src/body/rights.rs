@@ -40,22 +40,44 @@ pub(crate) unsafe fn messages(msgs: *mut mmsghdr, count: c_int, flags: c_int) ->
 /// # Safety
 /// The kernel has just written the control messages of `msg`.
 #[cold]
-unsafe fn renumber(msg: *const msghdr, is_peek: bool) {
+unsafe fn renumber(msg: *mut msghdr, is_peek: bool) {
     // SAFETY: the kernel's control messages are well formed, and lie within the caller's buffer.
     unsafe {
         let mut head = libc::CMSG_FIRSTHDR(msg);
         while !head.is_null() {
             if (*head).cmsg_level == SOL_SOCKET && matches!((*head).cmsg_type, SCM_RIGHTS | SCM_PIDFD) {
                 let bytes = (*head).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
-                let fds = libc::CMSG_DATA(head) as *mut c_int;
-                for i in 0..bytes / size_of::<c_int>() {
-                    let fd = fds.add(i);
-                    let number = fd.read_unaligned();
-                    let number = if is_peek { calls::created(number) } else { calls::received(number) };
-                    fd.write_unaligned(number);
+                let (fds, count) = (libc::CMSG_DATA(head) as *mut c_int, bytes / size_of::<c_int>());
+                let given = (0..count).map(|i| fds.add(i).read_unaligned()).map(|number| match is_peek {
+                    true => calls::created(number),
+                    false => calls::received(number),
+                });
+                // The program may have the first of them only, since the kernel gives out the lowest numbers.
+                let given = given.filter(Result::is_ok).count();
+                if given < count {
+                    return truncate(msg, head, given);
                 }
             }
             head = libc::CMSG_NXTHDR(msg, head);
+        }
+    }
+}
+
+/// As Linux tells that numbers were short: the message ends with the `given` descriptors of its part `head`.
+///
+/// # Safety
+/// As for [`renumber`]; `head` is one of its parts.
+#[cold]
+unsafe fn truncate(msg: *mut msghdr, head: *mut cmsghdr, given: usize) {
+    let bytes = (given * size_of::<c_int>()) as libc::c_uint;
+    // SAFETY: by contract; both lengths shrink. CMSG_LEN and CMSG_SPACE only compute.
+    unsafe {
+        let before = head as usize - (*msg).msg_control as usize;
+        (*msg).msg_flags |= libc::MSG_CTRUNC;
+        (*msg).msg_controllen = before;
+        if given > 0 {
+            (*head).cmsg_len = libc::CMSG_LEN(bytes) as usize;
+            (*msg).msg_controllen = before + libc::CMSG_SPACE(bytes) as usize;
         }
     }
 }

@@ -29,6 +29,7 @@ mod fork;
 mod fork_epoll;
 mod fork_served;
 mod ipv6;
+mod limits;
 mod listen;
 mod makers;
 mod matrix;
@@ -96,6 +97,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     fork_epoll::SUBJECTS,
     fork_served::SUBJECTS,
     confine::SUBJECTS,
+    limits::SUBJECTS,
     exec::SUBJECTS,
     exec_image::SUBJECTS,
     spawn::SUBJECTS,

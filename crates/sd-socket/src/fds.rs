@@ -140,7 +140,20 @@ pub(crate) fn dup_to(old: c_int, new: c_int, flags: c_int, strict: bool) -> Outc
 }
 
 /// fcntl(2).
+#[inline]
 pub(crate) fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
+    match table::socket(fd) {
+        Some(endpoint) if cmd == libc::F_GETFL => {
+            let nonblock = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+            Outcome::Done(libc::O_RDWR | nonblock | other_flags(endpoint).load(Ordering::Relaxed) as c_int)
+        }
+        socket => fcntl_other(socket, fd, cmd, arg),
+    }
+}
+
+/// All but the usual question, whose frame is small.
+#[inline(never)]
+fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
     if cmd == libc::F_DUPFD || cmd == libc::F_DUPFD_CLOEXEC {
         // The kernel looks at the lower half.
         let first = u64::from(arg as u32);
@@ -158,12 +171,8 @@ pub(crate) fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
             Err(e) => Outcome::Errno(e.0),
         };
     }
-    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    let Some(endpoint) = socket else { return Outcome::Kernel };
     match cmd {
-        libc::F_GETFL => {
-            let nonblock = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
-            Outcome::Done(libc::O_RDWR | nonblock | other_flags(endpoint).load(Ordering::Relaxed) as c_int)
-        }
         libc::F_SETFL => {
             if arg as c_int & libc::O_DIRECT != 0 {
                 return Outcome::Errno(libc::EINVAL);

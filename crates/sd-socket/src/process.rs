@@ -138,10 +138,9 @@ impl Process {
 
     /// The slab that holds `endpoint`, and its number there.
     pub(crate) fn locate(&self, endpoint: &Endpoint) -> Option<(&SlabRec, usize)> {
-        let count = self.slab_count.load(Ordering::Acquire);
-        self.slabs
+        let slabs = self.slabs.get(..self.slab_count.load(Ordering::Acquire))?;
+        slabs
             .iter()
-            .take(count)
             .rev()
             .find_map(|rec| rec.slab().and_then(|slab| slab.index_of(endpoint)).map(|index| (rec, index)))
     }

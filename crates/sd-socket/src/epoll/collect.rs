@@ -99,7 +99,15 @@ fn sent(item: &Item) -> u64 {
 }
 
 /// Items that nobody announces: those of other processes' channels, and hot ones.
+#[inline(always)]
 fn look_around(epoll: &Epoll, line: &mut Line, stay: bool) {
+    if !line.scanned.is_empty() || !line.hot.is_empty() {
+        look_at_unannounced(epoll, line, stay);
+    }
+}
+
+#[inline(never)]
+fn look_at_unannounced(epoll: &Epoll, line: &mut Line, stay: bool) {
     for at in 0..line.scanned.len() {
         // SAFETY: items on the line are live under its lock.
         if let Some(item) = line.scanned.get(at).and_then(|&i| unsafe { i.as_ref() })
@@ -124,7 +132,15 @@ fn look_around(epoll: &Epoll, line: &mut Line, stay: bool) {
 }
 
 /// Arms what is hot; what became ready meanwhile goes on the line.
+#[inline(always)]
 fn settle(epoll: &Epoll, line: &mut Line) {
+    if !line.hot.is_empty() {
+        arm_hot(epoll, line);
+    }
+}
+
+#[inline(never)]
+fn arm_hot(epoll: &Epoll, line: &mut Line) {
     for item in core::mem::take(&mut line.hot) {
         // SAFETY: items on the line are live under its lock.
         let item = unsafe { &*item };

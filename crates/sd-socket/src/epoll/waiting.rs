@@ -36,7 +36,9 @@ pub(crate) fn wait(
 ) -> Result<usize, i32> {
     let _user = User::enter(epoll);
     let deadline = Deadline::after(timeout_ns);
-    if let Some(done) = wait_in_kernel(epoll, out, timeout_ns, mask) {
+    if !has_ours(epoll)
+        && let Some(done) = wait_in_kernel(epoll, out, timeout_ns, mask)
+    {
         return done;
     }
     crate::syn_sent::look();
@@ -47,6 +49,17 @@ pub(crate) fn wait(
         crate::adopt::look();
         return Ok(found);
     }
+    wait_for_event(epoll, out, deadline, mask)
+}
+
+/// Nothing is ready. A function of its own, so that a wait which finds something needs no large frame.
+#[inline(never)]
+fn wait_for_event(
+    epoll: &'static Epoll,
+    out: &mut [epoll_event],
+    deadline: Deadline,
+    mask: *const sigset_t,
+) -> Result<usize, i32> {
     let _waiter = Waiter::enter(epoll);
     if mask.is_null() {
         let found = spin(epoll, out);
@@ -59,15 +72,13 @@ pub(crate) fn wait(
 
 /// The wait of an instance that holds nothing of ours; `None` when there is something, or there was
 /// when another thread had added it, see `kick`.
+#[inline(never)]
 fn wait_in_kernel(
     epoll: &Epoll,
     out: &mut [epoll_event],
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<Result<usize, i32>> {
-    if has_ours(epoll) {
-        return None;
-    }
     epoll.strangers.fetch_add(1, Ordering::SeqCst);
     let slept = if has_ours(epoll) { None } else { Some(wait::sleep_on(epoll.fd(), out, timeout_ns, mask)) };
     let one_less = |count: u32| count.checked_sub(1);

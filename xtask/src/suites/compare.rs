@@ -61,8 +61,8 @@ impl Comparison {
 
     /// The tests that differ so far, and whose outcome on the kernel has always been the same.
     pub(crate) fn unsettled(&self) -> BTreeSet<String> {
-        let open = self.tests.iter().filter(|(_, seen)| matches!(seen.verdict(), Verdict::Differs(_)));
-        open.map(|(name, _)| name.clone()).collect()
+        let open = self.verdicts().into_iter().filter(|(_, verdict)| matches!(verdict, Verdict::Differs(_)));
+        open.map(|(name, _)| name).collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -70,7 +70,16 @@ impl Comparison {
     }
 
     pub(crate) fn verdicts(&self) -> Vec<(String, Verdict)> {
-        self.tests.iter().map(|(name, seen)| (name.clone(), seen.verdict())).collect()
+        self.tests.iter().map(|(name, seen)| (name.clone(), self.verdict(name, seen))).collect()
+    }
+
+    /// A line about a part, `WHOLE: PART`, that is only there when the part fails is as steady as the whole.
+    fn verdict(&self, name: &str, seen: &Seen) -> Verdict {
+        let whole = name.split_once(": ").and_then(|(whole, _)| self.tests.get(whole));
+        match (seen.verdict(), whole.map(Seen::verdict)) {
+            (Verdict::Differs(text), Some(Verdict::Flaky(_))) => Verdict::Flaky(text),
+            (verdict, _) => verdict,
+        }
     }
 }
 
@@ -159,6 +168,17 @@ mod tests {
         assert!(is_differing(&comparison.verdicts()[0].1));
         comparison.add(outcomes(&[("a", "fail")]), pass(), &again);
         assert!(matches!(comparison.verdicts()[0].1, Verdict::Flaky(_)));
+    }
+
+    #[test]
+    fn a_part_is_as_flaky_as_the_whole() {
+        let mut comparison = Comparison::default();
+        let failed = || outcomes(&[("a", "fail"), ("a: part", "fail")]);
+        comparison.add(outcomes(&[("a", "pass")]), failed(), &Choice::default());
+        assert!(is_differing(&comparison.verdicts()[1].1));
+        comparison.add(outcomes(&[("a", "fail")]), failed(), &Choice::default());
+        assert!(matches!(comparison.verdicts()[1].1, Verdict::Flaky(_)));
+        assert!(comparison.unsettled().is_empty());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! installation a `policy-rc.d` forbids it. One that an administrator has put there is respected.
 
 use crate::process::find_program;
+use crate::scratch::Scratch;
 use crate::{Result, fail};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -13,10 +14,12 @@ use std::process::{Command, Stdio};
 struct Package {
     name: &'static str,
     provides: &'static [&'static str],
+    /// Of Debian's main section; else of non-free.
+    is_free: bool,
 }
 
 const fn package(name: &'static str, provides: &'static [&'static str]) -> Package {
-    Package { name, provides }
+    Package { name, provides, is_free: true }
 }
 
 /// What demo, test and the usual scenarios need.
@@ -86,6 +89,11 @@ const EXTRA: &[Package] = &[
     package("etcd-client", &["etcdctl"]),
     package("sockperf", &["sockperf"]),
     package("qperf", &["qperf"]),
+    package("rabbitmq-server", &["/usr/lib/rabbitmq/bin/rabbitmq-server"]),
+    package("python3-pika", &["/usr/lib/python3/dist-packages/pika"]),
+    package("libproxychains4", &["/usr/lib/x86_64-linux-gnu/libproxychains.so.4"]),
+    package("microsocks", &["microsocks"]),
+    Package { name: "netperf", provides: &["netperf", "netserver"], is_free: false },
     // Suites: the programs under test, and what builds and runs their tests.
     package("cmake", &["cmake"]),
     package("gcc", &["gcc"]),
@@ -148,11 +156,19 @@ pub(crate) fn run(packages: &[&str]) -> Result<()> {
     }
     eprintln!("install: {}", packages.join(" "));
     let _no_services = NoServices::new()?;
-    apt(&["update", "-q"])?;
-    let mut args = vec!["install", "-y", "-q", "--no-install-recommends"];
-    args.extend(packages);
-    apt(&args)?;
-    let is_still_missing = |package: &&Package| packages.contains(&package.name) && lacks(package);
+    let is_of_main = |name: &&&str| !EXTRA.iter().any(|package| package.name == **name && !package.is_free);
+    let (main, others): (Vec<&str>, Vec<&str>) = packages.iter().partition(|name| is_of_main(&name));
+    install(&[], &main)?;
+    if !others.is_empty() {
+        let lists = OtherLists::new()?;
+        let options: Vec<&str> = lists.options.iter().map(String::as_str).collect();
+        // Not every server of packages has that section; then its scenario says what is missing.
+        if let Err(error) = install(&options, &others) {
+            eprintln!("install: {error}");
+        }
+    }
+    let is_still_missing =
+        |package: &&Package| package.is_free && packages.contains(&package.name) && lacks(package);
     let still: Vec<&str> = USUAL.iter().chain(EXTRA).filter(is_still_missing).map(|p| p.name).collect();
     if !still.is_empty() {
         fail!("installed, yet not found: {}", still.join(" "));
@@ -160,7 +176,58 @@ pub(crate) fn run(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn apt(args: &[&str]) -> Result<()> {
+fn install(options: &[&str], packages: &[&str]) -> Result<()> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let args = |words: &[&'static str], packages: &[&str]| -> Vec<String> {
+        options.iter().chain(words).chain(packages).map(|&word| word.to_owned()).collect()
+    };
+    apt(&args(&["update", "-q"], &[]))?;
+    apt(&args(&["install", "-y", "-q", "--no-install-recommends"], packages))
+}
+
+/// The machine's own lists of packages with the section non-free added, while it lives; the machine's stay as they are.
+struct OtherLists {
+    options: Vec<String>,
+    _scratch: Scratch,
+}
+
+impl OtherLists {
+    fn new() -> Result<OtherLists> {
+        let scratch = Scratch::new("lists")?;
+        let (parts, lists) = (scratch.path().join("parts"), scratch.path().join("lists"));
+        std::fs::create_dir_all(lists.join("partial"))?;
+        std::fs::create_dir_all(&parts)?;
+        let mut files = vec![std::path::PathBuf::from("/etc/apt/sources.list")];
+        if let Ok(entries) = std::fs::read_dir("/etc/apt/sources.list.d") {
+            files.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
+        }
+        for (index, file) in files.iter().enumerate() {
+            let Ok(text) = std::fs::read_to_string(file) else { continue };
+            let end = file.extension().unwrap_or_default().to_string_lossy();
+            let text: String = text.lines().map(|line| with_non_free(line) + "\n").collect();
+            if matches!(end.as_ref(), "list" | "sources") && text.contains("debian.org") {
+                std::fs::write(parts.join(format!("{index}.{end}")), text)?;
+            }
+        }
+        let options = [
+            "Dir::Etc::SourceList=/dev/null".to_owned(),
+            format!("Dir::Etc::SourceParts={}", parts.display()),
+            format!("Dir::State::Lists={}", lists.display()),
+        ];
+        let options = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
+        Ok(OtherLists { options, _scratch: scratch })
+    }
+}
+
+/// A line of either format of lists.
+fn with_non_free(line: &str) -> String {
+    let names_sections = line.starts_with("Components:") || line.starts_with("deb ");
+    if names_sections && line.contains(" main") { format!("{line} non-free") } else { line.to_owned() }
+}
+
+fn apt(args: &[String]) -> Result<()> {
     let status = Command::new("apt-get")
         .args(["-o", "DPkg::Lock::Timeout=120"])
         .args(args)
@@ -170,7 +237,7 @@ fn apt(args: &[&str]) -> Result<()> {
         .stdout(std::io::stderr())
         .status()?;
     if !status.success() {
-        fail!("apt-get {} failed", args[0]);
+        fail!("apt-get {} failed", args.join(" "));
     }
     Ok(())
 }

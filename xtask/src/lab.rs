@@ -183,6 +183,25 @@ impl Lab {
         }
     }
 
+    /// As `check` with both sides ours, for the connections of one program: the server has regular peers as well.
+    pub(crate) fn check_program(&self, watch: Option<Watch>, program: &str) -> Result<()> {
+        let Some(watch) = watch else { return Ok(()) };
+        let mut seen = watch.finish()?;
+        seen.retain(|c| c.comm.starts_with(program));
+        ss::require_shm(&seen).map_err(|error| format!("{program}: {error}").into())
+    }
+
+    /// As `check`, for connections that may be over before `sd ss` has looked.
+    pub(crate) fn check_if_seen(&self, watch: Option<Watch>, server: Side, client: Side) -> Result<()> {
+        let Some(watch) = watch else { return Ok(()) };
+        let seen = watch.finish()?;
+        match (server, client) {
+            _ if seen.is_empty() => Ok(()),
+            (Side::Sd, Side::Sd) => ss::require_shm(&seen),
+            _ => ss::require_kernel(&seen),
+        }
+    }
+
     /// As `check`, for servers that execute a program for each connection: a kernel socket that was accepted and
     /// inherited is nothing that the new program's library knows of, and a program that is not accelerated has a
     /// bridge.

@@ -230,7 +230,19 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
+/// Below those that connections get, so that none of them has a port before its server binds it.
+const PORTS: std::ops::Range<u16> = 12_000..32_000;
+
 /// A port of 127.0.0.1 that was free a moment ago.
 pub(crate) fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    static SERIAL: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    for _ in 0..PORTS.len() {
+        let serial = SERIAL.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let place = std::process::id().wrapping_mul(97).wrapping_add(serial) % PORTS.len() as u32;
+        let port = PORTS.start + place as u16;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    fail!("no port of {PORTS:?} is free")
 }

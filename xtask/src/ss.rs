@@ -28,6 +28,8 @@ pub(crate) struct Snapshot {
     pub(crate) connections: Vec<Connection>,
     /// Local addresses of listeners.
     pub(crate) listeners: Vec<String>,
+    /// Those of them that somebody accepts from.
+    pub(crate) accepting: Vec<String>,
 }
 
 impl Snapshot {
@@ -38,8 +40,10 @@ impl Snapshot {
         };
         let Some(listeners) = value["listeners"].as_array() else { fail!("no \"listeners\" in {text}") };
         let connections = connections.iter().map(Connection::parse).collect::<Result<_>>()?;
+        let accepting = listeners.iter().filter(|l| l["accepting"] == true);
+        let accepting = accepting.map(|l| field(l, "local")).collect::<Result<_>>()?;
         let listeners = listeners.iter().map(|l| field(l, "local")).collect::<Result<_>>()?;
-        Ok(Snapshot { connections, listeners })
+        Ok(Snapshot { connections, listeners, accepting })
     }
 
     /// Ends of connections that touch this port.
@@ -187,12 +191,14 @@ mod tests {
         "peer":"127.0.0.1:40000","state":"ESTABLISHED","path":"shm","reason":null,"rx_queue":0,"tx_queue":0},
         {"pid":7,"comm":"redis-server","local":"127.0.0.1:6379","peer":"127.0.0.1:40001","state":"ESTABLISHED",
         "path":"kernel","reason":"peer is not accelerated","rx_queue":0,"tx_queue":0}],
-        "listeners":[{"pid":7,"local":"127.0.0.1:6379","backlog":511}],"monitor":{}}"#;
+        "listeners":[{"pid":7,"local":"127.0.0.1:6379","backlog":511,"accepting":true},
+        {"pid":8,"local":"127.0.0.1:6380","backlog":511,"accepting":false}],"monitor":{}}"#;
 
     #[test]
     fn contract() {
         let snapshot = Snapshot::parse(TEXT).unwrap();
-        assert_eq!(snapshot.listeners, ["127.0.0.1:6379"]);
+        assert_eq!(snapshot.listeners, ["127.0.0.1:6379", "127.0.0.1:6380"]);
+        assert_eq!(snapshot.accepting, ["127.0.0.1:6379"]);
         assert_eq!(snapshot.of_port(6379).len(), 2);
         assert_eq!(snapshot.of_port(40000).len(), 1);
         assert_eq!(snapshot.of_port(379).len(), 0);

@@ -43,14 +43,14 @@ pub(crate) const ROWS: &[Row] = &[
         version: &[PHP_FPM, "-v"],
         scenarios: "php-fpm-",
         features: "FastCGI over TCP, uploads, reload by USR2 (exec)",
-        load: None,
+        load: Some(Load { unit: "requests/s of 64 bytes, wrk, 20 connections", rate: php_rate }),
     },
 ];
 
 const PHP_FPM: &str = "php-fpm8.2";
 const GUNICORN: &[&str] = &["gunicorn", "wrk", "curl", "python3"];
 const UWSGI: &[&str] = &["uwsgi", "/usr/lib/uwsgi/plugins/python3_plugin.so", "wrk", "curl", "python3"];
-const PHP: &[&str] = &[PHP_FPM, "nginx", "curl"];
+const PHP: &[&str] = &[PHP_FPM, "nginx", "curl", "wrk"];
 const GRACE: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -158,15 +158,20 @@ fn reload(lab: &mut Lab, kind: Kind) -> Result<()> {
     server.stop()
 }
 
-/// nginx talks FastCGI to PHP; a reload of PHP executes it anew on the same listener.
-fn php(lab: &mut Lab) -> Result<()> {
-    each(|back, front| {
+/// nginx that talks FastCGI to PHP.
+struct Php {
+    fpm: Proc,
+    nginx: Nginx,
+    port: u16,
+    log: PathBuf,
+}
+
+impl Php {
+    fn start(lab: &Lab, back: Side, front: Side) -> Result<Php> {
         let port = free_port()?;
         let user = if nix::unistd::geteuid().is_root() { "user = www-data\ngroup = www-data\n" } else { "" };
-        let path = lab.path().join("fpm.conf").display().to_string();
-        let log = lab.path().join("fpm.log");
-        // A child that is told to end before it has set up its handlers drops the signal; it is told again after
-        // the time-out.
+        let path = lab.path().join(format!("fpm-{port}.conf")).display().to_string();
+        let log = lab.path().join(format!("fpm-{port}.log"));
         std::fs::write(
             &path,
             format!(
@@ -188,28 +193,60 @@ fn php(lab: &mut Lab) -> Result<()> {
         std::fs::write(nginx.root.join("echo.php"), format!("{header} readfile('php://input');"))?;
         let slow = format!("{header} for ($i = 0; $i < 9; $i++) {{ echo $i; flush(); usleep(50000); }}");
         std::fs::write(nginx.root.join("slow.php"), slow)?;
-        for round in 0..2 {
-            // As long as no worker has called accept yet, connections go to the kernel (ADR 17).
-            http::upload(lab, Side::Kernel, "POST", &nginx.url("echo.php"), b"first")?;
-            let watch = lab.watch(port);
-            for len in [1, 100_000, 5_000_000] {
-                let data = files::bytes(len);
-                let echo = http::upload(lab, Side::Kernel, "POST", &nginx.url("echo.php"), &data)?;
-                files::require_same("answer of PHP", &echo, &data)?;
-            }
-            web::download(lab, Side::Kernel, &nginx.url("slow.php"), b"012345678")?;
-            lab.check(watch, back, front).map_err(|error| format!("round {round}: {error}"))?;
-            let old = procfs::children(fpm.pid());
-            fpm.signal(Signal::SIGUSR2);
-            let new = || procfs::children(fpm.pid());
-            http::wait_for(|| new().len() == 3 && !new().iter().any(|p| old.contains(p)), "workers of PHP")?;
+        std::fs::write(nginx.root.join("64.php"), format!("{header} echo str_repeat('x', 64);"))?;
+        Ok(Php { fpm, nginx, port, log })
+    }
+
+    /// Waits until the `count`th image of the server is ready. It drops signals before, over Linux alone as well, and
+    /// as long as no worker has called accept, connections go to the kernel (ADR 17).
+    fn wait_ready(&self, lab: &Lab, back: Side, count: usize) -> Result<()> {
+        let said = || std::fs::read_to_string(&self.log).unwrap_or_default();
+        http::wait_for(|| said().matches("ready to handle connections").count() >= count, "PHP to be ready")?;
+        if back == Side::Kernel || lab.is_oracle() {
+            return Ok(());
         }
-        nginx.process.terminate(GRACE)?.ok()?;
-        let status = fpm.terminate(GRACE)?.status;
+        let address = format!("127.0.0.1:{}", self.port);
+        let accepts = || lab.snapshot().is_ok_and(|s| s.accepting.contains(&address));
+        http::wait_for(accepts, "a worker of PHP that accepts")
+    }
+
+    fn stop(self) -> Result<()> {
+        self.nginx.process.terminate(GRACE)?.ok()?;
+        let status = self.fpm.terminate(GRACE)?.status;
         // Soon after a reload it ends by the signal itself, over Linux alone as well.
         if status.code().is_some_and(|code| code != 0) {
             fail!("{PHP_FPM} ended with {status}");
         }
         Ok(())
+    }
+}
+
+/// A reload of PHP executes it anew on the same listener.
+fn php(lab: &mut Lab) -> Result<()> {
+    each(|back, front| {
+        let php = Php::start(lab, back, front)?;
+        for round in 0..3 {
+            php.wait_ready(lab, back, round + 1)?;
+            let watch = lab.watch(php.port);
+            for len in [1, 100_000, 5_000_000] {
+                let data = files::bytes(len);
+                let echo = http::upload(lab, Side::Kernel, "POST", &php.nginx.url("echo.php"), &data)?;
+                files::require_same("answer of PHP", &echo, &data)?;
+            }
+            web::download(lab, Side::Kernel, &php.nginx.url("slow.php"), b"012345678")?;
+            lab.check(watch, back, front).map_err(|error| format!("round {round}: {error}"))?;
+            if round < 2 {
+                php.fpm.signal(Signal::SIGUSR2);
+            }
+        }
+        php.stop()
     })
+}
+
+fn php_rate(lab: &Lab, side: Side) -> Result<f64> {
+    let php = Php::start(lab, side, side)?;
+    php.wait_ready(lab, side, 1)?;
+    let rate = http::wrk(lab, side, &php.nginx.url("64.php"), 20, false)?;
+    php.stop()?;
+    Ok(rate)
 }

@@ -1,7 +1,7 @@
 //! Message brokers: Mosquitto and a bridge between two of them; Erlang nodes, which RabbitMQ is made of.
 
-use super::table::Row;
-use super::{Scenario, files};
+use super::table::{Load, Row};
+use super::{Scenario, files, rates};
 use crate::lab::{Lab, Side};
 use crate::process::{Proc, free_port, tail};
 use crate::{Result, fail, nginx};
@@ -19,7 +19,10 @@ pub(crate) const ROWS: &[Row] = &[
         version: &["mosquitto", "-h"],
         scenarios: "mosquitto-",
         features: "subscriptions of three qualities, retained messages, sessions kept over a restart, bridge",
-        load: None,
+        load: Some(Load {
+            unit: "messages/s of quality 1, 20,000 from one client to one",
+            rate: messages_rate,
+        }),
     },
     Row {
         application: "Erlang",
@@ -31,7 +34,7 @@ pub(crate) const ROWS: &[Row] = &[
         ],
         scenarios: "erlang-",
         features: "epmd, distribution between nodes, gen_tcp, a node that is killed",
-        load: None,
+        load: Some(Load { unit: "calls/s between two nodes, one at a time", rate: calls_rate }),
     },
 ];
 
@@ -120,6 +123,23 @@ fn messages(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
+fn messages_rate(lab: &Lab, side: Side) -> Result<f64> {
+    const COUNT: usize = 20_000;
+    let lines = lab.path().join("lines");
+    std::fs::write(&lines, "message\n".repeat(COUNT))?;
+    let port = free_port()?;
+    let process = broker(lab, side, port, "max_queued_messages 0\n")?;
+    let count = COUNT.to_string();
+    let subscriber = subscribe(lab, side, port, &["-t", "news", "-q", "1", "-C", &count])?;
+    let start = Instant::now();
+    let args = ["-h", "127.0.0.1", "-p", &port.to_string(), "-t", "news", "-q", "1", "-l"];
+    lab.run_with_input(side, &lines, "mosquitto_pub", &args, LIMIT)?;
+    subscriber.wait(LIMIT)?.ok()?;
+    let rate = COUNT as f64 / start.elapsed().as_secs_f64();
+    process.terminate(LIMIT)?.ok()?;
+    Ok(rate)
+}
+
 /// Two brokers, one of which is a client of the other; the bridge comes back after the other's restart.
 fn bridge(lab: &mut Lab) -> Result<()> {
     let ports = [free_port()?, free_port()?];
@@ -174,46 +194,66 @@ const CLIENT: &str = "
     receive {nodedown, b@localhost} -> io:format(\"all right~n\") after 20000 -> io:format(\"no nodedown~n\") end,
     halt().";
 
+/// The mapper of names and the port that the serving node has.
+struct Nodes {
+    names: String,
+    mapper: Proc,
+    distribution: u16,
+}
+
+impl Nodes {
+    fn new(lab: &Lab, side: Side) -> Result<Nodes> {
+        let (names, distribution) = (free_port()?, free_port()?);
+        let mapper =
+            lab.serve(side, names, "epmd", &["-port", &names.to_string(), "-address", "127.0.0.1"])?;
+        Ok(Nodes { names: names.to_string(), mapper, distribution })
+    }
+
+    fn start(&self, lab: &Lab, side: Side, name: &str, program: &str, port: u16) -> Result<Proc> {
+        let port = port.to_string();
+        let mut args = vec!["-noinput", "-sname", name, "-setcookie", "lab", "-start_epmd", "false"];
+        args.extend(["-kernel", "inet_dist_use_interface", "{127,0,0,1}"]);
+        args.extend(["inet_dist_listen_min", &port, "inet_dist_listen_max", &port, "-eval", program]);
+        let mut command = lab.command(side, "erl", &args)?;
+        command.env("ERL_EPMD_PORT", &self.names).env("HOME", lab.path());
+        Proc::start(&mut command, name, lab.path())
+    }
+
+    fn serve(&self, lab: &Lab, side: Side) -> Result<Proc> {
+        let mut serving = self.start(lab, side, "b@localhost", SERVER, self.distribution)?;
+        serving.wait_for_text("ready", LIMIT)?;
+        Ok(serving)
+    }
+}
+
 /// The mapper of names, a node that serves, and one that uses it.
 fn nodes(lab: &mut Lab) -> Result<()> {
-    for (server, client) in [(Side::Sd, Side::Sd), (Side::Sd, Side::Kernel), (Side::Kernel, Side::Sd)] {
-        let (names, distribution) = (free_port()?, free_port()?);
-        let text = names.to_string();
-        let mapper = lab.serve(server, names, "epmd", &["-port", &text, "-address", "127.0.0.1"])?;
-        let node = |side: Side, name: &str, program: &str, port: u16| -> Result<Proc> {
-            let port = port.to_string();
-            let args = [
-                "-noinput",
-                "-sname",
-                name,
-                "-setcookie",
-                "lab",
-                "-start_epmd",
-                "false",
-                "-kernel",
-                "inet_dist_use_interface",
-                "{127,0,0,1}",
-                "inet_dist_listen_min",
-                &port,
-                "inet_dist_listen_max",
-                &port,
-                "-eval",
-                program,
-            ];
-            let mut command = lab.command(side, "erl", &args)?;
-            command.env("ERL_EPMD_PORT", &text).env("HOME", lab.path());
-            Proc::start(&mut command, name, lab.path())
-        };
-        let mut serving = node(server, "b@localhost", SERVER, distribution)?;
-        serving.wait_for_text("ready", LIMIT)?;
-        let watch = lab.watch(distribution);
-        let output = node(client, "a@localhost", CLIENT, free_port()?)?.wait(LIMIT)?;
+    for (server, client) in SIDES {
+        let nodes = Nodes::new(lab, server)?;
+        let serving = nodes.serve(lab, server)?;
+        let watch = lab.watch(nodes.distribution);
+        let output = nodes.start(lab, client, "a@localhost", CLIENT, free_port()?)?.wait(LIMIT)?;
         if output.text() != "all right\n" {
             fail!("the nodes: {:?} {:?}", output.text(), output.stderr);
         }
         lab.check(watch, server, client)?;
         serving.wait(LIMIT)?;
-        mapper.terminate(LIMIT)?;
+        nodes.mapper.terminate(LIMIT)?;
     }
     Ok(())
+}
+
+fn calls_rate(lab: &Lab, side: Side) -> Result<f64> {
+    const PROGRAM: &str = "
+        Call = fun() -> b@localhost = rpc:call(b@localhost, erlang, node, []) end,
+        [Call() || _ <- lists:seq(1, 1000)],
+        {Time, _} = timer:tc(fun() -> [Call() || _ <- lists:seq(1, 20000)] end),
+        io:format(\"~.1f~n\", [20000 * 1.0e6 / Time]),
+        rpc:cast(b@localhost, erlang, halt, [0]), timer:sleep(100), halt().";
+    let nodes = Nodes::new(lab, side)?;
+    let serving = nodes.serve(lab, side)?;
+    let said = nodes.start(lab, side, "a@localhost", PROGRAM, free_port()?)?.wait(LIMIT)?.text();
+    serving.wait(LIMIT)?;
+    nodes.mapper.terminate(LIMIT)?;
+    rates::number(&said)
 }

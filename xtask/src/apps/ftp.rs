@@ -1,9 +1,9 @@
 //! FTP: a server that forks twice for each connection, with data connections in either direction.
 
-use super::table::Row;
+use super::table::{Load, Row};
 use super::transfer::{SIDES, same_trees, tree};
 use super::user::User;
-use super::{Scenario, files};
+use super::{Scenario, files, rates};
 use crate::Result;
 use crate::lab::{Lab, Side};
 use crate::process::{Proc, free_port};
@@ -20,7 +20,7 @@ pub(crate) const ROWS: &[Row] = &[Row {
     version: &["vsftpd", "-v"],
     scenarios: "ftp-",
     features: "fork for each connection, chroot, active and passive data connections, lftp",
-    load: None,
+    load: Some(Load { unit: "MB/s, curl, 20 MB a session, one after the other", rate }),
 }];
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -101,4 +101,12 @@ fn mirror(lab: &mut Lab, is_confined: bool) -> Result<()> {
         process.terminate(LIMIT)?;
     }
     Ok(())
+}
+
+fn rate(lab: &Lab, side: Side) -> Result<f64> {
+    let (process, port) = serve_ftp(lab, side, false)?;
+    let args = ["-sS", "--fail", "-o", "/dev/null", &format!("ftp://127.0.0.1:{port}/file")];
+    let rate = rates::per_second(|| lab.run(side, "curl", &args, LIMIT).map(|_| ()))?;
+    process.terminate(LIMIT)?;
+    Ok(rate * 20.0)
 }

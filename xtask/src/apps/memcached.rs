@@ -1,6 +1,7 @@
 //! memcached with four threads, a checking client in python and memcslap.
 
-use super::{Scenario, python};
+use super::table::{Load, Row};
+use super::{Scenario, python, rates};
 use crate::lab::{Lab, Side, each};
 use crate::process::free_port;
 use crate::{Result, fail, nginx};
@@ -10,6 +11,14 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("memcached-values", &["memcached", "python3"], values),
     Scenario::new("memcached-memcslap", &["memcached", "memcslap"], slap),
 ];
+
+pub(crate) const ROWS: &[Row] = &[Row {
+    application: "memcached",
+    version: &["memcached", "-V"],
+    scenarios: "memcached-",
+    features: "four threads, values of many sizes, sets and gets of one and of many keys",
+    load: Some(Load { unit: "gets/s, memcslap, 16 connections", rate }),
+}];
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -50,4 +59,14 @@ fn slap(lab: &mut Lab) -> Result<()> {
     lab.check(watch, Side::Sd, Side::Sd)?;
     process.terminate(Duration::from_secs(5))?.ok()?;
     Ok(())
+}
+
+fn rate(lab: &Lab, side: Side) -> Result<f64> {
+    const EACH: usize = 2000;
+    let (process, port) = serve(lab, side)?;
+    let (servers, count) = (format!("--servers=127.0.0.1:{port}"), format!("--execute-number={EACH}"));
+    let args = [&servers, "--test=get", "--concurrency=16", &count, "--initial-load=1000"];
+    let said = lab.run(side, "memcslap", &args, LIMIT)?.text();
+    process.terminate(Duration::from_secs(5))?.ok()?;
+    Ok(16.0 * EACH as f64 / rates::behind(&said, "16 threads:")?)
 }

@@ -21,7 +21,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("mixed-chroot-late", PYTHON, |lab| chroot(lab, "chroot-late")),
     Scenario::new("mixed-empty-environment", PYTHON, empty_environment),
     Scenario::new("mixed-stdbuf", &["python3", "stdbuf"], stdbuf),
-    Scenario::new("mixed-network-namespaces", &["python3", "unshare"], network_namespaces),
+    Scenario::new("mixed-network-namespaces", &["python3", "unshare"], |lab| {
+        network_namespaces(lab, NETWORK)
+    }),
+    Scenario::new("mixed-containers", &["python3", "unshare"], |lab| network_namespaces(lab, CONTAINER)),
     Scenario::new("mixed-pid-namespaces", &["python3", "unshare"], pid_namespaces),
     Scenario::new("mixed-jemalloc", &["python3", JEMALLOC], |lab| preloads(lab, JEMALLOC)).extra(),
     Scenario::new("mixed-tcmalloc", &["python3", TCMALLOC], |lab| preloads(lab, TCMALLOC)).extra(),
@@ -32,6 +35,9 @@ const PYTHON: &[&str] = &["python3"];
 const JEMALLOC: &str = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
 const TCMALLOC: &str = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4";
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+const NETWORK: &[&str] = &["unshare", "-n"];
+/// As containers are made: process ids, network, names, messages and mounts of its own.
+const CONTAINER: &[&str] = &["unshare", "-n", "-u", "-i", "-pf", "--mount-proc", "--kill-child"];
 const LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
@@ -201,10 +207,23 @@ fn stdbuf(lab: &mut Lab) -> Result<()> {
 
 /// Another preloaded library behind ours, as `sd run` puts it, and in front of ours.
 fn preloads(lab: &mut Lab, other: &str) -> Result<()> {
+    let noted = lab.path().join("numbers");
+    let outcome = preloads_noted(lab, other, &format!("echo $$ >>{}; exec \"$@\"", noted.display()));
+    // A program that executes another leaves libfaketime's page and semaphore of its number behind.
+    for number in std::fs::read_to_string(&noted).unwrap_or_default().lines() {
+        for name in ["faketime_shm_", "sem.faketime_sem_"] {
+            let _ = std::fs::remove_file(format!("/dev/shm/{name}{number}"));
+        }
+    }
+    outcome
+}
+
+/// Each process is started by a shell that runs `note` first.
+fn preloads_noted(lab: &Lab, other: &str, note: &str) -> Result<()> {
     for order in [mixed_tools::Order::Behind, mixed_tools::Order::InFront] {
         let port = free_port()?;
         let preload = |words: &Words| {
-            let mut command = words.command(lab, order.side())?;
+            let mut command = words.behind(lab, order.side(), &["sh", "-c", note, "sh"])?;
             order.apply(lab, &mut command, other);
             Result::Ok(command)
         };
@@ -269,10 +288,10 @@ impl Inside<'_> {
 
 /// Two namespaces, each with its own loopback interface, on one monitor, and what is outside: on the same ports each
 /// reaches its own servers only, over shared memory.
-fn network_namespaces(lab: &mut Lab) -> Result<()> {
+fn network_namespaces(lab: &mut Lab, unshare: &[&str]) -> Result<()> {
     const ROUNDS: usize = 3;
     let (echo_port, who_port) = (free_port()?, free_port()?);
-    let inside = Inside { lab, unshare: &["unshare", "-n"], odd: Some("lo"), echo_port, who_port };
+    let inside = Inside { lab, unshare, odd: Some("lo"), echo_port, who_port };
     let watches = [lab.watch(echo_port), lab.watch(who_port)];
     let mut processes = vec![inside.start("first")?];
     if inside.echo_outside()? {

@@ -3,6 +3,7 @@
 use super::mixed::both;
 use super::{Scenario, python, web};
 use crate::lab::{Lab, Side};
+use crate::nginx::{Nginx, Workers, own_user};
 use crate::process::{Proc, free_port};
 use crate::{Result, fail, product};
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("mixed-hook-library", GCC, hook_library).extra(),
+    Scenario::new("mixed-proxychains", &[PROXYCHAINS, "microsocks", "nginx", "curl"], proxychains).extra(),
     Scenario::new("mixed-dlmopen", GCC, dlmopen).extra(),
     Scenario::new("mixed-static", GCC, |lab| without_us(lab, &["-static", "-DSTATIC"], &[])).extra(),
     Scenario::new("mixed-busybox", &["busybox", "python3"], busybox).extra(),
@@ -31,6 +33,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("mixed-gdb-attached", &["gdb", "python3"], |lab| attached(lab, GDB)).extra(),
 ];
 
+const PROXYCHAINS: &str = "/usr/lib/x86_64-linux-gnu/libproxychains.so.4";
 const GCC: &[&str] = &["gcc", "/usr/include/stdio.h"];
 const VALGRIND: &[&str] = &["gcc", "/usr/include/stdio.h", "valgrind"];
 const MEMCHECK: &[&str] = &["valgrind", "-q", "--error-exitcode=9", "--leak-check=no"];
@@ -52,6 +55,7 @@ const GDB: &[&str] = &[
 const LIMIT: Duration = Duration::from_secs(60);
 /// The check reads everything that is mapped: gigabytes of untouched shared memory.
 const LEAK_CHECK_LIMIT: Duration = Duration::from_secs(180);
+const OFTEN: Duration = Duration::from_millis(5);
 const ECHOES: &str = "24 echoes";
 const BOTH_OURS: (Side, Side) = (Side::Sd, Side::Sd);
 
@@ -237,6 +241,46 @@ fn hook_library(lab: &mut Lab) -> Result<()> {
         if seen != wanted {
             fail!("{order:?}: the library saw {seen} connects, not {wanted}");
         }
+    }
+    Ok(())
+}
+
+/// A library that sends every connection through a SOCKS proxy. In front of ours it does so, over shared memory twice;
+/// behind ours it sees only what the kernel serves.
+fn proxychains(lab: &mut Lab) -> Result<()> {
+    let data = super::files::bytes(30_000_001);
+    for (order, server) in
+        [(Order::InFront, Side::Sd), (Order::Behind, Side::Sd), (Order::Behind, Side::Kernel)]
+    {
+        let port = free_port()?;
+        let proxy =
+            lab.serve(server, port, "microsocks", &["-q", "-i", "127.0.0.1", "-p", &port.to_string()])?;
+        let nginx = Nginx::start(lab, server, &Workers { count: 1, user: &own_user() })?;
+        std::fs::write(nginx.root.join("file"), &data)?;
+        let configuration = lab.path().join(format!("proxychains-{port}.conf"));
+        let text = format!("strict_chain\nquiet_mode\n[ProxyList]\nsocks5 127.0.0.1 {port}\n");
+        std::fs::write(&configuration, text)?;
+        let watches = [lab.watch_every(port, OFTEN), lab.watch_every(nginx.port, OFTEN)];
+        let mut command = lab.command(
+            order.side(),
+            "curl",
+            &["-sS", "--fail", "--limit-rate", "100M", &nginx.url("file")],
+        )?;
+        order.apply(lab, &mut command, PROXYCHAINS);
+        command.env("PROXYCHAINS_CONF_FILE", &configuration);
+        let got = Proc::start(&mut command, "curl", lab.path())?.wait(LIMIT)?.ok()?.stdout;
+        super::files::require_same("through the proxy", &got, &data)?;
+        let [to_proxy, to_server] = watches;
+        match (order, server) {
+            (Order::InFront, _) => {
+                lab.check(to_proxy, Side::Sd, Side::Sd).map_err(|error| format!("to the proxy: {error}"))?;
+                lab.check(to_server, Side::Sd, Side::Sd)?;
+            }
+            (_, Side::Sd) => lab.check(to_server, Side::Sd, Side::Sd)?,
+            (_, Side::Kernel) => lab.check(to_proxy, Side::Kernel, Side::Sd)?,
+        }
+        nginx.process.terminate(LIMIT)?.ok()?;
+        proxy.terminate(LIMIT)?;
     }
     Ok(())
 }

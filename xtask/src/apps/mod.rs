@@ -21,10 +21,13 @@ mod memcached;
 mod mixed;
 mod mixed_tools;
 mod monitor;
+mod netperf;
 mod peers;
 mod postgres;
 mod proxy;
 mod python;
+mod rabbitmq;
+mod rates;
 mod redis;
 mod redis_store;
 mod relays;
@@ -115,8 +118,10 @@ const SCENARIOS: &[&[Scenario]] = &[
     transfer::SCENARIOS,
     ftp::SCENARIOS,
     brokers::SCENARIOS,
+    rabbitmq::SCENARIOS,
     spawners::SCENARIOS,
     relays::SCENARIOS,
+    netperf::SCENARIOS,
     memcached::SCENARIOS,
     web::SCENARIOS,
     proxy::SCENARIOS,
@@ -145,8 +150,14 @@ const ROWS: &[&[table::Row]] = &[
     transfer::ROWS,
     ftp::ROWS,
     brokers::ROWS,
+    rabbitmq::ROWS,
     spawners::ROWS,
     relays::ROWS,
+    netperf::ROWS,
+    memcached::ROWS,
+    loads::ROWS,
+    tools::ROWS,
+    python::ROWS,
     proxy::ROWS,
     haproxy::ROWS,
     httpd::ROWS,

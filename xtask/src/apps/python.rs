@@ -1,6 +1,7 @@
 //! Servers and clients in python: http.server, asyncio, threads, fork, select.
 
-use super::{Scenario, files, web};
+use super::table::{Load, Row};
+use super::{Scenario, files, rates, web};
 use crate::lab::{Lab, Side, each};
 use crate::process::{Proc, free_port};
 use crate::{Result, fail};
@@ -15,6 +16,16 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("python-http-server-curl", &["python3", "curl"], http),
 ];
 
+pub(crate) const ROWS: &[Row] = &[Row {
+    application: "Python asyncio",
+    version: &["python3", "--version"],
+    scenarios: "python-",
+    features: "asyncio with 256 connections, threads, fork, select, http.server",
+    load: Some(Load { unit: ECHOES, rate: |lab, side| rate(lab, side, "asyncio") }),
+}];
+
+pub(crate) const ECHOES: &str = "echoes/s of 64 bytes, 20 connections of a client in Python";
+
 const LIMIT: Duration = Duration::from_secs(40);
 
 const SCRIPTS: &[(&str, &str)] = &[
@@ -25,6 +36,8 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("idle_client.py", include_str!("py/idle_client.py")),
     ("inside.py", include_str!("py/inside.py")),
     ("memcached_client.py", include_str!("py/memcached_client.py")),
+    ("rabbit.py", include_str!("py/rabbit.py")),
+    ("rate.py", include_str!("py/rate.py")),
     ("steady.py", include_str!("py/steady.py")),
     ("wsgi.py", include_str!("py/wsgi.py")),
     ("grpc_echo.py", include_str!("py/grpc_echo.py")),
@@ -103,4 +116,11 @@ fn http(lab: &mut Lab) -> Result<()> {
         process.terminate(Duration::from_secs(5))?;
         Ok(())
     })
+}
+
+pub(crate) fn rate(lab: &Lab, side: Side, kind: &str) -> Result<f64> {
+    let (server, port) = start_echo_server(lab, side, kind)?;
+    let rate = rates::echoes(lab, side, port, "echo")?;
+    server.terminate(Duration::from_secs(5))?;
+    Ok(rate)
 }

@@ -145,6 +145,7 @@ fn pipe(lab: &Lab, client: Side, redis: &Redis) -> Result<()> {
 fn publish(lab: &mut Lab) -> Result<()> {
     const MESSAGES: usize = 500;
     let redis = Redis::start(lab, Side::Sd)?;
+    let watch = lab.watch(redis.port());
     let subscribers = [Side::Sd, Side::Kernel].map(|side| {
         let mut subscriber = lab.start(side, "redis-cli", &["-p", &redis.port, "SUBSCRIBE", "news"])?;
         subscriber.wait_for_text("subscribe\nnews\n1", LIMIT)?;
@@ -167,6 +168,7 @@ fn publish(lab: &mut Lab) -> Result<()> {
             fail!("a subscriber got {} messages, not {MESSAGES} in order", got.len());
         }
     }
+    lab.check_program(watch, "redis-cli")?;
     redis.stop()
 }
 

@@ -1,7 +1,7 @@
 //! Programs between others: stunnel, tinyproxy; a name server asked over TCP; etcd, which is beyond our reach.
 
-use super::table::Row;
-use super::{Scenario, files, tls, web};
+use super::table::{Load, Row};
+use super::{Scenario, files, http, rates, tls, web};
 use crate::lab::{Lab, Side};
 use crate::nginx::{Nginx, Workers, own_user};
 use crate::process::{Proc, free_port};
@@ -23,40 +23,72 @@ pub(crate) const ROWS: &[Row] = &[
         version: &["stunnel4", "-version"],
         scenarios: "stunnel-",
         features: "threads, TLS at both ends of a chain of three programs, half-close",
-        load: None,
+        load: Some(Load {
+            unit: "requests/s of 64 bytes, wrk over TLS to stunnel and nginx, 20 connections",
+            rate: stunnel_rate,
+        }),
     },
     Row {
         application: "tinyproxy",
         version: &["tinyproxy", "-v"],
         scenarios: "tinyproxy-",
         features: "requests and CONNECT through a proxy with threads",
-        load: None,
+        load: Some(Load { unit: "MB/s, curl through it from nginx, 30 MB", rate: proxy_rate }),
     },
     Row {
         application: "dnsmasq",
         version: &["dnsmasq", "--version"],
         scenarios: "dns-",
         features: "fork for each TCP connection, many questions on one",
-        load: None,
+        load: Some(Load { unit: "answers/s, kdig, 90 on a connection", rate: names_rate }),
     },
     Row {
         application: "etcd",
         version: &["etcd", "--version"],
         scenarios: "etcd-",
         features: "a Go program: over the kernel, with accelerated clients",
-        load: None,
+        load: Some(Load {
+            unit: "requests/s, ab, 20 kept connections: over the kernel on both sides",
+            rate: etcd_rate,
+        }),
     },
     Row {
         application: "sockperf, qperf",
         version: &["sockperf", "--version"],
         scenarios: "meters-",
-        features: "what stands in for netperf, which Debian's main section lacks",
-        load: None,
+        features: "blocking calls, streams, latencies",
+        load: Some(Load {
+            unit: "messages/s there and back, sockperf ping-pong of 64 bytes",
+            rate: sockperf_rate,
+        }),
     },
 ];
 
 const LIMIT: Duration = Duration::from_secs(40);
 const SIDES: [(Side, Side); 3] = [(Side::Sd, Side::Sd), (Side::Sd, Side::Kernel), (Side::Kernel, Side::Sd)];
+
+/// A stunnel between two ports.
+fn tunnel(lab: &Lab, side: Side, name: &str, (from, to): (u16, u16), extra: &str) -> Result<Proc> {
+    let path = lab.path().join(format!("{name}.conf"));
+    let text = format!(
+        "foreground = yes\npid =\ndebug = notice\n[{name}]\naccept = 127.0.0.1:{from}\n\
+         connect = 127.0.0.1:{to}\n{extra}"
+    );
+    std::fs::write(&path, text)?;
+    lab.serve(side, from, "stunnel4", &[&path.display().to_string()])
+}
+
+fn stunnel_rate(lab: &Lab, side: Side) -> Result<f64> {
+    let pair = tls::certificate(lab)?;
+    let nginx = Nginx::start(lab, side, &Workers { count: 1, user: &own_user() })?;
+    let port = free_port()?;
+    let keys = format!("cert = {}\nkey = {}\n", pair.certificate, pair.key);
+    let process = tunnel(lab, side, "rate", (port, nginx.port), &keys)?;
+    let rate = http::wrk(lab, side, &format!("https://127.0.0.1:{port}/64"), 20, false)?;
+    process.terminate(LIMIT)?.ok()?;
+    nginx.process.terminate(LIMIT)?.ok()?;
+    Ok(rate)
+}
 
 /// client -> stunnel that encrypts -> stunnel that decrypts -> echo
 fn stunnel(lab: &mut Lab) -> Result<()> {
@@ -69,15 +101,7 @@ fn stunnel(lab: &mut Lab) -> Result<()> {
     // A block is what a pipe takes whole when select says that it is writable. With socat's usual 8192 bytes it may stop
     // for good in a write to the pipe that it alone reads: on Linux as well, once reads were short.
     let echo = lab.serve(Side::Sd, ports[2], "socat", &["-t10", "-b4096", &listen, "PIPE"])?;
-    let tunnel = |name: &str, from: u16, to: u16, extra: &str| -> Result<Proc> {
-        let path = lab.path().join(format!("{name}.conf"));
-        let text = format!(
-            "foreground = yes\npid =\ndebug = notice\n[{name}]\naccept = 127.0.0.1:{from}\n\
-             connect = 127.0.0.1:{to}\n{extra}"
-        );
-        std::fs::write(&path, text)?;
-        lab.serve(Side::Sd, from, "stunnel4", &[&path.display().to_string()])
-    };
+    let tunnel = |name: &str, from: u16, to: u16, extra: &str| tunnel(lab, Side::Sd, name, (from, to), extra);
     let server = format!("cert = {}\nkey = {}\n", pair.certificate, pair.key);
     let inner = tunnel("inner", ports[1], ports[2], &server)?;
     let client = format!("client = yes\nverifyChain = yes\nCAfile = {}\n", pair.certificate);
@@ -99,17 +123,34 @@ fn stunnel(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
+fn start_tinyproxy(lab: &Lab, side: Side) -> Result<(Proc, u16)> {
+    let port = free_port()?;
+    let configuration = lab.path().join(format!("tinyproxy-{port}.conf"));
+    let text = format!("Port {port}\nListen 127.0.0.1\nTimeout 60\nMaxClients 50\nAllow 127.0.0.1\n");
+    std::fs::write(&configuration, text)?;
+    let args = ["-d", "-c", &configuration.display().to_string()];
+    Ok((lab.serve(side, port, "tinyproxy", &args)?, port))
+}
+
+fn proxy_rate(lab: &Lab, side: Side) -> Result<f64> {
+    let nginx = Nginx::start(lab, side, &Workers { count: 1, user: &own_user() })?;
+    std::fs::write(nginx.root.join("file"), files::bytes(30_000_000))?;
+    let (process, port) = start_tinyproxy(lab, side)?;
+    let proxy = format!("http://127.0.0.1:{port}");
+    let url = nginx.url("file");
+    let args = ["-sS", "--fail", "--noproxy", "", "-o", "/dev/null", "--proxy", &proxy, &url];
+    let rate = rates::per_second(|| lab.run(side, "curl", &args, LIMIT).map(|_| ()))?;
+    process.terminate(LIMIT)?;
+    nginx.process.terminate(LIMIT)?.ok()?;
+    Ok(rate * 30.0)
+}
+
 fn proxy(lab: &mut Lab) -> Result<()> {
     let data = files::bytes(30_000_000);
     for (server, client) in SIDES {
         let nginx = Nginx::start(lab, server, &Workers { count: 1, user: &own_user() })?;
         std::fs::write(nginx.root.join("file"), &data)?;
-        let port = free_port()?;
-        let configuration = lab.path().join(format!("tinyproxy-{port}.conf"));
-        let text = format!("Port {port}\nListen 127.0.0.1\nTimeout 60\nMaxClients 50\nAllow 127.0.0.1\n");
-        std::fs::write(&configuration, text)?;
-        let process =
-            lab.serve(server, port, "tinyproxy", &["-d", "-c", &configuration.display().to_string()])?;
+        let (process, port) = start_tinyproxy(lab, server)?;
         let watch = lab.watch(port);
         let address = format!("http://127.0.0.1:{port}");
         let url = nginx.url("file");
@@ -128,21 +169,37 @@ fn proxy(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
+fn start_names(lab: &Lab, side: Side, port: u16) -> Result<Proc> {
+    let user = format!("--user={}", own_user());
+    let port_option = format!("--port={port}");
+    let mut options = vec!["-k", &port_option, &user, "--conf-file=/dev/null", "--no-resolv", "--no-hosts"];
+    options.extend(["--listen-address=127.0.0.1", "--bind-interfaces", "--pid-file="]);
+    let hosts: Vec<String> = (0..100).map(|n| format!("--host-record=h{n}.test,10.1.2.{n}")).collect();
+    options.extend(hosts.iter().map(String::as_str));
+    let long: Vec<String> =
+        (0..20).map(|n| format!("--txt-record=large.test,{n}{}", "x".repeat(240))).collect();
+    options.extend(long.iter().map(String::as_str));
+    lab.serve(side, port, "dnsmasq", &options)
+}
+
+fn names_rate(lab: &Lab, side: Side) -> Result<f64> {
+    let port = free_port()?;
+    let process = start_names(lab, side, port)?;
+    let text = port.to_string();
+    let questions: Vec<String> = (0..90).map(|n| format!("h{n}.test")).collect();
+    let mut args = vec!["+tcp", "+keepopen", "+short", "@127.0.0.1", "-p", &text];
+    args.extend(questions.iter().map(String::as_str));
+    let rate = rates::per_second(|| lab.run(side, "kdig", &args, LIMIT).map(|_| ()))?;
+    process.terminate(LIMIT)?;
+    Ok(rate * 90.0)
+}
+
 /// Ninety questions on one connection, and a large answer.
 fn names(lab: &mut Lab) -> Result<()> {
     for (server, client) in SIDES {
         let port = free_port()?;
-        let (text, user) = (port.to_string(), format!("--user={}", own_user()));
-        let port_option = format!("--port={port}");
-        let mut options =
-            vec!["-k", &port_option, &user, "--conf-file=/dev/null", "--no-resolv", "--no-hosts"];
-        options.extend(["--listen-address=127.0.0.1", "--bind-interfaces", "--pid-file="]);
-        let hosts: Vec<String> = (0..100).map(|n| format!("--host-record=h{n}.test,10.1.2.{n}")).collect();
-        options.extend(hosts.iter().map(String::as_str));
-        let long: Vec<String> =
-            (0..20).map(|n| format!("--txt-record=large.test,{n}{}", "x".repeat(240))).collect();
-        options.extend(long.iter().map(String::as_str));
-        let process = lab.serve(server, port, "dnsmasq", &options)?;
+        let text = port.to_string();
+        let process = start_names(lab, server, port)?;
         let watch = lab.watch_every(port, Duration::from_millis(2));
         let questions: Vec<String> = (0..90).map(|n| format!("h{n}.test")).collect();
         let mut args = vec!["+tcp", "+keepopen", "+short", "@127.0.0.1", "-p", &text];
@@ -165,15 +222,13 @@ fn names(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// A Go program makes its system calls itself, so its sockets are the kernel's; ours talk to it.
-fn etcd(lab: &mut Lab) -> Result<()> {
-    let (clients, peers) = (free_port()?, free_port()?);
+fn start_etcd(lab: &Lab, side: Side, clients: u16, store: &str) -> Result<Proc> {
+    let peers = free_port()?;
     let (urls, peer_urls) = (format!("http://127.0.0.1:{clients}"), format!("http://127.0.0.1:{peers}"));
-    let store = lab.path().join("etcd").display().to_string();
     let cluster = format!("default={peer_urls}");
     let args = [
         "--data-dir",
-        &store,
+        store,
         "--listen-client-urls",
         &urls,
         "--advertise-client-urls",
@@ -185,8 +240,25 @@ fn etcd(lab: &mut Lab) -> Result<()> {
         "--initial-cluster",
         &cluster,
     ];
+    lab.serve(side, clients, "etcd", &args)
+}
+
+fn etcd_rate(lab: &Lab, side: Side) -> Result<f64> {
+    let port = free_port()?;
+    let store = lab.path().join("etcd").display().to_string();
+    let process = start_etcd(lab, side, port, &store)?;
+    let url = format!("http://127.0.0.1:{port}/version");
+    let rate = http::ab(lab, side, &url, 20_000, true)?;
+    process.terminate(LIMIT)?;
+    Ok(rate)
+}
+
+/// A Go program makes its system calls itself, so its sockets are the kernel's; ours talk to it.
+fn etcd(lab: &mut Lab) -> Result<()> {
+    let (clients, store) = (free_port()?, lab.path().join("etcd").display().to_string());
+    let urls = format!("http://127.0.0.1:{clients}");
     for restart in [false, true] {
-        let process = lab.serve(Side::Sd, clients, "etcd", &args)?;
+        let process = start_etcd(lab, Side::Sd, clients, &store)?;
         let control = |args: &[&str]| -> Result<String> {
             let mut command = lab.command(Side::Sd, "etcdctl", args)?;
             command.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", &urls);
@@ -231,6 +303,18 @@ fn sockperf(lab: &mut Lab) -> Result<()> {
         process.terminate(LIMIT)?;
     }
     Ok(())
+}
+
+fn sockperf_rate(lab: &Lab, side: Side) -> Result<f64> {
+    let port = free_port()?;
+    let text = port.to_string();
+    let args = ["server", "--tcp", "-i", "127.0.0.1", "-p", &text];
+    let process = lab.serve(side, port, "sockperf", &args)?;
+    let args = ["ping-pong", "--tcp", "-i", "127.0.0.1", "-p", &text, "-t", "1", "-m", "64"];
+    let said = lab.run(side, "sockperf", &args, LIMIT)?.text();
+    process.terminate(LIMIT)?;
+    // Half of the time there and back, in microseconds.
+    Ok(5e5 / rates::behind(&said, "Summary: Latency is")?)
 }
 
 fn qperf(lab: &mut Lab) -> Result<()> {

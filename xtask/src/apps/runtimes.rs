@@ -2,7 +2,7 @@
 
 use super::http::{self, Steady};
 use super::table::{Load, Row};
-use super::{Scenario, files, python};
+use super::{Scenario, files, python, rates};
 use crate::lab::{Lab, Side, each};
 use crate::process::{Proc, free_port};
 use crate::{Result, fail, procfs, ss};
@@ -30,7 +30,7 @@ pub(crate) const ROWS: &[Row] = &[
         version: &["python3", "-c", "import uvloop; print(uvloop.__version__)"],
         scenarios: "uvloop-",
         features: "libuv's event loop, 256 connections, half-close",
-        load: None,
+        load: Some(Load { unit: python::ECHOES, rate: |lab, side| python::rate(lab, side, "uvloop") }),
     },
     Row {
         application: "gRPC (Python)",
@@ -59,14 +59,14 @@ pub(crate) const ROWS: &[Row] = &[
         version: &["javac", "--version"],
         scenarios: "java-nio",
         features: "selector, direct buffers, server and client",
-        load: None,
+        load: Some(Load { unit: python::ECHOES, rate: |lab, side| java_rate(lab, side, "NioEcho", NIO) }),
     },
     Row {
         application: "Netty",
         version: &["sh", "-c", "readlink -f /usr/share/java/netty-transport.jar"],
         scenarios: "java-netty",
         features: "event loops in threads, NIO transport",
-        load: None,
+        load: Some(Load { unit: python::ECHOES, rate: |lab, side| java_rate(lab, side, "NettyEcho", NETTY) }),
     },
 ];
 
@@ -193,14 +193,32 @@ fn node_reload(lab: &mut Lab) -> Result<()> {
     node.stop()
 }
 
-/// Compiles the program, and checks its echo with a client in Python; Java NIO brings a client as well.
-fn java(lab: &mut Lab, name: &str, text: &str) -> Result<()> {
+/// Compiles a program; where its classes and those that it needs are.
+fn compile_java(lab: &Lab, name: &str, text: &str) -> Result<String> {
     let source = lab.path().join(format!("{name}.java"));
     std::fs::write(&source, text)?;
     let folder = lab.path().display().to_string();
     let classes = format!("{folder}:/usr/share/java/*");
     let args = ["-cp", &classes, "-d", &folder, &source.display().to_string()];
     lab.run(Side::Kernel, "javac", &args, LIMIT)?;
+    Ok(classes)
+}
+
+fn java_rate(lab: &Lab, side: Side, name: &str, text: &str) -> Result<f64> {
+    let classes = compile_java(lab, name, text)?;
+    let port = free_port()?;
+    let args = ["-cp", &classes, name, "server", &port.to_string()];
+    let process = lab.serve(side, port, "java", &args)?;
+    // The first one lets the compiler of the virtual machine do its work.
+    rates::echoes(lab, side, port, "echo")?;
+    let rate = rates::echoes(lab, side, port, "echo")?;
+    process.terminate(GRACE)?;
+    Ok(rate)
+}
+
+/// Checks a program's echo with a client in Python; Java NIO brings a client as well.
+fn java(lab: &mut Lab, name: &str, text: &str) -> Result<()> {
+    let classes = compile_java(lab, name, text)?;
     each(|server, client| {
         let port = free_port()?;
         let text = port.to_string();

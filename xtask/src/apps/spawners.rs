@@ -1,7 +1,7 @@
 //! Servers that execute another program for each connection, or hand their listener to one.
 
-use super::table::Row;
-use super::{Scenario, files, python};
+use super::table::{Load, Row};
+use super::{Scenario, files, python, rates};
 use crate::Result;
 use crate::lab::{Lab, Side};
 use crate::process::{Proc, free_port};
@@ -24,7 +24,7 @@ pub(crate) const ROWS: &[Row] = &[Row {
     version: &["ncat", "--version"],
     scenarios: "inetd-",
     features: "a program executed for each connection, on its standard input and output; a listener handed over",
-    load: None,
+    load: Some(Load { unit: "connections/s, each a program of xinetd, one at a time", rate: xinetd_rate }),
 }];
 
 const LIMIT: Duration = Duration::from_secs(40);
@@ -98,18 +98,28 @@ fn ncat(lab: &mut Lab) -> Result<()> {
 
 fn xinetd(lab: &mut Lab) -> Result<()> {
     let lab = &*lab;
-    echoes(lab, |side, port| {
-        let configuration = lab.path().join(format!("xinetd-{port}.conf"));
-        let text = format!(
-            "service lab\n{{\n type = UNLISTED\n socket_type = stream\n protocol = tcp\n wait = no\n user = {}\n \
-             bind = 127.0.0.1\n port = {port}\n server = /bin/cat\n disable = no\n}}\n",
-            crate::nginx::own_user()
-        );
-        std::fs::write(&configuration, text)?;
-        let pid = lab.path().join(format!("xinetd-{port}.pid")).display().to_string();
-        let args = ["-dontfork", "-f", &configuration.display().to_string(), "-pidfile", &pid];
-        lab.serve(side, port, "xinetd", &args)
-    })
+    echoes(lab, |side, port| start_xinetd(lab, side, port))
+}
+
+fn xinetd_rate(lab: &Lab, side: Side) -> Result<f64> {
+    let port = free_port()?;
+    let process = start_xinetd(lab, side, port)?;
+    let rate = rates::echoes(lab, side, port, "visit")?;
+    process.terminate(LIMIT)?;
+    Ok(rate)
+}
+
+fn start_xinetd(lab: &Lab, side: Side, port: u16) -> Result<Proc> {
+    let configuration = lab.path().join(format!("xinetd-{port}.conf"));
+    let text = format!(
+        "service lab\n{{\n type = UNLISTED\n socket_type = stream\n protocol = tcp\n wait = no\n user = {}\n \
+             bind = 127.0.0.1\n port = {port}\n server = /bin/cat\n cps = 100000 1\n instances = UNLIMITED\n disable = no\n}}\n",
+        crate::nginx::own_user()
+    );
+    std::fs::write(&configuration, text)?;
+    let pid = lab.path().join(format!("xinetd-{port}.pid")).display().to_string();
+    let args = ["-dontfork", "-f", &configuration.display().to_string(), "-pidfile", &pid];
+    lab.serve(side, port, "xinetd", &args)
 }
 
 fn activated_inetd(lab: &mut Lab) -> Result<()> {

@@ -7,6 +7,7 @@ use super::Scenario;
 use crate::lab::{Lab, Side};
 use crate::process::Proc;
 use crate::report::{Progress, median, thousands};
+use crate::scratch::end_descendants;
 use crate::{Result, fail, product};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -43,9 +44,11 @@ pub(crate) fn run(rows: &[&Row], scenarios: &[&Scenario], is_whole: bool) -> Res
          |---|---|---|---|---|---|---|---|\n",
     );
     let mut progress = Progress::new(rows.len());
+    let mut failed = Vec::new();
     for row in rows {
         progress.step(row.application);
-        table.push_str(&line(row, scenarios)?);
+        table.push_str(&line(row, scenarios, &mut failed));
+        end_descendants(Duration::from_secs(1));
     }
     progress.finish();
     print!("{table}");
@@ -53,6 +56,9 @@ pub(crate) fn run(rows: &[&Row], scenarios: &[&Scenario], is_whole: bool) -> Res
         let path = product::root().join("docs/APPLICATIONS.md");
         let text = std::fs::read_to_string(&path)?;
         std::fs::write(&path, replace(&text, &table)?)?;
+    }
+    if !failed.is_empty() {
+        fail!("{}", failed.join("\n"));
     }
     Ok(())
 }
@@ -65,20 +71,25 @@ fn replace(text: &str, table: &str) -> Result<String> {
     Ok(format!("{before}{BEGIN}{table}{END}{after}"))
 }
 
-fn line(row: &Row, scenarios: &[&Scenario]) -> Result<String> {
+fn line(row: &Row, scenarios: &[&Scenario], failed: &mut Vec<String>) -> String {
     let count = scenarios.iter().filter(|s| s.name.starts_with(row.scenarios)).count();
     let Row { application, features, .. } = row;
     let version = version(row).unwrap_or_else(|| "not installed".to_owned());
-    let figures = match &row.load {
+    let figures = match row.load.as_ref().map(|load| (load.unit, measure(load))) {
         None => "| none | | | ".to_owned(),
-        Some(load) => {
-            let [kernel, sd] =
-                measure(load).map_err(|error| format!("{application}, {}: {error}", load.unit))?;
-            let gain = sd / kernel;
-            format!("| {} | {} | {} | {gain:.2} ", load.unit, thousands(kernel), thousands(sd))
+        Some((unit, Ok([kernel, sd]))) => {
+            format!("| {unit} | {} | {} | {:.2} ", figure(kernel), figure(sd), sd / kernel)
+        }
+        Some((unit, Err(error))) => {
+            failed.push(format!("{application}, {unit}: {error}"));
+            format!("| {unit} | failed | | ")
         }
     };
-    Ok(format!("| {application} | {version} | {count} | {features} {figures}|\n"))
+    format!("| {application} | {version} | {count} | {features} {figures}|\n")
+}
+
+fn figure(value: f64) -> String {
+    if value < 100.0 { format!("{value:.1}") } else { thousands(value) }
 }
 
 /// Medians over the kernel and over SocksDirect.

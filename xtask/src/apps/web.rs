@@ -1,7 +1,7 @@
 //! nginx with a master and four workers, wrk and curl.
 
 use super::table::{Load, Row};
-use super::{Scenario, files};
+use super::{Scenario, files, http};
 use crate::lab::{Lab, Side, each};
 use crate::nginx::{Nginx, Workers, own_user};
 use crate::process::Output;
@@ -177,6 +177,7 @@ fn reload(lab: &mut Lab) -> Result<()> {
     let nginx = start(lab, Side::Sd)?;
     let data = files::bytes(10_000);
     std::fs::write(nginx.root.join("10k"), &data)?;
+    let watch = lab.watch(nginx.port);
     let load = lab.start(Side::Sd, "wrk", &["-t1", "-c20", "-d6s", &nginx.url("64")])?;
     for _ in 0..3 {
         let old = wait_for_workers(&nginx, 4, &[])?;
@@ -187,6 +188,7 @@ fn reload(lab: &mut Lab) -> Result<()> {
         wait_for_workers(&nginx, 4, &old)?;
     }
     requests_per_s(&load.wait(LIMIT)?.ok()?.text())?;
+    lab.check_program(watch, "wrk")?;
     stop(nginx)
 }
 
@@ -195,6 +197,7 @@ fn worker_killed(lab: &mut Lab) -> Result<()> {
     let nginx = start(lab, Side::Sd)?;
     let data = files::bytes(10_000);
     std::fs::write(nginx.root.join("10k"), &data)?;
+    let watch = lab.watch(nginx.port);
     let load = lab.start(Side::Sd, "wrk", &["-t1", "-c40", "-d5s", &nginx.url("64")])?;
     for _ in 0..3 {
         std::thread::sleep(Duration::from_millis(500));
@@ -206,6 +209,7 @@ fn worker_killed(lab: &mut Lab) -> Result<()> {
         }
     }
     requests_per_s(&load.wait(LIMIT)?.ok()?.text())?;
+    lab.check_program(watch, "wrk")?;
     stop(nginx)
 }
 
@@ -219,6 +223,9 @@ fn master_killed(lab: &mut Lab) -> Result<()> {
     for side in [Side::Sd, Side::Kernel].into_iter().cycle().take(8) {
         download(lab, side, &url, &[b'x'; 64])?;
     }
+    let watch = lab.watch(port);
+    http::wrk(lab, Side::Sd, &url, 20, false)?;
+    lab.check(watch, Side::Sd, Side::Sd)?;
     workers.iter().for_each(|&pid| send(pid, Signal::SIGTERM));
     let end = Instant::now() + Duration::from_secs(5);
     while workers.iter().any(|&pid| procfs::is_alive(pid)) {
@@ -230,14 +237,15 @@ fn master_killed(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// As Debian sets nginx up: the master is root, the workers are not. On whichever path, it must work.
+/// As Debian sets nginx up: the master is root, the workers are not.
 fn another_user(lab: &mut Lab) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
     let nginx = Nginx::start(lab, Side::Sd, &Workers { count: 4, user: "nobody nogroup" })?;
-    let output = lab.run(Side::Sd, "wrk", &["-t1", "-c20", "-d2s", &nginx.url("64")], LIMIT)?;
-    require_clean(&output)?;
+    let watch = lab.watch(nginx.port);
+    http::wrk(lab, Side::Sd, &nginx.url("64"), 20, false)?;
+    lab.check(watch, Side::Sd, Side::Sd)?;
     download(lab, Side::Kernel, &nginx.url("64"), &[b'x'; 64])?;
     stop(nginx)
 }

@@ -36,7 +36,7 @@ class Barrier:
         self.count -= 1
         if self.count == 0:
             # Long enough for `sd ss` to show them all.
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.3)
             self.event.set()
         await self.event.wait()
 

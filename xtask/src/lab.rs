@@ -253,7 +253,7 @@ fn shell(procs: &Path, program: &Path) -> Command {
 }
 
 /// Where a program is. Debian's own python is taken before others, which may be scripts that look for one.
-fn locate(program: &str) -> Option<PathBuf> {
+pub(crate) fn locate(program: &str) -> Option<PathBuf> {
     let own = Path::new("/usr/bin").join(program);
     if own.exists() { Some(own) } else { find_program(program) }
 }

@@ -17,7 +17,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 pub(crate) const ROWS: &[Row] = &[Row {
     application: "vsftpd",
-    version: &["vsftpd", "-v"],
+    version: &["dpkg-query", "-W", "-f", "${Version}", "vsftpd"],
     scenarios: "ftp-",
     features: "fork for each connection, chroot, active and passive data connections, lftp",
     load: Some(Load { unit: "MB/s, curl, 20 MB a session, one after the other", rate }),

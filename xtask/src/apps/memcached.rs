@@ -68,5 +68,5 @@ fn rate(lab: &Lab, side: Side) -> Result<f64> {
     let args = [&servers, "--test=get", "--concurrency=16", &count, "--initial-load=1000"];
     let said = lab.run(side, "memcslap", &args, LIMIT)?.text();
     process.terminate(Duration::from_secs(5))?.ok()?;
-    Ok(16.0 * EACH as f64 / rates::behind(&said, "16 threads:")?)
+    Ok(16.0 * EACH as f64 / rates::behind(&said, "keys by   16 threads:")?)
 }

@@ -9,10 +9,14 @@ use crate::{Result, fail};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("stunnel-chain", &["stunnel4", "socat", "openssl"], stunnel).limit_s(120).extra(),
+    Scenario::new("stunnel-chain", &["stunnel4", "socat", "openssl", "nginx", "wrk"], stunnel)
+        .limit_s(120)
+        .extra(),
     Scenario::new("tinyproxy-http-and-connect", &["tinyproxy", "nginx", "curl"], proxy).limit_s(120).extra(),
     Scenario::new("dns-dnsmasq-tcp", &["dnsmasq", "kdig"], names).limit_s(120).extra(),
-    Scenario::new("etcd-with-accelerated-clients", &["etcd", "etcdctl", "curl"], etcd).limit_s(120).extra(),
+    Scenario::new("etcd-with-accelerated-clients", &["etcd", "etcdctl", "curl", "wrk"], etcd)
+        .limit_s(120)
+        .extra(),
     Scenario::new("meters-sockperf", &["sockperf"], sockperf).limit_s(120).extra(),
     Scenario::new("meters-qperf", &["qperf"], qperf).limit_s(120).extra(),
 ];
@@ -48,7 +52,7 @@ pub(crate) const ROWS: &[Row] = &[
         scenarios: "etcd-",
         features: "a Go program: over the kernel, with accelerated clients",
         load: Some(Load {
-            unit: "requests/s, ab, 20 kept connections: over the kernel on both sides",
+            unit: "requests/s, wrk, 20 connections: over the kernel on both sides",
             rate: etcd_rate,
         }),
     },
@@ -248,7 +252,7 @@ fn etcd_rate(lab: &Lab, side: Side) -> Result<f64> {
     let store = lab.path().join("etcd").display().to_string();
     let process = start_etcd(lab, side, port, &store)?;
     let url = format!("http://127.0.0.1:{port}/version");
-    let rate = http::ab(lab, side, &url, 20_000, true)?;
+    let rate = http::wrk(lab, side, &url, 20, false)?;
     process.terminate(LIMIT)?;
     Ok(rate)
 }

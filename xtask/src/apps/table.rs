@@ -110,7 +110,7 @@ fn measure(load: &Load) -> Result<[f64; 2]> {
 fn version(row: &Row) -> Option<String> {
     let (program, args) = row.version.split_first()?;
     let scratch = crate::scratch::Scratch::new("version").ok()?;
-    let mut command = Command::new(crate::process::find_program(program)?);
+    let mut command = Command::new(crate::lab::locate(program)?);
     command.args(args).stdin(Stdio::null());
     let output =
         Proc::start(&mut command, "version", scratch.path()).ok()?.wait(Duration::from_secs(20)).ok()?;

@@ -156,8 +156,8 @@ pub(crate) fn run(packages: &[&str]) -> Result<()> {
     }
     eprintln!("install: {}", packages.join(" "));
     let _no_services = NoServices::new()?;
-    let is_of_main = |name: &&&str| !EXTRA.iter().any(|package| package.name == **name && !package.is_free);
-    let (main, others): (Vec<&str>, Vec<&str>) = packages.iter().partition(|name| is_of_main(&name));
+    let is_of_main = |name: &&str| !EXTRA.iter().any(|package| package.name == *name && !package.is_free);
+    let (main, others): (Vec<&str>, Vec<&str>) = packages.iter().partition(|name| is_of_main(name));
     install(&[], &main)?;
     if !others.is_empty() {
         let lists = OtherLists::new()?;

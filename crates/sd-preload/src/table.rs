@@ -22,7 +22,8 @@
 //! passed like any third argument, and garbage in its register goes no further than it would have gone anyway.
 
 use crate::body::{
-    confine, create, exec, fortify, limits, names, process, raw, ready, rights, shell, spawn, stdio, vector,
+    confine, create, exec, fortify, handlers, limits, names, process, raw, ready, rights, shell, spawn,
+    stdio, vector,
 };
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::ptr::{null, null_mut};
@@ -229,6 +230,16 @@ hooks! {
         { lazy; any calls::creates(), then create::made }
     openpty (main: *mut c_int, terminal: *mut c_int, name: *mut c_char, mode: *const termios, size: *const winsize)
         -> c_int { lazy; any calls::creates(), then |ret| create::pair(main, terminal, ret) }
+
+    // Handlers of signals.
+    sigaction | __sigaction (signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int
+        { lazy; does handlers::sigaction(signal, new, old) }
+    signal | bsd_signal | ssignal (signal: c_int, handler: *mut c_void) -> *mut c_void
+        { lazy; does handlers::signal(signal, handler, |given| real::signal(signal, given)) }
+    sysv_signal | __sysv_signal (signal: c_int, handler: *mut c_void) -> *mut c_void
+        { lazy; does handlers::signal(signal, handler, |given| real::sysv_signal(signal, given)) }
+    sigset (signal: c_int, handler: *mut c_void) -> *mut c_void
+        { lazy; does handlers::signal(signal, handler, |given| real::sigset(signal, given)) }
 
     // Threads.
     pthread_cancel (thread: pthread_t) -> c_int

@@ -22,6 +22,10 @@
 use crate::header::{self, Kind, SIZE, padded};
 use core::sync::atomic::{Ordering, compiler_fence};
 
+/// Messages of up to so many bytes go as a whole or not at all, as they do with Linux' buffers, unless a quarter of the
+/// ring is less.
+const WHOLE: u32 = 512;
+
 /// Part of a ring's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -308,7 +312,7 @@ impl TxCursor {
         }
         // One message takes at most a quarter of the ring, so that both sides work at once.
         let part = want.min(self.limit / 4);
-        if self.room() >= part.min(512) {
+        if self.room() >= part.min(WHOLE) {
             return Some(self.grant(part.min(self.room())));
         }
         // With headers for its parts.
@@ -354,10 +358,8 @@ impl TxCursor {
             let region = if self.is_large() { Region::Large } else { Region::Small };
             self.jump(mem, region, rest, self.limit);
         }
-        match self.room().min(want) {
-            0 => None,
-            len => Some(self.grant(len)),
-        }
+        let room = self.room();
+        (room >= want.min(WHOLE)).then(|| self.grant(room.min(want)))
     }
 
     fn jump<M: RingMem>(&mut self, mem: &M, to: Region, used: u32, limit: u32) {

@@ -174,7 +174,7 @@ impl Token {
     #[inline(always)]
     pub fn enter(&self, way: Way, mine: &Thread) -> bool {
         let inside = &mine.inside[way as usize];
-        // In a signal handler that interrupted another use: the lock's way keeps them apart.
+        // A use that longjmp left.
         if inside.own() != 0 {
             return false;
         }
@@ -195,7 +195,7 @@ impl Token {
 
     /// The way in for everybody else: returns when nobody but the caller uses the half.
     pub fn lock<W: World>(&self, way: Way, me: Me<'_>, world: &W) -> Before {
-        // A use that longjmp left, or that this signal handler interrupted.
+        // A use that longjmp left.
         if self.lock.load(Ordering::Relaxed) == me.id {
             return Before::Left;
         }

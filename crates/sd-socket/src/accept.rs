@@ -9,14 +9,14 @@ use crate::defer::is_ripe;
 use crate::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::listen::{Pending, has_pending, interested, record};
 use crate::process::PROCESS;
-use crate::restart::Held;
 use crate::stats::{Counter, count};
 use crate::table;
-use crate::wait::{Deadline, SleepSet, Sleeper};
+use crate::wait::{Deadline, SleepSet, Sleeper, interrupted};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::channel::SlotState;
 use sd_shm::slab::{Endpoint, Reason, State};
+use sd_sys::section::Watch;
 use std::collections::VecDeque;
 
 /// accept(2) and accept4(2).
@@ -44,6 +44,7 @@ pub(crate) unsafe fn accept4(
     crate::reclaim::sweep();
     interested(endpoint, fd);
     let deadline = Deadline::option(endpoint.rcv_timeout_ns.load(Ordering::Relaxed));
+    let watch = Watch::start();
     loop {
         channel::drain();
         // SAFETY: the caller vouches for its address buffer.
@@ -57,13 +58,18 @@ pub(crate) unsafe fn accept4(
         if endpoint.flag(NONBLOCK) || deadline.left() == Some(0) {
             return Outcome::Errno(libc::EAGAIN);
         }
-        if let Err(errno) = wait_for_connection(endpoint, fd, deadline) {
+        if let Err(errno) = wait_for_connection(endpoint, fd, deadline, &watch) {
             return Outcome::Errno(errno);
         }
     }
 }
 
-fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline) -> Result<(), i32> {
+fn wait_for_connection(
+    endpoint: &'static Endpoint,
+    fd: i32,
+    deadline: Deadline,
+    watch: &Watch,
+) -> Result<(), i32> {
     let listener = record(endpoint);
     let _waits = listener.map(WaitsInAccept::enter);
     if let Some(listener) = listener {
@@ -78,10 +84,6 @@ fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline)
     let sleeper = Sleeper::enter();
     let set = SleepSet::new(&sleeper)?;
     set.add(fd, libc::EPOLLIN as u32, 0)?;
-    let held = if deadline.is_never() { Held::new() } else { None };
-    if let Some(held) = &held {
-        set.add(held.fd(), libc::EPOLLIN as u32, 0)?;
-    }
     channel::drain();
     if has_pending(endpoint) || sleeper.is_stale() {
         return Ok(());
@@ -90,13 +92,14 @@ fn wait_for_connection(endpoint: &'static Endpoint, fd: i32, deadline: Deadline)
     let retry = crate::wait::earlier(crate::control::retry_if_lost(), idle);
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
     let timeout = crate::wait::earlier(deadline.left(), retry);
-    let mask = held.as_ref().map_or(core::ptr::null(), Held::mask);
-    let woken = crate::wait::sleep_on(set.fd, &mut events, timeout, mask);
+    interrupted(watch, deadline)?;
+    let woken = crate::wait::sleep_on(set.fd, &mut events, timeout, core::ptr::null());
     if woken.is_ok_and(|n| events.iter().take(n).any(|e| e.u64 == crate::wait::OWN_EVENT)) {
         crate::control::look_at_socket();
     }
     match woken {
-        Err(libc::EINTR) if deadline.is_never() && held.is_none() && crate::restart::restarts() => Ok(()),
+        // A sleep on an epoll instance always ends so.
+        Err(libc::EINTR) => interrupted(watch, deadline),
         other => other.map(drop),
     }
 }

@@ -367,7 +367,6 @@ fn is_closed(slot: &Slot) -> bool {
 /// To be called before any decision to wait.
 #[inline]
 pub(crate) fn drain() {
-    crate::later::now();
     if PROCESS.channel_count.load(Ordering::Acquire) != 0 || PROCESS.own_slab.load(Ordering::Relaxed) != 0 {
         drain_all();
     }

@@ -266,7 +266,7 @@ pub(crate) fn retain(endpoint: &Endpoint) {
 pub(crate) fn release(endpoint: &'static Endpoint) {
     let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
     let Some(private) = rec.private(index) else { return };
-    if private.fds.fetch_sub(1, Ordering::AcqRel) == 1 && !crate::later::end_endpoint(endpoint) {
+    if private.fds.fetch_sub(1, Ordering::AcqRel) == 1 {
         end(endpoint);
     }
 }

@@ -33,7 +33,6 @@ fn drop_entry(fd: i32) -> bool {
 
 /// close(2); the kernel's part is the caller's.
 pub(crate) fn close(fd: c_int) -> Outcome<c_int> {
-    crate::later::now();
     if drop_entry(fd) { Outcome::Kernel } else { Outcome::Errno(libc::EBADF) }
 }
 

@@ -13,7 +13,7 @@
 //! | `transfer`, `stream`, `unconnected`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
 //! | `urgent`, `signals` | MSG_OOB; SIGURG and SIGIO |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
-//! | `restart`, `cancel` | what ends a wait early: handlers of signals, pthread_cancel |
+//! | `cancel` | what ends a wait early: pthread_cancel (handlers of signals: `wait`) |
 //! | `options`, `extras`, `tcp_info`, `names`, `addr` | what a socket is told and asked |
 //! | `confine` | under a seccomp filter of the program's |
 //! | `fork`, `exec`, `spawn`, `handover`, `bridge` | sharing with children; the next program; starting programs; passing on; kernel sockets for those that are not accelerated |
@@ -48,7 +48,6 @@ mod handover;
 mod home;
 mod idle;
 mod iov;
-mod later;
 mod listen;
 mod mail;
 mod message;
@@ -58,7 +57,6 @@ mod poll;
 mod process;
 mod ready;
 mod reclaim;
-mod restart;
 mod route;
 mod select;
 mod signals;

@@ -17,6 +17,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDNORM, c_int, pollf
 use sd_ring::doorbell;
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::confine;
+use sd_sys::section::Watch;
 
 /// What a poll entry leads to, as far as it concerns us.
 #[derive(Clone, Copy)]
@@ -162,11 +163,11 @@ impl<'a> List<'a> {
     }
 
     /// Sleeps until something may have changed.
-    fn sleep(&self, deadline: Deadline, mask: *const sigset_t) -> Result<(), i32> {
+    fn sleep(&self, deadline: Deadline, mask: *const sigset_t, watch: &Watch) -> Result<(), i32> {
         if mask.is_null()
             && let Some((endpoint, events)) = self.only_connection()
         {
-            return sleep_on_word(endpoint, events, deadline);
+            return sleep_on_word(endpoint, events, deadline, watch);
         }
         if !MUST_HAVE.iter().all(|nr| confine::allows(*nr)) {
             return self.nap(deadline, mask);
@@ -195,6 +196,7 @@ impl<'a> List<'a> {
         }
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
         let timeout = wait::earlier(deadline.left(), retry);
+        wait::ended_by_handler(watch, mask)?;
         let woken = wait::sleep_on(set.fd, &mut events, timeout, mask)?;
         if events.iter().take(woken).any(|e| e.u64 == OWN_EVENT && e.events & POLLIN as u32 == 0) {
             crate::control::look_at_socket();
@@ -239,9 +241,10 @@ pub(crate) fn poll_noting(
     let deadline = Deadline::after(timeout_ns);
     let mut list = List::of(fds);
     let mut ready = list.look(true);
+    let watch = Watch::start();
     if ready == Ok(0) && timeout_ns == Some(0) && !mask.is_null() {
         // A signal that the mask lets through interrupts even a poll that does not wait.
-        if let Err(errno) = list.sleep(deadline, mask) {
+        if let Err(errno) = list.sleep(deadline, mask, &watch) {
             return Outcome::Errno(errno);
         }
         ready = list.look(true);
@@ -259,7 +262,7 @@ pub(crate) fn poll_noting(
         }
     }
     while ready == Ok(0) && deadline.left() != Some(0) {
-        if let Err(errno) = list.sleep(deadline, mask) {
+        if let Err(errno) = list.sleep(deadline, mask, &watch) {
             return Outcome::Errno(errno);
         }
         list.find();
@@ -271,7 +274,12 @@ pub(crate) fn poll_noting(
     }
 }
 
-fn sleep_on_word(endpoint: &'static Endpoint, events: i16, deadline: Deadline) -> Result<(), i32> {
+fn sleep_on_word(
+    endpoint: &'static Endpoint,
+    events: i16,
+    deadline: Deadline,
+    watch: &Watch,
+) -> Result<(), i32> {
     let mut bits = doorbell::RX_SLEEP;
     if events & POLLOUT != 0 {
         bits |= doorbell::TX_SLEEP;
@@ -289,6 +297,7 @@ fn sleep_on_word(endpoint: &'static Endpoint, events: i16, deadline: Deadline) -
     // never does.
     let pause = wait::earlier(deadline.left(), crate::adopt::pause());
     let timeout = crate::confine::limit(endpoint, pause).or(Some(FOREVER_NS));
+    wait::ended_by_handler(watch, core::ptr::null())?;
     match sd_sys::futex::wait(word, value, timeout, sd_sys::futex::Scope::Shared) {
         Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
         _ => Ok(()),

@@ -7,7 +7,7 @@ use crate::endpoint::{
 use crate::faults::{note_end, send_error, send_failed};
 use crate::iov::Pieces;
 use crate::urgent::{self, Meeting, Situation};
-use crate::wait::{Deadline, HOUSEKEEPING_NS, sleep_on_word, spin};
+use crate::wait::{Deadline, HOUSEKEEPING_NS, interrupted, sleep_on_word, spin};
 use crate::whole::{self, Claim};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
@@ -15,6 +15,7 @@ use sd_ring::copy::copy_shared;
 use sd_ring::{Effort, Next, doorbell};
 use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::Endpoint;
+use sd_sys::section::Watch;
 
 pub(crate) const RX_BITS: u32 = doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::RX_SIGNAL;
 const TX_BITS: u32 = doorbell::TX_SLEEP | doorbell::TX_EVENT | doorbell::TX_SIGNAL;
@@ -48,6 +49,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
     };
     let mut kept = None;
     let mut claim = Claim::NONE;
+    let watch = Watch::start();
     loop {
         let end = push(endpoint, &mut pieces, effort, &mut claim);
         let sent = want - pieces.total;
@@ -69,10 +71,13 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let deadline = *deadline
             .get_or_insert_with(|| Deadline::option(endpoint.snd_timeout_ns.load(Ordering::Relaxed)));
         kept.get_or_insert_with(|| Kept::new(endpoint));
-        let waited = match end {
+        let deadline = if sent > 0 { deadline.of_partial() } else { deadline };
+        let waited = interrupted(&watch, deadline).and_then(|()| match end {
             Push::Full { seen } => wait_tx(endpoint, seen, deadline, effort != Effort::Patient),
             _ => whole::wait(endpoint, deadline).map(|()| false),
-        };
+        });
+        // Before the rest is sent, even if there is room by now (tcp_sendmsg).
+        let waited = waited.and_then(|slept| interrupted(&watch, deadline).map(|()| slept));
         match waited {
             Ok(true) if effort == Effort::Patient => effort = Effort::Grow,
             Ok(_) => {}
@@ -181,6 +186,7 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
     let mut deadline = None;
     let mut kept = None;
+    let watch = Watch::start();
     loop {
         let before = pieces.total;
         let found = pull(endpoint, &mut pieces, take);
@@ -213,7 +219,8 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         kept.get_or_insert_with(|| Kept::new(endpoint));
         take.any = take.advance && got > 0;
         let peeked = if take.advance { None } else { Some(got) };
-        if let Err(errno) = wait_rx(endpoint, deadline, peeked) {
+        let deadline = if got > 0 { deadline.of_partial() } else { deadline };
+        if let Err(errno) = wait_rx(endpoint, deadline, peeked, &watch) {
             // Linux waits for the first byte even when none is wanted, but then asks no more why the wait ended.
             return if got > 0 || want == 0 { Ok(got) } else { Err(errno) };
         }
@@ -357,7 +364,12 @@ fn rx_hint(endpoint: &'static Endpoint) -> bool {
 }
 
 /// Waits until there is something to receive, beyond the bytes that were peeked at.
-fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, peeked: Option<usize>) -> Result<(), i32> {
+fn wait_rx(
+    endpoint: &'static Endpoint,
+    deadline: Deadline,
+    peeked: Option<usize>,
+    watch: &Watch,
+) -> Result<(), i32> {
     let ready = || match peeked {
         None => rx_hint(endpoint),
         Some(peeked) => {
@@ -383,6 +395,7 @@ fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, peeked: Option<usize
         let tidies = complaint.is_none() && crate::idle::is_due(endpoint);
         let pause = if tidies { housekeeping.next() } else { None };
         let short = crate::confine::limit(endpoint, crate::wait::earlier(pause, complaint));
+        interrupted(watch, deadline)?;
         let slept = sleep_on_word(word, value, deadline, short);
         if endpoint.generation.load(Ordering::Relaxed) != generation {
             return Err(libc::EBADF);
@@ -413,6 +426,7 @@ pub(crate) fn wait_tx(
     deadline: Deadline,
     may_sleep: bool,
 ) -> Result<bool, i32> {
+    let watch = Watch::start();
     if spin(&endpoint.rx.spin, || tx_hint(endpoint, seen)) {
         return Ok(false);
     }
@@ -424,6 +438,7 @@ pub(crate) fn wait_tx(
     let word = &endpoint.own_words().wait;
     let value = doorbell::arm(word, doorbell::TX_SLEEP);
     if !tx_hint(endpoint, seen) {
+        interrupted(&watch, deadline)?;
         sleep_on_word(word, value, deadline, crate::confine::limit(endpoint, crate::adopt::pause()))?;
     }
     if endpoint.generation.load(Ordering::Relaxed) != generation {

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_ring::token::{Before, Me, Thread, Token, Way, World};
 use sd_shm::slab::{Slab, THREADS};
 use sd_sys::futex::{self, Scope};
+use sd_sys::section::Section;
 
 /// Thread ids of a process in another PID namespace than its parent mean nothing to its family: nobody
 /// can ask whether they live.
@@ -171,17 +172,20 @@ pub(crate) struct Half<'a> {
     way: Way,
     /// The token's holder, or `ONLY`; None: the thread has the lock.
     holder: Option<&'static Thread>,
+    /// Ends after the use of the token.
+    _section: Section,
 }
 
 impl<'a> Half<'a> {
     /// Waits for the token if need be. `repair` makes good what a thread left that died with it.
     #[inline(always)]
     pub(crate) fn take(token: &'a Token, way: Way, repair: impl FnOnce()) -> Half<'a> {
+        let section = Section::enter();
         let holder = enter(token, way);
         if holder.is_none() && lock(token, way) == Before::Died {
             repair();
         }
-        Half { token, way, holder }
+        Half { token, way, holder, _section: section }
     }
 }
 
@@ -191,13 +195,16 @@ pub(crate) struct Quick<'a> {
     way: Way,
     /// See [`Half`].
     holder: &'static Thread,
+    /// Ends after the use of the token.
+    _section: Section,
 }
 
 impl<'a> Quick<'a> {
     /// `None` when the thread is not the token's holder.
     #[inline(always)]
     pub(crate) fn take(token: &'a Token, way: Way) -> Option<Quick<'a>> {
-        enter(token, way).map(|holder| Quick { token, way, holder })
+        let section = Section::enter();
+        enter(token, way).map(|holder| Quick { token, way, holder, _section: section })
     }
 }
 

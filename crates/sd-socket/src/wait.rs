@@ -11,6 +11,7 @@ use crate::stats::{Counter, count};
 use crate::waker::View;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_sys::futex::{self, Scope};
+use sd_sys::section::Watch;
 use sd_sys::{confine, time};
 
 const LOOKS_MAX: u32 = 1200;
@@ -131,6 +132,38 @@ fn spin_yielding(word: &AtomicU32, mut learned: Learned, mut ready: impl FnMut()
     false
 }
 
+/// Later than any clock will show.
+const FAR_NS: u64 = 1 << 62;
+
+/// A handler that ran since `watch` began ends a call with EINTR, unless there is no deadline and it has SA_RESTART
+/// (signal(7)): also where it came before the call slept.
+#[inline]
+pub(crate) fn interrupted(watch: &Watch, deadline: Deadline) -> Result<(), i32> {
+    match watch.has_run() && (!deadline.is_never() || !all_restart(watch.signals())) {
+        true => Err(libc::EINTR),
+        false => Ok(()),
+    }
+}
+
+/// The same for poll and its like, which every handler ends; but where a signal mask is given, what ran before the
+/// kernel took it up ran before the call.
+#[inline]
+pub(crate) fn ended_by_handler(watch: &Watch, mask: *const libc::sigset_t) -> Result<(), i32> {
+    if mask.is_null() && watch.has_run() { Err(libc::EINTR) } else { Ok(()) }
+}
+
+/// Whether all these signals (bit n-1 for signal n) have SA_RESTART.
+#[cold]
+fn all_restart(signals: u64) -> bool {
+    (1..=64).filter(|signal| signals & 1 << (signal - 1) != 0).all(|signal| {
+        // The kernel's struct: handler, flags, restorer, mask.
+        let mut action = [0u64; 4];
+        // SAFETY: the kernel writes 32 bytes.
+        unsafe { sd_sys::syscall!(libc::SYS_rt_sigaction, signal, 0, action.as_mut_ptr(), 8) };
+        action[1] & libc::SA_RESTART as u64 != 0
+    })
+}
+
 /// When a blocking call gives up.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline(Option<u64>);
@@ -144,6 +177,11 @@ impl Deadline {
     /// As SO_RCVTIMEO counts: zero = never.
     pub(crate) fn option(timeout_ns: u64) -> Deadline {
         Deadline::after((timeout_ns != 0).then_some(timeout_ns))
+    }
+
+    /// The same, for a call that has something to show already: every handler that runs ends its wait.
+    pub(crate) fn of_partial(self) -> Deadline {
+        Deadline(Some(self.0.unwrap_or(FAR_NS)))
     }
 
     /// There is none.
@@ -167,6 +205,7 @@ pub(crate) fn sleep_on_word(
 ) -> Result<(), i32> {
     count(Counter::Sleep);
     crate::cancel::check()?;
+    let watch = Watch::start();
     let left = deadline.left();
     if left == Some(0) {
         return Err(libc::EAGAIN);
@@ -177,16 +216,12 @@ pub(crate) fn sleep_on_word(
     };
     match slept {
         // A nap, which the kernel does not restart.
-        Err(sd_sys::Errno(libc::EINTR))
-            if left.is_none() && !confine::allows(libc::SYS_futex) && crate::restart::restarts() =>
-        {
-            Ok(())
-        }
+        Err(sd_sys::Errno(libc::EINTR)) if !confine::allows(libc::SYS_futex) => interrupted(&watch, deadline),
         Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
         // No such system call before Linux 5.16; a container's filter may say EPERM for what it does not know.
         Err(sd_sys::Errno(libc::ENOSYS | libc::EPERM)) => {
             match futex::wait(word, value, pause, Scope::Shared) {
-                Err(sd_sys::Errno(libc::EINTR)) if !crate::restart::restarts() => Err(libc::EINTR),
+                Err(sd_sys::Errno(libc::EINTR)) => interrupted(&watch, deadline),
                 _ => Ok(()),
             }
         }

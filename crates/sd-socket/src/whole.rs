@@ -7,11 +7,12 @@
 
 use crate::endpoint::EndpointExt;
 use crate::token;
-use crate::wait::{Deadline, sleep_on_word, spin};
+use crate::wait::{Deadline, interrupted, sleep_on_word, spin};
 use core::sync::atomic::Ordering;
 use sd_ring::doorbell;
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
+use sd_sys::section::Watch;
 
 /// How often a waiter asks whether the thread with the claim is alive and running.
 const LOOK_NS: u64 = 20_000_000;
@@ -76,6 +77,7 @@ fn end(endpoint: &'static Endpoint, claimant: u32) {
 pub(crate) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<(), i32> {
     let sender = &endpoint.tx.sender;
     let is_over = || sender.load(Ordering::Acquire) == 0;
+    let watch = Watch::start();
     if spin(&endpoint.rx.spin, is_over) {
         return Ok(());
     }
@@ -84,6 +86,7 @@ pub(crate) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<()
         if is_over() {
             return Ok(());
         }
+        interrupted(&watch, deadline)?;
         sleep_on_word(&endpoint.own_words().wait, value, deadline, Some(LOOK_NS))?;
         let claimant = sender.load(Ordering::Acquire);
         if claimant != 0 && token::cannot_go_on(claimant) {

@@ -3,8 +3,9 @@
 //! The preload library must never call a libc wrapper that it hooks itself, so everything it
 //! needs is here, as a thin function around the `syscall` instruction (x86-64). No function
 //! touches `errno`; failures come back as [`Errno`]. Nothing here allocates or keeps state except
-//! [`lock::Lock`], a futex lock that survives `fork` by being re-made in the child, and [`confine`],
-//! [`space`] and [`numbers`], which know the filters and the limits that the program puts on itself.
+//! [`lock::Lock`], a futex lock that survives `fork` by being re-made in the child, [`section`], which puts handlers
+//! of signals off, and [`confine`], [`space`] and [`numbers`], which know the filters and the limits that the program
+//! puts on itself.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("SocksDirect runs on x86-64 Linux; other targets are not ported yet");
@@ -18,6 +19,7 @@ pub mod membarrier;
 pub mod msg;
 pub mod numbers;
 pub mod raw;
+pub mod section;
 pub mod space;
 pub mod time;
 

@@ -1,7 +1,7 @@
-//! A futex lock without poisoning or allocation, and how many of them a thread holds.
+//! A futex lock without poisoning or allocation. Who holds one is in a [`Section`].
 
 use crate::futex::{self, Scope};
-use core::arch::{asm, global_asm};
+use crate::section::Section;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -9,50 +9,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
-
-// Locks that the thread holds or is about to take. Initial-exec, so that reading it is no call.
-global_asm!(
-    ".pushsection .tbss,\"awT\",@nobits",
-    ".hidden sd_locks_held",
-    ".globl sd_locks_held",
-    ".type sd_locks_held,@object",
-    ".balign 4",
-    "sd_locks_held: .zero 4",
-    ".size sd_locks_held, 4",
-    ".popsection",
-);
-
-/// Whether the calling thread holds a lock. A signal handler that finds it so has interrupted the holder, and would wait
-/// for ever for a lock.
-pub fn is_held() -> bool {
-    let held: u32;
-    // SAFETY: reads the thread's own word. Not `pure`: a handler's frame must look each time.
-    unsafe {
-        asm!("mov {at}, qword ptr [rip + sd_locks_held@GOTTPOFF]", "mov {held:e}, dword ptr fs:[{at}]",
-            at = out(reg) _, held = out(reg) held, options(nostack, readonly, preserves_flags));
-    }
-    held != 0
-}
-
-/// Comes before the lock is taken, so that a handler never finds it taken and not counted.
-#[inline(always)]
-fn count_one() {
-    // SAFETY: the thread's own word, by one instruction, which a handler cannot come into.
-    unsafe {
-        asm!("mov {at}, qword ptr [rip + sd_locks_held@GOTTPOFF]", "inc dword ptr fs:[{at}]",
-            at = out(reg) _, options(nostack));
-    }
-}
-
-/// Comes after the lock is free.
-#[inline(always)]
-fn count_one_less() {
-    // SAFETY: as above.
-    unsafe {
-        asm!("mov {at}, qword ptr [rip + sd_locks_held@GOTTPOFF]", "dec dword ptr fs:[{at}]",
-            at = out(reg) _, options(nostack));
-    }
-}
 
 /// A process-private mutual exclusion lock around `T`.
 pub struct Lock<T> {
@@ -74,21 +30,20 @@ impl<T> Lock<T> {
     /// Takes the lock, sleeping while another thread holds it.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
-        count_one();
+        let section = Section::enter();
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_slow();
         }
-        Guard { lock: self }
+        Guard { lock: self, _section: section }
     }
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        count_one();
+        let section = Section::enter();
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            count_one_less();
             return None;
         }
-        Some(Guard { lock: self })
+        Some(Guard { lock: self, _section: section })
     }
 
     #[cold]
@@ -116,7 +71,7 @@ impl<T> Lock<T> {
     /// # Safety
     /// The calling thread holds the lock that way.
     pub unsafe fn unlock(&self) {
-        drop(Guard { lock: self });
+        drop(Guard { lock: self, _section: Section::resume() });
     }
 
     /// Takes up a [`Lock::lock_and_keep`], or a guard that was forgotten.
@@ -124,7 +79,7 @@ impl<T> Lock<T> {
     /// # Safety
     /// As for [`Lock::unlock`].
     pub unsafe fn resume(&self) -> Guard<'_, T> {
-        Guard { lock: self }
+        Guard { lock: self, _section: Section::resume() }
     }
 
     /// Frees the lock whoever held it: for the child of a fork, where the holder does not exist.
@@ -139,6 +94,8 @@ impl<T> Lock<T> {
 /// Holds a [`Lock`] until dropped.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    /// Ends after the lock is free.
+    _section: Section,
 }
 
 impl<T> Deref for Guard<'_, T> {
@@ -161,28 +118,28 @@ impl<T> Drop for Guard<'_, T> {
         if self.lock.word.swap(FREE, Ordering::Release) == CONTENDED {
             futex::wake(&self.lock.word, 1, Scope::Private);
         }
-        count_one_less();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Lock, is_held};
+    use super::Lock;
+    use crate::section::is_inside;
     use std::sync::Arc;
 
     #[test]
     fn a_thread_knows_that_it_holds_one() {
         let (one, other) = (Lock::new(()), Lock::new(()));
-        assert!(!is_held());
+        assert!(!is_inside());
         let guard = one.lock();
         other.lock_and_keep();
-        assert!(one.try_lock().is_none() && is_held());
-        assert!(!std::thread::scope(|scope| scope.spawn(is_held).join().unwrap()), "only the holder");
+        assert!(one.try_lock().is_none() && is_inside());
+        assert!(!std::thread::scope(|scope| scope.spawn(is_inside).join().unwrap()), "only the holder");
         drop(guard);
-        assert!(is_held());
+        assert!(is_inside());
         // SAFETY: kept above.
         drop(unsafe { other.resume() });
-        assert!(!is_held());
+        assert!(!is_inside());
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub(crate) mod create;
 pub(crate) mod exec;
 pub(crate) mod file_actions;
 pub(crate) mod fortify;
+pub(crate) mod handlers;
 pub(crate) mod limits;
 pub(crate) mod names;
 pub(crate) mod process;

@@ -114,7 +114,7 @@ pub(crate) fn drop_fd(epoll: &'static Epoll, fd: i32) {
 }
 
 fn release(epoll: &'static Epoll) {
-    if epoll.references.fetch_sub(1, Ordering::AcqRel) == 1 && !crate::later::end_epoll(epoll) {
+    if epoll.references.fetch_sub(1, Ordering::AcqRel) == 1 {
         end(epoll);
     }
 }

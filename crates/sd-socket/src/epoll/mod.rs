@@ -43,9 +43,7 @@ mod watch;
 
 pub(crate) use collect::is_ready;
 pub(crate) use control::{control, kernel_registered};
-pub(crate) use life::{
-    User, add_fd, before_fork, created, drop_fd, end, forked, forked_late, keep_locks, unlock,
-};
+pub(crate) use life::{User, add_fd, before_fork, created, drop_fd, forked, forked_late, keep_locks, unlock};
 pub(crate) use waiting::wait;
 pub(crate) use watch::{
     became_listener, endpoint_event, forget_endpoint, no_space, peer_event, state_event, to_kernel,

@@ -6,6 +6,7 @@ use crate::process::single_threaded;
 use crate::reclaim;
 use crate::wait::{self, Deadline, HOUSEKEEPING_NS, OWN_EVENT, Sleeper};
 use libc::{epoll_event, sigset_t};
+use sd_sys::section::Watch;
 
 /// About ten microseconds: while sockets of ours are always ready, the kernel is asked so often.
 const KERNEL_EVERY_CYCLES: u64 = 25_000;
@@ -61,13 +62,14 @@ fn wait_for_event(
     mask: *const sigset_t,
 ) -> Result<usize, i32> {
     let _waiter = Waiter::enter(epoll);
+    let watch = Watch::start();
     if mask.is_null() {
         let found = spin(epoll, out);
         if found != 0 {
             return Ok(found);
         }
     }
-    sleep(epoll, out, deadline, mask)
+    sleep(epoll, out, deadline, Signals { mask, watch: &watch })
 }
 
 /// The wait of an instance that holds nothing of ours; `None` when there is something, or there was
@@ -139,12 +141,19 @@ fn spin(epoll: &Epoll, out: &mut [epoll_event]) -> usize {
     found
 }
 
+/// Which may end a sleep, and which did before it began.
+#[derive(Clone, Copy)]
+struct Signals<'a> {
+    mask: *const sigset_t,
+    watch: &'a Watch,
+}
+
 /// Sleeps until something is ready, or the deadline.
 fn sleep(
     epoll: &'static Epoll,
     out: &mut [epoll_event],
     deadline: Deadline,
-    mask: *const sigset_t,
+    signals: Signals<'_>,
 ) -> Result<usize, i32> {
     let mut housekeeping = HOUSEKEEPING_NS.into_iter();
     let mut pause = if epoll.dirty.load(Ordering::Relaxed) { housekeeping.next() } else { None };
@@ -152,7 +161,7 @@ fn sleep(
         crate::home::settle();
         let sleeper = Sleeper::enter();
         epoll.sleepers.fetch_add(1, Ordering::SeqCst);
-        let slept = sleep_once(epoll, out, &sleeper, wait::earlier(deadline.left(), pause), mask);
+        let slept = sleep_once(epoll, out, &sleeper, wait::earlier(deadline.left(), pause), signals);
         let one_less = |count: u32| count.checked_sub(1);
         let _ = epoll.sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
         drop(sleeper);
@@ -179,7 +188,7 @@ fn sleep_once(
     out: &mut [epoll_event],
     sleeper: &Sleeper,
     timeout: Option<u64>,
-    mask: *const sigset_t,
+    signals: Signals<'_>,
 ) -> Result<usize, i32> {
     rest::prepare(epoll, &mut epoll.interest.lock(), sleeper.view());
     ledger::catch_up(epoll);
@@ -192,7 +201,8 @@ fn sleep_once(
     if found != 0 || sleeper.is_stale() {
         return Ok(found);
     }
-    let kernel = rest::sleep(epoll, wait::earlier(timeout, retry), mask)?;
+    wait::ended_by_handler(signals.watch, signals.mask)?;
+    let kernel = rest::sleep(epoll, wait::earlier(timeout, retry), signals.mask)?;
     Ok(if kernel { look_at(epoll, out, Look { kernel, stay: false }) } else { 0 })
 }
 

@@ -28,6 +28,7 @@ mod flags;
 mod fork;
 mod fork_epoll;
 mod fork_served;
+mod handlers;
 mod ipv6;
 mod limits;
 mod listen;
@@ -114,6 +115,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     transfer::SUBJECTS,
     others::SUBJECTS,
     urgent::SUBJECTS,
+    handlers::SUBJECTS,
     signals::SUBJECTS,
     cancel::SUBJECTS,
     aliases::SUBJECTS,

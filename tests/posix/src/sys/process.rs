@@ -43,6 +43,11 @@ extern "C" fn count(number: i32) {
     COUNTS[number as usize].fetch_add(1, Ordering::Relaxed);
 }
 
+/// The address of the handler that counts, see [`taken`].
+pub(crate) fn counter() -> usize {
+    count as *const () as usize
+}
+
 /// Counts a signal from now on. Without `SA_RESTART` in `flags` it interrupts calls.
 pub(crate) fn count_signal(number: i32, flags: i32) {
     COUNTS[number as usize].store(0, Ordering::Relaxed);

@@ -73,13 +73,24 @@ impl Comparison {
         self.tests.iter().map(|(name, seen)| (name.clone(), self.verdict(name, seen))).collect()
     }
 
-    /// A line about a part, `WHOLE: PART`, that is only there when the part fails is as steady as the whole.
+    /// A line about a part, `WHOLE: PART`, that is only there when the part fails is as steady as the whole; one that
+    /// is missing on a side is as steady as the number of the whole's lines.
     fn verdict(&self, name: &str, seen: &Seen) -> Verdict {
-        let whole = name.split_once(": ").and_then(|(whole, _)| self.tests.get(whole));
-        match (seen.verdict(), whole.map(Seen::verdict)) {
-            (Verdict::Differs(text), Some(Verdict::Flaky(_))) => Verdict::Flaky(text),
-            (verdict, _) => verdict,
+        let Some((whole, _)) = name.split_once(": ") else { return seen.verdict() };
+        match seen.verdict() {
+            Verdict::Differs(text) if self.is_unsteady(whole, seen) => Verdict::Flaky(text),
+            verdict => verdict,
         }
+    }
+
+    fn is_unsteady(&self, whole: &str, part: &Seen) -> bool {
+        let is_absent = |words: &[String]| words.iter().any(|word| word == ABSENT);
+        let comes_and_goes =
+            |seen: &Seen| is_absent(&seen.kernel) && seen.kernel.iter().any(|word| word != ABSENT);
+        let mut parts = self.tests.range(whole.to_owned()..).take_while(|(name, _)| name.starts_with(whole));
+        self.tests.get(whole).is_some_and(|seen| matches!(seen.verdict(), Verdict::Flaky(_)))
+            || (is_absent(&part.kernel) || is_absent(&part.ours))
+                && parts.any(|(_, seen)| comes_and_goes(seen))
     }
 }
 
@@ -178,6 +189,16 @@ mod tests {
         assert!(is_differing(&comparison.verdicts()[1].1));
         comparison.add(outcomes(&[("a", "fail")]), failed(), &Choice::default());
         assert!(matches!(comparison.verdicts()[1].1, Verdict::Flaky(_)));
+        assert!(comparison.unsettled().is_empty());
+    }
+
+    #[test]
+    fn a_number_of_lines_that_changes_is_flaky() {
+        let mut comparison = Comparison::default();
+        let four = || outcomes(&[("a: 1", "pass"), ("a: 2", "pass"), ("a: 3", "pass"), ("a: 4", "pass")]);
+        comparison.add(outcomes(&[("a: 1", "pass")]), four(), &Choice::default());
+        assert_eq!(comparison.unsettled().len(), 3);
+        comparison.add(outcomes(&[("a: 1", "pass"), ("a: 2", "pass")]), four(), &Choice::default());
         assert!(comparison.unsettled().is_empty());
     }
 

@@ -155,6 +155,9 @@ pub enum Request {
         /// 0 = A, 1 = B.
         side: u32,
     },
+    /// A connection of another family was passed to the process, which shares its slab from now on. Descriptor: the slab.
+    /// Answer: [`Reply::Shared`] or [`Reply::Error`].
+    Share,
     /// How is this process woken, which alone has the other side of a connection (see `sd_shm::channel::SlotSide::home`)?
     /// Answer: [`Reply::Adopter`] or [`Reply::Error`].
     Home {
@@ -234,6 +237,11 @@ pub enum Reply {
         /// Index of the listener that shall have them.
         listener: u32,
     },
+    /// Answer to Share.
+    Shared {
+        /// The process's member number in that slab; its bit is set.
+        member: u32,
+    },
     /// Answer to Adopter. Descriptors: its public page, its eventfd.
     Adopter,
     /// Unasked: the channel's peer is gone for good; unmap it when no connection needs it.
@@ -310,6 +318,7 @@ impl Request {
                 w.u8(7).u64(id).u32(side).u32(peer_pid).u32(adopter)
             }
             Request::Join { id, side } => w.u8(10).u64(id).u32(side),
+            Request::Share => w.u8(17),
             Request::Stuck { channel } => w.u8(11).u64(channel),
             Request::Idle => w.u8(17),
             Request::Adopter { channel, number } => w.u8(12).u64(channel).u32(number),
@@ -348,6 +357,7 @@ impl Request {
             6 => Request::Fork { member: r.u32()?, serial: r.u32()? },
             7 => Request::Channel { id: r.u64()?, side: r.u32()?, peer_pid: r.u32()?, adopter: r.u32()? },
             10 => Request::Join { id: r.u64()?, side: r.u32()? },
+            17 => Request::Share,
             11 => Request::Stuck { channel: r.u64()? },
             17 => Request::Idle,
             12 => Request::Adopter { channel: r.u64()?, number: r.u32()? },
@@ -393,6 +403,7 @@ impl Reply {
                 w.u8(8).u64(id).u32(peer_pid).u32(adopter).u32(listener)
             }
             Reply::Adopter => w.u8(9),
+            Reply::Shared { member } => w.u8(10).u32(member),
         };
         w.done()
     }
@@ -413,6 +424,7 @@ impl Reply {
             7 => Reply::Status,
             8 => Reply::Offer { id: r.u64()?, peer_pid: r.u32()?, adopter: r.u32()?, listener: r.u32()? },
             9 => Reply::Adopter,
+            10 => Reply::Shared { member: r.u32()? },
             _ => return Err(Malformed),
         };
         r.end().map(|()| reply)

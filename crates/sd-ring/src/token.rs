@@ -232,6 +232,14 @@ impl Token {
         }
     }
 
+    /// From now on there is no holder: the half is used by threads that know nothing of each other but their ids.
+    pub fn keep_unheld<W: World>(&self, way: Way, me: Me<'_>, world: &W) -> Before {
+        let before = self.lock(way, me, world);
+        self.patience.store(u32::MAX, Ordering::Relaxed);
+        self.unlock(me, world);
+        before
+    }
+
     fn pass_lock(&self, from: u32, to: u32) -> bool {
         self.lock.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
@@ -239,7 +247,8 @@ impl Token {
     /// Under the lock: who uses it how often in a row.
     fn note_use(&self, id: u32) {
         let again = self.last.load(Ordering::Relaxed) == id;
-        let streak = if again { self.streak.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
+        let streak =
+            if again { self.streak.load(Ordering::Relaxed).saturating_add(1).min(PATIENCE_MAX) } else { 0 };
         self.last.store(id, Ordering::Relaxed);
         self.streak.store(streak, Ordering::Relaxed);
     }

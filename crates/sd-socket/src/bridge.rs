@@ -176,7 +176,8 @@ fn run(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> ! {
     close_others(&mut [number, inner, listener.unwrap_or(-1)]);
     let _ = sd_sys::fd::fcntl(inner, libc::F_SETFL, libc::O_NONBLOCK as usize);
     if pump(endpoint, number, inner, listener) {
-        crate::handover::let_go(number, endpoint);
+        table::clear(number);
+        endpoint::release(endpoint);
         exit();
     }
     if endpoint.flag(endpoint::RESET) {

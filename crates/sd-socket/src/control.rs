@@ -140,7 +140,7 @@ fn connect() -> Option<i32> {
     }
     let fd = hide_fd(fd);
     // Somebody else's socket at that place gets no descriptor of ours.
-    if sd_sys::fd::peer_uid(fd).is_ok_and(|uid| uid == 0 || uid == sd_sys::fd::geteuid()) {
+    if sd_sys::fd::peer(fd).is_ok_and(|(_, uid)| uid == 0 || uid == sd_sys::fd::geteuid()) {
         return Some(fd);
     }
     close_hidden(fd);
@@ -336,6 +336,20 @@ pub(crate) fn question(request: &Request, fds: &[i32]) -> Option<(Reply, msg::Re
         lost();
     }
     answer
+}
+
+/// Becomes a member of the family whose slab this is. `add` notes the number while this process cannot fork.
+pub(crate) fn share(slab_fd: i32, add: impl FnOnce(u32) -> Option<()>) -> Option<()> {
+    let mut control = connected()?;
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    match ask(&mut control, fd, &Request::Share, &[slab_fd]) {
+        Some((Reply::Shared { member }, _)) => add(member),
+        Some(_) => None,
+        None => {
+            lost();
+            None
+        }
+    }
 }
 
 /// Asks how to wake an adopter of a channel.

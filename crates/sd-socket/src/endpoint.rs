@@ -319,16 +319,16 @@ fn leave(endpoint: &Endpoint, bit: u64) -> bool {
     endpoint.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, clear).is_ok()
 }
 
-/// The connection goes on at another endpoint: this one is given up without a word to the peer.
-pub(crate) fn hand_over(endpoint: &'static Endpoint) {
-    let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
-    if let (Some(private), Some(channel)) = (rec.private(index), endpoint.channel_ref()) {
-        private.fds.store(0, Ordering::Relaxed);
-        channel.unbind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
-        channel.unused();
+/// A connection that others have is held by this process too, which has its bit already; one descriptor is counted.
+pub(crate) fn hold(endpoint: &'static Endpoint, channel: &'static Channel) {
+    let Some(private) = PROCESS.private(endpoint) else { return };
+    if private.channel.swap(core::ptr::from_ref(channel).cast_mut(), Ordering::AcqRel).is_null()
+        || private.fds.load(Ordering::Acquire) == 0
+    {
+        private.next.store(0, Ordering::Relaxed);
+        channel.bind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
     }
-    endpoint.set_state(State::Free);
-    endpoint.holders.fetch_and(!rec.bit.load(Ordering::Relaxed), Ordering::AcqRel);
+    private.fds.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Ties an endpoint to a slot of a channel.

@@ -7,7 +7,7 @@ use crate::process::{PROCESS, single_threaded, tid};
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_ring::token::{Before, Me, Thread, Token, Way, World};
-use sd_shm::slab::{Slab, THREADS};
+use sd_shm::slab::{Endpoint, Slab, THREADS};
 use sd_sys::futex::{self, Scope};
 use sd_sys::section::Section;
 
@@ -228,6 +228,12 @@ fn enter(token: &Token, way: Way) -> Option<&'static Thread> {
 #[inline(never)]
 fn lock(token: &Token, way: Way) -> Before {
     token.lock(way, me(), &Family)
+}
+
+/// The connection is passed to another family.
+pub(crate) fn keep_unheld(endpoint: &Endpoint) {
+    let _ = endpoint.rx.token.keep_unheld(Way::Receive, me(), &Family);
+    let _ = endpoint.tx.token.keep_unheld(Way::Send, me(), &Family);
 }
 
 #[inline(never)]

@@ -92,8 +92,8 @@ pub fn getsockopt_u64(fd: i32, level: i32, name: i32) -> Result<u64> {
     Ok(value)
 }
 
-/// The user at the other end of a connected Unix-domain socket, when it was made (SO_PEERCRED).
-pub fn peer_uid(fd: i32) -> Result<u32> {
+/// The process and the user at the other end of a connected Unix-domain socket, when it was made (SO_PEERCRED).
+pub fn peer(fd: i32) -> Result<(i32, u32)> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as u32;
     // SAFETY: the kernel writes at most one ucred.
@@ -107,13 +107,23 @@ pub fn peer_uid(fd: i32) -> Result<u32> {
             &mut len as *mut u32
         )
     })?;
-    Ok(cred.uid)
+    Ok((cred.pid, cred.uid))
 }
 
 /// The effective user of this process.
 pub fn geteuid() -> u32 {
     // SAFETY: no arguments.
     unsafe { syscall!(libc::SYS_geteuid) as u32 }
+}
+
+/// Device and inode number: the same for every descriptor of one segment.
+pub fn identity(fd: i32) -> Result<(u64, u64)> {
+    // SAFETY: an all-zero stat is valid; the kernel writes one.
+    unsafe {
+        let mut found: libc::stat = core::mem::zeroed();
+        check(syscall!(libc::SYS_fstat, fd, &raw mut found))?;
+        Ok((found.st_dev, found.st_ino))
+    }
 }
 
 /// setsockopt(2) of a plain integer option.

@@ -89,6 +89,25 @@ impl Members {
         Ok(id)
     }
 
+    /// A process shares the slab of a family that it does not descend from: its number there, for which `takes` has
+    /// taken the bit. `None` when it shares it already, or none is free.
+    pub(crate) fn share(
+        &mut self,
+        process: ProcessId,
+        family: ClientId,
+        takes: impl Fn(u64) -> bool,
+    ) -> Option<u32> {
+        let record = self.families.get_mut(&family)?;
+        let process_record = self.processes.get_mut(&process)?;
+        if process_record.shares.iter().any(|(shared, _)| *shared == family) {
+            return None;
+        }
+        let member = (1..SHARED).find(|member| !record.members.contains_key(member) && takes(1 << member))?;
+        record.members.insert(member, process);
+        process_record.shares.push((family, member));
+        Some(member)
+    }
+
     /// The child of this fork, which has this process id; `None` when it is gone.
     pub(crate) fn born(&mut self, parent: ProcessId, serial: u32, pid: u32) -> Option<ProcessId> {
         let is_it = |(_, process): &(&ProcessId, &mut Process)| process.birth == Some((parent, serial));

@@ -92,6 +92,9 @@ impl Server {
             (Request::Join { id, side }, Some(who)) => {
                 self.join(who.client, id, side, &mut fds).map(|()| Some(Reply::Ok))
             }
+            (Request::Share, Some(who)) => {
+                self.share(who.process, &fds).map(|member| Some(Reply::Shared { member }))
+            }
             (Request::Signal { channel, slot, side, urgent }, Some(who)) => {
                 self.signal(who.client, channel, slot, side, urgent);
                 Ok(None)
@@ -214,6 +217,21 @@ impl Server {
             family.connection = None;
         }
         Ok(welcome)
+    }
+
+    /// A connection was passed to a process of another family; that it has the slab says that it is so.
+    fn share(&mut self, process: ProcessId, fds: &[OwnedFd]) -> Result<u32, ErrorCode> {
+        let [fd] = fds else { return Err(ErrorCode::Descriptor) };
+        let identity = Slab::check(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
+        let is_it = |(_, family): &(&ClientId, &Family)| family.slab.identity() == Some(identity);
+        let (client, family) = self.families.iter().find(is_it).ok_or(ErrorCode::Protocol)?;
+        if self.core.members.share_count(process) >= SHARES_MAX {
+            return Err(ErrorCode::Exhausted);
+        }
+        // Relatives that fork take their numbers there.
+        let members = &family.slab.header().members;
+        let takes = |bit| members.fetch_or(bit, Ordering::AcqRel) & bit == 0;
+        self.core.members.share(process, *client, takes).ok_or(ErrorCode::Exhausted)
     }
 
     /// The child of a fork says who it is with whatever it sends first.

@@ -46,6 +46,11 @@ impl Slab {
         Some(Slab { map, file })
     }
 
+    /// The same for every descriptor of it.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        Slab::check(self.file.as_fd()).ok()
+    }
+
     pub(crate) fn header(&self) -> &slab::Header {
         self.map.header()
     }

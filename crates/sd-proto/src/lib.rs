@@ -14,7 +14,7 @@ use wire::{Reader, Writer};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`].
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,7 +318,7 @@ impl Request {
                 w.u8(7).u64(id).u32(side).u32(peer_pid).u32(adopter)
             }
             Request::Join { id, side } => w.u8(10).u64(id).u32(side),
-            Request::Share => w.u8(17),
+            Request::Share => w.u8(18),
             Request::Stuck { channel } => w.u8(11).u64(channel),
             Request::Idle => w.u8(17),
             Request::Adopter { channel, number } => w.u8(12).u64(channel).u32(number),
@@ -357,7 +357,7 @@ impl Request {
             6 => Request::Fork { member: r.u32()?, serial: r.u32()? },
             7 => Request::Channel { id: r.u64()?, side: r.u32()?, peer_pid: r.u32()?, adopter: r.u32()? },
             10 => Request::Join { id: r.u64()?, side: r.u32()? },
-            17 => Request::Share,
+            18 => Request::Share,
             11 => Request::Stuck { channel: r.u64()? },
             17 => Request::Idle,
             12 => Request::Adopter { channel: r.u64()?, number: r.u32()? },

@@ -27,6 +27,7 @@ fn request() -> impl Strategy<Value = Request> {
         any::<(u32, u32)>().prop_map(|(member, serial)| Request::Fork { member, serial }),
         any::<(u64, u32)>().prop_map(|(id, side)| Request::Join { id, side }),
         any::<u32>().prop_map(|serial| Request::Born { serial }),
+        Just(Request::Share),
         any::<(u64, u32, u32, u32)>().prop_map(|(id, side, peer_pid, adopter)| Request::Channel {
             id,
             side,
@@ -80,6 +81,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         any::<(u64, u32)>().prop_map(|(id, peer_pid)| Reply::NewChannel { id, peer_pid }),
         any::<u64>().prop_map(|id| Reply::ChannelDead { id }),
+        any::<u32>().prop_map(|member| Reply::Shared { member }),
         any::<(u64, u32, u32, u32)>().prop_map(|(id, peer_pid, adopter, listener)| Reply::Offer {
             id,
             peer_pid,

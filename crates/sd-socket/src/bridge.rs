@@ -170,7 +170,6 @@ fn run(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> ! {
     let all = [!0u64];
     // SAFETY: the kernel reads eight bytes.
     unsafe { syscall!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, all.as_ptr(), 0, 8) };
-    endpoint.reason.store(Reason::Bridged as u32, Ordering::Relaxed);
     let mut number = -1;
     connect::each_fd(endpoint, |fd| number = fd);
     close_others(&mut [number, inner, listener.unwrap_or(-1)]);
@@ -317,6 +316,7 @@ fn pump(endpoint: &'static Endpoint, number: i32, inner: i32, mut listener: Opti
     if listener.is_some_and(|listener| wait_for_claim(endpoint, inner, listener)) {
         return true;
     }
+    endpoint.reason.store(Reason::Bridged as u32, Ordering::Relaxed);
     while !(out.closed && back.closed) {
         let alone = is_sole_holder(endpoint);
         let reads = alone || is_passed;
@@ -362,6 +362,7 @@ fn pump(endpoint: &'static Endpoint, number: i32, inner: i32, mut listener: Opti
         let asked = sleep([number, inner], [ours, kernels], listener);
         if let Some(socket) = listener.filter(|_| asked) {
             if crate::handover::give(socket, endpoint) {
+                endpoint.reason.store(Reason::None as u32, Ordering::Relaxed);
                 return true;
             }
             sd_sys::fd::close(socket);

@@ -341,8 +341,7 @@ pub(crate) fn question(request: &Request, fds: &[i32]) -> Option<(Reply, msg::Re
 /// Becomes a member of the family whose slab this is. `add` notes the number while this process cannot fork.
 pub(crate) fn share(slab_fd: i32, add: impl FnOnce(u32) -> Option<()>) -> Option<()> {
     let mut control = connected()?;
-    let fd = CONTROL_FD.load(Ordering::Acquire);
-    match ask(&mut control, fd, &Request::Share, &[slab_fd]) {
+    match ask(&mut control, CONTROL_FD.load(Ordering::Acquire), &Request::Share, &[slab_fd]) {
         Some((Reply::Shared { member }, _)) => add(member),
         Some(_) => None,
         None => {

@@ -60,8 +60,6 @@ pub(crate) struct Scenario {
     pub(crate) is_extra: bool,
     /// Meaningless without SocksDirect: left out by `--kernel`.
     pub(crate) is_ours: bool,
-    /// What of the product it waits for: shown and not run, unless chosen by name. Empty in the end.
-    pub(crate) awaits: Option<&'static str>,
     pub(crate) run: fn(&mut Lab) -> Result<()>,
 }
 
@@ -71,16 +69,7 @@ impl Scenario {
         programs: &'static [&'static str],
         run: fn(&mut Lab) -> Result<()>,
     ) -> Scenario {
-        Scenario {
-            name,
-            programs,
-            limit_s: 60,
-            is_slow: false,
-            is_extra: false,
-            is_ours: false,
-            awaits: None,
-            run,
-        }
+        Scenario { name, programs, limit_s: 60, is_slow: false, is_extra: false, is_ours: false, run }
     }
 
     pub(crate) const fn limit_s(mut self, limit_s: u64) -> Scenario {
@@ -95,11 +84,6 @@ impl Scenario {
 
     pub(crate) const fn extra(mut self) -> Scenario {
         self.is_extra = true;
-        self
-    }
-
-    pub(crate) const fn awaits(mut self, what: &'static str) -> Scenario {
-        self.awaits = Some(what);
         self
     }
 
@@ -241,11 +225,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     options.prepare(&chosen.iter().flat_map(|s| s.programs.iter().copied()).collect::<Vec<_>>())?;
     let mut count = Count::default();
     for scenario in chosen {
-        if let (Some(what), true, false) = (scenario.awaits, options.only.is_empty(), options.kernel) {
-            println!("wait {:<34}         {what}", scenario.name);
-            count.add(Count { skipped: 1, ..Count::default() });
-            continue;
-        }
         count.add(run_one(scenario, options.kernel)?);
     }
     println!("{}", count.line());

@@ -235,6 +235,23 @@ mod tests {
     }
 
     #[test]
+    fn who_is_given_a_connection_shares_the_slab() {
+        let mut all = Members::default();
+        let giver = all.register(None, 10, A);
+        let _child = all.forked(giver, 1, 0).unwrap();
+        let receiver = all.register(None, 20, B);
+        // A relative of the giver has just taken 2.
+        assert_eq!(all.share(receiver, A, |bit| bit != 1 << 2), Some(3));
+        assert_eq!(all.share(receiver, A, |_| true), None, "once");
+        assert_eq!(all.share(receiver, C, |_| true), None, "no such family");
+        assert_eq!(all.pid_of(A, 3), 20);
+        let child = all.forked(receiver, 4, 0).unwrap();
+        assert_eq!(all.gone(child).unwrap().shares, [(B, 4), (A, 4)]);
+        assert_eq!(all.gone(receiver).unwrap().shares, [(B, 0), (A, 3)]);
+        assert!(all.is_extinct(B) && !all.is_extinct(A));
+    }
+
+    #[test]
     fn the_last_number_is_for_many() {
         let mut all = Members::default();
         let parent = all.register(None, 10, A);

@@ -22,6 +22,14 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("pass/options", options),
     solo("pass/peek", peek),
     solo("pass/no_room", no_room),
+    solo("pass/in_turn", in_turn),
+    solo("pass/refused_and_passed_again", refused_and_passed_again),
+    solo("pass/two_receivers", two_receivers),
+    solo("pass/receiver_ends_first", receiver_ends_first),
+    solo("pass/receiver_forks", receiver_forks),
+    solo("pass/receiver_executes", receiver_executes),
+    solo("pass/nonblocking_is_shared", nonblocking_is_shared),
+    solo("pass/there_and_back", there_and_back),
 ];
 
 /// A process that was there before the connection: it takes what comes, and does `body` with it.
@@ -288,4 +296,152 @@ fn no_room() {
     show_recv("the byte", b, 8, 0);
     await_events(pair.client, libc::POLLRDHUP);
     show_recv("client", pair.client, 8, 0);
+}
+
+/// Sender and receiver use the connection in turn, and the end comes with the last of the two.
+fn in_turn() {
+    let (child, to) = receiver(|fd| (0..3).for_each(|_| answer_in_upper_case(fd)));
+    let pair = connected();
+    pass(to, pair.server);
+    for round in 0..3 {
+        say!("receiver: {}", super::exec::ask(pair.client, &format!("round {round}")));
+        show_send("sender", pair.server, b"and the sender", 0);
+        await_readable(pair.client);
+        show_recv("client", pair.client, 64, 0);
+    }
+    say!("receiver: {}", wait_child(child));
+    show_poll("one is left", pair.client);
+    send(pair.client, b"to the sender", 0);
+    await_readable(pair.server);
+    show_recv("sender", pair.server, 64, 0);
+    close(pair.server);
+    await_events(pair.client, libc::POLLRDHUP);
+    show_recv("client", pair.client, 64, 0);
+}
+
+/// As Node's cluster does: a worker that is about to end closes what it gets, and the next one gets the sender's copy.
+fn refused_and_passed_again() {
+    let (first, to_first) = receiver(|fd| {
+        close(fd);
+    });
+    let (second, to_second) = receiver(answer_in_upper_case);
+    let pair = connected();
+    pass(to_first, pair.server);
+    say!("first: {}", wait_child(first));
+    show_poll("open", pair.client);
+    pass(to_second, pair.server);
+    close(pair.server);
+    say!("answer {}", super::exec::ask(pair.client, "to the second"));
+    end(second, pair.client);
+}
+
+fn two_receivers() {
+    let (first, to_first) = receiver(answer_in_upper_case);
+    let (second, to_second) = receiver(|fd| {
+        sleep(200);
+        answer_in_upper_case(fd);
+    });
+    let pair = connected();
+    pass(to_first, pair.server);
+    pass(to_second, pair.server);
+    close(pair.server);
+    say!("answer {}", super::exec::ask(pair.client, "to one"));
+    sleep(400);
+    show_poll("open", pair.client);
+    say!("answer {}", super::exec::ask(pair.client, "to the other"));
+    say!("first: {}", wait_child(first));
+    end(second, pair.client);
+}
+
+/// The receiver is killed in the middle, and the sender goes on with its copy.
+fn receiver_ends_first() {
+    let (child, to) = receiver(|fd| {
+        answer_in_upper_case(fd);
+        sleep(8000);
+    });
+    let pair = connected();
+    pass(to, pair.server);
+    say!("answer {}", super::exec::ask(pair.client, "then killed"));
+    kill(child, libc::SIGKILL);
+    say!("receiver: {}", wait_child(child));
+    sleep(100);
+    show_poll("open", pair.client);
+    send(pair.client, b"to the sender", 0);
+    await_readable(pair.server);
+    show_recv("sender", pair.server, 64, 0);
+    close(pair.server);
+    await_events(pair.client, libc::POLLRDHUP);
+    show_recv("client", pair.client, 64, 0);
+}
+
+fn receiver_forks() {
+    let (child, to) = receiver(|fd| {
+        let grandchild = fork_child(|| {
+            answer_in_upper_case(fd);
+            0
+        });
+        wait_child(grandchild);
+        answer_in_upper_case(fd);
+    });
+    let pair = connected();
+    pass(to, pair.server);
+    close(pair.server);
+    say!("answer {}", super::exec::ask(pair.client, "from the grandchild"));
+    say!("answer {}", super::exec::ask(pair.client, "from the child"));
+    end(child, pair.client);
+}
+
+fn receiver_executes() {
+    let (child, to) = receiver(|fd| {
+        dup2(fd, 0);
+        dup2(fd, 1);
+        close(fd);
+        let (path, name) = (c"/bin/cat", [c"cat".as_ptr(), core::ptr::null()]);
+        // SAFETY: C strings, and a list of them with a null at its end.
+        unsafe { libc::execv(path.as_ptr(), name.as_ptr()) };
+    });
+    let pair = connected();
+    pass(to, pair.server);
+    close(pair.server);
+    say!("answer {}", super::exec::ask(pair.client, "through cat"));
+    shutdown(pair.client, libc::SHUT_WR);
+    end(child, pair.client);
+}
+
+/// O_NONBLOCK belongs to what both have.
+fn nonblocking_is_shared() {
+    let (child, to) = receiver(|fd| {
+        fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK);
+        sleep(300);
+    });
+    let pair = connected();
+    pass(to, pair.server);
+    say!("receiver: {}", wait_child(child));
+    show_recv("sender", pair.server, 8, 0);
+    say!("{}", descriptor_flags(pair.server));
+}
+
+fn there_and_back() {
+    let (_, [here, there]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let child = fork_child(|| {
+        close(here);
+        let (_, fd) = take(there);
+        answer_in_upper_case(fd);
+        pass(there, fd);
+        close(fd);
+        0
+    });
+    close(there);
+    let pair = connected();
+    pass(here, pair.server);
+    close(pair.server);
+    say!("answer {}", super::exec::ask(pair.client, "there"));
+    let (_, fd) = take(here);
+    say!("child: {}", wait_child(child));
+    show_send("back", fd, b"and back", 0);
+    await_readable(pair.client);
+    show_recv("client", pair.client, 64, 0);
+    close(fd);
+    await_events(pair.client, libc::POLLRDHUP);
+    show_recv("client", pair.client, 64, 0);
 }

@@ -7,6 +7,7 @@ use crate::channel;
 use crate::connect::{dropped_behind_our_back, number};
 use crate::defer::is_ripe;
 use crate::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
+use crate::kept::KeptListener;
 use crate::listen::{Pending, has_pending, interested, record};
 use crate::process::PROCESS;
 use crate::stats::{Counter, count};
@@ -45,20 +46,23 @@ pub(crate) unsafe fn accept4(
     interested(endpoint, fd);
     let deadline = Deadline::option(endpoint.rcv_timeout_ns.load(Ordering::Relaxed));
     let watch = Watch::start();
+    let mut kept: Option<KeptListener> = None;
     loop {
+        let kernel_fd = kept.as_ref().map_or(Some(fd), |kept| kept.fd(fd));
         channel::drain();
         // SAFETY: the caller vouches for its address buffer.
         if let Some(done) = unsafe { accept_ours(endpoint, addr, len, flags) } {
             return done;
         }
         // SAFETY: as above.
-        if let Some(done) = unsafe { accept_kernel(fd, addr, len, flags) } {
+        if let Some(done) = kernel_fd.and_then(|fd| unsafe { accept_kernel(fd, addr, len, flags) }) {
             return done;
         }
         if endpoint.flag(NONBLOCK) || deadline.left() == Some(0) {
             return Outcome::Errno(libc::EAGAIN);
         }
-        if let Err(errno) = wait_for_connection(endpoint, fd, deadline, &watch) {
+        let kept = kept.get_or_insert_with(|| KeptListener::new(endpoint));
+        if let Err(errno) = wait_for_connection(endpoint, fd, deadline, &watch, kept) {
             return Outcome::Errno(errno);
         }
     }
@@ -69,6 +73,7 @@ fn wait_for_connection(
     fd: i32,
     deadline: Deadline,
     watch: &Watch,
+    kept: &KeptListener,
 ) -> Result<(), i32> {
     let listener = record(endpoint);
     let _waits = listener.map(WaitsInAccept::enter);
@@ -81,9 +86,12 @@ fn wait_for_connection(
             return Ok(());
         }
     }
+    kept.hold(fd);
     let sleeper = Sleeper::enter();
     let set = SleepSet::new(&sleeper)?;
-    set.add(fd, libc::EPOLLIN as u32, 0)?;
+    if let Some(fd) = kept.fd(fd) {
+        set.add(fd, libc::EPOLLIN as u32, 0)?;
+    }
     channel::drain();
     if has_pending(endpoint) || sleeper.is_stale() {
         return Ok(());

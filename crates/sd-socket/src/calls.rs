@@ -141,6 +141,11 @@ pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
     fds::fcntl(fd, cmd, arg)
 }
 
+/// kcmp(2) of two descriptors of this process.
+pub fn same_file(a: c_int, b: c_int) -> Outcome<c_int> {
+    fds::compare(a, b)
+}
+
 /// ioctl(2).
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome<c_int> {
     // SAFETY: see the module.

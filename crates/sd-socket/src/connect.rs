@@ -246,7 +246,7 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         }
         _ => return kernel.try_first(endpoint),
     };
-    if bound_to_other_family(endpoint, fd, to) {
+    if bound_to_other_family(endpoint, fd, to) || crate::extras::bind_the_route(endpoint) {
         return kernel.go(endpoint, Reason::Option);
     }
     match attempt(endpoint, fd, to) {

@@ -105,6 +105,27 @@ pub(crate) fn each(endpoint: &Endpoint, mut each: impl FnMut(c_int, c_int, &[u8]
     number != 0
 }
 
+/// An option is noted that the kernel obeys when it connects: another interface, a source address that need not be
+/// this host's, a range for the source port.
+pub(crate) fn bind_the_route(endpoint: &Endpoint) -> bool {
+    const IP_LOCAL_PORT_RANGE: c_int = 51;
+    const SO_BINDTOIFINDEX: c_int = 62;
+    const BINDING: [(c_int, c_int); 7] = [
+        (SOL_SOCKET, libc::SO_BINDTODEVICE),
+        (SOL_SOCKET, SO_BINDTOIFINDEX),
+        (libc::IPPROTO_IP, libc::IP_FREEBIND),
+        (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
+        (libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE),
+        (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
+        (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
+    ];
+    let mut is_bound = false;
+    each(endpoint, |level, name, value| {
+        is_bound |= BINDING.contains(&(level, name)) && value.iter().any(|byte| *byte != 0);
+    });
+    is_bound
+}
+
 /// Keeps the notes unchanged across a fork.
 pub(crate) fn keep_lock() {
     NOTES.lock_and_keep();

@@ -138,6 +138,30 @@ pub(crate) fn dup_to(old: c_int, new: c_int, flags: c_int, strict: bool) -> Outc
     Outcome::Done(new)
 }
 
+/// Of linux/fcntl.h: whether two numbers lead to one description.
+const F_DUPFD_QUERY: c_int = 1027;
+
+/// Whether two numbers, both ours, lead to one socket. The kernel would compare placeholders.
+fn are_one(a: c_int, b: c_int) -> bool {
+    match (table::get(a), table::get(b)) {
+        (Entry::Socket(a) | Entry::Kernel(a), Entry::Socket(b) | Entry::Kernel(b)) => core::ptr::eq(a, b),
+        (Entry::Epoll(a), Entry::Epoll(b)) => core::ptr::eq(a, b),
+        _ => false,
+    }
+}
+
+/// kcmp(2) of two numbers of this process, both ours: the order of the sockets, as that of their addresses.
+pub(crate) fn compare(a: c_int, b: c_int) -> Outcome<c_int> {
+    match (table::socket(a), table::socket(b)) {
+        (Some(a), Some(b)) => Outcome::Done(match (a as *const Endpoint).cmp(&(b as *const Endpoint)) {
+            core::cmp::Ordering::Equal => 0,
+            core::cmp::Ordering::Less => 1,
+            core::cmp::Ordering::Greater => 2,
+        }),
+        _ => Outcome::Kernel,
+    }
+}
+
 /// fcntl(2).
 #[inline]
 pub(crate) fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
@@ -169,6 +193,9 @@ fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_
             }
             Err(e) => Outcome::Errno(e.0),
         };
+    }
+    if cmd == F_DUPFD_QUERY && table::is_ours(arg as c_int) {
+        return Outcome::Done(c_int::from(are_one(fd, arg as c_int)));
     }
     let Some(endpoint) = socket else { return Outcome::Kernel };
     match cmd {

@@ -182,6 +182,7 @@ pub(crate) fn child() {
 pub(crate) fn late() {
     if active() {
         crate::route::forked();
+        crate::kept::forked();
         crate::epoll::forked_late();
     }
 }

@@ -65,10 +65,12 @@ impl Pieces {
             if len > isize::MAX as usize {
                 return Err(libc::EINVAL);
             }
-            let len = len.min(BYTES_MAX - total);
-            if is_beyond(base, len) {
+            let taken = len.min(BYTES_MAX - total);
+            // As the kernel: several are looked at before they are cut.
+            if is_beyond(base, if count == 1 { taken } else { len }) {
                 return Err(libc::EFAULT);
             }
+            let len = taken;
             nowhere |= bad_pointer(base, len);
             total += len;
         }

@@ -48,6 +48,7 @@ mod handover;
 mod home;
 mod idle;
 mod iov;
+mod kept;
 mod listen;
 mod mail;
 mod message;

@@ -68,12 +68,16 @@ pub(crate) fn begin(endpoint: &'static Endpoint, fd: c_int, to: Name) {
 }
 
 /// How long Linux tries: `tcp_syn_linear_timeouts` retries, 4 unless configured, a second apart, then TCP_SYNCNT more
-/// after twice as long each time.
+/// after twice as long each time; or as long as TCP_USER_TIMEOUT says.
 fn patience_ns(fd: c_int) -> u64 {
     const LINEAR: u64 = 4;
     const RETRIES: i32 = 6;
     let retries = sd_sys::fd::getsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_SYNCNT).unwrap_or(RETRIES);
-    (LINEAR + 1 + (2 << retries.clamp(0, 20)) - 2) * 1_000_000_000
+    let patience = (LINEAR + 1 + (2 << retries.clamp(0, 20)) - 2) * 1_000_000_000;
+    match sd_sys::fd::getsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) {
+        Ok(limit_ms @ 1..) => patience.min(limit_ms as u64 * 1_000_000),
+        _ => patience,
+    }
 }
 
 /// Takes a connect out of the list, and keeps its endpoint; [`give_back`] or [`forget_claimed`] follows.

@@ -77,6 +77,7 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
             libc::SYS_dup => int(calls::dup(a as _)),
             libc::SYS_dup2 => int(calls::dup2(a as _, b as _)),
             libc::SYS_dup3 => int(calls::dup3(a as _, b as _, c as _)),
+            libc::SYS_kcmp if is_own_files(a, b, c) => int(calls::same_file(d as _, e as _)),
             libc::SYS_close_range => int(calls::close_range(a as _, b as _, c as _)),
             libc::SYS_poll => int(calls::poll(a as _, b as _, ready::of_ms(c as _), core::ptr::null())),
             libc::SYS_ppoll if is_mask(d, e) => int(ready::ppoll(a as _, b as _, c as _, d as _)),
@@ -175,6 +176,14 @@ unsafe fn control(nr: c_long, [a, b, c, d, e, _]: Args) -> Outcome<isize> {
             _ => Outcome::Kernel,
         }
     })
+}
+
+/// kcmp(2) of two files of this process.
+fn is_own_files(first_pid: usize, second_pid: usize, kind: usize) -> bool {
+    const KCMP_FILE: c_int = 0;
+    // SAFETY: no arguments.
+    let own = unsafe { libc::getpid() };
+    kind as c_int == KCMP_FILE && [first_pid, second_pid].iter().all(|pid| *pid as c_int == own)
 }
 
 fn ours(register: usize) -> bool {

@@ -7,8 +7,11 @@ use core::ffi::c_int;
 use libc::{RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC, iovec, msghdr, off_t, ssize_t};
 use sd_socket::{Outcome, calls};
 
+/// Linux 6.9.
+const RWF_NOAPPEND: c_int = 0x20;
+
 /// These mean nothing to a socket.
-const RWF_IGNORED: c_int = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_APPEND;
+const RWF_IGNORED: c_int = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_APPEND | RWF_NOAPPEND;
 
 /// Linux 6.18: no SIGPIPE.
 const RWF_NOSIGNAL: c_int = 0x100;
@@ -25,9 +28,10 @@ fn mode(fd: c_int, count: c_int, offset: off_t, flags: c_int) -> Mode {
     let no_wait = if rest & RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
     let no_signal = if rest & RWF_NOSIGNAL != 0 { libc::MSG_NOSIGNAL } else { 0 };
     match (offset, rest & !(RWF_NOWAIT | RWF_NOSIGNAL)) {
-        (-1, 0) if rest == 0 => Mode::Plain,
+        (-1, 0) if rest == 0 && flags & RWF_NOAPPEND == 0 => Mode::Plain,
         (-1, 0) if !(0..=libc::UIO_MAXIOV).contains(&count) => Mode::Rejected,
         (-1, 0) if no_signal != 0 && !knows(fd, RWF_NOSIGNAL) => Mode::Rejected,
+        (-1, 0) if flags & RWF_NOAPPEND != 0 && !knows(fd, RWF_NOAPPEND) => Mode::Rejected,
         (-1, 0) => Mode::Message(no_wait | no_signal),
         _ => Mode::Rejected,
     }

@@ -27,6 +27,9 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("bind/no_time_wait", no_time_wait),
     solo("bind/connection_lives", connection_lives),
     solo("bind/client_time_wait", client_time_wait),
+    solo("bind/foreign_source", foreign_source),
+    solo("bind/address_without_port", address_without_port),
+    solo("bind/device", device),
 ];
 
 fn on(name: i32) -> i32 {
@@ -335,4 +338,52 @@ fn client_time_wait() {
     sleep(2);
     show("bind to the port of the client that closed first", bind(tcp(), &own));
     show("with SO_REUSEADDR", bind(on(libc::SO_REUSEADDR), &own));
+}
+
+/// A source address that is not this host's: nobody answers.
+fn foreign_source() {
+    let (listening, addr) = listener();
+    for option in [libc::IP_FREEBIND, libc::IP_TRANSPARENT] {
+        let fd = tcp_nonblocking();
+        show("option", set_int(fd, libc::IPPROTO_IP, option, 1));
+        show("bind", bind(fd, &Addr::v4([192, 0, 2, 7], 0)));
+        show("connect", connect(fd, &addr));
+        show_poll_for("client", fd, libc::POLLOUT, 50);
+        say!("{}", getsockname(fd).1.port() != 0);
+        close(fd);
+    }
+    let fd = tcp();
+    show("without", bind(fd, &Addr::v4([192, 0, 2, 7], 0)));
+    show_poll_for("listener", listening, libc::POLLIN, 0);
+}
+
+fn address_without_port() {
+    let (listening, addr) = listener();
+    let fd = tcp();
+    show("option", set_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1));
+    show("bind", bind(fd, &Addr::v4([127, 0, 0, 5], 0)));
+    show_sockname("bound", fd);
+    show("bind again", bind(fd, &Addr::v4([127, 0, 0, 6], 0)));
+    show("connect", connect(fd, &addr));
+    label_port(getsockname(fd).1.port(), "C");
+    show_sockname("connected", fd);
+    let (result, peer) = accept_addr(listening);
+    say!("accept {} {peer}", result.ok());
+    let fd = tcp();
+    set_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+    bind(fd, &Addr::v4([127, 0, 0, 5], 0));
+    show("listen", listen(fd, 4));
+    say!("has a port {}", getsockname(fd).1.port() != 0);
+}
+
+fn device() {
+    let (_listening, addr) = listener();
+    let fd = tcp();
+    show("SO_BINDTODEVICE", set_bytes(fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, b"lo\0"));
+    show("connect", connect(fd, &addr));
+    let mut name = [0; 16];
+    let (result, len) = get_bytes(fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, &mut name);
+    say!("{result} {len} {}", text(&name[..len.min(16)]));
+    show("to none", set_bytes(fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, b"\0"));
+    show_option("SO_BINDTOIFINDEX", fd, libc::SOL_SOCKET, 62);
 }

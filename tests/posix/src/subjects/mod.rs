@@ -37,6 +37,7 @@ mod matrix;
 mod message;
 mod names;
 mod nonblocking;
+mod odd;
 mod offspring;
 mod options;
 mod other_names;
@@ -120,6 +121,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     cancel::SUBJECTS,
     aliases::SUBJECTS,
     other_names::SUBJECTS,
+    odd::SUBJECTS,
     errnos::SUBJECTS,
     matrix::SUBJECTS,
     matrix::BLOCKING,

@@ -17,6 +17,8 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("syn_sent/disconnect", disconnect),
     solo("syn_sent/shutdown", shut_down),
     solo("syn_sent/options", options),
+    solo("syn_sent/times_out", times_out),
+    solo("syn_sent/times_out_nonblocking", times_out_nonblocking),
     solo("syn_sent/dup", duplicate),
     solo("syn_sent/fork", forked),
 ];
@@ -125,6 +127,45 @@ fn listener_closes() {
     show("connect for the result", connect(client, &addr));
     let waiting = tcp();
     show("connect anew", connect(waiting, &addr));
+}
+
+/// ETIMEDOUT, which TCP_USER_TIMEOUT brings forward. The socket may be connected anew.
+fn times_out() {
+    let (listening, addr, filler) = full_backlog();
+    let client = tcp();
+    set_int(client, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 400);
+    show("connect", connect(client, &addr));
+    show_so_error("client", client);
+    show_peername("client", client);
+    show_tcp_state("client", client, "CLOSE");
+    show_send("client", client, b"x", libc::MSG_NOSIGNAL);
+    show_recv("client", client, 8, 0);
+    for _ in filler {
+        show_fd("accept a filler", accept(listening));
+    }
+    show("connect again", connect(client, &addr));
+    show_fd("accept", accept(listening));
+}
+
+fn times_out_nonblocking() {
+    let (_listening, addr, _filler) = full_backlog();
+    let ep = epoll();
+    for asks in ["SO_ERROR", "connect", "recv", "send"] {
+        let client = tcp_nonblocking();
+        set_int(client, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 300);
+        show("connect", connect(client, &addr));
+        epoll_add(ep, client, libc::EPOLLOUT | libc::EPOLLET, 1);
+        show_epoll_within("given up", ep, 5000);
+        show_poll("client", client);
+        match asks {
+            "SO_ERROR" => show_so_error("client", client),
+            "connect" => drop(show("connect for the result", connect(client, &addr))),
+            "recv" => drop(show_recv("client", client, 8, 0)),
+            _ => drop(show_send("client", client, b"x", libc::MSG_NOSIGNAL)),
+        }
+        show_so_error("once", client);
+        close(client);
+    }
 }
 
 fn disconnect() {

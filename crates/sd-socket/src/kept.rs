@@ -1,0 +1,85 @@
+//! A listener that a thread waits at in accept: another thread may close its last number, or put another socket in its
+//! place, and the call goes on with what it began with, as in Linux. So the thread counts as one more number of the
+//! endpoint, and holds the kernel's part by a hidden duplicate. Connections need no more than the first of these, see
+//! `stream::Kept`. Tested by the subjects `odd/listener_closed_in_accept`, `odd/listener_closed_and_fork`.
+
+use crate::endpoint;
+use crate::process::{close_hidden, hide_fd};
+use crate::table;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use libc::c_int;
+use sd_shm::slab::Endpoint;
+
+/// More threads in accept than there are places hold nothing.
+const PLACES: usize = 64;
+
+struct Place {
+    /// Null: the place is free. Whoever takes the pointer out lets go of the listener.
+    endpoint: AtomicPtr<Endpoint>,
+    fd: AtomicI32,
+}
+
+static KEPT: [Place; PLACES] =
+    [const { Place { endpoint: AtomicPtr::new(null_mut()), fd: AtomicI32::new(-1) } }; PLACES];
+
+impl Place {
+    fn let_go(&self) {
+        // SAFETY: null, or put in by `keep`; endpoints are never unmapped.
+        if let Some(endpoint) = unsafe { self.endpoint.swap(null_mut(), Ordering::AcqRel).as_ref() } {
+            close_hidden(self.fd.swap(-1, Ordering::AcqRel));
+            endpoint::release(endpoint);
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct KeptListener(Option<&'static Place>);
+
+impl KeptListener {
+    pub(crate) fn new(listener: &'static Endpoint) -> KeptListener {
+        let pointer = (listener as *const Endpoint).cast_mut();
+        let is_taken = |place: &&Place| {
+            place.endpoint.compare_exchange(null_mut(), pointer, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let place = KEPT.iter().find(is_taken);
+        if place.is_some() {
+            endpoint::retain(listener);
+        }
+        KeptListener(place)
+    }
+
+    /// Before a sleep: holds the kernel's part too, if the number still leads to it.
+    pub(crate) fn hold(&self, fd: c_int) {
+        let Some(place) = self.0.filter(|place| place.fd.load(Ordering::Relaxed) < 0) else { return };
+        let own = sd_sys::fd::dup(fd).map_or(-1, hide_fd);
+        let listener = place.endpoint.load(Ordering::Relaxed).cast_const();
+        match table::socket(fd).is_some_and(|now| core::ptr::eq(now, listener)) {
+            true => place.fd.store(own, Ordering::Release),
+            false => close_hidden(own),
+        }
+    }
+
+    /// The number to ask the kernel with. `None` when the listener's is closed: then only our own connections come.
+    pub(crate) fn fd(&self, fd: c_int) -> Option<c_int> {
+        let Some(place) = self.0 else { return Some(fd) };
+        let listener = place.endpoint.load(Ordering::Relaxed).cast_const();
+        match place.fd.load(Ordering::Relaxed) {
+            -1 => table::socket(fd).filter(|now| core::ptr::eq(*now, listener)).map(|_| fd),
+            own => Some(own),
+        }
+    }
+}
+
+impl Drop for KeptListener {
+    fn drop(&mut self) {
+        if let Some(place) = self.0 {
+            place.let_go();
+        }
+    }
+}
+
+/// In the child of a fork, where no other thread waits.
+pub(crate) fn forked() {
+    KEPT.iter().for_each(Place::let_go);
+}

@@ -120,7 +120,8 @@ fn release(epoll: &'static Epoll) {
 }
 
 /// The last number is closed, and no thread is inside.
-pub(crate) fn end(epoll: &'static Epoll) {
+#[inline(never)]
+fn end(epoll: &'static Epoll) {
     watch::forget_instance(epoll);
     {
         let mut interest = epoll.interest.lock();

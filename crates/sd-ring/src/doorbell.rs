@@ -26,6 +26,12 @@ pub const RX_SIGNAL: u32 = 16;
 /// The waiter's process wants a signal when there is room to write.
 pub const TX_SIGNAL: u32 = 32;
 
+/// An [`RX_EVENT`] was answered, and nobody has taken note of it.
+pub const RX_NEWS: u32 = RX_EVENT << NEWS_SHIFT;
+/// The same for a [`TX_EVENT`].
+pub const TX_NEWS: u32 = TX_EVENT << NEWS_SHIFT;
+const NEWS_SHIFT: u32 = 6;
+
 /// Announces a waiter. Afterwards the caller must look at the ring once more before it sleeps.
 ///
 /// Returns the word as it is now, the value to sleep on.
@@ -43,12 +49,52 @@ pub fn disarm(word: &AtomicU32, bits: u32) {
 }
 
 /// To be called after a publication: which of `bits` were announced. They are cleared, so each
-/// announcement but [`RX_SIGNAL`] is answered once.
+/// announcement but [`RX_SIGNAL`] is answered once; of events there is a note, since whoever announces himself next would
+/// hide that they were answered.
 #[inline(always)]
 pub fn ring(word: &AtomicU32, bits: u32) -> u32 {
     fence_full();
     if word.load(Ordering::Relaxed) & bits == 0 {
         return 0;
     }
-    word.fetch_and(!bits | RX_SIGNAL, Ordering::SeqCst) & bits
+    answer(word, bits)
+}
+
+#[cold]
+fn answer(word: &AtomicU32, bits: u32) -> u32 {
+    let events = bits & (RX_EVENT | TX_EVENT);
+    let mut old = word.load(Ordering::Relaxed);
+    loop {
+        let new = old & (!bits | RX_SIGNAL) | (old & events) << NEWS_SHIFT;
+        match word.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => return old & bits,
+            Err(now) => old = now,
+        }
+    }
+}
+
+/// Takes note of the answers to events: [`RX_NEWS`], [`TX_NEWS`].
+pub fn take_news(word: &AtomicU32) -> u32 {
+    match word.load(Ordering::Acquire) & (RX_NEWS | TX_NEWS) {
+        0 => 0,
+        news => word.fetch_and(!news, Ordering::SeqCst) & news,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_announces_himself_next_does_not_hide_an_answer() {
+        let word = AtomicU32::new(0);
+        arm(&word, RX_EVENT | TX_SLEEP | RX_SIGNAL);
+        assert_eq!(ring(&word, RX_EVENT | RX_SLEEP | RX_SIGNAL), RX_EVENT | RX_SIGNAL);
+        arm(&word, RX_EVENT);
+        assert_eq!(take_news(&word), RX_NEWS);
+        assert_eq!(take_news(&word), 0, "taken once");
+        assert_eq!(word.load(Ordering::Relaxed), RX_EVENT | TX_SLEEP | RX_SIGNAL);
+        assert_eq!(ring(&word, TX_EVENT | TX_SLEEP), TX_SLEEP);
+        assert_eq!(take_news(&word), 0, "a sleeper is no event");
+    }
 }

@@ -126,8 +126,12 @@ impl Server {
                 self.starve(key, netns, (ip, port));
                 continue;
             }
-            if self.is_open_somewhere(&lineage, (ip, port)) {
-                self.waiting.orphans.insert(key, lineage.clone());
+            let mut open_at = self.open_at(&lineage, (ip, port));
+            if open_at.is_empty() {
+                open_at = self.open_at(&self.receivers(netns, founder), (ip, port));
+            }
+            if !open_at.is_empty() {
+                self.waiting.orphans.insert(key, open_at);
                 continue;
             }
             if let Some(segment) = self.segments.get(&key) {
@@ -237,10 +241,18 @@ impl Server {
         Some(())
     }
 
-    /// Whether some process has a listener at the place open that is kept in one of these slabs.
-    fn is_open_somewhere(&self, slabs: &[ClientId], (ip, port): (Ip, u16)) -> bool {
-        let mut is_open = false;
-        for family in slabs.iter().filter_map(|client| self.families.get(client)) {
+    /// Those to whom a listener may have been passed by SCM_RIGHTS: of the user that listened, or of root.
+    fn receivers(&self, netns: u64, founder: Option<ClientId>) -> Vec<ClientId> {
+        let uid = founder.and_then(|client| self.families.get(&client)).map(|family| family.uid);
+        let may = |family: &Family| family.netns == netns && (family.uid == 0 || Some(family.uid) == uid);
+        self.families.iter().filter(|(_, family)| may(family)).map(|(client, _)| *client).collect()
+    }
+
+    /// In which of these slabs a listener at the place is kept that some process has open.
+    fn open_at(&self, slabs: &[ClientId], (ip, port): (Ip, u16)) -> Vec<ClientId> {
+        let is_open = |client: &ClientId| {
+            let mut is_open = false;
+            let Some(family) = self.families.get(client) else { return false };
             family.slab.endpoints(|endpoint| {
                 let local = address(&endpoint.local);
                 is_open |= endpoint.state.load(Ordering::Acquire) == State::Listen as u32
@@ -248,8 +260,9 @@ impl Server {
                     && (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16 == port
                     && endpoint.holders.load(Ordering::Acquire) != 0;
             });
-        }
-        is_open
+            is_open
+        };
+        slabs.iter().copied().filter(is_open).collect()
     }
 
     /// The last process of a side is gone. Whether the channel stays, as connections wait on it.

@@ -18,7 +18,7 @@ fn other_versions_are_told_so() {
     assert_eq!(client.control.refused(request, &client.hello_fds()), ErrorCode::Version);
     // Even when their message is longer.
     let mut bytes = [0u8; 40];
-    bytes[..5].copy_from_slice(&[1, 9, 0, 0, 0]);
+    bytes[..5].copy_from_slice(&[1, VERSION as u8 + 1, 0, 0, 0]);
     client.control.send_bytes(&bytes, &client.hello_fds()).unwrap();
     let (reply, _) = client.control.receive().unwrap();
     assert_eq!(reply, Reply::Error { code: ErrorCode::Version });

@@ -205,17 +205,17 @@ pub(crate) fn peer_event(endpoint: &'static Endpoint, stamp: u64) {
     wake_loose();
 }
 
-/// What the announcements that the peer has answered were about: they are gone from the word.
+/// What the announcements that the peer has answered since the last time were about.
 fn news(endpoint: &'static Endpoint) -> u32 {
     if endpoint.state_now() != State::Connected {
         return ANY;
     }
-    let waits = endpoint.own_words().wait.load(Ordering::Acquire);
+    let news = doorbell::take_news(&endpoint.own_words().wait);
     // Behind the end comes nothing that could be read; a close after a shutdown is no news.
-    let data = waits & doorbell::RX_EVENT == 0 && !endpoint::peer_finished(endpoint);
+    let data = news & doorbell::RX_NEWS != 0 && !endpoint::peer_finished(endpoint);
     let mut key = if data { IN } else { 0 };
     // Linux tells of room only when there is enough of it.
-    if endpoint.flag(NO_SPACE) && waits & doorbell::TX_EVENT == 0 && has_room(endpoint) {
+    if endpoint.flag(NO_SPACE) && news & doorbell::TX_NEWS != 0 && has_room(endpoint) {
         key |= OUT;
     }
     key

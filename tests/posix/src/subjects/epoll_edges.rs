@@ -19,6 +19,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("epoll_edges/modify_to_more", modify_to_more),
     solo("epoll_edges/oneshot_end", oneshot_end),
     solo("epoll_edges/two_kinds_of_sets", two_kinds_of_sets),
+    solo("epoll_edges/one_set_is_changed", one_set_is_changed),
     solo("epoll_edges/nothing_asked", nothing_asked),
     solo("epoll_edges/nothing_asked_waiting", nothing_asked_waiting),
 ];
@@ -291,4 +292,38 @@ fn nothing_asked_waiting() {
     });
     show_epoll_within("woken", ep, 3000);
     let _ = writer.join();
+}
+
+/// Whoever looks at the socket in between takes no edge away from other sets.
+fn one_set_is_changed() {
+    let pair = connected();
+    let (first, second, third) = (epoll(), epoll(), epoll());
+    epoll_add(first, pair.server, IN | ET, 1);
+    epoll_add(second, pair.server, IN | ET, 2);
+    send(pair.client, b"x", 0);
+    epoll_mod(second, pair.server, IN | ET, 2);
+    show_epoll("modified elsewhere", first);
+    show_epoll("modified", second);
+    send(pair.client, b"x", 0);
+    epoll_add(third, pair.server, IN | ET, 3);
+    show_epoll("added elsewhere", first);
+    show_epoll("added elsewhere", second);
+    show_epoll("added", third);
+    send(pair.client, b"x", 0);
+    show_poll("polled", pair.server);
+    for ep in [third, second, first] {
+        show_epoll("polled", ep);
+    }
+    send(pair.client, b"x", 0);
+    epoll_del(third, pair.server);
+    for ep in [second, first, third] {
+        show_epoll("deleted from another", ep);
+    }
+    crate::bulk::fill(pair.server, 0);
+    epoll_mod(first, pair.server, OUT | ET, 1);
+    epoll_mod(second, pair.server, OUT | ET, 2);
+    crate::bulk::drain(pair.client);
+    epoll_mod(second, pair.server, OUT | ET, 2);
+    show_epoll("room, modified elsewhere", first);
+    show_epoll("room, modified", second);
 }

@@ -226,8 +226,8 @@ fn information() {
     let mut queued = action(in_order as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART);
     queued.sa_mask = signal_set(&[libc::SIGUSR1]);
     call!(libc::sigaction(libc::SIGRTMIN(), &raw const queued, std::ptr::null_mut()));
-    every(libc::SIGUSR1, 70);
     count_signal(libc::SIGUSR1, libc::SA_RESTART);
+    every(libc::SIGUSR1, 70);
     let me = getpid();
     let queue = |value: u32| {
         let value = libc::sigval { sival_ptr: value as usize as *mut libc::c_void };

@@ -8,7 +8,7 @@ use crate::nginx::{Nginx, Workers, own_user};
 use crate::process::{Proc, free_port};
 use crate::{Result, fail, procfs};
 use nix::sys::signal::Signal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("haproxy-tcp", PROGRAMS, |lab| contents(lab, "tcp")).limit_s(120).extra(),
@@ -139,10 +139,16 @@ fn reload(lab: &mut Lab) -> Result<()> {
     for _ in 0..3 {
         let old = workers();
         pair.proxy.signal(Signal::SIGUSR2);
-        http::wait_for(
-            || workers().len() == 1 && !workers().iter().any(|pid| old.contains(pid)),
-            "one new worker",
-        )?;
+        let mut asked = Instant::now();
+        // A master that is still starting drops the signal, on the kernel as well.
+        let is_new = || {
+            if asked.elapsed() > Duration::from_secs(4) && workers() == old {
+                pair.proxy.signal(Signal::SIGUSR2);
+                asked = Instant::now();
+            }
+            workers().len() == 1 && !workers().iter().any(|pid| old.contains(pid))
+        };
+        http::wait_for(is_new, "one new worker")?;
         web::download(lab, Side::Kernel, &format!("{}/100k", pair.url()), &data)?;
     }
     steady.finish()?;

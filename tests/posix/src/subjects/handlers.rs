@@ -101,18 +101,19 @@ unsafe extern "C" {
     fn __sigaction(number: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> i32;
 }
 
+const SETTERS: [(&str, Setter); 6] = [
+    ("signal", libc::signal),
+    ("bsd_signal", bsd_signal),
+    ("ssignal", ssignal),
+    ("sysv_signal", sysv_signal),
+    ("__sysv_signal", __sysv_signal),
+    ("sigset", sigset),
+];
+
 fn told_by_signal() {
     let _pair = connected();
     let plain = nothing as *const () as usize;
-    let setters: [(&str, Setter); 6] = [
-        ("signal", libc::signal),
-        ("bsd_signal", bsd_signal),
-        ("ssignal", ssignal),
-        ("sysv_signal", sysv_signal),
-        ("__sysv_signal", __sysv_signal),
-        ("sigset", sigset),
-    ];
-    for (label, set) in setters {
+    for (label, set) in SETTERS {
         // SAFETY: the handlers are functions of this program, or the constants.
         let set = |number, handler| name(unsafe { set(number, handler) });
         say!("{label}: {}", set(libc::SIGUSR2, plain));
@@ -148,15 +149,7 @@ fn traffic(pair: &Connected, rounds: u32, mut each: impl FnMut(u32)) -> u32 {
 fn by_signal() {
     let pair = connected();
     let counts = counter();
-    let setters: [(&str, Setter); 6] = [
-        ("signal", libc::signal),
-        ("bsd_signal", bsd_signal),
-        ("ssignal", ssignal),
-        ("sysv_signal", sysv_signal),
-        ("__sysv_signal", __sysv_signal),
-        ("sigset", sigset),
-    ];
-    for (label, set) in setters {
+    for (label, set) in SETTERS {
         taken(libc::SIGWINCH);
         // SAFETY: the handler is a function of this program.
         unsafe { set(libc::SIGWINCH, counts) };

@@ -6,9 +6,10 @@ use std::mem;
 use std::ptr::{null, null_mut};
 
 use crate::setup::*;
+use crate::sys::glibc;
 use crate::sys::*;
 use crate::table::{Subject, solo};
-use libc::{iovec, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{iovec, pollfd};
 
 pub(crate) const SUBJECTS: &[Subject] = &[
     solo("other_names/no_socket", no_socket),
@@ -26,47 +27,6 @@ pub(crate) const SUBJECTS: &[Subject] = &[
 ];
 
 unsafe extern "C" {
-    fn __read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t;
-    fn __write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t;
-    fn __send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t;
-    fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
-    fn __close(fd: c_int) -> c_int;
-    fn __dup2(old: c_int, new: c_int) -> c_int;
-    fn __fcntl(fd: c_int, command: c_int, ...) -> c_int;
-    fn fcntl64(fd: c_int, command: c_int, ...) -> c_int;
-    fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
-    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, size: size_t) -> c_int;
-    fn __ppoll_chk(
-        fds: *mut pollfd,
-        count: nfds_t,
-        timeout: *const timespec,
-        mask: *const libc::sigset_t,
-        size: size_t,
-    ) -> c_int;
-    fn __select(
-        count: c_int,
-        read: *mut libc::fd_set,
-        write: *mut libc::fd_set,
-        except: *mut libc::fd_set,
-        timeout: *mut libc::timeval,
-    ) -> c_int;
-    fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, size: size_t) -> ssize_t;
-    fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, size: size_t, flags: c_int) -> ssize_t;
-    fn __recvfrom_chk(
-        fd: c_int,
-        buffer: *mut c_void,
-        len: size_t,
-        size: size_t,
-        flags: c_int,
-        addr: *mut sockaddr,
-        addr_len: *mut socklen_t,
-    ) -> ssize_t;
-    fn preadv64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
-    fn pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
-    fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
-    fn sockatmark(fd: c_int) -> c_int;
-    fn closefrom(first: c_int);
-    fn bindresvport(fd: c_int, addr: *mut libc::sockaddr_in) -> c_int;
     fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     fn dprintf(fd: c_int, format: *const c_char, ...) -> c_int;
     fn __dprintf_chk(fd: c_int, flag: c_int, format: *const c_char, ...) -> c_int;
@@ -97,20 +57,20 @@ fn show_moves(label: &str, fd: c_int) {
     let parts = &raw const part;
     let (mut addr, mut len) = (Addr::empty(), 16);
     let results = [
-        ("__write", call!(__write(fd, place, 1))),
-        ("__send", call!(__send(fd, place, 1, libc::MSG_DONTWAIT))),
-        ("pwritev64v2", call!(pwritev64v2(fd, parts, 1, -1, 0))),
-        ("pwritev64v2 with a flag", call!(pwritev64v2(fd, parts, 1, -1, 1 << 30))),
-        ("sendfile64", call!(sendfile64(fd, temporary_file(b"f"), null_mut(), 1))),
-        ("__recv_chk", call!(__recv_chk(fd, place, 1, 1, libc::MSG_DONTWAIT))),
+        ("__write", call!(glibc::__write(fd, place, 1))),
+        ("__send", call!(glibc::__send(fd, place, 1, libc::MSG_DONTWAIT))),
+        ("pwritev64v2", call!(glibc::pwritev64v2(fd, parts, 1, -1, 0))),
+        ("pwritev64v2 with a flag", call!(glibc::pwritev64v2(fd, parts, 1, -1, 1 << 30))),
+        ("sendfile64", call!(glibc::sendfile64(fd, temporary_file(b"f"), null_mut(), 1))),
+        ("__recv_chk", call!(glibc::__recv_chk(fd, place, 1, 1, libc::MSG_DONTWAIT))),
         ("__recvfrom_chk", {
             let from = addr.ptr_mut();
-            call!(__recvfrom_chk(fd, place, 1, 1, libc::MSG_DONTWAIT, from, &raw mut len))
+            call!(glibc::__recvfrom_chk(fd, place, 1, 1, libc::MSG_DONTWAIT, from, &raw mut len))
         }),
-        ("preadv64v2", call!(preadv64v2(fd, parts, 1, -1, libc::RWF_NOWAIT))),
-        ("preadv64v2 of none", call!(preadv64v2(fd, parts, 0, -1, 0))),
-        ("preadv64v2 of -1", call!(preadv64v2(fd, parts, -1, -1, 0))),
-        ("sockatmark", call!(sockatmark(fd))),
+        ("preadv64v2", call!(glibc::preadv64v2(fd, parts, 1, -1, libc::RWF_NOWAIT))),
+        ("preadv64v2 of none", call!(glibc::preadv64v2(fd, parts, 0, -1, 0))),
+        ("preadv64v2 of -1", call!(glibc::preadv64v2(fd, parts, -1, -1, 0))),
+        ("sockatmark", call!(glibc::sockatmark(fd))),
     ];
     for (name, result) in results {
         say!("{label}: {name} = {result}");
@@ -128,8 +88,8 @@ fn no_socket() {
     for fd in [-1, reader, tcp(), listener().0] {
         set_nonblocking(fd, true);
         let mut byte = [0];
-        show("__read", call!(__read(fd, byte.as_mut_ptr().cast(), 1)));
-        show("__read_chk", call!(__read_chk(fd, byte.as_mut_ptr().cast(), 1, 1)));
+        show("__read", call!(glibc::__read(fd, byte.as_mut_ptr().cast(), 1)));
+        show("__read_chk", call!(glibc::__read_chk(fd, byte.as_mut_ptr().cast(), 1, 1)));
     }
     show_taken(libc::SIGPIPE);
 }
@@ -148,8 +108,8 @@ fn after_the_end() {
     await_events(pair.server, libc::POLLHUP);
     show_moves("reset", pair.server);
     let mut byte = [0];
-    show("__read", call!(__read(pair.server, byte.as_mut_ptr().cast(), 1)));
-    show("__read_chk", call!(__read_chk(pair.server, byte.as_mut_ptr().cast(), 1, 1)));
+    show("__read", call!(glibc::__read(pair.server, byte.as_mut_ptr().cast(), 1)));
+    show("__read_chk", call!(glibc::__read_chk(pair.server, byte.as_mut_ptr().cast(), 1, 1)));
     show_taken(libc::SIGPIPE);
 }
 
@@ -159,10 +119,10 @@ fn nothing_there() {
     let place: *mut c_void = bytes.as_mut_ptr().cast();
     for fd in [pair.client, pair.server] {
         set_nonblocking(fd, true);
-        show("__read", call!(__read(fd, place, 4)));
-        show("__read_chk", call!(__read_chk(fd, place, 4, 4)));
-        show("__recv_chk", call!(__recv_chk(fd, place, 4, 4, 0)));
-        show("of nothing", call!(__read_chk(fd, place, 0, 4)));
+        show("__read", call!(glibc::__read(fd, place, 4)));
+        show("__read_chk", call!(glibc::__read_chk(fd, place, 4, 4)));
+        show("__recv_chk", call!(glibc::__recv_chk(fd, place, 4, 4, 0)));
+        show("of nothing", call!(glibc::__read_chk(fd, place, 0, 4)));
     }
     crate::bulk::fill(pair.client, 0);
     show_moves("full", pair.client);
@@ -179,9 +139,9 @@ fn waiting() {
         }
         let mut fds = [pollfd(pair.server, libc::POLLIN)];
         let time = timespec(5);
-        show("__poll", call!(__poll(fds.as_mut_ptr(), 1, 5)));
-        show("__poll_chk", call!(__poll_chk(fds.as_mut_ptr(), 1, 5, size)));
-        show("__ppoll_chk", call!(__ppoll_chk(fds.as_mut_ptr(), 1, &raw const time, null(), size)));
+        show("__poll", call!(glibc::__poll(fds.as_mut_ptr(), 1, 5)));
+        show("__poll_chk", call!(glibc::__poll_chk(fds.as_mut_ptr(), 1, 5, size)));
+        show("__ppoll_chk", call!(glibc::__ppoll_chk(fds.as_mut_ptr(), 1, &raw const time, null(), size)));
         say!("{}", poll_mask(fds[0].revents));
         let mut time = libc::timeval { tv_sec: 0, tv_usec: 5000 };
         // SAFETY: an fd_set is plain bits, and the number is below FD_SETSIZE.
@@ -191,7 +151,7 @@ fn waiting() {
             set
         };
         let none = null_mut();
-        show("__select", call!(__select(pair.server + 1, &raw mut set, none, none, &raw mut time)));
+        show("__select", call!(glibc::__select(pair.server + 1, &raw mut set, none, none, &raw mut time)));
         say!("time left {}", time.tv_usec > 0);
         let ep = epoll();
         epoll_add(ep, pair.server, libc::EPOLLIN, 1);
@@ -199,31 +159,31 @@ fn waiting() {
         show("epoll_pwait of -1", epoll_pwait(-1, 5, &signal_set(&[])));
         show("epoll_pwait of a socket", epoll_pwait(pair.server, 5, &signal_set(&[])));
     }
-    show("__poll of nothing", call!(__poll(null_mut(), 0, 1)));
-    show("__poll from nowhere", call!(__poll(null_mut(), 1, 1)));
-    show("__select of -1", call!(__select(-1, null_mut(), null_mut(), null_mut(), null_mut())));
+    show("__poll of nothing", call!(glibc::__poll(null_mut(), 0, 1)));
+    show("__poll from nowhere", call!(glibc::__poll(null_mut(), 1, 1)));
+    show("__select of -1", call!(glibc::__select(-1, null_mut(), null_mut(), null_mut(), null_mut())));
 }
 
 fn life() {
     let client = tcp();
     let nobody = Addr::local(free_port());
-    show("__connect to nobody", call!(__connect(client, nobody.ptr(), nobody.len)));
-    show("__connect from nowhere", call!(__connect(client, null(), 16)));
-    show("__connect of -1", call!(__connect(-1, nobody.ptr(), nobody.len)));
+    show("__connect to nobody", call!(glibc::__connect(client, nobody.ptr(), nobody.len)));
+    show("__connect from nowhere", call!(glibc::__connect(client, null(), 16)));
+    show("__connect of -1", call!(glibc::__connect(-1, nobody.ptr(), nobody.len)));
     let pair = connected();
-    show("__connect again", call!(__connect(pair.client, nobody.ptr(), nobody.len)));
-    show("__dup2 of -1", call!(__dup2(-1, pair.client)));
-    show("__dup2 to -1", call!(__dup2(pair.client, -1)));
-    say!("__dup2 to itself: {}", call!(__dup2(pair.client, pair.client)).fd() == pair.client);
-    show("__fcntl of -1", call!(__fcntl(-1, libc::F_GETFD)));
-    show("__fcntl of no command", call!(__fcntl(pair.client, 9999, 0)));
-    show("fcntl64 of -1", call!(fcntl64(-1, libc::F_DUPFD, 0)));
-    let copy = show_fd("fcntl64", call!(fcntl64(pair.client, libc::F_DUPFD_CLOEXEC, 0)));
+    show("__connect again", call!(glibc::__connect(pair.client, nobody.ptr(), nobody.len)));
+    show("__dup2 of -1", call!(glibc::__dup2(-1, pair.client)));
+    show("__dup2 to -1", call!(glibc::__dup2(pair.client, -1)));
+    say!("__dup2 to itself: {}", call!(glibc::__dup2(pair.client, pair.client)).fd() == pair.client);
+    show("__fcntl of -1", call!(glibc::__fcntl(-1, libc::F_GETFD)));
+    show("__fcntl of no command", call!(glibc::__fcntl(pair.client, 9999, 0)));
+    show("fcntl64 of -1", call!(glibc::fcntl64(-1, libc::F_DUPFD, 0)));
+    let copy = show_fd("fcntl64", call!(glibc::fcntl64(pair.client, libc::F_DUPFD_CLOEXEC, 0)));
     say!("{}", descriptor_flags(copy));
-    let other = show_fd("__fcntl", call!(__fcntl(pair.client, libc::F_DUPFD, 100)));
+    let other = show_fd("__fcntl", call!(glibc::__fcntl(pair.client, libc::F_DUPFD, 100)));
     say!("at least 100: {}", other >= 100);
     for fd in [pair.client, copy, other, other, -1] {
-        show("__close", call!(__close(fd)));
+        show("__close", call!(glibc::__close(fd)));
     }
     await_events(pair.server, libc::POLLRDHUP);
     show_recv("server", pair.server, 8, 0);
@@ -236,7 +196,7 @@ fn close_from() {
         let child = fork_child(|| {
             let output = dup2(1, 999).fd();
             call!({
-                closefrom(first);
+                glibc::closefrom(first);
                 0
             });
             let [client, server, moved] = [pair.client, pair.server, output].map(descriptor_flags);
@@ -259,15 +219,15 @@ fn reserved_port() {
     let fd = tcp();
     // SAFETY: all-zero bytes are a valid sockaddr_in.
     let mut wanted: libc::sockaddr_in = unsafe { mem::zeroed() };
-    show("of no family", call!(bindresvport(fd, &raw mut wanted)));
+    show("of no family", call!(glibc::bindresvport(fd, &raw mut wanted)));
     wanted.sin_family = libc::AF_INET as libc::sa_family_t;
     wanted.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-    show("of an address", call!(bindresvport(fd, &raw mut wanted)));
+    show("of an address", call!(glibc::bindresvport(fd, &raw mut wanted)));
     address(fd);
     say!("its port comes back: {}", u16::from_be(wanted.sin_port) == getsockname(fd).1.port());
-    show("of IPv6", call!(bindresvport(tcp6(), null_mut())));
-    show("-1", call!(bindresvport(-1, null_mut())));
-    show("of a connection", call!(bindresvport(connected().client, null_mut())));
+    show("of IPv6", call!(glibc::bindresvport(tcp6(), null_mut())));
+    show("-1", call!(glibc::bindresvport(-1, null_mut())));
+    show("of a connection", call!(glibc::bindresvport(connected().client, null_mut())));
     show("listen", listen(fd, 4));
     let client = dial(&getsockname(fd).1);
     show_send("client", client, b"x", 0);
@@ -281,15 +241,19 @@ fn urgent() {
     send(pair.client, b"!", libc::MSG_OOB);
     await_events(pair.server, libc::POLLPRI);
     let mut bytes = [0; 8];
-    show("sockatmark before", call!(sockatmark(pair.server)));
-    show_bytes("__read", call!(__read(pair.server, bytes.as_mut_ptr().cast(), 8)), &bytes);
-    show("sockatmark at it", call!(sockatmark(pair.server)));
+    show("sockatmark before", call!(glibc::sockatmark(pair.server)));
+    show_bytes("__read", call!(glibc::__read(pair.server, bytes.as_mut_ptr().cast(), 8)), &bytes);
+    show("sockatmark at it", call!(glibc::sockatmark(pair.server)));
     let place = bytes.as_mut_ptr().cast();
-    show_bytes("__recv_chk MSG_OOB", call!(__recv_chk(pair.server, place, 8, 8, libc::MSG_OOB)), &bytes);
-    show("__recv_chk again", call!(__recv_chk(pair.server, place, 8, 8, libc::MSG_OOB)));
-    show("__send MSG_OOB", call!(__send(pair.server, b"?".as_ptr().cast(), 1, libc::MSG_OOB)));
+    show_bytes(
+        "__recv_chk MSG_OOB",
+        call!(glibc::__recv_chk(pair.server, place, 8, 8, libc::MSG_OOB)),
+        &bytes,
+    );
+    show("__recv_chk again", call!(glibc::__recv_chk(pair.server, place, 8, 8, libc::MSG_OOB)));
+    show("__send MSG_OOB", call!(glibc::__send(pair.server, b"?".as_ptr().cast(), 1, libc::MSG_OOB)));
     await_events(pair.client, libc::POLLPRI);
-    show("sockatmark of the client", call!(sockatmark(pair.client)));
+    show("sockatmark of the client", call!(glibc::sockatmark(pair.client)));
 }
 
 fn printing() {

@@ -5,6 +5,7 @@
 
 mod addr;
 mod descriptor;
+pub(crate) mod glibc;
 mod io;
 mod names;
 mod process;

@@ -478,14 +478,9 @@ pub(crate) fn offered(channel: &'static Channel, index: u32) {
     let listens = endpoint.state_now() == State::Listen;
     each_waiting(channel, |slot, generation| {
         let wanted = channel.map.slot(slot).side[0].ports.load(Ordering::Relaxed) as u16;
-        if wanted != port {
+        // On our own channel other listeners of ours have theirs already.
+        if wanted != port || channel.adopter == 0 && registered(asked_for(channel, slot)).is_some() {
             return;
-        }
-        // On our own channel each listener of ours has those that asked for it; perhaps they are in its backlog already.
-        if channel.adopter == 0
-            && let Some(meant) = registered(asked_for(channel, slot))
-        {
-            return enqueue(meant, channel, slot, generation, 0);
         }
         let pending = Pending { channel, slot, generation };
         match listens {

@@ -146,7 +146,6 @@ impl Server {
                     self.starve(key, netns, place);
                     self.offer_to_siblings(key, netns, place, count, false);
                 }
-                self.remind(key, netns, place);
             }
         }
         let abandoned = self.core.channels.side(key, Side::B).is_empty();
@@ -213,15 +212,6 @@ impl Server {
         given
     }
 
-    /// Whoever is complained of looks again, whatever has become of what he was told at first.
-    fn remind(&mut self, key: ChannelKey, netns: u64, (ip, port): (Ip, u16)) {
-        let founder = self.core.channels.founder(key);
-        let own = self.core.listeners.candidates(netns, ip, port).into_iter();
-        if let Some(listener) = own.copied().find(|l| Some(l.client) == founder) {
-            self.offer(key, listener);
-        }
-    }
-
     /// Tells a listening process to look at a channel.
     pub(super) fn offer(&mut self, key: ChannelKey, listener: Listener) -> Option<()> {
         let client = listener.client;
@@ -240,7 +230,8 @@ impl Server {
         let connection = self.connections.get(&family.connection?)?;
         let notice = Reply::Offer { id, peer_pid, adopter, listener: listener.index };
         let fds = [segment.file().as_fd(), public.as_fd(), eventfd];
-        if let Err(error) = connection.send(&notice, &fds) {
+        let fds = if own { &fds[..0] } else { &fds[..] };
+        if let Err(error) = connection.send(&notice, fds) {
             tracing::info!(pid = family.pid, "a sibling cannot be offered connections: {error}");
             return None;
         }

@@ -20,6 +20,12 @@ unsafe extern "C" {
     fn dprintf(fd: c_int, format: *const c_char, ...) -> c_int;
     fn pthread_cancel(thread: libc::pthread_t) -> c_int;
     fn daemon(no_chdir: c_int, no_close: c_int) -> c_int;
+    fn __sigaction(number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    fn bsd_signal(number: c_int, handler: usize) -> usize;
+    fn ssignal(number: c_int, handler: usize) -> usize;
+    fn sysv_signal(number: c_int, handler: usize) -> usize;
+    fn __sysv_signal(number: c_int, handler: usize) -> usize;
+    fn sigset(number: c_int, handler: usize) -> usize;
     fn getcwd(buf: *mut c_char, len: size_t) -> *mut c_char;
 }
 
@@ -38,6 +44,45 @@ pub(crate) fn run() {
         terminals();
         limits();
         threads();
+        handlers();
+    }
+}
+
+extern "C" fn handler(number: c_int) {
+    println!("signal {number}");
+}
+
+/// Handlers of signals: what was there before, and that they run.
+unsafe fn handlers() {
+    let ours = handler as *const () as usize;
+    let told = |name: &str, before: usize| {
+        println!(
+            "{name}: {}",
+            if before == ours {
+                "ours"
+            } else if before < 3 {
+                "none"
+            } else {
+                "other"
+            }
+        );
+        // SAFETY: to this process.
+        show(name, unsafe { libc::raise(libc::SIGWINCH) });
+    };
+    // SAFETY: the handler is a function of this program; an all-zero action is valid.
+    unsafe {
+        told("signal", libc::signal(libc::SIGWINCH, ours));
+        told("bsd_signal", bsd_signal(libc::SIGWINCH, ours));
+        told("ssignal", ssignal(libc::SIGWINCH, ours));
+        told("sigset", sigset(libc::SIGWINCH, ours));
+        told("sysv_signal", sysv_signal(libc::SIGWINCH, ours));
+        told("__sysv_signal", __sysv_signal(libc::SIGWINCH, ours));
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = ours;
+        show("sigaction", libc::sigaction(libc::SIGWINCH, &action, null_mut()));
+        let mut old: libc::sigaction = std::mem::zeroed();
+        show("__sigaction", __sigaction(libc::SIGWINCH, null(), &mut old));
+        told("__sigaction", old.sa_sigaction);
     }
 }
 

@@ -133,6 +133,9 @@ pub struct Header {
     /// Set by the monitor while connections wait at busy siblings of a listener of the owner's, which clears it when it
     /// asks for them.
     pub starving: AtomicU32,
+    /// Place of the monitor that the owner has registered with, noted by that: its successor looks after the owner, no
+    /// other monitor.
+    pub place: AtomicU64,
     /// Events counted by the library; see `sd_socket::stats`.
     pub counters: [AtomicU64; 32],
 }

@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::c_int;
 use sd_proto::Request;
 use sd_shm::channel::SlotState;
-use sd_shm::public::LISTENERS;
+use sd_shm::public::{LISTENERS, Listener as Page, Public};
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::lock::Lock;
 use std::collections::VecDeque;
@@ -174,23 +174,26 @@ fn register(listener: &'static Listener, fd: i32) {
     crate::spare::want();
     let Some(control) = crate::control::connected() else { return };
     drop(control);
-    let Some(public) = PROCESS.public() else { return };
-    if listener.index.load(Ordering::Relaxed) == UNREGISTERED {
-        let taken =
-            |i: usize| public.listeners.get(i).is_none_or(|l| l.generation.load(Ordering::Relaxed) & 1 == 1);
-        let Some(index) = (0..LISTENERS).find(|&i| !taken(i)) else { return };
-        let Some(page) = public.listeners.get(index) else { return };
-        let generation = page.generation.load(Ordering::Relaxed).wrapping_add(1) | 1;
-        page.pending.store(0, Ordering::Relaxed);
-        listener.index.store(index as u32, Ordering::Relaxed);
-        listener.generation.store(generation, Ordering::Relaxed);
-        page.generation.store(generation, Ordering::Release);
-    }
-    let index = listener.index.load(Ordering::Relaxed);
-    if let Some(page) = public.listeners.get(index as usize) {
-        page.backlog.store(listener.backlog.load(Ordering::Relaxed), Ordering::Release);
-    }
+    let Some(page) = PROCESS.public().and_then(|public| publish(listener, public)) else { return };
+    page.backlog.store(listener.backlog.load(Ordering::Relaxed), Ordering::Release);
     let _ = crate::control::question(&request(listener), &[fd]);
+}
+
+/// The listener's place in the public page; taken once, though several threads may begin to wait at the same time.
+fn publish(listener: &Listener, public: &'static Public) -> Option<&'static Page> {
+    let _alone = REGISTRY.lock();
+    let index = listener.index.load(Ordering::Relaxed);
+    if index != UNREGISTERED {
+        return public.listeners.get(index as usize);
+    }
+    let is_free = |page: &Page| page.generation.load(Ordering::Relaxed) & 1 == 0;
+    let (index, page) = public.listeners.iter().enumerate().find(|(_, page)| is_free(page))?;
+    let generation = page.generation.load(Ordering::Relaxed).wrapping_add(1) | 1;
+    page.pending.store(0, Ordering::Relaxed);
+    listener.generation.store(generation, Ordering::Relaxed);
+    listener.index.store(index as u32, Ordering::Relaxed);
+    page.generation.store(generation, Ordering::Release);
+    Some(page)
 }
 
 fn request(listener: &Listener) -> Request {

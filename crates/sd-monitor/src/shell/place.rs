@@ -7,6 +7,7 @@ use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,8 @@ pub(crate) struct Place {
     path: PathBuf,
     /// Device and inode of the socket file, so that a successor's file is never removed.
     identity: (u64, u64),
+    /// The same for each monitor at this place, another at any other place.
+    pub(crate) number: u64,
     lock: Option<Lock>,
     pub(crate) listener: OwnedFd,
 }
@@ -51,7 +54,8 @@ impl Place {
             .map_err(|e| system("make a socket for")(e.into()))?;
         nix::sys::socket::bind(listener.as_raw_fd(), &address).map_err(|e| system("bind to")(e.into()))?;
         let identity = fs::symlink_metadata(path).map(identity).map_err(system("look at"))?;
-        let place = Place { path: path.to_owned(), identity, lock: Some(lock), listener };
+        let number = number(path).map_err(system("look at the directory of"))?;
+        let place = Place { path: path.to_owned(), identity, number, lock: Some(lock), listener };
         // Who may come is decided by the directory, and by what each request needs.
         fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(system("set the mode of"))?;
         nix::sys::socket::listen(&place.listener, Backlog::MAXCONN)
@@ -68,6 +72,18 @@ impl Drop for Place {
         // After the socket, so that nobody takes the lock and then finds the old socket.
         drop(self.lock.take());
     }
+}
+
+/// However the directory is spelled, and in whichever mount namespace it is seen.
+fn number(path: &Path) -> io::Result<u64> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (device, inode) = identity(fs::metadata(directory)?);
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    let bytes = device.to_le_bytes().into_iter().chain(inode.to_le_bytes()).chain(name.iter().copied());
+    // FNV-1a: a monitor of another version must find the same number.
+    Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    }))
 }
 
 fn identity(metadata: fs::Metadata) -> (u64, u64) {

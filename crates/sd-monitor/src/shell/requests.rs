@@ -184,6 +184,7 @@ impl Server {
             self.has_spoken(pid, identity);
         }
         let slab = Slab::new(slab.into()).ok_or(ErrorCode::Exhausted)?;
+        slab.header().place.store(self.place.number, Ordering::Relaxed);
         let client = self.next_client();
         let process = self.register_process(id, client);
         let Some(connection) = self.connections.get_mut(&id) else { return Err(ErrorCode::Protocol) };

@@ -60,7 +60,7 @@ pub(crate) struct Server {
     pub(crate) closer: Closer,
     pub(crate) waiting: Waiting,
     policy_path: Option<PathBuf>,
-    place: Place,
+    pub(super) place: Place,
     signals: SignalFd,
     /// Given up for a moment when no descriptor is left, so that a connection can be refused
     /// instead of waiting, ready, for ever.

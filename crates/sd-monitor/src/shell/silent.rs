@@ -3,7 +3,7 @@
 //! A process whose threads all sleep in a futex, inside recv or send, does not notice that the
 //! monitor has gone, and so does not come back by itself. Its peers may die meanwhile or later, and
 //! somebody must tell it. So at the start the monitor looks for such processes by their open
-//! segments, and treats each as a client without a control connection:
+//! segments, and treats each that was a client of the monitor at this place as one without a control connection:
 //!
 //! ```text
 //! /proc/PID/fd --slab, segments--> silent client --its pidfd----------> undertaker
@@ -51,15 +51,17 @@ impl Silent {
 
 /// What the look around has found.
 struct Scene {
+    /// Our place's number.
+    place: u64,
     processes: Processes,
     found: HashMap<(u32, Identity), Found>,
     holdings: Holdings,
 }
 
 impl Scene {
-    fn take() -> Option<Scene> {
+    fn take(place: u64) -> Option<Scene> {
         let processes = Processes::new()?;
-        let mut scene = Scene { processes, found: HashMap::new(), holdings: Holdings::default() };
+        let mut scene = Scene { place, processes, found: HashMap::new(), holdings: Holdings::default() };
         for found in scene.processes.segments() {
             match found.kind {
                 Kind::Slab => scene.holdings.add_slab(found.pid, found.identity),
@@ -82,14 +84,17 @@ impl Scene {
         let file = self.processes.open(self.found.get(&(pid, identity))?)?;
         Slab::check(file.as_fd()).ok().filter(|checked| *checked == identity)?;
         let slab = Slab::new(file)?;
-        (slab.header().version.load(Ordering::Relaxed) == sd_shm::VERSION).then_some(slab)
+        let header = slab.header();
+        let is_ours = header.version.load(Ordering::Relaxed) == sd_shm::VERSION
+            && header.place.load(Ordering::Relaxed) == self.place;
+        is_ours.then_some(slab)
     }
 }
 
 impl Server {
     /// Looks for silent clients; to be called before anybody is served.
     pub(crate) fn recover_silent(&mut self) {
-        let Some(scene) = Scene::take() else { return };
+        let Some(scene) = Scene::take(self.place.number) else { return };
         // Dead sides are closed when all is known, so that everybody concerned is told.
         let mut alone = Vec::new();
         for (identity, holders) in scene.holdings.channels() {

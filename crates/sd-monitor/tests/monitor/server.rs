@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Server {
     child: Option<Child>,
     directory: PathBuf,
-    _alone: MutexGuard<'static, ()>,
+    _alone: Option<MutexGuard<'static, ()>>,
 }
 
 /// One test at a time: a process that one forks would inherit the other's control sockets.
@@ -27,19 +27,30 @@ impl Server {
     }
 
     pub(crate) fn start_with_policy(policy: Option<&str>) -> Server {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut server = Server::prepare();
+        server._alone = Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(policy) = policy {
+            server.write_policy(policy);
+        }
+        server.restart();
+        server
+    }
+
+    /// Another monitor at a place of its own.
+    pub(crate) fn start_another(&self) -> Server {
+        let mut server = Server::prepare();
+        server.restart();
+        server
+    }
+
+    fn prepare() -> Server {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("sd-monitor-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(name);
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir(&directory).unwrap();
         fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let mut server = Server { child: None, directory, _alone: alone };
-        if let Some(policy) = policy {
-            server.write_policy(policy);
-        }
-        server.restart();
-        server
+        Server { child: None, directory, _alone: None }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

@@ -130,6 +130,20 @@ fn of_a_peer_that_died_after_a_restart() {
 }
 
 #[test]
+fn of_another_monitor_are_left_alone() {
+    let mut server = Server::start();
+    let (mut a, mut b) = sleeper_and(&server, keep, FLAG_DEAD);
+    b.wait_ready();
+    server.kill();
+    assert_eq!(clients(&server.start_another()), 0);
+    server.restart();
+    assert_eq!(clients(&server), 2);
+    b.kill();
+    a.wait_ready();
+    a.kill();
+}
+
+#[test]
 fn what_a_silent_peer_left_unread_resets() {
     let mut server = Server::start();
     let left_unread = |client: Client, channel: Channel, ready: &mut dyn FnMut()| {

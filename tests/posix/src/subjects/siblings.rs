@@ -1,6 +1,8 @@
 //! Several processes and threads on one listener: whoever has time gets the connections, and what one of them leaves
 //! behind goes to the others.
 
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::setup::*;
@@ -21,6 +23,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("siblings/client_gone", client_gone),
     solo("siblings/before_any_interest", before_any_interest),
     solo("siblings/threads", threads),
+    solo("siblings/threads_begin_together", threads_begin_together),
     solo("siblings/reuseport_closed", reuseport_closed),
 ];
 
@@ -407,6 +410,44 @@ fn threads() {
     say!("answered {}", clients.into_iter().filter(|client| answered(*client, b'x')).count());
     say!("ended {}", (0..4).filter(|_| ask(&addr, b'q')).count());
     say!("joined {}", acceptors.into_iter().filter_map(|acceptor| acceptor.join().ok()).count());
+}
+
+/// The threads of a worker all begin to wait at the same moment, as those of a server that has just reloaded.
+fn threads_begin_together() {
+    const THREADS: usize = 4;
+    let (listening, addr) = listener();
+    set_nonblocking(listening, true);
+    let mut answered = 0;
+    for _ in 0..50 {
+        let (ready, tell_ready) = pipe(0);
+        let worker = fork_child(|| {
+            let together = Barrier::new(THREADS);
+            let served = AtomicUsize::new(0);
+            let serve = || {
+                let ep = epoll();
+                together.wait();
+                epoll_add(ep, listening, libc::EPOLLIN, 0);
+                write(tell_ready, b"!");
+                while served.load(Ordering::Relaxed) < THREADS {
+                    epoll_wait(ep, 1, 20);
+                    let server = accept(listening);
+                    if server.ok() {
+                        send(server.fd(), b"x", 0);
+                        served.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            };
+            thread::scope(|scope| (0..THREADS).for_each(|_| _ = scope.spawn(serve)));
+            0
+        });
+        (0..THREADS).for_each(|_| _ = read(ready, &mut [0]));
+        let clients: Vec<i32> = (0..THREADS).map(|_| dial(&addr)).collect();
+        answered += clients.iter().filter(|client| recv(**client, &mut [0], 0).value == 1).count();
+        close_all(&clients);
+        wait_child(worker);
+        close_all(&[ready, tell_ready]);
+    }
+    say!("answered {answered}");
 }
 
 /// Linux resets what waits at a listener that is closed, unless net.ipv4.tcp_migrate_req is set. Either way nobody

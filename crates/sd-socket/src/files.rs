@@ -1,15 +1,21 @@
 //! sendfile(2) and splice(2) with a socket of ours, by copying through a buffer on the stack.
 
 use crate::Outcome;
-use crate::endpoint::{EndpointExt, NONBLOCK};
+use crate::endpoint::{EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_WR, notify, peer_end, tx_cursor};
 use crate::iov::{Pieces, bad_pointer};
 use crate::stream;
 use crate::transfer::NOWHERE;
+use crate::whole::Claim;
 use crate::{table, unconnected};
+use core::sync::atomic::Ordering;
 use libc::{c_int, off_t, size_t, ssize_t};
+use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::{Endpoint, State};
 
 const BUFFER: usize = 64 << 10;
+const PAGE: usize = 4096;
+/// The peer can begin to read after so much.
+const PART: usize = 64 << 10;
 
 fn connected(fd: c_int) -> Option<&'static Endpoint> {
     table::socket(fd).filter(|e| e.state_now() == State::Connected)
@@ -51,15 +57,18 @@ pub(crate) unsafe fn sendfile(
     let mut at = start;
     let mut sent = 0usize;
     let mut errno = 0;
+    let nonblock = endpoint.flag(NONBLOCK);
     while sent < count {
-        let want = (count - sent).min(BUFFER);
-        let got = match at {
-            // SAFETY: `want` bytes fit into the buffer.
-            Some(at) => unsafe { sd_sys::syscall!(libc::SYS_pread64, in_fd, base, want, at) },
-            // SAFETY: as above.
-            None => unsafe { sd_sys::syscall!(libc::SYS_read, in_fd, base, want) },
-        };
-        let got = match sd_sys::check(got) {
+        let done = read_into_ring(endpoint, in_fd, at, count - sent);
+        sent += done;
+        at = at.map(|at| at + done as off_t);
+        // What else there is: no room, an error, the end of the file.
+        let want = (count - sent).min(if nonblock { PAGE } else { BUFFER });
+        if want == 0 {
+            break;
+        }
+        // SAFETY: `want` bytes fit into the buffer.
+        let got = match unsafe { read_at(in_fd, base, want, at) } {
             Ok(0) => break,
             Ok(n) => n,
             Err(e) => {
@@ -87,6 +96,46 @@ pub(crate) unsafe fn sendfile(
         unsafe { offset.write_unaligned(at) };
     }
     if sent == 0 && errno != 0 { Outcome::Errno(errno) } else { Outcome::Done(sent as ssize_t) }
+}
+
+/// From the file's own position without `at`.
+///
+/// # Safety
+/// `to` has room for `len` bytes.
+unsafe fn read_at(fd: c_int, to: *mut u8, len: usize, at: Option<off_t>) -> sd_sys::Result<usize> {
+    sd_sys::check(match at {
+        // SAFETY: as the caller says.
+        Some(at) => unsafe { sd_sys::syscall!(libc::SYS_pread64, fd, to, len, at) },
+        // SAFETY: as the caller says.
+        None => unsafe { sd_sys::syscall!(libc::SYS_read, fd, to, len) },
+    })
+}
+
+/// Reads a file into the ring itself, while there is room and nothing is amiss; the number of bytes sent.
+fn read_into_ring(endpoint: &'static Endpoint, file: c_int, at: Option<off_t>, count: usize) -> usize {
+    let _half = endpoint.tx_token();
+    let has_ended = endpoint.flag(SHUT_WR | RESET) || peer_end(endpoint) != PeerEnd::Open;
+    if has_ended || Claim::NONE.is_barred(endpoint) {
+        return 0;
+    }
+    let mem = endpoint.tx_mem();
+    // SAFETY: the tx half is held.
+    let tx = unsafe { tx_cursor(endpoint) };
+    let effort = stream::effort(endpoint, endpoint.flag(NONBLOCK));
+    let mut sent = 0;
+    while sent < count && tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire)).is_ok() {
+        let want = (count - sent).min(PART) as u32;
+        let Some(grant) = tx.reserve(&GEOMETRY, &mem, want, effort) else { break };
+        let at = at.map(|at| at + sent as off_t);
+        // SAFETY: the grant is room in our ring that the peer does not read yet.
+        let got = unsafe { read_at(file, mem.at(grant.region, grant.off), grant.len as usize, at) };
+        let Ok(got @ 1..) = got else { break };
+        tx.commit(&mem, got as u32, crate::fast::stamp(endpoint));
+        stream::add(&endpoint.tx.bytes, got as u64);
+        notify(endpoint, stream::RX_BITS);
+        sent += got;
+    }
+    sent
 }
 
 /// What sendfile refuses of its source, in the order in which Linux looks.

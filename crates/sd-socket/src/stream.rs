@@ -42,11 +42,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
     let want = pieces.total;
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
     let mut deadline = None;
-    let mut effort = match endpoint.snd_buf.load(Ordering::Relaxed) {
-        0 if nonblock => Effort::Grow,
-        0 => Effort::Patient,
-        _ => Effort::Fresh,
-    };
+    let mut effort = effort(endpoint, nonblock);
     let mut kept = None;
     let mut claim = Claim::NONE;
     let watch = Watch::start();
@@ -84,6 +80,16 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             Err(_) if sent > 0 => return Ok(sent),
             Err(errno) => return Err(errno),
         }
+    }
+}
+
+/// How far a first attempt goes to find room.
+#[inline(always)]
+pub(crate) fn effort(endpoint: &Endpoint, nonblock: bool) -> Effort {
+    match endpoint.snd_buf.load(Ordering::Relaxed) {
+        0 if nonblock => Effort::Grow,
+        0 => Effort::Patient,
+        _ => Effort::Fresh,
     }
 }
 

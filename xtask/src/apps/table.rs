@@ -119,7 +119,11 @@ fn version(row: &Row) -> Option<String> {
 
 fn find_version(text: &str) -> Option<String> {
     text.split(|c: char| c.is_whitespace() || "/=,()".contains(c))
-        .map(|word| word.trim_start_matches(|c: char| !c.is_ascii_digit()).trim_end_matches('.'))
+        .map(|word| {
+            word.trim_start_matches(|c: char| !c.is_ascii_digit())
+                .trim_end_matches(".jar")
+                .trim_end_matches('.')
+        })
         .find(|word| word.contains('.') && word.split('.').next().is_some_and(|n| n.parse::<u32>().is_ok()))
         .map(str::to_owned)
 }
@@ -135,6 +139,7 @@ mod tests {
             ("HAProxy version 2.6.12-1+deb12u2 2025/04/16 - https://haproxy.org/", "2.6.12-1+deb12u2"),
             ("Server version: Apache/2.4.65 (Debian)", "2.4.65"),
             ("v20.20.2", "20.20.2"),
+            ("/usr/share/java/netty-transport-native-unix-common-4.1.48.Final.jar", "4.1.48.Final"),
             ("Redis server v=7.0.15 sha=00000000:0", "7.0.15"),
         ] {
             assert_eq!(find_version(text).as_deref(), Some(wanted));

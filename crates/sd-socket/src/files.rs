@@ -50,52 +50,55 @@ pub(crate) unsafe fn sendfile(
     let Some(endpoint) = connected(out_fd).filter(|_| table::socket(in_fd).is_none()) else {
         return Outcome::Errno(libc::EINVAL);
     };
+    // SAFETY: as the caller says.
+    let at = if offset.is_null() { None } else { Some(unsafe { offset.read_unaligned() }) };
+    let (sent, errno) = file_to_socket(in_fd, at, endpoint, count);
+    if let Some(at) = at {
+        // SAFETY: `at` is only set when `offset` is not null.
+        unsafe { offset.write_unaligned(at + sent as off_t) };
+    }
+    if sent == 0 && errno != 0 { Outcome::Errno(errno) } else { Outcome::Done(sent as ssize_t) }
+}
+
+/// The number of bytes sent, and why there are not more.
+fn file_to_socket(
+    file: c_int,
+    start: Option<off_t>,
+    endpoint: &'static Endpoint,
+    count: usize,
+) -> (usize, i32) {
     let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
     let base = buffer.as_mut_ptr() as *mut u8;
-    // SAFETY: as the caller says.
-    let start = if offset.is_null() { None } else { Some(unsafe { offset.read_unaligned() }) };
-    let mut at = start;
-    let mut sent = 0usize;
-    let mut errno = 0;
     let nonblock = endpoint.flag(NONBLOCK);
-    while sent < count {
-        let done = read_into_ring(endpoint, in_fd, at, count - sent);
-        sent += done;
-        at = at.map(|at| at + done as off_t);
+    let mut sent = 0;
+    loop {
+        let at = |sent: usize| start.map(|start| start + sent as off_t);
+        sent += read_into_ring(endpoint, file, at(sent), count - sent);
         // What else there is: no room, an error, the end of the file.
         let want = (count - sent).min(if nonblock { PAGE } else { BUFFER });
         if want == 0 {
-            break;
+            return (sent, 0);
         }
         // SAFETY: `want` bytes fit into the buffer.
-        let got = match unsafe { read_at(in_fd, base, want, at) } {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(e) => {
-                // What is no file cannot be sent.
-                errno = if e.0 == libc::EISDIR { libc::EINVAL } else { e.0 };
-                break;
-            }
+        let got = match unsafe { read_at(file, base, want, at(sent)) } {
+            Ok(0) => return (sent, 0),
+            Ok(got) => got,
+            // What is no file cannot be sent.
+            Err(sd_sys::Errno(libc::EISDIR)) => return (sent, libc::EINVAL),
+            Err(e) => return (sent, e.0),
         };
         let result = stream::send(endpoint, Pieces::one(base, got), 0);
         let done = result.unwrap_or(0);
         sent += done;
-        at = at.map(|at| at + done as off_t);
         if done < got {
-            if at.is_none() {
+            if start.is_none() {
                 // What was read but not sent goes back.
                 // SAFETY: no pointers.
-                unsafe { sd_sys::syscall!(libc::SYS_lseek, in_fd, done as i64 - got as i64, libc::SEEK_CUR) };
+                unsafe { sd_sys::syscall!(libc::SYS_lseek, file, done as i64 - got as i64, libc::SEEK_CUR) };
             }
-            errno = result.err().unwrap_or(0);
-            break;
+            return (sent, result.err().unwrap_or(0));
         }
     }
-    if let Some(at) = at {
-        // SAFETY: `at` is only set when `offset` is not null.
-        unsafe { offset.write_unaligned(at) };
-    }
-    if sent == 0 && errno != 0 { Outcome::Errno(errno) } else { Outcome::Done(sent as ssize_t) }
 }
 
 /// From the file's own position without `at`.

@@ -114,6 +114,7 @@ pub(crate) fn adopt_from_kernel(fd: i32) {
     let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as c_int;
     endpoint.set_flag(OWN_SOCKET | HAS_NAME | if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 });
     endpoint.fd.store(fd, Ordering::Relaxed);
+    crate::options::recall(endpoint, fd);
     addr::store(&endpoint.local, name.ip);
     endpoint.ports.store(u32::from(name.port) << 16, Ordering::Relaxed);
     endpoint.set_state(State::Listen);
@@ -122,6 +123,7 @@ pub(crate) fn adopt_from_kernel(fd: i32) {
             set_kernel_nonblock(fd, true);
             // What listen was told cannot be asked; the kernel's queue bounds what it takes.
             listener.backlog.store(clamp_backlog(c_int::MAX), Ordering::Relaxed);
+            listener.defer.store(crate::defer::seconds(fd), Ordering::Relaxed);
         }
         None => crate::endpoint::release(endpoint),
     }

@@ -98,6 +98,39 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
     }
 }
 
+/// Remembers what a kernel socket that somebody else has made says: the opposite of `replay`.
+pub(crate) fn recall(endpoint: &Endpoint, fd: i32) {
+    const OTHERS: [(c_int, c_int); 8] = [
+        (SOL_SOCKET, SO_RCVTIMEO),
+        (SOL_SOCKET, SO_SNDTIMEO),
+        (SOL_SOCKET, SO_LINGER),
+        (SOL_SOCKET, libc::SO_OOBINLINE),
+        (SOL_SOCKET, libc::SO_TIMESTAMP),
+        (SOL_SOCKET, libc::SO_TIMESTAMPNS),
+        (TCP, libc::TCP_USER_TIMEOUT),
+        (libc::IPPROTO_IP, libc::IP_TOS),
+    ];
+    for (level, name) in NUMBERS.iter().map(|n| (n.level, n.name)).chain(OTHERS) {
+        let mut value = [0u8; 16];
+        let (at, mut len) = (value.as_mut_ptr(), value.len() as u32);
+        // SAFETY: the kernel writes at most `len` bytes.
+        let got = sd_sys::check(unsafe {
+            sd_sys::syscall!(libc::SYS_getsockopt, fd, level, name, at, &mut len as *mut u32)
+        });
+        if got.is_ok() && value != [0; 16] {
+            // SAFETY: so many bytes are readable.
+            unsafe {
+                if let Remembered::No = remember(endpoint, level, name, value.as_ptr().cast(), len) {
+                    crate::extras::note(endpoint, level, name, value.as_ptr().cast(), len as usize);
+                }
+            }
+        }
+    }
+    if let Ok(least) = sd_sys::fd::getsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT) {
+        endpoint.rcv_lowat.store(least as u32, Ordering::Relaxed);
+    }
+}
+
 /// An accepted connection starts with the listener's options, not its O_NONBLOCK.
 pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
     // All but the last, which holds the status flags.

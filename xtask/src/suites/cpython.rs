@@ -113,6 +113,7 @@ pub(crate) fn items() -> impl Iterator<Item = Item> {
             name,
             needs: &["/usr/lib/python3.11/test/test_socket.py"],
             is_fast,
+            source: None,
             run,
         }
     };

@@ -28,6 +28,7 @@ pub(crate) fn items() -> impl Iterator<Item = Item> {
         name,
         needs: &["curl", "perl", "gcc", "make", "stunnel4", "/usr/include/openssl/ssl.h"],
         is_fast: false,
+        source: Some(sources::curl_tests),
         run,
     })
 }

@@ -3,7 +3,7 @@
 //! libuv, libevent and Node judge by the exit status. Perl and memcached print a line per assertion (TAP), and each of
 //! these counts as a test.
 
-use super::compare::{CRASH, HANG, Outcomes};
+use super::compare::{CRASH, HANG, OPEN, Outcomes};
 use super::stage::{Ended, Stage};
 use super::{Choice, Item, sources};
 use crate::Result;
@@ -23,6 +23,7 @@ pub(crate) fn items() -> impl Iterator<Item = Item> {
             name: "all",
             needs: &["gcc", "/usr/include/uv.h"],
             is_fast: false,
+            source: Some(sources::libuv_tests),
             run: libuv,
         },
         Item {
@@ -30,20 +31,36 @@ pub(crate) fn items() -> impl Iterator<Item = Item> {
             name: "all",
             needs: &["cmake", "make", "gcc"],
             is_fast: false,
+            source: Some(sources::libevent_tests),
             run: libevent,
         },
-        Item { suite: "memcached", name: "all", needs: &["memcached"], is_fast: false, run: memcached },
-        Item { suite: "perl", name: "core", needs: &["perl"], is_fast: false, run: perl },
-        Item { suite: "node", name: "net", needs: &["node"], is_fast: false, run: node },
-        Item { suite: "node", name: "http", needs: &["node"], is_fast: false, run: node },
-        Item { suite: "node", name: "https", needs: &["node"], is_fast: false, run: node },
-        Item { suite: "node", name: "http2", needs: &["node"], is_fast: false, run: node },
-        Item { suite: "node", name: "tls", needs: &["node"], is_fast: false, run: node },
-        Item { suite: "node", name: "cluster", needs: &["node"], is_fast: false, run: node },
-        Item { suite: "node", name: "child-process", needs: &["node"], is_fast: false, run: node },
-        Item { suite: "node", name: "stream", needs: &["node"], is_fast: false, run: node },
+        Item {
+            suite: "memcached",
+            name: "all",
+            needs: &["memcached"],
+            is_fast: false,
+            source: Some(sources::memcached_tests),
+            run: memcached,
+        },
+        Item {
+            suite: "perl",
+            name: "core",
+            needs: &["perl"],
+            is_fast: false,
+            source: Some(|| sources::source("perl")),
+            run: perl,
+        },
     ];
-    items.into_iter()
+    let groups = ["net", "http", "https", "http2", "tls", "cluster", "child-process", "stream"];
+    let nodes = groups.map(|name| Item {
+        suite: "node",
+        name,
+        needs: &["node"],
+        is_fast: false,
+        source: Some(|| sources::source("nodejs")),
+        run: node,
+    });
+    items.into_iter().chain(nodes)
 }
 
 /// The word for a program that judges by its exit status.
@@ -163,7 +180,23 @@ fn tap(
     let mut command = stage.command(program, args)?;
     let ended = stage.watch(command.current_dir(folder), file, None, PATIENCE)?;
     outcomes.insert(file.to_owned(), word(&ended).to_owned());
-    for line in ended.text.lines() {
+    outcomes.extend(assertions(file, &ended.text));
+    Ok(())
+}
+
+/// What became of each assertion, by number. A plan, `1..N`, stands before them, or, where the file counts as it goes,
+/// behind them: without one, the file has not come to its end.
+fn assertions(file: &str, text: &str) -> Outcomes {
+    let mut outcomes = Outcomes::new();
+    let mut plan = "none";
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("1..") {
+            plan = match () {
+                () if rest.starts_with('0') => "skip",
+                () if outcomes.is_empty() => "ahead",
+                () => OPEN,
+            };
+        }
         let (line, word) = match line.strip_prefix("not ok ") {
             Some(rest) => (rest, "fail"),
             None => match line.strip_prefix("ok ") {
@@ -175,7 +208,8 @@ fn tap(
         let word = if line.contains("# skip") { "skip" } else { word };
         outcomes.insert(format!("{file}: {number}"), word.to_owned());
     }
-    Ok(())
+    outcomes.insert(format!("{file}: plan"), plan.to_owned());
+    outcomes
 }
 
 /// Names of the files in a folder with a beginning and one of some endings, in order.
@@ -184,4 +218,20 @@ pub(crate) fn files(folder: &Path, start: &str, ends: &[&str]) -> Result<BTreeSe
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let has_end = |name: &str| name.rsplit_once('.').is_some_and(|(_, end)| ends.contains(&end));
     Ok(names.filter(|name| name.starts_with(start) && has_end(name)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans() {
+        let plan = |text| assertions("f", text)["f: plan"].clone();
+        assert_eq!(plan("1..2\nok 1\nnot ok 2 - b\n"), "ahead");
+        assert_eq!(plan("ok 1 - a\n1..1\n"), OPEN);
+        assert_eq!(plan("1..0 # SKIP no TLS\n"), "skip");
+        assert_eq!(plan("ok 1\nok 2\n"), "none");
+        assert_eq!(assertions("f", "not ok 2 - b\nok 3 # skip c\n")["f: 2"], "fail");
+        assert_eq!(assertions("f", "not ok 2 - b\nok 3 # skip c\n")["f: 3"], "skip");
+    }
 }

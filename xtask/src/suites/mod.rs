@@ -1,7 +1,8 @@
 //! Test suites that others wrote, run on the kernel first, then on us, and compared test by test.
 //!
 //! Each item (a module of CPython's tests, libuv's tests, ...) runs twice under `target/suites`: plainly, and under
-//! `sd run` with a monitor of its own. What counts is the outcome of every single test: one that fails or is skipped on
+//! `sd run` with a monitor of its own, each time in a network of its own (`network`), so that nobody else has a port
+//! that it needs, and several items can run at a time (`lanes`). What counts is the outcome of every single test: one that fails or is skipped on
 //! the kernel too is the same. A test that differs is repeated alone on both sides; it is flaky only if it flips on the
 //! kernel as well. Differences that have to stay are in `tests/suites/known-differences.txt`, each with its reason. At
 //! the end of an item nothing may be left in the monitor. What runs, and what could not be had: docs/SUITES.md.
@@ -10,6 +11,8 @@ mod compare;
 mod cpython;
 mod curl;
 mod each;
+mod lanes;
+mod network;
 mod python;
 mod redis;
 mod sources;
@@ -21,6 +24,7 @@ use crate::{Result, fail, install, product};
 use compare::{Known, Outcomes, Verdict};
 use stage::Stage;
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// How often tests that differ are repeated on both sides.
@@ -34,6 +38,8 @@ pub(crate) struct Item {
     pub(crate) needs: &'static [&'static str],
     /// Part of `--fast`.
     pub(crate) is_fast: bool,
+    /// Fetches and builds what is not packaged, before the item is cut off from other machines.
+    pub(crate) source: Option<fn() -> Result<PathBuf>>,
     /// Runs all tests, or those chosen, and says what became of each.
     pub(crate) run: fn(&Stage, &Item, &Choice) -> Result<Outcomes>,
 }
@@ -69,9 +75,22 @@ pub(crate) struct Options {
     /// Use the programs that are there; install nothing
     #[arg(long)]
     no_install: bool,
+    /// How many items run at a time
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    jobs: usize,
+    /// Run one item in this very process
+    #[arg(long, hide = true, value_name = "ITEM")]
+    inside: Option<String>,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
+    std::fs::create_dir_all(stage::logs())?;
+    if let Some(title) = &options.inside {
+        let Some(item) = items().find(|item| item.title() == *title) else { fail!("no item {title}") };
+        let known = Known::read(&product::root().join("tests/suites/known-differences.txt"))?;
+        println!("{}", check(&item, &known).line());
+        return Ok(());
+    }
     let chosen: Vec<Item> = items()
         .filter(|item| options.only.is_empty() || options.only.iter().any(|part| item.title().contains(part)))
         .filter(|item| item.is_fast || !options.fast)
@@ -83,20 +102,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if chosen.is_empty() {
         fail!("no item is named like that; see cargo xtask suites --list");
     }
-    let needs: Vec<&str> = chosen.iter().flat_map(|item| item.needs.iter().copied()).collect();
-    let missing = install::missing_of(&needs);
+    let needs = chosen.iter().flat_map(|item| item.needs.iter().copied());
+    let missing = install::missing_of(&needs.chain([network::PROGRAM]).collect::<Vec<_>>());
     if !options.no_install && !missing.is_empty() {
         install::run(&missing)?;
     }
     if !options.no_build {
         product::build()?;
     }
-    let known = Known::read(&product::root().join("tests/suites/known-differences.txt"))?;
-    std::fs::create_dir_all(stage::logs())?;
-    let mut count = Count::default();
-    for item in &chosen {
-        count.add(check(item, &known));
-    }
+    let count = lanes::run(&chosen, options.jobs);
     println!("{}", count.line());
     if count.failed > 0 {
         fail!("{} tests differ from the kernel; their logs are in {}", count.failed, stage::logs().display());
@@ -163,6 +177,7 @@ fn check(item: &Item, known: &Known) -> Count {
 
 /// Runs an item on both sides, and what differs again.
 fn compare_sides(item: &Item) -> Result<Vec<(String, Verdict)>> {
+    sources::prepare(item)?;
     let mut choice = Choice::default();
     let mut comparison = compare::Comparison::default();
     for round in 0..=ROUNDS {

@@ -55,6 +55,7 @@ pub(crate) fn items() -> impl Iterator<Item = Item> {
         name,
         needs: TWISTED_NEEDS,
         is_fast: false,
+        source: None,
         run: twisted,
     });
     let gevent = Item {
@@ -62,6 +63,7 @@ pub(crate) fn items() -> impl Iterator<Item = Item> {
         name: "all",
         needs: &["python3", "/usr/bin/pip3"],
         is_fast: false,
+        source: Some(sources::gevent),
         run: gevent,
     };
     twisted.into_iter().chain([gevent])

@@ -59,7 +59,8 @@ const PATIENCE: Duration = Duration::from_secs(240);
 
 pub(crate) fn items() -> impl Iterator<Item = Item> {
     let needs = &["redis-server", "redis-cli", "tclsh"];
-    UNITS.iter().map(|name| Item { suite: "redis", name, needs, is_fast: false, run })
+    let source = Some((|| sources::source("redis")) as fn() -> _);
+    UNITS.iter().map(move |name| Item { suite: "redis", name, needs, is_fast: false, source, run })
 }
 
 fn run(stage: &Stage, item: &Item, _: &Choice) -> Result<Outcomes> {
@@ -87,8 +88,8 @@ fn run(stage: &Stage, item: &Item, _: &Choice) -> Result<Outcomes> {
     Ok(outcomes)
 }
 
-/// Adds a line like `[ok]: name (12 ms)`. Numbers in names are random in some, so that they stand for each other; of
-/// several with one name the worst counts.
+/// Adds a line like `[ok]: name (12 ms)`. Numbers in names are random in some, or say how much was done in a time, so
+/// that they stand for each other, whatever their length; of several with one name the worst counts.
 fn add(line: &str, outcomes: &mut Outcomes) {
     let plain = without_colours(line);
     let Some((word, rest)) = plain.strip_prefix('[').and_then(|text| text.split_once("]: ")) else { return };
@@ -101,12 +102,22 @@ fn add(line: &str, outcomes: &mut Outcomes) {
     let name = rest.rsplit_once(" (").filter(|(_, end)| end.ends_with("ms)")).map_or(rest, |(name, _)| name);
     // The reason follows the name of a failed test.
     let name = name.split(" in tests/").next().unwrap_or(name);
-    let name: String =
-        name.chars().map(|letter| if letter.is_ascii_digit() { '#' } else { letter }).collect();
-    let seen = outcomes.entry(name).or_insert_with(|| word.to_owned());
+    let seen = outcomes.entry(without_numbers(name)).or_insert_with(|| word.to_owned());
     if word == "fail" {
         word.clone_into(seen);
     }
+}
+
+fn without_numbers(name: &str) -> String {
+    let mut text = String::new();
+    for letter in name.chars() {
+        match letter.is_ascii_digit() {
+            true if text.ends_with('#') => {}
+            true => text.push('#'),
+            false => text.push(letter),
+        }
+    }
+    text
 }
 
 fn without_colours(line: &str) -> String {
@@ -126,6 +137,7 @@ mod tests {
         add("\x1b[0;31m[\x1b[1;31merr\x1b[0m]: b in tests/unit/b.tcl", &mut outcomes);
         add("[1/1 done]: unit/protocol (1 seconds)", &mut outcomes);
         add("words", &mut outcomes);
+        add("[ok]: a key of 12345 bytes (3 ms)", &mut outcomes);
         assert_eq!(outcomes.len(), 2);
         assert_eq!(outcomes["a key of # bytes"], "pass");
         assert_eq!(outcomes["b"], "fail");

@@ -3,6 +3,7 @@
 //! A package's original archive is fetched once to `target/suites/src`. The list of sources and apt's state lie there
 //! too, so that nothing of the machine's own changes.
 
+use super::Item;
 use crate::process::tail;
 use crate::{Result, fail, product};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,15 @@ const MARK: &str = ".complete";
 
 fn home() -> PathBuf {
     product::target().join("suites/src")
+}
+
+/// Fetches and builds what an item needs, while nobody else does.
+pub(crate) fn prepare(item: &Item) -> Result<()> {
+    let Some(make) = item.source else { return Ok(()) };
+    std::fs::create_dir_all(home())?;
+    let lock = std::fs::File::create(home().join("lock"))?;
+    lock.lock()?;
+    make().map(drop)
 }
 
 /// The folder with the unpacked original source of a package.

@@ -1,6 +1,6 @@
 //! Where one item runs on one side: a laboratory with or without a monitor, and a watch over progress.
 
-use super::Item;
+use super::{Item, network};
 use crate::lab::{Lab, Side};
 use crate::process::Proc;
 use crate::scratch::end_descendants_but;
@@ -33,6 +33,9 @@ impl Stage {
         let name = format!("{}-{}.{side}.{round}.log", item.suite, item.name.replace('/', "-"));
         let log = logs().join(name);
         let _ = std::fs::remove_file(&log);
+        if let Err(reason) = network::enter() {
+            println!("note {}: not in a network of its own: {reason}", item.title());
+        }
         Ok(Stage { lab: Lab::new(is_oracle)?, log })
     }
 

@@ -82,7 +82,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const EXIT_NOT_IMPLEMENTED: i32 = 4;
 
 pub(crate) fn items() -> impl Iterator<Item = Item> {
-    let item = |name, is_fast| Item { suite: "stress-ng", name, needs: &["stress-ng"], is_fast, run };
+    let needs = &["stress-ng"];
+    let item = |name, is_fast| Item { suite: "stress-ng", name, needs, is_fast, source: None, run };
     [item("fast", true), item("all", false)].into_iter()
 }
 

@@ -17,6 +17,8 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("others/eventfd", eventfds),
     solo("others/pass_stream", pass_stream),
     solo("others/pass_listener", pass_listener),
+    solo("others/passed_listener_options", passed_listener_options),
+    solo("others/passed_listener_time_wait", passed_listener_time_wait),
     solo("others/pass_to_child", pass_to_child),
     solo("others/getaddrinfo", getaddrinfo),
 ];
@@ -234,6 +236,70 @@ fn pass_listener() {
     show_recv("client", client, 8, 0);
     close(fd);
     show("connect", connect(tcp(), &addr));
+}
+
+/// A listener that came by SCM_RIGHTS, and a connection of it.
+fn accept_of_passed(listening: i32) -> (i32, Connected) {
+    let addr = listen_on(listening, &Addr::local(0), 4);
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    pass(a, listening);
+    close(listening);
+    let (_, fd) = take(b);
+    accept(fd);
+    (fd, connect_to(fd, &addr))
+}
+
+/// Connections inherit what was set on the listener, whoever set it.
+fn passed_listener_options() {
+    let listening = tcp();
+    let numbers = [
+        ("SO_REUSEADDR", libc::SOL_SOCKET, libc::SO_REUSEADDR, 1),
+        ("SO_KEEPALIVE", libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        ("SO_OOBINLINE", libc::SOL_SOCKET, libc::SO_OOBINLINE, 1),
+        ("SO_RCVLOWAT", libc::SOL_SOCKET, libc::SO_RCVLOWAT, 3),
+        ("TCP_NODELAY", libc::IPPROTO_TCP, libc::TCP_NODELAY, 1),
+        ("TCP_KEEPIDLE", libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 77),
+        ("TCP_USER_TIMEOUT", libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 9000),
+    ];
+    for (_, level, name, value) in numbers {
+        set_int(listening, level, name, value);
+    }
+    set_linger(listening, 1, 3);
+    set_timeout(listening, libc::SO_RCVTIMEO, 60);
+    fcntl(listening, libc::F_SETFL, libc::O_NONBLOCK);
+    let (_, pair) = accept_of_passed(listening);
+    for (text, level, name, _) in numbers {
+        show_option(text, pair.server, level, name);
+    }
+    let mut linger = [0; 8];
+    show("SO_LINGER", get_bytes(pair.server, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger).0);
+    say!("{linger:?}");
+    show_recv("nothing comes", pair.server, 8, 0);
+    show_send("client", pair.client, b"ab", 0);
+    show_poll("less than SO_RCVLOWAT", pair.server);
+    show_send("client", pair.client, b"c", 0);
+    await_readable(pair.server);
+    show_recv("server", pair.server, 8, 0);
+}
+
+/// The port of one that asked for reuse can be bound again at once.
+fn passed_listener_time_wait() {
+    let listening = tcp();
+    set_int(listening, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    fcntl(listening, libc::F_SETFL, libc::O_NONBLOCK);
+    let (fd, pair) = accept_of_passed(listening);
+    let (_, addr) = getsockname(fd);
+    close(fd);
+    close(pair.server);
+    await_readable(pair.client);
+    show_recv("client", pair.client, 8, 0);
+    close(pair.client);
+    sleep(2);
+    show("bind without SO_REUSEADDR", bind(tcp(), &addr));
+    let again = tcp();
+    set_int(again, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    show("bind with SO_REUSEADDR", bind(again, &addr));
+    show("listen", listen(again, 1));
 }
 
 fn pass_to_child() {

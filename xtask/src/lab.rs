@@ -136,7 +136,21 @@ impl Lab {
     pub(crate) fn serve(&self, side: Side, port: u16, program: &str, args: &[&str]) -> Result<Proc> {
         let mut server = self.start(side, program, args)?;
         server.wait_listening(port)?;
+        if side == Side::Sd && self.monitor.is_some() {
+            self.wait_accepting(port);
+        }
         Ok(server)
+    }
+
+    /// The workers of a server accept a moment after it listens; who connects before that gets the kernel. In vain where
+    /// none accepts through us, which the paths of the connections will show.
+    fn wait_accepting(&self, port: u16) {
+        let suffix = format!(":{port}");
+        let end = Instant::now() + Duration::from_secs(2);
+        let accepts = || self.snapshot().is_ok_and(|s| s.accepting.iter().any(|a| a.ends_with(&suffix)));
+        while !self.is_oracle && !accepts() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Runs a program to its end; a status other than 0 is an error.

@@ -28,3 +28,7 @@ mod file_layout;
 mod sanitizer;
 mod start;
 mod table;
+
+/// libc's, but in the child of a bare clone; see there.
+#[global_allocator]
+static HEAP: sd_sys::heap::Heap = sd_sys::heap::Heap;

@@ -22,7 +22,7 @@
 //! passed like any third argument, and garbage in its register goes no further than it would have gone anyway.
 
 use crate::body::{
-    confine, create, exec, fortify, handlers, limits, names, process, raw, ready, rights, shell, spawn,
+    clone, confine, create, exec, fortify, handlers, limits, names, process, raw, ready, rights, shell, spawn,
     stdio, vector,
 };
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
@@ -251,6 +251,9 @@ hooks! {
         { lazy; does process::fork(|| real::fork()) }
     _Fork () -> pid_t
         { lazy; does process::fork_bare(|| real::_Fork()) }
+    clone | __clone (entry: clone::Entry, stack: *mut c_void, flags: c_int, argument: *mut c_void,
+        parent_tid: *mut c_void, tls: *mut c_void, child_tid: *mut c_void) -> c_int
+        { lazy; does clone::clone(entry, stack, flags, argument, [parent_tid, tls, child_tid]) }
     forkpty (main: *mut c_int, name: *mut c_char, mode: *const termios, size: *const winsize) -> pid_t
         { lazy; does process::forkpty(main, name, mode, size) }
     login_tty (fd: c_int) -> c_int

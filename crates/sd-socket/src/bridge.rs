@@ -132,10 +132,9 @@ fn start(endpoint: &'static Endpoint, [outer, inner]: [i32; 2], listener: Option
             let _ = sd_sys::fd::write(write_end, &pid.to_ne_bytes());
             exit();
         }
-        // Before anything that could need an allocator whose locks other threads held at the fork.
         sd_sys::fd::close(outer);
         sd_sys::fd::close(write_end);
-        fork::child();
+        fork::child_bare();
         fork::late();
         crate::spawn::is_other_program();
         run(endpoint, inner, listener);

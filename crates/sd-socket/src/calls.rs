@@ -295,9 +295,19 @@ pub fn fork_announce(child: c_int) {
     fork::announce(child);
 }
 
+/// Whether the process has sockets of ours.
+pub fn has_sockets() -> bool {
+    table::has_sockets()
+}
+
 /// The first thing after it in the child.
 pub fn fork_child() {
     fork::child();
+}
+
+/// The same, where no fork(3) has seen to the allocator's locks.
+pub fn fork_child_bare() {
+    fork::child_bare();
 }
 
 /// In the child after all fork handlers.

@@ -61,6 +61,7 @@ pub(crate) fn prepare() {
         }
     });
     CHILD.set((member, crate::control::before_fork(member)));
+    sd_sys::heap::keep_lock();
 }
 
 /// A number that no process has in any of our slabs, now the child's; when there is none, the one that is shared: then
@@ -94,6 +95,7 @@ fn claim_member() -> u32 {
 fn unlock() {
     // SAFETY: kept by `prepare` on this thread, or on the one that it is a copy of.
     unsafe {
+        sd_sys::heap::unlock();
         crate::epoll::unlock();
         PROCESS.alloc.unlock();
         crate::route::unlock();
@@ -144,12 +146,27 @@ fn forget_member(member: u32) {
 
 /// After fork, in the child.
 pub(crate) fn child() {
-    if !active() {
-        return;
+    if active() {
+        unlock();
+        changed();
     }
+}
+
+/// After a bare clone, in the child: other threads may have held locks of libc's allocator, which stay held.
+pub(crate) fn child_bare() {
+    if active() {
+        unlock();
+    }
+    sd_sys::heap::leave_libc();
+    if active() {
+        changed();
+    }
+}
+
+/// This is another process now.
+fn changed() {
     forget_tid();
     let (member, _) = CHILD.get();
-    unlock();
     PROCESS.pid.store(sd_sys::fd::getpid(), Ordering::Relaxed);
     crate::token::forked();
     // Whoever shares a number cannot let go for the others.

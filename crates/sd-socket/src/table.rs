@@ -89,6 +89,15 @@ pub(crate) fn is_active() -> bool {
     !TABLE.load(Ordering::Acquire).is_null()
 }
 
+/// Whether any number leads to a socket of ours.
+pub(crate) fn has_sockets() -> bool {
+    let mut found = false;
+    if is_active() {
+        for_each(0, LEN as u32, |_, entry| found |= matches!(entry, Entry::Socket(_)));
+    }
+    found
+}
+
 /// Makes the table; idempotent.
 pub(crate) fn init() -> bool {
     if !TABLE.load(Ordering::Acquire).is_null() {

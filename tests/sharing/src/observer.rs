@@ -20,7 +20,8 @@ pub(crate) const PRESENT: usize = 100_000;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 struct Conn {
-    stream: TcpStream,
+    /// `None` after its end, so that thousands can be seen in one life.
+    stream: Option<TcpStream>,
     mode: u8,
     /// First bytes, until it is known what the peer wants.
     head: Vec<u8>,
@@ -35,7 +36,7 @@ impl Conn {
     fn new(stream: TcpStream, mode: u8) -> io::Result<Conn> {
         stream.set_nonblocking(true)?;
         Ok(Conn {
-            stream,
+            stream: Some(stream),
             mode,
             head: Vec::new(),
             id: 0,
@@ -48,9 +49,10 @@ impl Conn {
 
     /// Reads and writes what can be done now.
     fn attend(&mut self) {
+        let Some(mut stream) = self.stream.take() else { return };
         let mut buf = [0; 16 << 10];
         while self.end.is_none() {
-            match self.stream.read(&mut buf) {
+            match stream.read(&mut buf) {
                 Ok(0) => self.end = Some("EOF".to_owned()),
                 Ok(len) => self.take(&buf[..len]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -58,13 +60,14 @@ impl Conn {
             }
         }
         while self.end.is_none() && !self.to_send.is_empty() {
-            match self.stream.write(&self.to_send) {
+            match stream.write(&self.to_send) {
                 Ok(len) => drop(self.to_send.drain(..len)),
                 // How the peer ended is what reading says.
                 Err(error) if error.kind() != ErrorKind::WouldBlock => self.to_send.clear(),
                 Err(_) => break,
             }
         }
+        self.stream = self.end.is_none().then_some(stream);
     }
 
     fn take(&mut self, mut bytes_: &[u8]) {
@@ -127,14 +130,17 @@ impl Observer {
     fn round(&mut self) -> io::Result<bool> {
         let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
         let mut fds = vec![entry(0, libc::POLLIN), entry(self.listener.as_raw_fd(), libc::POLLIN)];
-        fds.extend(
-            self.conns.iter().filter(|c| c.end.is_none()).map(|c| entry(c.stream.as_raw_fd(), c.events())),
-        );
+        let open = self.conns.iter().filter_map(|c| Some(entry(c.stream.as_ref()?.as_raw_fd(), c.events())));
+        fds.extend(open);
         let timeout = if self.report_by.is_some() { 20 } else { -1 };
         // SAFETY: the slice is valid during the call.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
-        while let Ok((stream, _)) = self.listener.accept() {
-            self.conns.push(Conn::new(stream, 0)?);
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => self.conns.push(Conn::new(stream, 0)?),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
         }
         self.conns.iter_mut().for_each(Conn::attend);
         if fds[0].revents != 0 && !self.obey()? {

@@ -111,6 +111,8 @@ unsafe fn forks() {
         child("vfork", vfork, || 5);
         child("__vfork", __vfork, || 6);
         child("_Fork", _Fork, || 7);
+        child("clone", by_clone, || 8);
+        child("__clone", by_clone, || 9);
     }
 }
 

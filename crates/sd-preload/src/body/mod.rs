@@ -3,6 +3,7 @@
 //! glibc's own composite functions (daemon, forkpty, bindresvport, ...) reach the kernel without passing our
 //! hooks, so those that may meet a socket of ours are written again here, out of hooks.
 
+pub(crate) mod clone;
 pub(crate) mod confine;
 pub(crate) mod create;
 pub(crate) mod exec;

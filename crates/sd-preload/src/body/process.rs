@@ -23,18 +23,13 @@ pub(crate) fn fork_bare(real: impl FnOnce() -> pid_t) -> pid_t {
     calls::fork_prepare();
     let pid = real();
     if pid == 0 {
-        calls::fork_child();
+        calls::fork_child_bare();
         calls::fork_late();
     } else {
         calls::fork_parent();
         calls::fork_announce(pid);
     }
     pid
-}
-
-/// Whether clone(2) by number, with these flags and this stack, is a fork: a copy of everything on a copy of the stack.
-pub(crate) fn is_fork(flags: usize, stack: usize) -> bool {
-    stack == 0 && flags & (libc::CLONE_VM | libc::CLONE_FILES) as usize == 0
 }
 
 /// daemon(3) as glibc has it: fork, new session, then the root directory and /dev/null unless declined.

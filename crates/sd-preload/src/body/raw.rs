@@ -6,7 +6,7 @@
 //! are not seen here. The kernel's conventions hold, where they differ from libc's functions: a signal mask has a
 //! length, and pselect6's mask stands in memory with it.
 
-use super::{confine, create, limits, process, ready, rights, vector};
+use super::{clone, confine, create, limits, ready, rights, vector};
 use crate::edge;
 use crate::table::hook;
 use core::ffi::{c_int, c_long};
@@ -108,10 +108,8 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
             libc::SYS_getrlimit => int(limits::prlimit(0, a as _, core::ptr::null(), b as _)),
             libc::SYS_prlimit64 => int(limits::prlimit(a as _, b as _, c as _, d as _)),
             libc::SYS_seccomp => int(confine::seccomp(a as _, b as _, c)),
-            libc::SYS_clone if process::is_fork(a, b) => {
-                Outcome::Done(
-                    process::fork_bare(|| edge::finish(sd_sys::raw::syscall6(nr, a, b, c, d, e, f))) as isize,
-                )
+            libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork => {
+                clone::by_number(nr, args).map_or(Outcome::Kernel, |pid| Outcome::Done(pid as isize))
             }
             _ if ours(a) => match data(nr, args) {
                 Outcome::Kernel => control(nr, args),

@@ -8,7 +8,7 @@ use super::program;
 use crate::lab::{Lab, Side};
 use crate::{Result, fail};
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -17,7 +17,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// Connections at a time.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 8;
 
 /// A wanderer: the group that all its descendants belong to.
 struct Wanderer {
@@ -41,12 +41,15 @@ pub(super) fn run(lab: &mut Lab, seconds: u64, seed: u64) -> Result<String> {
             wanderers.push(Wanderer { group, kill_at: Instant::now() + life });
         }
         wanderers.retain(|wanderer| !wanderer.is_over());
+        bury_bridges(&[Some(observer.proc.pid()), lab.monitor_pid()])?;
         std::thread::sleep(Duration::from_millis(1));
     }
+    let last_killed = Instant::now();
     let seen = observer.report()?;
+    let late_ms = last_killed.elapsed().as_millis();
     let count = check(lab, &seen, first + 1..=last)?;
     observer.proc.terminate(Duration::from_secs(5))?;
-    Ok(count)
+    Ok(format!("{count}, the last {late_ms} ms after the last death"))
 }
 
 impl Wanderer {
@@ -65,6 +68,18 @@ impl Wanderer {
             }
         }
     }
+}
+
+/// Waits for children of no group, whose numbers would not be free before the end of the run.
+fn bury_bridges(needed: &[Option<u32>]) -> Result<()> {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
+    while let Some(pid) = waitid(Id::All, flags | WaitPidFlag::WNOWAIT).ok().and_then(|status| status.pid()) {
+        if needed.contains(&Some(pid.as_raw() as u32)) {
+            fail!("the observer or the monitor has ended");
+        }
+        let _ = waitpid(pid, None);
+    }
+    Ok(())
 }
 
 fn note(lab: &Lab, id: u64) -> std::path::PathBuf {

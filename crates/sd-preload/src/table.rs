@@ -22,8 +22,8 @@
 //! passed like any third argument, and garbage in its register goes no further than it would have gone anyway.
 
 use crate::body::{
-    clone, confine, create, exec, fortify, handlers, limits, names, process, raw, ready, rights, shell, spawn,
-    stdio, vector,
+    clone, confine, create, exec, fortify, handlers, limits, names, process, raw, ready, rights, shell,
+    spawn, stdio, vector,
 };
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::ptr::{null, null_mut};

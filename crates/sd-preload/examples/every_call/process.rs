@@ -9,6 +9,7 @@ unsafe extern "C" {
     fn vfork() -> pid_t;
     fn __vfork() -> pid_t;
     fn _Fork() -> pid_t;
+    fn __clone(entry: Entry, stack: *mut c_void, flags: c_int, argument: *mut c_void, ...) -> c_int;
     fn execvpe(file: *const c_char, argv: *const *const c_char, env: *const *const c_char) -> c_int;
     fn execveat(
         fd: c_int,
@@ -32,6 +33,9 @@ unsafe extern "C" {
 const ECHO: *const c_char = c"/bin/echo".as_ptr();
 const NAME: *const c_char = c"echo".as_ptr();
 const ENV: *const c_char = c"/usr/bin/env".as_ptr();
+
+type Entry = extern "C" fn(*mut c_void) -> c_int;
+type Clone = unsafe extern "C" fn(Entry, *mut c_void, c_int, *mut c_void, ...) -> c_int;
 
 pub(crate) fn run() {
     // SAFETY: all pointers are literals or local variables of the right kind; children exec or _exit.
@@ -103,6 +107,25 @@ unsafe fn child(name: &str, fork: unsafe extern "C" fn() -> pid_t, body: impl Fn
     }
 }
 
+extern "C" fn its_argument(argument: *mut c_void) -> c_int {
+    argument as c_int
+}
+
+/// A child with a stack of its own, and one in the same memory that the parent waits for.
+unsafe fn clones(name: &str, clone: Clone) {
+    let mut stack = vec![0u128; 1 << 14];
+    for flags in [0, libc::CLONE_VM | libc::CLONE_VFORK] {
+        // SAFETY: the child only returns its argument.
+        unsafe {
+            let top = stack.as_mut_ptr_range().end.cast();
+            let pid = clone(its_argument, top, flags | libc::SIGCHLD, 8 as *mut c_void);
+            let mut status = 0;
+            show(name, libc::waitpid(pid, &mut status, 0) - pid);
+            println!("{name}: status {status:#x}");
+        }
+    }
+}
+
 unsafe fn forks() {
     // SAFETY: see `run`.
     unsafe {
@@ -111,8 +134,8 @@ unsafe fn forks() {
         child("vfork", vfork, || 5);
         child("__vfork", __vfork, || 6);
         child("_Fork", _Fork, || 7);
-        child("clone", by_clone, || 8);
-        child("__clone", by_clone, || 9);
+        clones("clone", libc::clone);
+        clones("__clone", __clone);
     }
 }
 

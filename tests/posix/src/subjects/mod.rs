@@ -6,6 +6,7 @@ mod accept;
 mod aliases;
 mod bind;
 mod cancel;
+mod clone;
 mod close;
 mod confine;
 mod connect;
@@ -81,6 +82,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     nonblocking::SUBJECTS,
     shutdown::SUBJECTS,
     siblings::SUBJECTS,
+    clone::SUBJECTS,
     close::SUBJECTS,
     pair_failure::SUBJECTS,
     waiting::SUBJECTS,

@@ -458,7 +458,9 @@ fn hot_allocator() {
         for _ in 0..4 {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    std::hint::black_box((2000..30_000).step_by(997).map(Vec::<u8>::with_capacity).collect::<Vec<_>>());
+                    std::hint::black_box(
+                        (2000..30_000).step_by(997).map(Vec::<u8>::with_capacity).collect::<Vec<_>>(),
+                    );
                 }
             });
         }

@@ -10,9 +10,10 @@ use crate::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::kept::KeptListener;
 use crate::listen::{Pending, has_pending, interested, record};
 use crate::process::PROCESS;
+use crate::sleep_set::SleepSet;
 use crate::stats::{Counter, count};
 use crate::table;
-use crate::wait::{Deadline, SleepSet, Sleeper, interrupted};
+use crate::wait::{Deadline, Sleeper, interrupted};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::channel::SlotState;
@@ -88,27 +89,21 @@ fn wait_for_connection(
     }
     kept.hold(fd);
     let sleeper = Sleeper::enter();
-    let set = SleepSet::new(&sleeper)?;
-    if let Some(fd) = kept.fd(fd) {
-        set.add(fd, libc::EPOLLIN as u32, 0)?;
-    }
+    let set = SleepSet::take(&sleeper)?;
+    let kernel_fd = kept.fd(fd).unwrap_or(-1);
     channel::drain();
     if has_pending(endpoint) || sleeper.is_stale() {
         return Ok(());
     }
     let idle = crate::wait::earlier(crate::adopt::ask_for_work(), crate::adopt::pause());
     let retry = crate::wait::earlier(crate::control::retry_if_lost(), idle);
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    let mut fds = [SleepSet::FIRST, libc::pollfd { fd: kernel_fd, events: libc::POLLIN, revents: 0 }];
     let timeout = crate::wait::earlier(deadline.left(), retry);
     interrupted(watch, deadline)?;
-    let woken = crate::wait::sleep_on(set.fd, &mut events, timeout, core::ptr::null());
-    if woken.is_ok_and(|n| events.iter().take(n).any(|e| e.u64 == crate::wait::OWN_EVENT)) {
-        crate::control::look_at_socket();
-    }
-    match woken {
-        // A sleep on an epoll instance always ends so.
+    match set.sleep(&mut fds, timeout, core::ptr::null()) {
+        // A sleep in ppoll always ends so.
         Err(libc::EINTR) => interrupted(watch, deadline),
-        other => other.map(drop),
+        other => other,
     }
 }
 

@@ -186,6 +186,7 @@ fn changed() {
     PROCESS.control.lock().forked();
     crate::reclaim::forked();
     crate::wait::forked();
+    crate::sleep_set::forked();
     crate::waker::forked();
     crate::home::forked();
     crate::cancel::forked();

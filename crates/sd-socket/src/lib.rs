@@ -61,6 +61,7 @@ mod reclaim;
 mod route;
 mod select;
 mod signals;
+mod sleep_set;
 mod spare;
 pub mod spawn;
 pub mod stats;

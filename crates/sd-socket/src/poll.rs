@@ -2,16 +2,17 @@
 //!
 //! Without a socket of ours the real call is made. Else the kernel's part is asked without
 //! waiting, ours is looked at, and a sleep happens on the socket's doorbell word when it is the
-//! only thing waited for, or on a temporary epoll instance that holds everything. As in Linux, what a
-//! number led to lives until the call ends, and a number closed meanwhile is noticed after the sleep.
+//! only thing waited for, else in ppoll on the kernel's part and a set of our own descriptors (`sleep_set`). As in Linux,
+//! what a number led to lives until the call ends, and a number closed meanwhile is noticed after the sleep.
 
 use crate::Outcome;
 use crate::channel::drain;
 use crate::endpoint::{self, EndpointExt, PeerEnd, peer_end};
 use crate::epoll::Epoll;
 use crate::ready;
+use crate::sleep_set::{self, SleepSet};
 use crate::table::{self, Entry};
-use crate::wait::{self, Deadline, OWN_EVENT, SleepSet, Sleeper};
+use crate::wait::{self, Deadline, Sleeper};
 use core::sync::atomic::AtomicU32;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDNORM, c_int, pollfd, sigset_t};
 use sd_ring::doorbell;
@@ -59,9 +60,6 @@ impl Kind {
         }
     }
 }
-
-/// What a sleep for several things takes.
-const MUST_HAVE: [i64; 3] = [libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait2];
 
 /// Entries whose kinds need no allocation.
 const FEW: usize = 16;
@@ -153,11 +151,18 @@ impl<'a> List<'a> {
         }
     }
 
-    /// Where no epoll instance can be made: a nap, during which only the kernel's descriptors are watched.
+    /// The kernel's part, behind a place for the set.
+    fn for_kernel(&self) -> Vec<pollfd> {
+        let mut fds = Vec::with_capacity(1 + self.fds.len());
+        fds.push(SleepSet::FIRST);
+        fds.extend(self.entries().filter(|(_, kind)| kind.in_kernel()).map(|(entry, _)| *entry));
+        fds
+    }
+
+    /// Where there can be no set: a nap, during which only the kernel's descriptors are watched.
     #[cold]
     fn nap(&self, deadline: Deadline, mask: *const sigset_t) -> Result<(), i32> {
-        let in_kernel = self.entries().filter(|(_, kind)| kind.in_kernel());
-        let mut fds: Vec<pollfd> = in_kernel.map(|(entry, _)| *entry).collect();
+        let mut fds = self.for_kernel();
         // SAFETY: the caller's mask.
         unsafe { confine::nap(&mut fds, deadline.left(), mask) }.map(drop).map_err(|e| e.0)
     }
@@ -169,16 +174,12 @@ impl<'a> List<'a> {
         {
             return sleep_on_word(endpoint, events, deadline, watch);
         }
-        if !MUST_HAVE.iter().all(|nr| confine::allows(*nr)) {
+        if !sleep_set::is_allowed() {
             return self.nap(deadline, mask);
         }
         crate::home::settle();
         let sleeper = Sleeper::enter();
-        let set = SleepSet::new(&sleeper)?;
-        for (entry, _) in self.entries().filter(|(_, kind)| kind.in_kernel()) {
-            // A number twice in the list, or a regular file (EPERM, always ready), is no reason to fail.
-            let _ = set.add(entry.fd, u32::from(entry.events as u16), 0);
-        }
+        let Ok(set) = SleepSet::take(&sleeper) else { return self.nap(deadline, mask) };
         drain();
         for (entry, kind) in self.entries() {
             if let Kind::Socket(endpoint) = kind {
@@ -194,14 +195,8 @@ impl<'a> List<'a> {
         if sleeper.is_stale() {
             return Ok(());
         }
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-        let timeout = wait::earlier(deadline.left(), retry);
         wait::ended_by_handler(watch, mask)?;
-        let woken = wait::sleep_on(set.fd, &mut events, timeout, mask)?;
-        if events.iter().take(woken).any(|e| e.u64 == OWN_EVENT && e.events & POLLIN as u32 == 0) {
-            crate::control::look_at_socket();
-        }
-        Ok(())
+        set.sleep(&mut self.for_kernel(), wait::earlier(deadline.left(), retry), mask)
     }
 }
 
@@ -219,6 +214,7 @@ pub(crate) fn concerns_us(fds: &[pollfd]) -> bool {
 /// Thirty years.
 const FOREVER_NS: u64 = 1_000_000_000_000_000_000;
 
+/// How long to spin for lists without a connection.
 static SPIN: AtomicU32 = AtomicU32::new(0);
 
 /// poll and ppoll. `fds` are the caller's.
@@ -254,7 +250,8 @@ pub(crate) fn poll_noting(
         list.begin_waiting();
         if mask.is_null() {
             let mut rounds = 0u32;
-            wait::spin(&SPIN, || {
+            let word = list.sockets.first().map_or(&SPIN, |first| &first.rx.spin);
+            wait::spin(word, || {
                 rounds += 1;
                 ready = list.look(rounds.is_multiple_of(64));
                 ready != Ok(0)

@@ -289,56 +289,13 @@ pub(crate) fn assume_asleep(yes: bool) {
 /// Pauses after which an idle sleeper gives memory back (see `idle`), then it sleeps for good.
 pub(crate) const HOUSEKEEPING_NS: [u64; 2] = [100_000_000, 1_000_000_000];
 
-/// Threads that sleep on a `SleepSet`. Which sockets they wait for is nowhere listed, so whoever takes
-/// in an event must wake them (SYNC POINT: loose sleepers; counted before the sleeper's last look).
-static LOOSE_SLEEPERS: AtomicU32 = AtomicU32::new(0);
-
-/// See [`LOOSE_SLEEPERS`].
-pub(crate) fn has_loose_sleepers() -> bool {
-    LOOSE_SLEEPERS.load(Ordering::SeqCst) != 0
-}
-
 /// In the child of a fork: only this thread exists.
 pub(crate) fn forked() {
-    LOOSE_SLEEPERS.store(0, Ordering::Relaxed);
     SLEEPERS.store(0, Ordering::Relaxed);
-}
-
-/// A kernel epoll instance for one sleep: our eventfds, the control socket, and more.
-pub(crate) struct SleepSet {
-    pub(crate) fd: i32,
 }
 
 /// Marks events of the library's own descriptors.
 pub(crate) const OWN_EVENT: u64 = 0x5d5d_a11e_4e57_0b0e;
-
-impl SleepSet {
-    /// A set that wakes up on whatever peers or the monitor say from now on.
-    pub(crate) fn new(sleeper: &Sleeper) -> Result<SleepSet, i32> {
-        let fd = sd_sys::fd::epoll_create().map_err(|e| e.0)?;
-        let set = SleepSet { fd };
-        LOOSE_SLEEPERS.fetch_add(1, Ordering::SeqCst);
-        View::default().update(fd, sleeper.view);
-        // An eventfd that was ever signalled is reported once when it is added: taken here, so that
-        // from now on only new signals count. The caller looks at its sockets after this.
-        let mut old = [libc::epoll_event { events: 0, u64: 0 }; 8];
-        let _ = sleep_on(fd, &mut old, Some(0), core::ptr::null());
-        add_control(fd);
-        Ok(set)
-    }
-
-    /// Watches a kernel descriptor too.
-    pub(crate) fn add(&self, fd: i32, events: u32, data: u64) -> Result<(), i32> {
-        sd_sys::fd::epoll_ctl(self.fd, libc::EPOLL_CTL_ADD, fd, events, data).map_err(|e| e.0)
-    }
-}
-
-impl Drop for SleepSet {
-    fn drop(&mut self) {
-        LOOSE_SLEEPERS.fetch_sub(1, Ordering::SeqCst);
-        sd_sys::fd::close(self.fd);
-    }
-}
 
 /// Adds the control socket: its end means that the monitor is gone.
 pub(crate) fn add_control(epoll_fd: i32) {

@@ -109,6 +109,9 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// None.
+    pub(crate) const NONE: View = View { first: 0, end: 0 };
+
     /// Those that are to be watched now.
     pub(crate) fn now() -> View {
         let end = PROCESS.waker_count.load(Ordering::SeqCst);

@@ -152,6 +152,21 @@ pub fn poll(fds: &mut [libc::pollfd], timeout_ms: i32) -> Result<usize> {
     check(unsafe { syscall!(libc::SYS_ppoll, list, len, time, 0, 8) })
 }
 
+/// ppoll(2); `None`: no timeout.
+///
+/// # Safety
+/// `mask` is null or leads to a kernel's signal mask.
+pub unsafe fn ppoll(
+    fds: &mut [libc::pollfd],
+    timeout_ns: Option<u64>,
+    mask: *const libc::sigset_t,
+) -> Result<usize> {
+    let mut ts = timeout_ns.map(crate::time::timespec_of);
+    let time = ts.as_mut().map_or(core::ptr::null_mut(), |ts| ts as *mut libc::timespec);
+    // SAFETY: the kernel reads and writes the slice and the time, and reads the mask (8 bytes).
+    check(unsafe { syscall!(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), time, mask, 8) })
+}
+
 /// epoll_create1(2).
 pub fn epoll_create() -> Result<i32> {
     // SAFETY: no pointers.

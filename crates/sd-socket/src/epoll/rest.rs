@@ -139,10 +139,7 @@ fn sleep_on_both(
 ) -> Result<bool, i32> {
     let entry = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut fds = [entry(program_fd), entry(sleep_fd)];
-    let mut ts = timeout_ns.map(sd_sys::time::timespec_of);
-    let ts = ts.as_mut().map_or(core::ptr::null_mut(), |t| t as *mut libc::timespec);
-    // SAFETY: the kernel reads and writes the two entries and the timespec, and reads the mask (8 bytes).
-    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_ppoll, fds.as_mut_ptr(), 2, ts, mask, 8) })
-        .map_err(|e| e.0)?;
+    // SAFETY: the caller's mask.
+    unsafe { sd_sys::fd::ppoll(&mut fds, timeout_ns, mask) }.map_err(|e| e.0)?;
     Ok(fds.first().is_some_and(|program| program.revents & libc::POLLIN != 0))
 }

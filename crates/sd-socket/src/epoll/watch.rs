@@ -168,7 +168,7 @@ fn deliver(endpoint: &'static Endpoint, private: &Priv, key: u32, ends: u8, stam
 
 /// Threads in poll, select and accept are not in any list.
 fn wake_loose() {
-    if crate::wait::has_loose_sleepers() {
+    if crate::sleep_set::has_loose_sleepers() {
         sd_sys::fd::eventfd_signal(crate::waker::own_event_fd());
     }
 }

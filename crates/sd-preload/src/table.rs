@@ -22,8 +22,8 @@
 //! passed like any third argument, and garbage in its register goes no further than it would have gone anyway.
 
 use crate::body::{
-    clone, confine, create, exec, fortify, handlers, limits, names, process, raw, ready, rights, shell,
-    spawn, stdio, vector,
+    clone, confine, create, exec, fortify, handlers, limits, names, network, process, raw, ready, rights,
+    shell, spawn, stdio, vector,
 };
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::ptr::{null, null_mut};
@@ -305,6 +305,10 @@ hooks! {
         { lazy; does limits::sysconf(name) }
     prctl (option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int
         { SYS_prctl; any confine::prctl(option, [a, b, c, d]) }
+    unshare (flags: c_int) -> c_int
+        { SYS_unshare; any network::unshare(flags) }
+    setns (fd: c_int, kind: c_int) -> c_int
+        { SYS_setns; any network::setns(fd, kind) }
 
     // By number; see raw.rs.
     syscall (nr: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize

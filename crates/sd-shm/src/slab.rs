@@ -81,16 +81,28 @@ pub enum Reason {
     Policy = 8,
     /// Handed to a program that is not accelerated, through a bridge.
     Bridged = 9,
+    /// The process has been in another network namespace than the one it began in.
+    Elsewhere = 10,
 }
 
 impl Reason {
     /// The reason with this number; unknown ones are `None`.
     pub fn from_u32(n: u32) -> Reason {
         use Reason::*;
-        [None, NoMonitor, Remote, NoListener, Option, RegularPeer, Exhausted, NotAccepting, Policy, Bridged]
-            .into_iter()
-            .find(|r| *r as u32 == n)
-            .unwrap_or(None)
+        const ALL: [Reason; 11] = [
+            None,
+            NoMonitor,
+            Remote,
+            NoListener,
+            Option,
+            RegularPeer,
+            Exhausted,
+            NotAccepting,
+            Policy,
+            Bridged,
+            Elsewhere,
+        ];
+        ALL.into_iter().find(|r| *r as u32 == n).unwrap_or(None)
     }
 
     /// A few words for people.
@@ -105,6 +117,7 @@ impl Reason {
             Reason::Exhausted => "out of slots, ports, memory or descriptors",
             Reason::NotAccepting => "listener's processes are not accepting yet",
             Reason::Policy => "policy",
+            Reason::Elsewhere => "the process has changed its network namespace",
             Reason::Bridged => "handed to a program that is not accelerated",
         }
     }

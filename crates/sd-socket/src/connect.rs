@@ -64,7 +64,7 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
     if !tcp || (domain != libc::AF_INET && domain != libc::AF_INET6) {
         return Outcome::Kernel;
     }
-    if crate::control::connected().is_none() || placeholder(domain) < 0 {
+    if crate::network::has_left() || crate::control::connected().is_none() || placeholder(domain) < 0 {
         return Outcome::Kernel;
     }
     let Some(endpoint) = endpoint::allocate(domain) else { return Outcome::Kernel };
@@ -246,7 +246,8 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         }
         _ => return kernel.try_first(endpoint),
     };
-    if bound_to_other_family(endpoint, fd, to) || crate::extras::bind_the_route(endpoint) {
+    let by_option = || crate::extras::bind_the_route(endpoint) || crate::extras::wants_stamps(endpoint);
+    if bound_to_other_family(endpoint, fd, to) || by_option() {
         return kernel.go(endpoint, Reason::Option);
     }
     match attempt(endpoint, fd, to) {

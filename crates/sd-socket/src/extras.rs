@@ -119,11 +119,22 @@ pub(crate) fn bind_the_route(endpoint: &Endpoint) -> bool {
         (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
         (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
     ];
-    let mut is_bound = false;
+    has_one_of(endpoint, &BINDING)
+}
+
+/// The program wants to be told when its bytes were sent or came (SO_TIMESTAMPING), which the kernel knows.
+pub(crate) fn wants_stamps(endpoint: &Endpoint) -> bool {
+    const SO_TIMESTAMPING_NEW: c_int = 65;
+    has_one_of(endpoint, &[(SOL_SOCKET, libc::SO_TIMESTAMPING), (SOL_SOCKET, SO_TIMESTAMPING_NEW)])
+}
+
+/// One of the options is noted, and not zero.
+fn has_one_of(endpoint: &Endpoint, options: &[(c_int, c_int)]) -> bool {
+    let mut is_set = false;
     each(endpoint, |level, name, value| {
-        is_bound |= BINDING.contains(&(level, name)) && value.iter().any(|byte| *byte != 0);
+        is_set |= options.contains(&(level, name)) && value.iter().any(|byte| *byte != 0);
     });
-    is_bound
+    is_set
 }
 
 /// Keeps the notes unchanged across a fork.

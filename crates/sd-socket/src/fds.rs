@@ -211,6 +211,13 @@ fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_
             }
             Outcome::Done(0)
         }
+        // The placeholder is shared, and a lock is one socket's.
+        libc::F_GETLK..=libc::F_SETLKW | libc::F_OFD_GETLK..=libc::F_OFD_SETLKW => {
+            match crate::connect::materialize(endpoint) {
+                Ok(()) => Outcome::Kernel,
+                Err(errno) => Outcome::Errno(errno),
+            }
+        }
         _ if crate::signals::is_command(cmd) => {
             crate::signals::ask_kernel(endpoint, libc::SYS_fcntl, fd, cmd as c_ulong, arg)
         }

@@ -15,7 +15,7 @@
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `cancel` | what ends a wait early: pthread_cancel (handlers of signals: `wait`) |
 //! | `options`, `extras`, `tcp_info`, `names`, `addr` | what a socket is told and asked |
-//! | `confine` | under a seccomp filter of the program's |
+//! | `confine`, `network` | under a seccomp filter of the program's; in another network namespace |
 //! | `fork`, `exec`, `spawn`, `handover`, `bridge` | sharing with children; the next program; starting programs; passing on; kernel sockets for those that are not accelerated |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -53,6 +53,7 @@ mod listen;
 mod mail;
 mod message;
 mod names;
+pub mod network;
 mod options;
 mod poll;
 mod process;

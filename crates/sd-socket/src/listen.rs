@@ -26,7 +26,7 @@ use libc::c_int;
 use sd_proto::Request;
 use sd_shm::channel::SlotState;
 use sd_shm::public::{LISTENERS, Listener as Page, Public};
-use sd_shm::slab::{Endpoint, State};
+use sd_shm::slab::{Endpoint, Reason, State};
 use sd_sys::lock::Lock;
 use std::collections::VecDeque;
 
@@ -78,6 +78,9 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     // SAFETY: no pointers.
     if let Err(e) = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_listen, fd, backlog) }) {
         return Outcome::Errno(e.0);
+    }
+    if crate::extras::wants_stamps(endpoint) && record(endpoint).is_none() {
+        return crate::connect::demote(endpoint, Reason::Option).map(|()| 0).into();
     }
     set_kernel_nonblock(fd, true);
     if let Some((_, name)) = addr::kernel_name(fd) {

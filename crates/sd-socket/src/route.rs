@@ -139,6 +139,9 @@ fn epoch() -> u32 {
 
 /// Decides for a connection to `to`.
 pub(crate) fn decide(to: Name) -> Decision {
+    if crate::network::has_left() {
+        return Decision::Kernel(Reason::Elsewhere);
+    }
     let epoch = epoch();
     let mut routes = ROUTES.lock();
     if let Some(at) = routes.entries.iter().position(|e| e.ip == to.ip && e.port == to.port)

@@ -308,6 +308,8 @@ unsafe fn limits() {
         show("getdtablesize", libc::getdtablesize());
         show("prctl", libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, null::<u8>()));
         show("prctl", libc::prctl(-1));
+        show("unshare", libc::unshare(libc::CLONE_NEWNET | 1));
+        show("setns", libc::setns(-1, libc::CLONE_NEWNET));
         show("syscall", libc::syscall(libc::SYS_dup, -1) as c_int);
     }
 }

@@ -6,7 +6,7 @@
 //! are not seen here. The kernel's conventions hold, where they differ from libc's functions: a signal mask has a
 //! length, and pselect6's mask stands in memory with it.
 
-use super::{clone, confine, create, limits, ready, rights, vector};
+use super::{clone, confine, create, limits, network, ready, rights, vector};
 use crate::edge;
 use crate::table::hook;
 use core::ffi::{c_int, c_long};
@@ -103,6 +103,8 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
             libc::SYS_execveat => {
                 Outcome::Done(hook::execveat(a as _, b as _, c as _, d as _, e as _) as isize)
             }
+            libc::SYS_unshare => int(network::unshare(a as _)),
+            libc::SYS_setns => int(network::setns(a as _, b as _)),
             libc::SYS_prctl => int(confine::prctl(a as _, [b, c, d, e])),
             libc::SYS_setrlimit => int(limits::prlimit(0, a as _, b as _, core::ptr::null_mut())),
             libc::SYS_getrlimit => int(limits::prlimit(0, a as _, core::ptr::null(), b as _)),

@@ -37,6 +37,7 @@ mod makers;
 mod matrix;
 mod message;
 mod names;
+mod network;
 mod nonblocking;
 mod odd;
 mod offspring;
@@ -50,6 +51,7 @@ mod pair_servers;
 mod pair_states;
 mod pass;
 mod poll;
+mod rare;
 mod raw;
 mod shutdown;
 mod siblings;
@@ -114,6 +116,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     file::SUBJECTS,
     message::SUBJECTS,
     names::SUBJECTS,
+    network::SUBJECTS,
     ipv6::SUBJECTS,
     transfer::SUBJECTS,
     others::SUBJECTS,
@@ -125,6 +128,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     other_names::SUBJECTS,
     odd::SUBJECTS,
     errnos::SUBJECTS,
+    rare::SUBJECTS,
     matrix::SUBJECTS,
     matrix::BLOCKING,
     matrix::COPIES,

@@ -96,6 +96,14 @@ pub(crate) fn kill(pid: i32, number: i32) -> Ret {
     call!(libc::kill(pid, number))
 }
 
+pub(crate) fn unshare(flags: i32) -> Ret {
+    call!(libc::unshare(flags))
+}
+
+pub(crate) fn setns(fd: i32, kind: i32) -> Ret {
+    call!(libc::setns(fd, kind))
+}
+
 pub(crate) fn getpid() -> i32 {
     call!(libc::getpid()).fd()
 }

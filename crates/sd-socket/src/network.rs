@@ -1,0 +1,52 @@
+//! unshare(2) and setns(2): a thread of the program goes to another network namespace.
+//!
+//! A socket belongs to the namespace in which it was made. Those that are there stay where they are, accelerated or not;
+//! one that has no kernel socket yet gets it before the move. From then on the process connects over the kernel, and
+//! sockets that it makes are the kernel's: the monitor knows it as one of the namespace in which it
+//! registered, and which thread is where we do not follow. A program that it executes begins anew. Tested by the
+//! subjects `network/*`.
+
+use crate::Outcome;
+use crate::connect::materialize;
+use crate::endpoint::{EndpointExt, OWN_SOCKET};
+use crate::table::{self, Entry};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
+use sd_shm::slab::State;
+
+static HAS_LEFT: AtomicBool = AtomicBool::new(false);
+
+const SO_NETNS_COOKIE: c_int = 71;
+
+/// Some thread of the process is, or was, in another network namespace than the process began in.
+#[inline]
+pub(crate) fn has_left() -> bool {
+    HAS_LEFT.load(Ordering::Relaxed)
+}
+
+/// Makes `go` take the calling thread to another namespace, perhaps one of networks; it says as unshare(2) whether it
+/// did.
+pub fn leave(go: impl FnOnce() -> c_int) -> Outcome<c_int> {
+    let before = cookie();
+    table::for_each(0, u32::MAX, |_, entry| {
+        if let Entry::Socket(endpoint) = entry
+            && endpoint.state_now() == State::Fresh
+            && !endpoint.flag(OWN_SOCKET)
+        {
+            let _ = materialize(endpoint);
+        }
+    });
+    let result = go();
+    if result == 0 && (before.is_none() || before != cookie()) {
+        HAS_LEFT.store(true, Ordering::Relaxed);
+    }
+    Outcome::Done(result)
+}
+
+/// What the kernel calls the namespace in which sockets are made now.
+fn cookie() -> Option<u64> {
+    let fd = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).ok()?;
+    let cookie = sd_sys::fd::getsockopt_u64(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE);
+    sd_sys::fd::close(fd);
+    cookie.ok()
+}

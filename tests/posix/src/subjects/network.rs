@@ -221,6 +221,11 @@ fn few_ports() {
     show("listen", listen(tcp(), 1));
     show("connect", connect(tcp(), &addr));
     close(taken);
+    for _ in 0..2 {
+        bind(socket(libc::AF_INET, libc::SOCK_DGRAM, 0).fd(), &Addr::local(0));
+    }
+    let datagram = socket(libc::AF_INET, libc::SOCK_DGRAM, 0).fd();
+    show("sendto of an unbound datagram socket", sendto(datagram, b"x", 0, Some(&addr)));
     let pair = connect_to(listening, &addr);
     show("second connect", connect(tcp(), &addr));
     talk("first", &pair);

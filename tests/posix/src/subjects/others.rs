@@ -83,7 +83,15 @@ fn unix_stream() {
 
 /// An abstract address that no other run of the suite has.
 pub(super) fn unix_address() -> Addr {
-    let name = format!("\0sd-posix-{}", getpid());
+    unix_name(format!("\0sd-posix-{}", getpid()).as_bytes())
+}
+
+/// The address of a path.
+pub(super) fn unix_path(path: &std::path::Path) -> Addr {
+    unix_name(path.as_os_str().as_encoded_bytes())
+}
+
+fn unix_name(name: &[u8]) -> Addr {
     let mut addr = Addr::empty().with_family(libc::AF_UNIX);
     let start = mem::size_of::<libc::sa_family_t>();
     // SAFETY: the name is shorter than sockaddr_storage less its family.

@@ -220,6 +220,15 @@ fn unix_errors() {
     show("listen", listen(listening, 0));
     let datagram = socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0).fd();
     show("a datagram socket", connect(datagram, &address));
+    let path = std::env::temp_dir().join(format!("sd-posix-{}", getpid()));
+    let at_path = super::others::unix_path(&path);
+    let by_path = socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).fd();
+    show("bind to a path", bind(by_path, &at_path));
+    show("listen", listen(by_path, 0));
+    show("a datagram socket, by path", connect(datagram, &at_path));
+    show("a TCP socket, by path", connect(tcp(), &at_path));
+    say!("removed: {}", std::fs::remove_file(&path).is_ok());
+    show("a path that is gone", connect(socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).fd(), &at_path));
     let waiting: Vec<i32> =
         (0..2).map(|_| socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0).fd()).collect();
     for fd in waiting {

@@ -82,6 +82,18 @@ pub(crate) fn fd_count(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
+/// The lowest number that no descriptor has.
+pub(crate) fn lowest_free_fd(pid: u32) -> u64 {
+    let is_open = |number: &u64| Path::new(&format!("/proc/{pid}/fd/{number}")).symlink_metadata().is_ok();
+    (0..).find(|number| !is_open(number)).unwrap_or(0)
+}
+
+/// Address space in use.
+pub(crate) fn mapped_bytes(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    text.split(' ').next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+}
+
 /// What the open descriptors are, for the message about a leak.
 pub(crate) fn fd_targets(pid: u32) -> Vec<String> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };

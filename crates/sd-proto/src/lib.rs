@@ -14,7 +14,7 @@ use wire::{Reader, Writer};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`].
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +105,11 @@ pub enum Request {
     /// is gone. Answer: [`Reply::Ok`], and the channel is over for the sender, or [`Reply::Error`]:
     /// connections wait there.
     Leave {
+        /// Channel id.
+        channel: u64,
+    },
+    /// The process could not take a channel that it was told of: no addresses or descriptors were to be had. No answer.
+    Decline {
         /// Channel id.
         channel: u64,
     },
@@ -323,6 +328,7 @@ impl Request {
             Request::Idle => w.u8(17),
             Request::Adopter { channel, number } => w.u8(12).u64(channel).u32(number),
             Request::Leave { channel } => w.u8(13).u64(channel),
+            Request::Decline { channel } => w.u8(19).u64(channel),
             Request::Bind { ip, port, reuse } => w.u8(16).ip(ip).u16(port).bool(reuse),
             Request::Status => w.u8(8),
             Request::Born { serial } => w.u8(9).u32(serial),
@@ -362,6 +368,7 @@ impl Request {
             17 => Request::Idle,
             12 => Request::Adopter { channel: r.u64()?, number: r.u32()? },
             13 => Request::Leave { channel: r.u64()? },
+            19 => Request::Decline { channel: r.u64()? },
             16 => Request::Bind { ip: r.ip()?, port: r.u16()?, reuse: r.bool()? },
             8 => Request::Status,
             9 => Request::Born { serial: r.u32()? },

@@ -36,6 +36,7 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         any::<u64>().prop_map(|channel| Request::Stuck { channel }),
         Just(Request::Idle),
+        any::<u64>().prop_map(|channel| Request::Decline { channel }),
         any::<(u64, u32)>().prop_map(|(channel, number)| Request::Adopter { channel, number }),
         any::<u64>().prop_map(|channel| Request::Leave { channel }),
         any::<(u64, u32, u64)>().prop_map(|(channel, side, client)| Request::Home { channel, side, client }),

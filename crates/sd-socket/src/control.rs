@@ -212,7 +212,7 @@ fn prepare(control: &mut Control) -> Option<()> {
     if control.slab_fd >= 0 {
         return Some(());
     }
-    if !crate::table::init() {
+    if sd_sys::mem::pages_may_be_refused() || !crate::table::init() {
         return None;
     }
     let pid = sd_sys::fd::getpid();
@@ -281,7 +281,7 @@ fn announce(control: &mut Control, fd: i32) {
     crate::listen::announce_all(|request, kernel_fd| ask(control, fd, request, &[kernel_fd]).is_some());
 }
 
-fn send(fd: i32, request: &Request, fds: &[i32]) -> Option<()> {
+pub(crate) fn send(fd: i32, request: &Request, fds: &[i32]) -> Option<()> {
     let mut buf = [0u8; MESSAGE_MAX];
     msg::send_with_fds(fd, request.encode(&mut buf), fds, 0).ok().map(drop)
 }

@@ -5,7 +5,7 @@ use crate::control::{self, Control};
 use crate::endpoint::EndpointExt;
 use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
-use sd_proto::Reply;
+use sd_proto::{Reply, Request};
 use sd_shm::channel::{FLAG_DEAD, Side};
 use sd_sys::msg;
 
@@ -22,18 +22,30 @@ pub(crate) enum Mail {
 pub(crate) fn take_in(control: &mut Control, reply: Reply, got: &msg::Received) -> Option<Reply> {
     match reply {
         Reply::NewChannel { id, peer_pid } => {
-            control::new_channel(id, (Side::B, 0), peer_pid, got);
+            if control::new_channel(id, (Side::B, 0), peer_pid, got).is_none() {
+                decline(id);
+            }
         }
         Reply::ChannelDead { id } => control.mail.push_back(Mail::Dead(id)),
         Reply::Offer { id, peer_pid, adopter, listener } => {
-            if let Some(channel) = offered_channel(id, adopter, peer_pid, got) {
-                channel.used();
-                control.mail.push_back(Mail::Offer(channel, listener));
+            match offered_channel(id, adopter, peer_pid, got) {
+                Some(channel) => {
+                    channel.used();
+                    control.mail.push_back(Mail::Offer(channel, listener));
+                }
+                None => decline(id),
             }
         }
         answer => return Some(answer),
     }
     None
+}
+
+/// A channel cannot be taken: the monitor sees to what waits on it.
+#[cold]
+fn decline(channel: u64) {
+    let fd = control::CONTROL_FD.load(Ordering::Acquire);
+    let _ = control::send(fd, &Request::Decline { channel }, &[]);
 }
 
 /// Acts on mail; under no lock that a peer's event could need.

@@ -222,7 +222,14 @@ pub(crate) fn ask(to: Name, epoch: u32, full: bool) -> Decision {
             } else {
                 known_channel(channel)
             };
-            let Some(channel) = found else { return Decision::Kernel(Reason::Exhausted) };
+            let Some(channel) = found else {
+                if !fresh {
+                    return Decision::Kernel(Reason::Exhausted);
+                }
+                control::tell(&Request::Decline { channel }, &[]);
+                with_entry(to, epoch, source, |entry| entry.kernel = Some(Reason::Exhausted));
+                return Decision::Kernel(Reason::Exhausted);
+            };
             let target = Target { channel, listener, generation };
             with_entry(to, epoch, source, |entry| entry.learn(target, candidates, full));
             Decision::Shm { target, source }

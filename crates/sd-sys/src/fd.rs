@@ -285,6 +285,13 @@ pub fn file_size_limit() -> u64 {
     limit(libc::RLIMIT_FSIZE, u64::MAX)
 }
 
+/// A limit of another process; `None` when that may not be asked.
+pub fn limit_of(pid: i32, resource: libc::__rlimit_resource_t) -> Option<libc::rlimit> {
+    let mut lim = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one rlimit.
+    check(unsafe { syscall!(libc::SYS_prlimit64, pid, resource, 0, &raw mut lim) }).ok().map(|_| lim)
+}
+
 fn limit(resource: libc::__rlimit_resource_t, unknown: u64) -> u64 {
     let mut lim = libc::rlimit { rlim_cur: unknown, rlim_max: unknown };
     // SAFETY: the kernel writes one rlimit.

@@ -20,6 +20,19 @@ pub fn memfd_sealed(name: &core::ffi::CStr, len: usize) -> Result<i32> {
     Ok(fd)
 }
 
+/// Whether the kernel may refuse a page of a segment at the moment when it is touched for the first time, which is
+/// SIGBUS: it does so only where it accounts for memory strictly (proc_sys_vm(5), `overcommit_memory`).
+pub fn pages_may_be_refused() -> bool {
+    const PATH: &core::ffi::CStr = c"/proc/sys/vm/overcommit_memory";
+    // SAFETY: a C string.
+    let file = check(unsafe { syscall!(libc::SYS_open, PATH.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) });
+    let Ok(file) = file.map(|fd| fd as i32) else { return false };
+    let mut mode = [0u8];
+    let got = crate::fd::read(file, &mut mode);
+    crate::fd::close(file);
+    got == Ok(1) && mode == *b"2"
+}
+
 /// ftruncate(2).
 pub fn ftruncate(fd: i32, len: usize) -> Result<()> {
     // SAFETY: no pointers.
@@ -40,7 +53,11 @@ pub fn get_seals(fd: i32) -> Result<i32> {
 fn map(address: usize, len: usize, prot: i32, flags: i32, fd: i32) -> Result<*mut u8> {
     crate::space::mapping(len);
     // SAFETY: a fresh mapping that replaces nothing.
-    let mapped = check(unsafe { syscall!(libc::SYS_mmap, address, len, prot, flags, fd, 0) });
+    let attempt = || check(unsafe { syscall!(libc::SYS_mmap, address, len, prot, flags, fd, 0) });
+    let mapped = match attempt() {
+        Err(crate::Errno(libc::ENOMEM)) if crate::space::raise() => attempt(),
+        done => done,
+    };
     mapped.map(|at| at as *mut u8).inspect_err(|_| crate::space::unmapped(len))
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Segments are gigabytes of addresses, most of which never have memory. A program that limits itself to what it needs
 //! itself would find nothing left. So its limit is passed to the kernel with what we have mapped on top of it, which
-//! follows what is mapped later; the hard limit leaves room for that. The program sees the limits that it set.
+//! follows what is mapped later; the hard limit leaves room for that. The program sees the limits that it set. A soft limit
+//! from outside is taken for the program's when it is met.
 
 use crate::Result;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,6 +52,21 @@ fn adjust(by: i64) {
     if kernel_limit(Some(&limit)).is_ok() {
         EXTRA.fetch_add(step, Ordering::Relaxed);
     }
+}
+
+/// Something could not be mapped, and the program has not set a limit: a soft one that somebody else has set is kept as one
+/// of the program's from now on. True when the kernel's has room now.
+#[cold]
+pub(crate) fn raise() -> bool {
+    let Ok(limit) = kernel_limit(None) else { return false };
+    if IS_LIMITED.load(Ordering::Relaxed) || limit.rlim_cur == limit.rlim_max {
+        return false;
+    }
+    HARD.store(limit.rlim_max, Ordering::Relaxed);
+    IS_LIMITED.store(true, Ordering::Relaxed);
+    // Of what was mapped before, too: the limit may have been set after that.
+    adjust(MAPPED.load(Ordering::Relaxed) as i64);
+    true
 }
 
 /// setrlimit(2) for RLIMIT_AS of this process.

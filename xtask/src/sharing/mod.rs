@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `crash` | a process is stepped through an operation, instruction by instruction, and killed anywhere in it |
 //! | `soak` | connections are handed from process to process by fork, exec and SCM_RIGHTS, and killed at any time |
+//! | `short-of` | memory, addresses or descriptors are not to be had, from the start or from some moment on |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
 //!
 //! The programs are those of `tests/sharing`. Places and values are chosen by a seed, which is printed with a failure
@@ -11,6 +12,7 @@
 
 mod crash;
 mod hostile;
+mod shortage;
 mod soak;
 
 use crate::lab::Lab;
@@ -51,6 +53,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for play in crash::PLAYS {
         let check = |lab: &mut Lab| crash::run(lab, play, options.deaths, options.seed);
         parts.push((format!("killed-in-{}", play.op), Box::new(check)));
+    }
+    for (name, want) in shortage::WANTS {
+        let check = |lab: &mut Lab| shortage::from_the_start(lab, *want);
+        parts.push((format!("short-of-{name}"), Box::new(check)));
+    }
+    for (name, of_monitor) in [("server-runs-short", false), ("monitor-runs-short", true)] {
+        let check = move |lab: &mut Lab| shortage::while_running(lab, of_monitor);
+        parts.push((name.to_owned(), Box::new(check)));
     }
     let check = |lab: &mut Lab| hostile::run(lab, options.scribblers, options.seed);
     parts.push(("hostile-peers".to_owned(), Box::new(check)));

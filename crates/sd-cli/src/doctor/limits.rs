@@ -102,10 +102,10 @@ fn sizes() -> Check {
 fn overcommit() -> Check {
     let name = "overcommit";
     match read("/proc/sys/vm/overcommit_memory").as_str() {
-        "2" => Check::warn(
+        "2" => Check::fail(
             name,
-            "vm.overcommit_memory is 2: sparse private mappings count in full",
-            "vm.overcommit_memory=0 or 1, or a higher vm.overcommit_ratio",
+            "vm.overcommit_memory is 2: a page of a segment could be refused when it is touched (SIGBUS)",
+            "vm.overcommit_memory=0 or 1; with 2 connections go to the kernel",
         ),
         mode => Check::ok(name, format!("vm.overcommit_memory is {mode}")),
     }

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// See the module.
 pub(crate) struct Family {
@@ -21,6 +22,8 @@ pub(crate) struct Family {
     pub(crate) pid: u32,
     /// The owner's control connection while it lives; none while it is silent (see `silent`).
     pub(crate) connection: Option<u64>,
+    /// When it could not take a channel; see `shortage`.
+    pub(crate) declined_at: Option<Instant>,
 }
 
 impl Family {

@@ -15,6 +15,7 @@ mod rescue;
 mod route;
 mod segments;
 mod server;
+mod shortage;
 mod signals;
 mod silent;
 mod starving;

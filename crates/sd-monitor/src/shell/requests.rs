@@ -28,6 +28,7 @@ fn has_answer(request: &Request) -> bool {
         Request::Accepting { .. }
             | Request::Stuck { .. }
             | Request::Idle
+            | Request::Decline { .. }
             | Request::Fork { .. }
             | Request::Born { .. }
             | Request::Channel { .. }
@@ -62,6 +63,7 @@ impl Server {
                 Ok(Some(Reply::Ok))
             }
             (Request::Stuck { channel }, Some(who)) => self.stuck(who.client, channel).map(|()| None),
+            (Request::Decline { channel }, Some(who)) => self.decline(who.client, channel).map(|()| None),
             (Request::Idle, Some(who)) => {
                 self.feed(who.client);
                 Ok(None)
@@ -191,7 +193,8 @@ impl Server {
         connection.who = Some(Identity { client, process });
         let (pid, uid) = (connection.pid, connection.uid);
         let (public, eventfd) = (Some(File::from(public)), Some(eventfd));
-        let family = Family { slab, public, eventfd, netns, uid, pid, connection: Some(id) };
+        let connection = Some(id);
+        let family = Family { slab, public, eventfd, netns, uid, pid, connection, declined_at: None };
         if again {
             self.reclaim_ports(client, &family);
         }

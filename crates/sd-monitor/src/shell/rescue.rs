@@ -183,7 +183,7 @@ impl Server {
 
     /// Offers the channel to those who listen at a place: the idle ones, one for each connection; `must`:
     /// if there are none, to another. How many got it.
-    fn offer_to_siblings(
+    pub(super) fn offer_to_siblings(
         &mut self,
         key: ChannelKey,
         netns: u64,
@@ -216,6 +216,9 @@ impl Server {
     pub(super) fn offer(&mut self, key: ChannelKey, listener: Listener) -> Option<()> {
         let client = listener.client;
         let own = self.core.channels.founder(key) == Some(client);
+        if !own && !self.families.get(&client)?.has_room() {
+            return None;
+        }
         let adopter = if own { 0 } else { self.core.channels.adopt(key, client)? };
         let (_, id) = *self.core.channels.side(key, Side::B).iter().find(|(c, _)| *c == client)?;
         let segment = self.segments.get(&key)?;

@@ -90,7 +90,8 @@ impl Server {
             Decision::Shm { listener, candidates } => (listener, candidates),
         };
         let Listener { client: b, index, generation, .. } = listener;
-        let known = self.core.channels.newest(client, b).filter(|_| !want_channel);
+        let is_there = |key: &ChannelKey| self.core.channels.founder(*key) == Some(b);
+        let known = self.core.channels.newest(client, b).filter(is_there).filter(|_| !want_channel);
         let introduction = match known {
             Some(key) => self.id_for(key, client).map(|id| Introduction { id, fresh: None }),
             None => self.introduce(client, b),
@@ -113,6 +114,9 @@ impl Server {
     fn introduce(&mut self, a: ClientId, b: ClientId) -> Option<Introduction> {
         let (family_a, family_b) = (self.families.get(&a)?, self.families.get(&b)?);
         let connection = self.connections.get(&family_b.connection?)?;
+        if !family_b.has_room() {
+            return None;
+        }
         let id = self.core.channels.next_id();
         let segment = Segment::create(id, family_a.pid, family_b.pid)?;
         let notice = Reply::NewChannel { id, peer_pid: family_a.pid };

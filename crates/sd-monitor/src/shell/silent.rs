@@ -166,7 +166,16 @@ impl Server {
         let client = self.next_client();
         let process = self.core.members.register(None, pid, client);
         self.watch_process(process, pidfd);
-        let family = Family { slab, public: None, eventfd: None, netns: 0, uid, pid, connection: None };
+        let family = Family {
+            slab,
+            public: None,
+            eventfd: None,
+            netns: 0,
+            uid,
+            pid,
+            connection: None,
+            declined_at: None,
+        };
         self.families.insert(client, family);
         self.silent.by_pid.insert(pid, Adopted { slab: slab_identity, client, process });
         tracing::debug!(pid, client = client.0, "silent client");

@@ -32,14 +32,14 @@ const LAST_WORDS_MAX: usize = 4096;
 
 /// Whether the dead's endpoints were looked through for connections with unread data.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Unread {
+pub(super) enum Unread {
     Looked,
     /// Its slab is gone.
     Unknown,
 }
 
 /// Sides of channels that have something to look at.
-type Woken = BTreeSet<(ChannelKey, u32)>;
+pub(super) type Woken = BTreeSet<(ChannelKey, u32)>;
 
 impl Server {
     /// A pidfd became ready.
@@ -194,7 +194,7 @@ impl Server {
     }
 
     /// Closes every connection that is still open on a side.
-    fn close_side(&self, key: ChannelKey, side: Side, unread: Unread, woken: &mut Woken) {
+    pub(super) fn close_side(&self, key: ChannelKey, side: Side, unread: Unread, woken: &mut Woken) {
         let Some(segment) = self.segments.get(&key) else { return };
         let header = segment.map().header();
         header.dead[side as usize].store(1, Ordering::Release);
@@ -244,7 +244,7 @@ impl Server {
     }
 
     /// Makes the processes on these sides look around.
-    fn wake_sides(&self, woken: &Woken) {
+    pub(super) fn wake_sides(&self, woken: &Woken) {
         let sides = woken.iter().filter_map(|(key, side)| Some((*key, Side::from_u32(*side)?)));
         let families =
             sides.flat_map(|(key, side)| self.core.channels.side(key, side).iter().map(|(f, _)| *f));

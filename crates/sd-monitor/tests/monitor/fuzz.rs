@@ -98,6 +98,7 @@ fn request(random: &mut Random) -> Request {
             peer_pid: random.number() as u32,
             adopter: random.below(20) as u32,
         },
+        9 if random.one_in(3) => Request::Decline { channel: random.below(20) },
         9 => Request::Stuck { channel: random.below(20) },
         10 => Request::Adopter { channel: random.below(20), number: random.below(20) as u32 },
         11 => Request::Leave { channel: random.below(20) },

@@ -4,7 +4,7 @@ use crate::client::{Client, Control, attach, listen, pair};
 use crate::server::{Server, until};
 use nix::sys::signal::Signal;
 use sd_proto::{ErrorCode, Reply, Request, Route};
-use sd_shm::channel::{Side, SlotState};
+use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, Side, SlotState};
 use sd_shm::slab::{Reason, State};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -46,6 +46,27 @@ fn two_processes_are_introduced() {
     let (_, another) = a.connect(port, true);
     assert_ne!(another.unwrap().id, at_a.id);
     b.take_channel();
+}
+
+/// What waits on a channel that a listener could not take is reset, and the next connection goes to the kernel.
+#[test]
+fn a_channel_is_declined() {
+    let server = Server::start();
+    let (a, b, port, at_a, at_b) = pair(&server);
+    at_a.declare(9, Side::A, 1, SlotState::Syn);
+    b.control.tell(Request::Decline { channel: at_b.id }, &[]);
+    let closed = || at_a.state(9, Side::B);
+    until("it is reset", || closed() == (1, SlotState::Closed, FLAG_DEAD | FLAG_RESET));
+    assert!(matches!(a.control.receive(), Some((Reply::ChannelDead { id }, _)) if id == at_a.id));
+    assert_eq!(a.connect(port, false).0, kernel(Reason::Exhausted));
+    // And the other way round.
+    let (_listener, port) = a.listen(0);
+    let (_, at_b) = b.connect(port, false);
+    b.control.tell(Request::Decline { channel: at_b.unwrap().id }, &[]);
+    assert!(matches!(b.connect(port, false).0, Route::Shm { fresh: true, .. }));
+    // Senseless ones do no harm.
+    [0, at_a.id, u64::MAX].into_iter().for_each(|channel| b.control.tell(Request::Decline { channel }, &[]));
+    assert!(matches!(b.connect(port, false).0, Route::Shm { fresh: false, .. }));
 }
 
 #[test]

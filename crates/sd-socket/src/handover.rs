@@ -27,7 +27,6 @@ use sd_sys::{fd, msg};
 const SO_COOKIE: i32 = 57;
 /// How long the keeper waits for the receiver.
 const KEEPER_S: i64 = 1;
-/// Longer than the keeper, so that both agree on who has the connection.
 const RECEIVER_S: i64 = 10;
 /// Eventfds that are passed on, at most.
 const EVENT_FDS_MAX: usize = msg::FDS_MAX - 3;
@@ -123,7 +122,19 @@ fn offer(socket: i32, endpoint: &'static Endpoint) -> Option<()> {
     // The receiver cannot say in the pages of the family that it sleeps.
     crate::wait::assume_asleep(true);
     msg::send_with_fds(socket, bytes, &fds, 0).ok()?;
-    (fd::read(socket, &mut [0u8]) == Ok(1)).then_some(())
+    is_confirmed(socket).then_some(())
+}
+
+/// Whether the receiver has said that it has the connection. One that comes too late cannot say it any more: however long
+/// either was stopped meanwhile, both agree on who has it.
+fn is_confirmed(socket: i32) -> bool {
+    let is_said = || fd::read(socket, &mut [0u8]) == Ok(1);
+    if is_said() {
+        return true;
+    }
+    // SAFETY: no pointers.
+    unsafe { sd_sys::syscall!(libc::SYS_shutdown, socket, libc::SHUT_RD) };
+    is_said()
 }
 
 /// The program has received a kernel socket: if a keeper is behind it, the connection itself is taken.
@@ -155,12 +166,17 @@ fn receive(socket: i32, number: i32) -> Option<()> {
         endpoint::release(taken);
         return None;
     };
+    if msg::send_with_fds(socket, &[1], &[], 0).is_err() {
+        fd::close(placeholder);
+        endpoint::release(taken);
+        return None;
+    }
     let cloexec = if crate::fds::survives_exec(number) { 0 } else { libc::O_CLOEXEC };
     let _ = fd::dup3(placeholder, number, cloexec);
     fd::close(placeholder);
     taken.fd.store(number, Ordering::Relaxed);
     table::set_socket(number, taken);
-    msg::send_with_fds(socket, &[1], &[], 0).ok().map(drop)
+    Some(())
 }
 
 /// This process holds the connection too; one descriptor is counted.

@@ -6,11 +6,13 @@
 //! | `victim OP PORT FILE` | does one operation between two stops, so that it can be killed at any instruction |
 //! | `scribbler PORT SEED` | a hostile peer: writes anything anywhere in the segments that it shares with others |
 //! | `wanderer PORT FILE ID` | a connection that is handed from process to process by fork, exec and SCM_RIGHTS |
+//! | `other-monitor PATH` | what a monitor of another version is to a client |
 //! | `echo` | an echo server on epoll |
 //! | `chat PORT COUNT` | a client of it that checks every byte |
 
 mod echo;
 mod observer;
+mod other_monitor;
 mod pattern;
 mod scribbler;
 mod victim;
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         ["go-on", fd, file, sent, seed] => {
             wanderer::go_on(number(fd) as i32, file, number(sent) as usize, number(seed))
         }
+        ["other-monitor", path] => other_monitor::serve(path),
         ["echo"] => echo::serve(),
         ["chat", port, count] => echo::chat(number(port) as u16, number(count)),
         _ => Err(std::io::Error::other("see the head of tests/sharing/src/main.rs")),

@@ -1,7 +1,7 @@
 //! The peer of a process that is killed: it must get what was acknowledged, an end, and never hang.
 //!
 //! The first byte of an accepted connection says what its peer wants: `S` to be read, `R` to be sent
-//! [`PRESENT`] bytes, `E` to get every byte back, `N` with eight bytes more to be read and reported under that number.
+//! [`PRESENT`] bytes, `B` to be read in blocks of [`BLOCK`] equal bytes, `E` to get every byte back, `N` with eight bytes more to be read and reported under that number.
 //! Commands come on standard input:
 //!
 //! - `connect PORT`: connects there, says five bytes, and reads to the end.
@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// Bytes that an `R` connection is sent.
 pub(crate) const PRESENT: usize = 100_000;
 
+/// A message of a `B` connection.
+pub(crate) const BLOCK: usize = 64;
+
 /// A connection is given so long to end before it counts as hung.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -29,6 +32,8 @@ struct Conn {
     got: usize,
     is_intact: bool,
     to_send: Vec<u8>,
+    /// The byte that the current block consists of.
+    block: u8,
     end: Option<String>,
 }
 
@@ -43,6 +48,7 @@ impl Conn {
             got: 0,
             is_intact: true,
             to_send: Vec::new(),
+            block: 0,
             end: None,
         })
     }
@@ -93,7 +99,16 @@ impl Conn {
             self.to_send.extend_from_slice(bytes_);
         }
         let first = self.got;
-        self.is_intact &= bytes_.iter().enumerate().all(|(i, byte)| *byte == byte_at(first + i));
+        let is_expected = |(i, byte): (usize, &u8)| match self.mode {
+            // The first of a block says what the others are.
+            b'B' if (first + i).is_multiple_of(BLOCK) => {
+                self.block = *byte;
+                true
+            }
+            b'B' => *byte == self.block,
+            _ => *byte == byte_at(first + i),
+        };
+        self.is_intact &= bytes_.iter().enumerate().all(is_expected);
         self.got += bytes_.len();
     }
 

@@ -2,7 +2,7 @@
 //!
 //! What has been acknowledged to it is noted in a shared file, where it outlives the process.
 
-use crate::observer::PRESENT;
+use crate::observer::{BLOCK, PRESENT};
 use crate::pattern::bytes;
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -81,6 +81,7 @@ fn accept(note: &Note) -> io::Result<()> {
 fn on_connection(op: &str, port: u16, note: &Note) -> io::Result<()> {
     let mode = match op {
         "recv" | "epoll" => b'R',
+        "in-turn" => b'B',
         "pong" => b'E',
         _ => b'S',
     };
@@ -89,8 +90,10 @@ fn on_connection(op: &str, port: u16, note: &Note) -> io::Result<()> {
         stream.write_all(&bytes(0, 100))?;
         note.acknowledged(100);
     }
+    let sibling = (op == "in-turn").then(|| fork_sibling(&mut stream, note));
     stop();
     match op {
+        "in-turn" => blocks(&mut stream, b'v')?,
         "send" => send(&mut stream, note, 1, 100)?,
         "sends" => send(&mut stream, note, 8, 20)?,
         "send-long" => send(&mut stream, note, 1, 300_000)?,
@@ -108,7 +111,32 @@ fn on_connection(op: &str, port: u16, note: &Note) -> io::Result<()> {
         _ => return Err(io::Error::other("no such operation")),
     }
     stop();
+    if let Some(sibling) = sibling {
+        // SAFETY: no status is asked for.
+        unsafe { libc::waitpid(sibling, std::ptr::null_mut(), 0) };
+    }
     Ok(())
+}
+
+fn blocks(stream: &mut TcpStream, byte: u8) -> io::Result<()> {
+    (0..40).try_for_each(|_| stream.write_all(&[byte; BLOCK]))
+}
+
+/// A child that writes to the same connection when it is told to.
+fn fork_sibling(stream: &mut TcpStream, note: &Note) -> libc::pid_t {
+    // SAFETY: this process has one thread.
+    match unsafe { libc::fork() } {
+        0 => {
+            while note.0[1].load(Ordering::SeqCst) != 1 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            let _ = blocks(stream, b's');
+            note.0[1].store(2, Ordering::SeqCst);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) }
+        }
+        pid => pid,
+    }
 }
 
 fn send(stream: &mut TcpStream, note: &Note, count: usize, len: usize) -> io::Result<()> {

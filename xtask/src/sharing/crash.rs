@@ -108,14 +108,14 @@ struct Death {
 }
 
 /// A victim, stopped before its operation.
-struct Victim {
+pub(super) struct Victim {
     pid: Pid,
     note: std::path::PathBuf,
     _scratch: Scratch,
 }
 
 impl Victim {
-    fn start(lab: &Lab, op: &str, port: u16) -> Result<Victim> {
+    pub(super) fn start(lab: &Lab, op: &str, port: u16) -> Result<Victim> {
         let scratch = Scratch::new("victim")?;
         let note = scratch.path().join("note");
         std::fs::write(&note, [0; 16])?;
@@ -129,7 +129,39 @@ impl Victim {
         }
     }
 
-    fn note(&self, word: usize) -> u64 {
+    /// Steps through its operation, and leaves it stopped after so many instructions, or at its end, not traced any more.
+    pub(super) fn stop_after(&self, steps: u64) -> Result<()> {
+        for _ in 0..steps {
+            ptrace::step(self.pid, None)?;
+            if !matches!(self.wait()?, Some(WaitStatus::Stopped(_, Signal::SIGTRAP))) {
+                break;
+            }
+        }
+        Ok(ptrace::detach(self.pid, Signal::SIGSTOP)?)
+    }
+
+    /// Lets it come to its end.
+    pub(super) fn go_on(&self) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(10);
+        // It stops itself once more.
+        while waitpid(self.pid, Some(WaitPidFlag::WNOHANG))? == WaitStatus::StillAlive {
+            if Instant::now() > end {
+                let _ = kill(self.pid, Signal::SIGKILL);
+                fail!("it does not come to its end");
+            }
+            kill(self.pid, Signal::SIGCONT)?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Writes a word of the note.
+    pub(super) fn tell(&self, word: u64, value: u64) -> Result<()> {
+        let file = std::fs::OpenOptions::new().write(true).open(&self.note)?;
+        Ok(std::os::unix::fs::FileExt::write_all_at(&file, &value.to_ne_bytes(), word * 8)?)
+    }
+
+    pub(super) fn note(&self, word: usize) -> u64 {
         let bytes = std::fs::read(&self.note).unwrap_or_default();
         bytes.get(word * 8..word * 8 + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().unwrap_or_default()))
     }

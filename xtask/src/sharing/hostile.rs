@@ -72,7 +72,7 @@ fn await_fds(server: &Proc, before: usize) -> Result<()> {
 }
 
 /// And the server sleeps when nobody talks to it.
-fn await_idle(server: &Proc) -> Result<()> {
+pub(super) fn await_idle(server: &Proc) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
         let before = procfs::cpu_ns(server.pid());

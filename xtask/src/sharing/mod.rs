@@ -5,6 +5,8 @@
 //! | `crash` | a process is stepped through an operation, instruction by instruction, and killed anywhere in it |
 //! | `soak` | connections are handed from process to process by fork, exec and SCM_RIGHTS, and killed at any time |
 //! | `short-of` | memory, addresses or descriptors are not to be had, from the start or from some moment on |
+//! | `suspended`, `stopped` | everything is stopped for a while, as when a host sleeps; one process in the middle of a send |
+//! | `other-version` | the monitor is replaced, under load, by one of another version |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
 //!
 //! The programs are those of `tests/sharing`. Places and values are chosen by a seed, which is printed with a failure
@@ -14,6 +16,8 @@ mod crash;
 mod hostile;
 mod shortage;
 mod soak;
+mod suspend;
+mod upgrade;
 
 use crate::lab::Lab;
 use crate::report::Count;
@@ -62,10 +66,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let check = move |lab: &mut Lab| shortage::while_running(lab, of_monitor);
         parts.push((name.to_owned(), Box::new(check)));
     }
+    parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     let check = |lab: &mut Lab| hostile::run(lab, options.scribblers, options.seed);
     parts.push(("hostile-peers".to_owned(), Box::new(check)));
-    let check = |lab: &mut Lab| soak::run(lab, options.soak, options.seed);
+    let check = |lab: &mut Lab| soak::run(lab, options.soak, options.seed, 0);
     parts.push(("soak".to_owned(), Box::new(check)));
+    let check = |lab: &mut Lab| soak::run(lab, options.soak.div_ceil(4), options.seed, 4);
+    parts.push(("suspended-soak".to_owned(), Box::new(check)));
+    parts.push(("suspended-host".to_owned(), Box::new(suspend::host)));
+    let check = |lab: &mut Lab| suspend::in_a_send(lab, options.deaths, options.seed);
+    parts.push(("stopped-in-a-send".to_owned(), Box::new(check)));
     let mut count = Count::default();
     for (name, check) in parts.iter().filter(|(name, _)| name.contains(&options.only)) {
         let start = Instant::now();

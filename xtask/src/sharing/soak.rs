@@ -25,9 +25,11 @@ struct Wanderer {
     kill_at: Instant,
 }
 
-pub(super) fn run(lab: &mut Lab, seconds: u64, seed: u64) -> Result<String> {
+/// Wanderers for so many seconds; in between everything is stopped for a while, `stops` times.
+pub(super) fn run(lab: &mut Lab, seconds: u64, seed: u64, stops: u32) -> Result<String> {
     let mut observer = Observer::start(lab)?;
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let between = Duration::from_secs(seconds) / (stops + 1);
+    let (mut end, mut next_stop) = (Instant::now() + Duration::from_secs(seconds), Instant::now() + between);
     let mut wanderers: Vec<Wanderer> = Vec::new();
     let first = seed << 32;
     let (mut last, mut chance) = (first, seed | 1);
@@ -41,6 +43,13 @@ pub(super) fn run(lab: &mut Lab, seconds: u64, seed: u64) -> Result<String> {
             wanderers.push(Wanderer { group, kill_at: Instant::now() + life });
         }
         wanderers.retain(|wanderer| !wanderer.is_over());
+        if stops > 0 && Instant::now() > next_stop && Instant::now() < end {
+            let start = Instant::now();
+            super::suspend::everything();
+            end += start.elapsed();
+            next_stop = Instant::now() + between;
+            wanderers.iter_mut().for_each(|wanderer| wanderer.kill_at += start.elapsed());
+        }
         bury_bridges(&[Some(observer.proc.pid()), lab.monitor_pid()])?;
         std::thread::sleep(Duration::from_millis(1));
     }

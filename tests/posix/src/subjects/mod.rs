@@ -50,6 +50,7 @@ mod pair_load;
 mod pair_servers;
 mod pair_states;
 mod pass;
+mod pass_races;
 mod poll;
 mod rare;
 mod raw;
@@ -89,6 +90,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     pair_failure::SUBJECTS,
     waiting::SUBJECTS,
     pass::SUBJECTS,
+    pass_races::SUBJECTS,
     poll::SUBJECTS,
     raw::SUBJECTS,
     epoll::SUBJECTS,

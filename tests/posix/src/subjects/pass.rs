@@ -4,7 +4,6 @@ use super::others::{pass, take, take_with};
 use crate::setup::*;
 use crate::sys::*;
 use crate::table::{Subject, solo};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) const SUBJECTS: &[Subject] = &[
     solo("pass/names", names),
@@ -31,11 +30,10 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("pass/receiver_executes", receiver_executes),
     solo("pass/nonblocking_is_shared", nonblocking_is_shared),
     solo("pass/there_and_back", there_and_back),
-    solo("pass/hot_allocator", hot_allocator),
 ];
 
 /// A process that was there before the connection: it takes what comes, and does `body` with it.
-fn receiver(body: fn(i32)) -> (i32, i32) {
+pub(super) fn receiver(body: fn(i32)) -> (i32, i32) {
     let (_, [here, there]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
     let child = fork_child(|| {
         close(here);
@@ -47,7 +45,7 @@ fn receiver(body: fn(i32)) -> (i32, i32) {
     (child, here)
 }
 
-fn answer_in_upper_case(fd: i32) {
+pub(super) fn answer_in_upper_case(fd: i32) {
     let mut buffer = [0; 64];
     let got = recv(fd, &mut buffer, 0).count();
     buffer[..got].make_ascii_uppercase();
@@ -446,49 +444,4 @@ fn there_and_back() {
     close(fd);
     await_events(pair.client, libc::POLLRDHUP);
     show_recv("client", pair.client, 64, 0);
-}
-
-/// Other threads hold the lock of the allocator nearly all the time: also when the sender is copied.
-fn hot_allocator() {
-    // One arena for all, and blocks too large for the caches of threads.
-    call!(libc::mallopt(libc::M_ARENA_MAX, 1));
-    let is_over = AtomicBool::new(false);
-    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    std::hint::black_box(
-                        (2000..30_000).step_by(997).map(Vec::<u8>::with_capacity).collect::<Vec<_>>(),
-                    );
-                }
-            });
-        }
-        let (listening, addr) = listener();
-        let answers = |pair: &Connected, fd| {
-            send(pair.client, b"word", 0);
-            answer_in_upper_case(fd);
-            await_readable(pair.client);
-            recv(pair.client, &mut [0; 8], 0).count() == 4
-        };
-        let mut answered = 0;
-        for _ in 0..60 {
-            let pair = connect_to(listening, &addr);
-            pass(a, pair.server);
-            close(pair.server);
-            let fd = take(b).1;
-            answered += u32::from(answers(&pair, fd));
-            close_all(&[pair.client, fd]);
-        }
-        let late: Vec<_> = (0..10).map(|_| connect_to(listening, &addr)).collect();
-        for pair in &late {
-            pass(a, pair.server);
-            close(pair.server);
-        }
-        sleep(200);
-        let taken: Vec<i32> = late.iter().map(|_| take(b).1).collect();
-        answered += late.iter().zip(&taken).map(|(pair, fd)| u32::from(answers(pair, *fd))).sum::<u32>();
-        say!("{answered} answered");
-        is_over.store(true, Ordering::Relaxed);
-    });
 }

@@ -10,7 +10,8 @@
 //! ```
 //! A connection starts in the small region. When that is full the sender jumps to the large one,
 //! whose `limit` it raises as traffic demands; when all is consumed it may jump back, and the
-//! large region's memory is given back. The receiver just follows the jumps.
+//! large region's memory is given back. The receiver just follows the jumps. The small region's memory may be given
+//! back too when all is consumed: zeros, which is what memory that was given back reads as, say "nothing yet".
 //!
 //! Before a header is published, the word after its message is set to zero: the receiver polls
 //! there next. So the sender always keeps eight bytes in reserve.
@@ -177,7 +178,8 @@ pub struct TxCursor {
     /// receiver has still to read the word at `left_at`.
     large_left: u64,
     left_at: u32,
-    _pad: u32,
+    /// The lower half of `written` when the small region's memory was given back last.
+    given_back: u32,
 }
 
 impl TxCursor {
@@ -192,7 +194,7 @@ impl TxCursor {
             entered: 0,
             large_left: 0,
             left_at: 0,
-            _pad: 0,
+            given_back: 0,
         }
     }
 
@@ -250,6 +252,22 @@ impl TxCursor {
     /// Whether the large region's memory may be given back.
     pub fn large_is_free(&self) -> bool {
         !self.is_large() && self.consumed >= self.large_left
+    }
+
+    /// Whether nothing in the small region is needed any more, so that it may be replaced by zeros: all was consumed,
+    /// and where the receiver looks next there is nothing yet, which zero says.
+    pub fn small_is_free(&self) -> bool {
+        self.is_drained() && self.finished == 0
+    }
+
+    /// Whether something was written since the small region's memory was given back.
+    pub fn small_was_used(&self) -> bool {
+        self.given_back != self.written as u32
+    }
+
+    /// The small region's memory was given back: it reads as zeros.
+    pub fn note_given_back(&mut self) {
+        self.given_back = self.written as u32;
     }
 
     /// Whether `finish` has been called.

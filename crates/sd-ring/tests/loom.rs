@@ -126,6 +126,45 @@ fn sleeping_receiver_gets_everything() {
     });
 }
 
+/// A sender that knows all to be consumed gives the small region's memory back, while the receiver looks: every value
+/// arrives.
+#[test]
+fn memory_that_is_given_back_takes_nothing_along() {
+    const COUNT: u64 = 3;
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(4);
+    builder.check(|| {
+        let shared = Arc::new(Shared::new());
+        let sender = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let mut tx = TxCursor::new(&GEOMETRY);
+                for value in 1..=COUNT {
+                    while !push(&shared, &mut tx, value) {
+                        thread::yield_now();
+                    }
+                    tx.credit(shared.credit.load(Ordering::Acquire)).unwrap();
+                    if tx.small_is_free() {
+                        shared.words[0].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+                        tx.note_given_back();
+                    }
+                }
+            })
+        };
+        let mut rx = RxCursor::new();
+        for expected in 1..=COUNT {
+            let value = loop {
+                match pop(&shared, &mut rx) {
+                    Some(value) => break value,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(value, expected);
+        }
+        sender.join().unwrap();
+    });
+}
+
 /// The doorbell alone, without a bound: a publication and an announcement never miss each other.
 #[test]
 fn doorbell_never_misses() {

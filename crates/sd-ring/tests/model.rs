@@ -157,6 +157,16 @@ impl Pair {
         sent
     }
 
+    /// The sender gives the small region's memory back, if it may.
+    fn give_back(&mut self) {
+        self.tx.credit(self.credit).unwrap();
+        if self.tx.small_is_free() {
+            self.mem.regions[0].borrow_mut().fill(0);
+            self.tx.note_given_back();
+            assert!(!self.tx.small_was_used());
+        }
+    }
+
     fn return_all(&mut self) {
         if let Some(credit) = self.rx.credit_all() {
             self.credit = credit;
@@ -171,6 +181,7 @@ enum Step {
     Receive(u32),
     ReturnAll,
     Shrink,
+    GiveBack,
     ReceiverDies,
 }
 
@@ -185,6 +196,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1u32..200).prop_map(Step::Receive),
         1 => Just(Step::ReturnAll),
         1 => Just(Step::Shrink),
+        2 => Just(Step::GiveBack),
         1 => Just(Step::ReceiverDies),
     ]
 }
@@ -203,6 +215,7 @@ proptest! {
                 Step::Receive(max) => { pair.receive(max); }
                 Step::ReturnAll => pair.return_all(),
                 Step::ReceiverDies => pair.rx.recover(),
+                Step::GiveBack => pair.give_back(),
                 Step::Shrink => {
                     pair.tx.credit(pair.credit).unwrap();
                     pair.tx.shrink(&GEOMETRY, &pair.mem);
@@ -338,4 +351,22 @@ fn a_ring_that_shrank_is_large_again_at_once() {
         pair.return_all();
         pair.tx.credit(pair.credit).unwrap();
     }
+}
+
+#[test]
+fn an_idle_small_region_holds_nothing() {
+    let mut pair = Pair::new();
+    for round in 0..20 {
+        pair.give_back();
+        assert!(pair.mem.regions[0].borrow().iter().all(|byte| *byte == 0), "round {round}");
+        pair.send(8, Effort::Fresh);
+        assert!(pair.tx.small_was_used());
+        pair.give_back();
+        assert!(pair.tx.small_was_used(), "not read yet");
+        pair.receive(8);
+        pair.return_all();
+    }
+    pair.tx.credit(pair.credit).unwrap();
+    pair.tx.finish(&pair.mem, 1);
+    assert!(!pair.tx.small_is_free(), "the end was not read yet");
 }

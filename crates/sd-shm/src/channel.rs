@@ -3,10 +3,14 @@
 //! ```text
 //! 0        header
 //! 0x1000   events for A, for B, for adopters    who has something to look at
-//! 0x2000   slots: 1024 x { A's words, B's words, small ring A->B, small ring B->A }
-//! 0x400000 large rings: 1024 x { A->B, B->A }   sparse; pages appear when touched
+//! 0x2000   slots: 1024 x { A's words, B's words }
+//! 0x22000  names: 1024 x { what A asked for }
+//! 0x100000 small rings: 1024 x A->B             pages appear when touched,
+//! 0x200000 small rings: 1024 x B->A             and are given back when all in them are idle
+//! 0x400000 large rings: 1024 x { A->B, B->A }   the same
 //! ```
-//! All offsets follow from a slot's number, so no peer can point anywhere.
+//! All offsets follow from a slot's number, so no peer can point anywhere. What an idle connection needs stands
+//! together in the front; only one side writes to a page of rings.
 //!
 //! A connection that B did not accept may be *adopted* by another process that listens on the same
 //! port. It then acts as side B of that slot, and has a set of events of its own (ADR 14).
@@ -25,8 +29,12 @@ const SMALL: u32 = 1024;
 const LARGE: u32 = 2 << 20;
 const EVENTS_OFFSET: usize = 0x1000;
 const SLOTS_OFFSET: usize = 0x2000;
+const NAMES_OFFSET: usize = SLOTS_OFFSET + SLOTS * core::mem::size_of::<Slot>();
+const SMALL_OFFSETS: [usize; 2] = [1 << 20, 2 << 20];
 const LARGE_OFFSET: usize = 4 << 20;
-const SLOT_STRIDE: usize = core::mem::size_of::<Slot>();
+const PAGE: usize = 4096;
+/// Neighbours whose small rings share a page.
+pub const SMALL_PER_PAGE: usize = PAGE / SMALL as usize;
 /// Size of a channel's segment; almost all of it is never touched.
 pub const SEGMENT_LEN: usize = LARGE_OFFSET + SLOTS * 2 * LARGE as usize;
 /// First word of a channel.
@@ -157,7 +165,7 @@ pub const FLAG_URGENT: u32 = 32;
 pub const FLAG_WANTS_STAMPS: u32 = 64;
 
 /// One side's words of a slot. Only that side writes them, except `wait`, where the other clears bits.
-#[repr(C, align(128))]
+#[repr(C, align(64))]
 pub struct SlotSide {
     /// Generation << 8 | [`SlotState`].
     pub state: AtomicU32,
@@ -169,14 +177,6 @@ pub struct SlotSide {
     pub listener: AtomicU32,
     /// Ring bytes this side has consumed of what the other sent.
     pub consumed: AtomicU64,
-    /// A: generation of that listener.
-    pub listener_gen: AtomicU32,
-    /// A: ports, local << 16 | remote.
-    pub ports: AtomicU32,
-    /// A: its own address, an IPv6 or IPv4-mapped address in memory order.
-    pub local: [AtomicU64; 2],
-    /// A: the address it connected to.
-    pub remote: [AtomicU64; 2],
     /// Time-stamp of this side's last announcement in the other's [`EventSet`], which has no order.
     pub announced: AtomicU64,
     /// The last byte that the side sent as urgent: ring bytes before it << 9 | 0x100 | the byte.
@@ -187,7 +187,20 @@ pub struct SlotSide {
     /// Registration, with the monitor, of the process that alone has this side and is to be woken for it; it looks at
     /// the connection without an [`EventSet`]. Zero: whom the channel was made for, or the adopter.
     pub home: AtomicU64,
-    _pad: [u64; 4],
+    _pad: u64,
+}
+
+/// Whom a connection was requested from, and by whom. Side A writes it before it sets its state; it is looked at once.
+#[repr(C)]
+pub struct Names {
+    /// Generation of the listener that [`SlotSide::listener`] names.
+    pub listener_gen: AtomicU32,
+    /// Ports, local << 16 | remote.
+    pub ports: AtomicU32,
+    /// A's own address, an IPv6 or IPv4-mapped address in memory order.
+    pub local: [AtomicU64; 2],
+    /// The address it connected to.
+    pub remote: [AtomicU64; 2],
 }
 
 /// Bit of [`SlotSide::signals`]: O_ASYNC is set. The low byte is F_SETSIG's signal.
@@ -207,19 +220,21 @@ impl SlotSide {
     }
 }
 
-/// A connection's place in a channel.
+/// What a connection always needs of a channel.
 #[repr(C, align(128))]
 pub struct Slot {
     /// Words of A and of B.
     pub side: [SlotSide; 2],
-    /// Small rings: A to B, B to A.
-    small: [[AtomicU64; SMALL as usize / 8]; 2],
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<SlotSide>() == 128);
-    assert!(SLOT_STRIDE == 256 + 2 * SMALL as usize);
-    assert!(SLOTS_OFFSET + SLOTS * SLOT_STRIDE <= LARGE_OFFSET);
+    assert!(core::mem::size_of::<SlotSide>() == 64);
+    assert!(core::mem::size_of::<Slot>() == 128);
+    assert!(NAMES_OFFSET.is_multiple_of(core::mem::align_of::<Names>()));
+    assert!(NAMES_OFFSET + SLOTS * core::mem::size_of::<Names>() <= SMALL_OFFSETS[0]);
+    assert!(SMALL_OFFSETS[0] + SLOTS * SMALL as usize <= SMALL_OFFSETS[1]);
+    assert!(SMALL_OFFSETS[1] + SLOTS * SMALL as usize <= LARGE_OFFSET);
+    assert!(SMALL_PER_PAGE == 4 && SLOTS.is_multiple_of(SMALL_PER_PAGE));
     assert!(core::mem::size_of::<Header>() <= EVENTS_OFFSET);
     assert!((2 + ADOPTERS) * core::mem::size_of::<EventSet>() <= SLOTS_OFFSET - EVENTS_OFFSET);
     assert!(SLOTS <= 64 * 64);
@@ -314,9 +329,26 @@ impl Mapping {
         unsafe { &*(self.base.add(SLOTS_OFFSET) as *const Slot).add(index % SLOTS) }
     }
 
-    /// Start of the small ring that `from` sends into.
+    /// Names of the connection at a slot.
+    pub fn names(&self, index: usize) -> &'static Names {
+        // SAFETY: as for `slot`; names end before the rings (proved above).
+        unsafe { &*(self.base.add(NAMES_OFFSET) as *const Names).add(index % SLOTS) }
+    }
+
+    /// Start of the small ring that `from` sends into. Within its page B's is half a page away from A's: a processor
+    /// takes a load for one of what it has just stored when the lowest twelve bits of the addresses are the same.
     pub fn small_ring(&self, index: usize, from: Side) -> *mut u8 {
-        self.slot(index).small[from as usize].as_ptr() as *mut u8
+        let number = index % SLOTS ^ (from as usize * SMALL_PER_PAGE / 2);
+        // SAFETY: number < SLOTS, so the ring lies before LARGE_OFFSET (proved above).
+        unsafe { self.base.add(SMALL_OFFSETS[from as usize] + number * SMALL as usize) }
+    }
+
+    /// The page of the small ring that `from` sends into: it holds those of slots `index / SMALL_PER_PAGE *
+    /// SMALL_PER_PAGE` to the next such number, and nothing else.
+    pub fn small_page(&self, index: usize, from: Side) -> (*mut u8, usize) {
+        let first = index % SLOTS / SMALL_PER_PAGE * PAGE;
+        // SAFETY: as for `small_ring`.
+        (unsafe { self.base.add(SMALL_OFFSETS[from as usize] + first) }, PAGE)
     }
 
     /// Start of the large ring that `from` sends into.
@@ -324,5 +356,36 @@ impl Mapping {
         let number = (index % SLOTS) * 2 + from as usize;
         // SAFETY: number < 2 * SLOTS, so the ring lies within SEGMENT_LEN.
         unsafe { self.base.add(LARGE_OFFSET + number * LARGE as usize) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_small_rings_share_a_page_and_no_ring_overlaps_another() {
+        let (fd, map) = Mapping::create(1, 1, 1).unwrap();
+        sd_sys::fd::close(fd);
+        let mut starts = Vec::new();
+        for from in [Side::A, Side::B] {
+            for slot in 0..SLOTS {
+                let ring = map.small_ring(slot, from) as usize;
+                let (page, len) = map.small_page(slot, from);
+                assert!((page as usize..page as usize + len).contains(&ring));
+                assert!(page as usize % PAGE == 0 && map.small_page(slot / 4 * 4, from).0 == page);
+                assert!(page as usize >= map.names(SLOTS - 1) as *const Names as usize + 40);
+                assert!(page as usize + len <= map.large_ring(0, Side::A) as usize);
+                starts.push(ring);
+            }
+            assert_ne!(
+                map.small_ring(0, Side::A) as usize % PAGE,
+                map.small_ring(0, Side::B) as usize % PAGE
+            );
+        }
+        starts.sort_unstable();
+        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= SMALL as usize));
+        // SAFETY: nothing uses the mapping any more.
+        unsafe { map.unmap() };
     }
 }

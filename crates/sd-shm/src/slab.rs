@@ -3,7 +3,7 @@
 
 use crate::time_wait::TimeWaits;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sd_ring::token::{Thread, Token};
 use sd_ring::{RxCursor, TxCursor};
 
@@ -163,8 +163,8 @@ impl Endpoint {
     }
 }
 
-/// Sending half. Its fields belong to whoever has the token.
-#[repr(C, align(128))]
+/// Sending half. Its position and count belong to whoever has the token.
+#[repr(C)]
 pub struct TxHalf {
     /// Who may send.
     pub token: Token,
@@ -174,10 +174,16 @@ pub struct TxHalf {
     pub bytes: AtomicU64,
     /// Id of the thread whose message is sent in parts, zero when none is; see `sd_socket::whole`.
     pub sender: AtomicU32,
+    /// SO_SNDBUF as returned (doubled), zero = default.
+    pub buf: AtomicU32,
+    /// SO_SNDTIMEO in ns, zero = forever.
+    pub timeout_ns: AtomicU64,
+    /// SO_LINGER: seconds, and [`LINGER_ON`].
+    pub linger: AtomicU32,
 }
 
-/// Receiving half. Its fields belong to whoever has the token.
-#[repr(C, align(128))]
+/// Receiving half. Its position and count belong to whoever has the token.
+#[repr(C)]
 pub struct RxHalf {
     /// Who may receive.
     pub token: Token,
@@ -187,9 +193,16 @@ pub struct RxHalf {
     pub bytes: AtomicU64,
     /// Spin budget learned for this socket, in units of the waiter's choice.
     pub spin: AtomicU32,
+    /// SO_RCVLOWAT.
+    pub lowat: AtomicU32,
+    /// SO_RCVTIMEO in ns, zero = forever.
+    pub timeout_ns: AtomicU64,
+    /// Position of the last urgent byte that was received out of band, plus one.
+    pub urgent_read: AtomicU64,
 }
 
-/// A socket. 512 bytes; the first line and the halves are all that data calls touch.
+/// A socket. 384 bytes: what both halves read, what people and the monitor ask for; what senders write; what receivers
+/// write.
 #[repr(C, align(128))]
 pub struct Endpoint {
     /// [`State`].
@@ -198,7 +211,6 @@ pub struct Endpoint {
     pub flags: AtomicU32,
     /// Bit per member of the slab that has it open.
     pub holders: AtomicU64,
-    _pad2: [u64; 2],
     /// Address of the slot's words of this side, and of the peer's: the same in all processes that hold it.
     pub own: AtomicU64,
     /// See `own`.
@@ -207,6 +219,7 @@ pub struct Endpoint {
     pub tx_ring: [AtomicU64; 2],
     /// Start of the rings that this side reads: small, large.
     pub rx_ring: [AtomicU64; 2],
+
     /// Slot number.
     pub slot: AtomicU32,
     /// This side: 0 = A, 1 = B.
@@ -217,12 +230,6 @@ pub struct Endpoint {
     pub generation: AtomicU32,
     /// Pending SO_ERROR.
     pub error: AtomicI32,
-    _pad0: [u64; 1],
-
-    /// AF_INET or AF_INET6.
-    pub domain: AtomicU32,
-    /// [`Reason`] when state is Kernel.
-    pub reason: AtomicU32,
     /// Local port << 16 | peer port.
     pub ports: AtomicU32,
     /// File descriptor at the time of creation, for `sd ss`.
@@ -231,34 +238,29 @@ pub struct Endpoint {
     pub local: [AtomicU64; 2],
     /// Peer's address.
     pub remote: [AtomicU64; 2],
-    /// SO_RCVTIMEO in ns, zero = forever.
-    pub rcv_timeout_ns: AtomicU64,
-    /// SO_SNDTIMEO in ns, zero = forever.
-    pub snd_timeout_ns: AtomicU64,
-    /// SO_LINGER: seconds, and [`LINGER_ON`].
-    pub linger: AtomicU32,
-    /// SO_RCVLOWAT.
-    pub rcv_lowat: AtomicU32,
-    /// SO_SNDBUF as returned (doubled), zero = default.
-    pub snd_buf: AtomicU32,
-    /// SO_RCVBUF as returned (doubled), zero = default.
-    pub rcv_buf: AtomicU32,
-    /// Other remembered options; see `sd_socket::options`.
-    pub opts: [AtomicU32; 8],
-    /// Position of the last urgent byte that was received out of band, plus one.
-    pub urgent_read: AtomicU64,
 
     /// Sending half.
     pub tx: TxHalf,
+    /// AF_INET or AF_INET6.
+    pub domain: AtomicU32,
+    /// [`Reason`] when state is Kernel.
+    pub reason: AtomicU32,
+
     /// Receiving half.
     pub rx: RxHalf,
+    /// Other remembered options; see `sd_socket::options`.
+    pub opts: [AtomicU16; 8],
+    /// Status flags other than O_NONBLOCK; see `sd_socket::fds`.
+    pub status: AtomicU32,
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<Endpoint>() == 512);
+    assert!(core::mem::size_of::<Endpoint>() == 384);
+    assert!(core::mem::offset_of!(Endpoint, slot) == 64);
+    assert!(core::mem::offset_of!(Endpoint, tx) == 128);
+    assert!(core::mem::offset_of!(Endpoint, rx) == 256);
     assert!(core::mem::size_of::<Header>() <= THREADS_OFFSET);
     assert!(ENDPOINTS_OFFSET.is_multiple_of(128));
-    assert!(core::mem::size_of::<TxHalf>() == 128 && core::mem::size_of::<RxHalf>() == 128);
 };
 
 // SAFETY: the cells belong to whoever has the half's token; everything else is atomic.

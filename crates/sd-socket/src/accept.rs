@@ -45,7 +45,7 @@ pub(crate) unsafe fn accept4(
     }
     crate::reclaim::sweep();
     interested(endpoint, fd);
-    let deadline = Deadline::option(endpoint.rcv_timeout_ns.load(Ordering::Relaxed));
+    let deadline = Deadline::option(endpoint.rx.timeout_ns.load(Ordering::Relaxed));
     let watch = Watch::start();
     let mut kept: Option<KeptListener> = None;
     loop {
@@ -180,9 +180,10 @@ fn open(
         endpoint::corrupt(bound);
         return None;
     }
-    let ports = words.side[0].ports.load(Ordering::Relaxed);
-    let peer = Name { ip: addr::load(&words.side[0].local), port: (ports >> 16) as u16 };
-    let local = Name { ip: addr::load(&words.side[0].remote), port: ports as u16 };
+    let names = channel.map.names(slot);
+    let ports = names.ports.load(Ordering::Relaxed);
+    let peer = Name { ip: addr::load(&names.local), port: (ports >> 16) as u16 };
+    let local = Name { ip: addr::load(&names.remote), port: ports as u16 };
     let listening_port = (listening.ports.load(Ordering::Relaxed) >> 16) as u16;
     if local.port != listening_port || (local.ip.is_loopback() != peer.ip.is_loopback()) {
         refuse(channel, slot, generation);

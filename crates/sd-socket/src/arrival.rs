@@ -10,8 +10,8 @@ use sd_shm::channel::{FLAG_RESET, SlotState};
 
 /// Index and generation of the listener that a connection was requested from.
 pub(crate) fn asked_for(channel: &Channel, slot: usize) -> (u32, u32) {
-    let a = &channel.map.slot(slot).side[0];
-    (a.listener.load(Ordering::Relaxed), a.listener_gen.load(Ordering::Relaxed))
+    let listener = &channel.map.slot(slot).side[0].listener;
+    (listener.load(Ordering::Relaxed), channel.map.names(slot).listener_gen.load(Ordering::Relaxed))
 }
 
 /// Slot and generation of every connection that waits on a channel.

@@ -259,7 +259,7 @@ impl Channel {
             None if slots.fresh < SLOTS => {
                 slots.fresh += 1;
                 self.map.header().used.store(slots.fresh as u32, Ordering::Release);
-                slots.fresh - 1
+                return Some((slots.fresh - 1, self.clean(slots.fresh - 1)));
             }
             None => {
                 let at = slots.closing.iter().position(free)?;
@@ -267,6 +267,7 @@ impl Channel {
             }
         };
         drop(slots);
+        self.clean_rings(index);
         Some((index, self.clean(index)))
     }
 
@@ -317,6 +318,7 @@ impl Channel {
         true
     }
 
+    /// Words of a slot, for its next connection.
     fn clean(&self, index: usize) -> u32 {
         let slot = self.map.slot(index);
         let generation = slot.side[0].state().0.wrapping_add(1) & 0x00ff_ffff;
@@ -329,14 +331,15 @@ impl Channel {
             side.signals.store(0, Ordering::Relaxed);
             side.home.store(0, Ordering::Relaxed);
         }
+        generation
+    }
+
+    /// Rings of a slot that was used before: empty again.
+    fn clean_rings(&self, index: usize) {
         for from in [Side::A, Side::B] {
             // SAFETY: the first word of a small ring of this mapping; nobody uses the slot now.
-            unsafe {
-                (*(self.map.small_ring(index, from) as *const core::sync::atomic::AtomicU64))
-                    .store(0, Ordering::Relaxed)
-            };
+            unsafe { (*(self.map.small_ring(index, from) as *const AtomicU64)).store(0, Ordering::Relaxed) };
         }
-        generation
     }
 
     /// In the child of a fork: another thread may have held the lock.

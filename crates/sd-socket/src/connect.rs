@@ -387,11 +387,11 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
     let (slot, generation) = target.channel.allocate_slot().ok_or(Join::Full)?;
     let words = &target.channel.map.slot(slot).side[0];
     words.listener.store(target.listener, Ordering::Relaxed);
-    words.listener_gen.store(target.generation, Ordering::Relaxed);
-    let ports = u32::from(local.port) << 16 | u32::from(to.port);
-    words.ports.store(ports, Ordering::Relaxed);
-    addr::store(&words.local, local.ip);
-    addr::store(&words.remote, to.ip);
+    let names = target.channel.map.names(slot);
+    names.listener_gen.store(target.generation, Ordering::Relaxed);
+    names.ports.store(u32::from(local.port) << 16 | u32::from(to.port), Ordering::Relaxed);
+    addr::store(&names.local, local.ip);
+    addr::store(&names.remote, to.ip);
     note_names(endpoint, local, to);
     endpoint.error.store(0, Ordering::Relaxed);
     words.set_state(generation, SlotState::Syn);

@@ -215,13 +215,13 @@ pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
     for word in endpoint.local.iter().chain(&endpoint.remote) {
         word.store(0, Ordering::Relaxed);
     }
-    endpoint.rcv_timeout_ns.store(0, Ordering::Relaxed);
-    endpoint.snd_timeout_ns.store(0, Ordering::Relaxed);
-    endpoint.linger.store(0, Ordering::Relaxed);
-    endpoint.rcv_lowat.store(1, Ordering::Relaxed);
-    endpoint.snd_buf.store(0, Ordering::Relaxed);
-    endpoint.rcv_buf.store(0, Ordering::Relaxed);
+    endpoint.rx.timeout_ns.store(0, Ordering::Relaxed);
+    endpoint.tx.timeout_ns.store(0, Ordering::Relaxed);
+    endpoint.tx.linger.store(0, Ordering::Relaxed);
+    endpoint.rx.lowat.store(1, Ordering::Relaxed);
+    endpoint.tx.buf.store(0, Ordering::Relaxed);
     endpoint.opts.iter().for_each(|o| o.store(0, Ordering::Relaxed));
+    endpoint.status.store(0, Ordering::Relaxed);
     private.channel.store(core::ptr::null_mut(), Ordering::Relaxed);
     private.next.store(0, Ordering::Relaxed);
     endpoint.tx.token.reset();
@@ -260,6 +260,14 @@ pub(crate) fn retain(endpoint: &Endpoint) {
     if let Some(private) = PROCESS.private(endpoint) {
         private.fds.fetch_add(1, Ordering::AcqRel);
     }
+}
+
+/// The same, if there is one.
+pub(crate) fn retain_open(endpoint: &Endpoint) -> bool {
+    let one_more = |fds: u32| (fds > 0).then_some(fds.wrapping_add(1));
+    PROCESS.private(endpoint).is_some_and(|private| {
+        private.fds.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok()
+    })
 }
 
 /// One descriptor fewer; the last one of the last process ends the connection.
@@ -349,7 +357,7 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
     endpoint.channel_id.store(channel.id, Ordering::Relaxed);
     endpoint.tx.bytes.store(0, Ordering::Relaxed);
     endpoint.rx.bytes.store(0, Ordering::Relaxed);
-    endpoint.urgent_read.store(0, Ordering::Relaxed);
+    endpoint.rx.urgent_read.store(0, Ordering::Relaxed);
     // SAFETY: nobody else knows the endpoint yet.
     unsafe {
         endpoint.tx.cursor.get().write(TxCursor::new(&GEOMETRY));
@@ -452,7 +460,7 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint) {
         let (tx, mut rx) = unsafe { (tx_cursor(endpoint), *rx_cursor(endpoint)) };
         let next = rx.next(&GEOMETRY, &endpoint.rx_mem());
         let unread = matches!(next, Ok(Next::Data { .. } | Next::Urgent));
-        let aborts = endpoint.linger.load(Ordering::Relaxed) == LINGER_ON;
+        let aborts = endpoint.tx.linger.load(Ordering::Relaxed) == LINGER_ON;
         if (unread && !endpoint.flag(SHUT_RD)) || aborts || endpoint.flag(RESET) {
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
         } else {

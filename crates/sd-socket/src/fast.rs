@@ -47,7 +47,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> b
 pub(crate) fn recv(endpoint: &'static Endpoint, buf: *mut u8, len: usize) -> usize {
     // Where urgent data was sent, what lies behind it may belong to the same call.
     let has_urgent = endpoint.peer_words().flags.load(Ordering::Relaxed) & FLAG_URGENT != 0;
-    if has_urgent || endpoint.rcv_lowat.load(Ordering::Relaxed) > 1 {
+    if has_urgent || endpoint.rx.lowat.load(Ordering::Relaxed) > 1 {
         return 0;
     }
     let Some(_half) = Quick::take(&endpoint.rx.token, Way::Receive) else { return 0 };

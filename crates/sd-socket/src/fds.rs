@@ -227,8 +227,7 @@ fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_
 
 /// Status flags other than O_NONBLOCK; only O_ASYNC has a meaning for our sockets.
 pub(crate) fn other_flags(endpoint: &Endpoint) -> &AtomicU32 {
-    let [.., last] = &endpoint.opts;
-    last
+    &endpoint.status
 }
 
 /// Sets O_NONBLOCK; on a kernel socket of its own too, except a listener's, which always has it.

@@ -44,6 +44,7 @@ pub(crate) fn prepare() {
     if !active() {
         return;
     }
+    crate::idle::keep_lock();
     PROCESS.control.lock_and_keep();
     crate::syn_sent::keep_lock();
     crate::extras::keep_lock();
@@ -103,6 +104,7 @@ fn unlock() {
         crate::extras::unlock();
         crate::syn_sent::unlock();
         PROCESS.control.unlock();
+        crate::idle::unlock();
     }
 }
 

@@ -1,12 +1,64 @@
 //! What a process does for its peers' memory and its own before it sleeps for long: returns all
-//! credits, and leaves large rings that are empty, so that an idle connection keeps little memory.
+//! credits, and gives back the memory of rings that are empty, so that an idle connection keeps none.
+//!
+//! Only the sender gives memory of a ring back, with its half in hand, and when it knows that all was consumed. Memory
+//! that was given back reads as zeros, which is what the receiver finds in an empty ring anyway, so it need not know.
+//! Small rings share a page with those of three neighbours: it goes when all four are empty and their sending halves are
+//! in one hand. Tested by `tests/model.rs` and `tests/loom.rs` of sd-ring, and by the subjects `idle/` of tests/posix.
 
-use crate::endpoint::{EndpointExt, rx_cursor, tx_cursor};
+use crate::channel::Channel;
+use crate::endpoint::{self, EndpointExt, rx_cursor, tx_cursor};
 use core::sync::atomic::Ordering;
-use sd_shm::channel::GEOMETRY;
+use sd_ring::TxCursor;
+use sd_shm::channel::{GEOMETRY, SMALL_PER_PAGE};
 use sd_shm::slab::{Endpoint, State};
+use sd_sys::lock::Lock;
 
 const PAGE: u32 = 4096;
+
+/// Held while endpoints are kept open for housekeeping: nobody forks then, since the child would keep them for ever.
+static KEEPING: Lock<()> = Lock::new(());
+
+/// Before a fork, ahead of all other locks.
+pub(crate) fn keep_lock() {
+    KEEPING.lock_and_keep();
+}
+
+/// After a fork, in either process.
+///
+/// # Safety
+/// The lock was kept by `keep_lock` on this thread, or on the one that it is a copy of.
+pub(crate) unsafe fn unlock() {
+    // SAFETY: as the caller says.
+    unsafe { KEEPING.unlock() };
+}
+
+/// How much a sleeper does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Round {
+    /// Credits, and large rings.
+    First,
+    /// Small rings too: their neighbours may be used by other threads, whose tokens that takes.
+    Last,
+}
+
+/// The rounds that a sleeper makes, and nanoseconds before each.
+pub(crate) const ROUNDS: [(Round, u64); 2] = [(Round::First, 100_000_000), (Round::Last, 1_000_000_000)];
+
+/// An endpoint that stays open while it is looked after; under `KEEPING`.
+struct Open(&'static Endpoint);
+
+impl Open {
+    fn of(endpoint: &'static Endpoint) -> Option<Open> {
+        endpoint::retain_open(endpoint).then_some(Open(endpoint))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        endpoint::release(self.0);
+    }
+}
 
 /// Gives all credits back to the peer.
 pub(crate) fn return_credit(endpoint: &'static Endpoint) {
@@ -18,18 +70,35 @@ pub(crate) fn return_credit(endpoint: &'static Endpoint) {
     }
 }
 
-/// Whether `tidy` has memory to give back.
-pub(crate) fn is_due(endpoint: &'static Endpoint) -> bool {
+/// The sending cursor as it may be: for a hint.
+fn glance(endpoint: &Endpoint) -> TxCursor {
     // SAFETY: plain data in our own slab; a torn read gives a wrong hint only.
-    unsafe { core::ptr::read_volatile(endpoint.tx.cursor.get()) }.is_large()
+    unsafe { core::ptr::read_volatile(endpoint.tx.cursor.get()) }
+}
+
+/// Whether `tidy` has memory to give back in that round.
+pub(crate) fn is_due(endpoint: &'static Endpoint, round: Round) -> bool {
+    let tx = glance(endpoint);
+    tx.is_large() || round == Round::Last && tx.small_was_used()
 }
 
 /// See the module. Takes both halves for a moment.
-pub(crate) fn tidy(endpoint: &'static Endpoint) {
+pub(crate) fn tidy(endpoint: &'static Endpoint, round: Round) {
+    let _keeping = KEEPING.lock();
+    let Some(_open) = Open::of(endpoint) else { return };
     if endpoint.state_now() != State::Connected {
         return;
     }
     return_credit(endpoint);
+    if glance(endpoint).is_large() {
+        leave_large(endpoint);
+    }
+    if round == Round::Last && glance(endpoint).small_was_used() {
+        give_back_small(endpoint);
+    }
+}
+
+fn leave_large(endpoint: &'static Endpoint) {
     let _tx = endpoint.tx_token();
     let mem = endpoint.tx_mem();
     // SAFETY: the tx half is held.
@@ -45,5 +114,47 @@ pub(crate) fn tidy(endpoint: &'static Endpoint) {
             // SAFETY: whole pages of our own large ring, all of it consumed.
             unsafe { sd_sys::mem::punch(mem.at(1, from), (to - from) as usize) };
         }
+    }
+}
+
+/// The connections of this process that send into the same page as one at a slot, which is one of them.
+fn neighbours(channel: &Channel, slot: usize) -> Option<[Open; SMALL_PER_PAGE]> {
+    let first = slot / SMALL_PER_PAGE * SMALL_PER_PAGE;
+    let open = |slot: usize| {
+        let open = Open::of(channel.endpoint(slot)?)?;
+        // Still that connection, now that its record is kept.
+        let is_bound = channel.endpoint(slot).is_some_and(|bound| core::ptr::eq(bound, open.0));
+        (is_bound && open.0.state_now() == State::Connected).then_some(open)
+    };
+    Some([open(first)?, open(first + 1)?, open(first + 2)?, open(first + 3)?])
+}
+
+/// Gives a page of small rings back when they are empty.
+fn give_back_small(endpoint: &'static Endpoint) {
+    let Some(channel) = endpoint.channel_ref() else { return };
+    let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
+    let Some(all) = neighbours(channel, slot) else { return };
+    let consumed = |of: &Open| of.0.peer_words().consumed.load(Ordering::Acquire);
+    // Without the tokens first: mostly somebody is not idle.
+    let seems_free = |of: &Open| {
+        let mut tx = glance(of.0);
+        tx.credit(consumed(of)).is_ok() && tx.small_is_free()
+    };
+    if !all.iter().all(seems_free) {
+        return;
+    }
+    // In the order of their slots, and nobody else holds several.
+    let _halves = all.each_ref().map(|open| open.0.tx_token());
+    // SAFETY: the tx halves are held.
+    let mut cursors = all.each_ref().map(|open| unsafe { tx_cursor(open.0) });
+    let mut is_free = true;
+    for (tx, open) in cursors.iter_mut().zip(&all) {
+        is_free &= tx.credit(consumed(open)).is_ok() && tx.small_is_free();
+    }
+    if is_free {
+        let (page, len) = channel.map.small_page(slot, channel.side);
+        // SAFETY: a page of rings into which only these four send, and nothing in it is needed.
+        unsafe { sd_sys::mem::punch(page, len) };
+        cursors.iter_mut().for_each(|tx| tx.note_given_back());
     }
 }

@@ -485,7 +485,7 @@ pub(crate) fn offered(channel: &'static Channel, index: u32) {
     let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
     let listens = endpoint.state_now() == State::Listen;
     each_waiting(channel, |slot, generation| {
-        let wanted = channel.map.slot(slot).side[0].ports.load(Ordering::Relaxed) as u16;
+        let wanted = channel.map.names(slot).ports.load(Ordering::Relaxed) as u16;
         // On our own channel other listeners of ours have theirs already.
         if wanted != port || channel.adopter == 0 && registered(asked_for(channel, slot)).is_some() {
             return;

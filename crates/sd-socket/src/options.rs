@@ -5,7 +5,7 @@ use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS};
 use crate::iov::bad_pointer;
 use crate::table;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU16, Ordering};
 use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
 use sd_shm::slab::{Endpoint, LINGER_ON, OPT_REUSEADDR, State};
 
@@ -58,8 +58,8 @@ fn number(level: c_int, name: c_int) -> Option<&'static Number> {
     NUMBERS.iter().find(|n| n.level == level && n.name == name)
 }
 
-/// Zero means "never set", so values are stored plus one (they are never -1).
-fn cell<'a>(endpoint: &'a Endpoint, n: &Number) -> Option<&'a AtomicU32> {
+/// Zero means "never set", so values are stored plus one; none is negative or above 32767.
+fn cell<'a>(endpoint: &'a Endpoint, n: &Number) -> Option<&'a AtomicU16> {
     endpoint.opts.get(n.index)
 }
 
@@ -68,10 +68,10 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
     for n in &NUMBERS {
         let stored = cell(endpoint, n).map_or(0, |c| c.load(Ordering::Relaxed));
         if stored != 0 {
-            let _ = sd_sys::fd::setsockopt_int(fd, n.level, n.name, stored as i32 - 1);
+            let _ = sd_sys::fd::setsockopt_int(fd, n.level, n.name, i32::from(stored) - 1);
         }
     }
-    for (name, cell) in [(SO_RCVTIMEO, &endpoint.rcv_timeout_ns), (SO_SNDTIMEO, &endpoint.snd_timeout_ns)] {
+    for (name, cell) in [(SO_RCVTIMEO, &endpoint.rx.timeout_ns), (SO_SNDTIMEO, &endpoint.tx.timeout_ns)] {
         let ns = cell.load(Ordering::Relaxed);
         if ns != 0 {
             let tv = timeval_of(ns);
@@ -79,7 +79,7 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
             let _ = unsafe { raw_set(fd, SOL_SOCKET, name, &tv as *const _ as *const c_void, 16) };
         }
     }
-    let linger = endpoint.linger.load(Ordering::Relaxed);
+    let linger = endpoint.tx.linger.load(Ordering::Relaxed);
     if linger != 0 {
         let value = linger_of(linger);
         // SAFETY: the kernel reads one linger.
@@ -133,15 +133,14 @@ pub(crate) fn recall(endpoint: &Endpoint, fd: i32) {
 
 /// An accepted connection starts with the listener's options, not its O_NONBLOCK.
 pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
-    // All but the last, which holds the status flags.
-    for (a, b) in from.opts.iter().zip(&to.opts).take(from.opts.len() - 1) {
+    for (a, b) in from.opts.iter().zip(&to.opts) {
         b.store(a.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    to.rcv_timeout_ns.store(from.rcv_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
-    to.snd_timeout_ns.store(from.snd_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
-    to.rcv_lowat.store(from.rcv_lowat.load(Ordering::Relaxed), Ordering::Relaxed);
-    to.snd_buf.store(from.snd_buf.load(Ordering::Relaxed), Ordering::Relaxed);
-    to.linger.store(from.linger.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.rx.timeout_ns.store(from.rx.timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.tx.timeout_ns.store(from.tx.timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.rx.lowat.store(from.rx.lowat.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.tx.buf.store(from.tx.buf.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.tx.linger.store(from.tx.linger.load(Ordering::Relaxed), Ordering::Relaxed);
     to.set_flag(from.flags.load(Ordering::Relaxed) & (OOB_INLINE | STAMPS | STAMPS_NS));
     crate::extras::inherit(from, to);
 }
@@ -242,7 +241,7 @@ unsafe fn set_low_water(
     // SAFETY: as the caller says.
     let set = unsafe { raw_set(fd, SOL_SOCKET, libc::SO_RCVLOWAT, value, len) };
     if let Ok(least) = sd_sys::fd::getsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT) {
-        endpoint.rcv_lowat.store(least as u32, Ordering::Relaxed);
+        endpoint.rx.lowat.store(least as u32, Ordering::Relaxed);
     }
     set.map(|_| 0).map_err(|e| e.0).into()
 }
@@ -274,7 +273,7 @@ unsafe fn remember(
         }
         let v = if n.boolean { i32::from(v != 0) } else { v };
         if let Some(cell) = cell(endpoint, n) {
-            cell.store(v as u32 + 1, Ordering::Relaxed);
+            cell.store((v + 1) as u16, Ordering::Relaxed);
         }
         return Remembered::Yes;
     }
@@ -282,7 +281,7 @@ unsafe fn remember(
         // SAFETY: as the caller says.
         (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO) => unsafe { remember_timeout(endpoint, name, value, len) },
         (SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
-            endpoint.snd_buf.store(1, Ordering::Relaxed);
+            endpoint.tx.buf.store(1, Ordering::Relaxed);
             Remembered::No
         }
         (SOL_SOCKET, libc::SO_OOBINLINE) if len >= 4 => {
@@ -306,9 +305,9 @@ unsafe fn remember(
             let l = unsafe { (value as *const libc::linger).read_unaligned() };
             let on = if l.l_onoff != 0 { LINGER_ON } else { 0 };
             // Switching it off keeps the seconds.
-            let old = endpoint.linger.load(Ordering::Relaxed) & !LINGER_ON;
+            let old = endpoint.tx.linger.load(Ordering::Relaxed) & !LINGER_ON;
             let stored = if on != 0 { on | (l.l_linger.max(0) as u32 & !LINGER_ON) } else { old };
-            endpoint.linger.store(stored, Ordering::Relaxed);
+            endpoint.tx.linger.store(stored, Ordering::Relaxed);
             Remembered::Yes
         }
         _ => Remembered::No,
@@ -337,7 +336,7 @@ unsafe fn remember_timeout(
         return Remembered::Invalid(libc::EDOM);
     }
     let ns = if tv.tv_sec < 0 { 1 } else { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 };
-    let cell = if name == SO_RCVTIMEO { &endpoint.rcv_timeout_ns } else { &endpoint.snd_timeout_ns };
+    let cell = if name == SO_RCVTIMEO { &endpoint.rx.timeout_ns } else { &endpoint.tx.timeout_ns };
     cell.store(ns, Ordering::Relaxed);
     Remembered::Yes
 }
@@ -378,7 +377,7 @@ pub(crate) unsafe fn get(
     let own = endpoint.flag(OWN_SOCKET);
     let answer = match (level, name) {
         (SOL_SOCKET, libc::SO_ERROR) => Some(take_error(endpoint)),
-        (SOL_SOCKET, libc::SO_RCVLOWAT) => Some(endpoint.rcv_lowat.load(Ordering::Relaxed) as i32),
+        (SOL_SOCKET, libc::SO_RCVLOWAT) => Some(endpoint.rx.lowat.load(Ordering::Relaxed) as i32),
         (SOL_SOCKET, libc::SO_TYPE) => Some(libc::SOCK_STREAM),
         (SOL_SOCKET, libc::SO_DOMAIN) => Some(domain),
         (SOL_SOCKET, libc::SO_PROTOCOL) => Some(TCP),
@@ -390,7 +389,7 @@ pub(crate) unsafe fn get(
         _ if own => None,
         _ => number(level, name).map(|n| match cell(endpoint, n).map_or(0, |c| c.load(Ordering::Relaxed)) {
             0 => n.default,
-            stored => stored as i32 - 1,
+            stored => i32::from(stored) - 1,
         }),
     };
     if let Some(answer) = answer {
@@ -412,13 +411,13 @@ pub(crate) unsafe fn get(
 fn recorded_bytes(endpoint: &Endpoint, level: c_int, name: c_int) -> Option<([u8; 16], usize)> {
     match (level, name) {
         (SOL_SOCKET, SO_RCVTIMEO) => {
-            Some((timeval_bytes(endpoint.rcv_timeout_ns.load(Ordering::Relaxed)), 16))
+            Some((timeval_bytes(endpoint.rx.timeout_ns.load(Ordering::Relaxed)), 16))
         }
         (SOL_SOCKET, SO_SNDTIMEO) => {
-            Some((timeval_bytes(endpoint.snd_timeout_ns.load(Ordering::Relaxed)), 16))
+            Some((timeval_bytes(endpoint.tx.timeout_ns.load(Ordering::Relaxed)), 16))
         }
         (SOL_SOCKET, SO_LINGER) => {
-            let linger = linger_of(endpoint.linger.load(Ordering::Relaxed));
+            let linger = linger_of(endpoint.tx.linger.load(Ordering::Relaxed));
             let pair = ((linger.l_linger as u128) << 32) | linger.l_onoff as u128;
             Some((pair.to_ne_bytes(), 8))
         }

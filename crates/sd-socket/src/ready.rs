@@ -39,7 +39,7 @@ fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
         | endpoint.error.load(Ordering::Relaxed) as u32;
     // The lowest byte is the state.
     let is_over = peer.state.load(Ordering::Acquire) as u8 > SlotState::Open as u8;
-    if unusual != 0 || is_over || endpoint.rcv_lowat.load(Ordering::Relaxed) > 1 {
+    if unusual != 0 || is_over || endpoint.rx.lowat.load(Ordering::Relaxed) > 1 {
         return None;
     }
     let has_data = {
@@ -82,7 +82,7 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
     let reset = endpoint.flag(RESET) || end == PeerEnd::Reset;
     let ended = crate::endpoint::peer_finished(endpoint);
     let mut mask = 0;
-    let lowat = endpoint.rcv_lowat.load(Ordering::Relaxed) as usize;
+    let lowat = endpoint.rx.lowat.load(Ordering::Relaxed) as usize;
     let one_is_enough = lowat <= 1 && found != Ok(Next::Urgent);
     if data && (one_is_enough || crate::ends::data_bytes(endpoint) >= lowat.max(1)) {
         mask |= IN;
@@ -140,7 +140,7 @@ fn has_space(endpoint: &'static Endpoint) -> bool {
     let _half = endpoint.tx_token();
     // SAFETY: the tx half is held.
     let tx = unsafe { tx_cursor(endpoint) };
-    let grows = endpoint.snd_buf.load(Ordering::Relaxed) == 0;
+    let grows = endpoint.tx.buf.load(Ordering::Relaxed) == 0;
     if tx.is_roomy(&GEOMETRY, grows) {
         return true;
     }
@@ -150,7 +150,7 @@ fn has_space(endpoint: &'static Endpoint) -> bool {
 
 /// What an empty buffer takes.
 pub(crate) fn room_max(endpoint: &'static Endpoint) -> usize {
-    let grows = endpoint.snd_buf.load(Ordering::Relaxed) == 0;
+    let grows = endpoint.tx.buf.load(Ordering::Relaxed) == 0;
     (if grows { GEOMETRY.large } else { GEOMETRY.large_first }) as usize
 }
 

@@ -7,7 +7,7 @@ use crate::endpoint::{
 use crate::faults::{note_end, send_error, send_failed};
 use crate::iov::Pieces;
 use crate::urgent::{self, Meeting, Situation};
-use crate::wait::{Deadline, HOUSEKEEPING_NS, interrupted, sleep_on_word, spin};
+use crate::wait::{Deadline, interrupted, sleep_on_word, spin};
 use crate::whole::{self, Claim};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
@@ -64,8 +64,8 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             }
             Push::Full { .. } | Push::Barred => {}
         }
-        let deadline = *deadline
-            .get_or_insert_with(|| Deadline::option(endpoint.snd_timeout_ns.load(Ordering::Relaxed)));
+        let deadline =
+            *deadline.get_or_insert_with(|| Deadline::option(endpoint.tx.timeout_ns.load(Ordering::Relaxed)));
         kept.get_or_insert_with(|| Kept::new(endpoint));
         let deadline = if sent > 0 { deadline.of_partial() } else { deadline };
         let waited = interrupted(&watch, deadline).and_then(|()| match end {
@@ -86,7 +86,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
 /// How far a first attempt goes to find room.
 #[inline(always)]
 pub(crate) fn effort(endpoint: &Endpoint, nonblock: bool) -> Effort {
-    match endpoint.snd_buf.load(Ordering::Relaxed) {
+    match endpoint.tx.buf.load(Ordering::Relaxed) {
         0 if nonblock => Effort::Grow,
         0 => Effort::Patient,
         _ => Effort::Fresh,
@@ -179,7 +179,7 @@ struct Take {
 /// SO_RCVLOWAT.
 #[inline(always)]
 fn low_water(endpoint: &Endpoint) -> usize {
-    endpoint.rcv_lowat.load(Ordering::Relaxed).max(1) as usize
+    endpoint.rx.lowat.load(Ordering::Relaxed).max(1) as usize
 }
 
 /// Receives into `pieces`: bytes received (0 = end of stream), or errno.
@@ -220,8 +220,8 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             let taken = before - pieces.total;
             pieces = pieces.rewound(taken);
         }
-        let deadline = *deadline
-            .get_or_insert_with(|| Deadline::option(endpoint.rcv_timeout_ns.load(Ordering::Relaxed)));
+        let deadline =
+            *deadline.get_or_insert_with(|| Deadline::option(endpoint.rx.timeout_ns.load(Ordering::Relaxed)));
         kept.get_or_insert_with(|| Kept::new(endpoint));
         take.any = take.advance && got > 0;
         let peeked = if take.advance { None } else { Some(got) };
@@ -391,15 +391,16 @@ fn wait_rx(
     crate::idle::return_credit(endpoint);
     let generation = endpoint.generation.load(Ordering::Relaxed);
     let word = &endpoint.own_words().wait;
-    let mut housekeeping = HOUSEKEEPING_NS.into_iter();
+    let mut rounds = crate::idle::ROUNDS.into_iter();
     loop {
         let value = doorbell::arm(word, doorbell::RX_SLEEP);
         if ready() {
             return Ok(());
         }
         let complaint = crate::adopt::pause();
-        let tidies = complaint.is_none() && crate::idle::is_due(endpoint);
-        let pause = if tidies { housekeeping.next() } else { None };
+        let is_due = |(round, _): &(_, _)| crate::idle::is_due(endpoint, *round);
+        let round = if complaint.is_none() { rounds.find(is_due) } else { None };
+        let pause = round.map(|(_, pause)| pause);
         let short = crate::confine::limit(endpoint, crate::wait::earlier(pause, complaint));
         interrupted(watch, deadline)?;
         let slept = sleep_on_word(word, value, deadline, short);
@@ -410,8 +411,8 @@ fn wait_rx(
         if (pause.is_none() && complaint.is_none()) || ready() {
             return Ok(());
         }
-        if pause.is_some() {
-            crate::idle::tidy(endpoint);
+        if let Some((round, _)) = round {
+            crate::idle::tidy(endpoint, round);
         }
     }
 }
@@ -464,7 +465,7 @@ pub(crate) fn want_tx_event(endpoint: &'static Endpoint) {
 /// Waits until the socket is writable.
 pub(crate) fn wait_for_room(endpoint: &'static Endpoint, flags: i32) -> Result<(), i32> {
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
-    let deadline = Deadline::option(endpoint.snd_timeout_ns.load(Ordering::Relaxed));
+    let deadline = Deadline::option(endpoint.tx.timeout_ns.load(Ordering::Relaxed));
     loop {
         let seen = endpoint.peer_words().consumed.load(Ordering::Acquire);
         if crate::ready::is_writable(endpoint) {

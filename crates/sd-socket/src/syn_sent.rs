@@ -254,7 +254,7 @@ pub(crate) fn connect_again(endpoint: &'static Endpoint, later: i32) -> Result<V
             verdict => Ok(verdict),
         },
         false => {
-            let deadline = Deadline::option(endpoint.snd_timeout_ns.load(Ordering::Relaxed));
+            let deadline = Deadline::option(endpoint.tx.timeout_ns.load(Ordering::Relaxed));
             wait(endpoint, deadline).map_err(|errno| if errno == libc::EAGAIN { later } else { errno })
         }
     };

@@ -120,7 +120,7 @@ pub(crate) fn is_pending(endpoint: &Endpoint) -> bool {
 }
 
 fn unread(endpoint: &Endpoint) -> Option<Mark> {
-    mark(endpoint).filter(|mark| endpoint.urgent_read.load(Ordering::Relaxed) != mark.position + 1)
+    mark(endpoint).filter(|mark| endpoint.rx.urgent_read.load(Ordering::Relaxed) != mark.position + 1)
 }
 
 /// recv with MSG_OOB.
@@ -128,7 +128,7 @@ fn unread(endpoint: &Endpoint) -> Option<Mark> {
 pub(crate) fn recv(endpoint: &Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
     let mark = unread(endpoint).filter(|_| !endpoint.flag(OOB_INLINE)).ok_or(libc::EINVAL)?;
     if flags & MSG_PEEK == 0 {
-        endpoint.urgent_read.store(mark.position + 1, Ordering::Relaxed);
+        endpoint.rx.urgent_read.store(mark.position + 1, Ordering::Relaxed);
     }
     if pieces.total == 0 {
         return Ok(0);
@@ -173,10 +173,10 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
 
 fn send_byte(endpoint: &'static Endpoint, byte: u8, flags: i32) -> Result<(), i32> {
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
-    let deadline = Deadline::option(endpoint.snd_timeout_ns.load(Ordering::Relaxed));
+    let deadline = Deadline::option(endpoint.tx.timeout_ns.load(Ordering::Relaxed));
     let mut grow = nonblock;
     loop {
-        match push(endpoint, byte, grow && endpoint.snd_buf.load(Ordering::Relaxed) == 0) {
+        match push(endpoint, byte, grow && endpoint.tx.buf.load(Ordering::Relaxed) == 0) {
             Push::Done => return Ok(()),
             Push::Error(errno) => return Err(crate::faults::send_failed(errno, flags)),
             Push::Full { .. } | Push::Barred if nonblock => {

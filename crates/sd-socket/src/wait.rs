@@ -286,9 +286,6 @@ pub(crate) fn assume_asleep(yes: bool) {
     });
 }
 
-/// Pauses after which an idle sleeper gives memory back (see `idle`), then it sleeps for good.
-pub(crate) const HOUSEKEEPING_NS: [u64; 2] = [100_000_000, 1_000_000_000];
-
 /// In the child of a fork: only this thread exists.
 pub(crate) fn forked() {
     SLEEPERS.store(0, Ordering::Relaxed);

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const IDLE_CONNECTIONS: usize = 1000;
 /// Where the memory stands among the idle figures.
 const MEMORY: usize = 2;
+/// After so long both sides of idle connections have given back what they do not need.
+pub(crate) const QUIET: Duration = Duration::from_millis(2500);
 /// Programs started per round.
 const STARTS: u32 = 10;
 
@@ -119,8 +121,7 @@ fn idle(stage: &Stage, system: System, count: usize, time: Duration) -> Result<(
     let mut pids = vec![client.pid()];
     pids.extend(server.as_ref().map(|server| server.pid()));
     pids.extend(stage.monitor_pid().filter(|_| system == System::Socksdirect));
-    // The last exchange is over when both have gone to sleep.
-    std::thread::sleep(Duration::from_millis(200));
+    std::thread::sleep(QUIET);
     let bytes: f64 = pids.iter().map(|pid| memory(*pid)).sum();
     let (before, began) = (activity(&pids), Instant::now());
     std::thread::sleep(time);

@@ -7,7 +7,7 @@
 //! | connections | | connections that two processes use in turn |
 //! | pipeline | Fig. 12 | processes that hand packets on |
 
-use super::cost::memory;
+use super::cost::{QUIET, memory};
 use super::report::{Figure, Row, rows_of};
 use super::rounds::{Series, measure_with};
 use super::stage::{Connected, Job, Outcome, PATIENCE, Stage, has_sockets, result_of};
@@ -154,8 +154,10 @@ fn connections(stage: &Stage, system: System, count: usize, plan: Plan) -> Resul
     pids.extend(server.as_ref().map(|server| server.pid()));
     pids.extend(stage.monitor_pid().filter(|_| system == System::Socksdirect));
     // The kernel's own memory is not seen in /proc/PID.
-    let bytes = pids.iter().map(|pid| memory(*pid)).sum();
-    let memory = (system == System::Socksdirect).then_some(bytes);
+    let memory = (system == System::Socksdirect).then(|| {
+        std::thread::sleep(QUIET);
+        pids.iter().map(|pid| memory(*pid)).sum()
+    });
     client.finish(PATIENCE)?;
     if let Some(server) = server {
         server.finish(limit)?;

@@ -13,7 +13,7 @@ const SIZE: usize = 8;
 
 /// Sends round-robin over all connections; messages that came back per second. Stays until standard input ends, so
 /// that the connections can be looked at.
-pub(crate) fn call(mut links: Vec<Socket>, options: &Options) -> Result<Report> {
+pub(crate) fn call(mut links: Vec<Socket>, options: &Options) -> Result<()> {
     let epoll = Epoll::over(&links)?;
     let mut next = 0;
     let mut send_next = |links: &mut [Socket]| {
@@ -45,8 +45,7 @@ pub(crate) fn call(mut links: Vec<Socket>, options: &Options) -> Result<Report> 
                 let value = (back - before) as f64 / (warm_up.elapsed_ns() / 1e9);
                 drain(&epoll, &mut links, &mut events)?;
                 super::tell(&Report { value, ..Report::default() })?;
-                super::wait_for_end();
-                return Ok(Report::default());
+                return epoll.sleep_until_end();
             }
             _ => {}
         }
@@ -118,6 +117,17 @@ impl Epoll {
                 .context("epoll_ctl")?;
         }
         Ok(Epoll(epoll))
+    }
+
+    /// Waits as an idle program does, until standard input ends.
+    fn sleep_until_end(&self) -> Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: u64::MAX };
+        // SAFETY: the kernel reads one event.
+        let added = unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, 0, &mut event) };
+        result(added as isize).context("epoll_ctl")?;
+        let mut events = [event; EVENTS];
+        while !self.wait(&mut events)?.iter().any(|event| event.u64 == u64::MAX) {}
+        Ok(())
     }
 
     fn wait<'a>(&self, events: &'a mut [libc::epoll_event; EVENTS]) -> Result<&'a [libc::epoll_event]> {

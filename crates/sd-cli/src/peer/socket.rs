@@ -115,7 +115,7 @@ pub(crate) fn call(options: &Options) -> Result<()> {
             many::raise_limit();
             let links = connect_all(&address, options, options.count)?;
             super::wait_for_go()?;
-            return many::call(links, options).map(drop);
+            return many::call(links, options);
         }
         Work::Pipeline => {
             let output = pipeline::descriptor(connect(&address, options)?);

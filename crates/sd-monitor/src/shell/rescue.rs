@@ -162,10 +162,11 @@ impl Server {
             if found.iter().rev().take(2).any(|request| request.slot == slot) {
                 return;
             }
-            let a = &segment.map().slot(slot).side[Side::A as usize];
-            let listener = (a.listener.load(Ordering::Relaxed), a.listener_gen.load(Ordering::Relaxed));
-            let port = a.ports.load(Ordering::Relaxed) as u16;
-            found.push(Request { slot, generation, listener, ip: address(&a.remote), port });
+            let index = segment.map().slot(slot).side[Side::A as usize].listener.load(Ordering::Relaxed);
+            let names = segment.map().names(slot);
+            let listener = (index, names.listener_gen.load(Ordering::Relaxed));
+            let port = names.ports.load(Ordering::Relaxed) as u16;
+            found.push(Request { slot, generation, listener, ip: address(&names.remote), port });
         });
         found
     }

@@ -228,7 +228,8 @@ mod tests {
         }
         let mut found = Vec::new();
         segment.slots(|slot| found.push(slot));
-        assert!(found.contains(&0) && found.contains(&1023) && found.len() < 10, "{found:?}");
+        // Slots stand 32 to a page.
+        assert!(found.contains(&0) && found.contains(&1023) && found.len() <= 64, "{found:?}");
     }
 
     #[test]

@@ -239,12 +239,11 @@ fn options(endpoint: &slab::Endpoint) -> BTreeMap<&'static str, u64> {
     let wide = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
     let narrow = |cell: &AtomicU32| u64::from(cell.load(Ordering::Relaxed));
     let all = [
-        ("rcv_timeout_ns", wide(&endpoint.rcv_timeout_ns)),
-        ("snd_timeout_ns", wide(&endpoint.snd_timeout_ns)),
-        ("linger", narrow(&endpoint.linger)),
-        ("rcv_lowat", narrow(&endpoint.rcv_lowat)),
-        ("snd_buf", narrow(&endpoint.snd_buf)),
-        ("rcv_buf", narrow(&endpoint.rcv_buf)),
+        ("rcv_timeout_ns", wide(&endpoint.rx.timeout_ns)),
+        ("snd_timeout_ns", wide(&endpoint.tx.timeout_ns)),
+        ("linger", narrow(&endpoint.tx.linger)),
+        ("rcv_lowat", narrow(&endpoint.rx.lowat)),
+        ("snd_buf", narrow(&endpoint.tx.buf)),
     ];
     all.into_iter().filter(|(_, value)| *value != 0).collect()
 }

@@ -108,6 +108,8 @@ pub(super) fn insert<'a>(
         *cell = item;
     }
     epoll.members.fetch_add(1, Ordering::Relaxed);
+    // It may have been used before.
+    epoll.dirty.store(true, Ordering::Relaxed);
     watch::link(item);
     // SAFETY: in the interest list, which is locked by the caller.
     let item = unsafe { &*item };

@@ -1,6 +1,7 @@
 //! An instance's life: made, duplicated, forked, closed.
 
 use super::*;
+use crate::idle::ROUNDS;
 use crate::waker::View;
 
 struct Records {
@@ -60,6 +61,8 @@ fn fresh() -> &'static Epoll {
         spin: AtomicU32::new(0),
         kernel_asked: AtomicU64::new(0),
         dirty: AtomicBool::new(false),
+        quiet_since: AtomicU64::new(0),
+        rounds: AtomicUsize::new(ROUNDS.len()),
         ledger: AtomicPtr::new(core::ptr::null_mut()),
         ledger_fd: AtomicI32::new(-1),
         ledger_seen: AtomicU32::new(0),

@@ -2,9 +2,10 @@
 
 use super::collect::{Look, collect};
 use super::*;
+use crate::idle::{ROUNDS, Round};
 use crate::process::single_threaded;
 use crate::reclaim;
-use crate::wait::{self, Deadline, HOUSEKEEPING_NS, OWN_EVENT, Sleeper};
+use crate::wait::{self, Deadline, OWN_EVENT, Sleeper};
 use libc::{epoll_event, sigset_t};
 use sd_sys::section::Watch;
 
@@ -155,9 +156,8 @@ fn sleep(
     deadline: Deadline,
     signals: Signals<'_>,
 ) -> Result<usize, i32> {
-    let mut housekeeping = HOUSEKEEPING_NS.into_iter();
-    let mut pause = if epoll.dirty.load(Ordering::Relaxed) { housekeeping.next() } else { None };
     loop {
+        let pause = keep_house(epoll);
         crate::home::settle();
         let sleeper = Sleeper::enter();
         epoll.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -175,11 +175,35 @@ fn sleep(
         if found != 0 || deadline.left() == Some(0) {
             return Ok(found);
         }
-        if pause.is_some() {
-            tidy(epoll);
-            pause = housekeeping.next();
-        }
     }
+}
+
+/// Before a sleep: does what is due of housekeeping, and says in how many nanoseconds there will be more. The time since
+/// the last event counts, however many waits it was, since many programs wake up every second or so.
+fn keep_house(epoll: &Epoll) -> Option<u64> {
+    let done = epoll.rounds.load(Ordering::Relaxed);
+    if !epoll.dirty.load(Ordering::Relaxed) && done >= ROUNDS.len() {
+        return None;
+    }
+    let now = sd_sys::time::now_ns();
+    if epoll.dirty.swap(false, Ordering::Relaxed) {
+        epoll.quiet_since.store(now, Ordering::Relaxed);
+        epoll.rounds.store(0, Ordering::Relaxed);
+    }
+    let quiet = now.saturating_sub(epoll.quiet_since.load(Ordering::Relaxed));
+    let mut due = 0;
+    for (number, (round, pause)) in ROUNDS.into_iter().enumerate() {
+        due += pause;
+        if number < epoll.rounds.load(Ordering::Relaxed) {
+            continue;
+        }
+        if due > quiet {
+            return Some(due - quiet);
+        }
+        epoll.rounds.store(number + 1, Ordering::Relaxed);
+        tidy(epoll, round);
+    }
+    None
 }
 
 /// One sleep; events that were found instead, or in the kernel's part.
@@ -207,8 +231,7 @@ fn sleep_once(
 }
 
 /// Housekeeping of the instance's sockets, see `idle`.
-fn tidy(epoll: &Epoll) {
-    epoll.dirty.store(false, Ordering::Relaxed);
+fn tidy(epoll: &Epoll, round: Round) {
     let interest = epoll.interest.lock();
     // SAFETY: items live while they are in the interest list, which is locked.
     let sources = interest.items.iter().filter_map(|&i| unsafe { i.as_ref() }).map(|i| i.source);
@@ -216,5 +239,5 @@ fn tidy(epoll: &Epoll) {
         sources.filter_map(|s| if let Source::Socket(endpoint) = s { Some(endpoint) } else { None });
     let endpoints: Vec<_> = sockets.collect();
     drop(interest);
-    endpoints.into_iter().for_each(crate::idle::tidy);
+    endpoints.into_iter().for_each(|endpoint| crate::idle::tidy(endpoint, round));
 }

@@ -157,8 +157,10 @@ impl Server {
     pub(super) fn waiting_on(&self, key: ChannelKey) -> Vec<Request> {
         let Some(segment) = self.segments.get(&key) else { return Vec::new() };
         let mut found: Vec<Request> = Vec::new();
+        // Side B looks no further either. Who lies about it loses connections of its own.
+        let used = segment.map().header().used.load(Ordering::Acquire) as usize;
         segment.slots(|slot| {
-            let Some(generation) = segment.map().waiting(slot) else { return };
+            let Some(generation) = segment.map().waiting(slot).filter(|_| slot < used) else { return };
             if found.iter().rev().take(2).any(|request| request.slot == slot) {
                 return;
             }

@@ -30,6 +30,7 @@ mod fork;
 mod fork_epoll;
 mod fork_served;
 mod handlers;
+mod idle;
 mod ipv6;
 mod limits;
 mod listen;
@@ -89,6 +90,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     close::SUBJECTS,
     pair_failure::SUBJECTS,
     waiting::SUBJECTS,
+    idle::SUBJECTS,
     pass::SUBJECTS,
     pass_races::SUBJECTS,
     poll::SUBJECTS,

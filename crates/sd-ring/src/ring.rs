@@ -10,8 +10,8 @@
 //! ```
 //! A connection starts in the small region. When that is full the sender jumps to the large one,
 //! whose `limit` it raises as traffic demands; when all is consumed it may jump back, and the
-//! large region's memory is given back. The receiver just follows the jumps. The small region's memory may be given
-//! back too when all is consumed: zeros, which is what memory that was given back reads as, say "nothing yet".
+//! large region's memory is given back. The receiver just follows the jumps. All memory may be given back when all is
+//! consumed: it then reads as zeros, and where the receiver looks that says "nothing yet".
 //!
 //! Before a header is published, the word after its message is set to zero: the receiver polls
 //! there next. So the sender always keeps eight bytes in reserve.
@@ -175,7 +175,7 @@ pub struct TxCursor {
     /// `written` when the current region was entered (it was empty then).
     entered: u64,
     /// `written` when the large region was left: all of it is free once that much is consumed. Until then the
-    /// receiver has still to read the word at `left_at`.
+    /// receiver has still to read the word at `left_at`, which is not zero while that page is kept.
     large_left: u64,
     left_at: u32,
     /// The lower half of `written` when the small region's memory was given back last.
@@ -249,14 +249,9 @@ impl TxCursor {
         self.region() == Region::Large as u32
     }
 
-    /// Whether the large region's memory may be given back.
-    pub fn large_is_free(&self) -> bool {
-        !self.is_large() && self.consumed >= self.large_left
-    }
-
-    /// Whether nothing in the small region is needed any more, so that it may be replaced by zeros: all was consumed,
+    /// Whether nothing in either region is needed, so that both may be replaced by zeros: all was consumed, jumps too,
     /// and where the receiver looks next there is nothing yet, which zero says.
-    pub fn small_is_free(&self) -> bool {
+    pub fn memory_is_free(&self) -> bool {
         self.is_drained() && self.finished == 0
     }
 
@@ -266,8 +261,18 @@ impl TxCursor {
     }
 
     /// The small region's memory was given back: it reads as zeros.
-    pub fn note_given_back(&mut self) {
+    pub fn note_small_given_back(&mut self) {
         self.given_back = self.written as u32;
+    }
+
+    /// Whether the large region is in use, or was left with a jump that is still there.
+    pub fn large_was_used(&self) -> bool {
+        self.is_large() || self.left_at != 0
+    }
+
+    /// The large region's memory was given back, all of it, after it was left.
+    pub fn note_large_given_back(&mut self) {
+        self.left_at = 0;
     }
 
     /// Whether `finish` has been called.

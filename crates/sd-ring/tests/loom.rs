@@ -126,8 +126,7 @@ fn sleeping_receiver_gets_everything() {
     });
 }
 
-/// A sender that knows all to be consumed gives the small region's memory back, while the receiver looks: every value
-/// arrives.
+/// A sender that knows all to be consumed gives the memory back, while the receiver looks: every value arrives.
 #[test]
 fn memory_that_is_given_back_takes_nothing_along() {
     const COUNT: u64 = 3;
@@ -144,9 +143,9 @@ fn memory_that_is_given_back_takes_nothing_along() {
                         thread::yield_now();
                     }
                     tx.credit(shared.credit.load(Ordering::Acquire)).unwrap();
-                    if tx.small_is_free() {
-                        shared.words[0].iter().for_each(|word| word.store(0, Ordering::Relaxed));
-                        tx.note_given_back();
+                    if tx.memory_is_free() {
+                        shared.words.iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
+                        tx.note_small_given_back();
                     }
                 }
             })

@@ -157,13 +157,17 @@ impl Pair {
         sent
     }
 
-    /// The sender gives the small region's memory back, if it may.
+    /// The sender gives the regions' memory back, if it may.
     fn give_back(&mut self) {
         self.tx.credit(self.credit).unwrap();
-        if self.tx.small_is_free() {
-            self.mem.regions[0].borrow_mut().fill(0);
-            self.tx.note_given_back();
+        if self.tx.memory_is_free() {
+            self.mem.regions.iter().for_each(|region| region.borrow_mut().fill(0));
+            self.tx.note_small_given_back();
             assert!(!self.tx.small_was_used());
+            if !self.tx.is_large() {
+                self.tx.note_large_given_back();
+                assert!(!self.tx.large_was_used());
+            }
         }
     }
 
@@ -326,7 +330,9 @@ fn an_idle_ring_returns_to_the_small_region() {
         assert_eq!(pair.receive(8), 8);
     }
     assert!(!pair.tx.is_large());
-    assert!(pair.tx.large_is_free());
+    pair.return_all();
+    pair.give_back();
+    assert!(!pair.tx.large_was_used());
 }
 
 /// The receiver has read everything, but not that the sender left the large region: it may be busy with sending itself.
@@ -354,11 +360,14 @@ fn a_ring_that_shrank_is_large_again_at_once() {
 }
 
 #[test]
-fn an_idle_small_region_holds_nothing() {
+fn idle_regions_hold_nothing() {
     let mut pair = Pair::new();
     for round in 0..20 {
         pair.give_back();
-        assert!(pair.mem.regions[0].borrow().iter().all(|byte| *byte == 0), "round {round}");
+        assert!(
+            pair.mem.regions.iter().all(|region| region.borrow().iter().all(|byte| *byte == 0)),
+            "round {round}"
+        );
         pair.send(8, Effort::Fresh);
         assert!(pair.tx.small_was_used());
         pair.give_back();
@@ -368,5 +377,5 @@ fn an_idle_small_region_holds_nothing() {
     }
     pair.tx.credit(pair.credit).unwrap();
     pair.tx.finish(&pair.mem, 1);
-    assert!(!pair.tx.small_is_free(), "the end was not read yet");
+    assert!(!pair.tx.memory_is_free(), "the end was not read yet");
 }

@@ -42,8 +42,10 @@ pub(crate) enum Round {
     Last,
 }
 
-/// The rounds that a sleeper makes, and nanoseconds before each.
-pub(crate) const ROUNDS: [(Round, u64); 2] = [(Round::First, 100_000_000), (Round::Last, 1_000_000_000)];
+/// The rounds that a sleeper makes while there is something to do, and nanoseconds before each. The last is for who waits
+/// for what the other side does in the round before.
+pub(crate) const ROUNDS: [(Round, u64); 3] =
+    [(Round::First, 100_000_000), (Round::Last, 1_000_000_000), (Round::Last, 2_000_000_000)];
 
 /// An endpoint that stays open while it is looked after; under `KEEPING`.
 struct Open(&'static Endpoint);
@@ -60,11 +62,14 @@ impl Drop for Open {
     }
 }
 
-/// Gives all credits back to the peer.
+/// Gives all credits back to the peer, for jumps too.
 pub(crate) fn return_credit(endpoint: &'static Endpoint) {
     let _rx = endpoint.rx_token();
     // SAFETY: the rx half is held.
-    if let Some(consumed) = unsafe { rx_cursor(endpoint) }.credit_all() {
+    let rx = unsafe { rx_cursor(endpoint) };
+    // What is wrong will be found again by who receives.
+    let _ = rx.next(&GEOMETRY, &endpoint.rx_mem());
+    if let Some(consumed) = rx.credit_all() {
         endpoint.own_words().consumed.store(consumed, Ordering::Release);
         crate::endpoint::notify(endpoint, sd_ring::doorbell::TX_EVENT | sd_ring::doorbell::TX_SLEEP);
     }
@@ -79,23 +84,29 @@ fn glance(endpoint: &Endpoint) -> TxCursor {
 /// Whether `tidy` has memory to give back in that round.
 pub(crate) fn is_due(endpoint: &'static Endpoint, round: Round) -> bool {
     let tx = glance(endpoint);
-    tx.is_large() || round == Round::Last && tx.small_was_used()
+    tx.large_was_used() || round == Round::Last && tx.small_was_used()
 }
 
-/// See the module. Takes both halves for a moment.
-pub(crate) fn tidy(endpoint: &'static Endpoint, round: Round) {
+/// See the module: whether memory is left for a later round. Takes both halves for a moment.
+pub(crate) fn tidy(endpoint: &'static Endpoint, round: Round) -> bool {
     let _keeping = KEEPING.lock();
-    let Some(_open) = Open::of(endpoint) else { return };
+    let Some(_open) = Open::of(endpoint) else { return false };
     if endpoint.state_now() != State::Connected {
-        return;
+        return false;
     }
     return_credit(endpoint);
-    if glance(endpoint).is_large() {
+    if glance(endpoint).large_was_used() {
         leave_large(endpoint);
     }
     if round == Round::Last && glance(endpoint).small_was_used() {
         give_back_small(endpoint);
     }
+    is_due(endpoint, Round::Last)
+}
+
+/// What the peer has consumed.
+fn consumed(endpoint: &Endpoint) -> u64 {
+    endpoint.peer_words().consumed.load(Ordering::Acquire)
 }
 
 fn leave_large(endpoint: &'static Endpoint) {
@@ -103,17 +114,20 @@ fn leave_large(endpoint: &'static Endpoint) {
     let mem = endpoint.tx_mem();
     // SAFETY: the tx half is held.
     let tx = unsafe { tx_cursor(endpoint) };
-    if !tx.is_large() || tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire)).is_err() {
+    if tx.credit(consumed(endpoint)).is_err() || !tx.memory_is_free() {
         return;
     }
-    let Some(jump_at) = tx.shrink(&GEOMETRY, &mem) else { return };
-    // The receiver will still read the word with the jump; all other pages hold nothing.
-    let page = jump_at / PAGE * PAGE;
-    for (from, to) in [(0, page), (page + PAGE, GEOMETRY.large)] {
+    // A jump stays until the receiver has read it, and nothing else.
+    let jump_at = tx.shrink(&GEOMETRY, &mem).filter(|_| !tx.is_large());
+    let kept = jump_at.map_or(0..0, |at| at / PAGE * PAGE..at / PAGE * PAGE + PAGE);
+    for (from, to) in [(0, kept.start), (kept.end, GEOMETRY.large)] {
         if from < to {
             // SAFETY: whole pages of our own large ring, all of it consumed.
             unsafe { sd_sys::mem::punch(mem.at(1, from), (to - from) as usize) };
         }
+    }
+    if jump_at.is_none() && !tx.is_large() {
+        tx.note_large_given_back();
     }
 }
 
@@ -134,11 +148,10 @@ fn give_back_small(endpoint: &'static Endpoint) {
     let Some(channel) = endpoint.channel_ref() else { return };
     let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
     let Some(all) = neighbours(channel, slot) else { return };
-    let consumed = |of: &Open| of.0.peer_words().consumed.load(Ordering::Acquire);
     // Without the tokens first: mostly somebody is not idle.
     let seems_free = |of: &Open| {
         let mut tx = glance(of.0);
-        tx.credit(consumed(of)).is_ok() && tx.small_is_free()
+        tx.credit(consumed(of.0)).is_ok() && tx.memory_is_free()
     };
     if !all.iter().all(seems_free) {
         return;
@@ -149,12 +162,12 @@ fn give_back_small(endpoint: &'static Endpoint) {
     let mut cursors = all.each_ref().map(|open| unsafe { tx_cursor(open.0) });
     let mut is_free = true;
     for (tx, open) in cursors.iter_mut().zip(&all) {
-        is_free &= tx.credit(consumed(open)).is_ok() && tx.small_is_free();
+        is_free &= tx.credit(consumed(open.0)).is_ok() && tx.memory_is_free();
     }
     if is_free {
         let (page, len) = channel.map.small_page(slot, channel.side);
         // SAFETY: a page of rings into which only these four send, and nothing in it is needed.
         unsafe { sd_sys::mem::punch(page, len) };
-        cursors.iter_mut().for_each(|tx| tx.note_given_back());
+        cursors.iter_mut().for_each(|tx| tx.note_small_given_back());
     }
 }

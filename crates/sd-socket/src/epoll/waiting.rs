@@ -200,8 +200,8 @@ fn keep_house(epoll: &Epoll) -> Option<u64> {
         if due > quiet {
             return Some(due - quiet);
         }
-        epoll.rounds.store(number + 1, Ordering::Relaxed);
-        tidy(epoll, round);
+        let more = tidy(epoll, round);
+        epoll.rounds.store(if more { number + 1 } else { ROUNDS.len() }, Ordering::Relaxed);
     }
     None
 }
@@ -230,8 +230,8 @@ fn sleep_once(
     Ok(if kernel { look_at(epoll, out, Look { kernel, stay: false }) } else { 0 })
 }
 
-/// Housekeeping of the instance's sockets, see `idle`.
-fn tidy(epoll: &Epoll, round: Round) {
+/// Housekeeping of the instance's sockets, see `idle`: whether there will be more.
+fn tidy(epoll: &Epoll, round: Round) -> bool {
     let interest = epoll.interest.lock();
     // SAFETY: items live while they are in the interest list, which is locked.
     let sources = interest.items.iter().filter_map(|&i| unsafe { i.as_ref() }).map(|i| i.source);
@@ -239,5 +239,5 @@ fn tidy(epoll: &Epoll, round: Round) {
         sources.filter_map(|s| if let Source::Socket(endpoint) = s { Some(endpoint) } else { None });
     let endpoints: Vec<_> = sockets.collect();
     drop(interest);
-    endpoints.into_iter().for_each(|endpoint| crate::idle::tidy(endpoint, round));
+    endpoints.into_iter().fold(false, |more, endpoint| crate::idle::tidy(endpoint, round) | more)
 }

@@ -13,12 +13,11 @@
 //! large region's memory is given back. The receiver just follows the jumps. All memory may be given back when all is
 //! consumed: it then reads as zeros, and where the receiver looks that says "nothing yet".
 //!
-//! Before a header is published, the word after its message is set to zero: the receiver polls
-//! there next. So the sender always keeps eight bytes in reserve.
-//!
-//! A cursor survives its user: whoever takes over a half whose user died calls `recover`. One store
-//! each ends a message: of the header's publication, and of the counter from which the position
-//! follows; only jumps change more, in an order that can be repeated.
+//! Before a header is published, the word after its message is set to zero: the receiver polls there next. So the
+//! sender always keeps eight bytes in reserve.
+//! A cursor survives its user: whoever takes over a half whose user died calls `recover`. One store each ends a message:
+//! of the header's publication, and of the counter from which the position follows; only jumps change more, in an order
+//! that can be repeated.
 
 use crate::header::{self, Kind, SIZE, padded};
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -120,10 +119,9 @@ pub(crate) fn in_order() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Whether a header can stand at `pos` of a region.
+/// Whether a header can stand at `pos` of a region. One comparison: bits below the word size become the highest ones.
 #[inline(always)]
 pub(crate) fn is_word(pos: u32, size: u32) -> bool {
-    // One comparison: bits below the word size become the highest ones.
     pos.rotate_right(3) < size / SIZE
 }
 
@@ -249,8 +247,7 @@ impl TxCursor {
         self.region() == Region::Large as u32
     }
 
-    /// Whether nothing in either region is needed, so that both may be replaced by zeros: all was consumed, jumps too,
-    /// and where the receiver looks next there is nothing yet, which zero says.
+    /// Whether both regions may be replaced by zeros: all was consumed, and what the receiver looks at next is zero.
     pub fn memory_is_free(&self) -> bool {
         self.is_drained() && self.finished == 0
     }
@@ -260,7 +257,7 @@ impl TxCursor {
         self.given_back != self.written as u32
     }
 
-    /// The small region's memory was given back: it reads as zeros.
+    /// That memory was given back: it reads as zeros.
     pub fn note_small_given_back(&mut self) {
         self.given_back = self.written as u32;
     }

@@ -127,7 +127,7 @@ pub(crate) fn recall(endpoint: &Endpoint, fd: i32) {
         }
     }
     if let Ok(least) = sd_sys::fd::getsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT) {
-        endpoint.rcv_lowat.store(least as u32, Ordering::Relaxed);
+        endpoint.rx.lowat.store(least as u32, Ordering::Relaxed);
     }
 }
 

@@ -338,7 +338,7 @@ impl Mapping {
     /// Start of the small ring that `from` sends into. Within its page B's is half a page away from A's: a processor
     /// takes a load for one of what it has just stored when the lowest twelve bits of the addresses are the same.
     pub fn small_ring(&self, index: usize, from: Side) -> *mut u8 {
-        let number = index % SLOTS ^ (from as usize * SMALL_PER_PAGE / 2);
+        let number = (index % SLOTS) ^ (from as usize * SMALL_PER_PAGE / 2);
         // SAFETY: number < SLOTS, so the ring lies before LARGE_OFFSET (proved above).
         unsafe { self.base.add(SMALL_OFFSETS[from as usize] + number * SMALL as usize) }
     }
@@ -373,7 +373,7 @@ mod tests {
                 let ring = map.small_ring(slot, from) as usize;
                 let (page, len) = map.small_page(slot, from);
                 assert!((page as usize..page as usize + len).contains(&ring));
-                assert!(page as usize % PAGE == 0 && map.small_page(slot / 4 * 4, from).0 == page);
+                assert!((page as usize).is_multiple_of(PAGE) && map.small_page(slot / 4 * 4, from).0 == page);
                 assert!(page as usize >= map.names(SLOTS - 1) as *const Names as usize + 40);
                 assert!(page as usize + len <= map.large_ring(0, Side::A) as usize);
                 starts.push(ring);

@@ -33,19 +33,21 @@ pub(crate) unsafe fn unlock() {
     unsafe { KEEPING.unlock() };
 }
 
-/// How much a sleeper does.
+/// The rounds that a sleeper makes while there is something to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Round {
     /// Credits, and large rings.
     First,
-    /// Small rings too: their neighbours may be used by other threads, whose tokens that takes.
-    Last,
+    /// Small rings too: their neighbours may be used by other threads, whose tokens that takes. And credit for jumps, which
+    /// takes a look at the ring: a look at memory that was given back makes a page of zeros.
+    Second,
+    /// What the other side's second round has made free.
+    Third,
 }
 
-/// The rounds that a sleeper makes while there is something to do, and nanoseconds before each. The last is for who waits
-/// for what the other side does in the round before.
+/// Nanoseconds before each.
 pub(crate) const ROUNDS: [(Round, u64); 3] =
-    [(Round::First, 100_000_000), (Round::Last, 1_000_000_000), (Round::Last, 2_000_000_000)];
+    [(Round::First, 100_000_000), (Round::Second, 1_000_000_000), (Round::Third, 2_000_000_000)];
 
 /// An endpoint that stays open while it is looked after; under `KEEPING`.
 struct Open(&'static Endpoint);
@@ -62,13 +64,20 @@ impl Drop for Open {
     }
 }
 
-/// Gives all credits back to the peer, for jumps too.
+/// Gives all credits back to the peer.
 pub(crate) fn return_credit(endpoint: &'static Endpoint) {
+    return_credits(endpoint, false);
+}
+
+/// The same, for jumps too.
+fn return_credits(endpoint: &'static Endpoint, looks: bool) {
     let _rx = endpoint.rx_token();
     // SAFETY: the rx half is held.
     let rx = unsafe { rx_cursor(endpoint) };
-    // What is wrong will be found again by who receives.
-    let _ = rx.next(&GEOMETRY, &endpoint.rx_mem());
+    if looks && rx.is_large() {
+        // What is wrong there will be found again by who receives.
+        let _ = rx.next(&GEOMETRY, &endpoint.rx_mem());
+    }
     if let Some(consumed) = rx.credit_all() {
         endpoint.own_words().consumed.store(consumed, Ordering::Release);
         crate::endpoint::notify(endpoint, sd_ring::doorbell::TX_EVENT | sd_ring::doorbell::TX_SLEEP);
@@ -84,7 +93,7 @@ fn glance(endpoint: &Endpoint) -> TxCursor {
 /// Whether `tidy` has memory to give back in that round.
 pub(crate) fn is_due(endpoint: &'static Endpoint, round: Round) -> bool {
     let tx = glance(endpoint);
-    tx.large_was_used() || round == Round::Last && tx.small_was_used()
+    tx.large_was_used() || round != Round::First && tx.small_was_used()
 }
 
 /// See the module: whether memory is left for a later round. Takes both halves for a moment.
@@ -94,14 +103,14 @@ pub(crate) fn tidy(endpoint: &'static Endpoint, round: Round) -> bool {
     if endpoint.state_now() != State::Connected {
         return false;
     }
-    return_credit(endpoint);
+    return_credits(endpoint, round == Round::Second);
     if glance(endpoint).large_was_used() {
         leave_large(endpoint);
     }
-    if round == Round::Last && glance(endpoint).small_was_used() {
+    if round != Round::First && glance(endpoint).small_was_used() {
         give_back_small(endpoint);
     }
-    is_due(endpoint, Round::Last)
+    is_due(endpoint, Round::Third)
 }
 
 /// What the peer has consumed.

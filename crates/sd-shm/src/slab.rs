@@ -180,6 +180,8 @@ pub struct TxHalf {
     pub timeout_ns: AtomicU64,
     /// SO_LINGER: seconds, and [`LINGER_ON`].
     pub linger: AtomicU32,
+    /// Sends with MSG_ZEROCOPY; see `sd_socket::zero_copy`.
+    pub zero_copies: AtomicU32,
 }
 
 /// Receiving half. Its position and count belong to whoever has the token.
@@ -252,6 +254,8 @@ pub struct Endpoint {
     pub opts: [AtomicU16; 8],
     /// Status flags other than O_NONBLOCK; see `sd_socket::fds`.
     pub status: AtomicU32,
+    /// How many sends with MSG_ZEROCOPY were told to be done.
+    pub zero_copies_told: AtomicU32,
 }
 
 const _: () = {

@@ -35,6 +35,8 @@ pub(crate) const OOB_INLINE: u32 = 1 << 9;
 pub(crate) const STAMPS: u32 = 1 << 12;
 /// See `STAMPS`.
 pub(crate) const STAMPS_NS: u32 = 1 << 13;
+/// SO_ZEROCOPY.
+pub(crate) const ZERO_COPY: u32 = 1 << 15;
 /// This side ended its stream before the other did.
 pub(crate) const CLOSED_FIRST: u32 = 1 << 14;
 /// F_SETOWN, O_ASYNC and the like were used.
@@ -222,6 +224,8 @@ pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
     endpoint.tx.buf.store(0, Ordering::Relaxed);
     endpoint.opts.iter().for_each(|o| o.store(0, Ordering::Relaxed));
     endpoint.status.store(0, Ordering::Relaxed);
+    endpoint.tx.zero_copies.store(0, Ordering::Relaxed);
+    endpoint.zero_copies_told.store(0, Ordering::Relaxed);
     private.channel.store(core::ptr::null_mut(), Ordering::Relaxed);
     private.next.store(0, Ordering::Relaxed);
     endpoint.tx.token.reset();

@@ -2,7 +2,7 @@
 
 use crate::endpoint::{
     self, EndpointExt, FIN_SENT, HAS_SIGNALS, NONBLOCK, OOB_INLINE, OWN_SOCKET, SHUT_RD, SHUT_WR, STAMPS,
-    STAMPS_NS, WATCHED, notify, rx_cursor, tx_cursor,
+    STAMPS_NS, WATCHED, ZERO_COPY, notify, rx_cursor, tx_cursor,
 };
 use core::sync::atomic::Ordering;
 use sd_ring::{Next, doorbell};
@@ -31,12 +31,16 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32>
         endpoint.own_words().flags.fetch_or(FLAG_READS_NO_MORE, Ordering::AcqRel);
         endpoint.set_flag(SHUT_RD);
     }
-    // Threads of ours that wait on the socket must look again.
+    look_again(endpoint);
+    Ok(())
+}
+
+/// Threads of ours that wait on the socket must look again.
+pub(crate) fn look_again(endpoint: &'static Endpoint) {
     let own = &endpoint.own_words().wait;
     doorbell::disarm(own, endpoint::ALL_BITS & !(doorbell::RX_SIGNAL | doorbell::TX_SIGNAL));
     futex::wake(own, i32::MAX, Scope::Shared);
     crate::epoll::endpoint_event(endpoint);
-    Ok(())
 }
 
 /// Breaks a connection off, for connect(2) with AF_UNSPEC: the peer is reset, and the endpoint is
@@ -45,7 +49,7 @@ pub(crate) fn disconnect(endpoint: &'static Endpoint) {
     let over = crate::names::is_over(endpoint);
     endpoint.set_flag(endpoint::RESET);
     endpoint::hang_up(endpoint);
-    let kept = NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | STAMPS | STAMPS_NS | HAS_SIGNALS;
+    let kept = NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | HAS_SIGNALS;
     endpoint.flags.fetch_and(kept, Ordering::AcqRel);
     crate::syn_sent::unconnect(endpoint, if over { 0 } else { libc::ECONNRESET });
 }

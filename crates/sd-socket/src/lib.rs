@@ -11,7 +11,7 @@
 //! | `connect`, `syn_sent`, `listen`, `accept`, `defer`, `time_wait`, `route`, `control` | connection set-up, with the monitor's help |
 //! | `token`, `whole` | one thread at a time uses a half of a connection; one send's bytes stay together |
 //! | `transfer`, `stream`, `unconnected`, `ends`, `iov`, `message`, `files` | sending, receiving, shutting down |
-//! | `urgent`, `signals` | MSG_OOB; SIGURG and SIGIO |
+//! | `urgent`, `signals`, `zero_copy` | MSG_OOB; SIGURG and SIGIO; MSG_ZEROCOPY |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `cancel` | what ends a wait early: pthread_cancel (handlers of signals: `wait`) |
 //! | `options`, `extras`, `tcp_info`, `names`, `addr` | what a socket is told and asked |
@@ -78,6 +78,7 @@ mod urgent;
 mod wait;
 mod waker;
 mod whole;
+mod zero_copy;
 
 /// What a hooked call came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

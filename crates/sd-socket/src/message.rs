@@ -2,7 +2,7 @@
 
 use crate::endpoint::{EndpointExt, STAMPS, STAMPS_NS};
 use crate::iov::{Pieces, bad_pointer, is_beyond};
-use crate::{Outcome, faults, stream, urgent};
+use crate::{Outcome, faults, stream, urgent, zero_copy};
 use libc::{c_int, c_void, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 use sd_shm::slab::{Endpoint, State};
 
@@ -15,7 +15,7 @@ pub(crate) fn recv_specially(
     flags: c_int,
 ) -> Outcome<ssize_t> {
     if flags & libc::MSG_ERRQUEUE != 0 {
-        return Outcome::Errno(libc::EAGAIN);
+        return zero_copy::take(endpoint).map(|_| 0).ok_or(libc::EAGAIN).into();
     }
     if is_beyond(buf, len) {
         return Outcome::Errno(libc::EFAULT);
@@ -71,6 +71,10 @@ pub(crate) unsafe fn recvmsg(
         Ok(pieces) => pieces,
         Err(errno) => return Outcome::Errno(errno),
     };
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        // SAFETY: as the caller says.
+        return unsafe { zero_copy::recvmsg(endpoint, msg) }.map(|n| n as ssize_t).into();
+    }
     let urgent = flags & libc::MSG_OOB != 0;
     let cut = if urgent && pieces.total == 0 { libc::MSG_TRUNC } else { 0 };
     let done = match urgent {
@@ -151,6 +155,7 @@ pub(crate) unsafe fn sendmsg(
             _ => urgent::send(endpoint, pieces, flags),
         }
     });
+    zero_copy::sent(endpoint, flags, result.unwrap_or(0));
     result.map(|n| n as ssize_t).into()
 }
 

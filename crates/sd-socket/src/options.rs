@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::connect::materialize;
-use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS};
+use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY};
 use crate::iov::bad_pointer;
 use crate::table;
 use core::sync::atomic::{AtomicU16, Ordering};
@@ -100,13 +100,14 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
 
 /// Remembers what a kernel socket that somebody else has made says: the opposite of `replay`.
 pub(crate) fn recall(endpoint: &Endpoint, fd: i32) {
-    const OTHERS: [(c_int, c_int); 8] = [
+    const OTHERS: [(c_int, c_int); 9] = [
         (SOL_SOCKET, SO_RCVTIMEO),
         (SOL_SOCKET, SO_SNDTIMEO),
         (SOL_SOCKET, SO_LINGER),
         (SOL_SOCKET, libc::SO_OOBINLINE),
         (SOL_SOCKET, libc::SO_TIMESTAMP),
         (SOL_SOCKET, libc::SO_TIMESTAMPNS),
+        (SOL_SOCKET, libc::SO_ZEROCOPY),
         (TCP, libc::TCP_USER_TIMEOUT),
         (libc::IPPROTO_IP, libc::IP_TOS),
     ];
@@ -141,7 +142,7 @@ pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
     to.rx.lowat.store(from.rx.lowat.load(Ordering::Relaxed), Ordering::Relaxed);
     to.tx.buf.store(from.tx.buf.load(Ordering::Relaxed), Ordering::Relaxed);
     to.tx.linger.store(from.tx.linger.load(Ordering::Relaxed), Ordering::Relaxed);
-    to.set_flag(from.flags.load(Ordering::Relaxed) & (OOB_INLINE | STAMPS | STAMPS_NS));
+    to.set_flag(from.flags.load(Ordering::Relaxed) & (OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY));
     crate::extras::inherit(from, to);
 }
 
@@ -289,6 +290,15 @@ unsafe fn remember(
             match unsafe { (value as *const i32).read_unaligned() } {
                 0 => endpoint.clear_flag(OOB_INLINE),
                 _ => endpoint.set_flag(OOB_INLINE),
+            }
+            Remembered::No
+        }
+        (SOL_SOCKET, libc::SO_ZEROCOPY) if len >= 4 => {
+            // SAFETY: at least four bytes.
+            match unsafe { (value as *const i32).read_unaligned() } {
+                0 => endpoint.clear_flag(ZERO_COPY),
+                1 => endpoint.set_flag(ZERO_COPY),
+                _ => {}
             }
             Remembered::No
         }

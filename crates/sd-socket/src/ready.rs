@@ -1,6 +1,8 @@
 //! What poll(2) would say of a socket of ours, after Linux' tcp_poll().
 
-use crate::endpoint::{EOF, EndpointExt, NO_SPACE, PeerEnd, RESET, SHUT_RD, SHUT_WR, rx_cursor, tx_cursor};
+use crate::endpoint::{
+    EOF, EndpointExt, NO_SPACE, PeerEnd, RESET, SHUT_RD, SHUT_WR, ZERO_COPY, rx_cursor, tx_cursor,
+};
 use crate::faults::note_end;
 use crate::process::PROCESS;
 use crate::token::Quick;
@@ -33,7 +35,7 @@ fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
         return None;
     }
     let peer = endpoint.peer_words();
-    let unusual = endpoint.flags.load(Ordering::Relaxed) & (SHUT_RD | SHUT_WR | EOF | RESET)
+    let unusual = endpoint.flags.load(Ordering::Relaxed) & (SHUT_RD | SHUT_WR | EOF | RESET | ZERO_COPY)
         | peer.flags.load(Ordering::Acquire)
             & (FLAG_RESET | FLAG_DEAD | FLAG_FIN | FLAG_READS_NO_MORE | FLAG_URGENT)
         | endpoint.error.load(Ordering::Relaxed) as u32;
@@ -99,7 +101,7 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
     if crate::urgent::is_pending(endpoint) {
         mask |= EPOLLPRI as u32;
     }
-    if endpoint.error.load(Ordering::Relaxed) != 0 {
+    if endpoint.error.load(Ordering::Relaxed) != 0 || crate::zero_copy::is_pending(endpoint) {
         mask |= EPOLLERR as u32;
     }
     mask

@@ -112,7 +112,9 @@ fn send_slow(
     if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
         return message::send_specially(endpoint, pieces, flags);
     }
-    stream::send(endpoint, pieces, flags).map(|n| n as ssize_t).into()
+    let sent = stream::send(endpoint, pieces, flags);
+    crate::zero_copy::sent(endpoint, flags, sent.unwrap_or(0));
+    sent.map(|n| n as ssize_t).into()
 }
 
 /// read(2).
@@ -182,9 +184,6 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssiz
         // SAFETY: see the module.
         return unconnected::recv(fd, flags, || unsafe { recvmsg(fd, msg, flags) });
     };
-    if flags & libc::MSG_ERRQUEUE != 0 {
-        return Outcome::Errno(libc::EAGAIN);
-    }
     // SAFETY: see the module.
     unsafe { message::recvmsg(endpoint, msg, flags) }
 }

@@ -9,7 +9,12 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("rare/locks", locks),
     solo("rare/deadlock_of_locks", deadlock_of_locks),
     solo("rare/lock_errors", lock_errors),
+    solo("rare/zero_copy", zero_copy),
+    solo("rare/zero_copy_blocking", zero_copy_blocking),
     solo("rare/zero_copy_unasked", zero_copy_unasked),
+    solo("rare/zero_copy_of_another_thread", zero_copy_of_another_thread),
+    solo("rare/zero_copy_small_control", zero_copy_small_control),
+    solo("rare/zero_copy_ipv6", zero_copy_ipv6),
     solo("rare/timestamps_before_connect", timestamps_before_connect),
     solo("rare/timestamps_of_a_listener", timestamps_of_a_listener),
     solo("rare/slow_reader", slow_reader),
@@ -117,6 +122,32 @@ fn show_notice(label: &str, fd: i32) {
     say!("{label}: recvmsg = {result}, {}", words.join(", "));
 }
 
+/// Completions come on the error queue; on loopback the bytes were copied.
+fn zero_copy() {
+    let pair = connected();
+    show("SO_ZEROCOPY", set_int(pair.client, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1));
+    show_option("SO_ZEROCOPY", pair.client, libc::SOL_SOCKET, libc::SO_ZEROCOPY);
+    show_notice("nothing sent", pair.client);
+    let data = [b'z'; 20_000];
+    show("send", send(pair.client, &data, libc::MSG_ZEROCOPY));
+    receive_all(pair.server, 20_000);
+    await_events(pair.client, libc::POLLERR);
+    show_poll("told", pair.client);
+    show_option("SO_ERROR", pair.client, libc::SOL_SOCKET, libc::SO_ERROR);
+    show_recv("data", pair.client, 8, libc::MSG_DONTWAIT);
+    show_notice("first", pair.client);
+    show_notice("no more", pair.client);
+    show_poll("read", pair.client);
+    for _ in 0..3 {
+        send(pair.client, &data[..5000], libc::MSG_ZEROCOPY);
+    }
+    send(pair.client, b"plain", 0);
+    receive_all(pair.server, 15_005);
+    sleep(20);
+    show_notice("three at once", pair.client);
+    show_notice("no more", pair.client);
+}
+
 fn receive_all(fd: i32, mut len: usize) {
     let mut buffer = [0; 4096];
     while len > 0 {
@@ -125,6 +156,24 @@ fn receive_all(fd: i32, mut len: usize) {
             result => return say!("recv = {result}"),
         }
     }
+}
+
+/// A program that waits for the completion by poll alone.
+fn zero_copy_blocking() {
+    let pair = connected();
+    set_int(pair.client, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1);
+    let ep = epoll();
+    epoll_add(ep, pair.client, libc::EPOLLERR, 1);
+    let server = pair.server;
+    let reader = std::thread::spawn(move || receive_all(server, 300_000));
+    let data = vec![b'z'; 100_000];
+    for _ in 0..3 {
+        show("send", send(pair.client, &data, libc::MSG_ZEROCOPY));
+        epoll_wait(ep, 4, 5000);
+        show_notice("completion", pair.client);
+    }
+    say!("reader: {}", reader.join().is_ok());
+    show_epoll("afterwards", ep);
 }
 
 fn zero_copy_unasked() {
@@ -140,17 +189,74 @@ fn zero_copy_unasked() {
     }
 }
 
+/// One thread sleeps until another's send is done.
+fn zero_copy_of_another_thread() {
+    let pair = connected();
+    set_int(pair.client, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1);
+    let client = pair.client;
+    let waiting = std::thread::spawn(move || {
+        let ep = epoll();
+        epoll_add(ep, client, libc::EPOLLET, 1);
+        epoll_wait(ep, 4, 5000);
+        show_notice("by epoll", client);
+    });
+    sleep(100);
+    send(pair.client, b"wakes", libc::MSG_ZEROCOPY);
+    say!("{}", waiting.join().is_ok());
+    let waiting = std::thread::spawn(move || {
+        let mut fds = [pollfd(client, 0)];
+        show("poll", poll(&mut fds, 5000));
+        show_notice("by poll", client);
+    });
+    sleep(100);
+    sendmsg(pair.client, &[b"wakes", b" too"], libc::MSG_ZEROCOPY);
+    say!("{}", waiting.join().is_ok());
+    receive_all(pair.server, 14);
+}
+
+fn zero_copy_small_control() {
+    let pair = connected();
+    set_int(pair.client, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1);
+    for room in [0, 8, 16, 31, 32, 47, 48, 64] {
+        send(pair.client, b"x", libc::MSG_ZEROCOPY);
+        await_events(pair.client, libc::POLLERR);
+        let mut control = [0u64; 8];
+        let mut header = message();
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = room;
+        let result = recvmsg_raw(pair.client, &mut header, libc::MSG_ERRQUEUE);
+        say!("{room}: {result} flags {:#x} len {} {control:x?}", header.msg_flags, header.msg_controllen);
+    }
+    send(pair.client, b"x", libc::MSG_ZEROCOPY);
+    await_events(pair.client, libc::POLLERR);
+    show_recv("recv of a notice", pair.client, 8, libc::MSG_ERRQUEUE);
+    show_recv("no more", pair.client, 8, libc::MSG_ERRQUEUE);
+}
+
+fn zero_copy_ipv6() {
+    let listening = tcp6();
+    let addr = listen_on(listening, &Addr::local6(0), 4);
+    let pair = connect_to(listening, &addr);
+    set_int(pair.client, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1);
+    send(pair.client, b"x", libc::MSG_ZEROCOPY);
+    await_events(pair.client, libc::POLLERR);
+    show_notice("IPv6", pair.client);
+    close(pair.server);
+    await_events(pair.client, libc::POLLRDHUP);
+    show_send("at the end", pair.client, b"x", libc::MSG_ZEROCOPY);
+}
+
 /// SOF_TIMESTAMPING_TX_SOFTWARE, RX_SOFTWARE, SOFTWARE and OPT_TSONLY.
 const RX_AND_TX: i32 = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 11;
 
-/// Transmission times of what was sent, and reception times of what came.
+/// Transmission times of what was sent. Those of reception depend on when the kernel has begun to take them.
 fn timestamps(client: i32, server: i32) {
     show_send("client", client, b"at some time", 0);
     await_readable(server);
-    show_recvmsg("server", server, &[16], 0);
+    show_recv("server", server, 16, 0);
     show_send("server", server, b"answer", 0);
     await_readable(client);
-    show_recvmsg("client", client, &[8], 0);
+    show_recv("client", client, 8, 0);
     await_events(client, libc::POLLERR);
     show_notice("first time", client);
     show_notice("second time", client);

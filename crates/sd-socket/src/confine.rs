@@ -10,6 +10,7 @@ use crate::endpoint::{self, EndpointExt};
 use crate::table::{self, Entry};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
+use sd_ring::doorbell;
 use sd_shm::channel::FLAG_CANNOT_WAKE;
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::confine::{self, NAP_NS, Set};
@@ -25,7 +26,8 @@ pub fn install(set: &Set, install: impl FnOnce() -> c_int) -> Outcome<c_int> {
                 && endpoint.state_now() == State::Connected
             {
                 cannot_wake(endpoint);
-                endpoint::wake_sleepers(endpoint);
+                // Whoever sleeps on the connection at the other side looks again.
+                endpoint::notify(endpoint, doorbell::RX_SLEEP | doorbell::TX_SLEEP);
             }
         });
     }

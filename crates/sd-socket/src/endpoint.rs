@@ -384,11 +384,6 @@ pub(crate) fn notify(endpoint: &Endpoint, bits: u32) {
     }
 }
 
-/// Whoever sleeps on the connection at the other side looks again.
-pub(crate) fn wake_sleepers(endpoint: &Endpoint) {
-    notify(endpoint, doorbell::RX_SLEEP | doorbell::TX_SLEEP);
-}
-
 #[cold]
 fn notify_slow(endpoint: &Endpoint, fired: u32) {
     if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {

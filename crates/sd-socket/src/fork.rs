@@ -170,6 +170,7 @@ fn changed() {
     forget_tid();
     let (member, _) = CHILD.get();
     PROCESS.pid.store(sd_sys::fd::getpid(), Ordering::Relaxed);
+    crate::kept::recount();
     crate::token::forked();
     // Whoever shares a number cannot let go for the others.
     let bit = if member < SHARED_MEMBER { 1 << member } else { 0 };

@@ -1,15 +1,67 @@
-//! A listener that a thread waits at in accept: another thread may close its last number, or put another socket in its
-//! place, and the call goes on with what it began with, as in Linux. So the thread counts as one more number of the
-//! endpoint, and holds the kernel's part by a hidden duplicate. Connections need no more than the first of these, see
-//! `stream::Kept`. Tested by the subjects `odd/listener_closed_in_accept`, `odd/listener_closed_and_fork`.
+//! What a thread waits at: another thread may close its last number, or put another socket in its place, and the call
+//! goes on with what it began with, as in Linux. So the thread counts as one more number of the endpoint ([`Kept`]); at a
+//! listener it holds the kernel's part too, by a hidden duplicate. The child of a fork has none of these threads, so it
+//! counts its numbers anew. Tested by the subjects `odd/listener_closed_in_accept`, `odd/listener_closed_and_fork`,
+//! `fork/while_a_thread_waits`, `fork/in_a_handler_of_a_wait`.
 
 use crate::endpoint;
-use crate::process::{close_hidden, hide_fd};
-use crate::table;
+use crate::process::{PROCESS, close_hidden, hide_fd};
+use crate::table::{self, Entry};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
 use sd_shm::slab::Endpoint;
+
+/// How many [`Kept`] there are.
+static WAITED_AT: AtomicU32 = AtomicU32::new(0);
+
+/// A socket that a thread waits at.
+pub(crate) struct Kept {
+    endpoint: &'static Endpoint,
+    pid: i32,
+}
+
+impl Kept {
+    pub(crate) fn new(endpoint: &'static Endpoint) -> Kept {
+        WAITED_AT.fetch_add(1, Ordering::AcqRel);
+        endpoint::retain(endpoint);
+        Kept { endpoint, pid: PROCESS.pid.load(Ordering::Relaxed) }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // A child that was forked by a handler inside the wait has let go of it already.
+        if self.pid == PROCESS.pid.load(Ordering::Relaxed) {
+            endpoint::release(self.endpoint);
+            WAITED_AT.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// In the child of a fork: it has sockets by their numbers only, and listeners that are let go of below.
+pub(crate) fn recount() {
+    if WAITED_AT.swap(0, Ordering::AcqRel) == 0 {
+        return;
+    }
+    for rec in PROCESS.slabs.iter().take(PROCESS.slab_count.load(Ordering::Acquire)) {
+        let high = rec.slab().map_or(0, |slab| slab.header().high.load(Ordering::Acquire) as usize);
+        let all = (0..high).filter_map(|index| rec.private(index));
+        all.filter(|private| private.fds.load(Ordering::Relaxed) != 0)
+            .for_each(|private| private.fds.store(0, Ordering::Relaxed));
+    }
+    table::for_each(0, u32::MAX, |_, entry| {
+        if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
+            endpoint::retain(endpoint);
+        }
+    });
+    for place in &KEPT {
+        // SAFETY: as for `Place::let_go`.
+        if let Some(listener) = unsafe { place.endpoint.load(Ordering::Acquire).as_ref() } {
+            endpoint::retain(listener);
+        }
+    }
+}
 
 /// More threads in accept than there are places hold nothing.
 const PLACES: usize = 64;
@@ -33,7 +85,7 @@ impl Place {
     }
 }
 
-/// See the module.
+/// A listener that a thread waits at in accept.
 pub(crate) struct KeptListener(Option<&'static Place>);
 
 impl KeptListener {

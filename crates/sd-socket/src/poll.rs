@@ -7,8 +7,9 @@
 
 use crate::Outcome;
 use crate::channel::drain;
-use crate::endpoint::{self, EndpointExt, PeerEnd, peer_end};
+use crate::endpoint::{EndpointExt, PeerEnd, peer_end};
 use crate::epoll::Epoll;
+use crate::kept::Kept;
 use crate::ready;
 use crate::sleep_set::{self, SleepSet};
 use crate::table::{self, Entry};
@@ -72,7 +73,7 @@ struct List<'a> {
     many: Vec<Kind>,
     /// What the call waits for lives until it ends, whoever closes it.
     users: Vec<crate::epoll::User>,
-    sockets: Vec<&'static Endpoint>,
+    sockets: Vec<(&'static Endpoint, Kept)>,
 }
 
 impl<'a> List<'a> {
@@ -108,8 +109,7 @@ impl<'a> List<'a> {
         for (_, kind) in self.entries() {
             match kind {
                 Kind::Socket(endpoint) => {
-                    endpoint::retain(endpoint);
-                    sockets.push(endpoint);
+                    sockets.push((endpoint, Kept::new(endpoint)));
                 }
                 Kind::Epoll(epoll) => users.push(crate::epoll::User::enter(epoll)),
                 Kind::Kernel => {}
@@ -200,12 +200,6 @@ impl<'a> List<'a> {
     }
 }
 
-impl Drop for List<'_> {
-    fn drop(&mut self) {
-        self.sockets.iter().for_each(|endpoint| endpoint::release(endpoint));
-    }
-}
-
 /// Whether any of the numbers needs us.
 pub(crate) fn concerns_us(fds: &[pollfd]) -> bool {
     fds.iter().any(|p| table::is_ours(p.fd) && !matches!(Kind::of(p.fd), Kind::Kernel))
@@ -250,7 +244,7 @@ pub(crate) fn poll_noting(
         list.begin_waiting();
         if mask.is_null() {
             let mut rounds = 0u32;
-            let word = list.sockets.first().map_or(&SPIN, |first| &first.rx.spin);
+            let word = list.sockets.first().map_or(&SPIN, |(first, _)| &first.rx.spin);
             wait::spin(word, || {
                 rounds += 1;
                 ready = list.look(rounds.is_multiple_of(64));

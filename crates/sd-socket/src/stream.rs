@@ -6,6 +6,7 @@ use crate::endpoint::{
 };
 use crate::faults::{note_end, send_error, send_failed};
 use crate::iov::Pieces;
+use crate::kept::Kept;
 use crate::urgent::{self, Meeting, Situation};
 use crate::wait::{Deadline, interrupted, sleep_on_word, spin};
 use crate::whole::{self, Claim};
@@ -19,23 +20,6 @@ use sd_sys::section::Watch;
 
 pub(crate) const RX_BITS: u32 = doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::RX_SIGNAL;
 const TX_BITS: u32 = doorbell::TX_SLEEP | doorbell::TX_EVENT | doorbell::TX_SIGNAL;
-
-/// Keeps the endpoint alive while a thread waits on it: another thread may close its last number,
-/// and the call goes on, as in Linux.
-struct Kept(&'static Endpoint);
-
-impl Kept {
-    fn new(endpoint: &'static Endpoint) -> Kept {
-        endpoint::retain(endpoint);
-        Kept(endpoint)
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        endpoint::release(self.0);
-    }
-}
 
 /// Sends what `pieces` hold: bytes sent, or errno. SIGPIPE is raised as Linux would.
 pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {

@@ -2,7 +2,7 @@
 //! goes on with what it began with, as in Linux. So the thread counts as one more number of the endpoint ([`Kept`]); at a
 //! listener it holds the kernel's part too, by a hidden duplicate. The child of a fork has none of these threads, so it
 //! counts its numbers anew. Tested by the subjects `odd/listener_closed_in_accept`, `odd/listener_closed_and_fork`,
-//! `fork/while_a_thread_waits`, `fork/in_a_handler_of_a_wait`.
+//! `fork_served/while_a_thread_waits`, `fork_served/in_a_handler_of_a_wait`.
 
 use crate::endpoint;
 use crate::process::{PROCESS, close_hidden, hide_fd};

@@ -1,7 +1,5 @@
 //! fork: sockets shared by parent and child.
 
-use std::sync::atomic::{AtomicI32, Ordering};
-
 use crate::setup::*;
 use crate::sys::*;
 use crate::table::{Subject, solo};
@@ -27,66 +25,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("fork/connection_between", connection_between),
     solo("fork/large_from_child", large_from_child),
     solo("fork/many_workers", many_workers),
-    solo("fork/while_a_thread_waits", while_a_thread_waits),
-    solo("fork/in_a_handler_of_a_wait", in_a_handler_of_a_wait),
 ];
-
-/// A handler forks while its thread waits: both go on waiting, and each has the number until it closes it.
-fn in_a_handler_of_a_wait() {
-    static CHILD: AtomicI32 = AtomicI32::new(-1);
-    extern "C" fn forks(_: libc::c_int) {
-        if CHILD.load(Ordering::Relaxed) == -1 {
-            // SAFETY: the child makes system calls only.
-            CHILD.store(unsafe { libc::fork() }, Ordering::Relaxed);
-        }
-    }
-    let pair = connected();
-    handle(libc::SIGUSR1, forks, libc::SA_RESTART);
-    let client = pair.client;
-    let _ringer = ping_then(move || _ = send(client, b"ab", 0));
-    let got = recv(pair.server, &mut [0; 1], 0).value;
-    let child = CHILD.load(Ordering::Relaxed);
-    if child == 0 {
-        close(pair.client);
-        send(pair.server, b"from the child", 0);
-        exit_now(got as i32 - 1);
-    }
-    say!("child: {}", wait_child(child));
-    say!("parent got {got}");
-    show_send("still open", pair.server, b", from the parent", 0);
-    sleep(50);
-    show_recv("both", pair.client, 64, 0);
-    close(pair.server);
-    show_recv("the end", pair.client, 64, 0);
-}
-
-/// What another thread waits for belongs to the child by its number only: once that is closed, the child has nothing.
-fn while_a_thread_waits() {
-    for polls in [false, true] {
-        let pair = connected();
-        let server = pair.server;
-        let waiter = std::thread::spawn(move || {
-            if polls {
-                poll_one(server, libc::POLLIN, -1);
-            }
-            recv(server, &mut [0; 8], 0).value
-        });
-        sleep(100);
-        let child = fork_child(|| {
-            close(pair.client);
-            close(pair.server);
-            sleep(1500);
-            0
-        });
-        sleep(100);
-        send(pair.client, b"x", 0);
-        say!("polls {polls}, the thread got {}", waiter.join().expect("waiter"));
-        close(pair.server);
-        say!("the end is there before the child's: {}", poll_one(pair.client, libc::POLLIN, 700).0.value);
-        say!("child: {}", wait_child(child));
-        close(pair.client);
-    }
-}
 
 fn child_serves() {
     let (listening, addr) = listener();

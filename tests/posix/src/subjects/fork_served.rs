@@ -1,6 +1,8 @@
 //! A process for each connection, as PostgreSQL, sshd and FTP servers have: children that wait for what they have
 //! inherited, together with descriptors of the kernel.
 
+use std::sync::atomic::{AtomicI32, Ordering};
+
 use crate::setup::*;
 use crate::sys::*;
 use crate::table::{Subject, solo};
@@ -14,6 +16,8 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("fork_served/client_inherited", client_inherited),
     solo("fork_served/both_ends_inherited", both_ends_inherited),
     solo("fork_served/client_killed", client_killed),
+    solo("fork_served/while_a_thread_waits", while_a_thread_waits),
+    solo("fork_served/in_a_handler_of_a_wait", in_a_handler_of_a_wait),
 ];
 
 /// Waits for a connection and a pipe, by epoll, and answers each byte with the next, until the end. How many.
@@ -259,4 +263,61 @@ fn client_killed() {
     await_readable(done.0);
     kill(client, libc::SIGKILL);
     say!("client: {}, server: {}", wait_child(client), wait_child(child));
+}
+
+/// A handler forks while its thread waits: both go on waiting, and each has the number until it closes it.
+fn in_a_handler_of_a_wait() {
+    static CHILD: AtomicI32 = AtomicI32::new(-1);
+    extern "C" fn forks(_: libc::c_int) {
+        if CHILD.load(Ordering::Relaxed) == -1 {
+            // SAFETY: the child makes system calls only.
+            CHILD.store(unsafe { libc::fork() }, Ordering::Relaxed);
+        }
+    }
+    let pair = connected();
+    handle(libc::SIGUSR1, forks, libc::SA_RESTART);
+    let client = pair.client;
+    let _ringer = ping_then(move || _ = send(client, b"ab", 0));
+    let got = recv(pair.server, &mut [0; 1], 0).value;
+    let child = CHILD.load(Ordering::Relaxed);
+    if child == 0 {
+        close(pair.client);
+        send(pair.server, b"from the child", 0);
+        exit_now(got as i32 - 1);
+    }
+    say!("child: {}", wait_child(child));
+    say!("parent got {got}");
+    show_send("still open", pair.server, b", from the parent", 0);
+    sleep(50);
+    show_recv("both", pair.client, 64, 0);
+    close(pair.server);
+    show_recv("the end", pair.client, 64, 0);
+}
+
+/// What another thread waits for belongs to the child by its number only: once that is closed, the child has nothing.
+fn while_a_thread_waits() {
+    for polls in [false, true] {
+        let pair = connected();
+        let server = pair.server;
+        let waiter = std::thread::spawn(move || {
+            if polls {
+                poll_one(server, libc::POLLIN, -1);
+            }
+            recv(server, &mut [0; 8], 0).value
+        });
+        sleep(100);
+        let child = fork_child(|| {
+            close(pair.client);
+            close(pair.server);
+            sleep(1500);
+            0
+        });
+        sleep(100);
+        send(pair.client, b"x", 0);
+        say!("polls {polls}, the thread got {}", waiter.join().expect("waiter"));
+        close(pair.server);
+        say!("the end is there before the child's: {}", poll_one(pair.client, libc::POLLIN, 700).0.value);
+        say!("child: {}", wait_child(child));
+        close(pair.client);
+    }
 }

@@ -7,6 +7,7 @@
 //! | `scribbler PORT SEED` | a hostile peer: writes anything anywhere in the segments that it shares with others |
 //! | `wanderer PORT FILE ID` | a connection that is handed from process to process by fork, exec and SCM_RIGHTS |
 //! | `other-monitor PATH` | what a monitor of another version is to a client |
+//! | `thief PID FD PORT` | takes a descriptor of another process and does harm to it |
 //! | `echo` | an echo server on epoll |
 //! | `chat PORT COUNT` | a client of it that checks every byte |
 
@@ -15,6 +16,7 @@ mod observer;
 mod other_monitor;
 mod pattern;
 mod scribbler;
+mod thief;
 mod victim;
 mod wanderer;
 
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
             wanderer::go_on(number(fd) as i32, file, number(sent) as usize, number(seed))
         }
         ["other-monitor", path] => other_monitor::serve(path),
+        ["thief", pid, fd, port] => thief::run(number(pid) as i32, number(fd) as i32, number(port) as u16),
         ["echo"] => echo::serve(),
         ["chat", port, count] => echo::chat(number(port) as u16, number(count)),
         _ => Err(std::io::Error::other("see the head of tests/sharing/src/main.rs")),

@@ -6,6 +6,7 @@
 //! | `soak` | connections are handed from process to process by fork, exec and SCM_RIGHTS, and killed at any time |
 //! | `short-of` | memory, addresses or descriptors are not to be had, from the start or from some moment on |
 //! | `suspended`, `stopped` | everything is stopped for a while, as when a host sleeps; one process in the middle of a send |
+//! | `stolen` | a stranger takes the descriptors of connections by pidfd_getfd |
 //! | `other-version` | the monitor is replaced, under load, by one of another version |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
 //!
@@ -17,6 +18,7 @@ mod hostile;
 mod shortage;
 mod soak;
 mod suspend;
+mod theft;
 mod upgrade;
 
 use crate::lab::Lab;
@@ -62,10 +64,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let check = |lab: &mut Lab| shortage::from_the_start(lab, *want);
         parts.push((format!("short-of-{name}"), Box::new(check)));
     }
+    parts.push(("short-of-mappings".to_owned(), Box::new(shortage::unforeseen)));
     for (name, of_monitor) in [("server-runs-short", false), ("monitor-runs-short", true)] {
         let check = move |lab: &mut Lab| shortage::while_running(lab, of_monitor);
         parts.push((name.to_owned(), Box::new(check)));
     }
+    parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     let check = |lab: &mut Lab| hostile::run(lab, options.scribblers, options.seed);
     parts.push(("hostile-peers".to_owned(), Box::new(check)));

@@ -26,6 +26,8 @@ pub(super) enum Want {
     FileSize(u64),
     /// memfd_create(2) fails, as for want of memory.
     Memfds,
+    /// mmap(2) fails for segments, which nobody can foresee.
+    Mappings,
     /// `/dev/shm` is full.
     SharedFolder,
     /// Memory is accounted for strictly (vm.overcommit_memory), so that any page could be refused: nothing is shared.
@@ -96,6 +98,25 @@ pub(super) fn while_running(lab: &mut Lab, of_monitor: bool) -> Result<String> {
     Ok("addresses, descriptors, file size".to_owned())
 }
 
+/// A server that turns out not to be able to take a segment: the connection that was under way is reset, and does not
+/// hang; the next ones are the kernel's.
+pub(super) fn unforeseen(lab: &mut Lab) -> Result<String> {
+    let (server, port) = echo(lab, Some(Want::Mappings))?;
+    let first = start(lab, &["chat", &port, "60"], None)?.wait(CHAT_LIMIT)?;
+    if !first.status.success() && !first.stderr.contains("reset") {
+        fail!("the first connection: {}", first.stderr);
+    }
+    for _ in 0..3 {
+        start(lab, &["chat", &port, "60"], None)?.wait(CHAT_LIMIT)?.ok()?;
+    }
+    server.terminate(Duration::from_secs(5))?;
+    // As a client the same program has lost nothing.
+    let (server, port) = echo(lab, None)?;
+    start(lab, &["chat", &port, "60"], Some(Want::Mappings))?.wait(CHAT_LIMIT)?.ok()?;
+    server.terminate(Duration::from_secs(5))?;
+    Ok(format!("the first connection ended with {}", first.status))
+}
+
 fn echo(lab: &Lab, want: Option<Want>) -> Result<(Proc, String)> {
     let mut server = start(lab, &["echo"], want)?;
     server.wait_for_text("\n", Duration::from_secs(10))?;
@@ -120,7 +141,20 @@ fn limit(lab: &Lab, command: &mut Command, want: Want) -> Result<()> {
         Want::Addresses(bytes) => own_limit(libc::RLIMIT_AS, bytes),
         Want::Descriptors(count) => own_limit(libc::RLIMIT_NOFILE, count),
         Want::FileSize(bytes) => own_limit(libc::RLIMIT_FSIZE, bytes),
-        Want::Memfds => forbid_memfds(),
+        Want::Memfds => filter(&mut [
+            step(LOAD, 0, 0, NUMBER),
+            step(JUMP_IF_EQUAL, 0, 1, libc::SYS_memfd_create as u32),
+            step(RETURN, 0, 0, NO_MEMORY),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ]),
+        Want::Mappings => filter(&mut [
+            step(LOAD, 0, 0, NUMBER),
+            step(JUMP_IF_EQUAL, 0, 3, libc::SYS_mmap as u32),
+            step(LOAD, 0, 0, SECOND_ARGUMENT_HIGH),
+            step(JUMP_IF_EQUAL, 1, 0, 0),
+            step(RETURN, 0, 0, NO_MEMORY),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ]),
         Want::SharedFolder => fill_shared_folder(),
         Want::Overcommit => account_strictly(&setting),
     };
@@ -139,18 +173,19 @@ fn own_limit(resource: libc::__rlimit_resource_t, value: u64) -> std::io::Result
     ok(unsafe { libc::setrlimit(resource, &limit) })
 }
 
-/// A filter that answers ENOMEM to memfd_create(2).
-fn forbid_memfds() -> std::io::Result<()> {
-    const LOAD_NUMBER: u16 = 0x20;
-    const JUMP_IF_EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut steps = [
-        step(LOAD_NUMBER, 0, 0, 0),
-        step(JUMP_IF_EQUAL, 0, 1, libc::SYS_memfd_create as u32),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOMEM as u32),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
+/// Steps of a filter (seccomp(2)), and what they look at.
+const LOAD: u16 = 0x20;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+const NUMBER: u32 = 0;
+const SECOND_ARGUMENT_HIGH: u32 = 28;
+const NO_MEMORY: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOMEM as u32;
+
+fn step(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
+fn filter(steps: &mut [libc::sock_filter]) -> std::io::Result<()> {
     let filter = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
     // SAFETY: the kernel reads the filter.
     unsafe {

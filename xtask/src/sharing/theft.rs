@@ -1,0 +1,76 @@
+//! The descriptors of accelerated connections are taken by pidfd_getfd(2), or opened below /proc: what a stranger finds is a
+//! placeholder, and whatever he does to it, the connections go on.
+
+use super::program;
+use crate::lab::{Lab, Side};
+use crate::process::Proc;
+use crate::{Result, fail, ss};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(super) fn run(lab: &mut Lab) -> Result<String> {
+    if lab.is_oracle() {
+        return Ok("there the thief has the connection".to_owned());
+    }
+    let start = |side, args: &[&str]| {
+        Proc::start(&mut lab.command(side, &program().to_string_lossy(), args)?, args[0], lab.path())
+    };
+    let mut server = start(Side::Sd, &["echo"])?;
+    server.wait_for_text("\n", Duration::from_secs(10))?;
+    let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
+    let known = sockets(server.pid());
+    let mut stolen = 0;
+    for thief in [Side::Kernel, Side::Sd] {
+        let mut client = start(Side::Sd, &["chat", &port, "60000"])?;
+        std::thread::sleep(Duration::from_millis(100));
+        let of_server =
+            sockets(server.pid()).difference(&known).map(|fd| (server.pid(), *fd)).collect::<Vec<_>>();
+        let of_client = sockets(client.pid()).into_iter().map(|fd| (client.pid(), fd));
+        for (pid, fd) in of_server.into_iter().chain(of_client) {
+            if std::fs::File::open(link(pid, fd)).is_ok() {
+                fail!("a socket was opened by its path");
+            }
+            // The client goes on to other connections: the number may be free for a moment.
+            for _ in 0..10 {
+                let args = ["thief", &pid.to_string(), &fd.to_string(), &port];
+                if start(thief, &args)?.wait(LIMIT)?.status.success() {
+                    stolen += 1;
+                    break;
+                }
+            }
+        }
+        let was_busy = client.is_running();
+        client.wait(LIMIT)?.ok()?;
+        if !was_busy {
+            fail!("the client came to its end before its descriptors were stolen");
+        }
+        let watch = lab.watch_every(port.parse()?, Duration::from_millis(5));
+        let client = start(Side::Sd, &["chat", &port, "6000"])?;
+        let pid = u64::from(client.pid());
+        client.wait(LIMIT)?.ok()?;
+        // The server has the thief's own connections too.
+        let mut seen = watch.map_or(Ok(Vec::new()), ss::Watch::finish)?;
+        seen.retain(|connection| connection.pid == pid);
+        ss::require_shm(&seen)?;
+    }
+    if stolen < 4 {
+        fail!("only {stolen} descriptors could be stolen");
+    }
+    server.terminate(Duration::from_secs(5))?;
+    Ok(format!("{stolen} thefts"))
+}
+
+fn link(pid: u32, fd: u32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string()).join("fd").join(fd.to_string())
+}
+
+/// Numbers of sockets that a program knows of: the library's own are far above.
+fn sockets(pid: u32) -> BTreeSet<u32> {
+    let is_socket = |fd: &u32| {
+        std::fs::read_link(link(pid, *fd)).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+    };
+    (3..60).filter(is_socket).collect()
+}

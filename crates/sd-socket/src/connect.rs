@@ -246,8 +246,7 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         }
         _ => return kernel.try_first(endpoint),
     };
-    let by_option = || crate::extras::bind_the_route(endpoint) || crate::extras::wants_stamps(endpoint);
-    if bound_to_other_family(endpoint, fd, to) || by_option() {
+    if bound_to_other_family(endpoint, fd, to) || crate::extras::need_the_kernel(endpoint) {
         return kernel.go(endpoint, Reason::Option);
     }
     match attempt(endpoint, fd, to) {

@@ -105,12 +105,16 @@ pub(crate) fn each(endpoint: &Endpoint, mut each: impl FnMut(c_int, c_int, &[u8]
     number != 0
 }
 
-/// An option is noted that the kernel obeys when it connects: another interface, a source address that need not be
-/// this host's, a range for the source port.
-pub(crate) fn bind_the_route(endpoint: &Endpoint) -> bool {
+const SO_TIMESTAMPING_NEW: c_int = 65;
+
+/// An option is noted for which the kernel has to connect: another interface, a source address that need not be this
+/// host's, a range for the source port, times of sending and coming.
+pub(crate) fn need_the_kernel(endpoint: &Endpoint) -> bool {
     const IP_LOCAL_PORT_RANGE: c_int = 51;
     const SO_BINDTOIFINDEX: c_int = 62;
-    const BINDING: [(c_int, c_int); 7] = [
+    const OPTIONS: [(c_int, c_int); 9] = [
+        (SOL_SOCKET, libc::SO_TIMESTAMPING),
+        (SOL_SOCKET, SO_TIMESTAMPING_NEW),
         (SOL_SOCKET, libc::SO_BINDTODEVICE),
         (SOL_SOCKET, SO_BINDTOIFINDEX),
         (libc::IPPROTO_IP, libc::IP_FREEBIND),
@@ -119,12 +123,11 @@ pub(crate) fn bind_the_route(endpoint: &Endpoint) -> bool {
         (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
         (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
     ];
-    has_one_of(endpoint, &BINDING)
+    has_one_of(endpoint, &OPTIONS)
 }
 
-/// The program wants to be told when its bytes were sent or came (SO_TIMESTAMPING), which the kernel knows.
+/// The program wants to be told when bytes were sent or came, which the kernel knows.
 pub(crate) fn wants_stamps(endpoint: &Endpoint) -> bool {
-    const SO_TIMESTAMPING_NEW: c_int = 65;
     has_one_of(endpoint, &[(SOL_SOCKET, libc::SO_TIMESTAMPING), (SOL_SOCKET, SO_TIMESTAMPING_NEW)])
 }
 

@@ -1,4 +1,4 @@
-//! unshare(2) and setns(2): a thread of the program goes to another network namespace.
+//! unshare(2), setns(2) and clone(2): a thread of the program goes to another network namespace, or a child begins there.
 //!
 //! A socket belongs to the namespace in which it was made. Those that are there stay where they are, accelerated or not;
 //! one that has no kernel socket yet gets it before the move. From then on the process connects over the kernel, and
@@ -28,6 +28,31 @@ pub(crate) fn has_left() -> bool {
 /// did.
 pub fn leave(go: impl FnOnce() -> c_int) -> Outcome<c_int> {
     let before = cookie();
+    settle();
+    let result = go();
+    if result == 0 && (before.is_none() || before != cookie()) {
+        HAS_LEFT.store(true, Ordering::Relaxed);
+    }
+    Outcome::Done(result)
+}
+
+/// Makes `fork` make a child, which begins in another namespace if clone's flags say so.
+pub fn child(flags: c_int, fork: impl FnOnce() -> c_int) -> c_int {
+    if flags & libc::CLONE_NEWNET == 0 {
+        return fork();
+    }
+    settle();
+    // What other threads make meanwhile is the kernel's, which does no harm.
+    let before = HAS_LEFT.swap(true, Ordering::Relaxed);
+    let pid = fork();
+    if pid != 0 {
+        HAS_LEFT.store(before, Ordering::Relaxed);
+    }
+    pid
+}
+
+/// Gives fresh sockets their kernel socket, here and now.
+fn settle() {
     table::for_each(0, u32::MAX, |_, entry| {
         if let Entry::Socket(endpoint) = entry
             && endpoint.state_now() == State::Fresh
@@ -36,11 +61,6 @@ pub fn leave(go: impl FnOnce() -> c_int) -> Outcome<c_int> {
             let _ = materialize(endpoint);
         }
     });
-    let result = go();
-    if result == 0 && (before.is_none() || before != cookie()) {
-        HAS_LEFT.store(true, Ordering::Relaxed);
-    }
-    Outcome::Done(result)
 }
 
 /// What the kernel calls the namespace in which sockets are made now.

@@ -10,7 +10,7 @@ use super::process::fork_bare;
 use crate::edge;
 use crate::table::real;
 use core::ffi::{c_int, c_long, c_void};
-use sd_socket::calls;
+use sd_socket::{calls, network};
 
 pub(crate) type Entry = Option<unsafe extern "C" fn(*mut c_void) -> c_int>;
 
@@ -45,13 +45,15 @@ pub(crate) unsafe fn clone(
     };
     let beginning = Beginning { entry: program, argument };
     let beginning = (&raw const beginning).cast_mut().cast();
-    calls::fork_early();
-    calls::fork_prepare();
-    // SAFETY: libc's contract; the child has a copy of what `begin` reads.
-    let pid = unsafe { real::clone(Some(begin), stack, own, beginning, parent_tid, tls, child_tid) };
-    calls::fork_parent();
-    calls::fork_announce(pid);
-    pid
+    network::child(flags, || {
+        calls::fork_early();
+        calls::fork_prepare();
+        // SAFETY: libc's contract; the child has a copy of what `begin` reads.
+        let pid = unsafe { real::clone(Some(begin), stack, own, beginning, parent_tid, tls, child_tid) };
+        calls::fork_parent();
+        calls::fork_announce(pid);
+        pid
+    })
 }
 
 unsafe extern "C" fn begin(beginning: *mut c_void) -> c_int {
@@ -70,19 +72,21 @@ unsafe extern "C" fn begin(beginning: *mut c_void) -> c_int {
 /// The caller's contract with the kernel.
 pub(crate) unsafe fn by_number(nr: c_long, args: [usize; 6]) -> Option<c_int> {
     let [a, b, ..] = args;
-    let forks = match nr {
-        libc::SYS_fork => true,
-        libc::SYS_clone => shares_nothing(a, b),
+    let flags = match nr {
+        libc::SYS_fork => Some(0),
+        libc::SYS_clone => shares_nothing(a, b).then_some(a),
         // SAFETY: the caller's contract: a structure of the size in `b`, which is 64 at least.
         libc::SYS_clone3 if b >= CLONE_ARGS_LEN => unsafe {
             let words = (a as *const [u64; CLONE_ARGS_LEN / 8]).read_unaligned();
-            shares_nothing(words[FLAGS_AT] as usize, words[STACK_AT] as usize)
+            let flags = words[FLAGS_AT] as usize;
+            shares_nothing(flags, words[STACK_AT] as usize).then_some(flags)
         },
-        _ => false,
+        _ => None,
     };
     let [a, b, c, d, e, f] = args;
     // SAFETY: the caller's contract.
-    forks.then(|| fork_bare(|| edge::finish(unsafe { sd_sys::raw::syscall6(nr, a, b, c, d, e, f) })))
+    let make = || edge::finish(unsafe { sd_sys::raw::syscall6(nr, a, b, c, d, e, f) });
+    flags.map(|flags| network::child(flags as c_int, || fork_bare(make)))
 }
 
 /// The first version of `struct clone_args`, and two of its words.

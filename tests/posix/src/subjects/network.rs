@@ -18,6 +18,8 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("network/setns_by_number", setns_by_number),
     solo("network/thread_leaves", thread_leaves),
     solo("network/child_leaves", child_leaves),
+    solo("network/child_born_elsewhere", child_born_elsewhere),
+    solo("network/child_of_clone", child_of_clone),
     solo("network/few_ports", few_ports),
     solo("network/no_route", no_route),
     solo("network/datagram_errors", datagram_errors),
@@ -205,6 +207,49 @@ fn child_leaves() {
     let (_, fd) = take(here);
     show_send("parent", fd, b"from one to another", 0);
     say!("child: {}", wait_child(child));
+    talk("parent", &connect_to(listening, &addr));
+}
+
+/// clone(2) that makes a child in a new network.
+fn child_born_elsewhere() {
+    let (listening, addr) = listener();
+    let old = connect_to(listening, &addr);
+    let child = call!(libc::syscall(libc::SYS_clone, libc::CLONE_NEWNET | libc::SIGCHLD, 0, 0, 0, 0)).value;
+    if child == 0 {
+        show("child's connect", connect(tcp(), &addr));
+        loopback_up();
+        show("with loopback", connect(tcp(), &addr));
+        talk("the old connection", &old);
+        talk("the child's own", &connected());
+        exit_now(0);
+    }
+    say!("child: {}", wait_child(child as i32));
+    talk("parent", &connect_to(listening, &addr));
+}
+
+extern "C" fn in_a_new_network(addr: *mut libc::c_void) -> i32 {
+    // SAFETY: the address that `child_of_clone` passes.
+    let addr = unsafe { &*addr.cast::<Addr>() };
+    show("child's connect", connect(tcp(), addr));
+    loopback_up();
+    show("with loopback", connect(tcp(), addr));
+    talk("the child's own", &connected());
+    0
+}
+
+/// The same by libc's function, with an option set on a fresh socket before.
+fn child_of_clone() {
+    let (listening, mut addr) = listener();
+    let fresh = tcp();
+    set_int(fresh, libc::IPPROTO_IP, libc::IP_TOS, 8);
+    tcp();
+    let mut stack = vec![0u8; 1 << 20];
+    let top = stack.as_mut_ptr_range().end.cast();
+    let argument = (&raw mut addr).cast();
+    let child = call!(libc::clone(in_a_new_network, top, libc::CLONE_NEWNET | libc::SIGCHLD, argument)).value;
+    say!("child: {}", wait_child(child as i32));
+    show("parent's fresh socket", connect(fresh, &addr));
+    close(accept(listening).fd());
     talk("parent", &connect_to(listening, &addr));
 }
 

@@ -17,6 +17,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("rare/zero_copy_ipv6", zero_copy_ipv6),
     solo("rare/timestamps_before_connect", timestamps_before_connect),
     solo("rare/timestamps_of_a_listener", timestamps_of_a_listener),
+    solo("rare/stalled_reader", stalled_reader),
     solo("rare/slow_reader", slow_reader),
     solo("rare/keep_alive", keep_alive),
     solo("rare/unix_errors", unix_errors),
@@ -284,6 +285,19 @@ fn timestamps_of_a_listener() {
 fn fill(fd: i32) {
     let data = [b'f'; 65_536];
     while send(fd, &data, libc::MSG_DONTWAIT).ok() {}
+}
+
+/// What cannot be delivered for longer than TCP_USER_TIMEOUT ends the connection.
+fn stalled_reader() {
+    let pair = connected();
+    show("TCP_USER_TIMEOUT", set_int(pair.client, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 1000));
+    fill(pair.client);
+    show_poll("full", pair.client);
+    sleep(3000);
+    show_poll("timed out", pair.client);
+    show_send("client", pair.client, b"x", libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+    show_send("again", pair.client, b"x", libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+    show_option("SO_ERROR", pair.client, libc::SOL_SOCKET, libc::SO_ERROR);
 }
 
 /// Who reads a little now and then keeps the connection.

@@ -2,12 +2,12 @@
 //! stays until the last of them is gone.
 
 use super::segments::Slab;
+use super::shortage::Room;
 use sd_shm::public::{Listener, Public};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// See the module.
 pub(crate) struct Family {
@@ -22,8 +22,7 @@ pub(crate) struct Family {
     pub(crate) pid: u32,
     /// The owner's control connection while it lives; none while it is silent (see `silent`).
     pub(crate) connection: Option<u64>,
-    /// When it could not take a channel; see `shortage`.
-    pub(crate) declined_at: Option<Instant>,
+    pub(crate) room: Room,
 }
 
 impl Family {

@@ -7,6 +7,7 @@ use super::poller::Token;
 use super::recovery::Announced;
 use super::segments::Slab;
 use super::server::Server;
+use super::shortage::Room;
 use crate::core::ClientId;
 use crate::core::listeners::Listener;
 use crate::core::members::ProcessId;
@@ -194,7 +195,7 @@ impl Server {
         let (pid, uid) = (connection.pid, connection.uid);
         let (public, eventfd) = (Some(File::from(public)), Some(eventfd));
         let connection = Some(id);
-        let family = Family { slab, public, eventfd, netns, uid, pid, connection, declined_at: None };
+        let family = Family { slab, public, eventfd, netns, uid, pid, connection, room: Room::default() };
         if again {
             self.reclaim_ports(client, &family);
         }

@@ -1,6 +1,7 @@
 //! Where does a connection lead? Introduces the two processes to each other the first time.
 
 use super::descriptors::has_ended;
+use super::family::Family;
 use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
@@ -131,6 +132,7 @@ impl Server {
         self.by_identity.insert(segment.identity, key);
         self.segments.insert(key, segment);
         self.counters.channels += 1;
+        self.families.get_mut(&b).into_iter().for_each(Family::was_told);
         tracing::debug!(channel = id, a = a.0, b = b.0, "channel");
         Some(Introduction { id, fresh: Some(key) })
     }

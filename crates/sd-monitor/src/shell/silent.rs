@@ -18,6 +18,7 @@ use super::family::Family;
 use super::processes::{Found, Kind, Processes};
 use super::segments::{Segment, Slab};
 use super::server::Server;
+use super::shortage::Room;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use crate::core::holdings::{Holdings, parties};
@@ -174,7 +175,7 @@ impl Server {
             uid,
             pid,
             connection: None,
-            declined_at: None,
+            room: Room::default(),
         };
         self.families.insert(client, family);
         self.silent.by_pid.insert(pid, Adopted { slab: slab_identity, client, process });

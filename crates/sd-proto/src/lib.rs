@@ -14,7 +14,7 @@ use wire::{Reader, Writer};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`].
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +173,22 @@ pub enum Request {
         /// As the other side's words of a slot say.
         client: u64,
     },
+    /// An eventfd at which single threads of the process sleep (see `sd_shm::channel::Berth`), which is the descriptor.
+    /// Answer: [`Reply::Ok`] or [`Reply::Error`].
+    Berth {
+        /// Its number.
+        number: u32,
+    },
+    /// Which eventfd is that, of the process for which the channel was made on the other side? Answer:
+    /// [`Reply::Berth`] or [`Reply::Error`].
+    BerthOf {
+        /// Channel id.
+        channel: u64,
+        /// The sender's side: 0 = A, 1 = B.
+        side: u32,
+        /// Its number.
+        number: u32,
+    },
     /// The other side of a connection wants a signal. No answer.
     Signal {
         /// Channel id.
@@ -249,6 +265,8 @@ pub enum Reply {
     },
     /// Answer to Adopter. Descriptors: its public page, its eventfd.
     Adopter,
+    /// Answer to BerthOf. Descriptor: the eventfd.
+    Berth,
     /// Unasked: the channel's peer is gone for good; unmap it when no connection needs it.
     ChannelDead {
         /// Channel id.
@@ -333,6 +351,8 @@ impl Request {
             Request::Status => w.u8(8),
             Request::Born { serial } => w.u8(9).u32(serial),
             Request::Home { channel, side, client } => w.u8(15).u64(channel).u32(side).u64(client),
+            Request::Berth { number } => w.u8(20).u32(number),
+            Request::BerthOf { channel, side, number } => w.u8(21).u64(channel).u32(side).u32(number),
             Request::Signal { channel, slot, side, urgent } => {
                 w.u8(14).u64(channel).u32(slot).u32(side).bool(urgent)
             }
@@ -373,6 +393,8 @@ impl Request {
             8 => Request::Status,
             9 => Request::Born { serial: r.u32()? },
             15 => Request::Home { channel: r.u64()?, side: r.u32()?, client: r.u64()? },
+            20 => Request::Berth { number: r.u32()? },
+            21 => Request::BerthOf { channel: r.u64()?, side: r.u32()?, number: r.u32()? },
             14 => Request::Signal { channel: r.u64()?, slot: r.u32()?, side: r.u32()?, urgent: r.bool()? },
             _ => return Err(Malformed),
         };
@@ -410,6 +432,7 @@ impl Reply {
                 w.u8(8).u64(id).u32(peer_pid).u32(adopter).u32(listener)
             }
             Reply::Adopter => w.u8(9),
+            Reply::Berth => w.u8(11),
             Reply::Shared { member } => w.u8(10).u32(member),
         };
         w.done()
@@ -431,6 +454,7 @@ impl Reply {
             7 => Reply::Status,
             8 => Reply::Offer { id: r.u64()?, peer_pid: r.u32()?, adopter: r.u32()?, listener: r.u32()? },
             9 => Reply::Adopter,
+            11 => Reply::Berth,
             10 => Reply::Shared { member: r.u32()? },
             _ => return Err(Malformed),
         };

@@ -186,8 +186,11 @@ pub struct SlotSide {
     pub signals: AtomicU64,
     /// Registration, with the monitor, of the process that alone has this side and is to be woken for it; it looks at
     /// the connection without an [`EventSet`]. Zero: whom the channel was made for, or the adopter.
+    ///
+    /// Or a [`Berth`] of the other kind of process: one for whom the channel was made.
     pub home: AtomicU64,
-    _pad: u64,
+    /// Berths of the other side's process that every process which has this side can ring, a bit each; [`RINGS_NOT`].
+    pub rings: AtomicU64,
 }
 
 /// Whom a connection was requested from, and by whom. Side A writes it before it sets its state; it is looked at once.
@@ -201,6 +204,44 @@ pub struct Names {
     pub local: [AtomicU64; 2],
     /// The address it connected to.
     pub remote: [AtomicU64; 2],
+}
+
+/// Eventfds that a process may have for single threads.
+pub const BERTHS: usize = 62;
+/// Bit of [`SlotSide::rings`]: none is rung any more.
+pub const RINGS_NOT: u64 = 1 << 63;
+
+/// A number of an eventfd for a single thread, in [`SlotSide::home`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Berth {
+    /// The thread that alone waits for the connection sleeps there: who has news writes that eventfd and nothing else.
+    Sleeps(u32),
+    /// It would, if the other side could ring it; now it is woken like others.
+    Wishes(u32),
+}
+
+impl Berth {
+    const SLEEPS: u64 = 1 << 63;
+    const WISHES: u64 = 1 << 62;
+
+    /// As it stands in the words.
+    pub fn word(self) -> u64 {
+        match self {
+            Berth::Sleeps(number) => Berth::SLEEPS | u64::from(number),
+            Berth::Wishes(number) => Berth::WISHES | u64::from(number),
+        }
+    }
+
+    /// What stands there; `None`: something else, perhaps of a peer that lies.
+    pub fn of(word: u64) -> Option<Berth> {
+        let number = word & !(Berth::SLEEPS | Berth::WISHES);
+        match word & (Berth::SLEEPS | Berth::WISHES) {
+            _ if number >= BERTHS as u64 => None,
+            Berth::SLEEPS => Some(Berth::Sleeps(number as u32)),
+            Berth::WISHES => Some(Berth::Wishes(number as u32)),
+            _ => None,
+        }
+    }
 }
 
 /// Bit of [`SlotSide::signals`]: O_ASYNC is set. The low byte is F_SETSIG's signal.

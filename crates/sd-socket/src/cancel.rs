@@ -39,6 +39,7 @@ pub fn requested(thread: usize) {
     }
     sd_ring::fence_full();
     sd_sys::fd::eventfd_signal(crate::waker::own_event_fd());
+    crate::berth::wake_all();
     for (_, endpoint) in PROCESS.connections() {
         let word = &endpoint.own_words().wait;
         doorbell::disarm(word, RX_SLEEP | TX_SLEEP);

@@ -1,12 +1,13 @@
 //! This process's record of a channel: slots, events, and how to wake the other process.
 
 use crate::adopt::{Adopters, Complaints};
+use crate::berth;
 use crate::endpoint::EndpointExt;
 use crate::home::Homes;
 use crate::process::PROCESS;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
-use sd_shm::channel::{EventSet, GEOMETRY, Mapping, SLOTS, Side, Slot, SlotState};
+use sd_shm::channel::{Berth, EventSet, GEOMETRY, Mapping, SLOTS, Side, Slot, SlotState};
 use sd_shm::public::Public;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
@@ -24,6 +25,8 @@ pub(crate) struct Channel {
     pub(crate) adopters: Adopters,
     /// How to wake the processes that alone have connections on the other side.
     pub(crate) homes: Homes,
+    /// How to wake single threads of the other side's process.
+    pub(crate) berths: berth::Known,
     /// Segment, kept for announcing the channel to a restarted monitor.
     pub(crate) segment_fd: i32,
     /// What is announced to this process: an adopter has a set of its own.
@@ -38,6 +41,8 @@ pub(crate) struct Channel {
     pub(crate) inherited: AtomicBool,
     /// Endpoints by slot.
     endpoints: Box<[AtomicPtr<Endpoint>]>,
+    /// By slot, threads of this process that wait for the connection and are woken as others are (see `berth`).
+    others_wait: Box<[AtomicU16]>,
     slots: Lock<SlotAlloc>,
     /// Side A: connections that B may not have accepted yet, oldest first.
     outstanding: Lock<VecDeque<Asked>>,
@@ -113,12 +118,14 @@ impl Channel {
             peer,
             adopters: Adopters::new(),
             homes: Homes::new(),
+            berths: berth::Known::new(),
             segment_fd,
             uses: AtomicU32::new(0),
             doomed: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
             inherited: AtomicBool::new(false),
             endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
+            others_wait: (0..SLOTS).map(|_| AtomicU16::new(0)).collect(),
             slots: Lock::new(SlotAlloc { fresh: 0, closing: VecDeque::new() }),
             outstanding: Lock::new(VecDeque::new()),
             complaints: Complaints::default(),
@@ -149,8 +156,11 @@ impl Channel {
         };
         let (own, other) = if self.side == Side::A { (a, b) } else { (b, a) };
         let home = other.home.load(Ordering::Relaxed);
-        if home != 0 && self.homes.wake(self, slot, home) {
-            return;
+        match Berth::of(home) {
+            Some(Berth::Sleeps(number)) if self.berths.ring(number) => return,
+            Some(Berth::Wishes(number)) => self.berths.grant(self, slot, own, number),
+            None if home != 0 && self.homes.wake(self, slot, home) => return,
+            _ => {}
         }
         own.announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
         self.map.events_for(self.side.other(), adopter).post(slot);
@@ -198,6 +208,11 @@ impl Channel {
     pub(crate) fn endpoint(&self, slot: usize) -> Option<&'static Endpoint> {
         // SAFETY: null or set by `bind` to an endpoint of a mapped slab.
         unsafe { self.endpoints.get(slot)?.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// See the field.
+    pub(crate) fn others_wait(&self, slot: usize) -> Option<&AtomicU16> {
+        self.others_wait.get(slot)
     }
 
     /// The endpoint is done with its slot; `unused` follows when it is done with the record too.
@@ -330,6 +345,7 @@ impl Channel {
             side.urgent.store(0, Ordering::Relaxed);
             side.signals.store(0, Ordering::Relaxed);
             side.home.store(0, Ordering::Relaxed);
+            side.rings.store(0, Ordering::Relaxed);
         }
         generation
     }
@@ -451,6 +467,7 @@ pub(crate) fn announce_to_self(endpoint: &Endpoint) {
     let Some(channel) = endpoint.channel_ref() else { return };
     channel.events.post(endpoint.slot.load(Ordering::Relaxed) as usize);
     fence_full();
+    berth::wake(endpoint);
     if PROCESS.public().is_some_and(|own| own.sleepers.load(Ordering::Relaxed) != 0) {
         sd_sys::fd::eventfd_signal(crate::waker::own_event_fd());
     }

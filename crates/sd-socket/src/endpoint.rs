@@ -345,8 +345,7 @@ pub(crate) fn hold(endpoint: &'static Endpoint, channel: &'static Channel) {
 
 /// Ties an endpoint to a slot of a channel.
 pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slot: usize, generation: u32) {
-    let side = channel.side;
-    let map = channel.map;
+    let (side, map) = (channel.side, channel.map);
     let [a, b] = &map.slot(slot).side;
     let (own, peer) = if side == Side::A { (a, b) } else { (b, a) };
     endpoint.own.store(own as *const SlotSide as u64, Ordering::Relaxed);
@@ -370,6 +369,7 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
     if let Some(private) = PROCESS.private(endpoint) {
         private.channel.store(core::ptr::from_ref(channel).cast_mut(), Ordering::Release);
     }
+    own.rings.store(channel.berths.mask(), Ordering::SeqCst);
     channel.bind(slot, endpoint);
     crate::confine::attached(endpoint);
     endpoint.set_state(State::Connected);

@@ -61,6 +61,7 @@ pub(crate) fn prepare() {
             endpoint.holders.fetch_or(1 << member, Ordering::AcqRel);
         }
     });
+    crate::berth::leave();
     CHILD.set((member, crate::control::before_fork(member)));
     sd_sys::heap::keep_lock();
 }
@@ -190,6 +191,8 @@ fn changed() {
     crate::reclaim::forked();
     crate::wait::forked();
     crate::sleep_set::forked();
+    crate::berth::forked();
+    crate::poll::forked();
     crate::waker::forked();
     crate::home::forked();
     crate::cancel::forked();

@@ -117,6 +117,7 @@ fn offer(socket: i32, endpoint: &'static Endpoint) -> Option<()> {
         return None;
     }
     crate::token::keep_unheld(endpoint);
+    crate::berth::ring_no_more(endpoint);
     // SAFETY: plain words without padding.
     let bytes = unsafe { core::slice::from_raw_parts((&raw const message).cast::<u8>(), MESSAGE_LEN) };
     // The receiver cannot say in the pages of the family that it sleeps.

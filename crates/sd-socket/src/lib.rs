@@ -24,6 +24,7 @@ mod addr;
 mod adopt;
 mod answers;
 mod arrival;
+mod berth;
 mod bind;
 mod bridge;
 pub mod calls;

@@ -6,16 +6,19 @@
 //! what a number led to lives until the call ends, and a number closed meanwhile is noticed after the sleep.
 
 use crate::Outcome;
+use crate::berth::{Among, Taken};
 use crate::channel::drain;
 use crate::endpoint::{EndpointExt, PeerEnd, peer_end};
 use crate::epoll::Epoll;
 use crate::kept::Kept;
+use crate::process::single_threaded;
 use crate::ready;
 use crate::sleep_set::{self, SleepSet};
+use crate::stats::{Counter, count};
 use crate::table::{self, Entry};
 use crate::wait::{self, Deadline, Sleeper};
-use core::sync::atomic::AtomicU32;
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDNORM, c_int, pollfd, sigset_t};
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, c_int, pollfd, sigset_t};
 use sd_ring::doorbell;
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::confine;
@@ -62,6 +65,9 @@ impl Kind {
     }
 }
 
+/// Connections, at most, that a thread sleeps for at a berth.
+const MOORED: usize = 64;
+
 /// Entries whose kinds need no allocation.
 const FEW: usize = 16;
 
@@ -73,13 +79,20 @@ struct List<'a> {
     many: Vec<Kind>,
     /// What the call waits for lives until it ends, whoever closes it.
     users: Vec<crate::epoll::User>,
-    sockets: Vec<(&'static Endpoint, Kept)>,
+    sockets: Vec<&'static Endpoint>,
+    kept: Vec<Kept>,
 }
 
 impl<'a> List<'a> {
     fn of(fds: &'a mut [pollfd]) -> List<'a> {
-        let mut list =
-            List { fds, few: [Kind::Kernel; FEW], many: Vec::new(), users: Vec::new(), sockets: Vec::new() };
+        let mut list = List {
+            fds,
+            few: [Kind::Kernel; FEW],
+            many: Vec::new(),
+            users: Vec::new(),
+            sockets: Vec::new(),
+            kept: Vec::new(),
+        };
         list.find();
         list
     }
@@ -105,17 +118,35 @@ impl<'a> List<'a> {
     }
 
     fn begin_waiting(&mut self) {
-        let (mut users, mut sockets) = (Vec::new(), Vec::new());
+        let instances = self.entries().filter_map(|(_, kind)| match kind {
+            Kind::Epoll(epoll) => Some(crate::epoll::User::enter(epoll)),
+            _ => None,
+        });
+        self.users = instances.collect();
+        self.keep();
+    }
+
+    /// Keeps the sockets that the numbers lead to now, beside those that they led to before.
+    fn keep(&mut self) {
+        let sockets = self.entries().filter_map(|(_, kind)| match kind {
+            Kind::Socket(endpoint) => Some(core::ptr::from_ref(endpoint)),
+            _ => None,
+        });
+        if sockets.eq(self.sockets.iter().map(|kept| core::ptr::from_ref(*kept))) {
+            return;
+        }
+        let before = self.sockets.len();
+        let mut all = core::mem::take(&mut self.sockets);
+        let mut kept = core::mem::take(&mut self.kept);
         for (_, kind) in self.entries() {
-            match kind {
-                Kind::Socket(endpoint) => {
-                    sockets.push((endpoint, Kept::new(endpoint)));
-                }
-                Kind::Epoll(epoll) => users.push(crate::epoll::User::enter(epoll)),
-                Kind::Kernel => {}
+            if let Kind::Socket(endpoint) = kind
+                && !all.iter().take(before).any(|other| core::ptr::eq(*other, endpoint))
+            {
+                kept.push(Kept::new(endpoint));
+                all.push(endpoint);
             }
         }
-        (self.users, self.sockets) = (users, sockets);
+        (self.sockets, self.kept) = (all, kept);
     }
 
     /// One look without waiting; the number of entries with events.
@@ -140,6 +171,21 @@ impl<'a> List<'a> {
         Ok(count)
     }
 
+    /// Looks for a while, unless there is a crowd.
+    fn spin(&mut self) -> Result<usize, i32> {
+        let mut ready = Ok(0);
+        if let Some(_spinner) = Spinner::enter() {
+            let mut rounds = 0u32;
+            let word = self.sockets.first().map_or(&SPIN, |first| &first.rx.spin);
+            wait::spin_at(word, LOOK_COST, || {
+                rounds += 1;
+                ready = self.look(rounds.is_multiple_of(32));
+                ready != Ok(0)
+            });
+        }
+        ready
+    }
+
     /// The connection, if the list waits for a single one and nothing else.
     fn only_connection(&self) -> Option<(&'static Endpoint, i16)> {
         let mut entries = self.entries();
@@ -151,10 +197,10 @@ impl<'a> List<'a> {
         }
     }
 
-    /// The kernel's part, behind a place for the set.
-    fn for_kernel(&self) -> Vec<pollfd> {
-        let mut fds = Vec::with_capacity(1 + self.fds.len());
-        fds.push(SleepSet::FIRST);
+    /// The kernel's part, behind what is ours.
+    fn for_kernel(&self, own: &[pollfd]) -> Vec<pollfd> {
+        let mut fds = Vec::with_capacity(own.len() + self.fds.len());
+        fds.extend_from_slice(own);
         fds.extend(self.entries().filter(|(_, kind)| kind.in_kernel()).map(|(entry, _)| *entry));
         fds
     }
@@ -162,9 +208,60 @@ impl<'a> List<'a> {
     /// Where there can be no set: a nap, during which only the kernel's descriptors are watched.
     #[cold]
     fn nap(&self, deadline: Deadline, mask: *const sigset_t) -> Result<(), i32> {
-        let mut fds = self.for_kernel();
+        let mut fds = self.for_kernel(&[]);
         // SAFETY: the caller's mask.
         unsafe { confine::nap(&mut fds, deadline.left(), mask) }.map(drop).map_err(|e| e.0)
+    }
+
+    /// There are connections of ours and, beside them, only the kernel's descriptors; and other threads to be left alone.
+    fn is_for_berth(&self) -> bool {
+        let fits = |kind: Kind| match kind {
+            Kind::Kernel => true,
+            Kind::Socket(endpoint) => matches!(endpoint.state_now(), State::Connected | State::Kernel),
+            Kind::Epoll(_) => false,
+        };
+        !single_threaded()
+            && !confine::is_on()
+            && (1..=MOORED).contains(&self.sockets.len())
+            && self.entries().all(|(_, kind)| fits(kind))
+    }
+
+    /// Sleeps where only this thread is woken.
+    fn sleep_at(
+        &self,
+        berth: &Taken,
+        deadline: Deadline,
+        mask: *const sigset_t,
+        watch: &Watch,
+    ) -> Result<(), i32> {
+        count(Counter::Sleep);
+        for (entry, kind) in self.entries() {
+            if let Kind::Socket(endpoint) = kind {
+                ready::arm(endpoint, u32::from(entry.events as u16));
+            }
+            if kind.events(entry) != 0 {
+                return Ok(());
+            }
+        }
+        let retry = wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
+        let timeout = wait::earlier(deadline.left(), retry);
+        let control = crate::control::CONTROL_FD.load(Ordering::Acquire);
+        let mut fds = self.for_kernel(&[
+            pollfd { fd: berth.event_fd(), events: POLLIN, revents: 0 },
+            pollfd { fd: control, events: POLLRDHUP, revents: 0 },
+        ]);
+        wait::ended_by_handler(watch, mask)?;
+        crate::cancel::check()?;
+        // SAFETY: the caller's mask.
+        unsafe { sd_sys::fd::ppoll(&mut fds, timeout, mask) }.map_err(|e| e.0)?;
+        let [own, control] = fds.first_chunk().map_or([0; 2], |own: &[pollfd; 2]| own.map(|fd| fd.revents));
+        if own != 0 {
+            berth.take_ring();
+        }
+        if control != 0 {
+            crate::control::look_at_socket();
+        }
+        Ok(())
     }
 
     /// Sleeps until something may have changed.
@@ -177,6 +274,14 @@ impl<'a> List<'a> {
         if !sleep_set::is_allowed() {
             return self.nap(deadline, mask);
         }
+        // Kept until the end: others may be asked to make it known.
+        let mut berth = if self.is_for_berth() { Taken::take() } else { None };
+        if let Some(berth) = berth.as_mut()
+            && berth.moor(&self.sockets)
+        {
+            return self.sleep_at(berth, deadline, mask, watch);
+        }
+        let _among = Among::enter(&self.sockets);
         crate::home::settle();
         let sleeper = Sleeper::enter();
         let Ok(set) = SleepSet::take(&sleeper) else { return self.nap(deadline, mask) };
@@ -196,7 +301,7 @@ impl<'a> List<'a> {
             return Ok(());
         }
         wait::ended_by_handler(watch, mask)?;
-        set.sleep(&mut self.for_kernel(), wait::earlier(deadline.left(), retry), mask)
+        set.sleep(&mut self.for_kernel(&[SleepSet::FIRST]), wait::earlier(deadline.left(), retry), mask)
     }
 }
 
@@ -210,6 +315,34 @@ const FOREVER_NS: u64 = 1_000_000_000_000_000_000;
 
 /// How long to spin for lists without a connection.
 static SPIN: AtomicU32 = AtomicU32::new(0);
+/// A look at a list, in looks at one ring.
+const LOOK_COST: u32 = 16;
+
+/// Threads that spin for a list.
+static SPINNERS: AtomicU32 = AtomicU32::new(0);
+
+/// A thread that spins for a list.
+struct Spinner;
+
+impl Spinner {
+    /// `None` when so many spin already that those they wait for would have no processor.
+    fn enter() -> Option<Spinner> {
+        let spinner = Spinner;
+        let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
+        (others == 0 || others + 1 < sd_sys::fd::processors()).then_some(spinner)
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        SPINNERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// In the child of a fork: only this thread exists.
+pub(crate) fn forked() {
+    SPINNERS.store(0, Ordering::Relaxed);
+}
 
 /// poll and ppoll. `fds` are the caller's.
 pub(crate) fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: *const sigset_t) -> Outcome<c_int> {
@@ -234,6 +367,7 @@ pub(crate) fn poll_noting(
     let watch = Watch::start();
     if ready == Ok(0) && timeout_ns == Some(0) && !mask.is_null() {
         // A signal that the mask lets through interrupts even a poll that does not wait.
+        list.begin_waiting();
         if let Err(errno) = list.sleep(deadline, mask, &watch) {
             return Outcome::Errno(errno);
         }
@@ -243,13 +377,7 @@ pub(crate) fn poll_noting(
         *waited = true;
         list.begin_waiting();
         if mask.is_null() {
-            let mut rounds = 0u32;
-            let word = list.sockets.first().map_or(&SPIN, |(first, _)| &first.rx.spin);
-            wait::spin(word, || {
-                rounds += 1;
-                ready = list.look(rounds.is_multiple_of(64));
-                ready != Ok(0)
-            });
+            ready = list.spin();
         }
     }
     while ready == Ok(0) && deadline.left() != Some(0) {
@@ -257,6 +385,7 @@ pub(crate) fn poll_noting(
             return Outcome::Errno(errno);
         }
         list.find();
+        list.keep();
         ready = list.look(true);
     }
     match ready {

@@ -74,9 +74,15 @@ impl Learned {
 
 /// Looks for something without sleeping; true when `ready` said so.
 #[inline]
-pub(crate) fn spin(word: &AtomicU32, mut ready: impl FnMut() -> bool) -> bool {
+pub(crate) fn spin(word: &AtomicU32, ready: impl FnMut() -> bool) -> bool {
+    spin_at(word, 1, ready)
+}
+
+/// The same, where a look takes as long as `cost` looks at one ring.
+#[inline]
+pub(crate) fn spin_at(word: &AtomicU32, cost: u32, mut ready: impl FnMut() -> bool) -> bool {
     let learned = Learned::load(word);
-    for _ in 0..learned.looks {
+    for _ in 0..learned.looks.div_ceil(cost) {
         if ready() {
             if learned.looks < LOOKS_MAX || learned.budget_us < BUDGET_MAX_US {
                 reward(word, learned);
@@ -84,7 +90,7 @@ pub(crate) fn spin(word: &AtomicU32, mut ready: impl FnMut() -> bool) -> bool {
             return true;
         }
     }
-    spin_yielding(word, learned, ready)
+    spin_yielding(word, learned, cost, ready)
 }
 
 #[cold]
@@ -93,7 +99,7 @@ fn reward(word: &AtomicU32, learned: Learned) {
     Learned { looks: (learned.looks + 200).min(LOOKS_MAX), budget_us, ..learned }.store(word);
 }
 
-fn spin_yielding(word: &AtomicU32, mut learned: Learned, mut ready: impl FnMut() -> bool) -> bool {
+fn spin_yielding(word: &AtomicU32, mut learned: Learned, cost: u32, mut ready: impl FnMut() -> bool) -> bool {
     let probe = learned.since_probe >= PROBE_EVERY;
     let budget_us = if probe { BUDGET_MAX_US } else { learned.budget_us };
     let start = time::now_ns();
@@ -103,7 +109,7 @@ fn spin_yielding(word: &AtomicU32, mut learned: Learned, mut ready: impl FnMut()
     let mut before = start;
     while before - start < u64::from(budget_us) * 1000 {
         time::yield_now();
-        for _ in 0..30 {
+        for _ in 0..30u32.div_ceil(cost) {
             if ready() {
                 let now = time::now_ns();
                 match now - before > CROWDED_NS {

@@ -1,6 +1,7 @@
 //! Calls on file descriptors and processes.
 
 use crate::{Errno, Result, check, confine, syscall};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// close(2); errors are of no use to any caller here.
 pub fn close(fd: i32) {
@@ -198,6 +199,21 @@ pub unsafe fn epoll_pwait(
     }
     // SAFETY: promised by the caller; the mask is eight bytes as the kernel counts.
     check(unsafe { syscall!(libc::SYS_epoll_pwait, epfd, events, max, timeout_ms, sigmask, 8) })
+}
+
+/// Processors that the process may use, as they were at the first call.
+pub fn processors() -> u32 {
+    static KNOWN: AtomicU32 = AtomicU32::new(0);
+    let known = KNOWN.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let mut set = [0u64; 128];
+    // SAFETY: the kernel writes at most the array.
+    let got = check(unsafe { syscall!(libc::SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr()) });
+    let count = got.map_or(1, |_| set.iter().map(|word| word.count_ones()).sum::<u32>().max(1));
+    KNOWN.store(count, Ordering::Relaxed);
+    count
 }
 
 /// getpid(2).

@@ -187,8 +187,13 @@ impl Channels {
 
     /// The family on side B that neither adopted nor joined: the one that new connections and their events go to.
     pub(crate) fn founder(&self, key: ChannelKey) -> Option<ClientId> {
+        self.maker(key, Side::B)
+    }
+
+    /// The family on a side for which the channel was made.
+    pub(crate) fn maker(&self, key: ChannelKey, side: Side) -> Option<ClientId> {
         let channel = self.channels.get(&key)?;
-        let mut holders = channel.sides[Side::B as usize].iter().map(|(holder, _)| *holder);
+        let mut holders = channel.sides[side as usize].iter().map(|(holder, _)| *holder);
         holders.find(|holder| !channel.adopters.contains(&Some(*holder)) && !channel.joined.contains(holder))
     }
 

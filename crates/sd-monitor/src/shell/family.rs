@@ -4,6 +4,7 @@
 use super::segments::Slab;
 use super::shortage::Room;
 use sd_shm::public::{Listener, Public};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -16,6 +17,8 @@ pub(crate) struct Family {
     pub(crate) public: Option<File>,
     /// None while it is silent.
     pub(crate) eventfd: Option<OwnedFd>,
+    /// Eventfds of single threads, by number.
+    pub(crate) berths: BTreeMap<u32, OwnedFd>,
     pub(crate) netns: u64,
     pub(crate) uid: u32,
     /// Process id of the owner.
@@ -31,6 +34,12 @@ impl Family {
         if let Some(eventfd) = &self.eventfd {
             sd_sys::fd::eventfd_signal(eventfd.as_raw_fd());
         }
+    }
+
+    /// The same, and whoever sleeps at a berth: a connection may have ended.
+    pub(crate) fn wake_all(&self) {
+        self.wake();
+        self.berths.values().for_each(|berth| sd_sys::fd::eventfd_signal(berth.as_raw_fd()));
     }
 
     /// After a message was sent unasked: the owner looks at its control socket.

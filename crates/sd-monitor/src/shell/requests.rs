@@ -12,7 +12,9 @@ use crate::core::ClientId;
 use crate::core::listeners::Listener;
 use crate::core::members::ProcessId;
 use sd_proto::{ErrorCode, Reply, Request, VERSION};
+use sd_shm::channel::{BERTHS, Side};
 use sd_shm::slab::State;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -76,6 +78,8 @@ impl Server {
                 let asked = super::rescue::Home { channel, side, client: ClientId(client) };
                 self.tell_home(id, who.client, asked).map(|()| None)
             }
+            (Request::Berth { number }, Some(who)) => self.berth(who.client, number, &mut fds).map(Some),
+            (asked @ Request::BerthOf { .. }, Some(who)) => self.tell_berth(id, who.client, asked),
             (Request::Bind { ip, port, reuse }, Some(who)) => {
                 self.bind(who.client, ip, port, reuse).map(Some)
             }
@@ -194,8 +198,8 @@ impl Server {
         connection.who = Some(Identity { client, process });
         let (pid, uid) = (connection.pid, connection.uid);
         let (public, eventfd) = (Some(File::from(public)), Some(eventfd));
-        let connection = Some(id);
-        let family = Family { slab, public, eventfd, netns, uid, pid, connection, room: Room::default() };
+        let (connection, berths, room) = (Some(id), BTreeMap::new(), Room::default());
+        let family = Family { slab, public, eventfd, berths, netns, uid, pid, connection, room };
         if again {
             self.reclaim_ports(client, &family);
         }
@@ -222,6 +226,31 @@ impl Server {
             family.connection = None;
         }
         Ok(welcome)
+    }
+
+    /// A client has one more eventfd, for a single thread.
+    fn berth(&mut self, client: ClientId, number: u32, fds: &mut Vec<OwnedFd>) -> Result<Reply, ErrorCode> {
+        let [event_fd] = &fds[..] else { return Err(ErrorCode::Descriptor) };
+        descriptors::check_eventfd(event_fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
+        let family = self.families.get_mut(&client).filter(|_| (number as usize) < BERTHS);
+        let berths = &mut family.ok_or(ErrorCode::Protocol)?.berths;
+        berths.extend(fds.pop().map(|event_fd| (number, event_fd)));
+        Ok(Reply::Ok)
+    }
+
+    /// Tells one side of a channel how a thread of the other is woken.
+    fn tell_berth(&mut self, id: u64, client: ClientId, asked: Request) -> Result<Option<Reply>, ErrorCode> {
+        let Request::BerthOf { channel, side, number } = asked else { return Err(ErrorCode::Protocol) };
+        let side = Side::from_u32(side).ok_or(ErrorCode::Protocol)?;
+        let key = self.channel_of(client, channel, side).ok_or(ErrorCode::Protocol)?;
+        let maker = self.core.channels.maker(key, side.other()).ok_or(ErrorCode::Protocol)?;
+        let berths = &self.families.get(&maker).ok_or(ErrorCode::Protocol)?.berths;
+        let berth = berths.get(&number).ok_or(ErrorCode::Protocol)?;
+        let sent = self.connections.get(&id).map(|c| c.send(&Reply::Berth, &[berth.as_fd()]));
+        if let Some(Err(error)) = sent {
+            self.dismiss(id, &format!("it cannot be told of a berth: {error}"));
+        }
+        Ok(None)
     }
 
     /// A connection was passed to a process of another family; that it has the slab says that it is so.

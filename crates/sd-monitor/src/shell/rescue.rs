@@ -136,6 +136,7 @@ impl Server {
             }
             if let Some(segment) = self.segments.get(&key) {
                 stranded.into_iter().for_each(|request| refuse(segment, request));
+                self.wake_sides(&BTreeSet::from([(key, Side::A as u32)]));
             }
         }
         if why == Why::Slow {

@@ -24,7 +24,7 @@ use crate::core::channels::ChannelKey;
 use crate::core::holdings::{Holdings, parties};
 use crate::core::members::ProcessId;
 use sd_shm::channel::{MAGIC, Side};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
@@ -171,6 +171,7 @@ impl Server {
             slab,
             public: None,
             eventfd: None,
+            berths: BTreeMap::new(),
             netns: 0,
             uid,
             pid,

@@ -250,7 +250,7 @@ impl Server {
             sides.flat_map(|(key, side)| self.core.channels.side(key, side).iter().map(|(f, _)| *f));
         let clients: BTreeSet<ClientId> =
             families.flat_map(|f| self.core.members.clients_of(f).chain([f])).collect();
-        clients.iter().filter_map(|client| self.families.get(client)).for_each(|family| family.wake());
+        clients.iter().filter_map(|client| self.families.get(client)).for_each(|family| family.wake_all());
     }
 }
 

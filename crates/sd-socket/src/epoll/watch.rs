@@ -51,6 +51,7 @@ pub(super) fn link(item: *mut Item) {
     let it = unsafe { &*item };
     if let Source::Socket(endpoint) = it.source {
         endpoint.set_flag(WATCHED);
+        crate::berth::displace(endpoint);
     }
     let exclusive = |i: &Item| i.events() & libc::EPOLLEXCLUSIVE as u32 != 0;
     with_list(it.source, |head| {
@@ -185,6 +186,7 @@ pub(crate) fn state_event(endpoint: &'static Endpoint, stamp: u64) {
     {
         deliver(endpoint, private, ANY, ends(endpoint), stamp);
     }
+    crate::berth::wake(endpoint);
     wake_loose();
 }
 

@@ -131,6 +131,7 @@ impl Image {
         }
         // The next image cannot write the pages in which its threads would say that they sleep.
         crate::wait::assume_asleep(true);
+        crate::berth::close(sockets.iter().map(|(_, endpoint)| *endpoint), true);
         image.is_published = true;
         Some(image)
     }
@@ -156,6 +157,7 @@ impl Image {
         if self.is_published {
             sd_sys::fd::close(state_fd());
             crate::wait::assume_asleep(false);
+            crate::berth::close(core::iter::empty(), false);
         }
         for fd in self.passed {
             let _ = sd_sys::fd::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);

@@ -53,6 +53,7 @@ mod pair_states;
 mod pass;
 mod pass_races;
 mod poll;
+mod poll_threads;
 mod rare;
 mod raw;
 mod shutdown;
@@ -94,6 +95,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     pass::SUBJECTS,
     pass_races::SUBJECTS,
     poll::SUBJECTS,
+    poll_threads::SUBJECTS,
     raw::SUBJECTS,
     epoll::SUBJECTS,
     epoll_set::SUBJECTS,

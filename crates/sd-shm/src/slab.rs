@@ -123,7 +123,7 @@ impl Reason {
     }
 }
 
-/// Bit of [`Endpoint::linger`]: l_onoff.
+/// Bit of [`TxHalf::linger`]: l_onoff.
 pub const LINGER_ON: u32 = 1 << 31;
 
 /// First page of a slab.

@@ -21,7 +21,7 @@ pub(super) fn run(lab: &mut Lab, scribblers: u64, seed: u64) -> Result<String> {
     let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
     let chat = |count: &str| start(&["chat", &port, count]);
     chat("200")?.wait(Duration::from_secs(30))?.ok()?;
-    let before = Held::by(&server);
+    let before = procfs::fd_count(server.pid());
     let mut writes = 0;
     for i in 0..scribblers {
         let honest = chat("3000")?;
@@ -58,35 +58,13 @@ fn end_of(mut scribbler: Proc) -> Result<u64> {
     Ok(said.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0))
 }
 
-/// Descriptors of a process.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    /// What threads have slept on is kept for the next sleep (ADR 34): so many as slept at the same time.
-    to_sleep_on: usize,
-    others: usize,
-}
-
-/// Threads of the server that sleep at the same time, each on two.
-const KEPT_MAX: usize = 16;
-
-impl Held {
-    fn by(process: &Proc) -> Held {
-        let targets = procfs::fd_targets(process.pid());
-        let is_slept_on = |target: &&String| target.contains("[eventfd]") || target.contains("[eventpoll]");
-        let to_sleep_on = targets.iter().filter(is_slept_on).count();
-        Held { to_sleep_on, others: targets.len() - to_sleep_on }
-    }
-}
-
 /// What the hostile connections used is given back.
-fn await_fds(server: &Proc, before: Held) -> Result<()> {
+fn await_fds(server: &Proc, before: usize) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(10);
-    let is_back =
-        |now: Held| now.others <= before.others && now.to_sleep_on <= before.to_sleep_on.max(KEPT_MAX);
-    while !is_back(Held::by(server)) {
+    while procfs::fd_count(server.pid()) > before {
         if Instant::now() > end {
             let now = procfs::fd_targets(server.pid()).join(" ");
-            fail!("the server had {before:?} descriptors and has now: {now}");
+            fail!("the server had {before} descriptors and has now: {now}");
         }
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -88,6 +88,24 @@ fn pop(shared: &Shared, rx: &mut RxCursor) -> Option<u64> {
     }
 }
 
+/// Sends `count` values, calling `after` for each.
+fn sender(
+    shared: &Arc<Shared>,
+    count: u64,
+    after: impl Fn(&Shared, &mut TxCursor) + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let shared = shared.clone();
+    thread::spawn(move || {
+        let mut tx = TxCursor::new(&GEOMETRY);
+        for value in 1..=count {
+            while !push(&shared, &mut tx, value) {
+                thread::yield_now();
+            }
+            after(&shared, &mut tx);
+        }
+    })
+}
+
 /// Every value arrives, once, in order, with wrap-around and jumps, and the receiver that sleeps
 /// is always woken (loom reports a deadlock otherwise).
 #[test]
@@ -97,17 +115,7 @@ fn sleeping_receiver_gets_everything() {
     builder.preemption_bound = Some(3);
     builder.check(|| {
         let shared = Arc::new(Shared::new());
-        let sender = {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                let mut tx = TxCursor::new(&GEOMETRY);
-                for value in 1..=COUNT {
-                    while !push(&shared, &mut tx, value) {
-                        thread::yield_now();
-                    }
-                }
-            })
-        };
+        let sender = sender(&shared, COUNT, |_, _| ());
         let mut rx = RxCursor::new();
         for expected in 1..=COUNT {
             let value = loop {
@@ -134,22 +142,13 @@ fn memory_that_is_given_back_takes_nothing_along() {
     builder.preemption_bound = Some(4);
     builder.check(|| {
         let shared = Arc::new(Shared::new());
-        let sender = {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                let mut tx = TxCursor::new(&GEOMETRY);
-                for value in 1..=COUNT {
-                    while !push(&shared, &mut tx, value) {
-                        thread::yield_now();
-                    }
-                    tx.credit(shared.credit.load(Ordering::Acquire)).unwrap();
-                    if tx.memory_is_free() {
-                        shared.words.iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
-                        tx.note_small_given_back();
-                    }
-                }
-            })
-        };
+        let sender = sender(&shared, COUNT, |shared, tx| {
+            tx.credit(shared.credit.load(Ordering::Acquire)).unwrap();
+            if tx.memory_is_free() {
+                shared.words.iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
+                tx.note_small_given_back();
+            }
+        });
         let mut rx = RxCursor::new();
         for expected in 1..=COUNT {
             let value = loop {

@@ -41,12 +41,12 @@ pub(crate) const ZERO_COPY: u32 = 1 << 15;
 pub(crate) const CLOSED_FIRST: u32 = 1 << 14;
 /// F_SETOWN, O_ASYNC and the like were used.
 pub(crate) const HAS_SIGNALS: u32 = 1 << 10;
-
 /// The end of our stream was announced; without it SHUT_WR is only noted, from before there was a connection.
 pub(crate) const FIN_SENT: u32 = 1 << 11;
-
 /// An epoll instance, or the program, found no room to write: it is told when there is some.
 pub(crate) const NO_SPACE: u32 = 1 << 16;
+/// The monitor said that nobody is on the other side any more, whatever its words say, which others may still write.
+pub(crate) const PEER_DEAD: u32 = 1 << 17;
 
 /// Atomics of an endpoint that are addresses of shared structures.
 pub(crate) trait EndpointExt {
@@ -437,7 +437,7 @@ pub(crate) fn peer_end(endpoint: &Endpoint) -> PeerEnd {
     if flags & FLAG_DEAD != 0 || (mine && state == SlotState::Closed) {
         return PeerEnd::Gone;
     }
-    PeerEnd::Open
+    if endpoint.flag(PEER_DEAD) { PeerEnd::Gone } else { PeerEnd::Open }
 }
 
 /// The peer will send no more, though some of it may not have been read yet.

@@ -37,10 +37,15 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32>
 
 /// Threads of ours that wait on the socket must look again.
 pub(crate) fn look_again(endpoint: &'static Endpoint) {
+    wake_sleepers(endpoint);
+    crate::epoll::endpoint_event(endpoint);
+}
+
+/// Those of them that sleep in send or recv.
+pub(crate) fn wake_sleepers(endpoint: &'static Endpoint) {
     let own = &endpoint.own_words().wait;
     doorbell::disarm(own, endpoint::ALL_BITS & !(doorbell::RX_SIGNAL | doorbell::TX_SIGNAL));
     futex::wake(own, i32::MAX, Scope::Shared);
-    crate::epoll::endpoint_event(endpoint);
 }
 
 /// Breaks a connection off, for connect(2) with AF_UNSPEC: the peer is reset, and the endpoint is
@@ -115,6 +120,26 @@ fn walk(endpoint: &'static Endpoint) -> (usize, Option<usize>) {
         }
     }
     (bytes, mark)
+}
+
+/// More lies there than an honest peer can have left: whoever reads on reads the same again and again.
+pub(crate) fn is_endless(endpoint: &'static Endpoint) -> bool {
+    let _half = endpoint.rx_token();
+    let mem = endpoint.rx_mem();
+    // SAFETY: the rx half is held; a copy walks ahead.
+    let mut rx = unsafe { *rx_cursor(endpoint) };
+    let start = rx.position();
+    while rx.position().wrapping_sub(start) <= WALK_MAX {
+        match rx.next(&GEOMETRY, &mem) {
+            Ok(Next::Data { len, .. }) => rx.advance(len),
+            Ok(Next::Urgent) => {
+                rx.admit_urgent();
+                rx.advance(1);
+            }
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// Bytes that the peer has not taken yet, at most (SIOCOUTQ).

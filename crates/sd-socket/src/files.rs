@@ -1,4 +1,5 @@
-//! sendfile(2) and splice(2) with a socket of ours, by copying through a buffer on the stack.
+//! sendfile(2) and splice(2) with a socket of ours. What the page cache has of a file is read into the ring itself, all
+//! else comes through a buffer on the stack: a slow disk must not keep others from the sending half.
 
 use crate::Outcome;
 use crate::endpoint::{EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_WR, notify, peer_end, tx_cursor};
@@ -114,6 +115,21 @@ unsafe fn read_at(fd: c_int, to: *mut u8, len: usize, at: Option<off_t>) -> sd_s
     })
 }
 
+/// The same of what need not be waited for (RWF_NOWAIT of preadv2(2), which not every file system has).
+///
+/// # Safety
+/// As for `read_at`.
+unsafe fn read_cached(fd: c_int, to: *mut u8, len: usize, at: Option<off_t>) -> sd_sys::Result<usize> {
+    if !sd_sys::confine::allows(libc::SYS_preadv2) {
+        return Err(sd_sys::Errno(libc::EPERM));
+    }
+    let piece = libc::iovec { iov_base: to.cast(), iov_len: len };
+    // SAFETY: one piece, in which the caller has promised room.
+    sd_sys::check(unsafe {
+        sd_sys::syscall!(libc::SYS_preadv2, fd, &raw const piece, 1, at.unwrap_or(-1), 0, libc::RWF_NOWAIT)
+    })
+}
+
 /// Reads a file into the ring itself, while there is room and nothing is amiss; the number of bytes sent.
 fn read_into_ring(endpoint: &'static Endpoint, file: c_int, at: Option<off_t>, count: usize) -> usize {
     let _half = endpoint.tx_token();
@@ -131,7 +147,7 @@ fn read_into_ring(endpoint: &'static Endpoint, file: c_int, at: Option<off_t>, c
         let Some(grant) = tx.reserve(&GEOMETRY, &mem, want, effort) else { break };
         let at = at.map(|at| at + sent as off_t);
         // SAFETY: the grant is room in our ring that the peer does not read yet.
-        let got = unsafe { read_at(file, mem.at(grant.region, grant.off), grant.len as usize, at) };
+        let got = unsafe { read_cached(file, mem.at(grant.region, grant.off), grant.len as usize, at) };
         let Ok(got @ 1..) = got else { break };
         tx.commit(&mem, got as u32, crate::fast::stamp(endpoint));
         stream::add(&endpoint.tx.bytes, got as u64);

@@ -2,11 +2,12 @@
 
 use crate::channel::Channel;
 use crate::control::{self, Control};
-use crate::endpoint::EndpointExt;
+use crate::endpoint::{EOF, EndpointExt, PEER_DEAD, RESET};
 use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use sd_proto::{Reply, Request};
 use sd_shm::channel::{FLAG_DEAD, Side};
+use sd_shm::slab::Endpoint;
 use sd_sys::msg;
 
 /// What the monitor says unasked, when it is more than to be noted.
@@ -96,14 +97,27 @@ fn channel_dead(id: u64) {
         // What the dead announced last, a connection to be accepted perhaps, comes first.
         crate::channel::take_in(channel);
         for slot in 0..sd_shm::channel::SLOTS {
-            if let Some(endpoint) = channel.endpoint(slot) {
-                // The monitor has marked what it found open. The dead may have lied about that.
-                endpoint.peer_words().flags.fetch_or(FLAG_DEAD, Ordering::AcqRel);
-                crate::epoll::peer_event(endpoint, 0);
-            }
+            channel.endpoint(slot).into_iter().for_each(peer_is_dead);
         }
         channel.doom();
     }
     crate::route::forget_all();
     crate::reclaim::channels();
+}
+
+/// Nobody is on the other side of a connection any more. The monitor has marked what it found open, but the dead may
+/// have lied: about that, about ends that were told and then taken back, and about what lies in the ring.
+fn peer_is_dead(endpoint: &'static Endpoint) {
+    endpoint.set_flag(PEER_DEAD);
+    endpoint.peer_words().flags.fetch_or(FLAG_DEAD, Ordering::AcqRel);
+    if crate::ends::is_endless(endpoint) {
+        crate::endpoint::corrupt(endpoint);
+    }
+    if endpoint.flag(EOF | RESET) {
+        // Programs know that nothing more comes, and instances that tell of news have told it.
+        crate::epoll::peer_event(endpoint, 0);
+        crate::ends::wake_sleepers(endpoint);
+    } else {
+        crate::ends::look_again(endpoint);
+    }
 }

@@ -1,7 +1,7 @@
 //! What poll(2) would say of a socket of ours, after Linux' tcp_poll().
 
 use crate::endpoint::{
-    EOF, EndpointExt, NO_SPACE, PeerEnd, RESET, SHUT_RD, SHUT_WR, ZERO_COPY, rx_cursor, tx_cursor,
+    EOF, EndpointExt, NO_SPACE, PEER_DEAD, PeerEnd, RESET, SHUT_RD, SHUT_WR, ZERO_COPY, rx_cursor, tx_cursor,
 };
 use crate::faults::note_end;
 use crate::process::PROCESS;
@@ -35,7 +35,8 @@ fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
         return None;
     }
     let peer = endpoint.peer_words();
-    let unusual = endpoint.flags.load(Ordering::Relaxed) & (SHUT_RD | SHUT_WR | EOF | RESET | ZERO_COPY)
+    let unusual = endpoint.flags.load(Ordering::Relaxed)
+        & (SHUT_RD | SHUT_WR | EOF | RESET | ZERO_COPY | PEER_DEAD)
         | peer.flags.load(Ordering::Acquire)
             & (FLAG_RESET | FLAG_DEAD | FLAG_FIN | FLAG_READS_NO_MORE | FLAG_URGENT)
         | endpoint.error.load(Ordering::Relaxed) as u32;
@@ -95,7 +96,8 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
     if reset || ((ended || endpoint.flag(SHUT_RD)) && endpoint.flag(SHUT_WR)) {
         mask |= EPOLLHUP as u32;
     }
-    if reset || endpoint.flag(SHUT_WR) || has_space(endpoint) {
+    // Nobody makes room any more: a send does not wait for it.
+    if reset || end == PeerEnd::Gone || endpoint.flag(SHUT_WR) || has_space(endpoint) {
         mask |= OUT;
     }
     if crate::urgent::is_pending(endpoint) {

@@ -309,7 +309,8 @@ pub(crate) fn publish_credit(endpoint: &Endpoint, consumed: u64) {
 
 enum Empty {
     Wait,
-    /// The peer is gone; what it sent before has to be looked for once more.
+    /// The peer is gone, or says that it has finished; what it sent before has to be looked for once more. If the end
+    /// is not there either, the peer has lied, and a socket that is readable and has nothing to read would be worse.
     LookAgain,
     End,
     Error(i32),
@@ -318,7 +319,8 @@ enum Empty {
 /// The ring is empty: is that all there will ever be?
 #[inline]
 fn empty(endpoint: &'static Endpoint) -> Empty {
-    if endpoint.flag(SHUT_RD | EOF | RESET) || peer_end(endpoint) != PeerEnd::Open {
+    let may_be_all = peer_end(endpoint) != PeerEnd::Open || endpoint::peer_finished(endpoint);
+    if may_be_all || endpoint.flag(SHUT_RD | EOF | RESET) {
         return empty_slow(endpoint);
     }
     Empty::Wait
@@ -337,7 +339,8 @@ fn empty_slow(endpoint: &'static Endpoint) -> Empty {
     if endpoint.flag(SHUT_RD) {
         return Empty::End;
     }
-    if end == PeerEnd::Gone { Empty::LookAgain } else { Empty::Wait }
+    let is_over = end == PeerEnd::Gone || endpoint::peer_finished(endpoint);
+    if is_over { Empty::LookAgain } else { Empty::Wait }
 }
 
 /// A look without the lock: is there something to receive, or an end?

@@ -132,3 +132,13 @@ pub(crate) fn close_all(fds: &[i32]) {
         close(*fd);
     }
 }
+
+/// The server's side ends first, and so its address is in TIME-WAIT. For one that was bound to it, with SO_REUSEADDR.
+pub(crate) fn end_server_first(listening: i32, pair: &Connected) {
+    close(listening);
+    close(pair.server);
+    await_readable(pair.client);
+    show_recv("client", pair.client, 8, 0);
+    close(pair.client);
+    sleep(2);
+}

@@ -1,4 +1,5 @@
-//! Programs that `cargo xtask sharing` runs, kills and watches. Plain users of sockets: nothing of SocksDirect is linked in.
+//! Programs that `cargo xtask sharing` runs, kills and watches. Plain users of sockets: of SocksDirect
+//! only the layout of segments is linked in, for hostile ones.
 //!
 //! | command | role |
 //! |---|---|
@@ -8,10 +9,13 @@
 //! | `wanderer PORT FILE ID` | a connection that is handed from process to process by fork, exec and SCM_RIGHTS |
 //! | `other-monitor PATH` | what a monitor of another version is to a client |
 //! | `thief PID FD PORT` | takes a descriptor of another process and does harm to it |
+//! | `liar PORT LIE` | a hostile peer: tells one lie about its connection, and dies |
+//! | `sink` | a server that reads, in threads |
 //! | `echo` | an echo server on epoll |
 //! | `chat PORT COUNT` | a client of it that checks every byte |
 
 mod echo;
+mod liar;
 mod observer;
 mod other_monitor;
 mod pattern;
@@ -35,6 +39,8 @@ fn main() -> ExitCode {
         }
         ["other-monitor", path] => other_monitor::serve(path),
         ["thief", pid, fd, port] => thief::run(number(pid) as i32, number(fd) as i32, number(port) as u16),
+        ["liar", port, lie] => liar::run(number(port) as u16, lie),
+        ["sink"] => liar::sink(),
         ["echo"] => echo::serve(),
         ["chat", port, count] => echo::chat(number(port) as u16, number(count)),
         _ => Err(std::io::Error::other("see the head of tests/sharing/src/main.rs")),

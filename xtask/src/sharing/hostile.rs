@@ -59,7 +59,7 @@ fn end_of(mut scribbler: Proc) -> Result<u64> {
 }
 
 /// What the hostile connections used is given back.
-fn await_fds(server: &Proc, before: usize) -> Result<()> {
+pub(super) fn await_fds(server: &Proc, before: usize) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(10);
     while procfs::fd_count(server.pid()) > before {
         if Instant::now() > end {

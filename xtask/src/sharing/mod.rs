@@ -9,12 +9,14 @@
 //! | `stolen` | a stranger takes the descriptors of connections by pidfd_getfd |
 //! | `other-version` | the monitor is replaced, under load, by one of another version |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
+//! | `liars` | a process tells one lie about its connection and dies |
 //!
 //! The programs are those of `tests/sharing`. Places and values are chosen by a seed, which is printed with a failure
 //! and can be given again with `--seed`.
 
 mod crash;
 mod hostile;
+mod liars;
 mod shortage;
 mod soak;
 mod suspend;
@@ -71,6 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
+    parts.push(("liars".to_owned(), Box::new(liars::run)));
     let check = |lab: &mut Lab| hostile::run(lab, options.scribblers, options.seed);
     parts.push(("hostile-peers".to_owned(), Box::new(check)));
     let check = |lab: &mut Lab| soak::run(lab, options.soak, options.seed, 0);

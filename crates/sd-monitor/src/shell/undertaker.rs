@@ -16,7 +16,7 @@ use super::server::Server;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use crate::core::members::{Process, ProcessId};
-use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SLOTS, Side, SlotState};
+use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SLOTS, Side, SlotSide, SlotState};
 use sd_shm::slab::{Endpoint, State};
 use sd_shm::time_wait::TimeWait;
 use sd_sys::futex::{Scope, wake};
@@ -216,6 +216,10 @@ impl Server {
                 close_slot(segment, slot, side, peer_generation, flags);
             } else if is_open {
                 close_slot(segment, slot, side, generation, flags);
+            } else {
+                // Or about what it had closed, and whoever sleeps there sleeps on.
+                sides[side as usize].flags.fetch_or(FLAG_DEAD, Ordering::AcqRel);
+                wake_sleepers(&sides[side.other() as usize]);
             }
         });
         woken.insert((key, side.other() as u32));
@@ -273,7 +277,11 @@ fn close_slot(segment: &Segment, slot: usize, side: Side, generation: u32, flags
     sd_ring::fence_full();
     let adopter = map.slot(slot).side[Side::B as usize].listener.load(Ordering::Relaxed);
     map.events_for(side.other(), adopter).post(slot);
-    // All bits, whether it sleeps or wants an event; the wake-up is cheap and this is rare.
-    other.wait.fetch_and(0, Ordering::SeqCst);
-    wake(&other.wait, i32::MAX, Scope::Shared);
+    wake_sleepers(other);
+}
+
+/// All bits, whether it sleeps or wants an event; the wake-up is cheap and this is rare.
+fn wake_sleepers(words: &SlotSide) {
+    words.wait.fetch_and(0, Ordering::SeqCst);
+    wake(&words.wait, i32::MAX, Scope::Shared);
 }

@@ -281,12 +281,7 @@ fn time_wait() {
     let listening = on(libc::SO_REUSEADDR);
     let addr = listen_on(listening, &Addr::local(0), 4);
     let pair = connect_to(listening, &addr);
-    close(listening);
-    close(pair.server);
-    await_readable(pair.client);
-    show_recv("client", pair.client, 8, 0);
-    close(pair.client);
-    sleep(2);
+    end_server_first(listening, &pair);
     show("bind without SO_REUSEADDR", bind(tcp(), &addr));
     show("bind with SO_REUSEADDR", bind(on(libc::SO_REUSEADDR), &addr));
 }

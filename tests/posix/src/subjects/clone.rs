@@ -55,14 +55,18 @@ fn in_turn(child: impl FnOnce(i32) -> i32) {
     say!("child: {}", ask(pair.client, "to the child"));
     say!("child: {}", wait_child(child));
     show_poll("still open", pair.client);
+    to_the_parent(&pair);
+    close(pair.server);
+    await_events(pair.client, libc::POLLRDHUP);
+    show_recv("client", pair.client, 8, 0);
+}
+
+fn to_the_parent(pair: &Connected) {
     send(pair.client, b"to the parent", 0);
     await_readable(pair.server);
     answer(pair.server);
     await_readable(pair.client);
     show_recv("client", pair.client, 64, 0);
-    close(pair.server);
-    await_events(pair.client, libc::POLLRDHUP);
-    show_recv("client", pair.client, 8, 0);
 }
 
 fn own_stack() {
@@ -112,11 +116,7 @@ fn like_vfork() {
         show_recv("client", pair.client, 64, 0);
         say!("child: {}", wait_child(child));
         show_poll("still open", pair.client);
-        send(pair.client, b"to the parent", 0);
-        await_readable(pair.server);
-        answer(pair.server);
-        await_readable(pair.client);
-        show_recv("client", pair.client, 64, 0);
+        to_the_parent(&pair);
     }
 }
 

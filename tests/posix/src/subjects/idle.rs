@@ -62,6 +62,16 @@ fn exchange(pairs: &[Connected], round: usize, len: usize) -> bool {
     })
 }
 
+/// Sends over each to somebody who sends it back; whether all was as sent.
+fn ask_all(pairs: &[Connected], round: usize, len: usize) -> bool {
+    pairs.iter().enumerate().all(|(index, pair)| {
+        let sent = bytes(index, round, len);
+        let mut got = vec![0; len];
+        send(pair.client, &sent, 0);
+        recv(pair.client, &mut got, libc::MSG_WAITALL).count() == len && got == sent
+    })
+}
+
 fn used_again() {
     let pairs = pairs();
     let ep = watch(&pairs);
@@ -153,16 +163,8 @@ fn child_goes_on() {
     for (index, pair) in pairs.iter().enumerate() {
         epoll_add(ep, pair.client, libc::EPOLLIN, index as u64);
     }
-    let both: Vec<Connected> =
-        pairs.iter().map(|pair| Connected { client: pair.client, server: pair.client }).collect();
     for round in 0..3 {
-        let good = both.iter().enumerate().all(|(index, pair)| {
-            let sent = bytes(index, round, 200);
-            let mut got = vec![0; sent.len()];
-            send(pair.client, &sent, 0);
-            recv(pair.client, &mut got, libc::MSG_WAITALL).count() == sent.len() && got == sent
-        });
-        say!("round {round}: {good}");
+        say!("round {round}: {}", ask_all(&pairs, round, 200));
         idle(ep);
     }
     pairs.iter().for_each(|pair| _ = close(pair.client));
@@ -188,13 +190,7 @@ fn threads_receive() {
     };
     let threads: Vec<_> = pairs.iter().map(|pair| serve(pair.server)).collect();
     for round in 0..3 {
-        let good = pairs.iter().enumerate().all(|(index, pair)| {
-            let sent = bytes(index, round, 500);
-            let mut got = vec![0; sent.len()];
-            send(pair.client, &sent, 0);
-            recv(pair.client, &mut got, libc::MSG_WAITALL).count() == sent.len() && got == sent
-        });
-        say!("round {round}: {good}");
+        say!("round {round}: {}", ask_all(&pairs, round, 500));
         sleep(IDLE_MS as u64);
     }
     pairs.iter().for_each(|pair| _ = shutdown(pair.client, libc::SHUT_WR));

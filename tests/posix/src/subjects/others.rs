@@ -297,12 +297,7 @@ fn passed_listener_time_wait() {
     fcntl(listening, libc::F_SETFL, libc::O_NONBLOCK);
     let (fd, pair) = accept_of_passed(listening);
     let (_, addr) = getsockname(fd);
-    close(fd);
-    close(pair.server);
-    await_readable(pair.client);
-    show_recv("client", pair.client, 8, 0);
-    close(pair.client);
-    sleep(2);
+    end_server_first(fd, &pair);
     show("bind without SO_REUSEADDR", bind(tcp(), &addr));
     let again = tcp();
     set_int(again, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);

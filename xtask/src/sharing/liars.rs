@@ -1,0 +1,69 @@
+//! Peers that tell one lie each, at the worst moment, and are killed: whoever waits for them learns that they are gone.
+
+use super::hostile::{await_fds, await_idle};
+use super::program;
+use crate::lab::{Lab, Side};
+use crate::process::Proc;
+use crate::{Result, fail, procfs};
+use std::time::{Duration, Instant};
+
+/// Lies for both servers: for one that sleeps in epoll_wait, and one that sleeps in read.
+const LIES: [&str; 4] = ["closed", "free", "finished", "unfinished"];
+/// Only the first can be made to wait for room.
+const PLAYS: [(&str, &[&str]); 3] = [("echo", &LIES), ("echo", &["closed-and-full"]), ("sink", &LIES)];
+
+/// A sleeper that is not woken by then sleeps for ever.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) fn run(lab: &mut Lab) -> Result<String> {
+    if lab.is_oracle() {
+        return Ok("nothing is shared".to_owned());
+    }
+    let mut told = 0;
+    for (server, lies) in PLAYS {
+        for lie in lies {
+            tell(lab, server, lie).map_err(|error| format!("{lie}, to {server}: {error}"))?;
+            told += 1;
+        }
+    }
+    Ok(format!("{told} lies"))
+}
+
+/// One server, one liar: all that its connection used is given back, and a thread that slept in read(2) has returned.
+fn tell(lab: &Lab, server: &str, lie: &str) -> Result<()> {
+    let program = program().to_string_lossy().into_owned();
+    let start = |args: &[&str]| Proc::start(&mut lab.command(Side::Sd, &program, args)?, args[0], lab.path());
+    let mut serving = start(&[server])?;
+    serving.wait_for_text("\n", PATIENCE)?;
+    let port = serving.stdout_so_far().trim().trim_start_matches("port ").to_owned();
+    let mut before = 0;
+    for round in 1..=3 {
+        let said = start(&["liar", &port, lie])?.wait(Duration::from_secs(30))?;
+        if !said.stderr.is_empty() {
+            fail!("the liar could not: {}", said.stderr);
+        }
+        if server == "sink" {
+            await_ends(&serving, round)?;
+        }
+        if round == 1 {
+            // A process keeps some of what its first connection needed.
+            await_idle(&serving)?;
+            before = procfs::fd_count(serving.pid());
+        }
+    }
+    await_fds(&serving, before)?;
+    await_idle(&serving)?;
+    serving.terminate(PATIENCE)?;
+    Ok(())
+}
+
+fn await_ends(sink: &Proc, wanted: usize) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while sink.stdout_so_far().matches("end after").count() < wanted {
+        if Instant::now() > end {
+            fail!("a thread of the server still sleeps in read: {}", sink.stdout_so_far());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}

@@ -1,4 +1,5 @@
-//! Threads that a peer wakes alone: each sleeps at a *berth*, an eventfd that only it watches (ADR 34).
+//! Threads that a peer wakes alone: each sleeps at a *berth*, an eventfd that only it watches (ADR 34), by an epoll
+//! instance that holds nothing else: so a peer that reads it takes no wake-up away (ADR 4).
 //!
 //! ```text
 //! thread: takes a berth of the process; "berth n" in its words of each slot of its list --> peer: writes that eventfd
@@ -29,12 +30,19 @@ use sd_shm::slab::{Endpoint, State};
 
 /// This process's berths.
 static OWN: [Place; BERTHS] = [const {
-    Place { is_taken: AtomicBool::new(false), event_fd: AtomicI32::new(-1), registration: AtomicU32::new(0) }
+    Place {
+        is_taken: AtomicBool::new(false),
+        event_fd: AtomicI32::new(-1),
+        epoll_fd: AtomicI32::new(-1),
+        registration: AtomicU32::new(0),
+    }
 }; BERTHS];
 
 struct Place {
     is_taken: AtomicBool,
     event_fd: AtomicI32,
+    /// What is slept on: it watches the eventfd.
+    epoll_fd: AtomicI32,
     /// Registration with the monitor that knows it; zero: none.
     registration: AtomicU32,
 }
@@ -67,8 +75,9 @@ impl Taken {
         (is_known() || place.register(number).is_some()).then_some(taken)
     }
 
-    pub(crate) fn event_fd(&self) -> i32 {
-        self.place.event_fd.load(Ordering::Relaxed)
+    /// Readable when somebody has rung.
+    pub(crate) fn epoll_fd(&self) -> i32 {
+        self.place.epoll_fd.load(Ordering::Relaxed)
     }
 
     /// Names the berth in the words of each connection. Whether it may be slept at, when all have been looked at once
@@ -120,11 +129,18 @@ impl Taken {
 
     /// After a sleep that the berth has ended: what came is taken.
     pub(crate) fn take_ring(&self) {
-        let got = sd_sys::fd::read(self.event_fd(), &mut [0; 8]);
-        if !matches!(got, Ok(_) | Err(sd_sys::Errno(libc::EAGAIN | libc::EINTR))) {
-            // The program closed it behind our back: nobody gets it again.
-            self.place.registration.store(0, Ordering::Relaxed);
-            self.place.event_fd.store(GONE, Ordering::Relaxed);
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }];
+        match crate::wait::sleep_on(self.epoll_fd(), &mut events, Some(0), core::ptr::null()) {
+            Ok(0) | Err(libc::EINTR) => {}
+            Ok(_) if events.iter().any(|event| event.events & libc::EPOLLERR as u32 != 0) => {
+                sd_sys::fd::eventfd_reset(self.place.event_fd.load(Ordering::Relaxed));
+            }
+            Ok(_) => {}
+            Err(_) => {
+                // The program closed it behind our back: nobody gets it again.
+                self.place.registration.store(0, Ordering::Relaxed);
+                self.place.event_fd.store(GONE, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -144,8 +160,7 @@ impl Place {
             return None;
         }
         if self.event_fd.load(Ordering::Relaxed) < 0 {
-            let fd = sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).ok()?;
-            self.event_fd.store(hide_fd(fd), Ordering::Release);
+            self.make()?;
         }
         let now = registration();
         let event_fd = self.event_fd.load(Ordering::Relaxed);
@@ -156,6 +171,28 @@ impl Place {
             }
             _ => None,
         }
+    }
+
+    fn make(&self) -> Option<()> {
+        let epoll_fd = sd_sys::fd::epoll_create().ok()?;
+        let event_fd = match sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) {
+            Ok(fd) => hide_fd(fd),
+            Err(_) => {
+                sd_sys::fd::close(epoll_fd);
+                return None;
+            }
+        };
+        let epoll_fd = hide_fd(epoll_fd);
+        let edge = sd_sys::fd::EVENTFD_EDGE;
+        let is_watched = sd_sys::fd::epoll_ctl(epoll_fd, libc::EPOLL_CTL_ADD, event_fd, edge, 0).is_ok();
+        if !is_watched {
+            close_hidden(epoll_fd);
+            close_hidden(event_fd);
+            return None;
+        }
+        close_hidden(self.epoll_fd.swap(epoll_fd, Ordering::AcqRel));
+        self.event_fd.store(event_fd, Ordering::Release);
+        Some(())
     }
 
     fn ring(&self) {
@@ -298,6 +335,7 @@ pub(crate) fn forked() {
     ARE_CLOSED.store(false, Ordering::Relaxed);
     for place in &OWN {
         close_hidden(place.event_fd.swap(-1, Ordering::Relaxed));
+        close_hidden(place.epoll_fd.swap(-1, Ordering::Relaxed));
         place.registration.store(0, Ordering::Relaxed);
         place.is_taken.store(false, Ordering::Relaxed);
     }

@@ -247,7 +247,7 @@ impl<'a> List<'a> {
         let timeout = wait::earlier(deadline.left(), retry);
         let control = crate::control::CONTROL_FD.load(Ordering::Acquire);
         let mut fds = self.for_kernel(&[
-            pollfd { fd: berth.event_fd(), events: POLLIN, revents: 0 },
+            pollfd { fd: berth.epoll_fd(), events: POLLIN, revents: 0 },
             pollfd { fd: control, events: POLLRDHUP, revents: 0 },
         ]);
         wait::ended_by_handler(watch, mask)?;

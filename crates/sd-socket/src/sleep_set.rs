@@ -6,7 +6,7 @@
 //! that takes what the set has if it was the set that ended it.
 
 use crate::process::{close_hidden, hide_fd, single_threaded, tid};
-use crate::wait::{OWN_EVENT, Sleeper, add_control, sleep_on};
+use crate::wait::{Sleeper, add_control, sleep_on};
 use crate::waker::View;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{POLLIN, epoll_event, pollfd, sigset_t};
@@ -107,12 +107,7 @@ impl SleepSet {
     fn take_news(&self) {
         let mut events = [epoll_event { events: 0, u64: 0 }; 8];
         match sleep_on(self.fd, &mut events, Some(0), core::ptr::null()) {
-            Ok(count) => {
-                let is_end = |e: &epoll_event| e.u64 == OWN_EVENT && e.events & POLLIN as u32 == 0;
-                if events.iter().take(count).any(is_end) {
-                    crate::control::look_at_socket();
-                }
-            }
+            Ok(count) => events.iter().take(count).for_each(|event| crate::waker::has_rung(event.events)),
             Err(libc::EINTR) => {}
             // The number was closed behind our back.
             Err(_) => self.forget(),

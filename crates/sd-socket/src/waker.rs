@@ -1,7 +1,8 @@
 //! The eventfds that peers and the monitor write to, and who watches them.
 //!
 //! One is this process's own; others are those of its parents, from which it has inherited connections, and of
-//! families that passed connections on. They are watched edge-triggered, and nobody reads them (ADR 4).
+//! families that passed connections on. They are watched edge-triggered, and nobody reads them; who does, a hostile peer,
+//! takes no wake-up away, since that they can be written is watched too (ADR 4).
 
 use crate::process::{PROCESS, close_hidden, hide_fd, single_threaded};
 use crate::wait::OWN_EVENT;
@@ -9,8 +10,6 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use sd_shm::public::Public;
 use sd_sys::fd;
 use sd_sys::lock::Lock;
-
-const WATCHED: u32 = (libc::EPOLLIN | libc::EPOLLET) as u32;
 
 /// Index of the own one, plus one; zero: none yet.
 static OWN: AtomicUsize = AtomicUsize::new(0);
@@ -93,6 +92,16 @@ pub(crate) fn watch_all() {
     FIRST.store(0, Ordering::SeqCst);
 }
 
+/// One of them, or the control socket, has ended a sleep.
+#[inline]
+pub(crate) fn has_rung(events: u32) {
+    if events & (libc::EPOLLIN | libc::EPOLLOUT) as u32 == 0 {
+        crate::control::look_at_socket();
+    } else if events & libc::EPOLLERR as u32 != 0 {
+        event_fds().for_each(fd::eventfd_reset);
+    }
+}
+
 /// In the child of a fork: it has none of its own yet.
 pub(crate) fn forked() {
     OWN.store(0, Ordering::Relaxed);
@@ -145,7 +154,13 @@ impl View {
                 (true, false) => libc::EPOLL_CTL_DEL,
                 _ => continue,
             };
-            let _ = fd::epoll_ctl(epoll_fd, op, waker.event_fd.load(Ordering::Relaxed), WATCHED, OWN_EVENT);
+            let _ = fd::epoll_ctl(
+                epoll_fd,
+                op,
+                waker.event_fd.load(Ordering::Relaxed),
+                fd::EVENTFD_EDGE,
+                OWN_EVENT,
+            );
         }
         *self = view;
     }

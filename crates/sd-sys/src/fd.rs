@@ -59,6 +59,22 @@ pub fn eventfd_signal(fd: i32) {
     let _ = unsafe { syscall!(libc::SYS_write, fd, &amount as *const u64, 8) };
 }
 
+/// What wakes a kernel epoll instance whenever an eventfd is signalled, and cannot be taken away again: that there is
+/// something to read somebody else may have ended by reading it, that it can be written is always so.
+pub const EVENTFD_EDGE: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET) as u32;
+
+/// Makes an eventfd usable again that somebody has driven to its very end (POLLERR), without waiting (RWF_NOWAIT of
+/// preadv2(2): somebody else may read it first, and may have made it blocking).
+#[cold]
+pub fn eventfd_reset(fd: i32) {
+    let mut count = 0u64;
+    let piece = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
+    if poll_one(fd, libc::POLLIN, 0).is_ok_and(|events| events & libc::POLLERR != 0) {
+        // SAFETY: the kernel writes eight bytes to `count`.
+        let _ = unsafe { syscall!(libc::SYS_preadv2, fd, &raw const piece, 1, -1i64, 0, libc::RWF_NOWAIT) };
+    }
+}
+
 /// write(2).
 pub fn write(fd: i32, bytes: &[u8]) -> Result<usize> {
     // SAFETY: the kernel reads the slice.

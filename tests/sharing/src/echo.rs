@@ -65,8 +65,9 @@ fn echo(set: RawFd, stream: &mut TcpStream, owed: &mut Vec<u8>) -> io::Result<()
     done.map(drop)
 }
 
-/// Sends messages of all sizes, and checks each echo; a new connection now and then.
-pub(crate) fn chat(port: u16, count: u64) -> io::Result<()> {
+/// Sends messages of all sizes, and checks each echo; a new connection now and then. With a pause the server falls
+/// asleep between them.
+pub(crate) fn chat(port: u16, count: u64, pause: Duration) -> io::Result<()> {
     let mut stream = dial(port)?;
     let mut longest = Duration::ZERO;
     for i in 0..count {
@@ -79,6 +80,7 @@ pub(crate) fn chat(port: u16, count: u64) -> io::Result<()> {
         stream.write_all(&message)?;
         stream.read_exact(&mut back)?;
         longest = longest.max(start.elapsed());
+        std::thread::sleep(pause);
         if message != back {
             return Err(io::Error::other(format!("echo {i} is not what was sent")));
         }

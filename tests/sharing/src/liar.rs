@@ -5,6 +5,7 @@ use sd_shm::channel::{FLAG_FIN, Mapping, Side, SlotState};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -78,6 +79,27 @@ fn segment() -> io::Result<Mapping> {
         }
     }
     Err(io::Error::other("no segment is shared with the server"))
+}
+
+/// Reads every eventfd that this process has, again and again: its peers' are among them. Whoever sleeps there shall be
+/// woken nevertheless by those who write them.
+pub(crate) fn eat(port: u16) -> io::Result<()> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.write_all(b"a greeting")?;
+    stream.read_exact(&mut [0; 10])?;
+    let is_eventfd =
+        |path: &PathBuf| std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == "anon_inode:[eventfd]");
+    let paths = std::fs::read_dir("/proc/self/fd")?.flatten().map(|entry| entry.path()).filter(is_eventfd);
+    let fds: Vec<i32> = paths.filter_map(|path| path.file_name()?.to_str()?.parse().ok()).collect();
+    loop {
+        for fd in &fds {
+            let mut count = 0u64;
+            // SAFETY: the kernel writes eight bytes.
+            if unsafe { libc::read(*fd, (&raw mut count).cast(), 8) } == 8 {
+                println!("taken");
+            }
+        }
+    }
 }
 
 /// Accepts connections, and reads each to its end, in a thread of its own that sleeps in read(2); returns the first ten

@@ -12,7 +12,8 @@
 //! | `liar PORT LIE` | a hostile peer: tells one lie about its connection, and dies |
 //! | `sink` | a server that reads, in threads |
 //! | `echo` | an echo server on epoll |
-//! | `chat PORT COUNT` | a client of it that checks every byte |
+//! | `chat PORT COUNT [MS]` | a client of it that checks every byte, with a pause after each answer |
+//! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
 mod echo;
 mod liar;
@@ -25,6 +26,7 @@ mod victim;
 mod wanderer;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -42,7 +44,11 @@ fn main() -> ExitCode {
         ["liar", port, lie] => liar::run(number(port) as u16, lie),
         ["sink"] => liar::sink(),
         ["echo"] => echo::serve(),
-        ["chat", port, count] => echo::chat(number(port) as u16, number(count)),
+        ["chat", port, count] => echo::chat(number(port) as u16, number(count), Duration::ZERO),
+        ["chat", port, count, pause] => {
+            echo::chat(number(port) as u16, number(count), Duration::from_millis(number(pause)))
+        }
+        ["eater", port] => liar::eat(number(port) as u16),
         _ => Err(std::io::Error::other("see the head of tests/sharing/src/main.rs")),
     };
     match done {

@@ -29,6 +29,28 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
     Ok(format!("{told} lies"))
 }
 
+/// A peer that takes away what wakes a server: others' connections with it do not notice.
+pub(super) fn eaten_wake_ups(lab: &mut Lab) -> Result<String> {
+    if lab.is_oracle() {
+        return Ok("nothing is shared".to_owned());
+    }
+    let program = program().to_string_lossy().into_owned();
+    let start = |args: &[&str]| Proc::start(&mut lab.command(Side::Sd, &program, args)?, args[0], lab.path());
+    let mut server = start(&["echo"])?;
+    server.wait_for_text("\n", PATIENCE)?;
+    let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
+    let eater = start(&["eater", &port])?;
+    // After three seconds of quiet the server sleeps without a timer, which would help it.
+    start(&["chat", &port, "4", "3500"])?.wait(Duration::from_secs(60))?.ok()?;
+    let eaten = eater.stdout_so_far().lines().count();
+    if eaten == 0 {
+        fail!("there was nothing to be taken away: {}", eater.last_words());
+    }
+    eater.kill();
+    server.terminate(PATIENCE)?;
+    Ok(format!("{eaten} taken away"))
+}
+
 /// One server, one liar: all that its connection used is given back, and a thread that slept in read(2) has returned.
 fn tell(lab: &Lab, server: &str, lie: &str) -> Result<()> {
     let program = program().to_string_lossy().into_owned();

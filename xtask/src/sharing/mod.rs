@@ -74,6 +74,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("liars".to_owned(), Box::new(liars::run)));
+    parts.push(("eaten-wake-ups".to_owned(), Box::new(liars::eaten_wake_ups)));
     let check = |lab: &mut Lab| hostile::run(lab, options.scribblers, options.seed);
     parts.push(("hostile-peers".to_owned(), Box::new(check)));
     let check = |lab: &mut Lab| soak::run(lab, options.soak, options.seed, 0);

@@ -124,8 +124,8 @@ pub(super) fn sleep(epoll: &Epoll, timeout_ns: Option<u64>, mask: *const sigset_
     for event in events.iter().take(woken) {
         let (data, bits) = (event.u64, event.events);
         kernel |= data == KERNEL_PART;
-        if data == OWN_EVENT && bits & libc::EPOLLIN as u32 == 0 {
-            crate::control::look_at_socket();
+        if data == OWN_EVENT {
+            crate::waker::has_rung(bits);
         }
     }
     Ok(kernel)

@@ -1,6 +1,7 @@
 //! The edge between C and us: real functions, return values, errno, and the macro that makes a hook of a table row.
 
-use core::ffi::{c_char, c_int, c_void};
+use crate::next::Next;
+use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -10,12 +11,11 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// this process, so relaxed order is enough.
 pub(crate) struct Slot {
     address: AtomicPtr<c_void>,
-    /// Ends in NUL.
-    name: &'static str,
+    name: &'static CStr,
 }
 
 impl Slot {
-    pub(crate) const fn new(name: &'static str) -> Self {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
         Slot { address: AtomicPtr::new(null_mut()), name }
     }
 
@@ -28,10 +28,28 @@ impl Slot {
     /// Looks the function up, and returns its address; null when there is none.
     #[cold]
     pub(crate) fn resolve(&self) -> *mut c_void {
-        // SAFETY: the name ends in NUL.
-        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr() as *const c_char) };
+        // SAFETY: a C string.
+        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.address.store(address, Ordering::Relaxed);
         address
+    }
+
+    /// The same, in the constructor. False when dlsym was asked.
+    pub(crate) fn resolve_by(&self, next: &Next) -> bool {
+        let found = next.find(self.name);
+        match found {
+            Some(address) => self.address.store(address, Ordering::Relaxed),
+            None => drop(self.resolve()),
+        }
+        found.is_some()
+    }
+}
+
+/// At compile time; the text ends in NUL.
+pub(crate) const fn c_string(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => c"",
     }
 }
 
@@ -180,7 +198,7 @@ macro_rules! hooks {
         #[allow(non_upper_case_globals)]
         mod slot {
             $(pub(super) static $name: $crate::edge::Slot =
-                $crate::edge::Slot::new(concat!(stringify!($name), "\0"));)+
+                $crate::edge::Slot::new($crate::edge::c_string(concat!(stringify!($name), "\0")));)+
         }
 
         /// All slots, for the constructor.

@@ -25,9 +25,11 @@ mod body;
 #[macro_use]
 mod edge;
 mod file_layout;
+mod next;
 mod sanitizer;
 mod start;
 mod table;
+mod unwind;
 
 /// libc's, but in the child of a bare clone; see there.
 #[global_allocator]

@@ -11,6 +11,7 @@
 //! that order: so ours come last before a fork and first after it, and no other library's handler meets our sockets
 //! half-way. `sd_socket::calls` answers Kernel before its `start`.
 
+use crate::next::Next;
 use crate::table;
 use core::ffi::{c_char, c_int};
 use sd_socket::calls;
@@ -23,17 +24,25 @@ type Argv = *const *const c_char;
 
 /// glibc passes main's arguments; `environ` itself is not set so early.
 extern "C" fn constructor(_argc: c_int, _argv: Argv, envp: Argv) {
-    for slot in table::SLOTS {
-        slot.resolve();
-    }
-    // SAFETY: no arguments. A symbol that this libc lacks has left an error text, which is not the program's.
-    unsafe { libc::dlerror() };
-    // SAFETY: glibc's environment, null-terminated.
-    unsafe { calls::start(envp) };
+    let own_path = resolve();
+    // SAFETY: glibc's environment, null-terminated, and the dynamic linker's name of this library.
+    unsafe { calls::start(envp, own_path) };
     crate::body::stdio::adopt_standard_streams();
     // SAFETY: the handlers are functions of this library, which is never unloaded (libc::dlclose does not unload a
     // preloaded library).
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}
+
+/// Finds the functions behind the hooks, and the path of this library.
+#[inline(always)]
+fn resolve() -> *const c_char {
+    let next = Next::new();
+    let asked = table::SLOTS.iter().filter(|slot| !slot.resolve_by(&next)).count();
+    if asked != 0 {
+        // SAFETY: no arguments. A symbol that this libc lacks has left an error text, which is not the program's.
+        unsafe { libc::dlerror() };
+    }
+    next.own_path()
 }
 
 extern "C" fn prepare() {

@@ -40,3 +40,13 @@ fn every_name_is_a_function_of_libc() {
         assert!(libc.contains(name), "{name} {word}: libc has no such function");
     }
 }
+
+/// Each library that ours needs would be loaded into each program that is executed.
+#[test]
+fn needs_libc_only() {
+    let said = run(&["readelf", "-dW", library().to_str().unwrap()], false);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let needed = said.lines().filter(|line| line.contains("(NEEDED)"));
+    let names: Vec<_> = needed.filter_map(|line| line.split(['[', ']']).nth(1)).collect();
+    assert_eq!(names, ["libc.so.6", "ld-linux-x86-64.so.2"]);
+}

@@ -151,7 +151,12 @@ pub struct Header {
     pub place: AtomicU64,
     /// Events counted by the library; see `sd_socket::stats`.
     pub counters: [AtomicU64; 32],
+    /// Here a process shows that it shares the slab; see `sd_socket::handover`.
+    pub proofs: [AtomicU64; PROOFS],
 }
+
+/// Processes that can show at the same time that they share a slab.
+pub const PROOFS: usize = 16;
 
 /// Where [`Endpoint::opts`] has SO_REUSEADDR.
 pub const OPT_REUSEADDR: usize = 2;

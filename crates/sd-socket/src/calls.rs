@@ -340,8 +340,9 @@ pub fn spawn_begin() -> Result<spawn::Starting, c_int> {
     spawn::Starting::begin()
 }
 
-/// Once, from the library's constructor, with the environment it was given.
-pub unsafe fn start(envp: *const *const c_char) {
+/// Once, from the library's constructor, with the environment it was given, and the path that it was loaded from.
+pub unsafe fn start(envp: *const *const c_char, own_path: *const c_char) {
+    exec::target::set_own_path(own_path);
     // SAFETY: see the module.
     unsafe { crate::env::remember(envp) };
     crate::token::start();

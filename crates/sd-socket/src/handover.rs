@@ -9,6 +9,13 @@
 //!                                                                                a number, sets its bit in `holders`
 //!  receiver --one byte----> keeper, which lets go
 //! ```
+//! A receiver of another user must share the slab already, as the child does that a server has forked for a session
+//! and that has given its privileges up: it gets nothing then that it could not spoil before. It shows that first:
+//! ```text
+//!  keeper   --a number, and which slab--> receiver, which writes it there, and its id; --one byte--> keeper, which looks
+//! ```
+//! Whoever listens under that name instead of a keeper learns nothing by it, and cannot pass it off as an answer of his.
+//!
 //! The sender may close its copy at any time, or go on using it. Threads of two families know each other by their ids
 //! only, so a connection that was passed has no token holder (`Token::keep_unheld`). When anything fails the receiver
 //! keeps the kernel socket.
@@ -20,7 +27,7 @@ use crate::table;
 use core::sync::atomic::{AtomicI32, Ordering};
 use sd_proto::Request;
 use sd_shm::channel::{Mapping, SEGMENT_LEN, Side};
-use sd_shm::slab::{Endpoint, Slab, State};
+use sd_shm::slab::{Endpoint, PROOFS, Slab, State};
 use sd_sys::{fd, msg};
 
 /// `asm-generic/socket.h`.
@@ -53,6 +60,20 @@ struct Message {
 static LISTENER: AtomicI32 = AtomicI32::new(0);
 
 const MESSAGE_LEN: usize = size_of::<Message>();
+
+/// What the keeper asks of a receiver of another user.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Challenge {
+    /// To be written, above the process id, into the slab with this identity,
+    number: u64,
+    device: u64,
+    inode: u64,
+    /// as this one of its proofs.
+    place: u64,
+}
+
+const CHALLENGE_LEN: usize = size_of::<Challenge>();
 
 /// The name under which the keeper behind a kernel socket answers; `outer` is the passed end.
 fn name_of(outer: i32) -> Option<[u8; 27]> {
@@ -93,9 +114,46 @@ pub(crate) fn give(listener: i32, endpoint: &'static Endpoint) -> bool {
         sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) });
     let Ok(socket) = accepted.map(|socket| socket as i32) else { return false };
     set_patience(socket, KEEPER_S);
-    let given = is_same_user(socket) && offer(socket, endpoint).is_some();
+    let may_have = is_same_user(socket) || is_proved(socket, endpoint) == Some(true);
+    let given = may_have && offer(socket, endpoint).is_some();
     fd::close(socket);
     given
+}
+
+/// In the keeper: whether the process at the other end shares the slab of the connection.
+fn is_proved(socket: i32, endpoint: &'static Endpoint) -> Option<bool> {
+    let (rec, index) = PROCESS.locate(endpoint)?;
+    let (device, inode) = fd::identity(rec.fd.load(Ordering::Relaxed)).ok()?;
+    let place = index % PROOFS;
+    let proof = rec.slab()?.header().proofs.get(place)?;
+    let number = sd_sys::mem::random().ok()? >> 32;
+    let (pid, _) = fd::peer(socket).ok()?;
+    proof.store(0, Ordering::Release);
+    let challenge = Challenge { number, device, inode, place: place as u64 };
+    // SAFETY: plain words without padding.
+    let bytes = unsafe { core::slice::from_raw_parts((&raw const challenge).cast::<u8>(), CHALLENGE_LEN) };
+    msg::send_with_fds(socket, bytes, &[], 0).ok()?;
+    Some(fd::read(socket, &mut [0u8]) == Ok(1) && proof.load(Ordering::Acquire) == proof_of(number, pid))
+}
+
+fn proof_of(number: u64, pid: i32) -> u64 {
+    number << 32 | u64::from(pid as u32)
+}
+
+/// In the receiver: shows it.
+fn prove(socket: i32) -> Option<()> {
+    let mut asked = Challenge::default();
+    // SAFETY: plain words; any bytes make a challenge.
+    let bytes = unsafe { core::slice::from_raw_parts_mut((&raw mut asked).cast::<u8>(), CHALLENGE_LEN) };
+    if fd::read(socket, bytes) != Ok(CHALLENGE_LEN) {
+        return None;
+    }
+    let slab = known((asked.device, asked.inode))?.slab()?;
+    slab.header()
+        .proofs
+        .get(asked.place as usize)?
+        .store(proof_of(asked.number, fd::getpid()), Ordering::Release);
+    msg::send_with_fds(socket, &[1], &[], 0).ok().map(drop)
 }
 
 fn offer(socket: i32, endpoint: &'static Endpoint) -> Option<()> {
@@ -147,20 +205,22 @@ pub(crate) fn claim(fd: i32) {
     }
     let Some(socket) = name_of(fd).and_then(|name| msg::connect_unix(&name).ok()) else { return };
     set_patience(socket, RECEIVER_S);
-    if is_same_user(socket) && crate::control::connected().is_some() {
-        let _ = receive(socket, fd);
+    let may_share = is_same_user(socket);
+    if (may_share || prove(socket).is_some()) && crate::control::connected().is_some() {
+        let _ = receive(socket, fd, may_share);
     }
     fd::close(socket);
 }
 
-fn receive(socket: i32, number: i32) -> Option<()> {
+/// Without `may_share` the connection has to lie in a slab that this process shares already.
+fn receive(socket: i32, number: i32, may_share: bool) -> Option<()> {
     let mut message = Message::default();
     // SAFETY: plain words; any bytes make a message.
     let bytes = unsafe { core::slice::from_raw_parts_mut((&raw mut message).cast::<u8>(), MESSAGE_LEN) };
     let got = msg::recv_with_fds(socket, bytes, 0).ok()?;
     let fds = got.fds.get(..got.fd_count)?;
     let is_whole = got.len == MESSAGE_LEN && fd::peer(socket).is_ok_and(|(pid, _)| pid as u64 == message.pid);
-    let taken = is_whole.then_some(()).and_then(|()| take(&message, fds));
+    let taken = is_whole.then_some(()).and_then(|()| take(&message, fds, may_share));
     fds.iter().for_each(|&fd| fd::close(fd));
     let taken = taken?;
     let Ok(placeholder) = crate::connect::number(taken.domain.load(Ordering::Relaxed) as i32, true) else {
@@ -181,9 +241,9 @@ fn receive(socket: i32, number: i32) -> Option<()> {
 }
 
 /// This process holds the connection too; one descriptor is counted.
-fn take(message: &Message, fds: &[i32]) -> Option<&'static Endpoint> {
+fn take(message: &Message, fds: &[i32], may_share: bool) -> Option<&'static Endpoint> {
     let (&[slab, segment, peer_event], wakers) = (fds.first_chunk::<3>()?, fds.get(3..)?);
-    let rec = shared(slab)?;
+    let rec = shared(slab, may_share)?;
     let channel = channel(message, segment, peer_event)?;
     let index = message.index as usize;
     let (endpoint, bit) = (rec.slab()?.endpoint(index)?, rec.bit.load(Ordering::Relaxed));
@@ -200,15 +260,20 @@ fn take(message: &Message, fds: &[i32]) -> Option<&'static Endpoint> {
     Some(endpoint)
 }
 
-/// The slab that the connection lies in: one that this process has, or shares from now on.
-fn shared(slab_fd: i32) -> Option<&'static SlabRec> {
+/// A slab that this process has.
+fn known(identity: (u64, u64)) -> Option<&'static SlabRec> {
+    let count = PROCESS.slab_count.load(Ordering::Acquire);
+    let is_it = |rec: &&SlabRec| fd::identity(rec.fd.load(Ordering::Relaxed)) == Ok(identity);
+    PROCESS.slabs.iter().take(count).find(is_it)
+}
+
+/// The slab that the connection lies in: one that this process has, or, if it may, shares from now on.
+fn shared(slab_fd: i32, may_share: bool) -> Option<&'static SlabRec> {
     let identity = fd::identity(slab_fd).ok()?;
-    let known = || {
-        let count = PROCESS.slab_count.load(Ordering::Acquire);
-        let is_it = |rec: &&SlabRec| fd::identity(rec.fd.load(Ordering::Relaxed)) == Ok(identity);
-        PROCESS.slabs.iter().take(count).find(is_it)
-    };
-    known().or_else(|| {
+    known(identity).or_else(|| {
+        if !may_share {
+            return None;
+        }
         PROCESS.forked.store(true, Ordering::Relaxed);
         crate::control::share(slab_fd, |member| {
             let _alloc = PROCESS.alloc.lock();
@@ -216,7 +281,7 @@ fn shared(slab_fd: i32) -> Option<&'static SlabRec> {
             let added = PROCESS.add_inherited_slab(slab, hide_fd(fd::dup(slab_fd).ok()?), 1 << member);
             added.then_some(())
         })?;
-        known()
+        known(identity)
     })
 }
 

@@ -237,15 +237,7 @@ impl Process {
     }
 }
 
-/// glibc's own flag (2.32): no second thread exists.
-#[inline(always)]
-pub(crate) fn single_threaded() -> bool {
-    unsafe extern "C" {
-        static __libc_single_threaded: core::ffi::c_char;
-    }
-    // SAFETY: a plain byte that glibc writes only while a single thread exists.
-    unsafe { core::ptr::read_volatile(&raw const __libc_single_threaded) != 0 }
-}
+pub(crate) use sd_sys::section::is_only_thread as single_threaded;
 
 thread_local! {
     static TID: core::cell::Cell<i32> = const { core::cell::Cell::new(0) };
@@ -270,11 +262,16 @@ pub(crate) fn forget_tid() {
     TID.with(|tid| tid.set(0));
 }
 
+/// The library's own descriptors have numbers from here on, where the limit is not lower: beyond those that select(2)
+/// takes, and no higher, since each fork, exec and end of a process goes through the table of descriptors up to the
+/// highest number (see ADR 36).
+pub(crate) const HIDDEN_FROM: i32 = 1024;
+
 /// Moves a descriptor of ours out of the program's sight: to a high number, beyond the limit that the program has set
 /// where there are such (see `sd_sys::numbers`).
 pub(crate) fn hide_fd(fd: i32) -> i32 {
     let limit = sd_sys::fd::nofile_limit().min(crate::table::LEN as u64) as i32;
-    let base = (limit - limit / 4).max(limit.saturating_sub(4096)).max(3);
+    let base = (limit - limit / 4).clamp(3, HIDDEN_FROM);
     let beyond = if sd_sys::numbers::are_limited() { sd_sys::fd::dup_above(fd, limit).ok() } else { None };
     match beyond.map_or_else(|| sd_sys::fd::dup_above(fd, base), Ok) {
         Ok(high) => {

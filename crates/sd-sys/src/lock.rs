@@ -61,25 +61,35 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Takes the lock and keeps it beyond this call, until [`Lock::unlock`].
+    /// Takes the lock and keeps it beyond this call, until [`Lock::unlock`]: for a fork.
+    ///
+    /// The only thread need not write to the word, and its section keeps its own handlers off: a page that is written
+    /// to around a fork is copied by it.
     pub fn lock_and_keep(&self) {
-        core::mem::forget(self.lock());
+        match crate::section::is_only_thread() {
+            true => core::mem::forget(Section::enter()),
+            false => core::mem::forget(self.lock()),
+        }
     }
 
     /// Ends a [`Lock::lock_and_keep`].
     ///
     /// # Safety
-    /// The calling thread holds the lock that way.
+    /// The calling thread, or the one that it is a copy of, holds the lock that way.
     pub unsafe fn unlock(&self) {
-        drop(Guard { lock: self, _section: Section::resume() });
+        let section = Section::resume();
+        if self.word.load(Ordering::Relaxed) != FREE {
+            drop(Guard { lock: self, _section: section });
+        }
     }
 
-    /// Takes up a [`Lock::lock_and_keep`], or a guard that was forgotten.
+    /// What a lock guards that [`Lock::lock_and_keep`] keeps.
     ///
     /// # Safety
-    /// As for [`Lock::unlock`].
-    pub unsafe fn resume(&self) -> Guard<'_, T> {
-        Guard { lock: self, _section: Section::resume() }
+    /// As for [`Lock::unlock`], and nobody else has a reference.
+    pub unsafe fn kept(&self) -> &T {
+        // SAFETY: promised by the caller.
+        unsafe { &*self.value.get() }
     }
 
     /// Frees the lock whoever held it: for the child of a fork, where the holder does not exist.
@@ -138,7 +148,7 @@ mod tests {
         drop(guard);
         assert!(is_inside());
         // SAFETY: kept above.
-        drop(unsafe { other.resume() });
+        unsafe { other.unlock() };
         assert!(!is_inside());
     }
 

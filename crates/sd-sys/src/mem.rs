@@ -72,14 +72,18 @@ pub fn map_shared(fd: i32, len: usize, writable: bool) -> Result<*mut u8> {
 const APART: core::ops::Range<usize> = 0x7000_0000_0000..0x7d00_0000_0000;
 const APART_STEP: usize = 2 << 20;
 
+/// A number that nobody can guess.
+pub fn random() -> Result<u64> {
+    let mut random = 0u64;
+    // SAFETY: the kernel writes eight bytes.
+    check(unsafe { syscall!(libc::SYS_getrandom, &raw mut random, 8, 0) }).map(|_| random)
+}
+
 /// As `map_shared`, writable, at a random address where nothing else is mapped by default.
 pub fn map_apart(fd: i32, len: usize) -> Result<*mut u8> {
     for _ in 0..8 {
-        let mut random = 0usize;
-        // SAFETY: the kernel writes eight bytes.
-        check(unsafe { syscall!(libc::SYS_getrandom, &raw mut random, 8, 0) })?;
         let steps = (APART.end - APART.start) / APART_STEP - len / APART_STEP - 1;
-        match map_at(fd, len, APART.start + random % steps * APART_STEP) {
+        match map_at(fd, len, APART.start + random()? as usize % steps * APART_STEP) {
             Err(crate::Errno(libc::EEXIST)) => {}
             other => return other,
         }

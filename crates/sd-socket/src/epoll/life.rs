@@ -153,13 +153,14 @@ pub(crate) fn before_fork() {
 
 /// Before a fork: no thread is in the middle of a change.
 pub(crate) fn keep_locks() {
-    let records = RECORDS.lock();
+    RECORDS.lock_and_keep();
+    // SAFETY: just locked.
+    let records = unsafe { RECORDS.kept() };
     records.all.iter().for_each(|epoll| epoll.interest.lock_and_keep());
     watch::stripes().for_each(Lock::lock_and_keep);
     // With this one held nobody takes two lines.
     NESTING.lock_and_keep();
     records.all.iter().for_each(|epoll| epoll.line.lock_and_keep());
-    core::mem::forget(records);
 }
 
 /// Ends `keep_locks`.
@@ -169,11 +170,12 @@ pub(crate) fn keep_locks() {
 pub(crate) unsafe fn unlock() {
     // SAFETY: passed on to the caller.
     unsafe {
-        let records = RECORDS.resume();
+        let records = RECORDS.kept();
         records.all.iter().for_each(|epoll| epoll.line.unlock());
         NESTING.unlock();
         watch::stripes().for_each(|stripe| stripe.unlock());
         records.all.iter().for_each(|epoll| epoll.interest.unlock());
+        RECORDS.unlock();
     }
 }
 

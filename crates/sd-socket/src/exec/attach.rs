@@ -1,6 +1,6 @@
 //! The start of the library in an image that an exec has made: takes over what `image` wrote down.
 
-use super::image::{MAGIC, state_fd};
+use super::image::{MAGIC, state_fds};
 use crate::channel::{Channel, Peer};
 use crate::endpoint::EndpointExt;
 use crate::listen::{Exported, Pending};
@@ -32,16 +32,13 @@ impl Reader {
     }
 }
 
-/// At the start of the program: a look at one number, almost always in vain.
+/// At the start of the program: a look at two numbers, almost always in vain.
 ///
 /// # Safety
 /// `environment` is the array that the kernel made, and the program has not started yet.
 pub(crate) unsafe fn attach(environment: *const *const core::ffi::c_char) {
-    let state = state_fd();
-    if sd_sys::fd::fcntl(state, libc::F_GET_SEALS, 0).is_err() {
-        return;
-    }
-    let Some(mut reader) = read(state) else { return };
+    let found = state_fds().into_iter().find_map(|fd| read(fd).map(|reader| (fd, reader)));
+    let Some((state, mut reader)) = found else { return };
     sd_sys::fd::close(state);
     if reader.word() == Some(1) {
         // SAFETY: by contract.
@@ -51,6 +48,7 @@ pub(crate) unsafe fn attach(environment: *const *const core::ffi::c_char) {
 }
 
 fn read(fd: i32) -> Option<Reader> {
+    sd_sys::fd::fcntl(fd, libc::F_GET_SEALS, 0).ok()?;
     // SAFETY: an all-zero stat is valid; the kernel writes one.
     let len = unsafe {
         let mut found: libc::stat = core::mem::zeroed();

@@ -19,16 +19,19 @@ use sd_shm::slab::Endpoint;
 
 pub(super) const MAGIC: u64 = 0x5344_6578_6563_3032;
 
-/// The number that the state is found under: no other descriptor is likely to have it.
-pub(super) fn state_fd() -> i32 {
-    sd_sys::fd::nofile_limit().min(crate::table::LEN as u64) as i32 - 1
+/// The numbers under one of which the state is found: no other descriptor is likely to have them. A low one first, as
+/// in `process::hide_fd`.
+pub(super) fn state_fds() -> [i32; 2] {
+    let last = sd_sys::fd::nofile_limit().min(crate::table::LEN as u64) as i32 - 1;
+    [last.min(crate::process::HIDDEN_FROM - 1), last]
 }
 
 /// Written, and open for the next image.
 pub(crate) struct Image {
     /// Descriptors that are not close-on-exec for now.
     passed: Vec<i32>,
-    is_published: bool,
+    /// The state's number, once it is published.
+    state: Option<i32>,
 }
 
 #[derive(Default)]
@@ -124,38 +127,37 @@ impl Image {
         crate::listen::suspend();
         let words = describe(sockets, is_completed);
         drop(control);
-        let mut image = Image { passed: words.fds, is_published: false };
-        if image.publish(&words.words).is_none() {
+        let mut image = Image { passed: words.fds, state: None };
+        let Some(state) = image.publish(&words.words) else {
             image.undo();
             return None;
-        }
+        };
         // The next image cannot write the pages in which its threads would say that they sleep.
         crate::wait::assume_asleep(true);
         crate::berth::close(sockets.iter().map(|(_, endpoint)| *endpoint), true);
-        image.is_published = true;
+        image.state = Some(state);
         Some(image)
     }
 
-    fn publish(&self, words: &[u64]) -> Option<()> {
+    /// The number of the state.
+    fn publish(&self, words: &[u64]) -> Option<i32> {
         for &fd in &self.passed {
             sd_sys::fd::fcntl(fd, libc::F_SETFD, 0).ok()?;
         }
-        let target = state_fd();
-        if sd_sys::fd::fcntl(target, libc::F_GETFD, 0).is_ok() {
-            return None;
-        }
+        let is_free = |fd: &i32| sd_sys::fd::fcntl(*fd, libc::F_GETFD, 0).is_err();
+        let target = state_fds().into_iter().find(is_free)?;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let memfd = sd_sys::mem::memfd_sealed(c"sd-exec", bytes.len()).ok()?;
         let written = sd_sys::fd::write(memfd, &bytes) == Ok(bytes.len());
         let named = written && sd_sys::fd::dup3(memfd, target, 0).is_ok();
         sd_sys::fd::close(memfd);
-        named.then_some(())
+        named.then_some(target)
     }
 
     /// Everything is as it was before.
     pub(super) fn undo(self) {
-        if self.is_published {
-            sd_sys::fd::close(state_fd());
+        if let Some(state) = self.state {
+            sd_sys::fd::close(state);
             crate::wait::assume_asleep(false);
             crate::berth::close(core::iter::empty(), false);
         }

@@ -4,6 +4,7 @@
 //! glibc's linker as its interpreter, and exec changes neither user nor capabilities (ld.so(8), AT_SECURE).
 
 use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use sd_sys::{check, syscall};
 
 type Environment = *const *const c_char;
@@ -105,7 +106,7 @@ unsafe fn search(file: &[u8]) -> Option<Option<i32>> {
 /// Whether LD_PRELOAD names this library, and the file is there.
 unsafe fn is_preloaded(environment: Environment) -> bool {
     let Some(preload) = crate::env::get(environment, b"LD_PRELOAD") else { return false };
-    let Some(own) = own_name() else { return false };
+    let Some(own) = own_path() else { return false };
     let base = |path: &[u8]| path.rsplit(|&byte| byte == b'/').next().map(<[u8]>::to_vec);
     preload.split(|byte| b": ".contains(byte)).any(|path| {
         let is_there = || {
@@ -117,17 +118,19 @@ unsafe fn is_preloaded(environment: Environment) -> bool {
     })
 }
 
+/// See [`own_path`]; null when it is not known.
+static OWN_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+
+/// At the start: null, or a C string for ever.
+pub(crate) fn set_own_path(path: *const c_char) {
+    OWN_PATH.store(path.cast_mut(), Ordering::Relaxed);
+}
+
 /// The path that this library was loaded from.
-pub(super) fn own_name() -> Option<&'static [u8]> {
-    // SAFETY: dladdr fills the record in, or fails; the name lives as long as the library.
-    unsafe {
-        let mut found: libc::Dl_info = core::mem::zeroed();
-        let here = own_name as fn() -> Option<&'static [u8]> as *const core::ffi::c_void;
-        if libc::dladdr(here, &mut found) == 0 || found.dli_fname.is_null() {
-            return None;
-        }
-        Some(CStr::from_ptr(found.dli_fname).to_bytes())
-    }
+pub(super) fn own_path() -> Option<&'static [u8]> {
+    let path = OWN_PATH.load(Ordering::Relaxed);
+    // SAFETY: a C string that lives as long as the library.
+    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) }.to_bytes())
 }
 
 /// Real and effective ids are the same, or the linker drops LD_PRELOAD.

@@ -30,13 +30,20 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("pass/receiver_executes", receiver_executes),
     solo("pass/nonblocking_is_shared", nonblocking_is_shared),
     solo("pass/there_and_back", there_and_back),
+    solo("pass/to_another_user", to_another_user),
 ];
 
 /// A process that was there before the connection: it takes what comes, and does `body` with it.
 pub(super) fn receiver(body: fn(i32)) -> (i32, i32) {
+    receiver_before_take(|| {}, body)
+}
+
+/// The same, which does something else first.
+fn receiver_before_take(first: fn(), body: fn(i32)) -> (i32, i32) {
     let (_, [here, there]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
     let child = fork_child(|| {
         close(here);
+        first();
         let (_, fd) = take(there);
         body(fd);
         0
@@ -444,4 +451,31 @@ fn there_and_back() {
     close(fd);
     await_events(pair.client, libc::POLLRDHUP);
     show_recv("client", pair.client, 64, 0);
+}
+
+/// As FTP servers and sshd do: a child that has given up its privileges gets what its parent accepts. It holds the
+/// connection itself: the peer's name is the client's.
+fn to_another_user() {
+    let before = connected();
+    let (child, to) = receiver_before_take(
+        || {
+            let changed = call!(libc::setgid(65_534)).ok() && call!(libc::setuid(65_534)).ok();
+            // SAFETY: no arguments.
+            assert!(changed || unsafe { libc::geteuid() } != 0);
+        },
+        |fd| {
+            send(fd, &getpeername(fd).1.port().to_ne_bytes(), 0);
+            answer_in_upper_case(fd);
+        },
+    );
+    let pair = connected();
+    pass(to, pair.server);
+    close(pair.server);
+    let mut port = [0; 2];
+    await_bytes(pair.client, 2);
+    recv(pair.client, &mut port, 0);
+    say!("its peer is the client: {}", u16::from_ne_bytes(port) == getsockname(pair.client).1.port());
+    say!("answer {}", super::exec::ask(pair.client, "from another user"));
+    end(child, pair.client);
+    close(before.client);
 }

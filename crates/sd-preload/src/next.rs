@@ -1,0 +1,205 @@
+//! Finds the functions behind the hooks, as dlsym(RTLD_NEXT) does, for all of them at once.
+//!
+//! dlsym for each of some 170 names takes 50 us, in each program that is executed. This reads the hash tables of the
+//! loaded libraries (elf(5), DT_GNU_HASH), in the order in which the dynamic linker searches them. What it does not
+//! know is left to dlsym: a library with a table of another kind, a function that is chosen at run time.
+//! Tested by `tests/pass_through.rs`, which calls every hook with the library and without.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr::null;
+use libc::{Elf64_Phdr, Elf64_Sym, dl_phdr_info, size_t};
+
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_GNU_HASH: u64 = 0x6fff_fef5;
+const DT_VERSYM: u64 = 0x6fff_fff0;
+/// Of a version: not the one that a program without versions means.
+const VERSYM_HIDDEN: u16 = 0x8000;
+const STT_FUNC: u8 = 2;
+
+/// Objects that are searched, at most; programs with more of them go by dlsym.
+const OBJECTS_MAX: usize = 64;
+
+/// The tables of a loaded object.
+#[derive(Clone, Copy)]
+struct Object {
+    base: usize,
+    symbols: *const Elf64_Sym,
+    strings: *const u8,
+    versions: *const u16,
+    hash: *const u32,
+}
+
+const NOTHING: Object = Object { base: 0, symbols: null(), strings: null(), versions: null(), hash: null() };
+
+/// What is loaded after this library.
+pub(crate) struct Next {
+    objects: [Object; OBJECTS_MAX],
+    count: usize,
+    /// The path of this library, when it has gone by.
+    own: *const c_char,
+    is_whole: bool,
+}
+
+/// What a search came to.
+enum Found {
+    Function(*mut c_void),
+    Nowhere,
+    /// dlsym has to say.
+    Special,
+}
+
+impl Next {
+    /// In the constructor, while nothing is loaded or unloaded.
+    pub(crate) fn new() -> Next {
+        let mut next = Next { objects: [NOTHING; OBJECTS_MAX], count: 0, own: null(), is_whole: true };
+        // SAFETY: `note` takes the pointer for what it is.
+        unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut next).cast()) };
+        next.is_whole &= !next.own.is_null();
+        next
+    }
+
+    /// The path that this library was loaded from, a C string for ever; null if it is not known.
+    pub(crate) fn own_path(&self) -> *const c_char {
+        self.own
+    }
+
+    /// The function's address, or null when there is none; `None` when only dlsym can tell.
+    pub(crate) fn find(&self, name: &CStr) -> Option<*mut c_void> {
+        let objects = self.objects.get(..self.count).filter(|_| self.is_whole)?;
+        let hash = gnu_hash(name);
+        for object in objects {
+            // SAFETY: the tables of an object that the dynamic linker has loaded, and uses itself.
+            match unsafe { object.find(name, hash) } {
+                Found::Function(address) => return Some(address),
+                Found::Special => return None,
+                Found::Nowhere => {}
+            }
+        }
+        Some(core::ptr::null_mut())
+    }
+}
+
+fn gnu_hash(name: &CStr) -> u32 {
+    name.to_bytes().iter().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)))
+}
+
+/// For each loaded object, in the order of their loading, which is that of the search.
+unsafe extern "C" fn note(info: *mut dl_phdr_info, _: size_t, next: *mut c_void) -> c_int {
+    // SAFETY: the dynamic linker's record, and our own pointer; it describes what is mapped.
+    let (next, info) = unsafe { (&mut *next.cast::<Next>(), &*info) };
+    let base = info.dlpi_addr as usize;
+    // SAFETY: as above.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    if next.own.is_null() {
+        if holds(base, headers, note as *const () as usize) {
+            next.own = info.dlpi_name;
+        }
+        return 0;
+    }
+    // SAFETY: as above.
+    match unsafe { Object::of(base, headers) } {
+        Some(object) => match next.objects.get_mut(next.count) {
+            Some(place) => {
+                *place = object;
+                next.count += 1;
+            }
+            None => next.is_whole = false,
+        },
+        None => next.is_whole = false,
+    }
+    0
+}
+
+fn holds(base: usize, headers: &[Elf64_Phdr], address: usize) -> bool {
+    headers.iter().filter(|header| header.p_type == libc::PT_LOAD).any(|header| {
+        let start = base + header.p_vaddr as usize;
+        (start..start + header.p_memsz as usize).contains(&address)
+    })
+}
+
+impl Object {
+    /// `None` when it has no table that we can read.
+    ///
+    /// # Safety
+    /// The headers are those of a loaded object.
+    unsafe fn of(base: usize, headers: &[Elf64_Phdr]) -> Option<Object> {
+        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+        let mut object = Object { base, ..NOTHING };
+        let mut at = (base + dynamic.p_vaddr as usize) as *const [u64; 2];
+        // The linker has made addresses of these, but where the section cannot be written (vdso(7)).
+        let place = |value: u64| if (value as usize) < base { base + value as usize } else { value as usize };
+        loop {
+            // SAFETY: by contract; the list ends with a zero.
+            let [tag, value] = unsafe { *at };
+            match tag {
+                0 => break,
+                DT_STRTAB => object.strings = place(value) as *const u8,
+                DT_SYMTAB => object.symbols = place(value) as *const Elf64_Sym,
+                DT_VERSYM => object.versions = place(value) as *const u16,
+                DT_GNU_HASH => object.hash = place(value) as *const u32,
+                _ => {}
+            }
+            // SAFETY: as above.
+            at = unsafe { at.add(1) };
+        }
+        let is_whole = !object.strings.is_null() && !object.symbols.is_null() && !object.hash.is_null();
+        is_whole.then_some(object)
+    }
+
+    /// As `do_lookup_x` of the dynamic linker.
+    ///
+    /// # Safety
+    /// The tables are there, and well formed.
+    unsafe fn find(&self, name: &CStr, hash: u32) -> Found {
+        // SAFETY: by contract: four words, then the filter, a word for each bucket, and one for each symbol from the
+        // first one on.
+        unsafe {
+            let [buckets, first, filters, shift] = *self.hash.cast::<[u32; 4]>();
+            let filter = self.hash.add(4).cast::<u64>();
+            let word = *filter.add((hash / 64 % filters.max(1)) as usize);
+            let both = 1u64 << (hash % 64) | 1u64 << ((hash >> (shift % 32)) % 64);
+            if word & both != both || buckets == 0 {
+                return Found::Nowhere;
+            }
+            let bucket = filter.add(filters as usize).cast::<u32>();
+            let chain = bucket.add(buckets as usize);
+            let mut index = *bucket.add((hash % buckets) as usize);
+            if index < first {
+                return Found::Nowhere;
+            }
+            loop {
+                let link = *chain.add((index - first) as usize);
+                if link | 1 == hash | 1
+                    && let Some(found) = self.judge(name, index as usize)
+                {
+                    return found;
+                }
+                if link & 1 != 0 {
+                    return Found::Nowhere;
+                }
+                index += 1;
+            }
+        }
+    }
+
+    /// Whether a symbol is the one of that name, and what it is then.
+    ///
+    /// # Safety
+    /// The tables are there, and have a symbol of that number.
+    unsafe fn judge(&self, name: &CStr, index: usize) -> Option<Found> {
+        // SAFETY: by contract.
+        unsafe {
+            let symbol = &*self.symbols.add(index);
+            let is_hidden = !self.versions.is_null() && *self.versions.add(index) & VERSYM_HIDDEN != 0;
+            let is_it = symbol.st_shndx != 0
+                && !is_hidden
+                && CStr::from_ptr(self.strings.add(symbol.st_name as usize).cast()) == name;
+            is_it.then(|| match symbol.st_info & 15 {
+                STT_FUNC => Found::Function((self.base + symbol.st_value as usize) as *mut c_void),
+                // Chosen at run time, or nothing that we know.
+                _ => Found::Special,
+            })
+        }
+    }
+}

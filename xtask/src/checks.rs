@@ -111,7 +111,7 @@ fn test_steps(steps: &mut Steps, is_fast: bool) {
     }
     steps.run("posix", || ourselves(&["posix"]));
     let deaths = if is_fast { "3" } else { "8" };
-    steps.run("sharing", || ourselves(&["sharing", "--deaths", deaths, "--scribblers", "6", "--soak", "8"]));
+    steps.run("sharing", || ourselves(&["sharing", "--deaths", deaths, "--vandals", "6", "--soak", "8"]));
     steps.run("suites", || ourselves(&["suites", "--fast", "--no-build", "--no-install"]));
     steps.run("figures", || ourselves(&["figures", "--quick", "--no-build", "--no-install"]));
     steps.run("instructions", || ourselves(&["instructions", "--no-build"]));

@@ -14,7 +14,7 @@ use wire::{Reader, Writer};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`].
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,6 +272,11 @@ pub enum Reply {
         /// Channel id.
         id: u64,
     },
+    /// Unasked: the same, but connections wait there for accept. Those that were accepted are over.
+    PeerGone {
+        /// Channel id.
+        id: u64,
+    },
     /// Descriptor: a memfd with a JSON document.
     Status,
 }
@@ -427,6 +432,7 @@ impl Reply {
             }
             Reply::NewChannel { id, peer_pid } => w.u8(5).u64(id).u32(peer_pid),
             Reply::ChannelDead { id } => w.u8(6).u64(id),
+            Reply::PeerGone { id } => w.u8(12).u64(id),
             Reply::Status => w.u8(7),
             Reply::Offer { id, peer_pid, adopter, listener } => {
                 w.u8(8).u64(id).u32(peer_pid).u32(adopter).u32(listener)
@@ -451,6 +457,7 @@ impl Reply {
             }
             5 => Reply::NewChannel { id: r.u64()?, peer_pid: r.u32()? },
             6 => Reply::ChannelDead { id: r.u64()? },
+            12 => Reply::PeerGone { id: r.u64()? },
             7 => Reply::Status,
             8 => Reply::Offer { id: r.u64()?, peer_pid: r.u32()?, adopter: r.u32()?, listener: r.u32()? },
             9 => Reply::Adopter,

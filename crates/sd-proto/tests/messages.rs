@@ -82,6 +82,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         any::<(u64, u32)>().prop_map(|(id, peer_pid)| Reply::NewChannel { id, peer_pid }),
         any::<u64>().prop_map(|id| Reply::ChannelDead { id }),
+        any::<u64>().prop_map(|id| Reply::PeerGone { id }),
         any::<u32>().prop_map(|member| Reply::Shared { member }),
         any::<(u64, u32, u32, u32)>().prop_map(|(id, peer_pid, adopter, listener)| Reply::Offer {
             id,

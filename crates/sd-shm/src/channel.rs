@@ -181,9 +181,9 @@ pub struct SlotSide {
     pub announced: AtomicU64,
     /// The last byte that the side sent as urgent: ring bytes before it << 9 | 0x100 | the byte.
     pub urgent: AtomicU64,
-    /// To whom signals about the connection go: process id << 32 | [`SIGNAL_ASYNC`] | signal; zero = to nobody.
-    /// For the monitor, which sends them when the other side asks.
-    pub signals: AtomicU64,
+    /// The side wants signals about the connection, which the monitor sends when the other side asks: number of its
+    /// endpoint plus one. To whom, and which, stands there, where the other side cannot write. Zero: none.
+    pub wants_signals: AtomicU64,
     /// Registration, with the monitor, of the process that alone has this side and is to be woken for it; it looks at
     /// the connection without an [`EventSet`]. Zero: whom the channel was made for, or the adopter.
     ///
@@ -243,9 +243,6 @@ impl Berth {
         }
     }
 }
-
-/// Bit of [`SlotSide::signals`]: O_ASYNC is set. The low byte is F_SETSIG's signal.
-pub const SIGNAL_ASYNC: u64 = 1 << 8;
 
 impl SlotSide {
     /// Generation and state.

@@ -228,9 +228,11 @@ pub struct Endpoint {
     pub rx_ring: [AtomicU64; 2],
 
     /// Slot number.
-    pub slot: AtomicU32,
+    pub slot: AtomicU16,
     /// This side: 0 = A, 1 = B.
-    pub side: AtomicU32,
+    pub side: AtomicU16,
+    /// The process that F_SETOWN named, zero when there is none; see `SlotSide::wants_signals`.
+    pub owner: AtomicU32,
     /// Channel id, for the monitor.
     pub channel_id: AtomicU64,
     /// Slot generation.
@@ -249,7 +251,9 @@ pub struct Endpoint {
     /// Sending half.
     pub tx: TxHalf,
     /// AF_INET or AF_INET6.
-    pub domain: AtomicU32,
+    pub domain: AtomicU16,
+    /// F_SETSIG's signal.
+    pub signal: AtomicU16,
     /// [`Reason`] when state is Kernel.
     pub reason: AtomicU32,
 

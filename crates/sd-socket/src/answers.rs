@@ -49,7 +49,7 @@ pub(crate) unsafe fn of_connection(
         (IPPROTO_IP, IP_PROTOCOL) => (endpoint.ports.load(Ordering::Relaxed) >> 16) as i32,
         // An accepted connection has the time to live of the segment that opened it.
         (IPPROTO_IP, libc::IP_MULTICAST_TTL)
-            if over_v4 && endpoint.side.load(Ordering::Relaxed) == Side::B as u32 =>
+            if over_v4 && endpoint.side.load(Ordering::Relaxed) == Side::B as u16 =>
         {
             64
         }

@@ -7,7 +7,7 @@ use crate::home::Homes;
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
-use sd_shm::channel::{Berth, EventSet, GEOMETRY, Mapping, SLOTS, Side, Slot, SlotState};
+use sd_shm::channel::{Berth, EventSet, Mapping, SLOTS, Side, Slot, SlotState};
 use sd_shm::public::Public;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
@@ -35,6 +35,8 @@ pub(crate) struct Channel {
     uses: AtomicU32,
     /// The other side is gone for good: to be freed when nothing uses it any more.
     doomed: AtomicBool,
+    /// Its other side is gone, as the monitor says, though connections may wait there.
+    left_over: AtomicBool,
     /// Time-stamp of the last look whether the other process lives; MAX: it cannot be looked at.
     looked_at: AtomicU64,
     /// Came by fork: new connections and events belong to the parent.
@@ -122,6 +124,7 @@ impl Channel {
             segment_fd,
             uses: AtomicU32::new(0),
             doomed: AtomicBool::new(false),
+            left_over: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
             inherited: AtomicBool::new(false),
             endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
@@ -193,7 +196,16 @@ impl Channel {
     /// if we are an adopter, is gone.
     pub(crate) fn is_leftover(&self) -> bool {
         let dead = &self.map.header().dead;
-        dead.iter().any(|side| side.load(Ordering::Acquire) != 0) && !self.inherited.load(Ordering::Relaxed)
+        (self.left_over.load(Ordering::Acquire) || dead.iter().any(|side| side.load(Ordering::Acquire) != 0))
+            && !self.inherited.load(Ordering::Relaxed)
+    }
+
+    /// See the field.
+    pub(crate) fn left_over(&self) {
+        self.left_over.store(true, Ordering::Release);
+        if !self.is_used() {
+            crate::reclaim::leave_soon();
+        }
     }
 
     /// Notes which endpoint uses a slot.
@@ -343,7 +355,7 @@ impl Channel {
             side.consumed.store(0, Ordering::Relaxed);
             side.listener.store(0, Ordering::Relaxed);
             side.urgent.store(0, Ordering::Relaxed);
-            side.signals.store(0, Ordering::Relaxed);
+            side.wants_signals.store(0, Ordering::Relaxed);
             side.home.store(0, Ordering::Relaxed);
             side.rings.store(0, Ordering::Relaxed);
         }
@@ -470,17 +482,6 @@ pub(crate) fn announce_to_self(endpoint: &Endpoint) {
     berth::wake(endpoint);
     if PROCESS.public().is_some_and(|own| own.sleepers.load(Ordering::Relaxed) != 0) {
         sd_sys::fd::eventfd_signal(crate::waker::own_event_fd());
-    }
-}
-
-/// Gives large rings' memory of a finished connection back to the system: the one that this side
-/// read, and, when the peer has closed before, the one that it wrote.
-pub(crate) fn trim(channel: &Channel, slot: usize, peer_closed: bool) {
-    let other = channel.side.other();
-    for from in [channel.side, other].into_iter().filter(|&from| from == other || peer_closed) {
-        // SAFETY: a whole large ring of this mapping, a multiple of the page size, that nobody
-        // will read any more.
-        unsafe { sd_sys::mem::punch(channel.map.large_ring(slot, from), GEOMETRY.large as usize) };
     }
 }
 

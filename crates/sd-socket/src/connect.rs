@@ -414,7 +414,7 @@ fn note_names(endpoint: &Endpoint, local: Name, to: Name) {
     endpoint.ports.store(u32::from(local.port) << 16 | u32::from(to.port), Ordering::Relaxed);
     addr::store(&endpoint.local, local.ip);
     addr::store(&endpoint.remote, to.ip);
-    endpoint.side.store(Side::A as u32, Ordering::Relaxed);
+    endpoint.side.store(Side::A as u16, Ordering::Relaxed);
 }
 
 /// After the request was posted: whoever ended the listener before may not have seen it (SYNC POINT:

@@ -211,8 +211,9 @@ pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
     private.fds.store(1, Ordering::Relaxed);
     endpoint.flags.store(0, Ordering::Relaxed);
     endpoint.error.store(0, Ordering::Relaxed);
-    endpoint.domain.store(domain as u32, Ordering::Relaxed);
+    endpoint.domain.store(domain as u16, Ordering::Relaxed);
     endpoint.reason.store(0, Ordering::Relaxed);
+    endpoint.owner.store(0, Ordering::Relaxed);
     endpoint.ports.store(0, Ordering::Relaxed);
     for word in endpoint.local.iter().chain(&endpoint.remote) {
         word.store(0, Ordering::Relaxed);
@@ -222,7 +223,7 @@ pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
     endpoint.tx.linger.store(0, Ordering::Relaxed);
     endpoint.rx.lowat.store(1, Ordering::Relaxed);
     endpoint.tx.buf.store(0, Ordering::Relaxed);
-    endpoint.opts.iter().for_each(|o| o.store(0, Ordering::Relaxed));
+    endpoint.opts.iter().chain([&endpoint.signal]).for_each(|o| o.store(0, Ordering::Relaxed));
     endpoint.status.store(0, Ordering::Relaxed);
     endpoint.tx.zero_copies.store(0, Ordering::Relaxed);
     endpoint.zero_copies_told.store(0, Ordering::Relaxed);
@@ -354,8 +355,8 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
     endpoint.tx_ring[1].store(map.large_ring(slot, side) as u64, Ordering::Relaxed);
     endpoint.rx_ring[0].store(map.small_ring(slot, side.other()) as u64, Ordering::Relaxed);
     endpoint.rx_ring[1].store(map.large_ring(slot, side.other()) as u64, Ordering::Relaxed);
-    endpoint.slot.store(slot as u32, Ordering::Relaxed);
-    endpoint.side.store(side as u32, Ordering::Relaxed);
+    endpoint.slot.store(slot as u16, Ordering::Relaxed);
+    endpoint.side.store(side as u16, Ordering::Relaxed);
     endpoint.generation.store(generation, Ordering::Relaxed);
     endpoint.channel_id.store(channel.id, Ordering::Relaxed);
     endpoint.tx.bytes.store(0, Ordering::Relaxed);
@@ -473,7 +474,7 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint) {
         let channel = endpoint.channel_ref();
         if let Some(channel) = channel {
             if used_large {
-                crate::channel::trim(channel, slot, peer_end(endpoint) == PeerEnd::Gone);
+                crate::idle::trim(channel, slot, peer_end(endpoint) == PeerEnd::Gone);
             }
             channel.unbind(slot, endpoint);
         }

@@ -3,7 +3,7 @@
 //! What meets anything else has changed nothing and goes the long way, `stream`, which does all of this as well. So
 //! here are only the usual branches, and no state that would have to be kept across a wait.
 
-use crate::endpoint::{EndpointExt, RESET, SHUT_WR, notify, rx_cursor, tx_cursor};
+use crate::endpoint::{EndpointExt, PEER_DEAD, RESET, SHUT_WR, notify, rx_cursor, tx_cursor};
 use crate::stream::{RX_BITS, add, publish_credit};
 use crate::token::Quick;
 use core::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> b
     let flags = peer.flags.load(Ordering::Acquire);
     // The lowest byte is the state; older generations' states are judged on the long way.
     let is_over = peer.state.load(Ordering::Acquire) as u8 > SlotState::Open as u8;
-    let unusual = endpoint.flags.load(Ordering::Relaxed) & (SHUT_WR | RESET)
+    let unusual = endpoint.flags.load(Ordering::Relaxed) & (SHUT_WR | RESET | PEER_DEAD)
         | flags & (FLAG_RESET | FLAG_READS_NO_MORE | FLAG_DEAD)
         | endpoint.tx.sender.load(Ordering::Relaxed);
     if unusual != 0 || is_over {

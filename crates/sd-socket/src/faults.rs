@@ -42,7 +42,7 @@ fn send_error_slow(endpoint: &'static Endpoint, len: usize) -> Option<i32> {
 pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
     let end = peer_end(endpoint);
     if end == PeerEnd::Reset && !endpoint.flag(RESET) {
-        let refused = endpoint.side.load(Ordering::Relaxed) == Side::A as u32
+        let refused = endpoint.side.load(Ordering::Relaxed) == Side::A as u16
             && endpoint.peer_words().state().1 == SlotState::Refused
             && endpoint.tx.bytes.load(Ordering::Relaxed) == 0
             && endpoint.flag(endpoint::CONNECTING);

@@ -140,15 +140,25 @@ fn leave_large(endpoint: &'static Endpoint) {
     }
 }
 
+/// Acts on the endpoint that uses a slot, which goes on using it meanwhile.
+pub(crate) fn with_bound(channel: &Channel, slot: usize, act: impl FnOnce(&'static Endpoint)) {
+    let _keeping = KEEPING.lock();
+    if let Some(open) = open_at(channel, slot) {
+        act(open.0);
+    }
+}
+
+fn open_at(channel: &Channel, slot: usize) -> Option<Open> {
+    let open = Open::of(channel.endpoint(slot)?)?;
+    // Still that connection, now that its record is kept.
+    let is_bound = channel.endpoint(slot).is_some_and(|bound| core::ptr::eq(bound, open.0));
+    is_bound.then_some(open)
+}
+
 /// The connections of this process that send into the same page as one at a slot, which is one of them.
 fn neighbours(channel: &Channel, slot: usize) -> Option<[Open; SMALL_PER_PAGE]> {
     let first = slot / SMALL_PER_PAGE * SMALL_PER_PAGE;
-    let open = |slot: usize| {
-        let open = Open::of(channel.endpoint(slot)?)?;
-        // Still that connection, now that its record is kept.
-        let is_bound = channel.endpoint(slot).is_some_and(|bound| core::ptr::eq(bound, open.0));
-        (is_bound && open.0.state_now() == State::Connected).then_some(open)
-    };
+    let open = |slot| open_at(channel, slot).filter(|open| open.0.state_now() == State::Connected);
     Some([open(first)?, open(first + 1)?, open(first + 2)?, open(first + 3)?])
 }
 
@@ -178,5 +188,16 @@ fn give_back_small(endpoint: &'static Endpoint) {
         // SAFETY: a page of rings into which only these four send, and nothing in it is needed.
         unsafe { sd_sys::mem::punch(page, len) };
         cursors.iter_mut().for_each(|tx| tx.note_small_given_back());
+    }
+}
+
+/// Gives large rings' memory of a finished connection back to the system: the one that this side
+/// read, and, when the peer has closed before, the one that it wrote.
+pub(crate) fn trim(channel: &Channel, slot: usize, peer_closed: bool) {
+    let other = channel.side.other();
+    for from in [channel.side, other].into_iter().filter(|&from| from == other || peer_closed) {
+        // SAFETY: a whole large ring of this mapping, a multiple of the page size, that nobody
+        // will read any more.
+        unsafe { sd_sys::mem::punch(channel.map.large_ring(slot, from), GEOMETRY.large as usize) };
     }
 }

@@ -15,6 +15,8 @@ use sd_sys::msg;
 pub(crate) enum Mail {
     /// A channel's other side is gone for good.
     Dead(u64),
+    /// The same, but connections wait there.
+    Gone(u64),
     /// Connections on a channel are for the listener of that index; the channel is marked as used.
     Offer(&'static Channel, u32),
 }
@@ -28,6 +30,7 @@ pub(crate) fn take_in(control: &mut Control, reply: Reply, got: &msg::Received) 
             }
         }
         Reply::ChannelDead { id } => control.mail.push_back(Mail::Dead(id)),
+        Reply::PeerGone { id } => control.mail.push_back(Mail::Gone(id)),
         Reply::Offer { id, peer_pid, adopter, listener } => {
             match offered_channel(id, adopter, peer_pid, got) {
                 Some(channel) => {
@@ -55,7 +58,8 @@ pub(crate) fn deliver() {
     loop {
         let mail = PROCESS.control.lock().mail.pop_front();
         match mail {
-            Some(Mail::Dead(id)) => channel_dead(id),
+            Some(Mail::Dead(id)) => peer_gone(id, Channel::doom),
+            Some(Mail::Gone(id)) => peer_gone(id, Channel::left_over),
             Some(Mail::Offer(channel, listener)) => {
                 crate::listen::offered(channel, listener);
                 channel.unused();
@@ -92,14 +96,14 @@ fn offered_channel(id: u64, adopter: u32, peer_pid: u32, got: &msg::Received) ->
 }
 
 /// Every connection of the channel is over; each learns it by looking.
-fn channel_dead(id: u64) {
+fn peer_gone(id: u64, note: fn(&Channel)) {
     for channel in PROCESS.channels().filter(|c| c.id == id) {
         // What the dead announced last, a connection to be accepted perhaps, comes first.
         crate::channel::take_in(channel);
         for slot in 0..sd_shm::channel::SLOTS {
-            channel.endpoint(slot).into_iter().for_each(peer_is_dead);
+            crate::idle::with_bound(channel, slot, peer_is_dead);
         }
-        channel.doom();
+        note(channel);
     }
     crate::route::forget_all();
     crate::reclaim::channels();

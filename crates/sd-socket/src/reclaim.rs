@@ -69,6 +69,8 @@ fn leave() {
             channel.doom();
         }
     }
+    // They may lead there.
+    crate::route::forget_all();
     channels();
 }
 

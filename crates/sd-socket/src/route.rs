@@ -352,7 +352,7 @@ pub(crate) fn take_port_again(to: Name, port: u16) -> bool {
 
 /// A connection's end: its source port is free again.
 pub(crate) fn port_unused(endpoint: &Endpoint) {
-    if endpoint.side.load(Ordering::Relaxed) != Side::A as u32 {
+    if endpoint.side.load(Ordering::Relaxed) != Side::A as u16 {
         return;
     }
     let ip = addr::load(&endpoint.remote);

@@ -2,19 +2,20 @@
 //!
 //! `sender's library --Signal--> monitor --signal--> process`
 //!
-//! The receiver's words say to which process of its family signals go, with which number; the sender asks the
-//! monitor, since it may not be allowed to send signals to the other, and must not believe a process id that a peer
-//! states. The monitor sends only to processes that share the connection. The kernel keeps F_SETOWN's and
+//! The receiver's endpoint says to which process of its family signals go, with which number, and its words of the slot
+//! that there is such a wish. The sender asks the monitor, since it may not be allowed to send signals to the other,
+//! which reads the endpoint (a peer can write the words, and would have us killed), and sends only to processes that
+//! share the connection. The kernel keeps F_SETOWN's and
 //! F_SETSIG's values for us, with its checks, on a socket of the endpoint's own.
 
 use crate::Outcome;
 use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, HAS_SIGNALS};
+use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_ulong};
 use sd_proto::Request;
 use sd_ring::doorbell::{self, RX_SIGNAL, TX_SIGNAL};
-use sd_shm::channel::SIGNAL_ASYNC;
 use sd_shm::slab::{Endpoint, State};
 
 /// fcntl(2); not in the libc crate.
@@ -60,15 +61,21 @@ pub(crate) fn publish(endpoint: &'static Endpoint, fd: c_int) {
         return;
     }
     let own = endpoint.own_words();
-    let signal = sd_sys::fd::fcntl(fd, F_GETSIG, 0).unwrap_or(0) as u64 & 0xff;
-    let is_async = crate::fds::other_flags(endpoint).load(Ordering::Relaxed) & libc::O_ASYNC as u32 != 0;
-    let async_bit = if is_async { SIGNAL_ASYNC } else { 0 };
-    own.signals.store(u64::from(owner(fd)) << 32 | async_bit | signal, Ordering::Release);
-    if is_async {
+    let signal = sd_sys::fd::fcntl(fd, F_GETSIG, 0).unwrap_or(0);
+    let owner = owner(fd);
+    endpoint.signal.store(signal as u16 & 0xff, Ordering::Relaxed);
+    endpoint.owner.store(owner, Ordering::Release);
+    let number = PROCESS.locate(endpoint).filter(|_| owner != 0).map_or(0, |(_, index)| index as u64 + 1);
+    own.wants_signals.store(number, Ordering::Release);
+    if is_async(endpoint) {
         doorbell::arm(&own.wait, RX_SIGNAL);
     } else {
         own.wait.fetch_and(!(RX_SIGNAL | TX_SIGNAL), Ordering::AcqRel);
     }
+}
+
+fn is_async(endpoint: &Endpoint) -> bool {
+    crate::fds::other_flags(endpoint).load(Ordering::Relaxed) & libc::O_ASYNC as u32 != 0
 }
 
 /// The process that F_SETOWN named; zero when there is none. A thread or group of ours is this process.
@@ -93,21 +100,20 @@ fn owner(fd: c_int) -> u32 {
 
 /// The program met a full ring: with O_ASYNC it wants a signal when there is room.
 pub(crate) fn want_room(endpoint: &Endpoint) {
-    if endpoint.flag(HAS_SIGNALS) && endpoint.own_words().signals.load(Ordering::Relaxed) & SIGNAL_ASYNC != 0
-    {
+    if endpoint.flag(HAS_SIGNALS) && is_async(endpoint) {
         doorbell::arm(&endpoint.own_words().wait, TX_SIGNAL);
     }
 }
 
 /// Asks for the peer's signal, if it wants any.
 pub(crate) fn tell(endpoint: &Endpoint, urgent: bool) {
-    if endpoint.peer_words().signals.load(Ordering::Acquire) >> 32 == 0 {
+    if endpoint.peer_words().wants_signals.load(Ordering::Acquire) == 0 {
         return;
     }
     crate::control::hint(&Request::Signal {
         channel: endpoint.channel_id.load(Ordering::Relaxed),
-        slot: endpoint.slot.load(Ordering::Relaxed),
-        side: endpoint.side.load(Ordering::Relaxed),
+        slot: u32::from(endpoint.slot.load(Ordering::Relaxed)),
+        side: u32::from(endpoint.side.load(Ordering::Relaxed)),
         urgent,
     });
 }

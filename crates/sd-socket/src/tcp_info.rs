@@ -37,7 +37,7 @@ pub(crate) fn mss(endpoint: &'static Endpoint, fd: c_int) -> i32 {
     let is_v4 = crate::addr::load(&endpoint.remote).to_v4().is_some();
     let headers = if is_v4 { 40 } else { 60 };
     let largest = mtu(fd, is_v4).min(0xffff + if is_v4 { 0 } else { 1 }) - headers - TIMESTAMPS;
-    let half_window = match endpoint.side.load(Ordering::Relaxed) == Side::A as u32 {
+    let half_window = match endpoint.side.load(Ordering::Relaxed) == Side::A as u16 {
         true => largest / 2,
         false => 32768,
     };

@@ -89,7 +89,7 @@ pub(crate) fn is_kept(endpoint: &Endpoint, rx: &RxCursor) -> bool {
 /// The urgent byte was not received out of band, and its owner gets SIGURG, so it may be soon. On Linux the signal
 /// comes before any recv can pass over the byte; ours comes a little later.
 fn is_expected(endpoint: &Endpoint) -> bool {
-    is_pending(endpoint) && endpoint.own_words().signals.load(Ordering::Relaxed) >> 32 != 0
+    is_pending(endpoint) && endpoint.owner.load(Ordering::Relaxed) != 0
 }
 
 /// Nothing is behind the urgent byte at which `rx` is.
@@ -103,8 +103,7 @@ fn is_alone(endpoint: &Endpoint, rx: &RxCursor) -> bool {
 /// Gives a handler in this process its chance, which may make one SIGURG of two.
 #[cold]
 pub(crate) fn urge(endpoint: &Endpoint) {
-    let owner = endpoint.own_words().signals.load(Ordering::Relaxed) >> 32;
-    if owner == sd_sys::fd::getpid() as u64 {
+    if endpoint.owner.load(Ordering::Relaxed) == sd_sys::fd::getpid() as u32 {
         sd_sys::fd::signal_self(libc::SIGURG);
     }
 }

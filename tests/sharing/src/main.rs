@@ -5,7 +5,8 @@
 //! |---|---|
 //! | `observer` | accepts, reads to the end, and says what came and how it ended |
 //! | `victim OP PORT FILE` | does one operation between two stops, so that it can be killed at any instruction |
-//! | `scribbler PORT SEED` | a hostile peer: writes anything anywhere in the segments that it shares with others |
+//! | `vandal PID SEED KIND FILE PIDS...` | a hostile peer: writes anything anywhere in the segments that a process shares with others |
+//! | `scribbler PORT SEED` | that process |
 //! | `wanderer PORT FILE ID` | a connection that is handed from process to process by fork, exec and SCM_RIGHTS |
 //! | `other-monitor PATH` | what a monitor of another version is to a client |
 //! | `thief PID FD PORT` | takes a descriptor of another process and does harm to it |
@@ -15,13 +16,16 @@
 //! | `chat PORT COUNT [MS]` | a client of it that checks every byte, with a pause after each answer |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
+mod attacks;
 mod echo;
 mod liar;
+mod note;
 mod observer;
 mod other_monitor;
 mod pattern;
 mod scribbler;
 mod thief;
+mod vandal;
 mod victim;
 mod wanderer;
 
@@ -35,6 +39,10 @@ fn main() -> ExitCode {
         ["observer"] => observer::run(),
         ["victim", op, port, file] => victim::run(op, number(port) as u16, file),
         ["scribbler", port, seed] => scribbler::run(number(port) as u16, number(seed)),
+        ["vandal", pid, seed, kind, file, strangers @ ..] => {
+            let strangers: Vec<u32> = strangers.iter().map(|pid| number(pid) as u32).collect();
+            vandal::run(number(pid) as u32, number(seed), kind, file, &strangers)
+        }
         ["wanderer", port, file, id] => wanderer::start(number(port) as u16, file, number(id)),
         ["go-on", fd, file, sent, seed] => {
             wanderer::go_on(number(fd) as i32, file, number(sent) as usize, number(seed))

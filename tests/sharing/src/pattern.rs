@@ -25,6 +25,20 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
+    /// Values that code which trusts them would fall over.
+    pub(crate) fn nasty(&mut self) -> u64 {
+        match self.below(8) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => 1 << self.below(64),
+            3 => self.below(5000),
+            4 => u64::from(u32::MAX) << 32,
+            5 => 0x7fff_ffff_7fff_ffff,
+            6 => (self.below(8) << 32) | self.below(1 << 22),
+            _ => self.next(),
+        }
+    }
+
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }

@@ -15,7 +15,8 @@ pub(crate) fn run(pid: i32, fd: RawFd, port: u16) -> io::Result<()> {
     Ok(())
 }
 
-fn steal(pid: i32, fd: RawFd) -> io::Result<RawFd> {
+/// A duplicate of another process's descriptor.
+pub(crate) fn steal(pid: i32, fd: RawFd) -> io::Result<RawFd> {
     // SAFETY: no pointers.
     let stolen = unsafe {
         let pidfd = libc::syscall(libc::SYS_pidfd_open, pid, 0);

@@ -2,9 +2,9 @@
 //!
 //! What has been acknowledged to it is noted in a shared file, where it outlives the process.
 
+use crate::note;
 use crate::observer::{BLOCK, PRESENT};
 use crate::pattern::bytes;
-use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -14,21 +14,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 struct Note(&'static [AtomicU64; 2]);
 
 impl Note {
-    fn open(path: &str) -> io::Result<Note> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        file.set_len(16)?;
-        let (read, write) = (libc::PROT_READ, libc::PROT_WRITE);
-        // SAFETY: a new shared mapping of a file that is long enough.
-        let map = unsafe {
-            libc::mmap(std::ptr::null_mut(), 16, read | write, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
-        if map == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: 16 bytes, aligned, mapped until the end of the process.
-        Ok(Note(unsafe { &*map.cast::<[AtomicU64; 2]>() }))
-    }
-
     fn acknowledged(&self, bytes: usize) {
         self.0[0].store(bytes as u64, Ordering::SeqCst);
     }
@@ -41,7 +26,7 @@ fn stop() {
 }
 
 pub(crate) fn run(op: &str, port: u16, file: &str) -> io::Result<()> {
-    let note = Note::open(file)?;
+    let note = Note(note::open(file)?);
     // SAFETY: no memory is involved.
     unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
     match op {

@@ -35,7 +35,10 @@ pub(crate) struct Options {
     deaths: u64,
     /// Hostile processes, one after the other
     #[arg(long, default_value_t = 12)]
-    scribblers: u64,
+    vandals: u64,
+    /// What they do: `chance`, or one of the attacks of tests/sharing/src/attacks.rs
+    #[arg(long, default_value = "everything")]
+    attack: String,
     /// Seconds of connections that wander from process to process
     #[arg(long, default_value_t = 20)]
     soak: u64,
@@ -75,7 +78,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("liars".to_owned(), Box::new(liars::run)));
     parts.push(("eaten-wake-ups".to_owned(), Box::new(liars::eaten_wake_ups)));
-    let check = |lab: &mut Lab| hostile::run(lab, options.scribblers, options.seed);
+    let check = |lab: &mut Lab| hostile::run(lab, options.vandals, options.seed, &options.attack);
     parts.push(("hostile-peers".to_owned(), Box::new(check)));
     let check = |lab: &mut Lab| soak::run(lab, options.soak, options.seed, 0);
     parts.push(("soak".to_owned(), Box::new(check)));

@@ -29,7 +29,7 @@ pub(crate) struct Connection {
     pub(crate) child: Option<ProcessId>,
     /// Channels whose end could not be told yet, as the queue was full. There are never more of
     /// them than the client has channels.
-    notices: VecDeque<u64>,
+    notices: VecDeque<Reply>,
 }
 
 /// What a look at the socket found.
@@ -143,9 +143,9 @@ impl Connection {
         }
     }
 
-    /// Tells that a channel is dead, now or when there is room. True when room must be watched for.
-    pub(crate) fn tell_dead(&mut self, id: u64) -> bool {
-        self.notices.push_back(id);
+    /// Tells that the peer on a channel is gone, now or when there is room. True when room must be watched for.
+    pub(crate) fn notify(&mut self, notice: Reply) -> bool {
+        self.notices.push_back(notice);
         self.send_notices()
     }
 
@@ -156,8 +156,8 @@ impl Connection {
 
     /// Sends what waits for room. True when something still does.
     pub(crate) fn send_notices(&mut self) -> bool {
-        while let Some(&id) = self.notices.front() {
-            match self.send(&Reply::ChannelDead { id }, &[]) {
+        while let Some(notice) = self.notices.front() {
+            match self.send(notice, &[]) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 // Its end will be seen when it is read from.
                 Err(_) => self.notices.clear(),

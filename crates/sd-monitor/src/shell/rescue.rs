@@ -310,11 +310,13 @@ impl Server {
     pub(crate) fn leave(&mut self, client: ClientId, id: u64) -> Result<Reply, ErrorCode> {
         let key = self.core.channels.named(client, id).ok_or(ErrorCode::Protocol)?;
         let segment = self.segments.get(&key).ok_or(ErrorCode::Protocol)?;
-        let is_over = segment.map().header().dead.iter().any(|dead| dead.load(Ordering::Acquire) != 0);
+        let is_parked = self.waiting.parked.contains_key(&key);
+        let is_over =
+            is_parked || segment.map().header().dead.iter().any(|dead| dead.load(Ordering::Acquire) != 0);
         if !is_over {
             return Err(ErrorCode::Protocol);
         }
-        if self.waiting.parked.contains_key(&key) {
+        if is_parked {
             self.look_again(key);
         }
         if self.has_waiting(key) {

@@ -60,6 +60,12 @@ impl Slab {
         self.map.time_waits()
     }
 
+    /// The endpoint of that number, if it was ever used: to look at another would make its page.
+    pub(crate) fn used_endpoint(&self, number: u64) -> Option<&Endpoint> {
+        let high = u64::from(self.header().high.load(Ordering::Acquire));
+        self.map.endpoint(number as usize).filter(|_| number < high)
+    }
+
     /// Every endpoint that may have been used; some twice.
     pub(crate) fn endpoints(&self, mut each: impl FnMut(&Endpoint)) {
         let Some(zero) = self.map.endpoint(0) else { return };

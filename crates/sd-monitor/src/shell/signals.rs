@@ -1,15 +1,38 @@
 //! SIGURG and SIGIO for a process that asked for them, when the other end of a connection says that it is time.
 //!
-//! The process states in its own words of the slot to whom they go, and which signal. Only a member of a family on
-//! that side of the channel gets one, so nobody can make us signal a stranger; and what a process may do to itself by
-//! this, it may do anyway.
+//! The process states in its slab to whom they go, and which signal; its words of the slot, which its peer can write, only
+//! say where in the slab. Only a member of a family on that side of the channel gets one, so nobody can make us signal a
+//! stranger; and what a process may do to itself by this, it may do anyway.
 
 use super::server::Server;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
-use sd_shm::channel::{SIGNAL_ASYNC, SLOTS, Side};
+use sd_shm::channel::{SLOTS, Side};
+use sd_shm::slab::{Endpoint, State};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
+
+/// What the owner of an endpoint wants.
+struct Wish {
+    pid: u32,
+    is_async: bool,
+    signal: u16,
+}
+
+impl Wish {
+    /// If it is the endpoint of that connection.
+    fn of(endpoint: &Endpoint, channel: u64, slot: u32, side: Side) -> Option<Wish> {
+        let is_it = endpoint.state.load(Ordering::Acquire) == State::Connected as u32
+            && endpoint.channel_id.load(Ordering::Relaxed) == channel
+            && u32::from(endpoint.slot.load(Ordering::Relaxed)) == slot
+            && u32::from(endpoint.side.load(Ordering::Relaxed)) == side as u32;
+        is_it.then(|| Wish {
+            pid: endpoint.owner.load(Ordering::Acquire),
+            is_async: endpoint.status.load(Ordering::Relaxed) & libc::O_ASYNC as u32 != 0,
+            signal: endpoint.signal.load(Ordering::Relaxed),
+        })
+    }
+}
 
 impl Server {
     /// `client`, on `side` of its channel `id`, has done something that the other side wants a signal for.
@@ -28,15 +51,19 @@ impl Server {
     fn signal_side(&self, key: ChannelKey, side: Side, slot: u32, urgent: bool) {
         let Some(segment) = self.segments.get(&key).filter(|_| (slot as usize) < SLOTS) else { return };
         let words = &segment.map().slot(slot as usize).side[side as usize];
-        let wanted = words.signals.load(Ordering::Acquire);
-        let signal = match (urgent, wanted & SIGNAL_ASYNC != 0, wanted as u8) {
+        let Some(number) = words.wants_signals.load(Ordering::Acquire).checked_sub(1) else { return };
+        let families = self.core.channels.side(key, side).iter();
+        let wish_of = |(family, id): &(ClientId, u64)| {
+            let slab = &self.families.get(family)?.slab;
+            Wish::of(slab.used_endpoint(number)?, *id, slot, side)
+        };
+        let Some(Wish { pid, is_async, signal }) = families.clone().find_map(wish_of) else { return };
+        let signal = match (urgent, is_async, signal) {
             (true, ..) => libc::SIGURG,
             (false, false, _) => return,
             (false, true, 0) => libc::SIGIO,
             (false, true, other) => i32::from(other),
         };
-        let pid = (wanted >> 32) as u32;
-        let families = self.core.channels.side(key, side).iter();
         let process = families
             .flat_map(|(family, _)| self.core.members.clients_of(*family).chain([*family]))
             .find_map(|family| self.core.members.member_with(family, pid));

@@ -171,7 +171,8 @@ impl Server {
         let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
         let id = endpoint.channel_id.load(Ordering::Relaxed);
         let mut peer_is_closed = false;
-        if let Some(side) = Side::from_u32(endpoint.side.load(Ordering::Relaxed)).filter(|_| slot < SLOTS)
+        if let Some(side) =
+            Side::from_u32(endpoint.side.load(Ordering::Relaxed).into()).filter(|_| slot < SLOTS)
             && let Some(key) = self.channel_of(family, id, side)
             && let Some(segment) = self.segments.get(&key)
         {
@@ -213,7 +214,7 @@ fn match_ends(connections: &mut [Connection]) {
 fn connection(endpoint: &slab::Endpoint, pid: u32, comm: String, uid: u32) -> Connection {
     let load = |cell: &AtomicU32| cell.load(Ordering::Relaxed);
     let ports = load(&endpoint.ports);
-    let is_v4 = load(&endpoint.domain) == libc::AF_INET as u32;
+    let is_v4 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET;
     let name = |cells: &[AtomicU64; 2], port| address(ip(cells), port, is_v4);
     let reason = Reason::from_u32(load(&endpoint.reason));
     Connection {

@@ -16,6 +16,7 @@ use super::server::Server;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use crate::core::members::{Process, ProcessId};
+use sd_proto::Reply;
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SLOTS, Side, SlotSide, SlotState};
 use sd_shm::slab::{Endpoint, State};
 use sd_shm::time_wait::TimeWait;
@@ -133,7 +134,7 @@ impl Server {
     /// when there was nothing to close.
     fn close_connection(&self, family: ClientId, endpoint: &Endpoint, woken: &mut Woken) -> Option<bool> {
         let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
-        let side = Side::from_u32(endpoint.side.load(Ordering::Relaxed))?;
+        let side = Side::from_u32(endpoint.side.load(Ordering::Relaxed).into())?;
         let key = self.channel_of(family, endpoint.channel_id.load(Ordering::Relaxed), side)?;
         let segment = self.segments.get(&key).filter(|_| slot < SLOTS)?;
         let own = &segment.map().slot(slot).side[side as usize];
@@ -170,7 +171,10 @@ impl Server {
             self.wake_sides(woken);
             woken.clear();
             match stays {
-                true => self.rescue(key, Why::Slow),
+                true => {
+                    self.tell_all(key, |id| Reply::PeerGone { id });
+                    self.rescue(key, Why::Slow);
+                }
                 false => self.end_channel(key),
             }
         }
@@ -227,23 +231,28 @@ impl Server {
 
     /// One side of a channel is dead and its slots are closed: tells the other, and lets go.
     pub(crate) fn end_channel(&mut self, key: ChannelKey) {
-        let others = [Side::A, Side::B].map(|side| self.core.channels.side(key, side).to_vec()).concat();
-        for (client, id) in others {
-            let Some(family) = self.families.get(&client) else { continue };
-            let connection = family.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
-            if let Some((number, connection)) = connection {
-                let waits = connection.tell_dead(id);
-                if waits {
-                    let _ = self.poller.watch_room(connection.fd(), Token::Connection(number), true);
-                }
-            }
-            family.announce_mail();
-        }
+        self.tell_all(key, |id| Reply::ChannelDead { id });
         self.recovery.forget(key);
         self.waiting.forget(key);
         self.core.channels.remove(key);
         if let Some(segment) = self.segments.remove(&key) {
             self.by_identity.remove(&segment.identity);
+        }
+    }
+
+    /// Tells everybody who has a channel, by its id there.
+    fn tell_all(&mut self, key: ChannelKey, notice: impl Fn(u64) -> Reply) {
+        let all = [Side::A, Side::B].map(|side| self.core.channels.side(key, side).to_vec()).concat();
+        for (client, id) in all {
+            let Some(family) = self.families.get(&client) else { continue };
+            let connection = family.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
+            if let Some((number, connection)) = connection {
+                let waits = connection.notify(notice(id));
+                if waits {
+                    let _ = self.poller.watch_room(connection.fd(), Token::Connection(number), true);
+                }
+            }
+            family.announce_mail();
         }
     }
 

@@ -258,10 +258,10 @@ pub(crate) fn attach(
 ) -> &'static Endpoint {
     let endpoint = slab.endpoint(index).unwrap();
     endpoint.channel_id.store(id, Ordering::Relaxed);
-    endpoint.side.store(side as u32, Ordering::Relaxed);
-    endpoint.slot.store(slot, Ordering::Relaxed);
+    endpoint.side.store(side as u16, Ordering::Relaxed);
+    endpoint.slot.store(slot as u16, Ordering::Relaxed);
     endpoint.generation.store(1, Ordering::Relaxed);
-    endpoint.domain.store(libc::AF_INET as u32, Ordering::Relaxed);
+    endpoint.domain.store(libc::AF_INET as u16, Ordering::Relaxed);
     endpoint.ports.store(40000 << 16 | 80, Ordering::Relaxed);
     let local = u64::from_ne_bytes([0, 0, 0xff, 0xff, 127, 0, 0, 1]);
     endpoint.local[1].store(local, Ordering::Relaxed);

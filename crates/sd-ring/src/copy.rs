@@ -6,6 +6,13 @@
 /// Up to here a loop over words beats the start-up cost of `rep movsb`.
 const WORD_LOOP_MAX: usize = 192;
 
+/// Asks for the cache line of an address, to be written soon. It may be any address.
+#[inline(always)]
+pub fn fetch_for_writing(at: *const u8) {
+    // SAFETY: a hint, which never faults and changes nothing.
+    unsafe { core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
+}
+
 /// Copies `len` bytes; either side may be shared.
 ///
 /// # Safety

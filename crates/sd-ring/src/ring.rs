@@ -62,6 +62,10 @@ pub trait RingMem {
     fn publish(&self, region: u32, off: u32, word: u64);
     /// Stores a word that a later `publish` makes visible.
     fn store(&self, region: u32, off: u32, word: u64);
+    /// The next message will be stored up to there: the processor may fetch that line meanwhile. `off` may lie behind
+    /// the region.
+    #[inline(always)]
+    fn prepare(&self, _region: u32, _off: u32) {}
 }
 
 /// The peer wrote something that no correct peer writes; the connection must be reset.
@@ -425,6 +429,9 @@ impl TxCursor {
         let (region, pos) = (self.region(), self.pos());
         mem.store(region, pos + size, 0);
         mem.publish(region, pos, header::encode(kind, len, stamp));
+        // The word that ends a message like this one. If that is in another line, which the receiver had last, the next
+        // publication would wait for it.
+        mem.prepare(region, pos.wrapping_add(2 * size));
         in_order();
         self.written += u64::from(size);
     }

@@ -160,6 +160,10 @@ impl RingMem for Rings {
     fn store(&self, region: u32, off: u32, word: u64) {
         self.word(region, off).store(word, Ordering::Relaxed);
     }
+    #[inline(always)]
+    fn prepare(&self, region: u32, off: u32) {
+        sd_ring::copy::fetch_for_writing(self.base(region).wrapping_add(u64::from(off)) as *const u8);
+    }
 }
 
 /// The sender's cursor.

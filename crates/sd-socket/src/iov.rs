@@ -103,6 +103,12 @@ impl Pieces {
         self
     }
 
+    /// What is left, if it is one buffer.
+    #[inline(always)]
+    pub(crate) fn single(&self) -> Option<(*mut u8, usize)> {
+        (self.count == 0 && self.len != 0).then_some((self.base, self.len.min(self.total)))
+    }
+
     /// Moves past `n` bytes of the current piece.
     #[inline(always)]
     pub(crate) fn advance(&mut self, n: usize) {

@@ -5,7 +5,7 @@
 //! `fork_served/while_a_thread_waits`, `fork_served/in_a_handler_of_a_wait`.
 
 use crate::endpoint;
-use crate::process::{PROCESS, close_hidden, hide_fd};
+use crate::process::{PROCESS, close_hidden, hide_fd, single_threaded};
 use crate::table::{self, Entry};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
@@ -18,23 +18,43 @@ static WAITED_AT: AtomicU32 = AtomicU32::new(0);
 /// A socket that a thread waits at.
 pub(crate) struct Kept {
     endpoint: &'static Endpoint,
+    fds: Option<&'static AtomicU32>,
     pid: i32,
 }
 
 impl Kept {
     pub(crate) fn new(endpoint: &'static Endpoint) -> Kept {
-        WAITED_AT.fetch_add(1, Ordering::AcqRel);
-        endpoint::retain(endpoint);
-        Kept { endpoint, pid: PROCESS.pid.load(Ordering::Relaxed) }
+        let fds = PROCESS.private(endpoint).map(|private| &private.fds);
+        add(&WAITED_AT, 1);
+        fds.map(|fds| add(fds, 1));
+        Kept { endpoint, fds, pid: PROCESS.pid.load(Ordering::Relaxed) }
     }
+}
+
+/// Adds to a counter of this process, modulo 2^32; the value before. Between a message and the program that waited for
+/// it there are two of these. While there is one thread only its handlers can come between, which takes one instruction,
+/// but not a locked one.
+#[inline(always)]
+fn add(counter: &AtomicU32, mut value: u32) -> u32 {
+    if !single_threaded() {
+        return counter.fetch_add(value, Ordering::AcqRel);
+    }
+    // SAFETY: a counter of this process, which no other thread changes now.
+    unsafe {
+        core::arch::asm!("xadd dword ptr [{at}], {value:e}", at = in(reg) counter.as_ptr(), value = inout(reg) value,
+            options(nostack));
+    }
+    value
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
         // A child that was forked by a handler inside the wait has let go of it already.
         if self.pid == PROCESS.pid.load(Ordering::Relaxed) {
-            endpoint::release(self.endpoint);
-            WAITED_AT.fetch_sub(1, Ordering::AcqRel);
+            if self.fds.is_some_and(|fds| add(fds, u32::MAX) == 1) {
+                endpoint::end(self.endpoint);
+            }
+            add(&WAITED_AT, u32::MAX);
         }
     }
 }

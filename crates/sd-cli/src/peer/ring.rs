@@ -52,6 +52,10 @@ impl RingMem for Memory {
     fn store(&self, region: u32, off: u32, word: u64) {
         self.word(region, off).store(word, Ordering::Relaxed);
     }
+    #[inline(always)]
+    fn prepare(&self, region: u32, off: u32) {
+        sd_ring::copy::fetch_for_writing(self.regions[(region & 1) as usize].wrapping_add(off as usize));
+    }
 }
 
 impl<const DOORBELL: bool> Ring<DOORBELL> {

@@ -7,8 +7,9 @@ use crate::observer::{BLOCK, PRESENT};
 use crate::pattern::bytes;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The note: bytes acknowledged, and the port that `accept` listens on.
 struct Note(&'static [AtomicU64; 2]);
@@ -42,6 +43,8 @@ pub(crate) fn run(op: &str, port: u16, file: &str) -> io::Result<()> {
             drop(listener);
         }
         "accept" => accept(&note)?,
+        "idle" => idle(port, &note)?,
+        "berth" => berth(port)?,
         _ => on_connection(op, port, &note)?,
     }
     Ok(())
@@ -66,19 +69,23 @@ fn accept(note: &Note) -> io::Result<()> {
 fn on_connection(op: &str, port: u16, note: &Note) -> io::Result<()> {
     let mode = match op {
         "recv" | "epoll" => b'R',
-        "in-turn" => b'B',
-        "pong" => b'E',
+        "in-turn" | "take-over" => b'B',
+        "pong" | "poll" => b'E',
         _ => b'S',
     };
     let mut stream = connect(port, mode)?;
-    if ["close", "shutdown", "fork", "exec", "exit"].contains(&op) {
+    if ["close", "shutdown", "fork", "exec", "exit", "spawn", "pass"].contains(&op) {
         stream.write_all(&bytes(0, 100))?;
         note.acknowledged(100);
     }
     let sibling = (op == "in-turn").then(|| fork_sibling(&mut stream, note));
+    if op == "take-over" {
+        fork_rival(&mut stream, note);
+    }
     stop();
     match op {
-        "in-turn" => blocks(&mut stream, b'v')?,
+        "in-turn" => blocks(&mut stream, b'v', 40)?,
+        "take-over" => blocks(&mut stream, b'v', 10)?,
         "send" => send(&mut stream, note, 1, 100)?,
         "sends" => send(&mut stream, note, 8, 20)?,
         "send-long" => send(&mut stream, note, 1, 300_000)?,
@@ -88,6 +95,13 @@ fn on_connection(op: &str, port: u16, note: &Note) -> io::Result<()> {
             stream.write_all(&bytes(0, 8))?;
             stream.read_exact(&mut [0; 8])?;
         }
+        "poll" => {
+            stream.write_all(&bytes(0, 8))?;
+            poll(&[&stream]);
+            stream.read_exact(&mut [0; 8])?;
+        }
+        "spawn" => spawn(&stream),
+        "pass" => pass(&stream)?,
         "close" => drop(stream),
         "shutdown" => stream.shutdown(Shutdown::Write)?,
         "fork" => fork(&mut stream),
@@ -103,8 +117,8 @@ fn on_connection(op: &str, port: u16, note: &Note) -> io::Result<()> {
     Ok(())
 }
 
-fn blocks(stream: &mut TcpStream, byte: u8) -> io::Result<()> {
-    (0..40).try_for_each(|_| stream.write_all(&[byte; BLOCK]))
+fn blocks(stream: &mut TcpStream, byte: u8, count: usize) -> io::Result<()> {
+    (0..count).try_for_each(|_| stream.write_all(&[byte; BLOCK]))
 }
 
 /// A child that writes to the same connection when it is told to.
@@ -115,13 +129,101 @@ fn fork_sibling(stream: &mut TcpStream, note: &Note) -> libc::pid_t {
             while note.0[1].load(Ordering::SeqCst) != 1 {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
-            let _ = blocks(stream, b's');
+            let _ = blocks(stream, b's', 40);
             note.0[1].store(2, Ordering::SeqCst);
             // SAFETY: ends the child.
             unsafe { libc::_exit(0) }
         }
         pid => pid,
     }
+}
+
+/// A child that writes to the same connection until its parent is gone, and a little longer.
+fn fork_rival(stream: &mut TcpStream, note: &Note) {
+    let parent = std::process::id();
+    // SAFETY: this process has one thread.
+    if unsafe { libc::fork() } != 0 {
+        return;
+    }
+    let mut left = 5;
+    while left > 0 && stream.write_all(&[b's'; BLOCK]).is_ok() {
+        note.0[0].fetch_add(BLOCK as u64, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_micros(200));
+        left -= u32::from(std::os::unix::process::parent_id() != parent);
+    }
+    // SAFETY: ends the child.
+    unsafe { libc::_exit(0) };
+}
+
+/// Four connections, whose rings share a page, on which nothing happens: the library gives memory back meanwhile.
+fn idle(port: u16, note: &Note) -> io::Result<()> {
+    let mut streams = (0..4).map(|_| connect(port, b'S')).collect::<io::Result<Vec<_>>>()?;
+    for stream in &mut streams {
+        stream.write_all(&bytes(0, 100))?;
+    }
+    // Waits in vain teach the library not to spin for long.
+    streams[0].set_read_timeout(Some(Duration::from_millis(1)))?;
+    (0..10).for_each(|_| drop(streams[0].read(&mut [0; 8])));
+    streams[0].set_read_timeout(Some(Duration::from_millis(2500)))?;
+    note.acknowledged(100);
+    stop();
+    let _ = streams[0].read(&mut [0; 8]);
+    stop();
+    Ok(())
+}
+
+/// One thread of two polls connections of its own, and so sleeps at a berth.
+fn berth(port: u16) -> io::Result<()> {
+    let mut others = connect(port, b'E')?;
+    std::thread::spawn(move || others.read(&mut [0; 8]));
+    let mut streams = (0..2).map(|_| connect(port, b'E')).collect::<io::Result<Vec<_>>>()?;
+    stop();
+    for round in 0..3 {
+        streams[round % 2].write_all(&bytes(8 * (round / 2), 8))?;
+        poll(&[&streams[0], &streams[1]]);
+        streams[round % 2].read_exact(&mut [0; 8])?;
+    }
+    stop();
+    Ok(())
+}
+
+/// Waits until one of them can be read.
+fn poll(streams: &[&TcpStream]) {
+    let entry =
+        |stream: &&TcpStream| libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut fds: Vec<libc::pollfd> = streams.iter().map(entry).collect();
+    // SAFETY: the list is valid during the call.
+    unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 2000) };
+}
+
+/// A program that has the connection too, and ends at once.
+fn spawn(stream: &TcpStream) {
+    let args = [c"true".as_ptr().cast_mut(), std::ptr::null_mut()];
+    let mut pid = 0;
+    // SAFETY: a descriptor of ours, C strings, and lists that end.
+    unsafe {
+        libc::fcntl(stream.as_raw_fd(), libc::F_SETFD, 0);
+        let (none, no_attributes) = (std::ptr::null(), std::ptr::null());
+        libc::posix_spawn(
+            &mut pid,
+            c"/bin/true".as_ptr(),
+            none,
+            no_attributes,
+            args.as_ptr(),
+            args[1..].as_ptr(),
+        );
+        libc::waitpid(pid, std::ptr::null_mut(), 0);
+    }
+}
+
+/// Passes the connection to itself, and sends on with what came.
+fn pass(stream: &TcpStream) -> io::Result<()> {
+    let (from, to) = std::os::unix::net::UnixDatagram::pair()?;
+    crate::wanderer::send_fd(from.as_raw_fd(), stream.as_raw_fd())?;
+    let fd = crate::wanderer::receive_fd(to.as_raw_fd())?;
+    // SAFETY: it came for us.
+    let mut passed = unsafe { TcpStream::from_raw_fd(fd) };
+    passed.write_all(&bytes(100, 50))
 }
 
 fn send(stream: &mut TcpStream, note: &Note, count: usize, len: usize) -> io::Result<()> {

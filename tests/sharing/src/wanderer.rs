@@ -139,7 +139,8 @@ fn message(iov: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
     message
 }
 
-fn send_fd(over: RawFd, fd: RawFd) -> io::Result<()> {
+/// Sends a descriptor.
+pub(crate) fn send_fd(over: RawFd, fd: RawFd) -> io::Result<()> {
     let mut byte = 1u8;
     let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let mut control: Control = [0; 4];
@@ -157,7 +158,8 @@ fn send_fd(over: RawFd, fd: RawFd) -> io::Result<()> {
     }
 }
 
-fn receive_fd(over: RawFd) -> io::Result<RawFd> {
+/// Receives one.
+pub(crate) fn receive_fd(over: RawFd) -> io::Result<RawFd> {
     let mut byte = 0u8;
     let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let mut control: Control = [0; 4];

@@ -17,6 +17,9 @@ use std::io::Write;
 use std::process::{ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
+/// A victim that does not come to the next instruction for so long sleeps in a system call.
+const ASLEEP: Duration = Duration::from_millis(150);
+
 /// An operation, and what its peer may see when the process dies in it.
 pub(super) struct Play {
     pub(super) op: &'static str,
@@ -26,10 +29,14 @@ pub(super) struct Play {
     may_reset: bool,
     /// There may be no connection at all.
     may_be_none: bool,
+    /// A victim that does not come to the next instruction for so long sleeps for good.
+    asleep: Duration,
+    /// Steps, at most; the rest of a very long operation is not looked at.
+    steps_max: u64,
 }
 
 const fn play(op: &'static str, sends: u64) -> Play {
-    Play { op, sends, may_reset: false, may_be_none: false }
+    Play { op, sends, may_reset: false, may_be_none: false, asleep: ASLEEP, steps_max: 9_000 }
 }
 
 pub(super) const PLAYS: &[Play] = &[
@@ -42,18 +49,20 @@ pub(super) const PLAYS: &[Play] = &[
     Play { may_reset: true, ..play("recv", 0) },
     Play { may_reset: true, ..play("epoll", 0) },
     Play { may_reset: true, ..play("pong", 8) },
+    Play { may_reset: true, ..play("poll", 8) },
+    Play { may_reset: true, steps_max: 20_000, ..play("berth", 16) },
+    // A child goes on sending for as long as it finds its parent alive.
+    Play { steps_max: 20_000, ..play("take-over", u64::MAX) },
+    // Memory is given back after 0.1 s, and after one second more.
+    Play { asleep: Duration::from_millis(1200), ..play("idle", 100) },
     play("close", 100),
     play("shutdown", 100),
     play("fork", 150),
     play("exec", 100),
+    play("spawn", 100),
+    Play { steps_max: 15_000, ..play("pass", 150) },
     play("exit", 100),
 ];
-
-/// A victim that does not come to the next instruction for so long sleeps in a system call.
-const ASLEEP: Duration = Duration::from_millis(150);
-
-/// Steps, at most; the rest of a very long operation is left to chance in its first part.
-const STEPS_MAX: u64 = 9_000;
 
 pub(super) struct Observer {
     pub(super) proc: Proc,
@@ -133,7 +142,7 @@ impl Victim {
     pub(super) fn stop_after(&self, steps: u64) -> Result<()> {
         for _ in 0..steps {
             ptrace::step(self.pid, None)?;
-            if !matches!(self.wait()?, Some(WaitStatus::Stopped(_, Signal::SIGTRAP))) {
+            if !matches!(self.wait(ASLEEP)?, Some(WaitStatus::Stopped(_, Signal::SIGTRAP))) {
                 break;
             }
         }
@@ -167,11 +176,11 @@ impl Victim {
     }
 
     /// Steps through the operation and kills it after `steps` instructions, or at its end.
-    fn kill_after(&self, steps: u64) -> Result<Death> {
+    fn kill_after(&self, steps: u64, asleep: Duration) -> Result<Death> {
         let mut death = Death { steps: 0, is_through: false };
         while death.steps < steps && !death.is_through {
             ptrace::step(self.pid, None)?;
-            match self.wait()? {
+            match self.wait(asleep)? {
                 // It sleeps.
                 None => break,
                 Some(
@@ -193,11 +202,11 @@ impl Victim {
         Ok(death)
     }
 
-    fn wait(&self) -> Result<Option<WaitStatus>> {
+    fn wait(&self, asleep: Duration) -> Result<Option<WaitStatus>> {
         let start = Instant::now();
         loop {
             match waitpid(self.pid, Some(WaitPidFlag::WNOHANG))? {
-                WaitStatus::StillAlive if start.elapsed() > ASLEEP => return Ok(None),
+                WaitStatus::StillAlive if start.elapsed() > asleep => return Ok(None),
                 WaitStatus::StillAlive if start.elapsed() > Duration::from_micros(200) => {
                     std::thread::sleep(Duration::from_micros(100));
                 }
@@ -211,7 +220,7 @@ impl Victim {
 /// Kills `deaths` victims in this operation.
 pub(super) fn run(lab: &mut Lab, play: &Play, deaths: u64, seed: u64) -> Result<String> {
     let mut observer = Observer::start(lab)?;
-    let whole = one(lab, &mut observer, play, STEPS_MAX)?;
+    let whole = one(lab, &mut observer, play, play.steps_max)?;
     let mut chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for i in 0..deaths {
         chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -237,7 +246,7 @@ fn one(lab: &Lab, observer: &mut Observer, play: &Play, steps: u64) -> Result<De
     if play.op == "accept" {
         observer.tell(&format!("connect {}", victim.note(1)))?;
     }
-    let death = victim.kill_after(steps)?;
+    let death = victim.kill_after(steps, play.asleep)?;
     let acknowledged = if play.may_reset { 0 } else { victim.note(0) };
     let seen = observer.report()?;
     if seen.is_empty() && !play.may_be_none {

@@ -2,7 +2,7 @@
 //!
 //! | part | what |
 //! |---|---|
-//! | `crash` | a process is stepped through an operation, instruction by instruction, and killed anywhere in it |
+//! | `killed-in` | a process is stepped through an operation, instruction by instruction, and killed anywhere in it |
 //! | `soak` | connections are handed from process to process by fork, exec and SCM_RIGHTS, and killed at any time |
 //! | `short-of` | memory, addresses or descriptors are not to be had, from the start or from some moment on |
 //! | `suspended`, `stopped` | everything is stopped for a while, as when a host sleeps; one process in the middle of a send |

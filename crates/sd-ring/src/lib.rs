@@ -21,6 +21,7 @@ pub mod copy;
 pub mod doorbell;
 mod facade;
 mod header;
+mod lap;
 mod receive;
 mod ring;
 pub mod stamp;

@@ -1,7 +1,8 @@
 //! The receiver's cursor: follows what the sender's (see `ring.rs`) has written.
 
 use crate::header::{self, Kind, SIZE, padded};
-use crate::ring::{Corrupt, Geometry, Lap, Next, Region, RingMem, check_message, in_order, is_word};
+use crate::lap::Lap;
+use crate::ring::{Corrupt, Geometry, Next, Region, RingMem, check_message, in_order, is_word};
 
 /// The receiver's private state. Senseless values give senseless results, and nothing worse.
 #[derive(Clone, Copy, Debug)]

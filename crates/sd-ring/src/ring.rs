@@ -20,6 +20,7 @@
 //! that can be repeated.
 
 use crate::header::{self, Kind, SIZE, padded};
+use crate::lap::Lap;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Messages of up to so many bytes go as a whole or not at all, as they do with Linux' buffers, unless a quarter of the
@@ -134,33 +135,6 @@ pub(crate) fn is_word(pos: u32, size: u32) -> bool {
 pub(crate) fn check_message(pos: u32, len: u32, size: u32) -> Result<(), Corrupt> {
     let end = u64::from(pos) + u64::from(SIZE) + ((u64::from(len) + 7) & !7) + u64::from(SIZE);
     if len == 0 || end > u64::from(size) { Err(Corrupt) } else { Ok(()) }
-}
-
-/// Where the current lap of a region began: a count of ring bytes, a multiple of 8, and the region.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-pub(crate) struct Lap(u64);
-
-impl Lap {
-    pub(crate) const fn new(start: u64, region: u32) -> Lap {
-        Lap(start | region as u64)
-    }
-
-    #[inline(always)]
-    pub(crate) fn start(self) -> u64 {
-        self.0 & !7
-    }
-
-    #[inline(always)]
-    pub(crate) fn region(self) -> u32 {
-        (self.0 & 1) as u32
-    }
-
-    /// Offset in the region after so many ring bytes.
-    #[inline(always)]
-    pub(crate) fn offset(self, count: u64) -> u32 {
-        count.wrapping_sub(self.start()) as u32
-    }
 }
 
 /// The sender's private state. Zero-initialised memory is not valid; see [`TxCursor::new`].

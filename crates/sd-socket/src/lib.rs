@@ -60,6 +60,7 @@ mod poll;
 mod process;
 mod ready;
 mod reclaim;
+mod rings;
 mod route;
 mod select;
 mod signals;

@@ -44,17 +44,16 @@ pub fn eventfd(flags: i32) -> Result<i32> {
     check(unsafe { syscall!(libc::SYS_eventfd2, 0, flags) }).map(|n| n as i32)
 }
 
-/// Wakes whoever watches an eventfd, edge-triggered too, and leaves it readable.
+/// Wakes whoever watches an eventfd with [`EVENTFD_EDGE`].
 ///
-/// Others share the file and may have filled it and made it blocking. Writing zero wakes as any
-/// write does, as long as the counter is not zero, and needs no room; only at a counter that
-/// asynchronous I/O has driven to its very end (POLLERR) would it block, so that is left alone.
+/// Others share the file and may have filled it and made it blocking. Writing zero is an edge as any write is, and
+/// needs no room; only at a counter that asynchronous I/O has driven to its very end (POLLERR) would it block, so that
+/// is left alone: it was an edge itself, and whoever hears it makes an end of it.
 pub fn eventfd_signal(fd: i32) {
-    let amount: u64 = match poll_one(fd, libc::POLLIN, 0) {
-        Ok(events) if events & libc::POLLERR != 0 => return,
-        Ok(events) if events & libc::POLLIN != 0 => 0,
-        _ => 1,
-    };
+    let amount = 0u64;
+    if poll_one(fd, libc::POLLIN, 0).is_ok_and(|events| events & libc::POLLERR != 0) {
+        return;
+    }
     // SAFETY: the kernel reads eight bytes from `amount`.
     let _ = unsafe { syscall!(libc::SYS_write, fd, &amount as *const u64, 8) };
 }

@@ -94,13 +94,29 @@ fn eventfd() -> Check {
             return Check::fail("eventfd", os_error(error).to_string(), "a seccomp filter forbids it");
         }
     };
-    sd_sys::fd::eventfd_signal(fd);
-    let events = sd_sys::fd::poll_one(fd, libc::POLLIN, 0);
+    let wakes = wakes_epoll(fd);
     sd_sys::fd::close(fd);
-    match events {
-        Ok(events) if events & libc::POLLIN != 0 => Check::ok("eventfd", "wakes poll"),
-        _ => Check::fail("eventfd", "does not wake poll", "this kernel cannot be used"),
+    match wakes {
+        Ok(true) => Check::ok("eventfd", "wakes epoll"),
+        _ => Check::fail("eventfd", "does not wake epoll", "this kernel cannot be used"),
     }
+}
+
+/// Whether each signal is an edge, behind the one that says that it is watched.
+fn wakes_epoll(eventfd: i32) -> sd_sys::Result<bool> {
+    let epoll = sd_sys::fd::epoll_create()?;
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event.
+    let mut has_news = || unsafe { sd_sys::fd::epoll_pwait(epoll, &mut event, 1, 0, std::ptr::null()) };
+    let mut look = || {
+        sd_sys::fd::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, eventfd, sd_sys::fd::EVENTFD_EDGE, 0)?;
+        let (first, second) = (has_news()?, has_news()?);
+        sd_sys::fd::eventfd_signal(eventfd);
+        Ok((first, second, has_news()?) == (1, 0, 1))
+    };
+    let wakes = look();
+    sd_sys::fd::close(epoll);
+    wakes
 }
 
 fn pidfd() -> Check {

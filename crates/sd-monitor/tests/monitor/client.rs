@@ -90,6 +90,8 @@ pub(crate) struct Client {
     pub(crate) slab_fd: OwnedFd,
     pub(crate) public_fd: OwnedFd,
     pub(crate) eventfd: OwnedFd,
+    /// Watches it, as processes do.
+    watcher: OwnedFd,
     pub(crate) tcp: OwnedFd,
 }
 
@@ -129,6 +131,21 @@ impl Channel {
     }
 }
 
+/// An instance that watches an eventfd and has told that it was added.
+fn watch(eventfd: i32) -> i32 {
+    let watcher = sd_sys::fd::epoll_create().unwrap();
+    sd_sys::fd::epoll_ctl(watcher, libc::EPOLL_CTL_ADD, eventfd, sd_sys::fd::EVENTFD_EDGE, 0).unwrap();
+    assert!(has_news(watcher));
+    watcher
+}
+
+fn has_news(watcher: i32) -> bool {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event.
+    let count = unsafe { sd_sys::fd::epoll_pwait(watcher, &mut event, 1, 0, std::ptr::null()) };
+    count.unwrap() == 1
+}
+
 impl Client {
     pub(crate) fn prepare(server: &Server) -> Client {
         let (slab_fd, slab) = Slab::create(std::process::id()).unwrap();
@@ -140,6 +157,7 @@ impl Client {
             slab,
             slab_fd: own(slab_fd),
             public_fd: own(public_fd),
+            watcher: own(watch(eventfd)),
             eventfd: own(eventfd),
             tcp: own(tcp),
         }
@@ -230,9 +248,9 @@ impl Client {
         self.slab.header().route_epoch.load(Ordering::Acquire)
     }
 
-    /// Whether the eventfd was written to; it is emptied.
+    /// Whether the eventfd was written to since the last time.
     pub(crate) fn was_woken(&self) -> bool {
-        sd_sys::fd::read(self.eventfd.as_raw_fd(), &mut [0; 8]).is_ok()
+        has_news(self.watcher.as_raw_fd())
     }
 
     /// Fills an endpoint as for a connection on a slot; members as bits.

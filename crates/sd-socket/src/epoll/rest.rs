@@ -22,7 +22,7 @@ fn signal_fd() -> i32 {
         return known;
     }
     let Ok(fd) = sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) else { return -1 };
-    sd_sys::fd::eventfd_signal(fd);
+    let _ = sd_sys::fd::write(fd, &1u64.to_ne_bytes());
     let fd = crate::process::hide_fd(fd);
     match SIGNAL.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => fd,
@@ -64,7 +64,7 @@ pub(super) fn watch_ledger(epoll: &Epoll) {
     let (sleep_fd, ledger_fd) =
         (epoll.sleep_fd.load(Ordering::Relaxed), epoll.ledger_fd.load(Ordering::Relaxed));
     if sleep_fd >= 0 && ledger_fd >= 0 {
-        let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        let edge = sd_sys::fd::EVENTFD_EDGE;
         let _ = sd_sys::fd::epoll_ctl(sleep_fd, libc::EPOLL_CTL_ADD, ledger_fd, edge, OWN_EVENT);
     }
 }

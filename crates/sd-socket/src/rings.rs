@@ -1,0 +1,55 @@
+//! Where the rings of a connection lie in this process.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use sd_ring::RingMem;
+
+/// The memory of one direction's ring: addresses of the small and of the large region.
+#[derive(Clone, Copy)]
+pub(crate) struct Rings {
+    small: u64,
+    large: u64,
+}
+
+impl Rings {
+    #[inline(always)]
+    pub(crate) fn load([small, large]: &[AtomicU64; 2]) -> Rings {
+        Rings { small: small.load(Ordering::Relaxed), large: large.load(Ordering::Relaxed) }
+    }
+
+    #[inline(always)]
+    fn base(&self, region: u32) -> u64 {
+        if region == 0 { self.small } else { self.large }
+    }
+
+    #[inline(always)]
+    fn word(&self, region: u32, off: u32) -> &'static AtomicU64 {
+        // SAFETY: the ring checked `off` against the region's size and keeps it a multiple of 8;
+        // both regions lie in a channel that stays mapped while an endpoint uses it.
+        unsafe { &*((self.base(region) + u64::from(off)) as *const AtomicU64) }
+    }
+
+    /// Address of a byte.
+    #[inline(always)]
+    pub(crate) fn at(&self, region: u32, off: u32) -> *mut u8 {
+        (self.base(region) + u64::from(off)) as *mut u8
+    }
+}
+
+impl RingMem for Rings {
+    #[inline(always)]
+    fn load(&self, region: u32, off: u32) -> u64 {
+        self.word(region, off).load(Ordering::Acquire)
+    }
+    #[inline(always)]
+    fn publish(&self, region: u32, off: u32, word: u64) {
+        self.word(region, off).store(word, Ordering::Release);
+    }
+    #[inline(always)]
+    fn store(&self, region: u32, off: u32, word: u64) {
+        self.word(region, off).store(word, Ordering::Relaxed);
+    }
+    #[inline(always)]
+    fn prepare(&self, region: u32, off: u32) {
+        sd_ring::copy::fetch_for_writing(self.base(region).wrapping_add(u64::from(off)) as *const u8);
+    }
+}

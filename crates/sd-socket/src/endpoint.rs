@@ -34,7 +34,7 @@ pub(crate) const HAS_NAME: u32 = 1 << 8;
 pub(crate) const OOB_INLINE: u32 = 1 << 9;
 /// SO_TIMESTAMP, SO_TIMESTAMPNS.
 pub(crate) const STAMPS: u32 = 1 << 12;
-/// See `STAMPS`.
+/// See `STAMPS`. Bit 18 is `message::INQ`.
 pub(crate) const STAMPS_NS: u32 = 1 << 13;
 /// SO_ZEROCOPY.
 pub(crate) const ZERO_COPY: u32 = 1 << 15;

@@ -4,6 +4,7 @@ use crate::endpoint::{
     self, EndpointExt, FIN_SENT, HAS_SIGNALS, NONBLOCK, OOB_INLINE, OWN_SOCKET, SHUT_RD, SHUT_WR, STAMPS,
     STAMPS_NS, WATCHED, ZERO_COPY, notify, rx_cursor, tx_cursor,
 };
+use crate::message::INQ;
 use core::sync::atomic::Ordering;
 use sd_ring::{Next, doorbell};
 use sd_shm::channel::{FLAG_FIN, FLAG_READS_NO_MORE, GEOMETRY};
@@ -54,9 +55,17 @@ pub(crate) fn disconnect(endpoint: &'static Endpoint) {
     let over = crate::names::is_over(endpoint);
     endpoint.set_flag(endpoint::RESET);
     endpoint::hang_up(endpoint);
-    let kept = NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | HAS_SIGNALS;
+    let kept =
+        NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | HAS_SIGNALS | INQ;
     endpoint.flags.fetch_and(kept, Ordering::AcqRel);
     crate::syn_sent::unconnect(endpoint, if over { 0 } else { libc::ECONNRESET });
+}
+
+/// What TCP_INQ tells after a call: the bytes that are left, and one more where the peer has ended its stream
+/// (`tcp_inq_hint`).
+pub(crate) fn bytes_left(endpoint: &'static Endpoint) -> i32 {
+    let (bytes, _) = walk(endpoint);
+    bytes as i32 + i32::from(endpoint::peer_finished(endpoint))
 }
 
 /// Bytes that can be received now (FIONREAD): up to the urgent mark, where there is one.

@@ -6,6 +6,9 @@ use crate::{Outcome, faults, stream, urgent, zero_copy};
 use libc::{c_int, c_void, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 use sd_shm::slab::{Endpoint, State};
 
+/// TCP_INQ: one of the endpoint's flags, beside those of `endpoint`.
+pub(crate) const INQ: u32 = 1 << 18;
+
 /// recv(2) with one of the flags MSG_OOB, MSG_ERRQUEUE, MSG_TRUNC.
 #[cold]
 pub(crate) fn recv_specially(
@@ -88,7 +91,7 @@ pub(crate) unsafe fn recvmsg(
             // SAFETY: as the caller says.
             unsafe {
                 (*msg).msg_namelen = 0;
-                let control_cut = put_stamp(endpoint, msg, got);
+                let control_cut = put_control(endpoint, msg, got);
                 (*msg).msg_flags = flags & (libc::MSG_CMSG_CLOEXEC | libc::MSG_OOB) | cut | control_cut;
             }
             Outcome::Done(got as ssize_t)
@@ -97,40 +100,70 @@ pub(crate) unsafe fn recvmsg(
     }
 }
 
-/// The control data of a message (`put_cmsg`): SO_TIMESTAMP's, which is the time of this call. MSG_CTRUNC when there is
-/// no room for it.
+/// The control data of a message: SO_TIMESTAMP's, which is the time of this call, and TCP_INQ's. MSG_CTRUNC when there
+/// is no room for it.
 ///
 /// # Safety
 /// `msg` is what recvmsg(2) wants.
-unsafe fn put_stamp(endpoint: &Endpoint, msg: *mut msghdr, got: usize) -> c_int {
-    const HEADER: usize = size_of::<libc::cmsghdr>();
-    let wanted = got != 0 && endpoint.flag(STAMPS | STAMPS_NS);
-    // SAFETY: as the caller says; at most `room` bytes are written.
-    unsafe {
-        let room = core::mem::replace(&mut (*msg).msg_controllen, 0);
-        if !wanted {
-            return 0;
-        }
-        if (*msg).msg_control.is_null() || room < HEADER {
-            return libc::MSG_CTRUNC;
-        }
+unsafe fn put_control(endpoint: &'static Endpoint, msg: *mut msghdr, got: usize) -> c_int {
+    // SAFETY: as the caller says.
+    let room = unsafe { core::mem::replace(&mut (*msg).msg_controllen, 0) };
+    if !endpoint.flag(STAMPS | STAMPS_NS | INQ) {
+        return 0;
+    }
+    // SAFETY: as the caller says.
+    let mut control = Control { at: unsafe { (*msg).msg_control }.cast(), room, cut: 0 };
+    if got != 0 && endpoint.flag(STAMPS | STAMPS_NS) {
         let now = sd_sys::time::real();
         let (kind, fraction) = match endpoint.flag(STAMPS) {
             true => (libc::SO_TIMESTAMP, now.tv_nsec / 1000),
             false => (libc::SO_TIMESTAMPNS, now.tv_nsec),
         };
-        let full = HEADER + 16;
-        let len = full.min(room);
-        let words = [len as u64, kind_word(kind), now.tv_sec as u64, fraction as u64];
-        core::ptr::copy_nonoverlapping(words.as_ptr().cast::<u8>(), (*msg).msg_control.cast(), len);
-        (*msg).msg_controllen = len;
-        if len < full { libc::MSG_CTRUNC } else { 0 }
+        // SAFETY: as the caller says.
+        unsafe { control.put(libc::SOL_SOCKET, kind, &[now.tv_sec, fraction]) };
     }
+    if endpoint.flag(INQ) {
+        // SAFETY: as the caller says.
+        unsafe { control.put(libc::IPPROTO_TCP, libc::TCP_INQ, &[crate::ends::bytes_left(endpoint)]) };
+    }
+    // SAFETY: as the caller says.
+    unsafe { (*msg).msg_controllen = room - control.room };
+    control.cut
 }
 
-/// Level and type of a control message, as they lie in memory.
-fn kind_word(kind: c_int) -> u64 {
-    (kind as u64) << 32 | libc::SOL_SOCKET as u64
+/// Room for control data.
+struct Control {
+    at: *mut u8,
+    room: usize,
+    cut: c_int,
+}
+
+impl Control {
+    /// As the kernel's `put_cmsg`.
+    ///
+    /// # Safety
+    /// The room can be written to.
+    unsafe fn put<T: Copy>(&mut self, level: c_int, kind: c_int, data: &[T]) {
+        const HEADER: usize = size_of::<libc::cmsghdr>();
+        if self.at.is_null() || self.room < HEADER {
+            self.cut = libc::MSG_CTRUNC;
+            return;
+        }
+        let whole = HEADER + size_of_val(data);
+        let len = whole.min(self.room);
+        if len < whole {
+            self.cut = libc::MSG_CTRUNC;
+        }
+        let header = libc::cmsghdr { cmsg_len: len, cmsg_level: level, cmsg_type: kind };
+        let step = whole.next_multiple_of(size_of::<usize>()).min(self.room);
+        // SAFETY: `len` bytes are within the room, and `step` does not lead out of it.
+        unsafe {
+            self.at.cast::<libc::cmsghdr>().write_unaligned(header);
+            core::ptr::copy_nonoverlapping(data.as_ptr().cast::<u8>(), self.at.add(HEADER), len - HEADER);
+            self.at = self.at.add(step);
+        }
+        self.room -= step;
+    }
 }
 
 /// # Safety

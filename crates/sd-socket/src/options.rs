@@ -4,6 +4,7 @@ use crate::Outcome;
 use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY};
 use crate::iov::bad_pointer;
+use crate::message::INQ;
 use crate::table;
 use core::sync::atomic::{AtomicU16, Ordering};
 use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
@@ -100,7 +101,7 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
 
 /// Remembers what a kernel socket that somebody else has made says: the opposite of `replay`.
 pub(crate) fn recall(endpoint: &Endpoint, fd: i32) {
-    const OTHERS: [(c_int, c_int); 9] = [
+    const OTHERS: [(c_int, c_int); 10] = [
         (SOL_SOCKET, SO_RCVTIMEO),
         (SOL_SOCKET, SO_SNDTIMEO),
         (SOL_SOCKET, SO_LINGER),
@@ -108,6 +109,7 @@ pub(crate) fn recall(endpoint: &Endpoint, fd: i32) {
         (SOL_SOCKET, libc::SO_TIMESTAMP),
         (SOL_SOCKET, libc::SO_TIMESTAMPNS),
         (SOL_SOCKET, libc::SO_ZEROCOPY),
+        (TCP, libc::TCP_INQ),
         (TCP, libc::TCP_USER_TIMEOUT),
         (libc::IPPROTO_IP, libc::IP_TOS),
     ];
@@ -142,7 +144,7 @@ pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
     to.rx.lowat.store(from.rx.lowat.load(Ordering::Relaxed), Ordering::Relaxed);
     to.tx.buf.store(from.tx.buf.load(Ordering::Relaxed), Ordering::Relaxed);
     to.tx.linger.store(from.tx.linger.load(Ordering::Relaxed), Ordering::Relaxed);
-    to.set_flag(from.flags.load(Ordering::Relaxed) & (OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY));
+    to.set_flag(from.flags.load(Ordering::Relaxed) & (OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | INQ));
     crate::extras::inherit(from, to);
 }
 
@@ -287,20 +289,12 @@ unsafe fn remember(
         }
         (SOL_SOCKET, libc::SO_OOBINLINE) if len >= 4 => {
             // SAFETY: at least four bytes.
-            match unsafe { (value as *const i32).read_unaligned() } {
-                0 => endpoint.clear_flag(OOB_INLINE),
-                _ => endpoint.set_flag(OOB_INLINE),
-            }
-            Remembered::No
+            remember_flag(endpoint, OOB_INLINE, i32::from(unsafe { *value.cast::<[u8; 4]>() } != [0; 4]))
         }
-        (SOL_SOCKET, libc::SO_ZEROCOPY) if len >= 4 => {
+        (SOL_SOCKET, libc::SO_ZEROCOPY) | (TCP, libc::TCP_INQ) if len >= 4 => {
+            let flag = if level == TCP { INQ } else { ZERO_COPY };
             // SAFETY: at least four bytes.
-            match unsafe { (value as *const i32).read_unaligned() } {
-                0 => endpoint.clear_flag(ZERO_COPY),
-                1 => endpoint.set_flag(ZERO_COPY),
-                _ => {}
-            }
-            Remembered::No
+            remember_flag(endpoint, flag, unsafe { (value as *const i32).read_unaligned() })
         }
         (SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS) if len >= 4 => {
             // SAFETY: at least four bytes.
@@ -322,6 +316,16 @@ unsafe fn remember(
         }
         _ => Remembered::No,
     }
+}
+
+/// Anything but zero and one is refused by the kernel, which is asked as well.
+fn remember_flag(endpoint: &Endpoint, flag: u32, value: i32) -> Remembered {
+    match value {
+        0 => endpoint.clear_flag(flag),
+        1 => endpoint.set_flag(flag),
+        _ => {}
+    }
+    Remembered::No
 }
 
 fn remember_stamps(endpoint: &Endpoint, name: c_int, on: bool) {

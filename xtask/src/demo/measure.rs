@@ -12,6 +12,7 @@ pub(crate) enum Kind {
     RedisGet,
     RedisSet,
     Nginx,
+    Memcached,
 }
 
 #[derive(Clone, Copy)]
@@ -37,6 +38,12 @@ pub(crate) const ALL: [Benchmark; 6] = [
     Benchmark { kind: Kind::Nginx, label: "nginx 64 B keep-alive", connections: 50 },
 ];
 
+/// A thread for each connection, in the client.
+pub(crate) const MEMCACHED: [Benchmark; 2] = [
+    Benchmark { kind: Kind::Memcached, label: "memcached get", connections: 1 },
+    Benchmark { kind: Kind::Memcached, label: "memcached get", connections: 50 },
+];
+
 impl Benchmark {
     pub(crate) fn name(&self) -> String {
         format!("{}, {} connections", self.label, self.connections).replace(" 1 connections", " 1 connection")
@@ -47,6 +54,7 @@ impl Benchmark {
             Kind::RedisGet => self.redis(lab, side, seconds, "get"),
             Kind::RedisSet => self.redis(lab, side, seconds, "set"),
             Kind::Nginx => self.nginx(lab, side, seconds),
+            Kind::Memcached => self.memcached(lab, side, seconds),
         };
         measured.map_err(|error| format!("{} over {}: {error}", self.name(), side.name()).into())
     }
@@ -81,6 +89,32 @@ impl Benchmark {
         parse_redis(&lab.run(side, "redis-benchmark", &args, limit(seconds))?.text())
     }
 
+    fn memcached(&self, lab: &Lab, side: Side, seconds: f64) -> Result<Measurement> {
+        let port = free_port()?;
+        let (port_text, user) = (port.to_string(), own_user());
+        let args = ["-t", "4", "-l", "127.0.0.1", "-p", &port_text, "-U", "0", "-u", &user, "-m", "64"];
+        let server = lab.serve(side, port, "memcached", &args)?;
+        // It too wants a number of requests.
+        let first = self.memcslap(lab, port, 5_000.0, (side, seconds))?;
+        let watch = watch(lab, port, seconds);
+        let requests_per_s = self.memcslap(lab, port, first * seconds, (side, seconds))?;
+        lab.check(watch, side, side)?;
+        server.terminate(Duration::from_secs(5))?.ok()?;
+        // It reports no median; this is the mean.
+        Ok(Measurement { requests_per_s, p50_us: self.connections as f64 / requests_per_s * 1e6 })
+    }
+
+    fn memcslap(&self, lab: &Lab, port: u16, requests: f64, (side, seconds): (Side, f64)) -> Result<f64> {
+        let each = (requests / self.connections as f64).max(100.0) as usize;
+        let servers = format!("--servers=127.0.0.1:{port}");
+        let (concurrency, count) =
+            (format!("--concurrency={}", self.connections), format!("--execute-number={each}"));
+        let args = [&servers, "--test=get", &concurrency, &count, "--initial-load=1000"];
+        let said = lab.run(side, "memcslap", &args, limit(seconds))?.text();
+        let took = parse_memcslap(&said, self.connections)?;
+        Ok((each * self.connections) as f64 / took)
+    }
+
     fn nginx(&self, lab: &Lab, side: Side, seconds: f64) -> Result<Measurement> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let server = Nginx::start(lab, side, &Workers { count: cores.min(4), user: &own_user() })?;
@@ -104,6 +138,18 @@ fn watch(lab: &Lab, port: u16, seconds: f64) -> Option<Watch> {
 
 fn limit(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds * 20.0 + 30.0)
+}
+
+/// Seconds: `Time to get 1000 keys by   16 threads:  0.123`, in columns.
+fn parse_memcslap(text: &str, threads: usize) -> Result<f64> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let threads = threads.to_string();
+    let is_mark = |at: &usize| words[*at] == threads && words[*at + 1].starts_with("threads:");
+    let at = (0..words.len().saturating_sub(2)).rev().find(is_mark);
+    match at.and_then(|at| words[at + 2].parse().ok()) {
+        Some(seconds) if seconds > 0.0 => Ok(seconds),
+        _ => fail!("memcslap printed {text:?}"),
+    }
 }
 
 /// The last line of `redis-benchmark --csv`: name, requests/s, then average, min, p50, ... in ms.
@@ -157,6 +203,14 @@ mod tests {
                     \"GET\",\"18639.33\",\"0.051\",\"0.016\",\"0.055\",\"0.063\",\"0.079\",\"1.551\"\n";
         assert_eq!(parse_redis(text).unwrap(), Measurement { requests_per_s: 18639.33, p50_us: 55.0 });
         parse_redis("Could not connect").unwrap_err();
+    }
+
+    #[test]
+    fn memcslap_report() {
+        let text = "\tThreads connecting to servers 16\n\tTook 0.270 seconds to load data\n\
+                    Time to get  32000 of 1000 keys by   16 threads:        0.148 seconds.\n";
+        assert_eq!(parse_memcslap(text, 16).unwrap(), 0.148);
+        parse_memcslap("Could not connect", 16).unwrap_err();
     }
 
     #[test]

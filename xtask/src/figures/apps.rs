@@ -3,7 +3,7 @@
 
 use super::data::{Figure, Origin, bar, linear, log};
 use super::{SOCKMAP, SOCKSDIRECT, TCP};
-use crate::demo::measure::{self, Measurement};
+use crate::demo::measure::{self, Benchmark, Measurement};
 use crate::lab::{Lab, Side};
 use crate::nginx::{Nginx, Workers, own_user};
 use crate::process::Proc;
@@ -114,12 +114,13 @@ fn proxied(plan: &Plan, system: &str) -> Result<Vec<f64>> {
     Ok(latencies)
 }
 
-/// §5.3.2 and beyond: requests per second of redis and nginx.
+/// §5.3.2 and beyond: requests per second of redis, nginx and memcached.
 pub(crate) fn applications(plan: &Plan) -> Result<Figure> {
     let systems = plan.systems();
-    let mut values = vec![vec![Vec::new(); systems.len()]; measure::ALL.len()];
+    let benchmarks = [&measure::ALL[..], &measure::MEMCACHED].concat();
+    let mut values = vec![vec![Vec::new(); systems.len()]; benchmarks.len()];
     for _ in 0..plan.rounds {
-        for (benchmark, values) in measure::ALL.iter().zip(&mut values) {
+        for (benchmark, values) in benchmarks.iter().zip(&mut values) {
             for (system, values) in systems.iter().zip(values) {
                 let (lab, shortcut) = plan.lab(system)?;
                 let Measurement { requests_per_s, .. } =
@@ -130,13 +131,24 @@ pub(crate) fn applications(plan: &Plan) -> Result<Figure> {
             }
         }
     }
-    let bars = measure::ALL.iter().zip(&values).map(|(benchmark, values)| {
+    let bars = benchmarks.iter().zip(&values).map(|(benchmark, values)| {
         let columns = systems.iter().zip(values);
         columns.fold(bar(benchmark.name()), |bar, (system, rates)| bar.here(system, Some(median(rates))))
     });
     let title = "Applications: requests per second";
-    Ok(Figure::new("applications", title, linear("benchmark"), linear("requests/s"))
+    let mut figure = Figure::new("applications", title, linear("benchmark"), linear("requests/s"))
         .bars(bars.collect())
-        .note("redis-benchmark and wrk; nothing is pinned, and the kernel's side is as this system is set.")
-        .note("The paper: redis GET of 8 bytes in 14.1 us instead of 38.9 us."))
+        .note("redis-benchmark, wrk, memcslap; nothing is pinned, and the kernel's side is as this system is set.")
+        .note("The paper: redis GET of 8 bytes in 14.1 us instead of 38.9 us.");
+    for (at, system) in systems.iter().enumerate().skip(1) {
+        let beside = |(benchmark, values): (&Benchmark, &Vec<Vec<f64>>)| {
+            let ratios: Vec<f64> =
+                values[0].iter().zip(&values[at]).map(|(ours, other)| ours / other).collect();
+            format!("{} {:.2}", benchmark.name(), median(&ratios))
+        };
+        let ratios: Vec<String> = benchmarks.iter().zip(&values).map(beside).collect();
+        figure = figure
+            .note(format!("{SOCKSDIRECT} beside {system}, median of the rounds: {}.", ratios.join("; ")));
+    }
+    Ok(figure)
 }

@@ -9,6 +9,7 @@
 
 use nix::sys::socket::SockaddrStorage;
 use sd_proto::Ip;
+use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `asm-generic/socket.h`.
@@ -44,7 +45,11 @@ pub(crate) fn check_eventfd(fd: BorrowedFd<'_>) -> Result<(), Unfit> {
 
 /// The process id behind a pidfd; zero when it has ended or lies in another pid namespace.
 pub(crate) fn pid_of_pidfd(fd: BorrowedFd<'_>) -> Result<u32, Unfit> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).map_err(|_| Unfit)?;
+    let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+    // The kernel gives all of it at once; there is one such question for each fork of a client's.
+    let mut bytes = [0; 512];
+    let len = std::fs::File::open(path).and_then(|mut file| file.read(&mut bytes)).map_err(|_| Unfit)?;
+    let info = str::from_utf8(bytes.get(..len).unwrap_or(&[])).map_err(|_| Unfit)?;
     let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")).ok_or(Unfit)?;
     Ok(pid.trim().parse::<u32>().unwrap_or(0))
 }

@@ -17,6 +17,8 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("message/errors", errors),
     solo("message/control", control),
     solo("message/timestamp", timestamp),
+    solo("message/inq", inq),
+    solo("message/inq_inherited", inq_inherited),
 ];
 
 fn gather_scatter() {
@@ -175,4 +177,68 @@ fn timestamp() {
         got.control_len == 32
     });
     say!("a time came: {arrived}");
+}
+
+const TCP_CM_INQ: i32 = libc::TCP_INQ;
+
+/// Receives, and prints what TCP_INQ says is left, with `room` bytes for control data.
+fn show_inq(label: &str, fd: i32, len: usize, flags: i32, room: usize) {
+    let mut data = vec![0u8; len];
+    let mut iov = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: len };
+    let mut control = [0u64; 16];
+    // SAFETY: an all-zero header is valid.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut iov, 1);
+    (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), room);
+    let result = recvmsg_raw(fd, &mut header, flags);
+    // SAFETY: the buffer is longer than two headers.
+    let (first, left) = unsafe {
+        let first = control.as_ptr().cast::<libc::cmsghdr>();
+        (*first, libc::CMSG_DATA(first).cast::<i32>().read_unaligned())
+    };
+    let is_inq = (first.cmsg_level, first.cmsg_type) == (libc::IPPROTO_TCP, TCP_CM_INQ);
+    say!(
+        "{label}: {result}, control {} of {}, cut {}, left {:?}",
+        first.cmsg_len,
+        header.msg_controllen,
+        header.msg_flags & libc::MSG_CTRUNC != 0,
+        is_inq.then_some(left)
+    );
+}
+
+fn inq() {
+    let pair = connected();
+    for value in [2, -1, 1] {
+        show(&format!("set {value}"), set_int(pair.server, libc::IPPROTO_TCP, libc::TCP_INQ, value));
+    }
+    show_option("TCP_INQ", pair.server, libc::IPPROTO_TCP, libc::TCP_INQ);
+    send(pair.client, b"0123456789", 0);
+    await_bytes(pair.server, 10);
+    show_inq("peek", pair.server, 4, libc::MSG_PEEK, 64);
+    show_inq("a part", pair.server, 4, 0, 64);
+    show_inq("the rest", pair.server, 64, 0, 64);
+    show_inq("nothing", pair.server, 64, libc::MSG_DONTWAIT, 64);
+    send(pair.client, b"more", 0);
+    await_bytes(pair.server, 4);
+    for room in [0, 8, 16, 18, 20, 24] {
+        show_inq(&format!("room {room}"), pair.server, 1, libc::MSG_PEEK, room);
+    }
+    shutdown(pair.client, libc::SHUT_WR);
+    await_events(pair.server, libc::POLLRDHUP);
+    show_inq("before the end", pair.server, 3, 0, 64);
+    show_inq("the last", pair.server, 3, 0, 64);
+    show_inq("the end", pair.server, 3, 0, 64);
+    show_inq("again", pair.server, 3, 0, 64);
+    show("off", set_int(pair.server, libc::IPPROTO_TCP, libc::TCP_INQ, 0));
+    show_inq("off", pair.server, 3, 0, 64);
+}
+
+fn inq_inherited() {
+    let (listening, addr) = listener();
+    show("set", set_int(listening, libc::IPPROTO_TCP, libc::TCP_INQ, 1));
+    let pair = connect_to(listening, &addr);
+    show_option("accepted", pair.server, libc::IPPROTO_TCP, libc::TCP_INQ);
+    send(pair.client, b"four", 0);
+    await_bytes(pair.server, 4);
+    show_inq("a part", pair.server, 1, 0, 64);
 }

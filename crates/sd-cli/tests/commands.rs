@@ -132,7 +132,7 @@ fn bench_measures_the_kernel_and_the_bare_ring_and_leaves_nothing_behind() {
         ("latency", "tcp,unix,pipe,ring,ring-doorbell,cacheline", 6),
         ("rate", "tcp,unix,pipe,ring", 4),
         ("bandwidth", "tcp,ring", 6),
-        ("connect", "tcp,unix", 2),
+        ("connect", "tcp,unix", 5),
         ("cost", "tcp,unix", 9),
     ] {
         let arguments = ["bench", what, "--quick", "--rounds", "1", "--json", "--systems", systems];

@@ -7,45 +7,20 @@
 #![forbid(unsafe_code)]
 #![no_std]
 
+mod ip;
 mod wire;
 
+pub use ip::Ip;
 use wire::{Reader, Writer};
 
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`].
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
-
-/// An IPv6 address, or an IPv4 one mapped into ::ffff:0:0/96, in network order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Ip(pub [u8; 16]);
-
-impl Ip {
-    /// The mapped form of an IPv4 address.
-    pub const fn v4(a: [u8; 4]) -> Ip {
-        Ip([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a[0], a[1], a[2], a[3]])
-    }
-
-    /// The IPv4 address inside, if it is one.
-    pub fn to_v4(self) -> Option<[u8; 4]> {
-        let b = self.0;
-        (b[..12] == Ip::v4([0; 4]).0[..12]).then_some([b[12], b[13], b[14], b[15]])
-    }
-
-    /// 0.0.0.0 or ::.
-    pub fn is_unspecified(self) -> bool {
-        self == Ip([0; 16]) || self == Ip::v4([0; 4])
-    }
-
-    /// 127.0.0.0/8 or ::1.
-    pub fn is_loopback(self) -> bool {
-        self.to_v4().map_or(self.0 == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], |a| a[0] == 127)
-    }
-}
 
 /// From the library (or the command line) to the monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,7 +192,8 @@ pub enum Request {
 /// From the monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Registered.
+    /// Registered. Descriptor: the directory (`sd_shm::directory`) of the process's network namespace; none if there is
+    /// none.
     Welcome {
         /// Unique among the clients of this monitor.
         client: u64,
@@ -306,6 +282,8 @@ pub enum Route {
         candidates: u32,
         /// Process id of B.
         peer_pid: u32,
+        /// B as the monitor counts, and as in its directory.
+        peer: u64,
     },
 }
 
@@ -420,14 +398,15 @@ impl Reply {
                 match route {
                     Route::Kernel { reason } => w.u8(1).u32(reason),
                     Route::Denied => w.u8(2),
-                    Route::Shm { channel, fresh, listener, generation, candidates, peer_pid } => w
+                    Route::Shm { channel, fresh, listener, generation, candidates, peer_pid, peer } => w
                         .u8(3)
                         .u64(channel)
                         .bool(fresh)
                         .u32(listener)
                         .u32(generation)
                         .u32(candidates)
-                        .u32(peer_pid),
+                        .u32(peer_pid)
+                        .u64(peer),
                 }
             }
             Reply::NewChannel { id, peer_pid } => w.u8(5).u64(id).u32(peer_pid),
@@ -481,6 +460,7 @@ impl Route {
                 generation: r.u32()?,
                 candidates: r.u32()?,
                 peer_pid: r.u32()?,
+                peer: r.u64()?,
             },
             _ => return Err(Malformed),
         })

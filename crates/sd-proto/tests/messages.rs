@@ -55,14 +55,15 @@ fn route() -> impl Strategy<Value = Route> {
     prop_oneof![
         any::<u32>().prop_map(|reason| Route::Kernel { reason }),
         Just(Route::Denied),
-        any::<(u64, bool, u32, u32, u32, u32)>().prop_map(
-            |(channel, fresh, listener, generation, candidates, peer_pid)| Route::Shm {
+        any::<(u64, bool, u32, u32, u32, u32, u64)>().prop_map(
+            |(channel, fresh, listener, generation, candidates, peer_pid, peer)| Route::Shm {
                 channel,
                 fresh,
                 listener,
                 generation,
                 candidates,
-                peer_pid
+                peer_pid,
+                peer
             }
         ),
     ]

@@ -310,7 +310,8 @@ impl Mapping {
     /// Creates a segment: its memfd.
     pub fn create(id: u64, pid_a: u32, pid_b: u32) -> sd_sys::Result<(i32, Mapping)> {
         let fd = sd_sys::mem::memfd_sealed(c"sd-channel", SEGMENT_LEN)?;
-        let mapping = Mapping::map(fd).inspect_err(|_| sd_sys::fd::close(fd))?;
+        let made = sd_sys::mem::map_shared(fd, SEGMENT_LEN, true).map(|base| Mapping { base });
+        let mapping = made.inspect_err(|_| sd_sys::fd::close(fd))?;
         let header = mapping.header();
         header.id.store(id, Ordering::Relaxed);
         header.pid[0].store(pid_a, Ordering::Relaxed);

@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | [`channel`] | the monitor | two processes (and their children), the monitor | connections' slots and rings |
 //! | [`slab`] | a process | that process, its children, the monitor | its sockets: cursors, options, names |
+//! | [`directory`] | the monitor | the monitor; read-only all processes | listeners |
 //! | [`public`] | a process | that process; read-only its peers and the monitor | sleepers, listeners |
 //!
 //! Every segment is a memfd sealed against shrinking and growing before anybody else maps it, so a
@@ -13,12 +14,13 @@
 use sd_sys::{Errno, Result};
 
 pub mod channel;
+pub mod directory;
 pub mod public;
 pub mod slab;
 pub mod time_wait;
 
 /// Changes whenever a layout here or a control message changes; both sides must agree.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// Checks that a descriptor's file has exactly `len` bytes and cannot shrink: only then does no
 /// access to a mapping of it raise SIGBUS.

@@ -122,7 +122,7 @@ unsafe fn accept_ours(
     let listener = record(endpoint)?;
     loop {
         if next_of(&listener.queue.lock(), &listener.defer).is_none()
-            || crate::control::connected().is_none() && PROCESS.own().is_none()
+            || !crate::control::is_there() && crate::control::connected().is_none() && PROCESS.own().is_none()
         {
             return None;
         }

@@ -117,19 +117,14 @@ pub(crate) fn encode(domain: i32, name: Name, bytes: &mut [u8; 28]) -> usize {
 
 /// Stores an address in an endpoint's (or slot's) words.
 pub(crate) fn store(words: &[AtomicU64; 2], ip: Ip) {
-    let (a, b) = ip.0.split_at(8);
-    for (word, half) in words.iter().zip([a, b]) {
-        word.store(half.try_into().map_or(0, u64::from_ne_bytes), Ordering::Relaxed);
+    for (word, half) in words.iter().zip(ip.halves()) {
+        word.store(half, Ordering::Relaxed);
     }
 }
 
 /// Reads it back.
 pub(crate) fn load(words: &[AtomicU64; 2]) -> Ip {
-    let mut ip = [0u8; 16];
-    for (half, word) in ip.chunks_exact_mut(8).zip(words) {
-        half.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-    }
-    Ip(ip)
+    Ip::from_halves(words.each_ref().map(|word| word.load(Ordering::Relaxed)))
 }
 
 /// The kernel's name of a kernel socket.

@@ -5,8 +5,9 @@
 //! pause, which grows, so that an idle sibling gets it. When there is none, the monitor says so in the slabs
 //! of all siblings, and the first that has nothing to do asks.
 
-use crate::channel::{Asked, Channel, Peer};
+use crate::channel::{Asked, Channel};
 use crate::control;
+use crate::peer::Peer;
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{Reply, Request};
@@ -83,7 +84,7 @@ pub(crate) fn answered(reply: &Reply, got: &sd_sys::msg::Received) -> Option<Pee
     sd_sys::fd::close(public);
     let event_fd = crate::process::hide_fd(event_fd);
     match page {
-        Ok(public) => Some(Peer { pid: 0, public: Some(public), event_fd }),
+        Ok(public) => Some(Peer::new(0, Some(public), event_fd)),
         Err(_) => {
             crate::process::close_hidden(event_fd);
             None

@@ -4,11 +4,11 @@ use crate::adopt::{Adopters, Complaints};
 use crate::berth;
 use crate::endpoint::EndpointExt;
 use crate::home::Homes;
+use crate::peer::Peer;
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
 use sd_shm::channel::{Berth, EventSet, Mapping, SLOTS, Side, Slot, SlotState};
-use sd_shm::public::Public;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
 use std::collections::VecDeque;
@@ -58,36 +58,6 @@ pub(crate) struct Asked {
     pub(crate) slot: u16,
     pub(crate) generation: u32,
     pub(crate) at: u64,
-}
-
-/// The process on the other side, and how to wake it.
-pub(crate) struct Peer {
-    /// As the monitor sees it.
-    pub(crate) pid: u32,
-    /// None after exec: whether the peer sleeps is not known then.
-    pub(crate) public: Option<&'static Public>,
-    pub(crate) event_fd: i32,
-}
-
-impl Peer {
-    /// Makes sure that the process looks at its events, if all its threads sleep. What it shall see was
-    /// published before.
-    pub(crate) fn wake(&self) {
-        fence_full();
-        if self.public.is_none_or(|page| page.sleepers.load(Ordering::Relaxed) != 0) {
-            sd_sys::fd::eventfd_signal(self.event_fd);
-        }
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        crate::process::close_hidden(self.event_fd);
-        if let Some(page) = self.public {
-            // SAFETY: nobody uses the record any more, so nobody uses its mapping.
-            unsafe { sd_shm::public::unmap_peer(page) };
-        }
-    }
 }
 
 /// About fifty microseconds: so rarely a look, which is three system calls, costs nothing.
@@ -208,6 +178,11 @@ impl Channel {
         }
     }
 
+    /// No connection shall begin on it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_leftover() || self.doomed.load(Ordering::Acquire)
+    }
+
     /// Notes which endpoint uses a slot.
     pub(crate) fn bind(&self, slot: usize, endpoint: &'static Endpoint) {
         if let Some(cell) = self.endpoints.get(slot) {
@@ -307,17 +282,20 @@ impl Channel {
         list.front().copied()
     }
 
-    /// How many of this side's connections a listener, by index and generation, has not accepted yet. The
+    /// Whether a listener, by index and generation, has not accepted more than `limit` of this side's connections yet. The
     /// listener's own count is of what it has seen, so a process that does not look would have an endless backlog.
-    pub(crate) fn outstanding(&self, listener: (u32, u32)) -> usize {
+    pub(crate) fn has_more_outstanding_than(&self, listener: (u32, u32), limit: usize) -> bool {
         let mut list = self.outstanding.lock();
         while list.front().is_some_and(|first| !self.still_waits(first)) {
             list.pop_front();
         }
-        if list.len() > 1 {
-            list.retain(|known| self.still_waits(known));
+        // As long as that, accepted or not: most often there is no need to look at each.
+        if list.len() <= limit {
+            return false;
         }
+        list.retain(|known| self.still_waits(known));
         list.iter().filter(|asked| crate::arrival::asked_for(self, asked.slot as usize) == listener).count()
+            > limit
     }
 
     fn still_waits(&self, asked: &Asked) -> bool {

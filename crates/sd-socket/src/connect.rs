@@ -64,7 +64,8 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
     if !tcp || (domain != libc::AF_INET && domain != libc::AF_INET6) {
         return Outcome::Kernel;
     }
-    if crate::network::has_left() || crate::control::connected().is_none() || placeholder(domain) < 0 {
+    let has_monitor = || crate::control::is_there() || crate::control::connected().is_some();
+    if crate::network::has_left() || !has_monitor() || placeholder(domain) < 0 {
         return Outcome::Kernel;
     }
     let Some(endpoint) = endpoint::allocate(domain) else { return Outcome::Kernel };
@@ -295,14 +296,14 @@ pub(crate) fn attempt(endpoint: &'static Endpoint, fd: c_int, to: Name) -> Attem
     crate::reclaim::sweep();
     let _user = crate::reclaim::User::enter();
     crate::control::check_mail();
-    for _ in 0..3 {
-        match route::decide(to) {
+    for attempt in 0..3 {
+        match route::decide(to, attempt > 0) {
             Decision::Denied => return Attempt::Denied,
             Decision::Kernel(reason) => return Attempt::Kernel(reason),
             Decision::Shm { target, source } => match join(endpoint, fd, to, source, target) {
                 Ok(()) => return Attempt::Joined,
                 Err(Join::Full) => {
-                    if let Decision::Shm { target, source } = route::ask(to, 0, true)
+                    if let Decision::Shm { target, source } = route::ask_for_another(to)
                         && join(endpoint, fd, to, source, target).is_ok()
                     {
                         return Attempt::Joined;
@@ -421,7 +422,7 @@ fn note_names(endpoint: &Endpoint, local: Name, to: Name) {
 /// request and end of listener; the other half fences between the end and its look at the slots).
 fn listener_is_gone(target: &Target) -> bool {
     sd_ring::fence_full();
-    target.state() == TargetState::Closed
+    target.is_closed()
 }
 
 /// Where the connection comes from: the bound name, or the route's source and the port that an earlier connection

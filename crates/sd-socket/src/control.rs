@@ -3,12 +3,12 @@
 //! Never on the data path. A monitor that is absent, slow or of another version only means that
 //! new connections use the kernel; it is asked again after a pause that doubles up to two seconds.
 
-use crate::channel::{Channel, Peer};
+use crate::channel::Channel;
 use crate::mail::{Mail, deliver, take_in, take_mail};
+use crate::peer::Peer;
 use crate::process::{PROCESS, close_hidden, hide_fd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
-use sd_shm::channel::{Mapping, Side};
 use sd_shm::slab::Slab;
 use sd_sys::lock::Guard;
 use sd_sys::msg;
@@ -259,8 +259,9 @@ fn hello(control: &mut Control, fd: i32) -> Option<()> {
     let fds = [control.slab_fd, control.public_fd, crate::waker::own_event_fd(), placeholder];
     // Mail for an earlier image of the process may come before the answer.
     match ask(control, fd, &request, &fds)? {
-        (Reply::Welcome { client }, _) => {
+        (Reply::Welcome { client }, got) => {
             CLIENT.store(client, Ordering::Release);
+            crate::route::welcomed(got.fds.get(..got.fd_count)?);
             Some(())
         }
         _ => None,
@@ -270,6 +271,8 @@ fn hello(control: &mut Control, fd: i32) -> Option<()> {
 /// After a restart of the monitor: channels first, then listeners.
 fn announce(control: &mut Control, fd: i32) {
     for channel in PROCESS.channels() {
+        // This monitor counts anew.
+        channel.peer.client.store(0, Ordering::Relaxed);
         if channel.inherited.load(Ordering::Relaxed) || channel.segment_fd < 0 {
             continue;
         }
@@ -473,28 +476,4 @@ pub(crate) fn look_at_socket() {
     }
     drop(control);
     deliver();
-}
-
-/// Maps a channel that the monitor made: descriptors are segment, peer's page, peer's eventfd.
-pub(crate) fn new_channel(
-    id: u64,
-    side: (Side, u32),
-    peer_pid: u32,
-    got: &msg::Received,
-) -> Option<&'static Channel> {
-    let &[segment, public, event_fd] = got.fds.get(..got.fd_count)? else {
-        got.fds.iter().take(got.fd_count).for_each(|&fd| sd_sys::fd::close(fd));
-        return None;
-    };
-    let peer_public = sd_shm::public::map_peer(public).ok();
-    sd_sys::fd::close(public);
-    let map = Mapping::map(segment).ok();
-    let (Some(map), Some(peer_public)) = (map, peer_public) else {
-        sd_sys::fd::close(segment);
-        sd_sys::fd::close(event_fd);
-        return None;
-    };
-    let (segment, event_fd) = (hide_fd(segment), hide_fd(event_fd));
-    let peer = Peer { pid: peer_pid, public: Some(peer_public), event_fd };
-    PROCESS.add_channel(Channel::new(id, side, map, peer, segment))
 }

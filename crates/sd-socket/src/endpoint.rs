@@ -1,7 +1,7 @@
 //! An endpoint's life: allocation, its rings, locks of its halves, its end.
 
 use crate::channel::Channel;
-use crate::process::PROCESS;
+use crate::process::{PROCESS, Priv, SlabRec};
 use crate::rings::Rings;
 use crate::token::Half;
 use core::sync::atomic::Ordering;
@@ -94,9 +94,7 @@ impl EndpointExt for Endpoint {
         unsafe { &*(self.peer.load(Ordering::Relaxed) as *const SlotSide) }
     }
     fn channel_ref(&self) -> Option<&'static Channel> {
-        // SAFETY: set by `attach` to a Channel record that is not freed while the endpoint uses it; a child has
-        // a copy of the record at the same address.
-        unsafe { PROCESS.private(self)?.channel.load(Ordering::Acquire).as_ref() }
+        PROCESS.private(self)?.channel()
     }
     #[inline(always)]
     fn tx_token(&self) -> Half<'_> {
@@ -234,28 +232,31 @@ pub(crate) fn release(endpoint: &'static Endpoint) {
     let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
     let Some(private) = rec.private(index) else { return };
     if private.fds.fetch_sub(1, Ordering::AcqRel) == 1 {
-        end(endpoint);
+        end_at(endpoint, rec, index, private);
     }
 }
 
 /// The last descriptor of this process is closed.
 pub(crate) fn end(endpoint: &'static Endpoint) {
     let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
-    let Some(private) = rec.private(index) else { return };
-    crate::epoll::forget_endpoint(endpoint);
+    rec.private(index).into_iter().for_each(|private| end_at(endpoint, rec, index, private));
+}
+
+fn end_at(endpoint: &'static Endpoint, rec: &SlabRec, index: usize, private: &Priv) {
+    crate::epoll::forget_endpoint(endpoint, private);
     if endpoint.state_now() == State::Connecting {
         crate::syn_sent::forget(endpoint);
     }
-    let listener = crate::listen::forget(private);
+    let listener = private.is_listener().then(|| crate::listen::forget(private)).flatten();
     let bit = rec.bit.load(Ordering::Relaxed);
-    let channel = endpoint.channel_ref().filter(|_| endpoint.state_now() == State::Connected);
+    let channel = private.channel().filter(|_| endpoint.state_now() == State::Connected);
     if let Some(channel) = channel.filter(|_| endpoint.holders.load(Ordering::Acquire) & !bit != 0) {
         // Another process goes on with it, and will free the slot for other connections.
         channel.unbind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
     }
     let last = !leave(endpoint, bit);
     match channel {
-        Some(_) if last => hang_up(endpoint),
+        Some(channel) if last => hang_up(endpoint, channel, rec),
         Some(channel) => channel.unused(),
         None => {}
     }
@@ -404,7 +405,7 @@ pub(crate) fn peer_finished(endpoint: &Endpoint) -> bool {
 
 /// The end of a connection, when the last descriptor is closed (§4.5.4): announces the end of our
 /// stream, or resets when received data was never read or SO_LINGER says so.
-pub(crate) fn hang_up(endpoint: &'static Endpoint) {
+pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, rec: &SlabRec) {
     let own = endpoint.own_words();
     let generation = endpoint.generation.load(Ordering::Relaxed);
     {
@@ -418,27 +419,22 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint) {
         if (unread && !endpoint.flag(SHUT_RD)) || aborts || endpoint.flag(RESET) {
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
         } else {
-            crate::time_wait::note_close(endpoint);
+            crate::time_wait::note_close(endpoint, rec);
             tx.finish(&endpoint.tx_mem(), crate::fast::stamp(endpoint));
             own.flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
         }
         own.wait.store(0, Ordering::Relaxed);
         let used_large = tx.is_large() || rx.is_large();
         let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
-        let channel = endpoint.channel_ref();
-        if let Some(channel) = channel {
-            if used_large {
-                crate::idle::trim(channel, slot, peer_end(endpoint) == PeerEnd::Gone);
-            }
-            channel.unbind(slot, endpoint);
+        if used_large {
+            crate::idle::trim(channel, slot, peer_end(endpoint) == PeerEnd::Gone);
         }
+        channel.unbind(slot, endpoint);
         // From here on the slot may carry another connection, so everything else comes before; a
         // wake-up too many does no harm to that one.
         own.set_state(generation, SlotState::Closed);
         notify(endpoint, ALL_BITS);
-        if let Some(channel) = channel {
-            channel.unused();
-        }
+        channel.unused();
     }
 }
 

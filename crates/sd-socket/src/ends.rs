@@ -5,6 +5,7 @@ use crate::endpoint::{
     STAMPS_NS, WATCHED, ZERO_COPY, notify, rx_cursor, tx_cursor,
 };
 use crate::message::INQ;
+use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use sd_ring::{Next, doorbell};
 use sd_shm::channel::{FLAG_FIN, FLAG_READS_NO_MORE, GEOMETRY};
@@ -54,7 +55,9 @@ pub(crate) fn wake_sleepers(endpoint: &'static Endpoint) {
 pub(crate) fn disconnect(endpoint: &'static Endpoint) {
     let over = crate::names::is_over(endpoint);
     endpoint.set_flag(endpoint::RESET);
-    endpoint::hang_up(endpoint);
+    if let (Some(channel), Some((rec, _))) = (endpoint.channel_ref(), PROCESS.locate(endpoint)) {
+        endpoint::hang_up(endpoint, channel, rec);
+    }
     let kept =
         NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | HAS_SIGNALS | INQ;
     endpoint.flags.fetch_and(kept, Ordering::AcqRel);

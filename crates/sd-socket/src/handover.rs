@@ -20,8 +20,9 @@
 //! only, so a connection that was passed has no token holder (`Token::keep_unheld`). When anything fails the receiver
 //! keeps the kernel socket.
 
-use crate::channel::{Channel, Peer};
+use crate::channel::Channel;
 use crate::endpoint::{self, EndpointExt};
+use crate::peer::Peer;
 use crate::process::{PROCESS, SlabRec, hide_fd};
 use crate::table;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -301,7 +302,7 @@ fn channel(message: &Message, segment: i32, peer_event: i32) -> Option<&'static 
         return known();
     };
     let (segment, peer_event) = (hide_fd(fd::dup(segment).ok()?), hide_fd(fd::dup(peer_event).ok()?));
-    let peer = Peer { pid: message.peer_pid, public: None, event_fd: peer_event };
+    let peer = Peer::new(message.peer_pid, None, peer_event);
     let channel = Channel::new(message.channel, (side, adopter), map, peer, segment);
     // Its events belong to the process that had it before; see `ready::is_polled`.
     channel.inherited.store(true, Ordering::Relaxed);

@@ -13,9 +13,10 @@
 //! again, then homes are cleared. So a thread that says on its own page only that it sleeps is known as the home of all by
 //! whoever rings after its last look. In both cases threads that sleep already are made to look, and sleep anew.
 
-use crate::channel::{Channel, Peer};
+use crate::channel::Channel;
 use crate::control::{self, HomeAnswer};
 use crate::endpoint::EndpointExt;
+use crate::peer::Peer;
 use crate::process::{PROCESS, single_threaded};
 use crate::waker;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};

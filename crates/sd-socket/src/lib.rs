@@ -56,6 +56,8 @@ mod message;
 mod names;
 pub mod network;
 mod options;
+mod peer;
+mod places;
 mod poll;
 mod process;
 mod ready;

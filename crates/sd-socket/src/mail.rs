@@ -3,10 +3,11 @@
 use crate::channel::Channel;
 use crate::control::{self, Control};
 use crate::endpoint::{EOF, EndpointExt, PEER_DEAD, RESET};
-use crate::process::PROCESS;
+use crate::peer::Peer;
+use crate::process::{PROCESS, hide_fd};
 use core::sync::atomic::Ordering;
 use sd_proto::{Reply, Request};
-use sd_shm::channel::{FLAG_DEAD, Side};
+use sd_shm::channel::{FLAG_DEAD, Mapping, Side};
 use sd_shm::slab::Endpoint;
 use sd_sys::msg;
 
@@ -25,7 +26,7 @@ pub(crate) enum Mail {
 pub(crate) fn take_in(control: &mut Control, reply: Reply, got: &msg::Received) -> Option<Reply> {
     match reply {
         Reply::NewChannel { id, peer_pid } => {
-            if control::new_channel(id, (Side::B, 0), peer_pid, got).is_none() {
+            if new_channel(id, (Side::B, 0), peer_pid, got).is_none() {
                 decline(id);
             }
         }
@@ -92,7 +93,7 @@ fn offered_channel(id: u64, adopter: u32, peer_pid: u32, got: &msg::Received) ->
         got.fds.iter().take(got.fd_count).for_each(|&fd| sd_sys::fd::close(fd));
         return Some(known);
     }
-    control::new_channel(id, (Side::B, adopter), peer_pid, got)
+    new_channel(id, (Side::B, adopter), peer_pid, got)
 }
 
 /// Every connection of the channel is over; each learns it by looking.
@@ -124,4 +125,28 @@ fn peer_is_dead(endpoint: &'static Endpoint) {
     } else {
         crate::ends::look_again(endpoint);
     }
+}
+
+/// Maps a channel that the monitor made: descriptors are segment, peer's page, peer's eventfd.
+pub(crate) fn new_channel(
+    id: u64,
+    side: (Side, u32),
+    peer_pid: u32,
+    got: &msg::Received,
+) -> Option<&'static Channel> {
+    let &[segment, public, event_fd] = got.fds.get(..got.fd_count)? else {
+        got.fds.iter().take(got.fd_count).for_each(|&fd| sd_sys::fd::close(fd));
+        return None;
+    };
+    let peer_public = sd_shm::public::map_peer(public).ok();
+    sd_sys::fd::close(public);
+    let map = Mapping::map(segment).ok();
+    let (Some(map), Some(peer_public)) = (map, peer_public) else {
+        sd_sys::fd::close(segment);
+        sd_sys::fd::close(event_fd);
+        return None;
+    };
+    let (segment, event_fd) = (hide_fd(segment), hide_fd(event_fd));
+    let peer = Peer::new(peer_pid, Some(peer_public), event_fd);
+    PROCESS.add_channel(Channel::new(id, side, map, peer, segment))
 }

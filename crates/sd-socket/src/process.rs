@@ -31,6 +31,22 @@ pub(crate) struct Priv {
     pub(crate) channel: AtomicPtr<Channel>,
 }
 
+impl Priv {
+    /// See the field.
+    #[inline]
+    pub(crate) fn channel(&self) -> Option<&'static Channel> {
+        // SAFETY: null, or set by `endpoint::attach` to a record that is not freed while the endpoint uses it; a child has
+        // a copy of the record at the same address.
+        unsafe { self.channel.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// It has a listener record.
+    #[inline]
+    pub(crate) fn is_listener(&self) -> bool {
+        !self.listener.load(Ordering::Acquire).is_null()
+    }
+}
+
 /// A slab that this process has mapped.
 pub(crate) struct SlabRec {
     base: AtomicPtr<u8>,

@@ -115,7 +115,9 @@ pub(crate) fn init() -> bool {
 fn set(fd: i32, value: u64) -> bool {
     match word(fd) {
         Some(w) => {
-            HIGH.fetch_max(fd, Ordering::Relaxed);
+            if fd > HIGH.load(Ordering::Relaxed) {
+                HIGH.fetch_max(fd, Ordering::Relaxed);
+            }
             w.store(value, Ordering::Release);
             true
         }
@@ -149,7 +151,9 @@ pub(crate) fn set_hidden(fd: i32, hidden: bool) {
 
 /// `fd` is the kernel's again.
 pub(crate) fn clear(fd: i32) {
-    set(fd, 0);
+    if let Some(word) = word(fd) {
+        word.store(0, Ordering::Release);
+    }
 }
 
 /// Calls `each` for every number in `first..=last` that has an entry, in order.

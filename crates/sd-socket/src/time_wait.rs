@@ -5,7 +5,7 @@
 use crate::addr::Name;
 use crate::control;
 use crate::endpoint::{CLOSED_FIRST, EndpointExt, FIN_SENT, OWN_SOCKET, peer_finished};
-use crate::process::PROCESS;
+use crate::process::SlabRec;
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab::Endpoint;
 use sd_shm::time_wait::{TimeWait, step};
@@ -17,13 +17,13 @@ pub(crate) fn note_shutdown(endpoint: &Endpoint) {
     }
 }
 
-/// The connection is closed, and not reset.
-pub(crate) fn note_close(endpoint: &Endpoint) {
+/// The connection is closed, and not reset; its endpoint is in that slab.
+pub(crate) fn note_close(endpoint: &Endpoint, rec: &SlabRec) {
     let first = endpoint.flag(CLOSED_FIRST) || !endpoint.flag(FIN_SENT) && !peer_finished(endpoint);
     if !first {
         return;
     }
-    let Some(slab) = PROCESS.locate(endpoint).and_then(|(rec, _)| rec.slab()) else { return };
+    let Some(slab) = rec.slab() else { return };
     slab.time_waits().note(TimeWait::of(endpoint, step(sd_sys::time::tsc())));
 }
 

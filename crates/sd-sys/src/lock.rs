@@ -1,7 +1,10 @@
 //! A futex lock without poisoning or allocation. Who holds one is in a [`Section`].
+//!
+//! While the process has one thread, taking and freeing it are plain loads and stores: no handler of a signal comes into a
+//! section, and no thread can begin in one.
 
 use crate::futex::{self, Scope};
-use crate::section::Section;
+use crate::section::{Section, is_only_thread};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -31,16 +34,28 @@ impl<T> Lock<T> {
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         let section = Section::enter();
-        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if !self.take() {
             self.lock_slow();
         }
         Guard { lock: self, _section: section }
     }
 
+    #[inline(always)]
+    fn take(&self) -> bool {
+        if is_only_thread() {
+            let is_free = self.word.load(Ordering::Relaxed) == FREE;
+            if is_free {
+                self.word.store(HELD, Ordering::Relaxed);
+            }
+            return is_free;
+        }
+        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let section = Section::enter();
-        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if !self.take() {
             return None;
         }
         Some(Guard { lock: self, _section: section })
@@ -66,7 +81,7 @@ impl<T> Lock<T> {
     /// The only thread need not write to the word, and its section keeps its own handlers off: a page that is written
     /// to around a fork is copied by it.
     pub fn lock_and_keep(&self) {
-        match crate::section::is_only_thread() {
+        match is_only_thread() {
             true => core::mem::forget(Section::enter()),
             false => core::mem::forget(self.lock()),
         }
@@ -125,7 +140,9 @@ impl<T> DerefMut for Guard<'_, T> {
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        if self.lock.word.swap(FREE, Ordering::Release) == CONTENDED {
+        if is_only_thread() {
+            self.lock.word.store(FREE, Ordering::Release);
+        } else if self.lock.word.swap(FREE, Ordering::Release) == CONTENDED {
             futex::wake(&self.lock.word, 1, Scope::Private);
         }
     }

@@ -28,6 +28,7 @@ pub(crate) fn figures(sources: &Sources) -> Vec<Figure> {
         connection_count(sources),
         connection_memory(sources),
         connection_rate(sources),
+        first_contacts(sources),
         tokens(sources),
         wake_up(sources),
         idle(sources),
@@ -63,7 +64,7 @@ fn table_2(sources: &Sources) -> Figure {
 
 fn table_4(sources: &Sources) -> Figure {
     let (latency, cost, wake) = (sources.rows("latency"), sources.rows("cost"), sources.rows("wake"));
-    let (machine, connect) = (sources.rows("machine"), sources.rows("connect"));
+    let (machine, connect) = (sources.rows("machine"), sources.rows("connect").item(None));
     let one_way = |system: &str| latency.median(system, None, Some(8)).map(|ns| ns / 2.0);
     let per_kib = |system: &str| {
         let [small, large] = [8, 64 << 10].map(|size| latency.median(system, None, Some(size)));
@@ -213,13 +214,33 @@ fn connection_rate(sources: &Sources) -> Figure {
     let papers =
         [("socksdirect", Some(socksdirect)), ("tcp", Some(linux)), ("sockmap", None), ("unix", None)];
     let bars = papers.map(|(system, paper)| {
-        bar(super::system_name(system)).here("here", rows.median(system, None, None)).paper("§6", paper)
+        let rate = |item: Option<&str>| rows.item(item).median(system, None, None);
+        bar(super::system_name(system))
+            .here("one after the other", rate(None))
+            .here("batches of 64", rate(Some("batches of 64")))
+            .here("each to a new address", rate(Some("first contacts")))
+            .paper("§6", paper)
     });
     let title = "Connections per second of one thread";
     let mut figure = Figure::new("connection-rate", title, linear("system"), log("connections/s"))
         .bars(bars.into_iter().collect());
+    figure.needed = vec!["one after the other", "batches of 64", "each to a new address"];
+    figure.note("connect, accept, one byte each way, close. The paper's figure is for creation alone.")
+}
+
+fn first_contacts(sources: &Sources) -> Figure {
+    let rows = sources.rows("connect");
+    let (per_connection, items) = (paper::MONITOR_NS, ["monitor: first contact", "monitor: introduction"]);
+    let bars = items.map(|item| {
+        bar(item).here("here", rows.median("socksdirect", Some(item), None)).paper("§6", Some(per_connection))
+    });
+    let title = "Processor time of the monitor";
+    let mut figure =
+        Figure::new("monitor", title, linear("for each"), linear("ns")).bars(bars.into_iter().collect());
     figure.needed = vec!["here"];
-    figure.note("connect, accept, one byte each way, close, one after the other. The paper's figure is for creation alone.")
+    figure
+        .note("A first contact: a connection to an address that the process has not connected to before.")
+        .note("An introduction: of two processes that have not been connected before. The monitor has no part in other connections; the paper's has in each.")
 }
 
 /// The rows of an item of `sd bench tokens` or `cost` as a category.

@@ -53,6 +53,8 @@ pub(crate) const RATE_8: (f64, f64, f64) = (23e6, 1.15e6, 27e6);
 pub(crate) const SCALE: &[(f64, f64)] = &[(1.0, 23e6), (16.0, 306e6)];
 /// The same for Linux: 1/40 at 16 pairs.
 pub(crate) const SCALE_LINUX: &[(f64, f64)] = &[(1.0, 1.15e6), (16.0, 7.65e6)];
+/// Chapter on scalability: the monitor's time for each connection.
+pub(crate) const MONITOR_NS: f64 = 1e9 / 5.3e6;
 /// §6: connections per second of one thread, and Linux's.
 pub(crate) const CONNECTIONS_PER_S: (f64, f64) = (1.4e6, 70e3);
 /// §4.1.1: take-over of a token in nanoseconds.

@@ -134,7 +134,7 @@ fn idle(stage: &Stage, system: System, count: usize, time: Duration) -> Result<(
 }
 
 /// Nanoseconds of CPU and voluntary context switches so far, over all threads.
-fn activity(pids: &[u32]) -> [f64; 2] {
+pub(crate) fn activity(pids: &[u32]) -> [f64; 2] {
     let mut sum = [0.0; 2];
     for pid in pids {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };

@@ -10,6 +10,7 @@
 //! Nothing is asserted about time. The command fails only when something could not be measured, or when what
 //! should have gone over shared memory did not.
 
+mod contacts;
 mod cost;
 mod crowds;
 mod machine;
@@ -104,6 +105,7 @@ pub(crate) fn main(options: &BenchOptions) -> Result<()> {
     let plan = plan(options);
     let mut rows = Vec::new();
     match options.what {
+        What::Connect => rows = contacts::measure(&stage, plan, &systems, &mut failures)?,
         What::Cost => rows = cost::measure(&stage, plan, options.quick, &systems, &mut failures)?,
         What::Tokens => rows = tokens::measure(&stage, plan, &systems, &mut failures)?,
         What::Machine => rows = machine::measure(&stage, plan)?,
@@ -166,15 +168,12 @@ fn cases(options: &BenchOptions, plan: Plan) -> Vec<Case> {
             vec![4 << 10, 64 << 10, 1 << 20],
             vec![Socksdirect, Tcp, Sockmap, Unix, Ring, RingDoorbell, Memory],
         ),
-        What::Connect => (Work::Churn, vec![1], vec![Socksdirect, Tcp, Sockmap, Unix]),
         _ => return Vec::new(),
     };
-    // More connections in one round would meet closed ones that still keep their ports.
-    let count = 10_000;
-    let own_size = options.size.filter(|_| work != Work::Churn).map(|size| vec![size as usize]);
+    let own_size = options.size.map(|size| vec![size as usize]);
     let case = |size: usize| Case {
         bench: options.what,
-        job: Job { work, size, millis: plan.millis, count },
+        job: Job { work, size, millis: plan.millis, count: 1 },
         // The cache line carries eight bytes.
         systems: systems.iter().copied().filter(|s| *s != Cacheline || size == 8).collect(),
     };

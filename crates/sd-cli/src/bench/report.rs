@@ -57,8 +57,7 @@ pub(crate) fn rows(bench: What, size: usize, series: &[Series]) -> Vec<Row> {
         What::Latency => ("latency", "ns", 1.0),
         What::Wake => ("wake", "ns", 1.0),
         What::Rate => ("rate", "messages/s", 1.0),
-        What::Bandwidth => ("bandwidth", "MB/s", size as f64 / 1e6),
-        _ => ("connect", "connections/s", 1.0),
+        _ => ("bandwidth", "MB/s", size as f64 / 1e6),
     };
     let figure = Figure { bench, item: None, unit, size, count: None };
     rows_of(figure, series, |outcome| {

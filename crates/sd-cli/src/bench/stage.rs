@@ -43,6 +43,8 @@ pub(crate) struct Outcome {
     pub(crate) server: Option<Report>,
     /// Bytes of both sides and the monitor, where they were looked at.
     pub(crate) memory: Option<f64>,
+    /// The monitor's processor time for each of what was done, where it was looked at.
+    pub(crate) monitor_ns: Option<f64>,
 }
 
 /// The two programs of a measurement, connected, before the word is given.
@@ -114,8 +116,7 @@ impl Stage {
 
     /// Does the job once.
     pub(crate) fn measure(&self, system: System, job: &Job) -> Result<Outcome> {
-        self.turn.set(self.turn.get().wrapping_add(1));
-        let Connected { mut client, server } = self.connect(system, job)?;
+        let Connected { mut client, server } = self.connect_anew(system, job)?;
         self.go(system, &mut client)?;
         let limit = Duration::from_millis(job.millis) * 3 + PATIENCE;
         let mut outcome = Outcome { client: result_of(&mut client, limit)?, ..Outcome::default() };
@@ -137,13 +138,19 @@ impl Stage {
         client.say("go")
     }
 
+    /// As `connect`, to another address than the last time where closed connections may keep it.
+    pub(crate) fn connect_anew(&self, system: System, job: &Job) -> Result<Connected> {
+        self.turn.set(self.turn.get().wrapping_add(1));
+        self.connect(system, job)
+    }
+
     /// Starts both sides, up to the point where they wait for the word.
     pub(crate) fn connect(&self, system: System, job: &Job) -> Result<Connected> {
         if !has_sockets(system) {
             return self.pair(system, job, self.cpus);
         }
         let (server, mut address) = self.server(system, job, self.cpus[1])?;
-        if matches!(job.work, Work::Churn | Work::Many) {
+        if matches!(job.work, Work::Churn | Work::ChurnBatches | Work::Many) {
             // Closed connections keep their address and port for a while; each round has its own.
             address = address.replace("127.0.0.1:", &format!("127.0.0.{}:", 2 + self.turn.get() % 250));
         }

@@ -51,6 +51,10 @@ pub(crate) enum Work {
     Stream,
     /// Many short connections.
     Churn,
+    /// Many short connections, many of them at a time.
+    ChurnBatches,
+    /// Many short connections, each to another address.
+    ChurnStrangers,
     /// Single calls.
     Calls,
     /// Single calls of processes with a second thread, which sleeps.
@@ -93,7 +97,7 @@ pub(crate) struct Report {
     pub(crate) p99: Option<f64>,
     /// Cost of fcntl(F_GETFL) in nanoseconds, by `Work::Calls`.
     pub(crate) fcntl_ns: Option<f64>,
-    /// Packets, by `Work::Pipeline`.
+    /// Packets, by `Work::Pipeline`; connections.
     #[serde(default)]
     pub(crate) count: Option<u64>,
     /// Nanoseconds by operation, by `Work::Machine`.

@@ -43,6 +43,17 @@ impl Address {
         Address::Tcp(address)
     }
 
+    /// Another address of this host's, and the same port: all of 127.0.0.0/8 are.
+    pub(crate) fn neighbour(&self, number: u32) -> Address {
+        match *self {
+            Address::Tcp(address) => {
+                let ip = Ipv4Addr::from(0x7f40_0000 + number % 0x40_0000);
+                Address::tcp(ip, u16::from_be(address.sin_port))
+            }
+            unix => unix,
+        }
+    }
+
     fn parts(&self) -> (*const libc::sockaddr, u32) {
         match self {
             Address::Tcp(a) => ((&raw const *a).cast(), size_of_val(a) as u32),
@@ -65,7 +76,7 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
     match options.work {
         Work::Latency | Work::Wake => work::echo(&mut accept(&listener)?, options.size),
         Work::Stream => work::drain(&mut accept(&listener)?, options.size),
-        Work::Churn => churn::serve(&listener),
+        Work::Churn | Work::ChurnBatches | Work::ChurnStrangers => churn::serve(&listener),
         Work::Calls | Work::CallsShared => {
             let (data, control) = (accept(&listener)?, accept(&listener)?);
             share(options.work);
@@ -100,8 +111,13 @@ pub(crate) fn call(options: &Options) -> Result<()> {
     }
     let address = Address::parse(&options.address)?;
     let report = match options.work {
-        Work::Churn => {
-            let report = churn::call(&address, options.duration(), options.count)?;
+        Work::Churn | Work::ChurnBatches | Work::ChurnStrangers => {
+            let call = match options.work {
+                Work::Churn => churn::call,
+                Work::ChurnBatches => churn::call_batches,
+                _ => churn::call_strangers,
+            };
+            let report = call(&address, options.duration(), options.count)?;
             super::Report { congestion: options.congestion.clone(), ..report }
         }
         Work::Idle => return idle::call(&address, options.count),

@@ -23,21 +23,8 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// How well it fits a destination on its port: 0 is best, `None` not at all. The order is that of
-    /// the kernel's `inet_lookup_listener`: the exact address, then the wildcard of the same family,
-    /// then `::` for both.
     fn rank(&self, ip: Ip) -> Option<u8> {
-        if self.ip == ip {
-            return Some(0);
-        }
-        if !self.ip.is_unspecified() {
-            return None;
-        }
-        match (self.ip.to_v4(), ip.to_v4()) {
-            (Some(_), Some(_)) | (None, None) => Some(1),
-            (None, Some(_)) if !self.v6only => Some(2),
-            _ => None,
-        }
+        self.ip.rank_for(ip, self.v6only)
     }
 }
 

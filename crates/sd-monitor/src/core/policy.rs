@@ -88,6 +88,11 @@ impl Policy {
         Ok(policy)
     }
 
+    /// It allows everything to everybody.
+    pub(crate) fn is_alike_for_all(&self) -> bool {
+        self.rules.is_empty() && self.default == Action::Allow
+    }
+
     /// What is to be done with a connection.
     pub(crate) fn action(&self, uid: u32, ip: Ip, port: u16) -> Action {
         let matching = self.rules.iter().filter(|rule| rule.matches(uid, ip, port));

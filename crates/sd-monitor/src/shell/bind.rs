@@ -19,9 +19,7 @@ impl Server {
     /// Answers a Bind request.
     pub(crate) fn bind(&self, client: ClientId, ip: Ip, port: u16, reuse: bool) -> Result<Reply, ErrorCode> {
         let netns = self.families.get(&client).map(|family| family.netns).ok_or(ErrorCode::Protocol)?;
-        let [first, second] =
-            [&ip.0[..8], &ip.0[8..]].map(|half| u64::from_ne_bytes(half.try_into().unwrap_or_default()));
-        let address = (!ip.is_unspecified()).then_some([first, second]);
+        let address = (!ip.is_unspecified()).then(|| ip.halves());
         let wanted = Wanted { netns, address, port, reuse };
         let owner = self.core.leases.owner(netns, port);
         let everywhere = self.core.time_waits.was_listened_on(netns, port);

@@ -4,6 +4,7 @@ mod bind;
 mod closer;
 mod connection;
 mod descriptors;
+mod directories;
 mod family;
 mod files;
 pub(crate) mod place;

@@ -48,8 +48,8 @@ impl Server {
         self.note_sender(id, message.sender);
         let mut fds = message.fds;
         let result = match (request, who) {
-            (Request::Hello { again, .. }, None) => self.hello(id, again, &mut fds).map(Some),
-            (Request::Hello { .. }, Some(who)) => self.hello_of_next_image(id, who, &mut fds).map(Some),
+            (Request::Hello { again, .. }, None) => self.hello(id, again, &mut fds).map(|()| None),
+            (Request::Hello { .. }, Some(who)) => self.hello_of_next_image(id, who, &mut fds).map(|()| None),
             (Request::Status, _) => self.status(id).map(|()| None),
             (Request::Listen { index, generation, backlog, accepting }, Some(who)) => {
                 let wanted = Wanted { index, generation, backlog, accepting };
@@ -178,7 +178,29 @@ impl Server {
         }
     }
 
-    fn hello(&mut self, id: u64, again: bool, fds: &mut Vec<OwnedFd>) -> Result<Reply, ErrorCode> {
+    fn hello(&mut self, id: u64, again: bool, fds: &mut Vec<OwnedFd>) -> Result<(), ErrorCode> {
+        let (client, netns) = self.register(id, again, fds)?;
+        self.welcome(id, client, netns);
+        Ok(())
+    }
+
+    fn welcome(&mut self, id: u64, client: ClientId, netns: u64) {
+        let Server { directories, core, connections, .. } = self;
+        let directory = directories.of(netns, core);
+        let reply = Reply::Welcome { client: client.0 };
+        let sent = connections.get(&id).map(|connection| connection.send(&reply, directory.as_slice()));
+        if let Some(Err(error)) = sent {
+            self.dismiss(id, &format!("it cannot be welcomed: {error}"));
+        }
+    }
+
+    /// A process and its descriptors: its number and its network namespace.
+    fn register(
+        &mut self,
+        id: u64,
+        again: bool,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(ClientId, u64), ErrorCode> {
         let netns = check_hello(fds).map_err(|_| ErrorCode::Descriptor)?;
         let [slab, public, eventfd, tcp] =
             <[OwnedFd; 4]>::try_from(std::mem::take(fds)).map_err(|_| ErrorCode::Descriptor)?;
@@ -205,7 +227,7 @@ impl Server {
         }
         self.families.insert(client, family);
         tracing::debug!(pid, uid, client = client.0, netns, again, "registered");
-        Ok(Reply::Welcome { client: client.0 })
+        Ok((client, netns))
     }
 
     /// The process has executed another program, which goes on with its sockets over the same connection, and now
@@ -215,17 +237,18 @@ impl Server {
         id: u64,
         before: Identity,
         fds: &mut Vec<OwnedFd>,
-    ) -> Result<Reply, ErrorCode> {
+    ) -> Result<(), ErrorCode> {
         if self.core.members.share_count(before.process) >= SHARES_MAX {
             return Err(ErrorCode::Exhausted);
         }
-        let welcome = self.hello(id, false, fds)?;
+        let (client, netns) = self.register(id, false, fds)?;
         let changed = self.core.listeners.remove_client(before.client);
         self.listeners_changed(before.client, changed);
         if let Some(family) = self.families.get_mut(&before.client) {
             family.connection = None;
         }
-        Ok(welcome)
+        self.welcome(id, client, netns);
+        Ok(())
     }
 
     /// A client has one more eventfd, for a single thread.

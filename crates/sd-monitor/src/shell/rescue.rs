@@ -220,7 +220,7 @@ impl Server {
     pub(super) fn offer(&mut self, key: ChannelKey, listener: Listener) -> Option<()> {
         let client = listener.client;
         let own = self.core.channels.founder(key) == Some(client);
-        if !own && !self.families.get(&client)?.has_room() {
+        if !own && !self.families.get_mut(&client)?.has_room() {
             return None;
         }
         let adopter = if own { 0 } else { self.core.channels.adopt(key, client)? };

@@ -101,8 +101,16 @@ impl Server {
             return (Route::Kernel { reason: Reason::Exhausted as u32 }, None);
         };
         let peer_pid = self.families.get(&b).map_or(0, |family| family.pid);
-        let route =
-            Route::Shm { channel, fresh: fresh.is_some(), listener: index, generation, candidates, peer_pid };
+        let (fresh_channel, peer) = (fresh.is_some(), b.0);
+        let route = Route::Shm {
+            channel,
+            fresh: fresh_channel,
+            listener: index,
+            generation,
+            candidates,
+            peer_pid,
+            peer,
+        };
         (route, fresh.map(|key| (b, key)))
     }
 
@@ -113,11 +121,11 @@ impl Server {
 
     /// Makes a channel and gives it to the listening process.
     fn introduce(&mut self, a: ClientId, b: ClientId) -> Option<Introduction> {
-        let (family_a, family_b) = (self.families.get(&a)?, self.families.get(&b)?);
-        let connection = self.connections.get(&family_b.connection?)?;
-        if !family_b.has_room() {
+        if !self.families.get_mut(&b)?.has_room() {
             return None;
         }
+        let (family_a, family_b) = (self.families.get(&a)?, self.families.get(&b)?);
+        let connection = self.connections.get(&family_b.connection?)?;
         let id = self.core.channels.next_id();
         let segment = Segment::create(id, family_a.pid, family_b.pid)?;
         let notice = Reply::NewChannel { id, peer_pid: family_a.pid };

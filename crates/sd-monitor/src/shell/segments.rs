@@ -99,7 +99,7 @@ impl Segment {
         let (fd, map) = Mapping::create(id, pid_a, pid_b).ok()?;
         // SAFETY: a descriptor that was just made for us.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-        let identity = check_segment(file.as_fd(), SEGMENT_LEN, libc::F_SEAL_SHRINK).unwrap_or_default();
+        let identity = sd_sys::fd::identity(fd).unwrap_or_default();
         Some(Segment { map, file, identity })
     }
 

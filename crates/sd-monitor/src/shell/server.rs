@@ -3,6 +3,7 @@
 use super::closer::Closer;
 use super::connection::{Connection, Incoming};
 use super::descriptors::{Identity, has_ended};
+use super::directories::Directories;
 use super::family::Family;
 use super::files;
 use super::place::Place;
@@ -59,6 +60,7 @@ pub(crate) struct Server {
     pub(crate) counters: Counters,
     pub(crate) closer: Closer,
     pub(crate) waiting: Waiting,
+    pub(crate) directories: Directories,
     policy_path: Option<PathBuf>,
     pub(super) place: Place,
     signals: SignalFd,
@@ -101,6 +103,7 @@ impl Server {
             counters: Counters::default(),
             closer: Closer::default(),
             waiting: Waiting::default(),
+            directories: Directories::default(),
             policy_path,
             place,
             signals,
@@ -232,6 +235,7 @@ impl Server {
 
     /// Listeners or policy have changed (in one network namespace).
     pub(crate) fn routes_changed(&self, netns: Option<u64>) {
+        self.directories.publish(&self.core, netns);
         let concerned =
             self.families.values().filter(|family| netns.is_none_or(|netns| netns == family.netns));
         concerned.for_each(Family::void_routes);

@@ -25,44 +25,79 @@ const ADDRESSES: u64 = SEGMENT_LEN as u64 + (16 << 20);
 /// Descriptors that stay open for a channel.
 const DESCRIPTORS: u64 = 2;
 
+/// The descriptors of a process that had plenty of them are not counted again for so long, and so many channels, unless
+/// its limit changes.
+const TRUST: Duration = Duration::from_millis(100);
+const CHANNELS_TRUSTED: u32 = 64;
+/// Descriptors that are plenty.
+const PLENTY: u64 = 512;
+
 /// What the monitor remembers of a process's room.
 #[derive(Default)]
 pub(crate) struct Room {
     declined_at: Option<Instant>,
-    /// When it was told of channels, which it may not have mapped yet.
+    /// When it was told of channels, which it may not have mapped yet; noted where its addresses are limited.
     told_at: VecDeque<Instant>,
+    has_limit: bool,
+    plenty: Option<Plenty>,
+}
+
+/// A process had plenty of descriptors below a limit.
+struct Plenty {
+    at: Instant,
+    limit: u64,
+    /// Channels that it was told of since.
+    channels: u32,
 }
 
 impl Family {
     /// Whether its owner can take one more channel, as far as one can see from outside.
-    pub(crate) fn has_room(&self) -> bool {
-        let is_recent = |at: &&Instant| at.elapsed() < PAUSE;
-        let unmapped = self.room.told_at.iter().filter(is_recent).count() as u64;
-        let declines = self.room.declined_at.iter().any(|at| is_recent(&at));
-        !declines && has_addresses(self.pid, unmapped + 1) && has_descriptors(self.pid)
+    pub(crate) fn has_room(&mut self) -> bool {
+        let declines = self.room.declined_at.is_some_and(|at| at.elapsed() < PAUSE);
+        !declines && self.room.has_addresses(self.pid) && self.room.has_descriptors(self.pid)
     }
 
     /// Its owner has been told of a channel.
     pub(crate) fn was_told(&mut self) {
-        self.room.told_at.retain(|at| at.elapsed() < PAUSE);
-        self.room.told_at.push_back(Instant::now());
+        if self.room.has_limit {
+            self.room.told_at.push_back(Instant::now());
+        }
     }
 }
 
-/// The hard limit counts: the library passes a softer one on with its own needs on top.
-fn has_addresses(pid: u32, channels: u64) -> bool {
-    let Some(limit) = sd_sys::fd::limit_of(pid as i32, libc::RLIMIT_AS) else { return true };
-    let used = || std::fs::read_to_string(format!("/proc/{pid}/statm")).ok();
-    let pages = |text: String| text.split(' ').next()?.parse::<u64>().ok();
-    let fits = |pages: u64| (pages * 4096).saturating_add(ADDRESSES * channels) <= limit.rlim_max;
-    limit.rlim_max == libc::RLIM_INFINITY || used().and_then(pages).is_none_or(fits)
-}
+impl Room {
+    /// The hard limit counts: the library passes a softer one on with its own needs on top.
+    fn has_addresses(&mut self, pid: u32) -> bool {
+        let limit = sd_sys::fd::limit_of(pid as i32, libc::RLIMIT_AS).map(|limit| limit.rlim_max);
+        let limit = limit.filter(|limit| *limit != libc::RLIM_INFINITY);
+        self.has_limit = limit.is_some();
+        let Some(limit) = limit else { return true };
+        while self.told_at.front().is_some_and(|at| at.elapsed() >= PAUSE) {
+            self.told_at.pop_front();
+        }
+        let channels = self.told_at.len() as u64 + 1;
+        let used = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok();
+        let pages = |text: String| text.split(' ').next()?.parse::<u64>().ok();
+        let fits = |pages: u64| (pages * 4096).saturating_add(ADDRESSES * channels) <= limit;
+        used.and_then(pages).is_none_or(fits)
+    }
 
-fn has_descriptors(pid: u32) -> bool {
-    let Some(limit) = sd_sys::fd::limit_of(pid as i32, libc::RLIMIT_NOFILE) else { return true };
-    // Linux 6.2 tells their number so; zero before.
-    let open = std::fs::metadata(format!("/proc/{pid}/fd")).map_or(0, |meta| meta.len());
-    open.saturating_add(DESCRIPTORS) <= limit.rlim_cur
+    fn has_descriptors(&mut self, pid: u32) -> bool {
+        let Some(limit) = sd_sys::fd::limit_of(pid as i32, libc::RLIMIT_NOFILE) else { return true };
+        let limit = limit.rlim_cur;
+        if let Some(plenty) = &mut self.plenty
+            && (plenty.limit, plenty.channels < CHANNELS_TRUSTED) == (limit, true)
+            && plenty.at.elapsed() < TRUST
+        {
+            plenty.channels += 1;
+            return true;
+        }
+        // Linux 6.2 tells their number so; zero before.
+        let open = std::fs::metadata(format!("/proc/{pid}/fd")).map_or(0, |meta| meta.len());
+        let has_plenty = open.saturating_add(PLENTY) <= limit;
+        self.plenty = has_plenty.then(|| Plenty { at: Instant::now(), limit, channels: 0 });
+        open.saturating_add(DESCRIPTORS) <= limit
+    }
 }
 
 impl Server {

@@ -184,6 +184,8 @@ impl Server {
             self.inherit_time_waits(&record);
             tracing::debug!(pid = record.pid, client = family.0, "family ended");
         }
+        let Server { directories, families, .. } = self;
+        directories.retain(|netns| families.values().any(|family| family.netns == netns));
     }
 
     /// A side of a recovered channel will never be announced.

@@ -3,6 +3,7 @@
 use crate::server::Server;
 use sd_proto::{ErrorCode, Ip, MESSAGE_MAX, Reply, Request, Route, VERSION};
 use sd_shm::channel::{Mapping, Side, SlotState};
+use sd_shm::directory::Reader;
 use sd_shm::slab::{Endpoint, Slab, State};
 use std::fs::File;
 use std::net::TcpListener;
@@ -186,9 +187,11 @@ impl Client {
         [&self.slab_fd, &self.public_fd, &self.eventfd, &self.tcp].map(AsRawFd::as_raw_fd)
     }
 
-    fn hello(&self, again: bool) {
-        let (reply, _) = self.control.ask(Request::Hello { version: VERSION, again }, &self.hello_fds());
+    /// Registers; the directory.
+    pub(crate) fn hello(&self, again: bool) -> Reader {
+        let (reply, fds) = self.control.ask(Request::Hello { version: VERSION, again }, &self.hello_fds());
         assert!(matches!(reply, Reply::Welcome { .. }), "{reply:?}");
+        Reader::map(fds[0].as_raw_fd()).unwrap()
     }
 
     /// Listens on a port of 127.0.0.1; the kernel's listener, and the port.

@@ -3,8 +3,9 @@
 use crate::client::{Client, Control, attach, listen, pair};
 use crate::server::{Server, until};
 use nix::sys::signal::Signal;
-use sd_proto::{ErrorCode, Reply, Request, Route};
+use sd_proto::{ErrorCode, Ip, Reply, Request, Route};
 use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, Side, SlotState};
+use sd_shm::directory::Listing;
 use sd_shm::slab::{Reason, State};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -24,6 +25,7 @@ fn two_processes_are_introduced() {
     let (at_a, at_b) = (at_a.unwrap(), b.take_channel());
     assert_eq!((at_a.id, at_a.inode()), (at_b.id, at_b.inode()));
     let pid = std::process::id();
+    let Route::Shm { peer, .. } = route else { panic!("{route:?}") };
     let expected = Route::Shm {
         channel: at_a.id,
         fresh: true,
@@ -31,6 +33,7 @@ fn two_processes_are_introduced() {
         generation: 1,
         candidates: 1,
         peer_pid: pid,
+        peer,
     };
     assert_eq!(route, expected);
     assert_eq!(at_b.peer_pid, pid);
@@ -248,4 +251,31 @@ fn namespaces_are_apart() {
     });
     assert_eq!(a.connect(port, false).0, kernel(Reason::NoListener));
     assert_eq!(a.epoch(), epoch);
+}
+
+#[test]
+fn who_listens_is_published() {
+    let server = Server::start_with_policy(Some(""));
+    let a = Client::prepare(&server);
+    let directory = a.hello(false);
+    let b = Client::register(&server);
+    let (_listener, port) = b.listen(3);
+    let mut found = [Listing::default(); 2];
+    assert_eq!(directory.find(port, &mut found), Some(1));
+    let Route::Shm { peer, .. } = a.connect(port, false).0 else { panic!("no route") };
+    let ip = Ip::v4([127, 0, 0, 1]).halves();
+    let expected =
+        Listing { client: peer, ip, port, v6only: false, accepting: true, index: 3, generation: 1 };
+    assert_eq!(found[0], expected);
+    b.control.tell(Request::Accepting { index: 3, accepting: false }, &[]);
+    until("it is told", || directory.find(port, &mut found) == Some(1) && !found[0].accepting);
+    // What depends on who asks is not.
+    server.write_policy("deny port=1");
+    server.signal(Signal::SIGHUP);
+    until("the policy is read", || directory.find(port, &mut found).is_none());
+    server.write_policy("");
+    server.signal(Signal::SIGHUP);
+    until("the policy is read", || directory.find(port, &mut found) == Some(1));
+    drop(b);
+    until("it is gone", || directory.find(port, &mut found) == Some(0));
 }

@@ -321,10 +321,14 @@ fn detach(source: Source, from_kernel: bool, mut each: impl FnMut(Removed)) {
 }
 
 /// The last descriptor of this process is closed.
-pub(crate) fn forget_endpoint(endpoint: &'static Endpoint) {
-    // The kernel forgets a closed number by itself, when no other process has it.
-    detach(Source::Socket(endpoint), false, |_| {});
-    endpoint.clear_flag(WATCHED);
+pub(crate) fn forget_endpoint(endpoint: &'static Endpoint, private: &Priv) {
+    if !private.watchers.load(Ordering::Acquire).is_null() {
+        // The kernel forgets a closed number by itself, when no other process has it.
+        detach(Source::Socket(endpoint), false, |_| {});
+    }
+    if endpoint.flag(WATCHED) {
+        endpoint.clear_flag(WATCHED);
+    }
 }
 
 /// The instance's last descriptor of this process is closed.

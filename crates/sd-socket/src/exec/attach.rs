@@ -1,9 +1,10 @@
 //! The start of the library in an image that an exec has made: takes over what `image` wrote down.
 
 use super::image::{MAGIC, state_fds};
-use crate::channel::{Channel, Peer};
+use crate::channel::Channel;
 use crate::endpoint::EndpointExt;
 use crate::listen::{Exported, Pending};
+use crate::peer::Peer;
 use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{Mapping, SEGMENT_LEN, Side};
@@ -123,7 +124,7 @@ fn take_channel(reader: &mut Reader) -> Option<Option<&'static Channel>> {
     let (id, side, peer_pid, inherited) = (reader.word()?, reader.word()?, reader.word()?, reader.word()?);
     let (side, adopter) = (Side::from_u32(side as u32 & 0xff)?, (side >> 8) as u32);
     let Ok(map) = Mapping::map_at(segment, base as usize) else { return Some(None) };
-    let peer = Peer { pid: peer_pid as u32, public: None, event_fd };
+    let peer = Peer::new(peer_pid as u32, None, event_fd);
     let channel = Channel::new(id, (side, adopter), map, peer, segment);
     channel.inherited.store(inherited != 0, Ordering::Relaxed);
     Some(PROCESS.add_channel(channel))

@@ -25,6 +25,7 @@ pub(super) fn run(lab: &mut Lab, vandals: u64, seed: u64, kind: &str) -> Result<
     let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
     let chat = |count: &str| start(lab, Side::Sd, &["chat", &port, count]);
     chat("200")?.wait(Duration::from_secs(30))?.ok()?;
+    await_idle(&server)?;
     let before = procfs::fd_count(server.pid());
     let mut all = Writes::default();
     for i in 0..vandals {

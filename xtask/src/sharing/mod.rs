@@ -26,6 +26,7 @@ mod upgrade;
 use crate::lab::Lab;
 use crate::report::Count;
 use crate::{Result, fail, product};
+use std::process::Command;
 use std::time::Instant;
 
 #[derive(clap::Args)]
@@ -48,6 +49,9 @@ pub(crate) struct Options {
     /// Over Linux alone, to see that what is expected is right
     #[arg(long)]
     kernel: bool,
+    /// With AddressSanitizer in library, monitor and programs (for `--only hostile` and the like, not for `killed-in`)
+    #[arg(long)]
+    asan: bool,
     /// Run only the parts whose name contains this
     #[arg(long, default_value = "")]
     only: String,
@@ -57,6 +61,9 @@ pub(crate) struct Options {
 type Part<'a> = (String, Box<dyn Fn(&mut Lab) -> Result<String> + 'a>);
 
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.asan {
+        return again_with_asan();
+    }
     if !product::sd().exists() || !program().exists() {
         product::build()?;
     }
@@ -104,6 +111,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     println!("{}", count.line());
     if count.failed > 0 {
         fail!("sharing: {} parts failed", count.failed);
+    }
+    Ok(())
+}
+
+/// The same command with other products.
+fn again_with_asan() -> Result<()> {
+    let target = product::build_with_asan()?;
+    let args = std::env::args().skip(1).filter(|arg| arg != "--asan");
+    let status =
+        Command::new(std::env::current_exe()?).args(args).env("CARGO_TARGET_DIR", target).status()?;
+    if !status.success() {
+        fail!("with AddressSanitizer: {status}");
     }
     Ok(())
 }

@@ -79,7 +79,12 @@ impl Lab {
 
     /// Starts the monitor, and waits until it answers.
     pub(crate) fn start_monitor(&mut self) -> Result<()> {
-        let mut command = Command::new(product::sd());
+        self.start_monitor_of(&product::sd())
+    }
+
+    /// The same, with another command than ours.
+    pub(crate) fn start_monitor_of(&mut self, sd: &Path) -> Result<()> {
+        let mut command = Command::new(sd);
         command.arg("monitor").arg("--socket").arg(self.socket()).stdin(Stdio::null());
         let mut monitor = Proc::start(&mut command, "monitor", self.path())?;
         let end = Instant::now() + Duration::from_secs(10);
@@ -101,6 +106,14 @@ impl Lab {
         if let Some(monitor) = self.monitor.take() {
             monitor.kill();
         }
+    }
+
+    /// A program of the accelerated side, with another command and library than ours.
+    pub(crate) fn command_of(&self, sd: &Path, program: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new(sd);
+        command.args(["run", "--no-start", "--"]).arg(program).args(args).env("SD_MONITOR", self.socket());
+        command.current_dir(self.path()).stdin(Stdio::null());
+        command
     }
 
     /// A command on a side; the program is looked up, and its absence is an error with its name.

@@ -59,6 +59,19 @@ pub(crate) fn build_with_asan() -> Result<PathBuf> {
     Ok(folder.join(triple))
 }
 
+/// Builds command and library as if they were of the next version of the protocol: the command.
+pub(crate) fn build_next_version() -> Result<PathBuf> {
+    let folder = target().join("next-version");
+    let mut command = cargo(&["build", "--release", "-p", "sd-cli", "-p", "sd-preload"]);
+    command.arg("--target-dir").arg(&folder).env("RUSTFLAGS", "--cfg sd_next_version");
+    // It is not measured.
+    command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    if !command.status()?.success() {
+        fail!("the build of the next version failed");
+    }
+    Ok(folder.join("release/sd"))
+}
+
 /// Builds every product and test program in release mode.
 pub(crate) fn build() -> Result<()> {
     let status = cargo(&["build", "--release", "--workspace", "--exclude", "xtask"]).status()?;

@@ -15,8 +15,8 @@ use wire::{Reader, Writer};
 
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
-/// Must be equal on both sides; sent in [`Request::Hello`].
-pub const VERSION: u32 = 13;
+/// Must be equal on both sides; sent in [`Request::Hello`]. Tests build the next version, to see both beside each other.
+pub const VERSION: u32 = 13 + cfg!(sd_next_version) as u32;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 //! | `short-of` | memory, addresses or descriptors are not to be had, from the start or from some moment on |
 //! | `suspended`, `stopped` | everything is stopped for a while, as when a host sleeps; one process in the middle of a send |
 //! | `stolen` | a stranger takes the descriptors of connections by pidfd_getfd |
-//! | `other-version` | the monitor is replaced, under load, by one of another version |
+//! | `other-version`, `next-version` | the monitor is replaced, under load, by one of another version: an unknown one, and a real one with programs of its own |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
 //! | `liars` | a process tells one lie about its connection and dies |
 //!
@@ -83,6 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
+    parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));
     parts.push(("liars".to_owned(), Box::new(liars::run)));
     parts.push(("eaten-wake-ups".to_owned(), Box::new(liars::eaten_wake_ups)));
     let check = |lab: &mut Lab| hostile::run(lab, options.vandals, options.seed, &options.attack);

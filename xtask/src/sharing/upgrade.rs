@@ -1,11 +1,13 @@
 //! The monitor is replaced, under load, by one of another version, and that by one of ours again: connections go on,
-//! new ones are the kernel's meanwhile, and nobody crashes, hangs or spins.
+//! new ones are the kernel's meanwhile, and nobody crashes, hangs or spins. Once by a stranger of which only the answer
+//! is known, and once by the next version itself, which has a library and programs of its own.
 
 use super::hostile::await_idle;
 use super::program;
 use crate::lab::{Lab, Side};
 use crate::process::Proc;
-use crate::{Result, fail, ss};
+use crate::{Result, fail, product, ss};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -39,6 +41,79 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
     await_idle(&server)?;
     server.terminate(Duration::from_secs(5))?;
     Ok(format!("the other monitor was asked {asked} times"))
+}
+
+/// Which programs find each other over shared memory, as (server's, client's version): ours are `false`.
+const PAIRS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
+
+/// Upgrade and downgrade, with both versions' programs before, meanwhile and after.
+pub(super) fn both_ways(lab: &mut Lab) -> Result<String> {
+    if lab.is_oracle() {
+        return Ok("there is no monitor".to_owned());
+    }
+    let next = product::build_next_version()?;
+    let (ours, mut old) = (product::sd(), Vec::new());
+    // What listens while no monitor of its version is there stays the kernel's, so the second one comes later.
+    let mut servers = vec![serve(lab, &ours)?];
+    for round in 0..3 {
+        let is_next = round == 1;
+        if is_next {
+            servers.push(serve(lab, &next)?);
+        }
+        // Four that talk while the monitors change, and on.
+        let port = &servers[usize::from(is_next)].1;
+        old.extend((0..4).map(|_| start(lab, &["chat", port, "3000"])).collect::<Result<Vec<_>>>()?);
+        for (of_server, of_client) in PAIRS {
+            let Some((_, port)) = servers.get(usize::from(of_server)) else { continue };
+            let client = if of_client { &next } else { &ours };
+            let wants_shm = of_server == is_next && of_client == is_next;
+            check_pair(lab, port, client, wants_shm).map_err(|error| {
+                format!("round {round}, server of next {of_server}, client {of_client}: {error}")
+            })?;
+        }
+        lab.kill_monitor();
+        std::fs::remove_file(lab.socket()).ok();
+        lab.start_monitor_of(if is_next || round == 2 { &ours } else { &next })?;
+    }
+    for client in old {
+        client.wait(LIMIT)?.ok().map_err(|error| format!("a client that saw the change: {error}"))?;
+    }
+    for (server, _) in servers {
+        await_idle(&server)?;
+        server.terminate(Duration::from_secs(5))?;
+    }
+    Ok("upgraded and downgraded, 12 clients talked on".to_owned())
+}
+
+fn serve(lab: &Lab, sd: &Path) -> Result<(Proc, String)> {
+    let mut server = Proc::start(&mut lab.command_of(sd, &program(), &["echo"]), "echo", lab.path())?;
+    server.wait_for_text("\n", Duration::from_secs(10))?;
+    let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
+    Ok((server, port))
+}
+
+/// A client's echoes come, and over shared memory where both are of the monitor's version, soon.
+fn check_pair(lab: &Lab, port: &str, client: &Path, wants_shm: bool) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let args = ["chat", port, "500"];
+        let mut chat = Proc::start(&mut lab.command_of(client, &program(), &args), "chat", lab.path())?;
+        let mut is_shm = false;
+        while chat.is_running() {
+            let is_its = |c: &ss::Connection| c.pid == u64::from(chat.pid()) && c.path == "shm";
+            is_shm |= lab.snapshot()?.connections.iter().any(is_its);
+        }
+        chat.wait(LIMIT)?.ok()?;
+        if is_shm && !wants_shm {
+            fail!("a connection was accelerated");
+        }
+        if is_shm == wants_shm {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            fail!("no connection was accelerated");
+        }
+    }
 }
 
 fn start(lab: &Lab, args: &[&str]) -> Result<Proc> {

@@ -36,7 +36,7 @@ pub(super) struct Play {
 }
 
 const fn play(op: &'static str, sends: u64) -> Play {
-    Play { op, sends, may_reset: false, may_be_none: false, asleep: ASLEEP, steps_max: 9_000 }
+    Play { op, sends, may_reset: false, may_be_none: false, asleep: ASLEEP, steps_max: 40_000 }
 }
 
 pub(super) const PLAYS: &[Play] = &[
@@ -45,14 +45,14 @@ pub(super) const PLAYS: &[Play] = &[
     Play { may_be_none: true, may_reset: true, ..play("accept", 0) },
     play("send", 100),
     play("sends", 160),
-    play("send-long", 300_000),
-    Play { may_reset: true, ..play("recv", 0) },
+    Play { steps_max: 9_000, ..play("send-long", 300_000) },
+    Play { may_reset: true, steps_max: 9_000, ..play("recv", 0) },
     Play { may_reset: true, ..play("epoll", 0) },
     Play { may_reset: true, ..play("pong", 8) },
     Play { may_reset: true, ..play("poll", 8) },
-    Play { may_reset: true, steps_max: 20_000, ..play("berth", 16) },
+    Play { may_reset: true, ..play("berth", 16) },
     // A child goes on sending for as long as it finds its parent alive.
-    Play { steps_max: 20_000, ..play("take-over", u64::MAX) },
+    play("take-over", u64::MAX),
     // Memory is given back after 0.1 s, and after one second more.
     Play { asleep: Duration::from_millis(1200), ..play("idle", 100) },
     play("close", 100),
@@ -60,7 +60,7 @@ pub(super) const PLAYS: &[Play] = &[
     play("fork", 150),
     play("exec", 100),
     play("spawn", 100),
-    Play { steps_max: 15_000, ..play("pass", 150) },
+    play("pass", 150),
     play("exit", 100),
 ];
 

@@ -107,6 +107,12 @@ impl Thread {
         Thread { id, number, inside, waiting: AtomicU64::new(0), ticket, asleep }
     }
 
+    /// The holder's way out of a token.
+    #[inline(always)]
+    pub fn leave(&self, way: Way) {
+        self.inside[way as usize].store(0, Ordering::Release);
+    }
+
     /// Whether it is not inside any token as its holder.
     pub fn is_outside(&self) -> bool {
         self.inside.iter().all(|token| token.load(Ordering::Acquire) == 0)
@@ -170,7 +176,7 @@ impl Token {
         }
     }
 
-    /// The holder's way in: true when `mine` is the holder, which has to [`Token::leave`].
+    /// The holder's way in: true when `mine` is the holder, which has to [`Thread::leave`].
     #[inline(always)]
     pub fn enter(&self, way: Way, mine: &Thread) -> bool {
         let inside = &mine.inside[way as usize];
@@ -185,12 +191,6 @@ impl Token {
         }
         inside.store(0, Ordering::Release);
         false
-    }
-
-    /// The holder's way out.
-    #[inline(always)]
-    pub fn leave(&self, way: Way, mine: &Thread) {
-        mine.inside[way as usize].store(0, Ordering::Release);
     }
 
     /// The way in for everybody else: returns when nobody but the caller uses the half.

@@ -241,7 +241,7 @@ impl Family {
         let add = || self.guarded.with_mut(|value| unsafe { *value += 1 });
         if self.token.enter(Way::Send, mine) {
             add();
-            self.token.leave(Way::Send, mine);
+            mine.leave(Way::Send);
             return true;
         }
         let me = Me { id: 100 + number, thread: Some(mine) };

@@ -1,16 +1,18 @@
 //! A channel: one segment between a connecting process (side A) and a listening one (side B).
 //!
 //! ```text
-//! 0        header
-//! 0x1000   events for A, for B, for adopters    who has something to look at
-//! 0x2000   slots: 1024 x { A's words, B's words }
-//! 0x22000  names: 1024 x { what A asked for }
-//! 0x100000 small rings: 1024 x A->B             pages appear when touched,
-//! 0x200000 small rings: 1024 x B->A             and are given back when all in them are idle
-//! 0x400000 large rings: 1024 x { A->B, B->A }   the same
+//! 0           header
+//! 0x1000      events for A, for B, for adopters    who has something to look at
+//! 0x2000      slots: 1024 x { A's words, B's words }
+//! 0x12000     rare words: 1024 x { A's, B's }      of slots that have any
+//! 0x22000     names: 1024 x { what A asked for }
+//! 0x100000    small rings: 1024 x A->B             pages appear when touched,
+//! 0x400000    large rings: 1024 x A->B             and are given back when all in them are idle
+//! 0x80500000, 0x80800000                           the same, B->A
 //! ```
 //! All offsets follow from a slot's number, so no peer can point anywhere. What an idle connection needs stands
-//! together in the front; only one side writes to a page of rings.
+//! together in the front; only one side writes to a page of rings. Channels are mapped at multiples of a MiB, so the place
+//! of a small ring says where the large one is ([`large_of`]).
 //!
 //! A connection that B did not accept may be *adopted* by another process that listens on the same
 //! port. It then acts as side B of that slot, and has a set of events of its own (ADR 14).
@@ -29,14 +31,18 @@ const SMALL: u32 = 1024;
 const LARGE: u32 = 2 << 20;
 const EVENTS_OFFSET: usize = 0x1000;
 const SLOTS_OFFSET: usize = 0x2000;
-const NAMES_OFFSET: usize = SLOTS_OFFSET + SLOTS * core::mem::size_of::<Slot>();
-const SMALL_OFFSETS: [usize; 2] = [1 << 20, 2 << 20];
-const LARGE_OFFSET: usize = 4 << 20;
+const RARE_OFFSET: usize = SLOTS_OFFSET + SLOTS * core::mem::size_of::<Slot>();
+const NAMES_OFFSET: usize = RARE_OFFSET + SLOTS * core::mem::size_of::<[RareWords; 2]>();
+/// From the rings of one side to those of the other.
+const SIDE_STEP: usize = LARGE_OFFSET + SLOTS * LARGE as usize;
+const MIB: usize = 1 << 20;
+const SMALL_OFFSET: usize = MIB;
+const LARGE_OFFSET: usize = 4 * MIB;
 const PAGE: usize = 4096;
 /// Neighbours whose small rings share a page.
 pub const SMALL_PER_PAGE: usize = PAGE / SMALL as usize;
 /// Size of a channel's segment; almost all of it is never touched.
-pub const SEGMENT_LEN: usize = LARGE_OFFSET + SLOTS * 2 * LARGE as usize;
+pub const SEGMENT_LEN: usize = 2 * SIDE_STEP;
 /// First word of a channel.
 pub const MAGIC: u64 = 0x5344_6368_616e_6e31;
 
@@ -159,13 +165,18 @@ pub const FLAG_FIN: u32 = 4;
 pub const FLAG_READS_NO_MORE: u32 = 8;
 /// The side must not call futex(2), so who sleeps for what it does looks again soon.
 pub const FLAG_CANNOT_WAKE: u32 = 16;
-/// The side has sent urgent data; see [`SlotSide::urgent`].
+/// The side has sent urgent data; see [`RareWords::urgent`].
 pub const FLAG_URGENT: u32 = 32;
 /// The side looks at several connections at a time, and wants to know when messages were sent; see `sd_ring::stamp`.
 pub const FLAG_WANTS_STAMPS: u32 = 64;
 
-/// One side's words of a slot. Only that side writes them, except `wait`, where the other clears bits.
-#[repr(C, align(64))]
+/// The side has something in its [`RareWords`]; without it they are not looked at, so that their memory need not exist.
+pub const FLAG_RARE: u32 = 128;
+
+/// One side's words of a slot, in a mapped channel. Only that side writes them, except `wait`, where the other clears bits.
+/// Both sides' are one cache line: who looks at one looks at the other, and neither writes while data just flows.
+#[repr(C, align(32))]
+#[non_exhaustive]
 pub struct SlotSide {
     /// Generation << 8 | [`SlotState`].
     pub state: AtomicU32,
@@ -179,6 +190,11 @@ pub struct SlotSide {
     pub consumed: AtomicU64,
     /// Time-stamp of this side's last announcement in the other's [`EventSet`], which has no order.
     pub announced: AtomicU64,
+}
+
+/// Words that few connections need, written as those of [`SlotSide`] are; see [`SlotSide::rare`].
+#[repr(C, align(32))]
+pub struct RareWords {
     /// The last byte that the side sent as urgent: ring bytes before it << 9 | 0x100 | the byte.
     pub urgent: AtomicU64,
     /// The side wants signals about the connection, which the monitor sends when the other side asks: number of its
@@ -220,6 +236,14 @@ pub enum Berth {
     Wishes(u32),
 }
 
+impl RareWords {
+    /// Empty again, for the slot's next connection.
+    pub fn clear(&self) {
+        let all = [&self.urgent, &self.wants_signals, &self.home, &self.rings];
+        all.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+}
+
 impl Berth {
     const SLEEPS: u64 = 1 << 63;
     const WISHES: u64 = 1 << 62;
@@ -256,22 +280,60 @@ impl SlotSide {
     pub fn set_state(&self, generation: u32, state: SlotState) {
         self.state.store(generation << 8 | state as u32, Ordering::Release);
     }
+
+    /// The other side's words of the slot.
+    #[inline(always)]
+    pub fn other(&self) -> &SlotSide {
+        let place = core::ptr::from_ref(self).map_addr(|address| address ^ core::mem::size_of::<SlotSide>());
+        // SAFETY: words lie in a slot, which is aligned to its size, that of two sides.
+        unsafe { &*place }
+    }
+
+    /// The side's rare words, if it has any.
+    pub fn rare(&self) -> Option<&RareWords> {
+        (self.flags.load(Ordering::Acquire) & FLAG_RARE != 0).then(|| self.rare_place())
+    }
+
+    /// The same, for the side itself, before it writes there.
+    pub fn make_rare(&self) -> &RareWords {
+        if self.flags.load(Ordering::Relaxed) & FLAG_RARE == 0 {
+            self.flags.fetch_or(FLAG_RARE, Ordering::SeqCst);
+        }
+        self.rare_place()
+    }
+
+    fn rare_place(&self) -> &RareWords {
+        let place = core::ptr::from_ref(self).cast::<u8>().wrapping_add(RARE_OFFSET - SLOTS_OFFSET);
+        // SAFETY: words lie in a mapped channel, where the rare ones have the same order and size (proved below).
+        unsafe { &*place.cast::<RareWords>() }
+    }
+}
+
+/// The large ring that belongs to a small one, of a channel that is mapped at a multiple of a MiB, as those of
+/// [`Mapping::map`] are.
+#[inline(always)]
+pub fn large_of(small: u64) -> u64 {
+    let within = small & (MIB as u64 - 1);
+    small - within + (LARGE_OFFSET - SMALL_OFFSET) as u64 + within * (LARGE / SMALL) as u64
 }
 
 /// What a connection always needs of a channel.
-#[repr(C, align(128))]
+#[repr(C, align(64))]
 pub struct Slot {
     /// Words of A and of B.
     pub side: [SlotSide; 2],
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<SlotSide>() == 64);
-    assert!(core::mem::size_of::<Slot>() == 128);
+    assert!(core::mem::size_of::<SlotSide>() == 32);
+    assert!(core::mem::size_of::<RareWords>() == core::mem::size_of::<SlotSide>());
+    assert!(core::mem::size_of::<Slot>() == 64);
     assert!(NAMES_OFFSET.is_multiple_of(core::mem::align_of::<Names>()));
-    assert!(NAMES_OFFSET + SLOTS * core::mem::size_of::<Names>() <= SMALL_OFFSETS[0]);
-    assert!(SMALL_OFFSETS[0] + SLOTS * SMALL as usize <= SMALL_OFFSETS[1]);
-    assert!(SMALL_OFFSETS[1] + SLOTS * SMALL as usize <= LARGE_OFFSET);
+    assert!(NAMES_OFFSET + SLOTS * core::mem::size_of::<Names>() <= SMALL_OFFSET);
+    assert!(SMALL_OFFSET.is_multiple_of(MIB) && SIDE_STEP.is_multiple_of(MIB));
+    assert!(SLOTS * SMALL as usize <= MIB && SMALL_OFFSET + MIB <= LARGE_OFFSET);
+    // Distances from a slot to its small rings are kept in 32 bits.
+    assert!(SIDE_STEP + LARGE_OFFSET <= u32::MAX as usize);
     assert!(SMALL_PER_PAGE == 4 && SLOTS.is_multiple_of(SMALL_PER_PAGE));
     assert!(core::mem::size_of::<Header>() <= EVENTS_OFFSET);
     assert!((2 + ADOPTERS) * core::mem::size_of::<EventSet>() <= SLOTS_OFFSET - EVENTS_OFFSET);
@@ -299,7 +361,8 @@ impl Mapping {
     /// Maps a segment where another image of the process had it.
     pub fn map_at(fd: i32, base: usize) -> sd_sys::Result<Mapping> {
         crate::check_segment(fd, SEGMENT_LEN)?;
-        sd_sys::mem::map_at(fd, SEGMENT_LEN, base).map(|base| Mapping { base })
+        let place = base.is_multiple_of(MIB).then_some(base).ok_or(sd_sys::Errno(libc::EINVAL))?;
+        sd_sys::mem::map_at(fd, SEGMENT_LEN, place).map(|base| Mapping { base })
     }
 
     /// Where it is mapped.
@@ -377,9 +440,7 @@ impl Mapping {
     /// Start of the small ring that `from` sends into. Within its page B's is half a page away from A's: a processor
     /// takes a load for one of what it has just stored when the lowest twelve bits of the addresses are the same.
     pub fn small_ring(&self, index: usize, from: Side) -> *mut u8 {
-        let number = (index % SLOTS) ^ (from as usize * SMALL_PER_PAGE / 2);
-        // SAFETY: number < SLOTS, so the ring lies before LARGE_OFFSET (proved above).
-        unsafe { self.base.add(SMALL_OFFSETS[from as usize] + number * SMALL as usize) }
+        self.ring(index, from, SMALL_OFFSET, SMALL)
     }
 
     /// The page of the small ring that `from` sends into: it holds those of slots `index / SMALL_PER_PAGE *
@@ -387,14 +448,18 @@ impl Mapping {
     pub fn small_page(&self, index: usize, from: Side) -> (*mut u8, usize) {
         let first = index % SLOTS / SMALL_PER_PAGE * PAGE;
         // SAFETY: as for `small_ring`.
-        (unsafe { self.base.add(SMALL_OFFSETS[from as usize] + first) }, PAGE)
+        (unsafe { self.base.add(from as usize * SIDE_STEP + SMALL_OFFSET + first) }, PAGE)
     }
 
     /// Start of the large ring that `from` sends into.
     pub fn large_ring(&self, index: usize, from: Side) -> *mut u8 {
-        let number = (index % SLOTS) * 2 + from as usize;
-        // SAFETY: number < 2 * SLOTS, so the ring lies within SEGMENT_LEN.
-        unsafe { self.base.add(LARGE_OFFSET + number * LARGE as usize) }
+        self.ring(index, from, LARGE_OFFSET, LARGE)
+    }
+
+    fn ring(&self, index: usize, from: Side, first: usize, size: u32) -> *mut u8 {
+        let number = (index % SLOTS) ^ (from as usize * SMALL_PER_PAGE / 2);
+        // SAFETY: number < SLOTS, so the ring lies within the side's half of the segment (proved above).
+        unsafe { self.base.add(from as usize * SIDE_STEP + first + number * size as usize) }
     }
 }
 
@@ -404,7 +469,8 @@ mod tests {
 
     #[test]
     fn four_small_rings_share_a_page_and_no_ring_overlaps_another() {
-        let (fd, map) = Mapping::create(1, 1, 1).unwrap();
+        let (fd, _) = Mapping::create(1, 1, 1).unwrap();
+        let map = Mapping::map(fd).unwrap();
         sd_sys::fd::close(fd);
         let mut starts = Vec::new();
         for from in [Side::A, Side::B] {
@@ -414,8 +480,12 @@ mod tests {
                 assert!((page as usize..page as usize + len).contains(&ring));
                 assert!((page as usize).is_multiple_of(PAGE) && map.small_page(slot / 4 * 4, from).0 == page);
                 assert!(page as usize >= map.names(SLOTS - 1) as *const Names as usize + 40);
-                assert!(page as usize + len <= map.large_ring(0, Side::A) as usize);
-                starts.push(ring);
+                let large = map.large_ring(slot, from) as usize;
+                assert_eq!(large as u64, large_of(ring as u64));
+                assert!(page as usize + len <= large && (large - map.base() as usize).is_multiple_of(PAGE));
+                assert!(large + LARGE as usize <= map.base() as usize + SEGMENT_LEN);
+                starts.push((ring, SMALL));
+                starts.push((large, LARGE));
             }
             assert_ne!(
                 map.small_ring(0, Side::A) as usize % PAGE,
@@ -423,7 +493,7 @@ mod tests {
             );
         }
         starts.sort_unstable();
-        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= SMALL as usize));
+        assert!(starts.windows(2).all(|pair| pair[1].0 - pair[0].0 >= pair[0].1 as usize));
         // SAFETY: nothing uses the mapping any more.
         unsafe { map.unmap() };
     }

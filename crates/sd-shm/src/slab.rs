@@ -2,10 +2,12 @@
 //! lists them for `sd ss` and closes what a dead process held. Peers never see it.
 
 use crate::time_wait::TimeWaits;
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use sd_ring::token::{Thread, Token};
-use sd_ring::{RxCursor, TxCursor};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sd_ring::token::Thread;
+
+pub use crate::endpoint::{
+    End, Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, Rare, SWITCHES_MASK, Switch, Tokens,
+};
 
 /// Sockets that one slab holds.
 pub const ENDPOINTS: usize = 1 << 20;
@@ -17,8 +19,12 @@ const THREADS_OFFSET: usize = 4096;
 const TIME_WAITS_OFFSET: usize = THREADS_OFFSET + THREADS * core::mem::size_of::<Thread>();
 /// Offset of the first endpoint.
 const ENDPOINTS_OFFSET: usize = TIME_WAITS_OFFSET + core::mem::size_of::<TimeWaits>();
+/// Offset of the first endpoint's tokens.
+const TOKENS_OFFSET: usize = ENDPOINTS_OFFSET + ENDPOINTS * core::mem::size_of::<Endpoint>();
+/// Offset of what the first endpoint has seldom.
+const RARE_OFFSET: usize = TOKENS_OFFSET + ENDPOINTS * core::mem::size_of::<Tokens>();
 /// Size of the segment; pages appear when touched.
-pub const LEN: usize = ENDPOINTS_OFFSET + ENDPOINTS * core::mem::size_of::<Endpoint>();
+pub const LEN: usize = RARE_OFFSET + ENDPOINTS * core::mem::size_of::<Rare>();
 /// Processes that can share one slab: the owner and its descendants.
 pub const MEMBERS: usize = 64;
 /// The member number that several processes may have, when no other is free.
@@ -123,9 +129,6 @@ impl Reason {
     }
 }
 
-/// Bit of [`TxHalf::linger`]: l_onoff.
-pub const LINGER_ON: u32 = 1 << 31;
-
 /// First page of a slab.
 #[repr(C)]
 pub struct Header {
@@ -158,126 +161,12 @@ pub struct Header {
 /// Processes that can show at the same time that they share a slab.
 pub const PROOFS: usize = 16;
 
-/// Where [`Endpoint::opts`] has SO_REUSEADDR.
-pub const OPT_REUSEADDR: usize = 2;
-
-impl Endpoint {
-    /// SO_REUSEADDR; values are stored plus one.
-    pub fn reuses_address(&self) -> bool {
-        self.opts[OPT_REUSEADDR].load(Ordering::Relaxed) == 2
-    }
-}
-
-/// Sending half. Its position and count belong to whoever has the token.
-#[repr(C)]
-pub struct TxHalf {
-    /// Who may send.
-    pub token: Token,
-    /// Position in the ring.
-    pub cursor: UnsafeCell<TxCursor>,
-    /// Payload bytes sent.
-    pub bytes: AtomicU64,
-    /// Id of the thread whose message is sent in parts, zero when none is; see `sd_socket::whole`.
-    pub sender: AtomicU32,
-    /// SO_SNDBUF as returned (doubled), zero = default.
-    pub buf: AtomicU32,
-    /// SO_SNDTIMEO in ns, zero = forever.
-    pub timeout_ns: AtomicU64,
-    /// SO_LINGER: seconds, and [`LINGER_ON`].
-    pub linger: AtomicU32,
-    /// Sends with MSG_ZEROCOPY; see `sd_socket::zero_copy`.
-    pub zero_copies: AtomicU32,
-}
-
-/// Receiving half. Its position and count belong to whoever has the token.
-#[repr(C)]
-pub struct RxHalf {
-    /// Who may receive.
-    pub token: Token,
-    /// Position in the ring.
-    pub cursor: UnsafeCell<RxCursor>,
-    /// Payload bytes received.
-    pub bytes: AtomicU64,
-    /// Spin budget learned for this socket, in units of the waiter's choice.
-    pub spin: AtomicU32,
-    /// SO_RCVLOWAT.
-    pub lowat: AtomicU32,
-    /// SO_RCVTIMEO in ns, zero = forever.
-    pub timeout_ns: AtomicU64,
-    /// Position of the last urgent byte that was received out of band, plus one.
-    pub urgent_read: AtomicU64,
-}
-
-/// A socket. 384 bytes: what both halves read, what people and the monitor ask for; what senders write; what receivers
-/// write.
-#[repr(C, align(128))]
-pub struct Endpoint {
-    /// [`State`].
-    pub state: AtomicU32,
-    /// Status bits; see `sd_socket::endpoint`.
-    pub flags: AtomicU32,
-    /// Bit per member of the slab that has it open.
-    pub holders: AtomicU64,
-    /// Address of the slot's words of this side, and of the peer's: the same in all processes that hold it.
-    pub own: AtomicU64,
-    /// See `own`.
-    pub peer: AtomicU64,
-    /// Start of the rings that this side sends into: small, large.
-    pub tx_ring: [AtomicU64; 2],
-    /// Start of the rings that this side reads: small, large.
-    pub rx_ring: [AtomicU64; 2],
-
-    /// Slot number.
-    pub slot: AtomicU16,
-    /// This side: 0 = A, 1 = B.
-    pub side: AtomicU16,
-    /// The process that F_SETOWN named, zero when there is none; see `SlotSide::wants_signals`.
-    pub owner: AtomicU32,
-    /// Channel id, for the monitor.
-    pub channel_id: AtomicU64,
-    /// Slot generation.
-    pub generation: AtomicU32,
-    /// Pending SO_ERROR.
-    pub error: AtomicI32,
-    /// Local port << 16 | peer port.
-    pub ports: AtomicU32,
-    /// File descriptor at the time of creation, for `sd ss`.
-    pub fd: AtomicI32,
-    /// Local address, IPv6 or IPv4-mapped, in memory order.
-    pub local: [AtomicU64; 2],
-    /// Peer's address.
-    pub remote: [AtomicU64; 2],
-
-    /// Sending half.
-    pub tx: TxHalf,
-    /// AF_INET or AF_INET6.
-    pub domain: AtomicU16,
-    /// F_SETSIG's signal.
-    pub signal: AtomicU16,
-    /// [`Reason`] when state is Kernel.
-    pub reason: AtomicU32,
-
-    /// Receiving half.
-    pub rx: RxHalf,
-    /// Other remembered options; see `sd_socket::options`.
-    pub opts: [AtomicU16; 8],
-    /// Status flags other than O_NONBLOCK; see `sd_socket::fds`.
-    pub status: AtomicU32,
-    /// How many sends with MSG_ZEROCOPY were told to be done.
-    pub zero_copies_told: AtomicU32,
-}
-
 const _: () = {
-    assert!(core::mem::size_of::<Endpoint>() == 384);
-    assert!(core::mem::offset_of!(Endpoint, slot) == 64);
-    assert!(core::mem::offset_of!(Endpoint, tx) == 128);
-    assert!(core::mem::offset_of!(Endpoint, rx) == 256);
     assert!(core::mem::size_of::<Header>() <= THREADS_OFFSET);
-    assert!(ENDPOINTS_OFFSET.is_multiple_of(128));
+    assert!(ENDPOINTS_OFFSET.is_multiple_of(64) && TOKENS_OFFSET.is_multiple_of(64));
+    // `Endpoint::tokens` is a distance of 32 bits.
+    assert!(LEN - ENDPOINTS_OFFSET <= u32::MAX as usize);
 };
-
-// SAFETY: the cells belong to whoever has the half's token; everything else is atomic.
-unsafe impl Sync for Endpoint {}
 
 /// A mapped slab.
 #[derive(Clone, Copy)]
@@ -360,11 +249,100 @@ impl Slab {
             .then(|| unsafe { &*(self.base.add(ENDPOINTS_OFFSET) as *const Endpoint).add(index) })
     }
 
+    /// Tokens of endpoint number `index`, `None` when out of range.
+    pub fn tokens(&self, index: usize) -> Option<&'static Tokens> {
+        // SAFETY: as for `endpoint`.
+        (index < ENDPOINTS).then(|| unsafe { &*(self.base.add(TOKENS_OFFSET) as *const Tokens).add(index) })
+    }
+
+    /// What endpoint number `index` has seldom, `None` when out of range.
+    pub fn rare(&self, index: usize) -> Option<&'static Rare> {
+        // SAFETY: as for `endpoint`.
+        (index < ENDPOINTS).then(|| unsafe { &*(self.base.add(RARE_OFFSET) as *const Rare).add(index) })
+    }
+
+    /// What an endpoint of this slab has seldom, if it has something.
+    pub fn rare_of(&self, endpoint: &Endpoint) -> Option<&'static Rare> {
+        let has_some = endpoint.flags.load(Ordering::Acquire) & HAS_RARE != 0;
+        if has_some { self.rare(self.index_of(endpoint)?) } else { None }
+    }
+
+    /// An address of an endpoint of this slab, an IPv6 or IPv4-mapped one. Those of IPv4 stand in the endpoint, others in
+    /// [`Rare`].
+    pub fn address(&self, endpoint: &Endpoint, end: End) -> [u8; 16] {
+        let long = || Some(self.rare(self.index_of(endpoint)?)?.address(end));
+        endpoint.short_address(end).or_else(long).unwrap_or_default()
+    }
+
+    /// Notes one.
+    pub fn set_address(&self, endpoint: &Endpoint, end: End, address: [u8; 16]) {
+        if !endpoint.set_short_address(end, address)
+            && let Some(rare) = self.index_of(endpoint).and_then(|index| self.rare(index))
+        {
+            rare.set_address(end, address);
+            endpoint.set_long_address(end);
+        }
+    }
+
     /// Number of an endpoint of this slab; `None` when it lies elsewhere.
     pub fn index_of(&self, endpoint: &Endpoint) -> Option<usize> {
         let offset =
             (endpoint as *const Endpoint as usize).checked_sub(self.base as usize + ENDPOINTS_OFFSET)?;
         let index = offset / core::mem::size_of::<Endpoint>();
         (index < ENDPOINTS).then_some(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapped(ip: [u8; 4]) -> [u8; 16] {
+        let [a, b, c, d] = ip;
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+    }
+
+    #[test]
+    fn addresses_are_kept() {
+        let (fd, slab) = Slab::create(1).unwrap();
+        let endpoint = slab.endpoint(7).unwrap();
+        assert_eq!(slab.address(endpoint, End::Local), [0; 16]);
+        let v6 = core::array::from_fn(|at| 0x20 + at as u8);
+        for address in
+            [mapped([127, 0, 0, 1]), v6, mapped([0; 4]), mapped([255; 4]), [0; 16], v6, mapped([1; 4])]
+        {
+            slab.set_address(endpoint, End::Remote, address);
+            assert_eq!(slab.address(endpoint, End::Remote), address);
+            assert_eq!(slab.address(endpoint, End::Local), [0; 16]);
+        }
+        sd_sys::fd::close(fd);
+        // SAFETY: nothing uses it any more.
+        unsafe { slab.unmap() };
+    }
+
+    #[test]
+    fn usual_endpoints_use_no_memory_beside() {
+        let (fd, slab) = Slab::create(1).unwrap();
+        let pages = || {
+            // SAFETY: an all-zero stat is valid.
+            let mut found: libc::stat = unsafe { core::mem::zeroed() };
+            // SAFETY: the kernel writes one stat.
+            sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_fstat, fd, &mut found as *mut libc::stat) })
+                .unwrap();
+            found.st_blocks * 512 / 4096
+        };
+        let before = pages();
+        let endpoint = slab.endpoint(0).unwrap();
+        endpoint.set_switch(Switch::NoDelay, true);
+        endpoint.set_switch(Switch::Cork, false);
+        slab.set_address(endpoint, End::Local, mapped([127, 0, 0, 1]));
+        assert_eq!(endpoint.switch(Switch::NoDelay), Some(true));
+        assert_eq!(endpoint.switch(Switch::Cork), Some(false));
+        assert_eq!(endpoint.switch(Switch::KeepAlive), None);
+        assert!(slab.rare_of(endpoint).is_none());
+        assert_eq!(pages() - before, 1);
+        sd_sys::fd::close(fd);
+        // SAFETY: nothing uses it any more.
+        unsafe { slab.unmap() };
     }
 }

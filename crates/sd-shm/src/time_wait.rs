@@ -40,11 +40,11 @@ pub fn fold(address: [u64; 2]) -> u16 {
 }
 
 impl TimeWait {
-    /// The end of a connection that was closed at that time, see [`step`].
-    pub fn of(endpoint: &Endpoint, at: u32) -> TimeWait {
+    /// The end of a connection, at that address, that was closed at that time, see [`step`].
+    pub fn of(endpoint: &Endpoint, local: [u8; 16], at: u32) -> TimeWait {
         let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
-        let [first, second] = &endpoint.local;
-        let address = fold([first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)]);
+        let whole = u128::from_ne_bytes(local);
+        let address = fold([whole as u64, (whole >> 64) as u64]);
         TimeWait { port, reuse: endpoint.reuses_address(), address, at }
     }
 

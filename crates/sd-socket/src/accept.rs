@@ -10,6 +10,7 @@ use crate::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::kept::KeptListener;
 use crate::listen::{Pending, has_pending, interested, record};
 use crate::process::PROCESS;
+use crate::rare;
 use crate::sleep_set::SleepSet;
 use crate::stats::{Counter, count};
 use crate::table;
@@ -17,7 +18,7 @@ use crate::wait::{Deadline, Sleeper, interrupted};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::channel::SlotState;
-use sd_shm::slab::{Endpoint, Reason, State};
+use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::section::Watch;
 use std::collections::VecDeque;
 
@@ -45,7 +46,7 @@ pub(crate) unsafe fn accept4(
     }
     crate::reclaim::sweep();
     interested(endpoint, fd);
-    let deadline = Deadline::option(endpoint.rx.timeout_ns.load(Ordering::Relaxed));
+    let deadline = Deadline::option(rare::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed));
     let watch = Watch::start();
     let mut kept: Option<KeptListener> = None;
     loop {
@@ -126,7 +127,7 @@ unsafe fn accept_ours(
         {
             return None;
         }
-        let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
+        let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
         // The number first: with none to be had, the connection stays in the backlog.
         let fd = match number(domain, flags & libc::SOCK_CLOEXEC != 0) {
             Ok(fd) => fd,
@@ -189,7 +190,7 @@ fn open(
         refuse(channel, slot, generation);
         return None;
     }
-    let connection = endpoint::allocate(listening.domain.load(Ordering::Relaxed) as i32)?;
+    let connection = endpoint::allocate(i32::from(listening.domain.load(Ordering::Relaxed)))?;
     let open = generation << 8 | SlotState::Open as u32;
     if words.side[1].state.compare_exchange(old, open, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         endpoint::release(connection);
@@ -205,8 +206,8 @@ fn open(
     }
     connection.fd.store(fd, Ordering::Relaxed);
     connection.ports.store(u32::from(local.port) << 16 | u32::from(peer.port), Ordering::Relaxed);
-    addr::store(&connection.local, local.ip);
-    addr::store(&connection.remote, peer.ip);
+    rare::set_ip(connection, End::Local, local.ip);
+    rare::set_ip(connection, End::Remote, peer.ip);
     endpoint::attach(connection, channel, slot, generation);
     table::set_socket(fd, connection);
     Some((connection, peer))
@@ -241,7 +242,7 @@ unsafe fn accept_kernel(
 fn track_kernel(fd: i32, reason: Reason) {
     let Some((domain, _)) = addr::kernel_name(fd) else { return };
     let Some(endpoint) = endpoint::allocate(domain) else { return };
-    endpoint.reason.store(reason as u32, Ordering::Relaxed);
+    endpoint.reason.store(reason as u8, Ordering::Relaxed);
     endpoint.fd.store(fd, Ordering::Relaxed);
     crate::connect::note_kernel_names(endpoint, fd);
     endpoint.set_state(State::Kernel);

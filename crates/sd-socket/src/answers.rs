@@ -4,11 +4,12 @@
 use crate::Outcome;
 use crate::names;
 use crate::options::put;
+use crate::rare;
 use crate::tcp_info;
 use core::sync::atomic::Ordering;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, c_int, c_void, socklen_t};
 use sd_shm::channel::Side;
-use sd_shm::slab::Endpoint;
+use sd_shm::slab::{End, Endpoint};
 
 /// Of linux/in.h and linux/in6.h, which the libc crate lacks.
 const IP_PROTOCOL: c_int = 52;
@@ -26,8 +27,8 @@ pub(crate) unsafe fn of_connection(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Option<Outcome<c_int>> {
-    let is_v6 = endpoint.domain.load(Ordering::Relaxed) as i32 == libc::AF_INET6;
-    let over_v4 = crate::addr::load(&endpoint.remote).to_v4().is_some();
+    let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
+    let over_v4 = rare::ip(endpoint, End::Remote).to_v4().is_some();
     let number = match (level, name) {
         (IPPROTO_TCP, libc::TCP_INFO) => {
             // SAFETY: as the caller says.
@@ -49,7 +50,7 @@ pub(crate) unsafe fn of_connection(
         (IPPROTO_IP, IP_PROTOCOL) => (endpoint.ports.load(Ordering::Relaxed) >> 16) as i32,
         // An accepted connection has the time to live of the segment that opened it.
         (IPPROTO_IP, libc::IP_MULTICAST_TTL)
-            if over_v4 && endpoint.side.load(Ordering::Relaxed) == Side::B as u16 =>
+            if over_v4 && endpoint.side.load(Ordering::Relaxed) == Side::B as u8 =>
         {
             64
         }

@@ -106,7 +106,7 @@ impl Taken {
 
     fn write(&mut self, connections: &[&'static Endpoint], name: u64, is_free: impl Fn(u64) -> bool) -> bool {
         for &endpoint in connections {
-            let (word, before) = (&endpoint.own_words().home, home(endpoint));
+            let (word, before) = (&endpoint.own_words().make_rare().home, home(endpoint));
             if !is_free(before)
                 || word.compare_exchange(before, name, Ordering::SeqCst, Ordering::Relaxed).is_err()
             {
@@ -121,7 +121,7 @@ impl Taken {
     fn cast_off(&mut self) {
         for (endpoint, name) in self.named.drain(..) {
             if home(endpoint) == name {
-                let word = &endpoint.own_words().home;
+                let word = &endpoint.own_words().make_rare().home;
                 let _ = word.compare_exchange(name, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
         }
@@ -224,16 +224,24 @@ fn is_ours_alone(endpoint: &'static Endpoint) -> bool {
 /// Zero also of what is no connection.
 fn home(endpoint: &Endpoint) -> u64 {
     let is_connected = endpoint.state_now() == State::Connected;
-    if is_connected { endpoint.own_words().home.load(Ordering::SeqCst) } else { 0 }
+    if is_connected { home_in(endpoint.own_words()) } else { 0 }
+}
+
+fn home_in(words: &SlotSide) -> u64 {
+    words.rare().map_or(0, |words| words.home.load(Ordering::SeqCst))
 }
 
 fn slot(endpoint: &Endpoint) -> usize {
-    endpoint.slot.load(Ordering::Relaxed) as usize
+    usize::from(endpoint.slot.load(Ordering::Relaxed))
 }
 
 fn rings(endpoint: &Endpoint, number: u32) -> bool {
-    let rings = endpoint.peer_words().rings.load(Ordering::SeqCst);
+    let rings = rings_in(endpoint.peer_words());
     rings & RINGS_NOT == 0 && rings >> number & 1 != 0
+}
+
+fn rings_in(words: &SlotSide) -> u64 {
+    words.rare().map_or(0, |words| words.rings.load(Ordering::SeqCst))
 }
 
 /// Wakes the thread that sleeps at a berth for the connection, if one does.
@@ -251,7 +259,7 @@ pub(crate) fn displace(endpoint: &Endpoint) {
     loop {
         let word = home(endpoint);
         let Some(Berth::Sleeps(number)) = Berth::of(word) else { return };
-        let words = &endpoint.own_words().home;
+        let words = &endpoint.own_words().make_rare().home;
         if words.compare_exchange(word, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
             return OWN.get(number as usize).into_iter().for_each(Place::ring);
         }
@@ -316,9 +324,9 @@ pub(crate) fn close(connections: impl Iterator<Item = &'static Endpoint>, yes: b
 
 /// A process that does not know the peer's berths will have the connection too.
 pub(crate) fn ring_no_more(endpoint: &'static Endpoint) {
-    endpoint.own_words().rings.fetch_or(RINGS_NOT, Ordering::SeqCst);
+    endpoint.own_words().make_rare().rings.fetch_or(RINGS_NOT, Ordering::SeqCst);
     fence_full();
-    if let Some(Berth::Sleeps(number)) = Berth::of(endpoint.peer_words().home.load(Ordering::SeqCst))
+    if let Some(Berth::Sleeps(number)) = Berth::of(home_in(endpoint.peer_words()))
         && let Some(channel) = endpoint.channel_ref()
     {
         channel.berths.ring(number);
@@ -362,7 +370,7 @@ impl Known {
         Known { event_fds, mask: AtomicU64::new(0), vain: AtomicU32::new(0) }
     }
 
-    /// What [`SlotSide::rings`] says of a connection that only this process has.
+    /// What `rings` says of a connection that only this process has.
     pub(crate) fn mask(&self) -> u64 {
         self.mask.load(Ordering::Acquire)
     }
@@ -378,7 +386,7 @@ impl Known {
 
     /// The other side would sleep at a berth for the connection at a slot.
     pub(crate) fn grant(&self, channel: &Channel, slot: usize, own: &SlotSide, number: u32) {
-        if own.rings.load(Ordering::Relaxed) & (RINGS_NOT | 1 << number) == 0 {
+        if rings_in(own) & (RINGS_NOT | 1 << number) == 0 {
             self.grant_slow(channel, slot, own, number);
         }
     }
@@ -397,7 +405,7 @@ impl Known {
             endpoint.holders.load(Ordering::SeqCst) == rec.bit.load(Ordering::Relaxed)
         });
         if is_alone {
-            own.rings.fetch_or(1 << number, Ordering::SeqCst);
+            own.make_rare().rings.fetch_or(1 << number, Ordering::SeqCst);
         }
     }
 

@@ -5,11 +5,12 @@ use crate::addr;
 use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, HAS_NAME, OWN_SOCKET};
 use crate::names::is_over;
+use crate::rare;
 use crate::time_wait::is_in_the_way;
 use crate::{route, table};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
-use sd_shm::slab::{Endpoint, State};
+use sd_shm::slab::{End, Endpoint, State};
 
 /// bind(2). The socket stays ours.
 pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
@@ -38,7 +39,7 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
             }
             if let Some((_, name)) = addr::kernel_name(fd).filter(|_| was_connected) {
                 route::port_unused(endpoint);
-                addr::store(&endpoint.local, name.ip);
+                rare::set_ip(endpoint, End::Local, name.ip);
                 let remote = endpoint.ports.load(Ordering::Relaxed) & 0xffff;
                 endpoint.ports.store(u32::from(name.port) << 16 | remote, Ordering::Relaxed);
             }

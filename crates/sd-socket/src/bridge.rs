@@ -315,7 +315,7 @@ fn pump(endpoint: &'static Endpoint, number: i32, inner: i32, mut listener: Opti
     if listener.is_some_and(|listener| wait_for_claim(endpoint, inner, listener)) {
         return true;
     }
-    endpoint.reason.store(Reason::Bridged as u32, Ordering::Relaxed);
+    endpoint.reason.store(Reason::Bridged as u8, Ordering::Relaxed);
     while !(out.closed && back.closed) {
         let alone = is_sole_holder(endpoint);
         let reads = alone || is_passed;
@@ -361,7 +361,7 @@ fn pump(endpoint: &'static Endpoint, number: i32, inner: i32, mut listener: Opti
         let asked = sleep([number, inner], [ours, kernels], listener);
         if let Some(socket) = listener.filter(|_| asked) {
             if crate::handover::give(socket, endpoint) {
-                endpoint.reason.store(Reason::None as u32, Ordering::Relaxed);
+                endpoint.reason.store(Reason::None as u8, Ordering::Relaxed);
                 return true;
             }
             sd_sys::fd::close(socket);

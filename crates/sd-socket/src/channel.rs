@@ -8,7 +8,7 @@ use crate::peer::Peer;
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
-use sd_shm::channel::{Berth, EventSet, Mapping, SLOTS, Side, Slot, SlotState};
+use sd_shm::channel::{Berth, EventSet, Mapping, RareWords, SLOTS, Side, Slot, SlotState};
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
 use std::collections::VecDeque;
@@ -128,7 +128,7 @@ impl Channel {
             Side::B => 0,
         };
         let (own, other) = if self.side == Side::A { (a, b) } else { (b, a) };
-        let home = other.home.load(Ordering::Relaxed);
+        let home = other.rare().map_or(0, |words| words.home.load(Ordering::Relaxed));
         match Berth::of(home) {
             Some(Berth::Sleeps(number)) if self.berths.ring(number) => return,
             Some(Berth::Wishes(number)) => self.berths.grant(self, slot, own, number),
@@ -328,14 +328,11 @@ impl Channel {
         let slot = self.map.slot(index);
         let generation = slot.side[0].state().0.wrapping_add(1) & 0x00ff_ffff;
         for side in &slot.side {
+            side.rare().into_iter().for_each(RareWords::clear);
             side.flags.store(0, Ordering::Relaxed);
             side.wait.store(0, Ordering::Relaxed);
             side.consumed.store(0, Ordering::Relaxed);
             side.listener.store(0, Ordering::Relaxed);
-            side.urgent.store(0, Ordering::Relaxed);
-            side.wants_signals.store(0, Ordering::Relaxed);
-            side.home.store(0, Ordering::Relaxed);
-            side.rings.store(0, Ordering::Relaxed);
         }
         generation
     }
@@ -455,7 +452,7 @@ pub(crate) fn take_in(channel: &'static Channel) {
 #[cold]
 pub(crate) fn announce_to_self(endpoint: &Endpoint) {
     let Some(channel) = endpoint.channel_ref() else { return };
-    channel.events.post(endpoint.slot.load(Ordering::Relaxed) as usize);
+    channel.events.post(usize::from(endpoint.slot.load(Ordering::Relaxed)));
     fence_full();
     berth::wake(endpoint);
     if PROCESS.public().is_some_and(|own| own.sleepers.load(Ordering::Relaxed) != 0) {

@@ -17,6 +17,7 @@ use crate::faults::take_error;
 use crate::names::is_over;
 use crate::options;
 use crate::process::PROCESS;
+use crate::rare;
 use crate::route::{self, Decision, Target, TargetState};
 use crate::stats::{Counter, count};
 use crate::syn_sent::{self, Verdict};
@@ -25,7 +26,7 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_proto::Ip;
 use sd_shm::channel::{Side, SlotState};
-use sd_shm::slab::{Endpoint, Reason, State};
+use sd_shm::slab::{End, Endpoint, Reason, State};
 
 /// Index of the placeholder for a domain.
 fn placeholder(domain: i32) -> i32 {
@@ -94,7 +95,7 @@ pub(crate) fn materialize(endpoint: &'static Endpoint) -> Result<(), i32> {
     if endpoint.flag(OWN_SOCKET) {
         return Ok(());
     }
-    let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
+    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
     let fresh = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).map_err(|e| e.0)?;
     options::replay(endpoint, fresh);
     let mut result = Ok(());
@@ -127,9 +128,9 @@ pub(crate) fn each_fd(endpoint: &'static Endpoint, mut each: impl FnMut(i32)) {
 /// Hands the socket to the kernel for good, listed with `reason`.
 pub(crate) fn demote(endpoint: &'static Endpoint, reason: Reason) -> Result<(), i32> {
     materialize(endpoint)?;
-    endpoint.reason.store(reason as u32, Ordering::Relaxed);
+    endpoint.reason.store(reason as u8, Ordering::Relaxed);
     crate::epoll::to_kernel(endpoint);
-    let is_async = crate::fds::other_flags(endpoint).load(Ordering::Relaxed) as c_int & libc::O_ASYNC;
+    let is_async = crate::fds::other_flags(endpoint) as c_int & libc::O_ASYNC;
     let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK | is_async } else { is_async };
     each_fd(endpoint, |fd| {
         let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
@@ -182,7 +183,7 @@ impl KernelConnect {
                 // SAFETY: the caller of connect vouches for its address.
                 if let (Some((_, to)), libc::EINPROGRESS) = (unsafe { addr::parse(self.addr, self.len) }, e.0)
                 {
-                    addr::store(&endpoint.remote, to.ip);
+                    rare::set_ip(endpoint, End::Remote, to.ip);
                     endpoint.ports.fetch_or(u32::from(to.port), Ordering::Relaxed);
                 }
                 Outcome::Errno(e.0)
@@ -195,11 +196,11 @@ impl KernelConnect {
 pub(crate) fn note_kernel_names(endpoint: &Endpoint, fd: i32) {
     let mut ports = 0;
     if let Some((_, local)) = addr::kernel_name(fd) {
-        addr::store(&endpoint.local, local.ip);
+        rare::set_ip(endpoint, End::Local, local.ip);
         ports = u32::from(local.port) << 16;
     }
     if let Some((_, peer)) = addr::kernel_peer(fd) {
-        addr::store(&endpoint.remote, peer.ip);
+        rare::set_ip(endpoint, End::Remote, peer.ip);
         ports |= u32::from(peer.port);
     }
     endpoint.ports.store(ports, Ordering::Relaxed);
@@ -238,7 +239,7 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     let kernel = KernelConnect { fd, addr, len };
     // SAFETY: the caller vouches for its address.
     let parsed = unsafe { addr::parse(addr, len) };
-    let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
+    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
     let to = match parsed {
         Some((family, name)) if family == domain && name.port != 0 => normalise(domain, name),
         None if unspecified => {
@@ -413,9 +414,9 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
 /// What getsockname and getpeername say of a socket that connects.
 fn note_names(endpoint: &Endpoint, local: Name, to: Name) {
     endpoint.ports.store(u32::from(local.port) << 16 | u32::from(to.port), Ordering::Relaxed);
-    addr::store(&endpoint.local, local.ip);
-    addr::store(&endpoint.remote, to.ip);
-    endpoint.side.store(Side::A as u16, Ordering::Relaxed);
+    rare::set_ip(endpoint, End::Local, local.ip);
+    rare::set_ip(endpoint, End::Remote, to.ip);
+    endpoint.side.store(Side::A as u8, Ordering::Relaxed);
 }
 
 /// After the request was posted: whoever ended the listener before may not have seen it (SYNC POINT:
@@ -430,7 +431,7 @@ fn listener_is_gone(target: &Target) -> bool {
 fn source_name(endpoint: &Endpoint, fd: i32, to: Name, source: Ip) -> Option<Name> {
     if endpoint.state_now() == State::Connecting {
         let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
-        return Some(Name { ip: addr::load(&endpoint.local), port });
+        return Some(Name { ip: rare::ip(endpoint, End::Local), port });
     }
     if endpoint.flag(HAS_NAME) {
         let (_, name) = addr::kernel_name(fd)?;

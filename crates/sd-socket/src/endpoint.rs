@@ -2,6 +2,7 @@
 
 use crate::channel::Channel;
 use crate::process::{PROCESS, Priv, SlabRec};
+use crate::rare;
 use crate::rings::Rings;
 use crate::token::Half;
 use core::sync::atomic::Ordering;
@@ -10,7 +11,7 @@ use sd_ring::{Next, RxCursor, TxCursor, doorbell};
 use sd_shm::channel::{
     FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
 };
-use sd_shm::slab::{ENDPOINTS, Endpoint, LINGER_ON, State};
+use sd_shm::slab::{ENDPOINTS, Endpoint, HAS_RARE, LINGER_ON, State, Tokens};
 
 /// O_NONBLOCK.
 pub(crate) const NONBLOCK: u32 = 1 << 0;
@@ -48,6 +49,7 @@ pub(crate) const FIN_SENT: u32 = 1 << 11;
 pub(crate) const NO_SPACE: u32 = 1 << 16;
 /// The monitor said that nobody is on the other side any more, whatever its words say, which others may still write.
 pub(crate) const PEER_DEAD: u32 = 1 << 17;
+// 1 << 18: `message::INQ`. From 1 << 22 on: `sd_shm::slab`.
 
 /// Atomics of an endpoint that are addresses of shared structures.
 pub(crate) trait EndpointExt {
@@ -59,6 +61,7 @@ pub(crate) trait EndpointExt {
     fn own_words(&self) -> &'static SlotSide;
     fn peer_words(&self) -> &'static SlotSide;
     fn channel_ref(&self) -> Option<&'static Channel>;
+    fn tokens(&self) -> &Tokens;
     fn tx_token(&self) -> Half<'_>;
     fn rx_token(&self) -> Half<'_>;
     fn tx_mem(&self) -> Rings;
@@ -78,39 +81,46 @@ impl EndpointExt for Endpoint {
     }
     #[inline(always)]
     fn state_now(&self) -> State {
-        State::from_u32(self.state.load(Ordering::Acquire))
+        State::from_u32(u32::from(self.state.load(Ordering::Acquire)))
     }
     fn set_state(&self, state: State) {
-        self.state.store(state as u32, Ordering::Release);
+        self.state.store(state as u8, Ordering::Release);
     }
     #[inline(always)]
     fn own_words(&self) -> &'static SlotSide {
-        // SAFETY: set by `attach` to words of a mapped channel; channels of live endpoints stay mapped.
-        unsafe { &*(self.own.load(Ordering::Relaxed) as *const SlotSide) }
+        self.peer_words().other()
     }
     #[inline(always)]
     fn peer_words(&self) -> &'static SlotSide {
-        // SAFETY: as above.
+        // SAFETY: set by `attach` to words of a mapped channel; channels of live endpoints stay mapped.
         unsafe { &*(self.peer.load(Ordering::Relaxed) as *const SlotSide) }
     }
     fn channel_ref(&self) -> Option<&'static Channel> {
         PROCESS.private(self)?.channel()
     }
     #[inline(always)]
+    fn tokens(&self) -> &Tokens {
+        let place = core::ptr::from_ref(self).cast::<u8>();
+        // SAFETY: set by `allocate` to the distance within the slab, in which both lie.
+        unsafe { &*place.wrapping_add(self.tokens.load(Ordering::Relaxed) as usize).cast::<Tokens>() }
+    }
+    #[inline(always)]
     fn tx_token(&self) -> Half<'_> {
-        Half::take(&self.tx.token, Way::Send, || repair_tx(self))
+        Half::take(self, Way::Send, || repair_tx(self))
     }
     #[inline(always)]
     fn rx_token(&self) -> Half<'_> {
-        Half::take(&self.rx.token, Way::Receive, || repair_rx(self))
+        Half::take(self, Way::Receive, || repair_rx(self))
     }
     #[inline(always)]
     fn tx_mem(&self) -> Rings {
-        Rings::load(&self.tx_ring)
+        let [tx, _] = &self.rings;
+        Rings::at_distance(&self.peer, tx)
     }
     #[inline(always)]
     fn rx_mem(&self) -> Rings {
-        Rings::load(&self.rx_ring)
+        let [_, rx] = &self.rings;
+        Rings::at_distance(&self.peer, rx)
     }
 }
 
@@ -161,29 +171,24 @@ pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
     let endpoint = slab.endpoint(index)?;
     let private = rec.private(index)?;
     private.fds.store(1, Ordering::Relaxed);
+    let (tokens, rare) = (slab.tokens(index)?, slab.rare(index)?);
+    if endpoint.flags.load(Ordering::Relaxed) & HAS_RARE != 0 {
+        tokens.tx.reset();
+        tokens.rx.reset();
+        rare.reset();
+    }
+    let distance = core::ptr::from_ref(tokens) as usize - core::ptr::from_ref(endpoint) as usize;
+    endpoint.tokens.store(distance as u32, Ordering::Relaxed);
     endpoint.flags.store(0, Ordering::Relaxed);
     endpoint.error.store(0, Ordering::Relaxed);
-    endpoint.domain.store(domain as u16, Ordering::Relaxed);
+    endpoint.domain.store(domain as u8, Ordering::Relaxed);
     endpoint.reason.store(0, Ordering::Relaxed);
-    endpoint.owner.store(0, Ordering::Relaxed);
     endpoint.ports.store(0, Ordering::Relaxed);
-    for word in endpoint.local.iter().chain(&endpoint.remote) {
-        word.store(0, Ordering::Relaxed);
-    }
-    endpoint.rx.timeout_ns.store(0, Ordering::Relaxed);
-    endpoint.tx.timeout_ns.store(0, Ordering::Relaxed);
-    endpoint.tx.linger.store(0, Ordering::Relaxed);
+    endpoint.rx.short_addresses.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     endpoint.rx.lowat.store(1, Ordering::Relaxed);
-    endpoint.tx.buf.store(0, Ordering::Relaxed);
-    endpoint.opts.iter().chain([&endpoint.signal]).for_each(|o| o.store(0, Ordering::Relaxed));
-    endpoint.status.store(0, Ordering::Relaxed);
-    endpoint.tx.zero_copies.store(0, Ordering::Relaxed);
-    endpoint.zero_copies_told.store(0, Ordering::Relaxed);
     private.channel.store(core::ptr::null_mut(), Ordering::Relaxed);
     private.next.store(0, Ordering::Relaxed);
-    endpoint.tx.token.reset();
-    endpoint.tx.sender.store(0, Ordering::Relaxed);
-    endpoint.rx.token.reset();
+    endpoint.sender.store(0, Ordering::Relaxed);
     endpoint.rx.spin.store(0, Ordering::Relaxed);
     endpoint.holders.store(rec.bit.load(Ordering::Relaxed), Ordering::Relaxed);
     endpoint.set_state(State::Fresh);
@@ -252,7 +257,7 @@ fn end_at(endpoint: &'static Endpoint, rec: &SlabRec, index: usize, private: &Pr
     let channel = private.channel().filter(|_| endpoint.state_now() == State::Connected);
     if let Some(channel) = channel.filter(|_| endpoint.holders.load(Ordering::Acquire) & !bit != 0) {
         // Another process goes on with it, and will free the slot for other connections.
-        channel.unbind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
+        channel.unbind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
     }
     let last = !leave(endpoint, bit);
     match channel {
@@ -294,7 +299,7 @@ pub(crate) fn hold(endpoint: &'static Endpoint, channel: &'static Channel) {
         || private.fds.load(Ordering::Acquire) == 0
     {
         private.next.store(0, Ordering::Relaxed);
-        channel.bind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
+        channel.bind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
     }
     private.fds.fetch_add(1, Ordering::AcqRel);
 }
@@ -304,19 +309,20 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
     let (side, map) = (channel.side, channel.map);
     let [a, b] = &map.slot(slot).side;
     let (own, peer) = if side == Side::A { (a, b) } else { (b, a) };
-    endpoint.own.store(own as *const SlotSide as u64, Ordering::Relaxed);
-    endpoint.peer.store(peer as *const SlotSide as u64, Ordering::Relaxed);
-    endpoint.tx_ring[0].store(map.small_ring(slot, side) as u64, Ordering::Relaxed);
-    endpoint.tx_ring[1].store(map.large_ring(slot, side) as u64, Ordering::Relaxed);
-    endpoint.rx_ring[0].store(map.small_ring(slot, side.other()) as u64, Ordering::Relaxed);
-    endpoint.rx_ring[1].store(map.large_ring(slot, side.other()) as u64, Ordering::Relaxed);
+    let words = core::ptr::from_ref(peer) as u64;
+    endpoint.peer.store(words, Ordering::Relaxed);
+    for (distance, from) in endpoint.rings.iter().zip([side, side.other()]) {
+        distance.store((map.small_ring(slot, from) as u64 - words) as u32, Ordering::Relaxed);
+    }
     endpoint.slot.store(slot as u16, Ordering::Relaxed);
-    endpoint.side.store(side as u16, Ordering::Relaxed);
+    endpoint.side.store(side as u8, Ordering::Relaxed);
     endpoint.generation.store(generation, Ordering::Relaxed);
     endpoint.channel_id.store(channel.id, Ordering::Relaxed);
     endpoint.tx.bytes.store(0, Ordering::Relaxed);
     endpoint.rx.bytes.store(0, Ordering::Relaxed);
-    endpoint.rx.urgent_read.store(0, Ordering::Relaxed);
+    if endpoint.flag(HAS_RARE) {
+        rare::of(endpoint).urgent_read.store(0, Ordering::Relaxed);
+    }
     // SAFETY: nobody else knows the endpoint yet.
     unsafe {
         endpoint.tx.cursor.get().write(TxCursor::new(&GEOMETRY));
@@ -325,7 +331,9 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
     if let Some(private) = PROCESS.private(endpoint) {
         private.channel.store(core::ptr::from_ref(channel).cast_mut(), Ordering::Release);
     }
-    own.rings.store(channel.berths.mask(), Ordering::SeqCst);
+    if channel.berths.mask() != 0 {
+        own.make_rare().rings.store(channel.berths.mask(), Ordering::SeqCst);
+    }
     channel.bind(slot, endpoint);
     crate::confine::attached(endpoint);
     endpoint.set_state(State::Connected);
@@ -351,7 +359,7 @@ fn notify_slow(endpoint: &Endpoint, fired: u32) {
     if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0
         && let Some(channel) = endpoint.channel_ref()
     {
-        channel.announce(endpoint.slot.load(Ordering::Relaxed) as usize);
+        channel.announce(usize::from(endpoint.slot.load(Ordering::Relaxed)));
     }
 }
 
@@ -415,7 +423,7 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
         let (tx, mut rx) = unsafe { (tx_cursor(endpoint), *rx_cursor(endpoint)) };
         let next = rx.next(&GEOMETRY, &endpoint.rx_mem());
         let unread = matches!(next, Ok(Next::Data { .. } | Next::Urgent));
-        let aborts = endpoint.tx.linger.load(Ordering::Relaxed) == LINGER_ON;
+        let aborts = rare::of(endpoint).linger.load(Ordering::Relaxed) == LINGER_ON;
         if (unread && !endpoint.flag(SHUT_RD)) || aborts || endpoint.flag(RESET) {
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
         } else {
@@ -425,7 +433,7 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
         }
         own.wait.store(0, Ordering::Relaxed);
         let used_large = tx.is_large() || rx.is_large();
-        let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
+        let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
         if used_large {
             crate::idle::trim(channel, slot, peer_end(endpoint) == PeerEnd::Gone);
         }
@@ -443,7 +451,7 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
 pub(crate) fn corrupt(endpoint: &Endpoint) {
     crate::stats::count(crate::stats::Counter::CorruptPeer);
     endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
-    endpoint.error.store(libc::ECONNRESET, Ordering::Relaxed);
+    endpoint.error.store(libc::ECONNRESET as u16, Ordering::Relaxed);
     endpoint.set_flag(RESET);
     notify(endpoint, ALL_BITS);
     crate::channel::announce_to_self(endpoint);

@@ -18,14 +18,14 @@ use sd_shm::slab::Endpoint;
 /// Sends a whole buffer; false when nothing was done. Its length is not zero.
 #[inline(always)]
 pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> bool {
-    let Some(_half) = Quick::take(&endpoint.tx.token, Way::Send) else { return false };
+    let Some(_half) = Quick::take(endpoint, Way::Send) else { return false };
     let peer = endpoint.peer_words();
     let flags = peer.flags.load(Ordering::Acquire);
     // The lowest byte is the state; older generations' states are judged on the long way.
     let is_over = peer.state.load(Ordering::Acquire) as u8 > SlotState::Open as u8;
     let unusual = endpoint.flags.load(Ordering::Relaxed) & (SHUT_WR | RESET | PEER_DEAD)
         | flags & (FLAG_RESET | FLAG_READS_NO_MORE | FLAG_DEAD)
-        | endpoint.tx.sender.load(Ordering::Relaxed);
+        | endpoint.sender.load(Ordering::Relaxed);
     if unusual != 0 || is_over {
         return false;
     }
@@ -50,7 +50,7 @@ pub(crate) fn recv(endpoint: &'static Endpoint, buf: *mut u8, len: usize) -> usi
     if has_urgent || endpoint.rx.lowat.load(Ordering::Relaxed) > 1 {
         return 0;
     }
-    let Some(_half) = Quick::take(&endpoint.rx.token, Way::Receive) else { return 0 };
+    let Some(_half) = Quick::take(endpoint, Way::Receive) else { return 0 };
     let mem = endpoint.rx_mem();
     // SAFETY: the rx half is held.
     let rx = unsafe { rx_cursor(endpoint) };

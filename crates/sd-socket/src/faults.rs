@@ -22,7 +22,7 @@ pub(crate) fn send_error(endpoint: &'static Endpoint, len: usize) -> Option<i32>
 fn send_error_slow(endpoint: &'static Endpoint, len: usize) -> Option<i32> {
     note_end(endpoint);
     if endpoint.flag(RESET | SHUT_WR) {
-        let error = endpoint.error.swap(0, Ordering::AcqRel);
+        let error = i32::from(endpoint.error.swap(0, Ordering::AcqRel));
         return Some(if error != 0 { error } else { libc::EPIPE });
     }
     if len == 0 {
@@ -30,7 +30,7 @@ fn send_error_slow(endpoint: &'static Endpoint, len: usize) -> Option<i32> {
     }
     // The peer closed: the first write is answered by a reset, which the next one finds.
     // A peer that only shut both directions down finds a reset as well.
-    endpoint.error.store(libc::EPIPE, Ordering::Relaxed);
+    endpoint.error.store(libc::EPIPE as u16, Ordering::Relaxed);
     endpoint.set_flag(RESET);
     endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
     notify(endpoint, endpoint::ALL_BITS);
@@ -42,7 +42,7 @@ fn send_error_slow(endpoint: &'static Endpoint, len: usize) -> Option<i32> {
 pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
     let end = peer_end(endpoint);
     if end == PeerEnd::Reset && !endpoint.flag(RESET) {
-        let refused = endpoint.side.load(Ordering::Relaxed) == Side::A as u16
+        let refused = endpoint.side.load(Ordering::Relaxed) == Side::A as u8
             && endpoint.peer_words().state().1 == SlotState::Refused
             && endpoint.tx.bytes.load(Ordering::Relaxed) == 0
             && endpoint.flag(endpoint::CONNECTING);
@@ -53,7 +53,7 @@ pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
         } else {
             libc::ECONNRESET
         };
-        endpoint.error.store(errno, Ordering::Relaxed);
+        endpoint.error.store(errno as u16, Ordering::Relaxed);
         endpoint.set_flag(RESET);
     }
     end
@@ -101,5 +101,5 @@ pub(crate) fn recv_to_nowhere(endpoint: &'static Endpoint, flags: i32) -> Result
 
 /// The pending error, once.
 pub(crate) fn take_error(endpoint: &Endpoint) -> Option<i32> {
-    Some(endpoint.error.swap(0, Ordering::AcqRel)).filter(|errno| *errno != 0)
+    Some(i32::from(endpoint.error.swap(0, Ordering::AcqRel))).filter(|errno| *errno != 0)
 }

@@ -3,10 +3,11 @@
 use crate::Outcome;
 use crate::connect::dropped_behind_our_back;
 use crate::endpoint::{self, EndpointExt, NONBLOCK, OWN_SOCKET};
+use crate::rare;
 use crate::table::{self, Entry};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use libc::{c_int, c_ulong};
-use sd_shm::slab::{Endpoint, State};
+use sd_shm::slab::{Endpoint, HAS_RARE, State};
 
 /// Whether the next program finds the number open.
 pub(crate) fn survives_exec(fd: i32) -> bool {
@@ -165,13 +166,16 @@ pub(crate) fn compare(a: c_int, b: c_int) -> Outcome<c_int> {
 /// fcntl(2).
 #[inline]
 pub(crate) fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
-    match table::socket(fd) {
-        Some(endpoint) if cmd == libc::F_GETFL => {
-            let nonblock = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
-            Outcome::Done(libc::O_RDWR | nonblock | other_flags(endpoint).load(Ordering::Relaxed) as c_int)
+    let socket = table::socket(fd);
+    if let Some(endpoint) = socket
+        && cmd == libc::F_GETFL
+    {
+        let flags = endpoint.flags.load(Ordering::Acquire);
+        if flags & HAS_RARE == 0 {
+            return Outcome::Done(libc::O_RDWR | if flags & NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 });
         }
-        socket => fcntl_other(socket, fd, cmd, arg),
     }
+    fcntl_other(socket, fd, cmd, arg)
 }
 
 /// All but the usual question, whose frame is small.
@@ -199,13 +203,17 @@ fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_
     }
     let Some(endpoint) = socket else { return Outcome::Kernel };
     match cmd {
+        libc::F_GETFL => {
+            let nonblock = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+            Outcome::Done(libc::O_RDWR | nonblock | other_flags(endpoint) as c_int)
+        }
         libc::F_SETFL => {
             if arg as c_int & libc::O_DIRECT != 0 {
                 return Outcome::Errno(libc::EINVAL);
             }
             set_nonblock(endpoint, fd, arg as c_int & libc::O_NONBLOCK != 0);
             let others = arg as c_int & (libc::O_APPEND | libc::O_NOATIME | libc::O_ASYNC);
-            let old = other_flags(endpoint).swap(others as u32, Ordering::Relaxed);
+            let old = set_other_flags(endpoint, others as u32);
             if (old ^ others as u32) & libc::O_ASYNC as u32 != 0 {
                 crate::signals::set_async(endpoint, fd);
             }
@@ -226,8 +234,17 @@ fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_
 }
 
 /// Status flags other than O_NONBLOCK; only O_ASYNC has a meaning for our sockets.
-pub(crate) fn other_flags(endpoint: &Endpoint) -> &AtomicU32 {
-    &endpoint.status
+pub(crate) fn other_flags(endpoint: &Endpoint) -> u32 {
+    rare::of(endpoint).status.load(Ordering::Relaxed)
+}
+
+/// Sets them; what they were.
+fn set_other_flags(endpoint: &Endpoint, flags: u32) -> u32 {
+    let old = other_flags(endpoint);
+    if old != flags {
+        rare::change(endpoint, |rare| rare.status.store(flags, Ordering::Relaxed));
+    }
+    old
 }
 
 /// Sets O_NONBLOCK; on a kernel socket of its own too, except a listener's, which always has it.
@@ -266,9 +283,7 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome
             // SAFETY: as the caller says.
             let on = unsafe { value.read_unaligned() } != 0;
             let bit = libc::O_ASYNC as u32;
-            let flags = other_flags(endpoint);
-            let new = flags.load(Ordering::Relaxed) & !bit | if on { bit } else { 0 };
-            flags.store(new, Ordering::Relaxed);
+            set_other_flags(endpoint, other_flags(endpoint) & !bit | if on { bit } else { 0 });
             crate::signals::set_async(endpoint, fd);
             return Outcome::Done(0);
         }

@@ -224,7 +224,8 @@ fn receive(socket: i32, number: i32, may_share: bool) -> Option<()> {
     let taken = is_whole.then_some(()).and_then(|()| take(&message, fds, may_share));
     fds.iter().for_each(|&fd| fd::close(fd));
     let taken = taken?;
-    let Ok(placeholder) = crate::connect::number(taken.domain.load(Ordering::Relaxed) as i32, true) else {
+    let Ok(placeholder) = crate::connect::number(i32::from(taken.domain.load(Ordering::Relaxed)), true)
+    else {
         endpoint::release(taken);
         return None;
     };
@@ -250,7 +251,7 @@ fn take(message: &Message, fds: &[i32], may_share: bool) -> Option<&'static Endp
     let (endpoint, bit) = (rec.slab()?.endpoint(index)?, rec.bit.load(Ordering::Relaxed));
     let words = channel.map.base() as u64..(channel.map.base() as u64 + SEGMENT_LEN as u64);
     let is_there = endpoint.state_now() == State::Connected
-        && words.contains(&endpoint.own.load(Ordering::Relaxed))
+        && words.contains(&endpoint.peer.load(Ordering::Relaxed))
         && bit != 0;
     if !is_there {
         return None;

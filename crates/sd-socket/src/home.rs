@@ -57,7 +57,8 @@ fn settle_slow() {
     let Some(client) = control::client().filter(|_| inherited().all(|(_, is_alone)| is_alone)) else {
         return;
     };
-    inherited().for_each(|(endpoint, _)| endpoint.own_words().home.store(client, Ordering::SeqCst));
+    inherited()
+        .for_each(|(endpoint, _)| endpoint.own_words().make_rare().home.store(client, Ordering::SeqCst));
     SETTLED.store(true, Ordering::Relaxed);
     waker::watch_own_only();
     if !single_threaded() {
@@ -89,7 +90,7 @@ pub(crate) fn leave_under_lock() {
     }
     TRIES.store(0, Ordering::Relaxed);
     waker::watch_all();
-    inherited().for_each(|(endpoint, _)| endpoint.own_words().home.store(0, Ordering::SeqCst));
+    inherited().for_each(|(endpoint, _)| endpoint.own_words().make_rare().home.store(0, Ordering::SeqCst));
     if crate::wait::any_sleeper() {
         // One of those that sleep on the same instance watches for all, but each says so on the own page only.
         crate::wait::assume_asleep(true);

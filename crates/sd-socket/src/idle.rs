@@ -165,7 +165,7 @@ fn neighbours(channel: &Channel, slot: usize) -> Option<[Open; SMALL_PER_PAGE]> 
 /// Gives a page of small rings back when they are empty.
 fn give_back_small(endpoint: &'static Endpoint) {
     let Some(channel) = endpoint.channel_ref() else { return };
-    let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
+    let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
     let Some(all) = neighbours(channel, slot) else { return };
     // Without the tokens first: mostly somebody is not idle.
     let seems_free = |of: &Open| {

@@ -60,6 +60,7 @@ mod peer;
 mod places;
 mod poll;
 mod process;
+mod rare;
 mod ready;
 mod reclaim;
 mod rings;

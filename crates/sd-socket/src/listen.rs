@@ -26,7 +26,7 @@ use libc::c_int;
 use sd_proto::Request;
 use sd_shm::channel::SlotState;
 use sd_shm::public::{LISTENERS, Listener as Page, Public};
-use sd_shm::slab::{Endpoint, Reason, State};
+use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::lock::Lock;
 use std::collections::VecDeque;
 
@@ -84,7 +84,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     }
     set_kernel_nonblock(fd, true);
     if let Some((_, name)) = addr::kernel_name(fd) {
-        addr::store(&endpoint.local, name.ip);
+        crate::rare::set_ip(endpoint, End::Local, name.ip);
         endpoint.ports.store(u32::from(name.port) << 16, Ordering::Relaxed);
     }
     let listener = record(endpoint).or_else(|| adopt(endpoint));
@@ -118,7 +118,7 @@ pub(crate) fn adopt_from_kernel(fd: i32) {
     endpoint.set_flag(OWN_SOCKET | HAS_NAME | if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 });
     endpoint.fd.store(fd, Ordering::Relaxed);
     crate::options::recall(endpoint, fd);
-    addr::store(&endpoint.local, name.ip);
+    crate::rare::set_ip(endpoint, End::Local, name.ip);
     endpoint.ports.store(u32::from(name.port) << 16, Ordering::Relaxed);
     endpoint.set_state(State::Listen);
     match adopt(endpoint).filter(|_| table::set_socket(fd, endpoint)) {

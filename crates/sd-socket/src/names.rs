@@ -4,11 +4,12 @@ use crate::Outcome;
 use crate::addr::{self, Name};
 use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, FIN_SENT, RESET};
+use crate::rare;
 use crate::table;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use sd_proto::Ip;
-use sd_shm::slab::{Endpoint, State};
+use sd_shm::slab::{End, Endpoint, State};
 
 /// # Safety
 /// `addr` and `len` as the kernel wants them.
@@ -18,12 +19,12 @@ pub(crate) unsafe fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut sockl
         State::Connected | State::Connecting | State::Failed => {
             let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
             // SAFETY: as the caller says.
-            unsafe { answer(endpoint, Name { ip: addr::load(&endpoint.local), port }, addr, len) }
+            unsafe { answer(endpoint, Name { ip: rare::ip(endpoint, End::Local), port }, addr, len) }
         }
         // Broken off: it still has its port.
         State::Fresh if endpoint.ports.load(Ordering::Relaxed) != 0 => {
             let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
-            let is_v6 = endpoint.domain.load(Ordering::Relaxed) as i32 == libc::AF_INET6;
+            let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
             let ip = if is_v6 { Ip([0; 16]) } else { Ip::v4([0; 4]) };
             // SAFETY: as the caller says.
             unsafe { answer(endpoint, Name { ip, port }, addr, len) }
@@ -50,7 +51,7 @@ pub(crate) unsafe fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut sockl
 }
 
 fn peer(endpoint: &Endpoint) -> Name {
-    Name { ip: addr::load(&endpoint.remote), port: endpoint.ports.load(Ordering::Relaxed) as u16 }
+    Name { ip: rare::ip(endpoint, End::Remote), port: endpoint.ports.load(Ordering::Relaxed) as u16 }
 }
 
 /// SO_PEERNAME of what was connected once: unlike getpeername after the end too, and never more room than the name.
@@ -62,7 +63,7 @@ pub(crate) unsafe fn peer_option(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Outcome<c_int> {
-    let is_v6 = endpoint.domain.load(Ordering::Relaxed) as i32 == libc::AF_INET6;
+    let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
     let full = if is_v6 { size_of::<libc::sockaddr_in6>() } else { size_of::<sockaddr>() };
     // SAFETY: as the caller says.
     unsafe {
@@ -83,7 +84,7 @@ unsafe fn answer(
     len: *mut socklen_t,
 ) -> Outcome<c_int> {
     // SAFETY: as the caller says.
-    match unsafe { addr::write(endpoint.domain.load(Ordering::Relaxed) as i32, name, addr, len) } {
+    match unsafe { addr::write(i32::from(endpoint.domain.load(Ordering::Relaxed)), name, addr, len) } {
         Ok(()) => Outcome::Done(0),
         Err(errno) => Outcome::Errno(errno),
     }

@@ -5,74 +5,84 @@ use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY};
 use crate::iov::bad_pointer;
 use crate::message::INQ;
+use crate::rare;
 use crate::table;
-use core::sync::atomic::{AtomicU16, Ordering};
+use core::sync::atomic::Ordering;
 use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
-use sd_shm::slab::{Endpoint, LINGER_ON, OPT_REUSEADDR, State};
+use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, SWITCHES_MASK, State, Switch};
 
-/// Options kept as a number in `Endpoint::opts`: level, name, index, lowest and highest value
-/// (others are EINVAL), whether any non-zero value reads back as 1, and the value when never set.
+/// Options kept as a number: level, name, where, lowest and highest value (others are EINVAL), and the value when never
+/// set.
 struct Number {
     level: c_int,
     name: c_int,
-    index: usize,
+    place: Place,
     range: (i32, i32),
-    boolean: bool,
     default: i32,
+}
+
+/// Where it is kept.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Any value but zero reads back as 1.
+    Switch(Switch),
+    /// In `Rare::opts`, plus one, as zero means "never set"; none is negative or above 32767.
+    Rare(usize),
+}
+
+impl Number {
+    /// What was set.
+    fn load(&self, endpoint: &Endpoint) -> Option<i32> {
+        match self.place {
+            Place::Switch(switch) => endpoint.switch(switch).map(i32::from),
+            Place::Rare(index) => {
+                let stored = rare::of(endpoint).opts.get(index)?.load(Ordering::Relaxed);
+                i32::from(stored).checked_sub(1).filter(|value| *value >= 0)
+            }
+        }
+    }
+
+    fn store(&self, endpoint: &Endpoint, value: i32) {
+        match self.place {
+            Place::Switch(switch) => endpoint.set_switch(switch, value != 0),
+            Place::Rare(index) => rare::change(endpoint, |rare| {
+                let cell = rare.opts.get(index);
+                cell.into_iter().for_each(|cell| cell.store((value + 1) as u16, Ordering::Relaxed));
+            }),
+        }
+    }
 }
 
 const TCP: c_int = libc::IPPROTO_TCP;
 const ANY: (i32, i32) = (i32::MIN, i32::MAX);
 
 const NUMBERS: [Number; 7] = [
-    Number { level: TCP, name: libc::TCP_NODELAY, index: 0, range: ANY, boolean: true, default: 0 },
-    Number { level: SOL_SOCKET, name: SO_KEEPALIVE, index: 1, range: ANY, boolean: true, default: 0 },
-    Number {
-        level: SOL_SOCKET,
-        name: libc::SO_REUSEADDR,
-        index: OPT_REUSEADDR,
-        range: ANY,
-        boolean: true,
-        default: 0,
-    },
-    Number {
-        level: TCP,
-        name: libc::TCP_KEEPIDLE,
-        index: 3,
-        range: (1, 32767),
-        boolean: false,
-        default: 7200,
-    },
-    Number {
-        level: TCP,
-        name: libc::TCP_KEEPINTVL,
-        index: 4,
-        range: (1, 32767),
-        boolean: false,
-        default: 75,
-    },
-    Number { level: TCP, name: libc::TCP_KEEPCNT, index: 5, range: (1, 127), boolean: false, default: 9 },
-    Number { level: TCP, name: libc::TCP_CORK, index: 6, range: ANY, boolean: true, default: 0 },
+    switch(TCP, libc::TCP_NODELAY, Switch::NoDelay),
+    switch(SOL_SOCKET, SO_KEEPALIVE, Switch::KeepAlive),
+    switch(SOL_SOCKET, libc::SO_REUSEADDR, Switch::ReuseAddress),
+    Number { level: TCP, name: libc::TCP_KEEPIDLE, place: Place::Rare(0), range: (1, 32767), default: 7200 },
+    Number { level: TCP, name: libc::TCP_KEEPINTVL, place: Place::Rare(1), range: (1, 32767), default: 75 },
+    Number { level: TCP, name: libc::TCP_KEEPCNT, place: Place::Rare(2), range: (1, 127), default: 9 },
+    switch(TCP, libc::TCP_CORK, Switch::Cork),
 ];
+
+const fn switch(level: c_int, name: c_int, switch: Switch) -> Number {
+    Number { level, name, place: Place::Switch(switch), range: ANY, default: 0 }
+}
 
 fn number(level: c_int, name: c_int) -> Option<&'static Number> {
     NUMBERS.iter().find(|n| n.level == level && n.name == name)
 }
 
-/// Zero means "never set", so values are stored plus one; none is negative or above 32767.
-fn cell<'a>(endpoint: &'a Endpoint, n: &Number) -> Option<&'a AtomicU16> {
-    endpoint.opts.get(n.index)
-}
-
 /// Sets on a fresh kernel socket what was recorded, and the status flags.
 pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
     for n in &NUMBERS {
-        let stored = cell(endpoint, n).map_or(0, |c| c.load(Ordering::Relaxed));
-        if stored != 0 {
-            let _ = sd_sys::fd::setsockopt_int(fd, n.level, n.name, i32::from(stored) - 1);
+        if let Some(value) = n.load(endpoint) {
+            let _ = sd_sys::fd::setsockopt_int(fd, n.level, n.name, value);
         }
     }
-    for (name, cell) in [(SO_RCVTIMEO, &endpoint.rx.timeout_ns), (SO_SNDTIMEO, &endpoint.tx.timeout_ns)] {
+    let rare = rare::of(endpoint);
+    for (name, cell) in [(SO_RCVTIMEO, &rare.rx_timeout_ns), (SO_SNDTIMEO, &rare.tx_timeout_ns)] {
         let ns = cell.load(Ordering::Relaxed);
         if ns != 0 {
             let tv = timeval_of(ns);
@@ -80,7 +90,7 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
             let _ = unsafe { raw_set(fd, SOL_SOCKET, name, &tv as *const _ as *const c_void, 16) };
         }
     }
-    let linger = endpoint.tx.linger.load(Ordering::Relaxed);
+    let linger = rare::of(endpoint).linger.load(Ordering::Relaxed);
     if linger != 0 {
         let value = linger_of(linger);
         // SAFETY: the kernel reads one linger.
@@ -136,15 +146,20 @@ pub(crate) fn recall(endpoint: &Endpoint, fd: i32) {
 
 /// An accepted connection starts with the listener's options, not its O_NONBLOCK.
 pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
-    for (a, b) in from.opts.iter().zip(&to.opts) {
-        b.store(a.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-    to.rx.timeout_ns.store(from.rx.timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
-    to.tx.timeout_ns.store(from.tx.timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+    const FLAGS: u32 = SWITCHES_MASK | FIXED_BUF | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | INQ;
+    to.set_flag(from.flags.load(Ordering::Relaxed) & FLAGS);
     to.rx.lowat.store(from.rx.lowat.load(Ordering::Relaxed), Ordering::Relaxed);
-    to.tx.buf.store(from.tx.buf.load(Ordering::Relaxed), Ordering::Relaxed);
-    to.tx.linger.store(from.tx.linger.load(Ordering::Relaxed), Ordering::Relaxed);
-    to.set_flag(from.flags.load(Ordering::Relaxed) & (OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | INQ));
+    if from.flag(HAS_RARE) {
+        let from = rare::of(from);
+        rare::change(to, |to| {
+            for (a, b) in from.opts.iter().zip(&to.opts) {
+                b.store(a.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            to.rx_timeout_ns.store(from.rx_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+            to.tx_timeout_ns.store(from.tx_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+            to.linger.store(from.linger.load(Ordering::Relaxed), Ordering::Relaxed);
+        });
+    }
     crate::extras::inherit(from, to);
 }
 
@@ -176,7 +191,7 @@ pub(crate) unsafe fn set(
 ) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     let connected = endpoint.state_now() == State::Connected;
-    let is_v6 = endpoint.domain.load(Ordering::Relaxed) as i32 == libc::AF_INET6;
+    let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
     if connected && is_v6 && level == libc::IPPROTO_IPV6 && name == libc::IPV6_V6ONLY {
         return Outcome::Errno(libc::EINVAL);
     }
@@ -274,17 +289,14 @@ unsafe fn remember(
         if v < n.range.0 || v > n.range.1 {
             return Remembered::Invalid(libc::EINVAL);
         }
-        let v = if n.boolean { i32::from(v != 0) } else { v };
-        if let Some(cell) = cell(endpoint, n) {
-            cell.store((v + 1) as u16, Ordering::Relaxed);
-        }
+        n.store(endpoint, v);
         return Remembered::Yes;
     }
     match (level, name) {
         // SAFETY: as the caller says.
         (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO) => unsafe { remember_timeout(endpoint, name, value, len) },
         (SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
-            endpoint.tx.buf.store(1, Ordering::Relaxed);
+            endpoint.set_flag(FIXED_BUF);
             Remembered::No
         }
         (SOL_SOCKET, libc::SO_OOBINLINE) if len >= 4 => {
@@ -309,9 +321,9 @@ unsafe fn remember(
             let l = unsafe { (value as *const libc::linger).read_unaligned() };
             let on = if l.l_onoff != 0 { LINGER_ON } else { 0 };
             // Switching it off keeps the seconds.
-            let old = endpoint.tx.linger.load(Ordering::Relaxed) & !LINGER_ON;
+            let old = rare::of(endpoint).linger.load(Ordering::Relaxed) & !LINGER_ON;
             let stored = if on != 0 { on | (l.l_linger.max(0) as u32 & !LINGER_ON) } else { old };
-            endpoint.tx.linger.store(stored, Ordering::Relaxed);
+            rare::change(endpoint, |rare| rare.linger.store(stored, Ordering::Relaxed));
             Remembered::Yes
         }
         _ => Remembered::No,
@@ -350,8 +362,10 @@ unsafe fn remember_timeout(
         return Remembered::Invalid(libc::EDOM);
     }
     let ns = if tv.tv_sec < 0 { 1 } else { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 };
-    let cell = if name == SO_RCVTIMEO { &endpoint.rx.timeout_ns } else { &endpoint.tx.timeout_ns };
-    cell.store(ns, Ordering::Relaxed);
+    rare::change(endpoint, |rare| {
+        let cell = if name == SO_RCVTIMEO { &rare.rx_timeout_ns } else { &rare.tx_timeout_ns };
+        cell.store(ns, Ordering::Relaxed);
+    });
     Remembered::Yes
 }
 
@@ -386,7 +400,7 @@ pub(crate) unsafe fn get(
             return answer;
         }
     }
-    let domain = endpoint.domain.load(Ordering::Relaxed) as i32;
+    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
     let listening = endpoint.state_now() == State::Listen;
     let own = endpoint.flag(OWN_SOCKET);
     let answer = match (level, name) {
@@ -401,10 +415,7 @@ pub(crate) unsafe fn get(
             return unsafe { crate::tcp_info::get(fd, endpoint, value, len) };
         }
         _ if own => None,
-        _ => number(level, name).map(|n| match cell(endpoint, n).map_or(0, |c| c.load(Ordering::Relaxed)) {
-            0 => n.default,
-            stored => i32::from(stored) - 1,
-        }),
+        _ => number(level, name).map(|n| n.load(endpoint).unwrap_or(n.default)),
     };
     if let Some(answer) = answer {
         // SAFETY: as the caller says.
@@ -425,13 +436,13 @@ pub(crate) unsafe fn get(
 fn recorded_bytes(endpoint: &Endpoint, level: c_int, name: c_int) -> Option<([u8; 16], usize)> {
     match (level, name) {
         (SOL_SOCKET, SO_RCVTIMEO) => {
-            Some((timeval_bytes(endpoint.rx.timeout_ns.load(Ordering::Relaxed)), 16))
+            Some((timeval_bytes(rare::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed)), 16))
         }
         (SOL_SOCKET, SO_SNDTIMEO) => {
-            Some((timeval_bytes(endpoint.tx.timeout_ns.load(Ordering::Relaxed)), 16))
+            Some((timeval_bytes(rare::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed)), 16))
         }
         (SOL_SOCKET, SO_LINGER) => {
-            let linger = linger_of(endpoint.tx.linger.load(Ordering::Relaxed));
+            let linger = linger_of(rare::of(endpoint).linger.load(Ordering::Relaxed));
             let pair = ((linger.l_linger as u128) << 32) | linger.l_onoff as u128;
             Some((pair.to_ne_bytes(), 8))
         }
@@ -457,7 +468,7 @@ fn take_error(endpoint: &'static Endpoint) -> i32 {
     if endpoint.state_now() == State::Connected {
         crate::faults::note_end(endpoint);
     }
-    endpoint.error.swap(0, Ordering::AcqRel)
+    i32::from(endpoint.error.swap(0, Ordering::AcqRel))
 }
 
 /// Copies an answer out, truncated to the caller's buffer as getsockopt does.

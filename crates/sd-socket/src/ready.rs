@@ -13,7 +13,7 @@ use sd_ring::{Next, doorbell};
 use sd_shm::channel::{
     FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
 };
-use sd_shm::slab::{Endpoint, State};
+use sd_shm::slab::{Endpoint, FIXED_BUF, State};
 use sd_sys::time::tsc;
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
@@ -46,7 +46,7 @@ fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
         return None;
     }
     let has_data = {
-        let _half = Quick::take(&endpoint.rx.token, Way::Receive)?;
+        let _half = Quick::take(endpoint, Way::Receive)?;
         // SAFETY: the rx half is held.
         unsafe { rx_cursor(endpoint) }.is_at_data(&GEOMETRY, &endpoint.rx_mem())?
     };
@@ -144,7 +144,7 @@ fn has_space(endpoint: &'static Endpoint) -> bool {
     let _half = endpoint.tx_token();
     // SAFETY: the tx half is held.
     let tx = unsafe { tx_cursor(endpoint) };
-    let grows = endpoint.tx.buf.load(Ordering::Relaxed) == 0;
+    let grows = !endpoint.flag(FIXED_BUF);
     if tx.is_roomy(&GEOMETRY, grows) {
         return true;
     }
@@ -154,7 +154,7 @@ fn has_space(endpoint: &'static Endpoint) -> bool {
 
 /// What an empty buffer takes.
 pub(crate) fn room_max(endpoint: &'static Endpoint) -> usize {
-    let grows = endpoint.tx.buf.load(Ordering::Relaxed) == 0;
+    let grows = !endpoint.flag(FIXED_BUF);
     (if grows { GEOMETRY.large } else { GEOMETRY.large_first }) as usize
 }
 

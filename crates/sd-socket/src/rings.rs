@@ -1,24 +1,29 @@
-//! Where the rings of a connection lie in this process.
+//! The memory of rings, as an endpoint finds it.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::RingMem;
+use sd_shm::channel::large_of;
 
-/// The memory of one direction's ring: addresses of the small and of the large region.
+/// The memory of one direction's ring: address of the small region, from which that of the large one follows.
 #[derive(Clone, Copy)]
 pub(crate) struct Rings {
     small: u64,
-    large: u64,
 }
 
 impl Rings {
     #[inline(always)]
-    pub(crate) fn load([small, large]: &[AtomicU64; 2]) -> Rings {
-        Rings { small: small.load(Ordering::Relaxed), large: large.load(Ordering::Relaxed) }
+    pub(crate) fn at_distance(words: &AtomicU64, distance: &AtomicU32) -> Rings {
+        let small = words.load(Ordering::Relaxed) + u64::from(distance.load(Ordering::Relaxed));
+        Rings { small }
     }
 
     #[inline(always)]
     fn base(&self, region: u32) -> u64 {
-        if region == 0 { self.small } else { self.large }
+        match region {
+            0 => self.small,
+            // Small messages shall not pay for what they do not need: the compiler would compute it ahead.
+            _ => large_of(core::hint::black_box(self.small)),
+        }
     }
 
     #[inline(always)]

@@ -10,11 +10,12 @@ use crate::channel::Channel;
 use crate::control;
 use crate::places::{Place, Places};
 use crate::process::PROCESS;
+use crate::rare;
 use core::sync::atomic::Ordering;
 use sd_proto::{Ip, Reply, Request, Route};
 use sd_shm::channel::Side;
 use sd_shm::directory::{Listing, Reader};
-use sd_shm::slab::{Endpoint, Reason};
+use sd_shm::slab::{End, Endpoint, Reason};
 use sd_sys::lock::Lock;
 
 /// A listening process, over a channel to it.
@@ -424,10 +425,10 @@ pub(crate) fn take_port_again(to: Name, port: u16) -> bool {
 
 /// A connection's end: its source port is free again.
 pub(crate) fn port_unused(endpoint: &Endpoint) {
-    if endpoint.side.load(Ordering::Relaxed) != Side::A as u16 {
+    if endpoint.side.load(Ordering::Relaxed) != Side::A as u8 {
         return;
     }
-    let ip = addr::load(&endpoint.remote);
+    let ip = rare::ip(endpoint, End::Remote);
     let ports = endpoint.ports.load(Ordering::Relaxed);
     let (local, remote) = ((ports >> 16) as u16, ports as u16);
     let mut routes = ROUTES.lock();

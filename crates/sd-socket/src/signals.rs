@@ -12,10 +12,12 @@ use crate::Outcome;
 use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, HAS_SIGNALS};
 use crate::process::PROCESS;
+use crate::rare;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_ulong};
 use sd_proto::Request;
 use sd_ring::doorbell::{self, RX_SIGNAL, TX_SIGNAL};
+use sd_shm::channel::RareWords;
 use sd_shm::slab::{Endpoint, State};
 
 /// fcntl(2); not in the libc crate.
@@ -63,10 +65,12 @@ pub(crate) fn publish(endpoint: &'static Endpoint, fd: c_int) {
     let own = endpoint.own_words();
     let signal = sd_sys::fd::fcntl(fd, F_GETSIG, 0).unwrap_or(0);
     let owner = owner(fd);
-    endpoint.signal.store(signal as u16 & 0xff, Ordering::Relaxed);
-    endpoint.owner.store(owner, Ordering::Release);
+    rare::change(endpoint, |rare| {
+        rare.signal.store(signal as u16 & 0xff, Ordering::Relaxed);
+        rare.owner.store(owner, Ordering::Release);
+    });
     let number = PROCESS.locate(endpoint).filter(|_| owner != 0).map_or(0, |(_, index)| index as u64 + 1);
-    own.wants_signals.store(number, Ordering::Release);
+    own.make_rare().wants_signals.store(number, Ordering::Release);
     if is_async(endpoint) {
         doorbell::arm(&own.wait, RX_SIGNAL);
     } else {
@@ -75,7 +79,7 @@ pub(crate) fn publish(endpoint: &'static Endpoint, fd: c_int) {
 }
 
 fn is_async(endpoint: &Endpoint) -> bool {
-    crate::fds::other_flags(endpoint).load(Ordering::Relaxed) & libc::O_ASYNC as u32 != 0
+    crate::fds::other_flags(endpoint) & libc::O_ASYNC as u32 != 0
 }
 
 /// The process that F_SETOWN named; zero when there is none. A thread or group of ours is this process.
@@ -107,7 +111,8 @@ pub(crate) fn want_room(endpoint: &Endpoint) {
 
 /// Asks for the peer's signal, if it wants any.
 pub(crate) fn tell(endpoint: &Endpoint, urgent: bool) {
-    if endpoint.peer_words().wants_signals.load(Ordering::Acquire) == 0 {
+    let wants = |words: &RareWords| words.wants_signals.load(Ordering::Acquire) != 0;
+    if !endpoint.peer_words().rare().is_some_and(wants) {
         return;
     }
     crate::control::hint(&Request::Signal {

@@ -7,6 +7,7 @@ use crate::endpoint::{
 use crate::faults::{note_end, send_error, send_failed};
 use crate::iov::Pieces;
 use crate::kept::Kept;
+use crate::rare;
 use crate::urgent::{self, Meeting, Situation};
 use crate::wait::{Deadline, interrupted, sleep_on_word, spin};
 use crate::whole::{self, Claim};
@@ -15,7 +16,7 @@ use libc::{MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use sd_ring::copy::copy_shared;
 use sd_ring::{Effort, Next, doorbell};
 use sd_shm::channel::GEOMETRY;
-use sd_shm::slab::Endpoint;
+use sd_shm::slab::{Endpoint, FIXED_BUF};
 use sd_sys::section::Watch;
 
 pub(crate) const RX_BITS: u32 = doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::RX_SIGNAL;
@@ -38,7 +39,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             Push::Error(errno) if sent == 0 => return Err(send_failed(errno, flags)),
             Push::Error(errno) => {
                 if errno != libc::EPIPE {
-                    endpoint.error.store(errno, Ordering::Relaxed);
+                    endpoint.error.store(errno as u16, Ordering::Relaxed);
                 }
                 return Ok(sent);
             }
@@ -48,8 +49,9 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             }
             Push::Full { .. } | Push::Barred => {}
         }
-        let deadline =
-            *deadline.get_or_insert_with(|| Deadline::option(endpoint.tx.timeout_ns.load(Ordering::Relaxed)));
+        let deadline = *deadline.get_or_insert_with(|| {
+            Deadline::option(rare::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed))
+        });
         kept.get_or_insert_with(|| Kept::new(endpoint));
         let deadline = if sent > 0 { deadline.of_partial() } else { deadline };
         let waited = interrupted(&watch, deadline).and_then(|()| match end {
@@ -70,9 +72,9 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
 /// How far a first attempt goes to find room.
 #[inline(always)]
 pub(crate) fn effort(endpoint: &Endpoint, nonblock: bool) -> Effort {
-    match endpoint.tx.buf.load(Ordering::Relaxed) {
-        0 if nonblock => Effort::Grow,
-        0 => Effort::Patient,
+    match (endpoint.flag(FIXED_BUF), nonblock) {
+        (false, true) => Effort::Grow,
+        (false, false) => Effort::Patient,
         _ => Effort::Fresh,
     }
 }
@@ -185,7 +187,7 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             Pull::Error(errno) if got == 0 => return Err(errno),
             Pull::Error(errno) => {
                 // Kept for the next call, as the kernel does.
-                endpoint.error.store(errno, Ordering::Relaxed);
+                endpoint.error.store(errno as u16, Ordering::Relaxed);
                 return Ok(got);
             }
             Pull::End | Pull::Mark => return Ok(got),
@@ -204,8 +206,9 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             let taken = before - pieces.total;
             pieces = pieces.rewound(taken);
         }
-        let deadline =
-            *deadline.get_or_insert_with(|| Deadline::option(endpoint.rx.timeout_ns.load(Ordering::Relaxed)));
+        let deadline = *deadline.get_or_insert_with(|| {
+            Deadline::option(rare::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed))
+        });
         kept.get_or_insert_with(|| Kept::new(endpoint));
         take.any = take.advance && got > 0;
         let peeked = if take.advance { None } else { Some(got) };
@@ -344,7 +347,7 @@ fn empty_slow(endpoint: &'static Endpoint) -> Empty {
         return Empty::End;
     }
     if endpoint.flag(RESET) {
-        let error = endpoint.error.swap(0, Ordering::AcqRel);
+        let error = i32::from(endpoint.error.swap(0, Ordering::AcqRel));
         return if error != 0 { Empty::Error(error) } else { Empty::End };
     }
     if endpoint.flag(SHUT_RD) {
@@ -463,7 +466,7 @@ pub(crate) fn want_tx_event(endpoint: &'static Endpoint) {
 /// Waits until the socket is writable.
 pub(crate) fn wait_for_room(endpoint: &'static Endpoint, flags: i32) -> Result<(), i32> {
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
-    let deadline = Deadline::option(endpoint.tx.timeout_ns.load(Ordering::Relaxed));
+    let deadline = Deadline::option(rare::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed));
     loop {
         let seen = endpoint.peer_words().consumed.load(Ordering::Acquire);
         if crate::ready::is_writable(endpoint) {

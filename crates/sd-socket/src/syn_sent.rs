@@ -17,11 +17,12 @@
 use crate::addr::{self, Name};
 use crate::connect::{self, Attempt};
 use crate::endpoint::{self, CONNECTING, EndpointExt, HAS_NAME, NONBLOCK};
+use crate::rare;
 use crate::table::{self, Entry};
 use crate::wait::Deadline;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::c_int;
-use sd_shm::slab::{Endpoint, Reason, State};
+use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::lock::Lock;
 use sd_sys::time::now_ns;
 
@@ -134,7 +135,7 @@ fn attempt(mut knock: Knock, by_timer: bool) -> Verdict {
 
 fn fail(endpoint: &'static Endpoint, errno: i32) -> Verdict {
     crate::route::port_unused(endpoint);
-    endpoint.error.store(errno, Ordering::Release);
+    endpoint.error.store(errno as u16, Ordering::Release);
     endpoint.set_state(State::Failed);
     crate::epoll::endpoint_event(endpoint);
     Verdict::Failed(errno)
@@ -158,7 +159,7 @@ pub(crate) fn try_now(endpoint: &'static Endpoint) -> Verdict {
 pub(crate) fn look_at(endpoint: &'static Endpoint) {
     if let Verdict::Kernel(reason) = try_now(endpoint) {
         let to =
-            Name { ip: addr::load(&endpoint.remote), port: endpoint.ports.load(Ordering::Relaxed) as u16 };
+            Name { ip: rare::ip(endpoint, End::Remote), port: endpoint.ports.load(Ordering::Relaxed) as u16 };
         go_on_in_kernel(endpoint, to, reason);
     }
 }
@@ -237,7 +238,7 @@ pub(crate) fn await_connection(
     while endpoint.state_now() == State::Connecting {
         if let Verdict::Kernel(reason) = wait(endpoint, Deadline::option(timeout_ns))? {
             let to = Name {
-                ip: addr::load(&endpoint.remote),
+                ip: rare::ip(endpoint, End::Remote),
                 port: endpoint.ports.load(Ordering::Relaxed) as u16,
             };
             go_on_in_kernel(endpoint, to, reason);
@@ -254,7 +255,7 @@ pub(crate) fn connect_again(endpoint: &'static Endpoint, later: i32) -> Result<V
             verdict => Ok(verdict),
         },
         false => {
-            let deadline = Deadline::option(endpoint.tx.timeout_ns.load(Ordering::Relaxed));
+            let deadline = Deadline::option(rare::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed));
             wait(endpoint, deadline).map_err(|errno| if errno == libc::EAGAIN { later } else { errno })
         }
     };
@@ -270,7 +271,7 @@ pub(crate) fn connect_again(endpoint: &'static Endpoint, later: i32) -> Result<V
 /// connect(2) on a socket whose connect has failed: the error, or that it was told already. Another connect may
 /// follow.
 pub(crate) fn tell_failure(endpoint: &'static Endpoint) -> i32 {
-    let error = endpoint.error.swap(0, Ordering::AcqRel);
+    let error = i32::from(endpoint.error.swap(0, Ordering::AcqRel));
     endpoint.set_state(unconnected(endpoint));
     if error != 0 { error } else { libc::ECONNABORTED }
 }
@@ -285,7 +286,7 @@ pub(crate) fn abandon(endpoint: &'static Endpoint) {
 pub(crate) fn unconnect(endpoint: &'static Endpoint, error: i32) {
     endpoint.ports.fetch_and(0xffff_0000, Ordering::Relaxed);
     if error != 0 {
-        endpoint.error.store(error, Ordering::Release);
+        endpoint.error.store(error as u16, Ordering::Release);
     }
     endpoint.set_state(unconnected(endpoint));
     crate::epoll::endpoint_event(endpoint);
@@ -324,7 +325,7 @@ fn go_on_in_kernel(endpoint: &'static Endpoint, to: Name, reason: Reason) {
         }
     });
     let mut bytes = [0u8; 28];
-    let len = addr::encode(endpoint.domain.load(Ordering::Relaxed) as i32, to, &mut bytes);
+    let len = addr::encode(i32::from(endpoint.domain.load(Ordering::Relaxed)), to, &mut bytes);
     let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
     let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize);
     // SAFETY: the kernel reads `len` bytes of the address. It tells the result by poll and SO_ERROR.

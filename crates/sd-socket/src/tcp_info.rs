@@ -5,10 +5,11 @@ use crate::Outcome;
 use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, OWN_SOCKET};
 use crate::options::put;
+use crate::rare;
 use core::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, c_int, c_void, socklen_t};
 use sd_shm::channel::Side;
-use sd_shm::slab::Endpoint;
+use sd_shm::slab::{End, Endpoint};
 
 /// The loopback interface's, as IPv4 or IPv6 tell it.
 pub(crate) fn mtu(fd: c_int, is_v4: bool) -> i32 {
@@ -34,10 +35,10 @@ const TIMESTAMPS: i32 = 12;
 /// window that the other side begins with.
 pub(crate) fn mss(endpoint: &'static Endpoint, fd: c_int) -> i32 {
     const UNSET: i32 = 536;
-    let is_v4 = crate::addr::load(&endpoint.remote).to_v4().is_some();
+    let is_v4 = rare::ip(endpoint, End::Remote).to_v4().is_some();
     let headers = if is_v4 { 40 } else { 60 };
     let largest = mtu(fd, is_v4).min(0xffff + if is_v4 { 0 } else { 1 }) - headers - TIMESTAMPS;
-    let half_window = match endpoint.side.load(Ordering::Relaxed) == Side::A as u16 {
+    let half_window = match endpoint.side.load(Ordering::Relaxed) == Side::A as u8 {
         true => largest / 2,
         false => 32768,
     };

@@ -7,7 +7,7 @@ use crate::control;
 use crate::endpoint::{CLOSED_FIRST, EndpointExt, FIN_SENT, OWN_SOCKET, peer_finished};
 use crate::process::SlabRec;
 use sd_proto::{ErrorCode, Reply, Request};
-use sd_shm::slab::Endpoint;
+use sd_shm::slab::{End, Endpoint};
 use sd_shm::time_wait::{TimeWait, step};
 
 /// shutdown(2) is about to end this side's stream.
@@ -24,7 +24,8 @@ pub(crate) fn note_close(endpoint: &Endpoint, rec: &SlabRec) {
         return;
     }
     let Some(slab) = rec.slab() else { return };
-    slab.time_waits().note(TimeWait::of(endpoint, step(sd_sys::time::tsc())));
+    let local = slab.address(endpoint, End::Local);
+    slab.time_waits().note(TimeWait::of(endpoint, local, step(sd_sys::time::tsc())));
 }
 
 /// The kernel has bound the socket to this name: whether accelerated connections are in the way.

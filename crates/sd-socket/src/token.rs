@@ -3,6 +3,7 @@
 //! While the process has one thread and never forked, nobody else can come, and nothing is asked. Else
 //! a thread finds its record (in the family's oldest slab) by one word of thread-local storage.
 
+use crate::endpoint::EndpointExt;
 use crate::process::{PROCESS, single_threaded, tid};
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -168,7 +169,7 @@ impl World for Family {
 
 /// Exclusive use of one half of an endpoint, until dropped.
 pub(crate) struct Half<'a> {
-    token: &'a Token,
+    endpoint: &'a Endpoint,
     way: Way,
     /// The token's holder, or `ONLY`; None: the thread has the lock.
     holder: Option<&'static Thread>,
@@ -179,19 +180,18 @@ pub(crate) struct Half<'a> {
 impl<'a> Half<'a> {
     /// Waits for the token if need be. `repair` makes good what a thread left that died with it.
     #[inline(always)]
-    pub(crate) fn take(token: &'a Token, way: Way, repair: impl FnOnce()) -> Half<'a> {
+    pub(crate) fn take(endpoint: &'a Endpoint, way: Way, repair: impl FnOnce()) -> Half<'a> {
         let section = Section::enter();
-        let holder = enter(token, way);
-        if holder.is_none() && lock(token, way) == Before::Died {
+        let holder = enter(endpoint, way);
+        if holder.is_none() && lock(endpoint, way) == Before::Died {
             repair();
         }
-        Half { token, way, holder, _section: section }
+        Half { endpoint, way, holder, _section: section }
     }
 }
 
 /// The same for whoever needs neither to wait nor to lock.
-pub(crate) struct Quick<'a> {
-    token: &'a Token,
+pub(crate) struct Quick {
     way: Way,
     /// See [`Half`].
     holder: &'static Thread,
@@ -199,41 +199,52 @@ pub(crate) struct Quick<'a> {
     _section: Section,
 }
 
-impl<'a> Quick<'a> {
+impl Quick {
     /// `None` when the thread is not the token's holder.
     #[inline(always)]
-    pub(crate) fn take(token: &'a Token, way: Way) -> Option<Quick<'a>> {
+    pub(crate) fn take(endpoint: &Endpoint, way: Way) -> Option<Quick> {
         let section = Section::enter();
-        enter(token, way).map(|holder| Quick { token, way, holder, _section: section })
+        enter(endpoint, way).map(|holder| Quick { way, holder, _section: section })
     }
 }
 
-impl Drop for Quick<'_> {
+impl Drop for Quick {
     #[inline(always)]
     fn drop(&mut self) {
-        self.token.leave(self.way, self.holder);
+        self.holder.leave(self.way);
     }
 }
 
 /// The way in without the lock, if this thread has it: the record to leave with.
 #[inline(always)]
-fn enter(token: &Token, way: Way) -> Option<&'static Thread> {
+fn enter(endpoint: &Endpoint, way: Way) -> Option<&'static Thread> {
     if is_alone() {
         return Some(&ONLY);
     }
     let mine = mine();
-    token.enter(way, mine).then_some(mine)
+    of(endpoint, way).enter(way, mine).then_some(mine)
+}
+
+#[inline(always)]
+fn of(endpoint: &Endpoint, way: Way) -> &Token {
+    match way {
+        Way::Send => &endpoint.tokens().tx,
+        Way::Receive => &endpoint.tokens().rx,
+    }
 }
 
 #[inline(never)]
-fn lock(token: &Token, way: Way) -> Before {
-    token.lock(way, me(), &Family)
+fn lock(endpoint: &Endpoint, way: Way) -> Before {
+    crate::rare::note(endpoint);
+    of(endpoint, way).lock(way, me(), &Family)
 }
 
 /// The connection is passed to another family.
 pub(crate) fn keep_unheld(endpoint: &Endpoint) {
-    let _ = endpoint.rx.token.keep_unheld(Way::Receive, me(), &Family);
-    let _ = endpoint.tx.token.keep_unheld(Way::Send, me(), &Family);
+    crate::rare::note(endpoint);
+    for way in [Way::Receive, Way::Send] {
+        let _ = of(endpoint, way).keep_unheld(way, me(), &Family);
+    }
 }
 
 #[inline(never)]
@@ -245,8 +256,8 @@ impl Drop for Half<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         match self.holder {
-            Some(holder) => self.token.leave(self.way, holder),
-            None => unlock(self.token),
+            Some(holder) => holder.leave(self.way),
+            None => unlock(of(self.endpoint, self.way)),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::Outcome;
 use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::faults::{send_failed, take_error};
+use crate::rare;
 use crate::{syn_sent, table};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
@@ -46,7 +47,7 @@ fn ask(endpoint: &'static Endpoint, flags: c_int, timeout_ns: u64) -> Answer {
 pub(crate) fn recv<T: Default>(fd: c_int, flags: c_int, again: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let special = flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0;
     let Some(endpoint) = table::socket(fd).filter(|_| !special) else { return Outcome::Kernel };
-    match ask(endpoint, flags, endpoint.rx.timeout_ns.load(Ordering::Relaxed)) {
+    match ask(endpoint, flags, rare::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed)) {
         Answer::Connected => again(),
         Answer::Kernel => Outcome::Kernel,
         Answer::Errno(errno) => Outcome::Errno(errno),
@@ -80,7 +81,7 @@ pub(crate) unsafe fn send<T>(
         }
         return in_kernel(endpoint);
     }
-    match ask(endpoint, flags, endpoint.tx.timeout_ns.load(Ordering::Relaxed)) {
+    match ask(endpoint, flags, rare::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed)) {
         Answer::Connected => again(flags),
         Answer::Kernel => Outcome::Kernel,
         Answer::Errno(errno) => Outcome::Errno(send_failed(errno, flags)),

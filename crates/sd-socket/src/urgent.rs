@@ -13,6 +13,7 @@
 
 use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, PeerEnd, corrupt, notify, peer_end, tx_cursor};
 use crate::iov::Pieces;
+use crate::rare;
 use crate::stream::{self, Push, RX_BITS};
 use crate::wait::Deadline;
 use crate::whole::{self, Claim};
@@ -20,7 +21,7 @@ use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_OOB, MSG_PEEK, MSG_TRUNC};
 use sd_ring::{Effort, Next, RxCursor};
 use sd_shm::channel::{FLAG_URGENT, GEOMETRY};
-use sd_shm::slab::Endpoint;
+use sd_shm::slab::{Endpoint, FIXED_BUF};
 
 /// Bit of `SlotSide::urgent`: there is a byte, the lowest eight bits.
 const VALID: u64 = 0x100;
@@ -38,7 +39,7 @@ fn mark(endpoint: &Endpoint) -> Option<Mark> {
     if peer.flags.load(Ordering::Acquire) & FLAG_URGENT == 0 {
         return None;
     }
-    let word = peer.urgent.load(Ordering::Acquire);
+    let word = peer.rare()?.urgent.load(Ordering::Acquire);
     let mark = Mark { position: word >> 9, byte: word as u8 };
     // SAFETY: the cursor is plain data in our own slab; its position is one word.
     let position = unsafe { endpoint.rx.cursor.get().read_volatile() }.position();
@@ -89,7 +90,7 @@ pub(crate) fn is_kept(endpoint: &Endpoint, rx: &RxCursor) -> bool {
 /// The urgent byte was not received out of band, and its owner gets SIGURG, so it may be soon. On Linux the signal
 /// comes before any recv can pass over the byte; ours comes a little later.
 fn is_expected(endpoint: &Endpoint) -> bool {
-    is_pending(endpoint) && endpoint.owner.load(Ordering::Relaxed) != 0
+    is_pending(endpoint) && rare::of(endpoint).owner.load(Ordering::Relaxed) != 0
 }
 
 /// Nothing is behind the urgent byte at which `rx` is.
@@ -103,7 +104,7 @@ fn is_alone(endpoint: &Endpoint, rx: &RxCursor) -> bool {
 /// Gives a handler in this process its chance, which may make one SIGURG of two.
 #[cold]
 pub(crate) fn urge(endpoint: &Endpoint) {
-    if endpoint.owner.load(Ordering::Relaxed) == sd_sys::fd::getpid() as u32 {
+    if rare::of(endpoint).owner.load(Ordering::Relaxed) == sd_sys::fd::getpid() as u32 {
         sd_sys::fd::signal_self(libc::SIGURG);
     }
 }
@@ -119,7 +120,7 @@ pub(crate) fn is_pending(endpoint: &Endpoint) -> bool {
 }
 
 fn unread(endpoint: &Endpoint) -> Option<Mark> {
-    mark(endpoint).filter(|mark| endpoint.rx.urgent_read.load(Ordering::Relaxed) != mark.position + 1)
+    mark(endpoint).filter(|mark| rare::of(endpoint).urgent_read.load(Ordering::Relaxed) != mark.position + 1)
 }
 
 /// recv with MSG_OOB.
@@ -127,7 +128,7 @@ fn unread(endpoint: &Endpoint) -> Option<Mark> {
 pub(crate) fn recv(endpoint: &Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
     let mark = unread(endpoint).filter(|_| !endpoint.flag(OOB_INLINE)).ok_or(libc::EINVAL)?;
     if flags & MSG_PEEK == 0 {
-        endpoint.rx.urgent_read.store(mark.position + 1, Ordering::Relaxed);
+        rare::change(endpoint, |rare| rare.urgent_read.store(mark.position + 1, Ordering::Relaxed));
     }
     if pieces.total == 0 {
         return Ok(0);
@@ -172,10 +173,10 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
 
 fn send_byte(endpoint: &'static Endpoint, byte: u8, flags: i32) -> Result<(), i32> {
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
-    let deadline = Deadline::option(endpoint.tx.timeout_ns.load(Ordering::Relaxed));
+    let deadline = Deadline::option(rare::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed));
     let mut grow = nonblock;
     loop {
-        match push(endpoint, byte, grow && endpoint.tx.buf.load(Ordering::Relaxed) == 0) {
+        match push(endpoint, byte, grow && !endpoint.flag(FIXED_BUF)) {
             Push::Done => return Ok(()),
             Push::Error(errno) => return Err(crate::faults::send_failed(errno, flags)),
             Push::Full { .. } | Push::Barred if nonblock => {
@@ -211,7 +212,7 @@ fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
     // SAFETY: the grant is room for one byte in our ring that the peer does not read yet.
     unsafe { mem.at(grant.region, grant.off).write_volatile(byte) };
     let own = endpoint.own_words();
-    own.urgent.store(tx.position() << 9 | VALID | u64::from(byte), Ordering::Release);
+    own.make_rare().urgent.store(tx.position() << 9 | VALID | u64::from(byte), Ordering::Release);
     own.flags.fetch_or(FLAG_URGENT, Ordering::AcqRel);
     tx.commit_urgent(&mem, crate::fast::stamp(endpoint));
     stream::add(&endpoint.tx.bytes, 1);

@@ -26,14 +26,14 @@ impl Claim {
     /// With the tx token: whether another call's message is under way.
     #[inline(always)]
     pub(crate) fn is_barred(&self, endpoint: &Endpoint) -> bool {
-        endpoint.tx.sender.load(Ordering::Relaxed) != 0 && self.is_barred_slow(endpoint)
+        endpoint.sender.load(Ordering::Relaxed) != 0 && self.is_barred_slow(endpoint)
     }
 
     #[cold]
     fn is_barred_slow(&self, endpoint: &Endpoint) -> bool {
-        let mine = endpoint.tx.sender.load(Ordering::Relaxed) == token::id();
+        let mine = endpoint.sender.load(Ordering::Relaxed) == token::id();
         if mine && self.0.is_none() {
-            endpoint.tx.sender.store(0, Ordering::Relaxed);
+            endpoint.sender.store(0, Ordering::Relaxed);
         }
         !mine
     }
@@ -41,7 +41,7 @@ impl Claim {
     /// With the tx token, not barred: a part was sent, and the rest has to wait.
     pub(crate) fn stake(&mut self, endpoint: &'static Endpoint) {
         if !token::is_alone() {
-            endpoint.tx.sender.store(token::id(), Ordering::Relaxed);
+            endpoint.sender.store(token::id(), Ordering::Relaxed);
             self.0 = Some(endpoint);
         }
     }
@@ -59,7 +59,7 @@ impl Drop for Claim {
 /// Ends a claim, and wakes those who wait for that.
 #[cold]
 fn end(endpoint: &'static Endpoint, claimant: u32) {
-    let sender = &endpoint.tx.sender;
+    let sender = &endpoint.sender;
     if sender.compare_exchange(claimant, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return;
     }
@@ -75,7 +75,7 @@ fn end(endpoint: &'static Endpoint, claimant: u32) {
 /// Waits until no other call's message is under way.
 #[cold]
 pub(crate) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<(), i32> {
-    let sender = &endpoint.tx.sender;
+    let sender = &endpoint.sender;
     let is_over = || sender.load(Ordering::Acquire) == 0;
     let watch = Watch::start();
     if spin(&endpoint.rx.spin, is_over) {

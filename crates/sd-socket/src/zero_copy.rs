@@ -5,6 +5,7 @@
 //! (linux/Documentation/networking/msg_zerocopy.rst). Tested by the subjects `rare/zero_copy*`.
 
 use crate::endpoint::{EndpointExt, ZERO_COPY};
+use crate::rare;
 use core::sync::atomic::Ordering;
 use libc::{c_int, msghdr};
 use sd_shm::slab::Endpoint;
@@ -13,22 +14,24 @@ use sd_shm::slab::Endpoint;
 #[inline]
 pub(crate) fn sent(endpoint: &'static Endpoint, flags: c_int, len: usize) {
     if flags & libc::MSG_ZEROCOPY != 0 && len != 0 && endpoint.flag(ZERO_COPY) {
-        endpoint.tx.zero_copies.fetch_add(1, Ordering::AcqRel);
+        rare::change(endpoint, |rare| _ = rare.zero_copies.fetch_add(1, Ordering::AcqRel));
         crate::ends::look_again(endpoint);
     }
 }
 
 /// Something is in the error queue.
 pub(crate) fn is_pending(endpoint: &Endpoint) -> bool {
-    endpoint.zero_copies_told.load(Ordering::Acquire) != endpoint.tx.zero_copies.load(Ordering::Acquire)
+    let rare = rare::of(endpoint);
+    rare.zero_copies_told.load(Ordering::Acquire) != rare.zero_copies.load(Ordering::Acquire)
 }
 
 /// Takes a notice: the first and the last send that it tells of.
 pub(crate) fn take(endpoint: &Endpoint) -> Option<(u32, u32)> {
-    let told = &endpoint.zero_copies_told;
+    let rare = rare::of(endpoint);
+    let told = &rare.zero_copies_told;
     let mut first = told.load(Ordering::Acquire);
     loop {
-        let all = endpoint.tx.zero_copies.load(Ordering::Acquire);
+        let all = rare.zero_copies.load(Ordering::Acquire);
         if all == first {
             return None;
         }
@@ -48,7 +51,7 @@ pub(crate) unsafe fn recvmsg(endpoint: &Endpoint, msg: *mut msghdr) -> Result<us
     // `ee_origin` SO_EE_ORIGIN_ZEROCOPY, `ee_code` SO_EE_CODE_ZEROCOPY_COPIED.
     const COPIED: u32 = 5 | 1 << 16;
     let (first, last) = take(endpoint).ok_or(libc::EAGAIN)?;
-    let is_v6 = endpoint.domain.load(Ordering::Relaxed) as c_int == libc::AF_INET6;
+    let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
     // The error, and an address that is nobody's.
     let (level, kind, full) = match is_v6 {
         true => (libc::SOL_IPV6, libc::IPV6_RECVERR, HEADER + 16 + 28),

@@ -79,7 +79,7 @@ pub fn random() -> Result<u64> {
     check(unsafe { syscall!(libc::SYS_getrandom, &raw mut random, 8, 0) }).map(|_| random)
 }
 
-/// As `map_shared`, writable, at a random address where nothing else is mapped by default.
+/// As `map_shared`, writable, at a random address where nothing else is mapped by default: a multiple of 2 MiB.
 pub fn map_apart(fd: i32, len: usize) -> Result<*mut u8> {
     for _ in 0..8 {
         let steps = (APART.end - APART.start) / APART_STEP - len / APART_STEP - 1;
@@ -88,7 +88,10 @@ pub fn map_apart(fd: i32, len: usize) -> Result<*mut u8> {
             other => return other,
         }
     }
-    map_shared(fd, len, true)
+    let place = map_shared(fd, len + APART_STEP, true)?;
+    // SAFETY: just mapped, and unused.
+    unsafe { unmap(place, len + APART_STEP) };
+    map_at(fd, len, (place as usize).next_multiple_of(APART_STEP))
 }
 
 /// As `map_shared`, writable, at this address and no other: EEXIST when something is there.

@@ -159,7 +159,10 @@ fn doorbells(prey: &mut Prey<'_>) -> u64 {
 /// Urgent bytes in the past and the future.
 fn urgent(prey: &mut Prey<'_>) -> u64 {
     let words = prey.words();
-    words.urgent.store(prey.random.nasty() << 9 | 0x100 | prey.random.below(256), Ordering::Release);
+    words
+        .make_rare()
+        .urgent
+        .store(prey.random.nasty() << 9 | 0x100 | prey.random.below(256), Ordering::Release);
     words.flags.fetch_or(sd_shm::channel::FLAG_URGENT, Ordering::AcqRel);
     2
 }
@@ -171,7 +174,7 @@ fn signals(prey: &mut Prey<'_>) -> u64 {
         // As it was understood once; and any endpoint's number.
         let wish = u64::from(pid) << 32 | 0x100 | libc::SIGKILL as u64;
         let wish = if prey.random.below(2) == 0 { wish } else { prey.random.below(20) };
-        side.wants_signals.store(wish, Ordering::Release);
+        side.make_rare().wants_signals.store(wish, Ordering::Release);
         side.wait.fetch_or(RX_SIGNAL | TX_SIGNAL, Ordering::AcqRel);
     }
     4
@@ -180,7 +183,7 @@ fn signals(prey: &mut Prey<'_>) -> u64 {
 /// Registrations of others, small numbers as they are given.
 fn homes(prey: &mut Prey<'_>) -> u64 {
     let home = [prey.random.below(64), prey.random.nasty(), 0][prey.random.below(3) as usize];
-    prey.words().home.store(home, Ordering::Release);
+    prey.words().make_rare().home.store(home, Ordering::Release);
     1
 }
 
@@ -189,9 +192,9 @@ fn berths(prey: &mut Prey<'_>) -> u64 {
     let number = prey.random.below(BERTHS as u64 + 4) as u32;
     let berth = if prey.random.below(2) == 0 { Berth::Sleeps(number) } else { Berth::Wishes(number) };
     let words = prey.words();
-    words.home.store(berth.word(), Ordering::Release);
+    words.make_rare().home.store(berth.word(), Ordering::Release);
     let rings = [0, u64::MAX, RINGS_NOT, 1 << (number % 64)][prey.random.below(4) as usize];
-    words.rings.store(rings, Ordering::Release);
+    words.make_rare().rings.store(rings, Ordering::Release);
     2
 }
 
@@ -225,9 +228,9 @@ fn events(prey: &mut Prey<'_>) -> u64 {
 /// All slots' words the same.
 fn whole_page(prey: &mut Prey<'_>) -> u64 {
     let value = [0, u64::MAX, prey.random.next()][prey.random.below(3) as usize];
-    let start = core::ptr::from_ref(prey.map.slot(prey.slot / 32 * 32)).cast::<AtomicU64>();
+    let start = core::ptr::from_ref(prey.map.slot(prey.slot / 64 * 64)).cast::<AtomicU64>();
     for word in 0..512 {
-        // SAFETY: 32 slots of 128 bytes, in a mapping that lasts until the end of this process; others change it too.
+        // SAFETY: 64 slots of 64 bytes, in a mapping that lasts until the end of this process; others change it too.
         unsafe { &*start.add(word) }.store(value, Ordering::Relaxed);
     }
     512

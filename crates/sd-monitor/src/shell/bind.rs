@@ -6,7 +6,7 @@ use super::server::Server;
 use crate::core::ClientId;
 use crate::core::time_wait::Wanted;
 use sd_proto::{ErrorCode, Ip, Reply};
-use sd_shm::slab::State;
+use sd_shm::slab::{End, State};
 use sd_shm::time_wait::{TimeWait, step};
 use std::sync::atomic::Ordering;
 
@@ -47,9 +47,9 @@ fn is_in_use(family: &Family, wanted: &Wanted) -> bool {
     }
     let mut found = false;
     family.slab.endpoints(|endpoint| {
-        let state = State::from_u32(endpoint.state.load(Ordering::Acquire));
+        let state = State::from_u32(endpoint.state.load(Ordering::Acquire).into());
         if matches!(state, State::Connected | State::Connecting) {
-            let one = TimeWait::of(endpoint, now());
+            let one = TimeWait::of(endpoint, family.slab.address(endpoint, End::Local), now());
             found |= wanted.meets(one.port, one.address, one.reuse);
         }
     });

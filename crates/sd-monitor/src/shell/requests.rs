@@ -327,7 +327,7 @@ impl Server {
     fn reclaim_ports(&mut self, client: ClientId, family: &Family) {
         family.slab.endpoints(|endpoint| {
             let is_connecting_side = endpoint.side.load(Ordering::Relaxed) == 0;
-            if endpoint.state.load(Ordering::Relaxed) == State::Connected as u32 && is_connecting_side {
+            if endpoint.state.load(Ordering::Relaxed) == State::Connected as u8 && is_connecting_side {
                 let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
                 self.core.leases.reclaim(family.netns, client, port);
             }

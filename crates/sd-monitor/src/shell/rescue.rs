@@ -19,7 +19,7 @@ use crate::core::listeners::Listener;
 use sd_proto::{ErrorCode, Ip, Reply};
 use sd_ring::doorbell;
 use sd_shm::channel::{FLAG_RESET, Side, SlotState};
-use sd_shm::slab::State;
+use sd_shm::slab::{End, State};
 use sd_sys::futex::{Scope, wake};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -261,8 +261,8 @@ impl Server {
             let mut is_open = false;
             let Some(family) = self.families.get(client) else { return false };
             family.slab.endpoints(|endpoint| {
-                let local = address(&endpoint.local);
-                is_open |= endpoint.state.load(Ordering::Acquire) == State::Listen as u32
+                let local = Ip(family.slab.address(endpoint, End::Local));
+                is_open |= endpoint.state.load(Ordering::Acquire) == State::Listen as u8
                     && (local == ip || local.is_unspecified())
                     && (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16 == port
                     && endpoint.holders.load(Ordering::Acquire) != 0;

@@ -5,7 +5,7 @@ use super::descriptors::{Identity, Unfit, check_segment};
 use nix::unistd::Whence;
 use sd_ring::{Next, RingMem};
 use sd_shm::channel::{GEOMETRY, Mapping, SEGMENT_LEN, SLOTS, Side, Slot};
-use sd_shm::slab::{self, ENDPOINTS, Endpoint};
+use sd_shm::slab::{self, ENDPOINTS, End, Endpoint, Rare};
 use sd_shm::time_wait::TimeWaits;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -64,6 +64,16 @@ impl Slab {
     pub(crate) fn used_endpoint(&self, number: u64) -> Option<&Endpoint> {
         let high = u64::from(self.header().high.load(Ordering::Acquire));
         self.map.endpoint(number as usize).filter(|_| number < high)
+    }
+
+    /// An address of an endpoint of it.
+    pub(crate) fn address(&self, endpoint: &Endpoint, end: End) -> [u8; 16] {
+        self.map.address(endpoint, end)
+    }
+
+    /// What an endpoint of it has seldom.
+    pub(crate) fn rare(&self, endpoint: &Endpoint) -> Option<&Rare> {
+        self.map.rare_of(endpoint)
     }
 
     /// Every endpoint that may have been used; some twice.
@@ -234,8 +244,8 @@ mod tests {
         }
         let mut found = Vec::new();
         segment.slots(|slot| found.push(slot));
-        // Slots stand 32 to a page.
-        assert!(found.contains(&0) && found.contains(&1023) && found.len() <= 64, "{found:?}");
+        // Slots stand 64 to a page.
+        assert!(found.contains(&0) && found.contains(&1023) && found.len() <= 128, "{found:?}");
     }
 
     #[test]

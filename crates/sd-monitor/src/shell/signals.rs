@@ -4,6 +4,7 @@
 //! say where in the slab. Only a member of a family on that side of the channel gets one, so nobody can make us signal a
 //! stranger; and what a process may do to itself by this, it may do anyway.
 
+use super::segments::Slab;
 use super::server::Server;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
@@ -21,15 +22,16 @@ struct Wish {
 
 impl Wish {
     /// If it is the endpoint of that connection.
-    fn of(endpoint: &Endpoint, channel: u64, slot: u32, side: Side) -> Option<Wish> {
-        let is_it = endpoint.state.load(Ordering::Acquire) == State::Connected as u32
+    fn of(slab: &Slab, endpoint: &Endpoint, channel: u64, slot: u32, side: Side) -> Option<Wish> {
+        let is_it = endpoint.state.load(Ordering::Acquire) == State::Connected as u8
             && endpoint.channel_id.load(Ordering::Relaxed) == channel
             && u32::from(endpoint.slot.load(Ordering::Relaxed)) == slot
             && u32::from(endpoint.side.load(Ordering::Relaxed)) == side as u32;
-        is_it.then(|| Wish {
-            pid: endpoint.owner.load(Ordering::Acquire),
-            is_async: endpoint.status.load(Ordering::Relaxed) & libc::O_ASYNC as u32 != 0,
-            signal: endpoint.signal.load(Ordering::Relaxed),
+        let rare = slab.rare(endpoint).filter(|_| is_it)?;
+        Some(Wish {
+            pid: rare.owner.load(Ordering::Acquire),
+            is_async: rare.status.load(Ordering::Relaxed) & libc::O_ASYNC as u32 != 0,
+            signal: rare.signal.load(Ordering::Relaxed),
         })
     }
 }
@@ -51,11 +53,15 @@ impl Server {
     fn signal_side(&self, key: ChannelKey, side: Side, slot: u32, urgent: bool) {
         let Some(segment) = self.segments.get(&key).filter(|_| (slot as usize) < SLOTS) else { return };
         let words = &segment.map().slot(slot as usize).side[side as usize];
-        let Some(number) = words.wants_signals.load(Ordering::Acquire).checked_sub(1) else { return };
+        let Some(number) =
+            words.rare().and_then(|words| words.wants_signals.load(Ordering::Acquire).checked_sub(1))
+        else {
+            return;
+        };
         let families = self.core.channels.side(key, side).iter();
         let wish_of = |(family, id): &(ClientId, u64)| {
             let slab = &self.families.get(family)?.slab;
-            Wish::of(slab.used_endpoint(number)?, *id, slot, side)
+            Wish::of(slab, slab.used_endpoint(number)?, *id, slot, side)
         };
         let Some(Wish { pid, is_async, signal }) = families.clone().find_map(wish_of) else { return };
         let signal = match (urgent, is_async, signal) {

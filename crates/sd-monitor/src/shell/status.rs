@@ -5,6 +5,7 @@
 
 use super::family::Family;
 use super::files::comm;
+use super::segments::Slab;
 use super::server::{Counters, Server};
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
@@ -17,7 +18,7 @@ use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Serialize)]
 struct Document {
@@ -138,7 +139,7 @@ impl Server {
     fn connections_of(&self, id: ClientId, family: &Family, comms: &mut Comms, all: &mut Vec<Connection>) {
         let mut last = core::ptr::null();
         family.slab.endpoints(|endpoint| {
-            let state = State::from_u32(endpoint.state.load(Ordering::Acquire));
+            let state = State::from_u32(endpoint.state.load(Ordering::Acquire).into());
             let is_shown = matches!(state, State::Connected | State::Connecting | State::Kernel);
             // One that lies across pages may come twice in a row.
             if !is_shown || core::ptr::eq(last, endpoint) {
@@ -148,9 +149,9 @@ impl Server {
             let member = endpoint.holders.load(Ordering::Relaxed).trailing_zeros();
             let pid =
                 Some(self.core.members.pid_of(id, member)).filter(|pid| *pid != 0).unwrap_or(family.pid);
-            let mut shown = connection(endpoint, pid, comms.of(pid), family.uid);
+            let mut shown = connection(&family.slab, endpoint, (pid, comms.of(pid)), family.uid);
             if state == State::Connected {
-                let is_bridged = endpoint.reason.load(Ordering::Relaxed) == Reason::Bridged as u32;
+                let is_bridged = endpoint.reason.load(Ordering::Relaxed) == Reason::Bridged as u8;
                 shown.path = if is_bridged { "bridged" } else { "shm" };
                 shown.reason = shown.reason.filter(|_| is_bridged);
                 (shown.end, shown.state) = self.end_of(id, endpoint);
@@ -168,7 +169,7 @@ impl Server {
         let cursor = unsafe { endpoint.tx.cursor.get().read_volatile() };
         let is_finished = cursor.is_finished();
         let mut end = End { place: None, is_finished };
-        let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
+        let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
         let id = endpoint.channel_id.load(Ordering::Relaxed);
         let mut peer_is_closed = false;
         if let Some(side) =
@@ -211,18 +212,17 @@ fn match_ends(connections: &mut [Connection]) {
 }
 
 /// A socket on the kernel path; the caller changes what is different on the other.
-fn connection(endpoint: &slab::Endpoint, pid: u32, comm: String, uid: u32) -> Connection {
-    let load = |cell: &AtomicU32| cell.load(Ordering::Relaxed);
-    let ports = load(&endpoint.ports);
+fn connection(slab: &Slab, endpoint: &slab::Endpoint, (pid, comm): (u32, String), uid: u32) -> Connection {
+    let ports = endpoint.ports.load(Ordering::Relaxed);
     let is_v4 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET;
-    let name = |cells: &[AtomicU64; 2], port| address(ip(cells), port, is_v4);
-    let reason = Reason::from_u32(load(&endpoint.reason));
+    let name = |end, port| address(Ip(slab.address(endpoint, end)), port, is_v4);
+    let reason = Reason::from_u32(endpoint.reason.load(Ordering::Relaxed).into());
     Connection {
         pid,
         comm,
         fd: endpoint.fd.load(Ordering::Relaxed),
-        local: name(&endpoint.local, (ports >> 16) as u16),
-        peer: name(&endpoint.remote, ports as u16),
+        local: name(slab::End::Local, (ports >> 16) as u16),
+        peer: name(slab::End::Remote, ports as u16),
         state: if ports as u16 == 0 { "UNCONN" } else { "ESTABLISHED" },
         path: "kernel",
         reason: Some(if reason == Reason::None { "unknown" } else { reason.text() }),
@@ -230,21 +230,23 @@ fn connection(endpoint: &slab::Endpoint, pid: u32, comm: String, uid: u32) -> Co
         tx_bytes: endpoint.tx.bytes.load(Ordering::Relaxed),
         rx_queue: 0,
         tx_queue: 0,
-        options: options(endpoint),
+        options: options(slab, endpoint),
         uid,
         end: End::default(),
     }
 }
 
-fn options(endpoint: &slab::Endpoint) -> BTreeMap<&'static str, u64> {
-    let wide = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-    let narrow = |cell: &AtomicU32| u64::from(cell.load(Ordering::Relaxed));
+fn options(slab: &Slab, endpoint: &slab::Endpoint) -> BTreeMap<&'static str, u64> {
+    let rare = slab.rare(endpoint);
+    let wide =
+        |cell: fn(&slab::Rare) -> &AtomicU64| rare.map_or(0, |rare| cell(rare).load(Ordering::Relaxed));
+    let linger = rare.map_or(0, |rare| rare.linger.load(Ordering::Relaxed));
     let all = [
-        ("rcv_timeout_ns", wide(&endpoint.rx.timeout_ns)),
-        ("snd_timeout_ns", wide(&endpoint.tx.timeout_ns)),
-        ("linger", narrow(&endpoint.tx.linger)),
-        ("rcv_lowat", narrow(&endpoint.rx.lowat)),
-        ("snd_buf", narrow(&endpoint.tx.buf)),
+        ("rcv_timeout_ns", wide(|rare| &rare.rx_timeout_ns)),
+        ("snd_timeout_ns", wide(|rare| &rare.tx_timeout_ns)),
+        ("linger", linger.into()),
+        ("rcv_lowat", endpoint.rx.lowat.load(Ordering::Relaxed).into()),
+        ("snd_buf", (endpoint.flags.load(Ordering::Relaxed) & slab::FIXED_BUF != 0).into()),
     ];
     all.into_iter().filter(|(_, value)| *value != 0).collect()
 }
@@ -264,14 +266,6 @@ impl Comms {
     fn of(&mut self, pid: u32) -> String {
         self.0.entry(pid).or_insert_with(|| comm(pid)).clone()
     }
-}
-
-fn ip(words: &[AtomicU64; 2]) -> Ip {
-    let mut bytes = [0u8; 16];
-    for (half, word) in bytes.chunks_exact_mut(8).zip(words) {
-        half.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-    }
-    Ip(bytes)
 }
 
 /// As ss(8) shows it: mapped addresses of IPv6 sockets as such.
@@ -303,9 +297,6 @@ mod tests {
         assert_eq!(address(local, 80, false), "[::ffff:127.0.0.1]:80");
         assert_eq!(address(Ip([0; 16]), 80, false), "[::]:80");
         assert_eq!(address(Ip([0; 16]), 80, true), "0.0.0.0:80");
-        let words = [AtomicU64::new(0), AtomicU64::new(0)];
-        words[1].store(u64::from_ne_bytes([0, 0, 0xff, 0xff, 127, 0, 0, 1]), Ordering::Relaxed);
-        assert_eq!(ip(&words), local);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::core::channels::ChannelKey;
 use crate::core::members::{Process, ProcessId};
 use sd_proto::Reply;
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SLOTS, Side, SlotSide, SlotState};
-use sd_shm::slab::{Endpoint, State};
+use sd_shm::slab::{End, Endpoint, State};
 use sd_shm::time_wait::TimeWait;
 use sd_sys::futex::{Scope, wake};
 use std::collections::BTreeSet;
@@ -114,13 +114,15 @@ impl Server {
             if !must_close(endpoint, bit) {
                 return;
             }
-            if endpoint.state.load(Ordering::Acquire) == State::Connected as u32 {
+            if endpoint.state.load(Ordering::Acquire) == State::Connected as u8 {
                 let was_closed = self.close_connection(family, endpoint, woken);
                 closed += u64::from(was_closed.is_some());
-                left.extend(was_closed.filter(|was_first| *was_first).map(|_| TimeWait::of(endpoint, now())));
+                let local = || record.slab.address(endpoint, End::Local);
+                let was_first = was_closed.filter(|was_first| *was_first);
+                left.extend(was_first.map(|_| TimeWait::of(endpoint, local(), now())));
             }
             // The bit goes last: without it the slab's owner may use the endpoint again.
-            endpoint.state.store(State::Free as u32, Ordering::Release);
+            endpoint.state.store(State::Free as u8, Ordering::Release);
             endpoint.holders.fetch_and(!bit, Ordering::AcqRel);
         });
         if member != 0 {
@@ -133,7 +135,7 @@ impl Server {
     /// Closes a connection on behalf of the dead: whether the other side was still open, and has lost nothing. `None`
     /// when there was nothing to close.
     fn close_connection(&self, family: ClientId, endpoint: &Endpoint, woken: &mut Woken) -> Option<bool> {
-        let slot = endpoint.slot.load(Ordering::Relaxed) as usize;
+        let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
         let side = Side::from_u32(endpoint.side.load(Ordering::Relaxed).into())?;
         let key = self.channel_of(family, endpoint.channel_id.load(Ordering::Relaxed), side)?;
         let segment = self.segments.get(&key).filter(|_| slot < SLOTS)?;

@@ -4,7 +4,7 @@ use crate::server::Server;
 use sd_proto::{ErrorCode, Ip, MESSAGE_MAX, Reply, Request, Route, VERSION};
 use sd_shm::channel::{Mapping, Side, SlotState};
 use sd_shm::directory::Reader;
-use sd_shm::slab::{Endpoint, Slab, State};
+use sd_shm::slab::{End, Endpoint, Slab, State};
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -279,18 +279,18 @@ pub(crate) fn attach(
 ) -> &'static Endpoint {
     let endpoint = slab.endpoint(index).unwrap();
     endpoint.channel_id.store(id, Ordering::Relaxed);
-    endpoint.side.store(side as u16, Ordering::Relaxed);
+    endpoint.side.store(side as u8, Ordering::Relaxed);
     endpoint.slot.store(slot as u16, Ordering::Relaxed);
     endpoint.generation.store(1, Ordering::Relaxed);
-    endpoint.domain.store(libc::AF_INET as u16, Ordering::Relaxed);
+    endpoint.domain.store(libc::AF_INET as u8, Ordering::Relaxed);
     endpoint.ports.store(40000 << 16 | 80, Ordering::Relaxed);
-    let local = u64::from_ne_bytes([0, 0, 0xff, 0xff, 127, 0, 0, 1]);
-    endpoint.local[1].store(local, Ordering::Relaxed);
-    endpoint.remote[1].store(local, Ordering::Relaxed);
+    let here = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1];
+    slab.set_address(endpoint, End::Local, here);
+    slab.set_address(endpoint, End::Remote, here);
     endpoint.fd.store(5, Ordering::Relaxed);
     endpoint.holders.store(holders, Ordering::Relaxed);
     slab.header().high.fetch_max(index as u32 + 1, Ordering::AcqRel);
-    endpoint.state.store(State::Connected as u32, Ordering::Release);
+    endpoint.state.store(State::Connected as u8, Ordering::Release);
     endpoint
 }
 

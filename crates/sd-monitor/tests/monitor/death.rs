@@ -175,7 +175,7 @@ fn connections_outlive_the_parent() {
     drop(a);
     until("the parent's connection is closed", || channel.state(1, Side::A).1 == SlotState::Closed);
     until("the parent's share is gone", || slab.endpoint(0).unwrap().holders.load(Ordering::Acquire) == 2);
-    assert_eq!(slab.endpoint(1).unwrap().state.load(Ordering::Acquire), State::Free as u32);
+    assert_eq!(slab.endpoint(1).unwrap().state.load(Ordering::Acquire), State::Free as u8);
     assert_eq!(channel.state(0, Side::A).1, SlotState::Syn);
     assert_eq!(channel.state(2, Side::A).1, SlotState::Syn);
     assert_eq!(b.control.receive_with(libc::MSG_DONTWAIT).err(), Some(sd_sys::Errno(libc::EAGAIN)));

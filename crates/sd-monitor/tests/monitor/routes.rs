@@ -204,8 +204,8 @@ fn status_shows_connections() {
     attach(&b.slab, 7, at_b.id, Side::B, 2, 1);
     end_a.tx.bytes.store(100, Ordering::Relaxed);
     let other = b.attach(8, 0, Side::A, 0, 1);
-    other.reason.store(Reason::RegularPeer as u32, Ordering::Relaxed);
-    other.state.store(State::Kernel as u32, Ordering::Relaxed);
+    other.reason.store(Reason::RegularPeer as u8, Ordering::Relaxed);
+    other.state.store(State::Kernel as u8, Ordering::Relaxed);
     let status = Control::connect(server.socket()).status();
     let connections = status["connections"].as_array().unwrap();
     assert_eq!(connections.len(), 3, "{status:#}");

@@ -155,10 +155,10 @@ fn take_listener(
 
 /// The channel whose words the endpoint has the address of.
 fn channel_of(endpoint: &Endpoint) -> Option<&'static Channel> {
-    let own = endpoint.own.load(Ordering::Relaxed);
+    let peer = endpoint.peer.load(Ordering::Relaxed);
     PROCESS.channels().find(|channel| {
         let base = channel.map.base() as u64;
-        (base..base + SEGMENT_LEN as u64).contains(&own)
+        (base..base + SEGMENT_LEN as u64).contains(&peer)
     })
 }
 
@@ -171,7 +171,7 @@ fn connect(endpoint: &'static Endpoint) -> bool {
         return false;
     };
     if private.channel.swap(core::ptr::from_ref(channel).cast_mut(), Ordering::AcqRel).is_null() {
-        channel.bind(endpoint.slot.load(Ordering::Relaxed) as usize, endpoint);
+        channel.bind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
     }
     true
 }

@@ -1,0 +1,259 @@
+//! An endpoint: what a slab holds of a socket.
+//!
+//! An idle connection costs its endpoint and nothing else here: what only some sockets have, and who may send and
+//! receive where several threads want to, stand in arrays of their own beside, by the same number. Their pages appear
+//! when touched, so nobody looks there before a bit of the endpoint says that something is there.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use sd_ring::token::Token;
+use sd_ring::{RxCursor, TxCursor};
+
+/// Bit of [`Rare::linger`]: l_onoff.
+pub const LINGER_ON: u32 = 1 << 31;
+
+/// Bit of [`Endpoint::flags`]: something is in the endpoint's [`Rare`], or in its tokens.
+pub const HAS_RARE: u32 = 1 << 31;
+/// Bit of [`Endpoint::flags`]: SO_SNDBUF was set.
+pub const FIXED_BUF: u32 = 1 << 30;
+/// Options that are set or not, from this bit of [`Endpoint::flags`] on, two bits each: never set, off, on.
+const SWITCHES: u32 = 22;
+
+/// An option in [`Endpoint::flags`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Switch {
+    /// TCP_NODELAY.
+    NoDelay = SWITCHES,
+    /// SO_KEEPALIVE.
+    KeepAlive = SWITCHES + 2,
+    /// SO_REUSEADDR.
+    ReuseAddress = SWITCHES + 4,
+    /// TCP_CORK.
+    Cork = SWITCHES + 6,
+}
+
+/// All of them.
+pub const SWITCHES_MASK: u32 = 0xff << SWITCHES;
+
+/// Sending half. Its position and count belong to whoever has the token.
+#[repr(C)]
+pub struct TxHalf {
+    /// Position in the ring.
+    pub cursor: UnsafeCell<TxCursor>,
+    /// Payload bytes sent.
+    pub bytes: AtomicU64,
+}
+
+/// Receiving half. Its position and count belong to whoever has the token.
+#[repr(C)]
+pub struct RxHalf {
+    /// Position in the ring.
+    pub cursor: UnsafeCell<RxCursor>,
+    /// Payload bytes received.
+    pub bytes: AtomicU64,
+    /// Spin budget learned for this socket, in units of the waiter's choice.
+    pub spin: AtomicU32,
+    /// SO_RCVLOWAT.
+    pub lowat: AtomicU32,
+    /// Not of the half: see [`crate::slab::Slab::address`].
+    pub short_addresses: [AtomicU32; 2],
+}
+
+/// Who may send and who may receive. All zero while no two threads ever used the endpoint.
+#[repr(C, align(64))]
+pub struct Tokens {
+    /// Who may send.
+    pub tx: Token,
+    /// Who may receive.
+    pub rx: Token,
+}
+
+/// What few sockets have: all zero, and in memory that does not exist, unless [`HAS_RARE`] is set.
+#[repr(C)]
+#[derive(Default)]
+pub struct Rare {
+    /// SO_RCVTIMEO in ns, zero = forever.
+    pub rx_timeout_ns: AtomicU64,
+    /// SO_SNDTIMEO in ns, zero = forever.
+    pub tx_timeout_ns: AtomicU64,
+    /// Position of the last urgent byte that was received out of band, plus one.
+    pub urgent_read: AtomicU64,
+    /// SO_LINGER: seconds, and [`LINGER_ON`].
+    pub linger: AtomicU32,
+    /// Status flags other than O_NONBLOCK; see `sd_socket::fds`.
+    pub status: AtomicU32,
+    /// Sends with MSG_ZEROCOPY; see `sd_socket::zero_copy`.
+    pub zero_copies: AtomicU32,
+    /// How many of them were told to be done.
+    pub zero_copies_told: AtomicU32,
+    /// The process that F_SETOWN named, zero when there is none; see [`crate::channel::RareWords::wants_signals`].
+    pub owner: AtomicU32,
+    /// F_SETSIG's signal.
+    pub signal: AtomicU16,
+    /// Other remembered options; see `sd_socket::options`.
+    pub opts: [AtomicU16; 5],
+    /// See [`crate::slab::Slab::address`]; valid whether [`HAS_RARE`] is set or not.
+    addresses: [[AtomicU64; 2]; 2],
+}
+
+impl Rare {
+    /// What is set nowhere.
+    pub const fn new() -> Rare {
+        Rare {
+            rx_timeout_ns: AtomicU64::new(0),
+            tx_timeout_ns: AtomicU64::new(0),
+            urgent_read: AtomicU64::new(0),
+            linger: AtomicU32::new(0),
+            status: AtomicU32::new(0),
+            zero_copies: AtomicU32::new(0),
+            zero_copies_told: AtomicU32::new(0),
+            owner: AtomicU32::new(0),
+            signal: AtomicU16::new(0),
+            opts: [const { AtomicU16::new(0) }; 5],
+            addresses: [const { [const { AtomicU64::new(0) }; 2] }; 2],
+        }
+    }
+
+    /// As good as new, but for the addresses.
+    pub fn reset(&self) {
+        for word in [&self.rx_timeout_ns, &self.tx_timeout_ns, &self.urgent_read] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.linger, &self.status, &self.zero_copies, &self.zero_copies_told, &self.owner] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.opts.iter().chain([&self.signal]).for_each(|option| option.store(0, Ordering::Relaxed));
+    }
+
+    pub(crate) fn address(&self, end: End) -> [u8; 16] {
+        let mut address = [0; 16];
+        for (bytes, word) in address.chunks_exact_mut(8).zip(&self.addresses[end as usize]) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        address
+    }
+
+    pub(crate) fn set_address(&self, end: End, address: [u8; 16]) {
+        for (bytes, word) in address.as_chunks::<8>().0.iter().zip(&self.addresses[end as usize]) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Which end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// This one.
+    Local = 0,
+    /// The peer's.
+    Remote = 1,
+}
+
+/// In [`RxHalf::short_addresses`]: the address is in [`Rare`].
+const LONG: u32 = u32::MAX;
+
+/// A socket, three cache lines: what both halves read, and people and the monitor ask for; what senders write; what
+/// receivers write. Idle connections have nothing else.
+#[repr(C, align(64))]
+pub struct Endpoint {
+    /// [`crate::slab::State`].
+    pub state: AtomicU8,
+    /// This side: 0 = A, 1 = B.
+    pub side: AtomicU8,
+    /// AF_INET or AF_INET6.
+    pub domain: AtomicU8,
+    /// [`crate::slab::Reason`] when state is Kernel.
+    pub reason: AtomicU8,
+    /// Status bits; see `sd_socket::endpoint`.
+    pub flags: AtomicU32,
+    /// Bit per member of the slab that has it open.
+    pub holders: AtomicU64,
+    /// Address of the slot's words of the peer's side: the same in all processes that hold it.
+    pub peer: AtomicU64,
+    /// Distance from there to the small ring that this side sends into, and to the one that it reads.
+    pub rings: [AtomicU32; 2],
+    /// Channel id, for the monitor.
+    pub channel_id: AtomicU64,
+    /// Slot generation.
+    pub generation: AtomicU32,
+    /// Local port << 16 | peer port.
+    pub ports: AtomicU32,
+    /// File descriptor at the time of creation, for `sd ss`.
+    pub fd: AtomicI32,
+    /// Distance from here to the endpoint's [`Tokens`].
+    pub tokens: AtomicU32,
+    /// Id of the thread whose message is sent in parts, zero when none is; see `sd_socket::whole`.
+    pub sender: AtomicU32,
+    /// Slot number.
+    pub slot: AtomicU16,
+    /// Pending SO_ERROR.
+    pub error: AtomicU16,
+
+    /// Sending half.
+    pub tx: TxHalf,
+
+    /// Receiving half.
+    pub rx: RxHalf,
+}
+
+impl Endpoint {
+    /// Whether an option is on; `None`: it was never set.
+    pub fn switch(&self, option: Switch) -> Option<bool> {
+        match self.flags.load(Ordering::Relaxed) >> option as u32 & 3 {
+            0 => None,
+            value => Some(value > 1),
+        }
+    }
+
+    /// Sets it.
+    pub fn set_switch(&self, option: Switch, on: bool) {
+        let bits = (1 + u32::from(on)) << option as u32;
+        let change = |flags: u32| Some(flags & !(3 << option as u32) | bits);
+        let _ = self.flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    }
+
+    /// SO_REUSEADDR.
+    pub fn reuses_address(&self) -> bool {
+        self.switch(Switch::ReuseAddress) == Some(true)
+    }
+
+    /// See [`crate::slab::Slab::address`]; `None` when it takes the slab to say.
+    pub fn short_address(&self, end: End) -> Option<[u8; 16]> {
+        let word = self.rx.short_addresses[end as usize].load(Ordering::Relaxed);
+        let [a, b, c, d] = word.to_ne_bytes();
+        match word {
+            LONG => None,
+            0 => Some([0; 16]),
+            _ => Some([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]),
+        }
+    }
+
+    /// Notes an address; false when it takes the slab to do so.
+    pub fn set_short_address(&self, end: End, address: [u8; 16]) -> bool {
+        let short = match address {
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => u32::from_ne_bytes([a, b, c, d]),
+            _ => 0,
+        };
+        let is_short = short != LONG && (short != 0 || address == [0; 16]);
+        if is_short {
+            self.rx.short_addresses[end as usize].store(short, Ordering::Relaxed);
+        }
+        is_short
+    }
+
+    pub(crate) fn set_long_address(&self, end: End) {
+        self.rx.short_addresses[end as usize].store(LONG, Ordering::Relaxed);
+    }
+}
+
+const _: () = {
+    assert!(core::mem::size_of::<Endpoint>() == 192);
+    assert!(core::mem::offset_of!(Endpoint, tx) == 64);
+    assert!(core::mem::offset_of!(Endpoint, rx) == 128);
+    assert!(core::mem::size_of::<Tokens>() == 64);
+    assert!(core::mem::size_of::<Rare>() == 88);
+};
+
+// SAFETY: the cells belong to whoever has the half's token; everything else is atomic.
+unsafe impl Sync for Endpoint {}

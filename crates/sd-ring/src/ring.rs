@@ -67,6 +67,16 @@ pub trait RingMem {
     /// the region.
     #[inline(always)]
     fn prepare(&self, _region: u32, _off: u32) {}
+    /// A message of `size` bytes with its header is complete: ends it by a zero, publishes the header at `pos`, and
+    /// prepares for one like it.
+    #[inline(always)]
+    fn complete(&self, region: u32, pos: u32, size: u32, word: u64) {
+        self.store(region, pos + size, 0);
+        self.publish(region, pos, word);
+        // The word that ends a message like this one. If that is in another line, which the receiver had last, the next
+        // publication would wait for it.
+        self.prepare(region, pos.wrapping_add(2 * size));
+    }
 }
 
 /// The peer wrote something that no correct peer writes; the connection must be reset.
@@ -401,11 +411,7 @@ impl TxCursor {
     fn commit_as<M: RingMem>(&mut self, mem: &M, kind: Kind, len: u32, stamp: u32) {
         let size = SIZE + padded(len);
         let (region, pos) = (self.region(), self.pos());
-        mem.store(region, pos + size, 0);
-        mem.publish(region, pos, header::encode(kind, len, stamp));
-        // The word that ends a message like this one. If that is in another line, which the receiver had last, the next
-        // publication would wait for it.
-        mem.prepare(region, pos.wrapping_add(2 * size));
+        mem.complete(region, pos, size, header::encode(kind, len, stamp));
         in_order();
         self.written += u64::from(size);
     }

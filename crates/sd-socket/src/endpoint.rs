@@ -115,12 +115,12 @@ impl EndpointExt for Endpoint {
     #[inline(always)]
     fn tx_mem(&self) -> Rings {
         let [tx, _] = &self.rings;
-        Rings::at_distance(&self.peer, tx)
+        Rings::at_distance(self.peer_words(), tx)
     }
     #[inline(always)]
     fn rx_mem(&self) -> Rings {
         let [_, rx] = &self.rings;
-        Rings::at_distance(&self.peer, rx)
+        Rings::at_distance(self.peer_words(), rx)
     }
 }
 
@@ -342,7 +342,13 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
 /// Wakes the peer as its doorbell word says, after something was published for it.
 #[inline(always)]
 pub(crate) fn notify(endpoint: &Endpoint, bits: u32) {
-    let fired = doorbell::ring(&endpoint.peer_words().wait, bits);
+    notify_at(endpoint, endpoint.peer_words(), bits);
+}
+
+/// The same, for who has the peer's words at hand.
+#[inline(always)]
+pub(crate) fn notify_at(endpoint: &Endpoint, peer: &SlotSide, bits: u32) {
+    let fired = doorbell::ring(&peer.wait, bits);
     if fired != 0 {
         notify_slow(endpoint, fired);
     }

@@ -3,7 +3,8 @@
 //! What meets anything else has changed nothing and goes the long way, `stream`, which does all of this as well. So
 //! here are only the usual branches, and no state that would have to be kept across a wait.
 
-use crate::endpoint::{EndpointExt, PEER_DEAD, RESET, SHUT_WR, notify, rx_cursor, tx_cursor};
+use crate::endpoint::{EndpointExt, PEER_DEAD, RESET, SHUT_WR, notify_at, rx_cursor, tx_cursor};
+use crate::rings::Rings;
 use crate::stream::{RX_BITS, add, publish_credit};
 use crate::token::Quick;
 use core::sync::atomic::Ordering;
@@ -29,7 +30,8 @@ pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> b
     if unusual != 0 || is_over {
         return false;
     }
-    let mem = endpoint.tx_mem();
+    let [distance, _] = &endpoint.rings;
+    let mem = Rings::at_distance(peer, distance);
     // SAFETY: the tx half is held.
     let tx = unsafe { tx_cursor(endpoint) };
     let Some(grant) = tx.reserve_here(&GEOMETRY, len) else { return false };
@@ -38,7 +40,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> b
     unsafe { copy_shared(mem.at(grant.region, grant.off), buf, grant.len as usize) };
     tx.commit(&mem, grant.len, stamp_for(flags));
     add(&endpoint.tx.bytes, u64::from(grant.len));
-    notify(endpoint, RX_BITS);
+    notify_at(endpoint, peer, RX_BITS);
     true
 }
 

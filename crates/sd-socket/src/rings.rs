@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::RingMem;
-use sd_shm::channel::large_of;
+use sd_shm::channel::{SlotSide, large_of};
 
 /// The memory of one direction's ring: address of the small region, from which that of the large one follows.
 #[derive(Clone, Copy)]
@@ -12,9 +12,8 @@ pub(crate) struct Rings {
 
 impl Rings {
     #[inline(always)]
-    pub(crate) fn at_distance(words: &AtomicU64, distance: &AtomicU32) -> Rings {
-        let small = words.load(Ordering::Relaxed) + u64::from(distance.load(Ordering::Relaxed));
-        Rings { small }
+    pub(crate) fn at_distance(words: &SlotSide, distance: &AtomicU32) -> Rings {
+        Rings { small: core::ptr::from_ref(words) as u64 + u64::from(distance.load(Ordering::Relaxed)) }
     }
 
     #[inline(always)]
@@ -54,7 +53,11 @@ impl RingMem for Rings {
         self.word(region, off).store(word, Ordering::Relaxed);
     }
     #[inline(always)]
-    fn prepare(&self, region: u32, off: u32) {
-        sd_ring::copy::fetch_for_writing(self.base(region).wrapping_add(u64::from(off)) as *const u8);
+    fn complete(&self, region: u32, pos: u32, size: u32, word: u64) {
+        // One look at the region for all.
+        let here = Rings { small: self.base(region) };
+        here.store(0, pos + size, 0);
+        here.publish(0, pos, word);
+        sd_ring::copy::fetch_for_writing(here.at(0, pos.wrapping_add(2 * size)));
     }
 }

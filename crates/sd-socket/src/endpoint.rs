@@ -11,7 +11,7 @@ use sd_ring::{Next, RxCursor, TxCursor, doorbell};
 use sd_shm::channel::{
     FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
 };
-use sd_shm::slab::{ENDPOINTS, Endpoint, HAS_RARE, LINGER_ON, State, Tokens};
+use sd_shm::slab::{ENDPOINTS, Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, SWITCHES_MASK, State, Tokens};
 
 /// O_NONBLOCK.
 pub(crate) const NONBLOCK: u32 = 1 << 0;
@@ -35,7 +35,7 @@ pub(crate) const HAS_NAME: u32 = 1 << 8;
 pub(crate) const OOB_INLINE: u32 = 1 << 9;
 /// SO_TIMESTAMP, SO_TIMESTAMPNS.
 pub(crate) const STAMPS: u32 = 1 << 12;
-/// See `STAMPS`. Bit 18 is `message::INQ`.
+/// See `STAMPS`.
 pub(crate) const STAMPS_NS: u32 = 1 << 13;
 /// SO_ZEROCOPY.
 pub(crate) const ZERO_COPY: u32 = 1 << 15;
@@ -49,7 +49,16 @@ pub(crate) const FIN_SENT: u32 = 1 << 11;
 pub(crate) const NO_SPACE: u32 = 1 << 16;
 /// The monitor said that nobody is on the other side any more, whatever its words say, which others may still write.
 pub(crate) const PEER_DEAD: u32 = 1 << 17;
-// 1 << 18: `message::INQ`. From 1 << 22 on: `sd_shm::slab`.
+/// TCP_INQ.
+pub(crate) const INQ: u32 = 1 << 18;
+
+// The bits from 1 << 22 on are those of `sd_shm::slab`.
+const _: () = {
+    let low = NONBLOCK | SHUT_RD | SHUT_WR | EOF | RESET | CONNECTING | OWN_SOCKET | WATCHED | HAS_NAME;
+    let middle = OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | CLOSED_FIRST | HAS_SIGNALS | FIN_SENT;
+    let all = low | middle | NO_SPACE | PEER_DEAD | INQ;
+    assert!(all.count_ones() == 19 && all & (SWITCHES_MASK | FIXED_BUF | HAS_RARE) == 0);
+};
 
 /// Atomics of an endpoint that are addresses of shared structures.
 pub(crate) trait EndpointExt {

@@ -1,10 +1,9 @@
 //! shutdown(2), connect(2) with AF_UNSPEC, and how much lies in the rings of a connection.
 
 use crate::endpoint::{
-    self, EndpointExt, FIN_SENT, HAS_SIGNALS, NONBLOCK, OOB_INLINE, OWN_SOCKET, SHUT_RD, SHUT_WR, STAMPS,
-    STAMPS_NS, WATCHED, ZERO_COPY, notify, rx_cursor, tx_cursor,
+    self, EndpointExt, FIN_SENT, HAS_SIGNALS, INQ, NONBLOCK, OOB_INLINE, OWN_SOCKET, SHUT_RD, SHUT_WR,
+    STAMPS, STAMPS_NS, WATCHED, ZERO_COPY, notify, rx_cursor, tx_cursor,
 };
-use crate::message::INQ;
 use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use sd_ring::{Next, doorbell};

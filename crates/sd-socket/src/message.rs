@@ -1,13 +1,10 @@
 //! recvmsg, sendmsg and their plural forms.
 
-use crate::endpoint::{EndpointExt, STAMPS, STAMPS_NS};
+use crate::endpoint::{EndpointExt, INQ, STAMPS, STAMPS_NS};
 use crate::iov::{Pieces, bad_pointer, is_beyond};
 use crate::{Outcome, faults, stream, urgent, zero_copy};
 use libc::{c_int, c_void, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 use sd_shm::slab::{Endpoint, State};
-
-/// TCP_INQ: one of the endpoint's flags, beside those of `endpoint`.
-pub(crate) const INQ: u32 = 1 << 18;
 
 /// recv(2) with one of the flags MSG_OOB, MSG_ERRQUEUE, MSG_TRUNC.
 #[cold]

@@ -2,9 +2,8 @@
 
 use crate::Outcome;
 use crate::connect::materialize;
-use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY};
+use crate::endpoint::{EndpointExt, INQ, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY};
 use crate::iov::bad_pointer;
-use crate::message::INQ;
 use crate::rare;
 use crate::table;
 use core::sync::atomic::Ordering;

@@ -224,10 +224,10 @@ pub struct Names {
 
 /// Eventfds that a process may have for single threads.
 pub const BERTHS: usize = 62;
-/// Bit of [`SlotSide::rings`]: none is rung any more.
+/// Bit of [`RareWords::rings`]: none is rung any more.
 pub const RINGS_NOT: u64 = 1 << 63;
 
-/// A number of an eventfd for a single thread, in [`SlotSide::home`].
+/// A number of an eventfd for a single thread, in [`RareWords::home`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Berth {
     /// The thread that alone waits for the connection sleeps there: who has news writes that eventfd and nothing else.

@@ -1,16 +1,19 @@
-//! `cargo xtask test` and `cargo xtask ci`: every check, in order, with its time and one closing line.
+//! `cargo xtask test` and `cargo xtask ci`: every check, in order, with its time; at the end, once more, what went
+//! wrong, and one closing line.
 
+use crate::gist::Gist;
 use crate::report::Count;
-use crate::{Result, fail, install, product, scratch};
+use crate::{Result, install, product, scratch};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// A step's name, what it counted, and how long it took.
+/// A step's name, what it counted, how long it took, and what of its output is shown again.
 struct Step {
     name: String,
     count: Count,
     seconds: f64,
+    again: Vec<String>,
 }
 
 #[derive(Default)]
@@ -18,34 +21,58 @@ struct Steps {
     steps: Vec<Step>,
 }
 
+/// What a step's command has said.
+struct Said {
+    is_ok: bool,
+    count: Count,
+    gist: Gist,
+}
+
 impl Steps {
-    /// Runs a step whose failure is counted and does not stop the others.
-    fn run(&mut self, name: &str, step: impl FnOnce() -> Result<Count>) {
-        println!("\n==> {name}");
-        let start = Instant::now();
-        let count = step().unwrap_or_else(|error| {
-            println!("{name}: {error}");
-            Count::one(false)
+    /// A command whose closing lines are counted. A failure that no line counts is one.
+    fn tests(&mut self, name: &str, command: &mut Command) {
+        self.step(name, command, |said| {
+            let is_silent = said.count == Count::default();
+            let is_uncounted = is_silent || (!said.is_ok && said.count.failed == 0);
+            Count { failed: said.count.failed + usize::from(is_uncounted), ..said.count }
         });
-        let seconds = start.elapsed().as_secs_f64();
-        self.steps.push(Step { name: name.to_owned(), count, seconds });
     }
 
     /// A command that passes or fails as a whole.
     fn command(&mut self, name: &str, command: &mut Command) {
-        self.run(name, || Ok(Count::one(command.status()?.success())));
+        self.step(name, command, |said| Count::one(said.is_ok));
     }
 
-    /// Prints the times and the closing line.
+    /// Runs a step, whose failure is counted and does not stop the others.
+    fn step(&mut self, name: &str, command: &mut Command, count: fn(&Said) -> Count) {
+        println!("\n==> {name}");
+        let start = Instant::now();
+        let (count, again) = match said(command) {
+            Ok(said) => {
+                let count = count(&said);
+                (count, said.gist.lines(count.failed == 0))
+            }
+            Err(error) => (Count::one(false), vec![error.to_string()]),
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        self.steps.push(Step { name: name.to_owned(), count, seconds, again });
+    }
+
+    /// Prints the times, once more what went wrong, and the closing line.
     fn finish(self) -> Result<()> {
         println!("\n==> summary");
         let mut total = Count::default();
         for step in &self.steps {
-            println!("{:<16} {:>7.1} s  {}", step.name, step.seconds, step.count.line().replace(',', ";"));
+            println!("{:<16} {:>7.1} s  {}", step.name, step.seconds, part(step.count));
             total.add(step.count);
         }
         let seconds: f64 = self.steps.iter().map(|step| step.seconds).sum();
-        println!("{:<16} {seconds:>7.1} s\n\n{}", "together", total.line());
+        println!("{:<16} {seconds:>7.1} s", "together");
+        for step in self.steps.iter().filter(|step| !step.again.is_empty()) {
+            println!("\n==> {}, once more: {}", step.name, part(step.count));
+            step.again.iter().for_each(|line| println!("{line}"));
+        }
+        println!("\n{}", total.line());
         if total.failed > 0 {
             scratch::clean();
             std::process::exit(1);
@@ -54,44 +81,47 @@ impl Steps {
     }
 }
 
-/// Passes a runner's output on and adds its closing lines up. A failure that no line counts is counted as one.
-fn counted(command: &mut Command) -> Result<Count> {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let mut total = Count::default();
-    if let Some(stdout) = child.stdout.take() {
-        for line in BufReader::new(stdout).lines() {
-            let line = line?;
-            match Count::parse(&line) {
-                Some(count) => {
-                    total.add(count);
-                    // The closing line of all comes last and stands alone; this one is only a part.
-                    println!("  {}", line.trim().replace(',', ";"));
-                }
-                None => println!("{line}"),
-            }
-        }
-    }
-    if !child.wait()?.success() && total.failed == 0 {
-        total.failed = 1;
-    }
-    if total == Count::default() {
-        fail!("no test ran");
-    }
-    Ok(total)
+/// A count that is only a part: the closing line of all comes last and stands alone.
+fn part(count: Count) -> String {
+    count.line().replace(',', ";")
 }
 
-/// This program again, as a step with a count of its own.
-fn ourselves(args: &[&str]) -> Result<Count> {
-    counted(Command::new(std::env::current_exe()?).args(args))
+/// Runs a command, passes both of its outputs on as they come, and adds its closing lines up.
+fn said(command: &mut Command) -> Result<Said> {
+    let (read, write) = std::io::pipe()?;
+    let mut child = command.stdin(Stdio::null()).stdout(write.try_clone()?).stderr(write).spawn()?;
+    // It holds the other end, and the reader would wait for that too.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let (mut count, mut gist) = (Count::default(), Gist::default());
+    for line in BufReader::new(read).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        gist.add(&line);
+        match Count::parse(&line) {
+            Some(closing) => {
+                count.add(closing);
+                println!("  {}", line.trim().replace(',', ";"));
+            }
+            None => println!("{line}"),
+        }
+    }
+    Ok(Said { is_ok: child.wait()?.success(), count, gist })
+}
+
+/// This program again.
+fn ourselves(args: &[&str]) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(args);
+    Ok(command)
 }
 
 pub(crate) fn test(is_fast: bool) -> Result<()> {
     let mut steps = Steps::default();
-    test_steps(&mut steps, is_fast);
+    test_steps(&mut steps, is_fast)?;
     steps.finish()
 }
 
-fn test_steps(steps: &mut Steps, is_fast: bool) {
+fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     let missing = install::missing();
     if !missing.is_empty()
         && let Err(error) = install::run(&missing)
@@ -99,39 +129,40 @@ fn test_steps(steps: &mut Steps, is_fast: bool) {
         // Scenarios without their program are counted as skipped.
         println!("not everything could be installed: {error}");
     }
-    steps.run("build", || product::build().map(|()| Count::one(true)));
+    steps.command("build", &mut ourselves(&["build"])?);
     // The fuzz targets (control messages, a live monitor) run for so long each.
     let fuzz_seconds = if is_fast { "1" } else { "60" };
-    steps.run("cargo test", || {
-        counted(product::cargo(&["test", "--workspace"]).env("SD_FUZZ_SECONDS", fuzz_seconds))
-    });
+    let mut tests = product::cargo(&["test", "--workspace", "--no-fail-fast"]);
+    steps.tests("cargo test", tests.env("SD_FUZZ_SECONDS", fuzz_seconds));
     if !is_fast {
-        steps.run("loom", loom);
-        steps.run("token model", token_model);
+        steps.tests("loom", &mut loom());
+        steps.tests("token model", &mut token_model());
     }
-    steps.run("posix", || ourselves(&["posix"]));
+    steps.tests("posix", &mut ourselves(&["posix"])?);
     let deaths = if is_fast { "3" } else { "8" };
-    steps.run("sharing", || ourselves(&["sharing", "--deaths", deaths, "--vandals", "6", "--soak", "8"]));
-    steps.run("suites", || ourselves(&["suites", "--fast", "--no-build", "--no-install"]));
-    steps.run("figures", || ourselves(&["figures", "--quick", "--no-build", "--no-install"]));
-    steps.run("instructions", || ourselves(&["instructions", "--no-build"]));
-    let mut args = vec!["apps", "--no-build", "--no-install"];
+    let sharing = ["sharing", "--deaths", deaths, "--vandals", "6", "--soak", "8"];
+    steps.tests("sharing", &mut ourselves(&sharing)?);
+    steps.tests("suites", &mut ourselves(&["suites", "--fast", "--no-build", "--no-install"])?);
+    steps.tests("figures", &mut ourselves(&["figures", "--quick", "--no-build", "--no-install"])?);
+    steps.tests("instructions", &mut ourselves(&["instructions", "--no-build"])?);
+    let mut apps = ourselves(&["apps", "--no-build", "--no-install"])?;
     if is_fast {
-        args.push("--fast");
+        apps.arg("--fast");
     }
-    steps.run("apps", || ourselves(&args));
+    steps.tests("apps", &mut apps);
+    Ok(())
 }
 
 /// All states of the token's protocol, for three threads.
-fn token_model() -> Result<Count> {
-    counted(&mut product::cargo(&["test", "--release", "--package", "sd-ring", "--test", "token_model"]))
+fn token_model() -> Command {
+    product::cargo(&["test", "--release", "--package", "sd-ring", "--test", "token_model"])
 }
 
 /// The ring's tests again, with every interleaving explored. A directory of its own keeps the usual build warm.
-fn loom() -> Result<Count> {
+fn loom() -> Command {
     let mut command = product::cargo(&["test", "--release", "--package", "sd-ring"]);
     command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", product::target().join("loom"));
-    counted(&mut command)
+    command
 }
 
 pub(crate) fn ci() -> Result<()> {
@@ -141,12 +172,29 @@ pub(crate) fn ci() -> Result<()> {
     steps.command("clippy", &mut product::cargo(&clippy));
     let mut doc = product::cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
     steps.command("doc", doc.env("RUSTDOCFLAGS", "-Dwarnings"));
-    test_steps(&mut steps, false);
-    steps.run("tidy", || ourselves_ok(&["tidy"]));
+    test_steps(&mut steps, false)?;
+    steps.command("tidy", &mut ourselves(&["tidy"])?);
     steps.finish()
 }
 
-fn ourselves_ok(args: &[&str]) -> Result<Count> {
-    let status = Command::new(std::env::current_exe()?).args(args).stdin(Stdio::null()).status()?;
-    Ok(Count::one(status.success()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(script: &str) -> Step {
+        let mut steps = Steps::default();
+        steps.tests("a step", Command::new("sh").args(["-c", script]));
+        steps.steps.remove(0)
+    }
+
+    #[test]
+    fn both_outputs_are_heard_and_every_failure_counts() {
+        let counted = step("echo '3 passed, 1 failed'; echo 'FAIL what' >&2; exit 1");
+        assert_eq!(counted.count, Count { passed: 3, failed: 1, skipped: 0 });
+        assert_eq!(counted.again[0], "FAIL what");
+        let passed = step("echo '3 passed, 0 failed'");
+        assert_eq!((passed.count.failed, passed.again.len()), (0, 0));
+        assert_eq!(step("echo '3 passed, 0 failed'; exit 1").count.failed, 1);
+        assert_eq!(step("echo nothing").count.failed, 1);
+    }
 }

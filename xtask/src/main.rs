@@ -7,6 +7,7 @@ mod apps;
 mod checks;
 mod demo;
 mod figures;
+mod gist;
 mod install;
 mod instructions;
 mod lab;

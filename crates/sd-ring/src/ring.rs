@@ -63,19 +63,11 @@ pub trait RingMem {
     fn publish(&self, region: u32, off: u32, word: u64);
     /// Stores a word that a later `publish` makes visible.
     fn store(&self, region: u32, off: u32, word: u64);
-    /// The next message will be stored up to there: the processor may fetch that line meanwhile. `off` may lie behind
-    /// the region.
-    #[inline(always)]
-    fn prepare(&self, _region: u32, _off: u32) {}
-    /// A message of `size` bytes with its header is complete: ends it by a zero, publishes the header at `pos`, and
-    /// prepares for one like it.
+    /// A message of `size` bytes with its header is complete: ends it by a zero and publishes the header at `pos`.
     #[inline(always)]
     fn complete(&self, region: u32, pos: u32, size: u32, word: u64) {
         self.store(region, pos + size, 0);
         self.publish(region, pos, word);
-        // The word that ends a message like this one. If that is in another line, which the receiver had last, the next
-        // publication would wait for it.
-        self.prepare(region, pos.wrapping_add(2 * size));
     }
 }
 

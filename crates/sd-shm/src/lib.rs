@@ -17,6 +17,7 @@ pub mod channel;
 pub mod directory;
 mod endpoint;
 pub mod public;
+pub mod rings;
 pub mod slab;
 pub mod time_wait;
 

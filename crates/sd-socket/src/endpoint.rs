@@ -3,14 +3,14 @@
 use crate::channel::Channel;
 use crate::process::{PROCESS, Priv, SlabRec};
 use crate::rare;
-use crate::rings::Rings;
 use crate::token::Half;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::token::Way;
 use sd_ring::{Next, RxCursor, TxCursor, doorbell};
 use sd_shm::channel::{
     FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
 };
+use sd_shm::rings::Rings;
 use sd_shm::slab::{ENDPOINTS, Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, SWITCHES_MASK, State, Tokens};
 
 /// O_NONBLOCK.
@@ -124,13 +124,21 @@ impl EndpointExt for Endpoint {
     #[inline(always)]
     fn tx_mem(&self) -> Rings {
         let [tx, _] = &self.rings;
-        Rings::at_distance(self.peer_words(), tx)
+        rings_at(self.peer_words(), tx)
     }
     #[inline(always)]
     fn rx_mem(&self) -> Rings {
         let [_, rx] = &self.rings;
-        Rings::at_distance(self.peer_words(), rx)
+        rings_at(self.peer_words(), rx)
     }
+}
+
+/// A ring at a distance from the peer's words.
+#[inline(always)]
+pub(crate) fn rings_at(peer: &SlotSide, distance: &AtomicU32) -> Rings {
+    let small = core::ptr::from_ref(peer) as u64 + u64::from(distance.load(Ordering::Relaxed));
+    // SAFETY: set by `attach`; channels of live endpoints stay mapped.
+    unsafe { Rings::at_address(small) }
 }
 
 /// The sender's cursor.

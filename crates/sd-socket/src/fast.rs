@@ -3,8 +3,7 @@
 //! What meets anything else has changed nothing and goes the long way, `stream`, which does all of this as well. So
 //! here are only the usual branches, and no state that would have to be kept across a wait.
 
-use crate::endpoint::{EndpointExt, PEER_DEAD, RESET, SHUT_WR, notify_at, rx_cursor, tx_cursor};
-use crate::rings::Rings;
+use crate::endpoint::{EndpointExt, PEER_DEAD, RESET, SHUT_WR, notify_at, rings_at, rx_cursor, tx_cursor};
 use crate::stream::{RX_BITS, add, publish_credit};
 use crate::token::Quick;
 use core::sync::atomic::Ordering;
@@ -31,7 +30,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> b
         return false;
     }
     let [distance, _] = &endpoint.rings;
-    let mem = Rings::at_distance(peer, distance);
+    let mem = rings_at(peer, distance);
     // SAFETY: the tx half is held.
     let tx = unsafe { tx_cursor(endpoint) };
     let Some(grant) = tx.reserve_here(&GEOMETRY, len) else { return false };

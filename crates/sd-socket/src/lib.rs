@@ -63,7 +63,6 @@ mod process;
 mod rare;
 mod ready;
 mod reclaim;
-mod rings;
 mod route;
 mod select;
 mod signals;

@@ -4,70 +4,31 @@
 use super::link::Link;
 use super::pair::Wait;
 use sd_ring::copy::copy_shared;
-use sd_ring::{Effort, Next, RingMem, RxCursor, TxCursor, doorbell};
+use sd_ring::{Effort, Next, RxCursor, TxCursor, doorbell};
 use sd_shm::channel::{GEOMETRY, Mapping, Side, SlotSide};
+use sd_shm::rings::Rings;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// One end of a connection's two rings.
 pub(crate) struct Ring<const DOORBELL: bool> {
     mine: &'static SlotSide,
     theirs: &'static SlotSide,
-    out: Memory,
-    input: Memory,
+    out: Rings,
+    input: Rings,
     tx: TxCursor,
     rx: RxCursor,
-}
-
-/// Both regions of one ring.
-#[derive(Clone, Copy)]
-struct Memory {
-    regions: [*mut u8; 2],
-}
-
-impl Memory {
-    #[inline(always)]
-    fn at(&self, region: u32, off: u32) -> *mut u8 {
-        // SAFETY: the ring checked `off` against the region's size.
-        unsafe { self.regions[(region & 1) as usize].add(off as usize) }
-    }
-
-    #[inline(always)]
-    fn word(&self, region: u32, off: u32) -> &AtomicU64 {
-        // SAFETY: headers are 8-aligned, in a mapping that outlives the process's use of it.
-        unsafe { AtomicU64::from_ptr(self.at(region, off).cast()) }
-    }
-}
-
-impl RingMem for Memory {
-    #[inline(always)]
-    fn load(&self, region: u32, off: u32) -> u64 {
-        self.word(region, off).load(Ordering::Acquire)
-    }
-    #[inline(always)]
-    fn publish(&self, region: u32, off: u32, word: u64) {
-        self.word(region, off).store(word, Ordering::Release);
-    }
-    #[inline(always)]
-    fn store(&self, region: u32, off: u32, word: u64) {
-        self.word(region, off).store(word, Ordering::Relaxed);
-    }
-    #[inline(always)]
-    fn prepare(&self, region: u32, off: u32) {
-        sd_ring::copy::fetch_for_writing(self.regions[(region & 1) as usize].wrapping_add(off as usize));
-    }
 }
 
 impl<const DOORBELL: bool> Ring<DOORBELL> {
     /// This side's end of slot 0.
     pub(crate) fn new(segment: Mapping, side: Side) -> Self {
-        let memory = |from| Memory { regions: [segment.small_ring(0, from), segment.large_ring(0, from)] };
         let slot = segment.slot(0);
         Ring {
             mine: &slot.side[side as usize],
             theirs: &slot.side[side.other() as usize],
-            out: memory(side),
-            input: memory(side.other()),
+            out: Rings::of(&segment, 0, side),
+            input: Rings::of(&segment, 0, side.other()),
             tx: TxCursor::new(&GEOMETRY),
             rx: RxCursor::new(),
         }

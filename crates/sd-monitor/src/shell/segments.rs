@@ -190,26 +190,7 @@ impl RingMem for Incoming<'_> {
 mod tests {
     use super::*;
     use sd_ring::{RxCursor, TxCursor};
-
-    struct Writer<'a>(Incoming<'a>);
-
-    impl RingMem for Writer<'_> {
-        fn load(&self, region: u32, off: u32) -> u64 {
-            self.0.load(region, off)
-        }
-        fn publish(&self, region: u32, off: u32, word: u64) {
-            let start = if region == 0 {
-                self.0.map.small_ring(self.0.slot, self.0.from)
-            } else {
-                self.0.map.large_ring(self.0.slot, self.0.from)
-            };
-            // SAFETY: the ring's own code gives offsets within the ring.
-            unsafe { start.add(off as usize).cast::<u64>().write_volatile(word) };
-        }
-        fn store(&self, region: u32, off: u32, word: u64) {
-            self.publish(region, off, word);
-        }
-    }
+    use sd_shm::rings::Rings;
 
     fn slab() -> (Slab, usize) {
         let (fd, made) = slab::Slab::create(1).unwrap();
@@ -253,7 +234,7 @@ mod tests {
         let segment = Segment::create(1, 2, 3).unwrap();
         let (slab, _) = slab();
         let endpoint = slab.map.endpoint(0).unwrap();
-        let ring = Writer(Incoming { map: &segment.map, slot: 5, from: Side::A });
+        let ring = Rings::of(&segment.map, 5, Side::A);
         let mut tx = TxCursor::new(&GEOMETRY);
         assert!(!segment.has_unread(endpoint, 5, Side::B));
         tx.reserve(&GEOMETRY, &ring, 10, sd_ring::Effort::Cached).unwrap();

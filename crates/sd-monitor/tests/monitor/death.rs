@@ -4,8 +4,9 @@ use crate::client::{Channel, Client, Control, attach, own, pair};
 use crate::process::Process;
 use crate::server::{Server, until};
 use sd_proto::{Reply, Request, Route};
-use sd_ring::{RingMem, TxCursor, doorbell};
+use sd_ring::{TxCursor, doorbell};
 use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, GEOMETRY, Side, SlotState};
+use sd_shm::rings::Rings;
 use sd_shm::slab::State;
 use sd_sys::futex::{Scope, wait};
 use std::net::TcpListener;
@@ -13,26 +14,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The small ring that a side sends into.
-struct Ring<'a>(&'a Channel, usize, Side);
-
-impl RingMem for Ring<'_> {
-    fn load(&self, _: u32, _: u32) -> u64 {
-        unimplemented!()
-    }
-    fn publish(&self, region: u32, off: u32, word: u64) {
-        assert_eq!(region, 0);
-        let at = self.0.map.small_ring(self.1, self.2).wrapping_add(off as usize).cast::<u64>();
-        // SAFETY: within the ring, as the sender's cursor gives offsets there.
-        unsafe { at.write_volatile(word) };
-    }
-    fn store(&self, region: u32, off: u32, word: u64) {
-        self.publish(region, off, word);
-    }
-}
-
 pub(crate) fn write_message(channel: &Channel, slot: usize, from: Side) {
-    let ring = Ring(channel, slot, from);
+    let ring = Rings::of(&channel.map, slot, from);
     let mut tx = TxCursor::new(&GEOMETRY);
     tx.reserve(&GEOMETRY, &ring, 8, sd_ring::Effort::Cached).unwrap();
     tx.commit(&ring, 8, 0);

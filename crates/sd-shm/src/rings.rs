@@ -1,19 +1,28 @@
-//! The memory of rings, as an endpoint finds it.
+//! The memory of a connection's ring in a channel.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::channel::{Mapping, Side, large_of};
+use core::sync::atomic::{AtomicU64, Ordering};
 use sd_ring::RingMem;
-use sd_shm::channel::{SlotSide, large_of};
 
-/// The memory of one direction's ring: address of the small region, from which that of the large one follows.
-#[derive(Clone, Copy)]
-pub(crate) struct Rings {
+/// Both regions of one direction's ring: the address of the small one, from which that of the large one follows.
+#[derive(Clone, Copy, Debug)]
+pub struct Rings {
     small: u64,
 }
 
 impl Rings {
+    /// The ring that `from` sends into on a slot.
+    pub fn of(channel: &Mapping, slot: usize, from: Side) -> Rings {
+        Rings { small: channel.small_ring(slot, from) as u64 }
+    }
+
+    /// The same, by the address of the small ring.
+    ///
+    /// # Safety
+    /// A small ring of a channel is there, which stays mapped while this is used.
     #[inline(always)]
-    pub(crate) fn at_distance(words: &SlotSide, distance: &AtomicU32) -> Rings {
-        Rings { small: core::ptr::from_ref(words) as u64 + u64::from(distance.load(Ordering::Relaxed)) }
+    pub unsafe fn at_address(small: u64) -> Rings {
+        Rings { small }
     }
 
     #[inline(always)]
@@ -28,13 +37,13 @@ impl Rings {
     #[inline(always)]
     fn word(&self, region: u32, off: u32) -> &'static AtomicU64 {
         // SAFETY: the ring checked `off` against the region's size and keeps it a multiple of 8;
-        // both regions lie in a channel that stays mapped while an endpoint uses it.
+        // both regions lie in a channel that stays mapped while this is used.
         unsafe { &*((self.base(region) + u64::from(off)) as *const AtomicU64) }
     }
 
     /// Address of a byte.
     #[inline(always)]
-    pub(crate) fn at(&self, region: u32, off: u32) -> *mut u8 {
+    pub fn at(&self, region: u32, off: u32) -> *mut u8 {
         (self.base(region) + u64::from(off)) as *mut u8
     }
 }
@@ -58,6 +67,8 @@ impl RingMem for Rings {
         let here = Rings { small: self.base(region) };
         here.store(0, pos + size, 0);
         here.publish(0, pos, word);
+        // The word that ends a message like this one. If that is in another line, which the receiver had last, the next
+        // publication would wait for it.
         sd_ring::copy::fetch_for_writing(here.at(0, pos.wrapping_add(2 * size)));
     }
 }

@@ -150,17 +150,24 @@ impl Monitor {
         command.args(["monitor", "--socket"]).arg(&place.socket).env("SD_MONITOR", &place.socket);
         let child = command.stdin(Stdio::null()).spawn();
         let mut monitor = Monitor(child.map_err(|error| format!("{}: {error}", place.sd.display()))?);
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while !place.socket.exists() {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !Monitor::answers(place) {
             if let Some(status) = monitor.0.try_wait()? {
                 return Err(format!("the monitor did not start: {status}").into());
             }
             if Instant::now() > deadline {
-                return Err("the monitor made no socket within five seconds".into());
+                return Err("the monitor did not answer within ten seconds".into());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(monitor)
+    }
+
+    fn answers(place: &Place) -> bool {
+        let mut question = Command::new(&place.sd);
+        question.arg("ss").env("SD_MONITOR", &place.socket).stdin(Stdio::null());
+        let answer = question.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        place.socket.exists() && answer.is_ok_and(|status| status.success())
     }
 }
 

@@ -69,12 +69,14 @@ unsafe fn bind_in_kernel(
         let Some((_, name)) = (unsafe { addr::parse(addr, len) }) else { return Ok(()) };
         let is_choice = name.port == 0;
         let name = if is_choice { addr::kernel_name(fd).map_or(name, |(_, name)| name) } else { name };
-        if !is_in_the_way(endpoint, fd, name) {
+        if crate::extras::has_program(endpoint) || !is_in_the_way(endpoint, fd, name) {
             return Ok(());
         }
         // Another kernel socket, as the bound one was before.
+        let signals = crate::signals::Wishes::of(fd);
         endpoint.clear_flag(OWN_SOCKET);
         materialize(endpoint)?;
+        signals.give_to(fd);
         if !is_choice {
             break;
         }

@@ -1,11 +1,12 @@
-//! Options that only a kernel socket keeps, remembered for the connections that a listener gives out.
+//! Options that only a kernel socket keeps, remembered for the day on which there is another one.
 //!
-//! An accepted connection inherits them (`sk_clone_lock` in the kernel), but has no kernel socket, and few programs
-//! ever ask. So a socket that may become a listener notes what was set on it, its connections share the note, and it
-//! is carried out on the day one of them gets a kernel socket (`options::replay`). A socket names its note by a
+//! An accepted connection inherits most of them (`sk_clone_lock` in the kernel), but has no kernel socket, and few programs
+//! ever ask. And a kernel socket that was bound to a port which an accelerated connection has is exchanged for a fresh one
+//! (`bind`). So a socket notes what was set on it, its connections share the note of what they inherit, and it is carried
+//! out on the day there is a fresh kernel socket (`options::replay`). A socket names its note by a
 //! number in the process's private part of the endpoint: a fork copies both. What one process of several sets after a
-//! fork is inherited in that process only. Tested by the subjects `accept/options_inherited` and
-//! `options/buffer_sizes_inherited`.
+//! fork is inherited in that process only. Tested by the subjects `accept/options_inherited`,
+//! `options/buffer_sizes_inherited` and `bind/chosen_port_keeps_options`.
 
 use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
@@ -27,26 +28,37 @@ struct Extra {
     len: usize,
 }
 
-/// Notes are never changed and never freed: equal ones are one. A socket's number is the place in the list plus one.
-static NOTES: Lock<Vec<Box<[Extra]>>> = Lock::new(Vec::new());
+/// What was set on a socket, in that order.
+struct Note {
+    options: Box<[Extra]>,
+    /// Number of the note of those that connections inherit.
+    inherited: u32,
+}
 
-/// Not inherited, or acting on what the value points to.
-fn is_its_own(level: c_int, name: c_int) -> bool {
-    let names: &[c_int] = match level {
-        SOL_SOCKET => &[
-            libc::SO_PRIORITY,
-            libc::SO_INCOMING_CPU,
-            libc::SO_ATTACH_FILTER,
-            libc::SO_DETACH_FILTER,
-            libc::SO_LOCK_FILTER,
-            libc::SO_ATTACH_BPF,
-            libc::SO_ATTACH_REUSEPORT_CBPF,
-            libc::SO_ATTACH_REUSEPORT_EBPF,
-        ],
+/// Notes are never changed and never freed: equal ones are one. A socket's number is the place in the list plus one.
+static NOTES: Lock<Vec<Note>> = Lock::new(Vec::new());
+
+/// Programs of the kernel's: what the value points to, or names, may be gone.
+fn is_program(level: c_int, name: c_int) -> bool {
+    const NAMES: [c_int; 6] = [
+        libc::SO_ATTACH_FILTER,
+        libc::SO_DETACH_FILTER,
+        libc::SO_LOCK_FILTER,
+        libc::SO_ATTACH_BPF,
+        libc::SO_ATTACH_REUSEPORT_CBPF,
+        libc::SO_ATTACH_REUSEPORT_EBPF,
+    ];
+    level == SOL_SOCKET && NAMES.contains(&name)
+}
+
+fn is_inherited(option: &Extra) -> bool {
+    let Extra { level, name, .. } = *option;
+    let own: &[c_int] = match level {
+        SOL_SOCKET => &[libc::SO_PRIORITY, libc::SO_INCOMING_CPU],
         IPPROTO_TCP => &[libc::TCP_QUICKACK, libc::TCP_DEFER_ACCEPT, libc::TCP_FASTOPEN, libc::TCP_ULP],
         _ => &[],
     };
-    names.contains(&name)
+    !own.contains(&name) && !is_program(level, name)
 }
 
 /// An option was set on the kernel socket of an endpoint.
@@ -54,10 +66,8 @@ fn is_its_own(level: c_int, name: c_int) -> bool {
 /// # Safety
 /// `value` points to `len` readable bytes.
 pub(crate) unsafe fn note(endpoint: &Endpoint, level: c_int, name: c_int, value: *const c_void, len: usize) {
-    let Some(private) = PROCESS.private(endpoint).filter(|_| len <= VALUE_MAX && !is_its_own(level, name))
-    else {
-        return;
-    };
+    let len = if is_program(level, name) { 0 } else { len };
+    let Some(private) = PROCESS.private(endpoint).filter(|_| len <= VALUE_MAX) else { return };
     let mut bytes = [0; VALUE_MAX];
     // SAFETY: as the caller says, and there is room.
     unsafe { core::ptr::copy_nonoverlapping(value.cast(), bytes.as_mut_ptr(), len) };
@@ -67,25 +77,46 @@ pub(crate) unsafe fn note(endpoint: &Endpoint, level: c_int, name: c_int, value:
     // In the order in which they were set: some change others.
     changed.retain(|old| (old.level, old.name) != (level, name));
     changed.push(extra);
-    let place = notes.iter().position(|known| **known == *changed).unwrap_or(notes.len());
-    if changed.len() > OPTIONS_MAX || place >= NOTES_MAX {
-        return;
+    if let Some(number) = number_of(&mut notes, &changed) {
+        private.next.store(number, Ordering::Relaxed);
     }
-    if place == notes.len() {
-        notes.push(changed.into());
-    }
-    private.next.store(place as u32 + 1, Ordering::Relaxed);
 }
 
-fn noted(notes: &[Box<[Extra]>], number: u32) -> &[Extra] {
-    let place = (number as usize).checked_sub(1);
-    place.and_then(|place| notes.get(place)).map_or(&[], |note| note)
+/// The number of the note of these options, a new one perhaps; `None` when there are too many.
+fn number_of(notes: &mut Vec<Note>, options: &[Extra]) -> Option<u32> {
+    if options.is_empty() {
+        return Some(0);
+    }
+    if let Some(place) = notes.iter().position(|known| *known.options == *options) {
+        return Some(place as u32 + 1);
+    }
+    let inherited: Vec<Extra> = options.iter().copied().filter(is_inherited).collect();
+    let is_whole = inherited.len() == options.len();
+    let inherited = if is_whole { None } else { Some(number_of(notes, &inherited)?) };
+    if options.len() > OPTIONS_MAX || notes.len() >= NOTES_MAX {
+        return None;
+    }
+    let number = notes.len() as u32 + 1;
+    notes.push(Note { options: options.into(), inherited: inherited.unwrap_or(number) });
+    Some(number)
 }
 
-/// A connection has what its listener has.
+fn note_of(notes: &[Note], number: u32) -> Option<&Note> {
+    notes.get((number as usize).checked_sub(1)?)
+}
+
+fn noted(notes: &[Note], number: u32) -> &[Extra] {
+    note_of(notes, number).map_or(&[], |note| &note.options)
+}
+
+/// A connection has most of what its listener has.
 pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
     if let (Some(from), Some(to)) = (PROCESS.private(from), PROCESS.private(to)) {
-        to.next.store(from.next.load(Ordering::Relaxed), Ordering::Relaxed);
+        let number = match from.next.load(Ordering::Relaxed) {
+            0 => 0,
+            number => note_of(&NOTES.lock(), number).map_or(0, |note| note.inherited),
+        };
+        to.next.store(number, Ordering::Relaxed);
     }
 }
 
@@ -98,11 +129,18 @@ pub(crate) fn is_noted(endpoint: &Endpoint) -> bool {
 pub(crate) fn each(endpoint: &Endpoint, mut each: impl FnMut(c_int, c_int, &[u8])) -> bool {
     let number = PROCESS.private(endpoint).map_or(0, |private| private.next.load(Ordering::Relaxed));
     if number != 0 {
-        for extra in noted(&NOTES.lock(), number) {
+        for extra in noted(&NOTES.lock(), number).iter().filter(|extra| !is_program(extra.level, extra.name))
+        {
             each(extra.level, extra.name, extra.value.get(..extra.len).unwrap_or(&[]));
         }
     }
     number != 0
+}
+
+/// A filter or the like was attached, or taken away: no other kernel socket can have that.
+pub(crate) fn has_program(endpoint: &Endpoint) -> bool {
+    let number = PROCESS.private(endpoint).map_or(0, |private| private.next.load(Ordering::Relaxed));
+    number != 0 && noted(&NOTES.lock(), number).iter().any(|extra| is_program(extra.level, extra.name))
 }
 
 const SO_TIMESTAMPING_NEW: c_int = 65;

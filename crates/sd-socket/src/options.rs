@@ -103,6 +103,10 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
         // IP_TOS has changed what is not inherited.
         let _ = sd_sys::fd::setsockopt_int(fd, SOL_SOCKET, libc::SO_PRIORITY, 0);
     }
+    let lowat = endpoint.rx.lowat.load(Ordering::Relaxed);
+    if lowat != 1 {
+        let _ = sd_sys::fd::setsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT, lowat as i32);
+    }
     if endpoint.flag(NONBLOCK) {
         let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize | libc::O_RDWR as usize);
     }

@@ -82,16 +82,18 @@ fn is_async(endpoint: &Endpoint) -> bool {
     crate::fds::other_flags(endpoint) & libc::O_ASYNC as u32 != 0
 }
 
-/// The process that F_SETOWN named; zero when there is none. A thread or group of ours is this process.
-fn owner(fd: c_int) -> u32 {
+/// What F_SETOWN named: kind and number.
+fn owner_in_kernel(fd: c_int) -> Option<[c_int; 2]> {
     let mut owner = [0 as c_int; 2];
     // SAFETY: the kernel writes two ints.
     let asked =
         sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_fcntl, fd, F_GETOWN_EX, owner.as_mut_ptr()) });
-    let [kind, id] = owner;
-    if asked.is_err() || id == 0 {
-        return 0;
-    }
+    asked.is_ok_and(|_| owner[1] != 0).then_some(owner)
+}
+
+/// The process that F_SETOWN named; zero when there is none. A thread or group of ours is this process.
+fn owner(fd: c_int) -> u32 {
+    let Some([kind, id]) = owner_in_kernel(fd) else { return 0 };
     let me = sd_sys::fd::getpid();
     let mine = match kind {
         // SAFETY: no pointers.
@@ -100,6 +102,28 @@ fn owner(fd: c_int) -> u32 {
         _ => unsafe { sd_sys::syscall!(libc::SYS_tgkill, me, id, 0) == 0 },
     };
     if mine { me as u32 } else { id as u32 }
+}
+
+/// F_SETOWN's and F_SETSIG's values, for another kernel socket of the endpoint's.
+pub(crate) struct Wishes {
+    owner: Option<[c_int; 2]>,
+    signal: usize,
+}
+
+impl Wishes {
+    pub(crate) fn of(fd: c_int) -> Wishes {
+        Wishes { owner: owner_in_kernel(fd), signal: sd_sys::fd::fcntl(fd, F_GETSIG, 0).unwrap_or(0) }
+    }
+
+    pub(crate) fn give_to(self, fd: c_int) {
+        if let Some(owner) = self.owner {
+            // SAFETY: the kernel reads two ints.
+            unsafe { sd_sys::syscall!(libc::SYS_fcntl, fd, F_SETOWN_EX, owner.as_ptr()) };
+        }
+        if self.signal != 0 {
+            let _ = sd_sys::fd::fcntl(fd, F_SETSIG, self.signal);
+        }
+    }
 }
 
 /// The program met a full ring: with O_ASYNC it wants a signal when there is room.

@@ -30,6 +30,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("bind/foreign_source", foreign_source),
     solo("bind/address_without_port", address_without_port),
     solo("bind/device", device),
+    solo("bind/chosen_port_keeps_options", chosen_port_keeps_options),
 ];
 
 fn on(name: i32) -> i32 {
@@ -381,4 +382,44 @@ fn device() {
     say!("{result} {len} {}", text(&name[..len.min(16)]));
     show("to none", set_bytes(fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, b"\0"));
     show_option("SO_BINDTOIFINDEX", fd, libc::SOL_SOCKET, 62);
+}
+
+/// Some of the ports that the kernel may choose are those of connections that ended here just now. Whatever port a socket
+/// gets, it keeps what was set on it.
+fn chosen_port_keeps_options() {
+    const LOCAL_PORT_RANGE: i32 = 51;
+    const F_SETSIG: i32 = 10;
+    const F_GETSIG: i32 = 11;
+    let (listening, addr) = listener();
+    let ended = (0..24).map(|_| {
+        let pair = connect_to(listening, &addr);
+        let port = u32::from(getsockname(pair.client).1.port());
+        close_all(&[pair.client, pair.server]);
+        port
+    });
+    let ended: Vec<u32> = ended.collect();
+    let first = ended.iter().copied().min().unwrap_or(0);
+    let last = ended.iter().map(|port| port + 96).max().unwrap_or(0).min(65_535);
+    let options = [
+        (libc::IPPROTO_IP, LOCAL_PORT_RANGE, (last << 16 | first) as i32),
+        (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 31),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 77),
+        (libc::SOL_SOCKET, libc::SO_PRIORITY, 4),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 3),
+    ];
+    let (mut bound, mut kept) = (0, 0);
+    for _ in 0..12 {
+        let fd = tcp_nonblocking();
+        for (level, name, value) in options {
+            set_int(fd, level, name, value);
+        }
+        fcntl(fd, libc::F_SETOWN, getpid());
+        fcntl(fd, F_SETSIG, libc::SIGUSR1);
+        bound += i32::from(bind(fd, &Addr::local(0)).ok() && listen(fd, 4).ok());
+        let same = |(level, name, value)| get_int(fd, level, name).1 == value;
+        let owner = fcntl(fd, libc::F_GETOWN, 0).fd() == getpid();
+        let signal = fcntl(fd, F_GETSIG, 0).fd() == libc::SIGUSR1;
+        kept += i32::from(options.into_iter().all(same) && owner && signal);
+    }
+    say!("bound {bound}, kept {kept}");
 }

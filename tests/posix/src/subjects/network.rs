@@ -205,8 +205,9 @@ fn child_leaves() {
         0
     });
     let (_, fd) = take(here);
-    show_send("parent", fd, b"from one to another", 0);
+    let sent = send(fd, b"from one to another", 0);
     say!("child: {}", wait_child(child));
+    show("parent: send", sent);
     talk("parent", &connect_to(listening, &addr));
 }
 

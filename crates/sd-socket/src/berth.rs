@@ -131,11 +131,10 @@ impl Taken {
     pub(crate) fn take_ring(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }];
         match crate::wait::sleep_on(self.epoll_fd(), &mut events, Some(0), core::ptr::null()) {
-            Ok(0) | Err(libc::EINTR) => {}
-            Ok(_) if events.iter().any(|event| event.events & libc::EPOLLERR as u32 != 0) => {
+            Ok(_) if events[0].events & libc::EPOLLERR as u32 != 0 => {
                 sd_sys::fd::eventfd_reset(self.place.event_fd.load(Ordering::Relaxed));
             }
-            Ok(_) => {}
+            Ok(_) | Err(libc::EINTR) => {}
             Err(_) => {
                 // The program closed it behind our back: nobody gets it again.
                 self.place.registration.store(0, Ordering::Relaxed);
@@ -190,7 +189,7 @@ impl Place {
             close_hidden(event_fd);
             return None;
         }
-        close_hidden(self.epoll_fd.swap(epoll_fd, Ordering::AcqRel));
+        self.epoll_fd.store(epoll_fd, Ordering::Release);
         self.event_fd.store(event_fd, Ordering::Release);
         Some(())
     }

@@ -66,21 +66,18 @@ pub(crate) fn disconnect(endpoint: &'static Endpoint) {
 /// What TCP_INQ tells after a call: the bytes that are left, and one more where the peer has ended its stream
 /// (`tcp_inq_hint`).
 pub(crate) fn bytes_left(endpoint: &'static Endpoint) -> i32 {
-    let (bytes, _) = walk(endpoint);
-    bytes as i32 + i32::from(endpoint::peer_finished(endpoint))
+    walk(endpoint).bytes as i32 + i32::from(endpoint::peer_finished(endpoint))
 }
 
 /// Bytes that can be received now (FIONREAD): up to the urgent mark, where there is one.
 pub(crate) fn readable_bytes(endpoint: &'static Endpoint) -> usize {
-    match walk(endpoint) {
-        (_, Some(before)) if !endpoint.flag(OOB_INLINE) => before,
-        (all, _) => all,
-    }
+    let found = walk(endpoint);
+    found.before_mark.filter(|_| !endpoint.flag(OOB_INLINE)).unwrap_or(found.bytes)
 }
 
 /// Bytes that a receiver with patience finds.
 pub(crate) fn data_bytes(endpoint: &'static Endpoint) -> usize {
-    walk(endpoint).0
+    walk(endpoint).bytes
 }
 
 /// SIOCATMARK.
@@ -103,54 +100,47 @@ pub(crate) fn is_at_mark(endpoint: &'static Endpoint) -> bool {
     false
 }
 
-/// Bytes in the ring, but for urgent ones that the next recv passes over, and bytes before the urgent mark.
-fn walk(endpoint: &'static Endpoint) -> (usize, Option<usize>) {
+/// What lies in a ring.
+struct Found {
+    /// Bytes, but for urgent ones that the next recv passes over.
+    bytes: usize,
+    /// Bytes before the urgent mark.
+    before_mark: Option<usize>,
+    /// More than an honest peer can have left: whoever reads on reads the same again and again.
+    is_endless: bool,
+}
+
+fn walk(endpoint: &'static Endpoint) -> Found {
     let _half = endpoint.rx_token();
     let mem = endpoint.rx_mem();
     // SAFETY: the rx half is held; a copy walks ahead.
     let mut rx = unsafe { *rx_cursor(endpoint) };
-    let mut bytes = 0usize;
-    let mut mark = None;
+    let mut found = Found { bytes: 0, before_mark: None, is_endless: false };
     let start = rx.position();
     while rx.position().wrapping_sub(start) <= WALK_MAX {
         match rx.next(&GEOMETRY, &mem) {
             Ok(Next::Data { len, .. }) => {
                 rx.advance(len);
-                bytes += len as usize;
+                found.bytes += len as usize;
             }
             Ok(Next::Urgent) => {
                 if crate::urgent::is_mark(endpoint, &rx) {
-                    mark = Some(bytes);
+                    found.before_mark = Some(found.bytes);
                 }
                 rx.admit_urgent();
-                if bytes == 0 && !endpoint.flag(OOB_INLINE) {
+                if found.bytes == 0 && !endpoint.flag(OOB_INLINE) {
                     rx.advance(1);
                 }
             }
-            _ => break,
+            _ => return found,
         }
     }
-    (bytes, mark)
+    Found { is_endless: true, ..found }
 }
 
-/// More lies there than an honest peer can have left: whoever reads on reads the same again and again.
+/// See [`Found::is_endless`].
 pub(crate) fn is_endless(endpoint: &'static Endpoint) -> bool {
-    let _half = endpoint.rx_token();
-    let mem = endpoint.rx_mem();
-    // SAFETY: the rx half is held; a copy walks ahead.
-    let mut rx = unsafe { *rx_cursor(endpoint) };
-    let start = rx.position();
-    while rx.position().wrapping_sub(start) <= WALK_MAX {
-        match rx.next(&GEOMETRY, &mem) {
-            Ok(Next::Data { len, .. }) => rx.advance(len),
-            Ok(Next::Urgent) => {
-                rx.admit_urgent();
-                rx.advance(1);
-            }
-            _ => return false,
-        }
-    }
-    true
+    walk(endpoint).is_endless
 }
 
 /// Bytes that the peer has not taken yet, at most (SIOCOUTQ).

@@ -115,10 +115,11 @@ fn peer_gone(id: u64, note: fn(&Channel)) {
 fn peer_is_dead(endpoint: &'static Endpoint) {
     endpoint.set_flag(PEER_DEAD);
     endpoint.peer_words().flags.fetch_or(FLAG_DEAD, Ordering::AcqRel);
+    let was_told = endpoint.flag(EOF | RESET);
     if crate::ends::is_endless(endpoint) {
         crate::endpoint::corrupt(endpoint);
     }
-    if endpoint.flag(EOF | RESET) {
+    if was_told {
         // Programs know that nothing more comes, and instances that tell of news have told it.
         crate::epoll::peer_event(endpoint, 0);
         crate::ends::wake_sleepers(endpoint);

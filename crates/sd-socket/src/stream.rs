@@ -224,7 +224,7 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             && let Some((to, len)) = pieces.single()
         {
             pieces.advance(crate::fast::recv(endpoint, to, len));
-            if want - pieces.total >= least.max(1) {
+            if want - pieces.total >= least {
                 return Ok(want - pieces.total);
             }
         }
@@ -333,8 +333,8 @@ enum Empty {
 /// The ring is empty: is that all there will ever be?
 #[inline]
 fn empty(endpoint: &'static Endpoint) -> Empty {
-    let may_be_all = peer_end(endpoint) != PeerEnd::Open || endpoint::peer_finished(endpoint);
-    if may_be_all || endpoint.flag(SHUT_RD | EOF | RESET) {
+    let is_over = endpoint.flag(SHUT_RD | RESET) || endpoint::peer_finished(endpoint);
+    if is_over || peer_end(endpoint) == PeerEnd::Reset {
         return empty_slow(endpoint);
     }
     Empty::Wait
@@ -342,7 +342,7 @@ fn empty(endpoint: &'static Endpoint) -> Empty {
 
 #[cold]
 fn empty_slow(endpoint: &'static Endpoint) -> Empty {
-    let end = note_end(endpoint);
+    note_end(endpoint);
     if endpoint.flag(EOF) {
         return Empty::End;
     }
@@ -353,8 +353,7 @@ fn empty_slow(endpoint: &'static Endpoint) -> Empty {
     if endpoint.flag(SHUT_RD) {
         return Empty::End;
     }
-    let is_over = end == PeerEnd::Gone || endpoint::peer_finished(endpoint);
-    if is_over { Empty::LookAgain } else { Empty::Wait }
+    if endpoint::peer_finished(endpoint) { Empty::LookAgain } else { Empty::Wait }
 }
 
 /// A look without the lock: is there something to receive, or an end?

@@ -50,10 +50,10 @@ pub fn eventfd(flags: i32) -> Result<i32> {
 /// needs no room; only at a counter that asynchronous I/O has driven to its very end (POLLERR) would it block, so that
 /// is left alone: it was an edge itself, and whoever hears it makes an end of it.
 pub fn eventfd_signal(fd: i32) {
-    let amount = 0u64;
     if poll_one(fd, libc::POLLIN, 0).is_ok_and(|events| events & libc::POLLERR != 0) {
         return;
     }
+    let amount = 0u64;
     // SAFETY: the kernel reads eight bytes from `amount`.
     let _ = unsafe { syscall!(libc::SYS_write, fd, &amount as *const u64, 8) };
 }

@@ -227,7 +227,11 @@ impl Server {
             } else {
                 // Or about what it had closed, and whoever sleeps there sleeps on.
                 sides[side as usize].flags.fetch_or(FLAG_DEAD, Ordering::AcqRel);
-                wake_sleepers(&sides[side.other() as usize]);
+                sd_ring::fence_full();
+                let other = &sides[side.other() as usize];
+                if other.state.load(Ordering::Relaxed) != 0 || other.wait.load(Ordering::Relaxed) != 0 {
+                    wake_sleepers(other);
+                }
             }
         });
         woken.insert((key, side.other() as u32));

@@ -1,11 +1,11 @@
 //! A hostile peer that follows the protocol until it tells one lie, and dies of it: `kill -9`, so that its library puts
 //! nothing right. What the other side has to find out then, no word of the channel says.
 
+use crate::thief::{EVENTFD, SEGMENT, numbers, open};
 use sd_shm::channel::{FLAG_FIN, Mapping, Side, SlotState};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -69,16 +69,12 @@ fn fill(stream: &mut TcpStream) -> io::Result<()> {
 
 /// The segment that our library shares with the server.
 fn segment() -> io::Result<Mapping> {
-    for entry in std::fs::read_dir("/proc/self/fd")? {
-        let path = entry?.path();
-        let is_it =
-            std::fs::read_link(&path).is_ok_and(|to| to.to_string_lossy().contains("memfd:sd-channel"));
-        if is_it {
-            let file = std::fs::OpenOptions::new().read(true).write(true).open(&path)?;
-            return Mapping::map(file.as_raw_fd()).map_err(|error| io::Error::from_raw_os_error(error.0));
-        }
-    }
-    Err(io::Error::other("no segment is shared with the server"))
+    let own = std::process::id();
+    let Some(number) = numbers(own, SEGMENT).into_iter().next() else {
+        return Err(io::Error::other("no segment is shared with the server"));
+    };
+    let file = open(own, number)?;
+    Mapping::map(file.as_raw_fd()).map_err(|error| io::Error::from_raw_os_error(error.0))
 }
 
 /// Reads every eventfd that this process has, again and again: its peers' are among them. Whoever sleeps there shall be
@@ -87,10 +83,7 @@ pub(crate) fn eat(port: u16) -> io::Result<()> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.write_all(b"a greeting")?;
     stream.read_exact(&mut [0; 10])?;
-    let is_eventfd =
-        |path: &PathBuf| std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == "anon_inode:[eventfd]");
-    let paths = std::fs::read_dir("/proc/self/fd")?.flatten().map(|entry| entry.path()).filter(is_eventfd);
-    let fds: Vec<i32> = paths.filter_map(|path| path.file_name()?.to_str()?.parse().ok()).collect();
+    let fds = numbers(std::process::id(), EVENTFD);
     if fds.is_empty() {
         return Err(io::Error::other("nobody's eventfd is known"));
     }

@@ -1,8 +1,10 @@
 //! Takes another process's descriptor (pidfd_getfd(2)), which tracing permits, and does to it whatever could harm a
 //! connection.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 
 pub(crate) fn run(pid: i32, fd: RawFd, port: u16) -> io::Result<()> {
     let spoil: [fn(RawFd, u16) -> isize; 2] = [close_it, connect_it];
@@ -14,6 +16,25 @@ pub(crate) fn run(pid: i32, fd: RawFd, port: u16) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Numbers of a process's descriptors whose targets contain a text; none of one that is gone.
+pub(crate) fn numbers(pid: u32, text: &str) -> Vec<RawFd> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let is_it =
+        |path: &PathBuf| std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains(text));
+    let paths = entries.map(|entry| entry.path()).filter(is_it);
+    paths.filter_map(|path| path.file_name()?.to_str()?.parse().ok()).collect()
+}
+
+/// Opens one of them that is a file, to be written.
+pub(crate) fn open(pid: u32, number: RawFd) -> io::Result<File> {
+    File::options().read(true).write(true).open(format!("/proc/{pid}/fd/{number}"))
+}
+
+/// What the target of a channel's segment contains.
+pub(crate) const SEGMENT: &str = "memfd:sd-channel";
+/// And that of an eventfd.
+pub(crate) const EVENTFD: &str = "[eventfd]";
 
 /// A duplicate of another process's descriptor.
 pub(crate) fn steal(pid: i32, fd: RawFd) -> io::Result<RawFd> {

@@ -7,6 +7,7 @@
 use crate::attacks::{ATTACKS, Prey};
 use crate::note;
 use crate::pattern::Random;
+use crate::thief::{EVENTFD, SEGMENT, numbers, open, steal};
 use sd_shm::channel::{GEOMETRY, Mapping, SLOTS, Side};
 use std::collections::HashSet;
 use std::fs::File;
@@ -28,38 +29,23 @@ const SLOTS_HIT: u64 = 32;
 struct Loot {
     known: HashSet<u64>,
     segments: Vec<(File, Mapping)>,
+    /// Those that the process may write to wake itself or its peers.
     eventfds: Vec<RawFd>,
 }
 
 impl Loot {
     /// Maps what the process has now. It may be gone.
     fn take(&mut self, pid: u32) {
-        let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return };
-        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-            let Ok(target) = std::fs::read_link(&path) else { continue };
-            if !target.to_string_lossy().contains("memfd:sd-channel") {
-                continue;
-            }
-            let Ok(file) = File::options().read(true).write(true).open(&path) else { continue };
+        for number in numbers(pid, SEGMENT) {
+            let Ok(file) = open(pid, number) else { continue };
             let is_new = file.metadata().is_ok_and(|meta| self.known.insert(meta.ino()));
             if is_new && let Ok(map) = Mapping::map(file.as_raw_fd()) {
                 self.segments.push((file, map));
-                self.eventfds = eventfds(pid);
+                let taken = numbers(pid, EVENTFD).into_iter().filter_map(|fd| steal(pid as i32, fd).ok());
+                self.eventfds = taken.collect();
             }
         }
     }
-}
-
-/// The eventfds that a process may write to wake itself or its peers: taken by pidfd_getfd(2).
-fn eventfds(pid: u32) -> Vec<RawFd> {
-    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
-    let is_eventfd = |path: &std::path::PathBuf| {
-        std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains("[eventfd]"))
-    };
-    let numbers = entries
-        .filter_map(|entry| Some(entry.ok()?.path()).filter(is_eventfd))
-        .filter_map(|path| path.file_name()?.to_str()?.parse::<RawFd>().ok());
-    numbers.filter_map(|number| crate::thief::steal(pid as i32, number).ok()).collect()
 }
 
 /// Any value in any word of what is used of a segment.

@@ -4,7 +4,7 @@
 //! again and again, killed each time somewhere else. Its peer, the observer, must have got every byte that was
 //! acknowledged and none that was not sent, must see an end of the kind that Linux shows, and must not hang.
 
-use super::program;
+use super::{program, served};
 use crate::lab::{Lab, Side};
 use crate::process::Proc;
 use crate::scratch::Scratch;
@@ -75,13 +75,8 @@ impl Observer {
     pub(super) fn start(lab: &Lab) -> Result<Observer> {
         let mut command = lab.command(Side::Sd, &program().to_string_lossy(), &["observer"])?;
         command.stdin(Stdio::piped());
-        let mut proc = Proc::start(&mut command, "observer", lab.path())?;
-        proc.wait_for_text("\n", Duration::from_secs(10))?;
-        let said = proc.stdout_so_far();
-        let Some(port) = said.trim().strip_prefix("port ").and_then(|word| word.parse().ok()) else {
-            fail!("the observer said {said:?}");
-        };
-        Ok(Observer { commands: proc.stdin()?, proc, port, reports: 0 })
+        let (mut proc, port) = served(Proc::start(&mut command, "observer", lab.path())?)?;
+        Ok(Observer { commands: proc.stdin()?, proc, port: port.parse()?, reports: 0 })
     }
 
     fn tell(&mut self, command: &str) -> Result<()> {

@@ -3,7 +3,7 @@
 //!
 //! Nobody may crash, not even the client whose segments they are: which of the two sides lies, neither library knows.
 
-use super::program;
+use super::{served, start};
 use crate::lab::{Lab, Side};
 use crate::process::Proc;
 use crate::{Result, fail, procfs};
@@ -20,9 +20,7 @@ pub(super) fn run(lab: &mut Lab, vandals: u64, seed: u64, kind: &str) -> Result<
     if lab.is_oracle() {
         return Ok("nothing is shared".to_owned());
     }
-    let mut server = start(lab, Side::Sd, &["echo"])?;
-    server.wait_for_text("\n", Duration::from_secs(10))?;
-    let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
+    let (mut server, port) = served(start(lab, Side::Sd, &["echo"])?)?;
     let chat = |count: &str| start(lab, Side::Sd, &["chat", &port, count]);
     chat("200")?.wait(Duration::from_secs(30))?.ok()?;
     await_idle(&server)?;
@@ -50,10 +48,6 @@ pub(super) fn run(lab: &mut Lab, vandals: u64, seed: u64, kind: &str) -> Result<
     server.terminate(Duration::from_secs(5))?;
     let Writes { any, segments, attacks } = all;
     Ok(format!("{vandals} vandals, {any} writes into {segments} segments, {attacks} attacks made to measure"))
-}
-
-fn start(lab: &Lab, side: Side, args: &[&str]) -> Result<Proc> {
-    Proc::start(&mut lab.command(side, &program().to_string_lossy(), args)?, args[0], lab.path())
 }
 
 /// What vandals have done, as they note it.

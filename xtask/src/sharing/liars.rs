@@ -1,7 +1,7 @@
 //! Peers that tell one lie each, at the worst moment, and are killed: whoever waits for them learns that they are gone.
 
 use super::hostile::{await_fds, await_idle};
-use super::program;
+use super::{served, start};
 use crate::lab::{Lab, Side};
 use crate::process::Proc;
 use crate::{Result, fail, procfs};
@@ -34,15 +34,11 @@ pub(super) fn eaten_wake_ups(lab: &mut Lab) -> Result<String> {
     if lab.is_oracle() {
         return Ok("nothing is shared".to_owned());
     }
-    let program = program().to_string_lossy().into_owned();
-    let start = |args: &[&str]| Proc::start(&mut lab.command(Side::Sd, &program, args)?, args[0], lab.path());
-    let mut server = start(&["echo"])?;
-    server.wait_for_text("\n", PATIENCE)?;
-    let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
-    let mut eater = start(&["eater", &port])?;
+    let (server, port) = served(start(lab, Side::Sd, &["echo"])?)?;
+    let mut eater = start(lab, Side::Sd, &["eater", &port])?;
     eater.wait_for_text("eventfds", PATIENCE)?;
     // After three seconds of quiet the server sleeps without a timer, which would help it.
-    start(&["chat", &port, "4", "3500"])?.wait(Duration::from_secs(60))?.ok()?;
+    start(lab, Side::Sd, &["chat", &port, "4", "3500"])?.wait(Duration::from_secs(60))?.ok()?;
     let said = eater.stdout_so_far().trim().to_owned();
     eater.kill();
     server.terminate(PATIENCE)?;
@@ -51,14 +47,10 @@ pub(super) fn eaten_wake_ups(lab: &mut Lab) -> Result<String> {
 
 /// One server, one liar: all that its connection used is given back, and a thread that slept in read(2) has returned.
 fn tell(lab: &Lab, server: &str, lie: &str) -> Result<()> {
-    let program = program().to_string_lossy().into_owned();
-    let start = |args: &[&str]| Proc::start(&mut lab.command(Side::Sd, &program, args)?, args[0], lab.path());
-    let mut serving = start(&[server])?;
-    serving.wait_for_text("\n", PATIENCE)?;
-    let port = serving.stdout_so_far().trim().trim_start_matches("port ").to_owned();
+    let (serving, port) = served(start(lab, Side::Sd, &[server])?)?;
     let mut before = 0;
     for round in 1..=3 {
-        let said = start(&["liar", &port, lie])?.wait(Duration::from_secs(30))?;
+        let said = start(lab, Side::Sd, &["liar", &port, lie])?.wait(Duration::from_secs(30))?;
         if !said.stderr.is_empty() {
             fail!("the liar could not: {}", said.stderr);
         }

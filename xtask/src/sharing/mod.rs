@@ -23,11 +23,12 @@ mod suspend;
 mod theft;
 mod upgrade;
 
-use crate::lab::Lab;
+use crate::lab::{Lab, Side};
+use crate::process::Proc;
 use crate::report::Count;
 use crate::{Result, fail, product};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -131,4 +132,16 @@ fn again_with_asan() -> Result<()> {
 /// The programs that are run and killed.
 fn program() -> std::path::PathBuf {
     product::target().join("release/sd-sharing")
+}
+
+/// Starts one of them.
+fn start(lab: &Lab, side: Side, args: &[&str]) -> Result<Proc> {
+    Proc::start(&mut lab.command(side, &program().to_string_lossy(), args)?, args[0], lab.path())
+}
+
+/// A server that was just started, and the port that it says.
+fn served(mut server: Proc) -> Result<(Proc, String)> {
+    server.wait_for_text("\n", Duration::from_secs(10))?;
+    let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
+    Ok((server, port))
 }

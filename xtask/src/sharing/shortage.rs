@@ -1,7 +1,7 @@
 //! Memory, addresses, descriptors or files are not to be had: connections go over the kernel then, or go on as they are,
 //! and no byte is lost. The limits are set from outside, before the program starts or while it runs.
 
-use super::program;
+use super::{program, served};
 use crate::lab::{Lab, Side};
 use crate::process::Proc;
 use crate::{Result, fail, procfs};
@@ -118,10 +118,7 @@ pub(super) fn unforeseen(lab: &mut Lab) -> Result<String> {
 }
 
 fn echo(lab: &Lab, want: Option<Want>) -> Result<(Proc, String)> {
-    let mut server = start(lab, &["echo"], want)?;
-    server.wait_for_text("\n", Duration::from_secs(10))?;
-    let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
-    Ok((server, port))
+    served(start(lab, &["echo"], want)?)
 }
 
 fn start(lab: &Lab, args: &[&str], want: Option<Want>) -> Result<Proc> {

@@ -1,7 +1,7 @@
 //! Processes that are stopped: all at once, as when a host is suspended, and a single one in the middle of a send.
 
 use super::crash::{Observer, Victim};
-use super::program;
+use super::{served, start};
 use crate::lab::{Lab, Side};
 use crate::process::Proc;
 use crate::scratch::send;
@@ -31,15 +31,11 @@ pub(super) fn everything() {
 
 /// Busy clients of a server, the server and the monitor.
 pub(super) fn host(lab: &mut Lab) -> Result<String> {
-    let start = |args: &[&str]| {
-        Proc::start(&mut lab.command(Side::Sd, &program().to_string_lossy(), args)?, args[0], lab.path())
-    };
-    let mut server = start(&["echo"])?;
-    server.wait_for_text("\n", Duration::from_secs(10))?;
-    let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
+    let (server, port) = served(start(lab, Side::Sd, &["echo"])?)?;
     for _ in 0..3 {
         let count = if lab.is_oracle() { "400" } else { "6000" };
-        let clients: Vec<Proc> = (0..4).map(|_| start(&["chat", &port, count])).collect::<Result<_>>()?;
+        let clients: Vec<Proc> =
+            (0..4).map(|_| start(lab, Side::Sd, &["chat", &port, count])).collect::<Result<_>>()?;
         std::thread::sleep(Duration::from_millis(100));
         everything();
         for client in clients {

@@ -1,9 +1,8 @@
 //! The descriptors of accelerated connections are taken by pidfd_getfd(2), or opened below /proc: what a stranger finds is a
 //! placeholder, and whatever he does to it, the connections go on.
 
-use super::program;
+use super::{served, start};
 use crate::lab::{Lab, Side};
-use crate::process::Proc;
 use crate::{Result, fail, ss};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,16 +14,11 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
     if lab.is_oracle() {
         return Ok("there the thief has the connection".to_owned());
     }
-    let start = |side, args: &[&str]| {
-        Proc::start(&mut lab.command(side, &program().to_string_lossy(), args)?, args[0], lab.path())
-    };
-    let mut server = start(Side::Sd, &["echo"])?;
-    server.wait_for_text("\n", Duration::from_secs(10))?;
-    let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
+    let (server, port) = served(start(lab, Side::Sd, &["echo"])?)?;
     let known = sockets(server.pid());
     let mut stolen = 0;
     for thief in [Side::Kernel, Side::Sd] {
-        let mut client = start(Side::Sd, &["chat", &port, "60000"])?;
+        let mut client = start(lab, Side::Sd, &["chat", &port, "60000"])?;
         std::thread::sleep(Duration::from_millis(100));
         let of_server =
             sockets(server.pid()).difference(&known).map(|fd| (server.pid(), *fd)).collect::<Vec<_>>();
@@ -36,7 +30,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
             // The client goes on to other connections: the number may be free for a moment.
             for _ in 0..10 {
                 let args = ["thief", &pid.to_string(), &fd.to_string(), &port];
-                if start(thief, &args)?.wait(LIMIT)?.status.success() {
+                if start(lab, thief, &args)?.wait(LIMIT)?.status.success() {
                     stolen += 1;
                     break;
                 }
@@ -48,7 +42,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
             fail!("the client came to its end before its descriptors were stolen");
         }
         let watch = lab.watch_every(port.parse()?, Duration::from_millis(5));
-        let client = start(Side::Sd, &["chat", &port, "6000"])?;
+        let client = start(lab, Side::Sd, &["chat", &port, "6000"])?;
         let pid = u64::from(client.pid());
         client.wait(LIMIT)?.ok()?;
         // The server has the thief's own connections too.

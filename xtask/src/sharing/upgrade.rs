@@ -3,7 +3,7 @@
 //! is known, and once by the next version itself, which has a library and programs of its own.
 
 use super::hostile::await_idle;
-use super::program;
+use super::{program, served, start};
 use crate::lab::{Lab, Side};
 use crate::process::Proc;
 use crate::{Result, fail, product, ss};
@@ -16,14 +16,12 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
     if lab.is_oracle() {
         return Ok("there is no monitor".to_owned());
     }
-    let mut server = start(lab, &["echo"])?;
-    server.wait_for_text("\n", Duration::from_secs(10))?;
-    let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
+    let (server, port) = served(start(lab, Side::Sd, &["echo"])?)?;
     let early = clients(lab, &port, "2000")?;
     std::thread::sleep(Duration::from_millis(30));
     lab.kill_monitor();
     std::fs::remove_file(lab.socket()).ok();
-    let mut other = start(lab, &["other-monitor", &lab.socket().to_string_lossy()])?;
+    let mut other = start(lab, Side::Sd, &["other-monitor", &lab.socket().to_string_lossy()])?;
     other.wait_for_text("ready", Duration::from_secs(10))?;
     let late = clients(lab, &port, "60")?;
     for client in early.into_iter().chain(late) {
@@ -62,7 +60,9 @@ pub(super) fn both_ways(lab: &mut Lab) -> Result<String> {
         }
         // Four that talk while the monitors change, and on.
         let port = &servers[usize::from(is_next)].1;
-        old.extend((0..4).map(|_| start(lab, &["chat", port, "3000"])).collect::<Result<Vec<_>>>()?);
+        old.extend(
+            (0..4).map(|_| start(lab, Side::Sd, &["chat", port, "3000"])).collect::<Result<Vec<_>>>()?,
+        );
         for (of_server, of_client) in PAIRS {
             let Some((_, port)) = servers.get(usize::from(of_server)) else { continue };
             let client = if of_client { &next } else { &ours };
@@ -86,10 +86,7 @@ pub(super) fn both_ways(lab: &mut Lab) -> Result<String> {
 }
 
 fn serve(lab: &Lab, sd: &Path) -> Result<(Proc, String)> {
-    let mut server = Proc::start(&mut lab.command_of(sd, &program(), &["echo"]), "echo", lab.path())?;
-    server.wait_for_text("\n", Duration::from_secs(10))?;
-    let port = server.stdout_so_far().trim().trim_start_matches("port ").to_owned();
-    Ok((server, port))
+    served(Proc::start(&mut lab.command_of(sd, &program(), &["echo"]), "echo", lab.path())?)
 }
 
 /// A client's echoes come, and over shared memory where both are of the monitor's version, soon.
@@ -116,12 +113,8 @@ fn check_pair(lab: &Lab, port: &str, client: &Path, wants_shm: bool) -> Result<(
     }
 }
 
-fn start(lab: &Lab, args: &[&str]) -> Result<Proc> {
-    Proc::start(&mut lab.command(Side::Sd, &program().to_string_lossy(), args)?, args[0], lab.path())
-}
-
 fn clients(lab: &Lab, port: &str, count: &str) -> Result<Vec<Proc>> {
-    (0..4).map(|_| start(lab, &["chat", port, count])).collect()
+    (0..4).map(|_| start(lab, Side::Sd, &["chat", port, count])).collect()
 }
 
 /// The server registers with the new monitor, and clients find it there.
@@ -132,10 +125,10 @@ fn comes_back(lab: &Lab, port: &str) -> Result<()> {
             fail!("the server does not come back to a monitor of its version");
         }
         // It notices when it waits.
-        start(lab, &["chat", port, "1"])?.wait(LIMIT)?.ok()?;
+        start(lab, Side::Sd, &["chat", port, "1"])?.wait(LIMIT)?.ok()?;
     }
     let watch = lab.watch_every(port.parse()?, Duration::from_millis(5));
-    start(lab, &["chat", port, "5000"])?.wait(LIMIT)?.ok()?;
+    start(lab, Side::Sd, &["chat", port, "5000"])?.wait(LIMIT)?.ok()?;
     match watch {
         Some(watch) => ss::require_shm(&watch.finish()?),
         None => Ok(()),

@@ -226,6 +226,17 @@ impl<'a> List<'a> {
             && self.entries().all(|(_, kind)| fits(kind))
     }
 
+    /// Those that are not ready shall tell; whether one is.
+    fn arm(&self) -> bool {
+        self.entries().any(|(entry, kind)| {
+            if let Kind::Socket(endpoint) = kind {
+                ready::arm(endpoint, u32::from(entry.events as u16));
+            }
+            // What is not ready in an epoll instance is armed by looking.
+            kind.events(entry) != 0
+        })
+    }
+
     /// Sleeps where only this thread is woken.
     fn sleep_at(
         &self,
@@ -235,13 +246,8 @@ impl<'a> List<'a> {
         watch: &Watch,
     ) -> Result<(), i32> {
         count(Counter::Sleep);
-        for (entry, kind) in self.entries() {
-            if let Kind::Socket(endpoint) = kind {
-                ready::arm(endpoint, u32::from(entry.events as u16));
-            }
-            if kind.events(entry) != 0 {
-                return Ok(());
-            }
+        if self.arm() {
+            return Ok(());
         }
         let retry = wait::earlier(crate::control::retry_if_lost(), crate::adopt::pause());
         let timeout = wait::earlier(deadline.left(), retry);
@@ -286,14 +292,8 @@ impl<'a> List<'a> {
         let sleeper = Sleeper::enter();
         let Ok(set) = SleepSet::take(&sleeper) else { return self.nap(deadline, mask) };
         drain();
-        for (entry, kind) in self.entries() {
-            if let Kind::Socket(endpoint) = kind {
-                ready::arm(endpoint, u32::from(entry.events as u16));
-            }
-            // What is not ready in an epoll instance is armed by looking.
-            if kind.events(entry) != 0 {
-                return Ok(());
-            }
+        if self.arm() {
+            return Ok(());
         }
         let idle = wait::earlier(crate::adopt::ask_for_work(), crate::adopt::pause());
         let retry = wait::earlier(crate::control::retry_if_lost(), idle);

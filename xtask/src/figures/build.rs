@@ -190,22 +190,20 @@ fn connection_count(sources: &Sources) -> Figure {
     let title = "Round trips per second over open connections, in turn through epoll";
     Figure::new("connection-count", title, log("connections"), log("round trips/s"))
         .systems(&rows, "count", |_, rate| rate)
-        .note("16 messages of 8 bytes are under way at a time. Connections end at the limit of descriptors.")
+        .note("16 messages of 8 bytes are under way at a time. All numbers are open at once and take turns.")
+        .note("More than a process may have descriptors are spread over pairs of processes, which run one after the other, each once over all of its connections.")
 }
 
 fn connection_memory(sources: &Sources) -> Figure {
-    let rows = sources.rows("connections").item(Some("memory of both sides"));
-    let each = |count: f64, bytes: f64| bytes / count;
-    let title = "Memory of both sides and the monitor, per open connection";
+    let rows = |item: &str| sources.rows("connections").item(Some(item));
+    let title = "Memory that each open connection takes, of both sides together";
+    let each = |_, bytes: f64| bytes;
     let mut figure = Figure::new("connection-memory", title, log("connections"), log("bytes"))
-        .systems(&rows, "count", each)
-        .note("Everything that the processes have, so few connections carry what does not depend on them.");
+        .systems(&rows("memory per connection"), "count", each)
+        .systems(&rows("kernel memory per connection"), "count", each)
+        .note("SocksDirect: what the processes and the monitor have, beyond what they have with 64 connections. Others: what the kernel's allocator grew by, in all of the machine.");
     figure.needed = vec![SOCKSDIRECT];
-    let more = sources.rows("connections").median("socksdirect", Some("memory per connection"), None);
-    match more {
-        Some(bytes) => figure.note(format!("Each further connection: {bytes:.0} bytes.")),
-        None => figure,
-    }
+    figure
 }
 
 fn connection_rate(sources: &Sources) -> Figure {

@@ -154,7 +154,7 @@ pub(crate) fn memory(pid: u32) -> f64 {
 }
 
 /// The number after a name at the start of a line.
-fn field(text: &str, name: &str) -> f64 {
+pub(crate) fn field(text: &str, name: &str) -> f64 {
     let value = text.lines().find_map(|line| line.strip_prefix(name));
     value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or(0.0)
 }

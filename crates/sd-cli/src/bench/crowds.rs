@@ -1,13 +1,11 @@
-//! Figures by a number: pairs of threads, processes on one processor, connections, stages of a pipeline.
+//! Figures by a number: pairs of threads, processes on one processor, stages of a pipeline.
 //!
 //! | bench | paper | each number is |
 //! |---|---|---|
 //! | scale | Fig. 9 | pairs of threads, each with two processors |
 //! | processes | Fig. 10 | processes that share one processor and answer one client |
-//! | connections | | connections that two processes use in turn |
 //! | pipeline | Fig. 12 | processes that hand packets on |
 
-use super::cost::{QUIET, memory};
 use super::report::{Figure, Row, rows_of};
 use super::rounds::{Series, measure_with};
 use super::stage::{Connected, Job, Outcome, PATIENCE, Stage, has_sockets, result_of};
@@ -15,13 +13,9 @@ use super::{Plan, System};
 use crate::cli::What;
 use crate::failure::{Failure, Result};
 use crate::peer::{Report, Work};
-use std::time::Duration;
 
 const PROCESSES: [usize; 5] = [1, 2, 4, 8, 16];
 const STAGES: [usize; 4] = [1, 2, 4, 8];
-const CONNECTIONS: [usize; 4] = [64, 1000, 10_000, 100_000];
-/// Descriptors of a process that are not connections.
-const OTHER_FDS: usize = 100;
 
 /// The numbers that are measured, up to `most` if that is given.
 fn numbers(stage: &Stage, what: What, most: Option<usize>) -> Vec<usize> {
@@ -31,13 +25,7 @@ fn numbers(stage: &Stage, what: What, most: Option<usize>) -> Vec<usize> {
             None => (1..=(stage.all_cpus.len() / 2).max(1)).collect(),
         },
         What::Processes => PROCESSES.to_vec(),
-        What::Pipeline => STAGES.to_vec(),
-        _ => {
-            let limit = crate::peer::raise_limit().saturating_sub(OTHER_FDS);
-            let mut counts: Vec<usize> = CONNECTIONS.iter().map(|count| *count.min(&limit)).collect();
-            counts.dedup();
-            counts
-        }
+        _ => STAGES.to_vec(),
     };
     usual.into_iter().filter(|number| most.is_none_or(|most| *number <= most)).collect()
 }
@@ -55,8 +43,7 @@ pub(crate) fn measure(
     let (bench, unit, wanted): (_, _, &[System]) = match what {
         What::Scale => ("scale", "messages/s", &[Socksdirect, Tcp, Sockmap, Unix, Ring]),
         What::Processes => ("processes", "ns", &[Socksdirect, Tcp, Sockmap, Unix]),
-        What::Pipeline => ("pipeline", "packets/s", &[Socksdirect, Tcp, Sockmap, Unix, Pipe]),
-        _ => ("connections", "round trips/s", &[Socksdirect, Tcp, Sockmap, Unix]),
+        _ => ("pipeline", "packets/s", &[Socksdirect, Tcp, Sockmap, Unix, Pipe]),
     };
     let systems: Vec<System> = systems.iter().copied().filter(|system| wanted.contains(system)).collect();
     let mut rows = Vec::new();
@@ -64,19 +51,11 @@ pub(crate) fn measure(
         let series = measure_with(&systems, plan.rounds, |_, system| match what {
             What::Scale => pairs(stage, system, number, plan),
             What::Processes => processes(stage, system, number, plan),
-            What::Pipeline => pipeline(stage, system, number, plan),
-            _ => connections(stage, system, number, plan),
+            _ => pipeline(stage, system, number, plan),
         })?;
         failures.extend(series.iter().filter_map(Series::failure));
         let figure = Figure { bench, item: None, unit, size: 8, count: Some(number) };
         rows.extend(rows_of(figure, &series, |o| Some((o.client.value, o.client.p99))));
-        if what == What::Connections {
-            let figure = Figure { item: Some("memory of both sides"), unit: "bytes", ..figure };
-            rows.extend(rows_of(figure, &series, |o| Some((o.memory?, None))));
-        }
-    }
-    if what == What::Connections {
-        rows.extend(memory_each(&rows));
     }
     Ok(rows)
 }
@@ -140,42 +119,4 @@ fn pipeline(stage: &Stage, system: System, count: usize, plan: Plan) -> Result<O
         return Err(Failure::new(format!("{}: packets were lost", system.name())));
     }
     Ok(Outcome { client: report, ..Outcome::default() })
-}
-
-/// Round trips in turn over so many connections, and the memory of both sides and the monitor when all are idle.
-fn connections(stage: &Stage, system: System, count: usize, plan: Plan) -> Result<Outcome> {
-    let job = Job { work: Work::Many, size: 8, millis: plan.millis, count };
-    let Connected { mut client, server } = stage.connect(system, &job)?;
-    client.say("go")?;
-    // Each connection is used before the clock starts, which a busy kernel takes milliseconds for.
-    let limit = PATIENCE + Duration::from_millis(5 * count as u64);
-    let report = result_of(&mut client, limit)?;
-    let mut pids = vec![client.pid()];
-    pids.extend(server.as_ref().map(|server| server.pid()));
-    pids.extend(stage.monitor_pid().filter(|_| system == System::Socksdirect));
-    // The kernel's own memory is not seen in /proc/PID.
-    let memory = (system == System::Socksdirect).then(|| {
-        std::thread::sleep(QUIET);
-        pids.iter().map(|pid| memory(*pid)).sum()
-    });
-    client.finish(PATIENCE)?;
-    if let Some(server) = server {
-        server.finish(limit)?;
-    }
-    Ok(Outcome { client: report, memory, ..Outcome::default() })
-}
-
-/// What a connection adds: the memory with the most of them, less that with the fewest.
-fn memory_each(rows: &[Row]) -> Option<Row> {
-    let mut with_memory = rows.iter().filter(|row| row.item.is_some());
-    let (few, many) = (with_memory.next()?, with_memory.next_back()?);
-    let (more, bytes) = (many.count? - few.count?, many.median - few.median);
-    let each = bytes / more as f64;
-    Some(Row {
-        item: Some("memory per connection".into()),
-        median: each,
-        min: each,
-        max: each,
-        ..many.clone()
-    })
 }

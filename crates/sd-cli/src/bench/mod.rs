@@ -10,6 +10,7 @@
 //! Nothing is asserted about time. The command fails only when something could not be measured, or when what
 //! should have gone over shared memory did not.
 
+mod connections;
 mod contacts;
 mod cost;
 mod crowds;
@@ -109,7 +110,11 @@ pub(crate) fn main(options: &BenchOptions) -> Result<()> {
         What::Cost => rows = cost::measure(&stage, plan, options.quick, &systems, &mut failures)?,
         What::Tokens => rows = tokens::measure(&stage, plan, &systems, &mut failures)?,
         What::Machine => rows = machine::measure(&stage, plan)?,
-        What::Scale | What::Processes | What::Connections | What::Pipeline => {
+        What::Connections => {
+            let most = options.most.or(options.quick.then_some(connections::MOST_QUICK));
+            rows = connections::measure(&stage, plan, most, &systems, &mut failures)?;
+        }
+        What::Scale | What::Processes | What::Pipeline => {
             rows = crowds::measure(&stage, plan, options.what, options.most, &systems, &mut failures)?;
         }
         _ => {}

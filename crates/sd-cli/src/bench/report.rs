@@ -22,6 +22,9 @@ pub(crate) struct Row {
     /// How many pairs, processes or connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) count: Option<usize>,
+    /// Pairs of processes over which so many connections are spread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pairs: Option<usize>,
     pub(crate) unit: &'static str,
     pub(crate) median: f64,
     pub(crate) p99: Option<f64>,
@@ -36,6 +39,9 @@ pub(crate) struct Row {
     /// To the same without what is measured here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio_to_without: Option<f64>,
+    /// To the same with the fewest connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio_to_fewest: Option<f64>,
     /// The path that the monitor reported, for SocksDirect; the benchmark fails when it is not shm.
     pub(crate) path: Option<&'static str>,
     pub(crate) congestion: Option<String>,
@@ -85,6 +91,7 @@ pub(crate) fn rows_of(
             system: s.system,
             size: figure.size,
             count: figure.count,
+            pairs: None,
             unit: figure.unit,
             median: median(&own)?,
             p99: median(&p99),
@@ -96,6 +103,7 @@ pub(crate) fn rows_of(
             ratio_to_cacheline: ratios[2],
             ratio_to_futex: ratios[3],
             ratio_to_without: None,
+            ratio_to_fewest: None,
             path: (s.system == System::Socksdirect).then_some("shm"),
             congestion: matches!(s.system, System::Tcp | System::Sockmap).then(|| congestion(s)).flatten(),
         })
@@ -156,12 +164,13 @@ fn table(rows: &[Row]) -> String {
     }
     header.extend([(format!("min {unit}"), Align::Right), (format!("max {unit}"), Align::Right)]);
     type Ratio = fn(&Row) -> Option<f64>;
-    let ratios: [(&str, Ratio); 5] = [
+    let ratios: [(&str, Ratio); 6] = [
         ("/ ring", |row| row.ratio_to_ring),
         ("/ tcp", |row| row.ratio_to_tcp),
         ("/ cacheline", |row| row.ratio_to_cacheline),
         ("/ futex", |row| row.ratio_to_futex),
         ("/ without", |row| row.ratio_to_without),
+        ("/ fewest", |row| row.ratio_to_fewest),
     ];
     let shown: Vec<_> = ratios.into_iter().filter(|(_, of)| rows.iter().any(|r| of(r).is_some())).collect();
     header.extend(shown.iter().map(|(title, _)| ((*title).to_owned(), Align::Right)));

@@ -16,6 +16,8 @@ use std::time::Duration;
 /// The congestion control that every TCP figure uses, where the kernel has it.
 const CONGESTION: &str = "cubic";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Addresses between the first ones that two clients connect to.
+const ADDRESSES: u32 = 1024;
 
 /// How the accelerated peers get the library.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,8 +43,6 @@ pub(crate) struct Outcome {
     pub(crate) client: Report,
     /// From the server, where it measures too.
     pub(crate) server: Option<Report>,
-    /// Bytes of both sides and the monitor, where they were looked at.
-    pub(crate) memory: Option<f64>,
     /// The monitor's processor time for each of what was done, where it was looked at.
     pub(crate) monitor_ns: Option<f64>,
 }
@@ -150,7 +150,7 @@ impl Stage {
             return self.pair(system, job, self.cpus);
         }
         let (server, mut address) = self.server(system, job, self.cpus[1])?;
-        if matches!(job.work, Work::Churn | Work::ChurnBatches | Work::Many) {
+        if matches!(job.work, Work::Churn | Work::ChurnBatches) {
             // Closed connections keep their address and port for a while; each round has its own.
             address = address.replace("127.0.0.1:", &format!("127.0.0.{}:", 2 + self.turn.get() % 250));
         }
@@ -179,9 +179,11 @@ impl Stage {
 
     /// A client that is connected to the address, or to several.
     pub(crate) fn client(&self, system: System, job: &Job, address: &str) -> Result<Peer> {
-        let limit = PATIENCE + Duration::from_millis(job.count.min(100_000) as u64);
+        let limit = PATIENCE + Duration::from_millis(5 * job.count.min(100_000) as u64);
         let mut command = self.command(system, "client", job, self.cpus[0]);
         command.args(["--cpu-other", &self.cpus[1].to_string(), "--address", address]);
+        self.turn.set(self.turn.get().wrapping_add(1));
+        command.args(["--place", &self.turn.get().wrapping_mul(ADDRESSES).to_string()]);
         let mut client = Peer::start(&mut command, format!("{} client", system.name()))?;
         client.expect("connected", limit)?;
         Ok(client)

@@ -1,67 +1,88 @@
 //! Very many connections between two processes, used round-robin through epoll.
+//!
+//! The client does a turn whenever the driver says so: each connection is used once at least, and again until the time is
+//! over. Between turns both sides sleep, so that the connections can be looked at, or another pair of processes can run.
 
 use super::clock::{Clock, ticks};
 use super::link::{Link, Socket, result};
 use super::{Options, Report};
 use crate::failure::{Context, Failure, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 /// Messages under way at a time, so that the figure is what a message costs and not how long one is waited for.
 const WINDOW: usize = 16;
 const EVENTS: usize = 64;
 const SIZE: usize = 8;
+/// Connections to one address: they use as many ports, which all pairs of processes have in common.
+pub(super) const PER_ADDRESS: usize = 64;
 
-/// Sends round-robin over all connections; messages that came back per second. Stays until standard input ends, so
-/// that the connections can be looked at.
-pub(crate) fn call(mut links: Vec<Socket>, options: &Options) -> Result<()> {
+/// Says that all is connected, then does a turn at each word of the driver's, until standard input ends.
+pub(crate) fn call(links: Vec<Socket>, options: &Options) -> Result<()> {
     let epoll = Epoll::over(&links)?;
-    let mut next = 0;
-    let mut send_next = |links: &mut [Socket]| {
-        next = (next + 1) % links.len();
-        links[next].send_all(&[7; SIZE]).context("send")
-    };
-    for _ in 0..WINDOW.min(links.len()) {
-        send_next(&mut links)?;
-    }
-    // Every connection is used before the clock starts.
-    let (mut back, mut counted) = (0usize, None);
-    let mut warm_up = Clock::start(options.duration() / 5);
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-    loop {
-        for event in epoll.wait(&mut events)? {
-            let link = &mut links[event.u64 as usize];
-            if !link.recv_all(&mut [0; SIZE]).context("recv")? {
-                return Err(Failure::new("the peer is gone"));
-            }
-            back += 1;
-            send_next(&mut links)?;
-        }
-        match counted {
-            None if back >= links.len() && warm_up.is_over(ticks()) => {
-                warm_up = Clock::start(options.duration());
-                counted = Some(back);
-            }
-            Some(before) if warm_up.is_over(ticks()) => {
-                let value = (back - before) as f64 / (warm_up.elapsed_ns() / 1e9);
-                drain(&epoll, &mut links, &mut events)?;
-                super::tell(&Report { value, ..Report::default() })?;
-                return epoll.sleep_until_end();
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Takes what is still under way, so that the connections are idle.
-fn drain(epoll: &Epoll, links: &mut [Socket], events: &mut [libc::epoll_event; EVENTS]) -> Result<()> {
-    let mut left = WINDOW.min(links.len());
-    while left > 0 {
-        for event in epoll.wait(events)? {
-            links[event.u64 as usize].recv_all(&mut [0; SIZE]).context("recv")?;
-            left -= 1;
-        }
+    crate::failure::print("connected\n")?;
+    let mut caller = Caller { links, epoll, next: 0 };
+    while caller.is_told()? {
+        super::tell(&caller.turn(options.duration())?)?;
     }
     Ok(())
+}
+
+struct Caller {
+    links: Vec<Socket>,
+    epoll: Epoll,
+    /// The connection after the one that was used last.
+    next: usize,
+}
+
+impl Caller {
+    /// Waits for the driver's word, as an idle program does; false at the end.
+    fn is_told(&self) -> Result<bool> {
+        self.epoll.change(libc::EPOLL_CTL_ADD, libc::STDIN_FILENO, u64::MAX)?;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        while !self.epoll.wait(&mut events)?.iter().any(|event| event.u64 == u64::MAX) {}
+        self.epoll.change(libc::EPOLL_CTL_DEL, libc::STDIN_FILENO, u64::MAX)?;
+        let mut word = [0u8; 16];
+        // SAFETY: room for so many bytes.
+        let n = unsafe { libc::read(libc::STDIN_FILENO, word.as_mut_ptr().cast(), word.len()) };
+        Ok(result(n).context("standard input")? > 0)
+    }
+
+    /// Messages that went there and back per second, in turn over all connections.
+    fn turn(&mut self, time: Duration) -> Result<Report> {
+        let count = self.links.len();
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        let clock = Clock::start(time);
+        let (mut sent, mut back, mut waits) = (0, 0, 0u64);
+        while sent < WINDOW.min(count) {
+            self.send_next()?;
+            sent += 1;
+        }
+        while back < sent {
+            waits += 1;
+            for event in self.epoll.wait(&mut events)? {
+                let link = self.links.get_mut(event.u64 as usize);
+                let link = link.ok_or_else(|| Failure::new("the driver speaks too early"))?;
+                if !link.recv_all(&mut [0; SIZE]).context("recv")? {
+                    return Err(Failure::new("the peer is gone"));
+                }
+                back += 1;
+                if sent < count || !clock.is_over(ticks()) {
+                    self.send_next()?;
+                    sent += 1;
+                }
+            }
+        }
+        let value = back as f64 / (clock.elapsed_ns() / 1e9);
+        let items = [("messages per wait".to_owned(), back as f64 / waits as f64)].into();
+        Ok(Report { value, count: Some(back as u64), items, ..Report::default() })
+    }
+
+    #[inline(always)]
+    fn send_next(&mut self) -> Result<()> {
+        self.next = (self.next + 1) % self.links.len();
+        self.links[self.next].send_all(&[7; SIZE]).context("send")
+    }
 }
 
 /// Sends everything back, until all connections are closed.
@@ -108,26 +129,18 @@ impl Epoll {
         // SAFETY: no pointers.
         let fd = result(unsafe { libc::epoll_create1(0) } as isize).context("epoll_create1")?;
         // SAFETY: a fresh descriptor.
-        let epoll = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let epoll = Epoll(unsafe { OwnedFd::from_raw_fd(fd as i32) });
         for (number, link) in links.iter().enumerate() {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number as u64 };
-            let (add, fd) = (libc::EPOLL_CTL_ADD, link.0.as_raw_fd());
-            // SAFETY: the kernel reads one event.
-            result(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), add, fd, &mut event) } as isize)
-                .context("epoll_ctl")?;
+            epoll.change(libc::EPOLL_CTL_ADD, link.0.as_raw_fd(), number as u64)?;
         }
-        Ok(Epoll(epoll))
+        Ok(epoll)
     }
 
-    /// Waits as an idle program does, until standard input ends.
-    fn sleep_until_end(&self) -> Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: u64::MAX };
+    fn change(&self, operation: i32, fd: i32, number: u64) -> Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
         // SAFETY: the kernel reads one event.
-        let added = unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, 0, &mut event) };
-        result(added as isize).context("epoll_ctl")?;
-        let mut events = [event; EVENTS];
-        while !self.wait(&mut events)?.iter().any(|event| event.u64 == u64::MAX) {}
-        Ok(())
+        let changed = unsafe { libc::epoll_ctl(self.0.as_raw_fd(), operation, fd, &mut event) };
+        result(changed as isize).context("epoll_ctl").map(drop)
     }
 
     fn wait<'a>(&self, events: &'a mut [libc::epoll_event; EVENTS]) -> Result<&'a [libc::epoll_event]> {

@@ -160,6 +160,9 @@ struct Options {
     /// host:port, or the path of a Unix socket; several with commas between
     #[arg(long, default_value = "")]
     address: String,
+    /// The first of the addresses of this host's that are connected to, where there are several
+    #[arg(long, default_value_t = 0)]
+    place: u32,
     /// Where a process that also connects listens
     #[arg(long, default_value = "127.0.0.1:0")]
     own_address: String,

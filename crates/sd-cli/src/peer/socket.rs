@@ -129,9 +129,9 @@ pub(crate) fn call(options: &Options) -> Result<()> {
         }
         Work::Many => {
             many::raise_limit();
-            let links = connect_all(&address, options, options.count)?;
-            super::wait_for_go()?;
-            return many::call(links, options);
+            let neighbour = |number| address.neighbour(options.place + (number / many::PER_ADDRESS) as u32);
+            let links = (0..options.count).map(|number| connect(&neighbour(number), options));
+            return many::call(links.collect::<Result<_>>()?, options);
         }
         Work::Pipeline => {
             let output = pipeline::descriptor(connect(&address, options)?);

@@ -217,7 +217,7 @@ fn is_ours_alone(endpoint: &'static Endpoint) -> bool {
         && channel.adopter == 0
         && channel.peer.public.is_some()
         && endpoint.holders.load(Ordering::SeqCst) == rec.bit.load(Ordering::Relaxed)
-        && channel.others_wait(slot(endpoint)).is_some_and(|others| others.load(Ordering::SeqCst) == 0)
+        && channel.others_wait(slot(endpoint)).is_none_or(|others| others.load(Ordering::SeqCst) == 0)
 }
 
 /// Zero also of what is no connection.
@@ -277,7 +277,7 @@ impl Among {
         let connected = connections.iter().filter(|endpoint| endpoint.state_now() == State::Connected);
         let counts = connected.filter_map(|endpoint| {
             let (channel, slot) = (endpoint.channel_ref()?, slot(endpoint));
-            let others = channel.others_wait(slot)?;
+            let others = channel.make_others_wait(slot)?;
             channel.used();
             others.fetch_add(1, Ordering::SeqCst);
             displace(endpoint);

@@ -41,16 +41,20 @@ pub(crate) struct Channel {
     looked_at: AtomicU64,
     /// Came by fork: new connections and events belong to the parent.
     pub(crate) inherited: AtomicBool,
-    /// Endpoints by slot.
-    endpoints: Box<[AtomicPtr<Endpoint>]>,
-    /// By slot, threads of this process that wait for the connection and are woken as others are (see `berth`).
-    others_wait: Box<[AtomicU16]>,
+    /// Numbers of endpoints (`Process::number_of`), by slot; zero: none.
+    endpoints: Box<[AtomicU32]>,
+    /// By slot, threads of this process that wait for the connection and are woken as others are (see `berth`); null
+    /// while there were none.
+    others_wait: AtomicPtr<Counts>,
     slots: Lock<SlotAlloc>,
     /// Side A: connections that B may not have accepted yet, oldest first.
     outstanding: Lock<VecDeque<Asked>>,
     /// Side A: complaints about the oldest of them.
     pub(crate) complaints: Complaints,
 }
+
+/// A number for each slot.
+type Counts = [AtomicU16; SLOTS];
 
 /// A connection that was requested, and when, in cycles of the time-stamp counter.
 #[derive(Clone, Copy)]
@@ -97,8 +101,8 @@ impl Channel {
             left_over: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
             inherited: AtomicBool::new(false),
-            endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
-            others_wait: (0..SLOTS).map(|_| AtomicU16::new(0)).collect(),
+            endpoints: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
+            others_wait: AtomicPtr::new(core::ptr::null_mut()),
             slots: Lock::new(SlotAlloc { fresh: 0, closing: VecDeque::new() }),
             outstanding: Lock::new(VecDeque::new()),
             complaints: Complaints::default(),
@@ -185,30 +189,44 @@ impl Channel {
 
     /// Notes which endpoint uses a slot.
     pub(crate) fn bind(&self, slot: usize, endpoint: &'static Endpoint) {
-        if let Some(cell) = self.endpoints.get(slot) {
-            cell.store(endpoint as *const Endpoint as *mut Endpoint, Ordering::Release);
+        if let (Some(cell), Some(number)) = (self.endpoints.get(slot), PROCESS.number_of(endpoint)) {
+            cell.store(number, Ordering::Release);
             self.used();
         }
     }
 
     /// The endpoint at a slot.
     pub(crate) fn endpoint(&self, slot: usize) -> Option<&'static Endpoint> {
-        // SAFETY: null or set by `bind` to an endpoint of a mapped slab.
-        unsafe { self.endpoints.get(slot)?.load(Ordering::Acquire).as_ref() }
+        PROCESS.endpoint(self.endpoints.get(slot)?.load(Ordering::Acquire))
     }
 
     /// See the field.
     pub(crate) fn others_wait(&self, slot: usize) -> Option<&AtomicU16> {
-        self.others_wait.get(slot)
+        // SAFETY: null, or from a Box that stays as long as the record.
+        unsafe { self.others_wait.load(Ordering::SeqCst).as_ref() }?.get(slot)
+    }
+
+    /// The same, for a change.
+    pub(crate) fn make_others_wait(&self, slot: usize) -> Option<&AtomicU16> {
+        if self.others_wait.load(Ordering::SeqCst).is_null() {
+            let counts: *mut Counts = Box::into_raw(Box::new([const { AtomicU16::new(0) }; SLOTS]));
+            let none = core::ptr::null_mut();
+            if self.others_wait.compare_exchange(none, counts, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+                // SAFETY: just made, and known to nobody.
+                drop(unsafe { Box::from_raw(counts) });
+            }
+        }
+        self.others_wait(slot)
     }
 
     /// The endpoint is done with its slot; `unused` follows when it is done with the record too.
     pub(crate) fn unbind(&self, slot: usize, endpoint: &Endpoint) {
         let Some(cell) = self.endpoints.get(slot) else { return };
-        if !core::ptr::eq(cell.load(Ordering::Acquire), endpoint) {
+        if !PROCESS.endpoint(cell.load(Ordering::Acquire)).is_some_and(|bound| core::ptr::eq(bound, endpoint))
+        {
             return;
         }
-        cell.store(core::ptr::null_mut(), Ordering::Release);
+        cell.store(0, Ordering::Release);
         self.homes.forget(slot);
         crate::route::port_unused(endpoint);
         if self.side == Side::A && !self.inherited.load(Ordering::Relaxed) {
@@ -463,6 +481,11 @@ pub(crate) fn announce_to_self(endpoint: &Endpoint) {
 impl Drop for Channel {
     fn drop(&mut self) {
         crate::process::close_hidden(self.segment_fd);
+        let counts = *self.others_wait.get_mut();
+        if !counts.is_null() {
+            // SAFETY: from a Box; nobody uses the record any more.
+            drop(unsafe { Box::from_raw(counts) });
+        }
         // SAFETY: nobody uses the record any more, so nobody uses its mapping.
         unsafe { self.map.unmap() };
     }

@@ -203,7 +203,7 @@ pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
     endpoint.ports.store(0, Ordering::Relaxed);
     endpoint.rx.short_addresses.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     endpoint.rx.lowat.store(1, Ordering::Relaxed);
-    private.channel.store(core::ptr::null_mut(), Ordering::Relaxed);
+    private.clear_role();
     private.next.store(0, Ordering::Relaxed);
     endpoint.sender.store(0, Ordering::Relaxed);
     endpoint.rx.spin.store(0, Ordering::Relaxed);
@@ -269,7 +269,7 @@ fn end_at(endpoint: &'static Endpoint, rec: &SlabRec, index: usize, private: &Pr
     if endpoint.state_now() == State::Connecting {
         crate::syn_sent::forget(endpoint);
     }
-    let listener = private.is_listener().then(|| crate::listen::forget(private)).flatten();
+    let listener = crate::listen::forget(private);
     let bit = rec.bit.load(Ordering::Relaxed);
     let channel = private.channel().filter(|_| endpoint.state_now() == State::Connected);
     if let Some(channel) = channel.filter(|_| endpoint.holders.load(Ordering::Acquire) & !bit != 0) {
@@ -312,9 +312,7 @@ fn leave(endpoint: &Endpoint, bit: u64) -> bool {
 /// A connection that others have is held by this process too, which has its bit already; one descriptor is counted.
 pub(crate) fn hold(endpoint: &'static Endpoint, channel: &'static Channel) {
     let Some(private) = PROCESS.private(endpoint) else { return };
-    if private.channel.swap(core::ptr::from_ref(channel).cast_mut(), Ordering::AcqRel).is_null()
-        || private.fds.load(Ordering::Acquire) == 0
-    {
+    if !private.set_channel(channel) || private.fds.load(Ordering::Acquire) == 0 {
         private.next.store(0, Ordering::Relaxed);
         channel.bind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
     }
@@ -346,7 +344,7 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
         endpoint.rx.cursor.get().write(RxCursor::new());
     }
     if let Some(private) = PROCESS.private(endpoint) {
-        private.channel.store(core::ptr::from_ref(channel).cast_mut(), Ordering::Release);
+        private.set_channel(channel);
     }
     if channel.berths.mask() != 0 {
         own.make_rare().rings.store(channel.berths.mask(), Ordering::SeqCst);

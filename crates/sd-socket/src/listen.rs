@@ -60,8 +60,7 @@ const UNREGISTERED: u32 = LISTENERS as u32;
 
 /// The listener record of an endpoint.
 pub(crate) fn record(endpoint: &Endpoint) -> Option<&'static Listener> {
-    // SAFETY: null or a record that is never freed.
-    unsafe { PROCESS.private(endpoint)?.listener.load(Ordering::Acquire).as_ref() }
+    PROCESS.private(endpoint)?.listener()
 }
 
 /// listen(2).
@@ -170,7 +169,7 @@ fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
     };
     *listener.endpoint.lock() = Some(endpoint);
     listener.interested.store(false, Ordering::Relaxed);
-    private.listener.store(core::ptr::from_ref(listener).cast_mut(), Ordering::Release);
+    private.set_listener(listener);
     Some(listener)
 }
 
@@ -266,9 +265,7 @@ pub(crate) struct Ended {
 /// The last descriptor of this process is closed: no client takes the listener for open any more.
 /// [`ended`] must follow.
 pub(crate) fn forget(private: &Priv) -> Option<Ended> {
-    let listener = private.listener.swap(core::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: null or a record that is never freed.
-    let listener = unsafe { listener.as_ref() }?;
+    let listener = private.take_listener()?;
     let index = listener.index.swap(UNREGISTERED, Ordering::AcqRel);
     let generation = listener.generation.load(Ordering::Relaxed);
     if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index as usize)) {

@@ -4,6 +4,7 @@
 use crate::channel::Channel;
 use crate::control::Control;
 use crate::endpoint::EndpointExt;
+use crate::listen::Listener;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sd_shm::public::Public;
 use sd_shm::slab::{ENDPOINTS, Endpoint, Slab, State};
@@ -11,6 +12,7 @@ use sd_sys::lock::Lock;
 
 /// Slabs (own and inherited) that one process can have; deeper forks pass to the kernel.
 pub(crate) const SLABS_MAX: usize = 64;
+const _: () = assert!(SLABS_MAX * ENDPOINTS < u32::MAX as usize);
 /// Own and inherited public pages, and those of families that passed connections on.
 const WAKERS_MAX: usize = 128;
 /// Channels that one process can have.
@@ -25,25 +27,55 @@ pub(crate) struct Priv {
     pub(crate) next: AtomicU32,
     /// First epoll item that watches it.
     pub(crate) watchers: AtomicPtr<crate::epoll::Item>,
-    /// Its listener record.
-    pub(crate) listener: AtomicPtr<crate::listen::Listener>,
-    /// The channel that it is connected through.
-    pub(crate) channel: AtomicPtr<Channel>,
+    /// The channel that it is connected through, or its listener record, marked by [`LISTENER`].
+    role: AtomicPtr<u8>,
 }
 
+const LISTENER: usize = 1;
+const _: () = assert!(core::mem::size_of::<Priv>() == 24);
+
 impl Priv {
-    /// See the field.
+    /// The channel that it is connected through.
     #[inline]
     pub(crate) fn channel(&self) -> Option<&'static Channel> {
-        // SAFETY: null, or set by `endpoint::attach` to a record that is not freed while the endpoint uses it; a child has
-        // a copy of the record at the same address.
-        unsafe { self.channel.load(Ordering::Acquire).as_ref() }
+        let role = self.role.load(Ordering::Acquire);
+        // SAFETY: null, or set by `set_channel` to a record that is not freed while the endpoint uses it; a child has a
+        // copy of the record at the same address.
+        if role.addr() & LISTENER == 0 { unsafe { role.cast::<Channel>().as_ref() } } else { None }
     }
 
-    /// It has a listener record.
+    /// Whether it had another one before is told.
+    pub(crate) fn set_channel(&self, channel: &'static Channel) -> bool {
+        let role = core::ptr::from_ref(channel).cast_mut().cast();
+        !self.role.swap(role, Ordering::AcqRel).is_null()
+    }
+
+    /// Its listener record.
     #[inline]
-    pub(crate) fn is_listener(&self) -> bool {
-        !self.listener.load(Ordering::Acquire).is_null()
+    pub(crate) fn listener(&self) -> Option<&'static Listener> {
+        let role = self.role.load(Ordering::Acquire);
+        let record = role.map_addr(|address| address & !LISTENER).cast::<Listener>();
+        // SAFETY: set by `set_listener` to a record that is never freed.
+        if role.addr() & LISTENER != 0 { unsafe { record.as_ref() } } else { None }
+    }
+
+    pub(crate) fn set_listener(&self, listener: &'static Listener) {
+        let record = core::ptr::from_ref(listener).cast_mut().cast::<u8>();
+        self.role.store(record.map_addr(|address| address | LISTENER), Ordering::Release);
+    }
+
+    /// It has neither.
+    pub(crate) fn clear_role(&self) {
+        self.role.store(core::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// Takes its listener record away.
+    pub(crate) fn take_listener(&self) -> Option<&'static Listener> {
+        let listener = self.listener()?;
+        let record = core::ptr::from_ref(listener).cast_mut().cast::<u8>();
+        let role = record.map_addr(|address| address | LISTENER);
+        let none = core::ptr::null_mut();
+        self.role.compare_exchange(role, none, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| listener)
     }
 }
 
@@ -159,6 +191,20 @@ impl Process {
             .iter()
             .rev()
             .find_map(|rec| rec.slab().and_then(|slab| slab.index_of(endpoint)).map(|index| (rec, index)))
+    }
+
+    /// What an endpoint is called where its address would take too much room: never zero.
+    pub(crate) fn number_of(&self, endpoint: &Endpoint) -> Option<u32> {
+        let slabs = self.slabs.get(..self.slab_count.load(Ordering::Acquire))?;
+        let index = |rec: &SlabRec| rec.slab()?.index_of(endpoint);
+        let (place, index) = slabs.iter().enumerate().rev().find_map(|(at, rec)| Some((at, index(rec)?)))?;
+        Some((place * ENDPOINTS + index + 1) as u32)
+    }
+
+    /// The endpoint that is called so.
+    pub(crate) fn endpoint(&self, number: u32) -> Option<&'static Endpoint> {
+        let number = (number as usize).checked_sub(1)?;
+        self.slabs.get(number / ENDPOINTS)?.slab()?.endpoint(number % ENDPOINTS)
     }
 
     /// The private part of an endpoint.

@@ -27,7 +27,7 @@ fn any_ready(epoll: &Epoll) -> bool {
     let mut found = false;
     while !found && let Some(&first) = line.queue.front() {
         // SAFETY: items on the line are live under its lock; null is the kernel's part.
-        let Some(item) = (unsafe { first.as_ref() }) else {
+        let Some(item) = (unsafe { first.item.as_ref() }) else {
             line.queue.pop_front();
             line.kernel_queued = false;
             continue;
@@ -45,7 +45,7 @@ fn any_ready(epoll: &Epoll) -> bool {
 /// The events of an item that hold now; under its line's lock, and `NESTING` if it is an instance.
 pub(super) fn mask(item: &Item) -> u32 {
     let wanted = item.events() & !PRIVATE;
-    match item.source {
+    match item.source() {
         Source::Socket(endpoint) => ready::mask(endpoint, wanted),
         Source::Nested(inner) if any_ready(inner) => (EPOLLIN | EPOLLRDNORM) as u32 & wanted,
         Source::Nested(_) => 0,
@@ -53,7 +53,7 @@ pub(super) fn mask(item: &Item) -> u32 {
 }
 
 fn arm(item: &Item) {
-    if let Source::Socket(endpoint) = item.source {
+    if let Source::Socket(endpoint) = item.source() {
         ready::arm(endpoint, item.events());
     }
 }
@@ -65,24 +65,24 @@ fn mask_armed(item: &Item) -> u32 {
 }
 
 /// Whether a scanned item goes on the line; armed when a sleep may follow.
-fn is_scanned_ready(item: &Item, stay: bool) -> bool {
+fn is_scanned_ready(item: &Item, arrived: &mut u64, stay: bool) -> bool {
     if !stay {
         arm(item);
     }
-    mask(item) != 0 && (!item.is_edge() || has_edge(item))
+    mask(item) != 0 && (!item.is_edge() || has_edge(item, arrived))
 }
 
 /// For a scanned, edge-triggered item, which no event announces: whether something came since the last
-/// look, bytes, an end, room, or an urgent byte.
-pub(super) fn has_edge(item: &Item) -> bool {
+/// look, bytes, an end, room, or an urgent byte. `arrived` is what had come by then.
+pub(super) fn has_edge(item: &Item, arrived: &mut u64) -> bool {
     const ROOM: u8 = 1 << 7;
     const URGENT: u8 = 1 << 6;
-    let Source::Socket(endpoint) = item.source else { return true };
+    let Source::Socket(endpoint) = item.source() else { return true };
     if endpoint.state_now() != State::Connected {
         return false;
     }
-    let arrived = endpoint.rx.bytes.load(Ordering::Relaxed) + crate::ends::data_bytes(endpoint) as u64;
-    let came = item.arrived.swap(arrived, Ordering::Relaxed) < arrived;
+    let now = endpoint.rx.bytes.load(Ordering::Relaxed) + crate::ends::data_bytes(endpoint) as u64;
+    let came = core::mem::replace(arrived, now) < now;
     let room = if ready::is_writable(endpoint) { ROOM } else { 0 };
     let urgent = if crate::urgent::is_pending(endpoint) { URGENT } else { 0 };
     let ends = watch::ends(endpoint) | room | urgent;
@@ -92,7 +92,7 @@ pub(super) fn has_edge(item: &Item) -> bool {
 
 /// Whether it is known when what the item has now was sent, and when.
 fn sent(item: &Item) -> u64 {
-    match item.source {
+    match item.source() {
         Source::Socket(endpoint) => ready::sent(endpoint).unwrap_or(0),
         Source::Nested(_) => 0,
     }
@@ -109,11 +109,12 @@ fn look_around(epoll: &Epoll, line: &mut Line, stay: bool) {
 #[inline(never)]
 fn look_at_unannounced(epoll: &Epoll, line: &mut Line, stay: bool) {
     for at in 0..line.scanned.len() {
-        // SAFETY: items on the line are live under its lock.
-        if let Some(item) = line.scanned.get(at).and_then(|&i| unsafe { i.as_ref() })
+        if let Some(scanned) = line.scanned.get_mut(at)
+            // SAFETY: items on the line are live under its lock.
+            && let Some(item) = unsafe { scanned.item.as_ref() }
             && item.place() == IDLE
             && !item.is_disabled()
-            && is_scanned_ready(item, stay)
+            && is_scanned_ready(item, &mut scanned.arrived, stay)
         {
             epoll.push(line, item, sent(item));
         }
@@ -172,7 +173,7 @@ fn in_order(epoll: &Epoll, look: Look) -> (Option<Guard<'static, ()>>, Guard<'_,
         let mut line = epoll.line.lock();
         if look.kernel && !line.kernel_queued {
             line.kernel_queued = true;
-            line.queue.push_back(core::ptr::null());
+            line.queue.push_back(Queued::KERNEL);
         }
         look_around(epoll, &mut line, look.stay);
         if !epoll.has_several() || line.newest <= line.ordered {
@@ -201,7 +202,7 @@ pub(super) fn collect(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usi
             }
             let Some(first) = line.queue.pop_front() else { break };
             // SAFETY: items on the line are live under its lock; null is the kernel's part.
-            count = match unsafe { first.as_ref() } {
+            count = match unsafe { first.item.as_ref() } {
                 Some(item) => report(epoll, &mut line, item, out, count, look.stay, &mut twice),
                 None => report_kernel(epoll, &mut line, out, count, &mut twice),
             };
@@ -285,10 +286,10 @@ fn report(
     let mut mask = mask(item);
     if mask == 0 && !item.is_edge() {
         let may_stay = stay && count == 0 && line.hot.len() < HOT_MAX;
-        if may_stay && matches!(item.source, Source::Socket(e) if e.state_now() == State::Connected) {
+        if may_stay && matches!(item.source(), Source::Socket(e) if e.state_now() == State::Connected) {
             item.put(HOT);
             line.hot.push(item);
-            if let Source::Socket(endpoint) = item.source
+            if let Source::Socket(endpoint) = item.source()
                 && epoll.has_several()
             {
                 ready::want_stamps(endpoint);
@@ -301,7 +302,7 @@ fn report(
         return count;
     }
     if mask & (EPOLLRDHUP | EPOLLHUP) as u32 != 0
-        && let Source::Socket(endpoint) = item.source
+        && let Source::Socket(endpoint) = item.source()
     {
         item.told.fetch_or(watch::ends(endpoint), Ordering::Relaxed);
     }
@@ -314,7 +315,7 @@ fn report(
     } else if !edge {
         epoll.push(line, item, 0);
     }
-    if item.source.in_kernel() && twice.is_told_by_kernel(item.fd, data, mask) {
+    if item.source().in_kernel() && twice.is_told_by_kernel(item.fd(), data, mask) {
         return count;
     }
     if let Some(slot) = out.get_mut(count) {
@@ -350,7 +351,7 @@ fn report_kernel(
     }
     if got > 0 {
         line.kernel_queued = true;
-        line.queue.push_back(core::ptr::null());
+        line.queue.push_back(Queued::KERNEL);
     }
     kept
 }

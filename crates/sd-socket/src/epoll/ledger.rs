@@ -117,9 +117,8 @@ fn of(epoll: &Epoll) -> Option<&'static Ledger> {
 /// Before a fork: a ledger for an instance that has sockets of ours.
 pub(super) fn prepare(epoll: &Epoll) {
     let interest = epoll.interest.lock();
-    // SAFETY: items live while they are in the interest list, which is locked.
-    let items = || interest.items.iter().filter_map(|&i| unsafe { i.as_ref() });
-    if of(epoll).is_some() || !items().any(|item| matches!(item.source, Source::Socket(_))) {
+    let is_socket = |item: &'static Item| matches!(item.source(), Source::Socket(_));
+    if of(epoll).is_some() || !interest.items.iter().any(is_socket) {
         return;
     }
     let Ok(event_fd) = sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) else { return };
@@ -127,7 +126,7 @@ pub(super) fn prepare(epoll: &Epoll) {
     epoll.ledger_fd.store(crate::process::hide_fd(event_fd), Ordering::Relaxed);
     epoll.ledger.store(base as *mut Ledger, Ordering::Release);
     rest::watch_ledger(epoll);
-    items().for_each(|item| added(epoll, item));
+    interest.items.iter().for_each(|item| added(epoll, item));
 }
 
 /// The instance is gone from this process.
@@ -153,7 +152,7 @@ fn changed(epoll: &Epoll, ledger: &Ledger) {
 
 /// Enters a registration. Without room it stays private.
 pub(super) fn added(epoll: &Epoll, item: &Item) {
-    let (Some(ledger), Some((pid, index))) = (of(epoll), name(item.source)) else { return };
+    let (Some(ledger), Some((pid, index))) = (of(epoll), name(item.source())) else { return };
     let _lock = ledger.lock();
     let high = ledger.high.load(Ordering::Relaxed);
     let free = ledger.free.load(Ordering::Relaxed);
@@ -163,7 +162,7 @@ pub(super) fn added(epoll: &Epoll, item: &Item) {
         ledger.free.store(entry.index.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     entry.index.store(index, Ordering::Relaxed);
-    entry.fd.store(item.fd, Ordering::Relaxed);
+    entry.fd.store(item.fd(), Ordering::Relaxed);
     entry.events.store(item.events(), Ordering::Relaxed);
     entry.data.store(item.data.load(Ordering::Relaxed), Ordering::Relaxed);
     entry.pid.store(pid, Ordering::Release);
@@ -173,7 +172,7 @@ pub(super) fn added(epoll: &Epoll, item: &Item) {
 }
 
 fn entry_of(item: &Item) -> Option<(&'static Ledger, &'static Row)> {
-    let ledger = of(item.epoll)?;
+    let ledger = of(item.epoll())?;
     Some((ledger, ledger.entry(item.entry.load(Ordering::Relaxed))?))
 }
 
@@ -183,13 +182,13 @@ pub(super) fn modified(item: &Item) {
     let _lock = ledger.lock();
     entry.events.store(item.events(), Ordering::Relaxed);
     entry.data.store(item.data.load(Ordering::Relaxed), Ordering::Relaxed);
-    changed(item.epoll, ledger);
+    changed(item.epoll(), ledger);
 }
 
 /// A registration was removed; if only because this process closed the socket, it lives on for others
 /// that have the socket.
 pub(super) fn removed(item: &Item, only_closed: bool) {
-    let (Some((ledger, entry)), Source::Socket(endpoint)) = (entry_of(item), item.source) else { return };
+    let (Some((ledger, entry)), Source::Socket(endpoint)) = (entry_of(item), item.source()) else { return };
     let own = PROCESS.locate(endpoint).map_or(0, |(rec, _)| rec.bit.load(Ordering::Relaxed));
     if only_closed && endpoint.holders.load(Ordering::Acquire) & !own != 0 {
         return;
@@ -198,7 +197,7 @@ pub(super) fn removed(item: &Item, only_closed: bool) {
     entry.pid.store(0, Ordering::Release);
     entry.index.store(ledger.free.load(Ordering::Relaxed), Ordering::Relaxed);
     ledger.free.store(item.entry.load(Ordering::Relaxed), Ordering::Relaxed);
-    changed(item.epoll, ledger);
+    changed(item.epoll(), ledger);
 }
 
 /// EPOLLONESHOT fires once, whichever process is told: false when another was.
@@ -228,8 +227,8 @@ pub(super) fn catch_up(epoll: &'static Epoll) {
 
 /// What has to be done to one's own list.
 struct Changes {
-    gone: Vec<*mut Item>,
-    other: Vec<(*mut Item, u32, u64)>,
+    gone: Vec<&'static Item>,
+    other: Vec<(&'static Item, u32, u64)>,
     new: Vec<(u32, i32, &'static Endpoint, u32, u64)>,
 }
 
@@ -248,11 +247,13 @@ pub(super) fn synchronize(epoll: &'static Epoll, interest: &mut Interest) {
         control::forget(epoll, interest, item);
     }
     for (item, events, data) in other {
-        // SAFETY: in the interest list, which is locked by the caller.
-        control::change(unsafe { &*item }, events, data);
+        control::change(item, events, data);
     }
     for (number, fd, endpoint, events, data) in new {
-        control::insert(epoll, interest, fd, Source::Socket(endpoint), (events, data), number);
+        let source = Source::Socket(endpoint);
+        if watch::find(epoll, fd, source).is_none() {
+            control::insert(epoll, interest, fd, source, (events, data), number);
+        }
     }
 }
 
@@ -260,24 +261,20 @@ fn compare(epoll: &Epoll, interest: &Interest, ledger: &Ledger) -> Changes {
     let mut changes = Changes { gone: Vec::new(), other: Vec::new(), new: Vec::new() };
     let _lock = ledger.lock();
     epoll.ledger_seen.store(ledger.version.load(Ordering::Relaxed), Ordering::Relaxed);
-    for &pointer in &interest.items {
-        // SAFETY: items live while they are in the interest list, which is locked by the caller.
-        let Some(item) = (unsafe { pointer.as_ref() }) else { continue };
+    for item in interest.items.iter() {
         let number = item.entry.load(Ordering::Relaxed);
-        let (Some(entry), Some((pid, index))) = (ledger.entry(number), name(item.source)) else { continue };
+        let (Some(entry), Some((pid, index))) = (ledger.entry(number), name(item.source())) else { continue };
         let (events, data) = (entry.events.load(Ordering::Relaxed), entry.data.load(Ordering::Relaxed));
-        if !entry.is_of(item.fd, pid, index) {
-            changes.gone.push(pointer);
+        if !entry.is_of(item.fd(), pid, index) {
+            changes.gone.push(item);
         } else if events != item.events() || data != item.data.load(Ordering::Relaxed) {
-            changes.other.push((pointer, events, data));
+            changes.other.push((item, events, data));
         }
     }
     for (number, entry) in ledger.used().filter(|(_, entry)| entry.pid.load(Ordering::Acquire) != 0) {
-        let fd = entry.fd.load(Ordering::Relaxed);
-        let known = interest.items.get(fd as usize).is_some_and(|item| !item.is_null());
-        if let (false, Some(endpoint)) = (known, entry.socket()) {
+        if let Some(endpoint) = entry.socket() {
             let (events, data) = (entry.events.load(Ordering::Relaxed), entry.data.load(Ordering::Relaxed));
-            changes.new.push((number, fd, endpoint, events, data));
+            changes.new.push((number, entry.fd.load(Ordering::Relaxed), endpoint, events, data));
         }
     }
     changes

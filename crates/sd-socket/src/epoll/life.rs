@@ -38,7 +38,7 @@ fn fresh() -> &'static Epoll {
         fd: AtomicI32::new(-1),
         numbers: AtomicU32::new(0),
         references: AtomicU32::new(0),
-        interest: Lock::new(Interest { items: Vec::new(), wakers: View::default(), registration: 0 }),
+        interest: Lock::new(Interest { items: Items::new(), wakers: View::default(), registration: 0 }),
         line: Lock::new(Line {
             queue: VecDeque::new(),
             hot: Vec::new(),
@@ -128,11 +128,10 @@ fn end(epoll: &'static Epoll) {
     watch::forget_instance(epoll);
     {
         let mut interest = epoll.interest.lock();
-        for item in core::mem::take(&mut interest.items) {
-            if !item.is_null() {
-                control::discard(epoll, item);
-            }
+        for item in interest.items.iter() {
+            control::forget(epoll, &mut interest, item);
         }
+        interest.items.shrink();
         ledger::leave(epoll);
         interest.wakers = View::default();
         interest.registration = 0;
@@ -201,7 +200,7 @@ pub(crate) fn forked_late() {
     let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
     for &epoll in &all {
         let mut interest = epoll.interest.lock();
-        if interest.items.iter().any(|i| !i.is_null()) {
+        if interest.items.iter().next().is_some() {
             rest::prepare(epoll, &mut interest, View::now());
         }
         scan(epoll, &interest, |source| matches!(source, Source::Socket(e) if ready::is_polled(e)));
@@ -220,19 +219,16 @@ pub(crate) fn forked_late() {
 }
 
 fn scan(epoll: &Epoll, interest: &Interest, needed: impl Fn(Source) -> bool) {
-    // SAFETY: items live while they are in the interest list, which is locked.
-    for item in interest.items.iter().filter_map(|&i| unsafe { i.as_ref() }) {
-        if needed(item.source) {
-            let mut line = epoll.line.lock();
-            if !line.scanned.iter().any(|&known| core::ptr::eq(known, item)) {
-                line.scanned.push(item);
-                epoll.load.store(line.len(), Ordering::Release);
-            }
-            if item.is_edge() {
-                collect::has_edge(item);
-            } else {
-                epoll.push(&mut line, item, 0);
-            }
+    for item in interest.items.iter().filter(|item| needed(item.source())) {
+        let mut line = epoll.line.lock();
+        if !line.scanned.iter().any(|known| core::ptr::eq(known.item, item)) {
+            line.scanned.push(Scanned { item, arrived: 0 });
+            epoll.load.store(line.len(), Ordering::Release);
+        }
+        if !item.is_edge() {
+            epoll.push(&mut line, item, 0);
+        } else if let Some(known) = line.scanned.iter_mut().find(|known| core::ptr::eq(known.item, item)) {
+            collect::has_edge(item, &mut known.arrived);
         }
     }
 }

@@ -35,6 +35,7 @@ use std::collections::VecDeque;
 
 mod collect;
 mod control;
+mod items;
 mod ledger;
 mod life;
 mod rest;
@@ -43,29 +44,13 @@ mod watch;
 
 pub(crate) use collect::is_ready;
 pub(crate) use control::{control, kernel_registered};
+pub(crate) use items::Item;
+use items::{Items, Source};
 pub(crate) use life::{User, add_fd, before_fork, created, drop_fd, forked, forked_late, keep_locks, unlock};
 pub(crate) use waiting::wait;
 pub(crate) use watch::{
     became_listener, endpoint_event, forget_endpoint, no_space, peer_event, state_event, to_kernel,
 };
-
-/// What an item watches.
-#[derive(Clone, Copy)]
-pub(crate) enum Source {
-    Socket(&'static Endpoint),
-    /// A nested instance of ours.
-    Nested(&'static Epoll),
-}
-
-impl Source {
-    /// Whether the kernel instance watches the number as well: listeners and nested instances.
-    fn in_kernel(self) -> bool {
-        match self {
-            Source::Socket(endpoint) => endpoint.state_now() == State::Listen,
-            Source::Nested(_) => true,
-        }
-    }
-}
 
 /// Neither on the line nor hot: armed.
 const IDLE: u8 = 0;
@@ -77,76 +62,48 @@ const PRIVATE: u32 = (libc::EPOLLWAKEUP | libc::EPOLLONESHOT | libc::EPOLLET | l
 /// Reported whether asked for or not.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
-/// One registration. Atomics so that it can be shared; who may write stands beside each.
-pub(crate) struct Item {
-    epoll: &'static Epoll,
-    fd: i32,
-    source: Source,
-    /// Under the line's lock.
-    events: AtomicU32,
-    data: AtomicU64,
-    place: AtomicU8,
-    /// Ends of the connection that were reported, see `watch::ends`.
-    told: AtomicU8,
-    /// Row of the ledger; zero = none.
-    entry: AtomicU32,
-    /// Time at which what put it on the line had happened; zero where that has no order.
-    stamp: AtomicU64,
-    /// Scanned, edge-triggered sockets: bytes that had arrived at the last look.
-    arrived: AtomicU64,
-    /// Next registration of the same source; under the lock of the source's list.
-    next_watcher: AtomicPtr<Item>,
-}
-
-impl Item {
-    fn events(&self) -> u32 {
-        self.events.load(Ordering::Relaxed)
-    }
-    fn is_edge(&self) -> bool {
-        self.events() & libc::EPOLLET as u32 != 0
-    }
-    /// EPOLLONESHOT has fired.
-    fn is_disabled(&self) -> bool {
-        self.events() & !PRIVATE == 0
-    }
-    fn stamp(&self) -> u64 {
-        self.stamp.load(Ordering::Relaxed)
-    }
-    fn place(&self) -> u8 {
-        self.place.load(Ordering::Relaxed)
-    }
-    fn put(&self, place: u8) {
-        self.place.store(place, Ordering::Relaxed);
-    }
-}
-
 /// The interest list of an instance.
 struct Interest {
-    /// By number; null = not registered.
-    items: Vec<*mut Item>,
+    items: Items,
     /// Eventfds that `sleep_fd` watches.
     wakers: crate::waker::View,
     /// Registration with the monitor whose control socket is watched.
     registration: u32,
 }
 
-// SAFETY: the pointers are made by Box::into_raw and owned by the list.
-unsafe impl Send for Interest {}
+/// A place in the ready list.
+#[derive(Clone, Copy)]
+struct Queued {
+    /// Null stands for the kernel's part.
+    item: *const Item,
+    /// Time at which what put it there had happened; zero where that has no order.
+    stamp: u64,
+}
+
+impl Queued {
+    const KERNEL: Queued = Queued { item: core::ptr::null(), stamp: 0 };
+}
+
+/// A socket whose events another process gets: looked at in every wait.
+#[derive(Clone, Copy)]
+struct Scanned {
+    item: *const Item,
+    /// If edge-triggered, bytes that had arrived at the last look.
+    arrived: u64,
+}
 
 /// The ready list of an instance.
 struct Line {
-    /// Null stands for the kernel's part.
-    queue: VecDeque<*const Item>,
+    queue: VecDeque<Queued>,
     hot: Vec<*const Item>,
-    /// Sockets whose events another process gets: looked at in every wait.
-    scanned: Vec<*const Item>,
+    scanned: Vec<Scanned>,
     kernel_queued: bool,
     /// Time of the latest news that were put here, and the time up to which they stand in order.
     newest: u64,
     ordered: u64,
 }
 
-// SAFETY: an item is freed only after it was taken off the line, under its lock.
+// SAFETY: an item is given back only after it was taken off the line, under its lock.
 unsafe impl Send for Line {}
 
 /// One instance. Records are used again but never freed, so a late look at one does no harm.
@@ -211,9 +168,8 @@ impl Epoll {
             return;
         }
         item.put(QUEUED);
-        item.stamp.store(stamp, Ordering::Relaxed);
         match stamp {
-            0 => line.queue.push_back(item),
+            0 => line.queue.push_back(Queued { item, stamp }),
             _ => line.insert(item, stamp),
         }
         self.load.store(line.len(), Ordering::Release);
@@ -234,17 +190,14 @@ impl Line {
     /// Puts an item before those to which something happened later than `stamp`.
     #[inline(never)]
     fn insert(&mut self, item: &Item, stamp: u64) {
-        // SAFETY: items on the line are live under its lock; null is the kernel's part.
-        let is_later = |at: &&*const Item| unsafe { at.as_ref() }.is_some_and(|other| other.stamp() > stamp);
-        let later = self.queue.iter().rev().take_while(is_later).count();
-        self.queue.insert(self.queue.len() - later, item);
+        let later = self.queue.iter().rev().take_while(|other| other.stamp > stamp).count();
+        self.queue.insert(self.queue.len() - later, Queued { item, stamp });
         self.newest = self.newest.max(stamp);
     }
 
     /// Time of what happened to the item at the front; zero: it has no order.
     fn first_stamp(&self) -> u64 {
-        // SAFETY: items on the line are live under its lock, which the caller holds; null is the kernel's part.
-        self.queue.front().and_then(|&item| unsafe { item.as_ref() }).map_or(0, Item::stamp)
+        self.queue.front().map_or(0, |first| first.stamp)
     }
 
     fn len(&self) -> usize {
@@ -253,12 +206,11 @@ impl Line {
 
     /// Forgets an item.
     fn remove(&mut self, item: &Item) {
-        let other = |&at: &*const Item| !core::ptr::eq(at, item);
         if item.place() == QUEUED {
-            self.queue.retain(other);
+            self.queue.retain(|at| !core::ptr::eq(at.item, item));
         }
-        self.hot.retain(other);
-        self.scanned.retain(other);
+        self.hot.retain(|at| !core::ptr::eq(*at, item));
+        self.scanned.retain(|at| !core::ptr::eq(at.item, item));
     }
 }
 

@@ -232,12 +232,15 @@ fn sleep_once(
 
 /// Housekeeping of the instance's sockets, see `idle`: whether there will be more.
 fn tidy(epoll: &Epoll, round: Round) -> bool {
-    let interest = epoll.interest.lock();
-    // SAFETY: items live while they are in the interest list, which is locked.
-    let sources = interest.items.iter().filter_map(|&i| unsafe { i.as_ref() }).map(|i| i.source);
-    let sockets =
-        sources.filter_map(|s| if let Source::Socket(endpoint) = s { Some(endpoint) } else { None });
-    let endpoints: Vec<_> = sockets.collect();
-    drop(interest);
-    endpoints.into_iter().fold(false, |more, endpoint| crate::idle::tidy(endpoint, round) | more)
+    let (mut more, mut page) = (false, None);
+    loop {
+        // By pages: a list of all would be as much memory as is given back.
+        let (sockets, next) = epoll.interest.lock().items.sockets(page);
+        more =
+            sockets.into_iter().flatten().fold(more, |more, socket| crate::idle::tidy(socket, round) | more);
+        page = next;
+        if page.is_none() {
+            return more;
+        }
+    }
 }

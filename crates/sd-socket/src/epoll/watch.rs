@@ -46,37 +46,48 @@ fn with_list<T>(source: Source, each: impl FnOnce(&AtomicPtr<Item>) -> T) -> Opt
 }
 
 /// Exclusive registrations go last, in the order of their making, as in the kernel's wait queue.
-pub(super) fn link(item: *mut Item) {
-    // SAFETY: just made by the caller.
-    let it = unsafe { &*item };
-    if let Source::Socket(endpoint) = it.source {
+pub(super) fn link(item: &'static Item) {
+    if let Source::Socket(endpoint) = item.source() {
         endpoint.set_flag(WATCHED);
         crate::berth::displace(endpoint);
     }
     let exclusive = |i: &Item| i.events() & libc::EPOLLEXCLUSIVE as u32 != 0;
-    with_list(it.source, |head| {
+    with_list(item.source(), |head| {
         let mut at = head;
         // SAFETY: the list's items are live under its lock.
         while let Some(next) = unsafe { at.load(Ordering::Relaxed).as_ref() } {
-            if !exclusive(it) {
+            if !exclusive(item) {
                 break;
             }
             at = &next.next_watcher;
         }
-        it.next_watcher.store(at.load(Ordering::Relaxed), Ordering::Relaxed);
-        at.store(item, Ordering::Release);
+        item.next_watcher.store(at.load(Ordering::Relaxed), Ordering::Relaxed);
+        at.store(core::ptr::from_ref(item).cast_mut(), Ordering::Release);
     });
 }
 
-pub(super) fn unlink(item: *mut Item) {
-    // SAFETY: the caller frees it later.
-    let it = unsafe { &*item };
-    with_list(it.source, |head| {
+/// The registration of a number, which leads to `source`, in an instance; under the lock of its interest list.
+pub(super) fn find(epoll: &Epoll, fd: i32, source: Source) -> Option<&'static Item> {
+    with_list(source, |head| {
+        let mut at = head;
+        // SAFETY: the list's items are live under its lock, and those of the instance under that of its interest list.
+        while let Some(item) = unsafe { at.load(Ordering::Relaxed).as_ref() } {
+            if item.fd() == fd && core::ptr::eq(item.epoll(), epoll) {
+                return Some(item);
+            }
+            at = &item.next_watcher;
+        }
+        None
+    })?
+}
+
+pub(super) fn unlink(item: &Item) {
+    with_list(item.source(), |head| {
         let mut at = head;
         // SAFETY: the list's items are live under its lock.
         while let Some(next) = unsafe { at.load(Ordering::Relaxed).as_ref() } {
-            if core::ptr::eq(next, it) {
-                at.store(it.next_watcher.load(Ordering::Relaxed), Ordering::Release);
+            if core::ptr::eq(next, item) {
+                at.store(item.next_watcher.load(Ordering::Relaxed), Ordering::Release);
                 return;
             }
             at = &next.next_watcher;
@@ -108,8 +119,9 @@ enum Taken {
 /// Puts an item on its line if the news concern it: some event of `key`, or an end that it was not
 /// told of. `stamp` is the time of the news.
 fn offer(item: &Item, key: u32, ends: u8, stamp: u64) -> Taken {
+    let epoll = item.epoll();
     {
-        let mut line = item.epoll.line.lock();
+        let mut line = epoll.line.lock();
         let news = ends & !item.told.fetch_or(ends, Ordering::Relaxed);
         if item.is_disabled() {
             return Taken::Disabled;
@@ -117,9 +129,9 @@ fn offer(item: &Item, key: u32, ends: u8, stamp: u64) -> Taken {
         if key & item.events() & !PRIVATE == 0 && news == 0 {
             return Taken::No;
         }
-        item.epoll.push(&mut line, item, stamp);
+        epoll.push(&mut line, item, stamp);
     }
-    rest::wake_one(item.epoll);
+    rest::wake_one(epoll);
     Taken::Yes
 }
 
@@ -129,7 +141,7 @@ fn propagate(inner: &Epoll) {
     // SAFETY: the list's items are live under `NESTING`; loops were refused by the kernel.
     while let Some(item) = unsafe { at.as_ref() } {
         offer(item, IN, 0, 0);
-        propagate(item.epoll);
+        propagate(item.epoll());
         at = item.next_watcher.load(Ordering::Relaxed);
     }
 }
@@ -157,11 +169,11 @@ fn deliver(endpoint: &'static Endpoint, private: &Priv, key: u32, ends: u8, stam
         }
         let taken = offer(item, key, ends, stamp);
         settled &= taken != Taken::No;
-        served |= exclusive && taken == Taken::Yes && item.epoll.waiters.load(Ordering::SeqCst) != 0;
-        if taken == Taken::Yes && item.epoll.has_outers() {
+        served |= exclusive && taken == Taken::Yes && item.epoll().waiters.load(Ordering::SeqCst) != 0;
+        if taken == Taken::Yes && item.epoll().has_outers() {
             // Instances around this one may be edge-triggered: they hear of everything.
             ready::arm(endpoint, OUT);
-            tell_outers(item.epoll);
+            tell_outers(item.epoll());
         }
     }
     settled
@@ -250,8 +262,8 @@ pub(crate) fn no_space(endpoint: &'static Endpoint) {
 
 /// A new or changed registration: armed, and on the line if it is ready already.
 pub(super) fn look_now(item: &Item) {
-    let epoll = item.epoll;
-    if let Source::Socket(endpoint) = item.source {
+    let epoll = item.epoll();
+    if let Source::Socket(endpoint) = item.source() {
         ready::arm(endpoint, item.events());
     }
     let ready = {
@@ -282,7 +294,7 @@ impl Removed {
     fn of(item: &Item) -> Removed {
         // What was not asked for is not in the kernel's list either, unless nothing else is left.
         let events = if item.is_disabled() { item.events() } else { item.events() & !ALWAYS };
-        Removed { epoll: item.epoll, fd: item.fd, events, data: item.data.load(Ordering::Relaxed) }
+        Removed { epoll: item.epoll(), fd: item.fd(), events, data: item.data.load(Ordering::Relaxed) }
     }
 
     /// Registers the number in the kernel's instance.
@@ -299,21 +311,13 @@ fn detach(source: Source, from_kernel: bool, mut each: impl FnMut(Removed)) {
     loop {
         let first = with_list(source, |head| {
             // SAFETY: the list's items are live under its lock.
-            unsafe { head.load(Ordering::Relaxed).as_ref() }.map(|item| (item.epoll, item.fd))
+            unsafe { head.load(Ordering::Relaxed).as_ref() }.map(|item| (item.epoll(), item.fd()))
         });
         let Some((epoll, fd)) = first.flatten() else { return };
         let mut interest = epoll.interest.lock();
         // Another thread may have been faster.
-        let item = interest.items.get(fd as usize).copied().unwrap_or(core::ptr::null_mut());
-        // SAFETY: in the interest list, which is locked.
-        let same = |it: &&Item| match (it.source, source) {
-            (Source::Socket(a), Source::Socket(b)) => core::ptr::eq(a, b),
-            (Source::Nested(a), Source::Nested(b)) => core::ptr::eq(a, b),
-            _ => false,
-        };
-        // SAFETY: as above.
-        if let Some(it) = unsafe { item.as_ref() }.filter(same) {
-            let removed = Removed::of(it);
+        if let Some(item) = find(epoll, fd, source) {
+            let removed = Removed::of(item);
             control::remove(epoll, &mut interest, item, from_kernel);
             each(removed);
         }
@@ -343,7 +347,7 @@ pub(crate) fn became_listener(endpoint: &'static Endpoint) {
         // SAFETY: the list's items are live under its lock.
         while let Some(item) = unsafe { at.as_ref() } {
             Removed::of(item).into_kernel();
-            item.epoll.has_both.store(true, Ordering::Relaxed);
+            item.epoll().has_both.store(true, Ordering::Relaxed);
             at = item.next_watcher.load(Ordering::Relaxed);
         }
     });

@@ -13,6 +13,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("epoll_lives/socket_closed_while_waiting", socket_closed_while_waiting),
     solo("epoll_lives/dup_closed_first", dup_closed_first),
     solo("epoll_lives/number_replaced", number_replaced),
+    solo("epoll_lives/number_used_again", number_used_again),
     solo("epoll_lives/poll_list_closed", poll_list_closed),
     solo("epoll_lives/select_closed", select_closed),
     solo("epoll_lives/three_levels_under_poll", three_levels_under_poll),
@@ -123,6 +124,31 @@ fn number_replaced() {
     show("DEL", epoll_ctl_null(ep, libc::EPOLL_CTL_DEL, number));
     show("ADD", epoll_ctl(ep, libc::EPOLL_CTL_ADD, number, IN, 2));
     show_epoll("the new one", ep);
+}
+
+/// A registration belongs to a number and to what it led to: while that lives on by another number, the number can be
+/// registered for something else.
+fn number_used_again() {
+    let (pair, other) = (connected(), connected());
+    let twin = dup(pair.server).fd();
+    let ep = epoll();
+    let number = pair.server;
+    epoll_add(ep, number, IN, 1);
+    close(number);
+    show("MOD of a closed number", epoll_ctl(ep, libc::EPOLL_CTL_MOD, number, IN, 1));
+    dup2(other.server, number);
+    show("MOD before ADD", epoll_ctl(ep, libc::EPOLL_CTL_MOD, number, IN, 2));
+    show("ADD", epoll_ctl(ep, libc::EPOLL_CTL_ADD, number, IN, 2));
+    show("ADD again", epoll_ctl(ep, libc::EPOLL_CTL_ADD, number, IN, 3));
+    send(pair.client, b"x", 0);
+    await_bytes(twin, 1);
+    show_epoll("the old one", ep);
+    feed(&other);
+    show_epoll("both", ep);
+    show("DEL", epoll_ctl_null(ep, libc::EPOLL_CTL_DEL, number));
+    show_epoll("the old one", ep);
+    close(twin);
+    show_epoll("none", ep);
 }
 
 /// What poll was given counts, whoever closes it meanwhile.

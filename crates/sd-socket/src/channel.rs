@@ -41,8 +41,8 @@ pub(crate) struct Channel {
     looked_at: AtomicU64,
     /// Came by fork: new connections and events belong to the parent.
     pub(crate) inherited: AtomicBool,
-    /// Numbers of endpoints (`Process::number_of`), by slot; zero: none.
-    endpoints: Box<[AtomicU32]>,
+    /// Endpoints by slot.
+    endpoints: Box<[AtomicPtr<Endpoint>]>,
     /// By slot, threads of this process that wait for the connection and are woken as others are (see `berth`); null
     /// while there were none.
     others_wait: AtomicPtr<Counts>,
@@ -101,7 +101,7 @@ impl Channel {
             left_over: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
             inherited: AtomicBool::new(false),
-            endpoints: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
+            endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
             others_wait: AtomicPtr::new(core::ptr::null_mut()),
             slots: Lock::new(SlotAlloc { fresh: 0, closing: VecDeque::new() }),
             outstanding: Lock::new(VecDeque::new()),
@@ -189,15 +189,16 @@ impl Channel {
 
     /// Notes which endpoint uses a slot.
     pub(crate) fn bind(&self, slot: usize, endpoint: &'static Endpoint) {
-        if let (Some(cell), Some(number)) = (self.endpoints.get(slot), PROCESS.number_of(endpoint)) {
-            cell.store(number, Ordering::Release);
+        if let Some(cell) = self.endpoints.get(slot) {
+            cell.store(endpoint as *const Endpoint as *mut Endpoint, Ordering::Release);
             self.used();
         }
     }
 
     /// The endpoint at a slot.
     pub(crate) fn endpoint(&self, slot: usize) -> Option<&'static Endpoint> {
-        PROCESS.endpoint(self.endpoints.get(slot)?.load(Ordering::Acquire))
+        // SAFETY: null or set by `bind` to an endpoint of a mapped slab.
+        unsafe { self.endpoints.get(slot)?.load(Ordering::Acquire).as_ref() }
     }
 
     /// See the field.
@@ -222,11 +223,10 @@ impl Channel {
     /// The endpoint is done with its slot; `unused` follows when it is done with the record too.
     pub(crate) fn unbind(&self, slot: usize, endpoint: &Endpoint) {
         let Some(cell) = self.endpoints.get(slot) else { return };
-        if !PROCESS.endpoint(cell.load(Ordering::Acquire)).is_some_and(|bound| core::ptr::eq(bound, endpoint))
-        {
+        if !core::ptr::eq(cell.load(Ordering::Acquire), endpoint) {
             return;
         }
-        cell.store(0, Ordering::Release);
+        cell.store(core::ptr::null_mut(), Ordering::Release);
         self.homes.forget(slot);
         crate::route::port_unused(endpoint);
         if self.side == Side::A && !self.inherited.load(Ordering::Relaxed) {

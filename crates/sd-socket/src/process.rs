@@ -12,7 +12,6 @@ use sd_sys::lock::Lock;
 
 /// Slabs (own and inherited) that one process can have; deeper forks pass to the kernel.
 pub(crate) const SLABS_MAX: usize = 64;
-const _: () = assert!(SLABS_MAX * ENDPOINTS < u32::MAX as usize);
 /// Own and inherited public pages, and those of families that passed connections on.
 const WAKERS_MAX: usize = 128;
 /// Channels that one process can have.
@@ -191,20 +190,6 @@ impl Process {
             .iter()
             .rev()
             .find_map(|rec| rec.slab().and_then(|slab| slab.index_of(endpoint)).map(|index| (rec, index)))
-    }
-
-    /// What an endpoint is called where its address would take too much room: never zero.
-    pub(crate) fn number_of(&self, endpoint: &Endpoint) -> Option<u32> {
-        let slabs = self.slabs.get(..self.slab_count.load(Ordering::Acquire))?;
-        let index = |rec: &SlabRec| rec.slab()?.index_of(endpoint);
-        let (place, index) = slabs.iter().enumerate().rev().find_map(|(at, rec)| Some((at, index(rec)?)))?;
-        Some((place * ENDPOINTS + index + 1) as u32)
-    }
-
-    /// The endpoint that is called so.
-    pub(crate) fn endpoint(&self, number: u32) -> Option<&'static Endpoint> {
-        let number = (number as usize).checked_sub(1)?;
-        self.slabs.get(number / ENDPOINTS)?.slab()?.endpoint(number % ENDPOINTS)
     }
 
     /// The private part of an endpoint.

@@ -315,7 +315,8 @@ fn report(
     } else if !edge {
         epoll.push(line, item, 0);
     }
-    if item.source().in_kernel() && twice.is_told_by_kernel(item.fd(), data, mask) {
+    let both = epoll.has_both.load(Ordering::Relaxed);
+    if both && item.source().in_kernel() && twice.is_told_by_kernel(item.fd(), data, mask) {
         return count;
     }
     if let Some(slot) = out.get_mut(count) {

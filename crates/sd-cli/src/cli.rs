@@ -149,6 +149,8 @@ pub(crate) enum What {
     Pipeline,
     /// Single operations of the machine and its kernel, without sockets
     Machine,
+    /// Round trips over very many connections without sockets: a ring for each, and one ring for all
+    Queues,
 }
 
 fn most(text: &str) -> std::result::Result<usize, String> {

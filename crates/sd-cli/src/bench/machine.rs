@@ -1,15 +1,20 @@
-//! `sd bench machine`: single operations of the machine and its kernel, for the paper's Table 2.
+//! What is measured without sockets: `sd bench machine`, single operations for the paper's Table 2, and `sd bench queues`.
 
 use super::report::{Figure, Row, rows_of};
 use super::rounds::measure_with;
 use super::stage::{Job, Outcome, Stage};
 use super::{Plan, System};
+use crate::cli::What;
 use crate::failure::{Failure, Result};
 use crate::peer::Work;
 
 /// A row for each operation.
-pub(crate) fn measure(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
-    let job = Job { work: Work::Machine, size: 0, millis: plan.millis, count: 1 };
+pub(crate) fn measure(stage: &Stage, plan: Plan, what: What, most: Option<usize>) -> Result<Vec<Row>> {
+    let (bench, work) = match what {
+        What::Queues => ("queues", Work::Queues),
+        _ => ("machine", Work::Machine),
+    };
+    let job = Job { work, size: 0, millis: plan.millis, count: most.unwrap_or(100_000) };
     let series = measure_with(&[System::Machine], plan.rounds, |_, system| stage.measure(system, &job))?;
     if let Some(failure) = series.iter().find_map(|series| series.failure()) {
         return Err(Failure::new(failure));
@@ -18,7 +23,7 @@ pub(crate) fn measure(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let mut names: Vec<String> = outcomes.flat_map(|outcome| outcome.client.items.keys().cloned()).collect();
     names.sort();
     names.dedup();
-    let figure = Figure { bench: "machine", item: None, unit: "ns", size: 0, count: None };
+    let figure = Figure { bench, item: None, unit: "ns", size: 0, count: None };
     let rows = |name: String| -> Vec<Row> {
         let value = |outcome: &Outcome| Some((*outcome.client.items.get(&name)?, None));
         let rows = rows_of(figure, &series, value);

@@ -109,7 +109,7 @@ pub(crate) fn main(options: &BenchOptions) -> Result<()> {
         What::Connect => rows = contacts::measure(&stage, plan, &systems, &mut failures)?,
         What::Cost => rows = cost::measure(&stage, plan, options.quick, &systems, &mut failures)?,
         What::Tokens => rows = tokens::measure(&stage, plan, &systems, &mut failures)?,
-        What::Machine => rows = machine::measure(&stage, plan)?,
+        What::Machine | What::Queues => rows = machine::measure(&stage, plan, options.what, options.most)?,
         What::Connections => {
             let most = options.most.or(options.quick.then_some(connections::MOST_QUICK));
             rows = connections::measure(&stage, plan, most, &systems, &mut failures)?;
@@ -134,15 +134,17 @@ pub(crate) fn main(options: &BenchOptions) -> Result<()> {
 
 /// What is also measured over TCP with a map of sockets.
 fn has_sockmap(what: What) -> bool {
-    !matches!(what, What::Cost | What::Tokens | What::Machine)
+    !matches!(what, What::Cost | What::Tokens | What::Machine | What::Queues)
 }
 
 fn plan(options: &BenchOptions) -> Plan {
     let (rounds, millis) = match (options.what, options.quick) {
         (What::Latency, false) => (15, 60),
         (What::Connect, false) => (9, 200),
-        (What::Connections | What::Pipeline | What::Processes | What::Machine, true) => (3, 20),
-        (What::Machine, false) => (5, 300),
+        (What::Connections | What::Pipeline | What::Processes | What::Machine | What::Queues, true) => {
+            (3, 20)
+        }
+        (What::Machine | What::Queues, false) => (5, 300),
         (What::Connections | What::Pipeline | What::Processes, false) => (5, 100),
         (_, false) => (9, 100),
         (What::Connect, true) => (5, 40),

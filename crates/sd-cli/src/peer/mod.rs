@@ -24,6 +24,7 @@ mod machine;
 mod many;
 mod pair;
 mod pipeline;
+mod queues;
 mod ring;
 mod scale;
 mod socket;
@@ -69,6 +70,8 @@ pub(crate) enum Work {
     Pipeline,
     /// Single operations without sockets.
     Machine,
+    /// Very many connections without sockets, with a ring each and with one for all.
+    Queues,
     /// Two threads send in turn.
     TakeThreads,
     /// Two processes send in turn.
@@ -100,7 +103,7 @@ pub(crate) struct Report {
     /// Packets, by `Work::Pipeline`; connections.
     #[serde(default)]
     pub(crate) count: Option<u64>,
-    /// Nanoseconds by operation, by `Work::Machine`.
+    /// Nanoseconds by operation, by `Work::Machine` and `Work::Queues`.
     #[serde(default)]
     pub(crate) items: BTreeMap<String, f64>,
     /// Congestion control in force, for TCP.

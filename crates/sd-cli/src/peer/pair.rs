@@ -43,7 +43,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         System::Pipe if options.work == Work::Pipeline => super::pipeline::over_pipes(options),
         System::Machine => {
             super::wait_for_go()?;
-            super::machine::run(options)
+            if options.work == Work::Queues {
+                super::queues::run(options)
+            } else {
+                super::machine::run(options)
+            }
         }
         System::Memory => {
             let [here, there] = Copies::ends().map_err(os_error).context("shared memory")?;
@@ -108,7 +112,8 @@ fn both<L: Link>(options: &Options, mut here: L, mut there: L) -> Result<Report>
     if status == 0 { Ok(report) } else { Err(Failure::new("the other side failed")) }
 }
 
-fn segment() -> Result<Mapping> {
+/// A channel of no monitor.
+pub(super) fn segment() -> Result<Mapping> {
     let (fd, segment) = Mapping::create(1, 0, 0).map_err(os_error).context("shared memory")?;
     sd_sys::fd::close(fd);
     Ok(segment)

@@ -23,12 +23,17 @@ pub(crate) struct Ring<const DOORBELL: bool> {
 impl<const DOORBELL: bool> Ring<DOORBELL> {
     /// This side's end of slot 0.
     pub(crate) fn new(segment: Mapping, side: Side) -> Self {
-        let slot = segment.slot(0);
+        Self::at(segment, 0, side)
+    }
+
+    /// This side's end of a slot.
+    pub(crate) fn at(segment: Mapping, number: usize, side: Side) -> Self {
+        let slot = segment.slot(number);
         Ring {
             mine: &slot.side[side as usize],
             theirs: &slot.side[side.other() as usize],
-            out: Rings::of(&segment, 0, side),
-            input: Rings::of(&segment, 0, side.other()),
+            out: Rings::of(&segment, number, side),
+            input: Rings::of(&segment, number, side.other()),
             tx: TxCursor::new(&GEOMETRY),
             rx: RxCursor::new(),
         }

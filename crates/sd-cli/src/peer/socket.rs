@@ -95,7 +95,7 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
             let report = pipeline::sink(&pipeline::descriptor(accept(&listener)?))?;
             super::tell(&report)
         }
-        Work::Crowd | Work::Machine => Err(Failure::new("not for a server")),
+        Work::Crowd | Work::Machine | Work::Queues => Err(Failure::new("not for a server")),
         Work::Idle => idle::serve(&listener, options.count),
     }
 }
@@ -138,7 +138,7 @@ pub(crate) fn call(options: &Options) -> Result<()> {
             super::wait_for_go()?;
             super::Report { count: Some(pipeline::source(&output, options)?), ..super::Report::default() }
         }
-        Work::Crowd | Work::Machine => return Err(Failure::new("not for a client")),
+        Work::Crowd | Work::Machine | Work::Queues => return Err(Failure::new("not for a client")),
         Work::Calls | Work::CallsShared => {
             let (data, control) = (connect(&address, options)?, connect(&address, options)?);
             share(options.work);

@@ -13,6 +13,9 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+/// As the kernel names a slab.
+const SLAB: &str = "/memfd:sd-slab (deleted)";
+
 /// What a file's name says that it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -23,7 +26,7 @@ pub(crate) enum Kind {
 impl Kind {
     fn of_link(target: &OsStr) -> Option<Kind> {
         match target.to_str()? {
-            "/memfd:sd-slab (deleted)" => Some(Kind::Slab),
+            SLAB => Some(Kind::Slab),
             "/memfd:sd-channel (deleted)" => Some(Kind::Channel),
             _ => None,
         }
@@ -71,6 +74,9 @@ impl Processes {
     }
 
     fn look_at(&self, pid: u32, found: &mut Vec<Found>) {
+        if has_many_files(pid) && !maps_a_slab(pid) {
+            return;
+        }
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         for path in files.map(|entry| entry.path()) {
             let kind = fs::read_link(&path).ok().and_then(|target| Kind::of_link(target.as_os_str()));
@@ -99,6 +105,20 @@ impl Processes {
     }
 }
 
+/// So many that a look at the process's mappings takes less time than one at each of them.
+fn has_many_files(pid: u32) -> bool {
+    const MANY: u64 = 1000;
+    // The directory's size is their number (since Linux 6.2; before, zero).
+    fs::metadata(format!("/proc/{pid}/fd")).is_ok_and(|folder| folder.len() > MANY)
+}
+
+/// Whether the process has a slab mapped, as all clients have; yes if that cannot be seen.
+fn maps_a_slab(pid: u32) -> bool {
+    let name = format!(" {SLAB}");
+    fs::read_to_string(format!("/proc/{pid}/maps"))
+        .map_or(true, |maps| maps.lines().any(|line| line.ends_with(&name)))
+}
+
 /// Device and inode number, without asking a server of a file system.
 fn identity(fd: &OwnedFd) -> Option<Identity> {
     // SAFETY: an all-zero statx is valid.
@@ -113,6 +133,19 @@ fn identity(fd: &OwnedFd) -> Option<Identity> {
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn whoever_maps_a_slab_is_looked_at() {
+        let own = std::process::id();
+        assert!(!has_many_files(own));
+        let (fd, _mapped) = sd_shm::slab::Slab::create(1).unwrap();
+        assert!(maps_a_slab(own));
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(!maps_a_slab(other.id()));
+        other.kill().unwrap();
+        other.wait().unwrap();
+        sd_sys::fd::close(fd);
+    }
 
     #[test]
     fn segments_of_another_name_or_place_are_not_found() {

@@ -67,7 +67,7 @@ pub(crate) fn run(what: &str, arguments: &[&str]) -> ExitCode {
         // Answers, and stays.
         ("hold", [fd]) => {
             once(*fd);
-            sleep(8000);
+            pause(8000);
         }
         _ => return ExitCode::from(2),
     }

@@ -112,7 +112,7 @@ pub(crate) fn show_tcp_state(label: &str, fd: i32, wanted: &str) {
         if !result.ok() || tcp_state(state) == wanted {
             break;
         }
-        sleep(1);
+        pause(1);
     }
     let (result, state) = tcp_info_state(fd);
     match result.ok() {

@@ -79,7 +79,7 @@ fn echo(fd: i32) -> i32 {
 fn talk(fd: i32) {
     for round in 0..6u8 {
         if round % 3 == 2 {
-            sleep(30);
+            pause(30);
         }
         let data = vec![b'a' + round; 3000];
         write(fd, &data);

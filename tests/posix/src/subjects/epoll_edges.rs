@@ -94,6 +94,8 @@ fn local_shutdown() {
     shutdown(pair.server, libc::SHUT_RD);
     show_epoll("SHUT_RD", ep);
     shutdown(pair.server, libc::SHUT_WR);
+    // The acknowledgement of the end would be another edge.
+    show_tcp_state("SHUT_WR", pair.server, "FIN_WAIT2");
     show_epoll("SHUT_WR", ep);
     show_epoll("told already", ep);
 }

@@ -112,13 +112,14 @@ fn order() {
 fn mixed_kinds() {
     let pair = connected();
     let (read_end, write_end) = pipe(0);
-    let (event, timer) = (eventfd(0, 0), timerfd(20));
+    let (event, timer) = (eventfd(0, 0), timerfd(0));
     let (_, [unix, other]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
     let ep = epoll();
     for (fd, number) in [(pair.server, 1), (read_end, 2), (event, 3), (timer, 4), (unix, 5)] {
         epoll_add(ep, fd, IN, number);
     }
     show_epoll("idle", ep);
+    set_timer(timer, 20);
     show_epoll_within("timer", ep, 2000);
     read(timer, &mut [0; 8]);
     send(pair.client, b"x", 0);

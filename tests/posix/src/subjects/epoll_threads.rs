@@ -1,7 +1,7 @@
 //! epoll: several threads, with a set in common or one each, and who of them is woken.
 
-use std::sync::mpsc;
-use std::thread;
+use std::os::unix::thread::JoinHandleExt;
+use std::thread::{self, JoinHandle};
 
 use crate::setup::*;
 use crate::sys::*;
@@ -27,28 +27,31 @@ fn feed(pair: &Connected) {
     await_bytes(pair.server, before + 1);
 }
 
-/// Threads that wait, each in a set of its own; how many were told of one connection.
-fn woken(sets: &[i32], addr: &Addr) -> Vec<i32> {
-    let (report, told) = mpsc::channel();
-    let threads: Vec<_> = sets
-        .iter()
-        .enumerate()
-        .map(|(index, &ep)| {
-            let report = report.clone();
-            thread::spawn(move || {
-                if epoll_wait(ep, 1, 250).0.value == 1 {
-                    let _ = report.send(index as i32);
-                }
-            })
-        })
-        .collect();
-    drop(report);
-    sleep(80);
+/// Threads that wait for one event, each in the set of that number.
+fn waiters(sets: impl Iterator<Item = i32>) -> Vec<JoinHandle<bool>> {
+    count_signal(libc::SIGUSR1, 0);
+    let threads = sets.map(|ep| thread::spawn(move || epoll_wait(ep, 1, 5000).0.value == 1)).collect();
+    sleep(50);
+    threads
+}
+
+/// Which of them were told of something; the waits of the others are interrupted.
+fn told(threads: Vec<JoinHandle<bool>>) -> Vec<usize> {
+    sleep(50);
+    for thread in &threads {
+        // SAFETY: the thread has not been joined.
+        unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR1) };
+    }
+    let told = threads.into_iter().map(|thread| thread.join().expect("waiter"));
+    told.enumerate().filter_map(|(index, told)| told.then_some(index)).collect()
+}
+
+/// Which of the sets, with a thread in each, are told of a connection.
+fn woken(sets: &[i32], addr: &Addr) -> Vec<usize> {
+    let threads = waiters(sets.iter().copied());
     let client = dial(addr);
-    threads.into_iter().for_each(|thread| thread.join().expect("waiter"));
+    let told = told(threads);
     close(client);
-    let mut told: Vec<i32> = told.iter().collect();
-    told.sort_unstable();
     told
 }
 
@@ -81,11 +84,9 @@ fn edge_one_of_many_threads() {
     let ep = epoll();
     epoll_add(ep, pair.server, IN | ET, 1);
     for _ in 0..3 {
-        let threads: Vec<_> = (0..4).map(|_| thread::spawn(move || epoll_wait(ep, 4, 150).0.value)).collect();
-        sleep(50);
+        let threads = waiters([ep; 4].into_iter());
         send(pair.client, b"x", 0);
-        let told: i64 = threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum();
-        say!("told {told}");
+        say!("told {}", told(threads).len());
     }
 }
 

@@ -266,7 +266,7 @@ fn printing() {
     show("vdprintf", call!(vdprintf(fd, c"%d %s\n".as_ptr(), &mut list())));
     show("__vdprintf_chk", call!(__vdprintf_chk(fd, 1, c"%d %s\n".as_ptr(), &mut list())));
     show("of nothing", call!(dprintf(fd, c"".as_ptr())));
-    await_bytes(pair.server, 35);
+    await_bytes(pair.server, 33);
     show_recv("server", pair.server, 64, 0);
     // More than any buffer of the library.
     let long = vec![b'x'; 300_000];

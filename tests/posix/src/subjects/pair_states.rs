@@ -132,10 +132,9 @@ fn interrupted_client(role: &mut Role) {
     role.tell("interrupted");
     show_recv("client", client, 8, 0);
     count_signal(libc::SIGUSR1, libc::SA_RESTART);
-    role.tell("restarting");
-    let pinger = Pinger::start();
+    let pinger = ping_then(|| Role::inherited().tell("restarting"));
     show_recv("client", client, 8, 0);
-    drop(pinger);
+    let _ = pinger.join();
     say!("signalled: {}", taken(libc::SIGUSR1) > 0);
     role.tell("end");
 }

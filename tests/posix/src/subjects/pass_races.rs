@@ -44,7 +44,7 @@ fn hot_allocator() {
     let is_over = AtomicBool::new(false);
     let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
     std::thread::scope(|scope| {
-        for _ in 0..4 {
+        for _ in 0..3 {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     std::hint::black_box(
@@ -61,7 +61,7 @@ fn hot_allocator() {
             recv(pair.client, &mut [0; 8], 0).count() == 4
         };
         let mut answered = 0;
-        for _ in 0..60 {
+        for _ in 0..30 {
             let pair = connect_to(listening, &addr);
             pass(a, pair.server);
             close(pair.server);

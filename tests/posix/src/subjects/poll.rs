@@ -267,7 +267,7 @@ fn wakes_for_accept() {
 fn closed_meanwhile() {
     let pair = connected();
     let server = pair.server;
-    let poller = thread::spawn(move || poll_one(server, libc::POLLIN, 60));
+    let poller = thread::spawn(move || poll_one(server, libc::POLLIN, 600));
     sleep(20);
     close(pair.server);
     let (result, revents) = poller.join().expect("poller");

@@ -461,19 +461,18 @@ fn reuseport_closed() {
     };
     let one = bound(&Addr::local(0));
     let (_, addr) = getsockname(one);
-    let (closed, tell_closed) = pipe(0);
+    let ((listens, tell_listens), (done, tell_done)) = (pipe(0), pipe(0));
     let sibling = fork_child(|| {
         let two = bound(&addr);
         close(one);
-        write(tell_closed, b"1");
-        sleep(20);
+        write(tell_listens, b"x");
+        read(done, &mut [0]);
         close(two);
-        write(tell_closed, b"2");
         0
     });
-    read(closed, &mut [0]);
+    read(listens, &mut [0]);
     let clients: Vec<i32> = (0..20).map(|_| post(&addr, b'x')).collect();
-    read(closed, &mut [0]);
+    write(tell_done, b"x");
     say!("sibling: {}", wait_child(sibling));
     let worker = fork_child(|| work(one));
     let ends = clients.into_iter().filter(|client| {

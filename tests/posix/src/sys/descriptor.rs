@@ -158,11 +158,15 @@ pub(crate) fn eventfd(initial: u32, flags: i32) -> i32 {
 /// A monotonic timer that expires once after the given time.
 pub(crate) fn timerfd(milliseconds: i64) -> i32 {
     let fd = call!(libc::timerfd_create(libc::CLOCK_MONOTONIC, 0)).fd();
+    set_timer(fd, milliseconds);
+    fd
+}
+
+pub(crate) fn set_timer(fd: i32, milliseconds: i64) {
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let value = libc::timespec { tv_sec: milliseconds / 1000, tv_nsec: milliseconds % 1000 * 1_000_000 };
     let spec = libc::itimerspec { it_interval: zero, it_value: value };
     call!(libc::timerfd_settime(fd, 0, &raw const spec, std::ptr::null_mut()));
-    fd
 }
 
 /// Soft limit of descriptors, set; the old one comes back.

@@ -10,6 +10,7 @@ mod io;
 mod names;
 mod process;
 mod ready;
+mod rest;
 mod socket;
 
 pub(crate) use addr::*;
@@ -18,6 +19,7 @@ pub(crate) use io::*;
 pub(crate) use names::*;
 pub(crate) use process::*;
 pub(crate) use ready::*;
+pub(crate) use rest::*;
 pub(crate) use socket::*;
 
 use std::fmt;

@@ -4,13 +4,8 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use super::{Ret, give_up, signal_name};
-
-pub(crate) fn sleep(milliseconds: u64) {
-    std::thread::sleep(Duration::from_millis(milliseconds));
-}
+use super::{Ret, give_up, pause, signal_name, sleep};
 
 pub(crate) fn alarm(seconds: u32) {
     call!(libc::alarm(seconds));
@@ -122,7 +117,7 @@ impl Pinger {
         let target = current_thread();
         let thread = std::thread::spawn(move || {
             while !seen.load(Ordering::Relaxed) {
-                sleep(3);
+                pause(3);
                 call!(libc::pthread_kill(target, libc::SIGUSR1));
             }
         });

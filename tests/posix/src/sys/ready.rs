@@ -58,7 +58,7 @@ pub(crate) fn await_events(fd: i32, wanted: i16) {
             return;
         }
         if revents != 0 {
-            super::sleep(1);
+            super::pause(1);
         }
     }
     say!("AWAIT {} FAILED, have {}", poll_mask(wanted), poll_mask(poll_one(fd, ALL, 0).1));
@@ -75,7 +75,7 @@ pub(crate) fn await_bytes(fd: i32, count: i32) {
         if super::fionread(fd) >= count {
             return;
         }
-        super::sleep(1);
+        super::pause(1);
     }
     say!("AWAIT {count} BYTES FAILED, have {}", super::fionread(fd));
 }

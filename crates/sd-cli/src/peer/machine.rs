@@ -4,6 +4,7 @@ use super::clock::{Clock, ticks};
 use super::{Options, Report};
 use crate::failure::{Context, Failure, Result, last_os_error, os_error};
 use sd_ring::copy::copy_shared;
+use sd_shm::channel::SEGMENT_LEN;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +16,7 @@ const PAGES: usize = 32;
 /// All operations, each for a part of the time: nanoseconds each.
 pub(crate) fn run(options: &Options) -> Result<Report> {
     super::pin(options.cpu)?;
-    let each = options.duration() / 10;
+    let each = options.duration() / 11;
     let mut items = BTreeMap::new();
     let mut add = |name: &str, ns: f64| items.insert(name.to_owned(), ns);
     add("system call", timed(each, system_call));
@@ -32,6 +33,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     add("map one page", timed(each, || area.remap(1)));
     add("map 32 pages", timed(each, || area.remap(PAGES)));
     add("open a socket", timed(each, open_socket));
+    let post = Post::new()?;
+    add("hand fresh memory to two processes", timed(each, || post.introduce()));
     add("context switch by yielding", switch(each)?);
     Ok(Report { items, ..Report::default() })
 }
@@ -124,6 +127,44 @@ impl Area {
     }
 }
 
+/// What an introduction of two processes cannot do without: memory that cannot change its size, a message with its
+/// descriptor for each, both mappings. Nobody has to be woken for it here.
+struct Post([[i32; 2]; 2]);
+
+impl Post {
+    fn new() -> Result<Post> {
+        let pair = || sd_sys::msg::pair_with_credentials().map_err(os_error).context("socketpair");
+        Ok(Post([pair()?, pair()?]))
+    }
+
+    fn introduce(&self) {
+        let Ok(memory) = sd_sys::mem::memfd_sealed(c"sd-bench", SEGMENT_LEN) else { return };
+        for [here, there] in self.0 {
+            let sent = sd_sys::msg::send_with_fds(here, &[0], &[memory], 0);
+            let came = sd_sys::msg::recv_with_fds(there, &mut [0; 8], 0);
+            if let (Ok(_), Ok(came)) = (sent, came) {
+                came.fds.into_iter().take(came.fd_count).for_each(map_and_forget);
+            }
+        }
+        sd_sys::fd::close(memory);
+    }
+}
+
+/// As who was introduced maps the segment.
+fn map_and_forget(fd: i32) {
+    if let Ok(base) = sd_sys::mem::map_apart(fd, SEGMENT_LEN) {
+        // SAFETY: just mapped, and used by nobody.
+        unsafe { sd_sys::mem::unmap(base, SEGMENT_LEN) };
+    }
+    sd_sys::fd::close(fd);
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        self.0.as_flattened().iter().for_each(|fd| sd_sys::fd::close(*fd));
+    }
+}
+
 /// Two processes on one processor pass a word to and fro and yield in between: one way.
 fn switch(time: Duration) -> Result<f64> {
     let fd = sd_sys::mem::memfd_sealed(c"sd-bench", PAGE).map_err(os_error).context("memfd")?;
@@ -169,12 +210,14 @@ mod tests {
     fn operations_can_be_repeated() {
         let queues: Vec<AtomicU64> = (0..PAGES * 16).map(|_| AtomicU64::new(0)).collect();
         let area = Area::new().unwrap();
-        let operations: [&mut dyn FnMut(); 5] = [
+        let post = Post::new().unwrap();
+        let operations: [&mut dyn FnMut(); 6] = [
             &mut || poll(&queues),
             &mut system_call,
             &mut allocate,
             &mut || area.remap(PAGES),
             &mut open_socket,
+            &mut || post.introduce(),
         ];
         for operation in operations {
             assert!(timed(Duration::from_millis(1), operation) > 0.0);

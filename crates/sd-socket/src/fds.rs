@@ -104,7 +104,12 @@ pub(crate) fn dup(fd: c_int) -> Outcome<c_int> {
         Entry::None => return Outcome::Kernel,
         _ => {}
     }
-    match sd_sys::fd::dup(fd).and_then(sd_sys::numbers::give) {
+    duplicated(fd, sd_sys::fd::dup(fd))
+}
+
+/// The kernel has made a duplicate: it gets its number, and is what the original is.
+fn duplicated(fd: c_int, made: sd_sys::Result<c_int>) -> Outcome<c_int> {
+    match made.and_then(sd_sys::numbers::give) {
         Ok(new) => {
             dropped_behind_our_back(new);
             share(fd, new);
@@ -188,15 +193,7 @@ fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_
             let is_number = first < sd_sys::numbers::soft();
             return Outcome::Errno(if is_number { libc::EMFILE } else { libc::EINVAL });
         }
-        let made = sd_sys::fd::fcntl(fd, cmd, arg as usize).map(|new| new as i32);
-        return match made.and_then(sd_sys::numbers::give) {
-            Ok(new) => {
-                dropped_behind_our_back(new);
-                share(fd, new);
-                Outcome::Done(new)
-            }
-            Err(e) => Outcome::Errno(e.0),
-        };
+        return duplicated(fd, sd_sys::fd::fcntl(fd, cmd, arg as usize).map(|new| new as i32));
     }
     if cmd == F_DUPFD_QUERY && table::is_ours(arg as c_int) {
         return Outcome::Done(c_int::from(are_one(fd, arg as c_int)));

@@ -251,6 +251,7 @@ fn sleeper_hears_of_change() {
 /// The set and its sockets are made, then the maker forks and is gone.
 fn daemon() {
     let (done_in, done_out) = pipe(0);
+    let (safe_in, safe_out) = pipe(0);
     let child = fork_child(|| {
         let pair = connected();
         let ep = epoll();
@@ -258,6 +259,8 @@ fn daemon() {
         let maker = getpid();
         fork_child(|| {
             call!(libc::prctl(libc::PR_SET_PDEATHSIG, 0));
+            // Until now it would have died with its maker.
+            write(safe_out, b"s");
             while call!(libc::getppid()).value == i64::from(maker) {
                 sleep(1);
             }
@@ -273,6 +276,7 @@ fn daemon() {
             write(done_out, b"d");
             0
         });
+        read(safe_in, &mut [0]);
         0
     });
     say!("maker: {}", wait_child(child));

@@ -23,9 +23,8 @@ use crate::header::{self, Kind, SIZE, padded};
 use crate::lap::Lap;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Messages of up to so many bytes go as a whole or not at all, as they do with Linux' buffers, unless a quarter of the
-/// ring is less.
-const WHOLE: u32 = 512;
+/// Messages of up to so many bytes go as a whole or not at all, unless a quarter of the ring is less.
+const LEAST: u32 = 512;
 
 /// Part of a ring's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,7 +272,25 @@ impl TxCursor {
         if want <= room && want <= g.small {
             return Some(self.grant(want));
         }
-        self.reserve_slow(g, mem, want, effort)
+        self.reserve_slow(g, mem, want, LEAST, effort)
+    }
+
+    /// The same for who waits for room. With Linux' buffers, which take one more packet while there is any room, messages of
+    /// up to 64 KiB go as a whole or not at all, and programs are careless about short counts; here up to a part of
+    /// the ring.
+    #[inline(always)]
+    pub fn reserve_whole<M: RingMem>(
+        &mut self,
+        g: &Geometry,
+        mem: &M,
+        want: u32,
+        effort: Effort,
+    ) -> Option<Grant> {
+        let room = self.room();
+        if want <= room && want <= g.small {
+            return Some(self.grant(want));
+        }
+        self.reserve_slow(g, mem, want, g.large / 32, effort)
     }
 
     /// Room for a message of exactly that size, if there is right here; nothing changes.
@@ -293,6 +310,7 @@ impl TxCursor {
         g: &Geometry,
         mem: &M,
         want: u32,
+        least: u32,
         effort: Effort,
     ) -> Option<Grant> {
         if !self.is_large() {
@@ -300,7 +318,7 @@ impl TxCursor {
                 return Some(self.grant(want));
             }
             if self.room_after_wrap() >= want {
-                return self.reserve_wrapping(mem, want);
+                return self.reserve_wrapping(mem, want, want);
             }
             if effort == Effort::Cached {
                 return None;
@@ -312,7 +330,8 @@ impl TxCursor {
         }
         // One message takes at most a quarter of the ring, so that both sides work at once.
         let part = want.min(self.limit / 4);
-        if self.room() >= part.min(WHOLE) {
+        let least = part.min(least);
+        if self.room() >= least {
             return Some(self.grant(part.min(self.room())));
         }
         // With headers for its parts.
@@ -326,7 +345,7 @@ impl TxCursor {
             }
             _ => {}
         }
-        self.reserve_wrapping(mem, part)
+        self.reserve_wrapping(mem, part, least)
     }
 
     /// Whether the large region's limit can be raised: what lies in it ends where the next message goes.
@@ -351,7 +370,7 @@ impl TxCursor {
     }
 
     /// Continues at the start of the region when that has more room than the rest of it.
-    fn reserve_wrapping<M: RingMem>(&mut self, mem: &M, want: u32) -> Option<Grant> {
+    fn reserve_wrapping<M: RingMem>(&mut self, mem: &M, want: u32, least: u32) -> Option<Grant> {
         let here = self.room();
         let rest = self.limit - self.pos();
         if self.room_after_wrap() > here && here < want {
@@ -359,7 +378,7 @@ impl TxCursor {
             self.jump(mem, region, rest, self.limit);
         }
         let room = self.room();
-        (room >= want.min(WHOLE)).then(|| self.grant(room.min(want)))
+        (room >= least).then(|| self.grant(room.min(want)))
     }
 
     fn jump<M: RingMem>(&mut self, mem: &M, to: Region, used: u32, limit: u32) {

@@ -32,7 +32,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
     let mut claim = Claim::NONE;
     let watch = Watch::start();
     loop {
-        let end = push(endpoint, &mut pieces, effort, &mut claim);
+        let end = push(endpoint, &mut pieces, effort, !nonblock, &mut claim);
         let sent = want - pieces.total;
         match end {
             Push::Done => return Ok(sent),
@@ -63,6 +63,8 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         match waited {
             Ok(true) if effort == Effort::Patient => effort = Effort::Grow,
             Ok(_) => {}
+            // The ring can still grow: Linux would not have waited.
+            Err(libc::EINTR) if effort == Effort::Patient => effort = Effort::Grow,
             Err(_) if sent > 0 => return Ok(sent),
             Err(errno) => return Err(errno),
         }
@@ -90,9 +92,15 @@ pub(crate) enum Push {
     Error(i32),
 }
 
-/// Copies as much as fits into the ring, with this effort at most.
+/// Copies as much as fits into the ring, with this effort at most. Who waits for room takes it as a whole.
 #[inline]
-fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, most: Effort, claim: &mut Claim) -> Push {
+fn push(
+    endpoint: &'static Endpoint,
+    pieces: &mut Pieces,
+    most: Effort,
+    waits: bool,
+    claim: &mut Claim,
+) -> Push {
     let _half = endpoint.tx_token();
     if claim.is_barred(endpoint) {
         return Push::Barred;
@@ -113,7 +121,11 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, most: Effort, claim: &
     while pieces.total > 0 {
         let want = pieces.total.min(u32::MAX as usize >> 1) as u32;
         let effort = if credit_read { most } else { Effort::Cached };
-        let Some(grant) = tx.reserve(&GEOMETRY, &mem, want, effort) else {
+        let grant = match waits {
+            true => tx.reserve_whole(&GEOMETRY, &mem, want, effort),
+            false => tx.reserve(&GEOMETRY, &mem, want, effort),
+        };
+        let Some(grant) = grant else {
             if credit_read {
                 if pieces.total != start {
                     claim.stake(endpoint);
@@ -484,7 +496,7 @@ pub(crate) fn send_all(endpoint: &'static Endpoint, mut pieces: Pieces) -> Resul
     let want = pieces.total;
     let mut claim = Claim::NONE;
     loop {
-        match push(endpoint, &mut pieces, Effort::Grow, &mut claim) {
+        match push(endpoint, &mut pieces, Effort::Grow, true, &mut claim) {
             Push::Done => return Ok(want),
             Push::Error(errno) => return Err(send_failed(errno, 0)),
             Push::Barred => whole::wait(endpoint, Deadline::after(None))?,

@@ -13,6 +13,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("waiting/recv_timeout_not_restarted", recv_timeout_not_restarted),
     solo("waiting/send_interrupted", send_interrupted),
     solo("waiting/send_restarted", send_restarted),
+    solo("waiting/send_beside_timer", send_beside_timer),
     solo("waiting/poll_interrupted", poll_interrupted),
     solo("waiting/epoll_interrupted", epoll_interrupted),
     solo("waiting/select_interrupted", select_interrupted),
@@ -152,6 +153,17 @@ fn send_restarted() {
     let result = send(pair.client, &crate::bulk::pattern(sent, 3), 0);
     let _ = thread.join();
     show("send", result);
+    signalled();
+}
+
+/// A buffer that takes all of it at once: nothing waits, so nothing is interrupted.
+fn send_beside_timer() {
+    count_signal(libc::SIGUSR1, 0);
+    let pair = connected();
+    every(libc::SIGUSR1, 100);
+    let part = [7; 8192];
+    let whole = (0..128).filter(|_| send(pair.client, &part, 0).value == part.len() as i64).count();
+    say!("sent whole: {whole} of 128");
     signalled();
 }
 

@@ -84,7 +84,7 @@ pub(crate) fn send_from(endpoint: &'static Endpoint, buf: *const c_void, len: us
 /// A send from memory that is none.
 #[cold]
 pub(crate) fn send_from_nowhere(endpoint: &'static Endpoint, flags: i32) -> i32 {
-    let stopped = before_send(endpoint, flags).and_then(|()| stream::wait_for_room(endpoint, flags));
+    let stopped = before_send(endpoint, flags).and_then(|()| crate::room::wait(endpoint, flags));
     stopped.err().unwrap_or(libc::EFAULT)
 }
 

@@ -283,7 +283,7 @@ fn pipe_to_socket(pipe: c_int, to: &'static Endpoint, len: usize, nonblock: bool
         return Outcome::Done(0);
     }
     let flags = if nonblock { libc::MSG_DONTWAIT } else { 0 };
-    if let Err(errno) = crate::faults::before_send(to, 0).and_then(|()| stream::wait_for_room(to, flags)) {
+    if let Err(errno) = crate::faults::before_send(to, 0).and_then(|()| crate::room::wait(to, flags)) {
         return Outcome::Errno(errno);
     }
     if nonblock && sd_sys::fd::poll_one(pipe, libc::POLLIN, 0) == Ok(0) {

@@ -63,6 +63,7 @@ mod process;
 mod rare;
 mod ready;
 mod reclaim;
+mod room;
 mod route;
 mod select;
 mod signals;

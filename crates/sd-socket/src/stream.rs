@@ -1,13 +1,14 @@
 //! Sending and receiving on a connection.
 
 use crate::endpoint::{
-    self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, SHUT_WR, corrupt, notify, peer_end, rx_cursor,
+    self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, corrupt, notify, peer_end, rx_cursor,
     tx_cursor,
 };
 use crate::faults::{note_end, send_error, send_failed};
 use crate::iov::Pieces;
 use crate::kept::Kept;
 use crate::rare;
+use crate::room;
 use crate::urgent::{self, Meeting, Situation};
 use crate::wait::{Deadline, interrupted, sleep_on_word, spin};
 use crate::whole::{self, Claim};
@@ -44,7 +45,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
                 return Ok(sent);
             }
             Push::Full { .. } | Push::Barred if nonblock => {
-                want_tx_event(endpoint);
+                room::want_event(endpoint);
                 return if sent > 0 { Ok(sent) } else { Err(libc::EAGAIN) };
             }
             Push::Full { .. } | Push::Barred => {}
@@ -55,7 +56,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         kept.get_or_insert_with(|| Kept::new(endpoint));
         let deadline = if sent > 0 { deadline.of_partial() } else { deadline };
         let waited = interrupted(&watch, deadline).and_then(|()| match end {
-            Push::Full { seen } => wait_tx(endpoint, seen, deadline, effort != Effort::Patient),
+            Push::Full { seen } => room::wait_tx(endpoint, seen, deadline, effort != Effort::Patient),
             _ => whole::wait(endpoint, deadline).map(|()| false),
         });
         // Before the rest is sent, even if there is room by now (tcp_sendmsg).
@@ -429,68 +430,6 @@ fn wait_rx(
     }
 }
 
-/// A look without the lock: has the peer consumed more than was `seen`, or is there an end?
-fn tx_hint(endpoint: &'static Endpoint, seen: u64) -> bool {
-    endpoint.peer_words().consumed.load(Ordering::Acquire) != seen
-        || endpoint.flag(RESET | SHUT_WR)
-        || peer_end(endpoint) != PeerEnd::Open
-}
-
-/// Waits until there is more room to send than when the peer had consumed `seen`, which must have been read before
-/// the ring was found full: a peer that has meanwhile consumed everything says so no more. True when that took a
-/// sleep, or would have.
-pub(crate) fn wait_tx(
-    endpoint: &'static Endpoint,
-    seen: u64,
-    deadline: Deadline,
-    may_sleep: bool,
-) -> Result<bool, i32> {
-    let watch = Watch::start();
-    if spin(&endpoint.rx.spin, || tx_hint(endpoint, seen)) {
-        return Ok(false);
-    }
-    if !may_sleep {
-        // The ring may grow before anybody sleeps.
-        return Ok(true);
-    }
-    let generation = endpoint.generation.load(Ordering::Relaxed);
-    let word = &endpoint.own_words().wait;
-    let value = doorbell::arm(word, doorbell::TX_SLEEP);
-    if !tx_hint(endpoint, seen) {
-        interrupted(&watch, deadline)?;
-        sleep_on_word(word, value, deadline, crate::confine::limit(endpoint, crate::adopt::pause()))?;
-    }
-    if endpoint.generation.load(Ordering::Relaxed) != generation {
-        return Err(libc::EBADF);
-    }
-    Ok(true)
-}
-
-/// The program met a full ring: epoll instances want to know when there is room.
-pub(crate) fn want_tx_event(endpoint: &'static Endpoint) {
-    crate::signals::want_room(endpoint);
-    if endpoint.flag(endpoint::WATCHED) {
-        crate::epoll::no_space(endpoint);
-    }
-}
-
-/// Waits until the socket is writable.
-pub(crate) fn wait_for_room(endpoint: &'static Endpoint, flags: i32) -> Result<(), i32> {
-    let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
-    let deadline = Deadline::option(rare::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed));
-    loop {
-        let seen = endpoint.peer_words().consumed.load(Ordering::Acquire);
-        if crate::ready::is_writable(endpoint) {
-            return Ok(());
-        }
-        if nonblock {
-            want_tx_event(endpoint);
-            return Err(libc::EAGAIN);
-        }
-        wait_tx(endpoint, seen, deadline, true)?;
-    }
-}
-
 /// Sends all of it, waiting if need be even on a non-blocking socket.
 pub(crate) fn send_all(endpoint: &'static Endpoint, mut pieces: Pieces) -> Result<usize, i32> {
     let want = pieces.total;
@@ -501,7 +440,7 @@ pub(crate) fn send_all(endpoint: &'static Endpoint, mut pieces: Pieces) -> Resul
             Push::Error(errno) => return Err(send_failed(errno, 0)),
             Push::Barred => whole::wait(endpoint, Deadline::after(None))?,
             Push::Full { seen } => {
-                wait_tx(endpoint, seen, Deadline::after(None), true)?;
+                room::wait_tx(endpoint, seen, Deadline::after(None), true)?;
             }
         }
     }

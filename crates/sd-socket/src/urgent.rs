@@ -180,11 +180,11 @@ fn send_byte(endpoint: &'static Endpoint, byte: u8, flags: i32) -> Result<(), i3
             Push::Done => return Ok(()),
             Push::Error(errno) => return Err(crate::faults::send_failed(errno, flags)),
             Push::Full { .. } | Push::Barred if nonblock => {
-                stream::want_tx_event(endpoint);
+                crate::room::want_event(endpoint);
                 return Err(libc::EAGAIN);
             }
             Push::Barred => whole::wait(endpoint, deadline)?,
-            Push::Full { seen } => grow |= stream::wait_tx(endpoint, seen, deadline, grow)?,
+            Push::Full { seen } => grow |= crate::room::wait_tx(endpoint, seen, deadline, grow)?,
         }
     }
 }

@@ -332,13 +332,22 @@ fn ask(control: &mut Control, fd: i32, request: &Request, fds: &[i32]) -> Option
 
 /// Asks the monitor; `None` when it is not there (any more).
 pub(crate) fn question(request: &Request, fds: &[i32]) -> Option<(Reply, msg::Received)> {
+    question_and(request, fds, |reply, got| (reply, got))
+}
+
+/// The same; `take` gets the answer before anybody else asks, a handler of a signal included.
+pub(crate) fn question_and<T>(
+    request: &Request,
+    fds: &[i32],
+    take: impl FnOnce(Reply, msg::Received) -> T,
+) -> Option<T> {
     let mut control = connected()?;
     let fd = CONTROL_FD.load(Ordering::Acquire);
     let answer = ask(&mut control, fd, request, fds);
     if answer.is_none() {
         lost();
     }
-    answer
+    answer.map(|(reply, got)| take(reply, got))
 }
 
 /// Becomes a member of the family whose slab this is. `add` notes the number while this process cannot fork.

@@ -128,7 +128,7 @@ fn peer_is_dead(endpoint: &'static Endpoint) {
     }
 }
 
-/// Maps a channel that the monitor made: descriptors are segment, peer's page, peer's eventfd.
+/// Maps a channel that the monitor made: descriptors are segment, peer's page, peer's eventfd. Under `PROCESS.control`.
 pub(crate) fn new_channel(
     id: u64,
     side: (Side, u32),

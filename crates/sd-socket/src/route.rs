@@ -289,7 +289,7 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
     let nth = if full { ROUND.fetch_add(1, Ordering::Relaxed) } else { known };
     let want_ports = ROUTES.lock().leases.is_empty();
     let request = Request::Connect { ip: to.ip, port: to.port, nth, want_ports, want_channel: full };
-    let Some((reply, got)) = control::question(&request, &[]) else {
+    let Some((reply, made)) = ask_for_route(&request) else {
         return Decision::Kernel(Reason::NoMonitor);
     };
     let Reply::Route { route, port_first, port_count } = reply else {
@@ -305,13 +305,9 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
             with_entry(to, epoch, source, |entry| entry.kernel = Some(reason));
             Decision::Kernel(reason)
         }
-        Route::Shm { channel, fresh, listener, generation, candidates, peer_pid, peer } => {
-            let found = if fresh {
-                crate::mail::new_channel(channel, (Side::A, 0), peer_pid, &got)
-            } else {
-                known_channel(channel)
-            };
-            let Some(channel) = found else {
+        Route::Shm { channel, fresh, listener, generation, candidates, peer, .. } => {
+            let known = || PROCESS.channels().find(|c| c.id == channel && c.side == Side::A);
+            let Some(channel) = (if fresh { made } else { known() }) else {
                 if !fresh {
                     return Decision::Kernel(Reason::Exhausted);
                 }
@@ -327,16 +323,18 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
     }
 }
 
-/// A channel that the monitor has already given to this process. Another thread may have got it a
-/// moment ago and not have entered it yet.
-fn known_channel(id: u64) -> Option<&'static Channel> {
-    for _ in 0..100 {
-        if let Some(channel) = PROCESS.channels().find(|c| c.id == id && c.side == Side::A) {
-            return Some(channel);
-        }
-        let _ = sd_sys::time::sleep_ns(100_000);
-    }
-    None
+/// Asks the monitor, and takes the channel that it has made, if it has: whoever asks next is told of that one, so it has
+/// to be in the table by then.
+fn ask_for_route(request: &Request) -> Option<(Reply, Option<&'static Channel>)> {
+    control::question_and(request, &[], |reply, got| {
+        let made = match reply {
+            Reply::Route { route: Route::Shm { channel, fresh: true, peer_pid, .. }, .. } => {
+                crate::mail::new_channel(channel, (Side::A, 0), peer_pid, &got)
+            }
+            _ => None,
+        };
+        (reply, made)
+    })
 }
 
 static ROUND: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
@@ -375,14 +373,10 @@ pub(crate) fn take_port(to: Name) -> Option<u16> {
     }
     let request =
         Request::Connect { ip: to.ip, port: to.port, nth: 0, want_ports: true, want_channel: false };
-    let (reply, got) = control::question(&request, &[])?;
-    if let Reply::Route { route, port_first, port_count } = reply {
-        if let Route::Shm { channel, fresh: true, peer_pid, .. } = route {
-            crate::mail::new_channel(channel, (Side::A, 0), peer_pid, &got);
-        }
-        if port_count as usize == LEASE_LEN {
-            ROUTES.lock().leases.push(port_first);
-        }
+    if let (Reply::Route { port_first, port_count, .. }, _) = ask_for_route(&request)?
+        && port_count as usize == LEASE_LEN
+    {
+        ROUTES.lock().leases.push(port_first);
     }
     free_port(to)
 }

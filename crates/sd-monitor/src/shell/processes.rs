@@ -61,29 +61,42 @@ impl Processes {
         Some(Processes { device })
     }
 
-    /// Every segment that a process has open which we may look at.
-    pub(crate) fn segments(&self) -> Vec<Found> {
+    /// Every segment that a process has open which we may look at; of a client with many descriptors only if one is a
+    /// slab of which `is_ours` says that it is this monitor's.
+    pub(crate) fn segments(&self, is_ours: impl Fn(&Found) -> bool) -> Vec<Found> {
         let mut found = Vec::new();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         for pid in processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
             if pid != std::process::id() {
-                self.look_at(pid, &mut found);
+                self.look_at(pid, &is_ours, &mut found);
             }
         }
         found
     }
 
-    fn look_at(&self, pid: u32, found: &mut Vec<Found>) {
+    fn look_at(&self, pid: u32, is_ours: impl Fn(&Found) -> bool, found: &mut Vec<Found>) {
         if has_many_files(pid) && !maps_a_slab(pid) {
             return;
         }
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        // A client has its own slab close behind those that it has inherited.
+        const CLOSE: usize = 500;
+        let (mut left, mut is_client) = (usize::MAX, false);
         for path in files.map(|entry| entry.path()) {
+            if left == 0 {
+                return;
+            }
+            left -= 1;
             let kind = fs::read_link(&path).ok().and_then(|target| Kind::of_link(target.as_os_str()));
             if let Some(kind) = kind
                 && let Some((_, identity)) = self.place(&path)
             {
-                found.push(Found { pid, kind, identity, path });
+                let one = Found { pid, kind, identity, path };
+                if kind == Kind::Slab {
+                    is_client |= is_ours(&one);
+                    left = if is_client { usize::MAX } else { CLOSE };
+                }
+                found.push(one);
             }
         }
     }
@@ -155,7 +168,7 @@ mod tests {
         let slab = unsafe { OwnedFd::from_raw_fd(fd) };
         let null = File::open("/dev/null").unwrap();
         let mut found = Vec::new();
-        processes.look_at(std::process::id(), &mut found);
+        processes.look_at(std::process::id(), |_| true, &mut found);
         let mine = Some(format!("/proc/{}/fd/{fd}", std::process::id()).into());
         let found = found.iter().find(|one| Some(&one.path) == mine.as_ref()).expect("the slab");
         assert_eq!((found.kind, Some(found.identity)), (Kind::Slab, identity(&slab)));
@@ -164,5 +177,28 @@ mod tests {
         let path = PathBuf::from(format!("/proc/self/fd/{}", null.as_raw_fd()));
         assert!(processes.place(&path).is_none());
         assert_eq!(Kind::of_link(OsStr::new("/memfd:sd-slab2 (deleted)")), None);
+    }
+    #[test]
+    fn clients_of_other_monitors_are_passed_over() {
+        let Some(processes) = Processes::new() else { return };
+        let (fd, _) = sd_shm::slab::Slab::create(1).unwrap();
+        // SAFETY: just made for this test.
+        let slab = unsafe { OwnedFd::from_raw_fd(fd) };
+        // Behind any number that another test may have.
+        let channel = sd_sys::mem::memfd_sealed(c"sd-channel", 0).unwrap();
+        let others: Vec<File> = (0..700).map_while(|_| File::open("/dev/null").ok()).collect();
+        let Ok(last) = sd_sys::fd::dup_above(channel, others.last().map_or(0, AsRawFd::as_raw_fd)) else {
+            return;
+        };
+        let finds = |is_ours: bool| {
+            let mut found = Vec::new();
+            processes.look_at(std::process::id(), |_| is_ours, &mut found);
+            found.iter().any(|one| one.path.ends_with(last.to_string()))
+        };
+        assert!(finds(true));
+        assert!(others.len() < 700 || !finds(false));
+        sd_sys::fd::close(channel);
+        sd_sys::fd::close(last);
+        drop(slab);
     }
 }

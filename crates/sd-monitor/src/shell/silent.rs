@@ -63,7 +63,7 @@ impl Scene {
     fn take(place: u64) -> Option<Scene> {
         let processes = Processes::new()?;
         let mut scene = Scene { place, processes, found: HashMap::new(), holdings: Holdings::default() };
-        for found in scene.processes.segments() {
+        for found in scene.processes.segments(|slab| scene.slab_at(slab).is_some()) {
             match found.kind {
                 Kind::Slab => scene.holdings.add_slab(found.pid, found.identity),
                 Kind::Channel => scene.holdings.add_channel(found.pid, found.identity),
@@ -82,8 +82,12 @@ impl Scene {
     }
 
     fn open_slab(&self, pid: u32, identity: Identity) -> Option<Slab> {
-        let file = self.processes.open(self.found.get(&(pid, identity))?)?;
-        Slab::check(file.as_fd()).ok().filter(|checked| *checked == identity)?;
+        self.slab_at(self.found.get(&(pid, identity))?)
+    }
+
+    fn slab_at(&self, found: &Found) -> Option<Slab> {
+        let file = self.processes.open(found)?;
+        Slab::check(file.as_fd()).ok().filter(|checked| *checked == found.identity)?;
         let slab = Slab::new(file)?;
         let header = slab.header();
         let is_ours = header.version.load(Ordering::Relaxed) == sd_shm::VERSION

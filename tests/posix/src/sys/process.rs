@@ -54,6 +54,14 @@ pub(crate) fn taken(number: i32) -> u32 {
     COUNTS[number as usize].swap(0, Ordering::Relaxed)
 }
 
+/// Whether a counted signal has come since the last question, or comes within two seconds.
+pub(crate) fn comes(number: i32) -> bool {
+    (0..2000).any(|_| {
+        pause(1);
+        taken(number) > 0
+    })
+}
+
 /// Prints how often a counted signal came since the last question.
 pub(crate) fn show_taken(number: i32) {
     say!("{} count {}", signal_name(number), taken(number));

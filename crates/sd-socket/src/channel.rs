@@ -373,6 +373,11 @@ impl Channel {
         }
     }
 
+    /// What is announced to this process, if not to the one it was inherited from.
+    pub(crate) fn announced_events(&self) -> Option<&'static EventSet> {
+        (!self.inherited.load(Ordering::Relaxed)).then_some(self.events)
+    }
+
     /// Calls `each` for every slot the peer has announced.
     #[inline]
     pub(crate) fn take_events(&self, each: impl FnMut(usize)) {
@@ -405,11 +410,9 @@ fn drain_all() {
 #[inline]
 pub(crate) fn drain_inside(_user: Option<&crate::reclaim::User>) {
     crate::control::check_mail();
-    let announces = |c: &&Channel| !c.inherited.load(Ordering::Relaxed) && !c.events.is_empty();
-    if PROCESS.channels().any(|c| announces(&c)) {
-        let mut arrivals = Arrivals::new();
-        PROCESS.channels().filter(announces).for_each(|channel| arrivals.take(channel));
-        arrivals.deliver();
+    let mut announcing = PROCESS.announcing();
+    if let Some(first) = announcing.next() {
+        take_in_all(core::iter::once(first).chain(announcing));
     }
 }
 
@@ -460,8 +463,12 @@ impl Arrivals {
 
 /// Takes in what one channel has.
 pub(crate) fn take_in(channel: &'static Channel) {
+    take_in_all(core::iter::once(channel));
+}
+
+fn take_in_all(channels: impl Iterator<Item = &'static Channel>) {
     let mut arrivals = Arrivals::new();
-    arrivals.take(channel);
+    channels.for_each(|channel| arrivals.take(channel));
     arrivals.deliver();
 }
 

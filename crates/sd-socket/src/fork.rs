@@ -187,6 +187,7 @@ fn changed() {
         channel.inherited.store(true, Ordering::Relaxed);
         channel.forked();
     }
+    PROCESS.forget_announcements();
     PROCESS.control.lock().forked();
     crate::reclaim::forked();
     crate::wait::forked();

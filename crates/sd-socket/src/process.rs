@@ -6,6 +6,7 @@ use crate::control::Control;
 use crate::endpoint::EndpointExt;
 use crate::listen::Listener;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use sd_shm::channel::EventSet;
 use sd_shm::public::Public;
 use sd_shm::slab::{ENDPOINTS, Endpoint, Slab, State};
 use sd_sys::lock::Lock;
@@ -16,6 +17,14 @@ pub(crate) const SLABS_MAX: usize = 64;
 const WAKERS_MAX: usize = 128;
 /// Channels that one process can have.
 pub(crate) const CHANNELS_MAX: usize = 1 << 16;
+
+/// A place in the table of channels.
+struct Place {
+    channel: AtomicPtr<Channel>,
+    /// What is announced to this process there; null when nothing is. Each wait looks at all of them, so nothing else
+    /// has to be loaded on the way.
+    events: AtomicPtr<EventSet>,
+}
 
 /// What only this process knows of an endpoint; private memory, copied by fork.
 #[repr(C)]
@@ -133,8 +142,8 @@ pub(crate) struct Process {
     /// Unconnected kernel sockets whose duplicates hold descriptor numbers: IPv4, IPv6.
     pub(crate) placeholders: [AtomicI32; 2],
     pub(crate) control: Lock<Control>,
-    /// Array of CHANNELS_MAX pointers.
-    channels: AtomicPtr<AtomicPtr<Channel>>,
+    /// Array of CHANNELS_MAX places.
+    channels: AtomicPtr<Place>,
     pub(crate) channel_count: AtomicUsize,
     /// Guards allocation of endpoints and changes to the arrays above.
     pub(crate) alloc: Lock<Alloc>,
@@ -233,54 +242,86 @@ impl Process {
         true
     }
 
-    /// Channel number `index`.
-    pub(crate) fn channel(&self, index: usize) -> Option<&'static Channel> {
+    /// Place number `index` of the table.
+    fn place(&self, index: usize) -> Option<&'static Place> {
         let base = self.channels.load(Ordering::Acquire);
         if base.is_null() || index >= CHANNELS_MAX {
             return None;
         }
-        // SAFETY: an array of CHANNELS_MAX pointers, null or to a Channel that is not freed while a
-        // thread is counted as a `reclaim::User`, or uses it for an endpoint.
-        unsafe { (*base.add(index)).load(Ordering::Acquire).as_ref() }
+        // SAFETY: an array of CHANNELS_MAX places, made of atomics, that is never unmapped.
+        Some(unsafe { &*base.add(index) })
+    }
+
+    /// The places that may be in use.
+    #[inline]
+    fn places(&self) -> impl Iterator<Item = &'static Place> {
+        let count = self.channel_count.load(Ordering::Acquire);
+        let base = self.channels.load(Ordering::Acquire);
+        // SAFETY: as for `place`; the array is made before anything in it is counted.
+        (0..count).map(move |index| unsafe { &*base.add(index) })
+    }
+
+    /// Channel number `index`.
+    pub(crate) fn channel(&self, index: usize) -> Option<&'static Channel> {
+        self.place(index)?.channel()
     }
 
     /// All channels.
     pub(crate) fn channels(&self) -> impl Iterator<Item = &'static Channel> {
-        let count = self.channel_count.load(Ordering::Acquire);
-        let base = self.channels.load(Ordering::Acquire);
-        // SAFETY: as for `channel`; the array is made before anything in it is counted.
-        (0..count).filter_map(move |i| unsafe { (*base.add(i)).load(Ordering::Acquire).as_ref() })
+        self.places().filter_map(Place::channel)
+    }
+
+    /// The channels in which something is announced to this process.
+    #[inline]
+    pub(crate) fn announcing(&self) -> impl Iterator<Item = &'static Channel> {
+        self.places().filter(|place| place.announces()).filter_map(Place::channel)
+    }
+
+    /// In the child of a fork: everything is announced to the parent.
+    pub(crate) fn forget_announcements(&self) {
+        self.places().for_each(|place| place.events.store(core::ptr::null_mut(), Ordering::Relaxed));
     }
 
     /// Adds a channel; under `control`.
     pub(crate) fn add_channel(&self, channel: Box<Channel>) -> Option<&'static Channel> {
         if self.channels.load(Ordering::Acquire).is_null() {
-            let base = sd_sys::mem::map_private(CHANNELS_MAX * 8).ok()?;
-            self.channels.store(base as *mut AtomicPtr<Channel>, Ordering::Release);
+            let base = sd_sys::mem::map_private(CHANNELS_MAX * core::mem::size_of::<Place>()).ok()?;
+            self.channels.store(base as *mut Place, Ordering::Release);
         }
-        let base = self.channels.load(Ordering::Acquire);
         let count = self.channel_count.load(Ordering::Relaxed);
         let free = (0..count).find(|&i| self.channel(i).is_none()).unwrap_or(count);
-        if free >= CHANNELS_MAX {
-            return None;
-        }
-        let channel = Box::into_raw(channel);
-        // SAFETY: free < CHANNELS_MAX; see `channel`.
-        unsafe { (*base.add(free)).store(channel, Ordering::Release) };
+        let place = self.place(free)?;
+        // SAFETY: given away for good, and freed only after it was taken out of the table.
+        let channel = unsafe { &*Box::into_raw(channel) };
+        place.channel.store(core::ptr::from_ref(channel).cast_mut(), Ordering::Release);
+        let events = channel
+            .announced_events()
+            .map_or(core::ptr::null_mut(), |set| core::ptr::from_ref(set).cast_mut());
+        place.events.store(events, Ordering::Release);
         self.channel_count.fetch_max(free + 1, Ordering::AcqRel);
-        // SAFETY: just made from a Box and given away for good.
-        Some(unsafe { &*channel })
+        Some(channel)
     }
 
     /// Takes a channel out of the table; the caller frees it.
     pub(crate) fn remove_channel(&self, index: usize) -> Option<*mut Channel> {
-        let base = self.channels.load(Ordering::Acquire);
-        if base.is_null() || index >= CHANNELS_MAX {
-            return None;
-        }
-        // SAFETY: an array of CHANNELS_MAX pointers.
-        let old = unsafe { (*base.add(index)).swap(core::ptr::null_mut(), Ordering::AcqRel) };
+        let place = self.place(index)?;
+        place.events.store(core::ptr::null_mut(), Ordering::Release);
+        let old = place.channel.swap(core::ptr::null_mut(), Ordering::AcqRel);
         (!old.is_null()).then_some(old)
+    }
+}
+
+impl Place {
+    fn channel(&self) -> Option<&'static Channel> {
+        // SAFETY: null, or a Channel that is not freed while a thread is counted as a `reclaim::User`, or uses it for an
+        // endpoint.
+        unsafe { self.channel.load(Ordering::Acquire).as_ref() }
+    }
+
+    #[inline]
+    fn announces(&self) -> bool {
+        // SAFETY: null, or events in the mapping of the place's channel, which lives as long as that, see `channel`.
+        unsafe { self.events.load(Ordering::Acquire).as_ref() }.is_some_and(|events| !events.is_empty())
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! 0           header
-//! 0x1000      events for A, for B, for adopters    who has something to look at
-//! 0x2000      slots: 1024 x { A's words, B's words }
-//! 0x12000     rare words: 1024 x { A's, B's }      of slots that have any
-//! 0x22000     names: 1024 x { what A asked for }
+//! 0x1000      slots: 1024 x { A's words, B's words }
+//! 0x11000     rare words: 1024 x { A's, B's }      of slots that have any
+//! 0x21000     names: 1024 x { what A asked for }
+//! 0x2b000     one page of events for A, for B, for adopters: who has something to look at; its place
+//!             depends on the channel, see `events`
 //! 0x100000    small rings: 1024 x A->B             pages appear when touched,
 //! 0x400000    large rings: 1024 x A->B             and are given back when all in them are idle
 //! 0x80500000, 0x80800000                           the same, B->A
@@ -17,6 +18,7 @@
 //! A connection that B did not accept may be *adopted* by another process that listens on the same
 //! port. It then acts as side B of that slot, and has a set of events of its own (ADR 14).
 
+use crate::events::{self, EventSet};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::Geometry;
 
@@ -29,10 +31,10 @@ pub const ADOPTERS: usize = 14;
 pub const GEOMETRY: Geometry = Geometry { small: SMALL, large_first: 64 << 10, large: LARGE };
 const SMALL: u32 = 1024;
 const LARGE: u32 = 2 << 20;
-const EVENTS_OFFSET: usize = 0x1000;
-const SLOTS_OFFSET: usize = 0x2000;
+const SLOTS_OFFSET: usize = PAGE;
 const RARE_OFFSET: usize = SLOTS_OFFSET + SLOTS * core::mem::size_of::<Slot>();
 const NAMES_OFFSET: usize = RARE_OFFSET + SLOTS * core::mem::size_of::<[RareWords; 2]>();
+const EVENTS_OFFSET: usize = NAMES_OFFSET + SLOTS * core::mem::size_of::<Names>();
 /// From the rings of one side to those of the other.
 const SIDE_STEP: usize = LARGE_OFFSET + SLOTS * LARGE as usize;
 const MIB: usize = 1 << 20;
@@ -81,49 +83,6 @@ pub struct Header {
     pub dead: [AtomicU32; 2],
     /// A: no slot from this number on was ever used.
     pub used: AtomicU32,
-}
-
-/// Slots that one side should look at; set by the other side, taken by the first.
-#[repr(C, align(128))]
-pub struct EventSet {
-    /// Bit per leaf that is not zero.
-    pub summary: AtomicU64,
-    _pad: [u64; 15],
-    /// Bit per slot.
-    pub leaf: [AtomicU64; SLOTS / 64],
-}
-
-impl EventSet {
-    /// Announces `slot` (SYNC POINT: events, pairs with [`EventSet::take`]).
-    #[inline]
-    pub fn post(&self, slot: usize) {
-        self.leaf[(slot / 64) % (SLOTS / 64)].fetch_or(1 << (slot % 64), Ordering::SeqCst);
-        self.summary.fetch_or(1 << ((slot / 64) % (SLOTS / 64)), Ordering::SeqCst);
-    }
-
-    /// Nothing is announced.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.summary.load(Ordering::Relaxed) == 0
-    }
-
-    /// Calls `each` for every announced slot and forgets it.
-    #[inline]
-    pub fn take(&self, mut each: impl FnMut(usize)) {
-        if self.is_empty() {
-            return;
-        }
-        let mut leaves = self.summary.swap(0, Ordering::SeqCst);
-        while leaves != 0 {
-            let leaf = leaves.trailing_zeros() as usize % (SLOTS / 64);
-            leaves &= leaves - 1;
-            let mut bits = self.leaf[leaf].swap(0, Ordering::SeqCst);
-            while bits != 0 {
-                each(leaf * 64 + bits.trailing_zeros() as usize);
-                bits &= bits - 1;
-            }
-        }
-    }
 }
 
 /// State of a slot as one side declares it; see `sd-socket`'s state table (§4.5.2, Fig. 6).
@@ -329,14 +288,13 @@ const _: () = {
     assert!(core::mem::size_of::<RareWords>() == core::mem::size_of::<SlotSide>());
     assert!(core::mem::size_of::<Slot>() == 64);
     assert!(NAMES_OFFSET.is_multiple_of(core::mem::align_of::<Names>()));
-    assert!(NAMES_OFFSET + SLOTS * core::mem::size_of::<Names>() <= SMALL_OFFSET);
     assert!(SMALL_OFFSET.is_multiple_of(MIB) && SIDE_STEP.is_multiple_of(MIB));
     assert!(SLOTS * SMALL as usize <= MIB && SMALL_OFFSET + MIB <= LARGE_OFFSET);
     // Distances from a slot to its small rings are kept in 32 bits.
     assert!(SIDE_STEP + LARGE_OFFSET <= u32::MAX as usize);
     assert!(SMALL_PER_PAGE == 4 && SLOTS.is_multiple_of(SMALL_PER_PAGE));
-    assert!(core::mem::size_of::<Header>() <= EVENTS_OFFSET);
-    assert!((2 + ADOPTERS) * core::mem::size_of::<EventSet>() <= SLOTS_OFFSET - EVENTS_OFFSET);
+    assert!(core::mem::size_of::<Header>() <= SLOTS_OFFSET);
+    assert!(EVENTS_OFFSET.is_multiple_of(PAGE) && EVENTS_OFFSET + events::PAGES * PAGE == SMALL_OFFSET);
     assert!(SLOTS <= 64 * 64);
 };
 
@@ -344,6 +302,8 @@ const _: () = {
 #[derive(Clone, Copy)]
 pub struct Mapping {
     base: *mut u8,
+    /// From the header, once: whatever a peer does to that, this process finds its own events again.
+    id: u64,
 }
 
 // SAFETY: a mapping is an address of shared atomics; it may be used from any thread.
@@ -355,14 +315,20 @@ impl Mapping {
     /// Maps a segment after checking its length, and that it cannot shrink.
     pub fn map(fd: i32) -> sd_sys::Result<Mapping> {
         crate::check_segment(fd, SEGMENT_LEN)?;
-        sd_sys::mem::map_apart(fd, SEGMENT_LEN).map(|base| Mapping { base })
+        sd_sys::mem::map_apart(fd, SEGMENT_LEN).map(Mapping::at)
     }
 
     /// Maps a segment where another image of the process had it.
     pub fn map_at(fd: i32, base: usize) -> sd_sys::Result<Mapping> {
         crate::check_segment(fd, SEGMENT_LEN)?;
         let place = base.is_multiple_of(MIB).then_some(base).ok_or(sd_sys::Errno(libc::EINVAL))?;
-        sd_sys::mem::map_at(fd, SEGMENT_LEN, place).map(|base| Mapping { base })
+        sd_sys::mem::map_at(fd, SEGMENT_LEN, place).map(Mapping::at)
+    }
+
+    fn at(base: *mut u8) -> Mapping {
+        let mut mapping = Mapping { base, id: 0 };
+        mapping.id = mapping.header().id.load(Ordering::Relaxed);
+        mapping
     }
 
     /// Where it is mapped.
@@ -373,7 +339,7 @@ impl Mapping {
     /// Creates a segment: its memfd.
     pub fn create(id: u64, pid_a: u32, pid_b: u32) -> sd_sys::Result<(i32, Mapping)> {
         let fd = sd_sys::mem::memfd_sealed(c"sd-channel", SEGMENT_LEN)?;
-        let made = sd_sys::mem::map_shared(fd, SEGMENT_LEN, true).map(|base| Mapping { base });
+        let made = sd_sys::mem::map_shared(fd, SEGMENT_LEN, true).map(|base| Mapping { base, id });
         let mapping = made.inspect_err(|_| sd_sys::fd::close(fd))?;
         let header = mapping.header();
         header.id.store(id, Ordering::Relaxed);
@@ -400,20 +366,19 @@ impl Mapping {
     }
 
     /// The events for `side`.
-    #[inline]
     pub fn events(&self, side: Side) -> &'static EventSet {
-        // SAFETY: as for `header`; all sets end before the slots (proved above).
-        unsafe { &*(self.base.add(EVENTS_OFFSET) as *const EventSet).add(side as usize) }
+        self.events_for(side, 0)
     }
 
     /// The events for whoever acts as `side`: for B the adopter of that number, if it is one.
-    #[inline]
     pub fn events_for(&self, side: Side, adopter: u32) -> &'static EventSet {
-        if side == Side::A || !(1..=ADOPTERS as u32).contains(&adopter) {
-            return self.events(side);
-        }
-        // SAFETY: as for `events`.
-        unsafe { &*(self.base.add(EVENTS_OFFSET) as *const EventSet).add(1 + adopter as usize) }
+        let set = match adopter {
+            1.. if side == Side::B && adopter <= ADOPTERS as u32 => 1 + adopter as usize,
+            _ => side as usize,
+        };
+        let place = EVENTS_OFFSET + events::place(self.id, set);
+        // SAFETY: as for `header`; all places of sets lie before the rings (proved above and there).
+        unsafe { &*(self.base.add(place) as *const EventSet) }
     }
 
     /// The connection at a slot waits for accept: its generation.

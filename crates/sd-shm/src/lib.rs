@@ -16,13 +16,14 @@ use sd_sys::{Errno, Result};
 pub mod channel;
 pub mod directory;
 mod endpoint;
+pub mod events;
 pub mod public;
 pub mod rings;
 pub mod slab;
 pub mod time_wait;
 
 /// Changes whenever a layout here or a control message changes; both sides must agree.
-pub const VERSION: u32 = 16 + cfg!(sd_next_version) as u32;
+pub const VERSION: u32 = 17 + cfg!(sd_next_version) as u32;
 
 /// Checks that a descriptor's file has exactly `len` bytes and cannot shrink: only then does no
 /// access to a mapping of it raise SIGBUS.

@@ -6,7 +6,7 @@ use crate::control::Control;
 use crate::endpoint::EndpointExt;
 use crate::listen::Listener;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use sd_shm::channel::EventSet;
+use sd_shm::events::EventSet;
 use sd_shm::public::Public;
 use sd_shm::slab::{ENDPOINTS, Endpoint, Slab, State};
 use sd_sys::lock::Lock;

@@ -1,0 +1,85 @@
+//! Announcements: which slots of a channel a process should look at.
+//!
+//! Each wait of a process looks at the summary of every channel that it has, so with a thousand channels what such a look
+//! costs is what counts. Processors find a translation, or a line, by the low bits of an address; channels are mapped at
+//! multiples of a MiB, and at one offset in each of them all would compete for the same few places of these caches (5 ns a
+//! look, not 0.6: ADR 39). So each channel has its events at a place of its own.
+
+use crate::channel::{ADOPTERS, SLOTS};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+const PAGE: usize = 4096;
+/// Pages among which a channel's events have one; the others are never touched.
+pub(crate) const PAGES: usize = 213;
+/// Sets in a page: for A, for B, for adopters.
+const SETS: usize = 2 + ADOPTERS;
+
+const _: () = assert!(SETS * core::mem::size_of::<EventSet>() == PAGE);
+
+/// Where the channel of that identity has a set, behind the first of the pages.
+pub(crate) fn place(id: u64, set: usize) -> usize {
+    let (page, turn) = (id % PAGES as u64, id % SETS as u64);
+    page as usize * PAGE + (set + turn as usize) % SETS * core::mem::size_of::<EventSet>()
+}
+
+/// Slots that one side should look at; set by the other side, taken by the first.
+#[repr(C, align(128))]
+pub struct EventSet {
+    /// Bit per leaf that is not zero.
+    pub summary: AtomicU64,
+    _pad: [u64; 15],
+    /// Bit per slot.
+    pub leaf: [AtomicU64; SLOTS / 64],
+}
+
+impl EventSet {
+    /// Announces `slot` (SYNC POINT: events, pairs with [`EventSet::take`]).
+    #[inline]
+    pub fn post(&self, slot: usize) {
+        self.leaf[(slot / 64) % (SLOTS / 64)].fetch_or(1 << (slot % 64), Ordering::SeqCst);
+        self.summary.fetch_or(1 << ((slot / 64) % (SLOTS / 64)), Ordering::SeqCst);
+    }
+
+    /// Nothing is announced.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.summary.load(Ordering::Relaxed) == 0
+    }
+
+    /// Calls `each` for every announced slot and forgets it.
+    #[inline]
+    pub fn take(&self, mut each: impl FnMut(usize)) {
+        if self.is_empty() {
+            return;
+        }
+        let mut leaves = self.summary.swap(0, Ordering::SeqCst);
+        while leaves != 0 {
+            let leaf = leaves.trailing_zeros() as usize % (SLOTS / 64);
+            leaves &= leaves - 1;
+            let mut bits = self.leaf[leaf].swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                each(leaf * 64 + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_apart_and_channels_beside_each_other_use_different_lines() {
+        for id in [0, 1, 15, 16, 212, 213, 5000, u64::MAX] {
+            let mut places: Vec<usize> = (0..SETS).map(|set| place(id, set)).collect();
+            places.sort_unstable();
+            assert!(places.windows(2).all(|pair| pair[1] - pair[0] == core::mem::size_of::<EventSet>()));
+            assert!(places[0].is_multiple_of(PAGE) && places[SETS - 1] < PAGES * PAGE);
+        }
+        let mut all: Vec<usize> = (0..(PAGES * SETS) as u64).map(|id| place(id, 0)).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), PAGES * SETS);
+    }
+}

@@ -302,8 +302,8 @@ const _: () = {
 #[derive(Clone, Copy)]
 pub struct Mapping {
     base: *mut u8,
-    /// From the header, once: whatever a peer does to that, this process finds its own events again.
-    id: u64,
+    /// By the header's identity, once: whatever a peer does to that, this process finds its own events again.
+    events: events::Place,
 }
 
 // SAFETY: a mapping is an address of shared atomics; it may be used from any thread.
@@ -326,8 +326,8 @@ impl Mapping {
     }
 
     fn at(base: *mut u8) -> Mapping {
-        let mut mapping = Mapping { base, id: 0 };
-        mapping.id = mapping.header().id.load(Ordering::Relaxed);
+        let mut mapping = Mapping { base, events: events::Place::of(0) };
+        mapping.events = events::Place::of(mapping.header().id.load(Ordering::Relaxed));
         mapping
     }
 
@@ -339,7 +339,8 @@ impl Mapping {
     /// Creates a segment: its memfd.
     pub fn create(id: u64, pid_a: u32, pid_b: u32) -> sd_sys::Result<(i32, Mapping)> {
         let fd = sd_sys::mem::memfd_sealed(c"sd-channel", SEGMENT_LEN)?;
-        let made = sd_sys::mem::map_shared(fd, SEGMENT_LEN, true).map(|base| Mapping { base, id });
+        let made = sd_sys::mem::map_shared(fd, SEGMENT_LEN, true)
+            .map(|base| Mapping { base, events: events::Place::of(id) });
         let mapping = made.inspect_err(|_| sd_sys::fd::close(fd))?;
         let header = mapping.header();
         header.id.store(id, Ordering::Relaxed);
@@ -376,7 +377,7 @@ impl Mapping {
             1.. if side == Side::B && adopter <= ADOPTERS as u32 => 1 + adopter as usize,
             _ => side as usize,
         };
-        let place = EVENTS_OFFSET + events::place(self.id, set);
+        let place = EVENTS_OFFSET + self.events.set(set);
         // SAFETY: as for `header`; all places of sets lie before the rings (proved above and there).
         unsafe { &*(self.base.add(place) as *const EventSet) }
     }

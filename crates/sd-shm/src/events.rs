@@ -16,10 +16,24 @@ const SETS: usize = 2 + ADOPTERS;
 
 const _: () = assert!(SETS * core::mem::size_of::<EventSet>() == PAGE);
 
-/// Where the channel of that identity has a set, behind the first of the pages.
-pub(crate) fn place(id: u64, set: usize) -> usize {
-    let (page, turn) = (id % PAGES as u64, id % SETS as u64);
-    page as usize * PAGE + (set + turn as usize) % SETS * core::mem::size_of::<EventSet>()
+/// Where a channel has its sets: a page, and how far their order is turned.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    page: u32,
+    turn: u32,
+}
+
+impl Place {
+    /// Of the channel of that identity.
+    pub(crate) fn of(id: u64) -> Place {
+        Place { page: (id % PAGES as u64) as u32, turn: (id % SETS as u64) as u32 }
+    }
+
+    /// Of a set, behind the first of the pages.
+    #[inline]
+    pub(crate) fn set(self, number: usize) -> usize {
+        self.page as usize * PAGE + (number + self.turn as usize) % SETS * core::mem::size_of::<EventSet>()
+    }
 }
 
 /// Slots that one side should look at; set by the other side, taken by the first.
@@ -72,12 +86,12 @@ mod tests {
     #[test]
     fn sets_are_apart_and_channels_beside_each_other_use_different_lines() {
         for id in [0, 1, 15, 16, 212, 213, 5000, u64::MAX] {
-            let mut places: Vec<usize> = (0..SETS).map(|set| place(id, set)).collect();
+            let mut places: Vec<usize> = (0..SETS).map(|set| Place::of(id).set(set)).collect();
             places.sort_unstable();
             assert!(places.windows(2).all(|pair| pair[1] - pair[0] == core::mem::size_of::<EventSet>()));
             assert!(places[0].is_multiple_of(PAGE) && places[SETS - 1] < PAGES * PAGE);
         }
-        let mut all: Vec<usize> = (0..(PAGES * SETS) as u64).map(|id| place(id, 0)).collect();
+        let mut all: Vec<usize> = (0..(PAGES * SETS) as u64).map(|id| Place::of(id).set(0)).collect();
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), PAGES * SETS);

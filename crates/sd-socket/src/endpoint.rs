@@ -269,7 +269,7 @@ fn end_at(endpoint: &'static Endpoint, rec: &SlabRec, index: usize, private: &Pr
     if endpoint.state_now() == State::Connecting {
         crate::syn_sent::forget(endpoint);
     }
-    let listener = crate::listen::forget(private);
+    let listener = private.listener().and_then(|_| crate::listen::forget(private));
     let bit = rec.bit.load(Ordering::Relaxed);
     let channel = private.channel().filter(|_| endpoint.state_now() == State::Connected);
     if let Some(channel) = channel.filter(|_| endpoint.holders.load(Ordering::Acquire) & !bit != 0) {
@@ -312,7 +312,7 @@ fn leave(endpoint: &Endpoint, bit: u64) -> bool {
 /// A connection that others have is held by this process too, which has its bit already; one descriptor is counted.
 pub(crate) fn hold(endpoint: &'static Endpoint, channel: &'static Channel) {
     let Some(private) = PROCESS.private(endpoint) else { return };
-    if !private.set_channel(channel) || private.fds.load(Ordering::Acquire) == 0 {
+    if !private.change_channel(channel) || private.fds.load(Ordering::Acquire) == 0 {
         private.next.store(0, Ordering::Relaxed);
         channel.bind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
     }

@@ -52,8 +52,13 @@ impl Priv {
         if role.addr() & LISTENER == 0 { unsafe { role.cast::<Channel>().as_ref() } } else { None }
     }
 
-    /// Whether it had another one before is told.
-    pub(crate) fn set_channel(&self, channel: &'static Channel) -> bool {
+    /// For an endpoint that nobody else knows yet.
+    pub(crate) fn set_channel(&self, channel: &'static Channel) {
+        self.role.store(core::ptr::from_ref(channel).cast_mut().cast(), Ordering::Release);
+    }
+
+    /// Whether it had one before is told.
+    pub(crate) fn change_channel(&self, channel: &'static Channel) -> bool {
         let role = core::ptr::from_ref(channel).cast_mut().cast();
         !self.role.swap(role, Ordering::AcqRel).is_null()
     }

@@ -170,7 +170,7 @@ fn connect(endpoint: &'static Endpoint) -> bool {
     let (Some(channel), Some(private)) = (channel_of(endpoint), PROCESS.private(endpoint)) else {
         return false;
     };
-    if !private.set_channel(channel) {
+    if !private.change_channel(channel) {
         channel.bind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
     }
     true

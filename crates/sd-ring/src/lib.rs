@@ -22,6 +22,7 @@ pub mod doorbell;
 mod facade;
 mod header;
 mod lap;
+mod parked;
 mod receive;
 mod ring;
 pub mod stamp;

@@ -8,10 +8,10 @@ use crate::ring::{Corrupt, Geometry, Next, Region, RingMem, check_message, in_or
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RxCursor {
-    lap: Lap,
+    pub(crate) lap: Lap,
     /// Ring bytes used by messages that were taken whole, and by jumps.
-    consumed: u64,
-    published: u64,
+    pub(crate) consumed: u64,
+    pub(crate) published: u64,
     /// Bytes taken of the message at `consumed`, and above them the lower half of `consumed`: so it is
     /// void, which is as good as zero, as soon as `consumed` moves on.
     partial: u64,
@@ -44,7 +44,7 @@ impl RxCursor {
 
     /// Bytes taken of the message under way.
     #[inline(always)]
-    fn taken(&self) -> u32 {
+    pub(crate) fn taken(&self) -> u32 {
         if self.partial >> 32 == self.consumed & 0xffff_ffff { self.partial as u32 } else { 0 }
     }
 

@@ -142,21 +142,21 @@ pub(crate) fn check_message(pos: u32, len: u32, size: u32) -> Result<(), Corrupt
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct TxCursor {
-    lap: Lap,
-    limit: u32,
-    finished: u32,
+    pub(crate) lap: Lap,
+    pub(crate) limit: u32,
+    pub(crate) finished: u32,
     /// Ring bytes used since the start.
-    written: u64,
+    pub(crate) written: u64,
     /// Ring bytes that the receiver has given back, as last checked.
-    consumed: u64,
+    pub(crate) consumed: u64,
     /// `written` when the current region was entered (it was empty then).
-    entered: u64,
+    pub(crate) entered: u64,
     /// `written` when the large region was left: all of it is free once that much is consumed. Until then the
     /// receiver has still to read the word at `left_at`, which is not zero while that page is kept.
-    large_left: u64,
-    left_at: u32,
+    pub(crate) large_left: u64,
+    pub(crate) left_at: u32,
     /// The lower half of `written` when the small region's memory was given back last.
-    given_back: u32,
+    pub(crate) given_back: u32,
 }
 
 impl TxCursor {

@@ -169,6 +169,23 @@ impl Pair {
                 assert!(!self.tx.large_was_used());
             }
         }
+        self.park();
+    }
+
+    /// Both cursors' memory is given back too, if it may, and a word for each is all that is kept.
+    fn park(&mut self) {
+        if let Some(kept) = self.tx.parked(&GEOMETRY) {
+            // SAFETY: a cursor is plain integers.
+            self.tx = unsafe { std::mem::zeroed() };
+            assert!(self.tx.is_void() && self.tx.reserve_here(&GEOMETRY, 1).is_none());
+            let before = self.tx.position();
+            self.tx.unpark(&GEOMETRY, kept);
+            assert!(before == 0 && self.tx.parked(&GEOMETRY) == Some(kept));
+        }
+        if let Some(kept) = self.rx.parked() {
+            self.rx = RxCursor::unparked(kept);
+            assert_eq!(self.rx.parked(), Some(kept));
+        }
     }
 
     fn return_all(&mut self) {

@@ -14,6 +14,10 @@ pub const LINGER_ON: u32 = 1 << 31;
 
 /// Bit of [`Endpoint::flags`]: something is in the endpoint's [`Rare`], or in its tokens.
 pub const HAS_RARE: u32 = 1 << 31;
+/// Bits of [`Endpoint::flags`]: for people and housekeepers, the half is void.
+pub const TX_PARKED: u32 = 1 << 20;
+/// See [`TX_PARKED`].
+pub const RX_PARKED: u32 = 1 << 21;
 /// Bit of [`Endpoint::flags`]: SO_SNDBUF was set.
 pub const FIXED_BUF: u32 = 1 << 30;
 /// Options that are set or not, from this bit of [`Endpoint::flags`] on, two bits each: never set, off, on.
@@ -37,7 +41,7 @@ pub enum Switch {
 pub const SWITCHES_MASK: u32 = 0xff << SWITCHES;
 
 /// Sending half. Its position and count belong to whoever has the token.
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct TxHalf {
     /// Position in the ring.
     pub cursor: UnsafeCell<TxCursor>,
@@ -46,7 +50,7 @@ pub struct TxHalf {
 }
 
 /// Receiving half. Its position and count belong to whoever has the token.
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct RxHalf {
     /// Position in the ring.
     pub cursor: UnsafeCell<RxCursor>,
@@ -54,9 +58,32 @@ pub struct RxHalf {
     pub bytes: AtomicU64,
     /// Spin budget learned for this socket, in units of the waiter's choice.
     pub spin: AtomicU32,
-    /// SO_RCVLOWAT.
+    /// SO_RCVLOWAT; zero: the half is void, see [`Kept`].
     pub lowat: AtomicU32,
     /// Not of the half: see [`crate::slab::Slab::address`].
+    pub short_addresses: [AtomicU32; 2],
+}
+
+// SAFETY: the cell belongs to whoever has the half's token; everything else is atomic.
+unsafe impl Sync for TxHalf {}
+// SAFETY: as above.
+unsafe impl Sync for RxHalf {}
+
+/// What is kept of halves that are *void*: while a connection idles they may be in memory that was given back, so that all
+/// of them is zero. That needs no mark: a void half is one with which nothing can be sent or received. Of others
+/// this is old.
+#[repr(C)]
+#[derive(Default)]
+pub struct Kept {
+    /// [`sd_ring::TxCursor::parked`].
+    pub tx: AtomicU64,
+    /// [`TxHalf::bytes`].
+    pub tx_bytes: AtomicU64,
+    /// [`sd_ring::RxCursor::parked`].
+    pub rx: AtomicU64,
+    /// [`RxHalf::bytes`].
+    pub rx_bytes: AtomicU64,
+    /// [`RxHalf::short_addresses`].
     pub short_addresses: [AtomicU32; 2],
 }
 
@@ -153,8 +180,8 @@ pub enum End {
 /// In [`RxHalf::short_addresses`]: the address is in [`Rare`].
 const LONG: u32 = u32::MAX;
 
-/// A socket, three cache lines: what both halves read, and people and the monitor ask for; what senders write; what
-/// receivers write. Idle connections have nothing else.
+/// A socket, a cache line: what both halves read, and people and the monitor ask for. The halves, a line each, and what is
+/// [`Kept`] of them stand in arrays of their own.
 #[repr(C, align(64))]
 pub struct Endpoint {
     /// [`crate::slab::State`].
@@ -181,20 +208,12 @@ pub struct Endpoint {
     pub ports: AtomicU32,
     /// File descriptor at the time of creation, for `sd ss`.
     pub fd: AtomicI32,
-    /// Distance from here to the endpoint's [`Tokens`].
-    pub tokens: AtomicU32,
     /// Id of the thread whose message is sent in parts, zero when none is; see `sd_socket::whole`.
     pub sender: AtomicU32,
     /// Slot number.
     pub slot: AtomicU16,
     /// Pending SO_ERROR.
     pub error: AtomicU16,
-
-    /// Sending half.
-    pub tx: TxHalf,
-
-    /// Receiving half.
-    pub rx: RxHalf,
 }
 
 impl Endpoint {
@@ -217,18 +236,19 @@ impl Endpoint {
     pub fn reuses_address(&self) -> bool {
         self.switch(Switch::ReuseAddress) == Some(true)
     }
+}
 
-    /// See [`crate::slab::Slab::address`]; `None` when it takes the slab to say.
-    pub fn short_address(&self, end: End) -> Option<[u8; 16]> {
-        let word = self.rx.short_addresses[end as usize].load(Ordering::Relaxed);
-        let [a, b, c, d] = word.to_ne_bytes();
-        match word {
-            LONG => None,
-            0 => Some([0; 16]),
-            _ => Some([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]),
-        }
+/// An address as it stands in [`RxHalf::short_addresses`]; `None` when it stands in [`Rare`].
+pub fn short_address(word: u32) -> Option<[u8; 16]> {
+    let [a, b, c, d] = word.to_ne_bytes();
+    match word {
+        LONG => None,
+        0 => Some([0; 16]),
+        _ => Some([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]),
     }
+}
 
+impl RxHalf {
     /// Notes an address; false when it takes the slab to do so.
     pub fn set_short_address(&self, end: End, address: [u8; 16]) -> bool {
         let short = match address {
@@ -237,23 +257,20 @@ impl Endpoint {
         };
         let is_short = short != LONG && (short != 0 || address == [0; 16]);
         if is_short {
-            self.rx.short_addresses[end as usize].store(short, Ordering::Relaxed);
+            self.short_addresses[end as usize].store(short, Ordering::Relaxed);
         }
         is_short
     }
 
     pub(crate) fn set_long_address(&self, end: End) {
-        self.rx.short_addresses[end as usize].store(LONG, Ordering::Relaxed);
+        self.short_addresses[end as usize].store(LONG, Ordering::Relaxed);
     }
 }
 
 const _: () = {
-    assert!(core::mem::size_of::<Endpoint>() == 192);
-    assert!(core::mem::offset_of!(Endpoint, tx) == 64);
-    assert!(core::mem::offset_of!(Endpoint, rx) == 128);
+    assert!(core::mem::size_of::<Endpoint>() == 64);
+    assert!(core::mem::size_of::<TxHalf>() == 64 && core::mem::size_of::<RxHalf>() == 64);
+    assert!(core::mem::size_of::<Kept>() == 40);
     assert!(core::mem::size_of::<Tokens>() == 64);
     assert!(core::mem::size_of::<Rare>() == 88);
 };
-
-// SAFETY: the cells belong to whoever has the half's token; everything else is atomic.
-unsafe impl Sync for Endpoint {}

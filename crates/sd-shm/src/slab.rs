@@ -1,14 +1,20 @@
 //! A process's sockets, shared with its children (§4.1.2, Fig. 3) and with the monitor, which
 //! lists them for `sd ss` and closes what a dead process held. Peers never see it.
 
+use crate::channel::GEOMETRY;
 use crate::time_wait::TimeWaits;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::token::Thread;
+use sd_ring::{RxCursor, TxCursor};
 
 pub use crate::endpoint::{
-    End, Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, Rare, SWITCHES_MASK, Switch, Tokens,
+    End, Endpoint, FIXED_BUF, HAS_RARE, Kept, LINGER_ON, RX_PARKED, Rare, RxHalf, SWITCHES_MASK, Switch,
+    TX_PARKED, Tokens, TxHalf, short_address,
 };
 
+const PAGE: usize = 4096;
+/// Endpoints, tokens and halves: so they lie at the same distance from each other for each number.
+const LINE: usize = 64;
 /// Sockets that one slab holds.
 pub const ENDPOINTS: usize = 1 << 20;
 /// Threads of a family that can hold tokens; see [`Slab::thread`].
@@ -18,11 +24,30 @@ const THREADS_OFFSET: usize = 4096;
 /// Offset of the ports in TIME-WAIT.
 const TIME_WAITS_OFFSET: usize = THREADS_OFFSET + THREADS * core::mem::size_of::<Thread>();
 /// Offset of the first endpoint.
-const ENDPOINTS_OFFSET: usize = TIME_WAITS_OFFSET + core::mem::size_of::<TimeWaits>();
+const ENDPOINTS_OFFSET: usize =
+    (TIME_WAITS_OFFSET + core::mem::size_of::<TimeWaits>()).next_multiple_of(PAGE) + 21 * LINE;
 /// Offset of the first endpoint's tokens.
 const TOKENS_OFFSET: usize = ENDPOINTS_OFFSET + ENDPOINTS * core::mem::size_of::<Endpoint>();
+/// Lines of the arrays of halves in a page of memory, so the halves that share one.
+pub const HALVES_PER_PAGE: usize = PAGE / LINE;
+/// So many senders' halves are in the first page: a processor takes a load for one of what it has just stored when the
+/// lowest twelve bits of the addresses are the same, so those of a socket are not.
+pub const TX_FIRST: usize = HALVES_PER_PAGE / 2;
+/// Offset of the first endpoint's sending half.
+const TX_OFFSET: usize =
+    (TOKENS_OFFSET + ENDPOINTS * LINE).next_multiple_of(PAGE) + (HALVES_PER_PAGE - TX_FIRST) * LINE;
+/// Offset of the first endpoint's receiving half.
+const RX_OFFSET: usize = (TX_OFFSET + ENDPOINTS * LINE).next_multiple_of(PAGE);
+/// Offset of what is kept of halves.
+const KEPT_OFFSET: usize = RX_OFFSET + ENDPOINTS * LINE;
+/// From an endpoint to its tokens, and to its halves.
+pub const TOKENS_DISTANCE: usize = TOKENS_OFFSET - ENDPOINTS_OFFSET;
+/// See [`TOKENS_DISTANCE`].
+pub const TX_DISTANCE: usize = TX_OFFSET - ENDPOINTS_OFFSET;
+/// See [`TOKENS_DISTANCE`].
+pub const RX_DISTANCE: usize = RX_OFFSET - ENDPOINTS_OFFSET;
 /// Offset of what the first endpoint has seldom.
-const RARE_OFFSET: usize = TOKENS_OFFSET + ENDPOINTS * core::mem::size_of::<Tokens>();
+const RARE_OFFSET: usize = KEPT_OFFSET + ENDPOINTS * core::mem::size_of::<Kept>();
 /// Size of the segment; pages appear when touched.
 pub const LEN: usize = RARE_OFFSET + ENDPOINTS * core::mem::size_of::<Rare>();
 /// Processes that can share one slab: the owner and its descendants.
@@ -164,8 +189,11 @@ pub const PROOFS: usize = 16;
 const _: () = {
     assert!(core::mem::size_of::<Header>() <= THREADS_OFFSET);
     assert!(ENDPOINTS_OFFSET.is_multiple_of(64) && TOKENS_OFFSET.is_multiple_of(64));
-    // `Endpoint::tokens` is a distance of 32 bits.
-    assert!(LEN - ENDPOINTS_OFFSET <= u32::MAX as usize);
+    // Endpoints stand a third of a page away from halves, see `TX_FIRST`.
+    assert!(!(RX_OFFSET - ENDPOINTS_OFFSET).is_multiple_of(PAGE) && !TX_DISTANCE.is_multiple_of(PAGE));
+    assert!(core::mem::size_of::<Endpoint>() == LINE && core::mem::size_of::<Tokens>() == LINE);
+    assert!(core::mem::size_of::<TxHalf>() == LINE && core::mem::size_of::<RxHalf>() == LINE);
+    assert!(RARE_OFFSET.is_multiple_of(64) && KEPT_OFFSET.is_multiple_of(64));
 };
 
 /// A mapped slab.
@@ -255,6 +283,24 @@ impl Slab {
         (index < ENDPOINTS).then(|| unsafe { &*(self.base.add(TOKENS_OFFSET) as *const Tokens).add(index) })
     }
 
+    /// Sending half of endpoint number `index`, `None` when out of range.
+    pub fn tx(&self, index: usize) -> Option<&'static TxHalf> {
+        // SAFETY: as for `endpoint`.
+        (index < ENDPOINTS).then(|| unsafe { &*(self.base.add(TX_OFFSET) as *const TxHalf).add(index) })
+    }
+
+    /// Receiving half of endpoint number `index`, `None` when out of range.
+    pub fn rx(&self, index: usize) -> Option<&'static RxHalf> {
+        // SAFETY: as for `endpoint`.
+        (index < ENDPOINTS).then(|| unsafe { &*(self.base.add(RX_OFFSET) as *const RxHalf).add(index) })
+    }
+
+    /// What is kept of them.
+    pub fn kept(&self, index: usize) -> Option<&'static Kept> {
+        // SAFETY: as for `endpoint`.
+        (index < ENDPOINTS).then(|| unsafe { &*(self.base.add(KEPT_OFFSET) as *const Kept).add(index) })
+    }
+
     /// What endpoint number `index` has seldom, `None` when out of range.
     pub fn rare(&self, index: usize) -> Option<&'static Rare> {
         // SAFETY: as for `endpoint`.
@@ -267,21 +313,62 @@ impl Slab {
         if has_some { self.rare(self.index_of(endpoint)?) } else { None }
     }
 
-    /// An address of an endpoint of this slab, an IPv6 or IPv4-mapped one. Those of IPv4 stand in the endpoint, others in
+    /// An address of an endpoint of this slab, an IPv6 or IPv4-mapped one. Those of IPv4 stand in [`RxHalf`], others in
     /// [`Rare`].
     pub fn address(&self, endpoint: &Endpoint, end: End) -> [u8; 16] {
-        let long = || Some(self.rare(self.index_of(endpoint)?)?.address(end));
-        endpoint.short_address(end).or_else(long).unwrap_or_default()
+        let Some(index) = self.index_of(endpoint) else { return [0; 16] };
+        let words = if endpoint.flags.load(Ordering::Acquire) & RX_PARKED != 0 {
+            self.kept(index).map(|kept| &kept.short_addresses)
+        } else {
+            self.rx(index).map(|half| &half.short_addresses)
+        };
+        let word = words.map_or(0, |words| words[end as usize].load(Ordering::Relaxed));
+        self.whole_address(index, end, word)
     }
 
-    /// Notes one.
+    /// The same, for who knows the word.
+    pub fn whole_address(&self, index: usize, end: End, word: u32) -> [u8; 16] {
+        let long = || Some(self.rare(index)?.address(end));
+        short_address(word).or_else(long).unwrap_or_default()
+    }
+
+    /// Notes one. The half is not void.
     pub fn set_address(&self, endpoint: &Endpoint, end: End, address: [u8; 16]) {
-        if !endpoint.set_short_address(end, address)
-            && let Some(rare) = self.index_of(endpoint).and_then(|index| self.rare(index))
+        if let Some(index) = self.index_of(endpoint)
+            && let (Some(half), Some(rare)) = (self.rx(index), self.rare(index))
+            && !half.set_short_address(end, address)
         {
             rare.set_address(end, address);
-            endpoint.set_long_address(end);
+            half.set_long_address(end);
         }
+    }
+
+    /// Where an endpoint of this slab sends, and how many bytes it has sent. As far as that can be known without its
+    /// token.
+    pub fn sender(&self, endpoint: &Endpoint) -> Option<(TxCursor, u64)> {
+        let index = self.index_of(endpoint)?;
+        if endpoint.flags.load(Ordering::Acquire) & TX_PARKED != 0 {
+            let (kept, mut cursor) = (self.kept(index)?, TxCursor::new(&GEOMETRY));
+            cursor.unpark(&GEOMETRY, kept.tx.load(Ordering::Relaxed));
+            return Some((cursor, kept.tx_bytes.load(Ordering::Relaxed)));
+        }
+        let half = self.tx(index)?;
+        // SAFETY: mapped memory, read once, as plain integers.
+        Some((unsafe { half.cursor.get().read_volatile() }, half.bytes.load(Ordering::Relaxed)))
+    }
+
+    /// Where it receives, how many bytes it has received, and SO_RCVLOWAT.
+    pub fn receiver(&self, endpoint: &Endpoint) -> Option<(RxCursor, u64, u32)> {
+        let index = self.index_of(endpoint)?;
+        if endpoint.flags.load(Ordering::Acquire) & RX_PARKED != 0 {
+            let kept = self.kept(index)?;
+            let cursor = RxCursor::unparked(kept.rx.load(Ordering::Relaxed));
+            return Some((cursor, kept.rx_bytes.load(Ordering::Relaxed), 1));
+        }
+        let half = self.rx(index)?;
+        // SAFETY: as above.
+        let cursor = unsafe { half.cursor.get().read_volatile() };
+        Some((cursor, half.bytes.load(Ordering::Relaxed), half.lowat.load(Ordering::Relaxed)))
     }
 
     /// Number of an endpoint of this slab; `None` when it lies elsewhere.
@@ -340,7 +427,7 @@ mod tests {
         assert_eq!(endpoint.switch(Switch::Cork), Some(false));
         assert_eq!(endpoint.switch(Switch::KeepAlive), None);
         assert!(slab.rare_of(endpoint).is_none());
-        assert_eq!(pages() - before, 1);
+        assert_eq!(pages() - before, 2);
         sd_sys::fd::close(fd);
         // SAFETY: nothing uses it any more.
         unsafe { slab.unmap() };

@@ -11,7 +11,10 @@ use sd_shm::channel::{
     FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
 };
 use sd_shm::rings::Rings;
-use sd_shm::slab::{ENDPOINTS, Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, SWITCHES_MASK, State, Tokens};
+use sd_shm::slab::{
+    ENDPOINTS, Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, RX_DISTANCE, RX_PARKED, RxHalf, SWITCHES_MASK,
+    State, TOKENS_DISTANCE, TX_DISTANCE, TX_PARKED, Tokens, TxHalf,
+};
 
 /// O_NONBLOCK.
 pub(crate) const NONBLOCK: u32 = 1 << 0;
@@ -52,12 +55,13 @@ pub(crate) const PEER_DEAD: u32 = 1 << 17;
 /// TCP_INQ.
 pub(crate) const INQ: u32 = 1 << 18;
 
-// The bits from 1 << 22 on are those of `sd_shm::slab`.
+// The bits from 1 << 20 on are those of `sd_shm::slab`.
 const _: () = {
     let low = NONBLOCK | SHUT_RD | SHUT_WR | EOF | RESET | CONNECTING | OWN_SOCKET | WATCHED | HAS_NAME;
     let middle = OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | CLOSED_FIRST | HAS_SIGNALS | FIN_SENT;
     let all = low | middle | NO_SPACE | PEER_DEAD | INQ;
-    assert!(all.count_ones() == 19 && all & (SWITCHES_MASK | FIXED_BUF | HAS_RARE) == 0);
+    let shared = SWITCHES_MASK | FIXED_BUF | HAS_RARE | TX_PARKED | RX_PARKED;
+    assert!(all.count_ones() == 19 && all & shared == 0);
 };
 
 /// Atomics of an endpoint that are addresses of shared structures.
@@ -71,6 +75,8 @@ pub(crate) trait EndpointExt {
     fn peer_words(&self) -> &'static SlotSide;
     fn channel_ref(&self) -> Option<&'static Channel>;
     fn tokens(&self) -> &Tokens;
+    fn tx(&self) -> &TxHalf;
+    fn rx(&self) -> &RxHalf;
     fn tx_token(&self) -> Half<'_>;
     fn rx_token(&self) -> Half<'_>;
     fn tx_mem(&self) -> Rings;
@@ -110,8 +116,20 @@ impl EndpointExt for Endpoint {
     #[inline(always)]
     fn tokens(&self) -> &Tokens {
         let place = core::ptr::from_ref(self).cast::<u8>();
-        // SAFETY: set by `allocate` to the distance within the slab, in which both lie.
-        unsafe { &*place.wrapping_add(self.tokens.load(Ordering::Relaxed) as usize).cast::<Tokens>() }
+        // SAFETY: both lie in a slab.
+        unsafe { &*place.wrapping_add(TOKENS_DISTANCE).cast::<Tokens>() }
+    }
+    #[inline(always)]
+    fn tx(&self) -> &TxHalf {
+        let place = core::ptr::from_ref(self).cast::<u8>();
+        // SAFETY: both lie in a slab.
+        unsafe { &*place.wrapping_add(TX_DISTANCE).cast::<TxHalf>() }
+    }
+    #[inline(always)]
+    fn rx(&self) -> &RxHalf {
+        let place = core::ptr::from_ref(self).cast::<u8>();
+        // SAFETY: both lie in a slab.
+        unsafe { &*place.wrapping_add(RX_DISTANCE).cast::<RxHalf>() }
     }
     #[inline(always)]
     fn tx_token(&self) -> Half<'_> {
@@ -149,7 +167,7 @@ pub(crate) fn rings_at(peer: &SlotSide, distance: &AtomicU32) -> Rings {
 #[allow(clippy::mut_from_ref)]
 pub(crate) unsafe fn tx_cursor(endpoint: &Endpoint) -> &mut TxCursor {
     // SAFETY: promised by the caller; the cell is not shared with any peer.
-    unsafe { &mut *endpoint.tx.cursor.get() }
+    unsafe { &mut *endpoint.tx().cursor.get() }
 }
 
 /// The receiver's cursor.
@@ -160,12 +178,12 @@ pub(crate) unsafe fn tx_cursor(endpoint: &Endpoint) -> &mut TxCursor {
 #[allow(clippy::mut_from_ref)]
 pub(crate) unsafe fn rx_cursor(endpoint: &Endpoint) -> &mut RxCursor {
     // SAFETY: promised by the caller; the cell is not shared with any peer.
-    unsafe { &mut *endpoint.rx.cursor.get() }
+    unsafe { &mut *endpoint.rx().cursor.get() }
 }
 
 /// Makes good what a sender left that died with the token.
 #[cold]
-fn repair_tx(endpoint: &Endpoint) {
+pub(crate) fn repair_tx(endpoint: &Endpoint) {
     // SAFETY: called by who took the token.
     if unsafe { tx_cursor(endpoint) }.recover(&GEOMETRY, &endpoint.tx_mem()).is_err() {
         corrupt(endpoint);
@@ -174,7 +192,7 @@ fn repair_tx(endpoint: &Endpoint) {
 
 /// Makes good what a receiver left that died with the token.
 #[cold]
-fn repair_rx(endpoint: &Endpoint) {
+pub(crate) fn repair_rx(endpoint: &Endpoint) {
     // SAFETY: called by who took the token.
     unsafe { rx_cursor(endpoint) }.recover();
 }
@@ -188,25 +206,24 @@ pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
     let endpoint = slab.endpoint(index)?;
     let private = rec.private(index)?;
     private.fds.store(1, Ordering::Relaxed);
-    let (tokens, rare) = (slab.tokens(index)?, slab.rare(index)?);
     if endpoint.flags.load(Ordering::Relaxed) & HAS_RARE != 0 {
+        let (tokens, rare) = (slab.tokens(index)?, slab.rare(index)?);
         tokens.tx.reset();
         tokens.rx.reset();
         rare.reset();
     }
-    let distance = core::ptr::from_ref(tokens) as usize - core::ptr::from_ref(endpoint) as usize;
-    endpoint.tokens.store(distance as u32, Ordering::Relaxed);
+    let half = endpoint.rx();
     endpoint.flags.store(0, Ordering::Relaxed);
     endpoint.error.store(0, Ordering::Relaxed);
     endpoint.domain.store(domain as u8, Ordering::Relaxed);
     endpoint.reason.store(0, Ordering::Relaxed);
     endpoint.ports.store(0, Ordering::Relaxed);
-    endpoint.rx.short_addresses.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-    endpoint.rx.lowat.store(1, Ordering::Relaxed);
+    half.short_addresses.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    half.lowat.store(1, Ordering::Relaxed);
     private.clear_role();
     private.next.store(0, Ordering::Relaxed);
     endpoint.sender.store(0, Ordering::Relaxed);
-    endpoint.rx.spin.store(0, Ordering::Relaxed);
+    half.spin.store(0, Ordering::Relaxed);
     endpoint.holders.store(rec.bit.load(Ordering::Relaxed), Ordering::Relaxed);
     endpoint.set_state(State::Fresh);
     Some(endpoint)
@@ -333,15 +350,15 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
     endpoint.side.store(side as u8, Ordering::Relaxed);
     endpoint.generation.store(generation, Ordering::Relaxed);
     endpoint.channel_id.store(channel.id, Ordering::Relaxed);
-    endpoint.tx.bytes.store(0, Ordering::Relaxed);
-    endpoint.rx.bytes.store(0, Ordering::Relaxed);
+    endpoint.tx().bytes.store(0, Ordering::Relaxed);
+    endpoint.rx().bytes.store(0, Ordering::Relaxed);
     if endpoint.flag(HAS_RARE) {
         rare::of(endpoint).urgent_read.store(0, Ordering::Relaxed);
     }
     // SAFETY: nobody else knows the endpoint yet.
     unsafe {
-        endpoint.tx.cursor.get().write(TxCursor::new(&GEOMETRY));
-        endpoint.rx.cursor.get().write(RxCursor::new());
+        endpoint.tx().cursor.get().write(TxCursor::new(&GEOMETRY));
+        endpoint.rx().cursor.get().write(RxCursor::new());
     }
     if let Some(private) = PROCESS.private(endpoint) {
         private.set_channel(channel);

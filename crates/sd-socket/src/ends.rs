@@ -84,8 +84,7 @@ pub(crate) fn data_bytes(endpoint: &'static Endpoint) -> usize {
 pub(crate) fn is_at_mark(endpoint: &'static Endpoint) -> bool {
     let mem = endpoint.rx_mem();
     // Without the token, which a handler of SIGURG may have interrupted.
-    // SAFETY: the cursor is plain data in our own slab; a copy torn by another thread gives a wrong answer only.
-    let mut rx = unsafe { endpoint.rx.cursor.get().read_volatile() };
+    let mut rx = crate::parked::receiver_now(endpoint);
     let start = rx.position();
     while rx.position().wrapping_sub(start) <= WALK_MAX && rx.next(&GEOMETRY, &mem) == Ok(Next::Urgent) {
         if crate::urgent::is_mark(endpoint, &rx) {

@@ -38,7 +38,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> b
     // vouches for its buffer.
     unsafe { copy_shared(mem.at(grant.region, grant.off), buf, grant.len as usize) };
     tx.commit(&mem, grant.len, stamp_for(flags));
-    add(&endpoint.tx.bytes, u64::from(grant.len));
+    add(&endpoint.tx().bytes, u64::from(grant.len));
     notify_at(endpoint, peer, RX_BITS);
     true
 }
@@ -48,10 +48,13 @@ pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> b
 pub(crate) fn recv(endpoint: &'static Endpoint, buf: *mut u8, len: usize) -> usize {
     // Where urgent data was sent, what lies behind it may belong to the same call.
     let has_urgent = endpoint.peer_words().flags.load(Ordering::Relaxed) & FLAG_URGENT != 0;
-    if has_urgent || endpoint.rx.lowat.load(Ordering::Relaxed) > 1 {
+    if has_urgent {
         return 0;
     }
     let Some(_half) = Quick::take(endpoint, Way::Receive) else { return 0 };
+    if endpoint.rx().lowat.load(Ordering::Relaxed) != 1 {
+        return 0;
+    }
     let mem = endpoint.rx_mem();
     // SAFETY: the rx half is held.
     let rx = unsafe { rx_cursor(endpoint) };
@@ -64,7 +67,7 @@ pub(crate) fn recv(endpoint: &'static Endpoint, buf: *mut u8, len: usize) -> usi
         unsafe { copy_shared(buf.add(got), mem.at(region, off), taken) };
         rx.advance(taken as u32);
         got += taken;
-        add(&endpoint.rx.bytes, taken as u64);
+        add(&endpoint.rx().bytes, taken as u64);
         if let Some(consumed) = rx.credit_due(&GEOMETRY) {
             publish_credit(endpoint, consumed);
         }

@@ -44,7 +44,7 @@ pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
     if end == PeerEnd::Reset && !endpoint.flag(RESET) {
         let refused = endpoint.side.load(Ordering::Relaxed) == Side::A as u8
             && endpoint.peer_words().state().1 == SlotState::Refused
-            && endpoint.tx.bytes.load(Ordering::Relaxed) == 0
+            && crate::parked::counts(endpoint).0 == 0
             && endpoint.flag(endpoint::CONNECTING);
         let errno = if refused {
             libc::ECONNREFUSED

@@ -150,7 +150,7 @@ fn read_into_ring(endpoint: &'static Endpoint, file: c_int, at: Option<off_t>, c
         let got = unsafe { read_cached(file, mem.at(grant.region, grant.off), grant.len as usize, at) };
         let Ok(got @ 1..) = got else { break };
         tx.commit(&mem, got as u32, crate::fast::stamp(endpoint));
-        stream::add(&endpoint.tx.bytes, got as u64);
+        stream::add(&endpoint.tx().bytes, got as u64);
         notify(endpoint, stream::RX_BITS);
         sent += got;
     }

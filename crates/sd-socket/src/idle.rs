@@ -8,8 +8,8 @@
 
 use crate::channel::Channel;
 use crate::endpoint::{self, EndpointExt, rx_cursor, tx_cursor};
+use crate::parked::{self, glance};
 use core::sync::atomic::Ordering;
-use sd_ring::TxCursor;
 use sd_shm::channel::{GEOMETRY, SMALL_PER_PAGE};
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::lock::Lock;
@@ -50,10 +50,10 @@ pub(crate) const ROUNDS: [(Round, u64); 3] =
     [(Round::First, 100_000_000), (Round::Second, 1_000_000_000), (Round::Third, 2_000_000_000)];
 
 /// An endpoint that stays open while it is looked after; under `KEEPING`.
-struct Open(&'static Endpoint);
+pub(crate) struct Open(pub(crate) &'static Endpoint);
 
 impl Open {
-    fn of(endpoint: &'static Endpoint) -> Option<Open> {
+    pub(crate) fn of(endpoint: &'static Endpoint) -> Option<Open> {
         endpoint::retain_open(endpoint).then_some(Open(endpoint))
     }
 }
@@ -84,12 +84,6 @@ fn return_credits(endpoint: &'static Endpoint, looks: bool) {
     }
 }
 
-/// The sending cursor as it may be: for a hint.
-fn glance(endpoint: &Endpoint) -> TxCursor {
-    // SAFETY: plain data in our own slab; a torn read gives a wrong hint only.
-    unsafe { core::ptr::read_volatile(endpoint.tx.cursor.get()) }
-}
-
 /// Whether `tidy` has memory to give back in that round.
 pub(crate) fn is_due(endpoint: &'static Endpoint, round: Round) -> bool {
     let tx = glance(endpoint);
@@ -98,6 +92,9 @@ pub(crate) fn is_due(endpoint: &'static Endpoint, round: Round) -> bool {
 
 /// See the module: whether memory is left for a later round. Takes both halves for a moment.
 pub(crate) fn tidy(endpoint: &'static Endpoint, round: Round) -> bool {
+    if parked::is_parked(endpoint) {
+        return false;
+    }
     let _keeping = KEEPING.lock();
     let Some(_open) = Open::of(endpoint) else { return false };
     if endpoint.state_now() != State::Connected {
@@ -138,6 +135,12 @@ fn leave_large(endpoint: &'static Endpoint) {
     if jump_at.is_none() && !tx.is_large() {
         tx.note_large_given_back();
     }
+}
+
+/// Acts while nobody forks, so that endpoints may be kept open.
+pub(crate) fn without_forks(act: impl FnOnce()) {
+    let _keeping = KEEPING.lock();
+    act();
 }
 
 /// Acts on the endpoint that uses a slot, which goes on using it meanwhile.

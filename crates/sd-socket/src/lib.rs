@@ -56,6 +56,7 @@ mod message;
 mod names;
 pub mod network;
 mod options;
+mod parked;
 mod peer;
 mod places;
 mod poll;

@@ -103,7 +103,7 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
         // IP_TOS has changed what is not inherited.
         let _ = sd_sys::fd::setsockopt_int(fd, SOL_SOCKET, libc::SO_PRIORITY, 0);
     }
-    let lowat = endpoint.rx.lowat.load(Ordering::Relaxed);
+    let lowat = endpoint.rx().lowat.load(Ordering::Relaxed).max(1);
     if lowat != 1 {
         let _ = sd_sys::fd::setsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT, lowat as i32);
     }
@@ -143,15 +143,21 @@ pub(crate) fn recall(endpoint: &Endpoint, fd: i32) {
         }
     }
     if let Ok(least) = sd_sys::fd::getsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT) {
-        endpoint.rx.lowat.store(least as u32, Ordering::Relaxed);
+        set_least(endpoint, least);
     }
+}
+
+/// SO_RCVLOWAT, which is never zero.
+fn set_least(endpoint: &Endpoint, least: i32) {
+    let _half = endpoint.rx_token();
+    endpoint.rx().lowat.store((least as u32).max(1), Ordering::Relaxed);
 }
 
 /// An accepted connection starts with the listener's options, not its O_NONBLOCK.
 pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
     const FLAGS: u32 = SWITCHES_MASK | FIXED_BUF | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | INQ;
     to.set_flag(from.flags.load(Ordering::Relaxed) & FLAGS);
-    to.rx.lowat.store(from.rx.lowat.load(Ordering::Relaxed), Ordering::Relaxed);
+    to.rx().lowat.store(from.rx().lowat.load(Ordering::Relaxed), Ordering::Relaxed);
     if from.flag(HAS_RARE) {
         let from = rare::of(from);
         rare::change(to, |to| {
@@ -262,7 +268,7 @@ unsafe fn set_low_water(
     // SAFETY: as the caller says.
     let set = unsafe { raw_set(fd, SOL_SOCKET, libc::SO_RCVLOWAT, value, len) };
     if let Ok(least) = sd_sys::fd::getsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT) {
-        endpoint.rx.lowat.store(least as u32, Ordering::Relaxed);
+        set_least(endpoint, least);
     }
     set.map(|_| 0).map_err(|e| e.0).into()
 }
@@ -408,7 +414,7 @@ pub(crate) unsafe fn get(
     let own = endpoint.flag(OWN_SOCKET);
     let answer = match (level, name) {
         (SOL_SOCKET, libc::SO_ERROR) => Some(take_error(endpoint)),
-        (SOL_SOCKET, libc::SO_RCVLOWAT) => Some(endpoint.rx.lowat.load(Ordering::Relaxed) as i32),
+        (SOL_SOCKET, libc::SO_RCVLOWAT) => Some(endpoint.rx().lowat.load(Ordering::Relaxed).max(1) as i32),
         (SOL_SOCKET, libc::SO_TYPE) => Some(libc::SOCK_STREAM),
         (SOL_SOCKET, libc::SO_DOMAIN) => Some(domain),
         (SOL_SOCKET, libc::SO_PROTOCOL) => Some(TCP),

@@ -176,7 +176,7 @@ impl<'a> List<'a> {
         let mut ready = Ok(0);
         if let Some(_spinner) = Spinner::enter() {
             let mut rounds = 0u32;
-            let word = self.sockets.first().map_or(&SPIN, |first| &first.rx.spin);
+            let word = self.sockets.first().map_or(&SPIN, |first| &first.rx().spin);
             wait::spin_at(word, LOOK_COST, || {
                 rounds += 1;
                 ready = self.look(rounds.is_multiple_of(32));

@@ -1,5 +1,6 @@
 //! What few endpoints have, and their addresses: `sd_shm::slab::Rare`.
 
+use crate::endpoint::EndpointExt;
 use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use sd_proto::Ip;
@@ -39,13 +40,17 @@ fn own(endpoint: &Endpoint) -> Option<&'static Rare> {
 
 /// The address of one end.
 pub(crate) fn ip(endpoint: &Endpoint, end: End) -> Ip {
-    let long = || Some(PROCESS.locate(endpoint)?.0.slab()?.address(endpoint, end));
-    Ip(endpoint.short_address(end).or_else(long).unwrap_or_default())
+    let word = crate::parked::address(endpoint, end);
+    let long = || {
+        let (rec, index) = PROCESS.locate(endpoint)?;
+        Some(rec.slab()?.whole_address(index, end, word))
+    };
+    Ip(sd_shm::slab::short_address(word).or_else(long).unwrap_or_default())
 }
 
 /// Notes it.
 pub(crate) fn set_ip(endpoint: &Endpoint, end: End, ip: Ip) {
-    if !endpoint.set_short_address(end, ip.0)
+    if !endpoint.rx().set_short_address(end, ip.0)
         && let Some(slab) = PROCESS.locate(endpoint).and_then(|(rec, _)| rec.slab())
     {
         slab.set_address(endpoint, end, ip.0);

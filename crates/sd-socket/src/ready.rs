@@ -42,11 +42,14 @@ fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
         | endpoint.error.load(Ordering::Relaxed) as u32;
     // The lowest byte is the state.
     let is_over = peer.state.load(Ordering::Acquire) as u8 > SlotState::Open as u8;
-    if unusual != 0 || is_over || endpoint.rx.lowat.load(Ordering::Relaxed) > 1 {
+    if unusual != 0 || is_over {
         return None;
     }
     let has_data = {
         let _half = Quick::take(endpoint, Way::Receive)?;
+        if endpoint.rx().lowat.load(Ordering::Relaxed) != 1 {
+            return None;
+        }
         // SAFETY: the rx half is held.
         unsafe { rx_cursor(endpoint) }.is_at_data(&GEOMETRY, &endpoint.rx_mem())?
     };
@@ -85,7 +88,7 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
     let reset = endpoint.flag(RESET) || end == PeerEnd::Reset;
     let ended = crate::endpoint::peer_finished(endpoint);
     let mut mask = 0;
-    let lowat = endpoint.rx.lowat.load(Ordering::Relaxed) as usize;
+    let lowat = endpoint.rx().lowat.load(Ordering::Relaxed) as usize;
     let one_is_enough = lowat <= 1 && found != Ok(Next::Urgent);
     if data && (one_is_enough || crate::ends::data_bytes(endpoint) >= lowat.max(1)) {
         mask |= IN;

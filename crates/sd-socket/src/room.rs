@@ -26,7 +26,7 @@ pub(crate) fn wait_tx(
     may_sleep: bool,
 ) -> Result<bool, i32> {
     let watch = Watch::start();
-    if spin(&endpoint.rx.spin, || tx_hint(endpoint, seen)) {
+    if spin(&endpoint.rx().spin, || tx_hint(endpoint, seen)) {
         return Ok(false);
     }
     if !may_sleep {

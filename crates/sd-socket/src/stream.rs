@@ -151,7 +151,7 @@ fn push(
             filled += len as u32;
         }
         tx.commit(&mem, filled, crate::fast::stamp(endpoint));
-        add(&endpoint.tx.bytes, u64::from(filled));
+        add(&endpoint.tx().bytes, u64::from(filled));
         notify(endpoint, RX_BITS);
     }
     Push::Done
@@ -178,7 +178,7 @@ struct Take {
 /// SO_RCVLOWAT.
 #[inline(always)]
 fn low_water(endpoint: &Endpoint) -> usize {
-    endpoint.rx.lowat.load(Ordering::Relaxed).max(1) as usize
+    endpoint.rx().lowat.load(Ordering::Relaxed).max(1) as usize
 }
 
 /// Receives into `pieces`: bytes received (0 = end of stream), or errno.
@@ -282,7 +282,7 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
                 rx.advance(len as u32);
                 pieces.advance(len);
                 if take.advance {
-                    add(&endpoint.rx.bytes, len as u64);
+                    add(&endpoint.rx().bytes, len as u64);
                     if let Some(consumed) = rx.credit_due(&GEOMETRY) {
                         publish_credit(endpoint, consumed);
                     }
@@ -315,7 +315,7 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
                         rx.admit_urgent();
                         rx.advance(1);
                         if take.advance {
-                            add(&endpoint.rx.bytes, 1);
+                            add(&endpoint.rx().bytes, 1);
                         }
                     }
                 }
@@ -372,9 +372,8 @@ fn empty_slow(endpoint: &'static Endpoint) -> Empty {
 /// A look without the lock: is there something to receive, or an end?
 #[inline(always)]
 fn rx_hint(endpoint: &'static Endpoint) -> bool {
-    // SAFETY: the cursor is plain data in our own slab; a copy torn by another thread only gives a
-    // wrong hint (`next` checks offsets against the mapping's regions).
-    let mut rx = unsafe { core::ptr::read_volatile(endpoint.rx.cursor.get()) };
+    // One torn by another thread only gives a wrong hint (`next` checks offsets against the mapping's regions).
+    let Some(mut rx) = crate::parked::receiver(endpoint) else { return true };
     let found = match rx.next(&GEOMETRY, &endpoint.rx_mem()) {
         Ok(Next::Urgent) => !urgent::is_kept(endpoint, &rx),
         found => found != Ok(Next::Empty),
@@ -398,7 +397,7 @@ fn wait_rx(
         }
     };
     crate::control::look_now_and_then();
-    if spin(&endpoint.rx.spin, ready) {
+    if spin(&endpoint.rx().spin, ready) {
         return Ok(());
     }
     crate::idle::return_credit(endpoint);

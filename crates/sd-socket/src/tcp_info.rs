@@ -107,8 +107,7 @@ fn fill(info: &mut [u8; TCP_INFO_MAX], endpoint: &'static Endpoint, mss: u32, mt
         }
     };
     words.iter().for_each(|(index, value)| put(WORDS + index * 4, &value.to_ne_bytes()));
-    let (sent, received) =
-        (endpoint.tx.bytes.load(Ordering::Relaxed), endpoint.rx.bytes.load(Ordering::Relaxed));
+    let (sent, received) = crate::parked::counts(endpoint);
     // tcpi_options: time-stamps, selective acknowledgements, window scaling; the scales of both sides.
     put(5, &[7, 0xaa]);
     put(120, &sent.to_ne_bytes()); // tcpi_bytes_acked

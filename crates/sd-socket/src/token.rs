@@ -3,7 +3,8 @@
 //! While the process has one thread and never forked, nobody else can come, and nothing is asked. Else
 //! a thread finds its record (in the family's oldest slab) by one word of thread-local storage.
 
-use crate::endpoint::EndpointExt;
+use crate::endpoint::{self, EndpointExt};
+use crate::parked;
 use crate::process::{PROCESS, single_threaded, tid};
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -178,13 +179,32 @@ pub(crate) struct Half<'a> {
 }
 
 impl<'a> Half<'a> {
-    /// Waits for the token if need be. `repair` makes good what a thread left that died with it.
+    /// Waits for the token if need be. `repair` makes good what a thread left that died with it. A void half is made what
+    /// it was.
     #[inline(always)]
     pub(crate) fn take(endpoint: &'a Endpoint, way: Way, repair: impl FnOnce()) -> Half<'a> {
         let section = Section::enter();
         let holder = enter(endpoint, way);
-        if holder.is_none() && lock(endpoint, way) == Before::Died {
+        let died = holder.is_none() && lock(endpoint, way) == Before::Died;
+        if parked::is_void(endpoint, way) {
+            // SAFETY: the token was taken just now.
+            unsafe { parked::unpark(endpoint, way) };
+        }
+        if died {
             repair();
+        }
+        Half { endpoint, way, holder, _section: section }
+    }
+
+    /// The same for whoever leaves a void half void.
+    pub(crate) fn take_as_is(endpoint: &'a Endpoint, way: Way) -> Half<'a> {
+        let section = Section::enter();
+        let holder = enter(endpoint, way);
+        if holder.is_none() && lock(endpoint, way) == Before::Died && !parked::is_void(endpoint, way) {
+            match way {
+                Way::Send => endpoint::repair_tx(endpoint),
+                Way::Receive => endpoint::repair_rx(endpoint),
+            }
         }
         Half { endpoint, way, holder, _section: section }
     }

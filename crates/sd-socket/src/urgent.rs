@@ -41,8 +41,7 @@ fn mark(endpoint: &Endpoint) -> Option<Mark> {
     }
     let word = peer.rare()?.urgent.load(Ordering::Acquire);
     let mark = Mark { position: word >> 9, byte: word as u8 };
-    // SAFETY: the cursor is plain data in our own slab; its position is one word.
-    let position = unsafe { endpoint.rx.cursor.get().read_volatile() }.position();
+    let position = crate::parked::receiver_now(endpoint).position();
     (word & VALID != 0 && mark.position >= position).then_some(mark)
 }
 
@@ -215,7 +214,7 @@ fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
     own.make_rare().urgent.store(tx.position() << 9 | VALID | u64::from(byte), Ordering::Release);
     own.flags.fetch_or(FLAG_URGENT, Ordering::AcqRel);
     tx.commit_urgent(&mem, crate::fast::stamp(endpoint));
-    stream::add(&endpoint.tx.bytes, 1);
+    stream::add(&endpoint.tx().bytes, 1);
     notify(endpoint, RX_BITS);
     Push::Done
 }

@@ -78,7 +78,7 @@ pub(crate) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<()
     let sender = &endpoint.sender;
     let is_over = || sender.load(Ordering::Acquire) == 0;
     let watch = Watch::start();
-    if spin(&endpoint.rx.spin, is_over) {
+    if spin(&endpoint.rx().spin, is_over) {
         return Ok(());
     }
     loop {

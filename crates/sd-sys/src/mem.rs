@@ -131,11 +131,12 @@ pub unsafe fn unmap(ptr: *mut u8, len: usize) {
     }
 }
 
-/// Gives the pages of a shared mapping back to the system; they read as zero afterwards.
+/// Gives the pages of a shared mapping back to the system; they read as zero afterwards. False when it would not take
+/// them.
 ///
 /// # Safety
 /// The page-aligned range must lie in a writable shared mapping and hold nothing that is needed.
-pub unsafe fn punch(ptr: *mut u8, len: usize) {
+pub unsafe fn punch(ptr: *mut u8, len: usize) -> bool {
     // SAFETY: the caller gives up the contents.
-    let _ = unsafe { syscall!(libc::SYS_madvise, ptr, len, libc::MADV_REMOVE) };
+    check(unsafe { syscall!(libc::SYS_madvise, ptr, len, libc::MADV_REMOVE) }).is_ok()
 }

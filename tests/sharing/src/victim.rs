@@ -44,6 +44,7 @@ pub(crate) fn run(op: &str, port: u16, file: &str) -> io::Result<()> {
         }
         "accept" => accept(&note)?,
         "idle" => idle(port, &note)?,
+        "park" => park(port, &note)?,
         "berth" => berth(port)?,
         _ => on_connection(op, port, &note)?,
     }
@@ -168,6 +169,36 @@ fn idle(port: u16, note: &Note) -> io::Result<()> {
     note.acknowledged(100);
     stop();
     let _ = streams[0].read(&mut [0; 8]);
+    stop();
+    Ok(())
+}
+
+/// All connections of the process idle in epoll for so long that their halves are parked, and are used again.
+fn park(port: u16, note: &Note) -> io::Result<()> {
+    let mut streams = (0..4).map(|_| connect(port, b'S')).collect::<io::Result<Vec<_>>>()?;
+    for stream in &mut streams {
+        stream.write_all(&bytes(0, 100))?;
+    }
+    // SAFETY: no pointers.
+    let set = unsafe { libc::epoll_create1(0) };
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    let mut wait = |time| {
+        // SAFETY: room for one event.
+        unsafe { libc::epoll_wait(set, &mut event, 1, time) };
+    };
+    // Waits in vain teach the library not to spin for long.
+    (0..10).for_each(|_| wait(1));
+    for stream in &streams {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: the kernel reads one event.
+        unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, stream.as_raw_fd(), &mut event) };
+    }
+    note.acknowledged(100);
+    stop();
+    wait(1500);
+    for stream in &mut streams {
+        stream.write_all(&bytes(100, 60))?;
+    }
     stop();
     Ok(())
 }

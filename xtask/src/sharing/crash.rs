@@ -55,6 +55,7 @@ pub(super) const PLAYS: &[Play] = &[
     play("take-over", u64::MAX),
     // Memory is given back after 0.1 s, and after one second more.
     Play { asleep: Duration::from_millis(1200), ..play("idle", 100) },
+    Play { asleep: Duration::from_millis(1200), ..play("park", 160) },
     play("close", 100),
     play("shutdown", 100),
     play("fork", 150),

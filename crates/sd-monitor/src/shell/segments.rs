@@ -3,7 +3,7 @@
 
 use super::descriptors::{Identity, Unfit, check_segment};
 use nix::unistd::Whence;
-use sd_ring::{Next, RingMem};
+use sd_ring::{Next, RingMem, RxCursor, TxCursor};
 use sd_shm::channel::{GEOMETRY, Mapping, SEGMENT_LEN, SLOTS, Side, Slot};
 use sd_shm::slab::{self, ENDPOINTS, End, Endpoint, Rare};
 use sd_shm::time_wait::TimeWaits;
@@ -20,8 +20,8 @@ fn used(file: &File, first: u64, size: u64, count: u64, mut each: impl FnMut(usi
         let Ok(data) = nix::unistd::lseek(file, at as i64, Whence::SeekData) else { return };
         let data = (data as u64).max(at);
         let hole = nix::unistd::lseek(file, data as i64, Whence::SeekHole).map_or(end, |hole| hole as u64);
-        // A page further at least, whatever is done to the file meanwhile.
-        let hole = hole.max(data + 4096).min(end);
+        // At the next page at least, whatever is done to the file meanwhile.
+        let hole = hole.max((data / 4096 + 1) * 4096).min(end);
         (data.saturating_sub(first) / size..hole.saturating_sub(first).div_ceil(size))
             .for_each(|n| each(n as usize));
         at = hole;
@@ -74,6 +74,16 @@ impl Slab {
     /// What an endpoint of it has seldom.
     pub(crate) fn rare(&self, endpoint: &Endpoint) -> Option<&Rare> {
         self.map.rare_of(endpoint)
+    }
+
+    /// See [`slab::Slab::sender`].
+    pub(crate) fn sender(&self, endpoint: &Endpoint) -> (TxCursor, u64) {
+        self.map.sender(endpoint).unwrap_or((TxCursor::new(&GEOMETRY), 0))
+    }
+
+    /// See [`slab::Slab::receiver`].
+    pub(crate) fn receiver(&self, endpoint: &Endpoint) -> (RxCursor, u64, u32) {
+        self.map.receiver(endpoint).unwrap_or_default()
     }
 
     /// Every endpoint that may have been used; some twice.
@@ -143,13 +153,10 @@ impl Segment {
         });
     }
 
-    /// Whether bytes that the endpoint's peer sent have not been read. What does not look like a
+    /// Whether bytes that a receiver's peer sent have not been read. What does not look like a
     /// correct ring has none.
-    pub(crate) fn has_unread(&self, endpoint: &Endpoint, slot: usize, side: Side) -> bool {
+    pub(crate) fn has_unread(&self, mut cursor: RxCursor, slot: usize, side: Side) -> bool {
         let ring = Incoming { map: &self.map, slot, from: side.other() };
-        // SAFETY: the cell lies in a mapped slab; it is read once, as plain integers, and its owner is
-        // dead or an enemy of itself.
-        let mut cursor = unsafe { endpoint.rx.cursor.get().read_volatile() };
         matches!(cursor.next(&GEOMETRY, &ring), Ok(Next::Data { .. } | Next::Urgent))
     }
 }
@@ -189,7 +196,6 @@ impl RingMem for Incoming<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sd_ring::{RxCursor, TxCursor};
     use sd_shm::rings::Rings;
 
     fn slab() -> (Slab, usize) {
@@ -232,29 +238,36 @@ mod tests {
     #[test]
     fn unread_bytes_are_seen() {
         let segment = Segment::create(1, 2, 3).unwrap();
-        let (slab, _) = slab();
-        let endpoint = slab.map.endpoint(0).unwrap();
         let ring = Rings::of(&segment.map, 5, Side::A);
         let mut tx = TxCursor::new(&GEOMETRY);
-        assert!(!segment.has_unread(endpoint, 5, Side::B));
+        let mut rx = RxCursor::new();
+        assert!(!segment.has_unread(rx, 5, Side::B));
         tx.reserve(&GEOMETRY, &ring, 10, sd_ring::Effort::Cached).unwrap();
         tx.commit(&ring, 10, 0);
-        assert!(segment.has_unread(endpoint, 5, Side::B));
-        assert!(!segment.has_unread(endpoint, 6, Side::B) && !segment.has_unread(endpoint, 5, Side::A));
-        let mut rx = RxCursor::new();
+        assert!(segment.has_unread(rx, 5, Side::B));
+        assert!(!segment.has_unread(rx, 6, Side::B) && !segment.has_unread(rx, 5, Side::A));
         rx.next(&GEOMETRY, &ring).unwrap();
         rx.advance(4);
-        let put = |rx: RxCursor| {
-            // SAFETY: nobody else uses the endpoint.
-            unsafe { endpoint.rx.cursor.get().write_volatile(rx) }
-        };
-        put(rx);
-        assert!(segment.has_unread(endpoint, 5, Side::B), "a part of a message");
+        assert!(segment.has_unread(rx, 5, Side::B), "a part of a message");
         rx.advance(6);
-        put(rx);
-        assert!(!segment.has_unread(endpoint, 5, Side::B));
+        assert!(!segment.has_unread(rx, 5, Side::B));
         tx.finish(&ring, 0);
-        assert!(!segment.has_unread(endpoint, 5, Side::B), "the end is not data");
+        assert!(!segment.has_unread(rx, 5, Side::B), "the end is not data");
+    }
+
+    #[test]
+    fn parked_halves_are_known() {
+        let (slab, _) = slab();
+        let endpoint = slab.map.endpoint(3).unwrap();
+        let kept = slab.map.kept(3).unwrap();
+        kept.tx.store(5 << 57 | 125, Ordering::Relaxed);
+        kept.tx_bytes.store(900, Ordering::Relaxed);
+        kept.rx.store(7 << 57 | 7, Ordering::Relaxed);
+        endpoint.flags.store(slab::TX_PARKED | slab::RX_PARKED, Ordering::Relaxed);
+        let (tx, sent) = slab.sender(endpoint);
+        let (rx, received, lowat) = slab.receiver(endpoint);
+        assert_eq!((tx.position(), sent, rx.position(), received, lowat), (1000, 900, 56, 0, 1));
+        assert_eq!((tx.parked(&GEOMETRY), rx.parked()), (Some(5 << 57 | 125), Some(7 << 57 | 7)));
     }
 
     #[test]
@@ -262,14 +275,14 @@ mod tests {
         let segment = Segment::create(1, 2, 3).unwrap();
         let (slab, _) = slab();
         let endpoint = slab.map.endpoint(0).unwrap();
-        let words = endpoint.rx.cursor.get().cast::<[u32; 10]>();
+        let words = slab.map.rx(0).unwrap().cursor.get().cast::<[u32; 10]>();
         for word in 0..10 {
             for value in [1, 7, 1016, 1024, 1 << 21, u32::MAX] {
                 let mut cursor = [0u32; 10];
                 cursor[word] = value;
                 // SAFETY: the cell is 40 bytes of plain integers, and nobody else uses it.
                 unsafe { words.write_volatile(cursor) };
-                let _ = segment.has_unread(endpoint, 1023, Side::A);
+                let _ = segment.has_unread(slab.receiver(endpoint).0, 1023, Side::A);
             }
         }
     }

@@ -10,6 +10,7 @@ use super::server::{Counters, Server};
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use sd_proto::{ErrorCode, Ip, Reply};
+use sd_ring::TxCursor;
 use sd_shm::channel::{SLOTS, Side, SlotState};
 use sd_shm::slab::{self, Reason, State};
 use serde::Serialize;
@@ -154,7 +155,7 @@ impl Server {
                 let is_bridged = endpoint.reason.load(Ordering::Relaxed) == Reason::Bridged as u8;
                 shown.path = if is_bridged { "bridged" } else { "shm" };
                 shown.reason = shown.reason.filter(|_| is_bridged);
-                (shown.end, shown.state) = self.end_of(id, endpoint);
+                (shown.end, shown.state) = self.end_of(id, endpoint, family.slab.sender(endpoint).0);
             }
             if state == State::Connecting {
                 (shown.path, shown.state, shown.reason) = ("shm", "SYN_SENT", None);
@@ -164,10 +165,8 @@ impl Server {
     }
 
     /// Where a connection's end is, and its state as far as it knows by itself.
-    fn end_of(&self, family: ClientId, endpoint: &slab::Endpoint) -> (End, &'static str) {
-        // SAFETY: the cell lies in a mapped slab; it is read once, as plain integers.
-        let cursor = unsafe { endpoint.tx.cursor.get().read_volatile() };
-        let is_finished = cursor.is_finished();
+    fn end_of(&self, family: ClientId, endpoint: &slab::Endpoint, sender: TxCursor) -> (End, &'static str) {
+        let is_finished = sender.is_finished();
         let mut end = End { place: None, is_finished };
         let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
         let id = endpoint.channel_id.load(Ordering::Relaxed);
@@ -217,6 +216,7 @@ fn connection(slab: &Slab, endpoint: &slab::Endpoint, (pid, comm): (u32, String)
     let is_v4 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET;
     let name = |end, port| address(Ip(slab.address(endpoint, end)), port, is_v4);
     let reason = Reason::from_u32(endpoint.reason.load(Ordering::Relaxed).into());
+    let ((_, tx_bytes), (_, rx_bytes, lowat)) = (slab.sender(endpoint), slab.receiver(endpoint));
     Connection {
         pid,
         comm,
@@ -226,17 +226,17 @@ fn connection(slab: &Slab, endpoint: &slab::Endpoint, (pid, comm): (u32, String)
         state: if ports as u16 == 0 { "UNCONN" } else { "ESTABLISHED" },
         path: "kernel",
         reason: Some(if reason == Reason::None { "unknown" } else { reason.text() }),
-        rx_bytes: endpoint.rx.bytes.load(Ordering::Relaxed),
-        tx_bytes: endpoint.tx.bytes.load(Ordering::Relaxed),
+        rx_bytes,
+        tx_bytes,
         rx_queue: 0,
         tx_queue: 0,
-        options: options(slab, endpoint),
+        options: options(slab, endpoint, lowat),
         uid,
         end: End::default(),
     }
 }
 
-fn options(slab: &Slab, endpoint: &slab::Endpoint) -> BTreeMap<&'static str, u64> {
+fn options(slab: &Slab, endpoint: &slab::Endpoint, lowat: u32) -> BTreeMap<&'static str, u64> {
     let rare = slab.rare(endpoint);
     let wide =
         |cell: fn(&slab::Rare) -> &AtomicU64| rare.map_or(0, |rare| cell(rare).load(Ordering::Relaxed));
@@ -245,7 +245,7 @@ fn options(slab: &Slab, endpoint: &slab::Endpoint) -> BTreeMap<&'static str, u64
         ("rcv_timeout_ns", wide(|rare| &rare.rx_timeout_ns)),
         ("snd_timeout_ns", wide(|rare| &rare.tx_timeout_ns)),
         ("linger", linger.into()),
-        ("rcv_lowat", endpoint.rx.lowat.load(Ordering::Relaxed).into()),
+        ("rcv_lowat", lowat.into()),
         ("snd_buf", (endpoint.flags.load(Ordering::Relaxed) & slab::FIXED_BUF != 0).into()),
     ];
     all.into_iter().filter(|(_, value)| *value != 0).collect()

@@ -17,6 +17,7 @@ use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use crate::core::members::{Process, ProcessId};
 use sd_proto::Reply;
+use sd_ring::RxCursor;
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SLOTS, Side, SlotSide, SlotState};
 use sd_shm::slab::{End, Endpoint, State};
 use sd_shm::time_wait::TimeWait;
@@ -115,7 +116,8 @@ impl Server {
                 return;
             }
             if endpoint.state.load(Ordering::Acquire) == State::Connected as u8 {
-                let was_closed = self.close_connection(family, endpoint, woken);
+                let (receiver, ..) = record.slab.receiver(endpoint);
+                let was_closed = self.close_connection(family, endpoint, receiver, woken);
                 closed += u64::from(was_closed.is_some());
                 let local = || record.slab.address(endpoint, End::Local);
                 let was_first = was_closed.filter(|was_first| *was_first);
@@ -134,7 +136,13 @@ impl Server {
 
     /// Closes a connection on behalf of the dead: whether the other side was still open, and has lost nothing. `None`
     /// when there was nothing to close.
-    fn close_connection(&self, family: ClientId, endpoint: &Endpoint, woken: &mut Woken) -> Option<bool> {
+    fn close_connection(
+        &self,
+        family: ClientId,
+        endpoint: &Endpoint,
+        receiver: RxCursor,
+        woken: &mut Woken,
+    ) -> Option<bool> {
         let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
         let side = Side::from_u32(endpoint.side.load(Ordering::Relaxed).into())?;
         let key = self.channel_of(family, endpoint.channel_id.load(Ordering::Relaxed), side)?;
@@ -145,7 +153,7 @@ impl Server {
         if !is_theirs || matches!(state, SlotState::Closed | SlotState::Free) {
             return None;
         }
-        let reset = if segment.has_unread(endpoint, slot, side) { FLAG_RESET } else { 0 };
+        let reset = if segment.has_unread(receiver, slot, side) { FLAG_RESET } else { 0 };
         close_slot(segment, slot, side, generation, FLAG_DEAD | reset);
         woken.insert((key, side.other() as u32));
         let other = &segment.map().slot(slot).side[side.other() as usize];

@@ -243,15 +243,19 @@ fn a_slab_full_of_nonsense_is_survived() {
         random ^= random << 17;
         random
     };
-    let zero = a.slab.endpoint(0).unwrap();
-    let words = core::ptr::from_ref(zero).cast_mut().cast::<u64>();
-    for word in 0..512 * 64 / 8 {
-        // SAFETY: within the first 64 endpoints of a slab that nobody else in this process uses.
-        unsafe { words.add(word).write_volatile(next()) };
+    let places = [
+        core::ptr::from_ref(a.slab.endpoint(0).unwrap()).cast_mut().cast::<u64>(),
+        core::ptr::from_ref(a.slab.rx(0).unwrap()).cast_mut().cast::<u64>(),
+        core::ptr::from_ref(a.slab.tx(0).unwrap()).cast_mut().cast::<u64>(),
+        core::ptr::from_ref(a.slab.kept(0).unwrap()).cast_mut().cast::<u64>(),
+    ];
+    for (word, place) in (0..40 * 64 / 8).flat_map(|word| places.map(|place| (word, place))) {
+        // SAFETY: within those of the first 64 endpoints of a slab that nobody else in this process uses.
+        unsafe { place.add(word).write_volatile(next()) };
     }
     for index in 64..192usize {
-        let endpoint = a.attach(index, channel.id, sd_shm::channel::Side::A, (next() % 2048) as u32, 1);
-        let cursor = endpoint.rx.cursor.get().cast::<u64>();
+        a.attach(index, channel.id, sd_shm::channel::Side::A, (next() % 2048) as u32, 1);
+        let cursor = a.slab.rx(index).unwrap().cursor.get().cast::<u64>();
         // SAFETY: the cursor is four words of the same slab.
         (0..4).for_each(|word| unsafe { cursor.add(word).write_volatile(next() & next()) });
     }

@@ -200,9 +200,9 @@ fn status_shows_connections() {
     let (a, b, port, at_a, at_b) = pair(&server);
     at_a.declare(2, Side::A, 1, SlotState::Syn);
     at_b.declare(2, Side::B, 1, SlotState::Open);
-    let end_a = a.attach(0, at_a.id, Side::A, 2, 1);
+    a.attach(0, at_a.id, Side::A, 2, 1);
     attach(&b.slab, 7, at_b.id, Side::B, 2, 1);
-    end_a.tx.bytes.store(100, Ordering::Relaxed);
+    a.slab.tx(0).unwrap().bytes.store(100, Ordering::Relaxed);
     let other = b.attach(8, 0, Side::A, 0, 1);
     other.reason.store(Reason::RegularPeer as u8, Ordering::Relaxed);
     other.state.store(State::Kernel as u8, Ordering::Relaxed);

@@ -81,7 +81,8 @@ pub(super) fn has_edge(item: &Item, arrived: &mut u64) -> bool {
     if endpoint.state_now() != State::Connected {
         return false;
     }
-    let now = endpoint.rx.bytes.load(Ordering::Relaxed) + crate::ends::data_bytes(endpoint) as u64;
+    let waiting = crate::ends::data_bytes(endpoint) as u64;
+    let now = endpoint.rx().bytes.load(Ordering::Relaxed) + waiting;
     let came = core::mem::replace(arrived, now) < now;
     let room = if ready::is_writable(endpoint) { ROOM } else { 0 };
     let urgent = if crate::urgent::is_pending(endpoint) { URGENT } else { 0 };

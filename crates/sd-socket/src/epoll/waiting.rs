@@ -240,7 +240,11 @@ fn tidy(epoll: &Epoll, round: Round) -> bool {
             sockets.into_iter().flatten().fold(more, |more, socket| crate::idle::tidy(socket, round) | more);
         page = next;
         if page.is_none() {
-            return more;
+            break;
         }
     }
+    if round != Round::First {
+        crate::parked::park_idle();
+    }
+    more
 }

@@ -31,6 +31,7 @@ mod fork_epoll;
 mod fork_served;
 mod handlers;
 mod idle;
+mod idle_parked;
 mod ipv6;
 mod limits;
 mod listen;
@@ -92,6 +93,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     pair_failure::SUBJECTS,
     waiting::SUBJECTS,
     idle::SUBJECTS,
+    idle_parked::SUBJECTS,
     pass::SUBJECTS,
     pass_races::SUBJECTS,
     poll::SUBJECTS,

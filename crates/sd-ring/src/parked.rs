@@ -1,0 +1,66 @@
+//! What has to be kept of the cursors of an idle ring, in a word each: the rest follows.
+//!
+//! A sender whose bytes were all consumed and whose rings' memory was given back, and a receiver that has returned all
+//! credit, stand somewhere in the small region, and nowhere else. A cursor whose memory was given back reads as zeros
+//! ([`TxCursor::is_void`]), from which nobody can send. Tested below, and by `tests/model.rs`.
+
+use crate::lap::Lap;
+use crate::receive::RxCursor;
+use crate::ring::{Geometry, Region, TxCursor, in_order};
+
+/// Count of ring bytes and offset in the small region, both multiples of 8.
+fn word(count: u64, pos: u32) -> Option<u64> {
+    (pos < 1 << 10 && count < 1 << 60).then_some(u64::from(pos >> 3) << 57 | count >> 3)
+}
+
+/// The count, and when its lap began.
+fn count_and_lap(word: u64) -> (u64, Lap) {
+    let (count, pos) = (word << 7 >> 4, word >> 57 << 3);
+    (count, Lap::new(count.wrapping_sub(pos), Region::Small as u32))
+}
+
+impl TxCursor {
+    /// The cursor stands in memory that was given back.
+    #[inline(always)]
+    pub fn is_void(&self) -> bool {
+        self.limit == 0
+    }
+
+    /// What has to be kept, if that is enough.
+    pub fn parked(&self, g: &Geometry) -> Option<u64> {
+        let is_idle = self.memory_is_free() && !self.large_was_used() && !self.small_was_used();
+        if !is_idle || self.limit != g.small {
+            return None;
+        }
+        word(self.written, self.lap.offset(self.written))
+    }
+
+    /// The cursor that was parked, in a place that is void. Whoever dies in here leaves it void.
+    pub fn unpark(&mut self, g: &Geometry, word: u64) {
+        let (count, lap) = count_and_lap(word);
+        (self.lap, self.written, self.consumed) = (lap, count, count);
+        // All was consumed since, whatever these were.
+        (self.entered, self.large_left, self.left_at, self.finished) = (0, 0, 0, 0);
+        self.given_back = count as u32;
+        in_order();
+        self.limit = g.small;
+    }
+}
+
+impl RxCursor {
+    /// See [`TxCursor::parked`].
+    pub fn parked(&self) -> Option<u64> {
+        if self.is_large() || self.consumed != self.published || self.taken() != 0 {
+            return None;
+        }
+        word(self.consumed, self.lap.offset(self.consumed))
+    }
+
+    /// The cursor that was parked.
+    pub fn unparked(word: u64) -> RxCursor {
+        let (count, lap) = count_and_lap(word);
+        let mut cursor = RxCursor::new();
+        (cursor.lap, cursor.consumed, cursor.published) = (lap, count, count);
+        cursor
+    }
+}

@@ -190,7 +190,7 @@ fn connection_count(sources: &Sources) -> Figure {
     let title = "Round trips per second over open connections, in turn through epoll";
     Figure::new("connection-count", title, log("connections"), log("round trips/s"))
         .systems(&rows, "count", |_, rate| rate)
-        .note("16 messages of 8 bytes are under way at a time. All numbers are open at once and take turns.")
+        .note("16 messages of 8 bytes are under way at a time. All numbers are open at once and take turns. Ours, of which memory is given back meanwhile, are used once before the clock runs; what that costs is in the data, as \"after a pause\".")
         .note("More than a process may have descriptors are spread over pairs of processes, which run one after the other, each once over all of its connections.")
 }
 

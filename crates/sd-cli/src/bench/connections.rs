@@ -2,7 +2,8 @@
 //!
 //! | item | what |
 //! |---|---|
-//! | | round trips per second, in turn over all connections |
+//! | | round trips per second, in turn over all connections, again and again |
+//! | after a pause | the same when they have not been used for seconds, so that their memory was given back |
 //! | memory of both sides | that of the processes and the monitor when all connections are idle |
 //! | memory per connection | what each one adds |
 //! | kernel memory per connection | what the kernel's allocator grew by for each one, on an otherwise quiet machine |
@@ -13,7 +14,7 @@
 //! others have been used. All numbers and systems are open at the same time and take turns, so what is compared was measured
 //! within the same second.
 
-use super::cost::{QUIET, memory};
+use super::cost::{QUIET, activity, memory};
 use super::process::check_interrupt;
 use super::report::{Figure, Row, progress, rows_of};
 use super::rounds::{Series, ratio};
@@ -21,11 +22,12 @@ use super::stage::{Connected, Job, Outcome, PATIENCE, Stage, result_of};
 use super::{Plan, System};
 use crate::failure::{Failure, Result, warn};
 use crate::peer::{Report, Work};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 const COUNTS: [usize; 6] = [64, 1000, 10_000, 100_000, 1_000_000, 10_000_000];
-/// What is measured unless more is asked for.
-const MOST: usize = 1_000_000;
+/// What is measured unless more is asked for: hundreds of processes disturb what is measured beside them.
+const MOST: usize = 100_000;
 pub(crate) const MOST_QUICK: usize = 10_000;
 /// The kernel would need gigabytes for more of its own.
 const MOST_OF_KERNEL: usize = 100_000;
@@ -33,6 +35,12 @@ const MOST_OF_KERNEL: usize = 100_000;
 const FEWEST_OF_KERNEL: usize = 1000;
 /// Bytes that a connection is allowed for, ours and the kernel's, before it is known what it needs.
 const ALLOWANCE: [usize; 2] = [1500, 16_000];
+/// The rounds of housekeeping of an idle process (`sd_socket::idle`), and a little more.
+const SETTLES: Duration = Duration::from_millis(3300);
+/// The housekeeping of fewer connections does not show.
+const FEWEST_TO_SETTLE: usize = 10_000;
+const BATCH: &str = "messages per wait";
+const PAUSE: &str = "after a pause";
 /// Descriptors of a process that are not connections.
 const OTHER_FDS: usize = 100;
 
@@ -75,7 +83,7 @@ pub(crate) fn measure(
     for round in 1..=plan.rounds {
         for crowd in crowds.iter_mut().filter(|crowd| crowd.failed.is_none()) {
             progress(&format!("round {round} of {}: {} {}", plan.rounds, crowd.count, crowd.system.name()));
-            if let Err(failure) = crowd.turn(plan) {
+            if let Err(failure) = crowd.turn(plan).and_then(|()| crowd.settle()) {
                 check_interrupt()?;
                 crowd.failed = Some(failure.text);
             }
@@ -158,31 +166,63 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// One pair after the other, and again until the time is over.
+    /// All of them, and again until the time is over. The others had their turns meanwhile, for seconds; so ours, which
+    /// give memory back by then, are used once before.
     fn turn(&mut self, plan: Plan) -> Result<()> {
-        let (mut seconds, mut trips, mut waits) = (0.0, 0.0, 0.0);
-        while seconds * 1e3 < plan.millis as f64 {
-            for pair in &mut self.pairs {
-                pair.client.say("go")?;
-                let report = result_of(&mut pair.client, patience(self.count))?;
-                let count = report.count.unwrap_or_default() as f64;
-                trips += count;
-                seconds += count / report.value;
-                waits += count / report.items.get("messages per wait").copied().unwrap_or(1.0);
-            }
+        let first = if self.system == System::Socksdirect { Some(self.cycle()?) } else { None };
+        let mut all = Cycle::default();
+        while all.seconds * 1e3 < plan.millis as f64 {
+            all.add(self.cycle()?);
         }
-        let items = [("messages per wait".to_owned(), trips / waits)].into();
-        let client = Report { value: trips / seconds, items, ..Report::default() };
+        let mut items = BTreeMap::from([(BATCH.to_owned(), all.trips / all.waits)]);
+        items.extend(first.map(|first| (PAUSE.to_owned(), first.trips / first.seconds)));
+        let client = Report { value: all.trips / all.seconds, items, ..Report::default() };
         self.outcomes.push(Outcome { client, ..Outcome::default() });
         Ok(())
     }
 
+    /// One pair after the other.
+    fn cycle(&mut self) -> Result<Cycle> {
+        let mut all = Cycle::default();
+        for pair in &mut self.pairs {
+            pair.client.say("go")?;
+            let report = result_of(&mut pair.client, patience(self.count))?;
+            let trips = report.count.unwrap_or_default() as f64;
+            let waits = trips / report.items.get(BATCH).copied().unwrap_or(1.0);
+            all.add(Cycle { seconds: trips / report.value, trips, waits });
+        }
+        Ok(all)
+    }
+
+    /// Waits until the processes have given their connections' memory back, which would take time from the next turn.
+    fn settle(&self) -> Result<()> {
+        if self.system != System::Socksdirect || self.count < FEWEST_TO_SETTLE {
+            return Ok(());
+        }
+        let pids: Vec<u32> = self.pids().collect();
+        std::thread::sleep(SETTLES);
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            check_interrupt()?;
+            let [before, _] = activity(&pids);
+            std::thread::sleep(Duration::from_millis(200));
+            let [after, _] = activity(&pids);
+            if after - before < 1e6 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn pids(&self) -> impl Iterator<Item = u32> {
+        self.pairs.iter().flat_map(|pair| {
+            std::iter::once(pair.client.pid()).chain(pair.server.as_ref().map(|server| server.pid()))
+        })
+    }
+
     /// Of both sides and the monitor. The kernel's own is not seen in /proc/PID.
     fn memory(&self) -> f64 {
-        let pids = self.pairs.iter().flat_map(|pair| {
-            std::iter::once(pair.client.pid()).chain(pair.server.as_ref().map(|server| server.pid()))
-        });
-        self.monitor_bytes + pids.map(memory).sum::<f64>()
+        self.monitor_bytes + self.pids().map(memory).sum::<f64>()
     }
 
     fn close(self) -> Result<()> {
@@ -191,6 +231,22 @@ impl Crowd {
             pair.server.map_or(Ok(()), |server| server.finish(patience(self.count)))?;
         }
         self.failed.map_or(Ok(()), |text| Err(Failure::new(text)))
+    }
+}
+
+/// What was done once.
+#[derive(Default)]
+struct Cycle {
+    seconds: f64,
+    trips: f64,
+    waits: f64,
+}
+
+impl Cycle {
+    fn add(&mut self, other: Cycle) {
+        self.seconds += other.seconds;
+        self.trips += other.trips;
+        self.waits += other.waits;
     }
 }
 
@@ -213,12 +269,10 @@ fn rows(crowds: &[Crowd], memories: &[f64]) -> Vec<Row> {
             row.ratio_to_fewest = to_fewest(crowds, row.system, number);
         }
         rows.extend(of_rate);
-        let batch = |o: &Outcome| Some((*o.client.items.get("messages per wait")?, None));
-        rows.extend(rows_of(
-            figure(Some("messages per wait"), "messages"),
-            &series(&|c, _| c.outcomes.clone()),
-            batch,
-        ));
+        for (item, unit) in [(BATCH, "messages"), (PAUSE, "round trips/s")] {
+            let value = |o: &Outcome| Some((*o.client.items.get(item)?, None));
+            rows.extend(rows_of(figure(Some(item), unit), &series(&|c, _| c.outcomes.clone()), value));
+        }
         let ours = |c: &Crowd, values: &[f64]| match c.system {
             System::Socksdirect => values.iter().map(|value| once(*value)).collect(),
             _ => Vec::new(),

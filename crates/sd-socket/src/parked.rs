@@ -83,10 +83,9 @@ pub(crate) fn is_parked(endpoint: &Endpoint) -> bool {
 /// The sending cursor as it may be: for a hint.
 pub(crate) fn glance(endpoint: &Endpoint) -> TxCursor {
     if endpoint.flag(TX_PARKED)
-        && let Some(kept) = kept(endpoint)
+        && let Some((rec, _)) = PROCESS.locate(endpoint)
+        && let Some((cursor, _)) = rec.slab().and_then(|slab| slab.sender(endpoint))
     {
-        let mut cursor = TxCursor::new(&GEOMETRY);
-        cursor.unpark(&GEOMETRY, kept.tx.load(Ordering::Relaxed));
         return cursor;
     }
     // SAFETY: plain data in our own slab; a torn read gives a wrong hint only.

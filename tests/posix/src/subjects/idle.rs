@@ -18,17 +18,21 @@ pub(crate) const SUBJECTS: &[Subject] = &[
 
 /// More than a few that share something, and some that are left over.
 const PAIRS: usize = 10;
-const IDLE_MS: i32 = 1300;
+pub(super) const IDLE_MS: i32 = 1300;
 
 fn pairs() -> Vec<Connected> {
+    connections(PAIRS)
+}
+
+pub(super) fn connections(count: usize) -> Vec<Connected> {
     let (fd, addr) = listener();
-    let pairs = (0..PAIRS).map(|_| connect_to(fd, &addr)).collect();
+    let pairs = (0..count).map(|_| connect_to(fd, &addr)).collect();
     close(fd);
     pairs
 }
 
 /// A set of both ends of all.
-fn watch(pairs: &[Connected]) -> i32 {
+pub(super) fn watch(pairs: &[Connected]) -> i32 {
     let ep = epoll();
     for (index, pair) in pairs.iter().enumerate() {
         epoll_add(ep, pair.client, libc::EPOLLIN, index as u64);
@@ -45,20 +49,22 @@ fn idle(ep: i32) {
     say!("after a while: {result} {events:?}");
 }
 
-fn bytes(index: usize, round: usize, len: usize) -> Vec<u8> {
+pub(super) fn bytes(index: usize, round: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (index * 37 + round * 11 + at) as u8).collect()
 }
 
-/// Sends there and back over each; whether all was as sent.
-fn exchange(pairs: &[Connected], round: usize, len: usize) -> bool {
-    let one_way = |from: i32, to: i32, sent: &[u8]| {
-        let mut got = vec![0; sent.len()];
-        let whole = send(from, sent, 0).count() == sent.len();
-        whole && recv(to, &mut got, libc::MSG_WAITALL).count() == sent.len() && got == sent
-    };
+/// Sends, and receives at the other end; whether all was as sent.
+pub(super) fn arrives(from: i32, to: i32, sent: &[u8]) -> bool {
+    let mut got = vec![0; sent.len()];
+    let whole = send(from, sent, 0).count() == sent.len();
+    whole && recv(to, &mut got, libc::MSG_WAITALL).count() == sent.len() && got == sent
+}
+
+/// The same there and back over each.
+pub(super) fn exchange(pairs: &[Connected], round: usize, len: usize) -> bool {
     pairs.iter().enumerate().all(|(index, pair)| {
-        one_way(pair.client, pair.server, &bytes(index, round, len))
-            && one_way(pair.server, pair.client, &bytes(index, round + 1, len))
+        arrives(pair.client, pair.server, &bytes(index, round, len))
+            && arrives(pair.server, pair.client, &bytes(index, round + 1, len))
     })
 }
 

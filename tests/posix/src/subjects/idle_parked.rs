@@ -3,6 +3,7 @@
 
 use std::thread;
 
+use super::idle::{IDLE_MS, arrives, bytes, connections, exchange, watch};
 use crate::setup::*;
 use crate::sys::*;
 use crate::table::{Subject, solo};
@@ -21,22 +22,9 @@ pub(crate) const SUBJECTS: &[Subject] = &[
 
 /// Both ends of so many are more sockets than share any piece of memory.
 const PAIRS: usize = 50;
-const IDLE_MS: i32 = 1300;
 
 fn pairs() -> Vec<Connected> {
-    let (fd, addr) = listener();
-    let pairs = (0..PAIRS).map(|_| connect_to(fd, &addr)).collect();
-    close(fd);
-    pairs
-}
-
-fn watch(pairs: &[Connected]) -> i32 {
-    let ep = epoll();
-    for (index, pair) in pairs.iter().enumerate() {
-        epoll_add(ep, pair.client, libc::EPOLLIN, index as u64);
-        epoll_add(ep, pair.server, libc::EPOLLIN, 100 + index as u64);
-    }
-    ep
+    connections(PAIRS)
 }
 
 /// Something happens on the last of them, and then nothing on any.
@@ -50,23 +38,6 @@ fn idle_for(ep: i32, pairs: &[Connected], time: i32) {
     say!("an event: {}", epoll_wait(ep, 4, 1000).0);
     recv(last.client, &mut [0; 4], 0);
     say!("after a while: {}", epoll_wait(ep, 4, time).0);
-}
-
-fn bytes(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (seed * 37 + at) as u8).collect()
-}
-
-fn arrives(from: i32, to: i32, sent: &[u8]) -> bool {
-    let mut got = vec![0; sent.len()];
-    let whole = send(from, sent, 0).count() == sent.len();
-    whole && recv(to, &mut got, libc::MSG_WAITALL).count() == sent.len() && got == sent
-}
-
-fn exchange(pairs: &[Connected], seed: usize, len: usize) -> bool {
-    pairs.iter().enumerate().all(|(index, pair)| {
-        arrives(pair.client, pair.server, &bytes(seed + index, len))
-            && arrives(pair.server, pair.client, &bytes(seed + index + 1, len))
-    })
 }
 
 /// All, then a few, then all of them, at many places of the rings.
@@ -99,7 +70,7 @@ fn looked_at() {
     show_recv("nothing to peek at", pairs[9].server, 4, libc::MSG_DONTWAIT | libc::MSG_PEEK);
     let twin = dup(pairs[10].server).fd();
     close(pairs[10].server);
-    say!("by a dup: {}", arrives(pairs[10].client, twin, &bytes(3, 77)));
+    say!("by a dup: {}", arrives(pairs[10].client, twin, &bytes(3, 0, 77)));
     idle(ep, &pairs);
     say!("{}", exchange(&pairs[11..], 1, 120));
 }
@@ -211,9 +182,8 @@ fn threads() {
     let threads: Vec<_> = pairs[..12].iter().map(|pair| serve(pair.server)).collect();
     for (round, time) in [IDLE_MS, 3400].into_iter().enumerate() {
         idle_for(ep, &pairs, time);
-        let back = |(index, pair): (usize, &Connected)| {
-            arrives(pair.client, pair.client, &bytes(round + index, 300))
-        };
+        let back =
+            |(index, pair): (usize, &Connected)| arrives(pair.client, pair.client, &bytes(index, round, 300));
         say!("answers: {}", pairs[..12].iter().enumerate().all(back));
         say!("others: {}", exchange(&pairs[12..], round, 60));
     }
@@ -229,7 +199,7 @@ fn killed() {
         let clients: Vec<i32> = (0..PAIRS).map(|_| dial(&addr)).collect();
         let ep = epoll();
         for (index, &fd) in clients.iter().enumerate() {
-            send(fd, &bytes(index, 30), 0);
+            send(fd, &bytes(index, 0, 30), 0);
             epoll_add(ep, fd, libc::EPOLLIN | libc::EPOLLET, index as u64);
         }
         loop {
@@ -260,8 +230,8 @@ fn one_way() {
     let way = |seed: usize| {
         let odd = |(index, pair): (usize, &Connected)| match index % 3 {
             0 => true,
-            1 => arrives(pair.client, pair.server, &bytes(seed + index, 45)),
-            _ => arrives(pair.server, pair.client, &bytes(seed + index, 45)),
+            1 => arrives(pair.client, pair.server, &bytes(index, seed, 45)),
+            _ => arrives(pair.server, pair.client, &bytes(index, seed, 45)),
         };
         pairs.iter().enumerate().all(odd)
     };

@@ -64,7 +64,8 @@ impl Peer {
     /// Sends it a line.
     pub(crate) fn say(&mut self, line: &str) -> Result<()> {
         let Some(input) = &mut self.child.stdin else { return Err(self.failure("its input is closed")) };
-        let written = writeln!(input, "{line}");
+        // All at once: a peer must not find a part of it and take the rest for another word.
+        let written = input.write_all(format!("{line}\n").as_bytes());
         written.map_err(|error| self.failure(&error.to_string()))
     }
 

@@ -42,10 +42,9 @@ impl Caller {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         while !self.epoll.wait(&mut events)?.iter().any(|event| event.u64 == u64::MAX) {}
         self.epoll.change(libc::EPOLL_CTL_DEL, libc::STDIN_FILENO, u64::MAX)?;
-        let mut word = [0u8; 16];
-        // SAFETY: room for so many bytes.
-        let n = unsafe { libc::read(libc::STDIN_FILENO, word.as_mut_ptr().cast(), word.len()) };
-        Ok(result(n).context("standard input")? > 0)
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).context("standard input")?;
+        Ok(!line.is_empty())
     }
 
     /// Messages that went there and back per second, in turn over all connections.

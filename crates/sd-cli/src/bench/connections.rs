@@ -9,10 +9,10 @@
 //! | kernel memory per connection | what the kernel's allocator grew by for each one, on an otherwise quiet machine |
 //! | opening | connections opened per second, by processes that have to be started |
 //!
-//! A process has as many connections as its limit of descriptors allows, so more of them are spread over several pairs of
-//! processes. Pairs run one at a time, each once over all that it has, so that the next use of a connection comes after all
-//! others have been used. All numbers and systems are open at the same time and take turns, so what is compared was measured
-//! within the same second.
+//! A process has as many connections as its limit of descriptors allows, which root may raise up to /proc/sys/fs/nr_open;
+//! more of them are spread over several pairs of processes. Pairs run one at a time, each once over all that it has, so that
+//! the next use of a connection comes after all others have been used. All numbers and systems are open at the same time and
+//! take turns, so what is compared was measured within the same second.
 
 use super::cost::{QUIET, activity, memory};
 use super::process::check_interrupt;
@@ -41,8 +41,6 @@ const SETTLES: Duration = Duration::from_millis(3300);
 const FEWEST_TO_SETTLE: usize = 10_000;
 const BATCH: &str = "messages per wait";
 const PAUSE: &str = "after a pause";
-/// Descriptors of a process that are not connections.
-const OTHER_FDS: usize = 100;
 
 /// So many connections of a system, open.
 struct Crowd {
@@ -131,8 +129,7 @@ impl Crowd {
             _ => 0.0,
         };
         let monitor_before = monitor();
-        let each = crate::peer::raise_limit().saturating_sub(OTHER_FDS).max(1);
-        let pairs = count.div_ceil(each);
+        let pairs = count.div_ceil(crate::peer::raise_limit(count));
         let millis = if pairs == 1 { plan.millis } else { 0 };
         let mut crowd = Crowd {
             system,

@@ -14,8 +14,13 @@ use std::time::Duration;
 const WINDOW: usize = 16;
 const EVENTS: usize = 64;
 const SIZE: usize = 8;
+/// Connections between two processes that share descriptors of the library's, and how many those are.
+const CHANNEL: usize = sd_shm::channel::SLOTS;
+const FDS_OF_CHANNEL: usize = 2;
+/// Other descriptors that are not connections.
+const OTHER_FDS: usize = 100;
 /// Connections to one address: they use as many ports, which all pairs of processes have in common.
-pub(super) const PER_ADDRESS: usize = 64;
+pub(super) const PER_ADDRESS: usize = 256;
 
 /// Says that all is connected, then does a turn at each word of the driver's, until standard input ends.
 pub(crate) fn call(links: Vec<Socket>, options: &Options) -> Result<()> {
@@ -108,16 +113,25 @@ pub(crate) fn serve(links: Vec<Socket>) -> Result<()> {
     Ok(())
 }
 
-/// Raises the limit of descriptors to what the system allows, and returns that.
-pub(crate) fn raise_limit() -> usize {
+/// Raises the limit of descriptors for so many connections, and returns for how many it is enough.
+pub(crate) fn raise_limit(count: usize) -> usize {
+    let wanted = (count + count.div_ceil(CHANNEL) * FDS_OF_CHANNEL + OTHER_FDS) as u64;
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    // SAFETY: the kernel writes, then reads, one structure.
-    unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-        limit.rlim_cur = limit.rlim_max;
-        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+    // SAFETY: the kernel writes one structure.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let highest = std::fs::read_to_string("/proc/sys/fs/nr_open").unwrap_or_default();
+    let highest = highest.trim().parse().unwrap_or(limit.rlim_max);
+    // More than the hard limit takes a privilege.
+    for most in [wanted.clamp(limit.rlim_max, highest.max(limit.rlim_max)), limit.rlim_max] {
+        let raised = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: the kernel reads one structure.
+        if limit.rlim_cur < wanted && unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) } == 0 {
+            limit = raised;
+        }
     }
-    limit.rlim_max as usize
+    let room = (limit.rlim_cur as usize).saturating_sub(OTHER_FDS);
+    let (channels, rest) = (room / (CHANNEL + FDS_OF_CHANNEL), room % (CHANNEL + FDS_OF_CHANNEL));
+    (channels * CHANNEL + rest.saturating_sub(FDS_OF_CHANNEL)).clamp(1, count.max(1))
 }
 
 struct Epoll(OwnedFd);

@@ -88,7 +88,7 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
         }
         Work::Scale => scale::serve(accept_all(&listener, options.count)?, options),
         Work::Many => {
-            many::raise_limit();
+            many::raise_limit(options.count);
             many::serve(accept_all(&listener, options.count)?)
         }
         Work::Pipeline => {
@@ -128,7 +128,7 @@ pub(crate) fn call(options: &Options) -> Result<()> {
             super::Report { congestion, ..scale::call(links, options)? }
         }
         Work::Many => {
-            many::raise_limit();
+            many::raise_limit(options.count);
             let neighbour = |number| address.neighbour(options.place + (number / many::PER_ADDRESS) as u32);
             let links = (0..options.count).map(|number| connect(&neighbour(number), options));
             return many::call(links.collect::<Result<_>>()?, options);

@@ -6,9 +6,10 @@ use crate::endpoint::EndpointExt;
 use crate::home::Homes;
 use crate::peer::Peer;
 use crate::process::PROCESS;
+use crate::slots::Slots;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
-use sd_shm::channel::{Berth, Mapping, RareWords, SLOTS, Side, Slot, SlotState};
+use sd_shm::channel::{Berth, Mapping, RareWords, SLOTS, Side, SlotState};
 use sd_shm::events::EventSet;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
@@ -47,7 +48,7 @@ pub(crate) struct Channel {
     /// By slot, threads of this process that wait for the connection and are woken as others are (see `berth`); null
     /// while there were none.
     others_wait: AtomicPtr<Counts>,
-    slots: Lock<SlotAlloc>,
+    slots: Lock<Slots>,
     /// Side A: connections that B may not have accepted yet, oldest first.
     outstanding: Lock<VecDeque<Asked>>,
     /// Side A: complaints about the oldest of them.
@@ -67,14 +68,6 @@ pub(crate) struct Asked {
 
 /// About fifty microseconds: so rarely a look, which is three system calls, costs nothing.
 const LOOK_EVERY_CYCLES: u64 = 100_000;
-
-/// Side A's bookkeeping of slots.
-struct SlotAlloc {
-    /// Slots 0..fresh have been used.
-    fresh: usize,
-    /// Closed by us, perhaps not yet by the peer; oldest first.
-    closing: VecDeque<u16>,
-}
 
 impl Channel {
     /// A record for a mapped segment.
@@ -104,7 +97,7 @@ impl Channel {
             inherited: AtomicBool::new(false),
             endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
             others_wait: AtomicPtr::new(core::ptr::null_mut()),
-            slots: Lock::new(SlotAlloc { fresh: 0, closing: VecDeque::new() }),
+            slots: Lock::new(Slots::new()),
             outstanding: Lock::new(VecDeque::new()),
             complaints: Complaints::default(),
         })
@@ -231,7 +224,7 @@ impl Channel {
         self.homes.forget(slot);
         crate::route::port_unused(endpoint);
         if self.side == Side::A && !self.inherited.load(Ordering::Relaxed) {
-            self.slots.lock().closing.push_back(slot as u16);
+            self.slots.lock().closed(slot);
         }
     }
 
@@ -274,22 +267,20 @@ impl Channel {
             return None;
         }
         let mut slots = self.slots.lock();
-        let free = |slot: &u16| is_closed(self.map.slot(*slot as usize));
-        let index = match slots.closing.iter().take(4).position(free) {
-            Some(at) => slots.closing.remove(at)? as usize,
-            None if slots.fresh < SLOTS => {
-                slots.fresh += 1;
-                self.map.header().used.store(slots.fresh as u32, Ordering::Release);
-                return Some((slots.fresh - 1, self.clean(slots.fresh - 1)));
-            }
-            None => {
-                let at = slots.closing.iter().position(free)?;
-                slots.closing.remove(at)? as usize
-            }
-        };
+        let (index, was_used) = slots.take(&self.map)?;
+        if !was_used {
+            self.map.header().used.store(slots.used() as u32, Ordering::Release);
+        }
         drop(slots);
-        self.clean_rings(index);
+        if was_used {
+            self.clean_rings(index);
+        }
         Some((index, self.clean(index)))
+    }
+
+    /// There is a slot for a new connection, as far as a quick look tells.
+    pub(crate) fn has_room(&self) -> bool {
+        self.slots.lock().have_room(&self.map)
     }
 
     /// The oldest of this side's connections that have not been accepted yet.
@@ -338,7 +329,7 @@ impl Channel {
             return false;
         }
         a.set_state(generation, SlotState::Closed);
-        self.slots.lock().closing.push_back(slot as u16);
+        self.slots.lock().closed(slot);
         true
     }
 
@@ -384,13 +375,6 @@ impl Channel {
     pub(crate) fn take_events(&self, each: impl FnMut(usize)) {
         self.events.take(each);
     }
-}
-
-/// Both sides are done with the slot.
-fn is_closed(slot: &Slot) -> bool {
-    let (a, a_state) = slot.side[0].state();
-    let (b, b_state) = slot.side[1].state();
-    a_state == SlotState::Closed && a == b && matches!(b_state, SlotState::Closed | SlotState::Refused)
 }
 
 /// Takes in whatever other processes have announced: events of all channels, mail of the monitor.

@@ -304,7 +304,7 @@ pub(crate) fn attempt(endpoint: &'static Endpoint, fd: c_int, to: Name) -> Attem
             Decision::Shm { target, source } => match join(endpoint, fd, to, source, target) {
                 Ok(()) => return Attempt::Joined,
                 Err(Join::Full) => {
-                    if let Decision::Shm { target, source } = route::ask_for_another(to)
+                    if let Decision::Shm { target, source } = route::another(to, source, &target)
                         && join(endpoint, fd, to, source, target).is_ok()
                     {
                         return Attempt::Joined;

@@ -280,7 +280,7 @@ fn announce(control: &mut Control, fd: i32) {
         let request = Request::Channel { id, side: channel.side as u32, peer_pid: channel.peer.pid, adopter };
         let _ = send(fd, &request, &[channel.segment_fd]);
     }
-    crate::route::forget_all();
+    crate::route::monitor_is_new();
     crate::listen::announce_all(|request, kernel_fd| ask(control, fd, request, &[kernel_fd]).is_some());
 }
 

@@ -9,9 +9,10 @@ use crate::addr::{self, Name};
 use crate::channel::Channel;
 use crate::control;
 use crate::places::{Place, Places};
+use crate::ports::{Leases, Used};
 use crate::process::PROCESS;
 use crate::rare;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use sd_proto::{Ip, Reply, Request, Route};
 use sd_shm::channel::Side;
 use sd_shm::directory::{Listing, Reader};
@@ -29,12 +30,7 @@ pub(crate) struct Target {
 impl Target {
     /// A listener over the newest channel to its process, if there is one.
     fn of(listing: &Listing) -> Option<Target> {
-        let leads_there = |channel: &&Channel| {
-            channel.side == Side::A
-                && channel.peer.client.load(Ordering::Relaxed) == listing.client
-                && !channel.inherited.load(Ordering::Relaxed)
-                && !channel.is_over()
-        };
+        let leads_there = |channel: &&'static Channel| leads_to(channel, listing.client);
         let channel = PROCESS.channels().filter(leads_there).max_by_key(|channel| channel.id)?;
         Some(Target { channel, listener: listing.index, generation: listing.generation })
     }
@@ -76,6 +72,14 @@ impl Target {
     }
 }
 
+/// Connections can begin on the channel, and that process gets them.
+fn leads_to(channel: &Channel, client: u64) -> bool {
+    channel.side == Side::A
+        && channel.peer.client.load(Ordering::Relaxed) == client
+        && !channel.inherited.load(Ordering::Relaxed)
+        && !channel.is_over()
+}
+
 /// See [`Target::state`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TargetState {
@@ -104,22 +108,19 @@ struct Entry {
     next: u32,
     /// Instead of targets: the kernel, for this reason.
     kernel: Option<Reason>,
-    /// Bit per leased port that a connection to here uses; a word per lease.
-    used: Vec<u64>,
-    port_at: usize,
+    ports: Used,
 }
 
 impl Place for Entry {
     /// Connections to there, or a try, have ports.
     fn is_used(&self) -> bool {
-        self.used.iter().any(|ports| *ports != 0)
+        self.ports.is_any()
     }
 }
 
 struct Routes {
     entries: Places<Entry>,
-    /// First port of each leased block of 64.
-    leases: Vec<u16>,
+    leases: Leases,
     /// Counts how often everything was forgotten.
     round: u32,
     /// What the monitor says of who listens where.
@@ -127,9 +128,8 @@ struct Routes {
 }
 
 static ROUTES: Lock<Routes> =
-    Lock::new(Routes { entries: Places::new(), leases: Vec::new(), round: 0, directory: None });
+    Lock::new(Routes { entries: Places::new(), leases: Leases::new(), round: 0, directory: None });
 
-const LEASE_LEN: usize = 64;
 /// Listeners of a port that are looked at in the directory.
 const LISTINGS: usize = 32;
 
@@ -165,6 +165,12 @@ fn epoch() -> u32 {
         .own()
         .and_then(|own| own.slab())
         .map_or(0, |slab| slab.header().route_epoch.load(Ordering::Acquire))
+}
+
+/// Another monitor knows of no route, and of no lease.
+pub(crate) fn monitor_is_new() {
+    forget_all();
+    ROUTES.lock().leases.end();
 }
 
 /// Decides for a connection to `to`; `asks`: what is published was found to be out of date.
@@ -235,8 +241,7 @@ impl Entry {
             // Not all begin with the same one.
             next: PROCESS.pid.load(Ordering::Relaxed) as u32,
             kernel: None,
-            used: Vec::new(),
-            port_at: 0,
+            ports: Used::new(),
         }
     }
 
@@ -275,19 +280,37 @@ impl Entry {
     }
 }
 
-/// The channel that we have is full: asks the monitor for another.
-pub(crate) fn ask_for_another(to: Name) -> Decision {
-    match source_for(to.ip) {
-        Some(source) => ask(to, epoch(), source, true),
-        None => Decision::Kernel(Reason::Remote),
-    }
+/// The channel to a target is full: another one to the same process that is not, or a new one of the monitor's.
+pub(crate) fn another(to: Name, source: Ip, full: &Target) -> Decision {
+    let Some(channel) = sibling_with_room(full.channel) else { return ask(to, epoch(), source, true) };
+    let target = Target { channel, ..*full };
+    with_entry(to, epoch(), source, |entry| entry.replace(full, target));
+    Decision::Shm { target, source }
+}
+
+/// Channels that are looked at for one that has room.
+const LOOKS: usize = 256;
+
+/// Another channel to the same process, on which connections can begin.
+fn sibling_with_room(full: &Channel) -> Option<&'static Channel> {
+    static HAND: AtomicU32 = AtomicU32::new(0);
+    // Zero: as yet unknown to a new monitor.
+    let client = Some(full.peer.client.load(Ordering::Relaxed)).filter(|client| *client != 0)?;
+    let count = PROCESS.channel_count.load(Ordering::Acquire);
+    let first = HAND.load(Ordering::Relaxed) as usize;
+    (0..count.min(LOOKS)).map(|step| (first + step) % count.max(1)).find_map(|at| {
+        let channel =
+            PROCESS.channel(at).filter(|channel| leads_to(channel, client) && channel.has_room())?;
+        HAND.store(at as u32, Ordering::Relaxed);
+        Some(channel)
+    })
 }
 
 /// Asks the monitor, and keeps the answer. `full`: the channel we have is full.
 fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
     let known = with_entry(to, epoch, source, |entry| entry.targets.len() as u32).unwrap_or(0);
     let nth = if full { ROUND.fetch_add(1, Ordering::Relaxed) } else { known };
-    let want_ports = ROUTES.lock().leases.is_empty();
+    let want_ports = ROUTES.lock().leases.are_over();
     let request = Request::Connect { ip: to.ip, port: to.port, nth, want_ports, want_channel: full };
     let Some((reply, made)) = ask_for_route(&request) else {
         return Decision::Kernel(Reason::NoMonitor);
@@ -295,9 +318,7 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
     let Reply::Route { route, port_first, port_count } = reply else {
         return Decision::Kernel(Reason::NoMonitor);
     };
-    if port_count as usize == LEASE_LEN {
-        ROUTES.lock().leases.push(port_first);
-    }
+    ROUTES.lock().leases.add(port_first, port_count);
     match route {
         Route::Denied => Decision::Denied,
         Route::Kernel { reason } => {
@@ -337,9 +358,15 @@ fn ask_for_route(request: &Request) -> Option<(Reply, Option<&'static Channel>)>
     })
 }
 
-static ROUND: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+static ROUND: AtomicU32 = AtomicU32::new(0);
 
 impl Entry {
+    fn replace(&mut self, old: &Target, new: Target) {
+        let is_it =
+            |known: &&mut Target| (known.channel.id, known.listener) == (old.channel.id, old.listener);
+        self.targets.iter_mut().filter(is_it).for_each(|known| *known = new);
+    }
+
     fn learn(&mut self, target: Target, candidates: u32, replaces: bool) {
         let same = |t: &&mut Target| {
             (t.channel.id == target.channel.id && t.listener == target.listener)
@@ -373,10 +400,8 @@ pub(crate) fn take_port(to: Name) -> Option<u16> {
     }
     let request =
         Request::Connect { ip: to.ip, port: to.port, nth: 0, want_ports: true, want_channel: false };
-    if let (Reply::Route { port_first, port_count, .. }, _) = ask_for_route(&request)?
-        && port_count as usize == LEASE_LEN
-    {
-        ROUTES.lock().leases.push(port_first);
+    if let (Reply::Route { port_first, port_count, .. }, _) = ask_for_route(&request)? {
+        ROUTES.lock().leases.add(port_first, port_count);
     }
     free_port(to)
 }
@@ -384,37 +409,14 @@ pub(crate) fn take_port(to: Name) -> Option<u16> {
 fn free_port(to: Name) -> Option<u16> {
     let mut routes = ROUTES.lock();
     let Routes { entries, leases, .. } = &mut *routes;
-    let entry = entries.get(to)?;
-    entry.used.resize(leases.len(), 0);
-    let words = entry.used.len();
-    for step in 0..=words {
-        let at = (entry.port_at / LEASE_LEN + step) % words.max(1);
-        let first = *leases.get(at)?;
-        let word = entry.used.get_mut(at)?;
-        // In the word where the last search ended, prefer ports not tried for the longest time.
-        let passed = if step == 0 { !0u64 << (entry.port_at % LEASE_LEN) } else { !0 };
-        let bit = (!*word & passed).trailing_zeros();
-        if bit < 64 {
-            *word |= 1 << bit;
-            entry.port_at = (at * LEASE_LEN + bit as usize + 1) % (words * LEASE_LEN);
-            return Some(first.wrapping_add(bit as u16));
-        }
-    }
-    None
+    entries.get(to)?.ports.take(leases)
 }
 
 /// The port of an earlier connection, for another; false when it is in use.
 pub(crate) fn take_port_again(to: Name, port: u16) -> bool {
     let mut routes = ROUTES.lock();
     let Routes { entries, leases, .. } = &mut *routes;
-    let leased = leases.iter().position(|&first| (port.wrapping_sub(first) as usize) < LEASE_LEN);
-    let (Some(at), Some(entry)) = (leased, entries.get(to)) else { return false };
-    entry.used.resize(leases.len(), 0);
-    let (Some(word), Some(first)) = (entry.used.get_mut(at), leases.get(at)) else { return false };
-    let bit = 1 << port.wrapping_sub(*first);
-    let is_free = *word & bit == 0;
-    *word |= bit;
-    is_free
+    entries.get(to).is_some_and(|entry| entry.ports.take_again(leases, port))
 }
 
 /// A connection's end: its source port is free again.
@@ -427,13 +429,8 @@ pub(crate) fn port_unused(endpoint: &Endpoint) {
     let (local, remote) = ((ports >> 16) as u16, ports as u16);
     let mut routes = ROUTES.lock();
     let Routes { entries, leases, .. } = &mut *routes;
-    let Some(at) = leases.iter().position(|&first| (local.wrapping_sub(first) as usize) < LEASE_LEN) else {
-        return;
-    };
-    if let Some(entry) = entries.get(Name { ip, port: remote })
-        && let (Some(word), Some(first)) = (entry.used.get_mut(at), leases.get(at))
-    {
-        *word &= !(1u64 << local.wrapping_sub(*first));
+    if let Some(entry) = entries.get(Name { ip, port: remote }) {
+        entry.ports.free(leases, local);
     }
 }
 

@@ -14,11 +14,14 @@
 //! | `sink` | a server that reads, in threads |
 //! | `echo` | an echo server on epoll |
 //! | `chat PORT COUNT [MS]` | a client of it that checks every byte, with a pause after each answer |
+//! | `crowd PORT COUNT` | processes with a connection each |
+//! | `waves PORT COUNT TIMES` | many connections at a time, again and again |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
 mod attacks;
 mod echo;
 mod liar;
+mod many;
 mod note;
 mod observer;
 mod other_monitor;
@@ -56,6 +59,8 @@ fn main() -> ExitCode {
         ["chat", port, count, pause] => {
             echo::chat(number(port) as u16, number(count), Duration::from_millis(number(pause)))
         }
+        ["crowd", port, count] => many::crowd(number(port) as u16, number(count)),
+        ["waves", port, count, times] => many::waves(number(port) as u16, number(count), number(times)),
         ["eater", port] => liar::eat(number(port) as u16),
         _ => Err(std::io::Error::other("see the head of tests/sharing/src/main.rs")),
     };

@@ -6,6 +6,7 @@
 //! | `soak` | connections are handed from process to process by fork, exec and SCM_RIGHTS, and killed at any time |
 //! | `short-of` | memory, addresses or descriptors are not to be had, from the start or from some moment on |
 //! | `suspended`, `stopped` | everything is stopped for a while, as when a host sleeps; one process in the middle of a send |
+//! | `many` | more processes than there are large pieces of the range of ports; more connections than a channel has slots |
 //! | `stolen` | a stranger takes the descriptors of connections by pidfd_getfd |
 //! | `other-version`, `next-version` | the monitor is replaced, under load, by one of another version: an unknown one, and a real one with programs of its own |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
@@ -17,6 +18,7 @@
 mod crash;
 mod hostile;
 mod liars;
+mod many;
 mod shortage;
 mod soak;
 mod suspend;
@@ -82,6 +84,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let check = move |lab: &mut Lab| shortage::while_running(lab, of_monitor);
         parts.push((name.to_owned(), Box::new(check)));
     }
+    parts.push(("many-processes".to_owned(), Box::new(many::processes)));
+    parts.push(("many-connections".to_owned(), Box::new(many::connections)));
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));

@@ -1,73 +1,165 @@
-//! Source ports: blocks of the ephemeral range, each lent to one family at a time.
+//! Source ports: pieces of the ephemeral range, each lent to one family at a time.
+//!
+//! Pieces are large at first, since a process needs a port for each of its connections to one destination, and become
+//! smaller as the range is used up, so that thousands of processes have some. The last part is for those that have none.
 
 use super::ClientId;
 use std::collections::HashMap;
 
-/// Ports in a block.
-pub(crate) const BLOCK: u16 = 64;
+/// Ports of the largest piece. Blocks of so many are divided into 16 units, which is also how many bits a mask has.
+const BLOCK: u16 = 64;
+const UNITS: u16 = 16;
+const UNIT: u16 = BLOCK / UNITS;
 
-/// Who has which block, by network namespace.
+/// Ports that were lent together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) first: u16,
+    pub(crate) count: u16,
+}
+
+/// Units of a block.
+#[derive(Clone, Copy)]
+struct Piece {
+    netns: u64,
+    block: u16,
+    units: u16,
+}
+
+/// One network namespace's.
+struct Range {
+    /// Bit per unit that is lent, by block.
+    taken: Vec<u16>,
+    lent: u32,
+}
+
+/// Who has which ports.
 pub(crate) struct Leases {
     first: u16,
     blocks: u16,
-    taken: HashMap<(u64, u16), ClientId>,
+    ranges: HashMap<u64, Range>,
+    owners: HashMap<(u64, u16), [Option<ClientId>; UNITS as usize]>,
+    pieces: HashMap<ClientId, Vec<Piece>>,
 }
 
 impl Leases {
-    /// All blocks of `first..=last` are free. What remains at the end is not used.
+    /// All of `first..=last` is free. What remains at the end is not used.
     pub(crate) fn new(first: u16, last: u16) -> Leases {
         let ports = (u32::from(last) + 1).saturating_sub(u32::from(first.max(1)));
-        Leases { first: first.max(1), blocks: (ports / u32::from(BLOCK)) as u16, taken: HashMap::new() }
+        Leases {
+            first: first.max(1),
+            blocks: (ports / u32::from(BLOCK)) as u16,
+            ranges: HashMap::new(),
+            owners: HashMap::new(),
+            pieces: HashMap::new(),
+        }
     }
 
-    /// Lends a free block in which nobody listens; its first port. The search starts at a block that
-    /// `random` picks.
+    /// Lends free ports on none of which anybody listens. The search starts at a block that `random` picks.
     pub(crate) fn take(
         &mut self,
         netns: u64,
         client: ClientId,
         random: u32,
         is_listening: impl Fn(u16) -> bool,
-    ) -> Option<u16> {
+    ) -> Option<Lease> {
         let start = random.checked_rem(u32::from(self.blocks))?;
-        let free = (0..u32::from(self.blocks)).map(|n| ((start + n) % u32::from(self.blocks)) as u16).find(
-            |block| {
-                let first = self.first_port(*block);
-                !self.taken.contains_key(&(netns, *block))
-                    && !(first..=first + (BLOCK - 1)).any(&is_listening)
-            },
-        )?;
-        self.taken.insert((netns, free), client);
-        Some(self.first_port(free))
+        let lent = self.ranges.get(&netns).map_or(0, |range| range.lent);
+        for size in self.sizes(lent, !self.pieces.contains_key(&client)) {
+            let mut blocks =
+                (0..u32::from(self.blocks)).map(|n| ((start + n) % u32::from(self.blocks)) as u16);
+            let free = |block| self.free_piece(Piece { netns, block, units: 0 }, *size, &is_listening);
+            if let Some(piece) = blocks.find_map(free) {
+                self.lend(piece, client);
+                return Some(self.lease(piece));
+            }
+        }
+        None
     }
 
-    /// Notes that a client uses a port of an earlier lease, if the block is free.
-    pub(crate) fn reclaim(&mut self, netns: u64, client: ClientId, port: u16) {
-        let Some(block) = port.checked_sub(self.first).map(|offset| offset / BLOCK) else { return };
-        if block < self.blocks {
-            self.taken.entry((netns, block)).or_insert(client);
+    /// Units that are to be lent at a time, in the order of preference.
+    fn sizes(&self, lent: u32, is_first: bool) -> &'static [u16] {
+        let eighths = lent * 8 / (u32::from(self.blocks) * u32::from(UNITS)).max(1);
+        match eighths {
+            0..4 => &[UNITS, UNITS / 4, 1],
+            4..6 => &[UNITS / 4, 1],
+            6 => &[1],
+            _ if is_first => &[1],
+            _ => &[],
         }
+    }
+
+    fn free_piece(&self, of: Piece, size: u16, is_listening: &impl Fn(u16) -> bool) -> Option<Piece> {
+        let taken = self.ranges.get(&of.netns).map_or(0, |range| range.taken[usize::from(of.block)]);
+        let all = u16::MAX >> (UNITS - size);
+        (0..UNITS / size).map(|nth| Piece { units: all << (nth * size), ..of }).find(|piece| {
+            let Lease { first, count } = self.lease(*piece);
+            taken & piece.units == 0 && !(first..=first + (count - 1)).any(is_listening)
+        })
+    }
+
+    /// The ports of a piece that is one run of units.
+    fn lease(&self, piece: Piece) -> Lease {
+        let first = self.first + piece.block * BLOCK + piece.units.trailing_zeros() as u16 * UNIT;
+        Lease { first, count: piece.units.count_ones() as u16 * UNIT }
+    }
+
+    fn lend(&mut self, piece: Piece, client: ClientId) {
+        let none = || Range { taken: vec![0; usize::from(self.blocks)], lent: 0 };
+        let range = self.ranges.entry(piece.netns).or_insert_with(none);
+        range.taken[usize::from(piece.block)] |= piece.units;
+        range.lent += piece.units.count_ones();
+        let owners = self.owners.entry((piece.netns, piece.block)).or_default();
+        units_of(piece).for_each(|unit| owners[unit] = Some(client));
+        self.pieces.entry(client).or_default().push(piece);
+    }
+
+    /// Notes that a client uses a port of an earlier lease, if it is free.
+    pub(crate) fn reclaim(&mut self, netns: u64, client: ClientId, port: u16) {
+        let Some(piece) = self.unit(netns, port) else { return };
+        if self.owner(netns, port).is_none() {
+            self.lend(piece, client);
+        }
+    }
+
+    /// Where a port is, if it is one of those that are lent.
+    fn unit(&self, netns: u64, port: u16) -> Option<Piece> {
+        let offset = port.checked_sub(self.first)?;
+        let piece = Piece { netns, block: offset / BLOCK, units: 1 << (offset % BLOCK / UNIT) };
+        (piece.block < self.blocks).then_some(piece)
     }
 
     /// Who has a port.
     pub(crate) fn owner(&self, netns: u64, port: u16) -> Option<ClientId> {
-        let block = port.checked_sub(self.first)? / BLOCK;
-        self.taken.get(&(netns, block)).copied()
+        let piece = self.unit(netns, port)?;
+        self.owners.get(&(netns, piece.block))?[units_of(piece).next()?]
     }
 
-    /// Takes back all blocks of a client.
+    /// Takes back whatever a client has.
     pub(crate) fn release(&mut self, client: ClientId) {
-        self.taken.retain(|_, owner| *owner != client);
+        for piece in self.pieces.remove(&client).unwrap_or_default() {
+            let Some(range) = self.ranges.get_mut(&piece.netns) else { continue };
+            range.taken[usize::from(piece.block)] &= !piece.units;
+            range.lent -= piece.units.count_ones();
+            if range.taken[usize::from(piece.block)] == 0 {
+                self.owners.remove(&(piece.netns, piece.block));
+            } else if let Some(owners) = self.owners.get_mut(&(piece.netns, piece.block)) {
+                units_of(piece).for_each(|unit| owners[unit] = None);
+            }
+            if range.lent == 0 {
+                self.ranges.remove(&piece.netns);
+            }
+        }
     }
 
-    /// Blocks lent.
+    /// Leases that are out.
     pub(crate) fn count(&self) -> usize {
-        self.taken.len()
+        self.pieces.values().map(Vec::len).sum()
     }
+}
 
-    fn first_port(&self, block: u16) -> u16 {
-        self.first + block * BLOCK
-    }
+fn units_of(piece: Piece) -> impl Iterator<Item = usize> {
+    (0..usize::from(UNITS)).filter(move |unit| piece.units >> unit & 1 != 0)
 }
 
 #[cfg(test)]
@@ -77,38 +169,89 @@ mod tests {
     const A: ClientId = ClientId(1);
     const B: ClientId = ClientId(2);
 
-    #[test]
-    fn blocks_are_exclusive_in_a_namespace() {
-        let mut leases = Leases::new(1000, 1000 + 3 * 64 + 10);
-        let mut ports: Vec<_> = (0..3).map(|_| leases.take(7, A, 1, |_| false).unwrap()).collect();
-        assert_eq!(ports, [1064, 1128, 1000], "starts where the random number says");
-        assert_eq!(leases.take(7, B, 0, |_| false), None);
-        assert_eq!(leases.take(8, B, 0, |_| false), Some(1000));
-        leases.release(A);
-        ports = vec![leases.take(7, B, 2, |_| false).unwrap()];
-        assert_eq!(ports, [1128]);
-        assert_eq!(leases.count(), 2);
-        assert_eq!(leases.owner(7, 1128 + 63), Some(B));
-        assert_eq!([leases.owner(7, 1000), leases.owner(8, 1128), leases.owner(7, 80)], [None; 3]);
+    fn nobody(_: u16) -> bool {
+        false
+    }
+
+    fn lease(first: u16, count: u16) -> Option<Lease> {
+        Some(Lease { first, count })
     }
 
     #[test]
-    fn blocks_with_a_listener_are_skipped() {
+    fn ports_are_exclusive_in_a_namespace() {
+        let mut leases = Leases::new(1000, 1000 + 4 * 64 + 10);
+        assert_eq!(leases.take(7, A, 1, nobody), lease(1064, 64), "starts where the random number says");
+        assert_eq!(leases.take(7, A, 1, nobody), lease(1128, 64));
+        assert_eq!(leases.take(7, B, 1, nobody), lease(1192, 16), "half of it is lent");
+        assert_eq!(leases.take(8, B, 0, nobody), lease(1000, 64));
+        assert_eq!(leases.count(), 4);
+        assert_eq!(
+            [1063, 1064, 1191, 1192, 1208].map(|port| leases.owner(7, port)),
+            [None, Some(A), Some(A), Some(B), None]
+        );
+        leases.release(A);
+        assert_eq!(
+            [leases.owner(7, 1064), leases.owner(7, 1192), leases.owner(8, 1000)],
+            [None, Some(B), Some(B)]
+        );
+        assert_eq!(leases.take(7, A, 3, nobody), lease(1000, 64));
+        leases.release(B);
+        assert_eq!(leases.owner(7, 1192), None);
+        assert_eq!(leases.count(), 1);
+    }
+
+    #[test]
+    fn pieces_become_smaller_and_the_last_ones_are_for_those_without() {
+        let mut leases = Leases::new(32768, 60999);
+        let mut sizes = Vec::new();
+        while let Some(Lease { count, .. }) = leases.take(7, A, sizes.len() as u32 * 977, nobody) {
+            sizes.push(count);
+        }
+        assert!(sizes.is_sorted_by(|a, b| a >= b));
+        let of = |size| sizes.iter().filter(|count| **count == size).count();
+        assert_eq!([of(64), of(16), of(4)], [221, 439, 882]);
+        let mut newcomers = 0;
+        while let Some(got) = leases.take(7, ClientId(100 + newcomers), 5, nobody) {
+            assert_eq!(got.count, 4);
+            newcomers += 1;
+        }
+        assert_eq!(newcomers, 882);
+        (0..newcomers).for_each(|client| leases.release(ClientId(100 + client)));
+        leases.release(A);
+        assert_eq!((leases.count(), leases.ranges.len(), leases.owners.len()), (0, 0, 0));
+        assert_eq!(leases.take(7, B, 0, nobody), lease(32768, 64));
+    }
+
+    #[test]
+    fn thousands_of_processes_have_some() {
+        let mut leases = Leases::new(32768, 60999);
+        let client = |number: u64| ClientId(1 + number);
+        assert!((0..2400).all(|number| leases.take(7, client(number), number as u32, nobody).is_some()));
+        let owners: std::collections::HashSet<_> =
+            (32768..=60999u16).filter_map(|port| leases.owner(7, port)).collect();
+        assert_eq!(owners.len(), 2400);
+    }
+
+    #[test]
+    fn pieces_with_a_listener_are_skipped() {
         let mut leases = Leases::new(1000, 1127);
-        assert_eq!(leases.take(7, A, 0, |port| port == 1063), Some(1064));
-        assert_eq!(leases.take(7, A, 0, |port| port == 1063), None);
+        assert_eq!(leases.take(7, A, 0, |port| port == 1063), lease(1064, 64));
+        assert_eq!(leases.take(7, A, 0, |port| port == 1003), lease(1016, 16));
+        let mut other = Leases::new(1000, 1063);
+        assert_eq!(other.take(7, A, 0, |port| port == 1063), lease(1000, 16), "a part of a block");
     }
 
     #[test]
     fn odd_ranges() {
-        assert_eq!(Leases::new(1000, 1010).take(7, A, 5, |_| false), None);
-        assert_eq!(Leases::new(9, 3).take(7, A, 5, |_| false), None);
+        assert_eq!(Leases::new(1000, 1010).take(7, A, 5, nobody), None);
+        assert_eq!(Leases::new(9, 3).take(7, A, 5, nobody), None);
         let mut top = Leases::new(65472, 65535);
-        assert_eq!(top.take(7, A, u32::MAX, |_| false), Some(65472));
+        assert_eq!(top.take(7, A, u32::MAX, nobody), lease(65472, 64));
         let mut all = Leases::new(0, 65535);
-        assert_eq!(all.take(7, A, 0, |_| false), Some(1));
-        assert!((0..1022).all(|_| all.take(7, A, 3, |_| false).is_some()));
-        assert_eq!(all.take(7, A, 0, |_| false), None);
+        assert_eq!(all.take(7, A, 0, nobody), lease(1, 64));
+        while all.take(7, A, 3, nobody).is_some() {}
+        assert!(all.take(7, B, 3, nobody).is_some());
+        assert_eq!(all.owner(7, 65473), None, "what remains");
     }
 
     #[test]
@@ -116,10 +259,16 @@ mod tests {
         let mut leases = Leases::new(1000, 1127);
         leases.reclaim(7, A, 1070);
         leases.reclaim(7, B, 1071);
+        leases.reclaim(7, B, 1072);
         leases.reclaim(7, B, 80);
         leases.reclaim(7, B, 60000);
-        assert_eq!(leases.take(7, B, 1, |_| false), Some(1000));
+        assert_eq!(
+            [1068, 1071, 1072, 1076].map(|port| leases.owner(7, port)),
+            [Some(A), Some(A), Some(B), None]
+        );
+        assert_eq!(leases.take(7, B, 1, nobody), lease(1000, 64));
         leases.release(A);
-        assert_eq!(leases.take(7, B, 1, |_| false), Some(1064));
+        assert_eq!(leases.owner(7, 1070), None);
+        assert_eq!(leases.owner(7, 1072), Some(B));
     }
 }

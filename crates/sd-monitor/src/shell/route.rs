@@ -8,7 +8,7 @@ use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use crate::core::dispatch::{Decision, Question, decide};
 use crate::core::listeners::Listener;
-use crate::core::ports::BLOCK;
+use crate::core::ports::Lease;
 use sd_proto::{ErrorCode, Ip, Reply, Route};
 use sd_shm::slab::Reason;
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,9 +49,9 @@ impl Server {
             Route::Denied => self.counters.routes_denied += 1,
         }
         let wants_ports = wanted.want_ports && matches!(route, Route::Shm { .. });
-        let port_first = if wants_ports { self.lease(client, question.netns) } else { None };
-        let port_count = if port_first.is_some() { BLOCK } else { 0 };
-        let reply = Reply::Route { route, port_first: port_first.unwrap_or(0), port_count };
+        let lease = if wants_ports { self.lease(client, question.netns) } else { None };
+        let (port_first, port_count) = lease.map_or((0, 0), |lease| (lease.first, lease.count));
+        let reply = Reply::Route { route, port_first, port_count };
         tracing::debug!(client = client.0, ?reply, "route");
         self.send_route(id, &reply, fresh);
         Ok(())
@@ -72,7 +72,7 @@ impl Server {
         }
     }
 
-    fn lease(&mut self, client: ClientId, netns: u64) -> Option<u16> {
+    fn lease(&mut self, client: ClientId, netns: u64) -> Option<Lease> {
         let random = self.random(client.0);
         let listeners = &self.core.listeners;
         self.core.leases.take(netns, client, random, |port| listeners.has_port(netns, port))

@@ -1,0 +1,58 @@
+//! Which slots of a channel side A may use for new connections.
+
+use sd_shm::channel::{Mapping, SLOTS, Slot, SlotState};
+use std::collections::VecDeque;
+
+/// Closed slots of which the oldest ones are looked at first: the other side mostly is done with them.
+const LOOKS: usize = 4;
+
+/// Side A's bookkeeping of slots.
+pub(crate) struct Slots {
+    /// Slots 0..fresh have been used.
+    fresh: usize,
+    /// Closed by us, perhaps not yet by the peer; oldest first.
+    closing: VecDeque<u16>,
+}
+
+impl Slots {
+    pub(crate) const fn new() -> Slots {
+        Slots { fresh: 0, closing: VecDeque::new() }
+    }
+
+    /// This side is done with a slot.
+    pub(crate) fn closed(&mut self, slot: usize) {
+        self.closing.push_back(slot as u16);
+    }
+
+    /// A slot for a new connection, and whether it was used before.
+    pub(crate) fn take(&mut self, map: &Mapping) -> Option<(usize, bool)> {
+        let free = |slot: &u16| is_closed(map.slot(*slot as usize));
+        let found = match self.closing.iter().take(LOOKS).position(free) {
+            None if self.fresh < SLOTS => {
+                self.fresh += 1;
+                return Some((self.fresh - 1, false));
+            }
+            None => self.closing.iter().position(free),
+            found => found,
+        };
+        self.closing.remove(found?).map(|slot| (slot as usize, true))
+    }
+
+    /// There is room, as far as a quick look tells.
+    pub(crate) fn have_room(&self, map: &Mapping) -> bool {
+        let oldest = self.closing.iter().take(LOOKS);
+        self.fresh < SLOTS || oldest.into_iter().any(|slot| is_closed(map.slot(*slot as usize)))
+    }
+
+    /// Slots that were ever used.
+    pub(crate) fn used(&self) -> usize {
+        self.fresh
+    }
+}
+
+/// Both sides are done with the slot.
+fn is_closed(slot: &Slot) -> bool {
+    let (a, a_state) = slot.side[0].state();
+    let (b, b_state) = slot.side[1].state();
+    a_state == SlotState::Closed && a == b && matches!(b_state, SlotState::Closed | SlotState::Refused)
+}

@@ -1,0 +1,61 @@
+//! Clients that are many: processes with a connection each, and a process with many connections again and again.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+/// As many processes, each with a connection that it has used; they stay until they are killed.
+pub(crate) fn crowd(port: u16, count: u64) -> io::Result<()> {
+    let (mut news, mut teller) = io::pipe()?;
+    for _ in 0..count {
+        // SAFETY: this process has one thread.
+        match unsafe { libc::fork() } {
+            -1 => return Err(io::Error::last_os_error()),
+            0 => {
+                drop(news);
+                // SAFETY: no memory is involved.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                let _connection = used(port)?;
+                teller.write_all(b"!")?;
+                drop(teller);
+                stay();
+            }
+            _ => {}
+        }
+    }
+    drop(teller);
+    let mut all = vec![0; count as usize];
+    news.read_exact(&mut all).map_err(|_| io::Error::other("not all have an answer"))?;
+    println!("all");
+    stay()
+}
+
+/// So many connections, used and closed on both sides; as many times. Stays until it is killed.
+pub(crate) fn waves(port: u16, count: u64, times: u64) -> io::Result<()> {
+    for _ in 0..times {
+        let all: Vec<TcpStream> = (0..count).map(|_| used(port)).collect::<io::Result<_>>()?;
+        for mut connection in all {
+            connection.shutdown(Shutdown::Write)?;
+            let left = connection.read(&mut [0])?;
+            if left != 0 {
+                return Err(io::Error::other("more than what was sent came back"));
+            }
+        }
+    }
+    println!("all");
+    stay()
+}
+
+fn used(port: u16) -> io::Result<TcpStream> {
+    let mut connection = TcpStream::connect(("127.0.0.1", port))?;
+    connection.write_all(b"?")?;
+    let mut answer = [0];
+    connection.read_exact(&mut answer)?;
+    if answer == *b"?" { Ok(connection) } else { Err(io::Error::other("the answer is not what was sent")) }
+}
+
+fn stay() -> ! {
+    loop {
+        // SAFETY: no memory is involved.
+        unsafe { libc::pause() };
+    }
+}

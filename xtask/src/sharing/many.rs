@@ -1,0 +1,70 @@
+//! More processes than there are large pieces of the range of source ports, and more connections than a channel has slots.
+
+use super::{program, served};
+use crate::lab::{Lab, Side};
+use crate::process::Proc;
+use crate::ss::{self, Snapshot};
+use crate::{Result, fail, procfs};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use std::os::unix::process::CommandExt;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Processes of a crowd, and crowds one after the other, which together are more than there is room for.
+const PROCESSES: usize = 600;
+const CROWDS: usize = 5;
+/// Connections at a time, as many times; and slots of a channel.
+const CONNECTIONS: usize = 2500;
+const TIMES: usize = 6;
+const SLOTS: usize = 1024;
+
+/// Every process of a crowd has a connection over shared memory, and what a crowd had the next one can have.
+pub(super) fn processes(lab: &mut Lab) -> Result<String> {
+    let (server, port) = served(start(lab, &["echo"])?)?;
+    for _ in 0..CROWDS {
+        let mut crowd = start(lab, &["crowd", &port, &PROCESSES.to_string()])?;
+        crowd.wait_for_text("all", PATIENCE)?;
+        if !lab.is_oracle() {
+            are_shared(&lab.snapshot()?)?;
+        }
+        crowd.kill();
+    }
+    server.terminate(PATIENCE)?;
+    Ok(format!("{CROWDS} crowds of {PROCESSES}"))
+}
+
+fn are_shared(seen: &Snapshot) -> Result<()> {
+    if let Some(kernel) = seen.connections.iter().find(|connection| connection.path != "shm") {
+        fail!("{}", ss::describe(kernel));
+    }
+    // Some of an earlier crowd may still be there.
+    if seen.connections.len() < 2 * PROCESSES {
+        fail!("{} ends of {PROCESSES} connections", seen.connections.len());
+    }
+    Ok(())
+}
+
+/// Channels that two processes have, and do not need any more, are used again.
+pub(super) fn connections(lab: &mut Lab) -> Result<String> {
+    let (server, port) = served(start(lab, &["echo"])?)?;
+    let mut waves = start(lab, &["waves", &port, &CONNECTIONS.to_string(), &TIMES.to_string()])?;
+    waves.wait_for_text("all", PATIENCE)?;
+    let segments = procfs::fd_targets(server.pid());
+    let channels = segments.iter().filter(|target| target.contains("sd-channel")).count();
+    // One more, as the server may not have finished with the last connections when others begin.
+    if channels > CONNECTIONS.div_ceil(SLOTS) + 1 {
+        fail!("{channels} channels for {CONNECTIONS} connections at a time");
+    }
+    waves.kill();
+    server.terminate(PATIENCE)?;
+    Ok(format!("{channels} channels"))
+}
+
+fn start(lab: &Lab, args: &[&str]) -> Result<Proc> {
+    let mut command = lab.command(Side::Sd, &program().to_string_lossy(), args)?;
+    let most = getrlimit(Resource::RLIMIT_NOFILE)?.1;
+    let raise = move || Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?);
+    // SAFETY: one system call.
+    unsafe { command.pre_exec(raise) };
+    Proc::start(&mut command, args[0], lab.path())
+}

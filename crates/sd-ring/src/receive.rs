@@ -172,6 +172,11 @@ impl RxCursor {
         }
     }
 
+    /// Whether anything at all was consumed since the last time that the counter was published.
+    pub fn owes_credit(&self) -> bool {
+        self.consumed != self.published
+    }
+
     /// The counter to publish when anything at all was consumed since the last time.
     #[inline]
     pub fn credit_all(&mut self) -> Option<u64> {

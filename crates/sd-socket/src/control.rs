@@ -456,8 +456,7 @@ static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 /// For threads that wait on single sockets, where the end of the monitor does not wake them: a look
 /// at the control socket about once a second, and registration with a new monitor.
 #[inline]
-pub(crate) fn look_now_and_then() {
-    let now = sd_sys::time::tsc();
+pub(crate) fn look_now_and_then(now: u64) {
     if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) > LOOK_EVERY_CYCLES {
         LOOKED_AT.store(now, Ordering::Relaxed);
         look();

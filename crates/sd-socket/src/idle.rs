@@ -96,18 +96,24 @@ pub(crate) fn tidy(endpoint: &'static Endpoint, round: Round) -> bool {
         return false;
     }
     let _keeping = KEEPING.lock();
-    let Some(_open) = Open::of(endpoint) else { return false };
+    let Some(open) = Open::of(endpoint) else { return false };
     if endpoint.state_now() != State::Connected {
         return false;
     }
+    tidy_open(&open, round, |_| true);
+    is_due(endpoint, Round::Third)
+}
+
+/// The same for who keeps it open. Small rings are given back with those of neighbours that are all `quiet`.
+pub(crate) fn tidy_open(open: &Open, round: Round, quiet: impl Fn(&'static Endpoint) -> bool) {
+    let endpoint = open.0;
     return_credits(endpoint, round == Round::Second);
     if glance(endpoint).large_was_used() {
         leave_large(endpoint);
     }
     if round != Round::First && glance(endpoint).small_was_used() {
-        give_back_small(endpoint);
+        give_back_small(endpoint, quiet);
     }
-    is_due(endpoint, Round::Third)
 }
 
 /// What the peer has consumed.
@@ -143,6 +149,13 @@ pub(crate) fn without_forks(act: impl FnOnce()) {
     act();
 }
 
+/// The same, unless another thread does so.
+pub(crate) fn without_forks_if_free(act: impl FnOnce()) {
+    if let Some(_keeping) = KEEPING.try_lock() {
+        act();
+    }
+}
+
 /// Acts on the endpoint that uses a slot, which goes on using it meanwhile.
 pub(crate) fn with_bound(channel: &Channel, slot: usize, act: impl FnOnce(&'static Endpoint)) {
     let _keeping = KEEPING.lock();
@@ -166,14 +179,14 @@ fn neighbours(channel: &Channel, slot: usize) -> Option<[Open; SMALL_PER_PAGE]> 
 }
 
 /// Gives a page of small rings back when they are empty.
-fn give_back_small(endpoint: &'static Endpoint) {
+fn give_back_small(endpoint: &'static Endpoint, quiet: impl Fn(&'static Endpoint) -> bool) {
     let Some(channel) = endpoint.channel_ref() else { return };
     let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
     let Some(all) = neighbours(channel, slot) else { return };
     // Without the tokens first: mostly somebody is not idle.
     let seems_free = |of: &Open| {
         let mut tx = glance(of.0);
-        tx.credit(consumed(of.0)).is_ok() && tx.memory_is_free()
+        quiet(of.0) && tx.credit(consumed(of.0)).is_ok() && tx.memory_is_free()
     };
     if !all.iter().all(seems_free) {
         return;

@@ -75,6 +75,7 @@ mod spare;
 pub mod spawn;
 pub mod stats;
 mod stream;
+mod sweep;
 mod syn_sent;
 mod table;
 mod tcp_info;

@@ -157,6 +157,18 @@ pub(crate) fn park_idle() {
     }
 }
 
+/// The same for the two pages of halves that end among the numbers up to `end`, a multiple of their size; nobody forks
+/// meanwhile.
+pub(crate) fn park_pages(rec: &SlabRec, slab: Slab, end: usize) {
+    let senders_end = end - HALVES_PER_PAGE + TX_FIRST;
+    for (way, end) in [(Way::Send, senders_end), (Way::Receive, end)] {
+        let page = Page { rec, slab, way, numbers: end.saturating_sub(HALVES_PER_PAGE)..end };
+        if page.seems_idle() {
+            page.park();
+        }
+    }
+}
+
 /// Halves of one way that share a page.
 struct Page<'a> {
     rec: &'a SlabRec,

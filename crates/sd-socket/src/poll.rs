@@ -359,7 +359,8 @@ pub(crate) fn poll_noting(
     if !concerns_us(fds) {
         return Outcome::Kernel;
     }
-    crate::control::look_now_and_then();
+    let now = sd_sys::time::tsc();
+    crate::control::look_now_and_then(now);
     crate::syn_sent::look();
     let deadline = Deadline::after(timeout_ns);
     let mut list = List::of(fds);
@@ -375,6 +376,7 @@ pub(crate) fn poll_noting(
     }
     if ready == Ok(0) && timeout_ns != Some(0) {
         *waited = true;
+        crate::sweep::now_and_then(now);
         list.begin_waiting();
         if mask.is_null() {
             ready = list.spin();

@@ -211,6 +211,17 @@ impl Process {
         self.locate(endpoint).and_then(|(rec, index)| rec.private(index))
     }
 
+    /// Slab number `at` of those that this process has mapped.
+    pub(crate) fn slab_at(&self, at: usize) -> Option<(&SlabRec, Slab)> {
+        let rec = self.slabs.get(..self.slab_count.load(Ordering::Acquire))?.get(at)?;
+        Some((rec, rec.slab()?))
+    }
+
+    /// Whether that is where this process makes its sockets.
+    pub(crate) fn owns_slab(&self, at: usize) -> bool {
+        self.own_slab.load(Ordering::Relaxed) == at + 1
+    }
+
     /// The connections that are open in this process, and the slabs that hold them.
     pub(crate) fn connections(&self) -> impl Iterator<Item = (&SlabRec, &'static Endpoint)> {
         let slabs = self.slabs.iter().take(self.slab_count.load(Ordering::Acquire));

@@ -396,7 +396,9 @@ fn wait_rx(
                 || endpoint::peer_finished(endpoint)
         }
     };
-    crate::control::look_now_and_then();
+    let now = sd_sys::time::tsc();
+    crate::control::look_now_and_then(now);
+    crate::sweep::now_and_then(now);
     if spin(&endpoint.rx().spin, ready) {
         return Ok(());
     }

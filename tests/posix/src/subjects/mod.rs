@@ -31,6 +31,7 @@ mod fork_epoll;
 mod fork_served;
 mod handlers;
 mod idle;
+mod idle_busy;
 mod idle_parked;
 mod ipv6;
 mod limits;
@@ -93,6 +94,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     pair_failure::SUBJECTS,
     waiting::SUBJECTS,
     idle::SUBJECTS,
+    idle_busy::SUBJECTS,
     idle_parked::SUBJECTS,
     pass::SUBJECTS,
     pass_races::SUBJECTS,

@@ -100,15 +100,22 @@ fn wait_in_kernel(
     (got > 1).then_some(Ok(got - 1))
 }
 
-/// One look at everything. The kernel's part is asked when nothing of ours is ready, and now and
-/// then anyway, so that neither side starves the other.
+/// One look at everything.
 fn look(epoll: &Epoll, out: &mut [epoll_event], stay: bool) -> usize {
-    let has_kernel = has_kernel(epoll);
-    let now = if has_kernel { sd_sys::time::tsc() } else { 0 };
-    let asked = epoll.kernel_asked.load(Ordering::Relaxed);
-    let kernel = has_kernel && now.wrapping_sub(asked) > KERNEL_EVERY_CYCLES;
+    match has_kernel(epoll) {
+        false => look_at(epoll, out, Look { kernel: false, stay }),
+        true => look_at_both(epoll, out, stay),
+    }
+}
+
+/// The kernel's part is asked when nothing of ours is ready, and now and then anyway, so that neither side starves the
+/// other.
+#[inline(never)]
+fn look_at_both(epoll: &Epoll, out: &mut [epoll_event], stay: bool) -> usize {
+    let now = sd_sys::time::tsc();
+    let kernel = now.wrapping_sub(epoll.kernel_asked.load(Ordering::Relaxed)) > KERNEL_EVERY_CYCLES;
     let mut found = look_at(epoll, out, Look { kernel, stay });
-    if found == 0 && has_kernel && !kernel {
+    if found == 0 && !kernel {
         found = look_at(epoll, out, Look { kernel: true, stay });
     }
     if kernel {

@@ -104,7 +104,7 @@ fn visit(rec: &SlabRec, slab: Slab, number: usize) {
     let owes = || parked::receiver(endpoint).is_some_and(|rx| rx.owes_credit() || rx.is_large());
     if idle::is_due(endpoint, Round::Third) || !endpoint.flag(RX_PARKED) && owes() {
         let round = if laps < IDLE { Round::First } else { Round::Second };
-        idle::tidy_open(&open, round, |of| is_quiet(of));
+        idle::tidy_open(&open, round, is_quiet);
     }
 }
 

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The note: bytes acknowledged, and the port that `accept` listens on.
 struct Note(&'static [AtomicU64; 2]);
@@ -45,6 +45,7 @@ pub(crate) fn run(op: &str, port: u16, file: &str) -> io::Result<()> {
         "accept" => accept(&note)?,
         "idle" => idle(port, &note)?,
         "park" => park(port, &note)?,
+        "hand" => hand(port, &note)?,
         "berth" => berth(port)?,
         _ => on_connection(op, port, &note)?,
     }
@@ -196,6 +197,28 @@ fn park(port: u16, note: &Note) -> io::Result<()> {
     note.acknowledged(100);
     stop();
     wait(1500);
+    for stream in &mut streams {
+        stream.write_all(&bytes(100, 60))?;
+    }
+    stop();
+    Ok(())
+}
+
+/// A process that waits again and again, for a moment only, looks after its idle connections in between: the third lap of
+/// the hand, which gives the rings back, comes two seconds after the first wait, and so in the operation.
+fn hand(port: u16, note: &Note) -> io::Result<()> {
+    let mut streams = (0..12).map(|_| connect(port, b'S')).collect::<io::Result<Vec<_>>>()?;
+    for stream in &mut streams {
+        stream.write_all(&bytes(0, 100))?;
+    }
+    streams[0].set_read_timeout(Some(Duration::from_millis(1)))?;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1990) {
+        drop(streams[0].read(&mut [0; 8]));
+    }
+    note.acknowledged(100);
+    stop();
+    (0..30).for_each(|_| drop(streams[0].read(&mut [0; 8])));
     for stream in &mut streams {
         stream.write_all(&bytes(100, 60))?;
     }

@@ -126,7 +126,7 @@ impl Lab {
                 // It was killed on purpose; `sd run` would bring one back.
                 command.arg("--no-start");
             }
-            command.arg("--").arg(path).env("SD_MONITOR", self.socket());
+            command.arg("--").arg(path).env("SD_MONITOR", self.socket()).env("SD_IDLE_SECONDS", "1");
             command
         } else {
             // A shell joins the cgroup and becomes the program.

@@ -347,6 +347,8 @@ fn command(place: &Place, subject: &Subject, mode: Mode) -> Command {
     for name in ["LD_PRELOAD", "SD_MONITOR", "SD_POSIX_SERVER_PREFIX", "SD_POSIX_CLIENT_PREFIX"] {
         command.env_remove(name);
     }
+    // Subjects wait for memory to be given back.
+    command.env("SD_IDLE_SECONDS", "1");
     let prefix = format!("{} run --", place.sd.display());
     match mode {
         Mode::Kernel => &mut command,

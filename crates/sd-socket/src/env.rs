@@ -49,11 +49,12 @@ pub(crate) unsafe fn activation(environment: Environment) -> core::ops::Range<i3
 static mut PATH: [u8; 108] = [0; 108];
 static PATH_LEN: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
 
-/// At start-up, before the program runs: notes where the monitor is.
+/// At start-up, before the program runs: notes where the monitor is, and for how long idle memory is to be kept.
 ///
 /// # Safety
 /// `environment` is null or a null-terminated array of C strings.
 pub(crate) unsafe fn remember(environment: Environment) {
+    get(environment, b"SD_IDLE_SECONDS").into_iter().for_each(crate::patience::remember);
     let mut buf = [0u8; 108];
     if let Some(path) = find_path(environment, &mut buf) {
         let len = path.len();

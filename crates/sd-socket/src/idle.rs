@@ -45,9 +45,18 @@ pub(crate) enum Round {
     Third,
 }
 
-/// Nanoseconds before each.
-pub(crate) const ROUNDS: [(Round, u64); 3] =
-    [(Round::First, 100_000_000), (Round::Second, 1_000_000_000), (Round::Third, 2_000_000_000)];
+pub(crate) const ROUNDS: [Round; 3] = [Round::First, Round::Second, Round::Third];
+
+impl Round {
+    /// Nanoseconds before it, since the one before.
+    pub(crate) fn pause(self) -> u64 {
+        match self {
+            Round::First => 100_000_000,
+            Round::Second => crate::patience::now(),
+            Round::Third => 2_000_000_000,
+        }
+    }
+}
 
 /// An endpoint that stays open while it is looked after; under `KEEPING`.
 pub(crate) struct Open(pub(crate) &'static Endpoint);

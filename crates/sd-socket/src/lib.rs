@@ -57,6 +57,7 @@ mod names;
 pub mod network;
 mod options;
 mod parked;
+mod patience;
 mod peer;
 mod places;
 mod poll;

@@ -412,9 +412,9 @@ fn wait_rx(
             return Ok(());
         }
         let complaint = crate::adopt::pause();
-        let is_due = |(round, _): &(_, _)| crate::idle::is_due(endpoint, *round);
+        let is_due = |round: &_| crate::idle::is_due(endpoint, *round);
         let round = if complaint.is_none() { rounds.find(is_due) } else { None };
-        let pause = round.map(|(_, pause)| pause);
+        let pause = round.map(crate::idle::Round::pause);
         let short = crate::confine::limit(endpoint, crate::wait::earlier(pause, complaint));
         interrupted(watch, deadline)?;
         let slept = sleep_on_word(word, value, deadline, short);
@@ -425,7 +425,7 @@ fn wait_rx(
         if (pause.is_none() && complaint.is_none()) || ready() {
             return Ok(());
         }
-        if let Some((round, _)) = round {
+        if let Some(round) = round {
             crate::idle::tidy(endpoint, round);
         }
     }

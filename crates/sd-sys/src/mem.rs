@@ -33,6 +33,31 @@ pub fn pages_may_be_refused() -> bool {
     got == Ok(1) && mode == *b"2"
 }
 
+/// The machine's memory, in KiB.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// All of it.
+    pub total: u64,
+    /// What programs could get without swapping.
+    pub available: u64,
+}
+
+/// Reads /proc/meminfo.
+pub fn memory() -> Option<Memory> {
+    // SAFETY: a C string.
+    let file = check(unsafe {
+        syscall!(libc::SYS_open, c"/proc/meminfo".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC)
+    });
+    let file = file.ok()? as i32;
+    let mut text = [0u8; 256];
+    let got = crate::fd::read(file, &mut text);
+    crate::fd::close(file);
+    let text = core::str::from_utf8(text.get(..got.ok()?)?).ok()?;
+    let field =
+        |name| text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok();
+    Some(Memory { total: field("MemTotal:")?, available: field("MemAvailable:")? })
+}
+
 /// ftruncate(2).
 pub fn ftruncate(fd: i32, len: usize) -> Result<()> {
     // SAFETY: no pointers.

@@ -16,6 +16,8 @@ use std::time::Duration;
 /// The congestion control that every TCP figure uses, where the kernel has it.
 const CONGESTION: &str = "cubic";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// For how long memory of idle connections is kept: what they need is measured soon after.
+const IDLE_SECONDS: &str = "1";
 /// Addresses between the first ones that two clients connect to.
 const ADDRESSES: u32 = 1024;
 
@@ -234,12 +236,14 @@ impl Stage {
             (Some(_), Some(monitor)) if system == System::Socksdirect && self.launch == Launch::Run => {
                 let mut command = Command::new(&self.program);
                 command.args(["run", "--no-start", "--monitor"]).arg(monitor.socket()).arg("--").arg(program);
+                command.env("SD_IDLE_SECONDS", IDLE_SECONDS);
                 command
             }
             (Some(library), Some(monitor)) if system == System::Socksdirect => {
                 let preload = library::preload(library, existing.as_deref()).unwrap_or_default();
                 let mut command = Command::new(program);
                 command.env("LD_PRELOAD", preload).env("SD_MONITOR", monitor.socket());
+                command.env("SD_IDLE_SECONDS", IDLE_SECONDS);
                 command
             }
             _ => {

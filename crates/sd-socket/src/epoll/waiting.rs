@@ -202,8 +202,8 @@ fn keep_house(epoll: &Epoll) -> Option<u64> {
     }
     let quiet = now.saturating_sub(epoll.quiet_since.load(Ordering::Relaxed));
     let mut due = 0;
-    for (number, (round, pause)) in ROUNDS.into_iter().enumerate() {
-        due += pause;
+    for (number, round) in ROUNDS.into_iter().enumerate() {
+        due += round.pause();
         if number < epoll.rounds.load(Ordering::Relaxed) {
             continue;
         }

@@ -15,8 +15,8 @@ pub use crate::endpoint::{
 const PAGE: usize = 4096;
 /// Endpoints, tokens and halves: so they lie at the same distance from each other for each number.
 const LINE: usize = 64;
-/// Sockets that one slab holds.
-pub const ENDPOINTS: usize = 1 << 20;
+/// Sockets that one slab holds: ten million connections between two processes, and what they have besides.
+pub const ENDPOINTS: usize = 10 << 20;
 /// Threads of a family that can hold tokens; see [`Slab::thread`].
 pub const THREADS: usize = 4096;
 /// Offset of the first thread's record.

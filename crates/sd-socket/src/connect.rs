@@ -304,12 +304,15 @@ pub(crate) fn attempt(endpoint: &'static Endpoint, fd: c_int, to: Name) -> Attem
             Decision::Shm { target, source } => match join(endpoint, fd, to, source, target) {
                 Ok(()) => return Attempt::Joined,
                 Err(Join::Full) => {
-                    if let Decision::Shm { target, source } = route::another(to, source, &target)
-                        && join(endpoint, fd, to, source, target).is_ok()
-                    {
-                        return Attempt::Joined;
-                    }
-                    return Attempt::Kernel(Reason::Exhausted);
+                    let Decision::Shm { target, source } = route::another(to, source, &target) else {
+                        return Attempt::Kernel(Reason::Exhausted);
+                    };
+                    return match join(endpoint, fd, to, source, target) {
+                        Ok(()) => Attempt::Joined,
+                        // Its backlog has filled meanwhile.
+                        Err(Join::Busy) => Attempt::Busy(source),
+                        Err(_) => Attempt::Kernel(Reason::Exhausted),
+                    };
                 }
                 Err(Join::Busy) => return Attempt::Busy(source),
                 Err(Join::NoPort) => return Attempt::Kernel(Reason::Exhausted),

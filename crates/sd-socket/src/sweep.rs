@@ -3,8 +3,8 @@
 //! A sleeper looks after the memory of its connections itself, see [`crate::idle`]. A busy process never sleeps for long,
 //! though most of its connections may idle. So a thread that finds nothing and is about to wait moves a hand over some of the
 //! process's connections first, as the clock algorithm of page replacement does: what was not used since the hand's last
-//! visit idles. A lap takes a second at least; after one without use credits and large rings are given back, after two
-//! small rings and halves as well, those of neighbours only if they idle too.
+//! visit idles. A lap takes a second at least; after one without use credits and large rings are given back, when patience
+//! ends (`patience`) small rings and halves as well, those of neighbours only if they idle too.
 //!
 //! The counts of bytes at a visit, and the laps since they last moved, stand where a parked half's words are kept, which are
 //! of no use to a half that is not parked. They are written while nobody parks (that is done with the same lock in hand), and for
@@ -26,8 +26,8 @@ const EVERY_CYCLES: u64 = 500_000;
 const EPISODE_CYCLES: u64 = 50_000;
 /// A lap takes so long at least.
 const LAP_NS: u64 = 1_000_000_000;
-/// Laps without use after which all memory may go.
-const IDLE: u64 = 2;
+/// More laps are not counted.
+const LAPS_MAX: u64 = 1 << 20;
 
 /// Time-stamp of the last episode.
 static MOVED_AT: AtomicU64 = AtomicU64::new(0);
@@ -103,9 +103,14 @@ fn visit(rec: &SlabRec, slab: Slab, number: usize) {
     }
     let owes = || parked::receiver(endpoint).is_some_and(|rx| rx.owes_credit() || rx.is_large());
     if idle::is_due(endpoint, Round::Third) || !endpoint.flag(RX_PARKED) && owes() {
-        let round = if laps < IDLE { Round::First } else { Round::Second };
+        let round = if laps < enough_laps() { Round::First } else { Round::Second };
         idle::tidy_open(&open, round, is_quiet);
     }
+}
+
+/// Laps without use after which all memory may go.
+fn enough_laps() -> u64 {
+    1 + crate::patience::now() / LAP_NS
 }
 
 /// Counts a lap of each half that was not used, as of those that are parked; otherwise begins to count.
@@ -113,7 +118,7 @@ fn note(endpoint: &Endpoint, kept: &Kept) {
     let count = |now: u64, bytes: &AtomicU64, laps: &AtomicU64| {
         let is_same = bytes.swap(now, Ordering::Relaxed) == now;
         let before = laps.load(Ordering::Relaxed);
-        laps.store(if is_same { before.saturating_add(1).min(IDLE) } else { 0 }, Ordering::Relaxed);
+        laps.store(if is_same { before.saturating_add(1).min(LAPS_MAX) } else { 0 }, Ordering::Relaxed);
     };
     if !endpoint.flag(TX_PARKED) {
         count(endpoint.tx().bytes.load(Ordering::Relaxed), &kept.tx_bytes, &kept.tx);
@@ -126,7 +131,7 @@ fn note(endpoint: &Endpoint, kept: &Kept) {
 /// For how many laps neither half was used.
 fn idle_laps(endpoint: &Endpoint, kept: &Kept) -> u64 {
     let laps = |is_parked: bool, now: &AtomicU64, bytes: &AtomicU64, laps: &AtomicU64| match is_parked {
-        true => IDLE,
+        true => LAPS_MAX,
         false if now.load(Ordering::Relaxed) == bytes.load(Ordering::Relaxed) => laps.load(Ordering::Relaxed),
         false => 0,
     };

@@ -37,7 +37,7 @@ pub(super) enum Want {
 pub(super) const WANTS: &[(&str, Want)] = &[
     ("addresses-none", Want::Addresses(300 * MIB)),
     ("addresses-few", Want::Addresses(2000 * MIB)),
-    ("addresses-of-one", Want::Addresses(7000 * MIB)),
+    ("addresses-of-one", Want::Addresses(11_000 * MIB)),
     ("descriptors", Want::Descriptors(40)),
     ("file-size", Want::FileSize(MIB)),
     ("memfds", Want::Memfds),

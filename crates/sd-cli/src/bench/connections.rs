@@ -21,7 +21,7 @@ use super::rounds::{Series, ratio};
 use super::stage::{Connected, Job, Outcome, PATIENCE, Stage, result_of};
 use super::{Plan, System};
 use crate::failure::{Failure, Result, warn};
-use crate::peer::{Report, Work};
+use crate::peer::{PER_TURN, Report, Work};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -146,11 +146,10 @@ impl Crowd {
             check_interrupt()?;
             let count = count * (number + 1) / pairs - count * number / pairs;
             let began = Instant::now();
-            let mut pair = stage.connect(system, &Job { work: Work::Many, size: 8, millis, count })?;
+            let pair = stage.connect(system, &Job { work: Work::Many, size: 8, millis, count })?;
             opening += began.elapsed();
-            pair.client.say("go")?;
-            result_of(&mut pair.client, patience(count))?;
             crowd.pairs.push(pair);
+            crowd.use_all(number, count)?;
         }
         if system == System::Socksdirect && kernel_tcp() - tcp_before >= count as f64 {
             return Err(Failure::new("the connections went over the kernel"));
@@ -181,9 +180,23 @@ impl Crowd {
     /// One pair after the other.
     fn cycle(&mut self) -> Result<Cycle> {
         let mut all = Cycle::default();
-        for pair in &mut self.pairs {
-            pair.client.say("go")?;
-            let report = result_of(&mut pair.client, patience(self.count))?;
+        let count = self.count.div_ceil(self.pairs.len());
+        for number in 0..self.pairs.len() {
+            all.add(self.use_all(number, count)?);
+        }
+        Ok(all)
+    }
+
+    /// One pair: all of its connections, but not more at a time than there is memory for.
+    fn use_all(&mut self, number: usize, count: usize) -> Result<Cycle> {
+        let mut all = Cycle::default();
+        for turn in 0..count.div_ceil(PER_TURN) {
+            if turn > 0 {
+                self.settle()?;
+            }
+            let client = &mut self.pairs[number].client;
+            client.say("go")?;
+            let report = result_of(client, patience(self.count))?;
             let trips = report.count.unwrap_or_default() as f64;
             let waits = trips / report.items.get(BATCH).copied().unwrap_or(1.0);
             all.add(Cycle { seconds: trips / report.value, trips, waits });

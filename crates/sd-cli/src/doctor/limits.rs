@@ -3,8 +3,8 @@
 use super::{Check, read};
 use std::path::Path;
 
-/// Address space for one channel and one slab with its private part.
-const MAPPING_BYTES: u64 = sd_shm::channel::SEGMENT_LEN as u64 + 2 * sd_shm::slab::LEN as u64;
+/// Address space for one channel and one slab, with tables of the process's own.
+const MAPPING_BYTES: u64 = (sd_shm::channel::SEGMENT_LEN + sd_shm::slab::LEN + sd_shm::slab::LEN / 8) as u64;
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 

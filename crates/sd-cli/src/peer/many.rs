@@ -19,6 +19,8 @@ const CHANNEL: usize = sd_shm::channel::SLOTS;
 const FDS_OF_CHANNEL: usize = 2;
 /// Other descriptors that are not connections.
 const OTHER_FDS: usize = 100;
+/// Connections that are used in one turn: memory of those that were used has to be given back before all others can be.
+pub(crate) const PER_TURN: usize = 1_000_000;
 /// Connections to one address: they use as many ports, which all pairs of processes have in common.
 pub(super) const PER_ADDRESS: usize = 256;
 
@@ -52,9 +54,9 @@ impl Caller {
         Ok(!line.is_empty())
     }
 
-    /// Messages that went there and back per second, in turn over all connections.
+    /// Messages that went there and back per second, in turn over all connections, or the next million of them.
     fn turn(&mut self, time: Duration) -> Result<Report> {
-        let count = self.links.len();
+        let count = self.links.len().min(PER_TURN);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         let clock = Clock::start(time);
         let (mut sent, mut back, mut waits) = (0, 0, 0u64);
@@ -124,8 +126,9 @@ pub(crate) fn raise_limit(count: usize) -> usize {
     // More than the hard limit takes a privilege.
     for most in [wanted.clamp(limit.rlim_max, highest.max(limit.rlim_max)), limit.rlim_max] {
         let raised = libc::rlimit { rlim_cur: most, rlim_max: most };
+        let helps = limit.rlim_cur < wanted.min(most);
         // SAFETY: the kernel reads one structure.
-        if limit.rlim_cur < wanted && unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) } == 0 {
+        if helps && unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) } == 0 {
             limit = raised;
         }
     }

@@ -35,7 +35,7 @@ mod work;
 use crate::bench::System;
 use crate::failure::{Context, Failure, Result, print};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-pub(crate) use many::raise_limit;
+pub(crate) use many::{PER_TURN, raise_limit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -204,10 +204,20 @@ impl Line {
         self.queue.len() + self.hot.len() + self.scanned.len()
     }
 
+    /// Where an item stands. Who closes what was just told finds it near the end, who closes in the order of arrival near
+    /// the front: a line of all connections of a server is not gone through for each of them.
+    fn position(&self, item: &Item) -> Option<usize> {
+        let is_at = |at: &usize| self.queue.get(*at).is_some_and(|queued| core::ptr::eq(queued.item, item));
+        let len = self.queue.len();
+        (0..len.div_ceil(2)).find_map(|step| [step, len - 1 - step].into_iter().find(is_at))
+    }
+
     /// Forgets an item.
     fn remove(&mut self, item: &Item) {
-        if item.place() == QUEUED {
-            self.queue.retain(|at| !core::ptr::eq(at.item, item));
+        if item.place() == QUEUED
+            && let Some(at) = self.position(item)
+        {
+            self.queue.remove(at);
         }
         self.hot.retain(|at| !core::ptr::eq(*at, item));
         self.scanned.retain(|at| !core::ptr::eq(at.item, item));

@@ -84,7 +84,7 @@ fn wait_for_connection(
             channel::drain();
             next_of(&listener.queue.lock(), &listener.defer).is_some()
         };
-        if crate::wait::spin(&listener.spin, ready) {
+        if crate::wait::spin_at(&listener.spin, channel::looks_of_drain(), ready) {
             return Ok(());
         }
     }

@@ -142,7 +142,7 @@ fn spin(epoll: &Epoll, out: &mut [epoll_event]) -> usize {
     let user = (!single_threaded()).then(reclaim::User::enter);
     let mut found = 0;
     let mut rounds = 0u32;
-    wait::spin(&epoll.spin, || {
+    wait::spin_at(&epoll.spin, crate::channel::looks_of_drain(), || {
         rounds += 1;
         crate::channel::drain_inside(user.as_ref());
         let kernel = rounds.is_multiple_of(64) && has_kernel(epoll);

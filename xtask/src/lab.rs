@@ -157,7 +157,7 @@ impl Lab {
 
     /// The workers of a server accept a moment after it listens; who connects before that gets the kernel. In vain where
     /// none accepts through us, which the paths of the connections will show.
-    fn wait_accepting(&self, port: u16) {
+    pub(crate) fn wait_accepting(&self, port: u16) {
         let suffix = format!(":{port}");
         let end = Instant::now() + Duration::from_secs(2);
         let accepts = || self.snapshot().is_ok_and(|s| s.accepting.iter().any(|a| a.ends_with(&suffix)));

@@ -21,6 +21,7 @@ const SLOTS: usize = 1024;
 /// Every process of a crowd has a connection over shared memory, and what a crowd had the next one can have.
 pub(super) fn processes(lab: &mut Lab) -> Result<String> {
     let (server, port) = served(start(lab, &["echo"])?)?;
+    lab.wait_accepting(port.parse()?);
     for _ in 0..CROWDS {
         let mut crowd = start(lab, &["crowd", &port, &PROCESSES.to_string()])?;
         crowd.wait_for_text("all", PATIENCE)?;
@@ -34,8 +35,9 @@ pub(super) fn processes(lab: &mut Lab) -> Result<String> {
 }
 
 fn are_shared(seen: &Snapshot) -> Result<()> {
-    if let Some(kernel) = seen.connections.iter().find(|connection| connection.path != "shm") {
-        fail!("{}", ss::describe(kernel));
+    let kernel: Vec<_> = seen.connections.iter().filter(|end| end.path != "shm").map(ss::describe).collect();
+    if !kernel.is_empty() {
+        fail!("{}", kernel.join(", "));
     }
     // Some of an earlier crowd may still be there.
     if seen.connections.len() < 2 * PROCESSES {

@@ -81,16 +81,22 @@ pub(crate) fn spin(word: &AtomicU32, ready: impl FnMut() -> bool) -> bool {
 /// The same, where a look takes as long as `cost` looks at one ring.
 #[inline]
 pub(crate) fn spin_at(word: &AtomicU32, cost: u32, mut ready: impl FnMut() -> bool) -> bool {
+    spin_warned(word, cost, |_| ready())
+}
+
+/// The same; `ready` is told which is the last look before others are given way to.
+#[inline]
+pub(crate) fn spin_warned(word: &AtomicU32, cost: u32, mut ready: impl FnMut(bool) -> bool) -> bool {
     let learned = Learned::load(word);
-    for _ in 0..learned.looks.div_ceil(cost) {
-        if ready() {
+    for left in (0..learned.looks.div_ceil(cost)).rev() {
+        if ready(left == 0) {
             if learned.looks < LOOKS_MAX || learned.budget_us < BUDGET_MAX_US {
                 reward(word, learned);
             }
             return true;
         }
     }
-    spin_yielding(word, learned, cost, ready)
+    spin_yielding(word, learned, cost, || ready(false))
 }
 
 #[cold]

@@ -9,7 +9,7 @@ use crate::wait::{self, Deadline, OWN_EVENT, Sleeper};
 use libc::{epoll_event, sigset_t};
 use sd_sys::section::Watch;
 
-/// About ten microseconds: while sockets of ours are always ready, the kernel is asked so often.
+/// About ten microseconds: so often the kernel is asked while sockets of ours are looked at.
 const KERNEL_EVERY_CYCLES: u64 = 25_000;
 
 /// Counts a thread that looks or sleeps: events for one thread only go where one is.
@@ -33,25 +33,27 @@ impl Drop for Waiter {
 pub(crate) fn wait(
     epoll: &'static Epoll,
     out: &mut [epoll_event],
-    timeout_ns: Option<u64>,
+    mut timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Result<usize, i32> {
     let _user = User::enter(epoll);
-    let deadline = Deadline::after(timeout_ns);
-    if !has_ours(epoll)
-        && let Some(done) = wait_in_kernel(epoll, out, timeout_ns, mask)
-    {
-        return done;
+    if !has_ours(epoll) {
+        let deadline = Deadline::after(timeout_ns);
+        if let Some(done) = wait_in_kernel(epoll, out, timeout_ns, mask) {
+            return done;
+        }
+        timeout_ns = deadline.left();
     }
     crate::syn_sent::look();
     ledger::catch_up(epoll);
     crate::channel::drain();
-    let found = look(epoll, out, timeout_ns != Some(0));
-    if found != 0 || timeout_ns == Some(0) {
+    let is_last = timeout_ns == Some(0);
+    let found = look(epoll, out, !is_last, is_last);
+    if found != 0 || is_last {
         crate::adopt::look();
         return Ok(found);
     }
-    wait_for_event(epoll, out, deadline, mask)
+    wait_for_event(epoll, out, timeout_ns, mask)
 }
 
 /// Nothing is ready. A function of its own, so that a wait which finds something needs no large frame.
@@ -59,9 +61,10 @@ pub(crate) fn wait(
 fn wait_for_event(
     epoll: &'static Epoll,
     out: &mut [epoll_event],
-    deadline: Deadline,
+    timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Result<usize, i32> {
+    let deadline = Deadline::after(timeout_ns);
     let _waiter = Waiter::enter(epoll);
     let watch = Watch::start();
     crate::sweep::now_and_then(sd_sys::time::tsc());
@@ -100,30 +103,33 @@ fn wait_in_kernel(
     (got > 1).then_some(Ok(got - 1))
 }
 
-/// One look at everything.
-fn look(epoll: &Epoll, out: &mut [epoll_event], stay: bool) -> usize {
+/// One look at everything; the `last` one of the wait, or one that a spin or a sleep follows.
+fn look(epoll: &Epoll, out: &mut [epoll_event], stay: bool, last: bool) -> usize {
     match has_kernel(epoll) {
         false => look_at(epoll, out, Look { kernel: false, stay }),
-        true => look_at_both(epoll, out, stay),
+        true => look_at_both(epoll, out, stay, last),
     }
 }
 
-/// The kernel's part is asked when nothing of ours is ready, and now and then anyway, so that neither side starves the
-/// other.
+/// The kernel's part is asked when that is due, so that neither side starves the other, and in the last look when nothing of
+/// ours is ready. After any other the wait goes on, and asks it: in a spin, before it gives way to anybody, or by a sleep.
 #[inline(never)]
-fn look_at_both(epoll: &Epoll, out: &mut [epoll_event], stay: bool) -> usize {
+fn look_at_both(epoll: &Epoll, out: &mut [epoll_event], stay: bool, last: bool) -> usize {
     let now = sd_sys::time::tsc();
-    let kernel = now.wrapping_sub(epoll.kernel_asked.load(Ordering::Relaxed)) > KERNEL_EVERY_CYCLES;
+    let kernel = is_kernel_due(epoll, now);
     let mut found = look_at(epoll, out, Look { kernel, stay });
-    if found == 0 && !kernel {
+    if found == 0 && last && !kernel {
         found = look_at(epoll, out, Look { kernel: true, stay });
     }
     if kernel {
-        epoll.kernel_asked.store(now, Ordering::Relaxed);
         // Who always finds something never waits.
         crate::sweep::now_and_then(now);
     }
     found
+}
+
+fn is_kernel_due(epoll: &Epoll, now: u64) -> bool {
+    now.wrapping_sub(epoll.kernel_asked.load(Ordering::Relaxed)) > KERNEL_EVERY_CYCLES
 }
 
 fn has_kernel(epoll: &Epoll) -> bool {
@@ -140,12 +146,12 @@ fn look_at(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usize {
 fn spin(epoll: &Epoll, out: &mut [epoll_event]) -> usize {
     // Once for all looks: the count is shared by all threads.
     let user = (!single_threaded()).then(reclaim::User::enter);
-    let mut found = 0;
-    let mut rounds = 0u32;
-    wait::spin_at(&epoll.spin, crate::channel::looks_of_drain(), || {
+    let (mut found, mut rounds) = (0, 0u32);
+    wait::spin_warned(&epoll.spin, crate::channel::looks_of_drain(), |others_follow| {
         rounds += 1;
         crate::channel::drain_inside(user.as_ref());
-        let kernel = rounds.is_multiple_of(64) && has_kernel(epoll);
+        let is_due = || others_follow || is_kernel_due(epoll, sd_sys::time::tsc());
+        let kernel = (others_follow || rounds.is_multiple_of(8)) && has_kernel(epoll) && is_due();
         found = look_at(epoll, out, Look { kernel, stay: true });
         found != 0
     });
@@ -181,8 +187,9 @@ fn sleep(
         }
         ledger::catch_up(epoll);
         crate::channel::drain();
-        let found = look(epoll, out, false);
-        if found != 0 || deadline.left() == Some(0) {
+        let is_last = deadline.left() == Some(0);
+        let found = look(epoll, out, false, is_last);
+        if found != 0 || is_last {
             return Ok(found);
         }
     }
@@ -237,6 +244,7 @@ fn sleep_once(
     }
     wait::ended_by_handler(signals.watch, signals.mask)?;
     let kernel = rest::sleep(epoll, wait::earlier(timeout, retry), signals.mask)?;
+    epoll.kernel_asked.store(sd_sys::time::tsc(), Ordering::Relaxed);
     Ok(if kernel { look_at(epoll, out, Look { kernel, stay: false }) } else { 0 })
 }
 

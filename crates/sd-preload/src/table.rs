@@ -299,6 +299,8 @@ hooks! {
         { SYS_getrlimit; any limits::prlimit(0, resource, null(), old) }
     prlimit | prlimit64 (pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int
         { SYS_prlimit64; any limits::prlimit(pid, resource, new, old) }
+    mlockall (flags: c_int) -> c_int
+        { SYS_mlockall; any limits::mlockall(flags) }
     getdtablesize () -> c_int
         { lazy; does limits::getdtablesize() }
     sysconf (name: c_int) -> isize

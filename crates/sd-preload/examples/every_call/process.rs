@@ -306,6 +306,7 @@ unsafe fn limits() {
         show("setrlimit", libc::setrlimit(libc::RLIMIT_AS, &libc::rlimit { rlim_cur: 2, rlim_max: 1 }));
         show("sysconf", libc::sysconf(libc::_SC_OPEN_MAX) as c_int);
         show("getdtablesize", libc::getdtablesize());
+        show("mlockall", libc::mlockall(64));
         show("prctl", libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, null::<u8>()));
         show("prctl", libc::prctl(-1));
         show("unshare", libc::unshare(libc::CLONE_NEWNET | 1));

@@ -39,6 +39,19 @@ pub(crate) unsafe fn prlimit(
     }
 }
 
+/// mlockall(2), so that what is locked is what was touched (MCL_ONFAULT): the library's mappings are gigabytes, nearly all of
+/// them holes, and would be made whole.
+pub(crate) fn mlockall(flags: c_int) -> Outcome<c_int> {
+    if flags & (libc::MCL_CURRENT | libc::MCL_FUTURE) == 0 {
+        return Outcome::Kernel;
+    }
+    // SAFETY: no pointers.
+    match sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_mlockall, flags | libc::MCL_ONFAULT) }) {
+        Ok(_) => Outcome::Done(0),
+        Err(error) => Outcome::Errno(error.0),
+    }
+}
+
 /// getdtablesize(3).
 pub(crate) fn getdtablesize() -> c_int {
     sd_sys::fd::nofile_limit().min(c_int::MAX as u64) as c_int

@@ -109,6 +109,7 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
             libc::SYS_setrlimit => int(limits::prlimit(0, a as _, b as _, core::ptr::null_mut())),
             libc::SYS_getrlimit => int(limits::prlimit(0, a as _, core::ptr::null(), b as _)),
             libc::SYS_prlimit64 => int(limits::prlimit(a as _, b as _, c as _, d as _)),
+            libc::SYS_mlockall => int(limits::mlockall(a as _)),
             libc::SYS_seccomp => int(confine::seccomp(a as _, b as _, c)),
             libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork => {
                 clone::by_number(nr, args).map_or(Outcome::Kernel, |pid| Outcome::Done(pid as isize))

@@ -19,7 +19,37 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("limits/message", message_at_the_limit),
     solo("limits/programs", programs),
     solo("limits/child", child_of_a_limited),
+    solo("limits/locked", locked),
+    solo("limits/locked_by_number", locked_by_number),
 ];
+
+/// All memory is locked, before and after there are connections.
+fn locked() {
+    for flags in [0, 64, libc::MCL_ONFAULT] {
+        show("mlockall, nothing that there is", call!(libc::mlockall(flags)));
+    }
+    lock_with(|flags| call!(libc::mlockall(flags)));
+}
+
+fn locked_by_number() {
+    lock_with(|flags| call!(libc::syscall(libc::SYS_mlockall, flags)));
+}
+
+fn lock_with(lock: impl Fn(i32) -> Ret) {
+    let first = connected();
+    for flags in [libc::MCL_FUTURE, libc::MCL_CURRENT, libc::MCL_CURRENT | libc::MCL_FUTURE] {
+        show("mlockall", lock(flags));
+        talk(first.client, first.server);
+        let next = connected();
+        talk(next.client, next.server);
+    }
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let locked =
+        text.lines().find_map(|line| line.strip_prefix("Rss:")?.split_whitespace().next()?.parse().ok());
+    say!("less than a gigabyte: {}", locked.is_some_and(|kib: u64| kib < 1 << 20));
+    show("munlockall", call!(libc::munlockall()));
+    talk(first.client, first.server);
+}
 
 fn limit(soft: u64, hard: u64) -> Ret {
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };

@@ -83,7 +83,13 @@ fn map(address: usize, len: usize, prot: i32, flags: i32, fd: i32) -> Result<*mu
         Err(crate::Errno(libc::ENOMEM)) if crate::space::raise() => attempt(),
         done => done,
     };
-    mapped.map(|at| at as *mut u8).inspect_err(|_| crate::space::unmapped(len))
+    let at = mapped.map(|at| at as *mut u8).inspect_err(|_| crate::space::unmapped(len))?;
+    if fd >= 0 {
+        // A core dump reads the holes of a segment too, which makes gigabytes of zeros of them, for all who have it mapped.
+        // SAFETY: the mapping was just made; its contents stay.
+        let _ = check(unsafe { syscall!(libc::SYS_madvise, at, len, libc::MADV_DONTDUMP) });
+    }
+    Ok(at)
 }
 
 /// Maps `len` bytes of `fd` shared; nothing is populated and no swap is reserved.
@@ -164,4 +170,22 @@ pub unsafe fn unmap(ptr: *mut u8, len: usize) {
 pub unsafe fn punch(ptr: *mut u8, len: usize) -> bool {
     // SAFETY: the caller gives up the contents.
     check(unsafe { syscall!(libc::SYS_madvise, ptr, len, libc::MADV_REMOVE) }).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_core_dump_does_not_hold_segments() {
+        let fd = memfd_sealed(c"sd-core-test", 1 << 20).unwrap();
+        let at = map_apart(fd, 1 << 20).unwrap();
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let from = smaps.find("sd-core-test").unwrap();
+        let flags = smaps[from..].lines().find(|line| line.starts_with("VmFlags:")).unwrap();
+        assert!(flags.split_whitespace().any(|flag| flag == "dd"), "{flags}");
+        // SAFETY: nothing uses the mapping.
+        unsafe { unmap(at, 1 << 20) };
+        crate::fd::close(fd);
+    }
 }

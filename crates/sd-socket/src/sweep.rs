@@ -17,6 +17,7 @@ use crate::idle::{self, Open, Round};
 use crate::parked;
 use crate::process::{PROCESS, SlabRec};
 use core::sync::atomic::{AtomicU64, Ordering};
+use sd_ring::RxCursor;
 use sd_shm::slab::{Endpoint, HALVES_PER_PAGE, Kept, RX_PARKED, Slab, State, TX_PARKED};
 use sd_sys::time;
 
@@ -62,6 +63,7 @@ fn move_hand(began: u64) {
         LAP_BEGAN.store(now, Ordering::Relaxed);
     }
     let (mut at, mut number) = ((hand & 0xff) as usize, (hand >> 8) as usize);
+    let enough = enough_laps();
     while time::tsc().wrapping_sub(began) < EPISODE_CYCLES {
         let Some((rec, slab)) = PROCESS.slab_at(at) else {
             (at, number) = (0, 0);
@@ -71,7 +73,7 @@ fn move_hand(began: u64) {
             (at, number) = (at + 1, 0);
             continue;
         }
-        visit(rec, slab, number);
+        visit(rec, slab, number, enough);
         number += 1;
         if number.is_multiple_of(HALVES_PER_PAGE) && PROCESS.owns_slab(at) {
             parked::park_pages(rec, slab, number);
@@ -86,7 +88,7 @@ fn is_own(rec: &SlabRec, endpoint: &Endpoint) -> bool {
         && endpoint.holders.load(Ordering::Acquire) == rec.bit.load(Ordering::Relaxed)
 }
 
-fn visit(rec: &SlabRec, slab: Slab, number: usize) {
+fn visit(rec: &SlabRec, slab: Slab, number: usize, enough: u64) {
     let (Some(endpoint), Some(kept)) = (slab.endpoint(number), slab.kept(number)) else { return };
     if !is_own(rec, endpoint) || parked::is_parked(endpoint) {
         return;
@@ -101,10 +103,12 @@ fn visit(rec: &SlabRec, slab: Slab, number: usize) {
     if laps == 0 {
         return;
     }
-    let owes = || parked::receiver(endpoint).is_some_and(|rx| rx.owes_credit() || rx.is_large());
-    if idle::is_due(endpoint, Round::Third) || !endpoint.flag(RX_PARKED) && owes() {
-        let round = if laps < enough_laps() { Round::First } else { Round::Second };
-        idle::tidy_open(&open, round, is_quiet);
+    let round = if laps < enough { Round::First } else { Round::Second };
+    let owes = |rx: RxCursor| rx.owes_credit() || round == Round::Second && rx.is_large();
+    // Before a token is taken, which another thread may have.
+    let has_to_return = || !endpoint.flag(RX_PARKED) && parked::receiver(endpoint).is_some_and(owes);
+    if idle::is_due(endpoint, round) || has_to_return() {
+        idle::tidy_open(&open, round, |of| is_idle(of, enough));
     }
 }
 
@@ -139,9 +143,9 @@ fn idle_laps(endpoint: &Endpoint, kept: &Kept) -> u64 {
     tx.min(laps(endpoint.flag(RX_PARKED), &endpoint.rx().bytes, &kept.rx_bytes, &kept.rx))
 }
 
-/// The same of a neighbour.
-fn is_quiet(endpoint: &'static Endpoint) -> bool {
+/// Whether a neighbour has not been used for so many laps.
+fn is_idle(endpoint: &'static Endpoint, enough: u64) -> bool {
     let Some((rec, number)) = PROCESS.locate(endpoint) else { return false };
     let kept = rec.slab().and_then(|slab| slab.kept(number));
-    kept.is_some_and(|kept| is_own(rec, endpoint) && idle_laps(endpoint, kept) != 0)
+    kept.is_some_and(|kept| is_own(rec, endpoint) && idle_laps(endpoint, kept) >= enough)
 }

@@ -11,6 +11,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("confine/by_number", by_number),
     solo("confine/strict", strict),
     solo("confine/refused", refused),
+    solo("confine/mlockall", mlockall),
     solo("confine/raw_fork", raw_fork),
     solo("confine/address_space", address_space),
     pair("confine/server", confined_server, client),
@@ -145,6 +146,18 @@ fn refused() {
     show("no program", call!(libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, none)));
     show("mode", call!(libc::prctl(libc::PR_SET_SECCOMP, 77, none)));
     show("asked", call!(libc::prctl(libc::PR_GET_SECCOMP)));
+    write(pair.client, b"still there");
+    show_recv("server", pair.server, 32, 0);
+}
+
+/// What a filter says to it is the answer, here SIGSYS.
+fn mlockall() {
+    let pair = connected();
+    let child = fork_child(|| {
+        show("filter", confine(false));
+        call!(libc::mlockall(libc::MCL_CURRENT)).value as i32
+    });
+    say!("child: {}", wait_child(child));
     write(pair.client, b"still there");
     show_recv("server", pair.server, 32, 0);
 }

@@ -77,14 +77,16 @@ fn by_epoll() {
     say!("{}", exchange(&pairs, 1, 40_000));
 }
 
-/// Bytes of memory that is shared, or was written.
-fn memory() -> u64 {
+/// Bytes of this process's memory, of a kind that /proc knows.
+pub(super) fn memory_of(kind: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
-    let field = |name| {
-        let value = text.lines().find_map(|line: &str| line.strip_prefix(name));
-        value.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
-    };
-    field("Pss_Anon:") + field("Pss_Shmem:")
+    let value = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(':'));
+    value.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok()).expect("a number") * 1024
+}
+
+/// That is shared, or was written.
+fn memory() -> u64 {
+    memory_of("Pss_Anon") + memory_of("Pss_Shmem")
 }
 
 /// What many connections have used once is not kept.

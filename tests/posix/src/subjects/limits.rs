@@ -1,6 +1,7 @@
 //! RLIMIT_NOFILE: which numbers a program may have, and who else learns of its limit.
 
 use super::exec::exec_helper;
+use super::idle_busy::memory_of;
 use super::others::pass;
 use crate::setup::*;
 use crate::sys::*;
@@ -43,10 +44,7 @@ fn lock_with(lock: impl Fn(i32) -> Ret) {
         let next = connected();
         talk(next.client, next.server);
     }
-    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
-    let locked =
-        text.lines().find_map(|line| line.strip_prefix("Rss:")?.split_whitespace().next()?.parse().ok());
-    say!("less than a gigabyte: {}", locked.is_some_and(|kib: u64| kib < 1 << 20));
+    say!("less than a gigabyte: {}", memory_of("Rss") < 1 << 30);
     show("munlockall", call!(libc::munlockall()));
     talk(first.client, first.server);
 }

@@ -61,6 +61,8 @@ impl Message {
 
 impl Connection {
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Connection> {
+        // A client that sends before this has its credentials noted too: the listener has the option.
+        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::PassCred, &true)?;
         let peer = nix::sys::socket::getsockopt(&socket, PeerCredentials)?;
         let (pid, uid) = (peer.pid().max(0) as u32, peer.uid());
         Ok(Connection { socket, pid, uid, who: None, child: None, notices: VecDeque::new() })
@@ -68,7 +70,6 @@ impl Connection {
 
     /// A connection that a parent has made for the child of its next fork. Who the child is, it says itself.
     pub(crate) fn of_child(socket: OwnedFd, child: ProcessId) -> io::Result<Connection> {
-        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::PassCred, &true)?;
         Ok(Connection { pid: 0, uid: UNKNOWN, child: Some(child), ..Connection::new(socket)? })
     }
 
@@ -120,6 +121,7 @@ impl Connection {
         let fds = got.fds.iter().take(got.fd_count);
         // SAFETY: the kernel has just put these descriptors into our table; nobody else knows them.
         let fds = fds.map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
+        // Zero: of a pid namespace that is not below ours.
         let sender = got.sender.map(|sender| (sender.pid.max(0) as u32, sender.uid));
         if got.len == 0 {
             Incoming::End

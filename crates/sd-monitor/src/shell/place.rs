@@ -52,6 +52,9 @@ impl Place {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let listener = nix::sys::socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
             .map_err(|e| system("make a socket for")(e.into()))?;
+        // What clients send before they are accepted says who sent it, too.
+        nix::sys::socket::setsockopt(&listener, nix::sys::socket::sockopt::PassCred, &true)
+            .map_err(|e| system("set up")(e.into()))?;
         nix::sys::socket::bind(listener.as_raw_fd(), &address).map_err(|e| system("bind to")(e.into()))?;
         let identity = fs::symlink_metadata(path).map(identity).map_err(system("look at"))?;
         let number = number(path).map_err(system("look at the directory of"))?;

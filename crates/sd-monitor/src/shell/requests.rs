@@ -8,6 +8,7 @@ use super::recovery::Announced;
 use super::segments::Slab;
 use super::server::Server;
 use super::shortage::Room;
+use super::standing::Standing;
 use crate::core::ClientId;
 use crate::core::listeners::Listener;
 use crate::core::members::ProcessId;
@@ -45,7 +46,7 @@ impl Server {
         let Some(request) = self.understand(id, &mut message) else { return };
         tracing::trace!(connection = id, ?request, fds = message.fds.len());
         let who = self.connections.get(&id).and_then(|connection| connection.who);
-        self.note_sender(id, message.sender);
+        let sender = self.note_sender(id, message.sender);
         let mut fds = message.fds;
         let result = match (request, who) {
             (Request::Hello { again, .. }, None) => self.hello(id, again, &mut fds).map(|()| None),
@@ -91,7 +92,9 @@ impl Server {
             (Request::Fork { member, serial }, Some(who)) => {
                 self.fork(who.process, member, serial, &mut fds).map(|()| None)
             }
-            (Request::Born { serial }, Some(who)) => self.born(who.process, serial, &mut fds).map(|()| None),
+            (Request::Born { serial }, Some(who)) => {
+                self.born((who.process, sender), serial, &mut fds).map(|()| None)
+            }
             (Request::Channel { id, side, peer_pid, adopter }, Some(who)) => {
                 let announced = Announced { id, side, peer_pid, adopter };
                 self.recover_channel(who.client, announced, &mut fds).map(|()| None)
@@ -291,14 +294,17 @@ impl Server {
         self.core.members.share(process, *client, takes).ok_or(ErrorCode::Exhausted)
     }
 
-    /// The child of a fork says who it is with whatever it sends first.
-    fn note_sender(&mut self, id: u64, sender: Option<(u32, u32)>) {
-        if let (Some(connection), Some((pid, uid))) = (self.connections.get_mut(&id), sender)
+    /// Who has sent a message, as the kernel says. The child of a fork says who it is with whatever it sends first.
+    fn note_sender(&mut self, id: u64, sender: Option<(u32, u32)>) -> Sender {
+        let Some(connection) = self.connections.get_mut(&id) else { return Sender { pid: 0, uid: UNKNOWN } };
+        if let Some((pid, uid)) = sender
             && connection.child.is_some()
             && connection.who.is_none()
         {
             (connection.pid, connection.uid) = (pid, uid);
         }
+        let (pid, uid) = sender.unwrap_or((connection.pid, connection.uid));
+        Sender { pid, uid }
     }
 
     /// Finds or makes the record of the process at the other end of a connection.
@@ -389,16 +395,43 @@ impl Server {
         Err(ErrorCode::Exhausted)
     }
 
-    /// The child's process id; and its pidfd, which tells of its end even if others have a copy of its socket.
-    fn born(&mut self, parent: ProcessId, serial: u32, fds: &mut Vec<OwnedFd>) -> Result<(), ErrorCode> {
+    /// The child's process id; and its pidfd, which tells of its end even if others have a copy of its socket. Whoever
+    /// is no child, or one that its parent has no power over any more, is known by that socket alone.
+    fn born(
+        &mut self,
+        (parent, sender): (ProcessId, Sender),
+        serial: u32,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<(), ErrorCode> {
         let [pidfd] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
-        let pid = descriptors::pid_of_pidfd(pidfd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
+        let (pid, standing) = Standing::of(pidfd.as_fd()).ok_or(ErrorCode::Descriptor)?;
+        if !standing.may_be_signalled_by(sender.uid) || !self.is_child(&standing, parent, sender) {
+            return Err(ErrorCode::Descriptor);
+        }
         let Some(child) = self.core.members.born(parent, serial, pid) else { return Ok(()) };
         if let Some(pidfd) = fds.pop().filter(|_| !self.pidfds.contains_key(&child)) {
             self.watch_process(child, pidfd);
         }
         Ok(())
     }
+
+    /// The sender has forked it, with itself or its own parent (CLONE_PARENT) as the parent; where the sender has ended
+    /// since, the kernel has given the child to another, and its user alone says that the sender had power over it.
+    fn is_child(&self, child: &Standing, process: ProcessId, sender: Sender) -> bool {
+        if child.parent == sender.pid {
+            return true;
+        }
+        let ended = |pidfd: &OwnedFd| descriptors::has_ended(pidfd.as_fd());
+        self.pidfds.get(&process).is_some_and(ended)
+            || Standing::of_number(sender.pid).is_some_and(|own| own.parent == child.parent)
+    }
+}
+
+/// Who has sent a message, by the kernel's word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender {
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
 }
 
 /// Checks the descriptors of a Hello: slab, public page, eventfd, TCP socket. The namespace's cookie.

@@ -1,16 +1,17 @@
 //! SIGURG and SIGIO for a process that asked for them, when the other end of a connection says that it is time.
 //!
 //! The process states in its slab to whom they go, and which signal; its words of the slot, which its peer can write, only
-//! say where in the slab. Only a member of a family on that side of the channel gets one, so nobody can make us signal a
-//! stranger; and what a process may do to itself by this, it may do anyway.
+//! say where in the slab. Only a member of a family on that side of the channel gets one, and only if the kernel would let
+//! the family's user send it (`sigio_perm`): so nobody can make us signal whom he could not signal himself.
 
 use super::segments::Slab;
 use super::server::Server;
+use super::standing::Standing;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use sd_shm::channel::{SLOTS, Side};
 use sd_shm::slab::{Endpoint, State};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 /// What the owner of an endpoint wants.
@@ -60,10 +61,14 @@ impl Server {
         };
         let families = self.core.channels.side(key, side).iter();
         let wish_of = |(family, id): &(ClientId, u64)| {
-            let slab = &self.families.get(family)?.slab;
-            Wish::of(slab, slab.used_endpoint(number)?, *id, slot, side)
+            let family = self.families.get(family)?;
+            let wish = Wish::of(&family.slab, family.slab.used_endpoint(number)?, *id, slot, side)?;
+            Some((wish, family.uid))
         };
-        let Some(Wish { pid, is_async, signal }) = families.clone().find_map(wish_of) else { return };
+        let found = families.clone().find_map(wish_of);
+        let Some((Wish { pid, is_async, signal }, user)) = found.filter(|(wish, _)| wish.pid != 0) else {
+            return;
+        };
         let signal = match (urgent, is_async, signal) {
             (true, ..) => libc::SIGURG,
             (false, false, _) => return,
@@ -73,7 +78,11 @@ impl Server {
         let process = families
             .flat_map(|(family, _)| self.core.members.clients_of(*family).chain([*family]))
             .find_map(|family| self.core.members.member_with(family, pid));
-        if let Some(pidfd) = process.and_then(|process| self.pidfds.get(&process)).filter(|_| pid != 0) {
+        let pidfd = process.and_then(|process| self.pidfds.get(&process));
+        let may = |pidfd: &&OwnedFd| {
+            Standing::of(pidfd.as_fd()).is_some_and(|(_, target)| target.may_be_signalled_by(user))
+        };
+        if let Some(pidfd) = pidfd.filter(may) {
             // SAFETY: no information comes along, so there is no pointer to follow.
             unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, 0usize, 0) };
         }

@@ -1,5 +1,6 @@
 //! Runs the monitor as a process of its own and talks with it by hand.
 
+mod authority;
 mod client;
 mod death;
 mod fuzz;

@@ -1,0 +1,131 @@
+//! Clients that would have the monitor do for them what the kernel would not let them do themselves.
+
+use crate::client::{Client, own, pair};
+use crate::process::Process;
+use crate::server::{Server, until};
+use nix::unistd::{Uid, setresuid};
+use sd_proto::Request;
+use sd_shm::channel::{FLAG_RARE, Side};
+use sd_shm::slab::HAS_RARE;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+pub(crate) const MALLORY: Uid = Uid::from_raw(60_003);
+pub(crate) const ALICE: Uid = Uid::from_raw(60_001);
+
+pub(crate) fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+pub(crate) fn become_user(user: Uid) {
+    setresuid(user, user, user).unwrap();
+}
+
+/// A process of a user, that sleeps.
+fn sleeper(user: Uid) -> Process {
+    let mut process = Process::fork(|ready| {
+        become_user(user);
+        ready();
+    });
+    process.wait_ready();
+    process
+}
+
+/// Asks that `victim` be made a child of the client, and that SIGKILL be sent to it over a channel to an accomplice. What
+/// has to stay open.
+fn ask_to_kill(server: &Server, client: &Client, victim: i32) -> (OwnedFd, Client) {
+    let [monitors, childs] = sd_sys::msg::pair_with_credentials().unwrap().map(own);
+    let pidfd = own(sd_sys::fd::pidfd_open(victim).unwrap());
+    client.control.tell(Request::Fork { member: 1, serial: 9 }, &[monitors.as_raw_fd()]);
+    client.control.tell(Request::Born { serial: 9 }, &[pidfd.as_raw_fd()]);
+    let (_listener, port) = client.listen(0);
+    let accomplice = Client::register(server);
+    let channel = accomplice.connect(port, false).1.unwrap();
+    client.take_channel();
+    let endpoint = client.attach(0, channel.id, Side::B, 0, 1);
+    endpoint.flags.fetch_or(HAS_RARE, Ordering::Relaxed);
+    let rare = client.slab.rare(0).unwrap();
+    rare.owner.store(victim as u32, Ordering::Relaxed);
+    rare.status.store(libc::O_ASYNC as u32, Ordering::Relaxed);
+    rare.signal.store(libc::SIGKILL as u16, Ordering::Relaxed);
+    let words = &channel.map.slot(0).side[Side::B as usize];
+    words.make_rare().wants_signals.store(1, Ordering::Release);
+    assert!(words.flags.load(Ordering::Relaxed) & FLAG_RARE != 0);
+    accomplice.control.tell(Request::Signal { channel: channel.id, slot: 0, side: 0, urgent: false }, &[]);
+    accomplice.control.status();
+    (childs, accomplice)
+}
+
+/// Whether a process has ended, without waiting for it.
+fn is_over(process: &Process) -> bool {
+    let pidfd = own(sd_sys::fd::pidfd_open(process.pid()).unwrap());
+    sd_sys::fd::poll_one(pidfd.as_raw_fd(), libc::POLLIN, 0).is_ok_and(|events| events != 0)
+}
+
+#[test]
+fn others_processes_get_no_signal() {
+    if !is_root() {
+        return;
+    }
+    let server = Server::start();
+    for victim in [sleeper(Uid::from_raw(0)), sleeper(ALICE)] {
+        let mut mallory = Process::fork(|ready| {
+            become_user(MALLORY);
+            let client = Client::register(&server);
+            let kept = ask_to_kill(&server, &client, victim.pid());
+            ready();
+            std::mem::forget((client, kept));
+        });
+        mallory.wait_ready();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!is_over(&victim), "the monitor has killed it");
+    }
+}
+
+/// Nor does it get one that has been a child, and has become another user since.
+#[test]
+fn a_child_that_became_another_user_gets_no_signal() {
+    if !is_root() {
+        return;
+    }
+    let server = Server::start();
+    let (_a, _b, ..) = pair(&server);
+    let mut mallory = Process::fork(|ready| {
+        // As a program with the set-user-id bit does, in an order that one process can go through.
+        setresuid(MALLORY, MALLORY, Uid::from_raw(0)).unwrap();
+        let client = Client::register(&server);
+        let (go, mut wait) = std::io::pipe().map(|(r, w)| (w, r)).unwrap();
+        let child = Process::fork(|ready| {
+            use std::io::Read;
+            wait.read_exact(&mut [0]).unwrap();
+            become_user(Uid::from_raw(0));
+            ready();
+        });
+        let mut child = child;
+        let [monitors, childs] = sd_sys::msg::pair_with_credentials().unwrap().map(own);
+        let pidfd = own(sd_sys::fd::pidfd_open(child.pid()).unwrap());
+        client.control.tell(Request::Fork { member: 1, serial: 9 }, &[monitors.as_raw_fd()]);
+        client.control.tell(Request::Born { serial: 9 }, &[pidfd.as_raw_fd()]);
+        client.control.status();
+        std::io::Write::write_all(&mut { go }, &[1]).unwrap();
+        child.wait_ready();
+        become_user(MALLORY);
+        let kept = ask_to_kill(&server, &client, child.pid());
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!is_over(&child), "the monitor has killed it");
+        ready();
+        std::mem::forget((child, childs, client, kept));
+    });
+    mallory.wait_ready();
+}
+
+/// Its own child gets it, as F_SETOWN promises.
+#[test]
+fn ones_own_child_gets_the_signal() {
+    let server = Server::start();
+    let client = Client::register(&server);
+    let child = Process::fork(|_| {});
+    let _kept = ask_to_kill(&server, &client, child.pid());
+    until("it is killed", || is_over(&child));
+}

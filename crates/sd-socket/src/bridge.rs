@@ -8,6 +8,8 @@
 //! forked twice, so the program never meets it as a child. The kernel socket's peer name is that of
 //! the pair, not of the real peer.
 
+mod others;
+
 use crate::addr::{self, Name};
 use crate::endpoint::{self, EndpointExt, NONBLOCK};
 use crate::iov::Pieces;
@@ -15,6 +17,8 @@ use crate::{connect, ends, fork, stream, table};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, pollfd};
+pub(crate) use others::Reads;
+use others::{Others, is_sole_holder};
 use sd_proto::Ip;
 use sd_shm::slab::{Endpoint, Reason, State};
 use sd_sys::{Result, check, syscall};
@@ -24,11 +28,11 @@ const BUFFER: usize = 64 << 10;
 
 /// Replaces the connection by a kernel socket under all its numbers in this process. Errno when that
 /// cannot be done; nothing has changed then.
-pub(crate) fn to_kernel_socket(endpoint: &'static Endpoint) -> core::result::Result<(), i32> {
+pub(crate) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> core::result::Result<(), i32> {
     if endpoint.state_now() != State::Connected {
         return connect::materialize(endpoint);
     }
-    let outer = open(endpoint, |_| None)?;
+    let outer = open(endpoint, reads, |_| None)?;
     let mut numbers = Vec::new();
     connect::each_fd(endpoint, |fd| numbers.push(fd));
     for fd in numbers {
@@ -45,17 +49,18 @@ pub(crate) fn to_kernel_socket(endpoint: &'static Endpoint) -> core::result::Res
 /// A kernel socket that leads to the connection, for passing on: a receiver that loads us takes the connection itself
 /// (see `handover`). The process keeps its own descriptors.
 pub(crate) fn passable(endpoint: &'static Endpoint) -> core::result::Result<i32, i32> {
-    open(endpoint, crate::handover::listen)
+    open(endpoint, Reads::AtOnce, crate::handover::listen)
 }
 
 /// A kernel socket with a bridge behind it, which answers at the listener that `listen` makes for the socket.
 fn open(
     endpoint: &'static Endpoint,
+    reads: Reads,
     listen: impl FnOnce(i32) -> Option<i32>,
 ) -> core::result::Result<i32, i32> {
     let (outer, inner) = tcp_pair().map_err(|e| e.0)?;
     let listener = listen(outer);
-    let started = start(endpoint, [outer, inner], listener);
+    let started = start(endpoint, reads, [outer, inner], listener);
     [Some(inner), listener].into_iter().flatten().for_each(sd_sys::fd::close);
     if let Err(e) = started {
         sd_sys::fd::close(outer);
@@ -113,7 +118,12 @@ fn exit() -> ! {
 
 /// Starts the bridge; returns when the monitor has been told of it, and the bridge has no copy of `outer` left: if the
 /// last one were closed there, and that socket lingers, the bridge would wait for bytes that it has to pass on itself.
-fn start(endpoint: &'static Endpoint, [outer, inner]: [i32; 2], listener: Option<i32>) -> Result<()> {
+fn start(
+    endpoint: &'static Endpoint,
+    reads: Reads,
+    [outer, inner]: [i32; 2],
+    listener: Option<i32>,
+) -> Result<()> {
     fork::early();
     fork::prepare();
     // Made and closed while no other thread can fork: its end says something.
@@ -137,7 +147,7 @@ fn start(endpoint: &'static Endpoint, [outer, inner]: [i32; 2], listener: Option
         fork::child_bare();
         fork::late();
         crate::spawn::is_other_program();
-        run(endpoint, inner, listener);
+        run(endpoint, reads, inner, listener);
     }
     sd_sys::fd::close(write_end);
     fork::parent();
@@ -162,7 +172,7 @@ fn read(fd: i32, bytes: &mut [u8]) {
 }
 
 /// The bridge process: keeps nothing but the connection and the socket.
-fn run(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> ! {
+fn run(endpoint: &'static Endpoint, reads: Reads, inner: i32, listener: Option<i32>) -> ! {
     // SAFETY: a C string; a name for people.
     unsafe { syscall!(libc::SYS_prctl, libc::PR_SET_NAME, c"sd-bridge".as_ptr()) };
     // Signals are for the program; only SIGKILL ends a bridge early.
@@ -173,7 +183,7 @@ fn run(endpoint: &'static Endpoint, inner: i32, listener: Option<i32>) -> ! {
     connect::each_fd(endpoint, |fd| number = fd);
     close_others(&mut [number, inner, listener.unwrap_or(-1)]);
     let _ = sd_sys::fd::fcntl(inner, libc::F_SETFL, libc::O_NONBLOCK as usize);
-    if pump(endpoint, number, inner, listener) {
+    if pump(endpoint, reads, [number, inner], listener) {
         table::clear(number);
         endpoint::release(endpoint);
         exit();
@@ -282,14 +292,8 @@ impl Flow {
     }
 }
 
-/// Whether the program's own family has let go of the connection. Until then what arrives may be
-/// meant for them, and the end of the bridged program is not the end of the connection.
-fn is_sole_holder(endpoint: &Endpoint) -> bool {
-    endpoint.holders.load(Ordering::Acquire).is_power_of_two()
-}
-
-/// How long, at first and at most, the bridge sleeps before it asks again whether it is alone.
-const ALONE_MS: (i32, i32) = (1, 100);
+/// How long, at first and at most, the bridge sleeps before it asks again whether it may read.
+const ASK_MS: (i32, i32) = (1, 100);
 /// So long a receiver that loads us has the time to ask for the connection before bytes move; see `handover`.
 const CLAIM_MS: i32 = 50;
 
@@ -305,22 +309,25 @@ fn wait_for_claim(endpoint: &'static Endpoint, inner: i32, listener: i32) -> boo
 }
 
 /// Copies until both directions have ended, or one side is broken. With a `listener` a receiver may take the
-/// connection instead, before anything was copied: true when one has. What is passed on so is read from the peer at
-/// once, though the sender may still have it: on Linux too it goes to whoever reads first.
-fn pump(endpoint: &'static Endpoint, number: i32, inner: i32, mut listener: Option<i32>) -> bool {
+/// connection instead, before anything was copied: true when one has.
+fn pump(
+    endpoint: &'static Endpoint,
+    reads: Reads,
+    [number, inner]: [i32; 2],
+    mut listener: Option<i32>,
+) -> bool {
     let (mut out, mut back) = (Flow::new(), Flow::new());
     let quiet = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    let mut pause_ms = ALONE_MS.0;
-    let is_passed = listener.is_some();
+    let mut pause_ms = ASK_MS.0;
+    let mut others = Others::new(endpoint, reads);
     if listener.is_some_and(|listener| wait_for_claim(endpoint, inner, listener)) {
         return true;
     }
     endpoint.reason.store(Reason::Bridged as u8, Ordering::Relaxed);
     while !(out.closed && back.closed) {
         let alone = is_sole_holder(endpoint);
-        let reads = alone || is_passed;
-        let alive = (!reads
-            || out.fill(|b| stream::recv(endpoint, Pieces::one(b.as_mut_ptr(), b.len()), quiet)))
+        let reads = others.leave_it(endpoint);
+        let alive = (!reads || out.fill(|b| others.read(endpoint, b, quiet)))
             && out.drain(
                 |b| kernel_io(libc::SYS_sendto, inner, b, quiet),
                 || {
@@ -355,7 +362,7 @@ fn pump(endpoint: &'static Endpoint, number: i32, inner: i32, mut listener: Opti
         let (ours, kernels) = (want(&out, &back), want(&back, &out));
         if !reads {
             let _ = sd_sys::fd::poll_one(inner, kernels, pause_ms);
-            pause_ms = (pause_ms * 2).min(ALONE_MS.1);
+            pause_ms = (pause_ms * 2).min(ASK_MS.1);
             continue;
         }
         let asked = sleep([number, inner], [ours, kernels], listener);

@@ -32,6 +32,8 @@ pub(crate) fn run(what: &str, arguments: &[&str]) -> ExitCode {
         }
         // Reads to the end, and says how many bytes there were.
         ("count", [fd]) => crate::bulk::receive_pattern(*fd, u64::MAX, &[4096]).show("helper"),
+        // Writes only, after a while.
+        ("late", [fd]) => late(*fd),
         // Greets so many connections.
         ("greet", [fd, count]) => {
             for _ in 0..*count {
@@ -54,8 +56,7 @@ pub(crate) fn run(what: &str, arguments: &[&str]) -> ExitCode {
             show_send("helper", *fd, b"from the new image", 0);
         }
         // Executes itself so many times, then answers.
-        ("again", [fd, 0]) => upper(*fd),
-        ("again", [fd, left]) => drop(crate::subjects::exec_helper("again", &[*fd, left - 1])),
+        ("again", [fd, left]) => again(*fd, *left),
         // A child of the new image answers.
         ("forks", [fd]) => {
             let child = fork_child(|| {
@@ -72,6 +73,18 @@ pub(crate) fn run(what: &str, arguments: &[&str]) -> ExitCode {
         _ => return ExitCode::from(2),
     }
     ExitCode::SUCCESS
+}
+
+fn again(fd: i32, left: i32) {
+    match left {
+        0 => upper(fd),
+        left => drop(crate::subjects::exec_helper("again", &[fd, left - 1])),
+    }
+}
+
+fn late(fd: i32) {
+    pause(300);
+    show_send("helper", fd, b"at last", 0);
 }
 
 fn once(fd: i32) {

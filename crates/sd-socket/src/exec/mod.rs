@@ -13,6 +13,7 @@ mod cleared;
 mod image;
 pub(crate) mod target;
 
+use crate::bridge::Reads;
 use crate::endpoint::EndpointExt;
 use crate::endpoint::NONBLOCK;
 use crate::process::PROCESS;
@@ -104,7 +105,9 @@ fn give_to_stranger(sockets: &[(i32, &'static Endpoint)]) {
             continue;
         }
         match endpoint.state_now() {
-            State::Connected if few || fd <= 2 => drop(crate::bridge::to_kernel_socket(endpoint)),
+            State::Connected if few || fd <= 2 => {
+                let _ = crate::bridge::to_kernel_socket(endpoint, Reads::WhenUnread);
+            }
             // The placeholder is shared with other sockets.
             State::Fresh | State::Bound => drop(crate::connect::materialize(endpoint)),
             // Ours is always non-blocking underneath (see `listen`).

@@ -13,16 +13,29 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("exec/cloexec", cloexec),
     solo("exec/shell_redirect", shell_redirect),
     solo("exec/spawned_program_on_socket", spawned_program_on_socket),
+    solo("exec/stranger_reads", stranger_reads),
+    solo("exec/stranger_writes", stranger_writes),
 ];
+
+/// As [`exec_helper`], in an environment in which the program does not load the library.
+fn exec_stranger(what: &str, fds: &[i32]) -> i32 {
+    let environment = [c"SD_MONITOR=/nonexistent".as_ptr(), std::ptr::null()];
+    exec_in(what, fds, environment.as_ptr())
+}
 
 /// Replaces this process by this program's helper, with descriptors that it inherits.
 pub(crate) fn exec_helper(what: &str, fds: &[i32]) -> i32 {
+    // SAFETY: subjects change their environment before they have threads, if at all.
+    exec_in(what, fds, unsafe { super::spawn::environ })
+}
+
+fn exec_in(what: &str, fds: &[i32], environment: *const *const libc::c_char) -> i32 {
     let words = ["helper".to_owned(), what.to_owned()].into_iter().chain(fds.iter().map(i32::to_string));
     let words: Vec<CString> = words.map(|word| CString::new(word).expect("no NUL")).collect();
     let mut pointers = vec![c"sd-posix".as_ptr()];
     pointers.extend(words.iter().map(|word| word.as_ptr()));
     pointers.push(std::ptr::null());
-    show("execv", call!(libc::execv(c"/proc/self/exe".as_ptr(), pointers.as_ptr())));
+    show("execve", call!(libc::execve(c"/proc/self/exe".as_ptr(), pointers.as_ptr(), environment)));
     127
 }
 
@@ -126,4 +139,36 @@ fn spawned_program_on_socket() {
     crate::bulk::receive_pattern(pair.client, u64::MAX, &[65_536]).show("back from cat");
     say!("sent {}", writer.join().unwrap_or(0));
     say!("cat: {}", wait_child(child));
+}
+
+/// The program does not load the library, and its starter waits for it with a copy of the connection.
+fn stranger_reads() {
+    let pair = connected();
+    let child = fork_child(|| {
+        close(pair.client);
+        exec_stranger("count", &[pair.server])
+    });
+    let client = pair.client;
+    let writer = std::thread::spawn(move || {
+        let sent = crate::bulk::send_pattern(client, 6_000_000, &[50_000]);
+        shutdown(client, libc::SHUT_WR);
+        sent
+    });
+    say!("child: {}", wait_child(child));
+    say!("sent {}", writer.join().unwrap_or(0));
+}
+
+/// The program does not load the library, and its starter reads what comes meanwhile.
+fn stranger_writes() {
+    let pair = connected();
+    let child = fork_child(|| {
+        close(pair.client);
+        exec_stranger("late", &[pair.server])
+    });
+    let client = pair.client;
+    let writer = std::thread::spawn(move || crate::bulk::send_pattern(client, 6_000_000, &[50_000]));
+    crate::bulk::receive_pattern(pair.server, 6_000_000, &[65_536]).show("starter");
+    say!("sent {}", writer.join().unwrap_or(0));
+    say!("child: {}", wait_child(child));
+    show_recv("client", pair.client, 32, 0);
 }

@@ -142,6 +142,7 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     let deaths = if is_fast { "3" } else { "8" };
     let sharing = ["sharing", "--deaths", deaths, "--vandals", "6", "--soak", "8"];
     steps.tests("sharing", &mut ourselves(&sharing)?);
+    steps.tests("hostile", &mut ourselves(&["hostile"])?);
     steps.tests("suites", &mut ourselves(&["suites", "--fast", "--no-build", "--no-install"])?);
     steps.tests("figures", &mut ourselves(&["figures", "--quick", "--no-build", "--no-install"])?);
     steps.tests("instructions", &mut ourselves(&["instructions", "--no-build"])?);

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|suites|instructions|figures|tidy|ci`.
+//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|suites|instructions|figures|tidy|ci`.
 //!
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
 //! temporary directory is removed: see `scratch`. Tested by being run: `cargo xtask ci` uses all of it.
@@ -8,6 +8,7 @@ mod checks;
 mod demo;
 mod figures;
 mod gist;
+mod hostile;
 mod install;
 mod instructions;
 mod lab;
@@ -70,6 +71,8 @@ enum Command {
     },
     /// Sharing and failure: deaths at any instruction, hostile peers
     Sharing(sharing::Options),
+    /// Several users on one monitor, and one of them is hostile
+    Hostile(hostile::Options),
     /// Run the test suites of others on the kernel and on us, and compare them test by test
     Suites(suites::Options),
     /// Measure the paper's tables and figures on this machine and draw them
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::Apps(options) => apps::run(&options),
         Command::Posix { args } => posix::run(&args).map_err(|error| error.to_string().into()),
         Command::Sharing(options) => sharing::run(&options),
+        Command::Hostile(options) => hostile::run(&options),
         Command::Suites(options) => suites::run(&options),
         Command::Figures(options) => figures::run(&options),
         Command::Instructions(options) => instructions::run(&options),

@@ -28,6 +28,8 @@ struct Channel {
     adopters: Vec<Option<ClientId>>,
     /// Who was given connections by others on the same side.
     joined: BTreeSet<ClientId>,
+    /// The user whose listening process it was made for: nobody else's is offered it.
+    user: Option<u32>,
 }
 
 /// All channels.
@@ -60,16 +62,36 @@ impl Channels {
     pub(crate) fn create(&mut self, a: ClientId, b: ClientId) -> (u64, ChannelKey) {
         let key = self.new_key();
         let sides = [vec![(a, key.0)], vec![(b, key.0)]];
-        self.channels.insert(
-            key,
-            Channel { sides, pair: Some((a, b)), adopters: Vec::new(), joined: BTreeSet::new() },
-        );
+        self.channels.insert(key, Channel { sides, pair: Some((a, b)), ..Channel::default() });
         for client in [a, b] {
             self.by_name.insert((client, key.0), key);
             self.by_family.entry(client).or_default().insert(key);
         }
         self.newest.insert((a, b), key);
         (key.0, key)
+    }
+
+    /// The user of the process on side B that a channel is for, unless that is known.
+    pub(crate) fn is_for(&mut self, key: ChannelKey, user: u32) {
+        if let Some(channel) = self.channels.get_mut(&key) {
+            channel.user.get_or_insert(user);
+        }
+    }
+
+    /// See [`Channels::is_for`].
+    pub(crate) fn user(&self, key: ChannelKey) -> Option<u32> {
+        self.channels.get(&key)?.user
+    }
+
+    /// A process has become another user's; what is its own becomes that user's too.
+    pub(crate) fn user_changed(&mut self, client: ClientId, user: u32) {
+        for key in self.of_family(client) {
+            if self.founder(key) == Some(client)
+                && let Some(channel) = self.channels.get_mut(&key)
+            {
+                channel.user = Some(user);
+            }
+        }
     }
 
     /// Adds a channel that an earlier monitor made, without sides as yet.
@@ -344,6 +366,20 @@ mod tests {
         let rest: Vec<_> = (4..40).map(|n| all.adopt(key, ClientId(n))).collect();
         assert_eq!(rest[0], Some(2));
         assert_eq!(rest.iter().flatten().count(), ADOPTERS - 1);
+    }
+
+    #[test]
+    fn a_channel_is_for_one_user() {
+        let mut all = Channels::new(1);
+        let (_, key) = all.create(A, B);
+        assert_eq!(all.user(key), None);
+        all.is_for(key, 5);
+        all.is_for(key, 6);
+        assert_eq!(all.user(key), Some(5), "the first word counts");
+        all.user_changed(A, 7);
+        assert_eq!(all.user(key), Some(5));
+        all.user_changed(B, 7);
+        assert_eq!(all.user(key), Some(7));
     }
 
     #[test]

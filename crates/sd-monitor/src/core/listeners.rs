@@ -8,6 +8,12 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listener {
     pub(crate) client: ClientId,
+    /// The process's user.
+    pub(crate) user: u32,
+    /// Of the kernel's socket: its cookie, by which it is known as long as it exists, and its user.
+    pub(crate) cookie: u64,
+    /// See `cookie`.
+    pub(crate) owner: u32,
     /// Index and generation in the client's public page.
     pub(crate) index: u32,
     pub(crate) generation: u32,
@@ -87,11 +93,25 @@ impl Listeners {
         self.by_port.contains_key(&(netns, port))
     }
 
-    /// The listeners that a connection to this address may be given to, all of the best rank.
+    /// The listeners that a connection to this address may be given to, all of the best rank. As in Linux, sockets that
+    /// share an address are of one user.
     pub(crate) fn candidates(&self, netns: u64, ip: Ip, port: u16) -> Vec<&Listener> {
-        let listeners = self.by_port.get(&(netns, port)).map_or(&[][..], Vec::as_slice);
+        let listeners = self.of_port(netns, port);
         let best = listeners.iter().filter_map(|l| l.rank(ip)).min();
-        listeners.iter().filter(|l| best.is_some() && l.rank(ip) == best).collect()
+        let of_best = listeners.iter().filter(|l| best.is_some() && l.rank(ip) == best);
+        let owner = of_best.clone().map(|l| l.owner).next();
+        of_best.filter(|l| Some(l.owner) == owner).collect()
+    }
+
+    /// All of a port.
+    pub(crate) fn of_port(&self, netns: u64, port: u16) -> &[Listener] {
+        self.by_port.get(&(netns, port)).map_or(&[][..], Vec::as_slice)
+    }
+
+    /// A process has become another user's. False when nothing changed.
+    pub(crate) fn user_changed(&mut self, client: ClientId, user: u32) -> bool {
+        let own = self.by_port.values_mut().flatten().filter(|l| l.client == client);
+        own.fold(false, |changed, l| changed | (std::mem::replace(&mut l.user, user) != user))
     }
 
     /// All of them, in no order.
@@ -112,6 +132,9 @@ pub(crate) mod tests {
     pub(crate) fn listener(client: u64, index: u32, ip: Ip) -> Listener {
         Listener {
             client: ClientId(client),
+            user: 1000,
+            cookie: client,
+            owner: 1000,
             index,
             generation: 1,
             netns: 7,
@@ -165,6 +188,17 @@ pub(crate) mod tests {
         assert!(all.candidates(8, LOCAL4, 80).is_empty());
         assert!(all.candidates(7, LOCAL4, 81).is_empty());
         assert!(all.has_port(7, 80) && !all.has_port(8, 80));
+    }
+
+    #[test]
+    fn sockets_at_one_address_are_one_users() {
+        let mut all = Listeners::default();
+        all.insert(listener(1, 0, ANY4));
+        all.insert(Listener { owner: 1001, ..listener(2, 0, ANY4) });
+        all.insert(Listener { user: 1001, ..listener(3, 0, ANY4) });
+        assert_eq!(found(&all, LOCAL4), [1, 3]);
+        assert!(all.user_changed(ClientId(3), 1002) && !all.user_changed(ClientId(3), 1002));
+        assert_eq!(all.of_port(7, 80).iter().map(|l| l.user).collect::<Vec<_>>(), [1000, 1000, 1002]);
     }
 
     #[test]

@@ -99,6 +99,10 @@ pub(crate) struct Owned {
     pub(crate) ip: Ip,
     pub(crate) port: u16,
     pub(crate) v6only: bool,
+    /// By which the kernel knows it, as long as it exists.
+    pub(crate) cookie: u64,
+    /// The user whose socket it is.
+    pub(crate) owner: u32,
 }
 
 /// Checks for a listening TCP socket that is reachable at its address from the whole namespace.
@@ -113,7 +117,9 @@ pub(crate) fn check_listener(fd: BorrowedFd<'_>) -> Result<Owned, Unfit> {
     }
     let v6only = domain == libc::AF_INET6 && option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) != Ok(0);
     let (ip, port) = name_of(fd)?;
-    Ok(Owned { netns: netns_of(fd), ip, port, v6only })
+    let cookie = sd_sys::fd::getsockopt_u64(raw, libc::SOL_SOCKET, libc::SO_COOKIE).map_err(|_| Unfit)?;
+    let owner = nix::sys::stat::fstat(fd).map_err(|_| Unfit)?.st_uid;
+    Ok(Owned { netns: netns_of(fd), ip, port, v6only, cookie, owner })
 }
 
 fn name_of(fd: BorrowedFd<'_>) -> Result<(Ip, u16), Unfit> {

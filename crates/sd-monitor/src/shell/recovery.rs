@@ -81,6 +81,10 @@ impl Server {
             }
             return Err(ErrorCode::Protocol);
         }
+        let user = self.families.get(&client).map(|family| family.uid);
+        if let Some(user) = user.filter(|_| side == Side::B && adopter == 0) {
+            self.core.channels.is_for(key, user);
+        }
         if known.is_none() {
             let Some(segment) = fds.pop().and_then(|fd| Segment::new(fd.into(), identity)) else {
                 self.core.channels.remove(key);

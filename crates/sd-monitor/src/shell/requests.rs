@@ -348,7 +348,8 @@ impl Server {
     }
 
     fn listen(&mut self, client: ClientId, wanted: Wanted, fds: &mut Vec<OwnedFd>) -> Result<(), ErrorCode> {
-        let netns = self.families.get(&client).map(|family| family.netns).ok_or(ErrorCode::Protocol)?;
+        let family = self.families.get(&client).ok_or(ErrorCode::Protocol)?;
+        let (netns, user) = (family.netns, family.uid);
         let [fd] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
         let owned = descriptors::check_listener(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
         // At once, not by the closer: the port must not be kept alive. A listener closes quickly.
@@ -358,8 +359,21 @@ impl Server {
             return Err(ErrorCode::Protocol);
         }
         let Wanted { index, generation, backlog, accepting } = wanted;
-        let descriptors::Owned { ip, port, v6only, .. } = owned;
-        let listener = Listener { client, index, generation, netns, ip, port, v6only, backlog, accepting };
+        let descriptors::Owned { ip, port, v6only, cookie, owner, .. } = owned;
+        let listener = Listener {
+            client,
+            user,
+            cookie,
+            owner,
+            index,
+            generation,
+            netns,
+            ip,
+            port,
+            v6only,
+            backlog,
+            accepting,
+        };
         self.core.time_waits.listening(netns, port);
         let changed = self.core.listeners.insert(listener);
         self.listeners_changed(client, changed);

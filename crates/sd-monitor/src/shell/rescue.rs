@@ -196,10 +196,10 @@ impl Server {
         must: bool,
     ) -> usize {
         let founder = self.core.channels.founder(key);
-        let siblings = self.core.listeners.candidates(netns, ip, port).into_iter();
+        let siblings = self.siblings(key, netns, (ip, port)).into_iter();
         // Its founder has looked already, unless the listener they waited at is closed.
         let mut siblings: Vec<Listener> =
-            siblings.filter(|l| l.accepting && (must || Some(l.client) != founder)).copied().collect();
+            siblings.filter(|l| l.accepting && (must || Some(l.client) != founder)).collect();
         self.waiting.turn = self.waiting.turn.wrapping_add(1);
         let turn = self.waiting.turn.checked_rem(siblings.len()).unwrap_or(0);
         siblings.rotate_left(turn);
@@ -214,6 +214,14 @@ impl Server {
             return usize::from(busy.into_iter().any(|listener| self.offer(key, listener).is_some()));
         }
         given
+    }
+
+    /// Who may be offered what waits at a place: other connections over the channel can be read and written by whoever
+    /// has it, so they are processes of the user that it was made for.
+    pub(super) fn siblings(&self, key: ChannelKey, netns: u64, (ip, port): (Ip, u16)) -> Vec<Listener> {
+        let user = self.core.channels.user(key);
+        let all = self.core.listeners.candidates(netns, ip, port).into_iter();
+        all.filter(|l| Some(l.user) == user).copied().collect()
     }
 
     /// Tells a listening process to look at a channel.

@@ -136,7 +136,9 @@ impl Server {
             return None;
         }
         family_b.announce_mail();
+        let user = family_b.uid;
         let (id, key) = self.core.channels.create(a, b);
+        self.core.channels.is_for(key, user);
         self.by_identity.insert(segment.identity, key);
         self.segments.insert(key, segment);
         self.counters.channels += 1;

@@ -151,6 +151,11 @@ impl Server {
         let _ = channels
             .announce(key, (side, 0), client, id)
             .or_else(|_| channels.announce(key, (side, 0), client, key.0));
+        if side == Side::B
+            && let Some(family) = self.families.get(&client)
+        {
+            channels.is_for(key, family.uid);
+        }
     }
 
     /// The client record of a silent process, made if need be.

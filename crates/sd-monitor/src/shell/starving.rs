@@ -18,7 +18,7 @@ impl Server {
     /// Connections to a place wait on the channel.
     pub(super) fn starve(&mut self, key: ChannelKey, netns: u64, (ip, port): (Ip, u16)) {
         self.waiting.starving.insert(key);
-        for listener in self.core.listeners.candidates(netns, ip, port) {
+        for listener in self.siblings(key, netns, (ip, port)) {
             self.tell_starving(listener.client);
         }
         sd_ring::fence_full();
@@ -51,7 +51,7 @@ impl Server {
                 continue;
             };
             let fits = |(l, _): &&(Listener, bool)| {
-                let listens_at = |ip, port| self.core.listeners.candidates(netns, ip, port).contains(&l);
+                let listens_at = |ip, port| self.siblings(key, netns, (ip, port)).contains(l);
                 waiting.iter().any(|request| listens_at(request.ip, request.port))
             };
             if let Some(&(listener, is_idle)) = own.iter().find(fits) {

@@ -1,12 +1,13 @@
 //! Clients that would have the monitor do for them what the kernel would not let them do themselves.
 
-use crate::client::{Client, own, pair};
+use crate::client::{Channel, Client, Control, own, pair};
 use crate::process::Process;
 use crate::server::{Server, until};
 use nix::unistd::{Uid, setresuid};
-use sd_proto::Request;
-use sd_shm::channel::{FLAG_RARE, Side};
+use sd_proto::{Reply, Request};
+use sd_shm::channel::{FLAG_RARE, Side, SlotState};
 use sd_shm::slab::HAS_RARE;
+use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -128,4 +129,54 @@ fn ones_own_child_gets_the_signal() {
     let child = Process::fork(|_| {});
     let _kept = ask_to_kill(&server, &client, child.pid());
     until("it is killed", || is_over(&child));
+}
+
+/// A connection of `client` that waits at a listener, as its library would request it.
+fn request(channel: &Channel, slot: usize, listener: (u32, u32), port: u16) {
+    let here = u64::from_ne_bytes([0, 0, 0xff, 0xff, 127, 0, 0, 1]);
+    let names = channel.map.names(slot);
+    for address in [&names.local, &names.remote] {
+        address[0].store(0, Ordering::Relaxed);
+        address[1].store(here, Ordering::Relaxed);
+    }
+    names.ports.store(40_000 << 16 | u32::from(port), Ordering::Relaxed);
+    names.listener_gen.store(listener.1, Ordering::Relaxed);
+    channel.map.slot(slot).side[Side::A as usize].listener.store(listener.0, Ordering::Relaxed);
+    channel.map.header().used.fetch_max(slot as u32 + 1, Ordering::AcqRel);
+    channel.declare(slot, Side::A, 1, SlotState::Syn);
+}
+
+/// Whether a sibling is offered what waits at a process of this user that dies; both have the kernel's listener.
+fn is_offered_what_waits_at(user: Uid) -> bool {
+    let server = Server::start();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut founder = Process::fork(|ready| {
+        become_user(user);
+        let founder = Client::register(&server);
+        founder.listen_with(4, &listener);
+        ready();
+        founder.take_channel();
+        std::mem::forget(founder);
+    });
+    founder.wait_ready();
+    let client = Client::register(&server);
+    let channel = client.connect(port, false).1.unwrap();
+    let sibling = Client::register(&server);
+    sibling.listen_with(0, &listener);
+    request(&channel, 0, (4, 1), port);
+    founder.kill();
+    let witness = Control::connect(server.socket());
+    until("it is gone", || witness.status()["clients"].as_array().unwrap().len() == 2);
+    match sibling.control.receive_with(libc::MSG_DONTWAIT) {
+        Ok(Some((Reply::Offer { .. }, _))) => true,
+        Err(sd_sys::Errno(libc::EAGAIN)) => false,
+        other => panic!("{:?}", other.map(|found| found.map(|(reply, _)| reply))),
+    }
+}
+
+#[test]
+fn channels_stay_with_the_user_they_were_made_for() {
+    assert!(is_offered_what_waits_at(nix::unistd::geteuid()));
+    assert!(!is_root() || !is_offered_what_waits_at(MALLORY));
 }

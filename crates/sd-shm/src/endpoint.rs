@@ -124,7 +124,27 @@ pub struct Rare {
     addresses: [[AtomicU64; 2]; 2],
 }
 
+/// Where TCP_LINGER2 stands in [`Rare::opts`]: seconds, and zero when it was never set.
+const ORPHAN_SECONDS: usize = 3;
+
 impl Rare {
+    /// SO_LINGER with zero seconds: the end of the connection is a reset.
+    pub fn aborts(&self) -> bool {
+        self.linger.load(Ordering::Relaxed) == LINGER_ON
+    }
+
+    /// TCP_LINGER2: for how long the port of a closed connection is kept while the other side goes on.
+    pub fn orphan_seconds(&self) -> Option<u32> {
+        let stored = self.opts[ORPHAN_SECONDS].load(Ordering::Relaxed);
+        (stored != 0).then_some(u32::from(stored))
+    }
+
+    /// Sets it. The kernel does not wait at all where it is negative; zero is the default, which is the most.
+    pub fn set_orphan_seconds(&self, seconds: i32) {
+        let stored = if seconds < 0 { 1 } else { seconds.min(i32::from(u16::MAX)) as u16 };
+        self.opts[ORPHAN_SECONDS].store(stored, Ordering::Relaxed);
+    }
+
     /// What is set nowhere.
     pub const fn new() -> Rare {
         Rare {

@@ -33,6 +33,11 @@ pub fn step(tsc: u64) -> u32 {
     (tsc >> STEP_BITS) as u32
 }
 
+/// When a TimeWait that is to last for so many seconds from `now` on would have begun. A minute is the most.
+pub fn begin_for(now: u32, seconds: u32) -> u32 {
+    now.wrapping_sub(STEPS - STEPS / 60 * seconds.min(60))
+}
+
 /// An address in 15 bits.
 pub fn fold(address: [u64; 2]) -> u16 {
     let mixed = (address[0] ^ address[1]).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -101,6 +106,13 @@ mod tests {
         assert_eq!(places.all().collect::<Vec<_>>(), [one]);
         assert!(!one.is_over(one.at) && !one.is_over(one.at.wrapping_add(STEPS)));
         assert!(one.is_over(one.at.wrapping_add(STEPS + 1)));
+    }
+
+    #[test]
+    fn some_last_for_seconds() {
+        let one = TimeWait { port: 8080, reuse: true, address: 0, at: begin_for(1000, 2) };
+        assert!(!one.is_over(1000) && !one.is_over(1030) && one.is_over(1031));
+        assert_eq!([begin_for(1000, 60), begin_for(1000, 600)], [1000, 1000]);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use sd_shm::channel::{
 };
 use sd_shm::rings::Rings;
 use sd_shm::slab::{
-    ENDPOINTS, Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, RX_DISTANCE, RX_PARKED, RxHalf, SWITCHES_MASK,
-    State, TOKENS_DISTANCE, TX_DISTANCE, TX_PARKED, Tokens, TxHalf,
+    ENDPOINTS, Endpoint, FIXED_BUF, HAS_RARE, RX_DISTANCE, RX_PARKED, RxHalf, SWITCHES_MASK, State,
+    TOKENS_DISTANCE, TX_DISTANCE, TX_PARKED, Tokens, TxHalf,
 };
 
 /// O_NONBLOCK.
@@ -461,8 +461,8 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
         let (tx, mut rx) = unsafe { (tx_cursor(endpoint), *rx_cursor(endpoint)) };
         let next = rx.next(&GEOMETRY, &endpoint.rx_mem());
         let unread = matches!(next, Ok(Next::Data { .. } | Next::Urgent));
-        let aborts = rare::of(endpoint).linger.load(Ordering::Relaxed) == LINGER_ON;
-        if (unread && !endpoint.flag(SHUT_RD)) || aborts || endpoint.flag(RESET) {
+        let aborts = rare::of(endpoint).aborts();
+        if unread || aborts || endpoint.flag(RESET) {
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
         } else {
             crate::time_wait::note_close(endpoint, rec);

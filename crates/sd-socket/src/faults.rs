@@ -1,11 +1,11 @@
 //! Why a call on a connection fails, and in which order Linux looks: at the state first, at the buffer last.
 
-use crate::endpoint::{self, EOF, EndpointExt, PeerEnd, RESET, SHUT_WR, notify, peer_end};
+use crate::endpoint::{self, EOF, EndpointExt, FIN_SENT, PeerEnd, RESET, SHUT_WR, notify, peer_end};
 use crate::iov::{Pieces, is_beyond};
 use crate::stream;
 use core::sync::atomic::Ordering;
 use libc::c_void;
-use sd_shm::channel::{FLAG_RESET, Side, SlotState};
+use sd_shm::channel::{FLAG_FIN, FLAG_RESET, Side, SlotState};
 use sd_shm::slab::Endpoint;
 
 /// Why sending is impossible, if it is (tcp(7), send(2)); zero when the bytes are as good as sent but
@@ -46,14 +46,18 @@ pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
             && endpoint.peer_words().state().1 == SlotState::Refused
             && crate::parked::counts(endpoint).0 == 0
             && endpoint.flag(endpoint::CONNECTING);
-        let errno = if refused {
-            libc::ECONNREFUSED
-        } else if endpoint.flag(EOF) {
-            libc::EPIPE
-        } else {
-            libc::ECONNRESET
+        let finished =
+            endpoint.flag(EOF) || endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_FIN != 0;
+        // tcp_reset() in the kernel: an error by the state in which the reset comes, none in TCP_CLOSE.
+        let errno = match (refused, finished, endpoint.flag(FIN_SENT)) {
+            (true, ..) => libc::ECONNREFUSED,
+            (_, true, true) => 0,
+            (_, true, false) => libc::EPIPE,
+            _ => libc::ECONNRESET,
         };
-        endpoint.error.store(errno as u16, Ordering::Relaxed);
+        if errno != 0 {
+            endpoint.error.store(errno as u16, Ordering::Relaxed);
+        }
         endpoint.set_flag(RESET);
     }
     end

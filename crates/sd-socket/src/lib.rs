@@ -66,6 +66,7 @@ mod process;
 mod rare;
 mod ready;
 mod reclaim;
+mod remember;
 mod room;
 mod route;
 mod select;

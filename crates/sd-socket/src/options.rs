@@ -5,6 +5,7 @@ use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, INQ, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY};
 use crate::iov::bad_pointer;
 use crate::rare;
+use crate::remember::{Remembered, remember};
 use crate::table;
 use core::sync::atomic::Ordering;
 use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
@@ -12,11 +13,11 @@ use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, SWITCHES_MASK, Stat
 
 /// Options kept as a number: level, name, where, lowest and highest value (others are EINVAL), and the value when never
 /// set.
-struct Number {
+pub(crate) struct Number {
     level: c_int,
     name: c_int,
     place: Place,
-    range: (i32, i32),
+    pub(crate) range: (i32, i32),
     default: i32,
 }
 
@@ -41,7 +42,7 @@ impl Number {
         }
     }
 
-    fn store(&self, endpoint: &Endpoint, value: i32) {
+    pub(crate) fn store(&self, endpoint: &Endpoint, value: i32) {
         match self.place {
             Place::Switch(switch) => endpoint.set_switch(switch, value != 0),
             Place::Rare(index) => rare::change(endpoint, |rare| {
@@ -69,7 +70,8 @@ const fn switch(level: c_int, name: c_int, switch: Switch) -> Number {
     Number { level, name, place: Place::Switch(switch), range: ANY, default: 0 }
 }
 
-fn number(level: c_int, name: c_int) -> Option<&'static Number> {
+/// The option, if it is one of those.
+pub(crate) fn number(level: c_int, name: c_int) -> Option<&'static Number> {
     NUMBERS.iter().find(|n| n.level == level && n.name == name)
 }
 
@@ -114,7 +116,7 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
 
 /// Remembers what a kernel socket that somebody else has made says: the opposite of `replay`.
 pub(crate) fn recall(endpoint: &Endpoint, fd: i32) {
-    const OTHERS: [(c_int, c_int); 10] = [
+    const OTHERS: [(c_int, c_int); 11] = [
         (SOL_SOCKET, SO_RCVTIMEO),
         (SOL_SOCKET, SO_SNDTIMEO),
         (SOL_SOCKET, SO_LINGER),
@@ -124,6 +126,7 @@ pub(crate) fn recall(endpoint: &Endpoint, fd: i32) {
         (SOL_SOCKET, libc::SO_ZEROCOPY),
         (TCP, libc::TCP_INQ),
         (TCP, libc::TCP_USER_TIMEOUT),
+        (TCP, libc::TCP_LINGER2),
         (libc::IPPROTO_IP, libc::IP_TOS),
     ];
     for (level, name) in NUMBERS.iter().map(|n| (n.level, n.name)).chain(OTHERS) {
@@ -271,111 +274,6 @@ unsafe fn set_low_water(
         set_least(endpoint, least);
     }
     set.map(|_| 0).map_err(|e| e.0).into()
-}
-
-enum Remembered {
-    Yes,
-    No,
-    Invalid(i32),
-}
-
-unsafe fn remember(
-    endpoint: &Endpoint,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    len: socklen_t,
-) -> Remembered {
-    if bad_pointer(value, 1) {
-        return Remembered::No;
-    }
-    if let Some(n) = number(level, name) {
-        if len < 4 {
-            return Remembered::Invalid(libc::EINVAL);
-        }
-        // SAFETY: at least four bytes.
-        let v = unsafe { (value as *const i32).read_unaligned() };
-        if v < n.range.0 || v > n.range.1 {
-            return Remembered::Invalid(libc::EINVAL);
-        }
-        n.store(endpoint, v);
-        return Remembered::Yes;
-    }
-    match (level, name) {
-        // SAFETY: as the caller says.
-        (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO) => unsafe { remember_timeout(endpoint, name, value, len) },
-        (SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
-            endpoint.set_flag(FIXED_BUF);
-            Remembered::No
-        }
-        (SOL_SOCKET, libc::SO_OOBINLINE) if len >= 4 => {
-            // SAFETY: at least four bytes.
-            remember_flag(endpoint, OOB_INLINE, i32::from(unsafe { *value.cast::<[u8; 4]>() } != [0; 4]))
-        }
-        (SOL_SOCKET, libc::SO_ZEROCOPY) | (TCP, libc::TCP_INQ) if len >= 4 => {
-            let flag = if level == TCP { INQ } else { ZERO_COPY };
-            // SAFETY: at least four bytes.
-            remember_flag(endpoint, flag, unsafe { (value as *const i32).read_unaligned() })
-        }
-        (SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS) if len >= 4 => {
-            // SAFETY: at least four bytes.
-            remember_stamps(endpoint, name, unsafe { (value as *const i32).read_unaligned() } != 0);
-            Remembered::No
-        }
-        (SOL_SOCKET, SO_LINGER) => {
-            if len < 8 {
-                return Remembered::Invalid(libc::EINVAL);
-            }
-            // SAFETY: at least eight bytes.
-            let l = unsafe { (value as *const libc::linger).read_unaligned() };
-            let on = if l.l_onoff != 0 { LINGER_ON } else { 0 };
-            // Switching it off keeps the seconds.
-            let old = rare::of(endpoint).linger.load(Ordering::Relaxed) & !LINGER_ON;
-            let stored = if on != 0 { on | (l.l_linger.max(0) as u32 & !LINGER_ON) } else { old };
-            rare::change(endpoint, |rare| rare.linger.store(stored, Ordering::Relaxed));
-            Remembered::Yes
-        }
-        _ => Remembered::No,
-    }
-}
-
-/// Anything but zero and one is refused by the kernel, which is asked as well.
-fn remember_flag(endpoint: &Endpoint, flag: u32, value: i32) -> Remembered {
-    match value {
-        0 => endpoint.clear_flag(flag),
-        1 => endpoint.set_flag(flag),
-        _ => {}
-    }
-    Remembered::No
-}
-
-fn remember_stamps(endpoint: &Endpoint, name: c_int, on: bool) {
-    endpoint.clear_flag(STAMPS | STAMPS_NS);
-    if on {
-        endpoint.set_flag(if name == libc::SO_TIMESTAMP { STAMPS } else { STAMPS_NS });
-    }
-}
-
-unsafe fn remember_timeout(
-    endpoint: &Endpoint,
-    name: c_int,
-    value: *const c_void,
-    len: socklen_t,
-) -> Remembered {
-    if len < 16 {
-        return Remembered::Invalid(libc::EINVAL);
-    }
-    // SAFETY: at least sixteen bytes.
-    let tv = unsafe { (value as *const libc::timeval).read_unaligned() };
-    if !(0..1_000_000).contains(&tv.tv_usec) {
-        return Remembered::Invalid(libc::EDOM);
-    }
-    let ns = if tv.tv_sec < 0 { 1 } else { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 };
-    rare::change(endpoint, |rare| {
-        let cell = if name == SO_RCVTIMEO { &rare.rx_timeout_ns } else { &rare.tx_timeout_ns };
-        cell.store(ns, Ordering::Relaxed);
-    });
-    Remembered::Yes
 }
 
 /// getsockopt(2).

@@ -15,39 +15,44 @@ struct Lease {
 }
 
 /// See the module.
-pub(crate) struct Leases(Vec<Lease>);
+pub(crate) struct Leases {
+    all: Vec<Lease>,
+    /// Where the search for the next port begins, for whatever destination: behind the last one that was given out. So
+    /// a port that was just used, and may be in TIME-WAIT, is given out again as late as can be.
+    next: usize,
+}
 
 impl Leases {
     pub(crate) const fn new() -> Leases {
-        Leases(Vec::new())
+        Leases { all: Vec::new(), next: 0 }
     }
 
     /// The monitor has lent more.
     pub(crate) fn add(&mut self, first: u16, count: u16) {
         if (1..=LEASE_LEN).contains(&usize::from(count)) {
-            self.0.push(Lease { first, count, is_over: false });
+            self.all.push(Lease { first, count, is_over: false });
         }
     }
 
     /// There are none for new connections.
     pub(crate) fn are_over(&self) -> bool {
-        self.0.iter().all(|lease| lease.is_over)
+        self.all.iter().all(|lease| lease.is_over)
     }
 
     /// The monitor that has lent them is gone. Its successor knows of the ports that are in use, and lends others.
     pub(crate) fn end(&mut self) {
-        self.0.iter_mut().for_each(|lease| lease.is_over = true);
+        self.all.iter_mut().for_each(|lease| lease.is_over = true);
     }
 
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.all.clear();
     }
 
     /// Number of the lease that has a port, and the port's bit.
     fn place(&self, port: u16) -> Option<(usize, u64)> {
         let has = |lease: &Lease| port.wrapping_sub(lease.first) < lease.count;
-        let at = self.0.iter().position(has)?;
-        Some((at, 1 << port.wrapping_sub(self.0.get(at)?.first)))
+        let at = self.all.iter().position(has)?;
+        Some((at, 1 << port.wrapping_sub(self.all.get(at)?.first)))
     }
 }
 
@@ -55,13 +60,11 @@ impl Leases {
 pub(crate) struct Used {
     /// Bit per port, a word per lease.
     words: Vec<u64>,
-    /// The port after the last one that was given out.
-    next: usize,
 }
 
 impl Used {
     pub(crate) const fn new() -> Used {
-        Used { words: Vec::new(), next: 0 }
+        Used { words: Vec::new() }
     }
 
     pub(crate) fn is_any(&self) -> bool {
@@ -69,19 +72,20 @@ impl Used {
     }
 
     /// A port that is not in use: one that was not for long, if possible.
-    pub(crate) fn take(&mut self, leases: &Leases) -> Option<u16> {
-        let count = leases.0.len();
+    pub(crate) fn take(&mut self, leases: &mut Leases) -> Option<u16> {
+        let count = leases.all.len();
         self.words.resize(count, 0);
         for step in 0..=count {
-            let at = (self.next / LEASE_LEN + step) % count.max(1);
-            let lease = leases.0.get(at).filter(|lease| !lease.is_over);
+            let at = (leases.next / LEASE_LEN + step) % count.max(1);
+            let lease = leases.all.get(at).filter(|lease| !lease.is_over);
             let (Some(lease), Some(word)) = (lease, self.words.get_mut(at)) else { continue };
-            let passed = if step == 0 { !0u64 << (self.next % LEASE_LEN) } else { !0 };
+            let passed = if step == 0 { !0u64 << (leases.next % LEASE_LEN) } else { !0 };
             let bit = (!*word & passed).trailing_zeros();
             if bit < u32::from(lease.count) {
                 *word |= 1 << bit;
-                self.next = (at * LEASE_LEN + bit as usize + 1) % (count * LEASE_LEN);
-                return Some(lease.first.wrapping_add(bit as u16));
+                let port = lease.first.wrapping_add(bit as u16);
+                leases.next = (at * LEASE_LEN + bit as usize + 1) % (count * LEASE_LEN);
+                return Some(port);
             }
         }
         None
@@ -89,7 +93,7 @@ impl Used {
 
     /// The port of an earlier connection, for another; false when it is in use.
     pub(crate) fn take_again(&mut self, leases: &Leases, port: u16) -> bool {
-        self.words.resize(leases.0.len(), 0);
+        self.words.resize(leases.all.len(), 0);
         let Some((at, bit)) = leases.place(port) else { return false };
         let Some(word) = self.words.get_mut(at) else { return false };
         let is_free = *word & bit == 0;
@@ -121,19 +125,20 @@ mod tests {
         leases.add(300, 2);
         assert!(!leases.are_over());
         let (mut here, mut there) = (Used::new(), Used::new());
-        let all: Vec<_> = (0..7).map(|_| here.take(&leases)).collect();
-        assert_eq!(all, [Some(100), Some(101), Some(102), Some(103), Some(300), Some(301), None]);
-        assert_eq!(there.take(&leases), Some(100), "another destination");
+        assert_eq!(here.take(&mut leases), Some(100));
+        assert_eq!(there.take(&mut leases), Some(101), "another destination");
+        let rest: Vec<_> = (0..6).map(|_| here.take(&mut leases)).collect();
+        assert_eq!(rest, [Some(102), Some(103), Some(300), Some(301), Some(101), None]);
         here.free(&leases, 101);
         here.free(&leases, 300);
         here.free(&leases, 9);
         assert_eq!(
-            [here.take(&leases), here.take(&leases), here.take(&leases)],
-            [Some(101), Some(300), None]
+            [here.take(&mut leases), here.take(&mut leases), here.take(&mut leases)],
+            [Some(300), Some(101), None]
         );
-        there.free(&leases, 100);
+        there.free(&leases, 101);
         assert!(here.is_any() && !there.is_any());
-        assert_eq!(there.take(&leases), Some(101), "not the one that was just used");
+        assert_eq!(there.take(&mut leases), Some(102), "not the one that was just used");
     }
 
     #[test]
@@ -143,7 +148,7 @@ mod tests {
         let mut used = Used::new();
         assert!(used.take_again(&leases, 163) && !used.take_again(&leases, 163));
         assert!(!used.take_again(&leases, 164) && !used.take_again(&leases, 99));
-        let others: Vec<_> = core::iter::from_fn(|| used.take(&leases)).collect();
+        let others: Vec<_> = core::iter::from_fn(|| used.take(&mut leases)).collect();
         assert_eq!(others, (100..163).collect::<Vec<u16>>());
     }
 
@@ -152,12 +157,12 @@ mod tests {
         let mut leases = Leases::new();
         leases.add(100, 16);
         let mut used = Used::new();
-        used.take(&leases);
+        used.take(&mut leases);
         leases.end();
         assert!(leases.are_over() && used.is_any());
-        assert_eq!(used.take(&leases), None);
+        assert_eq!(used.take(&mut leases), None);
         leases.add(500, 16);
-        assert_eq!(used.take(&leases), Some(500));
+        assert_eq!(used.take(&mut leases), Some(500));
         used.free(&leases, 100);
         used.free(&leases, 500);
         assert!(!used.is_any());

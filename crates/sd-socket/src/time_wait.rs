@@ -6,9 +6,10 @@ use crate::addr::Name;
 use crate::control;
 use crate::endpoint::{CLOSED_FIRST, EndpointExt, FIN_SENT, OWN_SOCKET, peer_finished};
 use crate::process::SlabRec;
+use crate::rare;
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab::{End, Endpoint};
-use sd_shm::time_wait::{TimeWait, step};
+use sd_shm::time_wait::{TimeWait, begin_for, step};
 
 /// shutdown(2) is about to end this side's stream.
 pub(crate) fn note_shutdown(endpoint: &Endpoint) {
@@ -25,7 +26,13 @@ pub(crate) fn note_close(endpoint: &Endpoint, rec: &SlabRec) {
     }
     let Some(slab) = rec.slab() else { return };
     let local = slab.address(endpoint, End::Local);
-    slab.time_waits().note(TimeWait::of(endpoint, local, step(sd_sys::time::tsc())));
+    let now = step(sd_sys::time::tsc());
+    let begin = match rare::of(endpoint).orphan_seconds() {
+        // The other side has not ended its stream, and is not waited for any longer than that (FIN-WAIT-2).
+        Some(seconds) if !peer_finished(endpoint) => begin_for(now, seconds),
+        _ => now,
+    };
+    slab.time_waits().note(TimeWait::of(endpoint, local, begin));
 }
 
 /// The kernel has bound the socket to this name: whether accelerated connections are in the way.

@@ -19,8 +19,8 @@ use crate::core::members::{Process, ProcessId};
 use sd_proto::Reply;
 use sd_ring::RxCursor;
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SLOTS, Side, SlotSide, SlotState};
-use sd_shm::slab::{End, Endpoint, State};
-use sd_shm::time_wait::TimeWait;
+use sd_shm::slab::{End, Endpoint, Rare, State};
+use sd_shm::time_wait::{TimeWait, begin_for};
 use sd_sys::futex::{Scope, wake};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -116,12 +116,15 @@ impl Server {
                 return;
             }
             if endpoint.state.load(Ordering::Acquire) == State::Connected as u8 {
+                let rare = record.slab.rare(endpoint);
                 let (receiver, ..) = record.slab.receiver(endpoint);
-                let was_closed = self.close_connection(family, endpoint, receiver, woken);
+                let aborts = rare.is_some_and(Rare::aborts);
+                let was_closed = self.close_connection(family, endpoint, (receiver, aborts), woken);
                 closed += u64::from(was_closed.is_some());
                 let local = || record.slab.address(endpoint, End::Local);
+                let begin = || rare.and_then(Rare::orphan_seconds).map_or(now(), |s| begin_for(now(), s));
                 let was_first = was_closed.filter(|was_first| *was_first);
-                left.extend(was_first.map(|_| TimeWait::of(endpoint, local(), now())));
+                left.extend(was_first.map(|_| TimeWait::of(endpoint, local(), begin())));
             }
             // The bit goes last: without it the slab's owner may use the endpoint again.
             endpoint.state.store(State::Free as u8, Ordering::Release);
@@ -134,13 +137,13 @@ impl Server {
         left.into_iter().for_each(|one| self.core.time_waits.add(netns, one, now()));
     }
 
-    /// Closes a connection on behalf of the dead: whether the other side was still open, and has lost nothing. `None`
-    /// when there was nothing to close.
+    /// Closes a connection on behalf of the dead, who has read so far, and may have wanted a reset: whether the other side
+    /// was still open, and has lost nothing. `None` when there was nothing to close.
     fn close_connection(
         &self,
         family: ClientId,
         endpoint: &Endpoint,
-        receiver: RxCursor,
+        (receiver, aborts): (RxCursor, bool),
         woken: &mut Woken,
     ) -> Option<bool> {
         let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
@@ -153,7 +156,7 @@ impl Server {
         if !is_theirs || matches!(state, SlotState::Closed | SlotState::Free) {
             return None;
         }
-        let reset = if segment.has_unread(receiver, slot, side) { FLAG_RESET } else { 0 };
+        let reset = if aborts || segment.has_unread(receiver, slot, side) { FLAG_RESET } else { 0 };
         close_slot(segment, slot, side, generation, FLAG_DEAD | reset);
         woken.insert((key, side.other() as u32));
         let other = &segment.map().slot(slot).side[side.other() as usize];

@@ -56,6 +56,7 @@ mod pass;
 mod pass_races;
 mod poll;
 mod poll_threads;
+mod ports;
 mod rare;
 mod raw;
 mod shutdown;
@@ -75,6 +76,7 @@ pub(crate) use exec::exec_helper;
 pub(crate) const TOPICS: &[&[Subject]] = &[
     create::SUBJECTS,
     bind::SUBJECTS,
+    ports::SUBJECTS,
     listen::SUBJECTS,
     connect::SUBJECTS,
     accept::SUBJECTS,
@@ -143,6 +145,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     matrix::BLOCKING,
     matrix::COPIES,
     matrix::CHILDREN,
+    matrix::ends::SUBJECTS,
     matrix::options::SUBJECTS,
     matrix::numbers::SUBJECTS,
     matrix::pointers::SUBJECTS,

@@ -7,6 +7,7 @@
 //! `states_copy/X` calls on a dup whose original is closed, and `states_child/X` in a child that inherited the socket.
 
 mod calls;
+pub(super) mod ends;
 pub(super) mod numbers;
 pub(super) mod options;
 pub(super) mod pointers;

@@ -40,7 +40,7 @@ fn dial(addr: &Addr) -> i32 {
 }
 
 /// Both ends of a new connection.
-fn pair() -> (i32, i32) {
+pub(super) fn pair() -> (i32, i32) {
     let (listening, addr) = listener();
     let client = dial(&addr);
     let server = accept(listening).fd();
@@ -49,9 +49,14 @@ fn pair() -> (i32, i32) {
 }
 
 /// Bytes from one end, until they are at the other.
-fn give(from: i32, to: i32, data: &[u8]) {
+pub(super) fn give(from: i32, to: i32, data: &[u8]) {
     send(from, data, libc::MSG_NOSIGNAL);
     await_bytes(to, data.len() as i32);
+}
+
+/// Until an urgent byte is there.
+pub(super) fn await_urgent(fd: i32) {
+    await_events(fd, libc::POLLPRI);
 }
 
 pub(super) fn fresh() -> Made {

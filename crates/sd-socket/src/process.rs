@@ -249,7 +249,7 @@ impl Process {
         let count = self.slab_count.load(Ordering::Relaxed);
         let Some(rec) = self.slabs.get(count) else { return false };
         let len = ENDPOINTS * core::mem::size_of::<Priv>();
-        let Ok(privs) = sd_sys::mem::map_private(len) else { return false };
+        let Ok(privs) = sd_sys::mem::reserve_private(len) else { return false };
         rec.privs.store(privs as *mut Priv, Ordering::Relaxed);
         rec.bit.store(bit, Ordering::Relaxed);
         rec.fd.store(fd, Ordering::Relaxed);
@@ -301,7 +301,7 @@ impl Process {
     /// Adds a channel; under `control`.
     pub(crate) fn add_channel(&self, channel: Box<Channel>) -> Option<&'static Channel> {
         if self.channels.load(Ordering::Acquire).is_null() {
-            let base = sd_sys::mem::map_private(CHANNELS_MAX * core::mem::size_of::<Place>()).ok()?;
+            let base = sd_sys::mem::reserve_private(CHANNELS_MAX * core::mem::size_of::<Place>()).ok()?;
             self.channels.store(base as *mut Place, Ordering::Release);
         }
         let count = self.channel_count.load(Ordering::Relaxed);

@@ -103,7 +103,7 @@ pub(crate) fn init() -> bool {
     if !TABLE.load(Ordering::Acquire).is_null() {
         return true;
     }
-    match sd_sys::mem::map_private(LEN * 8) {
+    match sd_sys::mem::reserve_private(LEN * 8) {
         Ok(base) => {
             TABLE.store(base as *mut AtomicU64, Ordering::Release);
             true

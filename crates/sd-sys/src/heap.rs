@@ -40,7 +40,7 @@ pub struct Heap;
 /// child of a clone, before it allocates or frees anything.
 pub fn leave_libc() {
     if BASE.load(Ordering::Relaxed) == 0
-        && let Ok(base) = crate::mem::map_private(LEN)
+        && let Ok(base) = crate::mem::reserve_private(LEN)
     {
         let mut blocks = BLOCKS.lock();
         (blocks.next, blocks.end) = (base as usize, base as usize + LEN);

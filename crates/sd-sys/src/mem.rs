@@ -139,10 +139,34 @@ pub fn map_at(fd: i32, len: usize, address: usize) -> Result<*mut u8> {
     Err(crate::Errno(libc::EEXIST))
 }
 
-/// Maps `len` bytes of zeroed private memory, touched lazily.
+/// Maps `len` bytes of zeroed private memory, which is data of the program (see [`reserve_private`]).
 pub fn map_private(len: usize) -> Result<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     map(0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
+}
+
+/// A page, below a reservation.
+const GUARD: usize = 4096;
+
+/// Maps `len` bytes of zeroed private memory for a table most of which is never touched.
+///
+/// Linux counts it as a stack and not as data, so that it is not the program's to pay for (RLIMIT_DATA, setrlimit(2)); it is
+/// private and copied by fork as data is. A stack would grow downwards, up to RLIMIT_STACK, where a program's stray
+/// pointer hits what is below it: a page that nobody may touch ends it there.
+pub fn reserve_private(len: usize) -> Result<*mut u8> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let place = map(0, len + GUARD, libc::PROT_NONE, flags, -1)?;
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, flags | libc::MAP_GROWSDOWN | libc::MAP_FIXED);
+    let start = place as usize + GUARD;
+    // SAFETY: replaces a part of the mapping that was just made, and that nobody uses.
+    match check(unsafe { syscall!(libc::SYS_mmap, start, len, prot, flags, -1i32, 0) }) {
+        Ok(at) => Ok(at as *mut u8),
+        Err(error) => {
+            // SAFETY: as above.
+            unsafe { unmap(place, len + GUARD) };
+            Err(error)
+        }
+    }
 }
 
 /// Maps `len` bytes of zeroed memory that children share, touched lazily.
@@ -175,6 +199,32 @@ pub unsafe fn punch(ptr: *mut u8, len: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn data_kib() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn a_reservation_is_no_data_and_private() {
+        const LEN: usize = 256 << 20;
+        let before = data_kib();
+        let at = reserve_private(LEN).unwrap();
+        assert!(data_kib() < before + (LEN as u64 >> 11), "less than half of it is data");
+        // SAFETY: within the mapping; a child that only stores and ends, and a plain wait.
+        unsafe {
+            at.write(1);
+            at.add(LEN - 1).write(2);
+            let child = libc::fork();
+            if child == 0 {
+                at.write(3);
+                libc::_exit(0);
+            }
+            libc::waitpid(child, core::ptr::null_mut(), 0);
+            assert_eq!((at.read(), at.add(LEN - 1).read()), (1, 2));
+        }
+    }
 
     #[test]
     fn a_core_dump_does_not_hold_segments() {

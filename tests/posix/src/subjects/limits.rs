@@ -20,6 +20,9 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("limits/message", message_at_the_limit),
     solo("limits/programs", programs),
     solo("limits/child", child_of_a_limited),
+    solo("limits/data", data),
+    solo("limits/data_of_a_child", data_of_a_child),
+    solo("limits/data_of_a_program", data_of_a_program),
     solo("limits/locked", locked),
     solo("limits/locked_by_number", locked_by_number),
 ];
@@ -353,4 +356,51 @@ fn child_of_a_limited() {
     shutdown(pair.client, libc::SHUT_WR);
     say!("child: {}", wait_child(child));
     show_recv("client", pair.client, 64, 0);
+}
+
+fn limit_data(bytes: u64) -> Ret {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    call!(libc::setrlimit(libc::RLIMIT_DATA, &raw const limit))
+}
+
+/// What is not the program's own does not count.
+fn data() {
+    let pair = connected();
+    show("RLIMIT_DATA", limit_data(64 << 20));
+    // Of so much each is a mapping of its own.
+    let blocks: Vec<Vec<u8>> = (0..20).map(|i| vec![i; 1_000_000]).collect();
+    say!("allocated {}", blocks.iter().map(Vec::len).sum::<usize>());
+    talk(pair.client, pair.server);
+    let next = connected();
+    talk(next.client, next.server);
+}
+
+/// The starter has a client's connection waiting when it executes the program that accepts it.
+fn data_of_a_child() {
+    let (listening, addr) = listener();
+    let client = dial(&addr);
+    await_readable(listening);
+    let child = fork_child(|| {
+        show("RLIMIT_DATA", limit_data(64 << 20));
+        exec_helper("accept", &[listening])
+    });
+    close(listening);
+    say!("child: {}", wait_child(child));
+    await_bytes(client, 15);
+    show_recv("client", client, 32, 0);
+}
+
+/// A connection is passed to a program with little memory (softlimit, chpst).
+fn data_of_a_program() {
+    let pair = connected();
+    let child = fork_child(|| {
+        close(pair.client);
+        limit_data(8 << 20);
+        exec_helper("upper", &[pair.server])
+    });
+    close(pair.server);
+    let answer = super::exec::ask(pair.client, "word");
+    shutdown(pair.client, libc::SHUT_WR);
+    say!("child: {}", wait_child(child));
+    say!("answer {answer:?}");
 }

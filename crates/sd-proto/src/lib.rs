@@ -16,7 +16,7 @@ use wire::{Reader, Writer};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`]. Tests build the next version, to see both beside each other.
-pub const VERSION: u32 = 13 + cfg!(sd_next_version) as u32;
+pub const VERSION: u32 = 14 + cfg!(sd_next_version) as u32;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,14 @@ pub enum Request {
         backlog: u32,
         /// The process has shown that it accepts (accept, poll, epoll), or is the only holder.
         accepting: bool,
+    },
+    /// A socket of this process is about to listen. Descriptor: the bound socket, which proves that its address is the
+    /// process's. Who asks for a route to there is told to ask again, until Listen or Unlisten follows. Answer:
+    /// [`Reply::Ok`]; [`Reply::Error`] with [`ErrorCode::InUse`] while somebody was told to connect over the kernel and
+    /// has not done it yet: ask again in a moment.
+    WillListen {
+        /// Index in the public page.
+        index: u32,
     },
     /// The listener's interest changed. No answer.
     Accepting {
@@ -267,6 +275,8 @@ pub enum Route {
     },
     /// The policy forbids it.
     Denied,
+    /// Somebody is about to listen there: ask again in a moment.
+    Soon,
     /// Over shared memory.
     Shm {
         /// Channel to use. When `fresh` the descriptors segment, B's public page and B's eventfd
@@ -314,6 +324,7 @@ impl Request {
             Request::Listen { index, generation, backlog, accepting } => {
                 w.u8(2).u32(index).u32(generation).u32(backlog).bool(accepting)
             }
+            Request::WillListen { index } => w.u8(30).u32(index),
             Request::Accepting { index, accepting } => w.u8(3).u32(index).bool(accepting),
             Request::Unlisten { index } => w.u8(4).u32(index),
             Request::Connect { ip, port, nth, want_ports, want_channel } => {
@@ -354,6 +365,7 @@ impl Request {
                 backlog: r.u32()?,
                 accepting: r.bool()?,
             },
+            30 => Request::WillListen { index: r.u32()? },
             3 => Request::Accepting { index: r.u32()?, accepting: r.bool()? },
             4 => Request::Unlisten { index: r.u32()? },
             5 => Request::Connect {
@@ -398,6 +410,7 @@ impl Reply {
                 match route {
                     Route::Kernel { reason } => w.u8(1).u32(reason),
                     Route::Denied => w.u8(2),
+                    Route::Soon => w.u8(4),
                     Route::Shm { channel, fresh, listener, generation, candidates, peer_pid, peer } => w
                         .u8(3)
                         .u64(channel)
@@ -453,6 +466,7 @@ impl Route {
         Ok(match r.u8()? {
             1 => Route::Kernel { reason: r.u32()? },
             2 => Route::Denied,
+            4 => Route::Soon,
             3 => Route::Shm {
                 channel: r.u64()?,
                 fresh: r.bool()?,

@@ -21,6 +21,7 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         any::<(u32, bool)>().prop_map(|(index, accepting)| Request::Accepting { index, accepting }),
         any::<u32>().prop_map(|index| Request::Unlisten { index }),
+        any::<u32>().prop_map(|index| Request::WillListen { index }),
         (ip(), any::<(u16, u32, bool, bool)>()).prop_map(|(ip, (port, nth, want_ports, want_channel))| {
             Request::Connect { ip, port, nth, want_ports, want_channel }
         }),
@@ -55,6 +56,7 @@ fn route() -> impl Strategy<Value = Route> {
     prop_oneof![
         any::<u32>().prop_map(|reason| Route::Kernel { reason }),
         Just(Route::Denied),
+        Just(Route::Soon),
         any::<(u64, bool, u32, u32, u32, u32, u64)>().prop_map(
             |(channel, fresh, listener, generation, candidates, peer_pid, peer)| Route::Shm {
                 channel,

@@ -28,6 +28,8 @@ pub struct Listing {
     pub v6only: bool,
     /// Connections may be given to it.
     pub accepting: bool,
+    /// It is about to listen: the monitor has to be asked for its port.
+    pub soon: bool,
     /// Index and generation in its process's public page.
     pub index: u32,
     /// See `index`.
@@ -36,6 +38,7 @@ pub struct Listing {
 
 const V6ONLY: u64 = 1 << 16;
 const ACCEPTING: u64 = 1 << 17;
+const SOON: u64 = 1 << 18;
 
 #[repr(C)]
 struct Words {
@@ -79,6 +82,7 @@ impl Words {
             port: place as u16,
             v6only: place & V6ONLY != 0,
             accepting: place & ACCEPTING != 0,
+            soon: place & SOON != 0,
             index: (listener >> 32) as u32,
             generation: listener as u32,
         }
@@ -86,7 +90,7 @@ impl Words {
 
     fn store(&self, new: &Listing) {
         let flag = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
-        let flags = flag(new.v6only, V6ONLY) | flag(new.accepting, ACCEPTING);
+        let flags = flag(new.v6only, V6ONLY) | flag(new.accepting, ACCEPTING) | flag(new.soon, SOON);
         self.client.store(new.client, Ordering::Relaxed);
         self.ip.iter().zip(new.ip).for_each(|(word, half)| word.store(half, Ordering::Relaxed));
         self.place.store(u64::from(new.port) | flags, Ordering::Relaxed);
@@ -186,6 +190,9 @@ impl Directory {
         let of_port = all.get(first..)?.iter().take_while(|words| words.port() == port);
         let mut count = 0;
         for words in of_port {
+            if words.place.load(Ordering::Relaxed) & SOON != 0 {
+                return None;
+            }
             if let Some(place) = found.get_mut(count) {
                 *place = words.load();
             }
@@ -218,6 +225,9 @@ mod tests {
         assert_eq!([81, 0, u16::MAX].map(|port| reader.find(port, &mut found)), [Some(0); 3]);
         writer.publish(Some(&[]));
         assert_eq!(reader.find(80, &mut found), Some(0));
+        writer.publish(Some(&[Listing { soon: true, ..listing(22, 1) }, listing(80, 2)]));
+        assert_eq!(reader.find(22, &mut found), None, "somebody is about to listen there");
+        assert_eq!(reader.find(80, &mut found), Some(1));
         writer.publish(Some(&vec![listing(1, 1); LISTENERS + 1]));
         assert_eq!(reader.find(1, &mut found), None, "no room for all");
         sd_sys::fd::close(fd);

@@ -1,12 +1,14 @@
-//! Slots of connections that wait for accept, as side B sees them.
+//! Connections that arrive: from the event of a slot into the backlog of a listener, or refused.
 
 use crate::channel::Channel;
-use crate::endpoint::ALL_BITS;
-use crate::listen::Listener;
+use crate::defer::stays;
+use crate::endpoint::{ALL_BITS, EndpointExt};
+use crate::listen::{Listener, Pending, REGISTRY, UNREGISTERED};
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::doorbell;
 use sd_shm::channel::{FLAG_RESET, SlotState};
+use sd_shm::slab::State;
 
 /// Index and generation of the listener that a connection was requested from.
 pub(crate) fn asked_for(channel: &Channel, slot: usize) -> (u32, u32) {
@@ -70,4 +72,77 @@ pub(crate) fn publish_pending(listener: &Listener, pending: usize) {
     if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index)) {
         page.pending.store(pending as u32, Ordering::Release);
     }
+}
+
+/// A slot without an endpoint was announced: a new connection, or an old story.
+pub(crate) fn arrived(channel: &'static Channel, slot: usize, stamp: u64) {
+    let words = channel.map.slot(slot);
+    let (generation, state) = words.side[0].state();
+    if channel.side != sd_shm::channel::Side::B
+        || !matches!(state, SlotState::Syn | SlotState::Closed)
+        || words.side[1].state().0 == generation
+    {
+        return;
+    }
+    // Requests are announced to the process that the channel was made for.
+    if channel.adopter != 0 {
+        return;
+    }
+    match registered(asked_for(channel, slot)) {
+        Some(listener) => enqueue(listener, channel, slot, generation, stamp),
+        // Its end has been told; the monitor or the client itself sees to the connection.
+        None if crate::control::is_there() => {}
+        None => refuse(channel, slot, generation),
+    }
+}
+
+/// The listener of that index and generation.
+fn registered((index, generation): (u32, u32)) -> Option<&'static Listener> {
+    REGISTRY.lock().iter().copied().find(|l| {
+        l.index.load(Ordering::Relaxed) == index
+            && l.generation.load(Ordering::Relaxed) == generation
+            && index != UNREGISTERED
+    })
+}
+
+/// Puts a connection into a backlog.
+fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, generation: u32, stamp: u64) {
+    let mut queue = listener.queue.lock();
+    // An event may be repeated; a connection is queued once. One that somebody else has accepted may
+    // be followed by another at its slot.
+    match queue.iter_mut().find(|p| core::ptr::eq(p.channel, channel) && p.slot == slot) {
+        Some(known) => known.generation = generation,
+        None => {
+            channel.used();
+            queue.push_back(Pending { channel, slot, generation });
+        }
+    }
+    publish_pending(listener, queue.len());
+    drop(queue);
+    let endpoint = *listener.endpoint.lock();
+    if let Some(endpoint) = endpoint {
+        crate::epoll::state_event(endpoint, stamp);
+    }
+}
+
+/// The monitor says that connections on a channel wait that this listener may accept.
+pub(crate) fn offered(channel: &'static Channel, index: u32) {
+    let found = REGISTRY.lock().iter().copied().find(|l| l.index.load(Ordering::Relaxed) == index);
+    let Some(listener) = found.filter(|_| index != UNREGISTERED) else { return };
+    let Some(endpoint) = *listener.endpoint.lock() else { return };
+    let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+    let listens = endpoint.state_now() == State::Listen;
+    each_waiting(channel, |slot, generation| {
+        let wanted = channel.map.names(slot).ports.load(Ordering::Relaxed) as u16;
+        // On our own channel other listeners of ours have theirs already.
+        if wanted != port || channel.adopter == 0 && registered(asked_for(channel, slot)).is_some() {
+            return;
+        }
+        let pending = Pending { channel, slot, generation };
+        match listens {
+            true if channel.adopter != 0 && stays(listener, &pending) => {}
+            true => enqueue(listener, channel, slot, generation, 0),
+            false => refuse(channel, slot, generation),
+        }
+    });
 }

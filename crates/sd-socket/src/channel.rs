@@ -444,7 +444,7 @@ impl Arrivals {
             let stamp = stamp.min(now);
             match channel.endpoint(slot) {
                 Some(endpoint) => crate::epoll::peer_event(endpoint, stamp),
-                None => crate::listen::arrived(channel, slot, stamp),
+                None => crate::arrival::arrived(channel, slot, stamp),
             }
         }
         self.len = 0;

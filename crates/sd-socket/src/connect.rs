@@ -251,7 +251,8 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     if bound_to_other_family(endpoint, fd, to) || crate::extras::need_the_kernel(endpoint) {
         return kernel.go(endpoint, Reason::Option);
     }
-    match attempt(endpoint, fd, to) {
+    let (attempt, _note) = crate::first_contact::attempt(endpoint, fd, to);
+    match attempt {
         Attempt::Joined => established(endpoint),
         Attempt::Kernel(reason) => kernel.go(endpoint, reason),
         Attempt::Denied => Outcome::Errno(libc::ECONNREFUSED),

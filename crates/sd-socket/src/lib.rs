@@ -44,6 +44,7 @@ mod fast;
 mod faults;
 mod fds;
 mod files;
+mod first_contact;
 mod fork;
 mod handover;
 mod home;

@@ -17,14 +17,13 @@ use crate::addr;
 use crate::arrival::{asked_for, each_waiting, publish_pending, refuse};
 use crate::channel::{self, Channel};
 use crate::connect::materialize;
-use crate::defer::{is_ripe, stays};
+use crate::defer::is_ripe;
 use crate::endpoint::{EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR};
 use crate::process::{PROCESS, Priv};
 use crate::table;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::c_int;
 use sd_proto::Request;
-use sd_shm::channel::SlotState;
 use sd_shm::public::{LISTENERS, Listener as Page, Public};
 use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::lock::Lock;
@@ -40,11 +39,11 @@ pub(crate) struct Pending {
 
 /// Private record of a listener; recycled, never freed, since a thread may be inside accept.
 pub(crate) struct Listener {
-    endpoint: Lock<Option<&'static Endpoint>>,
+    pub(crate) endpoint: Lock<Option<&'static Endpoint>>,
     /// Index in the public page; LISTENERS when not registered.
     pub(crate) index: AtomicU32,
-    generation: AtomicU32,
-    backlog: AtomicU32,
+    pub(crate) generation: AtomicU32,
+    pub(crate) backlog: AtomicU32,
     /// The monitor may deal connections to us.
     accepting: AtomicBool,
     /// accept, poll or epoll was called for it in this process.
@@ -55,8 +54,8 @@ pub(crate) struct Listener {
     pub(crate) spin: AtomicU32,
 }
 
-static REGISTRY: Lock<Vec<&'static Listener>> = Lock::new(Vec::new());
-const UNREGISTERED: u32 = LISTENERS as u32;
+pub(crate) static REGISTRY: Lock<Vec<&'static Listener>> = Lock::new(Vec::new());
+pub(crate) const UNREGISTERED: u32 = LISTENERS as u32;
 
 /// The listener record of an endpoint.
 pub(crate) fn record(endpoint: &Endpoint) -> Option<&'static Listener> {
@@ -74,11 +73,19 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     if let Err(errno) = materialize(endpoint) {
         return Outcome::Errno(errno);
     }
+    let wants_stamps = crate::extras::wants_stamps(endpoint) && record(endpoint).is_none();
+    let is_first = endpoint.state_now() != State::Listen && !wants_stamps;
+    if is_first {
+        crate::first_contact::announce(endpoint, fd);
+    }
     // SAFETY: no pointers.
     if let Err(e) = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_listen, fd, backlog) }) {
+        if is_first {
+            PROCESS.private(endpoint).and_then(forget).into_iter().for_each(ended);
+        }
         return Outcome::Errno(e.0);
     }
-    if crate::extras::wants_stamps(endpoint) && record(endpoint).is_none() {
+    if wants_stamps {
         return crate::connect::demote(endpoint, Reason::Option).map(|()| 0).into();
     }
     set_kernel_nonblock(fd, true);
@@ -171,6 +178,16 @@ fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
     listener.interested.store(false, Ordering::Relaxed);
     private.set_listener(listener);
     Some(listener)
+}
+
+/// A record and a place in the public page for a socket that is going to listen. Its index; `None` without a monitor.
+pub(crate) fn prepare(endpoint: &'static Endpoint) -> Option<u32> {
+    crate::spare::want();
+    drop(crate::control::connected()?);
+    let listener = record(endpoint).or_else(|| adopt(endpoint))?;
+    listener.accepting.store(false, Ordering::Relaxed);
+    publish(listener, PROCESS.public()?)?;
+    Some(listener.index.load(Ordering::Relaxed))
 }
 
 /// Publishes the listener in the public page and tells the monitor.
@@ -421,77 +438,4 @@ pub(crate) fn import(exported: Exported, endpoint: Option<&'static Endpoint>) {
             }
         }
     }
-}
-
-/// A slot without an endpoint was announced: a new connection, or an old story.
-pub(crate) fn arrived(channel: &'static Channel, slot: usize, stamp: u64) {
-    let words = channel.map.slot(slot);
-    let (generation, state) = words.side[0].state();
-    if channel.side != sd_shm::channel::Side::B
-        || !matches!(state, SlotState::Syn | SlotState::Closed)
-        || words.side[1].state().0 == generation
-    {
-        return;
-    }
-    // Requests are announced to the process that the channel was made for.
-    if channel.adopter != 0 {
-        return;
-    }
-    match registered(asked_for(channel, slot)) {
-        Some(listener) => enqueue(listener, channel, slot, generation, stamp),
-        // Its end has been told; the monitor or the client itself sees to the connection.
-        None if crate::control::is_there() => {}
-        None => refuse(channel, slot, generation),
-    }
-}
-
-/// The listener of that index and generation.
-fn registered((index, generation): (u32, u32)) -> Option<&'static Listener> {
-    REGISTRY.lock().iter().copied().find(|l| {
-        l.index.load(Ordering::Relaxed) == index
-            && l.generation.load(Ordering::Relaxed) == generation
-            && index != UNREGISTERED
-    })
-}
-
-/// Puts a connection into a backlog.
-fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, generation: u32, stamp: u64) {
-    let mut queue = listener.queue.lock();
-    // An event may be repeated; a connection is queued once. One that somebody else has accepted may
-    // be followed by another at its slot.
-    match queue.iter_mut().find(|p| core::ptr::eq(p.channel, channel) && p.slot == slot) {
-        Some(known) => known.generation = generation,
-        None => {
-            channel.used();
-            queue.push_back(Pending { channel, slot, generation });
-        }
-    }
-    publish_pending(listener, queue.len());
-    drop(queue);
-    let endpoint = *listener.endpoint.lock();
-    if let Some(endpoint) = endpoint {
-        crate::epoll::state_event(endpoint, stamp);
-    }
-}
-
-/// The monitor says that connections on a channel wait that this listener may accept.
-pub(crate) fn offered(channel: &'static Channel, index: u32) {
-    let found = REGISTRY.lock().iter().copied().find(|l| l.index.load(Ordering::Relaxed) == index);
-    let Some(listener) = found.filter(|_| index != UNREGISTERED) else { return };
-    let Some(endpoint) = *listener.endpoint.lock() else { return };
-    let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
-    let listens = endpoint.state_now() == State::Listen;
-    each_waiting(channel, |slot, generation| {
-        let wanted = channel.map.names(slot).ports.load(Ordering::Relaxed) as u16;
-        // On our own channel other listeners of ours have theirs already.
-        if wanted != port || channel.adopter == 0 && registered(asked_for(channel, slot)).is_some() {
-            return;
-        }
-        let pending = Pending { channel, slot, generation };
-        match listens {
-            true if channel.adopter != 0 && stays(listener, &pending) => {}
-            true => enqueue(listener, channel, slot, generation, 0),
-            false => refuse(channel, slot, generation),
-        }
-    });
 }

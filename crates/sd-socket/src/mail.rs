@@ -62,7 +62,7 @@ pub(crate) fn deliver() {
             Some(Mail::Dead(id)) => peer_gone(id, Channel::doom),
             Some(Mail::Gone(id)) => peer_gone(id, Channel::left_over),
             Some(Mail::Offer(channel, listener)) => {
-                crate::listen::offered(channel, listener);
+                crate::arrival::offered(channel, listener);
                 channel.unused();
             }
             None => return,

@@ -196,6 +196,14 @@ pub(crate) fn decide(to: Name, asks: bool) -> Decision {
     published.unwrap_or_else(|| ask(to, epoch, source, false))
 }
 
+/// Whether what was decided for connections to `to` still holds.
+pub(crate) fn is_current(to: Name) -> bool {
+    let epoch = epoch();
+    let mut routes = ROUTES.lock();
+    let now = (epoch, routes.round);
+    routes.entries.get(to).is_none_or(|entry| entry.learned == now)
+}
+
 /// The monitor has registered the process; its directory comes along.
 pub(crate) fn welcomed(fds: &[i32]) {
     let directory = fds.first().and_then(|fd| Reader::map(*fd).ok());
@@ -312,7 +320,7 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
     let nth = if full { ROUND.fetch_add(1, Ordering::Relaxed) } else { known };
     let want_ports = ROUTES.lock().leases.are_over();
     let request = Request::Connect { ip: to.ip, port: to.port, nth, want_ports, want_channel: full };
-    let Some((reply, made)) = ask_for_route(&request) else {
+    let Some((reply, made)) = ask_until_known(&request) else {
         return Decision::Kernel(Reason::NoMonitor);
     };
     let Reply::Route { route, port_first, port_count } = reply else {
@@ -321,6 +329,8 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
     ROUTES.lock().leases.add(port_first, port_count);
     match route {
         Route::Denied => Decision::Denied,
+        // It has not listened in all that time. The kernel knows, and the next one asks again.
+        Route::Soon => Decision::Kernel(Reason::NoListener),
         Route::Kernel { reason } => {
             let reason = Reason::from_u32(reason);
             with_entry(to, epoch, source, |entry| entry.kernel = Some(reason));
@@ -342,6 +352,19 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
             Decision::Shm { target, source }
         }
     }
+}
+
+/// The same, again and again while somebody is about to listen there.
+fn ask_until_known(request: &Request) -> Option<(Reply, Option<&'static Channel>)> {
+    let mut answer = ask_for_route(request);
+    for _ in 0..crate::first_contact::TRIES {
+        if !matches!(answer, Some((Reply::Route { route: Route::Soon, .. }, _))) {
+            break;
+        }
+        crate::first_contact::pause();
+        answer = ask_for_route(request);
+    }
+    answer
 }
 
 /// Asks the monitor, and takes the channel that it has made, if it has: whoever asks next is told of that one, so it has

@@ -16,10 +16,12 @@
 //! | `chat PORT COUNT [MS]` | a client of it that checks every byte, with a pause after each answer |
 //! | `crowd PORT COUNT` | processes with a connection each |
 //! | `waves PORT COUNT TIMES` | many connections at a time, again and again |
+//! | `late-client COUNT` | tries until its server, `late-server COUNT`, listens, again and again; all connections stay |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
 mod attacks;
 mod echo;
+mod late;
 mod liar;
 mod many;
 mod note;
@@ -61,6 +63,8 @@ fn main() -> ExitCode {
         }
         ["crowd", port, count] => many::crowd(number(port) as u16, number(count)),
         ["waves", port, count, times] => many::waves(number(port) as u16, number(count), number(times)),
+        ["late-client", count] => late::connect(number(count)),
+        ["late-server", count] => late::serve(number(count)),
         ["eater", port] => liar::eat(number(port) as u16),
         _ => Err(std::io::Error::other("see the head of tests/sharing/src/main.rs")),
     };

@@ -57,7 +57,8 @@ fn used(port: u16) -> io::Result<TcpStream> {
     if answer == *b"?" { Ok(connection) } else { Err(io::Error::other("the answer is not what was sent")) }
 }
 
-fn stay() -> ! {
+/// Until it is killed.
+pub(crate) fn stay() -> ! {
     loop {
         // SAFETY: no memory is involved.
         unsafe { libc::pause() };

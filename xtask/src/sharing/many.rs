@@ -17,6 +17,8 @@ const CROWDS: usize = 5;
 const CONNECTIONS: usize = 2500;
 const TIMES: usize = 6;
 const SLOTS: usize = 1024;
+/// Clients that try until somebody listens.
+const FIRST_CONTACTS: usize = 1000;
 
 /// Every process of a crowd has a connection over shared memory, and what a crowd had the next one can have.
 pub(super) fn processes(lab: &mut Lab) -> Result<String> {
@@ -60,6 +62,21 @@ pub(super) fn connections(lab: &mut Lab) -> Result<String> {
     waves.kill();
     server.terminate(PATIENCE)?;
     Ok(format!("{channels} channels"))
+}
+
+/// Who tries until somebody listens gets shared memory, whenever the listener comes.
+pub(super) fn first_contacts(lab: &mut Lab) -> Result<String> {
+    let mut client = start(lab, &["late-client", &FIRST_CONTACTS.to_string()])?;
+    client.wait_for_text("all", PATIENCE)?;
+    if !lab.is_oracle() {
+        let seen = lab.snapshot()?.connections;
+        let kernel: Vec<_> = seen.iter().filter(|end| end.path != "shm").map(ss::describe).collect();
+        if !kernel.is_empty() || seen.len() < 2 * FIRST_CONTACTS {
+            fail!("{} of {} ends over the kernel: {}", kernel.len(), seen.len(), kernel.join(", "));
+        }
+    }
+    client.kill();
+    Ok(format!("{FIRST_CONTACTS} of {FIRST_CONTACTS} on shared memory"))
 }
 
 fn start(lab: &Lab, args: &[&str]) -> Result<Proc> {

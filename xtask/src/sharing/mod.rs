@@ -7,6 +7,7 @@
 //! | `short-of` | memory, addresses or descriptors are not to be had, from the start or from some moment on |
 //! | `suspended`, `stopped` | everything is stopped for a while, as when a host sleeps; one process in the middle of a send |
 //! | `many` | more processes than there are large pieces of the range of ports; more connections than a channel has slots |
+//! | `first-contact` | clients that try until somebody listens: all of them are accelerated |
 //! | `stolen` | a stranger takes the descriptors of connections by pidfd_getfd |
 //! | `other-version`, `next-version` | the monitor is replaced, under load, by one of another version: an unknown one, and a real one with programs of its own |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
@@ -86,6 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     parts.push(("many-processes".to_owned(), Box::new(many::processes)));
     parts.push(("many-connections".to_owned(), Box::new(many::connections)));
+    parts.push(("first-contact".to_owned(), Box::new(many::first_contacts)));
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));

@@ -110,9 +110,26 @@ pub(crate) fn check_listener(fd: BorrowedFd<'_>) -> Result<Owned, Unfit> {
     let domain = check_tcp(fd)?;
     let raw = fd.as_raw_fd();
     let option = |level, name| sd_sys::fd::getsockopt_int(raw, level, name);
-    let is_listening = option(libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
-    let is_bound_to_device = option(libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).is_ok_and(|index| index != 0);
-    if !is_listening || is_bound_to_device {
+    if option(libc::SOL_SOCKET, libc::SO_ACCEPTCONN) != Ok(1) {
+        return Err(Unfit);
+    }
+    owned(fd, domain)
+}
+
+/// Checks for a TCP socket that could listen at its address.
+pub(crate) fn check_bound(fd: BorrowedFd<'_>) -> Result<Owned, Unfit> {
+    let domain = check_tcp(fd)?;
+    match nix::sys::socket::getpeername::<SockaddrStorage>(fd.as_raw_fd()) {
+        Err(nix::errno::Errno::ENOTCONN) => owned(fd, domain),
+        // Closing a connected one could take long.
+        _ => Err(Unfit),
+    }
+}
+
+fn owned(fd: BorrowedFd<'_>, domain: i32) -> Result<Owned, Unfit> {
+    let raw = fd.as_raw_fd();
+    let option = |level, name| sd_sys::fd::getsockopt_int(raw, level, name);
+    if option(libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).is_ok_and(|index| index != 0) {
         return Err(Unfit);
     }
     let v6only = domain == libc::AF_INET6 && option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) != Ok(0);

@@ -2,11 +2,15 @@
 //!
 //! It says what the monitor would answer, so it is of use only where that does not depend on who asks.
 
+use super::soon::Soon;
 use crate::core::Core;
 use sd_shm::directory::{Listing, Writer};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// What is published.
+type Known<'a> = (&'a Core, &'a Soon);
 
 /// See the module.
 #[derive(Default)]
@@ -19,7 +23,7 @@ struct Directory {
 
 impl Directories {
     /// That of a namespace, made if need be; `None` when that is not possible.
-    pub(crate) fn of(&mut self, netns: u64, core: &Core) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn of(&mut self, netns: u64, core: Known<'_>) -> Option<BorrowedFd<'_>> {
         let directory = match self.0.entry(netns) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
@@ -35,7 +39,7 @@ impl Directories {
     }
 
     /// Listeners or policy have changed (in one namespace).
-    pub(crate) fn publish(&self, core: &Core, netns: Option<u64>) {
+    pub(crate) fn publish(&self, core: Known<'_>, netns: Option<u64>) {
         let concerned = self.0.iter().filter(|(own, _)| netns.is_none_or(|netns| netns == **own));
         concerned.for_each(|(own, directory)| directory.publish(core, *own));
     }
@@ -47,14 +51,14 @@ impl Directories {
 }
 
 impl Directory {
-    fn publish(&self, core: &Core, netns: u64) {
-        let all = core.policy.is_alike_for_all().then(|| listings(core, netns));
+    fn publish(&self, known: Known<'_>, netns: u64) {
+        let all = known.0.policy.is_alike_for_all().then(|| listings(known, netns));
         self.writer.publish(all.as_deref());
     }
 }
 
 /// In the order of their ports, and of their registration.
-fn listings(core: &Core, netns: u64) -> Vec<Listing> {
+fn listings((core, soon): Known<'_>, netns: u64) -> Vec<Listing> {
     let of_netns = core.listeners.iter().filter(|listener| listener.netns == netns);
     let listing = |listener: &crate::core::listeners::Listener| Listing {
         client: listener.client.0,
@@ -62,10 +66,19 @@ fn listings(core: &Core, netns: u64) -> Vec<Listing> {
         port: listener.port,
         v6only: listener.v6only,
         accepting: listener.accepting,
+        soon: false,
         index: listener.index,
         generation: listener.generation,
     };
-    let mut all: Vec<Listing> = of_netns.map(listing).collect();
+    let will = |(client, place): (crate::core::ClientId, &super::soon::Place)| Listing {
+        client: client.0,
+        ip: place.ip.halves(),
+        port: place.port,
+        v6only: place.v6only,
+        soon: true,
+        ..Listing::default()
+    };
+    let mut all: Vec<Listing> = of_netns.map(listing).chain(soon.of(netns).map(will)).collect();
     all.sort_by_key(|listing| listing.port);
     all
 }

@@ -19,6 +19,7 @@ mod server;
 mod shortage;
 mod signals;
 mod silent;
+mod soon;
 mod standing;
 mod starving;
 mod status;

@@ -56,16 +56,14 @@ impl Server {
                 let wanted = Wanted { index, generation, backlog, accepting };
                 self.listen(who.client, wanted, &mut fds).map(|()| Some(Reply::Ok))
             }
+            (Request::WillListen { index }, Some(who)) => {
+                self.will_listen(who.client, index, &mut fds).map(Some)
+            }
             (Request::Accepting { index, accepting }, Some(who)) => {
                 self.accepting(who.client, index, accepting);
                 Ok(None)
             }
-            (Request::Unlisten { index }, Some(who)) => {
-                let changed = self.core.listeners.remove(who.client, index);
-                self.listeners_changed(who.client, changed);
-                self.rescue_all(who.client, false);
-                Ok(Some(Reply::Ok))
-            }
+            (Request::Unlisten { index }, Some(who)) => Ok(Some(self.unlisten(who.client, index))),
             (Request::Stuck { channel }, Some(who)) => self.stuck(who.client, channel).map(|()| None),
             (Request::Decline { channel }, Some(who)) => self.decline(who.client, channel).map(|()| None),
             (Request::Idle, Some(who)) => {
@@ -188,8 +186,8 @@ impl Server {
     }
 
     fn welcome(&mut self, id: u64, client: ClientId, netns: u64) {
-        let Server { directories, core, connections, .. } = self;
-        let directory = directories.of(netns, core);
+        let Server { directories, core, soon, connections, .. } = self;
+        let directory = directories.of(netns, (core, soon));
         let reply = Reply::Welcome { client: client.0 };
         let sent = connections.get(&id).map(|connection| connection.send(&reply, directory.as_slice()));
         if let Some(Err(error)) = sent {
@@ -245,7 +243,7 @@ impl Server {
             return Err(ErrorCode::Exhausted);
         }
         let (client, netns) = self.register(id, false, fds)?;
-        let changed = self.core.listeners.remove_client(before.client);
+        let changed = self.core.listeners.remove_client(before.client) | self.soon.forget(before.client);
         self.listeners_changed(before.client, changed);
         if let Some(family) = self.families.get_mut(&before.client) {
             family.connection = None;
@@ -375,12 +373,20 @@ impl Server {
             accepting,
         };
         self.core.time_waits.listening(netns, port);
-        let changed = self.core.listeners.insert(listener);
+        let changed = self.core.listeners.insert(listener) | self.soon.settle(client, index);
         self.listeners_changed(client, changed);
         tracing::debug!(client = client.0, index, generation, ?ip, port, accepting, "listener");
         self.rescue_orphans();
         self.tell_newcomer(client);
         Ok(())
+    }
+
+    /// What waits there has gone to others by the time of the answer.
+    fn unlisten(&mut self, client: ClientId, index: u32) -> Reply {
+        let changed = self.core.listeners.remove(client, index) | self.soon.settle(client, index);
+        self.listeners_changed(client, changed);
+        self.rescue_all(client, false);
+        Reply::Ok
     }
 
     pub(crate) fn listeners_changed(&self, client: ClientId, changed: bool) {

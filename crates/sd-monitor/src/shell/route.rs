@@ -42,11 +42,16 @@ impl Server {
             port: wanted.port,
         };
         let decision = self.decide(&question);
-        let (route, fresh) = self.route(client, decision, wanted.want_channel);
+        let nobody = decision == Decision::Kernel(Reason::NoListener);
+        let (route, fresh) = match nobody && self.soon.includes(question.netns, wanted.ip, wanted.port) {
+            true => (Route::Soon, None),
+            false => self.route(client, decision, wanted.want_channel),
+        };
         match route {
             Route::Shm { .. } => self.counters.routes_shm += 1,
             Route::Kernel { .. } => self.counters.routes_kernel += 1,
             Route::Denied => self.counters.routes_denied += 1,
+            Route::Soon => {}
         }
         let wants_ports = wanted.want_ports && matches!(route, Route::Shm { .. });
         let lease = if wants_ports { self.lease(client, question.netns) } else { None };

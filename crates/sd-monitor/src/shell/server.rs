@@ -12,6 +12,7 @@ use super::recovery::Recovery;
 use super::rescue::Waiting;
 use super::segments::Segment;
 use super::silent::Silent;
+use super::soon::Soon;
 use crate::core::channels::{ChannelKey, Channels};
 use crate::core::listeners::Listeners;
 use crate::core::members::{Members, ProcessId};
@@ -61,6 +62,7 @@ pub(crate) struct Server {
     pub(crate) closer: Closer,
     pub(crate) waiting: Waiting,
     pub(crate) directories: Directories,
+    pub(crate) soon: Soon,
     policy_path: Option<PathBuf>,
     pub(super) place: Place,
     signals: SignalFd,
@@ -104,6 +106,7 @@ impl Server {
             closer: Closer::default(),
             waiting: Waiting::default(),
             directories: Directories::default(),
+            soon: Soon::default(),
             policy_path,
             place,
             signals,
@@ -235,7 +238,7 @@ impl Server {
 
     /// Listeners or policy have changed (in one network namespace).
     pub(crate) fn routes_changed(&self, netns: Option<u64>) {
-        self.directories.publish(&self.core, netns);
+        self.directories.publish((&self.core, &self.soon), netns);
         let concerned =
             self.families.values().filter(|family| netns.is_none_or(|netns| netns == family.netns));
         concerned.for_each(Family::void_routes);

@@ -82,7 +82,7 @@ impl Server {
         }
         let Some(Process { client, shares, .. }) = self.core.members.gone(process) else { return };
         if let Some(client) = client {
-            let changed = self.core.listeners.remove_client(client);
+            let changed = self.core.listeners.remove_client(client) | self.soon.forget(client);
             self.listeners_changed(client, changed);
             if let Some(family) = self.families.get_mut(&client) {
                 family.connection = None;

@@ -51,6 +51,47 @@ fn two_processes_are_introduced() {
     b.take_channel();
 }
 
+/// Who asks between the announcement and the kernel's listen is told to ask again, and who is on the way to the kernel is
+/// waited for.
+#[test]
+fn a_listener_is_announced_before_it_listens() {
+    let server = Server::start();
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let socket = crate::client::own(sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap());
+    let any = nix::sys::socket::SockaddrIn::new(127, 0, 0, 1, 0);
+    nix::sys::socket::bind(socket.as_raw_fd(), &any).unwrap();
+    let name: nix::sys::socket::SockaddrIn = nix::sys::socket::getsockname(socket.as_raw_fd()).unwrap();
+    let port = name.port();
+    let soon = |index| b.control.ask(Request::WillListen { index }, &[socket.as_raw_fd()]).0;
+    assert_eq!(a.connect(port, false).0, kernel(Reason::NoListener));
+    a.slab.header().kernel_connects[3].store(u32::from(port), Ordering::SeqCst);
+    assert_eq!(soon(4), Reply::Error { code: ErrorCode::InUse });
+    assert_eq!(a.connect(port, false).0, Route::Soon);
+    a.slab.header().kernel_connects[3].store(0, Ordering::SeqCst);
+    assert_eq!(soon(4), Reply::Ok);
+    assert_eq!(a.connect(port, false).0, Route::Soon);
+    assert_eq!(a.connect(port ^ 1, false).0, kernel(Reason::NoListener));
+    // The kernel has refused.
+    assert_eq!(b.control.ask(Request::Unlisten { index: 4 }, &[]).0, Reply::Ok);
+    assert_eq!(a.connect(port, false).0, kernel(Reason::NoListener));
+    // Who announces and does nothing is not believed for long.
+    assert_eq!(soon(4), Reply::Ok);
+    until("it is not believed", || a.connect(port, false).0 == kernel(Reason::NoListener));
+    // It listens.
+    assert_eq!(soon(4), Reply::Ok);
+    nix::sys::socket::listen(&socket, nix::sys::socket::Backlog::new(5).unwrap()).unwrap();
+    let listen = Request::Listen { index: 4, generation: 1, backlog: 5, accepting: true };
+    assert_eq!(b.control.ask(listen, &[socket.as_raw_fd()]).0, Reply::Ok);
+    assert!(matches!(a.connect(port, false).0, Route::Shm { listener: 4, .. }));
+    b.take_channel();
+    // Not for sockets that have no address, or are connected.
+    let stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    for fd in [stream.as_raw_fd(), a.tcp.as_raw_fd(), a.eventfd.as_raw_fd()] {
+        let code = b.control.refused(Request::WillListen { index: 5 }, &[fd]);
+        assert!(matches!(code, ErrorCode::Descriptor | ErrorCode::Protocol));
+    }
+}
+
 /// What waits on a channel that a listener could not take is reset, and the next connection goes to the kernel.
 #[test]
 fn a_channel_is_declined() {
@@ -264,8 +305,16 @@ fn who_listens_is_published() {
     assert_eq!(directory.find(port, &mut found), Some(1));
     let Route::Shm { peer, .. } = a.connect(port, false).0 else { panic!("no route") };
     let ip = Ip::v4([127, 0, 0, 1]).halves();
-    let expected =
-        Listing { client: peer, ip, port, v6only: false, accepting: true, index: 3, generation: 1 };
+    let expected = Listing {
+        client: peer,
+        ip,
+        port,
+        v6only: false,
+        accepting: true,
+        soon: false,
+        index: 3,
+        generation: 1,
+    };
     assert_eq!(found[0], expected);
     b.control.tell(Request::Accepting { index: 3, accepting: false }, &[]);
     until("it is told", || directory.find(port, &mut found) == Some(1) && !found[0].accepting);

@@ -1,0 +1,105 @@
+//! Sockets that are about to listen (ADR 46).
+//!
+//! Without this a client that tries until somebody listens finds the kernel's listener before the accelerated one, and stays
+//! on the kernel's path for the life of its connection.
+//!
+//! ```text
+//! B --WillListen + bound socket--> monitor: noted, published, routes void; then a look at who is connecting in the kernel
+//!     somebody --> Error: InUse; B asks again in a moment
+//!     nobody   --> Ok
+//! B: the kernel's listen             A --Connect--> monitor --Soon--> A asks again in a moment
+//! B --Listen, or Unlisten when the kernel refused--> monitor: who asks gets the route, or the kernel
+//! ```
+//! **Why no client slips through** (SYNC POINT: will listen). A client that was told that nobody listens notes the port in its
+//! slab, fences, and looks whether its route is still valid; only then it connects in the kernel. The monitor voids routes,
+//! fences, and reads those notes. Of the two at least one sees the other. Neither waits for long: who announced and does
+//! not listen is believed for [`BELIEVED`], and both sides ask so many times only.
+
+use super::descriptors;
+use super::server::Server;
+use crate::core::ClientId;
+use sd_proto::{ErrorCode, Ip, Reply};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// From listen(2) to the next message takes microseconds.
+const BELIEVED: Duration = Duration::from_millis(100);
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Soon(BTreeMap<(ClientId, u32), Place>);
+
+/// Where a socket is bound.
+pub(crate) struct Place {
+    pub(crate) netns: u64,
+    pub(crate) ip: Ip,
+    pub(crate) port: u16,
+    pub(crate) v6only: bool,
+    since: Instant,
+}
+
+impl Soon {
+    /// Whether somebody is about to listen who would get a connection to there.
+    pub(crate) fn includes(&self, netns: u64, ip: Ip, port: u16) -> bool {
+        let fits = |place: &Place| {
+            (place.netns, place.port) == (netns, port)
+                && place.ip.rank_for(ip, place.v6only).is_some()
+                && place.since.elapsed() < BELIEVED
+        };
+        self.0.values().any(fits)
+    }
+
+    /// All of a namespace, with their clients.
+    pub(crate) fn of(&self, netns: u64) -> impl Iterator<Item = (ClientId, &Place)> {
+        self.0
+            .iter()
+            .filter(move |(_, place)| place.netns == netns)
+            .map(|((client, _), place)| (*client, place))
+    }
+
+    /// It listens, or never will. True when it was known.
+    pub(crate) fn settle(&mut self, client: ClientId, index: u32) -> bool {
+        self.0.remove(&(client, index)).is_some()
+    }
+
+    /// A client has ended. True when something of it was known.
+    pub(crate) fn forget(&mut self, client: ClientId) -> bool {
+        let before = self.0.len();
+        self.0.retain(|(known, _), _| *known != client);
+        self.0.len() != before
+    }
+}
+
+impl Server {
+    /// Answers [`sd_proto::Request::WillListen`].
+    pub(crate) fn will_listen(
+        &mut self,
+        client: ClientId,
+        index: u32,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<Reply, ErrorCode> {
+        let own = self.families.get(&client).map(|family| family.netns).ok_or(ErrorCode::Protocol)?;
+        let [fd] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
+        let bound = descriptors::check_bound(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
+        // At once, not by the closer, as for Listen.
+        fds.clear();
+        let descriptors::Owned { netns, ip, port, v6only } = bound;
+        if netns != own || port == 0 || index as usize >= sd_shm::public::LISTENERS {
+            return Err(ErrorCode::Protocol);
+        }
+        let known =
+            self.soon.0.insert((client, index), Place { netns, ip, port, v6only, since: Instant::now() });
+        if known.is_none_or(|known| (known.ip, known.port) != (ip, port)) {
+            self.routes_changed(Some(netns));
+        }
+        sd_ring::fence_full();
+        let in_netns = self.families.values().filter(|family| family.netns == netns);
+        let mut notes = in_netns.flat_map(|family| &family.slab.header().kernel_connects);
+        match notes.any(|note| note.load(Ordering::Acquire) == u32::from(port)) {
+            true => Err(ErrorCode::InUse),
+            false => Ok(Reply::Ok),
+        }
+    }
+}

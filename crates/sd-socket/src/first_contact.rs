@@ -1,0 +1,79 @@
+//! A connect that meets a listen: who finds the kernel's listener finds the accelerated one as well (ADR 46).
+//!
+//! The listening side announces a socket before the kernel's listen makes it visible ([`announce`]); the connecting side notes
+//! that it is going to the kernel as nobody listens, and looks once more ([`attempt`]). Why one of the two always sees the
+//! other: `sd-monitor/src/shell/soon.rs`. Neither waits for longer than a few milliseconds.
+//! Tested by `cargo xtask sharing --only first-contact`.
+
+use crate::addr::{self, Name};
+use crate::connect::{self, Attempt};
+use crate::control;
+use crate::listen;
+use crate::process::PROCESS;
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::c_int;
+use sd_proto::{ErrorCode, Reply, Request};
+use sd_shm::slab::{Endpoint, Reason};
+
+/// How often a side asks again, and how long it pauses before that.
+pub(crate) const TRIES: u32 = 60;
+const PAUSE_NS: u64 = 20_000;
+
+/// See [`TRIES`].
+pub(crate) fn pause() {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: PAUSE_NS as i64 };
+    // SAFETY: the kernel reads one timespec.
+    unsafe { sd_sys::syscall!(libc::SYS_nanosleep, &raw const time, 0) };
+}
+
+/// Before the kernel's listen: clients that ask for the address wait until it has come to an end. Where the kernel chooses
+/// the port nobody can know it before, and nothing is announced.
+pub(crate) fn announce(endpoint: &'static Endpoint, fd: c_int) {
+    if addr::kernel_name(fd).is_none_or(|(_, name)| name.port == 0) {
+        return;
+    }
+    let Some(index) = listen::prepare(endpoint) else { return };
+    for _ in 0..TRIES {
+        match control::question(&Request::WillListen { index }, &[fd]) {
+            Some((Reply::Error { code: ErrorCode::InUse }, _)) => pause(),
+            _ => return,
+        }
+    }
+}
+
+/// A connect of this process that is in the kernel as nobody accelerated listens there.
+pub(crate) struct Note(&'static AtomicU32);
+
+impl Note {
+    fn new(port: u16) -> Option<Note> {
+        let notes = &PROCESS.own().and_then(|own| own.slab())?.header().kernel_connects;
+        let takes = |note: &&AtomicU32| {
+            note.compare_exchange(0, port.into(), Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        let note = notes.iter().find(takes).map(Note);
+        // SYNC POINT: will listen.
+        sd_ring::fence_full();
+        note
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// One try to connect. What goes to the kernel as nobody listens is noted until the kernel has been asked.
+pub(crate) fn attempt(endpoint: &'static Endpoint, fd: c_int, to: Name) -> (Attempt, Option<Note>) {
+    for _ in 0..3 {
+        let attempt = connect::attempt(endpoint, fd, to);
+        if !matches!(attempt, Attempt::Kernel(Reason::NoListener)) {
+            return (attempt, None);
+        }
+        let note = Note::new(to.port);
+        if note.is_none() || crate::route::is_current(to) {
+            return (attempt, note);
+        }
+    }
+    (connect::attempt(endpoint, fd, to), None)
+}

@@ -85,7 +85,7 @@ impl Server {
         let bound = descriptors::check_bound(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
         // At once, not by the closer, as for Listen.
         fds.clear();
-        let descriptors::Owned { netns, ip, port, v6only } = bound;
+        let descriptors::Owned { netns, ip, port, v6only, .. } = bound;
         if netns != own || port == 0 || index as usize >= sd_shm::public::LISTENERS {
             return Err(ErrorCode::Protocol);
         }

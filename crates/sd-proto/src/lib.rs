@@ -193,6 +193,12 @@ pub enum Request {
         /// SO_REUSEADDR is set.
         reuse: bool,
     },
+    /// The process may not make a file so large (RLIMIT_FSIZE). Answer: [`Reply::Memory`] or [`Reply::Error`]. Allowed
+    /// before Hello.
+    Memory {
+        /// Its length, a slab's at most.
+        len: u64,
+    },
     /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
     Status,
 }
@@ -261,6 +267,8 @@ pub enum Reply {
         /// Channel id.
         id: u64,
     },
+    /// Answer to Memory. Descriptor: a memfd of zeros, of that length for good.
+    Memory,
     /// Descriptor: a memfd with a JSON document.
     Status,
 }
@@ -342,6 +350,7 @@ impl Request {
             Request::Leave { channel } => w.u8(13).u64(channel),
             Request::Decline { channel } => w.u8(19).u64(channel),
             Request::Bind { ip, port, reuse } => w.u8(16).ip(ip).u16(port).bool(reuse),
+            Request::Memory { len } => w.u8(30).u64(len),
             Request::Status => w.u8(8),
             Request::Born { serial } => w.u8(9).u32(serial),
             Request::Home { channel, side, client } => w.u8(15).u64(channel).u32(side).u64(client),
@@ -385,6 +394,7 @@ impl Request {
             13 => Request::Leave { channel: r.u64()? },
             19 => Request::Decline { channel: r.u64()? },
             16 => Request::Bind { ip: r.ip()?, port: r.u16()?, reuse: r.bool()? },
+            30 => Request::Memory { len: r.u64()? },
             8 => Request::Status,
             9 => Request::Born { serial: r.u32()? },
             15 => Request::Home { channel: r.u64()?, side: r.u32()?, client: r.u64()? },
@@ -425,6 +435,7 @@ impl Reply {
             Reply::NewChannel { id, peer_pid } => w.u8(5).u64(id).u32(peer_pid),
             Reply::ChannelDead { id } => w.u8(6).u64(id),
             Reply::PeerGone { id } => w.u8(12).u64(id),
+            Reply::Memory => w.u8(30),
             Reply::Status => w.u8(7),
             Reply::Offer { id, peer_pid, adopter, listener } => {
                 w.u8(8).u64(id).u32(peer_pid).u32(adopter).u32(listener)
@@ -450,6 +461,7 @@ impl Reply {
             5 => Reply::NewChannel { id: r.u64()?, peer_pid: r.u32()? },
             6 => Reply::ChannelDead { id: r.u64()? },
             12 => Reply::PeerGone { id: r.u64()? },
+            30 => Reply::Memory,
             7 => Reply::Status,
             8 => Reply::Offer { id: r.u64()?, peer_pid: r.u32()?, adopter: r.u32()?, listener: r.u32()? },
             9 => Reply::Adopter,

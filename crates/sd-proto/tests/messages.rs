@@ -29,6 +29,7 @@ fn request() -> impl Strategy<Value = Request> {
         any::<(u64, u32)>().prop_map(|(id, side)| Request::Join { id, side }),
         any::<u32>().prop_map(|serial| Request::Born { serial }),
         Just(Request::Share),
+        any::<u64>().prop_map(|len| Request::Memory { len }),
         any::<(u64, u32, u32, u32)>().prop_map(|(id, side, peer_pid, adopter)| Request::Channel {
             id,
             side,

@@ -44,14 +44,20 @@ const _: () = assert!(core::mem::size_of::<Public>() <= LEN);
 /// Creates the calling process's page; returns its memfd (sealed) and the writable mapping.
 pub fn create(pid: u32) -> sd_sys::Result<(i32, &'static Public)> {
     let fd = sd_sys::mem::memfd_sealed(c"sd-public", LEN)?;
+    create_in(fd, pid).inspect_err(|_| sd_sys::fd::close(fd)).map(|page| (fd, page))
+}
+
+/// As [`create`], in a memfd that somebody else has made for that.
+pub fn create_in(fd: i32, pid: u32) -> sd_sys::Result<&'static Public> {
+    crate::check_segment(fd, LEN)?;
     let made = sd_sys::mem::map_shared(fd, LEN, true)
         .and_then(|base| sd_sys::mem::add_seals(fd, SEALS).map(|()| base));
-    let base = made.inspect_err(|_| sd_sys::fd::close(fd))?;
+    let base = made?;
     // SAFETY: a fresh page-aligned mapping of LEN bytes, never unmapped, made of atomics.
     let page = unsafe { &*(base as *const Public) };
     page.version.store(crate::VERSION, Ordering::Relaxed);
     page.pid.store(pid, Ordering::Relaxed);
-    Ok((fd, page))
+    Ok(page)
 }
 
 /// Maps a peer's page read-only, after checking its length, and that it cannot shrink.

@@ -217,11 +217,17 @@ impl Slab {
     /// Creates a slab; returns its memfd and mapping.
     pub fn create(pid: u32) -> sd_sys::Result<(i32, Slab)> {
         let fd = sd_sys::mem::memfd_sealed(c"sd-slab", LEN)?;
-        let slab = Slab::map(fd).inspect_err(|_| sd_sys::fd::close(fd))?;
+        let slab = Slab::create_in(fd, pid).inspect_err(|_| sd_sys::fd::close(fd))?;
+        Ok((fd, slab))
+    }
+
+    /// As [`Slab::create`], in a memfd that somebody else has made for that.
+    pub fn create_in(fd: i32, pid: u32) -> sd_sys::Result<Slab> {
+        let slab = Slab::map(fd)?;
         slab.header().version.store(crate::VERSION, Ordering::Relaxed);
         slab.header().pid.store(pid, Ordering::Relaxed);
         slab.header().members.store(1, Ordering::Release);
-        Ok((fd, slab))
+        Ok(slab)
     }
 
     /// Maps a slab after checking its length, and that it cannot shrink.

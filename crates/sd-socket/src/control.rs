@@ -149,7 +149,8 @@ fn connect() -> Option<i32> {
 
 /// The connection, when the monitor has welcomed us over it; otherwise it is closed.
 fn introduce(control: &mut Control, fd: i32) -> Option<i32> {
-    if prepare(control).and_then(|()| hello(control, fd)).is_some() {
+    set_timeouts(fd);
+    if prepare(control, fd).and_then(|()| hello(control, fd)).is_some() {
         return Some(fd);
     }
     close_hidden(fd);
@@ -208,7 +209,7 @@ pub(crate) fn end_is_seen() -> bool {
 }
 
 /// What a process needs once: table, slab, public page, eventfd, placeholders.
-fn prepare(control: &mut Control) -> Option<()> {
+fn prepare(control: &mut Control, fd: i32) -> Option<()> {
     if control.slab_fd >= 0 {
         return Some(());
     }
@@ -225,9 +226,10 @@ fn prepare(control: &mut Control) -> Option<()> {
         }
     }
     let event_fd = hide_fd(sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).ok()?);
-    let (public_fd, public) = sd_shm::public::create(pid as u32).ok()?;
-    let (slab_fd, slab) = Slab::create(pid as u32).ok()?;
-    let slab_fd = hide_fd(slab_fd);
+    let public_fd = crate::memory::file(control, fd, c"sd-public", sd_shm::public::LEN)?;
+    let public = sd_shm::public::create_in(public_fd, pid as u32).ok()?;
+    let slab_fd = hide_fd(crate::memory::file(control, fd, c"sd-slab", sd_shm::slab::LEN)?);
+    let slab = Slab::create_in(slab_fd, pid as u32).ok()?;
     let _alloc = PROCESS.alloc.lock();
     if !PROCESS.add_slab(slab, slab_fd) || !crate::waker::add_own(public, event_fd) {
         return None;
@@ -239,7 +241,8 @@ fn prepare(control: &mut Control) -> Option<()> {
     Some(())
 }
 
-fn hello(control: &mut Control, fd: i32) -> Option<()> {
+/// No answer is waited for without an end.
+pub(crate) fn set_timeouts(fd: i32) {
     let timeout = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
     for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
         // SAFETY: the kernel reads one timeval.
@@ -254,6 +257,9 @@ fn hello(control: &mut Control, fd: i32) -> Option<()> {
             )
         };
     }
+}
+
+fn hello(control: &mut Control, fd: i32) -> Option<()> {
     let request = Request::Hello { version: sd_proto::VERSION, again: control.registered_before };
     let placeholder = PROCESS.placeholders.iter().map(|p| p.load(Ordering::Relaxed)).find(|&p| p >= 0)?;
     let fds = [control.slab_fd, control.public_fd, crate::waker::own_event_fd(), placeholder];
@@ -309,7 +315,12 @@ pub(crate) fn receive(fd: i32, flags: i32) -> Option<(Reply, msg::Received)> {
 
 /// Asks and waits for the answer; mail that comes in between is kept, to be acted on by whoever drains
 /// events next. The caller may hold locks that acting on it would take.
-fn ask(control: &mut Control, fd: i32, request: &Request, fds: &[i32]) -> Option<(Reply, msg::Received)> {
+pub(crate) fn ask(
+    control: &mut Control,
+    fd: i32,
+    request: &Request,
+    fds: &[i32],
+) -> Option<(Reply, msg::Received)> {
     send(fd, request, fds)?;
     let _free = crate::spare::Free::now();
     let mut kept = false;

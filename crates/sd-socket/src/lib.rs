@@ -53,6 +53,7 @@ mod iov;
 mod kept;
 mod listen;
 mod mail;
+mod memory;
 mod message;
 mod names;
 pub mod network;

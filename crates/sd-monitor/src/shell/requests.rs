@@ -52,6 +52,7 @@ impl Server {
             (Request::Hello { again, .. }, None) => self.hello(id, again, &mut fds).map(|()| None),
             (Request::Hello { .. }, Some(who)) => self.hello_of_next_image(id, who, &mut fds).map(|()| None),
             (Request::Status, _) => self.status(id).map(|()| None),
+            (Request::Memory { len }, _) => self.memory(id, len).map(|()| None),
             (Request::Listen { index, generation, backlog, accepting }, Some(who)) => {
                 let wanted = Wanted { index, generation, backlog, accepting };
                 self.listen(who.client, wanted, &mut fds).map(|()| Some(Reply::Ok))
@@ -66,10 +67,7 @@ impl Server {
             (Request::Unlisten { index }, Some(who)) => Ok(Some(self.unlisten(who.client, index))),
             (Request::Stuck { channel }, Some(who)) => self.stuck(who.client, channel).map(|()| None),
             (Request::Decline { channel }, Some(who)) => self.decline(who.client, channel).map(|()| None),
-            (Request::Idle, Some(who)) => {
-                self.feed(who.client);
-                Ok(None)
-            }
+            (Request::Idle, Some(who)) => Ok(self.feed(who.client)).map(|()| None),
             (Request::Adopter { channel, number }, Some(who)) => {
                 self.tell_adopter(id, who.client, channel, number).map(|()| None)
             }

@@ -12,9 +12,10 @@ use super::family::Family;
 use super::server::Server;
 use super::undertaker::{Unread, Woken};
 use crate::core::ClientId;
-use sd_proto::{ErrorCode, Ip};
+use sd_proto::{ErrorCode, Ip, Reply};
 use sd_shm::channel::{SEGMENT_LEN, Side};
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -101,6 +102,16 @@ impl Room {
 }
 
 impl Server {
+    /// Makes a file of memory for a process that may not make one so large. It is charged for what it touches.
+    pub(crate) fn memory(&mut self, id: u64, len: u64) -> Result<(), ErrorCode> {
+        let len = usize::try_from(len).ok().filter(|len| (1..=sd_shm::slab::LEN).contains(len));
+        let made = sd_sys::mem::memfd_sealed(c"sd-memory", len.ok_or(ErrorCode::Protocol)?);
+        // SAFETY: just made, and nobody else's.
+        let file = unsafe { OwnedFd::from_raw_fd(made.map_err(|_| ErrorCode::Exhausted)?) };
+        self.reply(id, &Reply::Memory, &[file.as_fd()]);
+        Ok(())
+    }
+
     /// A process could not take a channel.
     pub(crate) fn decline(&mut self, client: ClientId, id: u64) -> Result<(), ErrorCode> {
         let key = self.core.channels.named(client, id).ok_or(ErrorCode::Protocol)?;

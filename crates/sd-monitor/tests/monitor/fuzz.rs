@@ -102,6 +102,7 @@ fn request(random: &mut Random) -> Request {
         9 if random.one_in(3) => Request::Decline { channel: random.below(20) },
         9 => Request::Stuck { channel: random.below(20) },
         10 => Request::Adopter { channel: random.below(20), number: random.below(20) as u32 },
+        11 if random.one_in(3) => Request::Memory { len: random.number() },
         11 => Request::Leave { channel: random.below(20) },
         _ => Request::Status,
     }

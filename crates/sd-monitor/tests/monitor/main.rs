@@ -5,6 +5,7 @@ mod client;
 mod death;
 mod fuzz;
 mod hostile;
+mod memory;
 mod process;
 mod restart;
 mod routes;

@@ -146,9 +146,17 @@ impl Image {
         }
         let is_free = |fd: &i32| sd_sys::fd::fcntl(*fd, libc::F_GETFD, 0).is_err();
         let target = state_fds().into_iter().find(is_free)?;
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let memfd = sd_sys::mem::memfd_sealed(c"sd-exec", bytes.len()).ok()?;
-        let written = sd_sys::fd::write(memfd, &bytes) == Ok(bytes.len());
+        let len = words.len() * 8;
+        let memfd = crate::memory::file_now(c"sd-exec", len)?;
+        // A write(2) would be subject to RLIMIT_FSIZE.
+        let written = sd_sys::mem::map_shared(memfd, len, true).is_ok_and(|at| {
+            // SAFETY: the mapping is as long as the words, and nobody else has it.
+            unsafe {
+                at.cast::<u64>().copy_from_nonoverlapping(words.as_ptr(), words.len());
+                sd_sys::mem::unmap(at, len);
+            }
+            true
+        });
         let named = written && sd_sys::fd::dup3(memfd, target, 0).is_ok();
         sd_sys::fd::close(memfd);
         named.then_some(target)

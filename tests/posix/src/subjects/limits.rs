@@ -23,6 +23,9 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("limits/data", data),
     solo("limits/data_of_a_child", data_of_a_child),
     solo("limits/data_of_a_program", data_of_a_program),
+    solo("limits/files", files),
+    solo("limits/files_of_a_child", files_of_a_child),
+    solo("limits/files_of_a_program", files_of_a_program),
     solo("limits/locked", locked),
     solo("limits/locked_by_number", locked_by_number),
 ];
@@ -363,6 +366,12 @@ fn limit_data(bytes: u64) -> Ret {
     call!(libc::setrlimit(libc::RLIMIT_DATA, &raw const limit))
 }
 
+/// No file may be written from now on, as in programs that confine themselves.
+fn no_files() -> Ret {
+    let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    call!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit))
+}
+
 /// What is not the program's own does not count.
 fn data() {
     let pair = connected();
@@ -376,12 +385,12 @@ fn data() {
 }
 
 /// The starter has a client's connection waiting when it executes the program that accepts it.
-fn data_of_a_child() {
+fn waiting_for_a_program(limit: fn() -> Ret) {
     let (listening, addr) = listener();
     let client = dial(&addr);
     await_readable(listening);
     let child = fork_child(|| {
-        show("RLIMIT_DATA", limit_data(64 << 20));
+        show("limit", limit());
         exec_helper("accept", &[listening])
     });
     close(listening);
@@ -390,12 +399,12 @@ fn data_of_a_child() {
     show_recv("client", client, 32, 0);
 }
 
-/// A connection is passed to a program with little memory (softlimit, chpst).
-fn data_of_a_program() {
+/// A connection is passed to a program that is limited (softlimit, chpst).
+fn passed_to_a_program(limit: fn() -> Ret) {
     let pair = connected();
     let child = fork_child(|| {
         close(pair.client);
-        limit_data(8 << 20);
+        limit();
         exec_helper("upper", &[pair.server])
     });
     close(pair.server);
@@ -403,4 +412,27 @@ fn data_of_a_program() {
     shutdown(pair.client, libc::SHUT_WR);
     say!("child: {}", wait_child(child));
     say!("answer {answer:?}");
+}
+
+fn data_of_a_child() {
+    waiting_for_a_program(|| limit_data(64 << 20));
+}
+
+fn data_of_a_program() {
+    passed_to_a_program(|| limit_data(8 << 20));
+}
+
+/// The limit comes before the first socket.
+fn files() {
+    show("RLIMIT_FSIZE", no_files());
+    let pair = connected();
+    talk(pair.client, pair.server);
+}
+
+fn files_of_a_child() {
+    waiting_for_a_program(no_files);
+}
+
+fn files_of_a_program() {
+    passed_to_a_program(no_files);
 }

@@ -18,6 +18,7 @@ pub mod lock;
 pub mod mem;
 pub mod membarrier;
 pub mod msg;
+pub mod netlink;
 pub mod numbers;
 pub mod raw;
 pub mod section;

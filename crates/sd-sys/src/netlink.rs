@@ -71,7 +71,8 @@ impl Netlink {
         let body = diag_request(family_of(&listener.ip), 1 << TCP_LISTEN, listener);
         let mut found = Found::Another;
         let asked = self.ask(SOCK_DIAG_BY_FAMILY, 0, &body, &mut [0; ROOM], |answer| {
-            found = owner(answer, listener).map_or(Found::Another, Found::Listening);
+            let it = listening(answer, listener.port).filter(|(cookie, _)| *cookie == listener.cookie);
+            found = it.map_or(Found::Another, |(_, owner)| Found::Listening(owner));
             true
         });
         match asked {
@@ -81,19 +82,17 @@ impl Netlink {
         }
     }
 
-    /// Asks for it among all that listen, for an address at which several do. `None`: it does not.
-    pub fn find_among_all(&self, listener: &Listener) -> Result<Option<u32>> {
+    /// Tells `take` the cookies of all that listen on a port, at any address.
+    pub fn list(&self, port: u16, mut take: impl FnMut(u64)) -> Result<()> {
         let mut buf = [0; DUMP_ROOM];
-        let mut found = None;
-        // A socket of the family AF_INET6 may have an IPv4-mapped address.
         for family in [libc::AF_INET, libc::AF_INET6] {
-            let body = diag_request(family, 1 << TCP_LISTEN, listener);
+            let body = diag_request(family, 1 << TCP_LISTEN, &Listener { ip: [0; 16], port, cookie: 0 });
             self.ask(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP as u16, &body, &mut buf, |answer| {
-                found = found.or(owner(answer, listener));
+                listening(answer, port).into_iter().for_each(|(cookie, _)| take(cookie));
                 false
             })?;
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Whether an address is one of the namespace's own, so that what is sent there never leaves it.
@@ -236,13 +235,12 @@ fn diag_request(family: i32, states: u32, listener: &Listener) -> [u8; 56] {
     body
 }
 
-/// If this struct inet_diag_msg is that listener: the user whose socket it is.
-fn owner(answer: &[u8], listener: &Listener) -> Option<u32> {
+/// If this struct inet_diag_msg is of a listener on that port: its cookie, and the user whose socket it is.
+fn listening(answer: &[u8], port: u16) -> Option<(u64, u32)> {
     let answer: &[u8; DIAG_MSG] = answer.first_chunk()?;
-    let is_it = answer[1] == TCP_LISTEN
-        && answer[4..6] == listener.port.to_be_bytes()
-        && answer[44..52] == listener.cookie.to_ne_bytes();
-    is_it.then(|| u32::from_ne_bytes([answer[64], answer[65], answer[66], answer[67]]))
+    let cookie = u64::from_ne_bytes(*answer.get(44..)?.first_chunk()?);
+    let owner = u32::from_ne_bytes(*answer.get(64..)?.first_chunk()?);
+    (answer[1] == TCP_LISTEN && answer[4..6] == port.to_be_bytes()).then_some((cookie, owner))
 }
 
 #[cfg(test)]
@@ -268,6 +266,12 @@ mod tests {
         }
     }
 
+    fn lists(netlink: &Netlink, listener: &Listener) -> bool {
+        let mut is_there = false;
+        netlink.list(listener.port, |cookie| is_there |= cookie == listener.cookie).unwrap();
+        is_there
+    }
+
     #[test]
     fn listeners_are_found_while_they_listen() {
         let netlink = Netlink::of_sockets().unwrap();
@@ -279,12 +283,11 @@ mod tests {
             let listener = of(&socket);
             let other = Listener { cookie: listener.cookie + 1, ..listener };
             assert_eq!(netlink.find(&listener), Ok(Found::Listening(user)), "{name}");
-            assert_eq!(netlink.find_among_all(&listener), Ok(Some(user)), "{name}");
+            assert!(lists(&netlink, &listener), "{name}");
             assert_eq!(netlink.find(&other), Ok(Found::Another), "{name}");
-            assert_eq!(netlink.find_among_all(&other), Ok(None), "{name}");
             drop(socket);
             assert_eq!(netlink.find(&listener), Ok(Found::Nobody), "{name}");
-            assert_eq!(netlink.find_among_all(&listener), Ok(None), "{name}");
+            assert!(!lists(&netlink, &listener), "{name}");
         }
     }
 

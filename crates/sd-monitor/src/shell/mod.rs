@@ -10,6 +10,7 @@ mod files;
 pub(crate) mod place;
 mod poller;
 mod processes;
+mod proof;
 mod recovery;
 mod requests;
 mod rescue;

@@ -203,7 +203,6 @@ impl Server {
         let netns = check_hello(fds).map_err(|_| ErrorCode::Descriptor)?;
         let [slab, public, eventfd, tcp] =
             <[OwnedFd; 4]>::try_from(std::mem::take(fds)).map_err(|_| ErrorCode::Descriptor)?;
-        drop(tcp);
         let pid = self.connections.get(&id).map_or(0, |connection| connection.pid);
         if self.connections.get(&id).is_none_or(|connection| connection.uid == UNKNOWN) {
             return Err(ErrorCode::Protocol);
@@ -225,6 +224,8 @@ impl Server {
             self.reclaim_ports(client, &family);
         }
         self.families.insert(client, family);
+        self.namespaces.learn(netns, tcp.as_fd());
+        drop(tcp);
         tracing::debug!(pid, uid, client = client.0, netns, again, "registered");
         Ok((client, netns))
     }
@@ -370,6 +371,10 @@ impl Server {
             backlog,
             accepting,
         };
+        // Whoever had the port before has lost it.
+        for gone in self.prove(netns, port) {
+            self.rescue_all(gone.client, false);
+        }
         self.core.time_waits.listening(netns, port);
         let changed = self.core.listeners.insert(listener) | self.soon.settle(client, index);
         self.listeners_changed(client, changed);

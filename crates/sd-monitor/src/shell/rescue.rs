@@ -11,6 +11,7 @@
 //! those who could accept before, so it may be made too often, and its reader may die with it.
 
 use super::family::Family;
+use super::proof::Proof;
 use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
@@ -106,11 +107,16 @@ impl Server {
     /// See the module.
     pub(crate) fn rescue(&mut self, key: ChannelKey, why: Why) {
         let waiting = self.waiting_on(key);
+        let Some(netns) = self.netns_of(key) else {
+            self.waiting.orphans.remove(&key);
+            return;
+        };
+        let ports: BTreeSet<u16> = waiting.iter().map(|request| request.port).collect();
+        ports.into_iter().for_each(|port| _ = self.prove(netns, port));
         let founder = self.core.channels.founder(key);
         let holders = self.core.channels.side(key, Side::B).iter();
         let slabs = holders.flat_map(|(client, _)| self.core.members.lineage(*client));
         let lineage: Vec<_> = slabs.chain(self.waiting.orphans.remove(&key).unwrap_or_default()).collect();
-        let Some(netns) = self.netns_of(key) else { return };
         let is_listening = |request: &Request| {
             let at = self.core.listeners.candidates(netns, request.ip, request.port).into_iter();
             at.into_iter().any(|l| Some(l.client) == founder && (l.index, l.generation) == request.listener)
@@ -227,6 +233,9 @@ impl Server {
     /// Tells a listening process to look at a channel.
     pub(super) fn offer(&mut self, key: ChannelKey, listener: Listener) -> Option<()> {
         let client = listener.client;
+        if self.namespaces.proof(&listener) == Proof::Gone {
+            return None;
+        }
         let own = self.core.channels.founder(key) == Some(client);
         if !own && !self.families.get_mut(&client)?.has_room() {
             return None;

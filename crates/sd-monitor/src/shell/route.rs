@@ -2,6 +2,7 @@
 
 use super::descriptors::has_ended;
 use super::family::Family;
+use super::proof::Proof;
 use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
@@ -62,7 +63,7 @@ impl Server {
         Ok(())
     }
 
-    /// Decides, after the dead have been buried: that a process has ended may not have been heard yet.
+    /// Decides, after the dead have been buried, and listeners that are gone forgotten: neither may have been heard of yet.
     fn decide(&mut self, question: &Question) -> Decision {
         loop {
             let decision = decide(&self.core.policy, &self.core.listeners, question);
@@ -70,10 +71,18 @@ impl Server {
             let connection = self.families.get(&listener.client).and_then(|family| family.connection);
             let who = connection.and_then(|id| self.connections.get(&id)?.who);
             let ended = |pidfd: &OwnedFd| has_ended(pidfd.as_fd());
-            let Some(dead) = who.filter(|who| self.pidfds.get(&who.process).is_some_and(ended)) else {
-                return decision;
-            };
-            self.process_ended(dead.process);
+            if let Some(dead) = who.filter(|who| self.pidfds.get(&who.process).is_some_and(ended)) {
+                self.process_ended(dead.process);
+                continue;
+            }
+            match self.proof_for(&listener, question.uid) {
+                Proof::Alive => return decision,
+                Proof::Unknown => return Decision::Kernel(Reason::NoListener),
+                Proof::Gone => {
+                    self.forget_listener(&listener);
+                    self.rescue_all(listener.client, false);
+                }
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use super::family::Family;
 use super::files;
 use super::place::Place;
 use super::poller::{Poller, Token};
+use super::proof::Namespaces;
 use super::recovery::Recovery;
 use super::rescue::Waiting;
 use super::segments::Segment;
@@ -62,6 +63,7 @@ pub(crate) struct Server {
     pub(crate) closer: Closer,
     pub(crate) waiting: Waiting,
     pub(crate) directories: Directories,
+    pub(crate) namespaces: Namespaces,
     pub(crate) soon: Soon,
     policy_path: Option<PathBuf>,
     pub(super) place: Place,
@@ -106,6 +108,7 @@ impl Server {
             closer: Closer::default(),
             waiting: Waiting::default(),
             directories: Directories::default(),
+            namespaces: Namespaces::default(),
             soon: Soon::default(),
             policy_path,
             place,

@@ -197,8 +197,10 @@ impl Server {
             self.inherit_time_waits(&record);
             tracing::debug!(pid = record.pid, client = family.0, "family ended");
         }
-        let Server { directories, families, .. } = self;
-        directories.retain(|netns| families.values().any(|family| family.netns == netns));
+        let Server { directories, namespaces, families, .. } = self;
+        let is_needed = |netns| families.values().any(|family| family.netns == netns);
+        directories.retain(is_needed);
+        namespaces.retain(is_needed);
     }
 
     /// A side of a recovered channel will never be announced.

@@ -4,9 +4,10 @@ use crate::client::{Channel, Client, Control, own, pair};
 use crate::process::Process;
 use crate::server::{Server, until};
 use nix::unistd::{Uid, setresuid};
-use sd_proto::{Reply, Request};
+use sd_proto::{Reply, Request, Route};
 use sd_shm::channel::{FLAG_RARE, Side, SlotState};
-use sd_shm::slab::HAS_RARE;
+use sd_shm::slab::{HAS_RARE, Reason};
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -179,4 +180,115 @@ fn is_offered_what_waits_at(user: Uid) -> bool {
 fn channels_stay_with_the_user_they_were_made_for() {
     assert!(is_offered_what_waits_at(nix::unistd::geteuid()));
     assert!(!is_root() || !is_offered_what_waits_at(MALLORY));
+}
+
+/// A user registers a listener and closes the kernel's. Another one who listens there gets its connections.
+#[test]
+fn a_registration_ends_with_the_kernels_listener() {
+    let server = Server::start();
+    let mallory = Client::register(&server);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    mallory.listen_with(0, &listener);
+    let alice = Client::register(&server);
+    assert!(matches!(alice.connect(port, false).0, Route::Shm { .. }));
+    mallory.take_channel();
+    drop(listener);
+    let kernel = Route::Kernel { reason: Reason::NoListener as u32 };
+    assert_eq!(alice.connect(port, false).0, kernel, "nobody listens");
+    assert_eq!(server_listeners(&server), 0, "it is forgotten");
+    // Bob's, which the kernel alone knows.
+    let bob = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    assert_eq!(alice.connect(port, false).0, kernel);
+    // And the accelerated one beside a registration that nobody has asked for since it was closed.
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    mallory.listen_with(1, &other);
+    drop((bob, other));
+    let bob = Client::register(&server);
+    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    bob.listen_with(5, &listener);
+    assert_eq!(server_listeners(&server), 1, "the new one has ended the old one");
+    for nth in 0..3 {
+        let (route, ..) = alice.connect_full(port, nth, false, false);
+        assert!(matches!(route, Route::Shm { listener: 5, candidates: 1, .. }), "{route:?}");
+    }
+}
+
+fn server_listeners(server: &Server) -> usize {
+    Control::connect(server.socket()).status()["listeners"].as_array().unwrap().len()
+}
+
+/// One of a group of SO_REUSEPORT is closed: the others are found, it is not.
+#[test]
+fn one_of_several_sockets_at_an_address_is_gone() {
+    let server = Server::start();
+    let first = reuse_port(0);
+    let port = first.local_addr().unwrap().port();
+    let mut group = vec![first];
+    group.extend((0..3).map(|_| reuse_port(port)));
+    let clients: Vec<Client> = group
+        .iter()
+        .map(|listener| {
+            let client = Client::register(&server);
+            client.listen_with(0, listener);
+            client
+        })
+        .collect();
+    let alice = Client::register(&server);
+    // Which of them there are, and how many the last answer says.
+    let found = || {
+        let of = |nth| match alice.connect_full(port, nth, false, false).0 {
+            Route::Shm { peer, candidates, .. } => (peer, candidates),
+            other => panic!("{other:?}"),
+        };
+        let peers: BTreeSet<u64> = (0..12).map(|nth| of(nth).0).collect();
+        (peers.len(), of(0).1)
+    };
+    for left in [4, 3, 2, 1] {
+        found();
+        assert_eq!(found(), (left, left as u32));
+        drop(group.remove(0));
+    }
+    let reason = Reason::NoListener as u32;
+    assert_eq!(alice.connect(port, false).0, Route::Kernel { reason });
+    drop(clients);
+}
+
+/// A listener of a group of SO_REUSEPORT.
+fn reuse_port(port: u16) -> TcpListener {
+    let fd = own(sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap());
+    nix::sys::socket::setsockopt(&fd, nix::sys::socket::sockopt::ReusePort, &true).unwrap();
+    let name = nix::sys::socket::SockaddrIn::new(127, 0, 0, 1, port);
+    nix::sys::socket::bind(fd.as_raw_fd(), &name).unwrap();
+    nix::sys::socket::listen(&fd, nix::sys::socket::Backlog::new(5).unwrap()).unwrap();
+    TcpListener::from(fd)
+}
+
+#[test]
+fn listeners_in_other_namespaces_are_asked_for_there() {
+    if !is_root() {
+        return;
+    }
+    let server = Server::start();
+    let mut inside = Process::fork(|ready| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        up_loopback();
+        let (mallory, alice) = (Client::register(&server), Client::register(&server));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        mallory.listen_with(0, &listener);
+        assert!(matches!(alice.connect(port, false).0, Route::Shm { .. }));
+        drop(listener);
+        let after = alice.connect(port, false).0;
+        assert_eq!(after, Route::Kernel { reason: Reason::NoListener as u32 });
+        ready();
+        std::mem::forget((mallory, alice));
+    });
+    inside.wait_ready();
+}
+
+fn up_loopback() {
+    let status = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    assert!(status.unwrap().success());
 }

@@ -5,6 +5,7 @@ use sd_proto::{ErrorCode, Ip, MESSAGE_MAX, Reply, Request, Route, VERSION};
 use sd_shm::channel::{Mapping, Side, SlotState};
 use sd_shm::directory::Reader;
 use sd_shm::slab::{End, Endpoint, Slab, State};
+use std::cell::RefCell;
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -94,6 +95,8 @@ pub(crate) struct Client {
     /// Watches it, as processes do.
     watcher: OwnedFd,
     pub(crate) tcp: OwnedFd,
+    /// Kept open.
+    listeners: RefCell<Vec<TcpListener>>,
 }
 
 /// A channel as a client has it.
@@ -161,6 +164,7 @@ impl Client {
             watcher: own(watch(eventfd)),
             eventfd: own(eventfd),
             tcp: own(tcp),
+            listeners: RefCell::default(),
         }
     }
 
@@ -194,9 +198,10 @@ impl Client {
         Reader::map(fds[0].as_raw_fd()).unwrap()
     }
 
-    /// Listens on a port of 127.0.0.1; the kernel's listener, and the port.
+    /// Listens on a port of 127.0.0.1, as long as the client is there; the kernel's listener, and the port.
     pub(crate) fn listen(&self, index: u32) -> (TcpListener, u16) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        self.listeners.borrow_mut().push(listener.try_clone().unwrap());
         let port = listener.local_addr().unwrap().port();
         self.listen_with(index, &listener);
         (listener, port)

@@ -140,7 +140,9 @@ fn a_process_connects_to_itself() {
 fn the_monitor_keeps_no_port() {
     let server = Server::start();
     let b = Client::register(&server);
-    let (listener, port) = b.listen(0);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    b.listen_with(0, &listener);
     drop(listener);
     TcpListener::bind(("127.0.0.1", port)).unwrap();
 }

@@ -1,0 +1,196 @@
+//! Is a registered listener still there? Asked of the kernel each time that a connection would be given to it (ADR 43).
+//!
+//! A client proves once that it has a listener. What it registered is of use only as long as the kernel's socket exists: when
+//! that is closed its port is free for others, whose connections must not go to whoever had it before. So the kernel is
+//! asked, by the socket's address and cookie, through a netlink socket in the listener's network namespace:
+//!
+//! | when | whose |
+//! |---|---|
+//! | a route is answered | the listener that was chosen |
+//! | a listener is registered | the others of its port |
+//! | what waits is handed on | those of its port |
+//!
+//! Nothing is remembered from one request to the next. A namespace that the monitor may not enter cannot be asked: then
+//! only processes of the listening process's own user are led there, and everybody where that process is root's.
+
+use super::server::Server;
+use crate::core::listeners::Listener;
+use sd_sys::netlink::{Found, Netlink};
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A descriptor of a socket's network namespace (sockios.h).
+const SIOCGSKNS: libc::Ioctl = 0x894c;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// The kernel's socket listens.
+    Alive,
+    /// It does not.
+    Gone,
+    /// The kernel cannot be asked.
+    Unknown,
+}
+
+/// Where the kernel is asked about a network namespace.
+struct Asked {
+    sockets: Netlink,
+    routes: Netlink,
+}
+
+impl Asked {
+    /// Of the namespace of the calling thread.
+    fn here() -> Option<Asked> {
+        let sockets = Netlink::of_sockets().ok().filter(Netlink::knows_tcp)?;
+        Some(Asked { sockets, routes: Netlink::of_routes().ok()? })
+    }
+
+    /// Of another one, by a thread that enters it and ends there.
+    fn elsewhere(namespace: File) -> Option<Asked> {
+        let enter = move || {
+            // SAFETY: only the calling thread goes there, and has nothing of its own.
+            let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } == 0;
+            if entered { Asked::here() } else { None }
+        };
+        std::thread::Builder::new().spawn(enter).ok()?.join().ok()?
+    }
+}
+
+/// The network namespaces of clients, by their cookies. None: it cannot be asked.
+#[derive(Default)]
+pub(crate) struct Namespaces(HashMap<u64, Option<Asked>>);
+
+impl Namespaces {
+    /// A client's socket shows its namespace. Cookie 0 is of a kernel that tells of none.
+    pub(crate) fn learn(&mut self, netns: u64, socket: BorrowedFd<'_>) {
+        if netns != 0 && self.0.get(&netns).is_none_or(Option::is_none) {
+            let asked = match own_netns() == Some(netns) {
+                true => Asked::here(),
+                false => namespace_of(socket).and_then(Asked::elsewhere),
+            };
+            if asked.is_none() {
+                tracing::debug!(netns, "the kernel cannot be asked about a network namespace");
+            }
+            self.0.insert(netns, asked);
+        }
+    }
+
+    /// Keeps those that are needed.
+    pub(crate) fn retain(&mut self, is_needed: impl Fn(u64) -> bool) {
+        self.0.retain(|netns, _| is_needed(*netns));
+    }
+
+    /// See the module.
+    pub(crate) fn proof(&self, listener: &Listener) -> Proof {
+        let Some(Asked { sockets, .. }) = self.asked(listener.netns) else { return Proof::Unknown };
+        let Listener { ip, port, cookie, .. } = *listener;
+        match sockets.find(&sd_sys::netlink::Listener { ip: ip.0, port, cookie }) {
+            Ok(Found::Listening(_)) => Proof::Alive,
+            Ok(Found::Nobody) => Proof::Gone,
+            // Several at one address, and it is not said which of them the kernel picks.
+            Ok(Found::Another) | Err(_) => match cookies(sockets, port) {
+                Some(all) if all.contains(&cookie) => Proof::Alive,
+                Some(_) => Proof::Gone,
+                None => Proof::Unknown,
+            },
+        }
+    }
+
+    /// Those of one port that are gone.
+    fn gone(&self, all: &[Listener]) -> Vec<Listener> {
+        let is_gone = |listener: &&Listener| self.proof(listener) == Proof::Gone;
+        let Some(first) = all.first() else { return Vec::new() };
+        if all.iter().all(|listener| listener.cookie == first.cookie) {
+            return if is_gone(&first) { all.to_vec() } else { Vec::new() };
+        }
+        let Some(Asked { sockets, .. }) = self.asked(first.netns) else { return Vec::new() };
+        let Some(alive) = cookies(sockets, first.port) else { return Vec::new() };
+        all.iter().filter(|listener| !alive.contains(&listener.cookie)).copied().collect()
+    }
+
+    /// Whether an address is one of the namespace's own. `None`: the kernel cannot be asked.
+    pub(crate) fn is_local(&self, netns: u64, ip: sd_proto::Ip) -> Option<bool> {
+        self.asked(netns)?.routes.is_local(ip.0).ok()
+    }
+
+    fn asked(&self, netns: u64) -> Option<&Asked> {
+        self.0.get(&netns)?.as_ref()
+    }
+}
+
+/// Those of all sockets that listen on a port. `None`: the kernel does not say.
+fn cookies(sockets: &Netlink, port: u16) -> Option<HashSet<u64>> {
+    let mut found = HashSet::new();
+    let listed = sockets.list(port, |cookie| _ = found.insert(cookie));
+    listed.map(|()| found).inspect_err(|error| tracing::warn!("who listens is not known: {error:?}")).ok()
+}
+
+/// Cookie of the monitor's own network namespace.
+fn own_netns() -> Option<u64> {
+    let fd = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).ok()?;
+    // SAFETY: a descriptor that was just made for us.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    super::descriptors::netns_of_fresh(fd.as_fd()).ok()
+}
+
+fn namespace_of(socket: BorrowedFd<'_>) -> Option<File> {
+    // SAFETY: the call has no argument, and makes a descriptor.
+    let fd = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) };
+    // SAFETY: a descriptor that the kernel has just made for us, close-on-exec.
+    (fd >= 0).then(|| unsafe { File::from_raw_fd(fd) })
+}
+
+impl Server {
+    /// The proof of a listener for connections of a user: where the kernel cannot be asked, a process of the user or of
+    /// root is believed.
+    pub(crate) fn proof_for(&self, listener: &Listener, user: u32) -> Proof {
+        match self.namespaces.proof(listener) {
+            Proof::Unknown if listener.user == user || listener.user == 0 => Proof::Alive,
+            proof => proof,
+        }
+    }
+
+    /// Forgets those listeners of a port that are gone. What waits there is for the caller.
+    pub(crate) fn prove(&mut self, netns: u64, port: u16) -> Vec<Listener> {
+        let gone = self.namespaces.gone(self.core.listeners.of_port(netns, port));
+        gone.iter().for_each(|listener| self.forget_listener(listener));
+        gone
+    }
+
+    /// Ends the registration of a listener that is gone.
+    pub(crate) fn forget_listener(&mut self, listener: &Listener) {
+        tracing::debug!(client = listener.client.0, port = listener.port, "its listener is gone");
+        let changed = self.core.listeners.remove(listener.client, listener.index);
+        self.listeners_changed(listener.client, changed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::listeners::tests::listener;
+    use sd_proto::Ip;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_listener_is_proved_while_it_listens() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let owned = super::super::descriptors::check_listener(socket.as_fd()).unwrap();
+        let ip = Ip::v4([127, 0, 0, 1]);
+        let mut all = Namespaces::default();
+        let registered =
+            Listener { netns: owned.netns, port: owned.port, cookie: owned.cookie, ..listener(1, 0, ip) };
+        assert_eq!(all.proof(&registered), Proof::Unknown, "nobody is there yet");
+        all.learn(owned.netns, socket.as_fd());
+        assert_eq!(all.proof(&registered), Proof::Alive);
+        assert_eq!(all.proof(&Listener { cookie: 1, ..registered }), Proof::Gone);
+        assert_eq!(all.is_local(owned.netns, ip), Some(true));
+        assert_eq!(all.is_local(owned.netns, Ip::v4([203, 0, 113, 9])), Some(false));
+        drop(socket);
+        assert_eq!(all.proof(&registered), Proof::Gone);
+        all.retain(|netns| netns != owned.netns);
+        assert_eq!(all.is_local(owned.netns, ip), None);
+    }
+}

@@ -212,9 +212,16 @@ pub(crate) unsafe fn pass_rights(fd: c_int, msg: *const msghdr, flags: c_int) ->
                 let bytes = (*at).cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
                 let fds = libc::CMSG_DATA(at) as *mut c_int;
                 for i in 0..(bytes / 4).min(253) {
-                    if let Some(outer) = kernel_socket_for(fds.add(i).read_unaligned()) {
-                        fds.add(i).write_unaligned(outer);
-                        passed.push(outer);
+                    match kernel_socket_for(fds.add(i).read_unaligned()) {
+                        Ok(Some(outer)) => {
+                            fds.add(i).write_unaligned(outer);
+                            passed.push(outer);
+                        }
+                        Ok(None) => {}
+                        Err(errno) => {
+                            passed.into_iter().for_each(sd_sys::fd::close);
+                            return Some(Outcome::Errno(errno));
+                        }
                     }
                 }
             }
@@ -229,15 +236,19 @@ pub(crate) unsafe fn pass_rights(fd: c_int, msg: *const msghdr, flags: c_int) ->
     }
 }
 
-/// What travels instead of a connection of ours; `None` when the descriptor can travel itself.
-fn kernel_socket_for(fd: c_int) -> Option<c_int> {
-    let endpoint = crate::table::socket(fd)?;
+/// What travels instead of a connection of ours; `None` when the descriptor can travel itself. An errno when there can
+/// be no bridge: nothing has changed, and nothing may travel, since a placeholder would be a dead socket.
+fn kernel_socket_for(fd: c_int) -> Result<Option<c_int>, i32> {
+    let Some(endpoint) = crate::table::socket(fd) else { return Ok(None) };
     if endpoint.state_now() == State::Connected {
-        return crate::bridge::passable(endpoint).ok();
+        // EAGAIN would mean to wait until the other end has read.
+        return crate::bridge::passable(endpoint).map(Some).map_err(|errno| match errno {
+            libc::EAGAIN => libc::ENOMEM,
+            other => other,
+        });
     }
     // The placeholder is shared with other sockets.
-    let _ = crate::connect::materialize(endpoint);
-    None
+    crate::connect::materialize(endpoint).map(|()| None)
 }
 
 /// What sendmsg refuses before it sends: a negative name length, and control data that TCP cannot

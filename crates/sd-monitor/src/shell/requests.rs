@@ -67,7 +67,7 @@ impl Server {
             (Request::Unlisten { index }, Some(who)) => Ok(Some(self.unlisten(who.client, index))),
             (Request::Stuck { channel }, Some(who)) => self.stuck(who.client, channel).map(|()| None),
             (Request::Decline { channel }, Some(who)) => self.decline(who.client, channel).map(|()| None),
-            (Request::Idle, Some(who)) => Ok(self.feed(who.client)).map(|()| None),
+            (Request::Idle, Some(who)) => self.idle(who.client),
             (Request::Adopter { channel, number }, Some(who)) => {
                 self.tell_adopter(id, who.client, channel, number).map(|()| None)
             }
@@ -108,6 +108,11 @@ impl Server {
             (_, None) => Err(ErrorCode::Protocol),
         };
         self.conclude(id, &request, result, fds);
+    }
+
+    fn idle(&mut self, client: ClientId) -> Result<Option<Reply>, ErrorCode> {
+        self.feed(client);
+        Ok(None)
     }
 
     /// Tells the client what its message has come to, if it waits for that.

@@ -53,9 +53,8 @@ pub(crate) fn status(socket: &Path) -> Result<Value, Silence> {
     sd_sys::msg::send_with_fds(connection.as_raw_fd(), question, &[], 0).map_err(silence)?;
     let mut buf = [0u8; MESSAGE_MAX];
     let got = sd_sys::msg::recv_with_fds(connection.as_raw_fd(), &mut buf, 0).map_err(silence)?;
-    // SAFETY: recv_with_fds gives its descriptors to the caller.
-    let mut files = got.fds[..got.fd_count].iter().map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let file = files.next();
+    // SAFETY: `take` gives the descriptor to the caller.
+    let file = got.fds.take().map(|[fd]| unsafe { OwnedFd::from_raw_fd(fd) });
     match (Reply::decode(&buf[..got.len]), file) {
         (Ok(Reply::Status), Some(file)) => read_document(&File::from(file)),
         (Ok(Reply::Error { .. }), _) => Err(Silence::Confused("it refused the question")),

@@ -75,11 +75,8 @@ impl Drop for Adopters {
 }
 
 /// The answer to [`Request::Adopter`].
-pub(crate) fn answered(reply: &Reply, got: &sd_sys::msg::Received) -> Option<Peer> {
-    let (&Reply::Adopter, &[public, event_fd]) = (reply, got.fds.get(..got.fd_count)?) else {
-        got.fds.iter().take(got.fd_count).for_each(|&fd| sd_sys::fd::close(fd));
-        return None;
-    };
+pub(crate) fn answered(reply: &Reply, got: sd_sys::msg::Received) -> Option<Peer> {
+    let (&Reply::Adopter, [public, event_fd]) = (reply, got.fds.take()?) else { return None };
     let page = sd_shm::public::map_peer(public);
     sd_sys::fd::close(public);
     let event_fd = crate::process::hide_fd(event_fd);

@@ -414,10 +414,7 @@ impl Known {
         }
         let request = Request::BerthOf { channel: channel.id, side: channel.side as u32, number };
         let (reply, got) = crate::control::question(&request, &[])?;
-        let (Reply::Berth, &[event_fd]) = (reply, got.fds.get(..got.fd_count)?) else {
-            got.fds.iter().take(got.fd_count).for_each(|&fd| sd_sys::fd::close(fd));
-            return None;
-        };
+        let (Reply::Berth, [event_fd]) = (reply, got.fds.take()?) else { return None };
         let event_fd = hide_fd(event_fd);
         match known.compare_exchange(-1, event_fd, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => _ = COUNT.fetch_add(1, Ordering::Relaxed),

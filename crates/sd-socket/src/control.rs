@@ -267,7 +267,7 @@ fn hello(control: &mut Control, fd: i32) -> Option<()> {
     match ask(control, fd, &request, &fds)? {
         (Reply::Welcome { client }, got) => {
             CLIENT.store(client, Ordering::Release);
-            crate::route::welcomed(got.fds.get(..got.fd_count)?);
+            crate::route::welcomed(&got.fds);
             Some(())
         }
         _ => None,
@@ -303,13 +303,7 @@ pub(crate) fn receive(fd: i32, flags: i32) -> Option<(Reply, msg::Received)> {
             other => other.ok()?,
         };
         let reply = buf.get(..got.len).and_then(|bytes| Reply::decode(bytes).ok());
-        return match reply {
-            Some(reply) => Some((reply, got)),
-            None => {
-                got.fds.iter().take(got.fd_count).for_each(|&fd| sd_sys::fd::close(fd));
-                None
-            }
-        };
+        return reply.map(|reply| (reply, got));
     }
 }
 
@@ -326,8 +320,8 @@ pub(crate) fn ask(
     let mut kept = false;
     let answer = loop {
         match receive(fd, 0) {
-            Some((reply, got)) => match take_in(control, reply, &got) {
-                Some(answer) => break Some((answer, got)),
+            Some((reply, got)) => match take_in(control, reply, got) {
+                Some(answer) => break Some(answer),
                 None => kept = true,
             },
             None => break None,
@@ -377,7 +371,7 @@ pub(crate) fn share(slab_fd: i32, add: impl FnOnce(u32) -> Option<()>) -> Option
 /// Asks how to wake an adopter of a channel.
 pub(crate) fn ask_for_adopter(request: &Request) -> Option<Peer> {
     let (reply, got) = question(request, &[])?;
-    crate::adopt::answered(&reply, &got)
+    crate::adopt::answered(&reply, got)
 }
 
 /// Asks how to wake the process that alone has the other side of a connection, which the monitor also does itself.
@@ -388,7 +382,7 @@ pub(crate) fn ask_for_home(request: &Request) -> HomeAnswer {
     };
     match reply {
         Reply::Error { .. } => HomeAnswer::Unknown,
-        _ => HomeAnswer::Woken(crate::adopt::answered(&reply, &got)),
+        _ => HomeAnswer::Woken(crate::adopt::answered(&reply, got)),
     }
 }
 

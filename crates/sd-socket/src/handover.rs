@@ -219,10 +219,9 @@ fn receive(socket: i32, number: i32, may_share: bool) -> Option<()> {
     // SAFETY: plain words; any bytes make a message.
     let bytes = unsafe { core::slice::from_raw_parts_mut((&raw mut message).cast::<u8>(), MESSAGE_LEN) };
     let got = msg::recv_with_fds(socket, bytes, 0).ok()?;
-    let fds = got.fds.get(..got.fd_count)?;
     let is_whole = got.len == MESSAGE_LEN && fd::peer(socket).is_ok_and(|(pid, _)| pid as u64 == message.pid);
-    let taken = is_whole.then_some(()).and_then(|()| take(&message, fds, may_share));
-    fds.iter().for_each(|&fd| fd::close(fd));
+    let taken = is_whole.then_some(()).and_then(|()| take(&message, got.fds.as_slice(), may_share));
+    drop(got.fds);
     let taken = taken?;
     let Ok(placeholder) = crate::connect::number(i32::from(taken.domain.load(Ordering::Relaxed)), true)
     else {

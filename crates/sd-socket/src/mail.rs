@@ -22,8 +22,12 @@ pub(crate) enum Mail {
     Offer(&'static Channel, u32),
 }
 
-/// Notes what was said unasked; an answer is returned.
-pub(crate) fn take_in(control: &mut Control, reply: Reply, got: &msg::Received) -> Option<Reply> {
+/// Notes what was said unasked; an answer is returned, with what came along.
+pub(crate) fn take_in(
+    control: &mut Control,
+    reply: Reply,
+    got: msg::Received,
+) -> Option<(Reply, msg::Received)> {
     match reply {
         Reply::NewChannel { id, peer_pid } => {
             if new_channel(id, (Side::B, 0), peer_pid, got).is_none() {
@@ -41,7 +45,7 @@ pub(crate) fn take_in(control: &mut Control, reply: Reply, got: &msg::Received) 
                 None => decline(id),
             }
         }
-        answer => return Some(answer),
+        answer => return Some((answer, got)),
     }
     None
 }
@@ -77,7 +81,7 @@ pub(crate) fn take_mail(control: &mut Control) {
     }
     let _free = crate::spare::Free::now();
     while let Some((reply, got)) = control::receive(fd, libc::MSG_DONTWAIT) {
-        if take_in(control, reply, &got).is_some() {
+        if take_in(control, reply, got).is_some() {
             return;
         }
     }
@@ -85,12 +89,11 @@ pub(crate) fn take_mail(control: &mut Control) {
 
 /// The record of a channel that connections are offered on: our own, one that we have adopted from
 /// before, or a new one.
-fn offered_channel(id: u64, adopter: u32, peer_pid: u32, got: &msg::Received) -> Option<&'static Channel> {
+fn offered_channel(id: u64, adopter: u32, peer_pid: u32, got: msg::Received) -> Option<&'static Channel> {
     let is_it = |c: &&'static Channel| {
         (c.id, c.side, c.adopter) == (id, Side::B, adopter) && !c.inherited.load(Ordering::Relaxed)
     };
     if let Some(known) = PROCESS.channels().find(is_it) {
-        got.fds.iter().take(got.fd_count).for_each(|&fd| sd_sys::fd::close(fd));
         return Some(known);
     }
     new_channel(id, (Side::B, adopter), peer_pid, got)
@@ -133,20 +136,17 @@ pub(crate) fn new_channel(
     id: u64,
     side: (Side, u32),
     peer_pid: u32,
-    got: &msg::Received,
+    got: msg::Received,
 ) -> Option<&'static Channel> {
-    let &[segment, public, event_fd] = got.fds.get(..got.fd_count)? else {
-        got.fds.iter().take(got.fd_count).for_each(|&fd| sd_sys::fd::close(fd));
+    let &[segment, public, _] = got.fds.as_slice() else { return None };
+    let peer_public = sd_shm::public::map_peer(public).ok()?;
+    let Ok(map) = Mapping::map(segment) else {
+        // SAFETY: just mapped, and nobody else knows of it.
+        unsafe { sd_shm::public::unmap_peer(peer_public) };
         return None;
     };
-    let peer_public = sd_shm::public::map_peer(public).ok();
+    let [segment, public, event_fd] = got.fds.take()?;
     sd_sys::fd::close(public);
-    let map = Mapping::map(segment).ok();
-    let (Some(map), Some(peer_public)) = (map, peer_public) else {
-        sd_sys::fd::close(segment);
-        sd_sys::fd::close(event_fd);
-        return None;
-    };
     let (segment, event_fd) = (hide_fd(segment), hide_fd(event_fd));
     let peer = Peer::new(peer_pid, Some(peer_public), event_fd);
     PROCESS.add_channel(Channel::new(id, side, map, peer, segment))

@@ -205,9 +205,8 @@ pub(crate) fn is_current(to: Name) -> bool {
 }
 
 /// The monitor has registered the process; its directory comes along.
-pub(crate) fn welcomed(fds: &[i32]) {
-    let directory = fds.first().and_then(|fd| Reader::map(*fd).ok());
-    fds.iter().for_each(|fd| sd_sys::fd::close(*fd));
+pub(crate) fn welcomed(fds: &sd_sys::msg::Fds) {
+    let directory = fds.as_slice().first().and_then(|fd| Reader::map(*fd).ok());
     ROUTES.lock().directory = directory;
 }
 
@@ -373,7 +372,7 @@ fn ask_for_route(request: &Request) -> Option<(Reply, Option<&'static Channel>)>
     control::question_and(request, &[], |reply, got| {
         let made = match reply {
             Reply::Route { route: Route::Shm { channel, fresh: true, peer_pid, .. }, .. } => {
-                crate::mail::new_channel(channel, (Side::A, 0), peer_pid, &got)
+                crate::mail::new_channel(channel, (Side::A, 0), peer_pid, got)
             }
             _ => None,
         };

@@ -2,15 +2,59 @@
 
 use crate::{Errno, Result, check, syscall};
 
-/// Most descriptors that travel with one message.
+/// Most descriptors that travel with one message of ours.
 pub const FDS_MAX: usize = 8;
-/// Room for a message with so many descriptors, and for the sender's credentials before them: the kernel
-/// puts no more into a buffer of this size, and says so (MSG_CTRUNC).
-const CONTROL_LEN: usize = CREDENTIALS_SPACE + 16 + FDS_MAX * 4;
+/// Most that the kernel takes with one message of anybody's (SCM_MAX_FD of `net/scm.h`).
+const FDS_ROOM: usize = 253;
+/// Room for as many, and for the sender's credentials before them. Where there is no room the kernel itself closes the
+/// rest, in the receiver's time, and close(2) of a stranger's descriptor may take as long as the stranger likes.
+const CONTROL_LEN: usize = CREDENTIALS_SPACE + (16 + FDS_ROOM * 4).next_multiple_of(8);
 /// A cmsghdr and a ucred, rounded up to the alignment of the next cmsghdr.
 const CREDENTIALS_SPACE: usize = 32;
-/// As many descriptors may come where no credentials take their room.
-const FDS_ROOM: usize = FDS_MAX + CREDENTIALS_SPACE / 4;
+
+/// Descriptors that came with a message, close-on-exec. What is not taken is closed.
+pub struct Fds {
+    list: [i32; FDS_ROOM],
+    count: usize,
+}
+
+impl Fds {
+    /// None yet.
+    const fn none() -> Fds {
+        Fds { list: [-1; FDS_ROOM], count: 0 }
+    }
+
+    /// All of them, still owned.
+    pub fn as_slice(&self) -> &[i32] {
+        self.list.get(..self.count).unwrap_or(&[])
+    }
+
+    /// Hands them over, if there are exactly so many; otherwise all are closed.
+    pub fn take<const N: usize>(mut self) -> Option<[i32; N]> {
+        let taken = <[i32; N]>::try_from(self.as_slice()).ok()?;
+        self.count = 0;
+        Some(taken)
+    }
+
+    /// Hands them over one by one, from the first on.
+    pub fn hand_over(mut self, each: impl FnMut(i32)) {
+        let count = core::mem::take(&mut self.count);
+        self.list.iter().take(count).copied().for_each(each);
+    }
+
+    fn push(&mut self, fd: i32) {
+        if let Some(place) = self.list.get_mut(self.count) {
+            *place = fd;
+            self.count += 1;
+        }
+    }
+}
+
+impl Drop for Fds {
+    fn drop(&mut self) {
+        self.as_slice().iter().for_each(|&fd| crate::fd::close(fd));
+    }
+}
 
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_LEN]);
@@ -30,10 +74,8 @@ impl Control {
             let body = offset + 16;
             match (head.cmsg_level, head.cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
-                    got.fd_count = (head.cmsg_len.saturating_sub(16) / 4).min(FDS_ROOM);
-                    for (i, fd) in got.fds.iter_mut().enumerate().take(got.fd_count) {
-                        *fd = self.at(body + i * 4).unwrap_or(-1);
-                    }
+                    let count = head.cmsg_len.saturating_sub(16) / 4;
+                    (0..count).map_while(|i| self.at(body + i * 4)).for_each(|fd| got.fds.push(fd));
                 }
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => got.sender = self.at(body),
                 _ => {}
@@ -80,19 +122,26 @@ pub fn send_with_fds(sock: i32, bytes: &[u8], fds: &[i32], flags: i32) -> Result
 
 /// A received message.
 pub struct Received {
-    /// Bytes of the message; zero means that the peer is gone.
+    /// Bytes of the message; zero means that the peer is gone, or has sent an empty one.
     pub len: usize,
-    /// Descriptors that came along, close-on-exec; the receiver owns them.
-    pub fds: [i32; FDS_ROOM],
-    /// How many of `fds` are valid.
-    pub fd_count: usize,
+    /// Descriptors that came along.
+    pub fds: Fds,
     /// Who sent it, by the kernel's word, where the receiving socket has SO_PASSCRED.
     pub sender: Option<libc::ucred>,
+    /// The message was longer than the buffer, or there were more descriptors than may be or than our table had
+    /// room for.
+    pub is_cut: bool,
 }
 
 /// Receives one message. Errors as recvmsg(2); EMSGSIZE when message or descriptors were cut, or there were more
 /// than [`FDS_MAX`].
 pub fn recv_with_fds(sock: i32, buf: &mut [u8], flags: i32) -> Result<Received> {
+    let got = recv_whatever(sock, buf, flags)?;
+    if got.is_cut { Err(Errno(libc::EMSGSIZE)) } else { Ok(got) }
+}
+
+/// Receives one message, whatever it is: a cut one with the descriptors that came. For whom these are a stranger's.
+pub fn recv_whatever(sock: i32, buf: &mut [u8], flags: i32) -> Result<Received> {
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr() as *mut _, iov_len: buf.len() };
     let mut control = Control([0; CONTROL_LEN]);
     // SAFETY: an all-zero msghdr is valid.
@@ -105,12 +154,9 @@ pub fn recv_with_fds(sock: i32, buf: &mut [u8], flags: i32) -> Result<Received> 
     let len = check(unsafe {
         syscall!(libc::SYS_recvmsg, sock, &mut hdr as *mut libc::msghdr, flags | libc::MSG_CMSG_CLOEXEC)
     })?;
-    let mut got = Received { len, fds: [-1; FDS_ROOM], fd_count: 0, sender: None };
+    let mut got = Received { len, fds: Fds::none(), sender: None, is_cut: false };
     control.read(hdr.msg_controllen, &mut got);
-    if got.fd_count > FDS_MAX || hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
-        got.fds[..got.fd_count].iter().for_each(|&fd| crate::fd::close(fd));
-        return Err(Errno(libc::EMSGSIZE));
-    }
+    got.is_cut = got.fds.count > FDS_MAX || hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
     Ok(got)
 }
 

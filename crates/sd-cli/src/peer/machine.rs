@@ -143,7 +143,7 @@ impl Post {
             let sent = sd_sys::msg::send_with_fds(here, &[0], &[memory], 0);
             let came = sd_sys::msg::recv_with_fds(there, &mut [0; 8], 0);
             if let (Ok(_), Ok(came)) = (sent, came) {
-                came.fds.into_iter().take(came.fd_count).for_each(map_and_forget);
+                came.fds.hand_over(map_and_forget);
             }
         }
         sd_sys::fd::close(memory);

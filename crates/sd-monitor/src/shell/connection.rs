@@ -1,5 +1,7 @@
 //! A control connection: who is at its other end, and messages that never block.
 
+use super::closers::NOT_EXAMINED;
+use super::descriptors::{Owned, Unfit};
 use crate::core::ClientId;
 use crate::core::members::ProcessId;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
@@ -13,6 +15,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 pub(crate) struct Identity {
     pub(crate) client: ClientId,
     pub(crate) process: ProcessId,
+}
+
+/// The first byte of a [`sd_proto::Request::Listen`].
+const KIND_LISTEN: u8 = 2;
+/// And of a [`sd_proto::Request::WillListen`].
+const KIND_WILL_LISTEN: u8 = 30;
+
+/// What has to be known of the socket that came with a message.
+#[derive(Clone, Copy)]
+pub(crate) enum Question {
+    IsListener,
+    IsBound,
 }
 
 /// The user of a child that has not said anything. No process has this number.
@@ -40,8 +54,6 @@ pub(crate) enum Incoming {
     End,
     /// A message and its descriptors.
     Message(Box<Message>),
-    /// Descriptors were lost: too many, or no room in our table. The kind of the message.
-    Cut(u8),
 }
 
 /// A message as it came.
@@ -51,11 +63,25 @@ pub(crate) struct Message {
     pub(crate) fds: Vec<OwnedFd>,
     /// Process and user that sent it, where the socket tells.
     pub(crate) sender: Option<(u32, u32)>,
+    /// It was too long, or descriptors were lost: too many, or no room in our table.
+    pub(crate) is_cut: bool,
+    /// What its descriptor is, where it should be a listener, or become one, and was looked at.
+    pub(crate) listener: Result<Owned, Unfit>,
 }
 
 impl Message {
     pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or(&[])
+    }
+
+    /// It brings a socket about which questions have to be asked that may take long.
+    pub(crate) fn question(&self) -> Option<Question> {
+        let question = match self.bytes().first() {
+            Some(&KIND_LISTEN) => Question::IsListener,
+            Some(&KIND_WILL_LISTEN) => Question::IsBound,
+            _ => return None,
+        };
+        (!self.is_cut && !self.fds.is_empty()).then_some(question)
     }
 }
 
@@ -107,7 +133,7 @@ impl Connection {
         let mut bytes = [0u8; MESSAGE_MAX];
         // A client that ends with mail unread leaves ECONNRESET, once, before its last words.
         let mut receive =
-            || sd_sys::msg::recv_with_fds(self.socket.as_raw_fd(), &mut bytes, libc::MSG_DONTWAIT);
+            || sd_sys::msg::recv_whatever(self.socket.as_raw_fd(), &mut bytes, libc::MSG_DONTWAIT);
         let received = match receive() {
             Err(sd_sys::Errno(libc::ECONNRESET)) => receive(),
             other => other,
@@ -115,19 +141,19 @@ impl Connection {
         let got = match received {
             Ok(got) => got,
             Err(sd_sys::Errno(libc::EAGAIN | libc::EINTR)) => return Incoming::Nothing,
-            Err(sd_sys::Errno(libc::EMSGSIZE)) => return Incoming::Cut(bytes[0]),
             Err(_) => return Incoming::End,
         };
-        let fds = got.fds.iter().take(got.fd_count);
-        // SAFETY: the kernel has just put these descriptors into our table; nobody else knows them.
-        let fds = fds.map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
+        let mut fds = Vec::new();
+        // SAFETY: the kernel has just put these descriptors into our table, and each is handed over once.
+        got.fds.hand_over(|fd| fds.push(unsafe { OwnedFd::from_raw_fd(fd) }));
         // Zero: of a pid namespace that is not below ours.
         let sender = got.sender.map(|sender| (sender.pid.max(0) as u32, sender.uid));
-        if got.len == 0 {
-            Incoming::End
-        } else {
-            Incoming::Message(Box::new(Message { bytes, len: got.len, fds, sender }))
+        // An empty message looks like the end, but for what it may bring.
+        if got.len == 0 && fds.is_empty() {
+            return Incoming::End;
         }
+        let (len, is_cut) = (got.len, got.is_cut);
+        Incoming::Message(Box::new(Message { bytes, len, fds, sender, is_cut, listener: NOT_EXAMINED }))
     }
 
     /// Sends a message, or fails at once.

@@ -24,11 +24,12 @@ pub(crate) type Identity = (u64, u64);
 
 /// Checks for a memfd of exactly `len` bytes with these seals.
 pub(crate) fn check_segment(fd: BorrowedFd<'_>, len: usize, seals: i32) -> Result<Identity, Unfit> {
+    // First, as only files in memory answer it: a file system served by a process could keep us waiting.
+    let sealed = sd_sys::mem::get_seals(fd.as_raw_fd()).map_err(|_| Unfit)?;
     // memfds lie in tmpfs, but for those of huge pages, where an access may find no page.
     let is_tmpfs =
         nix::sys::statfs::fstatfs(fd).is_ok_and(|fs| fs.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC);
     let found = nix::sys::stat::fstat(fd).map_err(|_| Unfit)?;
-    let sealed = sd_sys::mem::get_seals(fd.as_raw_fd()).map_err(|_| Unfit)?;
     if is_tmpfs && found.st_size as u64 == len as u64 && sealed & seals == seals {
         Ok((found.st_dev, found.st_ino))
     } else {
@@ -68,14 +69,11 @@ pub(crate) fn check_pair(fd: BorrowedFd<'_>) -> Result<(), Unfit> {
     if is_pair { Ok(()) } else { Err(Unfit) }
 }
 
-/// The network namespace of a TCP socket that is not connected.
-pub(crate) fn netns_of_fresh(fd: BorrowedFd<'_>) -> Result<u64, Unfit> {
+/// The network namespace of a TCP socket. None of these questions takes the socket's lock, with which another thread of
+/// its owner's could keep us waiting.
+pub(crate) fn netns_of_tcp(fd: BorrowedFd<'_>) -> Result<u64, Unfit> {
     check_tcp(fd)?;
-    match nix::sys::socket::getpeername::<SockaddrStorage>(fd.as_raw_fd()) {
-        Err(nix::errno::Errno::ENOTCONN) => Ok(netns_of(fd)),
-        // Closing a connected one could take long.
-        _ => Err(Unfit),
-    }
+    Ok(netns_of(fd))
 }
 
 fn netns_of(fd: BorrowedFd<'_>) -> u64 {
@@ -105,7 +103,8 @@ pub(crate) struct Owned {
     pub(crate) owner: u32,
 }
 
-/// Checks for a listening TCP socket that is reachable at its address from the whole namespace.
+/// Checks for a listening TCP socket that is reachable at its address from the whole namespace. May wait for the
+/// socket's lock, and so is not for the main thread.
 pub(crate) fn check_listener(fd: BorrowedFd<'_>) -> Result<Owned, Unfit> {
     let domain = check_tcp(fd)?;
     let raw = fd.as_raw_fd();
@@ -193,9 +192,8 @@ mod tests {
         assert_eq!(check_listener(stream.as_fd()), Err(Unfit));
         let datagram = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert_eq!(check_listener(datagram.as_fd()), Err(Unfit));
-        assert_eq!(netns_of_fresh(datagram.as_fd()), Err(Unfit));
-        assert_eq!(netns_of_fresh(stream.as_fd()), Err(Unfit));
-        assert_eq!(netns_of_fresh(listener.as_fd()), Ok(owned.netns));
+        assert_eq!(netns_of_tcp(datagram.as_fd()), Err(Unfit));
+        assert_eq!(netns_of_tcp(listener.as_fd()), Ok(owned.netns));
         if let Ok(dual) = TcpListener::bind("[::]:0") {
             let owned = check_listener(dual.as_fd()).unwrap();
             assert!(owned.ip == Ip([0; 16]) && !owned.v6only);

@@ -1,7 +1,7 @@
 //! The monitor as a process: start-up, signals, sockets, mappings, the event loop.
 
 mod bind;
-mod closer;
+mod closers;
 mod connection;
 mod descriptors;
 mod directories;

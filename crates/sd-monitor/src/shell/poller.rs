@@ -19,6 +19,8 @@ pub(crate) enum Token {
     Process(u64),
     /// The process that should announce the other side of a recovered channel has ended.
     Witness(u64),
+    /// The closers have looked at something.
+    Examined,
 }
 
 impl Token {
@@ -26,6 +28,7 @@ impl Token {
         match self {
             Token::Accept => 0,
             Token::Signals => 1,
+            Token::Examined => 5,
             Token::Connection(n) => n << 3 | 2,
             Token::Process(n) => n << 3 | 3,
             Token::Witness(n) => n << 3 | 4,
@@ -36,6 +39,7 @@ impl Token {
         match word & 7 {
             0 => Some(Token::Accept),
             1 => Some(Token::Signals),
+            5 => Some(Token::Examined),
             2 => Some(Token::Connection(word >> 3)),
             3 => Some(Token::Process(word >> 3)),
             4 => Some(Token::Witness(word >> 3)),
@@ -93,9 +97,14 @@ mod tests {
 
     #[test]
     fn tokens_survive() {
-        for token in
-            [Token::Accept, Token::Signals, Token::Connection(9), Token::Process(0), Token::Witness(1 << 60)]
-        {
+        for token in [
+            Token::Accept,
+            Token::Signals,
+            Token::Examined,
+            Token::Connection(9),
+            Token::Process(0),
+            Token::Witness(1 << 60),
+        ] {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }
         assert_eq!(Token::decode(7), None);

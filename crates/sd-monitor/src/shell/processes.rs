@@ -12,6 +12,9 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// As the kernel names a slab.
 const SLAB: &str = "/memfd:sd-slab (deleted)";
@@ -125,11 +128,31 @@ fn has_many_files(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}/fd")).is_ok_and(|folder| folder.len() > MANY)
 }
 
-/// Whether the process has a slab mapped, as all clients have; yes if that cannot be seen.
+/// How long the list of a process's mappings is waited for: its reader needs a lock that the process may have while
+/// it waits for a page that somebody else serves.
+const MAPS_WAIT: Duration = Duration::from_millis(50);
+/// Lists that did not come in time; after so many no other is asked for.
+static LATE: AtomicU32 = AtomicU32::new(0);
+const LATE_MAX: u32 = 4;
+
+/// Whether the process has a slab mapped, as all clients have; yes if that cannot be seen, or not soon.
 fn maps_a_slab(pid: u32) -> bool {
-    let name = format!(" {SLAB}");
-    fs::read_to_string(format!("/proc/{pid}/maps"))
-        .map_or(true, |maps| maps.lines().any(|line| line.ends_with(&name)))
+    if LATE.load(Ordering::Relaxed) >= LATE_MAX {
+        return true;
+    }
+    let (tell, answer) = channel();
+    let reader = move || {
+        let name = format!(" {SLAB}");
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
+        let _ = tell.send(maps.map_or(true, |maps| maps.lines().any(|line| line.ends_with(&name))));
+    };
+    if std::thread::Builder::new().name("maps".into()).spawn(reader).is_err() {
+        return true;
+    }
+    answer.recv_timeout(MAPS_WAIT).unwrap_or_else(|_| {
+        LATE.fetch_add(1, Ordering::Relaxed);
+        true
+    })
 }
 
 /// Device and inode number, without asking a server of a file system.

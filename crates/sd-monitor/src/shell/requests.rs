@@ -1,7 +1,7 @@
 //! What clients ask for, except routes.
 
 use super::connection::{Connection, Identity, Message, UNKNOWN};
-use super::descriptors::{self, Unfit};
+use super::descriptors::{self, Owned, Unfit};
 use super::family::Family;
 use super::poller::Token;
 use super::recovery::Announced;
@@ -47,7 +47,7 @@ impl Server {
         tracing::trace!(connection = id, ?request, fds = message.fds.len());
         let who = self.connections.get(&id).and_then(|connection| connection.who);
         let sender = self.note_sender(id, message.sender);
-        let mut fds = message.fds;
+        let (mut fds, listener) = (message.fds, message.listener);
         let result = match (request, who) {
             (Request::Hello { again, .. }, None) => self.hello(id, again, &mut fds).map(|()| None),
             (Request::Hello { .. }, Some(who)) => self.hello_of_next_image(id, who, &mut fds).map(|()| None),
@@ -55,10 +55,10 @@ impl Server {
             (Request::Memory { len }, _) => self.memory(id, len).map(|()| None),
             (Request::Listen { index, generation, backlog, accepting }, Some(who)) => {
                 let wanted = Wanted { index, generation, backlog, accepting };
-                self.listen(who.client, wanted, &mut fds).map(|()| Some(Reply::Ok))
+                self.listen(who.client, wanted, listener).map(|()| Some(Reply::Ok))
             }
             (Request::WillListen { index }, Some(who)) => {
-                self.will_listen(who.client, index, &mut fds).map(Some)
+                self.will_listen(who.client, index, listener).map(Some)
             }
             (Request::Accepting { index, accepting }, Some(who)) => {
                 self.accepting(who.client, index, accepting);
@@ -124,12 +124,12 @@ impl Server {
         fds: Vec<OwnedFd>,
     ) {
         match result {
-            Ok(None) => self.answer_nothing(fds),
+            Ok(None) => self.answer_nothing(id, fds),
             Ok(Some(reply)) => self.answer(id, Ok(reply), fds),
             Err(code) if has_answer(request) => self.answer(id, Err(code), fds),
             Err(code) => {
                 tracing::debug!(connection = id, ?request, ?code, "ignored");
-                self.answer_nothing(fds);
+                self.answer_nothing(id, fds);
             }
         }
     }
@@ -137,6 +137,15 @@ impl Server {
     /// What a message asks for; one that cannot be understood is answered.
     fn understand(&mut self, id: u64, message: &mut Message) -> Option<Request> {
         let fds = std::mem::take(&mut message.fds);
+        if message.bytes().is_empty() {
+            self.answer_nothing(id, fds);
+            self.dismiss(id, "it sends nothing but descriptors");
+            return None;
+        }
+        if message.is_cut {
+            self.cut(id, message, fds);
+            return None;
+        }
         // Before anything else, as other versions may have other messages.
         if let [1, a, b, c, d, ..] = *message.bytes()
             && u32::from_le_bytes([a, b, c, d]) != VERSION
@@ -154,24 +163,30 @@ impl Server {
         Some(request)
     }
 
-    /// Descriptors of a message were lost, so it cannot be acted on.
-    pub(crate) fn descriptors_cut(&mut self, id: u64, kind: u8) {
-        // Kinds 1 (Hello) and 2 (Listen) bring descriptors and are answered.
-        if kind <= 2 {
-            self.answer(id, Err(ErrorCode::Exhausted), Vec::new());
+    /// Descriptors of a message were lost, so it cannot be acted on; or it was too long, which no request is.
+    fn cut(&mut self, id: u64, message: &Message, fds: Vec<OwnedFd>) {
+        match Request::decode(message.bytes()) {
+            Ok(request) if has_answer(&request) => self.answer(id, Err(ErrorCode::Exhausted), fds),
+            _ => self.answer_nothing(id, fds),
         }
     }
 
     /// Closes what came with a message and was not used, then answers: so a client that has its
     /// answer knows that we hold none of those any more.
     fn answer(&mut self, id: u64, result: Result<Reply, ErrorCode>, fds: Vec<OwnedFd>) {
-        self.answer_nothing(fds);
+        self.answer_nothing(id, fds);
         let reply = result.unwrap_or_else(|code| Reply::Error { code });
         self.reply(id, &reply, &[]);
     }
 
-    fn answer_nothing(&mut self, fds: Vec<OwnedFd>) {
-        fds.into_iter().for_each(|fd| self.closer.close(fd));
+    fn answer_nothing(&mut self, id: u64, fds: Vec<OwnedFd>) {
+        fds.into_iter().for_each(|fd| self.close(id, fd));
+    }
+
+    /// Closes what came over a connection, which may take as long as its sender likes.
+    fn close(&self, id: u64, fd: OwnedFd) {
+        let uid = self.connections.get(&id).map_or(UNKNOWN, |connection| connection.uid);
+        self.closers.close(uid, fd);
     }
 
     /// Sends an answer; a client that does not read its answers is dismissed.
@@ -206,12 +221,14 @@ impl Server {
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(ClientId, u64), ErrorCode> {
         let netns = check_hello(fds).map_err(|_| ErrorCode::Descriptor)?;
-        let [slab, public, eventfd, tcp] =
-            <[OwnedFd; 4]>::try_from(std::mem::take(fds)).map_err(|_| ErrorCode::Descriptor)?;
         let pid = self.connections.get(&id).map_or(0, |connection| connection.pid);
         if self.connections.get(&id).is_none_or(|connection| connection.uid == UNKNOWN) {
             return Err(ErrorCode::Protocol);
         }
+        self.namespaces.learn(netns, fds[3].as_fd());
+        let [slab, public, eventfd, tcp] =
+            <[OwnedFd; 4]>::try_from(std::mem::take(fds)).map_err(|_| ErrorCode::Descriptor)?;
+        self.close(id, tcp);
         if let Ok(identity) = Slab::check(slab.as_fd()) {
             self.has_spoken(pid, identity);
         }
@@ -229,8 +246,6 @@ impl Server {
             self.reclaim_ports(client, &family);
         }
         self.families.insert(client, family);
-        self.namespaces.learn(netns, tcp.as_fd());
-        drop(tcp);
         tracing::debug!(pid, uid, client = client.0, netns, again, "registered");
         Ok((client, netns))
     }
@@ -349,19 +364,22 @@ impl Server {
         self.tell_newcomer(client);
     }
 
-    fn listen(&mut self, client: ClientId, wanted: Wanted, fds: &mut Vec<OwnedFd>) -> Result<(), ErrorCode> {
+    /// The kernel's listener was looked at, and closed, by the closers.
+    fn listen(
+        &mut self,
+        client: ClientId,
+        wanted: Wanted,
+        listener: Result<Owned, Unfit>,
+    ) -> Result<(), ErrorCode> {
         let family = self.families.get(&client).ok_or(ErrorCode::Protocol)?;
         let (netns, user) = (family.netns, family.uid);
-        let [fd] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
-        let owned = descriptors::check_listener(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
-        // At once, not by the closer: the port must not be kept alive. A listener closes quickly.
-        fds.clear();
+        let owned = listener.map_err(|_| ErrorCode::Descriptor)?;
         let is_sensible = (wanted.index as usize) < sd_shm::public::LISTENERS && wanted.generation % 2 == 1;
         if owned.netns != netns || !is_sensible {
             return Err(ErrorCode::Protocol);
         }
         let Wanted { index, generation, backlog, accepting } = wanted;
-        let descriptors::Owned { ip, port, v6only, cookie, owner, .. } = owned;
+        let Owned { ip, port, v6only, cookie, owner, .. } = owned;
         let listener = Listener {
             client,
             user,
@@ -468,7 +486,7 @@ fn check_hello(fds: &[OwnedFd]) -> Result<u64, Unfit> {
     Slab::check(slab.as_fd())?;
     descriptors::check_segment(public.as_fd(), sd_shm::public::LEN, SEALS_PUBLIC)?;
     descriptors::check_eventfd(eventfd.as_fd())?;
-    descriptors::netns_of_fresh(tcp.as_fd())
+    descriptors::netns_of_tcp(tcp.as_fd())
 }
 
 /// A Listen request.

@@ -51,6 +51,11 @@ impl Slab {
         Slab::check(self.file.as_fd()).ok()
     }
 
+    /// Ends it, but for its file: whoever closes the last descriptor of a file in memory gives all its pages back.
+    pub(crate) fn into_file(self) -> Option<OwnedFd> {
+        self.file.try_clone().ok().map(OwnedFd::from)
+    }
+
     pub(crate) fn header(&self) -> &slab::Header {
         self.map.header()
     }
@@ -132,6 +137,11 @@ impl Segment {
     /// Checks whether a client's descriptor can be a segment.
     pub(crate) fn check(fd: BorrowedFd<'_>) -> Result<Identity, Unfit> {
         check_segment(fd, SEGMENT_LEN, libc::F_SEAL_SHRINK)
+    }
+
+    /// See [`Slab::into_file`].
+    pub(crate) fn into_file(self) -> Option<OwnedFd> {
+        self.file.try_clone().ok().map(OwnedFd::from)
     }
 
     pub(crate) fn map(&self) -> &Mapping {

@@ -1,7 +1,7 @@
 //! The monitor's state and its event loop.
 
-use super::closer::Closer;
-use super::connection::{Connection, Incoming};
+use super::closers::{Closers, Examined};
+use super::connection::{Connection, Incoming, UNKNOWN};
 use super::descriptors::{Identity, has_ended};
 use super::directories::Directories;
 use super::family::Family;
@@ -60,7 +60,7 @@ pub(crate) struct Server {
     pub(crate) recovery: Recovery,
     pub(crate) silent: Silent,
     pub(crate) counters: Counters,
-    pub(crate) closer: Closer,
+    pub(crate) closers: Closers,
     pub(crate) waiting: Waiting,
     pub(crate) directories: Directories,
     pub(crate) namespaces: Namespaces,
@@ -85,6 +85,8 @@ impl Server {
         let poller = Poller::new()?;
         poller.watch(&place.listener, Token::Accept)?;
         poller.watch(&signals, Token::Signals)?;
+        let closers = Closers::new()?;
+        poller.watch(closers.bell(), Token::Examined)?;
         let (first, last) = files::ephemeral_ports();
         let core = Core {
             policy,
@@ -105,7 +107,7 @@ impl Server {
             recovery: Recovery::default(),
             silent: Silent::default(),
             counters: Counters::default(),
-            closer: Closer::default(),
+            closers,
             waiting: Waiting::default(),
             directories: Directories::default(),
             namespaces: Namespaces::default(),
@@ -122,7 +124,8 @@ impl Server {
     /// Serves until a signal asks for the end.
     pub(crate) fn serve(&mut self) -> io::Result<()> {
         loop {
-            for token in self.poller.wait(self.recovery.pause())? {
+            let pauses = [self.recovery.pause(), self.closers.pause()];
+            for token in self.poller.wait(pauses.into_iter().flatten().min())? {
                 match token {
                     Token::Accept => self.accept(),
                     Token::Signals => {
@@ -133,8 +136,10 @@ impl Server {
                     Token::Connection(id) => self.attend(id),
                     Token::Process(id) => self.process_ended(ProcessId(id)),
                     Token::Witness(key) => self.witness_ended(ChannelKey(key)),
+                    Token::Examined => self.take_examined(),
                 }
             }
+            self.closers.tend();
             self.recover_overdue();
         }
     }
@@ -208,13 +213,36 @@ impl Server {
                 return false;
             }
             Incoming::End => {
-                drop(self.connection_ended(id));
+                self.let_go(id);
                 return false;
             }
-            Incoming::Cut(kind) => self.descriptors_cut(id, kind),
-            Incoming::Message(message) => self.handle(id, *message),
+            Incoming::Message(message) => match message.question() {
+                Some(question) => {
+                    // What it says next has to wait.
+                    self.poller.forget(connection.fd());
+                    let uid = message.sender.map_or(connection.uid, |(_, uid)| uid);
+                    self.closers.examine(uid, id, question, message);
+                    return false;
+                }
+                None => self.handle(id, *message),
+            },
         }
         true
+    }
+
+    /// Messages whose listeners were looked at.
+    fn take_examined(&mut self) {
+        for Examined { connection: id, message } in self.closers.examined() {
+            let Some(connection) = self.connections.get(&id) else { continue };
+            if let Err(error) = self.poller.watch(connection.fd(), Token::Connection(id)) {
+                self.dismiss(id, &format!("it cannot be watched: {error}"));
+                continue;
+            }
+            if connection.has_notices() {
+                let _ = self.poller.watch_room(connection.fd(), Token::Connection(id), true);
+            }
+            self.handle(id, *message);
+        }
     }
 
     /// The process at the other end is on its way out, so its pidfd will tell. It may have descriptors
@@ -234,8 +262,9 @@ impl Server {
 
     /// Ends a connection that may have something left in its queue.
     pub(crate) fn let_go(&mut self, id: u64) {
+        let uid = self.connections.get(&id).map_or(UNKNOWN, |connection| connection.uid);
         if let Some(socket) = self.connection_ended(id) {
-            self.closer.close(socket);
+            self.closers.close(uid, socket);
         }
     }
 

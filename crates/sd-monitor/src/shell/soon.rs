@@ -15,12 +15,11 @@
 //! fences, and reads those notes. Of the two at least one sees the other. Neither waits for long: who announced and does
 //! not listen is believed for [`BELIEVED`], and both sides ask so many times only.
 
-use super::descriptors;
+use super::descriptors::{Owned, Unfit};
 use super::server::Server;
 use crate::core::ClientId;
 use sd_proto::{ErrorCode, Ip, Reply};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -78,14 +77,10 @@ impl Server {
         &mut self,
         client: ClientId,
         index: u32,
-        fds: &mut Vec<OwnedFd>,
+        bound: Result<Owned, Unfit>,
     ) -> Result<Reply, ErrorCode> {
         let own = self.families.get(&client).map(|family| family.netns).ok_or(ErrorCode::Protocol)?;
-        let [fd] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
-        let bound = descriptors::check_bound(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
-        // At once, not by the closer, as for Listen.
-        fds.clear();
-        let descriptors::Owned { netns, ip, port, v6only, .. } = bound;
+        let Owned { netns, ip, port, v6only, .. } = bound.map_err(|_| ErrorCode::Descriptor)?;
         if netns != own || port == 0 || index as usize >= sd_shm::public::LISTENERS {
             return Err(ErrorCode::Protocol);
         }

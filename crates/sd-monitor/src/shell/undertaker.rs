@@ -23,7 +23,7 @@ use sd_shm::slab::{End, Endpoint, Rare, State};
 use sd_shm::time_wait::{TimeWait, begin_for};
 use sd_sys::futex::{Scope, wake};
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 /// Generations are kept above the state's byte.
@@ -68,6 +68,8 @@ impl Server {
     pub(crate) fn connection_ended(&mut self, id: u64) -> Option<OwnedFd> {
         let connection = self.connections.remove(&id)?;
         self.poller.forget(connection.fd());
+        // What lies in its queue is bounded from now on.
+        let _ = nix::sys::socket::shutdown(connection.fd().as_raw_fd(), nix::sys::socket::Shutdown::Read);
         if let Some(process) = connection.process() {
             tracing::debug!(pid = connection.pid, process = process.0, "gone");
             self.bury(process);
@@ -196,6 +198,7 @@ impl Server {
         if let Some(record) = self.families.remove(&family) {
             self.inherit_time_waits(&record);
             tracing::debug!(pid = record.pid, client = family.0, "family ended");
+            record.slab.into_file().into_iter().for_each(|file| self.closers.give_back(file));
         }
         let Server { directories, namespaces, families, .. } = self;
         let is_needed = |netns| families.values().any(|family| family.netns == netns);
@@ -258,6 +261,7 @@ impl Server {
         self.core.channels.remove(key);
         if let Some(segment) = self.segments.remove(&key) {
             self.by_identity.remove(&segment.identity);
+            segment.into_file().into_iter().for_each(|file| self.closers.give_back(file));
         }
     }
 

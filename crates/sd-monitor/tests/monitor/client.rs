@@ -59,7 +59,8 @@ impl Control {
             Err(sd_sys::Errno(libc::ECONNRESET)) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let fds = got.fds[..got.fd_count].iter().map(|fd| own(*fd)).collect();
+        let mut fds = Vec::new();
+        got.fds.hand_over(|fd| fds.push(own(fd)));
         if got.len == 0 {
             return Ok(None);
         }

@@ -70,13 +70,7 @@ fn unfit_descriptors_are_refused() {
         (0, unsealed.as_raw_fd()),
         (1, unsealed.as_raw_fd()),
     ]);
-    unfit.extend([
-        (1, good[0]),
-        (2, good[3]),
-        (3, good[2]),
-        (3, stream.as_raw_fd()),
-        (3, datagram.as_raw_fd()),
-    ]);
+    unfit.extend([(1, good[0]), (2, good[3]), (3, good[2]), (3, datagram.as_raw_fd())]);
     let huge = memfd_create(c"huge", MFdFlags::MFD_HUGETLB | MFdFlags::MFD_ALLOW_SEALING).ok().filter(|fd| {
         let len = sd_shm::slab::LEN.next_multiple_of(2 << 20);
         sd_sys::mem::ftruncate(fd.as_raw_fd(), len).is_ok()
@@ -117,7 +111,7 @@ fn refused_descriptors_are_closed() {
 }
 
 /// More than `send_with_fds` sends: as many as one message can carry.
-fn send_many(control: &Control, bytes: &[u8], fds: &[i32]) {
+pub(crate) fn send_many(control: &Control, bytes: &[u8], fds: &[i32]) {
     let message = [nix::sys::socket::ControlMessage::ScmRights(fds)];
     let iov = [std::io::IoSlice::new(bytes)];
     let flags = nix::sys::socket::MsgFlags::empty();
@@ -207,7 +201,7 @@ fn others_sockets_are_not_shown() {
     assert_eq!(status["clients"].as_array().unwrap().len(), 3);
 }
 
-const NOBODY: nix::unistd::Uid = nix::unistd::Uid::from_raw(65534);
+pub(crate) const NOBODY: nix::unistd::Uid = nix::unistd::Uid::from_raw(65534);
 
 #[test]
 fn forks_of_strangers_do_no_harm() {

@@ -4,6 +4,7 @@ mod authority;
 mod client;
 mod death;
 mod fuzz;
+mod holding;
 mod hostile;
 mod memory;
 mod process;

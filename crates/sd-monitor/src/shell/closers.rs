@@ -1,0 +1,291 @@
+//! Does what may take as long as a stranger likes, beside the monitor's own thread.
+//!
+//! close(2) of a stranger's descriptor may wait (SO_LINGER, a file system served by a process), and so may closing a
+//! socket in whose queue such descriptors lie. So may a question about a socket: another thread of the stranger's can
+//! be inside a call on it, with its lock, in a page fault that the stranger serves.
+//!
+//! ```text
+//! main thread --task, user--> line of that user --> a thread of the pool
+//!      ^                                               |
+//!      +------- bell, message with its verdict --------+   (tasks that have a result)
+//! ```
+//! # Guarantees
+//! * The main thread never waits for a task.
+//! * A user whose tasks all block keeps [`BUSY_MAX`] threads busy and no more; its other tasks wait, those of others
+//!   go on: the next task is of the user with the fewest that run.
+//! * A monitor whose clients behave has two such threads, which sleep.
+//!
+//! # Not guaranteed
+//! That a task is ever done.
+
+use super::connection::{Message, Question};
+use super::descriptors::{self, Owned, Unfit};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Tasks of one user that run at once.
+const BUSY_MAX: usize = 8;
+/// Threads, for all users together.
+const THREADS_MAX: usize = 512;
+/// Threads that stay though there is nothing to do.
+const IDLE_MAX: usize = 2;
+/// Tasks that nobody has taken for so long get one more thread.
+const PATIENCE: Duration = Duration::from_millis(1);
+const STACK: usize = 128 << 10;
+/// Stands for the user of what takes time, but only so much. No user has this number.
+const MEMORY: u32 = u32::MAX - 1;
+
+/// Something to do beside the main thread.
+enum Task {
+    Close(OwnedFd),
+    /// A message of that connection brings a socket: what is it?
+    Examine(u64, Question, Box<Message>),
+}
+
+/// A message whose listener was looked at.
+pub(crate) struct Examined {
+    pub(crate) connection: u64,
+    pub(crate) message: Box<Message>,
+}
+
+/// A user's tasks.
+#[derive(Default)]
+struct Line {
+    waiting: VecDeque<Task>,
+    running: usize,
+}
+
+#[derive(Default)]
+struct State {
+    lines: BTreeMap<u32, Line>,
+    idle: usize,
+    threads: usize,
+}
+
+impl State {
+    /// The first task of the user with the fewest that run.
+    fn next(&mut self) -> Option<(u32, Task)> {
+        let may = |line: &Line| !line.waiting.is_empty() && line.running < BUSY_MAX;
+        let ready = self.lines.iter_mut().filter(|(_, line)| may(line));
+        let (uid, line) = ready.min_by_key(|(_, line)| line.running)?;
+        line.running += 1;
+        Some((*uid, line.waiting.pop_front()?))
+    }
+
+    fn has_ready(&self) -> bool {
+        self.lines.values().any(|line| !line.waiting.is_empty() && line.running < BUSY_MAX)
+    }
+
+    fn done(&mut self, uid: u32) {
+        if let Some(line) = self.lines.get_mut(&uid) {
+            line.running -= 1;
+            if line.running == 0 && line.waiting.is_empty() {
+                self.lines.remove(&uid);
+            }
+        }
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    /// Tasks that wait; read without the lock.
+    waiting: AtomicUsize,
+    bell: OwnedFd,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a thread of the pool does.
+    fn serve(&self, results: &Sender<Examined>) {
+        let mut state = self.lock();
+        loop {
+            if let Some((uid, task)) = state.next() {
+                drop(state);
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.perform(task, results);
+                state = self.lock();
+                state.done(uid);
+            } else if state.idle >= IDLE_MAX {
+                state.threads -= 1;
+                return;
+            } else {
+                state.idle += 1;
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            }
+        }
+    }
+
+    fn perform(&self, task: Task, results: &Sender<Examined>) {
+        match task {
+            Task::Close(fd) => drop(fd),
+            Task::Examine(connection, question, message) => {
+                let _ = results.send(examine(connection, question, message));
+                let _ = sd_sys::fd::write(self.bell.as_raw_fd(), &1u64.to_ne_bytes());
+            }
+        }
+    }
+}
+
+/// Closed as well: whoever has the answer knows that we do not keep the port alive.
+fn examine(connection: u64, question: Question, mut message: Box<Message>) -> Examined {
+    message.listener = match (message.fds.as_slice(), question) {
+        ([fd], Question::IsListener) => descriptors::check_listener(fd.as_fd()),
+        ([fd], Question::IsBound) => descriptors::check_bound(fd.as_fd()),
+        _ => Err(Unfit),
+    };
+    message.fds.clear();
+    Examined { connection, message }
+}
+
+/// See the module.
+pub(crate) struct Closers {
+    shared: Arc<Shared>,
+    results: Receiver<Examined>,
+    sender: Sender<Examined>,
+}
+
+impl Closers {
+    pub(crate) fn new() -> io::Result<Closers> {
+        let bell = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+        let bell = bell.map_err(|error| io::Error::from_raw_os_error(error.0))?;
+        // SAFETY: a descriptor that the kernel has just made for us.
+        let bell = unsafe { OwnedFd::from_raw_fd(bell) };
+        let (state, work, waiting) = (Mutex::default(), Condvar::new(), AtomicUsize::new(0));
+        let (sender, results) = channel();
+        Ok(Closers { shared: Arc::new(Shared { state, work, waiting, bell }), results, sender })
+    }
+
+    /// Ready when there are results.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.shared.bell.as_fd()
+    }
+
+    /// Closes a descriptor of a user's some time.
+    pub(crate) fn close(&self, uid: u32, fd: OwnedFd) {
+        self.push(uid, Task::Close(fd));
+    }
+
+    /// Closes a file in memory, all of whose pages may be given back by that.
+    pub(crate) fn give_back(&self, file: OwnedFd) {
+        self.push(MEMORY, Task::Close(file));
+    }
+
+    /// Looks at the socket that a message brings; see [`Closers::examined`].
+    pub(crate) fn examine(&self, uid: u32, connection: u64, question: Question, message: Box<Message>) {
+        self.push(uid, Task::Examine(connection, question, message));
+    }
+
+    /// Messages whose listeners were looked at since the last time.
+    pub(crate) fn examined(&self) -> Vec<Examined> {
+        let _ = sd_sys::fd::read(self.shared.bell.as_raw_fd(), &mut [0; 8]);
+        self.results.try_iter().collect()
+    }
+
+    /// How many descriptors of a user's are still to be closed.
+    #[cfg(test)]
+    pub(crate) fn held(&self, uid: u32) -> usize {
+        self.shared.lock().lines.get(&uid).map_or(0, |line| line.waiting.len() + line.running)
+    }
+
+    fn push(&self, uid: u32, task: Task) {
+        let mut state = self.shared.lock();
+        state.lines.entry(uid).or_default().waiting.push_back(task);
+        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        let is_short = state.idle == 0 && state.threads < IDLE_MAX;
+        drop(state);
+        self.shared.work.notify_one();
+        if is_short {
+            self.start_thread();
+        }
+    }
+
+    /// How long to sleep at most before [`Closers::tend`].
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        (self.shared.waiting.load(Ordering::Relaxed) != 0 && self.lacks_thread()).then_some(PATIENCE)
+    }
+
+    /// Adds a thread where those that there are are all held up.
+    pub(crate) fn tend(&self) {
+        if self.shared.waiting.load(Ordering::Relaxed) != 0 && self.lacks_thread() {
+            self.start_thread();
+        }
+    }
+
+    fn lacks_thread(&self) -> bool {
+        let state = self.shared.lock();
+        state.idle == 0 && state.threads < THREADS_MAX && state.has_ready()
+    }
+
+    fn start_thread(&self) {
+        self.shared.lock().threads += 1;
+        let (shared, results) = (self.shared.clone(), self.sender.clone());
+        let thread = std::thread::Builder::new().name("closer".into()).stack_size(STACK);
+        if let Err(error) = thread.spawn(move || shared.serve(&results)) {
+            self.shared.lock().threads -= 1;
+            tracing::warn!("no thread for closing descriptors: {error}");
+        }
+    }
+}
+
+/// What a message that was not looked at says of its listener.
+pub(crate) const NOT_EXAMINED: Result<Owned, Unfit> = Err(Unfit);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// The end of a pipe whose other end hears of its closing.
+    fn pipe() -> (OwnedFd, OwnedFd) {
+        nix::unistd::pipe().unwrap()
+    }
+
+    /// A connected socket that takes long to close: nobody reads what was sent.
+    fn lingering() -> (OwnedFd, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &near, &[0; 65536]).is_ok() {}
+        near.set_nonblocking(false).unwrap();
+        let linger = libc::linger { l_onoff: 1, l_linger: 60 };
+        nix::sys::socket::setsockopt(&near, nix::sys::socket::sockopt::Linger, &linger).unwrap();
+        (near.into(), far)
+    }
+
+    fn tend_until(closers: &Closers, what: &str, holds: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !holds() {
+            assert!(Instant::now() < end, "{what}");
+            closers.tend();
+            std::thread::sleep(PATIENCE);
+        }
+    }
+
+    #[test]
+    fn a_user_who_blocks_holds_up_nobody_else() {
+        let closers = Closers::new().unwrap();
+        let (blocking, far): (Vec<_>, Vec<_>) = (0..BUSY_MAX + 4).map(|_| lingering()).unzip();
+        blocking.into_iter().for_each(|fd| closers.close(1, fd));
+        let (reader, writer) = pipe();
+        closers.close(2, writer);
+        let is_closed = |fd: &OwnedFd| sd_sys::fd::poll_one(fd.as_raw_fd(), 0, 0).is_ok_and(|e| e != 0);
+        tend_until(&closers, "another's is closed", || is_closed(&reader));
+        assert_eq!((closers.held(1), closers.held(3)), (BUSY_MAX + 4, 0));
+        tend_until(&closers, "all threads that it may have are busy", || closers.pause().is_none());
+        assert_eq!(closers.shared.lock().lines[&1].running, BUSY_MAX);
+        drop(far);
+        tend_until(&closers, "all is closed in the end", || closers.held(1) == 0);
+        tend_until(&closers, "threads end", || closers.shared.lock().threads <= IDLE_MAX);
+    }
+}

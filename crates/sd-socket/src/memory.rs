@@ -29,12 +29,8 @@ fn made_by_monitor(control: &mut Control, monitor: i32, len: usize) -> Option<i3
     }
     control::set_timeouts(monitor);
     let (reply, got) = control::ask(control, monitor, &Request::Memory { len: len as u64 }, &[])?;
-    let fds = got.fds.get(..got.fd_count)?;
-    match (reply, fds) {
-        (Reply::Memory, &[memory]) => Some(memory),
-        _ => {
-            fds.iter().for_each(|&fd| sd_sys::fd::close(fd));
-            None
-        }
+    match reply {
+        Reply::Memory => got.fds.take().map(|[memory]| memory),
+        _ => None,
     }
 }

@@ -89,8 +89,9 @@ impl Control {
 }
 
 fn taken(got: sd_sys::msg::Received, bytes: &[u8]) -> (Option<Reply>, Vec<OwnedFd>) {
-    let fds = got.fds.iter().take(got.fd_count).filter_map(|&fd| own(Ok(fd)).ok()).collect();
-    (Reply::decode(&bytes[..got.len]).ok().filter(|_| got.len > 0), fds)
+    let (len, mut fds) = (got.len, Vec::new());
+    got.fds.hand_over(|fd| fds.extend(own(Ok(fd)).ok()));
+    (Reply::decode(&bytes[..len]).ok().filter(|_| len > 0), fds)
 }
 
 /// sendmsg(2) with more descriptors than honest programs send.

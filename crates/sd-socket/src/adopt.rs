@@ -76,7 +76,10 @@ impl Drop for Adopters {
 
 /// The answer to [`Request::Adopter`].
 pub(crate) fn answered(reply: &Reply, got: sd_sys::msg::Received) -> Option<Peer> {
-    let (&Reply::Adopter, [public, event_fd]) = (reply, got.fds.take()?) else { return None };
+    if *reply != Reply::Adopter {
+        return None;
+    }
+    let [public, event_fd] = got.fds.take()?;
     let page = sd_shm::public::map_peer(public);
     sd_sys::fd::close(public);
     let event_fd = crate::process::hide_fd(event_fd);

@@ -414,7 +414,10 @@ impl Known {
         }
         let request = Request::BerthOf { channel: channel.id, side: channel.side as u32, number };
         let (reply, got) = crate::control::question(&request, &[])?;
-        let (Reply::Berth, [event_fd]) = (reply, got.fds.take()?) else { return None };
+        if reply != Reply::Berth {
+            return None;
+        }
+        let [event_fd] = got.fds.take()?;
         let event_fd = hide_fd(event_fd);
         match known.compare_exchange(-1, event_fd, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => _ = COUNT.fetch_add(1, Ordering::Relaxed),

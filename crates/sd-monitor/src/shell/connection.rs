@@ -5,7 +5,7 @@ use super::descriptors::{Owned, Unfit};
 use crate::core::ClientId;
 use crate::core::members::ProcessId;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
-use sd_proto::{MESSAGE_MAX, Reply};
+use sd_proto::{MESSAGE_MAX, Reply, Request};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -16,11 +16,6 @@ pub(crate) struct Identity {
     pub(crate) client: ClientId,
     pub(crate) process: ProcessId,
 }
-
-/// The first byte of a [`sd_proto::Request::Listen`].
-const KIND_LISTEN: u8 = 2;
-/// And of a [`sd_proto::Request::WillListen`].
-const KIND_WILL_LISTEN: u8 = 30;
 
 /// What has to be known of the socket that came with a message.
 #[derive(Clone, Copy)]
@@ -76,9 +71,9 @@ impl Message {
 
     /// It brings a socket about which questions have to be asked that may take long.
     pub(crate) fn question(&self) -> Option<Question> {
-        let question = match self.bytes().first() {
-            Some(&KIND_LISTEN) => Question::IsListener,
-            Some(&KIND_WILL_LISTEN) => Question::IsBound,
+        let question = match Request::decode(self.bytes()) {
+            Ok(Request::Listen { .. }) => Question::IsListener,
+            Ok(Request::WillListen { .. }) => Question::IsBound,
             _ => return None,
         };
         (!self.is_cut && !self.fds.is_empty()).then_some(question)

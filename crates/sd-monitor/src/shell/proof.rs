@@ -132,7 +132,7 @@ fn own_netns() -> Option<u64> {
     let fd = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).ok()?;
     // SAFETY: a descriptor that was just made for us.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    super::descriptors::netns_of_fresh(fd.as_fd()).ok()
+    super::descriptors::netns_of_tcp(fd.as_fd()).ok()
 }
 
 fn namespace_of(socket: BorrowedFd<'_>) -> Option<File> {

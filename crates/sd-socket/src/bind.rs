@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::addr;
 use crate::connect::materialize;
-use crate::endpoint::{EndpointExt, HAS_NAME, OWN_SOCKET};
+use crate::endpoint::{EndpointExt, HAS_NAME, KEEPS_ADDRESS, OWN_SOCKET};
 use crate::names::is_over;
 use crate::rare;
 use crate::time_wait::is_in_the_way;
@@ -34,6 +34,10 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     match bound {
         Ok(()) => {
             endpoint.set_flag(HAS_NAME);
+            // SAFETY: the kernel could read it.
+            if unsafe { addr::parse(addr, len) }.is_some_and(|(_, name)| !name.ip.is_unspecified()) {
+                endpoint.set_flag(KEEPS_ADDRESS);
+            }
             if endpoint.state_now() == State::Fresh {
                 endpoint.set_state(State::Bound);
             }

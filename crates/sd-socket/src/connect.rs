@@ -12,7 +12,9 @@
 
 use crate::Outcome;
 use crate::addr::{self, Name};
-use crate::endpoint::{self, CONNECTING, EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR};
+use crate::endpoint::{
+    self, CONNECTING, EndpointExt, HAS_NAME, KEEPS_ADDRESS, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR,
+};
 use crate::faults::take_error;
 use crate::names::is_over;
 use crate::options;
@@ -445,6 +447,7 @@ fn source_name(endpoint: &Endpoint, fd: i32, to: Name, source: Ip) -> Option<Nam
         }
         return route::take_port(to).map(|port| Name { ip, port });
     }
+    let source = if endpoint.flag(KEEPS_ADDRESS) { rare::ip(endpoint, End::Local) } else { source };
     let kept = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
     let port = if kept != 0 && route::take_port_again(to, kept) { Some(kept) } else { route::take_port(to) };
     port.map(|port| Name { ip: source, port })

@@ -54,14 +54,16 @@ pub(crate) const NO_SPACE: u32 = 1 << 16;
 pub(crate) const PEER_DEAD: u32 = 1 << 17;
 /// TCP_INQ.
 pub(crate) const INQ: u32 = 1 << 18;
+/// It, or the listener that it comes from, was bound to one address, which it keeps when its connection is broken off.
+pub(crate) const KEEPS_ADDRESS: u32 = 1 << 19;
 
 // The bits from 1 << 20 on are those of `sd_shm::slab`.
 const _: () = {
     let low = NONBLOCK | SHUT_RD | SHUT_WR | EOF | RESET | CONNECTING | OWN_SOCKET | WATCHED | HAS_NAME;
     let middle = OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | CLOSED_FIRST | HAS_SIGNALS | FIN_SENT;
-    let all = low | middle | NO_SPACE | PEER_DEAD | INQ;
+    let all = low | middle | NO_SPACE | PEER_DEAD | INQ | KEEPS_ADDRESS;
     let shared = SWITCHES_MASK | FIXED_BUF | HAS_RARE | TX_PARKED | RX_PARKED;
-    assert!(all.count_ones() == 19 && all & shared == 0);
+    assert!(all.count_ones() == 20 && all & shared == 0);
 };
 
 /// Atomics of an endpoint that are addresses of shared structures.

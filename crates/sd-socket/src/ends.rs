@@ -1,8 +1,8 @@
 //! shutdown(2), connect(2) with AF_UNSPEC, and how much lies in the rings of a connection.
 
 use crate::endpoint::{
-    self, EndpointExt, FIN_SENT, HAS_SIGNALS, INQ, NONBLOCK, OOB_INLINE, OWN_SOCKET, SHUT_RD, SHUT_WR,
-    STAMPS, STAMPS_NS, WATCHED, ZERO_COPY, notify, rx_cursor, tx_cursor,
+    self, EndpointExt, FIN_SENT, HAS_SIGNALS, INQ, KEEPS_ADDRESS, NONBLOCK, OOB_INLINE, OWN_SOCKET, SHUT_RD,
+    SHUT_WR, STAMPS, STAMPS_NS, WATCHED, ZERO_COPY, notify, rx_cursor, tx_cursor,
 };
 use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
@@ -57,8 +57,16 @@ pub(crate) fn disconnect(endpoint: &'static Endpoint) {
     if let (Some(channel), Some((rec, _))) = (endpoint.channel_ref(), PROCESS.locate(endpoint)) {
         endpoint::hang_up(endpoint, channel, rec);
     }
-    let kept =
-        NONBLOCK | OWN_SOCKET | WATCHED | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | HAS_SIGNALS | INQ;
+    let kept = NONBLOCK
+        | OWN_SOCKET
+        | WATCHED
+        | OOB_INLINE
+        | STAMPS
+        | STAMPS_NS
+        | ZERO_COPY
+        | HAS_SIGNALS
+        | INQ
+        | KEEPS_ADDRESS;
     endpoint.flags.fetch_and(kept, Ordering::AcqRel);
     crate::syn_sent::unconnect(endpoint, if over { 0 } else { libc::ECONNRESET });
 }

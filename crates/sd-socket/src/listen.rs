@@ -18,7 +18,7 @@ use crate::arrival::{asked_for, each_waiting, publish_pending, refuse};
 use crate::channel::{self, Channel};
 use crate::connect::materialize;
 use crate::defer::is_ripe;
-use crate::endpoint::{EndpointExt, HAS_NAME, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR};
+use crate::endpoint::{EndpointExt, HAS_NAME, KEEPS_ADDRESS, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR};
 use crate::process::{PROCESS, Priv};
 use crate::table;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -121,6 +121,7 @@ pub(crate) fn adopt_from_kernel(fd: i32) {
         return;
     };
     let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as c_int;
+    endpoint.set_flag(if name.ip.is_unspecified() { 0 } else { KEEPS_ADDRESS });
     endpoint.set_flag(OWN_SOCKET | HAS_NAME | if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 });
     endpoint.fd.store(fd, Ordering::Relaxed);
     crate::options::recall(endpoint, fd);

@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::addr::{self, Name};
 use crate::connect::materialize;
-use crate::endpoint::{EndpointExt, FIN_SENT, RESET};
+use crate::endpoint::{EndpointExt, FIN_SENT, KEEPS_ADDRESS, RESET};
 use crate::rare;
 use crate::table;
 use core::sync::atomic::Ordering;
@@ -25,7 +25,11 @@ pub(crate) unsafe fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut sockl
         State::Fresh if endpoint.ports.load(Ordering::Relaxed) != 0 => {
             let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
             let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
-            let ip = if is_v6 { Ip([0; 16]) } else { Ip::v4([0; 4]) };
+            let ip = match (endpoint.flag(KEEPS_ADDRESS), is_v6) {
+                (true, _) => rare::ip(endpoint, End::Local),
+                (false, true) => Ip([0; 16]),
+                (false, false) => Ip::v4([0; 4]),
+            };
             // SAFETY: as the caller says.
             unsafe { answer(endpoint, Name { ip, port }, addr, len) }
         }

@@ -2,7 +2,9 @@
 
 use crate::Outcome;
 use crate::connect::materialize;
-use crate::endpoint::{EndpointExt, INQ, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY};
+use crate::endpoint::{
+    EndpointExt, INQ, KEEPS_ADDRESS, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY,
+};
 use crate::iov::bad_pointer;
 use crate::rare;
 use crate::remember::{Remembered, remember};
@@ -158,7 +160,8 @@ fn set_least(endpoint: &Endpoint, least: i32) {
 
 /// An accepted connection starts with the listener's options, not its O_NONBLOCK.
 pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
-    const FLAGS: u32 = SWITCHES_MASK | FIXED_BUF | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | INQ;
+    const FLAGS: u32 =
+        SWITCHES_MASK | FIXED_BUF | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | INQ | KEEPS_ADDRESS;
     to.set_flag(from.flags.load(Ordering::Relaxed) & FLAGS);
     to.rx().lowat.store(from.rx().lowat.load(Ordering::Relaxed), Ordering::Relaxed);
     if from.flag(HAS_RARE) {
@@ -272,6 +275,14 @@ unsafe fn set_low_water(
     let set = unsafe { raw_set(fd, SOL_SOCKET, libc::SO_RCVLOWAT, value, len) };
     if let Ok(least) = sd_sys::fd::getsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT) {
         set_least(endpoint, least);
+    }
+    let least = endpoint.rx().lowat.load(Ordering::Relaxed).max(1) as usize;
+    if endpoint.state_now() == State::Connected
+        && (crate::ends::data_bytes(endpoint) >= least || crate::endpoint::peer_finished(endpoint))
+    {
+        // What waits is enough now (tcp_set_rcvlowat() in the kernel).
+        crate::ends::wake_sleepers(endpoint);
+        crate::epoll::readable_event(endpoint);
     }
     set.map(|_| 0).map_err(|e| e.0).into()
 }

@@ -81,6 +81,12 @@ pub(crate) unsafe fn send<T>(
         }
         return in_kernel(endpoint);
     }
+    if endpoint.state_now() == State::Listen
+        && let Some(errno) = take_error(endpoint)
+    {
+        // What a connection has left that the socket had before.
+        return Outcome::Errno(send_failed(errno, flags));
+    }
     match ask(endpoint, flags, rare::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed)) {
         Answer::Connected => again(flags),
         Answer::Kernel => Outcome::Kernel,

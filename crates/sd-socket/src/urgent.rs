@@ -11,7 +11,9 @@
 //!
 //! Tested by `urgent/` of `tests/posix`, and by the model of `sd-ring`.
 
-use crate::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, PeerEnd, corrupt, notify, peer_end, tx_cursor};
+use crate::endpoint::{
+    EndpointExt, NONBLOCK, OOB_INLINE, PeerEnd, RESET, corrupt, notify, peer_end, tx_cursor,
+};
 use crate::iov::Pieces;
 use crate::rare;
 use crate::stream::{self, Push, RX_BITS};
@@ -156,6 +158,10 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             Ok(_) => pieces.advance(len),
         }
         sent += len;
+    }
+    if sent > 0 && endpoint.flag(RESET) {
+        // The rest was taken and answered by a reset, as all of it is then; the next call tells the error.
+        return Ok(sent + 1);
     }
     let (from, _) = pieces.piece(1);
     // SAFETY: the caller of the hooked function vouches for its buffer.

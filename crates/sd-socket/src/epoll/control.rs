@@ -41,8 +41,6 @@ pub(crate) fn control(epoll: &'static Epoll, op: i32, fd: i32, event: Option<(u3
 fn check_exclusive(op: i32, events: u32, source: Source) -> Result<(), i32> {
     const ALLOWED: i32 = libc::EPOLLIN
         | libc::EPOLLOUT
-        | libc::EPOLLRDNORM
-        | libc::EPOLLWRNORM
         | libc::EPOLLERR
         | libc::EPOLLHUP
         | libc::EPOLLWAKEUP

@@ -49,7 +49,8 @@ use items::{Items, Source};
 pub(crate) use life::{User, add_fd, before_fork, created, drop_fd, forked, forked_late, keep_locks, unlock};
 pub(crate) use waiting::wait;
 pub(crate) use watch::{
-    became_listener, endpoint_event, forget_endpoint, no_space, peer_event, state_event, to_kernel,
+    became_listener, endpoint_event, forget_endpoint, no_space, peer_event, readable_event, state_event,
+    to_kernel,
 };
 
 /// Neither on the line nor hot: armed.

@@ -202,6 +202,17 @@ pub(crate) fn state_event(endpoint: &'static Endpoint, stamp: u64) {
     wake_loose();
 }
 
+/// There is something to read without the peer's having done anything.
+pub(crate) fn readable_event(endpoint: &'static Endpoint) {
+    if let Some(private) = PROCESS.private(endpoint)
+        && !private.watchers.load(Ordering::Acquire).is_null()
+    {
+        deliver(endpoint, private, IN, 0, 0);
+    }
+    crate::berth::wake(endpoint);
+    wake_loose();
+}
+
 /// The peer rang for a connection, at a time (zero: now). The thread that takes this in need not be the one that waits.
 pub(crate) fn peer_event(endpoint: &'static Endpoint, stamp: u64) {
     if let Some(private) = PROCESS.private(endpoint)
@@ -265,6 +276,10 @@ pub(super) fn look_now(item: &Item) {
     let epoll = item.epoll();
     if let Source::Socket(endpoint) = item.source() {
         ready::arm(endpoint, item.events());
+        if item.is_edge() {
+            // How the connection ended before is no edge later.
+            item.told.fetch_or(ends(endpoint), Ordering::Relaxed);
+        }
     }
     let ready = {
         let _nesting = collect::nesting(epoll);

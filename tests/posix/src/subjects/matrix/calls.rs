@@ -3,7 +3,7 @@
 use super::states::Made;
 use crate::sys::*;
 
-type Call = fn(&Made) -> String;
+pub(super) type Call = fn(&Made) -> String;
 
 pub(super) const CALLS: &[(&str, Call)] = &[
     ("nothing", |_| "-".to_owned()),
@@ -12,6 +12,7 @@ pub(super) const CALLS: &[(&str, Call)] = &[
     ("send NOSIGNAL", |made| send(made.fd, b"x", libc::MSG_NOSIGNAL).to_string()),
     ("send DONTWAIT", |made| send(made.fd, b"x", libc::MSG_DONTWAIT).to_string()),
     ("send EOR", |made| send(made.fd, b"x", libc::MSG_EOR).to_string()),
+    ("send OOB", |made| send(made.fd, b"xy", libc::MSG_OOB).to_string()),
     ("send from null", |made| send_raw(made.fd, std::ptr::null(), 5).to_string()),
     ("sendto", |made| sendto(made.fd, b"x", 0, Some(&made.elsewhere)).to_string()),
     ("sendmsg", |made| sendmsg(made.fd, &[b"x", b"y"], 0).to_string()),
@@ -30,6 +31,9 @@ pub(super) const CALLS: &[(&str, Call)] = &[
     ("recv WAITALL", |made| received(made.fd, 7, libc::MSG_WAITALL)),
     ("recv TRUNC", |made| recv(made.fd, &mut [0; 4], libc::MSG_TRUNC).to_string()),
     ("recv OOB", |made| received(made.fd, 4, libc::MSG_OOB)),
+    ("recv OOB PEEK", |made| received(made.fd, 4, libc::MSG_OOB | libc::MSG_PEEK)),
+    ("recv PEEK WAITALL", |made| received(made.fd, 7, libc::MSG_PEEK | libc::MSG_WAITALL)),
+    ("recv PEEK TRUNC", |made| recv(made.fd, &mut [0; 4], libc::MSG_PEEK | libc::MSG_TRUNC).to_string()),
     ("recv ERRQUEUE", |made| received(made.fd, 4, libc::MSG_ERRQUEUE)),
     ("recv to null", |made| recv_raw(made.fd, std::ptr::null_mut(), 5).to_string()),
     ("recvfrom", receive_from),
@@ -78,11 +82,17 @@ pub(super) const CALLS: &[(&str, Call)] = &[
     }),
     ("SO_REUSEADDR", |made| set_int(made.fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).to_string()),
     ("TCP_NODELAY", |made| set_int(made.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).to_string()),
+    ("SO_OOBINLINE", |made| set_int(made.fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, 1).to_string()),
+    ("SO_RCVLOWAT", |made| set_int(made.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 20).to_string()),
+    ("SO_LINGER", |made| set_linger(made.fd, 1, 0).to_string()),
+    ("SO_ZEROCOPY", |made| set_int(made.fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1).to_string()),
     ("IP_TRANSPARENT off", |made| set_int(made.fd, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 0).to_string()),
     ("IPV6_V6ONLY", |made| set_int(made.fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1).to_string()),
     ("FIONREAD", |made| value(ioctl_int(made.fd, libc::FIONREAD, -1))),
     ("SIOCOUTQ", |made| ioctl_int(made.fd, libc::TIOCOUTQ, -1).0.to_string()),
     ("SIOCATMARK", |made| value(ioctl_int(made.fd, 0x8905, -1))),
+    ("FIOASYNC", |made| value(ioctl_int(made.fd, libc::FIOASYNC, 1))),
+    ("F_SETOWN", |made| fcntl(made.fd, libc::F_SETOWN, getpid()).to_string()),
     ("F_GETFL", |made| status_flags(made.fd)),
     ("lseek", |made| lseek(made.fd, 0, libc::SEEK_CUR).to_string()),
     ("fsync", |made| fsync(made.fd).to_string()),

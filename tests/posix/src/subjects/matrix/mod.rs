@@ -7,10 +7,13 @@
 //! `states_copy/X` calls on a dup whose original is closed, and `states_child/X` in a child that inherited the socket.
 
 mod calls;
+pub(super) mod controls;
 pub(super) mod ends;
+pub(super) mod masks;
 pub(super) mod numbers;
 pub(super) mod options;
 pub(super) mod pointers;
+pub(super) mod sequences;
 mod states;
 
 use calls::CALLS;
@@ -114,12 +117,17 @@ fn look(name: &str, call: fn(&Made) -> String, made: &Made) {
     let second = call(made);
     let signals = taken(libc::SIGPIPE);
     sleep(1);
-    let (_, events) = poll_one(made.fd, ALL, 0);
-    let (result, error) = get_int(made.fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    say!("{name}: {first}, {second}; SIGPIPE {signals}{}", look_at(made.fd));
+}
+
+/// What poll and `SO_ERROR` say.
+fn look_at(fd: i32) -> String {
+    let (_, events) = poll_one(fd, ALL, 0);
+    let (result, error) = get_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     let error = match (result.ok(), error) {
         (false, _) => result.to_string(),
         (true, 0) => "0".to_owned(),
         (true, error) => errno_name(error),
     };
-    say!("{name}: {first}, {second}; SIGPIPE {signals}; poll {}; SO_ERROR {error}", poll_mask(events));
+    format!("; poll {}; SO_ERROR {error}", poll_mask(events))
 }

@@ -9,13 +9,31 @@ pub(super) struct Made {
     /// A listener that accepts new connections.
     pub(super) elsewhere: Addr,
     others: Vec<i32>,
+    /// The first of the others is the other end of the connection.
+    has_peer: bool,
 }
 
 impl Made {
     fn new(fd: i32, mut others: Vec<i32>) -> Made {
         let (listener, elsewhere) = listener();
         others.push(listener);
-        Made { fd, elsewhere, others }
+        Made { fd, elsewhere, others, has_peer: false }
+    }
+
+    /// One end of a connection, and the other.
+    fn of_pair(fd: i32, peer: i32) -> Made {
+        Made { has_peer: true, ..Made::new(fd, vec![peer]) }
+    }
+
+    /// The other end of the connection.
+    pub(super) fn peer(&self) -> Option<i32> {
+        self.others.first().copied().filter(|_| self.has_peer)
+    }
+
+    /// Closes all, and leaves no port in TIME-WAIT.
+    pub(super) fn abort(self) {
+        abort(self.fd);
+        self.others.into_iter().for_each(abort);
     }
 
     pub(super) fn close(self) {
@@ -95,18 +113,43 @@ pub(super) fn listener_shut_and_again() -> Made {
 
 pub(super) fn connected() -> Made {
     let (client, server) = pair();
-    Made::new(client, vec![server])
+    Made::of_pair(client, server)
 }
 
 pub(super) fn accepted() -> Made {
     let (client, server) = pair();
-    Made::new(server, vec![client])
+    Made::of_pair(server, client)
 }
 
 pub(super) fn data_waiting() -> Made {
     let (client, server) = pair();
     give(client, server, b"0123456789");
-    Made::new(server, vec![client])
+    Made::of_pair(server, client)
+}
+
+/// Bytes, an urgent one, and bytes.
+pub(super) fn urgent_waiting() -> Made {
+    let (client, server) = pair();
+    send(client, b"012", 0);
+    send(client, b"3", libc::MSG_OOB);
+    send(client, b"45", 0);
+    await_urgent(server);
+    sleep(1);
+    Made::of_pair(server, client)
+}
+
+/// A connect that waits for room in the backlog.
+pub(super) fn connecting() -> Made {
+    let fd = tcp();
+    bind(fd, &Addr::local(0));
+    listen(fd, 0);
+    let addr = getsockname(fd).1;
+    let first = dial(&addr);
+    await_readable(fd);
+    let second = tcp();
+    set_nonblocking(second, true);
+    connect(second, &addr);
+    Made::new(second, vec![fd, first])
 }
 
 pub(super) fn full() -> Made {
@@ -123,41 +166,41 @@ pub(super) fn full() -> Made {
             sleep(3);
         }
     }
-    Made::new(client, vec![server])
+    Made::of_pair(client, server)
 }
 
 pub(super) fn shut_read() -> Made {
     let (client, server) = pair();
     shutdown(server, libc::SHUT_RD);
-    Made::new(server, vec![client])
+    Made::of_pair(server, client)
 }
 
 pub(super) fn shut_read_data() -> Made {
     let (client, server) = pair();
     shutdown(server, libc::SHUT_RD);
     give(client, server, b"0123456789");
-    Made::new(server, vec![client])
+    Made::of_pair(server, client)
 }
 
 pub(super) fn shut_write() -> Made {
     let (client, server) = pair();
     shutdown(client, libc::SHUT_WR);
     await_events(server, libc::POLLRDHUP);
-    Made::new(client, vec![server])
+    Made::of_pair(client, server)
 }
 
 pub(super) fn shut_both() -> Made {
     let (client, server) = pair();
     shutdown(client, libc::SHUT_RDWR);
     await_events(server, libc::POLLRDHUP);
-    Made::new(client, vec![server])
+    Made::of_pair(client, server)
 }
 
 pub(super) fn peer_shut() -> Made {
     let (client, server) = pair();
     shutdown(client, libc::SHUT_WR);
     await_events(server, libc::POLLRDHUP);
-    Made::new(server, vec![client])
+    Made::of_pair(server, client)
 }
 
 pub(super) fn peer_shut_data() -> Made {
@@ -165,7 +208,7 @@ pub(super) fn peer_shut_data() -> Made {
     give(client, server, b"0123456789");
     shutdown(client, libc::SHUT_WR);
     await_events(server, libc::POLLRDHUP);
-    Made::new(server, vec![client])
+    Made::of_pair(server, client)
 }
 
 pub(super) fn both_shut() -> Made {
@@ -174,7 +217,7 @@ pub(super) fn both_shut() -> Made {
     await_events(server, libc::POLLRDHUP);
     shutdown(server, libc::SHUT_WR);
     await_events(server, libc::POLLHUP);
-    Made::new(server, vec![client])
+    Made::of_pair(server, client)
 }
 
 pub(super) fn peer_closed() -> Made {
@@ -253,14 +296,14 @@ pub(super) fn refused_untold() -> Made {
 pub(super) fn disconnected() -> Made {
     let (client, server) = pair();
     connect(client, &Addr::unspec());
-    Made::new(client, vec![server])
+    Made::of_pair(client, server)
 }
 
 pub(super) fn disconnected_data() -> Made {
     let (client, server) = pair();
     give(server, client, b"0123456789");
     connect(client, &Addr::unspec());
-    Made::new(client, vec![server])
+    Made::of_pair(client, server)
 }
 
 /// A number that is closed; it is high, so that nothing else gets it.
@@ -329,7 +372,7 @@ pub(super) fn connected6() -> Made {
     connect(client, &getsockname(listening).1);
     let server = accept(listening).fd();
     close(listening);
-    Made::new(client, vec![server])
+    Made::of_pair(client, server)
 }
 
 /// An IPv6 socket with an IPv4 peer.
@@ -339,5 +382,5 @@ pub(super) fn mapped6() -> Made {
     connect(client, &Addr::mapped(addr.port()));
     let server = accept(listening).fd();
     close(listening);
-    Made::new(client, vec![server])
+    Made::of_pair(client, server)
 }

@@ -273,6 +273,17 @@ pub enum Reply {
     Status,
 }
 
+/// A kernel's listener, of which the kernel can be asked whether it is still there, and whose process has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Socket {
+    /// User of the process.
+    pub user: u32,
+    /// SO_COOKIE.
+    pub cookie: u64,
+    /// Its own address, perhaps unspecified.
+    pub ip: Ip,
+}
+
 /// Answer to "where does this connection lead?".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
@@ -302,6 +313,8 @@ pub enum Route {
         peer_pid: u32,
         /// B as the monitor counts, and as in its directory.
         peer: u64,
+        /// The kernel's listener.
+        socket: Socket,
     },
 }
 
@@ -421,7 +434,16 @@ impl Reply {
                     Route::Kernel { reason } => w.u8(1).u32(reason),
                     Route::Denied => w.u8(2),
                     Route::Soon => w.u8(4),
-                    Route::Shm { channel, fresh, listener, generation, candidates, peer_pid, peer } => w
+                    Route::Shm {
+                        channel,
+                        fresh,
+                        listener,
+                        generation,
+                        candidates,
+                        peer_pid,
+                        peer,
+                        socket,
+                    } => w
                         .u8(3)
                         .u64(channel)
                         .bool(fresh)
@@ -429,7 +451,10 @@ impl Reply {
                         .u32(generation)
                         .u32(candidates)
                         .u32(peer_pid)
-                        .u64(peer),
+                        .u64(peer)
+                        .u32(socket.user)
+                        .u64(socket.cookie)
+                        .ip(socket.ip),
                 }
             }
             Reply::NewChannel { id, peer_pid } => w.u8(5).u64(id).u32(peer_pid),
@@ -487,6 +512,7 @@ impl Route {
                 candidates: r.u32()?,
                 peer_pid: r.u32()?,
                 peer: r.u64()?,
+                socket: Socket { user: r.u32()?, cookie: r.u64()?, ip: r.ip()? },
             },
             _ => return Err(Malformed),
         })

@@ -3,7 +3,7 @@
 //! `SD_FUZZ_SECONDS` lets the random bytes run for longer than a moment.
 
 use proptest::prelude::*;
-use sd_proto::{ErrorCode, Ip, MESSAGE_MAX, Reply, Request, Route};
+use sd_proto::{ErrorCode, Ip, MESSAGE_MAX, Reply, Request, Route, Socket};
 use std::time::{Duration, Instant};
 
 fn ip() -> impl Strategy<Value = Ip> {
@@ -58,15 +58,10 @@ fn route() -> impl Strategy<Value = Route> {
         any::<u32>().prop_map(|reason| Route::Kernel { reason }),
         Just(Route::Denied),
         Just(Route::Soon),
-        any::<(u64, bool, u32, u32, u32, u32, u64)>().prop_map(
-            |(channel, fresh, listener, generation, candidates, peer_pid, peer)| Route::Shm {
-                channel,
-                fresh,
-                listener,
-                generation,
-                candidates,
-                peer_pid,
-                peer
+        (any::<(u64, bool, u32, u32, u32, u32, u64)>(), any::<(u32, u64)>(), ip()).prop_map(
+            |((channel, fresh, listener, generation, candidates, peer_pid, peer), (user, cookie), ip)| {
+                let socket = Socket { user, cookie, ip };
+                Route::Shm { channel, fresh, listener, generation, candidates, peer_pid, peer, socket }
             }
         ),
     ]

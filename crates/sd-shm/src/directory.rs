@@ -10,7 +10,7 @@ use sd_ring::fence_full;
 /// Listeners that it has room for; with more the monitor has to be asked.
 pub const LISTENERS: usize = 4000;
 /// Size of the segment; pages appear when touched.
-pub const LEN: usize = 160 << 10;
+pub const LEN: usize = 224 << 10;
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
 /// Looks at a time at which the monitor changes it; then it may have died there.
 const LOOKS: usize = 100;
@@ -30,6 +30,10 @@ pub struct Listing {
     pub accepting: bool,
     /// It is about to listen: the monitor has to be asked for its port.
     pub soon: bool,
+    /// Its process's user, and SO_COOKIE of the kernel's listener, by which the kernel can be asked for it.
+    pub user: u32,
+    /// See `user`.
+    pub cookie: u64,
     /// Index and generation in its process's public page.
     pub index: u32,
     /// See `index`.
@@ -44,8 +48,9 @@ const SOON: u64 = 1 << 18;
 struct Words {
     client: AtomicU64,
     ip: [AtomicU64; 2],
-    /// Port, flags.
+    /// Port, flags, user << 32.
     place: AtomicU64,
+    cookie: AtomicU64,
     /// Index << 32 | generation.
     listener: AtomicU64,
 }
@@ -83,6 +88,8 @@ impl Words {
             v6only: place & V6ONLY != 0,
             accepting: place & ACCEPTING != 0,
             soon: place & SOON != 0,
+            user: (place >> 32) as u32,
+            cookie: self.cookie.load(Ordering::Relaxed),
             index: (listener >> 32) as u32,
             generation: listener as u32,
         }
@@ -93,7 +100,9 @@ impl Words {
         let flags = flag(new.v6only, V6ONLY) | flag(new.accepting, ACCEPTING) | flag(new.soon, SOON);
         self.client.store(new.client, Ordering::Relaxed);
         self.ip.iter().zip(new.ip).for_each(|(word, half)| word.store(half, Ordering::Relaxed));
-        self.place.store(u64::from(new.port) | flags, Ordering::Relaxed);
+        let user = u64::from(new.user) << 32;
+        self.place.store(u64::from(new.port) | flags | user, Ordering::Relaxed);
+        self.cookie.store(new.cookie, Ordering::Relaxed);
         self.listener.store(u64::from(new.index) << 32 | u64::from(new.generation), Ordering::Relaxed);
     }
 }
@@ -207,7 +216,9 @@ mod tests {
     use super::*;
 
     fn listing(port: u16, client: u64) -> Listing {
-        Listing { port, client, ip: [1, client], accepting: client.is_multiple_of(2), ..Listing::default() }
+        let accepting = client.is_multiple_of(2);
+        let (user, cookie) = (u32::MAX - client as u32, client << 33);
+        Listing { port, client, ip: [1, client], accepting, user, cookie, ..Listing::default() }
     }
 
     #[test]

@@ -11,82 +11,15 @@ use crate::control;
 use crate::places::{Place, Places};
 use crate::ports::{Leases, Used};
 use crate::process::PROCESS;
+use crate::proof::Proof;
 use crate::rare;
+use crate::target::{Target, TargetState, leads_to};
 use core::sync::atomic::{AtomicU32, Ordering};
-use sd_proto::{Ip, Reply, Request, Route};
+use sd_proto::{Ip, Reply, Request, Route, Socket};
 use sd_shm::channel::Side;
 use sd_shm::directory::{Listing, Reader};
 use sd_shm::slab::{End, Endpoint, Reason};
 use sd_sys::lock::Lock;
-
-/// A listening process, over a channel to it.
-#[derive(Clone, Copy)]
-pub(crate) struct Target {
-    pub(crate) channel: &'static Channel,
-    pub(crate) listener: u32,
-    pub(crate) generation: u32,
-}
-
-impl Target {
-    /// A listener over the newest channel to its process, if there is one.
-    fn of(listing: &Listing) -> Option<Target> {
-        let leads_there = |channel: &&'static Channel| leads_to(channel, listing.client);
-        let channel = PROCESS.channels().filter(leads_there).max_by_key(|channel| channel.id)?;
-        Some(Target { channel, listener: listing.index, generation: listing.generation })
-    }
-
-    fn page(&self) -> Option<&'static sd_shm::public::Listener> {
-        self.channel.peer.public?.listeners.get(self.listener as usize)
-    }
-
-    /// Its threads wait for connections, and none waits for them.
-    fn is_idle(&self) -> bool {
-        let page = self.channel.peer.public;
-        let sleeps = page.is_some_and(|page| page.sleepers.load(Ordering::Relaxed) != 0);
-        let waits = |page: &sd_shm::public::Listener| {
-            page.pending.load(Ordering::Relaxed) == 0 && (sleeps || page.waiting.load(Ordering::Relaxed) != 0)
-        };
-        self.page().is_some_and(waits) && !self.has_more_outstanding_than(0)
-    }
-
-    fn has_more_outstanding_than(&self, limit: u32) -> bool {
-        self.channel.has_more_outstanding_than((self.listener, self.generation), limit as usize)
-    }
-
-    /// It does not listen any more. The page is the peer's: a lie hurts the peer alone.
-    pub(crate) fn is_closed(&self) -> bool {
-        let is_it = |page: &sd_shm::public::Listener| {
-            page.generation.load(Ordering::Acquire) == self.generation && !self.channel.peer_is_dead()
-        };
-        !self.page().is_some_and(is_it)
-    }
-
-    /// It listens still, and has room.
-    pub(crate) fn state(&self) -> TargetState {
-        let Some(listener) = self.page().filter(|_| !self.is_closed()) else { return TargetState::Closed };
-        // As in Linux, one more than the backlog.
-        let backlog = listener.backlog.load(Ordering::Relaxed);
-        let full =
-            listener.pending.load(Ordering::Relaxed) > backlog || self.has_more_outstanding_than(backlog);
-        if full { TargetState::Full } else { TargetState::Open }
-    }
-}
-
-/// Connections can begin on the channel, and that process gets them.
-fn leads_to(channel: &Channel, client: u64) -> bool {
-    channel.side == Side::A
-        && channel.peer.client.load(Ordering::Relaxed) == client
-        && !channel.inherited.load(Ordering::Relaxed)
-        && !channel.is_over()
-}
-
-/// See [`Target::state`].
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TargetState {
-    Open,
-    Full,
-    Closed,
-}
 
 /// What to do with a connection.
 pub(crate) enum Decision {
@@ -103,6 +36,8 @@ struct Entry {
     learned: (u32, u32),
     source: Ip,
     targets: Vec<Target>,
+    /// Of those that are of other users.
+    proofs: Vec<Proof>,
     /// Targets that there are; more may have to be asked for.
     candidates: u32,
     next: u32,
@@ -187,7 +122,13 @@ pub(crate) fn decide(to: Name, asks: bool) -> Decision {
             return Decision::Kernel(reason);
         }
         if let Some(target) = entry.pick() {
-            return Decision::Shm { target, source: entry.source };
+            let source = entry.source;
+            if entry.proofs.is_empty() {
+                return Decision::Shm { target, source };
+            }
+            let proof = entry.proof_of(&target);
+            drop(routes);
+            return proved(to, epoch, Decision::Shm { target, source }, proof);
         }
     }
     drop(routes);
@@ -202,6 +143,17 @@ pub(crate) fn is_current(to: Name) -> bool {
     let mut routes = ROUTES.lock();
     let now = (epoch, routes.round);
     routes.entries.get(to).is_none_or(|entry| entry.learned == now)
+}
+
+/// The decision for a target, if its listener is one that needs no proof or is there; else what the monitor says.
+#[cold]
+fn proved(to: Name, epoch: u32, decision: Decision, proof: Option<Proof>) -> Decision {
+    match decision {
+        Decision::Shm { source, .. } if proof.is_some_and(|proof| !proof.holds()) => {
+            ask(to, epoch, source, false)
+        }
+        decision => decision,
+    }
 }
 
 /// The monitor has registered the process; its directory comes along.
@@ -222,8 +174,12 @@ fn look_up(to: Name, epoch: u32, source: Ip) -> Option<Decision> {
     let rank = |listing: &Listing| Ip::from_halves(listing.ip).rank_for(to.ip, listing.v6only);
     let best = found.iter().filter_map(rank).min();
     let fits = |listing: &&Listing| best.is_some() && rank(listing) == best;
-    let targets = found.iter().filter(fits).filter(|listing| listing.accepting).map(Target::of);
-    let targets: Vec<Target> = targets.collect::<Option<_>>()?;
+    let accepting = || found.iter().filter(fits).filter(|listing| listing.accepting);
+    let targets: Vec<Target> = accepting().map(Target::of).collect::<Option<_>>()?;
+    let proof = |of: &Listing| {
+        let socket = Socket { user: of.user, cookie: of.cookie, ip: Ip::from_halves(of.ip) };
+        Proof::needed((of.client, of.index), &socket, to.port)
+    };
     let now = (epoch, routes.round);
     let entry = routes.entries.get_or_insert(to, || Entry::new(now, source))?;
     entry.refresh(now);
@@ -235,7 +191,11 @@ fn look_up(to: Name, epoch: u32, source: Ip) -> Option<Decision> {
     entry.source = source;
     entry.candidates = targets.len() as u32;
     entry.targets = targets;
-    entry.pick().map(|target| Decision::Shm { target, source })
+    entry.proofs = accepting().filter_map(proof).collect();
+    let target = entry.pick()?;
+    let proof = entry.proof_of(&target);
+    drop(routes);
+    Some(proved(to, epoch, Decision::Shm { target, source }, proof))
 }
 
 impl Entry {
@@ -244,6 +204,7 @@ impl Entry {
             learned,
             source,
             targets: Vec::new(),
+            proofs: Vec::new(),
             candidates: 0,
             // Not all begin with the same one.
             next: PROCESS.pid.load(Ordering::Relaxed) as u32,
@@ -256,6 +217,7 @@ impl Entry {
     fn refresh(&mut self, now: (u32, u32)) {
         if self.learned != now {
             self.targets.clear();
+            self.proofs.clear();
             self.kernel = None;
             self.candidates = 0;
             self.learned = now;
@@ -335,7 +297,7 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
             with_entry(to, epoch, source, |entry| entry.kernel = Some(reason));
             Decision::Kernel(reason)
         }
-        Route::Shm { channel, fresh, listener, generation, candidates, peer, .. } => {
+        Route::Shm { channel, fresh, listener, generation, candidates, peer, socket, .. } => {
             let known = || PROCESS.channels().find(|c| c.id == channel && c.side == Side::A);
             let Some(channel) = (if fresh { made } else { known() }) else {
                 if !fresh {
@@ -347,7 +309,11 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
             };
             channel.peer.client.store(peer, Ordering::Relaxed);
             let target = Target { channel, listener, generation };
-            with_entry(to, epoch, source, |entry| entry.learn(target, candidates, full));
+            let proof = Proof::needed((peer, listener), &socket, to.port);
+            with_entry(to, epoch, source, |entry| {
+                entry.learn(target, candidates, full);
+                entry.keep_proof((peer, listener), proof);
+            });
             Decision::Shm { target, source }
         }
     }
@@ -383,6 +349,18 @@ fn ask_for_route(request: &Request) -> Option<(Reply, Option<&'static Channel>)>
 static ROUND: AtomicU32 = AtomicU32::new(0);
 
 impl Entry {
+    /// That of a target of another user's.
+    #[cold]
+    fn proof_of(&self, target: &Target) -> Option<Proof> {
+        let of = (target.channel.peer.client.load(Ordering::Relaxed), target.listener);
+        self.proofs.iter().find(|proof| proof.is_of(of)).copied()
+    }
+
+    fn keep_proof(&mut self, of: (u64, u32), proof: Option<Proof>) {
+        self.proofs.retain(|known| !known.is_of(of));
+        self.proofs.extend(proof);
+    }
+
     fn replace(&mut self, old: &Target, new: Target) {
         let is_it =
             |known: &&mut Target| (known.channel.id, known.listener) == (old.channel.id, old.listener);

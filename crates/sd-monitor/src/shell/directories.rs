@@ -67,6 +67,8 @@ fn listings((core, soon): Known<'_>, netns: u64) -> Vec<Listing> {
         v6only: listener.v6only,
         accepting: listener.accepting,
         soon: false,
+        user: listener.user,
+        cookie: listener.cookie,
         index: listener.index,
         generation: listener.generation,
     };

@@ -10,7 +10,7 @@ use crate::core::channels::ChannelKey;
 use crate::core::dispatch::{Decision, Question, decide};
 use crate::core::listeners::Listener;
 use crate::core::ports::Lease;
-use sd_proto::{ErrorCode, Ip, Reply, Route};
+use sd_proto::{ErrorCode, Ip, Reply, Route, Socket};
 use sd_shm::slab::Reason;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -104,7 +104,7 @@ impl Server {
             Decision::Kernel(reason) => return (Route::Kernel { reason: reason as u32 }, None),
             Decision::Shm { listener, candidates } => (listener, candidates),
         };
-        let Listener { client: b, index, generation, .. } = listener;
+        let Listener { client: b, index, generation, user, cookie, ip, .. } = listener;
         let is_there = |key: &ChannelKey| self.core.channels.founder(*key) == Some(b);
         let known = self.core.channels.newest(client, b).filter(is_there).filter(|_| !want_channel);
         let introduction = match known {
@@ -124,6 +124,7 @@ impl Server {
             candidates,
             peer_pid,
             peer,
+            socket: Socket { user, cookie, ip },
         };
         (route, fresh.map(|key| (b, key)))
     }

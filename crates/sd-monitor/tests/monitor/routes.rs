@@ -3,7 +3,7 @@
 use crate::client::{Client, Control, attach, listen, pair};
 use crate::server::{Server, until};
 use nix::sys::signal::Signal;
-use sd_proto::{ErrorCode, Ip, Reply, Request, Route};
+use sd_proto::{ErrorCode, Ip, Reply, Request, Route, Socket};
 use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, Side, SlotState};
 use sd_shm::directory::Listing;
 use sd_shm::slab::{Reason, State};
@@ -13,6 +13,12 @@ use std::sync::atomic::Ordering;
 
 fn kernel(reason: Reason) -> Route {
     Route::Kernel { reason: reason as u32 }
+}
+
+/// A listener of this process's at 127.0.0.1.
+fn socket_of(listener: &TcpListener) -> Socket {
+    let cookie = sd_sys::fd::getsockopt_u64(listener.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE).unwrap();
+    Socket { user: nix::unistd::geteuid().as_raw(), cookie, ip: Ip::v4([127, 0, 0, 1]) }
 }
 
 #[test]
@@ -25,7 +31,8 @@ fn two_processes_are_introduced() {
     let (at_a, at_b) = (at_a.unwrap(), b.take_channel());
     assert_eq!((at_a.id, at_a.inode()), (at_b.id, at_b.inode()));
     let pid = std::process::id();
-    let Route::Shm { peer, .. } = route else { panic!("{route:?}") };
+    let Route::Shm { peer, socket, .. } = route else { panic!("{route:?}") };
+    assert_eq!(socket, socket_of(&_listener));
     let expected = Route::Shm {
         channel: at_a.id,
         fresh: true,
@@ -34,6 +41,7 @@ fn two_processes_are_introduced() {
         candidates: 1,
         peer_pid: pid,
         peer,
+        socket,
     };
     assert_eq!(route, expected);
     assert_eq!(at_b.peer_pid, pid);
@@ -306,7 +314,7 @@ fn who_listens_is_published() {
     let mut found = [Listing::default(); 2];
     assert_eq!(directory.find(port, &mut found), Some(1));
     let Route::Shm { peer, .. } = a.connect(port, false).0 else { panic!("no route") };
-    let ip = Ip::v4([127, 0, 0, 1]).halves();
+    let (ip, socket) = (Ip::v4([127, 0, 0, 1]).halves(), socket_of(&_listener));
     let expected = Listing {
         client: peer,
         ip,
@@ -314,6 +322,8 @@ fn who_listens_is_published() {
         v6only: false,
         accepting: true,
         soon: false,
+        user: socket.user,
+        cookie: socket.cookie,
         index: 3,
         generation: 1,
     };

@@ -1,5 +1,6 @@
 //! Questions to the monitor. Every step is bounded in time, so a stuck monitor cannot hold anybody up.
 
+use crate::place;
 use sd_proto::{MESSAGE_MAX, Reply, Request};
 use serde_json::Value;
 use std::fmt;
@@ -11,7 +12,7 @@ use std::path::Path;
 
 /// A status document larger than this is not believed.
 const STATUS_BYTES_MAX: u64 = 1 << 30;
-const ANSWER_TIMEOUT_S: i64 = 3;
+const ANSWER_TIMEOUT_MS: u32 = 3000;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -22,6 +23,10 @@ pub(crate) enum Silence {
     Stale,
     /// No access, or another error of the kernel's.
     Refused(std::io::Error),
+    /// Others could have put the socket there; the text says where.
+    Unsafe(String),
+    /// Neither root's nor ours: the user.
+    Stranger(u32),
     /// It took the question and did not answer in time.
     Stuck,
     /// It hung up: it is of another version, or out of descriptors.
@@ -36,6 +41,13 @@ impl fmt::Display for Silence {
             Silence::Absent => write!(f, "no monitor (there is no socket)"),
             Silence::Stale => write!(f, "no monitor (a stale socket was left behind)"),
             Silence::Refused(error) => write!(f, "the monitor's socket cannot be used: {error}"),
+            Silence::Unsafe(text) => write!(f, "no monitor is believed there: {text}"),
+            Silence::Stranger(sd_sys::trust::OVERFLOW_UID) => {
+                write!(f, "the monitor is of a user that has no number in this user namespace")
+            }
+            Silence::Stranger(uid) => {
+                write!(f, "the monitor belongs to user {uid}: neither root nor this one")
+            }
             Silence::Stuck => write!(f, "the monitor does not answer"),
             Silence::HungUp => {
                 write!(f, "the monitor closed the connection: of another version, or out of descriptors")
@@ -77,39 +89,18 @@ pub(crate) fn foreign_version(status: &Value) -> Option<String> {
     }
 }
 
+/// A connection to the socket of a monitor that may be believed, as the library makes it.
 fn connect(socket: &Path) -> Result<OwnedFd, Silence> {
-    let fd =
-        sd_sys::fd::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0).map_err(silence)?;
+    place::check_way(socket).map_err(|doubt| match doubt.errno {
+        Some(errno) => of_errno(std::io::Error::from_raw_os_error(errno)),
+        None => Silence::Unsafe(doubt.text),
+    })?;
+    let path = socket.as_os_str().as_bytes();
+    let fd = sd_sys::msg::connect_unix(path, ANSWER_TIMEOUT_MS).map_err(silence)?;
     // SAFETY: a fresh descriptor that nobody else has.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-        let time = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
-        // SAFETY: the kernel reads one timeval. The send timeout also bounds connect.
-        unsafe {
-            libc::setsockopt(
-                fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                option,
-                (&raw const time).cast(),
-                size_of::<libc::timeval>() as u32,
-            )
-        };
-    }
-    // SAFETY: an all-zero sockaddr_un is valid.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    let path = socket.as_os_str().as_bytes();
-    if path.len() >= address.sun_path.len() {
-        return Err(Silence::Refused(std::io::Error::from_raw_os_error(libc::ENAMETOOLONG)));
-    }
-    address.sun_family = libc::AF_UNIX as u16;
-    for (to, from) in address.sun_path.iter_mut().zip(path) {
-        *to = *from as libc::c_char;
-    }
-    // SAFETY: the kernel reads one sockaddr_un.
-    let done = unsafe {
-        libc::connect(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_un>() as u32)
-    };
-    if done == 0 { Ok(fd) } else { Err(of_errno(crate::failure::last_os_error())) }
+    sd_sys::trust::other_end(fd.as_raw_fd(), true).map_err(Silence::Stranger)?;
+    Ok(fd)
 }
 
 fn silence(error: sd_sys::Errno) -> Silence {

@@ -1,6 +1,8 @@
 //! Where the monitor's socket is, and whether its directory can be used.
 
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// What `--monitor` or `--socket` says, else SD_MONITOR, else the user's own place; absolute, because the
@@ -18,40 +20,38 @@ pub(crate) fn directory(socket: &Path) -> &Path {
     socket.parent().unwrap_or(Path::new("/"))
 }
 
-/// Why a monitor cannot have its socket in this directory; makes it if it is missing.
+/// Why a monitor cannot have its socket here; makes the directory if it is missing, with those on the way.
 pub(crate) fn prepare_directory(socket: &Path) -> Result<(), String> {
     if socket.as_os_str().len() >= 108 {
         return Err(format!("{}: longer than the 107 bytes that a socket's path can have", socket.display()));
     }
     let folder = directory(socket);
-    let made = std::fs::DirBuilder::new().mode(0o700).create(folder);
-    if let Err(error) = made
-        && error.kind() != std::io::ErrorKind::AlreadyExists
-    {
-        return Err(format!("{}: {error}", folder.display()));
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| format!("{}: {error}", folder.display()))?;
+    check_way(socket).map_err(|doubt| doubt.text)?;
+    if is_writable(folder) {
+        return Ok(());
     }
-    check_directory(folder)
+    Err(format!("{}: {}", folder.display(), crate::failure::last_os_error()))
 }
 
-/// Why this directory is no place for a socket: others could put theirs there.
-pub(crate) fn check_directory(folder: &Path) -> Result<(), String> {
-    let shown = folder.display();
-    let meta = std::fs::metadata(folder).map_err(|error| format!("{shown}: {error}"))?;
-    // SAFETY: no arguments, cannot fail.
-    let me = unsafe { libc::geteuid() };
-    if !meta.is_dir() {
-        return Err(format!("{shown}: not a directory"));
-    }
-    if meta.uid() != me && meta.uid() != 0 {
-        return Err(format!("{shown}: belongs to user {}", meta.uid()));
-    }
-    if meta.mode() & 0o022 != 0 && meta.mode() & libc::S_ISVTX == 0 {
-        return Err(format!("{shown}: can be changed by others"));
-    }
-    if !is_writable(folder) {
-        return Err(format!("{shown}: {}", crate::failure::last_os_error()));
-    }
-    Ok(())
+/// Why a socket's place is not believed.
+pub(crate) struct Doubted {
+    pub(crate) text: String,
+    pub(crate) errno: Option<i32>,
+}
+
+/// Whether others could have put their socket there; as the library looks before it connects.
+pub(crate) fn check_way(socket: &Path) -> Result<(), Doubted> {
+    let path = socket.as_os_str().as_bytes();
+    sd_sys::trust::way_to(path, true).map_err(|doubt| {
+        let part = OsStr::from_bytes(path.get(..doubt.len).unwrap_or(path));
+        let errno = match doubt.why {
+            sd_sys::trust::Why::Error(error) => Some(error.0),
+            _ => None,
+        };
+        Doubted { text: format!("{}: {}", part.display(), doubt.why), errno }
+    })
 }
 
 /// Why a directory cannot be made in this one.
@@ -67,7 +67,7 @@ pub(crate) fn check_creatable(parent: &Path) -> Result<(), String> {
 }
 
 /// Whether files can be made there; sets errno when not.
-fn is_writable(folder: &Path) -> bool {
+pub(crate) fn is_writable(folder: &Path) -> bool {
     let Ok(path) = crate::program::c_string(folder.as_os_str()) else { return false };
     // SAFETY: a valid C string.
     unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) == 0 }
@@ -92,6 +92,10 @@ mod tests {
     fn impossible_directories_are_named() {
         let text = prepare_directory(Path::new("/proc/self/nowhere/monitor.sock")).unwrap_err();
         assert!(text.starts_with("/proc/self/nowhere: "), "{text}");
+        assert_eq!(
+            prepare_directory(Path::new("/tmp/monitor.sock")).unwrap_err(),
+            "/tmp: can be changed by others"
+        );
         assert!(prepare_directory(Path::new("/etc/hostname/monitor.sock")).is_err());
         assert!(prepare_directory(Path::new(&format!("/tmp/{}", "x".repeat(120)))).is_err());
     }

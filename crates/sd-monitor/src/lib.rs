@@ -41,7 +41,7 @@ pub enum Error {
     /// Another monitor serves this socket.
     AlreadyRunning(PathBuf),
     /// The directory of the socket cannot be trusted; the text says why.
-    Directory(PathBuf, &'static str),
+    Directory(PathBuf, String),
     /// Something that is not a socket has the socket's name.
     InTheWay(PathBuf),
     /// The policy file has a mistake: file, line (from 1), message.
@@ -81,7 +81,7 @@ pub fn run(options: Options) -> Result<(), Error> {
 }
 
 /// Where the monitor of this user listens: `$SD_MONITOR`, or `socksdirect/monitor.sock` in the
-/// user's run-time directory, or in `/tmp/socksdirect-UID` where there is none.
+/// user's run-time directory, or in `~/.local/state` where there is none, or in `/run/socksdirect/UID`.
 pub fn default_socket_path() -> PathBuf {
     shell::place::default_socket_path()
 }

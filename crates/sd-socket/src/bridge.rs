@@ -10,8 +10,8 @@
 
 mod others;
 
-use crate::addr::{self, Name};
 use crate::endpoint::{self, EndpointExt, NONBLOCK};
+use crate::handover::{self, TURNED_AWAY_MAX};
 use crate::iov::Pieces;
 use crate::{connect, ends, fork, stream, table};
 use core::ffi::c_void;
@@ -19,7 +19,6 @@ use core::sync::atomic::Ordering;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, pollfd};
 pub(crate) use others::Reads;
 use others::{Others, is_sole_holder};
-use sd_proto::Ip;
 use sd_shm::slab::{Endpoint, Reason, State};
 use sd_sys::{Result, check, syscall};
 
@@ -49,7 +48,7 @@ pub(crate) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> cor
 /// A kernel socket that leads to the connection, for passing on: a receiver that loads us takes the connection itself
 /// (see `handover`). The process keeps its own descriptors.
 pub(crate) fn passable(endpoint: &'static Endpoint) -> core::result::Result<i32, i32> {
-    open(endpoint, Reads::AtOnce, crate::handover::listen)
+    open(endpoint, Reads::AtOnce, handover::listen)
 }
 
 /// A kernel socket with a bridge behind it, which answers at the listener that `listen` makes for the socket.
@@ -58,7 +57,7 @@ fn open(
     reads: Reads,
     listen: impl FnOnce(i32) -> Option<i32>,
 ) -> core::result::Result<i32, i32> {
-    let (outer, inner) = tcp_pair().map_err(|e| e.0)?;
+    let (outer, inner) = crate::tcp_pair::make().map_err(|e| e.0)?;
     let listener = listen(outer);
     let started = start(endpoint, reads, [outer, inner], listener);
     [Some(inner), listener].into_iter().flatten().for_each(sd_sys::fd::close);
@@ -70,37 +69,6 @@ fn open(
         let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, libc::O_NONBLOCK as usize);
     }
     Ok(outer)
-}
-
-/// Two connected kernel TCP sockets.
-fn tcp_pair() -> Result<(i32, i32)> {
-    let mut bytes = [0u8; 28];
-    let len = addr::encode(libc::AF_INET, Name { ip: Ip::v4([127, 0, 0, 1]), port: 0 }, &mut bytes);
-    let listener = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
-    let pair = (|| {
-        // SAFETY: the kernel reads `len` bytes of the address.
-        check(unsafe { syscall!(libc::SYS_bind, listener, bytes.as_ptr(), len) })?;
-        // SAFETY: no pointers.
-        check(unsafe { syscall!(libc::SYS_listen, listener, 1) })?;
-        let Some((_, name)) = addr::kernel_name(listener) else {
-            return Err(sd_sys::Errno(libc::EINVAL));
-        };
-        addr::encode(libc::AF_INET, name, &mut bytes);
-        let outer = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
-        // SAFETY: the kernel reads `len` bytes of the address.
-        let inner = check(unsafe { syscall!(libc::SYS_connect, outer, bytes.as_ptr(), len) })
-            // SAFETY: null addresses are allowed.
-            .and_then(|_| check(unsafe { syscall!(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) }));
-        match inner {
-            Ok(inner) => Ok((outer, inner as i32)),
-            Err(e) => {
-                sd_sys::fd::close(outer);
-                Err(e)
-            }
-        }
-    })();
-    sd_sys::fd::close(listener);
-    pair
 }
 
 /// fork(2) without fork handlers and without a signal when the child ends.
@@ -297,15 +265,23 @@ const ASK_MS: (i32, i32) = (1, 100);
 /// So long a receiver that loads us has the time to ask for the connection before bytes move; see `handover`.
 const CLAIM_MS: i32 = 50;
 
-/// Waits for the first that happens: a receiver asks for the connection (true when it has it now), the kernel's side
-/// has something, or time has passed.
+/// Waits for the first that happens: a receiver takes the connection (true then), the kernel's side has something, or
+/// time has passed. Others that ask are turned away.
 fn wait_for_claim(endpoint: &'static Endpoint, inner: i32, listener: i32) -> bool {
     let entry = |fd| pollfd { fd, events: POLLIN, revents: 0 };
-    let mut fds = [entry(listener), entry(inner)];
-    // SAFETY: the kernel reads and writes the two entries.
-    let _ = check(unsafe { syscall!(libc::SYS_poll, fds.as_mut_ptr(), fds.len(), CLAIM_MS) });
-    let [claim, moved] = fds;
-    claim.revents != 0 && moved.revents == 0 && crate::handover::give(listener, endpoint)
+    for _ in 0..TURNED_AWAY_MAX {
+        let mut fds = [entry(listener), entry(inner)];
+        // SAFETY: the kernel reads and writes the two entries.
+        let _ = check(unsafe { syscall!(libc::SYS_poll, fds.as_mut_ptr(), fds.len(), CLAIM_MS) });
+        let [claim, moved] = fds;
+        if claim.revents == 0 || moved.revents != 0 {
+            return false;
+        }
+        if handover::give(listener, endpoint) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Copies until both directions have ended, or one side is broken. With a `listener` a receiver may take the
@@ -320,6 +296,7 @@ fn pump(
     let quiet = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     let mut pause_ms = ASK_MS.0;
     let mut others = Others::new(endpoint, reads);
+    let mut turned_away = 0;
     if listener.is_some_and(|listener| wait_for_claim(endpoint, inner, listener)) {
         return true;
     }
@@ -367,12 +344,15 @@ fn pump(
         }
         let asked = sleep([number, inner], [ours, kernels], listener);
         if let Some(socket) = listener.filter(|_| asked) {
-            if crate::handover::give(socket, endpoint) {
+            if handover::give(socket, endpoint) {
                 endpoint.reason.store(Reason::None as u8, Ordering::Relaxed);
                 return true;
             }
-            sd_sys::fd::close(socket);
-            listener = None;
+            turned_away += 1;
+            if turned_away >= TURNED_AWAY_MAX {
+                sd_sys::fd::close(socket);
+                listener = None;
+            }
         }
     }
     false

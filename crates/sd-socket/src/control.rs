@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_shm::slab::Slab;
 use sd_sys::lock::Guard;
-use sd_sys::msg;
+use sd_sys::{msg, trust};
 use std::collections::VecDeque;
 
 /// Descriptor of the control socket, -1 when there is none; for waiting on its end.
@@ -38,7 +38,9 @@ static KNOWS_CHANNELS: AtomicBool = AtomicBool::new(false);
 const RETRY_MIN_NS: u64 = 50_000_000;
 const RETRY_MAX_NS: u64 = 2_000_000_000;
 /// A monitor that does not answer for so long is given up.
-const ANSWER_TIMEOUT_S: i64 = 2;
+const ANSWER_TIMEOUT_MS: u32 = 2000;
+/// So long a connect waits while others that the monitor has not accepted yet fill its backlog.
+const CONNECT_MS: u32 = 50;
 
 /// State of the control path; under `PROCESS.control`.
 pub(crate) struct Control {
@@ -128,23 +130,23 @@ fn register(control: &mut Control) -> Option<()> {
     Some(())
 }
 
-/// A connection to the monitor's socket.
+/// A connection to the monitor's socket. Somebody else's socket at that place gets nothing, and holds nobody up.
 fn connect() -> Option<i32> {
     let mut path = [0u8; 108];
-    let path = crate::env::monitor_path(&mut path)?;
-    let fd = msg::connect_unix(path).ok()?;
+    let (path, is_named) = crate::env::monitor_path(&mut path)?;
+    trust::way_to(path, is_named).ok()?;
+    let fd = msg::connect_unix(path, CONNECT_MS).ok()?;
     // The first descriptor of ours: only a table that exists keeps it from a program that closes all numbers.
     if !crate::table::init() {
         sd_sys::fd::close(fd);
         return None;
     }
     let fd = hide_fd(fd);
-    // Somebody else's socket at that place gets no descriptor of ours.
-    if sd_sys::fd::peer(fd).is_ok_and(|(_, uid)| uid == 0 || uid == sd_sys::fd::geteuid()) {
-        return Some(fd);
+    let is_trusted = trust::other_end(fd, is_named).is_ok();
+    if !is_trusted {
+        close_hidden(fd);
     }
-    close_hidden(fd);
-    None
+    is_trusted.then_some(fd)
 }
 
 /// The connection, when the monitor has welcomed us over it; otherwise it is closed.
@@ -243,20 +245,7 @@ fn prepare(control: &mut Control, fd: i32) -> Option<()> {
 
 /// No answer is waited for without an end.
 pub(crate) fn set_timeouts(fd: i32) {
-    let timeout = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
-    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-        // SAFETY: the kernel reads one timeval.
-        unsafe {
-            sd_sys::syscall!(
-                libc::SYS_setsockopt,
-                fd,
-                libc::SOL_SOCKET,
-                option,
-                &timeout as *const libc::timeval,
-                size_of::<libc::timeval>()
-            )
-        };
-    }
+    let _ = msg::set_timeout(fd, ANSWER_TIMEOUT_MS);
 }
 
 fn hello(control: &mut Control, fd: i32) -> Option<()> {

@@ -1,6 +1,7 @@
 //! The few environment variables the library reads, without allocation.
 
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 type Environment = *const *const core::ffi::c_char;
 
@@ -45,9 +46,10 @@ pub(crate) unsafe fn activation(environment: Environment) -> core::ops::Range<i3
     FIRST..FIRST + count.unwrap_or(0)
 }
 
-/// Path found by `remember`, and its length; programs may change their environment later.
+/// Path found by `remember`, its length, and whether it was named; programs may change their environment later.
 static mut PATH: [u8; 108] = [0; 108];
-static PATH_LEN: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
+static PATH_LEN: AtomicUsize = AtomicUsize::new(0);
+static PATH_IS_NAMED: AtomicBool = AtomicBool::new(false);
 
 /// At start-up, before the program runs: notes where the monitor is, and for how long idle memory is to be kept.
 ///
@@ -56,43 +58,55 @@ static PATH_LEN: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsi
 pub(crate) unsafe fn remember(environment: Environment) {
     get(environment, b"SD_IDLE_SECONDS").into_iter().for_each(crate::patience::remember);
     let mut buf = [0u8; 108];
-    if let Some(path) = find_path(environment, &mut buf) {
+    if let Some((path, is_named)) = find_path(environment, &mut buf) {
         let len = path.len();
         // SAFETY: the constructor runs on one thread, before anything reads PATH.
         unsafe { (&raw mut PATH).write(buf) };
-        PATH_LEN.store(len, core::sync::atomic::Ordering::Release);
+        PATH_IS_NAMED.store(is_named, Ordering::Relaxed);
+        PATH_LEN.store(len, Ordering::Release);
     }
 }
 
-/// Where the monitor's socket is.
-pub(crate) fn monitor_path(buf: &mut [u8; 108]) -> Option<&[u8]> {
-    match PATH_LEN.load(core::sync::atomic::Ordering::Acquire) {
+/// Where the monitor's socket is, and whether SD_MONITOR names it.
+pub(crate) fn monitor_path(buf: &mut [u8; 108]) -> Option<(&[u8], bool)> {
+    match PATH_LEN.load(Ordering::Acquire) {
         // SAFETY: the C library's own variable.
         0 => find_path(unsafe { environ }, buf),
         len => {
             // SAFETY: written once, before the length was.
             *buf = unsafe { (&raw const PATH).read() };
-            buf.get(..len)
+            Some((buf.get(..len)?, PATH_IS_NAMED.load(Ordering::Relaxed)))
         }
     }
 }
 
-/// Where the monitor's socket is: SD_MONITOR, or the user's default place.
-fn find_path(environment: Environment, buf: &mut [u8; 108]) -> Option<&[u8]> {
-    if let Some(path) = get(environment, b"SD_MONITOR").filter(|p| !p.is_empty()) {
-        return join(buf, &[path]);
-    }
-    if let Some(dir) = get(environment, b"XDG_RUNTIME_DIR").filter(|p| !p.is_empty()) {
-        return join(buf, &[dir, b"/socksdirect/monitor.sock"]);
+/// SD_MONITOR, or the user's default place: the first of these that there is, as the monitor itself finds it
+/// (`default_socket_path` in sd-monitor). None is in a directory that others could have made before.
+/// ```text
+///  $XDG_RUNTIME_DIR/socksdirect                   named
+///  /run/user/UID/socksdirect                      where that directory is
+///  $HOME/.local/state/socksdirect                 but not for root
+///  /run/socksdirect/UID                           root's, or what root has made for the user
+/// ```
+fn find_path(environment: Environment, buf: &mut [u8; 108]) -> Option<(&[u8], bool)> {
+    let variable = |name| get(environment, name).filter(|path| !path.is_empty());
+    if let Some(path) = variable(b"SD_MONITOR") {
+        return Some((join(buf, &[path])?, true));
     }
     let mut digits = [0u8; 10];
-    // SAFETY: no arguments.
-    let uid = unsafe { sd_sys::syscall!(libc::SYS_getuid) } as u32;
+    let uid = sd_sys::fd::geteuid();
     let digits = decimal(uid, &mut digits);
-    if exists(join(buf, &[b"/run/user/", digits, b"\0"])?) {
-        return join(buf, &[b"/run/user/", digits, b"/socksdirect/monitor.sock"]);
-    }
-    join(buf, &[b"/tmp/socksdirect-", digits, b"/monitor.sock"])
+    let home = variable(b"HOME").filter(|_| uid != 0);
+    let path = if let Some(directory) = variable(b"XDG_RUNTIME_DIR") {
+        join(buf, &[directory, b"/socksdirect/monitor.sock"])
+    } else if exists(join(buf, &[b"/run/user/", digits, b"\0"])?) {
+        join(buf, &[b"/run/user/", digits, b"/socksdirect/monitor.sock"])
+    } else if let Some(home) = home {
+        join(buf, &[home, b"/.local/state/socksdirect/monitor.sock"])
+    } else {
+        join(buf, &[b"/run/socksdirect/", digits, b"/monitor.sock"])
+    };
+    Some((path?, false))
 }
 
 /// Whether a path that ends with a zero byte names something.

@@ -15,6 +15,8 @@
 //!  keeper   --a number, and which slab--> receiver, which writes it there, and its id; --one byte--> keeper, which looks
 //! ```
 //! Whoever listens under that name instead of a keeper learns nothing by it, and cannot pass it off as an answer of his.
+//! A receiver looks first who that is (SO_PEERCRED): its own user, or one that has made a slab of its family's. Nobody
+//! else is sent anything or waited for, so that who sends descriptors to a stranger cannot hold it up.
 //!
 //! The sender may close its copy at any time, or go on using it. Threads of two families know each other by their ids
 //! only, so a connection that was passed has no token holder (`Token::keep_unheld`). When anything fails the receiver
@@ -33,9 +35,16 @@ use sd_sys::{fd, msg};
 
 /// `asm-generic/socket.h`.
 const SO_COOKIE: i32 = 57;
-/// How long the keeper waits for the receiver.
-const KEEPER_S: i64 = 1;
-const RECEIVER_S: i64 = 10;
+/// How long the keeper waits for a receiver of its own user, which has to ask the monitor; and for another one, which
+/// has only to write a number. Meanwhile no byte moves.
+const KEEPER_MS: u32 = 1000;
+const STRANGER_MS: u32 = 50;
+/// How long a receiver waits for a keeper of its own user; and for another one, and for room in its backlog. After that
+/// it has the kernel socket.
+const RECEIVER_MS: u32 = 250;
+const OTHER_USER_MS: u32 = 50;
+/// Receivers that a keeper turns away before it listens no more.
+pub(crate) const TURNED_AWAY_MAX: u32 = 4;
 /// Eventfds that are passed on, at most.
 const EVENT_FDS_MAX: usize = msg::FDS_MAX - 3;
 
@@ -97,25 +106,15 @@ fn is_same_user(socket: i32) -> bool {
     fd::peer(socket).is_ok_and(|(_, uid)| uid == fd::geteuid())
 }
 
-fn set_patience(socket: i32, seconds: i64) {
-    let timeout = libc::timeval { tv_sec: seconds, tv_usec: 0 };
-    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-        // SAFETY: the kernel reads one timeval.
-        unsafe {
-            let (level, len) = (libc::SOL_SOCKET, size_of::<libc::timeval>());
-            sd_sys::syscall!(libc::SYS_setsockopt, socket, level, option, &raw const timeout, len)
-        };
-    }
-}
-
 /// In the keeper: somebody asks for the connection. True when it holds it from now on.
 pub(crate) fn give(listener: i32, endpoint: &'static Endpoint) -> bool {
     // SAFETY: null addresses are allowed.
     let accepted =
         sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) });
     let Ok(socket) = accepted.map(|socket| socket as i32) else { return false };
-    set_patience(socket, KEEPER_S);
-    let may_have = is_same_user(socket) || is_proved(socket, endpoint) == Some(true);
+    let is_same = is_same_user(socket);
+    let is_bounded = msg::set_timeout(socket, if is_same { KEEPER_MS } else { STRANGER_MS }).is_ok();
+    let may_have = is_bounded && (is_same || is_proved(socket, endpoint) == Some(true));
     let given = may_have && offer(socket, endpoint).is_some();
     fd::close(socket);
     given
@@ -204,13 +203,24 @@ pub(crate) fn claim(fd: i32) {
     if !is_tcp || peer.is_none() || table::is_ours(fd) {
         return;
     }
-    let Some(socket) = name_of(fd).and_then(|name| msg::connect_unix(&name).ok()) else { return };
-    set_patience(socket, RECEIVER_S);
+    let Some(socket) = name_of(fd).and_then(|name| msg::connect_unix(&name, OTHER_USER_MS).ok()) else {
+        return;
+    };
+    // Anybody can listen under that name: who does is looked at before anything is said or waited for.
     let may_share = is_same_user(socket);
-    if (may_share || prove(socket).is_some()) && crate::control::connected().is_some() {
+    let is_known =
+        if may_share { msg::set_timeout(socket, RECEIVER_MS).is_ok() } else { is_relative(socket) };
+    if is_known && (may_share || prove(socket).is_some()) && crate::control::connected().is_some() {
         let _ = receive(socket, fd, may_share);
     }
     fd::close(socket);
+}
+
+/// Whether the other end's user has made a slab that this process shares.
+fn is_relative(socket: i32) -> bool {
+    let Ok((_, uid)) = fd::peer(socket) else { return false };
+    let count = PROCESS.slab_count.load(Ordering::Acquire);
+    PROCESS.slabs.iter().take(count).any(|rec| fd::owner(rec.fd.load(Ordering::Relaxed)) == Ok(uid))
 }
 
 /// Without `may_share` the connection has to lie in a slab that this process shares already.

@@ -85,6 +85,7 @@ mod syn_sent;
 mod table;
 mod target;
 mod tcp_info;
+mod tcp_pair;
 mod time_wait;
 mod token;
 mod transfer;

@@ -142,6 +142,15 @@ pub fn identity(fd: i32) -> Result<(u64, u64)> {
     }
 }
 
+/// Who owns the file; of a memfd, who has made it.
+pub fn owner(fd: i32) -> Result<u32> {
+    // SAFETY: an all-zero stat is valid; the kernel writes one.
+    unsafe {
+        let mut found: libc::stat = core::mem::zeroed();
+        check(syscall!(libc::SYS_fstat, fd, &raw mut found)).map(|_| found.st_uid)
+    }
+}
+
 /// setsockopt(2) of a plain integer option.
 pub fn setsockopt_int(fd: i32, level: i32, name: i32, value: i32) -> Result<()> {
     // SAFETY: the kernel reads four bytes from `value`.

@@ -24,6 +24,7 @@ pub mod raw;
 pub mod section;
 pub mod space;
 pub mod time;
+pub mod trust;
 
 /// An errno value as the kernel returned it (positive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

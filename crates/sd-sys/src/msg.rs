@@ -176,12 +176,26 @@ pub fn pair_with_credentials() -> Result<[i32; 2]> {
     }
 }
 
-/// Connects to a Unix-domain SOCK_SEQPACKET listener; close-on-exec.
-pub fn connect_unix(path: &[u8]) -> Result<i32> {
+/// Connects to a Unix-domain SOCK_SEQPACKET listener; close-on-exec. For room in its backlog this waits so long at most
+/// (EAGAIN); sending and receiving wait as long, until [`set_timeout`] says otherwise.
+pub fn connect_unix(path: &[u8], wait_ms: u32) -> Result<i32> {
     named_unix(path, |fd, addr, len| {
+        set_timeout(fd, wait_ms)?;
         // SAFETY: the kernel reads `len` bytes of the address.
         check(unsafe { syscall!(libc::SYS_connect, fd, addr, len) })
     })
+}
+
+/// How long sending, receiving and connecting may block (SO_SNDTIMEO, SO_RCVTIMEO).
+pub fn set_timeout(fd: i32, ms: u32) -> Result<()> {
+    let (tv_sec, tv_usec) = (i64::from(ms / 1000), i64::from(ms % 1000) * 1000);
+    let (time, len) = (libc::timeval { tv_sec, tv_usec }, size_of::<libc::timeval>());
+    let set = |option| {
+        // SAFETY: the kernel reads one timeval.
+        check(unsafe { syscall!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, option, &raw const time, len) })
+            .map(drop)
+    };
+    set(libc::SO_SNDTIMEO).and_then(|()| set(libc::SO_RCVTIMEO))
 }
 
 /// A Unix-domain SOCK_SEQPACKET listener; close-on-exec. A name that begins with a zero byte is abstract (unix(7)).
@@ -210,4 +224,31 @@ fn named_unix(
     }
     let fd = crate::fd::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)?;
     go(fd, &addr, size_of::<libc::sockaddr_un>()).map(|_| fd).inspect_err(|_| crate::fd::close(fd))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_full_backlog_holds_nobody_up() {
+        let name = format!("\0sd-msg-test-{}", std::process::id());
+        let listener = listen_unix(name.as_bytes()).unwrap();
+        let mut held = Vec::new();
+        let began = Instant::now();
+        let error = loop {
+            match connect_unix(name.as_bytes(), 50) {
+                Ok(fd) => held.push(fd),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, Errno(libc::EAGAIN));
+        assert!((40..2000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+        // And whoever is silent is not waited for.
+        let began = Instant::now();
+        assert_eq!(crate::fd::read(held[0], &mut [0u8]), Err(Errno(libc::EAGAIN)));
+        assert!(began.elapsed() < Duration::from_secs(2));
+        held.into_iter().chain([listener]).for_each(crate::fd::close);
+    }
 }

@@ -65,14 +65,18 @@ fn directory(socket: &Path) -> Check {
     let name = "socket directory";
     let folder = place::directory(socket);
     let shown = folder.display();
-    let advice = "name a socket in a directory of yours by SD_MONITOR";
+    let advice = "name a socket by SD_MONITOR, in a directory that only you or root can change";
     if folder.exists() {
-        return match place::check_directory(folder) {
-            Ok(()) => Check::ok(name, format!("{shown} can be used")),
-            Err(reason) => Check::fail(name, reason, advice),
+        // Where somebody has put a socket already, nobody else needs to.
+        return match place::check_way(socket) {
+            Err(doubt) => Check::fail(name, doubt.text, advice),
+            Ok(()) if socket.exists() || place::is_writable(folder) => {
+                Check::ok(name, format!("{shown} can be used"))
+            }
+            Ok(()) => Check::fail(name, format!("{shown}: {}", crate::failure::last_os_error()), advice),
         };
     }
-    match folder.parent().map(place::check_creatable) {
+    match folder.ancestors().find(|above| above.exists()).map(place::check_creatable) {
         Some(Ok(())) => Check::ok(name, format!("{shown} can be made")),
         Some(Err(reason)) => Check::fail(name, reason, advice),
         None => Check::fail(name, format!("{shown} cannot be made"), advice),
@@ -94,6 +98,11 @@ fn monitor(socket: &Path) -> Check {
         Err(silence @ (Silence::Absent | Silence::Stale)) => {
             Check::warn(name, format!("{shown}: {silence}"), "none is needed now; sd run starts one")
         }
+        Err(silence @ Silence::Stranger(sd_sys::trust::OVERFLOW_UID)) => Check::fail(
+            name,
+            format!("{shown}: {silence}"),
+            "mount the socket, or its directory read-only, where only root of this namespace can write, or start a monitor inside",
+        ),
         Err(silence) => Check::fail(
             name,
             format!("{shown}: {silence}"),

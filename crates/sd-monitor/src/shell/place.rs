@@ -4,6 +4,7 @@
 use crate::Error;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,17 +18,14 @@ pub(crate) fn default_socket_path() -> PathBuf {
         return path.into();
     }
     let uid = nix::unistd::geteuid();
-    let by_environment =
-        std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let by_user = || Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|path| is_writable(path));
-    match by_environment.or_else(by_user) {
+    let variable = |name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let by_user = || Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|path| path.exists());
+    let by_home = || variable("HOME").filter(|_| !uid.is_root()).map(|home| home.join(".local/state"));
+    let parent = variable("XDG_RUNTIME_DIR").or_else(by_user).or_else(by_home);
+    match parent {
         Some(directory) => directory.join("socksdirect/monitor.sock"),
-        None => PathBuf::from(format!("/tmp/socksdirect-{uid}/monitor.sock")),
+        None => PathBuf::from(format!("/run/socksdirect/{uid}/monitor.sock")),
     }
-}
-
-fn is_writable(path: &Path) -> bool {
-    path.is_dir() && nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok()
 }
 
 /// The bound socket. Dropping it removes its files.
@@ -46,7 +44,7 @@ impl Place {
     pub(crate) fn take(path: &Path) -> Result<Place, Error> {
         let system = |what| move |error| Error::System(what, path.to_owned(), error);
         let address = UnixAddr::new(path).map_err(|e| system("use as a socket")(e.into()))?;
-        check_directory(path.parent().unwrap_or(Path::new(".")))?;
+        check_directory(path)?;
         let lock = Lock::take(path)?;
         remove_stale(path, &address)?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -79,8 +77,7 @@ impl Drop for Place {
 
 /// However the directory is spelled, and in whichever mount namespace it is seen.
 fn number(path: &Path) -> io::Result<u64> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let (device, inode) = identity(fs::metadata(directory)?);
+    let (device, inode) = identity(fs::metadata(directory_of(path))?);
     let name = path.file_name().unwrap_or_default().as_bytes();
     let bytes = device.to_le_bytes().into_iter().chain(inode.to_le_bytes()).chain(name.iter().copied());
     // FNV-1a: a monitor of another version must find the same number.
@@ -93,30 +90,24 @@ fn identity(metadata: fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// A directory that others can write to could have its socket exchanged. One that does not exist
-/// is made for its owner only.
-fn check_directory(directory: &Path) -> Result<(), Error> {
-    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-    match DirBuilder::new().mode(0o700).create(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(Error::System("make the directory", directory.to_owned(), error));
-        }
-        _ => {}
-    }
-    let found = fs::symlink_metadata(directory)
-        .map_err(|error| Error::System("look at", directory.to_owned(), error))?;
-    let why = if found.is_symlink() {
-        "is a symbolic link"
-    } else if !found.is_dir() {
-        "is not a directory"
-    } else if found.uid() != nix::unistd::geteuid().as_raw() && found.uid() != 0 {
-        "belongs to somebody else"
-    } else if found.mode() & 0o022 != 0 && found.mode() & libc::S_ISVTX == 0 {
-        "can be changed by others"
-    } else {
-        return Ok(());
-    };
-    Err(Error::Directory(directory.to_owned(), why))
+/// Makes the directory, and those on the way to it, for their owner only, unless they are there; what others could
+/// exchange is refused.
+fn check_directory(path: &Path) -> Result<(), Error> {
+    let directory = directory_of(path);
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(|error| Error::System("make the directory", directory.to_owned(), error))?;
+    sd_sys::trust::way_to(path.as_os_str().as_bytes(), false).map_err(|doubt| {
+        let part = path.as_os_str().as_bytes().get(..doubt.len).unwrap_or_default();
+        Error::Directory(PathBuf::from(OsStr::from_bytes(part)), doubt.why.to_string())
+    })
+}
+
+/// The directory in which a socket is.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Removes the socket of a monitor that died.
@@ -227,12 +218,10 @@ mod tests {
         fs::create_dir(&directory).unwrap();
         fs::set_permissions(&directory, Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(Place::take(&directory.join("s")), Err(Error::Directory(..))));
-        fs::set_permissions(&directory, Permissions::from_mode(0o700)).unwrap();
-        let link = scratch("link");
-        let _ = fs::remove_file(&link);
-        std::os::unix::fs::symlink(&directory, &link).unwrap();
-        assert!(matches!(Place::take(&link.join("s")), Err(Error::Directory(..))));
-        fs::remove_file(&link).unwrap();
+        fs::set_permissions(&directory, Permissions::from_mode(0o1777)).unwrap();
+        assert!(matches!(Place::take(&directory.join("s")), Err(Error::Directory(..))), "sticky");
+        drop(Place::take(&directory.join("deep/er/s")).unwrap());
+        assert_eq!(fs::metadata(directory.join("deep")).unwrap().mode() & 0o777, 0o700);
         fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Control {
 
 impl Control {
     pub(crate) fn connect(path: PathBuf) -> Control {
-        let socket = own(sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes()).unwrap());
+        let socket = own(sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes(), 10_000).unwrap());
         let control = Control { socket };
         control.set_timeout(10);
         control

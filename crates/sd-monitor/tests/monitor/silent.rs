@@ -180,7 +180,9 @@ fn a_listening_process_sleeps_as_well() {
 /// Whether a monitor serves: one that is being killed may still be connected to.
 fn answers(server: &Server) -> bool {
     let path = server.socket();
-    let Ok(socket) = sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes()) else { return false };
+    let Ok(socket) = sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes(), 10_000) else {
+        return false;
+    };
     let control = Control { socket: own(socket) };
     let mut buf = [0; MESSAGE_MAX];
     control.send_bytes(Request::Status.encode(&mut buf), &[]).is_ok()

@@ -26,6 +26,7 @@ pub(crate) fn library() -> PathBuf {
 }
 
 /// The program's output, alone or with the library and no monitor.
+#[allow(dead_code, reason = "not every test file uses it")]
 pub(crate) fn run(command: &[&str], with_library: bool) -> Output {
     let mut run = Command::new(command[0]);
     run.args(&command[1..]).stdin(Stdio::null());

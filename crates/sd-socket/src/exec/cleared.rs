@@ -27,7 +27,7 @@ impl Completed {
     /// `environment` is null or a null-terminated array of C strings, which outlive this.
     pub(super) unsafe fn of(environment: Environment) -> Option<Completed> {
         let mut path = [0; 108];
-        let values = [super::target::own_path()?, crate::env::monitor_path(&mut path)?];
+        let values = [super::target::own_path()?, crate::env::monitor_path(&mut path)?.0];
         let [(first, library), (second, monitor)] = [(NAMES[0], values[0]), (NAMES[1], values[1])];
         let added = [[first, b"=", library, b"\0"].concat(), [second, b"=", monitor, b"\0"].concat()];
         let mut entries = Vec::new();

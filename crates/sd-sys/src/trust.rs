@@ -1,0 +1,395 @@
+//! Whether a monitor's socket can be believed: by the way that leads to it, and by who is at its other end.
+//!
+//! Nothing is sent to a socket that a stranger could have put there. So each directory on the way belongs to root or
+//! to this user and cannot be changed by anybody else; a sticky one (/tmp) is passed only on the way to what belongs to
+//! root or this user, and is no place for the socket itself. And the process at the other end is root's or this user's.
+//!
+//! **Shifted user namespaces.** In a container the host's root has no number: it is shown as 65534, as is every user
+//! from outside, so a number proves nothing. What does is the way: where nobody inside could have put the socket,
+//! whoever set the container up did. So a user from outside is believed when the program names the socket itself
+//! (SD_MONITOR) and the way is safe. A directory that belongs to 65534 is one from outside only if no user inside has
+//! that number, or if it cannot be written to from inside: it is mounted read-only, or refuses even a user with
+//! CAP_DAC_OVERRIDE, which the kernel grants over all users inside.
+
+use crate::{Errno, check, fd, syscall};
+
+/// How a user without a number in this user namespace is shown (user_namespaces(7)).
+pub const OVERFLOW_UID: u32 = 65534;
+const CAP_DAC_OVERRIDE: u32 = 1;
+/// Longest path of a Unix socket, with a zero byte.
+const PATH_MAX: usize = 108;
+/// Directories above each other that are looked at, at most.
+const DEPTH_MAX: usize = 64;
+
+/// What is wrong with the way to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// Of the path, so many bytes name what is wrong.
+    pub len: usize,
+    pub why: Why,
+}
+
+/// See [`Doubt`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It cannot be looked at.
+    Error(Errno),
+    NotDirectory,
+    /// It belongs to somebody else.
+    Owner(u32),
+    /// Others can write to it.
+    Changeable,
+    /// It is a symbolic link where none can be followed safely.
+    Link,
+}
+
+impl core::fmt::Display for Why {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Why::Error(Errno(libc::EACCES)) => write!(f, "no access"),
+            Why::Error(Errno(libc::ENOENT)) => write!(f, "does not exist"),
+            Why::Error(Errno(number)) => write!(f, "cannot be looked at (error {number})"),
+            Why::NotDirectory => write!(f, "is not a directory"),
+            Why::Owner(OVERFLOW_UID) if Outside::of_process() != Outside::None => {
+                write!(f, "belongs to user {OVERFLOW_UID}, whoever that is outside of this user namespace")
+            }
+            Why::Owner(uid) => write!(f, "belongs to user {uid}"),
+            Why::Changeable => write!(f, "can be changed by others"),
+            Why::Link => write!(f, "is a symbolic link"),
+        }
+    }
+}
+
+/// Looks at the directories that lead to the socket at `path`. `named`: by the program's environment or the command
+/// line, not by default.
+pub fn way_to(path: &[u8], named: bool) -> core::result::Result<(), Doubt> {
+    let doubt = |len| move |why| Doubt { len, why };
+    let slash = path.iter().rposition(|byte| *byte == b'/');
+    let mut len = slash.unwrap_or(0);
+    while len > 0 && path.get(len - 1) == Some(&b'/') {
+        len -= 1;
+    }
+    // A path that begins at the working directory, links and `..` lead on in ways that the names do not show.
+    let mut is_plain = path.first() == Some(&b'/');
+    let mut walk = Walk { outside: Outside::None, is_sticky: false };
+    if named {
+        walk.outside = Outside::of_process();
+    }
+    if is_plain {
+        walk.directory(&look(b"/").map_err(doubt(1))?, b"/", len == 0).map_err(doubt(1))?;
+    }
+    let mut begin = 0;
+    for end in 1..=len {
+        if end < len && path.get(end) != Some(&b'/') {
+            continue;
+        }
+        let (prefix, name) = (path.get(..end).unwrap_or(&[]), path.get(begin..end).unwrap_or(&[]));
+        begin = end + 1;
+        if name.is_empty() {
+            continue;
+        }
+        let found = look(prefix).map_err(doubt(end))?;
+        is_plain &= name != b".." && !is_link(&found);
+        match is_link(&found) {
+            true => walk.link(&found),
+            false => walk.directory(&found, prefix, end == len),
+        }
+        .map_err(doubt(end))?;
+    }
+    if !is_plain {
+        let directory = if slash.is_none() { b"." } else { path.get(..len.max(1)).unwrap_or(&[]) };
+        walk.up_from(directory).map_err(doubt(len))?;
+    }
+    match look(path) {
+        Ok(found) if is_link(&found) => Err(doubt(path.len())(Why::Link)),
+        // Then there is no monitor, which is for the caller to find.
+        Ok(_) | Err(Why::Error(Errno(libc::ENOENT))) => Ok(()),
+        Err(why) => Err(doubt(path.len())(why)),
+    }
+}
+
+/// Whether the process at the other end of a connection to such a socket may be the monitor: its user, if not.
+pub fn other_end(socket: i32, named: bool) -> core::result::Result<(), u32> {
+    let Ok((_, uid)) = fd::peer(socket) else { return Err(u32::MAX) };
+    let is_from_outside = || named && uid == OVERFLOW_UID && Outside::of_process() != Outside::None;
+    if is_own(uid) || is_from_outside() { Ok(()) } else { Err(uid) }
+}
+
+fn is_own(uid: u32) -> bool {
+    uid == 0 || uid == fd::geteuid()
+}
+
+fn is_link(found: &libc::stat) -> bool {
+    found.st_mode & libc::S_IFMT == libc::S_IFLNK
+}
+
+/// Down the names, then up the directories that they lead to.
+struct Walk {
+    outside: Outside,
+    /// The directory above is a sticky one that all can write to.
+    is_sticky: bool,
+}
+
+impl Walk {
+    /// The next directory down; `is_last`: the socket is in it.
+    fn directory(&mut self, found: &libc::stat, path: &[u8], is_last: bool) -> core::result::Result<(), Why> {
+        if found.st_mode & libc::S_IFMT != libc::S_IFDIR {
+            return Err(Why::NotDirectory);
+        }
+        let is_ours = is_own(found.st_uid);
+        let is_believed = is_ours || !self.is_sticky && self.outside.made(found.st_uid, path);
+        if !is_believed {
+            return Err(Why::Owner(found.st_uid));
+        }
+        self.is_sticky = found.st_mode & 0o022 != 0;
+        let is_passable = is_ours && !is_last && found.st_mode & libc::S_ISVTX != 0;
+        if self.is_sticky && !is_passable { Err(Why::Changeable) } else { Ok(()) }
+    }
+
+    fn link(&mut self, found: &libc::stat) -> core::result::Result<(), Why> {
+        self.is_sticky = false;
+        if is_own(found.st_uid) { Ok(()) } else { Err(Why::Owner(found.st_uid)) }
+    }
+
+    /// From the directory in which the socket really is up to the root.
+    fn up_from(&mut self, directory: &[u8]) -> core::result::Result<(), Why> {
+        // A user from outside is believed by names only.
+        self.outside = Outside::None;
+        let mut here = open(libc::AT_FDCWD, directory)?;
+        let mut below: Option<libc::stat> = None;
+        for _ in 0..DEPTH_MAX {
+            let found = status(here);
+            let checked = found.and_then(|found| {
+                self.is_sticky = false;
+                self.directory(&found, b"", below.is_none())?;
+                match &below {
+                    Some(below) if self.is_sticky && !is_own(below.st_uid) => Err(Why::Changeable),
+                    _ => Ok(found),
+                }
+            });
+            let above = checked.and_then(|found| Ok((found, open(here, b"..")?)));
+            fd::close(here);
+            let (found, above) = above?;
+            if below.is_some_and(|below| (below.st_dev, below.st_ino) == (found.st_dev, found.st_ino)) {
+                fd::close(above);
+                return Ok(());
+            }
+            (here, below) = (above, Some(found));
+        }
+        fd::close(here);
+        Err(Why::Error(Errno(libc::ELOOP)))
+    }
+}
+
+/// Whether users from outside of this user namespace can be told from those inside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outside {
+    /// There are none: every user has its number.
+    None,
+    /// One of them is shown as 65534, and so is a user inside.
+    Ambiguous,
+    /// One of them is shown as 65534, and nobody else is.
+    Clear,
+}
+
+impl Outside {
+    fn of_process() -> Outside {
+        let mut text = [0u8; 4096];
+        let Some(text) = read_file(b"/proc/self/uid_map", &mut text) else { return Outside::None };
+        let mut is_inside = false;
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace().map(|word| word.parse().unwrap_or(0u64));
+            let (first, _, count) = (words.next(), words.next(), words.next());
+            let (Some(first), Some(count)) = (first, count) else { return Outside::None };
+            if first == 0 && count >= u64::from(u32::MAX) {
+                return Outside::None;
+            }
+            is_inside |= (first..first + count).contains(&u64::from(OVERFLOW_UID));
+        }
+        if is_inside { Outside::Ambiguous } else { Outside::Clear }
+    }
+
+    /// Whether a directory that belongs to this user was made by somebody outside.
+    fn made(self, uid: u32, path: &[u8]) -> bool {
+        let is_clear = match self {
+            Outside::None => false,
+            Outside::Clear => true,
+            Outside::Ambiguous => is_closed_to_insiders(path),
+        };
+        uid == OVERFLOW_UID && is_clear
+    }
+}
+
+/// Nobody inside of this user namespace can write to the directory, whoever its owner is.
+fn is_closed_to_insiders(path: &[u8]) -> bool {
+    let Some(text) = terminated(path) else { return false };
+    // SAFETY: an all-zero statfs is valid; the kernel reads the path and writes one.
+    let is_read_only = unsafe {
+        let mut found: libc::statfs64 = core::mem::zeroed();
+        check(syscall!(libc::SYS_statfs, text.as_ptr(), &raw mut found)).is_ok()
+            && found.f_flags & libc::ST_RDONLY as libc::__fsword_t != 0
+    };
+    let (here, flags) = (libc::AT_FDCWD, libc::AT_EACCESS);
+    // SAFETY: the kernel reads the path.
+    let call = || unsafe { syscall!(libc::SYS_faccessat2, here, text.as_ptr(), libc::W_OK, flags) };
+    is_read_only || may_override() && check(call()) == Err(Errno(libc::EACCES))
+}
+
+/// Whether this process has CAP_DAC_OVERRIDE in its user namespace.
+fn may_override() -> bool {
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = [VERSION_3, 0];
+    let mut data = [0u32; 6];
+    // SAFETY: the kernel reads the header and writes two records of three words.
+    let got = check(unsafe { syscall!(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) });
+    got.is_ok() && data.first().is_some_and(|effective| effective >> CAP_DAC_OVERRIDE & 1 != 0)
+}
+
+fn terminated(path: &[u8]) -> Option<[u8; PATH_MAX]> {
+    let mut text = [0u8; PATH_MAX];
+    text.get_mut(..path.len())?.copy_from_slice(path);
+    (path.len() < PATH_MAX).then_some(text)
+}
+
+/// lstat(2).
+fn look(path: &[u8]) -> core::result::Result<libc::stat, Why> {
+    let text = terminated(path).ok_or(Why::Error(Errno(libc::ENAMETOOLONG)))?;
+    // SAFETY: an all-zero stat is valid; the kernel reads the path and writes one.
+    unsafe {
+        let mut found: libc::stat = core::mem::zeroed();
+        let flags = libc::AT_SYMLINK_NOFOLLOW;
+        check(syscall!(libc::SYS_newfstatat, libc::AT_FDCWD, text.as_ptr(), &raw mut found, flags))
+            .map(|_| found)
+            .map_err(Why::Error)
+    }
+}
+
+/// fstat(2).
+fn status(directory: i32) -> core::result::Result<libc::stat, Why> {
+    // SAFETY: an all-zero stat is valid; the kernel writes one.
+    unsafe {
+        let mut found: libc::stat = core::mem::zeroed();
+        check(syscall!(libc::SYS_fstat, directory, &raw mut found)).map(|_| found).map_err(Why::Error)
+    }
+}
+
+/// A directory, for looking at it only.
+fn open(at: i32, path: &[u8]) -> core::result::Result<i32, Why> {
+    let text = terminated(path).ok_or(Why::Error(Errno(libc::ENAMETOOLONG)))?;
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the kernel reads the path.
+    check(unsafe { syscall!(libc::SYS_openat, at, text.as_ptr(), flags) })
+        .map(|fd| fd as i32)
+        .map_err(Why::Error)
+}
+
+fn read_file<'a>(path: &[u8], text: &'a mut [u8]) -> Option<&'a str> {
+    let name = terminated(path)?;
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: the kernel reads the path.
+    let file =
+        check(unsafe { syscall!(libc::SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags) }).ok()? as i32;
+    let got = fd::read(file, text);
+    fd::close(file);
+    core::str::from_utf8(text.get(..got.ok()?)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::path::{Path, PathBuf};
+
+    /// A directory that only this user can change, and that goes away.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("sd-trust-{name}-{}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+            Scratch(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn why(path: &Path) -> Option<Why> {
+        way_to(path.as_os_str().as_bytes(), true).err().map(|doubt| doubt.why)
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_ours_below_a_sticky_one_is_safe() {
+        let scratch = Scratch::new("own");
+        assert_eq!(why(&scratch.0.join("s")), None);
+        let inner = scratch.0.join("a//b");
+        fs::create_dir_all(&inner).unwrap();
+        assert_eq!(why(&inner.join("s")), None);
+        assert_eq!(why(Path::new("/s")), None, "the root directory");
+    }
+
+    #[test]
+    fn what_others_can_write_to_is_no_place_and_no_way() {
+        let scratch = Scratch::new("open");
+        let inner = scratch.0.join("inner");
+        fs::create_dir(&inner).unwrap();
+        for mode in [0o777, 0o770, 0o702] {
+            set_mode(&scratch.0, mode);
+            assert_eq!(why(&inner.join("s")), Some(Why::Changeable), "{mode:o}");
+        }
+        // Sticky is enough on the way, not for the place itself.
+        set_mode(&scratch.0, 0o1777);
+        assert_eq!(why(&inner.join("s")), None);
+        assert_eq!(why(&scratch.0.join("s")), Some(Why::Changeable));
+        assert_eq!(why(Path::new("/tmp/s")), Some(Why::Changeable));
+    }
+
+    #[test]
+    fn owners_must_be_root_or_ourselves() {
+        let scratch = Scratch::new("owner");
+        let inner = scratch.0.join("inner");
+        fs::create_dir(&inner).unwrap();
+        // Only root can give files away.
+        if chown(&inner, Some(2003), None).is_ok() {
+            assert_eq!(why(&inner.join("s")), Some(Why::Owner(2003)));
+            assert_eq!(why(&inner.join("deeper/s")), Some(Why::Owner(2003)));
+        }
+    }
+
+    #[test]
+    fn links_are_followed_with_care() {
+        let scratch = Scratch::new("link");
+        let (safe, open) = (scratch.0.join("safe"), scratch.0.join("open"));
+        [&safe, &open].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+        set_mode(&open, 0o777);
+        symlink(&safe, scratch.0.join("to-safe")).unwrap();
+        symlink(&open, scratch.0.join("to-open")).unwrap();
+        symlink(safe.join("t"), safe.join("s")).unwrap();
+        fs::create_dir(open.join("below")).unwrap();
+        assert_eq!(why(&scratch.0.join("to-safe/t")), None);
+        assert_eq!(why(&scratch.0.join("to-open/t")), Some(Why::Changeable));
+        assert_eq!(why(&scratch.0.join("to-open/below/t")), Some(Why::Changeable));
+        assert_eq!(why(&safe.join("../open/t")), Some(Why::Changeable));
+        assert_eq!(why(&safe.join("../safe/t")), None);
+        assert_eq!(why(&safe.join("s")), Some(Why::Link));
+    }
+
+    #[test]
+    fn what_is_no_directory_or_not_there() {
+        assert_eq!(why(Path::new("/etc/hostname/s")), Some(Why::NotDirectory));
+        assert_eq!(why(Path::new("/no/such/s")), Some(Why::Error(Errno(libc::ENOENT))));
+        let doubt = way_to(b"/no/such/s", false).unwrap_err();
+        assert_eq!(doubt.len, 3);
+        assert!(way_to(&[b'x'; 300], false).is_err());
+    }
+}

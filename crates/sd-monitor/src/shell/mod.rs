@@ -16,6 +16,7 @@ mod requests;
 mod rescue;
 mod route;
 mod segments;
+mod sender;
 mod server;
 mod shortage;
 mod signals;

@@ -13,8 +13,11 @@
 //! |---|---|
 //! | `signal PID SIGNAL` | the monitor is to send a signal to a stranger; ends |
 //! | `squat PORT WAY` | has a listener registered that the kernel does not have any more |
+//! | `flood PORT COUNT` | a server is to take so many channels |
+//! | `syn-flood PORT CHANNELS MS` | a server's backlog is to take all connections of so many channels |
 //! | `hang WAY` | the monitor is to close what takes long to close |
 mod client;
+mod flood;
 mod hang;
 mod honest;
 mod signal;
@@ -38,6 +41,10 @@ fn main() -> ExitCode {
         }
         ["signal", pid, signal] => signal::run(number(pid) as i32, number(signal) as u16),
         ["squat", port, way] => squat::run(number(port) as u16, way),
+        ["flood", port, count] => flood::channels(number(port) as u16, number(count)),
+        ["syn-flood", port, channels, ms] => {
+            flood::requests(number(port) as u16, number(channels), number(ms))
+        }
         ["hang", way] => hang::run(way),
         _ => Err(io::Error::other("see the head of tests/hostile/src/main.rs")),
     };

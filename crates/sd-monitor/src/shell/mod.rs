@@ -7,6 +7,7 @@ mod descriptors;
 mod directories;
 mod family;
 mod files;
+mod grant;
 pub(crate) mod place;
 mod poller;
 mod processes;

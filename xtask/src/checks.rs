@@ -142,6 +142,8 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     let deaths = if is_fast { "3" } else { "8" };
     let sharing = ["sharing", "--deaths", deaths, "--vandals", "6", "--soak", "8"];
     steps.tests("sharing", &mut ourselves(&sharing)?);
+    let seconds = if is_fast { "0" } else { "60" };
+    steps.tests("fuzz", &mut ourselves(&["fuzz", "--seconds", seconds])?);
     steps.tests("hostile", &mut ourselves(&["hostile"])?);
     steps.tests("suites", &mut ourselves(&["suites", "--fast", "--no-build", "--no-install"])?);
     steps.tests("figures", &mut ourselves(&["figures", "--quick", "--no-build", "--no-install"])?);
@@ -179,6 +181,7 @@ pub(crate) fn ci() -> Result<()> {
         steps.command(name, doc.args(which).env("RUSTDOCFLAGS", "-Dwarnings"));
     }
     test_steps(&mut steps, false)?;
+    steps.tests("deny", &mut ourselves(&["deny"])?);
     steps.command("tidy", &mut ourselves(&["tidy"])?);
     steps.finish()
 }

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|suites|instructions|figures|tidy|ci`.
+//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|fuzz|suites|instructions|figures|deny|tidy|ci`.
 //!
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
 //! temporary directory is removed: see `scratch`. Tested by being run: `cargo xtask ci` uses all of it.
@@ -6,7 +6,9 @@
 mod apps;
 mod checks;
 mod demo;
+mod deny;
 mod figures;
+mod fuzz;
 mod gist;
 mod hostile;
 mod install;
@@ -73,6 +75,10 @@ enum Command {
     Sharing(sharing::Options),
     /// Several users on one monitor, and one of them is hostile
     Hostile(hostile::Options),
+    /// Check licences, sources and versions of what we depend on
+    Deny,
+    /// Fuzz what reads what others wrote, guided by coverage
+    Fuzz(fuzz::Options),
     /// Run the test suites of others on the kernel and on us, and compare them test by test
     Suites(suites::Options),
     /// Measure the paper's tables and figures on this machine and draw them
@@ -100,6 +106,8 @@ fn main() -> ExitCode {
         Command::Posix { args } => posix::run(&args).map_err(|error| error.to_string().into()),
         Command::Sharing(options) => sharing::run(&options),
         Command::Hostile(options) => hostile::run(&options),
+        Command::Deny => deny::run(),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Suites(options) => suites::run(&options),
         Command::Figures(options) => figures::run(&options),
         Command::Instructions(options) => instructions::run(&options),

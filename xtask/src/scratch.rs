@@ -7,9 +7,11 @@
 use crate::{Result, procfs};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
+use std::io::Read;
+use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -54,11 +56,7 @@ pub(crate) fn guard() -> Result<()> {
     // Clients of stress-ng tell their parent by SIGALRM to end; once that is gone, we are the parent.
     // SAFETY: the handler does nothing.
     unsafe { signal(Signal::SIGALRM, SigHandler::Handler(nothing)) }?;
-    ctrlc::set_handler(|| {
-        eprintln!("\nxtask: interrupted, cleaning up");
-        clean();
-        std::process::exit(130);
-    })?;
+    on_interruption()?;
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         usual(info);
@@ -68,6 +66,32 @@ pub(crate) fn guard() -> Result<()> {
 }
 
 extern "C" fn nothing(_: i32) {}
+
+/// Where the handler writes.
+static INTERRUPTED: AtomicI32 = AtomicI32::new(-1);
+
+/// Cleans up, in a thread, when a signal asks this process to end.
+fn on_interruption() -> Result<()> {
+    let (mut told, tells) = std::io::pipe()?;
+    INTERRUPTED.store(tells.into_raw_fd(), Ordering::Relaxed);
+    for ending in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler only writes a byte.
+        unsafe { signal(ending, SigHandler::Handler(interrupted)) }?;
+    }
+    std::thread::spawn(move || {
+        if told.read_exact(&mut [0]).is_ok() {
+            eprintln!("\nxtask: interrupted, cleaning up");
+            clean();
+            std::process::exit(130);
+        }
+    });
+    Ok(())
+}
+
+extern "C" fn interrupted(_: i32) {
+    // SAFETY: write(2) may be called in a handler, and reads one byte.
+    unsafe { nix::libc::write(INTERRUPTED.load(Ordering::Relaxed), [0u8].as_ptr().cast(), 1) };
+}
 
 /// Ends every descendant and removes every directory.
 pub(crate) fn clean() {

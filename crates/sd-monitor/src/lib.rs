@@ -85,3 +85,19 @@ pub fn run(options: Options) -> Result<(), Error> {
 pub fn default_socket_path() -> PathBuf {
     shell::place::default_socket_path()
 }
+
+/// What fuzzing reaches from outside.
+#[doc(hidden)]
+pub mod testing {
+    /// Reads a policy, and asks it; false when it is none.
+    pub fn policy(text: &str) -> bool {
+        let uid_of = |name: &str| (name == "root").then_some(0);
+        match crate::core::policy::Policy::parse(text, &uid_of) {
+            Ok(policy) => {
+                let _ = (policy.is_alike_for_all(), policy.action(1, sd_proto::Ip::v4([10, 1, 2, 3]), 80));
+                true
+            }
+            Err(error) => error.to_string().is_empty(),
+        }
+    }
+}

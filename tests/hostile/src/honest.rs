@@ -4,17 +4,33 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Answers each line with a word and the line, and prints who came. Styles: `threads`, a thread for each connection;
-/// `slow`, which takes one connection at a time and lingers over each, so that others wait in the backlog.
+/// Answers each line with a word and the line, and prints who came. Styles: `threads`, a thread for each connection; `any`,
+/// the same at 0.0.0.0; `two`, the same on the next port too; `one`, one connection at a time, with room for few others;
+/// `pass:PATH`, which passes each connection on to a receiver.
 pub(crate) fn serve(port: u16, word: &str, style: &str) -> io::Result<()> {
-    let listener = TcpListener::bind(("127.0.0.1", port))?;
+    let ip = if style == "any" { [0; 4] } else { [127, 0, 0, 1] };
+    let listener = TcpListener::bind((std::net::Ipv4Addr::from(ip), port))?;
+    if style == "two" {
+        let (word, second) = (word.to_owned(), TcpListener::bind(("127.0.0.1", port + 1))?);
+        std::thread::spawn(move || accept_all(&second, &word, "threads"));
+    }
+    if style == "one" {
+        // SAFETY: no pointers. The backlog is another one from now on.
+        unsafe { libc::listen(std::os::fd::AsRawFd::as_raw_fd(&listener), 5) };
+    }
     println!("listening");
+    accept_all(&listener, word, style)
+}
+
+fn accept_all(listener: &TcpListener, word: &str, style: &str) -> io::Result<()> {
+    let port = listener.local_addr()?.port();
     loop {
         let (stream, peer) = listener.accept()?;
-        println!("peer {peer}");
+        println!("peer {peer} at {port}");
         let word = word.to_owned();
-        if style == "slow" {
-            std::thread::sleep(Duration::from_millis(50));
+        if let Some(path) = style.strip_prefix("pass:") {
+            crate::bridge::pass(path, &stream)?;
+        } else if style == "one" {
             let _ = converse(stream, &word);
         } else {
             std::thread::spawn(move || converse(stream, &word));
@@ -31,7 +47,7 @@ fn converse(stream: TcpStream, word: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints microseconds from before socket(2) to the answer, and the answer.
+/// Prints microseconds from before socket(2) to the answer, the path, and the answer.
 pub(crate) fn contact(port: u16, line: &str, patience_ms: u64) -> io::Result<()> {
     let start = Instant::now();
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
@@ -39,7 +55,47 @@ pub(crate) fn contact(port: u16, line: &str, patience_ms: u64) -> io::Result<()>
     stream.write_all(format!("{line}\n").as_bytes())?;
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer)?;
-    println!("{} {}", start.elapsed().as_micros(), answer.trim_end());
+    println!("{} {} {}", start.elapsed().as_micros(), path(), answer.trim_end());
+    Ok(())
+}
+
+/// Prints what came from an address, or the error.
+pub(crate) fn reach(ip: &str, port: u16, line: &str) -> io::Result<()> {
+    let ip: std::net::IpAddr = ip.parse().map_err(io::Error::other)?;
+    let reached = || -> io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&(ip, port).into(), Duration::from_secs(2))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(format!("{line}\n").as_bytes())?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer)?;
+        Ok(answer)
+    };
+    println!("{:?}", reached().map_err(|error| error.kind()));
+    Ok(())
+}
+
+/// Which way the connections of this process go.
+fn path() -> &'static str {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    if maps.contains("memfd:sd-channel") { "shm" } else { "kernel" }
+}
+
+/// Makes connections, keeps them, and asks once on each.
+pub(crate) fn crowd(port: u16, count: u64) -> io::Result<()> {
+    let mut streams = Vec::new();
+    for _ in 0..count {
+        streams.push(TcpStream::connect(("127.0.0.1", port))?);
+    }
+    for mut stream in streams {
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(b"x\n")?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer)?;
+        if answer.trim_end() != "bob x" {
+            return Err(io::Error::other(format!("{answer:?} came")));
+        }
+    }
+    println!("{count} {}", path());
     Ok(())
 }
 

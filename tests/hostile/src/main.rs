@@ -6,20 +6,43 @@
 //! |---|---|
 //! | `serve PORT WORD [STYLE]` | a server that answers each line with that word and the line; see `honest` |
 //! | `contact PORT LINE [MS]` | a client's first connection: the answer, and how long it took |
+//! | `crowd PORT COUNT` | that many connections, made one after the other, and the answer on each |
+//! | `became PORT UID` | a client that makes a socket, then becomes another user |
+//! | `privsep-serve WAY PORT UID`, `privsep-talk PORT` | a server with a child that gives its privileges up, and its client |
+//! | `receiver PATH` | is sent descriptors, and says how long that took |
+//! | `echo-passed PATH` | is sent connections, and echoes them |
 //! | `pace PORT MS` | one connection that asks every millisecond: how long it had to wait |
+//! | `reach IP PORT LINE` | the same, to another address |
+//! | `network NAME VALUE ...` | keeps a network namespace with these settings |
 //! | `sleep` | somebody else's process |
 //!
 //! | attacker | what it tries |
 //! |---|---|
 //! | `signal PID SIGNAL` | the monitor is to send a signal to a stranger; ends |
 //! | `squat PORT WAY` | has a listener registered that the kernel does not have any more |
-//! | `flood PORT COUNT` | a server is to take so many channels |
-//! | `syn-flood PORT CHANNELS MS` | a server's backlog is to take all connections of so many channels |
+//! | `eventfd` | the monitor is to write to an eventfd that has no room |
+//! | `names PORT` | asks for a port by every name of it; ends |
+//! | `knock PORT FROM TO` | a connection from a port of its choice, to a listener of its choice |
+//! | `flood PORT COUNT`, `synflood PORT COUNT` | channels to a server, empty or full |
+//! | `squat-directory UID` | the directory in which a user's library may look for the monitor |
+//! | `keeper PATH WAY` | passes a connection whose keeper it pretends to be |
+//! | `spray FIRST LAST` | connects to every port, to be first where somebody else is meant |
+//! | `eat-channels N`, `eat-forks N`, `eat-clients N`, `fat N` | what a client can make the monitor hold and look at |
+//! | `bind-block PORT` | a connection that there never was |
+//! | `plant PROGRAM` | becomes a set-user-id program that finds an image of ours |
 //! | `hang WAY` | the monitor is to close what takes long to close |
+mod bridge;
 mod client;
-mod flood;
+mod eat;
+mod eventfd;
 mod hang;
 mod honest;
+mod knock;
+mod network;
+mod places;
+mod policy;
+mod privsep;
+mod secure;
 mod signal;
 mod squat;
 
@@ -41,10 +64,29 @@ fn main() -> ExitCode {
         }
         ["signal", pid, signal] => signal::run(number(pid) as i32, number(signal) as u16),
         ["squat", port, way] => squat::run(number(port) as u16, way),
-        ["flood", port, count] => flood::channels(number(port) as u16, number(count)),
-        ["syn-flood", port, channels, ms] => {
-            flood::requests(number(port) as u16, number(channels), number(ms))
-        }
+        ["network", settings @ ..] => network::keep(settings),
+        ["reach", ip, port, line] => honest::reach(ip, number(port) as u16, line),
+        ["eventfd"] => eventfd::run(),
+        ["crowd", port, count] => honest::crowd(number(port) as u16, number(count)),
+        ["became", port, user] => policy::became(number(port) as u16, number(user) as u32),
+        ["names", port] => policy::names(number(port) as u16),
+        ["privsep-serve", way, port, user] => privsep::serve(way, number(port) as u16, number(user) as u32),
+        ["privsep-talk", port] => privsep::talk(number(port) as u16),
+        ["knock", port, from, to] => knock::run(number(port) as u16, number(from) as u16, number(to) as u16),
+        ["flood", port, count] => knock::flood(number(port) as u16, number(count), false),
+        ["synflood", port, count] => knock::flood(number(port) as u16, number(count), true),
+        ["squat-directory", user] => places::squat_directory(number(user) as u32),
+        ["receiver", path] => places::receiver(path),
+        ["keeper", path, way] => places::keeper(path, way),
+        ["echo-passed", path] => bridge::echo(path),
+        ["spray", first, last] => bridge::spray(number(first) as u16, number(last) as u16),
+        ["eat-channels", count] => eat::channels(number(count)),
+        ["eat-forks", count] => eat::forks(number(count) as u32),
+        ["eat-clients", count] => eat::clients(number(count)),
+        ["fat", count] => eat::fat(number(count)),
+        ["bind-block", port] => eat::bind_block(number(port) as u16),
+        ["plant", program] => secure::plant(program),
+        ["secure"] => secure::look(),
         ["hang", way] => hang::run(way),
         _ => Err(io::Error::other("see the head of tests/hostile/src/main.rs")),
     };

@@ -18,10 +18,10 @@ mod source;
 use crate::demo::machine;
 use crate::instructions::lines::{self, Writes};
 use crate::report::Count;
+use crate::report::Progress;
 use crate::{Result, fail, install, product};
 use build::Sources;
 use data::Figure;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use source::Rows;
 use std::path::{Path, PathBuf};
@@ -94,11 +94,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if !options.no_build {
         product::build()?;
     }
-    let bar = progress(BENCHES.len() + 3);
+    let mut bar = Progress::new(BENCHES.len() + 3);
     let mut faults = Vec::new();
     let mut sources: Vec<(&'static str, Rows)> = Vec::new();
     for (name, arguments, most) in BENCHES {
-        step(&bar, &format!("sd bench {name}"));
+        bar.step(&format!("sd bench {name}"));
         let mut arguments = [&[*name], *arguments].concat();
         arguments.extend(most.filter(|_| options.quick).into_iter().flat_map(|most| ["--most", most]));
         match source::bench(&arguments, options.quick) {
@@ -113,20 +113,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let plan = apps::Plan { rounds, seconds, has_sockmap: without_sockmap.is_none() };
     type Made = fn(&apps::Plan) -> Result<Figure>;
     for (name, make) in [("nginx as proxy", apps::proxy as Made), ("applications", apps::applications)] {
-        step(&bar, name);
+        bar.step(name);
         match make(&plan) {
             Ok(figure) => figures.push(figure),
             Err(error) => faults.push(format!("{name}: {error}")),
         }
     }
-    step(&bar, "cache lines");
+    bar.step("cache lines");
     match contention() {
         Ok(notes) => {
             figures.iter_mut().filter(|f| f.id == "fig9").for_each(|f| f.notes.extend(notes.clone()))
         }
         Err(error) => faults.push(format!("cache lines: {error}")),
     }
-    bar.finish_and_clear();
+    bar.finish();
     if let Some(why) = without_sockmap {
         let note = format!("{SOCKMAP} is not measured: {why}");
         figures.iter_mut().for_each(|figure| figure.notes.push(note.clone()));
@@ -149,25 +149,6 @@ fn contention() -> Result<Vec<String>> {
         )
     };
     Ok(lines::measure()?.iter().map(note).collect())
-}
-
-fn progress(steps: usize) -> ProgressBar {
-    let bar = ProgressBar::new(steps as u64);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} (about {eta} more)  {msg}");
-    if let Ok(style) = style {
-        bar.set_style(style);
-    }
-    bar
-}
-
-/// Says what begins now: in the bar, or as a line where there is no terminal.
-fn step(bar: &ProgressBar, what: &str) {
-    if bar.is_hidden() {
-        eprintln!("figures: {what}");
-    }
-    bar.inc(1);
-    bar.set_message(what.to_owned());
-    bar.tick();
 }
 
 fn store(folder: &Path, sources: &Sources, figures: &[Figure], is_quick: bool) -> Result<()> {

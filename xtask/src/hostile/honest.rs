@@ -22,9 +22,23 @@ fn contacts(world: &World, port: u16) -> Result<Vec<f64>> {
 
 /// One first contact, whose answer must be bob's.
 pub(super) fn contact(world: &World, user: User, with: With, port: u16, line: &str) -> Result<f64> {
+    contact_by(world, user, with, port, line).map(|(time, _)| time)
+}
+
+/// The same, and the path that it took.
+pub(super) fn contact_by(
+    world: &World,
+    user: User,
+    with: With,
+    port: u16,
+    line: &str,
+) -> Result<(f64, String)> {
     let args = ["contact", &port.to_string(), line, "4000"];
     let said = world.run(user, with, &args, PATIENCE)?.text();
-    let Some((time, answer)) = said.trim().split_once(' ') else { fail!("a contact said {said:?}") };
+    let mut words = said.trim().splitn(3, ' ');
+    let (Some(time), Some(path), Some(answer)) = (words.next(), words.next(), words.next()) else {
+        fail!("a contact said {said:?}")
+    };
     if answer != format!("bob {line}") {
         fail!("{user:?} asked bob on port {port} and got {answer:?}");
     }
@@ -32,7 +46,7 @@ pub(super) fn contact(world: &World, user: User, with: With, port: u16, line: &s
     if time > CONTACT_US {
         fail!("a first contact took {time:.0} us");
     }
-    Ok(time)
+    Ok((time, path.to_owned()))
 }
 
 fn pace(world: &World, port: u16) -> Result<Proc> {
@@ -42,7 +56,7 @@ fn pace(world: &World, port: u16) -> Result<Proc> {
 }
 
 /// The longest time of an answer.
-fn longest(pace: Proc) -> Result<f64> {
+pub(super) fn longest(pace: Proc) -> Result<f64> {
     let said = pace.wait(Duration::from_secs(20))?.ok()?.text();
     Ok(said.trim().rsplit(' ').next().unwrap_or_default().parse()?)
 }

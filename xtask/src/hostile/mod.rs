@@ -9,8 +9,10 @@
 //! there. The programs are those of `tests/hostile`. Where this process is not root it runs itself in a user namespace;
 //! where that has no other users, the tests are skipped.
 
-mod findings;
+mod authority;
+mod holdups;
 mod honest;
+mod privileges;
 mod world;
 
 use crate::report::Count;
@@ -41,7 +43,7 @@ type Test = (&'static str, fn(&mut World) -> Result<String>);
 const KNOWN: &str = include_str!("../../../tests/hostile/known-failures.txt");
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let tests = findings::all();
+    let tests = [authority::TESTS, holdups::TESTS, privileges::TESTS].concat();
     if options.list {
         tests.iter().for_each(|(name, _)| println!("{name}"));
         return Ok(());

@@ -3,7 +3,6 @@
 use crate::process::{Output, Proc};
 use crate::scratch::Scratch;
 use crate::{Result, fail, procfs, product};
-use std::cell::RefCell;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -31,12 +30,13 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(6);
 pub(super) struct World {
     // Ended before the directory goes.
     monitor: Option<Proc>,
+    /// Keeps the network that programs are in, if it is another.
+    network: Option<Proc>,
+    own_network: std::fs::File,
     scratch: Scratch,
     fds: usize,
     rss: u64,
     shm: usize,
-    /// What honest programs saw, for the closing line of the test.
-    pub(super) notes: RefCell<Vec<String>>,
 }
 
 /// The programs, where they are built.
@@ -54,7 +54,15 @@ impl World {
             std::fs::copy(from, scratch.path().join(name))?;
         }
         let shm = dev_shm();
-        let mut world = World { monitor: None, scratch, fds: 0, rss: 0, shm, notes: RefCell::default() };
+        let mut world = World {
+            monitor: None,
+            network: None,
+            own_network: std::fs::File::open("/proc/self/ns/net")?,
+            scratch,
+            fds: 0,
+            rss: 0,
+            shm,
+        };
         world.start_monitor(&[])?;
         Ok(world)
     }
@@ -67,7 +75,6 @@ impl World {
         self.path().join("run/monitor.sock")
     }
 
-    #[expect(dead_code, reason = "tests of limits ask for it")]
     pub(super) fn monitor_pid(&self) -> u32 {
         self.monitor.as_ref().map_or(0, Proc::pid)
     }
@@ -91,6 +98,27 @@ impl World {
         std::thread::sleep(Duration::from_millis(50));
         (self.fds, self.rss) = (procfs::fd_count(monitor.pid()), rss(monitor.pid()));
         self.monitor = Some(monitor);
+        Ok(())
+    }
+
+    /// Starts it again with rules.
+    pub(super) fn set_policy(&mut self, rules: &str) -> Result<()> {
+        let path = self.path().join("policy");
+        std::fs::write(&path, rules)?;
+        self.start_monitor(&["--policy", &path.to_string_lossy()])
+    }
+
+    /// Everything that is started from now on is in a network namespace of its own, with these settings.
+    pub(super) fn leave_network(&mut self, settings: &[(&str, &str)]) -> Result<()> {
+        let args: Vec<&str> = std::iter::once("network")
+            .chain(settings.iter().flat_map(|(name, value)| [*name, *value]))
+            .collect();
+        let network = self.start(User::Root, With::Kernel, &args)?;
+        let mut network = network;
+        network.wait_for_text("ready", PATIENCE)?;
+        let place = std::fs::File::open(format!("/proc/{}/ns/net", network.pid()))?;
+        nix::sched::setns(place, nix::sched::CloneFlags::CLONE_NEWNET)?;
+        self.network = Some(network);
         Ok(())
     }
 
@@ -148,6 +176,7 @@ impl World {
 
     /// Checks what is left when all users have gone, says it, and ends the monitor.
     pub(super) fn finish(mut self) -> Result<String> {
+        drop(self.network.take());
         let Some(mut monitor) = self.monitor.take() else { return Ok(String::new()) };
         if !monitor.is_running() {
             fail!("the monitor is gone: {}", monitor.last_words());
@@ -162,11 +191,7 @@ impl World {
             fail!("/dev/shm had {} files and has {}", self.shm, dev_shm());
         }
         let more = rss.saturating_sub(self.rss);
-        let notes = self.notes.take().join("; ");
-        Ok(format!(
-            "{notes}{}left: {fds} descriptors, {more} KiB more",
-            if notes.is_empty() { "" } else { "; " }
-        ))
+        Ok(format!("left: {fds} descriptors, {more} KiB more"))
     }
 
     /// Descriptors of the monitor, and processes; waits a while for them to go.
@@ -189,6 +214,12 @@ impl World {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = nix::sched::setns(&self.own_network, nix::sched::CloneFlags::CLONE_NEWNET);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::endpoint::EndpointExt;
 use crate::endpoint::NONBLOCK;
 use crate::process::PROCESS;
 use crate::table::{self, Entry};
-pub(crate) use attach::attach;
+pub(crate) use attach::{attach, take_over_words};
 use cleared::Completed;
 use core::ffi::c_char;
 use core::sync::atomic::Ordering;

@@ -1,0 +1,198 @@
+//! A live monitor, in a thread of this process, and clients that send it any messages with any descriptors.
+
+use super::Bytes;
+use sd_proto::{Ip, MESSAGE_MAX, Request, VERSION};
+use sd_shm::slab::Slab;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// A stranger is answered within so long.
+const ANSWER_MAX: Duration = Duration::from_millis(10);
+/// On a machine that does something else as well, one of so many answers has to be in time.
+const ANSWERS: usize = 20;
+const CLIENTS: usize = 3;
+
+struct Stage {
+    path: PathBuf,
+    port: u16,
+    /// A descriptor of each kind, the first four as for Hello.
+    supply: Vec<OwnedFd>,
+    witness: Control,
+}
+
+struct Control(OwnedFd);
+
+impl Control {
+    fn connect(path: &std::path::Path) -> Control {
+        let fd = sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes(), 5000)
+            .expect("the monitor is there");
+        // SAFETY: a descriptor that was just made.
+        Control(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn send(&self, bytes: &[u8], fds: &[i32]) {
+        let _ = sd_sys::msg::send_with_fds(self.0.as_raw_fd(), bytes, fds, libc::MSG_DONTWAIT);
+    }
+
+    /// Reads what has come; false at the end.
+    fn read_all(&self) -> bool {
+        let mut buf = [0; MESSAGE_MAX];
+        loop {
+            match sd_sys::msg::recv_with_fds(self.0.as_raw_fd(), &mut buf, libc::MSG_DONTWAIT) {
+                Ok(got) => {
+                    if got.len == 0 {
+                        return false;
+                    }
+                }
+                Err(sd_sys::Errno(libc::EAGAIN)) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// A question that everybody may ask, and how long the answer took.
+    fn question(&self) -> Duration {
+        let start = Instant::now();
+        self.send(Request::Status.encode(&mut [0; MESSAGE_MAX]), &[]);
+        let patience = 20_000;
+        let found = sd_sys::fd::poll_one(self.0.as_raw_fd(), libc::POLLIN, patience);
+        assert!(found.is_ok_and(|events| events != 0), "the monitor does not answer");
+        let took = start.elapsed();
+        assert!(self.read_all(), "the monitor has hung up on a stranger");
+        took
+    }
+}
+
+fn stage() -> &'static Stage {
+    static STAGE: OnceLock<Stage> = OnceLock::new();
+    STAGE.get_or_init(|| {
+        let folder = std::env::temp_dir().join(format!("sd-fuzz-{}", std::process::id()));
+        let path = folder.join("monitor.sock");
+        let options = sd_monitor::Options { socket: path.clone(), policy: None };
+        // SAFETY: nothing else runs yet.
+        unsafe { std::env::set_var("SD_LOG", "off") };
+        std::thread::spawn(move || sd_monitor::run(options).expect("the monitor runs"));
+        while !path.exists() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("it has one").port();
+        let mut stage = Stage { witness: Control::connect(&path), supply: supply(listener), port, path };
+        stage.witness.question();
+        stage.supply.shrink_to_fit();
+        stage
+    })
+}
+
+fn supply(listener: TcpListener) -> Vec<OwnedFd> {
+    // SAFETY: each is a descriptor that was just made.
+    let own = |fd: sd_sys::Result<i32>| unsafe { OwnedFd::from_raw_fd(fd.expect("descriptors can be made")) };
+    let (slab, _) = Slab::create(std::process::id()).expect("a slab");
+    let (public, _) = sd_shm::public::create(std::process::id()).expect("a page");
+    let (segment, _) = sd_shm::channel::Mapping::create(1, 1, 1).expect("a segment");
+    let [monitors, childs] = sd_sys::msg::pair_with_credentials().expect("a pair");
+    let stream = TcpStream::connect(listener.local_addr().expect("a name")).expect("a connection");
+    let tcp = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
+    let datagram = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_DGRAM, 0);
+    let mut all =
+        vec![own(Ok(slab)), own(Ok(public)), own(sd_sys::fd::eventfd(libc::EFD_NONBLOCK)), own(tcp)];
+    all.extend([listener.into(), own(sd_sys::fd::pidfd_open(std::process::id() as i32)), own(Ok(monitors))]);
+    all.extend([own(Ok(childs)), own(Ok(segment)), stream.into(), own(datagram)]);
+    all.push(own(sd_sys::fd::epoll_create()));
+    all
+}
+
+fn request(bytes: &mut Bytes, port: u16) -> Request {
+    let kind = bytes.u8() % 22;
+    let (a, b) = (bytes.number(), bytes.number());
+    let (x, y, yes) = (a as u32, b as u32, b & 1 == 1);
+    match kind {
+        0 | 1 => Request::Hello { version: VERSION, again: yes },
+        2 => Request::Listen { index: x, generation: y, backlog: 1, accepting: yes },
+        3 => Request::Accepting { index: x, accepting: yes },
+        4 => Request::Unlisten { index: x },
+        5 => Request::Connect {
+            ip: if a == 9 { Ip([b as u8; 16]) } else { Ip::v4([127, 0, 0, 1]) },
+            port: if a == 8 { b as u16 } else { port },
+            nth: x,
+            want_ports: yes,
+            want_channel: b & 2 != 0,
+        },
+        6 => Request::Fork { member: x, serial: y },
+        7 => Request::Born { serial: y },
+        8 => Request::Channel { id: a, side: y & 1, peer_pid: y >> 1, adopter: y >> 8 },
+        9 => Request::Join { id: a, side: y },
+        10 => Request::Share,
+        11 => Request::Stuck { channel: a },
+        12 => Request::Idle,
+        13 => Request::Adopter { channel: a, number: y },
+        14 => Request::Leave { channel: a },
+        15 => Request::Decline { channel: a },
+        16 => {
+            Request::Bind { ip: Ip::v4([127, 0, 0, 1]), port: if yes { port } else { a as u16 }, reuse: yes }
+        }
+        17 => Request::Status,
+        18 => Request::Home { channel: a, side: y & 1, client: b },
+        19 => Request::Berth { number: x },
+        20 => Request::BerthOf { channel: a, side: y & 1, number: y >> 1 },
+        _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
+    }
+}
+
+/// The numbers of the descriptors that a request should have.
+fn fitting(request: &Request) -> &'static [usize] {
+    match request {
+        Request::Hello { .. } => &[0, 1, 2, 3],
+        Request::Listen { .. } => &[4],
+        Request::Fork { .. } => &[6],
+        Request::Born { .. } => &[5],
+        Request::Channel { .. } | Request::Join { .. } => &[8],
+        Request::Share => &[0],
+        Request::Berth { .. } => &[2],
+        _ => &[],
+    }
+}
+
+pub(super) fn run(input: &[u8]) {
+    let stage = stage();
+    let mut bytes = Bytes(input);
+    let mut clients: [Control; CLIENTS] = [(); CLIENTS].map(|()| Control::connect(&stage.path));
+    for _ in 0..64 {
+        if bytes.is_empty() {
+            break;
+        }
+        let how = bytes.u8();
+        let client = usize::from(how) % CLIENTS;
+        let request = request(&mut bytes, stage.port);
+        let mut places = fitting(&request).to_vec();
+        if how & 0x40 != 0 {
+            places = (0..bytes.u8() % 9).map(|_| usize::from(bytes.u8()) % stage.supply.len()).collect();
+        }
+        let fds: Vec<i32> = places.iter().map(|place| stage.supply[*place].as_raw_fd()).collect();
+        let mut buf = [0; MESSAGE_MAX];
+        let mut len = request.encode(&mut buf).len();
+        if how & 0x80 != 0 {
+            let at = usize::from(bytes.u8());
+            buf[at] = bytes.u8();
+            len = if at % 4 == 0 { at } else { len };
+        }
+        clients[client].send(&buf[..len], &fds);
+        if how & 0x20 == 0 && !clients[client].read_all() {
+            clients[client] = Control::connect(&stage.path);
+        }
+    }
+    let slowest = (0..ANSWERS).map(|_| stage.witness.question()).find(|took| *took <= ANSWER_MAX);
+    assert!(slowest.is_some(), "{ANSWERS} times a stranger had to wait for more than {ANSWER_MAX:?}");
+}
+
+pub(super) fn seeds() -> Vec<Vec<u8>> {
+    let hello = [0, 0, 0, 0, 1, 0, 0, 0];
+    let listen = [0, 2, 0, 1];
+    let mut seeds: Vec<Vec<u8>> = (0..22).map(|kind| [&hello[..], &[0, kind, 1, 1]].concat()).collect();
+    seeds.push([&hello[..], &listen, &[1, 5, 0, 0, 0, 11, 1, 0, 1, 13, 1, 1, 0, 15, 1, 0]].concat());
+    seeds.push([&hello[..], &[0, 6, 1, 1, 0, 7, 0, 1, 0, 8, 1, 0, 1, 8, 1, 1, 1, 14, 1, 0]].concat());
+    seeds
+}

@@ -1,0 +1,100 @@
+//! `cargo xtask fuzz`: the targets of `tests/fuzz`, built with coverage, for some time each.
+//!
+//! The corpora are run first, so that what was found once stays found; `--seconds 0` does nothing else. An input that
+//! ends the process is kept in `target/fuzz`, and is put into the corpus together with the repair.
+
+use crate::report::Count;
+use crate::{Result, fail, product};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// In the order of what they cost.
+const TARGETS: [&str; 6] = ["messages", "policy", "ring", "views", "image", "monitor"];
+/// Crates whose code is counted.
+const COUNTED: [&str; 6] = ["sd-ring", "sd-shm", "sd-proto", "sd-socket", "sd-monitor", "sd-sys"];
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// For so long each
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Only the targets whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// What chance is made of
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write the corpora anew: the smallest inputs that reach all that was reached
+    #[arg(long)]
+    write: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let program = build()?;
+    let mut count = Count::default();
+    for name in TARGETS.into_iter().filter(|name| name.contains(&options.only)) {
+        let start = Instant::now();
+        let done = fuzz(&program, name, options);
+        let seconds = start.elapsed().as_secs_f64();
+        count.add(Count::one(done.is_ok()));
+        match done {
+            Ok(said) => println!("ok   {name:<10} {seconds:>6.1} s  {said}"),
+            Err(error) => println!("FAIL {name:<10} {seconds:>6.1} s  seed {}: {error}", options.seed),
+        }
+    }
+    println!("{}", count.line());
+    if count.failed > 0 {
+        fail!("fuzz: {} targets failed", count.failed);
+    }
+    Ok(())
+}
+
+fn fuzz(program: &Path, name: &str, options: &Options) -> Result<String> {
+    let folder = product::target().join("fuzz");
+    let last = folder.join(format!("{name}.last"));
+    let corpus = product::root().join(format!("tests/fuzz/corpus/{name}.txt"));
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", &(options.seconds * 2 + 120).to_string()]).arg(program);
+    command.args([name, &options.seconds.to_string()]).arg(corpus).arg(&last).arg(options.seed.to_string());
+    if options.write {
+        command.arg("write");
+    }
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().replace('\n', "; "));
+    }
+    let kept = keep(&last, &folder, name)?;
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    fail!("{}: {}; the input is {kept}", output.status, crate::process::tail(&words, 400))
+}
+
+/// The input under way, as a line of the corpus.
+fn keep(last: &Path, folder: &Path, name: &str) -> Result<String> {
+    let bytes = std::fs::read(last)?;
+    let (len, input) = bytes.split_first_chunk::<8>().ok_or("the last input is lost")?;
+    let input = input.get(..u64::from_ne_bytes(*len) as usize).unwrap_or(input);
+    let line: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = folder.join(format!("{name}.failure.txt"));
+    std::fs::write(&path, line + "\n")?;
+    Ok(path.display().to_string())
+}
+
+/// The program with a counter at each edge of our crates, by a pass that every stable compiler has. The flag that gives it
+/// to some crates only is not stable, so the compiler is told to take it; see ADR 37 and 50.
+fn build() -> Result<PathBuf> {
+    let folder = product::target().join("fuzz");
+    let triple = "x86_64-unknown-linux-gnu";
+    let mut command = product::cargo(&["build", "--release", "-Zprofile-rustflags", "--target", triple]);
+    command.arg("--target-dir").arg(&folder).args(["-p", "sd-fuzz"]);
+    for name in COUNTED {
+        let flags = r#"["-Cpasses=sancov-module", "-Cllvm-args=-sanitizer-coverage-level=3", "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters"]"#;
+        command.arg("--config").arg(format!("profile.release.package.{name}.rustflags={flags}"));
+    }
+    command.env("RUSTC_BOOTSTRAP", "1").env("CARGO_PROFILE_RELEASE_LTO", "off");
+    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16").env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "2");
+    if !command.status()?.success() {
+        fail!("the build with coverage failed");
+    }
+    Ok(folder.join(triple).join("release/sd-fuzz"))
+}

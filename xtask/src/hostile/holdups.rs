@@ -1,0 +1,212 @@
+//! Nobody is held up: not the monitor, not servers, not clients.
+
+use super::Test;
+use super::honest::{contact, contact_by, watched};
+use super::world::{PATIENCE, User, With, World};
+use crate::process::{Proc, free_port};
+use crate::scratch::send;
+use crate::{Result, fail, procfs};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
+use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
+
+pub(super) const TESTS: &[Test] = &[
+    ("finding-04-hang-zero", |world| stand(world, &["hang", "zero"])),
+    ("finding-04-hang-one", |world| stand(world, &["hang", "1"])),
+    ("finding-04-hang-nine", |world| stand(world, &["hang", "9"])),
+    ("finding-04-hang-many", |world| stand(world, &["hang", "60"])),
+    ("finding-04-hang-garbage", |world| stand(world, &["hang", "garbage"])),
+    ("finding-04-hang-long", |world| stand(world, &["hang", "long"])),
+    ("finding-05-eventfd", eventfd),
+    ("finding-08-flood", flood),
+    ("finding-08-synflood", synflood),
+    ("finding-09-squatted-directory", squatted_directory),
+    ("finding-13-keeper-silent", |world| keeper(world, "silent")),
+    ("finding-13-keeper-full", |world| keeper(world, "full")),
+    ("finding-14-eat", |world| limited(world, &["eat-channels", "12000"])),
+    ("finding-14-forks", |world| limited(world, &["eat-forks", "6000"])),
+    ("finding-14-clients", |world| limited(world, &["eat-clients", "3000"])),
+    ("finding-14-fat", fat),
+    ("stopped-monitor", stopped_monitor),
+];
+
+/// Alice goes on while an attack stands.
+fn stand(world: &mut World, attack: &[&str]) -> Result<String> {
+    let port = free_port()?;
+    let _server = world.serve(With::Sd, port, "threads")?;
+    watched(world, port, || world.attack(attack))
+}
+
+/// A race, which is given a while.
+fn eventfd(world: &mut World) -> Result<String> {
+    let port = free_port()?;
+    let _server = world.serve(With::Sd, port, "threads")?;
+    watched(world, port, || {
+        let attack = world.attack(&["eventfd"])?;
+        std::thread::sleep(Duration::from_secs(6));
+        Ok(attack)
+    })
+}
+
+/// A client spends its own descriptors, not the server's; what it has used comes back.
+fn flood(world: &mut World) -> Result<String> {
+    let port = free_port()?;
+    let mut command = world.command(User::Bob, With::Sd, &["serve", &port.to_string(), "bob"])?;
+    // SAFETY: between fork and exec only setrlimit(2) is called.
+    unsafe { command.pre_exec(|| Ok(setrlimit(Resource::RLIMIT_NOFILE, 1024, 1024)?)) };
+    let mut server = Proc::start(&mut command, "serve", world.path())?;
+    server.wait_for_text("listening", PATIENCE)?;
+    contact(world, User::Alice, With::Sd, port, "hello")?;
+    let before = procfs::fd_count(server.pid());
+    let mut most = 0;
+    let note = watched(world, port, || {
+        let attack = world.attack(&["flood", &port.to_string(), "3000"])?;
+        most = procfs::fd_count(server.pid());
+        contact(world, User::Alice, With::Kernel, port, "hello")?;
+        Ok(attack)
+    })?;
+    let end = Instant::now() + Duration::from_secs(10);
+    for user in [User::Alice, User::Bob] {
+        contact(world, user, With::Sd, port, "after")?;
+        contact(world, user, With::Kernel, port, "after")?;
+    }
+    while procfs::fd_count(server.pid()) > before + 8 {
+        if Instant::now() > end {
+            fail!(
+                "the server had {before} descriptors, {most} under attack, and has {}",
+                procfs::fd_count(server.pid())
+            );
+        }
+        contact(world, User::Alice, With::Sd, port, "after")?;
+    }
+    Ok(format!("{note}; {before} descriptors, {most} under attack"))
+}
+
+/// A backlog is the server's: who asks for more connections than it holds costs its existing ones nothing.
+fn synflood(world: &mut World) -> Result<String> {
+    let port = free_port()?;
+    let server = world.serve(With::Sd, port, "one")?;
+    let mut pace = world.start(User::Alice, With::Sd, &["pace", &port.to_string(), "5000"])?;
+    pace.wait_for_text("connected", PATIENCE)?;
+    std::thread::sleep(Duration::from_millis(300));
+    let attack = world.attack(&["synflood", &port.to_string(), "100"])?;
+    let longest = super::honest::longest(pace)?;
+    let said = attack.stdout_so_far();
+    drop(attack);
+    if longest > 1_000_000.0 {
+        fail!("an answer took {longest:.0} us beside {}", said.lines().next().unwrap_or_default());
+    }
+    contact(world, User::Alice, With::Sd, port, "after")?;
+    drop(server);
+    Ok(format!("longest answer {longest:.0} us beside {}", said.lines().next().unwrap_or_default()))
+}
+
+/// A library that looks for its monitor where anybody can put a socket.
+fn squatted_directory(world: &mut World) -> Result<String> {
+    let port = free_port()?;
+    let _server = world.serve(With::Kernel, port, "threads")?;
+    let folder = format!("/tmp/socksdirect-{}", User::Alice as u32);
+    let attack = world.attack(&["squat-directory", &(User::Alice as u32).to_string()])?;
+    let mut command = world.command(User::Alice, With::Kernel, &["contact", &port.to_string(), "hello"])?;
+    command.env("LD_PRELOAD", world.path().join("libsd.so")).env_remove("SD_MONITOR");
+    let start = Instant::now();
+    let said = Proc::start(&mut command, "contact", world.path())?.wait(PATIENCE);
+    drop(attack);
+    std::fs::remove_dir_all(&folder)?;
+    let said = said?.ok()?.text();
+    let took = start.elapsed();
+    if took > Duration::from_secs(1) || !said.contains("bob hello") {
+        fail!("after {took:?}: {said:?}");
+    }
+    Ok(format!("{} us", said.split(' ').next().unwrap_or_default()))
+}
+
+/// Receiving a descriptor does not mean waiting for its sender's friends.
+fn keeper(world: &mut World, way: &str) -> Result<String> {
+    let folder = world.path().join("open");
+    std::fs::create_dir_all(&folder)?;
+    std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+    let path = folder.join("receiver").to_string_lossy().into_owned();
+    let mut receiver = world.start(User::Alice, With::Sd, &["receiver", &path])?;
+    receiver.wait_for_text("listening\n", PATIENCE)?;
+    let _attack = world.attack(&["keeper", &path, way])?;
+    receiver.wait_for_text("Ok(", Duration::from_secs(3))?;
+    let said = receiver.stdout_so_far();
+    let took: f64 = said.lines().nth(1).and_then(|line| line.split(' ').next()?.parse().ok()).unwrap_or(1e9);
+    if took > 1_000_000.0 {
+        fail!("recvmsg took {took:.0} us");
+    }
+    Ok(format!("recvmsg took {took:.0} us"))
+}
+
+/// What one user can have of the monitor leaves enough for others: alice is accelerated all the while.
+fn limited(world: &mut World, attack: &[&str]) -> Result<String> {
+    let monitor = world.monitor_pid() as i32;
+    // SAFETY: the kernel reads one rlimit.
+    unsafe {
+        let limit = nix::libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+        nix::libc::prlimit(monitor, nix::libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut());
+    }
+    let port = free_port()?;
+    let _server = world.serve(With::Sd, port, "threads")?;
+    let (mut most, mut said) = (0, String::new());
+    let note = watched(world, port, || {
+        let attack = world.attack(attack)?;
+        most = procfs::fd_count(monitor as u32);
+        said = attack.stdout_so_far().replace('\n', ", ");
+        for _ in 0..3 {
+            let (_, path) = contact_by(world, User::Alice, With::Sd, port, "hello")?;
+            if path != "shm" {
+                fail!("alice gets the {path}; the monitor has {most} descriptors");
+            }
+        }
+        Ok(attack)
+    })?;
+    Ok(format!("{note}; the monitor had {most} descriptors; mallory: {said}"))
+}
+
+/// Nor does it build endless documents, or look through endless lists.
+fn fat(world: &mut World) -> Result<String> {
+    let before = super::world::rss(world.monitor_pid());
+    let note = stand(world, &["fat", "2000000"])?;
+    // The slab's own pages count as the monitor's where it has looked at them.
+    let after = super::world::rss(world.monitor_pid());
+    if after > before + 600 * 1024 {
+        fail!("{note}; the monitor had {before} KiB and has {after} KiB");
+    }
+    Ok(format!("{note}; the monitor had {before} KiB and has {after}"))
+}
+
+/// A monitor that stands still for ten seconds is not the end of anything.
+fn stopped_monitor(world: &mut World) -> Result<String> {
+    let port = free_port()?;
+    let _server = world.serve(With::Sd, port, "threads")?;
+    let mut pace = world.start(User::Alice, With::Sd, &["pace", &port.to_string(), "14000"])?;
+    pace.wait_for_text("connected", PATIENCE)?;
+    let (monitor, other) = (world.monitor_pid(), free_port()?);
+    send(monitor, Signal::SIGSTOP);
+    let contacts: Result<Vec<Proc>> = (0..3)
+        .map(|_| world.start(User::Alice, With::Sd, &["contact", &port.to_string(), "hello", "15000"]))
+        .collect();
+    let mut second = world.start(User::Bob, With::Sd, &["serve", &other.to_string(), "bob"])?;
+    let passing = world.start(User::Alice, With::Sd, &["crowd", &port.to_string(), "20"])?;
+    std::thread::sleep(Duration::from_secs(10));
+    send(monitor, Signal::SIGCONT);
+    for contact in contacts? {
+        contact.wait(Duration::from_secs(15))?.ok()?;
+    }
+    passing.wait(Duration::from_secs(15))?.ok()?;
+    second.wait_for_text("listening", PATIENCE)?;
+    let longest = super::honest::longest(pace)?;
+    if longest > 1_000_000.0 {
+        fail!("a connection stood still for {longest:.0} us");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let (first, way) = contact_by(world, User::Alice, With::Sd, port, "hello")?;
+    contact(world, User::Alice, With::Sd, other, "hello")?;
+    if way != "shm" {
+        fail!("afterwards alice gets the {way}");
+    }
+    Ok(format!("longest answer {longest:.0} us; a first contact afterwards {first:.0} us over {way}"))
+}

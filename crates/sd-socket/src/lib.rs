@@ -52,6 +52,7 @@ mod idle;
 mod iov;
 mod kept;
 mod listen;
+mod local;
 mod mail;
 mod memory;
 mod message;

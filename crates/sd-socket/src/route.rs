@@ -5,7 +5,7 @@
 //! was learned, in turn over the listening processes (§4.5.2: round robin), until the monitor changes the route epoch in our slab. So
 //! connecting again costs no message, nor does connecting to another listener of a process that is known.
 
-use crate::addr::{self, Name};
+use crate::addr::Name;
 use crate::channel::Channel;
 use crate::control;
 use crate::places::{Place, Places};
@@ -132,7 +132,7 @@ pub(crate) fn decide(to: Name, asks: bool) -> Decision {
         }
     }
     drop(routes);
-    let Some(source) = source_for(to.ip) else { return Decision::Kernel(Reason::Remote) };
+    let Some(source) = crate::local::source_for(to.ip) else { return Decision::Kernel(Reason::Remote) };
     let published = if asks { None } else { look_up(to, epoch, source) };
     published.unwrap_or_else(|| ask(to, epoch, source, false))
 }
@@ -432,32 +432,4 @@ pub(crate) fn port_unused(endpoint: &Endpoint) {
     if let Some(entry) = entries.get(Name { ip, port: remote }) {
         entry.ports.free(leases, local);
     }
-}
-
-/// The address that the kernel would connect from, if `ip` is one of this host's; else `None`. Asked with a UDP socket,
-/// which sends nothing.
-fn source_for(ip: Ip) -> Option<Ip> {
-    if ip == Ip::v4([127, 0, 0, 1]) || (ip.is_loopback() && ip.to_v4().is_none()) {
-        return Some(ip);
-    }
-    let domain = if ip.to_v4().is_some() { libc::AF_INET } else { libc::AF_INET6 };
-    let fd = sd_sys::fd::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).ok()?;
-    let call = |nr: i64, port: u16| {
-        let mut bytes = [0u8; 28];
-        let len = addr::encode(domain, Name { ip, port }, &mut bytes);
-        // SAFETY: the kernel reads `len` bytes of the address.
-        sd_sys::check(unsafe { sd_sys::syscall!(nr, fd, bytes.as_ptr(), len) }).is_ok()
-    };
-    let connected = call(libc::SYS_connect, 9);
-    let source = addr::kernel_name(fd).map(|(_, name)| name.ip).filter(|_| connected);
-    // What it would connect from is this host's. What it would not may be, and then can be bound.
-    let unbind = || {
-        let nowhere = [0u8; 16];
-        // SAFETY: the kernel reads an address of the family AF_UNSPEC.
-        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_connect, fd, nowhere.as_ptr(), nowhere.len()) })
-            .is_ok()
-    };
-    let is_local = source == Some(ip) || source.is_some() && unbind() && call(libc::SYS_bind, 0);
-    sd_sys::fd::close(fd);
-    source.filter(|_| is_local)
 }

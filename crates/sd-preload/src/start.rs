@@ -10,10 +10,15 @@
 //! other libraries. pthread_atfork(3) calls prepare handlers in the opposite order of registration and the others in
 //! that order: so ours come last before a fork and first after it, and no other library's handler meets our sockets
 //! half-way. `sd_socket::calls` answers Kernel before its `start`.
+//!
+//! A program whose exec gave it rights that its caller has not (AT_SECURE: set-user-id, file capabilities) stays at step 1
+//! for ever: nothing of what the caller has left, variables or descriptors, is looked at. It loads the library only where
+//! /etc/ld.so.preload names it. Tested by `tests/secure.rs`.
 
 use crate::next::Next;
 use crate::table;
 use core::ffi::{c_char, c_int};
+use core::sync::atomic::{AtomicBool, Ordering};
 use sd_socket::calls;
 
 #[used]
@@ -25,12 +30,25 @@ type Argv = *const *const c_char;
 /// glibc passes main's arguments; `environ` itself is not set so early.
 extern "C" fn constructor(_argc: c_int, _argv: Argv, envp: Argv) {
     let own_path = resolve();
+    // SAFETY: no pointers.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        IS_PASSIVE.store(true, Ordering::Relaxed);
+        return;
+    }
     // SAFETY: glibc's environment, null-terminated, and the dynamic linker's name of this library.
     unsafe { calls::start(envp, own_path) };
     crate::body::stdio::adopt_standard_streams();
     // SAFETY: the handlers are functions of this library, which is never unloaded (libc::dlclose does not unload a
     // preloaded library).
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}
+
+/// See [`is_passive`].
+static IS_PASSIVE: AtomicBool = AtomicBool::new(false);
+
+/// The library changes nothing in this program.
+pub(crate) fn is_passive() -> bool {
+    IS_PASSIVE.load(Ordering::Relaxed)
 }
 
 /// Finds the functions behind the hooks, and the path of this library.

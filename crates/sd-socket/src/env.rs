@@ -67,17 +67,13 @@ pub(crate) unsafe fn remember(environment: Environment) {
     }
 }
 
-/// Where the monitor's socket is, and whether SD_MONITOR names it.
+/// Where the monitor's socket is, and whether SD_MONITOR names it. There is none before [`remember`], and never in a
+/// program that the library leaves alone (AT_SECURE).
 pub(crate) fn monitor_path(buf: &mut [u8; 108]) -> Option<(&[u8], bool)> {
-    match PATH_LEN.load(Ordering::Acquire) {
-        // SAFETY: the C library's own variable.
-        0 => find_path(unsafe { environ }, buf),
-        len => {
-            // SAFETY: written once, before the length was.
-            *buf = unsafe { (&raw const PATH).read() };
-            Some((buf.get(..len)?, PATH_IS_NAMED.load(Ordering::Relaxed)))
-        }
-    }
+    let len = Some(PATH_LEN.load(Ordering::Acquire)).filter(|len| *len != 0)?;
+    // SAFETY: written once, before the length was.
+    *buf = unsafe { (&raw const PATH).read() };
+    Some((buf.get(..len)?, PATH_IS_NAMED.load(Ordering::Relaxed)))
 }
 
 /// SD_MONITOR, or the user's default place: the first of these that there is, as the monitor itself finds it
@@ -124,7 +120,8 @@ fn join<'a>(buf: &'a mut [u8; 108], parts: &[&[u8]]) -> Option<&'a [u8]> {
     buf.get(..len)
 }
 
-fn decimal(mut n: u32, digits: &mut [u8; 10]) -> &[u8] {
+/// Without allocation.
+pub(crate) fn decimal(mut n: u32, digits: &mut [u8; 10]) -> &[u8] {
     let mut at = digits.len();
     loop {
         at -= 1;

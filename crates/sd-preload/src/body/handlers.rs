@@ -81,7 +81,7 @@ struct Exchange {
 
 impl Exchange {
     fn new(signal: c_int, handler: usize) -> Option<Exchange> {
-        let slot = HANDLERS.get(signal as usize)?;
+        let slot = HANDLERS.get(signal as usize).filter(|_| !crate::start::is_passive())?;
         let is_function = ![SIG_DFL, SIG_IGN, SIG_ERR, SIG_HOLD, entry_address()].contains(&handler);
         if !is_function {
             return Some(Exchange { slot, before: slot.load(Ordering::Relaxed), given: handler });

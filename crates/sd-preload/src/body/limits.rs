@@ -17,7 +17,7 @@ pub(crate) unsafe fn prlimit(
     old: *mut rlimit,
 ) -> Outcome<c_int> {
     // SAFETY: no arguments.
-    if pid != 0 && pid != unsafe { libc::getpid() } {
+    if crate::start::is_passive() || pid != 0 && pid != unsafe { libc::getpid() } {
         return Outcome::Kernel;
     }
     // SAFETY: libc's contract.
@@ -42,7 +42,7 @@ pub(crate) unsafe fn prlimit(
 /// mlockall(2), so that what is locked is what was touched (MCL_ONFAULT): the library's mappings are gigabytes, nearly all of
 /// them holes, and would be made whole.
 pub(crate) fn mlockall(flags: c_int) -> Outcome<c_int> {
-    if flags & (libc::MCL_CURRENT | libc::MCL_FUTURE) == 0 {
+    if crate::start::is_passive() || flags & (libc::MCL_CURRENT | libc::MCL_FUTURE) == 0 {
         return Outcome::Kernel;
     }
     let flags = (flags | libc::MCL_ONFAULT) as usize;

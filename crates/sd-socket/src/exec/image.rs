@@ -12,6 +12,7 @@
 //! Slabs and channels are named by their place in the lists. The segments are mapped at the same addresses
 //! again, since the endpoints hold addresses (`sd_sys::mem::map_apart` chose them for that).
 
+use super::proof;
 use crate::channel::Channel;
 use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
@@ -147,7 +148,7 @@ impl Image {
         let is_free = |fd: &i32| sd_sys::fd::fcntl(*fd, libc::F_GETFD, 0).is_err();
         let target = state_fds().into_iter().find(is_free)?;
         let len = words.len() * 8;
-        let memfd = crate::memory::file_now(c"sd-exec", len)?;
+        let memfd = crate::memory::file_now(proof::NAME, len)?;
         // A write(2) would be subject to RLIMIT_FSIZE.
         let written = sd_sys::mem::map_shared(memfd, len, true).is_ok_and(|at| {
             // SAFETY: the mapping is as long as the words, and nobody else has it.
@@ -157,7 +158,7 @@ impl Image {
             }
             true
         });
-        let named = written && sd_sys::fd::dup3(memfd, target, 0).is_ok();
+        let named = written && proof::seal(memfd) && sd_sys::fd::dup3(memfd, target, 0).is_ok();
         sd_sys::fd::close(memfd);
         named.then_some(target)
     }

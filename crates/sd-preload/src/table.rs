@@ -22,8 +22,8 @@
 //! passed like any third argument, and garbage in its register goes no further than it would have gone anyway.
 
 use crate::body::{
-    clone, confine, create, exec, fortify, handlers, limits, names, network, process, raw, ready, rights,
-    shell, spawn, stdio, vector,
+    clone, confine, create, exec, fortify, handlers, limits, names, network, privileges, process, raw, ready,
+    rights, shell, spawn, stdio, vector,
 };
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::ptr::{null, null_mut};
@@ -311,6 +311,33 @@ hooks! {
         { SYS_unshare; any network::unshare(flags) }
     setns (fd: c_int, kind: c_int) -> c_int
         { SYS_setns; any network::setns(fd, kind) }
+
+    // By which a process may give rights up.
+    setuid (uid: c_uint) -> c_int
+        { SYS_setuid; any privileges::change(libc::SYS_setuid, [uid as usize, 0, 0], || real::setuid(uid)) }
+    seteuid (uid: c_uint) -> c_int
+        { SYS_setresuid(usize::MAX, uid, usize::MAX);
+          any privileges::change(libc::SYS_setresuid, [usize::MAX, uid as usize, usize::MAX], || real::seteuid(uid)) }
+    setreuid (real: c_uint, effective: c_uint) -> c_int
+        { SYS_setreuid; any privileges::change(libc::SYS_setreuid, [real as usize, effective as usize, 0],
+          || real::setreuid(real, effective)) }
+    setresuid (real: c_uint, effective: c_uint, saved: c_uint) -> c_int
+        { SYS_setresuid; any privileges::change(libc::SYS_setresuid, [real as usize, effective as usize, saved as usize],
+          || real::setresuid(real, effective, saved)) }
+    setgid (gid: c_uint) -> c_int
+        { SYS_setgid; any privileges::change(libc::SYS_setgid, [gid as usize, 0, 0], || real::setgid(gid)) }
+    setegid (gid: c_uint) -> c_int
+        { SYS_setresgid(usize::MAX, gid, usize::MAX);
+          any privileges::change(libc::SYS_setresgid, [usize::MAX, gid as usize, usize::MAX], || real::setegid(gid)) }
+    setregid (real: c_uint, effective: c_uint) -> c_int
+        { SYS_setregid; any privileges::change(libc::SYS_setregid, [real as usize, effective as usize, 0],
+          || real::setregid(real, effective)) }
+    setresgid (real: c_uint, effective: c_uint, saved: c_uint) -> c_int
+        { SYS_setresgid; any privileges::change(libc::SYS_setresgid, [real as usize, effective as usize, saved as usize],
+          || real::setresgid(real, effective, saved)) }
+    capset (header: *mut c_void, data: *const c_void) -> c_int
+        { SYS_capset; any privileges::change(libc::SYS_capset, [header as usize, data as usize, 0],
+          || real::capset(header, data)) }
 
     // By number; see raw.rs.
     syscall (nr: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize

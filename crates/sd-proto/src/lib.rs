@@ -146,6 +146,10 @@ pub enum Request {
     /// A connection of another family was passed to the process, which shares its slab from now on. Descriptor: the slab.
     /// Answer: [`Reply::Shared`] or [`Reply::Error`].
     Share,
+    /// The sender is about to give rights up, and has let go of everything that it had or shared: it has ended, and is
+    /// nobody until its next Hello. Answer: [`Reply::Ok`], after which nothing comes that was meant for it before, or
+    /// [`Reply::Error`].
+    Separate,
     /// How is this process woken, which alone has the other side of a connection (see `sd_shm::channel::SlotSide::home`)?
     /// Answer: [`Reply::Adopter`] or [`Reply::Error`].
     Home {
@@ -357,6 +361,7 @@ impl Request {
             }
             Request::Join { id, side } => w.u8(10).u64(id).u32(side),
             Request::Share => w.u8(18),
+            Request::Separate => w.u8(40),
             Request::Stuck { channel } => w.u8(11).u64(channel),
             Request::Idle => w.u8(17),
             Request::Adopter { channel, number } => w.u8(12).u64(channel).u32(number),
@@ -401,6 +406,7 @@ impl Request {
             7 => Request::Channel { id: r.u64()?, side: r.u32()?, peer_pid: r.u32()?, adopter: r.u32()? },
             10 => Request::Join { id: r.u64()?, side: r.u32()? },
             18 => Request::Share,
+            40 => Request::Separate,
             11 => Request::Stuck { channel: r.u64()? },
             17 => Request::Idle,
             12 => Request::Adopter { channel: r.u64()?, number: r.u32()? },

@@ -30,6 +30,7 @@ fn request() -> impl Strategy<Value = Request> {
         any::<u32>().prop_map(|serial| Request::Born { serial }),
         Just(Request::Share),
         any::<u64>().prop_map(|len| Request::Memory { len }),
+        Just(Request::Separate),
         any::<(u64, u32, u32, u32)>().prop_map(|(id, side, peer_pid, adopter)| Request::Channel {
             id,
             side,

@@ -179,8 +179,6 @@ pub struct Header {
     pub place: AtomicU64,
     /// Events counted by the library; see `sd_socket::stats`.
     pub counters: [AtomicU64; 32],
-    /// Here a process shows that it shares the slab; see `sd_socket::handover`.
-    pub proofs: [AtomicU64; PROOFS],
     /// Ports at which threads of the family are connecting in the kernel, as nobody accelerated listened there; zero: free.
     /// Noted before the look at the route epoch, and read by the monitor after it was raised.
     pub kernel_connects: [AtomicU32; KERNEL_CONNECTS],
@@ -188,9 +186,6 @@ pub struct Header {
 
 /// Threads of a family that can note their connects at the same time.
 pub const KERNEL_CONNECTS: usize = 16;
-
-/// Processes that can show at the same time that they share a slab.
-pub const PROOFS: usize = 16;
 
 const _: () = {
     assert!(core::mem::size_of::<Header>() <= THREADS_OFFSET);

@@ -8,6 +8,7 @@
 //! forked twice, so the program never meets it as a child. The kernel socket's peer name is that of
 //! the pair, not of the real peer.
 
+mod lent;
 mod others;
 
 use crate::endpoint::{self, EndpointExt, NONBLOCK};
@@ -49,6 +50,14 @@ pub(crate) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> cor
 /// (see `handover`). The process keeps its own descriptors.
 pub(crate) fn passable(endpoint: &'static Endpoint) -> core::result::Result<i32, i32> {
     open(endpoint, Reads::AtOnce, handover::listen)
+}
+
+/// A kernel socket that leads to the connection, for a process that leaves its family (see `separate`) and lets go of its
+/// own descriptors then.
+pub(crate) fn for_leaving(endpoint: &'static Endpoint) -> core::result::Result<i32, i32> {
+    let outer = open(endpoint, Reads::AsRead, |_| None)?;
+    crate::options::replay(endpoint, outer);
+    Ok(outer)
 }
 
 /// A kernel socket with a bridge behind it, which answers at the listener that `listen` makes for the socket.
@@ -284,6 +293,49 @@ fn wait_for_claim(endpoint: &'static Endpoint, inner: i32, listener: i32) -> boo
     false
 }
 
+/// What copying has come to.
+enum Copied {
+    On,
+    /// One side is broken.
+    Broken,
+    /// The program has closed its socket, and others have the connection.
+    Left,
+}
+
+/// Copies what there is, both ways.
+fn copy(
+    endpoint: &'static Endpoint,
+    inner: i32,
+    (out, back): (&mut Flow, &mut Flow),
+    (others, reads): (&mut Others, bool),
+) -> Copied {
+    let quiet = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let mut is_left = false;
+    let alive = (!reads || out.fill(|b| others.read(endpoint, b, quiet)))
+        && out.drain(
+            |b| kernel_io(libc::SYS_sendto, inner, b, quiet),
+            || {
+                // SAFETY: no pointers.
+                unsafe { syscall!(libc::SYS_shutdown, inner, libc::SHUT_WR) };
+            },
+        )
+        && back.fill(|b| kernel_io(libc::SYS_recvfrom, inner, b, 0))
+        && back.drain(
+            |b| stream::send(endpoint, Pieces::one(b.as_mut_ptr(), b.len()), quiet),
+            || {
+                is_left = !is_sole_holder(endpoint) && !others.is_open();
+                if !is_left {
+                    let _ = ends::shutdown(endpoint, libc::SHUT_WR);
+                }
+            },
+        );
+    match (alive, is_left) {
+        (false, _) => Copied::Broken,
+        (true, true) => Copied::Left,
+        (true, false) => Copied::On,
+    }
+}
+
 /// Copies until both directions have ended, or one side is broken. With a `listener` a receiver may take the
 /// connection instead, before anything was copied: true when one has.
 fn pump(
@@ -293,41 +345,30 @@ fn pump(
     mut listener: Option<i32>,
 ) -> bool {
     let (mut out, mut back) = (Flow::new(), Flow::new());
-    let quiet = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     let mut pause_ms = ASK_MS.0;
-    let mut others = Others::new(endpoint, reads);
+    let mut others = Others::new(endpoint, reads, inner);
     let mut turned_away = 0;
     if listener.is_some_and(|listener| wait_for_claim(endpoint, inner, listener)) {
         return true;
     }
     endpoint.reason.store(Reason::Bridged as u8, Ordering::Relaxed);
     while !(out.closed && back.closed) {
-        let alone = is_sole_holder(endpoint);
+        others.settle(endpoint, false);
         let reads = others.leave_it(endpoint);
-        let alive = (!reads || out.fill(|b| others.read(endpoint, b, quiet)))
-            && out.drain(
-                |b| kernel_io(libc::SYS_sendto, inner, b, quiet),
-                || {
-                    // SAFETY: no pointers.
-                    unsafe { syscall!(libc::SYS_shutdown, inner, libc::SHUT_WR) };
-                },
-            )
-            && back.fill(|b| kernel_io(libc::SYS_recvfrom, inner, b, 0))
-            && back.drain(
-                |b| stream::send(endpoint, Pieces::one(b.as_mut_ptr(), b.len()), quiet),
-                || {
-                    if alone {
-                        let _ = ends::shutdown(endpoint, libc::SHUT_WR);
-                    }
-                },
-            );
-        if !alive {
-            if alone {
-                endpoint.set_flag(endpoint::RESET);
+        match copy(endpoint, inner, (&mut out, &mut back), (&mut others, reads)) {
+            Copied::On => {}
+            Copied::Broken => {
+                if is_sole_holder(endpoint) {
+                    endpoint.set_flag(endpoint::RESET);
+                }
+                return false;
             }
-            return false;
+            Copied::Left => {
+                others.settle(endpoint, true);
+                return false;
+            }
         }
-        if back.closed && (out.closed || !alone) {
+        if back.closed && out.closed {
             return false;
         }
         if let Some(socket) = listener
@@ -337,11 +378,18 @@ fn pump(
             listener = None;
         }
         let (ours, kernels) = (want(&out, &back), want(&back, &out));
-        if !reads {
+        if let Some(pause_ns) = others.pause_ns() {
+            let mut fds = [pollfd { fd: inner, events: kernels, revents: 0 }];
+            // SAFETY: no mask.
+            let _ = unsafe { sd_sys::fd::ppoll(&mut fds, Some(pause_ns), core::ptr::null()) };
+            continue;
+        }
+        if !reads && others.see_something() {
             let _ = sd_sys::fd::poll_one(inner, kernels, pause_ms);
             pause_ms = (pause_ms * 2).min(ASK_MS.1);
             continue;
         }
+        pause_ms = ASK_MS.0;
         let asked = sleep([number, inner], [ours, kernels], listener);
         if let Some(socket) = listener.filter(|_| asked) {
             if handover::give(socket, endpoint) {

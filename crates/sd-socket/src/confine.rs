@@ -17,6 +17,9 @@ use sd_sys::confine::{self, NAP_NS, Set};
 
 /// Makes `install` install a filter that forbids the calls of a set; it says as prctl(2) whether it did.
 pub fn install(set: &Set, install: impl FnOnce() -> c_int) -> Outcome<c_int> {
+    if !crate::separate::now() {
+        return Outcome::Errno(libc::EAGAIN);
+    }
     // Asked for and kept, while that is allowed.
     crate::process::tid();
     let new = confine::forbid(set);

@@ -3,6 +3,8 @@
 //! Never on the data path. A monitor that is absent, slow or of another version only means that
 //! new connections use the kernel; it is asked again after a pause that doubles up to two seconds.
 
+mod separate;
+
 use crate::channel::Channel;
 use crate::mail::{Mail, deliver, take_in, take_mail};
 use crate::peer::Peer;
@@ -12,6 +14,7 @@ use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_shm::slab::Slab;
 use sd_sys::lock::Guard;
 use sd_sys::{msg, trust};
+pub(crate) use separate::forget;
 use std::collections::VecDeque;
 
 /// Descriptor of the control socket, -1 when there is none; for waiting on its end.

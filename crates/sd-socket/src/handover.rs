@@ -9,38 +9,33 @@
 //!                                                                                a number, sets its bit in `holders`
 //!  receiver --one byte----> keeper, which lets go
 //! ```
-//! A receiver of another user must share the slab already, as the child does that a server has forked for a session
-//! and that has given its privileges up: it gets nothing then that it could not spoil before. It shows that first:
-//! ```text
-//!  keeper   --a number, and which slab--> receiver, which writes it there, and its id; --one byte--> keeper, which looks
-//! ```
-//! Whoever listens under that name instead of a keeper learns nothing by it, and cannot pass it off as an answer of his.
-//! A receiver looks first who that is (SO_PEERCRED): its own user, or one that has made a slab of its family's. Nobody
-//! else is sent anything or waited for, so that who sends descriptors to a stranger cannot hold it up.
+//! A receiver of another user keeps the kernel socket, since with the connection it would get the sender's slab. It is
+//! told the names of the connection, and believes them of root. It looks first
+//! who that is (SO_PEERCRED): nobody else is sent anything or waited for, so that who sends descriptors to a stranger cannot
+//! hold it up.
 //!
 //! The sender may close its copy at any time, or go on using it. Threads of two families know each other by their ids
 //! only, so a connection that was passed has no token holder (`Token::keep_unheld`). When anything fails the receiver
 //! keeps the kernel socket.
 
+use crate::addr::Name;
 use crate::channel::Channel;
 use crate::endpoint::{self, EndpointExt};
 use crate::peer::Peer;
 use crate::process::{PROCESS, SlabRec, hide_fd};
 use crate::table;
 use core::sync::atomic::{AtomicI32, Ordering};
-use sd_proto::Request;
+use sd_proto::{Ip, Request};
 use sd_shm::channel::{Mapping, SEGMENT_LEN, Side};
-use sd_shm::slab::{Endpoint, PROOFS, Slab, State};
+use sd_shm::slab::{Endpoint, Slab, State};
 use sd_sys::{fd, msg};
 
 /// `asm-generic/socket.h`.
 const SO_COOKIE: i32 = 57;
-/// How long the keeper waits for a receiver of its own user, which has to ask the monitor; and for another one, which
-/// has only to write a number. Meanwhile no byte moves.
+/// How long the keeper waits for a receiver, which has to ask the monitor. Meanwhile no byte moves.
 const KEEPER_MS: u32 = 1000;
-const STRANGER_MS: u32 = 50;
-/// How long a receiver waits for a keeper of its own user; and for another one, and for room in its backlog. After that
-/// it has the kernel socket.
+/// How long a receiver waits for a keeper of its own user or root's; and for room in the backlog of whoever it is. After
+/// that it has the kernel socket.
 const RECEIVER_MS: u32 = 250;
 const OTHER_USER_MS: u32 = 50;
 /// Receivers that a keeper turns away before it listens no more.
@@ -71,19 +66,18 @@ static LISTENER: AtomicI32 = AtomicI32::new(0);
 
 const MESSAGE_LEN: usize = size_of::<Message>();
 
-/// What the keeper asks of a receiver of another user.
+/// What the keeper tells a receiver of another user.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Challenge {
-    /// To be written, above the process id, into the slab with this identity,
-    number: u64,
-    device: u64,
-    inode: u64,
-    /// as this one of its proofs.
-    place: u64,
+struct Names {
+    domain: u32,
+    local_port: u16,
+    remote_port: u16,
+    local: [u8; 16],
+    remote: [u8; 16],
 }
 
-const CHALLENGE_LEN: usize = size_of::<Challenge>();
+const NAMES_LEN: usize = size_of::<Names>();
 
 /// The name under which the keeper behind a kernel socket answers; `outer` is the passed end.
 fn name_of(outer: i32) -> Option<[u8; 27]> {
@@ -113,47 +107,41 @@ pub(crate) fn give(listener: i32, endpoint: &'static Endpoint) -> bool {
         sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) });
     let Ok(socket) = accepted.map(|socket| socket as i32) else { return false };
     let is_same = is_same_user(socket);
-    let is_bounded = msg::set_timeout(socket, if is_same { KEEPER_MS } else { STRANGER_MS }).is_ok();
-    let may_have = is_bounded && (is_same || is_proved(socket, endpoint) == Some(true));
-    let given = may_have && offer(socket, endpoint).is_some();
+    let is_bounded = msg::set_timeout(socket, KEEPER_MS).is_ok();
+    if !is_same {
+        tell_names(socket, endpoint);
+    }
+    let given = is_bounded && is_same && offer(socket, endpoint).is_some();
     fd::close(socket);
     given
 }
 
-/// In the keeper: whether the process at the other end shares the slab of the connection.
-fn is_proved(socket: i32, endpoint: &'static Endpoint) -> Option<bool> {
-    let (rec, index) = PROCESS.locate(endpoint)?;
-    let (device, inode) = fd::identity(rec.fd.load(Ordering::Relaxed)).ok()?;
-    let place = index % PROOFS;
-    let proof = rec.slab()?.header().proofs.get(place)?;
-    let number = sd_sys::mem::random().ok()? >> 32;
-    let (pid, _) = fd::peer(socket).ok()?;
-    proof.store(0, Ordering::Release);
-    let challenge = Challenge { number, device, inode, place: place as u64 };
+fn tell_names(socket: i32, endpoint: &'static Endpoint) {
+    let (local, remote) = crate::names::of(endpoint);
+    let names = Names {
+        domain: u32::from(endpoint.domain.load(Ordering::Relaxed)),
+        local_port: local.port,
+        remote_port: remote.port,
+        local: local.ip.0,
+        remote: remote.ip.0,
+    };
     // SAFETY: plain words without padding.
-    let bytes = unsafe { core::slice::from_raw_parts((&raw const challenge).cast::<u8>(), CHALLENGE_LEN) };
-    msg::send_with_fds(socket, bytes, &[], 0).ok()?;
-    Some(fd::read(socket, &mut [0u8]) == Ok(1) && proof.load(Ordering::Acquire) == proof_of(number, pid))
+    let bytes = unsafe { core::slice::from_raw_parts((&raw const names).cast::<u8>(), NAMES_LEN) };
+    let _ = msg::send_with_fds(socket, bytes, &[], libc::MSG_DONTWAIT);
 }
 
-fn proof_of(number: u64, pid: i32) -> u64 {
-    number << 32 | u64::from(pid as u32)
-}
-
-/// In the receiver: shows it.
-fn prove(socket: i32) -> Option<()> {
-    let mut asked = Challenge::default();
-    // SAFETY: plain words; any bytes make a challenge.
-    let bytes = unsafe { core::slice::from_raw_parts_mut((&raw mut asked).cast::<u8>(), CHALLENGE_LEN) };
-    if fd::read(socket, bytes) != Ok(CHALLENGE_LEN) {
+/// In the receiver: the kernel socket has these names.
+fn learn_names(socket: i32, number: i32) -> Option<()> {
+    let mut names = Names::default();
+    // SAFETY: plain words; any bytes make names.
+    let bytes = unsafe { core::slice::from_raw_parts_mut((&raw mut names).cast::<u8>(), NAMES_LEN) };
+    if fd::read(socket, bytes) != Ok(NAMES_LEN) {
         return None;
     }
-    let slab = known((asked.device, asked.inode))?.slab()?;
-    slab.header()
-        .proofs
-        .get(asked.place as usize)?
-        .store(proof_of(asked.number, fd::getpid()), Ordering::Release);
-    msg::send_with_fds(socket, &[1], &[], 0).ok().map(drop)
+    let local = Name { ip: Ip(names.local), port: names.local_port };
+    let remote = Name { ip: Ip(names.remote), port: names.remote_port };
+    let domain = if names.domain as i32 == libc::AF_INET6 { libc::AF_INET6 } else { libc::AF_INET };
+    crate::names::remember(number, domain, local, remote).map(drop)
 }
 
 fn offer(socket: i32, endpoint: &'static Endpoint) -> Option<()> {
@@ -207,30 +195,27 @@ pub(crate) fn claim(fd: i32) {
         return;
     };
     // Anybody can listen under that name: who does is looked at before anything is said or waited for.
-    let may_share = is_same_user(socket);
-    let is_known =
-        if may_share { msg::set_timeout(socket, RECEIVER_MS).is_ok() } else { is_relative(socket) };
-    if is_known && (may_share || prove(socket).is_some()) && crate::control::connected().is_some() {
-        let _ = receive(socket, fd, may_share);
+    let is_same = is_same_user(socket);
+    let is_believed = is_same || fd::peer(socket).is_ok_and(|(_, uid)| uid == 0);
+    if !is_believed || msg::set_timeout(socket, RECEIVER_MS).is_err() || crate::control::connected().is_none()
+    {
+        return fd::close(socket);
+    }
+    if is_same {
+        let _ = receive(socket, fd);
+    } else {
+        let _ = learn_names(socket, fd);
     }
     fd::close(socket);
 }
 
-/// Whether the other end's user has made a slab that this process shares.
-fn is_relative(socket: i32) -> bool {
-    let Ok((_, uid)) = fd::peer(socket) else { return false };
-    let count = PROCESS.slab_count.load(Ordering::Acquire);
-    PROCESS.slabs.iter().take(count).any(|rec| fd::owner(rec.fd.load(Ordering::Relaxed)) == Ok(uid))
-}
-
-/// Without `may_share` the connection has to lie in a slab that this process shares already.
-fn receive(socket: i32, number: i32, may_share: bool) -> Option<()> {
+fn receive(socket: i32, number: i32) -> Option<()> {
     let mut message = Message::default();
     // SAFETY: plain words; any bytes make a message.
     let bytes = unsafe { core::slice::from_raw_parts_mut((&raw mut message).cast::<u8>(), MESSAGE_LEN) };
     let got = msg::recv_with_fds(socket, bytes, 0).ok()?;
     let is_whole = got.len == MESSAGE_LEN && fd::peer(socket).is_ok_and(|(pid, _)| pid as u64 == message.pid);
-    let taken = is_whole.then_some(()).and_then(|()| take(&message, got.fds.as_slice(), may_share));
+    let taken = is_whole.then_some(()).and_then(|()| take(&message, got.fds.as_slice()));
     drop(got.fds);
     let taken = taken?;
     let Ok(placeholder) = crate::connect::number(i32::from(taken.domain.load(Ordering::Relaxed)), true)
@@ -252,9 +237,9 @@ fn receive(socket: i32, number: i32, may_share: bool) -> Option<()> {
 }
 
 /// This process holds the connection too; one descriptor is counted.
-fn take(message: &Message, fds: &[i32], may_share: bool) -> Option<&'static Endpoint> {
+fn take(message: &Message, fds: &[i32]) -> Option<&'static Endpoint> {
     let (&[slab, segment, peer_event], wakers) = (fds.first_chunk::<3>()?, fds.get(3..)?);
-    let rec = shared(slab, may_share)?;
+    let rec = shared(slab)?;
     let channel = channel(message, segment, peer_event)?;
     let index = message.index as usize;
     let (endpoint, bit) = (rec.slab()?.endpoint(index)?, rec.bit.load(Ordering::Relaxed));
@@ -278,13 +263,10 @@ fn known(identity: (u64, u64)) -> Option<&'static SlabRec> {
     PROCESS.slabs.iter().take(count).find(is_it)
 }
 
-/// The slab that the connection lies in: one that this process has, or, if it may, shares from now on.
-fn shared(slab_fd: i32, may_share: bool) -> Option<&'static SlabRec> {
+/// The slab that the connection lies in: one that this process has, or shares from now on.
+fn shared(slab_fd: i32) -> Option<&'static SlabRec> {
     let identity = fd::identity(slab_fd).ok()?;
     known(identity).or_else(|| {
-        if !may_share {
-            return None;
-        }
         PROCESS.forked.store(true, Ordering::Relaxed);
         crate::control::share(slab_fd, |member| {
             let _alloc = PROCESS.alloc.lock();

@@ -15,6 +15,7 @@
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `cancel` | what ends a wait early: pthread_cancel (handlers of signals: `wait`) |
 //! | `options`, `extras`, `tcp_info`, `names`, `addr` | what a socket is told and asked |
+//! | `separate` | a process that gives rights up leaves its family |
 //! | `confine`, `network` | under a seccomp filter of the program's; in another network namespace |
 //! | `fork`, `exec`, `spawn`, `handover`, `bridge` | sharing with children; the next program; starting programs; passing on; kernel sockets for those that are not accelerated |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
@@ -74,6 +75,7 @@ mod remember;
 mod room;
 mod route;
 mod select;
+pub mod separate;
 mod signals;
 mod sleep_set;
 mod slots;

@@ -62,6 +62,18 @@ pub(crate) fn record(endpoint: &Endpoint) -> Option<&'static Listener> {
     PROCESS.private(endpoint)?.listener()
 }
 
+/// How many connections may wait at a listener of ours.
+pub(crate) fn backlog(endpoint: &Endpoint) -> Option<u32> {
+    record(endpoint).map(|listener| listener.backlog.load(Ordering::Relaxed))
+}
+
+/// For one that is not registered yet.
+pub(crate) fn set_backlog(endpoint: &Endpoint, backlog: u32) {
+    if let Some(listener) = record(endpoint) {
+        listener.backlog.store(backlog, Ordering::Relaxed);
+    }
+}
+
 /// listen(2).
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };

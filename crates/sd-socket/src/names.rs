@@ -5,16 +5,19 @@ use crate::addr::{self, Name};
 use crate::connect::materialize;
 use crate::endpoint::{EndpointExt, FIN_SENT, KEEPS_ADDRESS, RESET};
 use crate::rare;
-use crate::table;
+use crate::table::{self, Entry};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use sd_proto::Ip;
-use sd_shm::slab::{End, Endpoint, State};
+use sd_shm::slab::{End, Endpoint, Reason, State};
 
 /// # Safety
 /// `addr` and `len` as the kernel wants them.
 pub(crate) unsafe fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> Outcome<c_int> {
-    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    let Some(endpoint) = table::socket(fd) else {
+        // SAFETY: as the caller says.
+        return unsafe { of_bridged(fd, addr, len, |endpoint| of(endpoint).0) };
+    };
     match endpoint.state_now() {
         State::Connected | State::Connecting | State::Failed => {
             let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
@@ -41,7 +44,10 @@ pub(crate) unsafe fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut sockl
 /// # Safety
 /// `addr` and `len` as the kernel wants them.
 pub(crate) unsafe fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> Outcome<c_int> {
-    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    let Some(endpoint) = table::socket(fd) else {
+        // SAFETY: as the caller says.
+        return unsafe { of_bridged(fd, addr, len, peer) };
+    };
     match endpoint.state_now() {
         State::Connecting | State::Failed => Outcome::Errno(libc::ENOTCONN),
         State::Connected if is_over(endpoint) => Outcome::Errno(libc::ENOTCONN),
@@ -52,6 +58,48 @@ pub(crate) unsafe fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut sockl
             Err(errno) => Outcome::Errno(errno),
         },
     }
+}
+
+/// The name of a connection that has a bridge behind it, where it was remembered, as long as the kernel has one for it.
+///
+/// # Safety
+/// `addr` and `len` as the kernel wants them.
+unsafe fn of_bridged(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    name: impl FnOnce(&Endpoint) -> Name,
+) -> Outcome<c_int> {
+    let Entry::Kernel(endpoint) = table::get(fd) else { return Outcome::Kernel };
+    let is_bridged = endpoint.reason.load(Ordering::Relaxed) == Reason::Bridged as u8;
+    if !is_bridged || addr::kernel_peer(fd).is_none() {
+        return Outcome::Kernel;
+    }
+    // SAFETY: as the caller says.
+    unsafe { answer(endpoint, name(endpoint), addr, len) }
+}
+
+/// A kernel socket with a bridge behind it is told by the names of the connection; `None` where there is no monitor.
+pub(crate) fn remember(fd: i32, domain: i32, local: Name, remote: Name) -> Option<&'static Endpoint> {
+    drop(crate::control::connected()?);
+    let endpoint = crate::endpoint::allocate(domain)?;
+    endpoint.fd.store(fd, Ordering::Relaxed);
+    endpoint.reason.store(Reason::Bridged as u8, Ordering::Relaxed);
+    endpoint.ports.store(u32::from(local.port) << 16 | u32::from(remote.port), Ordering::Relaxed);
+    rare::set_ip(endpoint, End::Local, local.ip);
+    rare::set_ip(endpoint, End::Remote, remote.ip);
+    endpoint.set_state(State::Kernel);
+    if table::set_kernel(fd, endpoint) {
+        return Some(endpoint);
+    }
+    crate::endpoint::release(endpoint);
+    None
+}
+
+/// Both names of a connection.
+pub(crate) fn of(endpoint: &Endpoint) -> (Name, Name) {
+    let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+    (Name { ip: rare::ip(endpoint, End::Local), port }, peer(endpoint))
 }
 
 fn peer(endpoint: &Endpoint) -> Name {

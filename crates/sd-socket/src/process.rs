@@ -120,8 +120,24 @@ impl SlabRec {
         if base.is_null() || index >= ENDPOINTS {
             return None;
         }
-        // SAFETY: `privs` is a mapping of ENDPOINTS entries that lives as long as the process.
+        // SAFETY: `privs` is a mapping of ENDPOINTS entries that lives as long as the process has the slab.
         Some(unsafe { &*base.add(index) })
+    }
+
+    /// The process has the slab no more: nothing leads to an endpoint of it, and there is one thread (see `separate`).
+    pub(crate) fn forget(&self) {
+        let (base, privs) = (self.base.swap(core::ptr::null_mut(), Ordering::AcqRel), &self.privs);
+        let privs = privs.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        if let Some(slab) = Slab::from_base(base) {
+            // SAFETY: as the caller says.
+            unsafe { slab.unmap() };
+        }
+        if !privs.is_null() {
+            // SAFETY: as the caller says; mapped with this length by `add_inherited_slab`.
+            unsafe { sd_sys::mem::unmap(privs.cast(), ENDPOINTS * core::mem::size_of::<Priv>()) };
+        }
+        self.bit.store(0, Ordering::Relaxed);
+        close_hidden(self.fd.swap(-1, Ordering::AcqRel));
     }
 }
 

@@ -51,6 +51,16 @@ pub(crate) fn forked() {
     unsafe { GRAVEYARD.force_unlock() };
 }
 
+/// Frees what was taken out of the table: for the only thread of a process, which is not a [`User`].
+pub(crate) fn empty() {
+    LEAVING.store(false, Ordering::Relaxed);
+    DUE.store(0, Ordering::Relaxed);
+    for Grave(channel) in GRAVEYARD.lock().drain(..) {
+        // SAFETY: as in `sweep`.
+        drop(unsafe { Box::from_raw(channel) });
+    }
+}
+
 /// Some channel that is over has no connection any more: the monitor must agree before it is freed.
 static LEAVING: AtomicBool = AtomicBool::new(false);
 

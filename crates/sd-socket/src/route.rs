@@ -89,6 +89,12 @@ pub(crate) fn forked() {
     routes.leases.clear();
 }
 
+/// The process has left its family, and will be told anew who listens where.
+pub(crate) fn forget() {
+    forked();
+    ROUTES.lock().directory = None;
+}
+
 /// Forgets what was learned, but not which ports are in use.
 pub(crate) fn forget_all() {
     let mut routes = ROUTES.lock();

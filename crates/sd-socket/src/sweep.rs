@@ -53,6 +53,11 @@ fn episode(moved_at: u64, now: u64) {
     }
 }
 
+/// The slabs that the hand moves over are others.
+pub(crate) fn separated() {
+    HAND.store(0, Ordering::Relaxed);
+}
+
 fn move_hand(began: u64) {
     let hand = HAND.load(Ordering::Relaxed);
     if hand == 0 {

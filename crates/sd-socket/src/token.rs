@@ -75,6 +75,15 @@ pub(crate) fn forked() {
     }
 }
 
+/// The only thread of a process that has left its family: its record there is another's.
+pub(crate) fn separated() {
+    let mine = mine();
+    if ![&raw const NOBODY, &raw const ONLY].contains(&core::ptr::from_ref(mine)) {
+        mine.id.store(0, Ordering::Release);
+    }
+    set_mine(&NOBODY);
+}
+
 fn table() -> Option<Slab> {
     PROCESS.slabs.first()?.slab()
 }

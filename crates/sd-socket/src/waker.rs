@@ -110,6 +110,12 @@ pub(crate) fn forked() {
     unsafe { FAMILIES.force_unlock() };
 }
 
+/// The process has left its family, and has none any more.
+pub(crate) fn separated() {
+    forked();
+    FAMILIES.lock().clear();
+}
+
 /// Some of them, one after the other.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct View {

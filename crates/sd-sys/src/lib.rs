@@ -11,6 +11,7 @@
 compile_error!("SocksDirect runs on x86-64 Linux; other targets are not ported yet");
 
 pub mod confine;
+pub mod diag;
 pub mod fd;
 pub mod futex;
 pub mod heap;

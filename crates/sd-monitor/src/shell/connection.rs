@@ -94,6 +94,12 @@ impl Connection {
         Ok(Connection { pid: 0, uid: UNKNOWN, child: Some(child), ..Connection::new(socket)? })
     }
 
+    /// The process at the other end is as one that has just been forked, and not the one that is buried.
+    pub(crate) fn begin_anew(&mut self, buried: ProcessId) {
+        (self.who, self.child, self.uid) = (None, Some(buried), UNKNOWN);
+        self.notices.clear();
+    }
+
     /// The process at the other end, registered or announced.
     pub(crate) fn process(&self) -> Option<ProcessId> {
         self.who.map(|who| who.process).or(self.child)

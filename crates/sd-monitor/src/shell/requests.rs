@@ -99,8 +99,9 @@ impl Server {
                 self.join(who.client, id, side, &mut fds).map(|()| Some(Reply::Ok))
             }
             (Request::Share, Some(who)) => {
-                self.share(who.process, &fds).map(|member| Some(Reply::Shared { member }))
+                self.share(who.process, sender.uid, &fds).map(|member| Some(Reply::Shared { member }))
             }
+            (Request::Separate, _) => self.separate(id).map(Some),
             (Request::Signal { channel, slot, side, urgent }, Some(who)) => {
                 self.signal(who.client, channel, slot, side, urgent);
                 Ok(None)
@@ -271,6 +272,15 @@ impl Server {
         Ok(())
     }
 
+    /// The process at the other end has left its family. It may go on as another user.
+    fn separate(&mut self, id: u64) -> Result<Reply, ErrorCode> {
+        let process = self.connections.get(&id).and_then(Connection::process).ok_or(ErrorCode::Protocol)?;
+        tracing::debug!(process = process.0, "separates");
+        self.bury(process);
+        self.connections.get_mut(&id).ok_or(ErrorCode::Protocol)?.begin_anew(process);
+        Ok(Reply::Ok)
+    }
+
     /// A client has one more eventfd, for a single thread.
     fn berth(&mut self, client: ClientId, number: u32, fds: &mut Vec<OwnedFd>) -> Result<Reply, ErrorCode> {
         let [event_fd] = &fds[..] else { return Err(ErrorCode::Descriptor) };
@@ -297,11 +307,15 @@ impl Server {
     }
 
     /// A connection was passed to a process of another family; that it has the slab says that it is so.
-    fn share(&mut self, process: ProcessId, fds: &[OwnedFd]) -> Result<u32, ErrorCode> {
+    fn share(&mut self, process: ProcessId, uid: u32, fds: &[OwnedFd]) -> Result<u32, ErrorCode> {
         let [fd] = fds else { return Err(ErrorCode::Descriptor) };
         let identity = Slab::check(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
         let is_it = |(_, family): &(&ClientId, &Family)| family.slab.identity() == Some(identity);
         let (client, family) = self.families.iter().find(is_it).ok_or(ErrorCode::Protocol)?;
+        // Who can write a slab can harm all who share it.
+        if family.uid != uid {
+            return Err(ErrorCode::Protocol);
+        }
         if self.core.members.share_count(process) >= SHARES_MAX {
             return Err(ErrorCode::Exhausted);
         }

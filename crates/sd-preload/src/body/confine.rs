@@ -18,6 +18,7 @@ pub(crate) unsafe fn prctl(option: c_int, args: [usize; 4]) -> Outcome<c_int> {
         (libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) => strictly(install),
         // SAFETY: libc's contract.
         (libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER) => unsafe { filtered(b, install) },
+        (libc::PR_SET_NO_NEW_PRIVS, 1) => super::privileges::no_new_privileges(install),
         _ => Outcome::Kernel,
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod handlers;
 pub(crate) mod limits;
 pub(crate) mod names;
 pub(crate) mod network;
+pub(crate) mod privileges;
 pub(crate) mod process;
 pub(crate) mod raw;
 pub(crate) mod ready;

@@ -6,7 +6,7 @@
 //! are not seen here. The kernel's conventions hold, where they differ from libc's functions: a signal mask has a
 //! length, and pselect6's mask stands in memory with it.
 
-use super::{clone, confine, create, limits, network, ready, rights, vector};
+use super::{clone, confine, create, limits, network, privileges, ready, rights, vector};
 use crate::edge;
 use crate::table::hook;
 use core::ffi::{c_int, c_long};
@@ -110,6 +110,17 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
             libc::SYS_getrlimit => int(limits::prlimit(0, a as _, core::ptr::null(), b as _)),
             libc::SYS_prlimit64 => int(limits::prlimit(a as _, b as _, c as _, d as _)),
             libc::SYS_mlockall => int(limits::mlockall(a as _)),
+            libc::SYS_setuid
+            | libc::SYS_setreuid
+            | libc::SYS_setresuid
+            | libc::SYS_setgid
+            | libc::SYS_setregid
+            | libc::SYS_setresgid
+            | libc::SYS_capset
+            | privileges::SYS_LANDLOCK_RESTRICT_SELF => {
+                let make = || edge::finish(sd_sys::raw::syscall6(nr, a, b, c, d, e, f));
+                int(privileges::change(nr, [a, b, c], make))
+            }
             libc::SYS_seccomp => int(confine::seccomp(a as _, b as _, c)),
             libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork => {
                 clone::by_number(nr, args).map_or(Outcome::Kernel, |pid| Outcome::Done(pid as isize))

@@ -1,5 +1,6 @@
 //! May a bridge read, while other processes have the connection too?
 
+use super::lent::Lent;
 use crate::endpoint::EndpointExt;
 use crate::iov::Pieces;
 use crate::{endpoint, ends, stream};
@@ -13,6 +14,8 @@ pub(crate) enum Reads {
     AtOnce,
     /// Once no other process has the connection, or those that have it leave unread what came (see `Others`).
     WhenUnread,
+    /// Then too, but what the program behind the bridge has not read stays for the others (see `lent`).
+    AsRead,
 }
 
 /// Whether the program's own family has let go of the connection. Until then what arrives may be
@@ -23,6 +26,8 @@ pub(super) fn is_sole_holder(endpoint: &Endpoint) -> bool {
 
 /// What other processes leave unread for so long is not meant for them.
 const UNREAD_NS: u64 = 100_000_000;
+/// The same, where the bridge takes away only what was read behind it.
+const UNREAD_LENT_NS: u64 = 5_000_000;
 
 /// What the other holders of the connection do with what the peer sends. One that waits for the program behind the bridge,
 /// with its copy open, reads nothing: if the bridge left the data to it, all three would wait for ever. One
@@ -35,12 +40,32 @@ pub(super) struct Others {
     unread_since: Option<u64>,
     /// They read nothing.
     are_idle: bool,
+    /// Of [`Reads::AsRead`], where that can be had.
+    pub(super) lent: Option<Lent>,
 }
 
 impl Others {
-    pub(super) fn new(endpoint: &Endpoint, reads: Reads) -> Others {
+    pub(super) fn new(endpoint: &Endpoint, reads: Reads, inner: i32) -> Others {
         let received = endpoint.rx().bytes.load(Ordering::Relaxed);
-        Others { reads, received, unread_since: None, are_idle: false }
+        let lent = if reads == Reads::AsRead { Lent::new(inner) } else { None };
+        Others { reads, received, unread_since: None, are_idle: false, lent }
+    }
+
+    /// What was lent is taken, as far as it was read; `is_over`: the program has closed its end, having read all.
+    pub(super) fn settle(&mut self, endpoint: &'static Endpoint, is_over: bool) {
+        let is_all_read = is_over || is_sole_holder(endpoint);
+        let taken = self.lent.as_mut().map_or(0, |lent| lent.settle(endpoint, is_all_read));
+        self.received = self.received.wrapping_add(taken);
+    }
+
+    /// How long to wait for that to go on; `None`: nothing is lent.
+    pub(super) fn pause_ns(&mut self) -> Option<u64> {
+        self.lent.as_mut().filter(|lent| lent.is_out()).map(Lent::pause_ns)
+    }
+
+    /// Whether the program, whose stream has ended, has its socket still.
+    pub(super) fn is_open(&self) -> bool {
+        self.lent.as_ref().is_some_and(Lent::is_open)
     }
 
     /// Whether the bridge may read now.
@@ -61,8 +86,14 @@ impl Others {
             return false;
         }
         let now = sd_sys::time::now_ns();
-        self.are_idle = now.saturating_sub(*self.unread_since.get_or_insert(now)) >= UNREAD_NS;
+        let patience = if self.lent.is_some() { UNREAD_LENT_NS } else { UNREAD_NS };
+        self.are_idle = now.saturating_sub(*self.unread_since.get_or_insert(now)) >= patience;
         self.are_idle
+    }
+
+    /// Something has come that they may read.
+    pub(super) fn see_something(&self) -> bool {
+        self.unread_since.is_some()
     }
 
     /// The bridge reads.
@@ -72,6 +103,9 @@ impl Others {
         into: &mut [u8],
         flags: i32,
     ) -> core::result::Result<usize, i32> {
+        if let Some(lent) = self.lent.as_mut().filter(|lent| lent.is_out() || !is_sole_holder(endpoint)) {
+            return lent.lend(endpoint, into);
+        }
         let got = stream::recv(endpoint, Pieces::one(into.as_mut_ptr(), into.len()), flags)?;
         self.received = self.received.wrapping_add(got as u64);
         Ok(got)

@@ -218,6 +218,35 @@ pub(crate) fn forked_late() {
     }
 }
 
+/// The process has left its family, and no socket of ours is registered: what it shared with relatives goes.
+pub(crate) fn separated() {
+    let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
+    for epoll in all.into_iter().filter(|epoll| epoll.numbers.load(Ordering::Relaxed) != 0) {
+        let mut interest = epoll.interest.lock();
+        ledger::leave(epoll);
+        crate::process::close_hidden(epoll.sleep_fd.swap(-1, Ordering::AcqRel));
+        interest.wakers = View::default();
+        interest.registration = 0;
+        // Relatives may have registered something in the kernel's instance.
+        epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
+        epoll.has_both.store(true, Ordering::Relaxed);
+        if interest.items.iter().next().is_some() {
+            rest::prepare(epoll, &mut interest, View::default());
+        }
+    }
+}
+
+/// A registration that the kernel's instance has kept is one of ours as well.
+pub(crate) fn put_back(registered: watch::Removed, endpoint: &'static Endpoint) {
+    let watch::Removed { epoll, fd, events, data } = registered;
+    crate::listen::interested(endpoint, fd);
+    let mut interest = epoll.interest.lock();
+    if interest.items.reserve(epoll) && rest::prepare(epoll, &mut interest, View::now()) {
+        let wish = (events | ALWAYS, data);
+        let _ = control::insert(epoll, &mut interest, fd, Source::Socket(endpoint), wish, 0);
+    }
+}
+
 fn scan(epoll: &Epoll, interest: &Interest, needed: impl Fn(Source) -> bool) {
     for item in interest.items.iter().filter(|item| needed(item.source())) {
         let mut line = epoll.line.lock();

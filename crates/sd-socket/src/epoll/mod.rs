@@ -46,11 +46,13 @@ pub(crate) use collect::is_ready;
 pub(crate) use control::{control, kernel_registered};
 pub(crate) use items::Item;
 use items::{Items, Source};
-pub(crate) use life::{User, add_fd, before_fork, created, drop_fd, forked, forked_late, keep_locks, unlock};
+pub(crate) use life::{
+    User, add_fd, before_fork, created, drop_fd, forked, forked_late, keep_locks, put_back, separated, unlock,
+};
 pub(crate) use waiting::wait;
 pub(crate) use watch::{
-    became_listener, endpoint_event, forget_endpoint, no_space, peer_event, readable_event, state_event,
-    to_kernel,
+    Removed as Registered, became_listener, endpoint_event, forget_endpoint, leave_to_kernel, no_space,
+    peer_event, readable_event, state_event, to_kernel,
 };
 
 /// Neither on the line nor hot: armed.

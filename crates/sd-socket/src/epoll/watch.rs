@@ -298,11 +298,11 @@ pub(super) fn look_now(item: &Item) {
 }
 
 /// What is left of a registration.
-struct Removed {
-    epoll: &'static Epoll,
-    fd: i32,
-    events: u32,
-    data: u64,
+pub(crate) struct Removed {
+    pub(super) epoll: &'static Epoll,
+    pub(super) fd: i32,
+    pub(super) events: u32,
+    pub(super) data: u64,
 }
 
 impl Removed {
@@ -372,4 +372,20 @@ pub(crate) fn became_listener(endpoint: &'static Endpoint) {
 /// The endpoint is a kernel socket from now on: so are its registrations.
 pub(crate) fn to_kernel(endpoint: &'static Endpoint) {
     detach(Source::Socket(endpoint), true, Removed::into_kernel);
+}
+
+/// The endpoint is a kernel socket from now on, but to this process only: its relatives' registrations stay. Those of a
+/// listener, which the kernel's instances watch already.
+pub(crate) fn leave_to_kernel(endpoint: &'static Endpoint) -> Vec<Removed> {
+    let (is_listener, mut left) = (endpoint.state_now() == State::Listen, Vec::new());
+    detach(Source::Socket(endpoint), false, |removed| {
+        let is_unused = removed.epoll.inherited.load(Ordering::Relaxed);
+        match is_listener {
+            true => left.push(removed),
+            // In an instance that only relatives use it would be an event of theirs.
+            false if is_unused => {}
+            false => removed.into_kernel(),
+        }
+    });
+    left
 }

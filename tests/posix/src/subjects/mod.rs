@@ -57,6 +57,7 @@ mod pass_races;
 mod poll;
 mod poll_threads;
 mod ports;
+mod privileges;
 mod rare;
 mod raw;
 mod shutdown;
@@ -102,6 +103,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     pass_races::SUBJECTS,
     poll::SUBJECTS,
     poll_threads::SUBJECTS,
+    privileges::SUBJECTS,
     raw::SUBJECTS,
     epoll::SUBJECTS,
     epoll_set::SUBJECTS,

@@ -1,0 +1,174 @@
+//! setuid(2) and its relatives, capset(2): calls by which a process may give rights up for good (see
+//! `sd_socket::separate`).
+//!
+//! | call | gives something up when |
+//! |---|---|
+//! | setuid, seteuid, setreuid, setresuid | one of the three user ids is lost, and none of them is root's afterwards |
+//! | setgid, setegid, setregid, setresgid | one of the three group ids is lost, and the process may not take it again |
+//! | capset | a capability is lost |
+//! | prctl(PR_SET_NO_NEW_PRIVS), landlock_restrict_self, seccomp | always; see `confine` for the last one |
+//!
+//! A user id that is only put aside, as seteuid does, is given up as little as it is for the kernel. setgroups(2) takes a
+//! capability by which the groups can be taken again; when that goes, the process leaves its family. By number these calls
+//! are one thread's; so are they in a program with several threads, which share their memory whatever ids they have.
+
+use core::ffi::{c_int, c_long};
+use sd_socket::{Outcome, separate};
+use sd_sys::{check, syscall};
+
+/// Real, effective, saved.
+type Ids = [u32; 3];
+/// "Leave it as it is."
+const KEEP: u32 = u32::MAX;
+const ROOT: u32 = 0;
+const CAP_SETGID: u32 = 6;
+const CAP_SETUID: u32 = 7;
+/// Not in libc yet; a system call without a function.
+pub(crate) const SYS_LANDLOCK_RESTRICT_SELF: c_long = 446;
+
+/// Makes the `call`, which is system call `nr` with these arguments; before it the process leaves its family, if it gives
+/// something up.
+pub(crate) fn change(nr: c_long, args: [usize; 3], call: impl FnOnce() -> c_int) -> Outcome<c_int> {
+    if separate::has_relatives() && gives_up(nr, args) { separate::before(call) } else { Outcome::Kernel }
+}
+
+fn gives_up(nr: c_long, args: [usize; 3]) -> bool {
+    let ids = args.map(|arg| arg as u32);
+    match nr {
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
+            let now = ids_now(libc::SYS_getresuid);
+            let then = ids_then(nr == libc::SYS_setuid, now, ids, has(CAP_SETUID), args_of(nr));
+            loses(now, then) && !then.contains(&ROOT)
+        }
+        libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid => {
+            let now = ids_now(libc::SYS_getresgid);
+            let then = ids_then(nr == libc::SYS_setgid, now, ids, has(CAP_SETGID), args_of(nr));
+            loses(now, then) && !has(CAP_SETGID)
+        }
+        libc::SYS_capset => {
+            let [header, data, _] = args;
+            // SAFETY: the caller's contract with capset(2).
+            unsafe { loses_capabilities(header as *const Header, data as *const Capabilities) }
+        }
+        _ => true,
+    }
+}
+
+/// How many ids the call takes.
+fn args_of(nr: c_long) -> usize {
+    match nr {
+        libc::SYS_setreuid | libc::SYS_setregid => 2,
+        libc::SYS_setresuid | libc::SYS_setresgid => 3,
+        _ => 1,
+    }
+}
+
+fn loses(now: Ids, then: Ids) -> bool {
+    now.iter().any(|id| !then.contains(id))
+}
+
+/// What the ids become if the call succeeds.
+fn ids_then(is_one: bool, now: Ids, wanted: Ids, is_able: bool, count: usize) -> Ids {
+    let [real, effective, saved] = now;
+    let [first, second, third] = wanted;
+    let or = |wanted: u32, now: u32| if wanted == KEEP { now } else { wanted };
+    match (is_one, count) {
+        (true, _) if is_able => [first; 3],
+        (true, _) => [real, first, saved],
+        (_, 2) => {
+            let effective = or(second, effective);
+            let is_saved = first != KEEP || second != KEEP && second != real;
+            [or(first, real), effective, if is_saved { effective } else { saved }]
+        }
+        _ => [or(first, real), or(second, effective), or(third, saved)],
+    }
+}
+
+fn ids_now(nr: c_long) -> Ids {
+    let mut ids = [0; 3];
+    let [real, effective, saved] = &mut ids;
+    // SAFETY: the kernel writes three numbers.
+    unsafe { syscall!(nr, &raw mut *real, &raw mut *effective, &raw mut *saved) };
+    ids
+}
+
+/// cap_user_header_t, and one element of cap_user_data_t.
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Capabilities {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// _LINUX_CAPABILITY_VERSION_1 and _3: one element, and two.
+const VERSION_1: u32 = 0x1998_0330;
+const VERSION_3: u32 = 0x2008_0522;
+
+fn capabilities_now() -> [Capabilities; 2] {
+    let mut now = [Capabilities::default(); 2];
+    let header = Header { version: VERSION_3, pid: 0 };
+    // SAFETY: the kernel reads the header and writes two elements.
+    let _ = check(unsafe { syscall!(libc::SYS_capget, &raw const header, now.as_mut_ptr()) });
+    now
+}
+
+/// Whether the process has a capability, one of the first 32.
+fn has(capability: u32) -> bool {
+    let [low, _] = capabilities_now();
+    low.effective >> capability & 1 != 0
+}
+
+/// # Safety
+/// Null, or what capset(2) takes.
+unsafe fn loses_capabilities(header: *const Header, data: *const Capabilities) -> bool {
+    if header.is_null() || data.is_null() {
+        return false;
+    }
+    // SAFETY: by contract; version 1 has one element only.
+    let then = unsafe {
+        let second = || data.add(1).read_unaligned();
+        let has_one = (*header).version == VERSION_1;
+        [data.read_unaligned(), if has_one { Capabilities::default() } else { second() }]
+    };
+    capabilities_now().iter().zip(then).any(|(now, then)| now.permitted & !then.permitted != 0)
+}
+
+/// PR_SET_NO_NEW_PRIVS, unless it is set already.
+pub(crate) fn no_new_privileges(call: impl FnOnce() -> c_int) -> Outcome<c_int> {
+    // SAFETY: no pointers.
+    let is_set = check(unsafe { syscall!(libc::SYS_prctl, libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) }) == Ok(1);
+    if is_set { Outcome::Kernel } else { separate::before(call) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ids, KEEP, ids_then, loses};
+
+    fn keeps(is_one: bool, now: Ids, wanted: Ids, is_able: bool, count: usize, then: Ids) {
+        assert_eq!(ids_then(is_one, now, wanted, is_able, count), then);
+    }
+
+    #[test]
+    fn ids_become_what_the_kernel_makes_of_them() {
+        keeps(true, [0, 0, 0], [33, 0, 0], true, 1, [33, 33, 33]);
+        keeps(true, [33, 0, 0], [33, 0, 0], false, 1, [33, 33, 0]);
+        keeps(false, [0, 0, 0], [KEEP, 33, 0], true, 2, [0, 33, 33]);
+        keeps(false, [0, 33, 0], [KEEP, 0, 0], true, 2, [0, 0, 0]);
+        keeps(false, [0, 33, 33], [33, 0, 0], true, 2, [33, 0, 0]);
+        keeps(false, [0, 0, 0], [KEEP, 33, KEEP], true, 3, [0, 33, 0]);
+        keeps(false, [0, 0, 0], [33, 33, 33], true, 3, [33, 33, 33]);
+    }
+
+    #[test]
+    fn what_is_put_aside_is_not_lost() {
+        assert!(!loses([0, 0, 0], [0, 33, 0]) && !loses([0, 33, 0], [0, 0, 0]));
+        assert!(loses([0, 0, 0], [33, 33, 33]) && loses([0, 33, 0], [33, 33, 33]));
+    }
+}

@@ -1,0 +1,112 @@
+//! What a bridge has passed on, but left in the connection, where other processes still find it.
+//!
+//! A process that gives rights up may have copies of connections that it never looks at, and one that does read may end
+//! before it has read all (OpenSSH's child before authentication): on Linux the rest is there for whoever reads next. So
+//! the bridge looks at what has come without taking it (MSG_PEEK), passes that on, and takes as much out of the connection
+//! as the kernel says was read at the other end. What was passed on and then read by another process can be read twice.
+
+use crate::endpoint::EndpointExt;
+use crate::iov::Pieces;
+use crate::{addr, stream};
+use core::sync::atomic::Ordering;
+use sd_shm::slab::Endpoint;
+use sd_sys::diag::{Diag, Reader};
+
+/// How long to wait, at first and at most, before the kernel is asked again.
+const ASK_NS: (u64, u64) = (20_000, 50_000_000);
+
+/// See the module.
+pub(super) struct Lent {
+    diag: Diag,
+    /// Ports of the socket that the program has, its own and the bridge's.
+    ports: (u16, u16),
+    /// Bytes passed on that are still in the connection.
+    bytes: u64,
+    /// Bytes passed on that are not.
+    taken: u64,
+    /// Bytes that anybody has received, as of the last look.
+    received: u64,
+    pause_ns: u64,
+}
+
+impl Lent {
+    /// `None` where the kernel does not tell what was read.
+    pub(super) fn new(inner: i32) -> Option<Lent> {
+        let (_, own) = addr::kernel_name(inner)?;
+        let (_, other) = addr::kernel_peer(inner)?;
+        let ports = (other.port, own.port);
+        let diag = Diag::open().ok()?;
+        diag.reader(ports.0, ports.1).ok()?.read?;
+        Some(Lent { diag, ports, bytes: 0, taken: 0, received: 0, pause_ns: ASK_NS.0 })
+    }
+
+    /// Something is passed on, and it is not known yet whether it was read.
+    pub(super) fn is_out(&self) -> bool {
+        self.bytes != 0
+    }
+
+    /// Some process has the other end of the pair still.
+    pub(super) fn is_open(&self) -> bool {
+        self.ask().is_some_and(|reader| reader.is_open)
+    }
+
+    fn ask(&self) -> Option<Reader> {
+        self.diag.reader(self.ports.0, self.ports.1).ok()
+    }
+
+    /// Looks at what has come, once the last was read.
+    pub(super) fn lend(&mut self, endpoint: &'static Endpoint, into: &mut [u8]) -> Result<usize, i32> {
+        if self.is_out() {
+            return Err(libc::EAGAIN);
+        }
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        let got = stream::recv(endpoint, Pieces::one(into.as_mut_ptr(), into.len()), flags)?;
+        self.received = endpoint.rx().bytes.load(Ordering::Relaxed);
+        self.bytes = got as u64;
+        self.pause_ns = ASK_NS.0;
+        Ok(got)
+    }
+
+    /// Takes out of the connection what was read at the other end, or all if that is closed, or nobody else has the
+    /// connection. How much that was.
+    pub(super) fn settle(&mut self, endpoint: &'static Endpoint, is_all_read: bool) -> u64 {
+        if !self.is_out() {
+            return 0;
+        }
+        let received = endpoint.rx().bytes.load(Ordering::Relaxed);
+        // Zero: the half is parked.
+        if received != 0 && received != self.received {
+            // Somebody else was faster.
+            self.taken += self.bytes;
+            self.bytes = 0;
+            return 0;
+        }
+        let read = self.ask().and_then(|reader| reader.read).map_or(0, |all| all.saturating_sub(self.taken));
+        let wanted = if is_all_read { self.bytes } else { read.min(self.bytes) };
+        let taken = take(endpoint, wanted);
+        self.bytes -= taken;
+        self.taken += taken;
+        self.received = endpoint.rx().bytes.load(Ordering::Relaxed);
+        taken
+    }
+
+    /// How long to wait before the next question.
+    pub(super) fn pause_ns(&mut self) -> u64 {
+        let pause = self.pause_ns;
+        self.pause_ns = (pause * 2).min(ASK_NS.1);
+        pause
+    }
+}
+
+/// Receives so many bytes, for nobody.
+fn take(endpoint: &'static Endpoint, wanted: u64) -> u64 {
+    let (mut bytes, mut taken) = ([0u8; 4096], 0);
+    while taken < wanted {
+        let len = (wanted - taken).min(bytes.len() as u64) as usize;
+        match stream::recv(endpoint, Pieces::one(bytes.as_mut_ptr(), len), libc::MSG_DONTWAIT) {
+            Ok(0) | Err(_) => break,
+            Ok(got) => taken += got as u64,
+        }
+    }
+    taken
+}

@@ -118,6 +118,9 @@ pub(crate) fn pace(port: u16, ms: u64) -> io::Result<()> {
                 count => got += count,
             }
         }
+        if &answer[..got] != b"bob x\n" {
+            return Err(io::Error::other(format!("{} came", answer[..got].escape_ascii())));
+        }
         took.push(start.elapsed().as_micros());
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -20,6 +20,7 @@
 //! |---|---|
 //! | `signal PID SIGNAL` | the monitor is to send a signal to a stranger; ends |
 //! | `squat PORT WAY` | has a listener registered that the kernel does not have any more |
+//! | `matrix PORT PIDS...` | each request with each descriptor about each stranger; ends |
 //! | `eventfd` | the monitor is to write to an eventfd that has no room |
 //! | `names PORT` | asks for a port by every name of it; ends |
 //! | `knock PORT FROM TO` | a connection from a port of its choice, to a listener of its choice |
@@ -38,6 +39,7 @@ mod eventfd;
 mod hang;
 mod honest;
 mod knock;
+mod matrix;
 mod network;
 mod places;
 mod policy;
@@ -66,6 +68,10 @@ fn main() -> ExitCode {
         ["squat", port, way] => squat::run(number(port) as u16, way),
         ["network", settings @ ..] => network::keep(settings),
         ["reach", ip, port, line] => honest::reach(ip, number(port) as u16, line),
+        ["matrix", port, victims @ ..] => {
+            let victims: Vec<i32> = victims.iter().map(|pid| number(pid) as i32).collect();
+            matrix::run(&victims, number(port) as u16)
+        }
         ["eventfd"] => eventfd::run(),
         ["crowd", port, count] => honest::crowd(number(port) as u16, number(count)),
         ["became", port, user] => policy::became(number(port) as u16, number(user) as u32),

@@ -20,6 +20,7 @@ pub(super) const TESTS: &[Test] = &[
     ("finding-07-policy-c-source-port", source_port),
     ("finding-07-policy-d-other-listener", other_listener),
     ("finding-10-bindblock", bind_block),
+    ("matrix", matrix),
 ];
 
 /// No process of another user's gets a signal.
@@ -65,9 +66,10 @@ fn heard(attack: &crate::process::Proc, error: Box<dyn std::error::Error + Send 
 }
 
 pub(super) fn unheard(said: &str) -> Result<String> {
-    match said.lines().find(|line| line.starts_with("seen")) {
-        Some(line) => fail!("mallory has {line}"),
-        None => Ok(format!("mallory: {}", said.lines().next().unwrap_or_default())),
+    let seen: Vec<&str> = said.lines().filter(|line| line.starts_with("seen")).take(4).collect();
+    match seen.as_slice() {
+        [_, ..] => fail!("mallory has {}", seen.join("; ")),
+        [] => Ok(format!("mallory: {}", said.lines().next().unwrap_or_default())),
     }
 }
 
@@ -159,4 +161,36 @@ fn bind_block(world: &mut World) -> Result<String> {
     let _server = world.serve(With::Sd, port, "threads")?;
     contact(world, User::Alice, With::Sd, port, "hello")?;
     Ok("it binds".to_owned())
+}
+
+/// Every request with every descriptor about everybody: strangers live, connections go on, ports stay, and no descriptor
+/// comes back that is not mallory's to have.
+fn matrix(world: &mut World) -> Result<String> {
+    let port = free_port()?;
+    let server = world.serve(With::Sd, port, "threads")?;
+    contact(world, User::Alice, With::Sd, port, "hello")?;
+    let mut pace = world.start(User::Alice, With::Sd, &["pace", &port.to_string(), "4000"])?;
+    pace.wait_for_text("connected", PATIENCE)?;
+    let mut victims = Vec::new();
+    for user in [User::Root, User::Alice] {
+        victims.push(world.start(user, With::Kernel, &["sleep"])?);
+    }
+    let pids: Vec<String> = victims.iter().chain([&server]).map(|victim| victim.pid().to_string()).collect();
+    let port_text = port.to_string();
+    let args: Vec<&str> = ["matrix", &port_text].into_iter().chain(pids.iter().map(String::as_str)).collect();
+    let said = world.run(User::Mallory, With::Kernel, &args, Duration::from_secs(90))?.text();
+    unheard(&said)?;
+    for victim in &pids {
+        let state = victim.parse().ok().and_then(crate::procfs::process).map_or('-', |process| process.state);
+        if !matches!(state, 'S' | 'R') {
+            fail!("process {victim} is in state {state}");
+        }
+    }
+    let longest = super::honest::longest(pace)?;
+    contact(world, User::Alice, With::Sd, port, "hello")?;
+    contact(world, User::Alice, With::Kernel, port, "hello")?;
+    Ok(format!(
+        "{}; longest answer of a connection beside it {longest:.0} us",
+        said.lines().next().unwrap_or_default()
+    ))
 }

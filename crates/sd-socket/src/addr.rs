@@ -1,9 +1,9 @@
 //! Socket addresses: between sockaddr structures, [`Ip`] values and endpoint words.
 
-use crate::iov::bad_pointer;
 use core::sync::atomic::{AtomicU64, Ordering};
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use sd_proto::Ip;
+use sd_sys::user;
 
 /// An address and port, host byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(crate) fn check(addr: *const sockaddr, len: socklen_t) -> Result<(), i32> {
 pub(crate) fn is_readable(addr: *const sockaddr, len: socklen_t) -> Result<(), i32> {
     match len as usize {
         len if len > size_of::<sockaddr_storage>() => Err(libc::EINVAL),
-        len if bad_pointer(addr.cast(), len) => Err(libc::EFAULT),
+        len if !user::seems_readable(addr, len) => Err(libc::EFAULT),
         _ => Ok(()),
     }
 }
@@ -60,7 +60,7 @@ pub(crate) fn is_readable(addr: *const sockaddr, len: socklen_t) -> Result<(), i
 /// # Safety
 /// As `parse`.
 pub(crate) unsafe fn family(addr: *const sockaddr, len: socklen_t) -> Option<i32> {
-    if bad_pointer(addr.cast(), 2) || (len as usize) < 2 {
+    if (len as usize) < 2 || !user::seems_readable(addr, 2) {
         return None;
     }
     // SAFETY: at least two bytes are readable.
@@ -77,7 +77,7 @@ pub(crate) unsafe fn write(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> Result<(), i32> {
-    if bad_pointer(len.cast(), size_of::<socklen_t>()) {
+    if !user::seems_writable(len, size_of::<socklen_t>()) {
         return Err(libc::EFAULT);
     }
     // SAFETY: valid by contract.
@@ -87,7 +87,7 @@ pub(crate) unsafe fn write(
     }
     let mut bytes = [0u8; 28];
     let full = encode(domain, name, &mut bytes);
-    if bad_pointer(addr.cast(), full.min(room as usize)) {
+    if !user::seems_writable(addr, full.min(room as usize)) {
         return Err(libc::EFAULT);
     }
     // SAFETY: at most `room` bytes are written to the caller's buffer.

@@ -178,7 +178,7 @@ pub unsafe fn poll(
         return Outcome::Errno(libc::EINVAL);
     }
     let none = count == 0 || count > table::LEN as nfds_t;
-    if none || bad_pointer(fds.cast(), count as usize * size_of::<pollfd>()) {
+    if none || !sd_sys::user::seems_writable(fds, count as usize * size_of::<pollfd>()) {
         return Outcome::Kernel;
     }
     // SAFETY: see the module.
@@ -212,7 +212,7 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
         }
         return Outcome::Kernel;
     }
-    let bad = bad_pointer(event.cast(), size_of::<epoll_event>());
+    let bad = !sd_sys::user::seems_readable(event, size_of::<epoll_event>());
     if bad && op != libc::EPOLL_CTL_DEL {
         return Outcome::Errno(libc::EFAULT);
     }

@@ -269,7 +269,7 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome
     const OWNERS: core::ops::RangeInclusive<c_ulong> = 0x8901..=0x8904;
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     let value = arg as *mut c_int;
-    let bad = crate::iov::bad_pointer(value.cast(), size_of::<c_int>());
+    let bad = !sd_sys::user::is_writable(value, size_of::<c_int>());
     let answer = match request {
         libc::FIONBIO if !bad => {
             // SAFETY: as the caller says.

@@ -3,7 +3,7 @@
 
 use crate::Outcome;
 use crate::endpoint::{EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_WR, notify, peer_end, tx_cursor};
-use crate::iov::{Pieces, bad_pointer};
+use crate::iov::Pieces;
 use crate::stream;
 use crate::transfer::NOWHERE;
 use crate::whole::Claim;
@@ -55,6 +55,9 @@ pub(crate) unsafe fn sendfile(
     let at = if offset.is_null() { None } else { Some(unsafe { offset.read_unaligned() }) };
     let (sent, errno) = file_to_socket(in_fd, at, endpoint, count);
     if let Some(at) = at {
+        if !sd_sys::user::is_writable(offset, size_of::<off_t>()) {
+            return Outcome::Errno(libc::EFAULT);
+        }
         // SAFETY: `at` is only set when `offset` is not null.
         unsafe { offset.write_unaligned(at + sent as off_t) };
     }
@@ -162,7 +165,7 @@ fn read_into_ring(endpoint: &'static Endpoint, file: c_int, at: Option<off_t>, c
 /// # Safety
 /// `offset` is null, valid, or an address that can be no memory.
 unsafe fn check_source(in_fd: c_int, offset: *mut off_t, count: size_t) -> Result<(), i32> {
-    if !offset.is_null() && bad_pointer(offset.cast(), size_of::<off_t>()) {
+    if !offset.is_null() && !sd_sys::user::is_readable(offset, size_of::<off_t>()) {
         return Err(libc::EFAULT);
     }
     // SAFETY: no pointers.
@@ -236,7 +239,7 @@ fn check_pipe(pipe: c_int, mode: c_int, pipe_offset: *mut off_t, offset: *mut of
     }
     match (pipe_offset.is_null(), offset.is_null()) {
         (false, _) => Err(libc::ESPIPE),
-        (_, false) if bad_pointer(offset.cast(), size_of::<off_t>()) => Err(libc::EFAULT),
+        (_, false) if !sd_sys::user::is_readable(offset, size_of::<off_t>()) => Err(libc::EFAULT),
         (_, false) => Err(libc::EINVAL),
         _ => Ok(()),
     }

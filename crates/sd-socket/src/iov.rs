@@ -53,7 +53,7 @@ impl Pieces {
         if count > IOV_MAX {
             return Err(libc::EMSGSIZE);
         }
-        if bad_pointer(iov.cast(), count * size_of::<iovec>()) {
+        if !sd_sys::user::seems_readable(iov, count * size_of::<iovec>()) {
             return Err(libc::EFAULT);
         }
         let (mut total, mut nowhere) = (0usize, false);

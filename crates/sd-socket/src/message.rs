@@ -5,6 +5,7 @@ use crate::iov::{Pieces, bad_pointer, is_beyond};
 use crate::{Outcome, faults, stream, urgent, zero_copy};
 use libc::{c_int, c_void, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 use sd_shm::slab::{Endpoint, State};
+use sd_sys::user;
 
 /// recv(2) with one of the flags MSG_OOB, MSG_ERRQUEUE, MSG_TRUNC.
 #[cold]
@@ -45,7 +46,7 @@ pub(crate) fn send_specially(endpoint: &'static Endpoint, pieces: Pieces, flags:
 /// # Safety
 /// `msg` is what sendmsg(2) wants.
 pub(crate) unsafe fn name_of(msg: *const msghdr) -> (*const sockaddr, socklen_t) {
-    if bad_pointer(msg.cast(), size_of::<msghdr>()) {
+    if !user::seems_readable(msg, size_of::<msghdr>()) {
         return (core::ptr::null(), 0);
     }
     // SAFETY: as the caller says.
@@ -59,7 +60,7 @@ pub(crate) unsafe fn recvmsg(
     msg: *mut msghdr,
     flags: c_int,
 ) -> Outcome<ssize_t> {
-    if bad_pointer(msg.cast(), 1) {
+    if !user::seems_readable(msg, size_of::<msghdr>()) {
         return Outcome::Errno(libc::EFAULT);
     }
     // SAFETY: as the caller says.
@@ -83,6 +84,8 @@ pub(crate) unsafe fn recvmsg(
         true => urgent::recv(endpoint, pieces, flags),
     };
     match done {
+        // What was received is lost, as in the kernel.
+        Ok(_) if !user::seems_writable(msg, size_of::<msghdr>()) => Outcome::Errno(libc::EFAULT),
         Ok(got) => {
             // TCP reports no address, and no control data but times.
             // SAFETY: as the caller says.
@@ -170,12 +173,14 @@ pub(crate) unsafe fn sendmsg(
     msg: *const msghdr,
     flags: c_int,
 ) -> Outcome<ssize_t> {
-    if bad_pointer(msg.cast(), 1) {
+    if !user::seems_readable(msg, size_of::<msghdr>()) {
         return Outcome::Errno(libc::EFAULT);
     }
     // SAFETY: as the caller says.
     if let Err(errno) = unsafe { check_outgoing(&*msg) } {
-        return Outcome::Errno(errno);
+        // Control data that makes no sense is met behind the connection's state.
+        let state = if errno == libc::EINVAL { faults::before_send(endpoint, flags).err() } else { None };
+        return Outcome::Errno(state.unwrap_or(errno));
     }
     // SAFETY: as the caller says.
     let result = unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) }.and_then(|pieces| {
@@ -189,6 +194,9 @@ pub(crate) unsafe fn sendmsg(
     result.map(|n| n as ssize_t).into()
 }
 
+/// More control data than the kernel takes of a message, whatever its limits are set to.
+const CONTROL_MAX: usize = 1 << 24;
+
 /// sendmsg on a kernel socket. Connections of ours among the descriptors that it passes on travel as kernel sockets
 /// (see `bridge::passable`); `None` when there are none.
 ///
@@ -201,6 +209,10 @@ pub(crate) unsafe fn pass_rights(fd: c_int, msg: *const msghdr, flags: c_int) ->
             return None;
         }
         let len = (*msg).msg_controllen;
+        if len > CONTROL_MAX || !user::seems_readable((*msg).msg_control, len) {
+            // The kernel's to refuse.
+            return None;
+        }
         let mut control = vec![0u64; len.div_ceil(8)];
         core::ptr::copy_nonoverlapping((*msg).msg_control.cast::<u8>(), control.as_mut_ptr().cast(), len);
         let mut copy = *msg;
@@ -268,7 +280,7 @@ unsafe fn check_outgoing(msg: &msghdr) -> Result<(), i32> {
         if msg.msg_controllen > i32::MAX as usize {
             return Err(libc::ENOBUFS);
         }
-        if bad_pointer(msg.msg_control, msg.msg_controllen) {
+        if !user::seems_readable(msg.msg_control, msg.msg_controllen) {
             return Err(libc::EFAULT);
         }
         let mut at = if msg.msg_control.is_null() { core::ptr::null_mut() } else { libc::CMSG_FIRSTHDR(msg) };
@@ -297,7 +309,7 @@ pub(crate) unsafe fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> Outcome<c_int> {
-    if !timeout.is_null() && bad_pointer(timeout.cast(), size_of::<timespec>()) {
+    if !timeout.is_null() && !user::is_readable(timeout, size_of::<timespec>()) {
         return Outcome::Errno(libc::EFAULT);
     }
     // SAFETY: as the caller says.
@@ -310,7 +322,7 @@ pub(crate) unsafe fn recvmmsg(
     if let Some(errno) = faults::take_error(endpoint) {
         return Outcome::Errno(errno);
     }
-    if count != 0 && bad_pointer(msgs.cast(), 1) {
+    if count != 0 && !user::seems_readable(msgs, size_of::<mmsghdr>()) {
         return Outcome::Errno(libc::EFAULT);
     }
     let after =
@@ -335,6 +347,16 @@ pub(crate) unsafe fn recvmmsg(
             break;
         }
     }
+    if let Some(at) = limit
+        && done > 0
+    {
+        if !user::is_writable(timeout, size_of::<timespec>()) {
+            return Outcome::Errno(libc::EFAULT);
+        }
+        let left = sd_sys::time::timespec_of(at.saturating_sub(sd_sys::time::now_ns()));
+        // SAFETY: it can be written.
+        unsafe { timeout.write_unaligned(left) };
+    }
     Outcome::Done(done as c_int)
 }
 
@@ -346,16 +368,23 @@ pub(crate) unsafe fn sendmmsg(
     count: u32,
     flags: c_int,
 ) -> Outcome<c_int> {
-    if count != 0 && bad_pointer(msgs.cast(), 1) {
+    if count != 0 && !user::seems_readable(msgs, size_of::<mmsghdr>()) {
         return Outcome::Errno(libc::EFAULT);
     }
     let mut done = 0;
     while done < count.min(1024) {
         // SAFETY: done < count.
-        let entry = unsafe { &mut *msgs.add(done as usize) };
+        let entry = unsafe { msgs.add(done as usize) };
         // SAFETY: as the caller says.
-        match unsafe { sendmsg(endpoint, &entry.msg_hdr, flags) } {
-            Outcome::Done(n) => entry.msg_len = n as u32,
+        match unsafe { sendmsg(endpoint, &(*entry).msg_hdr, flags) } {
+            Outcome::Done(_) if !user::seems_writable(entry, size_of::<mmsghdr>()) => {
+                if done == 0 {
+                    return Outcome::Errno(libc::EFAULT);
+                }
+                break;
+            }
+            // SAFETY: it can be written.
+            Outcome::Done(n) => unsafe { (*entry).msg_len = n as u32 },
             Outcome::Errno(errno) if done == 0 => return Outcome::Errno(errno),
             _ => break,
         }

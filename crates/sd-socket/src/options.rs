@@ -5,13 +5,13 @@ use crate::connect::materialize;
 use crate::endpoint::{
     EndpointExt, INQ, KEEPS_ADDRESS, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY,
 };
-use crate::iov::bad_pointer;
 use crate::rare;
 use crate::remember::{Remembered, remember};
 use crate::table;
 use core::sync::atomic::Ordering;
 use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
 use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, SWITCHES_MASK, State, Switch};
+use sd_sys::user;
 
 /// Options kept as a number: level, name, where, lowest and highest value (others are EINVAL), and the value when never
 /// set.
@@ -210,7 +210,12 @@ pub(crate) unsafe fn set(
     if connected && is_v6 && level == libc::IPPROTO_IPV6 && name == libc::IPV6_V6ONLY {
         return Outcome::Errno(libc::EINVAL);
     }
-    if level == TCP && connected && len >= 4 && !bad_pointer(value, 1) && !crate::names::is_over(endpoint) {
+    if level == TCP
+        && connected
+        && len >= 4
+        && user::is_readable(value, 4)
+        && !crate::names::is_over(endpoint)
+    {
         // SAFETY: at least four bytes.
         let is_zero = unsafe { (value as *const i32).read_unaligned() } == 0;
         match name {
@@ -299,8 +304,11 @@ pub(crate) unsafe fn get(
     len: *mut socklen_t,
 ) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
-    if bad_pointer(len.cast(), 1) || bad_pointer(value, 1) {
-        if level == SOL_SOCKET && name == libc::SO_ERROR && !bad_pointer(len.cast(), 1) {
+    let has_len = user::seems_writable(len, size_of::<socklen_t>());
+    // SAFETY: it can be read.
+    let room = if has_len { unsafe { len.read_unaligned() } } else { 0 };
+    if !has_len || (room as i32) > 0 && !user::seems_writable(value, 1) {
+        if level == SOL_SOCKET && name == libc::SO_ERROR && has_len {
             take_error(endpoint);
         }
         return Outcome::Kernel;
@@ -398,6 +406,9 @@ pub(crate) unsafe fn put(bytes: &[u8], value: *mut c_void, len: *mut socklen_t) 
             return Outcome::Errno(libc::EINVAL);
         }
         let n = bytes.len().min(room as usize);
+        if !user::seems_writable(value, n) {
+            return Outcome::Errno(libc::EFAULT);
+        }
         core::ptr::copy_nonoverlapping(bytes.as_ptr(), value as *mut u8, n);
         len.write_unaligned(n as socklen_t);
     }

@@ -1,12 +1,12 @@
 //! What is noted when an option is set.
 
 use crate::endpoint::{EndpointExt, INQ, OOB_INLINE, STAMPS, STAMPS_NS, ZERO_COPY};
-use crate::iov::bad_pointer;
 use crate::options::number;
 use crate::rare;
 use core::sync::atomic::Ordering;
 use libc::{SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
 use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON};
+use sd_sys::user;
 
 const TCP: c_int = libc::IPPROTO_TCP;
 
@@ -31,7 +31,7 @@ pub(crate) unsafe fn remember(
     value: *const c_void,
     len: socklen_t,
 ) -> Remembered {
-    if bad_pointer(value, 1) {
+    if !user::is_readable(value, len as usize) {
         return Remembered::No;
     }
     if let Some(n) = number(level, name) {

@@ -36,7 +36,7 @@ pub(crate) unsafe fn select(
 ) -> Outcome<c_int> {
     let nfds = nfds.max(0) as usize;
     let bytes = nfds.div_ceil(WORD_BITS) * size_of::<u64>();
-    if sets.iter().any(|set| !set.is_null() && crate::iov::bad_pointer(set.cast(), bytes)) {
+    if sets.iter().any(|set| !set.is_null() && !sd_sys::user::seems_writable(*set, bytes)) {
         return Outcome::Kernel;
     }
     let member = |fd: usize| sets.iter().any(|&s| bit(s, fd));

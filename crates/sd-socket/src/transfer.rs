@@ -58,7 +58,7 @@ pub unsafe fn recvfrom(
     if !matches!(outcome, Outcome::Done(_)) || addr.is_null() {
         return outcome;
     }
-    if bad_pointer(addr_len.cast(), size_of::<socklen_t>()) {
+    if !sd_sys::user::seems_writable(addr_len, size_of::<socklen_t>()) {
         return Outcome::Errno(libc::EFAULT);
     }
     // SAFETY: see the module.
@@ -165,6 +165,10 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize
 pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize_t> {
     let Some(endpoint) = connection(fd) else {
         // SAFETY: see the module.
+        if unsafe { pieces(iov, count) }.is_ok_and(|pieces| pieces.total == 0) {
+            return Outcome::Done(0);
+        }
+        // SAFETY: see the module.
         let again = |_| unsafe { writev(fd, iov, count) };
         // SAFETY: see the module.
         return unsafe { unconnected::send(fd, 0, NOWHERE, again) };
@@ -172,6 +176,8 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssiz
     // SAFETY: see the module.
     let result = match unsafe { pieces(iov, count) } {
         Ok(p) if p.nowhere => Err(faults::send_from_nowhere(endpoint, 0)),
+        // Nobody is asked, unlike in write(2).
+        Ok(p) if p.total == 0 => Ok(0),
         Ok(p) => stream::send(endpoint, p, 0),
         Err(errno) => Err(errno),
     };

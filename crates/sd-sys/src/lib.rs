@@ -4,7 +4,7 @@
 //! needs is here, as a thin function around the `syscall` instruction (x86-64). No function
 //! touches `errno`; failures come back as [`Errno`]. Nothing here allocates or keeps state except
 //! [`lock::Lock`], a futex lock that survives `fork` by being re-made in the child, [`section`], which puts handlers
-//! of signals off, [`heap`], the allocator of a process that cannot use libc's, and [`confine`], [`space`] and [`numbers`], which know the filters and the limits that the program
+//! of signals off, [`heap`], the allocator of a process that cannot use libc's, [`user`], and [`confine`], [`space`] and [`numbers`], which know the filters and the limits that the program
 //! puts on itself.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
@@ -26,6 +26,7 @@ pub mod section;
 pub mod space;
 pub mod time;
 pub mod trust;
+pub mod user;
 
 /// An errno value as the kernel returned it (positive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

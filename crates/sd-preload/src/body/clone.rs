@@ -11,6 +11,7 @@ use crate::edge;
 use crate::table::real;
 use core::ffi::{c_int, c_long, c_void};
 use sd_socket::{calls, network};
+use sd_sys::user;
 
 pub(crate) type Entry = Option<unsafe extern "C" fn(*mut c_void) -> c_int>;
 
@@ -75,9 +76,9 @@ pub(crate) unsafe fn by_number(nr: c_long, args: [usize; 6]) -> Option<c_int> {
     let flags = match nr {
         libc::SYS_fork => Some(0),
         libc::SYS_clone => shares_nothing(a, b).then_some(a),
-        // SAFETY: the caller's contract: a structure of the size in `b`, which is 64 at least.
-        libc::SYS_clone3 if b >= CLONE_ARGS_LEN => unsafe {
-            let words = (a as *const [u64; CLONE_ARGS_LEN / 8]).read_unaligned();
+        libc::SYS_clone3 if b >= CLONE_ARGS_LEN && user::is_readable(a as *const u8, CLONE_ARGS_LEN) => {
+            // SAFETY: so long, and it can be read.
+            let words = unsafe { (a as *const [u64; CLONE_ARGS_LEN / 8]).read_unaligned() };
             let flags = words[FLAGS_AT] as usize;
             shares_nothing(flags, words[STACK_AT] as usize).then_some(flags)
         },

@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_long, c_uint};
 use libc::{pid_t, rlimit};
 use sd_socket::Outcome;
-use sd_sys::{numbers, space};
+use sd_sys::{numbers, space, user};
 
 /// prlimit(2), and with it setrlimit(2) and getrlimit(2).
 ///
@@ -18,6 +18,10 @@ pub(crate) unsafe fn prlimit(
 ) -> Outcome<c_int> {
     // SAFETY: no arguments.
     if crate::start::is_passive() || pid != 0 && pid != unsafe { libc::getpid() } {
+        return Outcome::Kernel;
+    }
+    let len = size_of::<rlimit>();
+    if !new.is_null() && !user::is_readable(new, len) || !old.is_null() && !user::is_writable(old, len) {
         return Outcome::Kernel;
     }
     // SAFETY: libc's contract.

@@ -223,6 +223,9 @@ unsafe fn mask_of_pselect(pair: usize) -> Option<*const libc::sigset_t> {
     if pair == 0 {
         return Some(core::ptr::null());
     }
+    if !sd_sys::user::seems_readable(pair as *const usize, 2 * size_of::<usize>()) {
+        return None;
+    }
     // SAFETY: by contract.
     let [mask, len] = unsafe { (pair as *const [usize; 2]).read_unaligned() };
     is_mask(mask, len).then_some(mask as *const libc::sigset_t)

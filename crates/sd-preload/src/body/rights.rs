@@ -85,6 +85,6 @@ unsafe fn truncate(msg: *mut msghdr, head: *mut cmsghdr, given: usize) {
 /// Whether an outgoing message carries control data, which may be descriptors of ours.
 #[inline(always)]
 pub(crate) fn has_control(msg: *const msghdr) -> bool {
-    // SAFETY: libc's contract of sendmsg; what is in the first page is left to the kernel's EFAULT.
-    msg as usize >= 4096 && unsafe { (*msg).msg_controllen } != 0
+    // SAFETY: it can be read; what cannot is left to the kernel's EFAULT.
+    sd_sys::user::seems_readable(msg, size_of::<msghdr>()) && unsafe { (*msg).msg_controllen } != 0
 }

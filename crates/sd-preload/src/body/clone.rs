@@ -81,7 +81,7 @@ pub(crate) unsafe fn by_number(nr: c_long, args: [usize; 6]) -> Option<c_int> {
             let words = unsafe { (a as *const [u64; CLONE_ARGS_LEN / 8]).read_unaligned() };
             let flags = words[FLAGS_AT] as usize;
             shares_nothing(flags, words[STACK_AT] as usize).then_some(flags)
-        },
+        }
         _ => None,
     };
     let [a, b, c, d, e, f] = args;

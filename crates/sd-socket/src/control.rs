@@ -284,7 +284,7 @@ fn announce(control: &mut Control, fd: i32) {
 
 pub(crate) fn send(fd: i32, request: &Request, fds: &[i32]) -> Option<()> {
     let mut buf = [0u8; MESSAGE_MAX];
-    msg::send_with_fds(fd, request.encode(&mut buf), fds, 0).ok().map(drop)
+    msg::send_as_effective(fd, request.encode(&mut buf), fds, 0).ok().map(drop)
 }
 
 pub(crate) fn receive(fd: i32, flags: i32) -> Option<(Reply, msg::Received)> {
@@ -412,7 +412,7 @@ pub(crate) fn hint(request: &Request) {
     let Some(_control) = connected() else { return };
     let mut buf = [0u8; MESSAGE_MAX];
     let fd = CONTROL_FD.load(Ordering::Acquire);
-    let _ = msg::send_with_fds(fd, request.encode(&mut buf), &[], libc::MSG_DONTWAIT);
+    let _ = msg::send_as_effective(fd, request.encode(&mut buf), &[], libc::MSG_DONTWAIT);
 }
 
 /// The connection is of no use any more; under `PROCESS.control`.

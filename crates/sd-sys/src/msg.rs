@@ -67,6 +67,23 @@ impl Control {
         Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
     }
 
+    /// Adds plain C values as one control message behind the first `used` bytes; how many are used then.
+    fn put<T: Copy>(&mut self, used: usize, kind: i32, values: &[T]) -> usize {
+        let len = 16 + size_of_val(values);
+        let end = used + len.next_multiple_of(8);
+        let Some(place) = self.0.get_mut(used..end) else { return used };
+        let head = libc::cmsghdr { cmsg_len: len, cmsg_level: libc::SOL_SOCKET, cmsg_type: kind };
+        // SAFETY: `place` has room for a header of 16 bytes and the values behind it, at any alignment.
+        unsafe {
+            place.as_mut_ptr().cast::<libc::cmsghdr>().write_unaligned(head);
+            let values_at = place.as_mut_ptr().add(16).cast::<T>();
+            for (i, value) in values.iter().enumerate() {
+                values_at.add(i).write_unaligned(*value);
+            }
+        }
+        end
+    }
+
     /// Takes in what the kernel has put into the first `len` bytes.
     fn read(&self, len: usize, got: &mut Received) {
         let mut offset = 0;
@@ -87,32 +104,54 @@ impl Control {
 
 /// Sends one message with descriptors, MSG_NOSIGNAL.
 pub fn send_with_fds(sock: i32, bytes: &[u8], fds: &[i32], flags: i32) -> Result<usize> {
+    send(sock, bytes, fds, None, flags)
+}
+
+/// Sends one to somebody who asks the kernel who sends it: as the effective user, which is who the kernel would take the
+/// process for when it makes a socket. By itself it names the real one.
+pub fn send_as_effective(sock: i32, bytes: &[u8], fds: &[i32], flags: i32) -> Result<usize> {
+    match effective() {
+        None => send(sock, bytes, fds, None, flags),
+        Some(sender) => match send(sock, bytes, fds, Some(sender), flags) {
+            // Of a user that the namespace has no number for.
+            Err(Errno(libc::EPERM | libc::EINVAL)) => send(sock, bytes, fds, None, flags),
+            other => other,
+        },
+    }
+}
+
+/// Who the process is, where its effective user is another than the real one.
+fn effective() -> Option<libc::ucred> {
+    // SAFETY: no arguments.
+    let number = |nr: i64| check(unsafe { syscall!(nr) }).map(|number| number as u32).ok();
+    let (real, uid) = (number(libc::SYS_getuid)?, number(libc::SYS_geteuid)?);
+    if real == uid {
+        return None;
+    }
+    Some(libc::ucred { pid: crate::fd::getpid(), uid, gid: number(libc::SYS_getegid)? })
+}
+
+/// One message; the kernel checks that the sender may say that it is `sender`.
+fn send(sock: i32, bytes: &[u8], fds: &[i32], sender: Option<libc::ucred>, flags: i32) -> Result<usize> {
     if fds.len() > FDS_MAX {
         return Err(Errno(libc::EINVAL));
     }
     let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
     let mut control = Control([0; CONTROL_LEN]);
+    let mut used = 0;
+    if let Some(sender) = sender {
+        used = control.put(used, libc::SCM_CREDENTIALS, &[sender]);
+    }
+    if !fds.is_empty() {
+        used = control.put(used, libc::SCM_RIGHTS, fds);
+    }
     // SAFETY: an all-zero msghdr is valid.
     let mut hdr: libc::msghdr = unsafe { core::mem::zeroed() };
     hdr.msg_iov = &mut iov;
     hdr.msg_iovlen = 1;
-    if !fds.is_empty() {
-        let head = libc::cmsghdr {
-            cmsg_len: 16 + fds.len() * 4,
-            cmsg_level: libc::SOL_SOCKET,
-            cmsg_type: libc::SCM_RIGHTS,
-        };
-        // SAFETY: at most CONTROL_LEN bytes, into a buffer of that size, aligned to 8.
-        unsafe {
-            (control.0.as_mut_ptr() as *mut libc::cmsghdr).write(head);
-            core::ptr::copy_nonoverlapping(
-                fds.as_ptr() as *const u8,
-                control.0.as_mut_ptr().add(16),
-                fds.len() * 4,
-            );
-        }
+    if used != 0 {
         hdr.msg_control = control.0.as_mut_ptr() as *mut _;
-        hdr.msg_controllen = (16 + fds.len() * 4).next_multiple_of(8);
+        hdr.msg_controllen = used;
     }
     // SAFETY: all pointers in `hdr` are valid during the call.
     check(unsafe {

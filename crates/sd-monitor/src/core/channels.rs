@@ -229,6 +229,11 @@ impl Channels {
         self.by_family.get(&client).map(|keys| keys.iter().copied().collect()).unwrap_or_default()
     }
 
+    /// How many a family has, on either side.
+    pub(crate) fn count_of(&self, client: ClientId) -> usize {
+        self.by_family.get(&client).map_or(0, BTreeSet::len)
+    }
+
     /// Takes a family off a channel; the sides that have nobody left by that.
     pub(crate) fn leave(&mut self, key: ChannelKey, client: ClientId) -> Vec<Side> {
         let Some(channel) = self.channels.get_mut(&key) else { return Vec::new() };

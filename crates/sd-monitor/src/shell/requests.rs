@@ -6,6 +6,7 @@ use super::family::Family;
 use super::poller::Token;
 use super::recovery::Announced;
 use super::segments::Slab;
+use super::sender::Sender;
 use super::server::Server;
 use super::shortage::Room;
 use super::standing::Standing;
@@ -48,6 +49,9 @@ impl Server {
         let who = self.connections.get(&id).and_then(|connection| connection.who);
         let sender = self.note_sender(id, message.sender);
         let (mut fds, listener) = (message.fds, message.listener);
+        let Some(sender) = sender else {
+            return self.conclude(id, &request, Err(ErrorCode::Protocol), fds);
+        };
         let result = match (request, who) {
             (Request::Hello { again, .. }, None) => self.hello(id, again, &mut fds).map(|()| None),
             (Request::Hello { .. }, Some(who)) => self.hello_of_next_image(id, who, &mut fds).map(|()| None),
@@ -325,19 +329,6 @@ impl Server {
         self.core.members.share(process, *client, takes).ok_or(ErrorCode::Exhausted)
     }
 
-    /// Who has sent a message, as the kernel says. The child of a fork says who it is with whatever it sends first.
-    fn note_sender(&mut self, id: u64, sender: Option<(u32, u32)>) -> Sender {
-        let Some(connection) = self.connections.get_mut(&id) else { return Sender { pid: 0, uid: UNKNOWN } };
-        if let Some((pid, uid)) = sender
-            && connection.child.is_some()
-            && connection.who.is_none()
-        {
-            (connection.pid, connection.uid) = (pid, uid);
-        }
-        let (pid, uid) = sender.unwrap_or((connection.pid, connection.uid));
-        Sender { pid, uid }
-    }
-
     /// Finds or makes the record of the process at the other end of a connection.
     fn register_process(&mut self, id: u64, client: ClientId) -> ProcessId {
         let Some(connection) = self.connections.get(&id) else {
@@ -485,13 +476,6 @@ impl Server {
         self.pidfds.get(&process).is_some_and(ended)
             || Standing::of_number(sender.pid).is_some_and(|own| own.parent == child.parent)
     }
-}
-
-/// Who has sent a message, by the kernel's word.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sender {
-    pub(crate) pid: u32,
-    pub(crate) uid: u32,
 }
 
 /// Checks the descriptors of a Hello: slab, public page, eventfd, TCP socket. The namespace's cookie.

@@ -106,7 +106,8 @@ impl Server {
         };
         let Listener { client: b, index, generation, user, cookie, ip, .. } = listener;
         let is_there = |key: &ChannelKey| self.core.channels.founder(*key) == Some(b);
-        let known = self.core.channels.newest(client, b).filter(is_there).filter(|_| !want_channel);
+        let known = self.core.channels.newest(client, b).filter(is_there);
+        let known = known.filter(|_| !want_channel || !self.newest_is_full(client, b));
         let introduction = match known {
             Some(key) => self.id_for(key, client).map(|id| Introduction { id, fresh: None }),
             None => self.introduce(client, b),
@@ -136,7 +137,7 @@ impl Server {
 
     /// Makes a channel and gives it to the listening process.
     fn introduce(&mut self, a: ClientId, b: ClientId) -> Option<Introduction> {
-        if !self.families.get_mut(&b)?.has_room() {
+        if !self.may_have_another(a, b) || !self.families.get_mut(&b)?.has_room() {
             return None;
         }
         let (family_a, family_b) = (self.families.get(&a)?, self.families.get(&b)?);

@@ -197,8 +197,13 @@ impl Server {
     /// Something happened on a control connection: sends what had to wait, and takes one message.
     fn attend(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if connection.has_notices() && !connection.send_notices() {
-            let _ = self.poller.watch_room(connection.fd(), Token::Connection(id), false);
+        if connection.has_notices() {
+            if !connection.send_notices() {
+                let _ = self.poller.watch_room(connection.fd(), Token::Connection(id), false);
+            }
+            // It may have slept since it read what came before.
+            let family = connection.who.and_then(|who| self.families.get(&who.client));
+            family.into_iter().for_each(Family::announce_mail);
         }
         self.take_message(id);
     }

@@ -4,7 +4,7 @@ use crate::client::{Channel, Client, Control, own, pair};
 use crate::process::Process;
 use crate::server::{Server, until};
 use nix::unistd::{Uid, setresuid};
-use sd_proto::{Reply, Request, Route};
+use sd_proto::{Ip, Reply, Request, Route};
 use sd_shm::channel::{FLAG_RARE, Side, SlotState};
 use sd_shm::slab::{HAS_RARE, Reason};
 use std::collections::BTreeSet;
@@ -291,4 +291,60 @@ fn listeners_in_other_namespaces_are_asked_for_there() {
 fn up_loopback() {
     let status = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
     assert!(status.unwrap().success());
+}
+
+/// Who drops his user is judged by the one he has, and by the effective one where he says so.
+#[test]
+fn who_asks_is_asked_with_each_message() {
+    if !is_root() {
+        return;
+    }
+    let server = Server::start_with_policy(Some(&format!("deny uid={MALLORY}")));
+    let b = Client::register(&server);
+    let (_listener, port) = b.listen(0);
+    let mut process = Process::fork(|ready| {
+        let daemon = Client::register(&server);
+        let route = || daemon.connect(port, false).0;
+        assert!(matches!(route(), Route::Shm { .. }));
+        let epoch = daemon.epoch();
+        let clients = || daemon.control.status()["clients"].as_array().unwrap().len();
+        assert_eq!(clients(), 2);
+        // As seteuid(2): the real user stays, and the library says which one counts.
+        setresuid(Uid::from_raw(0), MALLORY, Uid::from_raw(0)).unwrap();
+        let ip = Ip::v4([127, 0, 0, 1]);
+        let request = Request::Connect { ip, port, nth: 0, want_ports: false, want_channel: false };
+        let mut buf = [0; sd_proto::MESSAGE_MAX];
+        let bytes = request.encode(&mut buf);
+        sd_sys::msg::send_as_effective(daemon.control.socket.as_raw_fd(), bytes, &[], 0).unwrap();
+        let (reply, _) = daemon.control.receive().unwrap();
+        assert!(matches!(reply, Reply::Route { route: Route::Denied, .. }), "{reply:?}");
+        assert_ne!(daemon.epoch(), epoch, "known routes are void");
+        setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).unwrap();
+        assert!(matches!(route(), Route::Shm { .. }));
+        become_user(MALLORY);
+        assert_eq!(route(), Route::Denied);
+        assert_eq!(clients(), 1, "it is shown its own only");
+        ready();
+        std::mem::forget(daemon);
+    });
+    process.wait_ready();
+}
+
+/// A process that has another's control socket, but not its user, cannot speak for it.
+#[test]
+fn nobody_speaks_for_another_user() {
+    if !is_root() {
+        return;
+    }
+    let server = Server::start();
+    let client = Client::register(&server);
+    let mut thief = Process::fork(|ready| {
+        become_user(MALLORY);
+        client.control.tell(Request::Status, &[]);
+        ready();
+    });
+    thief.wait_ready();
+    let answer = client.control.receive().unwrap().0;
+    assert_eq!(answer, Reply::Error { code: sd_proto::ErrorCode::Protocol });
+    client.control.status();
 }

@@ -120,6 +120,14 @@ impl Channel {
         Channel { id, map, segment, peer_pid }
     }
 
+    /// A request at each slot: there is no room for another.
+    pub(crate) fn fill(&self) {
+        self.map.header().used.store(sd_shm::channel::SLOTS as u32, Ordering::Release);
+        for slot in 0..sd_shm::channel::SLOTS {
+            self.map.slot(slot).side[Side::A as usize].set_state(1, SlotState::Syn);
+        }
+    }
+
     pub(crate) fn inode(&self) -> u64 {
         File::from(self.segment.try_clone().unwrap()).metadata().unwrap().ino()
     }

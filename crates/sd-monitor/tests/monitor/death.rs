@@ -257,8 +257,12 @@ fn nothing_is_left_of_the_dead() {
     witness.status();
     let before = server.holdings();
     for round in 0..3 {
-        let (a, b, port, _, _) = pair(&server);
-        (0..5).for_each(|_| drop(a.connect(port, true)));
+        let (a, b, port, mut last, _) = pair(&server);
+        for _ in 0..5 {
+            last.fill();
+            last = a.connect(port, true).1.unwrap();
+        }
+        drop(last);
         (0..5).for_each(|_| drop(b.take_channel()));
         let mut child = fork_child(&a, does_nothing);
         assert_eq!(witness.status()["channels"], 6);
@@ -285,9 +289,12 @@ fn a_listening_process_that_never_looks_is_not_waited_for() {
     let (_listener, port) = b.listen(0);
     let mut made = 0;
     let last = loop {
-        match a.connect(port, true).0 {
-            Route::Shm { .. } => made += 1,
-            other => break other,
+        match a.connect(port, true) {
+            (Route::Shm { fresh: true, .. }, channel) => {
+                channel.unwrap().fill();
+                made += 1;
+            }
+            (other, _) => break other,
         }
         assert!(made < 2000);
     };
@@ -303,4 +310,42 @@ fn a_listening_process_that_never_looks_is_not_waited_for() {
         dead += 1;
     }
     assert_eq!(b.control.status()["clients"].as_array().unwrap().len(), 1);
+}
+
+/// More ends than fit into a control socket: what is sent when there is room again is announced as well, or a process that
+/// has read the first ones sleeps beside the rest, and keeps what it has of those channels.
+#[test]
+fn late_notices_are_announced() {
+    const CLIENTS: usize = 20;
+    let server = Server::start();
+    let b = Client::register(&server);
+    let (_listener, port) = b.listen(0);
+    let mut made = 0;
+    let mut clients: Vec<Client> = Vec::new();
+    for _ in 0..CLIENTS {
+        let a = Client::register(&server);
+        while let (Route::Shm { fresh: true, .. }, Some(channel)) = a.connect(port, true) {
+            channel.fill();
+            drop(b.take_channel());
+            made += 1;
+            if made % 25 == 0 {
+                break;
+            }
+        }
+        clients.push(a);
+    }
+    let before = b.mail();
+    drop(clients);
+    until("all have ended", || b.mail() >= before + made);
+    let (mut seen, mut ends) = (before, 0);
+    until("all ends are told", || {
+        if b.mail() != seen {
+            seen = b.mail();
+            while let Ok(Some((reply, _))) = b.control.receive_with(libc::MSG_DONTWAIT) {
+                ends += u32::from(matches!(reply, Reply::ChannelDead { .. }));
+            }
+        }
+        ends == made
+    });
+    println!("{made} channels");
 }

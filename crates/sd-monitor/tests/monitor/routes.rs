@@ -54,6 +54,9 @@ fn two_processes_are_introduced() {
     assert!(
         none.is_none() && matches!(again, Route::Shm { fresh: false, channel, .. } if channel == at_a.id)
     );
+    // Whoever says that it is full is not believed.
+    assert!(matches!(a.connect(port, true).0, Route::Shm { fresh: false, .. }));
+    at_a.fill();
     let (_, another) = a.connect(port, true);
     assert_ne!(another.unwrap().id, at_a.id);
     b.take_channel();

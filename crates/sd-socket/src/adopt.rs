@@ -92,10 +92,8 @@ pub(crate) fn answered(reply: &Reply, got: sd_sys::msg::Received) -> Option<Peer
     }
 }
 
-/// About two milliseconds, in cycles of the time-stamp counter: after so long the first complaint about a
-/// connection is made, each further one after four times as long.
-const PATIENCE_CYCLES: u64 = 4_000_000;
-const CYCLES_PER_NS: u64 = 2;
+/// After so long the first complaint about a connection is made, each further one after four times as long.
+const PATIENCE_NS: u64 = 2_000_000;
 /// Complaints about one connection. The monitor remembers them, so they are for what it overlooks.
 const COMPLAINTS: u64 = 9;
 
@@ -151,8 +149,8 @@ pub(crate) fn look() {
 #[cold]
 fn look_now_and_then() {
     static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
-    let now = sd_sys::time::tsc();
-    if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) > PATIENCE_CYCLES {
+    let now = sd_sys::time::now_ns();
+    if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) > PATIENCE_NS {
         LOOKED_AT.store(now, Ordering::Relaxed);
         complain();
     }
@@ -178,9 +176,9 @@ fn complain() -> Option<u64> {
 /// When the next complaint about the channel's oldest connection is due, in nanoseconds from now.
 fn complain_of(channel: &Channel) -> Option<u64> {
     let asked = channel.oldest_waiting()?;
-    let waited = sd_sys::time::tsc().saturating_sub(asked.at);
+    let waited = sd_sys::time::ns_of_cycles(sd_sys::time::tsc().saturating_sub(asked.at));
     let count = channel.complaints.count(&asked);
-    let mut patience = PATIENCE_CYCLES << (2 * count);
+    let mut patience = PATIENCE_NS << (2 * count);
     if waited >= patience {
         control::tell(&Request::Stuck { channel: channel.id }, &[]);
         channel.complaints.note(&asked, count + 1);
@@ -189,11 +187,11 @@ fn complain_of(channel: &Channel) -> Option<u64> {
         }
         patience <<= 2;
     }
-    Some((patience.saturating_sub(waited) / CYCLES_PER_NS).max(PATIENCE_CYCLES / CYCLES_PER_NS / 4))
+    Some(patience.saturating_sub(waited).max(PATIENCE_NS / 4))
 }
 
-/// About a millisecond: so often, at most, one process asks.
-const ASK_EVERY_CYCLES: u64 = 2_000_000;
+/// So often, at most, one process asks.
+const ASK_EVERY_NS: u64 = 1_000_000;
 
 /// Before a thread sleeps that may be waiting for connections: asks for those that wait at busy siblings, if the
 /// monitor has said that there are some. How long it may sleep until it should ask again.
@@ -209,10 +207,10 @@ pub(crate) fn ask_for_work() -> Option<u64> {
 #[cold]
 fn ask(starving: &AtomicU32) -> Option<u64> {
     static ASKED_AT: AtomicU64 = AtomicU64::new(0);
-    let now = sd_sys::time::tsc();
+    let now = sd_sys::time::now_ns();
     let since = now.wrapping_sub(ASKED_AT.load(Ordering::Relaxed));
-    if since < ASK_EVERY_CYCLES {
-        return Some((ASK_EVERY_CYCLES - since) / CYCLES_PER_NS);
+    if since < ASK_EVERY_NS {
+        return Some(ASK_EVERY_NS - since);
     }
     ASKED_AT.store(now, Ordering::Relaxed);
     if starving.swap(0, Ordering::AcqRel) != 0 {

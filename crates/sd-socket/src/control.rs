@@ -445,25 +445,32 @@ fn read_mail(mail: u32) {
     deliver();
 }
 
-/// About a second, in cycles of the time-stamp counter.
-const LOOK_EVERY_CYCLES: u64 = 2_000_000_000;
-/// Time-stamp of the last look by `look_now_and_then`.
+/// So often, at most, `look_now_and_then` looks.
+const LOOK_EVERY_NS: u64 = 1_000_000_000;
+/// No processor counts so many cycles of the time-stamp counter in less than ten milliseconds: only then is a clock read.
+const GLANCE_CYCLES: u64 = 100_000_000;
+/// Time-stamp of the last glance at the clock by `look_now_and_then`, and when it looked last.
+static GLANCED_AT: AtomicU64 = AtomicU64::new(0);
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// For threads that wait on single sockets, where the end of the monitor does not wake them: a look
 /// at the control socket about once a second, and registration with a new monitor.
 #[inline]
 pub(crate) fn look_now_and_then(now: u64) {
-    if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) > LOOK_EVERY_CYCLES {
-        LOOKED_AT.store(now, Ordering::Relaxed);
-        look();
+    if now.wrapping_sub(GLANCED_AT.load(Ordering::Relaxed)) > GLANCE_CYCLES {
+        GLANCED_AT.store(now, Ordering::Relaxed);
+        glance();
     }
 }
 
 #[cold]
-fn look() {
-    look_at_socket();
-    retry_if_lost();
+fn glance() {
+    let now = sd_sys::time::now_ns();
+    if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) > LOOK_EVERY_NS {
+        LOOKED_AT.store(now, Ordering::Relaxed);
+        look_at_socket();
+        retry_if_lost();
+    }
 }
 
 /// The control socket's peer has hung up, or there is mail; called after waking up.

@@ -5,7 +5,7 @@
 //! touches `errno`; failures come back as [`Errno`]. Nothing here allocates or keeps state except
 //! [`lock::Lock`], a futex lock that survives `fork` by being re-made in the child, [`section`], which puts handlers
 //! of signals off, [`heap`], the allocator of a process that cannot use libc's, [`user`], and [`confine`], [`space`] and [`numbers`], which know the filters and the limits that the program
-//! puts on itself.
+//! puts on itself, and [`ringer`], which keeps a context for asynchronous I/O.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("SocksDirect runs on x86-64 Linux; other targets are not ported yet");
@@ -22,6 +22,7 @@ pub mod msg;
 pub mod netlink;
 pub mod numbers;
 pub mod raw;
+pub mod ringer;
 pub mod section;
 pub mod space;
 pub mod time;

@@ -20,12 +20,13 @@
 
 use super::connection::{Message, Question};
 use super::descriptors::{self, Owned, Unfit};
+use sd_sys::ringer::Ringer;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Tasks of one user that run at once.
@@ -45,6 +46,8 @@ enum Task {
     Close(OwnedFd),
     /// A message of that connection brings a socket: what is it?
     Examine(u64, Question, Box<Message>),
+    /// Wakes whoever watches an eventfd.
+    Wake(OwnedFd),
 }
 
 /// A message whose listener was looked at.
@@ -97,6 +100,7 @@ struct Shared {
     /// Tasks that wait; read without the lock.
     waiting: AtomicUsize,
     bell: OwnedFd,
+    results: Sender<Examined>,
 }
 
 impl Shared {
@@ -104,14 +108,41 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn push(self: &Arc<Shared>, uid: u32, task: Task) {
+        let mut state = self.lock();
+        state.lines.entry(uid).or_default().waiting.push_back(task);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let is_short = state.idle == 0 && state.threads < IDLE_MAX;
+        drop(state);
+        self.work.notify_one();
+        if is_short {
+            self.start_thread();
+        }
+    }
+
+    fn lacks_thread(&self) -> bool {
+        let state = self.lock();
+        state.idle == 0 && state.threads < THREADS_MAX && state.has_ready()
+    }
+
+    fn start_thread(self: &Arc<Shared>) {
+        self.lock().threads += 1;
+        let shared = self.clone();
+        let thread = std::thread::Builder::new().name("closer".into()).stack_size(STACK);
+        if let Err(error) = thread.spawn(move || shared.serve()) {
+            self.lock().threads -= 1;
+            tracing::warn!("no thread for closing descriptors: {error}");
+        }
+    }
+
     /// What a thread of the pool does.
-    fn serve(&self, results: &Sender<Examined>) {
+    fn serve(&self) {
         let mut state = self.lock();
         loop {
             if let Some((uid, task)) = state.next() {
                 drop(state);
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
-                self.perform(task, results);
+                self.perform(task);
                 state = self.lock();
                 state.done(uid);
             } else if state.idle >= IDLE_MAX {
@@ -125,11 +156,12 @@ impl Shared {
         }
     }
 
-    fn perform(&self, task: Task, results: &Sender<Examined>) {
+    fn perform(&self, task: Task) {
         match task {
             Task::Close(fd) => drop(fd),
+            Task::Wake(fd) => sd_sys::fd::eventfd_signal(fd.as_raw_fd()),
             Task::Examine(connection, question, message) => {
-                let _ = results.send(examine(connection, question, message));
+                let _ = self.results.send(examine(connection, question, message));
                 let _ = sd_sys::fd::write(self.bell.as_raw_fd(), &1u64.to_ne_bytes());
             }
         }
@@ -151,7 +183,34 @@ fn examine(connection: u64, question: Question, mut message: Box<Message>) -> Ex
 pub(crate) struct Closers {
     shared: Arc<Shared>,
     results: Receiver<Examined>,
-    sender: Sender<Examined>,
+}
+
+/// The pool, for [`wake`].
+static POOL: OnceLock<Arc<Shared>> = OnceLock::new();
+
+static RINGER: OnceLock<Option<Ringer>> = OnceLock::new();
+
+fn ringer() -> Option<&'static Ringer> {
+    let made = RINGER.get_or_init(|| match Ringer::new() {
+        Ok(ringer) => Some(ringer),
+        Err(sd_sys::Errno(errno)) => {
+            let error = io::Error::from_raw_os_error(errno);
+            tracing::warn!(
+                "no asynchronous I/O ({error}): clients are woken by other threads, which takes longer"
+            );
+            None
+        }
+    });
+    made.as_ref()
+}
+
+/// Wakes whoever watches an eventfd of a user's: without waiting for its owner, and at once, where the kernel does it for
+/// us (`sd_sys::ringer`), else by the pool.
+pub(crate) fn wake(uid: u32, eventfd: &OwnedFd) {
+    let is_woken = ringer().is_some_and(|ringer| ringer.ring(eventfd.as_raw_fd()).is_ok());
+    if !is_woken && let (Some(pool), Ok(eventfd)) = (POOL.get(), eventfd.try_clone()) {
+        pool.push(uid, Task::Wake(eventfd));
+    }
 }
 
 impl Closers {
@@ -162,7 +221,9 @@ impl Closers {
         let bell = unsafe { OwnedFd::from_raw_fd(bell) };
         let (state, work, waiting) = (Mutex::default(), Condvar::new(), AtomicUsize::new(0));
         let (sender, results) = channel();
-        Ok(Closers { shared: Arc::new(Shared { state, work, waiting, bell }), results, sender })
+        let shared = Arc::new(Shared { state, work, waiting, bell, results: sender });
+        let _ = (POOL.set(shared.clone()), ringer());
+        Ok(Closers { shared, results })
     }
 
     /// Ready when there are results.
@@ -172,17 +233,17 @@ impl Closers {
 
     /// Closes a descriptor of a user's some time.
     pub(crate) fn close(&self, uid: u32, fd: OwnedFd) {
-        self.push(uid, Task::Close(fd));
+        self.shared.push(uid, Task::Close(fd));
     }
 
     /// Closes a file in memory, all of whose pages may be given back by that.
     pub(crate) fn give_back(&self, file: OwnedFd) {
-        self.push(MEMORY, Task::Close(file));
+        self.shared.push(MEMORY, Task::Close(file));
     }
 
     /// Looks at the socket that a message brings; see [`Closers::examined`].
     pub(crate) fn examine(&self, uid: u32, connection: u64, question: Question, message: Box<Message>) {
-        self.push(uid, Task::Examine(connection, question, message));
+        self.shared.push(uid, Task::Examine(connection, question, message));
     }
 
     /// Messages whose listeners were looked at since the last time.
@@ -197,42 +258,15 @@ impl Closers {
         self.shared.lock().lines.get(&uid).map_or(0, |line| line.waiting.len() + line.running)
     }
 
-    fn push(&self, uid: u32, task: Task) {
-        let mut state = self.shared.lock();
-        state.lines.entry(uid).or_default().waiting.push_back(task);
-        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        let is_short = state.idle == 0 && state.threads < IDLE_MAX;
-        drop(state);
-        self.shared.work.notify_one();
-        if is_short {
-            self.start_thread();
-        }
-    }
-
     /// How long to sleep at most before [`Closers::tend`].
     pub(crate) fn pause(&self) -> Option<Duration> {
-        (self.shared.waiting.load(Ordering::Relaxed) != 0 && self.lacks_thread()).then_some(PATIENCE)
+        (self.shared.waiting.load(Ordering::Relaxed) != 0 && self.shared.lacks_thread()).then_some(PATIENCE)
     }
 
     /// Adds a thread where those that there are are all held up.
     pub(crate) fn tend(&self) {
-        if self.shared.waiting.load(Ordering::Relaxed) != 0 && self.lacks_thread() {
-            self.start_thread();
-        }
-    }
-
-    fn lacks_thread(&self) -> bool {
-        let state = self.shared.lock();
-        state.idle == 0 && state.threads < THREADS_MAX && state.has_ready()
-    }
-
-    fn start_thread(&self) {
-        self.shared.lock().threads += 1;
-        let (shared, results) = (self.shared.clone(), self.sender.clone());
-        let thread = std::thread::Builder::new().name("closer".into()).stack_size(STACK);
-        if let Err(error) = thread.spawn(move || shared.serve(&results)) {
-            self.shared.lock().threads -= 1;
-            tracing::warn!("no thread for closing descriptors: {error}");
+        if self.shared.waiting.load(Ordering::Relaxed) != 0 && self.shared.lacks_thread() {
+            self.shared.start_thread();
         }
     }
 }

@@ -1,12 +1,13 @@
 //! What the monitor holds of a registered process, and of the children that share its slab: it
 //! stays until the last of them is gone.
 
+use super::closers::wake;
 use super::segments::Slab;
 use super::shortage::Room;
 use sd_shm::public::{Listener, Public};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
@@ -32,14 +33,14 @@ impl Family {
     /// Makes whoever waits for the eventfd look around.
     pub(crate) fn wake(&self) {
         if let Some(eventfd) = &self.eventfd {
-            sd_sys::fd::eventfd_signal(eventfd.as_raw_fd());
+            wake(self.uid, eventfd);
         }
     }
 
     /// The same, and whoever sleeps at a berth: a connection may have ended.
     pub(crate) fn wake_all(&self) {
         self.wake();
-        self.berths.values().for_each(|berth| sd_sys::fd::eventfd_signal(berth.as_raw_fd()));
+        self.berths.values().for_each(|berth| wake(self.uid, berth));
     }
 
     /// After a message was sent unasked: the owner looks at its control socket.

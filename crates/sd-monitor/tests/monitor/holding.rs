@@ -9,6 +9,7 @@ use sd_proto::{MESSAGE_MAX, Request, VERSION};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// What an honest client may wait, on a busy machine; hostile ones hold on for a minute.
@@ -82,4 +83,44 @@ fn descriptors_that_take_long_to_close_hold_nobody_up() {
     }
     drop(hostile);
     until("all are closed", || server.holdings().0 < 40);
+}
+
+/// The owner of an eventfd makes it blocking and its counter as large as may be, and lifts it by one more with
+/// asynchronous I/O between the monitor's look and its write.
+#[test]
+fn an_eventfd_at_its_end_holds_nobody_up() {
+    let server = Server::start();
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let (_listener, port) = b.listen(0);
+    let (route, _channel) = a.connect(port, false);
+    let sd_proto::Route::Shm { channel, peer, .. } = route else { panic!("{route:?}") };
+    let eventfd = b.eventfd.as_raw_fd();
+    sd_sys::fd::fcntl(eventfd, libc::F_SETFL, 0).unwrap();
+    let (ended, answers) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        let lifts = scope.spawn(|| {
+            let ringer = sd_sys::ringer::Ringer::new().unwrap();
+            while !ended.load(Ordering::Relaxed) {
+                // Some room for what the monitor adds meanwhile: this must not block.
+                let _ = sd_sys::fd::write(eventfd, &(u64::MAX - 8).to_ne_bytes());
+                (0..9).for_each(|_| ringer.ring(eventfd).unwrap());
+                // Who is blocked now stays so.
+                let before = answers.load(Ordering::Relaxed);
+                while answers.load(Ordering::Relaxed) == before && !ended.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                let _ = sd_sys::fd::read(eventfd, &mut [0; 8]);
+            }
+        });
+        for _ in 0..20_000 {
+            let (reply, _) = a.control.ask(Request::Home { channel, side: 0, client: peer }, &[]);
+            assert_eq!(reply, sd_proto::Reply::Adopter);
+            answers.fetch_add(1, Ordering::Relaxed);
+        }
+        ended.store(true, Ordering::Relaxed);
+        sd_sys::fd::fcntl(eventfd, libc::F_SETFL, libc::O_NONBLOCK as usize).unwrap();
+        while !lifts.is_finished() {
+            let _ = sd_sys::fd::read(eventfd, &mut [0; 8]);
+        }
+    });
 }

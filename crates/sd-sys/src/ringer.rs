@@ -1,0 +1,177 @@
+//! Wakes whoever watches an eventfd, without ever waiting for its owner.
+//!
+//! write(2) to an eventfd blocks where others have made its file blocking and its counter full, and what poll(2) said a
+//! moment before may be over: asynchronous I/O of the owner's can lift the counter in between. The kernel's own
+//! signal never waits, adds one or nothing, and makes an edge either way. So it is the kernel that signals: a read of
+//! nothing, of a file of ours, that names the eventfd to be told of its completion (io_submit(2), IOCB_FLAG_RESFD) is
+//! complete before the call returns.
+//!
+//! A context belongs to one address space: a forked child has none and makes its own.
+
+use crate::{Errno, Result, check, syscall};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Completions that fit into a context's ring before they have to be taken out.
+const EVENTS: usize = 32;
+/// `linux/aio_abi.h`.
+const IOCB_CMD_PREAD: u16 = 0;
+const IOCB_FLAG_RESFD: u32 = 1;
+
+/// What is asked of the kernel; `struct iocb` of `linux/aio_abi.h`.
+#[repr(C)]
+#[derive(Default)]
+struct Iocb {
+    data: u64,
+    key: u32,
+    rw_flags: u32,
+    opcode: u16,
+    priority: i16,
+    file: u32,
+    buffer: u64,
+    len: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    eventfd: u32,
+}
+
+const _: () = assert!(size_of::<Iocb>() == 64);
+
+/// The first words of what the kernel maps for a context (`struct aio_ring` of `fs/aio.c`).
+#[repr(C)]
+struct Ring {
+    id: AtomicU32,
+    count: AtomicU32,
+    head: AtomicU32,
+    tail: AtomicU32,
+    magic: AtomicU32,
+}
+
+/// Says that the ring has the form above.
+const RING_MAGIC: u32 = 0xa10a_10a1;
+
+/// See the module.
+pub struct Ringer {
+    context: usize,
+    file: i32,
+}
+
+impl Ringer {
+    /// Fails where asynchronous I/O is not to be had: a filter, `fs.aio-max-nr`, a kernel without.
+    pub fn new() -> Result<Ringer> {
+        let file = crate::mem::memfd_sealed(c"sd-nothing", 0)?;
+        let mut context = 0usize;
+        // SAFETY: the kernel writes one word.
+        match check(unsafe { syscall!(libc::SYS_io_setup, EVENTS, &raw mut context) }) {
+            Ok(_) => Ok(Ringer { context, file }),
+            Err(error) => {
+                crate::fd::close(file);
+                Err(error)
+            }
+        }
+    }
+
+    /// Wakes whoever watches the eventfd. EINVAL when it is none.
+    pub fn ring(&self, eventfd: i32) -> Result<()> {
+        match self.submit(eventfd) {
+            Err(Errno(libc::EAGAIN)) => {
+                self.empty();
+                self.submit(eventfd)
+            }
+            done => done,
+        }
+    }
+
+    fn submit(&self, eventfd: i32) -> Result<()> {
+        let request = Iocb {
+            opcode: IOCB_CMD_PREAD,
+            file: self.file as u32,
+            flags: IOCB_FLAG_RESFD,
+            eventfd: eventfd as u32,
+            ..Iocb::default()
+        };
+        let list = [&raw const request];
+        // SAFETY: the kernel reads one pointer and what it leads to; nothing is read from the file, so nothing is
+        // written to the buffer, which is null.
+        check(unsafe { syscall!(libc::SYS_io_submit, self.context, 1, list.as_ptr()) }).map(drop)
+    }
+
+    /// Takes the completions out, of which nothing is of interest.
+    fn empty(&self) {
+        // SAFETY: the kernel has mapped the ring there, writable, until io_destroy; it is a page at least.
+        let ring = unsafe { &*(self.context as *const Ring) };
+        if ring.magic.load(Ordering::Relaxed) == RING_MAGIC {
+            ring.head.store(ring.tail.load(Ordering::Acquire), Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Ringer {
+    fn drop(&mut self) {
+        // SAFETY: the context is ours, and nobody uses it any more.
+        let _ = unsafe { syscall!(libc::SYS_io_destroy, self.context) };
+        crate::fd::close(self.file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fd::{EVENTFD_EDGE, epoll_create, epoll_ctl, epoll_pwait, eventfd, write};
+
+    fn has_edge(watcher: i32) -> bool {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        unsafe { epoll_pwait(watcher, &mut event, 1, 0, core::ptr::null()) == Ok(1) }
+    }
+
+    #[test]
+    fn each_signal_is_an_edge_whatever_the_counter_is() {
+        let ringer = Ringer::new().unwrap();
+        // A blocking one.
+        let (event, watcher) = (eventfd(0).unwrap(), epoll_create().unwrap());
+        epoll_ctl(watcher, libc::EPOLL_CTL_ADD, event, EVENTFD_EDGE, 0).unwrap();
+        assert!(has_edge(watcher));
+        for _ in 0..1000 {
+            assert!(!has_edge(watcher));
+            assert_eq!(ringer.ring(event), Ok(()));
+            assert!(has_edge(watcher));
+        }
+        write(event, &(u64::MAX - 1 - 1000).to_ne_bytes()).unwrap();
+        assert!(has_edge(watcher));
+        // From here on write(2) would block: the first signal drives the counter to its very end.
+        for _ in 0..100 {
+            assert_eq!(ringer.ring(event), Ok(()));
+            assert!(has_edge(watcher) && !has_edge(watcher));
+        }
+        crate::fd::close(event);
+        crate::fd::close(watcher);
+    }
+
+    #[test]
+    fn what_is_no_eventfd_is_refused() {
+        let ringer = Ringer::new().unwrap();
+        let pair = crate::msg::pair_with_credentials().unwrap();
+        for fd in [pair[0], ringer.file, -1] {
+            assert!(ringer.ring(fd).is_err(), "{fd}");
+        }
+        pair.iter().for_each(|&fd| crate::fd::close(fd));
+    }
+
+    /// Not a test: `cargo test --release -p sd-sys ringer -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "a measurement"]
+    fn cost_beside_write() {
+        const ROUNDS: u32 = 1_000_000;
+        let (ringer, event) = (Ringer::new().unwrap(), eventfd(libc::EFD_NONBLOCK).unwrap());
+        let per_round = |what: &dyn Fn()| {
+            let start = std::time::Instant::now();
+            (0..ROUNDS).for_each(|_| what());
+            start.elapsed() / ROUNDS
+        };
+        let rings = per_round(&|| ringer.ring(event).unwrap());
+        let writes = per_round(&|| crate::fd::eventfd_signal(event));
+        println!("io_submit {rings:?}, poll and write {writes:?}");
+        crate::fd::close(event);
+    }
+}

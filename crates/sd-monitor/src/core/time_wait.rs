@@ -1,7 +1,7 @@
 //! Ports of processes that are gone, which nobody shall bind for a while, and ports that somebody has ever listened on.
 
 use sd_shm::time_wait::{TimeWait, fold};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 /// Who wants to bind what.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +12,8 @@ pub(crate) struct Wanted {
     pub(crate) address: Option<[u64; 2]>,
     pub(crate) port: u16,
     pub(crate) reuse: bool,
+    /// Whose socket it is.
+    pub(crate) user: u32,
 }
 
 impl Wanted {
@@ -25,8 +27,30 @@ impl Wanted {
 /// See the module.
 #[derive(Default)]
 pub(crate) struct TimeWaits {
-    of_the_dead: HashMap<(u64, u16), Vec<TimeWait>>,
-    listened: HashSet<(u64, u16)>,
+    of_the_dead: HashMap<(u64, u16), Vec<Left>>,
+    listened: BTreeSet<(u64, u16, u32)>,
+}
+
+/// What a process that is gone has left.
+struct Left {
+    what: TimeWait,
+    believed: Believed,
+}
+
+/// Whom a process can keep from binding a port by what it says of its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Believed {
+    /// Anybody: the port was its own.
+    ByAll,
+    /// Those of its own user, whom it can do worse to.
+    ByUser(u32),
+}
+
+impl Believed {
+    /// Whether this user does.
+    pub(crate) fn by(self, user: u32) -> bool {
+        self == Believed::ByAll || self == Believed::ByUser(user)
+    }
 }
 
 /// So many are kept before old ones are looked for.
@@ -34,32 +58,47 @@ const MANY: usize = 4096;
 
 impl TimeWaits {
     /// A port of a process that is gone.
-    pub(crate) fn add(&mut self, netns: u64, new: TimeWait, now: u32) {
+    pub(crate) fn add(&mut self, netns: u64, new: TimeWait, believed: Believed, now: u32) {
         if self.of_the_dead.len() >= MANY {
-            self.of_the_dead.values_mut().for_each(|known| known.retain(|one| !one.is_over(now)));
+            self.of_the_dead.values_mut().for_each(|known| known.retain(|one| !one.what.is_over(now)));
             self.of_the_dead.retain(|_, known| !known.is_empty());
         }
         if !new.is_over(now) && self.of_the_dead.len() < MANY {
             let known = self.of_the_dead.entry((netns, new.port)).or_default();
-            known.retain(|one| !one.is_over(now) && (one.address, one.reuse) != (new.address, new.reuse));
-            known.push(new);
+            let is_another = |one: &Left| {
+                (one.what.address, one.what.reuse, one.believed) != (new.address, new.reuse, believed)
+            };
+            known.retain(|one| !one.what.is_over(now) && is_another(one));
+            known.push(Left { what: new, believed });
         }
     }
 
     /// Whether one of those is in the way.
     pub(crate) fn block(&self, wanted: &Wanted, now: u32) -> bool {
         let known = self.of_the_dead.get(&(wanted.netns, wanted.port)).into_iter().flatten();
-        known.filter(|one| !one.is_over(now)).any(|one| wanted.meets(one.port, one.address, one.reuse))
+        let believed = known.filter(|one| !one.what.is_over(now) && one.believed.by(wanted.user));
+        believed.map(|one| one.what).any(|one| wanted.meets(one.port, one.address, one.reuse))
     }
 
-    /// Somebody listens on a port.
-    pub(crate) fn listening(&mut self, netns: u64, port: u16) {
-        self.listened.insert((netns, port));
+    /// A process of a user listens on a port.
+    pub(crate) fn listening(&mut self, netns: u64, port: u16, user: u32) {
+        self.listened.insert((netns, port, user));
     }
 
     /// Whether somebody ever did, so that connections may have it.
     pub(crate) fn was_listened_on(&self, netns: u64, port: u16) -> bool {
-        self.listened.contains(&(netns, port))
+        self.listened.range((netns, port, 0)..=(netns, port, u32::MAX)).next().is_some()
+    }
+
+    /// Keeps who has listened in namespaces that are needed. What the dead have left is over soon.
+    pub(crate) fn retain(&mut self, is_needed: impl Fn(u64) -> bool) {
+        self.listened.retain(|(netns, ..)| is_needed(*netns));
+    }
+
+    /// Who believes what a process of this user says of a port. `is_lent`: to that process.
+    pub(crate) fn believed(&self, netns: u64, port: u16, user: u32, is_lent: bool) -> Believed {
+        let is_own = is_lent || user == 0 || self.listened.contains(&(netns, port, user));
+        if is_own { Believed::ByAll } else { Believed::ByUser(user) }
     }
 }
 
@@ -71,23 +110,47 @@ mod tests {
     const ELSEWHERE: [u64; 2] = [0, 2];
 
     fn wanted(address: Option<[u64; 2]>, reuse: bool) -> Wanted {
-        Wanted { netns: 7, address, port: 80, reuse }
+        Wanted { netns: 7, address, port: 80, reuse, user: 5 }
     }
 
     #[test]
     fn reuse_needs_both() {
         for (theirs, ours) in [(true, true), (true, false), (false, true), (false, false)] {
             let mut all = TimeWaits::default();
-            all.add(7, TimeWait { port: 80, reuse: theirs, address: fold(HERE), at: 100 }, 100);
+            all.add(
+                7,
+                TimeWait { port: 80, reuse: theirs, address: fold(HERE), at: 100 },
+                Believed::ByAll,
+                100,
+            );
             assert_eq!(all.block(&wanted(Some(HERE), ours), 100), !(theirs && ours));
             assert!(!all.block(&wanted(Some(HERE), ours), 100_000), "a minute has passed");
         }
     }
 
     #[test]
+    fn a_port_of_ones_own_is_believed() {
+        let mut all = TimeWaits::default();
+        assert_eq!(all.believed(7, 80, 6, false), Believed::ByUser(6));
+        assert_eq!(all.believed(7, 80, 6, true), Believed::ByAll);
+        assert_eq!(all.believed(7, 80, 0, false), Believed::ByAll);
+        all.listening(7, 80, 6);
+        assert_eq!(all.believed(7, 80, 6, false), Believed::ByAll);
+        assert_eq!(all.believed(8, 80, 6, false), Believed::ByUser(6));
+        assert!(all.was_listened_on(7, 80) && !all.was_listened_on(7, 81) && !all.was_listened_on(8, 80));
+        let mut all = TimeWaits::default();
+        let one = TimeWait { port: 80, reuse: false, address: fold(HERE), at: 0 };
+        all.add(7, one, Believed::ByUser(6), 0);
+        assert!(!all.block(&wanted(None, false), 0));
+        assert!(all.block(&Wanted { user: 6, ..wanted(None, false) }, 0));
+        all.add(7, one, Believed::ByUser(5), 0);
+        assert!(all.block(&wanted(None, false), 0));
+    }
+
+    #[test]
     fn addresses_and_namespaces_are_apart() {
         let mut all = TimeWaits::default();
-        all.add(7, TimeWait { port: 80, reuse: false, address: fold(HERE), at: 0 }, 0);
+        all.add(7, TimeWait { port: 80, reuse: false, address: fold(HERE), at: 0 }, Believed::ByAll, 0);
         assert!(all.block(&wanted(None, false), 0));
         assert!(!all.block(&wanted(Some(ELSEWHERE), false), 0));
         assert!(!all.block(&Wanted { netns: 8, ..wanted(None, false) }, 0));
@@ -98,8 +161,8 @@ mod tests {
     fn the_old_make_room() {
         let mut all = TimeWaits::default();
         let one = |port, at| TimeWait { port, reuse: false, address: 0, at };
-        (1..=MANY as u16).for_each(|port| all.add(7, one(port, 0), 0));
-        all.add(7, one(9000, 5000), 5000);
+        (1..=MANY as u16).for_each(|port| all.add(7, one(port, 0), Believed::ByAll, 0));
+        all.add(7, one(9000, 5000), Believed::ByAll, 5000);
         assert_eq!(all.of_the_dead.len(), 1);
     }
 }

@@ -1,5 +1,8 @@
 //! May a program bind a port? The kernel does not know the accelerated connections that use it, or used it a moment
 //! ago; their slabs do. A port that nobody has listened on and that is not lent needs no look at them.
+//!
+//! A slab says what its processes like, so another user's is believed only of ports that were its own: lent to it, or
+//! listened on by that user.
 
 use super::family::Family;
 use super::server::Server;
@@ -18,25 +21,33 @@ pub(crate) fn now() -> u32 {
 impl Server {
     /// Answers a Bind request.
     pub(crate) fn bind(&self, client: ClientId, ip: Ip, port: u16, reuse: bool) -> Result<Reply, ErrorCode> {
-        let netns = self.families.get(&client).map(|family| family.netns).ok_or(ErrorCode::Protocol)?;
+        let asking = self.families.get(&client).ok_or(ErrorCode::Protocol)?;
+        let (netns, user) = (asking.netns, asking.uid);
         let address = (!ip.is_unspecified()).then(|| ip.halves());
-        let wanted = Wanted { netns, address, port, reuse };
+        let wanted = Wanted { netns, address, port, reuse, user };
         let owner = self.core.leases.owner(netns, port);
         let everywhere = self.core.time_waits.was_listened_on(netns, port);
-        let looked_at = self
-            .families
-            .iter()
-            .filter(|(id, family)| family.netns == netns && (everywhere || Some(**id) == owner));
+        let is_believed = |(id, family): &(&ClientId, &Family)| {
+            let is_lent = Some(**id) == owner;
+            let believed = self.core.time_waits.believed(netns, port, family.uid, is_lent);
+            family.netns == netns && (everywhere || is_lent) && believed.by(user)
+        };
+        let looked_at = self.families.iter().filter(is_believed);
         let in_use = self.core.time_waits.block(&wanted, now())
-            || looked_at.into_iter().any(|(_, family)| is_in_use(family, &wanted));
+            || looked_at.clone().any(|(_, family)| is_in_use(family, &wanted));
         if in_use { Err(ErrorCode::InUse) } else { Ok(Reply::Ok) }
     }
 
-    /// What a family that is gone leaves in TIME-WAIT.
-    pub(crate) fn inherit_time_waits(&mut self, family: &Family) {
-        for one in family.slab.time_waits().all() {
-            self.core.time_waits.add(family.netns, one, now());
-        }
+    /// What a family that is gone leaves in TIME-WAIT, while its ports are lent to it still.
+    pub(crate) fn inherit_time_waits(&mut self, client: ClientId, family: &Family) {
+        family.slab.time_waits().all().for_each(|one| self.remember(client, family.netns, family.uid, one));
+    }
+
+    /// The same of one connection.
+    pub(crate) fn remember(&mut self, client: ClientId, netns: u64, user: u32, one: TimeWait) {
+        let is_lent = self.core.leases.owner(netns, one.port) == Some(client);
+        let believed = self.core.time_waits.believed(netns, one.port, user, is_lent);
+        self.core.time_waits.add(netns, one, believed, now());
     }
 }
 

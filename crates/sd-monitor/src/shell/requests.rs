@@ -403,7 +403,7 @@ impl Server {
         for gone in self.prove(netns, port) {
             self.rescue_all(gone.client, false);
         }
-        self.core.time_waits.listening(netns, port);
+        self.core.time_waits.listening(netns, port, user);
         let changed = self.core.listeners.insert(listener) | self.soon.settle(client, index);
         self.listeners_changed(client, changed);
         tracing::debug!(client = client.0, index, generation, ?ip, port, accepting, "listener");

@@ -112,7 +112,7 @@ impl Server {
         let Some(record) = self.families.get(&family) else { return };
         let bit = 1u64 << (member % u64::BITS);
         let (mut closed, mut left) = (0, Vec::new());
-        let netns = record.netns;
+        let (netns, user) = (record.netns, record.uid);
         record.slab.endpoints(|endpoint| {
             if !must_close(endpoint, bit) {
                 return;
@@ -136,7 +136,7 @@ impl Server {
             record.slab.header().members.fetch_and(!bit, Ordering::AcqRel);
         }
         self.counters.connections_reaped += closed;
-        left.into_iter().for_each(|one| self.core.time_waits.add(netns, one, now()));
+        left.into_iter().for_each(|one| self.remember(family, netns, user, one));
     }
 
     /// Closes a connection on behalf of the dead, who has read so far, and may have wanted a reset: whether the other side
@@ -194,16 +194,17 @@ impl Server {
             }
         }
         self.core.members.forget(family);
-        self.core.leases.release(family);
         if let Some(record) = self.families.remove(&family) {
-            self.inherit_time_waits(&record);
+            self.inherit_time_waits(family, &record);
             tracing::debug!(pid = record.pid, client = family.0, "family ended");
             record.slab.into_file().into_iter().for_each(|file| self.closers.give_back(file));
         }
-        let Server { directories, namespaces, families, .. } = self;
+        self.core.leases.release(family);
+        let Server { directories, namespaces, families, core, .. } = self;
         let is_needed = |netns| families.values().any(|family| family.netns == netns);
         directories.retain(is_needed);
         namespaces.retain(is_needed);
+        core.time_waits.retain(is_needed);
     }
 
     /// A side of a recovered channel will never be announced.

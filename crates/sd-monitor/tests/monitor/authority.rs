@@ -348,3 +348,65 @@ fn nobody_speaks_for_another_user() {
     assert_eq!(answer, Reply::Error { code: sd_proto::ErrorCode::Protocol });
     client.control.status();
 }
+
+/// Says that a connection uses a port, and that others have left it a moment ago.
+fn claim(client: &Client, port: u16) {
+    let endpoint = client.attach(0, 1, Side::A, 0, 1);
+    endpoint.ports.store(u32::from(port) << 16 | 9, Ordering::Relaxed);
+}
+
+/// Whether a process of a user may bind a port, while one of another user says that it uses it.
+fn may_bind(server: &Server, user: Uid, port: u16) -> bool {
+    let (mut told, mut tell) = std::io::pipe().unwrap();
+    let mut process = Process::fork(|ready| {
+        become_user(user);
+        let client = Client::register(server);
+        let ip = Ip::v4([127, 0, 0, 1]);
+        let reply = client.control.ask(Request::Bind { ip, port, reuse: false }, &[]).0;
+        std::io::Write::write_all(&mut tell, &[u8::from(reply == Reply::Ok)]).unwrap();
+        ready();
+        std::mem::forget(client);
+    });
+    process.wait_ready();
+    let mut byte = [0];
+    std::io::Read::read_exact(&mut told, &mut byte).unwrap();
+    byte[0] == 1
+}
+
+#[test]
+fn nobody_keeps_a_port_from_others_that_was_never_his() {
+    if !is_root() {
+        return;
+    }
+    let server = Server::start();
+    // Alice has listened there, so that everybody's connections could have the port.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut alice = Process::fork(|ready| {
+        become_user(ALICE);
+        let alice = Client::register(&server);
+        alice.listen_with(0, &listener);
+        ready();
+        std::mem::forget(alice);
+    });
+    alice.wait_ready();
+    let mut mallory = Process::fork(|ready| {
+        become_user(MALLORY);
+        let mallory = Client::register(&server);
+        claim(&mallory, port);
+        ready();
+        std::mem::forget(mallory);
+    });
+    mallory.wait_ready();
+    assert!(may_bind(&server, ALICE, port), "Mallory's word is not believed");
+    assert!(!may_bind(&server, MALLORY, port), "but by herself");
+    let mut other = Process::fork(|ready| {
+        become_user(ALICE);
+        let other = Client::register(&server);
+        claim(&other, port);
+        ready();
+        std::mem::forget(other);
+    });
+    other.wait_ready();
+    assert!(!may_bind(&server, MALLORY, port), "it was Alice's");
+}

@@ -342,12 +342,8 @@ pub(crate) fn hold(endpoint: &'static Endpoint, channel: &'static Channel) {
 pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slot: usize, generation: u32) {
     let (side, map) = (channel.side, channel.map);
     let [a, b] = &map.slot(slot).side;
-    let (own, peer) = if side == Side::A { (a, b) } else { (b, a) };
-    let words = core::ptr::from_ref(peer) as u64;
-    endpoint.peer.store(words, Ordering::Relaxed);
-    for (distance, from) in endpoint.rings.iter().zip([side, side.other()]) {
-        distance.store((map.small_ring(slot, from) as u64 - words) as u32, Ordering::Relaxed);
-    }
+    let own = if side == Side::A { a } else { b };
+    crate::placed::note(endpoint, channel, slot);
     endpoint.slot.store(slot as u16, Ordering::Relaxed);
     endpoint.side.store(side as u8, Ordering::Relaxed);
     endpoint.generation.store(generation, Ordering::Relaxed);

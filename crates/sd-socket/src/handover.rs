@@ -26,7 +26,7 @@ use crate::process::{PROCESS, SlabRec, hide_fd};
 use crate::table;
 use core::sync::atomic::{AtomicI32, Ordering};
 use sd_proto::{Ip, Request};
-use sd_shm::channel::{Mapping, SEGMENT_LEN, Side};
+use sd_shm::channel::{Mapping, Side};
 use sd_shm::slab::{Endpoint, Slab, State};
 use sd_sys::{fd, msg};
 
@@ -243,10 +243,8 @@ fn take(message: &Message, fds: &[i32]) -> Option<&'static Endpoint> {
     let channel = channel(message, segment, peer_event)?;
     let index = message.index as usize;
     let (endpoint, bit) = (rec.slab()?.endpoint(index)?, rec.bit.load(Ordering::Relaxed));
-    let words = channel.map.base() as u64..(channel.map.base() as u64 + SEGMENT_LEN as u64);
-    let is_there = endpoint.state_now() == State::Connected
-        && words.contains(&endpoint.peer.load(Ordering::Relaxed))
-        && bit != 0;
+    let is_there =
+        endpoint.state_now() == State::Connected && crate::placed::is_right(endpoint, channel) && bit != 0;
     if !is_there {
         return None;
     }

@@ -63,6 +63,7 @@ mod options;
 mod parked;
 mod patience;
 mod peer;
+mod placed;
 mod places;
 mod poll;
 mod ports;

@@ -63,6 +63,14 @@ pub fn has_relatives() -> bool {
     PROCESS.slabs.iter().take(count).any(is_shared) || PROCESS.channels().any(|channel| channel.adopter != 0)
 }
 
+/// Whether an exec takes rights away that relatives have: the saved user id becomes the effective one.
+pub(crate) fn is_left_by_exec() -> bool {
+    let [mut real, mut effective, mut saved] = [0u32; 3];
+    // SAFETY: the kernel writes three numbers.
+    unsafe { sd_sys::syscall!(libc::SYS_getresuid, &raw mut real, &raw mut effective, &raw mut saved) };
+    has_relatives() && ![real, effective].iter().any(|id| *id == 0 || *id == saved)
+}
+
 /// A socket that the process has kept, as the kernel has it.
 struct Left {
     numbers: Vec<i32>,

@@ -276,15 +276,6 @@ impl Server {
         Ok(())
     }
 
-    /// The process at the other end has left its family. It may go on as another user.
-    fn separate(&mut self, id: u64) -> Result<Reply, ErrorCode> {
-        let process = self.connections.get(&id).and_then(Connection::process).ok_or(ErrorCode::Protocol)?;
-        tracing::debug!(process = process.0, "separates");
-        self.bury(process);
-        self.connections.get_mut(&id).ok_or(ErrorCode::Protocol)?.begin_anew(process);
-        Ok(Reply::Ok)
-    }
-
     /// A client has one more eventfd, for a single thread.
     fn berth(&mut self, client: ClientId, number: u32, fds: &mut Vec<OwnedFd>) -> Result<Reply, ErrorCode> {
         let [event_fd] = &fds[..] else { return Err(ErrorCode::Descriptor) };

@@ -16,7 +16,7 @@ use super::server::Server;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use crate::core::members::{Process, ProcessId};
-use sd_proto::Reply;
+use sd_proto::{ErrorCode, Reply};
 use sd_ring::RxCursor;
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SLOTS, Side, SlotSide, SlotState};
 use sd_shm::slab::{End, Endpoint, Rare, State};
@@ -75,6 +75,19 @@ impl Server {
             self.bury(process);
         }
         Some(connection.into_socket())
+    }
+
+    /// The process at the other end has left its family. It may go on as another user.
+    pub(crate) fn separate(&mut self, id: u64) -> Result<Reply, ErrorCode> {
+        let process = self
+            .connections
+            .get(&id)
+            .and_then(|connection| connection.process())
+            .ok_or(ErrorCode::Protocol)?;
+        tracing::debug!(process = process.0, "separates");
+        self.bury(process);
+        self.connections.get_mut(&id).ok_or(ErrorCode::Protocol)?.begin_anew(process);
+        Ok(Reply::Ok)
     }
 
     pub(crate) fn bury(&mut self, process: ProcessId) {

@@ -177,6 +177,9 @@ fn connect(endpoint: &'static Endpoint) -> bool {
     let (Some(channel), Some(private)) = (channel_of(endpoint), PROCESS.private(endpoint)) else {
         return false;
     };
+    if !crate::placed::is_right(endpoint, channel) {
+        return false;
+    }
     if !private.change_channel(channel) {
         channel.bind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
     }

@@ -71,6 +71,8 @@ pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char
         match unsafe { target::loads_us(program, environment) } {
             // There is no such program, so exec will fail.
             None => return Prepared::NOTHING,
+            // It is a stranger to the family (see `separate`).
+            Some(_) if crate::separate::is_left_by_exec() => {}
             Some(Answer::Loaded) => image = Image::write(&sockets, false),
             Some(Answer::Forgotten) => {
                 // SAFETY: by contract.

@@ -20,6 +20,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("privileges/bulk", bulk),
     solo("privileges/ends", ends),
     solo("privileges/each_call", each_call),
+    solo("privileges/put_aside_and_exec", put_aside_and_exec),
     solo("privileges/calls_that_keep", calls_that_keep),
 ];
 
@@ -393,4 +394,18 @@ fn calls_that_keep() {
     answer_after("setregid", || call!(libc::setregid(KEEP, NOBODY)));
     answer_after("setresgid", || call!(libc::setresgid(KEEP, KEEP, KEEP)));
     answer_after("capset", || give_up_capabilities(0));
+}
+
+/// What exec takes away: the saved user id.
+fn put_aside_and_exec() {
+    let pair = connected();
+    let child = fork_child(|| {
+        close(pair.client);
+        call!(libc::setresuid(NOBODY, NOBODY, 0));
+        super::exec::exec_helper("upper", &[pair.server])
+    });
+    close(pair.server);
+    say!("answer {}", super::exec::ask(pair.client, "by another program"));
+    close(pair.client);
+    say!("child: {}", wait_child(child));
 }

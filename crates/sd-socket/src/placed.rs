@@ -1,0 +1,42 @@
+//! The addresses that an endpoint holds: of the peer's words of its slot, and from there to the rings.
+//!
+//! They stand in the slab, which the members of a family write, all with the same rights (see `separate`), so that no use
+//! of them is checked. Who takes an endpoint up that another process has filled in, by hand-over or exec, looks once.
+
+use crate::channel::Channel;
+use core::sync::atomic::Ordering;
+use sd_shm::channel::{SLOTS, Side};
+use sd_shm::slab::Endpoint;
+
+/// Of a slot of a channel.
+#[derive(PartialEq, Eq)]
+struct Place {
+    peer: u64,
+    rings: [u32; 2],
+}
+
+fn of(channel: &Channel, slot: usize) -> Place {
+    let (side, map) = (channel.side, channel.map);
+    let [a, b] = &map.slot(slot).side;
+    let peer = core::ptr::from_ref(if side == Side::A { b } else { a }) as u64;
+    let distance = |from| (map.small_ring(slot, from) as u64 - peer) as u32;
+    Place { peer, rings: [distance(side), distance(side.other())] }
+}
+
+/// Notes them in an endpoint that is tied to the slot.
+pub(crate) fn note(endpoint: &Endpoint, channel: &Channel, slot: usize) {
+    let Place { peer, rings } = of(channel, slot);
+    endpoint.peer.store(peer, Ordering::Relaxed);
+    for (distance, value) in endpoint.rings.iter().zip(rings) {
+        distance.store(value, Ordering::Relaxed);
+    }
+}
+
+/// Whether they are those of the slot that the endpoint names.
+pub(crate) fn is_right(endpoint: &Endpoint, channel: &Channel) -> bool {
+    let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
+    let [tx, rx] = &endpoint.rings;
+    let rings = [tx.load(Ordering::Relaxed), rx.load(Ordering::Relaxed)];
+    let noted = Place { peer: endpoint.peer.load(Ordering::Relaxed), rings };
+    slot < SLOTS && noted == of(channel, slot)
+}

@@ -10,7 +10,7 @@ use crate::remember::{Remembered, remember};
 use crate::table;
 use core::sync::atomic::Ordering;
 use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
-use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, SWITCHES_MASK, State, Switch};
+use sd_shm::slab::{End, Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, SWITCHES_MASK, State, Switch};
 use sd_sys::user;
 
 /// Options kept as a number: level, name, where, lowest and highest value (others are EINVAL), and the value when never
@@ -117,7 +117,7 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
 }
 
 /// Remembers what a kernel socket that somebody else has made says: the opposite of `replay`.
-pub(crate) fn recall(endpoint: &Endpoint, fd: i32) {
+pub(crate) fn recall(endpoint: &'static Endpoint, fd: i32) {
     const OTHERS: [(c_int, c_int); 11] = [
         (SOL_SOCKET, SO_RCVTIMEO),
         (SOL_SOCKET, SO_SNDTIMEO),
@@ -207,8 +207,13 @@ pub(crate) unsafe fn set(
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     let connected = endpoint.state_now() == State::Connected;
     let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
-    if connected && is_v6 && level == libc::IPPROTO_IPV6 && name == libc::IPV6_V6ONLY {
-        return Outcome::Errno(libc::EINVAL);
+    if connected && is_v6 && level == libc::IPPROTO_IPV6 {
+        // SAFETY: as the caller says.
+        match name {
+            libc::IPV6_V6ONLY => return Outcome::Errno(libc::EINVAL),
+            IPV6_ADDRFORM => return unsafe { set_address_form(endpoint, value, len) },
+            _ => {}
+        }
     }
     if level == TCP
         && connected
@@ -243,6 +248,37 @@ pub(crate) unsafe fn set(
             Err(errno) => Outcome::Errno(errno),
         },
     }
+}
+
+/// Of linux/in6.h, which the libc crate lacks.
+const IPV6_ADDRFORM: c_int = 1;
+
+/// IPV6_ADDRFORM: a connection between IPv4 addresses becomes an IPv4 socket.
+unsafe fn set_address_form(
+    endpoint: &'static Endpoint,
+    value: *const c_void,
+    len: socklen_t,
+) -> Outcome<c_int> {
+    let family = match len {
+        0..4 => return Outcome::Errno(libc::EINVAL),
+        _ if value.is_null() => 0,
+        _ if !user::is_readable(value, 4) => return Outcome::Errno(libc::EFAULT),
+        // SAFETY: four bytes can be read.
+        _ => unsafe { (value as *const c_int).read_unaligned() },
+    };
+    if family != libc::AF_INET {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    if !crate::names::is_established(endpoint) {
+        return Outcome::Errno(libc::ENOTCONN);
+    }
+    if rare::ip(endpoint, End::Remote).to_v4().is_none() {
+        return Outcome::Errno(libc::EADDRNOTAVAIL);
+    }
+    endpoint.domain.store(libc::AF_INET as u8, Ordering::Relaxed);
+    // Another kernel socket, which knows the options of its family.
+    endpoint.clear_flag(OWN_SOCKET);
+    materialize(endpoint).map(|()| 0).into()
 }
 
 /// Sets an option of the kernel socket that connections inherit, should this become a listener.

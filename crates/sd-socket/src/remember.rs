@@ -5,7 +5,7 @@ use crate::options::number;
 use crate::rare;
 use core::sync::atomic::Ordering;
 use libc::{SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
-use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON};
+use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, State};
 use sd_sys::user;
 
 const TCP: c_int = libc::IPPROTO_TCP;
@@ -25,7 +25,7 @@ pub(crate) enum Remembered {
 /// # Safety
 /// `value` points to `len` readable bytes, or the kernel would say EFAULT.
 pub(crate) unsafe fn remember(
-    endpoint: &Endpoint,
+    endpoint: &'static Endpoint,
     level: c_int,
     name: c_int,
     value: *const c_void,
@@ -49,8 +49,9 @@ pub(crate) unsafe fn remember(
     match (level, name) {
         // SAFETY: as the caller says.
         (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO) => unsafe { remember_timeout(endpoint, name, value, len) },
-        (SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
-            endpoint.set_flag(FIXED_BUF);
+        (SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) if len >= 4 => {
+            // SAFETY: at least four bytes.
+            remember_send_buffer(endpoint, unsafe { (value as *const i32).read_unaligned() });
             Remembered::No
         }
         (SOL_SOCKET, libc::SO_OOBINLINE) if len >= 4 => {
@@ -89,6 +90,23 @@ pub(crate) unsafe fn remember(
             Remembered::Yes
         }
         _ => Remembered::No,
+    }
+}
+
+/// A program that asks for less than this gets a ring that does not grow.
+const LARGE_BUFFER: u32 = 128 << 10;
+
+/// SO_SNDBUF. Who waits for room is told of a larger buffer, as the kernel does.
+fn remember_send_buffer(endpoint: &'static Endpoint, size: i32) {
+    // The kernel takes a negative size for a very large one.
+    if (size as u32) < LARGE_BUFFER {
+        endpoint.set_flag(FIXED_BUF);
+    } else if endpoint.flag(FIXED_BUF) {
+        endpoint.clear_flag(FIXED_BUF);
+        if endpoint.state_now() == State::Connected {
+            crate::ends::wake_sleepers(endpoint);
+            crate::epoll::room_event(endpoint);
+        }
     }
 }
 

@@ -63,6 +63,8 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let waited = waited.and_then(|slept| interrupted(&watch, deadline).map(|()| slept));
         match waited {
             Ok(true) if effort == Effort::Patient => effort = Effort::Grow,
+            // SO_SNDBUF was raised meanwhile.
+            Ok(_) if effort == Effort::Fresh && !endpoint.flag(FIXED_BUF) => effort = Effort::Grow,
             Ok(_) => {}
             // The ring can still grow: Linux would not have waited.
             Err(libc::EINTR) if effort == Effort::Patient => effort = Effort::Grow,

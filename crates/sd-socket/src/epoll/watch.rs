@@ -259,6 +259,18 @@ fn has_room(endpoint: &'static Endpoint) -> bool {
     room
 }
 
+/// There may be room without the peer's having done anything.
+pub(crate) fn room_event(endpoint: &'static Endpoint) {
+    if endpoint.flag(NO_SPACE)
+        && has_room(endpoint)
+        && let Some(private) = PROCESS.private(endpoint)
+    {
+        deliver(endpoint, private, OUT, 0, 0);
+    }
+    crate::berth::wake(endpoint);
+    wake_loose();
+}
+
 /// The program met a full ring: its instances want to know when there is room.
 pub(crate) fn no_space(endpoint: &'static Endpoint) {
     endpoint.set_flag(NO_SPACE);

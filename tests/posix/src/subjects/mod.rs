@@ -5,6 +5,7 @@ use crate::table::Subject;
 mod accept;
 mod aliases;
 mod bind;
+mod buffers;
 mod cancel;
 mod clone;
 mod close;
@@ -78,6 +79,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     create::SUBJECTS,
     bind::SUBJECTS,
     ports::SUBJECTS,
+    buffers::SUBJECTS,
     listen::SUBJECTS,
     connect::SUBJECTS,
     accept::SUBJECTS,

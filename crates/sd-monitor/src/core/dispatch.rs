@@ -42,6 +42,7 @@ pub(crate) fn decide(policy: &Policy, listeners: &Listeners, q: &Question) -> De
     let count = candidates.len() as u64;
     let turn = q.offset.wrapping_add(u64::from(q.nth)).checked_rem(count).unwrap_or(0);
     match candidates.get(turn as usize) {
+        Some(l) if !policy.allows_listener(q.uid, l.ip, l.v6only, q.port) => Decision::Kernel(Reason::Policy),
         Some(&&listener) => Decision::Shm { listener, candidates: count as u32 },
         None => Decision::Kernel(Reason::NotAccepting),
     }
@@ -96,6 +97,7 @@ mod tests {
         assert_eq!(decide("deny port=80"), Decision::Denied);
         assert_eq!(decide("kernel uid=1000"), Decision::Kernel(Reason::Policy));
         assert!(matches!(decide("kernel uid=1001"), Decision::Shm { candidates: 1, .. }));
+        assert_eq!(decide("deny to=10.0.0.1 port=80"), Decision::Kernel(Reason::Policy), "it is there, too");
     }
 
     #[test]

@@ -7,6 +7,10 @@
 //! ```
 //! Order does not matter: of the matching rules `deny` wins over `kernel`, and `kernel` over
 //! `allow`. Without a matching rule the default counts, which is `allow` unless stated.
+//!
+//! A rule is about what is reached. A listener at all addresses is reached whatever address a client names, so a rule that
+//! keeps a user from one of them keeps shared memory from leading him there by any other: the kernel, which knows where a
+//! packet really went, decides then.
 
 use sd_proto::Ip;
 use std::fmt;
@@ -35,6 +39,24 @@ impl Rule {
     fn matches(&self, uid: u32, ip: Ip, port: u16) -> bool {
         self.uid.is_none_or(|want| want == uid)
             && self.to.is_none_or(|(net, prefix)| same_network(net, ip, prefix))
+            && (self.ports.0..=self.ports.1).contains(&port)
+    }
+
+    /// It is about some of the addresses that a listener at all addresses has: a wildcard of IPv4, of IPv6, or both.
+    fn is_about_wildcard(&self, uid: u32, wildcard: Ip, v6only: bool, port: u16) -> bool {
+        const V4: Ip = Ip::v4([0; 4]);
+        const V4_PREFIX: u32 = 96;
+        let is_about = |(net, prefix): (Ip, u32)| {
+            let within_v4 = prefix >= V4_PREFIX && same_network(V4, net, V4_PREFIX);
+            let has_v4 = within_v4 || prefix < V4_PREFIX && same_network(net, V4, prefix);
+            match wildcard.to_v4() {
+                Some(_) => has_v4,
+                None => !within_v4 || !v6only,
+            }
+        };
+        self.to.is_some_and(is_about)
+            && self.action != Action::Allow
+            && self.uid.is_none_or(|want| want == uid)
             && (self.ports.0..=self.ports.1).contains(&port)
     }
 }
@@ -97,6 +119,14 @@ impl Policy {
     pub(crate) fn action(&self, uid: u32, ip: Ip, port: u16) -> Action {
         let matching = self.rules.iter().filter(|rule| rule.matches(uid, ip, port));
         matching.map(|rule| rule.action).max().unwrap_or(self.default)
+    }
+}
+
+impl Policy {
+    /// Whether a listener may be reached over shared memory by a user who may by the address that he names.
+    pub(crate) fn allows_listener(&self, uid: u32, bound: Ip, v6only: bool, port: u16) -> bool {
+        let about = |rule: &Rule| rule.is_about_wildcard(uid, bound, v6only, port);
+        !bound.is_unspecified() || !self.rules.iter().any(about)
     }
 }
 
@@ -218,6 +248,27 @@ mod tests {
         assert_eq!(action_of("deny to=0.0.0.0/0", 0, LOCAL, 1), Action::Deny);
         assert_eq!(action_of("deny to=0.0.0.0/0", 0, v6(9), 1), Action::Allow);
         assert_eq!(action_of("deny to=::/0", 0, LOCAL, 1), Action::Deny);
+    }
+
+    #[test]
+    fn a_rule_for_one_address_holds_for_listeners_at_all() {
+        let (any4, any6) = (Ip::v4([0; 4]), Ip([0; 16]));
+        let allows = |text: &str, bound, v6only| parse(text).unwrap().allows_listener(33, bound, v6only, 80);
+        for text in
+            ["deny uid=33 to=127.0.0.0/8 port=80", "kernel to=10.0.0.1", "deny to=0.0.0.0/0", "deny to=::/0"]
+        {
+            assert!(!allows(text, any4, false), "{text}");
+            assert!(!allows(text, any6, false), "{text}");
+            assert!(allows(text, LOCAL, false), "{text}: one address is asked for by itself");
+        }
+        assert!(allows("deny to=127.0.0.0/8", any6, true));
+        assert!(allows("deny to=fd00::/64", any4, false));
+        assert!(!allows("deny to=fd00::/64", any6, true));
+        for text in
+            ["allow to=127.0.0.1", "deny uid=34 to=127.0.0.1", "deny to=127.0.0.1 port=81", "default deny"]
+        {
+            assert!(allows(text, any4, false), "{text}");
+        }
     }
 
     #[test]

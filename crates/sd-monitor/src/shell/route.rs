@@ -68,6 +68,12 @@ impl Server {
         loop {
             let decision = decide(&self.core.policy, &self.core.listeners, question);
             let Decision::Shm { listener, .. } = decision else { return decision };
+            // Whoever has bound an address that is not this host's (IP_FREEBIND, ip_nonlocal_bind) has it for those
+            // alone that are routed here.
+            let is_elsewhere = || self.namespaces.is_local(question.netns, question.ip) == Some(false);
+            if !question.ip.is_loopback() && is_elsewhere() {
+                return Decision::Kernel(Reason::Remote);
+            }
             let connection = self.families.get(&listener.client).and_then(|family| family.connection);
             let who = connection.and_then(|id| self.connections.get(&id)?.who);
             let ended = |pidfd: &OwnedFd| has_ended(pidfd.as_fd());

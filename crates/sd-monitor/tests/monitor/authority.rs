@@ -410,3 +410,28 @@ fn nobody_keeps_a_port_from_others_that_was_never_his() {
     other.wait_ready();
     assert!(!may_bind(&server, MALLORY, port), "it was Alice's");
 }
+
+/// Rules hold for what is reached, whatever address is asked for.
+#[test]
+fn a_wildcard_listener_is_reached_by_every_address() {
+    let server = Server::start_with_policy(Some("deny to=127.0.0.0/8 port=1-65535"));
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    b.listen_with(0, &listener);
+    let route = |ip| {
+        let request = Request::Connect { ip, port, nth: 0, want_ports: false, want_channel: false };
+        match a.control.ask(request, &[]).0 {
+            Reply::Route { route, .. } => route,
+            other => panic!("{other:?}"),
+        }
+    };
+    let kernel = |reason| Route::Kernel { reason: reason as u32 };
+    assert_eq!(route(Ip::v4([127, 0, 0, 1])), Route::Denied);
+    assert_eq!(route(Ip::v4([203, 0, 113, 9])), kernel(Reason::Policy));
+    server.write_policy("");
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    until("all is allowed", || matches!(route(Ip::v4([127, 0, 0, 1])), Route::Shm { .. }));
+    b.take_channel();
+    assert_eq!(route(Ip::v4([203, 0, 113, 9])), kernel(Reason::Remote), "not this host's");
+}

@@ -1,4 +1,4 @@
-//! The ring protocol: its shape, and the sender's cursor. The receiver's is in `receive.rs`.
+//! The ring protocol: its shape, and the sender's cursor. The receiver's is in `receive.rs`, when a ring grows in `growth.rs`.
 //!
 //! ```text
 //!  small region            large region
@@ -18,6 +18,8 @@
 //! A cursor survives its user: whoever takes over a half whose user died calls `recover`. One store each ends a message:
 //! of the header's publication, and of the counter from which the position follows; only jumps change more, in an order
 //! that can be repeated.
+
+mod growth;
 
 use crate::header::{self, Kind, SIZE, padded};
 use crate::lap::Lap;
@@ -62,6 +64,12 @@ pub trait RingMem {
     fn publish(&self, region: u32, off: u32, word: u64);
     /// Stores a word that a later `publish` makes visible.
     fn store(&self, region: u32, off: u32, word: u64);
+    /// Whether the ring may use so many bytes of the large region that it did not use before; asked each time.
+    fn may_take(&self, _bytes: u32) -> bool {
+        true
+    }
+    /// So many bytes of the large region are not used any more.
+    fn give_back(&self, _bytes: u32) {}
     /// A message of `size` bytes with its header is complete: ends it by a zero and publishes the header at `pos`.
     #[inline(always)]
     fn complete(&self, region: u32, pos: u32, size: u32, word: u64) {
@@ -323,9 +331,12 @@ impl TxCursor {
             if effort == Effort::Cached {
                 return None;
             }
+            if !mem.may_take(self.large_limit(g)) {
+                return self.reserve_part(mem, want);
+            }
             self.jump(mem, Region::Large, self.limit - self.pos(), self.large_limit(g));
         }
-        if self.limit < g.large_first && self.is_extensible(g) {
+        if self.limit < g.large_first && self.is_extensible(g) && mem.may_take(g.large_first - self.limit) {
             self.limit = g.large_first;
         }
         // One message takes at most a quarter of the ring, so that both sides work at once.
@@ -340,27 +351,15 @@ impl TxCursor {
             Effort::Cached if tight => return None,
             Effort::Patient if tight && self.is_extensible(g) => return None,
             Effort::Grow if (tight || self.is_crowded()) && self.is_extensible(g) => {
-                self.limit = g.large.min(self.limit.saturating_mul(4));
-                return Some(self.grant(part.min(self.room())));
+                let steps = [self.next_step(g), g.large_first.min(g.large - self.limit)];
+                if let Some(step) = steps.into_iter().find(|step| mem.may_take(*step)) {
+                    self.limit += step;
+                    return Some(self.grant(part.min(self.room())));
+                }
             }
             _ => {}
         }
         self.reserve_wrapping(mem, part, least)
-    }
-
-    /// Whether the large region's limit can be raised: what lies in it ends where the next message goes.
-    fn is_extensible(&self, g: &Geometry) -> bool {
-        let is_free = self.consumed >= self.large_left;
-        is_free && self.is_large() && self.limit < g.large && self.in_flight() <= self.pos()
-    }
-
-    fn is_crowded(&self) -> bool {
-        self.limit - self.in_flight() < self.limit / 2
-    }
-
-    /// How much of the large region is free to be entered.
-    fn large_limit(&self, g: &Geometry) -> u32 {
-        if self.consumed < self.large_left { self.left_at.min(g.large_first) } else { g.large_first }
     }
 
     /// Payload that would fit at the start of the region.
@@ -468,31 +467,5 @@ impl TxCursor {
             mem.publish(self.region(), self.pos(), header::encode(Kind::Fin, 0, stamp));
             self.finished = 1;
         }
-    }
-
-    /// Leaves a drained large region for the small one; returns the offset of the one word there that stays in use:
-    /// until the receiver has read that it says so. So near to the start of the region that too little
-    /// would be left in front of the word, the sender stays.
-    pub fn shrink<M: RingMem>(&mut self, g: &Geometry, mem: &M) -> Option<u32> {
-        if !self.is_large() || !self.is_drained() || self.finished != 0 {
-            return None;
-        }
-        let at = self.pos();
-        if at >= g.large_first / 4 * 3 {
-            self.jump(mem, Region::Small, SIZE, g.small);
-        }
-        Some(at)
-    }
-
-    /// Whether a sender that waited for room should try again: about a third of the ring is free (as Linux judges a
-    /// socket writable), or it can be extended. A ring that grows then takes half of `large_first` without a wait, also
-    /// from a blocking send: programs that poll before each write of some kilobytes rely on that. More must not be
-    /// asked for, since the receiver holds up to a quarter of `large_first` of credit back.
-    pub fn is_roomy(&self, g: &Geometry, grows: bool) -> bool {
-        if !self.is_large() {
-            return true;
-        }
-        let least = if grows && self.limit < g.large { g.large_first / 2 } else { 0 };
-        grows && self.is_extensible(g) || self.limit - self.in_flight() >= least.max(self.limit / 3)
     }
 }

@@ -262,7 +262,7 @@ proptest! {
         let mut pair = Pair::new();
         for (send, receive, returns) in steps {
             pair.tx.credit(pair.credit).unwrap();
-            if pair.tx.is_roomy(&GEOMETRY, true) {
+            if pair.tx.is_roomy(&GEOMETRY, true, |_| true) {
                 let send = send.min(GEOMETRY.large_first / 2 - 16);
                 prop_assert_eq!(pair.send_patiently(send), send);
             } else {
@@ -320,7 +320,7 @@ fn a_full_ring_holds_most_of_the_large_region() {
         }
     }
     assert!(total > GEOMETRY.large / 2, "{total}");
-    assert!(!pair.tx.is_roomy(&GEOMETRY, true));
+    assert!(!pair.tx.is_roomy(&GEOMETRY, true, |_| true));
     while !pair.model.is_empty() {
         pair.receive(7);
     }

@@ -61,6 +61,12 @@ impl RingMem for Rings {
     fn store(&self, region: u32, off: u32, word: u64) {
         self.word(region, off).store(word, Ordering::Relaxed);
     }
+    fn may_take(&self, bytes: u32) -> bool {
+        sd_sys::budget::take(bytes)
+    }
+    fn give_back(&self, bytes: u32) {
+        sd_sys::budget::give_back(bytes);
+    }
     #[inline(always)]
     fn complete(&self, region: u32, pos: u32, size: u32, word: u64) {
         // One look at the region for all.

@@ -471,6 +471,7 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
         let used_large = tx.is_large() || rx.is_large();
         let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
         if used_large {
+            sd_sys::budget::give_back(tx.large_used());
             crate::idle::trim(channel, slot, peer_end(endpoint) == PeerEnd::Gone);
         }
         channel.unbind(slot, endpoint);

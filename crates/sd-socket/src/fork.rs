@@ -169,6 +169,7 @@ pub(crate) fn child_bare() {
 /// This is another process now.
 fn changed() {
     forget_tid();
+    sd_sys::budget::forked();
     let (member, _) = CHILD.get();
     PROCESS.pid.store(sd_sys::fd::getpid(), Ordering::Relaxed);
     crate::kept::recount();

@@ -148,11 +148,11 @@ fn has_space(endpoint: &'static Endpoint) -> bool {
     // SAFETY: the tx half is held.
     let tx = unsafe { tx_cursor(endpoint) };
     let grows = !endpoint.flag(FIXED_BUF);
-    if tx.is_roomy(&GEOMETRY, grows) {
+    if tx.is_roomy(&GEOMETRY, grows, sd_sys::budget::may_take) {
         return true;
     }
     let _ = tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire));
-    tx.is_roomy(&GEOMETRY, grows)
+    tx.is_roomy(&GEOMETRY, grows, sd_sys::budget::may_take)
 }
 
 /// What an empty buffer takes.

@@ -10,6 +10,8 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("SocksDirect runs on x86-64 Linux; other targets are not ported yet");
 
+pub mod budget;
+pub mod cgroup;
 pub mod confine;
 pub mod diag;
 pub mod fd;

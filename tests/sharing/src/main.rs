@@ -17,6 +17,7 @@
 //! | `crowd PORT COUNT` | processes with a connection each |
 //! | `waves PORT COUNT TIMES` | many connections at a time, again and again |
 //! | `late-client COUNT` | tries until its server, `late-server COUNT`, listens, again and again; all connections stay |
+//! | `stalled COUNT BYTES` | a server that offers so much to each of its readers, who read late |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
 mod attacks;
@@ -29,6 +30,7 @@ mod observer;
 mod other_monitor;
 mod pattern;
 mod scribbler;
+mod stalled;
 mod thief;
 mod vandal;
 mod victim;
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         ["thief", pid, fd, port] => thief::run(number(pid) as i32, number(fd) as i32, number(port) as u16),
         ["liar", port, lie] => liar::run(number(port) as u16, lie),
         ["sink"] => liar::sink(),
+        ["stalled", count, offer] => stalled::run(number(count) as usize, number(offer) as usize),
         ["echo"] => echo::serve(),
         ["chat", port, count] => echo::chat(number(port) as u16, number(count), Duration::ZERO),
         ["chat", port, count, pause] => {

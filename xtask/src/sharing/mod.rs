@@ -17,6 +17,7 @@
 //! and can be given again with `--seed`.
 
 mod crash;
+mod group;
 mod hostile;
 mod liars;
 mod many;
@@ -85,6 +86,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let check = move |lab: &mut Lab| shortage::while_running(lab, of_monitor);
         parts.push((name.to_owned(), Box::new(check)));
     }
+    parts.push(("short-of-memory".to_owned(), Box::new(group::run)));
     parts.push(("many-processes".to_owned(), Box::new(many::processes)));
     parts.push(("many-connections".to_owned(), Box::new(many::connections)));
     parts.push(("first-contact".to_owned(), Box::new(many::first_contacts)));

@@ -23,6 +23,7 @@ mod run;
 mod ss;
 mod starter;
 mod table;
+mod unregistered;
 
 use failure::Failure;
 

@@ -4,6 +4,8 @@ use crate::failure::Failure;
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 /// Becomes the program, found through PATH. Signal mask and dispositions, descriptors and working directory
 /// stay as they are, which is why this is not `std::os::unix::process::CommandExt::exec`.
@@ -19,6 +21,36 @@ pub(crate) fn become_program(command: &[OsString]) -> Result<Infallible, Failure
     let error = crate::failure::last_os_error();
     let status = if error.raw_os_error() == Some(libc::ENOENT) { 127 } else { 126 };
     Err(Failure::new(format!("{}: {}", name.display(), words(&error))).with_status(status))
+}
+
+/// Why exec of this program is one with AT_SECURE (getauxval(3)), in which nothing is preloaded.
+pub(crate) fn gains_rights(name: &OsStr) -> Option<&'static str> {
+    let path = find(name)?;
+    let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    // SAFETY: no arguments, cannot fail.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    if found.mode() & libc::S_ISUID != 0 && found.uid() != user {
+        return Some("is set-user-id");
+    }
+    // Without the group's execute bit it says something else.
+    let set_group = libc::S_ISGID | libc::S_IXGRP;
+    if found.mode() & set_group == set_group && found.gid() != group {
+        return Some("is set-group-id");
+    }
+    let text = c_string(path.as_os_str()).ok()?;
+    // SAFETY: C strings; no value is asked for.
+    let len =
+        unsafe { libc::getxattr(text.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) };
+    (len > 0 && user != 0).then_some("has file capabilities")
+}
+
+/// As execvp(3) finds it.
+fn find(name: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name));
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
 /// The text as C wants it.

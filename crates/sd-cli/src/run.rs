@@ -13,6 +13,12 @@ pub(crate) fn main(options: &RunOptions) -> Result<()> {
     if let Err(reason) = ensure_monitor(options, &socket) {
         warn(&format!("warning: {reason}; connections go over the kernel"));
     }
+    if let Some(reason) = options.command.first().and_then(|name| program::gains_rights(name)) {
+        warn(&format!(
+            "warning: {} {reason}, so the dynamic linker leaves the library out; connections go over the kernel",
+            options.command[0].display()
+        ));
+    }
     program::set_variable("SD_MONITOR", socket.as_os_str());
     program::set_variable("LD_PRELOAD", &preload);
     match program::become_program(&options.command)? {}

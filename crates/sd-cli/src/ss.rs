@@ -68,7 +68,9 @@ pub(crate) fn main(options: &SsOptions) -> Result<()> {
     if options.json {
         return print(&format!("{}\n", document(status)));
     }
-    print(&table(&status)?)
+    print(&table(&status)?)?;
+    crate::unregistered::notes(&socket).iter().for_each(|note| crate::failure::warn(note));
+    Ok(())
 }
 
 /// The connections of a status document.

@@ -3,6 +3,7 @@
 mod support;
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -177,4 +178,41 @@ fn a_monitor_is_started_once_and_belongs_to_nobody() {
         assert!(Instant::now() < end, "the monitor does not end");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The dynamic linker preloads nothing into a program that its exec gives rights; `sd run` says so, once.
+#[test]
+fn programs_that_gain_rights_are_named() {
+    let folder = Folder::new();
+    stand_in(&folder, Manner::Tells(good_status()));
+    let program = folder.join("echo");
+    std::fs::copy("/bin/echo", &program).unwrap();
+    // Only root can give files away.
+    if std::os::unix::fs::chown(&program, Some(2003), Some(2003)).is_err() {
+        return;
+    }
+    let mode = |mode| std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode)).unwrap();
+    for (bits, lines) in [(0o4755, 1), (0o2755, 1), (0o755, 0)] {
+        mode(bits);
+        let output = sd(&folder, &["run", "--", program.to_str().unwrap(), "ran"]).output().unwrap();
+        assert_eq!(stdout(&output), "ran\n");
+        assert_eq!(errors(&output).len(), lines, "{bits:o}: {:?}", errors(&output));
+        assert!(
+            errors(&output).iter().all(|line| line.ends_with("over the kernel")),
+            "{:?}",
+            errors(&output)
+        );
+    }
+}
+
+/// A socket that others could have put there is not used, and the warning says why.
+#[test]
+fn a_place_that_others_can_change_is_named() {
+    let folder = Folder::new();
+    stand_in(&folder, Manner::Tells(good_status()));
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
+    let output = sd(&folder, &["run", "--", "echo", "ran"]).output().unwrap();
+    assert_eq!(stdout(&output), "ran\n");
+    let expected = format!("{}: can be changed by others", folder.path().display());
+    assert!(errors(&output).len() == 1 && errors(&output)[0].contains(&expected), "{:?}", errors(&output));
 }

@@ -110,7 +110,7 @@ pub enum Reason {
     NotAccepting = 7,
     /// The policy says `kernel`.
     Policy = 8,
-    /// Handed to a program that is not accelerated, through a bridge.
+    /// Handed to a program without the library, or of another user, through a bridge.
     Bridged = 9,
     /// The process has been in another network namespace than the one it began in.
     Elsewhere = 10,
@@ -149,7 +149,7 @@ impl Reason {
             Reason::NotAccepting => "listener's processes are not accepting yet",
             Reason::Policy => "policy",
             Reason::Elsewhere => "the process has changed its network namespace",
-            Reason::Bridged => "handed to a program that is not accelerated",
+            Reason::Bridged => "handed to a program of another user, or without the library",
         }
     }
 }

@@ -6,6 +6,7 @@ use super::{Scenario, files, python, web};
 use crate::lab::{Lab, Side};
 use crate::process::{Proc, free_port};
 use crate::{Result, fail, product, ss};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("run-starts-monitor", &["python3"], automatic).ours(),
     Scenario::new("run-without-usable-directory", &["python3", "curl"], unusable_directory).ours(),
     Scenario::new("run-status-and-errors", &[], run_status).ours(),
+    Scenario::new("run-in-shifted-namespace", &["python3"], shifted).ours(),
 ];
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -219,4 +221,18 @@ fn run_status(lab: &mut Lab) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Where users have other numbers: accelerated if nobody inside can have put the monitor's socket there, else told.
+fn shifted(lab: &mut Lab) -> Result<()> {
+    let script = python::script(lab, "shifted.py")?;
+    let [sd, library, socket] =
+        [product::sd(), product::libsd(), lab.socket()].map(|p| p.display().to_string());
+    // What runs inside is another user of the host.
+    std::fs::set_permissions(lab.path(), std::fs::Permissions::from_mode(0o755))?;
+    let output = lab.run(Side::Kernel, "python3", &["-u", &script, &sd, &library, &socket], 2 * LIMIT)?;
+    match output.text().as_str() {
+        "right\n" | "skipped\n" => Ok(()),
+        other => fail!("{other:?}: {:?}", output.stderr),
+    }
 }

@@ -38,6 +38,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("memcached_client.py", include_str!("py/memcached_client.py")),
     ("rabbit.py", include_str!("py/rabbit.py")),
     ("rate.py", include_str!("py/rate.py")),
+    ("shifted.py", include_str!("py/shifted.py")),
     ("steady.py", include_str!("py/steady.py")),
     ("wsgi.py", include_str!("py/wsgi.py")),
     ("grpc_echo.py", include_str!("py/grpc_echo.py")),

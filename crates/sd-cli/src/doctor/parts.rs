@@ -122,7 +122,12 @@ fn preload() -> Check {
         both.filter(|e| !library::is_ours(e)).map(|e| String::from_utf8_lossy(e).into_owned()).collect();
     let rivals: Vec<&String> =
         others.iter().filter(|other| RIVALS.iter().any(|rival| other.contains(rival))).collect();
+    let is_for_all = library::entries(&lines).any(library::is_ours);
     match (others.is_empty(), rivals.first()) {
+        (true, _) if is_for_all => Check::ok(
+            name,
+            "/etc/ld.so.preload loads the library into every program; those that are set-user-id or have file capabilities are left alone",
+        ),
         (true, _) => Check::ok(name, "no other library is preloaded"),
         (false, None) => Check::ok(name, format!("also preloaded: {}", others.join(", "))),
         (false, Some(rival)) => Check::warn(

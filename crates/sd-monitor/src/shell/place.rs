@@ -99,7 +99,7 @@ fn check_directory(path: &Path) -> Result<(), Error> {
         .mode(0o700)
         .create(directory)
         .map_err(|error| Error::System("make the directory", directory.to_owned(), error))?;
-    sd_sys::trust::way_to(path.as_os_str().as_bytes(), false).map_err(|doubt| {
+    sd_sys::trust::way_to(path.as_os_str().as_bytes(), true).map_err(|doubt| {
         let part = path.as_os_str().as_bytes().get(..doubt.len).unwrap_or_default();
         Error::Directory(PathBuf::from(OsStr::from_bytes(part)), doubt.why.to_string())
     })

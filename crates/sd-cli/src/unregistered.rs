@@ -1,0 +1,82 @@
+//! Programs that have the library, and TCP sockets, and are unknown to the monitor: their connections are the kernel's,
+//! and no line of `sd ss` would show them. Found below /proc, as far as this user may look there.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// auxv(5): the last one, and whether exec gave the program rights.
+const AT_NULL: u64 = 0;
+const AT_SECURE: u64 = 23;
+
+/// A sentence for each such program that would look for its monitor at `socket`.
+pub(crate) fn notes(socket: &Path) -> Vec<String> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| *pid != std::process::id()).filter_map(|pid| note(pid, socket)).collect()
+}
+
+fn note(pid: u32, socket: &Path) -> Option<String> {
+    let root = format!("/proc/{pid}");
+    let maps = fs::read(format!("{root}/maps")).ok()?;
+    let has = |text: &[u8]| maps.windows(text.len()).any(|window| window == text);
+    // Who has a slab is registered, or the child of one that is.
+    if !has(b"/libsd.so") || has(b"/memfd:sd-slab") || has(b"/memfd:sd-memory") || !has_tcp(&root) {
+        return None;
+    }
+    let named = variable(&root, b"SD_MONITOR=");
+    if named.as_deref().is_some_and(|path| path != socket.as_os_str().as_bytes()) {
+        return None;
+    }
+    let name = fs::read_to_string(format!("{root}/comm")).unwrap_or_default();
+    let reason = if is_secure(&root) {
+        "its exec gave it rights (set-user-id or file capabilities), so it is left alone"
+    } else if is_elsewhere(&root) {
+        "it is in another user namespace, and does not believe the monitor; sd doctor in there says why"
+    } else {
+        "it is not registered with the monitor; sd doctor in its environment says why"
+    };
+    Some(format!(
+        "note: {} (process {pid}) has the library, and its TCP sockets are the kernel's: {reason}",
+        name.trim()
+    ))
+}
+
+fn has_tcp(root: &str) -> bool {
+    let tables =
+        ["tcp", "tcp6"].map(|name| fs::read_to_string(format!("{root}/net/{name}")).unwrap_or_default());
+    let inodes: HashSet<&str> = tables
+        .iter()
+        .flat_map(|text| text.lines().skip(1))
+        .filter_map(|line| line.split_whitespace().nth(9))
+        .collect();
+    let links = fs::read_dir(format!("{root}/fd")).into_iter().flatten().flatten();
+    links.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|link| {
+        let text = link.to_string_lossy();
+        text.strip_prefix("socket:[")
+            .and_then(|rest| rest.strip_suffix(']'))
+            .is_some_and(|inode| inodes.contains(inode))
+    })
+}
+
+fn variable(root: &str, name: &[u8]) -> Option<Vec<u8>> {
+    let environment = fs::read(format!("{root}/environ")).ok()?;
+    environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(name)).map(<[u8]>::to_vec)
+}
+
+fn is_secure(root: &str) -> bool {
+    let words = fs::read(format!("{root}/auxv")).unwrap_or_default();
+    let mut words = words.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
+    while let (Some(kind), Some(value)) = (words.next(), words.next()) {
+        if kind == AT_SECURE || kind == AT_NULL {
+            return kind == AT_SECURE && value != 0;
+        }
+    }
+    false
+}
+
+fn is_elsewhere(root: &str) -> bool {
+    let namespace = |root: &str| fs::read_link(format!("{root}/ns/user")).ok();
+    namespace(root).is_some_and(|theirs| Some(theirs) != namespace("/proc/self"))
+}

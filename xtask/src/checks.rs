@@ -142,6 +142,11 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     let deaths = if is_fast { "3" } else { "8" };
     let sharing = ["sharing", "--deaths", deaths, "--vandals", "6", "--soak", "8"];
     steps.tests("sharing", &mut ourselves(&sharing)?);
+    if !is_fast {
+        let asan = ["sharing", "--asan", "--only", "hostile", "--vandals", "4"];
+        steps.tests("asan", &mut ourselves(&asan)?);
+        steps.tests("miri", &mut ourselves(&["miri"])?);
+    }
     let seconds = if is_fast { "0" } else { "60" };
     steps.tests("fuzz", &mut ourselves(&["fuzz", "--seconds", seconds])?);
     steps.tests("hostile", &mut ourselves(&["hostile"])?);

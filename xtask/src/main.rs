@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|fuzz|suites|instructions|figures|deny|tidy|ci`.
+//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|fuzz|miri|suites|instructions|figures|deny|tidy|ci`.
 //!
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
 //! temporary directory is removed: see `scratch`. Tested by being run: `cargo xtask ci` uses all of it.
@@ -14,6 +14,7 @@ mod hostile;
 mod install;
 mod instructions;
 mod lab;
+mod miri;
 mod nginx;
 mod posix;
 mod process;
@@ -79,6 +80,8 @@ enum Command {
     Deny,
     /// Fuzz what reads what others wrote, guided by coverage
     Fuzz(fuzz::Options),
+    /// Run the tests of protocols and layouts under Miri
+    Miri,
     /// Run the test suites of others on the kernel and on us, and compare them test by test
     Suites(suites::Options),
     /// Measure the paper's tables and figures on this machine and draw them
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Command::Hostile(options) => hostile::run(&options),
         Command::Deny => deny::run(),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Miri => miri::run(),
         Command::Suites(options) => suites::run(&options),
         Command::Figures(options) => figures::run(&options),
         Command::Instructions(options) => instructions::run(&options),

@@ -144,8 +144,9 @@ proptest! {
 
 #[test]
 fn every_kind_and_length() {
-    for kind in 0..=u8::MAX {
-        for len in 1..80 {
+    let (kinds, lengths) = if cfg!(miri) { (0..=40, 1..24) } else { (0..=u8::MAX, 1..80) };
+    for kind in kinds {
+        for len in lengths.clone() {
             for fill in [0, 1, 2, u8::MAX] {
                 let mut bytes = vec![fill; len];
                 bytes[0] = kind;
@@ -163,7 +164,7 @@ fn a_flood_of_random_bytes() {
     let mut random = 0x9e37_79b9_7f4a_7c15u64;
     let mut bytes = [0u8; MESSAGE_MAX + 8];
     while Instant::now() < end {
-        for _ in 0..1000 {
+        for _ in 0..if cfg!(miri) { 20 } else { 1000 } {
             for chunk in bytes.chunks_exact_mut(8) {
                 random ^= random << 13;
                 random ^= random >> 7;

@@ -12,12 +12,12 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub fn fence_full() {
     #[cfg(loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);
-    #[cfg(all(not(loom), target_arch = "x86_64"))]
+    #[cfg(all(not(loom), not(miri), target_arch = "x86_64"))]
     // SAFETY: adds zero to the word at the top of the stack, in which nothing changes.
     unsafe {
         core::arch::asm!("lock or dword ptr [rsp], 0");
     }
-    #[cfg(all(not(loom), not(target_arch = "x86_64")))]
+    #[cfg(all(not(loom), any(miri, not(target_arch = "x86_64"))))]
     core::sync::atomic::fence(Ordering::SeqCst);
 }
 

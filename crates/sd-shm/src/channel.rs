@@ -434,6 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps files")]
     fn four_small_rings_share_a_page_and_no_ring_overlaps_another() {
         let (fd, _) = Mapping::create(1, 1, 1).unwrap();
         let map = Mapping::map(fd).unwrap();
@@ -462,5 +463,38 @@ mod tests {
         assert!(starts.windows(2).all(|pair| pair[1].0 - pair[0].0 >= pair[0].1 as usize));
         // SAFETY: nothing uses the mapping any more.
         unsafe { map.unmap() };
+    }
+}
+
+/// In memory of this process: Miri maps no files, and knows where references may point.
+#[cfg(all(test, miri))]
+mod layout {
+    use super::*;
+    use std::alloc::{Layout, alloc_zeroed};
+
+    #[test]
+    fn everything_before_the_rings_lies_apart() {
+        let Ok(layout) = Layout::from_size_align(SMALL_OFFSET, MIB) else { unreachable!("a whole MiB") };
+        // SAFETY: not of no size; never freed.
+        let map = Mapping::at(unsafe { alloc_zeroed(layout) });
+        for index in [0, 1, SLOTS - 1] {
+            let slot = map.slot(index);
+            slot.side[0].set_state(index as u32 + 1, SlotState::Syn);
+            assert_eq!(slot.side[0].other().state(), (0, SlotState::Free));
+            assert!(slot.side[1].rare().is_none());
+            slot.side[1].make_rare().home.store(7, Ordering::Relaxed);
+            slot.side[0].make_rare().home.store(9, Ordering::Relaxed);
+            assert_eq!(slot.side[1].rare().map(|rare| rare.home.load(Ordering::Relaxed)), Some(7));
+            map.names(index).ports.store(5, Ordering::Relaxed);
+            assert_eq!(map.waiting(index), Some(index as u32 + 1));
+            slot.side[0].rare().into_iter().for_each(RareWords::clear);
+        }
+        for (side, adopter) in [(Side::A, 0), (Side::B, 0), (Side::B, 1), (Side::B, ADOPTERS as u32)] {
+            map.events_for(side, adopter).post(1023);
+            let mut seen = Vec::new();
+            map.events_for(side, adopter).take(|slot| seen.push(slot));
+            assert_eq!(seen, [1023]);
+        }
+        assert_eq!(map.header().used.load(Ordering::Relaxed), 0);
     }
 }

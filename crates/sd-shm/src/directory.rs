@@ -222,6 +222,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps files")]
     fn what_is_published_is_found() {
         let (fd, writer) = Writer::create().unwrap();
         let reader = Reader::map(fd).unwrap();
@@ -245,6 +246,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps files")]
     fn readers_meet_no_half_changed_one() {
         let (fd, writer) = Writer::create().unwrap();
         let reader = Reader::map(fd).unwrap();
@@ -269,6 +271,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps files")]
     fn only_the_monitor_can_change_it() {
         let (fd, _writer) = Writer::create().unwrap();
         assert!(sd_sys::mem::map_shared(fd, LEN, true).is_err());

@@ -44,6 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps files")]
     fn only_whole_and_sealed_segments_are_mapped() {
         for len in [4096, public::LEN - 4096, public::LEN + 4096] {
             let fd = sd_sys::mem::memfd_sealed(c"wrong", len).unwrap();

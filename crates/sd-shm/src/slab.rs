@@ -397,6 +397,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps files")]
     fn addresses_are_kept() {
         let (fd, slab) = Slab::create(1).unwrap();
         let endpoint = slab.endpoint(7).unwrap();
@@ -415,6 +416,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps files")]
     fn usual_endpoints_use_no_memory_beside() {
         let (fd, slab) = Slab::create(1).unwrap();
         let pages = || {
@@ -438,5 +440,31 @@ mod tests {
         sd_sys::fd::close(fd);
         // SAFETY: nothing uses it any more.
         unsafe { slab.unmap() };
+    }
+}
+
+/// In memory of this process, as for channels: what stands in front, and the first endpoint.
+#[cfg(all(test, miri))]
+mod layout {
+    use super::*;
+    use std::alloc::{Layout, alloc_zeroed};
+
+    #[test]
+    fn what_stands_in_front_lies_apart() {
+        let Ok(layout) = Layout::from_size_align(ENDPOINTS_OFFSET + 2 * LINE, PAGE) else { unreachable!() };
+        // SAFETY: not of no size; never freed.
+        let slab = Slab { base: unsafe { alloc_zeroed(layout) } };
+        slab.header().members.store(3, Ordering::Relaxed);
+        assert!(slab.thread(0).is_none() && slab.thread(THREADS as u32 + 1).is_none());
+        assert!(slab.thread(1).is_some() && slab.thread(THREADS as u32).is_some());
+        assert_eq!(slab.time_waits().all().count(), 0);
+        for index in [0, 1] {
+            let endpoint = slab.endpoint(index).expect("it lies in front");
+            endpoint.set_switch(Switch::NoDelay, true);
+            assert_eq!(slab.index_of(endpoint), Some(index));
+            assert!(slab.rare_of(endpoint).is_none());
+        }
+        assert!(slab.endpoint(ENDPOINTS).is_none());
+        assert_eq!(slab.header().members.load(Ordering::Relaxed), 3);
     }
 }

@@ -14,8 +14,11 @@ pub(crate) fn channels(count: u64) -> io::Result<()> {
     client.hello(true)?;
     for number in 0..count {
         if number % 1000 == 999 {
-            held.push(std::mem::replace(&mut client, Client::prepare()?));
-            client.hello(true)?;
+            let Ok(next) = Client::prepare().and_then(|next| next.hello(true).map(|_| next)) else {
+                println!("stopped after {number}");
+                break;
+            };
+            held.push(std::mem::replace(&mut client, next));
         }
         let segment = sd_sys::mem::memfd_sealed(c"sd-channel", SEGMENT_LEN);
         let segment = own(segment)?;

@@ -115,6 +115,7 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
         Request::Accepting { index: 0, accepting: true },
         Request::Unlisten { index: 0 },
         Request::WillListen { index: 0 },
+        Request::Separate,
         Request::Memory { len: 1 << 40 },
         Request::Memory { len: 4096 },
         Request::Idle,

@@ -106,7 +106,7 @@ fn supply(listener: TcpListener) -> Vec<OwnedFd> {
 }
 
 fn request(bytes: &mut Bytes, port: u16) -> Request {
-    let kind = bytes.u8() % 22;
+    let kind = bytes.u8() % 25;
     let (a, b) = (bytes.number(), bytes.number());
     let (x, y, yes) = (a as u32, b as u32, b & 1 == 1);
     match kind {
@@ -137,6 +137,9 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         17 => Request::Status,
         18 => Request::Home { channel: a, side: y & 1, client: b },
         19 => Request::Berth { number: x },
+        22 => Request::WillListen { index: x },
+        23 => Request::Memory { len: if yes { a << 12 } else { a } },
+        24 => Request::Separate,
         20 => Request::BerthOf { channel: a, side: y & 1, number: y >> 1 },
         _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
     }
@@ -146,7 +149,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
 fn fitting(request: &Request) -> &'static [usize] {
     match request {
         Request::Hello { .. } => &[0, 1, 2, 3],
-        Request::Listen { .. } => &[4],
+        Request::Listen { .. } | Request::WillListen { .. } => &[4],
         Request::Fork { .. } => &[6],
         Request::Born { .. } => &[5],
         Request::Channel { .. } | Request::Join { .. } => &[8],
@@ -191,7 +194,7 @@ pub(super) fn run(input: &[u8]) {
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let hello = [0, 0, 0, 0, 1, 0, 0, 0];
     let listen = [0, 2, 0, 1];
-    let mut seeds: Vec<Vec<u8>> = (0..22).map(|kind| [&hello[..], &[0, kind, 1, 1]].concat()).collect();
+    let mut seeds: Vec<Vec<u8>> = (0..25).map(|kind| [&hello[..], &[0, kind, 1, 1]].concat()).collect();
     seeds.push([&hello[..], &listen, &[1, 5, 0, 0, 0, 11, 1, 0, 1, 13, 1, 1, 0, 15, 1, 0]].concat());
     seeds.push([&hello[..], &[0, 6, 1, 1, 0, 7, 0, 1, 0, 8, 1, 0, 1, 8, 1, 1, 1, 14, 1, 0]].concat());
     seeds

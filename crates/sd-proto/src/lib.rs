@@ -56,6 +56,9 @@ pub enum Request {
         /// Index in the public page.
         index: u32,
     },
+    /// The process accepts from this listener, but can take no channel: what is to come there shall come over the kernel. Also
+    /// from the child of a fork that could not register. Descriptor: the kernel listener. No answer.
+    CannotTake,
     /// The listener's interest changed. No answer.
     Accepting {
         /// Index in the public page.
@@ -273,6 +276,15 @@ pub enum Reply {
     },
     /// Answer to Memory. Descriptor: a memfd of zeros, of that length for good.
     Memory,
+    /// Unasked, to side A: nobody will accept the connection at this slot over its channel; it is to go over the kernel.
+    Withdraw {
+        /// Channel id.
+        channel: u64,
+        /// Slot in it.
+        slot: u32,
+        /// The slot's generation.
+        generation: u32,
+    },
     /// Descriptor: a memfd with a JSON document.
     Status,
 }
@@ -349,6 +361,7 @@ impl Request {
             Request::Listen { index, generation, backlog, accepting } => {
                 w.u8(2).u32(index).u32(generation).u32(backlog).bool(accepting)
             }
+            Request::CannotTake => w.u8(32),
             Request::WillListen { index } => w.u8(30).u32(index),
             Request::Accepting { index, accepting } => w.u8(3).u32(index).bool(accepting),
             Request::Unlisten { index } => w.u8(4).u32(index),
@@ -392,6 +405,7 @@ impl Request {
                 backlog: r.u32()?,
                 accepting: r.bool()?,
             },
+            32 => Request::CannotTake,
             30 => Request::WillListen { index: r.u32()? },
             3 => Request::Accepting { index: r.u32()?, accepting: r.bool()? },
             4 => Request::Unlisten { index: r.u32()? },
@@ -468,6 +482,7 @@ impl Reply {
             Reply::PeerGone { id } => w.u8(12).u64(id),
             Reply::Memory => w.u8(30),
             Reply::Status => w.u8(7),
+            Reply::Withdraw { channel, slot, generation } => w.u8(32).u64(channel).u32(slot).u32(generation),
             Reply::Offer { id, peer_pid, adopter, listener } => {
                 w.u8(8).u64(id).u32(peer_pid).u32(adopter).u32(listener)
             }
@@ -494,6 +509,7 @@ impl Reply {
             12 => Reply::PeerGone { id: r.u64()? },
             30 => Reply::Memory,
             7 => Reply::Status,
+            32 => Reply::Withdraw { channel: r.u64()?, slot: r.u32()?, generation: r.u32()? },
             8 => Reply::Offer { id: r.u64()?, peer_pid: r.u32()?, adopter: r.u32()?, listener: r.u32()? },
             9 => Reply::Adopter,
             11 => Reply::Berth,

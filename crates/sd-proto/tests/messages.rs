@@ -39,6 +39,7 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         any::<u64>().prop_map(|channel| Request::Stuck { channel }),
         Just(Request::Idle),
+        Just(Request::CannotTake),
         any::<u64>().prop_map(|channel| Request::Decline { channel }),
         any::<(u64, u32)>().prop_map(|(channel, number)| Request::Adopter { channel, number }),
         any::<u64>().prop_map(|channel| Request::Leave { channel }),
@@ -89,6 +90,11 @@ fn reply() -> impl Strategy<Value = Reply> {
             peer_pid,
             adopter,
             listener
+        }),
+        any::<(u64, u32, u32)>().prop_map(|(channel, slot, generation)| Reply::Withdraw {
+            channel,
+            slot,
+            generation
         }),
         Just(Reply::Adopter),
         Just(Reply::Status),

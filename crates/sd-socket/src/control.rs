@@ -119,6 +119,12 @@ pub(crate) fn retry_if_lost() -> Option<u64> {
 
 fn register(control: &mut Control) -> Option<()> {
     let inherits = PROCESS.slab_count.load(Ordering::Acquire) != 0;
+    // What tells of a child's end stays open where the child cannot register, and it may have something else to say.
+    if inherits && BIRTH_FD.load(Ordering::Acquire) >= 0 && control.slab_fd < 0 {
+        let fd = BIRTH_FD.load(Ordering::Acquire);
+        set_timeouts(fd);
+        prepare(control, fd)?;
+    }
     let birth = Some(BIRTH_FD.swap(-1, Ordering::AcqRel)).filter(|fd| *fd >= 0);
     let by_birth = birth.and_then(|fd| introduce(control, fd));
     let fd = by_birth.or_else(|| introduce(control, connect()?))?;

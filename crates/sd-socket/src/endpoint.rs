@@ -295,6 +295,9 @@ fn end_at(endpoint: &'static Endpoint, rec: &SlabRec, index: usize, private: &Pr
         // Another process goes on with it, and will free the slot for other connections.
         channel.unbind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
     }
+    if endpoint.state_now() == State::Kernel {
+        private.channel().into_iter().for_each(|channel| crate::withdrawn::let_go(endpoint, channel));
+    }
     let last = !leave(endpoint, bit);
     match channel {
         Some(channel) if last => hang_up(endpoint, channel, rec),

@@ -98,6 +98,7 @@ mod urgent;
 mod wait;
 mod waker;
 mod whole;
+mod withdrawn;
 mod zero_copy;
 
 /// What a hooked call came to.
@@ -115,6 +116,7 @@ impl<T> From<Result<T, i32>> for Outcome<T> {
     fn from(result: Result<T, i32>) -> Self {
         match result {
             Ok(value) => Outcome::Done(value),
+            Err(withdrawn::MOVED) => Outcome::Kernel,
             Err(errno) => Outcome::Errno(errno),
         }
     }

@@ -206,7 +206,7 @@ pub(crate) fn prepare(endpoint: &'static Endpoint) -> Option<u32> {
 /// Publishes the listener in the public page and tells the monitor.
 fn register(listener: &'static Listener, fd: i32) {
     crate::spare::want();
-    let Some(control) = crate::control::connected() else { return };
+    let Some(control) = crate::control::connected() else { return crate::withdrawn::cannot_take(fd) };
     drop(control);
     let Some(page) = PROCESS.public().and_then(|public| publish(listener, public)) else { return };
     page.backlog.store(listener.backlog.load(Ordering::Relaxed), Ordering::Release);

@@ -18,6 +18,8 @@ pub(crate) enum Mail {
     Dead(u64),
     /// The same, but connections wait there.
     Gone(u64),
+    /// Nobody will accept the connection at a slot, of that generation, of a channel.
+    Withdraw(u64, u32, u32),
     /// Connections on a channel are for the listener of that index; the channel is marked as used.
     Offer(&'static Channel, u32),
 }
@@ -36,6 +38,9 @@ pub(crate) fn take_in(
         }
         Reply::ChannelDead { id } => control.mail.push_back(Mail::Dead(id)),
         Reply::PeerGone { id } => control.mail.push_back(Mail::Gone(id)),
+        Reply::Withdraw { channel, slot, generation } => {
+            control.mail.push_back(Mail::Withdraw(channel, slot, generation));
+        }
         Reply::Offer { id, peer_pid, adopter, listener } => {
             match offered_channel(id, adopter, peer_pid, got) {
                 Some(channel) => {
@@ -65,6 +70,9 @@ pub(crate) fn deliver() {
         match mail {
             Some(Mail::Dead(id)) => peer_gone(id, Channel::doom),
             Some(Mail::Gone(id)) => peer_gone(id, Channel::left_over),
+            Some(Mail::Withdraw(id, slot, generation)) => {
+                crate::withdrawn::asked(id, slot as usize, generation);
+            }
             Some(Mail::Offer(channel, listener)) => {
                 crate::arrival::offered(channel, listener);
                 channel.unused();
@@ -116,6 +124,9 @@ fn peer_gone(id: u64, note: fn(&Channel)) {
 /// Nobody is on the other side of a connection any more. The monitor has marked what it found open, but the dead may
 /// have lied: about that, about ends that were told and then taken back, and about what lies in the ring.
 fn peer_is_dead(endpoint: &'static Endpoint) {
+    if crate::withdrawn::is_moved(endpoint) {
+        return;
+    }
     endpoint.set_flag(PEER_DEAD);
     endpoint.peer_words().flags.fetch_or(FLAG_DEAD, Ordering::AcqRel);
     let was_told = endpoint.flag(EOF | RESET);

@@ -43,6 +43,7 @@ pub(crate) fn wait_tx(
     if endpoint.generation.load(Ordering::Relaxed) != generation {
         return Err(libc::EBADF);
     }
+    crate::withdrawn::look(endpoint)?;
     Ok(true)
 }
 

@@ -37,6 +37,9 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let sent = want - pieces.total;
         match end {
             Push::Done => return Ok(sent),
+            Push::Error(_) if sent == 0 && crate::withdrawn::is_moved(endpoint) => {
+                return Err(crate::withdrawn::MOVED);
+            }
             Push::Error(errno) if sent == 0 => return Err(send_failed(errno, flags)),
             Push::Error(errno) => {
                 if errno != libc::EPIPE {
@@ -199,6 +202,9 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let found = pull(endpoint, &mut pieces, take);
         let got = want - pieces.total;
         match found {
+            Pull::Error(_) | Pull::End if got == 0 && crate::withdrawn::is_moved(endpoint) => {
+                return Err(crate::withdrawn::MOVED);
+            }
             Pull::Error(errno) if got == 0 => return Err(errno),
             Pull::Error(errno) => {
                 // Kept for the next call, as the kernel does.
@@ -424,6 +430,7 @@ fn wait_rx(
             return Err(libc::EBADF);
         }
         slept?;
+        crate::withdrawn::look(endpoint)?;
         if (pause.is_none() && complaint.is_none()) || ready() {
             return Ok(());
         }

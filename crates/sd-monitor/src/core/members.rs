@@ -159,6 +159,12 @@ impl Members {
         std::iter::once(family).chain(ancestors.copied())
     }
 
+    /// The families that a process is a member of.
+    pub(crate) fn families_of(&self, process: ProcessId) -> Vec<ClientId> {
+        let shares = self.processes.get(&process).into_iter().flat_map(|process| &process.shares);
+        shares.map(|(family, _)| *family).collect()
+    }
+
     /// Process id of a member; zero when there is none.
     pub(crate) fn pid_of(&self, family: ClientId, member: u32) -> u32 {
         let process = self.families.get(&family).and_then(|f| f.members.get(&member));

@@ -72,7 +72,7 @@ impl Message {
     /// It brings a socket about which questions have to be asked that may take long.
     pub(crate) fn question(&self) -> Option<Question> {
         let question = match Request::decode(self.bytes()) {
-            Ok(Request::Listen { .. }) => Question::IsListener,
+            Ok(Request::Listen { .. } | Request::CannotTake) => Question::IsListener,
             Ok(Request::WillListen { .. }) => Question::IsBound,
             _ => return None,
         };

@@ -27,6 +27,7 @@ mod standing;
 mod starving;
 mod status;
 mod undertaker;
+mod withdrawal;
 
 use crate::{Error, Options};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};

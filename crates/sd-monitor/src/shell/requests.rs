@@ -31,6 +31,7 @@ fn has_answer(request: &Request) -> bool {
     !matches!(
         request,
         Request::Accepting { .. }
+            | Request::CannotTake
             | Request::Stuck { .. }
             | Request::Idle
             | Request::Decline { .. }
@@ -64,6 +65,7 @@ impl Server {
             (Request::WillListen { index }, Some(who)) => {
                 self.will_listen(who.client, index, listener).map(Some)
             }
+            (Request::CannotTake, _) => self.cannot_take(id, listener).map(|()| None),
             (Request::Accepting { index, accepting }, Some(who)) => {
                 self.accepting(who.client, index, accepting);
                 Ok(None)

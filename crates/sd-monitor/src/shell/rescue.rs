@@ -45,6 +45,8 @@ pub(crate) struct Waiting {
     parked: HashMap<ChannelKey, Parked>,
     /// Nobody who listens there had time when it was complained.
     pub(super) starving: BTreeSet<ChannelKey>,
+    /// Network namespaces and ports at which some process accepts that can take no channel.
+    pub(super) by_kernel: BTreeSet<(u64, u16)>,
     turn: usize,
 }
 
@@ -57,8 +59,8 @@ struct Parked {
 
 /// A connection that waits, as its client says.
 pub(super) struct Request {
-    slot: usize,
-    generation: u32,
+    pub(super) slot: usize,
+    pub(super) generation: u32,
     listener: (u32, u32),
     pub(super) ip: Ip,
     pub(super) port: u16,
@@ -132,6 +134,10 @@ impl Server {
                 self.starve(key, netns, (ip, port));
                 continue;
             }
+            if self.only_others_accept(key, netns, (ip, port)) {
+                stranded.into_iter().for_each(|request| self.withdraw(key, request));
+                continue;
+            }
             let mut open_at = self.open_at(&lineage, (ip, port));
             if open_at.is_empty() {
                 open_at = self.open_at(&self.receivers(netns, founder), (ip, port));
@@ -147,6 +153,11 @@ impl Server {
         }
         if why == Why::Slow {
             for place in places_live {
+                if self.only_others_accept(key, netns, place) {
+                    let stranded = live.iter().filter(|r| (r.ip, r.port) == place);
+                    stranded.for_each(|request| self.withdraw(key, request));
+                    continue;
+                }
                 let count = live.iter().filter(|r| (r.ip, r.port) == place).count();
                 if self.offer_to_siblings(key, netns, place, count, false) < count {
                     // Who becomes idle before it can see this, is seen idle now.
@@ -349,7 +360,10 @@ impl Server {
     pub(crate) fn stuck(&mut self, client: ClientId, id: u64) -> Result<(), ErrorCode> {
         let sides = [Side::A, Side::B].into_iter();
         let key = sides.filter_map(|side| self.channel_of(client, id, side)).next();
-        self.rescue(key.ok_or(ErrorCode::Protocol)?, Why::Slow);
+        let key = key.ok_or(ErrorCode::Protocol)?;
+        // It was asked for before the routes said otherwise.
+        self.withdraw_unaccepted(key);
+        self.rescue(key, Why::Slow);
         Ok(())
     }
 

@@ -103,6 +103,38 @@ fn a_listener_is_announced_before_it_listens() {
     }
 }
 
+/// Who accepts but can take no channel gets what waits, and what comes, over the kernel.
+#[test]
+fn what_cannot_be_taken_is_withdrawn() {
+    let server = Server::start();
+    let (a, b, other) = (Client::register(&server), Client::register(&server), Client::register(&server));
+    let (listener, port) = b.listen(0);
+    let at_a = a.connect(port, false).1.unwrap();
+    b.take_channel();
+    at_a.declare(9, Side::A, 1, SlotState::Syn);
+    at_a.map.header().used.store(10, Ordering::Release);
+    let names = at_a.map.names(9);
+    names.ports.store(u32::from(port), Ordering::Relaxed);
+    let words = Ip::v4([127, 0, 0, 1]).halves();
+    names.remote.iter().zip(words).for_each(|(word, half)| word.store(half, Ordering::Relaxed));
+    // Not by who has nothing to do with it.
+    other.control.tell(Request::CannotTake, &[listener.as_raw_fd()]);
+    other.control.tell(Request::CannotTake, &[other.eventfd.as_raw_fd()]);
+    assert_eq!(other.control.ask(Request::Unlisten { index: 9 }, &[]).0, Reply::Ok);
+    assert!(matches!(a.connect(port, false).0, Route::Shm { .. }));
+    b.control.tell(Request::CannotTake, &[listener.as_raw_fd()]);
+    let withdrawn = Reply::Withdraw { channel: at_a.id, slot: 9, generation: 1 };
+    assert_eq!(a.control.receive().unwrap().0, withdrawn);
+    assert_eq!(a.connect(port, false).0, kernel(Reason::NotAccepting));
+    // What was asked for before the route said otherwise follows when its client complains.
+    a.control.tell(Request::Stuck { channel: at_a.id }, &[]);
+    assert_eq!(a.control.receive().unwrap().0, withdrawn);
+    // Somebody accepts there after all.
+    b.control.tell(Request::Accepting { index: 0, accepting: true }, &[]);
+    assert_eq!(b.control.ask(Request::Unlisten { index: 9 }, &[]).0, Reply::Ok);
+    assert!(matches!(a.connect(port, false).0, Route::Shm { .. }));
+}
+
 /// What waits on a channel that a listener could not take is reset, and the next connection goes to the kernel.
 #[test]
 fn a_channel_is_declined() {

@@ -3,7 +3,7 @@
 //! The monitor says which (`sd-monitor/src/shell/withdrawal.rs`). This side takes its request back, by the compare-and-swap
 //! with which the other side would accept it, connects in the kernel, from the same name where that can be had, sends there what it
 //! has sent so far, and is a kernel socket from then on. Calls that were under way end with [`MOVED`], which becomes
-//! the real call. Tested by the subjects `siblings/child_without_room` and `siblings/child_without_room_moved`.
+//! the real call. Tested by the subjects `siblings/other_user_*`.
 
 use crate::addr::{self, Name};
 use crate::channel::Channel;

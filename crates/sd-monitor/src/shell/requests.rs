@@ -62,9 +62,7 @@ impl Server {
                 let wanted = Wanted { index, generation, backlog, accepting };
                 self.listen(who.client, wanted, listener).map(|()| Some(Reply::Ok))
             }
-            (Request::WillListen { index }, Some(who)) => {
-                self.will_listen(who.client, index, listener).map(Some)
-            }
+            (Request::WillListen { index }, Some(who)) => self.will_listen(who.client, index, listener),
             (Request::CannotTake, _) => self.cannot_take(id, listener).map(|()| None),
             (Request::Accepting { index, accepting }, Some(who)) => {
                 self.accepting(who.client, index, accepting);

@@ -78,7 +78,7 @@ impl Server {
         client: ClientId,
         index: u32,
         bound: Result<Owned, Unfit>,
-    ) -> Result<Reply, ErrorCode> {
+    ) -> Result<Option<Reply>, ErrorCode> {
         let own = self.families.get(&client).map(|family| family.netns).ok_or(ErrorCode::Protocol)?;
         let Owned { netns, ip, port, v6only, .. } = bound.map_err(|_| ErrorCode::Descriptor)?;
         if netns != own || port == 0 || index as usize >= sd_shm::public::LISTENERS {
@@ -94,7 +94,7 @@ impl Server {
         let mut notes = in_netns.flat_map(|family| &family.slab.header().kernel_connects);
         match notes.any(|note| note.load(Ordering::Acquire) == u32::from(port)) {
             true => Err(ErrorCode::InUse),
-            false => Ok(Reply::Ok),
+            false => Ok(Some(Reply::Ok)),
         }
     }
 }

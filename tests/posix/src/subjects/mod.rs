@@ -63,6 +63,7 @@ mod rare;
 mod raw;
 mod shutdown;
 mod siblings;
+mod siblings_users;
 mod signals;
 mod spawn;
 mod stream;
@@ -94,6 +95,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     nonblocking::SUBJECTS,
     shutdown::SUBJECTS,
     siblings::SUBJECTS,
+    siblings_users::SUBJECTS,
     clone::SUBJECTS,
     close::SUBJECTS,
     pair_failure::SUBJECTS,

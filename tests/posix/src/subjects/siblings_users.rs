@@ -1,0 +1,102 @@
+//! Processes of two users on one listener.
+
+use std::thread;
+
+use crate::setup::*;
+use crate::sys::*;
+use crate::table::{Subject, solo};
+
+pub(crate) const SUBJECTS: &[Subject] = &[
+    solo("siblings/other_user_and_a_reader", || other_user(waits_in_recv)),
+    solo("siblings/other_user_and_poll", || other_user(waits_in_poll)),
+    solo("siblings/other_user_and_epoll", || other_user(waits_in_epoll)),
+    solo("siblings/other_user_and_a_half_close", || other_user(closes_half)),
+    solo("siblings/other_user_and_much_data", || other_user(sends_much)),
+    solo("siblings/other_user_and_a_thread", || other_user(waits_in_a_thread)),
+];
+
+/// As servers do that give up their privileges in a worker: who has the listener first waits for connections, but does not
+/// take them. Those that came before the worker accepts are its own all the same.
+fn other_user(client: fn(i32)) {
+    let (listening, addr) = listener();
+    let worker = fork_child(|| {
+        sleep(60);
+        let changed = call!(libc::setgid(65_534)).ok() && call!(libc::setuid(65_534)).ok();
+        // SAFETY: no arguments.
+        assert!(changed || unsafe { libc::geteuid() } != 0);
+        let (mut got, mut buffer) = (0, [0; 4096]);
+        let server = accept(listening).fd();
+        loop {
+            let result = recv(server, &mut buffer, 0);
+            got += result.value.max(0);
+            if result.value <= 0 || buffer[result.count() - 1] == b'.' {
+                break;
+            }
+        }
+        send(server, format!("{got} bytes").as_bytes(), 0);
+        recv(server, &mut buffer, 0).value as i32
+    });
+    let client = fork_child(|| {
+        let fd = dial(&addr);
+        let before = getsockname(fd).1.port();
+        client(fd);
+        say!("its name stays {}", getsockname(fd).1.port() == before);
+        say!("flags {:?}", call!(libc::fcntl(fd, libc::F_GETFL)).value & i64::from(libc::O_NONBLOCK));
+        close(fd);
+        0
+    });
+    poll_one(listening, libc::POLLIN, 2000);
+    say!("client: {}", wait_child(client));
+    say!("worker: {}", wait_child(worker));
+}
+
+fn show_answer(fd: i32) {
+    let mut answer = [0; 64];
+    let got = recv(fd, &mut answer, 0);
+    say!("{:?}", String::from_utf8_lossy(&answer[..got.count()]));
+}
+
+fn waits_in_recv(fd: i32) {
+    send(fd, b"hello.", 0);
+    show_answer(fd);
+    say!("{}", send(fd, b"more", 0));
+}
+
+fn waits_in_poll(fd: i32) {
+    set_nonblocking(fd, true);
+    send(fd, b"hello.", 0);
+    let (result, events) = poll_one(fd, libc::POLLIN, 3000);
+    say!("{result} {}", poll_mask(events));
+    show_answer(fd);
+}
+
+fn waits_in_epoll(fd: i32) {
+    let ep = epoll();
+    epoll_add(ep, fd, libc::EPOLLIN | libc::EPOLLET, 7);
+    send(fd, b"hello.", 0);
+    say!("{:?}", epoll_wait(ep, 4, 3000).1);
+    show_answer(fd);
+    epoll_mod(ep, fd, libc::EPOLLOUT, 8);
+    say!("{:?}", epoll_wait(ep, 4, 3000).1);
+}
+
+fn closes_half(fd: i32) {
+    send(fd, b"hello", 0);
+    say!("{}", shutdown(fd, libc::SHUT_WR));
+    show_answer(fd);
+}
+
+fn sends_much(fd: i32) {
+    let mut data = vec![b'x'; 300_000];
+    data[299_999] = b'.';
+    say!("{}", send(fd, &data, 0));
+    show_answer(fd);
+}
+
+fn waits_in_a_thread(fd: i32) {
+    thread::scope(|scope| {
+        scope.spawn(|| show_answer(fd));
+        sleep(20);
+        send(fd, b"hello.", 0);
+    });
+}

@@ -3,10 +3,12 @@
 //! Never on the data path. A monitor that is absent, slow or of another version only means that
 //! new connections use the kernel; it is asked again after a pause that doubles up to two seconds.
 
+mod look;
 mod separate;
+mod slow;
 
 use crate::channel::Channel;
-use crate::mail::{Mail, deliver, take_in, take_mail};
+use crate::mail::{Mail, deliver, take_mail};
 use crate::peer::Peer;
 use crate::process::{PROCESS, close_hidden, hide_fd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -16,6 +18,10 @@ use sd_sys::lock::Guard;
 use sd_sys::{msg, trust};
 pub(crate) use separate::forget;
 use std::collections::VecDeque;
+
+pub(crate) use look::{look_at_socket, look_now_and_then};
+use slow::Slow;
+pub(crate) use slow::{ask, take_late};
 
 /// Descriptor of the control socket, -1 when there is none; for waiting on its end.
 pub(crate) static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
@@ -40,7 +46,7 @@ static KNOWS_CHANNELS: AtomicBool = AtomicBool::new(false);
 
 const RETRY_MIN_NS: u64 = 50_000_000;
 const RETRY_MAX_NS: u64 = 2_000_000_000;
-/// A monitor that does not answer for so long is given up.
+/// A monitor that does not answer for so long is slow (see `slow`).
 const ANSWER_TIMEOUT_MS: u32 = 2000;
 /// So long a connect waits while others that the monitor has not accepted yet fill its backlog.
 const CONNECT_MS: u32 = 50;
@@ -54,6 +60,9 @@ pub(crate) struct Control {
     public_fd: i32,
     /// Taken from the socket but not acted on yet (see `deliver`).
     pub(crate) mail: VecDeque<Mail>,
+    slow: Slow,
+    /// The connection over which the monitor was greeted last is the one that the parent made.
+    greets_by_birth: bool,
 }
 
 impl Control {
@@ -66,6 +75,8 @@ impl Control {
             slab_fd: -1,
             public_fd: -1,
             mail: VecDeque::new(),
+            slow: Slow::new(),
+            greets_by_birth: false,
         }
     }
 
@@ -73,6 +84,8 @@ impl Control {
     pub(crate) fn forked(&mut self) {
         close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
         close_hidden(self.public_fd);
+        close_hidden(self.slow.greeted);
+        self.slow.forget();
         *self = Control::new();
         LOST.store(false, Ordering::Relaxed);
     }
@@ -109,9 +122,11 @@ pub(crate) fn retry_if_lost() -> Option<u64> {
     if !LOST.load(Ordering::Acquire) {
         return None;
     }
-    if connected().is_some() {
+    if let Some(mut control) = connected() {
+        let pause = slow::try_again(&mut control, CONTROL_FD.load(Ordering::Acquire));
+        drop(control);
         crate::home::ring_late();
-        return None;
+        return pause;
     }
     let control = PROCESS.control.lock();
     Some(control.retry_at.saturating_sub(sd_sys::time::now_ns()).max(1_000_000))
@@ -126,8 +141,19 @@ fn register(control: &mut Control) -> Option<()> {
         prepare(control, fd)?;
     }
     let birth = Some(BIRTH_FD.swap(-1, Ordering::AcqRel)).filter(|fd| *fd >= 0);
-    let by_birth = birth.and_then(|fd| introduce(control, fd));
-    let fd = by_birth.or_else(|| introduce(control, connect()?))?;
+    control.greets_by_birth |= birth.is_some();
+    let known = match birth {
+        Some(fd) => introduce(control, fd),
+        None => greeted(control),
+    };
+    let by_birth = known.filter(|_| control.greets_by_birth);
+    if control.slow.greeted >= 0 {
+        return None;
+    }
+    let fd = known.or_else(|| {
+        control.greets_by_birth = false;
+        introduce(control, connect()?)
+    })?;
     CONTROL_FD.store(fd, Ordering::Release);
     REGISTRATIONS.fetch_add(1, Ordering::AcqRel);
     let knows = !control.registered_before && (by_birth.is_some() || !inherits);
@@ -158,28 +184,47 @@ fn connect() -> Option<i32> {
     is_trusted.then_some(fd)
 }
 
-/// The connection, when the monitor has welcomed us over it; otherwise it is closed.
+/// The connection, when the monitor has welcomed us over it; otherwise it is closed, unless the monitor is slow: it will
+/// welcome us, and then not find us gone.
 fn introduce(control: &mut Control, fd: i32) -> Option<i32> {
     set_timeouts(fd);
+    control.slow.forget();
     if prepare(control, fd).and_then(|()| hello(control, fd)).is_some() {
         return Some(fd);
     }
-    close_hidden(fd);
+    if control.slow.owes_welcome() {
+        control.slow.greeted = fd;
+    } else {
+        close_hidden(fd);
+    }
     None
+}
+
+/// The connection that the monitor was greeted over, when it has answered by now.
+fn greeted(control: &mut Control) -> Option<i32> {
+    let fd = Some(control.slow.greeted).filter(|fd| *fd >= 0)?;
+    let welcome = slow::late_answer(control, fd)?;
+    control.slow.greeted = -1;
+    control.slow.forget();
+    if welcome.and_then(|(reply, got)| welcomed(reply, &got)).is_none() {
+        close_hidden(fd);
+        return None;
+    }
+    Some(fd)
 }
 
 /// Before fork, under `PROCESS.control`: tells the monitor that a child will be there, and makes the socket by
 /// which the child is known. What the child says and does can then only come later. The fork's number; zero
 /// without a monitor.
-pub(crate) fn before_fork(member: u32) -> u32 {
+pub(crate) fn before_fork(control: &mut Control, member: u32) -> u32 {
     let fd = CONTROL_FD.load(Ordering::Acquire);
     if fd < 0 {
         return 0;
     }
     let serial = FORKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
     if let Ok([monitors, childs]) = msg::pair_with_credentials() {
-        if send(fd, &Request::Fork { member, serial }, &[monitors]).is_none() {
-            lost();
+        if slow::tell(control, fd, &Request::Fork { member, serial }, &[monitors]).is_none() {
+            lost(control);
         }
         sd_sys::fd::close(monitors);
         BIRTH_FD.store(hide_fd(childs), Ordering::Release);
@@ -262,14 +307,20 @@ fn hello(control: &mut Control, fd: i32) -> Option<()> {
     let placeholder = PROCESS.placeholders.iter().map(|p| p.load(Ordering::Relaxed)).find(|&p| p >= 0)?;
     let fds = [control.slab_fd, control.public_fd, crate::waker::own_event_fd(), placeholder];
     // Mail for an earlier image of the process may come before the answer.
-    match ask(control, fd, &request, &fds)? {
-        (Reply::Welcome { client }, got) => {
-            CLIENT.store(client, Ordering::Release);
-            crate::route::welcomed(&got.fds);
-            Some(())
+    match ask(control, fd, &request, &fds) {
+        Some((reply, got)) => welcomed(reply, &got),
+        None => {
+            control.slow.note_greeting();
+            None
         }
-        _ => None,
     }
+}
+
+fn welcomed(reply: Reply, got: &msg::Received) -> Option<()> {
+    let Reply::Welcome { client } = reply else { return None };
+    CLIENT.store(client, Ordering::Release);
+    crate::route::welcomed(&got.fds);
+    Some(())
 }
 
 /// After a restart of the monitor: channels first, then listeners.
@@ -293,46 +344,6 @@ pub(crate) fn send(fd: i32, request: &Request, fds: &[i32]) -> Option<()> {
     msg::send_as_effective(fd, request.encode(&mut buf), fds, 0).ok().map(drop)
 }
 
-pub(crate) fn receive(fd: i32, flags: i32) -> Option<(Reply, msg::Received)> {
-    let mut buf = [0u8; MESSAGE_MAX];
-    loop {
-        let got = match msg::recv_with_fds(fd, &mut buf, flags) {
-            Err(sd_sys::Errno(libc::EINTR)) => continue,
-            other => other.ok()?,
-        };
-        let reply = buf.get(..got.len).and_then(|bytes| Reply::decode(bytes).ok());
-        return reply.map(|reply| (reply, got));
-    }
-}
-
-/// Asks and waits for the answer; mail that comes in between is kept, to be acted on by whoever drains
-/// events next. The caller may hold locks that acting on it would take.
-pub(crate) fn ask(
-    control: &mut Control,
-    fd: i32,
-    request: &Request,
-    fds: &[i32],
-) -> Option<(Reply, msg::Received)> {
-    send(fd, request, fds)?;
-    let _free = crate::spare::Free::now();
-    let mut kept = false;
-    let answer = loop {
-        match receive(fd, 0) {
-            Some((reply, got)) => match take_in(control, reply, got) {
-                Some(answer) => break Some(answer),
-                None => kept = true,
-            },
-            None => break None,
-        }
-    };
-    if kept {
-        // The counter looks changed to the next one who drains, and a sleeper drains now.
-        PROCESS.mail_seen.fetch_sub(1, Ordering::AcqRel);
-        sd_sys::fd::eventfd_signal(crate::waker::own_event_fd());
-    }
-    answer
-}
-
 /// Asks the monitor; `None` when it is not there (any more).
 pub(crate) fn question(request: &Request, fds: &[i32]) -> Option<(Reply, msg::Received)> {
     question_and(request, fds, |reply, got| (reply, got))
@@ -348,7 +359,7 @@ pub(crate) fn question_and<T>(
     let fd = CONTROL_FD.load(Ordering::Acquire);
     let answer = ask(&mut control, fd, request, fds);
     if answer.is_none() {
-        lost();
+        unanswered(&mut control);
     }
     answer.map(|(reply, got)| take(reply, got))
 }
@@ -360,9 +371,16 @@ pub(crate) fn share(slab_fd: i32, add: impl FnOnce(u32) -> Option<()>) -> Option
         Some((Reply::Shared { member }, _)) => add(member),
         Some(_) => None,
         None => {
-            lost();
+            unanswered(&mut control);
             None
         }
+    }
+}
+
+/// A question has no answer: the connection is over, or the monitor is slow.
+fn unanswered(control: &mut Control) {
+    if control.slow.is_broken() {
+        lost(control);
     }
 }
 
@@ -406,10 +424,10 @@ pub(crate) fn is_there() -> bool {
 
 /// Tells the monitor something that has no answer.
 pub(crate) fn tell(request: &Request, fds: &[i32]) {
-    let _control = PROCESS.control.lock();
+    let mut control = PROCESS.control.lock();
     let fd = CONTROL_FD.load(Ordering::Acquire);
-    if fd >= 0 && send(fd, request, fds).is_none() {
-        lost();
+    if fd >= 0 && slow::tell(&mut control, fd, request, fds).is_none() {
+        lost(&mut control);
     }
 }
 
@@ -422,12 +440,13 @@ pub(crate) fn hint(request: &Request) {
 }
 
 /// The connection is of no use any more; under `PROCESS.control`.
-fn lost() {
+fn lost(control: &mut Control) {
     // A filter of the program's forbade to ask; the monitor takes the end of the connection for the process's.
     if sd_sys::confine::is_on() {
         return;
     }
     close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
+    control.slow.forget();
     LOST.store(true, Ordering::Release);
     crate::home::leave();
 }
@@ -447,51 +466,6 @@ fn read_mail(mail: u32) {
     let Some(mut control) = PROCESS.control.try_lock() else { return };
     PROCESS.mail_seen.store(mail, Ordering::Relaxed);
     take_mail(&mut control);
-    drop(control);
-    deliver();
-}
-
-/// So often, at most, `look_now_and_then` looks.
-const LOOK_EVERY_NS: u64 = 1_000_000_000;
-/// No processor counts so many cycles of the time-stamp counter in less than ten milliseconds: only then is a clock read.
-const GLANCE_CYCLES: u64 = 100_000_000;
-/// Time-stamp of the last glance at the clock by `look_now_and_then`, and when it looked last.
-static GLANCED_AT: AtomicU64 = AtomicU64::new(0);
-static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
-
-/// For threads that wait on single sockets, where the end of the monitor does not wake them: a look
-/// at the control socket about once a second, and registration with a new monitor.
-#[inline]
-pub(crate) fn look_now_and_then(now: u64) {
-    if now.wrapping_sub(GLANCED_AT.load(Ordering::Relaxed)) > GLANCE_CYCLES {
-        GLANCED_AT.store(now, Ordering::Relaxed);
-        glance();
-    }
-}
-
-#[cold]
-fn glance() {
-    let now = sd_sys::time::now_ns();
-    if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) > LOOK_EVERY_NS {
-        LOOKED_AT.store(now, Ordering::Relaxed);
-        look_at_socket();
-        retry_if_lost();
-    }
-}
-
-/// The control socket's peer has hung up, or there is mail; called after waking up.
-pub(crate) fn look_at_socket() {
-    let Some(mut control) = PROCESS.control.try_lock() else { return };
-    let fd = CONTROL_FD.load(Ordering::Acquire);
-    if fd < 0 {
-        return;
-    }
-    take_mail(&mut control);
-    if let Ok(events) = sd_sys::fd::poll_one(fd, libc::POLLIN, 0)
-        && events & (libc::POLLHUP | libc::POLLERR) != 0
-    {
-        lost();
-    }
     drop(control);
     deliver();
 }

@@ -62,7 +62,9 @@ pub(crate) fn prepare() {
         }
     });
     crate::berth::leave();
-    CHILD.set((member, crate::control::before_fork(member)));
+    // SAFETY: this thread has taken the lock above and keeps it.
+    let control = unsafe { PROCESS.control.kept_mut() };
+    CHILD.set((member, crate::control::before_fork(control, member)));
     sd_sys::heap::keep_lock();
 }
 

@@ -88,11 +88,7 @@ pub(crate) fn take_mail(control: &mut Control) {
         return;
     }
     let _free = crate::spare::Free::now();
-    while let Some((reply, got)) = control::receive(fd, libc::MSG_DONTWAIT) {
-        if take_in(control, reply, got).is_some() {
-            return;
-        }
-    }
+    control::take_late(control, fd);
 }
 
 /// The record of a channel that connections are offered on: our own, one that we have adopted from

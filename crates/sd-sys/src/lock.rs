@@ -107,6 +107,16 @@ impl<T> Lock<T> {
         unsafe { &*self.value.get() }
     }
 
+    /// The same, to be changed.
+    ///
+    /// # Safety
+    /// As for [`Lock::kept`].
+    #[expect(clippy::mut_from_ref, reason = "the lock is held, so nobody else has a reference")]
+    pub unsafe fn kept_mut(&self) -> &mut T {
+        // SAFETY: the caller holds the lock.
+        unsafe { &mut *self.value.get() }
+    }
+
     /// Frees the lock whoever held it: for the child of a fork, where the holder does not exist.
     ///
     /// # Safety

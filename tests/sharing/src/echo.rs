@@ -89,7 +89,7 @@ pub(crate) fn chat(port: u16, count: u64, pause: Duration) -> io::Result<()> {
     Ok(())
 }
 
-fn dial(port: u16) -> io::Result<TcpStream> {
+pub(crate) fn dial(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;

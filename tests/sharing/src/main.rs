@@ -28,6 +28,7 @@ mod many;
 mod note;
 mod observer;
 mod other_monitor;
+mod patient;
 mod pattern;
 mod scribbler;
 mod stalled;
@@ -63,6 +64,9 @@ fn main() -> ExitCode {
         ["chat", port, count] => echo::chat(number(port) as u16, number(count), Duration::ZERO),
         ["chat", port, count, pause] => {
             echo::chat(number(port) as u16, number(count), Duration::from_millis(number(pause)))
+        }
+        ["patient", known, new, seconds] => {
+            patient::run(number(known) as u16, number(new) as u16, number(seconds))
         }
         ["crowd", port, count] => many::crowd(number(port) as u16, number(count)),
         ["waves", port, count, times] => many::waves(number(port) as u16, number(count), number(times)),

@@ -5,7 +5,7 @@
 //! | `killed-in` | a process is stepped through an operation, instruction by instruction, and killed anywhere in it |
 //! | `soak` | connections are handed from process to process by fork, exec and SCM_RIGHTS, and killed at any time |
 //! | `short-of` | memory, addresses or descriptors are not to be had, from the start or from some moment on |
-//! | `suspended`, `stopped` | everything is stopped for a while, as when a host sleeps; one process in the middle of a send |
+//! | `suspended`, `stopped` | everything is stopped for a while, as when a host sleeps; the monitor alone; one process in the middle of a send |
 //! | `many` | more processes than there are large pieces of the range of ports; more connections than a channel has slots |
 //! | `first-contact` | clients that try until somebody listens: all of them are accelerated |
 //! | `stolen` | a stranger takes the descriptors of connections by pidfd_getfd |
@@ -102,6 +102,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let check = |lab: &mut Lab| soak::run(lab, options.soak.div_ceil(4), options.seed, 4);
     parts.push(("suspended-soak".to_owned(), Box::new(check)));
     parts.push(("suspended-host".to_owned(), Box::new(suspend::host)));
+    parts.push(("stopped-monitor".to_owned(), Box::new(suspend::monitor)));
     let check = |lab: &mut Lab| suspend::in_a_send(lab, options.deaths, options.seed);
     parts.push(("stopped-in-a-send".to_owned(), Box::new(check)));
     let mut count = Count::default();

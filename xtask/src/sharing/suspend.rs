@@ -46,6 +46,33 @@ pub(super) fn host(lab: &mut Lab) -> Result<String> {
     Ok("4 clients, 3 times".to_owned())
 }
 
+/// The monitor alone stands still for ten seconds while programs make first contacts, fork, listen and end: no connection
+/// is lost, and all of it goes on afterwards.
+pub(super) fn monitor(lab: &mut Lab) -> Result<String> {
+    let (known, known_port) = served(start(lab, Side::Sd, &["echo"])?)?;
+    let (new, new_port) = served(start(lab, Side::Sd, &["echo"])?)?;
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let mut client = start(lab, Side::Sd, &["patient", &known_port, &new_port, "11"])?;
+        client.wait_for_text("connected\n", Duration::from_secs(10))?;
+        clients.push(client);
+    }
+    let monitor = lab.monitor_pid();
+    monitor.into_iter().for_each(|pid| send(pid, Signal::SIGSTOP));
+    // Meets the monitor for the first time.
+    clients.push(start(lab, Side::Sd, &["patient", &known_port, &new_port, "4"])?);
+    std::thread::sleep(Duration::from_secs(10));
+    monitor.into_iter().for_each(|pid| send(pid, Signal::SIGCONT));
+    for client in clients {
+        client.wait(Duration::from_secs(60))?.ok()?;
+    }
+    // Everybody is known to it still.
+    start(lab, Side::Sd, &["chat", &new_port, "200"])?.wait(Duration::from_secs(60))?.ok()?;
+    known.terminate(Duration::from_secs(5))?;
+    new.terminate(Duration::from_secs(5))?;
+    Ok("3 clients, 10 s".to_owned())
+}
+
 /// One of two processes that write to the same connection is stopped anywhere in its sends. The other one waits, or
 /// goes on; when both have come to their end, every message is whole.
 pub(super) fn in_a_send(lab: &mut Lab, stops: u64, seed: u64) -> Result<String> {

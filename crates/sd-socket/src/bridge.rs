@@ -353,7 +353,7 @@ fn pump(
     }
     endpoint.reason.store(Reason::Bridged as u8, Ordering::Relaxed);
     while !(out.closed && back.closed) {
-        others.settle(endpoint, false);
+        others.settle(endpoint);
         let reads = others.leave_it(endpoint);
         match copy(endpoint, inner, (&mut out, &mut back), (&mut others, reads)) {
             Copied::On => {}
@@ -364,7 +364,7 @@ fn pump(
                 return false;
             }
             Copied::Left => {
-                others.settle(endpoint, true);
+                others.finish(endpoint);
                 return false;
             }
         }

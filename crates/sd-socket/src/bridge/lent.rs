@@ -17,6 +17,7 @@ const ASK_NS: (u64, u64) = (20_000, 50_000_000);
 
 /// See the module.
 pub(super) struct Lent {
+    inner: i32,
     diag: Diag,
     /// Ports of the socket that the program has, its own and the bridge's.
     ports: (u16, u16),
@@ -27,6 +28,8 @@ pub(super) struct Lent {
     /// Bytes that anybody has received, as of the last look.
     received: u64,
     pause_ns: u64,
+    /// The other end of the pair was closed, as of the last question: nobody will read there.
+    is_closed: bool,
 }
 
 impl Lent {
@@ -37,7 +40,8 @@ impl Lent {
         let ports = (other.port, own.port);
         let diag = Diag::open().ok()?;
         diag.reader(ports.0, ports.1).ok()?.read?;
-        Some(Lent { diag, ports, bytes: 0, taken: 0, received: 0, pause_ns: ASK_NS.0 })
+        let (bytes, taken, received) = (0, 0, 0);
+        Some(Lent { inner, diag, ports, bytes, taken, received, pause_ns: ASK_NS.0, is_closed: false })
     }
 
     /// Something is passed on, and it is not known yet whether it was read.
@@ -56,7 +60,7 @@ impl Lent {
 
     /// Looks at what has come, once the last was read.
     pub(super) fn lend(&mut self, endpoint: &'static Endpoint, into: &mut [u8]) -> Result<usize, i32> {
-        if self.is_out() {
+        if self.is_out() || self.is_closed {
             return Err(libc::EAGAIN);
         }
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
@@ -67,12 +71,27 @@ impl Lent {
         Ok(got)
     }
 
-    /// Takes out of the connection what was read at the other end, or all if that is closed, or nobody else has the
-    /// connection. How much that was.
-    pub(super) fn settle(&mut self, endpoint: &'static Endpoint, is_all_read: bool) -> u64 {
+    /// Takes out of the connection what was read at the other end, or all if nobody else has the connection. How much that
+    /// was.
+    pub(super) fn settle(&mut self, endpoint: &'static Endpoint, is_alone: bool) -> u64 {
         if !self.is_out() {
             return 0;
         }
+        let reader = self.ask();
+        self.is_closed = reader.is_some_and(|reader| !reader.is_open);
+        let read = reader.and_then(|reader| reader.read).map_or(0, |all| all.saturating_sub(self.taken));
+        self.take(endpoint, if is_alone { self.bytes } else { read.min(self.bytes) })
+    }
+
+    /// The other end has closed its socket, and its end was seen. It has read all that it had until then: else it would
+    /// have broken the connection off. What was passed on later has been answered so.
+    pub(super) fn finish(&mut self, endpoint: &'static Endpoint) {
+        if sd_sys::fd::getsockopt_int(self.inner, libc::SOL_SOCKET, libc::SO_ERROR) == Ok(0) {
+            self.take(endpoint, self.bytes);
+        }
+    }
+
+    fn take(&mut self, endpoint: &'static Endpoint, wanted: u64) -> u64 {
         let received = endpoint.rx().bytes.load(Ordering::Relaxed);
         // Zero: the half is parked.
         if received != 0 && received != self.received {
@@ -81,8 +100,6 @@ impl Lent {
             self.bytes = 0;
             return 0;
         }
-        let read = self.ask().and_then(|reader| reader.read).map_or(0, |all| all.saturating_sub(self.taken));
-        let wanted = if is_all_read { self.bytes } else { read.min(self.bytes) };
         let taken = take(endpoint, wanted);
         self.bytes -= taken;
         self.taken += taken;

@@ -51,11 +51,18 @@ impl Others {
         Others { reads, received, unread_since: None, are_idle: false, lent }
     }
 
-    /// What was lent is taken, as far as it was read; `is_over`: the program has closed its end, having read all.
-    pub(super) fn settle(&mut self, endpoint: &'static Endpoint, is_over: bool) {
-        let is_all_read = is_over || is_sole_holder(endpoint);
-        let taken = self.lent.as_mut().map_or(0, |lent| lent.settle(endpoint, is_all_read));
+    /// What was lent is taken, as far as it was read.
+    pub(super) fn settle(&mut self, endpoint: &'static Endpoint) {
+        let is_alone = is_sole_holder(endpoint);
+        let taken = self.lent.as_mut().map_or(0, |lent| lent.settle(endpoint, is_alone));
         self.received = self.received.wrapping_add(taken);
+    }
+
+    /// The program has closed its socket, and others have the connection.
+    pub(super) fn finish(&mut self, endpoint: &'static Endpoint) {
+        if let Some(lent) = &mut self.lent {
+            lent.finish(endpoint);
+        }
     }
 
     /// How long to wait for that to go on; `None`: nothing is lent.

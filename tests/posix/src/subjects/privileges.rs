@@ -17,6 +17,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("privileges/listener", listener_goes_on),
     solo("privileges/forgotten_copy", forgotten_copy),
     solo("privileges/unread_stays", unread_stays),
+    solo("privileges/one_after_the_other", one_after_the_other),
     solo("privileges/bulk", bulk),
     solo("privileges/ends", ends),
     solo("privileges/each_call", each_call),
@@ -284,6 +285,41 @@ fn unread_stays() {
     say!("child: {}", wait_child(child));
     pause(50);
     show_recv("parent", pair.server, 32, 0);
+}
+
+/// As OpenSSH: one child before authentication and one after it, of a process that keeps its copy. The client goes on at once.
+fn one_after_the_other() {
+    for round in 0..8 {
+        let pair = connected();
+        let keeper = fork_child(|| {
+            close(pair.client);
+            let first = fork_child(|| {
+                drop_rights();
+                write(pair.server, &receive_all(pair.server, 5));
+                pause(round % 3);
+                0
+            });
+            assert_eq!(wait_child(first), "exit 0");
+            let second = fork_child(|| {
+                drop_rights();
+                echo(pair.server)
+            });
+            assert_eq!(wait_child(second), "exit 0");
+            0
+        });
+        close(pair.server);
+        write(pair.client, b"first");
+        receive_all(pair.client, 5);
+        let long = vec![b'x'; 100_000];
+        write(pair.client, b"second");
+        let after = receive_all(pair.client, 6);
+        say!("answer {:?}", String::from_utf8_lossy(&after));
+        write(pair.client, &long);
+        say!("same {}", receive_all(pair.client, long.len()) == long);
+        shutdown(pair.client, libc::SHUT_WR);
+        show_recv("client", pair.client, 32, 0);
+        say!("keeper: {}", wait_child(keeper));
+    }
 }
 
 fn bulk() {

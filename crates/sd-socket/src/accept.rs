@@ -185,8 +185,7 @@ fn open(
     let ports = names.ports.load(Ordering::Relaxed);
     let peer = Name { ip: addr::load(&names.local), port: (ports >> 16) as u16 };
     let local = Name { ip: addr::load(&names.remote), port: ports as u16 };
-    let listening_port = (listening.ports.load(Ordering::Relaxed) >> 16) as u16;
-    if local.port != listening_port || (local.ip.is_loopback() != peer.ip.is_loopback()) {
+    if !crate::addr::may_be_of_a_connection(listening_name(listening), local, peer) {
         refuse(channel, slot, generation);
         return None;
     }
@@ -211,6 +210,11 @@ fn open(
     endpoint::attach(connection, channel, slot, generation);
     table::set_socket(fd, connection);
     Some((connection, peer))
+}
+
+fn listening_name(listening: &Endpoint) -> Name {
+    let port = (listening.ports.load(Ordering::Relaxed) >> 16) as u16;
+    Name { ip: rare::ip(listening, End::Local), port }
 }
 
 /// Takes a connection of a regular peer; `None` when there is none.

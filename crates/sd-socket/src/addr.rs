@@ -145,3 +145,39 @@ fn ask_kernel(call: i64, fd: i32) -> Option<(i32, Name)> {
     // SAFETY: `storage` holds at least `len.min(128)` bytes.
     unsafe { parse(storage.as_ptr() as *const sockaddr, len.min(128)) }
 }
+/// Ports below it tell that the kernel has let somebody with rights bind them (ip(7)), so who accepts may trust them. We
+/// cannot: such connections are the kernel's.
+const PRIVILEGED: u16 = 1024;
+
+/// Whether connections from a port may be ours.
+pub(crate) fn may_be_source(port: u16) -> bool {
+    port >= PRIVILEGED
+}
+
+/// Whether these can be the names of a connection to a listener with this name, as far as its side can tell.
+pub(crate) fn may_be_of_a_connection(listener: Name, local: Name, peer: Name) -> bool {
+    local.port == listener.port
+        && (listener.ip.is_unspecified() || listener.ip == local.ip)
+        && local.ip.is_loopback() == peer.ip.is_loopback()
+        && may_be_source(peer.port)
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_a_connection_can_have() {
+        let name = |ip: [u8; 4], port| Name { ip: Ip::v4(ip), port };
+        let (here, any) = (name([127, 0, 0, 1], 80), name([0; 4], 80));
+        let peer = name([127, 0, 0, 1], 40_000);
+        assert!(may_be_of_a_connection(here, here, peer));
+        assert!(may_be_of_a_connection(any, here, peer));
+        assert!(may_be_of_a_connection(any, name([10, 0, 0, 1], 80), name([10, 0, 0, 1], 40_000)));
+        assert!(!may_be_of_a_connection(here, name([127, 0, 0, 2], 80), peer), "another address");
+        assert!(!may_be_of_a_connection(here, name([127, 0, 0, 1], 81), peer), "another port");
+        assert!(!may_be_of_a_connection(any, name([10, 0, 0, 1], 80), peer), "from loopback to elsewhere");
+        for port in [0, 22, 1023] {
+            assert!(!may_be_of_a_connection(here, here, name([127, 0, 0, 1], port)), "{port}");
+        }
+    }
+}

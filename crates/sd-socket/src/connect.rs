@@ -444,7 +444,7 @@ fn source_name(endpoint: &Endpoint, fd: i32, to: Name, source: Ip) -> Option<Nam
         let (_, name) = addr::kernel_name(fd)?;
         let ip = if name.ip.is_unspecified() { source } else { name.ip };
         if name.port != 0 {
-            return Some(Name { ip, port: name.port });
+            return Some(Name { ip, port: name.port }).filter(|name| addr::may_be_source(name.port));
         }
         return route::take_port(to).map(|port| Name { ip, port });
     }

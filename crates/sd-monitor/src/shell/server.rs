@@ -91,7 +91,8 @@ impl Server {
         let core = Core {
             policy,
             listeners: Listeners::default(),
-            leases: Leases::new(first, last),
+            // Lower ones tell of rights (sd-socket's addr.rs).
+            leases: Leases::new(first.max(1024), last),
             members: Members::default(),
             channels: Channels::new(first_channel_id()),
             time_waits: TimeWaits::default(),

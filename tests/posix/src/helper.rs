@@ -21,6 +21,8 @@ pub(crate) fn run(what: &str, arguments: &[&str]) -> ExitCode {
             let accepted = show_fd("helper: accept", accept(*fd));
             show_send("helper", accepted, b"hello from exec", 0);
         }
+        // As "accept", when epoll says so.
+        ("epoll_accept", [fd]) => epoll_accept(*fd),
         // As "upper", but it waits in epoll, with the socket non-blocking.
         ("epoll", [fd]) => epoll_upper(*fd),
         // Answers one word in upper case.
@@ -80,6 +82,15 @@ fn again(fd: i32, left: i32) {
         0 => upper(fd),
         left => drop(crate::subjects::exec_helper("again", &[fd, left - 1])),
     }
+}
+
+fn epoll_accept(fd: i32) {
+    let epoll = call!(libc::epoll_create1(0)).fd();
+    show("helper: ADD", epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, 1));
+    let mut event = [libc::epoll_event { events: 0, u64: 0 }];
+    show("helper: epoll_wait", call!(libc::epoll_wait(epoll, event.as_mut_ptr(), 1, 8000)));
+    let accepted = show_fd("helper: accept", accept(fd));
+    show_send("helper", accepted, b"hello from exec", 0);
 }
 
 fn late(fd: i32) {

@@ -93,8 +93,12 @@ fn take_over(mut reader: Reader) -> Option<()> {
     reader.list(|reader| take_fd(reader).map(crate::waker::add_inherited))?;
     reader.list(|reader| {
         let (fd, endpoint) = (reader.fd()?, take_endpoint(reader, &slabs)?);
-        if let Some(endpoint) = endpoint {
-            adopt(fd, endpoint);
+        match endpoint {
+            Some(listener) if is_short_of_numbers() && listener.state_now() == State::Listen => {
+                super::give_listener(fd, listener);
+            }
+            Some(endpoint) => adopt(fd, endpoint),
+            None => {}
         }
         Some(())
     })?;
@@ -193,6 +197,14 @@ fn adopt(fd: i32, endpoint: &'static Endpoint) {
         endpoint.fd.store(fd, Ordering::Relaxed);
         crate::table::set_socket(fd, endpoint);
     }
+}
+
+/// So few numbers may be open in all that the library's own would leave too few to the program: it gets its connections
+/// from the kernel's listener.
+const NUMBERS_MIN: u64 = 32;
+
+fn is_short_of_numbers() -> bool {
+    sd_sys::fd::nofile_limit() < NUMBERS_MIN
 }
 
 fn is_held(endpoint: &Endpoint) -> bool {

@@ -113,14 +113,16 @@ fn give_to_stranger(sockets: &[(i32, &'static Endpoint)]) {
             }
             // The placeholder is shared with other sockets.
             State::Fresh | State::Bound => drop(crate::connect::materialize(endpoint)),
-            // Ours is always non-blocking underneath (see `listen`).
-            State::Listen => {
-                let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
-                let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
-            }
+            State::Listen => give_listener(fd, endpoint),
             _ => {}
         }
     }
+}
+
+/// The kernel's listener as the program has set it: ours is always non-blocking underneath (see `listen`).
+fn give_listener(fd: i32, endpoint: &Endpoint) {
+    let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+    let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
 }
 
 /// Without a monitor nobody sees that this image ends: a child that never registered lets go itself.

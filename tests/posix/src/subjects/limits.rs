@@ -26,6 +26,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("limits/files", files),
     solo("limits/files_of_a_child", files_of_a_child),
     solo("limits/files_of_a_program", files_of_a_program),
+    solo("limits/numbers_of_a_program", numbers_of_a_program),
     solo("limits/locked", locked),
     solo("limits/locked_by_number", locked_by_number),
 ];
@@ -435,4 +436,18 @@ fn files_of_a_child() {
 
 fn files_of_a_program() {
     passed_to_a_program(no_files);
+}
+
+/// So few numbers that none are left for anything but the program.
+fn numbers_of_a_program() {
+    let (listening, addr) = listener();
+    let low = dup2(listening, 3).fd();
+    let child = fork_child(|| {
+        limit(12, 12);
+        exec_helper("epoll_accept", &[low])
+    });
+    let client = dial(&addr);
+    await_bytes(client, 15);
+    show_recv("client", client, 32, 0);
+    say!("child: {}", wait_child(child));
 }

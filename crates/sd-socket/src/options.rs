@@ -208,9 +208,9 @@ pub(crate) unsafe fn set(
     let connected = endpoint.state_now() == State::Connected;
     let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
     if connected && is_v6 && level == libc::IPPROTO_IPV6 {
-        // SAFETY: as the caller says.
         match name {
             libc::IPV6_V6ONLY => return Outcome::Errno(libc::EINVAL),
+            // SAFETY: as the caller says.
             IPV6_ADDRFORM => return unsafe { set_address_form(endpoint, value, len) },
             _ => {}
         }

@@ -202,6 +202,18 @@ pub enum Request {
         /// SO_REUSEADDR is set.
         reuse: bool,
     },
+    /// The process wants to connect from a port that it has bound, as others may have. Has some accelerated connection
+    /// these four numbers already? Answer: [`Reply::Ok`], or [`Reply::Error`] with [`ErrorCode::InUse`].
+    Tuple {
+        /// Own address.
+        ip: Ip,
+        /// Own port.
+        port: u16,
+        /// Where to.
+        to_ip: Ip,
+        /// Port there.
+        to_port: u16,
+    },
     /// The process may not make a file so large (RLIMIT_FSIZE). Answer: [`Reply::Memory`] or [`Reply::Error`]. Allowed
     /// before Hello.
     Memory {
@@ -320,6 +332,7 @@ impl Request {
             Request::Leave { channel } => w.u8(13).u64(channel),
             Request::Decline { channel } => w.u8(19).u64(channel),
             Request::Bind { ip, port, reuse } => w.u8(16).ip(ip).u16(port).bool(reuse),
+            Request::Tuple { ip, port, to_ip, to_port } => w.u8(41).ip(ip).u16(port).ip(to_ip).u16(to_port),
             Request::Memory { len } => w.u8(31).u64(len),
             Request::Status => w.u8(8),
             Request::Born { serial } => w.u8(9).u32(serial),
@@ -366,6 +379,7 @@ impl Request {
             13 => Request::Leave { channel: r.u64()? },
             19 => Request::Decline { channel: r.u64()? },
             16 => Request::Bind { ip: r.ip()?, port: r.u16()?, reuse: r.bool()? },
+            41 => Request::Tuple { ip: r.ip()?, port: r.u16()?, to_ip: r.ip()?, to_port: r.u16()? },
             31 => Request::Memory { len: r.u64()? },
             8 => Request::Status,
             9 => Request::Born { serial: r.u32()? },

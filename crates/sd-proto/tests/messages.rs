@@ -51,6 +51,12 @@ fn request() -> impl Strategy<Value = Request> {
             urgent
         }),
         (ip(), any::<(u16, bool)>()).prop_map(|(ip, (port, reuse))| Request::Bind { ip, port, reuse }),
+        (ip(), ip(), any::<(u16, u16)>()).prop_map(|(ip, to_ip, (port, to_port))| Request::Tuple {
+            ip,
+            port,
+            to_ip,
+            to_port
+        }),
         Just(Request::Status),
     ]
 }

@@ -254,6 +254,9 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     if bound_to_other_family(endpoint, fd, to) || crate::extras::need_the_kernel(endpoint) {
         return kernel.go(endpoint, Reason::Option);
     }
+    if crate::time_wait::is_taken(endpoint, fd, to) {
+        return Outcome::Errno(libc::EADDRNOTAVAIL);
+    }
     let (attempt, _note) = crate::first_contact::attempt(endpoint, fd, to);
     match attempt {
         Attempt::Joined => established(endpoint),

@@ -4,12 +4,13 @@
 
 use crate::addr::Name;
 use crate::control;
-use crate::endpoint::{CLOSED_FIRST, EndpointExt, FIN_SENT, OWN_SOCKET, peer_finished};
+use crate::endpoint::{CLOSED_FIRST, EndpointExt, FIN_SENT, HAS_NAME, OWN_SOCKET, peer_finished};
 use crate::process::SlabRec;
 use crate::rare;
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab::{End, Endpoint};
 use sd_shm::time_wait::{TimeWait, begin_for, step};
+use sd_sys::netlink::Netlink;
 
 /// shutdown(2) is about to end this side's stream.
 pub(crate) fn note_shutdown(endpoint: &Endpoint) {
@@ -33,6 +34,28 @@ pub(crate) fn note_close(endpoint: &Endpoint, rec: &SlabRec) {
         _ => now,
     };
     slab.time_waits().note(TimeWait::of(endpoint, local, begin));
+}
+
+/// A socket that was bound wants to connect: whether a connection has the same four numbers, an accelerated one
+/// or one of the kernel's. Two sockets can
+/// be bound to one port only where they share it.
+pub(crate) fn is_taken(endpoint: &Endpoint, fd: i32, to: Name) -> bool {
+    let shares = || sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1);
+    if !endpoint.flag(HAS_NAME) || !endpoint.reuses_address() && !shares() {
+        return false;
+    }
+    let Some((_, name)) = crate::addr::kernel_name(fd).filter(|(_, name)| name.port != 0) else {
+        return false;
+    };
+    let source = if name.ip.is_unspecified() { crate::local::source_for(to.ip) } else { Some(name.ip) };
+    let Some(ip) = source else { return false };
+    let of_kernel =
+        Netlink::of_sockets().and_then(|kernel| kernel.is_connected((ip.0, name.port), (to.ip.0, to.port)));
+    if of_kernel == Ok(true) {
+        return true;
+    }
+    let asked = Request::Tuple { ip, port: name.port, to_ip: to.ip, to_port: to.port };
+    matches!(control::question(&asked, &[]), Some((Reply::Error { code: ErrorCode::InUse }, _)))
 }
 
 /// The kernel has bound the socket to this name: whether accelerated connections are in the way.

@@ -11,6 +11,7 @@ const HEADER: usize = 16;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const RTM_GETROUTE: u16 = 26;
 const RTN_LOCAL: u8 = 2;
+const TCP_TIME_WAIT: u8 = 6;
 const TCP_LISTEN: u8 = 10;
 /// Length of struct inet_diag_msg.
 const DIAG_MSG: usize = 72;
@@ -78,6 +79,32 @@ impl Netlink {
         match asked {
             Ok(()) => Ok(found),
             Err(Errno(libc::ENOENT)) => Ok(Found::Nobody),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a connection of the kernel's has these four numbers, which another one could not have beside it.
+    pub fn is_connected(
+        &self,
+        (ip, port): ([u8; 16], u16),
+        (to_ip, to_port): ([u8; 16], u16),
+    ) -> Result<bool> {
+        let listener = Listener { ip, port, cookie: 0 };
+        let mut body = diag_request(family_of(&ip), u32::MAX, &listener);
+        body[10..12].copy_from_slice(&to_port.to_be_bytes());
+        body[28..44].copy_from_slice(&address_of(&to_ip).0);
+        let mut is_connected = false;
+        // Where there is none the kernel finds who listens at the own end.
+        let asked = self.ask(SOCK_DIAG_BY_FAMILY, 0, &body, &mut [0; ROOM], |answer| {
+            let is_it = |answer: &[u8; DIAG_MSG]| {
+                !matches!(answer[1], TCP_LISTEN | TCP_TIME_WAIT) && answer[6..8] == to_port.to_be_bytes()
+            };
+            is_connected = answer.first_chunk().is_some_and(is_it);
+            true
+        });
+        match asked {
+            Ok(()) => Ok(is_connected),
+            Err(Errno(libc::ENOENT)) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -257,6 +284,18 @@ mod tests {
         let cookie =
             crate::fd::getsockopt_u64(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE).unwrap();
         Listener { ip, port, cookie }
+    }
+
+    #[test]
+    fn knows_connections() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = of(&listener);
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let port = client.local_addr().unwrap().port();
+        let netlink = Netlink::of_sockets().unwrap();
+        assert_eq!(netlink.is_connected((to.ip, port), (to.ip, to.port)), Ok(true));
+        assert_eq!(netlink.is_connected((to.ip, port), (to.ip, to.port ^ 1)), Ok(false));
+        assert_eq!(netlink.is_connected((to.ip, to.port), (to.ip, 1)), Ok(false), "it listens");
     }
 
     fn ip(text: &str) -> [u8; 16] {

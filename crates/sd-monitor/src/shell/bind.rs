@@ -4,12 +4,14 @@
 //! A slab says what its processes like, so another user's is believed only of ports that were its own: lent to it, or
 //! listened on by that user.
 
+use super::connection::Identity;
 use super::family::Family;
 use super::server::Server;
 use crate::core::ClientId;
 use crate::core::time_wait::Wanted;
-use sd_proto::{ErrorCode, Ip, Reply};
-use sd_shm::slab::{End, State};
+use sd_proto::{ErrorCode, Ip, Reply, Request};
+use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, SLOTS, Side};
+use sd_shm::slab::{End, Endpoint, State};
 use sd_shm::time_wait::{TimeWait, step};
 use std::sync::atomic::Ordering;
 
@@ -19,8 +21,48 @@ pub(crate) fn now() -> u32 {
 }
 
 impl Server {
+    /// Answers a Bind or a Tuple request.
+    pub(crate) fn may_use(&self, who: Identity, asked: Request) -> Result<Option<Reply>, ErrorCode> {
+        let client = who.client;
+        let reply = match asked {
+            Request::Bind { ip, port, reuse } => self.bind(client, ip, port, reuse),
+            Request::Tuple { ip, port, to_ip, to_port } => {
+                self.tuple(client, &Tuple { ip, to_ip, ports: u32::from(port) << 16 | u32::from(to_port) })
+            }
+            _ => Err(ErrorCode::Protocol),
+        };
+        reply.map(Some)
+    }
+
+    /// Whether a living connection of the user's, or of whom the port is lent to, has the four numbers.
+    fn tuple(&self, client: ClientId, wanted: &Tuple) -> Result<Reply, ErrorCode> {
+        let asking = self.families.get(&client).ok_or(ErrorCode::Protocol)?;
+        let owner = self.core.leases.owner(asking.netns, (wanted.ports >> 16) as u16);
+        let mut is_taken = false;
+        for (id, family) in &self.families {
+            let is_believed = family.uid == asking.uid || Some(*id) == owner;
+            if family.netns != asking.netns || !is_believed {
+                continue;
+            }
+            family.slab.endpoints(|endpoint| {
+                is_taken |= wanted.is_of(family, endpoint) && self.is_alive(*id, endpoint);
+            });
+        }
+        if is_taken { Err(ErrorCode::InUse) } else { Ok(Reply::Ok) }
+    }
+
+    /// Neither side has reset the connection, or is dead.
+    fn is_alive(&self, family: ClientId, endpoint: &Endpoint) -> bool {
+        let id = endpoint.channel_id.load(Ordering::Relaxed);
+        let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
+        let segment = self.channel_of(family, id, Side::A).and_then(|key| self.segments.get(&key));
+        let Some(segment) = segment.filter(|_| slot < SLOTS) else { return true };
+        let sides = &segment.map().slot(slot).side;
+        sides.iter().all(|side| side.flags.load(Ordering::Relaxed) & (FLAG_RESET | FLAG_DEAD) == 0)
+    }
+
     /// Answers a Bind request.
-    pub(crate) fn bind(&self, client: ClientId, ip: Ip, port: u16, reuse: bool) -> Result<Reply, ErrorCode> {
+    fn bind(&self, client: ClientId, ip: Ip, port: u16, reuse: bool) -> Result<Reply, ErrorCode> {
         let asking = self.families.get(&client).ok_or(ErrorCode::Protocol)?;
         let (netns, user) = (asking.netns, asking.uid);
         let address = (!ip.is_unspecified()).then(|| ip.halves());
@@ -48,6 +90,25 @@ impl Server {
         let is_lent = self.core.leases.owner(netns, one.port) == Some(client);
         let believed = self.core.time_waits.believed(netns, one.port, user, is_lent);
         self.core.time_waits.add(netns, one, believed, now());
+    }
+}
+
+/// The four numbers of a connection, as it stands in the endpoint of who connects.
+struct Tuple {
+    ip: Ip,
+    to_ip: Ip,
+    ports: u32,
+}
+
+impl Tuple {
+    fn is_of(&self, family: &Family, endpoint: &Endpoint) -> bool {
+        let state = State::from_u32(endpoint.state.load(Ordering::Acquire).into());
+        let address = |end| family.slab.address(endpoint, end);
+        matches!(state, State::Connected | State::Connecting)
+            && endpoint.side.load(Ordering::Relaxed) == Side::A as u8
+            && endpoint.ports.load(Ordering::Relaxed) == self.ports
+            && address(End::Local) == self.ip.0
+            && address(End::Remote) == self.to_ip.0
     }
 }
 

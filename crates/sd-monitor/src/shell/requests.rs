@@ -81,9 +81,7 @@ impl Server {
             }
             (Request::Berth { number }, Some(who)) => self.berth(who.client, number, &mut fds).map(Some),
             (asked @ Request::BerthOf { .. }, Some(who)) => self.tell_berth(id, who.client, asked),
-            (Request::Bind { ip, port, reuse }, Some(who)) => {
-                self.bind(who.client, ip, port, reuse).map(Some)
-            }
+            (asked @ (Request::Bind { .. } | Request::Tuple { .. }), Some(who)) => self.may_use(who, asked),
             (Request::Leave { channel }, Some(who)) => self.leave(who.client, channel).map(Some),
             (Request::Connect { ip, port, nth, want_ports, want_channel }, Some(who)) => {
                 let wanted = super::route::Wanted { ip, port, nth, want_ports, want_channel };

@@ -2,14 +2,19 @@
 
 use std::collections::BTreeSet;
 
+use crate::role::Role;
 use crate::setup::*;
 use crate::sys::*;
-use crate::table::{Subject, solo};
+use crate::table::{Subject, pair, solo};
 
 pub(crate) const SUBJECTS: &[Subject] = &[
     solo("ports/not_again_at_once", not_again_at_once),
     solo("ports/orphan_seconds", orphan_seconds),
     solo("ports/orphan_seconds_inherited", orphan_seconds_inherited),
+    solo("ports/same_four_numbers", same_four_numbers),
+    solo("ports/same_four_numbers_bound_before", same_four_numbers_bound_before),
+    solo("ports/same_four_numbers_in_children", same_four_numbers_in_children),
+    pair("ports/same_four_numbers_of_two", listens, connects_twice),
 ];
 
 /// Connections to several listeners, one after the other: the port of one is not the next one's.
@@ -61,4 +66,110 @@ fn orphan_seconds_inherited() {
     close(listening);
     close(pair.server);
     show_return("after a second", &addr);
+}
+
+/// A fresh socket, bound to that address together with others.
+fn bound_together(addr: &Addr) -> i32 {
+    let fd = tcp();
+    set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    show("bind", bind(fd, addr));
+    fd
+}
+
+/// A connection from a port that the system chose, and which nothing else has had: one of TIME-WAIT could not be bound.
+fn connected_from_unused_port(addr: &Addr) -> (i32, Addr) {
+    for _ in 0..50 {
+        let (fd, other) = (tcp(), tcp());
+        set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+        set_int(other, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+        connect(fd, addr);
+        let from = getsockname(fd).1;
+        let is_unused = bind(other, &from).ok();
+        close(other);
+        if is_unused {
+            label_port(from.port(), "C");
+            return (fd, from);
+        }
+        abort(fd);
+    }
+    give_up("no port that is unused")
+}
+
+/// The second connection from the port of the first to the same place, and to another.
+fn same_four_numbers() {
+    let (listening, addr) = listener();
+    let (elsewhere, other) = listener();
+    let (first, from) = connected_from_unused_port(&addr);
+    let second = bound_together(&from);
+    show("second", connect(second, &addr));
+    show("second, again", connect(second, &addr));
+    show("second, elsewhere", connect(second, &other));
+    show_peername("second", second);
+    let third = bound_together(&from);
+    abort(first);
+    sleep(5);
+    show("third, when the first is reset", connect(third, &addr));
+    close_all(&[second, third, listening, elsewhere]);
+}
+
+/// All bind before one connects.
+fn same_four_numbers_bound_before() {
+    let (listening, addr) = listener();
+    let first = bound_together(&Addr::local(0));
+    let from = getsockname(first).1;
+    let second = bound_together(&from);
+    show("first", connect(first, &addr));
+    set_nonblocking(second, true);
+    show("second", connect(second, &addr));
+    show_so_error("second", second);
+    show_poll("listener", listening);
+    close_all(&[first, second, listening]);
+}
+
+/// A child has one of the connections, and another child wants the same numbers.
+fn same_four_numbers_in_children() {
+    let (listening, addr) = listener();
+    let from = Addr::local(free_port());
+    let child = fork_child(|| {
+        let fd = bound_together(&from);
+        show("child", connect(fd, &addr));
+        sleep(300);
+        0
+    });
+    let server = accept(listening).fd();
+    sleep(50);
+    let other = fork_child(|| {
+        let fd = bound_together(&from);
+        show("other child", connect(fd, &addr));
+        0
+    });
+    say!("other child: {}", wait_child(other));
+    say!("child: {}", wait_child(child));
+    close_all(&[server, listening]);
+}
+
+/// The server says where it listens, and waits until the client is done.
+fn listens(role: &mut Role) {
+    let (listening, addr) = listener();
+    role.tell_port(&addr);
+    for _ in 0..2 {
+        await_readable(listening);
+        accept(listening);
+        role.tell("accepted");
+        if role.hear() == "enough" {
+            return;
+        }
+    }
+}
+
+fn connects_twice(role: &mut Role) {
+    let addr = Addr::local(role.hear_port("L"));
+    let from = Addr::local(free_port());
+    let first = bound_together(&from);
+    show("first", connect(first, &addr));
+    role.expect("accepted");
+    let second = bound_together(&from);
+    show("second", connect(second, &addr));
+    role.tell("enough");
+    close_all(&[first, second]);
 }

@@ -167,7 +167,8 @@ fn stranger_writes() {
     });
     let client = pair.client;
     let writer = std::thread::spawn(move || crate::bulk::send_pattern(client, 6_000_000, &[50_000]));
-    crate::bulk::receive_pattern(pair.server, 6_000_000, &[65_536]).show("starter");
+    let got = crate::bulk::receive_pattern(pair.server, 6_000_000, &[65_536]);
+    say!("starter: received {} bytes, intact {}", got.bytes, got.intact);
     say!("sent {}", writer.join().unwrap_or(0));
     say!("child: {}", wait_child(child));
     show_recv("client", pair.client, 32, 0);

@@ -19,3 +19,8 @@ pub(crate) fn main(options: MonitorOptions) -> Result<()> {
 pub(crate) fn default_socket() -> PathBuf {
     sd_monitor::default_socket_path()
 }
+
+/// Makes a directory for a socket.
+pub(crate) fn make_directory(folder: &std::path::Path) -> std::io::Result<()> {
+    sd_monitor::make_socket_directory(folder)
+}

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// What `--monitor` or `--socket` says, else SD_MONITOR, else the user's own place; absolute, because the
@@ -26,7 +25,7 @@ pub(crate) fn prepare_directory(socket: &Path) -> Result<(), String> {
         return Err(format!("{}: longer than the 107 bytes that a socket's path can have", socket.display()));
     }
     let folder = directory(socket);
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    let made = crate::monitor::make_directory(folder);
     made.map_err(|error| format!("{}: {error}", folder.display()))?;
     check_way(socket).map_err(|doubt| doubt.text)?;
     if is_writable(folder) {

@@ -101,3 +101,9 @@ pub mod testing {
         }
     }
 }
+
+/// Makes a directory for a monitor's socket, for its owner only, and those on the way to it: root's can be passed by
+/// others, since `/run/socksdirect` has a directory for each user.
+pub fn make_socket_directory(directory: &std::path::Path) -> io::Result<()> {
+    shell::place::make_directory(directory)
+}

@@ -90,14 +90,19 @@ fn identity(metadata: fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Makes the directory, and those on the way to it, for their owner only, unless they are there; what others could
-/// exchange is refused.
+/// See [`crate::make_socket_directory`].
+pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
+    let way = if nix::unistd::geteuid().is_root() { 0o755 } else { 0o700 };
+    if let Some(above) = directory.parent().filter(|above| !above.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(way).create(above)?;
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Makes the directory unless it is there; what others could exchange is refused.
 fn check_directory(path: &Path) -> Result<(), Error> {
     let directory = directory_of(path);
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
+    make_directory(directory)
         .map_err(|error| Error::System("make the directory", directory.to_owned(), error))?;
     sd_sys::trust::way_to(path.as_os_str().as_bytes(), true).map_err(|doubt| {
         let part = path.as_os_str().as_bytes().get(..doubt.len).unwrap_or_default();
@@ -221,7 +226,9 @@ mod tests {
         fs::set_permissions(&directory, Permissions::from_mode(0o1777)).unwrap();
         assert!(matches!(Place::take(&directory.join("s")), Err(Error::Directory(..))), "sticky");
         drop(Place::take(&directory.join("deep/er/s")).unwrap());
-        assert_eq!(fs::metadata(directory.join("deep")).unwrap().mode() & 0o777, 0o700);
+        let mode = |name| fs::metadata(directory.join(name)).unwrap().mode() & 0o777;
+        let way = if nix::unistd::geteuid().is_root() { 0o755 } else { 0o700 };
+        assert_eq!([mode("deep"), mode("deep/er")], [way, 0o700]);
         fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -66,6 +66,21 @@ pub(super) struct Request {
     pub(super) port: u16,
 }
 
+/// Listeners that somebody has open, by port, and in which slab.
+#[derive(Default)]
+struct Open(HashMap<u16, Vec<(Ip, ClientId)>>);
+
+impl Open {
+    /// In which slabs one is kept that a connection to this place could be for.
+    fn at(&self, ip: Ip, port: u16) -> Vec<ClientId> {
+        let all = self.0.get(&port).into_iter().flatten();
+        let mut slabs: Vec<ClientId> =
+            all.filter(|(local, _)| *local == ip || local.is_unspecified()).map(|(_, slab)| *slab).collect();
+        slabs.dedup();
+        slabs
+    }
+}
+
 impl Waiting {
     pub(crate) fn forget(&mut self, key: ChannelKey) {
         self.orphans.remove(&key);
@@ -128,6 +143,7 @@ impl Server {
             requests.iter().map(|request| (request.ip, request.port)).collect()
         };
         let (places_gone, places_live) = (places(&gone), places(&live));
+        let (mut near, mut far) = (None::<Open>, None::<Open>);
         for (ip, port) in places_gone {
             let stranded: Vec<_> = gone.iter().filter(|r| (r.ip, r.port) == (ip, port)).collect();
             if self.offer_to_siblings(key, netns, (ip, port), stranded.len(), true) > 0 {
@@ -138,9 +154,12 @@ impl Server {
                 stranded.into_iter().for_each(|request| self.withdraw(key, request));
                 continue;
             }
-            let mut open_at = self.open_at(&lineage, (ip, port));
+            // Each slab is looked through once, however many places there are.
+            let known = near.get_or_insert_with(|| self.open_listeners(&lineage));
+            let mut open_at = known.at(ip, port);
             if open_at.is_empty() {
-                open_at = self.open_at(&self.receivers(netns, founder), (ip, port));
+                let others = || self.open_listeners(&self.receivers(netns, founder));
+                open_at = far.get_or_insert_with(others).at(ip, port);
             }
             if !open_at.is_empty() {
                 self.waiting.orphans.insert(key, open_at);
@@ -283,21 +302,22 @@ impl Server {
         self.families.iter().filter(|(_, family)| may(family)).map(|(client, _)| *client).collect()
     }
 
-    /// In which of these slabs a listener at the place is kept that some process has open.
-    fn open_at(&self, slabs: &[ClientId], (ip, port): (Ip, u16)) -> Vec<ClientId> {
-        let is_open = |client: &ClientId| {
-            let mut is_open = false;
-            let Some(family) = self.families.get(client) else { return false };
+    /// The listeners in these slabs that some process has open.
+    fn open_listeners(&self, slabs: &[ClientId]) -> Open {
+        let mut open = Open::default();
+        for client in slabs {
+            let Some(family) = self.families.get(client) else { continue };
             family.slab.endpoints(|endpoint| {
-                let local = Ip(family.slab.address(endpoint, End::Local));
-                is_open |= endpoint.state.load(Ordering::Acquire) == State::Listen as u8
-                    && (local == ip || local.is_unspecified())
-                    && (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16 == port
+                let is_open = endpoint.state.load(Ordering::Acquire) == State::Listen as u8
                     && endpoint.holders.load(Ordering::Acquire) != 0;
+                if is_open {
+                    let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+                    let local = Ip(family.slab.address(endpoint, End::Local));
+                    open.0.entry(port).or_default().push((local, *client));
+                }
             });
-            is_open
-        };
-        slabs.iter().copied().filter(is_open).collect()
+        }
+        open
     }
 
     /// The last process of a side is gone. Whether the channel stays, as connections wait on it.

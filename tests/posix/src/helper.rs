@@ -45,13 +45,7 @@ pub(crate) fn run(what: &str, arguments: &[&str]) -> ExitCode {
             }
         }
         // Says over the given connection what comes back over a new one.
-        ("dial", [fd, port]) => {
-            let socket = crate::setup::dial(&Addr::local(*port as u16));
-            send(socket, b"echo", 0);
-            let mut buffer = [0; 32];
-            let got = recv(socket, &mut buffer, 0).count();
-            show_send("helper", *fd, &buffer[..got], 0);
-        }
+        ("dial", [fd, port]) => dial_and_tell(*fd, *port as u16),
         // Connects the given socket.
         ("connect", [fd, port]) => {
             show("helper: connect", connect(*fd, &Addr::local(*port as u16)));
@@ -82,6 +76,14 @@ fn again(fd: i32, left: i32) {
         0 => upper(fd),
         left => drop(crate::subjects::exec_helper("again", &[fd, left - 1])),
     }
+}
+
+fn dial_and_tell(fd: i32, port: u16) {
+    let socket = crate::setup::dial(&Addr::local(port));
+    send(socket, b"echo", 0);
+    let mut buffer = [0; 32];
+    let got = recv(socket, &mut buffer, 0).count();
+    show_send("helper", fd, &buffer[..got], 0);
 }
 
 fn epoll_accept(fd: i32) {

@@ -138,9 +138,7 @@ unsafe fn accept_ours(
         publish_pending(listener, queue.len());
         drop(queue);
         let accepted = pending.and_then(|p| open(endpoint, p, fd, flags));
-        if let Some(pending) = pending {
-            pending.channel.unused();
-        }
+        pending.inspect(Pending::taken);
         let Some((connection, peer)) = accepted else {
             sd_sys::fd::close(fd);
             continue;
@@ -167,7 +165,7 @@ fn open(
     fd: i32,
     flags: c_int,
 ) -> Option<(&'static Endpoint, Name)> {
-    let Pending { channel, slot, generation } = pending;
+    let Pending { channel, slot, generation, .. } = pending;
     let words = channel.map.slot(slot);
     if words.side[0].state().0 != generation {
         return None;

@@ -105,18 +105,28 @@ fn registered((index, generation): (u32, u32)) -> Option<&'static Listener> {
     })
 }
 
+/// Requests that a backlog holds beyond what it was set to: clients that ask at the same time cannot know of each other. Who
+/// asks for more does not look at the backlog.
+const BEYOND: usize = 1024;
+
 /// Puts a connection into a backlog.
 fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, generation: u32, stamp: u64) {
     let mut queue = listener.queue.lock();
     // An event may be repeated; a connection is queued once. One that somebody else has accepted may
     // be followed by another at its slot.
-    match queue.iter_mut().find(|p| core::ptr::eq(p.channel, channel) && p.slot == slot) {
-        Some(known) => known.generation = generation,
-        None => {
-            channel.used();
-            queue.push_back(Pending { channel, slot, generation });
-        }
+    if channel.is_queued(slot, generation) {
+        return;
     }
+    let backlog = listener.backlog.load(Ordering::Relaxed) as usize;
+    if queue.len() > backlog + BEYOND {
+        drop(queue);
+        return refuse(channel, slot, generation);
+    }
+    channel.note_queued(slot, generation);
+    channel.used();
+    let is_deferred = listener.defer.load(Ordering::Relaxed) != 0;
+    let since_ns = if is_deferred { sd_sys::time::now_ns() } else { 0 };
+    queue.push_back(Pending { channel, slot, generation, since_ns });
     publish_pending(listener, queue.len());
     drop(queue);
     let endpoint = *listener.endpoint.lock();
@@ -138,11 +148,17 @@ pub(crate) fn offered(channel: &'static Channel, index: u32) {
         if wanted != port || channel.adopter == 0 && registered(asked_for(channel, slot)).is_some() {
             return;
         }
-        let pending = Pending { channel, slot, generation };
+        let pending = Pending { channel, slot, generation, since_ns: requested_at(channel, slot) };
         match listens {
             true if channel.adopter != 0 && stays(listener, &pending) => {}
             true => enqueue(listener, channel, slot, generation, 0),
             false => refuse(channel, slot, generation),
         }
     });
+}
+
+/// About when a connection was requested; the time-stamp counter's rate is a guess.
+fn requested_at(channel: &Channel, slot: usize) -> u64 {
+    let announced = channel.map.slot(slot).side[0].announced.load(Ordering::Relaxed);
+    sd_sys::time::now_ns().saturating_sub(sd_sys::time::tsc().saturating_sub(announced) / 2)
 }

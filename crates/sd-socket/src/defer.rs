@@ -1,21 +1,21 @@
 //! TCP_DEFER_ACCEPT: a connection is given to accept when its first bytes are there, or the time is over.
 //!
 //! What has not sent yet stays in the backlog, not ripe. Side B asks for an event in its word of the slot, so the first
-//! bytes announce the slot like a request. A sleep of a process with unripe connections lasts a second at most.
+//! bytes announce the slot like a request. A sleep of a process with unripe connections lasts until the first of them is ripe.
 
 use crate::arrival::asked_for;
 use crate::listen::{Listener, Pending, record};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::doorbell;
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, Side, SlotState};
 use sd_shm::slab::Endpoint;
 
-/// About a second, in cycles of the time-stamp counter.
-const SECOND_CYCLES: u64 = 2_000_000_000;
-const LOOK_NS: u64 = 1_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+/// The shortest sleep for one.
+const LOOK_NS: u64 = 1_000_000;
 
-/// Some connection was found unripe lately.
-static UNRIPE: AtomicBool = AtomicBool::new(false);
+/// When the first of those that were found unripe lately will be ripe; MAX: there are none.
+static RIPE_AT: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// What a listener's kernel socket says.
 pub(crate) fn seconds(fd: i32) -> u32 {
@@ -50,12 +50,12 @@ fn is_ripe_slow(seconds: u32, pending: &Pending) -> bool {
             || a.flags.load(Ordering::Acquire) & (FLAG_FIN | FLAG_RESET | FLAG_DEAD) != 0
             || a.state().1 == SlotState::Closed
     };
-    let waited = sd_sys::time::tsc().wrapping_sub(a.announced.load(Ordering::Relaxed));
-    if waited > u64::from(seconds) * SECOND_CYCLES || has_sent() {
+    let ripe_at = pending.since_ns.saturating_add(u64::from(seconds) * SECOND_NS);
+    if sd_sys::time::now_ns() >= ripe_at || has_sent() {
         return true;
     }
     doorbell::arm(&b.wait, doorbell::RX_EVENT);
-    UNRIPE.store(true, Ordering::Relaxed);
+    RIPE_AT.fetch_min(ripe_at, Ordering::Relaxed);
     has_sent()
 }
 
@@ -69,5 +69,9 @@ pub(crate) fn stays(listener: &Listener, pending: &Pending) -> bool {
 /// Before a sleep: how long it may last.
 #[inline]
 pub(crate) fn pause() -> Option<u64> {
-    (UNRIPE.load(Ordering::Relaxed) && UNRIPE.swap(false, Ordering::Relaxed)).then_some(LOOK_NS)
+    if RIPE_AT.load(Ordering::Relaxed) == u64::MAX {
+        return None;
+    }
+    let ripe_at = RIPE_AT.swap(u64::MAX, Ordering::Relaxed);
+    (ripe_at != u64::MAX).then(|| ripe_at.saturating_sub(sd_sys::time::now_ns()).max(LOOK_NS))
 }

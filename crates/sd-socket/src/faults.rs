@@ -5,7 +5,7 @@ use crate::iov::{Pieces, is_beyond};
 use crate::stream;
 use core::sync::atomic::Ordering;
 use libc::c_void;
-use sd_shm::channel::{FLAG_FIN, FLAG_RESET, Side, SlotState};
+use sd_shm::channel::{FLAG_FIN, FLAG_RESET};
 use sd_shm::slab::Endpoint;
 
 /// Why sending is impossible, if it is (tcp(7), send(2)); zero when the bytes are as good as sent but
@@ -42,17 +42,13 @@ fn send_error_slow(endpoint: &'static Endpoint, len: usize) -> Option<i32> {
 pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
     let end = peer_end(endpoint);
     if end == PeerEnd::Reset && !endpoint.flag(RESET) {
-        let refused = endpoint.side.load(Ordering::Relaxed) == Side::A as u8
-            && endpoint.peer_words().state().1 == SlotState::Refused
-            && crate::parked::counts(endpoint).0 == 0
-            && endpoint.flag(endpoint::CONNECTING);
         let finished =
             endpoint.flag(EOF) || endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_FIN != 0;
         // tcp_reset() in the kernel: an error by the state in which the reset comes, none in TCP_CLOSE.
-        let errno = match (refused, finished, endpoint.flag(FIN_SENT)) {
-            (true, ..) => libc::ECONNREFUSED,
-            (_, true, true) => 0,
-            (_, true, false) => libc::EPIPE,
+        // A connection that waited at a listener that closed is reset like any: it was established.
+        let errno = match (finished, endpoint.flag(FIN_SENT)) {
+            (true, true) => 0,
+            (true, false) => libc::EPIPE,
             _ => libc::ECONNRESET,
         };
         if errno != 0 {

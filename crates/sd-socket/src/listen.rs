@@ -35,6 +35,8 @@ pub(crate) struct Pending {
     pub(crate) channel: &'static Channel,
     pub(crate) slot: usize,
     pub(crate) generation: u32,
+    /// When it came, where TCP_DEFER_ACCEPT is set.
+    pub(crate) since_ns: u64,
 }
 
 /// Private record of a listener; recycled, never freed, since a thread may be inside accept.
@@ -272,7 +274,7 @@ pub(crate) fn has_pending(endpoint: &Endpoint) -> bool {
     record(endpoint).is_some_and(|listener| {
         let mut queue = listener.queue.lock();
         while let Some(first) = queue.front().filter(|first| !first.waits()) {
-            first.channel.unused();
+            first.taken();
             queue.pop_front();
             publish_pending(listener, queue.len());
         }
@@ -282,7 +284,14 @@ pub(crate) fn has_pending(endpoint: &Endpoint) -> bool {
 
 impl Pending {
     fn waits(&self) -> bool {
-        self.channel.map.slot(self.slot).side[1].state().0 != self.generation
+        let [a, b] = &self.channel.map.slot(self.slot).side;
+        a.state().0 == self.generation && b.state().0 != self.generation
+    }
+
+    /// It is in no backlog any more.
+    pub(crate) fn taken(&self) {
+        self.channel.is_queued_no_more(self.slot, self.generation);
+        self.channel.unused();
     }
 }
 
@@ -304,7 +313,7 @@ pub(crate) fn forget(private: &Priv) -> Option<Ended> {
         sd_ring::fence_full();
     }
     let queue = core::mem::take(&mut *listener.queue.lock());
-    queue.into_iter().for_each(|pending| pending.channel.unused());
+    queue.iter().for_each(Pending::taken);
     *listener.endpoint.lock() = None;
     Some(Ended { index, generation })
 }
@@ -440,10 +449,11 @@ pub(crate) fn import(exported: Exported, endpoint: Option<&'static Endpoint>) {
     match endpoint.and_then(adopt) {
         Some(listener) => {
             listener.backlog.store(backlog, Ordering::Relaxed);
+            waiting.iter().for_each(|pending| pending.channel.note_queued(pending.slot, pending.generation));
             listener.queue.lock().extend(waiting);
         }
         None => {
-            for Pending { channel, slot, generation } in waiting {
+            for Pending { channel, slot, generation, .. } in waiting {
                 if index != UNREGISTERED {
                     refuse(channel, slot, generation);
                 }

@@ -157,7 +157,12 @@ fn take_listener(
     let waiting = reader.list(|reader| {
         let (channel, slot, generation) = (reader.word()?, reader.word()?, reader.word()?);
         let channel = channels.get(channel as usize).copied().flatten();
-        Some(channel.map(|channel| Pending { channel, slot: slot as usize, generation: generation as u32 }))
+        Some(channel.map(|channel| Pending {
+            channel,
+            slot: slot as usize,
+            generation: generation as u32,
+            since_ns: sd_sys::time::now_ns(),
+        }))
     })?;
     let waiting: Vec<Pending> = waiting.into_iter().flatten().collect();
     waiting.iter().for_each(|waiting| waiting.channel.used());

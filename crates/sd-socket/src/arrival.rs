@@ -114,19 +114,18 @@ fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, 
     let mut queue = listener.queue.lock();
     // An event may be repeated; a connection is queued once. One that somebody else has accepted may
     // be followed by another at its slot.
-    if channel.is_queued(slot, generation) {
-        return;
+    if !channel.is_queued(slot, generation) {
+        let backlog = listener.backlog.load(Ordering::Relaxed) as usize;
+        if queue.len() > backlog + BEYOND {
+            drop(queue);
+            return refuse(channel, slot, generation);
+        }
+        channel.note_queued(slot, generation);
+        channel.used();
+        let is_deferred = listener.defer.load(Ordering::Relaxed) != 0;
+        let since_ns = if is_deferred { sd_sys::time::now_ns() } else { 0 };
+        queue.push_back(Pending { channel, slot, generation, since_ns });
     }
-    let backlog = listener.backlog.load(Ordering::Relaxed) as usize;
-    if queue.len() > backlog + BEYOND {
-        drop(queue);
-        return refuse(channel, slot, generation);
-    }
-    channel.note_queued(slot, generation);
-    channel.used();
-    let is_deferred = listener.defer.load(Ordering::Relaxed) != 0;
-    let since_ns = if is_deferred { sd_sys::time::now_ns() } else { 0 };
-    queue.push_back(Pending { channel, slot, generation, since_ns });
     publish_pending(listener, queue.len());
     drop(queue);
     let endpoint = *listener.endpoint.lock();

@@ -93,6 +93,11 @@ pub(crate) fn flood(port: u16, count: u64, syns: bool) -> io::Result<()> {
         let Some(client) = clients.last() else { break };
         match Way::ask(client, port, true) {
             Ok(Some(way)) => held.push(way),
+            // No more for this one; for another?
+            Ok(None) if clients.len() < 120 => match Client::register() {
+                Ok(client) => clients.push(client),
+                Err(_) => break,
+            },
             Ok(None) => break,
             Err(error) => {
                 println!("stopped: {error}");

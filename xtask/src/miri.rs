@@ -2,7 +2,8 @@
 //! code: references that reach too far, memory without contents, races.
 //!
 //! It wants a nightly compiler with the component `miri`; without one this is skipped. Where tests map files there are
-//! others, which have the same layouts in ordinary memory; assembly has a plain twin.
+//! others, which have the same layouts in ordinary memory; assembly has a plain twin. The model of references is that of Tree
+//! Borrows: from one side's words of a slot the other's are reached (`SlotSide::other`), which Stacked Borrows forbids.
 
 use crate::report::Count;
 use crate::{Result, fail, product};
@@ -14,6 +15,8 @@ const PARTS: [(&str, &[&str]); 3] = [
     ("sd-ring", &["--lib", "--test", "model"]),
     ("sd-shm", &["--lib"]),
 ];
+
+const FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-tree-borrows";
 
 fn cargo() -> Command {
     // The one that runs us is of another toolchain.
@@ -43,10 +46,7 @@ pub(crate) fn run() -> Result<()> {
             .arg("--target-dir")
             .arg(product::target().join("miri"));
         // Few cases: each costs what a thousand cost without.
-        command
-            .env("PROPTEST_CASES", "3")
-            .env("SD_FUZZ_SECONDS", "0.05")
-            .env("MIRIFLAGS", "-Zmiri-disable-isolation");
+        command.env("PROPTEST_CASES", "3").env("SD_FUZZ_SECONDS", "0.05").env("MIRIFLAGS", FLAGS);
         // Of tests that fail, proptest would write files.
         command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
         let is_ok = command.status()?.success();

@@ -111,8 +111,8 @@ mod tests {
     #[test]
     fn every_length_is_copied_exactly() {
         let src: Vec<u8> = (0..1024u32).map(|i| (i * 7 + 3) as u8).collect();
-        let lengths = if cfg!(miri) { 0..20 } else { 0..300 };
-        for len in lengths.chain([511, 512, 777, 1000]) {
+        let (all, some) = if cfg!(miri) { (0..10, &[200][..]) } else { (0..300, &[511, 512, 777, 1000][..]) };
+        for len in all.chain(some.iter().copied()) {
             for shift in [0usize, 1, 5] {
                 let mut dst = vec![0xAAu8; 1100];
                 // SAFETY: both vectors are large enough.

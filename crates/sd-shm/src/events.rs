@@ -84,6 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "long, and without unsafe code")]
     fn sets_are_apart_and_channels_beside_each_other_use_different_lines() {
         for id in [0, 1, 15, 16, 212, 213, 5000, u64::MAX] {
             let mut places: Vec<usize> = (0..SETS).map(|set| Place::of(id).set(set)).collect();

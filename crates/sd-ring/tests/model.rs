@@ -223,7 +223,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 3 } else { 2000 }))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 2000 }))]
 
     #[test]
     fn bytes_arrive_once_and_in_order(steps in proptest::collection::vec(step(), 1..200), deadly in any::<bool>()) {

@@ -8,7 +8,7 @@ use crate::connect::{dropped_behind_our_back, number};
 use crate::defer::is_ripe;
 use crate::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::kept::KeptListener;
-use crate::listen::{Pending, has_pending, interested, record};
+use crate::listen::{Listener, Pending, has_pending, interested, record};
 use crate::process::PROCESS;
 use crate::rare;
 use crate::sleep_set::SleepSet;
@@ -137,7 +137,7 @@ unsafe fn accept_ours(
         let pending = next_of(&queue, &listener.defer).and_then(|next| queue.remove(next));
         publish_pending(listener, queue.len());
         drop(queue);
-        let accepted = pending.and_then(|p| open(endpoint, p, fd, flags));
+        let accepted = pending.and_then(|p| open((endpoint, listener), p, fd, flags));
         pending.inspect(Pending::taken);
         let Some((connection, peer)) = accepted else {
             sd_sys::fd::close(fd);
@@ -160,7 +160,7 @@ unsafe fn accept_ours(
 /// Makes a waiting connection this process's; `None` when another process was faster, or the
 /// request makes no sense.
 fn open(
-    listening: &'static Endpoint,
+    (listening, listener): (&'static Endpoint, &Listener),
     pending: Pending,
     fd: i32,
     flags: c_int,
@@ -183,7 +183,8 @@ fn open(
     let ports = names.ports.load(Ordering::Relaxed);
     let peer = Name { ip: addr::load(&names.local), port: (ports >> 16) as u16 };
     let local = Name { ip: addr::load(&names.remote), port: ports as u16 };
-    if !crate::addr::may_be_of_a_connection(listening_name(listening), local, peer) {
+    let own_port = (listening.ports.load(Ordering::Relaxed) >> 16) as u16;
+    if !addr::may_be_of_a_connection(Name { ip: listener.ip(), port: own_port }, local, peer) {
         refuse(channel, slot, generation);
         return None;
     }
@@ -208,11 +209,6 @@ fn open(
     endpoint::attach(connection, channel, slot, generation);
     table::set_socket(fd, connection);
     Some((connection, peer))
-}
-
-fn listening_name(listening: &Endpoint) -> Name {
-    let port = (listening.ports.load(Ordering::Relaxed) >> 16) as u16;
-    Name { ip: rare::ip(listening, End::Local), port }
 }
 
 /// Takes a connection of a regular peer; `None` when there is none.

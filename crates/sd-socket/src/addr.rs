@@ -157,10 +157,11 @@ pub(crate) fn may_be_source(port: u16) -> bool {
 /// Whether these can be the names of a connection to a listener with this name, as far as its side can tell.
 pub(crate) fn may_be_of_a_connection(listener: Name, local: Name, peer: Name) -> bool {
     local.port == listener.port
-        && (listener.ip.is_unspecified() || listener.ip == local.ip)
-        && local.ip.is_loopback() == peer.ip.is_loopback()
+        && (listener.ip == local.ip || listener.ip.is_unspecified())
+        && (local.ip == peer.ip || local.ip.is_loopback() == peer.ip.is_loopback())
         && may_be_source(peer.port)
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;

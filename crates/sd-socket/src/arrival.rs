@@ -1,7 +1,7 @@
 //! Connections that arrive: from the event of a slot into the backlog of a listener, or refused.
 
 use crate::channel::Channel;
-use crate::defer::stays;
+use crate::defer::{Since, stays};
 use crate::endpoint::{ALL_BITS, EndpointExt};
 use crate::listen::{Listener, Pending, REGISTRY, UNREGISTERED};
 use crate::process::PROCESS;
@@ -112,19 +112,18 @@ const BEYOND: usize = 1024;
 /// Puts a connection into a backlog.
 fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, generation: u32, stamp: u64) {
     let mut queue = listener.queue.lock();
-    // An event may be repeated; a connection is queued once. One that somebody else has accepted may
-    // be followed by another at its slot.
-    if !channel.is_queued(slot, generation) {
+    // One that somebody else has accepted may be followed by another at its slot.
+    if channel.queued.add(slot, generation) {
         let backlog = listener.backlog.load(Ordering::Relaxed) as usize;
         if queue.len() > backlog + BEYOND {
+            channel.queued.remove(slot, generation);
             drop(queue);
             return refuse(channel, slot, generation);
         }
-        channel.note_queued(slot, generation);
         channel.used();
         let is_deferred = listener.defer.load(Ordering::Relaxed) != 0;
-        let since_ns = if is_deferred { sd_sys::time::now_ns() } else { 0 };
-        queue.push_back(Pending { channel, slot, generation, since_ns });
+        let since = if is_deferred { Since::now() } else { Since::NOT_ASKED };
+        queue.push_back(Pending { channel, slot, generation, since });
     }
     publish_pending(listener, queue.len());
     drop(queue);
@@ -147,7 +146,7 @@ pub(crate) fn offered(channel: &'static Channel, index: u32) {
         if wanted != port || channel.adopter == 0 && registered(asked_for(channel, slot)).is_some() {
             return;
         }
-        let pending = Pending { channel, slot, generation, since_ns: requested_at(channel, slot) };
+        let pending = Pending { channel, slot, generation, since: requested_at(channel, slot) };
         match listens {
             true if channel.adopter != 0 && stays(listener, &pending) => {}
             true => enqueue(listener, channel, slot, generation, 0),
@@ -157,7 +156,7 @@ pub(crate) fn offered(channel: &'static Channel, index: u32) {
 }
 
 /// About when a connection was requested; the time-stamp counter's rate is a guess.
-fn requested_at(channel: &Channel, slot: usize) -> u64 {
+fn requested_at(channel: &Channel, slot: usize) -> Since {
     let announced = channel.map.slot(slot).side[0].announced.load(Ordering::Relaxed);
-    sd_sys::time::now_ns().saturating_sub(sd_sys::time::tsc().saturating_sub(announced) / 2)
+    Since::ago(sd_sys::time::tsc().saturating_sub(announced) / 2)
 }

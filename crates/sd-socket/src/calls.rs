@@ -239,7 +239,10 @@ pub unsafe fn epoll_wait(
     }
     // SAFETY: see the module.
     let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
-    epoll::wait(instance, out, timeout_ns, mask).map(|n| n as c_int).into()
+    match epoll::wait(instance, out, timeout_ns, mask) {
+        Ok(count) => Outcome::Done(count as c_int),
+        Err(errno) => Outcome::Errno(errno),
+    }
 }
 
 /// After the kernel made an epoll instance: returns the same number.

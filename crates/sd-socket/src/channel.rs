@@ -6,6 +6,7 @@ use crate::endpoint::EndpointExt;
 use crate::home::Homes;
 use crate::peer::Peer;
 use crate::process::PROCESS;
+use crate::queued::Queued;
 use crate::slots::Slots;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
@@ -48,8 +49,7 @@ pub(crate) struct Channel {
     /// By slot, threads of this process that wait for the connection and are woken as others are (see `berth`); null
     /// while there were none.
     others_wait: AtomicPtr<Counts>,
-    /// Side B, by slot: the generation, plus one, that waits in a backlog of this process; zero: none.
-    queued: Box<[AtomicU32]>,
+    pub(crate) queued: Queued,
     slots: Lock<Slots>,
     /// Side A: connections that B may not have accepted yet, oldest first.
     outstanding: Lock<VecDeque<Asked>>,
@@ -99,7 +99,7 @@ impl Channel {
             inherited: AtomicBool::new(false),
             endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
             others_wait: AtomicPtr::new(core::ptr::null_mut()),
-            queued: (0..if side == Side::B { SLOTS } else { 0 }).map(|_| AtomicU32::new(0)).collect(),
+            queued: Queued::of(side),
             slots: Lock::new(Slots::new()),
             outstanding: Lock::new(VecDeque::new()),
             complaints: Complaints::default(),
@@ -182,22 +182,6 @@ impl Channel {
     /// No connection shall begin on it.
     pub(crate) fn is_over(&self) -> bool {
         self.is_leftover() || self.doomed.load(Ordering::Acquire)
-    }
-
-    /// Side B: whether the request at a slot is in a backlog. Under the lock of its listener's.
-    pub(crate) fn is_queued(&self, slot: usize, generation: u32) -> bool {
-        self.queued.get(slot).is_some_and(|cell| cell.load(Ordering::Relaxed) == generation + 1)
-    }
-
-    /// It is, from now on.
-    pub(crate) fn note_queued(&self, slot: usize, generation: u32) {
-        self.queued.get(slot).into_iter().for_each(|cell| cell.store(generation + 1, Ordering::Relaxed));
-    }
-
-    /// It is not any more; another one at the slot may be.
-    pub(crate) fn is_queued_no_more(&self, slot: usize, generation: u32) {
-        let Some(cell) = self.queued.get(slot) else { return };
-        let _ = cell.compare_exchange(generation + 1, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Notes which endpoint uses a slot.

@@ -254,10 +254,15 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     if bound_to_other_family(endpoint, fd, to) || crate::extras::need_the_kernel(endpoint) {
         return kernel.go(endpoint, Reason::Option);
     }
-    if crate::time_wait::is_taken(endpoint, fd, to) {
+    if endpoint.flag(HAS_NAME) && crate::time_wait::is_taken(endpoint, fd, to) {
         return Outcome::Errno(libc::EADDRNOTAVAIL);
     }
-    let (attempt, _note) = crate::first_contact::attempt(endpoint, fd, to);
+    let mut attempt = attempt(endpoint, fd, to);
+    // Until the kernel has been asked.
+    let mut _note = None;
+    if matches!(attempt, Attempt::Kernel(Reason::NoListener)) {
+        (attempt, _note) = crate::first_contact::once_more(endpoint, fd, to);
+    }
     match attempt {
         Attempt::Joined => established(endpoint),
         Attempt::Kernel(reason) => kernel.go(endpoint, reason),

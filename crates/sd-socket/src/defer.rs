@@ -11,11 +11,33 @@ use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, Side, SlotState};
 use sd_shm::slab::Endpoint;
 
 const SECOND_NS: u64 = 1_000_000_000;
+const MS_NS: u64 = 1_000_000;
 /// The shortest sleep for one.
 const LOOK_NS: u64 = 1_000_000;
 
 /// When the first of those that were found unripe lately will be ripe; MAX: there are none.
 static RIPE_AT: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// When a connection came, in milliseconds that wrap around.
+#[derive(Clone, Copy)]
+pub(crate) struct Since(u32);
+
+impl Since {
+    /// For a listener without TCP_DEFER_ACCEPT.
+    pub(crate) const NOT_ASKED: Since = Since(0);
+
+    pub(crate) fn now() -> Since {
+        Since::ago(0)
+    }
+
+    pub(crate) fn ago(ns: u64) -> Since {
+        Since((sd_sys::time::now_ns().saturating_sub(ns) / MS_NS) as u32)
+    }
+
+    fn elapsed_ns(self, now_ns: u64) -> u64 {
+        u64::from(((now_ns / MS_NS) as u32).wrapping_sub(self.0)) * MS_NS
+    }
+}
 
 /// What a listener's kernel socket says.
 pub(crate) fn seconds(fd: i32) -> u32 {
@@ -50,12 +72,13 @@ fn is_ripe_slow(seconds: u32, pending: &Pending) -> bool {
             || a.flags.load(Ordering::Acquire) & (FLAG_FIN | FLAG_RESET | FLAG_DEAD) != 0
             || a.state().1 == SlotState::Closed
     };
-    let ripe_at = pending.since_ns.saturating_add(u64::from(seconds) * SECOND_NS);
-    if sd_sys::time::now_ns() >= ripe_at || has_sent() {
+    let now = sd_sys::time::now_ns();
+    let left = (u64::from(seconds) * SECOND_NS).saturating_sub(pending.since.elapsed_ns(now));
+    if left == 0 || has_sent() {
         return true;
     }
     doorbell::arm(&b.wait, doorbell::RX_EVENT);
-    RIPE_AT.fetch_min(ripe_at, Ordering::Relaxed);
+    RIPE_AT.fetch_min(now.saturating_add(left), Ordering::Relaxed);
     has_sent()
 }
 

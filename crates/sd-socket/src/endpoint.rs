@@ -345,8 +345,8 @@ pub(crate) fn hold(endpoint: &'static Endpoint, channel: &'static Channel) {
 pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slot: usize, generation: u32) {
     let (side, map) = (channel.side, channel.map);
     let [a, b] = &map.slot(slot).side;
-    let own = if side == Side::A { a } else { b };
-    crate::placed::note(endpoint, channel, slot);
+    let (own, peer) = if side == Side::A { (a, b) } else { (b, a) };
+    crate::placed::note(endpoint, channel, slot, peer);
     endpoint.slot.store(slot as u16, Ordering::Relaxed);
     endpoint.side.store(side as u8, Ordering::Relaxed);
     endpoint.generation.store(generation, Ordering::Relaxed);

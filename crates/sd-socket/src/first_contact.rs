@@ -1,7 +1,7 @@
 //! A connect that meets a listen: who finds the kernel's listener finds the accelerated one as well (ADR 46).
 //!
 //! The listening side announces a socket before the kernel's listen makes it visible ([`announce`]); the connecting side notes
-//! that it is going to the kernel as nobody listens, and looks once more ([`attempt`]). Why one of the two always sees the
+//! that it is going to the kernel as nobody listens, and looks once more ([`once_more`]). Why one of the two always sees the
 //! other: `sd-monitor/src/shell/soon.rs`. Neither waits for longer than a few milliseconds.
 //! Tested by `cargo xtask sharing --only first-contact`.
 
@@ -63,17 +63,20 @@ impl Drop for Note {
     }
 }
 
-/// One try to connect. What goes to the kernel as nobody listens is noted until the kernel has been asked.
-pub(crate) fn attempt(endpoint: &'static Endpoint, fd: c_int, to: Name) -> (Attempt, Option<Note>) {
+/// A connect goes to the kernel as nobody listens there: that is noted until the kernel has been asked, and the route is looked
+/// at once more.
+#[cold]
+pub(crate) fn once_more(endpoint: &'static Endpoint, fd: c_int, to: Name) -> (Attempt, Option<Note>) {
     for _ in 0..3 {
+        let note = Note::new(to.port);
+        if note.is_none() || crate::route::is_current(to) {
+            return (Attempt::Kernel(Reason::NoListener), note);
+        }
+        drop(note);
         let attempt = connect::attempt(endpoint, fd, to);
         if !matches!(attempt, Attempt::Kernel(Reason::NoListener)) {
             return (attempt, None);
         }
-        let note = Note::new(to.port);
-        if note.is_none() || crate::route::is_current(to) {
-            return (attempt, note);
-        }
     }
-    (connect::attempt(endpoint, fd, to), None)
+    (Attempt::Kernel(Reason::NoListener), None)
 }

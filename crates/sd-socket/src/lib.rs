@@ -69,6 +69,7 @@ mod poll;
 mod ports;
 mod process;
 mod proof;
+mod queued;
 mod rare;
 mod ready;
 mod reclaim;

@@ -17,13 +17,13 @@ use crate::addr;
 use crate::arrival::{asked_for, each_waiting, publish_pending, refuse};
 use crate::channel::{self, Channel};
 use crate::connect::materialize;
-use crate::defer::is_ripe;
+use crate::defer::{Since, is_ripe};
 use crate::endpoint::{EndpointExt, HAS_NAME, KEEPS_ADDRESS, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR};
 use crate::process::{PROCESS, Priv};
 use crate::table;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::c_int;
-use sd_proto::Request;
+use sd_proto::{Ip, Request};
 use sd_shm::public::{LISTENERS, Listener as Page, Public};
 use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::lock::Lock;
@@ -36,7 +36,7 @@ pub(crate) struct Pending {
     pub(crate) slot: usize,
     pub(crate) generation: u32,
     /// When it came, where TCP_DEFER_ACCEPT is set.
-    pub(crate) since_ns: u64,
+    pub(crate) since: Since,
 }
 
 /// Private record of a listener; recycled, never freed, since a thread may be inside accept.
@@ -54,6 +54,20 @@ pub(crate) struct Listener {
     pub(crate) defer: AtomicU32,
     pub(crate) queue: Lock<VecDeque<Pending>>,
     pub(crate) spin: AtomicU32,
+    /// The address that it was bound to, which accept compares with each connection's.
+    address: [AtomicU64; 2],
+}
+
+impl Listener {
+    /// Its address, whatever it is by now.
+    pub(crate) fn ip(&self) -> Ip {
+        addr::load(&self.address)
+    }
+
+    fn note_address(&self, endpoint: &Endpoint) {
+        let halves = crate::rare::ip(endpoint, End::Local).halves();
+        self.address.iter().zip(halves).for_each(|(word, half)| word.store(half, Ordering::Relaxed));
+    }
 }
 
 pub(crate) static REGISTRY: Lock<Vec<&'static Listener>> = Lock::new(Vec::new());
@@ -111,6 +125,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     endpoint.set_state(State::Listen);
     crate::epoll::became_listener(endpoint);
     if let Some(listener) = listener {
+        listener.note_address(endpoint);
         listener.backlog.store(clamp_backlog(backlog), Ordering::Relaxed);
         listener.accepting.store(true, Ordering::Relaxed);
         listener.defer.store(crate::defer::seconds(fd), Ordering::Relaxed);
@@ -184,12 +199,14 @@ fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
                 defer: AtomicU32::new(0),
                 queue: Lock::new(VecDeque::new()),
                 spin: AtomicU32::new(0),
+                address: [const { AtomicU64::new(0) }; 2],
             }));
             registry.push(fresh);
             fresh
         }
     };
     *listener.endpoint.lock() = Some(endpoint);
+    listener.note_address(endpoint);
     listener.interested.store(false, Ordering::Relaxed);
     private.set_listener(listener);
     Some(listener)
@@ -290,7 +307,7 @@ impl Pending {
 
     /// It is in no backlog any more.
     pub(crate) fn taken(&self) {
-        self.channel.is_queued_no_more(self.slot, self.generation);
+        self.channel.queued.remove(self.slot, self.generation);
         self.channel.unused();
     }
 }
@@ -449,7 +466,9 @@ pub(crate) fn import(exported: Exported, endpoint: Option<&'static Endpoint>) {
     match endpoint.and_then(adopt) {
         Some(listener) => {
             listener.backlog.store(backlog, Ordering::Relaxed);
-            waiting.iter().for_each(|pending| pending.channel.note_queued(pending.slot, pending.generation));
+            for pending in &waiting {
+                pending.channel.queued.add(pending.slot, pending.generation);
+            }
             listener.queue.lock().extend(waiting);
         }
         None => {

@@ -5,7 +5,7 @@
 
 use crate::channel::Channel;
 use core::sync::atomic::Ordering;
-use sd_shm::channel::{SLOTS, Side};
+use sd_shm::channel::{SLOTS, Side, SlotSide};
 use sd_shm::slab::Endpoint;
 
 /// Of a slot of a channel.
@@ -15,21 +15,22 @@ struct Place {
     rings: [u32; 2],
 }
 
-fn of(channel: &Channel, slot: usize) -> Place {
+#[inline(always)]
+fn of(channel: &Channel, slot: usize, peer: &SlotSide) -> Place {
     let (side, map) = (channel.side, channel.map);
-    let [a, b] = &map.slot(slot).side;
-    let peer = core::ptr::from_ref(if side == Side::A { b } else { a }) as u64;
+    let peer = core::ptr::from_ref(peer) as u64;
     let distance = |from| (map.small_ring(slot, from) as u64 - peer) as u32;
     Place { peer, rings: [distance(side), distance(side.other())] }
 }
 
-/// Notes them in an endpoint that is tied to the slot.
-pub(crate) fn note(endpoint: &Endpoint, channel: &Channel, slot: usize) {
-    let Place { peer, rings } = of(channel, slot);
+/// Notes them in an endpoint that is tied to the slot, with these words of the peer's.
+#[inline(always)]
+pub(crate) fn note(endpoint: &Endpoint, channel: &Channel, slot: usize, peer: &SlotSide) {
+    let Place { peer, rings: [to_send, to_receive] } = of(channel, slot, peer);
+    let [tx, rx] = &endpoint.rings;
     endpoint.peer.store(peer, Ordering::Relaxed);
-    for (distance, value) in endpoint.rings.iter().zip(rings) {
-        distance.store(value, Ordering::Relaxed);
-    }
+    tx.store(to_send, Ordering::Relaxed);
+    rx.store(to_receive, Ordering::Relaxed);
 }
 
 /// Whether they are those of the slot that the endpoint names.
@@ -38,5 +39,6 @@ pub(crate) fn is_right(endpoint: &Endpoint, channel: &Channel) -> bool {
     let [tx, rx] = &endpoint.rings;
     let rings = [tx.load(Ordering::Relaxed), rx.load(Ordering::Relaxed)];
     let noted = Place { peer: endpoint.peer.load(Ordering::Relaxed), rings };
-    slot < SLOTS && noted == of(channel, slot)
+    let [a, b] = &channel.map.slot(slot).side;
+    slot < SLOTS && noted == of(channel, slot, if channel.side == Side::A { b } else { a })
 }

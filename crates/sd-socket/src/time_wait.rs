@@ -4,7 +4,7 @@
 
 use crate::addr::Name;
 use crate::control;
-use crate::endpoint::{CLOSED_FIRST, EndpointExt, FIN_SENT, HAS_NAME, OWN_SOCKET, peer_finished};
+use crate::endpoint::{CLOSED_FIRST, EndpointExt, FIN_SENT, OWN_SOCKET, peer_finished};
 use crate::process::SlabRec;
 use crate::rare;
 use sd_proto::{ErrorCode, Reply, Request};
@@ -37,11 +37,11 @@ pub(crate) fn note_close(endpoint: &Endpoint, rec: &SlabRec) {
 }
 
 /// A socket that was bound wants to connect: whether a connection has the same four numbers, an accelerated one
-/// or one of the kernel's. Two sockets can
-/// be bound to one port only where they share it.
+/// or one of the kernel's. Two sockets can be bound to one port only where they share it.
+#[cold]
 pub(crate) fn is_taken(endpoint: &Endpoint, fd: i32, to: Name) -> bool {
     let shares = || sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1);
-    if !endpoint.flag(HAS_NAME) || !endpoint.reuses_address() && !shares() {
+    if !endpoint.reuses_address() && !shares() {
         return false;
     }
     let Some((_, name)) = crate::addr::kernel_name(fd).filter(|(_, name)| name.port != 0) else {

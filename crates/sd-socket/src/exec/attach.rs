@@ -161,7 +161,7 @@ fn take_listener(
             channel,
             slot: slot as usize,
             generation: generation as u32,
-            since_ns: sd_sys::time::now_ns(),
+            since: crate::defer::Since::now(),
         }))
     })?;
     let waiting: Vec<Pending> = waiting.into_iter().flatten().collect();

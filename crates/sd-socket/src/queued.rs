@@ -1,0 +1,47 @@
+//! Which requests of a channel are in a backlog of this process: an event may be repeated, and a connection is queued once.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use sd_shm::channel::{SLOTS, Side};
+
+/// By slot, of side B: the generation, plus one, that is in a backlog; zero: none.
+pub(crate) struct Queued(Box<[AtomicU32]>);
+
+impl Queued {
+    pub(crate) fn of(side: Side) -> Queued {
+        let count = if side == Side::B { SLOTS } else { 0 };
+        Queued((0..count).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// The request at a slot is in a backlog from now on; false when it was. Under the lock of its listener's.
+    pub(crate) fn add(&self, slot: usize, generation: u32) -> bool {
+        let Some(cell) = self.0.get(slot) else { return false };
+        let is_new = cell.load(Ordering::Relaxed) != generation + 1;
+        if is_new {
+            cell.store(generation + 1, Ordering::Relaxed);
+        }
+        is_new
+    }
+
+    /// It is not any more; another one at the slot may be.
+    pub(crate) fn remove(&self, slot: usize, generation: u32) {
+        let Some(cell) = self.0.get(slot) else { return };
+        let _ = cell.compare_exchange(generation + 1, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_queued_once() {
+        let queued = Queued::of(Side::B);
+        assert!(queued.add(5, 0) && !queued.add(5, 0), "generation zero, too");
+        assert!(queued.add(5, 1), "the next one at the slot");
+        queued.remove(5, 0);
+        assert!(!queued.add(5, 1), "an old one was removed");
+        queued.remove(5, 1);
+        assert!(queued.add(5, 1));
+        assert!(!queued.add(SLOTS, 0) && !Queued::of(Side::A).add(0, 0));
+    }
+}

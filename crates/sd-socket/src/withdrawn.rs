@@ -68,7 +68,8 @@ fn go_over(
     let _rx = endpoint.rx_token();
     let _tx = endpoint.tx_token();
     let (sent, has_ended) = sent_so_far(endpoint)?;
-    let b = &channel.map.slot(slot).side[Side::B as usize].state;
+    let [_, b] = &channel.map.slot(slot).side;
+    let b = &b.state;
     let old = b.load(Ordering::Acquire);
     let closed = generation << 8 | SlotState::Closed as u32;
     if old >> 8 == generation || b.compare_exchange(old, closed, Ordering::AcqRel, Ordering::Relaxed).is_err()
@@ -175,7 +176,7 @@ fn deliver(fd: c_int, mut bytes: &[u8]) -> Option<()> {
 
 /// The connection could not be made otherwise.
 fn refuse(endpoint: &'static Endpoint, channel: &'static Channel, slot: usize, generation: u32) {
-    let b = &channel.map.slot(slot).side[Side::B as usize];
+    let [_, b] = &channel.map.slot(slot).side;
     let old = b.state.load(Ordering::Acquire);
     let refused = generation << 8 | SlotState::Refused as u32;
     if old >> 8 == generation && old & 0xff == SlotState::Open as u32 {
@@ -192,7 +193,8 @@ pub(crate) fn let_go(endpoint: &'static Endpoint, channel: &'static Channel) {
     let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
     if channel.endpoint(slot).is_some_and(|bound| core::ptr::eq(bound, endpoint)) {
         let generation = endpoint.generation.load(Ordering::Relaxed);
-        channel.map.slot(slot).side[Side::A as usize].set_state(generation, SlotState::Closed);
+        let [a, _] = &channel.map.slot(slot).side;
+        a.set_state(generation, SlotState::Closed);
         channel.unbind(slot, endpoint);
         channel.unused();
     }

@@ -33,6 +33,13 @@ struct Family {
     ancestors: Vec<ClientId>,
 }
 
+impl Process {
+    /// Who forked it.
+    pub(crate) fn parent(&self) -> Option<ProcessId> {
+        self.birth.map(|(parent, _)| parent)
+    }
+}
+
 /// The child of a fork could not be noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemberTaken;

@@ -10,6 +10,7 @@ pub(crate) mod listeners;
 pub(crate) mod members;
 pub(crate) mod policy;
 pub(crate) mod ports;
+pub(crate) mod quotas;
 pub(crate) mod time_wait;
 
 /// A registered process image; also names its slab, and so the family that shares the slab.
@@ -23,5 +24,6 @@ pub(crate) struct Core {
     pub(crate) leases: ports::Leases,
     pub(crate) members: members::Members,
     pub(crate) channels: channels::Channels,
+    pub(crate) quotas: quotas::Quotas,
     pub(crate) time_waits: time_wait::TimeWaits,
 }

@@ -252,8 +252,12 @@ impl Closers {
         self.results.try_iter().collect()
     }
 
+    /// How many of all users' are still to be closed, or looked at.
+    pub(crate) fn held_by_all(&self) -> usize {
+        self.shared.waiting.load(Ordering::Relaxed)
+    }
+
     /// How many descriptors of a user's are still to be closed.
-    #[cfg(test)]
     pub(crate) fn held(&self, uid: u32) -> usize {
         self.shared.lock().lines.get(&uid).map_or(0, |line| line.waiting.len() + line.running)
     }

@@ -9,6 +9,7 @@ use sd_proto::{MESSAGE_MAX, Reply, Request};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Instant;
 
 /// A registered process image: its client id and the process it runs in.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,8 @@ pub(crate) struct Connection {
     /// Channels whose end could not be told yet, as the queue was full. There are never more of
     /// them than the client has channels.
     notices: VecDeque<Reply>,
+    /// Until when it may bring the channels of an earlier monitor's time.
+    pub(crate) recovers_until: Option<Instant>,
 }
 
 /// What a look at the socket found.
@@ -76,7 +79,7 @@ impl Message {
             Ok(Request::WillListen { .. }) => Question::IsBound,
             _ => return None,
         };
-        (!self.is_cut && !self.fds.is_empty()).then_some(question)
+        (!self.is_cut && self.fds.len() == 1).then_some(question)
     }
 }
 
@@ -86,7 +89,15 @@ impl Connection {
         nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::PassCred, &true)?;
         let peer = nix::sys::socket::getsockopt(&socket, PeerCredentials)?;
         let (pid, uid) = (peer.pid().max(0) as u32, peer.uid());
-        Ok(Connection { socket, pid, uid, who: None, child: None, notices: VecDeque::new() })
+        Ok(Connection {
+            socket,
+            pid,
+            uid,
+            who: None,
+            child: None,
+            notices: VecDeque::new(),
+            recovers_until: None,
+        })
     }
 
     /// A connection that a parent has made for the child of its next fork. Who the child is, it says itself.

@@ -1,12 +1,14 @@
 //! The monitor as a process: start-up, signals, sockets, mappings, the event loop.
 
 mod bind;
+mod charges;
 mod closers;
 mod connection;
 mod descriptors;
 mod directories;
 mod family;
 mod files;
+mod forks;
 mod grant;
 pub(crate) mod place;
 mod poller;

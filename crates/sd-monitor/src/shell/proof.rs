@@ -128,7 +128,7 @@ fn cookies(sockets: &Netlink, port: u16) -> Option<HashSet<u64>> {
 }
 
 /// Cookie of the monitor's own network namespace.
-fn own_netns() -> Option<u64> {
+pub(super) fn own_netns() -> Option<u64> {
     let fd = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).ok()?;
     // SAFETY: a descriptor that was just made for us.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };

@@ -3,12 +3,14 @@
 //! Both sides announce a channel; what says that it is one channel is its segment. When one side
 //! stays silent, its process may have died while there was no monitor, or just have nothing to do.
 
+use super::connection::UNKNOWN;
 use super::descriptors::has_ended;
 use super::poller::Token;
 use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
+use crate::core::quotas::Holding;
 use sd_proto::ErrorCode;
 use sd_shm::channel::Side;
 use std::collections::{HashMap, VecDeque};
@@ -17,6 +19,9 @@ use std::time::{Duration, Instant};
 
 /// So long a side may stay silent before it is asked whether it lives.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
+
+/// So long after its Hello a client may bring channels; it sends them at once.
+pub(crate) const RECOVERY_MAX: Duration = Duration::from_secs(10);
 
 /// A Channel request.
 #[derive(Clone, Copy)]
@@ -71,6 +76,9 @@ impl Server {
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(), ErrorCode> {
         let side = Side::from_u32(side).ok_or(ErrorCode::Protocol)?;
+        if !self.recovers(client) {
+            return Err(ErrorCode::Protocol);
+        }
         let [fd] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
         let identity = Segment::check(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
         let known = self.by_identity.get(&identity).copied();
@@ -86,8 +94,13 @@ impl Server {
             self.core.channels.is_for(key, user);
         }
         if known.is_none() {
+            if self.charge(Holding::Channel(key), user.unwrap_or(UNKNOWN), 2).is_err() {
+                self.core.channels.remove(key);
+                return Err(ErrorCode::Exhausted);
+            }
             let Some(segment) = fds.pop().and_then(|fd| Segment::new(fd.into(), identity)) else {
                 self.core.channels.remove(key);
+                self.core.quotas.give_back(Holding::Channel(key));
                 return Err(ErrorCode::Exhausted);
             };
             self.segments.insert(key, segment);
@@ -100,6 +113,13 @@ impl Server {
             self.recovery.expect(key, other, peer_pid);
         }
         Ok(())
+    }
+
+    /// Whether a client has just come back to a new monitor: only then it has channels that are not known.
+    fn recovers(&self, client: ClientId) -> bool {
+        let connection = self.families.get(&client).and_then(|family| family.connection);
+        let until = connection.and_then(|id| self.connections.get(&id)?.recovers_until);
+        until.is_some_and(|until| Instant::now() < until)
     }
 
     /// A client was given a connection over a channel; that it has the segment says that it is so.

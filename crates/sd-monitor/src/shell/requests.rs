@@ -1,18 +1,17 @@
 //! What clients ask for, except routes.
 
-use super::connection::{Connection, Identity, Message, UNKNOWN};
+use super::connection::{Identity, Message, UNKNOWN};
 use super::descriptors::{self, Owned, Unfit};
 use super::family::Family;
 use super::poller::Token;
-use super::recovery::Announced;
+use super::recovery::{Announced, RECOVERY_MAX};
 use super::segments::Slab;
-use super::sender::Sender;
 use super::server::Server;
 use super::shortage::Room;
-use super::standing::Standing;
 use crate::core::ClientId;
 use crate::core::listeners::Listener;
 use crate::core::members::ProcessId;
+use crate::core::quotas::Holding;
 use sd_proto::{ErrorCode, Reply, Request, VERSION};
 use sd_shm::channel::{BERTHS, Side};
 use sd_shm::slab::State;
@@ -20,6 +19,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 const SEALS_PUBLIC: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_FUTURE_WRITE;
 
@@ -88,7 +88,7 @@ impl Server {
                 self.connect(id, who.client, wanted).map(|()| None)
             }
             (Request::Fork { member, serial }, Some(who)) => {
-                self.fork(who.process, member, serial, &mut fds).map(|()| None)
+                self.fork((id, who.process, sender.uid), (member, serial), &mut fds).map(|()| None)
             }
             (Request::Born { serial }, Some(who)) => {
                 self.born((who.process, sender), serial, &mut fds).map(|()| None)
@@ -228,6 +228,11 @@ impl Server {
         if self.connections.get(&id).is_none_or(|connection| connection.uid == UNKNOWN) {
             return Err(ErrorCode::Protocol);
         }
+        let client = self.next_client();
+        let uid = self.connections.get(&id).map_or(UNKNOWN, |connection| connection.uid);
+        // What is held for a namespace may be held for this client alone.
+        let count = if self.netns == Some(netns) { 3 } else { 6 };
+        self.charge(Holding::Family(client), uid, count)?;
         self.namespaces.learn(netns, fds[3].as_fd());
         let [slab, public, eventfd, tcp] =
             <[OwnedFd; 4]>::try_from(std::mem::take(fds)).map_err(|_| ErrorCode::Descriptor)?;
@@ -235,12 +240,15 @@ impl Server {
         if let Ok(identity) = Slab::check(slab.as_fd()) {
             self.has_spoken(pid, identity);
         }
-        let slab = Slab::new(slab.into()).ok_or(ErrorCode::Exhausted)?;
+        let Some(slab) = Slab::new(slab.into()) else {
+            self.core.quotas.give_back(Holding::Family(client));
+            return Err(ErrorCode::Exhausted);
+        };
         slab.header().place.store(self.place.number, Ordering::Relaxed);
-        let client = self.next_client();
         let process = self.register_process(id, client);
         let Some(connection) = self.connections.get_mut(&id) else { return Err(ErrorCode::Protocol) };
         connection.who = Some(Identity { client, process });
+        connection.recovers_until = again.then(|| Instant::now() + RECOVERY_MAX);
         let (pid, uid) = (connection.pid, connection.uid);
         let (public, eventfd) = (Some(File::from(public)), Some(eventfd));
         let (connection, berths, room) = (Some(id), BTreeMap::new(), Room::default());
@@ -278,8 +286,10 @@ impl Server {
     fn berth(&mut self, client: ClientId, number: u32, fds: &mut Vec<OwnedFd>) -> Result<Reply, ErrorCode> {
         let [event_fd] = &fds[..] else { return Err(ErrorCode::Descriptor) };
         descriptors::check_eventfd(event_fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
-        let family = self.families.get_mut(&client).filter(|_| (number as usize) < BERTHS);
-        let berths = &mut family.ok_or(ErrorCode::Protocol)?.berths;
+        let family = self.families.get(&client).filter(|_| (number as usize) < BERTHS);
+        let uid = family.ok_or(ErrorCode::Protocol)?.uid;
+        self.charge(Holding::Berth(client, number), uid, 1)?;
+        let berths = &mut self.families.get_mut(&client).ok_or(ErrorCode::Protocol)?.berths;
         berths.extend(fds.pop().map(|event_fd| (number, event_fd)));
         Ok(Reply::Ok)
     }
@@ -342,11 +352,12 @@ impl Server {
 
     /// Ports that connections of an earlier monitor's time use are not given to others.
     fn reclaim_ports(&mut self, client: ClientId, family: &Family) {
+        let user = Some(family.uid).filter(|user| !self.core.quotas.is_exempt(*user));
         family.slab.endpoints(|endpoint| {
             let is_connecting_side = endpoint.side.load(Ordering::Relaxed) == 0;
             if endpoint.state.load(Ordering::Relaxed) == State::Connected as u8 && is_connecting_side {
                 let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
-                self.core.leases.reclaim(family.netns, client, port);
+                self.core.leases.reclaim(family.netns, (client, user), port);
             }
         });
     }
@@ -413,57 +424,6 @@ impl Server {
         if changed && let Some(family) = self.families.get(&client) {
             self.routes_changed(Some(family.netns));
         }
-    }
-
-    /// A fork is announced before it happens, so that nothing the child does can come too early.
-    fn fork(
-        &mut self,
-        parent: ProcessId,
-        member: u32,
-        serial: u32,
-        fds: &mut Vec<OwnedFd>,
-    ) -> Result<(), ErrorCode> {
-        let [socket] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
-        descriptors::check_pair(socket.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
-        let child = self.core.members.forked(parent, member, serial).map_err(|_| ErrorCode::Protocol)?;
-        tracing::debug!(parent = parent.0, child = child.0, member, "forks");
-        let connection = fds.pop().map(|socket| Connection::of_child(socket, child));
-        if connection.is_some_and(|connection| self.add_connection(connection)) {
-            return Ok(());
-        }
-        self.bury(child);
-        Err(ErrorCode::Exhausted)
-    }
-
-    /// The child's process id; and its pidfd, which tells of its end even if others have a copy of its socket. Whoever
-    /// is no child, or one that its parent has no power over any more, is known by that socket alone.
-    fn born(
-        &mut self,
-        (parent, sender): (ProcessId, Sender),
-        serial: u32,
-        fds: &mut Vec<OwnedFd>,
-    ) -> Result<(), ErrorCode> {
-        let [pidfd] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
-        let (pid, standing) = Standing::of(pidfd.as_fd()).ok_or(ErrorCode::Descriptor)?;
-        if !standing.may_be_signalled_by(sender.uid) || !self.is_child(&standing, parent, sender) {
-            return Err(ErrorCode::Descriptor);
-        }
-        let Some(child) = self.core.members.born(parent, serial, pid) else { return Ok(()) };
-        if let Some(pidfd) = fds.pop().filter(|_| !self.pidfds.contains_key(&child)) {
-            self.watch_process(child, pidfd);
-        }
-        Ok(())
-    }
-
-    /// The sender has forked it, with itself or its own parent (CLONE_PARENT) as the parent; where the sender has ended
-    /// since, the kernel has given the child to another, and its user alone says that the sender had power over it.
-    fn is_child(&self, child: &Standing, process: ProcessId, sender: Sender) -> bool {
-        if child.parent == sender.pid {
-            return true;
-        }
-        let ended = |pidfd: &OwnedFd| descriptors::has_ended(pidfd.as_fd());
-        self.pidfds.get(&process).is_some_and(ended)
-            || Standing::of_number(sender.pid).is_some_and(|own| own.parent == child.parent)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::core::channels::ChannelKey;
 use crate::core::dispatch::{Decision, Question, decide};
 use crate::core::listeners::Listener;
 use crate::core::ports::Lease;
+use crate::core::quotas::Holding;
 use sd_proto::{ErrorCode, Ip, Reply, Route, Socket};
 use sd_shm::slab::Reason;
 use std::os::fd::{AsFd, OwnedFd};
@@ -95,7 +96,9 @@ impl Server {
     fn lease(&mut self, client: ClientId, netns: u64) -> Option<Lease> {
         let random = self.random(client.0);
         let listeners = &self.core.listeners;
-        self.core.leases.take(netns, client, random, |port| listeners.has_port(netns, port))
+        let user = self.families.get(&client).map(|family| family.uid);
+        let user = user.filter(|user| !self.core.quotas.is_exempt(*user));
+        self.core.leases.take(netns, (client, user), random, |port| listeners.has_port(netns, port))
     }
 
     /// The route, and the listening client when a new channel goes with it.
@@ -146,6 +149,17 @@ impl Server {
         if !self.may_have_another(a, b) || !self.families.get_mut(&b)?.has_room() {
             return None;
         }
+        let key = ChannelKey(self.core.channels.next_id());
+        let uid = self.families.get(&a)?.uid;
+        self.charge(Holding::Channel(key), uid, 1).ok()?;
+        let made = self.make_channel(a, b);
+        if made.is_none() {
+            self.core.quotas.give_back(Holding::Channel(key));
+        }
+        made
+    }
+
+    fn make_channel(&mut self, a: ClientId, b: ClientId) -> Option<Introduction> {
         let (family_a, family_b) = (self.families.get(&a)?, self.families.get(&b)?);
         let connection = self.connections.get(&family_b.connection?)?;
         let id = self.core.channels.next_id();

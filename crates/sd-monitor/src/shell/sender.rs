@@ -8,6 +8,7 @@ use super::connection::UNKNOWN;
 use super::family::Family;
 use super::server::Server;
 use crate::core::ClientId;
+use crate::core::quotas::Holding;
 
 /// Who has sent a message.
 #[derive(Clone, Copy, Debug)]
@@ -24,12 +25,15 @@ impl Server {
         let (pid, uid) = sender.unwrap_or((connection.pid, connection.uid));
         if connection.child.is_some() && connection.who.is_none() {
             (connection.pid, connection.uid) = (pid, uid);
+            self.core.quotas.becomes(Holding::Connection(id), uid);
         } else if connection.uid != uid {
             if connection.pid != pid || uid == UNKNOWN {
                 return None;
             }
             connection.uid = uid;
-            if let Some(who) = connection.who {
+            let who = connection.who;
+            self.core.quotas.becomes(Holding::Connection(id), uid);
+            if let Some(who) = who {
                 self.user_changed(who.client, uid);
             }
         }
@@ -41,6 +45,7 @@ impl Server {
         tracing::debug!(client = client.0, from = family.uid, to = uid, "another user");
         family.uid = uid;
         Family::void_routes(family);
+        self.core.quotas.becomes(Holding::Family(client), uid);
         self.core.channels.user_changed(client, uid);
         let changed = self.core.listeners.user_changed(client, uid);
         self.listeners_changed(client, changed);

@@ -8,7 +8,7 @@ use super::family::Family;
 use super::files;
 use super::place::Place;
 use super::poller::{Poller, Token};
-use super::proof::Namespaces;
+use super::proof::{Namespaces, own_netns};
 use super::recovery::Recovery;
 use super::rescue::Waiting;
 use super::segments::Segment;
@@ -19,6 +19,7 @@ use crate::core::listeners::Listeners;
 use crate::core::members::{Members, ProcessId};
 use crate::core::policy::Policy;
 use crate::core::ports::Leases;
+use crate::core::quotas::{Holding, Quotas};
 use crate::core::time_wait::TimeWaits;
 use crate::core::{ClientId, Core};
 use nix::errno::Errno;
@@ -26,7 +27,7 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::sys::socket::SockFlag;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -65,6 +66,10 @@ pub(crate) struct Server {
     pub(crate) directories: Directories,
     pub(crate) namespaces: Namespaces,
     pub(crate) soon: Soon,
+    /// Children whose connections were refused, by who has forked them.
+    pub(crate) unseen: BTreeSet<(ProcessId, ProcessId)>,
+    /// The network namespace that the monitor is in.
+    pub(crate) netns: Option<u64>,
     policy_path: Option<PathBuf>,
     pub(super) place: Place,
     signals: SignalFd,
@@ -95,6 +100,7 @@ impl Server {
             leases: Leases::new(first.max(1024), last),
             members: Members::default(),
             channels: Channels::new(first_channel_id()),
+            quotas: Quotas::new(nix::unistd::geteuid().as_raw()),
             time_waits: TimeWaits::default(),
         };
         Ok(Server {
@@ -113,6 +119,8 @@ impl Server {
             directories: Directories::default(),
             namespaces: Namespaces::default(),
             soon: Soon::default(),
+            unseen: BTreeSet::new(),
+            netns: own_netns(),
             policy_path,
             place,
             signals,
@@ -167,8 +175,15 @@ impl Server {
     fn accept(&mut self) {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         match nix::sys::socket::accept4(self.place.listener.as_raw_fd(), flags) {
-            // SAFETY: the kernel has just made this descriptor for us.
-            Ok(fd) => drop(self.add_connection(Connection::new(unsafe { OwnedFd::from_raw_fd(fd) }))),
+            Ok(fd) => {
+                // SAFETY: the kernel has just made this descriptor for us.
+                let Ok(connection) = Connection::new(unsafe { OwnedFd::from_raw_fd(fd) }) else { return };
+                let uid = connection.uid;
+                if let Err(refused) = self.add_connection(connection, uid) {
+                    self.counters.refused_connections += 1;
+                    self.closers.close(uid, refused.into_socket());
+                }
+            }
             Err(Errno::EMFILE | Errno::ENFILE) => {
                 self.counters.refused_connections += 1;
                 self.spare = None;
@@ -182,17 +197,20 @@ impl Server {
         }
     }
 
-    /// True when it is served from now on.
-    pub(crate) fn add_connection(&mut self, connection: io::Result<Connection>) -> bool {
-        let Ok(connection) = connection else { return false };
+    /// Serves a connection from now on, at the expense of a user; one that is refused is returned.
+    pub(crate) fn add_connection(&mut self, connection: Connection, uid: u32) -> Result<(), Connection> {
         self.last_connection += 1;
         let id = self.last_connection;
-        let watched = self.poller.watch(connection.fd(), Token::Connection(id));
-        match &watched {
-            Ok(()) => drop(self.connections.insert(id, connection)),
-            Err(error) => tracing::warn!("a connection is not watched and so refused: {error}"),
+        if self.charge(Holding::Connection(id), uid, 2).is_err() {
+            return Err(connection);
         }
-        watched.is_ok()
+        if let Err(error) = self.poller.watch(connection.fd(), Token::Connection(id)) {
+            tracing::warn!("a connection is not watched and so refused: {error}");
+            self.core.quotas.give_back(Holding::Connection(id));
+            return Err(connection);
+        }
+        self.connections.insert(id, connection);
+        Ok(())
     }
 
     /// Something happened on a control connection: sends what had to wait, and takes one message.
@@ -211,6 +229,11 @@ impl Server {
 
     /// Takes in one message; false when there is none.
     pub(crate) fn take_message(&mut self, id: u64) -> bool {
+        let Some(uid) = self.connections.get(&id).map(|connection| connection.uid) else { return false };
+        if !self.make_room(uid) || self.is_choked(uid) {
+            self.dismiss(id, "its user has too many descriptors");
+            return false;
+        }
         let Some(connection) = self.connections.get(&id) else { return false };
         match connection.receive() {
             Incoming::Nothing => return false,

@@ -23,6 +23,7 @@ use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use crate::core::holdings::{Holdings, parties};
 use crate::core::members::ProcessId;
+use crate::core::quotas::Holding;
 use sd_shm::channel::{MAGIC, Side};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -139,6 +140,13 @@ impl Server {
             self.core.channels.remove(key);
             return None;
         }
+        // One who is a party to it.
+        let client = [Side::A, Side::B].iter().find_map(|side| self.core.channels.maker(key, *side));
+        let uid = client.and_then(|client| self.families.get(&client)).map_or(0, |family| family.uid);
+        if self.charge(Holding::Channel(key), uid, 2).is_err() {
+            self.core.channels.remove(key);
+            return None;
+        }
         self.by_identity.insert(identity, key);
         self.segments.insert(key, segment);
         absent
@@ -174,6 +182,7 @@ impl Server {
             return None;
         }
         let client = self.next_client();
+        self.charge(Holding::Family(client), uid, 2).ok()?;
         let process = self.core.members.register(None, pid, client);
         self.watch_process(process, pidfd);
         let family = Family {
@@ -212,6 +221,7 @@ impl Server {
                 self.recovery.expect(key, side, pid);
             }
         }
+        self.give_back_family(client);
         self.families.remove(&client);
     }
 }

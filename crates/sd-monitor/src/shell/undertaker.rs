@@ -16,6 +16,7 @@ use super::server::Server;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use crate::core::members::{Process, ProcessId};
+use crate::core::quotas::Holding;
 use sd_proto::{ErrorCode, Reply};
 use sd_ring::RxCursor;
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SLOTS, Side, SlotSide, SlotState};
@@ -67,6 +68,7 @@ impl Server {
     /// is returned, watched no more.
     pub(crate) fn connection_ended(&mut self, id: u64) -> Option<OwnedFd> {
         let connection = self.connections.remove(&id)?;
+        self.core.quotas.give_back(Holding::Connection(id));
         self.poller.forget(connection.fd());
         // What lies in its queue is bounded from now on.
         let _ = nix::sys::socket::shutdown(connection.fd().as_raw_fd(), nix::sys::socket::Shutdown::Read);
@@ -92,10 +94,15 @@ impl Server {
 
     pub(crate) fn bury(&mut self, process: ProcessId) {
         self.silent.forget(process);
+        self.core.quotas.give_back(Holding::Child(process));
         if let Some(pidfd) = self.pidfds.remove(&process) {
             self.poller.forget(pidfd);
         }
-        let Some(Process { client, shares, .. }) = self.core.members.gone(process) else { return };
+        let Some(gone) = self.core.members.gone(process) else { return };
+        if let Some(parent) = gone.parent() {
+            self.unseen.remove(&(parent, process));
+        }
+        let Process { client, shares, .. } = gone;
         if let Some(client) = client {
             let changed = self.core.listeners.remove_client(client) | self.soon.forget(client);
             self.listeners_changed(client, changed);
@@ -118,6 +125,7 @@ impl Server {
             }
         }
         self.wake_sides(&woken);
+        self.bury_unseen(process);
     }
 
     /// Takes a member's hands off every endpoint of a slab.
@@ -207,6 +215,7 @@ impl Server {
             }
         }
         self.core.members.forget(family);
+        self.give_back_family(family);
         if let Some(record) = self.families.remove(&family) {
             self.inherit_time_waits(family, &record);
             tracing::debug!(pid = record.pid, client = family.0, "family ended");
@@ -273,6 +282,7 @@ impl Server {
         self.recovery.forget(key);
         self.waiting.forget(key);
         self.core.channels.remove(key);
+        self.core.quotas.give_back(Holding::Channel(key));
         if let Some(segment) = self.segments.remove(&key) {
             self.by_identity.remove(&segment.identity);
             segment.into_file().into_iter().for_each(|file| self.closers.give_back(file));

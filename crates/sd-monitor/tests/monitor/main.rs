@@ -8,6 +8,7 @@ mod holding;
 mod hostile;
 mod memory;
 mod process;
+mod quotas;
 mod restart;
 mod routes;
 mod server;

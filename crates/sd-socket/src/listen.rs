@@ -456,6 +456,15 @@ pub(crate) fn exported() -> Vec<(&'static Endpoint, Exported)> {
     REGISTRY.lock().iter().filter_map(export).collect()
 }
 
+/// In a new image that leaves the listener to the kernel: who waits goes there too, when [`crate::withdrawn::cannot_take`] has
+/// been called.
+pub(crate) fn leave_to_kernel(exported: &Exported) {
+    if exported.index != UNREGISTERED {
+        crate::control::unlisten_before_hello(exported.index);
+    }
+    exported.waiting.iter().for_each(|pending| pending.channel.unused());
+}
+
 /// In a new image: a listener of the one before. Without `endpoint` the exec has closed it, and who waits is
 /// refused; else it will be registered again when the program shows that it accepts.
 pub(crate) fn import(exported: Exported, endpoint: Option<&'static Endpoint>) {

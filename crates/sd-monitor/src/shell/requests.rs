@@ -57,7 +57,7 @@ impl Server {
             (Request::Hello { again, .. }, None) => self.hello(id, again, &mut fds).map(|()| None),
             (Request::Hello { .. }, Some(who)) => self.hello_of_next_image(id, who, &mut fds).map(|()| None),
             (Request::Status, _) => self.status(id).map(|()| None),
-            (Request::Memory { len }, _) => self.memory(id, len).map(|()| None),
+            (Request::Memory { len }, _) => self.memory(id, sender.uid, len).map(|()| None),
             (Request::Listen { index, generation, backlog, accepting }, Some(who)) => {
                 let wanted = Wanted { index, generation, backlog, accepting };
                 self.listen(who.client, wanted, listener).map(|()| Some(Reply::Ok))

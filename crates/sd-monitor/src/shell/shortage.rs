@@ -8,6 +8,7 @@
 //! mapped yet, so the second case is rare; without it a client would wait for ever, as it counts as connected from the
 //! moment that it has the channel.
 
+use super::connection::UNKNOWN;
 use super::family::Family;
 use super::server::Server;
 use super::undertaker::{Unread, Woken};
@@ -102,12 +103,18 @@ impl Room {
 }
 
 impl Server {
-    /// Makes a file of memory for a process that may not make one so large. It is charged for what it touches.
-    pub(crate) fn memory(&mut self, id: u64, len: u64) -> Result<(), ErrorCode> {
+    /// Makes a file of memory for a process that may not make one so large. It is charged for what it touches. The file
+    /// is the user's: a program believes what its own user has made, and root's monitor makes files for anybody.
+    pub(crate) fn memory(&mut self, id: u64, user: u32, len: u64) -> Result<(), ErrorCode> {
         let len = usize::try_from(len).ok().filter(|len| (1..=sd_shm::slab::LEN).contains(len));
         let made = sd_sys::mem::memfd_sealed(c"sd-memory", len.ok_or(ErrorCode::Protocol)?);
         // SAFETY: just made, and nobody else's.
         let file = unsafe { OwnedFd::from_raw_fd(made.map_err(|_| ErrorCode::Exhausted)?) };
+        if user != sd_sys::fd::geteuid() {
+            // To fchown(2) this number means that nothing changes.
+            let user = Some(user).filter(|user| *user != UNKNOWN).ok_or(ErrorCode::Protocol)?;
+            std::os::unix::fs::fchown(&file, Some(user), None).map_err(|_| ErrorCode::Exhausted)?;
+        }
         self.reply(id, &Reply::Memory, &[file.as_fd()]);
         Ok(())
     }

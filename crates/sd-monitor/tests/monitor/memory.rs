@@ -1,10 +1,12 @@
 //! Memory for processes that may make no files.
 
+use crate::authority::{MALLORY, become_user, is_root};
 use crate::client::Control;
+use crate::process::Process;
 use crate::server::Server;
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 #[test]
 fn a_process_gets_sealed_memory_before_it_registers() {
@@ -23,4 +25,27 @@ fn a_process_gets_sealed_memory_before_it_registers() {
     for len in [0, slab::LEN as u64 + 1, u64::MAX] {
         assert_eq!(control.refused(Request::Memory { len }, &[]), ErrorCode::Protocol);
     }
+}
+
+fn owner(control: &Control) -> u32 {
+    let (reply, fds) = control.ask(Request::Memory { len: 4096 }, &[]);
+    assert_eq!(reply, Reply::Memory);
+    sd_sys::fd::owner(fds.first().map(OwnedFd::as_raw_fd).unwrap()).unwrap()
+}
+
+#[test]
+fn memory_belongs_to_the_user_that_asked() {
+    let server = Server::start();
+    assert_eq!(owner(&Control::connect(server.socket())), sd_sys::fd::geteuid());
+    if !is_root() {
+        return;
+    }
+    let mut process = Process::fork(|ready| {
+        // The socket is root's; the message is not.
+        let control = Control::connect(server.socket());
+        become_user(MALLORY);
+        assert_eq!(owner(&control), MALLORY.as_raw());
+        ready();
+    });
+    process.wait_ready();
 }

@@ -91,11 +91,13 @@ fn take_over(mut reader: Reader) -> Option<()> {
     }
     let channels = reader.list(take_channel)?;
     reader.list(|reader| take_fd(reader).map(crate::waker::add_inherited))?;
+    let mut left_to_kernel = Vec::new();
     reader.list(|reader| {
         let (fd, endpoint) = (reader.fd()?, take_endpoint(reader, &slabs)?);
         match endpoint {
             Some(listener) if is_short_of_numbers() && listener.state_now() == State::Listen => {
                 super::give_listener(fd, listener);
+                left_to_kernel.push((fd, listener));
             }
             Some(endpoint) => adopt(fd, endpoint),
             None => {}
@@ -105,8 +107,14 @@ fn take_over(mut reader: Reader) -> Option<()> {
     let listeners = reader.list(|reader| take_listener(reader, &slabs, &channels))?;
     crate::control::set_image_fd(control);
     for (exported, endpoint) in listeners {
-        crate::listen::import(exported, endpoint.filter(|endpoint| is_held(endpoint)));
+        let is_left =
+            |one: &&'static Endpoint| left_to_kernel.iter().any(|(_, left)| core::ptr::eq(*left, *one));
+        match endpoint.filter(is_left) {
+            Some(_) => crate::listen::leave_to_kernel(&exported),
+            None => crate::listen::import(exported, endpoint.filter(|endpoint| is_held(endpoint))),
+        }
     }
+    left_to_kernel.iter().for_each(|(fd, _)| crate::withdrawn::cannot_take(*fd));
     slabs.iter().flatten().for_each(|slab| release_the_rest(*slab));
     channels.iter().flatten().filter(|channel| !channel.is_used()).for_each(|channel| channel.doom());
     crate::reclaim::channels();

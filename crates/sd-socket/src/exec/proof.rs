@@ -3,8 +3,8 @@
 //! Descriptors go through exec whoever has opened them, and the state holds addresses that are used as they are. So a
 //! caller must not be able to plant one in a program with more rights than its own: one that su(1) starts, say.
 //! Programs whose exec itself gave them rights (AT_SECURE) never come here. What is believed was made by this user, with
-//! this module's name, and sealed so that nobody could write to it later: files of memory that root's monitor gives
-//! away, to be written to, have another name.
+//! this module's name, and sealed so that nobody could write to it later. A file that the monitor has made, where the
+//! program may make none, belongs to the user that asked for it.
 
 use core::ffi::CStr;
 use libc::{F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE};
@@ -38,8 +38,7 @@ fn has_name(state: i32) -> bool {
     let got = check(unsafe { syscall!(libc::SYS_readlink, path.as_ptr(), link.as_mut_ptr(), link.len()) });
     let Ok(len) = got else { return true };
     let name = link.get(..len).unwrap_or(&[]);
-    // A monitor of root's gives such files to anybody.
-    name == LINK || name == LINK_BY_MONITOR && fd::geteuid() != 0
+    name == LINK || name == LINK_BY_MONITOR
 }
 
 #[cfg(test)]
@@ -57,6 +56,13 @@ mod tests {
         let file = fd::dup(0).unwrap();
         assert!(!is_believable(file));
         [ours, another, file].into_iter().for_each(fd::close);
+    }
+
+    #[test]
+    fn what_the_monitor_has_made_for_this_user_is_believed() {
+        let given = mem::memfd_sealed(c"sd-memory", 64).unwrap();
+        assert!(seal(given));
+        fd::close(given);
     }
 
     #[test]

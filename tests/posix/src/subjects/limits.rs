@@ -27,6 +27,9 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("limits/files_of_a_child", files_of_a_child),
     solo("limits/files_of_a_program", files_of_a_program),
     solo("limits/numbers_of_a_program", numbers_of_a_program),
+    solo("limits/data_beside_the_starter", data_beside_the_starter),
+    solo("limits/files_beside_the_starter", files_beside_the_starter),
+    solo("limits/numbers_beside_the_starter", numbers_beside_the_starter),
     solo("limits/locked", locked),
     solo("limits/locked_by_number", locked_by_number),
 ];
@@ -450,4 +453,46 @@ fn numbers_of_a_program() {
     await_bytes(client, 15);
     show_recv("client", client, 32, 0);
     say!("child: {}", wait_child(child));
+}
+
+/// The starter looks at its listener all the time, as inetd does, but lets a program accept what it sees there.
+fn beside_the_starter(limit: fn() -> Ret) {
+    let (listening, addr) = listener();
+    // One of the few numbers that the program may have.
+    let low = dup2(listening, 3).fd();
+    if low != listening {
+        close(listening);
+    }
+    let ready = epoll();
+    epoll_add(ready, low, libc::EPOLLIN, 1);
+    epoll_wait(ready, 1, 0);
+    let client = fork_child(|| {
+        close(low);
+        close(ready);
+        let client = dial(&addr);
+        let mut buffer = [0; 32];
+        let got = recv(client, &mut buffer, 0);
+        i32::from(&buffer[..got.count()] == b"hello from exec")
+    });
+    let (result, events) = epoll_wait(ready, 1, 5000);
+    say!("starter: {result}, {events:?}");
+    let child = fork_child(|| {
+        close(ready);
+        show("limit", limit());
+        exec_helper("epoll_accept", &[low])
+    });
+    say!("program: {}", wait_child(child));
+    say!("client has its greeting: {}", wait_child(client));
+}
+
+fn data_beside_the_starter() {
+    beside_the_starter(|| limit_data(64 << 20));
+}
+
+fn files_beside_the_starter() {
+    beside_the_starter(no_files);
+}
+
+fn numbers_beside_the_starter() {
+    beside_the_starter(|| limit(12, 12));
 }

@@ -43,8 +43,10 @@ struct Missing {
 /// What recovery still waits for.
 #[derive(Default)]
 pub(crate) struct Recovery {
-    /// In the order of `due`.
+    /// In the order of `due`. Those that are awaited no longer stay until then.
     missing: VecDeque<Missing>,
+    /// Channels with a side that may be announced yet, or never; and when that is looked into.
+    awaited: HashMap<ChannelKey, Instant>,
     /// Processes that live but have not announced their side, and which side that is.
     witnesses: HashMap<ChannelKey, (OwnedFd, Side)>,
 }
@@ -57,13 +59,20 @@ impl Recovery {
 
     /// A side that has nobody now should be announced by this process soon.
     pub(crate) fn expect(&mut self, key: ChannelKey, side: Side, pid: u32) {
-        self.missing.push_back(Missing { due: Instant::now() + SILENCE_MAX, key, side, pid });
+        let due = Instant::now() + SILENCE_MAX;
+        self.awaited.insert(key, due);
+        self.missing.push_back(Missing { due, key, side, pid });
     }
 
     /// The channel is gone, or complete.
     pub(crate) fn forget(&mut self, key: ChannelKey) {
         self.witnesses.remove(&key);
-        self.missing.retain(|missing| missing.key != key);
+        self.awaited.remove(&key);
+    }
+
+    /// Whether a side that nobody has announced may belong to a process that lives.
+    pub(crate) fn awaits(&self, key: ChannelKey) -> bool {
+        self.awaited.contains_key(&key)
     }
 }
 
@@ -141,13 +150,16 @@ impl Server {
     pub(crate) fn recover_overdue(&mut self) {
         let now = Instant::now();
         while self.recovery.missing.front().is_some_and(|first| first.due <= now) {
-            let Some(Missing { key, side, pid, .. }) = self.recovery.missing.pop_front() else { return };
-            self.look_after(key, side, pid);
+            let Some(Missing { due, key, side, pid }) = self.recovery.missing.pop_front() else { return };
+            if self.recovery.awaited.get(&key) == Some(&due) {
+                self.look_after(key, side, pid);
+            }
         }
     }
 
     /// Nobody has announced a side that belongs to this process: is it dead, or when will it be?
     pub(crate) fn look_after(&mut self, key: ChannelKey, side: Side, pid: u32) {
+        self.recovery.awaited.entry(key).or_insert_with(Instant::now);
         match open_witness(pid) {
             Witness::Dead => self.side_died(key, side),
             Witness::Unknown => {}

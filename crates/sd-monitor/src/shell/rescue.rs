@@ -185,7 +185,7 @@ impl Server {
                 }
             }
         }
-        let abandoned = self.core.channels.side(key, Side::B).is_empty();
+        let abandoned = self.core.channels.side(key, Side::B).is_empty() && !self.recovery.awaits(key);
         if abandoned && !self.waiting.orphans.contains_key(&key) {
             self.side_died(key, Side::B);
         }

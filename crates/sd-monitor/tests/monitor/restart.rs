@@ -76,6 +76,27 @@ fn a_peer_that_died_meanwhile_is_found_out() {
 }
 
 #[test]
+fn a_peer_that_is_still_to_come_is_not_given_up() {
+    let mut server = Server::start();
+    let (mut a, mut b, _, at_a, at_b) = pair(&server);
+    at_a.declare(0, Side::A, 1, SlotState::Open);
+    at_b.declare(0, Side::B, 1, SlotState::Open);
+    server.kill();
+    server.restart();
+    a.register_again(&server);
+    announce(&a, &at_a, Side::A, at_a.peer_pid);
+    // Whose listeners have changed looks at all its channels.
+    assert_eq!(a.control.ask(Request::Unlisten { index: 7 }, &[]).0, Reply::Ok);
+    assert_eq!(at_a.state(0, Side::B), (1, SlotState::Open, 0));
+    b.register_again(&server);
+    announce(&b, &at_b, Side::B, at_b.peer_pid);
+    let status = b.control.status();
+    assert_eq!(status["channels"], 1, "{status:#}");
+    drop(b);
+    assert_eq!(a.control.receive().unwrap().0, Reply::ChannelDead { id: at_a.id });
+}
+
+#[test]
 fn a_silent_peer_is_watched() {
     let mut server = Server::start();
     let (mut a, _b, _, at_a, _) = pair(&server);

@@ -34,6 +34,7 @@ mod channel;
 pub mod confine;
 mod connect;
 mod control;
+mod deal;
 mod defer;
 mod endpoint;
 mod ends;

@@ -2,18 +2,19 @@
 //!
 //! The first connection to a destination is looked up in what the monitor publishes of who listens where; unless there is
 //! a channel to each process that listens there, or the answer depends on who asks, the monitor is asked. Later ones use what
-//! was learned, in turn over the listening processes (§4.5.2: round robin), until the monitor changes the route epoch in our slab. So
+//! was learned, in turn over those who listen (§4.5.2: round robin; `deal.rs`), until the monitor changes the route epoch in our slab. So
 //! connecting again costs no message, nor does connecting to another listener of a process that is known.
 
 use crate::addr::Name;
 use crate::channel::Channel;
 use crate::control;
+use crate::deal::Deal;
 use crate::places::{Place, Places};
 use crate::ports::{Leases, Used};
 use crate::process::PROCESS;
 use crate::proof::Proof;
 use crate::rare;
-use crate::target::{Target, TargetState, leads_to};
+use crate::target::{Target, leads_to};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_proto::{Ip, Reply, Request, Route, Socket};
 use sd_shm::channel::Side;
@@ -35,12 +36,11 @@ struct Entry {
     /// When it was learned: the slab's route epoch, and [`Routes::round`].
     learned: (u32, u32),
     source: Ip,
-    targets: Vec<Target>,
+    targets: Deal<Target>,
     /// Of those that are of other users.
     proofs: Vec<Proof>,
     /// Targets that there are; more may have to be asked for.
     candidates: u32,
-    next: u32,
     /// Instead of targets: the kernel, for this reason.
     kernel: Option<Reason>,
     ports: Used,
@@ -181,7 +181,8 @@ fn look_up(to: Name, epoch: u32, source: Ip) -> Option<Decision> {
     let best = found.iter().filter_map(rank).min();
     let fits = |listing: &&Listing| best.is_some() && rank(listing) == best;
     let accepting = || found.iter().filter(fits).filter(|listing| listing.accepting);
-    let targets: Vec<Target> = accepting().map(Target::of).collect::<Option<_>>()?;
+    let target = |of: &Listing| Some((of.cookie, Target::of(of)?));
+    let targets: Vec<(u64, Target)> = accepting().map(target).collect::<Option<_>>()?;
     let proof = |of: &Listing| {
         let socket = Socket { user: of.user, cookie: of.cookie, ip: Ip::from_halves(of.ip) };
         Proof::needed((of.client, of.index), &socket, to.port)
@@ -196,7 +197,8 @@ fn look_up(to: Name, epoch: u32, source: Ip) -> Option<Decision> {
     }
     entry.source = source;
     entry.candidates = targets.len() as u32;
-    entry.targets = targets;
+    entry.targets.clear();
+    targets.into_iter().for_each(|(socket, target)| entry.targets.insert(socket, target));
     entry.proofs = accepting().filter_map(proof).collect();
     let target = entry.pick()?;
     let proof = entry.proof_of(&target);
@@ -209,11 +211,9 @@ impl Entry {
         Entry {
             learned,
             source,
-            targets: Vec::new(),
+            targets: Deal::new(sd_sys::time::tsc() ^ PROCESS.pid.load(Ordering::Relaxed) as u64),
             proofs: Vec::new(),
             candidates: 0,
-            // Not all begin with the same one.
-            next: PROCESS.pid.load(Ordering::Relaxed) as u32,
             kernel: None,
             ports: Used::new(),
         }
@@ -230,22 +230,12 @@ impl Entry {
         }
     }
 
-    /// The next target in turn that has nothing to do, or else room, or else the next one, once all are
-    /// known; a closed one voids the route.
+    /// The next target in turn, once all are known; a closed one voids the route.
     fn pick(&mut self) -> Option<Target> {
         if self.candidates == 0 || self.targets.len() < self.candidates as usize {
             return None;
         }
-        self.next = self.next.wrapping_add(1);
-        let count = self.targets.len();
-        let turn =
-            |step: usize| self.targets.get(self.next.wrapping_add(step as u32) as usize % count.max(1));
-        let first = |fits: fn(&Target) -> bool| {
-            (0..count).filter(|_| count > 1).find(|&step| turn(step).is_some_and(fits))
-        };
-        let step = first(Target::is_idle).or_else(|| first(|t| t.state() != TargetState::Full)).unwrap_or(0);
-        let target = *turn(step)?;
-        self.next = self.next.wrapping_add(step as u32);
+        let target = *self.targets.next()?;
         if target.is_closed() {
             self.targets.clear();
             self.candidates = 0;
@@ -317,7 +307,7 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
             let target = Target { channel, listener, generation };
             let proof = Proof::needed((peer, listener), &socket, to.port);
             with_entry(to, epoch, source, |entry| {
-                entry.learn(target, candidates, full);
+                entry.learn((socket.cookie, target), candidates, full);
                 entry.keep_proof((peer, listener), proof);
             });
             Decision::Shm { target, source }
@@ -373,17 +363,13 @@ impl Entry {
         self.targets.iter_mut().filter(is_it).for_each(|known| *known = new);
     }
 
-    fn learn(&mut self, target: Target, candidates: u32, replaces: bool) {
-        let same = |t: &&mut Target| {
-            (t.channel.id == target.channel.id && t.listener == target.listener)
-                || (replaces
-                    && t.listener == target.listener
-                    && t.channel.peer.pid == target.channel.peer.pid)
-        };
-        match self.targets.iter_mut().find(same) {
-            Some(known) => *known = target,
-            None => self.targets.push(target),
-        }
+    fn learn(&mut self, (socket, target): (u64, Target), candidates: u32, replaces: bool) {
+        self.targets.remove(|t: &Target| {
+            t.listener == target.listener
+                && (t.channel.id == target.channel.id
+                    || (replaces && t.channel.peer.pid == target.channel.peer.pid))
+        });
+        self.targets.insert(socket, target);
         // A repeated answer means that the candidates have changed meanwhile; take what is known.
         self.candidates = candidates
             .min(self.targets.len().max(1) as u32)

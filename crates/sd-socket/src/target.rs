@@ -1,6 +1,7 @@
 //! Where connections can be led to: a listener of a process, over a channel to it.
 
 use crate::channel::Channel;
+use crate::deal::Taker;
 use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use sd_shm::channel::Side;
@@ -26,16 +27,6 @@ impl Target {
         self.channel.peer.public?.listeners.get(self.listener as usize)
     }
 
-    /// Its threads wait for connections, and none waits for them.
-    pub(crate) fn is_idle(&self) -> bool {
-        let page = self.channel.peer.public;
-        let sleeps = page.is_some_and(|page| page.sleepers.load(Ordering::Relaxed) != 0);
-        let waits = |page: &sd_shm::public::Listener| {
-            page.pending.load(Ordering::Relaxed) == 0 && (sleeps || page.waiting.load(Ordering::Relaxed) != 0)
-        };
-        self.page().is_some_and(waits) && !self.has_more_outstanding_than(0)
-    }
-
     fn has_more_outstanding_than(&self, limit: u32) -> bool {
         self.channel.has_more_outstanding_than((self.listener, self.generation), limit as usize)
     }
@@ -56,6 +47,22 @@ impl Target {
         let full =
             listener.pending.load(Ordering::Relaxed) > backlog || self.has_more_outstanding_than(backlog);
         if full { TargetState::Full } else { TargetState::Open }
+    }
+}
+
+impl Taker for Target {
+    fn is_idle(&self) -> bool {
+        let page = self.channel.peer.public;
+        let sleeps = page.is_some_and(|page| page.sleepers.load(Ordering::Relaxed) != 0);
+        let waits = |page: &sd_shm::public::Listener| {
+            page.pending.load(Ordering::Relaxed) == 0 && (sleeps || page.waiting.load(Ordering::Relaxed) != 0)
+        };
+        self.page().is_some_and(waits) && !self.has_more_outstanding_than(0)
+    }
+
+    /// A closed one is not: whoever meets it forgets the route.
+    fn is_full(&self) -> bool {
+        self.state() == TargetState::Full
     }
 }
 

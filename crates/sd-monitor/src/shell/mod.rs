@@ -10,6 +10,7 @@ mod family;
 mod files;
 mod forks;
 mod grant;
+mod origin;
 pub(crate) mod place;
 mod poller;
 mod processes;

@@ -11,6 +11,7 @@
 //! those who could accept before, so it may be made too often, and its reader may die with it.
 
 use super::family::Family;
+use super::origin::Origin;
 use super::proof::Proof;
 use super::segments::Segment;
 use super::server::Server;
@@ -61,7 +62,9 @@ struct Parked {
 pub(super) struct Request {
     pub(super) slot: usize,
     pub(super) generation: u32,
-    listener: (u32, u32),
+    pub(super) listener: (u32, u32),
+    /// By the time-stamp counter.
+    pub(super) asked_at: u64,
     pub(super) ip: Ip,
     pub(super) port: u16,
 }
@@ -146,8 +149,8 @@ impl Server {
         let (mut near, mut far) = (None::<Open>, None::<Open>);
         for (ip, port) in places_gone {
             let stranded: Vec<_> = gone.iter().filter(|r| (r.ip, r.port) == (ip, port)).collect();
-            if self.offer_to_siblings(key, netns, (ip, port), stranded.len(), true) > 0 {
-                self.starve(key, netns, (ip, port));
+            if self.offer_to_siblings(key, netns, (ip, port), stranded.len(), None) > 0 {
+                self.starve(key, netns, (ip, port), None);
                 continue;
             }
             if self.only_others_accept(key, netns, (ip, port)) {
@@ -172,16 +175,17 @@ impl Server {
         }
         if why == Why::Slow {
             for place in places_live {
+                let stranded: Vec<_> = live.iter().filter(|r| (r.ip, r.port) == place).copied().collect();
                 if self.only_others_accept(key, netns, place) {
-                    let stranded = live.iter().filter(|r| (r.ip, r.port) == place);
-                    stranded.for_each(|request| self.withdraw(key, request));
+                    stranded.into_iter().for_each(|request| self.withdraw(key, request));
                     continue;
                 }
-                let count = live.iter().filter(|r| (r.ip, r.port) == place).count();
-                if self.offer_to_siblings(key, netns, place, count, false) < count {
+                let origin = self.origin(key, netns, &stranded);
+                let count = stranded.len();
+                if self.offer_to_siblings(key, netns, place, count, Some(&origin)) < count {
                     // Who becomes idle before it can see this, is seen idle now.
-                    self.starve(key, netns, place);
-                    self.offer_to_siblings(key, netns, place, count, false);
+                    self.starve(key, netns, place, Some(&origin));
+                    self.offer_to_siblings(key, netns, place, count, Some(&origin));
                 }
             }
         }
@@ -201,11 +205,13 @@ impl Server {
             if found.iter().rev().take(2).any(|request| request.slot == slot) {
                 return;
             }
-            let index = segment.map().slot(slot).side[Side::A as usize].listener.load(Ordering::Relaxed);
+            let asking = &segment.map().slot(slot).side[Side::A as usize];
+            let index = asking.listener.load(Ordering::Relaxed);
+            let asked_at = asking.announced.load(Ordering::Relaxed);
             let names = segment.map().names(slot);
             let listener = (index, names.listener_gen.load(Ordering::Relaxed));
             let port = names.ports.load(Ordering::Relaxed) as u16;
-            found.push(Request { slot, generation, listener, ip: address(&names.remote), port });
+            found.push(Request { slot, generation, listener, asked_at, ip: address(&names.remote), port });
         });
         found
     }
@@ -221,21 +227,22 @@ impl Server {
         living.map(|family| family.netns).or_else(|| Some(self.waiting.parked.get(&key)?.netns))
     }
 
-    /// Offers the channel to those who listen at a place: the idle ones, one for each connection; `must`:
-    /// if there are none, to another. How many got it.
+    /// Offers the channel to those who listen at a place: the idle ones, one for each connection. `living`: where they wait
+    /// at listeners that there are; else they must go, to one that is busy if nobody is idle. How many got it.
     pub(super) fn offer_to_siblings(
         &mut self,
         key: ChannelKey,
         netns: u64,
         (ip, port): (Ip, u16),
         count: usize,
-        must: bool,
+        living: Option<&Origin>,
     ) -> usize {
         let founder = self.core.channels.founder(key);
         let siblings = self.siblings(key, netns, (ip, port)).into_iter();
         // Its founder has looked already, unless the listener they waited at is closed.
-        let mut siblings: Vec<Listener> =
-            siblings.filter(|l| l.accepting && (must || Some(l.client) != founder)).collect();
+        let mut siblings: Vec<Listener> = siblings
+            .filter(|l| l.accepting && living.is_none_or(|at| Some(l.client) != founder && at.admits(l)))
+            .collect();
         self.waiting.turn = self.waiting.turn.wrapping_add(1);
         let turn = self.waiting.turn.checked_rem(siblings.len()).unwrap_or(0);
         siblings.rotate_left(turn);
@@ -246,7 +253,7 @@ impl Server {
         for listener in idle {
             given += usize::from(self.offer(key, listener).is_some());
         }
-        if given == 0 && must {
+        if given == 0 && living.is_none() {
             return usize::from(busy.into_iter().any(|listener| self.offer(key, listener).is_some()));
         }
         given

@@ -150,7 +150,7 @@ impl Server {
         }
         let mut given = 0;
         for (place, count) in places {
-            given += self.offer_to_siblings(key, netns, place, count, true);
+            given += self.offer_to_siblings(key, netns, place, count, None);
         }
         if given == 0 && self.core.channels.side(key, Side::B).is_empty() {
             self.close_side(key, Side::B, Unread::Looked, &mut woken);

@@ -7,6 +7,7 @@
 //! The word is set before the monitor looks who is idle, and a worker says that it is idle before it looks at the word;
 //! so one of the two sees the other (SYNC POINT: starving).
 
+use super::origin::Origin;
 use super::server::Server;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
@@ -15,10 +16,11 @@ use sd_proto::Ip;
 use std::sync::atomic::Ordering;
 
 impl Server {
-    /// Connections to a place wait on the channel.
-    pub(super) fn starve(&mut self, key: ChannelKey, netns: u64, (ip, port): (Ip, u16)) {
+    /// Connections to a place wait on the channel; `living`: at these listeners.
+    pub(super) fn starve(&mut self, key: ChannelKey, netns: u64, place: (Ip, u16), living: Option<&Origin>) {
         self.waiting.starving.insert(key);
-        for listener in self.siblings(key, netns, (ip, port)) {
+        let siblings = self.siblings(key, netns, place).into_iter();
+        for listener in siblings.filter(|l| living.is_none_or(|at| at.admits(l))) {
             self.tell_starving(listener.client);
         }
         sd_ring::fence_full();
@@ -52,7 +54,8 @@ impl Server {
             };
             let fits = |(l, _): &&(Listener, bool)| {
                 let listens_at = |ip, port| self.siblings(key, netns, (ip, port)).contains(l);
-                waiting.iter().any(|request| listens_at(request.ip, request.port))
+                let mut waiting = waiting.iter();
+                waiting.any(|r| self.origin(key, netns, &[r]).admits(l) && listens_at(r.ip, r.port))
             };
             if let Some(&(listener, is_idle)) = own.iter().find(fits) {
                 // It takes one at a time, or has some already.

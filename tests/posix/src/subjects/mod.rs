@@ -63,6 +63,7 @@ mod rare;
 mod raw;
 mod shutdown;
 mod siblings;
+mod siblings_spread;
 mod siblings_users;
 mod signals;
 mod spawn;
@@ -95,6 +96,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     nonblocking::SUBJECTS,
     shutdown::SUBJECTS,
     siblings::SUBJECTS,
+    siblings_spread::SUBJECTS,
     siblings_users::SUBJECTS,
     clone::SUBJECTS,
     close::SUBJECTS,

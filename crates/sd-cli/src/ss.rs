@@ -65,6 +65,9 @@ pub(crate) fn main(options: &SsOptions) -> Result<()> {
             env!("CARGO_PKG_VERSION")
         ));
     }
+    if status["truncated"] == Value::Bool(true) {
+        crate::failure::warn("warning: there are more connections than the monitor shows");
+    }
     if options.json {
         return print(&format!("{}\n", document(status)));
     }

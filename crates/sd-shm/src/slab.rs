@@ -177,11 +177,23 @@ pub struct Header {
     /// Place of the monitor that the owner has registered with, noted by that: its successor looks after the owner, no
     /// other monitor.
     pub place: AtomicU64,
+    /// Set by the monitor, which looks no further: the owner takes no endpoint from this number on. Zero: [`ENDPOINTS`].
+    pub endpoints_max: AtomicU32,
     /// Events counted by the library; see `sd_socket::stats`.
     pub counters: [AtomicU64; 32],
     /// Ports at which threads of the family are connecting in the kernel, as nobody accelerated listened there; zero: free.
     /// Noted before the look at the route epoch, and read by the monitor after it was raised.
     pub kernel_connects: [AtomicU32; KERNEL_CONNECTS],
+}
+
+impl Header {
+    /// So many endpoints the owner may use.
+    pub fn endpoints_allowed(&self) -> usize {
+        match self.endpoints_max.load(Ordering::Relaxed) as usize {
+            0 => ENDPOINTS,
+            max => max.min(ENDPOINTS),
+        }
+    }
 }
 
 /// Threads of a family that can note their connects at the same time.

@@ -12,8 +12,8 @@ use sd_shm::channel::{
 };
 use sd_shm::rings::Rings;
 use sd_shm::slab::{
-    ENDPOINTS, Endpoint, FIXED_BUF, HAS_RARE, RX_DISTANCE, RX_PARKED, RxHalf, SWITCHES_MASK, State,
-    TOKENS_DISTANCE, TX_DISTANCE, TX_PARKED, Tokens, TxHalf,
+    Endpoint, FIXED_BUF, HAS_RARE, RX_DISTANCE, RX_PARKED, RxHalf, SWITCHES_MASK, State, TOKENS_DISTANCE,
+    TX_DISTANCE, TX_PARKED, Tokens, TxHalf,
 };
 
 /// O_NONBLOCK.
@@ -246,7 +246,7 @@ fn take_free(
         return Some(alloc.orphans.swap_remove(at) as usize);
     }
     let high = slab.header().high.load(Ordering::Relaxed);
-    if high as usize >= ENDPOINTS {
+    if high as usize >= slab.header().endpoints_allowed() {
         return None;
     }
     slab.header().high.store(high + 1, Ordering::Release);

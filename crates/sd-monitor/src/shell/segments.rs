@@ -28,10 +28,16 @@ fn used(file: &File, first: u64, size: u64, count: u64, mut each: impl FnMut(usi
     }
 }
 
+/// So many endpoints of one process are looked at for a user that others share the monitor with; its further sockets are
+/// the kernel's.
+const ENDPOINTS_SHARED: usize = 1 << 17;
+
 /// A client's slab.
 pub(crate) struct Slab {
     map: slab::Slab,
     file: File,
+    /// As many endpoints are looked at, whatever the client says.
+    endpoints_max: usize,
 }
 
 impl Slab {
@@ -40,10 +46,14 @@ impl Slab {
         check_segment(fd, slab::LEN, libc::F_SEAL_SHRINK)
     }
 
-    /// Maps one that was checked.
+    /// Maps one that was checked. Its file says whose it is.
     pub(crate) fn new(file: File) -> Option<Slab> {
         let map = slab::Slab::map(file.as_raw_fd()).ok()?;
-        Some(Slab { map, file })
+        let user = nix::sys::stat::fstat(&file).ok()?.st_uid;
+        let is_free = user == 0 || user == nix::unistd::geteuid().as_raw();
+        let endpoints_max = if is_free { ENDPOINTS } else { ENDPOINTS_SHARED };
+        map.header().endpoints_max.store(endpoints_max as u32, Ordering::Relaxed);
+        Some(Slab { map, file, endpoints_max })
     }
 
     /// The same for every descriptor of it.
@@ -54,6 +64,10 @@ impl Slab {
     /// Ends it, but for its file: whoever closes the last descriptor of a file in memory gives all its pages back.
     pub(crate) fn into_file(self) -> Option<OwnedFd> {
         self.file.try_clone().ok().map(OwnedFd::from)
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 
     pub(crate) fn header(&self) -> &slab::Header {
@@ -95,7 +109,7 @@ impl Slab {
     pub(crate) fn endpoints(&self, mut each: impl FnMut(&Endpoint)) {
         let Some(zero) = self.map.endpoint(0) else { return };
         let first = core::ptr::from_ref(zero) as usize - self.map.base() as usize;
-        let high = (self.header().high.load(Ordering::Acquire) as usize).min(ENDPOINTS);
+        let high = (self.header().high.load(Ordering::Acquire) as usize).min(self.endpoints_max);
         used(&self.file, first as u64, size_of::<Endpoint>() as u64, high as u64, |index| {
             if let Some(endpoint) = self.map.endpoint(index) {
                 each(endpoint);

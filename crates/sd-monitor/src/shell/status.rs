@@ -5,7 +5,7 @@
 
 use super::family::Family;
 use super::files::comm;
-use super::segments::Slab;
+use super::segments::{Segment, Slab};
 use super::server::{Counters, Server};
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
@@ -18,11 +18,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Connections that are looked at for one document; a slab can claim ten million. A tenth for who sees its own only.
-const SHOWN_MAX: usize = 200_000;
+/// Connections that are looked at for one document, for who sees all and for who sees its own only: nobody else is served
+/// meanwhile.
+const SHOWN_MAX: [usize; 2] = [200_000, 4_000];
 
 #[derive(Serialize)]
 struct Document {
@@ -45,6 +46,8 @@ struct Client {
     uid: u32,
     comm: String,
     client: u64,
+    /// Bytes of its slab and of its channels that exist; a channel is counted for both of its sides.
+    memory_bytes: u64,
     /// See `sd_socket::stats`.
     counters: Vec<u64>,
 }
@@ -95,7 +98,7 @@ impl Server {
     pub(crate) fn status(&mut self, id: u64) -> Result<(), ErrorCode> {
         let uid = self.connections.get(&id).map(|connection| connection.uid).ok_or(ErrorCode::Protocol)?;
         let sees_all = uid == 0 || uid == nix::unistd::geteuid().as_raw();
-        let shown_max = if sees_all { SHOWN_MAX } else { SHOWN_MAX / 10 };
+        let shown_max = SHOWN_MAX[usize::from(!sees_all)];
         let document = self.document(|owner| sees_all || owner == uid, shown_max);
         let text = serde_json::to_vec(&document).map_err(|_| ErrorCode::Exhausted)?;
         let file = memfd(&text).ok_or(ErrorCode::Exhausted)?;
@@ -119,7 +122,7 @@ impl Server {
         connections.sort_by(|a, b| (a.pid, a.fd, &a.local).cmp(&(b.pid, b.fd, &b.local)));
         let visible = || self.families.iter().filter(|(_, family)| may_see(family.uid));
         let mut clients: Vec<Client> =
-            visible().map(|(id, family)| client(*id, family, &mut comms)).collect();
+            visible().map(|(id, family)| self.client(*id, family, &mut comms)).collect();
         clients.sort_by_key(|client| client.client);
         let mut listeners: Vec<_> = self.core.listeners.iter().collect();
         listeners.sort_by_key(|l| (l.client, l.port, l.index));
@@ -147,6 +150,17 @@ impl Server {
             port_blocks: self.core.leases.count(),
             counters: self.counters,
         }
+    }
+
+    fn client(&self, id: ClientId, family: &Family, comms: &mut Comms) -> Client {
+        let counters = &family.slab.header().counters;
+        let mut counters: Vec<u64> = counters.iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
+        counters.truncate(counters.iter().rposition(|count| *count != 0).map_or(0, |last| last + 1));
+        let channels = self.core.channels.of_family(id);
+        let segments = channels.iter().filter_map(|key| self.segments.get(key)).map(Segment::file);
+        let memory_bytes = segments.chain([family.slab.file()]).map(bytes_in_memory).sum();
+        let comm = comms.of(family.pid);
+        Client { pid: family.pid, uid: family.uid, comm, client: id.0, memory_bytes, counters }
     }
 
     fn connections_of(
@@ -270,11 +284,9 @@ fn options(slab: &Slab, endpoint: &slab::Endpoint, lowat: u32) -> BTreeMap<&'sta
     all.into_iter().filter(|(_, value)| *value != 0).collect()
 }
 
-fn client(id: ClientId, family: &Family, comms: &mut Comms) -> Client {
-    let counters = &family.slab.header().counters;
-    let mut counters: Vec<u64> = counters.iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
-    counters.truncate(counters.iter().rposition(|count| *count != 0).map_or(0, |last| last + 1));
-    Client { pid: family.pid, uid: family.uid, comm: comms.of(family.pid), client: id.0, counters }
+/// Of a memfd, whose pages appear when they are first touched.
+fn bytes_in_memory(file: &File) -> u64 {
+    file.metadata().map_or(0, |found| found.blocks() * 512)
 }
 
 /// Names of programs, each read once.

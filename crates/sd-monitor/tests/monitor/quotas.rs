@@ -177,3 +177,29 @@ fn a_child_beyond_the_quota_is_known_by_its_pidfd() {
         .unwrap();
     until("the child is gone", || witness.control.status()["processes"] == 1);
 }
+
+/// Of a user who shares the monitor only so many endpoints are looked at, and the library is told.
+#[test]
+fn endpoints_that_are_looked_at_have_a_bound() {
+    let Some(server) = small() else { return };
+    let allowed = |client: &Client| client.slab.header().endpoints_allowed();
+    assert_eq!(allowed(&Client::register(&server)), sd_shm::slab::ENDPOINTS);
+    let mut stranger = Process::fork(|ready| {
+        become_user(NOBODY);
+        let client = Client::register(&server);
+        assert_eq!(allowed(&client), 1 << 17);
+        // What it says of itself changes nothing.
+        client.slab.header().endpoints_max.store(0, std::sync::atomic::Ordering::Relaxed);
+        for number in [0, (1 << 17) - 1, 1 << 17] {
+            let endpoint = client.slab.endpoint(number).unwrap();
+            endpoint.state.store(sd_shm::slab::State::Kernel as u8, std::sync::atomic::Ordering::Relaxed);
+        }
+        client.slab.header().high.store(u32::MAX, std::sync::atomic::Ordering::Relaxed);
+        let status = client.control.status();
+        assert_eq!(status["connections"].as_array().unwrap().len(), 2);
+        assert!(status["clients"][0]["memory_bytes"].as_u64().unwrap() >= 3 * 4096, "{status:#}");
+        ready();
+        std::mem::forget(client);
+    });
+    stranger.wait_ready();
+}

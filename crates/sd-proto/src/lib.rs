@@ -220,6 +220,16 @@ pub enum Request {
         /// Its length, a slab's at most.
         len: u64,
     },
+    /// Does the policy let the other side of a channel, which connects, reach a listener of the sender's? Answer:
+    /// [`Reply::Ok`], or [`Reply::Error`] with [`ErrorCode::Denied`].
+    Admits {
+        /// Channel id.
+        channel: u64,
+        /// Index in the public page.
+        listener: u32,
+        /// Where the other side says that it connects to.
+        ip: Ip,
+    },
     /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
     Status,
 }
@@ -332,6 +342,7 @@ impl Request {
             Request::Leave { channel } => w.u8(13).u64(channel),
             Request::Decline { channel } => w.u8(19).u64(channel),
             Request::Bind { ip, port, reuse } => w.u8(16).ip(ip).u16(port).bool(reuse),
+            Request::Admits { channel, listener, ip } => w.u8(42).u64(channel).u32(listener).ip(ip),
             Request::Tuple { ip, port, to_ip, to_port } => w.u8(41).ip(ip).u16(port).ip(to_ip).u16(to_port),
             Request::Memory { len } => w.u8(31).u64(len),
             Request::Status => w.u8(8),
@@ -379,6 +390,7 @@ impl Request {
             13 => Request::Leave { channel: r.u64()? },
             19 => Request::Decline { channel: r.u64()? },
             16 => Request::Bind { ip: r.ip()?, port: r.u16()?, reuse: r.bool()? },
+            42 => Request::Admits { channel: r.u64()?, listener: r.u32()?, ip: r.ip()? },
             41 => Request::Tuple { ip: r.ip()?, port: r.u16()?, to_ip: r.ip()?, to_port: r.u16()? },
             31 => Request::Memory { len: r.u64()? },
             8 => Request::Status,

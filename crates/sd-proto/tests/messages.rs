@@ -57,6 +57,11 @@ fn request() -> impl Strategy<Value = Request> {
             to_ip,
             to_port
         }),
+        (ip(), any::<(u64, u32)>()).prop_map(|(ip, (channel, listener))| Request::Admits {
+            channel,
+            listener,
+            ip
+        }),
         Just(Request::Status),
     ]
 }

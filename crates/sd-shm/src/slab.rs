@@ -177,6 +177,8 @@ pub struct Header {
     /// Place of the monitor that the owner has registered with, noted by that: its successor looks after the owner, no
     /// other monitor.
     pub place: AtomicU64,
+    /// Number of the policy in force, set by the monitor: accept asks whether it admits a connection. Zero: it admits all.
+    pub policy: AtomicU32,
     /// Set by the monitor, which looks no further: the owner takes no endpoint from this number on. Zero: [`ENDPOINTS`].
     pub endpoints_max: AtomicU32,
     /// Events counted by the library; see `sd_socket::stats`.

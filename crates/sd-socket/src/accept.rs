@@ -184,7 +184,9 @@ fn open(
     let peer = Name { ip: addr::load(&names.local), port: (ports >> 16) as u16 };
     let local = Name { ip: addr::load(&names.remote), port: ports as u16 };
     let own_port = (listening.ports.load(Ordering::Relaxed) >> 16) as u16;
-    if !addr::may_be_of_a_connection(Name { ip: listener.ip(), port: own_port }, local, peer) {
+    let name = Name { ip: listener.ip(), port: own_port };
+    if !addr::may_be_of_a_connection(name, local, peer) || !crate::admission::admits(channel, listener, local)
+    {
         refuse(channel, slot, generation);
         return None;
     }

@@ -1,5 +1,6 @@
 //! This process's record of a channel: slots, events, and how to wake the other process.
 
+use crate::admission::Admitted;
 use crate::adopt::{Adopters, Complaints};
 use crate::berth;
 use crate::endpoint::EndpointExt;
@@ -50,6 +51,8 @@ pub(crate) struct Channel {
     /// while there were none.
     others_wait: AtomicPtr<Counts>,
     pub(crate) queued: Queued,
+    /// Side B.
+    pub(crate) admitted: Admitted,
     slots: Lock<Slots>,
     /// Side A: connections that B may not have accepted yet, oldest first.
     outstanding: Lock<VecDeque<Asked>>,
@@ -100,6 +103,7 @@ impl Channel {
             endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
             others_wait: AtomicPtr::new(core::ptr::null_mut()),
             queued: Queued::of(side),
+            admitted: Admitted::new(),
             slots: Lock::new(Slots::new()),
             outstanding: Lock::new(VecDeque::new()),
             complaints: Complaints::default(),

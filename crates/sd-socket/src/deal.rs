@@ -16,6 +16,8 @@ const OWED: u64 = 1024;
 /// Who listens at one place.
 pub(crate) struct Deal<T> {
     sockets: Vec<Socket<T>>,
+    /// How many takers they have together.
+    count: usize,
     /// Whose turn is first.
     first: usize,
 }
@@ -33,15 +35,20 @@ struct Socket<T> {
 impl<T: Taker> Deal<T> {
     /// Nobody; the first one's turn comes from `seed`, so that clients begin apart.
     pub(crate) fn new(seed: u64) -> Deal<T> {
-        Deal { sockets: Vec::new(), first: (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize }
+        Deal {
+            sockets: Vec::new(),
+            count: 0,
+            first: (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.sockets.iter().map(|socket| socket.takers.len()).sum()
+        self.count
     }
 
     pub(crate) fn clear(&mut self) {
         self.sockets.clear();
+        self.count = 0;
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
@@ -49,6 +56,7 @@ impl<T: Taker> Deal<T> {
     }
 
     pub(crate) fn insert(&mut self, cookie: u64, taker: T) {
+        self.count += 1;
         match self.sockets.iter_mut().find(|socket| socket.cookie == cookie) {
             Some(socket) => socket.takers.push(taker),
             None => {
@@ -61,6 +69,7 @@ impl<T: Taker> Deal<T> {
     pub(crate) fn remove(&mut self, is_it: impl Fn(&T) -> bool) {
         self.sockets.iter_mut().for_each(|socket| socket.takers.retain(|taker| !is_it(taker)));
         self.sockets.retain(|socket| !socket.takers.is_empty());
+        self.count = self.sockets.iter().map(|socket| socket.takers.len()).sum();
     }
 
     /// Who gets the next connection. `None` if nobody listens.

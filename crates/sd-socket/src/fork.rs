@@ -179,7 +179,7 @@ fn changed() {
     // Whoever shares a number cannot let go for the others.
     let bit = if member < SHARED_MEMBER { 1 << member } else { 0 };
     slabs().for_each(|rec| rec.bit.store(bit, Ordering::Relaxed));
-    PROCESS.own_slab.store(0, Ordering::Release);
+    PROCESS.disown_slab();
     PROCESS.public.store(core::ptr::null_mut(), Ordering::Release);
     {
         let mut alloc = PROCESS.alloc.lock();

@@ -22,6 +22,7 @@
 
 mod accept;
 mod addr;
+mod admission;
 mod adopt;
 mod answers;
 mod arrival;

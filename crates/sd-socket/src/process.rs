@@ -156,6 +156,8 @@ pub(crate) struct Process {
     pub(crate) slab_count: AtomicUsize,
     /// Index of the own slab + 1; zero before registration.
     pub(crate) own_slab: AtomicUsize,
+    /// Of the own slab's header.
+    policy: AtomicPtr<AtomicU32>,
     pub(crate) wakers: [Waker; WAKERS_MAX],
     pub(crate) waker_count: AtomicUsize,
     /// Own public page.
@@ -183,6 +185,9 @@ pub(crate) struct Alloc {
 #[allow(clippy::declare_interior_mutable_const)] // Only an initial value.
 const NO_WAKER: Waker = Waker { public: AtomicPtr::new(core::ptr::null_mut()), event_fd: AtomicI32::new(-1) };
 
+/// What [`Process::policy`] says without a slab.
+static NO_POLICY: AtomicU32 = AtomicU32::new(0);
+
 /// The one instance.
 pub(crate) static PROCESS: Process = Process {
     pid: AtomicI32::new(0),
@@ -190,6 +195,7 @@ pub(crate) static PROCESS: Process = Process {
     slabs: [SlabRec::EMPTY; SLABS_MAX],
     slab_count: AtomicUsize::new(0),
     own_slab: AtomicUsize::new(0),
+    policy: AtomicPtr::new((&raw const NO_POLICY).cast_mut()),
     wakers: [NO_WAKER; WAKERS_MAX],
     waker_count: AtomicUsize::new(0),
     public: AtomicPtr::new(core::ptr::null_mut()),
@@ -255,9 +261,24 @@ impl Process {
     pub(crate) fn add_slab(&self, slab: Slab, fd: i32) -> bool {
         let added = self.add_inherited_slab(slab, fd, 1);
         if added {
+            let policy = core::ptr::from_ref(&slab.header().policy).cast_mut();
+            self.policy.store(policy, Ordering::Release);
             self.own_slab.store(self.slab_count.load(Ordering::Relaxed), Ordering::Release);
         }
         added
+    }
+
+    /// The process has no slab of its own any more; before it is unmapped.
+    pub(crate) fn disown_slab(&self) {
+        self.policy.store((&raw const NO_POLICY).cast_mut(), Ordering::Release);
+        self.own_slab.store(0, Ordering::Release);
+    }
+
+    /// Number of the policy that accept has to ask about; zero: it admits all.
+    #[inline]
+    pub(crate) fn policy(&self) -> u32 {
+        // SAFETY: a static, or a word in the own slab, which stays mapped for as long as this leads there.
+        unsafe { &*self.policy.load(Ordering::Acquire) }.load(Ordering::Acquire)
     }
 
     /// Adds a slab in which this process has `bit`. False when there are too many.

@@ -228,7 +228,7 @@ fn forget() {
 
 fn forget_slabs() {
     let count = PROCESS.slab_count.swap(0, Ordering::AcqRel);
-    PROCESS.own_slab.store(0, Ordering::Release);
+    PROCESS.disown_slab();
     for rec in PROCESS.slabs.iter().take(count) {
         rec.forget();
     }

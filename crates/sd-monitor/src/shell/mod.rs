@@ -1,5 +1,6 @@
 //! The monitor as a process: start-up, signals, sockets, mappings, the event loop.
 
+mod admission;
 mod bind;
 mod charges;
 mod closers;

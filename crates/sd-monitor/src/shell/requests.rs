@@ -82,6 +82,9 @@ impl Server {
             (Request::Berth { number }, Some(who)) => self.berth(who.client, number, &mut fds).map(Some),
             (asked @ Request::BerthOf { .. }, Some(who)) => self.tell_berth(id, who.client, asked),
             (asked @ (Request::Bind { .. } | Request::Tuple { .. }), Some(who)) => self.may_use(who, asked),
+            (Request::Admits { channel, listener, ip }, Some(who)) => {
+                self.admits(who.client, (channel, listener), ip).map(Some)
+            }
             (Request::Leave { channel }, Some(who)) => self.leave(who.client, channel).map(Some),
             (Request::Connect { ip, port, nth, want_ports, want_channel }, Some(who)) => {
                 let wanted = super::route::Wanted { ip, port, nth, want_ports, want_channel };
@@ -245,6 +248,7 @@ impl Server {
             return Err(ErrorCode::Exhausted);
         };
         slab.header().place.store(self.place.number, Ordering::Relaxed);
+        slab.header().policy.store(self.policy_number(), Ordering::Release);
         let process = self.register_process(id, client);
         let Some(connection) = self.connections.get_mut(&id) else { return Err(ErrorCode::Protocol) };
         connection.who = Some(Identity { client, process });

@@ -71,6 +71,8 @@ pub(crate) struct Server {
     /// The network namespace that the monitor is in.
     pub(crate) netns: Option<u64>,
     policy_path: Option<PathBuf>,
+    /// Counts policies, from where no monitor before has.
+    pub(super) policies: u32,
     pub(super) place: Place,
     signals: SignalFd,
     /// Given up for a moment when no descriptor is left, so that a connection can be refused
@@ -88,6 +90,7 @@ impl Server {
         policy: Policy,
     ) -> io::Result<Server> {
         let poller = Poller::new()?;
+        let random = RandomState::new();
         poller.watch(&place.listener, Token::Accept)?;
         poller.watch(&signals, Token::Signals)?;
         let closers = Closers::new()?;
@@ -122,11 +125,12 @@ impl Server {
             unseen: BTreeSet::new(),
             netns: own_netns(),
             policy_path,
+            policies: random.hash_one(0) as u32 | 1,
             place,
             signals,
             spare: Some(File::open("/dev/null")?),
             last_connection: 0,
-            random: RandomState::new(),
+            random,
         })
     }
 
@@ -163,7 +167,7 @@ impl Server {
             match files::read_policy(self.policy_path.as_deref()) {
                 Ok(policy) => {
                     self.core.policy = policy;
-                    self.routes_changed(None);
+                    self.policy_changed();
                     tracing::info!("policy read again");
                 }
                 Err(error) => tracing::error!("{error}; the old policy stays"),

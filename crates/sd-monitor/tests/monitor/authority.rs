@@ -4,7 +4,7 @@ use crate::client::{Channel, Client, Control, own, pair};
 use crate::process::Process;
 use crate::server::{Server, until};
 use nix::unistd::{Uid, setresuid};
-use sd_proto::{Ip, Reply, Request, Route};
+use sd_proto::{ErrorCode, Ip, Reply, Request, Route};
 use sd_shm::channel::{FLAG_RARE, Side, SlotState};
 use sd_shm::slab::{HAS_RARE, Reason};
 use std::collections::BTreeSet;
@@ -409,6 +409,35 @@ fn nobody_keeps_a_port_from_others_that_was_never_his() {
     });
     other.wait_ready();
     assert!(!may_bind(&server, MALLORY, port), "it was Alice's");
+}
+
+/// Accept asks whether the other side of a channel may reach the listener that it names.
+#[test]
+fn rules_hold_for_each_listener_of_a_process() {
+    let server = Server::start_with_policy(Some("deny port=1-1023"));
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let (_open, port) = b.listen(0);
+    let (_closed, forbidden) = b.listen(1);
+    let channel = a.connect(port, false).1.unwrap();
+    b.take_channel();
+    let ip = Ip::v4([127, 0, 0, 1]);
+    let admits = |client: &Client, listener| {
+        client.control.ask(Request::Admits { channel: channel.id, listener, ip }, &[]).0
+    };
+    let number = || b.slab.header().policy.load(Ordering::Acquire);
+    let before = number();
+    assert_ne!(before, 0, "there are rules");
+    assert_eq!((admits(&b, 0), admits(&b, 1)), (Reply::Ok, Reply::Ok));
+    server.write_policy(&format!("deny port={forbidden}"));
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    until("the slab says that there are other rules", || ![0, before].contains(&number()));
+    assert_eq!(admits(&b, 0), Reply::Ok);
+    assert_eq!(admits(&b, 1), Reply::Error { code: ErrorCode::Denied });
+    assert_eq!(admits(&b, 2), Reply::Error { code: ErrorCode::Protocol }, "no such listener");
+    assert_eq!(admits(&a, 0), Reply::Error { code: ErrorCode::Protocol }, "it is not on that side");
+    server.write_policy("");
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    until("there are no rules", || number() == 0);
 }
 
 /// Rules hold for what is reached, whatever address is asked for.

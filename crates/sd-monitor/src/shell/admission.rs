@@ -1,0 +1,45 @@
+//! The policy at the listening side. A client that was led to one listener of a process has a channel to that process, and
+//! could ask for its other listeners; so where there are rules accept asks about each listener and channel, once for each
+//! policy. The slab says whether there are rules.
+
+use super::server::Server;
+use crate::core::ClientId;
+use crate::core::policy::Action;
+use sd_proto::{ErrorCode, Ip, Reply};
+use sd_shm::channel::Side;
+use std::sync::atomic::Ordering;
+
+impl Server {
+    /// Answers an Admits request.
+    pub(crate) fn admits(
+        &self,
+        client: ClientId,
+        (channel, index): (u64, u32),
+        ip: Ip,
+    ) -> Result<Reply, ErrorCode> {
+        let key = self.channel_of(client, channel, Side::B).ok_or(ErrorCode::Protocol)?;
+        let connects = self.core.channels.maker(key, Side::A).and_then(|client| self.families.get(&client));
+        let user = connects.ok_or(ErrorCode::Denied)?.uid;
+        let is_it = |l: &&crate::core::listeners::Listener| (l.client, l.index) == (client, index);
+        let listener = self.core.listeners.iter().find(is_it).ok_or(ErrorCode::Protocol)?;
+        let policy = &self.core.policy;
+        let allows = policy.action(user, ip, listener.port) == Action::Allow
+            && policy.allows_listener(user, listener.ip, listener.v6only, listener.port);
+        if allows { Ok(Reply::Ok) } else { Err(ErrorCode::Denied) }
+    }
+
+    /// Another policy is in force.
+    pub(crate) fn policy_changed(&mut self) {
+        self.policies = self.policies.wrapping_add(1);
+        let number = self.policy_number();
+        for family in self.families.values() {
+            family.slab.header().policy.store(number, Ordering::Release);
+        }
+        self.routes_changed(None);
+    }
+
+    /// What slabs say of the policy: zero where it allows everything to everybody.
+    pub(crate) fn policy_number(&self) -> u32 {
+        if self.core.policy.is_alike_for_all() { 0 } else { self.policies.max(1) }
+    }
+}

@@ -21,7 +21,7 @@ pub(crate) fn now() -> u32 {
 }
 
 impl Server {
-    /// Answers a Bind or a Tuple request.
+    /// Answers a Bind, Tuple or Admits request.
     pub(crate) fn may_use(&self, who: Identity, asked: Request) -> Result<Option<Reply>, ErrorCode> {
         let client = who.client;
         let reply = match asked {
@@ -29,6 +29,7 @@ impl Server {
             Request::Tuple { ip, port, to_ip, to_port } => {
                 self.tuple(client, &Tuple { ip, to_ip, ports: u32::from(port) << 16 | u32::from(to_port) })
             }
+            Request::Admits { channel, listener, ip } => self.admits(client, (channel, listener), ip),
             _ => Err(ErrorCode::Protocol),
         };
         reply.map(Some)

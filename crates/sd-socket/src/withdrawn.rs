@@ -136,12 +136,20 @@ fn connected(endpoint: &Endpoint, fd: c_int, from: Name, to: Name) -> Option<()>
         // SAFETY: the kernel reads `len` bytes of the address.
         sd_sys::check(unsafe { sd_sys::syscall!(nr, fd, bytes.as_ptr(), len) }).map(drop)
     };
-    if !endpoint.flag(HAS_NAME) {
-        // Somebody may have it by now: then another one.
-        let _ = call(libc::SYS_bind, from);
-    }
     set_nonblock(fd);
-    match call(libc::SYS_connect, to) {
+    let mut result = None;
+    if !endpoint.flag(HAS_NAME) {
+        if set_source_port(fd, from.port) {
+            let _ = call(libc::SYS_bind, Name { port: 0, ..from });
+            // Somebody may have the same four numbers by now: then another port.
+            result =
+                Some(call(libc::SYS_connect, to)).filter(|r| *r != Err(sd_sys::Errno(libc::EADDRNOTAVAIL)));
+            set_source_port(fd, 0);
+        } else {
+            let _ = call(libc::SYS_bind, from);
+        }
+    }
+    match result.unwrap_or_else(|| call(libc::SYS_connect, to)) {
         Ok(()) => Some(()),
         Err(sd_sys::Errno(libc::EINPROGRESS)) => {
             let events = sd_sys::fd::poll_one(fd, libc::POLLOUT, PATIENCE_MS).ok()?;
@@ -149,6 +157,16 @@ fn connected(endpoint: &Endpoint, fd: c_int, from: Name, to: Name) -> Option<()>
         }
         Err(_) => None,
     }
+}
+
+/// Has connect choose this port, which is free where the four numbers are: bind wants more, that nobody has the port, not in
+/// TIME-WAIT either. Zero: as usual. False before Linux 6.3, and nothing is changed then.
+fn set_source_port(fd: c_int, port: u16) -> bool {
+    /// `linux/in.h`.
+    const IP_LOCAL_PORT_RANGE: c_int = 51;
+    let range = i32::from_ne_bytes((u32::from(port) << 16 | u32::from(port)).to_ne_bytes());
+    let set = |name, value| sd_sys::fd::setsockopt_int(fd, libc::IPPROTO_IP, name, value).is_ok();
+    set(IP_LOCAL_PORT_RANGE, range) && set(libc::IP_BIND_ADDRESS_NO_PORT, i32::from(port != 0))
 }
 
 /// The socket's own flags are put back by `demote`.

@@ -30,7 +30,7 @@ fn used(file: &File, first: u64, size: u64, count: u64, mut each: impl FnMut(usi
 
 /// So many endpoints of one process are looked at for a user that others share the monitor with; its further sockets are
 /// the kernel's.
-const ENDPOINTS_SHARED: usize = 1 << 17;
+const ENDPOINTS_SHARED: usize = 1 << 15;
 
 /// A client's slab.
 pub(crate) struct Slab {

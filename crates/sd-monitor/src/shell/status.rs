@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Connections that are looked at for one document, for who sees all and for who sees its own only: nobody else is served
 /// meanwhile.
-const SHOWN_MAX: [usize; 2] = [200_000, 4_000];
+const SHOWN_MAX: [usize; 2] = [200_000, 1_000];
 
 #[derive(Serialize)]
 struct Document {

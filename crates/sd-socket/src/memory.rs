@@ -16,7 +16,7 @@ pub(crate) fn file(control: &mut Control, monitor: i32, name: &CStr, len: usize)
     }
 }
 
-/// As [`file`], for a process that may not be registered.
+/// As `file`, for a process that may not be registered.
 pub(crate) fn file_now(name: &CStr, len: usize) -> Option<i32> {
     let mut control = PROCESS.control.lock();
     file(&mut control, control::image_fd(), name, len)

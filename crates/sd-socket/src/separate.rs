@@ -10,7 +10,7 @@
 //!  slabs, channels, public pages, eventfds, control socket --> unmapped, closed
 //! ```
 //! For the monitor the process has ended, and one with the same process id registers later. The bridge is told apart from
-//! other bridges by [`Reads::Unread`]: what the process did not read before it closed its copy is still there for relatives
+//! other bridges by `Reads::AsRead`: what the process did not read before it closed its copy is still there for relatives
 //! that have the connection too.
 //!
 //! A process without relatives keeps everything as it is.

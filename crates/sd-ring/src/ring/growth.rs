@@ -1,5 +1,5 @@
 //! How a ring grows and shrinks: what of the large region a sender uses. Each step is asked for, see
-//! [`RingMem::may_take`](super::RingMem::may_take).
+//! [`super::RingMem::may_take`].
 
 use super::{Geometry, Grant, Region, RingMem, SIZE, TxCursor};
 

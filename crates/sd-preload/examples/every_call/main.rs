@@ -3,6 +3,7 @@
 
 mod create;
 mod data;
+mod privileges;
 mod process;
 mod report;
 mod socket;
@@ -15,5 +16,6 @@ fn main() {
     data::run();
     wait::run();
     stdio::run();
+    privileges::run();
     process::run();
 }

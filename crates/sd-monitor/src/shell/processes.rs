@@ -11,6 +11,7 @@ use nix::sys::stat::Mode;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
@@ -111,7 +112,8 @@ impl Processes {
             return None;
         }
         let path = format!("/proc/self/fd/{}", place.as_raw_fd());
-        OpenOptions::new().read(true).write(true).open(path).ok()
+        // Its owner may have a lease of it (fcntl(2), F_SETLEASE), which is waited for otherwise.
+        OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_NONBLOCK).open(path).ok()
     }
 
     fn place(&self, path: &Path) -> Option<(OwnedFd, Identity)> {

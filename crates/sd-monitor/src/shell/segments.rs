@@ -2,29 +2,41 @@
 //! pages that were never used (which would make them exist).
 
 use super::descriptors::{Identity, Unfit, check_segment};
-use nix::unistd::Whence;
 use sd_ring::{Next, RingMem, RxCursor, TxCursor};
 use sd_shm::channel::{GEOMETRY, Mapping, SEGMENT_LEN, SLOTS, Side, Slot};
 use sd_shm::slab::{self, ENDPOINTS, End, Endpoint, Rare};
 use sd_shm::time_wait::TimeWaits;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+const PAGE: usize = 4096;
+/// Pages that are read at a time.
+const PAGES: usize = 16;
 
 /// Numbers of those among `count` objects of `size` bytes, the first at `first` in the file, that
 /// may have been used. Some come twice.
+///
+/// The file is read, as reading makes no pages and takes no lock that others can hold. SEEK_DATA of lseek(2) takes the
+/// file's, as does a write to it, and a client whose bytes come from a file system of its own can make that last.
 fn used(file: &File, first: u64, size: u64, count: u64, mut each: impl FnMut(usize)) {
     let end = first + size * count;
-    let mut at = first;
+    let mut bytes = [0u8; PAGE * PAGES];
+    let mut at = first / PAGE as u64 * PAGE as u64;
     while at < end {
-        let Ok(data) = nix::unistd::lseek(file, at as i64, Whence::SeekData) else { return };
-        let data = (data as u64).max(at);
-        let hole = nix::unistd::lseek(file, data as i64, Whence::SeekHole).map_or(end, |hole| hole as u64);
-        // At the next page at least, whatever is done to the file meanwhile.
-        let hole = hole.max((data / 4096 + 1) * 4096).min(end);
-        (data.saturating_sub(first) / size..hole.saturating_sub(first).div_ceil(size))
-            .for_each(|n| each(n as usize));
-        at = hole;
+        let Ok(len) = file.read_at(&mut bytes, at) else { return };
+        for page in bytes[..len].chunks(PAGE) {
+            let until = (at + PAGE as u64).min(end);
+            if at < until && page.iter().any(|byte| *byte != 0) {
+                (at.saturating_sub(first) / size..(until - first).div_ceil(size))
+                    .for_each(|n| each(n as usize));
+            }
+            at += PAGE as u64;
+        }
+        if len == 0 {
+            return;
+        }
     }
 }
 

@@ -124,3 +124,70 @@ fn an_eventfd_at_its_end_holds_nobody_up() {
         }
     });
 }
+
+/// Holds the lock of a file in memory: a write to it whose bytes lie in memory that nobody serves. What a file system
+/// of its own (FUSE) is to an attacker, userfaultfd(2) is here.
+struct LockedFile {
+    faults: Option<OwnedFd>,
+    writer: Option<std::thread::JoinHandle<()>>,
+}
+
+impl LockedFile {
+    /// `None` where this process may not have such memory.
+    fn of(file: OwnedFd) -> Option<LockedFile> {
+        const PAGE: usize = 4096;
+        const UFFDIO_API: u64 = 0xc018_aa3f;
+        const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+        // SAFETY: plain system calls; the kernel reads and writes the arrays, whose sizes stand in the numbers above, and
+        // the page is written to by nobody but the kernel.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
+            let faults = (fd >= 0).then(|| crate::client::own(fd))?;
+            let mut api = [0xaau64, 0, 0];
+            let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let page = libc::mmap(std::ptr::null_mut(), PAGE, prot, flags, -1, 0) as u64;
+            let mut register = [page, PAGE as u64, 1, 0];
+            assert_eq!(libc::ioctl(fd, UFFDIO_API, api.as_mut_ptr()), 0);
+            assert_eq!(libc::ioctl(fd, UFFDIO_REGISTER, register.as_mut_ptr()), 0);
+            let writer = std::thread::spawn(move || {
+                libc::pwrite(file.as_raw_fd(), page as *const libc::c_void, 8, 0);
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!writer.is_finished());
+            Some(LockedFile { faults: Some(faults), writer: Some(writer) })
+        }
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        // Nobody waits for the page any more.
+        self.faults = None;
+        self.writer.take().into_iter().for_each(|writer| writer.join().unwrap());
+    }
+}
+
+/// The monitor looks through slabs and channels: whoever has such a file can hold its lock for as long as it likes.
+#[test]
+fn a_file_that_is_locked_holds_nobody_up() {
+    let server = Server::start();
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let (_listener, port) = b.listen(0);
+    let (_, channel) = a.connect(port, true);
+    let channel = channel.unwrap();
+    let honest = Client::register(&server);
+    let (Some(slab), Some(segment)) = (
+        LockedFile::of(a.slab_fd.try_clone().unwrap()),
+        LockedFile::of(channel.segment.try_clone().unwrap()),
+    ) else {
+        return;
+    };
+    let start = Instant::now();
+    let bind = Request::Bind { ip: sd_proto::Ip::v4([127, 0, 0, 1]), port: 1, reuse: false };
+    assert_eq!(honest.control.ask(bind, &[]).0, sd_proto::Reply::Ok);
+    honest.control.status();
+    drop(a);
+    is_served(&server);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    drop((slab, segment));
+}

@@ -134,7 +134,6 @@ pub(crate) struct Client {
 pub(crate) struct Channel {
     pub(crate) id: u64,
     pub(crate) map: Mapping,
-    #[expect(dead_code, reason = "kept open, as by a client")]
     segment: OwnedFd,
 }
 
@@ -143,6 +142,11 @@ impl Channel {
         let segment = fds.into_iter().next().ok_or_else(|| error("a channel without a segment"))?;
         let map = Mapping::map(segment.as_raw_fd()).map_err(|e| io::Error::from_raw_os_error(e.0))?;
         Ok(Channel { id, map, segment })
+    }
+
+    /// The segment, which stays open.
+    pub(crate) fn fd(&self) -> i32 {
+        self.segment.as_raw_fd()
     }
 }
 

@@ -23,6 +23,7 @@
 //! | `matrix PORT PIDS...` | each request with each descriptor about each stranger; ends |
 //! | `eventfd` | the monitor is to write to an eventfd that has no room |
 //! | `names PORT` | asks for a port by every name of it; ends |
+//! | `nobody PORT` | asks for a port in messages whose sender the kernel has not noted; ends |
 //! | `knock PORT FROM TO` | a connection from a port of its choice, to a listener of its choice |
 //! | `flood PORT COUNT`, `synflood PORT COUNT` | channels to a server, empty or full |
 //! | `squat-directory UID` | the directory in which a user's library may look for the monitor |
@@ -32,11 +33,13 @@
 //! | `bind-block PORT` | a connection that there never was |
 //! | `plant PROGRAM` | becomes a set-user-id program that finds an image of ours |
 //! | `hang WAY` | the monitor is to close what takes long to close |
+//! | `hold WAY UID` | the monitor is to want a lock that the attacker has; begins as root, and becomes that user |
 mod bridge;
 mod client;
 mod eat;
 mod eventfd;
 mod hang;
+mod hold;
 mod honest;
 mod knock;
 mod matrix;
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         ["crowd", port, count] => honest::crowd(number(port) as u16, number(count)),
         ["became", port, user] => policy::became(number(port) as u16, number(user) as u32),
         ["names", port] => policy::names(number(port) as u16),
+        ["nobody", port] => policy::nobody(number(port) as u16),
         ["privsep-serve", way, port, user] => privsep::serve(way, number(port) as u16, number(user) as u32),
         ["privsep-talk", port] => privsep::talk(number(port) as u16),
         ["knock", port, from, to] => knock::run(number(port) as u16, number(from) as u16, number(to) as u16),
@@ -94,6 +98,7 @@ fn main() -> ExitCode {
         ["plant", program] => secure::plant(program),
         ["secure"] => secure::look(),
         ["hang", way] => hang::run(way),
+        ["hold", way, user] => hold::run(way, number(user) as u32),
         _ => Err(io::Error::other("see the head of tests/hostile/src/main.rs")),
     };
     match done {

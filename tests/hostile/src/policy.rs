@@ -1,10 +1,10 @@
 //! Finding 7 a and b: ways round a rule.
 
-use crate::client::Client;
-use sd_proto::{Ip, Route};
+use crate::client::{Client, Control, own};
+use sd_proto::{Ip, Reply, Request, Route};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, TcpStream};
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 
 /// Asks for a way to a port by every name of it, and prints to which it is given one.
 pub(crate) fn names(port: u16) -> io::Result<()> {
@@ -72,5 +72,32 @@ pub(crate) fn became(port: u16, user: u32) -> io::Result<()> {
     println!("{:?}", connect(socket));
     // SAFETY: no pointers.
     println!("{:?}", connect(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) }));
+    Ok(())
+}
+
+/// A child whose first words the kernel has noted no sender of, as its socket had not asked for one yet: whose are they?
+pub(crate) fn nobody(port: u16) -> io::Result<()> {
+    let parent = Client::register()?;
+    let client = Client::prepare()?;
+    let mut pair = [0; 2];
+    // SAFETY: the kernel writes two numbers.
+    unsafe {
+        libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr())
+    };
+    let [monitors, childs] = [own(Ok(pair[0]))?, own(Ok(pair[1]))?];
+    let child = Control { socket: childs };
+    child.tell(Request::Hello { version: crate::client::version(), again: false }, &client.hello_fds())?;
+    let ip = Ip::v4([127, 0, 0, 1]);
+    child.tell(Request::Connect { ip, port, nth: 0, want_ports: false, want_channel: true }, &[])?;
+    parent.control.tell(Request::Fork { member: 1, serial: 1 }, &[monitors.as_raw_fd()])?;
+    parent.settle()?;
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    while let Ok((reply, _)) = child.receive_with(libc::MSG_DONTWAIT) {
+        match reply {
+            Reply::Route { route: Route::Shm { .. }, .. } => println!("seen: as nobody {reply:?}"),
+            reply => println!("as nobody: {reply:?}"),
+        }
+    }
+    println!("ready");
     Ok(())
 }

@@ -17,6 +17,7 @@ pub(super) const TESTS: &[Test] = &[
     ("finding-03-siblings-shutdown", |world| siblings(world, "shutdown")),
     ("finding-07-policy-a-names", names),
     ("finding-07-policy-b-became", became),
+    ("finding-07-policy-b-nobody", nobody),
     ("finding-07-policy-c-source-port", source_port),
     ("finding-07-policy-d-other-listener", other_listener),
     ("finding-10-bindblock", bind_block),
@@ -114,6 +115,15 @@ fn became(world: &mut World) -> Result<String> {
         fail!("mallory is denied, and got {mallory:?}");
     }
     Ok(mallory.trim().replace('\n', ", "))
+}
+
+/// Who has not been named is not somebody whom no rule is about.
+fn nobody(world: &mut World) -> Result<String> {
+    let port = free_port()?;
+    world.set_policy(&format!("deny uid={} port={port}\n", User::Mallory as u32))?;
+    let _server = world.serve(With::Sd, port, "threads")?;
+    contact(world, User::Alice, With::Sd, port, "hello")?;
+    unheard(&world.run(User::Mallory, With::Kernel, &["nobody", &port.to_string()], PATIENCE)?.text())
 }
 
 /// Nobody comes from a port that the kernel would not have given him.

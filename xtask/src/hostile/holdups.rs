@@ -18,6 +18,10 @@ pub(super) const TESTS: &[Test] = &[
     ("finding-04-hang-many", |world| stand(world, &["hang", "60"])),
     ("finding-04-hang-garbage", |world| stand(world, &["hang", "garbage"])),
     ("finding-04-hang-long", |world| stand(world, &["hang", "long"])),
+    ("lock-epoll", |world| hold(world, "epoll")),
+    ("lock-slab", |world| hold(world, "slab")),
+    ("lock-segment", |world| hold(world, "segment")),
+    ("lock-pair", |world| hold(world, "pair")),
     ("finding-05-eventfd", eventfd),
     ("finding-08-flood", flood),
     ("finding-08-synflood", synflood),
@@ -36,6 +40,19 @@ fn stand(world: &mut World, attack: &[&str]) -> Result<String> {
     let port = free_port()?;
     let _server = world.serve(With::Sd, port, "threads")?;
     watched(world, port, || world.attack(attack))
+}
+
+/// Mallory is inside a call with a lock of the kernel's, at a page that does not come. She begins as root, as a page of that
+/// kind is not everybody's in every configuration.
+fn hold(world: &mut World, way: &str) -> Result<String> {
+    let port = free_port()?;
+    let _server = world.serve(With::Sd, port, "threads")?;
+    let user = (User::Mallory as u32).to_string();
+    watched(world, port, || {
+        let mut attack = world.start(User::Root, With::Kernel, &["hold", way, &user])?;
+        attack.wait_for_text("ready", PATIENCE)?;
+        Ok(attack)
+    })
 }
 
 /// A race, which is given a while.

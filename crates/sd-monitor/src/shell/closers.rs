@@ -2,7 +2,8 @@
 //!
 //! close(2) of a stranger's descriptor may wait (SO_LINGER, a file system served by a process), and so may closing a
 //! socket in whose queue such descriptors lie. So may a question about a socket: another thread of the stranger's can
-//! be inside a call on it, with its lock, in a page fault that the stranger serves.
+//! be inside a call on it, with its lock, in a page fault that the stranger serves. And so may receiving from a socket of
+//! which the stranger has kept a copy: the kernel has one lock for all who receive from it.
 //!
 //! ```text
 //! main thread --task, user--> line of that user --> a thread of the pool
@@ -18,7 +19,7 @@
 //! # Not guaranteed
 //! That a task is ever done.
 
-use super::connection::{Message, Question};
+use super::connection::{Incoming, Message, Question};
 use super::descriptors::{self, Owned, Unfit};
 use sd_sys::ringer::Ringer;
 use std::collections::{BTreeMap, VecDeque};
@@ -46,14 +47,26 @@ enum Task {
     Close(OwnedFd),
     /// A message of that connection brings a socket: what is it?
     Examine(u64, Question, Box<Message>),
+    /// The next message of that connection, whose socket others may hold too, and with it the lock for receiving.
+    Receive(u64, OwnedFd),
     /// Wakes whoever watches an eventfd.
     Wake(OwnedFd),
 }
 
-/// A message whose listener was looked at.
-pub(crate) struct Examined {
+/// What was found about a connection.
+pub(crate) struct Found {
+    /// At whose expense.
+    pub(crate) uid: u32,
     pub(crate) connection: u64,
-    pub(crate) message: Box<Message>,
+    pub(crate) what: What,
+}
+
+/// See [`Found`].
+pub(crate) enum What {
+    /// A message whose listener was looked at.
+    Examined(Box<Message>),
+    /// A look at its socket.
+    Received(Incoming),
 }
 
 /// A user's tasks.
@@ -100,7 +113,7 @@ struct Shared {
     /// Tasks that wait; read without the lock.
     waiting: AtomicUsize,
     bell: OwnedFd,
-    results: Sender<Examined>,
+    results: Sender<Found>,
 }
 
 impl Shared {
@@ -142,7 +155,7 @@ impl Shared {
             if let Some((uid, task)) = state.next() {
                 drop(state);
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
-                self.perform(task);
+                self.perform(uid, task);
                 state = self.lock();
                 state.done(uid);
             } else if state.idle >= IDLE_MAX {
@@ -156,33 +169,43 @@ impl Shared {
         }
     }
 
-    fn perform(&self, task: Task) {
+    fn perform(&self, uid: u32, task: Task) {
         match task {
             Task::Close(fd) => drop(fd),
             Task::Wake(fd) => sd_sys::fd::eventfd_signal(fd.as_raw_fd()),
             Task::Examine(connection, question, message) => {
-                let _ = self.results.send(examine(connection, question, message));
-                let _ = sd_sys::fd::write(self.bell.as_raw_fd(), &1u64.to_ne_bytes());
+                self.tell(uid, connection, What::Examined(examine(question, message)));
+            }
+            Task::Receive(connection, socket) => {
+                let incoming = super::connection::receive(socket.as_fd());
+                // Before it is known, as whoever closes the last one closes what lies in its queue.
+                drop(socket);
+                self.tell(uid, connection, What::Received(incoming));
             }
         }
+    }
+
+    fn tell(&self, uid: u32, connection: u64, what: What) {
+        let _ = self.results.send(Found { uid, connection, what });
+        let _ = sd_sys::fd::write(self.bell.as_raw_fd(), &1u64.to_ne_bytes());
     }
 }
 
 /// Closed as well: whoever has the answer knows that we do not keep the port alive.
-fn examine(connection: u64, question: Question, mut message: Box<Message>) -> Examined {
+fn examine(question: Question, mut message: Box<Message>) -> Box<Message> {
     message.listener = match (message.fds.as_slice(), question) {
         ([fd], Question::IsListener) => descriptors::check_listener(fd.as_fd()),
         ([fd], Question::IsBound) => descriptors::check_bound(fd.as_fd()),
         _ => Err(Unfit),
     };
     message.fds.clear();
-    Examined { connection, message }
+    message
 }
 
 /// See the module.
 pub(crate) struct Closers {
     shared: Arc<Shared>,
-    results: Receiver<Examined>,
+    results: Receiver<Found>,
 }
 
 /// The pool, for [`wake`].
@@ -241,13 +264,18 @@ impl Closers {
         self.shared.push(MEMORY, Task::Close(file));
     }
 
-    /// Looks at the socket that a message brings; see [`Closers::examined`].
+    /// Receives the next message of a connection; see [`Closers::found`].
+    pub(crate) fn receive(&self, uid: u32, connection: u64, socket: OwnedFd) {
+        self.shared.push(uid, Task::Receive(connection, socket));
+    }
+
+    /// Looks at the socket that a message brings; see [`Closers::found`].
     pub(crate) fn examine(&self, uid: u32, connection: u64, question: Question, message: Box<Message>) {
         self.shared.push(uid, Task::Examine(connection, question, message));
     }
 
-    /// Messages whose listeners were looked at since the last time.
-    pub(crate) fn examined(&self) -> Vec<Examined> {
+    /// What was found out since the last time.
+    pub(crate) fn found(&self) -> Vec<Found> {
         let _ = sd_sys::fd::read(self.shared.bell.as_raw_fd(), &mut [0; 8]);
         self.results.try_iter().collect()
     }

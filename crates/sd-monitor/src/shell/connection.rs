@@ -33,6 +33,12 @@ pub(crate) struct Connection {
     socket: OwnedFd,
     pub(crate) pid: u32,
     pub(crate) uid: u32,
+    /// Of a socket that a parent has made: its user, who may hold the monitor's end as well.
+    pub(crate) maker: Option<u32>,
+    /// Somebody beside the main thread is busy with it: it is not watched meanwhile.
+    pub(crate) is_awaited: bool,
+    /// The process has ended. What it said before is still to be heard.
+    pub(crate) has_ended: bool,
     /// Set by Hello.
     pub(crate) who: Option<Identity>,
     /// The forked process that has the other end, where its parent made the connection for it.
@@ -93,6 +99,9 @@ impl Connection {
             socket,
             pid,
             uid,
+            maker: None,
+            is_awaited: false,
+            has_ended: false,
             who: None,
             child: None,
             notices: VecDeque::new(),
@@ -100,9 +109,10 @@ impl Connection {
         })
     }
 
-    /// A connection that a parent has made for the child of its next fork. Who the child is, it says itself.
-    pub(crate) fn of_child(socket: OwnedFd, child: ProcessId) -> io::Result<Connection> {
-        Ok(Connection { pid: 0, uid: UNKNOWN, child: Some(child), ..Connection::new(socket)? })
+    /// A connection that a parent, of user `maker`, has made for the child of its next fork. Who the child is, it says itself.
+    pub(crate) fn of_child(socket: OwnedFd, child: ProcessId, maker: u32) -> io::Result<Connection> {
+        let made = Connection::new(socket)?;
+        Ok(Connection { pid: 0, uid: UNKNOWN, maker: Some(maker), child: Some(child), ..made })
     }
 
     /// The process at the other end is as one that has just been forked, and not the one that is buried.
@@ -142,30 +152,7 @@ impl Connection {
 
     /// The next message, if any.
     pub(crate) fn receive(&self) -> Incoming {
-        let mut bytes = [0u8; MESSAGE_MAX];
-        // A client that ends with mail unread leaves ECONNRESET, once, before its last words.
-        let mut receive =
-            || sd_sys::msg::recv_whatever(self.socket.as_raw_fd(), &mut bytes, libc::MSG_DONTWAIT);
-        let received = match receive() {
-            Err(sd_sys::Errno(libc::ECONNRESET)) => receive(),
-            other => other,
-        };
-        let got = match received {
-            Ok(got) => got,
-            Err(sd_sys::Errno(libc::EAGAIN | libc::EINTR)) => return Incoming::Nothing,
-            Err(_) => return Incoming::End,
-        };
-        let mut fds = Vec::new();
-        // SAFETY: the kernel has just put these descriptors into our table, and each is handed over once.
-        got.fds.hand_over(|fd| fds.push(unsafe { OwnedFd::from_raw_fd(fd) }));
-        // Zero: of a pid namespace that is not below ours.
-        let sender = got.sender.map(|sender| (sender.pid.max(0) as u32, sender.uid));
-        // An empty message looks like the end, but for what it may bring.
-        if got.len == 0 && fds.is_empty() {
-            return Incoming::End;
-        }
-        let (len, is_cut) = (got.len, got.is_cut);
-        Incoming::Message(Box::new(Message { bytes, len, fds, sender, is_cut, listener: NOT_EXAMINED }))
+        receive(self.fd())
     }
 
     /// Sends a message, or fails at once.
@@ -206,4 +193,31 @@ impl Connection {
         }
         false
     }
+}
+
+/// The next message of a control connection, if any.
+pub(crate) fn receive(socket: BorrowedFd<'_>) -> Incoming {
+    let mut bytes = [0u8; MESSAGE_MAX];
+    // A client that ends with mail unread leaves ECONNRESET, once, before its last words.
+    let mut receive = || sd_sys::msg::recv_whatever(socket.as_raw_fd(), &mut bytes, libc::MSG_DONTWAIT);
+    let received = match receive() {
+        Err(sd_sys::Errno(libc::ECONNRESET)) => receive(),
+        other => other,
+    };
+    let got = match received {
+        Ok(got) => got,
+        Err(sd_sys::Errno(libc::EAGAIN | libc::EINTR)) => return Incoming::Nothing,
+        Err(_) => return Incoming::End,
+    };
+    let mut fds = Vec::new();
+    // SAFETY: the kernel has just put these descriptors into our table, and each is handed over once.
+    got.fds.hand_over(|fd| fds.push(unsafe { OwnedFd::from_raw_fd(fd) }));
+    // Zero: of a pid namespace that is not below ours.
+    let sender = got.sender.map(|sender| (sender.pid.max(0) as u32, sender.uid));
+    // An empty message looks like the end, but for what it may bring.
+    if got.len == 0 && fds.is_empty() {
+        return Incoming::End;
+    }
+    let (len, is_cut) = (got.len, got.is_cut);
+    Incoming::Message(Box::new(Message { bytes, len, fds, sender, is_cut, listener: NOT_EXAMINED }))
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | segment | a short, shrinking or huge-page file makes an access fault |
 //! | eventfd | writing to a pipe or a file could block |
-//! //! | pidfd | the wait for its process would be for something else |
+//! | pidfd | the wait for its process would be for something else; questions about other files wait for locks |
 //! | listener | a port that the client does not own |
 
 use nix::sys::socket::SockaddrStorage;
@@ -39,13 +39,25 @@ pub(crate) fn check_segment(fd: BorrowedFd<'_>, len: usize, seals: i32) -> Resul
 
 /// Checks for an eventfd.
 pub(crate) fn check_eventfd(fd: BorrowedFd<'_>) -> Result<(), Unfit> {
+    if is_called(fd, "anon_inode:[eventfd]") { Ok(()) } else { Err(Unfit) }
+}
+
+/// What the kernel calls a file, which takes no lock of the file's. Names of files that processes can choose begin with
+/// a slash.
+fn is_called(fd: BorrowedFd<'_>, name: &str) -> bool {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let target = std::fs::read_link(path).map_err(|_| Unfit)?;
-    if target.as_os_str() == "anon_inode:[eventfd]" { Ok(()) } else { Err(Unfit) }
+    std::fs::read_link(path).is_ok_and(|target| target.as_os_str() == name)
+}
+
+/// Checks for a pidfd. Before anything else is asked about it: fdinfo of an epoll instance waits for its lock, which
+/// another thread of its owner's may have for as long as it likes.
+pub(crate) fn check_pidfd(fd: BorrowedFd<'_>) -> Result<(), Unfit> {
+    if is_called(fd, "anon_inode:[pidfd]") { Ok(()) } else { Err(Unfit) }
 }
 
 /// The process id behind a pidfd; zero when it has ended or lies in another pid namespace.
 pub(crate) fn pid_of_pidfd(fd: BorrowedFd<'_>) -> Result<u32, Unfit> {
+    check_pidfd(fd)?;
     let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
     // The kernel gives all of it at once; there is one such question for each fork of a client's.
     let mut bytes = [0; 512];
@@ -60,13 +72,17 @@ pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     sd_sys::fd::poll_one(pidfd.as_raw_fd(), libc::POLLIN, 0).is_ok_and(|events| events != 0)
 }
 
-/// Checks for a socket of a pair as [`sd_proto::Request::Fork`] wants it: a Unix-domain SOCK_SEQPACKET one.
-pub(crate) fn check_pair(fd: BorrowedFd<'_>) -> Result<(), Unfit> {
+/// Checks for a socket of a pair as [`sd_proto::Request::Fork`] wants it: a Unix-domain SOCK_SEQPACKET one that the sender has
+/// made. One that is connected to somebody else's socket would have us tell them things in our own name: in the end to
+/// ourselves, and our answers would be requests of root's.
+pub(crate) fn check_pair(fd: BorrowedFd<'_>, sender: u32) -> Result<(), Unfit> {
     let option = |name| sd_sys::fd::getsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, name).map_err(|_| Unfit);
     let is_pair = option(libc::SO_DOMAIN)? == libc::AF_UNIX
         && option(libc::SO_TYPE)? == libc::SOCK_SEQPACKET
         && option(libc::SO_ACCEPTCONN)? == 0;
-    if is_pair { Ok(()) } else { Err(Unfit) }
+    let peer = nix::sys::socket::getsockopt(&fd, nix::sys::socket::sockopt::PeerCredentials);
+    let is_own = peer.is_ok_and(|peer| peer.pid().max(0) as u32 == sender);
+    if is_pair && is_own { Ok(()) } else { Err(Unfit) }
 }
 
 /// The network namespace of a TCP socket. None of these questions takes the socket's lock, with which another thread of
@@ -179,6 +195,13 @@ mod tests {
         assert_eq!(pid_of_pidfd(pid.as_fd()), Ok(std::process::id()));
         assert_eq!(pid_of_pidfd(event.as_fd()), Err(Unfit));
         assert!(!has_ended(pid.as_fd()));
+    }
+
+    #[test]
+    fn what_can_be_locked_is_not_asked() {
+        let epoll = owned(sd_sys::fd::epoll_create().unwrap());
+        assert_eq!(check_pidfd(epoll.as_fd()), Err(Unfit));
+        assert_eq!(pid_of_pidfd(epoll.as_fd()), Err(Unfit));
     }
 
     #[test]

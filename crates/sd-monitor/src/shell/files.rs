@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::core::policy::Policy;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 /// The policy in a file, or the one that allows everything.
@@ -23,8 +24,20 @@ pub(crate) fn ephemeral_ports() -> (u16, u16) {
     }
 }
 
-/// Whether a process has begun to end (PF_EXITING; proc(5), field 9 of stat).
+/// Whether a process has begun to end: it has no memory, and so no program, any more.
 pub(crate) fn is_exiting(pid: u32) -> bool {
+    match fs::read_link(format!("/proc/{pid}/exe")) {
+        Ok(_) => false,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::exists(format!("/proc/{pid}")).unwrap_or(false)
+        }
+        Err(_) => is_exiting_by_flags(pid),
+    }
+}
+
+/// The same for a process that may not be looked at so (PF_EXITING; proc(5), field 9 of stat). Not for others: reading that
+/// keeps the process's memory for a moment, and who keeps it last gives it back.
+fn is_exiting_by_flags(pid: u32) -> bool {
     const PF_EXITING: u32 = 4;
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let flags = text.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse().ok());

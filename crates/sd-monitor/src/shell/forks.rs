@@ -18,15 +18,16 @@ impl Server {
     /// A fork is announced before it happens, so that nothing the child does can come too early.
     pub(super) fn fork(
         &mut self,
-        (id, parent, uid): (u64, ProcessId, u32),
+        (id, parent, sender): (u64, ProcessId, Sender),
         (member, serial): (u32, u32),
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(), ErrorCode> {
         let [socket] = fds.as_slice() else { return Err(ErrorCode::Descriptor) };
-        descriptors::check_pair(socket.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
+        descriptors::check_pair(socket.as_fd(), sender.pid).map_err(|_| ErrorCode::Descriptor)?;
+        let uid = sender.uid;
         let child = self.core.members.forked(parent, member, serial).map_err(|_| ErrorCode::Protocol)?;
         tracing::debug!(parent = parent.0, child = child.0, member, "forks");
-        let connection = fds.pop().and_then(|socket| Connection::of_child(socket, child).ok());
+        let connection = fds.pop().and_then(|socket| Connection::of_child(socket, child, uid).ok());
         match connection.map(|connection| self.add_connection(connection, uid)) {
             Some(Ok(())) => return Ok(()),
             Some(Err(refused)) => self.closers.close(uid, refused.into_socket()),

@@ -11,6 +11,7 @@ mod family;
 mod files;
 mod forks;
 mod grant;
+mod hearing;
 mod origin;
 pub(crate) mod place;
 mod poller;

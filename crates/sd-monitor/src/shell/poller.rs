@@ -19,8 +19,8 @@ pub(crate) enum Token {
     Process(u64),
     /// The process that should announce the other side of a recovered channel has ended.
     Witness(u64),
-    /// The closers have looked at something.
-    Examined,
+    /// The closers have found something out.
+    Found,
 }
 
 impl Token {
@@ -28,7 +28,7 @@ impl Token {
         match self {
             Token::Accept => 0,
             Token::Signals => 1,
-            Token::Examined => 5,
+            Token::Found => 5,
             Token::Connection(n) => n << 3 | 2,
             Token::Process(n) => n << 3 | 3,
             Token::Witness(n) => n << 3 | 4,
@@ -39,7 +39,7 @@ impl Token {
         match word & 7 {
             0 => Some(Token::Accept),
             1 => Some(Token::Signals),
-            5 => Some(Token::Examined),
+            5 => Some(Token::Found),
             2 => Some(Token::Connection(word >> 3)),
             3 => Some(Token::Process(word >> 3)),
             4 => Some(Token::Witness(word >> 3)),
@@ -100,7 +100,7 @@ mod tests {
         for token in [
             Token::Accept,
             Token::Signals,
-            Token::Examined,
+            Token::Found,
             Token::Connection(9),
             Token::Process(0),
             Token::Witness(1 << 60),

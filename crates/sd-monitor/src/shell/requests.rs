@@ -90,7 +90,7 @@ impl Server {
                 self.connect(id, who.client, wanted).map(|()| None)
             }
             (Request::Fork { member, serial }, Some(who)) => {
-                self.fork((id, who.process, sender.uid), (member, serial), &mut fds).map(|()| None)
+                self.fork((id, who.process, sender), (member, serial), &mut fds).map(|()| None)
             }
             (Request::Born { serial }, Some(who)) => {
                 self.born((who.process, sender), serial, &mut fds).map(|()| None)
@@ -316,7 +316,7 @@ impl Server {
     fn share(&mut self, process: ProcessId, uid: u32, fds: &[OwnedFd]) -> Result<u32, ErrorCode> {
         let [fd] = fds else { return Err(ErrorCode::Descriptor) };
         let identity = Slab::check(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
-        let is_it = |(_, family): &(&ClientId, &Family)| family.slab.identity() == Some(identity);
+        let is_it = |(_, family): &(&ClientId, &Family)| family.slab.identity() == identity;
         let (client, family) = self.families.iter().find(is_it).ok_or(ErrorCode::Protocol)?;
         // Who can write a slab can harm all who share it.
         if family.uid != uid {

@@ -7,35 +7,34 @@ use sd_shm::channel::{GEOMETRY, Mapping, SEGMENT_LEN, SLOTS, Side, Slot};
 use sd_shm::slab::{self, ENDPOINTS, End, Endpoint, Rare};
 use sd_shm::time_wait::TimeWaits;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const PAGE: usize = 4096;
-/// Pages that are read at a time.
-const PAGES: usize = 16;
+/// Looked at with one call.
+const CHUNK: usize = 16 << 10;
+const PAGE: u64 = 4096;
 
 /// Numbers of those among `count` objects of `size` bytes, the first at `first` in the file, that
 /// may have been used. Some come twice.
 ///
-/// The file is read, as reading makes no pages and takes no lock that others can hold. SEEK_DATA of lseek(2) takes the
-/// file's, as does a write to it, and a client whose bytes come from a file system of its own can make that last.
+/// Pages are read, not looked for: lseek(2) wants the file's lock, which another holder of the file may have for as long as it
+/// likes (in write(2), from a page that does not come). read(2) does not, and makes no pages.
 fn used(file: &File, first: u64, size: u64, count: u64, mut each: impl FnMut(usize)) {
     let end = first + size * count;
-    let mut bytes = [0u8; PAGE * PAGES];
-    let mut at = first / PAGE as u64 * PAGE as u64;
+    let mut at = first / PAGE * PAGE;
+    let mut chunk = [0u8; CHUNK];
     while at < end {
-        let Ok(len) = file.read_at(&mut bytes, at) else { return };
-        for page in bytes[..len].chunks(PAGE) {
-            let until = (at + PAGE as u64).min(end);
-            if at < until && page.iter().any(|byte| *byte != 0) {
-                (at.saturating_sub(first) / size..(until - first).div_ceil(size))
+        let len = chunk.len().min((end - at).next_multiple_of(PAGE) as usize);
+        let Some(chunk) = chunk.get_mut(..len) else { return };
+        let Ok(got @ 1..) = file.read_at(chunk, at) else { return };
+        for page in chunk.get(..got).unwrap_or(&[]).chunks(PAGE as usize) {
+            let next = at + PAGE;
+            if page.iter().fold(0, |all, byte| all | byte) != 0 {
+                (at.saturating_sub(first) / size..(next.min(end) - first).div_ceil(size))
                     .for_each(|n| each(n as usize));
             }
-            at += PAGE as u64;
-        }
-        if len == 0 {
-            return;
+            at = next;
         }
     }
 }
@@ -48,6 +47,7 @@ const ENDPOINTS_SHARED: usize = 1 << 15;
 pub(crate) struct Slab {
     map: slab::Slab,
     file: File,
+    identity: Identity,
     /// As many endpoints are looked at, whatever the client says.
     endpoints_max: usize,
 }
@@ -61,16 +61,17 @@ impl Slab {
     /// Maps one that was checked. Its file says whose it is.
     pub(crate) fn new(file: File) -> Option<Slab> {
         let map = slab::Slab::map(file.as_raw_fd()).ok()?;
-        let user = nix::sys::stat::fstat(&file).ok()?.st_uid;
+        let found = nix::sys::stat::fstat(&file).ok()?;
+        let (user, identity) = (found.st_uid, (found.st_dev, found.st_ino));
         let is_free = user == 0 || user == nix::unistd::geteuid().as_raw();
         let endpoints_max = if is_free { ENDPOINTS } else { ENDPOINTS_SHARED };
         map.header().endpoints_max.store(endpoints_max as u32, Ordering::Relaxed);
-        Some(Slab { map, file, endpoints_max })
+        Some(Slab { map, file, identity, endpoints_max })
     }
 
     /// The same for every descriptor of it.
-    pub(crate) fn identity(&self) -> Option<Identity> {
-        Slab::check(self.file.as_fd()).ok()
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity
     }
 
     /// Ends it, but for its file: whoever closes the last descriptor of a file in memory gives all its pages back.
@@ -233,6 +234,7 @@ impl RingMem for Incoming<'_> {
 mod tests {
     use super::*;
     use sd_shm::rings::Rings;
+    use std::os::fd::AsFd;
 
     fn slab() -> (Slab, usize) {
         let (fd, made) = slab::Slab::create(1).unwrap();

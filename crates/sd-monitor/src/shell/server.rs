@@ -1,6 +1,6 @@
 //! The monitor's state and its event loop.
 
-use super::closers::{Closers, Examined};
+use super::closers::Closers;
 use super::connection::{Connection, Incoming, UNKNOWN};
 use super::descriptors::{Identity, has_ended};
 use super::directories::Directories;
@@ -94,7 +94,7 @@ impl Server {
         poller.watch(&place.listener, Token::Accept)?;
         poller.watch(&signals, Token::Signals)?;
         let closers = Closers::new()?;
-        poller.watch(closers.bell(), Token::Examined)?;
+        poller.watch(closers.bell(), Token::Found)?;
         let (first, last) = files::ephemeral_ports();
         let core = Core {
             policy,
@@ -149,7 +149,7 @@ impl Server {
                     Token::Connection(id) => self.attend(id),
                     Token::Process(id) => self.process_ended(ProcessId(id)),
                     Token::Witness(key) => self.witness_ended(ChannelKey(key)),
-                    Token::Examined => self.take_examined(),
+                    Token::Found => self.take_found(),
                 }
             }
             self.closers.tend();
@@ -192,6 +192,7 @@ impl Server {
                 self.counters.refused_connections += 1;
                 self.spare = None;
                 if let Ok(fd) = nix::sys::socket::accept4(self.place.listener.as_raw_fd(), flags) {
+                    // At once, as the spare is needed again. Quotas keep users from coming to this.
                     sd_sys::fd::close(fd);
                 }
                 self.spare = File::open("/dev/null").ok();
@@ -239,7 +240,18 @@ impl Server {
             return false;
         }
         let Some(connection) = self.connections.get(&id) else { return false };
-        match connection.receive() {
+        if self.is_heard_elsewhere(connection) {
+            self.hear_elsewhere(id);
+            return false;
+        }
+        let incoming = connection.receive();
+        self.take_incoming(id, incoming)
+    }
+
+    /// Acts on what a connection had; false when it was no message, or one whose turn comes later.
+    pub(super) fn take_incoming(&mut self, id: u64, incoming: Incoming) -> bool {
+        let Some(connection) = self.connections.get(&id) else { return false };
+        match incoming {
             Incoming::Nothing => return false,
             Incoming::End if self.ends_soon(connection) => {
                 self.poller.forget(connection.fd());
@@ -251,9 +263,8 @@ impl Server {
             }
             Incoming::Message(message) => match message.question() {
                 Some(question) => {
-                    // What it says next has to wait.
-                    self.poller.forget(connection.fd());
                     let uid = message.sender.map_or(connection.uid, |(_, uid)| uid);
+                    self.await_found(id);
                     self.closers.examine(uid, id, question, message);
                     return false;
                 }
@@ -261,21 +272,6 @@ impl Server {
             },
         }
         true
-    }
-
-    /// Messages whose listeners were looked at.
-    fn take_examined(&mut self) {
-        for Examined { connection: id, message } in self.closers.examined() {
-            let Some(connection) = self.connections.get(&id) else { continue };
-            if let Err(error) = self.poller.watch(connection.fd(), Token::Connection(id)) {
-                self.dismiss(id, &format!("it cannot be watched: {error}"));
-                continue;
-            }
-            if connection.has_notices() {
-                let _ = self.poller.watch_room(connection.fd(), Token::Connection(id), true);
-            }
-            self.handle(id, *message);
-        }
     }
 
     /// The process at the other end is on its way out, so its pidfd will tell. It may have descriptors

@@ -56,7 +56,10 @@ impl Family {
     /// Whether its owner can take one more channel, as far as one can see from outside.
     pub(crate) fn has_room(&mut self) -> bool {
         let declines = self.room.declined_at.is_some_and(|at| at.elapsed() < PAUSE);
-        !declines && self.room.has_addresses(self.pid) && self.room.has_descriptors(self.pid)
+        // To count addresses is to keep the process's memory for a moment, which a stranger could make the last one of its life,
+        // whereupon the monitor would have to give all of it back. A stranger declines.
+        let is_known = self.uid == 0 || self.uid == sd_sys::fd::geteuid();
+        !declines && (!is_known || self.room.has_addresses(self.pid)) && self.room.has_descriptors(self.pid)
     }
 
     /// Its owner has been told of a channel.

@@ -53,6 +53,14 @@ impl Server {
         let of_process = |(_, c): &(&u64, &super::connection::Connection)| c.process() == Some(process);
         let connection = self.connections.iter().find(of_process).map(|(id, _)| *id);
         // Its last words first: it may have announced a child.
+        if let Some(id) = connection
+            && self.hears_last_words(id)
+        {
+            if let Some(pidfd) = self.pidfds.get(&process) {
+                self.poller.forget(pidfd);
+            }
+            return;
+        }
         for _ in 0..LAST_WORDS_MAX {
             if !connection.is_some_and(|id| self.take_message(id)) {
                 break;

@@ -54,6 +54,11 @@ impl EventSet {
         self.summary.fetch_or(1 << ((slot / 64) % (SLOTS / 64)), Ordering::SeqCst);
     }
 
+    /// `slot` is announced, and was not taken yet.
+    pub fn is_posted(&self, slot: usize) -> bool {
+        self.leaf[(slot / 64) % (SLOTS / 64)].load(Ordering::Relaxed) & 1 << (slot % 64) != 0
+    }
+
     /// Nothing is announced.
     #[inline]
     pub fn is_empty(&self) -> bool {

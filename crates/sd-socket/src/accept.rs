@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::addr::{self, Name};
-use crate::arrival::{WaitsInAccept, publish_pending, refuse};
+use crate::arrival::{WaitsInAccept, publish_pending, refuse, tell_owners};
 use crate::channel;
 use crate::connect::{dropped_behind_our_back, number};
 use crate::defer::is_ripe;
@@ -195,6 +195,9 @@ fn open(
     if words.side[1].state.compare_exchange(old, open, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         endpoint::release(connection);
         return None;
+    }
+    if channel.adopter != 0 || channel.inherited.load(Ordering::Relaxed) {
+        tell_owners(channel, slot);
     }
     // Before this side announces that it waits for anything, so A sees it when it has to wake us.
     words.side[1].listener.store(channel.adopter, Ordering::Release);

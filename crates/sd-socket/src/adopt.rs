@@ -5,8 +5,9 @@
 //! pause, which grows, so that an idle sibling gets it. When there is none, the monitor says so in the slabs
 //! of all siblings, and the first that has nothing to do asks.
 
-use crate::channel::{Asked, Channel};
+use crate::channel::Channel;
 use crate::control;
+use crate::outstanding::Asked;
 use crate::peer::Peer;
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};

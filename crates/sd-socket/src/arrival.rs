@@ -7,7 +7,7 @@ use crate::listen::{Listener, Pending, REGISTRY, UNREGISTERED};
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::doorbell;
-use sd_shm::channel::{FLAG_RESET, SlotState};
+use sd_shm::channel::{FLAG_RESET, Side, SlotState};
 use sd_shm::slab::State;
 
 /// Index and generation of the listener that a connection was requested from.
@@ -66,11 +66,13 @@ impl Drop for WaitsInAccept {
     }
 }
 
-/// How many wait, as clients see it.
+/// How many wait, as clients see it. What came beyond the backlog, when several processes asked at the same time, waits behind it,
+/// as in Linux a handshake that ends when the queue is full.
 pub(crate) fn publish_pending(listener: &Listener, pending: usize) {
     let index = listener.index.load(Ordering::Relaxed) as usize;
     if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index)) {
-        page.pending.store(pending as u32, Ordering::Release);
+        let most = listener.backlog.load(Ordering::Relaxed).saturating_add(1);
+        page.pending.store(most.min(pending as u32), Ordering::Release);
     }
 }
 
@@ -78,10 +80,13 @@ pub(crate) fn publish_pending(listener: &Listener, pending: usize) {
 pub(crate) fn arrived(channel: &'static Channel, slot: usize, stamp: u64) {
     let words = channel.map.slot(slot);
     let (generation, state) = words.side[0].state();
-    if channel.side != sd_shm::channel::Side::B
-        || !matches!(state, SlotState::Syn | SlotState::Closed)
-        || words.side[1].state().0 == generation
-    {
+    if channel.side != Side::B || !matches!(state, SlotState::Syn | SlotState::Closed) {
+        return;
+    }
+    if words.side[1].state().0 == generation {
+        if channel.queued.has(slot, generation) {
+            taken_elsewhere(channel, slot);
+        }
         return;
     }
     // Requests are announced to the process that the channel was made for.
@@ -89,6 +94,7 @@ pub(crate) fn arrived(channel: &'static Channel, slot: usize, stamp: u64) {
         return;
     }
     match registered(asked_for(channel, slot)) {
+        Some(listener) if is_beyond_measure(listener, channel) => refuse(channel, slot, generation),
         Some(listener) => enqueue(listener, channel, slot, generation, stamp),
         // Its end has been told; the monitor or the client itself sees to the connection.
         None if crate::control::is_there() => {}
@@ -105,21 +111,41 @@ fn registered((index, generation): (u32, u32)) -> Option<&'static Listener> {
     })
 }
 
-/// Requests that a backlog holds beyond what it was set to: clients that ask at the same time cannot know of each other. Who
-/// asks for more does not look at the backlog.
-const BEYOND: usize = 1024;
+/// A process asks for as many connections as the backlog takes, and for no more before some are accepted (`outstanding.rs`).
+/// Who does has not looked at the backlog. Linux would not answer.
+fn is_beyond_measure(listener: &Listener, channel: &Channel) -> bool {
+    let most = listener.backlog_most.load(Ordering::Relaxed);
+    if channel.queued.len() <= most {
+        return false;
+    }
+    let name = (listener.index.load(Ordering::Relaxed), listener.generation.load(Ordering::Relaxed));
+    let is_of = |pending: &&Pending| {
+        core::ptr::eq(pending.channel, channel) && pending.waits() && asked_for(channel, pending.slot) == name
+    };
+    listener.queue.lock().iter().filter(is_of).count() > most as usize
+}
+
+/// Another process has accepted what is in a backlog of this one, which is fuller than it looked.
+#[cold]
+fn taken_elsewhere(channel: &'static Channel, slot: usize) {
+    if let Some(listener) = registered(asked_for(channel, slot)) {
+        listener.drop_taken();
+    }
+}
+
+/// Whose backlogs a connection may be in besides that of this process, which has just accepted it: they look again.
+#[cold]
+pub(crate) fn tell_owners(channel: &Channel, slot: usize) {
+    for owner in [0, channel.adopter] {
+        channel.map.events_for(Side::B, owner).post(slot);
+    }
+}
 
 /// Puts a connection into a backlog.
 fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, generation: u32, stamp: u64) {
     let mut queue = listener.queue.lock();
     // One that somebody else has accepted may be followed by another at its slot.
     if channel.queued.add(slot, generation) {
-        let backlog = listener.backlog.load(Ordering::Relaxed) as usize;
-        if queue.len() > backlog + BEYOND {
-            channel.queued.remove(slot, generation);
-            drop(queue);
-            return refuse(channel, slot, generation);
-        }
         channel.used();
         let is_deferred = listener.defer.load(Ordering::Relaxed) != 0;
         let since = if is_deferred { Since::now() } else { Since::NOT_ASKED };

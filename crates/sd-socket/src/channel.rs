@@ -5,6 +5,7 @@ use crate::adopt::{Adopters, Complaints};
 use crate::berth;
 use crate::endpoint::EndpointExt;
 use crate::home::Homes;
+use crate::outstanding::Outstanding;
 use crate::peer::Peer;
 use crate::process::PROCESS;
 use crate::queued::Queued;
@@ -15,7 +16,6 @@ use sd_shm::channel::{Berth, Mapping, RareWords, SLOTS, Side, SlotState};
 use sd_shm::events::EventSet;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
-use std::collections::VecDeque;
 
 /// A channel that this process is one side of.
 pub(crate) struct Channel {
@@ -54,22 +54,14 @@ pub(crate) struct Channel {
     /// Side B.
     pub(crate) admitted: Admitted,
     slots: Lock<Slots>,
-    /// Side A: connections that B may not have accepted yet, oldest first.
-    outstanding: Lock<VecDeque<Asked>>,
+    /// Side A.
+    pub(crate) outstanding: Outstanding,
     /// Side A: complaints about the oldest of them.
     pub(crate) complaints: Complaints,
 }
 
 /// A number for each slot.
 type Counts = [AtomicU16; SLOTS];
-
-/// A connection that was requested, and when, in cycles of the time-stamp counter.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked {
-    pub(crate) slot: u16,
-    pub(crate) generation: u32,
-    pub(crate) at: u64,
-}
 
 /// About fifty microseconds: so rarely a look, which is three system calls, costs nothing.
 const LOOK_EVERY_CYCLES: u64 = 100_000;
@@ -105,7 +97,7 @@ impl Channel {
             queued: Queued::of(side),
             admitted: Admitted::new(),
             slots: Lock::new(Slots::new()),
-            outstanding: Lock::new(VecDeque::new()),
+            outstanding: Outstanding::new(),
             complaints: Complaints::default(),
         })
     }
@@ -290,41 +282,6 @@ impl Channel {
         self.slots.lock().have_room(&self.map)
     }
 
-    /// The oldest of this side's connections that have not been accepted yet.
-    pub(crate) fn oldest_waiting(&self) -> Option<Asked> {
-        let mut list = self.outstanding.lock();
-        while list.front().is_some_and(|first| !self.still_waits(first)) {
-            list.pop_front();
-        }
-        list.front().copied()
-    }
-
-    /// Whether a listener, by index and generation, has not accepted more than `limit` of this side's connections yet. The
-    /// listener's own count is of what it has seen, so a process that does not look would have an endless backlog.
-    pub(crate) fn has_more_outstanding_than(&self, listener: (u32, u32), limit: usize) -> bool {
-        let mut list = self.outstanding.lock();
-        while list.front().is_some_and(|first| !self.still_waits(first)) {
-            list.pop_front();
-        }
-        // As long as that, accepted or not: most often there is no need to look at each.
-        if list.len() <= limit {
-            return false;
-        }
-        list.retain(|known| self.still_waits(known));
-        list.iter().filter(|asked| crate::arrival::asked_for(self, asked.slot as usize) == listener).count()
-            > limit
-    }
-
-    fn still_waits(&self, asked: &Asked) -> bool {
-        self.map.waiting(asked.slot as usize) == Some(asked.generation)
-    }
-
-    /// A connection was requested at a slot.
-    pub(crate) fn requested(&self, slot: usize, generation: u32) {
-        let asked = Asked { slot: slot as u16, generation, at: sd_sys::time::tsc() };
-        self.outstanding.lock().push_back(asked);
-    }
-
     /// Takes a request back, unless somebody has accepted it: then false.
     pub(crate) fn withdraw(&self, slot: usize, generation: u32) -> bool {
         let [a, b] = &self.map.slot(slot).side;
@@ -368,7 +325,7 @@ impl Channel {
         unsafe {
             self.homes.forked();
             self.slots.force_unlock();
-            self.outstanding.force_unlock();
+            self.outstanding.forked();
         }
     }
 

@@ -393,12 +393,16 @@ fn bound_to_other_family(endpoint: &Endpoint, fd: i32, to: Name) -> bool {
 
 /// Takes a slot and posts the request.
 fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Target) -> Result<(), Join> {
-    match target.state() {
-        TargetState::Open if !target.channel.peer_seems_alive() => return Err(Join::Closed),
-        TargetState::Open => {}
-        TargetState::Full => return Err(Join::Busy),
+    let backlog = match target.state() {
+        TargetState::Open { .. } if !target.channel.peer_seems_alive() => return Err(Join::Closed),
+        TargetState::Open { backlog } => backlog,
+        TargetState::Full => {
+            // It may not have looked since others took what waited there.
+            target.channel.peer.wake();
+            return Err(Join::Busy);
+        }
         TargetState::Closed => return Err(Join::Closed),
-    }
+    };
     let local = source_name(endpoint, fd, to, source).ok_or(Join::NoPort)?;
     let (slot, generation) = target.channel.allocate_slot().ok_or(Join::Full)?;
     let words = &target.channel.map.slot(slot).side[0];
@@ -412,12 +416,18 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
     endpoint.error.store(0, Ordering::Relaxed);
     words.set_state(generation, SlotState::Syn);
     words.announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
+    let fits = target.channel.requested(slot, generation, target.name(), backlog);
+    if !fits && target.channel.withdraw(slot, generation) {
+        if endpoint.state_now() != State::Connecting {
+            route::port_unused(endpoint);
+        }
+        return Err(Join::Busy);
+    }
     target.channel.map.events(Side::B).post(slot);
     if listener_is_gone(&target) && target.channel.withdraw(slot, generation) {
         route::port_unused(endpoint);
         return Err(Join::Closed);
     }
-    target.channel.requested(slot, generation);
     endpoint::attach(endpoint, target.channel, slot, generation);
     crate::signals::publish(endpoint, fd);
     crate::epoll::endpoint_event(endpoint);

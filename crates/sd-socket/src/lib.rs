@@ -62,6 +62,7 @@ mod message;
 mod names;
 pub mod network;
 mod options;
+mod outstanding;
 mod parked;
 mod patience;
 mod peer;

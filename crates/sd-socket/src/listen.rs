@@ -46,6 +46,8 @@ pub(crate) struct Listener {
     pub(crate) index: AtomicU32,
     pub(crate) generation: AtomicU32,
     pub(crate) backlog: AtomicU32,
+    /// The largest that it was.
+    pub(crate) backlog_most: AtomicU32,
     /// The monitor may deal connections to us.
     accepting: AtomicBool,
     /// accept, poll or epoll was called for it in this process.
@@ -62,6 +64,24 @@ impl Listener {
     /// Its address, whatever it is by now.
     pub(crate) fn ip(&self) -> Ip {
         addr::load(&self.address)
+    }
+
+    pub(crate) fn set_backlog(&self, backlog: u32) {
+        self.backlog_most.fetch_max(backlog, Ordering::Relaxed);
+        self.backlog.store(backlog, Ordering::Relaxed);
+    }
+
+    /// What others have accepted meanwhile does not wait here any more.
+    pub(crate) fn drop_taken(&self) {
+        let mut queue = self.queue.lock();
+        queue.retain(|pending| {
+            let waits = pending.waits();
+            if !waits {
+                pending.taken();
+            }
+            waits
+        });
+        publish_pending(self, queue.len());
     }
 
     fn note_address(&self, endpoint: &Endpoint) {
@@ -86,7 +106,7 @@ pub(crate) fn backlog(endpoint: &Endpoint) -> Option<u32> {
 /// For one that is not registered yet.
 pub(crate) fn set_backlog(endpoint: &Endpoint, backlog: u32) {
     if let Some(listener) = record(endpoint) {
-        listener.backlog.store(backlog, Ordering::Relaxed);
+        listener.set_backlog(backlog);
     }
 }
 
@@ -126,7 +146,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     crate::epoll::became_listener(endpoint);
     if let Some(listener) = listener {
         listener.note_address(endpoint);
-        listener.backlog.store(clamp_backlog(backlog), Ordering::Relaxed);
+        listener.set_backlog(clamp_backlog(backlog));
         listener.accepting.store(true, Ordering::Relaxed);
         listener.defer.store(crate::defer::seconds(fd), Ordering::Relaxed);
         register(listener, fd);
@@ -161,7 +181,7 @@ pub(crate) fn adopt_from_kernel(fd: i32) {
         Some(listener) => {
             set_kernel_nonblock(fd, true);
             // What listen was told cannot be asked; the kernel's queue bounds what it takes.
-            listener.backlog.store(clamp_backlog(c_int::MAX), Ordering::Relaxed);
+            listener.set_backlog(clamp_backlog(c_int::MAX));
             listener.defer.store(crate::defer::seconds(fd), Ordering::Relaxed);
         }
         None => crate::endpoint::release(endpoint),
@@ -183,7 +203,7 @@ fn set_kernel_nonblock(fd: i32, on: bool) {
 }
 
 /// A record for a new listener, an old one if there is any.
-fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
+pub(crate) fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
     let private = PROCESS.private(endpoint)?;
     let mut registry = REGISTRY.lock();
     let listener = match registry.iter().find(|l| l.endpoint.lock().is_none()) {
@@ -194,6 +214,7 @@ fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
                 index: AtomicU32::new(UNREGISTERED),
                 generation: AtomicU32::new(0),
                 backlog: AtomicU32::new(0),
+                backlog_most: AtomicU32::new(0),
                 accepting: AtomicBool::new(false),
                 interested: AtomicBool::new(false),
                 defer: AtomicU32::new(0),
@@ -207,6 +228,7 @@ fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
     };
     *listener.endpoint.lock() = Some(endpoint);
     listener.note_address(endpoint);
+    listener.backlog_most.store(0, Ordering::Relaxed);
     listener.interested.store(false, Ordering::Relaxed);
     private.set_listener(listener);
     Some(listener)
@@ -300,7 +322,8 @@ pub(crate) fn has_pending(endpoint: &Endpoint) -> bool {
 }
 
 impl Pending {
-    fn waits(&self) -> bool {
+    /// Nobody has accepted it, or taken it back.
+    pub(crate) fn waits(&self) -> bool {
         let [a, b] = &self.channel.map.slot(self.slot).side;
         a.state().0 == self.generation && b.state().0 != self.generation
     }
@@ -325,7 +348,8 @@ pub(crate) fn forget(private: &Priv) -> Option<Ended> {
     let index = listener.index.swap(UNREGISTERED, Ordering::AcqRel);
     let generation = listener.generation.load(Ordering::Relaxed);
     if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index as usize)) {
-        page.generation.store(generation.wrapping_add(1), Ordering::Release);
+        // Odd: nobody else's, until the monitor knows of the end.
+        page.generation.store(generation.wrapping_add(2), Ordering::Release);
         // A client that asks later sees this and withdraws; who asked before is found by the monitor.
         sd_ring::fence_full();
     }
@@ -342,7 +366,12 @@ pub(crate) fn ended(Ended { index, generation }: Ended) {
         // Perhaps the last one that had the socket open.
         return crate::control::tell(&Request::Accepting { index, accepting: false }, &[]);
     }
-    if crate::control::question(&Request::Unlisten { index }, &[]).is_some() {
+    let told = crate::control::question(&Request::Unlisten { index }, &[]).is_some();
+    if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index as usize)) {
+        let (ending, free) = (generation.wrapping_add(2), generation.wrapping_add(3));
+        let _ = page.generation.compare_exchange(ending, free, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    if told {
         return;
     }
     let _user = crate::reclaim::User::enter();
@@ -409,84 +438,5 @@ pub(crate) fn forked() {
         listener.index.store(UNREGISTERED, Ordering::Relaxed);
         listener.accepting.store(false, Ordering::Relaxed);
         listener.interested.store(false, Ordering::Relaxed);
-    }
-}
-
-/// A listener for the next image of the process.
-pub(crate) struct Exported {
-    /// Its number with the monitor, or UNREGISTERED.
-    pub(crate) index: u32,
-    pub(crate) backlog: u32,
-    pub(crate) waiting: Vec<Pending>,
-}
-
-/// Before exec: peers find the listeners closed and ask the monitor; who knocked before is taken in.
-pub(crate) fn suspend() {
-    set_generations(1);
-    sd_ring::fence_full();
-    channel::drain();
-}
-
-/// The exec has failed.
-pub(crate) fn resume() {
-    set_generations(0);
-}
-
-fn set_generations(ahead: u32) {
-    for listener in REGISTRY.lock().iter() {
-        let index = listener.index.load(Ordering::Relaxed);
-        if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index as usize)) {
-            let generation = listener.generation.load(Ordering::Relaxed).wrapping_add(ahead);
-            page.generation.store(generation, Ordering::Release);
-        }
-    }
-}
-
-/// All listeners.
-pub(crate) fn exported() -> Vec<(&'static Endpoint, Exported)> {
-    let export = |listener: &&'static Listener| {
-        let endpoint = *listener.endpoint.lock();
-        let exported = Exported {
-            index: listener.index.load(Ordering::Relaxed),
-            backlog: listener.backlog.load(Ordering::Relaxed),
-            waiting: listener.queue.lock().iter().copied().collect(),
-        };
-        endpoint.map(|endpoint| (endpoint, exported))
-    };
-    REGISTRY.lock().iter().filter_map(export).collect()
-}
-
-/// In a new image that leaves the listener to the kernel: who waits goes there too, when [`crate::withdrawn::cannot_take`] has
-/// been called.
-pub(crate) fn leave_to_kernel(exported: &Exported) {
-    if exported.index != UNREGISTERED {
-        crate::control::unlisten_before_hello(exported.index);
-    }
-    exported.waiting.iter().for_each(|pending| pending.channel.unused());
-}
-
-/// In a new image: a listener of the one before. Without `endpoint` the exec has closed it, and who waits is
-/// refused; else it will be registered again when the program shows that it accepts.
-pub(crate) fn import(exported: Exported, endpoint: Option<&'static Endpoint>) {
-    let Exported { index, backlog, waiting, .. } = exported;
-    if index != UNREGISTERED {
-        crate::control::unlisten_before_hello(index);
-    }
-    match endpoint.and_then(adopt) {
-        Some(listener) => {
-            listener.backlog.store(backlog, Ordering::Relaxed);
-            for pending in &waiting {
-                pending.channel.queued.add(pending.slot, pending.generation);
-            }
-            listener.queue.lock().extend(waiting);
-        }
-        None => {
-            for Pending { channel, slot, generation, .. } in waiting {
-                if index != UNREGISTERED {
-                    refuse(channel, slot, generation);
-                }
-                channel.unused();
-            }
-        }
     }
 }

@@ -303,7 +303,7 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
                 with_entry(to, epoch, source, |entry| entry.kernel = Some(Reason::Exhausted));
                 return Decision::Kernel(Reason::Exhausted);
             };
-            channel.peer.client.store(peer, Ordering::Relaxed);
+            channel.set_client(peer);
             let target = Target { channel, listener, generation };
             let proof = Proof::needed((peer, listener), &socket, to.port);
             with_entry(to, epoch, source, |entry| {

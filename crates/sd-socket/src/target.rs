@@ -27,8 +27,9 @@ impl Target {
         self.channel.peer.public?.listeners.get(self.listener as usize)
     }
 
-    fn has_more_outstanding_than(&self, limit: u32) -> bool {
-        self.channel.has_more_outstanding_than((self.listener, self.generation), limit as usize)
+    /// Its index and generation.
+    pub(crate) fn name(&self) -> (u32, u32) {
+        (self.listener, self.generation)
     }
 
     /// It does not listen any more. The page is the peer's: a lie hurts the peer alone.
@@ -42,11 +43,9 @@ impl Target {
     /// It listens still, and has room.
     pub(crate) fn state(&self) -> TargetState {
         let Some(listener) = self.page().filter(|_| !self.is_closed()) else { return TargetState::Closed };
-        // As in Linux, one more than the backlog.
         let backlog = listener.backlog.load(Ordering::Relaxed);
-        let full =
-            listener.pending.load(Ordering::Relaxed) > backlog || self.has_more_outstanding_than(backlog);
-        if full { TargetState::Full } else { TargetState::Open }
+        let fits = self.channel.fits(self.name(), backlog, listener.pending.load(Ordering::Relaxed));
+        if fits { TargetState::Open { backlog } } else { TargetState::Full }
     }
 }
 
@@ -57,7 +56,7 @@ impl Taker for Target {
         let waits = |page: &sd_shm::public::Listener| {
             page.pending.load(Ordering::Relaxed) == 0 && (sleeps || page.waiting.load(Ordering::Relaxed) != 0)
         };
-        self.page().is_some_and(waits) && !self.has_more_outstanding_than(0)
+        self.page().is_some_and(waits) && self.channel.none_waits(self.name())
     }
 
     /// A closed one is not: whoever meets it forgets the route.
@@ -77,7 +76,7 @@ pub(crate) fn leads_to(channel: &Channel, client: u64) -> bool {
 /// See [`Target::state`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TargetState {
-    Open,
+    Open { backlog: u32 },
     Full,
     Closed,
 }

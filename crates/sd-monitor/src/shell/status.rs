@@ -5,6 +5,7 @@
 
 use super::family::Family;
 use super::files::comm;
+use super::rescue;
 use super::segments::{Segment, Slab};
 use super::server::{Counters, Server};
 use crate::core::ClientId;
@@ -133,7 +134,7 @@ impl Server {
                 comm: comms.of(family.pid),
                 local: address(l.ip, l.port, l.ip.to_v4().is_some()),
                 backlog: l.backlog,
-                pending: family.pending(l.index),
+                pending: self.waiting_at(l, family.pending(l.index)),
                 accepting: l.accepting,
                 path: "shm",
             })
@@ -150,6 +151,22 @@ impl Server {
             port_blocks: self.core.leases.count(),
             counters: self.counters,
         }
+    }
+
+    /// Connections that wait at a listener, of which it knew so many when it looked last: others may have accepted some since.
+    fn waiting_at(&self, listener: &crate::core::listeners::Listener, known: u32) -> u32 {
+        if known == 0 {
+            return 0;
+        }
+        let count = |key: &ChannelKey| {
+            let is_own = self.core.channels.founder(*key) == Some(listener.client);
+            let waits_there = |request: &&rescue::Request| match is_own {
+                true => request.listener == (listener.index, listener.generation),
+                false => request.port == listener.port,
+            };
+            self.waiting_on(*key).iter().filter(waits_there).count() as u32
+        };
+        known.min(self.core.channels.of_family(listener.client).iter().map(count).sum())
     }
 
     fn client(&self, id: ClientId, family: &Family, comms: &mut Comms) -> Client {

@@ -193,7 +193,7 @@ pub(crate) fn take_late(control: &mut Control, fd: i32) {
 fn late(fd: i32, reply: Reply, got: msg::Received) {
     if let Reply::Route { route: Route::Shm { channel: id, fresh: true, peer_pid, peer, .. }, .. } = reply {
         match crate::mail::new_channel(id, (Side::A, 0), peer_pid, got) {
-            Some(channel) => channel.peer.client.store(peer, Ordering::Relaxed),
+            Some(channel) => channel.set_client(peer),
             None => drop(send_with(fd, &Request::Decline { channel: id }, &[], libc::MSG_DONTWAIT)),
         }
     }

@@ -1,9 +1,10 @@
 //! The start of the library in an image that an exec has made: takes over what `image` wrote down.
 
 use super::image::{MAGIC, state_fds};
+use super::listeners::Exported;
 use crate::channel::Channel;
 use crate::endpoint::EndpointExt;
-use crate::listen::{Exported, Pending};
+use crate::listen::Pending;
 use crate::peer::Peer;
 use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
@@ -110,8 +111,8 @@ fn take_over(mut reader: Reader) -> Option<()> {
         let is_left =
             |one: &&'static Endpoint| left_to_kernel.iter().any(|(_, left)| core::ptr::eq(*left, *one));
         match endpoint.filter(is_left) {
-            Some(_) => crate::listen::leave_to_kernel(&exported),
-            None => crate::listen::import(exported, endpoint.filter(|endpoint| is_held(endpoint))),
+            Some(_) => super::listeners::leave_to_kernel(&exported),
+            None => super::listeners::import(exported, endpoint.filter(|endpoint| is_held(endpoint))),
         }
     }
     left_to_kernel.iter().for_each(|(fd, _)| crate::withdrawn::cannot_take(*fd));

@@ -108,7 +108,7 @@ fn describe(sockets: &[(i32, &'static Endpoint)], is_completed: bool) -> Words {
         words.push_endpoint(endpoint);
     });
     let number = |channel| channels.iter().position(|other| core::ptr::eq(*other, channel));
-    words.list(crate::listen::exported().into_iter(), |words, (endpoint, exported)| {
+    words.list(super::listeners::exported().into_iter(), |words, (endpoint, exported)| {
         words.push_endpoint(endpoint);
         words.push(u64::from(exported.index));
         words.push(u64::from(exported.backlog));
@@ -125,7 +125,7 @@ impl Image {
     /// `None` when something is missing; nothing has changed then.
     pub(super) fn write(sockets: &[(i32, &'static Endpoint)], is_completed: bool) -> Option<Image> {
         let control = PROCESS.control.lock();
-        crate::listen::suspend();
+        super::listeners::suspend();
         let words = describe(sockets, is_completed);
         drop(control);
         let mut image = Image { passed: words.fds, state: None };
@@ -173,6 +173,6 @@ impl Image {
         for fd in self.passed {
             let _ = sd_sys::fd::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
         }
-        crate::listen::resume();
+        super::listeners::resume();
     }
 }

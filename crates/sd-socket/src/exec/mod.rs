@@ -11,6 +11,7 @@
 mod attach;
 mod cleared;
 mod image;
+mod listeners;
 mod proof;
 pub(crate) mod target;
 

@@ -4,6 +4,7 @@ use crate::table::Subject;
 
 mod accept;
 mod aliases;
+mod backlog;
 mod bind;
 mod buffers;
 mod cancel;
@@ -83,6 +84,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     ports::SUBJECTS,
     buffers::SUBJECTS,
     listen::SUBJECTS,
+    backlog::SUBJECTS,
     connect::SUBJECTS,
     accept::SUBJECTS,
     syn_sent::SUBJECTS,

@@ -203,6 +203,7 @@ fn changed() {
     crate::spawn::forked();
     crate::syn_sent::forked();
     crate::listen::forked();
+    crate::local::forked();
     crate::epoll::forked();
 }
 

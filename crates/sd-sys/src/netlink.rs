@@ -11,6 +11,8 @@ const HEADER: usize = 16;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const RTM_GETROUTE: u16 = 26;
 const RTN_LOCAL: u8 = 2;
+/// Length of struct rtmsg.
+const ROUTE_MSG: usize = 12;
 const TCP_TIME_WAIT: u8 = 6;
 const TCP_LISTEN: u8 = 10;
 /// Length of struct inet_diag_msg.
@@ -58,6 +60,16 @@ impl Netlink {
 
     fn open(protocol: i32) -> Result<Netlink> {
         crate::fd::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol).map(Netlink)
+    }
+
+    /// Gives up the descriptor, which the caller closes.
+    pub fn into_raw(self) -> i32 {
+        core::mem::ManuallyDrop::new(self).0
+    }
+
+    /// One that asks with this descriptor, which is closed with it.
+    pub fn from_raw(fd: i32) -> Netlink {
+        Netlink(fd)
     }
 
     /// Whether the kernel answers questions about TCP; otherwise it would say that nobody listens anywhere.
@@ -124,24 +136,40 @@ impl Netlink {
 
     /// Whether an address is one of the namespace's own, so that what is sent there never leaves it.
     pub fn is_local(&self, ip: [u8; 16]) -> Result<bool> {
+        self.route(ip).map(|route| route.is_some())
+    }
+
+    /// The address from which the kernel would connect to an address, if that is one of the namespace's own.
+    pub fn source_to(&self, ip: [u8; 16]) -> Result<Option<[u8; 16]>> {
+        match self.route(ip)? {
+            Some(None) => Err(Errno(libc::EOPNOTSUPP)),
+            Some(source) => Ok(source),
+            None => Ok(None),
+        }
+    }
+
+    /// The route to one of the namespace's own addresses: the source, where the kernel says so. `None`: it is elsewhere, or
+    /// nowhere.
+    fn route(&self, ip: [u8; 16]) -> Result<Option<Option<[u8; 16]>>> {
         let family = family_of(&ip);
         let (address, len) = address_of(&ip);
         // struct rtmsg, struct rtattr, the address.
-        let mut body = [0u8; 32];
+        let mut body = [0u8; ROUTE_MSG + 20];
         body[0] = family as u8;
         body[1] = len as u8 * 8;
         body[12..14].copy_from_slice(&(4 + len as u16).to_ne_bytes());
         body[14..16].copy_from_slice(&libc::RTA_DST.to_ne_bytes());
         body[16..].copy_from_slice(&address);
         let body = body.get(..16 + len).unwrap_or(&[]);
-        let mut is_local = false;
+        let mut route = None;
         let asked = self.ask(RTM_GETROUTE, 0, body, &mut [0; ROOM], |answer| {
-            is_local = answer.get(7) == Some(&RTN_LOCAL);
+            let is_local = answer.get(7) == Some(&RTN_LOCAL);
+            route = is_local.then(|| source_in(answer.get(ROUTE_MSG..).unwrap_or(&[]), len));
             true
         });
         match asked {
-            Ok(()) => Ok(is_local),
-            Err(Errno(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)) => Ok(false),
+            Ok(()) => Ok(route),
+            Err(Errno(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -231,8 +259,25 @@ fn header(bytes: &[u8]) -> Option<(usize, u16, u32)> {
     (HEADER..=bytes.len()).contains(&len).then_some((len, kind, sequence))
 }
 
+const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+
 fn is_v4(ip: &[u8; 16]) -> bool {
-    ip.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])
+    ip.starts_with(&MAPPED)
+}
+
+/// RTA_PREFSRC among the attributes of a route whose addresses have `len` bytes.
+fn source_in(mut attributes: &[u8], len: usize) -> Option<[u8; 16]> {
+    loop {
+        let size = usize::from(u16::from_ne_bytes(*attributes.first_chunk()?));
+        let kind = u16::from_ne_bytes(*attributes.get(2..)?.first_chunk()?);
+        if kind == libc::RTA_PREFSRC {
+            let mut ip = [0; 16];
+            ip[..12].copy_from_slice(&MAPPED);
+            ip.get_mut(16 - len..)?.copy_from_slice(attributes.get(4..size).filter(|it| it.len() == len)?);
+            return Some(ip);
+        }
+        attributes = attributes.get(size.max(4).next_multiple_of(4)..)?;
+    }
 }
 
 fn family_of(ip: &[u8; 16]) -> i32 {
@@ -350,7 +395,41 @@ mod tests {
         assert_eq!(netlink.is_local(ip("127.200.3.4")), Ok(true));
         for elsewhere in ["93.184.216.34", "203.0.113.9", "2001:db8::7", "255.255.255.255", "224.0.0.1"] {
             assert_eq!(netlink.is_local(ip(elsewhere)), Ok(false), "{elsewhere}");
+            assert_eq!(netlink.source_to(ip(elsewhere)), Ok(None), "{elsewhere}");
         }
+    }
+
+    /// As an unconnected UDP socket says.
+    #[test]
+    fn the_kernel_says_where_it_would_connect_from() {
+        let netlink = Netlink::of_routes().unwrap();
+        let outside = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        let own = outside.connect("192.0.2.1:9").and_then(|()| outside.local_addr()).map(|name| name.ip());
+        let own = own.ok().map(|ip| ip.to_string()).filter(|_| outside.connect("192.0.2.1:9").is_ok());
+        for to in ["127.0.0.1", "127.200.3.4", "::1"].map(String::from).into_iter().chain(own) {
+            let any = if to.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+            let Ok(socket) = std::net::UdpSocket::bind(any) else { continue };
+            if socket.connect((to.as_str(), 9)).is_err() {
+                continue;
+            }
+            let source = ip(&socket.local_addr().unwrap().ip().to_string());
+            assert_eq!(netlink.source_to(ip(&to)), Ok(Some(source)), "{to}");
+        }
+    }
+
+    #[test]
+    fn attributes_of_routes() {
+        let attribute = |kind: u16, bytes: &[u8]| {
+            [&(4 + bytes.len() as u16).to_ne_bytes()[..], &kind.to_ne_bytes(), bytes].concat()
+        };
+        let source = attribute(libc::RTA_PREFSRC, &[127, 0, 0, 1]);
+        let all = [attribute(libc::RTA_DST, &[127, 9, 8, 7]), source.clone()].concat();
+        assert_eq!(source_in(&all, 4), Some(ip("127.0.0.1")));
+        assert_eq!(source_in(&all, 16), None, "of another family");
+        assert_eq!(source_in(&all[..12], 4), None, "cut");
+        assert_eq!(source_in(&[0; 40], 4), None, "attributes without a length come to an end");
+        assert_eq!(source_in(&attribute(libc::RTA_PREFSRC, &[7; 16]), 16), Some([7; 16]));
+        assert_eq!(source_in(&[], 4), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use wire::{Reader, Writer};
 /// Largest encoded message.
 pub const MESSAGE_MAX: usize = 256;
 /// Must be equal on both sides; sent in [`Request::Hello`]. Tests build the next version, to see both beside each other.
-pub const VERSION: u32 = 14 + cfg!(sd_next_version) as u32;
+pub const VERSION: u32 = 15 + cfg!(sd_next_version) as u32;
 
 /// A message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +51,22 @@ pub enum Request {
         accepting: bool,
     },
     /// A socket of this process is about to listen. Descriptor: the bound socket, which proves that its address is the
-    /// process's. Who asks for a route to there is told to ask again, until Listen or Unlisten follows. Answer:
+    /// process's. Who asks for a route to there is told to ask again, until Listens, Listen or Unlisten follows. Answer:
     /// [`Reply::Ok`]; [`Reply::Error`] with [`ErrorCode::InUse`] while somebody was told to connect over the kernel and
-    /// has not done it yet: ask again in a moment.
+    /// has not done it yet: ask again in a moment. After another error the proof is not enough: Listen has to bring the
+    /// listener.
     WillListen {
         /// Index in the public page.
         index: u32,
+    },
+    /// The socket of [`Request::WillListen`] listens by now, as the kernel says too. No answer.
+    Listens {
+        /// Index in the public page.
+        index: u32,
+        /// See [`Request::Listen`].
+        generation: u32,
+        /// See [`Request::Listen`].
+        backlog: u32,
     },
     /// The process accepts from this listener, but can take no channel: what is to come there shall come over the kernel. Also
     /// from the child of a fork that could not register. Descriptor: the kernel listener. No answer.
@@ -324,6 +334,9 @@ impl Request {
             }
             Request::CannotTake => w.u8(32),
             Request::WillListen { index } => w.u8(30).u32(index),
+            Request::Listens { index, generation, backlog } => {
+                w.u8(43).u32(index).u32(generation).u32(backlog)
+            }
             Request::Accepting { index, accepting } => w.u8(3).u32(index).bool(accepting),
             Request::Unlisten { index } => w.u8(4).u32(index),
             Request::Connect { ip, port, nth, want_ports, want_channel } => {
@@ -370,6 +383,7 @@ impl Request {
             },
             32 => Request::CannotTake,
             30 => Request::WillListen { index: r.u32()? },
+            43 => Request::Listens { index: r.u32()?, generation: r.u32()?, backlog: r.u32()? },
             3 => Request::Accepting { index: r.u32()?, accepting: r.bool()? },
             4 => Request::Unlisten { index: r.u32()? },
             5 => Request::Connect {

@@ -22,6 +22,11 @@ fn request() -> impl Strategy<Value = Request> {
         any::<(u32, bool)>().prop_map(|(index, accepting)| Request::Accepting { index, accepting }),
         any::<u32>().prop_map(|index| Request::Unlisten { index }),
         any::<u32>().prop_map(|index| Request::WillListen { index }),
+        any::<(u32, u32, u32)>().prop_map(|(index, generation, backlog)| Request::Listens {
+            index,
+            generation,
+            backlog
+        }),
         (ip(), any::<(u16, u32, bool, bool)>()).prop_map(|(ip, (port, nth, want_ports, want_channel))| {
             Request::Connect { ip, port, nth, want_ports, want_channel }
         }),

@@ -7,7 +7,7 @@
 
 use crate::addr::{self, Name};
 use crate::connect::{self, Attempt};
-use crate::control;
+use crate::control::{self, REGISTRATIONS};
 use crate::listen;
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -26,19 +26,38 @@ pub(crate) fn pause() {
     unsafe { sd_sys::syscall!(libc::SYS_nanosleep, &raw const time, 0) };
 }
 
+/// What the monitor knows of a socket before it listens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// Nothing, or not enough.
+    No,
+    /// All but that it listens; this registration of the process has told it.
+    By(u32),
+}
+
+impl Announced {
+    /// The monitor that was told is the one that there is.
+    pub(crate) fn holds(self) -> bool {
+        self == Announced::By(REGISTRATIONS.load(Ordering::Acquire))
+    }
+}
+
 /// Before the kernel's listen: clients that ask for the address wait until it has come to an end. Where the kernel chooses
 /// the port nobody can know it before, and nothing is announced.
-pub(crate) fn announce(endpoint: &'static Endpoint, fd: c_int) {
+pub(crate) fn announce(endpoint: &'static Endpoint, fd: c_int) -> Announced {
     if addr::kernel_name(fd).is_none_or(|(_, name)| name.port == 0) {
-        return;
+        return Announced::No;
     }
-    let Some(index) = listen::prepare(endpoint) else { return };
+    let Some(index) = listen::prepare(endpoint) else { return Announced::No };
+    let registration = REGISTRATIONS.load(Ordering::Acquire);
     for _ in 0..TRIES {
         match control::question(&Request::WillListen { index }, &[fd]) {
             Some((Reply::Error { code: ErrorCode::InUse }, _)) => pause(),
-            _ => return,
+            Some((Reply::Ok, _)) => return Announced::By(registration),
+            _ => return Announced::No,
         }
     }
+    Announced::No
 }
 
 /// A connect of this process that is in the kernel as nobody accelerated listens there.

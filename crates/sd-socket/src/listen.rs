@@ -19,6 +19,7 @@ use crate::channel::{self, Channel};
 use crate::connect::materialize;
 use crate::defer::{Since, is_ripe};
 use crate::endpoint::{EndpointExt, HAS_NAME, KEEPS_ADDRESS, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR};
+use crate::first_contact::Announced;
 use crate::process::{PROCESS, Priv};
 use crate::table;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -123,9 +124,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     }
     let wants_stamps = crate::extras::wants_stamps(endpoint) && record(endpoint).is_none();
     let is_first = endpoint.state_now() != State::Listen && !wants_stamps;
-    if is_first {
-        crate::first_contact::announce(endpoint, fd);
-    }
+    let announced = if is_first { crate::first_contact::announce(endpoint, fd) } else { Announced::No };
     // SAFETY: no pointers.
     if let Err(e) = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_listen, fd, backlog) }) {
         if is_first {
@@ -149,7 +148,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
         listener.set_backlog(clamp_backlog(backlog));
         listener.accepting.store(true, Ordering::Relaxed);
         listener.defer.store(crate::defer::seconds(fd), Ordering::Relaxed);
-        register(listener, fd);
+        register(listener, fd, announced);
     }
     Outcome::Done(0)
 }
@@ -244,13 +243,18 @@ pub(crate) fn prepare(endpoint: &'static Endpoint) -> Option<u32> {
     Some(listener.index.load(Ordering::Relaxed))
 }
 
-/// Publishes the listener in the public page and tells the monitor.
-fn register(listener: &'static Listener, fd: i32) {
+/// Publishes the listener in the public page and tells the monitor: without waiting for it, and without the descriptor, where
+/// it knows of the socket.
+fn register(listener: &'static Listener, fd: i32, announced: Announced) {
     crate::spare::want();
     let Some(control) = crate::control::connected() else { return crate::withdrawn::cannot_take(fd) };
     drop(control);
     let Some(page) = PROCESS.public().and_then(|public| publish(listener, public)) else { return };
     page.backlog.store(listener.backlog.load(Ordering::Relaxed), Ordering::Release);
+    if announced.holds() {
+        let Request::Listen { index, generation, backlog, .. } = request(listener) else { return };
+        return crate::control::tell(&Request::Listens { index, generation, backlog }, &[]);
+    }
     let _ = crate::control::question(&request(listener), &[fd]);
 }
 
@@ -304,7 +308,7 @@ pub(crate) fn interested(endpoint: &'static Endpoint, fd: i32) {
     listener.interested.store(true, Ordering::Relaxed);
     let accepting = listener.accepting.swap(true, Ordering::Relaxed);
     if !accepting || listener.index.load(Ordering::Relaxed) == UNREGISTERED {
-        register(listener, fd);
+        register(listener, fd, Announced::No);
     }
 }
 

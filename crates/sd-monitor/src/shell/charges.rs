@@ -16,8 +16,10 @@ use sd_proto::ErrorCode;
 impl Server {
     /// Charges a user for something, unless it has had enough.
     pub(crate) fn charge(&mut self, what: Holding, user: u32, count: u64) -> Result<(), ErrorCode> {
-        let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
-        self.core.quotas.set_limit(limit.map_or(u64::MAX, |(soft, _)| soft));
+        if !self.core.quotas.is_exempt(user) {
+            let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
+            self.core.quotas.set_limit(limit.map_or(u64::MAX, |(soft, _)| soft));
+        }
         let closing = self.closing(user);
         self.core.quotas.take(what, (user, count), closing).map_err(|_| {
             tracing::debug!(user, ?what, "a user has too many descriptors");

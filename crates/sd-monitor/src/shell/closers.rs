@@ -193,13 +193,35 @@ impl Shared {
 
 /// Closed as well: whoever has the answer knows that we do not keep the port alive.
 fn examine(question: Question, mut message: Box<Message>) -> Box<Message> {
-    message.listener = match (message.fds.as_slice(), question) {
+    message.listener = look(question, &message);
+    message.fds.clear();
+    message
+}
+
+fn look(question: Question, message: &Message) -> Result<Owned, Unfit> {
+    match (message.fds.as_slice(), question) {
         ([fd], Question::IsListener) => descriptors::check_listener(fd.as_fd()),
         ([fd], Question::IsBound) => descriptors::check_bound(fd.as_fd()),
         _ => Err(Unfit),
-    };
-    message.fds.clear();
-    message
+    }
+}
+
+/// The same by the main thread itself, for a socket that users have made whom the monitor serves without bounds: they can do
+/// to it what they like anyway. True when it was one that could be looked at, and closed, at once.
+pub(crate) fn examine_now(
+    question: Question,
+    message: &mut Message,
+    is_trusted: impl Fn(u32) -> bool,
+) -> bool {
+    let owner = message.fds.first().and_then(|fd| descriptors::owner_of_tcp(fd.as_fd()).ok());
+    if !owner.is_some_and(is_trusted) {
+        return false;
+    }
+    message.listener = look(question, message);
+    if message.listener.is_ok() {
+        message.fds.clear();
+    }
+    message.listener.is_ok()
 }
 
 /// See the module.

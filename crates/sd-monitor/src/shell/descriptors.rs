@@ -106,6 +106,13 @@ fn check_tcp(fd: BorrowedFd<'_>) -> Result<i32, Unfit> {
     if is_tcp { Ok(domain) } else { Err(Unfit) }
 }
 
+/// The user who has made a TCP socket, without its lock.
+pub(crate) fn owner_of_tcp(fd: BorrowedFd<'_>) -> Result<u32, Unfit> {
+    // First, as a file system that a process serves could keep us waiting.
+    check_tcp(fd)?;
+    nix::sys::stat::fstat(fd).map(|found| found.st_uid).map_err(|_| Unfit)
+}
+
 /// What a kernel listener proves: its process owns this address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owned {

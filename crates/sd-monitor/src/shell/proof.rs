@@ -7,7 +7,7 @@
 //! | when | whose |
 //! |---|---|
 //! | a route is answered | the listener that was chosen |
-//! | a listener is registered | the others of its port |
+//! | a listener is registered | the others of its port; the listener itself, where its socket came before it listened |
 //! | what waits is handed on | those of its port |
 //!
 //! Nothing is remembered from one request to the next. A namespace that the monitor may not enter cannot be asked: then
@@ -84,8 +84,12 @@ impl Namespaces {
 
     /// See the module.
     pub(crate) fn proof(&self, listener: &Listener) -> Proof {
-        let Some(Asked { sockets, .. }) = self.asked(listener.netns) else { return Proof::Unknown };
-        let Listener { ip, port, cookie, .. } = *listener;
+        self.listens((listener.netns, listener.ip, listener.port), listener.cookie)
+    }
+
+    /// Whether the socket of a cookie listens at an address of a namespace's.
+    pub(crate) fn listens(&self, (netns, ip, port): (u64, sd_proto::Ip, u16), cookie: u64) -> Proof {
+        let Some(Asked { sockets, .. }) = self.asked(netns) else { return Proof::Unknown };
         match sockets.find(&sd_sys::netlink::Listener { ip: ip.0, port, cookie }) {
             Ok(Found::Listening(_)) => Proof::Alive,
             Ok(Found::Nobody) => Proof::Gone,
@@ -113,6 +117,11 @@ impl Namespaces {
     /// Whether an address is one of the namespace's own. `None`: the kernel cannot be asked.
     pub(crate) fn is_local(&self, netns: u64, ip: sd_proto::Ip) -> Option<bool> {
         self.asked(netns)?.routes.is_local(ip.0).ok()
+    }
+
+    /// Whether the kernel can be asked about a namespace.
+    pub(crate) fn can_ask(&self, netns: u64) -> bool {
+        self.asked(netns).is_some()
     }
 
     fn asked(&self, netns: u64) -> Option<&Asked> {

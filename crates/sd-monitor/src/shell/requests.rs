@@ -39,6 +39,7 @@ fn has_answer(request: &Request) -> bool {
             | Request::Born { .. }
             | Request::Channel { .. }
             | Request::Signal { .. }
+            | Request::Listens { .. }
     )
 }
 
@@ -63,6 +64,10 @@ impl Server {
                 self.listen(who.client, wanted, listener).map(|()| Some(Reply::Ok))
             }
             (Request::WillListen { index }, Some(who)) => self.will_listen(who.client, index, listener),
+            (Request::Listens { index, generation, backlog }, Some(who)) => {
+                let wanted = Wanted { index, generation, backlog, accepting: true };
+                self.listens(who.client, wanted).map(|()| None)
+            }
             (Request::CannotTake, _) => self.cannot_take(id, listener).map(|()| None),
             (Request::Accepting { index, accepting }, Some(who)) => {
                 self.accepting(who.client, index, accepting);
@@ -373,7 +378,7 @@ impl Server {
     }
 
     /// The kernel's listener was looked at, and closed, by the closers.
-    fn listen(
+    pub(super) fn listen(
         &mut self,
         client: ClientId,
         wanted: Wanted,
@@ -441,9 +446,9 @@ fn check_hello(fds: &[OwnedFd]) -> Result<u64, Unfit> {
 
 /// A Listen request.
 #[derive(Clone, Copy)]
-struct Wanted {
-    index: u32,
-    generation: u32,
-    backlog: u32,
-    accepting: bool,
+pub(super) struct Wanted {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+    pub(super) backlog: u32,
+    pub(super) accepting: bool,
 }

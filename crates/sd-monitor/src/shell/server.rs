@@ -1,7 +1,7 @@
 //! The monitor's state and its event loop.
 
-use super::closers::Closers;
-use super::connection::{Connection, Incoming, UNKNOWN};
+use super::closers::{self, Closers};
+use super::connection::{Connection, Incoming, Message, Question, UNKNOWN};
 use super::descriptors::{Identity, has_ended};
 use super::directories::Directories;
 use super::family::Family;
@@ -261,17 +261,25 @@ impl Server {
                 self.let_go(id);
                 return false;
             }
-            Incoming::Message(message) => match message.question() {
-                Some(question) => {
-                    let uid = message.sender.map_or(connection.uid, |(_, uid)| uid);
+            Incoming::Message(mut message) => {
+                let uid = message.sender.map_or(connection.uid, |(_, uid)| uid);
+                if let Some(question) = message.question()
+                    && !self.examined_now(uid, question, &mut message)
+                {
                     self.await_found(id);
                     self.closers.examine(uid, id, question, message);
                     return false;
                 }
-                None => self.handle(id, *message),
-            },
+                self.handle(id, *message);
+            }
         }
         true
+    }
+
+    /// Whether the socket that came was looked at, since user and socket are nobody's whom others have to be kept safe from.
+    fn examined_now(&self, uid: u32, question: Question, message: &mut Message) -> bool {
+        let is_trusted = |user: u32| self.core.quotas.is_exempt(user);
+        is_trusted(uid) && closers::examine_now(question, message, is_trusted)
     }
 
     /// The process at the other end is on its way out, so its pidfd will tell. It may have descriptors

@@ -8,14 +8,20 @@
 //!     somebody --> Error: InUse; B asks again in a moment
 //!     nobody   --> Ok
 //! B: the kernel's listen             A --Connect--> monitor --Soon--> A asks again in a moment
-//! B --Listen, or Unlisten when the kernel refused--> monitor: who asks gets the route, or the kernel
+//! B --Listens, or Unlisten when the kernel refused--> monitor: who asks gets the route, or the kernel
 //! ```
+//! B waits for the first answer only. Its messages are taken in order, and whoever asks before Listens is taken asks again. That the
+//! announced socket listens by then the kernel says; the monitor never has a descriptor of a listener that B could want to be
+//! closed by now.
+//!
 //! **Why no client slips through** (SYNC POINT: will listen). A client that was told that nobody listens notes the port in its
 //! slab, fences, and looks whether its route is still valid; only then it connects in the kernel. The monitor voids routes,
 //! fences, and reads those notes. Of the two at least one sees the other. Neither waits for long: who announced and does
 //! not listen is believed for [`BELIEVED`], and both sides ask so many times only.
 
 use super::descriptors::{Owned, Unfit};
+use super::proof::Proof;
+use super::requests::Wanted;
 use super::server::Server;
 use crate::core::ClientId;
 use sd_proto::{ErrorCode, Ip, Reply};
@@ -36,6 +42,8 @@ pub(crate) struct Place {
     pub(crate) ip: Ip,
     pub(crate) port: u16,
     pub(crate) v6only: bool,
+    cookie: u64,
+    owner: u32,
     since: Instant,
 }
 
@@ -80,12 +88,12 @@ impl Server {
         bound: Result<Owned, Unfit>,
     ) -> Result<Option<Reply>, ErrorCode> {
         let own = self.families.get(&client).map(|family| family.netns).ok_or(ErrorCode::Protocol)?;
-        let Owned { netns, ip, port, v6only, .. } = bound.map_err(|_| ErrorCode::Descriptor)?;
+        let Owned { netns, ip, port, v6only, cookie, owner } = bound.map_err(|_| ErrorCode::Descriptor)?;
         if netns != own || port == 0 || index as usize >= sd_shm::public::LISTENERS {
             return Err(ErrorCode::Protocol);
         }
-        let known =
-            self.soon.0.insert((client, index), Place { netns, ip, port, v6only, since: Instant::now() });
+        let place = Place { netns, ip, port, v6only, cookie, owner, since: Instant::now() };
+        let known = self.soon.0.insert((client, index), place);
         if known.is_none_or(|known| (known.ip, known.port) != (ip, port)) {
             self.routes_changed(Some(netns));
         }
@@ -94,7 +102,22 @@ impl Server {
         let mut notes = in_netns.flat_map(|family| &family.slab.header().kernel_connects);
         match notes.any(|note| note.load(Ordering::Acquire) == u32::from(port)) {
             true => Err(ErrorCode::InUse),
+            false if !self.namespaces.can_ask(netns) => Err(ErrorCode::Descriptor),
             false => Ok(Some(Reply::Ok)),
         }
+    }
+
+    /// Acts on [`sd_proto::Request::Listens`].
+    pub(crate) fn listens(&mut self, client: ClientId, wanted: Wanted) -> Result<(), ErrorCode> {
+        let place = self.soon.0.get(&(client, wanted.index)).ok_or(ErrorCode::Protocol)?;
+        let Place { netns, ip, port, v6only, cookie, owner, .. } = *place;
+        let done = match self.namespaces.listens((netns, ip, port), cookie) {
+            Proof::Alive => self.listen(client, wanted, Ok(Owned { netns, ip, port, v6only, cookie, owner })),
+            Proof::Gone | Proof::Unknown => Err(ErrorCode::Descriptor),
+        };
+        if done.is_err() && self.soon.settle(client, wanted.index) {
+            self.routes_changed(Some(netns));
+        }
+        done
     }
 }

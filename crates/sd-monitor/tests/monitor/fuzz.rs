@@ -83,6 +83,9 @@ fn request(random: &mut Random) -> Request {
         },
         2 => Request::Accepting { index: random.number() as u32, accepting: random.one_in(2) },
         3 if random.one_in(2) => Request::WillListen { index: random.number() as u32 },
+        3 if random.one_in(2) => {
+            Request::Listens { index: random.number() as u32, generation: 1, backlog: random.number() as u32 }
+        }
         3 => Request::Unlisten { index: random.number() as u32 },
         4 | 5 => Request::Connect {
             ip: if random.one_in(9) { Ip([random.next() as u8; 16]) } else { Ip::v4([127, 0, 0, 1]) },

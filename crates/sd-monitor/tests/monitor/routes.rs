@@ -95,6 +95,25 @@ fn a_listener_is_announced_before_it_listens() {
     assert_eq!(b.control.ask(listen, &[socket.as_raw_fd()]).0, Reply::Ok);
     assert!(matches!(a.connect(port, false).0, Route::Shm { listener: 4, .. }));
     b.take_channel();
+    b.control.ask(Request::Unlisten { index: 4 }, &[]);
+    // It says so without its descriptor, and is not waited for.
+    let listens = |index| Request::Listens { index, generation: 3, backlog: 5 };
+    assert_eq!(soon(6), Reply::Ok);
+    b.control.tell(listens(6), &[]);
+    b.control.status();
+    assert!(matches!(a.connect(port, false).0, Route::Shm { listener: 6, generation: 3, .. }));
+    // Nor is it believed: of a socket that was not announced, or does not listen.
+    b.control.tell(listens(7), &[]);
+    b.control.ask(Request::Unlisten { index: 6 }, &[]);
+    assert_eq!(a.connect(port, false).0, kernel(Reason::NoListener));
+    let other = crate::client::own(sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap());
+    nix::sys::socket::bind(other.as_raw_fd(), &any).unwrap();
+    let name: nix::sys::socket::SockaddrIn = nix::sys::socket::getsockname(other.as_raw_fd()).unwrap();
+    let idle = Request::WillListen { index: 8 };
+    assert_eq!(b.control.ask(idle, &[other.as_raw_fd()]).0, Reply::Ok);
+    b.control.tell(listens(8), &[]);
+    b.control.status();
+    assert_eq!(a.connect(name.port(), false).0, kernel(Reason::NoListener));
     // Not for sockets that have no address, or are connected.
     let stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
     for fd in [stream.as_raw_fd(), a.tcp.as_raw_fd(), a.eventfd.as_raw_fd()] {

@@ -106,7 +106,7 @@ fn supply(listener: TcpListener) -> Vec<OwnedFd> {
 }
 
 fn request(bytes: &mut Bytes, port: u16) -> Request {
-    let kind = bytes.u8() % 25;
+    let kind = bytes.u8() % 26;
     let (a, b) = (bytes.number(), bytes.number());
     let (x, y, yes) = (a as u32, b as u32, b & 1 == 1);
     match kind {
@@ -140,6 +140,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         22 => Request::WillListen { index: x },
         23 => Request::Memory { len: if yes { a << 12 } else { a } },
         24 => Request::Separate,
+        25 => Request::Listens { index: x, generation: y, backlog: 1 },
         20 => Request::BerthOf { channel: a, side: y & 1, number: y >> 1 },
         _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
     }

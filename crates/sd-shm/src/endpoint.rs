@@ -126,6 +126,8 @@ pub struct Rare {
 
 /// Where TCP_LINGER2 stands in [`Rare::opts`]: seconds, and zero when it was never set.
 const ORPHAN_SECONDS: usize = 3;
+/// It is negative.
+const ORPHAN_NEVER: u16 = u16::MAX;
 
 impl Rare {
     /// SO_LINGER with zero seconds: the end of the connection is a reset.
@@ -133,15 +135,18 @@ impl Rare {
         self.linger.load(Ordering::Relaxed) == LINGER_ON
     }
 
-    /// TCP_LINGER2: for how long the port of a closed connection is kept while the other side goes on.
+    /// TCP_LINGER2: for how long the port of a closed connection is kept while the other side goes on; zero: not at all.
     pub fn orphan_seconds(&self) -> Option<u32> {
-        let stored = self.opts[ORPHAN_SECONDS].load(Ordering::Relaxed);
-        (stored != 0).then_some(u32::from(stored))
+        match self.opts[ORPHAN_SECONDS].load(Ordering::Relaxed) {
+            0 => None,
+            ORPHAN_NEVER => Some(0),
+            seconds => Some(u32::from(seconds)),
+        }
     }
 
     /// Sets it. The kernel does not wait at all where it is negative; zero is the default, which is the most.
     pub fn set_orphan_seconds(&self, seconds: i32) {
-        let stored = if seconds < 0 { 1 } else { seconds.min(i32::from(u16::MAX)) as u16 };
+        let stored = if seconds < 0 { ORPHAN_NEVER } else { seconds.min(i32::from(ORPHAN_NEVER) - 1) as u16 };
         self.opts[ORPHAN_SECONDS].store(stored, Ordering::Relaxed);
     }
 

@@ -23,7 +23,7 @@ pub mod slab;
 pub mod time_wait;
 
 /// Changes whenever a layout here or a control message changes; both sides must agree.
-pub const VERSION: u32 = 20 + cfg!(sd_next_version) as u32;
+pub const VERSION: u32 = 21 + cfg!(sd_next_version) as u32;
 
 /// Checks that a descriptor's file has exactly `len` bytes and cannot shrink: only then does no
 /// access to a mapping of it raise SIGBUS.

@@ -10,10 +10,14 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// Ports that a slab remembers.
 pub const PLACES: usize = 1024;
 
-/// Time is counted in steps of so many cycles of the time-stamp counter, some hundredths of a second.
-const STEP_BITS: u32 = 27;
-/// About a minute.
-const STEPS: u32 = 900;
+/// Time is counted in steps of so many cycles of the time-stamp counter, about a tenth of a second. How long a step
+/// is, only the monitor knows, which judges ([`Now`]).
+const STEP_BITS: u32 = 28;
+/// Bits of a time. It is ambiguous after two months.
+const AT_BITS: u32 = 26;
+const AT_MASK: u32 = (1 << AT_BITS) - 1;
+/// How long it lasts if nothing else was said, and at most.
+pub const SECONDS: u32 = 60;
 
 /// A port in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,18 +28,30 @@ pub struct TimeWait {
     pub reuse: bool,
     /// [`fold`] of the local address.
     pub address: u16,
-    /// When, see [`step`].
+    /// When it began, see [`step`].
     pub at: u32,
+    /// How long it lasts: [`SECONDS`] at most.
+    pub seconds: u32,
 }
 
 /// The time for a value of the time-stamp counter.
 pub fn step(tsc: u64) -> u32 {
-    (tsc >> STEP_BITS) as u32
+    (tsc >> STEP_BITS) as u32 & AT_MASK
 }
 
-/// When a TimeWait that is to last for so many seconds from `now` on would have begun. A minute is the most.
-pub fn begin_for(now: u32, seconds: u32) -> u32 {
-    now.wrapping_sub(STEPS - STEPS / 60 * seconds.min(60))
+/// The time for who judges whether one is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    step: u32,
+    steps_per_minute: u64,
+}
+
+impl Now {
+    /// For a value of the time-stamp counter, and for how long so many cycles of it last.
+    pub fn new(tsc: u64, ns_of_cycles: impl Fn(u64) -> u64) -> Now {
+        let step_ns = ns_of_cycles(1 << STEP_BITS).max(1);
+        Now { step: step(tsc), steps_per_minute: 60_000_000_000_u64.div_ceil(step_ns) }
+    }
 }
 
 /// An address in 15 bits.
@@ -45,28 +61,30 @@ pub fn fold(address: [u64; 2]) -> u16 {
 }
 
 impl TimeWait {
-    /// The end of a connection, at that address, that was closed at that time, see [`step`].
-    pub fn of(endpoint: &Endpoint, local: [u8; 16], at: u32) -> TimeWait {
+    /// The end of a connection, at that address, that was closed at that time, see [`step`], and is remembered for so long.
+    pub fn of(endpoint: &Endpoint, local: [u8; 16], at: u32, seconds: u32) -> TimeWait {
         let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
         let whole = u128::from_ne_bytes(local);
         let address = fold([whole as u64, (whole >> 64) as u64]);
-        TimeWait { port, reuse: endpoint.reuses_address(), address, at }
+        TimeWait { port, reuse: endpoint.reuses_address(), address, at, seconds: seconds.min(SECONDS) }
     }
 
     fn encode(self) -> u64 {
         let low = u64::from(self.port) << 16 | u64::from(self.address & 0x7fff) << 1 | u64::from(self.reuse);
-        u64::from(self.at) << 32 | low
+        u64::from(self.at & AT_MASK | self.seconds.min(SECONDS) << AT_BITS) << 32 | low
     }
 
     fn decode(word: u64) -> Option<TimeWait> {
         let port = (word >> 16) as u16;
         let address = (word as u16) >> 1;
-        (port != 0).then_some(TimeWait { port, address, reuse: word & 1 != 0, at: (word >> 32) as u32 })
+        let (reuse, time) = (word & 1 != 0, (word >> 32) as u32);
+        (port != 0).then_some(TimeWait { port, address, reuse, at: time & AT_MASK, seconds: time >> AT_BITS })
     }
 
     /// It has passed.
-    pub fn is_over(&self, now: u32) -> bool {
-        now.wrapping_sub(self.at) > STEPS
+    pub fn is_over(&self, now: Now) -> bool {
+        let steps = (now.steps_per_minute * u64::from(self.seconds)).div_ceil(60);
+        u64::from(now.step.wrapping_sub(self.at) & AT_MASK) > steps
     }
 }
 
@@ -96,23 +114,30 @@ impl TimeWaits {
 mod tests {
     use super::*;
 
+    /// After so many steps, ten of which are a second.
+    fn at(step: u32) -> Now {
+        Now::new(u64::from(step) << STEP_BITS, |_| 100_000_000)
+    }
+
     #[test]
     fn remembered_for_a_minute() {
         let places = TimeWaits([const { AtomicU64::new(0) }; PLACES]);
-        let one = TimeWait { port: 8080, reuse: true, address: 0x7fff, at: u32::MAX - 5 };
+        let one = TimeWait { port: 8080, reuse: true, address: 0x7fff, at: AT_MASK - 5, seconds: SECONDS };
         places.note(one);
         assert_eq!(places.of(8080), Some(one));
         assert_eq!(places.of(8080 + PLACES as u16), None, "the same place, another port");
         assert_eq!(places.all().collect::<Vec<_>>(), [one]);
-        assert!(!one.is_over(one.at) && !one.is_over(one.at.wrapping_add(STEPS)));
-        assert!(one.is_over(one.at.wrapping_add(STEPS + 1)));
+        assert!(!one.is_over(at(one.at)) && !one.is_over(at(one.at + 600)));
+        assert!(one.is_over(at(one.at + 601)));
     }
 
     #[test]
     fn some_last_for_seconds() {
-        let one = TimeWait { port: 8080, reuse: true, address: 0, at: begin_for(1000, 2) };
-        assert!(!one.is_over(1000) && !one.is_over(1030) && one.is_over(1031));
-        assert_eq!([begin_for(1000, 60), begin_for(1000, 600)], [1000, 1000]);
+        let places = TimeWaits([const { AtomicU64::new(0) }; PLACES]);
+        places.note(TimeWait { port: 8080, reuse: true, address: 3, at: 1000, seconds: 2 });
+        let one = places.of(8080).unwrap();
+        assert_eq!((one.at, one.seconds), (1000, 2));
+        assert!(!one.is_over(at(1000)) && !one.is_over(at(1020)) && one.is_over(at(1021)));
     }
 
     #[test]

@@ -181,8 +181,8 @@ pub(crate) fn offered(channel: &'static Channel, index: u32) {
     });
 }
 
-/// About when a connection was requested; the time-stamp counter's rate is a guess.
+/// When a connection was requested.
 fn requested_at(channel: &Channel, slot: usize) -> Since {
     let announced = channel.map.slot(slot).side[0].announced.load(Ordering::Relaxed);
-    Since::ago(sd_sys::time::tsc().saturating_sub(announced) / 2)
+    Since::ago(sd_sys::time::ns_of_cycles(sd_sys::time::tsc().saturating_sub(announced)))
 }

@@ -319,6 +319,7 @@ fn hello(control: &mut Control, fd: i32) -> Option<()> {
 fn welcomed(reply: Reply, got: &msg::Received) -> Option<()> {
     let Reply::Welcome { client } = reply else { return None };
     CLIENT.store(client, Ordering::Release);
+    sd_sys::time::calibrate();
     crate::route::welcomed(&got.fds);
     Some(())
 }

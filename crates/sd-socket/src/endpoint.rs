@@ -466,9 +466,9 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
         if unread || aborts || endpoint.flag(RESET) {
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
         } else {
-            crate::time_wait::note_close(endpoint, rec);
+            let resets = crate::time_wait::note_close(endpoint, rec);
             tx.finish(&endpoint.tx_mem(), crate::fast::stamp(endpoint));
-            own.flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
+            own.flags.fetch_or(if resets { FLAG_FIN | FLAG_RESET } else { FLAG_FIN }, Ordering::AcqRel);
         }
         own.wait.store(0, Ordering::Relaxed);
         let used_large = tx.is_large() || rx.is_large();

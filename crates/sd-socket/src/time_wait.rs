@@ -9,7 +9,7 @@ use crate::process::SlabRec;
 use crate::rare;
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab::{End, Endpoint};
-use sd_shm::time_wait::{TimeWait, begin_for, step};
+use sd_shm::time_wait::{SECONDS, TimeWait, step};
 use sd_sys::netlink::Netlink;
 
 /// shutdown(2) is about to end this side's stream.
@@ -19,21 +19,23 @@ pub(crate) fn note_shutdown(endpoint: &Endpoint) {
     }
 }
 
-/// The connection is closed, and not reset; its endpoint is in that slab.
-pub(crate) fn note_close(endpoint: &Endpoint, rec: &SlabRec) {
+/// The connection is closed, and not reset; its endpoint is in that slab. True if a reset is to follow the end of the
+/// stream, as nothing is waited for: TCP_LINGER2 is negative.
+pub(crate) fn note_close(endpoint: &Endpoint, rec: &SlabRec) -> bool {
     let first = endpoint.flag(CLOSED_FIRST) || !endpoint.flag(FIN_SENT) && !peer_finished(endpoint);
     if !first {
-        return;
+        return false;
     }
-    let Some(slab) = rec.slab() else { return };
+    let Some(slab) = rec.slab() else { return false };
     let local = slab.address(endpoint, End::Local);
-    let now = step(sd_sys::time::tsc());
-    let begin = match rare::of(endpoint).orphan_seconds() {
+    let seconds = match rare::of(endpoint).orphan_seconds() {
         // The other side has not ended its stream, and is not waited for any longer than that (FIN-WAIT-2).
-        Some(seconds) if !peer_finished(endpoint) => begin_for(now, seconds),
-        _ => now,
+        Some(0) if !peer_finished(endpoint) => return true,
+        Some(seconds) if !peer_finished(endpoint) => seconds,
+        _ => SECONDS,
     };
-    slab.time_waits().note(TimeWait::of(endpoint, local, begin));
+    slab.time_waits().note(TimeWait::of(endpoint, local, step(sd_sys::time::tsc()), seconds));
+    false
 }
 
 /// A socket that was bound wants to connect: whether a connection has the same four numbers, an accelerated one

@@ -44,21 +44,26 @@ pub fn tsc() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Time-stamp and time of the first question to [`ns_of_cycles`].
+/// Time-stamp and time of [`calibrate`].
 static FIRST_TSC: AtomicU64 = AtomicU64::new(0);
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
 
-/// How long so many cycles of [`tsc`] last, by what both clocks have done since the first question; that one, and those
-/// of the next millisecond, are answered for a processor of 2.5 GHz.
-pub fn ns_of_cycles(cycles: u64) -> u64 {
-    let (at, now) = (tsc(), now_ns());
-    let first = FIRST_TSC.load(Ordering::Acquire);
-    if first == 0 {
-        FIRST_NS.store(now, Ordering::Relaxed);
-        FIRST_TSC.store(at, Ordering::Release);
+/// Notes what both clocks say, once; to be called some time before the first question to [`ns_of_cycles`].
+pub fn calibrate() {
+    if FIRST_TSC.load(Ordering::Acquire) == 0 {
+        FIRST_NS.store(now_ns(), Ordering::Relaxed);
+        FIRST_TSC.store(tsc(), Ordering::Release);
     }
-    let (elapsed, ns) = (at.wrapping_sub(first), now.wrapping_sub(FIRST_NS.load(Ordering::Relaxed)));
-    if first == 0 || !(1_000_000..u64::MAX / 2).contains(&ns) || !(1..u64::MAX / 2).contains(&elapsed) {
+}
+
+/// How long so many cycles of [`tsc`] last, by what both clocks have done since [`calibrate`]. In the first millisecond after it
+/// the answer is for a processor of 2.5 GHz.
+pub fn ns_of_cycles(cycles: u64) -> u64 {
+    calibrate();
+    let (at, now) = (tsc(), now_ns());
+    let elapsed = at.wrapping_sub(FIRST_TSC.load(Ordering::Acquire));
+    let ns = now.wrapping_sub(FIRST_NS.load(Ordering::Relaxed));
+    if !(1_000_000..u64::MAX / 2).contains(&ns) || !(1..u64::MAX / 2).contains(&elapsed) {
         return cycles / 5 * 2;
     }
     u64::try_from(u128::from(cycles) * u128::from(ns) / u128::from(elapsed)).unwrap_or(u64::MAX)
@@ -93,7 +98,7 @@ mod tests {
 
     #[test]
     fn cycles_last_as_long_as_the_clock_says() {
-        ns_of_cycles(1);
+        calibrate();
         sleep_ns(20_000_000).unwrap();
         let (tsc_before, before) = (tsc(), now_ns());
         sleep_ns(50_000_000).unwrap();

@@ -1,6 +1,6 @@
 //! Ports of processes that are gone, which nobody shall bind for a while, and ports that somebody has ever listened on.
 
-use sd_shm::time_wait::{TimeWait, fold};
+use sd_shm::time_wait::{Now, TimeWait, fold};
 use std::collections::{BTreeSet, HashMap};
 
 /// Who wants to bind what.
@@ -58,7 +58,7 @@ const MANY: usize = 4096;
 
 impl TimeWaits {
     /// A port of a process that is gone.
-    pub(crate) fn add(&mut self, netns: u64, new: TimeWait, believed: Believed, now: u32) {
+    pub(crate) fn add(&mut self, netns: u64, new: TimeWait, believed: Believed, now: Now) {
         if self.of_the_dead.len() >= MANY {
             self.of_the_dead.values_mut().for_each(|known| known.retain(|one| !one.what.is_over(now)));
             self.of_the_dead.retain(|_, known| !known.is_empty());
@@ -74,7 +74,7 @@ impl TimeWaits {
     }
 
     /// Whether one of those is in the way.
-    pub(crate) fn block(&self, wanted: &Wanted, now: u32) -> bool {
+    pub(crate) fn block(&self, wanted: &Wanted, now: Now) -> bool {
         let known = self.of_the_dead.get(&(wanted.netns, wanted.port)).into_iter().flatten();
         let believed = known.filter(|one| !one.what.is_over(now) && one.believed.by(wanted.user));
         believed.map(|one| one.what).any(|one| wanted.meets(one.port, one.address, one.reuse))
@@ -105,9 +105,14 @@ impl TimeWaits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sd_shm::time_wait::SECONDS;
 
     const HERE: [u64; 2] = [0, 1];
     const ELSEWHERE: [u64; 2] = [0, 2];
+
+    fn at(step: u64) -> Now {
+        Now::new(step << 28, |_| 100_000_000)
+    }
 
     fn wanted(address: Option<[u64; 2]>, reuse: bool) -> Wanted {
         Wanted { netns: 7, address, port: 80, reuse, user: 5 }
@@ -119,12 +124,12 @@ mod tests {
             let mut all = TimeWaits::default();
             all.add(
                 7,
-                TimeWait { port: 80, reuse: theirs, address: fold(HERE), at: 100 },
+                TimeWait { port: 80, reuse: theirs, address: fold(HERE), at: 100, seconds: SECONDS },
                 Believed::ByAll,
-                100,
+                at(100),
             );
-            assert_eq!(all.block(&wanted(Some(HERE), ours), 100), !(theirs && ours));
-            assert!(!all.block(&wanted(Some(HERE), ours), 100_000), "a minute has passed");
+            assert_eq!(all.block(&wanted(Some(HERE), ours), at(100)), !(theirs && ours));
+            assert!(!all.block(&wanted(Some(HERE), ours), at(100_000)), "a minute has passed");
         }
     }
 
@@ -139,30 +144,35 @@ mod tests {
         assert_eq!(all.believed(8, 80, 6, false), Believed::ByUser(6));
         assert!(all.was_listened_on(7, 80) && !all.was_listened_on(7, 81) && !all.was_listened_on(8, 80));
         let mut all = TimeWaits::default();
-        let one = TimeWait { port: 80, reuse: false, address: fold(HERE), at: 0 };
-        all.add(7, one, Believed::ByUser(6), 0);
-        assert!(!all.block(&wanted(None, false), 0));
-        assert!(all.block(&Wanted { user: 6, ..wanted(None, false) }, 0));
-        all.add(7, one, Believed::ByUser(5), 0);
-        assert!(all.block(&wanted(None, false), 0));
+        let one = TimeWait { port: 80, reuse: false, address: fold(HERE), at: 0, seconds: SECONDS };
+        all.add(7, one, Believed::ByUser(6), at(0));
+        assert!(!all.block(&wanted(None, false), at(0)));
+        assert!(all.block(&Wanted { user: 6, ..wanted(None, false) }, at(0)));
+        all.add(7, one, Believed::ByUser(5), at(0));
+        assert!(all.block(&wanted(None, false), at(0)));
     }
 
     #[test]
     fn addresses_and_namespaces_are_apart() {
         let mut all = TimeWaits::default();
-        all.add(7, TimeWait { port: 80, reuse: false, address: fold(HERE), at: 0 }, Believed::ByAll, 0);
-        assert!(all.block(&wanted(None, false), 0));
-        assert!(!all.block(&wanted(Some(ELSEWHERE), false), 0));
-        assert!(!all.block(&Wanted { netns: 8, ..wanted(None, false) }, 0));
-        assert!(!all.block(&Wanted { port: 81, ..wanted(None, false) }, 0));
+        all.add(
+            7,
+            TimeWait { port: 80, reuse: false, address: fold(HERE), at: 0, seconds: SECONDS },
+            Believed::ByAll,
+            at(0),
+        );
+        assert!(all.block(&wanted(None, false), at(0)));
+        assert!(!all.block(&wanted(Some(ELSEWHERE), false), at(0)));
+        assert!(!all.block(&Wanted { netns: 8, ..wanted(None, false) }, at(0)));
+        assert!(!all.block(&Wanted { port: 81, ..wanted(None, false) }, at(0)));
     }
 
     #[test]
     fn the_old_make_room() {
         let mut all = TimeWaits::default();
-        let one = |port, at| TimeWait { port, reuse: false, address: 0, at };
-        (1..=MANY as u16).for_each(|port| all.add(7, one(port, 0), Believed::ByAll, 0));
-        all.add(7, one(9000, 5000), Believed::ByAll, 5000);
+        let one = |port, at| TimeWait { port, reuse: false, address: 0, at, seconds: SECONDS };
+        (1..=MANY as u16).for_each(|port| all.add(7, one(port, 0), Believed::ByAll, at(0)));
+        all.add(7, one(9000, 5000), Believed::ByAll, at(5000));
         assert_eq!(all.of_the_dead.len(), 1);
     }
 }

@@ -12,11 +12,16 @@ use crate::core::time_wait::Wanted;
 use sd_proto::{ErrorCode, Ip, Reply, Request};
 use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, SLOTS, Side};
 use sd_shm::slab::{End, Endpoint, State};
-use sd_shm::time_wait::{TimeWait, step};
+use sd_shm::time_wait::{Now, SECONDS, TimeWait, step};
 use std::sync::atomic::Ordering;
 
+/// The time, for what is in TIME-WAIT.
+fn now() -> Now {
+    Now::new(sd_sys::time::tsc(), sd_sys::time::ns_of_cycles)
+}
+
 /// The time as it stands in a TimeWait.
-pub(crate) fn now() -> u32 {
+pub(crate) fn step_now() -> u32 {
     step(sd_sys::time::tsc())
 }
 
@@ -122,7 +127,7 @@ fn is_in_use(family: &Family, wanted: &Wanted) -> bool {
     family.slab.endpoints(|endpoint| {
         let state = State::from_u32(endpoint.state.load(Ordering::Acquire).into());
         if matches!(state, State::Connected | State::Connecting) {
-            let one = TimeWait::of(endpoint, family.slab.address(endpoint, End::Local), now());
+            let one = TimeWait::of(endpoint, family.slab.address(endpoint, End::Local), 0, SECONDS);
             found |= wanted.meets(one.port, one.address, one.reuse);
         }
     });

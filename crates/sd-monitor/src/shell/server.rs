@@ -106,6 +106,7 @@ impl Server {
             quotas: Quotas::new(nix::unistd::geteuid().as_raw()),
             time_waits: TimeWaits::default(),
         };
+        sd_sys::time::calibrate();
         Ok(Server {
             core,
             poller,

@@ -7,7 +7,7 @@
 //! ```
 //! Flags are set before the state, and the state before anybody is woken (SYNC POINT: slot state).
 
-use super::bind::now;
+use super::bind::step_now;
 use super::descriptors::has_ended;
 use super::poller::Token;
 use super::rescue::Why;
@@ -21,7 +21,7 @@ use sd_proto::{ErrorCode, Reply};
 use sd_ring::RxCursor;
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SLOTS, Side, SlotSide, SlotState};
 use sd_shm::slab::{End, Endpoint, Rare, State};
-use sd_shm::time_wait::{TimeWait, begin_for};
+use sd_shm::time_wait::{SECONDS, TimeWait};
 use sd_sys::futex::{Scope, wake};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -153,9 +153,9 @@ impl Server {
                 let was_closed = self.close_connection(family, endpoint, (receiver, aborts), woken);
                 closed += u64::from(was_closed.is_some());
                 let local = || record.slab.address(endpoint, End::Local);
-                let begin = || rare.and_then(Rare::orphan_seconds).map_or(now(), |s| begin_for(now(), s));
-                let was_first = was_closed.filter(|was_first| *was_first);
-                left.extend(was_first.map(|_| TimeWait::of(endpoint, local(), begin())));
+                let seconds = rare.and_then(Rare::orphan_seconds).unwrap_or(SECONDS);
+                let was_first = was_closed.filter(|was_first| *was_first && seconds != 0);
+                left.extend(was_first.map(|_| TimeWait::of(endpoint, local(), step_now(), seconds)));
             }
             // The bit goes last: without it the slab's owner may use the endpoint again.
             endpoint.state.store(State::Free as u8, Ordering::Release);

@@ -11,6 +11,8 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("ports/not_again_at_once", not_again_at_once),
     solo("ports/orphan_seconds", orphan_seconds),
     solo("ports/orphan_seconds_inherited", orphan_seconds_inherited),
+    solo("ports/orphan_not_earlier", orphan_not_earlier),
+    solo("ports/orphan_never", orphan_never),
     solo("ports/same_four_numbers", same_four_numbers),
     solo("ports/same_four_numbers_bound_before", same_four_numbers_bound_before),
     solo("ports/same_four_numbers_in_children", same_four_numbers_in_children),
@@ -55,6 +57,48 @@ fn orphan_seconds() {
     close(pair.client);
     show_return("after a second", &addr);
     show_recv("server", pair.server, 8, 0);
+}
+
+/// For as many seconds as were set, and not less.
+fn orphan_not_earlier() {
+    let ends = [1, 2].map(|seconds| {
+        let pair = connected();
+        let (_, addr) = getsockname(pair.client);
+        set_int(pair.client, libc::IPPROTO_TCP, libc::TCP_LINGER2, seconds);
+        (seconds, addr, close(pair.client), pair)
+    });
+    for (milliseconds, after) in [(0, "at once"), (900, "after 0.9 s"), (1000, "after 1.9 s")] {
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+        for (seconds, addr, ..) in &ends {
+            if *seconds * 1000 > milliseconds as i32 {
+                say!("{seconds} s, {after}: bind = {}", try_bind(addr));
+            }
+        }
+    }
+}
+
+/// A negative value: the port is free at once, and what the other side still sends is answered by a reset.
+fn orphan_never() {
+    for ends_first in [false, true] {
+        let (listening, to) = listener();
+        let (client, addr) = connected_from_unused_port(&to);
+        let pair = Connected { client, server: accept(listening).fd() };
+        show("TCP_LINGER2", set_int(pair.client, libc::IPPROTO_TCP, libc::TCP_LINGER2, -1));
+        if ends_first {
+            show("shutdown", shutdown(pair.client, libc::SHUT_WR));
+            await_events(pair.server, libc::POLLRDHUP);
+        }
+        close(pair.client);
+        sleep(2);
+        show_return("soon", &addr);
+        show_poll("server", pair.server);
+        show_recv("server", pair.server, 8, 0);
+        show_send("server", pair.server, b"x", libc::MSG_NOSIGNAL);
+        sleep(2);
+        show_poll("server", pair.server);
+        show_send("server", pair.server, b"x", libc::MSG_NOSIGNAL);
+        close(pair.server);
+    }
 }
 
 fn orphan_seconds_inherited() {

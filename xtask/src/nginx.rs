@@ -68,6 +68,14 @@ impl Nginx {
         Nginx::serve(lab, side, port, root)
     }
 
+    /// Without waiting for anything, at this port.
+    pub(crate) fn begin(lab: &Lab, side: Side, workers: &Workers, port: u16) -> Result<Nginx> {
+        let root = prepare_at(lab, workers, port, "", "")?;
+        let prefix = root.with_file_name("").display().to_string();
+        let process = lab.start(side, "nginx", &arguments(&prefix, "daemon off;"))?;
+        Ok(Nginx { process, port, root })
+    }
+
     fn serve(lab: &Lab, side: Side, port: u16, root: PathBuf) -> Result<Nginx> {
         let prefix = root.with_file_name("").display().to_string();
         let process = lab.serve(side, port, "nginx", &arguments(&prefix, "daemon off;"))?;
@@ -96,12 +104,16 @@ impl Nginx {
 /// Makes directories and configuration; returns a port and the directory of the files.
 fn prepare(lab: &Lab, workers: &Workers, http: &str, server: &str) -> Result<(u16, PathBuf)> {
     let port = free_port()?;
+    Ok((port, prepare_at(lab, workers, port, http, server)?))
+}
+
+fn prepare_at(lab: &Lab, workers: &Workers, port: u16, http: &str, server: &str) -> Result<PathBuf> {
     let prefix = lab.path().join(format!("nginx-{port}"));
     let root = prefix.join("files");
     std::fs::create_dir_all(&root)?;
     std::fs::create_dir_all(prefix.join("temp"))?;
     std::fs::write(prefix.join("nginx.conf"), configuration(port, workers, http, server))?;
-    Ok((port, root))
+    Ok(root)
 }
 
 fn arguments<'a>(prefix: &'a str, mode: &'a str) -> [&'a str; 8] {

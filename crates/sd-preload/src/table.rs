@@ -115,7 +115,7 @@ hooks! {
     bindresvport (fd: c_int, addr: *mut sockaddr_in) -> c_int
         { lazy; ours(fd) names::bindresvport(fd, addr) }
     listen (fd: c_int, backlog: c_int) -> c_int
-        { SYS_listen; ours(fd) calls::listen(fd, backlog) }
+        { SYS_listen; any calls::listen(fd, backlog) }
     accept (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
         { SYS_accept; any calls::accept4(fd, addr, len, 0), then create::made }
     accept4 (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int

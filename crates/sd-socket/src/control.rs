@@ -3,6 +3,7 @@
 //! Never on the data path. A monitor that is absent, slow or of another version only means that
 //! new connections use the kernel; it is asked again after a pause that doubles up to two seconds.
 
+mod absent;
 mod look;
 mod separate;
 mod slow;
@@ -19,7 +20,9 @@ use sd_sys::{msg, trust};
 pub(crate) use separate::forget;
 use std::collections::VecDeque;
 
-pub(crate) use look::{look_at_socket, look_now_and_then};
+use absent::RETRY_MIN_NS;
+pub(crate) use absent::{listens, wait_for_monitor};
+pub(crate) use look::{has_ended, look_at_socket, look_now_and_then};
 use slow::Slow;
 pub(crate) use slow::{ask, take_late};
 
@@ -44,8 +47,6 @@ static CLIENT: AtomicU64 = AtomicU64::new(0);
 /// The monitor knows of all channels that this process has connections on, inherited ones too.
 static KNOWS_CHANNELS: AtomicBool = AtomicBool::new(false);
 
-const RETRY_MIN_NS: u64 = 50_000_000;
-const RETRY_MAX_NS: u64 = 2_000_000_000;
 /// A monitor that does not answer for so long is slow (see `slow`).
 const ANSWER_TIMEOUT_MS: u32 = 2000;
 /// So long a connect waits while others that the monitor has not accepted yet fill its backlog.
@@ -55,6 +56,7 @@ const CONNECT_MS: u32 = 50;
 pub(crate) struct Control {
     retry_at: u64,
     retry_ns: u64,
+    seen: Option<absent::Seen>,
     registered_before: bool,
     slab_fd: i32,
     public_fd: i32,
@@ -71,6 +73,7 @@ impl Control {
         Control {
             retry_at: 0,
             retry_ns: RETRY_MIN_NS,
+            seen: None,
             registered_before: false,
             slab_fd: -1,
             public_fd: -1,
@@ -98,7 +101,8 @@ pub(crate) fn connected() -> Option<Guard<'static, Control>> {
         return Some(control);
     }
     let now = sd_sys::time::now_ns();
-    if now < control.retry_at {
+    let has_come = absent::has_come(&mut control);
+    if now < control.retry_at && !has_come {
         return None;
     }
     match register(&mut control) {
@@ -110,7 +114,7 @@ pub(crate) fn connected() -> Option<Guard<'static, Control>> {
         }
         None => {
             control.retry_at = now + control.retry_ns;
-            control.retry_ns = (control.retry_ns * 2).min(RETRY_MAX_NS);
+            control.retry_ns = absent::next_pause(control.retry_ns);
             None
         }
     }
@@ -159,9 +163,13 @@ fn register(control: &mut Control) -> Option<()> {
     let knows = !control.registered_before && (by_birth.is_some() || !inherits);
     KNOWS_CHANNELS.store(knows, Ordering::Release);
     if control.registered_before {
-        announce(control, fd);
+        announce_channels(fd);
     }
     control.registered_before = true;
+    if absent::has_listened() {
+        let announce = |request: &Request, kernel_fd| drop(ask(control, fd, request, &[kernel_fd]));
+        crate::before_monitor::announce_all(announce);
+    }
     Some(())
 }
 
@@ -324,8 +332,8 @@ fn welcomed(reply: Reply, got: &msg::Received) -> Option<()> {
     Some(())
 }
 
-/// After a restart of the monitor: channels first, then listeners.
-fn announce(control: &mut Control, fd: i32) {
+/// After a restart of the monitor: channels first; then come the listeners.
+fn announce_channels(fd: i32) {
     for channel in PROCESS.channels() {
         // This monitor counts anew.
         channel.peer.client.store(0, Ordering::Relaxed);
@@ -337,7 +345,6 @@ fn announce(control: &mut Control, fd: i32) {
         let _ = send(fd, &request, &[channel.segment_fd]);
     }
     crate::route::monitor_is_new();
-    crate::listen::announce_all(|request, kernel_fd| ask(control, fd, request, &[kernel_fd]).is_some());
 }
 
 pub(crate) fn send(fd: i32, request: &Request, fds: &[i32]) -> Option<()> {

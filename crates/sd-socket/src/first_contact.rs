@@ -16,12 +16,15 @@ use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab::{Endpoint, Reason};
 
 /// How often a side asks again, and how long it pauses before that.
-pub(crate) const TRIES: u32 = 60;
+const TRIES: u32 = 60;
 const PAUSE_NS: u64 = 20_000;
+/// After so many tries pauses are longer: whoever is waited for has to be found first (`sd-monitor/src/shell/expected.rs`).
+const LONG_PAUSE_NS: u64 = 500_000;
+/// So long the connecting side asks at most, whatever the monitor says.
+const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// See [`TRIES`].
-pub(crate) fn pause() {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: PAUSE_NS as i64 };
+fn pause(nanoseconds: u64) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds as i64 };
     // SAFETY: the kernel reads one timespec.
     unsafe { sd_sys::syscall!(libc::SYS_nanosleep, &raw const time, 0) };
 }
@@ -42,6 +45,24 @@ impl Announced {
     }
 }
 
+/// Asks until the answer is another than "soon", with pauses.
+pub(crate) fn ask_until_known<T>(mut ask: impl FnMut() -> T, is_soon: impl Fn(&T) -> bool) -> T {
+    let mut answer = ask();
+    let (mut tries, mut begin) = (0, 0);
+    while is_soon(&answer) {
+        let now = sd_sys::time::now_ns();
+        if tries == 0 {
+            begin = now;
+        } else if now - begin > PATIENCE_NS {
+            break;
+        }
+        pause(if tries < TRIES { PAUSE_NS } else { LONG_PAUSE_NS });
+        tries += 1;
+        answer = ask();
+    }
+    answer
+}
+
 /// Before the kernel's listen: clients that ask for the address wait until it has come to an end. Where the kernel chooses
 /// the port nobody can know it before, and nothing is announced.
 pub(crate) fn announce(endpoint: &'static Endpoint, fd: c_int) -> Announced {
@@ -50,10 +71,13 @@ pub(crate) fn announce(endpoint: &'static Endpoint, fd: c_int) -> Announced {
     }
     let Some(index) = listen::prepare(endpoint) else { return Announced::No };
     let registration = REGISTRATIONS.load(Ordering::Acquire);
+    // A monitor that was restarted is found at the second try.
+    let mut monitors = 0;
     for _ in 0..TRIES {
         match control::question(&Request::WillListen { index }, &[fd]) {
-            Some((Reply::Error { code: ErrorCode::InUse }, _)) => pause(),
+            Some((Reply::Error { code: ErrorCode::InUse }, _)) => pause(PAUSE_NS),
             Some((Reply::Ok, _)) => return Announced::By(registration),
+            None if monitors == 0 && !control::is_there() => monitors += 1,
             _ => return Announced::No,
         }
     }
@@ -88,7 +112,8 @@ impl Drop for Note {
 pub(crate) fn once_more(endpoint: &'static Endpoint, fd: c_int, to: Name) -> (Attempt, Option<Note>) {
     for _ in 0..3 {
         let note = Note::new(to.port);
-        if note.is_none() || crate::route::is_current(to) {
+        // What a monitor has published stays as it was when it ends.
+        if (note.is_none() || crate::route::is_current(to)) && !control::has_ended() {
             return (Attempt::Kernel(Reason::NoListener), note);
         }
         drop(note);

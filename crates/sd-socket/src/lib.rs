@@ -26,6 +26,7 @@ mod admission;
 mod adopt;
 mod answers;
 mod arrival;
+mod before_monitor;
 mod berth;
 mod bind;
 mod bridge;

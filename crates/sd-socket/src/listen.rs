@@ -52,7 +52,7 @@ pub(crate) struct Listener {
     /// The monitor may deal connections to us.
     accepting: AtomicBool,
     /// accept, poll or epoll was called for it in this process.
-    interested: AtomicBool,
+    pub(crate) interested: AtomicBool,
     /// TCP_DEFER_ACCEPT, in seconds.
     pub(crate) defer: AtomicU32,
     pub(crate) queue: Lock<VecDeque<Pending>>,
@@ -113,7 +113,7 @@ pub(crate) fn set_backlog(endpoint: &Endpoint, backlog: u32) {
 
 /// listen(2).
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
-    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    let Some(endpoint) = table::socket(fd) else { return crate::before_monitor::listen(fd, backlog) };
     match endpoint.state_now() {
         State::Fresh | State::Bound | State::Listen => {}
         State::Connected | State::Connecting | State::Failed => return Outcome::Errno(libc::EINVAL),
@@ -159,15 +159,16 @@ pub(crate) fn adopt_from_kernel(fd: i32) {
     let option = |name| sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, name);
     let is_listening =
         option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) && option(libc::SO_ACCEPTCONN) == Ok(1);
-    let Some((domain, name)) = addr::kernel_name(fd).filter(|_| is_listening && !table::is_ours(fd)) else {
-        return;
-    };
-    let Some(endpoint) = crate::control::connected().and_then(|control| {
-        drop(control);
-        crate::endpoint::allocate(domain)
-    }) else {
-        return;
-    };
+    if is_listening && !table::is_ours(fd) && crate::control::connected().is_some() {
+        // What listen was told cannot be asked; the kernel's queue bounds what it takes.
+        take_up(fd, c_int::MAX);
+    }
+}
+
+/// The same for one that surely is one, in a process that has a slab.
+pub(crate) fn take_up(fd: i32, backlog: c_int) {
+    let Some((domain, name)) = addr::kernel_name(fd) else { return };
+    let Some(endpoint) = crate::endpoint::allocate(domain) else { return };
     let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as c_int;
     endpoint.set_flag(if name.ip.is_unspecified() { 0 } else { KEEPS_ADDRESS });
     endpoint.set_flag(OWN_SOCKET | HAS_NAME | if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 });
@@ -179,8 +180,7 @@ pub(crate) fn adopt_from_kernel(fd: i32) {
     match adopt(endpoint).filter(|_| table::set_socket(fd, endpoint)) {
         Some(listener) => {
             set_kernel_nonblock(fd, true);
-            // What listen was told cannot be asked; the kernel's queue bounds what it takes.
-            listener.set_backlog(clamp_backlog(c_int::MAX));
+            listener.set_backlog(clamp_backlog(backlog));
             listener.defer.store(crate::defer::seconds(fd), Ordering::Relaxed);
         }
         None => crate::endpoint::release(endpoint),
@@ -203,6 +203,7 @@ fn set_kernel_nonblock(fd: i32, on: bool) {
 
 /// A record for a new listener, an old one if there is any.
 pub(crate) fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
+    crate::control::listens();
     let private = PROCESS.private(endpoint)?;
     let mut registry = REGISTRY.lock();
     let listener = match registry.iter().find(|l| l.endpoint.lock().is_none()) {
@@ -247,7 +248,7 @@ pub(crate) fn prepare(endpoint: &'static Endpoint) -> Option<u32> {
 /// it knows of the socket.
 fn register(listener: &'static Listener, fd: i32, announced: Announced) {
     crate::spare::want();
-    let Some(control) = crate::control::connected() else { return crate::withdrawn::cannot_take(fd) };
+    let Some(control) = crate::control::connected() else { return crate::before_monitor::wait(fd) };
     drop(control);
     let Some(page) = PROCESS.public().and_then(|public| publish(listener, public)) else { return };
     page.backlog.store(listener.backlog.load(Ordering::Relaxed), Ordering::Release);
@@ -259,7 +260,7 @@ fn register(listener: &'static Listener, fd: i32, announced: Announced) {
 }
 
 /// The listener's place in the public page; taken once, though several threads may begin to wait at the same time.
-fn publish(listener: &Listener, public: &'static Public) -> Option<&'static Page> {
+pub(crate) fn publish(listener: &Listener, public: &'static Public) -> Option<&'static Page> {
     let _alone = REGISTRY.lock();
     let index = listener.index.load(Ordering::Relaxed);
     if index != UNREGISTERED {
@@ -275,24 +276,12 @@ fn publish(listener: &Listener, public: &'static Public) -> Option<&'static Page
     Some(page)
 }
 
-fn request(listener: &Listener) -> Request {
+pub(crate) fn request(listener: &Listener) -> Request {
     Request::Listen {
         index: listener.index.load(Ordering::Relaxed),
         generation: listener.generation.load(Ordering::Relaxed),
         backlog: listener.backlog.load(Ordering::Relaxed),
         accepting: listener.accepting.load(Ordering::Relaxed),
-    }
-}
-
-/// All listeners, to a restarted monitor.
-pub(crate) fn announce_all(mut tell: impl FnMut(&Request, i32) -> bool) {
-    for listener in REGISTRY.lock().iter() {
-        let Some(endpoint) = *listener.endpoint.lock() else { continue };
-        if listener.index.load(Ordering::Relaxed) != UNREGISTERED {
-            crate::connect::each_fd(endpoint, |fd| {
-                tell(&request(listener), fd);
-            });
-        }
     }
 }
 

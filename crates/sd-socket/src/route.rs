@@ -317,15 +317,11 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
 
 /// The same, again and again while somebody is about to listen there.
 fn ask_until_known(request: &Request) -> Option<(Reply, Option<&'static Channel>)> {
-    let mut answer = ask_for_route(request);
-    for _ in 0..crate::first_contact::TRIES {
-        if !matches!(answer, Some((Reply::Route { route: Route::Soon, .. }, _))) {
-            break;
-        }
-        crate::first_contact::pause();
-        answer = ask_for_route(request);
-    }
-    answer
+    // A monitor that was restarted is found at the second try.
+    let ask = || ask_for_route(request).or_else(|| ask_for_route(request));
+    crate::first_contact::ask_until_known(ask, |answer| {
+        matches!(answer, Some((Reply::Route { route: Route::Soon, .. }, _)))
+    })
 }
 
 /// Asks the monitor, and takes the channel that it has made, if it has: whoever asks next is told of that one, so it has

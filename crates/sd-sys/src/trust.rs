@@ -264,6 +264,13 @@ fn look(path: &[u8]) -> core::result::Result<libc::stat, Why> {
     }
 }
 
+/// What is at the place of a socket, so that another one there can be told from it; `None`: nothing. Its inode, its last change,
+/// and its mode.
+pub fn seen(path: &[u8]) -> Option<[u64; 4]> {
+    let found = look(path).ok()?;
+    Some([found.st_ino, found.st_ctime as u64, found.st_ctime_nsec as u64, found.st_mode.into()])
+}
+
 /// fstat(2).
 fn status(directory: i32) -> core::result::Result<libc::stat, Why> {
     // SAFETY: an all-zero stat is valid; the kernel writes one.

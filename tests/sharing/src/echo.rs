@@ -17,8 +17,8 @@ fn control(set: RawFd, op: i32, fd: RawFd, events: i32) {
 }
 
 /// Serves until it is killed.
-pub(crate) fn serve() -> io::Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+pub(crate) fn serve(port: u16) -> io::Result<()> {
+    let listener = TcpListener::bind(("127.0.0.1", port))?;
     listener.set_nonblocking(true)?;
     println!("port {}", listener.local_addr()?.port());
     // SAFETY: no memory is involved.

@@ -12,9 +12,10 @@
 //! | `thief PID FD PORT` | takes a descriptor of another process and does harm to it |
 //! | `liar PORT LIE` | a hostile peer: tells one lie about its connection, and dies |
 //! | `sink` | a server that reads, in threads |
-//! | `echo` | an echo server on epoll |
+//! | `echo [PORT]` | an echo server on epoll |
 //! | `chat PORT COUNT [MS]` | a client of it that checks every byte, with a pause after each answer |
 //! | `crowd PORT COUNT` | processes with a connection each |
+//! | `herd PATH PORT COUNT` | processes that wait until a monitor serves PATH, then connect until somebody listens, and stay |
 //! | `waves PORT COUNT TIMES` | many connections at a time, again and again |
 //! | `late-client COUNT` | tries until its server, `late-server COUNT`, listens, again and again; all connections stay |
 //! | `stalled COUNT BYTES` | a server that offers so much to each of its readers, who read late |
@@ -60,7 +61,8 @@ fn main() -> ExitCode {
         ["liar", port, lie] => liar::run(number(port) as u16, lie),
         ["sink"] => liar::sink(),
         ["stalled", count, offer] => stalled::run(number(count) as usize, number(offer) as usize),
-        ["echo"] => echo::serve(),
+        ["echo"] => echo::serve(0),
+        ["echo", port] => echo::serve(number(port) as u16),
         ["chat", port, count] => echo::chat(number(port) as u16, number(count), Duration::ZERO),
         ["chat", port, count, pause] => {
             echo::chat(number(port) as u16, number(count), Duration::from_millis(number(pause)))
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
             patient::run(number(known) as u16, number(new) as u16, number(seconds))
         }
         ["crowd", port, count] => many::crowd(number(port) as u16, number(count)),
+        ["herd", path, port, count] => many::herd(path, number(port) as u16, number(count)),
         ["waves", port, count, times] => many::waves(number(port) as u16, number(count), number(times)),
         ["late-client", count] => late::connect(number(count)),
         ["late-server", count] => late::serve(number(count)),

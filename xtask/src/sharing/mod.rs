@@ -7,7 +7,7 @@
 //! | `short-of` | memory, addresses or descriptors are not to be had, from the start or from some moment on |
 //! | `suspended`, `stopped` | everything is stopped for a while, as when a host sleeps; the monitor alone; one process in the middle of a send |
 //! | `many` | more processes than there are large pieces of the range of ports; more connections than a channel has slots |
-//! | `first-contact` | clients that try until somebody listens: all of them are accelerated |
+//! | `first-contact` | clients that try until somebody listens: all of them are accelerated; also after a restart of the monitor, of a server that was there before it, and of one that forks before it accepts |
 //! | `stolen` | a stranger takes the descriptors of connections by pidfd_getfd |
 //! | `other-version`, `next-version` | the monitor is replaced, under load, by one of another version: an unknown one, and a real one with programs of its own |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
@@ -17,6 +17,7 @@
 //! and can be given again with `--seed`.
 
 mod crash;
+mod first;
 mod group;
 mod hostile;
 mod liars;
@@ -90,6 +91,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     parts.push(("many-processes".to_owned(), Box::new(many::processes)));
     parts.push(("many-connections".to_owned(), Box::new(many::connections)));
     parts.push(("first-contact".to_owned(), Box::new(many::first_contacts)));
+    for (name, server) in
+        [("echo", first::Server::Echo), ("nginx", first::Server::Nginx), ("prefork", first::Server::Prefork)]
+    {
+        let restarts = move |lab: &mut Lab| first::monitor_restarts(lab, server);
+        parts.push((format!("first-contact-monitor-restarts-{name}"), Box::new(restarts)));
+        let before = move |lab: &mut Lab| first::server_before_monitor(lab, server);
+        parts.push((format!("first-contact-server-before-monitor-{name}"), Box::new(before)));
+        let late = move |lab: &mut Lab| first::workers_come_late(lab, server);
+        parts.push((format!("first-contact-workers-come-late-{name}"), Box::new(late)));
+    }
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));

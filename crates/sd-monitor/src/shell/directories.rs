@@ -80,7 +80,16 @@ fn listings((core, soon): Known<'_>, netns: u64) -> Vec<Listing> {
         soon: true,
         ..Listing::default()
     };
-    let mut all: Vec<Listing> = of_netns.map(listing).chain(soon.of(netns).map(will)).collect();
+    let expected = |place: &super::expected::Place| Listing {
+        ip: place.ip.halves(),
+        port: place.port,
+        v6only: place.v6only,
+        soon: true,
+        ..Listing::default()
+    };
+    let expected = soon.expected.of(netns).map(expected);
+    let mut all: Vec<Listing> =
+        of_netns.map(listing).chain(soon.of(netns).map(will)).chain(expected).collect();
     all.sort_by_key(|listing| listing.port);
     all
 }

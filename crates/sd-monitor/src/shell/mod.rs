@@ -7,6 +7,7 @@ mod closers;
 mod connection;
 mod descriptors;
 mod directories;
+mod expected;
 mod family;
 mod files;
 mod forks;

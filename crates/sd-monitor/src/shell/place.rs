@@ -57,10 +57,11 @@ impl Place {
         let identity = fs::symlink_metadata(path).map(identity).map_err(system("look at"))?;
         let number = number(path).map_err(system("look at the directory of"))?;
         let place = Place { path: path.to_owned(), identity, number, lock: Some(lock), listener };
-        // Who may come is decided by the directory, and by what each request needs.
-        fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(system("set the mode of"))?;
         nix::sys::socket::listen(&place.listener, Backlog::MAXCONN)
             .map_err(|e| system("listen on")(e.into()))?;
+        // Who may come is decided by the directory, and by what each request needs. After listen: a client that was refused
+        // tries again when it sees another file there, or another mode (`control/absent.rs` in sd-socket).
+        fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(system("set the mode of"))?;
         Ok(place)
     }
 }

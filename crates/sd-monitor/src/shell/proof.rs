@@ -102,6 +102,18 @@ impl Namespaces {
         }
     }
 
+    /// Whether the kernel has a listener at an address: this one, if it is known.
+    pub(crate) fn has_listener(&self, at: (u64, sd_proto::Ip, u16), cookie: Option<u64>) -> bool {
+        let (netns, ip, port) = at;
+        match cookie {
+            Some(cookie) => self.listens(at, cookie) == Proof::Alive,
+            None => self.asked(netns).is_some_and(|asked| {
+                let any = sd_sys::netlink::Listener { ip: ip.0, port, cookie: 0 };
+                matches!(asked.sockets.find(&any), Ok(Found::Listening(_) | Found::Another))
+            }),
+        }
+    }
+
     /// Those of one port that are gone.
     fn gone(&self, all: &[Listener]) -> Vec<Listener> {
         let is_gone = |listener: &&Listener| self.proof(listener) == Proof::Gone;

@@ -281,6 +281,7 @@ impl Server {
             return Err(ErrorCode::Exhausted);
         }
         let (client, netns) = self.register(id, false, fds)?;
+        self.expect_heirs_of_all(before.client);
         let changed = self.core.listeners.remove_client(before.client) | self.soon.forget(before.client);
         self.listeners_changed(before.client, changed);
         if let Some(family) = self.families.get_mut(&before.client) {
@@ -371,10 +372,21 @@ impl Server {
     }
 
     fn accepting(&mut self, client: ClientId, index: u32, accepting: bool) {
+        let is_it = |l: &&Listener| (l.client, l.index) == (client, index);
+        let listener = self.core.listeners.iter().find(is_it).copied();
         let changed = self.core.listeners.set_accepting(client, index, accepting);
+        let changed = changed | listener.is_some_and(|listener| self.note_interest(&listener, accepting));
         self.listeners_changed(client, changed);
         self.rescue_orphans();
         self.tell_newcomer(client);
+    }
+
+    /// Somebody accepts, or does not any more: whether what is expected has changed.
+    fn note_interest(&mut self, listener: &Listener, accepting: bool) -> bool {
+        match accepting {
+            true => self.soon.expected.has_come(listener.netns, listener.ip, listener.port),
+            false => self.expect_heirs_of(listener),
+        }
     }
 
     /// The kernel's listener was looked at, and closed, by the closers.
@@ -413,6 +425,7 @@ impl Server {
         }
         self.core.time_waits.listening(netns, port, user);
         let changed = self.core.listeners.insert(listener) | self.soon.settle(client, index);
+        let changed = changed | self.note_interest(&listener, accepting);
         self.listeners_changed(client, changed);
         tracing::debug!(client = client.0, index, generation, ?ip, port, accepting, "listener");
         self.rescue_orphans();

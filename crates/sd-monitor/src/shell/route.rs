@@ -44,8 +44,7 @@ impl Server {
             port: wanted.port,
         };
         let decision = self.decide(&question);
-        let nobody = decision == Decision::Kernel(Reason::NoListener);
-        let (route, fresh) = match nobody && self.soon.includes(question.netns, wanted.ip, wanted.port) {
+        let (route, fresh) = match self.is_soon(client, &question, &decision) {
             true => (Route::Soon, None),
             false => self.route(client, decision, wanted.want_channel),
         };
@@ -62,6 +61,18 @@ impl Server {
         tracing::debug!(client = client.0, ?reply, "route");
         self.send_route(id, &reply, fresh);
         Ok(())
+    }
+
+    /// Whether the answer will probably be another one in a moment.
+    fn is_soon(&self, client: ClientId, question: &Question, decision: &Decision) -> bool {
+        let Question { netns, ip, port, .. } = *question;
+        match decision {
+            Decision::Kernel(Reason::NoListener) => {
+                self.soon.includes(netns, ip, port) || self.is_expected(client, question)
+            }
+            Decision::Kernel(Reason::NotAccepting) => self.is_expected(client, question),
+            _ => false,
+        }
     }
 
     /// Decides, after the dead have been buried, and listeners that are gone forgotten: neither may have been heard of yet.

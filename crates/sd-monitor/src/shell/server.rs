@@ -138,7 +138,7 @@ impl Server {
     /// Serves until a signal asks for the end.
     pub(crate) fn serve(&mut self) -> io::Result<()> {
         loop {
-            let pauses = [self.recovery.pause(), self.closers.pause()];
+            let pauses = [self.recovery.pause(), self.closers.pause(), self.soon.expected.pause()];
             for token in self.poller.wait(pauses.into_iter().flatten().min())? {
                 match token {
                     Token::Accept => self.accept(),
@@ -155,6 +155,7 @@ impl Server {
             }
             self.closers.tend();
             self.recover_overdue();
+            self.end_expectations();
         }
     }
 

@@ -86,14 +86,25 @@ impl Scene {
         self.slab_at(self.found.get(&(pid, identity))?)
     }
 
+    /// That of a client of this place's.
     fn slab_at(&self, found: &Found) -> Option<Slab> {
+        self.any_slab_at(found).filter(|slab| slab.header().place.load(Ordering::Relaxed) == self.place)
+    }
+
+    fn any_slab_at(&self, found: &Found) -> Option<Slab> {
         let file = self.processes.open(found)?;
         Slab::check(file.as_fd()).ok().filter(|checked| *checked == found.identity)?;
         let slab = Slab::new(file)?;
-        let header = slab.header();
-        let is_ours = header.version.load(Ordering::Relaxed) == sd_shm::VERSION
-            && header.place.load(Ordering::Relaxed) == self.place;
-        is_ours.then_some(slab)
+        (slab.header().version.load(Ordering::Relaxed) == sd_shm::VERSION).then_some(slab)
+    }
+
+    /// Each slab of this place's, or of processes that have had no monitor yet.
+    fn slabs(&self) -> impl Iterator<Item = Slab> {
+        let mut seen = BTreeSet::new();
+        let slabs = self.found.values().filter(|found| found.kind == Kind::Slab);
+        let each_once = slabs.filter(move |found| seen.insert(found.identity));
+        let is_ours = |slab: &Slab| [0, self.place].contains(&slab.header().place.load(Ordering::Relaxed));
+        each_once.filter_map(|found| self.any_slab_at(found)).filter(is_ours)
     }
 }
 
@@ -101,6 +112,7 @@ impl Server {
     /// Looks for silent clients; to be called before anybody is served.
     pub(crate) fn recover_silent(&mut self) {
         let Some(scene) = Scene::take(self.place.number) else { return };
+        scene.slabs().for_each(|slab| self.expect_listeners_of(&slab));
         // Dead sides are closed when all is known, so that everybody concerned is told.
         let mut alone = Vec::new();
         for (identity, holders) in scene.holdings.channels() {

@@ -20,6 +20,7 @@
 //! not listen is believed for [`BELIEVED`], and both sides ask so many times only.
 
 use super::descriptors::{Owned, Unfit};
+use super::expected::Expected;
 use super::proof::Proof;
 use super::requests::Wanted;
 use super::server::Server;
@@ -34,7 +35,11 @@ const BELIEVED: Duration = Duration::from_millis(100);
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Soon(BTreeMap<(ClientId, u32), Place>);
+pub(crate) struct Soon {
+    announced: BTreeMap<(ClientId, u32), Place>,
+    /// Those of whom it is known in another way.
+    pub(crate) expected: Expected,
+}
 
 /// Where a socket is bound.
 pub(crate) struct Place {
@@ -55,12 +60,12 @@ impl Soon {
                 && place.ip.rank_for(ip, place.v6only).is_some()
                 && place.since.elapsed() < BELIEVED
         };
-        self.0.values().any(fits)
+        self.announced.values().any(fits)
     }
 
     /// All of a namespace, with their clients.
     pub(crate) fn of(&self, netns: u64) -> impl Iterator<Item = (ClientId, &Place)> {
-        self.0
+        self.announced
             .iter()
             .filter(move |(_, place)| place.netns == netns)
             .map(|((client, _), place)| (*client, place))
@@ -68,14 +73,14 @@ impl Soon {
 
     /// It listens, or never will. True when it was known.
     pub(crate) fn settle(&mut self, client: ClientId, index: u32) -> bool {
-        self.0.remove(&(client, index)).is_some()
+        self.announced.remove(&(client, index)).is_some()
     }
 
     /// A client has ended. True when something of it was known.
     pub(crate) fn forget(&mut self, client: ClientId) -> bool {
-        let before = self.0.len();
-        self.0.retain(|(known, _), _| *known != client);
-        self.0.len() != before
+        let before = self.announced.len();
+        self.announced.retain(|(known, _), _| *known != client);
+        self.announced.len() != before
     }
 }
 
@@ -93,7 +98,7 @@ impl Server {
             return Err(ErrorCode::Protocol);
         }
         let place = Place { netns, ip, port, v6only, cookie, owner, since: Instant::now() };
-        let known = self.soon.0.insert((client, index), place);
+        let known = self.soon.announced.insert((client, index), place);
         if known.is_none_or(|known| (known.ip, known.port) != (ip, port)) {
             self.routes_changed(Some(netns));
         }
@@ -109,7 +114,7 @@ impl Server {
 
     /// Acts on [`sd_proto::Request::Listens`].
     pub(crate) fn listens(&mut self, client: ClientId, wanted: Wanted) -> Result<(), ErrorCode> {
-        let place = self.soon.0.get(&(client, wanted.index)).ok_or(ErrorCode::Protocol)?;
+        let place = self.soon.announced.get(&(client, wanted.index)).ok_or(ErrorCode::Protocol)?;
         let Place { netns, ip, port, v6only, cookie, owner, .. } = *place;
         let done = match self.namespaces.listens((netns, ip, port), cookie) {
             Proof::Alive => self.listen(client, wanted, Ok(Owned { netns, ip, port, v6only, cookie, owner })),

@@ -112,6 +112,7 @@ impl Server {
         }
         let Process { client, shares, .. } = gone;
         if let Some(client) = client {
+            self.expect_heirs_of_all(client);
             let changed = self.core.listeners.remove_client(client) | self.soon.forget(client);
             self.listeners_changed(client, changed);
             if let Some(family) = self.families.get_mut(&client) {

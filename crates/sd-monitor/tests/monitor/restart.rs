@@ -5,6 +5,7 @@ use crate::process::Process;
 use crate::server::{Server, until};
 use sd_proto::{Reply, Request, Route};
 use sd_shm::channel::{FLAG_DEAD, Side, SlotState};
+use sd_shm::slab::{Reason, State};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
@@ -137,4 +138,30 @@ fn strange_announcements_are_ignored() {
     until("it is gone", || a.control.status()["clients"].as_array().unwrap().len() == 2);
     assert_eq!(at_a.map.header().dead[0].load(Ordering::Acquire), 0);
     drop((a, b));
+}
+
+#[test]
+fn listeners_that_slabs_tell_of_are_waited_for() {
+    let mut server = Server::start();
+    let (mut a, mut b) = (Client::register(&server), Client::register(&server));
+    let (listener, port) = b.listen(0);
+    let endpoint = b.attach(0, 0, Side::B, 0, 1);
+    endpoint.ports.store(u32::from(port) << 16, Ordering::Relaxed);
+    endpoint.state.store(State::Listen as u8, Ordering::Release);
+    // In no slab.
+    let (_other, other_port) = b.listen(1);
+    server.kill();
+    server.restart();
+    a.register_again(&server);
+    assert_eq!(a.connect(port, false).0, Route::Soon);
+    assert_eq!(a.connect(other_port, false).0, Route::Kernel { reason: Reason::NoListener as u32 });
+    b.register_again(&server);
+    b.listen_with(0, &listener);
+    assert!(matches!(a.connect(port, false).0, Route::Shm { .. }));
+    server.kill();
+    server.restart();
+    a.register_again(&server);
+    let begin = Instant::now();
+    until("nobody is expected", || matches!(a.connect(port, false).0, Route::Kernel { .. }));
+    assert!(begin.elapsed() < Duration::from_secs(2));
 }

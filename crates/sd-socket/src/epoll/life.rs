@@ -72,7 +72,8 @@ fn fresh() -> &'static Epoll {
 
 /// A kernel epoll instance was made: remember it.
 pub(crate) fn created(fd: i32) {
-    if PROCESS.own_slab.load(Ordering::Relaxed) == 0 && crate::control::connected().is_none() {
+    // Where there is a slab, of its parent's perhaps, there may be sockets of ours, with a monitor or without.
+    if PROCESS.slab_count.load(Ordering::Acquire) == 0 && crate::control::connected().is_none() {
         return;
     }
     crate::connect::dropped_behind_our_back(fd);
@@ -93,6 +94,15 @@ pub(crate) fn created(fd: i32) {
     epoll.references.store(1, Ordering::Release);
     if !table::set_epoll(fd, epoll) {
         drop_fd(epoll, fd);
+    }
+}
+
+/// An instance that was made when there was nothing of ours. No other thread of the process has it.
+pub(crate) fn found(fd: i32) {
+    created(fd);
+    if let Entry::Epoll(epoll) = table::get(fd) {
+        epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
+        epoll.has_both.store(true, Ordering::Relaxed);
     }
 }
 

@@ -47,7 +47,8 @@ pub(crate) use control::{control, kernel_registered};
 pub(crate) use items::Item;
 use items::{Items, Source};
 pub(crate) use life::{
-    User, add_fd, before_fork, created, drop_fd, forked, forked_late, keep_locks, put_back, separated, unlock,
+    User, add_fd, before_fork, created, drop_fd, forked, forked_late, found, keep_locks, put_back, separated,
+    unlock,
 };
 pub(crate) use waiting::wait;
 pub(crate) use watch::{

@@ -1,0 +1,167 @@
+//! First contacts: whoever finds the kernel's listener finds the accelerated one as well (ADR 46, ADR 53).
+//!
+//! A *herd* is many processes that each connect once, as soon as they can, and stay. Which path each got is seen in `sd ss`.
+
+use super::start;
+use crate::lab::{Lab, Side};
+use crate::nginx::{Nginx, Workers};
+use crate::process::{Proc, free_port};
+use crate::ss;
+use crate::{Result, fail};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Rounds, and processes in each.
+const ROUNDS: usize = 20;
+const HERD: usize = 50;
+
+/// What is started again and again, or stays.
+#[derive(Clone, Copy)]
+pub(super) enum Server {
+    /// One process, epoll.
+    Echo,
+    /// A master that never accepts, and two workers.
+    Nginx,
+    /// A parent that listens and forks two children, which accept.
+    Prefork,
+}
+
+/// The program: `PORT`.
+const PREFORK: &str = r#"
+import os, selectors, signal, socket, sys
+children = []
+def end(*_):
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    os._exit(0)
+signal.signal(signal.SIGTERM, end)
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=511)
+print("port", listener.getsockname()[1], flush=True)
+for _ in range(2):
+    children.append(os.fork())
+    if children[-1] == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        waiting = selectors.DefaultSelector()
+        listener.setblocking(False)
+        waiting.register(listener, selectors.EVENT_READ)
+        while True:
+            for key, _ in waiting.select():
+                try:
+                    if key.fileobj is listener:
+                        connection, _ = listener.accept()
+                        waiting.register(connection, selectors.EVENT_READ)
+                        continue
+                    data = key.fileobj.recv(4096)
+                    if data:
+                        key.fileobj.send(data)
+                        continue
+                except BlockingIOError:
+                    continue
+                except ConnectionError:
+                    pass
+                waiting.unregister(key.fileobj)
+                key.fileobj.close()
+os.wait()
+"#;
+
+impl Server {
+    /// Starts it at a port, without waiting for anything.
+    fn begin(self, lab: &Lab, port: u16) -> Result<Proc> {
+        match self {
+            Server::Echo => start(lab, Side::Sd, &["echo", &port.to_string()]),
+            Server::Nginx => {
+                Ok(Nginx::begin(lab, Side::Sd, &Workers { count: 2, user: "root" }, port)?.process)
+            }
+            Server::Prefork => lab.start(Side::Sd, "python3", &["-c", PREFORK, &port.to_string()]),
+        }
+    }
+}
+
+/// Starts a herd: each process waits for a monitor if there is none, connects until somebody listens, and says so.
+fn herd(lab: &Lab, port: u16) -> Result<Proc> {
+    let socket = lab.socket().display().to_string();
+    let monitor = if lab.is_oracle() { "-" } else { &socket };
+    start(lab, Side::Sd, &["herd", monitor, &port.to_string(), &HERD.to_string()])
+}
+
+/// How many of a herd's connections are over the kernel, as they see it themselves; then it ends.
+fn strays(lab: &Lab, mut herd: Proc, port: u16) -> Result<usize> {
+    herd.wait_for_text("all", PATIENCE)?;
+    let mut stray = 0;
+    if !lab.is_oracle() {
+        let seen = lab.snapshot()?;
+        let to = format!(":{port}");
+        let of_herd: Vec<_> = seen.connections.iter().filter(|c| c.peer.ends_with(&to)).collect();
+        if of_herd.len() != HERD {
+            let all: Vec<_> = of_herd.iter().map(|c| ss::describe(c)).collect();
+            fail!("{} of {HERD} connections are seen: {}", of_herd.len(), all.join(", "));
+        }
+        let strays: Vec<_> = of_herd.iter().filter(|c| c.path != "shm").collect();
+        strays.first().into_iter().for_each(|c| println!("     {}", ss::describe(c)));
+        stray = strays.len();
+    }
+    herd.kill();
+    Ok(stray)
+}
+
+fn verdict(of_rounds: &[usize]) -> Result<String> {
+    let (stray, all): (usize, usize) = (of_rounds.iter().sum(), of_rounds.len() * HERD);
+    if stray > 0 {
+        fail!("{stray} of {all} connections over the kernel; by rounds: {of_rounds:?}");
+    }
+    Ok(format!("{all} of {all} on shared memory"))
+}
+
+/// The monitor is killed and started again while a server stays, and clients connect the moment that it is there.
+pub(super) fn monitor_restarts(lab: &mut Lab, server: Server) -> Result<String> {
+    let port = free_port()?;
+    let mut served = server.begin(lab, port)?;
+    served.wait_listening(port)?;
+    lab.wait_accepting(port);
+    let mut of_rounds = Vec::new();
+    for round in 0..ROUNDS {
+        lab.kill_monitor();
+        let herd = herd(lab, port)?;
+        // Sometimes servers and clients have looked for it for a while.
+        std::thread::sleep(Duration::from_millis([0, 5, 300, 1100][round % 4]));
+        if !lab.is_oracle() {
+            lab.start_monitor()?;
+        }
+        of_rounds.push(strays(lab, herd, port)?);
+    }
+    served.terminate(PATIENCE)?;
+    verdict(&of_rounds)
+}
+
+/// A server starts and listens, then comes the monitor, then its clients.
+pub(super) fn server_before_monitor(lab: &mut Lab, server: Server) -> Result<String> {
+    let mut of_rounds = Vec::new();
+    for round in 0..ROUNDS {
+        lab.kill_monitor();
+        let port = free_port()?;
+        let mut served = server.begin(lab, port)?;
+        served.wait_listening(port)?;
+        let herd = herd(lab, port)?;
+        std::thread::sleep(Duration::from_millis([50, 200, 700][round % 3]));
+        if !lab.is_oracle() {
+            lab.start_monitor()?;
+        }
+        of_rounds.push(strays(lab, herd, port)?);
+        served.terminate(PATIENCE)?;
+    }
+    verdict(&of_rounds)
+}
+
+/// Clients try until a server listens that forks before anybody accepts.
+pub(super) fn workers_come_late(lab: &mut Lab, server: Server) -> Result<String> {
+    let mut of_rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let port = free_port()?;
+        let herd = herd(lab, port)?;
+        std::thread::sleep(Duration::from_millis(50));
+        let served = server.begin(lab, port)?;
+        of_rounds.push(strays(lab, herd, port)?);
+        served.terminate(PATIENCE)?;
+    }
+    verdict(&of_rounds)
+}

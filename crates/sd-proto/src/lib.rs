@@ -202,6 +202,8 @@ pub enum Request {
         /// SIGURG, not SIGIO.
         urgent: bool,
     },
+    /// The sender, on that side (0 = A, 1 = B), cannot wake the other: the monitor shall. No answer.
+    Ring { channel: u64, side: u32 },
     /// The process has bound a socket in the kernel. Does some accelerated connection use the port, or has it just
     /// been closed? Answer: [`Reply::Ok`], or [`Reply::Error`] with [`ErrorCode::InUse`].
     Bind {
@@ -275,6 +277,13 @@ pub enum Reply {
         id: u64,
         /// Process id of A.
         peer_pid: u32,
+        /// A is another user's: what it has may be used to hold B up.
+        stranger: bool,
+    },
+    /// Unasked: the process on the other side of a channel is another user's from now on.
+    Stranger {
+        /// Channel id.
+        id: u64,
     },
     /// Unasked, to a listening process: connections on this channel, which was made for another, wait
     /// for accept (ADR 14). Descriptors: as for [`Reply::NewChannel`]; none when the channel is the
@@ -288,14 +297,19 @@ pub enum Reply {
         adopter: u32,
         /// Index of the listener that shall have them.
         listener: u32,
+        /// As for [`Reply::NewChannel`].
+        stranger: bool,
     },
     /// Answer to Share.
     Shared {
         /// The process's member number in that slab; its bit is set.
         member: u32,
     },
-    /// Answer to Adopter. Descriptors: its public page, its eventfd.
-    Adopter,
+    /// Answer to Adopter and Home. Descriptors: its public page, its eventfd.
+    Adopter {
+        /// As for [`Reply::NewChannel`].
+        stranger: bool,
+    },
     /// Answer to BerthOf. Descriptor: the eventfd.
     Berth,
     /// Unasked: the channel's peer is gone for good; unmap it when no connection needs it.
@@ -349,6 +363,7 @@ impl Request {
             Request::Join { id, side } => w.u8(10).u64(id).u32(side),
             Request::Share => w.u8(18),
             Request::Separate => w.u8(40),
+            Request::Ring { channel, side } => w.u8(52).u64(channel).u32(side),
             Request::Stuck { channel } => w.u8(11).u64(channel),
             Request::Idle => w.u8(17),
             Request::Adopter { channel, number } => w.u8(12).u64(channel).u32(number),
@@ -398,6 +413,7 @@ impl Request {
             10 => Request::Join { id: r.u64()?, side: r.u32()? },
             18 => Request::Share,
             40 => Request::Separate,
+            52 => Request::Ring { channel: r.u64()?, side: r.u32()? },
             11 => Request::Stuck { channel: r.u64()? },
             17 => Request::Idle,
             12 => Request::Adopter { channel: r.u64()?, number: r.u32()? },
@@ -431,16 +447,17 @@ impl Reply {
                 w.u8(4).u16(port_first).u16(port_count);
                 route.encode(&mut w)
             }
-            Reply::NewChannel { id, peer_pid } => w.u8(5).u64(id).u32(peer_pid),
+            Reply::NewChannel { id, peer_pid, stranger } => w.u8(5).u64(id).u32(peer_pid).bool(stranger),
+            Reply::Stranger { id } => w.u8(52).u64(id),
             Reply::ChannelDead { id } => w.u8(6).u64(id),
             Reply::PeerGone { id } => w.u8(12).u64(id),
             Reply::Memory => w.u8(30),
             Reply::Status => w.u8(7),
             Reply::Withdraw { channel, slot, generation } => w.u8(32).u64(channel).u32(slot).u32(generation),
-            Reply::Offer { id, peer_pid, adopter, listener } => {
-                w.u8(8).u64(id).u32(peer_pid).u32(adopter).u32(listener)
+            Reply::Offer { id, peer_pid, adopter, listener, stranger } => {
+                w.u8(8).u64(id).u32(peer_pid).u32(adopter).u32(listener).bool(stranger)
             }
-            Reply::Adopter => w.u8(9),
+            Reply::Adopter { stranger } => w.u8(9).bool(stranger),
             Reply::Berth => w.u8(11),
             Reply::Shared { member } => w.u8(10).u32(member),
         };
@@ -458,14 +475,21 @@ impl Reply {
                 let (port_first, port_count) = (r.u16()?, r.u16()?);
                 Reply::Route { route: Route::decode(&mut r)?, port_first, port_count }
             }
-            5 => Reply::NewChannel { id: r.u64()?, peer_pid: r.u32()? },
+            5 => Reply::NewChannel { id: r.u64()?, peer_pid: r.u32()?, stranger: r.bool()? },
+            52 => Reply::Stranger { id: r.u64()? },
             6 => Reply::ChannelDead { id: r.u64()? },
             12 => Reply::PeerGone { id: r.u64()? },
             30 => Reply::Memory,
             7 => Reply::Status,
             32 => Reply::Withdraw { channel: r.u64()?, slot: r.u32()?, generation: r.u32()? },
-            8 => Reply::Offer { id: r.u64()?, peer_pid: r.u32()?, adopter: r.u32()?, listener: r.u32()? },
-            9 => Reply::Adopter,
+            8 => Reply::Offer {
+                id: r.u64()?,
+                peer_pid: r.u32()?,
+                adopter: r.u32()?,
+                listener: r.u32()?,
+                stranger: r.bool()?,
+            },
+            9 => Reply::Adopter { stranger: r.bool()? },
             11 => Reply::Berth,
             10 => Reply::Shared { member: r.u32()? },
             _ => return Err(Malformed),

@@ -43,6 +43,8 @@ pub enum Route {
         peer_pid: u32,
         /// B as the monitor counts, and as in its directory.
         peer: u64,
+        /// B is another user's: what it has may be used to hold A up.
+        stranger: bool,
         /// The kernel's listener.
         socket: Socket,
     },
@@ -72,7 +74,17 @@ impl Route {
             Route::Kernel { reason } => w.u8(1).u32(reason),
             Route::Denied => w.u8(2),
             Route::Soon => w.u8(4),
-            Route::Shm { channel, fresh, listener, generation, candidates, peer_pid, peer, socket } => w
+            Route::Shm {
+                channel,
+                fresh,
+                listener,
+                generation,
+                candidates,
+                peer_pid,
+                peer,
+                stranger,
+                socket,
+            } => w
                 .u8(3)
                 .u64(channel)
                 .bool(fresh)
@@ -81,6 +93,7 @@ impl Route {
                 .u32(candidates)
                 .u32(peer_pid)
                 .u64(peer)
+                .bool(stranger)
                 .u32(socket.user)
                 .u64(socket.cookie)
                 .ip(socket.ip),
@@ -100,6 +113,7 @@ impl Route {
                 candidates: r.u32()?,
                 peer_pid: r.u32()?,
                 peer: r.u64()?,
+                stranger: r.bool()?,
                 socket: Socket { user: r.u32()?, cookie: r.u64()?, ip: r.ip()? },
             },
             _ => return Err(Malformed),

@@ -47,6 +47,7 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::CannotTake),
         any::<u64>().prop_map(|channel| Request::Decline { channel }),
         any::<(u64, u32)>().prop_map(|(channel, number)| Request::Adopter { channel, number }),
+        any::<(u64, u32)>().prop_map(|(channel, side)| Request::Ring { channel, side }),
         any::<u64>().prop_map(|channel| Request::Leave { channel }),
         any::<(u64, u32, u64)>().prop_map(|(channel, side, client)| Request::Home { channel, side, client }),
         any::<(u64, u32, u32, bool)>().prop_map(|(channel, slot, side, urgent)| Request::Signal {
@@ -76,10 +77,24 @@ fn route() -> impl Strategy<Value = Route> {
         any::<u32>().prop_map(|reason| Route::Kernel { reason }),
         Just(Route::Denied),
         Just(Route::Soon),
-        (any::<(u64, bool, u32, u32, u32, u32, u64)>(), any::<(u32, u64)>(), ip()).prop_map(
-            |((channel, fresh, listener, generation, candidates, peer_pid, peer), (user, cookie), ip)| {
+        (any::<(u64, bool, u32, u32, u32, u32, u64)>(), any::<(bool, u32, u64)>(), ip()).prop_map(
+            |(
+                (channel, fresh, listener, generation, candidates, peer_pid, peer),
+                (stranger, user, cookie),
+                ip,
+            )| {
                 let socket = Socket { user, cookie, ip };
-                Route::Shm { channel, fresh, listener, generation, candidates, peer_pid, peer, socket }
+                Route::Shm {
+                    channel,
+                    fresh,
+                    listener,
+                    generation,
+                    candidates,
+                    peer_pid,
+                    peer,
+                    stranger,
+                    socket,
+                }
             }
         ),
     ]
@@ -97,22 +112,24 @@ fn reply() -> impl Strategy<Value = Reply> {
             port_first,
             port_count
         }),
-        any::<(u64, u32)>().prop_map(|(id, peer_pid)| Reply::NewChannel { id, peer_pid }),
+        any::<(u64, u32, bool)>().prop_map(|(id, peer_pid, stranger)| Reply::NewChannel {
+            id,
+            peer_pid,
+            stranger
+        }),
+        any::<u64>().prop_map(|id| Reply::Stranger { id }),
         any::<u64>().prop_map(|id| Reply::ChannelDead { id }),
         any::<u64>().prop_map(|id| Reply::PeerGone { id }),
         any::<u32>().prop_map(|member| Reply::Shared { member }),
-        any::<(u64, u32, u32, u32)>().prop_map(|(id, peer_pid, adopter, listener)| Reply::Offer {
-            id,
-            peer_pid,
-            adopter,
-            listener
+        any::<(u64, u32, u32, u32, bool)>().prop_map(|(id, peer_pid, adopter, listener, stranger)| {
+            Reply::Offer { id, peer_pid, adopter, listener, stranger }
         }),
         any::<(u64, u32, u32)>().prop_map(|(channel, slot, generation)| Reply::Withdraw {
             channel,
             slot,
             generation
         }),
-        Just(Reply::Adopter),
+        any::<bool>().prop_map(|stranger| Reply::Adopter { stranger }),
         Just(Reply::Status),
     ]
 }

@@ -47,7 +47,7 @@ impl Adopters {
         if self.vain.load(Ordering::Relaxed) == registration {
             return core::ptr::null_mut();
         }
-        let Some(peer) = control::ask_for_adopter(&Request::Adopter { channel, number }) else {
+        let Some(peer) = control::ask_for_adopter(channel, number) else {
             self.vain.store(control::REGISTRATIONS.load(Ordering::Acquire), Ordering::Relaxed);
             return core::ptr::null_mut();
         };
@@ -58,6 +58,16 @@ impl Adopters {
                 // SAFETY: just made, and nobody else knows it.
                 drop(unsafe { Box::from_raw(fresh) });
                 other
+            }
+        }
+    }
+
+    /// They are another user's.
+    pub(crate) fn become_strangers(&self) {
+        for cell in &self.known {
+            // SAFETY: null, or made by Box and freed with the channel.
+            if let Some(peer) = unsafe { cell.load(Ordering::Acquire).as_ref() } {
+                peer.becomes_stranger();
             }
         }
     }
@@ -75,17 +85,15 @@ impl Drop for Adopters {
     }
 }
 
-/// The answer to [`Request::Adopter`].
-pub(crate) fn answered(reply: &Reply, got: sd_sys::msg::Received) -> Option<Peer> {
-    if *reply != Reply::Adopter {
-        return None;
-    }
+/// The answer to [`Request::Adopter`], by a process that has that side of the channel.
+pub(crate) fn answered(of: (u64, Side), reply: &Reply, got: sd_sys::msg::Received) -> Option<Peer> {
+    let Reply::Adopter { stranger } = *reply else { return None };
     let [public, event_fd] = got.fds.take()?;
     let page = sd_shm::public::map_peer(public);
     sd_sys::fd::close(public);
     let event_fd = crate::process::hide_fd(event_fd);
     match page {
-        Ok(public) => Some(Peer::new(0, Some(public), event_fd)),
+        Ok(public) => Some(Peer::new(0, (Some(public), event_fd), of, stranger)),
         Err(_) => {
             crate::process::close_hidden(event_fd);
             None

@@ -21,6 +21,7 @@
 
 use crate::channel::Channel;
 use crate::endpoint::{EndpointExt, WATCHED};
+use crate::peer::Peer;
 use crate::process::{PROCESS, close_hidden, hide_fd, single_threaded, tid};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{Reply, Request};
@@ -328,7 +329,7 @@ pub(crate) fn ring_no_more(endpoint: &'static Endpoint) {
     if let Some(Berth::Sleeps(number)) = Berth::of(home_in(endpoint.peer_words()))
         && let Some(channel) = endpoint.channel_ref()
     {
-        channel.berths.ring(number);
+        channel.berths.ring(&channel.peer, number);
     }
 }
 
@@ -374,11 +375,11 @@ impl Known {
         self.mask.load(Ordering::Acquire)
     }
 
-    /// False: it is not known.
-    pub(crate) fn ring(&self, number: u32) -> bool {
+    /// Rings that one of the peer. False: it is not known.
+    pub(crate) fn ring(&self, peer: &Peer, number: u32) -> bool {
         let event_fd = self.event_fds.get(number as usize).map_or(-1, |fd| fd.load(Ordering::Acquire));
         if event_fd >= 0 {
-            sd_sys::fd::eventfd_signal(event_fd);
+            peer.ring(event_fd);
         }
         event_fd >= 0
     }

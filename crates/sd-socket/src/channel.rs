@@ -107,11 +107,6 @@ impl Channel {
         self.map.header().dead.get(self.side.other() as usize).is_some_and(|d| d.load(Ordering::Acquire) != 0)
     }
 
-    /// What wakes the peer.
-    pub(crate) fn peer_event_fd(&self) -> i32 {
-        self.peer.event_fd
-    }
-
     /// Some endpoint or waiting connection needs the record.
     pub(crate) fn is_used(&self) -> bool {
         self.uses.load(Ordering::Acquire) != 0
@@ -127,7 +122,7 @@ impl Channel {
         let (own, other) = if self.side == Side::A { (a, b) } else { (b, a) };
         let home = other.rare().map_or(0, |words| words.home.load(Ordering::Relaxed));
         match Berth::of(home) {
-            Some(Berth::Sleeps(number)) if self.berths.ring(number) => return,
+            Some(Berth::Sleeps(number)) if self.berths.ring(&self.peer, number) => return,
             Some(Berth::Wishes(number)) => self.berths.grant(self, slot, own, number),
             None if home != 0 && self.homes.wake(self, slot, home) => return,
             _ => {}
@@ -173,6 +168,13 @@ impl Channel {
         if !self.is_used() {
             crate::reclaim::leave_soon();
         }
+    }
+
+    /// The other side is another user's.
+    pub(crate) fn peer_becomes_stranger(&self) {
+        self.peer.becomes_stranger();
+        self.adopters.become_strangers();
+        self.homes.become_strangers();
     }
 
     /// No connection shall begin on it.

@@ -14,6 +14,7 @@ use crate::peer::Peer;
 use crate::process::{PROCESS, close_hidden, hide_fd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
+use sd_shm::channel::Side;
 use sd_shm::slab::Slab;
 use sd_sys::lock::Guard;
 use sd_sys::{msg, trust};
@@ -393,20 +394,21 @@ fn unanswered(control: &mut Control) {
 }
 
 /// Asks how to wake an adopter of a channel.
-pub(crate) fn ask_for_adopter(request: &Request) -> Option<Peer> {
-    let (reply, got) = question(request, &[])?;
-    crate::adopt::answered(&reply, got)
+pub(crate) fn ask_for_adopter(channel: u64, number: u32) -> Option<Peer> {
+    let (reply, got) = question(&Request::Adopter { channel, number }, &[])?;
+    crate::adopt::answered((channel, Side::A), &reply, got)
 }
 
 /// Asks how to wake the process that alone has the other side of a connection, which the monitor also does itself.
-pub(crate) fn ask_for_home(request: &Request) -> HomeAnswer {
+pub(crate) fn ask_for_home((channel, side): (u64, Side), client: u64) -> HomeAnswer {
+    let request = &Request::Home { channel, side: side as u32, client };
     // A monitor that was restarted is found at the second try.
     let Some((reply, got)) = question(request, &[]).or_else(|| question(request, &[])) else {
         return HomeAnswer::NoMonitor;
     };
     match reply {
         Reply::Error { .. } => HomeAnswer::Unknown,
-        _ => HomeAnswer::Woken(crate::adopt::answered(&reply, got)),
+        _ => HomeAnswer::Woken(crate::adopt::answered((channel, side), &reply, got)),
     }
 }
 

@@ -198,6 +198,7 @@ fn changed() {
     crate::berth::forked();
     crate::poll::forked();
     crate::waker::forked();
+    crate::stranger::forked();
     crate::home::forked();
     crate::cancel::forked();
     crate::spawn::forked();

@@ -154,10 +154,12 @@ fn offer(socket: i32, endpoint: &'static Endpoint) -> Option<()> {
         base: channel.map.base() as u64,
         origin: slab.base() as u64 ^ u64::from(slab.header().pid.load(Ordering::Relaxed)) << 32,
         peer_pid: channel.peer.pid,
-        side: channel.side as u32 | channel.adopter << 8,
+        side: channel.side as u32
+            | channel.adopter << 8
+            | u32::from(channel.peer.is_stranger.load(Ordering::Relaxed)) << 31,
         pid: LISTENER.load(Ordering::Relaxed) as u64,
     };
-    let mut fds = vec![rec.fd.load(Ordering::Relaxed), channel.segment_fd, channel.peer_event_fd()];
+    let mut fds = vec![rec.fd.load(Ordering::Relaxed), channel.segment_fd, channel.peer.event_fd];
     fds.extend(crate::waker::event_fds());
     if fds.len() > EVENT_FDS_MAX + 3 {
         return None;
@@ -278,7 +280,8 @@ fn shared(slab_fd: i32) -> Option<&'static SlabRec> {
 
 /// The channel, as it is known here, or mapped where the endpoints say, and announced to the monitor.
 fn channel(message: &Message, segment: i32, peer_event: i32) -> Option<&'static Channel> {
-    let (side, adopter) = (Side::from_u32(message.side & 0xff)?, message.side >> 8);
+    let (side, adopter) = (Side::from_u32(message.side & 0xff)?, message.side >> 8 & 0xff);
+    let is_stranger = message.side >> 31 != 0;
     let is_it = |c: &&'static Channel| (c.id, c.side, c.adopter) == (message.channel, side, adopter);
     let is_there = |c: &&'static Channel| c.map.base() as u64 == message.base;
     let known = || PROCESS.channels().filter(is_there).find(is_it);
@@ -292,7 +295,7 @@ fn channel(message: &Message, segment: i32, peer_event: i32) -> Option<&'static 
         return known();
     };
     let (segment, peer_event) = (hide_fd(fd::dup(segment).ok()?), hide_fd(fd::dup(peer_event).ok()?));
-    let peer = Peer::new(message.peer_pid, None, peer_event);
+    let peer = Peer::new(message.peer_pid, (None, peer_event), (message.channel, side), is_stranger);
     let channel = Channel::new(message.channel, (side, adopter), map, peer, segment);
     // Its events belong to the process that had it before; see `ready::is_polled`.
     channel.inherited.store(true, Ordering::Relaxed);

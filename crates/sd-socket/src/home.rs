@@ -20,7 +20,6 @@ use crate::peer::Peer;
 use crate::process::{PROCESS, single_threaded};
 use crate::waker;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use sd_proto::Request;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
 use std::collections::BTreeMap;
@@ -158,8 +157,7 @@ impl Homes {
     /// The monitor wakes it, and says how it is woken from now on.
     #[cold]
     fn ask(&self, channel: &Channel, slot: usize, client: u64) -> bool {
-        let request = Request::Home { channel: channel.id, side: channel.side as u32, client };
-        let answer = control::ask_for_home(&request);
+        let answer = control::ask_for_home((channel.id, channel.side), client);
         let mut known = self.known.lock();
         self.any.store(true, Ordering::Relaxed);
         let home = known.entry(slot as u16).or_insert(Home { client, peer: None, lies: 0, unrung: false });
@@ -175,6 +173,12 @@ impl Homes {
             }
         }
         false
+    }
+
+    /// They are another user's.
+    pub(crate) fn become_strangers(&self) {
+        let known = self.known.lock();
+        known.values().filter_map(|home| home.peer.as_ref()).for_each(Peer::becomes_stranger);
     }
 
     /// The slots whose homes could not be woken for want of a monitor.

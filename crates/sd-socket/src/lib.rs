@@ -16,6 +16,7 @@
 //! | `cancel` | what ends a wait early: pthread_cancel (handlers of signals: `wait`) |
 //! | `options`, `extras`, `tcp_info`, `names`, `addr` | what a socket is told and asked |
 //! | `separate` | a process that gives rights up leaves its family |
+//! | `stranger` | how processes of other users are woken |
 //! | `confine`, `network` | under a seccomp filter of the program's; in another network namespace |
 //! | `fork`, `exec`, `spawn`, `handover`, `bridge` | sharing with children; the next program; starting programs; passing on; kernel sockets for those that are not accelerated |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
@@ -88,6 +89,7 @@ mod slots;
 mod spare;
 pub mod spawn;
 pub mod stats;
+pub mod stranger;
 mod stream;
 mod sweep;
 mod syn_sent;

@@ -18,6 +18,8 @@ pub(crate) enum Mail {
     Dead(u64),
     /// The same, but connections wait there.
     Gone(u64),
+    /// A channel's other side is another user's from now on.
+    Stranger(u64),
     /// Nobody will accept the connection at a slot, of that generation, of a channel.
     Withdraw(u64, u32, u32),
     /// Connections on a channel are for the listener of that index; the channel is marked as used.
@@ -31,18 +33,19 @@ pub(crate) fn take_in(
     got: msg::Received,
 ) -> Option<(Reply, msg::Received)> {
     match reply {
-        Reply::NewChannel { id, peer_pid } => {
-            if new_channel(id, (Side::B, 0), peer_pid, got).is_none() {
+        Reply::NewChannel { id, peer_pid, stranger } => {
+            if new_channel(id, (Side::B, 0), (peer_pid, stranger), got).is_none() {
                 decline(id);
             }
         }
         Reply::ChannelDead { id } => control.mail.push_back(Mail::Dead(id)),
+        Reply::Stranger { id } => control.mail.push_back(Mail::Stranger(id)),
         Reply::PeerGone { id } => control.mail.push_back(Mail::Gone(id)),
         Reply::Withdraw { channel, slot, generation } => {
             control.mail.push_back(Mail::Withdraw(channel, slot, generation));
         }
-        Reply::Offer { id, peer_pid, adopter, listener } => {
-            match offered_channel(id, adopter, peer_pid, got) {
+        Reply::Offer { id, peer_pid, adopter, listener, stranger } => {
+            match offered_channel(id, adopter, (peer_pid, stranger), got) {
                 Some(channel) => {
                     channel.used();
                     control.mail.push_back(Mail::Offer(channel, listener));
@@ -70,6 +73,9 @@ pub(crate) fn deliver() {
         match mail {
             Some(Mail::Dead(id)) => peer_gone(id, Channel::doom),
             Some(Mail::Gone(id)) => peer_gone(id, Channel::left_over),
+            Some(Mail::Stranger(id)) => {
+                PROCESS.channels().filter(|c| c.id == id).for_each(Channel::peer_becomes_stranger);
+            }
             Some(Mail::Withdraw(id, slot, generation)) => {
                 crate::withdrawn::asked(id, slot as usize, generation);
             }
@@ -93,14 +99,14 @@ pub(crate) fn take_mail(control: &mut Control) {
 
 /// The record of a channel that connections are offered on: our own, one that we have adopted from
 /// before, or a new one.
-fn offered_channel(id: u64, adopter: u32, peer_pid: u32, got: msg::Received) -> Option<&'static Channel> {
+fn offered_channel(id: u64, adopter: u32, peer: (u32, bool), got: msg::Received) -> Option<&'static Channel> {
     let is_it = |c: &&'static Channel| {
         (c.id, c.side, c.adopter) == (id, Side::B, adopter) && !c.inherited.load(Ordering::Relaxed)
     };
     if let Some(known) = PROCESS.channels().find(is_it) {
         return Some(known);
     }
-    new_channel(id, (Side::B, adopter), peer_pid, got)
+    new_channel(id, (Side::B, adopter), peer, got)
 }
 
 /// Every connection of the channel is over; each learns it by looking.
@@ -138,11 +144,12 @@ fn peer_is_dead(endpoint: &'static Endpoint) {
     }
 }
 
-/// Maps a channel that the monitor made: descriptors are segment, peer's page, peer's eventfd. Under `PROCESS.control`.
+/// Maps a channel that the monitor made: descriptors are segment, peer's page, peer's eventfd. Of the peer are known its
+/// process id, and whether it is a stranger. Under `PROCESS.control`.
 pub(crate) fn new_channel(
     id: u64,
     side: (Side, u32),
-    peer_pid: u32,
+    (peer_pid, is_stranger): (u32, bool),
     got: msg::Received,
 ) -> Option<&'static Channel> {
     let &[segment, public, _] = got.fds.as_slice() else { return None };
@@ -155,6 +162,6 @@ pub(crate) fn new_channel(
     let [segment, public, event_fd] = got.fds.take()?;
     sd_sys::fd::close(public);
     let (segment, event_fd) = (hide_fd(segment), hide_fd(event_fd));
-    let peer = Peer::new(peer_pid, Some(peer_public), event_fd);
+    let peer = Peer::new(peer_pid, (Some(peer_public), event_fd), (id, side.0), is_stranger);
     PROCESS.add_channel(Channel::new(id, side, map, peer, segment))
 }

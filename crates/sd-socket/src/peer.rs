@@ -1,7 +1,8 @@
 //! The process on the other side of a channel, and how to wake it.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sd_ring::fence_full;
+use sd_shm::channel::Side;
 use sd_shm::public::Public;
 
 /// See the module.
@@ -13,11 +14,23 @@ pub(crate) struct Peer {
     /// None after exec: whether the peer sleeps is not known then.
     pub(crate) public: Option<&'static Public>,
     pub(crate) event_fd: i32,
+    /// It is another user's: see `stranger`.
+    pub(crate) is_stranger: AtomicBool,
+    /// The channel, and this process's side of it.
+    of: (u64, Side),
 }
 
 impl Peer {
-    pub(crate) fn new(pid: u32, public: Option<&'static Public>, event_fd: i32) -> Peer {
-        Peer { pid, client: AtomicU64::new(0), public, event_fd }
+    pub(crate) fn new(
+        pid: u32,
+        (public, event_fd): (Option<&'static Public>, i32),
+        of: (u64, Side),
+        is_stranger: bool,
+    ) -> Peer {
+        if is_stranger {
+            crate::stranger::expected();
+        }
+        Peer { pid, client: AtomicU64::new(0), public, event_fd, is_stranger: is_stranger.into(), of }
     }
 
     /// Makes sure that the process looks at its events, if all its threads sleep. What it shall see was
@@ -25,8 +38,22 @@ impl Peer {
     pub(crate) fn wake(&self) {
         fence_full();
         if self.public.is_none_or(|page| page.sleepers.load(Ordering::Relaxed) != 0) {
-            sd_sys::fd::eventfd_signal(self.event_fd);
+            self.ring(self.event_fd);
         }
+    }
+
+    /// Wakes who watches an eventfd of its.
+    pub(crate) fn ring(&self, event_fd: i32) {
+        match self.is_stranger.load(Ordering::Relaxed) {
+            false => sd_sys::fd::eventfd_signal(event_fd),
+            true => crate::stranger::ring(event_fd, self.of),
+        }
+    }
+
+    /// It has become another user's.
+    pub(crate) fn becomes_stranger(&self) {
+        crate::stranger::expected();
+        self.is_stranger.store(true, Ordering::Relaxed);
     }
 }
 

@@ -329,8 +329,8 @@ fn ask_until_known(request: &Request) -> Option<(Reply, Option<&'static Channel>
 fn ask_for_route(request: &Request) -> Option<(Reply, Option<&'static Channel>)> {
     control::question_and(request, &[], |reply, got| {
         let made = match reply {
-            Reply::Route { route: Route::Shm { channel, fresh: true, peer_pid, .. }, .. } => {
-                crate::mail::new_channel(channel, (Side::A, 0), peer_pid, got)
+            Reply::Route { route: Route::Shm { channel, fresh: true, peer_pid, stranger, .. }, .. } => {
+                crate::mail::new_channel(channel, (Side::A, 0), (peer_pid, stranger), got)
             }
             _ => None,
         };

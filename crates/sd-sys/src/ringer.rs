@@ -6,13 +6,16 @@
 //! nothing, of a file of ours, that names the eventfd to be told of its completion (io_submit(2), IOCB_FLAG_RESFD) is
 //! complete before the call returns.
 //!
-//! A context belongs to one address space: a forked child has none and makes its own.
+//! A context belongs to one address space: a forked child has none, nor its memory, and makes its own.
 
 use crate::{Errno, Result, check, syscall};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Completions that fit into a context's ring before they have to be taken out.
-const EVENTS: usize = 32;
+/// So many are asked for, of `fs.aio-max-nr` for all processes; the kernel's ring has room for some hundred. They are taken
+/// out when it is full.
+const EVENTS: usize = 4;
+/// Size of `struct io_event`.
+const EVENT: usize = 32;
 /// `linux/aio_abi.h`.
 const IOCB_CMD_PREAD: u16 = 0;
 const IOCB_FLAG_RESFD: u32 = 1;
@@ -60,15 +63,35 @@ impl Ringer {
     /// Fails where asynchronous I/O is not to be had: a filter, `fs.aio-max-nr`, a kernel without.
     pub fn new() -> Result<Ringer> {
         let file = crate::mem::memfd_sealed(c"sd-nothing", 0)?;
-        let mut context = 0usize;
-        // SAFETY: the kernel writes one word.
-        match check(unsafe { syscall!(libc::SYS_io_setup, EVENTS, &raw mut context) }) {
-            Ok(_) => Ok(Ringer { context, file }),
+        match Ringer::new_context() {
+            Ok(context) => Ok(Ringer { context, file }),
             Err(error) => {
                 crate::fd::close(file);
                 Err(error)
             }
         }
+    }
+
+    /// A context of this address space.
+    pub fn new_context() -> Result<usize> {
+        let mut context = 0usize;
+        // SAFETY: the kernel writes one word.
+        check(unsafe { syscall!(libc::SYS_io_setup, EVENTS, &raw mut context) })?;
+        // SAFETY: as in `empty`.
+        let ring = unsafe { &*(context as *const Ring) };
+        if ring.magic.load(Ordering::Relaxed) == RING_MAGIC {
+            let len = 32 + ring.count.load(Ordering::Relaxed) as usize * EVENT;
+            // SAFETY: the mapping stays as it is, and a child has no use for it.
+            let _ = unsafe {
+                syscall!(libc::SYS_madvise, context, len.next_multiple_of(4096), libc::MADV_DONTFORK)
+            };
+        }
+        Ok(context)
+    }
+
+    /// Of a context, and a file to read nothing from; both are the ringer's from now on.
+    pub fn of_parts(context: usize, file: i32) -> Ringer {
+        Ringer { context, file }
     }
 
     /// Wakes whoever watches the eventfd. EINVAL when it is none.
@@ -146,6 +169,28 @@ mod tests {
         }
         crate::fd::close(event);
         crate::fd::close(watcher);
+    }
+
+    #[test]
+    fn a_child_has_nothing_of_it() {
+        let ringer = Ringer::new().unwrap();
+        let event = eventfd(libc::EFD_NONBLOCK).unwrap();
+        // SAFETY: a child that makes system calls only, and a plain wait.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let is_mapped =
+                    check(syscall!(libc::SYS_msync, ringer.context, 4096, libc::MS_ASYNC)).is_ok();
+                let has_context = ringer.ring(event).is_ok();
+                libc::_exit(i32::from(is_mapped) + 2 * i32::from(has_context));
+            }
+            let mut status = 0;
+            libc::waitpid(child, &raw mut status, 0);
+            status
+        };
+        assert_eq!(status, 0);
+        assert_eq!(ringer.ring(event), Ok(()));
+        crate::fd::close(event);
     }
 
     #[test]

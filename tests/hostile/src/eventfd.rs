@@ -15,10 +15,7 @@ pub(crate) fn run() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
     server.listen(0, &listener)?;
-    let number = server.eventfd.as_raw_fd();
-    let flags = sd_sys::fd::fcntl(number, libc::F_GETFL, 0).unwrap_or(0) as i32;
-    let _ = sd_sys::fd::fcntl(number, libc::F_SETFL, (flags & !libc::O_NONBLOCK) as usize);
-    std::thread::spawn(move || drive(number));
+    make_blocking(server.eventfd.as_raw_fd());
     println!("ready");
     for questions in 0u64.. {
         // Each introduction wakes the server.
@@ -33,6 +30,13 @@ pub(crate) fn run() -> io::Result<()> {
         while server.control.receive_with(libc::MSG_DONTWAIT).is_ok() {}
     }
     Ok(())
+}
+
+/// From now on writes to this eventfd wait, some of them.
+pub(crate) fn make_blocking(number: i32) {
+    let flags = sd_sys::fd::fcntl(number, libc::F_GETFL, 0).unwrap_or(0) as i32;
+    let _ = sd_sys::fd::fcntl(number, libc::F_SETFL, (flags & !libc::O_NONBLOCK) as usize);
+    std::thread::spawn(move || drive(number));
 }
 
 /// `linux/aio_abi.h`.
@@ -55,8 +59,8 @@ struct Iocb {
 
 const IOCB_FLAG_RESFD: u32 = 1;
 
-/// Questions that the monitor has answered.
-static ANSWERS: AtomicU64 = AtomicU64::new(0);
+/// Questions that the monitor, or the server, has answered.
+pub(crate) static ANSWERS: AtomicU64 = AtomicU64::new(0);
 
 /// Fills the counter up to where a write of 1 has no room, lets a completion lift it at any moment, and empties it when
 /// the monitor has answered a question since: if it does not, the moment was the right one.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Answers each line with a word and the line, and prints who came. Styles: `threads`, a thread for each connection; `any`,
 /// the same at 0.0.0.0; `two`, the same on the next port too; `one`, one connection at a time, with room for few others;
-/// `pass:PATH`, which passes each connection on to a receiver.
+/// `poll`, all by one thread; `pass:PATH`, which passes each connection on to a receiver.
 pub(crate) fn serve(port: u16, word: &str, style: &str) -> io::Result<()> {
     let ip = if style == "any" { [0; 4] } else { [127, 0, 0, 1] };
     let listener = TcpListener::bind((std::net::Ipv4Addr::from(ip), port))?;
@@ -19,6 +19,9 @@ pub(crate) fn serve(port: u16, word: &str, style: &str) -> io::Result<()> {
         unsafe { libc::listen(std::os::fd::AsRawFd::as_raw_fd(&listener), 5) };
     }
     println!("listening");
+    if style == "poll" {
+        return answer_all(&listener, word);
+    }
     accept_all(&listener, word, style)
 }
 
@@ -34,6 +37,36 @@ fn accept_all(listener: &TcpListener, word: &str, style: &str) -> io::Result<()>
             let _ = converse(stream, &word);
         } else {
             std::thread::spawn(move || converse(stream, &word));
+        }
+    }
+}
+
+/// One thread that waits for everybody at once.
+fn answer_all(listener: &TcpListener, word: &str) -> io::Result<()> {
+    let mut streams: Vec<TcpStream> = Vec::new();
+    loop {
+        let fds = std::iter::once(std::os::fd::AsRawFd::as_raw_fd(listener))
+            .chain(streams.iter().map(std::os::fd::AsRawFd::as_raw_fd));
+        let mut fds: Vec<libc::pollfd> =
+            fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+        // SAFETY: the list is as long as it says.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) };
+        let is_ready = |index: usize| fds.get(index).is_some_and(|fd| fd.revents != 0);
+        let mut index = 0;
+        streams.retain(|mut stream| {
+            index += 1;
+            let mut bytes = [0; 4096];
+            !is_ready(index) || {
+                let len = stream.read(&mut bytes).unwrap_or(0);
+                let lines = bytes[..len].split_inclusive(|byte| *byte == b'\n');
+                let all = lines.flat_map(|line| [word.as_bytes(), b" ", line].concat());
+                len != 0 && stream.write_all(&all.collect::<Vec<u8>>()).is_ok()
+            }
+        });
+        if is_ready(0) {
+            let (stream, _) = listener.accept()?;
+            stream.set_nodelay(true)?;
+            streams.push(stream);
         }
     }
 }

@@ -22,6 +22,7 @@
 //! | `squat PORT WAY` | has a listener registered that the kernel does not have any more |
 //! | `matrix PORT PIDS...` | each request with each descriptor about each stranger; ends |
 //! | `eventfd` | the monitor is to write to an eventfd that has no room |
+//! | `wakes PORT` | so is a server |
 //! | `names PORT` | asks for a port by every name of it; ends |
 //! | `nobody PORT` | asks for a port in messages whose sender the kernel has not noted; ends |
 //! | `knock PORT FROM TO` | a connection from a port of its choice, to a listener of its choice |
@@ -50,6 +51,7 @@ mod privsep;
 mod secure;
 mod signal;
 mod squat;
+mod wakes;
 
 use std::io;
 use std::process::ExitCode;
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
             matrix::run(&victims, number(port) as u16)
         }
         ["eventfd"] => eventfd::run(),
+        ["wakes", port] => wakes::run(number(port) as u16),
         ["crowd", port, count] => honest::crowd(number(port) as u16, number(count)),
         ["became", port, user] => policy::became(number(port) as u16, number(user) as u32),
         ["names", port] => policy::names(number(port) as u16),

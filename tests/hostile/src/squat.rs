@@ -28,7 +28,7 @@ pub(crate) fn run(port: u16, way: &str) -> io::Result<()> {
         // SAFETY: one entry.
         if unsafe { libc::poll(&mut look, 1, 5) } > 0 {
             match client.control.receive()? {
-                (Reply::NewChannel { id, peer_pid } | Reply::Offer { id, peer_pid, .. }, fds)
+                (Reply::NewChannel { id, peer_pid, .. } | Reply::Offer { id, peer_pid, .. }, fds)
                     if !fds.is_empty() =>
                 {
                     println!("seen: a channel with process {peer_pid}");

@@ -23,6 +23,7 @@ pub(super) const TESTS: &[Test] = &[
     ("lock-segment", |world| hold(world, "segment")),
     ("lock-pair", |world| hold(world, "pair")),
     ("finding-05-eventfd", eventfd),
+    ("finding-05-server", server_wakes),
     ("finding-08-flood", flood),
     ("finding-08-synflood", synflood),
     ("finding-09-squatted-directory", squatted_directory),
@@ -64,6 +65,20 @@ fn eventfd(world: &mut World) -> Result<String> {
         std::thread::sleep(Duration::from_secs(6));
         Ok(attack)
     })
+}
+
+/// The same race, with the thread of a server that wakes its client.
+fn server_wakes(world: &mut World) -> Result<String> {
+    let port = free_port()?;
+    let _server = world.serve(With::Sd, port, "poll")?;
+    let mut said = String::new();
+    let note = watched(world, port, || {
+        let attack = world.attack(&["wakes", &port.to_string()])?;
+        std::thread::sleep(Duration::from_secs(6));
+        said = attack.stdout_so_far();
+        Ok(attack)
+    });
+    note.map_err(|error| format!("{error} ({said:?})").into())
 }
 
 /// A client spends its own descriptors, not the server's; what it has used comes back.

@@ -30,6 +30,8 @@ struct Channel {
     joined: BTreeSet<ClientId>,
     /// The user whose listening process it was made for: nobody else's is offered it.
     user: Option<u32>,
+    /// Those who have it were told that some of them are of different users.
+    strange: bool,
 }
 
 /// All channels.
@@ -81,6 +83,16 @@ impl Channels {
     /// See [`Channels::is_for`].
     pub(crate) fn user(&self, key: ChannelKey) -> Option<u32> {
         self.channels.get(&key)?.user
+    }
+
+    /// Whether it joins processes of different users, as it came to be said; see `shell/strangers.rs`.
+    pub(crate) fn is_strange(&self, key: ChannelKey) -> bool {
+        self.channels.get(&key).is_some_and(|channel| channel.strange)
+    }
+
+    /// From now on it does, whoever they become: whether that is new.
+    pub(crate) fn becomes_strange(&mut self, key: ChannelKey) -> bool {
+        self.channels.get_mut(&key).is_some_and(|channel| !std::mem::replace(&mut channel.strange, true))
     }
 
     /// A process has become another user's; what is its own becomes that user's too.

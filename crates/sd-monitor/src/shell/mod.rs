@@ -32,6 +32,7 @@ mod soon;
 mod standing;
 mod starving;
 mod status;
+mod strangers;
 mod undertaker;
 mod withdrawal;
 

@@ -40,6 +40,7 @@ fn has_answer(request: &Request) -> bool {
             | Request::Channel { .. }
             | Request::Signal { .. }
             | Request::Listens { .. }
+            | Request::Ring { .. }
     )
 }
 
@@ -69,14 +70,7 @@ impl Server {
                 self.listens(who.client, wanted).map(|()| None)
             }
             (Request::CannotTake, _) => self.cannot_take(id, listener).map(|()| None),
-            (Request::Accepting { index, accepting }, Some(who)) => {
-                self.accepting(who.client, index, accepting);
-                Ok(None)
-            }
             (Request::Unlisten { index }, Some(who)) => Ok(Some(self.unlisten(who.client, index))),
-            (Request::Stuck { channel }, Some(who)) => self.stuck(who.client, channel).map(|()| None),
-            (Request::Decline { channel }, Some(who)) => self.decline(who.client, channel).map(|()| None),
-            (Request::Idle, Some(who)) => self.idle(who.client),
             (Request::Adopter { channel, number }, Some(who)) => {
                 self.tell_adopter(id, who.client, channel, number).map(|()| None)
             }
@@ -115,14 +109,23 @@ impl Server {
                 self.signal(who.client, channel, slot, side, urgent);
                 Ok(None)
             }
+            (said, Some(who)) => self.hear(who.client, said).map(|()| None),
             (_, None) => Err(ErrorCode::Protocol),
         };
         self.conclude(id, &request, result, fds);
     }
 
-    fn idle(&mut self, client: ClientId) -> Result<Option<Reply>, ErrorCode> {
-        self.feed(client);
-        Ok(None)
+    /// What needs no answer, and no descriptor.
+    fn hear(&mut self, client: ClientId, said: Request) -> Result<(), ErrorCode> {
+        match said {
+            Request::Ring { channel, side } => return self.ring(client, channel, side),
+            Request::Stuck { channel } => return self.stuck(client, channel),
+            Request::Decline { channel } => return self.decline(client, channel),
+            Request::Accepting { index, accepting } => self.accepting(client, index, accepting),
+            Request::Idle => self.feed(client),
+            _ => return Err(ErrorCode::Protocol),
+        }
+        Ok(())
     }
 
     /// Tells the client what its message has come to, if it waits for that.

@@ -289,7 +289,13 @@ impl Server {
         };
         let family = self.families.get(&client)?;
         let connection = self.connections.get(&family.connection?)?;
-        let notice = Reply::Offer { id, peer_pid, adopter, listener: listener.index };
+        let notice = Reply::Offer {
+            id,
+            peer_pid,
+            adopter,
+            listener: listener.index,
+            stranger: self.are_strangers(key),
+        };
         let fds = [segment.file().as_fd(), public.as_fd(), eventfd];
         let fds = if own { &fds[..0] } else { &fds[..] };
         if let Err(error) = connection.send(&notice, fds) {
@@ -404,7 +410,8 @@ impl Server {
     ) -> Result<(), ErrorCode> {
         let key = self.channel_of(client, channel, Side::A).ok_or(ErrorCode::Protocol)?;
         let adopter = self.core.channels.adopter(key, number).ok_or(ErrorCode::Protocol)?;
-        self.tell_how_to_wake(id, adopter)
+        let stranger = self.are_strangers(key) || self.is_stranger(client, adopter);
+        self.tell_how_to_wake(id, adopter, stranger)
     }
 
     /// Tells one side of a channel how to wake a process that has a connection on the other.
@@ -418,16 +425,17 @@ impl Server {
         }
         // Whoever asks has something to tell it.
         self.families.get(&asked.client).ok_or(ErrorCode::Protocol)?.wake();
-        self.tell_how_to_wake(id, asked.client)
+        let stranger = self.are_strangers(key) || self.is_stranger(client, asked.client);
+        self.tell_how_to_wake(id, asked.client, stranger)
     }
 
-    fn tell_how_to_wake(&mut self, id: u64, client: ClientId) -> Result<(), ErrorCode> {
+    fn tell_how_to_wake(&mut self, id: u64, client: ClientId, stranger: bool) -> Result<(), ErrorCode> {
         let family = self.families.get(&client).ok_or(ErrorCode::Protocol)?;
         let (Some(public), Some(eventfd)) = (&family.public, &family.eventfd) else {
             return Err(ErrorCode::Protocol);
         };
-        let sent =
-            self.connections.get(&id).map(|c| c.send(&Reply::Adopter, &[public.as_fd(), eventfd.as_fd()]));
+        let fds = [public.as_fd(), eventfd.as_fd()];
+        let sent = self.connections.get(&id).map(|c| c.send(&Reply::Adopter { stranger }, &fds));
         if let Some(Err(error)) = sent {
             self.dismiss(id, &format!("it cannot be told whom to wake: {error}"));
         }

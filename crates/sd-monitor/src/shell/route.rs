@@ -136,7 +136,7 @@ impl Server {
             return (Route::Kernel { reason: Reason::Exhausted as u32 }, None);
         };
         let peer_pid = self.families.get(&b).map_or(0, |family| family.pid);
-        let (fresh_channel, peer) = (fresh.is_some(), b.0);
+        let (fresh_channel, peer, stranger) = (fresh.is_some(), b.0, self.is_stranger(client, b));
         let route = Route::Shm {
             channel,
             fresh: fresh_channel,
@@ -145,6 +145,7 @@ impl Server {
             candidates,
             peer_pid,
             peer,
+            stranger,
             socket: Socket { user, cookie, ip },
         };
         (route, fresh.map(|key| (b, key)))
@@ -175,7 +176,8 @@ impl Server {
         let connection = self.connections.get(&family_b.connection?)?;
         let id = self.core.channels.next_id();
         let segment = Segment::create(id, family_a.pid, family_b.pid)?;
-        let notice = Reply::NewChannel { id, peer_pid: family_a.pid };
+        let stranger = self.is_stranger(a, b);
+        let notice = Reply::NewChannel { id, peer_pid: family_a.pid, stranger };
         let (public, eventfd) = (family_a.public.as_ref()?, family_a.eventfd.as_ref()?);
         let fds = [segment.file().as_fd(), public.as_fd(), eventfd.as_fd()];
         if let Err(error) = connection.send(&notice, &fds) {
@@ -186,6 +188,9 @@ impl Server {
         let user = family_b.uid;
         let (id, key) = self.core.channels.create(a, b);
         self.core.channels.is_for(key, user);
+        if stranger {
+            self.core.channels.becomes_strange(key);
+        }
         self.by_identity.insert(segment.identity, key);
         self.segments.insert(key, segment);
         self.counters.channels += 1;

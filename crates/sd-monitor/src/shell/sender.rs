@@ -54,6 +54,7 @@ impl Server {
         self.core.channels.user_changed(client, uid);
         let changed = self.core.listeners.user_changed(client, uid);
         self.listeners_changed(client, changed);
+        self.tell_of_stranger(client);
     }
 }
 

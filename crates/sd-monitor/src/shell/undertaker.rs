@@ -299,7 +299,7 @@ impl Server {
     }
 
     /// Tells everybody who has a channel, by its id there.
-    fn tell_all(&mut self, key: ChannelKey, notice: impl Fn(u64) -> Reply) {
+    pub(super) fn tell_all(&mut self, key: ChannelKey, notice: impl Fn(u64) -> Reply) {
         let all = [Side::A, Side::B].map(|side| self.core.channels.side(key, side).to_vec()).concat();
         for (client, id) in all {
             let Some(family) = self.families.get(&client) else { continue };

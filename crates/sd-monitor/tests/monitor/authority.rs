@@ -316,6 +316,13 @@ fn who_asks_is_asked_with_each_message() {
         let mut buf = [0; sd_proto::MESSAGE_MAX];
         let bytes = request.encode(&mut buf);
         sd_sys::msg::send_as_effective(daemon.control.socket.as_raw_fd(), bytes, &[], 0).unwrap();
+        let (told, _) = daemon.control.receive().unwrap();
+        assert!(
+            matches!(told, Reply::Stranger { .. }),
+            "those that it has channels with are strangers: {told:?}"
+        );
+        assert!(matches!(b.control.receive().unwrap().0, Reply::NewChannel { stranger: false, .. }));
+        assert_eq!(b.control.receive().unwrap().0, told, "and it is one to them");
         let (reply, _) = daemon.control.receive().unwrap();
         assert!(matches!(reply, Reply::Route { route: Route::Denied, .. }), "{reply:?}");
         assert_ne!(daemon.epoch(), epoch, "known routes are void");

@@ -252,7 +252,7 @@ impl Client {
     /// The announcement of a channel by the monitor.
     pub(crate) fn take_channel(&self) -> Channel {
         match self.control.receive() {
-            Some((Reply::NewChannel { id, peer_pid }, fds)) => Channel::new(id, peer_pid, fds),
+            Some((Reply::NewChannel { id, peer_pid, .. }, fds)) => Channel::new(id, peer_pid, fds),
             other => panic!("{:?}", other.map(|(reply, _)| reply)),
         }
     }

@@ -41,6 +41,7 @@ fn two_processes_are_introduced() {
         candidates: 1,
         peer_pid: pid,
         peer,
+        stranger: false,
         socket,
     };
     assert_eq!(route, expected);

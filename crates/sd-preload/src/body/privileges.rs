@@ -13,7 +13,7 @@
 //! are one thread's; so are they in a program with several threads, which share their memory whatever ids they have.
 
 use core::ffi::{c_int, c_long};
-use sd_socket::{Outcome, separate};
+use sd_socket::{Outcome, separate, stranger};
 use sd_sys::{check, syscall};
 
 /// Real, effective, saved.
@@ -29,7 +29,15 @@ pub(crate) const SYS_LANDLOCK_RESTRICT_SELF: c_long = 446;
 /// Makes the `call`, which is system call `nr` with these arguments; before it the process leaves its family, if it gives
 /// something up.
 pub(crate) fn change(nr: c_long, args: [usize; 3], call: impl FnOnce() -> c_int) -> Outcome<c_int> {
-    if separate::has_relatives() && gives_up(nr, args) { separate::before(call) } else { Outcome::Kernel }
+    if separate::has_relatives() && gives_up(nr, args) {
+        return separate::before(call);
+    }
+    if ![libc::SYS_setuid, libc::SYS_setreuid, libc::SYS_setresuid].contains(&nr) {
+        return Outcome::Kernel;
+    }
+    let result = call();
+    stranger::may_have_become();
+    Outcome::Done(result)
 }
 
 fn gives_up(nr: c_long, args: [usize; 3]) -> bool {

@@ -191,8 +191,11 @@ pub(crate) fn take_late(control: &mut Control, fd: i32) {
 
 /// Nobody waits for it any more. A channel that came with it is taken all the same: the monitor says only once what it is.
 fn late(fd: i32, reply: Reply, got: msg::Received) {
-    if let Reply::Route { route: Route::Shm { channel: id, fresh: true, peer_pid, peer, .. }, .. } = reply {
-        match crate::mail::new_channel(id, (Side::A, 0), peer_pid, got) {
+    if let Reply::Route {
+        route: Route::Shm { channel: id, fresh: true, peer_pid, peer, stranger, .. }, ..
+    } = reply
+    {
+        match crate::mail::new_channel(id, (Side::A, 0), (peer_pid, stranger), got) {
             Some(channel) => channel.set_client(peer),
             None => drop(send_with(fd, &Request::Decline { channel: id }, &[], libc::MSG_DONTWAIT)),
         }

@@ -144,7 +144,8 @@ fn take_channel(reader: &mut Reader) -> Option<Option<&'static Channel>> {
     let (id, side, peer_pid, inherited) = (reader.word()?, reader.word()?, reader.word()?, reader.word()?);
     let (side, adopter) = (Side::from_u32(side as u32 & 0xff)?, (side >> 8) as u32);
     let Ok(map) = Mapping::map_at(segment, base as usize) else { return Some(None) };
-    let peer = Peer::new(peer_pid as u32, None, event_fd);
+    let is_stranger = peer_pid >> 32 != 0;
+    let peer = Peer::new(peer_pid as u32, (None, event_fd), (id, side), is_stranger);
     let channel = Channel::new(id, (side, adopter), map, peer, segment);
     channel.inherited.store(inherited != 0, Ordering::Relaxed);
     Some(PROCESS.add_channel(channel))

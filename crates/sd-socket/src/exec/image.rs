@@ -4,7 +4,7 @@
 //! ```text
 //!  magic, layout version, process id, whether the environment was completed, control socket (or -1)
 //!  slabs      descriptor, address, this process's bit
-//!  channels   segment, peer's eventfd, address, id, side, peer's process id, inherited
+//!  channels   segment, peer's eventfd, address, id, side, peer's process id and whether it is a stranger, inherited
 //!  eventfds   descriptor
 //!  sockets    number, slab, endpoint
 //!  listeners  slab, endpoint, index, backlog, list of waiting connections (channel, slot, generation)
@@ -95,11 +95,12 @@ fn describe(sockets: &[(i32, &'static Endpoint)], is_completed: bool) -> Words {
     let channels: Vec<&Channel> = PROCESS.channels().filter(|channel| channel.is_used()).collect();
     words.list(channels.iter(), |words, channel| {
         words.push_fd(channel.segment_fd);
-        words.push_fd(channel.peer_event_fd());
+        words.push_fd(channel.peer.event_fd);
         words.push(channel.map.base() as u64);
         words.push(channel.id);
         words.push(channel.side as u64 | u64::from(channel.adopter) << 8);
-        words.push(u64::from(channel.peer.pid));
+        let is_stranger = channel.peer.is_stranger.load(Ordering::Relaxed);
+        words.push(u64::from(channel.peer.pid) | u64::from(is_stranger) << 32);
         words.push(u64::from(channel.inherited.load(Ordering::Relaxed)));
     });
     words.list(crate::waker::event_fds(), Words::push_fd);

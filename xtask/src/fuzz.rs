@@ -93,6 +93,7 @@ fn build() -> Result<PathBuf> {
     }
     command.env("RUSTC_BOOTSTRAP", "1").env("CARGO_PROFILE_RELEASE_LTO", "off");
     command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16").env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "2");
+    command.env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true");
     if !command.status()?.success() {
         fail!("the build with coverage failed");
     }

@@ -8,6 +8,7 @@
 #![no_std]
 
 mod ip;
+mod kinds;
 mod route;
 mod wire;
 

@@ -3,6 +3,7 @@
 //! `SD_FUZZ_SECONDS` lets the random bytes run for longer than a moment.
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use sd_proto::{ErrorCode, Ip, MESSAGE_MAX, Reply, Request, Route, Socket};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,12 @@ fn request() -> impl Strategy<Value = Request> {
         any::<(u64, u32)>().prop_map(|(id, side)| Request::Join { id, side }),
         any::<u32>().prop_map(|serial| Request::Born { serial }),
         Just(Request::Share),
+        any::<u32>().prop_map(|number| Request::Berth { number }),
+        any::<(u64, u32, u32)>().prop_map(|(channel, side, number)| Request::BerthOf {
+            channel,
+            side,
+            number
+        }),
         any::<u64>().prop_map(|len| Request::Memory { len }),
         Just(Request::Separate),
         any::<(u64, u32, u32, u32)>().prop_map(|(id, side, peer_pid, adopter)| Request::Channel {
@@ -221,4 +228,18 @@ fn a_flood_of_random_bytes() {
             check(&bytes[..len]);
         }
     }
+}
+
+/// Whoever must leave no kind out asks for examples of all.
+#[test]
+fn there_is_an_example_of_each_kind() {
+    let examples: Vec<Request> = Request::examples().collect();
+    let kinds: std::collections::BTreeSet<u8> = examples.iter().map(Request::kind).collect();
+    assert_eq!(kinds.len(), examples.len());
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..4000 {
+        seen.insert(request().new_tree(&mut runner).unwrap().current().kind());
+    }
+    assert_eq!(seen, kinds, "the strategy above makes each kind");
 }

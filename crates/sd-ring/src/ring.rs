@@ -224,9 +224,9 @@ impl TxCursor {
         self.consumed == self.written
     }
 
-    /// Ring bytes not yet given back, as last checked.
+    /// Ring bytes not yet given back, as last checked; none of a cursor that makes no sense, as another process's may be.
     pub fn unread(&self) -> u64 {
-        self.written - self.consumed
+        self.written.saturating_sub(self.consumed)
     }
 
     /// Whether the large region is in use.

@@ -1,5 +1,6 @@
 //! Changes inputs, and keeps those that reach what none has reached before.
 
+use crate::random::Random;
 use crate::targets::Target;
 use crate::{corpus, coverage};
 use std::collections::HashSet;
@@ -39,25 +40,9 @@ impl Last {
     }
 }
 
-/// xorshift64.
-pub(crate) struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
 impl Engine {
     pub(crate) fn new(target: &'static Target, last: &Path, seed: u64) -> io::Result<Engine> {
-        let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let random = Random::new(seed);
         Ok(Engine { target, random, reached: HashSet::new(), inputs: Vec::new(), last: Last::new(last)? })
     }
 

@@ -17,6 +17,7 @@
 mod corpus;
 mod coverage;
 mod engine;
+mod random;
 mod targets;
 
 use std::io;

@@ -58,22 +58,22 @@ fn page() -> io::Result<(Page, OwnedFd)> {
 /// |---|---|---|
 /// | `epoll` | an epoll instance's, in epoll_wait(2) | a look at its /proc/self/fdinfo: is it a pidfd? |
 /// | `slab`, `segment` | a file's, in pwrite(2) | lseek(2) to what was used of it |
+/// | `fuse` | none: its file system does not answer | close(2) of a file there |
 /// | `pair` | a socket's, in recvmsg(2) | recvmsg(2) of the other holder of the same end |
 pub(crate) fn run(way: &str, user: u32) -> io::Result<()> {
     let (page, userfaultfd) = page()?;
-    // SAFETY: no pointers.
-    let left = unsafe {
-        libc::setgroups(0, std::ptr::null()) == 0 && libc::setgid(user) == 0 && libc::setuid(user) == 0
-    };
-    if !left {
-        return Err(io::Error::last_os_error());
+    if way == "fuse" {
+        // Ends with this process.
+        std::mem::forget(crate::fuse::mount(None, user)?);
     }
+    crate::become_user(user)?;
     let client = Client::register()?;
     let kept = match way {
         "epoll" => epoll(&client, page)?,
         "slab" => slab(&client, page)?,
         "segment" => segment(&client, page)?,
         "pair" => pair(&client, page)?,
+        "fuse" => fuse(&client)?,
         _ => return Err(io::Error::other("no such way")),
     };
     std::thread::sleep(std::time::Duration::from_millis(100));
@@ -154,4 +154,23 @@ fn pair(client: &Client, page: Page) -> io::Result<Vec<OwnedFd>> {
     client.control.tell(Request::Fork { member: 1, serial: 1 }, &[number])?;
     let _ = sd_sys::fd::write(childs.as_raw_fd(), &message);
     Ok(vec![monitors, childs])
+}
+
+/// With each request that brings a descriptor, and with one that should not.
+fn fuse(client: &Client) -> io::Result<Vec<OwnedFd>> {
+    let file = crate::fuse::open()?;
+    let number = file.as_raw_fd();
+    let pair = Request::Fork { member: 1, serial: 1 };
+    let listen = Request::Listen { index: 0, generation: 1, backlog: 1, accepting: true };
+    for request in [
+        pair,
+        Request::Born { serial: 1 },
+        Request::Share,
+        Request::Berth { number: 0 },
+        Request::Status,
+        listen,
+    ] {
+        client.control.tell(request, &[number])?;
+    }
+    Ok(vec![file.into()])
 }

@@ -20,7 +20,7 @@
 //! |---|---|
 //! | `signal PID SIGNAL` | the monitor is to send a signal to a stranger; ends |
 //! | `squat PORT WAY` | has a listener registered that the kernel does not have any more |
-//! | `matrix PORT PIDS...` | each request with each descriptor about each stranger; ends |
+//! | `matrix UID PORT PIDS...` | each request with each descriptor about each stranger; begins as root, becomes that user; ends |
 //! | `eventfd` | the monitor is to write to an eventfd that has no room |
 //! | `wakes PORT` | so is a server |
 //! | `names PORT` | asks for a port by every name of it; ends |
@@ -39,6 +39,7 @@ mod bridge;
 mod client;
 mod eat;
 mod eventfd;
+mod fuse;
 mod hang;
 mod hold;
 mod honest;
@@ -51,6 +52,7 @@ mod privsep;
 mod secure;
 mod signal;
 mod squat;
+mod supply;
 mod wakes;
 
 use std::io;
@@ -73,9 +75,9 @@ fn main() -> ExitCode {
         ["squat", port, way] => squat::run(number(port) as u16, way),
         ["network", settings @ ..] => network::keep(settings),
         ["reach", ip, port, line] => honest::reach(ip, number(port) as u16, line),
-        ["matrix", port, victims @ ..] => {
+        ["matrix", user, port, victims @ ..] => {
             let victims: Vec<i32> = victims.iter().map(|pid| number(pid) as i32).collect();
-            matrix::run(&victims, number(port) as u16)
+            matrix::run(number(user) as u32, &victims, number(port) as u16)
         }
         ["eventfd"] => eventfd::run(),
         ["wakes", port] => wakes::run(number(port) as u16),
@@ -115,6 +117,18 @@ fn main() -> ExitCode {
 
 fn number(word: &str) -> u64 {
     word.parse().unwrap_or(0)
+}
+
+/// Root's process is a user's from now on.
+fn become_user(user: u32) -> io::Result<()> {
+    // SAFETY: no pointers but a null one, of no groups.
+    let left = unsafe {
+        libc::setgroups(0, std::ptr::null()) == 0 && libc::setgid(user) == 0 && libc::setuid(user) == 0
+    };
+    // Its own /proc was root's otherwise.
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
+    if left { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The attack stands; it lasts until somebody ends it.

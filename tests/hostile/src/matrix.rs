@@ -1,14 +1,13 @@
-//! Each kind of request, with each kind of descriptor, about each thing of others' and of one's own. What must not come
-//! back: a descriptor that the request has no claim to. What happens to others, `cargo xtask hostile` looks at.
+//! Each kind of request, with each kind of descriptor, about each thing of others' and of one's own; and each in a state
+//! in which it should not come. What must not come back: a descriptor that the request has no claim to. What happens to
+//! others, `cargo xtask hostile` looks at. A kind that has no row is a failure.
 
 use crate::client::{Client, Control, own};
 use crate::knock::Way;
+use crate::supply::supply;
 use sd_proto::{Ip, MESSAGE_MAX, Reply, Request};
-use sd_shm::channel::SEGMENT_LEN;
-use std::fs::File;
 use std::io;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 /// Numbers of channels and clients that are not mallory's, or nobody's.
 struct Ids {
@@ -16,10 +15,10 @@ struct Ids {
     all: Vec<u64>,
 }
 
-/// Descriptors by name.
-type Supply = Vec<(&'static str, Vec<OwnedFd>)>;
-
-pub(crate) fn run(victims: &[i32], port: u16) -> io::Result<()> {
+/// Begins as root, for what only root can have here, and becomes `user`.
+pub(crate) fn run(user: u32, victims: &[i32], port: u16) -> io::Result<()> {
+    let mounted = crate::fuse::mount(Some(std::time::Duration::from_millis(2)), user);
+    crate::become_user(user)?;
     let client = Client::register()?;
     let way = Way::ask(&client, port, false)?;
     let own_channel = way.as_ref().map_or(1, |way| way.channel.id);
@@ -29,8 +28,12 @@ pub(crate) fn run(victims: &[i32], port: u16) -> io::Result<()> {
         all.extend([own_channel.wrapping_sub(step), own_channel.wrapping_add(step)]);
     }
     let ids = Ids { own: own_channel, all };
-    let supply = supply(&client, victims)?;
-    let mut sent = 0u64;
+    let rows = [requests(&ids, port), announcements(&ids)].concat();
+    for example in Request::examples().filter(|example| rows.iter().all(|row| row.kind() != example.kind())) {
+        println!("seen: there is no row for {example:?}");
+    }
+    let supply = supply(&client, victims, port)?;
+    let mut sent = out_of_turn(&client, &ids, port)?;
     let mut control = client.control;
     for (name, fds) in &supply {
         let numbers: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
@@ -49,6 +52,61 @@ pub(crate) fn run(victims: &[i32], port: u16) -> io::Result<()> {
     }
     println!("{sent} messages with {} kinds of descriptors", supply.len());
     println!("ready");
+    drop((supply, mounted));
+    Ok(())
+}
+
+/// Each request from who has not registered: a child that has only been announced, and a process that has separated.
+fn out_of_turn(client: &Client, ids: &Ids, port: u16) -> io::Result<u64> {
+    let nothing = Ids { own: u64::MAX - 9, all: vec![ids.own, 1] };
+    let fds = client.hello_fds();
+    let mut sent = 0;
+    for request in requests(&nothing, port).into_iter().chain(announcements(&nothing)) {
+        if matches!(request, Request::Hello { .. }) {
+            continue;
+        }
+        for is_child in [false, true] {
+            let parent = fresh()?;
+            let control = if is_child {
+                child(&parent, sent as u32)?
+            } else {
+                parent.ask(Request::Separate, &[])?;
+                parent
+            };
+            for fds in [&fds[..0], &fds[..1], &fds[3..]] {
+                sent += 1;
+                if !attempt(&control, request, "out of turn", fds, &nothing) {
+                    break;
+                }
+            }
+        }
+    }
+    twice(client)?;
+    Ok(sent)
+}
+
+/// The other end of what a parent announces for a child.
+fn child(parent: &Control, serial: u32) -> io::Result<Control> {
+    let pair = sd_sys::msg::pair_with_credentials().map_err(|e| io::Error::from_raw_os_error(e.0))?;
+    let [monitors, childs] = [own(Ok(pair[0]))?, own(Ok(pair[1]))?];
+    parent.tell(Request::Fork { member: 1, serial }, &[monitors.as_raw_fd()])?;
+    Ok(Control { socket: childs })
+}
+
+/// Hello after Hello is the next image of an exec; with the slab of another process it is that process's image no more.
+fn twice(other: &Client) -> io::Result<()> {
+    for again in [false, true] {
+        let client = Client::register()?;
+        let mut fds = client.hello_fds();
+        for slab in [client.slab_fd.as_raw_fd(), other.slab_fd.as_raw_fd()] {
+            fds[0] = slab;
+            let hello = Request::Hello { version: crate::client::version(), again };
+            let (reply, _) = client.control.ask(hello, &fds)?;
+            if !matches!(reply, Reply::Welcome { .. } | Reply::Error { .. }) {
+                println!("seen: a second Hello: {reply:?}");
+            }
+        }
+    }
     Ok(())
 }
 
@@ -117,6 +175,7 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
         Request::WillListen { index: 0 },
         Request::Listens { index: 0, generation: 1, backlog: 1 },
         Request::Listens { index: u32::MAX, generation: 2, backlog: u32::MAX },
+        Request::CannotTake,
         Request::Separate,
         Request::Memory { len: 1 << 40 },
         Request::Memory { len: 4096 },
@@ -126,7 +185,13 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
         Request::Berth { number: u32::MAX },
         Request::Bind { ip: Ip::v4([127, 0, 0, 1]), port, reuse: false },
         Request::Bind { ip: Ip::v4([0; 4]), port: 22, reuse: true },
+        Request::Status,
     ];
+    let local = Ip::v4([127, 0, 0, 1]);
+    for (ip, port) in [(local, port), (Ip::v4([0; 4]), 22), (Ip([255; 16]), 0)] {
+        all.push(Request::Tuple { ip, port, to_ip: local, to_port: port });
+        all.push(Request::Tuple { ip: local, port, to_ip: ip, to_port: port });
+    }
     for (ip, port) in [([127, 0, 0, 1], port), ([0; 4], port), ([127, 0, 0, 1], 22), ([203, 0, 113, 9], port)]
     {
         let ip = Ip::v4(ip);
@@ -138,6 +203,9 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
     for channel in ids.all.iter().copied() {
         all.extend([Request::Stuck { channel }, Request::Leave { channel }, Request::Decline { channel }]);
         all.push(Request::Adopter { channel, number: 1 });
+        for listener in [0, u32::MAX] {
+            all.push(Request::Admits { channel, listener, ip: local });
+        }
         for side in [0, 1] {
             all.push(Request::Join { id: channel, side });
             all.push(Request::Home { channel, side, client: channel });
@@ -151,53 +219,4 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
 fn announcements(ids: &Ids) -> Vec<Request> {
     let announce = |id: u64, side| Request::Channel { id, side, peer_pid: 1, adopter: 0 };
     ids.all.iter().flat_map(|id| [announce(*id, 0), announce(*id, 1)]).collect()
-}
-
-fn supply(client: &Client, victims: &[i32]) -> io::Result<Supply> {
-    let memfd = |name: &std::ffi::CStr, len: usize| own(sd_sys::mem::memfd_sealed(name, len));
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let stream = TcpStream::connect(listener.local_addr()?)?;
-    let pair = sd_sys::msg::pair_with_credentials().map_err(|e| io::Error::from_raw_os_error(e.0))?;
-    let (read, write) = io::pipe()?;
-    let mut all: Supply = vec![
-        ("nothing", vec![]),
-        ("what is expected", vec![client.slab_fd.try_clone()?]),
-        ("a public page", vec![client.public_fd.try_clone()?]),
-        ("an eventfd", vec![client.eventfd.try_clone()?]),
-        ("a fresh socket", vec![client.tcp.try_clone()?]),
-        ("a memfd that is too short", vec![memfd(c"short", 4096)?]),
-        ("a memfd as a channel", vec![memfd(c"sd-channel", SEGMENT_LEN)?]),
-        ("a memfd as a slab", vec![memfd(c"sd-slab", sd_shm::slab::LEN)?]),
-        ("a memfd of a terabyte", vec![memfd(c"huge", 1 << 40)?]),
-        ("a connection", vec![stream.into()]),
-        ("a pair of sockets", vec![own(Ok(pair[0]))?, own(Ok(pair[1]))?]),
-        ("a pipe", vec![read.into(), write.into()]),
-        ("an epoll instance", vec![own(sd_sys::fd::epoll_create())?]),
-        ("own memory", vec![File::open("/proc/self/mem")?.into()]),
-        ("a directory", vec![File::open("/")?.into()]),
-        ("hello's four", hello(client)?),
-    ];
-    for (name, path) in [("statistics", "/proc/stat"), ("a terminal", "/dev/tty"), ("FUSE", "/dev/fuse")] {
-        all.extend(File::open(path).ok().map(|file| (name, vec![file.into()])));
-    }
-    for victim in victims {
-        all.push(("a stranger's pidfd", vec![own(sd_sys::fd::pidfd_open(*victim))?]));
-        let status = File::open(format!("/proc/{victim}/status"));
-        all.extend(status.ok().map(|file| ("a stranger's status", vec![file.into()])));
-    }
-    all.push(("a listener", vec![listener.try_clone()?.into()]));
-    all.push(("a datagram socket", vec![std::net::UdpSocket::bind("127.0.0.1:0")?.into()]));
-    for (name, count) in [("nine", 9), ("seventy", 70), ("as many as can be", 253)] {
-        let null = File::open("/dev/null")?;
-        let many: io::Result<Vec<OwnedFd>> = (0..count).map(|_| Ok(null.try_clone()?.into())).collect();
-        all.push((name, many?));
-    }
-    Ok(all)
-}
-
-fn hello(client: &Client) -> io::Result<Vec<OwnedFd>> {
-    [&client.slab_fd, &client.public_fd, &client.eventfd, &client.tcp]
-        .map(OwnedFd::try_clone)
-        .into_iter()
-        .collect()
 }

@@ -187,8 +187,10 @@ fn matrix(world: &mut World) -> Result<String> {
     }
     let pids: Vec<String> = victims.iter().chain([&server]).map(|victim| victim.pid().to_string()).collect();
     let port_text = port.to_string();
-    let args: Vec<&str> = ["matrix", &port_text].into_iter().chain(pids.iter().map(String::as_str)).collect();
-    let said = world.run(User::Mallory, With::Kernel, &args, Duration::from_secs(90))?.text();
+    let user = (User::Mallory as u32).to_string();
+    let args = ["matrix", &user, &port_text].into_iter().chain(pids.iter().map(String::as_str));
+    let args: Vec<&str> = args.collect();
+    let said = world.run(User::Root, With::Kernel, &args, Duration::from_secs(90))?.text();
     unheard(&said)?;
     for victim in &pids {
         let state = victim.parse().ok().and_then(crate::procfs::process).map_or('-', |process| process.state);
@@ -201,6 +203,6 @@ fn matrix(world: &mut World) -> Result<String> {
     contact(world, User::Alice, With::Kernel, port, "hello")?;
     Ok(format!(
         "{}; longest answer of a connection beside it {longest:.0} us",
-        said.lines().next().unwrap_or_default()
+        said.replace("\nready", "").trim().replace('\n', ", ")
     ))
 }

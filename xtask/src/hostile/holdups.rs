@@ -18,6 +18,7 @@ pub(super) const TESTS: &[Test] = &[
     ("finding-04-hang-many", |world| stand(world, &["hang", "60"])),
     ("finding-04-hang-garbage", |world| stand(world, &["hang", "garbage"])),
     ("finding-04-hang-long", |world| stand(world, &["hang", "long"])),
+    ("hang-fuse", |world| hold(world, "fuse")),
     ("lock-epoll", |world| hold(world, "epoll")),
     ("lock-slab", |world| hold(world, "slab")),
     ("lock-segment", |world| hold(world, "segment")),

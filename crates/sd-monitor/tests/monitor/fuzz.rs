@@ -4,33 +4,27 @@
 
 use crate::client::{Client, Control};
 use crate::process::Process;
+use crate::random::Random;
 use crate::server::{Server, until};
 use sd_proto::{Ip, MESSAGE_MAX, Request, VERSION};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-struct Random(u64);
+/// Chance, as requests need it.
+trait Chance {
+    fn one_in(&mut self, n: usize) -> bool;
+    /// Mostly small, sometimes anything.
+    fn number(&mut self) -> u64;
+}
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
+impl Chance for Random {
+    fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// Mostly small, sometimes anything.
     fn number(&mut self) -> u64 {
-        if self.one_in(8) { self.next() } else { self.below(4) }
+        if self.one_in(8) { self.next() } else { self.below(4) as u64 }
     }
 }
 
@@ -55,7 +49,7 @@ impl Supply {
 
     fn some(&self, random: &mut Random) -> Vec<i32> {
         let count = random.below(6);
-        (0..count).map(|_| self.all[random.below(self.all.len() as u64) as usize]).collect()
+        (0..count).map(|_| self.all[random.below(self.all.len())]).collect()
     }
 
     /// What the request should have.
@@ -102,11 +96,11 @@ fn request(random: &mut Random) -> Request {
             peer_pid: random.number() as u32,
             adopter: random.below(20) as u32,
         },
-        9 if random.one_in(3) => Request::Decline { channel: random.below(20) },
-        9 => Request::Stuck { channel: random.below(20) },
-        10 => Request::Adopter { channel: random.below(20), number: random.below(20) as u32 },
+        9 if random.one_in(3) => Request::Decline { channel: random.below(20) as u64 },
+        9 => Request::Stuck { channel: random.below(20) as u64 },
+        10 => Request::Adopter { channel: random.below(20) as u64, number: random.below(20) as u32 },
         11 if random.one_in(3) => Request::Memory { len: random.number() },
-        11 => Request::Leave { channel: random.below(20) },
+        11 => Request::Leave { channel: random.below(20) as u64 },
         _ => Request::Status,
     }
 }
@@ -126,9 +120,9 @@ fn step(random: &mut Random, control: &Control, supply: &Supply) -> bool {
     }
     let len = request.encode(&mut buf).len();
     if random.one_in(10) {
-        buf[random.below(len as u64) as usize] = random.next() as u8;
+        buf[random.below(len)] = random.next() as u8;
     }
-    let len = if random.one_in(20) { random.below(MESSAGE_MAX as u64) as usize } else { len };
+    let len = if random.one_in(20) { random.below(MESSAGE_MAX) } else { len };
     if control.send_bytes(&buf[..len], &fds).is_err() {
         return false;
     }
@@ -150,7 +144,7 @@ fn a_monitor_under_fire_keeps_serving() {
     let seed = std::env::var("SD_FUZZ_SEED").ok().and_then(|s| s.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 | 1);
     println!("SD_FUZZ_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let server = Server::start();
     let witness = Control::connect(server.socket());
     witness.status();
@@ -162,7 +156,7 @@ fn a_monitor_under_fire_keeps_serving() {
         let mut controls: Vec<Control> = (0..4).map(|_| Control::connect(server.socket())).collect();
         let child = random.one_in(4).then(|| Process::fork(|_| {}));
         for _ in 0..400 {
-            let which = random.below(4) as usize;
+            let which = random.below(4);
             if !step(&mut random, &controls[which], &supply) {
                 controls[which] = Control::connect(server.socket());
             }

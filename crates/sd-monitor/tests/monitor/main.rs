@@ -9,6 +9,8 @@ mod hostile;
 mod memory;
 mod process;
 mod quotas;
+#[path = "../../../../tests/fuzz/src/random.rs"]
+mod random;
 mod restart;
 mod routes;
 mod server;

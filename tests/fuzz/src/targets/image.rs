@@ -57,7 +57,11 @@ pub(super) fn run(input: &[u8]) {
     let mut status = 0;
     // SAFETY: the kernel writes one word.
     unsafe { libc::waitpid(child, &mut status, 0) };
-    assert!(libc::WIFEXITED(status), "the next image ended by signal {}", libc::WTERMSIG(status));
+    // Neither by a signal nor by a panic, which has a status of its own.
+    assert!(
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+        "the next image ended with {status:#x}"
+    );
     // SAFETY: as above, the other way.
     unsafe { std::ptr::copy_nonoverlapping(shared, coverage::counters(), coverage::edges()) };
 }

@@ -66,7 +66,7 @@ fn messages(input: &[u8]) {
 }
 
 fn message_seeds() -> Vec<Vec<u8>> {
-    (0..=32).flat_map(|kind| (0..40).map(move |len| [vec![kind], vec![0; len]].concat())).collect()
+    (0..=50).flat_map(|kind| (0..40).map(move |len| [vec![kind], vec![0; len]].concat())).collect()
 }
 
 fn policy(input: &[u8]) {

@@ -105,8 +105,11 @@ fn supply(listener: TcpListener) -> Vec<OwnedFd> {
     all
 }
 
+/// Rows of [`request`]; there is one for each kind at least.
+const KINDS: u8 = 29;
+
 fn request(bytes: &mut Bytes, port: u16) -> Request {
-    let kind = bytes.u8() % 26;
+    let kind = bytes.u8() % KINDS;
     let (a, b) = (bytes.number(), bytes.number());
     let (x, y, yes) = (a as u32, b as u32, b & 1 == 1);
     match kind {
@@ -115,7 +118,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         3 => Request::Accepting { index: x, accepting: yes },
         4 => Request::Unlisten { index: x },
         5 => Request::Connect {
-            ip: if a == 9 { Ip([b as u8; 16]) } else { Ip::v4([127, 0, 0, 1]) },
+            ip: if a == 9 { Ip([b as u8; 16]) } else { ip(1) },
             port: if a == 8 { b as u16 } else { port },
             nth: x,
             want_ports: yes,
@@ -140,17 +143,26 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         22 => Request::WillListen { index: x },
         23 => Request::Memory { len: if yes { a << 12 } else { a } },
         24 => Request::Separate,
-        25 => Request::Listens { index: x, generation: y, backlog: 1 },
+        25 => Request::CannotTake,
+        26 => {
+            Request::Tuple { ip: ip(a), port: if yes { port } else { y as u16 }, to_ip: ip(b), to_port: port }
+        }
+        27 => Request::Admits { channel: a, listener: y, ip: ip(b) },
+        28 => Request::Listens { index: x, generation: y, backlog: 1 },
         20 => Request::BerthOf { channel: a, side: y & 1, number: y >> 1 },
         _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
     }
+}
+
+fn ip(last: u64) -> Ip {
+    Ip::v4([127, 0, 0, last as u8])
 }
 
 /// The numbers of the descriptors that a request should have.
 fn fitting(request: &Request) -> &'static [usize] {
     match request {
         Request::Hello { .. } => &[0, 1, 2, 3],
-        Request::Listen { .. } | Request::WillListen { .. } => &[4],
+        Request::Listen { .. } | Request::WillListen { .. } | Request::CannotTake => &[4],
         Request::Fork { .. } => &[6],
         Request::Born { .. } => &[5],
         Request::Channel { .. } | Request::Join { .. } => &[8],
@@ -195,8 +207,21 @@ pub(super) fn run(input: &[u8]) {
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let hello = [0, 0, 0, 0, 1, 0, 0, 0];
     let listen = [0, 2, 0, 1];
-    let mut seeds: Vec<Vec<u8>> = (0..25).map(|kind| [&hello[..], &[0, kind, 1, 1]].concat()).collect();
+    let mut seeds: Vec<Vec<u8>> = (0..KINDS).map(|kind| [&hello[..], &[0, kind, 1, 1]].concat()).collect();
     seeds.push([&hello[..], &listen, &[1, 5, 0, 0, 0, 11, 1, 0, 1, 13, 1, 1, 0, 15, 1, 0]].concat());
     seeds.push([&hello[..], &[0, 6, 1, 1, 0, 7, 0, 1, 0, 8, 1, 0, 1, 8, 1, 1, 1, 14, 1, 0]].concat());
     seeds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_request_has_a_row() {
+        let rows: std::collections::BTreeSet<u8> =
+            (0..KINDS).map(|kind| request(&mut Bytes(&[kind]), 1).kind()).collect();
+        let kinds = Request::examples().map(|request| request.kind()).collect();
+        assert_eq!(rows, kinds);
+    }
 }

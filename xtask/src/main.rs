@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|fuzz|miri|suites|instructions|figures|deny|tidy|ci`.
+//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|guest|fuzz|miri|suites|instructions|figures|deny|tidy|ci`.
 //!
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
 //! temporary directory is removed: see `scratch`. Tested by being run: `cargo xtask ci` uses all of it.
@@ -10,6 +10,7 @@ mod deny;
 mod figures;
 mod fuzz;
 mod gist;
+mod guest;
 mod hostile;
 mod install;
 mod instructions;
@@ -76,6 +77,8 @@ enum Command {
     Sharing(sharing::Options),
     /// Several users on one monitor, and one of them is hostile
     Hostile(hostile::Options),
+    /// Run one of the commands in an emulated guest with another kernel: memory cgroups of version 2
+    Guest(guest::Options),
     /// Check licences, sources and versions of what we depend on
     Deny,
     /// Fuzz what reads what others wrote, guided by coverage
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
         Command::Posix { args } => posix::run(&args).map_err(|error| error.to_string().into()),
         Command::Sharing(options) => sharing::run(&options),
         Command::Hostile(options) => hostile::run(&options),
+        Command::Guest(options) => guest::run(&options),
         Command::Deny => deny::run(),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Miri => miri::run(),

@@ -23,6 +23,7 @@ mod growth;
 
 use crate::header::{self, Kind, SIZE, padded};
 use crate::lap::Lap;
+use core::ops::Range;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Messages of up to so many bytes go as a whole or not at all, unless a quarter of the ring is less.
@@ -64,8 +65,8 @@ pub trait RingMem {
     fn publish(&self, region: u32, off: u32, word: u64);
     /// Stores a word that a later `publish` makes visible.
     fn store(&self, region: u32, off: u32, word: u64);
-    /// Whether the ring may use so many bytes of the large region that it did not use before; asked each time.
-    fn may_take(&self, _bytes: u32) -> bool {
+    /// Whether the ring may use these bytes of the large region, which it did not use before; asked each time.
+    fn may_take(&self, _bytes: Range<u32>) -> bool {
         true
     }
     /// So many bytes of the large region are not used any more.
@@ -331,12 +332,12 @@ impl TxCursor {
             if effort == Effort::Cached {
                 return None;
             }
-            if !mem.may_take(self.large_limit(g)) {
+            if !mem.may_take(0..self.large_limit(g)) {
                 return self.reserve_part(mem, want);
             }
             self.jump(mem, Region::Large, self.limit - self.pos(), self.large_limit(g));
         }
-        if self.limit < g.large_first && self.is_extensible(g) && mem.may_take(g.large_first - self.limit) {
+        if self.limit < g.large_first && self.is_extensible(g) && mem.may_take(self.limit..g.large_first) {
             self.limit = g.large_first;
         }
         // One message takes at most a quarter of the ring, so that both sides work at once.
@@ -352,7 +353,8 @@ impl TxCursor {
             Effort::Patient if tight && self.is_extensible(g) => return None,
             Effort::Grow if (tight || self.is_crowded()) && self.is_extensible(g) => {
                 let steps = [self.next_step(g), g.large_first.min(g.large - self.limit)];
-                if let Some(step) = steps.into_iter().find(|step| mem.may_take(*step)) {
+                if let Some(step) = steps.into_iter().find(|step| mem.may_take(self.limit..self.limit + step))
+                {
                     self.limit += step;
                     return Some(self.grant(part.min(self.room())));
                 }

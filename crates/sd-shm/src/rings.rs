@@ -1,6 +1,7 @@
 //! The memory of a connection's ring in a channel.
 
 use crate::channel::{Mapping, Side, large_of};
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sd_ring::RingMem;
 
@@ -61,8 +62,17 @@ impl RingMem for Rings {
     fn store(&self, region: u32, off: u32, word: u64) {
         self.word(region, off).store(word, Ordering::Relaxed);
     }
-    fn may_take(&self, bytes: u32) -> bool {
-        sd_sys::budget::take(bytes)
+    fn may_take(&self, bytes: Range<u32>) -> bool {
+        let len = bytes.end - bytes.start;
+        if !sd_sys::budget::take(bytes.clone()) {
+            return false;
+        }
+        // Where memory is short it is taken at once, so that all who look see what is left.
+        if sd_sys::budget::is_tight() && !sd_sys::mem::populate(self.at(1, bytes.start), len as usize) {
+            sd_sys::budget::give_back(len);
+            return false;
+        }
+        true
     }
     fn give_back(&self, bytes: u32) {
         sd_sys::budget::give_back(bytes);

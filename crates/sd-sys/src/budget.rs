@@ -4,43 +4,59 @@
 //!  a ring would grow --take--> allowance, used up or old --look--> cgroup files, /proc/meminfo --> another allowance
 //!  a ring is small again, or closed --give_back--> capacity
 //! ```
-//! Two rules. Who looks takes a small part of what is left above a reserve, and one ring a part of that: so several
-//! processes in one group share it, large steps end first, and the first steps of many rings still fit. What was touched
-//! shows in what is left at the next look. And all rings of the process together, touched or not, never have a larger
-//! capacity than the group could hold beside its other memory and the reserve. Nobody looks but who sends more than fits into
-//! a small ring, and then seldom. See ADR 48; tested below and by `cargo xtask sharing --only short-of-memory`.
+//! Three rules. Who looks takes a small part of what is left above a reserve, and one ring a part of that: so several
+//! processes in one group share it, large steps end first, and the first steps of many rings still fit. Where little is left
+//! (*tight*) a look is good for a moment only, and what a ring was granted is taken from the system at once ([`crate::mem::populate`]):
+//! so everybody's next look sees it, and the grants of many processes add up. And all rings of the process together, touched
+//! or not, never have a larger capacity than the group could hold beside its other memory and the reserve. Nobody looks but
+//! who sends more than fits into a small ring, and then seldom. See ADR 48; tested below and by
+//! `cargo xtask sharing --only memory`.
 
 use crate::cgroup::{self, Room};
-use crate::{mem, time};
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::{check, mem, syscall, time};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Granted to each process without a look: short programs never look.
-const FIRST: u64 = 1 << 20;
-/// An allowance is good for so long.
+const FIRST: u64 = 256 << 10;
+/// An allowance is good for so long; where little is left, for so long.
 const FRESH_NS: u64 = 1_000_000_000;
+const FRESH_TIGHT_NS: u64 = 1_000_000;
+/// Less than this above the reserve is little.
+const TIGHT: u64 = 1 << 30;
 /// After a look that did not help.
 const PAUSE_NS: u64 = 10_000_000;
+/// No more of the time than this part goes into looks: a kernel that counts for many processors takes long to answer.
+const TIME_PARTS: u64 = 20;
 /// No more than this is kept back for the program's own use.
 const RESERVE_MAX: u64 = 256 << 20;
-/// Of what is left above the reserve, the part that one look grants, and of that the largest step.
+/// Of what is left above the reserve, the part that one look grants, and of that the largest step. As many processes as
+/// there are processors look at the same time.
 const PARTS: u64 = 8;
+const PARTS_EACH: u64 = 2;
 const STEPS: u64 = 2;
+/// After its first step a ring becomes no larger than this part of what is left: so who comes first leaves something.
+const RING_PARTS: u64 = 64;
 
-/// What is left of the allowance, its largest step, and when it was made; zero: never.
+/// What is left of the allowance, its largest step, how large a ring may become by a step that is not its first, and
+/// when all this was found; zero: never.
 static LEFT: AtomicU64 = AtomicU64::new(FIRST);
 static STEP: AtomicU64 = AtomicU64::new(FIRST);
+static RING: AtomicU64 = AtomicU64::new(0);
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+static TOOK_NS: AtomicU64 = AtomicU64::new(0);
+static IS_TIGHT: AtomicBool = AtomicBool::new(false);
 /// Bytes of large rings that this process sends into, touched or not, and how many there may be.
 static CAPACITY: AtomicU64 = AtomicU64::new(0);
 static MOST: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Whether a ring may use so much more; then it is counted.
+/// Whether a ring may use these bytes of its large region, which it did not use before; then they are counted.
 #[cold]
-pub fn take(bytes: u32) -> bool {
-    if !may_take(bytes) {
+pub fn take(bytes: Range<u32>) -> bool {
+    if !may_take(bytes.clone()) {
         return false;
     }
-    let bytes = u64::from(bytes);
+    let bytes = u64::from(bytes.end - bytes.start);
     // Another thread may have been faster: what is missing then is less than a step.
     let _ = LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(bytes)));
     CAPACITY.fetch_add(bytes, Ordering::Relaxed);
@@ -49,10 +65,12 @@ pub fn take(bytes: u32) -> bool {
 
 /// Whether [`take`] would succeed now.
 #[cold]
-pub fn may_take(bytes: u32) -> bool {
-    let bytes = u64::from(bytes);
+pub fn may_take(bytes: Range<u32>) -> bool {
+    let (is_first, end) = (bytes.start == 0, u64::from(bytes.end));
+    let bytes = u64::from(bytes.end - bytes.start);
     let is_possible = || {
-        bytes <= STEP.load(Ordering::Relaxed)
+        (is_first || end <= RING.load(Ordering::Relaxed))
+            && bytes <= STEP.load(Ordering::Relaxed)
             && CAPACITY.load(Ordering::Relaxed).saturating_add(bytes) <= MOST.load(Ordering::Relaxed)
     };
     let fits = || is_possible() && bytes <= LEFT.load(Ordering::Relaxed);
@@ -62,14 +80,18 @@ pub fn may_take(bytes: u32) -> bool {
     }
     let age = time::now_ns().saturating_sub(looked_at);
     let is_due = match fits() {
-        true => age >= FRESH_NS,
+        true => age >= if is_tight() { pause(FRESH_TIGHT_NS) } else { FRESH_NS },
         // An allowance that was used up is renewed at once, as long as it is worth something.
-        false => is_possible() || age >= PAUSE_NS,
+        false => is_possible() || age >= pause(PAUSE_NS),
     };
     if is_due {
         look();
     }
     fits()
+}
+
+fn pause(least: u64) -> u64 {
+    least.max(TOOK_NS.load(Ordering::Relaxed).saturating_mul(TIME_PARTS))
 }
 
 /// A large ring with so many bytes is not used any more.
@@ -79,31 +101,57 @@ pub fn give_back(bytes: u32) {
     let _ = CAPACITY.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
-/// In the child of a fork, which uses few of its parent's rings, and may outlive them all.
+/// Whether what was granted is to be touched at once.
+#[cold]
+pub fn is_tight() -> bool {
+    IS_TIGHT.load(Ordering::Relaxed)
+}
+
+/// In the child of a fork, which uses few of its parent's rings, and may outlive them all. What was allowed is the parent's.
 pub fn forked() {
     CAPACITY.store(0, Ordering::Relaxed);
+    LEFT.store(0, Ordering::Relaxed);
+    // Long ago.
+    LOOKED_AT.store(1, Ordering::Relaxed);
 }
 
 fn look() {
-    LOOKED_AT.store(time::now_ns(), Ordering::Relaxed);
+    let start = time::now_ns();
+    LOOKED_AT.store(start, Ordering::Relaxed);
     let group = cgroup::room();
     // Of the machine a sixteenth is reserve enough.
     let machine =
         mem::memory().map(|of| Room { limit: of.total << 8, left: of.available << 10, shared: u64::MAX });
     let rooms = || [machine, group].into_iter().flatten();
-    let allowed = rooms().map(allowance).min().unwrap_or(u64::MAX);
+    let above = rooms().map(above_reserve).min().unwrap_or(u64::MAX);
+    let allowed = allowance(above);
+    IS_TIGHT.store(above < TIGHT, Ordering::Relaxed);
     MOST.store(rooms().map(capacity).min().unwrap_or(u64::MAX), Ordering::Relaxed);
     STEP.store(allowed / STEPS, Ordering::Relaxed);
+    RING.store(above / RING_PARTS, Ordering::Relaxed);
     LEFT.store(allowed, Ordering::Relaxed);
+    TOOK_NS.store(time::now_ns().saturating_sub(start), Ordering::Relaxed);
+}
+
+/// Processors that this thread may use, as many as one number counts.
+fn processors() -> u64 {
+    let mut mask = [0u64; 16];
+    // SAFETY: the kernel writes within the mask.
+    let done = unsafe { syscall!(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
+    check(done).map_or(1, |_| mask.iter().map(|word| u64::from(word.count_ones())).sum())
 }
 
 fn reserve(room: Room) -> u64 {
     (room.limit / 8 * 3).min(RESERVE_MAX)
 }
 
+fn above_reserve(room: Room) -> u64 {
+    room.left.saturating_sub(reserve(room))
+}
+
 /// What one look grants.
-fn allowance(room: Room) -> u64 {
-    room.left.saturating_sub(reserve(room)) / PARTS
+fn allowance(above: u64) -> u64 {
+    above / PARTS.max(PARTS_EACH * processors())
 }
 
 /// What all rings may have together: most shared memory is theirs.
@@ -123,10 +171,11 @@ mod tests {
 
     #[test]
     fn a_reserve_is_kept() {
-        assert_eq!(allowance(room(64, 64, 0)), 5 * MIB);
-        assert_eq!(allowance(room(64, 24, 0)), 0);
-        assert_eq!(allowance(room(64, 0, 0)), 0);
-        assert_eq!(allowance(room(8192, 512, 0)), 32 * MIB);
+        assert_eq!(above_reserve(room(64, 64, 0)), 40 * MIB);
+        assert_eq!(above_reserve(room(64, 24, 0)), 0);
+        assert_eq!(above_reserve(room(64, 0, 0)), 0);
+        assert_eq!(above_reserve(room(8192, 512, 0)), 256 * MIB);
+        assert!(allowance(40 * MIB) <= 5 * MIB);
         assert_eq!(capacity(room(64, 20, 30)), 26 * MIB, "14 of the 64 MiB are the program's");
     }
 
@@ -134,7 +183,7 @@ mod tests {
     fn grants_end_before_the_reserve() {
         let mut left = 50 * MIB;
         for _ in 0..1000 {
-            left -= allowance(Room { limit: 64 * MIB, left, shared: 0 });
+            left -= allowance(above_reserve(Room { limit: 64 * MIB, left, shared: 0 }));
         }
         assert!((24 * MIB..25 * MIB).contains(&left), "{left}");
     }

@@ -146,7 +146,7 @@ pub fn map_private(len: usize) -> Result<*mut u8> {
 }
 
 /// A page, below a reservation.
-const GUARD: usize = 4096;
+const GUARD: usize = PAGE;
 
 /// Maps `len` bytes of zeroed private memory for a table most of which is never touched.
 ///
@@ -194,6 +194,18 @@ pub unsafe fn unmap(ptr: *mut u8, len: usize) {
 pub unsafe fn punch(ptr: *mut u8, len: usize) -> bool {
     // SAFETY: the caller gives up the contents.
     check(unsafe { syscall!(libc::SYS_madvise, ptr, len, libc::MADV_REMOVE) }).is_ok()
+}
+
+const PAGE: usize = 4096;
+
+/// Makes the pages of a writable mapping exist, as a store to each would, without a change of what they hold. False when they
+/// are not to be had; kernels before 5.14 leave it to the stores.
+pub fn populate(ptr: *mut u8, len: usize) -> bool {
+    let start = ptr as usize / PAGE * PAGE;
+    let len = (ptr as usize + len - start).next_multiple_of(PAGE);
+    // SAFETY: no contents change.
+    let done = check(unsafe { syscall!(libc::SYS_madvise, start, len, libc::MADV_POPULATE_WRITE) });
+    matches!(done, Ok(_) | Err(crate::Errno(libc::EINVAL | libc::EINTR)))
 }
 
 #[cfg(test)]

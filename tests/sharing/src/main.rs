@@ -18,7 +18,7 @@
 //! | `herd PATH PORT COUNT` | processes that wait until a monitor serves PATH, then connect until somebody listens, and stay |
 //! | `waves PORT COUNT TIMES` | many connections at a time, again and again |
 //! | `late-client COUNT` | tries until its server, `late-server COUNT`, listens, again and again; all connections stay |
-//! | `stalled COUNT BYTES` | a server that offers so much to each of its readers, who read late |
+//! | `stalled COUNT BYTES WORKERS WAY AGAIN` | servers that offer so much to each of their readers, who read late |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
 mod attacks;
@@ -60,7 +60,10 @@ fn main() -> ExitCode {
         ["thief", pid, fd, port] => thief::run(number(pid) as i32, number(fd) as i32, number(port) as u16),
         ["liar", port, lie] => liar::run(number(port) as u16, lie),
         ["sink"] => liar::sink(),
-        ["stalled", count, offer] => stalled::run(number(count) as usize, number(offer) as usize),
+        ["stalled", count, offer, workers, way, again] => {
+            let [count, offer, workers] = [count, offer, workers].map(|word| number(word) as usize);
+            stalled::run(count, offer, workers, way, !again.is_empty())
+        }
         ["echo"] => echo::serve(0),
         ["echo", port] => echo::serve(number(port) as u16),
         ["chat", port, count] => echo::chat(number(port) as u16, number(count), Duration::ZERO),

@@ -1,5 +1,5 @@
 //! Memory within a cgroup: readers that stall, and much more offered to them than the group may have. Over Linux alone that
-//! works, and so it has to with rings, which are memory of the group of who sends.
+//! works, and so it has to with rings, which are memory of the group of who sends. Version 2 of cgroups: `cargo xtask guest`.
 
 use super::program;
 use crate::lab::{Lab, Side};
@@ -8,34 +8,102 @@ use crate::{Result, fail};
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
-const READERS: &str = "100";
-const OFFER: &str = "8388608";
-const MIB: [u64; 3] = [64, 32, 16];
+/// In a guest everything takes long.
+const LIMIT: Duration = Duration::from_secs(300);
+/// The readers' group, where they have one of their own.
+const READERS_MIB: u64 = 16;
+
+/// Servers in a group with so much memory.
+struct Case {
+    mib: u64,
+    /// The limit is not where the killer comes, but where the kernel slows processes down (version 2 only).
+    is_high: bool,
+    /// Readers of each server, bytes for each, servers, how they send, and whether they do it twice.
+    args: [&'static str; 5],
+    /// The readers are in another group.
+    apart: bool,
+    /// What each reader is sent at least while nobody reads, so that all have a part.
+    least: u64,
+}
+
+const fn case(mib: u64, args: [&'static str; 5], least: u64) -> Case {
+    Case { mib, is_high: false, args, apart: false, least }
+}
+
+/// For all readers together more than the memory.
+const MIB: &str = "1048576";
+
+const CASES: &[Case] = &[
+    case(64, ["100", "8388608", "1", "nonblocking", ""], 130_000),
+    case(64, ["50", MIB, "1", "nonblocking", "again"], 130_000),
+    case(32, ["100", MIB, "1", "small", ""], 50_000),
+    case(16, ["100", MIB, "1", "nonblocking", ""], 900),
+    case(64, ["50", MIB, "1", "blocking", ""], 50_000),
+    // Together they can have less than one first step for each reader.
+    case(64, ["100", MIB, "8", "nonblocking", ""], 900),
+    Case { apart: true, ..case(64, ["50", MIB, "1", "nonblocking", ""], 130_000) },
+    Case { is_high: true, ..case(64, ["100", MIB, "1", "nonblocking", ""], 130_000) },
+];
 
 /// A memory cgroup of its own, which is removed in the end.
 struct Group {
     place: PathBuf,
-    limit: &'static str,
-    most: &'static str,
+    names: &'static Names,
 }
+
+/// Files of one version.
+struct Names {
+    mount: &'static str,
+    limit: &'static str,
+    high: Option<&'static str>,
+    most: &'static str,
+    current: &'static str,
+}
+
+const VERSIONS: [Names; 2] = [
+    Names {
+        mount: "/sys/fs/cgroup/memory",
+        limit: "memory.limit_in_bytes",
+        high: None,
+        most: "memory.max_usage_in_bytes",
+        current: "memory.usage_in_bytes",
+    },
+    Names {
+        mount: "/sys/fs/cgroup",
+        limit: "memory.max",
+        high: Some("memory.high"),
+        most: "memory.peak",
+        current: "memory.current",
+    },
+];
 
 impl Group {
     /// `None` where this may not be, or there is no controller for memory.
-    fn new() -> Option<Group> {
-        let versions = [
-            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"),
-            ("/sys/fs/cgroup", "memory.max", "memory.peak"),
-        ];
-        versions.into_iter().find_map(|(mount, limit, most)| {
-            let place = PathBuf::from(mount).join(format!("sd-sharing-{}", std::process::id()));
+    fn new(name: &str) -> Option<Group> {
+        VERSIONS.iter().find_map(|names| {
+            let place = PathBuf::from(names.mount).join(format!("sd-sharing-{}-{name}", std::process::id()));
             fs::create_dir(&place).ok()?;
-            let group = Group { place, limit, most };
-            group.place.join(limit).exists().then_some(group)
+            let group = Group { place, names };
+            group.place.join(names.limit).exists().then_some(group)
         })
+    }
+
+    fn set(&self, limit: &str, mib: u64) -> Result<()> {
+        Ok(fs::write(self.place.join(limit), format!("{mib}M"))?)
+    }
+
+    fn processes(&self) -> PathBuf {
+        self.place.join("cgroup.procs")
+    }
+
+    /// The most that was used, in KiB; what is used now where the kernel does not say.
+    fn most(&self) -> u64 {
+        let read = |name: &str| fs::read_to_string(self.place.join(name)).ok()?.trim().parse::<u64>().ok();
+        read(self.names.most).or_else(|| read(self.names.current)).unwrap_or(0) >> 10
     }
 }
 
@@ -51,29 +119,73 @@ impl Drop for Group {
     }
 }
 
-/// The part: each limit in turn.
+/// A case under way. The process ends before its groups go.
+struct Running {
+    case: &'static Case,
+    server: Proc,
+    group: Group,
+    readers: Option<Group>,
+}
+
+/// The part: all cases at the same time, each in groups of its own.
 pub(super) fn run(lab: &mut Lab) -> Result<String> {
-    let Some(group) = Group::new() else {
+    if Group::new("probe").is_none() {
         return Ok("skipped: no memory cgroup can be made here".to_owned());
-    };
-    let mut notes = Vec::new();
-    for mib in MIB {
-        fs::write(group.place.join(group.limit), format!("{mib}M"))?;
-        let mut entry = fs::OpenOptions::new().write(true).open(group.place.join("cgroup.procs"))?;
-        let mut command =
-            lab.command(Side::Sd, &program().to_string_lossy(), &["stalled", READERS, OFFER])?;
-        // SAFETY: a write of one byte; zero is who writes.
-        unsafe { command.pre_exec(move || entry.write_all(b"0")) };
-        let ended = Proc::start(&mut command, "stalled", lab.path())?.wait(LIMIT)?;
-        if !ended.status.success() {
-            fail!("{mib} MiB for {READERS} readers: {}: {}", ended.status, ended.stderr.trim());
-        }
-        let most = fs::read_to_string(group.place.join(group.most)).unwrap_or_default();
-        let most = most.trim().parse::<u64>().map_or(0, |bytes| bytes >> 20);
-        notes.push(format!(
-            "{mib} MiB: {}, at most {most} MiB so far",
-            String::from_utf8_lossy(&ended.stdout).trim()
-        ));
     }
+    let started: Vec<Option<Running>> =
+        CASES.iter().enumerate().map(|(n, case)| start(lab, n, case)).collect::<Result<_>>()?;
+    let notes: Vec<String> = started.into_iter().flatten().map(finish).collect::<Result<_>>()?;
     Ok(notes.join("; "))
+}
+
+/// Nothing where the kernel lacks what the case is about.
+fn start(lab: &Lab, number: usize, case: &'static Case) -> Result<Option<Running>> {
+    let Some(group) = Group::new(&number.to_string()) else { fail!("no group can be made") };
+    let limit = if case.is_high { group.names.high } else { Some(group.names.limit) };
+    let Some(limit) = limit else { return Ok(None) };
+    group.set(limit, case.mib)?;
+    let readers = if case.apart { Group::new(&format!("{number}-readers")) } else { None };
+    let args = [&["stalled"], case.args.as_slice()].concat();
+    let mut command = lab.command(Side::Sd, &program().to_string_lossy(), &args)?;
+    if let Some(readers) = &readers {
+        readers.set(readers.names.limit, READERS_MIB)?;
+        command.env("SD_READERS_GROUP", readers.processes());
+    }
+    join(&mut command, &group.processes())?;
+    let server = Proc::start(&mut command, "stalled", lab.path())?;
+    Ok(Some(Running { case, server, group, readers }))
+}
+
+fn join(command: &mut Command, processes: &Path) -> Result<()> {
+    let mut entry = fs::OpenOptions::new().write(true).open(processes)?;
+    // SAFETY: a write of one byte; zero is who writes.
+    unsafe { command.pre_exec(move || entry.write_all(b"0")) };
+    Ok(())
+}
+
+fn finish(running: Running) -> Result<String> {
+    let Running { case, server, group, readers } = running;
+    let [count, _, workers, way, _] = case.args;
+    let what =
+        format!("{workers} x {count} {way} in {} MiB{}", case.mib, if case.is_high { " (high)" } else { "" });
+    let ended = server.wait(LIMIT)?;
+    if !ended.status.success() {
+        fail!("{what}: {}: {}", ended.status, ended.stderr.trim());
+    }
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let stalled: Vec<(u64, u64)> = said.lines().filter_map(range).collect();
+    let least = stalled.iter().map(|(least, _)| *least).min().unwrap_or(0);
+    let most = stalled.iter().map(|(_, most)| *most).max().unwrap_or(0);
+    if least < case.least {
+        fail!("{what}: while nobody read, one was sent {least} bytes only, another {most}");
+    }
+    let beside = readers.map(|group| format!(", the readers' group {} KiB", group.most()));
+    let used = group.most() >> 10;
+    Ok(format!("{what}: {least} to {most} bytes, at most {used} MiB{}", beside.unwrap_or_default()))
+}
+
+/// "stalled at 7 to 8 bytes".
+fn range(line: &str) -> Option<(u64, u64)> {
+    let (least, most) = line.strip_prefix("stalled at ")?.strip_suffix(" bytes")?.split_once(" to ")?;
+    Some((least.parse().ok()?, most.parse().ok()?))
 }

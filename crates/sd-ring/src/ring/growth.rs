@@ -2,6 +2,7 @@
 //! [`super::RingMem::may_take`].
 
 use super::{Geometry, Grant, Region, RingMem, SIZE, TxCursor};
+use core::ops::Range;
 
 impl TxCursor {
     /// Room in the small region for a part of what would need the large one, which may not be used. At a third of free room
@@ -28,6 +29,11 @@ impl TxCursor {
         }
     }
 
+    fn next_bytes(&self, g: &Geometry) -> Range<u32> {
+        let used = self.large_used();
+        used..used + self.next_step(g)
+    }
+
     /// Whether the large region's limit can be raised: what lies in it ends where the next message goes.
     pub(super) fn is_extensible(&self, g: &Geometry) -> bool {
         let is_free = self.consumed >= self.large_left;
@@ -45,7 +51,7 @@ impl TxCursor {
 
     /// Leaves a drained large region for the small one; returns the offset of the one word there that stays in use:
     /// until the receiver has read that it says so. So near to the start of the region that too little
-    /// would be left in front of the word, the sender stays.
+    /// would be left in front of the word, the sender stays, with the least of the region.
     pub fn shrink<M: RingMem>(&mut self, g: &Geometry, mem: &M) -> Option<u32> {
         if !self.is_large() || !self.is_drained() || self.finished != 0 {
             return None;
@@ -54,6 +60,9 @@ impl TxCursor {
         if at >= g.large_first / 4 * 3 {
             mem.give_back(self.limit);
             self.jump(mem, Region::Small, SIZE, g.small);
+        } else if self.limit > g.large_first {
+            mem.give_back(self.limit - g.large_first);
+            self.limit = g.large_first;
         }
         Some(at)
     }
@@ -63,12 +72,12 @@ impl TxCursor {
     /// from a blocking send: programs that poll before each write of some kilobytes rely on that. More must not be
     /// asked for, since the receiver holds up to a quarter of `large_first` of credit back. `may_take` is asked as by
     /// [`RingMem::may_take`], and nothing is taken.
-    pub fn is_roomy(&self, g: &Geometry, grows: bool, may_take: impl FnOnce(u32) -> bool) -> bool {
+    pub fn is_roomy(&self, g: &Geometry, grows: bool, may_take: impl FnOnce(Range<u32>) -> bool) -> bool {
         let free = self.limit - self.in_flight();
         if !self.is_large() {
-            return free >= self.limit / 3 * 2 || may_take(self.next_step(g)) || free >= self.limit / 3;
+            return free >= self.limit / 3 * 2 || may_take(self.next_bytes(g)) || free >= self.limit / 3;
         }
         let least = if grows && self.limit < g.large { g.large_first / 2 } else { 0 };
-        free >= least.max(self.limit / 3) || grows && self.is_extensible(g) && may_take(self.next_step(g))
+        free >= least.max(self.limit / 3) || grows && self.is_extensible(g) && may_take(self.next_bytes(g))
     }
 }

@@ -113,6 +113,13 @@ impl Thread {
         self.inside[way as usize].store(0, Ordering::Release);
     }
 
+    /// The thread will not use tokens of this memory any more: somebody else may have the record.
+    pub fn abandon(&self) {
+        self.waiting.store(0, Ordering::SeqCst);
+        self.inside.iter().for_each(|token| token.store(0, Ordering::Release));
+        self.id.store(0, Ordering::Release);
+    }
+
     /// Whether it is not inside any token as its holder.
     pub fn is_outside(&self) -> bool {
         self.inside.iter().all(|token| token.load(Ordering::Acquire) == 0)
@@ -238,6 +245,21 @@ impl Token {
         self.patience.store(u32::MAX, Ordering::Relaxed);
         self.unlock(me, world);
         before
+    }
+
+    /// As the token that others have will be when nobody uses it, with the same line. Nobody else may know this one.
+    pub fn stand_in_for(&self, other: &Token) {
+        self.reset();
+        self.next.store(other.next.load(Ordering::SeqCst), Ordering::Relaxed);
+        self.serving.store(other.serving.load(Ordering::SeqCst), Ordering::Relaxed);
+    }
+
+    /// Frees the lock if one of these threads has it: they will not use this memory any more.
+    pub fn abandon(&self, is_one: impl Fn(u32) -> bool) {
+        let lock = self.lock.load(Ordering::SeqCst);
+        if lock != 0 && is_one(lock) {
+            self.pass_lock(lock, 0);
+        }
     }
 
     fn pass_lock(&self, from: u32, to: u32) -> bool {

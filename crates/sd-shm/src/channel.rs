@@ -325,7 +325,7 @@ impl Mapping {
         sd_sys::mem::map_at(fd, SEGMENT_LEN, place).map(Mapping::at)
     }
 
-    fn at(base: *mut u8) -> Mapping {
+    pub(crate) fn at(base: *mut u8) -> Mapping {
         let mut mapping = Mapping { base, events: events::Place::of(0) };
         mapping.events = events::Place::of(mapping.header().id.load(Ordering::Relaxed));
         mapping

@@ -17,6 +17,7 @@ pub mod channel;
 pub mod directory;
 mod endpoint;
 pub mod events;
+mod leaving;
 pub mod public;
 pub mod rings;
 pub mod slab;

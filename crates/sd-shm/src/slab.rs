@@ -7,6 +7,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::token::Thread;
 use sd_ring::{RxCursor, TxCursor};
 
+pub use crate::leaving::StandIn;
+
 pub use crate::endpoint::{
     End, Endpoint, FIXED_BUF, HAS_RARE, Kept, LINGER_ON, RX_PARKED, Rare, RxHalf, SWITCHES_MASK, Switch,
     TX_PARKED, Tokens, TxHalf, short_address,

@@ -50,6 +50,9 @@ pub(crate) unsafe fn accept4(
     let watch = Watch::start();
     let mut kept: Option<KeptListener> = None;
     loop {
+        if kept.is_some() && crate::withdrawn::is_moved(endpoint) {
+            return Outcome::Kernel;
+        }
         let kernel_fd = kept.as_ref().map_or(Some(fd), |kept| kept.fd(fd));
         channel::drain();
         // SAFETY: the caller vouches for its address buffer.

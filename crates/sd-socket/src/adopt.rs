@@ -41,6 +41,12 @@ impl Adopters {
         }
     }
 
+    /// Those that are known.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> {
+        // SAFETY: null, or made by Box and freed with the channel.
+        self.known.iter().filter_map(|cell| unsafe { cell.load(Ordering::Acquire).as_ref() })
+    }
+
     #[cold]
     fn ask(&self, cell: &AtomicPtr<Peer>, channel: u64, number: u32) -> *mut Peer {
         let registration = control::REGISTRATIONS.load(Ordering::Acquire);

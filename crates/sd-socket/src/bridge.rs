@@ -8,6 +8,7 @@
 //! forked twice, so the program never meets it as a child. The kernel socket's peer name is that of
 //! the pair, not of the real peer.
 
+mod gate;
 mod lent;
 mod others;
 
@@ -17,6 +18,7 @@ use crate::iov::Pieces;
 use crate::{connect, ends, fork, stream, table};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
+pub(crate) use gate::Gate;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, pollfd};
 pub(crate) use others::Reads;
 use others::{Others, is_sole_holder};
@@ -32,7 +34,7 @@ pub(crate) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> cor
     if endpoint.state_now() != State::Connected {
         return connect::materialize(endpoint);
     }
-    let outer = open(endpoint, reads, |_| None)?;
+    let outer = open(endpoint, reads, |_| None, None)?;
     let mut numbers = Vec::new();
     connect::each_fd(endpoint, |fd| numbers.push(fd));
     for fd in numbers {
@@ -49,13 +51,16 @@ pub(crate) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> cor
 /// A kernel socket that leads to the connection, for passing on: a receiver that loads us takes the connection itself
 /// (see `handover`). The process keeps its own descriptors.
 pub(crate) fn passable(endpoint: &'static Endpoint) -> core::result::Result<i32, i32> {
-    open(endpoint, Reads::AtOnce, handover::listen)
+    open(endpoint, Reads::AtOnce, handover::listen, None)
 }
 
 /// A kernel socket that leads to the connection, for a process that leaves its family (see `separate`) and lets go of its
-/// own descriptors then.
-pub(crate) fn for_leaving(endpoint: &'static Endpoint) -> core::result::Result<i32, i32> {
-    let outer = open(endpoint, Reads::AsRead, |_| None)?;
+/// own descriptors then. The bridge begins when the `gate` opens, if there is one.
+pub(crate) fn for_leaving(
+    endpoint: &'static Endpoint,
+    gate: Option<&Gate>,
+) -> core::result::Result<i32, i32> {
+    let outer = open(endpoint, Reads::AsRead, |_| None, gate)?;
     crate::options::replay(endpoint, outer);
     Ok(outer)
 }
@@ -65,10 +70,11 @@ fn open(
     endpoint: &'static Endpoint,
     reads: Reads,
     listen: impl FnOnce(i32) -> Option<i32>,
+    gate: Option<&Gate>,
 ) -> core::result::Result<i32, i32> {
     let (outer, inner) = crate::tcp_pair::make().map_err(|e| e.0)?;
     let listener = listen(outer);
-    let started = start(endpoint, reads, [outer, inner], listener);
+    let started = start(endpoint, reads, [outer, inner], (listener, gate));
     [Some(inner), listener].into_iter().flatten().for_each(sd_sys::fd::close);
     if let Err(e) = started {
         sd_sys::fd::close(outer);
@@ -99,7 +105,7 @@ fn start(
     endpoint: &'static Endpoint,
     reads: Reads,
     [outer, inner]: [i32; 2],
-    listener: Option<i32>,
+    (listener, gate): (Option<i32>, Option<&Gate>),
 ) -> Result<()> {
     fork::early();
     fork::prepare();
@@ -124,7 +130,7 @@ fn start(
         fork::child_bare();
         fork::late();
         crate::spawn::is_other_program();
-        run(endpoint, reads, inner, listener);
+        run(endpoint, reads, inner, (listener, gate));
     }
     sd_sys::fd::close(write_end);
     fork::parent();
@@ -149,7 +155,12 @@ fn read(fd: i32, bytes: &mut [u8]) {
 }
 
 /// The bridge process: keeps nothing but the connection and the socket.
-fn run(endpoint: &'static Endpoint, reads: Reads, inner: i32, listener: Option<i32>) -> ! {
+fn run(
+    endpoint: &'static Endpoint,
+    reads: Reads,
+    inner: i32,
+    (listener, gate): (Option<i32>, Option<&Gate>),
+) -> ! {
     // SAFETY: a C string; a name for people.
     unsafe { syscall!(libc::SYS_prctl, libc::PR_SET_NAME, c"sd-bridge".as_ptr()) };
     // Signals are for the program; only SIGKILL ends a bridge early.
@@ -158,7 +169,9 @@ fn run(endpoint: &'static Endpoint, reads: Reads, inner: i32, listener: Option<i
     unsafe { syscall!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, all.as_ptr(), 0, 8) };
     let mut number = -1;
     connect::each_fd(endpoint, |fd| number = fd);
-    close_others(&mut [number, inner, listener.unwrap_or(-1)]);
+    let [opened, opener] = gate.map_or([-1; 2], Gate::numbers);
+    close_others(&mut [number, inner, listener.unwrap_or(-1), opened, opener]);
+    gate.into_iter().for_each(Gate::pass);
     let _ = sd_sys::fd::fcntl(inner, libc::F_SETFL, libc::O_NONBLOCK as usize);
     if pump(endpoint, reads, [number, inner], listener) {
         table::clear(number);

@@ -18,7 +18,7 @@ use sd_shm::channel::Side;
 use sd_shm::slab::Slab;
 use sd_sys::lock::Guard;
 use sd_sys::{msg, trust};
-pub(crate) use separate::forget;
+pub(crate) use separate::{close_for_good, forget, is_closed_for_good, set_ending};
 use std::collections::VecDeque;
 
 use absent::RETRY_MIN_NS;
@@ -98,6 +98,9 @@ impl Control {
 /// A connection to the monitor, made if need be; `None` when there is none to be had now.
 pub(crate) fn connected() -> Option<Guard<'static, Control>> {
     let mut control = PROCESS.control.lock();
+    if separate::is_ending() {
+        return None;
+    }
     if CONTROL_FD.load(Ordering::Acquire) >= 0 {
         return Some(control);
     }

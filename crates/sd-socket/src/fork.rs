@@ -206,6 +206,7 @@ fn changed() {
     crate::listen::forked();
     crate::local::forked();
     crate::epoll::forked();
+    crate::separate::forked();
 }
 
 /// In the child, after all fork handlers: what may allocate or free.

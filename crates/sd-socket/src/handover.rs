@@ -290,6 +290,8 @@ fn channel(message: &Message, segment: i32, peer_event: i32) -> Option<&'static 
     }
     let request = Request::Join { id: message.channel, side: side as u32 };
     let (sd_proto::Reply::Ok, _) = crate::control::question(&request, &[segment])? else { return None };
+    // Until it is in the table: a process that leaves its family goes through that.
+    let _control = crate::control::connected()?;
     let Ok(map) = Mapping::map_at(segment, message.base as usize) else {
         // Another thread was faster, or something else is there.
         return known();
@@ -300,6 +302,5 @@ fn channel(message: &Message, segment: i32, peer_event: i32) -> Option<&'static 
     // Its events belong to the process that had it before; see `ready::is_polled`.
     channel.inherited.store(true, Ordering::Relaxed);
     PROCESS.forked.store(true, Ordering::Relaxed);
-    let _control = PROCESS.control.lock();
     PROCESS.add_channel(channel)
 }

@@ -195,6 +195,11 @@ impl Homes {
         }
     }
 
+    /// No home is known any more.
+    pub(crate) fn forget_all(&self) {
+        self.known.lock().clear();
+    }
+
     /// In the child of a fork.
     ///
     /// # Safety

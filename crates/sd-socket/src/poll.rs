@@ -226,11 +226,14 @@ impl<'a> List<'a> {
             && self.entries().all(|(_, kind)| fits(kind))
     }
 
-    /// Those that are not ready shall tell; whether one is.
+    /// Those that are not ready shall tell; whether one is, or is the kernel's by now.
     fn arm(&self) -> bool {
         self.entries().any(|(entry, kind)| {
             if let Kind::Socket(endpoint) = kind {
                 ready::arm(endpoint, u32::from(entry.events as u16));
+                if crate::withdrawn::is_moved(endpoint) {
+                    return true;
+                }
             }
             // What is not ready in an epoll instance is armed by looking.
             kind.events(entry) != 0

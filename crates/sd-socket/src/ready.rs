@@ -60,7 +60,11 @@ fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
 #[inline(never)]
 fn full_mask(endpoint: &'static Endpoint) -> u32 {
     match endpoint.state_now() {
-        State::Connected => connected_mask(endpoint),
+        State::Connected => {
+            let mask = connected_mask(endpoint);
+            // Nothing that was seen counts of one that went to the kernel meanwhile.
+            if crate::withdrawn::is_moved(endpoint) { 0 } else { mask }
+        }
         State::Listen if crate::listen::has_pending(endpoint) => IN,
         State::Fresh | State::Bound => {
             let read_end = if endpoint.flag(SHUT_RD) { IN | EPOLLRDHUP as u32 } else { 0 };

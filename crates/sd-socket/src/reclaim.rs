@@ -44,6 +44,11 @@ impl Drop for User {
     }
 }
 
+/// No other thread is a [`User`].
+pub(crate) fn is_unused() -> bool {
+    USERS.load(Ordering::SeqCst) == 0
+}
+
 /// In the child of a fork: only this thread exists.
 pub(crate) fn forked() {
     USERS.store(0, Ordering::Relaxed);

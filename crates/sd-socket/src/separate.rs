@@ -13,10 +13,15 @@
 //! other bridges by `Reads::AsRead`: what the process did not read before it closed its copy is still there for relatives
 //! that have the connection too.
 //!
-//! A process without relatives keeps everything as it is.
+//! A process without relatives keeps everything as it is. One with several threads is described in `threads`.
+
+mod threads;
+
+pub(crate) use threads::forked;
 
 use crate::Outcome;
 use crate::addr::Name;
+use crate::bridge::Gate;
 use crate::endpoint::{self, EndpointExt, NONBLOCK};
 use crate::epoll::{self, Registered};
 use crate::process::{PROCESS, close_hidden, single_threaded};
@@ -53,7 +58,8 @@ pub fn now() -> bool {
 pub fn has_relatives() -> bool {
     let count = PROCESS.slab_count.load(Ordering::Acquire);
     // A child of a clone that we have not seen has our table but none of our sockets.
-    if count == 0 || PROCESS.pid.load(Ordering::Relaxed) != sd_sys::fd::getpid() || !single_threaded() {
+    let is_ours = PROCESS.pid.load(Ordering::Relaxed) == sd_sys::fd::getpid();
+    if count == 0 || !is_ours || crate::control::is_closed_for_good() {
         return false;
     }
     let is_shared = |rec: &crate::process::SlabRec| {
@@ -124,19 +130,40 @@ fn share(endpoint: &'static Endpoint, numbers: &[i32], set: fn(i32, &'static End
 
 /// Leaves the family. `Err` is errno: a connection cannot be handed over; nothing has changed then.
 fn leave() -> Result<Vec<Left>, i32> {
+    if !single_threaded() {
+        return threads::leave().map(|()| Vec::new());
+    }
     crate::home::leave();
     crate::syn_sent::all_to_kernel();
+    let endpoints = endpoints();
+    let bridged = bridged(&endpoints, None)?;
+    let mut left: Vec<Left> = bridged.into_iter().map(|(endpoint, outer)| replace(endpoint, outer)).collect();
+    left.extend(endpoints.into_iter().filter_map(to_kernel));
+    forget();
+    Ok(left)
+}
+
+/// The sockets of ours that numbers of this process lead to.
+fn endpoints() -> Vec<&'static Endpoint> {
     let mut endpoints: Vec<&'static Endpoint> = Vec::new();
     table::for_each(0, u32::MAX, |_, entry| {
-        if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry
-            && !endpoints.iter().any(|known| core::ptr::eq(*known, endpoint))
-        {
+        if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
             endpoints.push(endpoint);
         }
     });
-    let mut bridged = Vec::new();
+    endpoints.sort_by_key(|endpoint| core::ptr::from_ref(*endpoint));
+    endpoints.dedup_by_key(|endpoint| core::ptr::from_ref(*endpoint));
+    endpoints
+}
+
+/// The connections among them, and a kernel socket with a bridge for each. `Err` is errno; nothing has changed then.
+fn bridged(
+    endpoints: &[&'static Endpoint],
+    gate: Option<&Gate>,
+) -> Result<Vec<(&'static Endpoint, i32)>, i32> {
+    let mut bridged: Vec<(&'static Endpoint, i32)> = Vec::new();
     for endpoint in endpoints.iter().filter(|endpoint| endpoint.state_now() == State::Connected) {
-        match crate::bridge::for_leaving(endpoint) {
+        match crate::bridge::for_leaving(endpoint, gate) {
             Ok(outer) => bridged.push((*endpoint, outer)),
             Err(errno) => {
                 bridged.into_iter().for_each(|(_, outer)| sd_sys::fd::close(outer));
@@ -144,10 +171,7 @@ fn leave() -> Result<Vec<Left>, i32> {
             }
         }
     }
-    let mut left: Vec<Left> = bridged.into_iter().map(|(endpoint, outer)| replace(endpoint, outer)).collect();
-    left.extend(endpoints.into_iter().filter_map(to_kernel));
-    forget();
-    Ok(left)
+    Ok(bridged)
 }
 
 /// All numbers of this process that lead to the endpoint.
@@ -163,17 +187,23 @@ fn numbers(endpoint: &'static Endpoint) -> Vec<i32> {
 
 /// The kernel socket is under all the numbers of the connection, which this process lets go of.
 fn replace(endpoint: &'static Endpoint, outer: i32) -> Left {
-    let numbers = numbers(endpoint);
     let (local, remote) = crate::names::of(endpoint);
     let kind = Kind::Connection { domain: i32::from(endpoint.domain.load(Ordering::Relaxed)), local, remote };
+    let numbers = put_under_numbers(endpoint, outer);
+    epoll::leave_to_kernel(endpoint);
+    numbers.iter().for_each(|&fd| give_up(fd, endpoint));
+    Left { numbers, kind }
+}
+
+/// A kernel socket is put under all numbers of the connection, which are these.
+fn put_under_numbers(endpoint: &'static Endpoint, outer: i32) -> Vec<i32> {
+    let numbers = numbers(endpoint);
     for &fd in &numbers {
         let cloexec = if crate::fds::survives_exec(fd) { 0 } else { libc::O_CLOEXEC };
         let _ = sd_sys::fd::dup3(outer, fd, cloexec);
     }
     sd_sys::fd::close(outer);
-    epoll::leave_to_kernel(endpoint);
-    numbers.iter().for_each(|&fd| give_up(fd, endpoint));
-    Left { numbers, kind }
+    numbers
 }
 
 fn give_up(fd: i32, endpoint: &'static Endpoint) {
@@ -186,16 +216,21 @@ fn to_kernel(endpoint: &'static Endpoint) -> Option<Left> {
     let numbers = numbers(endpoint);
     let &first = numbers.first()?;
     let state = endpoint.state_now();
-    if state != State::Kernel {
-        let _ = crate::connect::materialize(endpoint);
-        let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
-        let _ = sd_sys::fd::fcntl(first, libc::F_SETFL, flags as usize);
-    }
+    make_kernels(endpoint, first);
     let registered = epoll::leave_to_kernel(endpoint);
     let backlog = crate::listen::backlog(endpoint);
     numbers.iter().for_each(|&fd| give_up(fd, endpoint));
     let backlog = backlog.filter(|_| state == State::Listen)?;
     Some(Left { numbers, kind: Kind::Listener { backlog, registered } })
+}
+
+/// What is not connected gets a kernel socket of its own, as the program sees it.
+fn make_kernels(endpoint: &'static Endpoint, fd: i32) {
+    if endpoint.state_now() != State::Kernel {
+        let _ = crate::connect::materialize(endpoint);
+        let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+        let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
+    }
 }
 
 /// No number leads to a socket of ours: the rest goes, and the process is as one that never had any.

@@ -209,11 +209,8 @@ impl<'a> Half<'a> {
     pub(crate) fn take_as_is(endpoint: &'a Endpoint, way: Way) -> Half<'a> {
         let section = Section::enter();
         let holder = enter(endpoint, way);
-        if holder.is_none() && lock(endpoint, way) == Before::Died && !parked::is_void(endpoint, way) {
-            match way {
-                Way::Send => endpoint::repair_tx(endpoint),
-                Way::Receive => endpoint::repair_rx(endpoint),
-            }
+        if holder.is_none() {
+            hold(endpoint, way);
         }
         Half { endpoint, way, holder, _section: section }
     }
@@ -266,6 +263,31 @@ fn of(endpoint: &Endpoint, way: Way) -> &Token {
 fn lock(endpoint: &Endpoint, way: Way) -> Before {
     crate::rare::note(endpoint);
     of(endpoint, way).lock(way, me(), &Family)
+}
+
+/// Waits until nobody uses a half, and keeps it so, beyond this call. The caller is in a section.
+pub(crate) fn hold(endpoint: &Endpoint, way: Way) {
+    if lock(endpoint, way) == Before::Died && !parked::is_void(endpoint, way) {
+        match way {
+            Way::Send => endpoint::repair_tx(endpoint),
+            Way::Receive => endpoint::repair_rx(endpoint),
+        }
+    }
+}
+
+/// Ends a [`hold`].
+pub(crate) fn let_go(endpoint: &Endpoint, way: Way) {
+    unlock(of(endpoint, way));
+}
+
+/// Whether an id is that of a thread of this process.
+pub(crate) fn is_of_this_process(id: u32) -> bool {
+    let is_foreign = id & FOREIGN != 0;
+    let (process, thread) = (sd_sys::fd::getpid(), (id & !FOREIGN) as i32);
+    is_foreign == IS_FOREIGN.load(Ordering::Relaxed)
+        && id != 0
+        // SAFETY: no pointers, and no signal.
+        && sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_tgkill, process, thread, 0) }).is_ok()
 }
 
 /// The connection is passed to another family.

@@ -186,6 +186,53 @@ pub unsafe fn unmap(ptr: *mut u8, len: usize) {
     }
 }
 
+/// One more mapping of what is mapped shared at `at`.
+///
+/// # Safety
+/// `len` bytes of one shared mapping lie there.
+pub unsafe fn map_again(at: *mut u8, len: usize) -> Result<*mut u8> {
+    crate::space::mapping(len);
+    // SAFETY: the old length of zero leaves the mapping as it is (mremap(2)); the new one is where nothing is.
+    let again = check(unsafe { syscall!(libc::SYS_mremap, at, 0, len, libc::MREMAP_MAYMOVE, 0) });
+    again.map(|at| at as *mut u8).inspect_err(|_| crate::space::unmapped(len))
+}
+
+/// Zeroed private memory takes the place of a mapping, between two accesses of whoever uses it.
+///
+/// # Safety
+/// A mapping of this module's lies there, of that length, and who uses it can do with zeros.
+pub unsafe fn replace_by_zeros(at: *mut u8, len: usize) -> Result<()> {
+    // As a reservation: see `reserve_private`.
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_GROWSDOWN;
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, flags | libc::MAP_FIXED);
+    // SAFETY: the caller gives up what is there.
+    check(unsafe { syscall!(libc::SYS_mmap, at, len, prot, flags, -1i32, 0) }).map(drop)
+}
+
+/// A reservation takes the place of a mapping of its length, between two accesses of whoever uses that.
+///
+/// # Safety
+/// A mapping of this module's lies at `at`, of that length, and who uses it can do with what the other holds; nobody uses
+/// `reserved`, which was made by `reserve_private`.
+pub unsafe fn replace_by(at: *mut u8, len: usize, reserved: *mut u8) -> Result<()> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the caller gives up what is there.
+    check(unsafe { syscall!(libc::SYS_mremap, reserved, len, len, flags, at) })?;
+    crate::space::unmapped(len);
+    // SAFETY: the reservation's guard, which is of no use any more.
+    unsafe { unmap(reserved.wrapping_sub(GUARD), GUARD) };
+    Ok(())
+}
+
+/// Unmaps a reservation.
+///
+/// # Safety
+/// Nothing may use the memory afterwards.
+pub unsafe fn unreserve(reserved: *mut u8, len: usize) {
+    // SAFETY: the caller gives up the range; the guard lies below it.
+    unsafe { unmap(reserved.wrapping_sub(GUARD), len + GUARD) };
+}
+
 /// Gives the pages of a shared mapping back to the system; they read as zero afterwards. False when it would not take
 /// them.
 ///
@@ -216,6 +263,30 @@ mod tests {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
         line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn a_mapping_is_replaced_while_another_one_stays() {
+        const LEN: usize = 64 << 10;
+        let fd = memfd_sealed(c"test", LEN).unwrap();
+        let at = map_shared(fd, LEN, true).unwrap();
+        // SAFETY: within mappings of that length, which nobody else uses.
+        unsafe {
+            at.write(1);
+            let again = map_again(at, LEN).unwrap();
+            assert_eq!(again.read(), 1);
+            replace_by_zeros(at, LEN).unwrap();
+            assert_eq!((at.read(), again.read()), (0, 1));
+            at.write(2);
+            let stand_in = reserve_private(LEN).unwrap();
+            stand_in.write(3);
+            replace_by(at, LEN, stand_in).unwrap();
+            at.add(LEN - 1).write(4);
+            assert_eq!((at.read(), again.read(), again.add(LEN - 1).read()), (3, 1, 0));
+            unmap(at, LEN);
+            unmap(again, LEN);
+        }
+        crate::fd::close(fd);
     }
 
     #[test]

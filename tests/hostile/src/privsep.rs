@@ -1,6 +1,7 @@
 //! Finding 6: a server that forks a child without privileges, as nginx and sshd do. Run with the library, as root. The
 //! child closes its sockets, then looks for what its parent is told afterwards (`read`), or overwrites all it can
-//! (`write`).
+//! (`write`). With `threads-` before that it has threads in accept, epoll_wait, poll and a computation when it gives its
+//! rights up; with `confined-` it gives up no user but sets no_new_privs, with threads as well.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -43,8 +44,14 @@ pub(crate) fn serve(way: &str, port: u16, user: u32) -> io::Result<()> {
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        drop((stream, listener, wakes, told));
-        let found = child_main(way, user, tells, waits);
+        drop((stream, wakes, told));
+        let (how, way) = way.split_once('-').unwrap_or(("", way));
+        if how.is_empty() {
+            drop(listener);
+        } else {
+            busy(listener);
+        }
+        let found = child_main(way, (how != "confined").then_some(user), tells, waits);
         // SAFETY: ends the process.
         unsafe { libc::_exit(found.unwrap_or(9)) };
     }
@@ -55,6 +62,8 @@ pub(crate) fn serve(way: &str, port: u16, user: u32) -> io::Result<()> {
     stream.read_exact(&mut got)?;
     wakes.write_all(b"!")?;
     told.read_exact(&mut [0])?;
+    // It overwrites after it has told.
+    std::thread::sleep(std::time::Duration::from_millis(50));
     let mut echo = [0];
     for round in 0..200u8 {
         stream.write_all(&[round])?;
@@ -70,15 +79,47 @@ pub(crate) fn serve(way: &str, port: u16, user: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// 0: nothing was to be found; 7: the secret was.
-fn child_main(way: &str, user: u32, mut tells: impl Write, mut waits: impl Read) -> io::Result<i32> {
-    // SAFETY: no pointers but a null one, of no groups.
-    unsafe {
-        libc::setgroups(0, std::ptr::null());
-        libc::setresgid(user, user, user);
-        if libc::setresuid(user, user, user) != 0 {
-            return Err(io::Error::last_os_error());
+/// Threads that do what threads do, and are asleep, or in the middle of it, from then on.
+fn busy(listener: TcpListener) {
+    let listening = listener.as_raw_fd();
+    std::thread::spawn(move || while listener.accept().is_ok() {});
+    std::thread::spawn(move || {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: one event, read and then written again and again.
+        unsafe {
+            let epoll = libc::epoll_create1(0);
+            libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, listening, &mut event);
+            loop {
+                libc::epoll_wait(epoll, &mut event, 1, -1);
+            }
         }
+    });
+    std::thread::spawn(move || {
+        loop {
+            let mut entry = libc::pollfd { fd: listening, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry.
+            unsafe { libc::poll(&mut entry, 1, -1) };
+        }
+    });
+    std::thread::spawn(|| while std::hint::black_box(true) {});
+    std::thread::sleep(std::time::Duration::from_millis(30));
+}
+
+/// 0: nothing was to be found; 7: the secret was.
+fn child_main(way: &str, user: Option<u32>, mut tells: impl Write, mut waits: impl Read) -> io::Result<i32> {
+    // SAFETY: no pointers but a null one, of no groups.
+    let result = unsafe {
+        match user {
+            Some(user) => {
+                libc::setgroups(0, std::ptr::null());
+                libc::setresgid(user, user, user);
+                libc::setresuid(user, user, user)
+            }
+            None => libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+        }
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
     }
     tells.write_all(b"!")?;
     waits.read_exact(&mut [0])?;

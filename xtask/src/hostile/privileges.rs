@@ -12,6 +12,9 @@ use std::time::Duration;
 pub(super) const TESTS: &[Test] = &[
     ("finding-06-privsep-read", |world| separation(world, "read")),
     ("finding-06-privsep-write", |world| separation(world, "write")),
+    ("finding-06-threads-read", |world| separation(world, "threads-read")),
+    ("finding-06-threads-write", |world| separation(world, "threads-write")),
+    ("finding-06-threads-confined", |world| separation(world, "confined-read")),
     ("finding-11-nonlocal", nonlocal),
     ("finding-12-bridge", bridge),
     ("finding-15-secure", secure),
@@ -30,7 +33,7 @@ fn separation(world: &mut World, way: &str) -> Result<String> {
     match said.lines().last() {
         Some("child: 7") => fail!("the child has found what its parent was told"),
         Some("child: 0") => Ok("child: 0".to_owned()),
-        Some(other) if way == "write" => Ok(other.to_owned()),
+        Some(other) if way.ends_with("write") => Ok(other.to_owned()),
         other => fail!("{other:?}"),
     }
 }

@@ -9,8 +9,10 @@
 //! | prctl(PR_SET_NO_NEW_PRIVS), landlock_restrict_self, seccomp | always; see `confine` for the last one |
 //!
 //! A user id that is only put aside, as seteuid does, is given up as little as it is for the kernel. setgroups(2) takes a
-//! capability by which the groups can be taken again; when that goes, the process leaves its family. By number these calls
-//! are one thread's; so are they in a program with several threads, which share their memory whatever ids they have.
+//! capability by which the groups can be taken again; when that goes, the process leaves its family. Some of these calls
+//! are one thread's: by number, and capset, prctl, seccomp and landlock always. The threads share their memory whatever rights
+//! each has, so Linux separates nothing before the last thread with the rights is gone. When that is nobody tells us;
+//! so the process leaves at the first.
 
 use core::ffi::{c_int, c_long};
 use sd_socket::{Outcome, separate, stranger};

@@ -1,8 +1,8 @@
 //! The control connection of a process that leaves its family.
 
-use super::{BIRTH_FD, CONTROL_FD, KNOWS_CHANNELS, ask, image_fd, set_timeouts};
+use super::{BIRTH_FD, CONTROL_FD, Control, KNOWS_CHANNELS, ask, image_fd, set_timeouts};
 use crate::process::{PROCESS, close_hidden};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use sd_proto::{Reply, Request};
 
 /// The process leaves its family: for the monitor it has ended. The connection is kept for the next registration, which
@@ -21,5 +21,35 @@ pub(crate) fn forget() {
     if !is_kept {
         close_hidden(fd);
     }
+    KNOWS_CHANNELS.store(false, Ordering::Release);
+}
+
+/// A process is leaving its family while its threads run: nothing is asked of the monitor any more.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+/// It has left: it has no monitor from now on.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// See [`IS_ENDING`].
+pub(super) fn is_ending() -> bool {
+    IS_ENDING.load(Ordering::Acquire)
+}
+
+/// See [`IS_CLOSED`].
+pub(crate) fn is_closed_for_good() -> bool {
+    IS_CLOSED.load(Ordering::Acquire)
+}
+
+/// From now on no route is found, and nothing is mapped that others have. Who maps something does so under the lock.
+pub(crate) fn set_ending(yes: bool) {
+    let _control = PROCESS.control.lock();
+    IS_ENDING.store(yes, Ordering::Release);
+}
+
+/// For the monitor the process ends. It lets go of what the process held, and the process never comes back.
+pub(crate) fn close_for_good(control: &mut Control) {
+    IS_CLOSED.store(true, Ordering::Release);
+    close_hidden(BIRTH_FD.swap(-1, Ordering::AcqRel));
+    // With the connection to the monitor.
+    control.forked();
     KNOWS_CHANNELS.store(false, Ordering::Release);
 }

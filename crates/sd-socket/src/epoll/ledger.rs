@@ -141,6 +141,17 @@ pub(super) fn leave(epoll: &Epoll) {
     epoll.ledger_seen.store(0, Ordering::Relaxed);
 }
 
+/// The same while threads may be inside: they find a ledger in which nothing stands. The number of its eventfd stays.
+pub(super) fn abandon(epoll: &Epoll) -> Option<()> {
+    let base = epoll.ledger.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    epoll.inherited.store(false, Ordering::Relaxed);
+    if base.is_null() {
+        return Some(());
+    }
+    // SAFETY: mapped with that length; all zero is a ledger without entries.
+    unsafe { sd_sys::mem::replace_by_zeros(base as *mut u8, LEN) }.ok()
+}
+
 /// This process made a change, under the lock: the others shall look.
 fn changed(epoll: &Epoll, ledger: &Ledger) {
     let before = ledger.version.fetch_add(1, Ordering::AcqRel);

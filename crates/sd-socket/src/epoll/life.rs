@@ -246,6 +246,18 @@ pub(crate) fn separated() {
     }
 }
 
+/// The same while threads may be inside; `None`: the kernel has no memory for it.
+pub(crate) fn separated_with_threads() -> Option<()> {
+    let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
+    for epoll in all.into_iter().filter(|epoll| epoll.numbers.load(Ordering::Relaxed) != 0) {
+        let _interest = epoll.interest.lock();
+        ledger::abandon(epoll)?;
+        epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
+        epoll.has_both.store(true, Ordering::Relaxed);
+    }
+    Some(())
+}
+
 /// A registration that the kernel's instance has kept is one of ours as well.
 pub(crate) fn put_back(registered: watch::Removed, endpoint: &'static Endpoint) {
     let watch::Removed { epoll, fd, events, data } = registered;

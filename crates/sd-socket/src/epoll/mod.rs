@@ -48,7 +48,7 @@ pub(crate) use items::Item;
 use items::{Items, Source};
 pub(crate) use life::{
     User, add_fd, before_fork, created, drop_fd, forked, forked_late, found, keep_locks, put_back, separated,
-    unlock,
+    separated_with_threads, unlock,
 };
 pub(crate) use waiting::wait;
 pub(crate) use watch::{

@@ -325,7 +325,7 @@ impl Removed {
     }
 
     /// Registers the number in the kernel's instance.
-    fn into_kernel(self) {
+    pub(crate) fn into_kernel(self) {
         let Removed { epoll, fd, events, data } = self;
         if sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_ADD, fd, events, data).is_ok() {
             epoll.kernel_count.fetch_add(1, Ordering::Relaxed);

@@ -60,6 +60,7 @@ mod poll;
 mod poll_threads;
 mod ports;
 mod privileges;
+mod privileges_threads;
 mod rare;
 mod raw;
 mod shutdown;
@@ -112,6 +113,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     poll::SUBJECTS,
     poll_threads::SUBJECTS,
     privileges::SUBJECTS,
+    privileges_threads::SUBJECTS,
     raw::SUBJECTS,
     epoll::SUBJECTS,
     epoll_set::SUBJECTS,

@@ -25,10 +25,10 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("privileges/calls_that_keep", calls_that_keep),
 ];
 
-const NOBODY: libc::uid_t = 65_534;
+pub(super) const NOBODY: libc::uid_t = 65_534;
 
 /// Whether it worked is no matter: only root can.
-fn drop_rights() {
+pub(super) fn drop_rights() {
     let changed = call!(libc::setresgid(NOBODY, NOBODY, NOBODY)).ok()
         && call!(libc::setresuid(NOBODY, NOBODY, NOBODY)).ok();
     // SAFETY: no arguments.
@@ -57,7 +57,7 @@ fn talk(fd: i32) {
     }
 }
 
-fn receive_all(fd: i32, len: usize) -> Vec<u8> {
+pub(super) fn receive_all(fd: i32, len: usize) -> Vec<u8> {
     let (mut back, mut at) = (vec![0; len], 0);
     while at < len {
         let got = read(fd, &mut back[at..]);
@@ -171,7 +171,7 @@ fn nothing_is_left() {
 }
 
 /// Inodes of the memory files that are mapped or open, but for what all processes of the host may read.
-fn segments() -> BTreeSet<String> {
+pub(super) fn segments() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for line in std::fs::read_to_string("/proc/self/maps").unwrap_or_default().lines() {
         if is_segment(line) {
@@ -379,7 +379,7 @@ unsafe extern "C" {
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 /// Gives up the capabilities of a mask, one of the first 32 each.
-fn give_up_capabilities(mask: u32) -> Ret {
+pub(super) fn give_up_capabilities(mask: u32) -> Ret {
     let (header, mut now) = ([CAPABILITY_VERSION_3, 0], [[0; 3]; 2]);
     call!(capget(&header, &mut now));
     now[0].iter_mut().for_each(|word| *word &= !mask);

@@ -261,6 +261,11 @@ fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bo
     if room == 0 && (nonblock || from.flag(NONBLOCK)) {
         return Outcome::Errno(libc::EAGAIN);
     }
+    if crate::ends::is_at_mark(from) {
+        // Linux does not splice beyond it, nor waits.
+        let says_so = (nonblock || from.flag(NONBLOCK)) && !crate::endpoint::peer_finished(from);
+        return if says_so { Outcome::Errno(libc::EAGAIN) } else { Outcome::Done(0) };
+    }
     let got = match stream::recv(from, Pieces::one(base, want), flags) {
         Ok(got) => got,
         Err(errno) => return Outcome::Errno(errno),

@@ -185,6 +185,7 @@ pub(crate) unsafe fn sendmsg(
     // SAFETY: as the caller says.
     let result = unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) }.and_then(|pieces| {
         match flags & libc::MSG_OOB {
+            _ if flags & libc::MSG_FASTOPEN != 0 => Err(libc::EISCONN),
             _ if pieces.nowhere => Err(faults::send_from_nowhere(endpoint, flags)),
             0 => stream::send(endpoint, pieces, flags),
             _ => urgent::send(endpoint, pieces, flags),
@@ -319,7 +320,8 @@ pub(crate) unsafe fn recvmmsg(
     }
     // Unlike recvmsg, Linux takes the pending error before it looks for data.
     faults::note_end(endpoint);
-    if let Some(errno) = faults::take_error(endpoint) {
+    let error = if flags & libc::MSG_ERRQUEUE == 0 { faults::take_error(endpoint) } else { None };
+    if let Some(errno) = error {
         return Outcome::Errno(errno);
     }
     if count != 0 && !user::seems_readable(msgs, size_of::<mmsghdr>()) {
@@ -343,7 +345,8 @@ pub(crate) unsafe fn recvmmsg(
         if flags & libc::MSG_WAITFORONE != 0 {
             flags |= libc::MSG_DONTWAIT;
         }
-        if limit.is_some_and(|at| sd_sys::time::now_ns() >= at) {
+        let is_urgent = entry.msg_hdr.msg_flags & libc::MSG_OOB != 0;
+        if is_urgent || limit.is_some_and(|at| sd_sys::time::now_ns() >= at) {
             break;
         }
     }

@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::connect::materialize;
 use crate::endpoint::{
-    EndpointExt, INQ, KEEPS_ADDRESS, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY,
+    EndpointExt, HAS_NAME, INQ, KEEPS_ADDRESS, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY,
 };
 use crate::rare;
 use crate::remember::{Remembered, remember};
@@ -207,11 +207,15 @@ pub(crate) unsafe fn set(
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     let connected = endpoint.state_now() == State::Connected;
     let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
-    if connected && is_v6 && level == libc::IPPROTO_IPV6 {
+    let connects = connected || endpoint.state_now() == State::Connecting;
+    if connects && is_v6 && level == libc::IPPROTO_IPV6 {
         match name {
-            libc::IPV6_V6ONLY => return Outcome::Errno(libc::EINVAL),
+            // It has a port, which one that is over has lost unless it was bound to it.
+            libc::IPV6_V6ONLY if endpoint.flag(HAS_NAME) || !crate::names::is_over(endpoint) => {
+                return Outcome::Errno(libc::EINVAL);
+            }
             // SAFETY: as the caller says.
-            IPV6_ADDRFORM => return unsafe { set_address_form(endpoint, value, len) },
+            IPV6_ADDRFORM if connected => return unsafe { set_address_form(endpoint, value, len) },
             _ => {}
         }
     }

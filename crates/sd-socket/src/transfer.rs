@@ -184,8 +184,14 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssiz
     result.map(|n| n as ssize_t).into()
 }
 
+/// MSG_CMSG_COMPAT: the kernel refuses it, whatever the socket.
+const CMSG_COMPAT: c_int = c_int::MIN;
+
 /// recvmsg(2).
 pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssize_t> {
+    if flags & CMSG_COMPAT != 0 {
+        return Outcome::Kernel;
+    }
     let Some(endpoint) = connection(fd) else {
         // SAFETY: see the module.
         return unconnected::recv(fd, flags, || unsafe { recvmsg(fd, msg, flags) });
@@ -196,6 +202,9 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssiz
 
 /// sendmsg(2).
 pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
+    if flags & CMSG_COMPAT != 0 {
+        return Outcome::Kernel;
+    }
     if table::socket(fd).is_none() {
         // SAFETY: see the module.
         if let Some(outcome) = unsafe { message::pass_rights(fd, msg, flags) } {
@@ -220,7 +229,13 @@ pub unsafe fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> Outcome<c_int> {
+    if flags & CMSG_COMPAT != 0 {
+        return Outcome::Kernel;
+    }
     let Some(endpoint) = connection(fd) else {
+        if let Some(errno) = unconnected::error_before_messages(fd, flags) {
+            return Outcome::Errno(errno);
+        }
         // SAFETY: see the module.
         return unconnected::recv(fd, flags, || unsafe { recvmmsg(fd, msgs, count, flags, timeout) });
     };
@@ -230,6 +245,9 @@ pub unsafe fn recvmmsg(
 
 /// sendmmsg(2).
 pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: u32, flags: c_int) -> Outcome<c_int> {
+    if flags & CMSG_COMPAT != 0 {
+        return Outcome::Kernel;
+    }
     let Some(endpoint) = connection(fd) else {
         // SAFETY: see the module.
         let again = |flags| unsafe { sendmmsg(fd, msgs, count, flags) };

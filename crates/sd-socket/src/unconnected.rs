@@ -81,6 +81,13 @@ pub(crate) unsafe fn send<T>(
         }
         return in_kernel(endpoint);
     }
+    let is_nonblocking = endpoint.flag(NONBLOCK) || flags & libc::MSG_DONTWAIT != 0;
+    if flags & libc::MSG_FASTOPEN != 0 && is_nonblocking && endpoint.state_now() == State::Connecting {
+        crate::syn_sent::look_at(endpoint);
+        if endpoint.state_now() == State::Connecting {
+            return Outcome::Errno(libc::EALREADY);
+        }
+    }
     if endpoint.state_now() == State::Listen
         && let Some(errno) = take_error(endpoint)
     {
@@ -93,6 +100,13 @@ pub(crate) unsafe fn send<T>(
         Answer::Errno(errno) => Outcome::Errno(send_failed(errno, flags)),
         Answer::Over => Outcome::Errno(send_failed(libc::EPIPE, flags)),
     }
+}
+
+/// recvmmsg(2) tells a pending error before it looks at the messages, and at the state of the socket.
+pub(crate) fn error_before_messages(fd: c_int, flags: c_int) -> Option<i32> {
+    let endpoint = table::socket(fd).filter(|_| flags & libc::MSG_ERRQUEUE == 0)?;
+    let is_without = matches!(endpoint.state_now(), State::Fresh | State::Bound | State::Listen);
+    if is_without { take_error(endpoint) } else { None }
 }
 
 /// It must not reach the placeholder, which all sockets of the process share.

@@ -100,7 +100,7 @@ pub(super) const CALLS: &[(&str, Call)] = &[
 ];
 
 /// The result, and the bytes that came.
-fn bytes(result: Ret, buffer: &[u8]) -> String {
+pub(super) fn bytes(result: Ret, buffer: &[u8]) -> String {
     match result.value > 0 {
         true => format!("{result} {}", text(&buffer[..result.count().min(buffer.len())])),
         false => result.to_string(),
@@ -127,7 +127,7 @@ fn receive_message(made: &Made) -> String {
     }
 }
 
-fn mmsg((result, lengths): (Ret, Vec<u32>)) -> String {
+pub(super) fn mmsg((result, lengths): (Ret, Vec<u32>)) -> String {
     format!("{result} {lengths:?}")
 }
 

@@ -17,7 +17,8 @@ macro_rules! in_states {
 
 pub(crate) const SUBJECTS: &[Subject] = in_states!(
     fresh bound listening connection_waits connecting connected accepted data_waiting urgent_waiting
-    shut_read_data shut_both peer_shut_data peer_closed peer_left_data reset refused disconnected mapped6
+    shut_read_data shut_both peer_shut_data peer_closed peer_left_data
+    accepted_closed accepted_reset peer_shut_both_data reset refused disconnected connected_again connected6 mapped6
 );
 
 /// Name, number, and whether what it writes is the same each time.

@@ -16,6 +16,7 @@ pub(crate) const SUBJECTS: &[Subject] = in_states!("masks", masks,
     shut_read shut_read_data shut_write shut_both peer_shut peer_shut_data both_shut
     peer_closed peer_closed_data peer_closed_and_sent peer_left_data reset reset_data reset_told
     refused refused_untold disconnected disconnected_data
+    used shut_both_data peer_shut_both_data accepted_closed accepted_reset reset_read listener_disconnected connected_again
 );
 
 pub(crate) const EDGES: &[Subject] = in_states!("edges", edges,

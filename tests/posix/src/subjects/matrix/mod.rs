@@ -9,6 +9,8 @@
 mod calls;
 pub(super) mod controls;
 pub(super) mod ends;
+mod family;
+pub(super) mod flags;
 pub(super) mod masks;
 pub(super) mod numbers;
 pub(super) mod options;
@@ -17,6 +19,7 @@ pub(super) mod sequences;
 mod states;
 
 use calls::CALLS;
+use family::{Family, use_family};
 use states::Made;
 
 use crate::sys::*;
@@ -37,7 +40,25 @@ pub(crate) const SUBJECTS: &[Subject] = in_states!("states", Plain,
     closed_number no_number path_only regular_file read_end event_counter epoll_instance unix_pair udp
 );
 
+/// States that came later than the others, or that few programs see.
+pub(crate) const MORE: &[Subject] = in_states!("states", Plain,
+    connecting used urgent_waiting shut_both_data peer_shut_both_data accepted_closed accepted_reset reset_read
+    listener_disconnected connected_again
+);
+
+pub(crate) const OF_V6: &[Subject] = in_states!("states6", V6,
+    bound connection_waits listener_shut connecting accepted data_waiting urgent_waiting full shut_read_data shut_write
+    shut_both peer_shut_data both_shut peer_closed peer_closed_data peer_closed_and_sent peer_left_data accepted_closed
+    accepted_reset reset reset_data refused refused_untold disconnected connected_again
+);
+
+pub(crate) const OF_MAPPED: &[Subject] = in_states!("states_mapped", Mapped,
+    bound listening connection_waits connecting connected accepted data_waiting shut_write peer_shut_data
+    peer_closed peer_left_data reset refused
+);
+
 pub(crate) const BLOCKING: &[Subject] = in_states!("states_blocking", Blocking,
+    urgent_waiting accepted_closed accepted_reset shut_both_data reset_read peer_shut_both_data refused_untold
     fresh bound listening connection_waits listener_shut
     connected data_waiting full shut_read shut_read_data shut_write shut_both
     peer_shut peer_shut_data both_shut peer_closed peer_closed_data peer_closed_and_sent peer_left_data
@@ -45,11 +66,13 @@ pub(crate) const BLOCKING: &[Subject] = in_states!("states_blocking", Blocking,
 );
 
 pub(crate) const COPIES: &[Subject] = in_states!("states_copy", Copy,
+    connecting urgent_waiting accepted_closed accepted_reset shut_both_data reset_data disconnected_data
     fresh bound listening connection_waits connected data_waiting full shut_write shut_both
     peer_shut_data peer_closed peer_closed_and_sent reset refused disconnected
 );
 
 pub(crate) const CHILDREN: &[Subject] = in_states!("states_child", Child,
+    urgent_waiting accepted_closed accepted_reset shut_both_data reset_data disconnected_data
     fresh bound listening connection_waits connected data_waiting full shut_read shut_write shut_both
     peer_shut_data both_shut peer_closed peer_closed_and_sent peer_left_data reset refused disconnected
 );
@@ -58,6 +81,9 @@ pub(crate) const CHILDREN: &[Subject] = in_states!("states_child", Child,
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Plain,
+    /// Plain, with sockets of IPv6; of IPv6, with addresses of IPv4.
+    V6,
+    Mapped,
     Blocking,
     Copy,
     Child,
@@ -66,7 +92,12 @@ enum Way {
 fn run(state: fn() -> Made, way: Way) {
     count_signal(libc::SIGPIPE, libc::SA_RESTART);
     match way {
-        Way::Plain => each_call(state, |made| {
+        Way::V6 => use_family(Family::V6),
+        Way::Mapped => use_family(Family::Mapped),
+        _ => {}
+    }
+    match way {
+        Way::Plain | Way::V6 | Way::Mapped => each_call(state, |made| {
             set_nonblocking(made.fd, true);
         }),
         Way::Blocking => each_call(state, |made| {

@@ -16,8 +16,10 @@ macro_rules! in_states {
     };
 }
 
-pub(crate) const SUBJECTS: &[Subject] =
-    in_states!(fresh listening connected accepted peer_closed reset fresh6 connected6 mapped6);
+pub(crate) const SUBJECTS: &[Subject] = in_states!(
+    fresh bound listening connection_waits connecting connected accepted shut_both peer_closed reset refused disconnected
+    fresh6 listening6 connected6 mapped6
+);
 
 /// What differs from run to run, or by the host: the kernel's memory, ports, sequence numbers, times, cookies.
 const VARYING: &[(i32, i32)] = &[

@@ -11,8 +11,10 @@ macro_rules! in_states {
     };
 }
 
-pub(crate) const SUBJECTS: &[Subject] =
-    in_states!(fresh bound listening connected accepted shut_write peer_closed reset disconnected);
+pub(crate) const SUBJECTS: &[Subject] = in_states!(
+    fresh bound listening listener_shut connection_waits connecting connected accepted shut_write shut_both peer_closed
+    peer_left_data accepted_reset reset refused disconnected connected_again fresh6 connected6 mapped6
+);
 
 macro_rules! options {
     ($level:ident: $($name:ident)*) => { &[$((stringify!($name), libc::$level, libc::$name)),*] };

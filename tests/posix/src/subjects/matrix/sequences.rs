@@ -23,6 +23,7 @@ pub(crate) const SUBJECTS: &[Subject] = in_states!(
     fresh bound listening connection_waits connecting connected accepted data_waiting urgent_waiting
     shut_read_data shut_write shut_both peer_shut_data both_shut peer_closed peer_closed_data peer_closed_and_sent
     peer_left_data reset reset_data refused disconnected
+    accepted_closed accepted_reset shut_both_data listener_disconnected
 );
 
 /// The second calls: those that look at a state, and one of each kind that changes one.
@@ -90,7 +91,7 @@ fn make((name, call): (&str, Call), made: &Made) -> String {
 }
 
 /// What the other end of the connection is told.
-fn seen_by(peer: i32) -> String {
+pub(super) fn seen_by(peer: i32) -> String {
     let mut buffer = [0; 64];
     let (_, events) = poll_one(peer, ALL, 0);
     let result = recv(peer, &mut buffer, libc::MSG_DONTWAIT);

@@ -1,6 +1,9 @@
 //! Sockets in the states of the matrix. Ports get no labels: a number may serve two roles in one run.
+//!
+//! All are of one family (`family.rs`), IPv4 unless something else is said.
 
-use crate::setup::{abort, tcp};
+use super::family::{local, tcp};
+use crate::setup::abort;
 use crate::sys::*;
 
 /// A socket in some state, and what keeps it there.
@@ -46,7 +49,7 @@ impl Made {
 
 fn listener() -> (i32, Addr) {
     let fd = tcp();
-    bind(fd, &Addr::local(0));
+    bind(fd, &local());
     listen(fd, 4);
     (fd, getsockname(fd).1)
 }
@@ -83,7 +86,7 @@ pub(super) fn fresh() -> Made {
 
 pub(super) fn bound() -> Made {
     let fd = tcp();
-    bind(fd, &Addr::local(0));
+    bind(fd, &local());
     Made::new(fd, Vec::new())
 }
 
@@ -121,6 +124,87 @@ pub(super) fn accepted() -> Made {
     Made::of_pair(server, client)
 }
 
+/// The client has gone before accept, with bytes on the way.
+pub(super) fn accepted_closed() -> Made {
+    let (listening, addr) = listener();
+    let client = dial(&addr);
+    send(client, b"0123456789", 0);
+    close(client);
+    sleep(1);
+    let server = accept(listening).fd();
+    close(listening);
+    await_events(server, libc::POLLRDHUP);
+    Made::new(server, Vec::new())
+}
+
+/// The client has reset the connection before accept.
+pub(super) fn accepted_reset() -> Made {
+    let (listening, addr) = listener();
+    let client = dial(&addr);
+    send(client, b"0123456789", 0);
+    abort(client);
+    sleep(1);
+    let server = accept(listening).fd();
+    close(listening);
+    Made::new(server, Vec::new())
+}
+
+/// Bytes went both ways, and were read.
+pub(super) fn used() -> Made {
+    let (client, server) = pair();
+    for (from, to) in [(client, server), (server, client)] {
+        give(from, to, b"0123456789");
+        recv(to, &mut [0; 16], 0);
+    }
+    Made::of_pair(client, server)
+}
+
+/// Reset after all was read.
+pub(super) fn reset_read() -> Made {
+    let (client, server) = pair();
+    give(server, client, b"0123456789");
+    recv(client, &mut [0; 16], 0);
+    abort(server);
+    await_events(client, libc::POLLHUP);
+    Made::new(client, Vec::new())
+}
+
+/// The peer has shut down both directions, with bytes on the way.
+pub(super) fn peer_shut_both_data() -> Made {
+    let (client, server) = pair();
+    give(client, server, b"0123456789");
+    shutdown(client, libc::SHUT_RDWR);
+    await_events(server, libc::POLLRDHUP);
+    Made::of_pair(server, client)
+}
+
+/// Shut down for both directions, with bytes that were not read.
+pub(super) fn shut_both_data() -> Made {
+    let (client, server) = pair();
+    give(client, server, b"0123456789");
+    shutdown(server, libc::SHUT_RDWR);
+    await_events(client, libc::POLLRDHUP);
+    Made::of_pair(server, client)
+}
+
+/// A listener that was made to stop.
+pub(super) fn listener_disconnected() -> Made {
+    let (fd, _) = listener();
+    connect(fd, &Addr::unspec());
+    Made::new(fd, Vec::new())
+}
+
+/// A socket that had a connection, was disconnected, and is connected again.
+pub(super) fn connected_again() -> Made {
+    let made = disconnected();
+    let (listening, addr) = listener();
+    connect(made.fd, &addr);
+    let server = accept(listening).fd();
+    close(listening);
+    made.others.into_iter().for_each(|fd| _ = close(fd));
+    Made::of_pair(made.fd, server)
+}
+
 pub(super) fn data_waiting() -> Made {
     let (client, server) = pair();
     give(client, server, b"0123456789");
@@ -141,7 +225,7 @@ pub(super) fn urgent_waiting() -> Made {
 /// A connect that waits for room in the backlog.
 pub(super) fn connecting() -> Made {
     let fd = tcp();
-    bind(fd, &Addr::local(0));
+    bind(fd, &local());
     listen(fd, 0);
     let addr = getsockname(fd).1;
     let first = dial(&addr);

@@ -125,6 +125,13 @@ pub(crate) fn shared_memory_bytes(pids: &[u32]) -> u64 {
     bytes
 }
 
+/// Bytes of shared memory that a process has touched or seen (proc_pid_status(5), RssShmem).
+pub(crate) fn shared_resident_bytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
+}
+
 fn is_memory_file(link: &Path) -> bool {
     fs::read_link(link).is_ok_and(|target| {
         let target = target.to_string_lossy();

@@ -82,8 +82,36 @@ fn field(value: &Value, name: &str) -> Result<String> {
     }
 }
 
+/// What the monitor says of a client's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Held {
+    /// In its segments.
+    pub(crate) memory: u64,
+    /// Of large rings that it sends into.
+    pub(crate) fills: u64,
+    /// Sent by its peers and not read.
+    pub(crate) waiting: u64,
+}
+
+/// The memory of each client, by process.
+pub(crate) fn memory(sd: &Path, socket: &Path) -> Result<BTreeMap<u64, Held>> {
+    let value: Value = serde_json::from_str(&text(sd, socket)?)?;
+    let Some(clients) = value["monitor"]["clients"].as_array() else { fail!("no \"clients\" in {value}") };
+    let number = |client: &Value, name: &str| client[name].as_u64().unwrap_or(0);
+    let held = |client: &Value| Held {
+        memory: number(client, "memory_bytes"),
+        fills: number(client, "fills_bytes"),
+        waiting: number(client, "waiting_bytes"),
+    };
+    Ok(clients.iter().map(|client| (number(client, "pid"), held(client))).collect())
+}
+
 /// Asks the monitor behind `socket`.
 pub(crate) fn snapshot(sd: &Path, socket: &Path) -> Result<Snapshot> {
+    Snapshot::parse(&text(sd, socket)?)
+}
+
+fn text(sd: &Path, socket: &Path) -> Result<String> {
     let output = Command::new(sd)
         .args(["ss", "--json"])
         .env("SD_MONITOR", socket)
@@ -97,7 +125,7 @@ pub(crate) fn snapshot(sd: &Path, socket: &Path) -> Result<Snapshot> {
             String::from_utf8_lossy(&output.stderr).trim()
         );
     }
-    Snapshot::parse(&String::from_utf8_lossy(&output.stdout))
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Looks at a port again and again, in a thread of its own, and keeps every end of a connection it has seen.

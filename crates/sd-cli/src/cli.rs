@@ -83,6 +83,9 @@ pub(crate) struct SsOptions {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
+    /// Show who holds how much memory instead
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) memory: bool,
     /// The monitor's socket, instead of SD_MONITOR or the user's own
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,

@@ -71,6 +71,9 @@ pub(crate) fn main(options: &SsOptions) -> Result<()> {
     if options.json {
         return print(&format!("{}\n", document(status)));
     }
+    if options.memory {
+        return print(&memory(&status)?);
+    }
     print(&table(&status)?)?;
     crate::unregistered::notes(&socket).iter().for_each(|note| crate::failure::warn(note));
     Ok(())
@@ -118,6 +121,36 @@ fn table(status: &Value) -> Result<String> {
     Ok(render(&header, &rows))
 }
 
+/// A process, and what it has to do with the memory of connections.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Holder {
+    pid: u64,
+    comm: String,
+    memory_bytes: u64,
+    fills_bytes: u64,
+    waiting_bytes: u64,
+}
+
+/// Who holds how much: in its segments, which it shares with its peers; in large rings that it fills, which its own memory
+/// cgroup pays for; and unread in rings that its peers fill, which theirs pay for.
+fn memory(status: &Value) -> Result<String> {
+    let mut holders = list::<Holder>(status, "clients")?;
+    holders.sort_by_key(|holder| std::cmp::Reverse(holder.memory_bytes));
+    let row = |h: Holder| {
+        let bytes = [h.memory_bytes, h.fills_bytes, h.waiting_bytes].map(|bytes| bytes.to_string());
+        let [memory, fills, waiting] = bytes;
+        vec![memory, fills, waiting, printable(&owner(&h.comm, h.pid, None))]
+    };
+    let header = [
+        ("Memory", Align::Right),
+        ("Fills", Align::Right),
+        ("Unread", Align::Right),
+        ("Process", Align::Left),
+    ];
+    Ok(render(&header, &holders.into_iter().map(row).collect::<Vec<_>>()))
+}
+
 fn row(c: Connection) -> Vec<String> {
     let reason = c.reason.filter(|reason| !reason.is_empty()).unwrap_or_else(|| "-".to_owned());
     let (recv, send) = (c.rx_queue.to_string(), c.tx_queue.to_string());
@@ -154,6 +187,17 @@ mod tests {
         assert!(lines[1].starts_with("LISTEN") && lines[1].contains("511"));
         assert!(lines[2].contains("shm") && lines[2].contains("(\"redis \",pid=7,fd=8)"));
         assert!(lines[3].contains("peer is not accelerated"));
+    }
+
+    #[test]
+    fn who_holds_most_comes_first() {
+        let status = json!({"clients": [
+            {"pid": 7, "comm": "small", "memory_bytes": 4096},
+            {"pid": 8, "comm": "large\u{1b}", "memory_bytes": 8192, "fills_bytes": 65536, "waiting_bytes": 5}]});
+        let text = memory(&status).unwrap();
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["8192", "65536", "5", "(\"large", "\",pid=8)"]);
+        assert_eq!(lines[2][..3], ["4096", "0", "0"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::program;
 use crate::lab::{Lab, Side};
 use crate::process::Proc;
-use crate::{Result, fail};
+use crate::{Result, fail, procfs, product, ss};
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -136,6 +136,44 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
         CASES.iter().enumerate().map(|(n, case)| start(lab, n, case)).collect::<Result<_>>()?;
     let notes: Vec<String> = started.into_iter().flatten().map(finish).collect::<Result<_>>()?;
     Ok(notes.join("; "))
+}
+
+const SHOWN_READERS: u64 = 20;
+const SHOWN_OFFER: u64 = 4 << 20;
+
+/// The part: what `sd ss` says of memory is what the processes have. A server with readers that stall, none of them short of it.
+pub(super) fn shown(lab: &mut Lab) -> Result<String> {
+    let (readers, offer) = (SHOWN_READERS.to_string(), SHOWN_OFFER.to_string());
+    let args = ["stalled", &readers, &offer, "1", "nonblocking", ""];
+    let mut server =
+        Proc::start(&mut lab.command(Side::Sd, &program().to_string_lossy(), &args)?, "stalled", lab.path())?;
+    server.wait_for_text("stalled at", LIMIT)?;
+    if lab.is_oracle() {
+        server.wait(LIMIT)?.ok()?;
+        return Ok("nothing to be shown".to_owned());
+    }
+    let held = ss::memory(&product::sd(), &lab.socket())?;
+    let serves = held.get(&u64::from(server.pid())).copied().unwrap_or_default();
+    let reads = held.iter().filter(|(pid, _)| **pid != u64::from(server.pid())).map(|(_, held)| *held);
+    let reads = reads.max_by_key(|held| held.memory).unwrap_or_default();
+    let mapped = procfs::shared_resident_bytes(server.pid());
+    let (least, most) = server.stdout_so_far().lines().find_map(range).unwrap_or_default();
+    let sent = SHOWN_READERS * least;
+    let figures = format!("server {serves:?}, reader {reads:?}, of {sent} bytes; resident {mapped}");
+    server.wait(LIMIT)?.ok()?;
+    // Segments hold some tables beside.
+    let is_near = |bytes: u64, of: u64| bytes >= of && bytes < of + of / 2;
+    let is_true = least > 0
+        && is_near(serves.memory, sent)
+        && is_near(reads.memory, sent)
+        && serves.memory.abs_diff(mapped) < sent / 4
+        && (sent..=SHOWN_READERS << 21).contains(&serves.fills)
+        && (sent..=SHOWN_READERS * most).contains(&reads.waiting)
+        && (serves.waiting, reads.fills) == (0, 0);
+    if !is_true {
+        fail!("{figures}");
+    }
+    Ok(figures)
 }
 
 /// Nothing where the kernel lacks what the case is about.

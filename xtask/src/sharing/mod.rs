@@ -88,6 +88,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         parts.push((name.to_owned(), Box::new(check)));
     }
     parts.push(("short-of-memory".to_owned(), Box::new(group::run)));
+    parts.push(("memory-shown".to_owned(), Box::new(group::shown)));
     parts.push(("many-processes".to_owned(), Box::new(many::processes)));
     parts.push(("many-connections".to_owned(), Box::new(many::connections)));
     parts.push(("first-contact".to_owned(), Box::new(many::first_contacts)));

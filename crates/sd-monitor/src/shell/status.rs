@@ -12,7 +12,7 @@ use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use sd_proto::{ErrorCode, Ip, Reply};
 use sd_ring::TxCursor;
-use sd_shm::channel::{SLOTS, Side, SlotState};
+use sd_shm::channel::{GEOMETRY, SLOTS, Side, SlotState};
 use sd_shm::slab::{self, Reason, State};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -49,6 +49,10 @@ struct Client {
     client: u64,
     /// Bytes of its slab and of its channels that exist; a channel is counted for both of its sides.
     memory_bytes: u64,
+    /// Bytes of the large rings that it sends into, as it says: its own memory cgroup pays for what of them exists.
+    fills_bytes: u64,
+    /// Bytes that its peers have sent and it has not read: in rings that their groups pay for.
+    waiting_bytes: u64,
     /// See `sd_socket::stats`.
     counters: Vec<u64>,
 }
@@ -71,6 +75,11 @@ struct Connection {
     options: BTreeMap<&'static str, u64>,
     #[serde(skip)]
     uid: u32,
+    #[serde(skip)]
+    client: ClientId,
+    /// Of the large ring that it sends into.
+    #[serde(skip)]
+    fills_bytes: u64,
     #[serde(skip)]
     end: End,
 }
@@ -119,11 +128,12 @@ impl Server {
         }
         let truncated = connections.len() >= shown_max;
         match_ends(&mut connections);
+        let shares = shares(&connections);
         connections.retain(|connection| may_see(connection.uid));
         connections.sort_by(|a, b| (a.pid, a.fd, &a.local).cmp(&(b.pid, b.fd, &b.local)));
         let visible = || self.families.iter().filter(|(_, family)| may_see(family.uid));
         let mut clients: Vec<Client> =
-            visible().map(|(id, family)| self.client(*id, family, &mut comms)).collect();
+            visible().map(|(id, family)| self.client(*id, family, &mut comms, &shares)).collect();
         clients.sort_by_key(|client| client.client);
         let mut listeners: Vec<_> = self.core.listeners.iter().collect();
         listeners.sort_by_key(|l| (l.client, l.port, l.index));
@@ -169,7 +179,7 @@ impl Server {
         known.min(self.core.channels.of_family(listener.client).iter().map(count).sum())
     }
 
-    fn client(&self, id: ClientId, family: &Family, comms: &mut Comms) -> Client {
+    fn client(&self, id: ClientId, family: &Family, comms: &mut Comms, shares: &Shares) -> Client {
         let counters = &family.slab.header().counters;
         let mut counters: Vec<u64> = counters.iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
         counters.truncate(counters.iter().rposition(|count| *count != 0).map_or(0, |last| last + 1));
@@ -177,7 +187,9 @@ impl Server {
         let segments = channels.iter().filter_map(|key| self.segments.get(key)).map(Segment::file);
         let memory_bytes = segments.chain([family.slab.file()]).map(bytes_in_memory).sum();
         let comm = comms.of(family.pid);
-        Client { pid: family.pid, uid: family.uid, comm, client: id.0, memory_bytes, counters }
+        let [fills_bytes, waiting_bytes] = shares.get(&id).copied().unwrap_or_default();
+        let (pid, uid, client) = (family.pid, family.uid, id.0);
+        Client { pid, uid, comm, client, memory_bytes, fills_bytes, waiting_bytes, counters }
     }
 
     fn connections_of(
@@ -205,11 +217,14 @@ impl Server {
                 let is_bridged = endpoint.reason.load(Ordering::Relaxed) == Reason::Bridged as u8;
                 shown.path = if is_bridged { "bridged" } else { "shm" };
                 shown.reason = shown.reason.filter(|_| is_bridged);
-                (shown.end, shown.state) = self.end_of(id, endpoint, family.slab.sender(endpoint).0);
+                let sender = family.slab.sender(endpoint).0;
+                shown.fills_bytes = sender.large_used().min(GEOMETRY.large).into();
+                (shown.end, shown.state) = self.end_of(id, endpoint, sender);
             }
             if state == State::Connecting {
                 (shown.path, shown.state, shown.reason) = ("shm", "SYN_SENT", None);
             }
+            shown.client = id;
             all.push(shown);
         });
     }
@@ -260,6 +275,19 @@ fn match_ends(connections: &mut [Connection]) {
     }
 }
 
+/// What each client's connections fill, and what waits for it in those that its peers fill.
+type Shares = HashMap<ClientId, [u64; 2]>;
+
+fn shares(connections: &[Connection]) -> Shares {
+    let mut shares = Shares::new();
+    for connection in connections.iter().filter(|connection| connection.end.place.is_some()) {
+        let [fills, waiting] = shares.entry(connection.client).or_default();
+        *fills = fills.saturating_add(connection.fills_bytes);
+        *waiting = waiting.saturating_add(connection.rx_queue);
+    }
+    shares
+}
+
 /// A socket on the kernel path; the caller changes what is different on the other.
 fn connection(slab: &Slab, endpoint: &slab::Endpoint, (pid, comm): (u32, String), uid: u32) -> Connection {
     let ports = endpoint.ports.load(Ordering::Relaxed);
@@ -282,6 +310,8 @@ fn connection(slab: &Slab, endpoint: &slab::Endpoint, (pid, comm): (u32, String)
         tx_queue: 0,
         options: options(slab, endpoint, lowat),
         uid,
+        client: ClientId(0),
+        fills_bytes: 0,
         end: End::default(),
     }
 }

@@ -5,6 +5,7 @@ use crate::adopt::{Adopters, Complaints};
 use crate::berth;
 use crate::endpoint::EndpointExt;
 use crate::home::Homes;
+use crate::kept_rings::{Grown, are_kept};
 use crate::outstanding::Outstanding;
 use crate::peer::Peer;
 use crate::process::PROCESS;
@@ -51,6 +52,7 @@ pub(crate) struct Channel {
     /// while there were none.
     others_wait: AtomicPtr<Counts>,
     pub(crate) queued: Queued,
+    pub(crate) grown: Grown,
     /// Side B.
     pub(crate) admitted: Admitted,
     slots: Lock<Slots>,
@@ -95,6 +97,7 @@ impl Channel {
             endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
             others_wait: AtomicPtr::new(core::ptr::null_mut()),
             queued: Queued::of(side),
+            grown: Grown::new(),
             admitted: Admitted::new(),
             slots: Lock::new(Slots::new()),
             outstanding: Outstanding::new(),
@@ -268,7 +271,8 @@ impl Channel {
             return None;
         }
         let mut slots = self.slots.lock();
-        let (index, was_used) = slots.take(&self.map)?;
+        let (index, was_used) =
+            if are_kept(self) { slots.take_last(&self.map)? } else { slots.take(&self.map)? };
         if !was_used {
             self.map.header().used.store(slots.used() as u32, Ordering::Release);
         }

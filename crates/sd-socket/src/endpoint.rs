@@ -361,13 +361,14 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
         endpoint.tx().cursor.get().write(TxCursor::new(&GEOMETRY));
         endpoint.rx().cursor.get().write(RxCursor::new());
     }
-    if let Some(private) = PROCESS.private(endpoint) {
-        private.set_channel(channel);
-    }
+    PROCESS.private(endpoint).into_iter().for_each(|private| private.set_channel(channel));
     if channel.berths.mask() != 0 {
         own.make_rare().rings.store(channel.berths.mask(), Ordering::SeqCst);
     }
     channel.bind(slot, endpoint);
+    if crate::kept_rings::stays_small(channel, slot) {
+        endpoint.set_flag(FIXED_BUF);
+    }
     crate::confine::attached(endpoint);
     endpoint.set_state(State::Connected);
 }

@@ -3,11 +3,15 @@
 //!
 //! Only the sender gives memory of a ring back, with its half in hand, and when it knows that all was consumed. Memory
 //! that was given back reads as zeros, which is what the receiver finds in an empty ring anyway, so it need not know.
+//! Of what is shared with another user's process nothing is given back: that takes a lock of the file's, which the peer can
+//! hold as long as it likes (`kept_rings`).
+//!
 //! Small rings share a page with those of three neighbours: it goes when all four are empty and their sending halves are
 //! in one hand. Tested by `tests/model.rs` and `tests/loom.rs` of sd-ring, and by the subjects `idle/` of tests/posix.
 
 use crate::channel::Channel;
 use crate::endpoint::{self, EndpointExt, rx_cursor, tx_cursor};
+use crate::kept_rings::are_kept;
 use crate::parked::{self, glance};
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{GEOMETRY, SMALL_PER_PAGE};
@@ -96,6 +100,9 @@ fn return_credits(endpoint: &'static Endpoint, looks: bool) {
 /// Whether `tidy` has memory to give back in that round.
 pub(crate) fn is_due(endpoint: &'static Endpoint, round: Round) -> bool {
     let tx = glance(endpoint);
+    if endpoint.channel_ref().is_some_and(are_kept) {
+        return false;
+    }
     tx.large_was_used() || round != Round::First && tx.small_was_used()
 }
 
@@ -117,6 +124,9 @@ pub(crate) fn tidy(endpoint: &'static Endpoint, round: Round) -> bool {
 pub(crate) fn tidy_open(open: &Open, round: Round, quiet: impl Fn(&'static Endpoint) -> bool) {
     let endpoint = open.0;
     return_credits(endpoint, round == Round::Second);
+    if endpoint.channel_ref().is_some_and(are_kept) {
+        return;
+    }
     if glance(endpoint).large_was_used() {
         leave_large(endpoint);
     }
@@ -219,6 +229,9 @@ fn give_back_small(endpoint: &'static Endpoint, quiet: impl Fn(&'static Endpoint
 /// Gives large rings' memory of a finished connection back to the system: the one that this side
 /// read, and, when the peer has closed before, the one that it wrote.
 pub(crate) fn trim(channel: &Channel, slot: usize, peer_closed: bool) {
+    if are_kept(channel) {
+        return;
+    }
     let other = channel.side.other();
     for from in [channel.side, other].into_iter().filter(|&from| from == other || peer_closed) {
         // SAFETY: a whole large ring of this mapping, a multiple of the page size, that nobody

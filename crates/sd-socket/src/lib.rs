@@ -16,7 +16,7 @@
 //! | `cancel` | what ends a wait early: pthread_cancel (handlers of signals: `wait`) |
 //! | `options`, `extras`, `tcp_info`, `names`, `addr` | what a socket is told and asked |
 //! | `separate` | a process that gives rights up leaves its family |
-//! | `stranger` | how processes of other users are woken |
+//! | `stranger`, `kept_rings` | how processes of other users are woken; rings between users |
 //! | `confine`, `network` | under a seccomp filter of the program's; in another network namespace |
 //! | `fork`, `exec`, `spawn`, `handover`, `bridge` | sharing with children; the next program; starting programs; passing on; kernel sockets for those that are not accelerated |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
@@ -56,6 +56,7 @@ mod home;
 mod idle;
 mod iov;
 mod kept;
+mod kept_rings;
 mod listen;
 mod local;
 mod mail;

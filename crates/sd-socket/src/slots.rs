@@ -24,6 +24,16 @@ impl Slots {
         self.closing.push_back(slot as u16);
     }
 
+    /// The same, of those that were closed last, if one is free: their memory was not given back.
+    pub(crate) fn take_last(&mut self, map: &Mapping) -> Option<(usize, bool)> {
+        let back = self.closing.len().saturating_sub(16 * LOOKS);
+        let last = self.closing.iter().skip(back).rposition(|slot| is_closed(map.slot(*slot as usize)));
+        match last {
+            Some(at) => self.closing.remove(back + at).map(|slot| (slot as usize, true)),
+            None => self.take(map),
+        }
+    }
+
     /// A slot for a new connection, and whether it was used before.
     pub(crate) fn take(&mut self, map: &Mapping) -> Option<(usize, bool)> {
         let free = |slot: &u16| is_closed(map.slot(*slot as usize));

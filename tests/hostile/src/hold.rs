@@ -5,10 +5,15 @@
 //! `vm.unprivileged_userfaultfd` says so, and anybody else by a file system of its own (FUSE).
 
 use crate::client::{Client, own};
+use crate::knock::Way;
 use sd_proto::{Ip, Request};
+use sd_ring::{Effort, RingMem, TxCursor};
+use sd_shm::channel::{GEOMETRY, Side, SlotState};
+use sd_shm::rings::Rings;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 const PAGE: usize = 4096;
 
@@ -59,6 +64,7 @@ fn page() -> io::Result<(Page, OwnedFd)> {
 /// | `epoll` | an epoll instance's, in epoll_wait(2) | a look at its /proc/self/fdinfo: is it a pidfd? |
 /// | `slab`, `segment` | a file's, in pwrite(2) | lseek(2) to what was used of it |
 /// | `fuse` | none: its file system does not answer | close(2) of a file there |
+/// | `server:PORT` | the same, of the channel to a server | the server: MADV_REMOVE of madvise(2), when it gives memory back |
 /// | `pair` | a socket's, in recvmsg(2) | recvmsg(2) of the other holder of the same end |
 pub(crate) fn run(way: &str, user: u32) -> io::Result<()> {
     let (page, userfaultfd) = page()?;
@@ -74,6 +80,10 @@ pub(crate) fn run(way: &str, user: u32) -> io::Result<()> {
         "segment" => segment(&client, page)?,
         "pair" => pair(&client, page)?,
         "fuse" => fuse(&client)?,
+        way if way.starts_with("server:") => {
+            let port = way["server:".len()..].parse().map_err(io::Error::other)?;
+            server(&client, port, page)?
+        }
         _ => return Err(io::Error::other("no such way")),
     };
     std::thread::sleep(std::time::Duration::from_millis(100));
@@ -139,6 +149,34 @@ fn segment(client: &Client, page: Page) -> io::Result<Vec<OwnedFd>> {
     let kept = vec![server.control.socket.try_clone()?, listener.into()];
     std::mem::forget((server, channel));
     Ok(kept)
+}
+
+/// The server's answers are more than a small ring holds, and nobody reads them; then the connection ends.
+fn server(client: &Client, port: u16, page: Page) -> io::Result<Vec<OwnedFd>> {
+    client.public.sleepers.store(1, Ordering::Release);
+    let way = Way::ask(client, port, false)?.ok_or_else(|| io::Error::other("no way"))?;
+    way.knock(0, 40_000, port, (way.listener, way.generation));
+    way.wake();
+    let (map, [own, other]) = (&way.channel.map, &way.channel.map.slot(0).side);
+    let (out, back) = (Rings::of(map, 0, Side::A), Rings::of(map, 0, Side::B));
+    let mut tx = TxCursor::new(&GEOMETRY);
+    while RingMem::load(&back, 1, 0) == 0 {
+        let _ = tx.credit(other.consumed.load(Ordering::Acquire));
+        if let Some(room) = tx.reserve(&GEOMETRY, &out, 2, Effort::Cached) {
+            // SAFETY: the ring has given these two bytes to its sender.
+            unsafe { out.at(room.region, room.off).cast::<[u8; 2]>().write(*b"x\n") };
+            tx.commit(&out, 2, 0);
+            map.events(Side::B).post(0);
+            way.wake();
+        }
+    }
+    write(way.channel.fd(), sd_shm::channel::SEGMENT_LEN, page);
+    own.flags.fetch_or(sd_shm::channel::FLAG_RESET, Ordering::AcqRel);
+    own.set_state(1, SlotState::Closed);
+    map.events(Side::B).post(0);
+    way.wake();
+    std::mem::forget(way);
+    Ok(vec![])
 }
 
 fn pair(client: &Client, page: Page) -> io::Result<Vec<OwnedFd>> {

@@ -22,6 +22,7 @@ pub(super) const TESTS: &[Test] = &[
     ("lock-epoll", |world| hold(world, "epoll")),
     ("lock-slab", |world| hold(world, "slab")),
     ("lock-segment", |world| hold(world, "segment")),
+    ("lock-server", lock_server),
     ("lock-pair", |world| hold(world, "pair")),
     ("finding-05-eventfd", eventfd),
     ("finding-05-server", server_wakes),
@@ -52,6 +53,18 @@ fn hold(world: &mut World, way: &str) -> Result<String> {
     let user = (User::Mallory as u32).to_string();
     watched(world, port, || {
         let mut attack = world.start(User::Root, With::Kernel, &["hold", way, &user])?;
+        attack.wait_for_text("ready", PATIENCE)?;
+        Ok(attack)
+    })
+}
+
+/// The lock is of the file that she shares with the server, which has one thread.
+fn lock_server(world: &mut World) -> Result<String> {
+    let port = free_port()?;
+    let _server = world.serve(With::Sd, port, "poll")?;
+    let (user, way) = ((User::Mallory as u32).to_string(), format!("server:{port}"));
+    watched(world, port, || {
+        let mut attack = world.start(User::Root, With::Kernel, &["hold", &way, &user])?;
         attack.wait_for_text("ready", PATIENCE)?;
         Ok(attack)
     })

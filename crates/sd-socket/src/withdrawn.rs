@@ -139,12 +139,13 @@ fn connected(endpoint: &Endpoint, fd: c_int, from: Name, to: Name) -> Option<()>
     set_nonblock(fd);
     let mut result = None;
     if !endpoint.flag(HAS_NAME) {
-        if set_source_port(fd, from.port) {
+        let programs = PortOptions::of(fd);
+        if PortOptions::only(from.port).set(fd) {
             let _ = call(libc::SYS_bind, Name { port: 0, ..from });
             // Somebody may have the same four numbers by now: then another port.
             result =
                 Some(call(libc::SYS_connect, to)).filter(|r| *r != Err(sd_sys::Errno(libc::EADDRNOTAVAIL)));
-            set_source_port(fd, 0);
+            programs.set(fd);
         } else {
             let _ = call(libc::SYS_bind, from);
         }
@@ -159,14 +160,36 @@ fn connected(endpoint: &Endpoint, fd: c_int, from: Name, to: Name) -> Option<()>
     }
 }
 
-/// Has connect choose this port, which is free where the four numbers are: bind wants more, that nobody has the port, not in
-/// TIME-WAIT either. Zero: as usual. False before Linux 6.3, and nothing is changed then.
-fn set_source_port(fd: c_int, port: u16) -> bool {
-    /// `linux/in.h`.
-    const IP_LOCAL_PORT_RANGE: c_int = 51;
-    let range = i32::from_ne_bytes((u32::from(port) << 16 | u32::from(port)).to_ne_bytes());
-    let set = |name, value| sd_sys::fd::setsockopt_int(fd, libc::IPPROTO_IP, name, value).is_ok();
-    set(IP_LOCAL_PORT_RANGE, range) && set(libc::IP_BIND_ADDRESS_NO_PORT, i32::from(port != 0))
+/// What says from where a connection may come.
+struct PortOptions {
+    /// IP_LOCAL_PORT_RANGE: the lowest port, and above it the highest; zero: as the host says.
+    range: i32,
+    /// IP_BIND_ADDRESS_NO_PORT.
+    chosen_late: i32,
+}
+
+/// `linux/in.h`; since Linux 6.3.
+const IP_LOCAL_PORT_RANGE: c_int = 51;
+
+impl PortOptions {
+    /// As the program has set them.
+    fn of(fd: c_int) -> PortOptions {
+        let get = |name| sd_sys::fd::getsockopt_int(fd, libc::IPPROTO_IP, name).unwrap_or(0);
+        PortOptions { range: get(IP_LOCAL_PORT_RANGE), chosen_late: get(libc::IP_BIND_ADDRESS_NO_PORT) }
+    }
+
+    /// Has connect choose this port, which is free where the four numbers are: bind wants more, that nobody has the port, not
+    /// in TIME-WAIT either.
+    fn only(port: u16) -> PortOptions {
+        let range = u32::from(port) << 16 | u32::from(port);
+        PortOptions { range: i32::from_ne_bytes(range.to_ne_bytes()), chosen_late: 1 }
+    }
+
+    /// False before Linux 6.3, and nothing is changed then.
+    fn set(&self, fd: c_int) -> bool {
+        let set = |name, value| sd_sys::fd::setsockopt_int(fd, libc::IPPROTO_IP, name, value).is_ok();
+        set(IP_LOCAL_PORT_RANGE, self.range) && set(libc::IP_BIND_ADDRESS_NO_PORT, self.chosen_late)
+    }
 }
 
 /// The socket's own flags are put back by `demote`.

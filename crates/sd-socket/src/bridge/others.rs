@@ -12,9 +12,8 @@ use sd_shm::slab::Endpoint;
 pub(crate) enum Reads {
     /// As soon as it comes: on Linux it goes to whoever reads first, and the program behind the bridge reads.
     AtOnce,
-    /// Once no other process has the connection, or those that have it leave unread what came (see `Others`).
-    WhenUnread,
-    /// Then too, but what the program behind the bridge has not read stays for the others (see `lent`).
+    /// Once no other process has the connection, or those that have it leave unread what came (see `Others`). What the
+    /// program behind the bridge has not read stays for the others (see `lent`).
     AsRead,
 }
 
@@ -26,7 +25,7 @@ pub(super) fn is_sole_holder(endpoint: &Endpoint) -> bool {
 
 /// What other processes leave unread for so long is not meant for them.
 const UNREAD_NS: u64 = 100_000_000;
-/// The same, where the bridge takes away only what was read behind it.
+/// The same, where the bridge takes away only what was read behind it: everywhere but where the kernel does not tell that.
 const UNREAD_LENT_NS: u64 = 5_000_000;
 
 /// What the other holders of the connection do with what the peer sends. One that waits for the program behind the bridge,
@@ -40,7 +39,7 @@ pub(super) struct Others {
     unread_since: Option<u64>,
     /// They read nothing.
     are_idle: bool,
-    /// Of [`Reads::AsRead`], where that can be had.
+    /// Of [`Reads::AsRead`], where the kernel tells what was read.
     pub(super) lent: Option<Lent>,
 }
 

@@ -110,7 +110,7 @@ fn give_to_stranger(sockets: &[(i32, &'static Endpoint)]) {
         }
         match endpoint.state_now() {
             State::Connected if few || fd <= 2 => {
-                let _ = crate::bridge::to_kernel_socket(endpoint, Reads::WhenUnread);
+                let _ = crate::bridge::to_kernel_socket(endpoint, Reads::AsRead);
             }
             // The placeholder is shared with other sockets.
             State::Fresh | State::Bound => drop(crate::connect::materialize(endpoint)),

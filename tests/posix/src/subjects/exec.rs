@@ -15,6 +15,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("exec/spawned_program_on_socket", spawned_program_on_socket),
     solo("exec/stranger_reads", stranger_reads),
     solo("exec/stranger_writes", stranger_writes),
+    solo("exec/starter_reads_late", starter_reads_late),
 ];
 
 /// As [`exec_helper`], in an environment in which the program does not load the library.
@@ -156,6 +157,24 @@ fn stranger_reads() {
     });
     say!("child: {}", wait_child(child));
     say!("sent {}", writer.join().unwrap_or(0));
+}
+
+/// The program does not load the library and reads nothing; its starter reads, but takes its time.
+fn starter_reads_late() {
+    let pair = connected();
+    let child = fork_child(|| {
+        close(pair.client);
+        exec_stranger("late", &[pair.server])
+    });
+    send(pair.client, b"early", 0);
+    pause(200);
+    send(pair.client, b" and not", 0);
+    show_recv("starter", pair.server, 5, 0);
+    say!("child: {}", wait_child(child));
+    show_recv("starter", pair.server, 32, 0);
+    show_recv("client", pair.client, 32, 0);
+    send(pair.client, b"and after it", 0);
+    show_recv("starter", pair.server, 32, 0);
 }
 
 /// The program does not load the library, and its starter reads what comes meanwhile.

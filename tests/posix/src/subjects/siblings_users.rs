@@ -13,11 +13,17 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("siblings/other_user_and_a_half_close", || other_user(closes_half)),
     solo("siblings/other_user_and_much_data", || other_user(sends_much)),
     solo("siblings/other_user_and_a_thread", || other_user(waits_in_a_thread)),
+    solo("siblings/other_user_and_port_options", || other_user_of(limit_ports, shows_port_options)),
 ];
 
 /// As servers do that give up their privileges in a worker: who has the listener first waits for connections, but does not
 /// take them. Those that came before the worker accepts are its own all the same.
 fn other_user(client: fn(i32)) {
+    other_user_of(|_| {}, client);
+}
+
+/// The same; the client's socket is prepared before it connects.
+fn other_user_of(prepare: fn(i32), client: fn(i32)) {
     let (listening, addr) = listener();
     let worker = fork_child(|| {
         sleep(60);
@@ -37,7 +43,9 @@ fn other_user(client: fn(i32)) {
         recv(server, &mut buffer, 0).value as i32
     });
     let client = fork_child(|| {
-        let fd = dial(&addr);
+        let fd = tcp();
+        prepare(fd);
+        connect(fd, &addr);
         let before = getsockname(fd).1.port();
         client(fd);
         say!("its name stays {}", getsockname(fd).1.port() == before);
@@ -99,4 +107,19 @@ fn waits_in_a_thread(fd: i32) {
         sleep(20);
         send(fd, b"hello.", 0);
     });
+}
+
+const IP_LOCAL_PORT_RANGE: i32 = 51;
+const RANGE: i32 = 60_000 << 16 | 33_000;
+
+fn limit_ports(fd: i32) {
+    show("late", set_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1));
+}
+
+fn shows_port_options(fd: i32) {
+    show("range", set_int(fd, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, RANGE));
+    send(fd, b"hello.", 0);
+    show_answer(fd);
+    say!("range {}", get_int(fd, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE).1 == RANGE);
+    say!("late {}", get_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT).1);
 }

@@ -73,7 +73,31 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if !product::sd().exists() || !program().exists() {
         product::build()?;
     }
-    let mut parts: Vec<Part> = Vec::new();
+    let parts = parts(options);
+    let mut count = Count::default();
+    for (name, check) in parts.iter().filter(|(name, _)| name.contains(&options.only)) {
+        let start = Instant::now();
+        let done = Lab::new(options.kernel).and_then(|mut lab| {
+            let note = check(&mut lab)?;
+            lab.finish().map(|()| note)
+        });
+        let seconds = start.elapsed().as_secs_f64();
+        count.add(Count::one(done.is_ok()));
+        match done {
+            Ok(note) => println!("ok   {name:<22} {seconds:>6.1} s  {note}"),
+            Err(error) => println!("FAIL {name:<22} {seconds:>6.1} s  seed {}: {error}", options.seed),
+        }
+    }
+    println!("{}", count.line());
+    if count.failed > 0 {
+        fail!("sharing: {} parts failed", count.failed);
+    }
+    Ok(())
+}
+
+/// All of them, in their order.
+fn parts(options: &Options) -> Vec<Part<'_>> {
+    let mut parts: Vec<Part<'_>> = Vec::new();
     for play in crash::PLAYS {
         let check = |lab: &mut Lab| crash::run(lab, play, options.deaths, options.seed);
         parts.push((format!("killed-in-{}", play.op), Box::new(check)));
@@ -117,25 +141,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     parts.push(("stopped-monitor".to_owned(), Box::new(suspend::monitor)));
     let check = |lab: &mut Lab| suspend::in_a_send(lab, options.deaths, options.seed);
     parts.push(("stopped-in-a-send".to_owned(), Box::new(check)));
-    let mut count = Count::default();
-    for (name, check) in parts.iter().filter(|(name, _)| name.contains(&options.only)) {
-        let start = Instant::now();
-        let done = Lab::new(options.kernel).and_then(|mut lab| {
-            let note = check(&mut lab)?;
-            lab.finish().map(|()| note)
-        });
-        let seconds = start.elapsed().as_secs_f64();
-        count.add(Count::one(done.is_ok()));
-        match done {
-            Ok(note) => println!("ok   {name:<22} {seconds:>6.1} s  {note}"),
-            Err(error) => println!("FAIL {name:<22} {seconds:>6.1} s  seed {}: {error}", options.seed),
-        }
-    }
-    println!("{}", count.line());
-    if count.failed > 0 {
-        fail!("sharing: {} parts failed", count.failed);
-    }
-    Ok(())
+    parts
 }
 
 /// The same command with other products.

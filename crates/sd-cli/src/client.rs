@@ -1,7 +1,7 @@
 //! Questions to the monitor. Every step is bounded in time, so a stuck monitor cannot hold anybody up.
 
 use crate::place;
-use sd_proto::{MESSAGE_MAX, Reply, Request};
+use sd_proto::{ErrorCode, MESSAGE_MAX, Reply, Request};
 use serde_json::Value;
 use std::fmt;
 use std::fs::File;
@@ -59,19 +59,33 @@ impl fmt::Display for Silence {
 
 /// What the monitor knows: the JSON document of its Status reply.
 pub(crate) fn status(socket: &Path) -> Result<Value, Silence> {
+    match ask(socket, &Request::Status)? {
+        (Some(Reply::Status), Some(file)) => read_document(&file),
+        (Some(Reply::Error { .. }), _) => Err(Silence::Confused("it refused the question")),
+        _ => Err(Silence::Confused("it gave a senseless answer")),
+    }
+}
+
+/// Whether the monitor there is of our version: asked by a Hello that lacks everything, which costs it nothing, while
+/// a document of many connections costs it milliseconds.
+pub(crate) fn is_alike(socket: &Path) -> Result<bool, Silence> {
+    let (reply, _) = ask(socket, &Request::Hello { version: sd_proto::VERSION, again: false })?;
+    Ok(matches!(reply, Some(Reply::Error { code: ErrorCode::Descriptor })))
+}
+
+/// The answer to a question, if it can be understood, and its file.
+fn ask(socket: &Path, request: &Request) -> Result<(Option<Reply>, Option<File>), Silence> {
     let connection = connect(socket)?;
     let mut buf = [0u8; MESSAGE_MAX];
-    let question = Request::Status.encode(&mut buf);
+    let question = request.encode(&mut buf);
     sd_sys::msg::send_with_fds(connection.as_raw_fd(), question, &[], 0).map_err(silence)?;
     let mut buf = [0u8; MESSAGE_MAX];
     let got = sd_sys::msg::recv_with_fds(connection.as_raw_fd(), &mut buf, 0).map_err(silence)?;
     // SAFETY: `take` gives the descriptor to the caller.
-    let file = got.fds.take().map(|[fd]| unsafe { OwnedFd::from_raw_fd(fd) });
-    match (Reply::decode(&buf[..got.len]), file) {
-        (Ok(Reply::Status), Some(file)) => read_document(&File::from(file)),
-        (Ok(Reply::Error { .. }), _) => Err(Silence::Confused("it refused the question")),
-        _ if got.len == 0 => Err(Silence::HungUp),
-        _ => Err(Silence::Confused("it gave a senseless answer")),
+    let file = got.fds.take().map(|[fd]| unsafe { File::from(OwnedFd::from_raw_fd(fd)) });
+    match got.len {
+        0 => Err(Silence::HungUp),
+        len => Ok((Reply::decode(&buf[..len]).ok(), file)),
     }
 }
 

@@ -30,8 +30,10 @@ fn own(text: String) -> Failure {
 
 /// Finds a monitor that suits, or starts one. The error says why there is none.
 fn ensure_monitor(options: &RunOptions, socket: &std::path::Path) -> std::result::Result<(), String> {
-    match client::status(socket) {
-        Ok(status) => match client::foreign_version(&status) {
+    let asked = client::is_alike(socket);
+    match asked.and_then(|alike| if alike { Ok(None) } else { client::status(socket).map(Some) }) {
+        Ok(None) => Ok(()),
+        Ok(Some(status)) => match client::foreign_version(&status) {
             None => Ok(()),
             Some(version) => Err(format!(
                 "the monitor at {} (process {}) has version {version}, this is {}",

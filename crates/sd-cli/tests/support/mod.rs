@@ -1,7 +1,7 @@
 //! Running `sd`, a directory that goes away, and a monitor that says what it is told to.
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
-use sd_proto::{MESSAGE_MAX, Reply, Request};
+use sd_proto::{ErrorCode, MESSAGE_MAX, Reply, Request};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -101,8 +101,13 @@ fn serve(client: &OwnedFd, manner: &Manner) {
     if got.len == 0 {
         return;
     }
-    assert_eq!(Request::decode(&buf[..got.len]), Ok(Request::Status));
+    let request = Request::decode(&buf[..got.len]).unwrap();
     let mut buf = [0u8; MESSAGE_MAX];
+    if let (Request::Hello { .. }, Manner::Tells(_)) = (request, manner) {
+        let answer = Reply::Error { code: ErrorCode::Version }.encode(&mut buf);
+        let _ = sd_sys::msg::send_with_fds(client.as_raw_fd(), answer, &[], 0);
+        return;
+    }
     match manner {
         Manner::Stuck => {}
         Manner::Confused => {

@@ -71,8 +71,10 @@ impl Server {
             }
             let is_over = matches!(what, What::Received(Incoming::Nothing | Incoming::End));
             match what {
-                What::Examined(message) => self.handle(id, *message),
-                What::Received(incoming) => _ = self.take_incoming(id, incoming),
+                What::Examined(message) => self.in_turn(id, |server| server.handle(id, *message)),
+                What::Received(incoming) => {
+                    self.in_turn(id, |server| _ = server.take_incoming(id, incoming));
+                }
             }
             match self.connections.get(&id).is_some_and(|connection| connection.has_ended) {
                 true if is_over => self.let_go(id),
@@ -83,7 +85,7 @@ impl Server {
     }
 
     /// What it says next is heard again. False when it is gone.
-    fn watch_again(&mut self, id: u64) -> bool {
+    pub(super) fn watch_again(&mut self, id: u64) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         connection.is_awaited = false;
         if connection.has_ended {

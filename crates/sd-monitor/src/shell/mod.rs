@@ -33,6 +33,7 @@ mod standing;
 mod starving;
 mod status;
 mod strangers;
+mod turns;
 mod undertaker;
 mod withdrawal;
 

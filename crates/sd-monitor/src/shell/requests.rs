@@ -60,14 +60,8 @@ impl Server {
             (Request::Hello { .. }, Some(who)) => self.hello_of_next_image(id, who, &mut fds).map(|()| None),
             (Request::Status, _) => self.status(id).map(|()| None),
             (Request::Memory { len }, _) => self.memory(id, sender.uid, len).map(|()| None),
-            (Request::Listen { index, generation, backlog, accepting }, Some(who)) => {
-                let wanted = Wanted { index, generation, backlog, accepting };
-                self.listen(who.client, wanted, listener).map(|()| Some(Reply::Ok))
-            }
-            (Request::WillListen { index }, Some(who)) => self.will_listen(who.client, index, listener),
-            (Request::Listens { index, generation, backlog }, Some(who)) => {
-                let wanted = Wanted { index, generation, backlog, accepting: true };
-                self.listens(who.client, wanted).map(|()| None)
+            (asked @ (Request::Listen { .. } | Request::WillListen { .. }), Some(who)) => {
+                self.of_listener(who.client, asked, listener)
             }
             (Request::CannotTake, _) => self.cannot_take(id, listener).map(|()| None),
             (Request::Unlisten { index }, Some(who)) => Ok(Some(self.unlisten(who.client, index))),
@@ -121,11 +115,31 @@ impl Server {
             Request::Ring { channel, side } => return self.ring(client, channel, side),
             Request::Stuck { channel } => return self.stuck(client, channel),
             Request::Decline { channel } => return self.decline(client, channel),
+            Request::Listens { index, generation, backlog } => {
+                return self.listens(client, Wanted { index, generation, backlog, accepting: true });
+            }
             Request::Accepting { index, accepting } => self.accepting(client, index, accepting),
             Request::Idle => self.feed(client),
             _ => return Err(ErrorCode::Protocol),
         }
         Ok(())
+    }
+
+    /// A socket that listens, or is going to.
+    fn of_listener(
+        &mut self,
+        client: ClientId,
+        asked: Request,
+        socket: Result<Owned, Unfit>,
+    ) -> Result<Option<Reply>, ErrorCode> {
+        match asked {
+            Request::WillListen { index } => self.will_listen(client, index, socket),
+            Request::Listen { index, generation, backlog, accepting } => {
+                let wanted = Wanted { index, generation, backlog, accepting };
+                self.listen(client, wanted, socket).map(|()| Some(Reply::Ok))
+            }
+            _ => Err(ErrorCode::Protocol),
+        }
     }
 
     /// Tells the client what its message has come to, if it waits for that.

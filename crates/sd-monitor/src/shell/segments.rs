@@ -16,11 +16,11 @@ const CHUNK: usize = 16 << 10;
 const PAGE: u64 = 4096;
 
 /// Numbers of those among `count` objects of `size` bytes, the first at `first` in the file, that
-/// may have been used. Some come twice.
+/// may have been used, until `each` says that it is enough. Some come twice.
 ///
 /// Pages are read, not looked for: lseek(2) wants the file's lock, which another holder of the file may have for as long as it
 /// likes (in write(2), from a page that does not come). read(2) does not, and makes no pages.
-fn used(file: &File, first: u64, size: u64, count: u64, mut each: impl FnMut(usize)) {
+fn used(file: &File, first: u64, size: u64, count: u64, mut each: impl FnMut(usize) -> bool) {
     let end = first + size * count;
     let mut at = first / PAGE * PAGE;
     let mut chunk = [0u8; CHUNK];
@@ -31,8 +31,10 @@ fn used(file: &File, first: u64, size: u64, count: u64, mut each: impl FnMut(usi
         for page in chunk.get(..got).unwrap_or(&[]).chunks(PAGE as usize) {
             let next = at + PAGE;
             if page.iter().fold(0, |all, byte| all | byte) != 0 {
-                (at.saturating_sub(first) / size..(next.min(end) - first).div_ceil(size))
-                    .for_each(|n| each(n as usize));
+                let mut all = at.saturating_sub(first) / size..(next.min(end) - first).div_ceil(size);
+                if !all.all(|n| each(n as usize)) {
+                    return;
+                }
             }
             at = next;
         }
@@ -120,13 +122,19 @@ impl Slab {
 
     /// Every endpoint that may have been used; some twice.
     pub(crate) fn endpoints(&self, mut each: impl FnMut(&Endpoint)) {
+        self.endpoints_while(|endpoint| {
+            each(endpoint);
+            true
+        });
+    }
+
+    /// The same, until it is enough.
+    pub(crate) fn endpoints_while(&self, mut each: impl FnMut(&Endpoint) -> bool) {
         let Some(zero) = self.map.endpoint(0) else { return };
         let first = core::ptr::from_ref(zero) as usize - self.map.base() as usize;
         let high = (self.header().high.load(Ordering::Acquire) as usize).min(self.endpoints_max);
         used(&self.file, first as u64, size_of::<Endpoint>() as u64, high as u64, |index| {
-            if let Some(endpoint) = self.map.endpoint(index) {
-                each(endpoint);
-            }
+            self.map.endpoint(index).is_none_or(&mut each)
         });
     }
 }
@@ -187,6 +195,7 @@ impl Segment {
             if n < SLOTS {
                 each(n);
             }
+            true
         });
     }
 

@@ -14,6 +14,7 @@ use super::rescue::Waiting;
 use super::segments::Segment;
 use super::silent::Silent;
 use super::soon::Soon;
+use super::turns::Turns;
 use crate::core::channels::{ChannelKey, Channels};
 use crate::core::listeners::Listeners;
 use crate::core::members::{Members, ProcessId};
@@ -33,7 +34,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// What the monitor has done so far.
 #[derive(Clone, Copy, Default, Serialize)]
@@ -66,6 +67,7 @@ pub(crate) struct Server {
     pub(crate) directories: Directories,
     pub(crate) namespaces: Namespaces,
     pub(crate) soon: Soon,
+    pub(crate) turns: Turns,
     /// Children whose connections were refused, by who has forked them.
     pub(crate) unseen: BTreeSet<(ProcessId, ProcessId)>,
     /// The network namespace that the monitor is in.
@@ -123,6 +125,7 @@ impl Server {
             directories: Directories::default(),
             namespaces: Namespaces::default(),
             soon: Soon::default(),
+            turns: Turns::default(),
             unseen: BTreeSet::new(),
             netns: own_netns(),
             policy_path,
@@ -138,7 +141,13 @@ impl Server {
     /// Serves until a signal asks for the end.
     pub(crate) fn serve(&mut self) -> io::Result<()> {
         loop {
-            let pauses = [self.recovery.pause(), self.closers.pause(), self.soon.expected.pause()];
+            let now = Instant::now();
+            let pauses = [
+                self.recovery.pause(),
+                self.closers.pause(),
+                self.soon.expected.pause(),
+                self.turns.pause(now),
+            ];
             for token in self.poller.wait(pauses.into_iter().flatten().min())? {
                 match token {
                     Token::Accept => self.accept(),
@@ -154,6 +163,7 @@ impl Server {
                 }
             }
             self.closers.tend();
+            self.take_turns();
             self.recover_overdue();
             self.end_expectations();
         }
@@ -231,7 +241,9 @@ impl Server {
             let family = connection.who.and_then(|who| self.families.get(&who.client));
             family.into_iter().for_each(Family::announce_mail);
         }
-        self.take_message(id);
+        if !self.waits_for_turn(id) {
+            self.in_turn(id, |server| _ = server.take_message(id));
+        }
     }
 
     /// Takes in one message; false when there is none.

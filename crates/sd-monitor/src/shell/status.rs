@@ -15,7 +15,7 @@ use sd_ring::TxCursor;
 use sd_shm::channel::{GEOMETRY, SLOTS, Side, SlotState};
 use sd_shm::slab::{self, Reason, State};
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -119,8 +119,11 @@ impl Server {
     fn document(&self, may_see: impl Fn(u32) -> bool, shown_max: usize) -> Document {
         let mut comms = Comms::default();
         let mut connections = Vec::new();
-        // Those of others complete what is seen of the asking user's, as far as there is room.
+        // Those of others complete what is seen of the asking user's, as far as there is room. Nobody pays for a look at
+        // processes that his own have nothing to do with.
         let (seen, others): (Vec<_>, Vec<_>) = self.families.iter().partition(|(_, f)| may_see(f.uid));
+        let peers = if others.is_empty() { BTreeSet::new() } else { self.peers_of(&seen) };
+        let others = others.into_iter().filter(|(client, _)| peers.contains(client));
         for (client, family) in seen.into_iter().chain(others) {
             if connections.len() < shown_max {
                 self.connections_of(*client, family, &mut comms, &mut connections, shown_max);
@@ -179,6 +182,13 @@ impl Server {
         known.min(self.core.channels.of_family(listener.client).iter().map(count).sum())
     }
 
+    /// Who is at a side of some channel of theirs.
+    fn peers_of(&self, families: &[(&ClientId, &Family)]) -> BTreeSet<ClientId> {
+        let channels = families.iter().flat_map(|(client, _)| self.core.channels.of_family(**client));
+        let sides = channels.flat_map(|key| [(key, Side::A), (key, Side::B)]);
+        sides.flat_map(|(key, side)| self.core.channels.side(key, side)).map(|(client, _)| *client).collect()
+    }
+
     fn client(&self, id: ClientId, family: &Family, comms: &mut Comms, shares: &Shares) -> Client {
         let counters = &family.slab.header().counters;
         let mut counters: Vec<u64> = counters.iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
@@ -201,12 +211,12 @@ impl Server {
         shown_max: usize,
     ) {
         let mut last = core::ptr::null();
-        family.slab.endpoints(|endpoint| {
+        family.slab.endpoints_while(|endpoint| {
             let state = State::from_u32(endpoint.state.load(Ordering::Acquire).into());
             let is_shown = matches!(state, State::Connected | State::Connecting | State::Kernel);
             // One that lies across pages may come twice in a row.
             if !is_shown || core::ptr::eq(last, endpoint) || all.len() >= shown_max {
-                return;
+                return all.len() < shown_max;
             }
             last = endpoint;
             let member = endpoint.holders.load(Ordering::Relaxed).trailing_zeros();
@@ -226,6 +236,7 @@ impl Server {
             }
             shown.client = id;
             all.push(shown);
+            true
         });
     }
 

@@ -13,6 +13,7 @@ mod cli;
 mod client;
 mod doctor;
 mod failure;
+mod helper;
 mod library;
 mod manual;
 mod monitor;
@@ -48,6 +49,10 @@ fn status() -> u8 {
 fn dispatch() -> Result<(), Failure> {
     if let Some(arguments) = peer::arguments() {
         return peer::main(&arguments);
+    }
+    if let Some(user) = helper::user() {
+        helper::main(&user);
+        return Ok(());
     }
     match cli::parse()?.command {
         cli::Command::Run(options) => run::main(&options),

@@ -11,7 +11,9 @@ pub(crate) fn main(options: MonitorOptions) -> Result<()> {
     // A reader of the log who goes away must not take the monitor along.
     // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    sd_monitor::run(sd_monitor::Options { socket, policy: options.policy })
+    // Its own file, also when another one has taken the name.
+    let helper = Some("/proc/self/exe".into());
+    sd_monitor::run(sd_monitor::Options { socket, policy: options.policy, helper })
         .map_err(|error| Failure::new(error.to_string()))
 }
 

@@ -33,6 +33,10 @@ pub struct Options {
     pub socket: PathBuf,
     /// Policy file; without one everything is allowed.
     pub policy: Option<PathBuf>,
+    /// A program that takes a connection over and bridges it, for a process that may start none: `PROGRAM bridge-helper UID`,
+    /// with that process's end of a pair of sockets as standard input, and its own control connection as standard output.
+    /// Without one such a process cannot pass its connections on.
+    pub helper: Option<PathBuf>,
 }
 
 /// Why the monitor could not start or go on. Displayed as one line.

@@ -144,6 +144,20 @@ hooks! {
         { SYS_fcntl; ours(fd; create::by_fcntl(cmd)) calls::fcntl(fd, cmd, arg) }
     ioctl (fd: c_int, request: c_ulong, arg: c_ulong) -> c_int
         { SYS_ioctl; ours(fd) calls::ioctl(fd, request, arg) }
+    fstat | fstat64 (fd: c_int, found: *mut c_void) -> c_int
+        { SYS_fstat; ours(fd) calls::has_inode(fd) }
+    __fxstat | __fxstat64 (version: c_int, fd: c_int, found: *mut c_void) -> c_int
+        { SYS_fstat(fd, found); ours(fd) calls::has_inode(fd) }
+    fstatat | fstatat64 (dir: c_int, path: Path, found: *mut c_void, flags: c_int) -> c_int
+        { SYS_newfstatat; ours(dir) calls::has_inode(dir) }
+    __fxstatat | __fxstatat64 (version: c_int, dir: c_int, path: Path, found: *mut c_void, flags: c_int) -> c_int
+        { SYS_newfstatat(dir, path, found, flags); ours(dir) calls::has_inode(dir) }
+    statx (dir: c_int, path: Path, flags: c_int, mask: c_uint, found: *mut c_void) -> c_int
+        { SYS_statx; ours(dir) calls::has_inode(dir) }
+    fchmod (fd: c_int, mode: mode_t) -> c_int
+        { SYS_fchmod; ours(fd) calls::has_inode(fd) }
+    fchown (fd: c_int, owner: c_uint, group: c_uint) -> c_int
+        { SYS_fchown; ours(fd) calls::has_inode(fd) }
     sockatmark (fd: c_int) -> c_int
         { lazy; ours(fd) names::sockatmark(fd) }
 

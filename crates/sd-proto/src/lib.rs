@@ -233,6 +233,11 @@ pub enum Request {
         /// Its length, a slab's at most.
         len: u64,
     },
+    /// The sender may start no process (RLIMIT_NPROC, pids.max, a filter of its own), and has a connection for which there
+    /// must be a bridge. Descriptor: an end of a pair of SOCK_SEQPACKET sockets, over whose other end it gives the
+    /// connection to the process that the monitor starts; closed where none is started. No answer. Also from the child of a
+    /// fork that has not registered.
+    Bridge,
     /// Does the policy let the other side of a channel, which connects, reach a listener of the sender's? Answer:
     /// [`Reply::Ok`], or [`Reply::Error`] with [`ErrorCode::Denied`].
     Admits {
@@ -348,6 +353,7 @@ impl Request {
                 w.u8(2).u32(index).u32(generation).u32(backlog).bool(accepting)
             }
             Request::CannotTake => w.u8(32),
+            Request::Bridge => w.u8(50),
             Request::WillListen { index } => w.u8(30).u32(index),
             Request::Listens { index, generation, backlog } => {
                 w.u8(43).u32(index).u32(generation).u32(backlog)
@@ -398,6 +404,7 @@ impl Request {
                 accepting: r.bool()?,
             },
             32 => Request::CannotTake,
+            50 => Request::Bridge,
             30 => Request::WillListen { index: r.u32()? },
             43 => Request::Listens { index: r.u32()?, generation: r.u32()?, backlog: r.u32()? },
             3 => Request::Accepting { index: r.u32()?, accepting: r.bool()? },

@@ -6,9 +6,10 @@
 //! The bridge is a child of ours that keeps only the connection and one end of a loopback TCP pair,
 //! and copies both ways, half-close and reset included, until both directions have ended. It is
 //! forked twice, so the program never meets it as a child. The kernel socket's peer name is that of
-//! the pair, not of the real peer.
+//! the pair, not of the real peer. Where no process can be started, the monitor starts one (see `helper`).
 
 mod gate;
+pub mod helper;
 mod lent;
 mod others;
 
@@ -72,14 +73,21 @@ fn open(
     listen: impl FnOnce(i32) -> Option<i32>,
     gate: Option<&Gate>,
 ) -> core::result::Result<i32, i32> {
-    let (outer, inner) = crate::tcp_pair::make().map_err(|e| e.0)?;
+    let (outer, inner) = match crate::inode::pair(endpoint) {
+        Some(pair) => pair,
+        None => crate::tcp_pair::make().map_err(|e| e.0)?,
+    };
     let listener = listen(outer);
-    let started = start(endpoint, reads, [outer, inner], (listener, gate));
+    let started = start(endpoint, reads, [outer, inner], (listener, gate))
+        .or_else(|error| helper::ask(endpoint, reads, inner, (listener, gate)).ok_or(error));
     [Some(inner), listener].into_iter().flatten().for_each(sd_sys::fd::close);
     if let Err(e) = started {
+        // It may be the endpoint's own.
+        crate::tcp_pair::disconnect(outer);
         sd_sys::fd::close(outer);
         return Err(e.0);
     }
+    connect::renew(endpoint, outer);
     if endpoint.flag(NONBLOCK) {
         let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, libc::O_NONBLOCK as usize);
     }

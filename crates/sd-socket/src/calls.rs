@@ -124,6 +124,12 @@ pub unsafe fn setsockopt(
     unsafe { options::set(fd, level, name, value, len) }
 }
 
+/// Before a call that tells the descriptor's inode, which the kernel does.
+pub fn has_inode(fd: c_int) -> Outcome<c_int> {
+    crate::inode::look(fd);
+    Outcome::Kernel
+}
+
 /// getsockname(2).
 pub unsafe fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> Outcome<c_int> {
     // SAFETY: see the module.
@@ -285,6 +291,7 @@ pub fn fork_early() {
 
 /// The last thing before a fork; then exactly one of the next two, on the same thread.
 pub fn fork_prepare() {
+    crate::inode::before_fork();
     fork::prepare();
 }
 

@@ -98,6 +98,18 @@ pub(crate) fn materialize(endpoint: &'static Endpoint) -> Result<(), i32> {
     if endpoint.flag(OWN_SOCKET) {
         return Ok(());
     }
+    give_own_socket(endpoint)
+}
+
+/// The kernel socket that the endpoint had of its own, which `moved` leads to, goes elsewhere: it gets another one.
+pub(crate) fn renew(endpoint: &'static Endpoint, moved: i32) {
+    let fd = endpoint.fd.load(Ordering::Relaxed);
+    if endpoint.flag(OWN_SOCKET) && sd_sys::fd::identity(fd) == sd_sys::fd::identity(moved) {
+        let _ = give_own_socket(endpoint);
+    }
+}
+
+fn give_own_socket(endpoint: &'static Endpoint) -> Result<(), i32> {
     let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
     let fresh = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).map_err(|e| e.0)?;
     options::replay(endpoint, fresh);
@@ -111,6 +123,9 @@ pub(crate) fn materialize(endpoint: &'static Endpoint) -> Result<(), i32> {
     });
     sd_sys::fd::close(fresh);
     endpoint.set_flag(OWN_SOCKET);
+    if result.is_ok() {
+        crate::inode::note(endpoint.fd.load(Ordering::Relaxed));
+    }
     result
 }
 

@@ -444,6 +444,17 @@ pub(crate) fn tell(request: &Request, fds: &[i32]) {
     }
 }
 
+/// Asks for a process that takes over the connection which it is offered over the other end of this socket. Without an answer: if
+/// there is none, the socket is closed.
+pub(crate) fn ask_for_helper(socket: i32) -> bool {
+    if image_fd() < 0 {
+        drop(connected());
+    }
+    let mut control = PROCESS.control.lock();
+    let fd = image_fd();
+    fd >= 0 && slow::tell(&mut control, fd, &Request::Bridge, &[socket]).is_some()
+}
+
 /// Tells the monitor something of no consequence: not while it is busy or another thread talks with it.
 pub(crate) fn hint(request: &Request) {
     let Some(_control) = connected() else { return };

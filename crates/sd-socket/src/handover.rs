@@ -111,7 +111,8 @@ pub(crate) fn give(listener: i32, endpoint: &'static Endpoint) -> bool {
     if !is_same {
         tell_names(socket, endpoint);
     }
-    let given = is_bounded && is_same && offer(socket, endpoint).is_some();
+    let sender = LISTENER.load(Ordering::Relaxed);
+    let given = is_bounded && is_same && offer(socket, endpoint, sender).is_some();
     fd::close(socket);
     given
 }
@@ -144,7 +145,8 @@ fn learn_names(socket: i32, number: i32) -> Option<()> {
     crate::names::remember(number, domain, local, remote).map(drop)
 }
 
-fn offer(socket: i32, endpoint: &'static Endpoint) -> Option<()> {
+/// Lets whoever is at the other end of the socket, which the process `sender` has made, hold the connection too.
+pub(crate) fn offer(socket: i32, endpoint: &'static Endpoint, sender: i32) -> Option<()> {
     let channel = endpoint.channel_ref()?;
     let (rec, index) = PROCESS.locate(endpoint)?;
     let slab = rec.slab()?;
@@ -157,7 +159,7 @@ fn offer(socket: i32, endpoint: &'static Endpoint) -> Option<()> {
         side: channel.side as u32
             | channel.adopter << 8
             | u32::from(channel.peer.is_stranger.load(Ordering::Relaxed)) << 31,
-        pid: LISTENER.load(Ordering::Relaxed) as u64,
+        pid: sender as u64,
     };
     let mut fds = vec![rec.fd.load(Ordering::Relaxed), channel.segment_fd, channel.peer.event_fd];
     fds.extend(crate::waker::event_fds());
@@ -212,6 +214,30 @@ pub(crate) fn claim(fd: i32) {
 }
 
 fn receive(socket: i32, number: i32) -> Option<()> {
+    let (taken, placeholder) = take_offered(socket)?;
+    let cloexec = if crate::fds::survives_exec(number) { 0 } else { libc::O_CLOEXEC };
+    let _ = fd::dup3(placeholder, number, cloexec);
+    fd::close(placeholder);
+    note(number, taken);
+    Some(())
+}
+
+fn note(number: i32, taken: &'static Endpoint) {
+    taken.fd.store(number, Ordering::Relaxed);
+    table::set_socket(number, taken);
+}
+
+/// In a process that the monitor has started for that: the connection that is offered, under a number of its own. A receiver of
+/// the kernel socket is told of the process that listens for it, which is the one that offers.
+pub(crate) fn take_over(socket: i32) -> Option<&'static Endpoint> {
+    let (taken, placeholder) = take_offered(socket)?;
+    note(placeholder, taken);
+    LISTENER.store(fd::peer(socket).map_or(0, |(pid, _)| pid), Ordering::Relaxed);
+    Some(taken)
+}
+
+/// Takes what is offered at the other end, which agrees: the connection, which this process holds too, and a placeholder.
+fn take_offered(socket: i32) -> Option<(&'static Endpoint, i32)> {
     let mut message = Message::default();
     // SAFETY: plain words; any bytes make a message.
     let bytes = unsafe { core::slice::from_raw_parts_mut((&raw mut message).cast::<u8>(), MESSAGE_LEN) };
@@ -230,12 +256,7 @@ fn receive(socket: i32, number: i32) -> Option<()> {
         endpoint::release(taken);
         return None;
     }
-    let cloexec = if crate::fds::survives_exec(number) { 0 } else { libc::O_CLOEXEC };
-    let _ = fd::dup3(placeholder, number, cloexec);
-    fd::close(placeholder);
-    taken.fd.store(number, Ordering::Relaxed);
-    table::set_socket(number, taken);
-    Some(())
+    Some((taken, placeholder))
 }
 
 /// This process holds the connection too; one descriptor is counted.

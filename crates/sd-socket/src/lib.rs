@@ -14,7 +14,7 @@
 //! | `urgent`, `signals`, `zero_copy` | MSG_OOB; SIGURG and SIGIO; MSG_ZEROCOPY |
 //! | `ready`, `epoll`, `poll`, `select`, `wait` | readiness and waiting |
 //! | `cancel` | what ends a wait early: pthread_cancel (handlers of signals: `wait`) |
-//! | `options`, `extras`, `tcp_info`, `names`, `addr` | what a socket is told and asked |
+//! | `options`, `extras`, `tcp_info`, `names`, `addr`, `inode` | what a socket is told and asked |
 //! | `separate` | a process that gives rights up leaves its family |
 //! | `stranger`, `kept_rings` | how processes of other users are woken; rings between users |
 //! | `confine`, `network` | under a seccomp filter of the program's; in another network namespace |
@@ -30,7 +30,7 @@ mod arrival;
 mod before_monitor;
 mod berth;
 mod bind;
-mod bridge;
+pub mod bridge;
 pub mod calls;
 pub mod cancel;
 mod channel;
@@ -54,6 +54,7 @@ mod fork;
 mod handover;
 mod home;
 mod idle;
+mod inode;
 mod iov;
 mod kept;
 mod kept_rings;

@@ -17,8 +17,18 @@ const WAIT_MS: u32 = 250;
 
 /// Two kernel TCP sockets that are connected with each other, and with nobody else.
 pub(crate) fn make() -> Result<(i32, i32)> {
+    let outer = fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    make_from(outer).map(|inner| (outer, inner)).inspect_err(|_| fd::close(outer))
+}
+
+/// The other end of a pair that begins with this unconnected socket; unconnected again if that fails.
+pub(crate) fn make_from(outer: i32) -> Result<i32> {
     for _ in 0..TRIES {
-        match attempt() {
+        let inner = attempt(outer);
+        if inner.is_err() {
+            disconnect(outer);
+        }
+        match inner {
             // Somebody was in the way.
             Err(Errno(libc::EAGAIN | libc::EINPROGRESS | libc::ECONNRESET)) => {}
             done => return done,
@@ -27,39 +37,38 @@ pub(crate) fn make() -> Result<(i32, i32)> {
     Err(Errno(libc::ENOBUFS))
 }
 
+/// The socket is as it was before it was connected.
+pub(crate) fn disconnect(outer: i32) {
+    // SAFETY: the kernel reads a sockaddr of 16 bytes; all zeros is AF_UNSPEC.
+    unsafe { syscall!(libc::SYS_connect, outer, [0u8; 16].as_ptr(), 16) };
+    let _ = sd_sys::msg::set_timeout(outer, 0);
+}
+
 /// While the listener is there, anybody on this host can connect to it. So what it accepts is ours only when the kernel
 /// gives it the names of `outer`, the other way round; others are turned away.
-fn attempt() -> Result<(i32, i32)> {
+fn attempt(outer: i32) -> Result<i32> {
     let mut bytes = [0u8; 28];
-    let len = addr::encode(libc::AF_INET, Name { ip: Ip::v4([127, 0, 0, 1]), port: 0 }, &mut bytes);
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    let listener = fd::socket(libc::AF_INET, kind | libc::SOCK_NONBLOCK, 0)?;
-    let pair = (|| {
+    let here = |port| Name { ip: Ip::v4([127, 0, 0, 1]), port };
+    let len = addr::encode(libc::AF_INET, here(0), &mut bytes);
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let listener = fd::socket(libc::AF_INET, kind, 0)?;
+    let inner = (|| {
         // SAFETY: the kernel reads `len` bytes of the address.
         check(unsafe { syscall!(libc::SYS_bind, listener, bytes.as_ptr(), len) })?;
         // SAFETY: no pointers.
         check(unsafe { syscall!(libc::SYS_listen, listener, STRANGERS_MAX) })?;
-        let Some((_, name)) = addr::kernel_name(listener) else {
-            return Err(Errno(libc::EINVAL));
-        };
-        addr::encode(libc::AF_INET, name, &mut bytes);
-        let outer = fd::socket(libc::AF_INET, kind, 0)?;
+        let (_, name) = addr::kernel_name(listener).ok_or(Errno(libc::EINVAL))?;
+        let domain = fd::getsockopt_int(outer, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
+        let len = addr::encode(domain, here(name.port), &mut bytes);
         // A backlog that is full of others would have it wait for minutes.
+        sd_sys::msg::set_timeout(outer, WAIT_MS)?;
         // SAFETY: the kernel reads `len` bytes of the address.
-        let inner = sd_sys::msg::set_timeout(outer, WAIT_MS)
-            .and_then(|()| check(unsafe { syscall!(libc::SYS_connect, outer, bytes.as_ptr(), len) }))
-            .and_then(|_| accept_from(listener, outer))
-            .and_then(|inner| sd_sys::msg::set_timeout(outer, 0).map(|()| inner));
-        match inner {
-            Ok(inner) => Ok((outer, inner)),
-            Err(e) => {
-                fd::close(outer);
-                Err(e)
-            }
-        }
+        check(unsafe { syscall!(libc::SYS_connect, outer, bytes.as_ptr(), len) })?;
+        let inner = accept_from(listener, outer)?;
+        sd_sys::msg::set_timeout(outer, 0).map(|()| inner)
     })();
     fd::close(listener);
-    pair
+    inner
 }
 
 /// The connection from `outer`.

@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sd-socket", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
     ("sd-preload", &["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-socket"]),
     ("sd-monitor", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
-    ("sd-cli", &["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-monitor"]),
+    ("sd-cli", &["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-socket", "sd-monitor"]),
 ];
 
 /// Crates of others that may be linked into the programs of strangers.

@@ -22,6 +22,8 @@ pub(crate) struct Process {
     pub(crate) shares: Vec<(ClientId, u32)>,
     /// Who forked it, and the how manieth of its forks that was.
     birth: Option<(ProcessId, u32)>,
+    /// The families of the process that it was started for, to bridge a connection of its.
+    helped: Vec<ClientId>,
 }
 
 #[derive(Default)]
@@ -113,6 +115,19 @@ impl Members {
         record.members.insert(member, process);
         process_record.shares.push((family, member));
         Some(member)
+    }
+
+    /// A process is to be started that takes over a connection of `process`, which cannot start one itself.
+    pub(crate) fn helper_of(&mut self, process: ProcessId) -> ProcessId {
+        let helped = self.families_of(process);
+        let id = self.new_process(0);
+        self.processes.entry(id).or_default().helped = helped;
+        id
+    }
+
+    /// Whether it was started for a member of this family.
+    pub(crate) fn helps(&self, process: ProcessId, family: ClientId) -> bool {
+        self.processes.get(&process).is_some_and(|process| process.helped.contains(&family))
     }
 
     /// The child of this fork, which has this process id; `None` when it is gone.

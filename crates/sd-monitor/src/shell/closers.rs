@@ -21,6 +21,7 @@
 
 use super::connection::{Incoming, Message, Question};
 use super::descriptors::{self, Owned, Unfit};
+use super::helpers::Start;
 use sd_sys::ringer::Ringer;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -51,6 +52,8 @@ enum Task {
     Receive(u64, OwnedFd),
     /// Wakes whoever watches an eventfd.
     Wake(OwnedFd),
+    /// Starts a process, and waits until it runs.
+    Start(Start),
 }
 
 /// What was found about a connection.
@@ -172,6 +175,7 @@ impl Shared {
     fn perform(&self, uid: u32, task: Task) {
         match task {
             Task::Close(fd) => drop(fd),
+            Task::Start(start) => start.go(),
             Task::Wake(fd) => sd_sys::fd::eventfd_signal(fd.as_raw_fd()),
             Task::Examine(connection, question, message) => {
                 self.tell(uid, connection, What::Examined(examine(question, message)));
@@ -279,6 +283,11 @@ impl Closers {
     /// Closes a descriptor of a user's some time.
     pub(crate) fn close(&self, uid: u32, fd: OwnedFd) {
         self.shared.push(uid, Task::Close(fd));
+    }
+
+    /// Starts a process for a user.
+    pub(crate) fn start(&self, uid: u32, start: Start) {
+        self.shared.push(uid, Task::Start(start));
     }
 
     /// Closes a file in memory, all of whose pages may be given back by that.

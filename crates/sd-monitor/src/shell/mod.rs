@@ -13,6 +13,7 @@ mod files;
 mod forks;
 mod grant;
 mod hearing;
+mod helpers;
 mod origin;
 pub(crate) mod place;
 mod poller;
@@ -54,8 +55,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     let place = place::Place::take(&options.socket)?;
     let system = |what| move |error| Error::System(what, options.socket.clone(), error);
     let signals = signals().map_err(system("watch signals for"))?;
-    let mut server = server::Server::new(place, signals, options.policy.clone(), policy)
-        .map_err(system("start serving"))?;
+    let mut server = server::Server::new(place, signals, options, policy).map_err(system("start serving"))?;
     server.recover_silent();
     tracing::info!("listening at {}", options.socket.display());
     tell_systemd("READY=1");

@@ -32,6 +32,7 @@ fn has_answer(request: &Request) -> bool {
         request,
         Request::Accepting { .. }
             | Request::CannotTake
+            | Request::Bridge
             | Request::Stuck { .. }
             | Request::Idle
             | Request::Decline { .. }
@@ -63,6 +64,7 @@ impl Server {
             (asked @ (Request::Listen { .. } | Request::WillListen { .. }), Some(who)) => {
                 self.of_listener(who.client, asked, listener)
             }
+            (Request::Bridge, _) => self.bridge(id, sender, &mut fds).map(|()| None),
             (Request::CannotTake, _) => self.cannot_take(id, listener).map(|()| None),
             (Request::Unlisten { index }, Some(who)) => Ok(Some(self.unlisten(who.client, index))),
             (Request::Adopter { channel, number }, Some(who)) => {
@@ -341,8 +343,9 @@ impl Server {
         let identity = Slab::check(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
         let is_it = |(_, family): &(&ClientId, &Family)| family.slab.identity() == identity;
         let (client, family) = self.families.iter().find(is_it).ok_or(ErrorCode::Protocol)?;
-        // Who can write a slab can harm all who share it.
-        if family.uid != uid {
+        // Who can write a slab can harm all who share it. A process that has changed its user since it made its slab has a
+        // helper of its new one.
+        if family.uid != uid && !self.core.members.helps(process, *client) {
             return Err(ErrorCode::Protocol);
         }
         if self.core.members.share_count(process) >= SHARES_MAX {

@@ -6,6 +6,7 @@ use super::descriptors::{Identity, has_ended};
 use super::directories::Directories;
 use super::family::Family;
 use super::files;
+use super::helpers::Helpers;
 use super::place::Place;
 use super::poller::{Poller, Token};
 use super::proof::{Namespaces, own_netns};
@@ -15,6 +16,7 @@ use super::segments::Segment;
 use super::silent::Silent;
 use super::soon::Soon;
 use super::turns::Turns;
+use crate::Options;
 use crate::core::channels::{ChannelKey, Channels};
 use crate::core::listeners::Listeners;
 use crate::core::members::{Members, ProcessId};
@@ -72,6 +74,7 @@ pub(crate) struct Server {
     pub(crate) unseen: BTreeSet<(ProcessId, ProcessId)>,
     /// The network namespace that the monitor is in.
     pub(crate) netns: Option<u64>,
+    pub(crate) helpers: Helpers,
     policy_path: Option<PathBuf>,
     /// Counts policies, from where no monitor before has.
     pub(super) policies: u32,
@@ -88,7 +91,7 @@ impl Server {
     pub(crate) fn new(
         place: Place,
         signals: SignalFd,
-        policy_path: Option<PathBuf>,
+        options: &Options,
         policy: Policy,
     ) -> io::Result<Server> {
         let poller = Poller::new()?;
@@ -128,7 +131,8 @@ impl Server {
             turns: Turns::default(),
             unseen: BTreeSet::new(),
             netns: own_netns(),
-            policy_path,
+            helpers: Helpers::new(options.helper.clone()),
+            policy_path: options.policy.clone(),
             policies: random.hash_one(0) as u32 | 1,
             place,
             signals,

@@ -103,6 +103,7 @@ impl Server {
     pub(crate) fn bury(&mut self, process: ProcessId) {
         self.silent.forget(process);
         self.core.quotas.give_back(Holding::Child(process));
+        self.helpers.ended(process);
         if let Some(pidfd) = self.pidfds.remove(&process) {
             self.poller.forget(pidfd);
         }

@@ -4,6 +4,7 @@ mod authority;
 mod client;
 mod death;
 mod fuzz;
+mod helpers;
 mod holding;
 mod hostile;
 mod memory;
@@ -22,7 +23,8 @@ mod start;
 fn monitor_process() {
     let Some(socket) = std::env::var_os("SD_TEST_SOCKET") else { return };
     let policy = std::env::var_os("SD_TEST_POLICY").map(Into::into);
-    let ended = sd_monitor::run(sd_monitor::Options { socket: socket.into(), policy });
+    let helper = std::env::var_os("SD_TEST_HELPER").map(Into::into);
+    let ended = sd_monitor::run(sd_monitor::Options { socket: socket.into(), policy, helper });
     if let Err(error) = &ended {
         eprintln!("failed: {error}");
     }

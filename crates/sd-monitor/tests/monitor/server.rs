@@ -36,6 +36,19 @@ impl Server {
         server
     }
 
+    /// A monitor whose helpers are this shell script.
+    pub(crate) fn start_with_helper(script: &str) -> Server {
+        let mut server = Server::prepare();
+        server._alone = Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
+        let program = server.directory.join("helper");
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        server.restart_with(|command| {
+            command.env("SD_TEST_HELPER", &program);
+        });
+        server
+    }
+
     /// Another monitor at a place of its own.
     pub(crate) fn start_another(&self) -> Server {
         let mut server = Server::prepare();
@@ -179,7 +192,10 @@ impl Drop for Server {
                 fs::read_dir(&self.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
             if !std::thread::panicking() {
                 assert!(status.success(), "the monitor ended with {status}");
-                assert!(left.iter().all(|name| name == "policy"), "left behind: {left:?}");
+                assert!(
+                    left.iter().all(|name| name == "policy" || name == "helper"),
+                    "left behind: {left:?}"
+                );
             }
         }
         let _ = fs::remove_dir_all(&self.directory);

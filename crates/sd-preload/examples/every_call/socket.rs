@@ -1,12 +1,17 @@
 //! Life, names and options of a kernel TCP connection over loopback.
 
 use crate::report::{close, show, show_fd, show_success};
-use libc::{AF_INET, SOCK_STREAM, c_int, sockaddr, sockaddr_in, socklen_t};
+use libc::{AF_INET, SOCK_STREAM, c_char, c_int, sockaddr, sockaddr_in, socklen_t};
 
 unsafe extern "C" {
     fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
     fn bindresvport(fd: c_int, addr: *mut sockaddr_in) -> c_int;
     fn sockatmark(fd: c_int) -> c_int;
+    fn __fxstat(version: c_int, fd: c_int, found: *mut libc::stat) -> c_int;
+    fn __fxstat64(version: c_int, fd: c_int, found: *mut libc::stat) -> c_int;
+    fn __fxstatat(v: c_int, dir: c_int, path: *const c_char, found: *mut libc::stat, flags: c_int) -> c_int;
+    fn __fxstatat64(v: c_int, dir: c_int, path: *const c_char, found: *mut libc::stat, flags: c_int)
+    -> c_int;
 }
 
 const LEN: socklen_t = size_of::<sockaddr_in>() as socklen_t;
@@ -61,11 +66,32 @@ pub(crate) fn run() {
         show("getpeername", libc::getpeername(server, (&raw mut peer).cast(), &mut len));
         show("getpeername", libc::getpeername(listener, (&raw mut peer).cast(), &mut len));
         options(client);
+        inodes(client);
         show("sockatmark", sockatmark(client));
         show("shutdown", libc::shutdown(client, libc::SHUT_WR));
         let unbound = libc::socket(AF_INET, SOCK_STREAM, 0);
         show_success("bindresvport", bindresvport(unbound, std::ptr::null_mut()));
         [listener, client, server, second, unbound].into_iter().for_each(close);
+    }
+}
+
+unsafe fn inodes(fd: c_int) {
+    let empty = libc::AT_EMPTY_PATH;
+    // SAFETY: as above.
+    unsafe {
+        let (mut found, mut more): (libc::stat, libc::statx) = std::mem::zeroed();
+        let (path, at) = (c"".as_ptr(), &raw mut found);
+        show("fstat", libc::fstat(fd, at));
+        show("fstat64", libc::fstat64(fd, at.cast()));
+        show("__fxstat", __fxstat(1, fd, at));
+        show("__fxstat64", __fxstat64(1, fd, at));
+        show("fstatat", libc::fstatat(fd, path, at, empty));
+        show("fstatat64", libc::fstatat64(fd, path, at.cast(), empty));
+        show("__fxstatat", __fxstatat(1, fd, path, at, empty));
+        show("__fxstatat64", __fxstatat64(1, fd, path, at, empty));
+        show("statx", libc::statx(fd, path, empty, libc::STATX_INO, &raw mut more));
+        show("fchmod", libc::fchmod(fd, 0o600));
+        show("fchown", libc::fchown(fd, u32::MAX, u32::MAX));
     }
 }
 

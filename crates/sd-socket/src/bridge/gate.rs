@@ -26,6 +26,11 @@ impl Gate {
         self.numbers().into_iter().filter(|fd| *fd >= 0).for_each(fd::close);
     }
 
+    /// The same gate in another process, which was given these.
+    pub(super) fn of(opened: i32, maker: i32) -> Gate {
+        Gate { opened, maker }
+    }
+
     pub(super) fn numbers(&self) -> [i32; 2] {
         [self.opened, self.maker]
     }

@@ -19,7 +19,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
 ];
 
 /// As [`exec_helper`], in an environment in which the program does not load the library.
-fn exec_stranger(what: &str, fds: &[i32]) -> i32 {
+pub(super) fn exec_stranger(what: &str, fds: &[i32]) -> i32 {
     let environment = [c"SD_MONITOR=/nonexistent".as_ptr(), std::ptr::null()];
     exec_in(what, fds, environment.as_ptr())
 }

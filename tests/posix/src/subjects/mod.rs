@@ -43,6 +43,7 @@ mod matrix;
 mod message;
 mod names;
 mod network;
+mod no_forks;
 mod nonblocking;
 mod odd;
 mod offspring;
@@ -109,6 +110,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     idle_busy::SUBJECTS,
     idle_parked::SUBJECTS,
     pass::SUBJECTS,
+    no_forks::SUBJECTS,
     pass_races::SUBJECTS,
     poll::SUBJECTS,
     poll_threads::SUBJECTS,

@@ -233,7 +233,7 @@ fn file_operations() {
     }
 }
 
-fn inode(fd: i32) -> u64 {
+pub(super) fn inode(fd: i32) -> u64 {
     // SAFETY: all-zero bytes are a valid stat.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     call!(libc::fstat(fd, &raw mut stat));

@@ -9,33 +9,8 @@ use crate::table::{Subject, solo};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub(crate) const SUBJECTS: &[Subject] = &[
-    solo("pass/hot_allocator", hot_allocator),
-    solo("pass/receivers_stopped", receivers_stopped),
-    solo("pass/by_who_may_not_fork", by_who_may_not_fork),
-];
-
-/// A sender that may have no more processes (RLIMIT_NPROC). Whether it can pass the connection or is told that it cannot:
-/// whoever has the connection then can use it.
-fn by_who_may_not_fork() {
-    let (child, to) = receiver(answer_in_upper_case);
-    // Root, and who has its capabilities, may have as many as it likes.
-    show("setresuid", call!(libc::setresuid(4711, 0, 0)));
-    let (header, none) = ([0x2008_0522u32, 0], [0u32; 6]);
-    show("capset", call!(libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr())));
-    let pair = connected();
-    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    show("RLIMIT_NPROC", call!(libc::setrlimit(libc::RLIMIT_NPROC, &raw const none)));
-    let is_passed = pass(to, pair.server).ok();
-    close(to);
-    send(pair.client, b"word", 0);
-    if !is_passed {
-        answer_in_upper_case(pair.server);
-    }
-    close(pair.server);
-    show_recv("client", pair.client, 16, 0);
-    wait_child(child);
-}
+pub(crate) const SUBJECTS: &[Subject] =
+    &[solo("pass/hot_allocator", hot_allocator), solo("pass/receivers_stopped", receivers_stopped)];
 
 /// Receivers are stopped at any moment of their taking, for longer than anybody waits for them.
 fn receivers_stopped() {

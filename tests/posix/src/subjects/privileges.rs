@@ -441,7 +441,9 @@ fn put_aside_and_exec() {
         super::exec::exec_helper("upper", &[pair.server])
     });
     close(pair.server);
-    say!("answer {}", super::exec::ask(pair.client, "by another program"));
+    // The other program prints at the same time.
+    let answer = super::exec::ask(pair.client, "by another program");
     close(pair.client);
     say!("child: {}", wait_child(child));
+    say!("answer {answer}");
 }

@@ -16,7 +16,13 @@ const IP_PROTOCOL: c_int = 52;
 const IPV6_ADDRFORM: c_int = 1;
 const IPV6_PATHMTU: c_int = 61;
 
-/// The answer for a socket in state Connected, if the question is one of these.
+/// Questions about names and route, which have an answer from connect on.
+pub(crate) fn are_known_early(question: (c_int, c_int)) -> bool {
+    let known = [(SOL_SOCKET, libc::SO_PEERNAME), (IPPROTO_IP, libc::IP_MTU), (IPPROTO_IPV6, libc::IPV6_MTU)];
+    known.contains(&question) || question == (IPPROTO_IPV6, IPV6_PATHMTU)
+}
+
+/// The answer for a socket in state Connected, or Connecting where it is known early, if the question is one of these.
 ///
 /// # Safety
 /// `value` and `len` as the kernel wants them.

@@ -219,11 +219,7 @@ pub(crate) unsafe fn set(
             _ => {}
         }
     }
-    if level == TCP
-        && connected
-        && len >= 4
-        && user::is_readable(value, 4)
-        && !crate::names::is_over(endpoint)
+    if level == TCP && connects && len >= 4 && user::is_readable(value, 4) && !crate::names::is_over(endpoint)
     {
         // SAFETY: at least four bytes.
         let is_zero = unsafe { (value as *const i32).read_unaligned() } == 0;
@@ -359,7 +355,12 @@ pub(crate) unsafe fn get(
             return Outcome::Kernel;
         }
     }
-    if endpoint.state_now() == State::Connected {
+    let is_answered = match endpoint.state_now() {
+        State::Connected => true,
+        State::Connecting => crate::answers::are_known_early((level, name)),
+        _ => false,
+    };
+    if is_answered {
         // SAFETY: as the caller says.
         let answer = unsafe { crate::answers::of_connection(fd, endpoint, (level, name), value, len) };
         if let Some(answer) = answer {

@@ -166,6 +166,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     matrix::flags::SUBJECTS,
     matrix::flags::PAIRS,
     matrix::flags::OF_V6,
+    matrix::flags::BLOCKING,
     matrix::sequences::SUBJECTS,
     matrix::controls::SUBJECTS,
     matrix::masks::SUBJECTS,

@@ -14,13 +14,21 @@ use crate::table::{Subject, solo};
 
 macro_rules! in_states {
     ($topic:literal, $flags:ident, $family:ident, $($state:ident)*) => {
-        &[$(solo(concat!($topic, "/", stringify!($state)), || run(states::$state, $flags(), Family::$family))),*]
+        &[$(solo(concat!($topic, "/", stringify!($state)), || run(states::$state, $flags(), Family::$family, false))),*]
+    };
+}
+
+macro_rules! in_states_blocking {
+    ($($state:ident)*) => {
+        &[$(solo(
+            concat!("flags_blocking/", stringify!($state)),
+            || run(states::$state, each_bit(), Family::V4, true)
+        )),*]
     };
 }
 
 pub(crate) const SUBJECTS: &[Subject] = in_states!("flags_bits", each_bit, V4,
-    fresh bound listening connection_waits listener_shut connecting connected accepted used data_waiting urgent_waiting full
-    shut_read shut_read_data shut_write shut_both shut_both_data peer_shut peer_shut_data both_shut
+    fresh bound listening connection_waits listener_shut connecting connected accepted used data_waiting urgent_waiting shut_read shut_read_data shut_write shut_both shut_both_data peer_shut peer_shut_data both_shut
     peer_closed peer_closed_data peer_closed_and_sent peer_left_data accepted_closed accepted_reset
     reset reset_data reset_read reset_told refused refused_untold disconnected disconnected_data connected_again
 );
@@ -32,6 +40,11 @@ pub(crate) const PAIRS: &[Subject] = in_states!("flags_pairs", each_pair, V4,
 
 pub(crate) const OF_V6: &[Subject] = in_states!("flags_bits6", each_bit, V6,
     fresh listening connecting connected data_waiting urgent_waiting peer_shut_data peer_closed reset_data refused disconnected
+);
+
+pub(crate) const BLOCKING: &[Subject] = in_states_blocking!(
+    fresh listening connected data_waiting urgent_waiting shut_read_data shut_both peer_shut_data peer_closed
+    reset_data refused
 );
 
 /// Flags with names.
@@ -106,13 +119,16 @@ const CALLS: &[(&str, Call)] = &[
     }),
 ];
 
-fn run(state: fn() -> Made, flags: Vec<(String, i32)>, family: Family) {
+/// `blocks`: with time-outs of a few milliseconds.
+fn run(state: fn() -> Made, flags: Vec<(String, i32)>, family: Family, blocks: bool) {
     use_family(family);
     count_signal(libc::SIGPIPE, libc::SA_RESTART);
     for (call_name, call) in CALLS {
         for (name, bits) in &flags {
             let made = state();
-            set_nonblocking(made.fd, true);
+            set_nonblocking(made.fd, !blocks);
+            set_timeout(made.fd, libc::SO_RCVTIMEO, 3);
+            set_timeout(made.fd, libc::SO_SNDTIMEO, 3);
             let result = call(&made, *bits);
             if call_name.starts_with("send") {
                 push(made.fd);

@@ -130,7 +130,6 @@ pub(super) fn accepted_closed() -> Made {
     let client = dial(&addr);
     send(client, b"0123456789", 0);
     close(client);
-    sleep(1);
     let server = accept(listening).fd();
     close(listening);
     await_events(server, libc::POLLRDHUP);
@@ -143,9 +142,9 @@ pub(super) fn accepted_reset() -> Made {
     let client = dial(&addr);
     send(client, b"0123456789", 0);
     abort(client);
-    sleep(1);
     let server = accept(listening).fd();
     close(listening);
+    await_events(server, libc::POLLHUP);
     Made::new(server, Vec::new())
 }
 

@@ -1,12 +1,16 @@
 //! `cargo xtask deny`: licences, sources and versions of what we depend on, after `deny.toml`.
 //!
 //! `cargo deny` checks the same and the advisories, and takes minutes to be built; so it is run where it is installed, and
-//! what can be checked without it is checked here always.
+//! what can be checked without it is checked here always. It never fetches: advisories want a copy of RustSec's database, which
+//! is to be had over the network alone and in no package registry. `DENY_DB` names a directory that has such copies, as
+//! `cargo deny fetch db` makes them (`$CARGO_HOME/advisory-dbs`, where they are looked for as well).
 
 use crate::report::Count;
+use crate::scratch::Scratch;
 use crate::{Result, fail, process, product};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
@@ -33,19 +37,45 @@ pub(crate) fn run() -> Result<()> {
     for fault in &faults {
         println!("FAIL {fault}");
     }
-    if process::find_program("cargo-deny").is_some() {
-        let status = product::cargo(&["deny", "--offline", "check"]).status()?;
-        if !status.success() {
-            faults.push(format!("cargo deny: {status}"));
-        }
-    } else {
-        println!("advisories are not checked: cargo-deny is not installed");
-    }
+    faults.extend(cargo_deny(&rules)?);
     println!("{}", Count { passed: packages.len(), failed: faults.len(), skipped: 0 }.line());
     if !faults.is_empty() {
         fail!("deny: {} faults", faults.len());
     }
     Ok(())
+}
+
+/// Where the advisories are.
+fn databases() -> Option<PathBuf> {
+    let home = || std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let by_user = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo"));
+    let usual = || home().or_else(by_user).map(|cargo| cargo.join("advisory-dbs"));
+    let path = std::env::var_os("DENY_DB").map(PathBuf::from).or_else(usual)?;
+    path.read_dir().is_ok_and(|mut entries| entries.next().is_some()).then_some(path)
+}
+
+/// What `cargo deny` finds; it says itself what that is.
+fn cargo_deny(rules: &str) -> Result<Option<String>> {
+    if process::find_program("cargo-deny").is_none() {
+        println!("skipped: advisories are not checked, as cargo-deny is not installed");
+        return Ok(None);
+    }
+    let scratch = Scratch::new("deny")?;
+    let config = scratch.path().join("deny.toml");
+    let mut checks = vec!["bans", "licenses", "sources"];
+    let mut text = rules.to_owned();
+    match databases() {
+        Some(path) => {
+            // The last table of deny.toml is that of advisories.
+            text.push_str(&format!("db-path = {:?}\n", path.display().to_string()));
+            checks.push("advisories");
+        }
+        None => println!("skipped: advisories are not checked, as there is no database (DENY_DB)"),
+    }
+    std::fs::write(&config, text)?;
+    let mut command = product::cargo(&["deny", "--offline", "check", "--disable-fetch", "--config"]);
+    let status = command.arg(&config).args(checks).status()?;
+    Ok((!status.success()).then(|| format!("cargo deny: {status}")))
 }
 
 /// Crates in two versions, and crates from elsewhere.

@@ -67,11 +67,17 @@ fn page() -> io::Result<(Page, OwnedFd)> {
 /// | `server:PORT` | the same, of the channel to a server | the server: MADV_REMOVE of madvise(2), when it gives memory back |
 /// | `pair` | a socket's, in recvmsg(2) | recvmsg(2) of the other holder of the same end |
 pub(crate) fn run(way: &str, user: u32) -> io::Result<()> {
-    let (page, userfaultfd) = page()?;
-    if way == "fuse" {
-        // Ends with this process.
-        std::mem::forget(crate::fuse::mount(None, user)?);
-    }
+    let mounted = if way == "fuse" { crate::fuse::mount(None, user).map(Some) } else { Ok(None) };
+    let (mounted, (page, userfaultfd)) = match (mounted, page()) {
+        (Ok(mounted), Ok(page)) => (mounted, page),
+        (Err(error), _) | (_, Err(error)) => {
+            // In a user namespace, say.
+            println!("skipped: {error}");
+            return crate::stand();
+        }
+    };
+    // It ends with this process.
+    std::mem::forget(mounted);
     crate::become_user(user)?;
     let client = Client::register()?;
     let kept = match way {

@@ -208,6 +208,7 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
         }
         for side in [0, 1] {
             all.push(Request::Join { id: channel, side });
+            all.push(Request::Ring { channel, side });
             all.push(Request::Home { channel, side, client: channel });
             all.push(Request::BerthOf { channel, side, number: 0 });
             all.push(Request::Signal { channel, slot: 0, side, urgent: true });

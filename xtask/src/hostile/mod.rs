@@ -42,6 +42,9 @@ type Test = (&'static str, fn(&mut World) -> Result<String>);
 /// Tests that fail, with the reason; see there.
 const KNOWN: &str = include_str!("../../../tests/hostile/known-failures.txt");
 
+/// Makes the root of a user namespace.
+const ROOT: &str = include_str!("../../../tests/hostile/root.sh");
+
 pub(crate) fn run(options: &Options) -> Result<()> {
     let tests = [authority::TESTS, holdups::TESTS, privileges::TESTS].concat();
     if options.list {
@@ -94,19 +97,29 @@ fn known(tests: &[Test]) -> Result<BTreeMap<&'static str, &'static str>> {
 
 /// In a user namespace that has the users of /etc/subuid.
 fn again_as_root(tests: usize) -> Result<()> {
-    let within = || {
-        let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "--map-auto", "--fork", "--kill-child", "--"]);
-        command
+    let within = |command: &[&str]| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--map-root-user", "--map-auto", "--mount", "--fork", "--kill-child", "--"]);
+        unshare.args(["sh", "-c", ROOT, "sh"]).args(command);
+        unshare.env("TMPDIR", "/tmp").env_remove("XDG_RUNTIME_DIR").current_dir("/");
+        unshare
     };
-    let can =
-        within().args(["setpriv", "--reuid", "61001", "--regid", "61001", "--clear-groups", "true"]).status();
-    if !can.is_ok_and(|status| status.success()) {
-        println!("skipped: needs root, or a user namespace with other users (newuidmap, /etc/subuid)");
+    let user = (world::User::Alice as u32).to_string();
+    let other = ["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups", "true"];
+    let can = within(&other).output();
+    if !can.as_ref().is_ok_and(|output| output.status.success()) {
+        let why =
+            can.map_or_else(|error| error.to_string(), |it| String::from_utf8_lossy(&it.stderr).into_owned());
+        println!(
+            "skipped, none of it: several users are wanted, so root, or a user namespace that has 65,536 of them (newuidmap, and a line for this user in /etc/subuid and /etc/subgid). Here: {}",
+            why.trim()
+        );
         println!("{}", Count { passed: 0, failed: 0, skipped: tests }.line());
         return Ok(());
     }
-    let status = within().arg(std::env::current_exe()?).args(std::env::args().skip(1)).status()?;
+    println!("not root: in a user namespace of its own");
+    let program = std::env::current_exe()?;
+    let status = within(&[&program.to_string_lossy()]).args(std::env::args().skip(1)).status()?;
     if !status.success() {
         fail!("in a user namespace: {status}");
     }

@@ -1,13 +1,15 @@
 //! `cargo xtask tidy`: rules that no compiler checks.
 //!
 //! Layout (lengths of files and functions), comments on unsafe code, the direction of dependencies, words that must
-//! not be in the repository, the hook table against glibc's functions, and the coverage tables against the subjects.
+//! not be in the repository, the hook table against glibc's functions, the coverage tables against the subjects,
+//! and the promises of SECURITY.md against the tests.
 
 mod callers;
 mod coverage;
 mod deps;
 mod hooks;
 mod layout;
+mod promises;
 mod source;
 mod words;
 
@@ -29,6 +31,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(deps::check(&files)?);
     findings.extend(hooks::check()?);
     findings.extend(coverage::check(&files)?);
+    findings.extend(promises::check(&files));
     if !findings.is_empty() {
         for finding in &findings {
             eprintln!("{finding}");

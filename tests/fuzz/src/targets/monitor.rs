@@ -106,7 +106,7 @@ fn supply(listener: TcpListener) -> Vec<OwnedFd> {
 }
 
 /// Rows of [`request`]; there is one for each kind at least.
-const KINDS: u8 = 29;
+const KINDS: u8 = 30;
 
 fn request(bytes: &mut Bytes, port: u16) -> Request {
     let kind = bytes.u8() % KINDS;
@@ -149,6 +149,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         }
         27 => Request::Admits { channel: a, listener: y, ip: ip(b) },
         28 => Request::Listens { index: x, generation: y, backlog: 1 },
+        29 => Request::Ring { channel: a, side: y & 1 },
         20 => Request::BerthOf { channel: a, side: y & 1, number: y >> 1 },
         _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
     }

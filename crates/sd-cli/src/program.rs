@@ -44,6 +44,53 @@ pub(crate) fn gains_rights(name: &OsStr) -> Option<&'static str> {
     (len > 0 && user != 0).then_some("has file capabilities")
 }
 
+/// Whether the kernel starts this program without the dynamic linker, which alone loads the library. A script is what its
+/// interpreter is.
+pub(crate) fn is_static(name: &OsStr) -> bool {
+    let mut path = find(name);
+    for _ in 0..SCRIPTS_MAX {
+        let Some(bytes) = path.as_deref().and_then(beginning) else { return false };
+        match bytes.strip_prefix(b"#!") {
+            None => return elf_is_static(&bytes),
+            Some(line) => {
+                let line = line.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_start();
+                let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
+                path = Some(PathBuf::from(OsStr::from_bytes(&line[..end])));
+            }
+        }
+    }
+    false
+}
+
+/// Scripts whose interpreters are scripts; the kernel follows no more.
+const SCRIPTS_MAX: usize = 5;
+
+/// Of a regular file: so much that an ELF file's program headers are in it.
+fn beginning(path: &std::path::Path) -> Option<Vec<u8>> {
+    use std::io::Read;
+    path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).ok()?.take(64 << 10).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// An ELF file of 64 bits without PT_INTERP (elf(5)).
+fn elf_is_static(bytes: &[u8]) -> bool {
+    const ELF_64: [u8; 5] = [0x7f, b'E', b'L', b'F', 2];
+    let number = |at: usize, len: usize| {
+        let field = bytes.get(at..at.checked_add(len)?)?;
+        Some(field.iter().rev().fold(0usize, |value, byte| value << 8 | usize::from(*byte)))
+    };
+    let (Some(table), Some(size), Some(count)) = (number(32, 8), number(54, 2), number(56, 2)) else {
+        return false;
+    };
+    let kind = |index: usize| number(table.checked_add(index.checked_mul(size)?)?, 4);
+    let kinds: Option<Vec<usize>> = (0..count).map(kind).collect();
+    let interpreter = libc::PT_INTERP as usize;
+    bytes.starts_with(&ELF_64)
+        && kinds.is_some_and(|kinds| !kinds.is_empty() && !kinds.contains(&interpreter))
+}
+
 /// As execvp(3) finds it.
 fn find(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
@@ -69,4 +116,33 @@ pub(crate) fn words(error: &std::io::Error) -> String {
 pub(crate) fn set_variable(name: &str, value: &OsStr) {
     // SAFETY: the process has one thread.
     unsafe { std::env::set_var(name, value) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Little of an ELF file: two program headers of these kinds.
+    fn elf(kinds: [u32; 2]) -> Vec<u8> {
+        let mut bytes = vec![0; 64 + 2 * 56];
+        bytes[..5].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2]);
+        (bytes[32], bytes[54], bytes[56]) = (64, 56, 2);
+        for (index, kind) in kinds.into_iter().enumerate() {
+            bytes[64 + index * 56] = kind as u8;
+        }
+        bytes
+    }
+
+    #[test]
+    fn what_has_no_dynamic_linker() {
+        assert!(elf_is_static(&elf([libc::PT_LOAD, libc::PT_DYNAMIC])));
+        assert!(!elf_is_static(&elf([libc::PT_LOAD, libc::PT_INTERP])));
+        let whole = elf([libc::PT_LOAD, libc::PT_LOAD]);
+        assert!(
+            (0..whole.len()).all(|len| len >= 124 || !elf_is_static(&whole[..len])),
+            "cut off: not known"
+        );
+        let own = std::env::current_exe().unwrap();
+        assert!(!is_static(own.as_os_str()) && !is_static(OsStr::new("/nonexistent")));
+    }
 }

@@ -19,6 +19,12 @@ pub(crate) fn main(options: &RunOptions) -> Result<()> {
             options.command[0].display()
         ));
     }
+    if let Some(name) = options.command.first().filter(|name| program::is_static(name)) {
+        warn(&format!(
+            "warning: {} is statically linked, so there is no dynamic linker to load the library; connections go over the kernel",
+            name.display()
+        ));
+    }
     program::set_variable("SD_MONITOR", socket.as_os_str());
     program::set_variable("LD_PRELOAD", &preload);
     match program::become_program(&options.command)? {}

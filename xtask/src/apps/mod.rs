@@ -16,6 +16,7 @@ mod haproxy;
 mod http;
 mod httpd;
 mod loads;
+mod mail;
 mod mariadb;
 mod memcached;
 mod mixed;
@@ -101,6 +102,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     ssh::SCENARIOS,
     transfer::SCENARIOS,
     ftp::SCENARIOS,
+    mail::SCENARIOS,
     brokers::SCENARIOS,
     rabbitmq::SCENARIOS,
     spawners::SCENARIOS,
@@ -133,6 +135,7 @@ const ROWS: &[&[table::Row]] = &[
     ssh::ROWS,
     transfer::ROWS,
     ftp::ROWS,
+    mail::ROWS,
     brokers::ROWS,
     rabbitmq::ROWS,
     spawners::ROWS,

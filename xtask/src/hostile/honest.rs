@@ -7,6 +7,10 @@ use std::time::Duration;
 
 /// First contacts that are made in a row.
 const CONTACTS: usize = 5;
+/// An attack may make first contacts so many times as long.
+const TIMES_MAX: f64 = 10.0;
+/// What takes less has not been held up, but has met a busy machine.
+const SHORT_US: f64 = 3000.0;
 /// An existing connection is looked at for so long, in milliseconds.
 const PACE_MS: &str = "1500";
 /// An answer on an existing connection that takes so long is one that the attack has held up, however busy the machine is.
@@ -77,6 +81,9 @@ pub(super) fn watched<T>(world: &World, port: u16, attack: impl FnOnce() -> Resu
         fail!("under attack an answer took {war_longest:.0} us, in peace {peace_longest:.0} us at most");
     }
     let (peace, war) = (report::median(&peace), report::median(&war));
+    if war > (TIMES_MAX * peace).max(SHORT_US) {
+        fail!("a first contact took {peace:.0} us in peace, and {war:.0} us under attack");
+    }
     Ok(format!(
         "first contact {peace:.0} us in peace, {war:.0} under attack ({:.1}x); longest answer {peace_longest:.0}, {war_longest:.0} us",
         war / peace.max(1.0)

@@ -9,8 +9,9 @@
 //!                                                                                a number, sets its bit in `holders`
 //!  receiver --one byte----> keeper, which lets go
 //! ```
-//! A receiver of another user keeps the kernel socket, since with the connection it would get the sender's slab. It is
-//! told the names of the connection, and believes them of root. It looks first
+//! A receiver of another user keeps the kernel socket, since with the connection it would get the sender's slab; so does one
+//! of the same user with fewer rights than the keeper (`sd_sys::rights`). They are
+//! told the names of the connection, and believe them of root or their own user. A receiver looks first
 //! who that is (SO_PEERCRED): nobody else is sent anything or waited for, so that who sends descriptors to a stranger cannot
 //! hold it up.
 //!
@@ -106,13 +107,13 @@ pub(crate) fn give(listener: i32, endpoint: &'static Endpoint) -> bool {
     let accepted =
         sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) });
     let Ok(socket) = accepted.map(|socket| socket as i32) else { return false };
-    let is_same = is_same_user(socket);
+    let may_have_it = is_same_user(socket) && sd_sys::rights::peer_has_ours(socket);
     let is_bounded = msg::set_timeout(socket, KEEPER_MS).is_ok();
-    if !is_same {
+    if !may_have_it {
         tell_names(socket, endpoint);
     }
     let sender = LISTENER.load(Ordering::Relaxed);
-    let given = is_bounded && is_same && offer(socket, endpoint, sender).is_some();
+    let given = is_bounded && may_have_it && offer(socket, endpoint, sender).is_some();
     fd::close(socket);
     given
 }
@@ -214,12 +215,25 @@ pub(crate) fn claim(fd: i32) {
 }
 
 fn receive(socket: i32, number: i32) -> Option<()> {
+    if is_told_names(socket) {
+        return learn_names(socket, number);
+    }
     let (taken, placeholder) = take_offered(socket)?;
     let cloexec = if crate::fds::survives_exec(number) { 0 } else { libc::O_CLOEXEC };
     let _ = fd::dup3(placeholder, number, cloexec);
     fd::close(placeholder);
     note(number, taken);
     Some(())
+}
+
+/// This process may not have the connection. Waits for what the keeper says.
+fn is_told_names(socket: i32) -> bool {
+    let mut bytes = [0u8; MESSAGE_LEN];
+    // SAFETY: the kernel writes at most the array.
+    let came = sd_sys::check(unsafe {
+        sd_sys::syscall!(libc::SYS_recvfrom, socket, bytes.as_mut_ptr(), bytes.len(), libc::MSG_PEEK, 0, 0)
+    });
+    came == Ok(NAMES_LEN)
 }
 
 fn note(number: i32, taken: &'static Endpoint) {

@@ -24,6 +24,7 @@ pub mod msg;
 pub mod netlink;
 pub mod numbers;
 pub mod raw;
+pub mod rights;
 pub mod ringer;
 pub mod section;
 pub mod space;

@@ -23,6 +23,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("privileges/each_call", each_call),
     solo("privileges/put_aside_and_exec", put_aside_and_exec),
     solo("privileges/calls_that_keep", calls_that_keep),
+    solo("privileges/passed_after_confining", passed_after_confining),
 ];
 
 pub(super) const NOBODY: libc::uid_t = 65_534;
@@ -190,6 +191,56 @@ pub(super) fn segments() -> BTreeSet<String> {
 
 fn is_segment(name: &str) -> bool {
     name.contains("/memfd:sd-") && !name.contains("sd-directory")
+}
+
+/// A process of the same user that has confined itself, or has fewer capabilities, is passed a connection: it gets that, and
+/// nothing else of the sender's.
+fn passed_after_confining() {
+    let confine: [fn(); 2] = [
+        || drop_nothing_but(call!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))),
+        || drop_nothing_but(give_up_capabilities(1 << 13)),
+    ];
+    for confine in confine {
+        let (_, [here, there]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+        let child = fork_child(|| {
+            confine();
+            let (_, passed) = super::others::take(there);
+            say!("left: {}", segments().intersection(&read_lines(there)).count());
+            let peer = getpeername(passed).1.port().to_string();
+            send(passed, format!("same name {}", read_lines(there).contains(&peer)).as_bytes(), 0);
+            write(passed, &receive_all(passed, 8));
+            0
+        });
+        let (pair, other) = (connected(), connected());
+        write(other.client, b"a secret");
+        pause(30);
+        super::others::pass(here, pair.server);
+        close(pair.server);
+        tell_lines(here, &segments());
+        tell_lines(here, &[getsockname(pair.client).1.port().to_string()].into());
+        show_recv("client", pair.client, 32, 0);
+        write(pair.client, b"question");
+        show_recv("client", pair.client, 32, 0);
+        say!("child: {}", wait_child(child));
+        show_recv("other", other.server, 32, 0);
+    }
+}
+
+/// What it came to is no matter.
+fn drop_nothing_but(_: Ret) {}
+
+/// Lines, and an empty one at their end.
+fn tell_lines(fd: i32, lines: &BTreeSet<String>) {
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    write(fd, format!("{text}\n").as_bytes());
+}
+
+fn read_lines(fd: i32) -> BTreeSet<String> {
+    let (mut text, mut byte) = (String::from("\n"), [0]);
+    while !text.ends_with("\n\n") && read(fd, &mut byte).count() == 1 {
+        text.push(char::from(byte[0]));
+    }
+    text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
 /// A connection and a listener that were in an epoll instance before.

@@ -50,9 +50,6 @@ pub(crate) unsafe fn accept4(
     let watch = Watch::start();
     let mut kept: Option<KeptListener> = None;
     loop {
-        if kept.is_some() && crate::withdrawn::is_moved(endpoint) {
-            return Outcome::Kernel;
-        }
         let kernel_fd = kept.as_ref().map_or(Some(fd), |kept| kept.fd(fd));
         channel::drain();
         // SAFETY: the caller vouches for its address buffer.
@@ -69,6 +66,9 @@ pub(crate) unsafe fn accept4(
         let kept = kept.get_or_insert_with(|| KeptListener::new(endpoint));
         if let Err(errno) = wait_for_connection(endpoint, fd, deadline, &watch, kept) {
             return Outcome::Errno(errno);
+        }
+        if crate::withdrawn::is_moved(endpoint) {
+            return Outcome::Kernel;
         }
     }
 }

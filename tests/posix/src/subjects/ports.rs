@@ -90,7 +90,13 @@ fn orphan_never() {
         }
         close(pair.client);
         sleep(2);
-        show_return("soon", &addr);
+        // Once the other side's kernel has acknowledged the end.
+        let mut tries = 0;
+        while !try_bind(&addr).ok() && tries < 50 {
+            sleep(1);
+            tries += 1;
+        }
+        show("bind", try_bind(&addr));
         show_poll("server", pair.server);
         show_recv("server", pair.server, 8, 0);
         show_send("server", pair.server, b"x", libc::MSG_NOSIGNAL);

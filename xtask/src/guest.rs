@@ -24,14 +24,17 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 600)]
     seconds: u64,
     /// Memory of the guest, in MiB
-    #[arg(long, default_value_t = 1536)]
+    #[arg(long, default_value_t = MEMORY)]
     memory: u32,
-    /// The command of xtask that is run there
+    /// The command of xtask that is run there; one that begins with `sh` is the guest's own shell's
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }
 
-const USUAL: [&str; 3] = ["sharing", "--only", "memory"];
+const MEMORY: u32 = 1536;
+/// What is run, and in how much memory, where no command is given.
+const USUAL: [(u32, [&str; 3]); 2] =
+    [(MEMORY, ["sharing", "--only", "memory"]), (320, ["sharing", "--only", "host-memory"])];
 const KERNEL: &str = "linux-image-cloud-amd64";
 const PROGRAMS: [&str; 3] = ["qemu-system-x86_64", "busybox", "cpio"];
 const ENDED: &str = "sd-guest ended with ";
@@ -64,13 +67,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         product::build()?;
     }
     let kernel = kernel()?;
+    if !options.command.is_empty() {
+        return one(options, &kernel, options.memory, &options.command);
+    }
+    for (memory, command) in USUAL {
+        one(options, &kernel, memory, &command.map(str::to_owned))?;
+    }
+    Ok(())
+}
+
+/// A guest, from its start to its end.
+fn one(options: &Options, kernel: &Path, memory: u32, command: &[String]) -> Result<()> {
     let scratch = Scratch::new("guest")?;
-    let command: Vec<String> = match options.command.is_empty() {
-        true => USUAL.map(str::to_owned).to_vec(),
-        false => options.command.clone(),
-    };
-    let disk = initramfs(scratch.path(), &command)?;
-    let (status, count) = boot(options, &kernel, &disk)?;
+    let disk = initramfs(scratch.path(), command)?;
+    let (status, count) = boot(options.seconds, memory, kernel, &disk)?;
     println!("{}", count.line());
     match status.as_deref() {
         Some("0") => Ok(()),
@@ -137,7 +147,8 @@ fn initramfs(scratch: &Path, command: &[String]) -> Result<PathBuf> {
     std::fs::write(root.join("etc/group"), "root:x:0:\nnogroup:x:65534:\n")?;
     let words: Vec<String> =
         command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
-    std::fs::write(root.join("command"), format!("xtask {}\n", words.join(" ")))?;
+    let program = if command.first().is_some_and(|word| word == "sh") { "" } else { "xtask " };
+    std::fs::write(root.join("command"), format!("{program}{}\n", words.join(" ")))?;
     std::fs::write(root.join("init"), INIT.replace("ENDED", ENDED))?;
     std::fs::set_permissions(root.join("init"), std::fs::Permissions::from_mode(0o755))?;
     let disk = scratch.join("initramfs");
@@ -161,10 +172,10 @@ fn add(root: &Path, file: &Path, at: &str) -> Result<()> {
 }
 
 /// Runs the guest and passes on what it says: the command's status, and what it counted.
-fn boot(options: &Options, kernel: &Path, disk: &Path) -> Result<(Option<String>, Count)> {
+fn boot(seconds: u64, memory: u32, kernel: &Path, disk: &Path) -> Result<(Option<String>, Count)> {
     let mut qemu = Command::new("qemu-system-x86_64");
     qemu.args(["-accel", "tcg,thread=multi,tb-size=256", "-M", "pc", "-cpu", "max,la57=off", "-smp", "2"])
-        .args(["-m", &options.memory.to_string(), "-display", "none", "-no-reboot", "-nodefaults"])
+        .args(["-m", &memory.to_string(), "-display", "none", "-no-reboot", "-nodefaults"])
         .args(["-serial", "stdio", "-append"])
         .arg("console=ttyS0 panic=-1 quiet mitigations=off nokaslr random.trust_cpu=1 cgroup_no_v1=all")
         .arg("-kernel")
@@ -185,7 +196,7 @@ fn boot(options: &Options, kernel: &Path, disk: &Path) -> Result<(Option<String>
         }
         (status, count)
     });
-    let end = Instant::now() + Duration::from_secs(options.seconds);
+    let end = Instant::now() + Duration::from_secs(seconds);
     while child.try_wait()?.is_none() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -125,6 +125,13 @@ pub(crate) fn shared_memory_bytes(pids: &[u32]) -> u64 {
     bytes
 }
 
+/// A line of proc_meminfo(5).
+pub(crate) fn memory_kib(name: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
 /// Bytes of shared memory that a process has touched or seen (proc_pid_status(5), RssShmem).
 pub(crate) fn shared_resident_bytes(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

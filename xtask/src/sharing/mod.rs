@@ -112,6 +112,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
         parts.push((name.to_owned(), Box::new(check)));
     }
     parts.push(("short-of-memory".to_owned(), Box::new(group::run)));
+    parts.push(("short-of-host-memory".to_owned(), Box::new(group::of_the_host)));
     parts.push(("memory-shown".to_owned(), Box::new(group::shown)));
     parts.push(("many-processes".to_owned(), Box::new(many::processes)));
     parts.push(("many-connections".to_owned(), Box::new(many::connections)));

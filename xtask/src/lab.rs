@@ -42,6 +42,8 @@ pub(crate) struct Lab {
     scratch: Scratch,
     /// cgroup.procs of a cgroup that programs of the kernel's side are started in.
     cgroup: Option<PathBuf>,
+    /// Of the monitors that are started.
+    policy: Option<PathBuf>,
     /// Everything runs over the kernel, to show what Linux does in the same scenario.
     is_oracle: bool,
 }
@@ -49,7 +51,7 @@ pub(crate) struct Lab {
 impl Lab {
     pub(crate) fn new(is_oracle: bool) -> Result<Lab> {
         let scratch = Scratch::new("lab")?;
-        let mut lab = Lab { monitor: None, monitor_fds: 0, scratch, cgroup: None, is_oracle };
+        let mut lab = Lab { monitor: None, monitor_fds: 0, scratch, cgroup: None, policy: None, is_oracle };
         if !is_oracle {
             lab.start_monitor()?;
         }
@@ -59,6 +61,14 @@ impl Lab {
     /// Starts the programs of the kernel's side in this cgroup from now on, or in none.
     pub(crate) fn set_cgroup(&mut self, cgroup: Option<&Path>) {
         self.cgroup = cgroup.map(|path| path.join("cgroup.procs"));
+    }
+
+    /// The policy of monitors that are started from now on.
+    pub(crate) fn set_policy(&mut self, text: &str) -> Result<()> {
+        let path = self.path().join("policy");
+        std::fs::write(&path, text)?;
+        self.policy = Some(path);
+        Ok(())
     }
 
     pub(crate) fn is_oracle(&self) -> bool {
@@ -86,6 +96,7 @@ impl Lab {
     pub(crate) fn start_monitor_of(&mut self, sd: &Path) -> Result<()> {
         let mut command = Command::new(sd);
         command.arg("monitor").arg("--socket").arg(self.socket()).stdin(Stdio::null());
+        self.policy.iter().for_each(|path| _ = command.arg("--policy").arg(path));
         let mut monitor = Proc::start(&mut command, "monitor", self.path())?;
         let end = Instant::now() + Duration::from_secs(10);
         while let Err(error) = self.snapshot() {

@@ -13,7 +13,7 @@ mod route;
 mod wire;
 
 pub use ip::Ip;
-pub use route::{ErrorCode, Route, Socket};
+pub use route::{Admission, ErrorCode, Route, Socket};
 use wire::{Reader, Writer};
 
 /// Largest encoded message.
@@ -285,6 +285,8 @@ pub enum Reply {
         peer_pid: u32,
         /// A is another user's: what it has may be used to hold B up.
         stranger: bool,
+        /// The connection that it was made for.
+        admits: Admission,
     },
     /// Unasked: the process on the other side of a channel is another user's from now on.
     Stranger {
@@ -455,7 +457,9 @@ impl Reply {
                 w.u8(4).u16(port_first).u16(port_count);
                 route.encode(&mut w)
             }
-            Reply::NewChannel { id, peer_pid, stranger } => w.u8(5).u64(id).u32(peer_pid).bool(stranger),
+            Reply::NewChannel { id, peer_pid, stranger, admits } => {
+                admits.encode(w.u8(5).u64(id).u32(peer_pid).bool(stranger))
+            }
             Reply::Stranger { id } => w.u8(52).u64(id),
             Reply::ChannelDead { id } => w.u8(6).u64(id),
             Reply::PeerGone { id } => w.u8(12).u64(id),
@@ -483,7 +487,12 @@ impl Reply {
                 let (port_first, port_count) = (r.u16()?, r.u16()?);
                 Reply::Route { route: Route::decode(&mut r)?, port_first, port_count }
             }
-            5 => Reply::NewChannel { id: r.u64()?, peer_pid: r.u32()?, stranger: r.bool()? },
+            5 => Reply::NewChannel {
+                id: r.u64()?,
+                peer_pid: r.u32()?,
+                stranger: r.bool()?,
+                admits: Admission::decode(&mut r)?,
+            },
             52 => Reply::Stranger { id: r.u64()? },
             6 => Reply::ChannelDead { id: r.u64()? },
             12 => Reply::PeerGone { id: r.u64()? },

@@ -14,6 +14,29 @@ pub struct Socket {
     pub ip: Ip,
 }
 
+/// What side A of a new channel may reach at side B. Policy 0: it is not said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// Number of the policy that says so.
+    pub policy: u32,
+    /// The listener is one at all addresses.
+    pub has_all: bool,
+    /// Where A connects to.
+    pub ip: Ip,
+    /// See `ip`.
+    pub port: u16,
+}
+
+impl Admission {
+    pub(crate) fn encode<'w, 'b>(&self, w: &'w mut Writer<'b>) -> &'w mut Writer<'b> {
+        w.u32(self.policy).bool(self.has_all).ip(self.ip).u16(self.port)
+    }
+
+    pub(crate) fn decode(r: &mut Reader<'_>) -> Result<Admission, Malformed> {
+        Ok(Admission { policy: r.u32()?, has_all: r.bool()?, ip: r.ip()?, port: r.u16()? })
+    }
+}
+
 /// Answer to "where does this connection lead?".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {

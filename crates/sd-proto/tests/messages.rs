@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use sd_proto::{ErrorCode, Ip, MESSAGE_MAX, Reply, Request, Route, Socket};
+use sd_proto::{Admission, ErrorCode, Ip, MESSAGE_MAX, Reply, Request, Route, Socket};
 use std::time::{Duration, Instant};
 
 fn ip() -> impl Strategy<Value = Ip> {
@@ -79,6 +79,11 @@ fn request() -> impl Strategy<Value = Request> {
     ]
 }
 
+fn admission() -> impl Strategy<Value = Admission> {
+    let rest = any::<(u32, bool, u16)>();
+    (rest, ip()).prop_map(|((policy, has_all, port), ip)| Admission { policy, has_all, ip, port })
+}
+
 fn route() -> impl Strategy<Value = Route> {
     prop_oneof![
         any::<u32>().prop_map(|reason| Route::Kernel { reason }),
@@ -119,10 +124,8 @@ fn reply() -> impl Strategy<Value = Reply> {
             port_first,
             port_count
         }),
-        any::<(u64, u32, bool)>().prop_map(|(id, peer_pid, stranger)| Reply::NewChannel {
-            id,
-            peer_pid,
-            stranger
+        (any::<(u64, u32, bool)>(), admission()).prop_map(|((id, peer_pid, stranger), admits)| {
+            Reply::NewChannel { id, peer_pid, stranger, admits }
         }),
         any::<u64>().prop_map(|id| Reply::Stranger { id }),
         any::<u64>().prop_map(|id| Reply::ChannelDead { id }),

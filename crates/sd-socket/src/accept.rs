@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::addr::{self, Name};
+use crate::admission::{self, Verdict};
 use crate::arrival::{WaitsInAccept, publish_pending, refuse, tell_owners};
 use crate::channel;
 use crate::connect::{dropped_behind_our_back, number};
@@ -125,7 +126,9 @@ unsafe fn accept_ours(
 ) -> Option<Outcome<c_int>> {
     let listener = record(endpoint)?;
     loop {
-        if next_of(&listener.queue.lock(), &listener.defer).is_none()
+        let has_one = || next_of(&listener.queue.lock(), &listener.defer).is_some();
+        let has_any = has_one() || admission::ask_again() && has_one();
+        if !has_any
             || !crate::control::is_there() && crate::control::connected().is_none() && PROCESS.own().is_none()
         {
             return None;
@@ -161,9 +164,9 @@ unsafe fn accept_ours(
 }
 
 /// Makes a waiting connection this process's; `None` when another process was faster, or the
-/// request makes no sense.
+/// request makes no sense, or it is not known yet whether it may be accepted.
 fn open(
-    (listening, listener): (&'static Endpoint, &Listener),
+    (listening, listener): (&'static Endpoint, &'static Listener),
     pending: Pending,
     fd: i32,
     flags: c_int,
@@ -188,10 +191,16 @@ fn open(
     let local = Name { ip: addr::load(&names.remote), port: ports as u16 };
     let own_port = (listening.ports.load(Ordering::Relaxed) >> 16) as u16;
     let name = Name { ip: listener.ip(), port: own_port };
-    if !addr::may_be_of_a_connection(name, local, peer) || !crate::admission::admits(channel, listener, local)
-    {
+    if !addr::may_be_of_a_connection(name, local, peer) {
         refuse(channel, slot, generation);
         return None;
+    }
+    match admission::admits(channel, listener, local) {
+        Verdict::In => {}
+        verdict => {
+            admission::not_in(verdict, listener, pending, local);
+            return None;
+        }
     }
     let connection = endpoint::allocate(i32::from(listening.domain.load(Ordering::Relaxed)))?;
     let open = generation << 8 | SlotState::Open as u32;

@@ -38,6 +38,12 @@ pub(crate) fn refuse(channel: &'static Channel, slot: usize, generation: u32) {
         return;
     }
     words.side[1].flags.store(FLAG_RESET, Ordering::Release);
+    wake_asking(channel, slot);
+}
+
+/// Whoever waits for a connection at side A looks at it.
+pub(crate) fn wake_asking(channel: &Channel, slot: usize) {
+    let words = channel.map.slot(slot);
     let fired = doorbell::ring(&words.side[0].wait, ALL_BITS);
     if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {
         sd_sys::futex::wake(&words.side[0].wait, i32::MAX, sd_sys::futex::Scope::Shared);
@@ -157,6 +163,24 @@ fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, 
     if let Some(endpoint) = endpoint {
         crate::epoll::state_event(endpoint, stamp);
     }
+}
+
+/// One that was taken out of a backlog is in it again, unless it has come back by itself.
+#[cold]
+pub(crate) fn put_back(listener: &'static Listener, pending: Pending) {
+    let mut queue = listener.queue.lock();
+    if pending.channel.queued.add(pending.slot, pending.generation) {
+        pending.channel.used();
+        queue.push_back(pending);
+    }
+    publish_pending(listener, queue.len());
+    drop(queue);
+    let endpoint = *listener.endpoint.lock();
+    if let Some(endpoint) = endpoint {
+        crate::epoll::state_event(endpoint, 0);
+    }
+    // Whoever waits in accept looks.
+    crate::defer::look_at(0);
 }
 
 /// The monitor says that connections on a channel wait that this listener may accept.

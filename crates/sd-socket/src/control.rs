@@ -130,11 +130,14 @@ pub(crate) fn retry_if_lost() -> Option<u64> {
     if !LOST.load(Ordering::Acquire) {
         return None;
     }
+    let before = REGISTRATIONS.load(Ordering::Acquire);
     if let Some(mut control) = connected() {
         let pause = slow::try_again(&mut control, CONTROL_FD.load(Ordering::Acquire));
         drop(control);
         crate::home::ring_late();
-        return pause;
+        // Whoever is about to sleep does not watch the new socket yet.
+        let is_new = REGISTRATIONS.load(Ordering::Acquire) != before;
+        return if is_new { Some(1) } else { pause };
     }
     let control = PROCESS.control.lock();
     Some(control.retry_at.saturating_sub(sd_sys::time::now_ns()).max(1_000_000))

@@ -89,12 +89,18 @@ pub(crate) fn stays(listener: &Listener, pending: &Pending) -> bool {
     generation != 0 && !is_orphan && !is_ripe(&listener.defer, pending)
 }
 
+/// A sleep shall last until then at most.
+pub(crate) fn look_at(time_ns: u64) {
+    RIPE_AT.fetch_min(time_ns, Ordering::Relaxed);
+}
+
 /// Before a sleep: how long it may last.
 #[inline]
 pub(crate) fn pause() -> Option<u64> {
     if RIPE_AT.load(Ordering::Relaxed) == u64::MAX {
         return None;
     }
+    crate::admission::ask_again();
     let ripe_at = RIPE_AT.swap(u64::MAX, Ordering::Relaxed);
     (ripe_at != u64::MAX).then(|| ripe_at.saturating_sub(sd_sys::time::now_ns()).max(LOOK_NS))
 }

@@ -33,9 +33,10 @@ pub(crate) fn take_in(
     got: msg::Received,
 ) -> Option<(Reply, msg::Received)> {
     match reply {
-        Reply::NewChannel { id, peer_pid, stranger } => {
-            if new_channel(id, (Side::B, 0), (peer_pid, stranger), got).is_none() {
-                decline(id);
+        Reply::NewChannel { id, peer_pid, stranger, admits } => {
+            match new_channel(id, (Side::B, 0), (peer_pid, stranger), got) {
+                Some(channel) => crate::admission::learn(channel, admits),
+                None => decline(id),
             }
         }
         Reply::ChannelDead { id } => control.mail.push_back(Mail::Dead(id)),

@@ -16,6 +16,7 @@
 //! | `chat PORT COUNT [MS]` | a client of it that checks every byte, with a pause after each answer |
 //! | `crowd PORT COUNT` | processes with a connection each |
 //! | `herd PATH PORT COUNT` | processes that wait until a monitor serves PATH, then connect until somebody listens, and stay |
+//! | `dial PORT MS` | connections one after the other, for so long, each used once |
 //! | `waves PORT COUNT TIMES` | many connections at a time, again and again |
 //! | `late-client COUNT` | tries until its server, `late-server COUNT`, listens, again and again; all connections stay |
 //! | `stalled COUNT BYTES WORKERS WAY AGAIN` | servers that offer so much to each of their readers, who read late |
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         }
         ["crowd", port, count] => many::crowd(number(port) as u16, number(count)),
         ["herd", path, port, count] => many::herd(path, number(port) as u16, number(count)),
+        ["dial", port, time] => many::dial(number(port) as u16, Duration::from_millis(number(time))),
         ["waves", port, count, times] => many::waves(number(port) as u16, number(count), number(times)),
         ["late-client", count] => late::connect(number(count)),
         ["late-server", count] => late::serve(number(count)),

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Processes that start at a time: what the monitor has to tell a server of more might not fit into its socket.
 const BATCH: u64 = 50;
@@ -55,8 +55,7 @@ pub(crate) fn herd(path: &str, port: u16, count: u64) -> io::Result<()> {
                     std::thread::sleep(Duration::from_micros(200));
                 }
                 let mut connection = retried(port)?;
-                connection.write_all(b"GET / HTTP/1.1\r\nHost: herd\r\n\r\n")?;
-                connection.read_exact(&mut [0])?;
+                speak(&mut connection)?;
                 teller.write_all(b"!")?;
                 drop(teller);
                 stay();
@@ -68,6 +67,27 @@ pub(crate) fn herd(path: &str, port: u16, count: u64) -> io::Result<()> {
     news.read_exact(&mut vec![0; count as usize])?;
     println!("all");
     stay()
+}
+
+/// Connections for so long, at least one, one after the other, with a server that is always there. Says how many.
+pub(crate) fn dial(port: u16, time: Duration) -> io::Result<()> {
+    let begin = Instant::now();
+    let mut number = 0;
+    while number == 0 || begin.elapsed() < time {
+        let spoken =
+            TcpStream::connect(("127.0.0.1", port)).and_then(|mut connection| speak(&mut connection));
+        spoken.map_err(|error| io::Error::new(error.kind(), format!("connection {number}: {error}")))?;
+        number += 1;
+    }
+    println!("{number}");
+    Ok(())
+}
+
+/// What an echo server and one for HTTP both answer.
+fn speak(connection: &mut TcpStream) -> io::Result<()> {
+    connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+    connection.write_all(b"GET / HTTP/1.1\r\nHost: herd\r\n\r\n")?;
+    connection.read_exact(&mut [0])
 }
 
 /// Whether a monitor would take a connection.

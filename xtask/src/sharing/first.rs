@@ -14,6 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Rounds, and processes in each.
 const ROUNDS: usize = 20;
 const HERD: usize = 50;
+/// Clients beside each other while a monitor comes and goes, and for how long.
+const DIALERS: usize = 4;
+const DIAL_MS: &str = "3000";
 
 /// What is started again and again, or stays.
 #[derive(Clone, Copy)]
@@ -164,4 +167,55 @@ pub(super) fn workers_come_late(lab: &mut Lab, server: Server) -> Result<String>
         served.terminate(PATIENCE)?;
     }
     verdict(&of_rounds)
+}
+
+/// Under a policy, which accept asks about, the monitor is killed and started again while clients make one connection after the
+/// other: none of them fails. A port that is the kernel's by a rule stays so, and one that is denied is refused.
+pub(super) fn policy(lab: &mut Lab, server: Server) -> Result<String> {
+    let (port, of_kernel, denied) = (free_port()?, free_port()?, free_port()?);
+    let text = format!("kernel to=127.9.9.9\nkernel port={of_kernel}\ndeny port={denied}\n");
+    lab.set_policy(&text)?;
+    lab.kill_monitor();
+    if !lab.is_oracle() {
+        lab.start_monitor()?;
+    }
+    let mut servers = Vec::new();
+    for port in [port, of_kernel, denied] {
+        let mut server = server.begin(lab, port)?;
+        server.wait_listening(port)?;
+        servers.push(server);
+    }
+    lab.wait_accepting(port);
+    let mut dialers = Vec::new();
+    for number in 0..DIALERS {
+        let port = if number == 0 { of_kernel } else { port }.to_string();
+        dialers.push(start(lab, Side::Sd, &["dial", &port, DIAL_MS])?);
+    }
+    for pause in [100, 0, 40, 400, 0] {
+        std::thread::sleep(Duration::from_millis(250));
+        lab.kill_monitor();
+        std::thread::sleep(Duration::from_millis(pause));
+        if !lab.is_oracle() {
+            lab.start_monitor()?;
+        }
+    }
+    let mut dials = 0;
+    for dialer in dialers {
+        dials += dialer.wait(PATIENCE)?.ok()?.text().trim().parse::<u64>()?;
+    }
+    if strays(lab, herd(lab, port)?, port)? != 0 {
+        fail!("not every connection was over shared memory in the end");
+    }
+    if !lab.is_oracle() {
+        if strays(lab, herd(lab, of_kernel)?, of_kernel)? != HERD {
+            fail!("a rule says kernel, and not every connection was");
+        }
+        if start(lab, Side::Sd, &["dial", &denied.to_string(), "0"])?.wait(PATIENCE)?.status.success() {
+            fail!("a rule says deny, and a connection was made");
+        }
+    }
+    for server in servers {
+        server.terminate(PATIENCE)?;
+    }
+    Ok(format!("{DIALERS} clients, {dials} connections, 5 restarts"))
 }

@@ -8,6 +8,7 @@
 //! | `suspended`, `stopped` | everything is stopped for a while, as when a host sleeps; the monitor alone; one process in the middle of a send |
 //! | `many` | more processes than there are large pieces of the range of ports; more connections than a channel has slots |
 //! | `first-contact` | clients that try until somebody listens: all of them are accelerated; also after a restart of the monitor, of a server that was there before it, and of one that forks before it accepts |
+//! | `policy` | the same servers under a policy, while the monitor is started again and again: no connection fails |
 //! | `stolen` | a stranger takes the descriptors of connections by pidfd_getfd |
 //! | `other-version`, `next-version` | the monitor is replaced, under load, by one of another version: an unknown one, and a real one with programs of its own |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
@@ -126,6 +127,8 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
         parts.push((format!("first-contact-server-before-monitor-{name}"), Box::new(before)));
         let late = move |lab: &mut Lab| first::workers_come_late(lab, server);
         parts.push((format!("first-contact-workers-come-late-{name}"), Box::new(late)));
+        let policy = move |lab: &mut Lab| first::policy(lab, server);
+        parts.push((format!("policy-{name}"), Box::new(policy)));
     }
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));

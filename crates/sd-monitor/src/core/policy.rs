@@ -14,10 +14,11 @@
 
 use sd_proto::Ip;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 /// What a rule says; a later one wins over an earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Action {
     /// Shared memory may be used.
     Allow,
@@ -27,7 +28,7 @@ pub(crate) enum Action {
     Deny,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Rule {
     action: Action,
     uid: Option<u32>,
@@ -62,7 +63,7 @@ impl Rule {
 }
 
 /// A parsed policy. The default one allows everything.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Policy {
     rules: Vec<Rule>,
     default: Action,
@@ -108,6 +109,13 @@ impl Policy {
             }
         }
         Ok(policy)
+    }
+
+    /// The same for the same rules, and never zero.
+    pub(crate) fn number(&self) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish() as u32 | 1
     }
 
     /// It allows everything to everybody.
@@ -227,6 +235,13 @@ mod tests {
             assert_eq!(action_of(text, 34, LOCAL, 80), Action::Kernel);
             assert_eq!(action_of(text, 34, LOCAL, 81), Action::Allow);
         }
+    }
+
+    #[test]
+    fn numbers() {
+        let number = |text| parse(text).unwrap().number();
+        assert_eq!(number("deny port=80 # web"), number("\ndeny port=80"));
+        assert!(number("deny port=80") != number("deny port=81") && number("") != 0);
     }
 
     #[test]

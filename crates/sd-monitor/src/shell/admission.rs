@@ -18,8 +18,8 @@ impl Server {
         ip: Ip,
     ) -> Result<Reply, ErrorCode> {
         let key = self.channel_of(client, channel, Side::B).ok_or(ErrorCode::Protocol)?;
-        let connects = self.core.channels.maker(key, Side::A).and_then(|client| self.families.get(&client));
-        let user = connects.ok_or(ErrorCode::Denied)?.uid;
+        // Only what the policy says is an answer; who is not known may be in a moment, after a restart of the monitor.
+        let user = self.connecting_user(key).ok_or(ErrorCode::Protocol)?;
         let is_it = |l: &&crate::core::listeners::Listener| (l.client, l.index) == (client, index);
         let listener = self.core.listeners.iter().find(is_it).ok_or(ErrorCode::Protocol)?;
         let policy = &self.core.policy;
@@ -30,7 +30,6 @@ impl Server {
 
     /// Another policy is in force.
     pub(crate) fn policy_changed(&mut self) {
-        self.policies = self.policies.wrapping_add(1);
         let number = self.policy_number();
         for family in self.families.values() {
             family.slab.header().policy.store(number, Ordering::Release);
@@ -38,8 +37,9 @@ impl Server {
         self.routes_changed(None);
     }
 
-    /// What slabs say of the policy: zero where it allows everything to everybody.
+    /// What slabs say of the policy: zero where it allows everything to everybody. The same rules have the same number, also
+    /// after a restart, so that what was found by them holds.
     pub(crate) fn policy_number(&self) -> u32 {
-        if self.core.policy.is_alike_for_all() { 0 } else { self.policies.max(1) }
+        if self.core.policy.is_alike_for_all() { 0 } else { self.core.policy.number() }
     }
 }

@@ -56,6 +56,7 @@ struct Parked {
     eventfd: OwnedFd,
     netns: u64,
     pid: u32,
+    uid: u32,
 }
 
 /// A connection that waits, as its client says.
@@ -221,6 +222,12 @@ impl Server {
         !self.waiting_on(key).is_empty()
     }
 
+    /// Of the process that connects over the channel, or did before it ended.
+    pub(super) fn connecting_user(&self, key: ChannelKey) -> Option<u32> {
+        let living = self.core.channels.maker(key, Side::A).and_then(|client| self.families.get(&client));
+        living.map(|family| family.uid).or_else(|| Some(self.waiting.parked.get(&key)?.uid))
+    }
+
     pub(super) fn netns_of(&self, key: ChannelKey) -> Option<u64> {
         let sides = [Side::A, Side::B].map(|side| self.core.channels.side(key, side)).concat();
         let living = sides.iter().find_map(|(client, _)| self.families.get(client));
@@ -342,7 +349,8 @@ impl Server {
                 let public = record.public.as_ref().and_then(|file| file.try_clone().ok());
                 let eventfd = record.eventfd.as_ref().and_then(|fd| fd.try_clone().ok());
                 let (Some(public), Some(eventfd)) = (public, eventfd) else { return false };
-                let parked = Parked { public, eventfd, netns: record.netns, pid: record.pid };
+                let parked =
+                    Parked { public, eventfd, netns: record.netns, pid: record.pid, uid: record.uid };
                 self.waiting.parked.insert(key, parked);
                 self.look_again(key);
                 let stays = self.has_waiting(key);

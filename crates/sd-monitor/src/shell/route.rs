@@ -11,7 +11,7 @@ use crate::core::dispatch::{Decision, Question, decide};
 use crate::core::listeners::Listener;
 use crate::core::ports::Lease;
 use crate::core::quotas::Holding;
-use sd_proto::{ErrorCode, Ip, Reply, Route, Socket};
+use sd_proto::{Admission, ErrorCode, Ip, Reply, Route, Socket};
 use sd_shm::slab::Reason;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -46,7 +46,7 @@ impl Server {
         let decision = self.decide(&question);
         let (route, fresh) = match self.is_soon(client, &question, &decision) {
             true => (Route::Soon, None),
-            false => self.route(client, decision, wanted.want_channel),
+            false => self.route(client, decision, &wanted),
         };
         match route {
             Route::Shm { .. } => self.counters.routes_shm += 1,
@@ -117,7 +117,7 @@ impl Server {
         &mut self,
         client: ClientId,
         decision: Decision,
-        want_channel: bool,
+        wanted: &Wanted,
     ) -> (Route, Option<(ClientId, ChannelKey)>) {
         let (listener, candidates) = match decision {
             Decision::Denied => return (Route::Denied, None),
@@ -127,10 +127,10 @@ impl Server {
         let Listener { client: b, index, generation, user, cookie, ip, .. } = listener;
         let is_there = |key: &ChannelKey| self.core.channels.founder(*key) == Some(b);
         let known = self.core.channels.newest(client, b).filter(is_there);
-        let known = known.filter(|_| !want_channel || !self.newest_is_full(client, b));
+        let known = known.filter(|_| !wanted.want_channel || !self.newest_is_full(client, b));
         let introduction = match known {
             Some(key) => self.id_for(key, client).map(|id| Introduction { id, fresh: None }),
-            None => self.introduce(client, b),
+            None => self.introduce(client, &listener, wanted),
         };
         let Some(Introduction { id: channel, fresh }) = introduction else {
             return (Route::Kernel { reason: Reason::Exhausted as u32 }, None);
@@ -156,28 +156,32 @@ impl Server {
         side.iter().find(|(holder, _)| *holder == client).map(|(_, id)| *id)
     }
 
-    /// Makes a channel and gives it to the listening process.
-    fn introduce(&mut self, a: ClientId, b: ClientId) -> Option<Introduction> {
+    /// Makes a channel, for a connection to a listener, and gives it to the listening process.
+    fn introduce(&mut self, a: ClientId, listener: &Listener, wanted: &Wanted) -> Option<Introduction> {
+        let b = listener.client;
         if !self.may_have_another(a, b) || !self.families.get_mut(&b)?.has_room() {
             return None;
         }
         let key = ChannelKey(self.core.channels.next_id());
         let uid = self.families.get(&a)?.uid;
         self.charge(Holding::Channel(key), uid, 1).ok()?;
-        let made = self.make_channel(a, b);
+        let Wanted { ip, port, .. } = *wanted;
+        let policy = self.policy_number();
+        let admits = Admission { policy, has_all: listener.ip.is_unspecified(), ip, port };
+        let made = self.make_channel(a, b, admits);
         if made.is_none() {
             self.core.quotas.give_back(Holding::Channel(key));
         }
         made
     }
 
-    fn make_channel(&mut self, a: ClientId, b: ClientId) -> Option<Introduction> {
+    fn make_channel(&mut self, a: ClientId, b: ClientId, admits: Admission) -> Option<Introduction> {
         let (family_a, family_b) = (self.families.get(&a)?, self.families.get(&b)?);
         let connection = self.connections.get(&family_b.connection?)?;
         let id = self.core.channels.next_id();
         let segment = Segment::create(id, family_a.pid, family_b.pid)?;
         let stranger = self.is_stranger(a, b);
-        let notice = Reply::NewChannel { id, peer_pid: family_a.pid, stranger };
+        let notice = Reply::NewChannel { id, peer_pid: family_a.pid, stranger, admits };
         let (public, eventfd) = (family_a.public.as_ref()?, family_a.eventfd.as_ref()?);
         let fds = [segment.file().as_fd(), public.as_fd(), eventfd.as_fd()];
         if let Err(error) = connection.send(&notice, &fds) {

@@ -76,8 +76,6 @@ pub(crate) struct Server {
     pub(crate) netns: Option<u64>,
     pub(crate) helpers: Helpers,
     policy_path: Option<PathBuf>,
-    /// Counts policies, from where no monitor before has.
-    pub(super) policies: u32,
     pub(super) place: Place,
     signals: SignalFd,
     /// Given up for a moment when no descriptor is left, so that a connection can be refused
@@ -133,7 +131,6 @@ impl Server {
             netns: own_netns(),
             helpers: Helpers::new(options.helper.clone()),
             policy_path: options.policy.clone(),
-            policies: random.hash_one(0) as u32 | 1,
             place,
             signals,
             spare: Some(File::open("/dev/null")?),

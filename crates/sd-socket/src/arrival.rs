@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::doorbell;
 use sd_shm::channel::{FLAG_RESET, Side, SlotState};
 use sd_shm::slab::State;
+use std::collections::VecDeque;
 
 /// Index and generation of the listener that a connection was requested from.
 pub(crate) fn asked_for(channel: &Channel, slot: usize) -> (u32, u32) {
@@ -100,7 +101,6 @@ pub(crate) fn arrived(channel: &'static Channel, slot: usize, stamp: u64) {
         return;
     }
     match registered(asked_for(channel, slot)) {
-        Some(listener) if is_beyond_measure(listener, channel) => refuse(channel, slot, generation),
         Some(listener) => enqueue(listener, channel, slot, generation, stamp),
         // Its end has been told; the monitor or the client itself sees to the connection.
         None if crate::control::is_there() => {}
@@ -117,18 +117,17 @@ fn registered((index, generation): (u32, u32)) -> Option<&'static Listener> {
     })
 }
 
-/// A process asks for as many connections as the backlog takes, and for no more before some are accepted (`outstanding.rs`).
-/// Who does has not looked at the backlog. Linux would not answer.
-fn is_beyond_measure(listener: &Listener, channel: &Channel) -> bool {
-    let most = listener.backlog_most.load(Ordering::Relaxed);
-    if channel.queued.len() <= most {
-        return false;
-    }
+/// A process asks for as many connections as the backlog takes, over all its channels, and for no more before some are accepted
+/// (`outstanding.rs`). Who does has not looked at the backlog. Linux would not answer.
+#[cold]
+fn is_beyond_measure(listener: &Listener, queue: &VecDeque<Pending>, channel: &Channel) -> bool {
     let name = (listener.index.load(Ordering::Relaxed), listener.generation.load(Ordering::Relaxed));
     let is_of = |pending: &&Pending| {
-        core::ptr::eq(pending.channel, channel) && pending.waits() && asked_for(channel, pending.slot) == name
+        pending.channel.peer.pid == channel.peer.pid
+            && pending.waits()
+            && asked_for(pending.channel, pending.slot) == name
     };
-    listener.queue.lock().iter().filter(is_of).count() > most as usize
+    queue.iter().filter(is_of).count() > listener.backlog_most.load(Ordering::Relaxed) as usize
 }
 
 /// Another process has accepted what is in a backlog of this one, which is fuller than it looked.
@@ -150,6 +149,11 @@ pub(crate) fn tell_owners(channel: &Channel, slot: usize) {
 /// Puts a connection into a backlog.
 fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, generation: u32, stamp: u64) {
     let mut queue = listener.queue.lock();
+    let most = listener.backlog_most.load(Ordering::Relaxed) as usize;
+    if queue.len() > most && channel.adopter == 0 && is_beyond_measure(listener, &queue, channel) {
+        drop(queue);
+        return refuse(channel, slot, generation);
+    }
     // One that somebody else has accepted may be followed by another at its slot.
     if channel.queued.add(slot, generation) {
         channel.used();

@@ -7,24 +7,18 @@ use sd_shm::channel::{SLOTS, Side};
 pub(crate) struct Queued {
     /// By slot, of side B: the generation, plus one, that is in a backlog; zero: none.
     cells: Box<[AtomicU32]>,
-    /// How many are not zero.
-    count: AtomicU32,
 }
 
 impl Queued {
     pub(crate) fn of(side: Side) -> Queued {
         let count = if side == Side::B { SLOTS } else { 0 };
-        Queued { cells: (0..count).map(|_| AtomicU32::new(0)).collect(), count: AtomicU32::new(0) }
+        Queued { cells: (0..count).map(|_| AtomicU32::new(0)).collect() }
     }
 
     /// The request at a slot is in a backlog from now on; false when it was. Under the lock of its listener's.
     pub(crate) fn add(&self, slot: usize, generation: u32) -> bool {
         let Some(cell) = self.cells.get(slot) else { return false };
-        let old = cell.swap(generation + 1, Ordering::Relaxed);
-        if old == 0 {
-            self.count.fetch_add(1, Ordering::Relaxed);
-        }
-        old != generation + 1
+        cell.swap(generation + 1, Ordering::Relaxed) != generation + 1
     }
 
     /// The request at a slot is in a backlog.
@@ -32,17 +26,10 @@ impl Queued {
         self.cells.get(slot).is_some_and(|cell| cell.load(Ordering::Relaxed) == generation + 1)
     }
 
-    /// How many requests of the channel are in backlogs.
-    pub(crate) fn len(&self) -> u32 {
-        self.count.load(Ordering::Relaxed)
-    }
-
     /// It is not any more; another one at the slot may be.
     pub(crate) fn remove(&self, slot: usize, generation: u32) {
         let Some(cell) = self.cells.get(slot) else { return };
-        if cell.compare_exchange(generation + 1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            self.count.fetch_sub(1, Ordering::Relaxed);
-        }
+        let _ = cell.compare_exchange(generation + 1, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
@@ -57,9 +44,9 @@ mod tests {
         assert!(queued.add(5, 1), "the next one at the slot");
         queued.remove(5, 0);
         assert!(!queued.add(5, 1), "an old one was removed");
-        assert!(queued.has(5, 1) && !queued.has(5, 0) && queued.len() == 1);
+        assert!(queued.has(5, 1) && !queued.has(5, 0));
         queued.remove(5, 1);
-        assert_eq!(queued.len(), 0);
+        assert!(!queued.has(5, 1));
         assert!(queued.add(5, 1));
         assert!(!queued.add(SLOTS, 0) && !Queued::of(Side::A).add(0, 0));
     }

@@ -241,14 +241,17 @@ impl Lab {
     }
 
     /// As `check`, for servers that execute a program for each connection: a kernel socket that was accepted and
-    /// inherited is nothing that the new program's library knows of, and a program that is not accelerated has a
-    /// bridge.
+    /// inherited is nothing that the new program's library knows of, and a program that is not accelerated, or has given
+    /// rights up, has a bridge.
     pub(crate) fn check_executed(&self, watch: Option<Watch>, server: Side, client: Side) -> Result<()> {
         let Some(watch) = watch else { return Ok(()) };
         let seen = watch.finish()?;
         match (server, client) {
             (Side::Sd, Side::Sd) => {
-                ss::require_shm(&seen.into_iter().filter(|c| c.path != "bridged").collect::<Vec<_>>())
+                let is_handed_on = |c: &ss::Connection| {
+                    c.path == "bridged" || c.reason.as_deref().is_some_and(|why| why.starts_with("handed to"))
+                };
+                ss::require_shm(&seen.into_iter().filter(|c| !is_handed_on(c)).collect::<Vec<_>>())
             }
             _ if seen.is_empty() => Ok(()),
             _ => ss::require_kernel(&seen),

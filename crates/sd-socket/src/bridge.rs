@@ -66,8 +66,23 @@ pub(crate) fn for_leaving(
     Ok(outer)
 }
 
-/// A kernel socket with a bridge behind it, which answers at the listener that `listen` makes for the socket.
+/// A kernel socket with a bridge behind it, which answers at the listener that `listen` makes for the socket. A process that
+/// went to a network without a loopback interface makes it where the connection is, if it may go back there.
 fn open(
+    endpoint: &'static Endpoint,
+    reads: Reads,
+    listen: impl Fn(i32) -> Option<i32> + Copy,
+    gate: Option<&Gate>,
+) -> core::result::Result<i32, i32> {
+    let opened = open_here(endpoint, reads, listen, gate);
+    if !crate::network::has_left() || opened.is_ok() {
+        return opened;
+    }
+    let number = endpoint.fd.load(Ordering::Relaxed);
+    crate::network::within(number, || open_here(endpoint, reads, listen, gate)).unwrap_or(opened)
+}
+
+fn open_here(
     endpoint: &'static Endpoint,
     reads: Reads,
     listen: impl FnOnce(i32) -> Option<i32>,

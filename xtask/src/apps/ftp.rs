@@ -75,7 +75,7 @@ fn ftp(lab: &mut Lab, is_confined: bool) -> Result<()> {
             lab.run(client, "curl", &args, LIMIT)?;
             fetch("upload/there")?;
         }
-        lab.check(watch, server, client)?;
+        lab.check_executed(watch, server, client)?;
         process.terminate(LIMIT)?;
     }
     Ok(())
@@ -97,7 +97,7 @@ fn mirror(lab: &mut Lab, is_confined: bool) -> Result<()> {
         );
         lab.run(client, "lftp", &["-c", &script], LIMIT)?;
         same_trees(lab, &from, &back)?;
-        lab.check(watch, server, client)?;
+        lab.check_executed(watch, server, client)?;
         process.terminate(LIMIT)?;
     }
     Ok(())

@@ -163,6 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps files")]
     fn a_stand_in_holds_what_was_there_and_changes_nothing() {
         let (fd, slab) = Slab::create(7).unwrap();
         let nowhere = Mapping::nowhere().unwrap();

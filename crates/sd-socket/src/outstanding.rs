@@ -4,7 +4,7 @@
 //! What a listener says of its backlog is what it has seen, and a process that does not look sees nothing. So a process counts
 //! its own requests too, over all its channels to that one: of those alone there are never more than the backlog takes, and those that
 //! the listener has not seen are added to what it says. Threads that ask at the same time count each other
-//! ([`Outstanding::add`]). Other processes that ask while the listener does not look are not known of.
+//! ([`Channel::requested`]). Other processes that ask while the listener does not look are not known of.
 
 use crate::arrival::asked_for;
 use crate::channel::Channel;

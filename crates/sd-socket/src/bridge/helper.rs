@@ -9,7 +9,7 @@
 //! capabilities, and a filter that leaves it the calls that a bridge makes, none of which reaches a file or a process. It
 //! does all of that before it reads what the sender says; `sd` does it, whose hidden command this is.
 //!
-//! Not guaranteed: that there is one. A sender gives up after [`HELPER_MS`], and each of the two knows then who has the
+//! Not guaranteed: that there is one. A sender gives up after `HELPER_MS`, and each of the two knows then who has the
 //! connection, as in a hand-over.
 
 use super::{Gate, Reads, run};

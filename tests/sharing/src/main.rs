@@ -25,6 +25,7 @@
 mod attacks;
 mod echo;
 mod late;
+mod leaver;
 mod liar;
 mod many;
 mod note;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         ["patient", known, new, seconds] => {
             patient::run(number(known) as u16, number(new) as u16, number(seconds))
         }
+        ["leaver", port, way, file] => leaver::run(number(port) as u16, way, file),
         ["crowd", port, count] => many::crowd(number(port) as u16, number(count)),
         ["herd", path, port, count] => many::herd(path, number(port) as u16, number(count)),
         ["dial", port, time] => many::dial(number(port) as u16, Duration::from_millis(number(time))),

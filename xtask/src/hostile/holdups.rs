@@ -4,10 +4,8 @@ use super::Test;
 use super::honest::{contact, contact_by, watched};
 use super::world::{PATIENCE, User, With, World};
 use crate::process::{Proc, free_port};
-use crate::scratch::send;
 use crate::{Result, fail, procfs};
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::Signal;
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
@@ -35,7 +33,6 @@ pub(super) const TESTS: &[Test] = &[
     ("finding-14-forks", |world| limited(world, &["eat-forks", "6000"])),
     ("finding-14-clients", |world| limited(world, &["eat-clients", "3000"])),
     ("finding-14-fat", fat),
-    ("stopped-monitor", stopped_monitor),
 ];
 
 /// Alice goes on while an attack stands.
@@ -228,37 +225,4 @@ fn fat(world: &mut World) -> Result<String> {
         fail!("{note}; the monitor had {before} KiB and has {after} KiB");
     }
     Ok(format!("{note}; the monitor had {before} KiB and has {after}"))
-}
-
-/// A monitor that stands still for ten seconds is not the end of anything.
-fn stopped_monitor(world: &mut World) -> Result<String> {
-    let port = free_port()?;
-    let _server = world.serve(With::Sd, port, "threads")?;
-    let mut pace = world.start(User::Alice, With::Sd, &["pace", &port.to_string(), "14000"])?;
-    pace.wait_for_text("connected", PATIENCE)?;
-    let (monitor, other) = (world.monitor_pid(), free_port()?);
-    send(monitor, Signal::SIGSTOP);
-    let contacts: Result<Vec<Proc>> = (0..3)
-        .map(|_| world.start(User::Alice, With::Sd, &["contact", &port.to_string(), "hello", "15000"]))
-        .collect();
-    let mut second = world.start(User::Bob, With::Sd, &["serve", &other.to_string(), "bob"])?;
-    let passing = world.start(User::Alice, With::Sd, &["crowd", &port.to_string(), "20"])?;
-    std::thread::sleep(Duration::from_secs(10));
-    send(monitor, Signal::SIGCONT);
-    for contact in contacts? {
-        contact.wait(Duration::from_secs(15))?.ok()?;
-    }
-    passing.wait(Duration::from_secs(15))?.ok()?;
-    second.wait_for_text("listening", PATIENCE)?;
-    let longest = super::honest::longest(pace)?;
-    if longest > 1_000_000.0 {
-        fail!("a connection stood still for {longest:.0} us");
-    }
-    std::thread::sleep(Duration::from_millis(300));
-    let (first, way) = contact_by(world, User::Alice, With::Sd, port, "hello")?;
-    contact(world, User::Alice, With::Sd, other, "hello")?;
-    if way != "shm" {
-        fail!("afterwards alice gets the {way}");
-    }
-    Ok(format!("longest answer {longest:.0} us; a first contact afterwards {first:.0} us over {way}"))
 }

@@ -141,8 +141,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.push(("soak".to_owned(), Box::new(check)));
     let check = |lab: &mut Lab| soak::run(lab, options.soak.div_ceil(4), options.seed, 4);
     parts.push(("suspended-soak".to_owned(), Box::new(check)));
-    parts.push(("suspended-host".to_owned(), Box::new(suspend::host)));
-    parts.push(("stopped-monitor".to_owned(), Box::new(suspend::monitor)));
+    parts.extend(suspend::PARTS.map(|(name, part)| (name.to_owned(), Box::new(part) as _)));
     let check = |lab: &mut Lab| suspend::in_a_send(lab, options.deaths, options.seed);
     parts.push(("stopped-in-a-send".to_owned(), Box::new(check)));
     parts

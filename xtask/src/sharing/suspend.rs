@@ -12,6 +12,12 @@ use std::time::{Duration, Instant};
 /// Longer than what the monitor, or the keeper of a passed connection, is waited for.
 const STOP: Duration = Duration::from_millis(2500);
 
+type Plain = fn(&mut Lab) -> Result<String>;
+
+/// Those that need nothing but a lab.
+pub(super) const PARTS: [(&str, Plain); 3] =
+    [("suspended-host", host), ("stopped-monitor", monitor), ("stopped-monitor-exits", exits)];
+
 /// Stops everything that this process has started, for a while.
 pub(super) fn everything() {
     let own = std::process::id();
@@ -30,7 +36,7 @@ pub(super) fn everything() {
 }
 
 /// Busy clients of a server, the server and the monitor.
-pub(super) fn host(lab: &mut Lab) -> Result<String> {
+fn host(lab: &mut Lab) -> Result<String> {
     let (server, port) = served(start(lab, Side::Sd, &["echo"])?)?;
     for _ in 0..3 {
         let count = if lab.is_oracle() { "400" } else { "6000" };
@@ -48,7 +54,7 @@ pub(super) fn host(lab: &mut Lab) -> Result<String> {
 
 /// The monitor alone stands still for ten seconds while programs make first contacts, fork, listen and end: no connection
 /// is lost, and all of it goes on afterwards.
-pub(super) fn monitor(lab: &mut Lab) -> Result<String> {
+fn monitor(lab: &mut Lab) -> Result<String> {
     let (known, known_port) = served(start(lab, Side::Sd, &["echo"])?)?;
     let (new, new_port) = served(start(lab, Side::Sd, &["echo"])?)?;
     let mut clients = Vec::new();
@@ -71,6 +77,67 @@ pub(super) fn monitor(lab: &mut Lab) -> Result<String> {
     known.terminate(Duration::from_secs(5))?;
     new.terminate(Duration::from_secs(5))?;
     Ok("3 clients, 10 s".to_owned())
+}
+
+/// Ways to end a connection.
+const WAYS: [&str; 4] = ["exit", "kill", "exec", "close"];
+
+/// Clients end while the monitor alone stands still for ten seconds. What their library can say is said at once; the end of
+/// those that were killed, or execute another program, is the monitor's to tell, and is told when it goes on. Then it has
+/// what it had before.
+fn exits(lab: &mut Lab) -> Result<String> {
+    let mut observer = Observer::start(lab)?;
+    // What is made once.
+    leave(lab, &mut observer, Duration::ZERO)?;
+    let before = monitor_has(lab);
+    let note = leave(lab, &mut observer, Duration::from_secs(10))?;
+    let end = Instant::now() + Duration::from_secs(5);
+    while monitor_has(lab).0 > before.0 {
+        if Instant::now() > end {
+            fail!("the monitor had {} descriptors, and has {}", before.0, monitor_has(lab).0);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let kib = monitor_has(lab).1;
+    if kib > before.1 + 2048 {
+        fail!("the monitor had {} KiB, and has {kib} KiB", before.1);
+    }
+    observer.proc.terminate(Duration::from_secs(5))?;
+    Ok(format!("{note}; {} descriptors as before, {} KiB more", before.0, kib.saturating_sub(before.1)))
+}
+
+/// Descriptors, and KiB in memory.
+fn monitor_has(lab: &Lab) -> (usize, u64) {
+    let Some(pid) = lab.monitor_pid() else { return (0, 0) };
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or_default();
+    (procfs::fd_count(pid), line.trim().trim_end_matches(" kB").parse().unwrap_or(0))
+}
+
+/// Some clients of each way; how long after the monitor went on all ends were seen.
+fn leave(lab: &Lab, observer: &mut Observer, stop: Duration) -> Result<String> {
+    const EACH: usize = 5;
+    let file = lab.path().join(format!("leave-{}", stop.as_secs()));
+    let mut clients = Vec::new();
+    for way in WAYS.iter().flat_map(|way| [way; EACH]) {
+        let args = ["leaver", &observer.port.to_string(), way, &file.to_string_lossy()];
+        let mut client = start(lab, Side::Sd, &args)?;
+        client.wait_for_text("connected\n", Duration::from_secs(10))?;
+        clients.push((way, client));
+    }
+    let monitor = lab.monitor_pid();
+    monitor.into_iter().filter(|_| !stop.is_zero()).for_each(|pid| send(pid, Signal::SIGSTOP));
+    std::fs::write(&file, "")?;
+    clients.iter().filter(|(way, _)| **way == "kill").for_each(|(_, client)| client.signal(Signal::SIGKILL));
+    std::thread::sleep(stop);
+    monitor.into_iter().for_each(|pid| send(pid, Signal::SIGCONT));
+    let start = Instant::now();
+    let seen = observer.report()?;
+    let took = start.elapsed();
+    if seen.len() != clients.len() || seen.iter().any(|line| line != "conn 5 intact EOF 0") {
+        fail!("after {took:?}: {seen:?}");
+    }
+    Ok(format!("{} ends, all seen {} ms after the monitor went on", seen.len(), took.as_millis()))
 }
 
 /// One of two processes that write to the same connection is stopped anywhere in its sends. The other one waits, or

@@ -41,7 +41,16 @@ pub(crate) struct Listeners {
     place: HashMap<(ClientId, u32), (u64, u16)>,
 }
 
+/// So many listeners a user has, of those that share the monitor; others of its are the kernel's.
+const OF_USER: usize = 4096;
+
 impl Listeners {
+    /// Whether a user's process may have a listener of that index.
+    pub(crate) fn has_room(&self, user: u32, (client, index): (ClientId, u32)) -> bool {
+        let of_user = || self.by_port.values().flatten().filter(|listener| listener.user == user).count();
+        self.place.len() < OF_USER || self.place.contains_key(&(client, index)) || of_user() < OF_USER
+    }
+
     /// Registers a listener in place of the one with the same client and index. False when nothing
     /// changed.
     pub(crate) fn insert(&mut self, new: Listener) -> bool {
@@ -148,6 +157,19 @@ pub(crate) mod tests {
 
     fn found(all: &Listeners, ip: Ip) -> Vec<u64> {
         all.candidates(7, ip, 80).iter().map(|l| l.client.0).collect()
+    }
+
+    #[test]
+    fn a_user_has_so_many() {
+        let mut all = Listeners::default();
+        for index in 0..OF_USER as u32 {
+            assert!(all.has_room(1000, (ClientId(1), index)));
+            all.insert(Listener { port: 1 + index as u16, ..listener(1, index, LOCAL4) });
+        }
+        assert!(!all.has_room(1000, (ClientId(2), 0)) && all.has_room(1001, (ClientId(2), 0)));
+        assert!(all.has_room(1000, (ClientId(1), 7)), "one that is there changes");
+        all.remove(ClientId(1), 9);
+        assert!(all.has_room(1000, (ClientId(2), 0)));
     }
 
     #[test]

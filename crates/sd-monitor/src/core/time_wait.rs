@@ -29,11 +29,14 @@ impl Wanted {
 pub(crate) struct TimeWaits {
     of_the_dead: HashMap<(u64, u16), Vec<Left>>,
     listened: BTreeSet<(u64, u16, u32)>,
+    /// How many of the dead's a user has left, as of the last look for old ones.
+    of_user: HashMap<u32, usize>,
 }
 
 /// What a process that is gone has left.
 struct Left {
     what: TimeWait,
+    user: u32,
     believed: Believed,
 }
 
@@ -53,24 +56,47 @@ impl Believed {
     }
 }
 
-/// So many are kept before old ones are looked for.
+/// So many are kept of a user's before old ones are looked for, and of those that still hold no more.
 const MANY: usize = 4096;
+/// So many users have their share; what others leave is not kept.
+const USERS: usize = 64;
 
 impl TimeWaits {
-    /// A port of a process that is gone.
-    pub(crate) fn add(&mut self, netns: u64, new: TimeWait, believed: Believed, now: Now) {
-        if self.of_the_dead.len() >= MANY {
-            self.of_the_dead.values_mut().for_each(|known| known.retain(|one| !one.what.is_over(now)));
-            self.of_the_dead.retain(|_, known| !known.is_empty());
+    /// A port of a process that is gone, and was this user's.
+    pub(crate) fn add(&mut self, netns: u64, new: TimeWait, (believed, user): (Believed, u32), now: Now) {
+        if new.is_over(now) {
+            return;
         }
-        if !new.is_over(now) && self.of_the_dead.len() < MANY {
-            let known = self.of_the_dead.entry((netns, new.port)).or_default();
-            let is_another = |one: &Left| {
-                (one.what.address, one.what.reuse, one.believed) != (new.address, new.reuse, believed)
-            };
-            known.retain(|one| !one.what.is_over(now) && is_another(one));
-            known.push(Left { what: new, believed });
+        if !self.has_room(user) {
+            self.forget_old(now);
         }
+        if !self.has_room(user) {
+            return;
+        }
+        let known = self.of_the_dead.entry((netns, new.port)).or_default();
+        let before = known.len();
+        let is_another = |one: &Left| {
+            (one.what.address, one.what.reuse, one.believed, one.user)
+                != (new.address, new.reuse, believed, user)
+        };
+        known.retain(is_another);
+        let count = self.of_user.entry(user).or_default();
+        *count = (*count + 1).saturating_sub(before - known.len());
+        known.push(Left { what: new, user, believed });
+    }
+
+    fn has_room(&self, user: u32) -> bool {
+        let has = self.of_user.get(&user).copied();
+        has.is_some_and(|count| count < MANY) || has.is_none() && self.of_user.len() < USERS
+    }
+
+    fn forget_old(&mut self, now: Now) {
+        self.of_user.clear();
+        for known in self.of_the_dead.values_mut() {
+            known.retain(|one| !one.what.is_over(now));
+            known.iter().for_each(|one| *self.of_user.entry(one.user).or_default() += 1);
+        }
+        self.of_the_dead.retain(|_, known| !known.is_empty());
     }
 
     /// Whether one of those is in the way.
@@ -125,7 +151,7 @@ mod tests {
             all.add(
                 7,
                 TimeWait { port: 80, reuse: theirs, address: fold(HERE), at: 100, seconds: SECONDS },
-                Believed::ByAll,
+                (Believed::ByAll, 5),
                 at(100),
             );
             assert_eq!(all.block(&wanted(Some(HERE), ours), at(100)), !(theirs && ours));
@@ -145,10 +171,10 @@ mod tests {
         assert!(all.was_listened_on(7, 80) && !all.was_listened_on(7, 81) && !all.was_listened_on(8, 80));
         let mut all = TimeWaits::default();
         let one = TimeWait { port: 80, reuse: false, address: fold(HERE), at: 0, seconds: SECONDS };
-        all.add(7, one, Believed::ByUser(6), at(0));
+        all.add(7, one, (Believed::ByUser(6), 6), at(0));
         assert!(!all.block(&wanted(None, false), at(0)));
         assert!(all.block(&Wanted { user: 6, ..wanted(None, false) }, at(0)));
-        all.add(7, one, Believed::ByUser(5), at(0));
+        all.add(7, one, (Believed::ByUser(5), 5), at(0));
         assert!(all.block(&wanted(None, false), at(0)));
     }
 
@@ -158,7 +184,7 @@ mod tests {
         all.add(
             7,
             TimeWait { port: 80, reuse: false, address: fold(HERE), at: 0, seconds: SECONDS },
-            Believed::ByAll,
+            (Believed::ByAll, 5),
             at(0),
         );
         assert!(all.block(&wanted(None, false), at(0)));
@@ -171,8 +197,24 @@ mod tests {
     fn the_old_make_room() {
         let mut all = TimeWaits::default();
         let one = |port, at| TimeWait { port, reuse: false, address: 0, at, seconds: SECONDS };
-        (1..=MANY as u16).for_each(|port| all.add(7, one(port, 0), Believed::ByAll, at(0)));
-        all.add(7, one(9000, 5000), Believed::ByAll, at(5000));
+        (1..=MANY as u16).for_each(|port| all.add(7, one(port, 0), (Believed::ByAll, 5), at(0)));
+        all.add(7, one(9000, 5000), (Believed::ByAll, 5), at(5000));
         assert_eq!(all.of_the_dead.len(), 1);
+    }
+
+    #[test]
+    fn a_user_takes_room_from_nobody_else() {
+        let mut all = TimeWaits::default();
+        let one = |port| TimeWait { port, reuse: false, address: 0, at: 0, seconds: SECONDS };
+        (1..=2 * MANY as u16).for_each(|port| all.add(7, one(port), (Believed::ByUser(5), 5), at(0)));
+        assert_eq!((all.of_the_dead.len(), all.of_user[&5]), (MANY, MANY));
+        for _ in 0..3 {
+            all.add(7, one(80), (Believed::ByUser(6), 6), at(0));
+        }
+        assert_eq!(all.of_user[&6], 1, "the same is kept once");
+        assert!(all.block(&Wanted { user: 6, ..wanted(None, false) }, at(0)));
+        (100..100 + 2 * USERS as u32)
+            .for_each(|user| all.add(7, one(81), (Believed::ByUser(user), user), at(0)));
+        assert_eq!(all.of_user.len(), USERS);
     }
 }

@@ -95,7 +95,7 @@ impl Server {
     pub(crate) fn remember(&mut self, client: ClientId, netns: u64, user: u32, one: TimeWait) {
         let is_lent = self.core.leases.owner(netns, one.port) == Some(client);
         let believed = self.core.time_waits.believed(netns, one.port, user, is_lent);
-        self.core.time_waits.add(netns, one, believed, now());
+        self.core.time_waits.add(netns, one, (believed, user), now());
     }
 }
 

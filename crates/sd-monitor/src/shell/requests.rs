@@ -423,6 +423,9 @@ impl Server {
         if owned.netns != netns || !is_sensible {
             return Err(ErrorCode::Protocol);
         }
+        if !self.core.quotas.is_exempt(user) && !self.core.listeners.has_room(user, (client, wanted.index)) {
+            return Err(ErrorCode::Exhausted);
+        }
         let Wanted { index, generation, backlog, accepting } = wanted;
         let Owned { ip, port, v6only, cookie, owner, .. } = owned;
         let listener = Listener {

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// auxv(5): the last one, and whether exec gave the program rights.
@@ -21,8 +22,9 @@ fn note(pid: u32, socket: &Path) -> Option<String> {
     let root = format!("/proc/{pid}");
     let maps = fs::read(format!("{root}/maps")).ok()?;
     let has = |text: &[u8]| maps.windows(text.len()).any(|window| window == text);
-    // Who has a slab is registered, or the child of one that is.
-    if !has(b"/libsd.so") || has(b"/memfd:sd-slab") || has(b"/memfd:sd-memory") || !has_tcp(&root) {
+    // Who has a slab is registered, or the child of one that is, or listens and waits for a monitor.
+    let is_registered = has(b"/memfd:sd-memory") || has(b"/memfd:sd-slab") && has_had_a_monitor(&root);
+    if !has(b"/libsd.so") || is_registered || !has_tcp(&root) {
         return None;
     }
     let named = variable(&root, b"SD_MONITOR=");
@@ -41,6 +43,21 @@ fn note(pid: u32, socket: &Path) -> Option<String> {
         "note: {} (process {pid}) has the library, and its TCP sockets are the kernel's: {reason}",
         name.trim()
     ))
+}
+
+/// Whether a monitor has set its mark in a slab of the process's; yes where that cannot be seen.
+fn has_had_a_monitor(root: &str) -> bool {
+    let links = fs::read_dir(format!("{root}/fd")).into_iter().flatten().flatten();
+    let is_slab =
+        |path: &Path| fs::read_link(path).is_ok_and(|to| to.as_os_str() == "/memfd:sd-slab (deleted)");
+    let mut slabs = links.map(|entry| entry.path()).filter(|path| is_slab(path)).peekable();
+    let marked = |path: std::path::PathBuf| {
+        let mut place = [0; 8];
+        let at = std::mem::offset_of!(sd_shm::slab::Header, place) as u64;
+        let read = fs::File::open(path).and_then(|file| file.read_exact_at(&mut place, at));
+        read.is_err() || place != [0; 8]
+    };
+    slabs.peek().is_none() || slabs.any(marked)
 }
 
 fn has_tcp(root: &str) -> bool {

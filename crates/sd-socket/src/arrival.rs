@@ -78,8 +78,7 @@ impl Drop for WaitsInAccept {
 pub(crate) fn publish_pending(listener: &Listener, pending: usize) {
     let index = listener.index.load(Ordering::Relaxed) as usize;
     if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index)) {
-        let most = listener.backlog.load(Ordering::Relaxed).saturating_add(1);
-        page.pending.store(most.min(pending as u32), Ordering::Release);
+        page.pending.store(pending as u32, Ordering::Release);
     }
 }
 

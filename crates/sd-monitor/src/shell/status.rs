@@ -179,7 +179,8 @@ impl Server {
             };
             self.waiting_on(*key).iter().filter(waits_there).count() as u32
         };
-        known.min(self.core.channels.of_family(listener.client).iter().map(count).sum())
+        let most = known.min(listener.backlog.saturating_add(1));
+        most.min(self.core.channels.of_family(listener.client).iter().map(count).sum())
     }
 
     /// Who is at a side of some channel of theirs.

@@ -33,10 +33,10 @@ fn serve(lab: &Lab, side: Side, login: &str) -> Result<(Proc, u16)> {
     let port = free_port()?;
     let root = lab.path().join(format!("dovecot-{port}"));
     std::fs::create_dir(&root)?;
-    for name in ["run", "state", "mail", "home"] {
+    for name in ["run", "state", "mail", "own"] {
         std::fs::create_dir(root.join(name))?;
     }
-    for name in ["mail", "home"] {
+    for name in ["mail", "own"] {
         chown(root.join(name), Some(MAIL_USER), Some(MAIL_USER))?;
     }
     let root = root.display();
@@ -45,7 +45,7 @@ fn serve(lab: &Lab, side: Side, login: &str) -> Result<(Proc, u16)> {
          log_path = {root}/log\nssl = no\ndisable_plaintext_auth = no\nmail_location = maildir:{root}/mail/%u\n\
          namespace inbox {{\n  inbox = yes\n}}\n\
          passdb {{\n  driver = static\n  args = password=secret\n}}\n\
-         userdb {{\n  driver = static\n  args = uid={MAIL_USER} gid={MAIL_USER} home={root}/home/%u\n}}\n\
+         userdb {{\n  driver = static\n  args = uid={MAIL_USER} gid={MAIL_USER} home={root}/own/%u\n}}\n\
          service imap-login {{\n  {login}\n  inet_listener imap {{\n    port = {port}\n  }}\n  \
          inet_listener imaps {{\n    port = 0\n  }}\n}}\n"
     );

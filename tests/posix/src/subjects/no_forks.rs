@@ -18,6 +18,9 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("no_forks/exec", exec),
     solo("no_forks/drop_rights", drop_rights),
     solo("no_forks/inode_arrives", inode_arrives),
+    solo("no_forks/in_an_empty_network", in_an_empty_network),
+    solo("no_forks/inode_of_server", || inode_by_each_name(connected().server)),
+    solo("no_forks/inode_of_client", || inode_by_each_name(connected().client)),
 ];
 
 const USER: libc::uid_t = 4711;
@@ -231,4 +234,44 @@ fn inode_arrives() {
     close(pair.server);
     show("tell", send(pair.client, &first.to_ne_bytes(), 0));
     say!("child: {}", wait_child(child));
+}
+
+/// A child gives rights up where no loopback interface is up, as vsftpd's do.
+fn in_an_empty_network() {
+    let pair = connected();
+    let child = fork_child(|| {
+        close(pair.client);
+        call!(libc::unshare(libc::CLONE_NEWNET));
+        let changed = call!(libc::setresuid(USER, USER, USER)).ok();
+        answer_in_upper_case(pair.server);
+        i32::from(!changed)
+    });
+    say!("answer {}, child: {}", ask(pair.client, "to the child"), wait_child(child));
+}
+
+unsafe extern "C" {
+    fn __fxstat(version: i32, fd: i32, found: *mut libc::stat) -> i32;
+    fn __fxstat64(version: i32, fd: i32, found: *mut libc::stat) -> i32;
+    fn __fxstatat(v: i32, dir: i32, path: *const libc::c_char, found: *mut libc::stat, flags: i32) -> i32;
+    fn __fxstatat64(v: i32, dir: i32, path: *const libc::c_char, found: *mut libc::stat, flags: i32) -> i32;
+}
+
+/// Each call that tells of a file tells of the same one.
+fn inode_by_each_name(fd: i32) {
+    // SAFETY: all-zero bytes are valid for both.
+    let (mut found, mut more): (libc::stat, libc::statx) = unsafe { std::mem::zeroed() };
+    let (path, empty) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
+    let first = inode(fd);
+    let at = &raw mut found;
+    show("fchmod", call!(libc::fchmod(fd, 0o640)));
+    show("fchown", call!(libc::fchown(fd, u32::MAX, u32::MAX)));
+    show("fstat64", call!(libc::fstat64(fd, at.cast())));
+    show("__fxstat", call!(__fxstat(1, fd, at)));
+    show("__fxstat64", call!(__fxstat64(1, fd, at)));
+    show("fstatat", call!(libc::fstatat(fd, path, at, empty)));
+    show("fstatat64", call!(libc::fstatat64(fd, path, at.cast(), empty)));
+    show("__fxstatat", call!(__fxstatat(1, fd, path, at, empty)));
+    show("__fxstatat64", call!(__fxstatat64(1, fd, path, at, empty)));
+    show("statx", call!(libc::statx(fd, path, empty, libc::STATX_INO, &raw mut more)));
+    say!("the same {} {}", found.st_ino == first, more.stx_ino == first);
 }

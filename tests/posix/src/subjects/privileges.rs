@@ -9,7 +9,6 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("privileges/child_drops", child_drops),
     solo("privileges/parent_drops", parent_drops),
     solo("privileges/by_number", by_number),
-    solo("privileges/in_an_empty_network", in_an_empty_network),
     solo("privileges/no_new_privileges", no_new_privileges),
     solo("privileges/put_aside", put_aside),
     solo("privileges/names_and_options", names_and_options),
@@ -98,14 +97,6 @@ fn by_number() {
     child_after(|| {
         call!(libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY));
         call!(libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY));
-    });
-}
-
-/// No loopback interface is up there (vsftpd's children).
-fn in_an_empty_network() {
-    child_after(|| {
-        call!(libc::unshare(libc::CLONE_NEWNET));
-        drop_rights();
     });
 }
 

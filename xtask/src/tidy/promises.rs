@@ -25,9 +25,7 @@ fn missing(text: &str, names: &[&str]) -> Findings {
                 None if is_short => (first.clone(), name),
                 None => (name.to_owned(), name),
             };
-            if !is_short
-                && !["finding-", "hang-", "lock-", "matrix", "stopped-"].iter().any(|start| is_test(&start))
-            {
+            if !is_short && !["finding-", "hang-", "lock-", "matrix", "stopped-"].iter().any(is_test) {
                 continue;
             }
             first = begin.splitn(3, '-').take(2).collect::<Vec<_>>().join("-");

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Looked at with one call.
 const CHUNK: usize = 16 << 10;
 const PAGE: u64 = 4096;
+static ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
 /// Numbers of those among `count` objects of `size` bytes, the first at `first` in the file, that
 /// may have been used, until `each` says that it is enough. Some come twice.
@@ -30,7 +31,7 @@ fn used(file: &File, first: u64, size: u64, count: u64, mut each: impl FnMut(usi
         let Ok(got @ 1..) = file.read_at(chunk, at) else { return };
         for page in chunk.get(..got).unwrap_or(&[]).chunks(PAGE as usize) {
             let next = at + PAGE;
-            if page.iter().fold(0, |all, byte| all | byte) != 0 {
+            if ZEROS.get(..page.len()) != Some(page) {
                 let mut all = at.saturating_sub(first) / size..(next.min(end) - first).div_ceil(size);
                 if !all.all(|n| each(n as usize)) {
                     return;

@@ -117,6 +117,12 @@ fn next_of(queue: &VecDeque<Pending>, defer: &AtomicU32) -> Option<usize> {
     queue.iter().position(|pending| is_ripe(defer, pending))
 }
 
+/// Whether there is one after all: of those that were put off.
+#[cold]
+fn has_any_now(listener: &Listener) -> bool {
+    admission::ask_again() && next_of(&listener.queue.lock(), &listener.defer).is_some()
+}
+
 /// Takes the oldest connection of our backlog; `None` when there is none.
 unsafe fn accept_ours(
     endpoint: &'static Endpoint,
@@ -126,9 +132,7 @@ unsafe fn accept_ours(
 ) -> Option<Outcome<c_int>> {
     let listener = record(endpoint)?;
     loop {
-        let has_one = || next_of(&listener.queue.lock(), &listener.defer).is_some();
-        let has_any = has_one() || admission::ask_again() && has_one();
-        if !has_any
+        if next_of(&listener.queue.lock(), &listener.defer).is_none() && !has_any_now(listener)
             || !crate::control::is_there() && crate::control::connected().is_none() && PROCESS.own().is_none()
         {
             return None;
@@ -143,7 +147,7 @@ unsafe fn accept_ours(
         let pending = next_of(&queue, &listener.defer).and_then(|next| queue.remove(next));
         publish_pending(listener, queue.len());
         drop(queue);
-        let accepted = pending.and_then(|p| open((endpoint, listener), p, fd, flags));
+        let accepted = pending.as_ref().and_then(|p| open((endpoint, listener), p, fd, flags));
         pending.inspect(Pending::taken);
         let Some((connection, peer)) = accepted else {
             sd_sys::fd::close(fd);
@@ -167,11 +171,11 @@ unsafe fn accept_ours(
 /// request makes no sense, or it is not known yet whether it may be accepted.
 fn open(
     (listening, listener): (&'static Endpoint, &'static Listener),
-    pending: Pending,
+    pending: &Pending,
     fd: i32,
     flags: c_int,
 ) -> Option<(&'static Endpoint, Name)> {
-    let Pending { channel, slot, generation, .. } = pending;
+    let &Pending { channel, slot, generation, .. } = pending;
     let words = channel.map.slot(slot);
     if words.side[0].state().0 != generation {
         return None;
@@ -198,7 +202,7 @@ fn open(
     match admission::admits(channel, listener, local) {
         Verdict::In => {}
         verdict => {
-            admission::not_in(verdict, listener, pending, local);
+            admission::not_in(verdict, listener, *pending, local);
             return None;
         }
     }

@@ -18,6 +18,7 @@ use crate::endpoint::{
 use crate::faults::take_error;
 use crate::names::is_over;
 use crate::options;
+use crate::outstanding::Asked;
 use crate::process::PROCESS;
 use crate::rare;
 use crate::route::{self, Decision};
@@ -430,8 +431,9 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
     note_names(endpoint, local, to);
     endpoint.error.store(0, Ordering::Relaxed);
     words.set_state(generation, SlotState::Syn);
-    words.announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
-    let fits = target.channel.requested(slot, generation, target.name(), backlog);
+    let asked = Asked { slot: slot as u16, generation, at: sd_sys::time::tsc() };
+    words.announced.store(asked.at, Ordering::Relaxed);
+    let fits = target.channel.requested(asked, target.name(), backlog);
     if !fits && target.channel.withdraw(slot, generation) {
         if endpoint.state_now() != State::Connecting {
             route::port_unused(endpoint);

@@ -9,7 +9,7 @@
 use crate::arrival::asked_for;
 use crate::channel::Channel;
 use crate::process::PROCESS;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sd_ring::fence_full;
 use sd_shm::channel::Side;
 use sd_sys::lock::Lock;
@@ -23,10 +23,15 @@ pub(crate) struct Asked {
     pub(crate) at: u64,
 }
 
+/// Those that were accepted are forgotten when so many are known, together.
+const MANY: usize = 32;
+
 /// Those of one channel.
 pub(crate) struct Outstanding {
     /// Oldest first. Some may have been accepted meanwhile.
     list: Lock<VecDeque<Asked>>,
+    /// Its length.
+    len: AtomicUsize,
     /// There is another channel to the same process.
     has_twin: AtomicBool,
 }
@@ -41,7 +46,17 @@ struct Count {
 
 impl Outstanding {
     pub(crate) fn new() -> Outstanding {
-        Outstanding { list: Lock::new(VecDeque::new()), has_twin: AtomicBool::new(false) }
+        Outstanding {
+            list: Lock::new(VecDeque::new()),
+            len: AtomicUsize::new(0),
+            has_twin: AtomicBool::new(false),
+        }
+    }
+
+    /// As long as `most`, and the only list of this process's to that one.
+    #[inline]
+    fn is_at_most(&self, most: usize) -> bool {
+        self.len.load(Ordering::Relaxed) <= most && !self.has_twin.load(Ordering::Relaxed)
     }
 
     /// In the child of a fork: another thread may have held the lock.
@@ -58,10 +73,17 @@ impl Channel {
     /// The oldest of this side's connections that have not been accepted yet.
     pub(crate) fn oldest_waiting(&self) -> Option<Asked> {
         let mut list = self.outstanding.list.lock();
+        self.forget_accepted(&mut list);
+        list.front().copied()
+    }
+
+    /// The oldest, as far as they do not wait any more.
+    #[cold]
+    fn forget_accepted(&self, list: &mut VecDeque<Asked>) {
         while list.front().is_some_and(|first| !self.still_waits(first)) {
             list.pop_front();
         }
-        list.front().copied()
+        self.outstanding.len.store(list.len(), Ordering::Relaxed);
     }
 
     /// Whether one more connection fits into the backlog of a listener, by index and generation. `pending` is how many wait
@@ -71,24 +93,18 @@ impl Channel {
         // As in Linux, one more than the backlog.
         let Some(room) = backlog.checked_sub(pending) else { return false };
         // As long as that, accepted or not: most often there is no need to look at each.
-        if self.outstanding_at_most(room as usize) && !self.outstanding.has_twin.load(Ordering::Relaxed) {
-            return true;
-        }
+        self.outstanding.is_at_most(room as usize) || self.fits_by_count(listener, backlog, room)
+    }
+
+    #[cold]
+    fn fits_by_count(&self, listener: (u32, u32), backlog: u32, room: u32) -> bool {
         let Count { all, unseen } = self.count_to_process(listener);
         all <= backlog as usize && unseen <= room as usize
     }
 
     /// None of this side's connections on this channel waits at that listener.
     pub(crate) fn none_waits(&self, listener: (u32, u32)) -> bool {
-        self.outstanding_at_most(0) || self.count(listener).all == 0
-    }
-
-    fn outstanding_at_most(&self, limit: usize) -> bool {
-        let mut list = self.outstanding.list.lock();
-        while list.front().is_some_and(|first| !self.still_waits(first)) {
-            list.pop_front();
-        }
-        list.len() <= limit
+        self.outstanding.len.load(Ordering::Relaxed) == 0 || self.count(listener).all == 0
     }
 
     fn still_waits(&self, asked: &Asked) -> bool {
@@ -99,6 +115,7 @@ impl Channel {
     fn count(&self, listener: (u32, u32)) -> Count {
         let mut list = self.outstanding.list.lock();
         list.retain(|known| self.still_waits(known));
+        self.outstanding.len.store(list.len(), Ordering::Relaxed);
         let mut count = Count::default();
         for asked in list.iter().filter(|asked| asked_for(self, asked.slot as usize) == listener) {
             count.all += 1;
@@ -146,13 +163,15 @@ impl Channel {
     /// A connection was requested at a slot; it is not announced yet. False if others were requested at the same time, so that it
     /// does not fit into the backlog any more.
     #[inline]
-    pub(crate) fn requested(&self, slot: usize, generation: u32, listener: (u32, u32), backlog: u32) -> bool {
-        let asked = Asked { slot: slot as u16, generation, at: sd_sys::time::tsc() };
+    pub(crate) fn requested(&self, asked: Asked, listener: (u32, u32), backlog: u32) -> bool {
         let mut list = self.outstanding.list.lock();
         list.push_back(asked);
-        let most = list.len();
+        if list.len() > MANY.min(backlog as usize) {
+            self.forget_accepted(&mut list);
+        }
+        self.outstanding.len.store(list.len(), Ordering::Relaxed);
         drop(list);
-        most <= backlog as usize + 1 && !self.outstanding.has_twin.load(Ordering::Relaxed)
+        self.outstanding.is_at_most(backlog as usize + 1)
             || self.is_among_the_first(&asked, listener, backlog)
     }
 

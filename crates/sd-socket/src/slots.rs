@@ -24,18 +24,18 @@ impl Slots {
         self.closing.push_back(slot as u16);
     }
 
-    /// The same, of those that were closed last, if one is free: their memory was not given back.
-    pub(crate) fn take_last(&mut self, map: &Mapping) -> Option<(usize, bool)> {
-        let back = self.closing.len().saturating_sub(16 * LOOKS);
-        let last = self.closing.iter().skip(back).rposition(|slot| is_closed(map.slot(*slot as usize)));
-        match last {
-            Some(at) => self.closing.remove(back + at).map(|slot| (slot as usize, true)),
-            None => self.take(map),
+    /// A slot for a new connection, and whether it was used before.
+    #[inline]
+    pub(crate) fn take(&mut self, map: &Mapping) -> Option<(usize, bool)> {
+        let free = |slot: &u16| is_closed(map.slot(*slot as usize));
+        if self.closing.front().is_some_and(free) {
+            return self.closing.pop_front().map(|slot| (slot as usize, true));
         }
+        self.take_other(map)
     }
 
-    /// A slot for a new connection, and whether it was used before.
-    pub(crate) fn take(&mut self, map: &Mapping) -> Option<(usize, bool)> {
+    #[inline(never)]
+    fn take_other(&mut self, map: &Mapping) -> Option<(usize, bool)> {
         let free = |slot: &u16| is_closed(map.slot(*slot as usize));
         let found = match self.closing.iter().take(LOOKS).position(free) {
             None if self.fresh < SLOTS => {
@@ -46,6 +46,17 @@ impl Slots {
             found => found,
         };
         self.closing.remove(found?).map(|slot| (slot as usize, true))
+    }
+
+    /// As [`Slots::take`], but of those that were closed last, if one is free: their memory was not given back.
+    #[cold]
+    pub(crate) fn take_last(&mut self, map: &Mapping) -> Option<(usize, bool)> {
+        let back = self.closing.len().saturating_sub(16 * LOOKS);
+        let last = self.closing.iter().skip(back).rposition(|slot| is_closed(map.slot(*slot as usize)));
+        match last {
+            Some(at) => self.closing.remove(back + at).map(|slot| (slot as usize, true)),
+            None => self.take_other(map),
+        }
     }
 
     /// There is room, as far as a quick look tells.

@@ -43,6 +43,7 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         any::<u64>().prop_map(|len| Request::Memory { len }),
         Just(Request::Separate),
+        Just(Request::Bridge),
         any::<(u64, u32, u32, u32)>().prop_map(|(id, side, peer_pid, adopter)| Request::Channel {
             id,
             side,

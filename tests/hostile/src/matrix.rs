@@ -180,6 +180,7 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
         Request::Memory { len: 1 << 40 },
         Request::Memory { len: 4096 },
         Request::Idle,
+        Request::Bridge,
         Request::Share,
         Request::Berth { number: 0 },
         Request::Berth { number: u32::MAX },

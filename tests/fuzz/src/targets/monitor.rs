@@ -106,7 +106,7 @@ fn supply(listener: TcpListener) -> Vec<OwnedFd> {
 }
 
 /// Rows of [`request`]; there is one for each kind at least.
-const KINDS: u8 = 30;
+const KINDS: u8 = 31;
 
 fn request(bytes: &mut Bytes, port: u16) -> Request {
     let kind = bytes.u8() % KINDS;
@@ -150,6 +150,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         27 => Request::Admits { channel: a, listener: y, ip: ip(b) },
         28 => Request::Listens { index: x, generation: y, backlog: 1 },
         29 => Request::Ring { channel: a, side: y & 1 },
+        30 => Request::Bridge,
         20 => Request::BerthOf { channel: a, side: y & 1, number: y >> 1 },
         _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
     }
@@ -164,7 +165,7 @@ fn fitting(request: &Request) -> &'static [usize] {
     match request {
         Request::Hello { .. } => &[0, 1, 2, 3],
         Request::Listen { .. } | Request::WillListen { .. } | Request::CannotTake => &[4],
-        Request::Fork { .. } => &[6],
+        Request::Fork { .. } | Request::Bridge => &[6],
         Request::Born { .. } => &[5],
         Request::Channel { .. } | Request::Join { .. } => &[8],
         Request::Share => &[0],

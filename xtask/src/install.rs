@@ -69,6 +69,7 @@ const EXTRA: &[Package] = &[
     package("rsync", &["rsync"]),
     package("git", &["git"]),
     package("vsftpd", &["vsftpd"]),
+    package("postfix", &["postfix"]),
     package("lftp", &["lftp"]),
     package("mosquitto", &["mosquitto"]),
     package("mosquitto-clients", &["mosquitto_pub", "mosquitto_sub"]),

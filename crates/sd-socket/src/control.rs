@@ -4,6 +4,7 @@
 //! new connections use the kernel; it is asked again after a pause that doubles up to two seconds.
 
 mod absent;
+mod births;
 mod look;
 mod separate;
 mod slow;
@@ -23,6 +24,7 @@ use std::collections::VecDeque;
 
 use absent::RETRY_MIN_NS;
 pub(crate) use absent::{listens, wait_for_monitor};
+pub(crate) use births::{before_fork, parent_after_fork};
 pub(crate) use look::{has_ended, look_at_socket, look_now_and_then};
 use slow::Slow;
 pub(crate) use slow::{ask, take_late};
@@ -36,8 +38,6 @@ pub(crate) static LOST: AtomicBool = AtomicBool::new(false);
 /// or that an earlier image of the process had (see `exec`), which also tells the monitor of its end. In the parent
 /// while it forks: the child's socket.
 static BIRTH_FD: AtomicI32 = AtomicI32::new(-1);
-/// Counts forks.
-static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Counts registrations: a new one has a new control socket.
 pub(crate) static REGISTRATIONS: AtomicU32 = AtomicU32::new(0);
@@ -56,6 +56,8 @@ const CONNECT_MS: u32 = 50;
 /// State of the control path; under `PROCESS.control`.
 pub(crate) struct Control {
     retry_at: u64,
+    /// By the last monitor that was asked.
+    is_refused: bool,
     retry_ns: u64,
     seen: Option<absent::Seen>,
     registered_before: bool,
@@ -73,6 +75,7 @@ impl Control {
     pub(crate) const fn new() -> Control {
         Control {
             retry_at: 0,
+            is_refused: false,
             retry_ns: RETRY_MIN_NS,
             seen: None,
             registered_before: false,
@@ -109,6 +112,7 @@ pub(crate) fn connected() -> Option<Guard<'static, Control>> {
     if now < control.retry_at && !has_come {
         return None;
     }
+    control.is_refused = false;
     match register(&mut control) {
         Some(()) => {
             control.retry_ns = RETRY_MIN_NS;
@@ -118,7 +122,7 @@ pub(crate) fn connected() -> Option<Guard<'static, Control>> {
         }
         None => {
             control.retry_at = now + control.retry_ns;
-            control.retry_ns = absent::next_pause(control.retry_ns);
+            control.retry_ns = absent::next_pause(control.retry_ns, control.is_refused);
             None
         }
     }
@@ -210,6 +214,7 @@ fn introduce(control: &mut Control, fd: i32) -> Option<i32> {
     if control.slow.owes_welcome() {
         control.slow.greeted = fd;
     } else {
+        control.is_refused = true;
         close_hidden(fd);
     }
     None
@@ -226,30 +231,6 @@ fn greeted(control: &mut Control) -> Option<i32> {
         return None;
     }
     Some(fd)
-}
-
-/// Before fork, under `PROCESS.control`: tells the monitor that a child will be there, and makes the socket by
-/// which the child is known. What the child says and does can then only come later. The fork's number; zero
-/// without a monitor.
-pub(crate) fn before_fork(control: &mut Control, member: u32) -> u32 {
-    let fd = CONTROL_FD.load(Ordering::Acquire);
-    if fd < 0 {
-        return 0;
-    }
-    let serial = FORKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-    if let Ok([monitors, childs]) = msg::pair_with_credentials() {
-        if slow::tell(control, fd, &Request::Fork { member, serial }, &[monitors]).is_none() {
-            lost(control);
-        }
-        sd_sys::fd::close(monitors);
-        BIRTH_FD.store(hide_fd(childs), Ordering::Release);
-    }
-    serial
-}
-
-/// After fork, in the parent, under `PROCESS.control`: only the child has its socket now.
-pub(crate) fn parent_after_fork() {
-    close_hidden(BIRTH_FD.swap(-1, Ordering::AcqRel));
 }
 
 /// The socket whose closing tells the monitor of this process's end; -1 when there is none.

@@ -34,6 +34,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("echo_client.py", include_str!("py/echo_client.py")),
     ("who.py", include_str!("py/who.py")),
     ("imap_client.py", include_str!("py/imap_client.py")),
+    ("smtp_client.py", include_str!("py/smtp_client.py")),
     ("idle_client.py", include_str!("py/idle_client.py")),
     ("inside.py", include_str!("py/inside.py")),
     ("memcached_client.py", include_str!("py/memcached_client.py")),

@@ -186,7 +186,10 @@ impl Server {
                 if self.offer_to_siblings(key, netns, place, count, Some(&origin)) < count {
                     // Who becomes idle before it can see this, is seen idle now.
                     self.starve(key, netns, place, Some(&origin));
-                    self.offer_to_siblings(key, netns, place, count, Some(&origin));
+                    let given = self.offer_to_siblings(key, netns, place, count, Some(&origin));
+                    if given == 0 && self.strangers_accept(key, netns, place) {
+                        stranded.into_iter().for_each(|request| self.withdraw(key, request));
+                    }
                 }
             }
         }

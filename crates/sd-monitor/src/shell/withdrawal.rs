@@ -81,6 +81,14 @@ impl Server {
         somebody && !siblings.drain(..).any(&mut has_room)
     }
 
+    /// Processes of another user accept at a place, which cannot be given the channel. They would see what waits in the
+    /// kernel, and some only look, to start who accepts it.
+    pub(super) fn strangers_accept(&self, key: ChannelKey, netns: u64, (ip, port): (Ip, u16)) -> bool {
+        let user = self.core.channels.user(key);
+        let mut all = self.core.listeners.candidates(netns, ip, port).into_iter();
+        all.any(|listener| listener.accepting && Some(listener.user) != user)
+    }
+
     /// See the contract in the module's head.
     pub(super) fn withdraw(&mut self, key: ChannelKey, request: &Request) {
         let (slot, generation) = (request.slot, request.generation);

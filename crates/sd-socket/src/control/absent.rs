@@ -6,7 +6,8 @@
 //! | a sleeper whose process had one, or listens | when the pause is over |
 //!
 //! The pause doubles up to two seconds, or to a quarter of a second in a process that listens: clients of its
-//! wait for it for a while when a monitor starts (`sd-monitor/src/shell/expected.rs`).
+//! wait for it for a while when a monitor starts (`sd-monitor/src/shell/expected.rs`). One that is there, and wants nothing
+//! to do with us, is of another version: it stays for long.
 
 use super::{CONTROL_FD, Control, LOST, prepare};
 use crate::process::PROCESS;
@@ -29,9 +30,9 @@ pub(super) fn has_listened() -> bool {
     LISTENS.load(Ordering::Relaxed)
 }
 
-/// The pause after the one that is over.
-pub(super) fn next_pause(pause: u64) -> u64 {
-    let most = if has_listened() { RETRY_MAX_LISTENING_NS } else { RETRY_MAX_NS };
+/// The pause after the one that is over. `is_refused`: by a monitor that was there.
+pub(super) fn next_pause(pause: u64, is_refused: bool) -> u64 {
+    let most = if has_listened() && !is_refused { RETRY_MAX_LISTENING_NS } else { RETRY_MAX_NS };
     (pause * 2).min(most)
 }
 

@@ -13,6 +13,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("siblings/other_user_and_a_half_close", || other_user(closes_half)),
     solo("siblings/other_user_and_much_data", || other_user(sends_much)),
     solo("siblings/other_user_and_a_thread", || other_user(waits_in_a_thread)),
+    solo("siblings/other_user_is_started_when_needed", other_user_is_started_when_needed),
     solo("siblings/other_user_and_port_options", || other_user_of(limit_ports, shows_port_options)),
 ];
 
@@ -56,6 +57,46 @@ fn other_user_of(prepare: fn(i32), client: fn(i32)) {
     poll_one(listening, libc::POLLIN, 2000);
     say!("client: {}", wait_child(client));
     say!("worker: {}", wait_child(worker));
+}
+
+/// As Postfix does: a process of root's looks at the listener and accepts nothing, but starts others for what waits, which accept
+/// as another user, and are busy with that one connection.
+fn other_user_is_started_when_needed() {
+    const CLIENTS: usize = 4;
+    let (listening, addr) = listener();
+    let client = fork_child(|| {
+        let all: Vec<i32> = (0..CLIENTS).map(|_| greeted(&addr)).collect();
+        all.into_iter().for_each(|fd| _ = close(fd));
+        CLIENTS as i32
+    });
+    let workers: Vec<i32> = (0..CLIENTS)
+        .map(|_| {
+            let (_, events) = poll_one(listening, libc::POLLIN, 5000);
+            say!("{}", poll_mask(events));
+            let (accepted, accepts) = pipe(0);
+            let worker = fork_child(|| {
+                let changed = call!(libc::setgid(65_534)).ok() && call!(libc::setuid(65_534)).ok();
+                // SAFETY: no arguments.
+                assert!(changed || unsafe { libc::geteuid() } != 0);
+                let server = accept(listening).fd();
+                write(accepts, b"x");
+                send(server, b"welcome", 0);
+                recv(server, &mut [0; 16], 0).value as i32
+            });
+            read(accepted, &mut [0; 1]);
+            worker
+        })
+        .collect();
+    say!("client: {}", wait_child(client));
+    workers.into_iter().for_each(|worker| say!("worker: {}", wait_child(worker)));
+}
+
+/// A connection that was greeted.
+fn greeted(addr: &Addr) -> i32 {
+    let fd = tcp();
+    connect(fd, addr);
+    assert_eq!(recv(fd, &mut [0; 16], 0).value, 7);
+    fd
 }
 
 fn show_answer(fd: i32) {

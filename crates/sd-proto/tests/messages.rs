@@ -236,6 +236,7 @@ fn a_flood_of_random_bytes() {
 
 /// Whoever must leave no kind out asks for examples of all.
 #[test]
+#[cfg_attr(miri, ignore = "thousands of examples, and no memory that is not Rust's own")]
 fn there_is_an_example_of_each_kind() {
     let examples: Vec<Request> = Request::examples().collect();
     let kinds: std::collections::BTreeSet<u8> = examples.iter().map(Request::kind).collect();

@@ -147,8 +147,8 @@ fn smtp(lab: &mut Lab) -> Result<()> {
         let (process, port) = serve_smtp(lab, server)?;
         let watch = lab.watch(port);
         let root = lab.path().join(format!("postfix-{port}"));
-        std::fs::create_dir_all(root.join("mail/root/new"))?;
-        let folder = root.join("mail/root/new").display().to_string();
+        std::fs::create_dir_all(root.join("mail").join("root").join("new"))?;
+        let folder = root.join("mail").join("root").join("new").display().to_string();
         let output = lab.run(client, "python3", &[&client_py, &port.to_string(), "40", &folder], LIMIT)?;
         let said = String::from_utf8_lossy(&output.stdout);
         if said.trim() != "done 40" {

@@ -182,14 +182,8 @@ impl Server {
                     continue;
                 }
                 let origin = self.origin(key, netns, &stranded);
-                let count = stranded.len();
-                if self.offer_to_siblings(key, netns, place, count, Some(&origin)) < count {
-                    // Who becomes idle before it can see this, is seen idle now.
-                    self.starve(key, netns, place, Some(&origin));
-                    let given = self.offer_to_siblings(key, netns, place, count, Some(&origin));
-                    if given == 0 && self.strangers_accept(key, netns, place) {
-                        stranded.into_iter().for_each(|request| self.withdraw(key, request));
-                    }
+                if self.is_left_over(key, netns, place, (&origin, stranded.len())) {
+                    stranded.into_iter().for_each(|request| self.withdraw(key, request));
                 }
             }
         }
@@ -267,6 +261,24 @@ impl Server {
             return usize::from(busy.into_iter().any(|listener| self.offer(key, listener).is_some()));
         }
         given
+    }
+
+    /// So many connections wait at these listeners: siblings that are idle get them, others when they have time. Whether nobody
+    /// got any, though processes accept there that can be given none.
+    fn is_left_over(
+        &mut self,
+        key: ChannelKey,
+        netns: u64,
+        place: (Ip, u16),
+        (origin, count): (&Origin, usize),
+    ) -> bool {
+        if self.offer_to_siblings(key, netns, place, count, Some(origin)) >= count {
+            return false;
+        }
+        // Who becomes idle before it can see this, is seen idle now.
+        self.starve(key, netns, place, Some(origin));
+        let given = self.offer_to_siblings(key, netns, place, count, Some(origin));
+        given == 0 && self.strangers_accept(key, netns, place)
     }
 
     /// Who may be offered what waits at a place: other connections over the channel can be read and written by whoever

@@ -444,6 +444,7 @@ impl TxCursor {
             (Kind::Fin, _) => self.finished = 1,
             (Kind::Data | Kind::Urgent, len) => {
                 check_message(pos, len, self.limit)?;
+                self.check_room(SIZE + padded(len))?;
                 self.written += u64::from(SIZE + padded(len));
             }
             (_, used) if !(SIZE..=self.limit).contains(&used) || !used.is_multiple_of(SIZE) => {
@@ -451,6 +452,9 @@ impl TxCursor {
             }
             (kind, used) => {
                 let to = if kind == Kind::ToLarge { Region::Large } else { Region::Small };
+                if to as u32 == region {
+                    self.check_room(used)?;
+                }
                 let limit = match to {
                     _ if to as u32 == region => self.limit,
                     Region::Large => self.large_limit(g),
@@ -460,6 +464,15 @@ impl TxCursor {
             }
         }
         Ok(())
+    }
+
+    /// No sender publishes what the receiver has left no room for.
+    fn check_room(&self, size: u32) -> Result<(), Corrupt> {
+        if self.in_flight().checked_add(size).is_some_and(|all| all <= self.limit) {
+            Ok(())
+        } else {
+            Err(Corrupt)
+        }
     }
 
     /// Announces the end of the stream; nothing may be sent afterwards. The reserved word always

@@ -18,18 +18,18 @@ impl Queued {
     /// The request at a slot is in a backlog from now on; false when it was. Under the lock of its listener's.
     pub(crate) fn add(&self, slot: usize, generation: u32) -> bool {
         let Some(cell) = self.cells.get(slot) else { return false };
-        cell.swap(generation + 1, Ordering::Relaxed) != generation + 1
+        cell.swap(generation.wrapping_add(1), Ordering::Relaxed) != generation.wrapping_add(1)
     }
 
     /// The request at a slot is in a backlog.
     pub(crate) fn has(&self, slot: usize, generation: u32) -> bool {
-        self.cells.get(slot).is_some_and(|cell| cell.load(Ordering::Relaxed) == generation + 1)
+        self.cells.get(slot).is_some_and(|cell| cell.load(Ordering::Relaxed) == generation.wrapping_add(1))
     }
 
     /// It is not any more; another one at the slot may be.
     pub(crate) fn remove(&self, slot: usize, generation: u32) {
         let Some(cell) = self.cells.get(slot) else { return };
-        let _ = cell.compare_exchange(generation + 1, 0, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = cell.compare_exchange(generation.wrapping_add(1), 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 

@@ -23,9 +23,6 @@ pub(crate) struct Asked {
     pub(crate) at: u64,
 }
 
-/// Those that were accepted are forgotten when so many are known, together.
-const MANY: usize = 32;
-
 /// Those of one channel.
 pub(crate) struct Outstanding {
     /// Oldest first. Some may have been accepted meanwhile.
@@ -166,7 +163,8 @@ impl Channel {
     pub(crate) fn requested(&self, asked: Asked, listener: (u32, u32), backlog: u32) -> bool {
         let mut list = self.outstanding.list.lock();
         list.push_back(asked);
-        if list.len() > MANY.min(backlog as usize) {
+        // At once, as the lines of its slot are still here: 32 at a time cost fewer instructions, and a twelfth of the rate.
+        if list.len() > 1 {
             self.forget_accepted(&mut list);
         }
         self.outstanding.len.store(list.len(), Ordering::Relaxed);

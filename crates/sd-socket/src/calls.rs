@@ -7,13 +7,26 @@
 //! caller of the hooked function vouches for them as it would to libc.
 #![allow(clippy::missing_safety_doc)]
 
-use crate::iov::bad_pointer;
-use crate::table::{self, Entry};
-pub use crate::transfer::{
+use crate::Outcome;
+pub use crate::data::calls::{
     read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendmmsg, sendmsg, sendto, write, writev,
 };
-use crate::{Outcome, connect as connecting, endpoint, epoll, exec, fds, files, fork, listen as listening};
-use crate::{names, options, poll as polling, select as selecting, spawn, unconnected};
+use crate::data::files;
+use crate::data::iov::bad_pointer;
+use crate::epoll;
+use crate::family::exec;
+use crate::family::fork;
+use crate::family::spawn;
+use crate::fd::ops;
+use crate::fd::table::{self, Entry};
+use crate::options;
+use crate::setup::connect as connecting;
+use crate::setup::listen as listening;
+use crate::setup::unconnected;
+use crate::socket::endpoint;
+use crate::socket::names;
+use crate::wait::poll as polling;
+use crate::wait::select as selecting;
 use core::ffi::c_char;
 use endpoint::EndpointExt;
 use libc::{
@@ -42,7 +55,7 @@ pub fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int> {
 /// bind(2).
 pub unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
     // SAFETY: see the module.
-    unsafe { crate::bind::bind(fd, addr, len) }
+    unsafe { crate::setup::bind::bind(fd, addr, len) }
 }
 
 /// listen(2).
@@ -53,7 +66,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
 /// accept and accept4 (accept passes flags 0).
 pub unsafe fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Outcome<c_int> {
     // SAFETY: see the module.
-    unsafe { crate::accept::accept4(fd, addr, len, flags) }
+    unsafe { crate::setup::accept::accept4(fd, addr, len, flags) }
 }
 
 /// connect(2).
@@ -66,19 +79,19 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outco
 pub fn shutdown(fd: c_int, how: c_int) -> Outcome<c_int> {
     match connection(fd) {
         Some(_) if !(0..=2).contains(&how) => Outcome::Errno(libc::EINVAL),
-        Some(endpoint) => crate::ends::shutdown(endpoint, how).map(|()| 0).into(),
+        Some(endpoint) => crate::data::shutdown::shutdown(endpoint, how).map(|()| 0).into(),
         None => unconnected::shutdown(fd, how),
     }
 }
 
 /// close(2); `Kernel` means that the number is free to be closed.
 pub fn close(fd: c_int) -> Outcome<c_int> {
-    fds::close(fd)
+    ops::close(fd)
 }
 
 /// close_range and closefrom (last = u32::MAX).
 pub fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int> {
-    if table::is_active() { fds::close_range(first, last, flags) } else { Outcome::Kernel }
+    if table::is_active() { ops::close_range(first, last, flags) } else { Outcome::Kernel }
 }
 
 /// sendfile(2). Either descriptor may be ours.
@@ -126,7 +139,7 @@ pub unsafe fn setsockopt(
 
 /// Before a call that tells the descriptor's inode, which the kernel does.
 pub fn has_inode(fd: c_int) -> Outcome<c_int> {
-    crate::inode::look(fd);
+    crate::socket::inode::look(fd);
     Outcome::Kernel
 }
 
@@ -144,33 +157,33 @@ pub unsafe fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -
 
 /// fcntl and fcntl64, including F_DUPFD and F_DUPFD_CLOEXEC.
 pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
-    fds::fcntl(fd, cmd, arg)
+    ops::fcntl(fd, cmd, arg)
 }
 
 /// kcmp(2) of two descriptors of this process.
 pub fn same_file(a: c_int, b: c_int) -> Outcome<c_int> {
-    fds::compare(a, b)
+    ops::compare(a, b)
 }
 
 /// ioctl(2).
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome<c_int> {
     // SAFETY: see the module.
-    unsafe { fds::ioctl(fd, request, arg) }
+    unsafe { ops::ioctl(fd, request, arg) }
 }
 
 /// dup(2).
 pub fn dup(fd: c_int) -> Outcome<c_int> {
-    fds::dup(fd)
+    ops::dup(fd)
 }
 
 /// dup2(2), also when only `new` is ours.
 pub fn dup2(old: c_int, new: c_int) -> Outcome<c_int> {
-    fds::dup_to(old, new, 0, false)
+    ops::dup_to(old, new, 0, false)
 }
 
 /// dup3(2), also when only `new` is ours.
 pub fn dup3(old: c_int, new: c_int, flags: c_int) -> Outcome<c_int> {
-    fds::dup_to(old, new, flags, true)
+    ops::dup_to(old, new, flags, true)
 }
 
 /// poll and ppoll: timeout in ns (None = for ever), optional signal mask.
@@ -280,7 +293,7 @@ pub fn creates() -> Outcome<c_int> {
 pub fn received(fd: c_int) -> Result<c_int, c_int> {
     let fd = created(fd)?;
     listening::adopt_from_kernel(fd);
-    crate::handover::claim(fd);
+    crate::family::handover::claim(fd);
     Ok(fd)
 }
 
@@ -291,7 +304,7 @@ pub fn fork_early() {
 
 /// The last thing before a fork; then exactly one of the next two, on the same thread.
 pub fn fork_prepare() {
-    crate::inode::before_fork();
+    crate::socket::inode::before_fork();
     fork::prepare();
 }
 
@@ -354,10 +367,10 @@ pub fn spawn_begin() -> Result<spawn::Starting, c_int> {
 pub unsafe fn start(envp: *const *const c_char, own_path: *const c_char) {
     exec::target::set_own_path(own_path);
     // SAFETY: see the module.
-    unsafe { crate::env::remember(envp) };
-    crate::token::start();
+    unsafe { crate::process::env::remember(envp) };
+    crate::data::token::start();
     // SAFETY: as above.
     unsafe { exec::attach(envp) };
     // SAFETY: as above.
-    unsafe { crate::env::activation(envp) }.for_each(listening::adopt_from_kernel);
+    unsafe { crate::process::env::activation(envp) }.for_each(listening::adopt_from_kernel);
 }

@@ -105,7 +105,7 @@ fn banned_std(name: &str, text: &str) -> Findings {
 }
 
 /// First names after `std::`: one, or those of a `{group}`.
-fn modules(rest: &str) -> Vec<String> {
+pub(super) fn modules(rest: &str) -> Vec<String> {
     let name =
         |text: &str| text.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
     let Some(group) = rest.strip_prefix('{') else { return vec![name(rest)] };

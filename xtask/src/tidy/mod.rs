@@ -1,15 +1,16 @@
 //! `cargo xtask tidy`: rules that no compiler checks.
 //!
 //! Layout (lengths of files and functions), comments on unsafe code, the direction of dependencies, words that must
-//! not be in the repository, the hook table against glibc's functions, the coverage tables against the subjects,
-//! and the promises of SECURITY.md against the tests.
-
+//! Layout (lengths of files and functions), comments on unsafe code, the direction of dependencies, the order of
+//! sd-socket's folders, words that must not be in the repository, the hook table against glibc's functions, the coverage
+//! tables against the subjects, and the promises of SECURITY.md against the tests.
 mod callers;
 mod coverage;
 mod deps;
 mod hooks;
 mod layout;
 mod promises;
+mod rooms;
 mod source;
 mod words;
 
@@ -32,6 +33,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(hooks::check()?);
     findings.extend(coverage::check(&files)?);
     findings.extend(promises::check(&files));
+    findings.extend(rooms::check(&files)?);
     if !findings.is_empty() {
         for finding in &findings {
             eprintln!("{finding}");

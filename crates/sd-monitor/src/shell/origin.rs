@@ -1,5 +1,5 @@
 //! Whose is a connection that waits? All who share the socket at which it waits may accept it. Those that share the address
-//! only, by SO_REUSEPORT, are on their own in Linux and are dealt equal shares (`sd-socket/src/deal.rs`): they get what waits
+//! only, by SO_REUSEPORT, are on their own in Linux and are dealt equal shares (`sd-socket/src/route/deal.rs`): they get what waits
 //! at a process that has come to a stop.
 
 use super::rescue::Request;

@@ -1,7 +1,7 @@
 //! epoll_ctl: the interest list.
 
 use super::*;
-use crate::waker::View;
+use crate::wait::waker::View;
 
 /// epoll_ctl on a socket or an instance of ours. `Err` is errno.
 pub(crate) fn control(epoll: &'static Epoll, op: i32, fd: i32, event: Option<(u32, u64)>) -> Result<(), i32> {
@@ -14,13 +14,13 @@ pub(crate) fn control(epoll: &'static Epoll, op: i32, fd: i32, event: Option<(u3
         && endpoint.state_now() == State::Listen
         && op != libc::EPOLL_CTL_DEL
     {
-        crate::listen::interested(endpoint, fd);
+        crate::setup::listen::interested(endpoint, fd);
     }
     if let Some((events, _)) = event {
         check_exclusive(op, events, source)?;
     }
     // What arrived before goes before what is ready now.
-    crate::channel::drain();
+    crate::link::channel::drain();
     let mut interest = epoll.interest.lock();
     ledger::synchronize(epoll, &mut interest);
     match (op, event, watch::find(epoll, fd, source)) {

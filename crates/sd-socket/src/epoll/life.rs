@@ -1,8 +1,8 @@
 //! An instance's life: made, duplicated, forked, closed.
 
 use super::*;
-use crate::idle::ROUNDS;
-use crate::waker::View;
+use crate::memory::idle::ROUNDS;
+use crate::wait::waker::View;
 
 struct Records {
     all: Vec<&'static Epoll>,
@@ -73,10 +73,10 @@ fn fresh() -> &'static Epoll {
 /// A kernel epoll instance was made: remember it.
 pub(crate) fn created(fd: i32) {
     // Where there is a slab, of its parent's perhaps, there may be sockets of ours, with a monitor or without.
-    if PROCESS.slab_count.load(Ordering::Acquire) == 0 && crate::control::connected().is_none() {
+    if PROCESS.slab_count.load(Ordering::Acquire) == 0 && crate::monitor::client::connected().is_none() {
         return;
     }
-    crate::connect::dropped_behind_our_back(fd);
+    crate::setup::connect::dropped_behind_our_back(fd);
     let epoll = {
         let mut records = RECORDS.lock();
         records.free.pop().unwrap_or_else(|| {
@@ -261,7 +261,7 @@ pub(crate) fn separated_with_threads() -> Option<()> {
 /// A registration that the kernel's instance has kept is one of ours as well.
 pub(crate) fn put_back(registered: watch::Removed, endpoint: &'static Endpoint) {
     let watch::Removed { epoll, fd, events, data } = registered;
-    crate::listen::interested(endpoint, fd);
+    crate::setup::listen::interested(endpoint, fd);
     let mut interest = epoll.interest.lock();
     if interest.items.reserve(epoll) && rest::prepare(epoll, &mut interest, View::now()) {
         let wish = (events | ALWAYS, data);

@@ -22,10 +22,10 @@
 //! Locks of a socket's halves are taken inside all of these, so nobody who holds a half may report
 //! an event; see ADR 15.
 
-use crate::endpoint::EndpointExt;
+use crate::fd::table::{self, Entry};
 use crate::process::PROCESS;
-use crate::ready;
-use crate::table::{self, Entry};
+use crate::socket::endpoint::EndpointExt;
+use crate::wait::ready;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
@@ -70,7 +70,7 @@ const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 struct Interest {
     items: Items,
     /// Eventfds that `sleep_fd` watches.
-    wakers: crate::waker::View,
+    wakers: crate::wait::waker::View,
     /// Registration with the monitor whose control socket is watched.
     registration: u32,
 }

@@ -6,8 +6,8 @@
 //! side by side, with ppoll.
 
 use super::*;
+use crate::wait::waker::View;
 use crate::wait::{self, OWN_EVENT};
-use crate::waker::View;
 use libc::{epoll_event, pollfd, sigset_t};
 
 /// Marks the program's instance in the one that is slept on.
@@ -51,7 +51,7 @@ pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest, view: View) -> boo
     }
     let sleep_fd = epoll.sleep_fd.load(Ordering::Relaxed);
     interest.wakers.update(sleep_fd, view);
-    let registration = crate::control::REGISTRATIONS.load(Ordering::Acquire);
+    let registration = crate::monitor::client::REGISTRATIONS.load(Ordering::Acquire);
     if interest.registration != registration {
         interest.registration = registration;
         wait::add_control(sleep_fd);
@@ -125,7 +125,7 @@ pub(super) fn sleep(epoll: &Epoll, timeout_ns: Option<u64>, mask: *const sigset_
         let (data, bits) = (event.u64, event.events);
         kernel |= data == KERNEL_PART;
         if data == OWN_EVENT {
-            crate::waker::has_rung(bits);
+            crate::wait::waker::has_rung(bits);
         }
     }
     Ok(kernel)

@@ -2,9 +2,9 @@
 
 use super::collect::{Look, collect};
 use super::*;
-use crate::idle::{ROUNDS, Round};
+use crate::link::reclaim;
+use crate::memory::idle::{ROUNDS, Round};
 use crate::process::single_threaded;
-use crate::reclaim;
 use crate::wait::{self, Deadline, OWN_EVENT, Sleeper};
 use libc::{epoll_event, sigset_t};
 use sd_sys::section::Watch;
@@ -44,13 +44,13 @@ pub(crate) fn wait(
         }
         timeout_ns = deadline.left();
     }
-    crate::syn_sent::look();
+    crate::setup::syn_sent::look();
     ledger::catch_up(epoll);
-    crate::channel::drain();
+    crate::link::channel::drain();
     let is_last = timeout_ns == Some(0);
     let found = look(epoll, out, !is_last, is_last);
     if found != 0 || is_last {
-        crate::adopt::look();
+        crate::setup::adopt::look();
         return Ok(found);
     }
     wait_for_event(epoll, out, timeout_ns, mask)
@@ -67,7 +67,7 @@ fn wait_for_event(
     let deadline = Deadline::after(timeout_ns);
     let _waiter = Waiter::enter(epoll);
     let watch = Watch::start();
-    crate::sweep::now_and_then(sd_sys::time::tsc());
+    crate::memory::sweep::now_and_then(sd_sys::time::tsc());
     if mask.is_null() {
         let found = spin(epoll, out);
         if found != 0 {
@@ -123,7 +123,7 @@ fn look_at_both(epoll: &Epoll, out: &mut [epoll_event], stay: bool, last: bool) 
     }
     if kernel {
         // Who always finds something never waits.
-        crate::sweep::now_and_then(now);
+        crate::memory::sweep::now_and_then(now);
     }
     found
 }
@@ -147,9 +147,9 @@ fn spin(epoll: &Epoll, out: &mut [epoll_event]) -> usize {
     // Once for all looks: the count is shared by all threads.
     let user = (!single_threaded()).then(reclaim::User::enter);
     let (mut found, mut rounds) = (0, 0u32);
-    wait::spin_warned(&epoll.spin, crate::channel::looks_of_drain(), |others_follow| {
+    wait::spin_warned(&epoll.spin, crate::link::channel::looks_of_drain(), |others_follow| {
         rounds += 1;
-        crate::channel::drain_inside(user.as_ref());
+        crate::link::channel::drain_inside(user.as_ref());
         let is_due = || others_follow || is_kernel_due(epoll, sd_sys::time::tsc());
         let kernel = (others_follow || rounds.is_multiple_of(8)) && has_kernel(epoll) && is_due();
         found = look_at(epoll, out, Look { kernel, stay: true });
@@ -174,7 +174,7 @@ fn sleep(
 ) -> Result<usize, i32> {
     loop {
         let pause = keep_house(epoll);
-        crate::home::settle();
+        crate::link::wake_target::settle();
         let sleeper = Sleeper::enter();
         epoll.sleepers.fetch_add(1, Ordering::SeqCst);
         let slept = sleep_once(epoll, out, &sleeper, wait::earlier(deadline.left(), pause), signals);
@@ -186,7 +186,7 @@ fn sleep(
             return Ok(found);
         }
         ledger::catch_up(epoll);
-        crate::channel::drain();
+        crate::link::channel::drain();
         let is_last = deadline.left() == Some(0);
         let found = look(epoll, out, false, is_last);
         if found != 0 || is_last {
@@ -233,12 +233,12 @@ fn sleep_once(
 ) -> Result<usize, i32> {
     rest::prepare(epoll, &mut epoll.interest.lock(), sleeper.view());
     ledger::catch_up(epoll);
-    crate::channel::drain();
+    crate::link::channel::drain();
     // What that ended is freed before a sleep that may be long.
     reclaim::sweep();
     let found = look_at(epoll, out, Look { kernel: false, stay: false });
-    let idle = wait::earlier(crate::adopt::ask_for_work(), crate::adopt::pause());
-    let retry = wait::earlier(crate::control::retry_if_lost(), idle);
+    let idle = wait::earlier(crate::setup::adopt::ask_for_work(), crate::setup::adopt::pause());
+    let retry = wait::earlier(crate::monitor::client::retry_if_lost(), idle);
     if found != 0 || sleeper.is_stale() {
         return Ok(found);
     }
@@ -254,15 +254,17 @@ fn tidy(epoll: &Epoll, round: Round) -> bool {
     loop {
         // By pages: a list of all would be as much memory as is given back.
         let (sockets, next) = epoll.interest.lock().items.sockets(page);
-        more =
-            sockets.into_iter().flatten().fold(more, |more, socket| crate::idle::tidy(socket, round) | more);
+        more = sockets
+            .into_iter()
+            .flatten()
+            .fold(more, |more, socket| crate::memory::idle::tidy(socket, round) | more);
         page = next;
         if page.is_none() {
             break;
         }
     }
     if round != Round::First {
-        crate::parked::park_idle();
+        crate::memory::parked::park_idle();
     }
     more
 }

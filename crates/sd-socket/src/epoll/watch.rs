@@ -1,8 +1,8 @@
 //! From what happened at a socket to the instances that watch it.
 
 use super::*;
-use crate::endpoint::{self, EOF, NO_SPACE, PeerEnd, RESET, WATCHED};
 use crate::process::Priv;
+use crate::socket::endpoint::{self, EOF, NO_SPACE, PeerEnd, RESET, WATCHED};
 use libc::{EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
 use sd_ring::doorbell;
 
@@ -49,7 +49,7 @@ fn with_list<T>(source: Source, each: impl FnOnce(&AtomicPtr<Item>) -> T) -> Opt
 pub(super) fn link(item: &'static Item) {
     if let Source::Socket(endpoint) = item.source() {
         endpoint.set_flag(WATCHED);
-        crate::berth::displace(endpoint);
+        crate::wait::thread_waker::displace(endpoint);
     }
     let exclusive = |i: &Item| i.events() & libc::EPOLLEXCLUSIVE as u32 != 0;
     with_list(item.source(), |head| {
@@ -181,8 +181,8 @@ fn deliver(endpoint: &'static Endpoint, private: &Priv, key: u32, ends: u8, stam
 
 /// Threads in poll, select and accept are not in any list.
 fn wake_loose() {
-    if crate::sleep_set::has_loose_sleepers() {
-        sd_sys::fd::eventfd_signal(crate::waker::own_event_fd());
+    if crate::wait::sleep_set::has_loose_sleepers() {
+        sd_sys::fd::eventfd_signal(crate::wait::waker::own_event_fd());
     }
 }
 
@@ -198,7 +198,7 @@ pub(crate) fn state_event(endpoint: &'static Endpoint, stamp: u64) {
     {
         deliver(endpoint, private, ANY, ends(endpoint), stamp);
     }
-    crate::berth::wake(endpoint);
+    crate::wait::thread_waker::wake(endpoint);
     wake_loose();
 }
 
@@ -209,7 +209,7 @@ pub(crate) fn readable_event(endpoint: &'static Endpoint) {
     {
         deliver(endpoint, private, IN, 0, 0);
     }
-    crate::berth::wake(endpoint);
+    crate::wait::thread_waker::wake(endpoint);
     wake_loose();
 }
 
@@ -267,7 +267,7 @@ pub(crate) fn room_event(endpoint: &'static Endpoint) {
     {
         deliver(endpoint, private, OUT, 0, 0);
     }
-    crate::berth::wake(endpoint);
+    crate::wait::thread_waker::wake(endpoint);
     wake_loose();
 }
 

@@ -1,0 +1,90 @@
+//! The short way through send and recv (§4.2): one buffer, room or data at hand, and nothing unusual.
+//!
+//! What meets anything else has changed nothing and goes the long way, `stream`, which does all of this as well. So
+//! here are only the usual branches, and no state that would have to be kept across a wait.
+
+use crate::data::stream::{RX_BITS, add, publish_credit};
+use crate::data::token::Quick;
+use crate::socket::endpoint::{
+    EndpointExt, PEER_DEAD, RESET, SHUT_WR, notify_at, rings_at, rx_cursor, tx_cursor,
+};
+use core::sync::atomic::Ordering;
+use sd_ring::Next;
+use sd_ring::copy::copy_shared;
+use sd_ring::token::Way;
+use sd_shm::channel::{
+    FLAG_DEAD, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
+};
+use sd_shm::slab::Endpoint;
+
+/// Sends a whole buffer; false when nothing was done. Its length is not zero.
+#[inline(always)]
+pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> bool {
+    let Some(_half) = Quick::take(endpoint, Way::Send) else { return false };
+    let peer = endpoint.peer_words();
+    let flags = peer.flags.load(Ordering::Acquire);
+    // The lowest byte is the state; older generations' states are judged on the long way.
+    let is_over = peer.state.load(Ordering::Acquire) as u8 > SlotState::Open as u8;
+    let unusual = endpoint.flags.load(Ordering::Relaxed) & (SHUT_WR | RESET | PEER_DEAD)
+        | flags & (FLAG_RESET | FLAG_READS_NO_MORE | FLAG_DEAD)
+        | endpoint.sender.load(Ordering::Relaxed);
+    if unusual != 0 || is_over {
+        return false;
+    }
+    let [distance, _] = &endpoint.rings;
+    let mem = rings_at(peer, distance);
+    // SAFETY: the tx half is held.
+    let tx = unsafe { tx_cursor(endpoint) };
+    let Some(grant) = tx.reserve_here(&GEOMETRY, len) else { return false };
+    // SAFETY: the grant is room in our ring that the peer does not read yet; the caller of the hooked function
+    // vouches for its buffer.
+    unsafe { copy_shared(mem.at(grant.region, grant.off), buf, grant.len as usize) };
+    tx.commit(&mem, grant.len, stamp_for(flags));
+    add(&endpoint.tx().bytes, u64::from(grant.len));
+    notify_at(endpoint, peer, RX_BITS);
+    true
+}
+
+/// Receives what there is: how many bytes; zero when nothing was done.
+#[inline(always)]
+pub(crate) fn recv(endpoint: &'static Endpoint, buf: *mut u8, len: usize) -> usize {
+    // Where urgent data was sent, what lies behind it may belong to the same call.
+    let has_urgent = endpoint.peer_words().flags.load(Ordering::Relaxed) & FLAG_URGENT != 0;
+    if has_urgent {
+        return 0;
+    }
+    let Some(_half) = Quick::take(endpoint, Way::Receive) else { return 0 };
+    if endpoint.rx().lowat.load(Ordering::Relaxed) != 1 {
+        return 0;
+    }
+    let mem = endpoint.rx_mem();
+    // SAFETY: the rx half is held.
+    let rx = unsafe { rx_cursor(endpoint) };
+    let mut got = 0;
+    while got < len {
+        let Ok(Next::Data { region, off, len: there }) = rx.next(&GEOMETRY, &mem) else { break };
+        let taken = (there as usize).min(len - got);
+        // SAFETY: the ring checked region, off and length against our mapping; the caller of the hooked function
+        // vouches for its buffer, of which `got` bytes are filled.
+        unsafe { copy_shared(buf.add(got), mem.at(region, off), taken) };
+        rx.advance(taken as u32);
+        got += taken;
+        add(&endpoint.rx().bytes, taken as u64);
+        if let Some(consumed) = rx.credit_due(&GEOMETRY) {
+            publish_credit(endpoint, consumed);
+        }
+    }
+    got
+}
+
+/// What is sent now bears the time, if the peer wants that.
+#[inline(always)]
+pub(crate) fn stamp(endpoint: &Endpoint) -> u32 {
+    stamp_for(endpoint.peer_words().flags.load(Ordering::Relaxed))
+}
+
+/// The same, for who has read the peer's flags.
+#[inline(always)]
+pub(crate) fn stamp_for(peer_flags: u32) -> u32 {
+    if peer_flags & FLAG_WANTS_STAMPS != 0 { sd_ring::stamp::of(sd_sys::time::tsc()) } else { 0 }
+}

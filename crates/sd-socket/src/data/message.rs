@@ -1,0 +1,403 @@
+//! recvmsg, sendmsg and their plural forms.
+
+use crate::Outcome;
+use crate::data::iov::{Pieces, bad_pointer, is_beyond};
+use crate::data::stream;
+use crate::data::urgent;
+use crate::data::zero_copy;
+use crate::socket::endpoint::{EndpointExt, INQ, STAMPS, STAMPS_NS};
+use crate::socket::errors;
+use libc::{c_int, c_void, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
+use sd_shm::slab::{Endpoint, State};
+use sd_sys::user;
+
+/// recv(2) with one of the flags MSG_OOB, MSG_ERRQUEUE, MSG_TRUNC.
+#[cold]
+pub(crate) fn recv_specially(
+    endpoint: &'static Endpoint,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+) -> Outcome<ssize_t> {
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return zero_copy::take(endpoint).map(|_| 0).ok_or(libc::EAGAIN).into();
+    }
+    if is_beyond(buf, len) {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    let nowhere = bad_pointer(buf, len) && flags & libc::MSG_TRUNC == 0;
+    let pieces = Pieces::one(buf as *mut u8, len);
+    let done = match flags & libc::MSG_OOB {
+        0 if nowhere => errors::recv_to_nowhere(endpoint, flags),
+        0 => stream::recv(endpoint, pieces, flags),
+        _ if nowhere => urgent::recv(endpoint, pieces, flags | libc::MSG_TRUNC).and(Err(libc::EFAULT)),
+        _ => urgent::recv(endpoint, pieces, flags),
+    };
+    done.map(|n| n as ssize_t).into()
+}
+
+/// send(2) with one of the flags MSG_OOB, MSG_FASTOPEN.
+#[cold]
+pub(crate) fn send_specially(endpoint: &'static Endpoint, pieces: Pieces, flags: c_int) -> Outcome<ssize_t> {
+    if flags & libc::MSG_FASTOPEN != 0 {
+        return Outcome::Errno(libc::EISCONN);
+    }
+    urgent::send(endpoint, pieces, flags).map(|n| n as ssize_t).into()
+}
+
+/// The address that a message names.
+///
+/// # Safety
+/// `msg` is what sendmsg(2) wants.
+pub(crate) unsafe fn name_of(msg: *const msghdr) -> (*const sockaddr, socklen_t) {
+    if !user::seems_readable(msg, size_of::<msghdr>()) {
+        return (core::ptr::null(), 0);
+    }
+    // SAFETY: as the caller says.
+    unsafe { ((*msg).msg_name as *const sockaddr, (*msg).msg_namelen) }
+}
+
+/// # Safety
+/// `msg` is what recvmsg(2) wants.
+pub(crate) unsafe fn recvmsg(
+    endpoint: &'static Endpoint,
+    msg: *mut msghdr,
+    flags: c_int,
+) -> Outcome<ssize_t> {
+    if !user::seems_readable(msg, size_of::<msghdr>()) {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    // SAFETY: as the caller says.
+    if unsafe { (*msg).msg_namelen } as i32 <= -1 {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    // SAFETY: as the caller says.
+    let pieces = match unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) } {
+        Ok(pieces) => pieces,
+        Err(errno) => return Outcome::Errno(errno),
+    };
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        // SAFETY: as the caller says.
+        return unsafe { zero_copy::recvmsg(endpoint, msg) }.map(|n| n as ssize_t).into();
+    }
+    let urgent = flags & libc::MSG_OOB != 0;
+    let cut = if urgent && pieces.total == 0 { libc::MSG_TRUNC } else { 0 };
+    let done = match urgent {
+        _ if pieces.nowhere => errors::recv_to_nowhere(endpoint, flags),
+        false => stream::recv(endpoint, pieces, flags),
+        true => urgent::recv(endpoint, pieces, flags),
+    };
+    match done {
+        // What was received is lost, as in the kernel.
+        Ok(_) if !user::seems_writable(msg, size_of::<msghdr>()) => Outcome::Errno(libc::EFAULT),
+        Ok(got) => {
+            // TCP reports no address, and no control data but times.
+            // SAFETY: as the caller says.
+            unsafe {
+                (*msg).msg_namelen = 0;
+                let control_cut = put_control(endpoint, msg, got);
+                (*msg).msg_flags = flags & (libc::MSG_CMSG_CLOEXEC | libc::MSG_OOB) | cut | control_cut;
+            }
+            Outcome::Done(got as ssize_t)
+        }
+        Err(errno) => Outcome::Errno(errno),
+    }
+}
+
+/// The control data of a message: SO_TIMESTAMP's, which is the time of this call, and TCP_INQ's. MSG_CTRUNC when there
+/// is no room for it.
+///
+/// # Safety
+/// `msg` is what recvmsg(2) wants.
+unsafe fn put_control(endpoint: &'static Endpoint, msg: *mut msghdr, got: usize) -> c_int {
+    // SAFETY: as the caller says.
+    let room = unsafe { core::mem::replace(&mut (*msg).msg_controllen, 0) };
+    if !endpoint.flag(STAMPS | STAMPS_NS | INQ) {
+        return 0;
+    }
+    // SAFETY: as the caller says.
+    let mut control = Control { at: unsafe { (*msg).msg_control }.cast(), room, cut: 0 };
+    if got != 0 && endpoint.flag(STAMPS | STAMPS_NS) {
+        let now = sd_sys::time::real();
+        let (kind, fraction) = match endpoint.flag(STAMPS) {
+            true => (libc::SO_TIMESTAMP, now.tv_nsec / 1000),
+            false => (libc::SO_TIMESTAMPNS, now.tv_nsec),
+        };
+        // SAFETY: as the caller says.
+        unsafe { control.put(libc::SOL_SOCKET, kind, &[now.tv_sec, fraction]) };
+    }
+    if endpoint.flag(INQ) {
+        // SAFETY: as the caller says.
+        unsafe {
+            control.put(libc::IPPROTO_TCP, libc::TCP_INQ, &[crate::data::shutdown::bytes_left(endpoint)])
+        };
+    }
+    // SAFETY: as the caller says.
+    unsafe { (*msg).msg_controllen = room - control.room };
+    control.cut
+}
+
+/// Room for control data.
+struct Control {
+    at: *mut u8,
+    room: usize,
+    cut: c_int,
+}
+
+impl Control {
+    /// As the kernel's `put_cmsg`.
+    ///
+    /// # Safety
+    /// The room can be written to.
+    unsafe fn put<T: Copy>(&mut self, level: c_int, kind: c_int, data: &[T]) {
+        const HEADER: usize = size_of::<libc::cmsghdr>();
+        if self.at.is_null() || self.room < HEADER {
+            self.cut = libc::MSG_CTRUNC;
+            return;
+        }
+        let whole = HEADER + size_of_val(data);
+        let len = whole.min(self.room);
+        if len < whole {
+            self.cut = libc::MSG_CTRUNC;
+        }
+        let header = libc::cmsghdr { cmsg_len: len, cmsg_level: level, cmsg_type: kind };
+        let step = whole.next_multiple_of(size_of::<usize>()).min(self.room);
+        // SAFETY: `len` bytes are within the room, and `step` does not lead out of it.
+        unsafe {
+            self.at.cast::<libc::cmsghdr>().write_unaligned(header);
+            core::ptr::copy_nonoverlapping(data.as_ptr().cast::<u8>(), self.at.add(HEADER), len - HEADER);
+            self.at = self.at.add(step);
+        }
+        self.room -= step;
+    }
+}
+
+/// # Safety
+/// `msg` is what sendmsg(2) wants.
+pub(crate) unsafe fn sendmsg(
+    endpoint: &'static Endpoint,
+    msg: *const msghdr,
+    flags: c_int,
+) -> Outcome<ssize_t> {
+    if !user::seems_readable(msg, size_of::<msghdr>()) {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    // SAFETY: as the caller says.
+    if let Err(errno) = unsafe { check_outgoing(&*msg) } {
+        // Control data that makes no sense is met behind the connection's state.
+        let state = if errno == libc::EINVAL { errors::before_send(endpoint, flags).err() } else { None };
+        return Outcome::Errno(state.unwrap_or(errno));
+    }
+    // SAFETY: as the caller says.
+    let result = unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) }.and_then(|pieces| {
+        match flags & libc::MSG_OOB {
+            _ if flags & libc::MSG_FASTOPEN != 0 => Err(libc::EISCONN),
+            _ if pieces.nowhere => Err(errors::send_from_nowhere(endpoint, flags)),
+            0 => stream::send(endpoint, pieces, flags),
+            _ => urgent::send(endpoint, pieces, flags),
+        }
+    });
+    zero_copy::sent(endpoint, flags, result.unwrap_or(0));
+    result.map(|n| n as ssize_t).into()
+}
+
+/// More control data than the kernel takes of a message, whatever its limits are set to.
+const CONTROL_MAX: usize = 1 << 24;
+
+/// sendmsg on a kernel socket. Connections of ours among the descriptors that it passes on travel as kernel sockets
+/// (see `bridge::passable`); `None` when there are none.
+///
+/// # Safety
+/// `msg` is what sendmsg(2) wants.
+pub(crate) unsafe fn pass_rights(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<Outcome<ssize_t>> {
+    // SAFETY: as the caller says; the copy of the control data is as long and as well aligned.
+    unsafe {
+        if msg.is_null() || (*msg).msg_control.is_null() || !crate::fd::table::is_active() {
+            return None;
+        }
+        let len = (*msg).msg_controllen;
+        if len > CONTROL_MAX || !user::seems_readable((*msg).msg_control, len) {
+            // The kernel's to refuse.
+            return None;
+        }
+        let mut control = vec![0u64; len.div_ceil(8)];
+        core::ptr::copy_nonoverlapping((*msg).msg_control.cast::<u8>(), control.as_mut_ptr().cast(), len);
+        let mut copy = *msg;
+        copy.msg_control = control.as_mut_ptr().cast();
+        let mut passed = Vec::new();
+        let mut at = libc::CMSG_FIRSTHDR(&copy);
+        while !at.is_null() {
+            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*at).cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
+                let fds = libc::CMSG_DATA(at) as *mut c_int;
+                for i in 0..(bytes / 4).min(253) {
+                    match kernel_socket_for(fds.add(i).read_unaligned()) {
+                        Ok(Some(outer)) => {
+                            fds.add(i).write_unaligned(outer);
+                            passed.push(outer);
+                        }
+                        Ok(None) => {}
+                        Err(errno) => {
+                            passed.into_iter().for_each(sd_sys::fd::close);
+                            return Some(Outcome::Errno(errno));
+                        }
+                    }
+                }
+            }
+            at = libc::CMSG_NXTHDR(&copy, at);
+        }
+        if passed.is_empty() {
+            return None;
+        }
+        let sent = sd_sys::check(sd_sys::syscall!(libc::SYS_sendmsg, fd, &raw const copy, flags));
+        passed.into_iter().for_each(sd_sys::fd::close);
+        Some(sent.map(|len| len as ssize_t).map_err(|e| e.0).into())
+    }
+}
+
+/// What travels instead of a connection of ours; `None` when the descriptor can travel itself. An errno when there can
+/// be no bridge: nothing has changed, and nothing may travel, since a placeholder would be a dead socket.
+fn kernel_socket_for(fd: c_int) -> Result<Option<c_int>, i32> {
+    let Some(endpoint) = crate::fd::table::socket(fd) else { return Ok(None) };
+    if endpoint.state_now() == State::Connected {
+        // EAGAIN would mean to wait until the other end has read.
+        return crate::family::bridge::passable(endpoint).map(Some).map_err(|errno| match errno {
+            libc::EAGAIN => libc::ENOMEM,
+            other => other,
+        });
+    }
+    // The placeholder is shared with other sockets.
+    crate::setup::connect::materialize(endpoint).map(|()| None)
+}
+
+/// What sendmsg refuses before it sends: a negative name length, and control data that TCP cannot
+/// make sense of.
+///
+/// # Safety
+/// The message's pointers are what sendmsg(2) wants.
+unsafe fn check_outgoing(msg: &msghdr) -> Result<(), i32> {
+    if !msg.msg_name.is_null() {
+        if (msg.msg_namelen as i32) < 0 {
+            return Err(libc::EINVAL);
+        }
+        crate::socket::addr::is_readable(msg.msg_name.cast(), msg.msg_namelen.min(128))?;
+    }
+    // SAFETY: the CMSG macros stay within msg_controllen.
+    unsafe {
+        if msg.msg_controllen > i32::MAX as usize {
+            return Err(libc::ENOBUFS);
+        }
+        if !user::seems_readable(msg.msg_control, msg.msg_controllen) {
+            return Err(libc::EFAULT);
+        }
+        let mut at = if msg.msg_control.is_null() { core::ptr::null_mut() } else { libc::CMSG_FIRSTHDR(msg) };
+        let end = msg.msg_control as usize + msg.msg_controllen;
+        while !at.is_null() {
+            let (len, level, kind) = ((*at).cmsg_len, (*at).cmsg_level, (*at).cmsg_type);
+            if len < size_of::<libc::cmsghdr>() || at as usize + len > end {
+                return Err(libc::EINVAL);
+            }
+            let known = [libc::SO_MARK, libc::SO_TIMESTAMPING, libc::SCM_RIGHTS, libc::SCM_CREDENTIALS];
+            if level == libc::SOL_SOCKET && !known.contains(&kind) {
+                return Err(libc::EINVAL);
+            }
+            at = libc::CMSG_NXTHDR(msg, at);
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `msgs` points to `count` entries.
+pub(crate) unsafe fn recvmmsg(
+    endpoint: &'static Endpoint,
+    msgs: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> Outcome<c_int> {
+    if !timeout.is_null() && !user::is_readable(timeout, size_of::<timespec>()) {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    // SAFETY: as the caller says.
+    let time = unsafe { timeout.as_ref() };
+    if time.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec)) {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    // Unlike recvmsg, Linux takes the pending error before it looks for data.
+    errors::note_end(endpoint);
+    let error = if flags & libc::MSG_ERRQUEUE == 0 { errors::take_error(endpoint) } else { None };
+    if let Some(errno) = error {
+        return Outcome::Errno(errno);
+    }
+    if count != 0 && !user::seems_readable(msgs, size_of::<mmsghdr>()) {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    let after =
+        |t: &timespec| (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64);
+    let limit = time.map(|t| sd_sys::time::now_ns().saturating_add(after(t)));
+    let mut done = 0;
+    let mut flags = flags;
+    while done < count {
+        // SAFETY: done < count.
+        let entry = unsafe { &mut *msgs.add(done as usize) };
+        // SAFETY: as the caller says.
+        match unsafe { recvmsg(endpoint, &mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
+            Outcome::Done(n) => entry.msg_len = n as u32,
+            Outcome::Errno(errno) if done == 0 => return Outcome::Errno(errno),
+            _ => break,
+        }
+        done += 1;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        let is_urgent = entry.msg_hdr.msg_flags & libc::MSG_OOB != 0;
+        if is_urgent || limit.is_some_and(|at| sd_sys::time::now_ns() >= at) {
+            break;
+        }
+    }
+    if let Some(at) = limit
+        && done > 0
+    {
+        if !user::is_writable(timeout, size_of::<timespec>()) {
+            return Outcome::Errno(libc::EFAULT);
+        }
+        let left = sd_sys::time::timespec_of(at.saturating_sub(sd_sys::time::now_ns()));
+        // SAFETY: it can be written.
+        unsafe { timeout.write_unaligned(left) };
+    }
+    Outcome::Done(done as c_int)
+}
+
+/// # Safety
+/// `msgs` points to `count` entries.
+pub(crate) unsafe fn sendmmsg(
+    endpoint: &'static Endpoint,
+    msgs: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+) -> Outcome<c_int> {
+    if count != 0 && !user::seems_readable(msgs, size_of::<mmsghdr>()) {
+        return Outcome::Errno(libc::EFAULT);
+    }
+    let mut done = 0;
+    while done < count.min(1024) {
+        // SAFETY: done < count.
+        let entry = unsafe { msgs.add(done as usize) };
+        // SAFETY: as the caller says.
+        match unsafe { sendmsg(endpoint, &(*entry).msg_hdr, flags) } {
+            Outcome::Done(_) if !user::seems_writable(entry, size_of::<mmsghdr>()) => {
+                if done == 0 {
+                    return Outcome::Errno(libc::EFAULT);
+                }
+                break;
+            }
+            // SAFETY: it can be written.
+            Outcome::Done(n) => unsafe { (*entry).msg_len = n as u32 },
+            Outcome::Errno(errno) if done == 0 => return Outcome::Errno(errno),
+            _ => break,
+        }
+        done += 1;
+    }
+    Outcome::Done(done as c_int)
+}

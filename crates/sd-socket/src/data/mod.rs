@@ -1,0 +1,23 @@
+//! Bytes: send and recv in all their forms, shutdown.
+//!
+//! ```text
+//!  calls --fits at once--> fast      else --> stream (recv), space (a sender waits for room)
+//!                                               `claim`: one large send's bytes stay together
+//! ```
+//! `token` lets one thread at a time use a half of a connection; `message` is sendmmsg and recvmmsg, `files` sendfile and splice, `iov`
+//! checks the program's pointers, `urgent` MSG_OOB, `zero_copy` MSG_ZEROCOPY.
+//!
+//! *Owns*: tokens. *Uses*: every folder below. *Locks*: the token of a half; of one way only, ordered by channel and slot.
+
+pub(crate) mod calls;
+pub(crate) mod claim;
+pub(crate) mod fast;
+pub(crate) mod files;
+pub(crate) mod iov;
+pub(crate) mod message;
+pub(crate) mod shutdown;
+pub(crate) mod space;
+pub(crate) mod stream;
+pub(crate) mod token;
+pub(crate) mod urgent;
+pub(crate) mod zero_copy;

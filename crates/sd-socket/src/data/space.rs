@@ -1,0 +1,78 @@
+//! Waiting for room to send.
+
+use crate::socket::cold;
+use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_WR, peer_end};
+use crate::wait::{Deadline, interrupted, sleep_on_word, spin};
+use core::sync::atomic::Ordering;
+use libc::MSG_DONTWAIT;
+use sd_ring::doorbell;
+use sd_shm::slab::Endpoint;
+use sd_sys::section::Watch;
+
+/// A look without the lock: has the peer consumed more than was `seen`, or is there an end?
+fn tx_hint(endpoint: &'static Endpoint, seen: u64) -> bool {
+    endpoint.peer_words().consumed.load(Ordering::Acquire) != seen
+        || endpoint.flag(RESET | SHUT_WR)
+        || peer_end(endpoint) != PeerEnd::Open
+}
+
+/// Waits until there is more room to send than when the peer had consumed `seen`, which must have been read before
+/// the ring was found full: a peer that has meanwhile consumed everything says so no more. True when that took a
+/// sleep, or would have.
+pub(crate) fn wait_tx(
+    endpoint: &'static Endpoint,
+    seen: u64,
+    deadline: Deadline,
+    may_sleep: bool,
+) -> Result<bool, i32> {
+    let watch = Watch::start();
+    if spin(&endpoint.rx().spin, || tx_hint(endpoint, seen)) {
+        return Ok(false);
+    }
+    if !may_sleep {
+        // The ring may grow before anybody sleeps.
+        return Ok(true);
+    }
+    let generation = endpoint.generation.load(Ordering::Relaxed);
+    let word = &endpoint.own_words().wait;
+    let value = doorbell::arm(word, doorbell::TX_SLEEP);
+    if !tx_hint(endpoint, seen) {
+        interrupted(&watch, deadline)?;
+        sleep_on_word(
+            word,
+            value,
+            deadline,
+            crate::process::confine::limit(endpoint, crate::setup::adopt::pause()),
+        )?;
+    }
+    if endpoint.generation.load(Ordering::Relaxed) != generation {
+        return Err(libc::EBADF);
+    }
+    crate::setup::withdrawn::look(endpoint)?;
+    Ok(true)
+}
+
+/// The program met a full ring: epoll instances want to know when there is room.
+pub(crate) fn want_event(endpoint: &'static Endpoint) {
+    crate::socket::signals::want_room(endpoint);
+    if endpoint.flag(endpoint::WATCHED) {
+        crate::epoll::no_space(endpoint);
+    }
+}
+
+/// Waits until the socket is writable.
+pub(crate) fn wait(endpoint: &'static Endpoint, flags: i32) -> Result<(), i32> {
+    let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
+    let deadline = Deadline::option(cold::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed));
+    loop {
+        let seen = endpoint.peer_words().consumed.load(Ordering::Acquire);
+        if crate::wait::ready::is_writable(endpoint) {
+            return Ok(());
+        }
+        if nonblock {
+            want_event(endpoint);
+            return Err(libc::EAGAIN);
+        }
+        wait_tx(endpoint, seen, deadline, true)?;
+    }
+}

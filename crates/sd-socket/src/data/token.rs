@@ -1,0 +1,314 @@
+//! Tokens of this process's threads: `sd_ring::token` with membarrier, futex and thread ids.
+//!
+//! While the process has one thread and never forked, nobody else can come, and nothing is asked. Else
+//! a thread finds its record (in the family's oldest slab) by one word of thread-local storage.
+
+use crate::memory::parked;
+use crate::process::{PROCESS, single_threaded, tid};
+use crate::socket::endpoint::{self, EndpointExt};
+use core::arch::{asm, global_asm};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sd_ring::token::{Before, Me, Thread, Token, Way, World};
+use sd_shm::slab::{Endpoint, Slab, THREADS};
+use sd_sys::futex::{self, Scope};
+use sd_sys::section::Section;
+
+/// Thread ids of a process in another PID namespace than its parent mean nothing to its family: nobody
+/// can ask whether they live.
+const FOREIGN: u32 = 1 << 30;
+
+static IS_FOREIGN: AtomicBool = AtomicBool::new(false);
+/// membarrier reaches this process.
+static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// Stands for the record of a thread that has none.
+static NOBODY: Thread = Thread::nobody();
+/// Stands for that of the only thread, which enters without a question.
+static ONLY: Thread = Thread::nobody();
+
+// The address of the thread's record, or of `NOBODY`. Initial-exec, so that reading it is no call: the library is
+// always loaded at program start.
+global_asm!(
+    ".pushsection .tdata,\"awT\",@progbits",
+    ".hidden sd_token_thread",
+    ".globl sd_token_thread",
+    ".type sd_token_thread,@object",
+    ".balign 8",
+    "sd_token_thread: .quad {nobody}",
+    ".size sd_token_thread, 8",
+    ".popsection",
+    nobody = sym NOBODY,
+);
+
+/// The thread's record, or `NOBODY`.
+#[inline(always)]
+fn mine() -> &'static Thread {
+    let thread: *const Thread;
+    // SAFETY: reads the thread's own word.
+    unsafe {
+        asm!("mov {thread}, qword ptr [rip + sd_token_thread@GOTTPOFF]", "mov {thread}, qword ptr fs:[{thread}]",
+            thread = out(reg) thread, options(pure, readonly, nostack, preserves_flags));
+    }
+    // SAFETY: the word is `NOBODY`, or a record in a slab that stays mapped.
+    unsafe { &*thread }
+}
+
+/// Changes which record is the thread's.
+fn set_mine(thread: &'static Thread) {
+    // SAFETY: writes the thread's own word.
+    unsafe {
+        asm!("mov {at}, qword ptr [rip + sd_token_thread@GOTTPOFF]", "mov qword ptr fs:[{at}], {thread}",
+            at = out(reg) _, thread = in(reg) thread, options(nostack, preserves_flags));
+    }
+}
+
+/// Once, while there is one thread.
+pub(crate) fn start() {
+    IS_REGISTERED.store(sd_sys::membarrier::register().is_ok(), Ordering::Relaxed);
+}
+
+/// In the child of a fork, which has a record of its own.
+pub(crate) fn forked() {
+    set_mine(&NOBODY);
+    if sd_sys::fd::getppid() == 0 {
+        IS_FOREIGN.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The only thread of a process that has left its family: its record there is another's.
+pub(crate) fn separated() {
+    let mine = mine();
+    if ![&raw const NOBODY, &raw const ONLY].contains(&core::ptr::from_ref(mine)) {
+        mine.id.store(0, Ordering::Release);
+    }
+    set_mine(&NOBODY);
+}
+
+fn table() -> Option<Slab> {
+    PROCESS.slabs.first()?.slab()
+}
+
+/// This thread's id in tokens.
+pub(crate) fn id() -> u32 {
+    let foreign = if IS_FOREIGN.load(Ordering::Relaxed) { FOREIGN } else { 0 };
+    tid() as u32 | foreign
+}
+
+/// Whether no other thread can come to any socket of this process. glibc clears its flag before a
+/// second thread starts.
+#[inline(always)]
+pub(crate) fn is_alone() -> bool {
+    single_threaded() && !PROCESS.forked.load(Ordering::Relaxed)
+}
+
+/// Whether a thread is dead, or stopped by a signal.
+pub(crate) fn cannot_go_on(id: u32) -> bool {
+    let askable = id & FOREIGN == 0 && !IS_FOREIGN.load(Ordering::Relaxed);
+    askable && (sd_sys::fd::task_is_dead(id as i32) || sd_sys::fd::task_is_stopped(id as i32))
+}
+
+/// Finds a record for this thread: a fresh one, or that of a thread that is dead.
+#[cold]
+fn register(id: u32) -> Option<&'static Thread> {
+    let table = table()?;
+    let high = &table.header().threads;
+    let fresh = high.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
+        ((n as usize) < THREADS).then_some(n.wrapping_add(1))
+    });
+    let numbers = match fresh {
+        Ok(before) => before + 1..=before + 1,
+        Err(_) => 1..=THREADS as u32,
+    };
+    for number in numbers {
+        let thread = table.thread(number)?;
+        let old = thread.id.load(Ordering::Acquire);
+        // Who died inside a token leaves its record to those who will see to that.
+        let is_free = old == 0 || (thread.is_outside() && Family.is_dead(old));
+        if is_free && thread.id.compare_exchange(old, id, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            thread.number.store(number, Ordering::Release);
+            set_mine(thread);
+            return Some(thread);
+        }
+    }
+    None
+}
+
+fn me() -> Me<'static> {
+    let id = id();
+    let mine = mine();
+    Me { id, thread: if core::ptr::eq(mine, &NOBODY) { register(id) } else { Some(mine) } }
+}
+
+/// The processes that share sockets with this one.
+struct Family;
+
+impl World for Family {
+    fn fence_heavy(&self) {
+        if sd_sys::membarrier::fence_all().is_err() {
+            // A filter of the program's forbids it now. No processor keeps a store back for so long.
+            let _ = sd_sys::time::sleep_ns(1_000_000);
+        }
+    }
+    fn may_hold(&self) -> bool {
+        IS_REGISTERED.load(Ordering::Relaxed)
+    }
+    fn is_dead(&self, id: u32) -> bool {
+        let askable = id & FOREIGN == 0 && !IS_FOREIGN.load(Ordering::Relaxed);
+        askable && sd_sys::fd::task_is_dead(id as i32)
+    }
+    fn threads(&self) -> u32 {
+        table().map_or(0, |table| table.header().threads.load(Ordering::Acquire))
+    }
+    fn thread(&self, number: u32) -> Option<&Thread> {
+        table()?.thread(number)
+    }
+    fn relax(&self, round: u32) {
+        match round {
+            0..64 => core::hint::spin_loop(),
+            64..192 => sd_sys::time::yield_now(),
+            _ => drop(sd_sys::time::sleep_ns(100_000)),
+        }
+    }
+    fn sleep(&self, word: &AtomicU32, value: u32, timeout_ns: u64) {
+        let _ = futex::wait(word, value, Some(timeout_ns), Scope::Shared);
+    }
+    fn wake(&self, word: &AtomicU32) {
+        futex::wake(word, 1, Scope::Shared);
+    }
+}
+
+/// Exclusive use of one half of an endpoint, until dropped.
+pub(crate) struct Half<'a> {
+    endpoint: &'a Endpoint,
+    way: Way,
+    /// The token's holder, or `ONLY`; None: the thread has the lock.
+    holder: Option<&'static Thread>,
+    /// Ends after the use of the token.
+    _section: Section,
+}
+
+impl<'a> Half<'a> {
+    /// Waits for the token if need be. `repair` makes good what a thread left that died with it. A void half is made what
+    /// it was.
+    #[inline(always)]
+    pub(crate) fn take(endpoint: &'a Endpoint, way: Way, repair: impl FnOnce()) -> Half<'a> {
+        let section = Section::enter();
+        let holder = enter(endpoint, way);
+        let died = holder.is_none() && lock(endpoint, way) == Before::Died;
+        if parked::is_void(endpoint, way) {
+            // SAFETY: the token was taken just now.
+            unsafe { parked::unpark(endpoint, way) };
+        }
+        if died {
+            repair();
+        }
+        Half { endpoint, way, holder, _section: section }
+    }
+
+    /// The same for whoever leaves a void half void.
+    pub(crate) fn take_as_is(endpoint: &'a Endpoint, way: Way) -> Half<'a> {
+        let section = Section::enter();
+        let holder = enter(endpoint, way);
+        if holder.is_none() {
+            hold(endpoint, way);
+        }
+        Half { endpoint, way, holder, _section: section }
+    }
+}
+
+/// The same for whoever needs neither to wait nor to lock.
+pub(crate) struct Quick {
+    way: Way,
+    /// See [`Half`].
+    holder: &'static Thread,
+    /// Ends after the use of the token.
+    _section: Section,
+}
+
+impl Quick {
+    /// `None` when the thread is not the token's holder.
+    #[inline(always)]
+    pub(crate) fn take(endpoint: &Endpoint, way: Way) -> Option<Quick> {
+        let section = Section::enter();
+        enter(endpoint, way).map(|holder| Quick { way, holder, _section: section })
+    }
+}
+
+impl Drop for Quick {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.holder.leave(self.way);
+    }
+}
+
+/// The way in without the lock, if this thread has it: the record to leave with.
+#[inline(always)]
+fn enter(endpoint: &Endpoint, way: Way) -> Option<&'static Thread> {
+    if is_alone() {
+        return Some(&ONLY);
+    }
+    let mine = mine();
+    of(endpoint, way).enter(way, mine).then_some(mine)
+}
+
+#[inline(always)]
+fn of(endpoint: &Endpoint, way: Way) -> &Token {
+    match way {
+        Way::Send => &endpoint.tokens().tx,
+        Way::Receive => &endpoint.tokens().rx,
+    }
+}
+
+#[inline(never)]
+fn lock(endpoint: &Endpoint, way: Way) -> Before {
+    crate::socket::cold::note(endpoint);
+    of(endpoint, way).lock(way, me(), &Family)
+}
+
+/// Waits until nobody uses a half, and keeps it so, beyond this call. The caller is in a section.
+pub(crate) fn hold(endpoint: &Endpoint, way: Way) {
+    if lock(endpoint, way) == Before::Died && !parked::is_void(endpoint, way) {
+        match way {
+            Way::Send => endpoint::repair_tx(endpoint),
+            Way::Receive => endpoint::repair_rx(endpoint),
+        }
+    }
+}
+
+/// Ends a [`hold`].
+pub(crate) fn let_go(endpoint: &Endpoint, way: Way) {
+    unlock(of(endpoint, way));
+}
+
+/// Whether an id is that of a thread of this process.
+pub(crate) fn is_of_this_process(id: u32) -> bool {
+    let is_foreign = id & FOREIGN != 0;
+    let (process, thread) = (sd_sys::fd::getpid(), (id & !FOREIGN) as i32);
+    is_foreign == IS_FOREIGN.load(Ordering::Relaxed)
+        && id != 0
+        // SAFETY: no pointers, and no signal.
+        && sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_tgkill, process, thread, 0) }).is_ok()
+}
+
+/// The connection is passed to another family.
+pub(crate) fn keep_unheld(endpoint: &Endpoint) {
+    crate::socket::cold::note(endpoint);
+    for way in [Way::Receive, Way::Send] {
+        let _ = of(endpoint, way).keep_unheld(way, me(), &Family);
+    }
+}
+
+#[inline(never)]
+fn unlock(token: &Token) {
+    token.unlock(me(), &Family);
+}
+
+impl Drop for Half<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        match self.holder {
+            Some(holder) => holder.leave(self.way),
+            None => unlock(of(self.endpoint, self.way)),
+        }
+    }
+}

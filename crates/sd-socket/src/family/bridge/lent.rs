@@ -1,0 +1,130 @@
+//! What a bridge has passed on, but left in the connection, where other processes still find it.
+//!
+//! A process that gives rights up may have copies of connections that it never looks at, and one that does read may end
+//! before it has read all (OpenSSH's child before authentication): on Linux the rest is there for whoever reads next. So
+//! the bridge looks at what has come without taking it (MSG_PEEK), passes that on, and takes as much out of the connection
+//! as the kernel says was read at the other end. What was passed on and then read by another process can be read twice.
+
+use crate::data::iov::Pieces;
+use crate::data::stream;
+use crate::socket::addr;
+use crate::socket::endpoint::EndpointExt;
+use core::sync::atomic::Ordering;
+use sd_shm::slab::Endpoint;
+use sd_sys::diag::{Diag, Reader};
+
+/// How long to wait, at first and at most, before the kernel is asked again.
+const ASK_NS: (u64, u64) = (20_000, 50_000_000);
+
+/// See the module.
+pub(super) struct Lent {
+    inner: i32,
+    diag: Diag,
+    /// Ports of the socket that the program has, its own and the bridge's.
+    ports: (u16, u16),
+    /// Bytes passed on that are still in the connection.
+    bytes: u64,
+    /// Bytes passed on that are not.
+    taken: u64,
+    /// Bytes that anybody has received, as of the last look.
+    received: u64,
+    pause_ns: u64,
+    /// The other end of the pair was closed, as of the last question: nobody will read there.
+    is_closed: bool,
+}
+
+impl Lent {
+    /// `None` where the kernel does not tell what was read.
+    pub(super) fn new(inner: i32) -> Option<Lent> {
+        let (_, own) = addr::kernel_name(inner)?;
+        let (_, other) = addr::kernel_peer(inner)?;
+        let ports = (other.port, own.port);
+        let diag = Diag::open().ok()?;
+        diag.reader(ports.0, ports.1).ok()?.read?;
+        let (bytes, taken, received) = (0, 0, 0);
+        Some(Lent { inner, diag, ports, bytes, taken, received, pause_ns: ASK_NS.0, is_closed: false })
+    }
+
+    /// Something is passed on, and it is not known yet whether it was read.
+    pub(super) fn is_out(&self) -> bool {
+        self.bytes != 0
+    }
+
+    /// Some process has the other end of the pair still.
+    pub(super) fn is_open(&self) -> bool {
+        self.ask().is_some_and(|reader| reader.is_open)
+    }
+
+    fn ask(&self) -> Option<Reader> {
+        self.diag.reader(self.ports.0, self.ports.1).ok()
+    }
+
+    /// Looks at what has come, once the last was read.
+    pub(super) fn lend(&mut self, endpoint: &'static Endpoint, into: &mut [u8]) -> Result<usize, i32> {
+        if self.is_out() || self.is_closed {
+            return Err(libc::EAGAIN);
+        }
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        let got = stream::recv(endpoint, Pieces::one(into.as_mut_ptr(), into.len()), flags)?;
+        self.received = endpoint.rx().bytes.load(Ordering::Relaxed);
+        self.bytes = got as u64;
+        self.pause_ns = ASK_NS.0;
+        Ok(got)
+    }
+
+    /// Takes out of the connection what was read at the other end, or all if nobody else has the connection. How much that
+    /// was.
+    pub(super) fn settle(&mut self, endpoint: &'static Endpoint, is_alone: bool) -> u64 {
+        if !self.is_out() {
+            return 0;
+        }
+        let reader = self.ask();
+        self.is_closed = reader.is_some_and(|reader| !reader.is_open);
+        let read = reader.and_then(|reader| reader.read).map_or(0, |all| all.saturating_sub(self.taken));
+        self.take(endpoint, if is_alone { self.bytes } else { read.min(self.bytes) })
+    }
+
+    /// The other end has closed its socket, and its end was seen. It has read all that it had until then: else it would
+    /// have broken the connection off. What was passed on later has been answered so.
+    pub(super) fn finish(&mut self, endpoint: &'static Endpoint) {
+        if sd_sys::fd::getsockopt_int(self.inner, libc::SOL_SOCKET, libc::SO_ERROR) == Ok(0) {
+            self.take(endpoint, self.bytes);
+        }
+    }
+
+    fn take(&mut self, endpoint: &'static Endpoint, wanted: u64) -> u64 {
+        let received = endpoint.rx().bytes.load(Ordering::Relaxed);
+        // Zero: the half is parked.
+        if received != 0 && received != self.received {
+            // Somebody else was faster.
+            self.taken += self.bytes;
+            self.bytes = 0;
+            return 0;
+        }
+        let taken = take(endpoint, wanted);
+        self.bytes -= taken;
+        self.taken += taken;
+        self.received = endpoint.rx().bytes.load(Ordering::Relaxed);
+        taken
+    }
+
+    /// How long to wait before the next question.
+    pub(super) fn pause_ns(&mut self) -> u64 {
+        let pause = self.pause_ns;
+        self.pause_ns = (pause * 2).min(ASK_NS.1);
+        pause
+    }
+}
+
+/// Receives so many bytes, for nobody.
+fn take(endpoint: &'static Endpoint, wanted: u64) -> u64 {
+    let (mut bytes, mut taken) = ([0u8; 4096], 0);
+    while taken < wanted {
+        let len = (wanted - taken).min(bytes.len() as u64) as usize;
+        match stream::recv(endpoint, Pieces::one(bytes.as_mut_ptr(), len), libc::MSG_DONTWAIT) {
+            Ok(0) | Err(_) => break,
+            Ok(got) => taken += got as u64,
+        }
+    }
+    taken
+}

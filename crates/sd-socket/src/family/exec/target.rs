@@ -1,0 +1,222 @@
+//! Will the next program load libsd.so? Where that is not sure the answer is no.
+//!
+//! The dynamic linker loads us into a program when LD_PRELOAD names us, the library is there, the program has
+//! glibc's linker as its interpreter, and exec changes neither user nor capabilities (ld.so(8), AT_SECURE).
+
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use sd_sys::{check, syscall};
+
+type Environment = *const *const c_char;
+
+/// What execve(2) and its relatives are told; paths are C strings.
+#[derive(Clone, Copy)]
+pub enum Program {
+    /// As execveat(2) takes it.
+    At {
+        /// Where the path begins.
+        dir: i32,
+        /// See `dir`.
+        path: *const c_char,
+        /// AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW.
+        flags: i32,
+    },
+    /// Looked for in PATH, if it has no slash.
+    Searched {
+        /// Its name.
+        file: *const c_char,
+    },
+}
+
+/// What becomes of us in the next program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    Loaded,
+    /// It would load us, but its environment was made anew and has none of our variables.
+    Forgotten,
+    NotLoaded,
+}
+
+/// `None` when there is no such program.
+///
+/// # Safety
+/// As for execve(2).
+pub(super) unsafe fn loads_us(program: Program, environment: Environment) -> Option<Answer> {
+    // SAFETY: by contract.
+    unsafe {
+        let Some(fd) = open(program)? else { return Some(Answer::NotLoaded) };
+        let named = is_preloaded(environment);
+        let forgotten = !named && super::cleared::is_clear(environment);
+        let would_load = (named || forgotten) && has_plain_ids() && is_for_us(fd, 0);
+        sd_sys::fd::close(fd);
+        Some(match would_load {
+            true if named => Answer::Loaded,
+            true => Answer::Forgotten,
+            false => Answer::NotLoaded,
+        })
+    }
+}
+
+/// `Some(None)` when it is there but cannot be read.
+unsafe fn open(program: Program) -> Option<Option<i32>> {
+    // SAFETY: by contract.
+    unsafe {
+        match program {
+            Program::At { dir, path, flags } => open_at(dir, path, flags),
+            Program::Searched { file } if CStr::from_ptr(file).to_bytes().contains(&b'/') => {
+                open_at(libc::AT_FDCWD, file, 0)
+            }
+            Program::Searched { file } => search(CStr::from_ptr(file).to_bytes()),
+        }
+    }
+}
+
+unsafe fn open_at(dir: i32, path: *const c_char, flags: i32) -> Option<Option<i32>> {
+    // SAFETY: by contract.
+    unsafe {
+        if flags & libc::AT_EMPTY_PATH != 0 && *path == 0 {
+            return sd_sys::fd::dup_above(dir, 0).ok().map(Some);
+        }
+        if check(syscall!(libc::SYS_faccessat, dir, path, libc::X_OK)).is_err() {
+            return None;
+        }
+        let follow = if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { libc::O_NOFOLLOW } else { 0 };
+        let how = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY | follow;
+        Some(check(syscall!(libc::SYS_openat, dir, path, how, 0)).ok().map(|fd| fd as i32))
+    }
+}
+
+/// As execvp(3).
+unsafe fn search(file: &[u8]) -> Option<Option<i32>> {
+    let path = crate::process::env::current(b"PATH").unwrap_or(b"/bin:/usr/bin");
+    let mut whole = Vec::new();
+    path.split(|&byte| byte == b':').find_map(|dir| {
+        whole.clear();
+        whole.extend_from_slice(dir);
+        if !dir.is_empty() {
+            whole.push(b'/');
+        }
+        whole.extend_from_slice(file);
+        whole.push(0);
+        // SAFETY: a C string, made above.
+        unsafe { open_at(libc::AT_FDCWD, whole.as_ptr().cast(), 0) }
+    })
+}
+
+/// Whether LD_PRELOAD names this library, and the file is there.
+unsafe fn is_preloaded(environment: Environment) -> bool {
+    let Some(preload) = crate::process::env::get(environment, b"LD_PRELOAD") else { return false };
+    let Some(own) = own_path() else { return false };
+    let base = |path: &[u8]| path.rsplit(|&byte| byte == b'/').next().map(<[u8]>::to_vec);
+    preload.split(|byte| b": ".contains(byte)).any(|path| {
+        let is_there = || {
+            let whole = [path, b"\0"].concat();
+            // SAFETY: a C string, made above.
+            check(unsafe { syscall!(libc::SYS_access, whole.as_ptr(), libc::R_OK) }).is_ok()
+        };
+        base(path) == base(own) && (!path.contains(&b'/') || is_there())
+    })
+}
+
+/// See [`own_path`]; null when it is not known.
+static OWN_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+
+/// At the start: null, or a C string for ever.
+pub(crate) fn set_own_path(path: *const c_char) {
+    OWN_PATH.store(path.cast_mut(), Ordering::Relaxed);
+}
+
+/// The path that this library was loaded from.
+pub(super) fn own_path() -> Option<&'static [u8]> {
+    let path = OWN_PATH.load(Ordering::Relaxed);
+    // SAFETY: a C string that lives as long as the library.
+    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) }.to_bytes())
+}
+
+/// Real and effective ids are the same, or the linker drops LD_PRELOAD.
+fn has_plain_ids() -> bool {
+    // SAFETY: no arguments.
+    unsafe {
+        syscall!(libc::SYS_getuid) == syscall!(libc::SYS_geteuid)
+            && syscall!(libc::SYS_getgid) == syscall!(libc::SYS_getegid)
+    }
+}
+
+/// Interpreters of interpreters that the kernel follows.
+const SCRIPTS_MAX: u32 = 4;
+const START_LEN: usize = 4096;
+
+/// Whether the file, or the interpreter that a script names, is a program for glibc's linker.
+fn is_for_us(fd: i32, depth: u32) -> bool {
+    let mut start = [0u8; START_LEN];
+    let Some(len) = read_at(fd, &mut start, 0).filter(|_| keeps_ids(fd)) else { return false };
+    let start = start.get(..len).unwrap_or(&[]);
+    if let Some(line) = start.strip_prefix(b"#!") {
+        let line = line.split(|&byte| byte == b'\n').next().unwrap_or(&[]);
+        let Some(path) = line.split(|byte| b" \t".contains(byte)).find(|word| !word.is_empty()) else {
+            return false;
+        };
+        let path = [path, b"\0"].concat();
+        // SAFETY: a C string, made above.
+        let Some(Some(next)) = (unsafe { open_at(libc::AT_FDCWD, path.as_ptr().cast(), 0) }) else {
+            return false;
+        };
+        let answer = depth < SCRIPTS_MAX && is_for_us(next, depth + 1);
+        sd_sys::fd::close(next);
+        return answer;
+    }
+    interpreter(fd, start).is_some_and(|path| {
+        path.rsplit(|&byte| byte == b'/').next().is_some_and(|name| name.starts_with(b"ld-linux"))
+    })
+}
+
+/// Bytes read at a place of a file.
+fn read_at(fd: i32, buf: &mut [u8], at: u64) -> Option<usize> {
+    // SAFETY: the kernel writes into the slice.
+    check(unsafe { syscall!(libc::SYS_pread64, fd, buf.as_mut_ptr(), buf.len(), at) }).ok()
+}
+
+/// Neither set-user-id nor set-group-id, no file capabilities.
+fn keeps_ids(fd: i32) -> bool {
+    // SAFETY: an all-zero stat is valid; the kernel writes one, and reads a C string.
+    unsafe {
+        let mut found: libc::stat = core::mem::zeroed();
+        let known = check(syscall!(libc::SYS_fstat, fd, &raw mut found)).is_ok();
+        let name = c"security.capability".as_ptr();
+        let capable = check(syscall!(libc::SYS_fgetxattr, fd, name, 0, 0)).is_ok();
+        let plain = found.st_mode & libc::S_IFMT == libc::S_IFREG
+            && found.st_mode & (libc::S_ISUID | libc::S_ISGID) == 0;
+        known && plain && !capable
+    }
+}
+
+fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
+    let field = bytes.get(at..at.checked_add(len)?)?;
+    Some(field.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+}
+
+/// PT_INTERP of an x86-64 program (elf(5)).
+fn interpreter(fd: i32, start: &[u8]) -> Option<Vec<u8>> {
+    const X86_64: u64 = 62;
+    const PT_INTERP: u64 = 3;
+    if !start.starts_with(b"\x7fELF\x02\x01") || number(start, 18, 2)? != X86_64 {
+        return None;
+    }
+    let (table, entry_len, count) = (number(start, 32, 8)?, number(start, 54, 2)?, number(start, 56, 2)?);
+    for index in 0..count.min(64) {
+        let mut entry = [0u8; 56];
+        if read_at(fd, &mut entry, table.checked_add(index * entry_len)?)? != entry.len() {
+            return None;
+        }
+        if number(&entry, 0, 4)? == PT_INTERP {
+            let mut path = vec![0u8; number(&entry, 32, 8)?.min(START_LEN as u64) as usize];
+            let len = read_at(fd, &mut path, number(&entry, 8, 8)?)?;
+            path.truncate(len);
+            while path.last() == Some(&0) {
+                path.pop();
+            }
+            return Some(path);
+        }
+    }
+    None
+}

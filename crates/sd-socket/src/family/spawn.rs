@@ -1,0 +1,103 @@
+//! What posix_spawn(3) and its relatives need when a socket of ours is passed on (see `sd-preload`'s
+//! `body/spawn.rs`): glibc would start the program by a clone in which no hook of ours runs.
+
+use crate::fd::table::{self, Entry};
+use crate::process::hide_fd;
+use crate::socket::endpoint::EndpointExt;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicI32, Ordering};
+use sd_shm::slab::State;
+use sd_sys::lock::Lock;
+
+/// Whether a program that is started now would find a socket of ours, on a number that stays open or on
+/// a duplicate of one in `duplicated`; or limits that are to be given back to the kernel before.
+pub(crate) fn passes_sockets(duplicated: &[i32]) -> bool {
+    if sd_sys::numbers::are_limited() {
+        return true;
+    }
+    if !table::is_active() {
+        return false;
+    }
+    let mut found = false;
+    table::for_each(0, u32::MAX, |fd, entry| {
+        if let Entry::Socket(endpoint) = entry
+            && matches!(endpoint.state_now(), State::Connected | State::Listen)
+        {
+            found |= duplicated.contains(&fd) || crate::fd::ops::survives_exec(fd);
+        }
+    });
+    found
+}
+
+thread_local! {
+    /// This thread is starting a program, or is the child in which it will run.
+    static STARTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// One start at a time, so that there is one pipe that other children must not keep open.
+static ONE: Lock<()> = Lock::new(());
+/// The end of the pipe that the child says its errno with.
+static WRITE_END: AtomicI32 = AtomicI32::new(-1);
+
+/// A start under way: a pipe from the child, whose end without a word means that the program runs.
+pub struct Starting {
+    read_end: i32,
+}
+
+impl Starting {
+    /// Before the fork; one of the methods below follows, in parent and child.
+    pub fn begin() -> Result<Starting, i32> {
+        ONE.lock_and_keep();
+        let mut pipe = [0i32; 2];
+        // SAFETY: the kernel writes two numbers.
+        let made =
+            sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_pipe2, pipe.as_mut_ptr(), libc::O_CLOEXEC) });
+        if let Err(e) = made {
+            // SAFETY: kept above.
+            unsafe { ONE.unlock() };
+            return Err(e.0);
+        }
+        let [read_end, write_end] = pipe.map(hide_fd);
+        WRITE_END.store(write_end, Ordering::Release);
+        STARTING.set(true);
+        Ok(Starting { read_end })
+    }
+
+    /// In the child: the program could not be started.
+    pub fn failed(&self, errno: i32) {
+        let _ = sd_sys::fd::write(WRITE_END.load(Ordering::Acquire), &errno.to_ne_bytes());
+    }
+
+    /// In the parent: waits until the program runs, or the child has failed, with this errno.
+    pub fn wait(self, is_forked: bool) -> Result<(), i32> {
+        STARTING.set(false);
+        crate::process::close_hidden(WRITE_END.swap(-1, Ordering::AcqRel));
+        // SAFETY: kept by `begin` on this thread.
+        unsafe { ONE.unlock() };
+        let mut errno = [0u8; 4];
+        let mut said = Ok(0);
+        if is_forked {
+            said = sd_sys::fd::read(self.read_end, &mut errno);
+            while said == Err(sd_sys::Errno(libc::EINTR)) {
+                said = sd_sys::fd::read(self.read_end, &mut errno);
+            }
+        }
+        crate::process::close_hidden(self.read_end);
+        if said == Ok(errno.len()) { Err(i32::from_ne_bytes(errno)) } else { Ok(()) }
+    }
+}
+
+/// In the child of a fork: another thread's start is none of its business.
+pub(crate) fn forked() {
+    // SAFETY: the child has one thread, which does not start anything yet.
+    unsafe { ONE.force_unlock() };
+    if !STARTING.get() {
+        crate::process::close_hidden(WRITE_END.swap(-1, Ordering::AcqRel));
+    }
+}
+
+/// In the child of a fork that will not run the program.
+pub(crate) fn is_other_program() {
+    STARTING.set(false);
+    forked();
+}

@@ -1,0 +1,138 @@
+//! Two kernel TCP sockets that lead to each other, for a bridge.
+//!
+//! TCP has no socketpair(2): one end has to listen for a moment, where anybody on this host can connect. Who is
+//! accepted is known by its names, which the kernel gives to one connection only.
+//!
+//! Tests: below, with a stranger that fills the backlog.
+
+use crate::socket::addr::{self, Name};
+use libc::POLLIN;
+use sd_proto::Ip;
+use sd_sys::{Errno, Result, check, fd, syscall};
+
+/// Who connects while a pair is made, at most, before it is made anew; how often; and how long each time takes.
+const STRANGERS_MAX: i32 = 64;
+const TRIES: u32 = 4;
+const WAIT_MS: u32 = 250;
+
+/// Two kernel TCP sockets that are connected with each other, and with nobody else.
+pub(crate) fn make() -> Result<(i32, i32)> {
+    let outer = fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    make_from(outer).map(|inner| (outer, inner)).inspect_err(|_| fd::close(outer))
+}
+
+/// The other end of a pair that begins with this unconnected socket; unconnected again if that fails.
+pub(crate) fn make_from(outer: i32) -> Result<i32> {
+    for _ in 0..TRIES {
+        let inner = attempt(outer);
+        if inner.is_err() {
+            disconnect(outer);
+        }
+        match inner {
+            // Somebody was in the way.
+            Err(Errno(libc::EAGAIN | libc::EINPROGRESS | libc::ECONNRESET)) => {}
+            done => return done,
+        }
+    }
+    Err(Errno(libc::ENOBUFS))
+}
+
+/// The socket is as it was before it was connected.
+pub(crate) fn disconnect(outer: i32) {
+    // SAFETY: the kernel reads a sockaddr of 16 bytes; all zeros is AF_UNSPEC.
+    unsafe { syscall!(libc::SYS_connect, outer, [0u8; 16].as_ptr(), 16) };
+    let _ = sd_sys::msg::set_timeout(outer, 0);
+}
+
+/// While the listener is there, anybody on this host can connect to it. So what it accepts is ours only when the kernel
+/// gives it the names of `outer`, the other way round; others are turned away.
+fn attempt(outer: i32) -> Result<i32> {
+    let mut bytes = [0u8; 28];
+    let here = |port| Name { ip: Ip::v4([127, 0, 0, 1]), port };
+    let len = addr::encode(libc::AF_INET, here(0), &mut bytes);
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let listener = fd::socket(libc::AF_INET, kind, 0)?;
+    let inner = (|| {
+        // SAFETY: the kernel reads `len` bytes of the address.
+        check(unsafe { syscall!(libc::SYS_bind, listener, bytes.as_ptr(), len) })?;
+        // SAFETY: no pointers.
+        check(unsafe { syscall!(libc::SYS_listen, listener, STRANGERS_MAX) })?;
+        let (_, name) = addr::kernel_name(listener).ok_or(Errno(libc::EINVAL))?;
+        let domain = fd::getsockopt_int(outer, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
+        let len = addr::encode(domain, here(name.port), &mut bytes);
+        // A backlog that is full of others would have it wait for minutes.
+        sd_sys::msg::set_timeout(outer, WAIT_MS)?;
+        // SAFETY: the kernel reads `len` bytes of the address.
+        check(unsafe { syscall!(libc::SYS_connect, outer, bytes.as_ptr(), len) })?;
+        let inner = accept_from(listener, outer)?;
+        sd_sys::msg::set_timeout(outer, 0).map(|()| inner)
+    })();
+    fd::close(listener);
+    inner
+}
+
+/// The connection from `outer`.
+fn accept_from(listener: i32, outer: i32) -> Result<i32> {
+    let names = |socket| Some((addr::kernel_name(socket)?.1, addr::kernel_peer(socket)?.1));
+    let Some((local, remote)) = names(outer) else { return Err(Errno(libc::ECONNRESET)) };
+    let end = sd_sys::time::now_ns() + u64::from(WAIT_MS) * 1_000_000;
+    for _ in 0..=STRANGERS_MAX {
+        // SAFETY: null addresses are allowed.
+        let accepted = check(unsafe { syscall!(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) });
+        match accepted.map(|number| number as i32) {
+            Ok(inner) if names(inner) == Some((remote, local)) => return Ok(inner),
+            Ok(stranger) => fd::close(stranger),
+            Err(Errno(libc::EAGAIN)) => {
+                let now = sd_sys::time::now_ns();
+                if now >= end {
+                    break;
+                }
+                let _ = fd::poll_one(listener, POLLIN, ((end - now) / 1_000_000) as i32 + 1);
+            }
+            Err(Errno(libc::EINTR | libc::ECONNABORTED)) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(Errno(libc::EAGAIN))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    /// A stranger's connection is first in the queue.
+    #[test]
+    fn strangers_are_turned_away() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut strangers: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut outer = TcpStream::connect(address).unwrap();
+        let inner = accept_from(listener.as_raw_fd(), outer.as_raw_fd()).unwrap();
+        // SAFETY: a fresh descriptor.
+        let mut inner = unsafe { TcpStream::from_raw_fd(inner) };
+        outer.write_all(b"for inner").unwrap();
+        let mut got = [0; 9];
+        inner.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"for inner");
+        for stranger in &mut strangers {
+            assert!(matches!(stranger.read(&mut got), Ok(0) | Err(_)));
+        }
+    }
+
+    #[test]
+    fn a_pair_is_connected_and_blocks() {
+        let (outer, inner) = make().unwrap();
+        // SAFETY: fresh descriptors.
+        let (mut outer, mut inner) =
+            unsafe { (TcpStream::from_raw_fd(outer), TcpStream::from_raw_fd(inner)) };
+        assert_eq!(outer.local_addr().unwrap(), inner.peer_addr().unwrap());
+        assert_eq!(outer.read_timeout().unwrap(), None);
+        inner.write_all(b"x").unwrap();
+        outer.read_exact(&mut [0]).unwrap();
+    }
+}

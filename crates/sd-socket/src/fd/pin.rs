@@ -1,0 +1,157 @@
+//! What a thread waits at: another thread may close its last number, or put another socket in its place, and the call
+//! goes on with what it began with, as in Linux. So the thread counts as one more number of the endpoint ([`Kept`]); at a
+//! listener it holds the kernel's part too, by a hidden duplicate. The child of a fork has none of these threads, so it
+//! counts its numbers anew. Tested by the subjects `odd/listener_closed_in_accept`, `odd/listener_closed_and_fork`,
+//! `fork_served/while_a_thread_waits`, `fork_served/in_a_handler_of_a_wait`.
+
+use crate::fd::table::{self, Entry};
+use crate::process::{PROCESS, close_hidden, hide_fd, single_threaded};
+use crate::socket::endpoint;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use libc::c_int;
+use sd_shm::slab::Endpoint;
+
+/// How many [`Kept`] there are.
+static WAITED_AT: AtomicU32 = AtomicU32::new(0);
+
+/// A socket that a thread waits at.
+pub(crate) struct Kept {
+    endpoint: &'static Endpoint,
+    fds: Option<&'static AtomicU32>,
+    pid: i32,
+}
+
+impl Kept {
+    pub(crate) fn new(endpoint: &'static Endpoint) -> Kept {
+        let fds = PROCESS.private(endpoint).map(|private| &private.fds);
+        add(&WAITED_AT, 1);
+        fds.map(|fds| add(fds, 1));
+        Kept { endpoint, fds, pid: PROCESS.pid.load(Ordering::Relaxed) }
+    }
+}
+
+/// Adds to a counter of this process, modulo 2^32; the value before. Between a message and the program that waited for
+/// it there are two of these. While there is one thread only its handlers can come between, which takes one instruction,
+/// but not a locked one.
+#[inline(always)]
+fn add(counter: &AtomicU32, mut value: u32) -> u32 {
+    if !single_threaded() {
+        return counter.fetch_add(value, Ordering::AcqRel);
+    }
+    // SAFETY: a counter of this process, which no other thread changes now.
+    unsafe {
+        core::arch::asm!("xadd dword ptr [{at}], {value:e}", at = in(reg) counter.as_ptr(), value = inout(reg) value,
+            options(nostack));
+    }
+    value
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // A child that was forked by a handler inside the wait has let go of it already.
+        if self.pid == PROCESS.pid.load(Ordering::Relaxed) {
+            if self.fds.is_some_and(|fds| add(fds, u32::MAX) == 1) {
+                endpoint::end(self.endpoint);
+            }
+            add(&WAITED_AT, u32::MAX);
+        }
+    }
+}
+
+/// In the child of a fork: it has sockets by their numbers only, and listeners that are let go of below.
+pub(crate) fn recount() {
+    if WAITED_AT.swap(0, Ordering::AcqRel) == 0 {
+        return;
+    }
+    for rec in PROCESS.slabs.iter().take(PROCESS.slab_count.load(Ordering::Acquire)) {
+        let high = rec.slab().map_or(0, |slab| slab.header().high.load(Ordering::Acquire) as usize);
+        let all = (0..high).filter_map(|index| rec.private(index));
+        all.filter(|private| private.fds.load(Ordering::Relaxed) != 0)
+            .for_each(|private| private.fds.store(0, Ordering::Relaxed));
+    }
+    table::for_each(0, u32::MAX, |_, entry| {
+        if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
+            endpoint::retain(endpoint);
+        }
+    });
+    for place in &KEPT {
+        // SAFETY: as for `Place::let_go`.
+        if let Some(listener) = unsafe { place.endpoint.load(Ordering::Acquire).as_ref() } {
+            endpoint::retain(listener);
+        }
+    }
+}
+
+/// More threads in accept than there are places hold nothing.
+const PLACES: usize = 64;
+
+struct Place {
+    /// Null: the place is free. Whoever takes the pointer out lets go of the listener.
+    endpoint: AtomicPtr<Endpoint>,
+    fd: AtomicI32,
+}
+
+static KEPT: [Place; PLACES] =
+    [const { Place { endpoint: AtomicPtr::new(null_mut()), fd: AtomicI32::new(-1) } }; PLACES];
+
+impl Place {
+    fn let_go(&self) {
+        // SAFETY: null, or put in by `keep`; endpoints are never unmapped.
+        if let Some(endpoint) = unsafe { self.endpoint.swap(null_mut(), Ordering::AcqRel).as_ref() } {
+            close_hidden(self.fd.swap(-1, Ordering::AcqRel));
+            endpoint::release(endpoint);
+        }
+    }
+}
+
+/// A listener that a thread waits at in accept.
+pub(crate) struct KeptListener(Option<&'static Place>);
+
+impl KeptListener {
+    pub(crate) fn new(listener: &'static Endpoint) -> KeptListener {
+        let pointer = (listener as *const Endpoint).cast_mut();
+        let is_taken = |place: &&Place| {
+            place.endpoint.compare_exchange(null_mut(), pointer, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let place = KEPT.iter().find(is_taken);
+        if place.is_some() {
+            endpoint::retain(listener);
+        }
+        KeptListener(place)
+    }
+
+    /// Before a sleep: holds the kernel's part too, if the number still leads to it.
+    pub(crate) fn hold(&self, fd: c_int) {
+        let Some(place) = self.0.filter(|place| place.fd.load(Ordering::Relaxed) < 0) else { return };
+        let own = sd_sys::fd::dup(fd).map_or(-1, hide_fd);
+        let listener = place.endpoint.load(Ordering::Relaxed).cast_const();
+        match table::socket(fd).is_some_and(|now| core::ptr::eq(now, listener)) {
+            true => place.fd.store(own, Ordering::Release),
+            false => close_hidden(own),
+        }
+    }
+
+    /// The number to ask the kernel with. `None` when the listener's is closed: then only our own connections come.
+    pub(crate) fn fd(&self, fd: c_int) -> Option<c_int> {
+        let Some(place) = self.0 else { return Some(fd) };
+        let listener = place.endpoint.load(Ordering::Relaxed).cast_const();
+        match place.fd.load(Ordering::Relaxed) {
+            -1 => table::socket(fd).filter(|now| core::ptr::eq(*now, listener)).map(|_| fd),
+            own => Some(own),
+        }
+    }
+}
+
+impl Drop for KeptListener {
+    fn drop(&mut self) {
+        if let Some(place) = self.0 {
+            place.let_go();
+        }
+    }
+}
+
+/// In the child of a fork, where no other thread waits.
+pub(crate) fn forked() {
+    KEPT.iter().for_each(Place::let_go);
+}

@@ -1,0 +1,459 @@
+//! This process's record of a channel: slots, events, and how to wake the other process.
+
+use crate::link::peer::Peer;
+use crate::link::queued::Queued;
+use crate::link::slots::Slots;
+use crate::link::wake_target::Homes;
+use crate::memory::kept_rings::{Grown, are_kept};
+use crate::process::PROCESS;
+use crate::route::admission::Admitted;
+use crate::setup::adopt::{Adopters, Complaints};
+use crate::setup::outstanding::Outstanding;
+use crate::socket::endpoint::EndpointExt;
+use crate::wait::thread_waker;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use sd_ring::fence_full;
+use sd_shm::channel::{Berth, Mapping, RareWords, SLOTS, Side, SlotState};
+use sd_shm::events::EventSet;
+use sd_shm::slab::Endpoint;
+use sd_sys::lock::Lock;
+
+/// A channel that this process is one side of.
+pub(crate) struct Channel {
+    pub(crate) id: u64,
+    pub(crate) side: Side,
+    pub(crate) map: Mapping,
+    /// Side B: this process's number among the adopters; 0 when the channel was made for it.
+    pub(crate) adopter: u32,
+    pub(crate) peer: Peer,
+    /// Side A: how to wake the adopters that have accepted connections.
+    pub(crate) adopters: Adopters,
+    /// How to wake the processes that alone have connections on the other side.
+    pub(crate) homes: Homes,
+    /// How to wake single threads of the other side's process.
+    pub(crate) berths: thread_waker::Known,
+    /// Segment, kept for announcing the channel to a restarted monitor.
+    pub(crate) segment_fd: i32,
+    /// What is announced to this process: an adopter has a set of its own.
+    events: &'static EventSet,
+    /// Endpoints and waiting connections that use the record.
+    uses: AtomicU32,
+    /// The other side is gone for good: to be freed when nothing uses it any more.
+    doomed: AtomicBool,
+    /// Its other side is gone, as the monitor says, though connections may wait there.
+    left_over: AtomicBool,
+    /// Time-stamp of the last look whether the other process lives; MAX: it cannot be looked at.
+    looked_at: AtomicU64,
+    /// Came by fork: new connections and events belong to the parent.
+    pub(crate) inherited: AtomicBool,
+    /// Endpoints by slot.
+    endpoints: Box<[AtomicPtr<Endpoint>]>,
+    /// By slot, threads of this process that wait for the connection and are woken as others are (see `berth`); null
+    /// while there were none.
+    others_wait: AtomicPtr<Counts>,
+    pub(crate) queued: Queued,
+    pub(crate) grown: Grown,
+    /// Side B.
+    pub(crate) admitted: Admitted,
+    slots: Lock<Slots>,
+    /// Side A.
+    pub(crate) outstanding: Outstanding,
+    /// Side A: complaints about the oldest of them.
+    pub(crate) complaints: Complaints,
+}
+
+/// A number for each slot.
+type Counts = [AtomicU16; SLOTS];
+
+/// About fifty microseconds: so rarely a look, which is three system calls, costs nothing.
+const LOOK_EVERY_CYCLES: u64 = 100_000;
+
+impl Channel {
+    /// A record for a mapped segment.
+    pub(crate) fn new(
+        id: u64,
+        (side, adopter): (Side, u32),
+        map: Mapping,
+        peer: Peer,
+        segment_fd: i32,
+    ) -> Box<Channel> {
+        let events = map.events_for(side, adopter);
+        Box::new(Channel {
+            id,
+            side,
+            map,
+            events,
+            adopter,
+            peer,
+            adopters: Adopters::new(),
+            homes: Homes::new(),
+            berths: thread_waker::Known::new(),
+            segment_fd,
+            uses: AtomicU32::new(0),
+            doomed: AtomicBool::new(false),
+            left_over: AtomicBool::new(false),
+            looked_at: AtomicU64::new(0),
+            inherited: AtomicBool::new(false),
+            endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
+            others_wait: AtomicPtr::new(core::ptr::null_mut()),
+            queued: Queued::of(side),
+            grown: Grown::new(),
+            admitted: Admitted::new(),
+            slots: Lock::new(Slots::new()),
+            outstanding: Outstanding::new(),
+            complaints: Complaints::default(),
+        })
+    }
+
+    /// The monitor found the other side's last process gone.
+    pub(crate) fn peer_is_dead(&self) -> bool {
+        self.map.header().dead.get(self.side.other() as usize).is_some_and(|d| d.load(Ordering::Acquire) != 0)
+    }
+
+    /// Some endpoint or waiting connection needs the record.
+    pub(crate) fn is_used(&self) -> bool {
+        self.uses.load(Ordering::Acquire) != 0
+    }
+
+    /// Announces a slot to the process that acts as the other side of it.
+    pub(crate) fn announce(&self, slot: usize) {
+        let [a, b] = &self.map.slot(slot).side;
+        let adopter = match self.side {
+            Side::A => b.listener.load(Ordering::Relaxed),
+            Side::B => 0,
+        };
+        let (own, other) = if self.side == Side::A { (a, b) } else { (b, a) };
+        let home = other.rare().map_or(0, |words| words.home.load(Ordering::Relaxed));
+        match Berth::of(home) {
+            Some(Berth::Sleeps(number)) if self.berths.ring(&self.peer, number) => return,
+            Some(Berth::Wishes(number)) => self.berths.grant(self, slot, own, number),
+            None if home != 0 && self.homes.wake(self, slot, home) => return,
+            _ => {}
+        }
+        own.announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
+        self.map.events_for(self.side.other(), adopter).post(slot);
+        match adopter {
+            0 => self.peer.wake(),
+            number => self.adopters.wake(self.id, number),
+        }
+    }
+
+    /// Whether the other process seems to be there, though the monitor may not know better yet. Looked at
+    /// now and then; once it seems to be gone, the monitor is to be asked and believed (it may be in
+    /// another process namespace).
+    pub(crate) fn peer_seems_alive(&self) -> bool {
+        let now = sd_sys::time::tsc();
+        let last = self.looked_at.load(Ordering::Relaxed);
+        if last == u64::MAX || now.wrapping_sub(last) < LOOK_EVERY_CYCLES {
+            return true;
+        }
+        let Ok(pidfd) = sd_sys::fd::pidfd_open(self.peer.pid as i32) else {
+            self.looked_at.store(u64::MAX, Ordering::Relaxed);
+            return false;
+        };
+        let ended = sd_sys::fd::poll_one(pidfd, libc::POLLIN, 0).is_ok_and(|events| events != 0);
+        sd_sys::fd::close(pidfd);
+        self.looked_at.store(if ended { u64::MAX } else { now }, Ordering::Relaxed);
+        !ended
+    }
+
+    /// No connection can begin on the channel any more: its maker on the other side, or on this one
+    /// if we are an adopter, is gone.
+    pub(crate) fn is_leftover(&self) -> bool {
+        let dead = &self.map.header().dead;
+        (self.left_over.load(Ordering::Acquire) || dead.iter().any(|side| side.load(Ordering::Acquire) != 0))
+            && !self.inherited.load(Ordering::Relaxed)
+    }
+
+    /// See the field.
+    pub(crate) fn left_over(&self) {
+        self.left_over.store(true, Ordering::Release);
+        if !self.is_used() {
+            crate::link::reclaim::leave_soon();
+        }
+    }
+
+    /// The other side is another user's.
+    pub(crate) fn peer_becomes_stranger(&self) {
+        self.peer.becomes_stranger();
+        self.adopters.become_strangers();
+        self.homes.become_strangers();
+    }
+
+    /// No connection shall begin on it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_leftover() || self.doomed.load(Ordering::Acquire)
+    }
+
+    /// Notes which endpoint uses a slot.
+    pub(crate) fn bind(&self, slot: usize, endpoint: &'static Endpoint) {
+        if let Some(cell) = self.endpoints.get(slot) {
+            cell.store(endpoint as *const Endpoint as *mut Endpoint, Ordering::Release);
+            self.used();
+        }
+    }
+
+    /// The endpoint at a slot.
+    pub(crate) fn endpoint(&self, slot: usize) -> Option<&'static Endpoint> {
+        // SAFETY: null or set by `bind` to an endpoint of a mapped slab.
+        unsafe { self.endpoints.get(slot)?.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// See the field.
+    pub(crate) fn others_wait(&self, slot: usize) -> Option<&AtomicU16> {
+        // SAFETY: null, or from a Box that stays as long as the record.
+        unsafe { self.others_wait.load(Ordering::SeqCst).as_ref() }?.get(slot)
+    }
+
+    /// The same, for a change.
+    pub(crate) fn make_others_wait(&self, slot: usize) -> Option<&AtomicU16> {
+        if self.others_wait.load(Ordering::SeqCst).is_null() {
+            let counts: *mut Counts = Box::into_raw(Box::new([const { AtomicU16::new(0) }; SLOTS]));
+            let none = core::ptr::null_mut();
+            if self.others_wait.compare_exchange(none, counts, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+                // SAFETY: just made, and known to nobody.
+                drop(unsafe { Box::from_raw(counts) });
+            }
+        }
+        self.others_wait(slot)
+    }
+
+    /// The endpoint is done with its slot; `unused` follows when it is done with the record too.
+    pub(crate) fn unbind(&self, slot: usize, endpoint: &Endpoint) {
+        let Some(cell) = self.endpoints.get(slot) else { return };
+        if !core::ptr::eq(cell.load(Ordering::Acquire), endpoint) {
+            return;
+        }
+        cell.store(core::ptr::null_mut(), Ordering::Release);
+        self.homes.forget(slot);
+        crate::route::port_unused(endpoint);
+        if self.side == Side::A && !self.inherited.load(Ordering::Relaxed) {
+            self.slots.lock().closed(slot);
+        }
+    }
+
+    /// One more endpoint or waiting connection needs the record.
+    pub(crate) fn used(&self) {
+        self.uses.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One fewer does.
+    pub(crate) fn unused(&self) {
+        if self.uses.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        if self.doomed.load(Ordering::Acquire) {
+            crate::link::reclaim::channels();
+        } else if self.is_leftover() {
+            crate::link::reclaim::leave_soon();
+        }
+    }
+
+    /// Nothing uses it, but the monitor still knows it as ours.
+    pub(crate) fn is_idle_leftover(&self) -> bool {
+        self.uses.load(Ordering::Acquire) == 0 && !self.doomed.load(Ordering::Acquire) && self.is_leftover()
+    }
+
+    /// The other side is gone for good.
+    pub(crate) fn doom(&self) {
+        self.doomed.store(true, Ordering::Release);
+    }
+
+    /// Nobody will need the record any more.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.doomed.load(Ordering::Acquire) && self.uses.load(Ordering::Acquire) == 0
+    }
+
+    /// A slot for a new connection, side A only: number and generation. Its rings are empty and
+    /// its words clean. `None` when the channel is full.
+    pub(crate) fn allocate_slot(&self) -> Option<(usize, u32)> {
+        if self.inherited.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut slots = self.slots.lock();
+        let (index, was_used) =
+            if are_kept(self) { slots.take_last(&self.map)? } else { slots.take(&self.map)? };
+        if !was_used {
+            self.map.header().used.store(slots.used() as u32, Ordering::Release);
+        }
+        drop(slots);
+        if was_used {
+            self.clean_rings(index);
+        }
+        Some((index, self.clean(index)))
+    }
+
+    /// There is a slot for a new connection, as far as a quick look tells.
+    pub(crate) fn has_room(&self) -> bool {
+        self.slots.lock().have_room(&self.map)
+    }
+
+    /// Takes a request back, unless somebody has accepted it: then false.
+    pub(crate) fn withdraw(&self, slot: usize, generation: u32) -> bool {
+        let [a, b] = &self.map.slot(slot).side;
+        let old = b.state.load(Ordering::Acquire);
+        let closed = generation << 8 | SlotState::Closed as u32;
+        if old >> 8 == generation
+            || b.state.compare_exchange(old, closed, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            return false;
+        }
+        a.set_state(generation, SlotState::Closed);
+        self.slots.lock().closed(slot);
+        true
+    }
+
+    /// Words of a slot, for its next connection.
+    fn clean(&self, index: usize) -> u32 {
+        let slot = self.map.slot(index);
+        let generation = slot.side[0].state().0.wrapping_add(1) & 0x00ff_ffff;
+        for side in &slot.side {
+            side.rare().into_iter().for_each(RareWords::clear);
+            side.flags.store(0, Ordering::Relaxed);
+            side.wait.store(0, Ordering::Relaxed);
+            side.consumed.store(0, Ordering::Relaxed);
+            side.listener.store(0, Ordering::Relaxed);
+        }
+        generation
+    }
+
+    /// Rings of a slot that was used before: empty again.
+    fn clean_rings(&self, index: usize) {
+        for from in [Side::A, Side::B] {
+            // SAFETY: the first word of a small ring of this mapping; nobody uses the slot now.
+            unsafe { (*(self.map.small_ring(index, from) as *const AtomicU64)).store(0, Ordering::Relaxed) };
+        }
+    }
+
+    /// In the child of a fork: another thread may have held the lock.
+    pub(crate) fn forked(&self) {
+        // SAFETY: the child has one thread.
+        unsafe {
+            self.homes.forked();
+            self.slots.force_unlock();
+            self.outstanding.forked();
+        }
+    }
+
+    /// What is announced to this process, if not to the one it was inherited from.
+    pub(crate) fn announced_events(&self) -> Option<&'static EventSet> {
+        (!self.inherited.load(Ordering::Relaxed)).then_some(self.events)
+    }
+
+    /// Calls `each` for every slot the peer has announced.
+    #[inline]
+    pub(crate) fn take_events(&self, each: impl FnMut(usize)) {
+        self.events.take(each);
+    }
+}
+
+/// Takes in whatever other processes have announced: events of all channels, mail of the monitor.
+/// To be called before any decision to wait.
+#[inline]
+pub(crate) fn drain() {
+    if PROCESS.channel_count.load(Ordering::Acquire) != 0 || PROCESS.own_slab.load(Ordering::Relaxed) != 0 {
+        drain_all();
+    }
+}
+
+/// What `drain` costs, in looks at one ring (see `wait::spin_at`): each channel half a one.
+pub(crate) fn looks_of_drain() -> u32 {
+    1 + PROCESS.channel_count.load(Ordering::Relaxed) as u32 / 2
+}
+
+fn drain_all() {
+    let user = crate::link::reclaim::User::enter();
+    drain_inside(Some(&user));
+}
+
+/// The same, for a thread that is a `reclaim::User` already, or the only one.
+#[inline]
+pub(crate) fn drain_inside(_user: Option<&crate::link::reclaim::User>) {
+    crate::monitor::client::check_mail();
+    let mut announcing = PROCESS.announcing();
+    if let Some(first) = announcing.next() {
+        take_in_all(core::iter::once(first).chain(announcing));
+    }
+}
+
+/// Announcements are bits; their time-stamps bring them into the order in which they were made.
+struct Arrivals {
+    list: [Option<(u64, &'static Channel, usize)>; ARRIVALS],
+    len: usize,
+}
+
+/// Announcements that are put in order at a time.
+const ARRIVALS: usize = 64;
+
+impl Arrivals {
+    fn new() -> Arrivals {
+        Arrivals { list: [None; ARRIVALS], len: 0 }
+    }
+
+    fn take(&mut self, channel: &'static Channel) {
+        channel.take_events(|slot| {
+            if self.len == ARRIVALS {
+                self.deliver();
+            }
+            let [a, b] = &channel.map.slot(slot).side;
+            let peer = if channel.side == Side::A { b } else { a };
+            let stamp = peer.announced.load(Ordering::Relaxed);
+            if let Some(cell) = self.list.get_mut(self.len) {
+                *cell = Some((stamp, channel, slot));
+                self.len += 1;
+            }
+        });
+    }
+
+    fn deliver(&mut self) {
+        let Some(list) = self.list.get_mut(..self.len) else { return };
+        list.sort_unstable_by_key(|arrival| arrival.map_or(0, |(stamp, ..)| stamp));
+        let now = sd_sys::time::tsc();
+        for (stamp, channel, slot) in list.iter().copied().flatten() {
+            // Nothing comes after what will happen.
+            let stamp = stamp.min(now);
+            match channel.endpoint(slot) {
+                Some(endpoint) => crate::epoll::peer_event(endpoint, stamp),
+                None => crate::setup::arrivals::arrived(channel, slot, stamp),
+            }
+        }
+        self.len = 0;
+    }
+}
+
+/// Takes in what one channel has.
+pub(crate) fn take_in(channel: &'static Channel) {
+    take_in_all(core::iter::once(channel));
+}
+
+fn take_in_all(channels: impl Iterator<Item = &'static Channel>) {
+    let mut arrivals = Arrivals::new();
+    channels.for_each(|channel| arrivals.take(channel));
+    arrivals.deliver();
+}
+
+/// The state of a connection was changed from inside, by a thread that holds a lock of it: whoever
+/// watches it learns it as if the peer had rung.
+#[cold]
+pub(crate) fn announce_to_self(endpoint: &Endpoint) {
+    let Some(channel) = endpoint.channel_ref() else { return };
+    channel.events.post(usize::from(endpoint.slot.load(Ordering::Relaxed)));
+    fence_full();
+    thread_waker::wake(endpoint);
+    if PROCESS.public().is_some_and(|own| own.sleepers.load(Ordering::Relaxed) != 0) {
+        sd_sys::fd::eventfd_signal(crate::wait::waker::own_event_fd());
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        crate::process::close_hidden(self.segment_fd);
+        let counts = *self.others_wait.get_mut();
+        if !counts.is_null() {
+            // SAFETY: from a Box; nobody uses the record any more.
+            drop(unsafe { Box::from_raw(counts) });
+        }
+        // SAFETY: nobody uses the record any more, so nobody uses its mapping.
+        unsafe { self.map.unmap() };
+    }
+}

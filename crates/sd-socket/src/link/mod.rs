@@ -1,0 +1,20 @@
+//! The way to another process: channels, slots, and how the process behind them is woken.
+//!
+//! ```text
+//!  endpoint --slot--> channel (segment + doorbell) --eventfd--> peer's process
+//!                         |  event bits                          `wake_target`: which process, which thread
+//!                         `-- drain(): what the peer has announced, delivered to sockets
+//! ```
+//! `channel` maps a segment and hands out its slots (`slots`); `peer` is the process on the other side, `stranger` one of another
+//! user; `queued` and `placed` are notices that wait; `reclaim` frees a slot when nobody can look at it any more.
+//!
+//! *Owns*: mappings of channels and slabs. *Uses*: `process`.
+
+pub(crate) mod channel;
+pub(crate) mod peer;
+pub(crate) mod placed;
+pub(crate) mod queued;
+pub(crate) mod reclaim;
+pub(crate) mod slots;
+pub mod stranger;
+pub(crate) mod wake_target;

@@ -1,0 +1,120 @@
+//! Freeing the records of channels whose other side is gone.
+//!
+//! A record is taken out of the table first; it is freed when no thread is inside a part of the
+//! library that may still hold a reference from before. Threads count themselves in and out
+//! ([`User`]), which costs nothing while there is only one.
+
+use crate::link::channel::Channel;
+use crate::process::{PROCESS, single_threaded};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sd_sys::lock::Lock;
+
+static USERS: AtomicU32 = AtomicU32::new(0);
+/// Out of the table, not freed yet.
+static GRAVEYARD: Lock<Vec<Grave>> = Lock::new(Vec::new());
+
+/// How many there are, for a cheap look.
+static DUE: AtomicU32 = AtomicU32::new(0);
+
+struct Grave(*mut Channel);
+
+// SAFETY: the pointer is the only one left to a record made by Box.
+unsafe impl Send for Grave {}
+
+/// A thread that may hold references to channels.
+pub(crate) struct User(bool);
+
+impl User {
+    #[inline]
+    pub(crate) fn enter() -> User {
+        let counted = !single_threaded();
+        if counted {
+            USERS.fetch_add(1, Ordering::SeqCst);
+        }
+        User(counted)
+    }
+}
+
+impl Drop for User {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0 {
+            USERS.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// No other thread is a [`User`].
+pub(crate) fn is_unused() -> bool {
+    USERS.load(Ordering::SeqCst) == 0
+}
+
+/// In the child of a fork: only this thread exists.
+pub(crate) fn forked() {
+    USERS.store(0, Ordering::Relaxed);
+    // SAFETY: the child has one thread.
+    unsafe { GRAVEYARD.force_unlock() };
+}
+
+/// Frees what was taken out of the table: for the only thread of a process, which is not a [`User`].
+pub(crate) fn empty() {
+    LEAVING.store(false, Ordering::Relaxed);
+    DUE.store(0, Ordering::Relaxed);
+    for Grave(channel) in GRAVEYARD.lock().drain(..) {
+        // SAFETY: as in `sweep`.
+        drop(unsafe { Box::from_raw(channel) });
+    }
+}
+
+/// Some channel that is over has no connection any more: the monitor must agree before it is freed.
+static LEAVING: AtomicBool = AtomicBool::new(false);
+
+/// See [`LEAVING`].
+pub(crate) fn leave_soon() {
+    LEAVING.store(true, Ordering::Relaxed);
+}
+
+#[cold]
+fn leave() {
+    LEAVING.store(false, Ordering::Relaxed);
+    for channel in PROCESS.channels().filter(|channel| channel.is_idle_leftover()) {
+        let request = sd_proto::Request::Leave { channel: channel.id };
+        // Otherwise connections wait there, and one of them will come here.
+        if let Some((sd_proto::Reply::Ok, _)) = crate::monitor::client::question(&request, &[]) {
+            channel.doom();
+        }
+    }
+    // They may lead there.
+    crate::route::forget_all();
+    channels();
+}
+
+/// Takes finished channels out of the table. What cannot be freed yet is freed by a later `sweep`.
+pub(crate) fn channels() {
+    let mut graves = GRAVEYARD.lock();
+    for index in 0..PROCESS.channel_count.load(Ordering::Acquire) {
+        if PROCESS.channel(index).is_some_and(Channel::is_finished) {
+            graves.extend(PROCESS.remove_channel(index).map(Grave));
+        }
+    }
+    DUE.store(graves.len() as u32, Ordering::Relaxed);
+}
+
+/// Frees what nobody can be using; to be called by a thread that is not itself a [`User`].
+pub(crate) fn sweep() {
+    if LEAVING.load(Ordering::Relaxed) {
+        leave();
+    }
+    if DUE.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let Some(mut graves) = GRAVEYARD.try_lock() else { return };
+    if graves.is_empty() || USERS.load(Ordering::SeqCst) != 0 {
+        return;
+    }
+    for Grave(channel) in graves.drain(..) {
+        // SAFETY: made by Box::into_raw, out of the table, and no thread was inside since.
+        drop(unsafe { Box::from_raw(channel) });
+    }
+    DUE.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,96 @@
+//! Waking processes of other users.
+//!
+//! A peer's eventfd is shared with its owner, who may have made it blocking and fill its counter between a look at it and
+//! the write: the thread that writes would stay there. Among processes of one user that is no gain to anybody. For those of
+//! another user the kernel signals the eventfd (`sd_sys::ringer`), which never waits. The monitor says who is a stranger.
+//!
+//! The context for that belongs to one address space: the child of a fork and the next image make their own. Where there is
+//! none to be had (fs.aio-max-nr, a filter), the monitor is asked to wake the peer.
+
+use crate::process::{PROCESS, hide_fd};
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use sd_proto::Request;
+use sd_shm::channel::Side;
+use sd_sys::confine;
+use sd_sys::lock::Lock;
+use sd_sys::ringer::Ringer;
+
+/// The context; zero: none yet.
+static CONTEXT: AtomicUsize = AtomicUsize::new(0);
+/// What it reads nothing from.
+static FILE: AtomicI32 = AtomicI32::new(-1);
+/// The process that has made it.
+static MAKER: AtomicU32 = AtomicU32::new(0);
+static MAKING: Lock<()> = Lock::new(());
+
+/// Wakes who watches an eventfd of the process, or of a thread of it, on the other side of a channel, of which this
+/// process has the named side.
+#[cold]
+pub(crate) fn ring(event_fd: i32, (channel, side): (u64, Side)) {
+    if is_rung(event_fd) {
+        return;
+    }
+    if confine::allows(libc::SYS_sendmsg) {
+        crate::monitor::client::tell(&Request::Ring { channel, side: side as u32 }, &[]);
+    } else {
+        // The program wants to be confined to read and write.
+        sd_sys::fd::eventfd_signal(event_fd);
+    }
+}
+
+fn is_rung(event_fd: i32) -> bool {
+    if !confine::allows(libc::SYS_io_submit) {
+        return false;
+    }
+    if ringer().is_some_and(|ringer| ringer.ring(event_fd).is_ok()) {
+        return true;
+    }
+    make() && ringer().is_some_and(|ringer| ringer.ring(event_fd).is_ok())
+}
+
+fn ringer() -> Option<ManuallyDrop<Ringer>> {
+    let context = CONTEXT.load(Ordering::Acquire);
+    (context != 0).then(|| ManuallyDrop::new(Ringer::of_parts(context, FILE.load(Ordering::Relaxed))))
+}
+
+/// A channel to a stranger is there: whatever its peer will be woken with is made now.
+pub(crate) fn expected() {
+    if CONTEXT.load(Ordering::Relaxed) == 0 {
+        make();
+    }
+}
+
+/// Makes a context, unless this process has one.
+#[cold]
+fn make() -> bool {
+    let Some(_making) = MAKING.try_lock() else { return false };
+    let pid = sd_sys::fd::getpid() as u32;
+    if MAKER.load(Ordering::Relaxed) == pid && CONTEXT.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    let mut file = FILE.load(Ordering::Relaxed);
+    if file < 0 {
+        let Ok(fresh) = sd_sys::mem::memfd_sealed(c"sd-nothing", 0) else { return false };
+        file = hide_fd(fresh);
+        FILE.store(file, Ordering::Relaxed);
+    }
+    let Ok(context) = Ringer::new_context() else { return false };
+    MAKER.store(pid, Ordering::Relaxed);
+    CONTEXT.store(context, Ordering::Release);
+    true
+}
+
+/// In the child of a fork: it has its parent's file, but no context.
+pub(crate) fn forked() {
+    CONTEXT.store(0, Ordering::Relaxed);
+    // SAFETY: the child has one thread.
+    unsafe { MAKING.force_unlock() };
+}
+
+/// The process is another user's from now on, perhaps: its next message tells the monitor, which tells its peers.
+pub fn may_have_become() {
+    if PROCESS.channel_count.load(Ordering::Relaxed) != 0 {
+        crate::monitor::client::tell(&Request::Idle, &[]);
+    }
+}

@@ -1,0 +1,15 @@
+//! Memory of rings: lent to connections, and taken back.
+//!
+//! `budget` is the limit of the process (cgroups, ADR 56); `idle`, `parked` and `sweep` give memory of unused connections back;
+//! `retention` says after which time; `kept_rings` counts large rings shared with other users, whose memory is kept.
+//!
+//! *Owns*: the accounts of ring memory. *Uses*: `socket`, `link`, `process`.
+
+mod budget;
+pub(crate) mod idle;
+pub(crate) mod kept_rings;
+pub(crate) mod parked;
+pub(crate) mod retention;
+pub(crate) mod sweep;
+
+pub(crate) use budget::*;

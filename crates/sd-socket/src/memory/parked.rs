@@ -1,0 +1,281 @@
+//! Halves of idle connections without memory: what is left of a page of them is a word for each cursor and count.
+//!
+//! Senders' and receivers' halves stand 64 to a page of the slab each. When nothing happens on any of the 64 connections, so
+//! that their rings' memory is given back already, housekeeping takes all tokens of a page, writes what has to be kept beside
+//! (`sd_shm::slab::Kept`), and gives the page back. It reads as zeros then, and a half of zeros is *void*: nothing can be
+//! sent or received with it, so the short ways of send and recv, which hold a token but look at no mark, go the long way.
+//! There who takes a token of a void half makes it what it was, first of all.
+//!
+//! - *Death*: before the page is given back the halves count, and after that what is kept; both say the same. In the middle of
+//!   making a half good the mark of a half that is not void is not yet written.
+//! - *Others*: only connections that no other process holds are parked, and nobody forks meanwhile, so whoever else could
+//!   take a token is a thread of this process, or got the connection by SCM_RIGHTS and takes one after the other.
+//! - *Order of tokens*: those of one way only, by channel and slot, as who gives back small rings takes them.
+//! - *Looks without a token* (hints of a waiting thread) see a half before it was void, or take what is kept: a page is
+//!   counted in [`PAGES`] before it goes.
+//!
+//! Tested by `sd-ring` (`tests/model.rs`), the subjects `idle_parked/` of tests/posix, and `xtask sharing` (`park`).
+
+use crate::data::token::Half;
+use crate::memory::idle::{self, Open};
+use crate::process::{PROCESS, SlabRec};
+use crate::socket::endpoint::{
+    EOF, EndpointExt, FIN_SENT, PEER_DEAD, RESET, SHUT_RD, SHUT_WR, rx_cursor, tx_cursor,
+};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use sd_ring::token::Way;
+use sd_ring::{RxCursor, TxCursor};
+use sd_shm::channel::GEOMETRY;
+use sd_shm::slab::{End, Endpoint, HALVES_PER_PAGE, Kept, RX_PARKED, Slab, State, TX_FIRST, TX_PARKED};
+
+const PAGE: usize = 4096;
+
+/// Pages that this process has given back.
+static PAGES: AtomicU32 = AtomicU32::new(0);
+
+fn kept(endpoint: &Endpoint) -> Option<&'static Kept> {
+    let (rec, index) = PROCESS.locate(endpoint)?;
+    rec.slab()?.kept(index)
+}
+
+/// The half is void; for who has its token.
+#[inline(always)]
+pub(crate) fn is_void(endpoint: &Endpoint, way: Way) -> bool {
+    match way {
+        // SAFETY: plain integers in our own slab.
+        Way::Send => unsafe { &*endpoint.tx().cursor.get() }.is_void(),
+        Way::Receive => endpoint.rx().lowat.load(Ordering::Relaxed) == 0,
+    }
+}
+
+/// Makes a void half what it was.
+///
+/// # Safety
+/// The caller has its token.
+#[cold]
+pub(crate) unsafe fn unpark(endpoint: &Endpoint, way: Way) {
+    let Some(kept) = kept(endpoint) else { return };
+    match way {
+        Way::Send => {
+            endpoint.tx().bytes.store(kept.tx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+            // SAFETY: as the caller says.
+            unsafe { tx_cursor(endpoint) }.unpark(&GEOMETRY, kept.tx.load(Ordering::Relaxed));
+            endpoint.clear_flag(TX_PARKED);
+        }
+        Way::Receive => {
+            let half = endpoint.rx();
+            half.bytes.store(kept.rx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+            for (to, from) in half.short_addresses.iter().zip(&kept.short_addresses) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            // SAFETY: as the caller says.
+            unsafe { *rx_cursor(endpoint) = RxCursor::unparked(kept.rx.load(Ordering::Relaxed)) };
+            half.lowat.store(1, Ordering::Release);
+            endpoint.clear_flag(RX_PARKED);
+        }
+    }
+}
+
+/// Both halves are void.
+pub(crate) fn is_parked(endpoint: &Endpoint) -> bool {
+    let both = TX_PARKED | RX_PARKED;
+    endpoint.flags.load(Ordering::Relaxed) & both == both
+}
+
+/// The sending cursor as it may be: for a hint.
+pub(crate) fn glance(endpoint: &Endpoint) -> TxCursor {
+    if endpoint.flag(TX_PARKED)
+        && let Some((rec, _)) = PROCESS.locate(endpoint)
+        && let Some((cursor, _)) = rec.slab().and_then(|slab| slab.sender(endpoint))
+    {
+        return cursor;
+    }
+    // SAFETY: plain data in our own slab; a torn read gives a wrong hint only.
+    unsafe { core::ptr::read_volatile(endpoint.tx().cursor.get()) }
+}
+
+/// What is read in a receiving half without its token. `None`: it is void, or a page was given back meanwhile.
+#[inline(always)]
+fn unless_parked<T>(endpoint: &Endpoint, read: impl FnOnce() -> T) -> Option<T> {
+    let pages = PAGES.load(Ordering::Acquire);
+    if endpoint.rx().lowat.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let found = read();
+    fence(Ordering::Acquire);
+    (PAGES.load(Ordering::Relaxed) == pages).then_some(found)
+}
+
+/// The receiving cursor, for a look without the token: torn at worst by another thread that receives. `None`: it was
+/// parked meanwhile.
+#[inline(always)]
+pub(crate) fn receiver(endpoint: &Endpoint) -> Option<RxCursor> {
+    // SAFETY: plain integers in our own slab.
+    unless_parked(endpoint, || unsafe { core::ptr::read_volatile(endpoint.rx().cursor.get()) })
+}
+
+/// What stands in a receiving half, void or not, for who cannot look again, since it may be a handler of signals.
+fn look<T>(endpoint: &Endpoint, live: impl Fn() -> Option<T>, parked: impl Fn(&Kept) -> T) -> Option<T> {
+    loop {
+        if let Some(found) = live() {
+            return Some(found);
+        }
+        // Else some other page was given back just now.
+        if is_void(endpoint, Way::Receive) {
+            return kept(endpoint).map(parked);
+        }
+    }
+}
+
+/// The receiving cursor, void or not.
+pub(crate) fn receiver_now(endpoint: &Endpoint) -> RxCursor {
+    let parked = |kept: &Kept| RxCursor::unparked(kept.rx.load(Ordering::Relaxed));
+    look(endpoint, || receiver(endpoint), parked).unwrap_or_default()
+}
+
+/// An address as it stands in the receiving half.
+pub(crate) fn address(endpoint: &Endpoint, end: End) -> u32 {
+    let word = |[local, remote]: &[AtomicU32; 2]| {
+        let word = if end == End::Local { local } else { remote };
+        word.load(Ordering::Relaxed)
+    };
+    let live = || unless_parked(endpoint, || word(&endpoint.rx().short_addresses));
+    look(endpoint, live, |kept| word(&kept.short_addresses)).unwrap_or(0)
+}
+
+/// Parks what idles of this process's connections.
+pub(crate) fn park_idle() {
+    let Some((rec, slab)) = PROCESS.own().and_then(|rec| Some((rec, rec.slab()?))) else { return };
+    let high = slab.header().high.load(Ordering::Acquire) as usize;
+    for (way, first_page) in [(Way::Send, TX_FIRST), (Way::Receive, HALVES_PER_PAGE)] {
+        let (mut from, mut to) = (0, first_page);
+        while from < high {
+            let page = Page { rec, slab, way, numbers: from..to };
+            if page.seems_idle() {
+                idle::without_forks(|| page.park());
+            }
+            (from, to) = (to, to + HALVES_PER_PAGE);
+        }
+    }
+}
+
+/// The same for the two pages of halves that end among the numbers up to `end`, a multiple of their size; nobody forks
+/// meanwhile.
+pub(crate) fn park_pages(rec: &SlabRec, slab: Slab, end: usize) {
+    let senders_end = end - HALVES_PER_PAGE + TX_FIRST;
+    for (way, end) in [(Way::Send, senders_end), (Way::Receive, end)] {
+        let page = Page { rec, slab, way, numbers: end.saturating_sub(HALVES_PER_PAGE)..end };
+        if page.seems_idle() {
+            page.park();
+        }
+    }
+}
+
+/// Halves of one way that share a page.
+struct Page<'a> {
+    rec: &'a SlabRec,
+    slab: Slab,
+    way: Way,
+    numbers: core::ops::Range<usize>,
+}
+
+impl Page<'_> {
+    fn flag(&self) -> u32 {
+        if self.way == Way::Send { TX_PARKED } else { RX_PARKED }
+    }
+
+    fn endpoints(&self) -> impl Iterator<Item = (usize, &'static Endpoint)> {
+        self.numbers.clone().filter_map(|number| Some((number, self.slab.endpoint(number)?)))
+    }
+
+    /// All may be given back, and some is there.
+    fn seems_idle(&self) -> bool {
+        let mut some = false;
+        self.endpoints().all(|(_, endpoint)| {
+            let state = endpoint.state_now();
+            some |= state == State::Connected && !endpoint.flag(self.flag());
+            state == State::Free || state == State::Connected && self.is_idle(endpoint)
+        }) && some
+    }
+
+    /// Nothing is unusual, nobody else has it, and the rings' memory was given back. Of a half that is void already too.
+    fn is_idle(&self, endpoint: &'static Endpoint) -> bool {
+        let unusual = SHUT_RD | SHUT_WR | EOF | RESET | FIN_SENT | PEER_DEAD;
+        !endpoint.flag(unusual)
+            && endpoint.holders.load(Ordering::Acquire) == self.rec.bit.load(Ordering::Relaxed)
+            && endpoint.error.load(Ordering::Relaxed) == 0
+            && endpoint.sender.load(Ordering::Relaxed) == 0
+            && glance(endpoint).parked(&GEOMETRY).is_some()
+    }
+
+    /// Takes all tokens, and gives the page back if all may go; nobody forks meanwhile.
+    fn park(&self) {
+        let connected = self.endpoints().filter(|(_, endpoint)| endpoint.state_now() == State::Connected);
+        let mut open: Vec<Open> = connected.filter_map(|(_, endpoint)| Open::of(endpoint)).collect();
+        let place = |of: &Open| (of.0.channel_id.load(Ordering::Relaxed), of.0.slot.load(Ordering::Relaxed));
+        open.sort_by_key(place);
+        let _halves: Vec<_> = open.iter().map(|open| Half::take_as_is(open.0, self.way)).collect();
+        // Who is free stays so.
+        let _alloc = PROCESS.alloc.lock();
+        let is_open = |endpoint| open.iter().any(|open| core::ptr::eq(open.0, endpoint));
+        let mut ready = self.endpoints().all(|(number, endpoint)| match endpoint.state_now() {
+            State::Free => true,
+            State::Connected => is_open(endpoint) && self.is_idle(endpoint) && self.keep(number).is_some(),
+            _ => false,
+        });
+        if ready {
+            open.iter().for_each(|open| open.0.set_flag(self.flag()));
+            PAGES.fetch_add(1, Ordering::SeqCst);
+            ready = self.give_back();
+        }
+        if !ready {
+            let live = open.iter().filter(|open| !is_void(open.0, self.way));
+            live.for_each(|open| open.0.clear_flag(self.flag()));
+        }
+    }
+
+    fn give_back(&self) -> bool {
+        let last = self.numbers.end - 1;
+        let place = match self.way {
+            Way::Send => self.slab.tx(last).map(|half| core::ptr::from_ref(half) as usize),
+            Way::Receive => self.slab.rx(last).map(|half| core::ptr::from_ref(half) as usize),
+        };
+        let page = place.map(|place| place & !(PAGE - 1));
+        // SAFETY: a page of halves whose tokens are held, or that are not in use.
+        page.is_some_and(|page| unsafe { sd_sys::mem::punch(page as *mut u8, PAGE) })
+    }
+
+    /// Writes down what is kept of a half, unless it is void; `None`: more would have to be.
+    fn keep(&self, number: usize) -> Option<()> {
+        let (endpoint, kept) = (self.slab.endpoint(number)?, self.slab.kept(number)?);
+        if is_void(endpoint, self.way) {
+            return Some(());
+        }
+        if self.way == Way::Send {
+            // SAFETY: the caller has the token.
+            kept.tx.store(unsafe { tx_cursor(endpoint) }.parked(&GEOMETRY)?, Ordering::Relaxed);
+            kept.tx_bytes.store(endpoint.tx().bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+            return Some(());
+        }
+        let half = endpoint.rx();
+        if half.lowat.load(Ordering::Relaxed) != 1 {
+            return None;
+        }
+        // SAFETY: as above.
+        kept.rx.store(unsafe { rx_cursor(endpoint) }.parked()?, Ordering::Relaxed);
+        kept.rx_bytes.store(half.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        for (to, from) in kept.short_addresses.iter().zip(&half.short_addresses) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        Some(())
+    }
+}
+
+/// Bytes that were sent and received.
+pub(crate) fn counts(endpoint: &Endpoint) -> (u64, u64) {
+    let slab = PROCESS.locate(endpoint).and_then(|(rec, _)| rec.slab());
+    let count = |found: Option<u64>| found.unwrap_or(0);
+    let sent = slab.and_then(|slab| slab.sender(endpoint)).map(|(_, bytes)| bytes);
+    let received = slab.and_then(|slab| slab.receiver(endpoint)).map(|(_, bytes, _)| bytes);
+    (count(sent), count(received))
+}

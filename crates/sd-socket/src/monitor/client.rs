@@ -1,0 +1,479 @@
+//! The control path: registration with the monitor, questions to it, its mail to us.
+//!
+//! Never on the data path. A monitor that is absent, slow or of another version only means that
+//! new connections use the kernel; it is asked again after a pause that doubles up to two seconds.
+
+mod absent;
+mod births;
+mod look;
+mod separate;
+mod slow;
+
+use crate::link::channel::Channel;
+use crate::link::peer::Peer;
+use crate::monitor::mail::{Mail, deliver, take_mail};
+use crate::process::{PROCESS, close_hidden, hide_fd};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use sd_proto::{MESSAGE_MAX, Reply, Request};
+use sd_shm::channel::Side;
+use sd_shm::slab::Slab;
+use sd_sys::lock::Guard;
+use sd_sys::{msg, trust};
+pub(crate) use separate::{close_for_good, forget, is_closed_for_good, set_ending};
+use std::collections::VecDeque;
+
+use absent::RETRY_MIN_NS;
+pub(crate) use absent::{listens, wait_for_monitor};
+pub(crate) use births::{before_fork, parent_after_fork};
+pub(crate) use look::{has_ended, look_at_socket, look_now_and_then};
+use slow::Slow;
+pub(crate) use slow::{ask, take_late};
+
+/// Descriptor of the control socket, -1 when there is none; for waiting on its end.
+pub(crate) static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
+/// Raised when the monitor was lost: somebody should reconnect.
+pub(crate) static LOST: AtomicBool = AtomicBool::new(false);
+
+/// In a process that has not registered: the control socket that the parent made for its child (see `fork`),
+/// or that an earlier image of the process had (see `exec`), which also tells the monitor of its end. In the parent
+/// while it forks: the child's socket.
+static BIRTH_FD: AtomicI32 = AtomicI32::new(-1);
+
+/// Counts registrations: a new one has a new control socket.
+pub(crate) static REGISTRATIONS: AtomicU32 = AtomicU32::new(0);
+
+/// This registration, as the monitor counts; it means nothing to another monitor.
+static CLIENT: AtomicU64 = AtomicU64::new(0);
+
+/// The monitor knows of all channels that this process has connections on, inherited ones too.
+static KNOWS_CHANNELS: AtomicBool = AtomicBool::new(false);
+
+/// A monitor that does not answer for so long is slow (see `slow`).
+const ANSWER_TIMEOUT_MS: u32 = 2000;
+/// So long a connect waits while others that the monitor has not accepted yet fill its backlog.
+const CONNECT_MS: u32 = 50;
+
+/// State of the control path; under `PROCESS.control`.
+pub(crate) struct Control {
+    retry_at: u64,
+    /// By the last monitor that was asked.
+    is_refused: bool,
+    retry_ns: u64,
+    seen: Option<absent::Seen>,
+    registered_before: bool,
+    slab_fd: i32,
+    public_fd: i32,
+    /// Taken from the socket but not acted on yet (see `deliver`).
+    pub(crate) mail: VecDeque<Mail>,
+    slow: Slow,
+    /// The connection over which the monitor was greeted last is the one that the parent made.
+    greets_by_birth: bool,
+}
+
+impl Control {
+    /// Before anything has happened.
+    pub(crate) const fn new() -> Control {
+        Control {
+            retry_at: 0,
+            is_refused: false,
+            retry_ns: RETRY_MIN_NS,
+            seen: None,
+            registered_before: false,
+            slab_fd: -1,
+            public_fd: -1,
+            mail: VecDeque::new(),
+            slow: Slow::new(),
+            greets_by_birth: false,
+        }
+    }
+
+    /// In the child of a fork: the parent's connection is not ours; `BIRTH_FD` is.
+    pub(crate) fn forked(&mut self) {
+        close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
+        close_hidden(self.public_fd);
+        close_hidden(self.slow.greeted);
+        self.slow.forget();
+        *self = Control::new();
+        LOST.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A connection to the monitor, made if need be; `None` when there is none to be had now.
+pub(crate) fn connected() -> Option<Guard<'static, Control>> {
+    let mut control = PROCESS.control.lock();
+    if separate::is_ending() {
+        return None;
+    }
+    if CONTROL_FD.load(Ordering::Acquire) >= 0 {
+        return Some(control);
+    }
+    let now = sd_sys::time::now_ns();
+    let has_come = absent::has_come(&mut control);
+    if now < control.retry_at && !has_come {
+        return None;
+    }
+    control.is_refused = false;
+    match register(&mut control) {
+        Some(()) => {
+            control.retry_ns = RETRY_MIN_NS;
+            control.retry_at = 0;
+            LOST.store(false, Ordering::Release);
+            Some(control)
+        }
+        None => {
+            control.retry_at = now + control.retry_ns;
+            control.retry_ns = absent::next_pause(control.retry_ns, control.is_refused);
+            None
+        }
+    }
+}
+
+/// After the monitor was lost: tries again when it is time. The pause until the next try, if one
+/// is due, so that a sleeper can limit its sleep.
+pub(crate) fn retry_if_lost() -> Option<u64> {
+    if !LOST.load(Ordering::Acquire) {
+        return None;
+    }
+    let before = REGISTRATIONS.load(Ordering::Acquire);
+    if let Some(mut control) = connected() {
+        let pause = slow::try_again(&mut control, CONTROL_FD.load(Ordering::Acquire));
+        drop(control);
+        crate::link::wake_target::ring_late();
+        // Whoever is about to sleep does not watch the new socket yet.
+        let is_new = REGISTRATIONS.load(Ordering::Acquire) != before;
+        return if is_new { Some(1) } else { pause };
+    }
+    let control = PROCESS.control.lock();
+    Some(control.retry_at.saturating_sub(sd_sys::time::now_ns()).max(1_000_000))
+}
+
+fn register(control: &mut Control) -> Option<()> {
+    let inherits = PROCESS.slab_count.load(Ordering::Acquire) != 0;
+    // What tells of a child's end stays open where the child cannot register, and it may have something else to say.
+    if inherits && BIRTH_FD.load(Ordering::Acquire) >= 0 && control.slab_fd < 0 {
+        let fd = BIRTH_FD.load(Ordering::Acquire);
+        set_timeouts(fd);
+        prepare(control, fd)?;
+    }
+    let birth = Some(BIRTH_FD.swap(-1, Ordering::AcqRel)).filter(|fd| *fd >= 0);
+    control.greets_by_birth |= birth.is_some();
+    let known = match birth {
+        Some(fd) => introduce(control, fd),
+        None => greeted(control),
+    };
+    let by_birth = known.filter(|_| control.greets_by_birth);
+    if control.slow.greeted >= 0 {
+        return None;
+    }
+    let fd = known.or_else(|| {
+        control.greets_by_birth = false;
+        introduce(control, connect()?)
+    })?;
+    CONTROL_FD.store(fd, Ordering::Release);
+    REGISTRATIONS.fetch_add(1, Ordering::AcqRel);
+    let knows = !control.registered_before && (by_birth.is_some() || !inherits);
+    KNOWS_CHANNELS.store(knows, Ordering::Release);
+    if control.registered_before {
+        announce_channels(fd);
+    }
+    control.registered_before = true;
+    if absent::has_listened() {
+        let announce = |request: &Request, kernel_fd| drop(ask(control, fd, request, &[kernel_fd]));
+        crate::setup::before_monitor::announce_all(announce);
+    }
+    Some(())
+}
+
+/// A connection to the monitor's socket. Somebody else's socket at that place gets nothing, and holds nobody up.
+fn connect() -> Option<i32> {
+    let mut path = [0u8; 108];
+    let (path, is_named) = crate::process::env::monitor_path(&mut path)?;
+    trust::way_to(path, is_named).ok()?;
+    let fd = msg::connect_unix(path, CONNECT_MS).ok()?;
+    // The first descriptor of ours: only a table that exists keeps it from a program that closes all numbers.
+    if !crate::fd::table::init() {
+        sd_sys::fd::close(fd);
+        return None;
+    }
+    let fd = hide_fd(fd);
+    let is_trusted = trust::other_end(fd, is_named).is_ok();
+    if !is_trusted {
+        close_hidden(fd);
+    }
+    is_trusted.then_some(fd)
+}
+
+/// The connection, when the monitor has welcomed us over it; otherwise it is closed, unless the monitor is slow: it will
+/// welcome us, and then not find us gone.
+fn introduce(control: &mut Control, fd: i32) -> Option<i32> {
+    set_timeouts(fd);
+    control.slow.forget();
+    if prepare(control, fd).and_then(|()| hello(control, fd)).is_some() {
+        return Some(fd);
+    }
+    if control.slow.owes_welcome() {
+        control.slow.greeted = fd;
+    } else {
+        control.is_refused = true;
+        close_hidden(fd);
+    }
+    None
+}
+
+/// The connection that the monitor was greeted over, when it has answered by now.
+fn greeted(control: &mut Control) -> Option<i32> {
+    let fd = Some(control.slow.greeted).filter(|fd| *fd >= 0)?;
+    let welcome = slow::late_answer(control, fd)?;
+    control.slow.greeted = -1;
+    control.slow.forget();
+    if welcome.and_then(|(reply, got)| welcomed(reply, &got)).is_none() {
+        close_hidden(fd);
+        return None;
+    }
+    Some(fd)
+}
+
+/// The socket whose closing tells the monitor of this process's end; -1 when there is none.
+pub(crate) fn image_fd() -> i32 {
+    match CONTROL_FD.load(Ordering::Acquire) {
+        -1 => BIRTH_FD.load(Ordering::Acquire),
+        fd => fd,
+    }
+}
+
+/// In a new image: the socket that the one before had.
+pub(crate) fn set_image_fd(fd: i32) {
+    BIRTH_FD.store(fd, Ordering::Release);
+}
+
+/// Tells the monitor, over the socket of the image before, that its listener takes no connections any more: what
+/// waits there this image has taken over.
+pub(crate) fn unlisten_before_hello(index: u32) {
+    let fd = BIRTH_FD.load(Ordering::Acquire);
+    if fd >= 0 {
+        let _ = send(fd, &Request::Accepting { index, accepting: false }, &[]);
+    }
+}
+
+/// Whether the monitor will see the end of this image by its socket.
+pub(crate) fn end_is_seen() -> bool {
+    image_fd() >= 0
+}
+
+/// What a process needs once: table, slab, public page, eventfd, placeholders.
+fn prepare(control: &mut Control, fd: i32) -> Option<()> {
+    if control.slab_fd >= 0 {
+        return Some(());
+    }
+    if sd_sys::mem::pages_may_be_refused() || !crate::fd::table::init() {
+        return None;
+    }
+    let pid = sd_sys::fd::getpid();
+    PROCESS.pid.store(pid, Ordering::Relaxed);
+    for (placeholder, domain) in PROCESS.placeholders.iter().zip([libc::AF_INET, libc::AF_INET6]) {
+        if placeholder.load(Ordering::Relaxed) < 0
+            && let Ok(fd) = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
+        {
+            placeholder.store(hide_fd(fd), Ordering::Relaxed);
+        }
+    }
+    let event_fd = hide_fd(sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).ok()?);
+    let public_fd = crate::memory::file(control, fd, c"sd-public", sd_shm::public::LEN)?;
+    let public = sd_shm::public::create_in(public_fd, pid as u32).ok()?;
+    let slab_fd = hide_fd(crate::memory::file(control, fd, c"sd-slab", sd_shm::slab::LEN)?);
+    let slab = Slab::create_in(slab_fd, pid as u32).ok()?;
+    let _alloc = PROCESS.alloc.lock();
+    if !PROCESS.add_slab(slab, slab_fd) || !crate::wait::waker::add_own(public, event_fd) {
+        return None;
+    }
+    PROCESS.public.store(core::ptr::from_ref(public).cast_mut(), Ordering::Release);
+    PROCESS.mail_seen.store(0, Ordering::Relaxed);
+    control.public_fd = hide_fd(public_fd);
+    control.slab_fd = slab_fd;
+    Some(())
+}
+
+/// No answer is waited for without an end.
+pub(crate) fn set_timeouts(fd: i32) {
+    let _ = msg::set_timeout(fd, ANSWER_TIMEOUT_MS);
+}
+
+fn hello(control: &mut Control, fd: i32) -> Option<()> {
+    let request = Request::Hello { version: sd_proto::VERSION, again: control.registered_before };
+    let placeholder = PROCESS.placeholders.iter().map(|p| p.load(Ordering::Relaxed)).find(|&p| p >= 0)?;
+    let fds = [control.slab_fd, control.public_fd, crate::wait::waker::own_event_fd(), placeholder];
+    // Mail for an earlier image of the process may come before the answer.
+    match ask(control, fd, &request, &fds) {
+        Some((reply, got)) => welcomed(reply, &got),
+        None => {
+            control.slow.note_greeting();
+            None
+        }
+    }
+}
+
+fn welcomed(reply: Reply, got: &msg::Received) -> Option<()> {
+    let Reply::Welcome { client } = reply else { return None };
+    CLIENT.store(client, Ordering::Release);
+    sd_sys::time::calibrate();
+    crate::route::welcomed(&got.fds);
+    Some(())
+}
+
+/// After a restart of the monitor: channels first; then come the listeners.
+fn announce_channels(fd: i32) {
+    for channel in PROCESS.channels() {
+        // This monitor counts anew.
+        channel.peer.client.store(0, Ordering::Relaxed);
+        if channel.inherited.load(Ordering::Relaxed) || channel.segment_fd < 0 {
+            continue;
+        }
+        let Channel { id, adopter, .. } = *channel;
+        let request = Request::Channel { id, side: channel.side as u32, peer_pid: channel.peer.pid, adopter };
+        let _ = send(fd, &request, &[channel.segment_fd]);
+    }
+    crate::route::monitor_is_new();
+}
+
+pub(crate) fn send(fd: i32, request: &Request, fds: &[i32]) -> Option<()> {
+    let mut buf = [0u8; MESSAGE_MAX];
+    msg::send_as_effective(fd, request.encode(&mut buf), fds, 0).ok().map(drop)
+}
+
+/// Asks the monitor; `None` when it is not there (any more).
+pub(crate) fn question(request: &Request, fds: &[i32]) -> Option<(Reply, msg::Received)> {
+    question_and(request, fds, |reply, got| (reply, got))
+}
+
+/// The same; `take` gets the answer before anybody else asks, a handler of a signal included.
+pub(crate) fn question_and<T>(
+    request: &Request,
+    fds: &[i32],
+    take: impl FnOnce(Reply, msg::Received) -> T,
+) -> Option<T> {
+    let mut control = connected()?;
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let answer = ask(&mut control, fd, request, fds);
+    if answer.is_none() {
+        unanswered(&mut control);
+    }
+    answer.map(|(reply, got)| take(reply, got))
+}
+
+/// Becomes a member of the family whose slab this is. `add` notes the number while this process cannot fork.
+pub(crate) fn share(slab_fd: i32, add: impl FnOnce(u32) -> Option<()>) -> Option<()> {
+    let mut control = connected()?;
+    match ask(&mut control, CONTROL_FD.load(Ordering::Acquire), &Request::Share, &[slab_fd]) {
+        Some((Reply::Shared { member }, _)) => add(member),
+        Some(_) => None,
+        None => {
+            unanswered(&mut control);
+            None
+        }
+    }
+}
+
+/// A question has no answer: the connection is over, or the monitor is slow.
+fn unanswered(control: &mut Control) {
+    if control.slow.is_broken() {
+        lost(control);
+    }
+}
+
+/// Asks how to wake an adopter of a channel.
+pub(crate) fn ask_for_adopter(channel: u64, number: u32) -> Option<Peer> {
+    let (reply, got) = question(&Request::Adopter { channel, number }, &[])?;
+    crate::setup::adopt::answered((channel, Side::A), &reply, got)
+}
+
+/// Asks how to wake the process that alone has the other side of a connection, which the monitor also does itself.
+pub(crate) fn ask_for_home((channel, side): (u64, Side), client: u64) -> HomeAnswer {
+    let request = &Request::Home { channel, side: side as u32, client };
+    // A monitor that was restarted is found at the second try.
+    let Some((reply, got)) = question(request, &[]).or_else(|| question(request, &[])) else {
+        return HomeAnswer::NoMonitor;
+    };
+    match reply {
+        Reply::Error { .. } => HomeAnswer::Unknown,
+        _ => HomeAnswer::Woken(crate::setup::adopt::answered((channel, side), &reply, got)),
+    }
+}
+
+/// See [`ask_for_home`].
+pub(crate) enum HomeAnswer {
+    /// It was woken. How to do it, unless we are out of descriptors.
+    Woken(Option<Peer>),
+    /// There is no such process there.
+    Unknown,
+    NoMonitor,
+}
+
+/// The number by which the monitor can tell others of this process; `None` without one that knows all its channels.
+pub(crate) fn client() -> Option<u64> {
+    let knows = is_there() && KNOWS_CHANNELS.load(Ordering::Acquire);
+    knows.then(|| CLIENT.load(Ordering::Acquire))
+}
+
+/// There is a monitor, as far as known.
+pub(crate) fn is_there() -> bool {
+    CONTROL_FD.load(Ordering::Acquire) >= 0
+}
+
+/// Tells the monitor something that has no answer.
+pub(crate) fn tell(request: &Request, fds: &[i32]) {
+    let mut control = PROCESS.control.lock();
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    if fd >= 0 && slow::tell(&mut control, fd, request, fds).is_none() {
+        lost(&mut control);
+    }
+}
+
+/// Asks for a process that takes over the connection which it is offered over the other end of this socket. Without an answer: if
+/// there is none, the socket is closed.
+pub(crate) fn ask_for_helper(socket: i32) -> bool {
+    if image_fd() < 0 {
+        drop(connected());
+    }
+    let mut control = PROCESS.control.lock();
+    let fd = image_fd();
+    fd >= 0 && slow::tell(&mut control, fd, &Request::Bridge, &[socket]).is_some()
+}
+
+/// Tells the monitor something of no consequence: not while it is busy or another thread talks with it.
+pub(crate) fn hint(request: &Request) {
+    let Some(_control) = connected() else { return };
+    let mut buf = [0u8; MESSAGE_MAX];
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let _ = msg::send_as_effective(fd, request.encode(&mut buf), &[], libc::MSG_DONTWAIT);
+}
+
+/// The connection is of no use any more; under `PROCESS.control`.
+fn lost(control: &mut Control) {
+    // A filter of the program's forbade to ask; the monitor takes the end of the connection for the process's.
+    if sd_sys::confine::is_on() {
+        return;
+    }
+    close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
+    control.slow.forget();
+    LOST.store(true, Ordering::Release);
+    crate::link::wake_target::leave();
+}
+
+/// A look at the control socket when the monitor said so, or its end was seen.
+#[inline]
+pub(crate) fn check_mail() {
+    let Some(slab) = PROCESS.own().and_then(|own| own.slab()) else { return };
+    let mail = slab.header().mail.load(Ordering::Acquire);
+    if mail != PROCESS.mail_seen.load(Ordering::Relaxed) {
+        read_mail(mail);
+    }
+}
+
+#[cold]
+fn read_mail(mail: u32) {
+    let Some(mut control) = PROCESS.control.try_lock() else { return };
+    PROCESS.mail_seen.store(mail, Ordering::Relaxed);
+    take_mail(&mut control);
+    drop(control);
+    deliver();
+}

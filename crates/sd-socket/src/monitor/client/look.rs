@@ -1,0 +1,62 @@
+//! Now and then somebody looks whether the monitor is there still, and what it has to say.
+
+use super::{CONTROL_FD, lost, retry_if_lost};
+use crate::monitor::mail::{deliver, take_mail};
+use crate::process::PROCESS;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// So often, at most, `look_now_and_then` looks.
+const LOOK_EVERY_NS: u64 = 1_000_000_000;
+/// No processor counts so many cycles of the time-stamp counter in less than ten milliseconds: only then is a clock read.
+const GLANCE_CYCLES: u64 = 100_000_000;
+/// Time-stamp of the last glance at the clock by `look_now_and_then`, and when it looked last.
+static GLANCED_AT: AtomicU64 = AtomicU64::new(0);
+static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// For threads that wait on single sockets, where the end of the monitor does not wake them: a look
+/// at the control socket about once a second, and registration with a new monitor.
+#[inline]
+pub(crate) fn look_now_and_then(now: u64) {
+    if now.wrapping_sub(GLANCED_AT.load(Ordering::Relaxed)) > GLANCE_CYCLES {
+        GLANCED_AT.store(now, Ordering::Relaxed);
+        glance();
+    }
+}
+
+#[cold]
+fn glance() {
+    let now = sd_sys::time::now_ns();
+    if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) > LOOK_EVERY_NS {
+        LOOKED_AT.store(now, Ordering::Relaxed);
+        look_at_socket();
+        retry_if_lost();
+    }
+}
+
+/// Whether the monitor that this process registered with is gone, which calls that ask nothing do not notice.
+pub(crate) fn has_ended() -> bool {
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let events = if fd >= 0 { sd_sys::fd::poll_one(fd, libc::POLLIN, 0) } else { Ok(0) };
+    if !events.is_ok_and(|events| events & (libc::POLLHUP | libc::POLLERR) != 0) {
+        return false;
+    }
+    look_at_socket();
+    CONTROL_FD.load(Ordering::Acquire) != fd
+}
+
+/// The control socket's peer has hung up, or there is mail; called after waking up.
+pub(crate) fn look_at_socket() {
+    let Some(mut control) = PROCESS.control.try_lock() else { return };
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    if fd < 0 {
+        return;
+    }
+    take_mail(&mut control);
+    if let Ok(events) = sd_sys::fd::poll_one(fd, libc::POLLIN, 0)
+        && events & (libc::POLLHUP | libc::POLLERR) != 0
+    {
+        lost(&mut control);
+    }
+    drop(control);
+    deliver();
+}

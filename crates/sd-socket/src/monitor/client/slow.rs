@@ -1,0 +1,218 @@
+//! Questions to a monitor that may be slow: stopped, swapped out, in a frozen cgroup, on a paused virtual machine.
+//!
+//! A slow monitor is not a dead one, and must not take us for dead: the control connection stays open, as its end is
+//! this image's end. Answers come in the order of the questions, so it is enough to count those that are owed; until
+//! they have come, nothing else is waited for, and new connections use the kernel. What has no answer, a fork above all,
+//! is kept here while the socket's queue is full.
+
+use super::{Control, LOST};
+use crate::monitor::mail::take_in;
+use crate::process::{PROCESS, close_hidden, hide_fd};
+use core::sync::atomic::Ordering;
+use sd_proto::{MESSAGE_MAX, Reply, Request, Route};
+use sd_shm::channel::Side;
+use sd_sys::{Errno, msg};
+use std::collections::VecDeque;
+
+/// Messages that are kept; a process that has more to say to a monitor that does not listen gives it up.
+const KEPT_MAX: usize = 4096;
+/// So often it is tried whether the monitor listens again.
+const TRY_NS: u64 = 50_000_000;
+
+/// What a monitor owes us, and what it has not heard yet.
+pub(super) struct Slow {
+    /// Answers that did not come in time.
+    owed: u32,
+    /// The connection can be used no longer: closed, or nonsense came.
+    broken: bool,
+    owes_welcome: bool,
+    /// Not sent yet, with a descriptor of ours, or -1.
+    kept: VecDeque<(Request, i32)>,
+    /// A connection over which a Hello was sent that has not been answered; -1: none.
+    pub(super) greeted: i32,
+}
+
+impl Slow {
+    pub(super) const fn new() -> Slow {
+        Slow { owed: 0, broken: false, owes_welcome: false, kept: VecDeque::new(), greeted: -1 }
+    }
+
+    /// Another connection, or none.
+    pub(super) fn forget(&mut self) {
+        self.kept.drain(..).for_each(|(_, fd)| close_hidden(fd));
+        (self.owed, self.broken, self.owes_welcome) = (0, false, false);
+    }
+
+    /// The last question was a Hello, and has no answer.
+    pub(super) fn note_greeting(&mut self) {
+        self.owes_welcome = self.owed != 0;
+    }
+
+    /// A Hello is not answered yet.
+    pub(super) fn owes_welcome(&self) -> bool {
+        self.owes_welcome
+    }
+
+    /// That question failed as the connection is over, not as the monitor is slow.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+}
+
+fn send_with(fd: i32, request: &Request, fds: &[i32], flags: i32) -> sd_sys::Result<usize> {
+    msg::send_as_effective(fd, request.encode(&mut [0u8; MESSAGE_MAX]), fds, flags)
+}
+
+/// Tells something that has no answer, now or when the monitor listens again; `None` when the connection is over.
+pub(super) fn tell(control: &mut Control, fd: i32, request: &Request, fds: &[i32]) -> Option<()> {
+    let is_sent = flush(control, fd)? && sent(send_with(fd, request, fds, libc::MSG_DONTWAIT))?;
+    if is_sent {
+        return Some(());
+    }
+    let own = match fds {
+        [fd, ..] => hide_fd(sd_sys::fd::dup_above(*fd, 3).ok()?),
+        [] => -1,
+    };
+    if control.slow.kept.len() >= KEPT_MAX {
+        close_hidden(own);
+        return None;
+    }
+    control.slow.kept.push_back((*request, own));
+    // Sleepers try again.
+    LOST.store(true, Ordering::Release);
+    Some(())
+}
+
+/// Sends what was kept: whether nothing is left. `None` when the connection is over.
+fn flush(control: &mut Control, fd: i32) -> Option<bool> {
+    while let Some((request, own)) = control.slow.kept.front() {
+        let fds = [*own];
+        let fds = if *own < 0 { &fds[..0] } else { &fds[..] };
+        if !sent(send_with(fd, request, fds, libc::MSG_DONTWAIT))? {
+            return Some(false);
+        }
+        control.slow.kept.pop_front().into_iter().for_each(|(_, own)| close_hidden(own));
+    }
+    Some(true)
+}
+
+fn sent(result: sd_sys::Result<usize>) -> Option<bool> {
+    match result {
+        Ok(_) => Some(true),
+        Err(Errno(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM)) => Some(false),
+        Err(_) => None,
+    }
+}
+
+/// Tries again what was kept: the pause until the next try; `None` when nothing is left, or the connection is over.
+pub(super) fn try_again(control: &mut Control, fd: i32) -> Option<u64> {
+    if flush(control, fd)? {
+        LOST.store(false, Ordering::Release);
+        return None;
+    }
+    Some(TRY_NS)
+}
+
+/// Asks and waits for the answer; mail that comes in between is kept, to be acted on by whoever drains
+/// events next. The caller may hold locks that acting on it would take. `None`: there is none, see [`Slow::is_broken`].
+pub(crate) fn ask(
+    control: &mut Control,
+    fd: i32,
+    request: &Request,
+    fds: &[i32],
+) -> Option<(Reply, msg::Received)> {
+    let mut kept = false;
+    let _free = crate::monitor::spare::Free::now();
+    take_late(control, fd);
+    let is_slow = control.slow.owed != 0 || !matches!(flush(control, fd), Some(true));
+    let changes_what_it_knows = matches!(request, Request::Listen { .. } | Request::Unlisten { .. });
+    if is_slow && !changes_what_it_knows {
+        return None;
+    }
+    let flags = if is_slow { libc::MSG_DONTWAIT } else { 0 };
+    match sent(send_with(fd, request, fds, flags)) {
+        Some(true) => {}
+        Some(false) => return None,
+        None => {
+            control.slow.broken = true;
+            return None;
+        }
+    }
+    if is_slow {
+        control.slow.owed += 1;
+        return None;
+    }
+    let answer = loop {
+        match receive(fd, 0) {
+            Ok((reply, got)) => match take_in(control, reply, got) {
+                Some(answer) => break Some(answer),
+                None => kept = true,
+            },
+            Err(error) => {
+                let is_late = error == Errno(libc::EAGAIN);
+                control.slow.owed += u32::from(is_late);
+                control.slow.broken |= !is_late;
+                break None;
+            }
+        }
+    };
+    if kept {
+        // The counter looks changed to the next one who drains, and a sleeper drains now.
+        PROCESS.mail_seen.fetch_sub(1, Ordering::AcqRel);
+        sd_sys::fd::eventfd_signal(crate::wait::waker::own_event_fd());
+    }
+    answer
+}
+
+/// The next message.
+pub(crate) fn receive(fd: i32, flags: i32) -> sd_sys::Result<(Reply, msg::Received)> {
+    let mut buf = [0u8; MESSAGE_MAX];
+    loop {
+        let got = match msg::recv_with_fds(fd, &mut buf, flags) {
+            Err(Errno(libc::EINTR)) => continue,
+            other => other?,
+        };
+        let reply = buf.get(..got.len).and_then(|bytes| Reply::decode(bytes).ok());
+        return reply.map(|reply| (reply, got)).ok_or(Errno(libc::EPROTO));
+    }
+}
+
+/// Takes in what has come, without waiting: mail, and answers that were owed.
+pub(crate) fn take_late(control: &mut Control, fd: i32) {
+    while let Ok((reply, got)) = receive(fd, libc::MSG_DONTWAIT) {
+        let Some((reply, got)) = take_in(control, reply, got) else { continue };
+        if control.slow.owed == 0 {
+            return;
+        }
+        control.slow.owed -= 1;
+        late(fd, reply, got);
+    }
+}
+
+/// Nobody waits for it any more. A channel that came with it is taken all the same: the monitor says only once what it is.
+fn late(fd: i32, reply: Reply, got: msg::Received) {
+    if let Reply::Route {
+        route: Route::Shm { channel: id, fresh: true, peer_pid, peer, stranger, .. }, ..
+    } = reply
+    {
+        match crate::monitor::mail::new_channel(id, (Side::A, 0), (peer_pid, stranger), got) {
+            Some(channel) => channel.set_client(peer),
+            None => drop(send_with(fd, &Request::Decline { channel: id }, &[], libc::MSG_DONTWAIT)),
+        }
+    }
+}
+
+/// An answer that was owed over this connection: `None` if it has not come, `Some(None)` if it never will.
+pub(super) fn late_answer(control: &mut Control, fd: i32) -> Option<Option<(Reply, msg::Received)>> {
+    loop {
+        match receive(fd, libc::MSG_DONTWAIT) {
+            Ok((reply, got)) => {
+                if let Some(answer) = take_in(control, reply, got) {
+                    return Some(Some(answer));
+                }
+            }
+            Err(Errno(libc::EAGAIN)) => return None,
+            Err(_) => return Some(None),
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! This process's connection to its monitor.
+//!
+//! `client` asks and is answered (one request at a time, with a time-out); `mail` takes what the monitor sends unasked; `remember`
+//! is what a request needs of the socket; `spare` keeps descriptors in reserve; `proof` asks the kernel whether a listener is there.
+//!
+//! *Owns*: the control connection. *Uses*: `memory`, `socket`, `link`, `process`, `fd`. *Lock*: the control connection's comes after
+//! all locks of `epoll` and before those of a channel.
+
+pub(crate) mod client;
+pub(crate) mod mail;
+pub(crate) mod proof;
+pub(crate) mod remember;
+pub(crate) mod spare;

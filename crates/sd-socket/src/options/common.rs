@@ -1,0 +1,463 @@
+//! Socket options: remembered, answered, and replayed on a kernel socket when one is needed.
+
+use crate::Outcome;
+use crate::fd::table;
+use crate::monitor::remember::{Remembered, remember};
+use crate::setup::connect::materialize;
+use crate::socket::cold;
+use crate::socket::endpoint::{
+    EndpointExt, HAS_NAME, INQ, KEEPS_ADDRESS, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY,
+};
+use core::sync::atomic::Ordering;
+use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
+use sd_shm::slab::{End, Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, SWITCHES_MASK, State, Switch};
+use sd_sys::user;
+
+/// Options kept as a number: level, name, where, lowest and highest value (others are EINVAL), and the value when never
+/// set.
+pub(crate) struct Number {
+    level: c_int,
+    name: c_int,
+    place: Place,
+    pub(crate) range: (i32, i32),
+    default: i32,
+}
+
+/// Where it is kept.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Any value but zero reads back as 1.
+    Switch(Switch),
+    /// In `Rare::opts`, plus one, as zero means "never set"; none is negative or above 32767.
+    Rare(usize),
+}
+
+impl Number {
+    /// What was set.
+    fn load(&self, endpoint: &Endpoint) -> Option<i32> {
+        match self.place {
+            Place::Switch(switch) => endpoint.switch(switch).map(i32::from),
+            Place::Rare(index) => {
+                let stored = cold::of(endpoint).opts.get(index)?.load(Ordering::Relaxed);
+                i32::from(stored).checked_sub(1).filter(|value| *value >= 0)
+            }
+        }
+    }
+
+    pub(crate) fn store(&self, endpoint: &Endpoint, value: i32) {
+        match self.place {
+            Place::Switch(switch) => endpoint.set_switch(switch, value != 0),
+            Place::Rare(index) => cold::change(endpoint, |rare| {
+                let cell = rare.opts.get(index);
+                cell.into_iter().for_each(|cell| cell.store((value + 1) as u16, Ordering::Relaxed));
+            }),
+        }
+    }
+}
+
+const TCP: c_int = libc::IPPROTO_TCP;
+const ANY: (i32, i32) = (i32::MIN, i32::MAX);
+
+const NUMBERS: [Number; 7] = [
+    switch(TCP, libc::TCP_NODELAY, Switch::NoDelay),
+    switch(SOL_SOCKET, SO_KEEPALIVE, Switch::KeepAlive),
+    switch(SOL_SOCKET, libc::SO_REUSEADDR, Switch::ReuseAddress),
+    Number { level: TCP, name: libc::TCP_KEEPIDLE, place: Place::Rare(0), range: (1, 32767), default: 7200 },
+    Number { level: TCP, name: libc::TCP_KEEPINTVL, place: Place::Rare(1), range: (1, 32767), default: 75 },
+    Number { level: TCP, name: libc::TCP_KEEPCNT, place: Place::Rare(2), range: (1, 127), default: 9 },
+    switch(TCP, libc::TCP_CORK, Switch::Cork),
+];
+
+const fn switch(level: c_int, name: c_int, switch: Switch) -> Number {
+    Number { level, name, place: Place::Switch(switch), range: ANY, default: 0 }
+}
+
+/// The option, if it is one of those.
+pub(crate) fn number(level: c_int, name: c_int) -> Option<&'static Number> {
+    NUMBERS.iter().find(|n| n.level == level && n.name == name)
+}
+
+/// Sets on a fresh kernel socket what was recorded, and the status flags.
+pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
+    for n in &NUMBERS {
+        if let Some(value) = n.load(endpoint) {
+            let _ = sd_sys::fd::setsockopt_int(fd, n.level, n.name, value);
+        }
+    }
+    let rare = cold::of(endpoint);
+    for (name, cell) in [(SO_RCVTIMEO, &rare.rx_timeout_ns), (SO_SNDTIMEO, &rare.tx_timeout_ns)] {
+        let ns = cell.load(Ordering::Relaxed);
+        if ns != 0 {
+            let tv = timeval_of(ns);
+            // SAFETY: the kernel reads one timeval.
+            let _ = unsafe { raw_set(fd, SOL_SOCKET, name, &tv as *const _ as *const c_void, 16) };
+        }
+    }
+    let linger = cold::of(endpoint).linger.load(Ordering::Relaxed);
+    if linger != 0 {
+        let value = linger_of(linger);
+        // SAFETY: the kernel reads one linger.
+        let _ = unsafe { raw_set(fd, SOL_SOCKET, SO_LINGER, &value as *const _ as *const c_void, 8) };
+    }
+    let noted = crate::options::replay::each(endpoint, |level, name, value| {
+        // SAFETY: the kernel reads the value.
+        let _ = unsafe { raw_set(fd, level, name, value.as_ptr().cast(), value.len() as u32) };
+    });
+    if noted && endpoint.state_now() == State::Connected {
+        // IP_TOS has changed what is not inherited.
+        let _ = sd_sys::fd::setsockopt_int(fd, SOL_SOCKET, libc::SO_PRIORITY, 0);
+    }
+    let lowat = endpoint.rx().lowat.load(Ordering::Relaxed).max(1);
+    if lowat != 1 {
+        let _ = sd_sys::fd::setsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT, lowat as i32);
+    }
+    if endpoint.flag(NONBLOCK) {
+        let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize | libc::O_RDWR as usize);
+    }
+}
+
+/// Remembers what a kernel socket that somebody else has made says: the opposite of `replay`.
+pub(crate) fn recall(endpoint: &'static Endpoint, fd: i32) {
+    const OTHERS: [(c_int, c_int); 11] = [
+        (SOL_SOCKET, SO_RCVTIMEO),
+        (SOL_SOCKET, SO_SNDTIMEO),
+        (SOL_SOCKET, SO_LINGER),
+        (SOL_SOCKET, libc::SO_OOBINLINE),
+        (SOL_SOCKET, libc::SO_TIMESTAMP),
+        (SOL_SOCKET, libc::SO_TIMESTAMPNS),
+        (SOL_SOCKET, libc::SO_ZEROCOPY),
+        (TCP, libc::TCP_INQ),
+        (TCP, libc::TCP_USER_TIMEOUT),
+        (TCP, libc::TCP_LINGER2),
+        (libc::IPPROTO_IP, libc::IP_TOS),
+    ];
+    for (level, name) in NUMBERS.iter().map(|n| (n.level, n.name)).chain(OTHERS) {
+        let mut value = [0u8; 16];
+        let (at, mut len) = (value.as_mut_ptr(), value.len() as u32);
+        // SAFETY: the kernel writes at most `len` bytes.
+        let got = sd_sys::check(unsafe {
+            sd_sys::syscall!(libc::SYS_getsockopt, fd, level, name, at, &mut len as *mut u32)
+        });
+        if got.is_ok() && value != [0; 16] {
+            // SAFETY: so many bytes are readable.
+            unsafe {
+                if let Remembered::No = remember(endpoint, level, name, value.as_ptr().cast(), len) {
+                    crate::options::replay::note(endpoint, level, name, value.as_ptr().cast(), len as usize);
+                }
+            }
+        }
+    }
+    if let Ok(least) = sd_sys::fd::getsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT) {
+        set_least(endpoint, least);
+    }
+}
+
+/// SO_RCVLOWAT, which is never zero.
+fn set_least(endpoint: &Endpoint, least: i32) {
+    let _half = endpoint.rx_token();
+    endpoint.rx().lowat.store((least as u32).max(1), Ordering::Relaxed);
+}
+
+/// An accepted connection starts with the listener's options, not its O_NONBLOCK.
+pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
+    const FLAGS: u32 =
+        SWITCHES_MASK | FIXED_BUF | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | INQ | KEEPS_ADDRESS;
+    to.set_flag(from.flags.load(Ordering::Relaxed) & FLAGS);
+    to.rx().lowat.store(from.rx().lowat.load(Ordering::Relaxed), Ordering::Relaxed);
+    if from.flag(HAS_RARE) {
+        let from = cold::of(from);
+        cold::change(to, |to| {
+            for (a, b) in from.opts.iter().zip(&to.opts) {
+                b.store(a.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            to.rx_timeout_ns.store(from.rx_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+            to.tx_timeout_ns.store(from.tx_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+            to.linger.store(from.linger.load(Ordering::Relaxed), Ordering::Relaxed);
+        });
+    }
+    crate::options::replay::inherit(from, to);
+}
+
+unsafe fn raw_set(
+    fd: i32,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: u32,
+) -> sd_sys::Result<usize> {
+    // SAFETY: promised by the caller.
+    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_setsockopt, fd, level, name, value, len) })
+}
+
+fn timeval_of(ns: u64) -> libc::timeval {
+    libc::timeval { tv_sec: (ns / 1_000_000_000) as i64, tv_usec: (ns % 1_000_000_000 / 1000) as i64 }
+}
+
+/// setsockopt(2).
+///
+/// # Safety
+/// `value` points to `len` readable bytes, or the kernel would say EFAULT.
+pub(crate) unsafe fn set(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    let connected = endpoint.state_now() == State::Connected;
+    let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
+    let connects = connected || endpoint.state_now() == State::Connecting;
+    if connects && is_v6 && level == libc::IPPROTO_IPV6 {
+        match name {
+            // It has a port, which one that is over has lost unless it was bound to it.
+            libc::IPV6_V6ONLY if endpoint.flag(HAS_NAME) || !crate::socket::names::is_over(endpoint) => {
+                return Outcome::Errno(libc::EINVAL);
+            }
+            // SAFETY: as the caller says.
+            IPV6_ADDRFORM if connected => return unsafe { set_address_form(endpoint, value, len) },
+            _ => {}
+        }
+    }
+    if level == TCP
+        && connects
+        && len >= 4
+        && user::is_readable(value, 4)
+        && !crate::socket::names::is_over(endpoint)
+    {
+        // SAFETY: at least four bytes.
+        let is_zero = unsafe { (value as *const i32).read_unaligned() } == 0;
+        match name {
+            libc::TCP_FASTOPEN | libc::TCP_FASTOPEN_CONNECT | libc::TCP_FASTOPEN_NO_COOKIE => {
+                return Outcome::Errno(libc::EINVAL);
+            }
+            libc::TCP_WINDOW_CLAMP if is_zero => return Outcome::Errno(libc::EINVAL),
+            libc::TCP_QUEUE_SEQ => return Outcome::Errno(libc::EPERM),
+            _ => {}
+        }
+    }
+    if level == SOL_SOCKET && name == libc::SO_RCVLOWAT {
+        // SAFETY: as the caller says.
+        return unsafe { set_low_water(endpoint, fd, value, len) };
+    }
+    // SAFETY: as the caller says.
+    match unsafe { remember(endpoint, level, name, value, len) } {
+        Remembered::Yes if !endpoint.flag(OWN_SOCKET) => Outcome::Done(0),
+        Remembered::Yes => Outcome::Kernel,
+        Remembered::Invalid(errno) => Outcome::Errno(errno),
+        Remembered::No => match materialize(endpoint) {
+            Ok(()) if connected => Outcome::Kernel,
+            // SAFETY: as the caller says.
+            Ok(()) => unsafe { set_and_note(fd, endpoint, (level, name), value, len) },
+            Err(errno) => Outcome::Errno(errno),
+        },
+    }
+}
+
+/// Of linux/in6.h, which the libc crate lacks.
+const IPV6_ADDRFORM: c_int = 1;
+
+/// IPV6_ADDRFORM: a connection between IPv4 addresses becomes an IPv4 socket.
+unsafe fn set_address_form(
+    endpoint: &'static Endpoint,
+    value: *const c_void,
+    len: socklen_t,
+) -> Outcome<c_int> {
+    let family = match len {
+        0..4 => return Outcome::Errno(libc::EINVAL),
+        _ if value.is_null() => 0,
+        _ if !user::is_readable(value, 4) => return Outcome::Errno(libc::EFAULT),
+        // SAFETY: four bytes can be read.
+        _ => unsafe { (value as *const c_int).read_unaligned() },
+    };
+    if family != libc::AF_INET {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    if !crate::socket::names::is_established(endpoint) {
+        return Outcome::Errno(libc::ENOTCONN);
+    }
+    if cold::ip(endpoint, End::Remote).to_v4().is_none() {
+        return Outcome::Errno(libc::EADDRNOTAVAIL);
+    }
+    endpoint.domain.store(libc::AF_INET as u8, Ordering::Relaxed);
+    // Another kernel socket, which knows the options of its family.
+    endpoint.clear_flag(OWN_SOCKET);
+    materialize(endpoint).map(|()| 0).into()
+}
+
+/// Sets an option of the kernel socket that connections inherit, should this become a listener.
+unsafe fn set_and_note(
+    fd: c_int,
+    endpoint: &Endpoint,
+    (level, name): (c_int, c_int),
+    value: *const c_void,
+    len: socklen_t,
+) -> Outcome<c_int> {
+    // SAFETY: as the caller says; what the kernel has accepted could be read.
+    match unsafe { raw_set(fd, level, name, value, len) } {
+        Ok(_) if value.is_null() => Outcome::Done(0),
+        Ok(_) => {
+            // SAFETY: as above.
+            unsafe { crate::options::replay::note(endpoint, level, name, value, len as usize) };
+            crate::setup::defer::option_set(endpoint, fd);
+            Outcome::Done(0)
+        }
+        Err(e) => Outcome::Errno(e.0),
+    }
+}
+
+/// SO_RCVLOWAT: the kernel bounds it by its buffer sizes.
+unsafe fn set_low_water(
+    endpoint: &'static Endpoint,
+    fd: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Outcome<c_int> {
+    if let Err(errno) = materialize(endpoint) {
+        return Outcome::Errno(errno);
+    }
+    // SAFETY: as the caller says.
+    let set = unsafe { raw_set(fd, SOL_SOCKET, libc::SO_RCVLOWAT, value, len) };
+    if let Ok(least) = sd_sys::fd::getsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT) {
+        set_least(endpoint, least);
+    }
+    let least = endpoint.rx().lowat.load(Ordering::Relaxed).max(1) as usize;
+    if endpoint.state_now() == State::Connected
+        && (crate::data::shutdown::data_bytes(endpoint) >= least
+            || crate::socket::endpoint::peer_finished(endpoint))
+    {
+        // What waits is enough now (tcp_set_rcvlowat() in the kernel).
+        crate::data::shutdown::wake_sleepers(endpoint);
+        crate::epoll::readable_event(endpoint);
+    }
+    set.map(|_| 0).map_err(|e| e.0).into()
+}
+
+/// getsockopt(2).
+///
+/// # Safety
+/// `value` and `len` as the kernel wants them.
+pub(crate) unsafe fn get(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    let has_len = user::seems_writable(len, size_of::<socklen_t>());
+    // SAFETY: it can be read.
+    let room = if has_len { unsafe { len.read_unaligned() } } else { 0 };
+    if !has_len || (room as i32) > 0 && !user::seems_writable(value, 1) {
+        if level == SOL_SOCKET && name == libc::SO_ERROR && has_len {
+            take_error(endpoint);
+        }
+        return Outcome::Kernel;
+    }
+    if endpoint.state_now() == State::Connecting {
+        crate::setup::syn_sent::look_at(endpoint);
+        if endpoint.state_now() == State::Kernel {
+            return Outcome::Kernel;
+        }
+    }
+    let is_answered = match endpoint.state_now() {
+        State::Connected => true,
+        State::Connecting => crate::options::connection::are_known_early((level, name)),
+        _ => false,
+    };
+    if is_answered {
+        // SAFETY: as the caller says.
+        let answer =
+            unsafe { crate::options::connection::of_connection(fd, endpoint, (level, name), value, len) };
+        if let Some(answer) = answer {
+            return answer;
+        }
+    }
+    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
+    let listening = endpoint.state_now() == State::Listen;
+    let own = endpoint.flag(OWN_SOCKET);
+    let answer = match (level, name) {
+        (SOL_SOCKET, libc::SO_ERROR) => Some(take_error(endpoint)),
+        (SOL_SOCKET, libc::SO_RCVLOWAT) => Some(endpoint.rx().lowat.load(Ordering::Relaxed).max(1) as i32),
+        (SOL_SOCKET, libc::SO_TYPE) => Some(libc::SOCK_STREAM),
+        (SOL_SOCKET, libc::SO_DOMAIN) => Some(domain),
+        (SOL_SOCKET, libc::SO_PROTOCOL) => Some(TCP),
+        (SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(i32::from(listening)),
+        (TCP, libc::TCP_INFO) if endpoint.state_now() == State::Connecting => {
+            // SAFETY: as the caller says.
+            return unsafe { crate::options::tcp_info::get(fd, endpoint, value, len) };
+        }
+        _ if own => None,
+        _ => number(level, name).map(|n| n.load(endpoint).unwrap_or(n.default)),
+    };
+    if let Some(answer) = answer {
+        // SAFETY: as the caller says.
+        return unsafe { put(&answer.to_ne_bytes(), value, len) };
+    }
+    let bytes = if own { None } else { recorded_bytes(endpoint, level, name) };
+    if let Some((bytes, full)) = bytes {
+        // SAFETY: as the caller says.
+        return unsafe { put(bytes.get(..full).unwrap_or(&[]), value, len) };
+    }
+    match materialize(endpoint) {
+        Ok(()) => Outcome::Kernel,
+        Err(errno) => Outcome::Errno(errno),
+    }
+}
+
+/// The recorded value of an option that is more than a number, and its length.
+fn recorded_bytes(endpoint: &Endpoint, level: c_int, name: c_int) -> Option<([u8; 16], usize)> {
+    match (level, name) {
+        (SOL_SOCKET, SO_RCVTIMEO) => {
+            Some((timeval_bytes(cold::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed)), 16))
+        }
+        (SOL_SOCKET, SO_SNDTIMEO) => {
+            Some((timeval_bytes(cold::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed)), 16))
+        }
+        (SOL_SOCKET, SO_LINGER) => {
+            let linger = linger_of(cold::of(endpoint).linger.load(Ordering::Relaxed));
+            let pair = ((linger.l_linger as u128) << 32) | linger.l_onoff as u128;
+            Some((pair.to_ne_bytes(), 8))
+        }
+        _ => None,
+    }
+}
+
+fn linger_of(stored: u32) -> libc::linger {
+    libc::linger { l_onoff: i32::from(stored & LINGER_ON != 0), l_linger: (stored & !LINGER_ON) as i32 }
+}
+
+fn timeval_bytes(ns: u64) -> [u8; 16] {
+    let tv = timeval_of(ns);
+    let mut bytes = [0; 16];
+    let (sec, usec) = bytes.split_at_mut(8);
+    sec.copy_from_slice(&tv.tv_sec.to_ne_bytes());
+    usec.copy_from_slice(&tv.tv_usec.to_ne_bytes());
+    bytes
+}
+
+/// SO_ERROR: read and cleared; a reset that nobody has met yet counts.
+fn take_error(endpoint: &'static Endpoint) -> i32 {
+    if endpoint.state_now() == State::Connected {
+        crate::socket::errors::note_end(endpoint);
+    }
+    i32::from(endpoint.error.swap(0, Ordering::AcqRel))
+}
+
+/// Copies an answer out, truncated to the caller's buffer as getsockopt does.
+pub(crate) unsafe fn put(bytes: &[u8], value: *mut c_void, len: *mut socklen_t) -> Outcome<c_int> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let room = len.read_unaligned();
+        if (room as i32) < 0 {
+            return Outcome::Errno(libc::EINVAL);
+        }
+        let n = bytes.len().min(room as usize);
+        if !user::seems_writable(value, n) {
+            return Outcome::Errno(libc::EFAULT);
+        }
+        core::ptr::copy_nonoverlapping(bytes.as_ptr(), value as *mut u8, n);
+        len.write_unaligned(n as socklen_t);
+    }
+    Outcome::Done(0)
+}

@@ -1,0 +1,61 @@
+//! Before a seccomp filter of the program's: from then on the library does without what the filter forbids.
+//!
+//! The connections stay on shared memory, also because other processes may share them (OpenSSH's monitor holds that of
+//! its confined child). Calls that are forbidden are not made (`sd_sys::confine`): instead of sleeping on
+//! a futex or an epoll instance the process naps for a millisecond at most and looks again; it does not yield. If it
+//! must not call futex, it cannot wake either: a bit in its side's words tells the peer to nap too.
+
+use crate::Outcome;
+use crate::fd::table::{self, Entry};
+use crate::socket::endpoint::{self, EndpointExt};
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use sd_ring::doorbell;
+use sd_shm::channel::FLAG_CANNOT_WAKE;
+use sd_shm::slab::{Endpoint, State};
+use sd_sys::confine::{self, NAP_NS, Set};
+
+/// Makes `install` install a filter that forbids the calls of a set; it says as prctl(2) whether it did.
+pub fn install(set: &Set, install: impl FnOnce() -> c_int) -> Outcome<c_int> {
+    if !crate::family::separate::now() {
+        return Outcome::Errno(libc::EAGAIN);
+    }
+    // Asked for and kept, while that is allowed.
+    crate::process::tid();
+    let new = confine::forbid(set);
+    if confine::has(&new, libc::SYS_futex) {
+        table::for_each(0, u32::MAX, |_, entry| {
+            if let Entry::Socket(endpoint) = entry
+                && endpoint.state_now() == State::Connected
+            {
+                cannot_wake(endpoint);
+                // Whoever sleeps on the connection at the other side looks again.
+                endpoint::notify(endpoint, doorbell::RX_SLEEP | doorbell::TX_SLEEP);
+            }
+        });
+    }
+    let result = install();
+    if result < 0 {
+        confine::allow_again(&new);
+    }
+    Outcome::Done(result)
+}
+
+/// A connection is there, and its peer may come to sleep.
+#[inline]
+pub(crate) fn attached(endpoint: &Endpoint) {
+    if !confine::allows(libc::SYS_futex) {
+        cannot_wake(endpoint);
+    }
+}
+
+#[cold]
+fn cannot_wake(endpoint: &Endpoint) {
+    endpoint.own_words().flags.fetch_or(FLAG_CANNOT_WAKE, Ordering::AcqRel);
+}
+
+/// How long to sleep for what the peer does, if it cannot wake; else `pause`.
+pub(crate) fn limit(endpoint: &Endpoint, pause: Option<u64>) -> Option<u64> {
+    let naps = endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_CANNOT_WAKE != 0;
+    crate::wait::earlier(pause, naps.then_some(NAP_NS))
+}

@@ -1,0 +1,436 @@
+//! The state of this process: one static, made of atomics and locks, valid from the first
+//! instruction on and re-made in the child of a fork.
+
+use crate::link::channel::Channel;
+use crate::monitor::client::Control;
+use crate::setup::listen::Listener;
+use crate::socket::endpoint::EndpointExt;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use sd_shm::events::EventSet;
+use sd_shm::public::Public;
+use sd_shm::slab::{ENDPOINTS, Endpoint, Slab, State};
+use sd_sys::lock::Lock;
+
+/// Slabs (own and inherited) that one process can have; deeper forks pass to the kernel.
+pub(crate) const SLABS_MAX: usize = 64;
+/// Own and inherited public pages, and those of families that passed connections on.
+const WAKERS_MAX: usize = 128;
+/// Channels that one process can have.
+pub(crate) const CHANNELS_MAX: usize = 1 << 16;
+
+/// A place in the table of channels.
+struct Place {
+    channel: AtomicPtr<Channel>,
+    /// What is announced to this process there; null when nothing is. Each wait looks at all of them, so nothing else
+    /// has to be loaded on the way.
+    events: AtomicPtr<EventSet>,
+}
+
+/// What only this process knows of an endpoint; private memory, copied by fork.
+#[repr(C)]
+pub(crate) struct Priv {
+    /// Descriptors of this process that lead to the endpoint.
+    pub(crate) fds: AtomicU32,
+    /// Of a free endpoint of the own slab the next free one + 1; of one in use its note (see `extras`).
+    pub(crate) next: AtomicU32,
+    /// First epoll item that watches it.
+    pub(crate) watchers: AtomicPtr<crate::epoll::Item>,
+    /// The channel that it is connected through, or its listener record, marked by [`LISTENER`].
+    role: AtomicPtr<u8>,
+}
+
+const LISTENER: usize = 1;
+const _: () = assert!(core::mem::size_of::<Priv>() == 24);
+
+impl Priv {
+    /// The channel that it is connected through.
+    #[inline]
+    pub(crate) fn channel(&self) -> Option<&'static Channel> {
+        let role = self.role.load(Ordering::Acquire);
+        // SAFETY: null, or set by `set_channel` to a record that is not freed while the endpoint uses it; a child has a
+        // copy of the record at the same address.
+        if role.addr() & LISTENER == 0 { unsafe { role.cast::<Channel>().as_ref() } } else { None }
+    }
+
+    /// For an endpoint that nobody else knows yet.
+    pub(crate) fn set_channel(&self, channel: &'static Channel) {
+        self.role.store(core::ptr::from_ref(channel).cast_mut().cast(), Ordering::Release);
+    }
+
+    /// Whether it had one before is told.
+    pub(crate) fn change_channel(&self, channel: &'static Channel) -> bool {
+        let role = core::ptr::from_ref(channel).cast_mut().cast();
+        !self.role.swap(role, Ordering::AcqRel).is_null()
+    }
+
+    /// Its listener record.
+    #[inline]
+    pub(crate) fn listener(&self) -> Option<&'static Listener> {
+        let role = self.role.load(Ordering::Acquire);
+        let record = role.map_addr(|address| address & !LISTENER).cast::<Listener>();
+        // SAFETY: set by `set_listener` to a record that is never freed.
+        if role.addr() & LISTENER != 0 { unsafe { record.as_ref() } } else { None }
+    }
+
+    pub(crate) fn set_listener(&self, listener: &'static Listener) {
+        let record = core::ptr::from_ref(listener).cast_mut().cast::<u8>();
+        self.role.store(record.map_addr(|address| address | LISTENER), Ordering::Release);
+    }
+
+    /// It has neither.
+    pub(crate) fn clear_role(&self) {
+        self.role.store(core::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// Takes its listener record away.
+    pub(crate) fn take_listener(&self) -> Option<&'static Listener> {
+        let listener = self.listener()?;
+        let record = core::ptr::from_ref(listener).cast_mut().cast::<u8>();
+        let role = record.map_addr(|address| address | LISTENER);
+        let none = core::ptr::null_mut();
+        self.role.compare_exchange(role, none, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| listener)
+    }
+}
+
+/// A slab that this process has mapped.
+pub(crate) struct SlabRec {
+    base: AtomicPtr<u8>,
+    privs: AtomicPtr<Priv>,
+    /// This process's bit in `holders`.
+    pub(crate) bit: AtomicU64,
+    /// The segment, for the next image of the process (see `exec`).
+    pub(crate) fd: AtomicI32,
+}
+
+impl SlabRec {
+    #[allow(clippy::declare_interior_mutable_const)] // Only an initial value.
+    const EMPTY: SlabRec = SlabRec {
+        base: AtomicPtr::new(core::ptr::null_mut()),
+        privs: AtomicPtr::new(core::ptr::null_mut()),
+        bit: AtomicU64::new(0),
+        fd: AtomicI32::new(-1),
+    };
+
+    pub(crate) fn slab(&self) -> Option<Slab> {
+        Slab::from_base(self.base.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn private(&self, index: usize) -> Option<&'static Priv> {
+        let base = self.privs.load(Ordering::Acquire);
+        if base.is_null() || index >= ENDPOINTS {
+            return None;
+        }
+        // SAFETY: `privs` is a mapping of ENDPOINTS entries that lives as long as the process has the slab.
+        Some(unsafe { &*base.add(index) })
+    }
+
+    /// The process has the slab no more: nothing leads to an endpoint of it, and there is one thread (see `separate`).
+    pub(crate) fn forget(&self) {
+        let (base, privs) = (self.base.swap(core::ptr::null_mut(), Ordering::AcqRel), &self.privs);
+        let privs = privs.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        if let Some(slab) = Slab::from_base(base) {
+            // SAFETY: as the caller says.
+            unsafe { slab.unmap() };
+        }
+        if !privs.is_null() {
+            // SAFETY: as the caller says; mapped with this length by `add_inherited_slab`.
+            unsafe { sd_sys::mem::unmap(privs.cast(), ENDPOINTS * core::mem::size_of::<Priv>()) };
+        }
+        self.bit.store(0, Ordering::Relaxed);
+        close_hidden(self.fd.swap(-1, Ordering::AcqRel));
+    }
+}
+
+/// Somebody to be woken by: an eventfd and the page where this process says that it sleeps.
+pub(crate) struct Waker {
+    pub(crate) public: AtomicPtr<Public>,
+    pub(crate) event_fd: AtomicI32,
+}
+
+/// See the module.
+pub(crate) struct Process {
+    pub(crate) pid: AtomicI32,
+    /// Has ever forked, or is a forked child: sockets may be shared with another process.
+    pub(crate) forked: AtomicBool,
+    pub(crate) slabs: [SlabRec; SLABS_MAX],
+    pub(crate) slab_count: AtomicUsize,
+    /// Index of the own slab + 1; zero before registration.
+    pub(crate) own_slab: AtomicUsize,
+    /// Of the own slab's header.
+    policy: AtomicPtr<AtomicU32>,
+    pub(crate) wakers: [Waker; WAKERS_MAX],
+    pub(crate) waker_count: AtomicUsize,
+    /// Own public page.
+    pub(crate) public: AtomicPtr<Public>,
+    /// Unconnected kernel sockets whose duplicates hold descriptor numbers: IPv4, IPv6.
+    pub(crate) placeholders: [AtomicI32; 2],
+    pub(crate) control: Lock<Control>,
+    /// Array of CHANNELS_MAX places.
+    channels: AtomicPtr<Place>,
+    pub(crate) channel_count: AtomicUsize,
+    /// Guards allocation of endpoints and changes to the arrays above.
+    pub(crate) alloc: Lock<Alloc>,
+    /// Last value seen of the own slab's mail counter.
+    pub(crate) mail_seen: AtomicU32,
+}
+
+/// Free endpoints of the own slab.
+pub(crate) struct Alloc {
+    /// First free endpoint + 1; zero = none.
+    pub(crate) free: u32,
+    /// Given up here while a child still held them.
+    pub(crate) orphans: Vec<u32>,
+}
+
+#[allow(clippy::declare_interior_mutable_const)] // Only an initial value.
+const NO_WAKER: Waker = Waker { public: AtomicPtr::new(core::ptr::null_mut()), event_fd: AtomicI32::new(-1) };
+
+/// What [`Process::policy`] says without a slab.
+static NO_POLICY: AtomicU32 = AtomicU32::new(0);
+
+/// The one instance.
+pub(crate) static PROCESS: Process = Process {
+    pid: AtomicI32::new(0),
+    forked: AtomicBool::new(false),
+    slabs: [SlabRec::EMPTY; SLABS_MAX],
+    slab_count: AtomicUsize::new(0),
+    own_slab: AtomicUsize::new(0),
+    policy: AtomicPtr::new((&raw const NO_POLICY).cast_mut()),
+    wakers: [NO_WAKER; WAKERS_MAX],
+    waker_count: AtomicUsize::new(0),
+    public: AtomicPtr::new(core::ptr::null_mut()),
+    placeholders: [AtomicI32::new(-1), AtomicI32::new(-1)],
+    control: Lock::new(Control::new()),
+    channels: AtomicPtr::new(core::ptr::null_mut()),
+    channel_count: AtomicUsize::new(0),
+    alloc: Lock::new(Alloc { free: 0, orphans: Vec::new() }),
+    mail_seen: AtomicU32::new(0),
+};
+
+impl Process {
+    /// Own public page, once registered.
+    pub(crate) fn public(&self) -> Option<&'static Public> {
+        // SAFETY: set once to a mapping that lives as long as the process.
+        unsafe { self.public.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Own slab, once registered.
+    pub(crate) fn own(&self) -> Option<&SlabRec> {
+        self.slabs.get(self.own_slab.load(Ordering::Acquire).checked_sub(1)?)
+    }
+
+    /// The slab that holds `endpoint`, and its number there.
+    pub(crate) fn locate(&self, endpoint: &Endpoint) -> Option<(&SlabRec, usize)> {
+        let slabs = self.slabs.get(..self.slab_count.load(Ordering::Acquire))?;
+        slabs
+            .iter()
+            .rev()
+            .find_map(|rec| rec.slab().and_then(|slab| slab.index_of(endpoint)).map(|index| (rec, index)))
+    }
+
+    /// The private part of an endpoint.
+    pub(crate) fn private(&self, endpoint: &Endpoint) -> Option<&'static Priv> {
+        self.locate(endpoint).and_then(|(rec, index)| rec.private(index))
+    }
+
+    /// Slab number `at` of those that this process has mapped.
+    pub(crate) fn slab_at(&self, at: usize) -> Option<(&SlabRec, Slab)> {
+        let rec = self.slabs.get(..self.slab_count.load(Ordering::Acquire))?.get(at)?;
+        Some((rec, rec.slab()?))
+    }
+
+    /// Whether that is where this process makes its sockets.
+    pub(crate) fn owns_slab(&self, at: usize) -> bool {
+        self.own_slab.load(Ordering::Relaxed) == at + 1
+    }
+
+    /// The connections that are open in this process, and the slabs that hold them.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = (&SlabRec, &'static Endpoint)> {
+        let slabs = self.slabs.iter().take(self.slab_count.load(Ordering::Acquire));
+        slabs.filter_map(|rec| Some((rec, rec.slab()?))).flat_map(|(rec, slab)| {
+            let high = slab.header().high.load(Ordering::Acquire) as usize;
+            let is_open =
+                |index: &usize| rec.private(*index).is_some_and(|p| p.fds.load(Ordering::Acquire) > 0);
+            let open = (0..high).filter(is_open).filter_map(move |index| slab.endpoint(index));
+            let is_connected = |endpoint: &&Endpoint| endpoint.state_now() == State::Connected;
+            open.filter(is_connected).map(move |endpoint| (rec, endpoint))
+        })
+    }
+
+    /// Adds the own slab; under `alloc`. False when there are too many.
+    pub(crate) fn add_slab(&self, slab: Slab, fd: i32) -> bool {
+        let added = self.add_inherited_slab(slab, fd, 1);
+        if added {
+            let policy = core::ptr::from_ref(&slab.header().policy).cast_mut();
+            self.policy.store(policy, Ordering::Release);
+            self.own_slab.store(self.slab_count.load(Ordering::Relaxed), Ordering::Release);
+        }
+        added
+    }
+
+    /// The process has no slab of its own any more; before it is unmapped.
+    pub(crate) fn disown_slab(&self) {
+        self.policy.store((&raw const NO_POLICY).cast_mut(), Ordering::Release);
+        self.own_slab.store(0, Ordering::Release);
+    }
+
+    /// Number of the policy that accept has to ask about; zero: it admits all.
+    #[inline]
+    pub(crate) fn policy(&self) -> u32 {
+        // SAFETY: a static, or a word in the own slab, which stays mapped for as long as this leads there.
+        unsafe { &*self.policy.load(Ordering::Acquire) }.load(Ordering::Acquire)
+    }
+
+    /// Adds a slab in which this process has `bit`. False when there are too many.
+    pub(crate) fn add_inherited_slab(&self, slab: Slab, fd: i32, bit: u64) -> bool {
+        let count = self.slab_count.load(Ordering::Relaxed);
+        let Some(rec) = self.slabs.get(count) else { return false };
+        let len = ENDPOINTS * core::mem::size_of::<Priv>();
+        let Ok(privs) = sd_sys::mem::reserve_private(len) else { return false };
+        rec.privs.store(privs as *mut Priv, Ordering::Relaxed);
+        rec.bit.store(bit, Ordering::Relaxed);
+        rec.fd.store(fd, Ordering::Relaxed);
+        rec.base.store(slab.base(), Ordering::Release);
+        self.slab_count.store(count + 1, Ordering::Release);
+        true
+    }
+
+    /// Place number `index` of the table.
+    fn place(&self, index: usize) -> Option<&'static Place> {
+        let base = self.channels.load(Ordering::Acquire);
+        if base.is_null() || index >= CHANNELS_MAX {
+            return None;
+        }
+        // SAFETY: an array of CHANNELS_MAX places, made of atomics, that is never unmapped.
+        Some(unsafe { &*base.add(index) })
+    }
+
+    /// The places that may be in use.
+    #[inline]
+    fn places(&self) -> impl Iterator<Item = &'static Place> {
+        let count = self.channel_count.load(Ordering::Acquire);
+        let base = self.channels.load(Ordering::Acquire);
+        // SAFETY: as for `place`; the array is made before anything in it is counted.
+        (0..count).map(move |index| unsafe { &*base.add(index) })
+    }
+
+    /// Channel number `index`.
+    pub(crate) fn channel(&self, index: usize) -> Option<&'static Channel> {
+        self.place(index)?.channel()
+    }
+
+    /// All channels.
+    pub(crate) fn channels(&self) -> impl Iterator<Item = &'static Channel> {
+        self.places().filter_map(Place::channel)
+    }
+
+    /// The channels in which something is announced to this process.
+    #[inline]
+    pub(crate) fn announcing(&self) -> impl Iterator<Item = &'static Channel> {
+        self.places().filter(|place| place.announces()).filter_map(Place::channel)
+    }
+
+    /// In the child of a fork: everything is announced to the parent.
+    pub(crate) fn forget_announcements(&self) {
+        self.places().for_each(|place| place.events.store(core::ptr::null_mut(), Ordering::Relaxed));
+    }
+
+    /// Adds a channel; under `control`.
+    pub(crate) fn add_channel(&self, channel: Box<Channel>) -> Option<&'static Channel> {
+        if self.channels.load(Ordering::Acquire).is_null() {
+            let base = sd_sys::mem::reserve_private(CHANNELS_MAX * core::mem::size_of::<Place>()).ok()?;
+            self.channels.store(base as *mut Place, Ordering::Release);
+        }
+        let count = self.channel_count.load(Ordering::Relaxed);
+        let free = (0..count).find(|&i| self.channel(i).is_none()).unwrap_or(count);
+        let place = self.place(free)?;
+        // SAFETY: given away for good, and freed only after it was taken out of the table.
+        let channel = unsafe { &*Box::into_raw(channel) };
+        place.channel.store(core::ptr::from_ref(channel).cast_mut(), Ordering::Release);
+        let events = channel
+            .announced_events()
+            .map_or(core::ptr::null_mut(), |set| core::ptr::from_ref(set).cast_mut());
+        place.events.store(events, Ordering::Release);
+        self.channel_count.fetch_max(free + 1, Ordering::AcqRel);
+        Some(channel)
+    }
+
+    /// Takes a channel out of the table; the caller frees it.
+    pub(crate) fn remove_channel(&self, index: usize) -> Option<*mut Channel> {
+        let place = self.place(index)?;
+        place.events.store(core::ptr::null_mut(), Ordering::Release);
+        let old = place.channel.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        (!old.is_null()).then_some(old)
+    }
+}
+
+impl Place {
+    fn channel(&self) -> Option<&'static Channel> {
+        // SAFETY: null, or a Channel that is not freed while a thread is counted as a `reclaim::User`, or uses it for an
+        // endpoint.
+        unsafe { self.channel.load(Ordering::Acquire).as_ref() }
+    }
+
+    #[inline]
+    fn announces(&self) -> bool {
+        // SAFETY: null, or events in the mapping of the place's channel, which lives as long as that, see `channel`.
+        unsafe { self.events.load(Ordering::Acquire).as_ref() }.is_some_and(|events| !events.is_empty())
+    }
+}
+
+pub(crate) use sd_sys::section::is_only_thread as single_threaded;
+
+thread_local! {
+    static TID: core::cell::Cell<i32> = const { core::cell::Cell::new(0) };
+}
+
+/// This thread's id, cached.
+///
+/// Never inlined: its address takes a call of the dynamic linker's, which the compiler would move to the start of every
+/// send that might need it.
+#[inline(never)]
+pub(crate) fn tid() -> i32 {
+    TID.with(|tid| {
+        if tid.get() == 0 {
+            tid.set(sd_sys::fd::gettid());
+        }
+        tid.get()
+    })
+}
+
+/// Forgets the cached thread id: in the child of a fork.
+pub(crate) fn forget_tid() {
+    TID.with(|tid| tid.set(0));
+}
+
+/// The library's own descriptors have numbers from here on, where the limit is not lower: beyond those that select(2)
+/// takes, and no higher, since each fork, exec and end of a process goes through the table of descriptors up to the
+/// highest number (see ADR 36).
+pub(crate) const HIDDEN_FROM: i32 = 1024;
+
+/// Moves a descriptor of ours out of the program's sight: to a high number, beyond the limit that the program has set
+/// where there are such (see `sd_sys::numbers`).
+pub(crate) fn hide_fd(fd: i32) -> i32 {
+    let limit = sd_sys::fd::nofile_limit().min(crate::fd::table::LEN as u64) as i32;
+    let base = (limit - limit / 4).clamp(3, HIDDEN_FROM);
+    let beyond = if sd_sys::numbers::are_limited() { sd_sys::fd::dup_above(fd, limit).ok() } else { None };
+    match beyond.map_or_else(|| sd_sys::fd::dup_above(fd, base), Ok) {
+        Ok(high) => {
+            sd_sys::fd::close(fd);
+            crate::fd::table::set_hidden(high, true);
+            high
+        }
+        Err(_) => {
+            crate::fd::table::set_hidden(fd, true);
+            fd
+        }
+    }
+}
+
+/// Closes a hidden descriptor.
+pub(crate) fn close_hidden(fd: i32) {
+    if fd >= 0 {
+        crate::fd::table::set_hidden(fd, false);
+        sd_sys::fd::close(fd);
+    }
+}

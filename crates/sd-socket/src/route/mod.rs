@@ -1,0 +1,16 @@
+//! Which way a connect goes: over shared memory, to whom, or to the kernel, and why.
+//!
+//! `decide` (and its cache, valid for one route epoch), `target` and `deal` (which of those that listen), `places` and `ports`
+//! (source addresses), `local` (is an address this host's?), `admission` (does the policy let the other side in?).
+//!
+//! *Owns*: learned routes, leased ports. *Uses*: `monitor`, `socket`, `link`, `process`.
+
+pub(crate) mod admission;
+pub(crate) mod deal;
+mod decide;
+pub(crate) mod local;
+pub(crate) mod places;
+pub(crate) mod ports;
+pub(crate) mod target;
+
+pub(crate) use decide::*;

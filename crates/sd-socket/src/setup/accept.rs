@@ -1,0 +1,273 @@
+//! accept(2): from our backlog, or from the kernel's.
+
+use crate::Outcome;
+use crate::fd::pin::KeptListener;
+use crate::fd::table;
+use crate::link::channel;
+use crate::process::PROCESS;
+use crate::process::stats::{Counter, count};
+use crate::route::admission::{self, Verdict};
+use crate::setup::arrivals::{WaitsInAccept, publish_pending, refuse, tell_owners};
+use crate::setup::connect::{dropped_behind_our_back, number};
+use crate::setup::defer::is_ripe;
+use crate::setup::listen::{Listener, Pending, has_pending, interested, record};
+use crate::socket::addr::{self, Name};
+use crate::socket::cold;
+use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
+use crate::wait::sleep_set::SleepSet;
+use crate::wait::{Deadline, Sleeper, interrupted};
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::{c_int, sockaddr, socklen_t};
+use sd_shm::channel::SlotState;
+use sd_shm::slab::{End, Endpoint, Reason, State};
+use sd_sys::section::Watch;
+use std::collections::VecDeque;
+
+/// accept(2) and accept4(2).
+pub(crate) unsafe fn accept4(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Outcome<c_int> {
+    // As on Linux, before anything is accepted.
+    if sd_sys::numbers::are_used_up(0) && sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok() {
+        return Outcome::Errno(libc::EMFILE);
+    }
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    match endpoint.state_now() {
+        State::Listen => {}
+        State::Fresh | State::Bound | State::Connected | State::Connecting | State::Failed => {
+            return Outcome::Errno(libc::EINVAL);
+        }
+        _ => return Outcome::Kernel,
+    }
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    crate::link::reclaim::sweep();
+    interested(endpoint, fd);
+    let deadline = Deadline::option(cold::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed));
+    let watch = Watch::start();
+    let mut kept: Option<KeptListener> = None;
+    loop {
+        let kernel_fd = kept.as_ref().map_or(Some(fd), |kept| kept.fd(fd));
+        channel::drain();
+        // SAFETY: the caller vouches for its address buffer.
+        if let Some(done) = unsafe { accept_ours(endpoint, addr, len, flags) } {
+            return done;
+        }
+        // SAFETY: as above.
+        if let Some(done) = kernel_fd.and_then(|fd| unsafe { accept_kernel(fd, addr, len, flags) }) {
+            return done;
+        }
+        if endpoint.flag(NONBLOCK) || deadline.left() == Some(0) {
+            return Outcome::Errno(libc::EAGAIN);
+        }
+        let kept = kept.get_or_insert_with(|| KeptListener::new(endpoint));
+        if let Err(errno) = wait_for_connection(endpoint, fd, deadline, &watch, kept) {
+            return Outcome::Errno(errno);
+        }
+        if crate::setup::withdrawn::is_moved(endpoint) {
+            return Outcome::Kernel;
+        }
+    }
+}
+
+fn wait_for_connection(
+    endpoint: &'static Endpoint,
+    fd: i32,
+    deadline: Deadline,
+    watch: &Watch,
+    kept: &KeptListener,
+) -> Result<(), i32> {
+    let listener = record(endpoint);
+    let _waits = listener.map(WaitsInAccept::enter);
+    if let Some(listener) = listener {
+        let ready = || {
+            channel::drain();
+            next_of(&listener.queue.lock(), &listener.defer).is_some()
+        };
+        if crate::wait::spin_at(&listener.spin, channel::looks_of_drain(), ready) {
+            return Ok(());
+        }
+    }
+    kept.hold(fd);
+    let sleeper = Sleeper::enter();
+    let set = SleepSet::take(&sleeper)?;
+    let kernel_fd = kept.fd(fd).unwrap_or(-1);
+    channel::drain();
+    if has_pending(endpoint) || sleeper.is_stale() {
+        return Ok(());
+    }
+    let idle = crate::wait::earlier(crate::setup::adopt::ask_for_work(), crate::setup::adopt::pause());
+    let retry = crate::wait::earlier(crate::monitor::client::retry_if_lost(), idle);
+    let mut fds = [SleepSet::FIRST, libc::pollfd { fd: kernel_fd, events: libc::POLLIN, revents: 0 }];
+    let timeout = crate::wait::earlier(deadline.left(), retry);
+    interrupted(watch, deadline)?;
+    match set.sleep(&mut fds, timeout, core::ptr::null()) {
+        // A sleep in ppoll always ends so.
+        Err(libc::EINTR) => interrupted(watch, deadline),
+        other => other,
+    }
+}
+
+/// The oldest connection that accept may have.
+fn next_of(queue: &VecDeque<Pending>, defer: &AtomicU32) -> Option<usize> {
+    queue.iter().position(|pending| is_ripe(defer, pending))
+}
+
+/// Whether there is one after all: of those that were put off.
+#[cold]
+fn has_any_now(listener: &Listener) -> bool {
+    admission::ask_again() && next_of(&listener.queue.lock(), &listener.defer).is_some()
+}
+
+/// Takes the oldest connection of our backlog; `None` when there is none.
+unsafe fn accept_ours(
+    endpoint: &'static Endpoint,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Option<Outcome<c_int>> {
+    let listener = record(endpoint)?;
+    loop {
+        if next_of(&listener.queue.lock(), &listener.defer).is_none() && !has_any_now(listener)
+            || !crate::monitor::client::is_there()
+                && crate::monitor::client::connected().is_none()
+                && PROCESS.own().is_none()
+        {
+            return None;
+        }
+        let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
+        // The number first: with none to be had, the connection stays in the backlog.
+        let fd = match number(domain, flags & libc::SOCK_CLOEXEC != 0) {
+            Ok(fd) => fd,
+            Err(errno) => return Some(Outcome::Errno(errno)),
+        };
+        let mut queue = listener.queue.lock();
+        let pending = next_of(&queue, &listener.defer).and_then(|next| queue.remove(next));
+        publish_pending(listener, queue.len());
+        drop(queue);
+        let accepted = pending.as_ref().and_then(|p| open((endpoint, listener), p, fd, flags));
+        pending.inspect(Pending::taken);
+        let Some((connection, peer)) = accepted else {
+            sd_sys::fd::close(fd);
+            continue;
+        };
+        if !addr.is_null() {
+            // SAFETY: the caller vouches for its address buffer.
+            if let Err(errno) = unsafe { addr::write(domain, peer, addr, len) } {
+                table::clear(fd);
+                endpoint::release(connection);
+                sd_sys::fd::close(fd);
+                return Some(Outcome::Errno(errno));
+            }
+        }
+        count(Counter::ShmAccept);
+        return Some(Outcome::Done(fd));
+    }
+}
+
+/// Makes a waiting connection this process's; `None` when another process was faster, or the
+/// request makes no sense, or it is not known yet whether it may be accepted.
+fn open(
+    (listening, listener): (&'static Endpoint, &'static Listener),
+    pending: &Pending,
+    fd: i32,
+    flags: c_int,
+) -> Option<(&'static Endpoint, Name)> {
+    let &Pending { channel, slot, generation, .. } = pending;
+    let words = channel.map.slot(slot);
+    if words.side[0].state().0 != generation {
+        return None;
+    }
+    let old = words.side[1].state.load(Ordering::Relaxed);
+    if old >> 8 == generation {
+        return None;
+    }
+    if let Some(bound) = channel.endpoint(slot) {
+        // Side A may use a slot again when both sides have closed it.
+        endpoint::corrupt(bound);
+        return None;
+    }
+    let names = channel.map.names(slot);
+    let ports = names.ports.load(Ordering::Relaxed);
+    let peer = Name { ip: addr::load(&names.local), port: (ports >> 16) as u16 };
+    let local = Name { ip: addr::load(&names.remote), port: ports as u16 };
+    let own_port = (listening.ports.load(Ordering::Relaxed) >> 16) as u16;
+    let name = Name { ip: listener.ip(), port: own_port };
+    if !addr::may_be_of_a_connection(name, local, peer) {
+        refuse(channel, slot, generation);
+        return None;
+    }
+    match admission::admits(channel, listener, local) {
+        Verdict::In => {}
+        verdict => {
+            admission::not_in(verdict, listener, *pending, local);
+            return None;
+        }
+    }
+    let connection = endpoint::allocate(i32::from(listening.domain.load(Ordering::Relaxed)))?;
+    let open = generation << 8 | SlotState::Open as u32;
+    if words.side[1].state.compare_exchange(old, open, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        endpoint::release(connection);
+        return None;
+    }
+    if channel.adopter != 0 || channel.inherited.load(Ordering::Relaxed) {
+        tell_owners(channel, slot);
+    }
+    // Before this side announces that it waits for anything, so A sees it when it has to wake us.
+    words.side[1].listener.store(channel.adopter, Ordering::Release);
+    crate::options::inherit(listening, connection);
+    // As in Linux, which copies what was shut down before listen.
+    connection.set_flag(listening.flags.load(Ordering::Relaxed) & (SHUT_RD | SHUT_WR));
+    if flags & libc::SOCK_NONBLOCK != 0 {
+        connection.set_flag(NONBLOCK);
+    }
+    connection.fd.store(fd, Ordering::Relaxed);
+    connection.ports.store(u32::from(local.port) << 16 | u32::from(peer.port), Ordering::Relaxed);
+    cold::set_ip(connection, End::Local, local.ip);
+    cold::set_ip(connection, End::Remote, peer.ip);
+    endpoint::attach(connection, channel, slot, generation);
+    table::set_socket(fd, connection);
+    Some((connection, peer))
+}
+
+/// Takes a connection of a regular peer; `None` when there is none.
+unsafe fn accept_kernel(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Option<Outcome<c_int>> {
+    // The listener is non-blocking, unless a program that was executed shares it.
+    if sd_sys::fd::poll_one(fd, libc::POLLIN, 0) == Ok(0) {
+        return None;
+    }
+    // SAFETY: the caller's buffers, for the kernel to check.
+    match sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, fd, addr, len, flags) }) {
+        Ok(fd) => {
+            let fd = fd as i32;
+            dropped_behind_our_back(fd);
+            track_kernel(fd, Reason::RegularPeer);
+            count(Counter::KernelAccept);
+            Some(Outcome::Done(fd))
+        }
+        Err(sd_sys::Errno(libc::EAGAIN)) => None,
+        Err(e) => Some(Outcome::Errno(e.0)),
+    }
+}
+
+/// Lists a kernel connection in `sd ss`.
+fn track_kernel(fd: i32, reason: Reason) {
+    let Some((domain, _)) = addr::kernel_name(fd) else { return };
+    let Some(endpoint) = endpoint::allocate(domain) else { return };
+    endpoint.reason.store(reason as u8, Ordering::Relaxed);
+    endpoint.fd.store(fd, Ordering::Relaxed);
+    crate::setup::connect::note_kernel_names(endpoint, fd);
+    endpoint.set_state(State::Kernel);
+    if !table::set_kernel(fd, endpoint) {
+        endpoint::release(endpoint);
+    }
+}

@@ -1,0 +1,215 @@
+//! Connections that arrive: from the event of a slot into the backlog of a listener, or refused.
+
+use crate::link::channel::Channel;
+use crate::process::PROCESS;
+use crate::setup::defer::{Since, stays};
+use crate::setup::listen::{Listener, Pending, REGISTRY, UNREGISTERED};
+use crate::socket::endpoint::{ALL_BITS, EndpointExt};
+use core::sync::atomic::{AtomicU32, Ordering};
+use sd_ring::doorbell;
+use sd_shm::channel::{FLAG_RESET, Side, SlotState};
+use sd_shm::slab::State;
+use std::collections::VecDeque;
+
+/// Index and generation of the listener that a connection was requested from.
+pub(crate) fn asked_for(channel: &Channel, slot: usize) -> (u32, u32) {
+    let listener = &channel.map.slot(slot).side[0].listener;
+    (listener.load(Ordering::Relaxed), channel.map.names(slot).listener_gen.load(Ordering::Relaxed))
+}
+
+/// Slot and generation of every connection that waits on a channel.
+pub(crate) fn each_waiting(channel: &Channel, mut each: impl FnMut(usize, u32)) {
+    let used = channel.map.header().used.load(Ordering::Acquire) as usize;
+    for slot in 0..used.min(sd_shm::channel::SLOTS) {
+        if let Some(generation) = channel.map.waiting(slot) {
+            each(slot, generation);
+        }
+    }
+}
+
+/// Tells A that nobody listens (any more), unless somebody has accepted meanwhile.
+pub(crate) fn refuse(channel: &'static Channel, slot: usize, generation: u32) {
+    let words = channel.map.slot(slot);
+    let old = words.side[1].state.load(Ordering::Acquire);
+    let refused = generation << 8 | SlotState::Refused as u32;
+    let state = &words.side[1].state;
+    if old >> 8 == generation
+        || state.compare_exchange(old, refused, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        return;
+    }
+    words.side[1].flags.store(FLAG_RESET, Ordering::Release);
+    wake_asking(channel, slot);
+}
+
+/// Whoever waits for a connection at side A looks at it.
+pub(crate) fn wake_asking(channel: &Channel, slot: usize) {
+    let words = channel.map.slot(slot);
+    let fired = doorbell::ring(&words.side[0].wait, ALL_BITS);
+    if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {
+        sd_sys::futex::wake(&words.side[0].wait, i32::MAX, sd_sys::futex::Scope::Shared);
+    }
+    if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0 {
+        channel.announce(slot);
+    }
+}
+
+/// A thread waits in accept, as clients see it.
+pub(crate) struct WaitsInAccept(Option<&'static AtomicU32>);
+
+impl WaitsInAccept {
+    pub(crate) fn enter(listener: &Listener) -> WaitsInAccept {
+        let index = listener.index.load(Ordering::Relaxed) as usize;
+        let page = PROCESS.public().and_then(|p| p.listeners.get(index));
+        let waiting = page.map(|page| &page.waiting);
+        waiting.inspect(|waiting| _ = waiting.fetch_add(1, Ordering::Relaxed));
+        WaitsInAccept(waiting)
+    }
+}
+
+impl Drop for WaitsInAccept {
+    fn drop(&mut self) {
+        self.0.inspect(|waiting| _ = waiting.fetch_sub(1, Ordering::Relaxed));
+    }
+}
+
+/// How many wait, as clients see it. What came beyond the backlog, when several processes asked at the same time, waits behind it,
+/// as in Linux a handshake that ends when the queue is full.
+pub(crate) fn publish_pending(listener: &Listener, pending: usize) {
+    let index = listener.index.load(Ordering::Relaxed) as usize;
+    if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index)) {
+        page.pending.store(pending as u32, Ordering::Release);
+    }
+}
+
+/// A slot without an endpoint was announced: a new connection, or an old story.
+pub(crate) fn arrived(channel: &'static Channel, slot: usize, stamp: u64) {
+    let words = channel.map.slot(slot);
+    let (generation, state) = words.side[0].state();
+    if channel.side != Side::B || !matches!(state, SlotState::Syn | SlotState::Closed) {
+        return;
+    }
+    if words.side[1].state().0 == generation {
+        if channel.queued.has(slot, generation) {
+            taken_elsewhere(channel, slot);
+        }
+        return;
+    }
+    // Requests are announced to the process that the channel was made for.
+    if channel.adopter != 0 {
+        return;
+    }
+    match registered(asked_for(channel, slot)) {
+        Some(listener) => enqueue(listener, channel, slot, generation, stamp),
+        // Its end has been told; the monitor or the client itself sees to the connection.
+        None if crate::monitor::client::is_there() => {}
+        None => refuse(channel, slot, generation),
+    }
+}
+
+/// The listener of that index and generation.
+fn registered((index, generation): (u32, u32)) -> Option<&'static Listener> {
+    REGISTRY.lock().iter().copied().find(|l| {
+        l.index.load(Ordering::Relaxed) == index
+            && l.generation.load(Ordering::Relaxed) == generation
+            && index != UNREGISTERED
+    })
+}
+
+/// A process asks for as many connections as the backlog takes, over all its channels, and for no more before some are accepted
+/// (`outstanding.rs`). Who does has not looked at the backlog. Linux would not answer.
+#[cold]
+fn is_beyond_measure(listener: &Listener, queue: &VecDeque<Pending>, channel: &Channel) -> bool {
+    let name = (listener.index.load(Ordering::Relaxed), listener.generation.load(Ordering::Relaxed));
+    let is_of = |pending: &&Pending| {
+        pending.channel.peer.pid == channel.peer.pid
+            && pending.waits()
+            && asked_for(pending.channel, pending.slot) == name
+    };
+    queue.iter().filter(is_of).count() > listener.backlog_most.load(Ordering::Relaxed) as usize
+}
+
+/// Another process has accepted what is in a backlog of this one, which is fuller than it looked.
+#[cold]
+fn taken_elsewhere(channel: &'static Channel, slot: usize) {
+    if let Some(listener) = registered(asked_for(channel, slot)) {
+        listener.drop_taken();
+    }
+}
+
+/// Whose backlogs a connection may be in besides that of this process, which has just accepted it: they look again.
+#[cold]
+pub(crate) fn tell_owners(channel: &Channel, slot: usize) {
+    for owner in [0, channel.adopter] {
+        channel.map.events_for(Side::B, owner).post(slot);
+    }
+}
+
+/// Puts a connection into a backlog.
+fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, generation: u32, stamp: u64) {
+    let mut queue = listener.queue.lock();
+    let most = listener.backlog_most.load(Ordering::Relaxed) as usize;
+    if queue.len() > most && channel.adopter == 0 && is_beyond_measure(listener, &queue, channel) {
+        drop(queue);
+        return refuse(channel, slot, generation);
+    }
+    // One that somebody else has accepted may be followed by another at its slot.
+    if channel.queued.add(slot, generation) {
+        channel.used();
+        let is_deferred = listener.defer.load(Ordering::Relaxed) != 0;
+        let since = if is_deferred { Since::now() } else { Since::NOT_ASKED };
+        queue.push_back(Pending { channel, slot, generation, since });
+    }
+    publish_pending(listener, queue.len());
+    drop(queue);
+    let endpoint = *listener.endpoint.lock();
+    if let Some(endpoint) = endpoint {
+        crate::epoll::state_event(endpoint, stamp);
+    }
+}
+
+/// One that was taken out of a backlog is in it again, unless it has come back by itself.
+#[cold]
+pub(crate) fn put_back(listener: &'static Listener, pending: Pending) {
+    let mut queue = listener.queue.lock();
+    if pending.channel.queued.add(pending.slot, pending.generation) {
+        pending.channel.used();
+        queue.push_back(pending);
+    }
+    publish_pending(listener, queue.len());
+    drop(queue);
+    let endpoint = *listener.endpoint.lock();
+    if let Some(endpoint) = endpoint {
+        crate::epoll::state_event(endpoint, 0);
+    }
+    // Whoever waits in accept looks.
+    crate::setup::defer::look_at(0);
+}
+
+/// The monitor says that connections on a channel wait that this listener may accept.
+pub(crate) fn offered(channel: &'static Channel, index: u32) {
+    let found = REGISTRY.lock().iter().copied().find(|l| l.index.load(Ordering::Relaxed) == index);
+    let Some(listener) = found.filter(|_| index != UNREGISTERED) else { return };
+    let Some(endpoint) = *listener.endpoint.lock() else { return };
+    let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+    let listens = endpoint.state_now() == State::Listen;
+    each_waiting(channel, |slot, generation| {
+        let wanted = channel.map.names(slot).ports.load(Ordering::Relaxed) as u16;
+        // On our own channel other listeners of ours have theirs already.
+        if wanted != port || channel.adopter == 0 && registered(asked_for(channel, slot)).is_some() {
+            return;
+        }
+        let pending = Pending { channel, slot, generation, since: requested_at(channel, slot) };
+        match listens {
+            true if channel.adopter != 0 && stays(listener, &pending) => {}
+            true => enqueue(listener, channel, slot, generation, 0),
+            false => refuse(channel, slot, generation),
+        }
+    });
+}
+
+/// When a connection was requested.
+fn requested_at(channel: &Channel, slot: usize) -> Since {
+    let announced = channel.map.slot(slot).side[0].announced.load(Ordering::Relaxed);
+    Since::ago(sd_sys::time::ns_of_cycles(sd_sys::time::tsc().saturating_sub(announced)))
+}

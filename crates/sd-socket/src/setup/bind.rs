@@ -1,0 +1,90 @@
+//! bind(2): the kernel's decision, except where an accelerated connection has the port, which it does not know.
+
+use crate::Outcome;
+use crate::fd::table;
+use crate::route;
+use crate::setup::connect::materialize;
+use crate::setup::time_wait::is_in_the_way;
+use crate::socket::addr;
+use crate::socket::cold;
+use crate::socket::endpoint::{EndpointExt, HAS_NAME, KEEPS_ADDRESS, OWN_SOCKET};
+use crate::socket::names::is_over;
+use core::sync::atomic::Ordering;
+use libc::{c_int, sockaddr, socklen_t};
+use sd_shm::slab::{End, Endpoint, State};
+
+/// bind(2). The socket stays ours.
+pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    if let Err(errno) = addr::check(addr, len) {
+        return Outcome::Errno(errno);
+    }
+    if endpoint.state_now() == State::Connecting {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    let was_connected = endpoint.state_now() == State::Connected;
+    // A connection that is over has lost the port that it had not been given by bind.
+    if was_connected && (endpoint.flag(HAS_NAME) || !is_over(endpoint)) {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    if let Err(errno) = materialize(endpoint) {
+        return Outcome::Errno(errno);
+    }
+    // SAFETY: the caller's arguments.
+    let bound = unsafe { bind_in_kernel(endpoint, fd, addr, len) };
+    match bound {
+        Ok(()) => {
+            endpoint.set_flag(HAS_NAME);
+            // SAFETY: the kernel could read it.
+            if unsafe { addr::parse(addr, len) }.is_some_and(|(_, name)| !name.ip.is_unspecified()) {
+                endpoint.set_flag(KEEPS_ADDRESS);
+            }
+            if endpoint.state_now() == State::Fresh {
+                endpoint.set_state(State::Bound);
+            }
+            if let Some((_, name)) = addr::kernel_name(fd).filter(|_| was_connected) {
+                route::port_unused(endpoint);
+                cold::set_ip(endpoint, End::Local, name.ip);
+                let remote = endpoint.ports.load(Ordering::Relaxed) & 0xffff;
+                endpoint.ports.store(u32::from(name.port) << 16 | remote, Ordering::Relaxed);
+            }
+            Outcome::Done(0)
+        }
+        Err(errno) => Outcome::Errno(errno),
+    }
+}
+
+/// Ports that the kernel chooses are free there, but an accelerated connection may have one: so many are tried.
+const CHOICES: usize = 16;
+
+/// Binds the kernel socket to what no accelerated connection has.
+///
+/// # Safety
+/// As for bind(2).
+unsafe fn bind_in_kernel(
+    endpoint: &'static Endpoint,
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> Result<(), c_int> {
+    for _ in 0..CHOICES {
+        // SAFETY: the caller's arguments, for the kernel to check.
+        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, fd, addr, len) }).map_err(|e| e.0)?;
+        // SAFETY: the kernel could read it.
+        let Some((_, name)) = (unsafe { addr::parse(addr, len) }) else { return Ok(()) };
+        let is_choice = name.port == 0;
+        let name = if is_choice { addr::kernel_name(fd).map_or(name, |(_, name)| name) } else { name };
+        if crate::options::replay::has_program(endpoint) || !is_in_the_way(endpoint, fd, name) {
+            return Ok(());
+        }
+        // Another kernel socket, as the bound one was before.
+        let signals = crate::socket::signals::Wishes::of(fd);
+        endpoint.clear_flag(OWN_SOCKET);
+        materialize(endpoint)?;
+        signals.give_to(fd);
+        if !is_choice {
+            break;
+        }
+    }
+    Err(libc::EADDRINUSE)
+}

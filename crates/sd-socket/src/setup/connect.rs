@@ -1,0 +1,490 @@
+//! socket(2), connect(2): from nothing to a connection, or to the kernel.
+//!
+//! Connection set-up of one side, after §4.5.2 and Fig. 6 (B's half is in `listen`):
+//!
+//! | A's state | event | next |
+//! |---|---|---|
+//! | Fresh, Bound | connect, route = shm, slot taken | Connected (SYN posted; A may send at once) |
+//! | Fresh, Bound | connect, route = shm, backlog full | Connecting (see `syn_sent`) |
+//! | Fresh, Bound | connect, route = kernel | Kernel (the real call decides) |
+//! | Connected | B refuses, or its listener closes | Failed: ECONNREFUSED or ECONNRESET |
+//! | Connected | both sides close | Free |
+
+use crate::Outcome;
+use crate::fd::table::{self, Entry};
+use crate::options;
+use crate::process::PROCESS;
+use crate::process::stats::{Counter, count};
+use crate::route::target::{Target, TargetState};
+use crate::route::{self, Decision};
+use crate::setup::outstanding::Asked;
+use crate::setup::syn_sent::{self, Verdict};
+use crate::socket::addr::{self, Name};
+use crate::socket::cold;
+use crate::socket::endpoint::{
+    self, CONNECTING, EndpointExt, HAS_NAME, KEEPS_ADDRESS, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR,
+};
+use crate::socket::errors::take_error;
+use crate::socket::names::is_over;
+use core::sync::atomic::Ordering;
+use libc::{c_int, sockaddr, socklen_t};
+use sd_proto::Ip;
+use sd_shm::channel::{Side, SlotState};
+use sd_shm::slab::{End, Endpoint, Reason, State};
+
+/// Index of the placeholder for a domain.
+fn placeholder(domain: i32) -> i32 {
+    let index = usize::from(domain == libc::AF_INET6);
+    PROCESS.placeholders.get(index).map_or(-1, |p| p.load(Ordering::Relaxed))
+}
+
+/// A descriptor number that is ours, held in the kernel by a duplicate of the placeholder.
+pub(crate) fn number(domain: i32, cloexec: bool) -> Result<i32, i32> {
+    let source = placeholder(domain);
+    let made = if cloexec { sd_sys::fd::dup_above(source, 0) } else { sd_sys::fd::dup(source) };
+    let fd = made.and_then(sd_sys::numbers::give).map_err(|e| e.0)?;
+    dropped_behind_our_back(fd);
+    Ok(fd)
+}
+
+/// The kernel gave out a number that we think is in use: the program closed it by a way that we
+/// do not see. The entry goes.
+pub(crate) fn dropped_behind_our_back(fd: i32) {
+    match table::get(fd) {
+        Entry::None => {}
+        entry => {
+            table::clear(fd);
+            count(Counter::LostFd);
+            if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
+                endpoint::release(endpoint);
+            }
+        }
+    }
+}
+
+/// socket(2).
+pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int> {
+    let kind = ty & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    let tcp = kind == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    if !tcp || (domain != libc::AF_INET && domain != libc::AF_INET6) {
+        return Outcome::Kernel;
+    }
+    let has_monitor = || crate::monitor::client::is_there() || crate::monitor::client::connected().is_some();
+    if crate::process::network::has_left() || !has_monitor() || placeholder(domain) < 0 {
+        return Outcome::Kernel;
+    }
+    let Some(endpoint) = endpoint::allocate(domain) else { return Outcome::Kernel };
+    let fd = match number(domain, ty & libc::SOCK_CLOEXEC != 0) {
+        Ok(fd) => fd,
+        Err(errno) => {
+            endpoint::release(endpoint);
+            return Outcome::Errno(errno);
+        }
+    };
+    if ty & libc::SOCK_NONBLOCK != 0 {
+        endpoint.set_flag(NONBLOCK);
+    }
+    endpoint.fd.store(fd, Ordering::Relaxed);
+    if !table::set_socket(fd, endpoint) {
+        endpoint::release(endpoint);
+        sd_sys::fd::close(fd);
+        return Outcome::Kernel;
+    }
+    Outcome::Done(fd)
+}
+
+/// Gives the endpoint a kernel socket of its own under all its numbers, with the options that
+/// were recorded so far. Afterwards calls that we do not serve may go to the kernel.
+pub(crate) fn materialize(endpoint: &'static Endpoint) -> Result<(), i32> {
+    if endpoint.flag(OWN_SOCKET) {
+        return Ok(());
+    }
+    give_own_socket(endpoint)
+}
+
+/// The kernel socket that the endpoint had of its own, which `moved` leads to, goes elsewhere: it gets another one.
+pub(crate) fn renew(endpoint: &'static Endpoint, moved: i32) {
+    let fd = endpoint.fd.load(Ordering::Relaxed);
+    if endpoint.flag(OWN_SOCKET) && sd_sys::fd::identity(fd) == sd_sys::fd::identity(moved) {
+        let _ = give_own_socket(endpoint);
+    }
+}
+
+fn give_own_socket(endpoint: &'static Endpoint) -> Result<(), i32> {
+    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
+    let fresh = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).map_err(|e| e.0)?;
+    options::replay(endpoint, fresh);
+    let mut result = Ok(());
+    each_fd(endpoint, |fd| {
+        let cloexec = sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32 & libc::FD_CLOEXEC;
+        let flags = if cloexec != 0 { libc::O_CLOEXEC } else { 0 };
+        if let Err(e) = sd_sys::fd::dup3(fresh, fd, flags) {
+            result = Err(e.0);
+        }
+    });
+    sd_sys::fd::close(fresh);
+    endpoint.set_flag(OWN_SOCKET);
+    if result.is_ok() {
+        crate::socket::inode::note(endpoint.fd.load(Ordering::Relaxed));
+    }
+    result
+}
+
+/// Calls `each` for every number of this process that leads to the endpoint.
+pub(crate) fn each_fd(endpoint: &'static Endpoint, mut each: impl FnMut(i32)) {
+    let first = endpoint.fd.load(Ordering::Relaxed);
+    let alone = PROCESS.private(endpoint).is_some_and(|p| p.fds.load(Ordering::Acquire) == 1);
+    if alone && table::socket(first).is_some_and(|e| core::ptr::eq(e, endpoint)) {
+        return each(first);
+    }
+    table::for_each(0, u32::MAX, |fd, entry| {
+        if matches!(entry, Entry::Socket(e) if core::ptr::eq(e, endpoint)) {
+            each(fd);
+        }
+    });
+}
+
+/// Hands the socket to the kernel for good, listed with `reason`.
+pub(crate) fn demote(endpoint: &'static Endpoint, reason: Reason) -> Result<(), i32> {
+    materialize(endpoint)?;
+    endpoint.reason.store(reason as u8, Ordering::Relaxed);
+    crate::epoll::to_kernel(endpoint);
+    let is_async = crate::fd::ops::other_flags(endpoint) as c_int & libc::O_ASYNC;
+    let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK | is_async } else { is_async };
+    each_fd(endpoint, |fd| {
+        let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
+        table::set_kernel(fd, endpoint);
+    });
+    endpoint.set_state(State::Kernel);
+    count(Counter::KernelConnect);
+    Ok(())
+}
+
+/// A connect that the kernel has to do, and what it needs.
+struct KernelConnect {
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+}
+
+impl KernelConnect {
+    /// Makes a call that the kernel will probably refuse. If it does, the socket stays ours.
+    fn try_first(&self, endpoint: &'static Endpoint) -> Outcome<c_int> {
+        if let Err(errno) = materialize(endpoint) {
+            return Outcome::Errno(errno);
+        }
+        // SAFETY: the caller's arguments, for the kernel to check.
+        let done = unsafe { sd_sys::syscall!(libc::SYS_connect, self.fd, self.addr, self.len) };
+        match sd_sys::check(done).map_err(|e| e.0) {
+            Err(errno @ (libc::EFAULT | libc::EINVAL | libc::EAFNOSUPPORT | libc::ENETUNREACH)) => {
+                Outcome::Errno(errno)
+            }
+            done => {
+                let demoted = demote(endpoint, Reason::Option);
+                note_kernel_names(endpoint, self.fd);
+                demoted.and(done.map(|_| 0)).into()
+            }
+        }
+    }
+
+    /// Demotes the socket, makes the call, and notes the names for `sd ss`.
+    fn go(&self, endpoint: &'static Endpoint, reason: Reason) -> Outcome<c_int> {
+        if let Err(errno) = demote(endpoint, reason) {
+            return Outcome::Errno(errno);
+        }
+        // SAFETY: the caller's arguments, for the kernel to check.
+        let done =
+            sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_connect, self.fd, self.addr, self.len) });
+        note_kernel_names(endpoint, self.fd);
+        match done {
+            Ok(_) => Outcome::Done(0),
+            Err(e) => {
+                // SAFETY: the caller of connect vouches for its address.
+                if let (Some((_, to)), libc::EINPROGRESS) = (unsafe { addr::parse(self.addr, self.len) }, e.0)
+                {
+                    cold::set_ip(endpoint, End::Remote, to.ip);
+                    endpoint.ports.fetch_or(u32::from(to.port), Ordering::Relaxed);
+                }
+                Outcome::Errno(e.0)
+            }
+        }
+    }
+}
+
+/// Notes both names of a kernel connection.
+pub(crate) fn note_kernel_names(endpoint: &Endpoint, fd: i32) {
+    let mut ports = 0;
+    if let Some((_, local)) = addr::kernel_name(fd) {
+        cold::set_ip(endpoint, End::Local, local.ip);
+        ports = u32::from(local.port) << 16;
+    }
+    if let Some((_, peer)) = addr::kernel_peer(fd) {
+        cold::set_ip(endpoint, End::Remote, peer.ip);
+        ports |= u32::from(peer.port);
+    }
+    endpoint.ports.store(ports, Ordering::Relaxed);
+}
+
+/// connect(2).
+pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
+    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    if let Err(errno) = addr::check(addr, len) {
+        return Outcome::Errno(errno);
+    }
+    // SAFETY: the caller vouches for its address.
+    let unspecified = unsafe { addr::family(addr, len) } == Some(libc::AF_UNSPEC);
+    match endpoint.state_now() {
+        State::Fresh | State::Bound => {}
+        State::Connected if unspecified => {
+            crate::data::shutdown::disconnect(endpoint);
+            return Outcome::Done(0);
+        }
+        State::Connected => return again(endpoint),
+        State::Connecting if unspecified => {
+            syn_sent::abandon(endpoint);
+            return Outcome::Done(0);
+        }
+        State::Connecting => {
+            return wait_for_room(endpoint, &KernelConnect { fd, addr, len }, libc::EALREADY);
+        }
+        State::Failed => return Outcome::Errno(syn_sent::tell_failure(endpoint)),
+        State::Listen if unspecified => {
+            crate::setup::listen::stop(endpoint);
+            return Outcome::Kernel;
+        }
+        State::Listen => return Outcome::Errno(libc::EISCONN),
+        _ => return Outcome::Kernel,
+    }
+    let kernel = KernelConnect { fd, addr, len };
+    // SAFETY: the caller vouches for its address.
+    let parsed = unsafe { addr::parse(addr, len) };
+    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
+    let to = match parsed {
+        Some((family, name)) if family == domain && name.port != 0 => normalise(domain, name),
+        None if unspecified => {
+            endpoint.clear_flag(SHUT_RD | SHUT_WR);
+            return Outcome::Kernel;
+        }
+        _ => return kernel.try_first(endpoint),
+    };
+    if bound_to_other_family(endpoint, fd, to) || crate::options::replay::need_the_kernel(endpoint) {
+        return kernel.go(endpoint, Reason::Option);
+    }
+    if endpoint.flag(HAS_NAME) && crate::setup::time_wait::is_taken(endpoint, fd, to) {
+        return Outcome::Errno(libc::EADDRNOTAVAIL);
+    }
+    let mut attempt = attempt(endpoint, fd, to);
+    // Until the kernel has been asked.
+    let mut _note = None;
+    if matches!(attempt, Attempt::Kernel(Reason::NoListener)) {
+        (attempt, _note) = crate::setup::first_contact::once_more(endpoint, fd, to);
+    }
+    match attempt {
+        Attempt::Joined => established(endpoint),
+        Attempt::Kernel(reason) => kernel.go(endpoint, reason),
+        Attempt::Denied => Outcome::Errno(libc::ECONNREFUSED),
+        Attempt::Busy(source) => {
+            let Some(local) = source_name(endpoint, fd, to, source) else {
+                return kernel.go(endpoint, Reason::Exhausted);
+            };
+            note_names(endpoint, local, to);
+            syn_sent::begin(endpoint, fd, to);
+            if endpoint.flag(NONBLOCK) {
+                return Outcome::Errno(libc::EINPROGRESS);
+            }
+            wait_for_room(endpoint, &kernel, libc::EINPROGRESS)
+        }
+    }
+}
+
+/// connect(2) on a socket in SYN-SENT; `later` is what is said as long as it is.
+fn wait_for_room(endpoint: &'static Endpoint, kernel: &KernelConnect, later: i32) -> Outcome<c_int> {
+    match syn_sent::connect_again(endpoint, later) {
+        Ok(Verdict::Kernel(reason)) => kernel.go(endpoint, reason),
+        Ok(_) if endpoint.state_now() == State::Connected => {
+            endpoint.clear_flag(CONNECTING);
+            Outcome::Done(0)
+        }
+        Ok(_) => Outcome::Kernel,
+        Err(errno) => Outcome::Errno(errno),
+    }
+}
+
+/// See [`attempt`].
+pub(crate) enum Attempt {
+    Joined,
+    /// The backlog is full. The connection would come from this address.
+    Busy(Ip),
+    /// It is the kernel's.
+    Kernel(Reason),
+    Denied,
+}
+
+/// One try to connect.
+pub(crate) fn attempt(endpoint: &'static Endpoint, fd: c_int, to: Name) -> Attempt {
+    crate::link::reclaim::sweep();
+    let _user = crate::link::reclaim::User::enter();
+    crate::monitor::client::check_mail();
+    for attempt in 0..3 {
+        match route::decide(to, attempt > 0) {
+            Decision::Denied => return Attempt::Denied,
+            Decision::Kernel(reason) => return Attempt::Kernel(reason),
+            Decision::Shm { target, source } => match join(endpoint, fd, to, source, target) {
+                Ok(()) => return Attempt::Joined,
+                Err(Join::Full) => {
+                    let Decision::Shm { target, source } = route::another(to, source, &target) else {
+                        return Attempt::Kernel(Reason::Exhausted);
+                    };
+                    return match join(endpoint, fd, to, source, target) {
+                        Ok(()) => Attempt::Joined,
+                        // Its backlog has filled meanwhile.
+                        Err(Join::Busy) => Attempt::Busy(source),
+                        Err(_) => Attempt::Kernel(Reason::Exhausted),
+                    };
+                }
+                Err(Join::Busy) => return Attempt::Busy(source),
+                Err(Join::NoPort) => return Attempt::Kernel(Reason::Exhausted),
+                Err(Join::Closed) => route::forget_all(),
+            },
+        }
+    }
+    Attempt::Kernel(Reason::NoListener)
+}
+
+/// The unspecified address means this host, as in the kernel.
+fn normalise(domain: i32, name: Name) -> Name {
+    let loopback4 = Ip::v4([127, 0, 0, 1]);
+    let mut ip = name.ip;
+    if ip == Ip::v4([0; 4]) {
+        ip = loopback4;
+    } else if domain == libc::AF_INET6 && ip == Ip([0; 16]) {
+        ip = Ip([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    }
+    Name { ip, port: name.port }
+}
+
+/// connect on a connection: once 0 or the error after EINPROGRESS, then EISCONN. After the error the socket is as new.
+fn again(endpoint: &'static Endpoint) -> Outcome<c_int> {
+    if !endpoint.flag(CONNECTING) {
+        return Outcome::Errno(libc::EISCONN);
+    }
+    let over = is_over(endpoint);
+    endpoint.clear_flag(CONNECTING);
+    if !over {
+        return Outcome::Done(0);
+    }
+    let error = take_error(endpoint).unwrap_or(libc::ECONNABORTED);
+    crate::data::shutdown::disconnect(endpoint);
+    Outcome::Errno(error)
+}
+
+/// A TCP connect never finishes within a non-blocking call, so ours does not either.
+fn established(endpoint: &'static Endpoint) -> Outcome<c_int> {
+    count(Counter::ShmConnect);
+    if endpoint.flag(NONBLOCK) {
+        endpoint.set_flag(CONNECTING);
+        return Outcome::Errno(libc::EINPROGRESS);
+    }
+    Outcome::Done(0)
+}
+
+enum Join {
+    /// The channel has no free slot.
+    Full,
+    /// The backlog is full.
+    Busy,
+    /// No source port.
+    NoPort,
+    /// The listener is gone.
+    Closed,
+}
+
+/// Bound to an IPv6 address but connecting to an IPv4 one, or the other way round.
+fn bound_to_other_family(endpoint: &Endpoint, fd: i32, to: Name) -> bool {
+    endpoint.flag(HAS_NAME)
+        && addr::kernel_name(fd).is_some_and(|(_, name)| {
+            !name.ip.is_unspecified() && name.ip.to_v4().is_some() != to.ip.to_v4().is_some()
+        })
+}
+
+/// Takes a slot and posts the request.
+fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Target) -> Result<(), Join> {
+    let backlog = match target.state() {
+        TargetState::Open { .. } if !target.channel.peer_seems_alive() => return Err(Join::Closed),
+        TargetState::Open { backlog } => backlog,
+        TargetState::Full => {
+            // It may not have looked since others took what waited there.
+            target.channel.peer.wake();
+            return Err(Join::Busy);
+        }
+        TargetState::Closed => return Err(Join::Closed),
+    };
+    let local = source_name(endpoint, fd, to, source).ok_or(Join::NoPort)?;
+    let (slot, generation) = target.channel.allocate_slot().ok_or(Join::Full)?;
+    let words = &target.channel.map.slot(slot).side[0];
+    words.listener.store(target.listener, Ordering::Relaxed);
+    let names = target.channel.map.names(slot);
+    names.listener_gen.store(target.generation, Ordering::Relaxed);
+    names.ports.store(u32::from(local.port) << 16 | u32::from(to.port), Ordering::Relaxed);
+    addr::store(&names.local, local.ip);
+    addr::store(&names.remote, to.ip);
+    note_names(endpoint, local, to);
+    endpoint.error.store(0, Ordering::Relaxed);
+    words.set_state(generation, SlotState::Syn);
+    let asked = Asked { slot: slot as u16, generation, at: sd_sys::time::tsc() };
+    words.announced.store(asked.at, Ordering::Relaxed);
+    let fits = target.channel.requested(asked, target.name(), backlog);
+    if !fits && target.channel.withdraw(slot, generation) {
+        if endpoint.state_now() != State::Connecting {
+            route::port_unused(endpoint);
+        }
+        return Err(Join::Busy);
+    }
+    target.channel.map.events(Side::B).post(slot);
+    if listener_is_gone(&target) && target.channel.withdraw(slot, generation) {
+        route::port_unused(endpoint);
+        return Err(Join::Closed);
+    }
+    endpoint::attach(endpoint, target.channel, slot, generation);
+    crate::socket::signals::publish(endpoint, fd);
+    crate::epoll::endpoint_event(endpoint);
+    target.channel.peer.wake();
+    crate::setup::adopt::connecting();
+    Ok(())
+}
+
+/// What getsockname and getpeername say of a socket that connects.
+fn note_names(endpoint: &Endpoint, local: Name, to: Name) {
+    endpoint.ports.store(u32::from(local.port) << 16 | u32::from(to.port), Ordering::Relaxed);
+    cold::set_ip(endpoint, End::Local, local.ip);
+    cold::set_ip(endpoint, End::Remote, to.ip);
+    endpoint.side.store(Side::A as u8, Ordering::Relaxed);
+}
+
+/// After the request was posted: whoever ended the listener before may not have seen it (SYNC POINT:
+/// request and end of listener; the other half fences between the end and its look at the slots).
+fn listener_is_gone(target: &Target) -> bool {
+    sd_ring::fence_full();
+    target.is_closed()
+}
+
+/// Where the connection comes from: the bound name, or the route's source and the port that an earlier connection
+/// had, or a leased one.
+fn source_name(endpoint: &Endpoint, fd: i32, to: Name, source: Ip) -> Option<Name> {
+    if endpoint.state_now() == State::Connecting {
+        let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+        return Some(Name { ip: cold::ip(endpoint, End::Local), port });
+    }
+    if endpoint.flag(HAS_NAME) {
+        let (_, name) = addr::kernel_name(fd)?;
+        let ip = if name.ip.is_unspecified() { source } else { name.ip };
+        if name.port != 0 {
+            return Some(Name { ip, port: name.port }).filter(|name| addr::may_be_source(name.port));
+        }
+        return route::take_port(to).map(|port| Name { ip, port });
+    }
+    let source = if endpoint.flag(KEEPS_ADDRESS) { cold::ip(endpoint, End::Local) } else { source };
+    let kept = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+    let port = if kept != 0 && route::take_port_again(to, kept) { Some(kept) } else { route::take_port(to) };
+    port.map(|port| Name { ip: source, port })
+}

@@ -1,0 +1,25 @@
+//! From nothing to a connection: bind, connect, listen, accept.
+//!
+//! ```text
+//!  connect --SYN in a free slot--> `arrivals` (the listener's queue) --> `accept`
+//!     `syn_sent` until answered        `adopt`: another process of the listener's takes it
+//! ```
+//! `first_contact` and `withdrawn` are the ways to and from the kernel; `before_monitor` is a listener without a monitor; `defer`
+//! TCP_DEFER_ACCEPT; `outstanding` counts own requests; `time_wait` keeps ports; `unconnected` calls on sockets that are none yet.
+//!
+//! *Owns*: listeners and their queues. *Uses*: every folder below.
+
+pub(crate) mod accept;
+pub(crate) mod adopt;
+pub(crate) mod arrivals;
+pub(crate) mod before_monitor;
+pub(crate) mod bind;
+pub(crate) mod connect;
+pub(crate) mod defer;
+pub(crate) mod first_contact;
+pub(crate) mod listen;
+pub(crate) mod outstanding;
+pub(crate) mod syn_sent;
+pub(crate) mod time_wait;
+pub(crate) mod unconnected;
+pub(crate) mod withdrawn;

@@ -1,0 +1,355 @@
+//! Connections that wait for room in a full backlog: SYN-SENT (RFC 9293, figure 5).
+//!
+//! As on Linux the listener knows nothing of them, and the connecting side tries again by timer: after a millisecond
+//! first, then after twice as long each time, up to Linux' second. The timer runs in whatever thread of the process
+//! waits for something in the library; a call that concerns the socket tries at once. A program that neither waits
+//! nor asks finds the connection made when it does.
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | Fresh, Bound | connect, the backlog is full | Connecting |
+//! | Connecting | a try finds room | Connected |
+//! | Connecting | a try finds that the kernel has to decide; fork; exec | Kernel, where the connect goes on |
+//! | Connecting | all retries are over; the policy forbids it | Failed, with ETIMEDOUT or ECONNREFUSED |
+//! | Connecting | shutdown, connect to AF_UNSPEC | Fresh, with ECONNRESET |
+//! | Failed | connect | Fresh: the error is told once |
+
+use crate::fd::table::{self, Entry};
+use crate::setup::connect::{self, Attempt};
+use crate::socket::addr::{self, Name};
+use crate::socket::cold;
+use crate::socket::endpoint::{self, CONNECTING, EndpointExt, HAS_NAME, NONBLOCK};
+use crate::wait::Deadline;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use libc::c_int;
+use sd_shm::slab::{End, Endpoint, Reason, State};
+use sd_sys::lock::Lock;
+use sd_sys::time::now_ns;
+
+const PAUSE_FIRST_NS: u64 = 1_000_000;
+const PAUSE_MAX_NS: u64 = 1_000_000_000;
+
+/// A connect that is being tried.
+struct Knock {
+    endpoint: &'static Endpoint,
+    to: Name,
+    /// When it is given up.
+    until: u64,
+    /// When it is tried again, and how long it waits before that.
+    next: u64,
+    pause: u64,
+}
+
+static KNOCKS: Lock<Vec<Knock>> = Lock::new(Vec::new());
+/// How many there are, also while one is being tried and not in the list.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Threads in connect sleep on it; its value never changes.
+static WORD: AtomicU32 = AtomicU32::new(0);
+
+/// What a try has come to.
+pub(crate) enum Verdict {
+    /// Connected.
+    Joined,
+    Busy,
+    /// The kernel has to connect it.
+    Kernel(Reason),
+    Failed(i32),
+    /// It does not wait (any more).
+    Settled,
+}
+
+/// connect has found the backlog full; names and port are noted in the endpoint.
+pub(crate) fn begin(endpoint: &'static Endpoint, fd: c_int, to: Name) {
+    let now = now_ns();
+    let until = now + patience_ns(fd);
+    endpoint.set_state(State::Connecting);
+    COUNT.fetch_add(1, Ordering::AcqRel);
+    let (next, pause) = (now + PAUSE_FIRST_NS, PAUSE_FIRST_NS);
+    KNOCKS.lock().push(Knock { endpoint, to, until, next, pause });
+}
+
+/// How long Linux tries: `tcp_syn_linear_timeouts` retries, 4 unless configured, a second apart, then TCP_SYNCNT more
+/// after twice as long each time; or as long as TCP_USER_TIMEOUT says.
+fn patience_ns(fd: c_int) -> u64 {
+    const LINEAR: u64 = 4;
+    const RETRIES: i32 = 6;
+    let retries = sd_sys::fd::getsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_SYNCNT).unwrap_or(RETRIES);
+    let patience = (LINEAR + 1 + (2 << retries.clamp(0, 20)) - 2) * 1_000_000_000;
+    match sd_sys::fd::getsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) {
+        Ok(limit_ms @ 1..) => patience.min(limit_ms as u64 * 1_000_000),
+        _ => patience,
+    }
+}
+
+/// Takes a connect out of the list, and keeps its endpoint; [`give_back`] or [`forget_claimed`] follows.
+fn claim(wanted: impl Fn(&Knock) -> bool) -> Option<Knock> {
+    let mut knocks = KNOCKS.lock();
+    let at = knocks.iter().position(wanted)?;
+    let knock = knocks.swap_remove(at);
+    endpoint::retain(knock.endpoint);
+    Some(knock)
+}
+
+fn give_back(knock: Knock) {
+    let endpoint = knock.endpoint;
+    KNOCKS.lock().push(knock);
+    // Where the program has closed it meanwhile, this is its end.
+    endpoint::release(endpoint);
+}
+
+fn forget_claimed(knock: &Knock) {
+    COUNT.fetch_sub(1, Ordering::AcqRel);
+    endpoint::release(knock.endpoint);
+}
+
+/// One try.
+fn attempt(mut knock: Knock, by_timer: bool) -> Verdict {
+    let endpoint = knock.endpoint;
+    let fd = endpoint.fd.load(Ordering::Relaxed);
+    let verdict = match connect::attempt(endpoint, fd, knock.to) {
+        Attempt::Joined => Verdict::Joined,
+        Attempt::Kernel(reason) => Verdict::Kernel(reason),
+        Attempt::Denied => fail(endpoint, libc::ECONNREFUSED),
+        Attempt::Busy(_) if now_ns() >= knock.until => fail(endpoint, libc::ETIMEDOUT),
+        Attempt::Busy(_) => {
+            if by_timer {
+                knock.pause = (knock.pause * 2).min(PAUSE_MAX_NS);
+                knock.next = now_ns() + knock.pause;
+            }
+            give_back(knock);
+            return Verdict::Busy;
+        }
+    };
+    if matches!(verdict, Verdict::Joined) {
+        crate::process::stats::count(crate::process::stats::Counter::ShmConnect);
+        endpoint.set_flag(CONNECTING);
+    }
+    if let Verdict::Kernel(_) = verdict {
+        crate::route::port_unused(endpoint);
+        endpoint.set_state(unconnected(endpoint));
+    }
+    sd_sys::futex::wake(&WORD, i32::MAX, sd_sys::futex::Scope::Shared);
+    forget_claimed(&knock);
+    verdict
+}
+
+fn fail(endpoint: &'static Endpoint, errno: i32) -> Verdict {
+    crate::route::port_unused(endpoint);
+    endpoint.error.store(errno as u16, Ordering::Release);
+    endpoint.set_state(State::Failed);
+    crate::epoll::endpoint_event(endpoint);
+    Verdict::Failed(errno)
+}
+
+fn unconnected(endpoint: &Endpoint) -> State {
+    if endpoint.flag(HAS_NAME) { State::Bound } else { State::Fresh }
+}
+
+/// A call that concerns the socket: tries at once.
+pub(crate) fn try_now(endpoint: &'static Endpoint) -> Verdict {
+    match claim(|knock| core::ptr::eq(knock.endpoint, endpoint)) {
+        Some(knock) => attempt(knock, false),
+        // Another thread tries it at the moment.
+        None if endpoint.state_now() == State::Connecting => Verdict::Busy,
+        None => Verdict::Settled,
+    }
+}
+
+/// The same, and what the kernel has to decide goes on there.
+pub(crate) fn look_at(endpoint: &'static Endpoint) {
+    if let Verdict::Kernel(reason) = try_now(endpoint) {
+        let to =
+            Name { ip: cold::ip(endpoint, End::Remote), port: endpoint.ports.load(Ordering::Relaxed) as u16 };
+        go_on_in_kernel(endpoint, to, reason);
+    }
+}
+
+/// Tries those whose time has come. Called where a thread looks around, with no lock held. True when something has
+/// changed.
+#[inline]
+pub(crate) fn look() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0 && look_slow()
+}
+
+#[cold]
+fn look_slow() -> bool {
+    let now = now_ns();
+    let mut changed = false;
+    while let Some(knock) = claim(|knock| knock.next <= now) {
+        let (endpoint, to) = (knock.endpoint, knock.to);
+        endpoint::retain(endpoint);
+        match attempt(knock, true) {
+            Verdict::Busy => {}
+            Verdict::Kernel(reason) => {
+                go_on_in_kernel(endpoint, to, reason);
+                changed = true;
+            }
+            _ => changed = true,
+        }
+        endpoint::release(endpoint);
+    }
+    changed
+}
+
+/// Before a sleep: how long it may last.
+#[inline]
+pub(crate) fn pause() -> Option<u64> {
+    if COUNT.load(Ordering::Relaxed) == 0 { None } else { pause_slow() }
+}
+
+#[cold]
+fn pause_slow() -> Option<u64> {
+    if look_slow() {
+        return Some(1);
+    }
+    let now = now_ns();
+    let next = KNOCKS.lock().iter().map(|knock| knock.next.saturating_sub(now)).min();
+    // Those that other threads are trying are theirs to see to.
+    Some(next.unwrap_or(PAUSE_FIRST_NS).max(1))
+}
+
+/// Waits until the connection is made, or has failed. EAGAIN when the time is over.
+pub(crate) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<Verdict, i32> {
+    endpoint::retain(endpoint);
+    let result = loop {
+        match try_now(endpoint) {
+            Verdict::Busy => {}
+            verdict => break Ok(verdict),
+        }
+        let pause = pause();
+        if let Err(errno) = crate::wait::sleep_on_word(&WORD, 0, deadline, pause) {
+            break Err(errno);
+        }
+    };
+    endpoint::release(endpoint);
+    result
+}
+
+/// For send and recv: waits as a blocking call does. An errno when there is no connection then.
+pub(crate) fn await_connection(
+    endpoint: &'static Endpoint,
+    nonblock: bool,
+    timeout_ns: u64,
+) -> Result<(), i32> {
+    look_at(endpoint);
+    if nonblock && endpoint.state_now() == State::Connecting {
+        return Err(libc::EAGAIN);
+    }
+    while endpoint.state_now() == State::Connecting {
+        if let Verdict::Kernel(reason) = wait(endpoint, Deadline::option(timeout_ns))? {
+            let to = Name {
+                ip: cold::ip(endpoint, End::Remote),
+                port: endpoint.ports.load(Ordering::Relaxed) as u16,
+            };
+            go_on_in_kernel(endpoint, to, reason);
+        }
+    }
+    Ok(())
+}
+
+/// connect(2) on a socket that waits: `later` is what is said while it does.
+pub(crate) fn connect_again(endpoint: &'static Endpoint, later: i32) -> Result<Verdict, i32> {
+    let verdict = match endpoint.flag(NONBLOCK) {
+        true => match try_now(endpoint) {
+            Verdict::Busy => Err(later),
+            verdict => Ok(verdict),
+        },
+        false => {
+            let deadline = Deadline::option(cold::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed));
+            wait(endpoint, deadline).map_err(|errno| if errno == libc::EAGAIN { later } else { errno })
+        }
+    };
+    match verdict? {
+        Verdict::Failed(errno) => {
+            tell_failure(endpoint);
+            Err(errno)
+        }
+        verdict => Ok(verdict),
+    }
+}
+
+/// connect(2) on a socket whose connect has failed: the error, or that it was told already. Another connect may
+/// follow.
+pub(crate) fn tell_failure(endpoint: &'static Endpoint) -> i32 {
+    let error = i32::from(endpoint.error.swap(0, Ordering::AcqRel));
+    endpoint.set_state(unconnected(endpoint));
+    if error != 0 { error } else { libc::ECONNABORTED }
+}
+
+/// shutdown(2), and connect(2) to AF_UNSPEC: the socket is as good as new, with an error (`tcp_disconnect`).
+pub(crate) fn abandon(endpoint: &'static Endpoint) {
+    forget(endpoint);
+    unconnect(endpoint, libc::ECONNRESET);
+}
+
+/// After the end of a connection: it keeps its port, for another connect (`inet_reset_saddr`).
+pub(crate) fn unconnect(endpoint: &'static Endpoint, error: i32) {
+    endpoint.ports.fetch_and(0xffff_0000, Ordering::Relaxed);
+    if error != 0 {
+        endpoint.error.store(error as u16, Ordering::Release);
+    }
+    endpoint.set_state(unconnected(endpoint));
+    crate::epoll::endpoint_event(endpoint);
+}
+
+/// The socket is closed, or does not wait any more.
+pub(crate) fn forget(endpoint: &Endpoint) {
+    let mut knocks = KNOCKS.lock();
+    let before = knocks.len();
+    knocks.retain(|knock| !core::ptr::eq(knock.endpoint, endpoint));
+    COUNT.fetch_sub(before - knocks.len(), Ordering::AcqRel);
+    drop(knocks);
+    crate::route::port_unused(endpoint);
+}
+
+/// Before fork and exec: the timers are this process's, so the kernel goes on with what waits.
+pub(crate) fn all_to_kernel() {
+    while let Some(knock) = claim(|_| true) {
+        let (endpoint, to) = (knock.endpoint, knock.to);
+        crate::route::port_unused(endpoint);
+        endpoint.set_state(unconnected(endpoint));
+        go_on_in_kernel(endpoint, to, Reason::NotAccepting);
+        forget_claimed(&knock);
+    }
+}
+
+/// A connect that waited here goes on in the kernel, without waiting for it.
+fn go_on_in_kernel(endpoint: &'static Endpoint, to: Name, reason: Reason) {
+    if connect::demote(endpoint, reason).is_err() {
+        return;
+    }
+    let mut fd = endpoint.fd.load(Ordering::Relaxed);
+    table::for_each(0, u32::MAX, |number, entry| {
+        if matches!(entry, Entry::Kernel(e) if core::ptr::eq(e, endpoint)) {
+            fd = number;
+        }
+    });
+    let mut bytes = [0u8; 28];
+    let len = addr::encode(i32::from(endpoint.domain.load(Ordering::Relaxed)), to, &mut bytes);
+    let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
+    let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize);
+    // SAFETY: the kernel reads `len` bytes of the address. It tells the result by poll and SO_ERROR.
+    let _ = unsafe { sd_sys::syscall!(libc::SYS_connect, fd, bytes.as_ptr(), len) };
+    let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags);
+    connect::note_kernel_names(endpoint, fd);
+}
+
+/// Keeps the list unchanged across a fork.
+pub(crate) fn keep_lock() {
+    KNOCKS.lock_and_keep();
+}
+
+/// Ends `keep_lock`.
+///
+/// # Safety
+/// The calling thread (or the one it is a copy of) called `keep_lock`.
+pub(crate) unsafe fn unlock() {
+    // SAFETY: promised by the caller.
+    unsafe { KNOCKS.unlock() };
+}
+
+/// In the child of a fork: what began to wait in between is the parent's.
+pub(crate) fn forked() {
+    KNOCKS.lock().clear();
+    COUNT.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,58 @@
+//! What few endpoints have, and their addresses: `sd_shm::slab::Rare`.
+
+use crate::process::PROCESS;
+use crate::socket::endpoint::EndpointExt;
+use core::sync::atomic::Ordering;
+use sd_proto::Ip;
+use sd_shm::slab::{End, Endpoint, HAS_RARE, Rare};
+
+/// What the others have.
+static NOTHING: Rare = Rare::new();
+
+/// For a look.
+pub(crate) fn of(endpoint: &Endpoint) -> &'static Rare {
+    match endpoint.flags.load(Ordering::Acquire) & HAS_RARE {
+        0 => &NOTHING,
+        _ => own(endpoint).unwrap_or(&NOTHING),
+    }
+}
+
+/// For a change: the endpoint has something from now on.
+pub(crate) fn change(endpoint: &Endpoint, change: impl FnOnce(&Rare)) {
+    if let Some(rare) = own(endpoint) {
+        note(endpoint);
+        change(rare);
+    }
+}
+
+/// The endpoint's place in one of the arrays beside is not empty any more.
+#[inline]
+pub(crate) fn note(endpoint: &Endpoint) {
+    if endpoint.flags.load(Ordering::Relaxed) & HAS_RARE == 0 {
+        endpoint.flags.fetch_or(HAS_RARE, Ordering::AcqRel);
+    }
+}
+
+fn own(endpoint: &Endpoint) -> Option<&'static Rare> {
+    let (rec, index) = PROCESS.locate(endpoint)?;
+    rec.slab()?.rare(index)
+}
+
+/// The address of one end.
+pub(crate) fn ip(endpoint: &Endpoint, end: End) -> Ip {
+    let word = crate::memory::parked::address(endpoint, end);
+    let long = || {
+        let (rec, index) = PROCESS.locate(endpoint)?;
+        Some(rec.slab()?.whole_address(index, end, word))
+    };
+    Ip(sd_shm::slab::short_address(word).or_else(long).unwrap_or_default())
+}
+
+/// Notes it.
+pub(crate) fn set_ip(endpoint: &Endpoint, end: End, ip: Ip) {
+    if !endpoint.rx().set_short_address(end, ip.0)
+        && let Some(slab) = PROCESS.locate(endpoint).and_then(|(rec, _)| rec.slab())
+    {
+        slab.set_address(endpoint, end, ip.0);
+    }
+}

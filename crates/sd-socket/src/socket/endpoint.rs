@@ -1,0 +1,499 @@
+//! An endpoint's life: allocation, its rings, locks of its halves, its end.
+
+use crate::data::token::Half;
+use crate::link::channel::Channel;
+use crate::process::{PROCESS, Priv, SlabRec};
+use crate::socket::cold;
+use core::sync::atomic::{AtomicU32, Ordering};
+use sd_ring::token::Way;
+use sd_ring::{Next, RxCursor, TxCursor, doorbell};
+use sd_shm::channel::{
+    FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
+};
+use sd_shm::rings::Rings;
+use sd_shm::slab::{
+    Endpoint, FIXED_BUF, HAS_RARE, RX_DISTANCE, RX_PARKED, RxHalf, SWITCHES_MASK, State, TOKENS_DISTANCE,
+    TX_DISTANCE, TX_PARKED, Tokens, TxHalf,
+};
+
+/// O_NONBLOCK.
+pub(crate) const NONBLOCK: u32 = 1 << 0;
+/// shutdown(SHUT_RD) was called.
+pub(crate) const SHUT_RD: u32 = 1 << 1;
+/// shutdown(SHUT_WR) was called; the end is announced to the peer.
+pub(crate) const SHUT_WR: u32 = 1 << 2;
+/// The peer's end of stream was seen.
+pub(crate) const EOF: u32 = 1 << 3;
+/// The connection is torn down (reset); SO_ERROR may be pending.
+pub(crate) const RESET: u32 = 1 << 4;
+/// A non-blocking connect has not been asked about yet: the next connect returns 0.
+pub(crate) const CONNECTING: u32 = 1 << 5;
+/// The number is held by a kernel socket of its own, which mirrors the options.
+pub(crate) const OWN_SOCKET: u32 = 1 << 6;
+/// Some epoll instance watches it.
+pub(crate) const WATCHED: u32 = 1 << 7;
+/// The kernel socket has an address of its own: the connection must use that.
+pub(crate) const HAS_NAME: u32 = 1 << 8;
+/// SO_OOBINLINE.
+pub(crate) const OOB_INLINE: u32 = 1 << 9;
+/// SO_TIMESTAMP, SO_TIMESTAMPNS.
+pub(crate) const STAMPS: u32 = 1 << 12;
+/// See `STAMPS`.
+pub(crate) const STAMPS_NS: u32 = 1 << 13;
+/// SO_ZEROCOPY.
+pub(crate) const ZERO_COPY: u32 = 1 << 15;
+/// This side ended its stream before the other did.
+pub(crate) const CLOSED_FIRST: u32 = 1 << 14;
+/// F_SETOWN, O_ASYNC and the like were used.
+pub(crate) const HAS_SIGNALS: u32 = 1 << 10;
+/// The end of our stream was announced; without it SHUT_WR is only noted, from before there was a connection.
+pub(crate) const FIN_SENT: u32 = 1 << 11;
+/// An epoll instance, or the program, found no room to write: it is told when there is some.
+pub(crate) const NO_SPACE: u32 = 1 << 16;
+/// The monitor said that nobody is on the other side any more, whatever its words say, which others may still write.
+pub(crate) const PEER_DEAD: u32 = 1 << 17;
+/// TCP_INQ.
+pub(crate) const INQ: u32 = 1 << 18;
+/// It, or the listener that it comes from, was bound to one address, which it keeps when its connection is broken off.
+pub(crate) const KEEPS_ADDRESS: u32 = 1 << 19;
+
+// The bits from 1 << 20 on are those of `sd_shm::slab`.
+const _: () = {
+    let low = NONBLOCK | SHUT_RD | SHUT_WR | EOF | RESET | CONNECTING | OWN_SOCKET | WATCHED | HAS_NAME;
+    let middle = OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | CLOSED_FIRST | HAS_SIGNALS | FIN_SENT;
+    let all = low | middle | NO_SPACE | PEER_DEAD | INQ | KEEPS_ADDRESS;
+    let shared = SWITCHES_MASK | FIXED_BUF | HAS_RARE | TX_PARKED | RX_PARKED;
+    assert!(all.count_ones() == 20 && all & shared == 0);
+};
+
+/// Atomics of an endpoint that are addresses of shared structures.
+pub(crate) trait EndpointExt {
+    fn flag(&self, bits: u32) -> bool;
+    fn set_flag(&self, bits: u32);
+    fn clear_flag(&self, bits: u32);
+    fn state_now(&self) -> State;
+    fn set_state(&self, state: State);
+    fn own_words(&self) -> &'static SlotSide;
+    fn peer_words(&self) -> &'static SlotSide;
+    fn channel_ref(&self) -> Option<&'static Channel>;
+    fn tokens(&self) -> &Tokens;
+    fn tx(&self) -> &TxHalf;
+    fn rx(&self) -> &RxHalf;
+    fn tx_token(&self) -> Half<'_>;
+    fn rx_token(&self) -> Half<'_>;
+    fn tx_mem(&self) -> Rings;
+    fn rx_mem(&self) -> Rings;
+}
+
+impl EndpointExt for Endpoint {
+    #[inline(always)]
+    fn flag(&self, bits: u32) -> bool {
+        self.flags.load(Ordering::Relaxed) & bits != 0
+    }
+    fn set_flag(&self, bits: u32) {
+        self.flags.fetch_or(bits, Ordering::AcqRel);
+    }
+    fn clear_flag(&self, bits: u32) {
+        self.flags.fetch_and(!bits, Ordering::AcqRel);
+    }
+    #[inline(always)]
+    fn state_now(&self) -> State {
+        State::from_u32(u32::from(self.state.load(Ordering::Acquire)))
+    }
+    fn set_state(&self, state: State) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+    #[inline(always)]
+    fn own_words(&self) -> &'static SlotSide {
+        self.peer_words().other()
+    }
+    #[inline(always)]
+    fn peer_words(&self) -> &'static SlotSide {
+        // SAFETY: set by `attach` to words of a mapped channel; channels of live endpoints stay mapped.
+        unsafe { &*(self.peer.load(Ordering::Relaxed) as *const SlotSide) }
+    }
+    fn channel_ref(&self) -> Option<&'static Channel> {
+        PROCESS.private(self)?.channel()
+    }
+    #[inline(always)]
+    fn tokens(&self) -> &Tokens {
+        let place = core::ptr::from_ref(self).cast::<u8>();
+        // SAFETY: both lie in a slab.
+        unsafe { &*place.wrapping_add(TOKENS_DISTANCE).cast::<Tokens>() }
+    }
+    #[inline(always)]
+    fn tx(&self) -> &TxHalf {
+        let place = core::ptr::from_ref(self).cast::<u8>();
+        // SAFETY: both lie in a slab.
+        unsafe { &*place.wrapping_add(TX_DISTANCE).cast::<TxHalf>() }
+    }
+    #[inline(always)]
+    fn rx(&self) -> &RxHalf {
+        let place = core::ptr::from_ref(self).cast::<u8>();
+        // SAFETY: both lie in a slab.
+        unsafe { &*place.wrapping_add(RX_DISTANCE).cast::<RxHalf>() }
+    }
+    #[inline(always)]
+    fn tx_token(&self) -> Half<'_> {
+        Half::take(self, Way::Send, || repair_tx(self))
+    }
+    #[inline(always)]
+    fn rx_token(&self) -> Half<'_> {
+        Half::take(self, Way::Receive, || repair_rx(self))
+    }
+    #[inline(always)]
+    fn tx_mem(&self) -> Rings {
+        let [tx, _] = &self.rings;
+        rings_at(self.peer_words(), tx)
+    }
+    #[inline(always)]
+    fn rx_mem(&self) -> Rings {
+        let [_, rx] = &self.rings;
+        rings_at(self.peer_words(), rx)
+    }
+}
+
+/// A ring at a distance from the peer's words.
+#[inline(always)]
+pub(crate) fn rings_at(peer: &SlotSide, distance: &AtomicU32) -> Rings {
+    let small = core::ptr::from_ref(peer) as u64 + u64::from(distance.load(Ordering::Relaxed));
+    // SAFETY: set by `attach`; channels of live endpoints stay mapped.
+    unsafe { Rings::at_address(small) }
+}
+
+/// The sender's cursor.
+///
+/// # Safety
+/// The caller has the endpoint's tx token.
+#[inline(always)]
+#[allow(clippy::mut_from_ref)]
+pub(crate) unsafe fn tx_cursor(endpoint: &Endpoint) -> &mut TxCursor {
+    // SAFETY: promised by the caller; the cell is not shared with any peer.
+    unsafe { &mut *endpoint.tx().cursor.get() }
+}
+
+/// The receiver's cursor.
+///
+/// # Safety
+/// The caller has the endpoint's rx token.
+#[inline(always)]
+#[allow(clippy::mut_from_ref)]
+pub(crate) unsafe fn rx_cursor(endpoint: &Endpoint) -> &mut RxCursor {
+    // SAFETY: promised by the caller; the cell is not shared with any peer.
+    unsafe { &mut *endpoint.rx().cursor.get() }
+}
+
+/// Makes good what a sender left that died with the token.
+#[cold]
+pub(crate) fn repair_tx(endpoint: &Endpoint) {
+    // SAFETY: called by who took the token.
+    if unsafe { tx_cursor(endpoint) }.recover(&GEOMETRY, &endpoint.tx_mem()).is_err() {
+        corrupt(endpoint);
+    }
+}
+
+/// Makes good what a receiver left that died with the token.
+#[cold]
+pub(crate) fn repair_rx(endpoint: &Endpoint) {
+    // SAFETY: called by who took the token.
+    unsafe { rx_cursor(endpoint) }.recover();
+}
+
+/// A fresh endpoint of the own slab, held by this process, one descriptor counted.
+pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
+    let rec = PROCESS.own()?;
+    let slab = rec.slab()?;
+    let mut alloc = PROCESS.alloc.lock();
+    let index = take_free(&mut alloc, rec, slab)?;
+    let endpoint = slab.endpoint(index)?;
+    let private = rec.private(index)?;
+    private.fds.store(1, Ordering::Relaxed);
+    if endpoint.flags.load(Ordering::Relaxed) & HAS_RARE != 0 {
+        let (tokens, rare) = (slab.tokens(index)?, slab.rare(index)?);
+        tokens.tx.reset();
+        tokens.rx.reset();
+        rare.reset();
+    }
+    let half = endpoint.rx();
+    endpoint.flags.store(0, Ordering::Relaxed);
+    endpoint.error.store(0, Ordering::Relaxed);
+    endpoint.domain.store(domain as u8, Ordering::Relaxed);
+    endpoint.reason.store(0, Ordering::Relaxed);
+    endpoint.ports.store(0, Ordering::Relaxed);
+    half.short_addresses.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    half.lowat.store(1, Ordering::Relaxed);
+    private.clear_role();
+    private.next.store(0, Ordering::Relaxed);
+    endpoint.sender.store(0, Ordering::Relaxed);
+    half.spin.store(0, Ordering::Relaxed);
+    endpoint.holders.store(rec.bit.load(Ordering::Relaxed), Ordering::Relaxed);
+    endpoint.set_state(State::Fresh);
+    Some(endpoint)
+}
+
+fn take_free(
+    alloc: &mut crate::process::Alloc,
+    rec: &crate::process::SlabRec,
+    slab: sd_shm::slab::Slab,
+) -> Option<usize> {
+    if let Some(index) = alloc.free.checked_sub(1) {
+        alloc.free = rec.private(index as usize)?.next.load(Ordering::Relaxed);
+        return Some(index as usize);
+    }
+    let given_up =
+        |index: &u32| slab.endpoint(*index as usize).is_some_and(|e| e.holders.load(Ordering::Acquire) == 0);
+    if let Some(at) = alloc.orphans.iter().position(given_up) {
+        return Some(alloc.orphans.swap_remove(at) as usize);
+    }
+    let high = slab.header().high.load(Ordering::Relaxed);
+    if high as usize >= slab.header().endpoints_allowed() {
+        return None;
+    }
+    slab.header().high.store(high + 1, Ordering::Release);
+    Some(high as usize)
+}
+
+/// One more descriptor of this process leads to the endpoint.
+pub(crate) fn retain(endpoint: &Endpoint) {
+    if let Some(private) = PROCESS.private(endpoint) {
+        private.fds.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// The same, if there is one.
+pub(crate) fn retain_open(endpoint: &Endpoint) -> bool {
+    let one_more = |fds: u32| (fds > 0).then_some(fds.wrapping_add(1));
+    PROCESS.private(endpoint).is_some_and(|private| {
+        private.fds.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok()
+    })
+}
+
+/// One descriptor fewer; the last one of the last process ends the connection.
+pub(crate) fn release(endpoint: &'static Endpoint) {
+    let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
+    let Some(private) = rec.private(index) else { return };
+    if private.fds.fetch_sub(1, Ordering::AcqRel) == 1 {
+        end_at(endpoint, rec, index, private);
+    }
+}
+
+/// The last descriptor of this process is closed.
+pub(crate) fn end(endpoint: &'static Endpoint) {
+    let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
+    rec.private(index).into_iter().for_each(|private| end_at(endpoint, rec, index, private));
+}
+
+fn end_at(endpoint: &'static Endpoint, rec: &SlabRec, index: usize, private: &Priv) {
+    crate::epoll::forget_endpoint(endpoint, private);
+    if endpoint.state_now() == State::Connecting {
+        crate::setup::syn_sent::forget(endpoint);
+    }
+    let listener = private.listener().and_then(|_| crate::setup::listen::forget(private));
+    let bit = rec.bit.load(Ordering::Relaxed);
+    let channel = private.channel().filter(|_| endpoint.state_now() == State::Connected);
+    if let Some(channel) = channel.filter(|_| endpoint.holders.load(Ordering::Acquire) & !bit != 0) {
+        // Another process goes on with it, and will free the slot for other connections.
+        channel.unbind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
+    }
+    if endpoint.state_now() == State::Kernel {
+        private.channel().into_iter().for_each(|channel| crate::setup::withdrawn::let_go(endpoint, channel));
+    }
+    let last = !leave(endpoint, bit);
+    match channel {
+        Some(channel) if last => hang_up(endpoint, channel, rec),
+        Some(channel) => channel.unused(),
+        None => {}
+    }
+    if last {
+        // The bit goes last: without it the slab's owner may use the endpoint again.
+        endpoint.set_state(State::Free);
+        endpoint.holders.fetch_and(!bit, Ordering::AcqRel);
+    }
+    let own = PROCESS.own().is_some_and(|own| core::ptr::eq(own, rec));
+    if own {
+        let mut alloc = PROCESS.alloc.lock();
+        if last {
+            private.next.store(alloc.free, Ordering::Relaxed);
+            alloc.free = index as u32 + 1;
+        } else {
+            alloc.orphans.push(index as u32);
+        }
+    }
+    if let Some(listener) = listener {
+        crate::setup::listen::ended(listener);
+    }
+}
+
+/// Takes this process's bit away while others hold the endpoint. False, and the bit is left, when it is the last:
+/// of processes that close at the same time one ends the connection.
+fn leave(endpoint: &Endpoint, bit: u64) -> bool {
+    let clear = |holders: u64| Some(holders & !bit).filter(|left| *left != 0);
+    endpoint.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, clear).is_ok()
+}
+
+/// A connection that others have is held by this process too, which has its bit already; one descriptor is counted.
+pub(crate) fn hold(endpoint: &'static Endpoint, channel: &'static Channel) {
+    let Some(private) = PROCESS.private(endpoint) else { return };
+    if !private.change_channel(channel) || private.fds.load(Ordering::Acquire) == 0 {
+        private.next.store(0, Ordering::Relaxed);
+        channel.bind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
+    }
+    private.fds.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Ties an endpoint to a slot of a channel.
+pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slot: usize, generation: u32) {
+    let (side, map) = (channel.side, channel.map);
+    let [a, b] = &map.slot(slot).side;
+    let (own, peer) = if side == Side::A { (a, b) } else { (b, a) };
+    crate::link::placed::note(endpoint, channel, slot, peer);
+    endpoint.slot.store(slot as u16, Ordering::Relaxed);
+    endpoint.side.store(side as u8, Ordering::Relaxed);
+    endpoint.generation.store(generation, Ordering::Relaxed);
+    endpoint.channel_id.store(channel.id, Ordering::Relaxed);
+    endpoint.tx().bytes.store(0, Ordering::Relaxed);
+    endpoint.rx().bytes.store(0, Ordering::Relaxed);
+    if endpoint.flag(HAS_RARE) {
+        cold::of(endpoint).urgent_read.store(0, Ordering::Relaxed);
+    }
+    // SAFETY: nobody else knows the endpoint yet.
+    unsafe {
+        endpoint.tx().cursor.get().write(TxCursor::new(&GEOMETRY));
+        endpoint.rx().cursor.get().write(RxCursor::new());
+    }
+    PROCESS.private(endpoint).into_iter().for_each(|private| private.set_channel(channel));
+    if channel.berths.mask() != 0 {
+        own.make_rare().rings.store(channel.berths.mask(), Ordering::SeqCst);
+    }
+    channel.bind(slot, endpoint);
+    if crate::memory::kept_rings::stays_small(channel, slot) {
+        endpoint.set_flag(FIXED_BUF);
+    }
+    crate::process::confine::attached(endpoint);
+    endpoint.set_state(State::Connected);
+}
+
+/// Wakes the peer as its doorbell word says, after something was published for it.
+#[inline(always)]
+pub(crate) fn notify(endpoint: &Endpoint, bits: u32) {
+    notify_at(endpoint, endpoint.peer_words(), bits);
+}
+
+/// The same, for who has the peer's words at hand.
+#[inline(always)]
+pub(crate) fn notify_at(endpoint: &Endpoint, peer: &SlotSide, bits: u32) {
+    let fired = doorbell::ring(&peer.wait, bits);
+    if fired != 0 {
+        notify_slow(endpoint, fired);
+    }
+}
+
+#[cold]
+fn notify_slow(endpoint: &Endpoint, fired: u32) {
+    if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {
+        sd_sys::futex::wake(&endpoint.peer_words().wait, i32::MAX, sd_sys::futex::Scope::Shared);
+    }
+    if fired & (doorbell::RX_SIGNAL | doorbell::TX_SIGNAL) != 0 && fired & doorbell::RX_SLEEP == 0 {
+        crate::socket::signals::tell(endpoint, false);
+    }
+    if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0
+        && let Some(channel) = endpoint.channel_ref()
+    {
+        channel.announce(usize::from(endpoint.slot.load(Ordering::Relaxed)));
+    }
+}
+
+/// All bits a waiter can announce.
+pub(crate) const ALL_BITS: u32 = doorbell::RX_SLEEP
+    | doorbell::RX_EVENT
+    | doorbell::RX_SIGNAL
+    | doorbell::TX_SLEEP
+    | doorbell::TX_EVENT
+    | doorbell::TX_SIGNAL;
+
+/// What the peer's words say of the end of the connection, beyond what the ring says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PeerEnd {
+    /// Nothing.
+    Open,
+    /// Closed, both directions, or its process is gone.
+    Gone,
+    /// Reset.
+    Reset,
+}
+
+/// See [`PeerEnd`]. After `Gone` the ring must be looked at once more: data came before.
+#[inline(always)]
+pub(crate) fn peer_end(endpoint: &Endpoint) -> PeerEnd {
+    let peer = endpoint.peer_words();
+    let flags = peer.flags.load(Ordering::Acquire);
+    if flags & FLAG_RESET != 0 {
+        return PeerEnd::Reset;
+    }
+    if flags & (FLAG_FIN | FLAG_READS_NO_MORE) == FLAG_FIN | FLAG_READS_NO_MORE {
+        return PeerEnd::Gone;
+    }
+    let (generation, state) = peer.state();
+    let mine = generation == endpoint.generation.load(Ordering::Relaxed);
+    if mine && state == SlotState::Refused {
+        return PeerEnd::Reset;
+    }
+    if flags & FLAG_DEAD != 0 || (mine && state == SlotState::Closed) {
+        return PeerEnd::Gone;
+    }
+    if endpoint.flag(PEER_DEAD) { PeerEnd::Gone } else { PeerEnd::Open }
+}
+
+/// The peer will send no more, though some of it may not have been read yet.
+pub(crate) fn peer_finished(endpoint: &Endpoint) -> bool {
+    endpoint.flag(EOF)
+        || endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_FIN != 0
+        || peer_end(endpoint) == PeerEnd::Gone
+}
+
+/// The end of a connection, when the last descriptor is closed (§4.5.4): announces the end of our
+/// stream, or resets when received data was never read or SO_LINGER says so.
+pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, rec: &SlabRec) {
+    let own = endpoint.own_words();
+    let generation = endpoint.generation.load(Ordering::Relaxed);
+    {
+        let _rx = endpoint.rx_token();
+        let _tx = endpoint.tx_token();
+        // SAFETY: both halves are held.
+        let (tx, mut rx) = unsafe { (tx_cursor(endpoint), *rx_cursor(endpoint)) };
+        let next = rx.next(&GEOMETRY, &endpoint.rx_mem());
+        let unread = matches!(next, Ok(Next::Data { .. } | Next::Urgent));
+        let aborts = cold::of(endpoint).aborts();
+        if unread || aborts || endpoint.flag(RESET) {
+            own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
+        } else {
+            let resets = crate::setup::time_wait::note_close(endpoint, rec);
+            tx.finish(&endpoint.tx_mem(), crate::data::fast::stamp(endpoint));
+            own.flags.fetch_or(if resets { FLAG_FIN | FLAG_RESET } else { FLAG_FIN }, Ordering::AcqRel);
+        }
+        own.wait.store(0, Ordering::Relaxed);
+        let used_large = tx.is_large() || rx.is_large();
+        let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
+        if used_large {
+            sd_sys::budget::give_back(tx.large_used());
+            crate::memory::idle::trim(channel, slot, peer_end(endpoint) == PeerEnd::Gone);
+        }
+        channel.unbind(slot, endpoint);
+        // From here on the slot may carry another connection, so everything else comes before; a
+        // wake-up too many does no harm to that one.
+        own.set_state(generation, SlotState::Closed);
+        notify(endpoint, ALL_BITS);
+        channel.unused();
+    }
+}
+
+/// The peer broke the protocol: both ends are reset.
+#[cold]
+pub(crate) fn corrupt(endpoint: &Endpoint) {
+    crate::process::stats::count(crate::process::stats::Counter::CorruptPeer);
+    endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
+    endpoint.error.store(libc::ECONNRESET as u16, Ordering::Relaxed);
+    endpoint.set_flag(RESET);
+    notify(endpoint, ALL_BITS);
+    crate::link::channel::announce_to_self(endpoint);
+}

@@ -1,0 +1,14 @@
+//! What a socket is: its 64 bytes in the slab, and what few sockets need besides.
+//!
+//! `endpoint` (flags, life and end), `cold` (time-outs, IPv6 addresses, urgent data), `errors` (what a call on a broken connection
+//! returns), `names` and `addr` (getsockname, getpeername), `signals` (SIGIO, SIGURG), `inode` (fstat).
+//!
+//! *Owns*: endpoints. *Uses*: `link`, `process`, `fd`.
+
+pub(crate) mod addr;
+pub(crate) mod cold;
+pub(crate) mod endpoint;
+pub(crate) mod errors;
+pub(crate) mod inode;
+pub(crate) mod names;
+pub(crate) mod signals;

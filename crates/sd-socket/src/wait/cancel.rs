@@ -1,0 +1,85 @@
+//! pthread_cancel(3): calls of ours that wait are cancellation points, as those of libc are.
+//!
+//! `pthread_cancel --list of threads, wake-up of all sleepers--> the cancelled thread finds itself in the list`
+//!
+//! libc marks the thread, but does not interrupt one that sleeps in our calls. So each sleeper is woken and looks
+//! whether it is meant; that one returns [`CANCELLED`] through all our frames, which frees what they hold, and the
+//! hook's edge lets libc act on the mark. A call that need not wait does not look.
+
+use crate::process::PROCESS;
+use crate::socket::endpoint::EndpointExt;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use libc::c_int;
+use sd_ring::doorbell::{self, RX_SLEEP, TX_SLEEP};
+use sd_sys::futex::{self, Scope};
+
+/// The calling thread is to end; no errno of Linux'.
+pub const CANCELLED: i32 = 4096;
+
+/// The threads that were cancelled last (pthread_t). Most of them have ended long since.
+static THREADS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+/// How many have been cancelled.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+const PTHREAD_CANCEL_ENABLE: c_int = 0;
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// After libc has marked the thread (SYNC POINT: cancel; a sleeper arms its word first and then looks here).
+pub fn requested(thread: usize) {
+    if !crate::fd::table::is_active() {
+        return;
+    }
+    let next = NEXT.fetch_add(1, Ordering::Relaxed) as usize % THREADS.len();
+    if let Some(cell) = THREADS.get(next) {
+        cell.store(thread, Ordering::SeqCst);
+    }
+    sd_ring::fence_full();
+    sd_sys::fd::eventfd_signal(crate::wait::waker::own_event_fd());
+    crate::wait::thread_waker::wake_all();
+    for (_, endpoint) in PROCESS.connections() {
+        let word = &endpoint.own_words().wait;
+        doorbell::disarm(word, RX_SLEEP | TX_SLEEP);
+        futex::wake(word, i32::MAX, Scope::Shared);
+    }
+}
+
+/// Before a sleep: an error when the calling thread is to end instead.
+#[inline]
+pub(crate) fn check() -> Result<(), i32> {
+    if NEXT.load(Ordering::SeqCst) == 0 { Ok(()) } else { check_slow() }
+}
+
+#[cold]
+fn check_slow() -> Result<(), i32> {
+    // SAFETY: no arguments.
+    let me = unsafe { libc::pthread_self() } as usize;
+    if !THREADS.iter().any(|cell| cell.load(Ordering::SeqCst) == me) {
+        return Ok(());
+    }
+    let mut state = PTHREAD_CANCEL_DISABLE;
+    // SAFETY: libc writes the old state, which is put back at once.
+    unsafe {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut state);
+        pthread_setcancelstate(state, core::ptr::null_mut());
+    }
+    if state == PTHREAD_CANCEL_ENABLE { Err(CANCELLED) } else { Ok(()) }
+}
+
+/// The calling thread acts on its mark now.
+pub fn acted() {
+    // SAFETY: no arguments.
+    let me = unsafe { libc::pthread_self() } as usize;
+    for cell in &THREADS {
+        let _ = cell.compare_exchange(me, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+}
+
+/// In the child of a fork: only this thread exists.
+pub(crate) fn forked() {
+    THREADS.iter().for_each(|cell| cell.store(0, Ordering::Relaxed));
+    NEXT.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,430 @@
+//! poll(2) and select(2) over our sockets and the kernel's descriptors.
+//!
+//! Without a socket of ours the real call is made. Else the kernel's part is asked without
+//! waiting, ours is looked at, and a sleep happens on the socket's doorbell word when it is the
+//! only thing waited for, else in ppoll on the kernel's part and a set of our own descriptors (`sleep_set`). As in Linux,
+//! what a number led to lives until the call ends, and a number closed meanwhile is noticed after the sleep.
+
+use crate::Outcome;
+use crate::epoll::Epoll;
+use crate::fd::pin::Kept;
+use crate::fd::table::{self, Entry};
+use crate::link::channel::drain;
+use crate::process::single_threaded;
+use crate::process::stats::{Counter, count};
+use crate::socket::endpoint::{EndpointExt, PeerEnd, peer_end};
+use crate::wait::ready;
+use crate::wait::sleep_set::{self, SleepSet};
+use crate::wait::thread_waker::{Among, Taken};
+use crate::wait::{self, Deadline, Sleeper};
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, c_int, pollfd, sigset_t};
+use sd_ring::doorbell;
+use sd_shm::slab::{Endpoint, State};
+use sd_sys::confine;
+use sd_sys::section::Watch;
+
+/// What a poll entry leads to, as far as it concerns us.
+#[derive(Clone, Copy)]
+enum Kind {
+    Kernel,
+    Socket(&'static Endpoint),
+    Epoll(&'static Epoll),
+}
+
+impl Kind {
+    fn of(fd: i32) -> Kind {
+        match table::get(fd) {
+            Entry::Socket(endpoint) => Kind::Socket(endpoint),
+            Entry::Epoll(epoll) if crate::epoll::has_ours(epoll) => Kind::Epoll(epoll),
+            _ => Kind::Kernel,
+        }
+    }
+
+    /// Whether the kernel has to be asked: for listeners and epoll instances, too.
+    fn in_kernel(self) -> bool {
+        match self {
+            Kind::Socket(endpoint) => matches!(endpoint.state_now(), State::Listen | State::Kernel),
+            _ => true,
+        }
+    }
+
+    /// Events of ours.
+    fn events(self, entry: &pollfd) -> i16 {
+        let wanted = entry.events | POLLERR | POLLHUP;
+        match self {
+            Kind::Socket(endpoint) => {
+                if endpoint.state_now() == State::Listen {
+                    crate::setup::listen::interested(endpoint, entry.fd);
+                }
+                ready::mask(endpoint, u32::from(wanted as u16)) as i16
+            }
+            Kind::Epoll(epoll) if crate::epoll::is_ready(epoll) => (POLLIN | POLLRDNORM) & wanted,
+            _ => 0,
+        }
+    }
+}
+
+/// Connections, at most, that a thread sleeps for at a berth.
+const MOORED: usize = 64;
+
+/// Entries whose kinds need no allocation.
+const FEW: usize = 16;
+
+/// A list of poll, and what its numbers lead to.
+struct List<'a> {
+    fds: &'a mut [pollfd],
+    few: [Kind; FEW],
+    /// Empty when they are few.
+    many: Vec<Kind>,
+    /// What the call waits for lives until it ends, whoever closes it.
+    users: Vec<crate::epoll::User>,
+    sockets: Vec<&'static Endpoint>,
+    kept: Vec<Kept>,
+}
+
+impl<'a> List<'a> {
+    fn of(fds: &'a mut [pollfd]) -> List<'a> {
+        let mut list = List {
+            fds,
+            few: [Kind::Kernel; FEW],
+            many: Vec::new(),
+            users: Vec::new(),
+            sockets: Vec::new(),
+            kept: Vec::new(),
+        };
+        list.find();
+        list
+    }
+
+    /// Finds what the numbers lead to now.
+    fn find(&mut self) {
+        let kinds = self.fds.iter().map(|entry| Kind::of(entry.fd));
+        if self.fds.len() <= FEW {
+            self.few.iter_mut().zip(kinds).for_each(|(known, kind)| *known = kind);
+        } else {
+            self.many.clear();
+            self.many.extend(kinds);
+        }
+    }
+
+    fn kinds(&self) -> &[Kind] {
+        if self.many.is_empty() { &self.few } else { &self.many }
+    }
+
+    /// Entries that are not to be ignored.
+    fn entries(&self) -> impl Iterator<Item = (&pollfd, Kind)> {
+        self.fds.iter().zip(self.kinds().iter().copied()).filter(|(entry, _)| entry.fd >= 0)
+    }
+
+    fn begin_waiting(&mut self) {
+        let instances = self.entries().filter_map(|(_, kind)| match kind {
+            Kind::Epoll(epoll) => Some(crate::epoll::User::enter(epoll)),
+            _ => None,
+        });
+        self.users = instances.collect();
+        self.keep();
+    }
+
+    /// Keeps the sockets that the numbers lead to now, beside those that they led to before.
+    fn keep(&mut self) {
+        let sockets = self.entries().filter_map(|(_, kind)| match kind {
+            Kind::Socket(endpoint) => Some(core::ptr::from_ref(endpoint)),
+            _ => None,
+        });
+        if sockets.eq(self.sockets.iter().map(|kept| core::ptr::from_ref(*kept))) {
+            return;
+        }
+        let before = self.sockets.len();
+        let mut all = core::mem::take(&mut self.sockets);
+        let mut kept = core::mem::take(&mut self.kept);
+        for (_, kind) in self.entries() {
+            if let Kind::Socket(endpoint) = kind
+                && !all.iter().take(before).any(|other| core::ptr::eq(*other, endpoint))
+            {
+                kept.push(Kept::new(endpoint));
+                all.push(endpoint);
+            }
+        }
+        (self.sockets, self.kept) = (all, kept);
+    }
+
+    /// One look without waiting; the number of entries with events.
+    fn look(&mut self, ask_kernel: bool) -> Result<usize, i32> {
+        drain();
+        if ask_kernel && self.entries().any(|(_, kind)| kind.in_kernel()) {
+            sd_sys::fd::poll(self.fds, 0).map_err(|e| e.0)?;
+        } else {
+            self.fds.iter_mut().for_each(|p| p.revents = 0);
+        }
+        let List { fds, few, many, .. } = self;
+        let kinds: &[Kind] = if many.is_empty() { few } else { many };
+        let mut count = 0;
+        for (entry, kind) in fds.iter_mut().zip(kinds.iter()).filter(|(entry, _)| entry.fd >= 0) {
+            // What else the kernel says of our placeholders means nothing.
+            if !kind.in_kernel() {
+                entry.revents &= POLLNVAL;
+            }
+            entry.revents |= kind.events(entry);
+            count += usize::from(entry.revents != 0);
+        }
+        Ok(count)
+    }
+
+    /// Looks for a while, unless there is a crowd.
+    fn spin(&mut self) -> Result<usize, i32> {
+        let mut ready = Ok(0);
+        if let Some(_spinner) = Spinner::enter() {
+            let mut rounds = 0u32;
+            let word = self.sockets.first().map_or(&SPIN, |first| &first.rx().spin);
+            wait::spin_at(word, LOOK_COST, || {
+                rounds += 1;
+                ready = self.look(rounds.is_multiple_of(32));
+                ready != Ok(0)
+            });
+        }
+        ready
+    }
+
+    /// The connection, if the list waits for a single one and nothing else.
+    fn only_connection(&self) -> Option<(&'static Endpoint, i16)> {
+        let mut entries = self.entries();
+        match (entries.next()?, entries.next()) {
+            ((entry, Kind::Socket(endpoint)), None) if endpoint.state_now() == State::Connected => {
+                Some((endpoint, entry.events))
+            }
+            _ => None,
+        }
+    }
+
+    /// The kernel's part, behind what is ours.
+    fn for_kernel(&self, own: &[pollfd]) -> Vec<pollfd> {
+        let mut fds = Vec::with_capacity(own.len() + self.fds.len());
+        fds.extend_from_slice(own);
+        fds.extend(self.entries().filter(|(_, kind)| kind.in_kernel()).map(|(entry, _)| *entry));
+        fds
+    }
+
+    /// Where there can be no set: a nap, during which only the kernel's descriptors are watched.
+    #[cold]
+    fn nap(&self, deadline: Deadline, mask: *const sigset_t) -> Result<(), i32> {
+        let mut fds = self.for_kernel(&[]);
+        // SAFETY: the caller's mask.
+        unsafe { confine::nap(&mut fds, deadline.left(), mask) }.map(drop).map_err(|e| e.0)
+    }
+
+    /// There are connections of ours and, beside them, only the kernel's descriptors; and other threads to be left alone.
+    fn is_for_berth(&self) -> bool {
+        let fits = |kind: Kind| match kind {
+            Kind::Kernel => true,
+            Kind::Socket(endpoint) => matches!(endpoint.state_now(), State::Connected | State::Kernel),
+            Kind::Epoll(_) => false,
+        };
+        !single_threaded()
+            && !confine::is_on()
+            && (1..=MOORED).contains(&self.sockets.len())
+            && self.entries().all(|(_, kind)| fits(kind))
+    }
+
+    /// Those that are not ready shall tell; whether one is, or is the kernel's by now.
+    fn arm(&self) -> bool {
+        self.entries().any(|(entry, kind)| {
+            if let Kind::Socket(endpoint) = kind {
+                ready::arm(endpoint, u32::from(entry.events as u16));
+                if crate::setup::withdrawn::is_moved(endpoint) {
+                    return true;
+                }
+            }
+            // What is not ready in an epoll instance is armed by looking.
+            kind.events(entry) != 0
+        })
+    }
+
+    /// Sleeps where only this thread is woken.
+    fn sleep_at(
+        &self,
+        berth: &Taken,
+        deadline: Deadline,
+        mask: *const sigset_t,
+        watch: &Watch,
+    ) -> Result<(), i32> {
+        count(Counter::Sleep);
+        if self.arm() {
+            return Ok(());
+        }
+        let retry = wait::earlier(crate::monitor::client::retry_if_lost(), crate::setup::adopt::pause());
+        let timeout = wait::earlier(deadline.left(), retry);
+        let control = crate::monitor::client::CONTROL_FD.load(Ordering::Acquire);
+        let mut fds = self.for_kernel(&[
+            pollfd { fd: berth.epoll_fd(), events: POLLIN, revents: 0 },
+            pollfd { fd: control, events: POLLRDHUP, revents: 0 },
+        ]);
+        wait::ended_by_handler(watch, mask)?;
+        crate::wait::cancel::check()?;
+        // SAFETY: the caller's mask.
+        unsafe { sd_sys::fd::ppoll(&mut fds, timeout, mask) }.map_err(|e| e.0)?;
+        let [own, control] = fds.first_chunk().map_or([0; 2], |own: &[pollfd; 2]| own.map(|fd| fd.revents));
+        if own != 0 {
+            berth.take_ring();
+        }
+        if control != 0 {
+            crate::monitor::client::look_at_socket();
+        }
+        Ok(())
+    }
+
+    /// Sleeps until something may have changed.
+    fn sleep(&self, deadline: Deadline, mask: *const sigset_t, watch: &Watch) -> Result<(), i32> {
+        if mask.is_null()
+            && let Some((endpoint, events)) = self.only_connection()
+        {
+            return sleep_on_word(endpoint, events, deadline, watch);
+        }
+        if !sleep_set::is_allowed() {
+            return self.nap(deadline, mask);
+        }
+        // Kept until the end: others may be asked to make it known.
+        let mut berth = if self.is_for_berth() { Taken::take() } else { None };
+        if let Some(berth) = berth.as_mut()
+            && berth.moor(&self.sockets)
+        {
+            return self.sleep_at(berth, deadline, mask, watch);
+        }
+        let _among = Among::enter(&self.sockets);
+        crate::link::wake_target::settle();
+        let sleeper = Sleeper::enter();
+        let Ok(set) = SleepSet::take(&sleeper) else { return self.nap(deadline, mask) };
+        drain();
+        if self.arm() {
+            return Ok(());
+        }
+        let idle = wait::earlier(crate::setup::adopt::ask_for_work(), crate::setup::adopt::pause());
+        let retry = wait::earlier(crate::monitor::client::retry_if_lost(), idle);
+        if sleeper.is_stale() {
+            return Ok(());
+        }
+        wait::ended_by_handler(watch, mask)?;
+        set.sleep(&mut self.for_kernel(&[SleepSet::FIRST]), wait::earlier(deadline.left(), retry), mask)
+    }
+}
+
+/// Whether any of the numbers needs us.
+pub(crate) fn concerns_us(fds: &[pollfd]) -> bool {
+    fds.iter().any(|p| table::is_ours(p.fd) && !matches!(Kind::of(p.fd), Kind::Kernel))
+}
+
+/// Thirty years.
+const FOREVER_NS: u64 = 1_000_000_000_000_000_000;
+
+/// How long to spin for lists without a connection.
+static SPIN: AtomicU32 = AtomicU32::new(0);
+/// A look at a list, in looks at one ring.
+const LOOK_COST: u32 = 16;
+
+/// Threads that spin for a list.
+static SPINNERS: AtomicU32 = AtomicU32::new(0);
+
+/// A thread that spins for a list.
+struct Spinner;
+
+impl Spinner {
+    /// `None` when so many spin already that those they wait for would have no processor.
+    fn enter() -> Option<Spinner> {
+        let spinner = Spinner;
+        let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
+        (others == 0 || others + 1 < sd_sys::fd::processors()).then_some(spinner)
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        SPINNERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// In the child of a fork: only this thread exists.
+pub(crate) fn forked() {
+    SPINNERS.store(0, Ordering::Relaxed);
+}
+
+/// poll and ppoll. `fds` are the caller's.
+pub(crate) fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: *const sigset_t) -> Outcome<c_int> {
+    poll_noting(fds, timeout_ns, mask, &mut false)
+}
+
+/// The same; notes in `waited` whether it could not answer at once.
+pub(crate) fn poll_noting(
+    fds: &mut [pollfd],
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+    waited: &mut bool,
+) -> Outcome<c_int> {
+    if !concerns_us(fds) {
+        return Outcome::Kernel;
+    }
+    let now = sd_sys::time::tsc();
+    crate::monitor::client::look_now_and_then(now);
+    crate::setup::syn_sent::look();
+    let deadline = Deadline::after(timeout_ns);
+    let mut list = List::of(fds);
+    let mut ready = list.look(true);
+    let watch = Watch::start();
+    if ready == Ok(0) && timeout_ns == Some(0) && !mask.is_null() {
+        // A signal that the mask lets through interrupts even a poll that does not wait.
+        list.begin_waiting();
+        if let Err(errno) = list.sleep(deadline, mask, &watch) {
+            return Outcome::Errno(errno);
+        }
+        ready = list.look(true);
+    }
+    if ready == Ok(0) && timeout_ns != Some(0) {
+        *waited = true;
+        crate::memory::sweep::now_and_then(now);
+        list.begin_waiting();
+        if mask.is_null() {
+            ready = list.spin();
+        }
+    }
+    while ready == Ok(0) && deadline.left() != Some(0) {
+        if let Err(errno) = list.sleep(deadline, mask, &watch) {
+            return Outcome::Errno(errno);
+        }
+        list.find();
+        list.keep();
+        ready = list.look(true);
+    }
+    match ready {
+        Ok(count) => Outcome::Done(count as c_int),
+        Err(errno) => Outcome::Errno(errno),
+    }
+}
+
+fn sleep_on_word(
+    endpoint: &'static Endpoint,
+    events: i16,
+    deadline: Deadline,
+    watch: &Watch,
+) -> Result<(), i32> {
+    let mut bits = doorbell::RX_SLEEP;
+    if events & POLLOUT != 0 {
+        bits |= doorbell::TX_SLEEP;
+    }
+    let word = &endpoint.own_words().wait;
+    let value = doorbell::arm(word, bits);
+    let wanted = events | POLLERR | POLLHUP;
+    if ready::mask(endpoint, u32::from(wanted as u16)) != 0
+        || peer_end(endpoint) != PeerEnd::Open && wanted & POLLIN != 0
+    {
+        return Ok(());
+    }
+    crate::wait::cancel::check()?;
+    // Without a timeout the kernel would restart the wait after a handler with SA_RESTART; poll
+    // never does.
+    let pause = wait::earlier(deadline.left(), crate::setup::adopt::pause());
+    let timeout = crate::process::confine::limit(endpoint, pause).or(Some(FOREVER_NS));
+    wait::ended_by_handler(watch, core::ptr::null())?;
+    match sd_sys::futex::wait(word, value, timeout, sd_sys::futex::Scope::Shared) {
+        Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,364 @@
+//! Waiting (§4.4): poll, then yield, then sleep; how long is learned per socket or epoll instance.
+//!
+//! A wait looks at its ring without a pause for about two microseconds, then gives way to other
+//! threads between looks, at most for the learned budget, then sleeps. A budget that did not pay
+//! is halved; now and then a full one is tried again. When the yield itself let the peer run (one
+//! core for both), the first phase is cut short next time. When it let a stranger run for a whole time slice, there are
+//! more runnable threads than cores: then nobody here gives way for a while, since who sleeps is run as soon as he
+//! is woken, but who gave way waits for his turn.
+
+use crate::process::stats::{Counter, count};
+use crate::wait::waker::View;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use sd_sys::futex::{self, Scope};
+use sd_sys::section::Watch;
+use sd_sys::{confine, time};
+
+const LOOKS_MAX: u32 = 1200;
+const LOOKS_MIN: u32 = 20;
+const BUDGET_MAX_US: u32 = 60;
+/// A yield that took so long ran somebody else.
+const HANDED_OVER_NS: u64 = 900;
+/// One wait in so many uses the full budget.
+const PROBE_EVERY: u32 = 32;
+/// A yield that took so long gave the core away for a time slice. Of a peer that computed for so long on the same core,
+/// the answer is not much later for a sleep.
+const CROWDED_NS: u64 = 200_000;
+/// For so long nobody yields after that; twice as long each time, up to the longest.
+const CROWDED_PAUSE_MS: [u32; 2] = [16, 1024];
+
+/// No yields until then.
+static CROWDED_UNTIL: AtomicU64 = AtomicU64::new(0);
+static CROWDED_FOR_MS: AtomicU32 = AtomicU32::new(CROWDED_PAUSE_MS[0]);
+
+#[cold]
+fn note_crowd(now: u64) {
+    let pause = CROWDED_FOR_MS.load(Ordering::Relaxed);
+    CROWDED_FOR_MS.store((pause * 2).min(CROWDED_PAUSE_MS[1]), Ordering::Relaxed);
+    CROWDED_UNTIL.store(now + u64::from(pause) * 1_000_000, Ordering::Relaxed);
+}
+
+/// A yield that paid and was short.
+fn forget_crowd() {
+    if CROWDED_FOR_MS.load(Ordering::Relaxed) != CROWDED_PAUSE_MS[0] {
+        CROWDED_FOR_MS.store(CROWDED_PAUSE_MS[0], Ordering::Relaxed);
+    }
+}
+
+/// Learned state, packed in one word: looks (12 bits), budget in us (8 bits), waits since the last
+/// probe (8 bits), and a bit that says that it was initialised.
+#[derive(Clone, Copy)]
+struct Learned {
+    looks: u32,
+    budget_us: u32,
+    since_probe: u32,
+}
+
+impl Learned {
+    fn load(word: &AtomicU32) -> Learned {
+        let w = word.load(Ordering::Relaxed);
+        if w >> 31 == 0 {
+            return Learned { looks: LOOKS_MAX, budget_us: BUDGET_MAX_US, since_probe: 0 };
+        }
+        Learned { looks: w & 0xfff, budget_us: w >> 12 & 0xff, since_probe: w >> 20 & 0xff }
+    }
+
+    fn store(self, word: &AtomicU32) {
+        let w = 1 << 31
+            | self.since_probe.min(0xff) << 20
+            | self.budget_us.min(0xff) << 12
+            | self.looks.min(0xfff);
+        word.store(w, Ordering::Relaxed);
+    }
+}
+
+/// Looks for something without sleeping; true when `ready` said so.
+#[inline]
+pub(crate) fn spin(word: &AtomicU32, ready: impl FnMut() -> bool) -> bool {
+    spin_at(word, 1, ready)
+}
+
+/// The same, where a look takes as long as `cost` looks at one ring.
+#[inline]
+pub(crate) fn spin_at(word: &AtomicU32, cost: u32, mut ready: impl FnMut() -> bool) -> bool {
+    spin_warned(word, cost, |_| ready())
+}
+
+/// The same; `ready` is told which is the last look before others are given way to.
+#[inline]
+pub(crate) fn spin_warned(word: &AtomicU32, cost: u32, mut ready: impl FnMut(bool) -> bool) -> bool {
+    let learned = Learned::load(word);
+    for left in (0..learned.looks.div_ceil(cost)).rev() {
+        if ready(left == 0) {
+            if learned.looks < LOOKS_MAX || learned.budget_us < BUDGET_MAX_US {
+                reward(word, learned);
+            }
+            return true;
+        }
+    }
+    spin_yielding(word, learned, cost, || ready(false))
+}
+
+#[cold]
+fn reward(word: &AtomicU32, learned: Learned) {
+    let budget_us = (learned.budget_us + 4).min(BUDGET_MAX_US);
+    Learned { looks: (learned.looks + 200).min(LOOKS_MAX), budget_us, ..learned }.store(word);
+}
+
+fn spin_yielding(word: &AtomicU32, mut learned: Learned, cost: u32, mut ready: impl FnMut() -> bool) -> bool {
+    let probe = learned.since_probe >= PROBE_EVERY;
+    let budget_us = if probe { BUDGET_MAX_US } else { learned.budget_us };
+    let start = time::now_ns();
+    if start < CROWDED_UNTIL.load(Ordering::Relaxed) {
+        return false;
+    }
+    let mut before = start;
+    while before - start < u64::from(budget_us) * 1000 {
+        time::yield_now();
+        for _ in 0..30u32.div_ceil(cost) {
+            if ready() {
+                let now = time::now_ns();
+                match now - before > CROWDED_NS {
+                    true => note_crowd(now),
+                    false => forget_crowd(),
+                }
+                let handed_over = now - before > HANDED_OVER_NS;
+                learned.looks = if handed_over { LOOKS_MIN } else { learned.looks.max(200) };
+                learned.budget_us = (budget_us * 2).clamp(8, BUDGET_MAX_US);
+                learned.since_probe = 0;
+                learned.store(word);
+                count(Counter::SpinHit);
+                return true;
+            }
+        }
+        let now = time::now_ns();
+        if now - before > CROWDED_NS {
+            note_crowd(now);
+        }
+        before = now;
+    }
+    learned.since_probe = if probe { 0 } else { learned.since_probe + 1 };
+    learned.budget_us /= 2;
+    learned.looks = (learned.looks / 2).max(LOOKS_MIN);
+    learned.store(word);
+    false
+}
+
+/// Later than any clock will show.
+const FAR_NS: u64 = 1 << 62;
+
+/// A handler that ran since `watch` began ends a call with EINTR, unless there is no deadline and it has SA_RESTART
+/// (signal(7)): also where it came before the call slept.
+#[inline]
+pub(crate) fn interrupted(watch: &Watch, deadline: Deadline) -> Result<(), i32> {
+    match watch.has_run() && (!deadline.is_never() || !all_restart(watch.signals())) {
+        true => Err(libc::EINTR),
+        false => Ok(()),
+    }
+}
+
+/// The same for poll and its like, which every handler ends; but where a signal mask is given, what ran before the
+/// kernel took it up ran before the call.
+#[inline]
+pub(crate) fn ended_by_handler(watch: &Watch, mask: *const libc::sigset_t) -> Result<(), i32> {
+    if mask.is_null() && watch.has_run() { Err(libc::EINTR) } else { Ok(()) }
+}
+
+/// Whether all these signals (bit n-1 for signal n) have SA_RESTART.
+#[cold]
+fn all_restart(signals: u64) -> bool {
+    (1..=64).filter(|signal| signals & 1 << (signal - 1) != 0).all(|signal| {
+        // The kernel's struct: handler, flags, restorer, mask.
+        let mut action = [0u64; 4];
+        // SAFETY: the kernel writes 32 bytes.
+        unsafe { sd_sys::syscall!(libc::SYS_rt_sigaction, signal, 0, action.as_mut_ptr(), 8) };
+        action[1] & libc::SA_RESTART as u64 != 0
+    })
+}
+
+/// When a blocking call gives up.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline(Option<u64>);
+
+impl Deadline {
+    /// After `timeout_ns`; `None` = never.
+    pub(crate) fn after(timeout_ns: Option<u64>) -> Deadline {
+        Deadline(timeout_ns.map(|t| time::now_ns().saturating_add(t)))
+    }
+
+    /// As SO_RCVTIMEO counts: zero = never.
+    pub(crate) fn option(timeout_ns: u64) -> Deadline {
+        Deadline::after((timeout_ns != 0).then_some(timeout_ns))
+    }
+
+    /// The same, for a call that has something to show already: every handler that runs ends its wait.
+    pub(crate) fn of_partial(self) -> Deadline {
+        Deadline(Some(self.0.unwrap_or(FAR_NS)))
+    }
+
+    /// There is none.
+    pub(crate) fn is_never(self) -> bool {
+        self.0.is_none()
+    }
+
+    /// What is left; `Some(0)` when it has passed.
+    pub(crate) fn left(self) -> Option<u64> {
+        self.0.map(|at| at.saturating_sub(time::now_ns()))
+    }
+}
+
+/// Sleeps on a doorbell word until woken, or `pause` has passed. Without a deadline the kernel itself restarts the
+/// sleep after a handler with SA_RESTART, as it would restart recv or send; with one, every handler means EINTR.
+pub(crate) fn sleep_on_word(
+    word: *const AtomicU32,
+    value: u32,
+    deadline: Deadline,
+    pause: Option<u64>,
+) -> Result<(), i32> {
+    count(Counter::Sleep);
+    crate::wait::cancel::check()?;
+    let watch = Watch::start();
+    let left = deadline.left();
+    if left == Some(0) {
+        return Err(libc::EAGAIN);
+    }
+    let slept = match (left, pause) {
+        (None, Some(pause)) => futex::wait_restarting(word, value, pause),
+        _ => futex::wait(word, value, earlier(left, pause), Scope::Shared),
+    };
+    match slept {
+        // A nap, which the kernel does not restart.
+        Err(sd_sys::Errno(libc::EINTR)) if !confine::allows(libc::SYS_futex) => interrupted(&watch, deadline),
+        Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
+        // No such system call before Linux 5.16; a container's filter may say EPERM for what it does not know.
+        Err(sd_sys::Errno(libc::ENOSYS | libc::EPERM)) => {
+            match futex::wait(word, value, pause, Scope::Shared) {
+                Err(sd_sys::Errno(libc::EINTR)) => interrupted(&watch, deadline),
+                _ => Ok(()),
+            }
+        }
+        Err(sd_sys::Errno(libc::ETIMEDOUT)) if deadline.left() == Some(0) => Err(libc::EAGAIN),
+        _ => Ok(()),
+    }
+}
+
+/// Says to all peers that this thread sleeps, for as long as it lives.
+pub(crate) struct Sleeper {
+    view: View,
+}
+
+impl Sleeper {
+    /// Afterwards what is to be slept on is made to watch the view, and events must be looked at once more before
+    /// sleeping (SYNC POINT: sleepers).
+    pub(crate) fn enter() -> Sleeper {
+        SLEEPERS.fetch_add(1, Ordering::SeqCst);
+        let view = View::now();
+        view.each_sleepers(|sleepers| {
+            sleepers.fetch_add(1, Ordering::SeqCst);
+        });
+        sd_ring::fence_full();
+        count(Counter::Sleep);
+        Sleeper { view }
+    }
+
+    /// The eventfds whose writers know of this sleep.
+    pub(crate) fn view(&self) -> View {
+        self.view
+    }
+
+    /// Others are to be watched by now: enter anew.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.view != View::now()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.view.each_sleepers(|sleepers| {
+            sleepers.fetch_sub(1, Ordering::SeqCst);
+        });
+        SLEEPERS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Threads in a [`Sleeper`].
+static SLEEPERS: AtomicU32 = AtomicU32::new(0);
+
+/// Some thread sleeps, and says so where it did when it began.
+pub(crate) fn any_sleeper() -> bool {
+    SLEEPERS.load(Ordering::SeqCst) != 0
+}
+
+/// Before exec: the next image wakes up by the same eventfds, but cannot map the pages writable, so peers have to take
+/// it for asleep from now on. `yes` is false when the exec has failed.
+pub(crate) fn assume_asleep(yes: bool) {
+    View::all().each_sleepers(|sleepers| {
+        let step = if yes { 1 } else { u32::MAX };
+        sleepers.fetch_add(step, Ordering::SeqCst);
+    });
+}
+
+/// In the child of a fork: only this thread exists.
+pub(crate) fn forked() {
+    SLEEPERS.store(0, Ordering::Relaxed);
+}
+
+/// Marks events of the library's own descriptors.
+pub(crate) const OWN_EVENT: u64 = 0x5d5d_a11e_4e57_0b0e;
+
+/// Adds the control socket: its end means that the monitor is gone.
+pub(crate) fn add_control(epoll_fd: i32) {
+    let control = crate::monitor::client::CONTROL_FD.load(Ordering::Acquire);
+    if control >= 0 {
+        let events = (libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+        let _ = sd_sys::fd::epoll_ctl(epoll_fd, libc::EPOLL_CTL_ADD, control, events, OWN_EVENT);
+    }
+}
+
+/// Sleeps on a kernel epoll instance. Number of events, or errno.
+pub(crate) fn sleep_on(
+    epoll_fd: i32,
+    events: &mut [libc::epoll_event],
+    timeout_ns: Option<u64>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, i32> {
+    if timeout_ns != Some(0) {
+        crate::wait::cancel::check()?;
+    }
+    if timeout_ns.is_some() && !LACKS_PWAIT2.load(Ordering::Relaxed) {
+        let ts = timeout_ns.map(time::timespec_of);
+        let ts_ptr = ts.as_ref().map_or(core::ptr::null(), |t| t as *const libc::timespec);
+        // SAFETY: the kernel writes at most `events.len()` entries and reads timespec and mask (8 bytes).
+        let done = sd_sys::check(unsafe {
+            sd_sys::syscall!(
+                libc::SYS_epoll_pwait2,
+                epoll_fd,
+                events.as_mut_ptr(),
+                events.len(),
+                ts_ptr,
+                mask,
+                8
+            )
+        });
+        match done {
+            Err(sd_sys::Errno(libc::ENOSYS | libc::EPERM)) => LACKS_PWAIT2.store(true, Ordering::Relaxed),
+            other => return other.map_err(|e| e.0),
+        }
+    }
+    let ms = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
+    // SAFETY: the kernel writes at most `events.len()` entries and reads the mask (8 bytes).
+    unsafe { sd_sys::fd::epoll_pwait(epoll_fd, events.as_mut_ptr(), events.len() as i32, ms, mask) }
+        .map_err(|e| e.0)
+}
+
+/// epoll_pwait2(2) is not there: an older kernel, valgrind (which complains about each try), or a container's filter
+/// for system calls, which may say EPERM for what it does not know.
+static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
+
+/// The earlier of two pauses.
+pub(crate) fn earlier(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

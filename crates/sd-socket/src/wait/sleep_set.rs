@@ -1,0 +1,172 @@
+//! What poll, select and accept sleep on.
+//!
+//! A *set* is a kernel epoll instance that watches our eventfds and the end of the control socket. It is kept for later
+//! sleeps, of any thread: those watch the same. The program's own descriptors are never in it, but beside it in one
+//! ppoll(2), so nothing has to be known of numbers that were closed and used again. A sleep is that call, and one more
+//! that takes what the set has if it was the set that ended it.
+
+use crate::process::{close_hidden, hide_fd, single_threaded, tid};
+use crate::wait::waker::View;
+use crate::wait::{Sleeper, add_control, sleep_on};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use libc::{POLLIN, epoll_event, pollfd, sigset_t};
+use sd_sys::confine;
+use sd_sys::lock::Lock;
+
+/// Sets that are kept. Threads that sleep at the same time beyond that make one each time.
+const KEPT: usize = 64;
+
+static SETS: [Set; KEPT] =
+    [const { Set { is_taken: AtomicBool::new(false), state: Lock::new(Watched::NONE) } }; KEPT];
+
+struct Set {
+    is_taken: AtomicBool,
+    state: Lock<Watched>,
+}
+
+/// A kernel instance, and what it watches.
+#[derive(Clone, Copy)]
+struct Watched {
+    fd: i32,
+    view: View,
+    /// Registration with the monitor whose control socket it is.
+    registration: u32,
+}
+
+/// Threads that sleep on a `SleepSet`. Which sockets they wait for is nowhere listed, so whoever takes
+/// in an event must wake them (SYNC POINT: loose sleepers; counted before the sleeper's last look).
+static LOOSE_SLEEPERS: AtomicU32 = AtomicU32::new(0);
+
+/// See [`LOOSE_SLEEPERS`].
+pub(crate) fn has_loose_sleepers() -> bool {
+    LOOSE_SLEEPERS.load(Ordering::SeqCst) != 0
+}
+
+/// What a sleep takes.
+const MUST_HAVE: [i64; 3] = [libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_ppoll];
+
+/// Whether a filter of the program's allows such sleeps.
+pub(crate) fn is_allowed() -> bool {
+    MUST_HAVE.iter().all(|nr| confine::allows(*nr))
+}
+
+/// A set, for one sleep.
+pub(crate) struct SleepSet {
+    fd: i32,
+    /// Where it is kept; None: nowhere.
+    place: Option<&'static Set>,
+}
+
+impl SleepSet {
+    /// A set that ends a sleep on whatever peers or the monitor say from now on, and perhaps for what they said before.
+    pub(crate) fn take(sleeper: &Sleeper) -> Result<SleepSet, i32> {
+        let first = tid() as usize % KEPT;
+        let (before, after) = SETS.split_at(first.min(SETS.len()));
+        let is_free =
+            |set: &&Set| !set.is_taken.load(Ordering::Relaxed) && !set.is_taken.swap(true, Ordering::Acquire);
+        let place = after.iter().chain(before).find(is_free);
+        let mut watched = place.map_or(Watched::NONE, |place| *place.state.lock());
+        LOOSE_SLEEPERS.fetch_add(1, Ordering::SeqCst);
+        let is_known = watched.is_up_to_date(sleeper.view());
+        let renewed = if is_known { Ok(()) } else { watched.renew(sleeper.view(), place.is_some()) };
+        let set = SleepSet { fd: watched.fd, place };
+        renewed?;
+        if !is_known && let Some(place) = place {
+            *place.state.lock() = watched;
+        }
+        // An eventfd that was ever signalled is reported once when it is added; and where there are other threads, peers
+        // write it for them. Without this the sleep would end for nothing.
+        if !is_known || !single_threaded() {
+            set.take_news();
+        }
+        Ok(set)
+    }
+
+    /// Sleeps until the set, or one of the descriptors after the first, has something. The first entry is the set's.
+    pub(crate) fn sleep(
+        &self,
+        fds: &mut [pollfd],
+        timeout_ns: Option<u64>,
+        mask: *const sigset_t,
+    ) -> Result<(), i32> {
+        crate::wait::cancel::check()?;
+        if let Some(first) = fds.first_mut() {
+            *first = pollfd { fd: self.fd, events: POLLIN, revents: 0 };
+        }
+        // SAFETY: the caller's mask.
+        unsafe { sd_sys::fd::ppoll(fds, timeout_ns, mask) }.map_err(|e| e.0)?;
+        if fds.first().is_some_and(|first| first.revents != 0) {
+            self.take_news();
+        }
+        Ok(())
+    }
+
+    /// The place of the set in the list for [`SleepSet::sleep`].
+    pub(crate) const FIRST: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
+
+    fn take_news(&self) {
+        let mut events = [epoll_event { events: 0, u64: 0 }; 8];
+        match sleep_on(self.fd, &mut events, Some(0), core::ptr::null()) {
+            Ok(count) => {
+                events.iter().take(count).for_each(|event| crate::wait::waker::has_rung(event.events))
+            }
+            Err(libc::EINTR) => {}
+            // The number was closed behind our back.
+            Err(_) => self.forget(),
+        }
+    }
+
+    fn forget(&self) {
+        if let Some(place) = self.place {
+            *place.state.lock() = Watched::NONE;
+        }
+    }
+}
+
+impl Drop for SleepSet {
+    fn drop(&mut self) {
+        LOOSE_SLEEPERS.fetch_sub(1, Ordering::SeqCst);
+        match self.place {
+            Some(place) => place.is_taken.store(false, Ordering::Release),
+            None if self.fd >= 0 => sd_sys::fd::close(self.fd),
+            None => {}
+        }
+    }
+}
+
+impl Watched {
+    const NONE: Watched = Watched { fd: -1, view: View::NONE, registration: u32::MAX };
+
+    fn is_up_to_date(&self, view: View) -> bool {
+        self.fd >= 0 && self.view == view && self.registration == registration()
+    }
+
+    /// Makes it watch what there is now.
+    fn renew(&mut self, view: View, is_kept: bool) -> Result<(), i32> {
+        if self.fd < 0 {
+            let fd = sd_sys::fd::epoll_create().map_err(|e| e.0)?;
+            *self = Watched { fd: if is_kept { hide_fd(fd) } else { fd }, ..Watched::NONE };
+        }
+        self.view.update(self.fd, view);
+        if self.registration != registration() {
+            self.registration = registration();
+            add_control(self.fd);
+        }
+        Ok(())
+    }
+}
+
+fn registration() -> u32 {
+    crate::monitor::client::REGISTRATIONS.load(Ordering::Acquire)
+}
+
+/// In the child of a fork: the parent's sets would tell one of both only.
+pub(crate) fn forked() {
+    LOOSE_SLEEPERS.store(0, Ordering::Relaxed);
+    for set in &SETS {
+        // SAFETY: the child has one thread.
+        unsafe { set.state.force_unlock() };
+        set.is_taken.store(false, Ordering::Relaxed);
+        close_hidden(core::mem::replace(&mut *set.state.lock(), Watched::NONE).fd);
+    }
+}

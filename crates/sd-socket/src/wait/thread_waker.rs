@@ -1,0 +1,437 @@
+//! Threads that a peer wakes alone: each sleeps at a *berth*, an eventfd that only it watches (ADR 34), by an epoll
+//! instance that holds nothing else: so a peer that reads it takes no wake-up away (ADR 4).
+//!
+//! ```text
+//! thread: takes a berth of the process; "berth n" in its words of each slot of its list --> peer: writes that eventfd
+//! ```
+//! The process's own eventfd wakes every thread that sleeps on several things. A thread whose connections nobody else
+//! waits for goes without it: it writes the number of a berth into `home` of its connections, and sleeps in ppoll on the
+//! berth, the kernel's descriptors of its list and the control socket. The peer then neither posts an event nor
+//! wakes anybody else.
+//!
+//! A berth is used only when the peer has said, in `rings` of its words of the slot, that it can ring it. Until then the
+//! thread sleeps as others do, and its words say which berth it *wishes* for: who announces something to it asks the
+//! monitor for that eventfd, once for each channel and number. So a peer that cannot get it, or a monitor that is
+//! gone, costs nothing but the herd.
+//!
+//! SYNC POINT: berth. The sleeper stores its number, fences, looks whether it is still alone and whether the peer rings,
+//! looks at its connections, and sleeps. Whoever makes the connection a matter of others too (a second thread that waits, an epoll
+//! instance, fork, exec), or cannot ring any more, says so first, fences, then looks for a number: if there is
+//! one, its owner is rung and begins anew. And who announces news has published them, fenced, then reads the number.
+
+use crate::link::channel::Channel;
+use crate::link::peer::Peer;
+use crate::process::{PROCESS, close_hidden, hide_fd, single_threaded, tid};
+use crate::socket::endpoint::{EndpointExt, WATCHED};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use sd_proto::{Reply, Request};
+use sd_ring::fence_full;
+use sd_shm::channel::{BERTHS, Berth, RINGS_NOT, SlotSide};
+use sd_shm::slab::{Endpoint, State};
+
+/// This process's berths.
+static OWN: [Place; BERTHS] = [const {
+    Place {
+        is_taken: AtomicBool::new(false),
+        event_fd: AtomicI32::new(-1),
+        epoll_fd: AtomicI32::new(-1),
+        registration: AtomicU32::new(0),
+    }
+}; BERTHS];
+
+struct Place {
+    is_taken: AtomicBool,
+    event_fd: AtomicI32,
+    /// What is slept on: it watches the eventfd.
+    epoll_fd: AtomicI32,
+    /// Registration with the monitor that knows it; zero: none.
+    registration: AtomicU32,
+}
+
+/// In the place of an eventfd that is lost.
+const GONE: i32 = -2;
+
+/// All of them are closed: the process is about to execute another program.
+static ARE_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// A berth that the calling thread has for one sleep.
+pub(crate) struct Taken {
+    number: u32,
+    place: &'static Place,
+    /// Connections whose words name it.
+    named: Vec<(&'static Endpoint, u64)>,
+}
+
+impl Taken {
+    /// `None`: there is none free, or no monitor that could tell of it.
+    pub(crate) fn take() -> Option<Taken> {
+        let (before, after) = OWN.split_at(tid() as usize % BERTHS);
+        let is_free = |place: &&Place| {
+            !place.is_taken.load(Ordering::Relaxed) && !place.is_taken.swap(true, Ordering::Acquire)
+        };
+        let place = after.iter().chain(before).find(is_free)?;
+        let number = OWN.iter().position(|other| core::ptr::eq(other, place))? as u32;
+        let taken = Taken { number, place, named: Vec::new() };
+        let is_known = || place.registration.load(Ordering::Relaxed) == registration();
+        (is_known() || place.register(number).is_some()).then_some(taken)
+    }
+
+    /// Readable when somebody has rung.
+    pub(crate) fn epoll_fd(&self) -> i32 {
+        self.place.epoll_fd.load(Ordering::Relaxed)
+    }
+
+    /// Names the berth in the words of each connection. Whether it may be slept at, when all have been looked at once
+    /// more; if not, a wish for it may stand there.
+    pub(crate) fn moor(&mut self, connections: &[&'static Endpoint]) -> bool {
+        let [sleeps, wishes] = [Berth::Sleeps(self.number), Berth::Wishes(self.number)].map(Berth::word);
+        let is_free = |home: u64| [0, sleeps, wishes].contains(&home);
+        let may = |endpoint: &&'static Endpoint| is_free(home(endpoint)) && is_ours_alone(endpoint);
+        if !connections.iter().all(may) || ARE_CLOSED.load(Ordering::SeqCst) {
+            return false;
+        }
+        let can_ring = |endpoint: &&'static Endpoint| rings(endpoint, self.number);
+        let name = if connections.iter().all(can_ring) { sleeps } else { wishes };
+        let is_moored = self.write(connections, name, is_free) && {
+            fence_full();
+            let is_safe = |endpoint: &&'static Endpoint| {
+                home(endpoint) == sleeps && is_ours_alone(endpoint) && rings(endpoint, self.number)
+            };
+            connections.iter().all(is_safe) && !ARE_CLOSED.load(Ordering::SeqCst)
+        };
+        if !is_moored && name == sleeps {
+            self.cast_off();
+        }
+        is_moored
+    }
+
+    fn write(&mut self, connections: &[&'static Endpoint], name: u64, is_free: impl Fn(u64) -> bool) -> bool {
+        for &endpoint in connections {
+            let (word, before) = (&endpoint.own_words().make_rare().home, home(endpoint));
+            if !is_free(before)
+                || word.compare_exchange(before, name, Ordering::SeqCst, Ordering::Relaxed).is_err()
+            {
+                return false;
+            }
+            self.named.push((endpoint, name));
+        }
+        true
+    }
+
+    /// The words name it no more.
+    fn cast_off(&mut self) {
+        for (endpoint, name) in self.named.drain(..) {
+            if home(endpoint) == name {
+                let word = &endpoint.own_words().make_rare().home;
+                let _ = word.compare_exchange(name, 0, Ordering::SeqCst, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// After a sleep that the berth has ended: what came is taken.
+    pub(crate) fn take_ring(&self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }];
+        match crate::wait::sleep_on(self.epoll_fd(), &mut events, Some(0), core::ptr::null()) {
+            Ok(_) if events[0].events & libc::EPOLLERR as u32 != 0 => {
+                sd_sys::fd::eventfd_reset(self.place.event_fd.load(Ordering::Relaxed));
+            }
+            Ok(_) | Err(libc::EINTR) => {}
+            Err(_) => {
+                // The program closed it behind our back: nobody gets it again.
+                self.place.registration.store(0, Ordering::Relaxed);
+                self.place.event_fd.store(GONE, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.cast_off();
+        self.place.is_taken.store(false, Ordering::Release);
+    }
+}
+
+impl Place {
+    /// Tells the monitor of it, which tells others.
+    #[cold]
+    fn register(&self, number: u32) -> Option<()> {
+        if !crate::monitor::client::is_there() || self.event_fd.load(Ordering::Relaxed) == GONE {
+            return None;
+        }
+        if self.event_fd.load(Ordering::Relaxed) < 0 {
+            self.make()?;
+        }
+        let now = registration();
+        let event_fd = self.event_fd.load(Ordering::Relaxed);
+        match crate::monitor::client::question(&Request::Berth { number }, &[event_fd])? {
+            (Reply::Ok, _) => {
+                self.registration.store(now, Ordering::Relaxed);
+                Some(())
+            }
+            _ => None,
+        }
+    }
+
+    fn make(&self) -> Option<()> {
+        let epoll_fd = sd_sys::fd::epoll_create().ok()?;
+        let event_fd = match sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) {
+            Ok(fd) => hide_fd(fd),
+            Err(_) => {
+                sd_sys::fd::close(epoll_fd);
+                return None;
+            }
+        };
+        let epoll_fd = hide_fd(epoll_fd);
+        let edge = sd_sys::fd::EVENTFD_EDGE;
+        let is_watched = sd_sys::fd::epoll_ctl(epoll_fd, libc::EPOLL_CTL_ADD, event_fd, edge, 0).is_ok();
+        if !is_watched {
+            close_hidden(epoll_fd);
+            close_hidden(event_fd);
+            return None;
+        }
+        self.epoll_fd.store(epoll_fd, Ordering::Release);
+        self.event_fd.store(event_fd, Ordering::Release);
+        Some(())
+    }
+
+    fn ring(&self) {
+        let event_fd = self.event_fd.load(Ordering::Acquire);
+        if event_fd >= 0 {
+            sd_sys::fd::eventfd_signal(event_fd);
+        }
+    }
+}
+
+fn registration() -> u32 {
+    crate::monitor::client::REGISTRATIONS.load(Ordering::Acquire)
+}
+
+/// Nobody but the calling thread waits for the connection, in any process, and its channel was made for this one.
+fn is_ours_alone(endpoint: &'static Endpoint) -> bool {
+    let (Some((rec, _)), Some(channel)) = (PROCESS.locate(endpoint), endpoint.channel_ref()) else {
+        return false;
+    };
+    endpoint.state_now() == State::Connected
+        && !endpoint.flag(WATCHED)
+        && !channel.inherited.load(Ordering::Relaxed)
+        && channel.adopter == 0
+        && channel.peer.public.is_some()
+        && endpoint.holders.load(Ordering::SeqCst) == rec.bit.load(Ordering::Relaxed)
+        && channel.others_wait(slot(endpoint)).is_none_or(|others| others.load(Ordering::SeqCst) == 0)
+}
+
+/// Zero also of what is no connection.
+fn home(endpoint: &Endpoint) -> u64 {
+    let is_connected = endpoint.state_now() == State::Connected;
+    if is_connected { home_in(endpoint.own_words()) } else { 0 }
+}
+
+fn home_in(words: &SlotSide) -> u64 {
+    words.rare().map_or(0, |words| words.home.load(Ordering::SeqCst))
+}
+
+fn slot(endpoint: &Endpoint) -> usize {
+    usize::from(endpoint.slot.load(Ordering::Relaxed))
+}
+
+fn rings(endpoint: &Endpoint, number: u32) -> bool {
+    let rings = rings_in(endpoint.peer_words());
+    rings & RINGS_NOT == 0 && rings >> number & 1 != 0
+}
+
+fn rings_in(words: &SlotSide) -> u64 {
+    words.rare().map_or(0, |words| words.rings.load(Ordering::SeqCst))
+}
+
+/// Wakes the thread that sleeps at a berth for the connection, if one does.
+pub(crate) fn wake(endpoint: &Endpoint) {
+    if let Some(Berth::Sleeps(number)) = Berth::of(home(endpoint))
+        && let Some(place) = OWN.get(number as usize)
+    {
+        place.ring();
+    }
+}
+
+/// Others wait for the connection too: who sleeps at a berth for it begins anew.
+pub(crate) fn displace(endpoint: &Endpoint) {
+    fence_full();
+    loop {
+        let word = home(endpoint);
+        let Some(Berth::Sleeps(number)) = Berth::of(word) else { return };
+        let words = &endpoint.own_words().make_rare().home;
+        if words.compare_exchange(word, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            return OWN.get(number as usize).into_iter().for_each(Place::ring);
+        }
+    }
+}
+
+/// A thread that waits for connections, but not at a berth: channels and slots.
+pub(crate) struct Among(Vec<(&'static Channel, usize)>);
+
+impl Among {
+    /// The connections are kept until this is dropped.
+    pub(crate) fn enter(connections: &[&'static Endpoint]) -> Among {
+        if single_threaded() {
+            return Among(Vec::new());
+        }
+        let connected = connections.iter().filter(|endpoint| endpoint.state_now() == State::Connected);
+        let counts = connected.filter_map(|endpoint| {
+            let (channel, slot) = (endpoint.channel_ref()?, slot(endpoint));
+            let others = channel.make_others_wait(slot)?;
+            channel.used();
+            others.fetch_add(1, Ordering::SeqCst);
+            displace(endpoint);
+            Some((channel, slot))
+        });
+        Among(counts.collect())
+    }
+}
+
+impl Drop for Among {
+    fn drop(&mut self) {
+        for (channel, slot) in &self.0 {
+            channel
+                .others_wait(*slot)
+                .into_iter()
+                .for_each(|others| _ = others.fetch_sub(1, Ordering::SeqCst));
+            channel.unused();
+        }
+    }
+}
+
+/// Some thread has slept at a berth.
+fn are_used() -> bool {
+    OWN.iter().any(|place| place.registration.load(Ordering::Relaxed) != 0)
+}
+
+/// Another process has the connections too, from now on: a bit in `holders` says so.
+pub(crate) fn leave() {
+    if are_used() {
+        PROCESS.connections().for_each(|(_, endpoint)| displace(endpoint));
+    }
+}
+
+/// Another image of the process will go on with the connections, without these berths and without those of peers. `yes`
+/// is false when the exec has failed.
+pub(crate) fn close(connections: impl Iterator<Item = &'static Endpoint>, yes: bool) {
+    ARE_CLOSED.store(yes, Ordering::SeqCst);
+    if yes {
+        leave();
+        connections.filter(|endpoint| endpoint.state_now() == State::Connected).for_each(ring_no_more);
+    }
+}
+
+/// A process that does not know the peer's berths will have the connection too.
+pub(crate) fn ring_no_more(endpoint: &'static Endpoint) {
+    endpoint.own_words().make_rare().rings.fetch_or(RINGS_NOT, Ordering::SeqCst);
+    fence_full();
+    if let Some(Berth::Sleeps(number)) = Berth::of(home_in(endpoint.peer_words()))
+        && let Some(channel) = endpoint.channel_ref()
+    {
+        channel.berths.ring(&channel.peer, number);
+    }
+}
+
+/// pthread_cancel: all look whether they are meant.
+pub(crate) fn wake_all() {
+    OWN.iter().filter(|place| place.is_taken.load(Ordering::SeqCst)).for_each(Place::ring);
+}
+
+/// In the child of a fork, which has none.
+pub(crate) fn forked() {
+    ARE_CLOSED.store(false, Ordering::Relaxed);
+    for place in &OWN {
+        close_hidden(place.event_fd.swap(-1, Ordering::Relaxed));
+        close_hidden(place.epoll_fd.swap(-1, Ordering::Relaxed));
+        place.registration.store(0, Ordering::Relaxed);
+        place.is_taken.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The berths of the process on the other side of a channel, as far as this process can ring them.
+pub(crate) struct Known {
+    event_fds: [AtomicI32; BERTHS],
+    /// The same, a bit each.
+    mask: AtomicU64,
+    /// Questions that the monitor could not answer.
+    vain: AtomicU32,
+}
+
+/// Berths of others that this process can ring, and how many there may be: each is a descriptor.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+const COUNT_MAX: u32 = 512;
+/// After so many the channel does without.
+const VAIN_MAX: u32 = 16;
+
+impl Known {
+    pub(crate) const fn new() -> Known {
+        let event_fds = [const { AtomicI32::new(-1) }; BERTHS];
+        Known { event_fds, mask: AtomicU64::new(0), vain: AtomicU32::new(0) }
+    }
+
+    /// What `rings` says of a connection that only this process has.
+    pub(crate) fn mask(&self) -> u64 {
+        self.mask.load(Ordering::Acquire)
+    }
+
+    /// Rings that one of the peer. False: it is not known.
+    pub(crate) fn ring(&self, peer: &Peer, number: u32) -> bool {
+        let event_fd = self.event_fds.get(number as usize).map_or(-1, |fd| fd.load(Ordering::Acquire));
+        if event_fd >= 0 {
+            peer.ring(event_fd);
+        }
+        event_fd >= 0
+    }
+
+    /// The other side would sleep at a berth for the connection at a slot.
+    pub(crate) fn grant(&self, channel: &Channel, slot: usize, own: &SlotSide, number: u32) {
+        if rings_in(own) & (RINGS_NOT | 1 << number) == 0 {
+            self.grant_slow(channel, slot, own, number);
+        }
+    }
+
+    #[cold]
+    fn grant_slow(&self, channel: &Channel, slot: usize, own: &SlotSide, number: u32) {
+        let Some(known) = self.event_fds.get(number as usize) else { return };
+        if known.load(Ordering::Acquire) < 0 && self.ask(channel, known, number).is_none() {
+            self.vain.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        // So that nobody forks meanwhile: what is learned from now on a child would not know.
+        let Some(_alloc) = PROCESS.alloc.try_lock() else { return };
+        let Some(endpoint) = channel.endpoint(slot) else { return };
+        let is_alone = PROCESS.locate(endpoint).is_some_and(|(rec, _)| {
+            endpoint.holders.load(Ordering::SeqCst) == rec.bit.load(Ordering::Relaxed)
+        });
+        if is_alone {
+            own.make_rare().rings.fetch_or(1 << number, Ordering::SeqCst);
+        }
+    }
+
+    fn ask(&self, channel: &Channel, known: &AtomicI32, number: u32) -> Option<()> {
+        if self.vain.load(Ordering::Relaxed) >= VAIN_MAX || COUNT.load(Ordering::Relaxed) >= COUNT_MAX {
+            return None;
+        }
+        let request = Request::BerthOf { channel: channel.id, side: channel.side as u32, number };
+        let (reply, got) = crate::monitor::client::question(&request, &[])?;
+        if reply != Reply::Berth {
+            return None;
+        }
+        let [event_fd] = got.fds.take()?;
+        let event_fd = hide_fd(event_fd);
+        match known.compare_exchange(-1, event_fd, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => _ = COUNT.fetch_add(1, Ordering::Relaxed),
+            Err(_) => close_hidden(event_fd),
+        }
+        self.mask.fetch_or(1 << number, Ordering::AcqRel);
+        Some(())
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        COUNT.fetch_sub(self.mask().count_ones(), Ordering::Relaxed);
+        self.event_fds.iter().for_each(|fd| close_hidden(fd.load(Ordering::Relaxed)));
+    }
+}

@@ -1,0 +1,83 @@
+//! The folders of sd-socket stand one above the other, and a file uses only folders below its own.
+//!
+//! What still points upwards stands in `xtask/upward.txt`, one `FILE -> FOLDER` a line, a reason behind `#`. The file can only
+//! shrink: a use that is not in it is a fault, and so is a line that no use needs any more.
+
+use super::{Findings, deps, source};
+use crate::{Result, product};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+const CRATE: &str = "crates/sd-socket/src/";
+const EXCEPTIONS: &str = "xtask/upward.txt";
+
+/// From the top to the bottom. `docs/ARCHITECTURE.md` draws them.
+const ORDER: [&str; 14] = [
+    "calls", "family", "data", "setup", "options", "epoll", "wait", "route", "monitor", "memory", "socket",
+    "link", "process", "fd",
+];
+
+pub(crate) fn check(files: &[(PathBuf, String)]) -> Result<Findings> {
+    let mut upward = BTreeSet::new();
+    let mut findings = Findings::new();
+    for (path, text) in files {
+        let name = path.display().to_string();
+        let Some(file) = name.strip_prefix(CRATE).filter(|file| file.ends_with(".rs") && *file != "lib.rs")
+        else {
+            continue;
+        };
+        let folder = file.split(['/', '.']).next().unwrap_or_default();
+        let Some(rank) = rank(folder) else {
+            findings.push(format!("{name}: {folder} has no place in the order of xtask/src/tidy/rooms.rs"));
+            continue;
+        };
+        let above = used(text).into_iter().filter(|used| self::rank(used).is_some_and(|other| other < rank));
+        upward.extend(above.map(|used| format!("{file} -> {used}")));
+    }
+    let text = std::fs::read_to_string(product::root().join(EXCEPTIONS))?;
+    findings.extend(compare(&upward, &text));
+    Ok(findings)
+}
+
+fn rank(folder: &str) -> Option<usize> {
+    ORDER.iter().position(|known| *known == folder)
+}
+
+/// First names after `crate::`, outside of comments and tests.
+fn used(text: &str) -> BTreeSet<String> {
+    let code = source::without_tests(&source::mask(text));
+    let uses = code.match_indices("crate::");
+    uses.flat_map(|(at, word)| deps::modules(&code[at + word.len()..])).collect()
+}
+
+fn compare(upward: &BTreeSet<String>, exceptions: &str) -> Findings {
+    let known = exceptions.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    let known: BTreeSet<&str> = known.filter(|line| !line.is_empty()).collect();
+    let new = upward.iter().filter(|edge| !known.contains(edge.as_str()));
+    let gone = known.iter().filter(|edge| !upward.contains(**edge));
+    let new = new.map(|edge| format!("{CRATE}{edge}: the folder stands above the file's"));
+    new.chain(gone.map(|edge| format!("{EXCEPTIONS}: {edge} is not needed any more: delete it"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uses() {
+        let text = "use crate::{fd::table, wait};\n// crate::epoll\nfn a() { crate::data::b() }\n\
+                    #[cfg(test)]\nmod tests { use crate::route; }\n";
+        assert_eq!(used(text).into_iter().collect::<Vec<_>>(), ["data", "fd", "wait"]);
+    }
+
+    #[test]
+    fn only_shrinks() {
+        let upward = BTreeSet::from(["fd/ops.rs -> epoll".to_owned(), "fd/ops.rs -> data".to_owned()]);
+        let found =
+            compare(&upward, "fd/ops.rs -> epoll # close(2) ends a registration\nfd/pin.rs -> data\n");
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(
+            found[0].contains("fd/ops.rs -> data") && found[1].contains("fd/pin.rs -> data is not needed")
+        );
+    }
+}

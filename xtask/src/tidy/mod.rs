@@ -1,9 +1,9 @@
 //! `cargo xtask tidy`: rules that no compiler checks.
 //!
-//! Layout (lengths of files and functions), comments on unsafe code, the direction of dependencies, words that must
 //! Layout (lengths of files and functions), comments on unsafe code, the direction of dependencies, the order of
 //! sd-socket's folders, words that must not be in the repository, the hook table against glibc's functions, the coverage
 //! tables against the subjects, and the promises of SECURITY.md against the tests.
+
 mod callers;
 mod coverage;
 mod deps;

@@ -14,7 +14,7 @@ use libc::{c_int, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, s
 use sd_shm::slab::Endpoint;
 
 /// No address is named.
-pub(crate) const NOWHERE: (*const sockaddr, socklen_t) = (core::ptr::null(), 0);
+pub(super) const NOWHERE: (*const sockaddr, socklen_t) = (core::ptr::null(), 0);
 
 /// recv(2).
 #[inline]

@@ -18,14 +18,14 @@ use sd_sys::section::Watch;
 const LOOK_NS: u64 = 20_000_000;
 
 /// This call's claim, if it has one.
-pub(crate) struct Claim(Option<&'static Endpoint>);
+pub(super) struct Claim(Option<&'static Endpoint>);
 
 impl Claim {
-    pub(crate) const NONE: Claim = Claim(None);
+    pub(super) const NONE: Claim = Claim(None);
 
     /// With the tx token: whether another call's message is under way.
     #[inline(always)]
-    pub(crate) fn is_barred(&self, endpoint: &Endpoint) -> bool {
+    pub(super) fn is_barred(&self, endpoint: &Endpoint) -> bool {
         endpoint.sender.load(Ordering::Relaxed) != 0 && self.is_barred_slow(endpoint)
     }
 
@@ -39,7 +39,7 @@ impl Claim {
     }
 
     /// With the tx token, not barred: a part was sent, and the rest has to wait.
-    pub(crate) fn stake(&mut self, endpoint: &'static Endpoint) {
+    pub(super) fn stake(&mut self, endpoint: &'static Endpoint) {
         if !token::is_alone() {
             endpoint.sender.store(token::id(), Ordering::Relaxed);
             self.0 = Some(endpoint);
@@ -74,7 +74,7 @@ fn end(endpoint: &'static Endpoint, claimant: u32) {
 
 /// Waits until no other call's message is under way.
 #[cold]
-pub(crate) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<(), i32> {
+pub(super) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<(), i32> {
     let sender = &endpoint.sender;
     let is_over = || sender.load(Ordering::Acquire) == 0;
     let watch = Watch::start();

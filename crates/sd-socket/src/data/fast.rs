@@ -47,7 +47,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> b
 
 /// Receives what there is: how many bytes; zero when nothing was done.
 #[inline(always)]
-pub(crate) fn recv(endpoint: &'static Endpoint, buf: *mut u8, len: usize) -> usize {
+pub(super) fn recv(endpoint: &'static Endpoint, buf: *mut u8, len: usize) -> usize {
     // Where urgent data was sent, what lies behind it may belong to the same call.
     let has_urgent = endpoint.peer_words().flags.load(Ordering::Relaxed) & FLAG_URGENT != 0;
     if has_urgent {
@@ -85,6 +85,6 @@ pub(crate) fn stamp(endpoint: &Endpoint) -> u32 {
 
 /// The same, for who has read the peer's flags.
 #[inline(always)]
-pub(crate) fn stamp_for(peer_flags: u32) -> u32 {
+pub(super) fn stamp_for(peer_flags: u32) -> u32 {
     if peer_flags & FLAG_WANTS_STAMPS != 0 { sd_ring::stamp::of(sd_sys::time::tsc()) } else { 0 }
 }

@@ -5,9 +5,9 @@ use libc::{c_void, iovec};
 /// vm.mmap_min_addr, as every distribution has it.
 const ADDRESS_MIN: usize = 1 << 16;
 /// Linux's limit on the number of buffers.
-pub(crate) const IOV_MAX: usize = 1024;
+pub(super) const IOV_MAX: usize = 1024;
 /// Linux's limit on bytes per call.
-pub(crate) const BYTES_MAX: usize = 0x7fff_f000;
+pub(super) const BYTES_MAX: usize = 0x7fff_f000;
 
 /// The end of a program's half of the address space.
 const ADDRESS_END: usize = 0x7fff_ffff_f000;
@@ -32,9 +32,9 @@ pub(crate) struct Pieces {
     base: *mut u8,
     len: usize,
     /// Bytes left in all.
-    pub(crate) total: usize,
+    pub(super) total: usize,
     /// Some buffer is no memory of the program's.
-    pub(crate) nowhere: bool,
+    pub(super) nowhere: bool,
 }
 
 impl Pieces {
@@ -49,7 +49,7 @@ impl Pieces {
     ///
     /// # Safety
     /// `iov` must point to `count` iovecs.
-    pub(crate) unsafe fn many(iov: *const iovec, count: usize) -> Result<Pieces, i32> {
+    pub(super) unsafe fn many(iov: *const iovec, count: usize) -> Result<Pieces, i32> {
         if count > IOV_MAX {
             return Err(libc::EMSGSIZE);
         }
@@ -79,7 +79,7 @@ impl Pieces {
 
     /// The next contiguous piece of at most `max` bytes; its length is zero at the end.
     #[inline(always)]
-    pub(crate) fn piece(&mut self, max: usize) -> (*mut u8, usize) {
+    pub(super) fn piece(&mut self, max: usize) -> (*mut u8, usize) {
         while self.len == 0 && self.count > 0 {
             // SAFETY: `count` iovecs are left at `rest`, by the contract of `many`.
             unsafe {
@@ -94,7 +94,7 @@ impl Pieces {
 
     /// The same buffers with `taken` bytes put back; only a single buffer can be (a peek into many
     /// starts over with what it has).
-    pub(crate) fn rewound(mut self, taken: usize) -> Pieces {
+    pub(super) fn rewound(mut self, taken: usize) -> Pieces {
         if self.count == 0 && self.rest.is_null() {
             self.base = self.base.wrapping_sub(taken);
             self.len += taken;
@@ -105,13 +105,13 @@ impl Pieces {
 
     /// What is left, if it is one buffer.
     #[inline(always)]
-    pub(crate) fn single(&self) -> Option<(*mut u8, usize)> {
+    pub(super) fn single(&self) -> Option<(*mut u8, usize)> {
         (self.count == 0 && self.len != 0).then_some((self.base, self.len.min(self.total)))
     }
 
     /// Moves past `n` bytes of the current piece.
     #[inline(always)]
-    pub(crate) fn advance(&mut self, n: usize) {
+    pub(super) fn advance(&mut self, n: usize) {
         self.base = self.base.wrapping_add(n);
         self.len -= n;
         self.total -= n;

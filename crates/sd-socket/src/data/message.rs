@@ -13,7 +13,7 @@ use sd_sys::user;
 
 /// recv(2) with one of the flags MSG_OOB, MSG_ERRQUEUE, MSG_TRUNC.
 #[cold]
-pub(crate) fn recv_specially(
+pub(super) fn recv_specially(
     endpoint: &'static Endpoint,
     buf: *mut c_void,
     len: usize,
@@ -38,7 +38,7 @@ pub(crate) fn recv_specially(
 
 /// send(2) with one of the flags MSG_OOB, MSG_FASTOPEN.
 #[cold]
-pub(crate) fn send_specially(endpoint: &'static Endpoint, pieces: Pieces, flags: c_int) -> Outcome<ssize_t> {
+pub(super) fn send_specially(endpoint: &'static Endpoint, pieces: Pieces, flags: c_int) -> Outcome<ssize_t> {
     if flags & libc::MSG_FASTOPEN != 0 {
         return Outcome::Errno(libc::EISCONN);
     }
@@ -49,7 +49,7 @@ pub(crate) fn send_specially(endpoint: &'static Endpoint, pieces: Pieces, flags:
 ///
 /// # Safety
 /// `msg` is what sendmsg(2) wants.
-pub(crate) unsafe fn name_of(msg: *const msghdr) -> (*const sockaddr, socklen_t) {
+pub(super) unsafe fn name_of(msg: *const msghdr) -> (*const sockaddr, socklen_t) {
     if !user::seems_readable(msg, size_of::<msghdr>()) {
         return (core::ptr::null(), 0);
     }
@@ -59,7 +59,7 @@ pub(crate) unsafe fn name_of(msg: *const msghdr) -> (*const sockaddr, socklen_t)
 
 /// # Safety
 /// `msg` is what recvmsg(2) wants.
-pub(crate) unsafe fn recvmsg(
+pub(super) unsafe fn recvmsg(
     endpoint: &'static Endpoint,
     msg: *mut msghdr,
     flags: c_int,
@@ -174,7 +174,7 @@ impl Control {
 
 /// # Safety
 /// `msg` is what sendmsg(2) wants.
-pub(crate) unsafe fn sendmsg(
+pub(super) unsafe fn sendmsg(
     endpoint: &'static Endpoint,
     msg: *const msghdr,
     flags: c_int,
@@ -209,7 +209,7 @@ const CONTROL_MAX: usize = 1 << 24;
 ///
 /// # Safety
 /// `msg` is what sendmsg(2) wants.
-pub(crate) unsafe fn pass_rights(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<Outcome<ssize_t>> {
+pub(super) unsafe fn pass_rights(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<Outcome<ssize_t>> {
     // SAFETY: as the caller says; the copy of the control data is as long and as well aligned.
     unsafe {
         if msg.is_null() || (*msg).msg_control.is_null() || !crate::fd::table::is_active() {
@@ -309,7 +309,7 @@ unsafe fn check_outgoing(msg: &msghdr) -> Result<(), i32> {
 
 /// # Safety
 /// `msgs` points to `count` entries.
-pub(crate) unsafe fn recvmmsg(
+pub(super) unsafe fn recvmmsg(
     endpoint: &'static Endpoint,
     msgs: *mut mmsghdr,
     count: u32,
@@ -371,7 +371,7 @@ pub(crate) unsafe fn recvmmsg(
 
 /// # Safety
 /// `msgs` points to `count` entries.
-pub(crate) unsafe fn sendmmsg(
+pub(super) unsafe fn sendmmsg(
     endpoint: &'static Endpoint,
     msgs: *mut mmsghdr,
     count: u32,

@@ -10,11 +10,11 @@
 //! *Owns*: tokens. *Uses*: every folder below. *Locks*: the token of a half; of one way only, ordered by channel and slot.
 
 pub(crate) mod calls;
-pub(crate) mod claim;
+mod claim;
 pub(crate) mod fast;
 pub(crate) mod files;
 pub(crate) mod iov;
-pub(crate) mod message;
+mod message;
 pub(crate) mod shutdown;
 pub(crate) mod space;
 pub(crate) mod stream;

@@ -73,7 +73,7 @@ pub(crate) fn disconnect(endpoint: &'static Endpoint) {
 
 /// What TCP_INQ tells after a call: the bytes that are left, and one more where the peer has ended its stream
 /// (`tcp_inq_hint`).
-pub(crate) fn bytes_left(endpoint: &'static Endpoint) -> i32 {
+pub(super) fn bytes_left(endpoint: &'static Endpoint) -> i32 {
     walk(endpoint).bytes as i32 + i32::from(endpoint::peer_finished(endpoint))
 }
 

@@ -19,7 +19,7 @@ fn tx_hint(endpoint: &'static Endpoint, seen: u64) -> bool {
 /// Waits until there is more room to send than when the peer had consumed `seen`, which must have been read before
 /// the ring was found full: a peer that has meanwhile consumed everything says so no more. True when that took a
 /// sleep, or would have.
-pub(crate) fn wait_tx(
+pub(super) fn wait_tx(
     endpoint: &'static Endpoint,
     seen: u64,
     deadline: Deadline,
@@ -53,7 +53,7 @@ pub(crate) fn wait_tx(
 }
 
 /// The program met a full ring: epoll instances want to know when there is room.
-pub(crate) fn want_event(endpoint: &'static Endpoint) {
+pub(super) fn want_event(endpoint: &'static Endpoint) {
     crate::socket::signals::want_room(endpoint);
     if endpoint.flag(endpoint::WATCHED) {
         crate::epoll::no_space(endpoint);

@@ -20,7 +20,7 @@ use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::{Endpoint, FIXED_BUF};
 use sd_sys::section::Watch;
 
-pub(crate) const RX_BITS: u32 = doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::RX_SIGNAL;
+pub(super) const RX_BITS: u32 = doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::RX_SIGNAL;
 const TX_BITS: u32 = doorbell::TX_SLEEP | doorbell::TX_EVENT | doorbell::TX_SIGNAL;
 
 /// Sends what `pieces` hold: bytes sent, or errno. SIGPIPE is raised as Linux would.
@@ -79,7 +79,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
 
 /// How far a first attempt goes to find room.
 #[inline(always)]
-pub(crate) fn effort(endpoint: &Endpoint, nonblock: bool) -> Effort {
+pub(super) fn effort(endpoint: &Endpoint, nonblock: bool) -> Effort {
     match (endpoint.flag(FIXED_BUF), nonblock) {
         (false, true) => Effort::Grow,
         (false, false) => Effort::Patient,
@@ -87,7 +87,7 @@ pub(crate) fn effort(endpoint: &Endpoint, nonblock: bool) -> Effort {
     }
 }
 
-pub(crate) enum Push {
+pub(super) enum Push {
     Done,
     /// No room, with what the peer had consumed when this was found.
     Full {
@@ -337,7 +337,7 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
 }
 
 #[inline]
-pub(crate) fn publish_credit(endpoint: &Endpoint, consumed: u64) {
+pub(super) fn publish_credit(endpoint: &Endpoint, consumed: u64) {
     endpoint.own_words().consumed.store(consumed, Ordering::Release);
     notify(endpoint, TX_BITS);
 }
@@ -441,7 +441,7 @@ fn wait_rx(
 }
 
 /// Sends all of it, waiting if need be even on a non-blocking socket.
-pub(crate) fn send_all(endpoint: &'static Endpoint, mut pieces: Pieces) -> Result<usize, i32> {
+pub(super) fn send_all(endpoint: &'static Endpoint, mut pieces: Pieces) -> Result<usize, i32> {
     let want = pieces.total;
     let mut claim = Claim::NONE;
     loop {

@@ -48,7 +48,7 @@ fn mark(endpoint: &Endpoint) -> Option<Mark> {
 }
 
 /// What to do at an urgent byte.
-pub(crate) enum Meeting {
+pub(super) enum Meeting {
     /// Return what there is so far.
     Stop,
     /// Pass over it.
@@ -62,16 +62,16 @@ pub(crate) enum Meeting {
 }
 
 /// A receiver's situation at an urgent byte.
-pub(crate) struct Situation {
+pub(super) struct Situation {
     /// The call has received something.
-    pub(crate) any: bool,
+    pub(super) any: bool,
     /// It has met [`Meeting::Urge`].
-    pub(crate) urged: bool,
+    pub(super) urged: bool,
 }
 
 /// What `rx`, which is at an urgent byte, does with it.
 #[cold]
-pub(crate) fn meet(endpoint: &Endpoint, rx: &RxCursor, now: Situation) -> Meeting {
+pub(super) fn meet(endpoint: &Endpoint, rx: &RxCursor, now: Situation) -> Meeting {
     match (is_mark(endpoint, rx), now.any, endpoint.flag(OOB_INLINE)) {
         (true, true, _) => Meeting::Stop,
         (true, false, false) if !is_expected(endpoint) => Meeting::Skip,
@@ -84,7 +84,7 @@ pub(crate) fn meet(endpoint: &Endpoint, rx: &RxCursor, now: Situation) -> Meetin
 
 /// Whether a recv that waits goes on waiting although `rx` is at an urgent byte.
 #[cold]
-pub(crate) fn is_kept(endpoint: &Endpoint, rx: &RxCursor) -> bool {
+pub(super) fn is_kept(endpoint: &Endpoint, rx: &RxCursor) -> bool {
     is_mark(endpoint, rx) && !endpoint.flag(OOB_INLINE) && is_expected(endpoint) && is_alone(endpoint, rx)
 }
 
@@ -104,14 +104,14 @@ fn is_alone(endpoint: &Endpoint, rx: &RxCursor) -> bool {
 
 /// Gives a handler in this process its chance, which may make one SIGURG of two.
 #[cold]
-pub(crate) fn urge(endpoint: &Endpoint) {
+pub(super) fn urge(endpoint: &Endpoint) {
     if cold::of(endpoint).owner.load(Ordering::Relaxed) == sd_sys::fd::getpid() as u32 {
         sd_sys::fd::signal_self(libc::SIGURG);
     }
 }
 
 /// Whether the urgent byte at which `rx` is is the mark.
-pub(crate) fn is_mark(endpoint: &Endpoint, rx: &RxCursor) -> bool {
+pub(super) fn is_mark(endpoint: &Endpoint, rx: &RxCursor) -> bool {
     mark(endpoint).is_some_and(|mark| mark.position == rx.position())
 }
 
@@ -126,7 +126,7 @@ fn unread(endpoint: &Endpoint) -> Option<Mark> {
 
 /// recv with MSG_OOB.
 #[cold]
-pub(crate) fn recv(endpoint: &Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
+pub(super) fn recv(endpoint: &Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
     let mark = unread(endpoint).filter(|_| !endpoint.flag(OOB_INLINE)).ok_or(libc::EINVAL)?;
     if flags & MSG_PEEK == 0 {
         cold::change(endpoint, |rare| rare.urgent_read.store(mark.position + 1, Ordering::Relaxed));

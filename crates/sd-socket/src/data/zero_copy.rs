@@ -12,7 +12,7 @@ use sd_shm::slab::Endpoint;
 
 /// So many bytes were sent with these flags.
 #[inline]
-pub(crate) fn sent(endpoint: &'static Endpoint, flags: c_int, len: usize) {
+pub(super) fn sent(endpoint: &'static Endpoint, flags: c_int, len: usize) {
     if flags & libc::MSG_ZEROCOPY != 0 && len != 0 && endpoint.flag(ZERO_COPY) {
         cold::change(endpoint, |rare| _ = rare.zero_copies.fetch_add(1, Ordering::AcqRel));
         crate::data::shutdown::look_again(endpoint);
@@ -46,7 +46,7 @@ pub(crate) fn take(endpoint: &Endpoint) -> Option<(u32, u32)> {
 ///
 /// # Safety
 /// `msg` is what recvmsg(2) wants.
-pub(crate) unsafe fn recvmsg(endpoint: &Endpoint, msg: *mut msghdr) -> Result<usize, i32> {
+pub(super) unsafe fn recvmsg(endpoint: &Endpoint, msg: *mut msghdr) -> Result<usize, i32> {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     // `ee_origin` SO_EE_ORIGIN_ZEROCOPY, `ee_code` SO_EE_CODE_ZEROCOPY_COPIED.
     const COPIED: u32 = 5 | 1 << 16;

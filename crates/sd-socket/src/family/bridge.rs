@@ -23,9 +23,9 @@ use crate::setup::connect;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
-pub(crate) use gate::Gate;
+pub(super) use gate::Gate;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, pollfd};
-pub(crate) use others::Reads;
+pub(super) use others::Reads;
 use others::{Others, is_sole_holder};
 use sd_shm::slab::{Endpoint, Reason, State};
 use sd_sys::{Result, check, syscall};
@@ -35,7 +35,7 @@ const BUFFER: usize = 64 << 10;
 
 /// Replaces the connection by a kernel socket under all its numbers in this process. Errno when that
 /// cannot be done; nothing has changed then.
-pub(crate) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> core::result::Result<(), i32> {
+pub(super) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> core::result::Result<(), i32> {
     if endpoint.state_now() != State::Connected {
         return connect::materialize(endpoint);
     }
@@ -61,7 +61,7 @@ pub(crate) fn passable(endpoint: &'static Endpoint) -> core::result::Result<i32,
 
 /// A kernel socket that leads to the connection, for a process that leaves its family (see `separate`) and lets go of its
 /// own descriptors then. The bridge begins when the `gate` opens, if there is one.
-pub(crate) fn for_leaving(
+pub(super) fn for_leaving(
     endpoint: &'static Endpoint,
     gate: Option<&Gate>,
 ) -> core::result::Result<i32, i32> {

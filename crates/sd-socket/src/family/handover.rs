@@ -40,7 +40,7 @@ const KEEPER_MS: u32 = 1000;
 const RECEIVER_MS: u32 = 250;
 const OTHER_USER_MS: u32 = 50;
 /// Receivers that a keeper turns away before it listens no more.
-pub(crate) const TURNED_AWAY_MAX: u32 = 4;
+pub(super) const TURNED_AWAY_MAX: u32 = 4;
 /// Eventfds that are passed on, at most.
 const EVENT_FDS_MAX: usize = msg::FDS_MAX - 3;
 
@@ -102,7 +102,7 @@ fn is_same_user(socket: i32) -> bool {
 }
 
 /// In the keeper: somebody asks for the connection. True when it holds it from now on.
-pub(crate) fn give(listener: i32, endpoint: &'static Endpoint) -> bool {
+pub(super) fn give(listener: i32, endpoint: &'static Endpoint) -> bool {
     // SAFETY: null addresses are allowed.
     let accepted =
         sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) });
@@ -147,7 +147,7 @@ fn learn_names(socket: i32, number: i32) -> Option<()> {
 }
 
 /// Lets whoever is at the other end of the socket, which the process `sender` has made, hold the connection too.
-pub(crate) fn offer(socket: i32, endpoint: &'static Endpoint, sender: i32) -> Option<()> {
+pub(super) fn offer(socket: i32, endpoint: &'static Endpoint, sender: i32) -> Option<()> {
     let channel = endpoint.channel_ref()?;
     let (rec, index) = PROCESS.locate(endpoint)?;
     let slab = rec.slab()?;
@@ -245,7 +245,7 @@ fn note(number: i32, taken: &'static Endpoint) {
 
 /// In a process that the monitor has started for that: the connection that is offered, under a number of its own. A receiver of
 /// the kernel socket is told of the process that listens for it, which is the one that offers.
-pub(crate) fn take_over(socket: i32) -> Option<&'static Endpoint> {
+pub(super) fn take_over(socket: i32) -> Option<&'static Endpoint> {
     let (taken, placeholder) = take_offered(socket)?;
     note(placeholder, taken);
     LISTENER.store(fd::peer(socket).map_or(0, |(pid, _)| pid), Ordering::Relaxed);

@@ -17,7 +17,7 @@
 
 mod threads;
 
-pub(crate) use threads::forked;
+pub(super) use threads::forked;
 
 use crate::Outcome;
 use crate::epoll::{self, Registered};
@@ -70,7 +70,7 @@ pub fn has_relatives() -> bool {
 }
 
 /// Whether an exec takes rights away that relatives have: the saved user id becomes the effective one.
-pub(crate) fn is_left_by_exec() -> bool {
+pub(super) fn is_left_by_exec() -> bool {
     let [mut real, mut effective, mut saved] = [0u32; 3];
     // SAFETY: the kernel writes three numbers.
     unsafe { sd_sys::syscall!(libc::SYS_getresuid, &raw mut real, &raw mut effective, &raw mut saved) };

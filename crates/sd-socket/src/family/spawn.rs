@@ -97,7 +97,7 @@ pub(crate) fn forked() {
 }
 
 /// In the child of a fork that will not run the program.
-pub(crate) fn is_other_program() {
+pub(super) fn is_other_program() {
     STARTING.set(false);
     forked();
 }

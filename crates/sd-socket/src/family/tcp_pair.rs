@@ -16,7 +16,7 @@ const TRIES: u32 = 4;
 const WAIT_MS: u32 = 250;
 
 /// Two kernel TCP sockets that are connected with each other, and with nobody else.
-pub(crate) fn make() -> Result<(i32, i32)> {
+pub(super) fn make() -> Result<(i32, i32)> {
     let outer = fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
     make_from(outer).map(|inner| (outer, inner)).inspect_err(|_| fd::close(outer))
 }
@@ -38,7 +38,7 @@ pub(crate) fn make_from(outer: i32) -> Result<i32> {
 }
 
 /// The socket is as it was before it was connected.
-pub(crate) fn disconnect(outer: i32) {
+pub(super) fn disconnect(outer: i32) {
     // SAFETY: the kernel reads a sockaddr of 16 bytes; all zeros is AF_UNSPEC.
     unsafe { syscall!(libc::SYS_connect, outer, [0u8; 16].as_ptr(), 16) };
     let _ = sd_sys::msg::set_timeout(outer, 0);

@@ -159,7 +159,7 @@ impl Channel {
 
     /// No connection can begin on the channel any more: its maker on the other side, or on this one
     /// if we are an adopter, is gone.
-    pub(crate) fn is_leftover(&self) -> bool {
+    pub(super) fn is_leftover(&self) -> bool {
         let dead = &self.map.header().dead;
         (self.left_over.load(Ordering::Acquire) || dead.iter().any(|side| side.load(Ordering::Acquire) != 0))
             && !self.inherited.load(Ordering::Relaxed)
@@ -250,7 +250,7 @@ impl Channel {
     }
 
     /// Nothing uses it, but the monitor still knows it as ours.
-    pub(crate) fn is_idle_leftover(&self) -> bool {
+    pub(super) fn is_idle_leftover(&self) -> bool {
         self.uses.load(Ordering::Acquire) == 0 && !self.doomed.load(Ordering::Acquire) && self.is_leftover()
     }
 
@@ -260,7 +260,7 @@ impl Channel {
     }
 
     /// Nobody will need the record any more.
-    pub(crate) fn is_finished(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.doomed.load(Ordering::Acquire) && self.uses.load(Ordering::Acquire) == 0
     }
 
@@ -342,7 +342,7 @@ impl Channel {
 
     /// Calls `each` for every slot the peer has announced.
     #[inline]
-    pub(crate) fn take_events(&self, each: impl FnMut(usize)) {
+    pub(super) fn take_events(&self, each: impl FnMut(usize)) {
         self.events.take(each);
     }
 }

@@ -13,8 +13,8 @@
 pub(crate) mod channel;
 pub(crate) mod peer;
 pub(crate) mod placed;
-pub(crate) mod queued;
+mod queued;
 pub(crate) mod reclaim;
-pub(crate) mod slots;
+mod slots;
 pub mod stranger;
 pub(crate) mod wake_target;

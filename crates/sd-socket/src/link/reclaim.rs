@@ -70,7 +70,7 @@ pub(crate) fn empty() {
 static LEAVING: AtomicBool = AtomicBool::new(false);
 
 /// See [`LEAVING`].
-pub(crate) fn leave_soon() {
+pub(super) fn leave_soon() {
     LEAVING.store(true, Ordering::Relaxed);
 }
 

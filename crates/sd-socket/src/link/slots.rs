@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 const LOOKS: usize = 4;
 
 /// Side A's bookkeeping of slots.
-pub(crate) struct Slots {
+pub(super) struct Slots {
     /// Slots 0..fresh have been used.
     fresh: usize,
     /// Closed by us, perhaps not yet by the peer; oldest first.
@@ -20,7 +20,7 @@ impl Slots {
     }
 
     /// This side is done with a slot.
-    pub(crate) fn closed(&mut self, slot: usize) {
+    pub(super) fn closed(&mut self, slot: usize) {
         self.closing.push_back(slot as u16);
     }
 
@@ -50,7 +50,7 @@ impl Slots {
 
     /// As [`Slots::take`], but of those that were closed last, if one is free: their memory was not given back.
     #[cold]
-    pub(crate) fn take_last(&mut self, map: &Mapping) -> Option<(usize, bool)> {
+    pub(super) fn take_last(&mut self, map: &Mapping) -> Option<(usize, bool)> {
         let back = self.closing.len().saturating_sub(16 * LOOKS);
         let last = self.closing.iter().skip(back).rposition(|slot| is_closed(map.slot(*slot as usize)));
         match last {
@@ -60,13 +60,13 @@ impl Slots {
     }
 
     /// There is room, as far as a quick look tells.
-    pub(crate) fn have_room(&self, map: &Mapping) -> bool {
+    pub(super) fn have_room(&self, map: &Mapping) -> bool {
         let oldest = self.closing.iter().take(LOOKS);
         self.fresh < SLOTS || oldest.into_iter().any(|slot| is_closed(map.slot(*slot as usize)))
     }
 
     /// Slots that were ever used.
-    pub(crate) fn used(&self) -> usize {
+    pub(super) fn used(&self) -> usize {
         self.fresh
     }
 }

@@ -27,7 +27,7 @@ static MAKING: Lock<()> = Lock::new(());
 /// Wakes who watches an eventfd of the process, or of a thread of it, on the other side of a channel, of which this
 /// process has the named side.
 #[cold]
-pub(crate) fn ring(event_fd: i32, (channel, side): (u64, Side)) {
+pub(super) fn ring(event_fd: i32, (channel, side): (u64, Side)) {
     if is_rung(event_fd) {
         return;
     }
@@ -55,7 +55,7 @@ fn ringer() -> Option<ManuallyDrop<Ringer>> {
 }
 
 /// A channel to a stranger is there: whatever its peer will be woken with is made now.
-pub(crate) fn expected() {
+pub(super) fn expected() {
     if CONTEXT.load(Ordering::Relaxed) == 0 {
         make();
     }

@@ -140,7 +140,7 @@ impl Homes {
     }
 
     /// Wakes the home of the connection at a slot, if all its threads sleep. False when it is not known.
-    pub(crate) fn wake(&self, channel: &Channel, slot: usize, client: u64) -> bool {
+    pub(super) fn wake(&self, channel: &Channel, slot: usize, client: u64) -> bool {
         if let Some(home) = self.known.lock().get(&(slot as u16)) {
             match &home.peer {
                 Some(peer) if home.client == client => {
@@ -176,7 +176,7 @@ impl Homes {
     }
 
     /// They are another user's.
-    pub(crate) fn become_strangers(&self) {
+    pub(super) fn become_strangers(&self) {
         let known = self.known.lock();
         known.values().filter_map(|home| home.peer.as_ref()).for_each(Peer::becomes_stranger);
     }

@@ -63,7 +63,7 @@ impl Round {
 }
 
 /// An endpoint that stays open while it is looked after; under `KEEPING`.
-pub(crate) struct Open(pub(crate) &'static Endpoint);
+pub(super) struct Open(pub(super) &'static Endpoint);
 
 impl Open {
     pub(crate) fn of(endpoint: &'static Endpoint) -> Option<Open> {
@@ -121,7 +121,7 @@ pub(crate) fn tidy(endpoint: &'static Endpoint, round: Round) -> bool {
 }
 
 /// The same for who keeps it open. Small rings are given back with those of neighbours that are all `quiet`.
-pub(crate) fn tidy_open(open: &Open, round: Round, quiet: impl Fn(&'static Endpoint) -> bool) {
+pub(super) fn tidy_open(open: &Open, round: Round, quiet: impl Fn(&'static Endpoint) -> bool) {
     let endpoint = open.0;
     return_credits(endpoint, round == Round::Second);
     if endpoint.channel_ref().is_some_and(are_kept) {
@@ -163,13 +163,13 @@ fn leave_large(endpoint: &'static Endpoint) {
 }
 
 /// Acts while nobody forks, so that endpoints may be kept open.
-pub(crate) fn without_forks(act: impl FnOnce()) {
+pub(super) fn without_forks(act: impl FnOnce()) {
     let _keeping = KEEPING.lock();
     act();
 }
 
 /// The same, unless another thread does so.
-pub(crate) fn without_forks_if_free(act: impl FnOnce()) {
+pub(super) fn without_forks_if_free(act: impl FnOnce()) {
     if let Some(_keeping) = KEEPING.try_lock() {
         act();
     }

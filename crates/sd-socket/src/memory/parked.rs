@@ -77,13 +77,13 @@ pub(crate) unsafe fn unpark(endpoint: &Endpoint, way: Way) {
 }
 
 /// Both halves are void.
-pub(crate) fn is_parked(endpoint: &Endpoint) -> bool {
+pub(super) fn is_parked(endpoint: &Endpoint) -> bool {
     let both = TX_PARKED | RX_PARKED;
     endpoint.flags.load(Ordering::Relaxed) & both == both
 }
 
 /// The sending cursor as it may be: for a hint.
-pub(crate) fn glance(endpoint: &Endpoint) -> TxCursor {
+pub(super) fn glance(endpoint: &Endpoint) -> TxCursor {
     if endpoint.flag(TX_PARKED)
         && let Some((rec, _)) = PROCESS.locate(endpoint)
         && let Some((cursor, _)) = rec.slab().and_then(|slab| slab.sender(endpoint))
@@ -161,7 +161,7 @@ pub(crate) fn park_idle() {
 
 /// The same for the two pages of halves that end among the numbers up to `end`, a multiple of their size; nobody forks
 /// meanwhile.
-pub(crate) fn park_pages(rec: &SlabRec, slab: Slab, end: usize) {
+pub(super) fn park_pages(rec: &SlabRec, slab: Slab, end: usize) {
     let senders_end = end - HALVES_PER_PAGE + TX_FIRST;
     for (way, end) in [(Way::Send, senders_end), (Way::Receive, end)] {
         let page = Page { rec, slab, way, numbers: end.saturating_sub(HALVES_PER_PAGE)..end };

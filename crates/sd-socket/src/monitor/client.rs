@@ -32,7 +32,7 @@ pub(crate) use slow::{ask, take_late};
 /// Descriptor of the control socket, -1 when there is none; for waiting on its end.
 pub(crate) static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
 /// Raised when the monitor was lost: somebody should reconnect.
-pub(crate) static LOST: AtomicBool = AtomicBool::new(false);
+pub(super) static LOST: AtomicBool = AtomicBool::new(false);
 
 /// In a process that has not registered: the control socket that the parent made for its child (see `fork`),
 /// or that an earlier image of the process had (see `exec`), which also tells the monitor of its end. In the parent
@@ -64,7 +64,7 @@ pub(crate) struct Control {
     slab_fd: i32,
     public_fd: i32,
     /// Taken from the socket but not acted on yet (see `deliver`).
-    pub(crate) mail: VecDeque<Mail>,
+    pub(super) mail: VecDeque<Mail>,
     slow: Slow,
     /// The connection over which the monitor was greeted last is the one that the parent made.
     greets_by_birth: bool,

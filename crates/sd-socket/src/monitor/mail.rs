@@ -13,7 +13,7 @@ use sd_sys::msg;
 
 /// What the monitor says unasked, when it is more than to be noted.
 #[derive(Clone, Copy)]
-pub(crate) enum Mail {
+pub(super) enum Mail {
     /// A channel's other side is gone for good.
     Dead(u64),
     /// The same, but connections wait there.
@@ -27,7 +27,7 @@ pub(crate) enum Mail {
 }
 
 /// Notes what was said unasked; an answer is returned, with what came along.
-pub(crate) fn take_in(
+pub(super) fn take_in(
     control: &mut Control,
     reply: Reply,
     got: msg::Received,
@@ -67,7 +67,7 @@ fn decline(channel: u64) {
 }
 
 /// Acts on mail; under no lock that a peer's event could need.
-pub(crate) fn deliver() {
+pub(super) fn deliver() {
     let _user = crate::link::reclaim::User::enter();
     loop {
         let mail = PROCESS.control.lock().mail.pop_front();
@@ -89,7 +89,7 @@ pub(crate) fn deliver() {
     }
 }
 
-pub(crate) fn take_mail(control: &mut Control) {
+pub(super) fn take_mail(control: &mut Control) {
     let fd = client::CONTROL_FD.load(Ordering::Acquire);
     if fd < 0 {
         return;

@@ -445,7 +445,7 @@ fn take_error(endpoint: &'static Endpoint) -> i32 {
 }
 
 /// Copies an answer out, truncated to the caller's buffer as getsockopt does.
-pub(crate) unsafe fn put(bytes: &[u8], value: *mut c_void, len: *mut socklen_t) -> Outcome<c_int> {
+pub(super) unsafe fn put(bytes: &[u8], value: *mut c_void, len: *mut socklen_t) -> Outcome<c_int> {
     // SAFETY: as the caller says.
     unsafe {
         let room = len.read_unaligned();

@@ -17,7 +17,7 @@ const IPV6_ADDRFORM: c_int = 1;
 const IPV6_PATHMTU: c_int = 61;
 
 /// Questions about names and route, which have an answer from connect on.
-pub(crate) fn are_known_early(question: (c_int, c_int)) -> bool {
+pub(super) fn are_known_early(question: (c_int, c_int)) -> bool {
     let known = [(SOL_SOCKET, libc::SO_PEERNAME), (IPPROTO_IP, libc::IP_MTU), (IPPROTO_IPV6, libc::IPV6_MTU)];
     known.contains(&question) || question == (IPPROTO_IPV6, IPV6_PATHMTU)
 }
@@ -26,7 +26,7 @@ pub(crate) fn are_known_early(question: (c_int, c_int)) -> bool {
 ///
 /// # Safety
 /// `value` and `len` as the kernel wants them.
-pub(crate) unsafe fn of_connection(
+pub(super) unsafe fn of_connection(
     fd: c_int,
     endpoint: &'static Endpoint,
     (level, name): (c_int, c_int),

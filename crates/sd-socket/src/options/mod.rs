@@ -6,8 +6,8 @@
 //! *Uses*: every folder below.
 
 mod common;
-pub(crate) mod connection;
+mod connection;
 pub(crate) mod replay;
-pub(crate) mod tcp_info;
+mod tcp_info;
 
 pub(crate) use common::*;

@@ -65,7 +65,7 @@ fn is_inherited(option: &Extra) -> bool {
 ///
 /// # Safety
 /// `value` points to `len` readable bytes.
-pub(crate) unsafe fn note(endpoint: &Endpoint, level: c_int, name: c_int, value: *const c_void, len: usize) {
+pub(super) unsafe fn note(endpoint: &Endpoint, level: c_int, name: c_int, value: *const c_void, len: usize) {
     let len = if is_program(level, name) { 0 } else { len };
     let Some(private) = PROCESS.private(endpoint).filter(|_| len <= VALUE_MAX) else { return };
     let mut bytes = [0; VALUE_MAX];
@@ -110,7 +110,7 @@ fn noted(notes: &[Note], number: u32) -> &[Extra] {
 }
 
 /// A connection has most of what its listener has.
-pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
+pub(super) fn inherit(from: &Endpoint, to: &Endpoint) {
     if let (Some(from), Some(to)) = (PROCESS.private(from), PROCESS.private(to)) {
         let number = match from.next.load(Ordering::Relaxed) {
             0 => 0,
@@ -121,12 +121,12 @@ pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
 }
 
 /// Something is noted of a socket.
-pub(crate) fn is_noted(endpoint: &Endpoint) -> bool {
+pub(super) fn is_noted(endpoint: &Endpoint) -> bool {
     PROCESS.private(endpoint).is_some_and(|private| private.next.load(Ordering::Relaxed) != 0)
 }
 
 /// Calls `each` with level, name and value of what is noted of a socket; false when nothing is.
-pub(crate) fn each(endpoint: &Endpoint, mut each: impl FnMut(c_int, c_int, &[u8])) -> bool {
+pub(super) fn each(endpoint: &Endpoint, mut each: impl FnMut(c_int, c_int, &[u8])) -> bool {
     let number = PROCESS.private(endpoint).map_or(0, |private| private.next.load(Ordering::Relaxed));
     if number != 0 {
         for extra in noted(&NOTES.lock(), number).iter().filter(|extra| !is_program(extra.level, extra.name))

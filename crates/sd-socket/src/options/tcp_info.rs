@@ -12,7 +12,7 @@ use sd_shm::channel::Side;
 use sd_shm::slab::{End, Endpoint};
 
 /// The loopback interface's, as IPv4 or IPv6 tell it.
-pub(crate) fn mtu(fd: c_int, is_v4: bool) -> i32 {
+pub(super) fn mtu(fd: c_int, is_v4: bool) -> i32 {
     const DEFAULT: i32 = 65536;
     let mut request = [0u64; 5];
     if let Some(name) = request.first_mut() {
@@ -33,7 +33,7 @@ const TIMESTAMPS: i32 = 12;
 
 /// TCP_MAXSEG of a connection: what the interface carries, what the program has set, and not more than half of the
 /// window that the other side begins with.
-pub(crate) fn mss(endpoint: &'static Endpoint, fd: c_int) -> i32 {
+pub(super) fn mss(endpoint: &'static Endpoint, fd: c_int) -> i32 {
     const UNSET: i32 = 536;
     let is_v4 = cold::ip(endpoint, End::Remote).to_v4().is_some();
     let headers = if is_v4 { 40 } else { 60 };

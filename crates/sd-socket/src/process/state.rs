@@ -12,11 +12,11 @@ use sd_shm::slab::{ENDPOINTS, Endpoint, Slab, State};
 use sd_sys::lock::Lock;
 
 /// Slabs (own and inherited) that one process can have; deeper forks pass to the kernel.
-pub(crate) const SLABS_MAX: usize = 64;
+pub(super) const SLABS_MAX: usize = 64;
 /// Own and inherited public pages, and those of families that passed connections on.
 const WAKERS_MAX: usize = 128;
 /// Channels that one process can have.
-pub(crate) const CHANNELS_MAX: usize = 1 << 16;
+pub(super) const CHANNELS_MAX: usize = 1 << 16;
 
 /// A place in the table of channels.
 struct Place {

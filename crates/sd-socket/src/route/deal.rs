@@ -3,7 +3,7 @@
 //! processes that share one socket by fork, who has nothing to do gets the connection.
 
 /// A listener of a process, over a channel to it.
-pub(crate) trait Taker {
+pub(super) trait Taker {
     /// It waits for connections, and none waits for it.
     fn is_idle(&self) -> bool;
     /// No connection fits into its backlog.
@@ -14,7 +14,7 @@ pub(crate) trait Taker {
 const OWED: u64 = 1024;
 
 /// Who listens at one place.
-pub(crate) struct Deal<T> {
+pub(super) struct Deal<T> {
     sockets: Vec<Socket<T>>,
     /// How many takers they have together.
     count: usize,
@@ -42,20 +42,20 @@ impl<T: Taker> Deal<T> {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.count
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.sockets.clear();
         self.count = 0;
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.sockets.iter_mut().flat_map(|socket| &mut socket.takers)
     }
 
-    pub(crate) fn insert(&mut self, cookie: u64, taker: T) {
+    pub(super) fn insert(&mut self, cookie: u64, taker: T) {
         self.count += 1;
         match self.sockets.iter_mut().find(|socket| socket.cookie == cookie) {
             Some(socket) => socket.takers.push(taker),

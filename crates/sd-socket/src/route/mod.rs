@@ -6,11 +6,11 @@
 //! *Owns*: learned routes, leased ports. *Uses*: `monitor`, `socket`, `link`, `process`.
 
 pub(crate) mod admission;
-pub(crate) mod deal;
+mod deal;
 mod decide;
 pub(crate) mod local;
-pub(crate) mod places;
-pub(crate) mod ports;
+mod places;
+mod ports;
 pub(crate) mod target;
 
 pub(crate) use decide::*;

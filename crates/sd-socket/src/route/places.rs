@@ -9,7 +9,7 @@ const LOOKS: usize = 256;
 const BUCKETS_MIN: usize = 16;
 
 /// What is known of a destination.
-pub(crate) trait Place {
+pub(super) trait Place {
     /// It must not be forgotten now.
     fn is_used(&self) -> bool;
 }
@@ -22,7 +22,7 @@ struct Slot<T> {
 }
 
 /// See the module.
-pub(crate) struct Places<T> {
+pub(super) struct Places<T> {
     slots: Vec<Slot<T>>,
     /// By hash, the first of those that have it: number + 1. As many as slots at least, and a power of two.
     buckets: Vec<u32>,
@@ -35,7 +35,7 @@ impl<T: Place> Places<T> {
         Places { slots: Vec::new(), buckets: Vec::new(), hand: 0 }
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.slots.clear();
         self.buckets.fill(0);
     }
@@ -48,7 +48,7 @@ impl<T: Place> Places<T> {
     }
 
     /// The same; `fresh` makes what is to be known of a new one. `None` when there is no room.
-    pub(crate) fn get_or_insert(&mut self, name: Name, fresh: impl FnOnce() -> T) -> Option<&mut T> {
+    pub(super) fn get_or_insert(&mut self, name: Name, fresh: impl FnOnce() -> T) -> Option<&mut T> {
         let at = match self.find(name) {
             Some(at) => at,
             None => self.insert(name, fresh())?,

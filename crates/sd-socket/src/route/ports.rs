@@ -15,7 +15,7 @@ struct Lease {
 }
 
 /// See the module.
-pub(crate) struct Leases {
+pub(super) struct Leases {
     all: Vec<Lease>,
     /// Where the search for the next port begins, for whatever destination: behind the last one that was given out. So
     /// a port that was just used, and may be in TIME-WAIT, is given out again as late as can be.
@@ -35,7 +35,7 @@ impl Leases {
     }
 
     /// There are none for new connections.
-    pub(crate) fn are_over(&self) -> bool {
+    pub(super) fn are_over(&self) -> bool {
         self.all.iter().all(|lease| lease.is_over)
     }
 
@@ -44,7 +44,7 @@ impl Leases {
         self.all.iter_mut().for_each(|lease| lease.is_over = true);
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.all.clear();
     }
 
@@ -57,7 +57,7 @@ impl Leases {
 }
 
 /// What connections to one destination use.
-pub(crate) struct Used {
+pub(super) struct Used {
     /// Bit per port, a word per lease.
     words: Vec<u64>,
 }
@@ -67,7 +67,7 @@ impl Used {
         Used { words: Vec::new() }
     }
 
-    pub(crate) fn is_any(&self) -> bool {
+    pub(super) fn is_any(&self) -> bool {
         self.words.iter().any(|ports| *ports != 0)
     }
 
@@ -92,7 +92,7 @@ impl Used {
     }
 
     /// The port of an earlier connection, for another; false when it is in use.
-    pub(crate) fn take_again(&mut self, leases: &Leases, port: u16) -> bool {
+    pub(super) fn take_again(&mut self, leases: &Leases, port: u16) -> bool {
         self.words.resize(leases.all.len(), 0);
         let Some((at, bit)) = leases.place(port) else { return false };
         let Some(word) = self.words.get_mut(at) else { return false };

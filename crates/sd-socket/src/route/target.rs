@@ -66,7 +66,7 @@ impl Taker for Target {
 }
 
 /// Connections can begin on the channel, and that process gets them.
-pub(crate) fn leads_to(channel: &Channel, client: u64) -> bool {
+pub(super) fn leads_to(channel: &Channel, client: u64) -> bool {
     channel.side == Side::A
         && channel.peer.client.load(Ordering::Relaxed) == client
         && !channel.inherited.load(Ordering::Relaxed)

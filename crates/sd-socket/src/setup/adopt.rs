@@ -136,7 +136,7 @@ static WAITING: AtomicBool = AtomicBool::new(false);
 
 /// A connection was requested.
 #[inline]
-pub(crate) fn connecting() {
+pub(super) fn connecting() {
     if !WAITING.load(Ordering::Relaxed) {
         WAITING.store(true, Ordering::Relaxed);
     }

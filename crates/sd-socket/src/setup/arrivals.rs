@@ -12,13 +12,13 @@ use sd_shm::slab::State;
 use std::collections::VecDeque;
 
 /// Index and generation of the listener that a connection was requested from.
-pub(crate) fn asked_for(channel: &Channel, slot: usize) -> (u32, u32) {
+pub(super) fn asked_for(channel: &Channel, slot: usize) -> (u32, u32) {
     let listener = &channel.map.slot(slot).side[0].listener;
     (listener.load(Ordering::Relaxed), channel.map.names(slot).listener_gen.load(Ordering::Relaxed))
 }
 
 /// Slot and generation of every connection that waits on a channel.
-pub(crate) fn each_waiting(channel: &Channel, mut each: impl FnMut(usize, u32)) {
+pub(super) fn each_waiting(channel: &Channel, mut each: impl FnMut(usize, u32)) {
     let used = channel.map.header().used.load(Ordering::Acquire) as usize;
     for slot in 0..used.min(sd_shm::channel::SLOTS) {
         if let Some(generation) = channel.map.waiting(slot) {
@@ -55,10 +55,10 @@ pub(crate) fn wake_asking(channel: &Channel, slot: usize) {
 }
 
 /// A thread waits in accept, as clients see it.
-pub(crate) struct WaitsInAccept(Option<&'static AtomicU32>);
+pub(super) struct WaitsInAccept(Option<&'static AtomicU32>);
 
 impl WaitsInAccept {
-    pub(crate) fn enter(listener: &Listener) -> WaitsInAccept {
+    pub(super) fn enter(listener: &Listener) -> WaitsInAccept {
         let index = listener.index.load(Ordering::Relaxed) as usize;
         let page = PROCESS.public().and_then(|p| p.listeners.get(index));
         let waiting = page.map(|page| &page.waiting);
@@ -75,7 +75,7 @@ impl Drop for WaitsInAccept {
 
 /// How many wait, as clients see it. What came beyond the backlog, when several processes asked at the same time, waits behind it,
 /// as in Linux a handshake that ends when the queue is full.
-pub(crate) fn publish_pending(listener: &Listener, pending: usize) {
+pub(super) fn publish_pending(listener: &Listener, pending: usize) {
     let index = listener.index.load(Ordering::Relaxed) as usize;
     if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index)) {
         page.pending.store(pending as u32, Ordering::Release);
@@ -139,7 +139,7 @@ fn taken_elsewhere(channel: &'static Channel, slot: usize) {
 
 /// Whose backlogs a connection may be in besides that of this process, which has just accepted it: they look again.
 #[cold]
-pub(crate) fn tell_owners(channel: &Channel, slot: usize) {
+pub(super) fn tell_owners(channel: &Channel, slot: usize) {
     for owner in [0, channel.adopter] {
         channel.map.events_for(Side::B, owner).post(slot);
     }

@@ -71,7 +71,7 @@ fn all_epolls_are_known(fd: c_int) -> bool {
 
 /// A listener could not be registered: it will be.
 #[cold]
-pub(crate) fn wait(fd: c_int) {
+pub(super) fn wait(fd: c_int) {
     crate::setup::withdrawn::cannot_take(fd);
     if client::image_fd() < 0 {
         client::wait_for_monitor();

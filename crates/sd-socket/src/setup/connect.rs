@@ -145,7 +145,7 @@ pub(crate) fn each_fd(endpoint: &'static Endpoint, mut each: impl FnMut(i32)) {
 }
 
 /// Hands the socket to the kernel for good, listed with `reason`.
-pub(crate) fn demote(endpoint: &'static Endpoint, reason: Reason) -> Result<(), i32> {
+pub(super) fn demote(endpoint: &'static Endpoint, reason: Reason) -> Result<(), i32> {
     materialize(endpoint)?;
     endpoint.reason.store(reason as u8, Ordering::Relaxed);
     crate::epoll::to_kernel(endpoint);
@@ -212,7 +212,7 @@ impl KernelConnect {
 }
 
 /// Notes both names of a kernel connection.
-pub(crate) fn note_kernel_names(endpoint: &Endpoint, fd: i32) {
+pub(super) fn note_kernel_names(endpoint: &Endpoint, fd: i32) {
     let mut ports = 0;
     if let Some((_, local)) = addr::kernel_name(fd) {
         cold::set_ip(endpoint, End::Local, local.ip);
@@ -311,7 +311,7 @@ fn wait_for_room(endpoint: &'static Endpoint, kernel: &KernelConnect, later: i32
 }
 
 /// See [`attempt`].
-pub(crate) enum Attempt {
+pub(super) enum Attempt {
     Joined,
     /// The backlog is full. The connection would come from this address.
     Busy(Ip),
@@ -321,7 +321,7 @@ pub(crate) enum Attempt {
 }
 
 /// One try to connect.
-pub(crate) fn attempt(endpoint: &'static Endpoint, fd: c_int, to: Name) -> Attempt {
+pub(super) fn attempt(endpoint: &'static Endpoint, fd: c_int, to: Name) -> Attempt {
     crate::link::reclaim::sweep();
     let _user = crate::link::reclaim::User::enter();
     crate::monitor::client::check_mail();

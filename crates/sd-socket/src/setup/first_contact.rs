@@ -31,7 +31,7 @@ fn pause(nanoseconds: u64) {
 
 /// What the monitor knows of a socket before it listens.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Announced {
+pub(super) enum Announced {
     /// Nothing, or not enough.
     No,
     /// All but that it listens; this registration of the process has told it.
@@ -40,7 +40,7 @@ pub(crate) enum Announced {
 
 impl Announced {
     /// The monitor that was told is the one that there is.
-    pub(crate) fn holds(self) -> bool {
+    pub(super) fn holds(self) -> bool {
         self == Announced::By(REGISTRATIONS.load(Ordering::Acquire))
     }
 }
@@ -65,7 +65,7 @@ pub(crate) fn ask_until_known<T>(mut ask: impl FnMut() -> T, is_soon: impl Fn(&T
 
 /// Before the kernel's listen: clients that ask for the address wait until it has come to an end. Where the kernel chooses
 /// the port nobody can know it before, and nothing is announced.
-pub(crate) fn announce(endpoint: &'static Endpoint, fd: c_int) -> Announced {
+pub(super) fn announce(endpoint: &'static Endpoint, fd: c_int) -> Announced {
     if addr::kernel_name(fd).is_none_or(|(_, name)| name.port == 0) {
         return Announced::No;
     }
@@ -85,7 +85,7 @@ pub(crate) fn announce(endpoint: &'static Endpoint, fd: c_int) -> Announced {
 }
 
 /// A connect of this process that is in the kernel as nobody accelerated listens there.
-pub(crate) struct Note(&'static AtomicU32);
+pub(super) struct Note(&'static AtomicU32);
 
 impl Note {
     fn new(port: u16) -> Option<Note> {
@@ -109,7 +109,7 @@ impl Drop for Note {
 /// A connect goes to the kernel as nobody listens there: that is noted until the kernel has been asked, and the route is looked
 /// at once more.
 #[cold]
-pub(crate) fn once_more(endpoint: &'static Endpoint, fd: c_int, to: Name) -> (Attempt, Option<Note>) {
+pub(super) fn once_more(endpoint: &'static Endpoint, fd: c_int, to: Name) -> (Attempt, Option<Note>) {
     for _ in 0..3 {
         let note = Note::new(to.port);
         // What a monitor has published stays as it was when it ends.

@@ -48,15 +48,15 @@ pub(crate) struct Listener {
     pub(crate) generation: AtomicU32,
     pub(crate) backlog: AtomicU32,
     /// The largest that it was.
-    pub(crate) backlog_most: AtomicU32,
+    pub(super) backlog_most: AtomicU32,
     /// The monitor may deal connections to us.
     accepting: AtomicBool,
     /// accept, poll or epoll was called for it in this process.
-    pub(crate) interested: AtomicBool,
+    pub(super) interested: AtomicBool,
     /// TCP_DEFER_ACCEPT, in seconds.
-    pub(crate) defer: AtomicU32,
+    pub(super) defer: AtomicU32,
     pub(crate) queue: Lock<VecDeque<Pending>>,
-    pub(crate) spin: AtomicU32,
+    pub(super) spin: AtomicU32,
     /// The address that it was bound to, which accept compares with each connection's.
     address: [AtomicU64; 2],
 }
@@ -73,7 +73,7 @@ impl Listener {
     }
 
     /// What others have accepted meanwhile does not wait here any more.
-    pub(crate) fn drop_taken(&self) {
+    pub(super) fn drop_taken(&self) {
         let mut queue = self.queue.lock();
         queue.retain(|pending| {
             let waits = pending.waits();
@@ -95,7 +95,7 @@ pub(crate) static REGISTRY: Lock<Vec<&'static Listener>> = Lock::new(Vec::new())
 pub(crate) const UNREGISTERED: u32 = LISTENERS as u32;
 
 /// The listener record of an endpoint.
-pub(crate) fn record(endpoint: &Endpoint) -> Option<&'static Listener> {
+pub(super) fn record(endpoint: &Endpoint) -> Option<&'static Listener> {
     PROCESS.private(endpoint)?.listener()
 }
 
@@ -167,7 +167,7 @@ pub(crate) fn adopt_from_kernel(fd: i32) {
 }
 
 /// The same for one that surely is one, in a process that has a slab.
-pub(crate) fn take_up(fd: i32, backlog: c_int) {
+pub(super) fn take_up(fd: i32, backlog: c_int) {
     let Some((domain, name)) = addr::kernel_name(fd) else { return };
     let Some(endpoint) = crate::socket::endpoint::allocate(domain) else { return };
     let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as c_int;
@@ -236,7 +236,7 @@ pub(crate) fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
 }
 
 /// A record and a place in the public page for a socket that is going to listen. Its index; `None` without a monitor.
-pub(crate) fn prepare(endpoint: &'static Endpoint) -> Option<u32> {
+pub(super) fn prepare(endpoint: &'static Endpoint) -> Option<u32> {
     crate::monitor::spare::want();
     drop(crate::monitor::client::connected()?);
     let listener = record(endpoint).or_else(|| adopt(endpoint))?;
@@ -263,7 +263,7 @@ fn register(listener: &'static Listener, fd: i32, announced: Announced) {
 }
 
 /// The listener's place in the public page; taken once, though several threads may begin to wait at the same time.
-pub(crate) fn publish(listener: &Listener, public: &'static Public) -> Option<&'static Page> {
+pub(super) fn publish(listener: &Listener, public: &'static Public) -> Option<&'static Page> {
     let _alone = REGISTRY.lock();
     let index = listener.index.load(Ordering::Relaxed);
     if index != UNREGISTERED {
@@ -279,7 +279,7 @@ pub(crate) fn publish(listener: &Listener, public: &'static Public) -> Option<&'
     Some(page)
 }
 
-pub(crate) fn request(listener: &Listener) -> Request {
+pub(super) fn request(listener: &Listener) -> Request {
     Request::Listen {
         index: listener.index.load(Ordering::Relaxed),
         generation: listener.generation.load(Ordering::Relaxed),
@@ -325,7 +325,7 @@ impl Pending {
     }
 
     /// It is in no backlog any more.
-    pub(crate) fn taken(&self) {
+    pub(super) fn taken(&self) {
         self.channel.queued.remove(self.slot, self.generation);
         self.channel.unused();
     }
@@ -382,7 +382,7 @@ pub(crate) fn ended(Ended { index, generation }: Ended) {
 }
 
 /// The socket stops listening though its number stays open: shutdown, or connect to AF_UNSPEC.
-pub(crate) fn stop(endpoint: &'static Endpoint) {
+pub(super) fn stop(endpoint: &'static Endpoint) {
     endpoint.set_state(State::Bound);
     endpoint.clear_flag(SHUT_RD | SHUT_WR);
     if let Some(end) = PROCESS.private(endpoint).and_then(forget) {

@@ -17,10 +17,10 @@ use std::collections::VecDeque;
 
 /// A connection that was requested, and when, in cycles of the time-stamp counter.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(super) struct Asked {
     pub(crate) slot: u16,
     pub(crate) generation: u32,
-    pub(crate) at: u64,
+    pub(super) at: u64,
 }
 
 /// Those of one channel.
@@ -68,7 +68,7 @@ impl Outstanding {
 
 impl Channel {
     /// The oldest of this side's connections that have not been accepted yet.
-    pub(crate) fn oldest_waiting(&self) -> Option<Asked> {
+    pub(super) fn oldest_waiting(&self) -> Option<Asked> {
         let mut list = self.outstanding.list.lock();
         self.forget_accepted(&mut list);
         list.front().copied()
@@ -160,7 +160,7 @@ impl Channel {
     /// A connection was requested at a slot; it is not announced yet. False if others were requested at the same time, so that it
     /// does not fit into the backlog any more.
     #[inline]
-    pub(crate) fn requested(&self, asked: Asked, listener: (u32, u32), backlog: u32) -> bool {
+    pub(super) fn requested(&self, asked: Asked, listener: (u32, u32), backlog: u32) -> bool {
         let mut list = self.outstanding.list.lock();
         list.push_back(asked);
         // At once, as the lines of its slot are still here: 32 at a time cost fewer instructions, and a twelfth of the rate.

@@ -47,7 +47,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static WORD: AtomicU32 = AtomicU32::new(0);
 
 /// What a try has come to.
-pub(crate) enum Verdict {
+pub(super) enum Verdict {
     /// Connected.
     Joined,
     Busy,
@@ -59,7 +59,7 @@ pub(crate) enum Verdict {
 }
 
 /// connect has found the backlog full; names and port are noted in the endpoint.
-pub(crate) fn begin(endpoint: &'static Endpoint, fd: c_int, to: Name) {
+pub(super) fn begin(endpoint: &'static Endpoint, fd: c_int, to: Name) {
     let now = now_ns();
     let until = now + patience_ns(fd);
     endpoint.set_state(State::Connecting);
@@ -146,7 +146,7 @@ fn unconnected(endpoint: &Endpoint) -> State {
 }
 
 /// A call that concerns the socket: tries at once.
-pub(crate) fn try_now(endpoint: &'static Endpoint) -> Verdict {
+pub(super) fn try_now(endpoint: &'static Endpoint) -> Verdict {
     match claim(|knock| core::ptr::eq(knock.endpoint, endpoint)) {
         Some(knock) => attempt(knock, false),
         // Another thread tries it at the moment.
@@ -193,7 +193,7 @@ fn look_slow() -> bool {
 
 /// Before a sleep: how long it may last.
 #[inline]
-pub(crate) fn pause() -> Option<u64> {
+pub(super) fn pause() -> Option<u64> {
     if COUNT.load(Ordering::Relaxed) == 0 { None } else { pause_slow() }
 }
 
@@ -209,7 +209,7 @@ fn pause_slow() -> Option<u64> {
 }
 
 /// Waits until the connection is made, or has failed. EAGAIN when the time is over.
-pub(crate) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<Verdict, i32> {
+pub(super) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<Verdict, i32> {
     endpoint::retain(endpoint);
     let result = loop {
         match try_now(endpoint) {
@@ -226,7 +226,7 @@ pub(crate) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<Ve
 }
 
 /// For send and recv: waits as a blocking call does. An errno when there is no connection then.
-pub(crate) fn await_connection(
+pub(super) fn await_connection(
     endpoint: &'static Endpoint,
     nonblock: bool,
     timeout_ns: u64,
@@ -248,7 +248,7 @@ pub(crate) fn await_connection(
 }
 
 /// connect(2) on a socket that waits: `later` is what is said while it does.
-pub(crate) fn connect_again(endpoint: &'static Endpoint, later: i32) -> Result<Verdict, i32> {
+pub(super) fn connect_again(endpoint: &'static Endpoint, later: i32) -> Result<Verdict, i32> {
     let verdict = match endpoint.flag(NONBLOCK) {
         true => match try_now(endpoint) {
             Verdict::Busy => Err(later),
@@ -270,14 +270,14 @@ pub(crate) fn connect_again(endpoint: &'static Endpoint, later: i32) -> Result<V
 
 /// connect(2) on a socket whose connect has failed: the error, or that it was told already. Another connect may
 /// follow.
-pub(crate) fn tell_failure(endpoint: &'static Endpoint) -> i32 {
+pub(super) fn tell_failure(endpoint: &'static Endpoint) -> i32 {
     let error = i32::from(endpoint.error.swap(0, Ordering::AcqRel));
     endpoint.set_state(unconnected(endpoint));
     if error != 0 { error } else { libc::ECONNABORTED }
 }
 
 /// shutdown(2), and connect(2) to AF_UNSPEC: the socket is as good as new, with an error (`tcp_disconnect`).
-pub(crate) fn abandon(endpoint: &'static Endpoint) {
+pub(super) fn abandon(endpoint: &'static Endpoint) {
     forget(endpoint);
     unconnect(endpoint, libc::ECONNRESET);
 }

@@ -41,7 +41,7 @@ pub(crate) fn note_close(endpoint: &Endpoint, rec: &SlabRec) -> bool {
 /// A socket that was bound wants to connect: whether a connection has the same four numbers, an accelerated one
 /// or one of the kernel's. Two sockets can be bound to one port only where they share it.
 #[cold]
-pub(crate) fn is_taken(endpoint: &Endpoint, fd: i32, to: Name) -> bool {
+pub(super) fn is_taken(endpoint: &Endpoint, fd: i32, to: Name) -> bool {
     let shares = || sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1);
     if !endpoint.reuses_address() && !shares() {
         return false;
@@ -62,7 +62,7 @@ pub(crate) fn is_taken(endpoint: &Endpoint, fd: i32, to: Name) -> bool {
 }
 
 /// The kernel has bound the socket to this name: whether accelerated connections are in the way.
-pub(crate) fn is_in_the_way(endpoint: &Endpoint, fd: i32, name: Name) -> bool {
+pub(super) fn is_in_the_way(endpoint: &Endpoint, fd: i32, name: Name) -> bool {
     let shares = sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1);
     if name.port == 0 || shares || !endpoint.flag(OWN_SOCKET) {
         return false;

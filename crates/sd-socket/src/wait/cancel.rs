@@ -49,7 +49,7 @@ pub fn requested(thread: usize) {
 
 /// Before a sleep: an error when the calling thread is to end instead.
 #[inline]
-pub(crate) fn check() -> Result<(), i32> {
+pub(super) fn check() -> Result<(), i32> {
     if NEXT.load(Ordering::SeqCst) == 0 { Ok(()) } else { check_slow() }
 }
 

@@ -309,7 +309,7 @@ impl<'a> List<'a> {
 }
 
 /// Whether any of the numbers needs us.
-pub(crate) fn concerns_us(fds: &[pollfd]) -> bool {
+pub(super) fn concerns_us(fds: &[pollfd]) -> bool {
     fds.iter().any(|p| table::is_ours(p.fd) && !matches!(Kind::of(p.fd), Kind::Kernel))
 }
 
@@ -353,7 +353,7 @@ pub(crate) fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: *const sig
 }
 
 /// The same; notes in `waited` whether it could not answer at once.
-pub(crate) fn poll_noting(
+pub(super) fn poll_noting(
     fds: &mut [pollfd],
     timeout_ns: Option<u64>,
     mask: *const sigset_t,

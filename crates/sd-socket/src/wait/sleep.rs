@@ -197,7 +197,7 @@ impl Deadline {
     }
 
     /// There is none.
-    pub(crate) fn is_never(self) -> bool {
+    pub(super) fn is_never(self) -> bool {
         self.0.is_none()
     }
 

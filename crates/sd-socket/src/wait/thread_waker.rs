@@ -55,7 +55,7 @@ const GONE: i32 = -2;
 static ARE_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// A berth that the calling thread has for one sleep.
-pub(crate) struct Taken {
+pub(super) struct Taken {
     number: u32,
     place: &'static Place,
     /// Connections whose words name it.
@@ -77,13 +77,13 @@ impl Taken {
     }
 
     /// Readable when somebody has rung.
-    pub(crate) fn epoll_fd(&self) -> i32 {
+    pub(super) fn epoll_fd(&self) -> i32 {
         self.place.epoll_fd.load(Ordering::Relaxed)
     }
 
     /// Names the berth in the words of each connection. Whether it may be slept at, when all have been looked at once
     /// more; if not, a wish for it may stand there.
-    pub(crate) fn moor(&mut self, connections: &[&'static Endpoint]) -> bool {
+    pub(super) fn moor(&mut self, connections: &[&'static Endpoint]) -> bool {
         let [sleeps, wishes] = [Berth::Sleeps(self.number), Berth::Wishes(self.number)].map(Berth::word);
         let is_free = |home: u64| [0, sleeps, wishes].contains(&home);
         let may = |endpoint: &&'static Endpoint| is_free(home(endpoint)) && is_ours_alone(endpoint);
@@ -129,7 +129,7 @@ impl Taken {
     }
 
     /// After a sleep that the berth has ended: what came is taken.
-    pub(crate) fn take_ring(&self) {
+    pub(super) fn take_ring(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }];
         match crate::wait::sleep_on(self.epoll_fd(), &mut events, Some(0), core::ptr::null()) {
             Ok(_) if events[0].events & libc::EPOLLERR as u32 != 0 => {
@@ -267,11 +267,11 @@ pub(crate) fn displace(endpoint: &Endpoint) {
 }
 
 /// A thread that waits for connections, but not at a berth: channels and slots.
-pub(crate) struct Among(Vec<(&'static Channel, usize)>);
+pub(super) struct Among(Vec<(&'static Channel, usize)>);
 
 impl Among {
     /// The connections are kept until this is dropped.
-    pub(crate) fn enter(connections: &[&'static Endpoint]) -> Among {
+    pub(super) fn enter(connections: &[&'static Endpoint]) -> Among {
         if single_threaded() {
             return Among(Vec::new());
         }

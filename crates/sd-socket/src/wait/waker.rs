@@ -125,7 +125,7 @@ pub(crate) struct View {
 
 impl View {
     /// None.
-    pub(crate) const NONE: View = View { first: 0, end: 0 };
+    pub(super) const NONE: View = View { first: 0, end: 0 };
 
     /// Those that are to be watched now.
     pub(crate) fn now() -> View {
@@ -134,12 +134,12 @@ impl View {
     }
 
     /// All.
-    pub(crate) fn all() -> View {
+    pub(super) fn all() -> View {
         View { first: 0, end: PROCESS.waker_count.load(Ordering::SeqCst) }
     }
 
     /// In each public page that says whether this process sleeps, the number of sleepers.
-    pub(crate) fn each_sleepers(self, each: impl Fn(&AtomicU32)) {
+    pub(super) fn each_sleepers(self, each: impl Fn(&AtomicU32)) {
         for waker in PROCESS.wakers.iter().take(self.end).skip(self.first) {
             // SAFETY: null or a mapping of this process (or inherited, shared) that is never unmapped.
             if let Some(public) = unsafe { waker.public.load(Ordering::Acquire).as_ref() } {

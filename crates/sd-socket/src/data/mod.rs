@@ -8,6 +8,17 @@
 //! checks the program's pointers, `urgent` MSG_OOB, `zero_copy` MSG_ZEROCOPY.
 //!
 //! *Owns*: tokens. *Uses*: every folder below. *Locks*: the token of a half; of one way only, ordered by channel and slot.
+//!
+//! | task | place |
+//! |---|---|
+//! | send, recv | `stream`; the short way, when nothing is in the way: `fast`; a sender that waits for room: `space` |
+//! | sendmmsg, recvmmsg, SCM_RIGHTS | `message` (`pass_rights`) |
+//! | sendfile, splice | `files` |
+//! | shutdown, FIONREAD, SIOCOUTQ, SIOCATMARK | `shutdown` |
+//! | MSG_OOB | `urgent`; SIGURG: `socket::signals` |
+//! | MSG_ZEROCOPY and its notices | `zero_copy` |
+//! | who may send, who may receive | `token` (membarrier, thread records); the protocol is in sd-ring's `token.rs`: first extend `tests/token_model.rs` |
+//! | pointers of the caller | `iov`; whether they can be touched: sd-sys' `user.rs` (ADR 49) |
 
 pub(crate) mod calls;
 mod claim;

@@ -21,6 +21,14 @@
 //!
 //! Locks of a socket's halves are taken inside all of these, so nobody who holds a half may report
 //! an event; see ADR 15.
+//!
+//! | task | place |
+//! |---|---|
+//! | interest lists | `control`, their memory in `items` |
+//! | events | `watch` |
+//! | the ready list | `collect` |
+//! | waiting | `waiting`; what is slept on: `rest` |
+//! | close and fork | `life`; what processes share: `ledger` |
 
 use crate::fd::table::{self, Entry};
 use crate::process::PROCESS;

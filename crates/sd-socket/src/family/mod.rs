@@ -4,6 +4,16 @@
 //! us), `tcp_pair` (the kernel's end of a bridge), `separate` (a process that gives rights up keeps what it holds and nothing else).
 //!
 //! *Uses*: every folder below: what a fork does to each is listed in `fork`.
+//!
+//! | task | place |
+//! |---|---|
+//! | fork | `fork`; which libc functions fork: sd-preload's `body/{process,clone}.rs` |
+//! | memory in the child of a bare clone | sd-sys' `heap.rs` |
+//! | posix_spawn, system, popen | `spawn`; sd-preload's `body/{spawn,file_actions,shell}.rs` |
+//! | exec | `exec`: will the program load us (`target`), also with a cleared environment (`cleared`), what it needs (`image`), its start (`attach`), whose it is (`proof`) |
+//! | SCM_RIGHTS to a process that loads us | `handover` |
+//! | kernel sockets for the others | `bridge`; made by the monitor: `bridge::helper`, sd-cli's `helper.rs`, the monitor's `shell/helpers.rs`; its ends: `tcp_pair`, `socket::inode`; who reads while others have the connection: `bridge::{others,lent}` |
+//! | setuid, capset, no_new_privs | `separate`; with threads: `separate::threads`, sd-shm's `leaving.rs`; which calls give something up: sd-preload's `body/privileges.rs` |
 
 pub mod bridge;
 pub mod exec;

@@ -9,6 +9,13 @@
 //! user; `queued` and `placed` are notices that wait; `reclaim` frees a slot when nobody can look at it any more.
 //!
 //! *Owns*: mappings of channels and slabs. *Uses*: `process`.
+//!
+//! | task | place |
+//! |---|---|
+//! | freeing channels of dead peers | `reclaim` |
+//! | who is woken for an inherited connection | `wake_target` |
+//! | waking processes of other users | `stranger`; the monitor's `shell/strangers.rs` (ADR 52) |
+//! | which slot a connection gets | `slots` |
 
 pub(crate) mod channel;
 pub(crate) mod peer;

@@ -5,6 +5,13 @@
 //!
 //! *Owns*: the control connection. *Uses*: `memory`, `socket`, `link`, `process`, `fd`. *Lock*: the control connection's comes after
 //! all locks of `epoll` and before those of a channel.
+//!
+//! | task | place |
+//! |---|---|
+//! | a control message | sd-proto, whose `VERSION` is raised; `client` here, `shell/requests.rs` in the monitor |
+//! | a monitor that does not answer | `client::slow`; one that is gone: `client::absent` |
+//! | what the monitor sends | `mail` |
+//! | is another user's listener still there | `proof`; questions: sd-sys' `netlink.rs` |
 
 pub(crate) mod client;
 pub(crate) mod mail;

@@ -4,6 +4,12 @@
 //! connection, `tcp_info` fills struct tcp_info.
 //!
 //! *Uses*: every folder below.
+//!
+//! | task | place |
+//! |---|---|
+//! | an option of setsockopt | `common`; what a request notes of it: `monitor::remember` |
+//! | an option that only kernel sockets keep | `replay` |
+//! | what only a connection can answer | `connection`, `tcp_info` |
 
 mod common;
 mod connection;

@@ -5,6 +5,12 @@
 //! whether the program has confined itself by seccomp (`confine`).
 //!
 //! *Owns*: the process-wide state. *Uses*: `fd`, for the highest number in use. Knows types of higher folders, but calls nothing there.
+//!
+//! | task | place |
+//! |---|---|
+//! | where the monitor's socket is | `env`; whom to believe: sd-sys' `trust.rs` |
+//! | unshare, setns, clone: another network namespace | `network` |
+//! | seccomp filters of the program's | `confine`; what they forbid: sd-sys' `confine.rs` |
 
 pub mod confine;
 pub(crate) mod env;

@@ -4,6 +4,16 @@
 //! (source addresses), `local` (is an address this host's?), `admission` (does the policy let the other side in?).
 //!
 //! *Owns*: learned routes, leased ports. *Uses*: `monitor`, `socket`, `link`, `process`.
+//!
+//! | task | place |
+//! |---|---|
+//! | the kernel or shared memory, and the reason | `decide` |
+//! | the table of learned routes | `places` |
+//! | is an address this host's; the source address | `local` |
+//! | source ports | `ports`; the monitor's `core/ports.rs` |
+//! | which listener gets it | `target`, `deal` |
+//! | what the monitor publishes | sd-shm's `directory.rs`, the monitor's `shell/directories.rs` |
+//! | the policy, asked by accept | `admission`; the rules: the monitor's `core/policy.rs` |
 
 pub(crate) mod admission;
 mod deal;

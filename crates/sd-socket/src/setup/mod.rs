@@ -8,6 +8,17 @@
 //! TCP_DEFER_ACCEPT; `outstanding` counts own requests; `time_wait` keeps ports; `unconnected` calls on sockets that are none yet.
 //!
 //! *Owns*: listeners and their queues. *Uses*: every folder below.
+//!
+//! | task | place |
+//! |---|---|
+//! | connect, fall-back to the kernel | `connect`; a full backlog: `syn_sent` |
+//! | listen; a connect that meets a listen | `listen`; `first_contact`; the monitor's `shell/soon.rs` |
+//! | listen without a monitor; who is expected to listen | `before_monitor`, `monitor::client::absent`; the monitor's `shell/expected.rs` (ADR 53) |
+//! | the backlog, arrival of connections, accept | `outstanding`; `arrivals`; `accept`; TCP_DEFER_ACCEPT: `defer` |
+//! | which ports are in use, TIME-WAIT | `time_wait`; the monitor's `shell/bind.rs` |
+//! | send and recv without a connection | `unconnected` |
+//! | connections that go to a sibling | `adopt`, `listen::offered`; the monitor's `shell/rescue.rs` |
+//! | connections that go back to the kernel | `withdrawn`; the monitor's `shell/withdrawal.rs` |
 
 pub(crate) mod accept;
 pub(crate) mod adopt;

@@ -4,6 +4,15 @@
 //! returns), `names` and `addr` (getsockname, getpeername), `signals` (SIGIO, SIGURG), `inode` (fstat).
 //!
 //! *Owns*: endpoints. *Uses*: `link`, `process`, `fd`.
+//!
+//! | task | place |
+//! |---|---|
+//! | end of a connection | `endpoint` (`release`, `hang_up`) |
+//! | a field few sockets need | `cold` |
+//! | a field in shared memory | sd-shm, whose `VERSION` is raised |
+//! | errors of a broken connection | `errors` |
+//! | getsockname, getpeername | `names` |
+//! | SIGURG, SIGIO | `signals`; the monitor's `shell/signals.rs` |
 
 pub(crate) mod addr;
 pub(crate) mod cold;

@@ -4,6 +4,14 @@
 //! a wait sleeps on), `waker` (the process's eventfd), `thread_waker` (one thread's), `cancel` (pthread_cancel).
 //!
 //! *Owns*: the record of who sleeps. *Uses*: `route`, `monitor`, `memory`, `socket`, `link`, `process`, `fd`.
+//!
+//! | task | place |
+//! |---|---|
+//! | readiness as Linux reports it | `ready::mask`, after the kernel's `tcp_poll` |
+//! | how long to spin, when to sleep | `sleep` |
+//! | poll, select | `poll`, `select`; what they sleep on: `sleep_set`, `thread_waker` |
+//! | pthread_cancel | `cancel` |
+//! | handlers of signals, EINTR or restart | `sleep`; sd-sys' `section.rs`, sd-preload's `body/handlers.rs` |
 
 pub mod cancel;
 pub(crate) mod poll;

@@ -34,7 +34,7 @@ impl Slot {
         address
     }
 
-    /// The same, in the constructor. False when dlsym was asked.
+    /// Looks the function up in the constructor, with the means of `next`. False when dlsym was asked.
     pub(crate) fn resolve_by(&self, next: &Next) -> bool {
         let found = next.find(self.name);
         match found {

@@ -28,7 +28,7 @@ pub const TX_SIGNAL: u32 = 32;
 
 /// An [`RX_EVENT`] was answered, and nobody has taken note of it.
 pub const RX_NEWS: u32 = RX_EVENT << NEWS_SHIFT;
-/// The same for a [`TX_EVENT`].
+/// A [`TX_EVENT`] was answered, and nobody has taken note of it.
 pub const TX_NEWS: u32 = TX_EVENT << NEWS_SHIFT;
 const NEWS_SHIFT: u32 = 6;
 

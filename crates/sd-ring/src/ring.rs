@@ -284,7 +284,7 @@ impl TxCursor {
         self.reserve_slow(g, mem, want, LEAST, effort)
     }
 
-    /// The same for who waits for room. With Linux' buffers, which take one more packet while there is any room, messages of
+    /// Room for a sender that waits for it. With Linux' buffers, which take one more packet while there is any room, messages of
     /// up to 64 KiB go as a whole or not at all, and programs are careless about short counts; here up to a part of
     /// the ring.
     #[inline(always)]
@@ -414,7 +414,7 @@ impl TxCursor {
         self.commit_as(mem, Kind::Data, len, stamp);
     }
 
-    /// The same for a single byte that is urgent.
+    /// Publishes a message of a single byte that is urgent.
     pub fn commit_urgent<M: RingMem>(&mut self, mem: &M, stamp: u32) {
         self.commit_as(mem, Kind::Urgent, 1, stamp);
     }

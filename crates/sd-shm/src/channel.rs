@@ -253,7 +253,7 @@ impl SlotSide {
         (self.flags.load(Ordering::Acquire) & FLAG_RARE != 0).then(|| self.rare_place())
     }
 
-    /// The same, for the side itself, before it writes there.
+    /// The side's own rare words, to be written: from now on the peer looks at them.
     pub fn make_rare(&self) -> &RareWords {
         if self.flags.load(Ordering::Relaxed) & FLAG_RARE == 0 {
             self.flags.fetch_or(FLAG_RARE, Ordering::SeqCst);

@@ -17,7 +17,7 @@ impl Rings {
         Rings { small: channel.small_ring(slot, from) as u64 }
     }
 
-    /// The same, by the address of the small ring.
+    /// The rings of a slot, by the address of the small one.
     ///
     /// # Safety
     /// A small ring of a channel is there, which stays mapped while this is used.

@@ -349,7 +349,7 @@ impl Slab {
         self.whole_address(index, end, word)
     }
 
-    /// The same, for who knows the word.
+    /// An address of the endpoint at `index`, by the 32 bits of it that the caller has read.
     pub fn whole_address(&self, index: usize, end: End, word: u32) -> [u8; 16] {
         let long = || Some(self.rare(index)?.address(end));
         short_address(word).or_else(long).unwrap_or_default()

@@ -328,7 +328,7 @@ pub fn fork_child() {
     fork::child();
 }
 
-/// The same, where no fork(3) has seen to the allocator's locks.
+/// The first thing in the child of a bare clone, where no fork(3) has seen to the allocator's locks.
 pub fn fork_child_bare() {
     fork::child_bare();
 }

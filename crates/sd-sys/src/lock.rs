@@ -107,7 +107,7 @@ impl<T> Lock<T> {
         unsafe { &*self.value.get() }
     }
 
-    /// The same, to be changed.
+    /// What a lock guards that [`Lock::lock_and_keep`] keeps, to be changed.
     ///
     /// # Safety
     /// As for [`Lock::kept`].

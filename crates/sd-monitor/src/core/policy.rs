@@ -111,7 +111,7 @@ impl Policy {
         Ok(policy)
     }
 
-    /// The same for the same rules, and never zero.
+    /// A number that follows from the rules: equal rules have equal numbers. Never zero.
     pub(crate) fn number(&self) -> u32 {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);

@@ -91,7 +91,7 @@ impl Server {
         family.slab.time_waits().all().for_each(|one| self.remember(client, family.netns, family.uid, one));
     }
 
-    /// The same of one connection.
+    /// Remembers the TIME-WAIT that one connection of a client's has left.
     pub(crate) fn remember(&mut self, client: ClientId, netns: u64, user: u32, one: TimeWait) {
         let is_lent = self.core.leases.owner(netns, one.port) == Some(client);
         let believed = self.core.time_waits.believed(netns, one.port, user, is_lent);

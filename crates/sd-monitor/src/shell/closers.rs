@@ -210,7 +210,7 @@ fn look(question: Question, message: &Message) -> Result<Owned, Unfit> {
     }
 }
 
-/// The same by the main thread itself, for a socket that users have made whom the monitor serves without bounds: they can do
+/// Examines a socket in the main thread itself, where its makers are users whom the monitor serves without bounds: they can do
 /// to it what they like anyway. True when it was one that could be looked at, and closed, at once.
 pub(crate) fn examine_now(
     question: Question,

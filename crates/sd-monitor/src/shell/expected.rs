@@ -143,7 +143,7 @@ impl Server {
         self.soon.expected.add(Place { netns, ip, port, v6only, cookie, of, until })
     }
 
-    /// The same for all of a client's, which end.
+    /// Expects the children of a client that ends to accept from its listeners ([`Self::expect_heirs_of`] for each).
     pub(crate) fn expect_heirs_of_all(&mut self, client: ClientId) {
         let own: Vec<Listener> = self.core.listeners.iter().filter(|l| l.client == client).copied().collect();
         own.iter().for_each(|listener| _ = self.expect_heirs_of(listener));

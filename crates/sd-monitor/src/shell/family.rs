@@ -37,7 +37,7 @@ impl Family {
         }
     }
 
-    /// The same, and whoever sleeps at a berth: a connection may have ended.
+    /// Wakes all threads of the process, those that wait for their own eventfds too: a connection may have ended.
     pub(crate) fn wake_all(&self) {
         self.wake();
         self.berths.values().for_each(|berth| wake(self.uid, berth));

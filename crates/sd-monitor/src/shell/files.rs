@@ -35,7 +35,7 @@ pub(crate) fn is_exiting(pid: u32) -> bool {
     }
 }
 
-/// The same for a process that may not be looked at so (PF_EXITING; proc(5), field 9 of stat). Not for others: reading that
+/// Whether a process exits, for one whose files may not be looked at (PF_EXITING; proc(5), field 9 of stat). Not for others: reading that
 /// keeps the process's memory for a moment, and who keeps it last gives it back.
 fn is_exiting_by_flags(pid: u32) -> bool {
     const PF_EXITING: u32 = 4;

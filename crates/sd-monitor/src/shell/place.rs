@@ -33,7 +33,7 @@ pub(crate) struct Place {
     path: PathBuf,
     /// Device and inode of the socket file, so that a successor's file is never removed.
     identity: (u64, u64),
-    /// The same for each monitor at this place, another at any other place.
+    /// Equal for all monitors that are ever bound at this place; another place has another number.
     pub(crate) number: u64,
     lock: Option<Lock>,
     pub(crate) listener: OwnedFd,

@@ -72,7 +72,7 @@ impl Slab {
         Some(Slab { map, file, identity, endpoints_max })
     }
 
-    /// The same for every descriptor of it.
+    /// Device and inode: equal for every descriptor of the segment.
     pub(crate) fn identity(&self) -> Identity {
         self.identity
     }
@@ -129,7 +129,7 @@ impl Slab {
         });
     }
 
-    /// The same, until it is enough.
+    /// Every endpoint that may have been used, until `each` says false; some twice.
     pub(crate) fn endpoints_while(&self, mut each: impl FnMut(&Endpoint) -> bool) {
         let Some(zero) = self.map.endpoint(0) else { return };
         let first = core::ptr::from_ref(zero) as usize - self.map.base() as usize;

@@ -83,7 +83,7 @@ pub(crate) fn stamp(endpoint: &Endpoint) -> u32 {
     stamp_for(endpoint.peer_words().flags.load(Ordering::Relaxed))
 }
 
-/// The same, for who has read the peer's flags.
+/// The time that a message bears, if `peer_flags` ask for it; zero if not.
 #[inline(always)]
 pub(super) fn stamp_for(peer_flags: u32) -> u32 {
     if peer_flags & FLAG_WANTS_STAMPS != 0 { sd_ring::stamp::of(sd_sys::time::tsc()) } else { 0 }

@@ -119,7 +119,7 @@ unsafe fn read_at(fd: c_int, to: *mut u8, len: usize, at: Option<off_t>) -> sd_s
     })
 }
 
-/// The same of what need not be waited for (RWF_NOWAIT of preadv2(2), which not every file system has).
+/// Reads from a file what need not be waited for (RWF_NOWAIT of preadv2(2), which not every file system has).
 ///
 /// # Safety
 /// As for `read_at`.

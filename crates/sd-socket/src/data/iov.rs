@@ -92,7 +92,7 @@ impl Pieces {
         (self.base, self.len.min(max).min(self.total))
     }
 
-    /// The same buffers with `taken` bytes put back; only a single buffer can be (a peek into many
+    /// These buffers with `taken` bytes put back; only a single buffer can be (a peek into many
     /// starts over with what it has).
     pub(super) fn rewound(mut self, taken: usize) -> Pieces {
         if self.count == 0 && self.rest.is_null() {

@@ -205,7 +205,7 @@ impl<'a> Half<'a> {
         Half { endpoint, way, holder, _section: section }
     }
 
-    /// The same for whoever leaves a void half void.
+    /// Takes the half for a caller that leaves a void half void.
     pub(crate) fn take_as_is(endpoint: &'a Endpoint, way: Way) -> Half<'a> {
         let section = Section::enter();
         let holder = enter(endpoint, way);
@@ -216,7 +216,7 @@ impl<'a> Half<'a> {
     }
 }
 
-/// The same for whoever needs neither to wait nor to lock.
+/// A half taken by a thread that needs neither to wait nor to lock.
 pub(crate) struct Quick {
     way: Way,
     /// See [`Half`].

@@ -141,7 +141,7 @@ pub(super) fn leave(epoll: &Epoll) {
     epoll.ledger_seen.store(0, Ordering::Relaxed);
 }
 
-/// The same while threads may be inside: they find a ledger in which nothing stands. The number of its eventfd stays.
+/// Gives the ledger up while threads may be inside: they find one in which nothing stands. The number of its eventfd stays.
 pub(super) fn abandon(epoll: &Epoll) -> Option<()> {
     let base = epoll.ledger.swap(core::ptr::null_mut(), Ordering::AcqRel);
     epoll.inherited.store(false, Ordering::Relaxed);

@@ -246,7 +246,7 @@ pub(crate) fn separated() {
     }
 }
 
-/// The same while threads may be inside; `None`: the kernel has no memory for it.
+/// What [`separated`] does, while threads may be inside; `None`: the kernel has no memory for it.
 pub(crate) fn separated_with_threads() -> Option<()> {
     let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
     for epoll in all.into_iter().filter(|epoll| epoll.numbers.load(Ordering::Relaxed) != 0) {

@@ -45,7 +45,7 @@ pub fn before(call: impl FnOnce() -> c_int) -> Outcome<c_int> {
     }
 }
 
-/// The same before a filter of the program's, under which nothing could be opened any more. False when what the process
+/// Leaves the family before a filter of the program's, under which nothing could be opened any more. False when what the process
 /// has cannot be handed over: the filter must not be installed then.
 pub fn now() -> bool {
     if !has_relatives() {

@@ -199,13 +199,13 @@ impl Channel {
         unsafe { self.endpoints.get(slot)?.load(Ordering::Acquire).as_ref() }
     }
 
-    /// See the field.
+    /// How many threads of this process wait for the connection of a slot and are woken as others are; `None` while there were none.
     pub(crate) fn others_wait(&self, slot: usize) -> Option<&AtomicU16> {
         // SAFETY: null, or from a Box that stays as long as the record.
         unsafe { self.others_wait.load(Ordering::SeqCst).as_ref() }?.get(slot)
     }
 
-    /// The same, for a change.
+    /// The count of a slot's other waiters, to be changed: made if there was none.
     pub(crate) fn make_others_wait(&self, slot: usize) -> Option<&AtomicU16> {
         if self.others_wait.load(Ordering::SeqCst).is_null() {
             let counts: *mut Counts = Box::into_raw(Box::new([const { AtomicU16::new(0) }; SLOTS]));
@@ -366,7 +366,7 @@ fn drain_all() {
     drain_inside(Some(&user));
 }
 
-/// The same, for a thread that is a `reclaim::User` already, or the only one.
+/// Drains all channels, in a thread that is a `reclaim::User` already, or the only one.
 #[inline]
 pub(crate) fn drain_inside(_user: Option<&crate::link::reclaim::User>) {
     crate::monitor::client::check_mail();

@@ -82,7 +82,7 @@ pub(crate) fn leave() {
     }
 }
 
-/// The same, under `PROCESS.alloc`. Allocates nothing.
+/// [`leave`] for a caller that has `PROCESS.alloc` locked. Allocates nothing.
 pub(crate) fn leave_under_lock() {
     if !SETTLED.swap(false, Ordering::Relaxed) {
         return;

@@ -82,7 +82,7 @@ pub(crate) fn return_credit(endpoint: &'static Endpoint) {
     return_credits(endpoint, false);
 }
 
-/// The same, for jumps too.
+/// Gives all credits back to the peer; if `looks`, over jumps that are next too.
 fn return_credits(endpoint: &'static Endpoint, looks: bool) {
     let _rx = endpoint.rx_token();
     // SAFETY: the rx half is held.
@@ -120,7 +120,7 @@ pub(crate) fn tidy(endpoint: &'static Endpoint, round: Round) -> bool {
     is_due(endpoint, Round::Third)
 }
 
-/// The same for who keeps it open. Small rings are given back with those of neighbours that are all `quiet`.
+/// Tidies an endpoint that the caller keeps open. Small rings are given back with those of neighbours that are all `quiet`.
 pub(super) fn tidy_open(open: &Open, round: Round, quiet: impl Fn(&'static Endpoint) -> bool) {
     let endpoint = open.0;
     return_credits(endpoint, round == Round::Second);
@@ -168,7 +168,7 @@ pub(super) fn without_forks(act: impl FnOnce()) {
     act();
 }
 
-/// The same, unless another thread does so.
+/// Acts while nobody forks, unless another thread does so already.
 pub(super) fn without_forks_if_free(act: impl FnOnce()) {
     if let Some(_keeping) = KEEPING.try_lock() {
         act();

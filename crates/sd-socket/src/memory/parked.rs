@@ -159,7 +159,7 @@ pub(crate) fn park_idle() {
     }
 }
 
-/// The same for the two pages of halves that end among the numbers up to `end`, a multiple of their size; nobody forks
+/// Parks the two pages of halves that end among the numbers up to `end`, a multiple of their size; nobody forks
 /// meanwhile.
 pub(super) fn park_pages(rec: &SlabRec, slab: Slab, end: usize) {
     let senders_end = end - HALVES_PER_PAGE + TX_FIRST;

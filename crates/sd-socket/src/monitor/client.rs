@@ -345,7 +345,7 @@ pub(crate) fn question(request: &Request, fds: &[i32]) -> Option<(Reply, msg::Re
     question_and(request, fds, |reply, got| (reply, got))
 }
 
-/// The same; `take` gets the answer before anybody else asks, a handler of a signal included.
+/// Asks the monitor; `take` gets the answer before anybody else asks, a handler of a signal included.
 pub(crate) fn question_and<T>(
     request: &Request,
     fds: &[i32],

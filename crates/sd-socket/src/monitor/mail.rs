@@ -16,7 +16,7 @@ use sd_sys::msg;
 pub(super) enum Mail {
     /// A channel's other side is gone for good.
     Dead(u64),
-    /// The same, but connections wait there.
+    /// A channel's other side is gone for good, and connections wait there.
     Gone(u64),
     /// A channel's other side is another user's from now on.
     Stranger(u64),

@@ -317,7 +317,7 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
     }
 }
 
-/// The same, again and again while somebody is about to listen there.
+/// Asks the monitor for a route, again and again while somebody is about to listen there.
 fn ask_until_known(request: &Request) -> Option<(Reply, Option<&'static Channel>)> {
     // A monitor that was restarted is found at the second try.
     let ask = || ask_for_route(request).or_else(|| ask_for_route(request));

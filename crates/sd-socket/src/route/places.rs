@@ -47,7 +47,7 @@ impl<T: Place> Places<T> {
         self.slots.get_mut(at).map(|slot| &mut slot.value)
     }
 
-    /// The same; `fresh` makes what is to be known of a new one. `None` when there is no room.
+    /// What is known of a destination; `fresh` makes it for a new one. `None` when there is no room.
     pub(super) fn get_or_insert(&mut self, name: Name, fresh: impl FnOnce() -> T) -> Option<&mut T> {
         let at = match self.find(name) {
             Some(at) => at,

@@ -153,7 +153,7 @@ pub(crate) fn pause() -> Option<u64> {
     crate::wait::earlier(knocks, complain())
 }
 
-/// The same for a thread that never sleeps as others have work for it; now and then.
+/// Looks now and then at what waits for accept, and complains, for a thread that never sleeps as others have work for it.
 #[inline]
 pub(crate) fn look() {
     if WAITING.load(Ordering::Relaxed) {

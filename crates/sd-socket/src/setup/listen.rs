@@ -166,7 +166,7 @@ pub(crate) fn adopt_from_kernel(fd: i32) {
     }
 }
 
-/// The same for one that surely is one, in a process that has a slab.
+/// Takes up a kernel socket that surely is a listener, in a process that has a slab.
 pub(super) fn take_up(fd: i32, backlog: c_int) {
     let Some((domain, name)) = addr::kernel_name(fd) else { return };
     let Some(endpoint) = crate::socket::endpoint::allocate(domain) else { return };

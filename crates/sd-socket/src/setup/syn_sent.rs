@@ -155,7 +155,7 @@ pub(super) fn try_now(endpoint: &'static Endpoint) -> Verdict {
     }
 }
 
-/// The same, and what the kernel has to decide goes on there.
+/// Looks at a socket that connects; what the kernel has to decide goes on there.
 pub(crate) fn look_at(endpoint: &'static Endpoint) {
     if let Verdict::Kernel(reason) = try_now(endpoint) {
         let to =

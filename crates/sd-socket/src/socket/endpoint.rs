@@ -260,7 +260,7 @@ pub(crate) fn retain(endpoint: &Endpoint) {
     }
 }
 
-/// The same, if there is one.
+/// One more descriptor leads to the endpoint, if any does; false when it has none left.
 pub(crate) fn retain_open(endpoint: &Endpoint) -> bool {
     let one_more = |fds: u32| (fds > 0).then_some(fds.wrapping_add(1));
     PROCESS.private(endpoint).is_some_and(|private| {
@@ -379,7 +379,7 @@ pub(crate) fn notify(endpoint: &Endpoint, bits: u32) {
     notify_at(endpoint, endpoint.peer_words(), bits);
 }
 
-/// The same, for who has the peer's words at hand.
+/// Wakes the peer as `peer`, its words of the slot, say, after something was published for it.
 #[inline(always)]
 pub(crate) fn notify_at(endpoint: &Endpoint, peer: &SlotSide, bits: u32) {
     let fired = doorbell::ring(&peer.wait, bits);

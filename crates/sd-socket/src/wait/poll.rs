@@ -352,7 +352,7 @@ pub(crate) fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: *const sig
     poll_noting(fds, timeout_ns, mask, &mut false)
 }
 
-/// The same; notes in `waited` whether it could not answer at once.
+/// poll and ppoll; notes in `waited` whether the call could not be answered at once.
 pub(super) fn poll_noting(
     fds: &mut [pollfd],
     timeout_ns: Option<u64>,

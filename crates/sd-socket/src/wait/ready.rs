@@ -28,7 +28,7 @@ pub(crate) fn mask(endpoint: &'static Endpoint, wanted: u32) -> u32 {
     }
 }
 
-/// The same of a connection on which nothing has ended, failed or is urgent. `None` says nothing.
+/// The mask of a connection on which nothing has ended, failed or is urgent. `None`: it is not one.
 #[inline(always)]
 fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
     if endpoint.state_now() != State::Connected {

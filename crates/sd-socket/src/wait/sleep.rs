@@ -78,13 +78,13 @@ pub(crate) fn spin(word: &AtomicU32, ready: impl FnMut() -> bool) -> bool {
     spin_at(word, 1, ready)
 }
 
-/// The same, where a look takes as long as `cost` looks at one ring.
+/// Spins as [`spin`] does, where a look takes as long as `cost` looks at one ring.
 #[inline]
 pub(crate) fn spin_at(word: &AtomicU32, cost: u32, mut ready: impl FnMut() -> bool) -> bool {
     spin_warned(word, cost, |_| ready())
 }
 
-/// The same; `ready` is told which is the last look before others are given way to.
+/// Spins as [`spin_at`] does; `ready` is told which is the last look before other threads may run.
 #[inline]
 pub(crate) fn spin_warned(word: &AtomicU32, cost: u32, mut ready: impl FnMut(bool) -> bool) -> bool {
     let learned = Learned::load(word);
@@ -157,7 +157,7 @@ pub(crate) fn interrupted(watch: &Watch, deadline: Deadline) -> Result<(), i32> 
     }
 }
 
-/// The same for poll and its like, which every handler ends; but where a signal mask is given, what ran before the
+/// Ends poll and its like with EINTR if any handler ran since `watch` began; but where a signal mask is given, what ran before the
 /// kernel took it up ran before the call.
 #[inline]
 pub(crate) fn ended_by_handler(watch: &Watch, mask: *const libc::sigset_t) -> Result<(), i32> {
@@ -191,7 +191,7 @@ impl Deadline {
         Deadline::after((timeout_ns != 0).then_some(timeout_ns))
     }
 
-    /// The same, for a call that has something to show already: every handler that runs ends its wait.
+    /// The deadline of a call that has something to show already: every handler that runs ends its wait.
     pub(crate) fn of_partial(self) -> Deadline {
         Deadline(Some(self.0.unwrap_or(FAR_NS)))
     }

@@ -352,7 +352,7 @@ pub(crate) fn forked() {
 /// The berths of the process on the other side of a channel, as far as this process can ring them.
 pub(crate) struct Known {
     event_fds: [AtomicI32; BERTHS],
-    /// The same, a bit each.
+    /// Which of them are known, a bit each.
     mask: AtomicU64,
     /// Questions that the monitor could not answer.
     vain: AtomicU32,

@@ -26,7 +26,7 @@ impl Gate {
         self.numbers().into_iter().filter(|fd| *fd >= 0).for_each(fd::close);
     }
 
-    /// The same gate in another process, which was given these.
+    /// The gate in another process, which was given its descriptors.
     pub(super) fn of(opened: i32, maker: i32) -> Gate {
         Gate { opened, maker }
     }

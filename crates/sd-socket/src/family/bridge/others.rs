@@ -27,7 +27,7 @@ pub(super) fn is_sole_holder(endpoint: &Endpoint) -> bool {
 
 /// What other processes leave unread for so long is not meant for them.
 const UNREAD_NS: u64 = 100_000_000;
-/// The same, where the bridge takes away only what was read behind it: everywhere but where the kernel does not tell that.
+/// That time where the bridge takes away only what was read behind it: everywhere but where the kernel does not tell that.
 const UNREAD_LENT_NS: u64 = 5_000_000;
 
 /// What the other holders of the connection do with what the peer sends. One that waits for the program behind the bridge,

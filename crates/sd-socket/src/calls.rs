@@ -17,8 +17,8 @@ use crate::epoll;
 use crate::family::exec;
 use crate::family::fork;
 use crate::family::spawn;
-use crate::fd::ops;
 use crate::fd::table::{self, Entry};
+use crate::numbers;
 use crate::options;
 use crate::setup::connect as connecting;
 use crate::setup::listen as listening;
@@ -86,12 +86,12 @@ pub fn shutdown(fd: c_int, how: c_int) -> Outcome<c_int> {
 
 /// close(2); `Kernel` means that the number is free to be closed.
 pub fn close(fd: c_int) -> Outcome<c_int> {
-    ops::close(fd)
+    numbers::close(fd)
 }
 
 /// close_range and closefrom (last = u32::MAX).
 pub fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int> {
-    if table::is_active() { ops::close_range(first, last, flags) } else { Outcome::Kernel }
+    if table::is_active() { numbers::close_range(first, last, flags) } else { Outcome::Kernel }
 }
 
 /// sendfile(2). Either descriptor may be ours.
@@ -157,33 +157,33 @@ pub unsafe fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -
 
 /// fcntl and fcntl64, including F_DUPFD and F_DUPFD_CLOEXEC.
 pub unsafe fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
-    ops::fcntl(fd, cmd, arg)
+    numbers::fcntl(fd, cmd, arg)
 }
 
 /// kcmp(2) of two descriptors of this process.
 pub fn same_file(a: c_int, b: c_int) -> Outcome<c_int> {
-    ops::compare(a, b)
+    numbers::compare(a, b)
 }
 
 /// ioctl(2).
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome<c_int> {
     // SAFETY: see the module.
-    unsafe { ops::ioctl(fd, request, arg) }
+    unsafe { numbers::ioctl(fd, request, arg) }
 }
 
 /// dup(2).
 pub fn dup(fd: c_int) -> Outcome<c_int> {
-    ops::dup(fd)
+    numbers::dup(fd)
 }
 
 /// dup2(2), also when only `new` is ours.
 pub fn dup2(old: c_int, new: c_int) -> Outcome<c_int> {
-    ops::dup_to(old, new, 0, false)
+    numbers::dup_to(old, new, 0, false)
 }
 
 /// dup3(2), also when only `new` is ours.
 pub fn dup3(old: c_int, new: c_int, flags: c_int) -> Outcome<c_int> {
-    ops::dup_to(old, new, flags, true)
+    numbers::dup_to(old, new, flags, true)
 }
 
 /// poll and ppoll: timeout in ns (None = for ever), optional signal mask.
@@ -368,7 +368,7 @@ pub unsafe fn start(envp: *const *const c_char, own_path: *const c_char) {
     exec::target::set_own_path(own_path);
     // SAFETY: see the module.
     unsafe { crate::process::env::remember(envp) };
-    crate::data::token::start();
+    crate::socket::token::start();
     // SAFETY: as above.
     unsafe { exec::attach(envp) };
     // SAFETY: as above.

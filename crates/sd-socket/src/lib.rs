@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `calls` | the door: libc's arguments in, an [`Outcome`] out |
 //! | `family` | fork, exec, spawn, passing on, leaving |
+//! | `numbers` | close, dup, fcntl, ioctl |
 //! | `data` | send, recv, shutdown |
 //! | `setup` | bind, connect, listen, accept |
 //! | `options` | setsockopt, getsockopt |
@@ -32,6 +33,7 @@ mod fd;
 mod link;
 mod memory;
 mod monitor;
+mod numbers;
 mod options;
 mod process;
 mod route;

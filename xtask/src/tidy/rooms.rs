@@ -12,9 +12,9 @@ const CRATE: &str = "crates/sd-socket/src/";
 const EXCEPTIONS: &str = "xtask/upward.txt";
 
 /// From the top to the bottom. `docs/ARCHITECTURE.md` draws them.
-const ORDER: [&str; 14] = [
-    "calls", "family", "data", "setup", "options", "epoll", "wait", "route", "monitor", "memory", "socket",
-    "link", "process", "fd",
+const ORDER: [&str; 15] = [
+    "calls", "family", "numbers", "data", "setup", "options", "epoll", "wait", "route", "monitor", "memory",
+    "socket", "link", "process", "fd",
 ];
 
 pub(crate) fn check(files: &[(PathBuf, String)]) -> Result<Findings> {

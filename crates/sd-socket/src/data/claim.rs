@@ -5,8 +5,8 @@
 //! its thread is stopped: then the others go on, as on Linux. One that longjmp left ends with the next
 //! send of its thread. Tested by the subjects `tokens/` of tests/posix.
 
-use crate::data::token;
 use crate::socket::endpoint::EndpointExt;
+use crate::socket::token;
 use crate::wait::{Deadline, interrupted, sleep_on_word, spin};
 use core::sync::atomic::Ordering;
 use sd_ring::doorbell;

@@ -4,10 +4,10 @@
 //! here are only the usual branches, and no state that would have to be kept across a wait.
 
 use crate::data::stream::{RX_BITS, add, publish_credit};
-use crate::data::token::Quick;
 use crate::socket::endpoint::{
     EndpointExt, PEER_DEAD, RESET, SHUT_WR, notify_at, rings_at, rx_cursor, tx_cursor,
 };
+use crate::socket::token::Quick;
 use core::sync::atomic::Ordering;
 use sd_ring::Next;
 use sd_ring::copy::copy_shared;

@@ -4,10 +4,10 @@
 //!  calls --fits at once--> fast      else --> stream (recv), space (a sender waits for room)
 //!                                               `claim`: one large send's bytes stay together
 //! ```
-//! `token` lets one thread at a time use a half of a connection; `message` is sendmmsg and recvmmsg, `files` sendfile and splice, `iov`
+//! `message` is sendmmsg and recvmmsg, `files` sendfile and splice, `iov`
 //! checks the program's pointers, `urgent` MSG_OOB, `zero_copy` MSG_ZEROCOPY.
 //!
-//! *Owns*: tokens. *Uses*: every folder below. *Locks*: the token of a half; of one way only, ordered by channel and slot.
+//! *Owns*: nothing that lasts. *Uses*: every folder below. *Locks*: the tokens of `socket`.
 //!
 //! | task | place |
 //! |---|---|
@@ -17,7 +17,6 @@
 //! | shutdown, FIONREAD, SIOCOUTQ, SIOCATMARK | `shutdown` |
 //! | MSG_OOB | `urgent`; SIGURG: `socket::signals` |
 //! | MSG_ZEROCOPY and its notices | `zero_copy` |
-//! | who may send, who may receive | `token` (membarrier, thread records); the protocol is in sd-ring's `token.rs`: first extend `tests/token_model.rs` |
 //! | pointers of the caller | `iov`; whether they can be touched: sd-sys' `user.rs` (ADR 49) |
 
 pub(crate) mod calls;
@@ -29,6 +28,5 @@ mod message;
 pub(crate) mod shutdown;
 pub(crate) mod space;
 pub(crate) mod stream;
-pub(crate) mod token;
 pub(crate) mod urgent;
 pub(crate) mod zero_copy;

@@ -4,13 +4,13 @@ use crate::data::claim::{self, Claim};
 use crate::data::iov::Pieces;
 use crate::data::space;
 use crate::data::urgent::{self, Meeting, Situation};
-use crate::fd::pin::Kept;
 use crate::socket::cold;
 use crate::socket::endpoint::{
     self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, corrupt, notify, peer_end, rx_cursor,
     tx_cursor,
 };
 use crate::socket::errors::{note_end, send_error, send_failed};
+use crate::socket::pin::Kept;
 use crate::wait::{Deadline, interrupted, sleep_on_word, spin};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};

@@ -237,7 +237,7 @@ fn close_others(kept: &mut [i32]) {
 
 fn close_range(fds: core::ops::Range<u32>) {
     let (first, last) = (fds.start, fds.end.saturating_sub(1));
-    if !fds.is_empty() && matches!(crate::fd::ops::close_range(first, last, 0), crate::Outcome::Errno(_)) {
+    if !fds.is_empty() && matches!(crate::numbers::close_range(first, last, 0), crate::Outcome::Errno(_)) {
         // An old kernel, or a filter.
         let is_hidden = |fd: &i32| matches!(table::get(*fd), table::Entry::Hidden);
         (first as i32..=last.min(table::LEN as u32) as i32)

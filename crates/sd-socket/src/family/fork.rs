@@ -174,8 +174,8 @@ fn changed() {
     sd_sys::budget::forked();
     let (member, _) = CHILD.get();
     PROCESS.pid.store(sd_sys::fd::getpid(), Ordering::Relaxed);
-    crate::fd::pin::recount();
-    crate::data::token::forked();
+    crate::socket::pin::recount();
+    crate::socket::token::forked();
     // Whoever shares a number cannot let go for the others.
     let bit = if member < SHARED_MEMBER { 1 << member } else { 0 };
     slabs().for_each(|rec| rec.bit.store(bit, Ordering::Relaxed));
@@ -213,7 +213,7 @@ fn changed() {
 pub(crate) fn late() {
     if active() {
         crate::route::forked();
-        crate::fd::pin::forked();
+        crate::socket::pin::forked();
         crate::epoll::forked_late();
     }
 }

@@ -167,7 +167,7 @@ pub(super) fn offer(socket: i32, endpoint: &'static Endpoint, sender: i32) -> Op
     if fds.len() > EVENT_FDS_MAX + 3 {
         return None;
     }
-    crate::data::token::keep_unheld(endpoint);
+    crate::socket::token::keep_unheld(endpoint);
     crate::wait::thread_waker::ring_no_more(endpoint);
     // SAFETY: plain words without padding.
     let bytes = unsafe { core::slice::from_raw_parts((&raw const message).cast::<u8>(), MESSAGE_LEN) };
@@ -221,7 +221,7 @@ fn receive(socket: i32, number: i32) -> Option<()> {
         return learn_names(socket, number);
     }
     let (taken, placeholder) = take_offered(socket)?;
-    let cloexec = if crate::fd::ops::survives_exec(number) { 0 } else { libc::O_CLOEXEC };
+    let cloexec = if crate::fd::table::survives_exec(number) { 0 } else { libc::O_CLOEXEC };
     let _ = fd::dup3(placeholder, number, cloexec);
     fd::close(placeholder);
     note(number, taken);

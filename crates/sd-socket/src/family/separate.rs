@@ -199,7 +199,7 @@ fn replace(endpoint: &'static Endpoint, outer: i32) -> Left {
 fn put_under_numbers(endpoint: &'static Endpoint, outer: i32) -> Vec<i32> {
     let numbers = numbers(endpoint);
     for &fd in &numbers {
-        let cloexec = if crate::fd::ops::survives_exec(fd) { 0 } else { libc::O_CLOEXEC };
+        let cloexec = if crate::fd::table::survives_exec(fd) { 0 } else { libc::O_CLOEXEC };
         let _ = sd_sys::fd::dup3(outer, fd, cloexec);
     }
     sd_sys::fd::close(outer);
@@ -240,8 +240,8 @@ fn forget() {
     epoll::separated();
     crate::wait::sleep_set::forked();
     crate::wait::thread_waker::forked();
-    crate::fd::pin::forked();
-    crate::data::token::separated();
+    crate::socket::pin::forked();
+    crate::socket::token::separated();
     crate::memory::sweep::separated();
     for index in 0..PROCESS.channel_count.load(Ordering::Acquire) {
         if let Some(channel) = PROCESS.remove_channel(index) {

@@ -23,7 +23,7 @@ pub(crate) fn passes_sockets(duplicated: &[i32]) -> bool {
         if let Entry::Socket(endpoint) = entry
             && matches!(endpoint.state_now(), State::Connected | State::Listen)
         {
-            found |= duplicated.contains(&fd) || crate::fd::ops::survives_exec(fd);
+            found |= duplicated.contains(&fd) || crate::fd::table::survives_exec(fd);
         }
     });
     found

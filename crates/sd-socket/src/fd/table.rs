@@ -174,3 +174,8 @@ pub(crate) fn for_each(first: u32, last: u32, mut each: impl FnMut(i32, Entry)) 
     let hidden = HIDDEN_FIRST.load(Ordering::Relaxed).max(high + 1);
     walk(first.max(hidden), last.min(HIDDEN_LAST.load(Ordering::Relaxed)));
 }
+
+/// Whether the next program finds the number open.
+pub(crate) fn survives_exec(fd: i32) -> bool {
+    sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags as i32 & libc::FD_CLOEXEC == 0)
+}

@@ -1,14 +1,14 @@
 //! This process's record of a channel: slots, events, and how to wake the other process.
 
+use crate::link::admitted::Admitted;
+use crate::link::adopters::{Adopters, Complaints};
+use crate::link::kept_rings::{Grown, are_kept};
+use crate::link::outstanding::Outstanding;
 use crate::link::peer::Peer;
 use crate::link::queued::Queued;
 use crate::link::slots::Slots;
 use crate::link::wake_target::Homes;
-use crate::memory::kept_rings::{Grown, are_kept};
 use crate::process::PROCESS;
-use crate::route::admission::Admitted;
-use crate::setup::adopt::{Adopters, Complaints};
-use crate::setup::outstanding::Outstanding;
 use crate::socket::endpoint::EndpointExt;
 use crate::wait::thread_waker;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};

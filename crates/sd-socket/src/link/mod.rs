@@ -6,7 +6,9 @@
 //!                         `-- drain(): what the peer has announced, delivered to sockets
 //! ```
 //! `channel` maps a segment and hands out its slots (`slots`); `peer` is the process on the other side, `stranger` one of another
-//! user; `queued` and `placed` are notices that wait; `reclaim` frees a slot when nobody can look at it any more.
+//! user; `queued` and `placed` are notices that wait; `outstanding`
+//! counts own requests that wait, `adopters` are others that may accept them, `admitted` what the policy lets in, `kept_rings` large
+//! rings shared with other users, whose memory is kept; `reclaim` frees a slot when nobody can look at it any more.
 //!
 //! *Owns*: mappings of channels and slabs. *Uses*: `process`.
 //!
@@ -17,7 +19,11 @@
 //! | waking processes of other users | `stranger`; the monitor's `shell/strangers.rs` (ADR 52) |
 //! | which slot a connection gets | `slots` |
 
+pub(crate) mod admitted;
+pub(crate) mod adopters;
 pub(crate) mod channel;
+pub(crate) mod kept_rings;
+pub(crate) mod outstanding;
 pub(crate) mod peer;
 pub(crate) mod placed;
 mod queued;

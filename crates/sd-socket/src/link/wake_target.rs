@@ -13,13 +13,16 @@
 //! again, then homes are cleared. So a thread that says on its own page only that it sleeps is known as the home of all by
 //! whoever rings after its last look. In both cases threads that sleep already are made to look, and sleep anew.
 
+use crate::link::adopters::answered;
 use crate::link::channel::Channel;
 use crate::link::peer::Peer;
-use crate::monitor::client::{self, HomeAnswer};
+use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
 use crate::socket::endpoint::EndpointExt;
 use crate::wait::waker;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sd_proto::{Reply, Request};
+use sd_shm::channel::Side;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
 use std::collections::BTreeMap;
@@ -116,6 +119,28 @@ pub(crate) fn ring_late() {
     }
 }
 
+/// Asks how to wake the process that alone has the other side of a connection, which the monitor also does itself.
+fn ask_for_home((channel, side): (u64, Side), client: u64) -> HomeAnswer {
+    let request = &Request::Home { channel, side: side as u32, client };
+    // A monitor that was restarted is found at the second try.
+    let Some((reply, got)) = client::question(request, &[]).or_else(|| client::question(request, &[])) else {
+        return HomeAnswer::NoMonitor;
+    };
+    match reply {
+        Reply::Error { .. } => HomeAnswer::Unknown,
+        _ => HomeAnswer::Woken(answered((channel, side), &reply, got)),
+    }
+}
+
+/// See [`ask_for_home`].
+enum HomeAnswer {
+    /// It was woken. How to do it, unless we are out of descriptors.
+    Woken(Option<Peer>),
+    /// There is no such process there.
+    Unknown,
+    NoMonitor,
+}
+
 /// How to wake the homes of the connections of a channel, by slot.
 pub(crate) struct Homes {
     known: Lock<BTreeMap<u16, Home>>,
@@ -157,7 +182,7 @@ impl Homes {
     /// The monitor wakes it, and says how it is woken from now on.
     #[cold]
     fn ask(&self, channel: &Channel, slot: usize, client: u64) -> bool {
-        let answer = client::ask_for_home((channel.id, channel.side), client);
+        let answer = ask_for_home((channel.id, channel.side), client);
         let mut known = self.known.lock();
         self.any.store(true, Ordering::Relaxed);
         let home = known.entry(slot as u16).or_insert(Home { client, peer: None, lies: 0, unrung: false });

@@ -10,7 +10,7 @@
 //! in one hand. Tested by `tests/model.rs` and `tests/loom.rs` of sd-ring, and by the subjects `idle/` of tests/posix.
 
 use crate::link::channel::Channel;
-use crate::memory::kept_rings::are_kept;
+use crate::link::kept_rings::are_kept;
 use crate::memory::parked::{self, glance};
 use crate::socket::endpoint::{self, EndpointExt, rx_cursor, tx_cursor};
 use core::sync::atomic::Ordering;

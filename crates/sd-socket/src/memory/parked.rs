@@ -16,12 +16,12 @@
 //!
 //! Tested by `sd-ring` (`tests/model.rs`), the subjects `idle_parked/` of tests/posix, and `xtask sharing` (`park`).
 
-use crate::data::token::Half;
 use crate::memory::idle::{self, Open};
 use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::{
     EOF, EndpointExt, FIN_SENT, PEER_DEAD, RESET, SHUT_RD, SHUT_WR, rx_cursor, tx_cursor,
 };
+use crate::socket::token::Half;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sd_ring::token::Way;
 use sd_ring::{RxCursor, TxCursor};

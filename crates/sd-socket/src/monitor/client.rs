@@ -10,12 +10,10 @@ mod separate;
 mod slow;
 
 use crate::link::channel::Channel;
-use crate::link::peer::Peer;
 use crate::monitor::mail::{Mail, deliver, take_mail};
 use crate::process::{PROCESS, close_hidden, hide_fd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
-use sd_shm::channel::Side;
 use sd_shm::slab::Slab;
 use sd_sys::lock::Guard;
 use sd_sys::{msg, trust};
@@ -278,9 +276,9 @@ fn prepare(control: &mut Control, fd: i32) -> Option<()> {
         }
     }
     let event_fd = hide_fd(sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).ok()?);
-    let public_fd = crate::memory::file(control, fd, c"sd-public", sd_shm::public::LEN)?;
+    let public_fd = crate::monitor::budget::file(control, fd, c"sd-public", sd_shm::public::LEN)?;
     let public = sd_shm::public::create_in(public_fd, pid as u32).ok()?;
-    let slab_fd = hide_fd(crate::memory::file(control, fd, c"sd-slab", sd_shm::slab::LEN)?);
+    let slab_fd = hide_fd(crate::monitor::budget::file(control, fd, c"sd-slab", sd_shm::slab::LEN)?);
     let slab = Slab::create_in(slab_fd, pid as u32).ok()?;
     let _alloc = PROCESS.alloc.lock();
     if !PROCESS.add_slab(slab, slab_fd) || !crate::wait::waker::add_own(public, event_fd) {
@@ -378,34 +376,6 @@ fn unanswered(control: &mut Control) {
     if control.slow.is_broken() {
         lost(control);
     }
-}
-
-/// Asks how to wake an adopter of a channel.
-pub(crate) fn ask_for_adopter(channel: u64, number: u32) -> Option<Peer> {
-    let (reply, got) = question(&Request::Adopter { channel, number }, &[])?;
-    crate::setup::adopt::answered((channel, Side::A), &reply, got)
-}
-
-/// Asks how to wake the process that alone has the other side of a connection, which the monitor also does itself.
-pub(crate) fn ask_for_home((channel, side): (u64, Side), client: u64) -> HomeAnswer {
-    let request = &Request::Home { channel, side: side as u32, client };
-    // A monitor that was restarted is found at the second try.
-    let Some((reply, got)) = question(request, &[]).or_else(|| question(request, &[])) else {
-        return HomeAnswer::NoMonitor;
-    };
-    match reply {
-        Reply::Error { .. } => HomeAnswer::Unknown,
-        _ => HomeAnswer::Woken(crate::setup::adopt::answered((channel, side), &reply, got)),
-    }
-}
-
-/// See [`ask_for_home`].
-pub(crate) enum HomeAnswer {
-    /// It was woken. How to do it, unless we are out of descriptors.
-    Woken(Option<Peer>),
-    /// There is no such process there.
-    Unknown,
-    NoMonitor,
 }
 
 /// The number by which the monitor can tell others of this process; `None` without one that knows all its channels.

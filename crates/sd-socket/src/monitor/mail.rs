@@ -35,7 +35,7 @@ pub(super) fn take_in(
     match reply {
         Reply::NewChannel { id, peer_pid, stranger, admits } => {
             match new_channel(id, (Side::B, 0), (peer_pid, stranger), got) {
-                Some(channel) => crate::route::admission::learn(channel, admits),
+                Some(channel) => crate::setup::admission::learn(channel, admits),
                 None => decline(id),
             }
         }

@@ -1,7 +1,7 @@
 //! This process's connection to its monitor.
 //!
-//! `client` asks and is answered (one request at a time, with a time-out); `mail` takes what the monitor sends unasked; `remember`
-//! is what a request needs of the socket; `spare` keeps descriptors in reserve; `proof` asks the kernel whether a listener is there.
+//! `client` asks and is answered (one request at a time, with a time-out); `mail` takes what the monitor sends unasked; `budget`
+//! makes files of memory, or has the monitor make them; `spare` keeps descriptors in reserve; `proof` asks the kernel whether a listener is there.
 //!
 //! *Owns*: the control connection. *Uses*: `memory`, `socket`, `link`, `process`, `fd`. *Lock*: the control connection's comes after
 //! all locks of `epoll` and before those of a channel.
@@ -13,8 +13,8 @@
 //! | what the monitor sends | `mail` |
 //! | is another user's listener still there | `proof`; questions: sd-sys' `netlink.rs` |
 
+pub(crate) mod budget;
 pub(crate) mod client;
 pub(crate) mod mail;
 pub(crate) mod proof;
-pub(crate) mod remember;
 pub(crate) mod spare;

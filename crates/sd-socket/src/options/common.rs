@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::fd::table;
-use crate::monitor::remember::{Remembered, remember};
+use crate::options::remember::{Remembered, remember};
 use crate::setup::connect::materialize;
 use crate::socket::cold;
 use crate::socket::endpoint::{

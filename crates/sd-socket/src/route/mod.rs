@@ -1,7 +1,7 @@
 //! Which way a connect goes: over shared memory, to whom, or to the kernel, and why.
 //!
 //! `decide` (and its cache, valid for one route epoch), `target` and `deal` (which of those that listen), `places` and `ports`
-//! (source addresses), `local` (is an address this host's?), `admission` (does the policy let the other side in?).
+//! (source addresses), `local` (is an address this host's?).
 //!
 //! *Owns*: learned routes, leased ports. *Uses*: `monitor`, `socket`, `link`, `process`.
 //!
@@ -13,9 +13,7 @@
 //! | source ports | `ports`; the monitor's `core/ports.rs` |
 //! | which listener gets it | `target`, `deal` |
 //! | what the monitor publishes | sd-shm's `directory.rs`, the monitor's `shell/directories.rs` |
-//! | the policy, asked by accept | `admission`; the rules: the monitor's `core/policy.rs` |
 
-pub(crate) mod admission;
 mod deal;
 mod decide;
 pub(crate) mod local;

@@ -1,12 +1,11 @@
 //! accept(2): from our backlog, or from the kernel's.
 
 use crate::Outcome;
-use crate::fd::pin::KeptListener;
 use crate::fd::table;
 use crate::link::channel;
 use crate::process::PROCESS;
 use crate::process::stats::{Counter, count};
-use crate::route::admission::{self, Verdict};
+use crate::setup::admission::{self, Verdict};
 use crate::setup::arrivals::{WaitsInAccept, publish_pending, refuse, tell_owners};
 use crate::setup::connect::{dropped_behind_our_back, number};
 use crate::setup::defer::is_ripe;
@@ -14,6 +13,7 @@ use crate::setup::listen::{Listener, Pending, has_pending, interested, record};
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
+use crate::socket::pin::KeptListener;
 use crate::wait::sleep_set::SleepSet;
 use crate::wait::{Deadline, Sleeper, interrupted};
 use core::sync::atomic::{AtomicU32, Ordering};

@@ -1,6 +1,7 @@
 //! Connections that arrive: from the event of a slot into the backlog of a listener, or refused.
 
 use crate::link::channel::Channel;
+use crate::link::outstanding::asked_for;
 use crate::process::PROCESS;
 use crate::setup::defer::{Since, stays};
 use crate::setup::listen::{Listener, Pending, REGISTRY, UNREGISTERED};
@@ -10,12 +11,6 @@ use sd_ring::doorbell;
 use sd_shm::channel::{FLAG_RESET, Side, SlotState};
 use sd_shm::slab::State;
 use std::collections::VecDeque;
-
-/// Index and generation of the listener that a connection was requested from.
-pub(super) fn asked_for(channel: &Channel, slot: usize) -> (u32, u32) {
-    let listener = &channel.map.slot(slot).side[0].listener;
-    (listener.load(Ordering::Relaxed), channel.map.names(slot).listener_gen.load(Ordering::Relaxed))
-}
 
 /// Slot and generation of every connection that waits on a channel.
 pub(super) fn each_waiting(channel: &Channel, mut each: impl FnMut(usize, u32)) {

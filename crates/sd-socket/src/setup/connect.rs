@@ -12,12 +12,12 @@
 
 use crate::Outcome;
 use crate::fd::table::{self, Entry};
+use crate::link::outstanding::Asked;
 use crate::options;
 use crate::process::PROCESS;
 use crate::process::stats::{Counter, count};
 use crate::route::target::{Target, TargetState};
 use crate::route::{self, Decision};
-use crate::setup::outstanding::Asked;
 use crate::setup::syn_sent::{self, Verdict};
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
@@ -149,7 +149,7 @@ pub(super) fn demote(endpoint: &'static Endpoint, reason: Reason) -> Result<(), 
     materialize(endpoint)?;
     endpoint.reason.store(reason as u8, Ordering::Relaxed);
     crate::epoll::to_kernel(endpoint);
-    let is_async = crate::fd::ops::other_flags(endpoint) as c_int & libc::O_ASYNC;
+    let is_async = crate::socket::cold::other_flags(endpoint) as c_int & libc::O_ASYNC;
     let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK | is_async } else { is_async };
     each_fd(endpoint, |fd| {
         let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);

@@ -3,7 +3,7 @@
 //! What has not sent yet stays in the backlog, not ripe. Side B asks for an event in its word of the slot, so the first
 //! bytes announce the slot like a request. A sleep of a process with unripe connections lasts until the first of them is ripe.
 
-use crate::setup::arrivals::asked_for;
+use crate::link::outstanding::asked_for;
 use crate::setup::listen::{Listener, Pending, record};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::doorbell;
@@ -100,7 +100,7 @@ pub(super) fn pause() -> Option<u64> {
     if RIPE_AT.load(Ordering::Relaxed) == u64::MAX {
         return None;
     }
-    crate::route::admission::ask_again();
+    crate::setup::admission::ask_again();
     let ripe_at = RIPE_AT.swap(u64::MAX, Ordering::Relaxed);
     (ripe_at != u64::MAX).then(|| ripe_at.saturating_sub(sd_sys::time::now_ns()).max(LOOK_NS))
 }

@@ -15,8 +15,9 @@
 use crate::Outcome;
 use crate::fd::table;
 use crate::link::channel::{self, Channel};
+use crate::link::outstanding::asked_for;
 use crate::process::{PROCESS, Priv};
-use crate::setup::arrivals::{asked_for, each_waiting, publish_pending, refuse};
+use crate::setup::arrivals::{each_waiting, publish_pending, refuse};
 use crate::setup::connect::materialize;
 use crate::setup::defer::{Since, is_ripe};
 use crate::setup::first_contact::Announced;

@@ -5,7 +5,7 @@
 //!     `syn_sent` until answered        `adopt`: another process of the listener's takes it
 //! ```
 //! `first_contact` and `withdrawn` are the ways to and from the kernel; `before_monitor` is a listener without a monitor; `defer`
-//! TCP_DEFER_ACCEPT; `outstanding` counts own requests; `time_wait` keeps ports; `unconnected` calls on sockets that are none yet.
+//! TCP_DEFER_ACCEPT; `admission` asks whether the policy lets the other side in; `time_wait` keeps ports; `unconnected` calls on sockets that are none yet.
 //!
 //! *Owns*: listeners and their queues. *Uses*: every folder below.
 //!
@@ -21,6 +21,7 @@
 //! | connections that go back to the kernel | `withdrawn`; the monitor's `shell/withdrawal.rs` |
 
 pub(crate) mod accept;
+pub(crate) mod admission;
 pub(crate) mod adopt;
 pub(crate) mod arrivals;
 pub(crate) mod before_monitor;
@@ -29,7 +30,6 @@ pub(crate) mod connect;
 pub(crate) mod defer;
 pub(crate) mod first_contact;
 pub(crate) mod listen;
-pub(crate) mod outstanding;
 pub(crate) mod syn_sent;
 pub(crate) mod time_wait;
 pub(crate) mod unconnected;

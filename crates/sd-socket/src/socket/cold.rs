@@ -56,3 +56,17 @@ pub(crate) fn set_ip(endpoint: &Endpoint, end: End, ip: Ip) {
         slab.set_address(endpoint, end, ip.0);
     }
 }
+
+/// Status flags other than O_NONBLOCK; only O_ASYNC has a meaning for our sockets.
+pub(crate) fn other_flags(endpoint: &Endpoint) -> u32 {
+    of(endpoint).status.load(Ordering::Relaxed)
+}
+
+/// Sets the status flags other than O_NONBLOCK; what they were.
+pub(crate) fn set_other_flags(endpoint: &Endpoint, flags: u32) -> u32 {
+    let old = other_flags(endpoint);
+    if old != flags {
+        change(endpoint, |rare| rare.status.store(flags, Ordering::Relaxed));
+    }
+    old
+}

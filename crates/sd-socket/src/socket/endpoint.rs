@@ -1,9 +1,9 @@
 //! An endpoint's life: allocation, its rings, locks of its halves, its end.
 
-use crate::data::token::Half;
 use crate::link::channel::Channel;
 use crate::process::{PROCESS, Priv, SlabRec};
 use crate::socket::cold;
+use crate::socket::token::Half;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::token::Way;
 use sd_ring::{Next, RxCursor, TxCursor, doorbell};
@@ -366,7 +366,7 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
         own.make_rare().rings.store(channel.berths.mask(), Ordering::SeqCst);
     }
     channel.bind(slot, endpoint);
-    if crate::memory::kept_rings::stays_small(channel, slot) {
+    if crate::link::kept_rings::stays_small(channel, slot) {
         endpoint.set_flag(FIXED_BUF);
     }
     crate::process::confine::attached(endpoint);

@@ -2,14 +2,18 @@
 //!
 //! `endpoint` (flags, life and end), `cold` (time-outs, IPv6 addresses, urgent data), `errors` (what a call on a broken connection
 //! returns), `names` and `addr` (getsockname, getpeername), `signals` (SIGIO, SIGURG), `inode` (fstat).
+//! `token` lets one thread at a time use a half of a connection; `pin` keeps a socket from going away under a call (the kernel's fget
+//! and fput).
 //!
-//! *Owns*: endpoints. *Uses*: `link`, `process`, `fd`.
+//! *Owns*: endpoints and their tokens. *Uses*: `link`, `process`, `fd`. *Locks*: the token of a half; of one way only, ordered by
+//! channel and slot.
 //!
 //! | task | place |
 //! |---|---|
 //! | end of a connection | `endpoint` (`release`, `hang_up`) |
 //! | a field few sockets need | `cold` |
 //! | a field in shared memory | sd-shm, whose `VERSION` is raised |
+//! | who may send, who may receive | `token` (membarrier, thread records); the protocol is in sd-ring's `token.rs`: first extend `tests/token_model.rs` |
 //! | errors of a broken connection | `errors` |
 //! | getsockname, getpeername | `names` |
 //! | SIGURG, SIGIO | `signals`; the monitor's `shell/signals.rs` |
@@ -20,4 +24,6 @@ pub(crate) mod endpoint;
 pub(crate) mod errors;
 pub(crate) mod inode;
 pub(crate) mod names;
+pub(crate) mod pin;
 pub(crate) mod signals;
+pub(crate) mod token;

@@ -79,7 +79,7 @@ pub(crate) fn publish(endpoint: &'static Endpoint, fd: c_int) {
 }
 
 fn is_async(endpoint: &Endpoint) -> bool {
-    crate::fd::ops::other_flags(endpoint) & libc::O_ASYNC as u32 != 0
+    crate::socket::cold::other_flags(endpoint) & libc::O_ASYNC as u32 != 0
 }
 
 /// What F_SETOWN named: kind and number.

@@ -7,12 +7,12 @@
 
 use crate::Outcome;
 use crate::epoll::Epoll;
-use crate::fd::pin::Kept;
 use crate::fd::table::{self, Entry};
 use crate::link::channel::drain;
 use crate::process::single_threaded;
 use crate::process::stats::{Counter, count};
 use crate::socket::endpoint::{EndpointExt, PeerEnd, peer_end};
+use crate::socket::pin::Kept;
 use crate::wait::ready;
 use crate::wait::sleep_set::{self, SleepSet};
 use crate::wait::thread_waker::{Among, Taken};

@@ -1,11 +1,11 @@
 //! What poll(2) would say of a socket of ours, after Linux' tcp_poll().
 
-use crate::data::token::Quick;
 use crate::process::PROCESS;
 use crate::socket::endpoint::{
     EOF, EndpointExt, NO_SPACE, PEER_DEAD, PeerEnd, RESET, SHUT_RD, SHUT_WR, ZERO_COPY, rx_cursor, tx_cursor,
 };
 use crate::socket::errors::note_end;
+use crate::socket::token::Quick;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use sd_ring::token::Way;

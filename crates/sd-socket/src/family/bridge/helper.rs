@@ -84,7 +84,7 @@ pub fn serve(sender: i32, monitor: i32) {
     if !crate::fd::table::init() {
         return;
     }
-    crate::data::token::start();
+    crate::socket::token::start();
     client::set_image_fd(hide_fd(monitor));
     let Some(Plan { reads, inner, listener, gate }) = plan(sender) else { return };
     if let Some(endpoint) = handover::take_over(sender) {

@@ -149,7 +149,7 @@ impl Image {
         let is_free = |fd: &i32| sd_sys::fd::fcntl(*fd, libc::F_GETFD, 0).is_err();
         let target = state_fds().into_iter().find(is_free)?;
         let len = words.len() * 8;
-        let memfd = crate::memory::file_now(proof::NAME, len)?;
+        let memfd = crate::monitor::budget::file_now(proof::NAME, len)?;
         // A write(2) would be subject to RLIMIT_FSIZE.
         let written = sd_sys::mem::map_shared(memfd, len, true).is_ok_and(|at| {
             // SAFETY: the mapping is as long as the words, and nobody else has it.

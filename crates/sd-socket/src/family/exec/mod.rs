@@ -61,7 +61,7 @@ pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char
     let mut sockets = Vec::new();
     table::for_each(0, u32::MAX, |fd, entry| {
         if let Entry::Socket(endpoint) = entry
-            && crate::fd::ops::survives_exec(fd)
+            && crate::fd::table::survives_exec(fd)
         {
             sockets.push((fd, endpoint));
         }

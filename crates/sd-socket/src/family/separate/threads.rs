@@ -18,7 +18,6 @@
 //! Tested by `xtask hostile` (`finding-06-threads-*`) and the subjects `privileges/threads_*`.
 
 use super::{Gate, bridged, endpoints, make_kernels, numbers, put_under_numbers};
-use crate::data::token;
 use crate::epoll;
 use crate::fd::table::{self, Entry};
 use crate::link::channel::Channel;
@@ -26,6 +25,7 @@ use crate::link::reclaim;
 use crate::monitor::client;
 use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::{EndpointExt, RESET};
+use crate::socket::token;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::token::Way;
 use sd_shm::channel::Mapping;

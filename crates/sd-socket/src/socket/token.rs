@@ -97,12 +97,12 @@ pub(crate) fn id() -> u32 {
 /// Whether no other thread can come to any socket of this process. glibc clears its flag before a
 /// second thread starts.
 #[inline(always)]
-pub(super) fn is_alone() -> bool {
+pub(crate) fn is_alone() -> bool {
     single_threaded() && !PROCESS.forked.load(Ordering::Relaxed)
 }
 
 /// Whether a thread is dead, or stopped by a signal.
-pub(super) fn cannot_go_on(id: u32) -> bool {
+pub(crate) fn cannot_go_on(id: u32) -> bool {
     let askable = id & FOREIGN == 0 && !IS_FOREIGN.load(Ordering::Relaxed);
     askable && (sd_sys::fd::task_is_dead(id as i32) || sd_sys::fd::task_is_stopped(id as i32))
 }

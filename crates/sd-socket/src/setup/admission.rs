@@ -6,6 +6,7 @@
 //! neither let in nor refused: it is *put off*, and asked about again every [`AGAIN_NS`]. Whoever is about to sleep does that, and
 //! sleeps no longer. After [`PATIENCE_NS`] it is refused. Tested by `cargo xtask sharing --only policy`.
 
+use crate::link::admitted::Place;
 use crate::link::channel::Channel;
 use crate::monitor::client;
 use crate::process::PROCESS;
@@ -17,44 +18,11 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_sys::lock::Lock;
 
-/// What the answer depends on, for one channel. Of the listener only whether it has all addresses, of which the other side may
-/// have named any.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
-    policy: u32,
-    has_all: bool,
-    to: Name,
-}
-
-/// What a channel's other side was found to be admitted to, the last few of it.
-pub(crate) struct Admitted([Lock<Option<Place>>; 4]);
-
-impl Admitted {
-    pub(crate) const fn new() -> Admitted {
-        Admitted([const { Lock::new(None) }; 4])
-    }
-
-    fn place(&self, port: u16) -> Option<&Lock<Option<Place>>> {
-        self.0.get(usize::from(port) % self.0.len())
-    }
-
-    /// Where somebody else looks, nothing is known or noted, and the question is asked once more.
-    fn knows(&self, place: Place) -> bool {
-        self.place(place.to.port).and_then(Lock::try_lock).is_some_and(|known| *known == Some(place))
-    }
-
-    fn note(&self, place: Place) {
-        if let Some(mut known) = self.place(place.to.port).and_then(Lock::try_lock) {
-            *known = Some(place);
-        }
-    }
-}
-
 /// The monitor says with a new channel what its other side may reach.
 pub(crate) fn learn(channel: &Channel, admits: sd_proto::Admission) {
     let sd_proto::Admission { policy, has_all, ip, port } = admits;
     if policy != 0 {
-        channel.admitted.note(Place { policy, has_all, to: Name { ip, port } });
+        channel.admitted.note(Place { policy, has_all, to: (ip, port) });
     }
 }
 
@@ -77,7 +45,7 @@ pub(crate) fn admits(channel: &Channel, listener: &Listener, to: Name) -> Verdic
 
 #[cold]
 fn ask(channel: &Channel, listener: &Listener, to: Name, policy: u32) -> Verdict {
-    let place = Place { policy, has_all: listener.ip().is_unspecified(), to };
+    let place = Place { policy, has_all: listener.ip().is_unspecified(), to: (to.ip, to.port) };
     if channel.admitted.knows(place) {
         return Verdict::In;
     }
@@ -196,32 +164,4 @@ fn ask_again_now() {
 fn ask_at(time_ns: u64) {
     NEXT.store(time_ns, Ordering::Relaxed);
     defer::look_at(time_ns);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use sd_proto::Ip;
-
-    #[test]
-    fn answers_are_told_apart() {
-        let to = |last, port| Name { ip: Ip::v4([10, 0, 0, last]), port };
-        let place = |policy, has_all, to| Place { policy, has_all, to };
-        let known = Admitted::new();
-        let places = [
-            place(1, false, to(1, 80)),
-            place(2, false, to(1, 80)),
-            place(1, true, to(1, 80)),
-            place(1, true, to(2, 80)),
-            place(1, true, Name { ip: Ip([1; 16]), port: 80 }),
-            place(1, true, Name { ip: Ip([2; 16]), port: 80 }),
-        ];
-        for (at, one) in places.into_iter().enumerate() {
-            assert!(!known.knows(one), "{at}");
-            known.note(one);
-            assert_eq!(places.map(|place| known.knows(place)).iter().position(|known| *known), Some(at));
-        }
-        known.note(place(1, false, to(1, 81)));
-        assert!(known.knows(place(1, false, to(1, 81))) && known.knows(places[5]), "another port");
-    }
 }

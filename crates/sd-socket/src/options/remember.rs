@@ -102,7 +102,7 @@ fn remember_send_buffer(endpoint: &'static Endpoint, size: i32) {
     if (size as u32) < LARGE_BUFFER {
         endpoint.set_flag(FIXED_BUF);
     } else if endpoint.flag(FIXED_BUF)
-        && !endpoint.channel_ref().is_some_and(crate::memory::kept_rings::are_kept)
+        && !endpoint.channel_ref().is_some_and(crate::link::kept_rings::are_kept)
     {
         endpoint.clear_flag(FIXED_BUF);
         if endpoint.state_now() == State::Connected {

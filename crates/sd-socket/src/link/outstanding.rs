@@ -8,7 +8,6 @@
 
 use crate::link::channel::Channel;
 use crate::process::PROCESS;
-use crate::setup::arrivals::asked_for;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sd_ring::fence_full;
 use sd_shm::channel::Side;
@@ -17,10 +16,10 @@ use std::collections::VecDeque;
 
 /// A connection that was requested, and when, in cycles of the time-stamp counter.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     pub(crate) slot: u16,
     pub(crate) generation: u32,
-    pub(super) at: u64,
+    pub(crate) at: u64,
 }
 
 /// Those of one channel.
@@ -66,9 +65,15 @@ impl Outstanding {
     }
 }
 
+/// Index and generation of the listener that a connection was requested from.
+pub(crate) fn asked_for(channel: &Channel, slot: usize) -> (u32, u32) {
+    let listener = &channel.map.slot(slot).side[0].listener;
+    (listener.load(Ordering::Relaxed), channel.map.names(slot).listener_gen.load(Ordering::Relaxed))
+}
+
 impl Channel {
     /// The oldest of this side's connections that have not been accepted yet.
-    pub(super) fn oldest_waiting(&self) -> Option<Asked> {
+    pub(crate) fn oldest_waiting(&self) -> Option<Asked> {
         let mut list = self.outstanding.list.lock();
         self.forget_accepted(&mut list);
         list.front().copied()
@@ -160,7 +165,7 @@ impl Channel {
     /// A connection was requested at a slot; it is not announced yet. False if others were requested at the same time, so that it
     /// does not fit into the backlog any more.
     #[inline]
-    pub(super) fn requested(&self, asked: Asked, listener: (u32, u32), backlog: u32) -> bool {
+    pub(crate) fn requested(&self, asked: Asked, listener: (u32, u32), backlog: u32) -> bool {
         let mut list = self.outstanding.list.lock();
         list.push_back(asked);
         // At once, as the lines of its slot are still here: 32 at a time cost fewer instructions, and a twelfth of the rate.

@@ -1,0 +1,162 @@
+//! close, dup and kcmp: numbers come and go.
+
+use crate::Outcome;
+use crate::fd::table::{self, Entry};
+use crate::setup::connect::dropped_behind_our_back;
+use crate::socket::endpoint::{self};
+use libc::c_int;
+use sd_shm::slab::Endpoint;
+
+/// Forgets an entry whose number is about to be closed or replaced in the kernel. False when the
+/// number is one of the library's own.
+fn drop_entry(fd: i32) -> bool {
+    match table::get(fd) {
+        Entry::None => {}
+        Entry::Hidden => return false,
+        Entry::Socket(endpoint) | Entry::Kernel(endpoint) => {
+            table::clear(fd);
+            endpoint::release(endpoint);
+        }
+        Entry::Epoll(epoll) => {
+            table::clear(fd);
+            crate::epoll::drop_fd(epoll, fd);
+        }
+    }
+    true
+}
+
+/// close(2); the kernel's part is the caller's.
+pub(crate) fn close(fd: c_int) -> Outcome<c_int> {
+    if drop_entry(fd) { Outcome::Kernel } else { Outcome::Errno(libc::EBADF) }
+}
+
+/// close_range(2), leaving out the library's own descriptors.
+pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int> {
+    if first > last {
+        return Outcome::Kernel;
+    }
+    const CLOEXEC: c_int = 4;
+    let mut at = first;
+    let mut errno = 0;
+    let mut range = |from: u32, to: u32| {
+        // SAFETY: no pointers; ranges between our own descriptors only.
+        let done = unsafe { sd_sys::syscall!(libc::SYS_close_range, from, to, flags) };
+        if let Err(e) = sd_sys::check(done) {
+            errno = e.0;
+        }
+    };
+    table::for_each(first, last, |fd, entry| match entry {
+        Entry::Hidden => {
+            if fd as u32 > at {
+                range(at, fd as u32 - 1);
+            }
+            at = fd as u32 + 1;
+        }
+        _ if flags & CLOEXEC == 0 => {
+            drop_entry(fd);
+        }
+        _ => {}
+    });
+    if at <= last {
+        range(at, last);
+    }
+    if errno != 0 { Outcome::Errno(errno) } else { Outcome::Done(0) }
+}
+
+/// The new number `fd` leads to what `old` leads to.
+fn share(old: i32, fd: i32) {
+    match table::get(old) {
+        Entry::Socket(endpoint) => {
+            endpoint::retain(endpoint);
+            if !table::set_socket(fd, endpoint) {
+                endpoint::release(endpoint);
+            }
+        }
+        Entry::Kernel(endpoint) => {
+            endpoint::retain(endpoint);
+            if !table::set_kernel(fd, endpoint) {
+                endpoint::release(endpoint);
+            }
+        }
+        Entry::Epoll(epoll) => crate::epoll::add_fd(epoll, fd),
+        Entry::None | Entry::Hidden => {}
+    }
+}
+
+/// Whether the program has no number left, from `first` on, for a duplicate of what it has. A duplicate that is closed
+/// again could end the locks of a file.
+pub(super) fn is_refused(fd: i32, first: u64) -> bool {
+    sd_sys::numbers::are_used_up(first) && sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok()
+}
+
+/// dup(2).
+pub(crate) fn dup(fd: c_int) -> Outcome<c_int> {
+    match table::get(fd) {
+        Entry::Hidden => return Outcome::Errno(libc::EBADF),
+        _ if is_refused(fd, 0) => return Outcome::Errno(libc::EMFILE),
+        Entry::None => return Outcome::Kernel,
+        _ => {}
+    }
+    duplicated(fd, sd_sys::fd::dup(fd))
+}
+
+/// The kernel has made a duplicate: it gets its number, and is what the original is.
+pub(super) fn duplicated(fd: c_int, made: sd_sys::Result<c_int>) -> Outcome<c_int> {
+    match made.and_then(sd_sys::numbers::give) {
+        Ok(new) => {
+            dropped_behind_our_back(new);
+            share(fd, new);
+            Outcome::Done(new)
+        }
+        Err(e) => Outcome::Errno(e.0),
+    }
+}
+
+/// dup2(2) and dup3(2); `strict` is dup3, which refuses equal numbers.
+pub(crate) fn dup_to(old: c_int, new: c_int, flags: c_int, strict: bool) -> Outcome<c_int> {
+    let hidden = |fd| matches!(table::get(fd), Entry::Hidden);
+    let is_beyond = sd_sys::numbers::are_limited() && u64::from(new as u32) >= sd_sys::numbers::soft();
+    if hidden(old) || hidden(new) || is_beyond && (strict || old != new) {
+        return Outcome::Errno(libc::EBADF);
+    }
+    if old == new {
+        return if strict { Outcome::Errno(libc::EINVAL) } else { Outcome::Kernel };
+    }
+    // The kernel first: when it refuses, nothing has changed.
+    let kept = match table::get(new) {
+        Entry::None => None,
+        entry => Some(entry),
+    };
+    if let Err(e) = sd_sys::fd::dup3(old, new, flags) {
+        return Outcome::Errno(e.0);
+    }
+    if kept.is_some() {
+        drop_entry(new);
+    }
+    share(old, new);
+    Outcome::Done(new)
+}
+
+/// Of linux/fcntl.h: whether two numbers lead to one description.
+pub(super) const F_DUPFD_QUERY: c_int = 1027;
+
+/// Whether two numbers, both ours, lead to one socket. The kernel would compare placeholders.
+pub(super) fn are_one(a: c_int, b: c_int) -> bool {
+    match (table::get(a), table::get(b)) {
+        (Entry::Socket(a) | Entry::Kernel(a), Entry::Socket(b) | Entry::Kernel(b)) => core::ptr::eq(a, b),
+        (Entry::Epoll(a), Entry::Epoll(b)) => core::ptr::eq(a, b),
+        _ => false,
+    }
+}
+
+/// kcmp(2) of two numbers of this process, both ours: the order of the sockets, as that of their addresses.
+pub(crate) fn compare(a: c_int, b: c_int) -> Outcome<c_int> {
+    match (table::socket(a), table::socket(b)) {
+        (Some(a), Some(b)) => Outcome::Done(match (a as *const Endpoint).cmp(&(b as *const Endpoint)) {
+            core::cmp::Ordering::Equal => 0,
+            core::cmp::Ordering::Less => 1,
+            core::cmp::Ordering::Greater => 2,
+        }),
+        _ => Outcome::Kernel,
+    }
+}

@@ -23,6 +23,11 @@ pub(crate) fn sd() -> PathBuf {
     target().join("release/sd")
 }
 
+/// What `sd bench` becomes.
+pub(crate) fn sd_bench() -> PathBuf {
+    target().join("release/sd-bench")
+}
+
 /// The preload library.
 pub(crate) fn libsd() -> PathBuf {
     target().join("release/libsd.so")
@@ -78,7 +83,7 @@ pub(crate) fn build() -> Result<()> {
     if !status.success() {
         fail!("the build failed");
     }
-    for product in [sd(), libsd()] {
+    for product in [sd(), sd_bench(), libsd()] {
         if !product.exists() {
             fail!("the build made no {}", product.display());
         }

@@ -2,19 +2,20 @@
 
 use crate::failure::{Failure, Result, print};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Sockets of unmodified programs over shared memory
 #[derive(Parser)]
 #[command(name = "sd", version, disable_help_subcommand = true)]
-pub(crate) struct Cli {
+pub struct Cli {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub command: Command,
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     /// Run a program with its TCP connections over shared memory
     ///
     /// The program gets the process id of sd, and its exit status is sd's. Connections whose both ends were
@@ -56,78 +57,78 @@ pub(crate) enum Command {
 }
 
 #[derive(Args)]
-pub(crate) struct RunOptions {
+pub struct RunOptions {
     /// The monitor's socket, instead of SD_MONITOR or the user's own
     #[arg(long, value_name = "PATH")]
-    pub(crate) monitor: Option<PathBuf>,
+    pub monitor: Option<PathBuf>,
     /// Do not start a monitor when none answers
     #[arg(long)]
-    pub(crate) no_start: bool,
+    pub no_start: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
-    pub(crate) command: Vec<OsString>,
+    pub command: Vec<OsString>,
 }
 
 #[derive(Args)]
-pub(crate) struct MonitorOptions {
+pub struct MonitorOptions {
     /// Where to listen, instead of SD_MONITOR or the user's own place
     #[arg(long, value_name = "PATH")]
-    pub(crate) socket: Option<PathBuf>,
+    pub socket: Option<PathBuf>,
     /// Who may use shared memory: a file of allow and deny rules
     #[arg(long, value_name = "FILE")]
-    pub(crate) policy: Option<PathBuf>,
+    pub policy: Option<PathBuf>,
 }
 
 #[derive(Args)]
-pub(crate) struct SsOptions {
+pub struct SsOptions {
     /// Print one JSON document
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
     /// Show who holds how much memory instead
     #[arg(long, conflicts_with = "json")]
-    pub(crate) memory: bool,
+    pub memory: bool,
     /// The monitor's socket, instead of SD_MONITOR or the user's own
     #[arg(long, value_name = "PATH")]
-    pub(crate) socket: Option<PathBuf>,
+    pub socket: Option<PathBuf>,
 }
 
 #[derive(Args)]
-pub(crate) struct DoctorOptions {
+pub struct DoctorOptions {
     /// Print one JSON document
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 }
 
 #[derive(Args)]
-pub(crate) struct BenchOptions {
+pub struct BenchOptions {
     /// What to measure
     #[arg(value_enum)]
-    pub(crate) what: What,
+    pub what: What,
     /// Print one JSON object per result and line
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
     /// How many times each system has its turn
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub(crate) rounds: Option<u32>,
+    pub rounds: Option<u32>,
     /// Bytes per message instead of the usual ones
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=(64 << 20)))]
-    pub(crate) size: Option<u32>,
+    pub size: Option<u32>,
     /// latency, bandwidth: at eight sizes from 8 B to 1 MiB
     #[arg(long)]
-    pub(crate) all: bool,
+    pub all: bool,
     /// At most so many pairs, processes or connections; of these, more than a million only when asked for so
     #[arg(long, value_name = "N", value_parser = most)]
-    pub(crate) most: Option<usize>,
+    pub most: Option<usize>,
     /// Short rounds: to see that it works, not how fast
     #[arg(long)]
-    pub(crate) quick: bool,
+    pub quick: bool,
     /// Only these systems
     #[arg(long, value_delimiter = ',', value_enum)]
-    pub(crate) systems: Vec<crate::bench::System>,
+    pub systems: Vec<System>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum What {
+pub enum What {
     /// Round-trip time of a ping-pong
     Latency,
     /// One-way messages of 8 bytes per second, one call each way per message
@@ -156,6 +157,41 @@ pub(crate) enum What {
     Queues,
 }
 
+/// What is measured side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum System {
+    /// TCP sockets with the preload library
+    Socksdirect,
+    /// Loopback TCP
+    Tcp,
+    /// Loopback TCP whose data BPF hands from socket to socket, where that can be loaded
+    Sockmap,
+    /// Unix stream sockets
+    Unix,
+    /// Two pipes
+    Pipe,
+    /// The bare ring, no calls, no sleeping
+    Ring,
+    /// The bare ring, asking after each publication whether the peer sleeps
+    RingDoorbell,
+    /// One cache line each way
+    Cacheline,
+    /// A word in shared memory, and a futex for the side that sleeps
+    Futex,
+    /// One copy into shared memory and one out of it
+    Memory,
+    /// The machine and its kernel, without sockets
+    Machine,
+}
+
+impl System {
+    /// As in `--systems` and in JSON.
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
 fn most(text: &str) -> std::result::Result<usize, String> {
     match text.parse() {
         Ok(number @ 1..=100_000_000) => Ok(number),
@@ -164,12 +200,17 @@ fn most(text: &str) -> std::result::Result<usize, String> {
 }
 
 /// Reads the command line. Help and version are printed here and end the process.
-pub(crate) fn parse() -> Result<Cli> {
-    Cli::try_parse().map_err(|error| one_line(&error))
+pub fn parse() -> Result<Cli> {
+    parse_from(std::env::args_os())
+}
+
+/// Reads one that begins with the program's name.
+pub fn parse_from(arguments: impl Iterator<Item = OsString>) -> Result<Cli> {
+    Cli::try_parse_from(arguments).map_err(|error| one_line(&error))
 }
 
 /// The definition, for man pages and completions.
-pub(crate) fn definition() -> clap::Command {
+pub fn definition() -> clap::Command {
     Cli::command()
 }
 

@@ -16,7 +16,7 @@ const ANSWER_TIMEOUT_MS: u32 = 3000;
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(crate) enum Silence {
+pub enum Silence {
     /// No socket: no monitor was started.
     Absent,
     /// A socket without a monitor behind it.
@@ -58,7 +58,7 @@ impl fmt::Display for Silence {
 }
 
 /// What the monitor knows: the JSON document of its Status reply.
-pub(crate) fn status(socket: &Path) -> Result<Value, Silence> {
+pub fn status(socket: &Path) -> Result<Value, Silence> {
     match ask(socket, &Request::Status)? {
         (Some(Reply::Status), Some(file)) => read_document(&file),
         (Some(Reply::Error { .. }), _) => Err(Silence::Confused("it refused the question")),
@@ -68,7 +68,7 @@ pub(crate) fn status(socket: &Path) -> Result<Value, Silence> {
 
 /// Whether the monitor there is of our version: asked by a Hello that lacks everything, which costs it nothing, while
 /// a document of many connections costs it milliseconds.
-pub(crate) fn is_alike(socket: &Path) -> Result<bool, Silence> {
+pub fn is_alike(socket: &Path) -> Result<bool, Silence> {
     let (reply, _) = ask(socket, &Request::Hello { version: sd_proto::VERSION, again: false })?;
     Ok(matches!(reply, Some(Reply::Error { code: ErrorCode::Descriptor })))
 }
@@ -90,12 +90,12 @@ fn ask(socket: &Path, request: &Request) -> Result<(Option<Reply>, Option<File>)
 }
 
 /// Whether somebody accepts there.
-pub(crate) fn answers(socket: &Path) -> bool {
+pub fn answers(socket: &Path) -> bool {
     connect(socket).is_ok()
 }
 
 /// The monitor's version if it is another one than ours.
-pub(crate) fn foreign_version(status: &Value) -> Option<String> {
+pub fn foreign_version(status: &Value) -> Option<String> {
     match &status["version"] {
         Value::String(text) if text == env!("CARGO_PKG_VERSION") => None,
         Value::String(text) => Some(text.clone()),

@@ -4,28 +4,28 @@ use std::fmt::Display;
 use std::io::Write;
 
 /// Result of anything that can end a command.
-pub(crate) type Result<T> = std::result::Result<T, Failure>;
+pub type Result<T> = std::result::Result<T, Failure>;
 
 /// Why the command ends, in one line.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) text: String,
-    pub(crate) status: u8,
+pub struct Failure {
+    pub text: String,
+    pub status: u8,
 }
 
 impl Failure {
     /// A failure with status 1.
-    pub(crate) fn new(text: impl Into<String>) -> Failure {
+    pub fn new(text: impl Into<String>) -> Failure {
         Failure { text: text.into(), status: 1 }
     }
 
     /// The same with another exit status.
-    pub(crate) fn with_status(self, status: u8) -> Failure {
+    pub fn with_status(self, status: u8) -> Failure {
         Failure { status, ..self }
     }
 
     /// Prints the line. A reader of standard output who has gone away needs no explanation.
-    pub(crate) fn report(&self) {
+    pub fn report(&self) {
         if !self.text.is_empty() {
             warn(&self.text);
         }
@@ -33,19 +33,19 @@ impl Failure {
 }
 
 /// Prints one line on standard error, whatever the text contains.
-pub(crate) fn warn(text: &str) {
+pub fn warn(text: &str) {
     let line = printable(text);
     // Nothing can be done when standard error is closed.
     let _ = writeln!(std::io::stderr(), "sd: {}", line.trim_end());
 }
 
 /// Replaces control characters, so that a name chosen by somebody else cannot steer the terminal.
-pub(crate) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Adds what was being done to an error.
-pub(crate) trait Context<T> {
+pub trait Context<T> {
     /// `what: error`.
     fn context(self, what: impl Display) -> Result<T>;
 }
@@ -57,17 +57,17 @@ impl<T, E: Display> Context<T> for std::result::Result<T, E> {
 }
 
 /// The calling thread's errno as an error.
-pub(crate) fn last_os_error() -> std::io::Error {
+pub fn last_os_error() -> std::io::Error {
     std::io::Error::last_os_error()
 }
 
 /// A raw call's error in words.
-pub(crate) fn os_error(error: sd_sys::Errno) -> std::io::Error {
+pub fn os_error(error: sd_sys::Errno) -> std::io::Error {
     std::io::Error::from_raw_os_error(error.0)
 }
 
 /// Writes all of `text` to standard output; a closed pipe ends the command quietly.
-pub(crate) fn print(text: &str) -> Result<()> {
+pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),

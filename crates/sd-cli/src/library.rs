@@ -5,10 +5,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// Name of the preload library's file.
-pub(crate) const FILE: &str = "libsd.so";
+pub const FILE: &str = "libsd.so";
 
 /// The library: SD_LIB, else beside this program, else in ../lib/socksdirect of it.
-pub(crate) fn find() -> Result<PathBuf, String> {
+pub fn find() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("SD_LIB").filter(|path| !path.is_empty()) {
         let path = std::path::absolute(&path).unwrap_or_else(|_| PathBuf::from(&path));
         return if path.is_file() {
@@ -28,7 +28,7 @@ pub(crate) fn find() -> Result<PathBuf, String> {
 
 /// The library in front of what LD_PRELOAD names already. ld.so cannot be told of a path with a space
 /// or a colon in it.
-pub(crate) fn preload(library: &Path, existing: Option<&OsStr>) -> Result<OsString, String> {
+pub fn preload(library: &Path, existing: Option<&OsStr>) -> Result<OsString, String> {
     let path = library.as_os_str().as_bytes();
     if path.iter().any(|b| matches!(b, b' ' | b':')) {
         return Err(format!("{}: LD_PRELOAD cannot hold a path with a space or colon", library.display()));
@@ -42,18 +42,18 @@ pub(crate) fn preload(library: &Path, existing: Option<&OsStr>) -> Result<OsStri
 }
 
 /// LD_PRELOAD without our library, `None` when nothing is left.
-pub(crate) fn preload_without_ours(existing: &OsStr) -> Option<OsString> {
+pub fn preload_without_ours(existing: &OsStr) -> Option<OsString> {
     let others: Vec<&[u8]> = entries(existing).filter(|entry| !is_ours(entry)).collect();
     (!others.is_empty()).then(|| OsString::from_vec(others.join(&b':')))
 }
 
 /// What LD_PRELOAD names.
-pub(crate) fn entries(value: &OsStr) -> impl Iterator<Item = &[u8]> {
+pub fn entries(value: &OsStr) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|b| matches!(b, b' ' | b':')).filter(|entry| !entry.is_empty())
 }
 
 /// Whether an entry of LD_PRELOAD is this library, wherever it lies.
-pub(crate) fn is_ours(entry: &[u8]) -> bool {
+pub fn is_ours(entry: &[u8]) -> bool {
     entry.rsplit(|b| *b == b'/').next() == Some(FILE.as_bytes())
 }
 

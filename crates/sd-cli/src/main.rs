@@ -1,4 +1,4 @@
-//! `sd`, the command: runs programs over shared memory, and shows, checks and measures what that does.
+//! `sd`, the command: runs programs over shared memory, and shows and checks what that does.
 //!
 //! Every error is one line on standard error that begins with `sd:`. Exit statuses: 0 done, 1 failed,
 //! 2 wrong usage; `sd run` ends as env(1) does: with the program's own status, 125 when `sd` itself
@@ -9,24 +9,17 @@
 #![cfg_attr(not(test), no_main)]
 
 mod bench;
-mod cli;
-mod client;
 mod doctor;
-mod failure;
 mod helper;
-mod library;
 mod manual;
 mod monitor;
-mod peer;
-mod place;
-mod program;
 mod run;
 mod ss;
 mod starter;
-mod table;
 mod unregistered;
 
-use failure::Failure;
+use sd_cli::cli::{self, Command};
+use sd_cli::failure::Failure;
 
 /// The C library calls this with the command line, which `std` has noted by then.
 #[cfg(not(test))]
@@ -47,20 +40,20 @@ fn status() -> u8 {
 }
 
 fn dispatch() -> Result<(), Failure> {
-    if let Some(arguments) = peer::arguments() {
-        return peer::main(&arguments);
+    if let Some(role) = doctor::peer::role() {
+        return doctor::peer::main(&role);
     }
     if let Some(user) = helper::user() {
         helper::main(&user);
         return Ok(());
     }
     match cli::parse()?.command {
-        cli::Command::Run(options) => run::main(&options),
-        cli::Command::Monitor(options) => monitor::main(options),
-        cli::Command::Ss(options) => ss::main(&options),
-        cli::Command::Doctor(options) => doctor::main(&options),
-        cli::Command::Bench(options) => bench::main(&options),
-        cli::Command::Completions { shell } => manual::completions(shell),
-        cli::Command::Man { dir } => manual::man(dir.as_deref()),
+        Command::Run(options) => run::main(&options),
+        Command::Monitor(options) => monitor::main(options),
+        Command::Ss(options) => ss::main(&options),
+        Command::Doctor(options) => doctor::main(&options),
+        Command::Bench(_) => bench::main(),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { dir } => manual::man(dir.as_deref()),
     }
 }

@@ -1,9 +1,9 @@
 //! Man pages and completions, from the one definition of the command line.
 
-use crate::cli::definition;
-use crate::failure::{Context, Result, print};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use sd_cli::cli::definition;
+use sd_cli::failure::{Context, Result, print};
 use std::path::Path;
 
 /// Prints a completion script.

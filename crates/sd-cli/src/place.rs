@@ -6,26 +6,26 @@ use std::path::{Path, PathBuf};
 
 /// What `--monitor` or `--socket` says, else SD_MONITOR, else the user's own place; absolute, because the
 /// program may change its directory.
-pub(crate) fn socket(option: Option<&Path>) -> PathBuf {
+pub fn socket(option: Option<&Path>) -> PathBuf {
     let from_environment =
         || std::env::var_os("SD_MONITOR").filter(|path| !path.is_empty()).map(PathBuf::from);
     let path =
-        option.map(Path::to_owned).or_else(from_environment).unwrap_or_else(crate::monitor::default_socket);
+        option.map(Path::to_owned).or_else(from_environment).unwrap_or_else(sd_monitor::default_socket_path);
     std::path::absolute(&path).unwrap_or(path)
 }
 
 /// The directory in which a socket is.
-pub(crate) fn directory(socket: &Path) -> &Path {
+pub fn directory(socket: &Path) -> &Path {
     socket.parent().unwrap_or(Path::new("/"))
 }
 
 /// Why a monitor cannot have its socket here; makes the directory if it is missing, with those on the way.
-pub(crate) fn prepare_directory(socket: &Path) -> Result<(), String> {
+pub fn prepare_directory(socket: &Path) -> Result<(), String> {
     if socket.as_os_str().len() >= 108 {
         return Err(format!("{}: longer than the 107 bytes that a socket's path can have", socket.display()));
     }
     let folder = directory(socket);
-    let made = crate::monitor::make_directory(folder);
+    let made = sd_monitor::make_socket_directory(folder);
     made.map_err(|error| format!("{}: {error}", folder.display()))?;
     check_way(socket).map_err(|doubt| doubt.text)?;
     if is_writable(folder) {
@@ -35,13 +35,13 @@ pub(crate) fn prepare_directory(socket: &Path) -> Result<(), String> {
 }
 
 /// Why a socket's place is not believed.
-pub(crate) struct Doubted {
-    pub(crate) text: String,
-    pub(crate) errno: Option<i32>,
+pub struct Doubted {
+    pub text: String,
+    pub errno: Option<i32>,
 }
 
 /// Whether others could have put their socket there; as the library looks before it connects.
-pub(crate) fn check_way(socket: &Path) -> Result<(), Doubted> {
+pub fn check_way(socket: &Path) -> Result<(), Doubted> {
     let path = socket.as_os_str().as_bytes();
     sd_sys::trust::way_to(path, true).map_err(|doubt| {
         let part = OsStr::from_bytes(path.get(..doubt.len).unwrap_or(path));
@@ -54,7 +54,7 @@ pub(crate) fn check_way(socket: &Path) -> Result<(), Doubted> {
 }
 
 /// Why a directory cannot be made in this one.
-pub(crate) fn check_creatable(parent: &Path) -> Result<(), String> {
+pub fn check_creatable(parent: &Path) -> Result<(), String> {
     match std::fs::metadata(parent) {
         Err(error) => Err(format!("{}: {error}", parent.display())),
         Ok(meta) if !meta.is_dir() => Err(format!("{}: not a directory", parent.display())),
@@ -66,14 +66,14 @@ pub(crate) fn check_creatable(parent: &Path) -> Result<(), String> {
 }
 
 /// Whether files can be made there; sets errno when not.
-pub(crate) fn is_writable(folder: &Path) -> bool {
+pub fn is_writable(folder: &Path) -> bool {
     let Ok(path) = crate::program::c_string(folder.as_os_str()) else { return false };
     // SAFETY: a valid C string.
     unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) == 0 }
 }
 
 /// Where a monitor that `sd run` started writes what it has to say.
-pub(crate) fn log_file(socket: &Path) -> PathBuf {
+pub fn log_file(socket: &Path) -> PathBuf {
     socket.with_extension("log")
 }
 

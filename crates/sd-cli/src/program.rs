@@ -1,6 +1,6 @@
 //! Turning into another program: execvp(3) with nothing changed but the environment.
 
-use crate::failure::Failure;
+use crate::failure::{Context, Failure};
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// Becomes the program, found through PATH. Signal mask and dispositions, descriptors and working directory
 /// stay as they are, which is why this is not `std::os::unix::process::CommandExt::exec`.
-pub(crate) fn become_program(command: &[OsString]) -> Result<Infallible, Failure> {
+pub fn become_program(command: &[OsString]) -> Result<Infallible, Failure> {
     let Some(name) = command.first() else {
         return Err(Failure::new("no program was named").with_status(125));
     };
@@ -23,8 +23,14 @@ pub(crate) fn become_program(command: &[OsString]) -> Result<Infallible, Failure
     Err(Failure::new(format!("{}: {}", name.display(), words(&error))).with_status(status))
 }
 
+/// The path that a program of this name has when it stands beside this one.
+pub fn beside(name: &str) -> Result<PathBuf, Failure> {
+    let own = std::env::current_exe().context("the path of this program")?;
+    Ok(own.with_file_name(name))
+}
+
 /// Why exec of this program is one with AT_SECURE (getauxval(3)), in which nothing is preloaded.
-pub(crate) fn gains_rights(name: &OsStr) -> Option<&'static str> {
+pub fn gains_rights(name: &OsStr) -> Option<&'static str> {
     let path = find(name)?;
     let found = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
     // SAFETY: no arguments, cannot fail.
@@ -46,7 +52,7 @@ pub(crate) fn gains_rights(name: &OsStr) -> Option<&'static str> {
 
 /// Whether the kernel starts this program without the dynamic linker, which alone loads the library. A script is what its
 /// interpreter is.
-pub(crate) fn is_static(name: &OsStr) -> bool {
+pub fn is_static(name: &OsStr) -> bool {
     let mut path = find(name);
     for _ in 0..SCRIPTS_MAX {
         let Some(bytes) = path.as_deref().and_then(beginning) else { return false };
@@ -101,19 +107,19 @@ fn find(name: &OsStr) -> Option<PathBuf> {
 }
 
 /// The text as C wants it.
-pub(crate) fn c_string(text: &OsStr) -> Result<CString, Failure> {
+pub fn c_string(text: &OsStr) -> Result<CString, Failure> {
     CString::new(text.as_bytes())
         .map_err(|_| Failure::new(format!("{}: contains a zero byte", text.display())))
 }
 
 /// An error of the kernel's without its number.
-pub(crate) fn words(error: &std::io::Error) -> String {
+pub fn words(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 /// Sets an environment variable of this process.
-pub(crate) fn set_variable(name: &str, value: &OsStr) {
+pub fn set_variable(name: &str, value: &OsStr) {
     // SAFETY: the process has one thread.
     unsafe { std::env::set_var(name, value) };
 }

@@ -1,9 +1,10 @@
 //! `sd run`: a program with the library in front of it, and a monitor behind.
 
-use crate::cli::RunOptions;
-use crate::failure::{Failure, Result, warn};
+use crate::starter;
 use crate::starter::Started;
-use crate::{client, library, place, program, starter};
+use sd_cli::cli::RunOptions;
+use sd_cli::failure::{Failure, Result, warn};
+use sd_cli::{client, library, place, program};
 
 /// Becomes the program; returns only when that failed.
 pub(crate) fn main(options: &RunOptions) -> Result<()> {

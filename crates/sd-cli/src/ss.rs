@@ -1,27 +1,12 @@
 //! `sd ss`: connections and listeners of all programs that run over shared memory, in the manner of ss(8).
 
-use crate::cli::SsOptions;
-use crate::failure::{Failure, Result, print, printable};
-use crate::table::{Align, render};
-use crate::{client, place};
+use sd_cli::cli::SsOptions;
+use sd_cli::failure::{Failure, Result, print, printable};
+use sd_cli::status::{Connection, connections, list};
+use sd_cli::table::{Align, render};
+use sd_cli::{client, place};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-
-/// One end of a connection, as the monitor describes it.
-#[derive(Deserialize, Debug, Default)]
-#[serde(default)]
-pub(crate) struct Connection {
-    pub(crate) pid: u64,
-    pub(crate) comm: String,
-    pub(crate) fd: Option<i64>,
-    pub(crate) local: String,
-    pub(crate) peer: String,
-    pub(crate) state: String,
-    pub(crate) path: String,
-    pub(crate) reason: Option<String>,
-    pub(crate) rx_queue: u64,
-    pub(crate) tx_queue: u64,
-}
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -60,13 +45,13 @@ pub(crate) fn main(options: &SsOptions) -> Result<()> {
     let status = client::status(&socket)
         .map_err(|silence| Failure::new(format!("{}: {silence}", socket.display())))?;
     if let Some(version) = client::foreign_version(&status) {
-        crate::failure::warn(&format!(
+        sd_cli::failure::warn(&format!(
             "warning: the monitor has version {version}, this is {}",
             env!("CARGO_PKG_VERSION")
         ));
     }
     if status["truncated"] == Value::Bool(true) {
-        crate::failure::warn("warning: there are more connections than the monitor shows");
+        sd_cli::failure::warn("warning: there are more connections than the monitor shows");
     }
     if options.json {
         return print(&format!("{}\n", document(status)));
@@ -75,23 +60,8 @@ pub(crate) fn main(options: &SsOptions) -> Result<()> {
         return print(&memory(&status)?);
     }
     print(&table(&status)?)?;
-    crate::unregistered::notes(&socket).iter().for_each(|note| crate::failure::warn(note));
+    crate::unregistered::notes(&socket).iter().for_each(|note| sd_cli::failure::warn(note));
     Ok(())
-}
-
-/// The connections of a status document.
-pub(crate) fn connections(status: &Value) -> Result<Vec<Connection>> {
-    list(status, "connections")
-}
-
-fn list<T: for<'a> Deserialize<'a>>(status: &Value, name: &str) -> Result<Vec<T>> {
-    let array = status[name].as_array().map(Vec::as_slice).unwrap_or_default();
-    array
-        .iter()
-        .map(|item| {
-            T::deserialize(item).map_err(|error| Failure::new(format!("the monitor's {name}: {error}")))
-        })
-        .collect()
 }
 
 /// `{"monitor":{...},"connections":[...],"listeners":[...]}`.

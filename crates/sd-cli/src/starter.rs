@@ -8,7 +8,7 @@
 //! The monitor must not be a child of the program that `sd run` becomes, which may wait for any child.
 //! Two starters at once are fine: the monitor takes a lock, the second one ends, and both find the first.
 
-use crate::{client, library, place};
+use sd_cli::{client, library, place};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -2,13 +2,13 @@
 
 /// On which side of its column a cell stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     Left,
     Right,
 }
 
 /// Lays out `rows` below `header`; cells beyond the header are dropped.
-pub(crate) fn render(header: &[(&str, Align)], rows: &[Vec<String>]) -> String {
+pub fn render(header: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     let width = |column: usize, title: &str| {
         rows.iter()
             .filter_map(|row| row.get(column))

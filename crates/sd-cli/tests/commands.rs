@@ -90,7 +90,7 @@ fn help_and_version_are_no_failures() {
     for arguments in [&["--help"][..], &["run", "--help"], &["bench", "--help"], &["--version"]] {
         let output = sd(&folder, arguments).output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty() && !output.stdout.is_empty());
-        assert!(!stdout(&output).contains("bench-peer"));
+        assert!(!stdout(&output).contains("doctor-peer"));
     }
 }
 
@@ -101,13 +101,38 @@ fn completions_and_man_pages_name_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = stdout(&sd(&folder, &["completions", shell]).output().unwrap());
         assert!(commands.iter().all(|command| script.contains(command)), "{shell}");
-        assert!(!script.contains("bench-peer"));
+        assert!(!script.contains("doctor-peer"));
     }
     assert!(stdout(&sd(&folder, &["man"]).output().unwrap()).contains("doctor(1)"));
     let pages = folder.join("man");
     assert!(sd(&folder, &["man", "--dir"]).arg(&pages).status().unwrap().success());
     assert!(commands.iter().all(|command| pages.join(format!("sd-{command}.1")).is_file()));
     assert!(pages.join("sd.1").is_file());
+}
+
+/// `sd` where nothing else is.
+#[test]
+fn bench_says_what_is_missing() {
+    let folder = Folder::new();
+    let alone = folder.join("sd");
+    std::fs::copy(env!("CARGO_BIN_EXE_sd"), &alone).unwrap();
+    let output = std::process::Command::new(&alone).args(["bench", "latency"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let lines = errors(&output);
+    assert!(output.stdout.is_empty() && lines.len() == 1, "{lines:?}");
+    let missing = folder.join("sd-bench").display().to_string();
+    assert!(lines[0].starts_with("sd: sd bench") && lines[0].contains(&missing), "{lines:?}");
+}
+
+/// `sd` becomes the program beside it, with its process id and its arguments.
+#[test]
+fn bench_is_the_program_beside() {
+    let folder = Folder::new();
+    let (sd, bench) = (folder.join("sd"), folder.join("sd-bench"));
+    std::fs::copy(env!("CARGO_BIN_EXE_sd"), &sd).unwrap();
+    std::os::unix::fs::symlink("/bin/echo", &bench).unwrap();
+    let output = std::process::Command::new(&sd).args(["bench", "rate", "--quick"]).output().unwrap();
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("rate --quick\n", Some(0)));
 }
 
 #[test]
@@ -123,43 +148,6 @@ fn doctor_speaks_json() {
     let failed = checks.iter().any(|check| check["verdict"] == "fail");
     assert_eq!(json["ok"], !failed);
     assert_eq!(output.status.success(), !failed);
-}
-
-#[test]
-fn bench_measures_the_kernel_and_the_bare_ring_and_leaves_nothing_behind() {
-    let folder = Folder::new();
-    for (what, systems, lines) in [
-        ("latency", "tcp,unix,pipe,ring,ring-doorbell,cacheline", 6),
-        ("rate", "tcp,unix,pipe,ring", 4),
-        ("bandwidth", "tcp,ring", 6),
-        ("connect", "tcp,unix", 5),
-        ("cost", "tcp,unix", 9),
-    ] {
-        let arguments = ["bench", what, "--quick", "--rounds", "1", "--json", "--systems", systems];
-        let output = sd(&folder, &arguments).output().unwrap();
-        assert_eq!(errors(&output), Vec::<String>::new(), "{what}");
-        let rows: Vec<Value> =
-            stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(rows.len(), lines, "{what}: {}", stdout(&output));
-        for row in &rows {
-            assert_eq!(row["bench"], what);
-            assert!(row["median"].is_number() && row["unit"].is_string() && row["rounds"] == 1, "{row}");
-        }
-        let tcp = rows.iter().find(|row| row["system"] == "tcp").unwrap();
-        assert_eq!(tcp["ratio_to_tcp"], 1.0);
-    }
-    assert!(folder.is_empty());
-}
-
-#[test]
-fn bench_without_the_library_measures_the_rest_and_fails() {
-    let folder = Folder::new();
-    let arguments =
-        ["bench", "latency", "--quick", "--rounds", "1", "--json", "--systems", "socksdirect,ring"];
-    let output = sd(&folder, &arguments).env("SD_LIB", "/no/libsd.so").output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(stdout(&output).lines().count(), 1);
-    assert!(errors(&output)[0].contains("/no/libsd.so"), "{:?}", errors(&output));
 }
 
 /// The library beside `sd`, built now: Cargo does not build it for tests, and one from before speaks another protocol.
@@ -185,15 +173,6 @@ fn the_whole_of_it_works() {
     for name in ["library", "self-test"] {
         let check = json["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).unwrap();
         assert_eq!(check["verdict"], "ok", "{check}");
-    }
-    for what in ["latency", "rate", "bandwidth", "connect", "cost"] {
-        let arguments = ["bench", what, "--quick", "--rounds", "1", "--json", "--systems", "socksdirect,tcp"];
-        let output = sd(&folder, &arguments).env("SD_LIB", &library).output().unwrap();
-        assert_eq!(errors(&output), Vec::<String>::new(), "{what}");
-        let rows = stdout(&output);
-        let first: Value = serde_json::from_str(rows.lines().next().unwrap()).unwrap();
-        assert_eq!((first["system"].as_str(), first["path"].as_str()), (Some("socksdirect"), Some("shm")));
-        assert!(first["ratio_to_tcp"].is_number(), "{first}");
     }
     assert!(folder.is_empty());
 }

@@ -41,7 +41,7 @@ impl Plan {
     }
 }
 
-/// `sd bench-peer sockmap`: a cgroup whose TCP connections are short-cut.
+/// `sd-bench peer sockmap`: a cgroup whose TCP connections are short-cut.
 struct Shortcut {
     holder: Proc,
     cgroup: PathBuf,
@@ -51,8 +51,8 @@ struct Shortcut {
 impl Shortcut {
     fn start() -> Result<Shortcut> {
         let scratch = Scratch::new("sockmap")?;
-        let mut command = Command::new(product::sd());
-        command.args(["bench-peer", "sockmap"]).stdin(Stdio::piped());
+        let mut command = Command::new(product::sd_bench());
+        command.args(["peer", "sockmap"]).stdin(Stdio::piped());
         let mut holder = Proc::start(&mut command, "sockmap", scratch.path())?;
         holder.wait_for_text("\n", GRACE)?;
         let said = holder.stdout_so_far();

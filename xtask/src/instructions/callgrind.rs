@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "desc: Trigger: Client Request: send\nevents: Ir\n\
-        ob=/x/sd\nfl=/x/crates/sd-cli/src/peer/count.rs\nfn=sd::count\n10 5\n\
+        ob=/x/sd-bench\nfl=/x/crates/sd-bench/src/peer/count.rs\nfn=sd::count\n10 5\n\
         cob=/x/libsd.so\ncfn=send\ncalls=2 4\n12 90 7\n\
         ob=/x/libsd.so\nfl=/x/crates/sd-preload/src/edge.rs\nfn=send::h0123456789abcdef\n4 6\n\
         fi=/rustc/5/library/core/src/cmp.rs\n7 2 4\nfe=/x/crates/sd-preload/src/edge.rs\n9 2\n\
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn self_costs_outside_of_the_program() {
-        let Operation { parts, system_calls, .. } = costs("send", TEXT, "/x/sd", 2.0);
+        let Operation { parts, system_calls, .. } = costs("send", TEXT, "/x/sd-bench", 2.0);
         assert_eq!(system_calls, 2.0);
         let expected = [("ask (sd-preload/src/edge.rs)", 2.0), ("send (core)", 1.0)];
         let expected = expected.into_iter().chain([("send (sd-preload/src/edge.rs)", 4.0)]);
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn files_are_summed_up_over_functions() {
-        let operation = costs("send", TEXT, "/x/sd", 2.0);
+        let operation = costs("send", TEXT, "/x/sd-bench", 2.0);
         assert_eq!(operation.total(), 7.0);
         assert_eq!(operation.by_file(), [("sd-preload/src/edge.rs".into(), 6.0), ("core".into(), 1.0)]);
     }

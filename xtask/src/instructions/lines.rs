@@ -1,6 +1,6 @@
 //! Cache lines that an operation writes, counted: what two pairs of threads have in common decides whether they scale.
 //!
-//! `sd bench-peer lines` runs under valgrind's lackey, whose trace has a line for every access:
+//! `sd-bench peer lines` runs under valgrind's lackey, whose trace has a line for every access:
 //!
 //! ```text
 //! I  ADDRESS,LEN     instruction
@@ -32,8 +32,8 @@ pub(crate) fn measure() -> Result<Vec<Writes>> {
     let lab = Lab::new(false)?;
     let log = lab.path().join("lackey.out");
     let log_arg = format!("--log-file={}", log.display());
-    let sd = product::sd().display().to_string();
-    let args = ["--tool=lackey", "--trace-mem=yes", &log_arg, &sd, "bench-peer", "lines"];
+    let program = product::sd_bench().display().to_string();
+    let args = ["--tool=lackey", "--trace-mem=yes", &log_arg, &program, "peer", "lines"];
     let output = lab.run(Side::Sd, "valgrind", &args, Duration::from_secs(120))?;
     let plan = Plan::read(&output.text())?;
     let trace = std::io::BufReader::new(std::fs::File::open(&log)?);

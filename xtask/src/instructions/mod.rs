@@ -1,6 +1,6 @@
 //! `cargo xtask instructions`: how many instructions each operation takes, held against a budget.
 //!
-//! `sd bench-peer count` repeats every operation on connections to itself, so that nothing waits, under valgrind's
+//! `sd-bench peer count` repeats every operation on connections to itself, so that nothing waits, under valgrind's
 //! callgrind, which counts the same instructions every time. Counted is what runs outside of that program itself: the
 //! library, and what it calls in the C library. A system call counts as one instruction, and is counted by itself as well.
 //!
@@ -93,7 +93,7 @@ pub(crate) fn measure() -> Result<Vec<Operation>> {
     let lab = Lab::new(false)?;
     let out = lab.path().join("callgrind.out");
     let out_arg = format!("--callgrind-out-file={}", out.display());
-    let sd = product::sd().display().to_string();
+    let program = product::sd_bench().display().to_string();
     let args = [
         "-q",
         "--tool=callgrind",
@@ -102,12 +102,12 @@ pub(crate) fn measure() -> Result<Vec<Operation>> {
         "--compress-strings=no",
         "--compress-pos=no",
         &out_arg,
-        &sd,
-        "bench-peer",
+        &program,
+        "peer",
         "count",
     ];
     let output = lab.run(Side::Sd, "valgrind", &args, Duration::from_secs(120))?;
-    let operations = callgrind::read(&output.text(), &out, &sd)?;
+    let operations = callgrind::read(&output.text(), &out, &program)?;
     lab.finish()?;
     Ok(operations)
 }

@@ -16,7 +16,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sd-socket", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
     ("sd-preload", &["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-socket"]),
     ("sd-monitor", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
-    ("sd-cli", &["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-socket", "sd-monitor"]),
+    ("sd-cli", &["sd-sys", "sd-shm", "sd-proto", "sd-socket", "sd-monitor"]),
+    // The laboratory stands above the product: nothing of ours may need it.
+    ("sd-bench", &["sd-sys", "sd-ring", "sd-shm", "sd-cli"]),
 ];
 
 /// Crates of others that may be linked into the programs of strangers.

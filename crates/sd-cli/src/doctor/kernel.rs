@@ -1,7 +1,7 @@
 //! What the kernel and the C library must be able to do.
 
 use super::{Check, read};
-use crate::failure::os_error;
+use sd_cli::failure::os_error;
 use sd_sys::futex::Scope;
 use std::sync::atomic::AtomicU32;
 

@@ -6,10 +6,11 @@
 mod kernel;
 mod limits;
 mod parts;
+pub(crate) mod peer;
 mod selftest;
 
-use crate::cli::DoctorOptions;
-use crate::failure::{Context, Failure, Result, print, printable};
+use sd_cli::cli::DoctorOptions;
+use sd_cli::failure::{Context, Failure, Result, print, printable};
 use serde::Serialize;
 use std::io::IsTerminal;
 

@@ -1,8 +1,8 @@
 //! Our own parts, and what stands in their way: library, socket, monitor, other preloaded libraries.
 
-use super::{Check, read};
-use crate::client::{self, Silence};
-use crate::{library, place};
+use super::{Check, peer, read};
+use sd_cli::client::{self, Silence};
+use sd_cli::{library, place};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -49,7 +49,7 @@ fn load(library: &Path) -> Result<(), String> {
     let preload = library::preload(library, None)?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = std::process::Command::new(program);
-    command.args(["bench-peer", "loaded"]).env("LD_PRELOAD", preload).env("SD_MONITOR", "/dev/null");
+    command.args([peer::NAME, "loaded"]).env("LD_PRELOAD", preload).env("SD_MONITOR", "/dev/null");
     let output = command.output().map_err(|error| error.to_string())?;
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.stdout.as_slice() {
@@ -73,7 +73,7 @@ fn directory(socket: &Path) -> Check {
             Ok(()) if socket.exists() || place::is_writable(folder) => {
                 Check::ok(name, format!("{shown} can be used"))
             }
-            Ok(()) => Check::fail(name, format!("{shown}: {}", crate::failure::last_os_error()), advice),
+            Ok(()) => Check::fail(name, format!("{shown}: {}", sd_cli::failure::last_os_error()), advice),
         };
     }
     match folder.ancestors().find(|above| above.exists()).map(place::check_creatable) {

@@ -1,15 +1,20 @@
 //! The whole of it, once: two programs under `sd run`, a monitor, a connection, a look at its path.
 
-use super::Check;
-use crate::bench::{Job, Launch, Stage, System};
-use crate::failure::Result;
-use crate::peer::Work;
+use super::{Check, peer};
+use sd_cli::failure::{Context, Failure, Result};
+use sd_cli::process::Peer;
+use sd_cli::scratch::{PrivateMonitor, Scratch};
+use sd_cli::status;
+use std::process::Command;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn check() -> Check {
     let name = "self-test";
     match ping_pong() {
         Ok(ns) => {
-            Check::ok(name, format!("two programs under sd run: path shm, 8 B there and back in {ns:.0} ns"))
+            Check::ok(name, format!("two programs under sd run: path shm, 8 B there and back in {ns} ns"))
         }
         Err(failure) => {
             let advice = "see the lines above; sd ss shows why a connection uses the kernel";
@@ -18,10 +23,26 @@ pub(super) fn check() -> Check {
     }
 }
 
-/// Median round trip; an error unless it went over shared memory.
-fn ping_pong() -> Result<f64> {
-    let mut stage = Stage::new(Launch::Run)?;
-    stage.prepare_socksdirect()?;
-    let job = Job { work: Work::Latency, size: 8, millis: 20, count: 1 };
-    stage.measure(System::Socksdirect, &job).map(|outcome| outcome.client.value)
+/// Median round trip in nanoseconds; an error unless it went over shared memory.
+fn ping_pong() -> Result<u64> {
+    let program = std::env::current_exe().context("the path of sd itself")?;
+    sd_cli::library::find().map_err(Failure::new)?;
+    let scratch = Scratch::new("doctor")?;
+    let monitor = PrivateMonitor::start(&program, scratch.path())?;
+    let start = |role: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["run", "--no-start", "--monitor"]).arg(monitor.socket()).arg("--").arg(&program);
+        command.arg(peer::NAME).args(role);
+        Peer::start(&mut command, role[0])
+    };
+    let mut server = start(&["server"])?;
+    let address = server.expect("ready", PATIENCE)?;
+    let mut client = start(&["client", &address])?;
+    client.expect("connected", PATIENCE)?;
+    status::require_shm(monitor.socket(), client.pid())?;
+    client.say("go")?;
+    let ns = client.expect("result", PATIENCE)?.parse().context("result of a peer")?;
+    client.finish(PATIENCE)?;
+    server.finish(PATIENCE)?;
+    Ok(ns)
 }

@@ -1,0 +1,53 @@
+//! The lists of a status document.
+
+use crate::client;
+use crate::failure::{Failure, Result};
+use serde::Deserialize;
+use serde_json::Value;
+use std::path::Path;
+
+/// One end of a connection, as the monitor describes it.
+#[derive(Deserialize, Debug, Default)]
+#[serde(default)]
+pub struct Connection {
+    pub pid: u64,
+    pub comm: String,
+    pub fd: Option<i64>,
+    pub local: String,
+    pub peer: String,
+    pub state: String,
+    pub path: String,
+    pub reason: Option<String>,
+    pub rx_queue: u64,
+    pub tx_queue: u64,
+}
+
+/// The connections of a status document.
+pub fn connections(status: &Value) -> Result<Vec<Connection>> {
+    list(status, "connections")
+}
+
+/// A list of it by its name.
+pub fn list<T: for<'a> Deserialize<'a>>(status: &Value, name: &str) -> Result<Vec<T>> {
+    let array = status[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    array
+        .iter()
+        .map(|item| {
+            T::deserialize(item).map_err(|error| Failure::new(format!("the monitor's {name}: {error}")))
+        })
+        .collect()
+}
+
+/// An error that says why, unless all connections of this process go over shared memory.
+pub fn require_shm(socket: &Path, pid: u32) -> Result<()> {
+    let status = client::status(socket).map_err(|silence| Failure::new(silence.to_string()))?;
+    let mine: Vec<_> = connections(&status)?.into_iter().filter(|c| c.pid == u64::from(pid)).collect();
+    match mine.iter().find(|c| c.path != "shm") {
+        Some(c) => {
+            let reason = c.reason.as_deref().unwrap_or("no reason given");
+            Err(Failure::new(format!("the connection went over the {}: {reason}", c.path)))
+        }
+        None if mine.is_empty() => Err(Failure::new("the monitor does not know the connection")),
+        None => Ok(()),
+    }
+}

@@ -2,8 +2,8 @@
 //! wrong, and one closing line.
 
 use crate::gist::Gist;
-use crate::report::Count;
-use crate::{Result, install, product, scratch};
+use harness::report::Count;
+use harness::{Result, install, product, scratch};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;

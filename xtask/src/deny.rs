@@ -5,9 +5,9 @@
 //! is to be had over the network alone and in no package registry. `DENY_DB` names a directory that has such copies, as
 //! `cargo deny fetch db` makes them (`$CARGO_HOME/advisory-dbs`, where they are looked for as well).
 
-use crate::report::Count;
-use crate::scratch::Scratch;
-use crate::{Result, fail, process, product};
+use harness::report::Count;
+use harness::scratch::Scratch;
+use harness::{Result, fail, process, product};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

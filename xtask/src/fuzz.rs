@@ -3,8 +3,8 @@
 //! The corpora are run first, so that what was found once stays found; `--seconds 0` does nothing else. An input that
 //! ends the process is kept in `target/fuzz`, and is put into the corpus together with the repair.
 
-use crate::report::Count;
-use crate::{Result, fail, product};
+use harness::report::Count;
+use harness::{Result, fail, product};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -66,7 +66,7 @@ fn fuzz(program: &Path, name: &str, options: &Options) -> Result<String> {
     }
     let kept = keep(&last, &folder, name)?;
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    fail!("{}: {}; the input is {kept}", output.status, crate::process::tail(&words, 400))
+    fail!("{}: {}; the input is {kept}", output.status, harness::process::tail(&words, 400))
 }
 
 /// The input under way, as a line of the corpus.

@@ -9,9 +9,9 @@
 //! The kernel is fetched once, by apt, into the target directory; a guest has no network, no disk, and nothing of the
 //! machine's but copies.
 
-use crate::report::Count;
-use crate::scratch::Scratch;
-use crate::{Result, fail, install, product};
+use harness::report::Count;
+use harness::scratch::Scratch;
+use harness::{Result, fail, install, product};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -135,7 +135,7 @@ fn initramfs(scratch: &Path, command: &[String]) -> Result<PathBuf> {
     for folder in ["bin", "dev", "proc", "sys", "tmp", "run", "etc", "target/release"] {
         std::fs::create_dir_all(root.join(folder))?;
     }
-    add(&root, &crate::lab::locate("busybox").unwrap_or_default(), "bin/busybox")?;
+    add(&root, &harness::lab::locate("busybox").unwrap_or_default(), "bin/busybox")?;
     add(&root, &std::env::current_exe()?, "bin/xtask")?;
     for name in ["sd", "libsd.so", "sd-sharing", "sd-posix", "sd-hostile"] {
         let path = product::target().join("release").join(name);

@@ -1,7 +1,7 @@
 //! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|guest|fuzz|miri|suites|instructions|figures|deny|tidy|ci`.
 //!
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
-//! temporary directory is removed: see `scratch`. Tested by being run: `cargo xtask ci` uses all of it.
+//! temporary directory is removed: see `harness::scratch`. Tested by being run: `cargo xtask ci` uses all of it.
 
 mod apps;
 mod checks;
@@ -12,33 +12,16 @@ mod fuzz;
 mod gist;
 mod guest;
 mod hostile;
-mod install;
 mod instructions;
-mod lab;
 mod miri;
-mod nginx;
 mod posix;
-mod process;
-mod procfs;
-mod product;
-mod report;
-mod scratch;
 mod sharing;
-mod ss;
 mod suites;
 mod tidy;
 
 use clap::{Parser, Subcommand};
+use harness::{Result, install, product};
 use std::process::ExitCode;
-
-/// Any failure, as a sentence for the person who typed the command.
-pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
-
-/// Returns an error made from a format string.
-macro_rules! fail {
-    ($($arg:tt)*) => { return Err(format!($($arg)*).into()) };
-}
-pub(crate) use fail;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Build, show and check SocksDirect", disable_version_flag = true)]
@@ -99,11 +82,11 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Err(error) = scratch::guard() {
-        eprintln!("xtask: {error}");
-        return ExitCode::FAILURE;
-    }
-    let outcome = match cli.command {
+    harness::command("xtask", || run(cli.command))
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
         Command::Build => product::build(),
         Command::Install { all } => install::command(all),
         Command::Demo(options) => demo::run(&options),
@@ -121,13 +104,5 @@ fn main() -> ExitCode {
         Command::Instructions(options) => instructions::run(&options),
         Command::Tidy => tidy::run(),
         Command::Ci => checks::ci(),
-    };
-    scratch::clean();
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("xtask: {error}");
-            ExitCode::FAILURE
-        }
     }
 }

@@ -5,8 +5,8 @@
 //! others, which have the same layouts in ordinary memory; assembly has a plain twin. The model of references is that of Tree
 //! Borrows: from one side's words of a slot the other's are reached (`SlotSide::other`), which Stacked Borrows forbids.
 
-use crate::report::Count;
-use crate::{Result, fail, product};
+use harness::report::Count;
+use harness::{Result, fail, product};
 use std::process::{Command, Stdio};
 
 /// What is tested: crate, and what of it.

@@ -6,13 +6,14 @@
 //! shown, and tolerated up to a limit, but never with `--repeat`. Builds nothing: `target/release` must hold `sd`,
 //! `sd-posix` and `libsd.so`. Starts a monitor of its own with a private socket, and ends it by its pid.
 
-use crate::scratch::Scratch;
-use crate::{Result, product};
+use harness::monitor::Monitor;
+use harness::scratch::Scratch;
+use harness::{Result, product};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -46,11 +47,14 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let known = known_differences()?;
     let monitor = match options.modes.as_slice() {
         [Mode::Kernel] => None,
-        _ => Some(Monitor::start(&place)?),
+        _ => {
+            let none: &[&str] = &[];
+            Some(Monitor::start(&place.sd, &place.socket, none, place.scratch.path())?)
+        }
     };
     let tally = run_all(&place, &options, &subjects, &known);
     if let Some(mut monitor) = monitor
-        && let Some(status) = monitor.0.try_wait()?
+        && let Some(status) = monitor.process().status()
     {
         println!("the monitor ended early: {status}");
     }
@@ -138,43 +142,6 @@ impl Place {
         let scratch = Scratch::new("posix")?;
         let socket = scratch.path().join("monitor.sock");
         Ok(Place { sd: product::sd(), suite: product::target().join("release/sd-posix"), socket, scratch })
-    }
-}
-
-/// Our own monitor; it is killed when this is dropped.
-struct Monitor(Child);
-
-impl Monitor {
-    fn start(place: &Place) -> Result<Monitor> {
-        let mut command = Command::new(&place.sd);
-        command.args(["monitor", "--socket"]).arg(&place.socket).env("SD_MONITOR", &place.socket);
-        let child = command.stdin(Stdio::null()).spawn();
-        let mut monitor = Monitor(child.map_err(|error| format!("{}: {error}", place.sd.display()))?);
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !Monitor::answers(place) {
-            if let Some(status) = monitor.0.try_wait()? {
-                return Err(format!("the monitor did not start: {status}").into());
-            }
-            if Instant::now() > deadline {
-                return Err("the monitor did not answer within ten seconds".into());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(monitor)
-    }
-
-    fn answers(place: &Place) -> bool {
-        let mut question = Command::new(&place.sd);
-        question.arg("ss").env("SD_MONITOR", &place.socket).stdin(Stdio::null());
-        let answer = question.stdout(Stdio::null()).stderr(Stdio::null()).status();
-        place.socket.exists() && answer.is_ok_and(|status| status.success())
-    }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -99,8 +99,5 @@ fn shared_memory_is_measured_beside_the_kernel() {
 fn its_own_command_line_is_that_of_sd_bench() {
     let output = Command::new(env!("CARGO_BIN_EXE_sd-bench")).arg("nonsense").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(
-        errors(&output).len() == 1 && errors(&output)[0].ends_with("--help)"),
-        "{output:?}"
-    );
+    assert!(errors(&output).len() == 1 && errors(&output)[0].ends_with("--help)"), "{output:?}");
 }

@@ -3,10 +3,10 @@
 use super::http::{self, Steady};
 use super::table::{Load, Row};
 use super::{Scenario, files, python, web};
-use crate::lab::{Lab, Side, each};
-use crate::nginx::{Nginx, Workers, own_user};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail, procfs};
+use harness::lab::{Lab, Side, each};
+use harness::nginx::{Nginx, Workers, own_user};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail, procfs};
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -2,9 +2,9 @@
 
 use super::table::{Load, Row};
 use super::{Scenario, files, rates};
-use crate::lab::{Lab, Side};
-use crate::process::{Proc, free_port, tail};
-use crate::{Result, fail, nginx};
+use harness::lab::{Lab, Side};
+use harness::process::{Proc, free_port, tail};
+use harness::{Result, fail, nginx};
 use std::time::{Duration, Instant};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[

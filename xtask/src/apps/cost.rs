@@ -1,10 +1,10 @@
 //! What connections cost when nothing happens: processor time and shared memory.
 
 use super::{Scenario, python};
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::report::median;
-use crate::{Result, fail, procfs, product};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::report::median;
+use harness::{Result, fail, procfs, product};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 

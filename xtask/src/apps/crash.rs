@@ -3,10 +3,10 @@
 use super::Scenario;
 use super::peers::{Act, Play, Who, compare};
 use super::redis::Redis;
-use crate::lab::{Lab, Side};
-use crate::{Result, fail};
 use Act::{Go, Kill, Pause, Said};
 use Who::{Client, Server};
+use harness::lab::{Lab, Side};
+use harness::{Result, fail};
 use std::time::{Duration, Instant};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[

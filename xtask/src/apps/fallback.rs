@@ -1,9 +1,9 @@
 //! Regular peers, both kinds at once, other addresses, programs that cannot be accelerated.
 
 use super::{Scenario, files, python, web};
-use crate::lab::{Lab, Side};
-use crate::process::free_port;
-use crate::{Result, fail, ss};
+use harness::lab::{Lab, Side};
+use harness::process::free_port;
+use harness::{Result, fail, ss};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[

@@ -1,6 +1,6 @@
 //! Test data: bytes that no mistake reproduces by chance, and their comparison.
 
-use crate::{Result, fail};
+use harness::{Result, fail};
 
 /// `len` bytes of a fixed pseudo-random sequence (splitmix64), different for each length.
 pub(crate) fn bytes(len: usize) -> Vec<u8> {

@@ -4,9 +4,9 @@ use super::table::{Load, Row};
 use super::transfer::{SIDES, same_trees, tree};
 use super::user::User;
 use super::{Scenario, files, rates};
-use crate::Result;
-use crate::lab::{Lab, Side};
-use crate::process::{Proc, free_port};
+use harness::Result;
+use harness::lab::{Lab, Side};
+use harness::process::{Proc, free_port};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[

@@ -1,9 +1,9 @@
 //! What every HTTP server must do: files of all sizes come whole, loads meet no error, restarts lose no request.
 
 use super::{files, python, web};
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::{Result, fail};
 use std::path::Path;
 use std::process::ChildStdin;
 use std::time::{Duration, Instant};

@@ -2,9 +2,9 @@
 
 use super::table::{Load, Row};
 use super::{Scenario, files, http, rates};
-use crate::lab::{Lab, Side, each};
-use crate::nginx::{Nginx, Workers, own_user};
-use crate::{Result, fail};
+use harness::lab::{Lab, Side, each};
+use harness::nginx::{Nginx, Workers, own_user};
+use harness::{Result, fail};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[

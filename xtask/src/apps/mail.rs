@@ -4,9 +4,9 @@
 
 use super::table::Row;
 use super::{Scenario, python};
-use crate::lab::{Lab, Side, each};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail};
+use harness::lab::{Lab, Side, each};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail};
 use std::os::unix::fs::chown;
 use std::time::Duration;
 

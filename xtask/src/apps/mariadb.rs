@@ -2,9 +2,9 @@
 
 use super::table::{Load, Row};
 use super::{Scenario, files};
-use crate::lab::{Lab, Side};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail, nginx};
+use harness::lab::{Lab, Side};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail, nginx};
 use std::io::Write;
 use std::time::{Duration, Instant};
 

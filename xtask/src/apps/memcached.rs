@@ -2,9 +2,9 @@
 
 use super::table::{Load, Row};
 use super::{Scenario, python, rates};
-use crate::lab::{Lab, Side, each};
-use crate::process::free_port;
-use crate::{Result, fail, nginx};
+use harness::lab::{Lab, Side, each};
+use harness::process::free_port;
+use harness::{Result, fail, nginx};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -22,7 +22,7 @@ pub(crate) const ROWS: &[Row] = &[Row {
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-fn serve(lab: &Lab, side: Side) -> Result<(crate::process::Proc, u16)> {
+fn serve(lab: &Lab, side: Side) -> Result<(harness::process::Proc, u16)> {
     let port = free_port()?;
     let (text, user) = (port.to_string(), nginx::own_user());
     let args = ["-t", "4", "-l", "127.0.0.1", "-p", &text, "-U", "0", "-u", &user, "-m", "256", "-I", "8m"];

@@ -4,9 +4,9 @@
 //! programs that the library cannot be loaded into stands in docs/POSIX-DIFFERENCES.md.
 
 use super::{Scenario, mixed_tools, python};
-use crate::lab::{Lab, Side};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail, procfs, product, ss};
+use harness::lab::{Lab, Side};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail, procfs, product, ss};
 use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -2,10 +2,10 @@
 
 use super::mixed::both;
 use super::{Scenario, python, web};
-use crate::lab::{Lab, Side};
-use crate::nginx::{Nginx, Workers, own_user};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail, product};
+use harness::lab::{Lab, Side};
+use harness::nginx::{Nginx, Workers, own_user};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail, product};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
@@ -152,7 +152,7 @@ fn leaks(lab: &mut Lab) -> Result<()> {
 /// ThreadSanitizer delivers a signal inside calls that it knows to block, and so has to stand in front of us.
 fn tsan(lab: &mut Lab) -> Result<()> {
     let echo = compile_echo(lab, &["-g", "-fsanitize=thread"])?;
-    let runtime = crate::process::output_of("gcc", &["-print-file-name=libtsan.so"])?;
+    let runtime = harness::process::output_of("gcc", &["-print-file-name=libtsan.so"])?;
     let runtime = std::fs::canonicalize(runtime.trim())?.display().to_string();
     let port = free_port()?;
     let text = port.to_string();
@@ -211,8 +211,8 @@ fn dlmopen(lab: &mut Lab) -> Result<()> {
     }
     if let Some(watch) = watch {
         let (shm, kernel): (Vec<_>, Vec<_>) = watch.finish()?.into_iter().partition(|c| c.path == "shm");
-        crate::ss::require_shm(&shm)?;
-        crate::ss::require_kernel(&kernel)?;
+        harness::ss::require_shm(&shm)?;
+        harness::ss::require_kernel(&kernel)?;
     }
     process.terminate(LIMIT)?.ok()?;
     Ok(())

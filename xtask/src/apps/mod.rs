@@ -42,11 +42,11 @@ mod transfer;
 mod user;
 mod web;
 
-use crate::lab::Lab;
-use crate::process::{Proc, tail};
-use crate::report::Count;
-use crate::scratch::{Scratch, end_descendants};
-use crate::{Result, fail, install, procfs, product};
+use harness::lab::Lab;
+use harness::process::{Proc, tail};
+use harness::report::Count;
+use harness::scratch::{Scratch, end_descendants};
+use harness::{Result, fail, install, procfs, product};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 

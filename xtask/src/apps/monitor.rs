@@ -3,9 +3,9 @@
 use super::peers::Peer;
 use super::redis::Redis;
 use super::{Scenario, files, python, web};
-use crate::lab::{Lab, Side};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail, product, ss};
+use harness::lab::{Lab, Side};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail, product, ss};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -156,10 +156,10 @@ fn automatic(lab: &mut Lab) -> Result<()> {
     ss::require_shm(&seen)?;
     drop((client, server));
     let lab_monitor = lab.monitor_pid();
-    let started = crate::procfs::descendants(std::process::id());
+    let started = harness::procfs::descendants(std::process::id());
     let started: Vec<u32> = started.iter().map(|p| p.pid).filter(|pid| Some(*pid) != lab_monitor).collect();
     match started[..] {
-        [pid] => crate::scratch::send(pid, nix::sys::signal::Signal::SIGTERM),
+        [pid] => harness::scratch::send(pid, nix::sys::signal::Signal::SIGTERM),
         _ => fail!("wanted one monitor that was started by itself, found {started:?}"),
     }
     Ok(())

@@ -3,9 +3,9 @@
 use super::Scenario;
 use super::rates;
 use super::table::{Load, Row};
-use crate::lab::{Lab, Side};
-use crate::process::free_port;
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::process::free_port;
+use harness::{Result, fail};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] =

@@ -1,9 +1,9 @@
 //! Two scripted peers and what is done to them: the same play over the kernel and over us must end the same.
 
 use super::python;
-use crate::lab::{Lab, Side};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail};
 use std::io::Write;
 use std::process::ChildStdin;
 use std::time::Duration;

@@ -3,10 +3,10 @@
 use super::table::{Load, Row};
 use super::user::User;
 use super::{Scenario, files};
-use crate::lab::{Lab, Side};
-use crate::process::{Output, Proc, free_port};
-use crate::scratch::send;
-use crate::{Result, fail, procfs};
+use harness::lab::{Lab, Side};
+use harness::process::{Output, Proc, free_port};
+use harness::scratch::send;
+use harness::{Result, fail, procfs};
 use nix::sys::signal::Signal;
 use std::io::Write;
 use std::path::PathBuf;

@@ -2,9 +2,9 @@
 
 use super::table::{Load, Row};
 use super::{Scenario, files, rates, web};
-use crate::lab::{Lab, Side, each};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail};
+use harness::lab::{Lab, Side, each};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail};
 use std::process::Stdio;
 use std::time::Duration;
 

@@ -3,9 +3,9 @@
 use super::rates;
 use super::table::{Load, Row};
 use super::{Scenario, python};
-use crate::lab::{Lab, Side};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] =

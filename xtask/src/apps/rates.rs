@@ -1,8 +1,8 @@
 //! Figures for the table that no load generator of others gives.
 
 use super::python;
-use crate::lab::{Lab, Side};
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::{Result, fail};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(30);

@@ -1,9 +1,9 @@
 //! Redis: server, command line, benchmark, with us on both sides, on one, on none.
 
 use super::{Scenario, files};
-use crate::lab::{Lab, Side};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail};
 use std::io::Write;
 use std::time::Duration;
 
@@ -156,7 +156,7 @@ fn publish(lab: &mut Lab) -> Result<()> {
     std::fs::write(&path, text)?;
     let said = lab.run_with_input(Side::Sd, &path, "redis-cli", &["-p", &redis.port], LIMIT)?.text();
     if said.lines().filter(|line| *line == "2").count() != MESSAGES {
-        fail!("not every message reached both subscribers: {:?}", crate::process::tail(&said, 200));
+        fail!("not every message reached both subscribers: {:?}", harness::process::tail(&said, 200));
     }
     for subscriber in subscribers {
         let mut subscriber = subscriber?;

@@ -4,9 +4,9 @@
 use super::redis::Redis;
 use super::table::{Load, Row};
 use super::{Scenario, python, tls};
-use crate::lab::{Lab, Side};
-use crate::process::{Output, free_port};
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::process::{Output, free_port};
+use harness::{Result, fail};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
@@ -253,7 +253,7 @@ fn redirects(lab: &Lab, node: &Redis) -> Result<()> {
     let port = node.port().to_string();
     let said = lab.run_with_input(Side::Sd, &path, "redis-cli", &["-c", "-p", &port], LIMIT)?.text();
     if said.matches("OK").count() != KEYS {
-        fail!("not every SET through the cluster was right: {:?}", crate::process::tail(&said, 200));
+        fail!("not every SET through the cluster was right: {:?}", harness::process::tail(&said, 200));
     }
     let moved = (0..20).filter_map(|i| node.cli(lab, Side::Kernel, &["GET", &format!("key:{i}")]).ok());
     if !moved.into_iter().any(|reply| reply.starts_with("MOVED ")) {
@@ -271,7 +271,7 @@ fn require_found(lab: &Lab, node: &Redis) -> Result<()> {
     let got: Vec<&str> = said.lines().filter_map(|line| line.trim().strip_prefix("value:")).collect();
     let wanted: Vec<String> = (0..KEYS).map(|index| index.to_string()).collect();
     if got != wanted {
-        fail!("{} of {KEYS} keys are right: {:?}", got.len(), crate::process::tail(&said, 200));
+        fail!("{} of {KEYS} keys are right: {:?}", got.len(), harness::process::tail(&said, 200));
     }
     Ok(())
 }

@@ -2,10 +2,10 @@
 
 use super::table::{Load, Row};
 use super::{Scenario, files, http, rates, tls, web};
-use crate::lab::{Lab, Side};
-use crate::nginx::{Nginx, Workers, own_user};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::nginx::{Nginx, Workers, own_user};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[

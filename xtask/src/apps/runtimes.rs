@@ -3,9 +3,9 @@
 use super::http::{self, Steady};
 use super::table::{Load, Row};
 use super::{Scenario, files, python, rates};
-use crate::lab::{Lab, Side, each};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail, procfs, ss};
+use harness::lab::{Lab, Side, each};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail, procfs, ss};
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
 use std::time::Duration;

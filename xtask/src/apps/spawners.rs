@@ -2,9 +2,9 @@
 
 use super::table::{Load, Row};
 use super::{Scenario, files, python, rates};
-use crate::Result;
-use crate::lab::{Lab, Side};
-use crate::process::{Proc, free_port};
+use harness::Result;
+use harness::lab::{Lab, Side};
+use harness::process::{Proc, free_port};
 use std::io::Write;
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ fn start_xinetd(lab: &Lab, side: Side, port: u16) -> Result<Proc> {
     let text = format!(
         "service lab\n{{\n type = UNLISTED\n socket_type = stream\n protocol = tcp\n wait = no\n user = {}\n \
              bind = 127.0.0.1\n port = {port}\n server = /bin/cat\n cps = 100000 1\n instances = UNLIMITED\n disable = no\n}}\n",
-        crate::nginx::own_user()
+        harness::nginx::own_user()
     );
     std::fs::write(&configuration, text)?;
     let pid = lab.path().join(format!("xinetd-{port}.pid")).display().to_string();

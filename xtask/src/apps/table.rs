@@ -4,11 +4,11 @@
 //! turn, the median of some rounds. With a choice by name the table is printed only.
 
 use super::Scenario;
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::report::{Progress, median, thousands};
-use crate::scratch::end_descendants;
-use crate::{Result, fail, product};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::report::{Progress, median, thousands};
+use harness::scratch::end_descendants;
+use harness::{Result, fail, product};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -109,8 +109,8 @@ fn measure(load: &Load) -> Result<[f64; 2]> {
 /// The first word with a digit and a point that the program prints.
 fn version(row: &Row) -> Option<String> {
     let (program, args) = row.version.split_first()?;
-    let scratch = crate::scratch::Scratch::new("version").ok()?;
-    let mut command = Command::new(crate::lab::locate(program)?);
+    let scratch = harness::scratch::Scratch::new("version").ok()?;
+    let mut command = Command::new(harness::lab::locate(program)?);
     command.args(args).stdin(Stdio::null());
     let output =
         Proc::start(&mut command, "version", scratch.path()).ok()?.wait(Duration::from_secs(20)).ok()?;

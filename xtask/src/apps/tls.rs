@@ -1,7 +1,7 @@
 //! A key and a certificate for 127.0.0.1 that signs itself.
 
-use crate::Result;
-use crate::lab::{Lab, Side};
+use harness::Result;
+use harness::lab::{Lab, Side};
 use std::time::Duration;
 
 pub(crate) struct Pair {

@@ -2,9 +2,9 @@
 
 use super::table::{Load, Row};
 use super::{Scenario, files, rates};
-use crate::lab::{Lab, Side};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail};
 use std::path::Path;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Running a server as another user: some refuse to be root.
 
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::{Result, fail, product};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::{Result, fail, product};
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;

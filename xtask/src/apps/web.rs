@@ -2,11 +2,11 @@
 
 use super::table::{Load, Row};
 use super::{Scenario, files, http};
-use crate::lab::{Lab, Side, each};
-use crate::nginx::{Nginx, Workers, own_user};
-use crate::process::Output;
-use crate::scratch::send;
-use crate::{Result, fail, procfs};
+use harness::lab::{Lab, Side, each};
+use harness::nginx::{Nginx, Workers, own_user};
+use harness::process::Output;
+use harness::scratch::send;
+use harness::{Result, fail, procfs};
 use nix::sys::signal::Signal;
 use std::io::Read;
 use std::process::{Child, ChildStdout, Stdio};

@@ -1,7 +1,7 @@
 //! The chart of the demo: one SVG file, written as text.
 
 use super::Row;
-use crate::report::thousands;
+use harness::report::thousands;
 use std::fmt::Write;
 
 const WIDTH: usize = 860;

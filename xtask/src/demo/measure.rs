@@ -1,10 +1,10 @@
 //! One measurement: a server and a client on the same side, and what the client reports.
 
-use crate::lab::{Lab, Side};
-use crate::nginx::{Nginx, Workers, own_user};
-use crate::process::free_port;
-use crate::ss::Watch;
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::nginx::{Nginx, Workers, own_user};
+use harness::process::free_port;
+use harness::ss::Watch;
+use harness::{Result, fail};
 use std::time::Duration;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -8,9 +8,9 @@ mod chart;
 pub(crate) mod machine;
 pub(crate) mod measure;
 
-use crate::lab::{Lab, Side};
-use crate::report::{Progress, median, table, thousands};
-use crate::{Result, install, product};
+use harness::lab::{Lab, Side};
+use harness::report::{Progress, median, table, thousands};
+use harness::{Result, install, product};
 use measure::{Benchmark, Measurement};
 use serde_json::json;
 

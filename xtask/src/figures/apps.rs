@@ -4,12 +4,12 @@
 use super::data::{Figure, Origin, bar, linear, log};
 use super::{SOCKMAP, SOCKSDIRECT, TCP};
 use crate::demo::measure::{self, Benchmark, Measurement};
-use crate::lab::{Lab, Side};
-use crate::nginx::{Nginx, Workers, own_user};
-use crate::process::Proc;
-use crate::report::median;
-use crate::scratch::Scratch;
-use crate::{Result, product};
+use harness::lab::{Lab, Side};
+use harness::nginx::{Nginx, Workers, own_user};
+use harness::process::Proc;
+use harness::report::median;
+use harness::scratch::Scratch;
+use harness::{Result, product};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;

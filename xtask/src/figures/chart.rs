@@ -1,7 +1,7 @@
 //! A figure as SVG: lines with marks, or bars beside categories. The paper's own series are drawn thin and hollow.
 
 use super::data::{Axis, Figure, Origin, Series};
-use crate::Result;
+use harness::Result;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 use std::path::Path;
@@ -190,7 +190,7 @@ pub(crate) fn short(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::figures::data::{bar, linear, log};
-    use crate::scratch::Scratch;
+    use harness::scratch::Scratch;
 
     #[test]
     fn numbers_are_short() {

@@ -17,11 +17,11 @@ mod source;
 
 use crate::demo::machine;
 use crate::instructions::lines::{self, Writes};
-use crate::report::Count;
-use crate::report::Progress;
-use crate::{Result, fail, install, product};
 use build::Sources;
 use data::Figure;
+use harness::report::Count;
+use harness::report::Progress;
+use harness::{Result, fail, install, product};
 use serde_json::{Value, json};
 use source::Rows;
 use std::path::{Path, PathBuf};

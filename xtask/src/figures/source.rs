@@ -1,8 +1,8 @@
 //! `sd bench --json`, run and read.
 
-use crate::process::Proc;
-use crate::scratch::Scratch;
-use crate::{Result, fail, product};
+use harness::process::Proc;
+use harness::scratch::Scratch;
+use harness::{Result, fail, product};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -3,8 +3,8 @@
 use super::Test;
 use super::honest::contact;
 use super::world::{PATIENCE, User, With, World};
-use crate::process::free_port;
-use crate::{Result, fail};
+use harness::process::free_port;
+use harness::{Result, fail};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn signals(world: &mut World) -> Result<String> {
                 .start(User::Mallory, With::Kernel, &["signal", &pid.to_string(), &signal.to_string()])?
                 .wait(Duration::from_secs(10))?;
             std::thread::sleep(Duration::from_millis(50));
-            let state = crate::procfs::process(pid).map_or('-', |process| process.state);
+            let state = harness::procfs::process(pid).map_or('-', |process| process.state);
             victim.kill()?;
             victim.wait()?;
             if state != 'S' {
@@ -62,8 +62,8 @@ fn squat(world: &mut World, way: &str) -> Result<String> {
     unheard(&attack.stdout_so_far())
 }
 
-fn heard(attack: &crate::process::Proc, error: Box<dyn std::error::Error + Send + Sync>) -> String {
-    format!("{error}; mallory: {:?}", crate::process::tail(&attack.stdout_so_far(), 300))
+fn heard(attack: &harness::process::Proc, error: Box<dyn std::error::Error + Send + Sync>) -> String {
+    format!("{error}; mallory: {:?}", harness::process::tail(&attack.stdout_so_far(), 300))
 }
 
 pub(super) fn unheard(said: &str) -> Result<String> {
@@ -193,7 +193,8 @@ fn matrix(world: &mut World) -> Result<String> {
     let said = world.run(User::Root, With::Kernel, &args, Duration::from_secs(90))?.text();
     unheard(&said)?;
     for victim in &pids {
-        let state = victim.parse().ok().and_then(crate::procfs::process).map_or('-', |process| process.state);
+        let state =
+            victim.parse().ok().and_then(harness::procfs::process).map_or('-', |process| process.state);
         if !matches!(state, 'S' | 'R') {
             fail!("process {victim} is in state {state}");
         }

@@ -3,8 +3,8 @@
 use super::Test;
 use super::honest::{contact, contact_by, watched};
 use super::world::{PATIENCE, User, With, World};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail, procfs};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail, procfs};
 use nix::sys::resource::{Resource, setrlimit};
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};

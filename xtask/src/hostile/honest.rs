@@ -1,8 +1,8 @@
 //! What an attack costs honest users: alice's first contacts, and a connection that she has, in peace and under attack.
 
 use super::world::{PATIENCE, User, With, World};
-use crate::process::Proc;
-use crate::{Result, fail, report};
+use harness::process::Proc;
+use harness::{Result, fail, report};
 use std::time::Duration;
 
 /// First contacts that are made in a row.

@@ -15,8 +15,8 @@ mod honest;
 mod privileges;
 mod world;
 
-use crate::report::Count;
-use crate::{Result, fail, product};
+use harness::report::Count;
+use harness::{Result, fail, product};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;

@@ -3,8 +3,8 @@
 use super::Test;
 use super::honest::contact;
 use super::world::{PATIENCE, User, With, World};
-use crate::process::{Proc, free_port};
-use crate::{Result, fail};
+use harness::process::{Proc, free_port};
+use harness::{Result, fail};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! One monitor of root's, and users that share it.
 
-use crate::process::{Output, Proc};
-use crate::scratch::Scratch;
-use crate::{Result, fail, procfs, product};
+use harness::monitor::Monitor;
+use harness::process::{Output, Proc};
+use harness::scratch::Scratch;
+use harness::{Result, fail, procfs, product, until};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -29,7 +30,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(6);
 
 pub(super) struct World {
     // Ended before the directory goes.
-    monitor: Option<Proc>,
+    monitor: Option<Monitor>,
     /// Keeps the network that programs are in, if it is another.
     network: Option<Proc>,
     own_network: std::fs::File,
@@ -76,25 +77,19 @@ impl World {
     }
 
     pub(super) fn monitor_pid(&self) -> u32 {
-        self.monitor.as_ref().map_or(0, Proc::pid)
+        self.monitor.as_ref().map_or(0, Monitor::pid)
     }
 
     /// Starts it (again), and waits until it answers.
     pub(super) fn start_monitor(&mut self, args: &[&str]) -> Result<()> {
         if let Some(monitor) = self.monitor.take() {
-            monitor.terminate(Duration::from_secs(5))?.ok()?;
+            monitor.terminate()?;
         }
         std::fs::create_dir_all(self.path().join("run"))?;
-        let mut command = Command::new(self.path().join("sd"));
-        command.arg("monitor").arg("--socket").arg(self.socket()).args(args).stdin(Stdio::null());
-        let mut monitor = Proc::start(&mut command, "monitor", self.path())?;
-        let end = Instant::now() + Duration::from_secs(10);
-        while !self.answers(Duration::from_secs(2)) {
-            if !monitor.is_running() || Instant::now() > end {
-                fail!("the monitor does not answer: {}", monitor.last_words());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let monitor = Monitor::start(&self.path().join("sd"), &self.socket(), args, self.path())?;
+        let is_heard = || self.answers(Duration::from_secs(2));
+        until("the monitor answers a stranger", Duration::from_secs(10), is_heard)?;
+        // The descriptor of the question itself is closed a moment after the answer.
         std::thread::sleep(Duration::from_millis(50));
         (self.fds, self.rss) = (procfs::fd_count(monitor.pid()), rss(monitor.pid()));
         self.monitor = Some(monitor);
@@ -178,15 +173,15 @@ impl World {
     pub(super) fn finish(mut self) -> Result<String> {
         drop(self.network.take());
         let Some(mut monitor) = self.monitor.take() else { return Ok(String::new()) };
-        if !monitor.is_running() {
-            fail!("the monitor is gone: {}", monitor.last_words());
+        if !monitor.process().is_running() {
+            fail!("the monitor is gone: {}", monitor.process().last_words());
         }
         let left: Vec<String> = self.left(monitor.pid())?;
         if let [first, ..] = left.as_slice() {
             fail!("every user is gone, and there is left: {first}");
         }
         let (fds, rss) = (procfs::fd_count(monitor.pid()), rss(monitor.pid()));
-        monitor.terminate(Duration::from_secs(5))?.ok()?;
+        monitor.terminate()?;
         if dev_shm() > self.shm {
             fail!("/dev/shm had {} files and has {}", self.shm, dev_shm());
         }

@@ -1,7 +1,7 @@
 //! The budgets: a file with what each operation, and each of its larger parts, took when it was written.
 
 use super::callgrind::Operation;
-use crate::{Result, product};
+use harness::{Result, product};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

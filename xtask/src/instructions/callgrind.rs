@@ -9,7 +9,7 @@
 //! calls=...                           the next line is the cost of a call, which is counted in the callee
 //! ```
 
-use crate::{Result, fail};
+use harness::{Result, fail};
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -7,8 +7,8 @@
 //!  L ADDRESS,LEN     load       S  store       M  both
 //! ```
 
-use crate::lab::{Lab, Side};
-use crate::{Result, fail, product};
+use harness::lab::{Lab, Side};
+use harness::{Result, fail, product};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::BufRead;
 use std::time::Duration;

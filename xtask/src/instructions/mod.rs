@@ -12,11 +12,11 @@ mod budget;
 mod callgrind;
 pub(crate) mod lines;
 
-use crate::lab::{Lab, Side};
-use crate::report::{Count, table};
-use crate::{Result, fail, install, process, product};
 use budget::{Budgets, Verdict};
 use callgrind::Operation;
+use harness::lab::{Lab, Side};
+use harness::report::{Count, table};
+use harness::{Result, fail, install, process, product};
 use lines::Writes;
 use std::time::Duration;
 

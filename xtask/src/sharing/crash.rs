@@ -5,10 +5,10 @@
 //! acknowledged and none that was not sent, must see an end of the kind that Linux shows, and must not hang.
 
 use super::{program, served};
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::scratch::Scratch;
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::scratch::Scratch;
+use harness::{Result, fail};
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -231,7 +231,7 @@ pub(super) fn run(lab: &mut Lab, play: &Play, deaths: u64, seed: u64) -> Result<
     if !lab.is_oracle()
         && let Some(connection) = lab.snapshot()?.connections.first()
     {
-        fail!("every victim is gone, yet there is {}", crate::ss::describe(connection));
+        fail!("every victim is gone, yet there is {}", harness::ss::describe(connection));
     }
     observer.proc.terminate(Duration::from_secs(5))?;
     let rest = if whole.is_through { "" } else { ", then asleep or stopped stepping" };

@@ -3,11 +3,11 @@
 //! A *herd* is many processes that each connect once, as soon as they can, and stay. Which path each got is seen in `sd ss`.
 
 use super::start;
-use crate::lab::{Lab, Side};
-use crate::nginx::{Nginx, Workers};
-use crate::process::{Proc, free_port};
-use crate::ss;
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::nginx::{Nginx, Workers};
+use harness::process::{Proc, free_port};
+use harness::ss;
+use harness::{Result, fail};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -2,9 +2,9 @@
 //! works, and so it has to with rings, which are memory of the group of who sends. Version 2 of cgroups: `cargo xtask guest`.
 
 use super::program;
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::{Result, fail, procfs, product, ss};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::{Result, fail, procfs, product, ss};
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;

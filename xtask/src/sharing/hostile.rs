@@ -4,9 +4,9 @@
 //! Nobody may crash, not even the client whose segments they are: which of the two sides lies, neither library knows.
 
 use super::{served, start};
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::{Result, fail, procfs};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::{Result, fail, procfs};
 use std::path::Path;
 use std::time::{Duration, Instant};
 

@@ -2,9 +2,9 @@
 
 use super::hostile::{await_fds, await_idle};
 use super::{served, start};
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::{Result, fail, procfs};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::{Result, fail, procfs};
 use std::time::{Duration, Instant};
 
 /// Lies for both servers: for one that sleeps in epoll_wait, and one that sleeps in read.

@@ -1,10 +1,10 @@
 //! More processes than there are large pieces of the range of source ports, and more connections than a channel has slots.
 
 use super::{program, served};
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::ss::{self, Snapshot};
-use crate::{Result, fail, procfs};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::ss::{self, Snapshot};
+use harness::{Result, fail, procfs};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::os::unix::process::CommandExt;
 use std::time::Duration;

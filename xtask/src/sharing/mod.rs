@@ -29,10 +29,10 @@ mod suspend;
 mod theft;
 mod upgrade;
 
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::report::Count;
-use crate::{Result, fail, product};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::report::Count;
+use harness::{Result, fail, product};
 use std::process::Command;
 use std::time::{Duration, Instant};
 

@@ -2,9 +2,9 @@
 //! and no byte is lost. The limits are set from outside, before the program starts or while it runs.
 
 use super::{program, served};
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::{Result, fail, procfs};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::{Result, fail, procfs};
 use nix::libc;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStringExt;

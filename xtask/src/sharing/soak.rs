@@ -5,8 +5,8 @@
 
 use super::crash::Observer;
 use super::program;
-use crate::lab::{Lab, Side};
-use crate::{Result, fail};
+use harness::lab::{Lab, Side};
+use harness::{Result, fail};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;

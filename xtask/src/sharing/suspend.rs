@@ -2,10 +2,10 @@
 
 use super::crash::{Observer, Victim};
 use super::{served, start};
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::scratch::send;
-use crate::{Result, fail, procfs};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::scratch::send;
+use harness::{Result, fail, procfs};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 

@@ -2,8 +2,8 @@
 //! placeholder, and whatever he does to it, the connections go on.
 
 use super::{served, start};
-use crate::lab::{Lab, Side};
-use crate::{Result, fail, ss};
+use harness::lab::{Lab, Side};
+use harness::{Result, fail, ss};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

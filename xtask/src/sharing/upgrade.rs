@@ -4,9 +4,9 @@
 
 use super::hostile::await_idle;
 use super::{program, served, start};
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::{Result, fail, product, ss};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::{Result, fail, product, ss};
 use std::path::Path;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! What became of each test on either side, and what that means.
 
 use super::Choice;
-use crate::{Result, fail};
+use harness::{Result, fail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

@@ -6,7 +6,7 @@
 use super::compare::{CRASH, HANG, Outcomes};
 use super::stage::Stage;
 use super::{Choice, Item};
-use crate::{Result, fail, product};
+use harness::{Result, fail, product};
 use std::time::Duration;
 
 /// Fast are modules that take a few seconds; slow ones come after them.

@@ -6,7 +6,7 @@
 use super::compare::{HANG, Outcomes};
 use super::stage::Stage;
 use super::{Choice, Item, sources};
-use crate::Result;
+use harness::Result;
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 use super::compare::{CRASH, HANG, OPEN, Outcomes};
 use super::stage::{Ended, Stage};
 use super::{Choice, Item, sources};
-use crate::Result;
+use harness::Result;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;

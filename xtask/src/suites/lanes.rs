@@ -3,8 +3,8 @@
 //! An item ends what its tests have left running: all that descends from its process. That is why each has one.
 
 use super::Item;
-use crate::report::Count;
-use crate::{Result, fail};
+use harness::report::Count;
+use harness::{Result, fail};
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;

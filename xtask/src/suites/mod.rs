@@ -19,9 +19,9 @@ mod sources;
 mod stage;
 mod stress;
 
-use crate::report::Count;
-use crate::{Result, fail, install, product};
 use compare::{Known, Outcomes, Verdict};
+use harness::report::Count;
+use harness::{Result, fail, install, product};
 use stage::Stage;
 use std::collections::BTreeSet;
 use std::path::PathBuf;

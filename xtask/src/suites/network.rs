@@ -4,8 +4,8 @@
 //! connected to others: some tests want that. What is sent there is lost. Of the name servers of the machine a thread
 //! of ours stands in for the first: it knows no name; the others are unreachable, so that a question fails at once.
 
-use crate::process::find_program;
-use crate::{Result, fail};
+use harness::process::find_program;
+use harness::{Result, fail};
 use nix::sched::{CloneFlags, setns, unshare};
 use std::fs::File;
 use std::io::Write;

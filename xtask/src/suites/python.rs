@@ -7,7 +7,7 @@ use super::compare::Outcomes;
 use super::cpython::{MODULE, PYTHON, run_names};
 use super::stage::Stage;
 use super::{Choice, Item, each, sources};
-use crate::Result;
+use harness::Result;
 use std::path::Path;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 use super::compare::{CRASH, HANG, Outcomes};
 use super::stage::Stage;
 use super::{Choice, Item, sources};
-use crate::Result;
+use harness::Result;
 use std::path::Path;
 use std::time::Duration;
 

@@ -4,8 +4,8 @@
 //! too, so that nothing of the machine's own changes.
 
 use super::Item;
-use crate::process::tail;
-use crate::{Result, fail, product};
+use harness::process::tail;
+use harness::{Result, fail, product};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 

@@ -1,10 +1,10 @@
 //! Where one item runs on one side: a laboratory with or without a monitor, and a watch over progress.
 
 use super::{Item, network};
-use crate::lab::{Lab, Side};
-use crate::process::Proc;
-use crate::scratch::end_descendants_but;
-use crate::{Result, product};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::scratch::end_descendants_but;
+use harness::{Result, product};
 use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;

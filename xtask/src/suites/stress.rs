@@ -3,7 +3,7 @@
 use super::compare::{HANG, Outcomes};
 use super::stage::Stage;
 use super::{Choice, Item};
-use crate::Result;
+use harness::Result;
 use std::time::Duration;
 
 const STRESSORS: &[&str] = &[

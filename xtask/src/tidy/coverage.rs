@@ -5,8 +5,8 @@
 //! hooked function must be called by at least two subjects.
 
 use super::{Findings, callers};
-use crate::process::output_of;
-use crate::{Result, product};
+use harness::process::output_of;
+use harness::{Result, product};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

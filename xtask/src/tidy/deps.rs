@@ -1,8 +1,8 @@
 //! Dependencies point one way, and the preload library's crates stay off the parts of std that call libc.
 
 use super::{Findings, source};
-use crate::process::tail;
-use crate::{Result, fail, product};
+use harness::process::tail;
+use harness::{Result, fail, product};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -4,8 +4,8 @@
 //! exported, and whatever is exported must be hooked by the list.
 
 use super::Findings;
-use crate::process::output_of;
-use crate::{Result, product};
+use harness::process::output_of;
+use harness::{Result, product};
 use std::collections::{BTreeMap, BTreeSet};
 
 const LIST: &str = "docs/hooks.txt";

@@ -14,8 +14,8 @@ mod rooms;
 mod source;
 mod words;
 
-use crate::process::output_of;
-use crate::{Result, fail, product};
+use harness::process::output_of;
+use harness::{Result, fail, product};
 use std::path::{Path, PathBuf};
 
 /// A broken rule: where and what.

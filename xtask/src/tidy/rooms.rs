@@ -4,7 +4,7 @@
 //! shrink: a use that is not in it is a fault, and so is a line that no use needs any more.
 
 use super::{Findings, deps, source};
-use crate::{Result, product};
+use harness::{Result, product};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 

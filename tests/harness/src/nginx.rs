@@ -6,32 +6,26 @@ use crate::process::{Proc, free_port};
 use crate::procfs;
 use std::path::PathBuf;
 
-pub(crate) struct Nginx {
-    pub(crate) process: Proc,
-    pub(crate) port: u16,
+pub struct Nginx {
+    pub process: Proc,
+    pub port: u16,
     /// Files below it are served.
-    pub(crate) root: PathBuf,
+    pub root: PathBuf,
 }
 
 /// How many workers, and as whom they run.
-pub(crate) struct Workers<'a> {
-    pub(crate) count: usize,
-    pub(crate) user: &'a str,
+pub struct Workers<'a> {
+    pub count: usize,
+    pub user: &'a str,
 }
 
 impl Nginx {
-    pub(crate) fn start(lab: &Lab, side: Side, workers: &Workers) -> Result<Nginx> {
+    pub fn start(lab: &Lab, side: Side, workers: &Workers) -> Result<Nginx> {
         Nginx::start_with(lab, side, workers, "", "")
     }
 
     /// Also passes `/proxy/...` on to `/...` of another server: over connections that are kept open, or not.
-    pub(crate) fn start_proxy(
-        lab: &Lab,
-        side: Side,
-        workers: &Workers,
-        port: u16,
-        keep: bool,
-    ) -> Result<Nginx> {
+    pub fn start_proxy(lab: &Lab, side: Side, workers: &Workers, port: u16, keep: bool) -> Result<Nginx> {
         let kept = if keep { "keepalive 32; keepalive_requests 1000000;" } else { "" };
         let http = format!("upstream back {{ server 127.0.0.1:{port}; {kept} }}");
         // Without buffering the connection to the upstream lasts as long as the one to the client.
@@ -44,24 +38,13 @@ impl Nginx {
     }
 
     /// With more configuration in the `http` and `server` blocks.
-    pub(crate) fn start_with(
-        lab: &Lab,
-        side: Side,
-        workers: &Workers,
-        http: &str,
-        server: &str,
-    ) -> Result<Nginx> {
+    pub fn start_with(lab: &Lab, side: Side, workers: &Workers, http: &str, server: &str) -> Result<Nginx> {
         let (port, root) = prepare(lab, workers, http, server)?;
         Nginx::serve(lab, side, port, root)
     }
 
     /// Ends it and starts another with the same configuration on the same port, after `meanwhile`.
-    pub(crate) fn restart(
-        self,
-        lab: &Lab,
-        side: Side,
-        meanwhile: impl FnOnce() -> Result<()>,
-    ) -> Result<Nginx> {
+    pub fn restart(self, lab: &Lab, side: Side, meanwhile: impl FnOnce() -> Result<()>) -> Result<Nginx> {
         let Nginx { process, port, root } = self;
         process.terminate(std::time::Duration::from_secs(10))?.ok()?;
         meanwhile()?;
@@ -69,7 +52,7 @@ impl Nginx {
     }
 
     /// Without waiting for anything, at this port.
-    pub(crate) fn begin(lab: &Lab, side: Side, workers: &Workers, port: u16) -> Result<Nginx> {
+    pub fn begin(lab: &Lab, side: Side, workers: &Workers, port: u16) -> Result<Nginx> {
         let root = prepare_at(lab, workers, port, "", "")?;
         let prefix = root.with_file_name("").display().to_string();
         let process = lab.start(side, "nginx", &arguments(&prefix, "daemon off;"))?;
@@ -83,7 +66,7 @@ impl Nginx {
     }
 
     /// Goes to the background instead: returns the master's pid, the port and the directory.
-    pub(crate) fn start_daemon(lab: &Lab, side: Side, workers: &Workers) -> Result<(u32, u16, PathBuf)> {
+    pub fn start_daemon(lab: &Lab, side: Side, workers: &Workers) -> Result<(u32, u16, PathBuf)> {
         let (port, root) = prepare(lab, workers, "", "")?;
         let prefix = root.with_file_name("").display().to_string();
         lab.run(side, "nginx", &arguments(&prefix, "daemon on;"), std::time::Duration::from_secs(10))?;
@@ -91,12 +74,12 @@ impl Nginx {
         Ok((master, port, root))
     }
 
-    pub(crate) fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}/{path}", self.port)
     }
 
     /// The pids of the present workers.
-    pub(crate) fn workers(&self) -> Vec<u32> {
+    pub fn workers(&self) -> Vec<u32> {
         procfs::descendants(self.process.pid()).iter().map(|p| p.pid).collect()
     }
 }
@@ -121,7 +104,7 @@ fn arguments<'a>(prefix: &'a str, mode: &'a str) -> [&'a str; 8] {
 }
 
 /// The user this process runs as, who can read what it writes.
-pub(crate) fn own_user() -> String {
+pub fn own_user() -> String {
     let uid = nix::unistd::geteuid();
     nix::unistd::User::from_uid(uid).ok().flatten().map_or_else(|| "nobody".to_owned(), |user| user.name)
 }

@@ -12,24 +12,24 @@ use std::time::Duration;
 
 /// One end of a connection, as its owner sees it.
 #[derive(Clone, Debug)]
-pub(crate) struct Connection {
-    pub(crate) pid: u64,
-    pub(crate) comm: String,
-    pub(crate) local: String,
-    pub(crate) peer: String,
-    pub(crate) state: String,
-    pub(crate) path: String,
-    pub(crate) reason: Option<String>,
+pub struct Connection {
+    pub pid: u64,
+    pub comm: String,
+    pub local: String,
+    pub peer: String,
+    pub state: String,
+    pub path: String,
+    pub reason: Option<String>,
 }
 
 /// What the monitor and its clients showed at one moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Snapshot {
-    pub(crate) connections: Vec<Connection>,
+pub struct Snapshot {
+    pub connections: Vec<Connection>,
     /// Local addresses of listeners.
-    pub(crate) listeners: Vec<String>,
+    pub listeners: Vec<String>,
     /// Those of them that somebody accepts from.
-    pub(crate) accepting: Vec<String>,
+    pub accepting: Vec<String>,
 }
 
 impl Snapshot {
@@ -47,7 +47,7 @@ impl Snapshot {
     }
 
     /// Ends of connections that touch this port.
-    pub(crate) fn of_port(&self, port: u16) -> Vec<&Connection> {
+    pub fn of_port(&self, port: u16) -> Vec<&Connection> {
         self.connections.iter().filter(|c| c.touches(port)).collect()
     }
 }
@@ -84,17 +84,17 @@ fn field(value: &Value, name: &str) -> Result<String> {
 
 /// What the monitor says of a client's memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Held {
+pub struct Held {
     /// In its segments.
-    pub(crate) memory: u64,
+    pub memory: u64,
     /// Of large rings that it sends into.
-    pub(crate) fills: u64,
+    pub fills: u64,
     /// Sent by its peers and not read.
-    pub(crate) waiting: u64,
+    pub waiting: u64,
 }
 
 /// The memory of each client, by process.
-pub(crate) fn memory(sd: &Path, socket: &Path) -> Result<BTreeMap<u64, Held>> {
+pub fn memory(sd: &Path, socket: &Path) -> Result<BTreeMap<u64, Held>> {
     let value: Value = serde_json::from_str(&text(sd, socket)?)?;
     let Some(clients) = value["monitor"]["clients"].as_array() else { fail!("no \"clients\" in {value}") };
     let number = |client: &Value, name: &str| client[name].as_u64().unwrap_or(0);
@@ -107,7 +107,7 @@ pub(crate) fn memory(sd: &Path, socket: &Path) -> Result<BTreeMap<u64, Held>> {
 }
 
 /// Asks the monitor behind `socket`.
-pub(crate) fn snapshot(sd: &Path, socket: &Path) -> Result<Snapshot> {
+pub fn snapshot(sd: &Path, socket: &Path) -> Result<Snapshot> {
     Snapshot::parse(&text(sd, socket)?)
 }
 
@@ -129,14 +129,14 @@ fn text(sd: &Path, socket: &Path) -> Result<String> {
 }
 
 /// Looks at a port again and again, in a thread of its own, and keeps every end of a connection it has seen.
-pub(crate) struct Watch {
+pub struct Watch {
     stop: Arc<AtomicBool>,
     looks: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Result<Vec<Connection>>>>,
 }
 
 impl Watch {
-    pub(crate) fn start(sd: PathBuf, socket: PathBuf, port: u16, interval: Duration) -> Watch {
+    pub fn start(sd: PathBuf, socket: PathBuf, port: u16, interval: Duration) -> Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let looks = Arc::new(AtomicUsize::new(0));
         let thread = std::thread::spawn({
@@ -157,7 +157,7 @@ impl Watch {
     }
 
     /// Returns when it has looked once more, from now on.
-    pub(crate) fn look(&self) {
+    pub fn look(&self) {
         // The look that is under way may have begun before.
         let enough = self.looks.load(Ordering::Acquire) + 2;
         let is_running = || self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
@@ -167,7 +167,7 @@ impl Watch {
     }
 
     /// Ends the watch and returns what it has seen.
-    pub(crate) fn finish(mut self) -> Result<Vec<Connection>> {
+    pub fn finish(mut self) -> Result<Vec<Connection>> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(seen)) => seen,
@@ -183,7 +183,7 @@ impl Drop for Watch {
 }
 
 /// Fails unless something was seen and all of it went over shared memory.
-pub(crate) fn require_shm(seen: &[Connection]) -> Result<()> {
+pub fn require_shm(seen: &[Connection]) -> Result<()> {
     if let Some(c) = seen.iter().find(|c| c.path != "shm") {
         fail!("expected path shm, but sd ss shows {}", describe(c));
     }
@@ -194,7 +194,7 @@ pub(crate) fn require_shm(seen: &[Connection]) -> Result<()> {
 }
 
 /// Fails unless something was seen, all of it over the kernel and each with a reason.
-pub(crate) fn require_kernel(seen: &[Connection]) -> Result<()> {
+pub fn require_kernel(seen: &[Connection]) -> Result<()> {
     if let Some(c) = seen.iter().find(|c| c.path != "kernel" || c.reason.as_deref().unwrap_or("").is_empty())
     {
         fail!("expected path kernel with a reason, but sd ss shows {}", describe(c));
@@ -205,7 +205,7 @@ pub(crate) fn require_kernel(seen: &[Connection]) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn describe(c: &Connection) -> String {
+pub fn describe(c: &Connection) -> String {
     let reason = c.reason.as_deref().unwrap_or("none");
     let Connection { pid, comm, local, peer, state, path, .. } = c;
     format!("{comm} ({pid}) {local} -> {peer} {state}: path {path}, reason {reason}")

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// A running program. Dropped, it is asked to end, and made to after a grace period, with all it has started.
-pub(crate) struct Proc {
+pub struct Proc {
     name: String,
     child: Child,
     status: Option<ExitStatus>,
@@ -20,16 +20,16 @@ pub(crate) struct Proc {
 
 /// How a program ended and what it said.
 #[derive(Debug)]
-pub(crate) struct Output {
-    pub(crate) name: String,
-    pub(crate) status: ExitStatus,
-    pub(crate) stdout: Vec<u8>,
-    pub(crate) stderr: String,
+pub struct Output {
+    pub name: String,
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
 }
 
 impl Proc {
     /// Starts a command with its output in files of `scratch`. Standard input stays what the command says, or empty.
-    pub(crate) fn start(command: &mut Command, name: &str, scratch: &Path) -> Result<Proc> {
+    pub fn start(command: &mut Command, name: &str, scratch: &Path) -> Result<Proc> {
         static SERIAL: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let stdout = scratch.join(format!("{serial:03}-{name}.out"));
@@ -44,21 +44,21 @@ impl Proc {
         Ok(Proc { name: name.to_owned(), child, status: None, stdout, stderr })
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub(crate) fn is_running(&mut self) -> bool {
+    pub fn is_running(&mut self) -> bool {
         self.poll().is_none()
     }
 
     /// How it ended, if it has.
-    pub(crate) fn status(&mut self) -> Option<ExitStatus> {
+    pub fn status(&mut self) -> Option<ExitStatus> {
         self.poll()
     }
 
     /// Bytes that it has written to both outputs so far.
-    pub(crate) fn output_len(&self) -> u64 {
+    pub fn output_len(&self) -> u64 {
         [&self.stdout, &self.stderr].iter().map(|path| path.metadata().map_or(0, |meta| meta.len())).sum()
     }
 
@@ -70,27 +70,27 @@ impl Proc {
     }
 
     /// Takes the write end of a piped standard input.
-    pub(crate) fn stdin(&mut self) -> Result<std::process::ChildStdin> {
+    pub fn stdin(&mut self) -> Result<std::process::ChildStdin> {
         self.child.stdin.take().ok_or_else(|| "standard input is not a pipe".into())
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         if self.status.is_none() {
             send(self.pid(), signal);
         }
     }
 
     /// What it has written to standard output so far.
-    pub(crate) fn stdout_so_far(&self) -> String {
+    pub fn stdout_so_far(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.stdout).unwrap_or_default()).into_owned()
     }
 
-    pub(crate) fn stderr_so_far(&self) -> String {
+    pub fn stderr_so_far(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap_or_default()).into_owned()
     }
 
     /// Waits until standard output contains `text`.
-    pub(crate) fn wait_for_text(&mut self, text: &str, limit: Duration) -> Result<()> {
+    pub fn wait_for_text(&mut self, text: &str, limit: Duration) -> Result<()> {
         let end = Instant::now() + limit;
         while !self.stdout_so_far().contains(text) {
             if !self.is_running() && !self.stdout_so_far().contains(text) {
@@ -105,7 +105,7 @@ impl Proc {
     }
 
     /// Waits until the program listens on a port, without connecting to it.
-    pub(crate) fn wait_listening(&mut self, port: u16) -> Result<()> {
+    pub fn wait_listening(&mut self, port: u16) -> Result<()> {
         let end = Instant::now() + Duration::from_secs(15);
         while !procfs::is_listening(port) {
             if !self.is_running() {
@@ -120,7 +120,7 @@ impl Proc {
     }
 
     /// Waits for the end; past the limit it is an error, and the program is ended.
-    pub(crate) fn wait(mut self, limit: Duration) -> Result<Output> {
+    pub fn wait(mut self, limit: Duration) -> Result<Output> {
         let end = Instant::now() + limit;
         let status = loop {
             if let Some(status) = self.poll() {
@@ -137,21 +137,21 @@ impl Proc {
     }
 
     /// The ends of both outputs on one line.
-    pub(crate) fn last_words(&self) -> String {
+    pub fn last_words(&self) -> String {
         let stdout = self.stdout_so_far();
         let stderr = self.stderr_so_far();
         format!("stdout {:?} stderr {:?}", tail(&stdout, 300), tail(&stderr, 500))
     }
 
     /// `kill -9`, and waits for the end.
-    pub(crate) fn kill(mut self) {
+    pub fn kill(mut self) {
         self.signal(Signal::SIGKILL);
         let _ = self.child.wait();
         self.status = Some(ExitStatus::default());
     }
 
     /// SIGTERM, and waits; past the limit it is an error.
-    pub(crate) fn terminate(self, limit: Duration) -> Result<Output> {
+    pub fn terminate(self, limit: Duration) -> Result<Output> {
         self.signal(Signal::SIGTERM);
         self.wait(limit)
     }
@@ -182,12 +182,12 @@ impl Drop for Proc {
 }
 
 impl Output {
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
     /// Fails unless the program ended with status 0.
-    pub(crate) fn ok(self) -> Result<Output> {
+    pub fn ok(self) -> Result<Output> {
         if !self.status.success() {
             let stdout = self.text();
             fail!(
@@ -203,7 +203,7 @@ impl Output {
 }
 
 /// At most the last `bytes_max` bytes, cut at a character.
-pub(crate) fn tail(text: &str, bytes_max: usize) -> &str {
+pub fn tail(text: &str, bytes_max: usize) -> &str {
     let mut start = text.len().saturating_sub(bytes_max);
     while !text.is_char_boundary(start) {
         start += 1;
@@ -212,7 +212,7 @@ pub(crate) fn tail(text: &str, bytes_max: usize) -> &str {
 }
 
 /// Runs a short helper program and returns its standard output.
-pub(crate) fn output_of(program: impl AsRef<OsStr>, args: &[&str]) -> Result<String> {
+pub fn output_of(program: impl AsRef<OsStr>, args: &[&str]) -> Result<String> {
     let scratch = Scratch::new("run")?;
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null());
@@ -221,7 +221,7 @@ pub(crate) fn output_of(program: impl AsRef<OsStr>, args: &[&str]) -> Result<Str
 }
 
 /// Looks a program up in PATH.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
     std::env::split_paths(&path)
@@ -234,7 +234,7 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 const PORTS: std::ops::Range<u16> = 12_000..32_000;
 
 /// A port of 127.0.0.1 that was free a moment ago.
-pub(crate) fn free_port() -> Result<u16> {
+pub fn free_port() -> Result<u16> {
     static SERIAL: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     for _ in 0..PORTS.len() {
         let serial = SERIAL.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

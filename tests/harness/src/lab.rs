@@ -1,22 +1,24 @@
 //! A private place to run servers and clients in: a temporary directory, a monitor of its own, ports of 127.0.0.1.
 
+use crate::monitor::Monitor;
 use crate::process::{Output, Proc, find_program};
 use crate::scratch::Scratch;
 use crate::ss::{self, Snapshot, Watch};
 use crate::{Result, fail, procfs, product};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Whether a program is run with SocksDirect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub enum Side {
     Sd,
     Kernel,
 }
 
 impl Side {
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Side::Sd => "sd",
             Side::Kernel => "kernel",
@@ -25,7 +27,7 @@ impl Side {
 }
 
 /// Runs a check with every combination of sides, server first; an error says with which it came.
-pub(crate) fn each(mut check: impl FnMut(Side, Side) -> Result<()>) -> Result<()> {
+pub fn each(mut check: impl FnMut(Side, Side) -> Result<()>) -> Result<()> {
     for server in [Side::Sd, Side::Kernel] {
         for client in [Side::Sd, Side::Kernel] {
             check(server, client)
@@ -35,9 +37,9 @@ pub(crate) fn each(mut check: impl FnMut(Side, Side) -> Result<()>) -> Result<()
     Ok(())
 }
 
-pub(crate) struct Lab {
+pub struct Lab {
     // Ended before the directory goes.
-    monitor: Option<Proc>,
+    monitor: Option<Monitor>,
     monitor_fds: usize,
     scratch: Scratch,
     /// cgroup.procs of a cgroup that programs of the kernel's side are started in.
@@ -49,7 +51,7 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    pub(crate) fn new(is_oracle: bool) -> Result<Lab> {
+    pub fn new(is_oracle: bool) -> Result<Lab> {
         let scratch = Scratch::new("lab")?;
         let mut lab = Lab { monitor: None, monitor_fds: 0, scratch, cgroup: None, policy: None, is_oracle };
         if !is_oracle {
@@ -59,68 +61,57 @@ impl Lab {
     }
 
     /// Starts the programs of the kernel's side in this cgroup from now on, or in none.
-    pub(crate) fn set_cgroup(&mut self, cgroup: Option<&Path>) {
+    pub fn set_cgroup(&mut self, cgroup: Option<&Path>) {
         self.cgroup = cgroup.map(|path| path.join("cgroup.procs"));
     }
 
     /// The policy of monitors that are started from now on.
-    pub(crate) fn set_policy(&mut self, text: &str) -> Result<()> {
+    pub fn set_policy(&mut self, text: &str) -> Result<()> {
         let path = self.path().join("policy");
         std::fs::write(&path, text)?;
         self.policy = Some(path);
         Ok(())
     }
 
-    pub(crate) fn is_oracle(&self) -> bool {
+    pub fn is_oracle(&self) -> bool {
         self.is_oracle
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.scratch.path()
     }
 
-    pub(crate) fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.path().join("monitor.sock")
     }
 
-    pub(crate) fn monitor_pid(&self) -> Option<u32> {
-        self.monitor.as_ref().map(Proc::pid)
+    pub fn monitor_pid(&self) -> Option<u32> {
+        self.monitor.as_ref().map(Monitor::pid)
     }
 
     /// Starts the monitor, and waits until it answers.
-    pub(crate) fn start_monitor(&mut self) -> Result<()> {
+    pub fn start_monitor(&mut self) -> Result<()> {
         self.start_monitor_of(&product::sd())
     }
 
     /// The same, with another command than ours.
-    pub(crate) fn start_monitor_of(&mut self, sd: &Path) -> Result<()> {
-        let mut command = Command::new(sd);
-        command.arg("monitor").arg("--socket").arg(self.socket()).stdin(Stdio::null());
-        self.policy.iter().for_each(|path| _ = command.arg("--policy").arg(path));
-        let mut monitor = Proc::start(&mut command, "monitor", self.path())?;
-        let end = Instant::now() + Duration::from_secs(10);
-        while let Err(error) = self.snapshot() {
-            if !monitor.is_running() || Instant::now() > end {
-                fail!("the monitor does not answer ({error}): {}", monitor.last_words());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        // The descriptor of the question itself is closed a moment after the answer.
-        std::thread::sleep(Duration::from_millis(50));
+    pub fn start_monitor_of(&mut self, sd: &Path) -> Result<()> {
+        let policy = self.policy.iter().flat_map(|path| [OsStr::new("--policy"), path.as_os_str()]);
+        let monitor = Monitor::start(sd, &self.socket(), &policy.collect::<Vec<_>>(), self.path())?;
         self.monitor_fds = procfs::fd_count(monitor.pid());
         self.monitor = Some(monitor);
         Ok(())
     }
 
     /// `kill -9` of the monitor.
-    pub(crate) fn kill_monitor(&mut self) {
+    pub fn kill_monitor(&mut self) {
         if let Some(monitor) = self.monitor.take() {
             monitor.kill();
         }
     }
 
     /// A program of the accelerated side, with another command and library than ours.
-    pub(crate) fn command_of(&self, sd: &Path, program: &Path, args: &[&str]) -> Command {
+    pub fn command_of(&self, sd: &Path, program: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(sd);
         command.args(["run", "--no-start", "--"]).arg(program).args(args).env("SD_MONITOR", self.socket());
         command.current_dir(self.path()).stdin(Stdio::null());
@@ -128,7 +119,7 @@ impl Lab {
     }
 
     /// A command on a side; the program is looked up, and its absence is an error with its name.
-    pub(crate) fn command(&self, side: Side, program: &str, args: &[&str]) -> Result<Command> {
+    pub fn command(&self, side: Side, program: &str, args: &[&str]) -> Result<Command> {
         let Some(path) = locate(program) else { fail!("{program} is not installed") };
         let mut command = if side == Side::Sd && !self.is_oracle {
             let mut command = Command::new(product::sd());
@@ -152,12 +143,12 @@ impl Lab {
         Ok(command)
     }
 
-    pub(crate) fn start(&self, side: Side, program: &str, args: &[&str]) -> Result<Proc> {
+    pub fn start(&self, side: Side, program: &str, args: &[&str]) -> Result<Proc> {
         Proc::start(&mut self.command(side, program, args)?, program, self.path())
     }
 
     /// Starts a server, and waits until it listens.
-    pub(crate) fn serve(&self, side: Side, port: u16, program: &str, args: &[&str]) -> Result<Proc> {
+    pub fn serve(&self, side: Side, port: u16, program: &str, args: &[&str]) -> Result<Proc> {
         let mut server = self.start(side, program, args)?;
         server.wait_listening(port)?;
         if side == Side::Sd && self.monitor.is_some() {
@@ -168,7 +159,7 @@ impl Lab {
 
     /// The workers of a server accept a moment after it listens; who connects before that gets the kernel. In vain where
     /// none accepts through us, which the paths of the connections will show.
-    pub(crate) fn wait_accepting(&self, port: u16) {
+    pub fn wait_accepting(&self, port: u16) {
         let suffix = format!(":{port}");
         let end = Instant::now() + Duration::from_secs(2);
         let accepts = || self.snapshot().is_ok_and(|s| s.accepting.iter().any(|a| a.ends_with(&suffix)));
@@ -178,12 +169,12 @@ impl Lab {
     }
 
     /// Runs a program to its end; a status other than 0 is an error.
-    pub(crate) fn run(&self, side: Side, program: &str, args: &[&str], limit: Duration) -> Result<Output> {
+    pub fn run(&self, side: Side, program: &str, args: &[&str], limit: Duration) -> Result<Output> {
         self.start(side, program, args)?.wait(limit)?.ok()
     }
 
     /// As `run`, with a file as standard input.
-    pub(crate) fn run_with_input(
+    pub fn run_with_input(
         &self,
         side: Side,
         input: &Path,
@@ -196,21 +187,21 @@ impl Lab {
         Proc::start(&mut command, program, self.path())?.wait(limit)?.ok()
     }
 
-    pub(crate) fn snapshot(&self) -> Result<Snapshot> {
+    pub fn snapshot(&self) -> Result<Snapshot> {
         ss::snapshot(&product::sd(), &self.socket())
     }
 
     /// Begins to watch the connections of a port.
-    pub(crate) fn watch(&self, port: u16) -> Option<Watch> {
+    pub fn watch(&self, port: u16) -> Option<Watch> {
         self.watch_every(port, Duration::from_millis(30))
     }
 
-    pub(crate) fn watch_every(&self, port: u16, interval: Duration) -> Option<Watch> {
+    pub fn watch_every(&self, port: u16, interval: Duration) -> Option<Watch> {
         (!self.is_oracle).then(|| Watch::start(product::sd(), self.socket(), port, interval))
     }
 
     /// Ends a watch, and checks that the path was the one that these two sides must get.
-    pub(crate) fn check(&self, watch: Option<Watch>, server: Side, client: Side) -> Result<()> {
+    pub fn check(&self, watch: Option<Watch>, server: Side, client: Side) -> Result<()> {
         let Some(watch) = watch else { return Ok(()) };
         let seen = watch.finish()?;
         match (server, client) {
@@ -222,7 +213,7 @@ impl Lab {
     }
 
     /// As `check` with both sides ours, for the connections of one program: the server has regular peers as well.
-    pub(crate) fn check_program(&self, watch: Option<Watch>, program: &str) -> Result<()> {
+    pub fn check_program(&self, watch: Option<Watch>, program: &str) -> Result<()> {
         let Some(watch) = watch else { return Ok(()) };
         let mut seen = watch.finish()?;
         seen.retain(|c| c.comm.starts_with(program));
@@ -230,7 +221,7 @@ impl Lab {
     }
 
     /// As `check`, for connections that may be over before `sd ss` has looked.
-    pub(crate) fn check_if_seen(&self, watch: Option<Watch>, server: Side, client: Side) -> Result<()> {
+    pub fn check_if_seen(&self, watch: Option<Watch>, server: Side, client: Side) -> Result<()> {
         let Some(watch) = watch else { return Ok(()) };
         let seen = watch.finish()?;
         match (server, client) {
@@ -243,7 +234,7 @@ impl Lab {
     /// As `check`, for servers that execute a program for each connection: a kernel socket that was accepted and
     /// inherited is nothing that the new program's library knows of, and a program that is not accelerated, or has given
     /// rights up, has a bridge.
-    pub(crate) fn check_executed(&self, watch: Option<Watch>, server: Side, client: Side) -> Result<()> {
+    pub fn check_executed(&self, watch: Option<Watch>, server: Side, client: Side) -> Result<()> {
         let Some(watch) = watch else { return Ok(()) };
         let seen = watch.finish()?;
         match (server, client) {
@@ -259,10 +250,10 @@ impl Lab {
     }
 
     /// Ends the monitor, after a check that its clients' end left nothing in it and that it can still answer.
-    pub(crate) fn finish(mut self) -> Result<()> {
+    pub fn finish(mut self) -> Result<()> {
         let Some(mut monitor) = self.monitor.take() else { return Ok(()) };
-        if !monitor.is_running() {
-            fail!("the monitor is gone: {}", monitor.last_words());
+        if !monitor.process().is_running() {
+            fail!("the monitor is gone: {}", monitor.process().last_words());
         }
         let end = Instant::now() + Duration::from_secs(5);
         while procfs::fd_count(monitor.pid()) > self.monitor_fds {
@@ -279,11 +270,7 @@ impl Lab {
         if let Some(local) = left.listeners.first() {
             fail!("every server is gone, yet sd ss shows the listener {local}");
         }
-        monitor.terminate(Duration::from_secs(5))?.ok()?;
-        if self.socket().exists() {
-            fail!("the monitor left its socket file behind");
-        }
-        Ok(())
+        monitor.terminate()
     }
 }
 
@@ -294,7 +281,7 @@ fn shell(procs: &Path, program: &Path) -> Command {
 }
 
 /// Where a program is. Debian's own python is taken before others, which may be scripts that look for one.
-pub(crate) fn locate(program: &str) -> Option<PathBuf> {
+pub fn locate(program: &str) -> Option<PathBuf> {
     let own = Path::new("/usr/bin").join(program);
     if own.exists() { Some(own) } else { find_program(program) }
 }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The workspace's root directory.
-pub(crate) fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_owned()
+    here.ancestors().nth(2).unwrap_or(here).to_owned()
 }
 
 /// The target directory: `CARGO_TARGET_DIR`, or `target` in the root.
-pub(crate) fn target() -> PathBuf {
+pub fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(folder) => root().join(folder),
         None => root().join("target"),
@@ -19,22 +19,22 @@ pub(crate) fn target() -> PathBuf {
 }
 
 /// The command-line program.
-pub(crate) fn sd() -> PathBuf {
+pub fn sd() -> PathBuf {
     target().join("release/sd")
 }
 
 /// What `sd bench` becomes.
-pub(crate) fn sd_bench() -> PathBuf {
+pub fn sd_bench() -> PathBuf {
     target().join("release/sd-bench")
 }
 
 /// The preload library.
-pub(crate) fn libsd() -> PathBuf {
+pub fn libsd() -> PathBuf {
     target().join("release/libsd.so")
 }
 
 /// Cargo, in the workspace's root, with no standard input.
-pub(crate) fn cargo(args: &[&str]) -> Command {
+pub fn cargo(args: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.args(args).current_dir(root()).stdin(Stdio::null());
@@ -47,7 +47,7 @@ const UNDER_ASAN: [&str; 7] =
 
 /// Builds the products and `sd-sharing` with AddressSanitizer, whose runtime the programs bring for the library: the target
 /// directory to use.
-pub(crate) fn build_with_asan() -> Result<PathBuf> {
+pub fn build_with_asan() -> Result<PathBuf> {
     let folder = target().join("asan");
     let triple = "x86_64-unknown-linux-gnu";
     let mut command = cargo(&["build", "--release", "-Zprofile-rustflags", "--target", triple]);
@@ -65,7 +65,7 @@ pub(crate) fn build_with_asan() -> Result<PathBuf> {
 }
 
 /// Builds command and library as if they were of the next version of the protocol: the command.
-pub(crate) fn build_next_version() -> Result<PathBuf> {
+pub fn build_next_version() -> Result<PathBuf> {
     let folder = target().join("next-version");
     let mut command = cargo(&["build", "--release", "-p", "sd-cli", "-p", "sd-preload"]);
     command.arg("--target-dir").arg(&folder).env("RUSTFLAGS", "--cfg sd_next_version");
@@ -78,7 +78,7 @@ pub(crate) fn build_next_version() -> Result<PathBuf> {
 }
 
 /// Builds every product and test program in release mode.
-pub(crate) fn build() -> Result<()> {
+pub fn build() -> Result<()> {
     let status = cargo(&["build", "--release", "--workspace", "--exclude", "xtask"]).status()?;
     if !status.success() {
         fail!("the build failed");

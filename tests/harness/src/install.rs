@@ -120,7 +120,7 @@ const EXTRA: &[Package] = &[
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Whether a program, or a file given by its whole path, is on this machine.
-pub(crate) fn is_there(need: &str) -> bool {
+pub fn is_there(need: &str) -> bool {
     if need.starts_with('/') { Path::new(need).exists() } else { find_program(need).is_some() }
 }
 
@@ -129,18 +129,18 @@ fn lacks(package: &&Package) -> bool {
 }
 
 /// Names of the usual packages that are not on this machine.
-pub(crate) fn missing() -> Vec<&'static str> {
+pub fn missing() -> Vec<&'static str> {
     USUAL.iter().filter(lacks).map(|package| package.name).collect()
 }
 
 /// Names of all packages, usual or not, that provide one of these needs and are not on this machine.
-pub(crate) fn missing_of(needs: &[&str]) -> Vec<&'static str> {
+pub fn missing_of(needs: &[&str]) -> Vec<&'static str> {
     let is_wanted = |package: &&Package| package.provides.iter().any(|need| needs.contains(need));
     USUAL.iter().chain(EXTRA).filter(is_wanted).filter(lacks).map(|package| package.name).collect()
 }
 
 /// `cargo xtask install`: the usual packages, or all.
-pub(crate) fn command(is_all: bool) -> Result<()> {
+pub fn command(is_all: bool) -> Result<()> {
     let mut packages = missing();
     if is_all {
         packages.extend(EXTRA.iter().filter(lacks).map(|package| package.name));
@@ -148,7 +148,7 @@ pub(crate) fn command(is_all: bool) -> Result<()> {
     run(&packages)
 }
 
-pub(crate) fn run(packages: &[&str]) -> Result<()> {
+pub fn run(packages: &[&str]) -> Result<()> {
     if packages.is_empty() {
         eprintln!("install: everything is there");
         return Ok(());

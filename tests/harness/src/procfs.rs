@@ -6,16 +6,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Process {
-    pub(crate) pid: u32,
-    pub(crate) parent: u32,
-    pub(crate) comm: String,
+pub struct Process {
+    pub pid: u32,
+    pub parent: u32,
+    pub comm: String,
     /// As in proc(5): `R`, `S`, `Z` and so on.
-    pub(crate) state: char,
+    pub state: char,
 }
 
 /// Reads `/proc/PID/stat`; `None` when there is no such process.
-pub(crate) fn process(pid: u32) -> Option<Process> {
+pub fn process(pid: u32) -> Option<Process> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     parse_stat(&text)
 }
@@ -39,7 +39,7 @@ fn all() -> Vec<Process> {
 }
 
 /// Every live process below `root`, parents first. Zombies are left out: they hold nothing but a number.
-pub(crate) fn descendants(root: u32) -> Vec<Process> {
+pub fn descendants(root: u32) -> Vec<Process> {
     let mut children: HashMap<u32, Vec<Process>> = HashMap::new();
     for process in all() {
         children.entry(process.parent).or_default().push(process);
@@ -58,18 +58,18 @@ pub(crate) fn descendants(root: u32) -> Vec<Process> {
 }
 
 /// The live processes that a process has started itself.
-pub(crate) fn children(parent: u32) -> Vec<Process> {
+pub fn children(parent: u32) -> Vec<Process> {
     let mut found = descendants(parent);
     found.retain(|process| process.parent == parent);
     found
 }
 
-pub(crate) fn is_alive(pid: u32) -> bool {
+pub fn is_alive(pid: u32) -> bool {
     process(pid).is_some_and(|p| p.state != 'Z')
 }
 
 /// Processor time of all threads of a process so far.
-pub(crate) fn cpu_ns(pid: u32) -> u64 {
+pub fn cpu_ns(pid: u32) -> u64 {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
     tasks
         .filter_map(|task| fs::read_to_string(task.ok()?.path().join("schedstat")).ok())
@@ -78,24 +78,24 @@ pub(crate) fn cpu_ns(pid: u32) -> u64 {
 }
 
 /// Number of open descriptors.
-pub(crate) fn fd_count(pid: u32) -> usize {
+pub fn fd_count(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
 /// The lowest number that no descriptor has.
-pub(crate) fn lowest_free_fd(pid: u32) -> u64 {
+pub fn lowest_free_fd(pid: u32) -> u64 {
     let is_open = |number: &u64| Path::new(&format!("/proc/{pid}/fd/{number}")).symlink_metadata().is_ok();
     (0..).find(|number| !is_open(number)).unwrap_or(0)
 }
 
 /// Address space in use.
-pub(crate) fn mapped_bytes(pid: u32) -> u64 {
+pub fn mapped_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
     text.split(' ').next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
 }
 
 /// What the open descriptors are, for the message about a leak.
-pub(crate) fn fd_targets(pid: u32) -> Vec<String> {
+pub fn fd_targets(pid: u32) -> Vec<String> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     let mut targets: Vec<String> = entries
         .filter_map(|entry| Some(fs::read_link(entry.ok()?.path()).ok()?.display().to_string()))
@@ -105,7 +105,7 @@ pub(crate) fn fd_targets(pid: u32) -> Vec<String> {
 }
 
 /// Bytes of memory files (memfd or tmpfs) that these processes hold open or mapped, each file counted once.
-pub(crate) fn shared_memory_bytes(pids: &[u32]) -> u64 {
+pub fn shared_memory_bytes(pids: &[u32]) -> u64 {
     let mut seen = HashSet::new();
     let mut bytes = 0;
     for pid in pids {
@@ -126,14 +126,14 @@ pub(crate) fn shared_memory_bytes(pids: &[u32]) -> u64 {
 }
 
 /// A line of proc_meminfo(5).
-pub(crate) fn memory_kib(name: &str) -> u64 {
+pub fn memory_kib(name: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 /// Bytes of shared memory that a process has touched or seen (proc_pid_status(5), RssShmem).
-pub(crate) fn shared_resident_bytes(pid: u32) -> u64 {
+pub fn shared_resident_bytes(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:"));
     line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
@@ -147,7 +147,7 @@ fn is_memory_file(link: &Path) -> bool {
 }
 
 /// Whether somebody listens on this TCP port of this network namespace.
-pub(crate) fn is_listening(port: u16) -> bool {
+pub fn is_listening(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let suffix = format!(":{port:04X}");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|path| {
@@ -162,7 +162,7 @@ pub(crate) fn is_listening(port: u16) -> bool {
 }
 
 /// Names in `/dev/shm` that could be ours. Programs of others, also such as run beside us, leave theirs there.
-pub(crate) fn shm_files() -> HashSet<String> {
+pub fn shm_files() -> HashSet<String> {
     let Ok(entries) = fs::read_dir("/dev/shm") else { return HashSet::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names.filter(|name| name.starts_with("sd") || name.contains("socksdirect")).collect()

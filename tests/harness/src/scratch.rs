@@ -2,7 +2,7 @@
 //!
 //! Guarantees that at the end of a command (return, error, panic, SIGINT, SIGTERM) every process that descends from
 //! it is ended and every `Scratch` directory is gone. It works because this process is a child subreaper: a process
-//! whose parent died becomes our child and stays findable. A `kill -9` of xtask itself is not covered.
+//! whose parent died becomes our child and stays findable. A `kill -9` of this process itself is not covered.
 
 use crate::{Result, procfs};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
@@ -18,12 +18,12 @@ static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static SERIAL: AtomicU32 = AtomicU32::new(0);
 
 /// A private directory that lives as long as this value.
-pub(crate) struct Scratch {
+pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    pub(crate) fn new(purpose: &str) -> Result<Scratch> {
+    pub fn new(purpose: &str) -> Result<Scratch> {
         use std::os::unix::fs::DirBuilderExt;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let name = format!("sd-{purpose}-{}-{serial}", std::process::id());
@@ -35,7 +35,7 @@ impl Scratch {
         Ok(Scratch { path })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -50,7 +50,7 @@ impl Drop for Scratch {
 }
 
 /// Takes charge of orphans, of Ctrl-C and of panics. To be called once, before any thread or child exists.
-pub(crate) fn guard() -> Result<()> {
+pub fn guard() -> Result<()> {
     nix::sys::prctl::set_child_subreaper(true)?;
     // A handler, and not a blocked signal: a mask would be inherited by everything we start.
     // Clients of stress-ng tell their parent by SIGALRM to end; once that is gone, we are the parent.
@@ -80,7 +80,7 @@ fn on_interruption() -> Result<()> {
     }
     std::thread::spawn(move || {
         if told.read_exact(&mut [0]).is_ok() {
-            eprintln!("\nxtask: interrupted, cleaning up");
+            eprintln!("\ninterrupted, cleaning up");
             clean();
             std::process::exit(130);
         }
@@ -94,7 +94,7 @@ extern "C" fn interrupted(_: i32) {
 }
 
 /// Ends every descendant and removes every directory.
-pub(crate) fn clean() {
+pub fn clean() {
     end_descendants(Duration::from_secs(1));
     if let Ok(mut directories) = DIRECTORIES.try_lock() {
         for path in directories.drain(..) {
@@ -104,12 +104,12 @@ pub(crate) fn clean() {
 }
 
 /// Asks every descendant of this process to end, waits for `grace`, then makes it. Returns what was still there.
-pub(crate) fn end_descendants(grace: Duration) -> Vec<String> {
+pub fn end_descendants(grace: Duration) -> Vec<String> {
     end_descendants_but(None, grace)
 }
 
 /// As `end_descendants`, and spares one process.
-pub(crate) fn end_descendants_but(spared: Option<u32>, grace: Duration) -> Vec<String> {
+pub fn end_descendants_but(spared: Option<u32>, grace: Duration) -> Vec<String> {
     let others = || {
         let mut all = procfs::descendants(std::process::id());
         all.retain(|process| Some(process.pid) != spared);
@@ -131,6 +131,6 @@ pub(crate) fn end_descendants_but(spared: Option<u32>, grace: Duration) -> Vec<S
 }
 
 /// Sends a signal to one pid that this process started; that it is gone already is no error.
-pub(crate) fn send(pid: u32, signal: Signal) {
+pub fn send(pid: u32, signal: Signal) {
     let _ = kill(Pid::from_raw(pid as i32), signal);
 }

@@ -5,25 +5,25 @@ use std::time::Instant;
 
 /// Passed, failed and skipped, as every closing line counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Count {
-    pub(crate) passed: usize,
-    pub(crate) failed: usize,
-    pub(crate) skipped: usize,
+pub struct Count {
+    pub passed: usize,
+    pub failed: usize,
+    pub skipped: usize,
 }
 
 impl Count {
-    pub(crate) fn add(&mut self, other: Count) {
+    pub fn add(&mut self, other: Count) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
     }
 
-    pub(crate) fn one(is_ok: bool) -> Count {
+    pub fn one(is_ok: bool) -> Count {
         Count { passed: usize::from(is_ok), failed: usize::from(!is_ok), skipped: 0 }
     }
 
     /// `N passed, N failed`, and the skipped where there are any.
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         match self.skipped {
             0 => format!("{} passed, {} failed", self.passed, self.failed),
             skipped => format!("{} passed, {} failed, {skipped} skipped", self.passed, self.failed),
@@ -31,7 +31,7 @@ impl Count {
     }
 
     /// Reads the closing line of a runner: ours, or that of `cargo test`.
-    pub(crate) fn parse(line: &str) -> Option<Count> {
+    pub fn parse(line: &str) -> Option<Count> {
         let line = line.trim();
         let (text, separator) = match line.strip_prefix("test result: ") {
             Some(rest) => (rest.split_once(". ")?.1, ';'),
@@ -46,7 +46,7 @@ impl Count {
 }
 
 /// A line on standard error that says which step of how many is running.
-pub(crate) struct Progress {
+pub struct Progress {
     total: usize,
     done: usize,
     start: Instant,
@@ -54,11 +54,11 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new(total: usize) -> Progress {
+    pub fn new(total: usize) -> Progress {
         Progress { total, done: 0, start: Instant::now(), is_terminal: std::io::stderr().is_terminal() }
     }
 
-    pub(crate) fn step(&mut self, what: &str) {
+    pub fn step(&mut self, what: &str) {
         self.done += 1;
         let seconds = self.start.elapsed().as_secs();
         let text = format!("[{:>2}/{}] {seconds:>3} s  {what}", self.done, self.total);
@@ -67,7 +67,7 @@ impl Progress {
         let _ = stderr.flush();
     }
 
-    pub(crate) fn finish(&self) {
+    pub fn finish(&self) {
         if self.is_terminal {
             eprint!("\r\x1b[K");
         }
@@ -75,7 +75,7 @@ impl Progress {
 }
 
 /// Lays rows out in columns: the first to the left, numbers to the right.
-pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -100,14 +100,14 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// The middle value; the lower of the two middle ones of an even number. Zero of none.
-pub(crate) fn median(values: &[f64]) -> f64 {
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
 /// `1234567` as `1,234,567`.
-pub(crate) fn thousands(value: f64) -> String {
+pub fn thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

@@ -1,0 +1,63 @@
+//! What tests of whole programs need, once.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`product`] | the workspace, what it builds, and how |
+//! | [`install`] | Debian packages of the programs that tests drive |
+//! | [`scratch`] | private directories; the promise that nothing is left behind |
+//! | [`process`] | programs with a time limit, their output in files, and an end that is certain |
+//! | [`monitor`] | a monitor of a test's own |
+//! | [`lab`] | a private place to run servers and clients in, with the library or without |
+//! | [`nginx`] | the server that most of them use |
+//! | [`ss`], [`procfs`] | what `sd ss` and `/proc` say |
+//! | [`report`] | counts, progress, tables |
+//!
+//! Used by `xtask`, `tests/apps` and `tests/suites`. It has no opinion about what is tested.
+
+pub mod install;
+pub mod lab;
+pub mod monitor;
+pub mod nginx;
+pub mod process;
+pub mod procfs;
+pub mod product;
+pub mod report;
+pub mod scratch;
+pub mod ss;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Any failure, as a sentence for the person who typed the command.
+pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Returns an error made from a format string.
+#[macro_export]
+macro_rules! fail {
+    ($($arg:tt)*) => { return Err(format!($($arg)*).into()) };
+}
+
+/// The whole of a command's `main`: what it starts and makes is gone when it ends, however it does ([`scratch`]).
+pub fn command(name: &str, run: impl FnOnce() -> Result<()>) -> ExitCode {
+    let outcome = scratch::guard().and_then(|()| run());
+    scratch::clean();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Waits until something holds; an error that says what, when it does not within `limit`.
+pub fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) -> Result<()> {
+    let end = Instant::now() + limit;
+    while !holds() {
+        if Instant::now() > end {
+            fail!("waited {limit:?} in vain until {what}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

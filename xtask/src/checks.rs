@@ -185,6 +185,7 @@ pub(crate) fn ci() -> Result<()> {
         let mut doc = product::cargo(&["doc", "--no-deps", "--document-private-items"]);
         steps.command(name, doc.args(which).env("RUSTDOCFLAGS", "-Dwarnings"));
     }
+    steps.tests("port", &mut ourselves(&["port"])?);
     test_steps(&mut steps, false)?;
     steps.tests("deny", &mut ourselves(&["deny"])?);
     steps.command("tidy", &mut ourselves(&["tidy"])?);

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|guest|fuzz|miri|suites|instructions|figures|deny|tidy|ci`.
+//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|guest|fuzz|miri|port|suites|instructions|figures|deny|tidy|ci`.
 //!
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
 //! temporary directory is removed: see `harness::scratch`. Tested by being run: `cargo xtask ci` uses all of it.
@@ -14,6 +14,7 @@ mod guest;
 mod hostile;
 mod instructions;
 mod miri;
+mod port;
 mod posix;
 mod sharing;
 mod suites;
@@ -68,6 +69,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Run the tests of protocols and layouts under Miri
     Miri,
+    /// Check the library for aarch64, which nothing here runs.
+    Port,
     /// Run the test suites of others on the kernel and on us, and compare them test by test
     Suites(suites::Options),
     /// Measure the paper's tables and figures on this machine and draw them
@@ -99,6 +102,7 @@ fn run(command: Command) -> Result<()> {
         Command::Deny => deny::run(),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Miri => miri::run(),
+        Command::Port => port::run(),
         Command::Suites(options) => suites::run(&options),
         Command::Figures(options) => figures::run(&options),
         Command::Instructions(options) => instructions::run(&options),

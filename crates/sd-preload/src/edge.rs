@@ -133,6 +133,16 @@ macro_rules! real {
             false => real!(@call address, fn($($ty),*) -> $ret, [$($arg),*]),
         }
     }};
+    ($slot:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], old $nr:ident) => {{
+        #[cfg(target_arch = "x86_64")]
+        {
+            real!($slot, fn($($ty),*) -> $ret, [$($arg),*], $nr)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            real!($slot, fn($($ty),*) -> $ret, [$($arg),*], lazy)
+        }
+    }};
     ($slot:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], $nr:ident $(($($raw:expr),*))?) => {{
         let address = $slot.get();
         match address.is_null() {
@@ -192,7 +202,7 @@ macro_rules! act {
 macro_rules! hooks {
     ($(
         $name:ident $(| $alias:ident)* ($($arg:ident: $ty:ty),*) -> $ret:ty
-            { $raw:ident $(($($raw_arg:expr),*))?; $($action:tt)+ }
+            { $($raw:ident)+ $(($($raw_arg:expr),*))?; $($action:tt)+ }
     )+
     ... { $($variadic:ident = $c_name:ident,)+ }) => {
         #[allow(non_upper_case_globals)]
@@ -210,7 +220,7 @@ macro_rules! hooks {
             use super::*;
             $(#[inline(always)]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
-                real!(slot::$name, fn($($ty),*) -> $ret, [$($arg),*], $raw $(($($raw_arg),*))?)
+                real!(slot::$name, fn($($ty),*) -> $ret, [$($arg),*], $($raw)+ $(($($raw_arg),*))?)
             })+
         }
 
@@ -237,7 +247,7 @@ macro_rules! hooks {
             #[unsafe(naked)]
             unsafe extern "C" fn $variadic() {
                 // A jump keeps every register and the stack as the caller of the variadic function left them.
-                core::arch::naked_asm!("jmp {}", sym super::variadic::$c_name)
+                sd_sys::jump_to!(super::variadic::$c_name)
             })+
         }
 

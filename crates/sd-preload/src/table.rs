@@ -4,7 +4,8 @@
 //!
 //! **System call**: what the function is before our constructor has found the real one; with its own argument list
 //! where it differs from the function's. `lazy` where no system call does the same: such functions look themselves up
-//! at once (none of them is called by the allocator or the dynamic linker, so that cannot recurse).
+//! at once (none of them is called by the allocator or the dynamic linker, so that cannot recurse). `old` before a
+//! system call that only older architectures have: elsewhere it is `lazy`.
 //!
 //! **Action**, where "the real one" is the next library's function with the same arguments:
 //!
@@ -18,7 +19,7 @@
 //! | `if (condition) call` | `call`, which is another hook; the real one if the condition does not hold |
 //! | `does call` | `call` decides everything |
 //!
-//! Functions of C with `...` stand here with the one more argument that they look at: on x86-64 it is
+//! Functions of C with `...` stand here with the one more argument that they look at: on x86-64 and aarch64 it is
 //! passed like any third argument, and garbage in its register goes no further than it would have gone anyway.
 
 use crate::body::{
@@ -34,7 +35,7 @@ use libc::{
 };
 use sd_socket::{Outcome, calls};
 
-/// va_list as a function argument, on x86-64: a pointer to the caller's register save area and cursors.
+/// va_list as a function argument: a pointer to where the caller keeps it, on x86-64 and aarch64.
 pub(crate) type VaList = *mut c_void;
 type Argv = *const *const c_char;
 type Path = *const c_char;
@@ -76,7 +77,7 @@ hooks! {
 
     // Waiting. poll and select ask always: their descriptors are in memory.
     epoll_wait (epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int
-        { SYS_epoll_wait; ours(epfd) calls::epoll_wait(epfd, events, max, ready::of_ms(timeout_ms), null()) }
+        { SYS_epoll_pwait(epfd, events, max, timeout_ms, 0, 8); ours(epfd) calls::epoll_wait(epfd, events, max, ready::of_ms(timeout_ms), null()) }
     epoll_pwait (epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int
         { SYS_epoll_pwait(epfd, events, max, timeout_ms, mask, 8);
           ours(epfd) calls::epoll_wait(epfd, events, max, ready::of_ms(timeout_ms), mask) }
@@ -86,11 +87,11 @@ hooks! {
     epoll_ctl (epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int
         { SYS_epoll_ctl; ours(epfd, fd) calls::epoll_ctl(epfd, op, fd, event) }
     poll | __poll (fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int
-        { SYS_poll; any calls::poll(fds, count, ready::of_ms(timeout_ms), null()) }
+        { old SYS_poll; any calls::poll(fds, count, ready::of_ms(timeout_ms), null()) }
     ppoll (fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int
         { lazy; any ready::ppoll(fds, count, timeout, mask) }
     select | __select (nfds: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval)
-        -> c_int { SYS_select; any ready::select(nfds, read, write, except, timeout) }
+        -> c_int { old SYS_select; any ready::select(nfds, read, write, except, timeout) }
     pselect (nfds: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
         mask: *const sigset_t) -> c_int { lazy; any ready::pselect(nfds, read, write, except, timeout, mask) }
 
@@ -165,35 +166,35 @@ hooks! {
     dup (fd: c_int) -> c_int
         { SYS_dup; any calls::dup(fd), then create::made }
     dup2 | __dup2 (old_fd: c_int, new_fd: c_int) -> c_int
-        { SYS_dup2; any calls::dup2(old_fd, new_fd) }
+        { old SYS_dup2; any calls::dup2(old_fd, new_fd) }
     dup3 (old_fd: c_int, new_fd: c_int, flags: c_int) -> c_int
         { SYS_dup3; any calls::dup3(old_fd, new_fd, flags) }
 
     // Creators of kernel descriptors: the number must be the lowest that the program can see as free.
     epoll_create (size: c_int) -> c_int
-        { SYS_epoll_create; any calls::creates(), then create::epoll }
+        { old SYS_epoll_create; any calls::creates(), then create::epoll }
     epoll_create1 (flags: c_int) -> c_int
         { SYS_epoll_create1; any calls::creates(), then create::epoll }
     open | __open (path: Path, flags: c_int, mode: mode_t) -> c_int
-        { SYS_open; any calls::creates(), then create::made }
+        { SYS_openat(libc::AT_FDCWD, path, flags, mode); any calls::creates(), then create::made }
     open64 | __open64 (path: Path, flags: c_int, mode: mode_t) -> c_int
-        { SYS_open; any calls::creates(), then create::made }
+        { SYS_openat(libc::AT_FDCWD, path, flags, mode); any calls::creates(), then create::made }
     openat (dir_fd: c_int, path: Path, flags: c_int, mode: mode_t) -> c_int
         { SYS_openat; any calls::creates(), then create::made }
     openat64 (dir_fd: c_int, path: Path, flags: c_int, mode: mode_t) -> c_int
         { SYS_openat; any calls::creates(), then create::made }
     __open_2 (path: Path, flags: c_int) -> c_int
-        { SYS_open(path, flags, 0); any calls::creates(), then create::made }
+        { SYS_openat(libc::AT_FDCWD, path, flags, 0); any calls::creates(), then create::made }
     __open64_2 (path: Path, flags: c_int) -> c_int
-        { SYS_open(path, flags, 0); any calls::creates(), then create::made }
+        { SYS_openat(libc::AT_FDCWD, path, flags, 0); any calls::creates(), then create::made }
     __openat_2 (dir_fd: c_int, path: Path, flags: c_int) -> c_int
         { SYS_openat(dir_fd, path, flags, 0); any calls::creates(), then create::made }
     __openat64_2 (dir_fd: c_int, path: Path, flags: c_int) -> c_int
         { SYS_openat(dir_fd, path, flags, 0); any calls::creates(), then create::made }
     creat (path: Path, mode: mode_t) -> c_int
-        { SYS_creat; any calls::creates(), then create::made }
+        { SYS_openat(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode); any calls::creates(), then create::made }
     creat64 (path: Path, mode: mode_t) -> c_int
-        { SYS_creat; any calls::creates(), then create::made }
+        { SYS_openat(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode); any calls::creates(), then create::made }
     open_by_handle_at (mount_fd: c_int, handle: *mut c_void, flags: c_int) -> c_int
         { SYS_open_by_handle_at; any calls::creates(), then create::made }
     mkstemp | mkstemp64 (template: *mut c_char) -> c_int
@@ -207,7 +208,7 @@ hooks! {
     shm_open (name: Path, flags: c_int, mode: mode_t) -> c_int
         { lazy; any calls::creates(), then create::made }
     pipe | __pipe (fds: *mut c_int) -> c_int
-        { SYS_pipe; then |ret| create::pair(fds, fds.add(1), ret) }
+        { SYS_pipe2(fds, 0); then |ret| create::pair(fds, fds.add(1), ret) }
     pipe2 (fds: *mut c_int, flags: c_int) -> c_int
         { SYS_pipe2; then |ret| create::pair(fds, fds.add(1), ret) }
     socketpair (domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int
@@ -219,7 +220,7 @@ hooks! {
     timerfd_create (clock: c_int, flags: c_int) -> c_int
         { SYS_timerfd_create; any calls::creates(), then create::made }
     inotify_init () -> c_int
-        { SYS_inotify_init; any calls::creates(), then create::made }
+        { SYS_inotify_init1(0); any calls::creates(), then create::made }
     inotify_init1 (flags: c_int) -> c_int
         { SYS_inotify_init1; any calls::creates(), then create::made }
     fanotify_init (flags: c_uint, event_flags: c_uint) -> c_int

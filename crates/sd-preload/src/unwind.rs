@@ -5,27 +5,11 @@
 //! all the rest of our start-up. They are hidden, so that a program that unwinds finds the real ones.
 //! Tested by `tests/exports.rs`.
 
-use core::arch::global_asm;
-
 /// `_URC_END_OF_STACK` of the C++ ABI for exceptions: a backtrace ends at once.
 const END_OF_STACK: u32 = 5;
 
-global_asm!(
-    ".pushsection .text.sd_unwind,\"ax\",@progbits",
-    ".hidden _Unwind_Backtrace",
-    ".globl _Unwind_Backtrace",
-    ".type _Unwind_Backtrace,@function",
-    "_Unwind_Backtrace:",
-    "mov eax, {end_of_stack}",
-    "ret",
-    ".irp name, RaiseException, Resume, DeleteException, GetIP, GetIPInfo, SetIP, SetGR, GetCFA, \
-     GetLanguageSpecificData, GetRegionStart, GetTextRelBase, GetDataRelBase, FindEnclosingFunction",
-    ".hidden _Unwind_\\name",
-    ".globl _Unwind_\\name",
-    ".type _Unwind_\\name,@function",
-    "_Unwind_\\name:",
-    ".endr",
-    "ud2",
-    ".popsection",
-    end_of_stack = const END_OF_STACK,
+sd_sys::unwinder!(
+    END_OF_STACK,
+    "RaiseException, Resume, DeleteException, GetIP, GetIPInfo, SetIP, SetGR, GetCFA, GetLanguageSpecificData, \
+     GetRegionStart, GetTextRelBase, GetDataRelBase, FindEnclosingFunction"
 );

@@ -1,21 +1,13 @@
 //! Copies between private memory and memory that a peer may write at the same time.
 //!
 //! Rust's memory model has no word for such a race, so the shared side is only touched by
-//! assembly: the compiler can neither assume that it is stable nor read it twice.
+//! assembly (`sd_sys::arch`): the compiler can neither assume that it is stable nor read it twice.
 
-/// Up to here a loop over words beats the start-up cost of `rep movsb`.
+pub use sd_sys::arch::fetch_for_writing;
+use sd_sys::arch::{copy_string, load8, store8};
+
+/// Up to here a loop over words beats the start-up cost of copying a string.
 const WORD_LOOP_MAX: usize = 192;
-
-/// Asks for the cache line of an address, to be written soon. It may be any address.
-#[inline(always)]
-#[cfg_attr(miri, expect(unused_variables))]
-pub fn fetch_for_writing(at: *const u8) {
-    // SAFETY: a hint, which never faults and changes nothing.
-    #[cfg(not(miri))]
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly))
-    };
-}
 
 /// Copies `len` bytes; either side may be shared.
 ///
@@ -51,60 +43,6 @@ unsafe fn copy_words(mut dst: *mut u8, mut src: *const u8, len: usize) {
         }
     }
 }
-
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline(always)]
-unsafe fn load8(src: *const u8) -> u64 {
-    let word: u64;
-    // SAFETY: eight readable bytes, any alignment.
-    unsafe {
-        core::arch::asm!("mov {}, qword ptr [{}]", out(reg) word, in(reg) src,
-            options(nostack, preserves_flags, readonly));
-    }
-    word
-}
-
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline(always)]
-unsafe fn store8(dst: *mut u8, word: u64) {
-    // SAFETY: eight writable bytes, any alignment.
-    unsafe {
-        core::arch::asm!("mov qword ptr [{}], {}", in(reg) dst, in(reg) word,
-            options(nostack, preserves_flags));
-    }
-}
-
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline]
-unsafe fn copy_string(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the direction flag is clear by the calling convention.
-    unsafe {
-        core::arch::asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _,
-            options(nostack, preserves_flags));
-    }
-}
-
-/// Miri knows no assembly, and finds out whether the ranges are what callers say.
-#[cfg(miri)]
-mod plain {
-    pub(super) unsafe fn load8(src: *const u8) -> u64 {
-        // SAFETY: eight readable bytes, any alignment.
-        unsafe { src.cast::<u64>().read_unaligned() }
-    }
-
-    pub(super) unsafe fn store8(dst: *mut u8, word: u64) {
-        // SAFETY: eight writable bytes, any alignment.
-        unsafe { dst.cast::<u64>().write_unaligned(word) };
-    }
-
-    pub(super) unsafe fn copy_string(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: by the caller's contract.
-        unsafe { core::ptr::copy_nonoverlapping(src, dst, len) };
-    }
-}
-
-#[cfg(miri)]
-use plain::{copy_string, load8, store8};
 
 #[cfg(test)]
 mod tests {

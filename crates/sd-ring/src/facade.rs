@@ -6,19 +6,12 @@ pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A full fence: no store before it and no load after it change places.
-///
-/// On x86-64 a `lock`-prefixed read-modify-write of the stack; `mfence` costs ten times as much.
 #[inline(always)]
 pub fn fence_full() {
     #[cfg(loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);
-    #[cfg(all(not(loom), not(miri), target_arch = "x86_64"))]
-    // SAFETY: adds zero to the word at the top of the stack, in which nothing changes.
-    unsafe {
-        core::arch::asm!("lock or dword ptr [rsp], 0");
-    }
-    #[cfg(all(not(loom), any(miri, not(target_arch = "x86_64"))))]
-    core::sync::atomic::fence(Ordering::SeqCst);
+    #[cfg(not(loom))]
+    sd_sys::arch::fence_full();
 }
 
 /// One half of an asymmetric fence: keeps the compiler from exchanging what stands before and behind

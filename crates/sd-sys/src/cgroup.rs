@@ -2,7 +2,7 @@
 //!
 //! Raw system calls, no allocation. A group that cannot be found (another mount point, chroot, a filter) limits nothing here.
 
-use crate::{check, fd, syscall};
+use crate::fd;
 
 /// A limit, and what is left below it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,9 +104,7 @@ fn read<'a>(names: &Names, path: &str, name: &str, into: &'a mut [u8]) -> Option
 
 /// Reads the start of a file. `path` ends with a zero byte.
 fn read_file(path: &[u8], into: &mut [u8]) -> Option<usize> {
-    // SAFETY: a C string.
-    let file = check(unsafe { syscall!(libc::SYS_open, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) });
-    let file = file.ok()? as i32;
+    let file = fd::open_to_read(path).ok()?;
     let got = fd::read(file, into);
     fd::close(file);
     got.ok()

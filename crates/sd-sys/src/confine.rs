@@ -5,7 +5,7 @@
 //! `syscall!` answers ENOSYS for those that are not plainly allowed. What arguments decide is asked for zeros, as
 //! nothing of ours depends on such a call, except for futex: for waiting and for waking.
 
-use crate::raw::syscall6;
+use crate::arch::{AUDIT_ARCH, POLL, SELECT, syscall6};
 use crate::time::{now_ns, timespec_of};
 use crate::{Result, check};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -83,7 +83,6 @@ pub fn forbidden_by(program: &[libc::sock_filter]) -> Set {
     })
 }
 
-const ARCH_X86_64: u32 = 0xc000_003e;
 const ACTION: u32 = 0xffff_0000;
 const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
@@ -91,7 +90,7 @@ const LOG: u32 = 0x7ffc_0000;
 /// Runs a filter on a call whose second argument is `second`, and others are zero: whether it lets the call pass.
 fn run(program: &[libc::sock_filter], nr: i64, second: u32) -> bool {
     let mut data = [0u32; 16];
-    (data[0], data[1], data[6]) = (nr as u32, ARCH_X86_64, second);
+    (data[0], data[1], data[6]) = (nr as u32, AUDIT_ARCH, second);
     evaluate(program, &data).is_some_and(|verdict| matches!(verdict & ACTION, ALLOW | LOG))
 }
 
@@ -160,15 +159,16 @@ pub unsafe fn nap(
     let (list, time) = (fds.as_mut_ptr() as usize, &raw mut ts as usize);
     let ms = ns.div_ceil(1_000_000) as usize;
     let mut tv = libc::timeval { tv_sec: 0, tv_usec: (ns / 1000) as i64 };
-    let ways: [(i64, [usize; 6]); 6] = [
-        (libc::SYS_ppoll, [list, len, time, mask as usize, 8, 0]),
-        (libc::SYS_poll, [list, len, ms, 0, 0, 0]),
-        (libc::SYS_pselect6, [0, 0, 0, 0, time, 0]),
-        (libc::SYS_select, [0, 0, 0, 0, &raw mut tv as usize, 0]),
-        (libc::SYS_nanosleep, [time, 0, 0, 0, 0, 0]),
-        (libc::SYS_clock_nanosleep, [libc::CLOCK_MONOTONIC as usize, 0, time, 0, 0, 0]),
+    let ways: [(Option<i64>, [usize; 6]); 6] = [
+        (Some(libc::SYS_ppoll), [list, len, time, mask as usize, 8, 0]),
+        (POLL, [list, len, ms, 0, 0, 0]),
+        (Some(libc::SYS_pselect6), [0, 0, 0, 0, time, 0]),
+        (SELECT, [0, 0, 0, 0, &raw mut tv as usize, 0]),
+        (Some(libc::SYS_nanosleep), [time, 0, 0, 0, 0, 0]),
+        (Some(libc::SYS_clock_nanosleep), [libc::CLOCK_MONOTONIC as usize, 0, time, 0, 0, 0]),
     ];
-    if let Some((nr, [a, b, c, d, e, f])) = ways.into_iter().find(|(nr, _)| allows(*nr)) {
+    let known = ways.into_iter().filter_map(|(nr, arguments)| nr.map(|nr| (nr, arguments)));
+    if let Some((nr, [a, b, c, d, e, f])) = known.into_iter().find(|(nr, _)| allows(*nr)) {
         // SAFETY: the kernel reads and writes the variables above, the list and the mask.
         return check(unsafe { syscall6(nr, a, b, c, d, e, f) });
     }
@@ -191,7 +191,7 @@ mod tests {
     fn a_list_of_allowed_calls() {
         let program = [
             op(0x20, 0, 0, 4),
-            op(0x15, 0, 4, ARCH_X86_64),
+            op(0x15, 0, 4, AUDIT_ARCH),
             op(0x20, 0, 0, 0),
             op(0x15, 3, 0, libc::SYS_write as u32),
             op(0x15, 0, 1, libc::SYS_futex as u32),

@@ -1,5 +1,6 @@
 //! Calls on file descriptors and processes.
 
+use crate::arch::{EPOLL_WAIT, POLL};
 use crate::{Errno, Result, check, confine, syscall};
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -157,6 +158,27 @@ pub fn setsockopt_int(fd: i32, level: i32, name: i32, value: i32) -> Result<()> 
     check(unsafe { syscall!(libc::SYS_setsockopt, fd, level, name, &value as *const i32, 4) }).map(drop)
 }
 
+/// open(2) of a file for reading. `path` ends with a zero byte.
+pub fn open_to_read(path: &[u8]) -> Result<i32> {
+    if path.last() != Some(&0) {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: the kernel reads the path, which has a zero byte.
+    check(unsafe {
+        syscall!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC)
+    })
+    .map(|fd| fd as i32)
+}
+
+/// access(2). `path` ends with a zero byte.
+pub fn access(path: &[u8], mode: i32) -> Result<()> {
+    if path.last() != Some(&0) {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: the kernel reads the path, which has a zero byte.
+    check(unsafe { syscall!(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), mode) }).map(drop)
+}
+
 /// poll(2) of one descriptor; the returned events, zero after `timeout_ms`.
 pub fn poll_one(fd: i32, events: i16, timeout_ms: i32) -> Result<i16> {
     let mut pfd = libc::pollfd { fd, events, revents: 0 };
@@ -167,9 +189,9 @@ pub fn poll_one(fd: i32, events: i16, timeout_ms: i32) -> Result<i16> {
 /// poll(2), or ppoll(2) where a filter of the program's forbids it (see `confine`).
 pub fn poll(fds: &mut [libc::pollfd], timeout_ms: i32) -> Result<usize> {
     let (list, len) = (fds.as_mut_ptr(), fds.len());
-    if confine::allows(libc::SYS_poll) {
+    if let Some(poll) = POLL.filter(|nr| confine::allows(*nr)) {
         // SAFETY: the kernel reads and writes the slice.
-        return check(unsafe { syscall!(libc::SYS_poll, list, len, timeout_ms) });
+        return check(unsafe { syscall!(poll, list, len, timeout_ms) });
     }
     let mut ts = u64::try_from(timeout_ms).ok().map(|ms| crate::time::timespec_of(ms * 1_000_000));
     let time = ts.as_mut().map_or(core::ptr::null_mut(), |ts| ts as *mut libc::timespec);
@@ -217,9 +239,12 @@ pub unsafe fn epoll_pwait(
     timeout_ms: i32,
     sigmask: *const libc::sigset_t,
 ) -> Result<usize> {
-    if !confine::allows(libc::SYS_epoll_pwait) && sigmask.is_null() {
+    if !confine::allows(libc::SYS_epoll_pwait)
+        && sigmask.is_null()
+        && let Some(epoll_wait) = EPOLL_WAIT
+    {
         // SAFETY: promised by the caller.
-        return check(unsafe { syscall!(libc::SYS_epoll_wait, epfd, events, max, timeout_ms) });
+        return check(unsafe { syscall!(epoll_wait, epfd, events, max, timeout_ms) });
     }
     // SAFETY: promised by the caller; the mask is eight bytes as the kernel counts.
     check(unsafe { syscall!(libc::SYS_epoll_pwait, epfd, events, max, timeout_ms, sigmask, 8) })
@@ -298,10 +323,7 @@ pub fn task_is_stopped(id: i32) -> bool {
     }
     b"/proc/".iter().rev().for_each(|byte| put(*byte));
     let mut text = [0u8; 64];
-    // SAFETY: the kernel reads the path, which ends with a zero.
-    let file =
-        check(unsafe { syscall!(libc::SYS_open, path[at..].as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) });
-    let Ok(file) = file.map(|n| n as i32) else { return false };
+    let Ok(file) = open_to_read(&path[at..]) else { return false };
     let got = read(file, &mut text).unwrap_or(0);
     close(file);
     // The state follows the name, which may hold anything but is short.

@@ -1,15 +1,13 @@
 //! Raw Linux system calls: the only door through which SocksDirect enters the kernel.
 //!
 //! The preload library must never call a libc wrapper that it hooks itself, so everything it
-//! needs is here, as a thin function around the `syscall` instruction (x86-64). No function
+//! needs is here, as a thin function around the instruction of a system call. No function
 //! touches `errno`; failures come back as [`Errno`]. Nothing here allocates or keeps state except
 //! [`lock::Lock`], a futex lock that survives `fork` by being re-made in the child, [`section`], which puts handlers
 //! of signals off, [`heap`], the allocator of a process that cannot use libc's, [`user`], and [`confine`], [`space`] and [`numbers`], which know the filters and the limits that the program
 //! puts on itself, and [`ringer`], which keeps a context for asynchronous I/O.
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-compile_error!("SocksDirect runs on x86-64 Linux; other targets are not ported yet");
-
+pub mod arch;
 pub mod budget;
 pub mod cgroup;
 pub mod confine;
@@ -28,6 +26,7 @@ pub mod rights;
 pub mod ringer;
 pub mod section;
 pub mod space;
+pub mod thread;
 pub mod time;
 pub mod trust;
 pub mod user;

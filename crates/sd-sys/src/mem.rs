@@ -24,9 +24,7 @@ pub fn memfd_sealed(name: &core::ffi::CStr, len: usize) -> Result<i32> {
 /// SIGBUS: it does so only where it accounts for memory strictly (proc_sys_vm(5), `overcommit_memory`).
 pub fn pages_may_be_refused() -> bool {
     const PATH: &core::ffi::CStr = c"/proc/sys/vm/overcommit_memory";
-    // SAFETY: a C string.
-    let file = check(unsafe { syscall!(libc::SYS_open, PATH.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) });
-    let Ok(file) = file.map(|fd| fd as i32) else { return false };
+    let Ok(file) = crate::fd::open_to_read(PATH.to_bytes_with_nul()) else { return false };
     let mut mode = [0u8];
     let got = crate::fd::read(file, &mut mode);
     crate::fd::close(file);
@@ -44,11 +42,7 @@ pub struct Memory {
 
 /// Reads /proc/meminfo.
 pub fn memory() -> Option<Memory> {
-    // SAFETY: a C string.
-    let file = check(unsafe {
-        syscall!(libc::SYS_open, c"/proc/meminfo".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC)
-    });
-    let file = file.ok()? as i32;
+    let file = crate::fd::open_to_read(b"/proc/meminfo\0").ok()?;
     let mut text = [0u8; 256];
     let got = crate::fd::read(file, &mut text);
     crate::fd::close(file);

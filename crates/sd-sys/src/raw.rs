@@ -1,23 +1,6 @@
-//! The `syscall` instruction with zero to six arguments.
+//! System calls with zero to six arguments.
 
-use core::arch::asm;
-
-/// Issues system call `nr` with six arguments; unused ones are ignored by the kernel.
-///
-/// # Safety
-/// The caller vouches for the call: pointers among the arguments must be valid for what the
-/// kernel does with them, and the call's effect on the process must be sound.
-#[inline(always)]
-pub unsafe fn syscall6(nr: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
-    let ret: isize;
-    // SAFETY: the x86-64 Linux calling convention; rcx and r11 are clobbered by the instruction.
-    unsafe {
-        asm!("syscall", inlateout("rax") nr as isize => ret,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
-            lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    ret
-}
+pub use crate::arch::syscall6;
 
 /// [`syscall6`] for the library's own sake: ENOSYS where a filter of the program's forbids the call; see `confine`.
 ///

@@ -76,12 +76,7 @@ impl Rights {
 fn of(pid: i32) -> Option<Rights> {
     let mut text = [0u8; 4096];
     let mut path = [0u8; 48];
-    // SAFETY: a C string.
-    let file = check(unsafe {
-        let path = name(&mut path, pid, b"/status").as_ptr();
-        syscall!(libc::SYS_open, path, libc::O_RDONLY | libc::O_CLOEXEC)
-    });
-    let file = file.ok()? as i32;
+    let file = fd::open_to_read(name(&mut path, pid, b"/status")).ok()?;
     let got = fd::read(file, &mut text);
     fd::close(file);
     // A process's own name may be any bytes.
@@ -97,7 +92,7 @@ fn user_namespace(pid: i32) -> Option<(u64, u64)> {
     let mut found: libc::stat = unsafe { core::mem::zeroed() };
     let path = name(&mut path, pid, b"/ns/user").as_ptr();
     // SAFETY: a C string; the kernel writes one stat.
-    check(unsafe { syscall!(libc::SYS_stat, path, &raw mut found) }).ok()?;
+    check(unsafe { syscall!(libc::SYS_newfstatat, libc::AT_FDCWD, path, &raw mut found, 0) }).ok()?;
     Some((found.st_dev, found.st_ino))
 }
 

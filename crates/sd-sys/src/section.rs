@@ -5,35 +5,10 @@
 //! all others are blocked, and the end of the outermost section lets it come. `sd-preload` puts [`hold`] before the
 //! handlers of the program. In the common case a section costs an increment, a decrement and a branch.
 
-use crate::{confine, fd, syscall};
-use core::arch::{asm, global_asm};
+use crate::{arch, confine, fd, syscall, thread};
 use core::ffi::c_int;
+use core::sync::atomic::Ordering;
 use libc::{siginfo_t, ucontext_t};
-
-// `sd_section`: how many sections the thread is in, and PENDING. `sd_section_mask`: the signal mask to go back to when
-// PENDING. `sd_handled`: bit n when a handler of signal n ran. Initial-exec, so that reading them is no call.
-global_asm!(
-    ".pushsection .tbss,\"awT\",@nobits",
-    ".hidden sd_section",
-    ".globl sd_section",
-    ".type sd_section,@object",
-    ".balign 16",
-    "sd_section: .zero 4",
-    ".size sd_section, 4",
-    ".hidden sd_section_mask",
-    ".globl sd_section_mask",
-    ".type sd_section_mask,@object",
-    ".balign 8",
-    "sd_section_mask: .zero 8",
-    ".size sd_section_mask, 8",
-    ".hidden sd_handled",
-    ".globl sd_handled",
-    ".type sd_handled,@object",
-    ".balign 16",
-    "sd_handled: .zero 16",
-    ".size sd_handled, 16",
-    ".popsection",
-);
 
 /// A signal was put off. The highest bit, so that the decrement tells by its sign.
 const PENDING: u32 = 1 << 31;
@@ -46,11 +21,7 @@ impl Section {
     /// Comes before what a handler must not see half done.
     #[inline(always)]
     pub fn enter() -> Section {
-        // SAFETY: the thread's own word, by one instruction, which a handler cannot come into.
-        unsafe {
-            asm!("mov {at}, qword ptr [rip + sd_section@GOTTPOFF]", "inc dword ptr fs:[{at}]",
-                at = out(reg) _, options(nostack));
-        }
+        arch::section_enter();
         Section(())
     }
 
@@ -63,11 +34,7 @@ impl Section {
 impl Drop for Section {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: as above.
-        unsafe {
-            asm!("mov rax, qword ptr [rip + sd_section@GOTTPOFF]", "dec dword ptr fs:[rax]", "js {due}",
-                out("rax") _, due = label { let_signals_come() }, options(nostack));
-        }
+        arch::section_leave(let_signals_come);
     }
 }
 
@@ -83,99 +50,71 @@ pub fn is_only_thread() -> bool {
 
 /// Whether the calling thread is in a section.
 pub fn is_inside() -> bool {
-    // SAFETY: the thread's own word.
-    unsafe { word().read_volatile() & !PENDING != 0 }
+    thread::block().section.load(Ordering::Relaxed) & !PENDING != 0
 }
 
-fn word() -> *mut u32 {
-    let at: *mut u32;
-    // SAFETY: reads the thread pointer and the word's offset from it.
-    unsafe {
-        asm!("mov {at}, qword ptr fs:[0]", "add {at}, qword ptr [rip + sd_section@GOTTPOFF]",
-            at = out(reg) at, options(pure, nomem, nostack));
-    }
-    at
-}
-
-fn handled() -> *mut u128 {
-    let at: *mut u128;
-    // SAFETY: as above.
-    unsafe {
-        asm!("mov {at}, qword ptr fs:[0]", "add {at}, qword ptr [rip + sd_handled@GOTTPOFF]",
-            at = out(reg) at, options(pure, nomem, nostack));
-    }
-    at
+/// The two words of the signals whose handlers ran.
+#[inline(always)]
+fn handled() -> [u64; 2] {
+    let [low, high] = &thread::block().handled;
+    [low.load(Ordering::Relaxed), high.load(Ordering::Relaxed)]
 }
 
 /// Tells which handlers of the program run on this thread while it exists.
 #[derive(Debug)]
 pub struct Watch {
     /// What is still to be told to an outer one, whose call the handler interrupted that made this.
-    before: u128,
+    before: [u64; 2],
 }
 
 impl Watch {
     /// From now on.
     #[inline]
     pub fn start() -> Watch {
-        let at = handled();
-        // SAFETY: the thread's own word; a bit that a handler sets in between is one from before.
-        unsafe {
-            let before = at.read_volatile();
-            if before != 0 {
-                at.write_volatile(0);
-            }
-            Watch { before }
+        let before = handled();
+        if before != [0; 2] {
+            // A bit that a handler sets in between is one from before.
+            thread::block().handled.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
+        Watch { before }
     }
 
     /// Whether a handler ran.
     #[inline]
     pub fn has_run(&self) -> bool {
-        // SAFETY: the thread's own word.
-        unsafe { handled().read_volatile() != 0 }
+        handled() != [0; 2]
     }
 
     /// Their signals: bit n-1 for signal n.
     pub fn signals(&self) -> u64 {
-        // SAFETY: as above.
-        unsafe { (handled().read_volatile() >> 1) as u64 }
+        let [low, high] = handled();
+        low >> 1 | high << 63
     }
 }
 
 impl Drop for Watch {
     #[inline]
     fn drop(&mut self) {
-        if self.before != 0 {
-            // SAFETY: as above.
-            unsafe { handled().write_volatile(handled().read_volatile() | self.before) };
+        if self.before != [0; 2] {
+            let words = thread::block().handled.iter().zip(self.before);
+            words.for_each(|(word, before)| {
+                word.store(word.load(Ordering::Relaxed) | before, Ordering::Relaxed)
+            });
         }
     }
-}
-
-fn kept_mask() -> *mut u64 {
-    let at: *mut u64;
-    // SAFETY: as above.
-    unsafe {
-        asm!("mov {at}, qword ptr fs:[0]", "add {at}, qword ptr [rip + sd_section_mask@GOTTPOFF]",
-            at = out(reg) at, options(pure, nomem, nostack));
-    }
-    at
 }
 
 /// At the end of a section with a signal put off.
 #[cold]
 #[inline(never)]
 fn let_signals_come() {
-    let word = word();
-    // SAFETY: the thread's own words; signals are blocked as long as PENDING is set.
-    let mask = unsafe {
-        if word.read_volatile() != PENDING {
-            return;
-        }
-        word.write_volatile(0);
-        kept_mask().read_volatile()
-    };
+    let block = thread::block();
+    // Signals are blocked as long as PENDING is set.
+    if block.section.load(Ordering::Relaxed) != PENDING {
+        return;
+    }
+    block.section.store(0, Ordering::Relaxed);
+    let mask = block.mask.load(Ordering::Relaxed);
     let _ = set_mask(mask);
 }
 
@@ -241,16 +180,15 @@ pub unsafe fn hold(
         // SAFETY: this function's contract.
         return unsafe { handler(signal, info, context) };
     }
-    // SAFETY: the kernel's frame, whose mask it takes up when the handler returns: its own set is eight bytes. The
-    // words are the thread's own. Where another handler came before the mask was set, and stored its own, this store
-    // is the later one, and the right one.
+    let block = thread::block();
+    // SAFETY: the kernel's frame, whose mask it takes up when the handler returns: its own set is eight bytes. Where
+    // another handler came before the mask was set, and stored its own, this store is the later one, and the right one.
     unsafe {
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
-        kept_mask().write_volatile(*mask);
+        block.mask.store(*mask, Ordering::Relaxed);
         *mask |= all;
-        let word = word();
-        word.write_volatile(word.read_volatile() | PENDING);
     }
+    block.section.store(block.section.load(Ordering::Relaxed) | PENDING, Ordering::Relaxed);
 }
 
 /// Whether the signal is one of a fault, which cannot be put off.
@@ -263,14 +201,12 @@ pub fn is_fault(signal: c_int) -> bool {
 /// # Safety
 /// The arguments are what the kernel gave to a handler on this thread.
 pub unsafe fn fault(handler: Handler, signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
-    let word = word();
-    // SAFETY: the thread's own word; this function's contract.
-    unsafe {
-        let before = word.read_volatile();
-        word.write_volatile(0);
-        handler(signal, info, context);
-        word.write_volatile(before);
-    }
+    let section = &thread::block().section;
+    let before = section.load(Ordering::Relaxed);
+    section.store(0, Ordering::Relaxed);
+    // SAFETY: this function's contract.
+    unsafe { handler(signal, info, context) };
+    section.store(before, Ordering::Relaxed);
 }
 
 #[cfg(test)]

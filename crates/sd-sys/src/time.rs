@@ -40,8 +40,7 @@ pub fn tsc() -> u64 {
     if INVENTED.load(Ordering::Relaxed) != 0 {
         return 0;
     }
-    // SAFETY: rdtsc has no preconditions in user space.
-    unsafe { core::arch::x86_64::_rdtsc() }
+    crate::arch::ticks()
 }
 
 /// Time-stamp and time of [`calibrate`].

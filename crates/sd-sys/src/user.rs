@@ -72,12 +72,7 @@ pub fn seems_writable<T>(memory: *const T, len: usize) -> bool {
 
 #[inline(always)]
 fn is_on_stack(start: usize, len: usize) -> bool {
-    let stack: usize;
-    // SAFETY: copies a register.
-    unsafe {
-        core::arch::asm!("mov {}, rsp", out(reg) stack, options(nomem, nostack, preserves_flags));
-    }
-    start.wrapping_sub(stack) < FRAMES && len < FRAMES
+    start.wrapping_sub(crate::arch::stack_pointer()) < FRAMES && len < FRAMES
 }
 
 /// Asks for each page of a piece of memory.

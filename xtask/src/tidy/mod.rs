@@ -4,6 +4,7 @@
 //! sd-socket's folders, words that must not be in the repository, the hook table against glibc's functions, the coverage
 //! tables against the subjects, and the promises of SECURITY.md against the tests.
 
+mod arch;
 mod callers;
 mod coverage;
 mod deps;
@@ -33,6 +34,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(hooks::check()?);
     findings.extend(coverage::check(&files)?);
     findings.extend(promises::check(&files));
+    findings.extend(arch::check(&files));
     findings.extend(rooms::check(&files)?);
     if !findings.is_empty() {
         for finding in &findings {

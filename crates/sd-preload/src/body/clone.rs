@@ -74,6 +74,7 @@ unsafe extern "C" fn begin(beginning: *mut c_void) -> c_int {
 pub(crate) unsafe fn by_number(nr: c_long, args: [usize; 6]) -> Option<c_int> {
     let [a, b, ..] = args;
     let flags = match nr {
+        #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => Some(0),
         libc::SYS_clone => shares_nothing(a, b).then_some(a),
         libc::SYS_clone3 if b >= CLONE_ARGS_LEN && user::is_readable(a as *const u8, CLONE_ARGS_LEN) => {

@@ -16,29 +16,15 @@ const SIG_HOLD: usize = 2;
 /// The program's, by signal: once installed, an entry is a function for ever.
 static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
 
-/// What the kernel calls. A jump leaves no frame of ours on the stack: whoever unwinds it, or leaves it, sees the
-/// program's handler only.
-#[unsafe(naked)]
-unsafe extern "C" fn entry(_: c_int, _: *mut siginfo_t, _: *mut ucontext_t) {
-    core::arch::naked_asm!(
-        "mov rax, qword ptr [rip + sd_section@GOTTPOFF]",
-        "cmp dword ptr fs:[rax], 0",
-        "jne {inside}",
-        "mov rax, qword ptr [rip + sd_handled@GOTTPOFF]",
-        "bts qword ptr fs:[rax], rdi",
-        "mov eax, edi",
-        "lea rcx, [rip + {handlers}]",
-        "jmp qword ptr [rcx + 8 * rax]",
-        inside = sym inside,
-        handlers = sym HANDLERS,
-    )
-}
+// What the kernel calls. A jump leaves no frame of ours on the stack: whoever unwinds it, or leaves it, sees the
+// program's handler only.
+sd_sys::handler_entry!(entry, inside, HANDLERS);
 
 fn entry_address() -> usize {
     entry as *const () as usize
 }
 
-/// sigaction(2)'s struct for the kernel.
+/// sigaction(2)'s struct for the kernel, on all architectures that have a restorer.
 #[repr(C)]
 #[derive(Default)]
 struct KernelAction {

@@ -32,7 +32,9 @@ pub(crate) unsafe fn syscall(nr: c_long, args: Args) -> isize {
             // SAFETY: the caller's contract.
             let ret = edge::finish(unsafe { sd_sys::raw::syscall6(nr, a, b, c, d, e, f) });
             match nr {
-                libc::SYS_epoll_create | libc::SYS_epoll_create1 => create::epoll(ret as c_int) as isize,
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_epoll_create => create::epoll(ret as c_int) as isize,
+                libc::SYS_epoll_create1 => create::epoll(ret as c_int) as isize,
                 _ if creates(nr) => create::made(ret as c_int) as isize,
                 _ => ret,
             }
@@ -47,14 +49,18 @@ fn creates(nr: c_long) -> bool {
         libc::SYS_accept,
         libc::SYS_accept4,
         libc::SYS_dup,
+        #[cfg(target_arch = "x86_64")]
         libc::SYS_open,
         libc::SYS_openat,
         libc::SYS_openat2,
+        #[cfg(target_arch = "x86_64")]
         libc::SYS_creat,
+        #[cfg(target_arch = "x86_64")]
         libc::SYS_eventfd,
         libc::SYS_eventfd2,
         libc::SYS_timerfd_create,
         libc::SYS_memfd_create,
+        #[cfg(target_arch = "x86_64")]
         libc::SYS_inotify_init,
         libc::SYS_inotify_init1,
         libc::SYS_pidfd_open,
@@ -68,6 +74,11 @@ fn creates(nr: c_long) -> bool {
 /// The caller's contract with the kernel.
 unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
     let [a, b, c, d, e, f] = args;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's contract.
+    if let Some(outcome) = unsafe { old(nr, args) } {
+        return outcome;
+    }
     // SAFETY: the caller's contract. The kernel looks at the lower half of a register for an int.
     unsafe {
         match nr {
@@ -75,13 +86,10 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
             libc::SYS_accept => int(calls::accept4(a as _, b as _, c as _, 0)),
             libc::SYS_accept4 => int(calls::accept4(a as _, b as _, c as _, d as _)),
             libc::SYS_dup => int(calls::dup(a as _)),
-            libc::SYS_dup2 => int(calls::dup2(a as _, b as _)),
             libc::SYS_dup3 => int(calls::dup3(a as _, b as _, c as _)),
             libc::SYS_kcmp if is_own_files(a, b, c) => int(calls::same_file(d as _, e as _)),
             libc::SYS_close_range => int(calls::close_range(a as _, b as _, c as _)),
-            libc::SYS_poll => int(calls::poll(a as _, b as _, ready::of_ms(c as _), core::ptr::null())),
             libc::SYS_ppoll if is_mask(d, e) => int(ready::ppoll(a as _, b as _, c as _, d as _)),
-            libc::SYS_select => int(ready::select(a as _, b as _, c as _, d as _, e as _)),
             libc::SYS_pselect6 => match mask_of_pselect(f) {
                 Some(mask) => int(ready::pselect(a as _, b as _, c as _, d as _, e as _, mask)),
                 None => Outcome::Kernel,
@@ -122,7 +130,7 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
                 int(privileges::change(nr, [a, b, c], make))
             }
             libc::SYS_seccomp => int(confine::seccomp(a as _, b as _, c)),
-            libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork => {
+            libc::SYS_clone | libc::SYS_clone3 => {
                 clone::by_number(nr, args).map_or(Outcome::Kernel, |pid| Outcome::Done(pid as isize))
             }
             _ if ours(a) => match data(nr, args) {
@@ -132,6 +140,27 @@ unsafe fn ask(nr: c_long, args: Args) -> Outcome<isize> {
             _ => Outcome::Kernel,
         }
     }
+}
+
+/// Those that newer architectures do without.
+///
+/// # Safety
+/// The caller's contract with the kernel.
+#[cfg(target_arch = "x86_64")]
+unsafe fn old(nr: c_long, args: Args) -> Option<Outcome<isize>> {
+    let [a, b, c, d, e, _] = args;
+    // SAFETY: the caller's contract.
+    Some(unsafe {
+        match nr {
+            libc::SYS_dup2 => int(calls::dup2(a as _, b as _)),
+            libc::SYS_poll => int(calls::poll(a as _, b as _, ready::of_ms(c as _), core::ptr::null())),
+            libc::SYS_select => int(ready::select(a as _, b as _, c as _, d as _, e as _)),
+            libc::SYS_fork => {
+                clone::by_number(nr, args).map_or(Outcome::Kernel, |pid| Outcome::Done(pid as isize))
+            }
+            _ => return None,
+        }
+    })
 }
 
 /// Data and waiting, on a descriptor that may be ours.
@@ -153,6 +182,7 @@ unsafe fn data(nr: c_long, [a, b, c, d, e, f]: Args) -> Outcome<isize> {
             libc::SYS_recvmsg => calls::recvmsg(a as _, b as _, c as _),
             libc::SYS_recvmmsg => int(calls::recvmmsg(a as _, b as _, c as _, d as _, e as _)),
             libc::SYS_sendmmsg => int(calls::sendmmsg(a as _, b as _, c as _, d as _)),
+            #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_wait => {
                 int(calls::epoll_wait(a as _, b as _, c as _, ready::of_ms(d as _), core::ptr::null()))
             }

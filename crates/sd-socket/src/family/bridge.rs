@@ -320,8 +320,7 @@ fn wait_for_claim(endpoint: &'static Endpoint, inner: i32, listener: i32) -> boo
     let entry = |fd| pollfd { fd, events: POLLIN, revents: 0 };
     for _ in 0..TURNED_AWAY_MAX {
         let mut fds = [entry(listener), entry(inner)];
-        // SAFETY: the kernel reads and writes the two entries.
-        let _ = check(unsafe { syscall!(libc::SYS_poll, fds.as_mut_ptr(), fds.len(), CLAIM_MS) });
+        let _ = sd_sys::fd::poll(&mut fds, CLAIM_MS);
         let [claim, moved] = fds;
         if claim.revents == 0 || moved.revents != 0 {
             return false;

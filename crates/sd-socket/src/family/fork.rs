@@ -7,16 +7,11 @@
 //! page and eventfd of its own when it registers.
 
 use crate::fd::table::{self, Entry};
-use crate::process::{PROCESS, forget_tid};
-use core::cell::Cell;
+use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use sd_proto::Request;
 use sd_shm::slab::{MEMBERS, SHARED_MEMBER};
-
-thread_local! {
-    /// Member number chosen for the child that this thread is forking (MEMBERS = none), and the fork's number.
-    static CHILD: Cell<(u32, u32)> = const { Cell::new((MEMBERS as u32, 0)) };
-}
+use sd_sys::thread;
 
 fn active() -> bool {
     PROCESS.slab_count.load(Ordering::Acquire) != 0
@@ -55,7 +50,7 @@ pub(crate) fn prepare() {
     crate::link::wake_target::leave_under_lock();
     PROCESS.forked.store(true, Ordering::Relaxed);
     let member = claim_member();
-    CHILD.set((member, 0));
+    thread::set_child(Some((member, 0)));
     table::for_each(0, u32::MAX, |_, entry| {
         if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
             endpoint.holders.fetch_or(1 << member, Ordering::AcqRel);
@@ -64,7 +59,9 @@ pub(crate) fn prepare() {
     crate::wait::thread_waker::leave();
     // SAFETY: this thread has taken the lock above and keeps it.
     let control = unsafe { PROCESS.control.kept_mut() };
-    CHILD.set((member, crate::monitor::client::before_fork(control, member)));
+    let serial = crate::monitor::client::before_fork(control, member);
+    // The member number chosen for the child, and the fork's number.
+    thread::set_child(Some((member, serial)));
     sd_sys::heap::keep_lock();
 }
 
@@ -121,10 +118,13 @@ pub(crate) fn parent() {
 
 /// Tells the monitor the child's process id; a negative one means that there is no child.
 pub(crate) fn announce(child: i32) {
-    let (member, serial) = CHILD.replace((MEMBERS as u32, 0));
-    if !active() || member as usize >= MEMBERS {
+    let child_of_thread = thread::child();
+    thread::set_child(None);
+    let Some((member, serial)) =
+        child_of_thread.filter(|(member, _)| active() && (*member as usize) < MEMBERS)
+    else {
         return;
-    }
+    };
     if child < 0 {
         // Where the monitor knows of the fork it frees the number: it has seen the end of the child's socket.
         if serial == 0 {
@@ -170,9 +170,9 @@ pub(crate) fn child_bare() {
 
 /// This is another process now.
 fn changed() {
-    forget_tid();
+    thread::forget_id();
     sd_sys::budget::forked();
-    let (member, _) = CHILD.get();
+    let member = thread::child().map_or(MEMBERS as u32, |(member, _)| member);
     PROCESS.pid.store(sd_sys::fd::getpid(), Ordering::Relaxed);
     crate::socket::pin::recount();
     crate::socket::token::forked();

@@ -4,10 +4,10 @@
 use crate::fd::table::{self, Entry};
 use crate::process::hide_fd;
 use crate::socket::endpoint::EndpointExt;
-use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, Ordering};
 use sd_shm::slab::State;
 use sd_sys::lock::Lock;
+use sd_sys::thread;
 
 /// Whether a program that is started now would find a socket of ours, on a number that stays open or on
 /// a duplicate of one in `duplicated`; or limits that are to be given back to the kernel before.
@@ -27,11 +27,6 @@ pub(crate) fn passes_sockets(duplicated: &[i32]) -> bool {
         }
     });
     found
-}
-
-thread_local! {
-    /// This thread is starting a program, or is the child in which it will run.
-    static STARTING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// One start at a time, so that there is one pipe that other children must not keep open.
@@ -59,7 +54,7 @@ impl Starting {
         }
         let [read_end, write_end] = pipe.map(hide_fd);
         WRITE_END.store(write_end, Ordering::Release);
-        STARTING.set(true);
+        thread::set_starting(true);
         Ok(Starting { read_end })
     }
 
@@ -70,7 +65,7 @@ impl Starting {
 
     /// In the parent: waits until the program runs, or the child has failed, with this errno.
     pub fn wait(self, is_forked: bool) -> Result<(), i32> {
-        STARTING.set(false);
+        thread::set_starting(false);
         crate::process::close_hidden(WRITE_END.swap(-1, Ordering::AcqRel));
         // SAFETY: kept by `begin` on this thread.
         unsafe { ONE.unlock() };
@@ -91,13 +86,13 @@ impl Starting {
 pub(crate) fn forked() {
     // SAFETY: the child has one thread, which does not start anything yet.
     unsafe { ONE.force_unlock() };
-    if !STARTING.get() {
+    if !thread::is_starting() {
         crate::process::close_hidden(WRITE_END.swap(-1, Ordering::AcqRel));
     }
 }
 
 /// In the child of a fork that will not run the program.
 pub(super) fn is_other_program() {
-    STARTING.set(false);
+    thread::set_starting(false);
     forked();
 }

@@ -107,8 +107,7 @@ fn find_path(environment: Environment, buf: &mut [u8; 108]) -> Option<(&[u8], bo
 
 /// Whether a path that ends with a zero byte names something.
 fn exists(path: &[u8]) -> bool {
-    // SAFETY: the path is zero-terminated.
-    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_access, path.as_ptr(), libc::F_OK) }).is_ok()
+    sd_sys::fd::access(path, libc::F_OK).is_ok()
 }
 
 fn join<'a>(buf: &'a mut [u8; 108], parts: &[&[u8]]) -> Option<&'a [u8]> {

@@ -379,29 +379,7 @@ impl Place {
 }
 
 pub(crate) use sd_sys::section::is_only_thread as single_threaded;
-
-thread_local! {
-    static TID: core::cell::Cell<i32> = const { core::cell::Cell::new(0) };
-}
-
-/// This thread's id, cached.
-///
-/// Never inlined: its address takes a call of the dynamic linker's, which the compiler would move to the start of every
-/// send that might need it.
-#[inline(never)]
-pub(crate) fn tid() -> i32 {
-    TID.with(|tid| {
-        if tid.get() == 0 {
-            tid.set(sd_sys::fd::gettid());
-        }
-        tid.get()
-    })
-}
-
-/// Forgets the cached thread id: in the child of a fork.
-pub(crate) fn forget_tid() {
-    TID.with(|tid| tid.set(0));
-}
+pub(crate) use sd_sys::thread::id as tid;
 
 /// The library's own descriptors have numbers from here on, where the limit is not lower: beyond those that select(2)
 /// takes, and no higher, since each fork, exec and end of a process goes through the table of descriptors up to the

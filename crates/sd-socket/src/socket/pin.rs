@@ -35,16 +35,12 @@ impl Kept {
 /// it there are two of these. While there is one thread only its handlers can come between, which takes one instruction,
 /// but not a locked one.
 #[inline(always)]
-fn add(counter: &AtomicU32, mut value: u32) -> u32 {
+fn add(counter: &AtomicU32, value: u32) -> u32 {
     if !single_threaded() {
         return counter.fetch_add(value, Ordering::AcqRel);
     }
     // SAFETY: a counter of this process, which no other thread changes now.
-    unsafe {
-        core::arch::asm!("xadd dword ptr [{at}], {value:e}", at = in(reg) counter.as_ptr(), value = inout(reg) value,
-            options(nostack));
-    }
-    value
+    unsafe { sd_sys::arch::add_unlocked(counter, value) }
 }
 
 impl Drop for Kept {

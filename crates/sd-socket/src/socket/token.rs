@@ -6,12 +6,13 @@
 use crate::memory::parked;
 use crate::process::{PROCESS, single_threaded, tid};
 use crate::socket::endpoint::{self, EndpointExt};
-use core::arch::{asm, global_asm};
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_ring::token::{Before, Me, Thread, Token, Way, World};
 use sd_shm::slab::{Endpoint, Slab, THREADS};
 use sd_sys::futex::{self, Scope};
 use sd_sys::section::Section;
+use sd_sys::thread;
 
 /// Thread ids of a process in another PID namespace than its parent mean nothing to its family: nobody
 /// can ask whether they live.
@@ -21,45 +22,41 @@ static IS_FOREIGN: AtomicBool = AtomicBool::new(false);
 /// membarrier reaches this process.
 static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Stands for the record of a thread that has none.
-static NOBODY: Thread = Thread::nobody();
-/// Stands for that of the only thread, which enters without a question.
+/// Stands for the record of the only thread, which enters without a question.
 static ONLY: Thread = Thread::nobody();
 
-// The address of the thread's record, or of `NOBODY`. Initial-exec, so that reading it is no call: the library is
-// always loaded at program start.
-global_asm!(
-    ".pushsection .tdata,\"awT\",@progbits",
-    ".hidden sd_token_thread",
-    ".globl sd_token_thread",
-    ".type sd_token_thread,@object",
-    ".balign 8",
-    "sd_token_thread: .quad {nobody}",
-    ".size sd_token_thread, 8",
-    ".popsection",
-    nobody = sym NOBODY,
-);
+// A thread without a record has one that enters no token. It is made where the words of threads are (`sd_sys::thread`).
+const _: () = assert!(align_of::<Thread>() <= align_of::<thread::Record>() && is_nobody_made_well());
 
-/// The thread's record, or `NOBODY`.
+const fn is_nobody_made_well() -> bool {
+    // SAFETY: any bytes are words that may be uninitialised; the compiler compares the sizes.
+    let words: [MaybeUninit<u64>; 8] = unsafe { core::mem::transmute(Thread::nobody()) };
+    // Behind the fifth word is padding.
+    let ([a, b, c, d, e, ..], [f, g, h, i, j, ..]) = (words, thread::NOBODY_WORDS);
+    // SAFETY: fields of a `Thread`, which the compiler finds out, since it runs this.
+    unsafe {
+        a.assume_init() == f
+            && b.assume_init() == g
+            && c.assume_init() == h
+            && d.assume_init() == i
+            && e.assume_init() == j
+    }
+}
+
+/// The thread's record, or that of nobody.
 #[inline(always)]
 fn mine() -> &'static Thread {
-    let thread: *const Thread;
-    // SAFETY: reads the thread's own word.
-    unsafe {
-        asm!("mov {thread}, qword ptr [rip + sd_token_thread@GOTTPOFF]", "mov {thread}, qword ptr fs:[{thread}]",
-            thread = out(reg) thread, options(pure, readonly, nostack, preserves_flags));
-    }
-    // SAFETY: the word is `NOBODY`, or a record in a slab that stays mapped.
-    unsafe { &*thread }
+    // SAFETY: the word is `thread::NOBODY`, which has the words of a `Thread`, or a record in a slab that stays mapped.
+    unsafe { &*thread::record().cast() }
 }
 
 /// Changes which record is the thread's.
-fn set_mine(thread: &'static Thread) {
-    // SAFETY: writes the thread's own word.
-    unsafe {
-        asm!("mov {at}, qword ptr [rip + sd_token_thread@GOTTPOFF]", "mov qword ptr fs:[{at}], {thread}",
-            at = out(reg) _, thread = in(reg) thread, options(nostack, preserves_flags));
-    }
+fn set_mine(record: Option<&'static Thread>) {
+    thread::set_record(record.map_or(&raw const thread::NOBODY, |record| core::ptr::from_ref(record).cast()));
+}
+
+fn is_nobody(record: &Thread) -> bool {
+    core::ptr::eq(core::ptr::from_ref(record).cast(), &raw const thread::NOBODY)
 }
 
 /// Once, while there is one thread.
@@ -69,7 +66,7 @@ pub(crate) fn start() {
 
 /// In the child of a fork, which has a record of its own.
 pub(crate) fn forked() {
-    set_mine(&NOBODY);
+    set_mine(None);
     if sd_sys::fd::getppid() == 0 {
         IS_FOREIGN.store(true, Ordering::Relaxed);
     }
@@ -78,10 +75,10 @@ pub(crate) fn forked() {
 /// The only thread of a process that has left its family: its record there is another's.
 pub(crate) fn separated() {
     let mine = mine();
-    if ![&raw const NOBODY, &raw const ONLY].contains(&core::ptr::from_ref(mine)) {
+    if !is_nobody(mine) && !core::ptr::eq(mine, &ONLY) {
         mine.id.store(0, Ordering::Release);
     }
-    set_mine(&NOBODY);
+    set_mine(None);
 }
 
 fn table() -> Option<Slab> {
@@ -126,7 +123,7 @@ fn register(id: u32) -> Option<&'static Thread> {
         let is_free = old == 0 || (thread.is_outside() && Family.is_dead(old));
         if is_free && thread.id.compare_exchange(old, id, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             thread.number.store(number, Ordering::Release);
-            set_mine(thread);
+            set_mine(Some(thread));
             return Some(thread);
         }
     }
@@ -136,7 +133,7 @@ fn register(id: u32) -> Option<&'static Thread> {
 fn me() -> Me<'static> {
     let id = id();
     let mine = mine();
-    Me { id, thread: if core::ptr::eq(mine, &NOBODY) { register(id) } else { Some(mine) } }
+    Me { id, thread: if is_nobody(mine) { register(id) } else { Some(mine) } }
 }
 
 /// The processes that share sockets with this one.

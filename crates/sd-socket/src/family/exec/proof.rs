@@ -35,7 +35,9 @@ fn has_name(state: i32) -> bool {
     path.iter_mut().skip(14).zip(digits).for_each(|(to, from)| *to = *from);
     let mut link = [0u8; 64];
     // SAFETY: the kernel reads the path and writes at most the array.
-    let got = check(unsafe { syscall!(libc::SYS_readlink, path.as_ptr(), link.as_mut_ptr(), link.len()) });
+    let got = check(unsafe {
+        syscall!(libc::SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), link.as_mut_ptr(), link.len())
+    });
     let Ok(len) = got else { return true };
     let name = link.get(..len).unwrap_or(&[]);
     name == LINK || name == LINK_BY_MONITOR

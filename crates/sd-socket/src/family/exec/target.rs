@@ -111,8 +111,7 @@ unsafe fn is_preloaded(environment: Environment) -> bool {
     preload.split(|byte| b": ".contains(byte)).any(|path| {
         let is_there = || {
             let whole = [path, b"\0"].concat();
-            // SAFETY: a C string, made above.
-            check(unsafe { syscall!(libc::SYS_access, whole.as_ptr(), libc::R_OK) }).is_ok()
+            sd_sys::fd::access(&whole, libc::R_OK).is_ok()
         };
         base(path) == base(own) && (!path.contains(&b'/') || is_there())
     })
@@ -195,11 +194,10 @@ fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     Some(field.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }
 
-/// PT_INTERP of an x86-64 program (elf(5)).
+/// PT_INTERP of a program for this architecture (elf(5)).
 fn interpreter(fd: i32, start: &[u8]) -> Option<Vec<u8>> {
-    const X86_64: u64 = 62;
     const PT_INTERP: u64 = 3;
-    if !start.starts_with(b"\x7fELF\x02\x01") || number(start, 18, 2)? != X86_64 {
+    if !start.starts_with(b"\x7fELF\x02\x01") || number(start, 18, 2)? != sd_sys::arch::ELF_MACHINE {
         return None;
     }
     let (table, entry_len, count) = (number(start, 32, 8)?, number(start, 54, 2)?, number(start, 56, 2)?);

@@ -1,0 +1,140 @@
+//! What the library keeps of the calling thread: one block of words, of 64 bytes. Nothing else of the library is thread-local.
+//!
+//! The block is in the thread's static storage (`arch` defines it), since the library is always loaded at the program's start:
+//! so reading a word of it is no call, allocates nothing, and needs nothing at the thread's end. A word is read and written by
+//! its thread only, and by handlers of signals that come on that thread.
+
+use crate::fd;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// The words of a thread.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Block {
+    /// How many sections it is in, and one bit more; see `section`. First, so that its address is the block's.
+    pub(crate) section: AtomicU32,
+    /// Its id once it has been asked for, or zero.
+    id: AtomicI32,
+    /// The signal mask to go back to at the end of the sections.
+    pub(crate) mask: AtomicU64,
+    /// Bit n when a handler of signal n ran.
+    pub(crate) handled: [AtomicU64; 2],
+    /// Its record in its family's table.
+    record: AtomicPtr<Record>,
+    /// What it knows of the child that it is forking.
+    child: AtomicU64,
+    /// It is starting a program, or is the child in which that will run.
+    starting: AtomicBool,
+}
+
+/// Where words are in the block, for assembly.
+pub const SECTION: usize = offset_of!(Block, section);
+/// See [`SECTION`].
+pub const HANDLED: usize = offset_of!(Block, handled);
+/// See [`SECTION`].
+pub const RECORD: usize = offset_of!(Block, record);
+
+const _: () = assert!(size_of::<Block>() == 64 && size_of::<AtomicPtr<Record>>() == 8);
+
+/// What others must know of a thread: a line of cache, whose words have meanings elsewhere (`sd_ring::token::Thread`).
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Record([AtomicU64; 8]);
+
+/// The words of the record that stands for that of a thread that has none; `sd-socket` proves that they are right.
+pub const NOBODY_WORDS: [u64; 8] = [0, u64::MAX, u64::MAX, 0, 0, 0, 0, 0];
+/// Stands for the record of a thread that has none. Each thread begins with it.
+pub static NOBODY: Record = {
+    let [a, b, c, d, e, f, g, h] = NOBODY_WORDS;
+    Record([
+        AtomicU64::new(a),
+        AtomicU64::new(b),
+        AtomicU64::new(c),
+        AtomicU64::new(d),
+        AtomicU64::new(e),
+        AtomicU64::new(f),
+        AtomicU64::new(g),
+        AtomicU64::new(h),
+    ])
+};
+
+/// The calling thread's block. The reference is good until the thread ends, so it is given to nobody who could keep it.
+#[inline(always)]
+pub(crate) fn block<'a>() -> &'a Block {
+    // SAFETY: the block is there as long as the thread; all words of it are atomics.
+    unsafe { &*crate::arch::block() }
+}
+
+/// The calling thread's record, or [`NOBODY`].
+#[inline(always)]
+pub fn record() -> *const Record {
+    crate::arch::record()
+}
+
+/// Changes which record is the calling thread's.
+pub fn set_record(record: *const Record) {
+    crate::arch::set_record(record);
+}
+
+/// The calling thread's id, which the kernel is asked for once. It is not for fast paths, so it is not inlined.
+#[inline(never)]
+pub fn id() -> i32 {
+    let known = &block().id;
+    match known.load(Ordering::Relaxed) {
+        0 => {
+            let id = fd::gettid();
+            known.store(id, Ordering::Relaxed);
+            id
+        }
+        id => id,
+    }
+}
+
+/// Forgets the id: in the child of a fork.
+pub fn forget_id() {
+    block().id.store(0, Ordering::Relaxed);
+}
+
+/// What the thread knows of the child that it is forking: see [`set_child`].
+pub fn child() -> Option<(u32, u32)> {
+    let word = block().child.load(Ordering::Relaxed);
+    (word >> 32).checked_sub(1).map(|number| (number as u32, word as u32))
+}
+
+/// Notes two numbers about the child that the thread is forking, the first of them below 2^32 - 1.
+pub fn set_child(child: Option<(u32, u32)>) {
+    let word = child.map_or(0, |(number, serial)| (u64::from(number) + 1) << 32 | u64::from(serial));
+    block().child.store(word, Ordering::Relaxed);
+}
+
+/// Whether the thread is starting a program, or is the child in which that will run.
+pub fn is_starting() -> bool {
+    block().starting.load(Ordering::Relaxed)
+}
+
+/// See [`is_starting`].
+pub fn set_starting(is_starting: bool) {
+    block().starting.store(is_starting, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thread_has_its_own_block() {
+        assert!(core::ptr::eq(record(), &NOBODY));
+        set_record(core::ptr::null());
+        set_child(Some((7, 9)));
+        set_starting(true);
+        let other = std::thread::spawn(|| {
+            (record() == &raw const NOBODY, child(), is_starting(), id(), block() as *const Block as usize)
+        });
+        let (is_nobody, child_of_other, is_other_starting, other_id, other_block) = other.join().unwrap();
+        assert!(is_nobody && !is_other_starting && child_of_other.is_none() && other_id != id());
+        assert_ne!(other_block, block() as *const Block as usize);
+        assert!(record().is_null() && is_starting() && child() == Some((7, 9)));
+        assert_eq!((id(), id()), (fd::gettid(), fd::gettid()));
+    }
+}

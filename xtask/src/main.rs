@@ -3,7 +3,6 @@
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
 //! temporary directory is removed: see `harness::scratch`. Tested by being run: `cargo xtask ci` uses all of it.
 
-mod apps;
 mod checks;
 mod demo;
 mod deny;
@@ -17,7 +16,6 @@ mod miri;
 mod port;
 mod posix;
 mod sharing;
-mod suites;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -50,7 +48,8 @@ enum Command {
         fast: bool,
     },
     /// Run real applications and compare what they say and the path they took
-    Apps(apps::Options),
+    #[command(disable_help_flag = true)]
+    Apps(Passed),
     /// Run the POSIX oracle programs on the kernel and on us
     Posix {
         /// Passed on to the oracle runner
@@ -72,7 +71,8 @@ enum Command {
     /// Check the library for aarch64, which nothing here runs.
     Port,
     /// Run the test suites of others on the kernel and on us, and compare them test by test
-    Suites(suites::Options),
+    #[command(disable_help_flag = true)]
+    Suites(Passed),
     /// Measure the paper's tables and figures on this machine and draw them
     Figures(figures::Options),
     /// Count the instructions of single operations and hold them against their budgets
@@ -81,6 +81,13 @@ enum Command {
     Tidy,
     /// Everything a change must pass
     Ci,
+}
+
+/// For a program of its own, which knows them.
+#[derive(clap::Args)]
+struct Passed {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -94,7 +101,7 @@ fn run(command: Command) -> Result<()> {
         Command::Install { all } => install::command(all),
         Command::Demo(options) => demo::run(&options),
         Command::Test { fast } => checks::test(fast),
-        Command::Apps(options) => apps::run(&options),
+        Command::Apps(passed) => product::become_program("sd-apps", &passed.args),
         Command::Posix { args } => posix::run(&args).map_err(|error| error.to_string().into()),
         Command::Sharing(options) => sharing::run(&options),
         Command::Hostile(options) => hostile::run(&options),
@@ -103,7 +110,7 @@ fn run(command: Command) -> Result<()> {
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Miri => miri::run(),
         Command::Port => port::run(),
-        Command::Suites(options) => suites::run(&options),
+        Command::Suites(passed) => product::become_program("sd-suites", &passed.args),
         Command::Figures(options) => figures::run(&options),
         Command::Instructions(options) => instructions::run(&options),
         Command::Tidy => tidy::run(),

@@ -55,7 +55,7 @@ pub fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) -> Re
     let end = Instant::now() + limit;
     while !holds() {
         if Instant::now() > end {
-            fail!("waited {limit:?} in vain until {what}");
+            fail!("waited {limit:?} in vain: {what}");
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -1,6 +1,7 @@
 //! Where the workspace and its products are, and how they are built.
 
 use crate::{Result, fail};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -77,9 +78,18 @@ pub fn build_next_version() -> Result<PathBuf> {
     Ok(folder.join("release/sd"))
 }
 
+/// Becomes a program of the workspace, built as this one is and always anew; returns only when that failed.
+pub fn become_program(package: &str, args: &[String]) -> Result<()> {
+    let mut command = cargo(&["run", "--quiet", "--package", package, "--"]);
+    Err(command.args(args).exec().into())
+}
+
 /// Builds every product and test program in release mode.
 pub fn build() -> Result<()> {
-    let status = cargo(&["build", "--release", "--workspace", "--exclude", "xtask"]).status()?;
+    // Those are built as they are run.
+    let others = ["xtask", "sd-harness", "sd-apps", "sd-suites"];
+    let mut command = cargo(&["build", "--release", "--workspace"]);
+    let status = command.args(others.iter().flat_map(|name| ["--exclude", name])).status()?;
     if !status.success() {
         fail!("the build failed");
     }

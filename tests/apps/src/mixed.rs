@@ -6,10 +6,10 @@
 use super::{Scenario, mixed_tools, python};
 use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
-use harness::{Result, fail, procfs, product, ss};
+use harness::{Result, fail, procfs, product, ss, until};
 use std::io::Write;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("mixed-closes-all", PYTHON, |lab| odd_both(lab, "close-all")),
@@ -142,7 +142,7 @@ fn daemon(lab: &mut Lab) -> Result<()> {
         let odd = format!("daemon={}", file.display());
         let mut start = Words::server(lab, Some(&odd), port)?.command(lab, Side::Sd)?;
         Proc::start(&mut start, "daemon", lab.path())?.wait(LIMIT)?.ok()?;
-        wait_until("the daemon listens", || procfs::is_listening(port))?;
+        until("the daemon listens", LIMIT, || procfs::is_listening(port))?;
         talk(
             lab,
             port,
@@ -155,17 +155,6 @@ fn daemon(lab: &mut Lab) -> Result<()> {
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM)?;
         // It is our child now: xtask takes orphans.
         nix::sys::wait::waitpid(pid, None)?;
-    }
-    Ok(())
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
-    let end = Instant::now() + LIMIT;
-    while !is_so() {
-        if Instant::now() > end {
-            fail!("waited in vain: {what}");
-        }
-        std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())
 }

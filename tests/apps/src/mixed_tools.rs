@@ -95,7 +95,7 @@ fn compile(lab: &Lab, name: &str, source: &str, options: &[&str]) -> Result<Stri
 }
 
 fn compile_echo(lab: &Lab, options: &[&str]) -> Result<String> {
-    compile(lab, "echo", include_str!("c/echo.c"), options)
+    compile(lab, "echo", include_str!("../c/echo.c"), options)
 }
 
 /// A command behind the words of programs that execute it.
@@ -169,7 +169,7 @@ fn tsan(lab: &mut Lab) -> Result<()> {
 
 /// A program that the library cannot get into, though `sd run` starts it, with one that it is in.
 fn without_us(lab: &mut Lab, options: &[&str], before: &[&str]) -> Result<()> {
-    let usual = compile(lab, "usual", include_str!("c/echo.c"), &[])?;
+    let usual = compile(lab, "usual", include_str!("../c/echo.c"), &[])?;
     let odd = compile_echo(lab, options)?;
     if !before.is_empty() {
         std::fs::set_permissions(&odd, std::fs::Permissions::from_mode(0o4755))?;
@@ -198,7 +198,7 @@ fn set_user_id(lab: &mut Lab) -> Result<()> {
 /// The second copy of libc has no hooks: kernel, beside the first one's connections over shared memory.
 fn dlmopen(lab: &mut Lab) -> Result<()> {
     let echo = compile_echo(lab, &[])?;
-    let library = compile(lab, "libecho.so", include_str!("c/echo.c"), &["-shared", "-fPIC"])?;
+    let library = compile(lab, "libecho.so", include_str!("../c/echo.c"), &["-shared", "-fPIC"])?;
     let port = free_port()?;
     let text = port.to_string();
     let start = |args: &[&str], name| Proc::start(&mut lab.command(Side::Sd, &echo, args)?, name, lab.path());
@@ -222,7 +222,7 @@ fn dlmopen(lab: &mut Lab) -> Result<()> {
 /// that we hook, since ours asks the kernel itself.
 fn hook_library(lab: &mut Lab) -> Result<()> {
     let echo = compile_echo(lab, &[])?;
-    let hook = compile(lab, "hook.so", include_str!("c/hook.c"), &["-shared", "-fPIC"])?;
+    let hook = compile(lab, "hook.so", include_str!("../c/hook.c"), &["-shared", "-fPIC"])?;
     for order in [Order::Behind, Order::InFront] {
         let port = free_port()?;
         let text = port.to_string();

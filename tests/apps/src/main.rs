@@ -1,4 +1,4 @@
-//! Real programs, unmodified, with and without SocksDirect on either side.
+//! `cargo xtask apps`: real programs, unmodified, with and without SocksDirect on either side.
 //!
 //! Each scenario runs in a process of its own with a monitor of its own and a hard time limit. It checks contents,
 //! checks in `sd ss` which path was taken, and at its end that nothing is left: no process, no descriptor in the
@@ -42,12 +42,13 @@ mod transfer;
 mod user;
 mod web;
 
+use clap::Parser;
 use harness::lab::Lab;
 use harness::process::{Proc, tail};
 use harness::report::Count;
 use harness::scratch::{Scratch, end_descendants};
 use harness::{Result, fail, install, procfs, product};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) struct Scenario {
@@ -152,8 +153,13 @@ const ROWS: &[&[table::Row]] = &[
     runtimes::ROWS,
 ];
 
-#[derive(clap::Args, Default)]
-pub(crate) struct Options {
+#[derive(Parser)]
+#[command(
+    name = "sd-apps",
+    bin_name = "cargo xtask apps",
+    about = "Run real applications and compare what they say and the path they took"
+)]
+struct Options {
     /// Run the whole matrix, not only the usual scenarios
     #[arg(long)]
     all: bool,
@@ -201,7 +207,12 @@ impl Options {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+fn main() -> ExitCode {
+    let options = Options::parse();
+    harness::command("apps", || run(&options))
+}
+
+fn run(options: &Options) -> Result<()> {
     let all = SCENARIOS.iter().flat_map(|group| group.iter());
     if let Some(name) = &options.inside {
         let Some(scenario) = all.into_iter().find(|s| s.name == name) else { fail!("no scenario {name}") };
@@ -251,7 +262,7 @@ fn run_one(scenario: &Scenario, is_oracle: bool) -> Result<Count> {
     let scratch = Scratch::new("scenario")?;
     let mut command = Command::new(std::env::current_exe()?);
     // Its directories are inside ours, so that they go even if it is killed.
-    command.args(["apps", "--inside", name]).stdin(Stdio::null()).env("TMPDIR", scratch.path());
+    command.args(["--inside", name]).stdin(Stdio::null()).env("TMPDIR", scratch.path());
     if is_oracle {
         command.arg("--kernel");
     }
@@ -262,7 +273,7 @@ fn run_one(scenario: &Scenario, is_oracle: bool) -> Result<Count> {
     let seconds = start.elapsed().as_secs_f64();
     let mut problem = match outcome {
         Ok(output) if output.status.success() => None,
-        Ok(output) => Some(tail(&output.stderr, 2000).trim_start_matches("xtask: ").to_owned()),
+        Ok(output) => Some(tail(&output.stderr, 2000).trim_start_matches("apps: ").to_owned()),
         Err(error) => Some(format!("time limit: {error}")),
     };
     end_descendants(Duration::from_secs(1));

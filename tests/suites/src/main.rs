@@ -1,4 +1,4 @@
-//! Test suites that others wrote, run on the kernel first, then on us, and compared test by test.
+//! `cargo xtask suites`: test suites that others wrote, run on the kernel first, then on us, and compared test by test.
 //!
 //! Each item (a module of CPython's tests, libuv's tests, ...) runs twice under `target/suites`: plainly, and under
 //! `sd run` with a monitor of its own, each time in a network of its own (`network`), so that nobody else has a port
@@ -19,12 +19,14 @@ mod sources;
 mod stage;
 mod stress;
 
+use clap::Parser;
 use compare::{Known, Outcomes, Verdict};
 use harness::report::Count;
 use harness::{Result, fail, install, product};
 use stage::Stage;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Instant;
 
 /// How often tests that differ are repeated on both sides.
@@ -58,8 +60,13 @@ impl Choice {
     }
 }
 
-#[derive(clap::Args, Default)]
-pub(crate) struct Options {
+#[derive(Parser)]
+#[command(
+    name = "sd-suites",
+    bin_name = "cargo xtask suites",
+    about = "Run the test suites of others on the kernel and on us, and compare them test by test"
+)]
+struct Options {
     /// Run only the items whose name contains this
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -83,7 +90,12 @@ pub(crate) struct Options {
     inside: Option<String>,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+fn main() -> ExitCode {
+    let options = Options::parse();
+    harness::command("suites", || run(&options))
+}
+
+fn run(options: &Options) -> Result<()> {
     std::fs::create_dir_all(stage::logs())?;
     if let Some(title) = &options.inside {
         let Some(item) = items().find(|item| item.title() == *title) else { fail!("no item {title}") };

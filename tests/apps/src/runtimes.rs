@@ -72,9 +72,9 @@ const GRPC: &str = "/usr/lib/python3/dist-packages/grpc";
 const NODE: &[&str] = &["node", "wrk", "curl", "python3"];
 const JAVA: &[&str] = &["javac", "java", "python3"];
 const NETTY_NEEDS: &[&str] = &["javac", "java", "python3", "/usr/share/java/netty-transport.jar"];
-const NIO: &str = include_str!("java/NioEcho.java");
-const NETTY: &str = include_str!("java/NettyEcho.java");
-const SERVER_JS: &str = include_str!("js/http_server.js");
+const NIO: &str = include_str!("../java/NioEcho.java");
+const NETTY: &str = include_str!("../java/NettyEcho.java");
+const SERVER_JS: &str = include_str!("../js/http_server.js");
 const LIMIT: Duration = Duration::from_secs(40);
 const GRACE: Duration = Duration::from_secs(10);
 

@@ -3,10 +3,10 @@
 use super::{files, python, web};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
-use harness::{Result, fail};
+use harness::{Result, fail, until};
 use std::path::Path;
 use std::process::ChildStdin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(40);
 const FILE_BYTES: [usize; 7] = [0, 1, 1000, 16_384, 65_537, 1_000_000, LATE_BYTES];
@@ -99,13 +99,6 @@ impl Steady {
 }
 
 /// Looks until it is so; after a quarter of a minute that is an error.
-pub(crate) fn wait_for(mut is_so: impl FnMut() -> bool, what: &str) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(15);
-    while !is_so() {
-        if Instant::now() > end {
-            fail!("waited in vain for: {what}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+pub(crate) fn wait_for(is_so: impl FnMut() -> bool, what: &str) -> Result<()> {
+    until(what, Duration::from_secs(15), is_so)
 }

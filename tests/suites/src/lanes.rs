@@ -53,7 +53,7 @@ fn chains(items: &[Item]) -> VecDeque<Vec<&Item>> {
 /// Runs an item in a process of its own: what it says, without the closing line, and that as numbers.
 fn inside(item: &Item) -> Result<(String, Count)> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["suites", "--inside", &item.title()]).stdin(Stdio::null()).stderr(Stdio::inherit());
+    command.args(["--inside", &item.title()]).stdin(Stdio::null()).stderr(Stdio::inherit());
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (said, last) = text.trim_end().rsplit_once('\n').unwrap_or(("", &text));

@@ -221,10 +221,10 @@ pub unsafe fn select(
 
 /// epoll_ctl(2).
 pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Outcome<c_int> {
-    let Entry::Epoll(instance) = table::get(epfd) else {
-        // Not an instance we know: the kernel sees the placeholder, which is never ready.
-        return Outcome::Kernel;
-    };
+    if matches!(table::get(epfd), Entry::None) && epoll::is_instance(epfd) {
+        epoll::found(epfd);
+    }
+    let Entry::Epoll(instance) = table::get(epfd) else { return Outcome::Kernel };
     if !matches!(table::get(fd), Entry::Socket(_) | Entry::Epoll(_)) {
         if op == libc::EPOLL_CTL_ADD {
             epoll::kernel_registered(instance);

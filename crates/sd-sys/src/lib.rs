@@ -13,6 +13,7 @@ pub mod cgroup;
 pub mod confine;
 pub mod diag;
 pub mod fd;
+pub mod fdinfo;
 pub mod futex;
 pub mod heap;
 pub mod lock;

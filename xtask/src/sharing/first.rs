@@ -2,9 +2,9 @@
 //!
 //! A *herd* is many processes that each connect once, as soon as they can, and stay. Which path each got is seen in `sd ss`.
 
+use super::servers::Server;
 use super::start;
 use harness::lab::{Lab, Side};
-use harness::nginx::{Nginx, Workers};
 use harness::process::{Proc, free_port};
 use harness::ss;
 use harness::{Result, fail};
@@ -18,67 +18,32 @@ const HERD: usize = 50;
 const DIALERS: usize = 4;
 const DIAL_MS: &str = "3000";
 
-/// What is started again and again, or stays.
-#[derive(Clone, Copy)]
-pub(super) enum Server {
-    /// One process, epoll.
-    Echo,
-    /// A master that never accepts, and two workers.
-    Nginx,
-    /// A parent that listens and forks two children, which accept.
-    Prefork,
-}
-
-/// The program: `PORT`.
-const PREFORK: &str = r#"
-import os, selectors, signal, socket, sys
-children = []
-def end(*_):
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-    os._exit(0)
-signal.signal(signal.SIGTERM, end)
-listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=511)
-print("port", listener.getsockname()[1], flush=True)
-for _ in range(2):
-    children.append(os.fork())
-    if children[-1] == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        waiting = selectors.DefaultSelector()
-        listener.setblocking(False)
-        waiting.register(listener, selectors.EVENT_READ)
-        while True:
-            for key, _ in waiting.select():
-                try:
-                    if key.fileobj is listener:
-                        connection, _ = listener.accept()
-                        waiting.register(connection, selectors.EVENT_READ)
-                        continue
-                    data = key.fileobj.recv(4096)
-                    if data:
-                        key.fileobj.send(data)
-                        continue
-                except BlockingIOError:
-                    continue
-                except ConnectionError:
-                    pass
-                waiting.unregister(key.fileobj)
-                key.fileobj.close()
-os.wait()
+/// A program that has threads in an epoll instance when the monitor comes: `MONITOR PORT`.
+const OLD_INSTANCE: &str = r#"
+import os, select, socket, sys, threading, time
+instance = select.epoll()
+connections = {}
+seen = set()
+def wait():
+    while len(seen) < 20:
+        for number, _ in instance.poll():
+            if connections[number].recv(100):
+                seen.add(number)
+thread = threading.Thread(target=wait)
+thread.start()
+print("waits", flush=True)
+while sys.argv[1] != "-" and not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+time.sleep(0.3)
+for _ in range(20):
+    connection = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+    connections[connection.fileno()] = connection
+    instance.register(connection, select.EPOLLIN)
+    connection.send(b"GET / HTTP/1.1\r\nHost: herd\r\n\r\n")
+thread.join(10)
+print("seen", len(seen), flush=True)
+time.sleep(60)
 "#;
-
-impl Server {
-    /// Starts it at a port, without waiting for anything.
-    fn begin(self, lab: &Lab, port: u16) -> Result<Proc> {
-        match self {
-            Server::Echo => start(lab, Side::Sd, &["echo", &port.to_string()]),
-            Server::Nginx => {
-                Ok(Nginx::begin(lab, Side::Sd, &Workers { count: 2, user: "root" }, port)?.process)
-            }
-            Server::Prefork => lab.start(Side::Sd, "python3", &["-c", PREFORK, &port.to_string()]),
-        }
-    }
-}
 
 /// Starts a herd: each process waits for a monitor if there is none, connects until somebody listens, and says so.
 fn herd(lab: &Lab, port: u16) -> Result<Proc> {
@@ -153,6 +118,33 @@ pub(super) fn server_before_monitor(lab: &mut Lab, server: Server) -> Result<Str
         served.terminate(PATIENCE)?;
     }
     verdict(&of_rounds)
+}
+
+/// A program's epoll instance, in which a thread sleeps, is older than the monitor; then come sockets that are ours.
+pub(super) fn instance_before_monitor(lab: &mut Lab) -> Result<String> {
+    lab.kill_monitor();
+    let port = free_port()?;
+    let socket = lab.socket().display().to_string();
+    let monitor = if lab.is_oracle() { "-" } else { &socket };
+    let _ = std::fs::remove_file(&socket);
+    let mut program = lab.start(Side::Sd, "python3", &["-c", OLD_INSTANCE, monitor, &port.to_string()])?;
+    program.wait_for_text("waits", PATIENCE)?;
+    let mut server = Server::Echo.begin(lab, port)?;
+    server.wait_listening(port)?;
+    if !lab.is_oracle() {
+        lab.start_monitor()?;
+    }
+    program.wait_for_text("seen 20", PATIENCE)?;
+    if !lab.is_oracle() {
+        let seen = lab.snapshot()?;
+        let strays: Vec<_> = seen.connections.iter().filter(|c| c.path != "shm").map(ss::describe).collect();
+        if seen.connections.is_empty() || !strays.is_empty() {
+            fail!("of {} connections not on shared memory: {}", seen.connections.len(), strays.join(", "));
+        }
+    }
+    program.kill();
+    server.terminate(PATIENCE)?;
+    Ok("20 of 20 connections told of their data".to_owned())
 }
 
 /// Clients try until a server listens that forks before anybody accepts.

@@ -23,6 +23,7 @@ mod group;
 mod hostile;
 mod liars;
 mod many;
+mod servers;
 mod shortage;
 mod soak;
 mod suspend;
@@ -33,6 +34,7 @@ use harness::lab::{Lab, Side};
 use harness::process::Proc;
 use harness::report::Count;
 use harness::{Result, fail, product};
+use servers::Server;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -118,9 +120,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.push(("many-processes".to_owned(), Box::new(many::processes)));
     parts.push(("many-connections".to_owned(), Box::new(many::connections)));
     parts.push(("first-contact".to_owned(), Box::new(many::first_contacts)));
-    for (name, server) in
-        [("echo", first::Server::Echo), ("nginx", first::Server::Nginx), ("prefork", first::Server::Prefork)]
-    {
+    for (name, server) in [("echo", Server::Echo), ("nginx", Server::Nginx), ("prefork", Server::Prefork)] {
         let restarts = move |lab: &mut Lab| first::monitor_restarts(lab, server);
         parts.push((format!("first-contact-monitor-restarts-{name}"), Box::new(restarts)));
         let before = move |lab: &mut Lab| first::server_before_monitor(lab, server);
@@ -130,6 +130,16 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
         let policy = move |lab: &mut Lab| first::policy(lab, server);
         parts.push((format!("policy-{name}"), Box::new(policy)));
     }
+    for (name, server) in [
+        ("threads", Server::Threads { is_registered_early: false }),
+        ("registered-early", Server::Threads { is_registered_early: true }),
+        ("node", Server::Node),
+    ] {
+        let before = move |lab: &mut Lab| first::server_before_monitor(lab, server);
+        parts.push((format!("first-contact-server-before-monitor-{name}"), Box::new(before)));
+    }
+    parts
+        .push(("first-contact-instance-before-monitor".to_owned(), Box::new(first::instance_before_monitor)));
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));

@@ -70,12 +70,27 @@ fn fresh() -> &'static Epoll {
     }))
 }
 
-/// A kernel epoll instance was made: remember it.
+/// Some instance is, or was, known.
+static ARE_KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// See [`ARE_KNOWN`].
+pub(crate) fn are_known() -> bool {
+    ARE_KNOWN.load(Ordering::Acquire)
+}
+
+/// A kernel epoll instance was made: remember it. Without a monitor too: one may come, and then there are sockets of ours, which
+/// threads that sleep in the instance by then have to be told of.
 pub(crate) fn created(fd: i32) {
     // Where there is a slab, of its parent's perhaps, there may be sockets of ours, with a monitor or without.
-    if PROCESS.slab_count.load(Ordering::Acquire) == 0 && crate::monitor::client::connected().is_none() {
+    let may_have_ours = PROCESS.slab_count.load(Ordering::Acquire) != 0
+        || crate::monitor::client::connected().is_some()
+        || crate::monitor::client::may_come();
+    if !may_have_ours {
         return;
     }
+    // For `User`; without a slab nobody has set it yet.
+    let _ = PROCESS.pid.compare_exchange(0, sd_sys::fd::getpid(), Ordering::Relaxed, Ordering::Relaxed);
+    ARE_KNOWN.store(true, Ordering::Release);
     crate::setup::connect::dropped_behind_our_back(fd);
     let epoll = {
         let mut records = RECORDS.lock();
@@ -97,7 +112,14 @@ pub(crate) fn created(fd: i32) {
     }
 }
 
-/// An instance that was made when there was nothing of ours. No other thread of the process has it.
+/// Whether a number is an epoll instance, of a process that has placeholders: one says that it does not know those.
+pub(crate) fn is_instance(number: i32) -> bool {
+    let placeholder = PROCESS.placeholders.iter().map(|fd| fd.load(Ordering::Relaxed)).find(|fd| *fd >= 0);
+    let answer = placeholder.map(|fd| sd_sys::fd::epoll_ctl(number, libc::EPOLL_CTL_DEL, fd, 0, 0));
+    answer == Some(Err(sd_sys::Errno(libc::ENOENT)))
+}
+
+/// An instance that nobody has told us of: it came by exec, or in a message. No other thread of the process sleeps in it.
 pub(crate) fn found(fd: i32) {
     created(fd);
     if let Entry::Epoll(epoll) = table::get(fd) {
@@ -264,7 +286,8 @@ pub(crate) fn put_back(registered: watch::Removed, endpoint: &'static Endpoint) 
     crate::setup::listen::interested(endpoint, fd);
     let mut interest = epoll.interest.lock();
     if interest.items.reserve(epoll) && rest::prepare(epoll, &mut interest, View::now()) {
-        let wish = (events | ALWAYS, data);
+        let has_fired = events & !PRIVATE == 0;
+        let wish = (if has_fired { events } else { events | ALWAYS }, data);
         let _ = control::insert(epoll, &mut interest, fd, Source::Socket(endpoint), wish, 0);
     }
 }

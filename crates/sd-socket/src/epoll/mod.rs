@@ -55,8 +55,8 @@ pub(crate) use control::{control, kernel_registered};
 pub(crate) use items::Item;
 use items::{Items, Source};
 pub(crate) use life::{
-    User, add_fd, before_fork, created, drop_fd, forked, forked_late, found, keep_locks, put_back, separated,
-    separated_with_threads, unlock,
+    User, add_fd, are_known, before_fork, created, drop_fd, forked, forked_late, found, is_instance,
+    keep_locks, put_back, separated, separated_with_threads, unlock,
 };
 pub(crate) use waiting::wait;
 pub(crate) use watch::{

@@ -324,6 +324,17 @@ impl Removed {
         Removed { epoll: item.epoll(), fd: item.fd(), events, data: item.data.load(Ordering::Relaxed) }
     }
 
+    /// The registration of `fd`, which is not ours yet, in the kernel's instance. `number` leads to that.
+    pub(crate) fn of_kernel(epoll: &'static Epoll, number: i32, fd: i32) -> sd_sys::Result<Option<Removed>> {
+        let known = sd_sys::fdinfo::registration(number, fd)?;
+        Ok(known.map(|known| Removed { epoll, fd, events: known.events, data: known.data }))
+    }
+
+    /// Whether it is one of this instance's.
+    pub(crate) fn is_in(&self, epoll: &Epoll) -> bool {
+        core::ptr::eq(self.epoll, epoll)
+    }
+
     /// Registers the number in the kernel's instance.
     pub(crate) fn into_kernel(self) {
         let Removed { epoll, fd, events, data } = self;

@@ -13,8 +13,14 @@ use sd_proto::Request;
 use sd_shm::slab::{MEMBERS, SHARED_MEMBER};
 use sd_sys::thread;
 
+/// There is something that the child must not take as it is: sockets of ours, or instances that threads sleep in.
 fn active() -> bool {
-    PROCESS.slab_count.load(Ordering::Acquire) != 0
+    PROCESS.slab_count.load(Ordering::Acquire) != 0 || crate::epoll::are_known()
+}
+
+/// This thread has prepared the fork that it is in: what it did then is undone, whatever other threads have begun meanwhile.
+fn is_prepared() -> bool {
+    thread::child().is_some()
 }
 
 fn slabs() -> impl Iterator<Item = &'static crate::process::SlabRec> {
@@ -36,6 +42,7 @@ pub(crate) fn early() {
 
 /// The last thing before fork: everything is put into a state that the child can use.
 pub(crate) fn prepare() {
+    thread::set_child(None);
     if !active() {
         return;
     }
@@ -48,7 +55,7 @@ pub(crate) fn prepare() {
     PROCESS.alloc.lock_and_keep();
     crate::epoll::keep_locks();
     crate::link::wake_target::leave_under_lock();
-    PROCESS.forked.store(true, Ordering::Relaxed);
+    PROCESS.forked.fetch_or(PROCESS.slab_count.load(Ordering::Acquire) != 0, Ordering::Relaxed);
     let member = claim_member();
     thread::set_child(Some((member, 0)));
     table::for_each(0, u32::MAX, |_, entry| {
@@ -110,7 +117,7 @@ fn unlock() {
 
 /// After fork, in the parent.
 pub(crate) fn parent() {
-    if active() {
+    if is_prepared() {
         crate::monitor::client::parent_after_fork();
         unlock();
     }
@@ -120,9 +127,7 @@ pub(crate) fn parent() {
 pub(crate) fn announce(child: i32) {
     let child_of_thread = thread::child();
     thread::set_child(None);
-    let Some((member, serial)) =
-        child_of_thread.filter(|(member, _)| active() && (*member as usize) < MEMBERS)
-    else {
+    let Some((member, serial)) = child_of_thread.filter(|(member, _)| (*member as usize) < MEMBERS) else {
         return;
     };
     if child < 0 {
@@ -151,7 +156,7 @@ fn forget_member(member: u32) {
 
 /// After fork, in the child.
 pub(crate) fn child() {
-    if active() {
+    if is_prepared() {
         unlock();
         changed();
     }
@@ -159,11 +164,11 @@ pub(crate) fn child() {
 
 /// After a bare clone, in the child: other threads may have held locks of libc's allocator, which stay held.
 pub(crate) fn child_bare() {
-    if active() {
+    if is_prepared() {
         unlock();
     }
     sd_sys::heap::leave_libc();
-    if active() {
+    if is_prepared() {
         changed();
     }
 }
@@ -211,7 +216,7 @@ fn changed() {
 
 /// In the child, after all fork handlers: what may allocate or free.
 pub(crate) fn late() {
-    if active() {
+    if is_prepared() {
         crate::route::forked();
         crate::socket::pin::forked();
         crate::epoll::forked_late();

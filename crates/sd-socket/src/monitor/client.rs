@@ -21,7 +21,7 @@ pub(crate) use separate::{close_for_good, forget, is_closed_for_good, set_ending
 use std::collections::VecDeque;
 
 use absent::RETRY_MIN_NS;
-pub(crate) use absent::{listens, wait_for_monitor};
+pub(crate) use absent::{listens, may_come, wait_for_monitor};
 pub(crate) use births::{before_fork, parent_after_fork};
 pub(crate) use look::{has_ended, look_at_socket, look_now_and_then};
 use slow::Slow;

@@ -5,16 +5,21 @@
 //! (`sd-monitor/src/shell/expected.rs`), and looks for a monitor in whatever it sleeps ([`crate::monitor::client::retry_if_lost`]). It
 //! registers the listener once the program has shown that it accepts.
 //!
-//! What stays the kernel's: listeners of a process that has other threads, or had the socket in an epoll instance before it
-//! listened. Calls that are under way there could not be told of connections of ours.
+//! The program may have threads, and have the socket in epoll instances before it listens: no call on a socket that does not
+//! listen yet waits, and the instances that threads may sleep in are known since they were made ([`crate::epoll::created`]).
+//!
+//! What stays the kernel's: listeners of a process with threads that got an epoll instance by exec or in a message. Threads that
+//! sleep there could not be told of connections of ours.
 //! Tested by `cargo xtask sharing --only server-before-monitor`.
 
 use crate::Outcome;
+use crate::epoll;
 use crate::fd::table::{self, Entry};
 use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
 use crate::setup::connect;
 use crate::setup::listen::{self, Listener, UNREGISTERED};
+use crate::socket::addr;
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sd_proto::Request;
@@ -24,17 +29,22 @@ const NUMBERS: i32 = 4096;
 
 /// listen(2) on a socket that is not ours.
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
-    let may_be_ours = matches!(table::get(fd), Entry::None) && is_tcp(fd) && is_possible();
+    let may_be_ours = matches!(table::get(fd), Entry::None) && is_tcp(fd) && is_ready();
     if !may_be_ours {
         return Outcome::Kernel;
     }
+    let Some(watched_by) = instances_with(fd) else { return Outcome::Kernel };
+    // Before the kernel's: who calls accept the moment that it listens is to wait with us.
+    let Some(endpoint) = listen::take_up(fd, backlog) else { return Outcome::Kernel };
     // SAFETY: no pointers.
     if let Err(e) = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_listen, fd, backlog) }) {
+        listen::give_back(endpoint, fd);
         return Outcome::Errno(e.0);
     }
-    if client::wait_for_monitor() && all_epolls_are_known(fd) {
-        listen::take_up(fd, backlog);
+    if let Some((_, name)) = addr::kernel_name(fd) {
+        endpoint.ports.store(u32::from(name.port) << 16, Ordering::Relaxed);
     }
+    watched_by.into_iter().for_each(|registered| epoll::put_back(registered, endpoint));
     Outcome::Done(0)
 }
 
@@ -43,30 +53,34 @@ fn is_tcp(fd: c_int) -> bool {
     is(libc::SO_PROTOCOL, libc::IPPROTO_TCP) && is(libc::SO_ACCEPTCONN, 0)
 }
 
-fn is_possible() -> bool {
+/// There is no monitor, but may be one some day, and the process has what a listener needs then.
+pub(super) fn is_ready() -> bool {
     !client::is_there()
-        && single_threaded()
         && !crate::process::network::has_left()
         && !sd_sys::confine::is_on()
         && crate::process::env::monitor_path(&mut [0; 108]).is_some()
+        && client::wait_for_monitor()
 }
 
-/// Makes each epoll instance of the process one that can have sockets of ours, if none of them has this one.
-fn all_epolls_are_known(fd: c_int) -> bool {
+/// The registrations of the socket in the process's epoll instances, each of which is one that can have sockets of ours from now
+/// on. `None`: there may be some that we cannot know of.
+fn instances_with(fd: c_int) -> Option<Vec<epoll::Registered>> {
     let last = sd_sys::fd::nofile_limit().min(NUMBERS as u64) as i32;
+    let mut found: Vec<epoll::Registered> = Vec::new();
     for number in 0..last {
-        match sd_sys::fd::epoll_ctl(number, libc::EPOLL_CTL_ADD, fd, 0, 0) {
-            // It was not there, and is not there now.
-            Ok(()) => drop(sd_sys::fd::epoll_ctl(number, libc::EPOLL_CTL_DEL, fd, 0, 0)),
-            Err(sd_sys::Errno(libc::EEXIST)) => return false,
-            // None, or no number of the program's.
-            Err(_) => continue,
+        if matches!(table::get(number), Entry::None) && epoll::is_instance(number) {
+            if !single_threaded() {
+                return None;
+            }
+            epoll::found(number);
         }
-        if matches!(table::get(number), Entry::None) {
-            crate::epoll::found(number);
+        let Entry::Epoll(epoll) = table::get(number) else { continue };
+        if found.iter().any(|other| other.is_in(epoll)) {
+            continue;
         }
+        found.extend(epoll::Registered::of_kernel(epoll, number, fd).ok()?);
     }
-    true
+    Some(found)
 }
 
 /// A listener could not be registered: it will be.

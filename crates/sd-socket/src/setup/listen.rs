@@ -161,16 +161,19 @@ pub(crate) fn adopt_from_kernel(fd: i32) {
     let option = |name| sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, name);
     let is_listening =
         option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) && option(libc::SO_ACCEPTCONN) == Ok(1);
-    if is_listening && !table::is_ours(fd) && crate::monitor::client::connected().is_some() {
+    // Without a monitor as well: one may come.
+    let may_be_ours =
+        || crate::monitor::client::connected().is_some() || crate::setup::before_monitor::is_ready();
+    if is_listening && !table::is_ours(fd) && may_be_ours() {
         // What listen was told cannot be asked; the kernel's queue bounds what it takes.
         take_up(fd, c_int::MAX);
     }
 }
 
-/// Takes up a kernel socket that surely is a listener, in a process that has a slab.
-pub(super) fn take_up(fd: i32, backlog: c_int) {
-    let Some((domain, name)) = addr::kernel_name(fd) else { return };
-    let Some(endpoint) = crate::socket::endpoint::allocate(domain) else { return };
+/// Takes up a kernel socket that surely is a listener, or is about to become one, in a process that has a slab.
+pub(super) fn take_up(fd: i32, backlog: c_int) -> Option<&'static Endpoint> {
+    let (domain, name) = addr::kernel_name(fd)?;
+    let endpoint = crate::socket::endpoint::allocate(domain)?;
     let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as c_int;
     endpoint.set_flag(if name.ip.is_unspecified() { 0 } else { KEEPS_ADDRESS });
     endpoint.set_flag(OWN_SOCKET | HAS_NAME | if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 });
@@ -184,9 +187,20 @@ pub(super) fn take_up(fd: i32, backlog: c_int) {
             set_kernel_nonblock(fd, true);
             listener.set_backlog(clamp_backlog(backlog));
             listener.defer.store(crate::setup::defer::seconds(fd), Ordering::Relaxed);
+            Some(endpoint)
         }
-        None => crate::socket::endpoint::release(endpoint),
+        None => {
+            crate::socket::endpoint::release(endpoint);
+            None
+        }
     }
+}
+
+/// The opposite of [`take_up`].
+pub(super) fn give_back(endpoint: &'static Endpoint, fd: i32) {
+    table::clear(fd);
+    set_kernel_nonblock(fd, endpoint.flag(NONBLOCK));
+    crate::socket::endpoint::release(endpoint);
 }
 
 /// Linux compares as unsigned with net.core.somaxconn, 4096 by default.

@@ -49,6 +49,12 @@ pub(super) fn has_come(control: &mut Control) -> bool {
     is_new
 }
 
+/// Whether there may be a monitor some day: then the table of numbers is there.
+pub(crate) fn may_come() -> bool {
+    let has_place = crate::process::env::monitor_path(&mut [0; 108]).is_some();
+    has_place && !sd_sys::confine::is_on() && crate::fd::table::init()
+}
+
 /// A process that listens has no monitor: it gets what one will need, and looks for one when it sleeps. False when it cannot.
 pub(crate) fn wait_for_monitor() -> bool {
     if sd_sys::confine::is_on() {

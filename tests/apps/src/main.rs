@@ -13,6 +13,7 @@ mod fallback;
 mod files;
 mod ftp;
 mod haproxy;
+mod hosts;
 mod http;
 mod httpd;
 mod loads;
@@ -120,6 +121,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     python::SCENARIOS,
     tools::SCENARIOS,
     fallback::SCENARIOS,
+    hosts::SCENARIOS,
     crash::SCENARIOS,
     monitor::SCENARIOS,
     cost::SCENARIOS,

@@ -1,6 +1,7 @@
 //! A private place to run servers and clients in: a temporary directory, a monitor of its own, ports of 127.0.0.1.
 
 use crate::monitor::Monitor;
+use crate::network::Network;
 use crate::process::{Output, Proc, find_program};
 use crate::scratch::Scratch;
 use crate::ss::{self, Snapshot, Watch};
@@ -46,14 +47,26 @@ pub struct Lab {
     cgroup: Option<PathBuf>,
     /// Of the monitors that are started.
     policy: Option<PathBuf>,
+    /// Where everything runs, if not in the network of this process.
+    network: Option<Network>,
     /// Everything runs over the kernel, to show what Linux does in the same scenario.
     is_oracle: bool,
 }
 
 impl Lab {
     pub fn new(is_oracle: bool) -> Result<Lab> {
+        Lab::at(None, is_oracle)
+    }
+
+    /// A lab whose monitor and programs are in this network.
+    pub fn on(network: Network, is_oracle: bool) -> Result<Lab> {
+        Lab::at(Some(network), is_oracle)
+    }
+
+    fn at(network: Option<Network>, is_oracle: bool) -> Result<Lab> {
         let scratch = Scratch::new("lab")?;
-        let mut lab = Lab { monitor: None, monitor_fds: 0, scratch, cgroup: None, policy: None, is_oracle };
+        let mut lab =
+            Lab { monitor: None, monitor_fds: 0, scratch, cgroup: None, policy: None, network, is_oracle };
         if !is_oracle {
             lab.start_monitor()?;
         }
@@ -97,7 +110,9 @@ impl Lab {
     /// The same, with another command than ours.
     pub fn start_monitor_of(&mut self, sd: &Path) -> Result<()> {
         let policy = self.policy.iter().flat_map(|path| [OsStr::new("--policy"), path.as_os_str()]);
-        let monitor = Monitor::start(sd, &self.socket(), &policy.collect::<Vec<_>>(), self.path())?;
+        let policy: Vec<&OsStr> = policy.collect();
+        let network = self.network.as_ref();
+        let monitor = Monitor::start_on(network, sd, &self.socket(), &policy, self.path())?;
         self.monitor_fds = procfs::fd_count(monitor.pid());
         self.monitor = Some(monitor);
         Ok(())
@@ -140,6 +155,9 @@ impl Lab {
             command
         };
         command.args(args).current_dir(self.path()).stdin(Stdio::null());
+        if let Some(network) = &self.network {
+            network.host(&mut command)?;
+        }
         Ok(command)
     }
 

@@ -8,15 +8,18 @@
 //! | [`process`] | programs with a time limit, their output in files, and an end that is certain |
 //! | [`monitor`] | a monitor of a test's own |
 //! | [`lab`] | a private place to run servers and clients in, with the library or without |
+//! | [`network`], [`host`] | network namespaces; hosts of ours, each with one and a monitor, joined by a cable |
 //! | [`nginx`] | the server that most of them use |
 //! | [`ss`], [`procfs`] | what `sd ss` and `/proc` say |
 //! | [`report`] | counts, progress, tables |
 //!
 //! Used by `xtask`, `tests/apps` and `tests/suites`. It has no opinion about what is tested.
 
+pub mod host;
 pub mod install;
 pub mod lab;
 pub mod monitor;
+pub mod network;
 pub mod nginx;
 pub mod process;
 pub mod procfs;
@@ -29,7 +32,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Any failure, as a sentence for the person who typed the command.
-pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
+
+pub type Result<T> = std::result::Result<T, Error>;
 
 /// Returns an error made from a format string.
 #[macro_export]

@@ -1,5 +1,6 @@
 //! A monitor of a test's own.
 
+use crate::network::Network;
 use crate::process::Proc;
 use crate::{Result, fail, ss};
 use std::ffi::OsStr;
@@ -19,14 +20,21 @@ pub struct Monitor {
 impl Monitor {
     /// Starts `sd monitor` at this socket, its output in files of `folder`, and waits until it answers.
     pub fn start<A: AsRef<OsStr>>(sd: &Path, socket: &Path, args: &[A], folder: &Path) -> Result<Monitor> {
-        let mut command = Command::new(sd);
-        command.arg("monitor").arg("--socket").arg(socket).args(args);
-        Monitor::start_command(&mut command, sd, socket, folder)
+        Monitor::start_on(None, sd, socket, args, folder)
     }
 
-    /// As `start`, by a command that does that in its own way.
-    pub fn start_command(command: &mut Command, sd: &Path, socket: &Path, folder: &Path) -> Result<Monitor> {
-        let process = Proc::start(command.stdin(Stdio::null()), "monitor", folder)?;
+    /// As `start`, in this network.
+    pub fn start_on<A: AsRef<OsStr>>(
+        network: Option<&Network>,
+        sd: &Path,
+        socket: &Path,
+        args: &[A],
+        folder: &Path,
+    ) -> Result<Monitor> {
+        let mut command = Command::new(sd);
+        command.arg("monitor").arg("--socket").arg(socket).args(args).stdin(Stdio::null());
+        network.map_or(Ok(()), |network| network.host(&mut command))?;
+        let process = Proc::start(&mut command, "monitor", folder)?;
         let mut monitor = Monitor { process, socket: socket.to_owned() };
         let end = Instant::now() + PATIENCE;
         while let Err(error) = ss::snapshot(sd, socket) {

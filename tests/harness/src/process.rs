@@ -107,7 +107,7 @@ impl Proc {
     /// Waits until the program listens on a port, without connecting to it.
     pub fn wait_listening(&mut self, port: u16) -> Result<()> {
         let end = Instant::now() + Duration::from_secs(15);
-        while !procfs::is_listening(port) {
+        while !procfs::is_listening_near(self.pid(), port) {
             if !self.is_running() {
                 fail!("{} ended before it listened: {}", self.name, self.last_words());
             }

@@ -148,10 +148,21 @@ fn is_memory_file(link: &Path) -> bool {
 
 /// Whether somebody listens on this TCP port of this network namespace.
 pub fn is_listening(port: u16) -> bool {
+    is_listening_in("/proc/net", port)
+}
+
+/// As `is_listening`, in the network of a process, which is ours once it has ended.
+pub fn is_listening_near(pid: u32, port: u16) -> bool {
+    let folder = format!("/proc/{pid}/net");
+    let is_there = Path::new(&folder).join("tcp").exists();
+    is_listening_in(if is_there { &folder } else { "/proc/net" }, port)
+}
+
+fn is_listening_in(folder: &str, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let suffix = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|path| {
-        let text = fs::read_to_string(path).unwrap_or_default();
+    ["tcp", "tcp6"].iter().any(|name| {
+        let text = fs::read_to_string(format!("{folder}/{name}")).unwrap_or_default();
         text.lines().skip(1).any(|line| {
             let mut fields = line.split_whitespace().skip(1);
             let local = fields.next().unwrap_or_default();

@@ -13,7 +13,6 @@
 //! | `echo-passed PATH` | is sent connections, and echoes them |
 //! | `pace PORT MS` | one connection that asks every millisecond: how long it had to wait |
 //! | `reach IP PORT LINE` | the same, to another address |
-//! | `network NAME VALUE ...` | keeps a network namespace with these settings |
 //! | `sleep` | somebody else's process |
 //!
 //! | attacker | what it tries |
@@ -45,7 +44,6 @@ mod hold;
 mod honest;
 mod knock;
 mod matrix;
-mod network;
 mod places;
 mod policy;
 mod privsep;
@@ -73,7 +71,6 @@ fn main() -> ExitCode {
         }
         ["signal", pid, signal] => signal::run(number(pid) as i32, number(signal) as u16),
         ["squat", port, way] => squat::run(number(port) as u16, way),
-        ["network", settings @ ..] => network::keep(settings),
         ["reach", ip, port, line] => honest::reach(ip, number(port) as u16, line),
         ["matrix", user, port, victims @ ..] => {
             let victims: Vec<i32> = victims.iter().map(|pid| number(pid) as i32).collect();

@@ -115,7 +115,7 @@ fn run(options: &Options) -> Result<()> {
         fail!("no item is named like that; see cargo xtask suites --list");
     }
     let needs = chosen.iter().flat_map(|item| item.needs.iter().copied());
-    let missing = install::missing_of(&needs.chain([network::PROGRAM]).collect::<Vec<_>>());
+    let missing = install::missing_of(&needs.chain([harness::network::PROGRAM]).collect::<Vec<_>>());
     if !options.no_install && !missing.is_empty() {
         install::run(&missing)?;
     }

@@ -4,19 +4,11 @@
 //! connected to others: some tests want that. What is sent there is lost. Of the name servers of the machine a thread
 //! of ours stands in for the first: it knows no name; the others are unreachable, so that a question fails at once.
 
-use harness::process::find_program;
-use harness::{Result, fail};
-use nix::sched::{CloneFlags, setns, unshare};
-use std::fs::File;
-use std::io::Write;
+use harness::Result;
+use harness::network::{Network, configure};
 use std::net::{IpAddr, UdpSocket};
-use std::process::{Command, Stdio};
-
-/// What sets interfaces up.
-pub(crate) const PROGRAM: &str = "ip";
 
 const INTERFACES: &str = "
-link set lo up
 link add eth0 type veth peer name gate
 address add 192.0.2.2/24 dev eth0
 link set gate up
@@ -33,13 +25,9 @@ route add default via fd00::1 dev eth0
 
 /// Gives the calling thread, and what it starts from now on, a network of its own. After an error nothing has changed.
 pub(crate) fn enter() -> Result<()> {
-    let before = File::open("/proc/thread-self/ns/net")?;
-    unshare(CloneFlags::CLONE_NEWNET)?;
-    if let Err(error) = set_up() {
-        setns(before, CloneFlags::CLONE_NEWNET)?;
-        return Err(error);
-    }
-    Ok(())
+    let network = Network::new()?;
+    network.inside(set_up)?;
+    network.enter()
 }
 
 fn set_up() -> Result<()> {
@@ -84,22 +72,6 @@ fn know_no_name(socket: &UdpSocket) {
 fn answer(message: &mut [u8]) {
     message[2] |= 0x80;
     message[3] = message[3] & 0x70 | 0x83;
-}
-
-/// Runs lines of `ip -batch`.
-fn configure(lines: &str) -> Result<()> {
-    let Some(program) = find_program(PROGRAM) else { fail!("{PROGRAM} is not installed") };
-    let mut command = Command::new(program);
-    command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn()?;
-    if let Some(mut input) = child.stdin.take() {
-        input.write_all(lines.as_bytes())?;
-    }
-    let output = child.wait_with_output()?;
-    if !output.status.success() {
-        fail!("{PROGRAM}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! One monitor of root's, and users that share it.
 
 use harness::monitor::Monitor;
+use harness::network::Network;
 use harness::process::{Output, Proc};
 use harness::scratch::Scratch;
 use harness::{Result, fail, procfs, product, until};
@@ -31,8 +32,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(6);
 pub(super) struct World {
     // Ended before the directory goes.
     monitor: Option<Monitor>,
-    /// Keeps the network that programs are in, if it is another.
-    network: Option<Proc>,
     own_network: std::fs::File,
     scratch: Scratch,
     fds: usize,
@@ -57,7 +56,6 @@ impl World {
         let shm = dev_shm();
         let mut world = World {
             monitor: None,
-            network: None,
             own_network: std::fs::File::open("/proc/self/ns/net")?,
             scratch,
             fds: 0,
@@ -104,17 +102,10 @@ impl World {
     }
 
     /// Everything that is started from now on is in a network namespace of its own, with these settings.
-    pub(super) fn leave_network(&mut self, settings: &[(&str, &str)]) -> Result<()> {
-        let args: Vec<&str> = std::iter::once("network")
-            .chain(settings.iter().flat_map(|(name, value)| [*name, *value]))
-            .collect();
-        let network = self.start(User::Root, With::Kernel, &args)?;
-        let mut network = network;
-        network.wait_for_text("ready", PATIENCE)?;
-        let place = std::fs::File::open(format!("/proc/{}/ns/net", network.pid()))?;
-        nix::sched::setns(place, nix::sched::CloneFlags::CLONE_NEWNET)?;
-        self.network = Some(network);
-        Ok(())
+    pub(super) fn leave_network(&self, settings: &[(&str, &str)]) -> Result<()> {
+        let network = Network::new()?;
+        network.set(settings)?;
+        network.enter()
     }
 
     /// Whether it says what it knows to a stranger.
@@ -171,7 +162,6 @@ impl World {
 
     /// Checks what is left when all users have gone, says it, and ends the monitor.
     pub(super) fn finish(mut self) -> Result<String> {
-        drop(self.network.take());
         let Some(mut monitor) = self.monitor.take() else { return Ok(String::new()) };
         if !monitor.process().is_running() {
             fail!("the monitor is gone: {}", monitor.process().last_words());

@@ -1,0 +1,119 @@
+//! Network namespaces: ports, addresses, TIME-WAIT, abstract Unix sockets and settings that are nobody else's.
+//!
+//! They have no names: each lives as long as its value here, or a program in it. Made by root only.
+
+use crate::process::find_program;
+use crate::{Result, fail};
+use nix::libc;
+use nix::sched::{CloneFlags, setns, unshare};
+use std::fs::File;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// What sets interfaces up.
+pub const PROGRAM: &str = "ip";
+
+/// A network namespace with the loopback device up.
+pub struct Network {
+    place: File,
+}
+
+impl Network {
+    /// A fresh one, joined to nothing.
+    pub fn new() -> Result<Network> {
+        let place = in_thread(|| {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            loopback_up()?;
+            Ok(File::open("/proc/thread-self/ns/net")?)
+        })?;
+        Ok(Network { place })
+    }
+
+    /// Does something inside, in a thread of its own.
+    pub fn inside<T: Send>(&self, act: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        in_thread(|| {
+            setns(&self.place, CloneFlags::CLONE_NEWNET)?;
+            act()
+        })
+    }
+
+    /// The calling thread, and what it starts from now on, is inside.
+    pub fn enter(&self) -> Result<()> {
+        Ok(setns(&self.place, CloneFlags::CLONE_NEWNET)?)
+    }
+
+    /// The command's program will be inside.
+    pub fn host(&self, command: &mut Command) -> Result<()> {
+        let place = self.place.try_clone()?;
+        let enter = move || Ok(setns(&place, CloneFlags::CLONE_NEWNET)?);
+        // SAFETY: one system call between fork and exec.
+        unsafe { command.pre_exec(enter) };
+        Ok(())
+    }
+
+    /// Sets names below /proc/sys to values.
+    pub fn set(&self, settings: &[(&str, &str)]) -> Result<()> {
+        self.inside(|| {
+            for (name, value) in settings {
+                std::fs::write(format!("/proc/sys/{name}"), value)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Joins two by a cable (a pair of veth devices), with these addresses of one network of 24 bits at its ends.
+    pub fn join(ends: [(&Network, Ipv4Addr); 2]) -> Result<()> {
+        let [(here, _), (there, _)] = ends;
+        let other = format!("/proc/{}/fd/{}", std::process::id(), there.place.as_raw_fd());
+        here.inside(|| configure(&format!("link add eth0 type veth peer name eth0 netns {other}\n")))?;
+        for (network, address) in ends {
+            let lines = format!("address add {address}/24 dev eth0\nlink set eth0 up\n");
+            network.inside(|| configure(&lines))?;
+        }
+        Ok(())
+    }
+}
+
+/// A thread that changes its namespace must be nobody else's.
+fn in_thread<T: Send>(act: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| match scope.spawn(act).join() {
+        Ok(done) => done,
+        Err(_) => fail!("a thread in another network broke down"),
+    })
+}
+
+/// Without the program `ip`, which not every machine has.
+fn loopback_up() -> Result<()> {
+    // SAFETY: an all-zero ifreq is valid; the kernel reads one, and writes one.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        let mut request: libc::ifreq = std::mem::zeroed();
+        for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+            *to = *from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+        let done = libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw mut request);
+        let error = std::io::Error::last_os_error();
+        libc::close(socket);
+        if done == 0 { Ok(()) } else { Err(error.into()) }
+    }
+}
+
+/// Runs lines of `ip -batch` in the calling thread's namespace.
+pub fn configure(lines: &str) -> Result<()> {
+    let Some(program) = find_program(PROGRAM) else { fail!("{PROGRAM} is not installed") };
+    let mut command = Command::new(program);
+    command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    if let Some(mut input) = child.stdin.take() {
+        input.write_all(lines.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        fail!("{PROGRAM}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}

@@ -1,11 +1,11 @@
 //! When a message was sent, in the 28 bits that its header has left.
 //!
 //! A receiver that looks at several rings finds what came since its last look, but not in which order. Where it asks for
-//! that, senders write the time into the header: the lower bits of the processor's time-stamp counter, in steps of 32, so
+//! that, senders write the time into the header: the lower bits of the processor's clock, in steps of some ticks, so
 //! that they come round after some seconds. Zero means that the sender was not asked. A peer that lies about the time
 //! changes the order of its own messages among the others, no more.
 
-const STEP_BITS: u32 = 5;
+const STEP_BITS: u32 = sd_sys::arch::STAMP_STEP_BITS;
 const MASK: u64 = (1 << 28) - 1;
 /// What is newer than now by less than this was sent just now, by a processor whose counter is ahead.
 const AHEAD_MAX: u64 = MASK / 8;

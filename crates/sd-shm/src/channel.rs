@@ -18,6 +18,7 @@
 //! A connection that B did not accept may be *adopted* by another process that listens on the same
 //! port. It then acts as side B of that slot, and has a set of events of its own (ADR 14).
 
+use crate::PAGE;
 use crate::events::{self, EventSet};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::Geometry;
@@ -40,7 +41,6 @@ const SIDE_STEP: usize = LARGE_OFFSET + SLOTS * LARGE as usize;
 const MIB: usize = 1 << 20;
 const SMALL_OFFSET: usize = MIB;
 const LARGE_OFFSET: usize = 4 * MIB;
-const PAGE: usize = 4096;
 /// Neighbours whose small rings share a page.
 pub const SMALL_PER_PAGE: usize = PAGE / SMALL as usize;
 /// Size of a channel's segment; almost all of it is never touched.

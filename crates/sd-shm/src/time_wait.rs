@@ -10,9 +10,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// Ports that a slab remembers.
 pub const PLACES: usize = 1024;
 
-/// Time is counted in steps of so many cycles of the time-stamp counter, about a tenth of a second. How long a step
+/// Time is counted in steps of so many ticks of the processor's clock, about a tenth of a second. How long a step
 /// is, only the monitor knows, which judges ([`Now`]).
-const STEP_BITS: u32 = 28;
+const STEP_BITS: u32 = sd_sys::arch::TENTH_OF_SECOND_BITS;
 /// Bits of a time. It is ambiguous after two months.
 const AT_BITS: u32 = 26;
 const AT_MASK: u32 = (1 << AT_BITS) - 1;
@@ -34,9 +34,9 @@ pub struct TimeWait {
     pub seconds: u32,
 }
 
-/// The time for a value of the time-stamp counter.
-pub fn step(tsc: u64) -> u32 {
-    (tsc >> STEP_BITS) as u32 & AT_MASK
+/// The time at so many ticks of the processor's clock.
+pub fn step(ticks: u64) -> u32 {
+    (ticks >> STEP_BITS) as u32 & AT_MASK
 }
 
 /// The time for who judges whether one is over.
@@ -47,10 +47,10 @@ pub struct Now {
 }
 
 impl Now {
-    /// For a value of the time-stamp counter, and for how long so many cycles of it last.
-    pub fn new(tsc: u64, ns_of_cycles: impl Fn(u64) -> u64) -> Now {
-        let step_ns = ns_of_cycles(1 << STEP_BITS).max(1);
-        Now { step: step(tsc), steps_per_minute: 60_000_000_000_u64.div_ceil(step_ns) }
+    /// At so many ticks of the processor's clock, and with how long so many of them last.
+    pub fn new(ticks: u64, ns_of_ticks: impl Fn(u64) -> u64) -> Now {
+        let step_ns = ns_of_ticks(1 << STEP_BITS).max(1);
+        Now { step: step(ticks), steps_per_minute: 60_000_000_000_u64.div_ceil(step_ns) }
     }
 }
 

@@ -183,7 +183,7 @@ impl Netlink {
         buf: &mut [u8],
         mut take: impl FnMut(&[u8]) -> bool,
     ) -> Result<()> {
-        let number = (crate::time::tsc() as u32).rotate_left(7) ^ self as *const Netlink as usize as u32;
+        let number = (crate::time::ticks() as u32).rotate_left(7) ^ self as *const Netlink as usize as u32;
         let mut question = [0u8; HEADER + 56];
         let len = HEADER + body.len();
         question[..4].copy_from_slice(&(len as u32).to_ne_bytes());

@@ -1,14 +1,14 @@
 //! Clocks and yielding.
 
 use crate::{Result, check, syscall};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Zero, or the time that it is for a process that may not read any clock.
 static INVENTED: AtomicU64 = AtomicU64::new(0);
 /// A look at that time takes so long.
 const LOOK_NS: u64 = 200;
 
-/// From now on no clock may be read, as in strict mode of seccomp(2), where rdtsc is a SIGSEGV: time passes by looking.
+/// From now on no clock may be read, as in strict mode of seccomp(2), where the processor's is a SIGSEGV: time passes by looking.
 pub fn forbid_clocks() {
     INVENTED.store(1, Ordering::Relaxed);
 }
@@ -34,38 +34,104 @@ pub fn real() -> libc::timespec {
     ts
 }
 
-/// The processor's time-stamp counter: a cheap clock for bounding spins, not for durations.
+/// The processor's clock, which is cheap, in units of its own: see [`Interval`] and [`ns_of_ticks`].
 #[inline(always)]
-pub fn tsc() -> u64 {
+pub fn ticks() -> u64 {
     if INVENTED.load(Ordering::Relaxed) != 0 {
         return 0;
     }
     crate::arch::ticks()
 }
 
-/// Time-stamp and time of [`calibrate`].
-static FIRST_TSC: AtomicU64 = AtomicU64::new(0);
+/// Both clocks at the begin of the measurement; zero before.
+static FIRST_TICKS: AtomicU64 = AtomicU64::new(0);
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
+/// Ticks per second, once they are known well enough; zero before.
+static RATE: AtomicU64 = AtomicU64::new(0);
 
-/// Notes what both clocks say, once; to be called some time before the first question to [`ns_of_cycles`].
+/// Until there is a measurement.
+const ASSUMED_RATE: u64 = 2_500_000_000;
+/// No processor's clock is slower or faster. A measurement that says so went wrong: the machine slept meanwhile.
+const RATES: core::ops::Range<u64> = 1_000_000..10_000_000_000;
+/// A measurement over less is no measurement, and one over so much is the last.
+const MEASURED_NS: core::ops::Range<u64> = 1_000_000..100_000_000;
+
+/// Begins to measure how fast [`ticks`] goes, once; to be called some time before the first question about it.
 pub fn calibrate() {
-    if FIRST_TSC.load(Ordering::Acquire) == 0 {
+    if FIRST_TICKS.load(Ordering::Acquire) == 0 {
         FIRST_NS.store(now_ns(), Ordering::Relaxed);
-        FIRST_TSC.store(tsc(), Ordering::Release);
+        FIRST_TICKS.store(ticks(), Ordering::Release);
     }
 }
 
-/// How long so many cycles of [`tsc`] last, by what both clocks have done since [`calibrate`]. In the first millisecond after it
-/// the answer is for a processor of 2.5 GHz.
-pub fn ns_of_cycles(cycles: u64) -> u64 {
-    calibrate();
-    let (at, now) = (tsc(), now_ns());
-    let elapsed = at.wrapping_sub(FIRST_TSC.load(Ordering::Acquire));
-    let ns = now.wrapping_sub(FIRST_NS.load(Ordering::Relaxed));
-    if !(1_000_000..u64::MAX / 2).contains(&ns) || !(1..u64::MAX / 2).contains(&elapsed) {
-        return cycles / 5 * 2;
+/// Ticks per second, and whether that stays the answer. Until a millisecond after [`calibrate`] it is an assumption.
+fn rate() -> (u64, bool) {
+    let known = RATE.load(Ordering::Relaxed);
+    if known != 0 {
+        return (known, true);
     }
-    u64::try_from(u128::from(cycles) * u128::from(ns) / u128::from(elapsed)).unwrap_or(u64::MAX)
+    if let Some(said) = crate::arch::ticks_per_second() {
+        RATE.store(said, Ordering::Relaxed);
+        return (said, true);
+    }
+    calibrate();
+    let counted = ticks().wrapping_sub(FIRST_TICKS.load(Ordering::Acquire));
+    let ns = now_ns().wrapping_sub(FIRST_NS.load(Ordering::Relaxed));
+    if ns < MEASURED_NS.start {
+        return (ASSUMED_RATE, false);
+    }
+    let rate = u64::try_from(u128::from(counted) * 1_000_000_000 / u128::from(ns)).unwrap_or(u64::MAX);
+    if !RATES.contains(&rate) {
+        FIRST_TICKS.store(0, Ordering::Release);
+        calibrate();
+        return (ASSUMED_RATE, false);
+    }
+    let is_last = ns >= MEASURED_NS.end;
+    if is_last {
+        RATE.store(rate, Ordering::Relaxed);
+    }
+    (rate, is_last)
+}
+
+/// How long so many [`ticks`] last.
+pub fn ns_of_ticks(ticks: u64) -> u64 {
+    let (rate, _) = rate();
+    u64::try_from(u128::from(ticks) * 1_000_000_000 / u128::from(rate)).unwrap_or(u64::MAX)
+}
+
+/// A duration that is compared with a difference of [`ticks`], where reading a clock would cost too much: a load and a
+/// comparison while it is not over.
+#[derive(Debug)]
+pub struct Interval {
+    ns: u64,
+    /// The same in ticks as far as it is known, never too much for long: too few are put right when they have passed.
+    ticks: AtomicU64,
+    is_settled: AtomicBool,
+}
+
+impl Interval {
+    /// So many nanoseconds.
+    pub const fn of_ns(ns: u64) -> Interval {
+        Interval { ns, ticks: AtomicU64::new(0), is_settled: AtomicBool::new(false) }
+    }
+
+    /// Whether so many ticks are more than the interval.
+    #[inline(always)]
+    pub fn is_over(&self, ticks: u64) -> bool {
+        ticks > self.ticks.load(Ordering::Relaxed)
+            && (self.is_settled.load(Ordering::Relaxed) || self.is_really_over(ticks))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_really_over(&self, ticks: u64) -> bool {
+        let (rate, is_last) = rate();
+        let own = u64::try_from(u128::from(self.ns) * u128::from(rate) / 1_000_000_000).unwrap_or(u64::MAX);
+        // A first measurement may be a little too high, so what is kept of it is a little less.
+        self.ticks.store(if is_last { own } else { own / 2 }, Ordering::Relaxed);
+        self.is_settled.store(is_last, Ordering::Relaxed);
+        ticks > own
+    }
 }
 
 /// `ns` nanoseconds as a timespec.
@@ -96,12 +162,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cycles_last_as_long_as_the_clock_says() {
+    fn ticks_last_as_long_as_the_clock_says() {
+        static FORTY_MS: Interval = Interval::of_ns(40_000_000);
         calibrate();
-        sleep_ns(20_000_000).unwrap();
-        let (tsc_before, before) = (tsc(), now_ns());
-        sleep_ns(50_000_000).unwrap();
-        let (counted, passed) = (ns_of_cycles(tsc() - tsc_before), now_ns() - before);
-        assert!(counted.abs_diff(passed) < passed / 20, "{counted} instead of {passed}");
+        for pause_ns in [2_000_000, 20_000_000, 120_000_000] {
+            sleep_ns(pause_ns).unwrap();
+            let (ticks_before, before) = (ticks(), now_ns());
+            sleep_ns(50_000_000).unwrap();
+            let (ticks, passed) = (ticks() - ticks_before, now_ns() - before);
+            let counted = ns_of_ticks(ticks);
+            assert!(counted.abs_diff(passed) < passed / 20, "{counted} instead of {passed}");
+            assert!(FORTY_MS.is_over(ticks) && !FORTY_MS.is_over(ticks * 3 / 5 * 50_000_000 / passed));
+        }
+        assert!(FORTY_MS.is_settled.load(Ordering::Relaxed) && RATE.load(Ordering::Relaxed) != 0);
     }
 }

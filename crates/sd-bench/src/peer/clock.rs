@@ -13,7 +13,7 @@ pub(crate) struct Clock {
 /// The counter.
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
-    sd_sys::time::tsc()
+    sd_sys::time::ticks()
 }
 
 impl Clock {

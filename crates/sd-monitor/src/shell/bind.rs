@@ -17,12 +17,12 @@ use std::sync::atomic::Ordering;
 
 /// The time, for what is in TIME-WAIT.
 fn now() -> Now {
-    Now::new(sd_sys::time::tsc(), sd_sys::time::ns_of_cycles)
+    Now::new(sd_sys::time::ticks(), sd_sys::time::ns_of_ticks)
 }
 
 /// The time as it stands in a TimeWait.
 pub(crate) fn step_now() -> u32 {
-    step(sd_sys::time::tsc())
+    step(sd_sys::time::ticks())
 }
 
 impl Server {

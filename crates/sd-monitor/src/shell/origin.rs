@@ -43,5 +43,5 @@ impl Server {
 }
 
 fn has_stopped(request: &Request) -> bool {
-    sd_sys::time::ns_of_cycles(sd_sys::time::tsc().saturating_sub(request.asked_at)) >= STOPPED_NS
+    sd_sys::time::ns_of_ticks(sd_sys::time::ticks().saturating_sub(request.asked_at)) >= STOPPED_NS
 }

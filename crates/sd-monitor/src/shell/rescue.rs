@@ -64,7 +64,7 @@ pub(super) struct Request {
     pub(super) slot: usize,
     pub(super) generation: u32,
     pub(super) listener: (u32, u32),
-    /// By the time-stamp counter.
+    /// By `sd_sys::time::ticks`.
     pub(super) asked_at: u64,
     pub(super) ip: Ip,
     pub(super) port: u16,

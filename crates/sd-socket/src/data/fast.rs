@@ -86,5 +86,5 @@ pub(crate) fn stamp(endpoint: &Endpoint) -> u32 {
 /// The time that a message bears, if `peer_flags` ask for it; zero if not.
 #[inline(always)]
 pub(super) fn stamp_for(peer_flags: u32) -> u32 {
-    if peer_flags & FLAG_WANTS_STAMPS != 0 { sd_ring::stamp::of(sd_sys::time::tsc()) } else { 0 }
+    if peer_flags & FLAG_WANTS_STAMPS != 0 { sd_ring::stamp::of(sd_sys::time::ticks()) } else { 0 }
 }

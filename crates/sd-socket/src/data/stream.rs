@@ -404,7 +404,7 @@ fn wait_rx(
                 || endpoint::peer_finished(endpoint)
         }
     };
-    let now = sd_sys::time::tsc();
+    let now = sd_sys::time::ticks();
     crate::monitor::client::look_now_and_then(now);
     crate::memory::sweep::now_and_then(now);
     if spin(&endpoint.rx().spin, ready) {

@@ -181,7 +181,7 @@ fn in_order(epoll: &Epoll, look: Look) -> (Option<Guard<'static, ()>>, Guard<'_,
             return (nesting, line);
         }
     }
-    let now = sd_sys::time::tsc();
+    let now = sd_sys::time::ticks();
     crate::link::channel::drain();
     let nesting = nesting(epoll);
     let mut line = epoll.line.lock();
@@ -339,7 +339,7 @@ fn report_kernel(
     let both = epoll.has_both.load(Ordering::Relaxed);
     let Some(room) = out.get_mut(count..) else { return count };
     let got = crate::wait::sleep_on(epoll.fd(), room, Some(0), core::ptr::null()).unwrap_or(0);
-    epoll.kernel_asked.store(sd_sys::time::tsc(), Ordering::Relaxed);
+    epoll.kernel_asked.store(sd_sys::time::ticks(), Ordering::Relaxed);
     let mut kept = count;
     for at in count..count + got {
         let Some(&event) = out.get(at) else { break };

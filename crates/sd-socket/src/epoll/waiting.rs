@@ -8,9 +8,10 @@ use crate::process::single_threaded;
 use crate::wait::{self, Deadline, OWN_EVENT, Sleeper};
 use libc::{epoll_event, sigset_t};
 use sd_sys::section::Watch;
+use sd_sys::time::Interval;
 
-/// About ten microseconds: so often the kernel is asked while sockets of ours are looked at.
-const KERNEL_EVERY_CYCLES: u64 = 25_000;
+/// So often the kernel is asked while sockets of ours are looked at.
+static KERNEL_EVERY: Interval = Interval::of_ns(10_000);
 
 /// Counts a thread that looks or sleeps: events for one thread only go where one is.
 struct Waiter(&'static Epoll);
@@ -67,7 +68,7 @@ fn wait_for_event(
     let deadline = Deadline::after(timeout_ns);
     let _waiter = Waiter::enter(epoll);
     let watch = Watch::start();
-    crate::memory::sweep::now_and_then(sd_sys::time::tsc());
+    crate::memory::sweep::now_and_then(sd_sys::time::ticks());
     if mask.is_null() {
         let found = spin(epoll, out);
         if found != 0 {
@@ -115,7 +116,7 @@ fn look(epoll: &Epoll, out: &mut [epoll_event], stay: bool, last: bool) -> usize
 /// ours is ready. After any other the wait goes on, and asks it: in a spin, before it gives way to anybody, or by a sleep.
 #[inline(never)]
 fn look_at_both(epoll: &Epoll, out: &mut [epoll_event], stay: bool, last: bool) -> usize {
-    let now = sd_sys::time::tsc();
+    let now = sd_sys::time::ticks();
     let kernel = is_kernel_due(epoll, now);
     let mut found = look_at(epoll, out, Look { kernel, stay });
     if found == 0 && last && !kernel {
@@ -129,7 +130,7 @@ fn look_at_both(epoll: &Epoll, out: &mut [epoll_event], stay: bool, last: bool) 
 }
 
 fn is_kernel_due(epoll: &Epoll, now: u64) -> bool {
-    now.wrapping_sub(epoll.kernel_asked.load(Ordering::Relaxed)) > KERNEL_EVERY_CYCLES
+    KERNEL_EVERY.is_over(now.wrapping_sub(epoll.kernel_asked.load(Ordering::Relaxed)))
 }
 
 fn has_kernel(epoll: &Epoll) -> bool {
@@ -150,7 +151,7 @@ fn spin(epoll: &Epoll, out: &mut [epoll_event]) -> usize {
     wait::spin_warned(&epoll.spin, crate::link::channel::looks_of_drain(), |others_follow| {
         rounds += 1;
         crate::link::channel::drain_inside(user.as_ref());
-        let is_due = || others_follow || is_kernel_due(epoll, sd_sys::time::tsc());
+        let is_due = || others_follow || is_kernel_due(epoll, sd_sys::time::ticks());
         let kernel = (others_follow || rounds.is_multiple_of(8)) && has_kernel(epoll) && is_due();
         found = look_at(epoll, out, Look { kernel, stay: true });
         found != 0
@@ -244,7 +245,7 @@ fn sleep_once(
     }
     wait::ended_by_handler(signals.watch, signals.mask)?;
     let kernel = rest::sleep(epoll, wait::earlier(timeout, retry), signals.mask)?;
-    epoll.kernel_asked.store(sd_sys::time::tsc(), Ordering::Relaxed);
+    epoll.kernel_asked.store(sd_sys::time::ticks(), Ordering::Relaxed);
     Ok(if kernel { look_at(epoll, out, Look { kernel, stay: false }) } else { 0 })
 }
 

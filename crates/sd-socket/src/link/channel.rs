@@ -17,6 +17,7 @@ use sd_shm::channel::{Berth, Mapping, RareWords, SLOTS, Side, SlotState};
 use sd_shm::events::EventSet;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
+use sd_sys::time::Interval;
 
 /// A channel that this process is one side of.
 pub(crate) struct Channel {
@@ -65,8 +66,8 @@ pub(crate) struct Channel {
 /// A number for each slot.
 type Counts = [AtomicU16; SLOTS];
 
-/// About fifty microseconds: so rarely a look, which is three system calls, costs nothing.
-const LOOK_EVERY_CYCLES: u64 = 100_000;
+/// So rarely a look, which is three system calls, costs nothing.
+static LOOK_EVERY: Interval = Interval::of_ns(50_000);
 
 impl Channel {
     /// A record for a mapped segment.
@@ -130,7 +131,7 @@ impl Channel {
             None if home != 0 && self.homes.wake(self, slot, home) => return,
             _ => {}
         }
-        own.announced.store(sd_sys::time::tsc(), Ordering::Relaxed);
+        own.announced.store(sd_sys::time::ticks(), Ordering::Relaxed);
         self.map.events_for(self.side.other(), adopter).post(slot);
         match adopter {
             0 => self.peer.wake(),
@@ -142,9 +143,9 @@ impl Channel {
     /// now and then; once it seems to be gone, the monitor is to be asked and believed (it may be in
     /// another process namespace).
     pub(crate) fn peer_seems_alive(&self) -> bool {
-        let now = sd_sys::time::tsc();
+        let now = sd_sys::time::ticks();
         let last = self.looked_at.load(Ordering::Relaxed);
-        if last == u64::MAX || now.wrapping_sub(last) < LOOK_EVERY_CYCLES {
+        if last == u64::MAX || !LOOK_EVERY.is_over(now.wrapping_sub(last)) {
             return true;
         }
         let Ok(pidfd) = sd_sys::fd::pidfd_open(self.peer.pid as i32) else {
@@ -408,7 +409,7 @@ impl Arrivals {
     fn deliver(&mut self) {
         let Some(list) = self.list.get_mut(..self.len) else { return };
         list.sort_unstable_by_key(|arrival| arrival.map_or(0, |(stamp, ..)| stamp));
-        let now = sd_sys::time::tsc();
+        let now = sd_sys::time::ticks();
         for (stamp, channel, slot) in list.iter().copied().flatten() {
             // Nothing comes after what will happen.
             let stamp = stamp.min(now);

@@ -14,7 +14,7 @@ use sd_shm::channel::Side;
 use sd_sys::lock::Lock;
 use std::collections::VecDeque;
 
-/// A connection that was requested, and when, in cycles of the time-stamp counter.
+/// A connection that was requested, and when, by `sd_sys::time::ticks`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) slot: u16,

@@ -19,18 +19,18 @@ use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sd_ring::RxCursor;
 use sd_shm::slab::{Endpoint, HALVES_PER_PAGE, Kept, RX_PARKED, Slab, State, TX_PARKED};
-use sd_sys::time;
+use sd_sys::time::{self, Interval};
 
-/// About 200 us: the hand rests for so long in between.
-const EVERY_CYCLES: u64 = 500_000;
-/// About 20 us: it moves for so long.
-const EPISODE_CYCLES: u64 = 50_000;
+/// The hand rests for so long in between.
+static EVERY: Interval = Interval::of_ns(200_000);
+/// It moves for so long.
+static EPISODE: Interval = Interval::of_ns(20_000);
 /// A lap takes so long at least.
 const LAP_NS: u64 = 1_000_000_000;
 /// More laps are not counted.
 const LAPS_MAX: u64 = 1 << 20;
 
-/// Time-stamp of the last episode.
+/// Ticks at the last episode.
 static MOVED_AT: AtomicU64 = AtomicU64::new(0);
 /// The slab that the hand is at, and above it the number of the endpoint there.
 static HAND: AtomicU64 = AtomicU64::new(0);
@@ -41,7 +41,7 @@ static LAP_BEGAN: AtomicU64 = AtomicU64::new(0);
 #[inline]
 pub(crate) fn now_and_then(now: u64) {
     let moved_at = MOVED_AT.load(Ordering::Relaxed);
-    if now.wrapping_sub(moved_at) > EVERY_CYCLES {
+    if EVERY.is_over(now.wrapping_sub(moved_at)) {
         episode(moved_at, now);
     }
 }
@@ -69,7 +69,7 @@ fn move_hand(began: u64) {
     }
     let (mut at, mut number) = ((hand & 0xff) as usize, (hand >> 8) as usize);
     let enough = enough_laps();
-    while time::tsc().wrapping_sub(began) < EPISODE_CYCLES {
+    while !EPISODE.is_over(time::ticks().wrapping_sub(began)) {
         let Some((rec, slab)) = PROCESS.slab_at(at) else {
             (at, number) = (0, 0);
             break;

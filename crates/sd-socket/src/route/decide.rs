@@ -213,7 +213,7 @@ impl Entry {
         Entry {
             learned,
             source,
-            targets: Deal::new(sd_sys::time::tsc() ^ PROCESS.pid.load(Ordering::Relaxed) as u64),
+            targets: Deal::new(sd_sys::time::ticks() ^ PROCESS.pid.load(Ordering::Relaxed) as u64),
             proofs: Vec::new(),
             candidates: 0,
             kernel: None,

@@ -77,7 +77,7 @@ fn complain() -> Option<u64> {
 /// When the next complaint about the channel's oldest connection is due, in nanoseconds from now.
 fn complain_of(channel: &Channel) -> Option<u64> {
     let asked = channel.oldest_waiting()?;
-    let waited = sd_sys::time::ns_of_cycles(sd_sys::time::tsc().saturating_sub(asked.at));
+    let waited = sd_sys::time::ns_of_ticks(sd_sys::time::ticks().saturating_sub(asked.at));
     let count = channel.complaints.count(&asked);
     let mut patience = PATIENCE_NS << (2 * count);
     if waited >= patience {

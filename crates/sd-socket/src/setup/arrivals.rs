@@ -206,5 +206,5 @@ pub(crate) fn offered(channel: &'static Channel, index: u32) {
 /// When a connection was requested.
 fn requested_at(channel: &Channel, slot: usize) -> Since {
     let announced = channel.map.slot(slot).side[0].announced.load(Ordering::Relaxed);
-    Since::ago(sd_sys::time::ns_of_cycles(sd_sys::time::tsc().saturating_sub(announced)))
+    Since::ago(sd_sys::time::ns_of_ticks(sd_sys::time::ticks().saturating_sub(announced)))
 }

@@ -431,7 +431,7 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
     note_names(endpoint, local, to);
     endpoint.error.store(0, Ordering::Relaxed);
     words.set_state(generation, SlotState::Syn);
-    let asked = Asked { slot: slot as u16, generation, at: sd_sys::time::tsc() };
+    let asked = Asked { slot: slot as u16, generation, at: sd_sys::time::ticks() };
     words.announced.store(asked.at, Ordering::Relaxed);
     let fits = target.channel.requested(asked, target.name(), backlog);
     if !fits && target.channel.withdraw(slot, generation) {

@@ -34,7 +34,7 @@ pub(crate) fn note_close(endpoint: &Endpoint, rec: &SlabRec) -> bool {
         Some(seconds) if !peer_finished(endpoint) => seconds,
         _ => SECONDS,
     };
-    slab.time_waits().note(TimeWait::of(endpoint, local, step(sd_sys::time::tsc()), seconds));
+    slab.time_waits().note(TimeWait::of(endpoint, local, step(sd_sys::time::ticks()), seconds));
     false
 }
 

@@ -362,7 +362,7 @@ pub(super) fn poll_noting(
     if !concerns_us(fds) {
         return Outcome::Kernel;
     }
-    let now = sd_sys::time::tsc();
+    let now = sd_sys::time::ticks();
     crate::monitor::client::look_now_and_then(now);
     crate::setup::syn_sent::look();
     let deadline = Deadline::after(timeout_ns);

@@ -14,7 +14,7 @@ use sd_shm::channel::{
     FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
 };
 use sd_shm::slab::{Endpoint, FIXED_BUF, State};
-use sd_sys::time::tsc;
+use sd_sys::time::ticks;
 
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -133,7 +133,7 @@ pub(crate) fn sent(endpoint: &'static Endpoint) -> Option<u64> {
     // SAFETY: the rx half is held; the copy is thrown away.
     let mut rx = unsafe { *rx_cursor(endpoint) };
     match rx.next(&GEOMETRY, &mem) {
-        Ok(Next::Data { .. } | Next::Urgent | Next::Fin) => sd_ring::stamp::time(rx.stamp(&mem), tsc()),
+        Ok(Next::Data { .. } | Next::Urgent | Next::Fin) => sd_ring::stamp::time(rx.stamp(&mem), ticks()),
         _ => None,
     }
 }

@@ -11,6 +11,11 @@ pub const ELF_MACHINE: u64 = 183;
 /// Where `struct _IO_FILE` of glibc keeps the number that fileno(3) returns: after `_flags` (padded to 8), eleven buffer
 /// pointers, `_markers` and `_chain`.
 pub const FILENO_OFFSET: usize = 8 + 11 * 8 + 2 * 8;
+/// So many lower bits of [`ticks`] come round in about a tenth of a second, where it counts nanoseconds; the older clocks of
+/// 24 to 62 MHz take some times as long.
+pub const TENTH_OF_SECOND_BITS: u32 = 24;
+/// So many bits of [`ticks`] are finer than what the time-stamps of messages need.
+pub const STAMP_STEP_BITS: u32 = 2;
 /// poll(2): there is ppoll(2) only.
 pub const POLL: Option<i64> = None;
 /// select(2): there is pselect6(2) only.

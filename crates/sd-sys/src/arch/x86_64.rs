@@ -11,6 +11,10 @@ pub const ELF_MACHINE: u64 = 62;
 /// Where `struct _IO_FILE` of glibc keeps the number that fileno(3) returns: after `_flags` (padded to 8), eleven buffer
 /// pointers, `_markers` and `_chain`.
 pub const FILENO_OFFSET: usize = 8 + 11 * 8 + 2 * 8;
+/// So many lower bits of [`ticks`] come round in about a tenth of a second.
+pub const TENTH_OF_SECOND_BITS: u32 = 28;
+/// So many bits of [`ticks`] are finer than what the time-stamps of messages need.
+pub const STAMP_STEP_BITS: u32 = 5;
 /// poll(2).
 pub const POLL: Option<i64> = Some(libc::SYS_poll);
 /// select(2).

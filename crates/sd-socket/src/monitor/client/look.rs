@@ -4,12 +4,13 @@ use super::{CONTROL_FD, lost, retry_if_lost};
 use crate::monitor::mail::{deliver, take_mail};
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicU64, Ordering};
+use sd_sys::time::Interval;
 
 /// So often, at most, `look_now_and_then` looks.
 const LOOK_EVERY_NS: u64 = 1_000_000_000;
-/// No processor counts so many cycles of the time-stamp counter in less than ten milliseconds: only then is a clock read.
-const GLANCE_CYCLES: u64 = 100_000_000;
-/// Time-stamp of the last glance at the clock by `look_now_and_then`, and when it looked last.
+/// Only then is a clock read.
+static GLANCE_EVERY: Interval = Interval::of_ns(10_000_000);
+/// Ticks at the last glance at the clock by `look_now_and_then`, and when it looked last.
 static GLANCED_AT: AtomicU64 = AtomicU64::new(0);
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
@@ -17,7 +18,7 @@ static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 /// at the control socket about once a second, and registration with a new monitor.
 #[inline]
 pub(crate) fn look_now_and_then(now: u64) {
-    if now.wrapping_sub(GLANCED_AT.load(Ordering::Relaxed)) > GLANCE_CYCLES {
+    if GLANCE_EVERY.is_over(now.wrapping_sub(GLANCED_AT.load(Ordering::Relaxed))) {
         GLANCED_AT.store(now, Ordering::Relaxed);
         glance();
     }

@@ -5,10 +5,10 @@
 //! multiples of a MiB, and at one offset in each of them all would compete for the same few places of these caches (5 ns a
 //! look, not 0.6: ADR 39). So each channel has its events at a place of its own.
 
+use crate::PAGE;
 use crate::channel::{ADOPTERS, SLOTS};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-const PAGE: usize = 4096;
 /// Pages among which a channel's events have one; the others are never touched.
 pub(crate) const PAGES: usize = 213;
 /// Sets in a page: for A, for B, for adopters.

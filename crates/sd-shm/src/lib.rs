@@ -26,6 +26,10 @@ pub mod time_wait;
 /// Changes whenever a layout here or a control message changes; both sides must agree.
 pub const VERSION: u32 = 21 + cfg!(sd_next_version) as u32;
 
+/// The unit of all layouts here: no processor has smaller pages. Where pages are larger some of this memory is not given back,
+/// see `sd_sys::mem::punch`.
+pub const PAGE: usize = sd_sys::mem::SMALLEST_PAGE;
+
 /// Checks that a descriptor's file has exactly `len` bytes and cannot shrink: only then does no
 /// access to a mapping of it raise SIGBUS.
 fn check_segment(fd: i32, len: usize) -> Result<()> {
@@ -47,7 +51,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps files")]
     fn only_whole_and_sealed_segments_are_mapped() {
-        for len in [4096, public::LEN - 4096, public::LEN + 4096] {
+        for len in [PAGE, public::LEN - PAGE, public::LEN + PAGE] {
             let fd = sd_sys::mem::memfd_sealed(c"wrong", len).unwrap();
             assert_eq!(channel::Mapping::map(fd).err(), Some(Errno(libc::EINVAL)));
             assert_eq!(slab::Slab::map(fd).err(), Some(Errno(libc::EINVAL)));

@@ -1,6 +1,7 @@
 //! A process's sockets, shared with its children (§4.1.2, Fig. 3) and with the monitor, which
 //! lists them for `sd ss` and closes what a dead process held. Peers never see it.
 
+use crate::PAGE;
 use crate::channel::GEOMETRY;
 use crate::time_wait::TimeWaits;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,7 +15,6 @@ pub use crate::endpoint::{
     TX_PARKED, Tokens, TxHalf, short_address,
 };
 
-const PAGE: usize = 4096;
 /// Endpoints, tokens and halves: so they lie at the same distance from each other for each number.
 const LINE: usize = 64;
 /// Sockets that one slab holds: ten million connections between two processes, and what they have besides.
@@ -22,7 +22,7 @@ pub const ENDPOINTS: usize = 10 << 20;
 /// Threads of a family that can hold tokens; see [`Slab::thread`].
 pub const THREADS: usize = 4096;
 /// Offset of the first thread's record.
-const THREADS_OFFSET: usize = 4096;
+const THREADS_OFFSET: usize = PAGE;
 /// Offset of the ports in TIME-WAIT.
 const TIME_WAITS_OFFSET: usize = THREADS_OFFSET + THREADS * core::mem::size_of::<Thread>();
 /// Offset of the first endpoint.

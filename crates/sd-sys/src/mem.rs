@@ -1,6 +1,7 @@
 //! memfd_create(2), mmap(2) and friends.
 
 use crate::{Result, check, syscall};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Creates a sealable, close-on-exec memfd of `len` bytes that can neither shrink nor grow.
 pub fn memfd_sealed(name: &core::ffi::CStr, len: usize) -> Result<i32> {
@@ -139,9 +140,6 @@ pub fn map_private(len: usize) -> Result<*mut u8> {
     map(0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
 }
 
-/// A page, below a reservation.
-const GUARD: usize = PAGE;
-
 /// Maps `len` bytes of zeroed private memory for a table most of which is never touched.
 ///
 /// Linux counts it as a stack and not as data, so that it is not the program's to pay for (RLIMIT_DATA, setrlimit(2)); it is
@@ -149,15 +147,16 @@ const GUARD: usize = PAGE;
 /// pointer hits what is below it: a page that nobody may touch ends it there.
 pub fn reserve_private(len: usize) -> Result<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let place = map(0, len + GUARD, libc::PROT_NONE, flags, -1)?;
+    let guard = page_size();
+    let place = map(0, len + guard, libc::PROT_NONE, flags, -1)?;
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, flags | libc::MAP_GROWSDOWN | libc::MAP_FIXED);
-    let start = place as usize + GUARD;
+    let start = place as usize + guard;
     // SAFETY: replaces a part of the mapping that was just made, and that nobody uses.
     match check(unsafe { syscall!(libc::SYS_mmap, start, len, prot, flags, -1i32, 0) }) {
         Ok(at) => Ok(at as *mut u8),
         Err(error) => {
             // SAFETY: as above.
-            unsafe { unmap(place, len + GUARD) };
+            unsafe { unmap(place, len + guard) };
             Err(error)
         }
     }
@@ -214,7 +213,7 @@ pub unsafe fn replace_by(at: *mut u8, len: usize, reserved: *mut u8) -> Result<(
     check(unsafe { syscall!(libc::SYS_mremap, reserved, len, len, flags, at) })?;
     crate::space::unmapped(len);
     // SAFETY: the reservation's guard, which is of no use any more.
-    unsafe { unmap(reserved.wrapping_sub(GUARD), GUARD) };
+    unsafe { unmap(reserved.wrapping_sub(page_size()), page_size()) };
     Ok(())
 }
 
@@ -224,7 +223,7 @@ pub unsafe fn replace_by(at: *mut u8, len: usize, reserved: *mut u8) -> Result<(
 /// Nothing may use the memory afterwards.
 pub unsafe fn unreserve(reserved: *mut u8, len: usize) {
     // SAFETY: the caller gives up the range; the guard lies below it.
-    unsafe { unmap(reserved.wrapping_sub(GUARD), len + GUARD) };
+    unsafe { unmap(reserved.wrapping_sub(page_size()), len + page_size()) };
 }
 
 /// Gives the pages of a shared mapping back to the system; they read as zero afterwards. False when it would not take
@@ -233,17 +232,37 @@ pub unsafe fn unreserve(reserved: *mut u8, len: usize) {
 /// # Safety
 /// The page-aligned range must lie in a writable shared mapping and hold nothing that is needed.
 pub unsafe fn punch(ptr: *mut u8, len: usize) -> bool {
+    // The kernel would take the whole of a larger page.
+    let is_whole = (ptr as usize | len).is_multiple_of(page_size());
     // SAFETY: the caller gives up the contents.
-    check(unsafe { syscall!(libc::SYS_madvise, ptr, len, libc::MADV_REMOVE) }).is_ok()
+    is_whole && check(unsafe { syscall!(libc::SYS_madvise, ptr, len, libc::MADV_REMOVE) }).is_ok()
 }
 
-const PAGE: usize = 4096;
+/// Size of the processor's pages as this kernel has set them up. It is asked once; what only has to be a power of two that no
+/// page is smaller than, such as the layout of a segment, is 4096 by itself.
+pub fn page_size() -> usize {
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    match KNOWN.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: no pointers; libc's function is not hooked, and reads what the kernel gave to the program.
+            let size = unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
+            let size = if size.is_power_of_two() { size } else { SMALLEST_PAGE };
+            KNOWN.store(size, Ordering::Relaxed);
+            size
+        }
+        size => size,
+    }
+}
+
+/// No processor that we know has smaller pages.
+pub const SMALLEST_PAGE: usize = 4096;
 
 /// Makes the pages of a writable mapping exist, as a store to each would, without a change of what they hold. False when they
 /// are not to be had; kernels before 5.14 leave it to the stores.
 pub fn populate(ptr: *mut u8, len: usize) -> bool {
-    let start = ptr as usize / PAGE * PAGE;
-    let len = (ptr as usize + len - start).next_multiple_of(PAGE);
+    let page = page_size();
+    let start = ptr as usize / page * page;
+    let len = (ptr as usize + len - start).next_multiple_of(page);
     // SAFETY: no contents change.
     let done = check(unsafe { syscall!(libc::SYS_madvise, start, len, libc::MADV_POPULATE_WRITE) });
     matches!(done, Ok(_) | Err(crate::Errno(libc::EINVAL | libc::EINTR)))

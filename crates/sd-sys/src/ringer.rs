@@ -83,7 +83,12 @@ impl Ringer {
             let len = 32 + ring.count.load(Ordering::Relaxed) as usize * EVENT;
             // SAFETY: the mapping stays as it is, and a child has no use for it.
             let _ = unsafe {
-                syscall!(libc::SYS_madvise, context, len.next_multiple_of(4096), libc::MADV_DONTFORK)
+                syscall!(
+                    libc::SYS_madvise,
+                    context,
+                    len.next_multiple_of(crate::mem::page_size()),
+                    libc::MADV_DONTFORK
+                )
             };
         }
         Ok(context)
@@ -180,7 +185,8 @@ mod tests {
             let child = libc::fork();
             if child == 0 {
                 let is_mapped =
-                    check(syscall!(libc::SYS_msync, ringer.context, 4096, libc::MS_ASYNC)).is_ok();
+                    check(syscall!(libc::SYS_msync, ringer.context, crate::mem::page_size(), libc::MS_ASYNC))
+                        .is_ok();
                 let has_context = ringer.ring(event).is_ok();
                 libc::_exit(i32::from(is_mapped) + 2 * i32::from(has_context));
             }

@@ -12,7 +12,8 @@ use crate::{check, confine, syscall};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::c_void;
 
-const PAGE: usize = 4096;
+/// What is asked about at once: a page, or a part of one.
+const PAGE: usize = crate::mem::SMALLEST_PAGE;
 /// Bytes above the stack pointer that are stack for certain enough.
 const FRAMES: usize = 4 * PAGE;
 /// Of longer memory only the ends are looked at.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Looked at with one call.
 const CHUNK: usize = 16 << 10;
-const PAGE: u64 = 4096;
+const PAGE: u64 = sd_shm::PAGE as u64;
 static ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
 /// Numbers of those among `count` objects of `size` bytes, the first at `first` in the file, that

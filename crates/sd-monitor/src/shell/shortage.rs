@@ -83,7 +83,9 @@ impl Room {
         let channels = self.told_at.len() as u64 + 1;
         let used = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok();
         let pages = |text: String| text.split(' ').next()?.parse::<u64>().ok();
-        let fits = |pages: u64| (pages * 4096).saturating_add(ADDRESSES * channels) <= limit;
+        let fits = |pages: u64| {
+            (pages * sd_sys::mem::page_size() as u64).saturating_add(ADDRESSES * channels) <= limit
+        };
         used.and_then(pages).is_none_or(fits)
     }
 

@@ -15,7 +15,8 @@ use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::{Endpoint, State};
 
 const BUFFER: usize = 64 << 10;
-const PAGE: usize = 4096;
+/// So much of a file is read for a socket that may have no room for it.
+const LITTLE: usize = 4096;
 /// The peer can begin to read after so much.
 const PART: usize = 64 << 10;
 
@@ -80,7 +81,7 @@ fn file_to_socket(
         let at = |sent: usize| start.map(|start| start + sent as off_t);
         sent += read_into_ring(endpoint, file, at(sent), count - sent);
         // What else there is: no room, an error, the end of the file.
-        let want = (count - sent).min(if nonblock { PAGE } else { BUFFER });
+        let want = (count - sent).min(if nonblock { LITTLE } else { BUFFER });
         if want == 0 {
             return (sent, 0);
         }
@@ -258,7 +259,7 @@ fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bo
     let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
     let base = buffer.as_mut_ptr() as *mut u8;
     // Pages that are partly filled make a pipe hold less than its size; a page at a time is safe.
-    let want = len.min(BUFFER).min(room.max(4096));
+    let want = len.min(BUFFER).min(room.max(sd_sys::mem::page_size()));
     if room == 0 && (nonblock || from.flag(NONBLOCK)) {
         return Outcome::Errno(libc::EAGAIN);
     }

@@ -7,7 +7,8 @@
 use super::*;
 use core::sync::atomic::AtomicU16;
 
-const PAGE: usize = 4096;
+/// Items lie together in so much, at a multiple of it.
+const PAGE: usize = sd_sys::mem::SMALLEST_PAGE;
 const PER_PAGE: usize = (PAGE - core::mem::size_of::<Head>()) / core::mem::size_of::<Item>();
 
 /// Marks a source that is an instance.

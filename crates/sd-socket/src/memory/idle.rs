@@ -18,7 +18,7 @@ use sd_shm::channel::{GEOMETRY, SMALL_PER_PAGE};
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::lock::Lock;
 
-const PAGE: u32 = 4096;
+const PAGE: u32 = sd_shm::PAGE as u32;
 
 /// Held while endpoints are kept open for housekeeping: nobody forks then, since the child would keep them for ever.
 static KEEPING: Lock<()> = Lock::new(());

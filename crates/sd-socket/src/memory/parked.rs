@@ -25,10 +25,9 @@ use crate::socket::token::Half;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sd_ring::token::Way;
 use sd_ring::{RxCursor, TxCursor};
+use sd_shm::PAGE;
 use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::{End, Endpoint, HALVES_PER_PAGE, Kept, RX_PARKED, Slab, State, TX_FIRST, TX_PARKED};
-
-const PAGE: usize = 4096;
 
 /// Pages that this process has given back.
 static PAGES: AtomicU32 = AtomicU32::new(0);

@@ -1,5 +1,6 @@
 //! What a reply says: where a connection leads, or why a request failed.
 
+use crate::table::Field;
 use crate::wire::{Reader, Writer};
 use crate::{Ip, Malformed};
 
@@ -27,13 +28,16 @@ pub struct Admission {
     pub port: u16,
 }
 
-impl Admission {
-    pub(crate) fn encode<'w, 'b>(&self, w: &'w mut Writer<'b>) -> &'w mut Writer<'b> {
-        w.u32(self.policy).bool(self.has_all).ip(self.ip).u16(self.port)
+impl Field for Admission {
+    fn put(self, to: &mut Writer<'_>) {
+        to.u32(self.policy).bool(self.has_all).ip(self.ip).u16(self.port);
     }
-
-    pub(crate) fn decode(r: &mut Reader<'_>) -> Result<Admission, Malformed> {
-        Ok(Admission { policy: r.u32()?, has_all: r.bool()?, ip: r.ip()?, port: r.u16()? })
+    fn take(from: &mut Reader<'_>) -> Result<Admission, Malformed> {
+        Ok(Admission { policy: from.u32()?, has_all: from.bool()?, ip: from.ip()?, port: from.u16()? })
+    }
+    fn made_of(next: &mut dyn FnMut() -> u64) -> Admission {
+        let (policy, has_all) = (Field::made_of(next), Field::made_of(next));
+        Admission { policy, has_all, ip: Field::made_of(next), port: Field::made_of(next) }
     }
 }
 
@@ -91,9 +95,9 @@ pub enum ErrorCode {
     InUse = 6,
 }
 
-impl Route {
-    pub(crate) fn encode<'w, 'b>(&self, w: &'w mut Writer<'b>) -> &'w mut Writer<'b> {
-        match *self {
+impl Field for Route {
+    fn put(self, w: &mut Writer<'_>) {
+        match self {
             Route::Kernel { reason } => w.u8(1).u32(reason),
             Route::Denied => w.u8(2),
             Route::Soon => w.u8(4),
@@ -120,10 +124,10 @@ impl Route {
                 .u32(socket.user)
                 .u64(socket.cookie)
                 .ip(socket.ip),
-        }
+        };
     }
 
-    pub(crate) fn decode(r: &mut Reader<'_>) -> Result<Route, Malformed> {
+    fn take(r: &mut Reader<'_>) -> Result<Route, Malformed> {
         Ok(match r.u8()? {
             1 => Route::Kernel { reason: r.u32()? },
             2 => Route::Denied,
@@ -142,14 +146,48 @@ impl Route {
             _ => return Err(Malformed),
         })
     }
+    fn made_of(next: &mut dyn FnMut() -> u64) -> Route {
+        match next() % 4 {
+            0 => Route::Kernel { reason: Field::made_of(next) },
+            1 => Route::Denied,
+            2 => Route::Soon,
+            _ => Route::Shm {
+                channel: Field::made_of(next),
+                fresh: Field::made_of(next),
+                listener: Field::made_of(next),
+                generation: Field::made_of(next),
+                candidates: Field::made_of(next),
+                peer_pid: Field::made_of(next),
+                peer: Field::made_of(next),
+                stranger: Field::made_of(next),
+                socket: Socket {
+                    user: Field::made_of(next),
+                    cookie: Field::made_of(next),
+                    ip: Field::made_of(next),
+                },
+            },
+        }
+    }
 }
 
 impl ErrorCode {
-    pub(crate) fn decode(n: u32) -> Result<ErrorCode, Malformed> {
+    /// All of them.
+    const ALL: [ErrorCode; 6] = {
         use ErrorCode::*;
         [Version, Descriptor, Protocol, Exhausted, Denied, InUse]
-            .into_iter()
-            .find(|c| *c as u32 == n)
-            .ok_or(Malformed)
+    };
+}
+
+impl Field for ErrorCode {
+    fn put(self, to: &mut Writer<'_>) {
+        to.u32(self as u32);
+    }
+    fn take(from: &mut Reader<'_>) -> Result<ErrorCode, Malformed> {
+        let number = from.u32()?;
+        ErrorCode::ALL.into_iter().find(|code| *code as u32 == number).ok_or(Malformed)
+    }
+    fn made_of(next: &mut dyn FnMut() -> u64) -> ErrorCode {
+        let at = next() as usize % ErrorCode::ALL.len();
+        ErrorCode::ALL.get(at).copied().unwrap_or(ErrorCode::Version)
     }
 }

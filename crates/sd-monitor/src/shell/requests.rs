@@ -26,25 +26,6 @@ const SEALS_PUBLIC: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_FUTURE_WRITE;
 /// Slabs that one process can share; no honest one has more.
 const SHARES_MAX: usize = 64;
 
-/// Kinds of messages that are not answered; see `sd_proto`.
-fn has_answer(request: &Request) -> bool {
-    !matches!(
-        request,
-        Request::Accepting { .. }
-            | Request::CannotTake
-            | Request::Bridge
-            | Request::Stuck { .. }
-            | Request::Idle
-            | Request::Decline { .. }
-            | Request::Fork { .. }
-            | Request::Born { .. }
-            | Request::Channel { .. }
-            | Request::Signal { .. }
-            | Request::Listens { .. }
-            | Request::Ring { .. }
-    )
-}
-
 impl Server {
     /// Acts on a message.
     pub(crate) fn handle(&mut self, id: u64, mut message: Message) {
@@ -155,7 +136,7 @@ impl Server {
         match result {
             Ok(None) => self.answer_nothing(id, fds),
             Ok(Some(reply)) => self.answer(id, Ok(reply), fds),
-            Err(code) if has_answer(request) => self.answer(id, Err(code), fds),
+            Err(code) if request.is_answered() => self.answer(id, Err(code), fds),
             Err(code) => {
                 tracing::debug!(connection = id, ?request, ?code, "ignored");
                 self.answer_nothing(id, fds);
@@ -188,6 +169,11 @@ impl Server {
             self.dismiss(id, "its message makes no sense");
             return None;
         };
+        if fds.len() > request.brings() {
+            self.counters.malformed += 1;
+            self.conclude(id, &request, Err(ErrorCode::Descriptor), fds);
+            return None;
+        }
         message.fds = fds;
         Some(request)
     }
@@ -195,7 +181,7 @@ impl Server {
     /// Descriptors of a message were lost, so it cannot be acted on; or it was too long, which no request is.
     fn cut(&mut self, id: u64, message: &Message, fds: Vec<OwnedFd>) {
         match Request::decode(message.bytes()) {
-            Ok(request) if has_answer(&request) => self.answer(id, Err(ErrorCode::Exhausted), fds),
+            Ok(request) if request.is_answered() => self.answer(id, Err(ErrorCode::Exhausted), fds),
             _ => self.answer_nothing(id, fds),
         }
     }

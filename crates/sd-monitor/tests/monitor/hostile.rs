@@ -135,6 +135,23 @@ fn too_many_descriptors_are_closed_too() {
 }
 
 #[test]
+fn more_descriptors_than_a_kind_brings_are_refused() {
+    let server = Server::start();
+    let client = Client::register(&server);
+    let before = server.holdings();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    for request in Request::examples().filter(|request| !matches!(request, Request::Hello { .. })) {
+        let fds = vec![listener.as_raw_fd(); request.brings() + 1];
+        match request.is_answered() {
+            true => assert_eq!(client.control.refused(request, &fds), ErrorCode::Descriptor, "{request:?}"),
+            false => client.control.tell(request, &fds),
+        }
+    }
+    client.control.status();
+    until("they are closed", || server.holdings() == before);
+}
+
+#[test]
 fn a_client_that_does_not_read_is_dismissed() {
     let server = Server::start();
     let client = Client::register(&server);

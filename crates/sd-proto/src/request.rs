@@ -1,0 +1,231 @@
+//! What processes ask of the monitor, and what they tell it.
+
+use crate::{Ip, table};
+
+table::messages! {
+/// From the library (or the command line) to the monitor.
+pub enum Request {
+    /// First message of a process.
+    /// Descriptors: slab, public page, eventfd, a TCP socket (tells the network namespace).
+    /// Answer: [`Reply::Welcome`] or [`Reply::Error`].
+    1 Hello {
+        /// [`VERSION`] of the sender.
+        version: u32,
+        /// True when the monitor was lost and the process registers again: listeners and
+        /// channels follow.
+        again: bool,
+    } brings 4, answered;
+    /// A listener of this process; also sent again when its backlog or interest changes.
+    /// Descriptor: the kernel listener, which proves ownership of its address.
+    /// Answer: [`Reply::Ok`] or [`Reply::Error`].
+    2 Listen {
+        /// Index in the public page.
+        index: u32,
+        /// Generation in the public page (odd).
+        generation: u32,
+        /// As given to listen(2), clamped.
+        backlog: u32,
+        /// The process has shown that it accepts (accept, poll, epoll), or is the only holder.
+        accepting: bool,
+    } brings 1, answered;
+    /// A socket of this process is about to listen. Descriptor: the bound socket, which proves that its address is the
+    /// process's. Who asks for a route to there is told to ask again, until Listens, Listen or Unlisten follows. Answer:
+    /// [`Reply::Ok`]; [`Reply::Error`] with [`ErrorCode::InUse`] while somebody was told to connect over the kernel and
+    /// has not done it yet: ask again in a moment. After another error the proof is not enough: Listen has to bring the
+    /// listener.
+    30 WillListen {
+        /// Index in the public page.
+        index: u32,
+    } brings 1, answered;
+    /// The socket of [`Request::WillListen`] listens by now, as the kernel says too. No answer.
+    43 Listens {
+        /// Index in the public page.
+        index: u32,
+        /// See [`Request::Listen`].
+        generation: u32,
+        /// See [`Request::Listen`].
+        backlog: u32,
+    } brings 0, silent;
+    /// The process accepts from this listener, but can take no channel: what is to come there shall come over the kernel. Also
+    /// from the child of a fork that could not register. Descriptor: the kernel listener. No answer.
+    32 CannotTake brings 1, silent;
+    /// The listener's interest changed. No answer.
+    3 Accepting {
+        /// Index in the public page.
+        index: u32,
+        /// See [`Request::Listen`].
+        accepting: bool,
+    } brings 0, silent;
+    /// The listener was closed; an index that is none: one that was never registered. What waits there
+    /// is given to others by the time of the answer. Answer: [`Reply::Ok`].
+    4 Unlisten {
+        /// Index in the public page.
+        index: u32,
+    } brings 0, answered;
+    /// Connections on this channel have been waiting for accept for a while. No answer.
+    11 Stuck {
+        /// Channel id.
+        channel: u64,
+    } brings 0, silent;
+    /// The process waits for connections, and was told that some wait at its siblings. No answer.
+    17 Idle brings 0, silent;
+    /// Who has this number among the adopters of a channel (side A asks)? Answer: [`Reply::Adopter`]
+    /// or [`Reply::Error`].
+    12 Adopter {
+        /// Channel id.
+        channel: u64,
+        /// As B's words of a slot say.
+        number: u32,
+    } brings 0, answered;
+    /// The sender has no connection on this channel, and its maker on the other side, or on its own,
+    /// is gone. Answer: [`Reply::Ok`], and the channel is over for the sender, or [`Reply::Error`]:
+    /// connections wait there.
+    13 Leave {
+        /// Channel id.
+        channel: u64,
+    } brings 0, answered;
+    /// The process could not take a channel that it was told of: no addresses or descriptors were to be had. No answer.
+    19 Decline {
+        /// Channel id.
+        channel: u64,
+    } brings 0, silent;
+    /// Where does a connection to this address lead? Answer: [`Reply::Route`].
+    5 Connect {
+        /// Destination.
+        ip: Ip,
+        /// Destination port.
+        port: u16,
+        /// Which of the candidates, counted round.
+        nth: u32,
+        /// A block of source ports is wanted.
+        want_ports: bool,
+        /// The channels that the process has to the candidate are full: make another.
+        want_channel: bool,
+    } brings 0, answered;
+    /// The process is about to fork. Descriptor: one end of a pair of SOCK_SEQPACKET sockets with SO_PASSCRED,
+    /// whose other end only the child will have: its control connection, if it registers, and in any
+    /// case what tells of its end. No answer.
+    6 Fork {
+        /// Member number of the child in each slab that it inherits.
+        member: u32,
+        /// Counts the forks of the sender.
+        serial: u32,
+    } brings 1, silent;
+    /// The child of that fork is there. Descriptor: its pidfd. No answer.
+    9 Born {
+        /// As in [`Request::Fork`].
+        serial: u32,
+    } brings 1, silent;
+    /// After `Hello { again: true }`: a channel this process has. Descriptor: the segment.
+    /// No answer.
+    7 Channel {
+        /// Channel id.
+        id: u64,
+        /// 0 = A, 1 = B.
+        side: u32,
+        /// The other side's process id.
+        peer_pid: u32,
+        /// The sender's number among the adopters; 0 = none.
+        adopter: u32,
+    } brings 1, silent;
+    /// A connection over this channel was passed to the process, which holds a side of it too from now on.
+    /// Descriptor: the segment. Answer: [`Reply::Ok`] or [`Reply::Error`].
+    10 Join {
+        /// Channel id.
+        id: u64,
+        /// 0 = A, 1 = B.
+        side: u32,
+    } brings 1, answered;
+    /// A connection of another family was passed to the process, which shares its slab from now on. Descriptor: the slab.
+    /// Answer: [`Reply::Shared`] or [`Reply::Error`].
+    18 Share brings 1, answered;
+    /// The sender is about to give rights up, and has let go of everything that it had or shared: it has ended, and is
+    /// nobody until its next Hello. Answer: [`Reply::Ok`], after which nothing comes that was meant for it before, or
+    /// [`Reply::Error`].
+    40 Separate brings 0, answered;
+    /// How is this process woken, which alone has the other side of a connection (see `sd_shm::channel::SlotSide::home`)?
+    /// Answer: [`Reply::Adopter`] or [`Reply::Error`].
+    15 Home {
+        /// Channel id.
+        channel: u64,
+        /// The sender's side: 0 = A, 1 = B.
+        side: u32,
+        /// As the other side's words of a slot say.
+        client: u64,
+    } brings 0, answered;
+    /// An eventfd at which single threads of the process sleep (see `sd_shm::channel::Berth`), which is the descriptor.
+    /// Answer: [`Reply::Ok`] or [`Reply::Error`].
+    20 Berth {
+        /// Its number.
+        number: u32,
+    } brings 1, answered;
+    /// Which eventfd is that, of the process for which the channel was made on the other side? Answer:
+    /// [`Reply::Berth`] or [`Reply::Error`].
+    21 BerthOf {
+        /// Channel id.
+        channel: u64,
+        /// The sender's side: 0 = A, 1 = B.
+        side: u32,
+        /// Its number.
+        number: u32,
+    } brings 0, answered;
+    /// The other side of a connection wants a signal. No answer.
+    14 Signal {
+        /// Channel id.
+        channel: u64,
+        /// Slot in it.
+        slot: u32,
+        /// The sender's side: 0 = A, 1 = B.
+        side: u32,
+        /// SIGURG, not SIGIO.
+        urgent: bool,
+    } brings 0, silent;
+    /// The sender, on that side (0 = A, 1 = B), cannot wake the other: the monitor shall. No answer.
+    52 Ring { channel: u64, side: u32 } brings 0, silent;
+    /// The process has bound a socket in the kernel. Does some accelerated connection use the port, or has it just
+    /// been closed? Answer: [`Reply::Ok`], or [`Reply::Error`] with [`ErrorCode::InUse`].
+    16 Bind {
+        /// Address, perhaps unspecified.
+        ip: Ip,
+        /// Port, not zero.
+        port: u16,
+        /// SO_REUSEADDR is set.
+        reuse: bool,
+    } brings 0, answered;
+    /// The process wants to connect from a port that it has bound, as others may have. Has some accelerated connection
+    /// these four numbers already? Answer: [`Reply::Ok`], or [`Reply::Error`] with [`ErrorCode::InUse`].
+    41 Tuple {
+        /// Own address.
+        ip: Ip,
+        /// Own port.
+        port: u16,
+        /// Where to.
+        to_ip: Ip,
+        /// Port there.
+        to_port: u16,
+    } brings 0, answered;
+    /// The process may not make a file so large (RLIMIT_FSIZE). Answer: [`Reply::Memory`] or [`Reply::Error`]. Allowed
+    /// before Hello.
+    31 Memory {
+        /// Its length, a slab's at most.
+        len: u64,
+    } brings 0, answered;
+    /// The sender may start no process (RLIMIT_NPROC, pids.max, a filter of its own), and has a connection for which there
+    /// must be a bridge. Descriptor: an end of a pair of SOCK_SEQPACKET sockets, over whose other end it gives the
+    /// connection to the process that the monitor starts; closed where none is started. No answer. Also from the child of a
+    /// fork that has not registered.
+    50 Bridge brings 1, silent;
+    /// Does the policy let the other side of a channel, which connects, reach a listener of the sender's? Answer:
+    /// [`Reply::Ok`], or [`Reply::Error`] with [`ErrorCode::Denied`].
+    42 Admits {
+        /// Channel id.
+        channel: u64,
+        /// Index in the public page.
+        listener: u32,
+        /// Where the other side says that it connects to.
+        ip: Ip,
+    } brings 0, answered;
+    /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
+    8 Status brings 0, answered;
+}
+}

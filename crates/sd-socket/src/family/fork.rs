@@ -30,30 +30,109 @@ fn slabs() -> impl Iterator<Item = &'static crate::process::SlabRec> {
 /// Before any fork handler: what may allocate. The handlers below must not, since an allocator that was preloaded or
 /// linked in (jemalloc) holds its locks from its own handlers before ours to those after ours.
 pub(crate) fn early() {
-    if !active() {
-        return;
+    if active() {
+        PARTS.iter().for_each(|part| (part.early)());
     }
-    // A child that never registered does so now, or nobody would hear of its own child's death.
-    drop(crate::monitor::client::connected());
-    crate::setup::syn_sent::all_to_kernel();
-    crate::setup::listen::before_fork();
-    crate::epoll::before_fork();
 }
 
 /// The last thing before fork: everything is put into a state that the child can use.
 pub(crate) fn prepare() {
     thread::set_child(None);
-    if !active() {
-        return;
+    if active() {
+        PARTS.iter().for_each(|part| (part.keep)());
     }
-    crate::memory::idle::keep_lock();
-    PROCESS.control.lock_and_keep();
-    crate::setup::syn_sent::keep_lock();
-    crate::options::replay::keep_lock();
-    crate::setup::listen::keep_lock();
-    crate::route::keep_lock();
-    PROCESS.alloc.lock_and_keep();
-    crate::epoll::keep_locks();
+}
+
+/// What fork does to a part of the library.
+struct Part {
+    /// Before the fork, while memory may be allocated.
+    early: fn(),
+    /// Before the fork: takes the part's locks, which stay taken, and makes ready what the child finds.
+    keep: fn(),
+    /// After the fork, in either process: gives up those locks, which were kept on this thread, or on the one that it is a
+    /// copy of.
+    unlock: unsafe fn(),
+    /// In the child, which is another process with one thread: what was the parent's alone.
+    forked: fn(),
+    /// In the child, after all handlers of others: what may allocate or free.
+    late: fn(),
+}
+
+const fn nothing() {}
+const NOTHING: Part = Part { early: nothing, keep: nothing, unlock: nothing, forked: nothing, late: nothing };
+
+/// All parts, in the order in which their locks are taken and the child's part is done; locks are given up in the other
+/// order.
+static PARTS: [Part; 25] = {
+    use crate::{epoll, link, memory, monitor, options, route, setup, socket, wait};
+    [
+        Part { keep: memory::idle::keep_lock, unlock: memory::idle::unlock, ..NOTHING },
+        Part { forked: be_another_process, ..NOTHING },
+        Part { forked: socket::pin::recount, ..NOTHING },
+        Part { forked: socket::token::forked, ..NOTHING },
+        Part { forked: own_nothing, ..NOTHING },
+        Part {
+            // A child that never registered does so now, or nobody would hear of its own child's death.
+            early: || drop(monitor::client::connected()),
+            keep: || PROCESS.control.lock_and_keep(),
+            // SAFETY: kept by the line above.
+            unlock: || unsafe { PROCESS.control.unlock() },
+            forked: || PROCESS.control.lock().forked(),
+            ..NOTHING
+        },
+        Part { forked: link::reclaim::forked, ..NOTHING },
+        Part { forked: wait::forked, ..NOTHING },
+        Part { forked: wait::sleep_set::forked, ..NOTHING },
+        Part { forked: wait::thread_waker::forked, ..NOTHING },
+        Part { forked: wait::poll::forked, ..NOTHING },
+        Part { forked: wait::waker::forked, ..NOTHING },
+        Part { forked: link::stranger::forked, ..NOTHING },
+        Part { forked: link::wake_target::forked, ..NOTHING },
+        Part { forked: wait::cancel::forked, ..NOTHING },
+        Part { forked: super::spawn::forked, ..NOTHING },
+        Part {
+            early: setup::syn_sent::all_to_kernel,
+            keep: setup::syn_sent::keep_lock,
+            unlock: setup::syn_sent::unlock,
+            forked: setup::syn_sent::forked,
+            ..NOTHING
+        },
+        Part { keep: options::replay::keep_lock, unlock: options::replay::unlock, ..NOTHING },
+        Part {
+            early: setup::listen::before_fork,
+            keep: setup::listen::keep_lock,
+            unlock: setup::listen::unlock,
+            forked: setup::listen::forked,
+            ..NOTHING
+        },
+        Part {
+            keep: route::keep_lock,
+            unlock: route::unlock,
+            forked: route::local::forked,
+            late: route::forked,
+            ..NOTHING
+        },
+        Part { late: socket::pin::forked, ..NOTHING },
+        Part {
+            keep: || PROCESS.alloc.lock_and_keep(),
+            // SAFETY: kept by the line above.
+            unlock: || unsafe { PROCESS.alloc.unlock() },
+            ..NOTHING
+        },
+        Part {
+            early: epoll::before_fork,
+            keep: epoll::keep_locks,
+            unlock: epoll::unlock,
+            forked: epoll::forked,
+            late: epoll::forked_late,
+        },
+        Part { keep: name_child, forked: super::separate::forked, ..NOTHING },
+        Part { keep: sd_sys::heap::keep_lock, unlock: sd_sys::heap::unlock, ..NOTHING },
+    ]
+};
+
+/// With all locks taken: every open endpoint is the child's too, and the monitor knows of it.
+fn name_child() {
     crate::link::wake_target::leave_under_lock();
     PROCESS.forked.fetch_or(PROCESS.slab_count.load(Ordering::Acquire) != 0, Ordering::Relaxed);
     let member = claim_member();
@@ -64,12 +143,11 @@ pub(crate) fn prepare() {
         }
     });
     crate::wait::thread_waker::leave();
-    // SAFETY: this thread has taken the lock above and keeps it.
+    // SAFETY: this thread keeps the lock.
     let control = unsafe { PROCESS.control.kept_mut() };
     let serial = crate::monitor::client::before_fork(control, member);
     // The member number chosen for the child, and the fork's number.
     thread::set_child(Some((member, serial)));
-    sd_sys::heap::keep_lock();
 }
 
 /// A number that no process has in any of our slabs, now the child's; when there is none, the one that is shared: then
@@ -102,17 +180,7 @@ fn claim_member() -> u32 {
 /// The locks that `prepare` took are free again, in whichever process.
 fn unlock() {
     // SAFETY: kept by `prepare` on this thread, or on the one that it is a copy of.
-    unsafe {
-        sd_sys::heap::unlock();
-        crate::epoll::unlock();
-        PROCESS.alloc.unlock();
-        crate::route::unlock();
-        crate::setup::listen::unlock();
-        crate::options::replay::unlock();
-        crate::setup::syn_sent::unlock();
-        PROCESS.control.unlock();
-        crate::memory::idle::unlock();
-    }
+    PARTS.iter().rev().for_each(|part| unsafe { (part.unlock)() });
 }
 
 /// After fork, in the parent.
@@ -175,12 +243,18 @@ pub(crate) fn child_bare() {
 
 /// This is another process now.
 fn changed() {
+    PARTS.iter().for_each(|part| (part.forked)());
+}
+
+fn be_another_process() {
     thread::forget_id();
     sd_sys::budget::forked();
-    let member = thread::child().map_or(MEMBERS as u32, |(member, _)| member);
     PROCESS.pid.store(sd_sys::fd::getpid(), Ordering::Relaxed);
-    crate::socket::pin::recount();
-    crate::socket::token::forked();
+}
+
+/// The slabs, the public page and the channels are the parent's.
+fn own_nothing() {
+    let member = thread::child().map_or(MEMBERS as u32, |(member, _)| member);
     // Whoever shares a number cannot let go for the others.
     let bit = if member < SHARED_MEMBER { 1 << member } else { 0 };
     slabs().for_each(|rec| rec.bit.store(bit, Ordering::Relaxed));
@@ -196,29 +270,11 @@ fn changed() {
         channel.forked();
     }
     PROCESS.forget_announcements();
-    PROCESS.control.lock().forked();
-    crate::link::reclaim::forked();
-    crate::wait::forked();
-    crate::wait::sleep_set::forked();
-    crate::wait::thread_waker::forked();
-    crate::wait::poll::forked();
-    crate::wait::waker::forked();
-    crate::link::stranger::forked();
-    crate::link::wake_target::forked();
-    crate::wait::cancel::forked();
-    crate::family::spawn::forked();
-    crate::setup::syn_sent::forked();
-    crate::setup::listen::forked();
-    crate::route::local::forked();
-    crate::epoll::forked();
-    crate::family::separate::forked();
 }
 
 /// In the child, after all fork handlers: what may allocate or free.
 pub(crate) fn late() {
     if is_prepared() {
-        crate::route::forked();
-        crate::socket::pin::forked();
-        crate::epoll::forked_late();
+        PARTS.iter().for_each(|part| (part.late)());
     }
 }

@@ -110,12 +110,19 @@ fn completions_and_man_pages_name_every_command() {
     assert!(pages.join("sd.1").is_file());
 }
 
+/// Copies `sd`, in another process: one that has it open for writing keeps everybody from executing it, and so does a
+/// child that another test has just forked.
+fn copy_to(path: &std::path::Path) {
+    let sd = env!("CARGO_BIN_EXE_sd");
+    assert!(std::process::Command::new("cp").arg(sd).arg(path).status().unwrap().success());
+}
+
 /// `sd` where nothing else is.
 #[test]
 fn bench_says_what_is_missing() {
     let folder = Folder::new();
     let alone = folder.join("sd");
-    std::fs::copy(env!("CARGO_BIN_EXE_sd"), &alone).unwrap();
+    copy_to(&alone);
     let output = std::process::Command::new(&alone).args(["bench", "latency"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let lines = errors(&output);
@@ -129,7 +136,7 @@ fn bench_says_what_is_missing() {
 fn bench_is_the_program_beside() {
     let folder = Folder::new();
     let (sd, bench) = (folder.join("sd"), folder.join("sd-bench"));
-    std::fs::copy(env!("CARGO_BIN_EXE_sd"), &sd).unwrap();
+    copy_to(&sd);
     std::os::unix::fs::symlink("/bin/echo", &bench).unwrap();
     let output = std::process::Command::new(&sd).args(["bench", "rate", "--quick"]).output().unwrap();
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("rate --quick\n", Some(0)));

@@ -4,20 +4,12 @@
 mod common;
 
 use common::{library, products};
+use harness::scratch::Scratch;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A directory that everybody can look into, and that goes away.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Copies a program, which then runs as root whoever starts it.
 fn set_user_id(folder: &Path, program: &Path) -> PathBuf {
@@ -44,18 +36,18 @@ fn the_library_does_nothing() {
     if unsafe { libc::geteuid() } != 0 {
         return;
     }
-    let folder = Folder(std::env::temp_dir().join(format!("sd-secure-{}", std::process::id())));
-    fs::create_dir(&folder.0).unwrap();
-    fs::set_permissions(&folder.0, Permissions::from_mode(0o755)).unwrap();
-    let etc = [folder.0.join("etc"), folder.0.join("etc-plain")];
+    // Everybody can look into it.
+    let scratch = Scratch::new("secure").unwrap();
+    let folder = scratch.path();
+    let etc = [folder.join("etc"), folder.join("etc-plain")];
     for etc in &etc {
         assert!(Command::new("cp").args(["-a", "/etc"]).arg(etc).status().unwrap().success());
     }
-    let copied = folder.0.join("libsd.so");
+    let copied = folder.join("libsd.so");
     fs::copy(library(), &copied).unwrap();
     fs::write(etc[0].join("ld.so.preload"), copied.to_str().unwrap()).unwrap();
     fs::write(etc[1].join("ld.so.preload"), "").unwrap();
-    let monitor = folder.0.join("monitor.sock");
+    let monitor = folder.join("monitor.sock");
     let listener = sd_sys::msg::listen_unix(monitor.as_os_str().as_encoded_bytes()).unwrap();
     fs::set_permissions(&monitor, Permissions::from_mode(0o666)).unwrap();
     static VISITORS: AtomicU32 = AtomicU32::new(0);
@@ -69,12 +61,12 @@ fn the_library_does_nothing() {
     });
     let has_visitors = || VISITORS.load(Ordering::Relaxed) != 0;
 
-    let id = run(&etc[1], &set_user_id(&folder.0, Path::new("/usr/bin/id")), &monitor);
+    let id = run(&etc[1], &set_user_id(folder, Path::new("/usr/bin/id")), &monitor);
     if id.stdout != b"0\n" {
         // No private mounts, or no set-user-id programs, here.
         return;
     }
-    let program = set_user_id(&folder.0, &products().join("examples/every_call"));
+    let program = set_user_id(folder, &products().join("examples/every_call"));
     let (ours, plain) = (run(&etc[0], &program, &monitor), run(&etc[1], &program, &monitor));
     assert!(plain.status.success(), "{plain:?}");
     assert_eq!(ours, plain);

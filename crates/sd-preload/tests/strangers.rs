@@ -3,33 +3,23 @@
 mod common;
 
 use common::library;
+use harness::scratch::Scratch;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longer than any time-out of the library's, shorter than what an endless wait would be taken for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A directory that goes away.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str, mode: u32) -> Folder {
-        let path = std::env::temp_dir().join(format!("sd-strangers-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A directory that goes away, with this mode.
+fn folder(name: &str, mode: u32) -> Scratch {
+    let folder = Scratch::new(&format!("strangers-{name}")).unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+    folder
 }
 
 /// A program in Python, with the library if there is a monitor to look for.
@@ -76,8 +66,8 @@ fn has_visitors(listener: &OwnedFd) -> bool {
 
 #[test]
 fn a_monitor_that_accepts_nobody() {
-    let folder = Folder::new("full", 0o700);
-    let path = folder.0.join("monitor.sock");
+    let folder = folder("full", 0o700);
+    let path = folder.path().join("monitor.sock");
     let _listener = listen(&path);
     let mut held = Vec::new();
     while let Ok(fd) = sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes(), 1) {
@@ -91,16 +81,16 @@ fn a_monitor_that_accepts_nobody() {
 #[test]
 fn a_socket_that_others_could_have_put_there() {
     for mode in [0o777, 0o1777, 0o770] {
-        let folder = Folder::new(&format!("{mode:o}"), mode);
-        let path = folder.0.join("monitor.sock");
+        let folder = folder(&format!("{mode:o}"), mode);
+        let path = folder.path().join("monitor.sock");
         let listener = listen(&path);
         let child = python(CONNECTION, Some(&path)).spawn().unwrap();
         assert_eq!(ends(child, "an open directory"), "fine\n");
         assert!(!has_visitors(&listener), "{mode:o}");
     }
     // The same place, when nobody else can write to it.
-    let folder = Folder::new("closed", 0o700);
-    let path = folder.0.join("monitor.sock");
+    let folder = folder("closed", 0o700);
+    let path = folder.path().join("monitor.sock");
     let listener = listen(&path);
     let mut child = python(CONNECTION, Some(&path)).spawn().unwrap();
     let began = Instant::now();
@@ -141,8 +131,8 @@ print(socket.socket(fileno=fds[0]).recv(9).decode())
 
 #[test]
 fn a_sender_that_pretends_to_keep_the_connection() {
-    let folder = Folder::new("pretender", 0o700);
-    let path = folder.0.join("monitor.sock");
+    let folder = folder("pretender", 0o700);
+    let path = folder.path().join("monitor.sock");
     let listener = listen(&path);
     std::thread::spawn(move || {
         loop {

@@ -1,42 +1,32 @@
 //! Running `sd`, a directory that goes away, and a monitor that says what it is told to.
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
+use harness::scratch::Scratch;
 use sd_proto::{ErrorCode, MESSAGE_MAX, Reply, Request};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A directory of the test's own.
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct Folder(Scratch);
 
 impl Folder {
     pub(crate) fn new() -> Folder {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("sd-cli-test-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Folder(path)
+        Folder(Scratch::new("cli-test").unwrap())
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     pub(crate) fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.path().join(name)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        std::fs::read_dir(&self.0).unwrap().next().is_none()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        std::fs::read_dir(self.path()).unwrap().next().is_none()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The monitor under test: a child process with a directory of its own.
 
+use harness::scratch::Scratch;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -7,14 +8,13 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// See the module. Ended, and checked to have left nothing, when dropped.
 pub(crate) struct Server {
     child: Option<Child>,
-    directory: PathBuf,
+    directory: Scratch,
     _alone: Option<MutexGuard<'static, ()>>,
 }
 
@@ -40,7 +40,7 @@ impl Server {
     pub(crate) fn start_with_helper(script: &str) -> Server {
         let mut server = Server::prepare();
         server._alone = Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
-        let program = server.directory.join("helper");
+        let program = server.directory().join("helper");
         fs::write(&program, script).unwrap();
         fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         server.restart_with(|command| {
@@ -57,25 +57,19 @@ impl Server {
     }
 
     fn prepare() -> Server {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("sd-monitor-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let directory = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir(&directory).unwrap();
-        fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        Server { child: None, directory, _alone: None }
+        Server { child: None, directory: Scratch::new("monitor").unwrap(), _alone: None }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.directory.join("monitor.sock")
+        self.directory().join("monitor.sock")
     }
 
     pub(crate) fn directory(&self) -> &Path {
-        &self.directory
+        self.directory.path()
     }
 
     fn policy(&self) -> PathBuf {
-        self.directory.join("policy")
+        self.directory().join("policy")
     }
 
     pub(crate) fn write_policy(&self, policy: &str) {
@@ -189,7 +183,7 @@ impl Drop for Server {
         if self.child.is_some() {
             let status = self.end();
             let left: Vec<_> =
-                fs::read_dir(&self.directory).unwrap().map(|e| e.unwrap().file_name()).collect();
+                fs::read_dir(self.directory()).unwrap().map(|e| e.unwrap().file_name()).collect();
             if !std::thread::panicking() {
                 assert!(status.success(), "the monitor ended with {status}");
                 assert!(
@@ -198,15 +192,10 @@ impl Drop for Server {
                 );
             }
         }
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
 /// Waits until something holds, for up to ten seconds.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(Instant::now() < end, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+pub(crate) fn until(what: &str, holds: impl FnMut() -> bool) {
+    harness::until(what, Duration::from_secs(10), holds).unwrap();
 }

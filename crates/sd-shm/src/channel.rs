@@ -32,7 +32,8 @@ pub const ADOPTERS: usize = 14;
 pub const GEOMETRY: Geometry = Geometry { small: SMALL, large_first: 64 << 10, large: LARGE };
 const SMALL: u32 = 1024;
 const LARGE: u32 = 2 << 20;
-const SLOTS_OFFSET: usize = PAGE;
+/// Where slots begin.
+pub const SLOTS_OFFSET: usize = PAGE;
 const RARE_OFFSET: usize = SLOTS_OFFSET + SLOTS * core::mem::size_of::<Slot>();
 const NAMES_OFFSET: usize = RARE_OFFSET + SLOTS * core::mem::size_of::<[RareWords; 2]>();
 const EVENTS_OFFSET: usize = NAMES_OFFSET + SLOTS * core::mem::size_of::<Names>();
@@ -102,7 +103,8 @@ pub enum SlotState {
 }
 
 impl SlotState {
-    fn from_u32(n: u32) -> SlotState {
+    /// The state in such a word.
+    pub fn from_u32(n: u32) -> SlotState {
         match n & 0xff {
             1 => SlotState::Syn,
             2 => SlotState::Open,
@@ -326,28 +328,18 @@ impl Mapping {
     }
 
     pub(crate) fn at(base: *mut u8) -> Mapping {
-        let mut mapping = Mapping { base, events: events::Place::of(0) };
-        mapping.events = events::Place::of(mapping.header().id.load(Ordering::Relaxed));
-        mapping
+        let id = Mapping::named(base, 0).header().id.load(Ordering::Relaxed);
+        Mapping::named(base, id)
+    }
+
+    /// One whose identity is known.
+    pub(crate) fn named(base: *mut u8, id: u64) -> Mapping {
+        Mapping { base, events: events::Place::of(id) }
     }
 
     /// Where it is mapped.
     pub fn base(&self) -> *mut u8 {
         self.base
-    }
-
-    /// Creates a segment: its memfd.
-    pub fn create(id: u64, pid_a: u32, pid_b: u32) -> sd_sys::Result<(i32, Mapping)> {
-        let fd = sd_sys::mem::memfd_sealed(c"sd-channel", SEGMENT_LEN)?;
-        let made = sd_sys::mem::map_shared(fd, SEGMENT_LEN, true)
-            .map(|base| Mapping { base, events: events::Place::of(id) });
-        let mapping = made.inspect_err(|_| sd_sys::fd::close(fd))?;
-        let header = mapping.header();
-        header.id.store(id, Ordering::Relaxed);
-        header.pid[0].store(pid_a, Ordering::Relaxed);
-        header.pid[1].store(pid_b, Ordering::Relaxed);
-        header.magic.store(MAGIC, Ordering::Release);
-        Ok((fd, mapping))
     }
 
     /// Unmaps it.

@@ -17,6 +17,7 @@ pub mod channel;
 pub mod directory;
 mod endpoint;
 pub mod events;
+mod fresh;
 mod leaving;
 pub mod public;
 pub mod rings;

@@ -81,6 +81,12 @@ pub fn write(fd: i32, bytes: &[u8]) -> Result<usize> {
     check(unsafe { syscall!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) })
 }
 
+/// pwrite(2).
+pub fn pwrite(fd: i32, bytes: &[u8], at: u64) -> Result<usize> {
+    // SAFETY: the kernel reads the slice.
+    check(unsafe { syscall!(libc::SYS_pwrite64, fd, bytes.as_ptr(), bytes.len(), at) })
+}
+
 /// read(2).
 pub fn read(fd: i32, bytes: &mut [u8]) -> Result<usize> {
     // SAFETY: the kernel writes the slice.

@@ -5,6 +5,15 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Creates a sealable, close-on-exec memfd of `len` bytes that can neither shrink nor grow.
 pub fn memfd_sealed(name: &core::ffi::CStr, len: usize) -> Result<i32> {
+    memfd(name, len, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
+}
+
+/// The same, and nobody can seal it any further: whoever has it can map it, to write, at any time.
+pub fn memfd_sealed_for_good(name: &core::ffi::CStr, len: usize) -> Result<i32> {
+    memfd(name, len, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)
+}
+
+fn memfd(name: &core::ffi::CStr, len: usize, seals: i32) -> Result<i32> {
     // ftruncate beyond RLIMIT_FSIZE would raise SIGXFSZ in a program that never asked for a file.
     if crate::fd::file_size_limit() < len as u64 {
         return Err(crate::Errno(libc::EFBIG));
@@ -13,7 +22,7 @@ pub fn memfd_sealed(name: &core::ffi::CStr, len: usize) -> Result<i32> {
     let fd = check(unsafe {
         syscall!(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
     })? as i32;
-    let sized = ftruncate(fd, len).and_then(|()| add_seals(fd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW));
+    let sized = ftruncate(fd, len).and_then(|()| add_seals(fd, seals));
     if let Err(e) = sized {
         crate::fd::close(fd);
         return Err(e);

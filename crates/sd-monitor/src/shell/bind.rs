@@ -6,6 +6,7 @@
 
 use super::connection::Identity;
 use super::family::Family;
+use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
 use crate::core::time_wait::Wanted;
@@ -62,8 +63,8 @@ impl Server {
         let id = endpoint.channel_id.load(Ordering::Relaxed);
         let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
         let segment = self.channel_of(family, id, Side::A).and_then(|key| self.segments.get(&key));
-        let Some(segment) = segment.filter(|_| slot < SLOTS) else { return true };
-        let sides = &segment.map().slot(slot).side;
+        let Some(map) = segment.filter(|_| slot < SLOTS).and_then(Segment::map) else { return true };
+        let sides = &map.slot(slot).side;
         sides.iter().all(|side| side.flags.load(Ordering::Relaxed) & (FLAG_RESET | FLAG_DEAD) == 0)
     }
 

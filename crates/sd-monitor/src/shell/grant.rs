@@ -12,26 +12,43 @@
 use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
-use sd_shm::channel::{SLOTS, Side, SlotState};
-use std::sync::atomic::Ordering;
+use sd_shm::channel::{SEGMENT_LEN, SLOTS, Side, SlotState};
 
 /// Slots that a full channel may have left: the two sides do not agree at each moment.
 const LEFT: usize = 32;
 /// A process may always have so many, as user or process of another user's.
 const ALWAYS: u64 = 2;
 
+/// Addresses that mappings of channels and slabs may have, of the 128 TiB that a process has.
+const ADDRESSES: u64 = 112 << 40;
+/// Mappings that the monitor needs for other things.
+const OTHER_MAPPINGS: u64 = 1024;
+
+/// How many channels and slabs, which are smaller, the monitor can have mapped at a time.
+pub(super) fn mappings_max() -> usize {
+    let addresses = sd_sys::fd::limit_of(0, libc::RLIMIT_AS).map_or(u64::MAX, |limit| limit.rlim_cur);
+    let maps = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    let maps = maps.trim().parse::<u64>().unwrap_or(65530).saturating_sub(OTHER_MAPPINGS);
+    maps.min(addresses.min(ADDRESSES) / SEGMENT_LEN as u64) as usize
+}
+
 impl Server {
+    /// Whether one more channel or slab can be mapped. Channels are mapped when they have to be looked into, which must not
+    /// fail then: so there are never more than can be.
+    pub(super) fn has_addresses(&self) -> bool {
+        self.families.len() + self.segments.len() < self.mappings_max
+    }
+
     /// Whether the newest channel between two processes, if there is one, has no room for further connections.
     pub(super) fn newest_is_full(&self, a: ClientId, b: ClientId) -> bool {
         let newest = self.core.channels.newest(a, b).and_then(|key| self.segments.get(&key));
         newest.is_none_or(is_full)
     }
 
-    /// See the module.
-    pub(super) fn may_have_another(&self, a: ClientId, b: ClientId) -> bool {
+    /// See the module. The server may have so many descriptors (`None`: it is not known).
+    pub(super) fn may_have_another(&self, a: ClientId, b: ClientId, limit: Option<u64>) -> bool {
         let (Some(asks), Some(serves)) = (self.families.get(&a), self.families.get(&b)) else { return false };
-        let Some(limit) = sd_sys::fd::limit_of(serves.pid as i32, libc::RLIMIT_NOFILE) else { return true };
-        let limit = limit.rlim_cur;
+        let Some(limit) = limit else { return true };
         if (self.core.channels.count_of(b) as u64).saturating_mul(4) >= limit {
             return false;
         }
@@ -54,10 +71,10 @@ impl Server {
 
 /// All slots, nearly, have a connection.
 fn is_full(segment: &Segment) -> bool {
-    let map = segment.map();
-    if (map.header().used.load(Ordering::Acquire) as usize) < SLOTS - LEFT {
+    if segment.used() < SLOTS - LEFT {
         return false;
     }
+    let Some(map) = segment.map() else { return false };
     let is_free = |slot: &usize| {
         let [(a, a_state), (b, b_state)] = map.slot(*slot).side.each_ref().map(|side| side.state());
         let is_over = a_state == SlotState::Closed

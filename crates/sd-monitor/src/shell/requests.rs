@@ -240,6 +240,9 @@ impl Server {
         if self.connections.get(&id).is_none_or(|connection| connection.uid == UNKNOWN) {
             return Err(ErrorCode::Protocol);
         }
+        if !self.has_addresses() {
+            return Err(ErrorCode::Exhausted);
+        }
         let client = self.next_client();
         let uid = self.connections.get(&id).map_or(UNKNOWN, |connection| connection.uid);
         // What is held for a namespace may be held for this client alone.

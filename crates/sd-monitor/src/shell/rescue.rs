@@ -108,10 +108,10 @@ impl Server {
         for key in self.core.channels.of_family(client) {
             if dead
                 && self.core.channels.founder(key) == Some(client)
-                && let Some(segment) = self.segments.get(&key)
+                && let Some(map) = self.segments.get(&key).and_then(Segment::map)
             {
                 // A client that asks later sees this; one that asked before is found below.
-                segment.map().header().dead[Side::B as usize].store(1, Ordering::SeqCst);
+                map.header().dead[Side::B as usize].store(1, Ordering::SeqCst);
                 sd_ring::fence_full();
             }
             self.rescue(key, Why::Gone);
@@ -197,16 +197,17 @@ impl Server {
         let Some(segment) = self.segments.get(&key) else { return Vec::new() };
         let mut found: Vec<Request> = Vec::new();
         // Side B looks no further either. Who lies about it loses connections of its own.
-        let used = segment.map().header().used.load(Ordering::Acquire) as usize;
+        let used = segment.used();
+        let Some(map) = (used != 0).then(|| segment.map()).flatten() else { return found };
         segment.slots(|slot| {
-            let Some(generation) = segment.map().waiting(slot).filter(|_| slot < used) else { return };
+            let Some(generation) = map.waiting(slot).filter(|_| slot < used) else { return };
             if found.iter().rev().take(2).any(|request| request.slot == slot) {
                 return;
             }
-            let asking = &segment.map().slot(slot).side[Side::A as usize];
+            let asking = &map.slot(slot).side[Side::A as usize];
             let index = asking.listener.load(Ordering::Relaxed);
             let asked_at = asking.announced.load(Ordering::Relaxed);
-            let names = segment.map().names(slot);
+            let names = map.names(slot);
             let listener = (index, names.listener_gen.load(Ordering::Relaxed));
             let port = names.ports.load(Ordering::Relaxed) as u16;
             found.push(Request { slot, generation, listener, asked_at, ip: address(&names.remote), port });
@@ -381,8 +382,8 @@ impl Server {
     /// A client that has ended may have asked for what is nowhere, or have told nobody: what it asked of listeners that
     /// there are is announced once more, the rest is for siblings or refused.
     fn look_again(&mut self, key: ChannelKey) {
-        if let Some(segment) = self.segments.get(&key) {
-            let events = segment.map().events_for(Side::B, 0);
+        if let Some(map) = self.segments.get(&key).and_then(Segment::map) {
+            let events = map.events_for(Side::B, 0);
             self.waiting_on(key).iter().for_each(|request| events.post(request.slot));
         }
         let founder = self.core.channels.founder(key).and_then(|client| self.families.get(&client));
@@ -395,8 +396,10 @@ impl Server {
         let key = self.core.channels.named(client, id).ok_or(ErrorCode::Protocol)?;
         let segment = self.segments.get(&key).ok_or(ErrorCode::Protocol)?;
         let is_parked = self.waiting.parked.contains_key(&key);
-        let is_over =
-            is_parked || segment.map().header().dead.iter().any(|dead| dead.load(Ordering::Acquire) != 0);
+        let header = || segment.map().map(|map| map.header());
+        let is_dead =
+            || header().is_some_and(|it| it.dead.iter().any(|dead| dead.load(Ordering::Acquire) != 0));
+        let is_over = is_parked || is_dead();
         if !is_over {
             return Err(ErrorCode::Protocol);
         }
@@ -477,7 +480,8 @@ fn address(words: &[AtomicU64; 2]) -> Ip {
 
 /// Tells A that nobody listens, unless somebody has accepted meanwhile.
 fn refuse(segment: &Segment, request: &Request) {
-    let [a, b] = &segment.map().slot(request.slot).side;
+    let Some(map) = segment.map() else { return };
+    let [a, b] = &map.slot(request.slot).side;
     let old = b.state.load(Ordering::Acquire);
     let refused = request.generation << 8 | SlotState::Refused as u32;
     if old >> 8 == request.generation
@@ -488,6 +492,6 @@ fn refuse(segment: &Segment, request: &Request) {
     b.flags.store(FLAG_RESET, Ordering::Release);
     let all = doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::TX_SLEEP | doorbell::TX_EVENT;
     doorbell::ring(&a.wait, all);
-    segment.map().events(Side::A).post(request.slot);
+    map.events(Side::A).post(request.slot);
     wake(&a.wait, i32::MAX, Scope::Shared);
 }

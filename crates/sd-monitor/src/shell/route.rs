@@ -159,7 +159,12 @@ impl Server {
     /// Makes a channel, for a connection to a listener, and gives it to the listening process.
     fn introduce(&mut self, a: ClientId, listener: &Listener, wanted: &Wanted) -> Option<Introduction> {
         let b = listener.client;
-        if !self.may_have_another(a, b) || !self.families.get_mut(&b)?.has_room() {
+        let limit = self.families.get(&b)?.descriptors_max();
+        let has_room = |family: &mut Family| family.has_room_below(limit);
+        if !self.has_addresses()
+            || !self.may_have_another(a, b, limit)
+            || !self.families.get_mut(&b).is_some_and(has_room)
+        {
             return None;
         }
         let key = ChannelKey(self.core.channels.next_id());

@@ -3,9 +3,12 @@
 
 use super::descriptors::{Identity, Unfit, check_segment};
 use sd_ring::{Next, RingMem, RxCursor, TxCursor};
-use sd_shm::channel::{GEOMETRY, Mapping, SEGMENT_LEN, SLOTS, Side, Slot};
+use sd_shm::channel::{
+    GEOMETRY, Header, Mapping, SEGMENT_LEN, SLOTS, SLOTS_OFFSET, Side, Slot, SlotSide, SlotState,
+};
 use sd_shm::slab::{self, ENDPOINTS, End, Endpoint, Rare};
 use sd_shm::time_wait::TimeWaits;
+use std::cell::OnceCell;
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -149,25 +152,29 @@ impl Drop for Slab {
 
 /// A channel's segment.
 pub(crate) struct Segment {
-    map: Mapping,
+    /// Made when it is first looked into: many never are before they end, and making it is the dearest part of an introduction.
+    map: OnceCell<Mapping>,
     file: File,
     pub(crate) identity: Identity,
+    /// As the monitor has called it: what its header says can be written by those who have it.
+    id: u64,
 }
 
 impl Segment {
     /// A new one.
     pub(crate) fn create(id: u64, pid_a: u32, pid_b: u32) -> Option<Segment> {
-        let (fd, map) = Mapping::create(id, pid_a, pid_b).ok()?;
+        let fd = Mapping::create_file(id, pid_a, pid_b).ok()?;
         // SAFETY: a descriptor that was just made for us.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         let identity = sd_sys::fd::identity(fd).unwrap_or_default();
-        Some(Segment { map, file, identity })
+        Some(Segment { map: OnceCell::new(), file, identity, id })
     }
 
     /// Maps one that a client sent and that was checked.
     pub(crate) fn new(file: File, identity: Identity) -> Option<Segment> {
         let map = Mapping::map(file.as_raw_fd()).ok()?;
-        Some(Segment { map, file, identity })
+        let id = map.header().id.load(Ordering::Relaxed);
+        Some(Segment { map: OnceCell::from(map), file, identity, id })
     }
 
     /// Checks whether a client's descriptor can be a segment.
@@ -180,8 +187,46 @@ impl Segment {
         self.file.try_clone().ok().map(OwnedFd::from)
     }
 
-    pub(crate) fn map(&self) -> &Mapping {
-        &self.map
+    /// A look into it. `None`: there are no addresses left, which [`Server::has_addresses`] sees to.
+    ///
+    /// [`Server::has_addresses`]: super::server::Server::has_addresses
+    pub(crate) fn map(&self) -> Option<&Mapping> {
+        if self.map.get().is_none() {
+            let map = Mapping::of_created(self.file.as_raw_fd(), self.id);
+            let map =
+                map.inspect_err(|error| tracing::error!("a channel cannot be mapped: {error:?}")).ok()?;
+            let _ = self.map.set(map);
+        }
+        self.map.get()
+    }
+
+    /// No slot from this number on was ever used, as side A says.
+    pub(crate) fn used(&self) -> usize {
+        let used = match self.map.get() {
+            Some(map) => map.header().used.load(Ordering::Acquire),
+            None => self.word(std::mem::offset_of!(Header, used)),
+        };
+        used as usize
+    }
+
+    /// State of a side of a slot.
+    pub(crate) fn state(&self, slot: usize, side: Side) -> SlotState {
+        let slot = slot % SLOTS;
+        if let Some(map) = self.map.get() {
+            return map.slot(slot).side[side as usize].state().1;
+        }
+        let sides = std::mem::offset_of!(Slot, side) + side as usize * size_of::<SlotSide>();
+        let at = SLOTS_OFFSET + slot * size_of::<Slot>() + sides + std::mem::offset_of!(SlotSide, state);
+        SlotState::from_u32(self.word(at))
+    }
+
+    /// A word of its, read without a mapping. Takes no lock, as [`used`] does not.
+    fn word(&self, at: usize) -> u32 {
+        let mut word = [0; 4];
+        match self.file.read_exact_at(&mut word, at as u64) {
+            Ok(()) => u32::from_ne_bytes(word),
+            Err(_) => 0,
+        }
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -190,9 +235,7 @@ impl Segment {
 
     /// Numbers of the slots that may have been used; some come twice.
     pub(crate) fn slots(&self, mut each: impl FnMut(usize)) {
-        let header = core::ptr::from_ref(self.map.header()) as usize;
-        let first = core::ptr::from_ref(self.map.slot(0)) as usize - header;
-        used(&self.file, first as u64, size_of::<Slot>() as u64, SLOTS as u64, |n| {
+        used(&self.file, SLOTS_OFFSET as u64, size_of::<Slot>() as u64, SLOTS as u64, |n| {
             if n < SLOTS {
                 each(n);
             }
@@ -203,15 +246,18 @@ impl Segment {
     /// Whether bytes that a receiver's peer sent have not been read. What does not look like a
     /// correct ring has none.
     pub(crate) fn has_unread(&self, mut cursor: RxCursor, slot: usize, side: Side) -> bool {
-        let ring = Incoming { map: &self.map, slot, from: side.other() };
+        let Some(map) = self.map() else { return false };
+        let ring = Incoming { map, slot, from: side.other() };
         matches!(cursor.next(&GEOMETRY, &ring), Ok(Next::Data { .. } | Next::Urgent))
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: the map is private, and no reference from it is kept by those who borrow it.
-        unsafe { self.map.unmap() };
+        if let Some(map) = self.map.take() {
+            // SAFETY: the map is private, and no reference from it is kept by those who borrow it.
+            unsafe { map.unmap() };
+        }
     }
 }
 
@@ -275,7 +321,7 @@ mod tests {
     fn slots_are_found() {
         let segment = Segment::create(1, 2, 3).unwrap();
         for slot in [0, 1023] {
-            segment.map.slot(slot).side[0].flags.store(1, Ordering::Relaxed);
+            segment.map().unwrap().slot(slot).side[0].flags.store(1, Ordering::Relaxed);
         }
         let mut found = Vec::new();
         segment.slots(|slot| found.push(slot));
@@ -286,7 +332,7 @@ mod tests {
     #[test]
     fn unread_bytes_are_seen() {
         let segment = Segment::create(1, 2, 3).unwrap();
-        let ring = Rings::of(&segment.map, 5, Side::A);
+        let ring = Rings::of(segment.map().unwrap(), 5, Side::A);
         let mut tx = TxCursor::new(&GEOMETRY);
         let mut rx = RxCursor::new();
         assert!(!segment.has_unread(rx, 5, Side::B));

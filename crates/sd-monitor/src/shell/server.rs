@@ -72,6 +72,8 @@ pub(crate) struct Server {
     pub(crate) turns: Turns,
     /// Children whose connections were refused, by who has forked them.
     pub(crate) unseen: BTreeSet<(ProcessId, ProcessId)>,
+    /// See `grant`.
+    pub(super) mappings_max: usize,
     /// The network namespace that the monitor is in.
     pub(crate) netns: Option<u64>,
     pub(crate) helpers: Helpers,
@@ -127,6 +129,7 @@ impl Server {
             namespaces: Namespaces::default(),
             soon: Soon::default(),
             turns: Turns::default(),
+            mappings_max: super::grant::mappings_max(),
             unseen: BTreeSet::new(),
             netns: own_netns(),
             helpers: Helpers::new(options.helper.clone()),

@@ -10,6 +10,7 @@
 
 use super::connection::UNKNOWN;
 use super::family::Family;
+use super::segments::Segment;
 use super::server::Server;
 use super::undertaker::{Unread, Woken};
 use crate::core::ClientId;
@@ -53,13 +54,25 @@ struct Plenty {
 }
 
 impl Family {
+    /// How many descriptors its owner may have, if it is there.
+    pub(crate) fn descriptors_max(&self) -> Option<u64> {
+        sd_sys::fd::limit_of(self.pid as i32, libc::RLIMIT_NOFILE).map(|limit| limit.rlim_cur)
+    }
+
     /// Whether its owner can take one more channel, as far as one can see from outside.
     pub(crate) fn has_room(&mut self) -> bool {
+        self.has_room_below(self.descriptors_max())
+    }
+
+    /// The same, where it is known how many descriptors it may have.
+    pub(crate) fn has_room_below(&mut self, limit: Option<u64>) -> bool {
         let declines = self.room.declined_at.is_some_and(|at| at.elapsed() < PAUSE);
         // To count addresses is to keep the process's memory for a moment, which a stranger could make the last one of its life,
         // whereupon the monitor would have to give all of it back. A stranger declines.
         let is_known = self.uid == 0 || self.uid == sd_sys::fd::geteuid();
-        !declines && (!is_known || self.room.has_addresses(self.pid)) && self.room.has_descriptors(self.pid)
+        !declines
+            && (!is_known || self.room.has_addresses(self.pid))
+            && limit.is_none_or(|limit| self.room.has_descriptors(self.pid, limit))
     }
 
     /// Its owner has been told of a channel.
@@ -89,9 +102,7 @@ impl Room {
         used.and_then(pages).is_none_or(fits)
     }
 
-    fn has_descriptors(&mut self, pid: u32) -> bool {
-        let Some(limit) = sd_sys::fd::limit_of(pid as i32, libc::RLIMIT_NOFILE) else { return true };
-        let limit = limit.rlim_cur;
+    fn has_descriptors(&mut self, pid: u32, limit: u64) -> bool {
         if let Some(plenty) = &mut self.plenty
             && (plenty.limit, plenty.channels < CHANNELS_TRUSTED) == (limit, true)
             && plenty.at.elapsed() < TRUST
@@ -135,10 +146,10 @@ impl Server {
         let netns = self.netns_of(key).ok_or(ErrorCode::Protocol)?;
         let asks = self.core.channels.side(key, Side::A).iter().any(|(a, _)| *a == client);
         if founder == Some(client)
-            && let Some(segment) = self.segments.get(&key)
+            && let Some(map) = self.segments.get(&key).and_then(Segment::map)
         {
             // Clients that know a way over this channel see this.
-            segment.map().header().dead[Side::B as usize].store(1, Ordering::SeqCst);
+            map.header().dead[Side::B as usize].store(1, Ordering::SeqCst);
             sd_ring::fence_full();
         }
         let left = self.core.channels.leave(key, client);

@@ -4,7 +4,7 @@
 //! say where in the slab. Only a member of a family on that side of the channel gets one, and only if the kernel would let
 //! the family's user send it (`sigio_perm`): so nobody can make us signal whom he could not signal himself.
 
-use super::segments::Slab;
+use super::segments::{Segment, Slab};
 use super::server::Server;
 use super::standing::Standing;
 use crate::core::ClientId;
@@ -52,8 +52,9 @@ impl Server {
     }
 
     fn signal_side(&self, key: ChannelKey, side: Side, slot: u32, urgent: bool) {
-        let Some(segment) = self.segments.get(&key).filter(|_| (slot as usize) < SLOTS) else { return };
-        let words = &segment.map().slot(slot as usize).side[side as usize];
+        let segment = self.segments.get(&key).filter(|_| (slot as usize) < SLOTS);
+        let Some(map) = segment.and_then(Segment::map) else { return };
+        let words = &map.slot(slot as usize).side[side as usize];
         let Some(number) =
             words.rare().and_then(|words| words.wants_signals.load(Ordering::Acquire).checked_sub(1))
         else {

@@ -78,7 +78,7 @@ impl Scene {
         let file = self.processes.open(self.found.get(&(pid, identity))?)?;
         Segment::check(file.as_fd()).ok().filter(|checked| *checked == identity)?;
         let segment = Segment::new(file, identity)?;
-        let is_ours = segment.map().header().magic.load(Ordering::Acquire) == MAGIC;
+        let is_ours = segment.map()?.header().magic.load(Ordering::Acquire) == MAGIC;
         is_ours.then_some(segment)
     }
 
@@ -134,7 +134,7 @@ impl Server {
         holders: &BTreeSet<u32>,
     ) -> Option<(ChannelKey, Side, u32)> {
         let segment = scene.open_segment(*holders.first()?, identity)?;
-        let header = segment.map().header();
+        let header = segment.map()?.header();
         let named = [&header.pid[0], &header.pid[1]].map(|pid| pid.load(Ordering::Relaxed));
         let id = header.id.load(Ordering::Relaxed);
         let held = parties(holders, named)?;

@@ -254,8 +254,7 @@ impl Server {
             && let Some(segment) = self.segments.get(&key)
         {
             end.place = Some((key, slot, side as u32));
-            let (_, state) = segment.map().slot(slot).side[side.other() as usize].state();
-            peer_is_closed = state == SlotState::Closed;
+            peer_is_closed = segment.state(slot, side.other()) == SlotState::Closed;
         }
         (end, state_name(is_finished, peer_is_closed))
     }

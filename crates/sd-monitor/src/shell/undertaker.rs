@@ -11,7 +11,6 @@ use super::bind::step_now;
 use super::descriptors::has_ended;
 use super::poller::Token;
 use super::rescue::Why;
-use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
@@ -19,7 +18,7 @@ use crate::core::members::{Process, ProcessId};
 use crate::core::quotas::Holding;
 use sd_proto::{ErrorCode, Reply};
 use sd_ring::RxCursor;
-use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SLOTS, Side, SlotSide, SlotState};
+use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, Mapping, SLOTS, Side, SlotSide, SlotState};
 use sd_shm::slab::{End, Endpoint, Rare, State};
 use sd_shm::time_wait::{SECONDS, TimeWait};
 use sd_sys::futex::{Scope, wake};
@@ -183,16 +182,18 @@ impl Server {
         let side = Side::from_u32(endpoint.side.load(Ordering::Relaxed).into())?;
         let key = self.channel_of(family, endpoint.channel_id.load(Ordering::Relaxed), side)?;
         let segment = self.segments.get(&key).filter(|_| slot < SLOTS)?;
-        let own = &segment.map().slot(slot).side[side as usize];
+        let map = segment.map()?;
+        let sides = &map.slot(slot).side;
+        let own = &sides[side as usize];
         let (generation, state) = own.state();
         let is_theirs = generation == endpoint.generation.load(Ordering::Relaxed) & GENERATION_MASK;
         if !is_theirs || matches!(state, SlotState::Closed | SlotState::Free) {
             return None;
         }
         let reset = if aborts || segment.has_unread(receiver, slot, side) { FLAG_RESET } else { 0 };
-        close_slot(segment, slot, side, generation, FLAG_DEAD | reset);
+        close_slot(map, slot, side, generation, FLAG_DEAD | reset);
         woken.insert((key, side.other() as u32));
-        let other = &segment.map().slot(slot).side[side.other() as usize];
+        let other = &sides[side.other() as usize];
         Some(reset == 0 && other.flags.load(Ordering::Relaxed) & (FLAG_FIN | FLAG_RESET | FLAG_DEAD) == 0)
     }
 
@@ -253,10 +254,10 @@ impl Server {
     /// Closes every connection that is still open on a side.
     pub(super) fn close_side(&self, key: ChannelKey, side: Side, unread: Unread, woken: &mut Woken) {
         let Some(segment) = self.segments.get(&key) else { return };
-        let header = segment.map().header();
-        header.dead[side as usize].store(1, Ordering::Release);
+        let Some(map) = segment.map() else { return };
+        map.header().dead[side as usize].store(1, Ordering::Release);
         segment.slots(|slot| {
-            let sides = &segment.map().slot(slot).side;
+            let sides = &map.slot(slot).side;
             let (generation, state) = sides[side as usize].state();
             let (peer_generation, peer_state) = sides[side.other() as usize].state();
             let is_open = !matches!(state, SlotState::Closed | SlotState::Free);
@@ -270,9 +271,9 @@ impl Server {
             let is_backlog = side == Side::B && (is_unanswered || unread == Unread::Looked);
             let flags = if is_backlog { FLAG_DEAD | FLAG_RESET } else { FLAG_DEAD };
             if is_unanswered || is_denied {
-                close_slot(segment, slot, side, peer_generation, flags);
+                close_slot(map, slot, side, peer_generation, flags);
             } else if is_open {
-                close_slot(segment, slot, side, generation, flags);
+                close_slot(map, slot, side, generation, flags);
             } else {
                 // Or about what it had closed, and whoever sleeps there sleeps on.
                 sides[side as usize].flags.fetch_or(FLAG_DEAD, Ordering::AcqRel);
@@ -337,8 +338,7 @@ fn must_close(endpoint: &Endpoint, bit: u64) -> bool {
 }
 
 /// Closes a side of a slot, and wakes or notifies the other.
-fn close_slot(segment: &Segment, slot: usize, side: Side, generation: u32, flags: u32) {
-    let map = segment.map();
+fn close_slot(map: &Mapping, slot: usize, side: Side, generation: u32, flags: u32) {
     let [own, other] = [side, side.other()].map(|side| &map.slot(slot).side[side as usize]);
     own.flags.fetch_or(flags, Ordering::AcqRel);
     own.set_state(generation, SlotState::Closed);

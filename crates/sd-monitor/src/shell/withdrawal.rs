@@ -16,6 +16,7 @@ use super::descriptors::{Owned, Unfit};
 use super::family::Family;
 use super::poller::Token;
 use super::rescue::Request;
+use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
@@ -102,8 +103,8 @@ impl Server {
             }
             family.announce_mail();
         }
-        let Some(segment) = self.segments.get(&key) else { return };
-        let a = &segment.map().slot(slot).side[Side::A as usize];
+        let Some(map) = self.segments.get(&key).and_then(Segment::map) else { return };
+        let a = &map.slot(slot).side[Side::A as usize];
         doorbell::ring(&a.wait, doorbell::RX_SLEEP | doorbell::TX_SLEEP);
         wake(&a.wait, i32::MAX, Scope::Shared);
         tracing::debug!(channel = key.0, slot, "withdrawn");

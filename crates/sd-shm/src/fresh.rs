@@ -1,0 +1,84 @@
+//! A new channel: its file is written before anybody maps it, and its maker maps it when he has to look into it. Making and
+//! ending a mapping costs a process with several threads more than writing a file of that kind.
+
+use crate::channel::{Header, MAGIC, Mapping, SEGMENT_LEN};
+use core::mem::offset_of;
+
+impl Mapping {
+    /// Creates a segment: its memfd, and a mapping of it.
+    pub fn create(id: u64, pid_a: u32, pid_b: u32) -> sd_sys::Result<(i32, Mapping)> {
+        let fd = Mapping::create_file(id, pid_a, pid_b)?;
+        let map = Mapping::of_created(fd, id).inspect_err(|_| sd_sys::fd::close(fd))?;
+        Ok((fd, map))
+    }
+
+    /// Creates a segment: its memfd. It is sealed for good, so nobody who has it can keep its maker from mapping it later.
+    pub fn create_file(id: u64, pid_a: u32, pid_b: u32) -> sd_sys::Result<i32> {
+        let fd = sd_sys::mem::memfd_sealed_for_good(c"sd-channel", SEGMENT_LEN)?;
+        match sd_sys::fd::pwrite(fd, &header(id, pid_a, pid_b), 0) {
+            Ok(HEADER_LEN) => Ok(fd),
+            Ok(_) => {
+                sd_sys::fd::close(fd);
+                Err(sd_sys::Errno(libc::ENOSPC))
+            }
+            Err(error) => {
+                sd_sys::fd::close(fd);
+                Err(error)
+            }
+        }
+    }
+
+    /// Maps a segment that the caller has created with this identity, whatever others have made of its header since.
+    pub fn of_created(fd: i32, id: u64) -> sd_sys::Result<Mapping> {
+        sd_sys::mem::map_shared(fd, SEGMENT_LEN, true).map(|base| Mapping::named(base, id))
+    }
+}
+
+const HEADER_LEN: usize = offset_of!(Header, dead);
+
+/// The first words of a segment.
+fn header(id: u64, pid_a: u32, pid_b: u32) -> [u8; HEADER_LEN] {
+    let mut bytes = [0; HEADER_LEN];
+    let (magic, pids) = (offset_of!(Header, magic), offset_of!(Header, pid));
+    bytes[magic..magic + 8].copy_from_slice(&MAGIC.to_ne_bytes());
+    bytes[offset_of!(Header, id)..pids].copy_from_slice(&id.to_ne_bytes());
+    bytes[pids..pids + 4].copy_from_slice(&pid_a.to_ne_bytes());
+    bytes[pids + 4..].copy_from_slice(&pid_b.to_ne_bytes());
+    bytes
+}
+
+const _: () = assert!(offset_of!(Header, magic) == 0 && offset_of!(Header, id) == 8);
+const _: () = assert!(offset_of!(Header, pid) == 16 && HEADER_LEN == 24);
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use core::sync::atomic::Ordering;
+
+    #[test]
+    fn what_is_written_is_mapped() {
+        let (fd, map) = Mapping::create(7, 8, 9).unwrap();
+        let header = map.header();
+        let words = (header.magic.load(Ordering::Relaxed), header.id.load(Ordering::Relaxed));
+        assert_eq!(words, (MAGIC, 7));
+        assert_eq!([&header.pid[0], &header.pid[1]].map(|pid| pid.load(Ordering::Relaxed)), [8, 9]);
+        assert_eq!((header.dead[0].load(Ordering::Relaxed), header.used.load(Ordering::Relaxed)), (0, 0));
+        // SAFETY: nothing uses the mapping any more.
+        unsafe { map.unmap() };
+        sd_sys::fd::close(fd);
+    }
+
+    #[test]
+    fn who_has_it_cannot_keep_its_maker_out() {
+        let fd = Mapping::create_file(7, 8, 9).unwrap();
+        for seal in [libc::F_SEAL_WRITE, libc::F_SEAL_FUTURE_WRITE, libc::F_SEAL_SEAL] {
+            assert_eq!(sd_sys::mem::add_seals(fd, seal), Err(sd_sys::Errno(libc::EPERM)), "{seal}");
+        }
+        let map = Mapping::of_created(fd, 7).unwrap();
+        map.header().dead[0].store(1, Ordering::Relaxed);
+        // SAFETY: nothing uses the mapping any more.
+        unsafe { map.unmap() };
+        sd_sys::fd::close(fd);
+    }
+}

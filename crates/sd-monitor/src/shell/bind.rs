@@ -6,6 +6,7 @@
 
 use super::connection::Identity;
 use super::family::Family;
+use super::looks::What;
 use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
@@ -28,34 +29,48 @@ pub(crate) fn step_now() -> u32 {
 
 impl Server {
     /// Answers a Bind, Tuple or Admits request.
-    pub(crate) fn may_use(&self, who: Identity, asked: Request) -> Result<Option<Reply>, ErrorCode> {
+    pub(crate) fn may_use(
+        &mut self,
+        id: u64,
+        who: Identity,
+        asked: Request,
+    ) -> Result<Option<Reply>, ErrorCode> {
         let client = who.client;
-        let reply = match asked {
-            Request::Bind { ip, port, reuse } => self.bind(client, ip, port, reuse),
+        match asked {
+            Request::Bind { ip, port, reuse } => self.bind(id, client, ip, port, reuse)?,
             Request::Tuple { ip, port, to_ip, to_port } => {
-                self.tuple(client, &Tuple { ip, to_ip, ports: u32::from(port) << 16 | u32::from(to_port) })
+                let ports = u32::from(port) << 16 | u32::from(to_port);
+                self.tuple(id, client, Tuple { ip, to_ip, ports })?;
             }
-            Request::Admits { channel, listener, ip } => self.admits(client, (channel, listener), ip),
-            _ => Err(ErrorCode::Protocol),
-        };
-        reply.map(Some)
+            Request::Admits { channel, listener, ip } => {
+                return self.admits(client, (channel, listener), ip).map(Some);
+            }
+            _ => return Err(ErrorCode::Protocol),
+        }
+        Ok(None)
     }
 
     /// Whether a living connection of the user's, or of whom the port is lent to, has the four numbers.
-    fn tuple(&self, client: ClientId, wanted: &Tuple) -> Result<Reply, ErrorCode> {
+    fn tuple(&mut self, id: u64, client: ClientId, wanted: Tuple) -> Result<(), ErrorCode> {
         let asking = self.families.get(&client).ok_or(ErrorCode::Protocol)?;
         let owner = self.core.leases.owner(asking.netns, (wanted.ports >> 16) as u16);
+        let is_believed = |(id, family): &(&ClientId, &Family)| {
+            family.netns == asking.netns && (family.uid == asking.uid || Some(**id) == owner)
+        };
+        let believed = self.families.iter().filter(is_believed).map(|(id, _)| *id).collect();
+        self.look(id, What::Tuple(wanted), believed);
+        Ok(())
+    }
+
+    /// Whether a living connection of a family's has the four numbers.
+    pub(super) fn has_tuple(&self, client: ClientId, wanted: &Tuple) -> bool {
+        let Some(family) = self.families.get(&client) else { return false };
         let mut is_taken = false;
-        for (id, family) in &self.families {
-            let is_believed = family.uid == asking.uid || Some(*id) == owner;
-            if family.netns != asking.netns || !is_believed {
-                continue;
-            }
-            family.slab.endpoints(|endpoint| {
-                is_taken |= wanted.is_of(family, endpoint) && self.is_alive(*id, endpoint);
-            });
-        }
-        if is_taken { Err(ErrorCode::InUse) } else { Ok(Reply::Ok) }
+        family.slab.endpoints_while(|endpoint| {
+            is_taken = wanted.is_of(family, endpoint) && self.is_alive(client, endpoint);
+            !is_taken
+        });
+        is_taken
     }
 
     /// Neither side has reset the connection, or is dead.
@@ -69,11 +84,14 @@ impl Server {
     }
 
     /// Answers a Bind request.
-    fn bind(&self, client: ClientId, ip: Ip, port: u16, reuse: bool) -> Result<Reply, ErrorCode> {
+    fn bind(&mut self, id: u64, client: ClientId, ip: Ip, port: u16, reuse: bool) -> Result<(), ErrorCode> {
         let asking = self.families.get(&client).ok_or(ErrorCode::Protocol)?;
         let (netns, user) = (asking.netns, asking.uid);
         let address = (!ip.is_unspecified()).then(|| ip.halves());
         let wanted = Wanted { netns, address, port, reuse, user };
+        if self.core.time_waits.block(&wanted, now()) {
+            return Err(ErrorCode::InUse);
+        }
         let owner = self.core.leases.owner(netns, port);
         let everywhere = self.core.time_waits.was_listened_on(netns, port);
         let is_believed = |(id, family): &(&ClientId, &Family)| {
@@ -81,10 +99,9 @@ impl Server {
             let believed = self.core.time_waits.believed(netns, port, family.uid, is_lent);
             family.netns == netns && (everywhere || is_lent) && believed.by(user)
         };
-        let looked_at = self.families.iter().filter(is_believed);
-        let in_use = self.core.time_waits.block(&wanted, now())
-            || looked_at.clone().any(|(_, family)| is_in_use(family, &wanted));
-        if in_use { Err(ErrorCode::InUse) } else { Ok(Reply::Ok) }
+        let believed = self.families.iter().filter(is_believed).map(|(id, _)| *id).collect();
+        self.look(id, What::Bind(Bind(wanted)), believed);
+        Ok(())
     }
 
     /// What a family that is gone leaves in TIME-WAIT, while its ports are lent to it still.
@@ -101,7 +118,7 @@ impl Server {
 }
 
 /// The four numbers of a connection, as it stands in the endpoint of who connects.
-struct Tuple {
+pub(super) struct Tuple {
     ip: Ip,
     to_ip: Ip,
     ports: u32,
@@ -119,18 +136,26 @@ impl Tuple {
     }
 }
 
-fn is_in_use(family: &Family, wanted: &Wanted) -> bool {
-    let waits = family.slab.time_waits().of(wanted.port).filter(|one| !one.is_over(now()));
-    if waits.is_some_and(|one| wanted.meets(one.port, one.address, one.reuse)) {
-        return true;
-    }
-    let mut found = false;
-    family.slab.endpoints(|endpoint| {
-        let state = State::from_u32(endpoint.state.load(Ordering::Acquire).into());
-        if matches!(state, State::Connected | State::Connecting) {
-            let one = TimeWait::of(endpoint, family.slab.address(endpoint, End::Local), 0, SECONDS);
-            found |= wanted.meets(one.port, one.address, one.reuse);
+/// What a program wants to bind.
+pub(super) struct Bind(Wanted);
+
+impl Bind {
+    /// Whether something of a family's is in the way.
+    pub(super) fn is_at(&self, family: &Family) -> bool {
+        let Bind(wanted) = self;
+        let waits = family.slab.time_waits().of(wanted.port).filter(|one| !one.is_over(now()));
+        if waits.is_some_and(|one| wanted.meets(one.port, one.address, one.reuse)) {
+            return true;
         }
-    });
-    found
+        let mut found = false;
+        family.slab.endpoints_while(|endpoint| {
+            let state = State::from_u32(endpoint.state.load(Ordering::Acquire).into());
+            if matches!(state, State::Connected | State::Connecting) {
+                let one = TimeWait::of(endpoint, family.slab.address(endpoint, End::Local), 0, SECONDS);
+                found = wanted.meets(one.port, one.address, one.reuse);
+            }
+            !found
+        });
+        found
+    }
 }

@@ -4,6 +4,7 @@ use super::closers::NOT_EXAMINED;
 use super::descriptors::{Owned, Unfit};
 use crate::core::ClientId;
 use crate::core::members::ProcessId;
+use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
 use std::collections::VecDeque;
@@ -90,10 +91,14 @@ impl Message {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: OwnedFd) -> io::Result<Connection> {
+    /// A socket that is none is given back: closing it may take long.
+    pub(crate) fn new(socket: OwnedFd) -> Result<Connection, (Errno, OwnedFd)> {
         // A client that sends before this has its credentials noted too: the listener has the option.
-        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::PassCred, &true)?;
-        let peer = nix::sys::socket::getsockopt(&socket, PeerCredentials)?;
+        let done = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::PassCred, &true);
+        let peer = match done.and_then(|()| nix::sys::socket::getsockopt(&socket, PeerCredentials)) {
+            Ok(peer) => peer,
+            Err(error) => return Err((error, socket)),
+        };
         let (pid, uid) = (peer.pid().max(0) as u32, peer.uid());
         Ok(Connection {
             socket,
@@ -110,7 +115,11 @@ impl Connection {
     }
 
     /// A connection that a parent, of user `maker`, has made for the child of its next fork. Who the child is, it says itself.
-    pub(crate) fn of_child(socket: OwnedFd, child: ProcessId, maker: u32) -> io::Result<Connection> {
+    pub(crate) fn of_child(
+        socket: OwnedFd,
+        child: ProcessId,
+        maker: u32,
+    ) -> Result<Connection, (Errno, OwnedFd)> {
         let made = Connection::new(socket)?;
         Ok(Connection { pid: 0, uid: UNKNOWN, maker: Some(maker), child: Some(child), ..made })
     }
@@ -193,6 +202,11 @@ impl Connection {
         }
         false
     }
+}
+
+/// Who has connected a socket.
+pub(crate) fn user_of(socket: &OwnedFd) -> Option<u32> {
+    nix::sys::socket::getsockopt(socket, PeerCredentials).ok().map(|peer| peer.uid())
 }
 
 /// The next message of a control connection, if any.

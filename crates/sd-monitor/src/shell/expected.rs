@@ -152,7 +152,7 @@ impl Server {
     /// Whether somebody will probably accept in a moment what this question is about, though nobody does now.
     pub(crate) fn is_expected(&self, client: ClientId, question: &Question) -> bool {
         let Question { netns, ip, port, .. } = *question;
-        if self.waiting.by_kernel.contains(&(netns, port)) {
+        if self.waiting.by_kernel.includes(netns, ip, port) {
             return false;
         }
         let members = &self.core.members;

@@ -27,10 +27,11 @@ impl Server {
         let uid = sender.uid;
         let child = self.core.members.forked(parent, member, serial).map_err(|_| ErrorCode::Protocol)?;
         tracing::debug!(parent = parent.0, child = child.0, member, "forks");
-        let connection = fds.pop().and_then(|socket| Connection::of_child(socket, child, uid).ok());
-        match connection.map(|connection| self.add_connection(connection, uid)) {
-            Some(Ok(())) => return Ok(()),
-            Some(Err(refused)) => self.closers.close(uid, refused.into_socket()),
+        let made = fds.pop().map(|socket| Connection::of_child(socket, child, uid));
+        match made.map(|made| made.map(|connection| self.add_connection(connection, uid))) {
+            Some(Ok(Ok(()))) => return Ok(()),
+            Some(Ok(Err(refused))) => self.closers.close(uid, refused.into_socket()),
+            Some(Err((_, socket))) => fds.push(socket),
             None => {}
         }
         if self.charge(Holding::Child(child), uid, 1).is_err() {

@@ -2,11 +2,13 @@
 
 mod admission;
 mod bind;
+mod by_kernel;
 mod charges;
 mod closers;
 mod connection;
 mod descriptors;
 mod directories;
+mod door;
 mod expected;
 mod family;
 mod files;
@@ -14,6 +16,7 @@ mod forks;
 mod grant;
 mod hearing;
 mod helpers;
+mod looks;
 mod origin;
 pub(crate) mod place;
 mod poller;

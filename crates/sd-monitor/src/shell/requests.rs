@@ -58,7 +58,7 @@ impl Server {
             (Request::Berth { number }, Some(who)) => self.berth(who.client, number, &mut fds).map(Some),
             (asked @ Request::BerthOf { .. }, Some(who)) => self.tell_berth(id, who.client, asked),
             (asked @ (Request::Bind { .. } | Request::Tuple { .. } | Request::Admits { .. }), Some(who)) => {
-                self.may_use(who, asked)
+                self.may_use(id, who, asked)
             }
             (Request::Leave { channel }, Some(who)) => self.leave(who.client, channel).map(Some),
             (Request::Connect { ip, port, nth, want_ports, want_channel }, Some(who)) => {

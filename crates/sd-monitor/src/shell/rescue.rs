@@ -10,6 +10,7 @@
 //! What waits is read from the slots, never from anybody's list. An offer takes nothing away from
 //! those who could accept before, so it may be made too often, and its reader may die with it.
 
+use super::by_kernel::ByKernel;
 use super::family::Family;
 use super::origin::Origin;
 use super::proof::Proof;
@@ -47,7 +48,7 @@ pub(crate) struct Waiting {
     /// Nobody who listens there had time when it was complained.
     pub(super) starving: BTreeSet<ChannelKey>,
     /// Network namespaces and ports at which some process accepts that can take no channel.
-    pub(super) by_kernel: BTreeSet<(u64, u16)>,
+    pub(super) by_kernel: ByKernel,
     turn: usize,
 }
 

@@ -4,9 +4,11 @@ use super::closers::{self, Closers};
 use super::connection::{Connection, Incoming, Message, Question, UNKNOWN};
 use super::descriptors::{Identity, has_ended};
 use super::directories::Directories;
+use super::door::Door;
 use super::family::Family;
 use super::files;
 use super::helpers::Helpers;
+use super::looks::Looks;
 use super::place::Place;
 use super::poller::{Poller, Token};
 use super::proof::{Namespaces, own_netns};
@@ -25,16 +27,13 @@ use crate::core::ports::Leases;
 use crate::core::quotas::{Holding, Quotas};
 use crate::core::time_wait::TimeWaits;
 use crate::core::{ClientId, Core};
-use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
-use nix::sys::socket::SockFlag;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -70,6 +69,7 @@ pub(crate) struct Server {
     pub(crate) namespaces: Namespaces,
     pub(crate) soon: Soon,
     pub(crate) turns: Turns,
+    pub(super) looks: Looks,
     /// Children whose connections were refused, by who has forked them.
     pub(crate) unseen: BTreeSet<(ProcessId, ProcessId)>,
     /// See `grant`.
@@ -80,9 +80,7 @@ pub(crate) struct Server {
     policy_path: Option<PathBuf>,
     pub(super) place: Place,
     signals: SignalFd,
-    /// Given up for a moment when no descriptor is left, so that a connection can be refused
-    /// instead of waiting, ready, for ever.
-    spare: Option<File>,
+    pub(super) door: Door,
     last_connection: u64,
     random: RandomState,
 }
@@ -129,14 +127,15 @@ impl Server {
             namespaces: Namespaces::default(),
             soon: Soon::default(),
             turns: Turns::default(),
-            mappings_max: super::grant::mappings_max(),
+            looks: Looks::default(),
             unseen: BTreeSet::new(),
+            mappings_max: super::grant::mappings_max(),
             netns: own_netns(),
             helpers: Helpers::new(options.helper.clone()),
             policy_path: options.policy.clone(),
             place,
             signals,
-            spare: Some(File::open("/dev/null")?),
+            door: Door::new()?,
             last_connection: 0,
             random,
         })
@@ -151,6 +150,8 @@ impl Server {
                 self.closers.pause(),
                 self.soon.expected.pause(),
                 self.turns.pause(now),
+                self.door.pause(),
+                self.pause_of_looks(now),
             ];
             for token in self.poller.wait(pauses.into_iter().flatten().min())? {
                 match token {
@@ -168,8 +169,10 @@ impl Server {
             }
             self.closers.tend();
             self.take_turns();
+            self.look_on();
             self.recover_overdue();
             self.end_expectations();
+            self.open_door();
         }
     }
 
@@ -190,32 +193,6 @@ impl Server {
             }
         }
         false
-    }
-
-    fn accept(&mut self) {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        match nix::sys::socket::accept4(self.place.listener.as_raw_fd(), flags) {
-            Ok(fd) => {
-                // SAFETY: the kernel has just made this descriptor for us.
-                let Ok(connection) = Connection::new(unsafe { OwnedFd::from_raw_fd(fd) }) else { return };
-                let uid = connection.uid;
-                if let Err(refused) = self.add_connection(connection, uid) {
-                    self.counters.refused_connections += 1;
-                    self.closers.close(uid, refused.into_socket());
-                }
-            }
-            Err(Errno::EMFILE | Errno::ENFILE) => {
-                self.counters.refused_connections += 1;
-                self.spare = None;
-                if let Ok(fd) = nix::sys::socket::accept4(self.place.listener.as_raw_fd(), flags) {
-                    // At once, as the spare is needed again. Quotas keep users from coming to this.
-                    sd_sys::fd::close(fd);
-                }
-                self.spare = File::open("/dev/null").ok();
-                tracing::warn!("out of descriptors: a connection was refused");
-            }
-            Err(error) => tracing::debug!("accept: {error}"),
-        }
     }
 
     /// Serves a connection from now on, at the expense of a user; one that is refused is returned.

@@ -5,12 +5,13 @@
 
 use super::family::Family;
 use super::files::comm;
+use super::looks::What;
 use super::rescue;
 use super::segments::{Segment, Slab};
 use super::server::{Counters, Server};
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
-use sd_proto::{ErrorCode, Ip, Reply};
+use sd_proto::{ErrorCode, Ip};
 use sd_ring::TxCursor;
 use sd_shm::channel::{GEOMETRY, SLOTS, Side, SlotState};
 use sd_shm::slab::{self, Reason, State};
@@ -18,13 +19,15 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Connections that are looked at for one document, for who sees all and for who sees its own only: nobody else is served
-/// meanwhile.
+/// Connections, and processes, that one document shows at most: for who sees all, and for who sees its own only.
 const SHOWN_MAX: [usize; 2] = [200_000, 1_000];
+
+/// Channels of one process that are looked at for what waits, for who sees its own only.
+const CHANNELS_MAX: usize = 64;
 
 #[derive(Serialize)]
 struct Document {
@@ -32,7 +35,7 @@ struct Document {
     pid: u32,
     clients: Vec<Client>,
     connections: Vec<Connection>,
-    /// There may be more connections.
+    /// There may be more.
     truncated: bool,
     listeners: Vec<Listener>,
     channels: usize,
@@ -101,61 +104,104 @@ struct Listener {
     pending: u32,
     accepting: bool,
     path: &'static str,
+    /// Where it stands among the others.
+    #[serde(skip)]
+    place: (ClientId, u16, u32),
+}
+
+/// A document that is being made.
+pub(super) struct Draft {
+    /// The user who sees its own only.
+    sees: Option<u32>,
+    shown_max: usize,
+    comms: Comms,
+    connections: Vec<Connection>,
+    clients: Vec<Client>,
+    listeners: Vec<Listener>,
+    truncated: bool,
+}
+
+impl Draft {
+    fn may_show(&self, user: u32) -> bool {
+        self.sees.is_none_or(|sees| sees == user)
+    }
 }
 
 impl Server {
     /// Answers with the document. Those who are neither root nor the monitor's user see their own only.
     pub(crate) fn status(&mut self, id: u64) -> Result<(), ErrorCode> {
         let uid = self.connections.get(&id).map(|connection| connection.uid).ok_or(ErrorCode::Protocol)?;
-        let sees_all = uid == 0 || uid == nix::unistd::geteuid().as_raw();
-        let shown_max = SHOWN_MAX[usize::from(!sees_all)];
-        let document = self.document(|owner| sees_all || owner == uid, shown_max);
-        let text = serde_json::to_vec(&document).map_err(|_| ErrorCode::Exhausted)?;
-        let file = memfd(&text).ok_or(ErrorCode::Exhausted)?;
-        self.reply(id, &Reply::Status, &[file.as_fd()]);
+        let sees = Some(uid).filter(|uid| !self.core.quotas.is_exempt(*uid));
+        let draft = Draft {
+            sees,
+            shown_max: SHOWN_MAX[usize::from(sees.is_some())],
+            comms: Comms::default(),
+            connections: Vec::new(),
+            clients: Vec::new(),
+            listeners: Vec::new(),
+            truncated: false,
+        };
+        // Those of others complete what is seen of the asking user's, as far as there is room. Nobody pays for a look at
+        // processes that his own have nothing to do with.
+        let (seen, others): (Vec<_>, Vec<_>) =
+            self.families.iter().partition(|(_, family)| draft.may_show(family.uid));
+        let peers = if others.is_empty() { BTreeSet::new() } else { self.peers_of(&seen) };
+        let others = others.into_iter().filter(|(client, _)| peers.contains(client));
+        // From the last one on.
+        let families = others.chain(seen).map(|(client, _)| *client).collect();
+        self.look(id, What::Status(Box::new(draft)), families);
         Ok(())
     }
 
-    fn document(&self, may_see: impl Fn(u32) -> bool, shown_max: usize) -> Document {
-        let mut comms = Comms::default();
-        let mut connections = Vec::new();
-        // Those of others complete what is seen of the asking user's, as far as there is room. Nobody pays for a look at
-        // processes that his own have nothing to do with.
-        let (seen, others): (Vec<_>, Vec<_>) = self.families.iter().partition(|(_, f)| may_see(f.uid));
-        let peers = if others.is_empty() { BTreeSet::new() } else { self.peers_of(&seen) };
-        let others = others.into_iter().filter(|(client, _)| peers.contains(client));
-        for (client, family) in seen.into_iter().chain(others) {
-            if connections.len() < shown_max {
-                self.connections_of(*client, family, &mut comms, &mut connections, shown_max);
-            }
+    /// Adds what there is to be shown of a family.
+    pub(super) fn draw(&self, draft: &mut Draft, client: ClientId) {
+        let Some(family) = self.families.get(&client) else { return };
+        let Draft { comms, connections, clients, listeners, shown_max, .. } = draft;
+        if connections.len() < *shown_max {
+            self.connections_of(client, family, comms, connections, *shown_max);
         }
-        let truncated = connections.len() >= shown_max;
-        match_ends(&mut connections);
-        let shares = shares(&connections);
-        connections.retain(|connection| may_see(connection.uid));
-        connections.sort_by(|a, b| (a.pid, a.fd, &a.local).cmp(&(b.pid, b.fd, &b.local)));
-        let visible = || self.families.iter().filter(|(_, family)| may_see(family.uid));
-        let mut clients: Vec<Client> =
-            visible().map(|(id, family)| self.client(*id, family, &mut comms, &shares)).collect();
-        clients.sort_by_key(|client| client.client);
-        let mut listeners: Vec<_> = self.core.listeners.iter().collect();
-        listeners.sort_by_key(|l| (l.client, l.port, l.index));
-        let listeners = listeners.into_iter().filter_map(|l| {
-            let family = self.families.get(&l.client).filter(|family| may_see(family.uid))?;
-            Some(Listener {
+        draft.truncated |= connections.len() >= *shown_max || clients.len() >= *shown_max;
+        if clients.len() >= *shown_max || draft.sees.is_some_and(|sees| sees != family.uid) {
+            return;
+        }
+        clients.push(self.client(client, family, comms));
+        let own = self.core.listeners.iter().filter(|listener| listener.client == client);
+        let room = shown_max.saturating_sub(listeners.len());
+        let own: Vec<_> = own.map(|listener| (listener, family.pending(listener.index))).take(room).collect();
+        let channels_max = if draft.sees.is_some() { CHANNELS_MAX } else { usize::MAX };
+        let is_quiet = own.iter().all(|(_, pending)| *pending == 0);
+        let waiting = if is_quiet { None } else { self.waiting_of(client, channels_max) };
+        for (l, known) in own {
+            listeners.push(Listener {
                 pid: family.pid,
                 comm: comms.of(family.pid),
                 local: address(l.ip, l.port, l.ip.to_v4().is_some()),
                 backlog: l.backlog,
-                pending: self.waiting_at(l, family.pending(l.index)),
+                pending: waiting_at(l, known, waiting.as_ref()),
                 accepting: l.accepting,
                 path: "shm",
-            })
-        });
-        Document {
+                place: (l.client, l.port, l.index),
+            });
+        }
+    }
+
+    /// What all that was drawn comes to.
+    pub(super) fn document(&self, draft: Draft) -> Option<File> {
+        let Draft { sees, mut connections, mut clients, mut listeners, truncated, .. } = draft;
+        match_ends(&mut connections);
+        let shares = shares(&connections);
+        connections.retain(|connection| sees.is_none_or(|sees| sees == connection.uid));
+        connections.sort_by(|a, b| (a.pid, a.fd, &a.local).cmp(&(b.pid, b.fd, &b.local)));
+        for client in &mut clients {
+            let share = shares.get(&ClientId(client.client)).copied().unwrap_or_default();
+            [client.fills_bytes, client.waiting_bytes] = share;
+        }
+        clients.sort_by_key(|client| client.client);
+        listeners.sort_by_key(|listener| listener.place);
+        let document = Document {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
-            listeners: listeners.collect(),
+            listeners,
             clients,
             connections,
             truncated,
@@ -163,24 +209,18 @@ impl Server {
             processes: self.core.members.len(),
             port_blocks: self.core.leases.count(),
             counters: self.counters,
-        }
+        };
+        memfd(&serde_json::to_vec(&document).ok()?)
     }
 
-    /// Connections that wait at a listener, of which it knew so many when it looked last: others may have accepted some since.
-    fn waiting_at(&self, listener: &crate::core::listeners::Listener, known: u32) -> u32 {
-        if known == 0 {
-            return 0;
-        }
-        let count = |key: &ChannelKey| {
-            let is_own = self.core.channels.founder(*key) == Some(listener.client);
-            let waits_there = |request: &&rescue::Request| match is_own {
-                true => request.listener == (listener.index, listener.generation),
-                false => request.port == listener.port,
-            };
-            self.waiting_on(*key).iter().filter(waits_there).count() as u32
+    /// What waits on the channels of a family that says that something does. `None`: they are too many to be looked at.
+    fn waiting_of(&self, client: ClientId, channels_max: usize) -> Option<Waiting> {
+        let keys = self.core.channels.of_family(client);
+        let all = |key: ChannelKey| {
+            let is_own = self.core.channels.founder(key) == Some(client);
+            self.waiting_on(key).into_iter().map(move |request| (is_own, request))
         };
-        let most = known.min(listener.backlog.saturating_add(1));
-        most.min(self.core.channels.of_family(listener.client).iter().map(count).sum())
+        (keys.len() <= channels_max).then(|| keys.into_iter().flat_map(all).collect())
     }
 
     /// Who is at a side of some channel of theirs.
@@ -190,7 +230,8 @@ impl Server {
         sides.flat_map(|(key, side)| self.core.channels.side(key, side)).map(|(client, _)| *client).collect()
     }
 
-    fn client(&self, id: ClientId, family: &Family, comms: &mut Comms, shares: &Shares) -> Client {
+    /// What it fills is known at the end.
+    fn client(&self, id: ClientId, family: &Family, comms: &mut Comms) -> Client {
         let counters = &family.slab.header().counters;
         let mut counters: Vec<u64> = counters.iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
         counters.truncate(counters.iter().rposition(|count| *count != 0).map_or(0, |last| last + 1));
@@ -198,9 +239,8 @@ impl Server {
         let segments = channels.iter().filter_map(|key| self.segments.get(key)).map(Segment::file);
         let memory_bytes = segments.chain([family.slab.file()]).map(bytes_in_memory).sum();
         let comm = comms.of(family.pid);
-        let [fills_bytes, waiting_bytes] = shares.get(&id).copied().unwrap_or_default();
         let (pid, uid, client) = (family.pid, family.uid, id.0);
-        Client { pid, uid, comm, client, memory_bytes, fills_bytes, waiting_bytes, counters }
+        Client { pid, uid, comm, client, memory_bytes, fills_bytes: 0, waiting_bytes: 0, counters }
     }
 
     fn connections_of(
@@ -258,6 +298,19 @@ impl Server {
         }
         (end, state_name(is_finished, peer_is_closed))
     }
+}
+
+/// Connections that wait on channels of a family, and whether it is the one that the channel was made for.
+type Waiting = Vec<(bool, rescue::Request)>;
+
+/// Connections that wait at a listener, of which it knew so many when it looked last: others may have accepted some since.
+fn waiting_at(listener: &crate::core::listeners::Listener, known: u32, waiting: Option<&Waiting>) -> u32 {
+    let waits_there = |(is_own, request): &&(bool, rescue::Request)| match is_own {
+        true => request.listener == (listener.index, listener.generation),
+        false => request.port == listener.port,
+    };
+    let most = known.min(listener.backlog.saturating_add(1));
+    waiting.map_or(most, |all| most.min(all.iter().filter(waits_there).count() as u32))
 }
 
 /// As ss(8) names them, from which ends have finished sending.

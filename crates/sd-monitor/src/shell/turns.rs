@@ -43,11 +43,21 @@ impl Turns {
 
     /// Notes that a user's connection has something to say, if it is not its turn.
     fn keep(&mut self, user: u32, connection: u64, now: Instant) -> bool {
-        let waits = self.until.get(&user).is_some_and(|until| *until > now);
+        let waits = self.has_to_wait(user, now);
         if waits {
             self.waiting.push((user, connection));
         }
         waits
+    }
+
+    /// Whether it is not a user's turn.
+    pub(super) fn has_to_wait(&self, user: u32, now: Instant) -> bool {
+        self.until.get(&user).is_some_and(|until| *until > now)
+    }
+
+    /// How long until it is.
+    pub(super) fn wait_of(&self, user: u32, now: Instant) -> Duration {
+        self.until.get(&user).map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
     /// How long to sleep at most before [`Turns::due`].
@@ -92,7 +102,8 @@ impl Server {
         }
     }
 
-    fn pays(&self, id: u64) -> Option<u32> {
+    /// The user of a connection, if it is one that others have to be kept safe from.
+    pub(super) fn pays(&self, id: u64) -> Option<u32> {
         let connection = self.connections.get(&id)?;
         let user = connection.maker.unwrap_or(connection.uid);
         (!self.core.quotas.is_exempt(user)).then_some(user)
@@ -100,7 +111,7 @@ impl Server {
 }
 
 /// What the calling thread has used of processors.
-fn busy() -> Duration {
+pub(super) fn busy() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };

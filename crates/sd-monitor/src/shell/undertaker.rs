@@ -233,10 +233,11 @@ impl Server {
             record.slab.into_file().into_iter().for_each(|file| self.closers.give_back(file));
         }
         self.core.leases.release(family);
-        let Server { directories, namespaces, families, core, .. } = self;
+        let Server { directories, namespaces, families, core, waiting, .. } = self;
         let is_needed = |netns| families.values().any(|family| family.netns == netns);
         directories.retain(is_needed);
         namespaces.retain(is_needed);
+        waiting.by_kernel.retain(is_needed);
         core.time_waits.retain(is_needed);
     }
 

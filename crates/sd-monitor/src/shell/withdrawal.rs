@@ -46,7 +46,7 @@ impl Server {
                 changed |= self.core.listeners.set_accepting(client, index, false);
             }
             self.listeners_changed(client, changed);
-            self.waiting.by_kernel.insert((place.netns, place.port));
+            self.waiting.by_kernel.insert((place.netns, place.ip, place.port), place.v6only);
             for key in self.core.channels.of_family(client) {
                 if self.core.channels.founder(key) == Some(client) {
                     self.withdraw_unaccepted(key);
@@ -66,7 +66,7 @@ impl Server {
     }
 
     fn is_for_kernel(&self, netns: u64, ip: Ip, port: u16) -> bool {
-        self.waiting.by_kernel.contains(&(netns, port))
+        self.waiting.by_kernel.includes(netns, ip, port)
             && !self.core.listeners.candidates(netns, ip, port).iter().any(|listener| listener.accepting)
     }
 

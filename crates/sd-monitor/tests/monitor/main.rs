@@ -1,6 +1,7 @@
 //! Runs the monitor as a process of its own and talks with it by hand.
 
 mod authority;
+mod bounds;
 mod client;
 mod death;
 mod fuzz;

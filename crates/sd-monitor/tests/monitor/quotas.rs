@@ -4,7 +4,7 @@ use crate::client::{Client, Control, own};
 use crate::hostile::NOBODY;
 use crate::process::Process;
 use crate::server::{Server, until};
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Uid;
 use sd_proto::{MESSAGE_MAX, Reply, Request, Route, VERSION};
 use std::io::{Read, Write};
@@ -19,7 +19,8 @@ fn small() -> Option<Server> {
     if !nix::unistd::geteuid().is_root() {
         return None;
     }
-    setrlimit(Resource::RLIMIT_NOFILE, 8192, 8192).ok()?;
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    setrlimit(Resource::RLIMIT_NOFILE, most.min(8192), most).ok()?;
     let server = Server::start();
     let limit = libc::rlimit { rlim_cur: LIMIT, rlim_max: LIMIT };
     // SAFETY: the kernel reads one limit.

@@ -155,6 +155,22 @@ fn what_cannot_be_taken_is_withdrawn() {
     assert!(matches!(a.connect(port, false).0, Route::Shm { .. }));
 }
 
+/// Who can take no channel at one address says nothing of another one.
+#[test]
+fn what_cannot_be_taken_here_is_expected_there() {
+    let server = Server::start();
+    let (a, b, c) = (Client::register(&server), Client::register(&server), Client::register(&server));
+    let (_here, port) = b.listen(0);
+    let Ok(there) = std::net::TcpListener::bind(("127.0.0.2", port)) else { return };
+    c.listen_with(0, &there);
+    c.control.tell(Request::CannotTake, &[there.as_raw_fd()]);
+    assert_eq!(c.control.ask(Request::Unlisten { index: 9 }, &[]).0, Reply::Ok);
+    b.control.tell(Request::Accepting { index: 0, accepting: false }, &[]);
+    assert_eq!(b.control.ask(Request::Unlisten { index: 9 }, &[]).0, Reply::Ok);
+    // A child of its might accept.
+    assert_eq!(a.connect(port, false).0, Route::Soon);
+}
+
 /// What waits on a channel that a listener could not take is reset, and the next connection goes to the kernel.
 #[test]
 fn a_channel_is_declined() {

@@ -148,6 +148,12 @@ impl Server {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
+    /// The lowest descriptor that it does not use.
+    pub(crate) fn first_free(&self) -> u64 {
+        let used = |number: &u64| fs::symlink_metadata(format!("/proc/{}/fd/{number}", self.pid())).is_ok();
+        (0..).find(|number| !used(number)).unwrap()
+    }
+
     /// Mappings of the monitor.
     fn mappings(&self) -> usize {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();

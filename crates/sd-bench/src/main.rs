@@ -18,20 +18,10 @@ use std::ffi::OsString;
 #[cfg(not(test))]
 #[unsafe(no_mangle)]
 extern "C" fn main(_argc: i32, _argv: *const *const u8) -> i32 {
-    i32::from(status())
+    i32::from(sd_cli::failure::exit_status(dispatch()))
 }
 
 #[cfg_attr(test, allow(dead_code))]
-fn status() -> u8 {
-    match dispatch() {
-        Ok(()) => 0,
-        Err(failure) => {
-            failure.report();
-            failure.status
-        }
-    }
-}
-
 fn dispatch() -> Result<()> {
     if let Some(arguments) = peer::arguments() {
         return peer::main(&arguments);

@@ -32,6 +32,17 @@ impl Failure {
     }
 }
 
+/// The exit status of a command that ended so, after its line has been printed.
+pub fn exit_status(outcome: Result<()>) -> u8 {
+    match outcome {
+        Ok(()) => 0,
+        Err(failure) => {
+            failure.report();
+            failure.status
+        }
+    }
+}
+
 /// Prints one line on standard error, whatever the text contains.
 pub fn warn(text: &str) {
     let line = printable(text);

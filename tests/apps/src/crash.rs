@@ -6,8 +6,8 @@ use super::redis::Redis;
 use Act::{Go, Kill, Pause, Said};
 use Who::{Client, Server};
 use harness::lab::{Lab, Side};
-use harness::{Result, fail};
-use std::time::{Duration, Instant};
+use harness::{Result, fail, retry};
+use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("killed-peer-as-on-linux", &["python3"], |lab| compare(lab, PLAYS)),
@@ -125,17 +125,13 @@ fn clients_killed(lab: &mut Lab) -> Result<()> {
         benchmark.kill();
     }
     lab.check(watch, Side::Sd, Side::Sd)?;
-    let end = Instant::now() + Duration::from_secs(5);
-    loop {
+    retry(Duration::from_secs(5), || {
         let info = redis.cli(lab, Side::Sd, &["INFO", "clients"])?;
-        if info.lines().any(|line| line.trim() == "connected_clients:1") {
-            break;
-        }
-        if Instant::now() > end {
+        if !info.lines().any(|line| line.trim() == "connected_clients:1") {
             fail!("the server still has killed clients: {info:?}");
         }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        Ok(())
+    })?;
     redis.benchmark(lab, Side::Sd, 1, &["-t", "get", "-c", "50", "-n", "20000"])?;
     redis.stop()
 }

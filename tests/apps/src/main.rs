@@ -48,7 +48,7 @@ use harness::lab::Lab;
 use harness::process::{Proc, tail};
 use harness::report::Count;
 use harness::scratch::{Scratch, end_descendants};
-use harness::{Result, fail, install, procfs, product};
+use harness::{Result, fail, install, procfs, product, retry};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -299,19 +299,15 @@ fn run_inside(scenario: &Scenario, is_oracle: bool) -> Result<()> {
     })?;
     let mut lab = Lab::new(is_oracle)?;
     (scenario.run)(&mut lab)?;
-    let end = Instant::now() + Duration::from_secs(3);
     let monitor = lab.monitor_pid();
-    let strangers = || {
-        let mut all = procfs::descendants(std::process::id());
-        all.retain(|process| Some(process.pid) != monitor);
-        all
-    };
-    while !strangers().is_empty() {
-        if Instant::now() > end {
-            let names: Vec<String> = strangers().iter().map(|p| format!("{} ({})", p.comm, p.pid)).collect();
+    retry(Duration::from_secs(3), || {
+        let mut strangers = procfs::descendants(std::process::id());
+        strangers.retain(|process| Some(process.pid) != monitor);
+        if !strangers.is_empty() {
+            let names: Vec<String> = strangers.iter().map(|p| format!("{} ({})", p.comm, p.pid)).collect();
             fail!("still running: {}", names.join(" "));
         }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        Ok(())
+    })?;
     lab.finish()
 }

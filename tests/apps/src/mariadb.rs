@@ -4,7 +4,7 @@ use super::table::{Load, Row};
 use super::{Scenario, files};
 use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
-use harness::{Result, fail, nginx};
+use harness::{Result, fail, nginx, retry};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -185,16 +185,13 @@ fn kill_query(lab: &Lab, database: &MariaDb) -> Result<()> {
     let sleepers =
         "SELECT group_concat(id) FROM information_schema.processlist WHERE info LIKE 'SELECT sleep(%'";
     let wait_for = |is_right: &dyn Fn(&str) -> bool| -> Result<String> {
-        let end = Instant::now() + LIMIT;
-        loop {
+        retry(LIMIT, || {
             let id = database.query(lab, Side::Sd, sleepers)?;
-            if is_right(&id) {
-                return Ok(id);
-            }
-            if Instant::now() > end {
+            if !is_right(&id) {
                 fail!("sleeping statements: {id:?}");
             }
-        }
+            Ok(id)
+        })
     };
     let waiting = database.start_client(lab, Side::Sd, "SELECT sleep(100)")?;
     let id = wait_for(&|id| id.parse::<u32>().is_ok())?;

@@ -5,10 +5,10 @@ use super::redis::Redis;
 use super::{Scenario, files, python, web};
 use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
-use harness::{Result, fail, product, ss};
+use harness::{Result, fail, product, retry, ss};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("monitor-killed-and-restarted", &["python3"], restart).ours(),
@@ -53,15 +53,14 @@ fn restart(lab: &mut Lab) -> Result<()> {
     let shown = |path: &str| -> Result<usize> {
         Ok(lab.snapshot()?.of_port(port).iter().filter(|c| c.path == path).count())
     };
-    let end = Instant::now() + Duration::from_secs(10);
     // Both ends of the old connection, and the server's of the one over the kernel; its client had no
     // monitor to tell when it connected.
-    while shown("shm")? < 2 || shown("kernel")? < 1 {
-        if Instant::now() > end {
+    retry(Duration::from_secs(10), || {
+        if shown("shm")? < 2 || shown("kernel")? < 1 {
             fail!("after the restart sd ss shows {:?}", lab.snapshot()?.connections);
         }
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        Ok(())
+    })?;
     old.go()?;
     old.said("received 9 right")?;
     old.transcript()?;
@@ -72,19 +71,15 @@ fn restart(lab: &mut Lab) -> Result<()> {
 
 /// Waits until a new connection gets shared memory again.
 fn wait_for_shm(lab: &Lab, port: u16) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(10);
-    loop {
+    retry(Duration::from_secs(10), || {
         let mut peer = start_peer(lab, port)?;
         let pid = u64::from(peer.process()?.pid());
         let snapshot = lab.snapshot()?;
-        if snapshot.of_port(port).iter().any(|c| c.pid == pid && c.path == "shm") {
-            return Ok(());
-        }
-        if Instant::now() > end {
+        if !snapshot.of_port(port).iter().any(|c| c.pid == pid && c.path == "shm") {
             fail!("10 s after the monitor's return a new connection shows {:?}", snapshot.of_port(port));
         }
-        std::thread::sleep(Duration::from_millis(200));
-    }
+        Ok(())
+    })
 }
 
 fn under_load(lab: &mut Lab) -> Result<()> {

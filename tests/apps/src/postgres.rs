@@ -6,7 +6,7 @@ use super::{Scenario, files};
 use harness::lab::{Lab, Side};
 use harness::process::{Output, Proc, free_port};
 use harness::scratch::send;
-use harness::{Result, fail, procfs};
+use harness::{Result, fail, procfs, retry};
 use nix::sys::signal::Signal;
 use std::io::Write;
 use std::path::PathBuf;
@@ -87,14 +87,12 @@ impl Postgres {
     /// It listens before it lets anybody in, and says so each time that it has begun.
     fn wait_ready(&self, times: usize) -> Result<()> {
         const READY: &str = "database system is ready to accept connections";
-        let end = Instant::now() + LIMIT;
-        while self.server.stderr_so_far().matches(READY).count() < times {
-            if Instant::now() > end {
+        retry(LIMIT, || {
+            if self.server.stderr_so_far().matches(READY).count() < times {
                 fail!("the server lets nobody in: {}", self.server.last_words());
             }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn psql_args<'a>(&self, port: &'a str, extra: &[&'a str]) -> Vec<&'a str> {

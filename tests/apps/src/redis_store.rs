@@ -5,10 +5,10 @@ use super::redis::Redis;
 use super::table::{Load, Row};
 use super::{Scenario, python, tls};
 use harness::lab::{Lab, Side};
-use harness::process::{Output, free_port};
-use harness::{Result, fail};
+use harness::process::free_port;
+use harness::{Result, fail, retry};
 use nix::sys::signal::Signal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("redis-persistence", PROGRAMS, persistence).limit_s(120).extra(),
@@ -42,17 +42,13 @@ fn rate(lab: &Lab, side: Side) -> Result<f64> {
 
 /// Waits until a reply of redis-cli says what it should.
 fn until(redis: &Redis, lab: &Lab, args: &[&str], is_right: impl Fn(&str) -> bool) -> Result<String> {
-    let end = Instant::now() + LIMIT;
-    loop {
+    retry(LIMIT, || {
         let reply = redis.cli(lab, Side::Sd, args)?;
-        if is_right(&reply) {
-            return Ok(reply);
-        }
-        if Instant::now() > end {
+        if !is_right(&reply) {
             fail!("redis-cli {args:?} still says {reply:?} after {LIMIT:?}");
         }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        Ok(reply)
+    })
 }
 
 /// A number that is the same for the same contents.
@@ -295,17 +291,15 @@ fn reshard(lab: &Lab, nodes: &[Redis], addresses: &[String; 3]) -> Result<()> {
         "--cluster-yes",
     ];
     lab.run(Side::Sd, "redis-cli", &args, LIMIT)?;
-    let check = || -> Result<Output> {
-        lab.start(Side::Sd, "redis-cli", &["--cluster", "check", &addresses[2]])?.wait(LIMIT)
-    };
-    let end = Instant::now() + LIMIT;
     // The third node learns of the move by gossip.
-    while !check()?.text().contains("[OK] All nodes agree about slots configuration") {
-        if Instant::now() > end {
-            fail!("the nodes do not agree: {:?}", check()?.text());
+    retry(LIMIT, || {
+        let check = ["--cluster", "check", &addresses[2]];
+        let said = lab.start(Side::Sd, "redis-cli", &check)?.wait(LIMIT)?.text();
+        if !said.contains("[OK] All nodes agree about slots configuration") {
+            fail!("the nodes do not agree: {said:?}");
         }
-        std::thread::sleep(Duration::from_millis(200));
-    }
+        Ok(())
+    })?;
     let slots = nodes[1].cli(lab, Side::Sd, &["--cluster", "info", &addresses[0]])?;
     if !slots.contains(" 6461 slots") && !slots.contains(" 6462 slots") {
         fail!("the second node has not got a thousand slots more: {slots:?}");

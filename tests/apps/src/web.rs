@@ -6,11 +6,11 @@ use harness::lab::{Lab, Side, each};
 use harness::nginx::{Nginx, Workers, own_user};
 use harness::process::Output;
 use harness::scratch::send;
-use harness::{Result, fail, procfs};
+use harness::{Result, fail, procfs, retry, until};
 use nix::sys::signal::Signal;
 use std::io::Read;
 use std::process::{Child, ChildStdout, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("nginx-files-curl", PROGRAMS, files_by_curl).limit_s(120),
@@ -159,17 +159,13 @@ fn short_connections(lab: &mut Lab) -> Result<()> {
 
 /// Waits until nginx has `count` workers, none of which is in `old`.
 pub(crate) fn wait_for_workers(nginx: &Nginx, count: usize, old: &[u32]) -> Result<Vec<u32>> {
-    let end = Instant::now() + Duration::from_secs(15);
-    loop {
+    retry(Duration::from_secs(15), || {
         let workers = nginx.workers();
-        if workers.len() == count && !workers.iter().any(|pid| old.contains(pid)) {
-            return Ok(workers);
-        }
-        if Instant::now() > end {
+        if workers.len() != count || workers.iter().any(|pid| old.contains(pid)) {
             fail!("wanted {count} new workers, have {workers:?}, had {old:?}");
         }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        Ok(workers)
+    })
 }
 
 /// New workers take over without one refused connection, and the old ones end.
@@ -227,14 +223,8 @@ fn master_killed(lab: &mut Lab) -> Result<()> {
     http::wrk(lab, Side::Sd, &url, 20, false)?;
     lab.check(watch, Side::Sd, Side::Sd)?;
     workers.iter().for_each(|&pid| send(pid, Signal::SIGTERM));
-    let end = Instant::now() + Duration::from_secs(5);
-    while workers.iter().any(|&pid| procfs::is_alive(pid)) {
-        if Instant::now() > end {
-            fail!("workers do not end: {workers:?}");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
+    let are_gone = || !workers.iter().any(|&pid| procfs::is_alive(pid));
+    until("the end of the workers", Duration::from_secs(5), are_gone)
 }
 
 /// As Debian sets nginx up: the master is root, the workers are not.

@@ -5,7 +5,7 @@ use crate::network::Network;
 use crate::process::{Output, Proc, find_program};
 use crate::scratch::Scratch;
 use crate::ss::{self, Snapshot, Watch};
-use crate::{Result, fail, procfs, product};
+use crate::{Result, fail, procfs, product, retry};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -273,14 +273,13 @@ impl Lab {
         if !monitor.process().is_running() {
             fail!("the monitor is gone: {}", monitor.process().last_words());
         }
-        let end = Instant::now() + Duration::from_secs(5);
-        while procfs::fd_count(monitor.pid()) > self.monitor_fds {
-            if Instant::now() > end {
+        retry(Duration::from_secs(5), || {
+            if procfs::fd_count(monitor.pid()) > self.monitor_fds {
                 let open = procfs::fd_targets(monitor.pid()).join(" ");
                 fail!("the monitor had {} descriptors and has now: {open}", self.monitor_fds);
             }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            Ok(())
+        })?;
         let left = self.snapshot()?;
         if let Some(c) = left.connections.first() {
             fail!("every client is gone, yet sd ss shows {}", ss::describe(c));

@@ -57,12 +57,36 @@ pub fn command(name: &str, run: impl FnOnce() -> Result<()>) -> ExitCode {
 
 /// Waits until something holds; an error that says what, when it does not within `limit`.
 pub fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) -> Result<()> {
+    retry(limit, || match holds() {
+        true => Ok(()),
+        false => fail!("waited {limit:?} in vain: {what}"),
+    })
+}
+
+/// Does something again and again until it succeeds; after `limit` its last error is the error.
+pub fn retry<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let end = Instant::now() + limit;
-    while !holds() {
-        if Instant::now() > end {
-            fail!("waited {limit:?} in vain: {what}");
+    loop {
+        match attempt() {
+            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            done => return done,
         }
-        std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_error_is_told() {
+        let mut count = 0;
+        let third = retry(Duration::from_secs(10), || {
+            count += 1;
+            if count < 3 { Err("too early".into()) } else { Ok(count) }
+        });
+        assert_eq!(third.unwrap(), 3);
+        let never = until("never", Duration::from_millis(20), || false).unwrap_err();
+        assert_eq!(never.to_string(), "waited 20ms in vain: never");
+    }
 }

@@ -6,7 +6,7 @@
 use super::{served, start};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
-use harness::{Result, fail, procfs};
+use harness::{Result, fail, procfs, retry, until};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -107,28 +107,20 @@ fn attack(lab: &Lab, port: &str, (seed, kind): (u64, &str), strangers: [u32; 3])
 
 /// What the hostile connections used is given back.
 pub(super) fn await_fds(server: &Proc, before: usize) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(10);
-    while procfs::fd_count(server.pid()) > before {
-        if Instant::now() > end {
+    retry(Duration::from_secs(10), || {
+        if procfs::fd_count(server.pid()) > before {
             let now = procfs::fd_targets(server.pid()).join(" ");
             fail!("the server had {before} descriptors and has now: {now}");
         }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// And the server sleeps when nobody talks to it.
 pub(super) fn await_idle(server: &Proc) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(10);
-    loop {
+    until("the server comes to rest", Duration::from_secs(10), || {
         let before = procfs::cpu_ns(server.pid());
         std::thread::sleep(Duration::from_millis(300));
-        if procfs::cpu_ns(server.pid()) == before {
-            return Ok(());
-        }
-        if Instant::now() > end {
-            fail!("the server does not come to rest");
-        }
-    }
+        procfs::cpu_ns(server.pid()) == before
+    })
 }

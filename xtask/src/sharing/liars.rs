@@ -4,8 +4,8 @@ use super::hostile::{await_fds, await_idle};
 use super::{served, start};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
-use harness::{Result, fail, procfs};
-use std::time::{Duration, Instant};
+use harness::{Result, fail, procfs, retry};
+use std::time::Duration;
 
 /// Lies for both servers: for one that sleeps in epoll_wait, and one that sleeps in read.
 const LIES: [&str; 4] = ["closed", "free", "finished", "unfinished"];
@@ -70,12 +70,10 @@ fn tell(lab: &Lab, server: &str, lie: &str) -> Result<()> {
 }
 
 fn await_ends(sink: &Proc, wanted: usize) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
-    while sink.stdout_so_far().matches("end after").count() < wanted {
-        if Instant::now() > end {
+    retry(PATIENCE, || {
+        if sink.stdout_so_far().matches("end after").count() < wanted {
             fail!("a thread of the server still sleeps in read: {}", sink.stdout_so_far());
         }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
+        Ok(())
+    })
 }

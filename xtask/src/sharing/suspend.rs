@@ -5,7 +5,7 @@ use super::{served, start};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
 use harness::scratch::send;
-use harness::{Result, fail, procfs};
+use harness::{Result, fail, procfs, retry};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
@@ -91,13 +91,10 @@ fn exits(lab: &mut Lab) -> Result<String> {
     leave(lab, &mut observer, Duration::ZERO)?;
     let before = monitor_has(lab);
     let note = leave(lab, &mut observer, Duration::from_secs(10))?;
-    let end = Instant::now() + Duration::from_secs(5);
-    while monitor_has(lab).0 > before.0 {
-        if Instant::now() > end {
-            fail!("the monitor had {} descriptors, and has {}", before.0, monitor_has(lab).0);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    retry(Duration::from_secs(5), || match monitor_has(lab).0 {
+        now if now > before.0 => fail!("the monitor had {} descriptors, and has {now}", before.0),
+        _ => Ok(()),
+    })?;
     let kib = monitor_has(lab).1;
     if kib > before.1 + 2048 {
         fail!("the monitor had {} KiB, and has {kib} KiB", before.1);

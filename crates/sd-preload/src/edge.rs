@@ -4,6 +4,7 @@ use crate::next::Next;
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use sd_socket::Outcome;
 
 /// The real function behind a hook: that of the next library in the search order.
 ///
@@ -197,6 +198,63 @@ macro_rules! act {
     (@otherwise $real:expr) => { $real };
 }
 
+/// An answer as syscall(2) gives it.
+pub(crate) fn by_number<T>(outcome: Outcome<T>, value: impl FnOnce(T) -> isize) -> Outcome<isize> {
+    match outcome {
+        Outcome::Done(done) => Outcome::Done(value(done)),
+        Outcome::Errno(errno) => Outcome::Errno(errno),
+        Outcome::Kernel => Outcome::Kernel,
+    }
+}
+
+/// What a row answers to its system call by number, if that has the function's own arguments; else the next row is looked at.
+macro_rules! ask_row {
+    ($nr:ident, $args:ident, $sig:tt, {lazy}, $($action:tt)+) => {};
+    ($nr:ident, $args:ident, $sig:tt, {old $name:ident}, $($action:tt)+) => {
+        #[cfg(target_arch = "x86_64")]
+        ask_row!($nr, $args, $sig, {$name}, $($action)+);
+    };
+    ($nr:ident, $args:ident, [$($arg:ident: $ty:ty),*], {$name:ident},
+        ours($($fd:ident),+ $(; $or:expr)?) $call:expr $(, then $then:expr)?) => {
+        if $nr == libc::$name {
+            let mut args = $args.into_iter();
+            $(let $arg = args.next().unwrap_or(0) as $ty;)*
+            return match $(calls::is_ours($fd))||+ $(|| $or)? {
+                true => $crate::edge::by_number($call, |value| value as isize),
+                false => Outcome::Kernel,
+            };
+        }
+    };
+    ($nr:ident, $args:ident, [$($arg:ident: $ty:ty),*], {$name:ident}, any $call:expr $(, then $then:expr)?) => {
+        if $nr == libc::$name {
+            let mut args = $args.into_iter();
+            $(let $arg = args.next().unwrap_or(0) as $ty;)*
+            return $crate::edge::by_number($call, |value| value as isize);
+        }
+    };
+    ($nr:ident, $args:ident, $sig:tt, $raw:tt, $($action:tt)+) => {};
+}
+
+/// What a row makes of the result of its system call, where that is new descriptors.
+macro_rules! made_by_row {
+    ($nr:ident, $args:ident, $ret:ident, $sig:tt, {lazy}, $($action:tt)+) => {};
+    ($nr:ident, $args:ident, $ret:ident, $sig:tt, {old $name:ident}, $($action:tt)+) => {
+        #[cfg(target_arch = "x86_64")]
+        made_by_row!($nr, $args, $ret, $sig, {$name}, $($action)+);
+    };
+    ($nr:ident, $args:ident, $ret:ident, $sig:tt, {$name:ident}, any $call:expr, then $then:expr) => {
+        made_by_row!($nr, $args, $ret, $sig, {$name}, then $then);
+    };
+    ($nr:ident, $args:ident, $ret:ident, [$($arg:ident: $ty:ty),*], {$name:ident}, then $then:expr) => {
+        if $nr == libc::$name {
+            let mut args = $args.into_iter();
+            $(let $arg = args.next().unwrap_or(0) as $ty;)*
+            return ($then)($ret as c_int) as isize;
+        }
+    };
+    ($nr:ident, $args:ident, $ret:ident, $sig:tt, $raw:tt, $($action:tt)+) => {};
+}
+
 /// Makes of the table: `SLOTS`, `real::NAME` (the next library's function), `hook::NAME` (what the
 /// library does instead, for use in here), and the exported symbols.
 macro_rules! hooks {
@@ -233,6 +291,32 @@ macro_rules! hooks {
                 // SAFETY: libc's contract.
                 unsafe { act!(real::$name($($arg),*), [$($arg: $ty),*; $ret], $($action)+) }
             })+
+        }
+
+        /// What the rows answer to a system call by number.
+        ///
+        /// # Safety
+        /// The caller's contract with the kernel.
+        #[allow(unused_variables, unused_mut, clippy::unnecessary_cast)]
+        pub(crate) unsafe fn by_number(nr: c_long, args: [usize; 6]) -> Outcome<isize> {
+            // SAFETY: the kernel's contract about this call, which is that of the row's function.
+            unsafe {
+                $(ask_row!(nr, args, [$($arg: $ty),*], {$($raw)+ $(($($raw_arg),*))?}, $($action)+);)+
+            }
+            Outcome::Kernel
+        }
+
+        /// The result of a system call by number, where rows say that it is new descriptors.
+        ///
+        /// # Safety
+        /// The caller's contract with the kernel.
+        #[allow(unused_variables, unused_mut, clippy::unnecessary_cast)]
+        pub(crate) unsafe fn made_by(nr: c_long, args: [usize; 6], ret: isize) -> isize {
+            // SAFETY: as above.
+            unsafe {
+                $(made_by_row!(nr, args, ret, [$($arg: $ty),*], {$($raw)+ $(($($raw_arg),*))?}, $($action)+);)+
+            }
+            ret
         }
 
         mod export {

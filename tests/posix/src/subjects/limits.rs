@@ -59,7 +59,7 @@ fn lock_with(lock: impl Fn(i32) -> Ret) {
     talk(first.client, first.server);
 }
 
-fn limit(soft: u64, hard: u64) -> Ret {
+pub(super) fn limit(soft: u64, hard: u64) -> Ret {
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     call!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit))
 }
@@ -97,7 +97,7 @@ fn told() {
     talk(pair.client, pair.server);
 }
 
-fn talk(client: i32, server: i32) {
+pub(super) fn talk(client: i32, server: i32) {
     show_send("client", client, b"ping", 0);
     show_recv("server", server, 16, 0);
 }
@@ -119,7 +119,7 @@ fn refused() {
 }
 
 /// Takes all numbers that are left.
-fn use_up() -> Vec<i32> {
+pub(super) fn use_up() -> Vec<i32> {
     let mut taken = Vec::new();
     loop {
         let result = call!(libc::eventfd(0, 0));

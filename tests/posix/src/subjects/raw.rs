@@ -1,5 +1,6 @@
 //! `syscall()`: libc's function for system calls by number, which libuv closes its sockets with.
 
+use super::limits::{limit, talk, use_up};
 use crate::setup::*;
 use crate::sys::*;
 use crate::table::{Subject, solo};
@@ -12,6 +13,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("raw/options", options),
     solo("raw/duplicates", duplicates),
     solo("raw/lowest_fd", lowest_fd),
+    solo("raw/limits", every_call_at_the_limit),
     solo("raw/poll_select", poll_select),
     solo("raw/epoll", raw_epoll),
     solo("raw/others", others),
@@ -123,6 +125,35 @@ fn lowest_fd() {
     close(second);
     let path = c"/dev/null";
     say!("openat: {}", raw!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY).fd() == second);
+}
+
+/// Calls by number that make descriptors, more of them than libc's functions use.
+fn every_call_at_the_limit() {
+    let pair = connected();
+    let set = signal_set(&[libc::SIGUSR1]);
+    limit(lowest_free() as u64 + 5, 1000);
+    let taken = use_up();
+    let mut ends = [-1; 2];
+    let place = ends.as_mut_ptr();
+    show("pipe2", call!(libc::syscall(libc::SYS_pipe2, place, 0)));
+    show("pipe", call!(libc::syscall(libc::SYS_pipe, place)));
+    let pair_of_unix =
+        || call!(libc::syscall(libc::SYS_socketpair, libc::AF_UNIX, libc::SOCK_STREAM, 0, place));
+    show("socketpair", pair_of_unix());
+    show("signalfd4", call!(libc::syscall(libc::SYS_signalfd4, -1, &raw const set, 8usize, 0)));
+    show("eventfd", call!(libc::syscall(libc::SYS_eventfd, 0)));
+    show("memfd_create", call!(libc::syscall(libc::SYS_memfd_create, c"none".as_ptr(), 0)));
+    show("inotify_init", call!(libc::syscall(libc::SYS_inotify_init)));
+    show("epoll_create", call!(libc::syscall(libc::SYS_epoll_create, 1)));
+    show("pidfd_open", call!(libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0)));
+    show("open", call!(libc::syscall(libc::SYS_open, c"/dev/null".as_ptr(), 0)));
+    close(taken[0]);
+    show("pipe2 with one number left", call!(libc::syscall(libc::SYS_pipe2, place, 0)));
+    show("socketpair with one number left", pair_of_unix());
+    close(taken[1]);
+    show("pipe2 with two", call!(libc::syscall(libc::SYS_pipe2, place, 0)));
+    say!("they are those: {}", ends == [taken[0], taken[1]]);
+    talk(pair.client, pair.server);
 }
 
 fn poll_select() {

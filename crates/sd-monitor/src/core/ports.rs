@@ -10,6 +10,8 @@ use std::collections::HashMap;
 const BLOCK: u16 = 64;
 const UNITS: u16 = 16;
 const UNIT: u16 = BLOCK / UNITS;
+/// This part of a range is for those who have no bound, however many others there are.
+const RESERVE: u32 = 16;
 
 /// Ports that were lent together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +63,7 @@ impl Leases {
     }
 
     /// Lends free ports on none of which anybody listens. The search starts at a block that `random` picks. A user that
-    /// is named gets a quarter of the range, all of its processes together.
+    /// is named gets a quarter of the range, all of its processes together, and nothing of the reserve.
     pub(crate) fn take(
         &mut self,
         netns: u64,
@@ -89,7 +91,9 @@ impl Leases {
     fn may_have(&self, netns: u64, user: Option<u32>, units: u16) -> bool {
         let Some(user) = user else { return true };
         let has = self.of_users.get(&(netns, user)).copied().unwrap_or_default();
-        (has + u32::from(units)) * 4 <= u32::from(self.blocks) * u32::from(UNITS)
+        let lent = self.ranges.get(&netns).map_or(0, |range| range.lent);
+        let (all, more) = (u32::from(self.blocks) * u32::from(UNITS), u32::from(units));
+        (has + more) * 4 <= all && lent + more <= all - all / RESERVE
     }
 
     /// Units that are to be lent at a time, in the order of preference.
@@ -304,6 +308,20 @@ mod tests {
         assert!(leases.take(8, (A, Some(5)), 0, nobody).is_some(), "another namespace");
         (0..200).for_each(|number| leases.release(ClientId(number)));
         assert_eq!((of(&leases, 5), leases.of_users.len(), leases.count()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_reserve_is_left() {
+        let mut leases = Leases::new(1000, 1000 + 32 * 64 - 1);
+        let lent = |leases: &Leases| leases.ranges[&7].lent;
+        for number in 0..2000 {
+            let _ = leases.take(7, (ClientId(number), Some(number as u32 % 8)), number as u32, nobody);
+        }
+        (1000..3048).for_each(|port| leases.reclaim(7, (A, Some(9)), port));
+        let all = 32 * u32::from(UNITS);
+        assert_eq!(lent(&leases), all - all / RESERVE);
+        assert_eq!(leases.take(7, (B, Some(10)), 0, nobody), None);
+        assert_eq!(leases.take(7, (ClientId(5000), None), 0, nobody).map(|lease| lease.count), Some(UNIT));
     }
 
     #[test]

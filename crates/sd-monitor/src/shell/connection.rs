@@ -164,6 +164,14 @@ impl Connection {
         receive(self.fd())
     }
 
+    /// Bytes of the kernel's that hold what was sent and not read yet.
+    pub(crate) fn unread(&self) -> usize {
+        let mut bytes = 0;
+        // SAFETY: the kernel writes one number.
+        let asked = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        if asked == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+    }
+
     /// Sends a message, or fails at once.
     pub(crate) fn send(&self, reply: &Reply, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut buf = [0u8; MESSAGE_MAX];

@@ -32,6 +32,8 @@ const DESCRIPTORS: u64 = 2;
 /// its limit changes.
 const TRUST: Duration = Duration::from_millis(100);
 const CHANNELS_TRUSTED: u32 = 64;
+/// A client in whose socket more lies unread, some sixteen messages, gets no file of memory.
+const UNREAD_MAX: usize = 16 << 10;
 /// Descriptors that are plenty.
 const PLENTY: u64 = 512;
 
@@ -122,6 +124,10 @@ impl Server {
     /// Makes a file of memory for a process that may not make one so large. It is charged for what it touches. The file
     /// is the user's: a program believes what its own user has made, and root's monitor makes files for anybody.
     pub(crate) fn memory(&mut self, id: u64, user: u32, len: u64) -> Result<(), ErrorCode> {
+        // What lies unread in its socket is nobody's descriptor, and counts for nobody.
+        if self.connections.get(&id).is_some_and(|connection| connection.unread() > UNREAD_MAX) {
+            return Err(ErrorCode::Exhausted);
+        }
         let len = usize::try_from(len).ok().filter(|len| (1..=sd_shm::slab::LEN).contains(len));
         let made = sd_sys::mem::memfd_sealed(c"sd-memory", len.ok_or(ErrorCode::Protocol)?);
         // SAFETY: just made, and nobody else's.

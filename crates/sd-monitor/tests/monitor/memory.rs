@@ -27,6 +27,18 @@ fn a_process_gets_sealed_memory_before_it_registers() {
     }
 }
 
+#[test]
+fn who_does_not_read_gets_no_more() {
+    const ASKED: usize = 150;
+    let server = Server::start();
+    let control = Control::connect(server.socket());
+    (0..ASKED).for_each(|_| control.tell(Request::Memory { len: 4096 }, &[]));
+    let is_file = |_: &usize| control.receive().is_some_and(|(reply, _)| reply == Reply::Memory);
+    let files = (0..ASKED).filter(is_file).count();
+    assert!((4..=32).contains(&files), "{files} of {ASKED}");
+    assert_eq!(control.ask(Request::Memory { len: 4096 }, &[]).0, Reply::Memory);
+}
+
 fn owner(control: &Control) -> u32 {
     let (reply, fds) = control.ask(Request::Memory { len: 4096 }, &[]);
     assert_eq!(reply, Reply::Memory);

@@ -17,7 +17,8 @@ pub struct RxCursor {
     partial: u64,
     /// Payload size of the message that `next` found.
     len: u32,
-    _pad: u32,
+    /// Not zero: each lap of the large region is apart at first, see [`RxCursor::beware`].
+    wary: u32,
 }
 
 /// In the place of the bytes taken: the message under way is an urgent one, and is received like any other.
@@ -29,7 +30,23 @@ impl RxCursor {
     /// A cursor at the start of the small region.
     pub const fn new() -> Self {
         let lap = Lap::new(0, Region::Small as u32);
-        RxCursor { lap, consumed: 0, published: 0, partial: 0, len: 0, _pad: 0 }
+        RxCursor { lap, consumed: 0, published: 0, partial: 0, len: 0, wary: 0 }
+    }
+
+    /// From now on each lap of the large region is *apart*: `next` does not look into it and says [`Next::Apart`], until the
+    /// caller takes it for its own ([`RxCursor::join`]) or asks `next_apart`.
+    pub fn beware(&mut self) {
+        self.wary = 1;
+    }
+
+    /// Whether it stands in a lap that is apart.
+    pub fn is_apart(&self) -> bool {
+        self.lap.is_apart()
+    }
+
+    /// This lap is like any other.
+    pub fn join(&mut self) {
+        self.lap = self.lap.set_apart(false);
     }
 
     /// Whether it reads in the large region.
@@ -53,16 +70,47 @@ impl RxCursor {
     pub fn next<M: RingMem>(&mut self, g: &Geometry, mem: &M) -> Result<Next, Corrupt> {
         let (region, pos) = (self.lap.region(), self.lap.offset(self.consumed));
         if !is_word(pos, g.size(region)) {
-            return Err(Corrupt);
+            return self.without_offset();
         }
         let word = mem.load(region, pos);
         if word == 0 {
             return Ok(Next::Empty);
         }
         match header::decode(word) {
-            Some((Kind::Data, len)) => self.begin(g, len),
+            Some((Kind::Data, len)) => self.begin(g, (region, pos), len),
             _ => self.next_slow(g, mem, word),
         }
+    }
+
+    #[cold]
+    fn without_offset(&self) -> Result<Next, Corrupt> {
+        if self.is_apart() { Ok(Next::Apart) } else { Err(Corrupt) }
+    }
+
+    /// As `next`, in any lap: `mem` can read those that are apart as well. What it finds is `Data` there too.
+    #[cold]
+    pub fn next_apart<M: RingMem>(&mut self, g: &Geometry, mem: &M) -> Result<Next, Corrupt> {
+        for _ in 0..JUMPS_MAX {
+            let (region, pos) = self.place();
+            if !is_word(pos, g.size(region)) {
+                return Err(Corrupt);
+            }
+            match mem.load(region, pos) {
+                0 => return Ok(Next::Empty),
+                word => {
+                    if let Some(found) = self.take_word(g, word)? {
+                        return Ok(found);
+                    }
+                }
+            }
+        }
+        Err(Corrupt)
+    }
+
+    /// Region, and offset there, of the next header, apart or not.
+    #[inline(always)]
+    fn place(&self) -> (u32, u32) {
+        (self.lap.region(), self.consumed.wrapping_sub(self.lap.start()) as u32)
     }
 
     /// Whether data comes next, for a look that changes nothing; `None` when that takes `next`.
@@ -80,13 +128,13 @@ impl RxCursor {
 
     /// When the message was sent that `next` has just found, in [`crate::stamp`]'s terms; zero when its sender did not say.
     pub fn stamp<M: RingMem>(&self, mem: &M) -> u32 {
-        header::stamp(mem.load(self.lap.region(), self.lap.offset(self.consumed)))
+        let (region, pos) = self.place();
+        header::stamp(mem.load(region, pos))
     }
 
     /// Looks at a message whose length the peer states, again each time.
     #[inline(always)]
-    fn begin(&mut self, g: &Geometry, len: u32) -> Result<Next, Corrupt> {
-        let (region, pos) = (self.lap.region(), self.lap.offset(self.consumed));
+    fn begin(&mut self, g: &Geometry, (region, pos): (u32, u32), len: u32) -> Result<Next, Corrupt> {
         check_message(pos, len, g.size(region))?;
         let taken = self.taken();
         if taken >= len {
@@ -99,19 +147,11 @@ impl RxCursor {
     #[cold]
     fn next_slow<M: RingMem>(&mut self, g: &Geometry, mem: &M, mut word: u64) -> Result<Next, Corrupt> {
         for _ in 0..JUMPS_MAX {
-            match header::decode(word).ok_or(Corrupt)? {
-                (Kind::Data, len) => return self.begin(g, len),
-                (Kind::Fin, _) => return Ok(Next::Fin),
-                (Kind::Urgent, len) => return self.next_urgent(g, len),
-                (kind, used) => {
-                    if used < SIZE || used > g.size(self.lap.region()) || !used.is_multiple_of(SIZE) {
-                        return Err(Corrupt);
-                    }
-                    let to = if kind == Kind::ToLarge { Region::Large } else { Region::Small };
-                    self.lap = Lap::new(self.consumed.wrapping_add(u64::from(used)), to as u32);
-                    in_order();
-                    self.consumed = self.lap.start();
-                }
+            if let Some(found) = self.take_word(g, word)? {
+                return Ok(found);
+            }
+            if self.is_apart() {
+                return Ok(Next::Apart);
             }
             word = mem.load(self.lap.region(), 0);
             if word == 0 {
@@ -121,8 +161,28 @@ impl RxCursor {
         Err(Corrupt)
     }
 
+    /// What a word says that is not zero; `None`: a jump, which was made.
+    #[inline(always)]
+    fn take_word(&mut self, g: &Geometry, word: u64) -> Result<Option<Next>, Corrupt> {
+        let (kind, used) = match header::decode(word).ok_or(Corrupt)? {
+            (Kind::Data, len) => return self.begin(g, self.place(), len).map(Some),
+            (Kind::Fin, _) => return Ok(Some(Next::Fin)),
+            (Kind::Urgent, len) => return self.next_urgent(g, len).map(Some),
+            jump => jump,
+        };
+        if used < SIZE || used > g.size(self.lap.region()) || !used.is_multiple_of(SIZE) {
+            return Err(Corrupt);
+        }
+        let to = if kind == Kind::ToLarge { Region::Large } else { Region::Small };
+        let lap = Lap::new(self.consumed.wrapping_add(u64::from(used)), to as u32);
+        self.lap = lap.set_apart(to == Region::Large && self.wary != 0);
+        in_order();
+        self.consumed = self.lap.start();
+        Ok(None)
+    }
+
     fn next_urgent(&mut self, g: &Geometry, len: u32) -> Result<Next, Corrupt> {
-        let (region, pos) = (self.lap.region(), self.lap.offset(self.consumed));
+        let (region, pos) = self.place();
         check_message(pos, len, g.size(region))?;
         match (len, self.taken()) {
             (1, 0) => Ok(Next::Urgent),

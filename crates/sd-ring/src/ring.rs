@@ -126,6 +126,15 @@ pub enum Next {
     },
     /// The next byte was sent as urgent; [`RxCursor::admit_urgent`](crate::RxCursor::admit_urgent) makes it `Data`.
     Urgent,
+    /// To be asked of [`RxCursor::next_apart`](crate::RxCursor::next_apart).
+    Apart,
+}
+
+impl Next {
+    /// Payload, or what has to be asked once more.
+    pub fn may_be_data(self) -> bool {
+        matches!(self, Next::Data { .. } | Next::Urgent | Next::Apart)
+    }
 }
 
 /// Keeps the stores before and behind it in this order, for somebody who finds them after a crash.

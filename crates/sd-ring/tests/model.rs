@@ -12,6 +12,7 @@ const GEOMETRY: Geometry = Geometry { small: 64, large_first: 128, large: 1024 }
 struct Memory {
     regions: [RefCell<Vec<u8>>; 2],
     reads: Cell<usize>,
+    large_reads: Cell<usize>,
 }
 
 impl Memory {
@@ -21,6 +22,7 @@ impl Memory {
         Memory {
             regions: [RefCell::new(small), RefCell::new(vec![0xA5; GEOMETRY.large as usize])],
             reads: Cell::new(0),
+            large_reads: Cell::new(0),
         }
     }
     fn put(&self, region: u32, off: u32, bytes: &[u8]) {
@@ -34,6 +36,7 @@ impl Memory {
 impl RingMem for Memory {
     fn load(&self, region: u32, off: u32) -> u64 {
         self.reads.set(self.reads.get() + 1);
+        self.large_reads.set(self.large_reads.get() + region as usize);
         u64::from_ne_bytes(self.get(region, off, 8).try_into().unwrap())
     }
     fn publish(&self, region: u32, off: u32, word: u64) {
@@ -56,6 +59,17 @@ struct Pair {
     urgent: VecDeque<u64>,
     /// The sender dies right after each message that it publishes, and another takes over.
     deadly: bool,
+    wary: Wary,
+}
+
+/// How the receiver takes laps of the large region.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wary {
+    No,
+    /// It takes each for its own when it meets it.
+    Joins,
+    /// It never looks into them itself.
+    Apart,
 }
 
 impl Pair {
@@ -69,6 +83,7 @@ impl Pair {
             next: 0,
             urgent: VecDeque::new(),
             deadly: false,
+            wary: Wary::No,
         }
     }
 
@@ -113,8 +128,33 @@ impl Pair {
         }
     }
 
+    fn next(&mut self) -> Result<Next, Corrupt> {
+        if self.wary != Wary::No {
+            self.rx.beware();
+        }
+        let before = self.mem.large_reads.get();
+        let found = self.rx.next(&GEOMETRY, &self.mem);
+        match self.wary {
+            Wary::Apart => assert_eq!(self.mem.large_reads.get(), before, "looked into the large region"),
+            Wary::No => assert!(!self.rx.is_apart()),
+            Wary::Joins => {}
+        }
+        match found {
+            Ok(Next::Apart) if self.wary == Wary::Joins => {
+                self.rx.join();
+                self.next()
+            }
+            Ok(Next::Apart) => {
+                let found = self.rx.next_apart(&GEOMETRY, &self.mem);
+                assert_eq!(self.rx.is_apart(), self.rx.is_large());
+                found
+            }
+            found => found,
+        }
+    }
+
     fn receive(&mut self, max: u32) -> u32 {
-        match self.rx.next(&GEOMETRY, &self.mem).unwrap() {
+        match self.next().unwrap() {
             Next::Data { region, off, len } => {
                 let n = len.min(max);
                 let want: Vec<u8> = self.model.drain(..n as usize).collect();
@@ -130,7 +170,7 @@ impl Pair {
                 self.rx.admit_urgent();
                 if self.deadly {
                     self.rx.recover();
-                    assert_eq!(self.rx.next(&GEOMETRY, &self.mem), Ok(Next::Urgent));
+                    assert_eq!(self.next(), Ok(Next::Urgent));
                     self.rx.admit_urgent();
                 }
                 self.receive(max)
@@ -139,7 +179,7 @@ impl Pair {
                 assert!(self.model.is_empty(), "{} bytes lost", self.model.len());
                 0
             }
-            Next::Fin => panic!("nobody finished"),
+            other => panic!("{other:?}: nobody finished"),
         }
     }
 
@@ -210,6 +250,10 @@ fn effort() -> impl Strategy<Value = Effort> {
     prop_oneof![Just(Effort::Fresh), Just(Effort::Patient), Just(Effort::Grow)]
 }
 
+fn wary() -> impl Strategy<Value = Wary> {
+    prop_oneof![Just(Wary::No), Just(Wary::Joins), Just(Wary::Apart)]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (1u32..200, effort()).prop_map(|(n, effort)| Step::Send(n, effort)),
@@ -226,9 +270,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 2000 }))]
 
     #[test]
-    fn bytes_arrive_once_and_in_order(steps in proptest::collection::vec(step(), 1..200), deadly in any::<bool>()) {
+    fn bytes_arrive_once_and_in_order(steps in proptest::collection::vec(step(), 1..200), deadly in any::<bool>(), wary in wary()) {
         let mut pair = Pair::new();
-        pair.deadly = deadly;
+        (pair.deadly, pair.wary) = (deadly, wary);
         for step in steps {
             match step {
                 Step::Send(len, effort) => { pair.send(len, effort); }
@@ -252,7 +296,7 @@ proptest! {
         pair.tx.finish(&pair.mem, 1);
         pair.receive(8);
         while !pair.model.is_empty() { pair.receive(8); }
-        prop_assert_eq!(pair.rx.next(&GEOMETRY, &pair.mem), Ok(Next::Fin));
+        prop_assert_eq!(pair.next(), Ok(Next::Fin));
     }
 
     /// Who polled, and then writes half of what the large region has at first, need not wait for the receiver; and poll

@@ -42,6 +42,11 @@ impl Rings {
         unsafe { &*((self.base(region) + u64::from(off)) as *const AtomicU64) }
     }
 
+    /// Where in the channel's file a byte is.
+    pub fn place(&self, channel: &Mapping, region: u32, off: u32) -> u64 {
+        self.at(region, off) as u64 - core::ptr::from_ref(channel.header()) as u64
+    }
+
     /// Address of a byte.
     #[inline(always)]
     pub fn at(&self, region: u32, off: u32) -> *mut u8 {

@@ -107,6 +107,16 @@ pub fn is_tight() -> bool {
     IS_TIGHT.load(Ordering::Relaxed)
 }
 
+/// Whether little is left, as far as was seen within the last second.
+#[cold]
+pub fn is_short() -> bool {
+    let looked_at = LOOKED_AT.load(Ordering::Relaxed);
+    if looked_at == 0 || time::now_ns().saturating_sub(looked_at) >= pause(FRESH_NS) {
+        look();
+    }
+    is_tight()
+}
+
 /// In the child of a fork, which uses few of its parent's rings, and may outlive them all. What was allowed is the parent's.
 pub fn forked() {
     CAPACITY.store(0, Ordering::Relaxed);

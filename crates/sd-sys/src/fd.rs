@@ -93,6 +93,15 @@ pub fn read(fd: i32, bytes: &mut [u8]) -> Result<usize> {
     check(unsafe { syscall!(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len()) })
 }
 
+/// pread(2).
+///
+/// # Safety
+/// So many bytes at `to` may be written.
+pub unsafe fn pread(fd: i32, to: *mut u8, len: usize, at: u64) -> Result<usize> {
+    // SAFETY: as the caller says.
+    check(unsafe { syscall!(libc::SYS_pread64, fd, to, len, at) })
+}
+
 /// getsockopt(2) of a plain integer option.
 pub fn getsockopt_int(fd: i32, level: i32, name: i32) -> Result<i32> {
     let mut value = 0i32;

@@ -13,6 +13,7 @@
 //! | `echo-passed PATH` | is sent connections, and echoes them |
 //! | `pace PORT MS` | one connection that asks every millisecond: how long it had to wait |
 //! | `reach IP PORT LINE` | the same, to another address |
+//! | `swallow PORT`, `bulk PORT COUNT MIB` | a server that drops what comes, or sends it back, and its client |
 //! | `sleep` | somebody else's process |
 //!
 //! | attacker | what it tries |
@@ -26,6 +27,7 @@
 //! | `nobody PORT` | asks for a port in messages whose sender the kernel has not noted; ends |
 //! | `knock PORT FROM TO` | a connection from a port of its choice, to a listener of its choice |
 //! | `flood PORT COUNT`, `synflood PORT COUNT` | channels to a server, empty or full |
+//! | `charge PORT COUNT WAY` | messages that were never written, so that who reads them pays for their memory |
 //! | `squat-directory UID` | the directory in which a user's library may look for the monitor |
 //! | `keeper PATH WAY` | passes a connection whose keeper it pretends to be |
 //! | `spray FIRST LAST` | connects to every port, to be first where somebody else is meant |
@@ -35,6 +37,7 @@
 //! | `hang WAY` | the monitor is to close what takes long to close |
 //! | `hold WAY UID` | the monitor is to want a lock that the attacker has; begins as root, and becomes that user |
 mod bridge;
+mod charge;
 mod client;
 mod eat;
 mod eventfd;
@@ -65,6 +68,9 @@ fn main() -> ExitCode {
         ["contact", port, line] => honest::contact(number(port) as u16, line, 5000),
         ["contact", port, line, ms] => honest::contact(number(port) as u16, line, number(ms)),
         ["pace", port, ms] => honest::pace(number(port) as u16, number(ms)),
+        ["swallow", port] => charge::swallow(number(port) as u16),
+        ["bulk", port, count, mib] => charge::bulk(number(port) as u16, number(count), number(mib)),
+        ["charge", port, count, way] => charge::run(number(port) as u16, number(count), way),
         ["sleep"] => {
             std::thread::sleep(std::time::Duration::from_secs(60));
             Ok(())

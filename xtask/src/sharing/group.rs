@@ -50,7 +50,7 @@ const CASES: &[Case] = &[
 ];
 
 /// A memory cgroup of its own, which is removed in the end.
-struct Group {
+pub(crate) struct Group {
     place: PathBuf,
     names: &'static Names,
 }
@@ -83,7 +83,7 @@ const VERSIONS: [Names; 2] = [
 
 impl Group {
     /// `None` where this may not be, or there is no controller for memory.
-    fn new(name: &str) -> Option<Group> {
+    pub(crate) fn new(name: &str) -> Option<Group> {
         VERSIONS.iter().find_map(|names| {
             let place = PathBuf::from(names.mount).join(format!("sd-sharing-{}-{name}", std::process::id()));
             fs::create_dir(&place).ok()?;
@@ -92,16 +92,21 @@ impl Group {
         })
     }
 
+    pub(crate) fn limit(&self, mib: u64) -> Result<()> {
+        self.set(self.names.limit, mib)
+    }
+
     fn set(&self, limit: &str, mib: u64) -> Result<()> {
         Ok(fs::write(self.place.join(limit), format!("{mib}M"))?)
     }
 
-    fn processes(&self) -> PathBuf {
+    /// Who writes the number of a process there moves it.
+    pub(crate) fn processes(&self) -> PathBuf {
         self.place.join("cgroup.procs")
     }
 
     /// The most that was used, in KiB; what is used now where the kernel does not say.
-    fn most(&self) -> u64 {
+    pub(crate) fn most(&self) -> u64 {
         let read = |name: &str| fs::read_to_string(self.place.join(name)).ok()?.trim().parse::<u64>().ok();
         read(self.names.most).or_else(|| read(self.names.current)).unwrap_or(0) >> 10
     }

@@ -19,7 +19,7 @@
 
 mod crash;
 mod first;
-mod group;
+pub(crate) mod group;
 mod hostile;
 mod liars;
 mod many;

@@ -86,6 +86,7 @@ impl<const DOORBELL: bool> Link for Ring<DOORBELL> {
             match self.rx.next(&GEOMETRY, &self.input).map_err(|_| corrupt())? {
                 Next::Empty => wait.relax(),
                 Next::Urgent => self.rx.admit_urgent(),
+                Next::Apart => self.rx.join(),
                 Next::Fin => return Ok(0),
                 Next::Data { region, off, len } => {
                     let n = (len as usize).min(bytes.len());

@@ -6,13 +6,14 @@ use sd_ring::{Next, RingMem, RxCursor, TxCursor};
 use sd_shm::channel::{
     GEOMETRY, Header, Mapping, SEGMENT_LEN, SLOTS, SLOTS_OFFSET, Side, Slot, SlotSide, SlotState,
 };
+use sd_shm::rings::Rings;
 use sd_shm::slab::{self, ENDPOINTS, End, Endpoint, Rare};
 use sd_shm::time_wait::TimeWaits;
 use std::cell::OnceCell;
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Looked at with one call.
 const CHUNK: usize = 16 << 10;
@@ -247,8 +248,8 @@ impl Segment {
     /// correct ring has none.
     pub(crate) fn has_unread(&self, mut cursor: RxCursor, slot: usize, side: Side) -> bool {
         let Some(map) = self.map() else { return false };
-        let ring = Incoming { map, slot, from: side.other() };
-        matches!(cursor.next(&GEOMETRY, &ring), Ok(Next::Data { .. } | Next::Urgent))
+        let ring = Incoming { map, file: &self.file, slot, from: side.other() };
+        matches!(cursor.next_apart(&GEOMETRY, &ring), Ok(Next::Data { .. } | Next::Urgent))
     }
 }
 
@@ -261,24 +262,22 @@ impl Drop for Segment {
     }
 }
 
-/// A ring as its receiver sees it; nothing is written.
+/// A ring as its receiver sees it; nothing is written. It is read through the file: a look at a page that its sender took away
+/// would make it, at the monitor's expense.
 struct Incoming<'a> {
     map: &'a Mapping,
+    file: &'a File,
     slot: usize,
     from: Side,
 }
 
 impl RingMem for Incoming<'_> {
     fn load(&self, region: u32, off: u32) -> u64 {
-        let (start, size) = match region {
-            0 => (self.map.small_ring(self.slot, self.from), GEOMETRY.small),
-            _ => (self.map.large_ring(self.slot, self.from), GEOMETRY.large),
-        };
-        if !off.is_multiple_of(8) || off > size - 8 {
-            return 0;
-        }
-        // SAFETY: the ring is mapped, aligned to 8 and `size` bytes long, and the offset was checked.
-        unsafe { &*start.add(off as usize).cast::<AtomicU64>() }.load(Ordering::Acquire)
+        let size = if region == 0 { GEOMETRY.small } else { GEOMETRY.large };
+        let place = Rings::of(self.map, self.slot, self.from).place(self.map, region, off);
+        let mut word = [0; 8];
+        let is_there = off <= size - 8 && self.file.read_exact_at(&mut word, place).is_ok();
+        if is_there { u64::from_ne_bytes(word) } else { 0 }
     }
 
     fn publish(&self, _region: u32, _off: u32, _word: u64) {}
@@ -289,7 +288,6 @@ impl RingMem for Incoming<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sd_shm::rings::Rings;
     use std::os::fd::AsFd;
 
     fn slab() -> (Slab, usize) {

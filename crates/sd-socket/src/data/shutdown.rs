@@ -1,6 +1,7 @@
 //! shutdown(2), connect(2) with AF_UNSPEC, and how much lies in the rings of a connection.
 
 use crate::process::PROCESS;
+use crate::socket::apart;
 use crate::socket::endpoint::{
     self, EndpointExt, FIN_SENT, HAS_SIGNALS, INQ, KEEPS_ADDRESS, NONBLOCK, OOB_INLINE, OWN_SOCKET, SHUT_RD,
     SHUT_WR, STAMPS, STAMPS_NS, WATCHED, ZERO_COPY, notify, rx_cursor, tx_cursor,
@@ -90,11 +91,11 @@ pub(crate) fn data_bytes(endpoint: &'static Endpoint) -> usize {
 
 /// SIOCATMARK.
 pub(crate) fn is_at_mark(endpoint: &'static Endpoint) -> bool {
-    let mem = endpoint.rx_mem();
     // Without the token, which a handler of SIGURG may have interrupted.
     let mut rx = crate::memory::parked::receiver_now(endpoint);
     let start = rx.position();
-    while rx.position().wrapping_sub(start) <= WALK_MAX && rx.next(&GEOMETRY, &mem) == Ok(Next::Urgent) {
+    while rx.position().wrapping_sub(start) <= WALK_MAX && apart::next(endpoint, &mut rx) == Ok(Next::Urgent)
+    {
         if crate::data::urgent::is_mark(endpoint, &rx) {
             return true;
         }
@@ -119,13 +120,12 @@ struct Found {
 
 fn walk(endpoint: &'static Endpoint) -> Found {
     let _half = endpoint.rx_token();
-    let mem = endpoint.rx_mem();
     // SAFETY: the rx half is held; a copy walks ahead.
     let mut rx = unsafe { *rx_cursor(endpoint) };
     let mut found = Found { bytes: 0, before_mark: None, is_endless: false };
     let start = rx.position();
     while rx.position().wrapping_sub(start) <= WALK_MAX {
-        match rx.next(&GEOMETRY, &mem) {
+        match apart::next(endpoint, &mut rx) {
             Ok(Next::Data { len, .. }) => {
                 rx.advance(len);
                 found.bytes += len as usize;

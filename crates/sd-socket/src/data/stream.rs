@@ -4,6 +4,7 @@ use crate::data::claim::{self, Claim};
 use crate::data::iov::Pieces;
 use crate::data::space;
 use crate::data::urgent::{self, Meeting, Situation};
+use crate::socket::apart;
 use crate::socket::cold;
 use crate::socket::endpoint::{
     self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, corrupt, notify, peer_end, rx_cursor,
@@ -266,6 +267,14 @@ enum Pull {
     Error(i32),
 }
 
+impl Pull {
+    /// An error after something was taken, or not.
+    #[cold]
+    fn failed(errno: i32, is_partial: bool) -> Pull {
+        if is_partial { Pull::Some } else { Pull::Error(errno) }
+    }
+}
+
 /// Takes what the ring holds, as far as it fits.
 #[inline]
 fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
@@ -278,14 +287,17 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
     let mut ended = false;
     let start = pieces.total;
     loop {
-        match rx.next(&GEOMETRY, &mem) {
+        match apart::next(endpoint, rx) {
             Ok(Next::Data { .. }) if pieces.total == 0 => return Pull::Some,
             Ok(Next::Data { region, off, len }) => {
-                let (to, len) = pieces.piece(len as usize);
+                let (to, mut len) = pieces.piece(len as usize);
                 if take.copy {
-                    // SAFETY: the ring checked region, off and len against our mapping; the caller
-                    // of the hooked function vouches for its buffer.
-                    unsafe { copy_shared(to, mem.at(region, off), len) };
+                    let from = mem.at(region, off);
+                    // SAFETY: the ring checked the place; the caller of the hooked function vouches for its buffer.
+                    len = match unsafe { apart::copy(endpoint, rx, (to, from, len)) } {
+                        Ok(copied) => copied,
+                        Err(errno) => return Pull::failed(errno, pieces.total != start),
+                    };
                 }
                 rx.advance(len as u32);
                 pieces.advance(len);
@@ -328,7 +340,7 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
                     }
                 }
             }
-            Err(sd_ring::Corrupt) => {
+            Ok(Next::Apart) | Err(sd_ring::Corrupt) => {
                 corrupt(endpoint);
                 return Pull::Error(libc::ECONNRESET);
             }
@@ -382,7 +394,7 @@ fn empty_slow(endpoint: &'static Endpoint) -> Empty {
 fn rx_hint(endpoint: &'static Endpoint) -> bool {
     // One torn by another thread only gives a wrong hint (`next` checks offsets against the mapping's regions).
     let Some(mut rx) = crate::memory::parked::receiver(endpoint) else { return true };
-    let found = match rx.next(&GEOMETRY, &endpoint.rx_mem()) {
+    let found = match apart::next(endpoint, &mut rx) {
         Ok(Next::Urgent) => !urgent::is_kept(endpoint, &rx),
         found => found != Ok(Next::Empty),
     };

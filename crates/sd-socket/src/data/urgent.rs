@@ -99,7 +99,8 @@ fn is_alone(endpoint: &Endpoint, rx: &RxCursor) -> bool {
     let mut behind = *rx;
     behind.admit_urgent();
     behind.advance(1);
-    behind.next(&GEOMETRY, &endpoint.rx_mem()) == Ok(Next::Empty) && peer_end(endpoint) == PeerEnd::Open
+    crate::socket::apart::next(endpoint, &mut behind) == Ok(Next::Empty)
+        && peer_end(endpoint) == PeerEnd::Open
 }
 
 /// Gives a handler in this process its chance, which may make one SIGURG of two.

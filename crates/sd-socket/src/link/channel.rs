@@ -2,7 +2,7 @@
 
 use crate::link::admitted::Admitted;
 use crate::link::adopters::{Adopters, Complaints};
-use crate::link::kept_rings::{Grown, are_kept};
+use crate::link::kept_rings::{Few, are_kept};
 use crate::link::outstanding::Outstanding;
 use crate::link::peer::Peer;
 use crate::link::queued::Queued;
@@ -53,7 +53,9 @@ pub(crate) struct Channel {
     /// while there were none.
     others_wait: AtomicPtr<Counts>,
     pub(crate) queued: Queued,
-    pub(crate) grown: Grown,
+    /// Slots on which a ring that a stranger reads, or fills, may be large.
+    pub(crate) grown: Few,
+    pub(crate) entered: Few,
     /// Side B.
     pub(crate) admitted: Admitted,
     slots: Lock<Slots>,
@@ -98,7 +100,8 @@ impl Channel {
             endpoints: (0..SLOTS).map(|_| AtomicPtr::new(core::ptr::null_mut())).collect(),
             others_wait: AtomicPtr::new(core::ptr::null_mut()),
             queued: Queued::of(side),
-            grown: Grown::new(),
+            grown: Few::to_grow(),
+            entered: Few::to_enter(),
             admitted: Admitted::new(),
             slots: Lock::new(Slots::new()),
             outstanding: Outstanding::new(),

@@ -89,7 +89,7 @@ fn return_credits(endpoint: &'static Endpoint, looks: bool) {
     let rx = unsafe { rx_cursor(endpoint) };
     if looks && rx.is_large() {
         // What is wrong there will be found again by who receives.
-        let _ = rx.next(&GEOMETRY, &endpoint.rx_mem());
+        let _ = crate::socket::apart::next(endpoint, rx);
     }
     if let Some(consumed) = rx.credit_all() {
         endpoint.own_words().consumed.store(consumed, Ordering::Release);

@@ -16,6 +16,7 @@
 //!
 //! Tested by `sd-ring` (`tests/model.rs`), the subjects `idle_parked/` of tests/posix, and `xtask sharing` (`park`).
 
+use crate::link::kept_rings::are_kept;
 use crate::memory::idle::{self, Open};
 use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::{
@@ -68,11 +69,20 @@ pub(crate) unsafe fn unpark(endpoint: &Endpoint, way: Way) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }
             // SAFETY: as the caller says.
-            unsafe { *rx_cursor(endpoint) = RxCursor::unparked(kept.rx.load(Ordering::Relaxed)) };
+            unsafe { *rx_cursor(endpoint) = unparked(endpoint, kept) };
             half.lowat.store(1, Ordering::Release);
             endpoint.clear_flag(RX_PARKED);
         }
     }
+}
+
+/// The receiving cursor that was parked.
+fn unparked(endpoint: &Endpoint, kept: &Kept) -> RxCursor {
+    let mut cursor = RxCursor::unparked(kept.rx.load(Ordering::Relaxed));
+    if endpoint.channel_ref().is_some_and(are_kept) {
+        cursor.beware();
+    }
+    cursor
 }
 
 /// Both halves are void.
@@ -128,8 +138,7 @@ fn look<T>(endpoint: &Endpoint, live: impl Fn() -> Option<T>, parked: impl Fn(&K
 
 /// The receiving cursor, void or not.
 pub(crate) fn receiver_now(endpoint: &Endpoint) -> RxCursor {
-    let parked = |kept: &Kept| RxCursor::unparked(kept.rx.load(Ordering::Relaxed));
-    look(endpoint, || receiver(endpoint), parked).unwrap_or_default()
+    look(endpoint, || receiver(endpoint), |kept| unparked(endpoint, kept)).unwrap_or_default()
 }
 
 /// An address as it stands in the receiving half.

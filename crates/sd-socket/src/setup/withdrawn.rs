@@ -122,7 +122,7 @@ fn sent_so_far(endpoint: &Endpoint) -> Option<(Vec<u8>, bool)> {
             }
             Ok(Next::Empty) => return Some((bytes, endpoint.flag(SHUT_WR))),
             Ok(Next::Fin) => return Some((bytes, true)),
-            Ok(Next::Urgent) | Err(_) => return None,
+            Ok(Next::Urgent | Next::Apart) | Err(_) => return None,
         }
     }
 }

@@ -366,8 +366,9 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
         own.make_rare().rings.store(channel.berths.mask(), Ordering::SeqCst);
     }
     channel.bind(slot, endpoint);
-    if crate::link::kept_rings::stays_small(channel, slot) {
-        endpoint.set_flag(FIXED_BUF);
+    if crate::link::kept_rings::are_kept(channel) {
+        // SAFETY: nobody else knows the endpoint yet.
+        unsafe { crate::socket::apart::attached(endpoint, channel, slot) };
     }
     crate::process::confine::attached(endpoint);
     endpoint.set_state(State::Connected);
@@ -460,9 +461,9 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
         let _rx = endpoint.rx_token();
         let _tx = endpoint.tx_token();
         // SAFETY: both halves are held.
-        let (tx, mut rx) = unsafe { (tx_cursor(endpoint), *rx_cursor(endpoint)) };
+        let (tx, rx) = unsafe { (tx_cursor(endpoint), rx_cursor(endpoint)) };
         let next = rx.next(&GEOMETRY, &endpoint.rx_mem());
-        let unread = matches!(next, Ok(Next::Data { .. } | Next::Urgent));
+        let unread = next.is_ok_and(Next::may_be_data) && crate::socket::apart::has_data(endpoint, rx);
         let aborts = cold::of(endpoint).aborts();
         if unread || aborts || endpoint.flag(RESET) {
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);

@@ -2,6 +2,7 @@
 //!
 //! `endpoint` (flags, life and end), `cold` (time-outs, IPv6 addresses, urgent data), `errors` (what a call on a broken connection
 //! returns), `names` and `addr` (getsockname, getpeername), `signals` (SIGIO, SIGURG), `inode` (fstat).
+//! `apart` reads what another user's process sends where a look could make memory at our expense.
 //! `token` lets one thread at a time use a half of a connection; `pin` keeps a socket from going away under a call (the kernel's fget
 //! and fput).
 //!
@@ -14,11 +15,13 @@
 //! | a field few sockets need | `cold` |
 //! | a field in shared memory | sd-shm, whose `VERSION` is raised |
 //! | who may send, who may receive | `token` (membarrier, thread records); the protocol is in sd-ring's `token.rs`: first extend `tests/token_model.rs` |
+//! | what strangers can make us pay for | `apart`, `link::kept_rings` (ADR 59) |
 //! | errors of a broken connection | `errors` |
 //! | getsockname, getpeername | `names` |
 //! | SIGURG, SIGIO | `signals`; the monitor's `shell/signals.rs` |
 
 pub(crate) mod addr;
+pub(crate) mod apart;
 pub(crate) mod cold;
 pub(crate) mod endpoint;
 pub(crate) mod errors;

@@ -1,6 +1,7 @@
 //! What poll(2) would say of a socket of ours, after Linux' tcp_poll().
 
 use crate::process::PROCESS;
+use crate::socket::apart;
 use crate::socket::endpoint::{
     EOF, EndpointExt, NO_SPACE, PEER_DEAD, PeerEnd, RESET, SHUT_RD, SHUT_WR, ZERO_COPY, rx_cursor, tx_cursor,
 };
@@ -120,7 +121,7 @@ fn look(endpoint: &'static Endpoint) -> Result<Next, sd_ring::Corrupt> {
     let _half = endpoint.rx_token();
     // SAFETY: the rx half is held; the copy is thrown away.
     let mut rx = unsafe { *rx_cursor(endpoint) };
-    rx.next(&GEOMETRY, &endpoint.rx_mem())
+    apart::next(endpoint, &mut rx)
 }
 
 /// The time at which what can be received now was sent, if its sender said so.
@@ -129,11 +130,12 @@ pub(crate) fn sent(endpoint: &'static Endpoint) -> Option<u64> {
         return None;
     }
     let _half = endpoint.rx_token();
-    let mem = endpoint.rx_mem();
     // SAFETY: the rx half is held; the copy is thrown away.
     let mut rx = unsafe { *rx_cursor(endpoint) };
-    match rx.next(&GEOMETRY, &mem) {
-        Ok(Next::Data { .. } | Next::Urgent | Next::Fin) => sd_ring::stamp::time(rx.stamp(&mem), ticks()),
+    match apart::next(endpoint, &mut rx) {
+        Ok(Next::Data { .. } | Next::Urgent | Next::Fin) => {
+            sd_ring::stamp::time(apart::stamp(endpoint, &rx), ticks())
+        }
         _ => None,
     }
 }

@@ -47,7 +47,19 @@ pub(super) fn run(input: &[u8]) {
                 mem.publish(region, (place >> 1) as u32 % (sizes[region as usize] / 8) * 8, word);
             }
             1 | 2 => {
-                let len = match rx.next(&GEOMETRY, &mem) {
+                // One that is wary as well, from some time on.
+                if number / 12 % 16 == 15 {
+                    rx.beware();
+                }
+                let found = match rx.next(&GEOMETRY, &mem) {
+                    Ok(Next::Apart) if number % 2 == 0 => rx.next_apart(&GEOMETRY, &mem),
+                    Ok(Next::Apart) => {
+                        rx.join();
+                        rx.next(&GEOMETRY, &mem)
+                    }
+                    found => found,
+                };
+                let len = match found {
                     Ok(Next::Data { region, off, len }) => {
                         let seen = mem.0[region as usize].borrow();
                         assert!((off as usize + len as usize) <= seen.len());

@@ -71,6 +71,11 @@ pub enum Reply {
     } brings 2, silent;
     /// Answer to BerthOf. Descriptor: the eventfd.
     11 Berth brings 1, silent;
+    /// Answer to Waiting.
+    53 Waiting {
+        /// So many connections.
+        count: u32,
+    } brings 0, silent;
     /// Unasked: the channel's peer is gone for good; unmap it when no connection needs it.
     6 ChannelDead {
         /// Channel id.

@@ -62,6 +62,12 @@ pub enum Request {
         /// Index in the public page.
         index: u32,
     } brings 0, answered;
+    /// How many connections wait for accept at the socket of this listener, in all processes that have it? Answer:
+    /// [`Reply::Waiting`] or [`Reply::Error`].
+    53 Waiting {
+        /// Index in the public page.
+        index: u32,
+    } brings 0, answered;
     /// Connections on this channel have been waiting for accept for a while. No answer.
     11 Stuck {
         /// Channel id.

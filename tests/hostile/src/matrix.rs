@@ -173,6 +173,8 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
         Request::Accepting { index: 0, accepting: true },
         Request::Unlisten { index: 0 },
         Request::WillListen { index: 0 },
+        Request::Waiting { index: 0 },
+        Request::Waiting { index: u32::MAX },
         Request::Listens { index: 0, generation: 1, backlog: 1 },
         Request::Listens { index: u32::MAX, generation: 2, backlog: u32::MAX },
         Request::CannotTake,

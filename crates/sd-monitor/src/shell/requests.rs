@@ -47,6 +47,7 @@ impl Server {
             }
             (Request::Bridge, _) => self.bridge(id, sender, &mut fds).map(|()| None),
             (Request::CannotTake, _) => self.cannot_take(id, listener).map(|()| None),
+            (Request::Waiting { index }, Some(who)) => self.waiting_at_socket(who.client, index).map(Some),
             (Request::Unlisten { index }, Some(who)) => Ok(Some(self.unlisten(who.client, index))),
             (Request::Adopter { channel, number }, Some(who)) => {
                 self.tell_adopter(id, who.client, channel, number).map(|()| None)

@@ -11,7 +11,7 @@ use super::segments::{Segment, Slab};
 use super::server::{Counters, Server};
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
-use sd_proto::{ErrorCode, Ip};
+use sd_proto::{ErrorCode, Ip, Reply};
 use sd_ring::TxCursor;
 use sd_shm::channel::{GEOMETRY, SLOTS, Side, SlotState};
 use sd_shm::slab::{self, Reason, State};
@@ -221,6 +221,20 @@ impl Server {
             self.waiting_on(key).into_iter().map(move |request| (is_own, request))
         };
         (keys.len() <= channels_max).then(|| keys.into_iter().flat_map(all).collect())
+    }
+
+    /// Connections that wait at the kernel's socket of a listener of the client's, whichever process they were dealt to.
+    pub(super) fn waiting_at_socket(&self, client: ClientId, index: u32) -> Result<Reply, ErrorCode> {
+        let all = &self.core.listeners;
+        let asked = all.iter().find(|l| l.client == client && l.index == index).ok_or(ErrorCode::Protocol)?;
+        let of_socket = all.of_port(asked.netns, asked.port).iter().filter(|l| l.cookie == asked.cookie);
+        let count = |l: &crate::core::listeners::Listener| {
+            let mut keys = self.core.channels.of_family(l.client);
+            keys.retain(|key| self.core.channels.founder(*key) == Some(l.client));
+            let waiting = keys.iter().flat_map(|key| self.waiting_on(*key));
+            waiting.filter(|request| request.listener == (l.index, l.generation)).count() as u32
+        };
+        Ok(Reply::Waiting { count: of_socket.map(count).sum() })
     }
 
     /// Who is at a side of some channel of theirs.

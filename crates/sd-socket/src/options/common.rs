@@ -383,7 +383,7 @@ pub(crate) unsafe fn get(
         (SOL_SOCKET, libc::SO_DOMAIN) => Some(domain),
         (SOL_SOCKET, libc::SO_PROTOCOL) => Some(TCP),
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(i32::from(listening)),
-        (TCP, libc::TCP_INFO) if endpoint.state_now() == State::Connecting => {
+        (TCP, libc::TCP_INFO) if matches!(endpoint.state_now(), State::Connecting | State::Listen) => {
             // SAFETY: as the caller says.
             return unsafe { crate::options::tcp_info::get(fd, endpoint, value, len) };
         }

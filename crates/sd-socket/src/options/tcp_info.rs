@@ -9,7 +9,7 @@ use crate::socket::endpoint::{EndpointExt, OWN_SOCKET};
 use core::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, c_int, c_void, socklen_t};
 use sd_shm::channel::Side;
-use sd_shm::slab::{End, Endpoint};
+use sd_shm::slab::{End, Endpoint, State};
 
 /// The loopback interface's, as IPv4 or IPv6 tell it.
 pub(super) fn mtu(fd: c_int, is_v4: bool) -> i32 {
@@ -53,7 +53,7 @@ pub(super) fn mss(endpoint: &'static Endpoint, fd: c_int) -> i32 {
 const TCP_INFO_MAX: usize = 512;
 
 /// TCP_INFO (tcp(7)): the kernel's answer for the placeholder, as long as that kernel makes it, with
-/// what a healthy loopback connection shows.
+/// what a healthy loopback connection shows; for a listener, with what waits there.
 pub(crate) unsafe fn get(
     fd: c_int,
     endpoint: &'static Endpoint,
@@ -76,10 +76,22 @@ pub(crate) unsafe fn get(
     if let Err(e) = asked {
         return Outcome::Errno(e.0);
     }
-    fill(&mut info, endpoint, mss(endpoint, fd) as u32, mtu(fd, true) as u32);
+    match endpoint.state_now() {
+        State::Listen => count_waiting(&mut info, endpoint),
+        _ => fill(&mut info, endpoint, mss(endpoint, fd) as u32, mtu(fd, true) as u32),
+    }
     let answer = info.get(..(full as usize).min(TCP_INFO_MAX)).unwrap_or(&[]);
     // SAFETY: as the caller says.
     unsafe { put(answer, value, len) }
+}
+
+/// Of a listener tcpi_unacked is how many connections wait for accept: what `ss` shows as Recv-Q, and php-fpm on its status page.
+fn count_waiting(info: &mut [u8; TCP_INFO_MAX], endpoint: &'static Endpoint) {
+    const UNACKED: core::ops::Range<usize> = 24..28;
+    let Some(place) = info.get_mut(UNACKED) else { return };
+    let in_kernel = place.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+    let all = in_kernel.saturating_add(crate::setup::listen::waiting(endpoint));
+    place.copy_from_slice(&all.to_ne_bytes());
 }
 
 /// What a healthy connection shows.

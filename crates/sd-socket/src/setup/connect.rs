@@ -401,10 +401,15 @@ enum Join {
 
 /// Bound to an IPv6 address but connecting to an IPv4 one, or the other way round.
 fn bound_to_other_family(endpoint: &Endpoint, fd: i32, to: Name) -> bool {
-    endpoint.flag(HAS_NAME)
-        && addr::kernel_name(fd).is_some_and(|(_, name)| {
-            !name.ip.is_unspecified() && name.ip.to_v4().is_some() != to.ip.to_v4().is_some()
-        })
+    // A connection that was given up has no port any more, but the address that it was bound to.
+    if !endpoint.flag(HAS_NAME | KEEPS_ADDRESS) {
+        return false;
+    }
+    let ip = match endpoint.flag(HAS_NAME) {
+        true => addr::kernel_name(fd).map(|(_, name)| name.ip),
+        false => Some(cold::ip(endpoint, End::Local)),
+    };
+    ip.is_some_and(|ip| !ip.is_unspecified() && ip.to_v4().is_some() != to.ip.to_v4().is_some())
 }
 
 /// Takes a slot and posts the request.

@@ -319,6 +319,22 @@ pub(crate) fn interested(endpoint: &'static Endpoint, fd: i32) {
     }
 }
 
+/// How many of our connections wait for accept at the listener's socket, in this process and others: as the monitor knows, which
+/// sees also what they have not looked at, or as this process does.
+pub(crate) fn waiting(endpoint: &Endpoint) -> u32 {
+    let Some(listener) = record(endpoint) else { return 0 };
+    channel::drain();
+    let index = listener.index.load(Ordering::Relaxed);
+    let asks = index != UNREGISTERED && crate::monitor::client::is_there();
+    match asks.then(|| crate::monitor::client::question(&Request::Waiting { index }, &[])).flatten() {
+        Some((sd_proto::Reply::Waiting { count }, _)) => count,
+        _ => {
+            listener.drop_taken();
+            listener.queue.lock().len() as u32
+        }
+    }
+}
+
 /// Whether a connection waits in our backlog that nobody else has accepted meanwhile.
 pub(crate) fn has_pending(endpoint: &Endpoint) -> bool {
     record(endpoint).is_some_and(|listener| {

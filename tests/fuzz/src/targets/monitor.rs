@@ -106,7 +106,7 @@ fn supply(listener: TcpListener) -> Vec<OwnedFd> {
 }
 
 /// Rows of [`request`]; there is one for each kind at least.
-const KINDS: u8 = 31;
+const KINDS: u8 = 32;
 
 fn request(bytes: &mut Bytes, port: u16) -> Request {
     let kind = bytes.u8() % KINDS;
@@ -151,6 +151,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         28 => Request::Listens { index: x, generation: y, backlog: 1 },
         29 => Request::Ring { channel: a, side: y & 1 },
         30 => Request::Bridge,
+        31 => Request::Waiting { index: x },
         20 => Request::BerthOf { channel: a, side: y & 1, number: y >> 1 },
         _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
     }

@@ -23,6 +23,8 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("listen/backlog_values", backlog_values),
     solo("listen/backlog_full", backlog_full),
     solo("listen/accepted_survives_close", accepted_survives_close),
+    solo("listen/queue_in_tcp_info", queue_in_tcp_info),
+    solo("listen/queue_of_busy_workers", queue_of_busy_workers),
     pair("listen/no_number_left", full_server, early_client),
 ];
 
@@ -277,4 +279,56 @@ fn early_client(role: &mut Role) {
     say!("{}", send(client, b"early", 0));
     role.tell("sent");
     show_recv("client", client, 16, 0);
+}
+
+/// What php-fpm shows as its listen queue.
+fn queue_in_tcp_info() {
+    let (listening, addr) = listener_with(3);
+    say!("listens: {:?}", tcp_info_queue(listening));
+    let clients = [(); 3].map(|()| {
+        let client = dial(&addr);
+        sleep(2);
+        say!("one more: {:?}", tcp_info_queue(listening));
+        client
+    });
+    let server = show_fd("accept", accept(listening));
+    say!("accepted: {:?}, state {:?}", tcp_info_queue(listening), tcp_info_state(listening).1);
+    show("listen again", listen(listening, 9));
+    // It is accepted all the same.
+    close(clients[1]);
+    sleep(2);
+    say!("a client has left: {:?}", tcp_info_queue(listening));
+    show_send("client", clients[0], b"hello", 0);
+    await_readable(server);
+    show_recv("server", server, 8, 0);
+    close_all(&[accept(listening).fd(), accept(listening).fd()]);
+    say!("none is left: {:?}", tcp_info_queue(listening));
+}
+
+/// A master that never accepts asks while its workers look at nothing.
+fn queue_of_busy_workers() {
+    let (listening, addr) = listener_with(5);
+    let (end, may_end) = pipe(0);
+    let (busy, is_busy) = pipe(0);
+    let work = || {
+        let server = accept(listening);
+        write(is_busy, b"!");
+        read(end, &mut [0]);
+        i32::from(!server.ok())
+    };
+    let workers = [(); 2].map(|()| fork_child(work));
+    sleep(50);
+    let mut clients = vec![dial(&addr), dial(&addr)];
+    for _ in 0..2 {
+        read(busy, &mut [0]);
+    }
+    say!("all are busy: {:?}", tcp_info_queue(listening));
+    for _ in 0..3 {
+        clients.push(dial(&addr));
+        sleep(2);
+        say!("one more: {:?}", tcp_info_queue(listening));
+    }
+    write(may_end, b"!!");
+    workers.into_iter().for_each(|worker| say!("worker: {}", wait_child(worker)));
+    close_all(&clients);
 }

@@ -155,6 +155,14 @@ pub(crate) fn tcp_info_state(fd: i32) -> (Ret, u8) {
     (result, info[0])
 }
 
+/// How many connections wait for accept at a listener, and how many may: `tcpi_unacked` and `tcpi_sacked`.
+pub(crate) fn tcp_info_queue(fd: i32) -> (u32, u32) {
+    let mut info = [0; 104];
+    get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info);
+    let word = |at: usize| info[at..at + 4].iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
+    (word(24), word(28))
+}
+
 /// `SO_LINGER`.
 pub(crate) fn set_linger(fd: i32, on: i32, seconds: i32) -> Ret {
     let value = [on.to_ne_bytes(), seconds.to_ne_bytes()].concat();

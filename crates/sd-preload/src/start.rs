@@ -13,7 +13,8 @@
 //!
 //! A program whose exec gave it rights that its caller has not (AT_SECURE: set-user-id, file capabilities) stays at step 1
 //! for ever: nothing of what the caller has left, variables or descriptors, is looked at. It loads the library only where
-//! /etc/ld.so.preload names it. Tested by `tests/secure.rs`.
+//! /etc/ld.so.preload names it. Tested by `tests/secure.rs`. So does a program under a seccomp filter that kills for what the
+//! library calls (`sd_sys::filters`).
 
 use crate::next::Next;
 use crate::table;
@@ -31,7 +32,8 @@ type Argv = *const *const c_char;
 extern "C" fn constructor(_argc: c_int, _argv: Argv, envp: Argv) {
     let own_path = resolve();
     // SAFETY: no pointers.
-    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if is_secure || !sd_sys::filters::let_us_work() {
         IS_PASSIVE.store(true, Ordering::Relaxed);
         return;
     }

@@ -3,6 +3,8 @@
 use crate::{Result, check, confine, syscall};
 use core::sync::atomic::AtomicU32;
 
+pub(crate) const SYS_FUTEX_WAITV: libc::c_long = 449;
+
 /// Whether the word lies in memory shared between processes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
@@ -50,7 +52,6 @@ pub fn wait_restarting(word: *const AtomicU32, expected: u32, timeout_ns: u64) -
         reserved: u32,
     }
     const FUTEX_32: u32 = 2;
-    const SYS_FUTEX_WAITV: libc::c_long = 449;
     let waiter = Waiter { value: u64::from(expected), address: word as u64, flags: FUTEX_32, reserved: 0 };
     let until = crate::time::timespec_of(crate::time::now_ns().saturating_add(timeout_ns));
     // SAFETY: the kernel reads one waiter, the word and the timespec; a bad address gives EFAULT.

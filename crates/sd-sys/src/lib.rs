@@ -14,6 +14,7 @@ pub mod confine;
 pub mod diag;
 pub mod fd;
 pub mod fdinfo;
+pub mod filters;
 pub mod futex;
 pub mod heap;
 pub mod lock;

@@ -20,9 +20,11 @@
 //! | `waves PORT COUNT TIMES` | many connections at a time, again and again |
 //! | `late-client COUNT` | tries until its server, `late-server COUNT`, listens, again and again; all connections stay |
 //! | `stalled COUNT BYTES WORKERS WAY AGAIN` | servers that offer so much to each of their readers, who read late |
+//! | `confined FILTER ROLE...` | executes one of these under a seccomp filter, see `confined.rs` |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
 mod attacks;
+mod confined;
 mod echo;
 mod late;
 mod leaver;
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
             let [count, offer, workers] = [count, offer, workers].map(|word| number(word) as usize);
             stalled::run(count, offer, workers, way, !again.is_empty())
         }
+        ["confined", filter, role @ ..] => confined::execute(filter, role),
         ["echo"] => echo::serve(0),
         ["echo", port] => echo::serve(number(port) as u16),
         ["chat", port, count] => echo::chat(number(port) as u16, number(count), Duration::ZERO),

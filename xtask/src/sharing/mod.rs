@@ -3,6 +3,7 @@
 //! | part | what |
 //! |---|---|
 //! | `killed-in` | a process is stepped through an operation, instruction by instruction, and killed anywhere in it |
+//! | `filters`, `short-of-processes` | a seccomp filter that was there before refuses, or kills for, what the library calls; a cgroup has no room for a process |
 //! | `soak` | connections are handed from process to process by fork, exec and SCM_RIGHTS, and killed at any time |
 //! | `short-of` | memory, addresses or descriptors are not to be had, from the start or from some moment on |
 //! | `suspended`, `stopped` | everything is stopped for a while, as when a host sleeps; the monitor alone; one process in the middle of a send |
@@ -18,6 +19,7 @@
 //! and can be given again with `--seed`.
 
 mod crash;
+mod filters;
 mod first;
 pub(crate) mod group;
 mod hostile;
@@ -117,6 +119,8 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.push(("short-of-memory".to_owned(), Box::new(group::run)));
     parts.push(("short-of-host-memory".to_owned(), Box::new(group::of_the_host)));
     parts.push(("memory-shown".to_owned(), Box::new(group::shown)));
+    parts.push(("short-of-processes".to_owned(), Box::new(filters::no_processes)));
+    parts.push(("filters".to_owned(), Box::new(filters::run)));
     parts.push(("many-processes".to_owned(), Box::new(many::processes)));
     parts.push(("many-connections".to_owned(), Box::new(many::connections)));
     parts.push(("first-contact".to_owned(), Box::new(many::first_contacts)));

@@ -5,7 +5,8 @@
 //! **System call**: what the function is before our constructor has found the real one; with its own argument list
 //! where it differs from the function's. `lazy` where no system call does the same: such functions look themselves up
 //! at once (none of them is called by the allocator or the dynamic linker, so that cannot recurse). `old` before a
-//! system call that only older architectures have: elsewhere it is `lazy`.
+//! system call that only older architectures have: elsewhere it is `lazy`. Where there is one it is what libc calls, and what a
+//! seccomp filter of the program's expects.
 //!
 //! **Action**, where "the real one" is the next library's function with the same arguments:
 //!
@@ -77,7 +78,7 @@ hooks! {
 
     // Waiting. poll and select ask always: their descriptors are in memory.
     epoll_wait (epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int
-        { SYS_epoll_pwait(epfd, events, max, timeout_ms, 0, 8); ours(epfd) calls::epoll_wait(epfd, events, max, ready::of_ms(timeout_ms), null()) }
+        { old SYS_epoll_wait; ours(epfd) calls::epoll_wait(epfd, events, max, ready::of_ms(timeout_ms), null()) }
     epoll_pwait (epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int
         { SYS_epoll_pwait(epfd, events, max, timeout_ms, mask, 8);
           ours(epfd) calls::epoll_wait(epfd, events, max, ready::of_ms(timeout_ms), mask) }
@@ -192,9 +193,9 @@ hooks! {
     __openat64_2 (dir_fd: c_int, path: Path, flags: c_int) -> c_int
         { SYS_openat(dir_fd, path, flags, 0); any calls::creates(), then create::made }
     creat (path: Path, mode: mode_t) -> c_int
-        { SYS_openat(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode); any calls::creates(), then create::made }
+        { old SYS_creat; any calls::creates(), then create::made }
     creat64 (path: Path, mode: mode_t) -> c_int
-        { SYS_openat(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode); any calls::creates(), then create::made }
+        { old SYS_creat; any calls::creates(), then create::made }
     open_by_handle_at (mount_fd: c_int, handle: *mut c_void, flags: c_int) -> c_int
         { SYS_open_by_handle_at; any calls::creates(), then create::made }
     mkstemp | mkstemp64 (template: *mut c_char) -> c_int
@@ -208,7 +209,7 @@ hooks! {
     shm_open (name: Path, flags: c_int, mode: mode_t) -> c_int
         { lazy; any calls::creates(), then create::made }
     pipe | __pipe (fds: *mut c_int) -> c_int
-        { SYS_pipe2(fds, 0); then |ret| create::pair(fds, fds.add(1), ret) }
+        { old SYS_pipe; then |ret| create::pair(fds, fds.add(1), ret) }
     pipe2 (fds: *mut c_int, flags: c_int) -> c_int
         { SYS_pipe2; then |ret| create::pair(fds, fds.add(1), ret) }
     socketpair (domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int
@@ -220,7 +221,7 @@ hooks! {
     timerfd_create (clock: c_int, flags: c_int) -> c_int
         { SYS_timerfd_create; any calls::creates(), then create::made }
     inotify_init () -> c_int
-        { SYS_inotify_init1(0); any calls::creates(), then create::made }
+        { old SYS_inotify_init; any calls::creates(), then create::made }
     inotify_init1 (flags: c_int) -> c_int
         { SYS_inotify_init1; any calls::creates(), then create::made }
     fanotify_init (flags: c_uint, event_flags: c_uint) -> c_int

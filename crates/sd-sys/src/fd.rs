@@ -254,15 +254,16 @@ pub unsafe fn epoll_pwait(
     timeout_ms: i32,
     sigmask: *const libc::sigset_t,
 ) -> Result<usize> {
-    if !confine::allows(libc::SYS_epoll_pwait)
-        && sigmask.is_null()
-        && let Some(epoll_wait) = EPOLL_WAIT
-    {
-        // SAFETY: promised by the caller.
-        return check(unsafe { syscall!(epoll_wait, epfd, events, max, timeout_ms) });
-    }
     // SAFETY: promised by the caller; the mask is eight bytes as the kernel counts.
-    check(unsafe { syscall!(libc::SYS_epoll_pwait, epfd, events, max, timeout_ms, sigmask, 8) })
+    let done = check(unsafe { syscall!(libc::SYS_epoll_pwait, epfd, events, max, timeout_ms, sigmask, 8) });
+    match (done, EPOLL_WAIT) {
+        // A filter forbids or refuses it.
+        (Err(Errno(libc::ENOSYS | libc::EPERM)), Some(epoll_wait)) if sigmask.is_null() => {
+            // SAFETY: promised by the caller.
+            check(unsafe { syscall!(epoll_wait, epfd, events, max, timeout_ms) })
+        }
+        (done, _) => done,
+    }
 }
 
 /// Processors that the process may use, as they were at the first call.

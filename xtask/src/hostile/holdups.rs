@@ -24,6 +24,7 @@ pub(super) const TESTS: &[Test] = &[
     ("lock-pair", |world| hold(world, "pair")),
     ("finding-05-eventfd", eventfd),
     ("finding-05-server", server_wakes),
+    ("wakes-without-aio", without_aio),
     ("finding-08-flood", flood),
     ("finding-08-synflood", synflood),
     ("finding-09-squatted-directory", squatted_directory),
@@ -96,6 +97,56 @@ fn server_wakes(world: &mut World) -> Result<String> {
         Ok(attack)
     });
     note.map_err(|error| format!("{error} ({said:?})").into())
+}
+
+/// Users who may not have asynchronous I/O (fs.aio-max-nr is used up) wake each other by way of the monitor, whether both
+/// may not or one.
+fn without_aio(world: &mut World) -> Result<String> {
+    let mut longest = 0.0_f64;
+    for (server_may, client_may) in [(false, true), (true, false), (false, false)] {
+        let port = free_port()?;
+        let start = |user, may: bool, args: &[&str]| -> Result<Proc> {
+            let mut command = world.command(user, With::Sd, args)?;
+            if !may {
+                // SAFETY: between fork and exec only prctl(2) is called.
+                unsafe { command.pre_exec(forbid_aio) };
+            }
+            Proc::start(&mut command, args[0], world.path())
+        };
+        let mut server = start(User::Bob, server_may, &["serve", &port.to_string(), "bob", "poll"])?;
+        server.wait_for_text("listening", PATIENCE)?;
+        let pace = start(User::Alice, client_may, &["pace", &port.to_string(), "1000"])?;
+        let contact = start(User::Alice, client_may, &["contact", &port.to_string(), "hello", "4000"])?;
+        let said = contact.wait(PATIENCE)?.ok()?.text();
+        if !said.contains(" shm bob hello") {
+            fail!("server {server_may}, client {client_may}: {said:?}");
+        }
+        longest = longest.max(super::honest::longest(pace)?);
+    }
+    if longest > 1_000_000.0 {
+        fail!("an answer took {longest:.0} us");
+    }
+    Ok(format!("longest answer {longest:.0} us"))
+}
+
+/// io_setup(2) fails as where there are no requests left.
+fn forbid_aio() -> std::io::Result<()> {
+    use nix::libc::{SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO};
+    let step = |code, jt, jf, k| nix::libc::sock_filter { code, jt, jf, k };
+    let mut steps = [
+        step(0x20, 0, 0, 0),
+        step(0x15, 0, 1, nix::libc::SYS_io_setup as u32),
+        step(0x06, 0, 0, SECCOMP_RET_ERRNO | nix::libc::EAGAIN as u32),
+        step(0x06, 0, 0, SECCOMP_RET_ALLOW),
+    ];
+    let filter = nix::libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    let mode = nix::libc::SECCOMP_MODE_FILTER;
+    // SAFETY: the kernel reads the filter.
+    let done = unsafe {
+        nix::libc::prctl(nix::libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && nix::libc::prctl(nix::libc::PR_SET_SECCOMP, mode, &raw const filter) == 0
+    };
+    if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 /// A client spends its own descriptors, not the server's; what it has used comes back.

@@ -20,12 +20,14 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
         return Outcome::Errno(errno);
     }
     if endpoint.state_now() == State::Connecting {
-        return Outcome::Errno(libc::EINVAL);
+        // SAFETY: the caller's arguments.
+        return Outcome::Errno(unsafe { refusal(endpoint, addr, len) });
     }
     let was_connected = endpoint.state_now() == State::Connected;
     // A connection that is over has lost the port that it had not been given by bind.
     if was_connected && (endpoint.flag(HAS_NAME) || !is_over(endpoint)) {
-        return Outcome::Errno(libc::EINVAL);
+        // SAFETY: as above.
+        return Outcome::Errno(unsafe { refusal(endpoint, addr, len) });
     }
     if let Err(errno) = materialize(endpoint) {
         return Outcome::Errno(errno);
@@ -52,6 +54,24 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
         }
         Err(errno) => Outcome::Errno(errno),
     }
+}
+
+/// Why a connection cannot be bound. A port that the caller may not have is refused first, by the kernel: to another socket.
+///
+/// # Safety
+/// As for bind(2).
+#[cold]
+unsafe fn refusal(endpoint: &Endpoint, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    let is_low = unsafe { addr::parse(addr, len) }.is_some_and(|(_, name)| (1..1024).contains(&name.port));
+    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
+    let other = is_low.then(|| sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0));
+    let Some(Ok(other)) = other else { return libc::EINVAL };
+    let other = crate::process::hide_fd(other);
+    // SAFETY: the caller's arguments, for the kernel to check.
+    let bound = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, other, addr, len) });
+    crate::process::close_hidden(other);
+    if bound == Err(sd_sys::Errno(libc::EACCES)) { libc::EACCES } else { libc::EINVAL }
 }
 
 /// Ports that the kernel chooses are free there, but an accelerated connection may have one: so many are tried.

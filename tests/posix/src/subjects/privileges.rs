@@ -200,7 +200,10 @@ fn passed_after_confining() {
         || drop_nothing_but(call!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))),
         || drop_nothing_but(give_up_capabilities(1 << 13)),
     ];
-    for confine in confine {
+    // Who has no capabilities gives nothing up in the second way, and keeps what its relatives have.
+    // SAFETY: no arguments.
+    let ways = if unsafe { libc::geteuid() } == 0 { 2 } else { 1 };
+    for confine in confine.into_iter().take(ways) {
         let (_, [here, there]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
         let child = fork_child(|| {
             confine();

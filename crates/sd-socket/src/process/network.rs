@@ -13,6 +13,7 @@ use crate::socket::endpoint::{EndpointExt, OWN_SOCKET};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sd_shm::slab::State;
+use sd_sys::fd::Owned;
 
 static HAS_LEFT: AtomicBool = AtomicBool::new(false);
 
@@ -73,9 +74,8 @@ pub(crate) fn within<T>(socket: c_int, action: impl FnOnce() -> T) -> Option<T> 
         // SAFETY: no pointers.
         sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_ioctl, socket, SIOCGSKNS, 0) }).ok()
     };
-    let here = sd_sys::fd::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).ok()?;
-    let namespaces = [network(here), network(socket)];
-    sd_sys::fd::close(here);
+    let here = sd_sys::fd::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Owned::new);
+    let namespaces = [network(here.ok()?.raw()), network(socket)];
     let go = |namespace: usize| {
         // SAFETY: no pointers.
         sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_setns, namespace, libc::CLONE_NEWNET) })
@@ -94,8 +94,6 @@ pub(crate) fn within<T>(socket: c_int, action: impl FnOnce() -> T) -> Option<T> 
 
 /// What the kernel calls the namespace in which sockets are made now.
 fn cookie() -> Option<u64> {
-    let fd = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).ok()?;
-    let cookie = sd_sys::fd::getsockopt_u64(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE);
-    sd_sys::fd::close(fd);
-    cookie.ok()
+    let socket = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).map(Owned::new);
+    sd_sys::fd::getsockopt_u64(socket.ok()?.raw(), libc::SOL_SOCKET, SO_NETNS_COOKIE).ok()
 }

@@ -11,6 +11,7 @@ use crate::process::{close_hidden, hide_fd};
 use crate::socket::addr::{self, Name};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sd_proto::Ip;
+use sd_sys::fd::Owned;
 use sd_sys::lock::Lock;
 use sd_sys::netlink::Netlink;
 
@@ -63,13 +64,13 @@ pub(crate) fn forked() {
 /// itself. Loopback addresses are taken for this host's.
 fn by_udp(ip: Ip) -> Option<Ip> {
     let domain = if ip.to_v4().is_some() { libc::AF_INET } else { libc::AF_INET6 };
-    let fd = sd_sys::fd::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).ok()?;
+    let socket = sd_sys::fd::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Owned::new).ok()?;
+    let fd = socket.raw();
     let mut bytes = [0u8; 28];
     let len = addr::encode(domain, Name { ip, port: 9 }, &mut bytes);
     // SAFETY: the kernel reads `len` bytes of the address.
     let connected = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_connect, fd, bytes.as_ptr(), len) });
     let source = addr::kernel_name(fd).map(|(_, name)| name.ip).filter(|_| connected.is_ok());
-    sd_sys::fd::close(fd);
     source.filter(|source| *source == ip || ip.is_loopback())
 }
 

@@ -239,7 +239,8 @@ fn truncated() {
 /// A connection is given up by AF_UNSPEC, and the socket connects to an address of the other kind. From a mapped address
 /// to ::1 without a name of its own Linux sends to nowhere, for minutes; that is left out.
 fn given_up() {
-    let (mapped, six): (fn(u16) -> Addr, fn(u16) -> Addr) = (Addr::mapped, Addr::local6);
+    let mapped: fn(u16) -> Addr = Addr::mapped;
+    let six: fn(u16) -> Addr = Addr::local6;
     let cases = [
         (None, mapped, mapped),
         (None, six, mapped),

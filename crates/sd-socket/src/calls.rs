@@ -7,6 +7,8 @@
 //! caller of the hooked function vouches for them as it would to libc.
 #![allow(clippy::missing_safety_doc)]
 
+mod duties;
+
 use crate::Outcome;
 pub use crate::data::calls::{
     read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendmmsg, sendmsg, sendto, write, writev,
@@ -369,6 +371,7 @@ pub unsafe fn start(envp: *const *const c_char, own_path: *const c_char) {
     // SAFETY: see the module.
     unsafe { crate::process::env::remember(envp) };
     crate::socket::token::start();
+    crate::wait::duties::register(&duties::TABLE);
     // SAFETY: as above.
     unsafe { exec::attach(envp) };
     // SAFETY: as above.

@@ -7,12 +7,14 @@
 
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::token;
-use crate::wait::{Deadline, interrupted, sleep_on_word, spin};
+use crate::wait::duties::{On, Waiting};
+use crate::wait::{Deadline, earlier, interrupted, sleep_on_connection, spin};
 use core::sync::atomic::Ordering;
 use sd_ring::doorbell;
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
 use sd_sys::section::Watch;
+use sd_sys::time::ticks;
 
 /// How often a waiter asks whether the thread with the claim is alive and running.
 const LOOK_NS: u64 = 20_000_000;
@@ -81,13 +83,17 @@ pub(super) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<()
     if spin(&endpoint.rx().spin, is_over) {
         return Ok(());
     }
+    let mut waiting = Waiting::begin(None, ticks());
     loop {
+        let pause = earlier(waiting.before_sleep(On::Word), Some(LOOK_NS));
         let value = doorbell::arm(&endpoint.own_words().wait, doorbell::TX_SLEEP);
         if is_over() {
             return Ok(());
         }
         interrupted(&watch, deadline)?;
-        sleep_on_word(&endpoint.own_words().wait, value, deadline, Some(LOOK_NS))?;
+        let slept = sleep_on_connection(endpoint, value, deadline, pause);
+        waiting.after_sleep();
+        slept?;
         let claimant = sender.load(Ordering::Acquire);
         if claimant != 0 && token::cannot_go_on(claimant) {
             end(endpoint, claimant);

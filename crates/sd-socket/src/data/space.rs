@@ -2,12 +2,14 @@
 
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_WR, peer_end};
-use crate::wait::{Deadline, interrupted, sleep_on_word, spin};
+use crate::wait::duties::{On, Waiting};
+use crate::wait::{Deadline, interrupted, sleep_on_connection, spin};
 use core::sync::atomic::Ordering;
 use libc::MSG_DONTWAIT;
 use sd_ring::doorbell;
-use sd_shm::slab::Endpoint;
+use sd_shm::slab::{Endpoint, FIXED_BUF};
 use sd_sys::section::Watch;
+use sd_sys::time::ticks;
 
 /// A look without the lock: has the peer consumed more than was `seen`, or is there an end?
 fn tx_hint(endpoint: &'static Endpoint, seen: u64) -> bool {
@@ -34,22 +36,27 @@ pub(super) fn wait_tx(
         return Ok(true);
     }
     let generation = endpoint.generation.load(Ordering::Relaxed);
-    let word = &endpoint.own_words().wait;
-    let value = doorbell::arm(word, doorbell::TX_SLEEP);
-    if !tx_hint(endpoint, seen) {
+    let was_fixed = endpoint.flag(FIXED_BUF);
+    let mut waiting = Waiting::begin(None, ticks());
+    loop {
+        let pause = waiting.before_sleep(On::Word);
+        let value = doorbell::arm(&endpoint.own_words().wait, doorbell::TX_SLEEP);
+        if tx_hint(endpoint, seen) {
+            return Ok(true);
+        }
         interrupted(&watch, deadline)?;
-        sleep_on_word(
-            word,
-            value,
-            deadline,
-            crate::process::confine::limit(endpoint, crate::setup::adopt::pause()),
-        )?;
+        let slept = sleep_on_connection(endpoint, value, deadline, pause);
+        waiting.after_sleep();
+        if endpoint.generation.load(Ordering::Relaxed) != generation {
+            return Err(libc::EBADF);
+        }
+        slept?;
+        crate::setup::withdrawn::look(endpoint)?;
+        // SO_SNDBUF may have been raised meanwhile.
+        if pause.is_none() || tx_hint(endpoint, seen) || endpoint.flag(FIXED_BUF) != was_fixed {
+            return Ok(true);
+        }
     }
-    if endpoint.generation.load(Ordering::Relaxed) != generation {
-        return Err(libc::EBADF);
-    }
-    crate::setup::withdrawn::look(endpoint)?;
-    Ok(true)
 }
 
 /// The program met a full ring: epoll instances want to know when there is room.

@@ -12,7 +12,8 @@ use crate::socket::endpoint::{
 };
 use crate::socket::errors::{note_end, send_error, send_failed};
 use crate::socket::pin::Kept;
-use crate::wait::{Deadline, interrupted, sleep_on_word, spin};
+use crate::wait::duties::{On, Waiting};
+use crate::wait::{Deadline, interrupted, sleep_on_connection, spin};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use sd_ring::copy::copy_shared;
@@ -20,6 +21,7 @@ use sd_ring::{Effort, Next, doorbell};
 use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::{Endpoint, FIXED_BUF};
 use sd_sys::section::Watch;
+use sd_sys::time::ticks;
 
 pub(super) const RX_BITS: u32 = doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::RX_SIGNAL;
 const TX_BITS: u32 = doorbell::TX_SLEEP | doorbell::TX_EVENT | doorbell::TX_SIGNAL;
@@ -416,38 +418,28 @@ fn wait_rx(
                 || endpoint::peer_finished(endpoint)
         }
     };
-    let now = sd_sys::time::ticks();
-    crate::monitor::client::look_now_and_then(now);
-    crate::memory::sweep::now_and_then(now);
+    let mut waiting = Waiting::begin(Some(endpoint), ticks());
     if spin(&endpoint.rx().spin, ready) {
         return Ok(());
     }
     crate::memory::idle::return_credit(endpoint);
     let generation = endpoint.generation.load(Ordering::Relaxed);
-    let word = &endpoint.own_words().wait;
-    let mut rounds = crate::memory::idle::ROUNDS.into_iter();
     loop {
-        let value = doorbell::arm(word, doorbell::RX_SLEEP);
+        let pause = waiting.before_sleep(On::Word);
+        let value = doorbell::arm(&endpoint.own_words().wait, doorbell::RX_SLEEP);
         if ready() {
             return Ok(());
         }
-        let complaint = crate::setup::adopt::pause();
-        let is_due = |round: &_| crate::memory::idle::is_due(endpoint, *round);
-        let round = if complaint.is_none() { rounds.find(is_due) } else { None };
-        let pause = round.map(crate::memory::idle::Round::pause);
-        let short = crate::process::confine::limit(endpoint, crate::wait::earlier(pause, complaint));
         interrupted(watch, deadline)?;
-        let slept = sleep_on_word(word, value, deadline, short);
+        let slept = sleep_on_connection(endpoint, value, deadline, pause);
+        waiting.after_sleep();
         if endpoint.generation.load(Ordering::Relaxed) != generation {
             return Err(libc::EBADF);
         }
         slept?;
         crate::setup::withdrawn::look(endpoint)?;
-        if (pause.is_none() && complaint.is_none()) || ready() {
+        if pause.is_none() || ready() {
             return Ok(());
-        }
-        if let Some(round) = round {
-            crate::memory::idle::tidy(endpoint, round);
         }
     }
 }

@@ -217,7 +217,7 @@ pub(super) fn collect(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usi
         }
     }
     if count > 0 {
-        epoll.dirty.store(true, Ordering::Relaxed);
+        crate::memory::rounds::used();
     }
     epoll.load.store(line.len(), Ordering::Release);
     let more = !line.queue.is_empty();

@@ -90,7 +90,7 @@ pub(super) fn insert(
     let item = interest.items.take(epoll, fd, source, wish, entry)?;
     epoll.members.fetch_add(1, Ordering::Relaxed);
     // It may have been used before.
-    epoll.dirty.store(true, Ordering::Relaxed);
+    crate::memory::rounds::used();
     watch::link(item);
     match source {
         Source::Nested(_) => _ = epoll.nested.fetch_add(1, Ordering::AcqRel),

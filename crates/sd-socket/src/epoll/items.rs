@@ -96,9 +96,6 @@ impl Item {
     fn is_used(&self) -> bool {
         self.source.load(Ordering::Relaxed) != 0
     }
-    fn socket(&self) -> Option<&'static Endpoint> {
-        if let Source::Socket(endpoint) = self.source() { Some(endpoint) } else { None }
-    }
     pub(super) fn events(&self) -> u32 {
         self.events.load(Ordering::Relaxed)
     }
@@ -197,24 +194,6 @@ impl Items {
         let page = |at: *mut Page| unsafe { at.as_ref() };
         let pages = core::iter::successors(page(self.first), move |at| page(at.head.next));
         pages.flat_map(|page| &page.items).filter(|item| item.is_used())
-    }
-
-    /// The sockets of a page, the first one if none is given, and the next page. For a thread inside a wait, which keeps
-    /// the pages as they are.
-    pub(super) fn sockets(
-        &self,
-        page: Option<&'static Page>,
-    ) -> ([Option<&'static Endpoint>; PER_PAGE], Option<&'static Page>) {
-        let mut sockets = [None; PER_PAGE];
-        // SAFETY: null or a page of the list.
-        let Some(page) = page.or(unsafe { self.first.as_ref() }) else { return (sockets, None) };
-        for (socket, item) in sockets.iter_mut().zip(&page.items) {
-            if item.is_used() {
-                *socket = item.socket();
-            }
-        }
-        // SAFETY: as above.
-        (sockets, unsafe { page.head.next.as_ref() })
     }
 
     /// Gives the memory of an instance that has ended back, but for a page that is kept for the next.

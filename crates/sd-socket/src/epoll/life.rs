@@ -1,7 +1,6 @@
 //! An instance's life: made, duplicated, forked, closed.
 
 use super::*;
-use crate::memory::idle::ROUNDS;
 use crate::wait::waker::View;
 
 struct Records {
@@ -60,9 +59,6 @@ fn fresh() -> &'static Epoll {
         strangers: AtomicU32::new(0),
         spin: AtomicU32::new(0),
         kernel_asked: AtomicU64::new(0),
-        dirty: AtomicBool::new(false),
-        quiet_since: AtomicU64::new(0),
-        rounds: AtomicUsize::new(ROUNDS.len()),
         ledger: AtomicPtr::new(core::ptr::null_mut()),
         ledger_fd: AtomicI32::new(-1),
         ledger_seen: AtomicU32::new(0),

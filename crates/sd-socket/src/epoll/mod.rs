@@ -152,11 +152,6 @@ pub(crate) struct Epoll {
     spin: AtomicU32,
     /// Time-stamp when the kernel part was last asked.
     kernel_asked: AtomicU64,
-    /// Events were delivered, or sockets registered, since a thread last slept.
-    dirty: AtomicBool,
-    /// When there were no more, and the rounds of housekeeping made since.
-    quiet_since: AtomicU64,
-    rounds: AtomicUsize,
     /// What processes share after a fork, an eventfd that announces changes, and the last one known.
     ledger: AtomicPtr<ledger::Ledger>,
     ledger_fd: AtomicI32,

@@ -3,8 +3,8 @@
 use super::collect::{Look, collect};
 use super::*;
 use crate::link::reclaim;
-use crate::memory::idle::{ROUNDS, Round};
 use crate::process::single_threaded;
+use crate::wait::duties::{self, On, Waiting};
 use crate::wait::{self, Deadline, OWN_EVENT, Sleeper};
 use libc::{epoll_event, sigset_t};
 use sd_sys::section::Watch;
@@ -45,13 +45,12 @@ pub(crate) fn wait(
         }
         timeout_ns = deadline.left();
     }
-    crate::setup::syn_sent::look();
+    duties::in_call();
     ledger::catch_up(epoll);
     crate::link::channel::drain();
     let is_last = timeout_ns == Some(0);
     let found = look(epoll, out, !is_last, is_last);
     if found != 0 || is_last {
-        crate::setup::adopt::look();
         return Ok(found);
     }
     wait_for_event(epoll, out, timeout_ns, mask)
@@ -68,14 +67,14 @@ fn wait_for_event(
     let deadline = Deadline::after(timeout_ns);
     let _waiter = Waiter::enter(epoll);
     let watch = Watch::start();
-    crate::memory::sweep::now_and_then(sd_sys::time::ticks());
+    let mut waiting = Waiting::begin_for_many(sd_sys::time::ticks());
     if mask.is_null() {
         let found = spin(epoll, out);
         if found != 0 {
             return Ok(found);
         }
     }
-    sleep(epoll, out, deadline, Signals { mask, watch: &watch })
+    sleep(epoll, out, &mut waiting, deadline, Signals { mask, watch: &watch })
 }
 
 /// The wait of an instance that holds nothing of ours; `None` when there is something, or there was
@@ -124,7 +123,7 @@ fn look_at_both(epoll: &Epoll, out: &mut [epoll_event], stay: bool, last: bool) 
     }
     if kernel {
         // Who always finds something never waits.
-        crate::memory::sweep::now_and_then(now);
+        duties::now_and_then(now);
     }
     found
 }
@@ -170,15 +169,17 @@ struct Signals<'a> {
 fn sleep(
     epoll: &'static Epoll,
     out: &mut [epoll_event],
+    waiting: &mut Waiting,
     deadline: Deadline,
     signals: Signals<'_>,
 ) -> Result<usize, i32> {
     loop {
-        let pause = keep_house(epoll);
-        crate::link::wake_target::settle();
+        let pause = waiting.before_sleep(On::Events);
         let sleeper = Sleeper::enter();
         epoll.sleepers.fetch_add(1, Ordering::SeqCst);
-        let slept = sleep_once(epoll, out, &sleeper, wait::earlier(deadline.left(), pause), signals);
+        let timeout = wait::earlier(deadline.left(), pause);
+        let slept = sleep_once(epoll, out, &sleeper, (waiting, timeout), signals);
+        waiting.after_sleep();
         let one_less = |count: u32| count.checked_sub(1);
         let _ = epoll.sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
         drop(sleeper);
@@ -196,76 +197,24 @@ fn sleep(
     }
 }
 
-/// Before a sleep: does what is due of housekeeping, and says in how many nanoseconds there will be more. The time since
-/// the last event counts, however many waits it was, since many programs wake up every second or so.
-fn keep_house(epoll: &Epoll) -> Option<u64> {
-    let done = epoll.rounds.load(Ordering::Relaxed);
-    if !epoll.dirty.load(Ordering::Relaxed) && done >= ROUNDS.len() {
-        return None;
-    }
-    let now = sd_sys::time::now_ns();
-    if epoll.dirty.swap(false, Ordering::Relaxed) {
-        epoll.quiet_since.store(now, Ordering::Relaxed);
-        epoll.rounds.store(0, Ordering::Relaxed);
-    }
-    let quiet = now.saturating_sub(epoll.quiet_since.load(Ordering::Relaxed));
-    let mut due = 0;
-    for (number, round) in ROUNDS.into_iter().enumerate() {
-        due += round.pause();
-        if number < epoll.rounds.load(Ordering::Relaxed) {
-            continue;
-        }
-        if due > quiet {
-            return Some(due - quiet);
-        }
-        let more = tidy(epoll, round);
-        epoll.rounds.store(if more { number + 1 } else { ROUNDS.len() }, Ordering::Relaxed);
-    }
-    None
-}
-
 /// One sleep; events that were found instead, or in the kernel's part.
 fn sleep_once(
     epoll: &'static Epoll,
     out: &mut [epoll_event],
     sleeper: &Sleeper,
-    timeout: Option<u64>,
+    (waiting, timeout): (&mut Waiting, Option<u64>),
     signals: Signals<'_>,
 ) -> Result<usize, i32> {
     rest::prepare(epoll, &mut epoll.interest.lock(), sleeper.view());
     ledger::catch_up(epoll);
     crate::link::channel::drain();
-    // What that ended is freed before a sleep that may be long.
-    reclaim::sweep();
     let found = look_at(epoll, out, Look { kernel: false, stay: false });
-    let idle = wait::earlier(crate::setup::adopt::ask_for_work(), crate::setup::adopt::pause());
-    let retry = wait::earlier(crate::monitor::client::retry_if_lost(), idle);
     if found != 0 || sleeper.is_stale() {
         return Ok(found);
     }
+    let pause = waiting.announced();
     wait::ended_by_handler(signals.watch, signals.mask)?;
-    let kernel = rest::sleep(epoll, wait::earlier(timeout, retry), signals.mask)?;
+    let kernel = rest::sleep(epoll, wait::earlier(timeout, pause), signals.mask)?;
     epoll.kernel_asked.store(sd_sys::time::ticks(), Ordering::Relaxed);
     Ok(if kernel { look_at(epoll, out, Look { kernel, stay: false }) } else { 0 })
-}
-
-/// Housekeeping of the instance's sockets, see `idle`: whether there will be more.
-fn tidy(epoll: &Epoll, round: Round) -> bool {
-    let (mut more, mut page) = (false, None);
-    loop {
-        // By pages: a list of all would be as much memory as is given back.
-        let (sockets, next) = epoll.interest.lock().items.sockets(page);
-        more = sockets
-            .into_iter()
-            .flatten()
-            .fold(more, |more, socket| crate::memory::idle::tidy(socket, round) | more);
-        page = next;
-        if page.is_none() {
-            break;
-        }
-    }
-    if round != Round::First {
-        crate::memory::parked::park_idle();
-    }
-    more
 }

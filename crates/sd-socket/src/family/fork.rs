@@ -64,7 +64,7 @@ const NOTHING: Part = Part { early: nothing, keep: nothing, unlock: nothing, for
 
 /// All parts, in the order in which their locks are taken and the child's part is done; locks are given up in the other
 /// order.
-static PARTS: [Part; 25] = {
+static PARTS: [Part; 26] = {
     use crate::{epoll, link, memory, monitor, options, route, setup, socket, wait};
     [
         Part { keep: memory::idle::keep_lock, unlock: memory::idle::unlock, ..NOTHING },
@@ -82,6 +82,7 @@ static PARTS: [Part; 25] = {
             ..NOTHING
         },
         Part { forked: link::reclaim::forked, ..NOTHING },
+        Part { forked: memory::rounds::forked, ..NOTHING },
         Part { forked: wait::forked, ..NOTHING },
         Part { forked: wait::sleep_set::forked, ..NOTHING },
         Part { forked: wait::thread_waker::forked, ..NOTHING },

@@ -49,7 +49,7 @@ pub(crate) enum Round {
     Third,
 }
 
-pub(crate) const ROUNDS: [Round; 3] = [Round::First, Round::Second, Round::Third];
+pub(super) const ROUNDS: [Round; 3] = [Round::First, Round::Second, Round::Third];
 
 impl Round {
     /// Nanoseconds before it, since the one before.

@@ -1,6 +1,6 @@
 //! Memory of rings: lent to connections, and taken back.
 //!
-//! `idle`, `parked` and `sweep` give memory of unused connections back;
+//! `idle` and `parked` give memory of unused connections back, when sleepers (`rounds`) and busy threads (`sweep`) say so;
 //! `retention` says after which time.
 //!
 //! *Owns*: when memory is given back. *Uses*: `socket`, `link`, `process`.
@@ -8,11 +8,12 @@
 //! | task | place |
 //! |---|---|
 //! | how long memory of idle connections is kept | `retention` |
-//! | rings given back | `idle`; of a busy process: `sweep`; between users: `link::kept_rings` |
+//! | rings given back | `idle`; of a quiet process: `rounds`; of a busy one: `sweep`; between users: `link::kept_rings` |
 //! | cursors given back | `parked`; sd-ring's `parked.rs` |
 //! | how large rings may become | sd-sys' `budget.rs` and `cgroup.rs` |
 
 pub(crate) mod idle;
 pub(crate) mod parked;
 pub(crate) mod retention;
+pub(crate) mod rounds;
 pub(crate) mod sweep;

@@ -13,16 +13,13 @@
 //! An episode is short, since what arrives meanwhile waits for it.
 
 use crate::memory::idle::{self, Open, Round};
-use crate::memory::parked;
+use crate::memory::{parked, rounds};
 use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::{AtomicU64, Ordering};
-use sd_ring::RxCursor;
 use sd_shm::slab::{Endpoint, HALVES_PER_PAGE, Kept, RX_PARKED, Slab, State, TX_PARKED};
 use sd_sys::time::{self, Interval};
 
-/// The hand rests for so long in between.
-static EVERY: Interval = Interval::of_ns(200_000);
 /// It moves for so long.
 static EPISODE: Interval = Interval::of_ns(20_000);
 /// A lap takes so long at least.
@@ -30,27 +27,14 @@ const LAP_NS: u64 = 1_000_000_000;
 /// More laps are not counted.
 const LAPS_MAX: u64 = 1 << 20;
 
-/// Ticks at the last episode.
-static MOVED_AT: AtomicU64 = AtomicU64::new(0);
 /// The slab that the hand is at, and above it the number of the endpoint there.
 static HAND: AtomicU64 = AtomicU64::new(0);
 /// When the lap began.
 static LAP_BEGAN: AtomicU64 = AtomicU64::new(0);
 
-/// For a thread that is about to wait, and holds nothing.
-#[inline]
-pub(crate) fn now_and_then(now: u64) {
-    let moved_at = MOVED_AT.load(Ordering::Relaxed);
-    if EVERY.is_over(now.wrapping_sub(moved_at)) {
-        episode(moved_at, now);
-    }
-}
-
-#[cold]
-fn episode(moved_at: u64, now: u64) {
-    if MOVED_AT.compare_exchange(moved_at, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-        idle::without_forks_if_free(|| move_hand(now));
-    }
+/// For a thread that is about to wait, and holds nothing; the hand rests in between (`calls/duties.rs`).
+pub(crate) fn episode() {
+    idle::without_forks_if_free(|| move_hand(time::ticks()));
 }
 
 /// The slabs that the hand moves over are others.
@@ -109,10 +93,7 @@ fn visit(rec: &SlabRec, slab: Slab, number: usize, enough: u64) {
         return;
     }
     let round = if laps < enough { Round::First } else { Round::Second };
-    let owes = |rx: RxCursor| rx.owes_credit() || round == Round::Second && rx.is_large();
-    // Before a token is taken, which another thread may have.
-    let has_to_return = || !endpoint.flag(RX_PARKED) && parked::receiver(endpoint).is_some_and(owes);
-    if idle::is_due(endpoint, round) || has_to_return() {
+    if rounds::needs(endpoint, round) {
         idle::tidy_open(&open, round, |of| is_idle(of, enough));
     }
 }

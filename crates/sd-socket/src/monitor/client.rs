@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use absent::RETRY_MIN_NS;
 pub(crate) use absent::{listens, may_come, wait_for_monitor};
 pub(crate) use births::{before_fork, parent_after_fork};
-pub(crate) use look::{has_ended, look_at_socket, look_now_and_then};
+pub(crate) use look::{glance, has_ended, look_at_socket};
 use slow::Slow;
 pub(crate) use slow::{ask, take_late};
 

@@ -54,8 +54,8 @@ fn cannot_wake(endpoint: &Endpoint) {
     endpoint.own_words().flags.fetch_or(FLAG_CANNOT_WAKE, Ordering::AcqRel);
 }
 
-/// How long to sleep for what the peer does, if it cannot wake; else `pause`.
-pub(crate) fn limit(endpoint: &Endpoint, pause: Option<u64>) -> Option<u64> {
-    let naps = endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_CANNOT_WAKE != 0;
-    crate::wait::earlier(pause, naps.then_some(NAP_NS))
+/// How long to sleep for what the peer does, if it cannot wake.
+pub(crate) fn limit(endpoint: &Endpoint) -> Option<u64> {
+    let cannot_wake = endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_CANNOT_WAKE != 0;
+    cannot_wake.then_some(NAP_NS)
 }

@@ -14,13 +14,15 @@ use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::socket::pin::KeptListener;
+use crate::wait::duties::{On, Waiting};
 use crate::wait::sleep_set::SleepSet;
-use crate::wait::{Deadline, Sleeper, interrupted};
+use crate::wait::{Deadline, Sleeper, earlier, interrupted};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::channel::SlotState;
 use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::section::Watch;
+use sd_sys::time::ticks;
 use std::collections::VecDeque;
 
 /// accept(2) and accept4(2).
@@ -49,9 +51,9 @@ pub(crate) unsafe fn accept4(
     interested(endpoint, fd);
     let deadline = Deadline::option(cold::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed));
     let watch = Watch::start();
-    let mut kept: Option<KeptListener> = None;
+    let mut wait: Option<(KeptListener, Waiting)> = None;
     loop {
-        let kernel_fd = kept.as_ref().map_or(Some(fd), |kept| kept.fd(fd));
+        let kernel_fd = wait.as_ref().map_or(Some(fd), |(kept, _)| kept.fd(fd));
         channel::drain();
         // SAFETY: the caller vouches for its address buffer.
         if let Some(done) = unsafe { accept_ours(endpoint, addr, len, flags) } {
@@ -64,8 +66,9 @@ pub(crate) unsafe fn accept4(
         if endpoint.flag(NONBLOCK) || deadline.left() == Some(0) {
             return Outcome::Errno(libc::EAGAIN);
         }
-        let kept = kept.get_or_insert_with(|| KeptListener::new(endpoint));
-        if let Err(errno) = wait_for_connection(endpoint, fd, deadline, &watch, kept) {
+        let (kept, waiting) =
+            wait.get_or_insert_with(|| (KeptListener::new(endpoint), Waiting::begin(None, ticks())));
+        if let Err(errno) = wait_for_connection((endpoint, fd), deadline, &watch, kept, waiting) {
             return Outcome::Errno(errno);
         }
         if crate::setup::withdrawn::is_moved(endpoint) {
@@ -75,11 +78,11 @@ pub(crate) unsafe fn accept4(
 }
 
 fn wait_for_connection(
-    endpoint: &'static Endpoint,
-    fd: i32,
+    (endpoint, fd): (&'static Endpoint, i32),
     deadline: Deadline,
     watch: &Watch,
     kept: &KeptListener,
+    waiting: &mut Waiting,
 ) -> Result<(), i32> {
     let listener = record(endpoint);
     let _waits = listener.map(WaitsInAccept::enter);
@@ -93,6 +96,7 @@ fn wait_for_connection(
         }
     }
     kept.hold(fd);
+    let pause = waiting.before_sleep(On::Events);
     let sleeper = Sleeper::enter();
     let set = SleepSet::take(&sleeper)?;
     let kernel_fd = kept.fd(fd).unwrap_or(-1);
@@ -100,12 +104,13 @@ fn wait_for_connection(
     if has_pending(endpoint) || sleeper.is_stale() {
         return Ok(());
     }
-    let idle = crate::wait::earlier(crate::setup::adopt::ask_for_work(), crate::setup::adopt::pause());
-    let retry = crate::wait::earlier(crate::monitor::client::retry_if_lost(), idle);
+    let pause = earlier(pause, waiting.announced());
     let mut fds = [SleepSet::FIRST, libc::pollfd { fd: kernel_fd, events: libc::POLLIN, revents: 0 }];
-    let timeout = crate::wait::earlier(deadline.left(), retry);
+    let timeout = earlier(deadline.left(), pause);
     interrupted(watch, deadline)?;
-    match set.sleep(&mut fds, timeout, core::ptr::null()) {
+    let slept = set.sleep(&mut fds, timeout, core::ptr::null());
+    waiting.after_sleep();
+    match slept {
         // A sleep in ppoll always ends so.
         Err(libc::EINTR) => interrupted(watch, deadline),
         other => other,

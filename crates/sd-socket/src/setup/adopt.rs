@@ -8,7 +8,8 @@
 use crate::link::channel::Channel;
 use crate::monitor::client;
 use crate::process::PROCESS;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::wait::duties::{self, REQUESTS};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_proto::Request;
 use sd_shm::channel::Side;
 
@@ -17,51 +18,18 @@ const PATIENCE_NS: u64 = 2_000_000;
 /// Complaints about one connection. The monitor remembers them, so they are for what it overlooks.
 const COMPLAINTS: u64 = 9;
 
-/// Connections may wait for accept.
-static WAITING: AtomicBool = AtomicBool::new(false);
-
 /// A connection was requested.
 #[inline]
 pub(super) fn connecting() {
-    if !WAITING.load(Ordering::Relaxed) {
-        WAITING.store(true, Ordering::Relaxed);
-    }
+    duties::note(REQUESTS);
 }
 
-/// Before a sleep: how long it may last before somebody should look again at what waits for accept, or for
-/// room in a backlog. Complains when it is time.
-#[inline]
-pub(crate) fn pause() -> Option<u64> {
-    let knocks = crate::wait::earlier(crate::setup::syn_sent::pause(), crate::setup::defer::pause());
-    if !WAITING.load(Ordering::Relaxed) {
-        return knocks;
-    }
-    crate::wait::earlier(knocks, complain())
-}
-
-/// Looks now and then at what waits for accept, and complains, for a thread that never sleeps as others have work for it.
-#[inline]
-pub(crate) fn look() {
-    if WAITING.load(Ordering::Relaxed) {
-        look_now_and_then();
-    }
-}
-
+/// Complains where it is time, and says when somebody should look again.
 #[cold]
-fn look_now_and_then() {
-    static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
-    let now = sd_sys::time::now_ns();
-    if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) > PATIENCE_NS {
-        LOOKED_AT.store(now, Ordering::Relaxed);
-        complain();
-    }
-}
-
-#[cold]
-fn complain() -> Option<u64> {
+pub(crate) fn complain() -> Option<u64> {
     let _user = crate::link::reclaim::User::enter();
-    // Before the look: a connection that is requested meanwhile sets it again.
-    WAITING.store(false, Ordering::Relaxed);
+    // Before the look: a connection that is requested meanwhile notes it again.
+    duties::clear(REQUESTS);
     let mut next: Option<u64> = None;
     for channel in PROCESS.channels() {
         if channel.side == Side::A && !channel.inherited.load(Ordering::Relaxed) {
@@ -69,7 +37,7 @@ fn complain() -> Option<u64> {
         }
     }
     if next.is_some() {
-        WAITING.store(true, Ordering::Relaxed);
+        duties::note(REQUESTS);
     }
     next
 }

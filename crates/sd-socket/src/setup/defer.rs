@@ -96,7 +96,7 @@ pub(crate) fn look_at(time_ns: u64) {
 
 /// Before a sleep: how long it may last.
 #[inline]
-pub(super) fn pause() -> Option<u64> {
+pub(crate) fn pause() -> Option<u64> {
     if RIPE_AT.load(Ordering::Relaxed) == u64::MAX {
         return None;
     }

@@ -20,11 +20,12 @@ use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{self, CONNECTING, EndpointExt, HAS_NAME, NONBLOCK};
 use crate::wait::Deadline;
+use crate::wait::duties::{self, CONNECTS, On, Waiting};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::c_int;
 use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::lock::Lock;
-use sd_sys::time::now_ns;
+use sd_sys::time::{now_ns, ticks};
 
 const PAUSE_FIRST_NS: u64 = 1_000_000;
 const PAUSE_MAX_NS: u64 = 1_000_000_000;
@@ -63,7 +64,8 @@ pub(super) fn begin(endpoint: &'static Endpoint, fd: c_int, to: Name) {
     let now = now_ns();
     let until = now + patience_ns(fd);
     endpoint.set_state(State::Connecting);
-    COUNT.fetch_add(1, Ordering::AcqRel);
+    COUNT.fetch_add(1, Ordering::SeqCst);
+    duties::note(CONNECTS);
     let (next, pause) = (now + PAUSE_FIRST_NS, PAUSE_FIRST_NS);
     KNOCKS.lock().push(Knock { endpoint, to, until, next, pause });
 }
@@ -164,15 +166,8 @@ pub(crate) fn look_at(endpoint: &'static Endpoint) {
     }
 }
 
-/// Tries those whose time has come. Called where a thread looks around, with no lock held. True when something has
-/// changed.
-#[inline]
-pub(crate) fn look() -> bool {
-    COUNT.load(Ordering::Relaxed) != 0 && look_slow()
-}
-
-#[cold]
-fn look_slow() -> bool {
+/// Tries those whose time has come; with no lock held. True when something has changed.
+fn look() -> bool {
     let now = now_ns();
     let mut changed = false;
     while let Some(knock) = claim(|knock| knock.next <= now) {
@@ -191,15 +186,16 @@ fn look_slow() -> bool {
     changed
 }
 
-/// Before a sleep: how long it may last.
-#[inline]
-pub(super) fn pause() -> Option<u64> {
-    if COUNT.load(Ordering::Relaxed) == 0 { None } else { pause_slow() }
-}
-
-#[cold]
-fn pause_slow() -> Option<u64> {
-    if look_slow() {
+/// Tries those whose time has come, and says when the next one's does.
+pub(crate) fn pause() -> Option<u64> {
+    if COUNT.load(Ordering::SeqCst) == 0 {
+        duties::clear(CONNECTS);
+        if COUNT.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        duties::note(CONNECTS);
+    }
+    if look() {
         return Some(1);
     }
     let now = now_ns();
@@ -211,13 +207,16 @@ fn pause_slow() -> Option<u64> {
 /// Waits until the connection is made, or has failed. EAGAIN when the time is over.
 pub(super) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<Verdict, i32> {
     endpoint::retain(endpoint);
+    let mut waiting = Waiting::begin(None, ticks());
     let result = loop {
         match try_now(endpoint) {
             Verdict::Busy => {}
             verdict => break Ok(verdict),
         }
-        let pause = pause();
-        if let Err(errno) = crate::wait::sleep_on_word(&WORD, 0, deadline, pause) {
+        let pause = waiting.before_sleep(On::Word);
+        let slept = crate::wait::sleep_on_word(&WORD, 0, deadline, pause);
+        waiting.after_sleep();
+        if let Err(errno) = slept {
             break Err(errno);
         }
     };

@@ -30,10 +30,9 @@ pub(crate) fn is_moved(endpoint: &Endpoint) -> bool {
     endpoint.state_now() == State::Kernel
 }
 
-/// After a sleep: takes in what the monitor says. An error when the socket has gone to the kernel.
+/// After a sleep, in which the monitor may have said so: an error when the socket has gone to the kernel.
 #[inline]
 pub(crate) fn look(endpoint: &Endpoint) -> Result<(), i32> {
-    crate::monitor::client::check_mail();
     if is_moved(endpoint) { Err(MOVED) } else { Ok(()) }
 }
 

@@ -13,6 +13,7 @@ use crate::process::single_threaded;
 use crate::process::stats::{Counter, count};
 use crate::socket::endpoint::{EndpointExt, PeerEnd, peer_end};
 use crate::socket::pin::Kept;
+use crate::wait::duties::{self, On, Waiting};
 use crate::wait::ready;
 use crate::wait::sleep_set::{self, SleepSet};
 use crate::wait::thread_waker::{Among, Taken};
@@ -244,7 +245,7 @@ impl<'a> List<'a> {
     fn sleep_at(
         &self,
         berth: &Taken,
-        deadline: Deadline,
+        timeout: Option<u64>,
         mask: *const sigset_t,
         watch: &Watch,
     ) -> Result<(), i32> {
@@ -252,8 +253,6 @@ impl<'a> List<'a> {
         if self.arm() {
             return Ok(());
         }
-        let retry = wait::earlier(crate::monitor::client::retry_if_lost(), crate::setup::adopt::pause());
-        let timeout = wait::earlier(deadline.left(), retry);
         let control = crate::monitor::client::CONTROL_FD.load(Ordering::Acquire);
         let mut fds = self.for_kernel(&[
             pollfd { fd: berth.epoll_fd(), events: POLLIN, revents: 0 },
@@ -274,12 +273,31 @@ impl<'a> List<'a> {
     }
 
     /// Sleeps until something may have changed.
-    fn sleep(&self, deadline: Deadline, mask: *const sigset_t, watch: &Watch) -> Result<(), i32> {
-        if mask.is_null()
-            && let Some((endpoint, events)) = self.only_connection()
-        {
-            return sleep_on_word(endpoint, events, deadline, watch);
-        }
+    fn sleep(
+        &self,
+        waiting: &mut Waiting,
+        deadline: Deadline,
+        mask: *const sigset_t,
+        watch: &Watch,
+    ) -> Result<(), i32> {
+        let only = if mask.is_null() { self.only_connection() } else { None };
+        let pause = waiting.before_sleep(if only.is_some() { On::Word } else { On::Events });
+        let slept = match only {
+            Some(connection) => sleep_on_one(connection, pause, deadline, watch),
+            None => self.sleep_on_all(waiting, pause, deadline, mask, watch),
+        };
+        waiting.after_sleep();
+        slept
+    }
+
+    fn sleep_on_all(
+        &self,
+        waiting: &mut Waiting,
+        pause: Option<u64>,
+        deadline: Deadline,
+        mask: *const sigset_t,
+        watch: &Watch,
+    ) -> Result<(), i32> {
         if !sleep_set::is_allowed() {
             return self.nap(deadline, mask);
         }
@@ -288,23 +306,21 @@ impl<'a> List<'a> {
         if let Some(berth) = berth.as_mut()
             && berth.moor(&self.sockets)
         {
-            return self.sleep_at(berth, deadline, mask, watch);
+            return self.sleep_at(berth, wait::earlier(deadline.left(), pause), mask, watch);
         }
         let _among = Among::enter(&self.sockets);
-        crate::link::wake_target::settle();
         let sleeper = Sleeper::enter();
         let Ok(set) = SleepSet::take(&sleeper) else { return self.nap(deadline, mask) };
         drain();
         if self.arm() {
             return Ok(());
         }
-        let idle = wait::earlier(crate::setup::adopt::ask_for_work(), crate::setup::adopt::pause());
-        let retry = wait::earlier(crate::monitor::client::retry_if_lost(), idle);
+        let pause = wait::earlier(pause, waiting.announced());
         if sleeper.is_stale() {
             return Ok(());
         }
         wait::ended_by_handler(watch, mask)?;
-        set.sleep(&mut self.for_kernel(&[SleepSet::FIRST]), wait::earlier(deadline.left(), retry), mask)
+        set.sleep(&mut self.for_kernel(&[SleepSet::FIRST]), wait::earlier(deadline.left(), pause), mask)
     }
 }
 
@@ -312,9 +328,6 @@ impl<'a> List<'a> {
 pub(super) fn concerns_us(fds: &[pollfd]) -> bool {
     fds.iter().any(|p| table::is_ours(p.fd) && !matches!(Kind::of(p.fd), Kind::Kernel))
 }
-
-/// Thirty years.
-const FOREVER_NS: u64 = 1_000_000_000_000_000_000;
 
 /// How long to spin for lists without a connection.
 static SPIN: AtomicU32 = AtomicU32::new(0);
@@ -363,30 +376,30 @@ pub(super) fn poll_noting(
         return Outcome::Kernel;
     }
     let now = sd_sys::time::ticks();
-    crate::monitor::client::look_now_and_then(now);
-    crate::setup::syn_sent::look();
+    duties::in_call();
+    duties::now_and_then(now);
     let deadline = Deadline::after(timeout_ns);
     let mut list = List::of(fds);
     let mut ready = list.look(true);
     let watch = Watch::start();
+    let mut waiting = Waiting::begin(None, now);
     if ready == Ok(0) && timeout_ns == Some(0) && !mask.is_null() {
         // A signal that the mask lets through interrupts even a poll that does not wait.
         list.begin_waiting();
-        if let Err(errno) = list.sleep(deadline, mask, &watch) {
+        if let Err(errno) = list.sleep(&mut waiting, deadline, mask, &watch) {
             return Outcome::Errno(errno);
         }
         ready = list.look(true);
     }
     if ready == Ok(0) && timeout_ns != Some(0) {
         *waited = true;
-        crate::memory::sweep::now_and_then(now);
         list.begin_waiting();
         if mask.is_null() {
             ready = list.spin();
         }
     }
     while ready == Ok(0) && deadline.left() != Some(0) {
-        if let Err(errno) = list.sleep(deadline, mask, &watch) {
+        if let Err(errno) = list.sleep(&mut waiting, deadline, mask, &watch) {
             return Outcome::Errno(errno);
         }
         list.find();
@@ -399,9 +412,10 @@ pub(super) fn poll_noting(
     }
 }
 
-fn sleep_on_word(
-    endpoint: &'static Endpoint,
-    events: i16,
+/// Sleeps for the only entry of a list, which is a connection.
+fn sleep_on_one(
+    (endpoint, events): (&'static Endpoint, i16),
+    pause: Option<u64>,
     deadline: Deadline,
     watch: &Watch,
 ) -> Result<(), i32> {
@@ -409,22 +423,17 @@ fn sleep_on_word(
     if events & POLLOUT != 0 {
         bits |= doorbell::TX_SLEEP;
     }
-    let word = &endpoint.own_words().wait;
-    let value = doorbell::arm(word, bits);
+    let value = doorbell::arm(&endpoint.own_words().wait, bits);
     let wanted = events | POLLERR | POLLHUP;
     if ready::mask(endpoint, u32::from(wanted as u16)) != 0
         || peer_end(endpoint) != PeerEnd::Open && wanted & POLLIN != 0
     {
         return Ok(());
     }
-    crate::wait::cancel::check()?;
-    // Without a timeout the kernel would restart the wait after a handler with SA_RESTART; poll
-    // never does.
-    let pause = wait::earlier(deadline.left(), crate::setup::adopt::pause());
-    let timeout = crate::process::confine::limit(endpoint, pause).or(Some(FOREVER_NS));
     wait::ended_by_handler(watch, core::ptr::null())?;
-    match sd_sys::futex::wait(word, value, timeout, sd_sys::futex::Scope::Shared) {
-        Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
-        _ => Ok(()),
+    // poll is never restarted after a handler.
+    match wait::sleep_on_connection(endpoint, value, deadline.of_partial(), pause) {
+        Err(libc::EAGAIN) => Ok(()),
+        other => other,
     }
 }

@@ -8,8 +8,10 @@
 //! is woken, but who gave way waits for his turn.
 
 use crate::process::stats::{Counter, count};
+use crate::socket::endpoint::EndpointExt;
 use crate::wait::waker::View;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
 use sd_sys::section::Watch;
 use sd_sys::{confine, time};
@@ -240,6 +242,17 @@ pub(crate) fn sleep_on_word(
         Err(sd_sys::Errno(libc::ETIMEDOUT)) if deadline.left() == Some(0) => Err(libc::EAGAIN),
         _ => Ok(()),
     }
+}
+
+/// Sleeps until the peer wakes whoever waits on a connection, as [`sleep_on_word`]; for a moment only where it cannot.
+pub(crate) fn sleep_on_connection(
+    endpoint: &Endpoint,
+    value: u32,
+    deadline: Deadline,
+    pause: Option<u64>,
+) -> Result<(), i32> {
+    let limit = earlier(pause, crate::process::confine::limit(endpoint));
+    sleep_on_word(&endpoint.own_words().wait, value, deadline, limit)
 }
 
 /// Says to all peers that this thread sleeps, for as long as it lives.

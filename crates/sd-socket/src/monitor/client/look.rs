@@ -4,28 +4,15 @@ use super::{CONTROL_FD, lost, retry_if_lost};
 use crate::monitor::mail::{deliver, take_mail};
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicU64, Ordering};
-use sd_sys::time::Interval;
 
-/// So often, at most, `look_now_and_then` looks.
+/// So often, at most, `glance` looks.
 const LOOK_EVERY_NS: u64 = 1_000_000_000;
-/// Only then is a clock read.
-static GLANCE_EVERY: Interval = Interval::of_ns(10_000_000);
-/// Ticks at the last glance at the clock by `look_now_and_then`, and when it looked last.
-static GLANCED_AT: AtomicU64 = AtomicU64::new(0);
+/// When it looked last.
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// For threads that wait on single sockets, where the end of the monitor does not wake them: a look
 /// at the control socket about once a second, and registration with a new monitor.
-#[inline]
-pub(crate) fn look_now_and_then(now: u64) {
-    if GLANCE_EVERY.is_over(now.wrapping_sub(GLANCED_AT.load(Ordering::Relaxed))) {
-        GLANCED_AT.store(now, Ordering::Relaxed);
-        glance();
-    }
-}
-
-#[cold]
-fn glance() {
+pub(crate) fn glance() {
     let now = sd_sys::time::now_ns();
     if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) > LOOK_EVERY_NS {
         LOOKED_AT.store(now, Ordering::Relaxed);

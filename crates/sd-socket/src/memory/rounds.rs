@@ -1,0 +1,201 @@
+//! The rounds that sleepers make for the memory of the process's connections (`idle` says what is done in each).
+//!
+//! When a process falls quiet, one of its sleepers is its *caretaker*: it sleeps until the next round is due, makes it for all
+//! connections of the process, and sleeps on without a timer when all rounds are made or nothing is left to give back. It does
+//! not matter what the caretaker waits for. The first round comes a tenth of a second after the last use, so a process that
+//! is used more often than that has none; there the clock hand of `sweep` goes round.
+//!
+//! A caretaker that is woken is one no more, and whoever sleeps next takes its place. For the case that nobody does, a thread
+//! that sleeps on a single connection makes the rounds for that one itself ([`OwnRounds`]).
+
+use crate::memory::idle::{self, ROUNDS, Round};
+use crate::memory::parked;
+use crate::process::{PROCESS, SlabRec};
+use crate::socket::endpoint::EndpointExt;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use sd_ring::RxCursor;
+use sd_shm::slab::{Endpoint, RX_PARKED};
+use sd_sys::time::now_ns;
+
+/// Connections may have been used since a caretaker looked at the clock.
+static USED: AtomicBool = AtomicBool::new(false);
+/// When they were not any more, and the rounds made since.
+static QUIET_SINCE: AtomicU64 = AtomicU64::new(0);
+static MADE: AtomicUsize = AtomicUsize::new(ROUNDS.len());
+/// When the caretaker will be back; what is past binds nobody, as its thread may have left the sleep by longjmp.
+static BACK_AT: AtomicU64 = AtomicU64::new(0);
+
+/// A caretaker that finds that others use connections looks again so much later.
+const OTHERS_NS: u64 = 1_000_000_000;
+/// Of a process that never had more sockets it is looked whether a round has anything to do, before a sleep ends for it.
+const FEW: usize = 16;
+
+/// Connections are, or were just, in use.
+#[inline]
+pub(crate) fn used() {
+    if !USED.load(Ordering::Relaxed) {
+        USED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// In the child of a fork: the caretaker is the parent's.
+pub(crate) fn forked() {
+    BACK_AT.store(0, Ordering::Relaxed);
+}
+
+/// A thread that waits, and is the caretaker while it sleeps, unless another one is.
+pub(crate) struct Caretaker {
+    /// Its wait is a use, and was not noted yet.
+    is_use: bool,
+    /// When it said it would be back; zero: it is not the caretaker.
+    back_at: u64,
+}
+
+impl Caretaker {
+    pub(crate) fn new(is_use: bool) -> Caretaker {
+        Caretaker { is_use, back_at: 0 }
+    }
+
+    /// Before a sleep: makes the rounds that are due, and says in how many nanoseconds there will be more.
+    pub(crate) fn before_sleep(&mut self) -> Option<u64> {
+        if core::mem::take(&mut self.is_use) {
+            used();
+        }
+        if !USED.load(Ordering::Relaxed) && MADE.load(Ordering::Relaxed) >= ROUNDS.len() {
+            return None;
+        }
+        let now = now_ns();
+        let other = BACK_AT.load(Ordering::Relaxed);
+        if other > now && other != self.back_at {
+            return None;
+        }
+        let others_use = self.back_at != 0;
+        if USED.swap(false, Ordering::Relaxed) {
+            QUIET_SINCE.store(now, Ordering::Relaxed);
+            MADE.store(0, Ordering::Relaxed);
+            if others_use {
+                return Some(self.be_back(now + OTHERS_NS, now));
+            }
+        }
+        let pause = rounds(now.saturating_sub(QUIET_SINCE.load(Ordering::Relaxed)));
+        match pause {
+            Some(pause) => Some(self.be_back(now + pause, now)),
+            None => {
+                self.leave();
+                None
+            }
+        }
+    }
+
+    fn be_back(&mut self, at: u64, now: u64) -> u64 {
+        self.back_at = at;
+        BACK_AT.store(at, Ordering::Relaxed);
+        at - now
+    }
+
+    fn leave(&mut self) {
+        let mine = core::mem::take(&mut self.back_at);
+        if mine != 0 {
+            let _ = BACK_AT.compare_exchange(mine, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Caretaker {
+    #[inline]
+    fn drop(&mut self) {
+        if self.back_at != 0 {
+            self.leave();
+        }
+    }
+}
+
+/// Makes the rounds that are due after so many nanoseconds of quiet; when the next one is.
+fn rounds(quiet: u64) -> Option<u64> {
+    let mut due = 0;
+    for (number, round) in ROUNDS.into_iter().enumerate() {
+        due += round.pause();
+        if number < MADE.load(Ordering::Relaxed) {
+            continue;
+        }
+        if due <= quiet {
+            let more = make(round);
+            MADE.store(if more { number + 1 } else { ROUNDS.len() }, Ordering::Relaxed);
+        } else if seems_needed(round) {
+            return Some(due - quiet);
+        }
+    }
+    None
+}
+
+/// A round for all connections of the process: whether memory is left for a later one.
+fn make(round: Round) -> bool {
+    let mut more = false;
+    for (_, endpoint) in PROCESS.connections().filter(|(rec, endpoint)| is_held(rec, endpoint)) {
+        if needs(endpoint, round) {
+            idle::tidy(endpoint, round);
+        }
+        more |= !parked::is_parked(endpoint) && idle::is_due(endpoint, Round::Third);
+    }
+    if round != Round::First {
+        parked::park_idle();
+    }
+    more
+}
+
+/// Whether a round would find something to do; in a process with many sockets it may.
+fn seems_needed(round: Round) -> bool {
+    let slabs = (0..).map_while(|at| PROCESS.slab_at(at));
+    let sockets: usize = slabs.map(|(_, slab)| slab.header().high.load(Ordering::Acquire) as usize).sum();
+    sockets > FEW || PROCESS.connections().any(|(_, endpoint)| needs(endpoint, round))
+}
+
+/// This process has it.
+fn is_held(rec: &SlabRec, endpoint: &Endpoint) -> bool {
+    endpoint.holders.load(Ordering::Acquire) & rec.bit.load(Ordering::Relaxed) != 0
+}
+
+/// A look without the tokens, which other threads may have: is there memory or credit to give back?
+pub(super) fn needs(endpoint: &'static Endpoint, round: Round) -> bool {
+    let owes = |rx: RxCursor| rx.owes_credit() || round == Round::Second && rx.is_large();
+    !parked::is_parked(endpoint)
+        && (idle::is_due(endpoint, round)
+            || !endpoint.flag(RX_PARKED) && parked::receiver(endpoint).is_some_and(owes))
+}
+
+/// The rounds of a thread that sleeps on one connection, for that one.
+pub(crate) struct OwnRounds {
+    endpoint: &'static Endpoint,
+    /// How many it has made, or passed over.
+    made: usize,
+    /// When the next is due; zero: not known yet.
+    due_at: u64,
+}
+
+impl OwnRounds {
+    pub(crate) fn new(endpoint: &'static Endpoint) -> OwnRounds {
+        OwnRounds { endpoint, made: 0, due_at: 0 }
+    }
+
+    /// Before a sleep: makes the round that is due, and says in how many nanoseconds there will be another.
+    pub(crate) fn before_sleep(&mut self) -> Option<u64> {
+        loop {
+            let &round = ROUNDS.get(self.made)?;
+            if !idle::is_due(self.endpoint, round) {
+                self.made += 1;
+                self.due_at = 0;
+                continue;
+            }
+            let now = now_ns();
+            if self.due_at == 0 {
+                self.due_at = now + round.pause();
+            }
+            if now < self.due_at {
+                return Some(self.due_at - now);
+            }
+            idle::tidy(self.endpoint, round);
+            self.made += 1;
+            self.due_at = 0;
+        }
+    }
+}

@@ -85,7 +85,7 @@ pub(super) fn memory_of(kind: &str) -> u64 {
 }
 
 /// That is shared, or was written.
-fn memory() -> u64 {
+pub(super) fn memory() -> u64 {
     memory_of("Pss_Anon") + memory_of("Pss_Shmem")
 }
 

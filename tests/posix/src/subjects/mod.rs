@@ -35,6 +35,7 @@ mod handlers;
 mod idle;
 mod idle_busy;
 mod idle_parked;
+mod idle_sleeper;
 mod ipv6;
 mod limits;
 mod listen;
@@ -109,6 +110,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     idle::SUBJECTS,
     idle_busy::SUBJECTS,
     idle_parked::SUBJECTS,
+    idle_sleeper::SUBJECTS,
     pass::SUBJECTS,
     no_forks::SUBJECTS,
     pass_races::SUBJECTS,

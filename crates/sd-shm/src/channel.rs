@@ -20,6 +20,7 @@
 
 use crate::PAGE;
 use crate::events::{self, EventSet};
+use crate::numbered::numbered;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::Geometry;
 
@@ -86,9 +87,8 @@ pub struct Header {
     pub used: AtomicU32,
 }
 
+numbered! {
 /// State of a slot as one side declares it; see `sd-socket`'s state table (§4.5.2, Fig. 6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub enum SlotState {
     /// Not in use by this side.
     Free = 0,
@@ -101,17 +101,14 @@ pub enum SlotState {
     /// This side is done with the slot.
     Closed = 4,
 }
+else Free
+}
 
 impl SlotState {
-    /// The state in such a word.
-    pub fn from_u32(n: u32) -> SlotState {
-        match n & 0xff {
-            1 => SlotState::Syn,
-            2 => SlotState::Open,
-            3 => SlotState::Refused,
-            4 => SlotState::Closed,
-            _ => SlotState::Free,
-        }
+    /// The state in a word of a slot.
+    #[inline]
+    pub fn of_word(word: u32) -> SlotState {
+        SlotState::from_u32(word & 0xff)
     }
 }
 
@@ -234,7 +231,7 @@ impl SlotSide {
     #[inline]
     pub fn state(&self) -> (u32, SlotState) {
         let word = self.state.load(Ordering::Acquire);
-        (word >> 8, SlotState::from_u32(word))
+        (word >> 8, SlotState::of_word(word))
     }
 
     /// Declares a state (SYNC POINT: slot state).

@@ -19,6 +19,7 @@ mod endpoint;
 pub mod events;
 mod fresh;
 mod leaving;
+mod numbered;
 pub mod public;
 pub mod rings;
 pub mod slab;

@@ -3,6 +3,7 @@
 
 use crate::PAGE;
 use crate::channel::GEOMETRY;
+use crate::numbered::numbered;
 use crate::time_wait::TimeWaits;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::token::Thread;
@@ -57,9 +58,8 @@ pub const MEMBERS: usize = 64;
 /// The member number that several processes may have, when no other is free.
 pub const SHARED_MEMBER: u32 = MEMBERS as u32 - 1;
 
+numbered! {
 /// What a socket is, as `sd ss` shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub enum State {
     /// Not in use.
     Free = 0,
@@ -78,21 +78,11 @@ pub enum State {
     /// Waits for room in a full backlog, as in SYN-SENT.
     Connecting = 7,
 }
-
-impl State {
-    /// The state with this number; unknown ones are `Free`.
-    pub fn from_u32(n: u32) -> State {
-        use State::*;
-        [Free, Fresh, Bound, Listen, Connected, Failed, Kernel, Connecting]
-            .into_iter()
-            .find(|s| *s as u32 == n)
-            .unwrap_or(Free)
-    }
+else Free
 }
 
+numbered! {
 /// Why a socket is on the kernel path; shown by `sd ss`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub enum Reason {
     /// Not on the kernel path.
     None = 0,
@@ -117,27 +107,10 @@ pub enum Reason {
     /// The process has been in another network namespace than the one it began in.
     Elsewhere = 10,
 }
+else None
+}
 
 impl Reason {
-    /// The reason with this number; unknown ones are `None`.
-    pub fn from_u32(n: u32) -> Reason {
-        use Reason::*;
-        const ALL: [Reason; 11] = [
-            None,
-            NoMonitor,
-            Remote,
-            NoListener,
-            Option,
-            RegularPeer,
-            Exhausted,
-            NotAccepting,
-            Policy,
-            Bridged,
-            Elsewhere,
-        ];
-        ALL.into_iter().find(|r| *r as u32 == n).unwrap_or(None)
-    }
-
     /// A few words for people.
     pub fn text(self) -> &'static str {
         match self {

@@ -218,7 +218,7 @@ impl Segment {
         }
         let sides = std::mem::offset_of!(Slot, side) + side as usize * size_of::<SlotSide>();
         let at = SLOTS_OFFSET + slot * size_of::<Slot>() + sides + std::mem::offset_of!(SlotSide, state);
-        SlotState::from_u32(self.word(at))
+        SlotState::of_word(self.word(at))
     }
 
     /// A word of its, read without a mapping. Takes no lock, as [`used`] does not.

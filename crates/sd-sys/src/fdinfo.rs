@@ -51,8 +51,10 @@ fn open(epfd: i32) -> Result<i32> {
         rest /= 10;
     }
     // SAFETY: a C string: of twelve bytes a number takes at most ten.
-    check(unsafe { syscall!(libc::SYS_open, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })
-        .map(|file| file as i32)
+    check(unsafe {
+        syscall!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC)
+    })
+    .map(|file| file as i32)
 }
 
 /// `tfd: 5 events: 19 data: 5 pos:0 ino:8a3 sdev:8`, where it is of this descriptor.

@@ -47,10 +47,8 @@ fn locked_by_number() {
 }
 
 fn lock_with(lock: impl Fn(i32) -> Ret) {
-    // SAFETY: no arguments.
-    if unsafe { libc::geteuid() } != 0 {
-        // Holes count against RLIMIT_MEMLOCK, which is POSIX-DIFFERENCES.md's.
-        return say!("not as root");
+    if !is_root() {
+        return say!("holes count against RLIMIT_MEMLOCK: POSIX-DIFFERENCES.md");
     }
     let first = connected();
     for flags in [libc::MCL_FUTURE, libc::MCL_CURRENT, libc::MCL_CURRENT | libc::MCL_FUTURE] {
@@ -65,8 +63,7 @@ fn lock_with(lock: impl Fn(i32) -> Ret) {
 }
 
 pub(super) fn limit(soft: u64, hard: u64) -> Ret {
-    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
-    call!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit))
+    call!(libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: soft, rlim_max: hard }))
 }
 
 fn show_limit(label: &str) {

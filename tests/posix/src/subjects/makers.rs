@@ -201,8 +201,7 @@ fn at_the_limit() {
     let old = limit_descriptors(lowest_free() as u64);
     // Of what only root may, others hear that there is no number first.
     let of_root = ["fanotify_init", "fsopen", "fsmount", "fspick"];
-    // SAFETY: no arguments.
-    let is_root = unsafe { libc::geteuid() } == 0;
+    let is_root = is_root();
     for (name, make) in MAKERS.iter().filter(|(name, _)| is_root || !of_root.contains(name)) {
         show(name, make());
     }

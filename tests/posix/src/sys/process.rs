@@ -160,6 +160,11 @@ fn current_thread() -> libc::pthread_t {
     unsafe { libc::pthread_self() }
 }
 
+pub(crate) fn is_root() -> bool {
+    // SAFETY: no arguments.
+    unsafe { libc::geteuid() == 0 }
+}
+
 /// Forks; the child runs `body` and exits with what it returns. It dies with its parent and has its own watchdog.
 pub(crate) fn fork_child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: subjects fork while no other thread of theirs runs, or the child only makes system calls.

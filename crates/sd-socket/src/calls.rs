@@ -25,28 +25,20 @@ use crate::options;
 use crate::setup::connect as connecting;
 use crate::setup::listen as listening;
 use crate::setup::unconnected;
-use crate::socket::endpoint;
+use crate::socket::endpoint::connection;
 use crate::socket::names;
 use crate::wait::poll as polling;
 use crate::wait::select as selecting;
 use core::ffi::c_char;
-use endpoint::EndpointExt;
 use libc::{
     c_int, c_ulong, c_void, epoll_event, fd_set, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr,
     socklen_t, ssize_t,
 };
-use sd_shm::slab::{Endpoint, State};
 
 /// Whether `fd` may be one of ours; a nanosecond. When false every call is the kernel's.
 #[inline(always)]
 pub fn is_ours(fd: c_int) -> bool {
     table::is_ours(fd)
-}
-
-/// The connection behind `fd`. For a socket of ours in any other state see `unconnected`.
-#[inline(always)]
-pub(crate) fn connection(fd: c_int) -> Option<&'static Endpoint> {
-    table::socket(fd).filter(|e| e.state_now() == State::Connected)
 }
 
 /// socket(2).
@@ -280,7 +272,7 @@ pub fn epoll_created(fd: c_int) -> c_int {
 pub fn created(fd: c_int) -> Result<c_int, c_int> {
     let fd = sd_sys::numbers::give(fd).map_err(|e| e.0)?;
     if table::is_ours(fd) {
-        connecting::dropped_behind_our_back(fd);
+        crate::socket::kernel_socket::dropped_behind_our_back(fd);
     }
     Ok(fd)
 }

@@ -42,12 +42,12 @@ mod socket;
 mod wait;
 
 pub use family::bridge;
+pub use family::confine;
 pub use family::exec;
+pub use family::network;
 pub use family::separate;
 pub use family::spawn;
 pub use link::stranger;
-pub use process::confine;
-pub use process::network;
 pub use process::stats;
 pub use wait::cancel;
 
@@ -66,7 +66,7 @@ impl<T> From<Result<T, i32>> for Outcome<T> {
     fn from(result: Result<T, i32>) -> Self {
         match result {
             Ok(value) => Outcome::Done(value),
-            Err(setup::withdrawn::MOVED) => Outcome::Kernel,
+            Err(socket::kernel_socket::MOVED) => Outcome::Kernel,
             Err(errno) => Outcome::Errno(errno),
         }
     }

@@ -2,14 +2,13 @@
 #![allow(clippy::missing_safety_doc)]
 
 use crate::Outcome;
-use crate::calls::connection;
 use crate::data::fast;
 use crate::data::iov::{BYTES_MAX, Pieces, bad_pointer};
 use crate::data::message;
 use crate::data::stream;
 use crate::fd::table;
 use crate::setup::unconnected;
-use crate::socket::errors;
+use crate::socket::endpoint::connection;
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use sd_shm::slab::Endpoint;
 
@@ -112,7 +111,7 @@ fn send_slow(
         return Outcome::Errno(errno);
     }
     if bad_pointer(buf, len) {
-        return Outcome::Errno(errors::send_from(endpoint, buf, len, flags));
+        return Outcome::Errno(crate::data::nowhere::send_from(endpoint, buf, len, flags));
     }
     let pieces = Pieces::one(buf as *mut u8, len);
     if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
@@ -160,7 +159,7 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssize
     // SAFETY: see the module.
     let result = match unsafe { pieces(iov, count) } {
         Ok(p) if p.total == 0 => Ok(0),
-        Ok(p) if p.nowhere => errors::recv_to_nowhere(endpoint, 0),
+        Ok(p) if p.nowhere => crate::data::nowhere::recv_to_nowhere(endpoint, 0),
         Ok(p) => stream::recv(endpoint, p, 0),
         Err(errno) => Err(errno),
     };
@@ -181,7 +180,7 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssiz
     };
     // SAFETY: see the module.
     let result = match unsafe { pieces(iov, count) } {
-        Ok(p) if p.nowhere => Err(errors::send_from_nowhere(endpoint, 0)),
+        Ok(p) if p.nowhere => Err(crate::data::nowhere::send_from_nowhere(endpoint, 0)),
         // Nobody is asked, unlike in write(2).
         Ok(p) if p.total == 0 => Ok(0),
         Ok(p) => stream::send(endpoint, p, 0),

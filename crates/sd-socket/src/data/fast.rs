@@ -4,17 +4,15 @@
 //! here are only the usual branches, and no state that would have to be kept across a wait.
 
 use crate::data::stream::{RX_BITS, add, publish_credit};
-use crate::socket::endpoint::{
-    EndpointExt, PEER_DEAD, RESET, SHUT_WR, notify_at, rings_at, rx_cursor, tx_cursor,
-};
+use crate::socket::bell::notify_at;
+use crate::socket::bell::stamp_for;
+use crate::socket::endpoint::{EndpointExt, PEER_DEAD, RESET, SHUT_WR, rings_at, rx_cursor, tx_cursor};
 use crate::socket::token::Quick;
 use core::sync::atomic::Ordering;
 use sd_ring::Next;
 use sd_ring::copy::copy_shared;
 use sd_ring::token::Way;
-use sd_shm::channel::{
-    FLAG_DEAD, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
-};
+use sd_shm::channel::{FLAG_DEAD, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_URGENT, GEOMETRY, SlotState};
 use sd_shm::slab::Endpoint;
 
 /// Sends a whole buffer; false when nothing was done. Its length is not zero.
@@ -75,16 +73,4 @@ pub(super) fn recv(endpoint: &'static Endpoint, buf: *mut u8, len: usize) -> usi
         }
     }
     got
-}
-
-/// What is sent now bears the time, if the peer wants that.
-#[inline(always)]
-pub(crate) fn stamp(endpoint: &Endpoint) -> u32 {
-    stamp_for(endpoint.peer_words().flags.load(Ordering::Relaxed))
-}
-
-/// The time that a message bears, if `peer_flags` ask for it; zero if not.
-#[inline(always)]
-pub(super) fn stamp_for(peer_flags: u32) -> u32 {
-    if peer_flags & FLAG_WANTS_STAMPS != 0 { sd_ring::stamp::of(sd_sys::time::ticks()) } else { 0 }
 }

@@ -8,7 +8,8 @@ use crate::data::iov::Pieces;
 use crate::data::stream;
 use crate::fd::table;
 use crate::setup::unconnected;
-use crate::socket::endpoint::{EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_WR, notify, peer_end, tx_cursor};
+use crate::socket::bell::notify;
+use crate::socket::endpoint::{EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_WR, peer_end, tx_cursor};
 use core::sync::atomic::Ordering;
 use libc::{c_int, off_t, size_t, ssize_t};
 use sd_shm::channel::GEOMETRY;
@@ -154,7 +155,7 @@ fn read_into_ring(endpoint: &'static Endpoint, file: c_int, at: Option<off_t>, c
         // SAFETY: the grant is room in our ring that the peer does not read yet.
         let got = unsafe { read_cached(file, mem.at(grant.region, grant.off), grant.len as usize, at) };
         let Ok(got @ 1..) = got else { break };
-        tx.commit(&mem, got as u32, crate::data::fast::stamp(endpoint));
+        tx.commit(&mem, got as u32, crate::socket::bell::stamp(endpoint));
         stream::add(&endpoint.tx().bytes, got as u64);
         notify(endpoint, stream::RX_BITS);
         sent += got;
@@ -263,7 +264,7 @@ fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bo
     if room == 0 && (nonblock || from.flag(NONBLOCK)) {
         return Outcome::Errno(libc::EAGAIN);
     }
-    if crate::data::shutdown::is_at_mark(from) {
+    if crate::socket::ring_view::is_at_mark(from) {
         // Linux does not splice beyond it, nor waits.
         let says_so = (nonblock || from.flag(NONBLOCK)) && !crate::socket::endpoint::peer_finished(from);
         return if says_so { Outcome::Errno(libc::EAGAIN) } else { Outcome::Done(0) };

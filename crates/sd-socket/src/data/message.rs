@@ -28,7 +28,7 @@ pub(super) fn recv_specially(
     let nowhere = bad_pointer(buf, len) && flags & libc::MSG_TRUNC == 0;
     let pieces = Pieces::one(buf as *mut u8, len);
     let done = match flags & libc::MSG_OOB {
-        0 if nowhere => errors::recv_to_nowhere(endpoint, flags),
+        0 if nowhere => crate::data::nowhere::recv_to_nowhere(endpoint, flags),
         0 => stream::recv(endpoint, pieces, flags),
         _ if nowhere => urgent::recv(endpoint, pieces, flags | libc::MSG_TRUNC).and(Err(libc::EFAULT)),
         _ => urgent::recv(endpoint, pieces, flags),
@@ -83,7 +83,7 @@ pub(super) unsafe fn recvmsg(
     let urgent = flags & libc::MSG_OOB != 0;
     let cut = if urgent && pieces.total == 0 { libc::MSG_TRUNC } else { 0 };
     let done = match urgent {
-        _ if pieces.nowhere => errors::recv_to_nowhere(endpoint, flags),
+        _ if pieces.nowhere => crate::data::nowhere::recv_to_nowhere(endpoint, flags),
         false => stream::recv(endpoint, pieces, flags),
         true => urgent::recv(endpoint, pieces, flags),
     };
@@ -129,7 +129,7 @@ unsafe fn put_control(endpoint: &'static Endpoint, msg: *mut msghdr, got: usize)
     if endpoint.flag(INQ) {
         // SAFETY: as the caller says.
         unsafe {
-            control.put(libc::IPPROTO_TCP, libc::TCP_INQ, &[crate::data::shutdown::bytes_left(endpoint)])
+            control.put(libc::IPPROTO_TCP, libc::TCP_INQ, &[crate::socket::ring_view::bytes_left(endpoint)])
         };
     }
     // SAFETY: as the caller says.
@@ -192,7 +192,7 @@ pub(super) unsafe fn sendmsg(
     let result = unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) }.and_then(|pieces| {
         match flags & libc::MSG_OOB {
             _ if flags & libc::MSG_FASTOPEN != 0 => Err(libc::EISCONN),
-            _ if pieces.nowhere => Err(errors::send_from_nowhere(endpoint, flags)),
+            _ if pieces.nowhere => Err(crate::data::nowhere::send_from_nowhere(endpoint, flags)),
             0 => stream::send(endpoint, pieces, flags),
             _ => urgent::send(endpoint, pieces, flags),
         }
@@ -267,7 +267,7 @@ fn kernel_socket_for(fd: c_int) -> Result<Option<c_int>, i32> {
         });
     }
     // The placeholder is shared with other sockets.
-    crate::setup::connect::materialize(endpoint).map(|()| None)
+    crate::socket::kernel_socket::materialize(endpoint).map(|()| None)
 }
 
 /// What sendmsg refuses before it sends: a negative name length, and control data that TCP cannot

@@ -5,7 +5,7 @@
 //!                                               `claim`: one large send's bytes stay together
 //! ```
 //! `message` is sendmmsg and recvmmsg, `files` sendfile and splice, `iov`
-//! checks the program's pointers, `urgent` MSG_OOB, `zero_copy` MSG_ZEROCOPY.
+//! checks the program's pointers (`nowhere`: what comes before EFAULT), `urgent` MSG_OOB, `zero_copy` MSG_ZEROCOPY.
 //!
 //! *Owns*: nothing that lasts. *Uses*: every folder below. *Locks*: the tokens of `socket`.
 //!
@@ -14,7 +14,7 @@
 //! | send, recv | `stream`; the short way, when nothing is in the way: `fast`; a sender that waits for room: `space` |
 //! | sendmmsg, recvmmsg, SCM_RIGHTS | `message` (`pass_rights`) |
 //! | sendfile, splice | `files` |
-//! | shutdown, FIONREAD, SIOCOUTQ, SIOCATMARK | `shutdown` |
+//! | shutdown | `shutdown`; FIONREAD, SIOCOUTQ, SIOCATMARK: `socket::ring_view` |
 //! | MSG_OOB | `urgent`; SIGURG: `socket::signals` |
 //! | MSG_ZEROCOPY and its notices | `zero_copy` |
 //! | pointers of the caller | `iov`; whether they can be touched: sd-sys' `user.rs` (ADR 49) |
@@ -25,6 +25,7 @@ pub(crate) mod fast;
 pub(crate) mod files;
 pub(crate) mod iov;
 mod message;
+pub(crate) mod nowhere;
 pub(crate) mod shutdown;
 pub(crate) mod space;
 pub(crate) mod stream;

@@ -5,10 +5,10 @@ use crate::data::iov::Pieces;
 use crate::data::space;
 use crate::data::urgent::{self, Meeting, Situation};
 use crate::socket::apart;
+use crate::socket::bell::notify;
 use crate::socket::cold;
 use crate::socket::endpoint::{
-    self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, corrupt, notify, peer_end, rx_cursor,
-    tx_cursor,
+    self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, corrupt, peer_end, rx_cursor, tx_cursor,
 };
 use crate::socket::errors::{note_end, send_error, send_failed};
 use crate::socket::pin::Kept;
@@ -40,8 +40,8 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let sent = want - pieces.total;
         match end {
             Push::Done => return Ok(sent),
-            Push::Error(_) if sent == 0 && crate::setup::withdrawn::is_moved(endpoint) => {
-                return Err(crate::setup::withdrawn::MOVED);
+            Push::Error(_) if sent == 0 && crate::socket::kernel_socket::is_moved(endpoint) => {
+                return Err(crate::socket::kernel_socket::MOVED);
             }
             Push::Error(errno) if sent == 0 => return Err(send_failed(errno, flags)),
             Push::Error(errno) => {
@@ -158,7 +158,7 @@ fn push(
             pieces.advance(len);
             filled += len as u32;
         }
-        tx.commit(&mem, filled, crate::data::fast::stamp(endpoint));
+        tx.commit(&mem, filled, crate::socket::bell::stamp(endpoint));
         add(&endpoint.tx().bytes, u64::from(filled));
         notify(endpoint, RX_BITS);
     }
@@ -205,8 +205,8 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let found = pull(endpoint, &mut pieces, take);
         let got = want - pieces.total;
         match found {
-            Pull::Error(_) | Pull::End if got == 0 && crate::setup::withdrawn::is_moved(endpoint) => {
-                return Err(crate::setup::withdrawn::MOVED);
+            Pull::Error(_) | Pull::End if got == 0 && crate::socket::kernel_socket::is_moved(endpoint) => {
+                return Err(crate::socket::kernel_socket::MOVED);
             }
             Pull::Error(errno) if got == 0 => return Err(errno),
             Pull::Error(errno) => {
@@ -395,7 +395,7 @@ fn empty_slow(endpoint: &'static Endpoint) -> Empty {
 #[inline(always)]
 fn rx_hint(endpoint: &'static Endpoint) -> bool {
     // One torn by another thread only gives a wrong hint (`next` checks offsets against the mapping's regions).
-    let Some(mut rx) = crate::memory::parked::receiver(endpoint) else { return true };
+    let Some(mut rx) = crate::socket::parked::receiver(endpoint) else { return true };
     let found = match apart::next(endpoint, &mut rx) {
         Ok(Next::Urgent) => !urgent::is_kept(endpoint, &rx),
         found => found != Ok(Next::Empty),
@@ -413,7 +413,7 @@ fn wait_rx(
     let ready = || match peeked {
         None => rx_hint(endpoint),
         Some(peeked) => {
-            crate::data::shutdown::data_bytes(endpoint) > peeked
+            crate::socket::ring_view::data_bytes(endpoint) > peeked
                 || endpoint.flag(RESET | SHUT_RD)
                 || endpoint::peer_finished(endpoint)
         }

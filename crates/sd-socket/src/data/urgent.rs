@@ -14,38 +14,18 @@
 use crate::data::claim::{self, Claim};
 use crate::data::iov::Pieces;
 use crate::data::stream::{self, Push, RX_BITS};
+use crate::socket::bell::notify;
 use crate::socket::cold;
 use crate::socket::endpoint::{
-    EndpointExt, NONBLOCK, OOB_INLINE, PeerEnd, RESET, corrupt, notify, peer_end, tx_cursor,
+    EndpointExt, NONBLOCK, OOB_INLINE, PeerEnd, RESET, corrupt, peer_end, tx_cursor,
 };
+use crate::socket::ring_view::{VALID, is_mark, is_pending, unread};
 use crate::wait::Deadline;
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_OOB, MSG_PEEK, MSG_TRUNC};
 use sd_ring::{Effort, Next, RxCursor};
 use sd_shm::channel::{FLAG_URGENT, GEOMETRY};
 use sd_shm::slab::{Endpoint, FIXED_BUF};
-
-/// Bit of `SlotSide::urgent`: there is a byte, the lowest eight bits.
-const VALID: u64 = 0x100;
-
-/// An urgent byte that the stream has not passed.
-struct Mark {
-    /// Ring bytes before it.
-    position: u64,
-    byte: u8,
-}
-
-/// The mark ahead of the receiver, or where it stands.
-fn mark(endpoint: &Endpoint) -> Option<Mark> {
-    let peer = endpoint.peer_words();
-    if peer.flags.load(Ordering::Acquire) & FLAG_URGENT == 0 {
-        return None;
-    }
-    let word = peer.rare()?.urgent.load(Ordering::Acquire);
-    let mark = Mark { position: word >> 9, byte: word as u8 };
-    let position = crate::memory::parked::receiver_now(endpoint).position();
-    (word & VALID != 0 && mark.position >= position).then_some(mark)
-}
 
 /// What to do at an urgent byte.
 pub(super) enum Meeting {
@@ -109,20 +89,6 @@ pub(super) fn urge(endpoint: &Endpoint) {
     if cold::of(endpoint).owner.load(Ordering::Relaxed) == sd_sys::fd::getpid() as u32 {
         sd_sys::fd::signal_self(libc::SIGURG);
     }
-}
-
-/// Whether the urgent byte at which `rx` is is the mark.
-pub(super) fn is_mark(endpoint: &Endpoint, rx: &RxCursor) -> bool {
-    mark(endpoint).is_some_and(|mark| mark.position == rx.position())
-}
-
-/// EPOLLPRI: there is an urgent byte that was not received out of band.
-pub(crate) fn is_pending(endpoint: &Endpoint) -> bool {
-    unread(endpoint).is_some()
-}
-
-fn unread(endpoint: &Endpoint) -> Option<Mark> {
-    mark(endpoint).filter(|mark| cold::of(endpoint).urgent_read.load(Ordering::Relaxed) != mark.position + 1)
 }
 
 /// recv with MSG_OOB.
@@ -220,7 +186,7 @@ fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
     let own = endpoint.own_words();
     own.make_rare().urgent.store(tx.position() << 9 | VALID | u64::from(byte), Ordering::Release);
     own.flags.fetch_or(FLAG_URGENT, Ordering::AcqRel);
-    tx.commit_urgent(&mem, crate::data::fast::stamp(endpoint));
+    tx.commit_urgent(&mem, crate::socket::bell::stamp(endpoint));
     stream::add(&endpoint.tx().bytes, 1);
     notify(endpoint, RX_BITS);
     Push::Done

@@ -15,14 +15,8 @@ use sd_shm::slab::Endpoint;
 pub(super) fn sent(endpoint: &'static Endpoint, flags: c_int, len: usize) {
     if flags & libc::MSG_ZEROCOPY != 0 && len != 0 && endpoint.flag(ZERO_COPY) {
         cold::change(endpoint, |rare| _ = rare.zero_copies.fetch_add(1, Ordering::AcqRel));
-        crate::data::shutdown::look_again(endpoint);
+        crate::epoll::look_again(endpoint);
     }
-}
-
-/// Something is in the error queue.
-pub(crate) fn is_pending(endpoint: &Endpoint) -> bool {
-    let rare = cold::of(endpoint);
-    rare.zero_copies_told.load(Ordering::Acquire) != rare.zero_copies.load(Ordering::Acquire)
 }
 
 /// Takes a notice: the first and the last send that it tells of.

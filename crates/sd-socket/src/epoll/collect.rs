@@ -81,11 +81,11 @@ pub(super) fn has_edge(item: &Item, arrived: &mut u64) -> bool {
     if endpoint.state_now() != State::Connected {
         return false;
     }
-    let waiting = crate::data::shutdown::data_bytes(endpoint) as u64;
+    let waiting = crate::socket::ring_view::data_bytes(endpoint) as u64;
     let now = endpoint.rx().bytes.load(Ordering::Relaxed) + waiting;
     let came = core::mem::replace(arrived, now) < now;
     let room = if ready::is_writable(endpoint) { ROOM } else { 0 };
-    let urgent = if crate::data::urgent::is_pending(endpoint) { URGENT } else { 0 };
+    let urgent = if crate::socket::ring_view::is_pending(endpoint) { URGENT } else { 0 };
     let ends = watch::ends(endpoint) | room | urgent;
     let new_ends = ends & !item.told.swap(ends, Ordering::Relaxed);
     came || new_ends != 0

@@ -87,7 +87,7 @@ pub(crate) fn created(fd: i32) {
     // For `User`; without a slab nobody has set it yet.
     let _ = PROCESS.pid.compare_exchange(0, sd_sys::fd::getpid(), Ordering::Relaxed, Ordering::Relaxed);
     ARE_KNOWN.store(true, Ordering::Release);
-    crate::setup::connect::dropped_behind_our_back(fd);
+    crate::socket::kernel_socket::dropped_behind_our_back(fd);
     let epoll = {
         let mut records = RECORDS.lock();
         records.free.pop().unwrap_or_else(|| {

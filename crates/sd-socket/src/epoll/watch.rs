@@ -412,3 +412,9 @@ pub(crate) fn leave_to_kernel(endpoint: &'static Endpoint) -> Vec<Removed> {
     });
     left
 }
+
+/// Threads of ours that wait on the socket must look again.
+pub(crate) fn look_again(endpoint: &'static Endpoint) {
+    crate::socket::bell::wake_sleepers(endpoint);
+    endpoint_event(endpoint);
+}

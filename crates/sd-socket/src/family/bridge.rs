@@ -19,8 +19,8 @@ use crate::data::stream;
 use crate::family::fork;
 use crate::family::handover::{self, TURNED_AWAY_MAX};
 use crate::fd::table;
-use crate::setup::connect;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK};
+use crate::socket::kernel_socket;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 pub(super) use gate::Gate;
@@ -37,11 +37,11 @@ const BUFFER: usize = 64 << 10;
 /// cannot be done; nothing has changed then.
 pub(super) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> core::result::Result<(), i32> {
     if endpoint.state_now() != State::Connected {
-        return connect::materialize(endpoint);
+        return kernel_socket::materialize(endpoint);
     }
     let outer = open(endpoint, reads, |_| None, None)?;
     let mut numbers = Vec::new();
-    connect::each_fd(endpoint, |fd| numbers.push(fd));
+    kernel_socket::each_fd(endpoint, |fd| numbers.push(fd));
     for fd in numbers {
         let flags = sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32;
         let cloexec = if flags & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
@@ -66,7 +66,7 @@ pub(super) fn for_leaving(
     gate: Option<&Gate>,
 ) -> core::result::Result<i32, i32> {
     let outer = open(endpoint, Reads::AsRead, |_| None, gate)?;
-    crate::options::replay(endpoint, outer);
+    crate::socket::recorded::replay(endpoint, outer);
     Ok(outer)
 }
 
@@ -92,7 +92,7 @@ fn open_here(
     listen: impl FnOnce(i32) -> Option<i32>,
     gate: Option<&Gate>,
 ) -> core::result::Result<i32, i32> {
-    let (outer, inner) = match crate::socket::inode::pair(endpoint) {
+    let (outer, inner) = match crate::family::tcp_pair::pair(endpoint) {
         Some(pair) => pair,
         None => crate::family::tcp_pair::make().map_err(|e| e.0)?,
     };
@@ -106,7 +106,7 @@ fn open_here(
         sd_sys::fd::close(outer);
         return Err(e.0);
     }
-    connect::renew(endpoint, outer);
+    kernel_socket::renew(endpoint, outer);
     if endpoint.flag(NONBLOCK) {
         let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, libc::O_NONBLOCK as usize);
     }
@@ -195,7 +195,7 @@ fn run(
     // SAFETY: the kernel reads eight bytes.
     unsafe { syscall!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, all.as_ptr(), 0, 8) };
     let mut number = -1;
-    connect::each_fd(endpoint, |fd| number = fd);
+    kernel_socket::each_fd(endpoint, |fd| number = fd);
     let [opened, opener] = gate.map_or([-1; 2], Gate::numbers);
     close_others(&mut [number, inner, listener.unwrap_or(-1), opened, opener]);
     gate.into_iter().for_each(Gate::pass);

@@ -65,7 +65,7 @@ const NOTHING: Part = Part { early: nothing, keep: nothing, unlock: nothing, for
 /// All parts, in the order in which their locks are taken and the child's part is done; locks are given up in the other
 /// order.
 static PARTS: [Part; 26] = {
-    use crate::{epoll, link, memory, monitor, options, route, setup, socket, wait};
+    use crate::{epoll, link, memory, monitor, route, setup, socket, wait};
     [
         Part { keep: memory::idle::keep_lock, unlock: memory::idle::unlock, ..NOTHING },
         Part { forked: be_another_process, ..NOTHING },
@@ -99,7 +99,7 @@ static PARTS: [Part; 26] = {
             forked: setup::syn_sent::forked,
             ..NOTHING
         },
-        Part { keep: options::replay::keep_lock, unlock: options::replay::unlock, ..NOTHING },
+        Part { keep: crate::socket::notes::keep_lock, unlock: crate::socket::notes::unlock, ..NOTHING },
         Part {
             early: setup::listen::before_fork,
             keep: setup::listen::keep_lock,

@@ -263,7 +263,7 @@ fn take_offered(socket: i32) -> Option<(&'static Endpoint, i32)> {
     drop(got.fds);
     let taken = taken?;
     let Ok(placeholder) =
-        crate::setup::connect::number(i32::from(taken.domain.load(Ordering::Relaxed)), true)
+        crate::socket::kernel_socket::number(i32::from(taken.domain.load(Ordering::Relaxed)), true)
     else {
         endpoint::release(taken);
         return None;

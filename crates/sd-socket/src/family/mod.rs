@@ -3,6 +3,9 @@
 //! `fork` and `spawn` (children), `exec` (the next program), `handover` and `bridge` (a connection passed to a process with or without
 //! us), `tcp_pair` (the kernel's end of a bridge), `separate` (a process that gives rights up keeps what it holds and nothing else).
 //!
+//! `network` (a thread goes to another network namespace) and `confine` (the program takes calls from itself) are here as they end
+//! what the process shares.
+//!
 //! *Uses*: every folder below: what a fork does to each is listed in `fork`.
 //!
 //! | task | place |
@@ -16,9 +19,11 @@
 //! | setuid, capset, no_new_privs | `separate`; with threads: `separate::threads`, sd-shm's `leaving.rs`; which calls give something up: sd-preload's `body/privileges.rs` |
 
 pub mod bridge;
+pub mod confine;
 pub mod exec;
 pub(crate) mod fork;
 pub(crate) mod handover;
+pub mod network;
 pub mod separate;
 pub mod spawn;
 pub(crate) mod tcp_pair;

@@ -227,7 +227,7 @@ fn to_kernel(endpoint: &'static Endpoint) -> Option<Left> {
 /// What is not connected gets a kernel socket of its own, as the program sees it.
 fn make_kernels(endpoint: &'static Endpoint, fd: i32) {
     if endpoint.state_now() != State::Kernel {
-        let _ = crate::setup::connect::materialize(endpoint);
+        let _ = crate::socket::kernel_socket::materialize(endpoint);
         let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
         let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
     }

@@ -6,8 +6,10 @@
 //! Tests: below, with a stranger that fills the backlog.
 
 use crate::socket::addr::{self, Name};
+use core::sync::atomic::Ordering;
 use libc::POLLIN;
 use sd_proto::Ip;
+use sd_shm::slab::Endpoint;
 use sd_sys::{Errno, Result, check, fd, syscall};
 
 /// Who connects while a pair is made, at most, before it is made anew; how often; and how long each time takes.
@@ -134,5 +136,28 @@ mod tests {
         assert_eq!(outer.read_timeout().unwrap(), None);
         inner.write_all(b"x").unwrap();
         outer.read_exact(&mut [0]).unwrap();
+    }
+}
+
+/// The kernel socket under the connection's numbers, if the kernel may connect it, as nobody else has it and it is not bound;
+/// and what leads to its other end.
+pub(crate) fn pair(endpoint: &'static Endpoint) -> Option<(i32, i32)> {
+    let fd = endpoint.fd.load(Ordering::Relaxed);
+    let is_it = crate::fd::table::socket(fd).is_some_and(|found| core::ptr::eq(found, endpoint))
+        && crate::socket::inode::is_own(fd);
+    let is_unbound = || crate::socket::addr::kernel_name(fd).is_some_and(|(_, name)| name.port == 0);
+    let outer = (is_it && is_unbound()).then(|| sd_sys::fd::dup_above(fd, 3).ok()).flatten()?;
+    let flags = sd_sys::fd::fcntl(outer, libc::F_GETFL, 0).unwrap_or(0);
+    let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, 0);
+    match make_from(outer) {
+        Ok(inner) => {
+            crate::socket::recorded::replay(endpoint, outer);
+            Some((outer, inner))
+        }
+        Err(_) => {
+            let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, flags);
+            sd_sys::fd::close(outer);
+            None
+        }
     }
 }

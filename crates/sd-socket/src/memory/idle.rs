@@ -11,8 +11,8 @@
 
 use crate::link::channel::Channel;
 use crate::link::kept_rings::are_kept;
-use crate::memory::parked::{self, glance};
 use crate::socket::endpoint::{self, EndpointExt, rx_cursor, tx_cursor};
+use crate::socket::parked::{self, glance};
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{GEOMETRY, SMALL_PER_PAGE};
 use sd_shm::slab::{Endpoint, State};
@@ -56,7 +56,7 @@ impl Round {
     pub(crate) fn pause(self) -> u64 {
         match self {
             Round::First => 100_000_000,
-            Round::Second => crate::memory::retention::now(),
+            Round::Second => crate::process::retention::now(),
             Round::Third => 2_000_000_000,
         }
     }
@@ -93,7 +93,7 @@ fn return_credits(endpoint: &'static Endpoint, looks: bool) {
     }
     if let Some(consumed) = rx.credit_all() {
         endpoint.own_words().consumed.store(consumed, Ordering::Release);
-        crate::socket::endpoint::notify(endpoint, sd_ring::doorbell::TX_EVENT | sd_ring::doorbell::TX_SLEEP);
+        crate::socket::bell::notify(endpoint, sd_ring::doorbell::TX_EVENT | sd_ring::doorbell::TX_SLEEP);
     }
 }
 

@@ -9,9 +9,10 @@
 //! that sleeps on a single connection makes the rounds for that one itself ([`OwnRounds`]).
 
 use crate::memory::idle::{self, ROUNDS, Round};
-use crate::memory::parked;
+use crate::memory::park;
 use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::EndpointExt;
+use crate::socket::parked;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use sd_ring::RxCursor;
 use sd_shm::slab::{Endpoint, RX_PARKED};
@@ -138,7 +139,7 @@ fn make(round: Round) -> bool {
         more |= !parked::is_parked(endpoint) && idle::is_due(endpoint, Round::Third);
     }
     if round != Round::First {
-        parked::park_idle();
+        park::park_idle();
     }
     more
 }

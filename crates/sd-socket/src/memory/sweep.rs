@@ -13,9 +13,10 @@
 //! An episode is short, since what arrives meanwhile waits for it.
 
 use crate::memory::idle::{self, Open, Round};
-use crate::memory::{parked, rounds};
+use crate::memory::rounds;
 use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::EndpointExt;
+use crate::socket::parked;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sd_shm::slab::{Endpoint, HALVES_PER_PAGE, Kept, RX_PARKED, Slab, State, TX_PARKED};
 use sd_sys::time::{self, Interval};
@@ -65,7 +66,7 @@ fn move_hand(began: u64) {
         visit(rec, slab, number, enough);
         number += 1;
         if number.is_multiple_of(HALVES_PER_PAGE) && PROCESS.owns_slab(at) {
-            parked::park_pages(rec, slab, number);
+            crate::memory::park::park_pages(rec, slab, number);
         }
     }
     HAND.store((number as u64) << 8 | at as u64, Ordering::Relaxed);
@@ -100,7 +101,7 @@ fn visit(rec: &SlabRec, slab: Slab, number: usize, enough: u64) {
 
 /// Laps without use after which all memory may go.
 fn enough_laps() -> u64 {
-    1 + crate::memory::retention::now() / LAP_NS
+    1 + crate::process::retention::now() / LAP_NS
 }
 
 /// Counts a lap of each half that was not used, as of those that are parked; otherwise begins to count.

@@ -127,21 +127,21 @@ fn peer_gone(id: u64, note: fn(&Channel)) {
 /// Nobody is on the other side of a connection any more. The monitor has marked what it found open, but the dead may
 /// have lied: about that, about ends that were told and then taken back, and about what lies in the ring.
 fn peer_is_dead(endpoint: &'static Endpoint) {
-    if crate::setup::withdrawn::is_moved(endpoint) {
+    if crate::socket::kernel_socket::is_moved(endpoint) {
         return;
     }
     endpoint.set_flag(PEER_DEAD);
     endpoint.peer_words().flags.fetch_or(FLAG_DEAD, Ordering::AcqRel);
     let was_told = endpoint.flag(EOF | RESET);
-    if crate::data::shutdown::is_endless(endpoint) {
+    if crate::socket::ring_view::is_endless(endpoint) {
         crate::socket::endpoint::corrupt(endpoint);
     }
     if was_told {
         // Programs know that nothing more comes, and instances that tell of news have told it.
         crate::epoll::peer_event(endpoint, 0);
-        crate::data::shutdown::wake_sleepers(endpoint);
+        crate::socket::bell::wake_sleepers(endpoint);
     } else {
-        crate::data::shutdown::look_again(endpoint);
+        crate::epoll::look_again(endpoint);
     }
 }
 

@@ -59,7 +59,7 @@ fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_
         }
         // The placeholder is shared, and a lock is one socket's.
         libc::F_GETLK..=libc::F_SETLKW | libc::F_OFD_GETLK..=libc::F_OFD_SETLKW => {
-            match crate::setup::connect::materialize(endpoint) {
+            match crate::socket::kernel_socket::materialize(endpoint) {
                 Ok(()) => Outcome::Kernel,
                 Err(errno) => Outcome::Errno(errno),
             }
@@ -118,9 +118,9 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome
             return Outcome::Errno(libc::EINVAL);
         }
         libc::FIONREAD | SIOCOUTQ | SIOCATMARK if endpoint.state_now() != State::Connected => 0,
-        libc::FIONREAD => crate::data::shutdown::readable_bytes(endpoint) as c_int,
-        SIOCOUTQ => crate::data::shutdown::unsent_bytes(endpoint) as c_int,
-        SIOCATMARK => c_int::from(crate::data::shutdown::is_at_mark(endpoint)),
+        libc::FIONREAD => crate::socket::ring_view::readable_bytes(endpoint) as c_int,
+        SIOCOUTQ => crate::socket::ring_view::unsent_bytes(endpoint) as c_int,
+        SIOCATMARK => c_int::from(crate::socket::ring_view::is_at_mark(endpoint)),
         _ => return Outcome::Kernel,
     };
     if bad {

@@ -2,8 +2,8 @@
 
 use crate::Outcome;
 use crate::fd::table::{self, Entry};
-use crate::setup::connect::dropped_behind_our_back;
 use crate::socket::endpoint::{self};
+use crate::socket::kernel_socket::dropped_behind_our_back;
 use libc::c_int;
 use sd_shm::slab::Endpoint;
 

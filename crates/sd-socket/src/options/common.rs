@@ -3,118 +3,18 @@
 use crate::Outcome;
 use crate::fd::table;
 use crate::options::remember::{Remembered, remember};
-use crate::setup::connect::materialize;
 use crate::socket::cold;
 use crate::socket::endpoint::{
-    EndpointExt, HAS_NAME, INQ, KEEPS_ADDRESS, NONBLOCK, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY,
+    EndpointExt, HAS_NAME, INQ, KEEPS_ADDRESS, OOB_INLINE, OWN_SOCKET, STAMPS, STAMPS_NS, ZERO_COPY,
 };
+use crate::socket::kernel_socket::materialize;
+use crate::socket::recorded::{NUMBERS, linger_of, number, raw_set, timeval_of};
 use core::sync::atomic::Ordering;
-use libc::{SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
-use sd_shm::slab::{End, Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, SWITCHES_MASK, State, Switch};
+use libc::{SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
+use sd_shm::slab::{End, Endpoint, FIXED_BUF, HAS_RARE, SWITCHES_MASK, State};
 use sd_sys::user;
 
-/// Options kept as a number: level, name, where, lowest and highest value (others are EINVAL), and the value when never
-/// set.
-pub(crate) struct Number {
-    level: c_int,
-    name: c_int,
-    place: Place,
-    pub(crate) range: (i32, i32),
-    default: i32,
-}
-
-/// Where it is kept.
-#[derive(Clone, Copy)]
-enum Place {
-    /// Any value but zero reads back as 1.
-    Switch(Switch),
-    /// In `Rare::opts`, plus one, as zero means "never set"; none is negative or above 32767.
-    Rare(usize),
-}
-
-impl Number {
-    /// What was set.
-    fn load(&self, endpoint: &Endpoint) -> Option<i32> {
-        match self.place {
-            Place::Switch(switch) => endpoint.switch(switch).map(i32::from),
-            Place::Rare(index) => {
-                let stored = cold::of(endpoint).opts.get(index)?.load(Ordering::Relaxed);
-                i32::from(stored).checked_sub(1).filter(|value| *value >= 0)
-            }
-        }
-    }
-
-    pub(crate) fn store(&self, endpoint: &Endpoint, value: i32) {
-        match self.place {
-            Place::Switch(switch) => endpoint.set_switch(switch, value != 0),
-            Place::Rare(index) => cold::change(endpoint, |rare| {
-                let cell = rare.opts.get(index);
-                cell.into_iter().for_each(|cell| cell.store((value + 1) as u16, Ordering::Relaxed));
-            }),
-        }
-    }
-}
-
 const TCP: c_int = libc::IPPROTO_TCP;
-const ANY: (i32, i32) = (i32::MIN, i32::MAX);
-
-const NUMBERS: [Number; 7] = [
-    switch(TCP, libc::TCP_NODELAY, Switch::NoDelay),
-    switch(SOL_SOCKET, SO_KEEPALIVE, Switch::KeepAlive),
-    switch(SOL_SOCKET, libc::SO_REUSEADDR, Switch::ReuseAddress),
-    Number { level: TCP, name: libc::TCP_KEEPIDLE, place: Place::Rare(0), range: (1, 32767), default: 7200 },
-    Number { level: TCP, name: libc::TCP_KEEPINTVL, place: Place::Rare(1), range: (1, 32767), default: 75 },
-    Number { level: TCP, name: libc::TCP_KEEPCNT, place: Place::Rare(2), range: (1, 127), default: 9 },
-    switch(TCP, libc::TCP_CORK, Switch::Cork),
-];
-
-const fn switch(level: c_int, name: c_int, switch: Switch) -> Number {
-    Number { level, name, place: Place::Switch(switch), range: ANY, default: 0 }
-}
-
-/// The option, if it is one of those.
-pub(crate) fn number(level: c_int, name: c_int) -> Option<&'static Number> {
-    NUMBERS.iter().find(|n| n.level == level && n.name == name)
-}
-
-/// Sets on a fresh kernel socket what was recorded, and the status flags.
-pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
-    for n in &NUMBERS {
-        if let Some(value) = n.load(endpoint) {
-            let _ = sd_sys::fd::setsockopt_int(fd, n.level, n.name, value);
-        }
-    }
-    let rare = cold::of(endpoint);
-    for (name, cell) in [(SO_RCVTIMEO, &rare.rx_timeout_ns), (SO_SNDTIMEO, &rare.tx_timeout_ns)] {
-        let ns = cell.load(Ordering::Relaxed);
-        if ns != 0 {
-            let tv = timeval_of(ns);
-            // SAFETY: the kernel reads one timeval.
-            let _ = unsafe { raw_set(fd, SOL_SOCKET, name, &tv as *const _ as *const c_void, 16) };
-        }
-    }
-    let linger = cold::of(endpoint).linger.load(Ordering::Relaxed);
-    if linger != 0 {
-        let value = linger_of(linger);
-        // SAFETY: the kernel reads one linger.
-        let _ = unsafe { raw_set(fd, SOL_SOCKET, SO_LINGER, &value as *const _ as *const c_void, 8) };
-    }
-    let noted = crate::options::replay::each(endpoint, |level, name, value| {
-        // SAFETY: the kernel reads the value.
-        let _ = unsafe { raw_set(fd, level, name, value.as_ptr().cast(), value.len() as u32) };
-    });
-    if noted && endpoint.state_now() == State::Connected {
-        // IP_TOS has changed what is not inherited.
-        let _ = sd_sys::fd::setsockopt_int(fd, SOL_SOCKET, libc::SO_PRIORITY, 0);
-    }
-    let lowat = endpoint.rx().lowat.load(Ordering::Relaxed).max(1);
-    if lowat != 1 {
-        let _ = sd_sys::fd::setsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT, lowat as i32);
-    }
-    if endpoint.flag(NONBLOCK) {
-        let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize | libc::O_RDWR as usize);
-    }
-}
 
 /// Remembers what a kernel socket that somebody else has made says: the opposite of `replay`.
 pub(crate) fn recall(endpoint: &'static Endpoint, fd: i32) {
@@ -142,7 +42,7 @@ pub(crate) fn recall(endpoint: &'static Endpoint, fd: i32) {
             // SAFETY: so many bytes are readable.
             unsafe {
                 if let Remembered::No = remember(endpoint, level, name, value.as_ptr().cast(), len) {
-                    crate::options::replay::note(endpoint, level, name, value.as_ptr().cast(), len as usize);
+                    crate::socket::notes::note(endpoint, level, name, value.as_ptr().cast(), len as usize);
                 }
             }
         }
@@ -175,22 +75,7 @@ pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
             to.linger.store(from.linger.load(Ordering::Relaxed), Ordering::Relaxed);
         });
     }
-    crate::options::replay::inherit(from, to);
-}
-
-unsafe fn raw_set(
-    fd: i32,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    len: u32,
-) -> sd_sys::Result<usize> {
-    // SAFETY: promised by the caller.
-    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_setsockopt, fd, level, name, value, len) })
-}
-
-fn timeval_of(ns: u64) -> libc::timeval {
-    libc::timeval { tv_sec: (ns / 1_000_000_000) as i64, tv_usec: (ns % 1_000_000_000 / 1000) as i64 }
+    crate::socket::notes::inherit(from, to);
 }
 
 /// setsockopt(2).
@@ -298,7 +183,7 @@ unsafe fn set_and_note(
         Ok(_) if value.is_null() => Outcome::Done(0),
         Ok(_) => {
             // SAFETY: as above.
-            unsafe { crate::options::replay::note(endpoint, level, name, value, len as usize) };
+            unsafe { crate::socket::notes::note(endpoint, level, name, value, len as usize) };
             crate::setup::defer::option_set(endpoint, fd);
             Outcome::Done(0)
         }
@@ -323,11 +208,11 @@ unsafe fn set_low_water(
     }
     let least = endpoint.rx().lowat.load(Ordering::Relaxed).max(1) as usize;
     if endpoint.state_now() == State::Connected
-        && (crate::data::shutdown::data_bytes(endpoint) >= least
+        && (crate::socket::ring_view::data_bytes(endpoint) >= least
             || crate::socket::endpoint::peer_finished(endpoint))
     {
         // What waits is enough now (tcp_set_rcvlowat() in the kernel).
-        crate::data::shutdown::wake_sleepers(endpoint);
+        crate::socket::bell::wake_sleepers(endpoint);
         crate::epoll::readable_event(endpoint);
     }
     set.map(|_| 0).map_err(|e| e.0).into()
@@ -421,10 +306,6 @@ fn recorded_bytes(endpoint: &Endpoint, level: c_int, name: c_int) -> Option<([u8
         }
         _ => None,
     }
-}
-
-fn linger_of(stored: u32) -> libc::linger {
-    libc::linger { l_onoff: i32::from(stored & LINGER_ON != 0), l_linger: (stored & !LINGER_ON) as i32 }
 }
 
 fn timeval_bytes(ns: u64) -> [u8; 16] {

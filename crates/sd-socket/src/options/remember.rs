@@ -1,8 +1,8 @@
 //! What is noted when an option is set.
 
-use crate::options::number;
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, INQ, OOB_INLINE, STAMPS, STAMPS_NS, ZERO_COPY};
+use crate::socket::recorded::number;
 use core::sync::atomic::Ordering;
 use libc::{SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
 use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, State};
@@ -106,7 +106,7 @@ fn remember_send_buffer(endpoint: &'static Endpoint, size: i32) {
     {
         endpoint.clear_flag(FIXED_BUF);
         if endpoint.state_now() == State::Connected {
-            crate::data::shutdown::wake_sleepers(endpoint);
+            crate::socket::bell::wake_sleepers(endpoint);
             crate::epoll::room_event(endpoint);
         }
     }

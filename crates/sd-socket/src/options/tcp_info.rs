@@ -3,9 +3,9 @@
 
 use crate::Outcome;
 use crate::options::put;
-use crate::setup::connect::materialize;
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, OWN_SOCKET};
+use crate::socket::kernel_socket::materialize;
 use core::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, c_int, c_void, socklen_t};
 use sd_shm::channel::Side;
@@ -43,7 +43,7 @@ pub(super) fn mss(endpoint: &'static Endpoint, fd: c_int) -> i32 {
         false => 32768,
     };
     let has_own = endpoint.flag(OWN_SOCKET)
-        || crate::options::replay::is_noted(endpoint) && materialize(endpoint).is_ok();
+        || crate::socket::notes::is_noted(endpoint) && materialize(endpoint).is_ok();
     let set = if has_own { sd_sys::fd::getsockopt_int(fd, IPPROTO_TCP, libc::TCP_MAXSEG).ok() } else { None };
     let set = set.filter(|set| *set != UNSET).map_or(i32::MAX, |set| set - TIMESTAMPS);
     largest.min(half_window).min(set)
@@ -119,7 +119,7 @@ fn fill(info: &mut [u8; TCP_INFO_MAX], endpoint: &'static Endpoint, mss: u32, mt
         }
     };
     words.iter().for_each(|(index, value)| put(WORDS + index * 4, &value.to_ne_bytes()));
-    let (sent, received) = crate::memory::parked::counts(endpoint);
+    let (sent, received) = crate::socket::parked::counts(endpoint);
     // tcpi_options: time-stamps, selective acknowledgements, window scaling; the scales of both sides.
     put(5, &[7, 0xaa]);
     put(120, &sent.to_ne_bytes()); // tcpi_bytes_acked

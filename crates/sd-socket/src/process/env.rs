@@ -56,7 +56,7 @@ static PATH_IS_NAMED: AtomicBool = AtomicBool::new(false);
 /// # Safety
 /// `environment` is null or a null-terminated array of C strings.
 pub(crate) unsafe fn remember(environment: Environment) {
-    get(environment, b"SD_IDLE_SECONDS").into_iter().for_each(crate::memory::retention::remember);
+    get(environment, b"SD_IDLE_SECONDS").into_iter().for_each(crate::process::retention::remember);
     let mut buf = [0u8; 108];
     if let Some((path, is_named)) = find_path(environment, &mut buf) {
         let len = path.len();

@@ -1,21 +1,22 @@
 //! What one process knows of itself: the lowest folder but one.
 //!
 //! The static [`PROCESS`] (slabs, channels, the control connection, locks), descriptors of ours that the program must not
-//! see ([`hide_fd`]), the environment (`env`), counters for `sd ss` (`stats`), which network namespace a thread is in (`network`) and
-//! whether the program has confined itself by seccomp (`confine`).
+//! see ([`hide_fd`]), the environment (`env`), counters for `sd ss` (`stats`), which network namespace a thread is in (`network`),
+//! for how long idle memory is kept (`retention`).
 //!
 //! *Owns*: the process-wide state. *Uses*: `fd`, for the highest number in use. Knows types of higher folders, but calls nothing there.
 //!
 //! | task | place |
 //! |---|---|
 //! | where the monitor's socket is | `env`; whom to believe: sd-sys' `trust.rs` |
-//! | unshare, setns, clone: another network namespace | `network` |
-//! | seccomp filters of the program's | `confine`; what they forbid: sd-sys' `confine.rs` |
+//! | unshare, setns, clone: another network namespace | `family::network` |
+//! | how long memory of idle connections is kept | `retention` |
+//! | seccomp filters of the program's | `family::confine`; what they forbid: sd-sys' `confine.rs` |
 
-pub mod confine;
 pub(crate) mod env;
-pub mod network;
+pub(crate) mod network;
 mod state;
 pub mod stats;
 
 pub(crate) use state::*;
+pub(crate) mod retention;

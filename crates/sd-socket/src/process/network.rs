@@ -1,67 +1,15 @@
-//! unshare(2), setns(2) and clone(2): a thread of the program goes to another network namespace, or a child begins there.
-//!
-//! A socket belongs to the namespace in which it was made. Those that are there stay where they are, accelerated or not;
-//! one that has no kernel socket yet gets it before the move. From then on the process connects over the kernel, and
-//! sockets that it makes are the kernel's: the monitor knows it as one of the namespace in which it
-//! registered, and which thread is where we do not follow. A program that it executes begins anew. Tested by the
-//! subjects `network/*`.
+//! Which network namespace a thread is in, and doing something in another (`family::network` takes note of moves).
 
-use crate::Outcome;
-use crate::fd::table::{self, Entry};
-use crate::setup::connect::materialize;
-use crate::socket::endpoint::{EndpointExt, OWN_SOCKET};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
-use sd_shm::slab::State;
 use sd_sys::fd::Owned;
 
-static HAS_LEFT: AtomicBool = AtomicBool::new(false);
-
-const SO_NETNS_COOKIE: c_int = 71;
+pub(crate) static HAS_LEFT: AtomicBool = AtomicBool::new(false);
 
 /// Some thread of the process is, or was, in another network namespace than the process began in.
 #[inline]
 pub(crate) fn has_left() -> bool {
     HAS_LEFT.load(Ordering::Relaxed)
-}
-
-/// Makes `go` take the calling thread to another namespace, perhaps one of networks; it says as unshare(2) whether it
-/// did.
-pub fn leave(go: impl FnOnce() -> c_int) -> Outcome<c_int> {
-    let before = cookie();
-    settle();
-    let result = go();
-    if result == 0 && (before.is_none() || before != cookie()) {
-        HAS_LEFT.store(true, Ordering::Relaxed);
-    }
-    Outcome::Done(result)
-}
-
-/// Makes `fork` make a child, which begins in another namespace if clone's flags say so.
-pub fn child(flags: c_int, fork: impl FnOnce() -> c_int) -> c_int {
-    if flags & libc::CLONE_NEWNET == 0 {
-        return fork();
-    }
-    settle();
-    // What other threads make meanwhile is the kernel's, which does no harm.
-    let before = HAS_LEFT.swap(true, Ordering::Relaxed);
-    let pid = fork();
-    if pid != 0 {
-        HAS_LEFT.store(before, Ordering::Relaxed);
-    }
-    pid
-}
-
-/// Gives fresh sockets their kernel socket, here and now.
-fn settle() {
-    table::for_each(0, u32::MAX, |_, entry| {
-        if let Entry::Socket(endpoint) = entry
-            && endpoint.state_now() == State::Fresh
-            && !endpoint.flag(OWN_SOCKET)
-        {
-            let _ = materialize(endpoint);
-        }
-    });
 }
 
 /// `linux/sockios.h`: a descriptor of the network namespace that a socket belongs to.
@@ -90,10 +38,4 @@ pub(crate) fn within<T>(socket: c_int, action: impl FnOnce() -> T) -> Option<T> 
     };
     namespaces.into_iter().flatten().for_each(|fd| sd_sys::fd::close(fd as c_int));
     done
-}
-
-/// What the kernel calls the namespace in which sockets are made now.
-fn cookie() -> Option<u64> {
-    let socket = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).map(Owned::new);
-    sd_sys::fd::getsockopt_u64(socket.ok()?.raw(), libc::SOL_SOCKET, SO_NETNS_COOKIE).ok()
 }

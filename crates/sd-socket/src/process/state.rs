@@ -412,3 +412,11 @@ pub(crate) fn close_hidden(fd: i32) {
         sd_sys::fd::close(fd);
     }
 }
+
+/// The earlier of two pauses.
+pub(crate) fn earlier(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

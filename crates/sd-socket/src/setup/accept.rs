@@ -7,12 +7,12 @@ use crate::process::PROCESS;
 use crate::process::stats::{Counter, count};
 use crate::setup::admission::{self, Verdict};
 use crate::setup::arrivals::{WaitsInAccept, publish_pending, refuse, tell_owners};
-use crate::setup::connect::{dropped_behind_our_back, number};
 use crate::setup::defer::is_ripe;
 use crate::setup::listen::{Listener, Pending, has_pending, interested, record};
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
+use crate::socket::kernel_socket::{dropped_behind_our_back, number};
 use crate::socket::pin::KeptListener;
 use crate::wait::duties::{On, Waiting};
 use crate::wait::sleep_set::SleepSet;
@@ -71,7 +71,7 @@ pub(crate) unsafe fn accept4(
         if let Err(errno) = wait_for_connection((endpoint, fd), deadline, &watch, kept, waiting) {
             return Outcome::Errno(errno);
         }
-        if crate::setup::withdrawn::is_moved(endpoint) {
+        if crate::socket::kernel_socket::is_moved(endpoint) {
             return Outcome::Kernel;
         }
     }
@@ -270,7 +270,7 @@ fn track_kernel(fd: i32, reason: Reason) {
     let Some(endpoint) = endpoint::allocate(domain) else { return };
     endpoint.reason.store(reason as u8, Ordering::Relaxed);
     endpoint.fd.store(fd, Ordering::Relaxed);
-    crate::setup::connect::note_kernel_names(endpoint, fd);
+    crate::socket::kernel_socket::note_kernel_names(endpoint, fd);
     endpoint.set_state(State::Kernel);
     if !table::set_kernel(fd, endpoint) {
         endpoint::release(endpoint);

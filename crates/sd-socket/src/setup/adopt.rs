@@ -33,7 +33,7 @@ pub(crate) fn complain() -> Option<u64> {
     let mut next: Option<u64> = None;
     for channel in PROCESS.channels() {
         if channel.side == Side::A && !channel.inherited.load(Ordering::Relaxed) {
-            next = crate::wait::earlier(next, complain_of(channel));
+            next = crate::process::earlier(next, complain_of(channel));
         }
     }
     if next.is_some() {

@@ -17,7 +17,6 @@ use crate::epoll;
 use crate::fd::table::{self, Entry};
 use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
-use crate::setup::connect;
 use crate::setup::listen::{self, Listener, UNREGISTERED};
 use crate::socket::addr;
 use core::sync::atomic::Ordering;
@@ -100,7 +99,7 @@ pub(crate) fn announce_all(mut tell: impl FnMut(&Request, i32)) {
         if listener.index.load(Ordering::Relaxed) == UNREGISTERED && !begin(listener) {
             continue;
         }
-        connect::each_fd(endpoint, |fd| tell(&listen::request(listener), fd));
+        crate::socket::kernel_socket::each_fd(endpoint, |fd| tell(&listen::request(listener), fd));
     }
 }
 

@@ -3,11 +3,11 @@
 use crate::Outcome;
 use crate::fd::table;
 use crate::route;
-use crate::setup::connect::materialize;
 use crate::setup::time_wait::is_in_the_way;
 use crate::socket::addr;
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, HAS_NAME, KEEPS_ADDRESS, OWN_SOCKET};
+use crate::socket::kernel_socket::materialize;
 use crate::socket::names::is_over;
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
@@ -94,7 +94,7 @@ unsafe fn bind_in_kernel(
         let Some((_, name)) = (unsafe { addr::parse(addr, len) }) else { return Ok(()) };
         let is_choice = name.port == 0;
         let name = if is_choice { addr::kernel_name(fd).map_or(name, |(_, name)| name) } else { name };
-        if crate::options::replay::has_program(endpoint) || !is_in_the_way(endpoint, fd, name) {
+        if crate::socket::notes::has_program(endpoint) || !is_in_the_way(endpoint, fd, name) {
             return Ok(());
         }
         // Another kernel socket, as the bound one was before.

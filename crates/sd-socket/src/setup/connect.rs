@@ -11,9 +11,8 @@
 //! | Connected | both sides close | Free |
 
 use crate::Outcome;
-use crate::fd::table::{self, Entry};
+use crate::fd::table::{self};
 use crate::link::outstanding::Asked;
-use crate::options;
 use crate::process::PROCESS;
 use crate::process::stats::{Counter, count};
 use crate::route::target::{Target, TargetState};
@@ -24,43 +23,15 @@ use crate::socket::cold;
 use crate::socket::endpoint::{
     self, CONNECTING, EndpointExt, HAS_NAME, KEEPS_ADDRESS, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR,
 };
+use crate::socket::endpoint::{HAS_SIGNALS, INQ, OOB_INLINE, STAMPS, STAMPS_NS, WATCHED, ZERO_COPY};
 use crate::socket::errors::take_error;
+use crate::socket::kernel_socket::{each_fd, materialize, note_kernel_names, number, placeholder};
 use crate::socket::names::is_over;
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_proto::Ip;
 use sd_shm::channel::{Side, SlotState};
 use sd_shm::slab::{End, Endpoint, Reason, State};
-
-/// Index of the placeholder for a domain.
-fn placeholder(domain: i32) -> i32 {
-    let index = usize::from(domain == libc::AF_INET6);
-    PROCESS.placeholders.get(index).map_or(-1, |p| p.load(Ordering::Relaxed))
-}
-
-/// A descriptor number that is ours, held in the kernel by a duplicate of the placeholder.
-pub(crate) fn number(domain: i32, cloexec: bool) -> Result<i32, i32> {
-    let source = placeholder(domain);
-    let made = if cloexec { sd_sys::fd::dup_above(source, 0) } else { sd_sys::fd::dup(source) };
-    let fd = made.and_then(sd_sys::numbers::give).map_err(|e| e.0)?;
-    dropped_behind_our_back(fd);
-    Ok(fd)
-}
-
-/// The kernel gave out a number that we think is in use: the program closed it by a way that we
-/// do not see. The entry goes.
-pub(crate) fn dropped_behind_our_back(fd: i32) {
-    match table::get(fd) {
-        Entry::None => {}
-        entry => {
-            table::clear(fd);
-            count(Counter::LostFd);
-            if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
-                endpoint::release(endpoint);
-            }
-        }
-    }
-}
 
 /// socket(2).
 pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int> {
@@ -91,57 +62,6 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
         return Outcome::Kernel;
     }
     Outcome::Done(fd)
-}
-
-/// Gives the endpoint a kernel socket of its own under all its numbers, with the options that
-/// were recorded so far. Afterwards calls that we do not serve may go to the kernel.
-pub(crate) fn materialize(endpoint: &'static Endpoint) -> Result<(), i32> {
-    if endpoint.flag(OWN_SOCKET) {
-        return Ok(());
-    }
-    give_own_socket(endpoint)
-}
-
-/// The kernel socket that the endpoint had of its own, which `moved` leads to, goes elsewhere: it gets another one.
-pub(crate) fn renew(endpoint: &'static Endpoint, moved: i32) {
-    let fd = endpoint.fd.load(Ordering::Relaxed);
-    if endpoint.flag(OWN_SOCKET) && sd_sys::fd::identity(fd) == sd_sys::fd::identity(moved) {
-        let _ = give_own_socket(endpoint);
-    }
-}
-
-fn give_own_socket(endpoint: &'static Endpoint) -> Result<(), i32> {
-    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
-    let fresh = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).map_err(|e| e.0)?;
-    options::replay(endpoint, fresh);
-    let mut result = Ok(());
-    each_fd(endpoint, |fd| {
-        let cloexec = sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32 & libc::FD_CLOEXEC;
-        let flags = if cloexec != 0 { libc::O_CLOEXEC } else { 0 };
-        if let Err(e) = sd_sys::fd::dup3(fresh, fd, flags) {
-            result = Err(e.0);
-        }
-    });
-    sd_sys::fd::close(fresh);
-    endpoint.set_flag(OWN_SOCKET);
-    if result.is_ok() {
-        crate::socket::inode::note(endpoint.fd.load(Ordering::Relaxed));
-    }
-    result
-}
-
-/// Calls `each` for every number of this process that leads to the endpoint.
-pub(crate) fn each_fd(endpoint: &'static Endpoint, mut each: impl FnMut(i32)) {
-    let first = endpoint.fd.load(Ordering::Relaxed);
-    let alone = PROCESS.private(endpoint).is_some_and(|p| p.fds.load(Ordering::Acquire) == 1);
-    if alone && table::socket(first).is_some_and(|e| core::ptr::eq(e, endpoint)) {
-        return each(first);
-    }
-    table::for_each(0, u32::MAX, |fd, entry| {
-        if matches!(entry, Entry::Socket(e) if core::ptr::eq(e, endpoint)) {
-            each(fd);
-        }
-    });
 }
 
 /// Hands the socket to the kernel for good, listed with `reason`.
@@ -211,20 +131,6 @@ impl KernelConnect {
     }
 }
 
-/// Notes both names of a kernel connection.
-pub(super) fn note_kernel_names(endpoint: &Endpoint, fd: i32) {
-    let mut ports = 0;
-    if let Some((_, local)) = addr::kernel_name(fd) {
-        cold::set_ip(endpoint, End::Local, local.ip);
-        ports = u32::from(local.port) << 16;
-    }
-    if let Some((_, peer)) = addr::kernel_peer(fd) {
-        cold::set_ip(endpoint, End::Remote, peer.ip);
-        ports |= u32::from(peer.port);
-    }
-    endpoint.ports.store(ports, Ordering::Relaxed);
-}
-
 /// connect(2).
 pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
@@ -236,7 +142,7 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     match endpoint.state_now() {
         State::Fresh | State::Bound => {}
         State::Connected if unspecified => {
-            crate::data::shutdown::disconnect(endpoint);
+            disconnect(endpoint);
             return Outcome::Done(0);
         }
         State::Connected => return again(endpoint),
@@ -267,7 +173,7 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         }
         _ => return kernel.try_first(endpoint),
     };
-    if bound_to_other_family(endpoint, fd, to) || crate::options::replay::need_the_kernel(endpoint) {
+    if bound_to_other_family(endpoint, fd, to) || crate::socket::notes::need_the_kernel(endpoint) {
         return kernel.go(endpoint, Reason::Option);
     }
     if endpoint.flag(HAS_NAME) && crate::setup::time_wait::is_taken(endpoint, fd, to) {
@@ -374,7 +280,7 @@ fn again(endpoint: &'static Endpoint) -> Outcome<c_int> {
         return Outcome::Done(0);
     }
     let error = take_error(endpoint).unwrap_or(libc::ECONNABORTED);
-    crate::data::shutdown::disconnect(endpoint);
+    disconnect(endpoint);
     Outcome::Errno(error)
 }
 
@@ -492,4 +398,26 @@ fn source_name(endpoint: &Endpoint, fd: i32, to: Name, source: Ip) -> Option<Nam
     let kept = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
     let port = if kept != 0 && route::take_port_again(to, kept) { Some(kept) } else { route::take_port(to) };
     port.map(|port| Name { ip: source, port })
+}
+
+/// Breaks a connection off, for connect(2) with AF_UNSPEC: the peer is reset, and the endpoint is
+/// as good as new.
+pub(crate) fn disconnect(endpoint: &'static Endpoint) {
+    let over = crate::socket::names::is_over(endpoint);
+    endpoint.set_flag(endpoint::RESET);
+    if let (Some(channel), Some((rec, _))) = (endpoint.channel_ref(), PROCESS.locate(endpoint)) {
+        endpoint::hang_up(endpoint, channel, rec);
+    }
+    let kept = NONBLOCK
+        | OWN_SOCKET
+        | WATCHED
+        | OOB_INLINE
+        | STAMPS
+        | STAMPS_NS
+        | ZERO_COPY
+        | HAS_SIGNALS
+        | INQ
+        | KEEPS_ADDRESS;
+    endpoint.flags.fetch_and(kept, Ordering::AcqRel);
+    crate::setup::syn_sent::unconnect(endpoint, if over { 0 } else { libc::ECONNRESET });
 }

@@ -18,11 +18,11 @@ use crate::link::channel::{self, Channel};
 use crate::link::outstanding::asked_for;
 use crate::process::{PROCESS, Priv};
 use crate::setup::arrivals::{each_waiting, publish_pending, refuse};
-use crate::setup::connect::materialize;
 use crate::setup::defer::{Since, is_ripe};
 use crate::setup::first_contact::Announced;
 use crate::socket::addr;
 use crate::socket::endpoint::{EndpointExt, HAS_NAME, KEEPS_ADDRESS, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR};
+use crate::socket::kernel_socket::materialize;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::c_int;
 use sd_proto::{Ip, Request};
@@ -123,7 +123,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     if let Err(errno) = materialize(endpoint) {
         return Outcome::Errno(errno);
     }
-    let wants_stamps = crate::options::replay::wants_stamps(endpoint) && record(endpoint).is_none();
+    let wants_stamps = crate::socket::notes::wants_stamps(endpoint) && record(endpoint).is_none();
     let is_first = endpoint.state_now() != State::Listen && !wants_stamps;
     let announced =
         if is_first { crate::setup::first_contact::announce(endpoint, fd) } else { Announced::No };
@@ -433,7 +433,7 @@ pub(crate) fn before_fork() {
     for listener in idle {
         let Some(endpoint) = *listener.endpoint.lock() else { continue };
         listener.accepting.store(false, Ordering::Relaxed);
-        crate::setup::connect::each_fd(endpoint, |fd| {
+        crate::socket::kernel_socket::each_fd(endpoint, |fd| {
             let _ = crate::monitor::client::question(&request(listener), &[fd]);
         });
     }

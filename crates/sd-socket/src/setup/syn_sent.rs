@@ -330,7 +330,7 @@ fn go_on_in_kernel(endpoint: &'static Endpoint, to: Name, reason: Reason) {
     // SAFETY: the kernel reads `len` bytes of the address. It tells the result by poll and SO_ERROR.
     let _ = unsafe { sd_sys::syscall!(libc::SYS_connect, fd, bytes.as_ptr(), len) };
     let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags);
-    connect::note_kernel_names(endpoint, fd);
+    crate::socket::kernel_socket::note_kernel_names(endpoint, fd);
 }
 
 /// Keeps the list unchanged across a fork.

@@ -4,11 +4,11 @@
 
 use crate::Outcome;
 use crate::fd::table;
-use crate::setup::connect::materialize;
 use crate::setup::syn_sent;
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::socket::errors::{send_failed, take_error};
+use crate::socket::kernel_socket::materialize;
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::slab::{Endpoint, State};

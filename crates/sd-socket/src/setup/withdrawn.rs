@@ -11,6 +11,7 @@ use crate::setup::connect;
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, HAS_NAME, SHUT_RD, SHUT_WR};
+use crate::socket::kernel_socket::{MOVED, is_moved};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sd_proto::Request;
@@ -18,17 +19,8 @@ use sd_ring::{Next, RxCursor};
 use sd_shm::channel::{FLAG_RESET, GEOMETRY, Side, SlotState};
 use sd_shm::slab::{End, Endpoint, Reason, State};
 
-/// The socket is the kernel's by now; no errno of Linux'. Calls end with it as with an error, and go to the kernel.
-pub(crate) const MOVED: i32 = 4097;
-
 /// How long the kernel may take for its connection, and for what was sent.
 const PATIENCE_MS: i32 = 3000;
-
-/// The call's socket has gone to the kernel in the middle of it.
-#[cold]
-pub(crate) fn is_moved(endpoint: &Endpoint) -> bool {
-    endpoint.state_now() == State::Kernel
-}
 
 /// After a sleep, in which the monitor may have said so: an error when the socket has gone to the kernel.
 #[inline]
@@ -50,7 +42,7 @@ pub(crate) fn asked(id: u64, slot: usize, generation: u32) {
     if go_over(endpoint, channel, slot, generation).is_none() {
         refuse(endpoint, channel, slot, generation);
     }
-    crate::data::shutdown::wake_sleepers(endpoint);
+    crate::socket::bell::wake_sleepers(endpoint);
     sd_sys::fd::eventfd_signal(crate::wait::waker::own_event_fd());
     crate::wait::thread_waker::wake_all();
     endpoint::release(endpoint);
@@ -83,9 +75,9 @@ fn go_over(
     let ports = endpoint.ports.load(Ordering::Relaxed);
     let from = Name { ip: cold::ip(endpoint, End::Local), port: (ports >> 16) as u16 };
     let to = Name { ip: cold::ip(endpoint, End::Remote), port: ports as u16 };
-    connect::materialize(endpoint).ok()?;
+    crate::socket::kernel_socket::materialize(endpoint).ok()?;
     let mut fd = endpoint.fd.load(Ordering::Relaxed);
-    connect::each_fd(endpoint, |number| fd = number);
+    crate::socket::kernel_socket::each_fd(endpoint, |number| fd = number);
     connected(endpoint, fd, from, to)?;
     deliver(fd, &sent)?;
     let shuts = |flag: u32, how: c_int| {
@@ -99,7 +91,7 @@ fn go_over(
     }
     shuts(SHUT_RD, libc::SHUT_RD);
     connect::demote(endpoint, Reason::NotAccepting).ok()?;
-    connect::note_kernel_names(endpoint, fd);
+    crate::socket::kernel_socket::note_kernel_names(endpoint, fd);
     Some(())
 }
 

@@ -40,7 +40,7 @@ fn own(endpoint: &Endpoint) -> Option<&'static Rare> {
 
 /// The address of one end.
 pub(crate) fn ip(endpoint: &Endpoint, end: End) -> Ip {
-    let word = crate::memory::parked::address(endpoint, end);
+    let word = crate::socket::parked::address(endpoint, end);
     let long = || {
         let (rec, index) = PROCESS.locate(endpoint)?;
         Some(rec.slab()?.whole_address(index, end, word))
@@ -69,4 +69,10 @@ pub(crate) fn set_other_flags(endpoint: &Endpoint, flags: u32) -> u32 {
         change(endpoint, |rare| rare.status.store(flags, Ordering::Relaxed));
     }
     old
+}
+
+/// Something is in the error queue: sends with MSG_ZEROCOPY that are done.
+pub(crate) fn has_notices(endpoint: &Endpoint) -> bool {
+    let rare = of(endpoint);
+    rare.zero_copies_told.load(Ordering::Acquire) != rare.zero_copies.load(Ordering::Acquire)
 }

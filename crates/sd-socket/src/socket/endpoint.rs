@@ -2,11 +2,12 @@
 
 use crate::link::channel::Channel;
 use crate::process::{PROCESS, Priv, SlabRec};
+use crate::socket::bell::{self, ALL_BITS, notify};
 use crate::socket::cold;
 use crate::socket::token::Half;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::token::Way;
-use sd_ring::{Next, RxCursor, TxCursor, doorbell};
+use sd_ring::{Next, RxCursor, TxCursor};
 use sd_shm::channel::{
     FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
 };
@@ -370,47 +371,9 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
         // SAFETY: nobody else knows the endpoint yet.
         unsafe { crate::socket::apart::attached(endpoint, channel, slot) };
     }
-    crate::process::confine::attached(endpoint);
+    crate::socket::confine::attached(endpoint);
     endpoint.set_state(State::Connected);
 }
-
-/// Wakes the peer as its doorbell word says, after something was published for it.
-#[inline(always)]
-pub(crate) fn notify(endpoint: &Endpoint, bits: u32) {
-    notify_at(endpoint, endpoint.peer_words(), bits);
-}
-
-/// Wakes the peer as `peer`, its words of the slot, say, after something was published for it.
-#[inline(always)]
-pub(crate) fn notify_at(endpoint: &Endpoint, peer: &SlotSide, bits: u32) {
-    let fired = doorbell::ring(&peer.wait, bits);
-    if fired != 0 {
-        notify_slow(endpoint, fired);
-    }
-}
-
-#[cold]
-fn notify_slow(endpoint: &Endpoint, fired: u32) {
-    if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {
-        sd_sys::futex::wake(&endpoint.peer_words().wait, i32::MAX, sd_sys::futex::Scope::Shared);
-    }
-    if fired & (doorbell::RX_SIGNAL | doorbell::TX_SIGNAL) != 0 && fired & doorbell::RX_SLEEP == 0 {
-        crate::socket::signals::tell(endpoint, false);
-    }
-    if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0
-        && let Some(channel) = endpoint.channel_ref()
-    {
-        channel.announce(usize::from(endpoint.slot.load(Ordering::Relaxed)));
-    }
-}
-
-/// All bits a waiter can announce.
-pub(crate) const ALL_BITS: u32 = doorbell::RX_SLEEP
-    | doorbell::RX_EVENT
-    | doorbell::RX_SIGNAL
-    | doorbell::TX_SLEEP
-    | doorbell::TX_EVENT
-    | doorbell::TX_SIGNAL;
 
 /// What the peer's words say of the end of the connection, beyond what the ring says.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -469,7 +432,7 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
         } else {
             let resets = crate::setup::time_wait::note_close(endpoint, rec);
-            tx.finish(&endpoint.tx_mem(), crate::data::fast::stamp(endpoint));
+            tx.finish(&endpoint.tx_mem(), bell::stamp(endpoint));
             own.flags.fetch_or(if resets { FLAG_FIN | FLAG_RESET } else { FLAG_FIN }, Ordering::AcqRel);
         }
         own.wait.store(0, Ordering::Relaxed);
@@ -497,4 +460,10 @@ pub(crate) fn corrupt(endpoint: &Endpoint) {
     endpoint.set_flag(RESET);
     notify(endpoint, ALL_BITS);
     crate::link::channel::announce_to_self(endpoint);
+}
+
+/// The connection behind `fd`. For a socket of ours in any other state see `unconnected`.
+#[inline(always)]
+pub(crate) fn connection(fd: i32) -> Option<&'static Endpoint> {
+    crate::fd::table::socket(fd).filter(|e| e.state_now() == State::Connected)
 }

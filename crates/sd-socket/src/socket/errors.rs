@@ -1,10 +1,8 @@
 //! Why a call on a connection fails, and in which order Linux looks: at the state first, at the buffer last.
 
-use crate::data::iov::{Pieces, is_beyond};
-use crate::data::stream;
-use crate::socket::endpoint::{self, EOF, EndpointExt, FIN_SENT, PeerEnd, RESET, SHUT_WR, notify, peer_end};
+use crate::socket::bell::notify;
+use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, PeerEnd, RESET, SHUT_WR, peer_end};
 use core::sync::atomic::Ordering;
-use libc::c_void;
 use sd_shm::channel::{FLAG_FIN, FLAG_RESET};
 use sd_shm::slab::Endpoint;
 
@@ -33,7 +31,7 @@ fn send_error_slow(endpoint: &'static Endpoint, len: usize) -> Option<i32> {
     endpoint.error.store(libc::EPIPE as u16, Ordering::Relaxed);
     endpoint.set_flag(RESET);
     endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
-    notify(endpoint, endpoint::ALL_BITS);
+    notify(endpoint, crate::socket::bell::ALL_BITS);
     crate::link::channel::announce_to_self(endpoint);
     Some(0)
 }
@@ -72,30 +70,6 @@ pub(crate) fn before_send(endpoint: &'static Endpoint, flags: i32) -> Result<(),
     match send_error(endpoint, 0) {
         None | Some(0) => Ok(()),
         Some(errno) => Err(send_failed(errno, flags)),
-    }
-}
-
-/// A send from a bad pointer.
-#[cold]
-pub(crate) fn send_from(endpoint: &'static Endpoint, buf: *const c_void, len: usize, flags: i32) -> i32 {
-    if is_beyond(buf, len) { libc::EFAULT } else { send_from_nowhere(endpoint, flags) }
-}
-
-/// A send from memory that is none.
-#[cold]
-pub(crate) fn send_from_nowhere(endpoint: &'static Endpoint, flags: i32) -> i32 {
-    let stopped = before_send(endpoint, flags).and_then(|()| crate::data::space::wait(endpoint, flags));
-    stopped.err().unwrap_or(libc::EFAULT)
-}
-
-/// A recv into memory that is none: it fails when there is something to put there.
-#[cold]
-pub(crate) fn recv_to_nowhere(endpoint: &'static Endpoint, flags: i32) -> Result<usize, i32> {
-    let look = flags & (libc::MSG_DONTWAIT) | libc::MSG_PEEK | libc::MSG_TRUNC;
-    match stream::recv(endpoint, Pieces::one(core::ptr::null_mut(), 1), look) {
-        Ok(0) => Ok(0),
-        Ok(_) => Err(libc::EFAULT),
-        Err(errno) => Err(errno),
     }
 }
 

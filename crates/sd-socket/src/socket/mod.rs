@@ -3,6 +3,8 @@
 //! `endpoint` (flags, life and end), `cold` (time-outs, IPv6 addresses, urgent data), `errors` (what a call on a broken connection
 //! returns), `names` and `addr` (getsockname, getpeername), `signals` (SIGIO, SIGURG), `inode` (fstat).
 //! `apart` reads what another user's process sends where a look could make memory at our expense.
+//! `kernel_socket` is what the kernel has behind a number of ours, `recorded` and `notes` the options for it, `ring_view` what lies in
+//! the rings, `bell` how those are woken who wait for it, `parked` what is left of a half without memory.
 //! `token` lets one thread at a time use a half of a connection; `pin` keeps a socket from going away under a call (the kernel's fget
 //! and fput).
 //!
@@ -12,6 +14,8 @@
 //! | task | place |
 //! |---|---|
 //! | end of a connection | `endpoint` (`release`, `hang_up`) |
+//! | placeholders, a kernel socket of its own | `kernel_socket` |
+//! | FIONREAD, SIOCOUTQ, SIOCATMARK, the urgent mark | `ring_view` |
 //! | a field few sockets need | `cold` |
 //! | a field in shared memory | sd-shm, whose `VERSION` is raised |
 //! | who may send, who may receive | `token` (membarrier, thread records); the protocol is in sd-ring's `token.rs`: first extend `tests/token_model.rs` |
@@ -22,11 +26,18 @@
 
 pub(crate) mod addr;
 pub(crate) mod apart;
+pub(crate) mod bell;
 pub(crate) mod cold;
+pub(crate) mod confine;
 pub(crate) mod endpoint;
 pub(crate) mod errors;
 pub(crate) mod inode;
+pub(crate) mod kernel_socket;
 pub(crate) mod names;
+pub(crate) mod notes;
+pub(crate) mod parked;
 pub(crate) mod pin;
+pub(crate) mod recorded;
+pub(crate) mod ring_view;
 pub(crate) mod signals;
 pub(crate) mod token;

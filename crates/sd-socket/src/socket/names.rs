@@ -2,10 +2,10 @@
 
 use crate::Outcome;
 use crate::fd::table::{self, Entry};
-use crate::setup::connect::materialize;
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, FIN_SENT, KEEPS_ADDRESS, RESET};
+use crate::socket::kernel_socket::materialize;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use sd_proto::Ip;

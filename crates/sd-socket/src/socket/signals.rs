@@ -10,9 +10,9 @@
 
 use crate::Outcome;
 use crate::process::PROCESS;
-use crate::setup::connect::materialize;
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, HAS_SIGNALS};
+use crate::socket::kernel_socket::materialize;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_ulong};
 use sd_proto::Request;

@@ -3,9 +3,9 @@
 //! While the process has one thread and never forked, nobody else can come, and nothing is asked. Else
 //! a thread finds its record (in the family's oldest slab) by one word of thread-local storage.
 
-use crate::memory::parked;
 use crate::process::{PROCESS, single_threaded, tid};
 use crate::socket::endpoint::{self, EndpointExt};
+use crate::socket::parked;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_ring::token::{Before, Me, Thread, Token, Way, World};

@@ -25,3 +25,5 @@ pub(crate) mod thread_waker;
 pub(crate) mod waker;
 
 pub(crate) use sleep::*;
+
+pub(crate) use crate::process::earlier;

@@ -232,7 +232,7 @@ impl<'a> List<'a> {
         self.entries().any(|(entry, kind)| {
             if let Kind::Socket(endpoint) = kind {
                 ready::arm(endpoint, u32::from(entry.events as u16));
-                if crate::setup::withdrawn::is_moved(endpoint) {
+                if crate::socket::kernel_socket::is_moved(endpoint) {
                     return true;
                 }
             }

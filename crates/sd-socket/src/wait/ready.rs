@@ -64,7 +64,7 @@ fn full_mask(endpoint: &'static Endpoint) -> u32 {
         State::Connected => {
             let mask = connected_mask(endpoint);
             // Nothing that was seen counts of one that went to the kernel meanwhile.
-            if crate::setup::withdrawn::is_moved(endpoint) { 0 } else { mask }
+            if crate::socket::kernel_socket::is_moved(endpoint) { 0 } else { mask }
         }
         State::Listen if crate::setup::listen::has_pending(endpoint) => IN,
         State::Fresh | State::Bound => {
@@ -95,7 +95,7 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
     let mut mask = 0;
     let lowat = endpoint.rx().lowat.load(Ordering::Relaxed) as usize;
     let one_is_enough = lowat <= 1 && found != Ok(Next::Urgent);
-    if data && (one_is_enough || crate::data::shutdown::data_bytes(endpoint) >= lowat.max(1)) {
+    if data && (one_is_enough || crate::socket::ring_view::data_bytes(endpoint) >= lowat.max(1)) {
         mask |= IN;
     }
     if ended || reset || endpoint.flag(SHUT_RD) {
@@ -108,10 +108,10 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
     if reset || end == PeerEnd::Gone || endpoint.flag(SHUT_WR) || has_space(endpoint) {
         mask |= OUT;
     }
-    if crate::data::urgent::is_pending(endpoint) {
+    if crate::socket::ring_view::is_pending(endpoint) {
         mask |= EPOLLPRI as u32;
     }
-    if endpoint.error.load(Ordering::Relaxed) != 0 || crate::data::zero_copy::is_pending(endpoint) {
+    if endpoint.error.load(Ordering::Relaxed) != 0 || crate::socket::cold::has_notices(endpoint) {
         mask |= EPOLLERR as u32;
     }
     mask

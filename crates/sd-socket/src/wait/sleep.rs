@@ -7,6 +7,7 @@
 //! more runnable threads than cores: then nobody here gives way for a while, since who sleeps is run as soon as he
 //! is woken, but who gave way waits for his turn.
 
+use crate::process::earlier;
 use crate::process::stats::{Counter, count};
 use crate::socket::endpoint::EndpointExt;
 use crate::wait::waker::View;
@@ -251,7 +252,7 @@ pub(crate) fn sleep_on_connection(
     deadline: Deadline,
     pause: Option<u64>,
 ) -> Result<(), i32> {
-    let limit = earlier(pause, crate::process::confine::limit(endpoint));
+    let limit = earlier(pause, crate::socket::confine::limit(endpoint));
     sleep_on_word(&endpoint.own_words().wait, value, deadline, limit)
 }
 
@@ -367,11 +368,3 @@ pub(crate) fn sleep_on(
 /// epoll_pwait2(2) is not there: an older kernel, valgrind (which complains about each try), or a container's filter
 /// for system calls, which may say EPERM for what it does not know.
 static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
-
-/// The earlier of two pauses.
-pub(crate) fn earlier(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
-}

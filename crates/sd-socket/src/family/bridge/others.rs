@@ -2,7 +2,6 @@
 
 use super::lent::Lent;
 use crate::data::iov::Pieces;
-use crate::data::shutdown;
 use crate::data::stream;
 use crate::socket::endpoint;
 use crate::socket::endpoint::EndpointExt;
@@ -89,7 +88,7 @@ impl Others {
         if self.are_idle {
             return true;
         }
-        if shutdown::data_bytes(endpoint) == 0 && !endpoint::peer_finished(endpoint) {
+        if crate::socket::ring_view::data_bytes(endpoint) == 0 && !endpoint::peer_finished(endpoint) {
             self.unread_since = None;
             return false;
         }

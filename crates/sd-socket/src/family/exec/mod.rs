@@ -113,7 +113,7 @@ fn give_to_stranger(sockets: &[(i32, &'static Endpoint)]) {
                 let _ = crate::family::bridge::to_kernel_socket(endpoint, Reads::AsRead);
             }
             // The placeholder is shared with other sockets.
-            State::Fresh | State::Bound => drop(crate::setup::connect::materialize(endpoint)),
+            State::Fresh | State::Bound => drop(crate::socket::kernel_socket::materialize(endpoint)),
             State::Listen => give_listener(fd, endpoint),
             _ => {}
         }

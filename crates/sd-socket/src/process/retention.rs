@@ -29,7 +29,7 @@ fn wish(value: &[u8]) -> Option<u64> {
 }
 
 /// Nanoseconds.
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     match WISHED.load(Ordering::Relaxed) {
         0 if is_plenty_now() => LONG,
         0 => SHORT,

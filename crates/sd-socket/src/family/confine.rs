@@ -7,13 +7,13 @@
 
 use crate::Outcome;
 use crate::fd::table::{self, Entry};
-use crate::socket::endpoint::{self, EndpointExt};
+use crate::socket::bell;
+use crate::socket::confine::cannot_wake;
+use crate::socket::endpoint::EndpointExt;
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
 use sd_ring::doorbell;
-use sd_shm::channel::FLAG_CANNOT_WAKE;
-use sd_shm::slab::{Endpoint, State};
-use sd_sys::confine::{self, NAP_NS, Set};
+use sd_shm::slab::State;
+use sd_sys::confine::{self, Set};
 
 /// Makes `install` install a filter that forbids the calls of a set; it says as prctl(2) whether it did.
 pub fn install(set: &Set, install: impl FnOnce() -> c_int) -> Outcome<c_int> {
@@ -30,7 +30,7 @@ pub fn install(set: &Set, install: impl FnOnce() -> c_int) -> Outcome<c_int> {
             {
                 cannot_wake(endpoint);
                 // Whoever sleeps on the connection at the other side looks again.
-                endpoint::notify(endpoint, doorbell::RX_SLEEP | doorbell::TX_SLEEP);
+                bell::notify(endpoint, doorbell::RX_SLEEP | doorbell::TX_SLEEP);
             }
         });
     }
@@ -39,23 +39,4 @@ pub fn install(set: &Set, install: impl FnOnce() -> c_int) -> Outcome<c_int> {
         confine::allow_again(&new);
     }
     Outcome::Done(result)
-}
-
-/// A connection is there, and its peer may come to sleep.
-#[inline]
-pub(crate) fn attached(endpoint: &Endpoint) {
-    if !confine::allows(libc::SYS_futex) {
-        cannot_wake(endpoint);
-    }
-}
-
-#[cold]
-fn cannot_wake(endpoint: &Endpoint) {
-    endpoint.own_words().flags.fetch_or(FLAG_CANNOT_WAKE, Ordering::AcqRel);
-}
-
-/// How long to sleep for what the peer does, if it cannot wake.
-pub(crate) fn limit(endpoint: &Endpoint) -> Option<u64> {
-    let cannot_wake = endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_CANNOT_WAKE != 0;
-    cannot_wake.then_some(NAP_NS)
 }

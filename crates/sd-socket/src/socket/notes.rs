@@ -3,7 +3,7 @@
 //! An accepted connection inherits most of them (`sk_clone_lock` in the kernel), but has no kernel socket, and few programs
 //! ever ask. And a kernel socket that was bound to a port which an accelerated connection has is exchanged for a fresh one
 //! (`bind`). So a socket notes what was set on it, its connections share the note of what they inherit, and it is carried
-//! out on the day there is a fresh kernel socket (`options::replay`). A socket names its note by a
+//! out on the day there is a fresh kernel socket (`recorded::replay`). A socket names its note by a
 //! number in the process's private part of the endpoint: a fork copies both. What one process of several sets after a
 //! fork is inherited in that process only. Tested by the subjects `accept/options_inherited`,
 //! `options/buffer_sizes_inherited` and `bind/chosen_port_keeps_options`.
@@ -65,7 +65,7 @@ fn is_inherited(option: &Extra) -> bool {
 ///
 /// # Safety
 /// `value` points to `len` readable bytes.
-pub(super) unsafe fn note(endpoint: &Endpoint, level: c_int, name: c_int, value: *const c_void, len: usize) {
+pub(crate) unsafe fn note(endpoint: &Endpoint, level: c_int, name: c_int, value: *const c_void, len: usize) {
     let len = if is_program(level, name) { 0 } else { len };
     let Some(private) = PROCESS.private(endpoint).filter(|_| len <= VALUE_MAX) else { return };
     let mut bytes = [0; VALUE_MAX];
@@ -110,7 +110,7 @@ fn noted(notes: &[Note], number: u32) -> &[Extra] {
 }
 
 /// A connection has most of what its listener has.
-pub(super) fn inherit(from: &Endpoint, to: &Endpoint) {
+pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
     if let (Some(from), Some(to)) = (PROCESS.private(from), PROCESS.private(to)) {
         let number = match from.next.load(Ordering::Relaxed) {
             0 => 0,
@@ -121,12 +121,12 @@ pub(super) fn inherit(from: &Endpoint, to: &Endpoint) {
 }
 
 /// Something is noted of a socket.
-pub(super) fn is_noted(endpoint: &Endpoint) -> bool {
+pub(crate) fn is_noted(endpoint: &Endpoint) -> bool {
     PROCESS.private(endpoint).is_some_and(|private| private.next.load(Ordering::Relaxed) != 0)
 }
 
 /// Calls `each` with level, name and value of what is noted of a socket; false when nothing is.
-pub(super) fn each(endpoint: &Endpoint, mut each: impl FnMut(c_int, c_int, &[u8])) -> bool {
+pub(crate) fn each(endpoint: &Endpoint, mut each: impl FnMut(c_int, c_int, &[u8])) -> bool {
     let number = PROCESS.private(endpoint).map_or(0, |private| private.next.load(Ordering::Relaxed));
     if number != 0 {
         for extra in noted(&NOTES.lock(), number).iter().filter(|extra| !is_program(extra.level, extra.name))

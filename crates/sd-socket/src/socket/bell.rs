@@ -1,0 +1,65 @@
+//! Waking those who wait for a connection: the peer, as its doorbell word says, and threads of this process.
+
+use crate::socket::endpoint::EndpointExt;
+use core::sync::atomic::Ordering;
+use sd_ring::doorbell;
+use sd_shm::channel::{FLAG_WANTS_STAMPS, SlotSide};
+use sd_shm::slab::Endpoint;
+use sd_sys::futex::{self, Scope};
+
+/// Wakes the peer as its doorbell word says, after something was published for it.
+#[inline(always)]
+pub(crate) fn notify(endpoint: &Endpoint, bits: u32) {
+    notify_at(endpoint, endpoint.peer_words(), bits);
+}
+
+/// Wakes the peer as `peer`, its words of the slot, say, after something was published for it.
+#[inline(always)]
+pub(crate) fn notify_at(endpoint: &Endpoint, peer: &SlotSide, bits: u32) {
+    let fired = doorbell::ring(&peer.wait, bits);
+    if fired != 0 {
+        notify_slow(endpoint, fired);
+    }
+}
+
+#[cold]
+fn notify_slow(endpoint: &Endpoint, fired: u32) {
+    if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {
+        sd_sys::futex::wake(&endpoint.peer_words().wait, i32::MAX, sd_sys::futex::Scope::Shared);
+    }
+    if fired & (doorbell::RX_SIGNAL | doorbell::TX_SIGNAL) != 0 && fired & doorbell::RX_SLEEP == 0 {
+        crate::socket::signals::tell(endpoint, false);
+    }
+    if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0
+        && let Some(channel) = endpoint.channel_ref()
+    {
+        channel.announce(usize::from(endpoint.slot.load(Ordering::Relaxed)));
+    }
+}
+
+/// All bits a waiter can announce.
+pub(crate) const ALL_BITS: u32 = doorbell::RX_SLEEP
+    | doorbell::RX_EVENT
+    | doorbell::RX_SIGNAL
+    | doorbell::TX_SLEEP
+    | doorbell::TX_EVENT
+    | doorbell::TX_SIGNAL;
+
+/// Threads of this process that sleep in send or recv on it look again.
+pub(crate) fn wake_sleepers(endpoint: &'static Endpoint) {
+    let own = &endpoint.own_words().wait;
+    doorbell::disarm(own, ALL_BITS & !(doorbell::RX_SIGNAL | doorbell::TX_SIGNAL));
+    futex::wake(own, i32::MAX, Scope::Shared);
+}
+
+/// What is sent now bears the time, if the peer wants that.
+#[inline(always)]
+pub(crate) fn stamp(endpoint: &Endpoint) -> u32 {
+    stamp_for(endpoint.peer_words().flags.load(Ordering::Relaxed))
+}
+
+/// The time that a message bears, if `peer_flags` ask for it; zero if not.
+#[inline(always)]
+pub(crate) fn stamp_for(peer_flags: u32) -> u32 {
+    if peer_flags & FLAG_WANTS_STAMPS != 0 { sd_ring::stamp::of(sd_sys::time::ticks()) } else { 0 }
+}

@@ -1,0 +1,118 @@
+//! The kernel's socket behind a number of ours: one placeholder for all, or one of the socket's own.
+//!
+//! ```text
+//!  number --dup--> placeholder        `materialize`: --dup3--> a socket of its own, with the options that were recorded
+//! ```
+
+use crate::fd::table::{self, Entry};
+use crate::process::PROCESS;
+use crate::process::stats::{Counter, count};
+use crate::socket::endpoint::{self, EndpointExt, OWN_SOCKET};
+use crate::socket::recorded::replay;
+use crate::socket::{addr, cold};
+use core::sync::atomic::Ordering;
+use sd_shm::slab::{End, Endpoint, State};
+
+/// Index of the placeholder for a domain.
+pub(crate) fn placeholder(domain: i32) -> i32 {
+    let index = usize::from(domain == libc::AF_INET6);
+    PROCESS.placeholders.get(index).map_or(-1, |p| p.load(Ordering::Relaxed))
+}
+
+/// A descriptor number that is ours, held in the kernel by a duplicate of the placeholder.
+pub(crate) fn number(domain: i32, cloexec: bool) -> Result<i32, i32> {
+    let source = placeholder(domain);
+    let made = if cloexec { sd_sys::fd::dup_above(source, 0) } else { sd_sys::fd::dup(source) };
+    let fd = made.and_then(sd_sys::numbers::give).map_err(|e| e.0)?;
+    dropped_behind_our_back(fd);
+    Ok(fd)
+}
+
+/// The kernel gave out a number that we think is in use: the program closed it by a way that we
+/// do not see. The entry goes.
+pub(crate) fn dropped_behind_our_back(fd: i32) {
+    match table::get(fd) {
+        Entry::None => {}
+        entry => {
+            table::clear(fd);
+            count(Counter::LostFd);
+            if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
+                endpoint::release(endpoint);
+            }
+        }
+    }
+}
+
+/// Gives the endpoint a kernel socket of its own under all its numbers, with the options that
+/// were recorded so far. Afterwards calls that we do not serve may go to the kernel.
+pub(crate) fn materialize(endpoint: &'static Endpoint) -> Result<(), i32> {
+    if endpoint.flag(OWN_SOCKET) {
+        return Ok(());
+    }
+    give_own_socket(endpoint)
+}
+
+/// The kernel socket that the endpoint had of its own, which `moved` leads to, goes elsewhere: it gets another one.
+pub(crate) fn renew(endpoint: &'static Endpoint, moved: i32) {
+    let fd = endpoint.fd.load(Ordering::Relaxed);
+    if endpoint.flag(OWN_SOCKET) && sd_sys::fd::identity(fd) == sd_sys::fd::identity(moved) {
+        let _ = give_own_socket(endpoint);
+    }
+}
+
+fn give_own_socket(endpoint: &'static Endpoint) -> Result<(), i32> {
+    let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
+    let fresh = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).map_err(|e| e.0)?;
+    replay(endpoint, fresh);
+    let mut result = Ok(());
+    each_fd(endpoint, |fd| {
+        let cloexec = sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32 & libc::FD_CLOEXEC;
+        let flags = if cloexec != 0 { libc::O_CLOEXEC } else { 0 };
+        if let Err(e) = sd_sys::fd::dup3(fresh, fd, flags) {
+            result = Err(e.0);
+        }
+    });
+    sd_sys::fd::close(fresh);
+    endpoint.set_flag(OWN_SOCKET);
+    if result.is_ok() {
+        crate::socket::inode::note(endpoint.fd.load(Ordering::Relaxed));
+    }
+    result
+}
+
+/// Calls `each` for every number of this process that leads to the endpoint.
+pub(crate) fn each_fd(endpoint: &'static Endpoint, mut each: impl FnMut(i32)) {
+    let first = endpoint.fd.load(Ordering::Relaxed);
+    let alone = PROCESS.private(endpoint).is_some_and(|p| p.fds.load(Ordering::Acquire) == 1);
+    if alone && table::socket(first).is_some_and(|e| core::ptr::eq(e, endpoint)) {
+        return each(first);
+    }
+    table::for_each(0, u32::MAX, |fd, entry| {
+        if matches!(entry, Entry::Socket(e) if core::ptr::eq(e, endpoint)) {
+            each(fd);
+        }
+    });
+}
+
+/// Notes both names of a kernel connection.
+pub(crate) fn note_kernel_names(endpoint: &Endpoint, fd: i32) {
+    let mut ports = 0;
+    if let Some((_, local)) = addr::kernel_name(fd) {
+        cold::set_ip(endpoint, End::Local, local.ip);
+        ports = u32::from(local.port) << 16;
+    }
+    if let Some((_, peer)) = addr::kernel_peer(fd) {
+        cold::set_ip(endpoint, End::Remote, peer.ip);
+        ports |= u32::from(peer.port);
+    }
+    endpoint.ports.store(ports, Ordering::Relaxed);
+}
+
+/// The socket is the kernel's by now; no errno of Linux'. Calls end with it as with an error, and go to the kernel.
+pub(crate) const MOVED: i32 = 4097;
+
+/// The call's socket has gone to the kernel in the middle of it.
+#[cold]
+pub(crate) fn is_moved(endpoint: &Endpoint) -> bool {
+    endpoint.state_now() == State::Kernel
+}

@@ -1,0 +1,143 @@
+//! A half of a connection that was parked: its page was given back, and a word of it is kept beside (`memory::park` parks).
+//!
+//! A half of zeros is *void*: nothing can be sent or received with it. There who takes its token makes it what it was,
+//! first of all; who looks without a token takes what is kept.
+
+use crate::link::kept_rings::are_kept;
+use crate::process::PROCESS;
+use crate::socket::endpoint::{EndpointExt, rx_cursor, tx_cursor};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use sd_ring::token::Way;
+use sd_ring::{RxCursor, TxCursor};
+use sd_shm::channel::GEOMETRY;
+use sd_shm::slab::{End, Endpoint, Kept, RX_PARKED, TX_PARKED};
+
+/// Pages that this process has given back.
+pub(crate) static PAGES: AtomicU32 = AtomicU32::new(0);
+
+fn kept(endpoint: &Endpoint) -> Option<&'static Kept> {
+    let (rec, index) = PROCESS.locate(endpoint)?;
+    rec.slab()?.kept(index)
+}
+
+/// The half is void; for who has its token.
+#[inline(always)]
+pub(crate) fn is_void(endpoint: &Endpoint, way: Way) -> bool {
+    match way {
+        // SAFETY: plain integers in our own slab.
+        Way::Send => unsafe { &*endpoint.tx().cursor.get() }.is_void(),
+        Way::Receive => endpoint.rx().lowat.load(Ordering::Relaxed) == 0,
+    }
+}
+
+/// Makes a void half what it was.
+///
+/// # Safety
+/// The caller has its token.
+#[cold]
+pub(crate) unsafe fn unpark(endpoint: &Endpoint, way: Way) {
+    let Some(kept) = kept(endpoint) else { return };
+    match way {
+        Way::Send => {
+            endpoint.tx().bytes.store(kept.tx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+            // SAFETY: as the caller says.
+            unsafe { tx_cursor(endpoint) }.unpark(&GEOMETRY, kept.tx.load(Ordering::Relaxed));
+            endpoint.clear_flag(TX_PARKED);
+        }
+        Way::Receive => {
+            let half = endpoint.rx();
+            half.bytes.store(kept.rx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+            for (to, from) in half.short_addresses.iter().zip(&kept.short_addresses) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            // SAFETY: as the caller says.
+            unsafe { *rx_cursor(endpoint) = unparked(endpoint, kept) };
+            half.lowat.store(1, Ordering::Release);
+            endpoint.clear_flag(RX_PARKED);
+        }
+    }
+}
+
+/// The receiving cursor that was parked.
+fn unparked(endpoint: &Endpoint, kept: &Kept) -> RxCursor {
+    let mut cursor = RxCursor::unparked(kept.rx.load(Ordering::Relaxed));
+    if endpoint.channel_ref().is_some_and(are_kept) {
+        cursor.beware();
+    }
+    cursor
+}
+
+/// Both halves are void.
+pub(crate) fn is_parked(endpoint: &Endpoint) -> bool {
+    let both = TX_PARKED | RX_PARKED;
+    endpoint.flags.load(Ordering::Relaxed) & both == both
+}
+
+/// The sending cursor as it may be: for a hint.
+pub(crate) fn glance(endpoint: &Endpoint) -> TxCursor {
+    if endpoint.flag(TX_PARKED)
+        && let Some((rec, _)) = PROCESS.locate(endpoint)
+        && let Some((cursor, _)) = rec.slab().and_then(|slab| slab.sender(endpoint))
+    {
+        return cursor;
+    }
+    // SAFETY: plain data in our own slab; a torn read gives a wrong hint only.
+    unsafe { core::ptr::read_volatile(endpoint.tx().cursor.get()) }
+}
+
+/// What is read in a receiving half without its token. `None`: it is void, or a page was given back meanwhile.
+#[inline(always)]
+fn unless_parked<T>(endpoint: &Endpoint, read: impl FnOnce() -> T) -> Option<T> {
+    let pages = PAGES.load(Ordering::Acquire);
+    if endpoint.rx().lowat.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let found = read();
+    fence(Ordering::Acquire);
+    (PAGES.load(Ordering::Relaxed) == pages).then_some(found)
+}
+
+/// The receiving cursor, for a look without the token: torn at worst by another thread that receives. `None`: it was
+/// parked meanwhile.
+#[inline(always)]
+pub(crate) fn receiver(endpoint: &Endpoint) -> Option<RxCursor> {
+    // SAFETY: plain integers in our own slab.
+    unless_parked(endpoint, || unsafe { core::ptr::read_volatile(endpoint.rx().cursor.get()) })
+}
+
+/// What stands in a receiving half, void or not, for who cannot look again, since it may be a handler of signals.
+fn look<T>(endpoint: &Endpoint, live: impl Fn() -> Option<T>, parked: impl Fn(&Kept) -> T) -> Option<T> {
+    loop {
+        if let Some(found) = live() {
+            return Some(found);
+        }
+        // Else some other page was given back just now.
+        if is_void(endpoint, Way::Receive) {
+            return kept(endpoint).map(parked);
+        }
+    }
+}
+
+/// The receiving cursor, void or not.
+pub(crate) fn receiver_now(endpoint: &Endpoint) -> RxCursor {
+    look(endpoint, || receiver(endpoint), |kept| unparked(endpoint, kept)).unwrap_or_default()
+}
+
+/// An address as it stands in the receiving half.
+pub(crate) fn address(endpoint: &Endpoint, end: End) -> u32 {
+    let word = |[local, remote]: &[AtomicU32; 2]| {
+        let word = if end == End::Local { local } else { remote };
+        word.load(Ordering::Relaxed)
+    };
+    let live = || unless_parked(endpoint, || word(&endpoint.rx().short_addresses));
+    look(endpoint, live, |kept| word(&kept.short_addresses)).unwrap_or(0)
+}
+
+/// Bytes that were sent and received.
+pub(crate) fn counts(endpoint: &Endpoint) -> (u64, u64) {
+    let slab = PROCESS.locate(endpoint).and_then(|(rec, _)| rec.slab());
+    let count = |found: Option<u64>| found.unwrap_or(0);
+    let sent = slab.and_then(|slab| slab.sender(endpoint)).map(|(_, bytes)| bytes);
+    let received = slab.and_then(|slab| slab.receiver(endpoint)).map(|(_, bytes, _)| bytes);
+    (count(sent), count(received))
+}

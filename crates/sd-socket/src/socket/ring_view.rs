@@ -1,0 +1,136 @@
+//! What lies in the rings of a connection, looked at without taking it: FIONREAD, SIOCOUTQ, SIOCATMARK, TCP_INQ, and the
+//! urgent mark.
+
+use crate::socket::endpoint::{self, EndpointExt, OOB_INLINE, rx_cursor, tx_cursor};
+use crate::socket::{apart, cold};
+use core::sync::atomic::Ordering;
+use sd_ring::{Next, RxCursor};
+use sd_shm::channel::{FLAG_URGENT, GEOMETRY};
+use sd_shm::slab::Endpoint;
+
+/// Ring bytes that a correct peer cannot exceed.
+const WALK_MAX: u64 = 2 * GEOMETRY.large as u64;
+
+/// What TCP_INQ tells after a call: the bytes that are left, and one more where the peer has ended its stream
+/// (`tcp_inq_hint`).
+pub(crate) fn bytes_left(endpoint: &'static Endpoint) -> i32 {
+    walk(endpoint).bytes as i32 + i32::from(endpoint::peer_finished(endpoint))
+}
+
+/// Bytes that can be received now (FIONREAD): up to the urgent mark, where there is one.
+pub(crate) fn readable_bytes(endpoint: &'static Endpoint) -> usize {
+    let found = walk(endpoint);
+    found.before_mark.filter(|_| !endpoint.flag(OOB_INLINE)).unwrap_or(found.bytes)
+}
+
+/// Bytes that a receiver with patience finds.
+pub(crate) fn data_bytes(endpoint: &'static Endpoint) -> usize {
+    walk(endpoint).bytes
+}
+
+/// SIOCATMARK.
+pub(crate) fn is_at_mark(endpoint: &'static Endpoint) -> bool {
+    // Without the token, which a handler of SIGURG may have interrupted.
+    let mut rx = crate::socket::parked::receiver_now(endpoint);
+    let start = rx.position();
+    while rx.position().wrapping_sub(start) <= WALK_MAX && apart::next(endpoint, &mut rx) == Ok(Next::Urgent)
+    {
+        if is_mark(endpoint, &rx) {
+            return true;
+        }
+        if endpoint.flag(OOB_INLINE) {
+            return false;
+        }
+        rx.admit_urgent();
+        rx.advance(1);
+    }
+    false
+}
+
+/// What lies in a ring.
+struct Found {
+    /// Bytes, but for urgent ones that the next recv passes over.
+    bytes: usize,
+    /// Bytes before the urgent mark.
+    before_mark: Option<usize>,
+    /// More than an honest peer can have left: whoever reads on reads the same again and again.
+    is_endless: bool,
+}
+
+fn walk(endpoint: &'static Endpoint) -> Found {
+    let _half = endpoint.rx_token();
+    // SAFETY: the rx half is held; a copy walks ahead.
+    let mut rx = unsafe { *rx_cursor(endpoint) };
+    let mut found = Found { bytes: 0, before_mark: None, is_endless: false };
+    let start = rx.position();
+    while rx.position().wrapping_sub(start) <= WALK_MAX {
+        match apart::next(endpoint, &mut rx) {
+            Ok(Next::Data { len, .. }) => {
+                rx.advance(len);
+                found.bytes += len as usize;
+            }
+            Ok(Next::Urgent) => {
+                if is_mark(endpoint, &rx) {
+                    found.before_mark = Some(found.bytes);
+                }
+                rx.admit_urgent();
+                if found.bytes == 0 && !endpoint.flag(OOB_INLINE) {
+                    rx.advance(1);
+                }
+            }
+            _ => return found,
+        }
+    }
+    Found { is_endless: true, ..found }
+}
+
+/// See [`Found::is_endless`].
+pub(crate) fn is_endless(endpoint: &'static Endpoint) -> bool {
+    walk(endpoint).is_endless
+}
+
+/// Bytes that the peer has not taken yet, at most (SIOCOUTQ).
+pub(crate) fn unsent_bytes(endpoint: &'static Endpoint) -> usize {
+    let _half = endpoint.tx_token();
+    // SAFETY: the tx half is held.
+    let tx = unsafe { tx_cursor(endpoint) };
+    let _ = tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire));
+    tx.unread() as usize
+}
+
+/// Bit of `SlotSide::urgent`: there is a byte, the lowest eight bits.
+pub(crate) const VALID: u64 = 0x100;
+
+/// An urgent byte that the stream has not passed.
+pub(crate) struct Mark {
+    /// Ring bytes before it.
+    pub(crate) position: u64,
+    pub(crate) byte: u8,
+}
+
+/// The mark ahead of the receiver, or where it stands.
+fn mark(endpoint: &Endpoint) -> Option<Mark> {
+    let peer = endpoint.peer_words();
+    if peer.flags.load(Ordering::Acquire) & FLAG_URGENT == 0 {
+        return None;
+    }
+    let word = peer.rare()?.urgent.load(Ordering::Acquire);
+    let mark = Mark { position: word >> 9, byte: word as u8 };
+    let position = crate::socket::parked::receiver_now(endpoint).position();
+    (word & VALID != 0 && mark.position >= position).then_some(mark)
+}
+
+/// Whether the urgent byte at which `rx` is is the mark.
+pub(crate) fn is_mark(endpoint: &Endpoint, rx: &RxCursor) -> bool {
+    mark(endpoint).is_some_and(|mark| mark.position == rx.position())
+}
+
+/// EPOLLPRI: there is an urgent byte that was not received out of band.
+pub(crate) fn is_pending(endpoint: &Endpoint) -> bool {
+    unread(endpoint).is_some()
+}
+
+/// The mark, unless its byte was received out of band.
+pub(crate) fn unread(endpoint: &Endpoint) -> Option<Mark> {
+    mark(endpoint).filter(|mark| cold::of(endpoint).urgent_read.load(Ordering::Relaxed) != mark.position + 1)
+}

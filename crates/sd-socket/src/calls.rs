@@ -219,6 +219,7 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
         epoll::found(epfd);
     }
     let Entry::Epoll(instance) = table::get(epfd) else { return Outcome::Kernel };
+    let instance = instance.epoll();
     if !matches!(table::get(fd), Entry::Socket(_) | Entry::Epoll(_)) {
         if op == libc::EPOLL_CTL_ADD {
             epoll::kernel_registered(instance);
@@ -243,6 +244,7 @@ pub unsafe fn epoll_wait(
     mask: *const sigset_t,
 ) -> Outcome<c_int> {
     let Entry::Epoll(instance) = table::get(epfd) else { return Outcome::Kernel };
+    let instance = instance.epoll();
     let bad = bad_pointer(events.cast(), (max.max(0) as usize).saturating_mul(size_of::<epoll_event>()));
     if bad && epoll::is_ready(instance) {
         return Outcome::Errno(libc::EFAULT);

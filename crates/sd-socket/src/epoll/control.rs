@@ -7,7 +7,7 @@ use crate::wait::waker::View;
 pub(crate) fn control(epoll: &'static Epoll, op: i32, fd: i32, event: Option<(u32, u64)>) -> Result<(), i32> {
     let source = match table::get(fd) {
         Entry::Socket(endpoint) => Source::Socket(endpoint),
-        Entry::Epoll(nested) => Source::Nested(nested),
+        Entry::Epoll(nested) => Source::Nested(nested.epoll()),
         _ => return Err(libc::EBADF),
     };
     if let Source::Socket(endpoint) = source

@@ -103,7 +103,7 @@ pub(crate) fn created(fd: i32) {
     epoll.spin.store(0, Ordering::Relaxed);
     epoll.numbers.store(1, Ordering::Relaxed);
     epoll.references.store(1, Ordering::Release);
-    if !table::set_epoll(fd, epoll) {
+    if !table::set_epoll(fd, epoll.instance()) {
         drop_fd(epoll, fd);
     }
 }
@@ -119,6 +119,7 @@ pub(crate) fn is_instance(number: i32) -> bool {
 pub(crate) fn found(fd: i32) {
     created(fd);
     if let Entry::Epoll(epoll) = table::get(fd) {
+        let epoll = epoll.epoll();
         epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
         epoll.has_both.store(true, Ordering::Relaxed);
     }
@@ -126,7 +127,7 @@ pub(crate) fn found(fd: i32) {
 
 /// One more number leads to the instance.
 pub(crate) fn add_fd(epoll: &'static Epoll, fd: i32) {
-    if table::set_epoll(fd, epoll) {
+    if table::set_epoll(fd, epoll.instance()) {
         epoll.numbers.fetch_add(1, Ordering::AcqRel);
         epoll.references.fetch_add(1, Ordering::AcqRel);
     }
@@ -136,7 +137,7 @@ pub(crate) fn add_fd(epoll: &'static Epoll, fd: i32) {
 pub(crate) fn drop_fd(epoll: &'static Epoll, fd: i32) {
     if epoll.numbers.fetch_sub(1, Ordering::AcqRel) != 1 && epoll.fd() == fd {
         table::for_each(0, u32::MAX, |other, entry| {
-            if matches!(entry, Entry::Epoll(e) if core::ptr::eq(e, epoll)) {
+            if matches!(entry, Entry::Epoll(e) if core::ptr::eq(e.epoll(), epoll)) {
                 epoll.fd.store(other, Ordering::Relaxed);
             }
         });

@@ -30,7 +30,7 @@
 //! | waiting | `waiting`; what is slept on: `rest` |
 //! | close and fork | `life`; what processes share: `ledger` |
 
-use crate::fd::table::{self, Entry};
+use crate::fd::table::{self, Entry, Instance};
 use crate::process::PROCESS;
 use crate::socket::endpoint::EndpointExt;
 use crate::wait::ready;
@@ -163,7 +163,21 @@ pub(crate) struct Epoll {
 /// Guards who is nested in whom.
 static NESTING: Lock<()> = Lock::new(());
 
+impl Instance {
+    /// What a number leads to that is an instance's.
+    #[inline(always)]
+    pub(crate) fn epoll(self) -> &'static Epoll {
+        // SAFETY: made by `Epoll::instance` alone; records of instances are never freed.
+        unsafe { &*self.0.cast::<Epoll>() }
+    }
+}
+
 impl Epoll {
+    /// For the table of numbers.
+    fn instance(&'static self) -> Instance {
+        Instance(core::ptr::from_ref(self).cast())
+    }
+
     fn fd(&self) -> i32 {
         self.fd.load(Ordering::Relaxed)
     }

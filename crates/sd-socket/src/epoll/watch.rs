@@ -30,13 +30,20 @@ fn stripe(endpoint: &Endpoint) -> &'static Lock<()> {
     &WATCH.get(number % STRIPES).unwrap_or(first).0
 }
 
+/// The head of the list of those who watch the socket.
+#[inline(always)]
+fn head(private: &Priv) -> &AtomicPtr<Item> {
+    // SAFETY: a word that holds a pointer, null or to an `Item`: only this file changes it, by this reference.
+    unsafe { &*(&raw const private.watchers).cast::<AtomicPtr<Item>>() }
+}
+
 /// Runs `each` with the head of the source's list of watchers, under its lock.
 fn with_list<T>(source: Source, each: impl FnOnce(&AtomicPtr<Item>) -> T) -> Option<T> {
     match source {
         Source::Socket(endpoint) => {
             let private = PROCESS.private(endpoint)?;
             let _lock = stripe(endpoint).lock();
-            Some(each(&private.watchers))
+            Some(each(head(private)))
         }
         Source::Nested(inner) => {
             let _lock = NESTING.lock();
@@ -159,7 +166,7 @@ fn deliver(endpoint: &'static Endpoint, private: &Priv, key: u32, ends: u8, stam
     let _lock = stripe(endpoint).lock();
     let mut settled = true;
     let mut served = false;
-    let mut at = private.watchers.load(Ordering::Acquire);
+    let mut at = head(private).load(Ordering::Acquire);
     // SAFETY: the list's items are live under its lock.
     while let Some(item) = unsafe { at.as_ref() } {
         at = item.next_watcher.load(Ordering::Relaxed);
@@ -194,7 +201,7 @@ pub(crate) fn endpoint_event(endpoint: &'static Endpoint) {
 /// The socket's state changed at a time (zero: now).
 pub(crate) fn state_event(endpoint: &'static Endpoint, stamp: u64) {
     if let Some(private) = PROCESS.private(endpoint)
-        && !private.watchers.load(Ordering::Acquire).is_null()
+        && !head(private).load(Ordering::Acquire).is_null()
     {
         deliver(endpoint, private, ANY, ends(endpoint), stamp);
     }
@@ -205,7 +212,7 @@ pub(crate) fn state_event(endpoint: &'static Endpoint, stamp: u64) {
 /// There is something to read without the peer's having done anything.
 pub(crate) fn readable_event(endpoint: &'static Endpoint) {
     if let Some(private) = PROCESS.private(endpoint)
-        && !private.watchers.load(Ordering::Acquire).is_null()
+        && !head(private).load(Ordering::Acquire).is_null()
     {
         deliver(endpoint, private, IN, 0, 0);
     }
@@ -216,7 +223,7 @@ pub(crate) fn readable_event(endpoint: &'static Endpoint) {
 /// The peer rang for a connection, at a time (zero: now). The thread that takes this in need not be the one that waits.
 pub(crate) fn peer_event(endpoint: &'static Endpoint, stamp: u64) {
     if let Some(private) = PROCESS.private(endpoint)
-        && !private.watchers.load(Ordering::Acquire).is_null()
+        && !head(private).load(Ordering::Acquire).is_null()
     {
         let (key, end) = (news(endpoint), ends(endpoint));
         if !deliver(endpoint, private, key, end, stamp) {
@@ -364,7 +371,7 @@ fn detach(source: Source, from_kernel: bool, mut each: impl FnMut(Removed)) {
 
 /// The last descriptor of this process is closed.
 pub(crate) fn forget_endpoint(endpoint: &'static Endpoint, private: &Priv) {
-    if !private.watchers.load(Ordering::Acquire).is_null() {
+    if !head(private).load(Ordering::Acquire).is_null() {
         // The kernel forgets a closed number by itself, when no other process has it.
         detach(Source::Socket(endpoint), false, |_| {});
     }

@@ -75,10 +75,10 @@ static PARTS: [Part; 26] = {
         Part {
             // A child that never registered does so now, or nobody would hear of its own child's death.
             early: || drop(monitor::client::connected()),
-            keep: || PROCESS.control.lock_and_keep(),
+            keep: || crate::monitor::client::CONTROL.lock_and_keep(),
             // SAFETY: kept by the line above.
-            unlock: || unsafe { PROCESS.control.unlock() },
-            forked: || PROCESS.control.lock().forked(),
+            unlock: || unsafe { crate::monitor::client::CONTROL.unlock() },
+            forked: || crate::monitor::client::CONTROL.lock().forked(),
             ..NOTHING
         },
         Part { forked: link::reclaim::forked, ..NOTHING },
@@ -146,7 +146,7 @@ fn name_child() {
     });
     crate::wait::thread_waker::leave();
     // SAFETY: this thread keeps the lock.
-    let control = unsafe { PROCESS.control.kept_mut() };
+    let control = unsafe { crate::monitor::client::CONTROL.kept_mut() };
     let serial = crate::monitor::client::before_fork(control, member);
     // The member number chosen for the child, and the fork's number.
     thread::set_child(Some((member, serial)));

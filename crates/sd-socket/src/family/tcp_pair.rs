@@ -98,6 +98,29 @@ fn accept_from(listener: i32, outer: i32) -> Result<i32> {
     Err(Errno(libc::EAGAIN))
 }
 
+/// The kernel socket under the connection's numbers, if the kernel may connect it, as nobody else has it and it is not bound;
+/// and what leads to its other end.
+pub(crate) fn pair(endpoint: &'static Endpoint) -> Option<(i32, i32)> {
+    let fd = endpoint.fd.load(Ordering::Relaxed);
+    let is_it = crate::fd::table::socket(fd).is_some_and(|found| core::ptr::eq(found, endpoint))
+        && crate::socket::inode::is_own(fd);
+    let is_unbound = || crate::socket::addr::kernel_name(fd).is_some_and(|(_, name)| name.port == 0);
+    let outer = (is_it && is_unbound()).then(|| sd_sys::fd::dup_above(fd, 3).ok()).flatten()?;
+    let flags = sd_sys::fd::fcntl(outer, libc::F_GETFL, 0).unwrap_or(0);
+    let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, 0);
+    match make_from(outer) {
+        Ok(inner) => {
+            crate::socket::recorded::replay(endpoint, outer);
+            Some((outer, inner))
+        }
+        Err(_) => {
+            let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, flags);
+            sd_sys::fd::close(outer);
+            None
+        }
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -136,28 +159,5 @@ mod tests {
         assert_eq!(outer.read_timeout().unwrap(), None);
         inner.write_all(b"x").unwrap();
         outer.read_exact(&mut [0]).unwrap();
-    }
-}
-
-/// The kernel socket under the connection's numbers, if the kernel may connect it, as nobody else has it and it is not bound;
-/// and what leads to its other end.
-pub(crate) fn pair(endpoint: &'static Endpoint) -> Option<(i32, i32)> {
-    let fd = endpoint.fd.load(Ordering::Relaxed);
-    let is_it = crate::fd::table::socket(fd).is_some_and(|found| core::ptr::eq(found, endpoint))
-        && crate::socket::inode::is_own(fd);
-    let is_unbound = || crate::socket::addr::kernel_name(fd).is_some_and(|(_, name)| name.port == 0);
-    let outer = (is_it && is_unbound()).then(|| sd_sys::fd::dup_above(fd, 3).ok()).flatten()?;
-    let flags = sd_sys::fd::fcntl(outer, libc::F_GETFL, 0).unwrap_or(0);
-    let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, 0);
-    match make_from(outer) {
-        Ok(inner) => {
-            crate::socket::recorded::replay(endpoint, outer);
-            Some((outer, inner))
-        }
-        Err(_) => {
-            let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, flags);
-            sd_sys::fd::close(outer);
-            None
-        }
     }
 }

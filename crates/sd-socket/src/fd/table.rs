@@ -24,6 +24,10 @@ const EPOLL: u64 = 2;
 const KERNEL: u64 = 3;
 const HIDDEN: u64 = 4;
 
+/// A record of `epoll`, which knows what lies there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Instance(pub(crate) *const u8);
+
 /// What a number leads to.
 #[derive(Clone, Copy)]
 pub(crate) enum Entry {
@@ -32,7 +36,7 @@ pub(crate) enum Entry {
     /// A socket of ours.
     Socket(&'static Endpoint),
     /// An epoll instance that may watch sockets of ours.
-    Epoll(&'static crate::epoll::Epoll),
+    Epoll(Instance),
     /// A kernel socket that `sd ss` lists with a reason.
     Kernel(&'static Endpoint),
     /// A descriptor of the library's own; the program must not see or close it.
@@ -64,8 +68,7 @@ pub(crate) fn get(fd: i32) -> Entry {
     match value & TAG {
         // SAFETY: entries are made by `set_*` from endpoints of mapped slabs, which stay mapped.
         SOCKET => Entry::Socket(unsafe { &*(address as *const Endpoint) }),
-        // SAFETY: set by `set_epoll`; records of instances are never freed.
-        EPOLL => Entry::Epoll(unsafe { &*(address as *const crate::epoll::Epoll) }),
+        EPOLL => Entry::Epoll(Instance(address as *const u8)),
         // SAFETY: as above.
         KERNEL => Entry::Kernel(unsafe { &*(address as *const Endpoint) }),
         HIDDEN => Entry::Hidden,
@@ -136,8 +139,8 @@ pub(crate) fn set_kernel(fd: i32, endpoint: &'static Endpoint) -> bool {
 }
 
 /// `fd` is an epoll instance.
-pub(crate) fn set_epoll(fd: i32, epoll: &'static crate::epoll::Epoll) -> bool {
-    set(fd, epoll as *const crate::epoll::Epoll as u64 | EPOLL)
+pub(crate) fn set_epoll(fd: i32, instance: Instance) -> bool {
+    set(fd, instance.0 as u64 | EPOLL)
 }
 
 /// `fd` is the library's own (or no longer).

@@ -30,4 +30,5 @@ mod queued;
 pub(crate) mod reclaim;
 mod slots;
 pub mod stranger;
+mod table;
 pub(crate) mod wake_target;

@@ -2,13 +2,12 @@
 //! (RLIMIT_FSIZE). Many programs that confine themselves may make none.
 
 use crate::monitor::client::{self, Control};
-use crate::process::PROCESS;
 use core::ffi::CStr;
 use sd_proto::{Reply, Request};
 use sd_sys::Errno;
 use sd_sys::mem::memfd_sealed;
 
-/// A memfd of `len` zeros that neither grows nor shrinks; under `PROCESS.control`. `monitor` is a connection to it.
+/// A memfd of `len` zeros that neither grows nor shrinks; under `CONTROL`. `monitor` is a connection to it.
 pub(crate) fn file(control: &mut Control, monitor: i32, name: &CStr, len: usize) -> Option<i32> {
     match memfd_sealed(name, len) {
         Err(Errno(libc::EFBIG)) => made_by_monitor(control, monitor, len),
@@ -18,7 +17,7 @@ pub(crate) fn file(control: &mut Control, monitor: i32, name: &CStr, len: usize)
 
 /// As `file`, for a process that may not be registered.
 pub(crate) fn file_now(name: &CStr, len: usize) -> Option<i32> {
-    let mut control = PROCESS.control.lock();
+    let mut control = crate::monitor::client::CONTROL.lock();
     file(&mut control, client::image_fd(), name, len)
 }
 

@@ -15,7 +15,7 @@ use crate::process::{PROCESS, close_hidden, hide_fd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_shm::slab::Slab;
-use sd_sys::lock::Guard;
+use sd_sys::lock::{Guard, Lock};
 use sd_sys::{msg, trust};
 pub(crate) use separate::{close_for_good, forget, is_closed_for_good, set_ending};
 use std::collections::VecDeque;
@@ -51,7 +51,10 @@ const ANSWER_TIMEOUT_MS: u32 = 2000;
 /// So long a connect waits while others that the monitor has not accepted yet fill its backlog.
 const CONNECT_MS: u32 = 50;
 
-/// State of the control path; under `PROCESS.control`.
+/// The control path's lock.
+pub(crate) static CONTROL: Lock<Control> = Lock::new(Control::new());
+
+/// State of the control path; under `CONTROL`.
 pub(crate) struct Control {
     retry_at: u64,
     /// By the last monitor that was asked.
@@ -98,7 +101,7 @@ impl Control {
 
 /// A connection to the monitor, made if need be; `None` when there is none to be had now.
 pub(crate) fn connected() -> Option<Guard<'static, Control>> {
-    let mut control = PROCESS.control.lock();
+    let mut control = crate::monitor::client::CONTROL.lock();
     if separate::is_ending() {
         return None;
     }
@@ -141,7 +144,7 @@ pub(crate) fn retry_if_lost() -> Option<u64> {
         let is_new = REGISTRATIONS.load(Ordering::Acquire) != before;
         return if is_new { Some(1) } else { pause };
     }
-    let control = PROCESS.control.lock();
+    let control = crate::monitor::client::CONTROL.lock();
     Some(control.retry_at.saturating_sub(sd_sys::time::now_ns()).max(1_000_000))
 }
 
@@ -391,7 +394,7 @@ pub(crate) fn is_there() -> bool {
 
 /// Tells the monitor something that has no answer.
 pub(crate) fn tell(request: &Request, fds: &[i32]) {
-    let mut control = PROCESS.control.lock();
+    let mut control = crate::monitor::client::CONTROL.lock();
     let fd = CONTROL_FD.load(Ordering::Acquire);
     if fd >= 0 && slow::tell(&mut control, fd, request, fds).is_none() {
         lost(&mut control);
@@ -404,7 +407,7 @@ pub(crate) fn ask_for_helper(socket: i32) -> bool {
     if image_fd() < 0 {
         drop(connected());
     }
-    let mut control = PROCESS.control.lock();
+    let mut control = crate::monitor::client::CONTROL.lock();
     let fd = image_fd();
     fd >= 0 && slow::tell(&mut control, fd, &Request::Bridge, &[socket]).is_some()
 }
@@ -417,7 +420,7 @@ pub(crate) fn hint(request: &Request) {
     let _ = msg::send_as_effective(fd, request.encode(&mut buf), &[], libc::MSG_DONTWAIT);
 }
 
-/// The connection is of no use any more; under `PROCESS.control`.
+/// The connection is of no use any more; under `CONTROL`.
 fn lost(control: &mut Control) {
     // A filter of the program's forbade to ask; the monitor takes the end of the connection for the process's.
     if sd_sys::confine::is_on() {
@@ -441,7 +444,7 @@ pub(crate) fn check_mail() {
 
 #[cold]
 fn read_mail(mail: u32) {
-    let Some(mut control) = PROCESS.control.try_lock() else { return };
+    let Some(mut control) = crate::monitor::client::CONTROL.try_lock() else { return };
     PROCESS.mail_seen.store(mail, Ordering::Relaxed);
     take_mail(&mut control);
     drop(control);

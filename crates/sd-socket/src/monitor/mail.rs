@@ -70,7 +70,7 @@ fn decline(channel: u64) {
 pub(super) fn deliver() {
     let _user = crate::link::reclaim::User::enter();
     loop {
-        let mail = PROCESS.control.lock().mail.pop_front();
+        let mail = crate::monitor::client::CONTROL.lock().mail.pop_front();
         match mail {
             Some(Mail::Dead(id)) => peer_gone(id, Channel::doom),
             Some(Mail::Gone(id)) => peer_gone(id, Channel::left_over),
@@ -146,7 +146,7 @@ fn peer_is_dead(endpoint: &'static Endpoint) {
 }
 
 /// Maps a channel that the monitor made: descriptors are segment, peer's page, peer's eventfd. Of the peer are known its
-/// process id, and whether it is a stranger. Under `PROCESS.control`.
+/// process id, and whether it is a stranger. Under `CONTROL`.
 pub(crate) fn new_channel(
     id: u64,
     side: (Side, u32),

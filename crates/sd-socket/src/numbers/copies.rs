@@ -19,7 +19,7 @@ fn drop_entry(fd: i32) -> bool {
         }
         Entry::Epoll(epoll) => {
             table::clear(fd);
-            crate::epoll::drop_fd(epoll, fd);
+            crate::epoll::drop_fd(epoll.epoll(), fd);
         }
     }
     true
@@ -78,7 +78,7 @@ fn share(old: i32, fd: i32) {
                 endpoint::release(endpoint);
             }
         }
-        Entry::Epoll(epoll) => crate::epoll::add_fd(epoll, fd),
+        Entry::Epoll(epoll) => crate::epoll::add_fd(epoll.epoll(), fd),
         Entry::None | Entry::Hidden => {}
     }
 }
@@ -144,7 +144,7 @@ pub(super) const F_DUPFD_QUERY: c_int = 1027;
 pub(super) fn are_one(a: c_int, b: c_int) -> bool {
     match (table::get(a), table::get(b)) {
         (Entry::Socket(a) | Entry::Kernel(a), Entry::Socket(b) | Entry::Kernel(b)) => core::ptr::eq(a, b),
-        (Entry::Epoll(a), Entry::Epoll(b)) => core::ptr::eq(a, b),
+        (Entry::Epoll(a), Entry::Epoll(b)) => a == b,
         _ => false,
     }
 }

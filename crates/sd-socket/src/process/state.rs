@@ -1,12 +1,7 @@
 //! The state of this process: one static, made of atomics and locks, valid from the first
 //! instruction on and re-made in the child of a fork.
 
-use crate::link::channel::Channel;
-use crate::monitor::client::Control;
-use crate::setup::listen::Listener;
-use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use sd_shm::events::EventSet;
 use sd_shm::public::Public;
 use sd_shm::slab::{ENDPOINTS, Endpoint, Slab, State};
 use sd_sys::lock::Lock;
@@ -15,16 +10,8 @@ use sd_sys::lock::Lock;
 pub(super) const SLABS_MAX: usize = 64;
 /// Own and inherited public pages, and those of families that passed connections on.
 const WAKERS_MAX: usize = 128;
-/// Channels that one process can have.
-pub(super) const CHANNELS_MAX: usize = 1 << 16;
-
-/// A place in the table of channels.
-struct Place {
-    channel: AtomicPtr<Channel>,
-    /// What is announced to this process there; null when nothing is. Each wait looks at all of them, so nothing else
-    /// has to be loaded on the way.
-    events: AtomicPtr<EventSet>,
-}
+/// Marks a role that is a listener record.
+pub(crate) const LISTENER: usize = 1;
 
 /// What only this process knows of an endpoint; private memory, copied by fork.
 #[repr(C)]
@@ -33,62 +20,21 @@ pub(crate) struct Priv {
     pub(crate) fds: AtomicU32,
     /// Of a free endpoint of the own slab the next free one + 1; of one in use its note (see `extras`).
     pub(crate) next: AtomicU32,
-    /// First epoll item that watches it.
-    pub(crate) watchers: AtomicPtr<crate::epoll::Item>,
-    /// The channel that it is connected through, or its listener record, marked by [`LISTENER`].
-    role: AtomicPtr<u8>,
+    /// First item of `epoll` that watches it.
+    pub(crate) watchers: AtomicPtr<Watcher>,
+    /// The channel that it is connected through, or its listener record, marked by [`LISTENER`]: `link` and `setup` read and write it.
+    pub(crate) role: AtomicPtr<u8>,
 }
 
-const LISTENER: usize = 1;
 const _: () = assert!(core::mem::size_of::<Priv>() == 24);
 
+/// What `epoll` keeps of an endpoint that is watched.
+pub(crate) struct Watcher;
+
 impl Priv {
-    /// The channel that it is connected through.
-    #[inline]
-    pub(crate) fn channel(&self) -> Option<&'static Channel> {
-        let role = self.role.load(Ordering::Acquire);
-        // SAFETY: null, or set by `set_channel` to a record that is not freed while the endpoint uses it; a child has a
-        // copy of the record at the same address.
-        if role.addr() & LISTENER == 0 { unsafe { role.cast::<Channel>().as_ref() } } else { None }
-    }
-
-    /// For an endpoint that nobody else knows yet.
-    pub(crate) fn set_channel(&self, channel: &'static Channel) {
-        self.role.store(core::ptr::from_ref(channel).cast_mut().cast(), Ordering::Release);
-    }
-
-    /// Whether it had one before is told.
-    pub(crate) fn change_channel(&self, channel: &'static Channel) -> bool {
-        let role = core::ptr::from_ref(channel).cast_mut().cast();
-        !self.role.swap(role, Ordering::AcqRel).is_null()
-    }
-
-    /// Its listener record.
-    #[inline]
-    pub(crate) fn listener(&self) -> Option<&'static Listener> {
-        let role = self.role.load(Ordering::Acquire);
-        let record = role.map_addr(|address| address & !LISTENER).cast::<Listener>();
-        // SAFETY: set by `set_listener` to a record that is never freed.
-        if role.addr() & LISTENER != 0 { unsafe { record.as_ref() } } else { None }
-    }
-
-    pub(crate) fn set_listener(&self, listener: &'static Listener) {
-        let record = core::ptr::from_ref(listener).cast_mut().cast::<u8>();
-        self.role.store(record.map_addr(|address| address | LISTENER), Ordering::Release);
-    }
-
     /// It has neither.
     pub(crate) fn clear_role(&self) {
         self.role.store(core::ptr::null_mut(), Ordering::Release);
-    }
-
-    /// Takes its listener record away.
-    pub(crate) fn take_listener(&self) -> Option<&'static Listener> {
-        let listener = self.listener()?;
-        let record = core::ptr::from_ref(listener).cast_mut().cast::<u8>();
-        let role = record.map_addr(|address| address | LISTENER);
-        let none = core::ptr::null_mut();
-        self.role.compare_exchange(role, none, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| listener)
     }
 }
 
@@ -164,9 +110,8 @@ pub(crate) struct Process {
     pub(crate) public: AtomicPtr<Public>,
     /// Unconnected kernel sockets whose duplicates hold descriptor numbers: IPv4, IPv6.
     pub(crate) placeholders: [AtomicI32; 2],
-    pub(crate) control: Lock<Control>,
-    /// Array of CHANNELS_MAX places.
-    channels: AtomicPtr<Place>,
+    /// The table of channels (`link::table`).
+    pub(crate) channels: AtomicPtr<u8>,
     pub(crate) channel_count: AtomicUsize,
     /// Guards allocation of endpoints and changes to the arrays above.
     pub(crate) alloc: Lock<Alloc>,
@@ -200,7 +145,6 @@ pub(crate) static PROCESS: Process = Process {
     waker_count: AtomicUsize::new(0),
     public: AtomicPtr::new(core::ptr::null_mut()),
     placeholders: [AtomicI32::new(-1), AtomicI32::new(-1)],
-    control: Lock::new(Control::new()),
     channels: AtomicPtr::new(core::ptr::null_mut()),
     channel_count: AtomicUsize::new(0),
     alloc: Lock::new(Alloc { free: 0, orphans: Vec::new() }),
@@ -252,7 +196,9 @@ impl Process {
             let is_open =
                 |index: &usize| rec.private(*index).is_some_and(|p| p.fds.load(Ordering::Acquire) > 0);
             let open = (0..high).filter(is_open).filter_map(move |index| slab.endpoint(index));
-            let is_connected = |endpoint: &&Endpoint| endpoint.state_now() == State::Connected;
+            let is_connected = |endpoint: &&Endpoint| {
+                State::from_u32(u32::from(endpoint.state.load(Ordering::Acquire))) == State::Connected
+            };
             open.filter(is_connected).map(move |endpoint| (rec, endpoint))
         })
     }
@@ -293,88 +239,6 @@ impl Process {
         rec.base.store(slab.base(), Ordering::Release);
         self.slab_count.store(count + 1, Ordering::Release);
         true
-    }
-
-    /// Place number `index` of the table.
-    fn place(&self, index: usize) -> Option<&'static Place> {
-        let base = self.channels.load(Ordering::Acquire);
-        if base.is_null() || index >= CHANNELS_MAX {
-            return None;
-        }
-        // SAFETY: an array of CHANNELS_MAX places, made of atomics, that is never unmapped.
-        Some(unsafe { &*base.add(index) })
-    }
-
-    /// The places that may be in use.
-    #[inline]
-    fn places(&self) -> impl Iterator<Item = &'static Place> {
-        let count = self.channel_count.load(Ordering::Acquire);
-        let base = self.channels.load(Ordering::Acquire);
-        // SAFETY: as for `place`; the array is made before anything in it is counted.
-        (0..count).map(move |index| unsafe { &*base.add(index) })
-    }
-
-    /// Channel number `index`.
-    pub(crate) fn channel(&self, index: usize) -> Option<&'static Channel> {
-        self.place(index)?.channel()
-    }
-
-    /// All channels.
-    pub(crate) fn channels(&self) -> impl Iterator<Item = &'static Channel> {
-        self.places().filter_map(Place::channel)
-    }
-
-    /// The channels in which something is announced to this process.
-    #[inline]
-    pub(crate) fn announcing(&self) -> impl Iterator<Item = &'static Channel> {
-        self.places().filter(|place| place.announces()).filter_map(Place::channel)
-    }
-
-    /// In the child of a fork: everything is announced to the parent.
-    pub(crate) fn forget_announcements(&self) {
-        self.places().for_each(|place| place.events.store(core::ptr::null_mut(), Ordering::Relaxed));
-    }
-
-    /// Adds a channel; under `control`.
-    pub(crate) fn add_channel(&self, channel: Box<Channel>) -> Option<&'static Channel> {
-        if self.channels.load(Ordering::Acquire).is_null() {
-            let base = sd_sys::mem::reserve_private(CHANNELS_MAX * core::mem::size_of::<Place>()).ok()?;
-            self.channels.store(base as *mut Place, Ordering::Release);
-        }
-        let count = self.channel_count.load(Ordering::Relaxed);
-        let free = (0..count).find(|&i| self.channel(i).is_none()).unwrap_or(count);
-        let place = self.place(free)?;
-        // SAFETY: given away for good, and freed only after it was taken out of the table.
-        let channel = unsafe { &*Box::into_raw(channel) };
-        place.channel.store(core::ptr::from_ref(channel).cast_mut(), Ordering::Release);
-        let events = channel
-            .announced_events()
-            .map_or(core::ptr::null_mut(), |set| core::ptr::from_ref(set).cast_mut());
-        place.events.store(events, Ordering::Release);
-        self.channel_count.fetch_max(free + 1, Ordering::AcqRel);
-        Some(channel)
-    }
-
-    /// Takes a channel out of the table; the caller frees it.
-    pub(crate) fn remove_channel(&self, index: usize) -> Option<*mut Channel> {
-        let place = self.place(index)?;
-        place.events.store(core::ptr::null_mut(), Ordering::Release);
-        let old = place.channel.swap(core::ptr::null_mut(), Ordering::AcqRel);
-        (!old.is_null()).then_some(old)
-    }
-}
-
-impl Place {
-    fn channel(&self) -> Option<&'static Channel> {
-        // SAFETY: null, or a Channel that is not freed while a thread is counted as a `reclaim::User`, or uses it for an
-        // endpoint.
-        unsafe { self.channel.load(Ordering::Acquire).as_ref() }
-    }
-
-    #[inline]
-    fn announces(&self) -> bool {
-        // SAFETY: null, or events in the mapping of the place's channel, which lives as long as that, see `channel`.
-        unsafe { self.events.load(Ordering::Acquire).as_ref() }.is_some_and(|events| !events.is_empty())
     }
 }
 

@@ -74,6 +74,7 @@ fn instances_with(fd: c_int) -> Option<Vec<epoll::Registered>> {
             epoll::found(number);
         }
         let Entry::Epoll(epoll) = table::get(number) else { continue };
+        let epoll = epoll.epoll();
         if found.iter().any(|other| other.is_in(epoll)) {
             continue;
         }
@@ -91,7 +92,7 @@ pub(super) fn wait(fd: c_int) {
     }
 }
 
-/// All listeners that this process accepts from, to a monitor that is new to it. Under `PROCESS.control`.
+/// All listeners that this process accepts from, to a monitor that is new to it. Under `CONTROL`.
 pub(crate) fn announce_all(mut tell: impl FnMut(&Request, i32)) {
     let all: Vec<&'static Listener> = listen::REGISTRY.lock().clone();
     for listener in all {

@@ -16,7 +16,7 @@ use crate::Outcome;
 use crate::fd::table;
 use crate::link::channel::{self, Channel};
 use crate::link::outstanding::asked_for;
-use crate::process::{PROCESS, Priv};
+use crate::process::{LISTENER, PROCESS, Priv};
 use crate::setup::arrivals::{each_waiting, publish_pending, refuse};
 use crate::setup::defer::{Since, is_ripe};
 use crate::setup::first_contact::Announced;
@@ -465,5 +465,30 @@ pub(crate) fn forked() {
         listener.index.store(UNREGISTERED, Ordering::Relaxed);
         listener.accepting.store(false, Ordering::Relaxed);
         listener.interested.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Priv {
+    /// Its listener record.
+    #[inline]
+    pub(crate) fn listener(&self) -> Option<&'static Listener> {
+        let role = self.role.load(Ordering::Acquire);
+        let record = role.map_addr(|address| address & !LISTENER).cast::<Listener>();
+        // SAFETY: set by `set_listener` to a record that is never freed.
+        if role.addr() & LISTENER != 0 { unsafe { record.as_ref() } } else { None }
+    }
+
+    pub(crate) fn set_listener(&self, listener: &'static Listener) {
+        let record = core::ptr::from_ref(listener).cast_mut().cast::<u8>();
+        self.role.store(record.map_addr(|address| address | LISTENER), Ordering::Release);
+    }
+
+    /// Takes its listener record away.
+    pub(crate) fn take_listener(&self) -> Option<&'static Listener> {
+        let listener = self.listener()?;
+        let record = core::ptr::from_ref(listener).cast_mut().cast::<u8>();
+        let role = record.map_addr(|address| address | LISTENER);
+        let none = core::ptr::null_mut();
+        self.role.compare_exchange(role, none, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| listener)
     }
 }

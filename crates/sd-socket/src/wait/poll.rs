@@ -37,7 +37,7 @@ impl Kind {
     fn of(fd: i32) -> Kind {
         match table::get(fd) {
             Entry::Socket(endpoint) => Kind::Socket(endpoint),
-            Entry::Epoll(epoll) if crate::epoll::has_ours(epoll) => Kind::Epoll(epoll),
+            Entry::Epoll(epoll) if crate::epoll::has_ours(epoll.epoll()) => Kind::Epoll(epoll.epoll()),
             _ => Kind::Kernel,
         }
     }

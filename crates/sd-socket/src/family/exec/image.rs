@@ -125,7 +125,7 @@ fn describe(sockets: &[(i32, &'static Endpoint)], is_completed: bool) -> Words {
 impl Image {
     /// `None` when something is missing; nothing has changed then.
     pub(super) fn write(sockets: &[(i32, &'static Endpoint)], is_completed: bool) -> Option<Image> {
-        let control = PROCESS.control.lock();
+        let control = crate::monitor::client::CONTROL.lock();
         super::listeners::suspend();
         let words = describe(sockets, is_completed);
         drop(control);

@@ -197,7 +197,7 @@ impl Old {
     }
 
     fn replace(&self) -> Option<()> {
-        let mut control = PROCESS.control.lock();
+        let mut control = crate::monitor::client::CONTROL.lock();
         client::close_for_good(&mut control);
         let _alloc = PROCESS.alloc.lock();
         PROCESS.disown_slab();

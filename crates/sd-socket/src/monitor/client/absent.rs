@@ -10,7 +10,6 @@
 //! to do with us, is of another version: it stays for long.
 
 use super::{CONTROL_FD, Control, LOST, prepare};
-use crate::process::PROCESS;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) const RETRY_MIN_NS: u64 = 50_000_000;
@@ -60,7 +59,7 @@ pub(crate) fn wait_for_monitor() -> bool {
     if sd_sys::confine::is_on() {
         return false;
     }
-    let mut control = PROCESS.control.lock();
+    let mut control = crate::monitor::client::CONTROL.lock();
     if CONTROL_FD.load(Ordering::Acquire) >= 0 {
         return true;
     }

@@ -9,7 +9,7 @@ use sd_sys::msg;
 /// Counts forks.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Before fork, under `PROCESS.control`: tells the monitor that a child will be there, and makes the socket by
+/// Before fork, under `CONTROL`: tells the monitor that a child will be there, and makes the socket by
 /// which the child is known. What the child says and does can then only come later. The fork's number; zero
 /// without a monitor.
 pub(crate) fn before_fork(control: &mut Control, member: u32) -> u32 {
@@ -28,7 +28,7 @@ pub(crate) fn before_fork(control: &mut Control, member: u32) -> u32 {
     serial
 }
 
-/// After fork, in the parent, under `PROCESS.control`: only the child has its socket now.
+/// After fork, in the parent, under `CONTROL`: only the child has its socket now.
 pub(crate) fn parent_after_fork() {
     close_hidden(BIRTH_FD.swap(-1, Ordering::AcqRel));
 }

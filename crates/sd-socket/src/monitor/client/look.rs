@@ -2,7 +2,6 @@
 
 use super::{CONTROL_FD, lost, retry_if_lost};
 use crate::monitor::mail::{deliver, take_mail};
-use crate::process::PROCESS;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// So often, at most, `glance` looks.
@@ -34,7 +33,7 @@ pub(crate) fn has_ended() -> bool {
 
 /// The control socket's peer has hung up, or there is mail; called after waking up.
 pub(crate) fn look_at_socket() {
-    let Some(mut control) = PROCESS.control.try_lock() else { return };
+    let Some(mut control) = crate::monitor::client::CONTROL.try_lock() else { return };
     let fd = CONTROL_FD.load(Ordering::Acquire);
     if fd < 0 {
         return;

@@ -1,14 +1,14 @@
 //! The control connection of a process that leaves its family.
 
 use super::{BIRTH_FD, CONTROL_FD, Control, KNOWS_CHANNELS, ask, image_fd, set_timeouts};
-use crate::process::{PROCESS, close_hidden};
+use crate::process::close_hidden;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sd_proto::{Reply, Request};
 
 /// The process leaves its family: for the monitor it has ended. The connection is kept for the next registration, which
 /// may be in another root directory.
 pub(crate) fn forget() {
-    let mut control = PROCESS.control.lock();
+    let mut control = crate::monitor::client::CONTROL.lock();
     let fd = image_fd();
     CONTROL_FD.store(-1, Ordering::Release);
     let is_kept = fd >= 0 && {
@@ -41,7 +41,7 @@ pub(crate) fn is_closed_for_good() -> bool {
 
 /// From now on no route is found, and nothing is mapped that others have. Who maps something does so under the lock.
 pub(crate) fn set_ending(yes: bool) {
-    let _control = PROCESS.control.lock();
+    let _control = crate::monitor::client::CONTROL.lock();
     IS_ENDING.store(yes, Ordering::Release);
 }
 

@@ -6,6 +6,7 @@
 
 mod arch;
 mod callers;
+mod circles;
 mod coverage;
 mod deps;
 mod hooks;
@@ -36,6 +37,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(promises::check(&files));
     findings.extend(arch::check(&files));
     findings.extend(rooms::check(&files)?);
+    findings.extend(circles::check(&files));
     if !findings.is_empty() {
         for finding in &findings {
             eprintln!("{finding}");

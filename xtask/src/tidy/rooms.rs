@@ -8,7 +8,7 @@ use harness::{Result, product};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-const CRATE: &str = "crates/sd-socket/src/";
+pub(super) const CRATE: &str = "crates/sd-socket/src/";
 const EXCEPTIONS: &str = "xtask/upward.txt";
 
 /// From the top to the bottom. `docs/ARCHITECTURE.md` draws them.

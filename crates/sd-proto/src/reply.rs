@@ -64,13 +64,13 @@ pub enum Reply {
         /// The process's member number in that slab; its bit is set.
         member: u32,
     } brings 0, silent;
-    /// Answer to Adopter and Home. Descriptors: its public page, its eventfd.
+    /// Answer to Adopter and WakeTarget. Descriptors: its public page, its eventfd.
     9 Adopter {
         /// As for [`Reply::NewChannel`].
         stranger: bool,
     } brings 2, silent;
-    /// Answer to BerthOf. Descriptor: the eventfd.
-    11 Berth brings 1, silent;
+    /// Answer to ThreadWakerOf. Descriptor: the eventfd.
+    11 ThreadWaker brings 1, silent;
     /// Answer to Waiting.
     53 Waiting {
         /// So many connections.

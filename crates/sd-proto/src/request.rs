@@ -151,9 +151,9 @@ pub enum Request {
     /// nobody until its next Hello. Answer: [`Reply::Ok`], after which nothing comes that was meant for it before, or
     /// [`Reply::Error`].
     40 Separate brings 0, answered;
-    /// How is this process woken, which alone has the other side of a connection (see `sd_shm::channel::SlotSide::home`)?
+    /// How is this process woken, which alone has the other side of a connection (see `sd_shm::channel::SlotSide::wake_target`)?
     /// Answer: [`Reply::Adopter`] or [`Reply::Error`].
-    15 Home {
+    15 WakeTarget {
         /// Channel id.
         channel: u64,
         /// The sender's side: 0 = A, 1 = B.
@@ -161,15 +161,15 @@ pub enum Request {
         /// As the other side's words of a slot say.
         client: u64,
     } brings 0, answered;
-    /// An eventfd at which single threads of the process sleep (see `sd_shm::channel::Berth`), which is the descriptor.
+    /// An eventfd at which single threads of the process sleep (see `sd_shm::channel::ThreadWaker`), which is the descriptor.
     /// Answer: [`Reply::Ok`] or [`Reply::Error`].
-    20 Berth {
+    20 ThreadWaker {
         /// Its number.
         number: u32,
     } brings 1, answered;
     /// Which eventfd is that, of the process for which the channel was made on the other side? Answer:
-    /// [`Reply::Berth`] or [`Reply::Error`].
-    21 BerthOf {
+    /// [`Reply::ThreadWaker`] or [`Reply::Error`].
+    21 ThreadWakerOf {
         /// Channel id.
         channel: u64,
         /// The sender's side: 0 = A, 1 = B.

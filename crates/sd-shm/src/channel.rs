@@ -161,9 +161,9 @@ pub struct RareWords {
     /// Registration, with the monitor, of the process that alone has this side and is to be woken for it; it looks at
     /// the connection without an [`EventSet`]. Zero: whom the channel was made for, or the adopter.
     ///
-    /// Or a [`Berth`] of the other kind of process: one for whom the channel was made.
-    pub home: AtomicU64,
-    /// Berths of the other side's process that every process which has this side can ring, a bit each; [`RINGS_NOT`].
+    /// Or a [`ThreadWaker`] of the other kind of process: one for whom the channel was made.
+    pub wake_target: AtomicU64,
+    /// Thread wakers of the other side's process that every process which has this side can ring, a bit each; [`RINGS_NOT`].
     pub rings: AtomicU64,
 }
 
@@ -181,13 +181,13 @@ pub struct Names {
 }
 
 /// Eventfds that a process may have for single threads.
-pub const BERTHS: usize = 62;
+pub const THREAD_WAKERS: usize = 62;
 /// Bit of [`RareWords::rings`]: none is rung any more.
 pub const RINGS_NOT: u64 = 1 << 63;
 
-/// A number of an eventfd for a single thread, in [`RareWords::home`].
+/// A number of an eventfd for a single thread, in [`RareWords::wake_target`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Berth {
+pub enum ThreadWaker {
     /// The thread that alone waits for the connection sleeps there: who has news writes that eventfd and nothing else.
     Sleeps(u32),
     /// It would, if the other side could ring it; now it is woken like others.
@@ -197,30 +197,30 @@ pub enum Berth {
 impl RareWords {
     /// Empty again, for the slot's next connection.
     pub fn clear(&self) {
-        let all = [&self.urgent, &self.wants_signals, &self.home, &self.rings];
+        let all = [&self.urgent, &self.wants_signals, &self.wake_target, &self.rings];
         all.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 }
 
-impl Berth {
+impl ThreadWaker {
     const SLEEPS: u64 = 1 << 63;
     const WISHES: u64 = 1 << 62;
 
     /// As it stands in the words.
     pub fn word(self) -> u64 {
         match self {
-            Berth::Sleeps(number) => Berth::SLEEPS | u64::from(number),
-            Berth::Wishes(number) => Berth::WISHES | u64::from(number),
+            ThreadWaker::Sleeps(number) => ThreadWaker::SLEEPS | u64::from(number),
+            ThreadWaker::Wishes(number) => ThreadWaker::WISHES | u64::from(number),
         }
     }
 
     /// What stands there; `None`: something else, perhaps of a peer that lies.
-    pub fn of(word: u64) -> Option<Berth> {
-        let number = word & !(Berth::SLEEPS | Berth::WISHES);
-        match word & (Berth::SLEEPS | Berth::WISHES) {
-            _ if number >= BERTHS as u64 => None,
-            Berth::SLEEPS => Some(Berth::Sleeps(number as u32)),
-            Berth::WISHES => Some(Berth::Wishes(number as u32)),
+    pub fn of(word: u64) -> Option<ThreadWaker> {
+        let number = word & !(ThreadWaker::SLEEPS | ThreadWaker::WISHES);
+        match word & (ThreadWaker::SLEEPS | ThreadWaker::WISHES) {
+            _ if number >= THREAD_WAKERS as u64 => None,
+            ThreadWaker::SLEEPS => Some(ThreadWaker::Sleeps(number as u32)),
+            ThreadWaker::WISHES => Some(ThreadWaker::Wishes(number as u32)),
             _ => None,
         }
     }
@@ -471,9 +471,9 @@ mod layout {
             slot.side[0].set_state(index as u32 + 1, SlotState::Syn);
             assert_eq!(slot.side[0].other().state(), (0, SlotState::Free));
             assert!(slot.side[1].rare().is_none());
-            slot.side[1].make_rare().home.store(7, Ordering::Relaxed);
-            slot.side[0].make_rare().home.store(9, Ordering::Relaxed);
-            assert_eq!(slot.side[1].rare().map(|rare| rare.home.load(Ordering::Relaxed)), Some(7));
+            slot.side[1].make_rare().wake_target.store(7, Ordering::Relaxed);
+            slot.side[0].make_rare().wake_target.store(9, Ordering::Relaxed);
+            assert_eq!(slot.side[1].rare().map(|rare| rare.wake_target.load(Ordering::Relaxed)), Some(7));
             map.names(index).ports.store(5, Ordering::Relaxed);
             assert_eq!(map.waiting(index), Some(index as u32 + 1));
             slot.side[0].rare().into_iter().for_each(RareWords::clear);

@@ -210,7 +210,7 @@ fn fuse(client: &Client) -> io::Result<Vec<OwnedFd>> {
         pair,
         Request::Born { serial: 1 },
         Request::Share,
-        Request::Berth { number: 0 },
+        Request::ThreadWaker { number: 0 },
         Request::Status,
         listen,
     ] {

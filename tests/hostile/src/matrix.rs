@@ -155,8 +155,8 @@ fn may_have(request: &Request, reply: &Reply, ids: &Ids) -> bool {
         (_, Reply::NewChannel { .. } | Reply::Offer { .. }) => true,
         (
             Request::Adopter { channel, .. }
-            | Request::BerthOf { channel, .. }
-            | Request::Home { channel, .. },
+            | Request::ThreadWakerOf { channel, .. }
+            | Request::WakeTarget { channel, .. },
             _,
         ) => *channel == ids.own,
         (Request::Memory { .. }, Reply::Memory) => true,
@@ -184,8 +184,8 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
         Request::Idle,
         Request::Bridge,
         Request::Share,
-        Request::Berth { number: 0 },
-        Request::Berth { number: u32::MAX },
+        Request::ThreadWaker { number: 0 },
+        Request::ThreadWaker { number: u32::MAX },
         Request::Bind { ip: Ip::v4([127, 0, 0, 1]), port, reuse: false },
         Request::Bind { ip: Ip::v4([0; 4]), port: 22, reuse: true },
         Request::Status,
@@ -212,8 +212,8 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
         for side in [0, 1] {
             all.push(Request::Join { id: channel, side });
             all.push(Request::Ring { channel, side });
-            all.push(Request::Home { channel, side, client: channel });
-            all.push(Request::BerthOf { channel, side, number: 0 });
+            all.push(Request::WakeTarget { channel, side, client: channel });
+            all.push(Request::ThreadWakerOf { channel, side, number: 0 });
             all.push(Request::Signal { channel, slot: 0, side, urgent: true });
         }
     }

@@ -4,8 +4,8 @@
 use crate::pattern::Random;
 use sd_ring::doorbell::{RX_SIGNAL, TX_SIGNAL};
 use sd_shm::channel::{
-    ADOPTERS, BERTHS, Berth, FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Mapping,
-    RINGS_NOT, SLOTS, Side, SlotSide,
+    ADOPTERS, FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Mapping, RINGS_NOT, SLOTS, Side,
+    SlotSide, THREAD_WAKERS, ThreadWaker,
 };
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
@@ -35,8 +35,8 @@ pub(crate) const ATTACKS: [(&str, Attack); 16] = [
     ("doorbells", doorbells),
     ("urgent", urgent),
     ("signals", signals),
-    ("homes", homes),
-    ("berths", berths),
+    ("wake_targets", wake_targets),
+    ("thread_wakers", thread_wakers),
     ("names", names),
     ("events", events),
     ("whole-page", whole_page),
@@ -181,18 +181,19 @@ fn signals(prey: &mut Prey<'_>) -> u64 {
 }
 
 /// Registrations of others, small numbers as they are given.
-fn homes(prey: &mut Prey<'_>) -> u64 {
-    let home = [prey.random.below(64), prey.random.nasty(), 0][prey.random.below(3) as usize];
-    prey.words().make_rare().home.store(home, Ordering::Release);
+fn wake_targets(prey: &mut Prey<'_>) -> u64 {
+    let wake_target = [prey.random.below(64), prey.random.nasty(), 0][prey.random.below(3) as usize];
+    prey.words().make_rare().wake_target.store(wake_target, Ordering::Release);
     1
 }
 
-/// Berths that do not exist, or belong to threads that wait for others.
-fn berths(prey: &mut Prey<'_>) -> u64 {
-    let number = prey.random.below(BERTHS as u64 + 4) as u32;
-    let berth = if prey.random.below(2) == 0 { Berth::Sleeps(number) } else { Berth::Wishes(number) };
+/// Thread wakers that do not exist, or belong to threads that wait for others.
+fn thread_wakers(prey: &mut Prey<'_>) -> u64 {
+    let number = prey.random.below(THREAD_WAKERS as u64 + 4) as u32;
+    let thread_waker =
+        if prey.random.below(2) == 0 { ThreadWaker::Sleeps(number) } else { ThreadWaker::Wishes(number) };
     let words = prey.words();
-    words.make_rare().home.store(berth.word(), Ordering::Release);
+    words.make_rare().wake_target.store(thread_waker.word(), Ordering::Release);
     let rings = [0, u64::MAX, RINGS_NOT, 1 << (number % 64)][prey.random.below(4) as usize];
     words.make_rare().rings.store(rings, Ordering::Release);
     2

@@ -46,7 +46,7 @@ pub(crate) fn run(op: &str, port: u16, file: &str) -> io::Result<()> {
         "idle" => idle(port, &note)?,
         "park" => park(port, &note)?,
         "hand" => hand(port, &note)?,
-        "berth" => berth(port)?,
+        "thread_waker" => thread_waker(port)?,
         _ => on_connection(op, port, &note)?,
     }
     Ok(())
@@ -226,8 +226,8 @@ fn hand(port: u16, note: &Note) -> io::Result<()> {
     Ok(())
 }
 
-/// One thread of two polls connections of its own, and so sleeps at a berth.
-fn berth(port: u16) -> io::Result<()> {
+/// One thread of two polls connections of its own, and so sleeps on a thread waker.
+fn thread_waker(port: u16) -> io::Result<()> {
     let mut others = connect(port, b'E')?;
     std::thread::spawn(move || others.read(&mut [0; 8]));
     let mut streams = (0..2).map(|_| connect(port, b'E')).collect::<io::Result<Vec<_>>>()?;

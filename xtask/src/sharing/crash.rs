@@ -50,7 +50,7 @@ pub(super) const PLAYS: &[Play] = &[
     Play { may_reset: true, ..play("epoll", 0) },
     Play { may_reset: true, ..play("pong", 8) },
     Play { may_reset: true, ..play("poll", 8) },
-    Play { may_reset: true, ..play("berth", 16) },
+    Play { may_reset: true, ..play("thread_waker", 16) },
     // A child goes on sending for as long as it finds its parent alive.
     play("take-over", u64::MAX),
     // Memory is given back after 0.1 s, and after one second more.

@@ -26,7 +26,7 @@ pub(crate) enum Holding {
     /// Slab, public page and eventfd; what is held for its network namespace.
     Family(ClientId),
     /// A single thread's eventfd.
-    Berth(ClientId, u32),
+    ThreadWaker(ClientId, u32),
     /// A segment, and perhaps the pidfd of who should have announced it.
     Channel(ChannelKey),
 }

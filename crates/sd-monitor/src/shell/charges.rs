@@ -3,7 +3,7 @@
 //! | refused | answer |
 //! |---|---|
 //! | a connection | it is closed, as when there are no descriptors left |
-//! | Hello, Berth | exhausted |
+//! | Hello, ThreadWaker | exhausted |
 //! | a channel | the connection goes over the kernel |
 //! | a channel of an earlier monitor's time | none, as ever: it is not watched any more |
 //! | the connection of a child to be | it is known by its pidfd then: see `forks` |
@@ -29,8 +29,9 @@ impl Server {
 
     /// A family is about to be forgotten.
     pub(crate) fn give_back_family(&mut self, client: ClientId) {
-        let berths = self.families.get(&client).into_iter().flat_map(|family| family.berths.keys());
-        berths.for_each(|number| self.core.quotas.give_back(Holding::Berth(client, *number)));
+        let thread_wakers =
+            self.families.get(&client).into_iter().flat_map(|family| family.thread_wakers.keys());
+        thread_wakers.for_each(|number| self.core.quotas.give_back(Holding::ThreadWaker(client, *number)));
         self.core.quotas.give_back(Holding::Family(client));
     }
 

@@ -19,7 +19,7 @@ pub(crate) struct Family {
     /// None while it is silent.
     pub(crate) eventfd: Option<OwnedFd>,
     /// Eventfds of single threads, by number.
-    pub(crate) berths: BTreeMap<u32, OwnedFd>,
+    pub(crate) thread_wakers: BTreeMap<u32, OwnedFd>,
     pub(crate) netns: u64,
     pub(crate) uid: u32,
     /// Process id of the owner.
@@ -40,7 +40,7 @@ impl Family {
     /// Wakes all threads of the process, those that wait for their own eventfds too: a connection may have ended.
     pub(crate) fn wake_all(&self) {
         self.wake();
-        self.berths.values().for_each(|berth| wake(self.uid, berth));
+        self.thread_wakers.values().for_each(|thread_waker| wake(self.uid, thread_waker));
     }
 
     /// After a message was sent unasked: the owner looks at its control socket.

@@ -13,7 +13,7 @@ use crate::core::listeners::Listener;
 use crate::core::members::ProcessId;
 use crate::core::quotas::Holding;
 use sd_proto::{ErrorCode, Reply, Request, VERSION};
-use sd_shm::channel::{BERTHS, Side};
+use sd_shm::channel::{Side, THREAD_WAKERS};
 use sd_shm::slab::State;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -52,12 +52,16 @@ impl Server {
             (Request::Adopter { channel, number }, Some(who)) => {
                 self.tell_adopter(id, who.client, channel, number).map(|()| None)
             }
-            (Request::Home { channel, side, client }, Some(who)) => {
-                let asked = super::rescue::Home { channel, side, client: ClientId(client) };
-                self.tell_home(id, who.client, asked).map(|()| None)
+            (Request::WakeTarget { channel, side, client }, Some(who)) => {
+                let asked = super::rescue::WakeTarget { channel, side, client: ClientId(client) };
+                self.tell_wake_target(id, who.client, asked).map(|()| None)
             }
-            (Request::Berth { number }, Some(who)) => self.berth(who.client, number, &mut fds).map(Some),
-            (asked @ Request::BerthOf { .. }, Some(who)) => self.tell_berth(id, who.client, asked),
+            (Request::ThreadWaker { number }, Some(who)) => {
+                self.thread_waker(who.client, number, &mut fds).map(Some)
+            }
+            (asked @ Request::ThreadWakerOf { .. }, Some(who)) => {
+                self.tell_thread_waker(id, who.client, asked)
+            }
             (asked @ (Request::Bind { .. } | Request::Tuple { .. } | Request::Admits { .. }), Some(who)) => {
                 self.may_use(id, who, asked)
             }
@@ -281,8 +285,8 @@ impl Server {
         connection.recovers_until = again.then(|| Instant::now() + RECOVERY_MAX);
         let (pid, uid) = (connection.pid, connection.uid);
         let (public, eventfd) = (Some(File::from(public)), Some(eventfd));
-        let (connection, berths, room) = (Some(id), BTreeMap::new(), Room::default());
-        let family = Family { slab, public, eventfd, berths, netns, uid, pid, connection, room };
+        let (connection, thread_wakers, room) = (Some(id), BTreeMap::new(), Room::default());
+        let family = Family { slab, public, eventfd, thread_wakers, netns, uid, pid, connection, room };
         if again {
             self.reclaim_ports(client, &family);
         }
@@ -314,28 +318,38 @@ impl Server {
     }
 
     /// A client has one more eventfd, for a single thread.
-    fn berth(&mut self, client: ClientId, number: u32, fds: &mut Vec<OwnedFd>) -> Result<Reply, ErrorCode> {
+    fn thread_waker(
+        &mut self,
+        client: ClientId,
+        number: u32,
+        fds: &mut Vec<OwnedFd>,
+    ) -> Result<Reply, ErrorCode> {
         let [event_fd] = &fds[..] else { return Err(ErrorCode::Descriptor) };
         descriptors::check_eventfd(event_fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
-        let family = self.families.get(&client).filter(|_| (number as usize) < BERTHS);
+        let family = self.families.get(&client).filter(|_| (number as usize) < THREAD_WAKERS);
         let uid = family.ok_or(ErrorCode::Protocol)?.uid;
-        self.charge(Holding::Berth(client, number), uid, 1)?;
-        let berths = &mut self.families.get_mut(&client).ok_or(ErrorCode::Protocol)?.berths;
-        berths.extend(fds.pop().map(|event_fd| (number, event_fd)));
+        self.charge(Holding::ThreadWaker(client, number), uid, 1)?;
+        let thread_wakers = &mut self.families.get_mut(&client).ok_or(ErrorCode::Protocol)?.thread_wakers;
+        thread_wakers.extend(fds.pop().map(|event_fd| (number, event_fd)));
         Ok(Reply::Ok)
     }
 
     /// Tells one side of a channel how a thread of the other is woken.
-    fn tell_berth(&mut self, id: u64, client: ClientId, asked: Request) -> Result<Option<Reply>, ErrorCode> {
-        let Request::BerthOf { channel, side, number } = asked else { return Err(ErrorCode::Protocol) };
+    fn tell_thread_waker(
+        &mut self,
+        id: u64,
+        client: ClientId,
+        asked: Request,
+    ) -> Result<Option<Reply>, ErrorCode> {
+        let Request::ThreadWakerOf { channel, side, number } = asked else { return Err(ErrorCode::Protocol) };
         let side = Side::from_u32(side).ok_or(ErrorCode::Protocol)?;
         let key = self.channel_of(client, channel, side).ok_or(ErrorCode::Protocol)?;
         let maker = self.core.channels.maker(key, side.other()).ok_or(ErrorCode::Protocol)?;
-        let berths = &self.families.get(&maker).ok_or(ErrorCode::Protocol)?.berths;
-        let berth = berths.get(&number).ok_or(ErrorCode::Protocol)?;
-        let sent = self.connections.get(&id).map(|c| c.send(&Reply::Berth, &[berth.as_fd()]));
+        let thread_wakers = &self.families.get(&maker).ok_or(ErrorCode::Protocol)?.thread_wakers;
+        let thread_waker = thread_wakers.get(&number).ok_or(ErrorCode::Protocol)?;
+        let sent = self.connections.get(&id).map(|c| c.send(&Reply::ThreadWaker, &[thread_waker.as_fd()]));
         if let Some(Err(error)) = sent {
-            self.dismiss(id, &format!("it cannot be told of a berth: {error}"));
+            self.dismiss(id, &format!("it cannot be told of a thread_waker: {error}"));
         }
         Ok(None)
     }

@@ -94,8 +94,8 @@ impl Waiting {
     }
 }
 
-/// What [`sd_proto::Request::Home`] asks.
-pub(crate) struct Home {
+/// What [`sd_proto::Request::WakeTarget`] asks.
+pub(crate) struct WakeTarget {
     pub(crate) channel: u64,
     /// The asking side.
     pub(crate) side: u32,
@@ -442,7 +442,12 @@ impl Server {
     }
 
     /// Tells one side of a channel how to wake a process that has a connection on the other.
-    pub(crate) fn tell_home(&mut self, id: u64, client: ClientId, asked: Home) -> Result<(), ErrorCode> {
+    pub(crate) fn tell_wake_target(
+        &mut self,
+        id: u64,
+        client: ClientId,
+        asked: WakeTarget,
+    ) -> Result<(), ErrorCode> {
         let side = Side::from_u32(asked.side).ok_or(ErrorCode::Protocol)?;
         let key = self.channel_of(client, asked.channel, side).ok_or(ErrorCode::Protocol)?;
         let holders = self.core.channels.side(key, side.other());

@@ -201,7 +201,7 @@ impl Server {
             slab,
             public: None,
             eventfd: None,
-            berths: BTreeMap::new(),
+            thread_wakers: BTreeMap::new(),
             netns: 0,
             uid,
             pid,

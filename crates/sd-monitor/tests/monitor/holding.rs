@@ -113,7 +113,7 @@ fn an_eventfd_at_its_end_holds_nobody_up() {
             }
         });
         for _ in 0..20_000 {
-            let (reply, _) = a.control.ask(Request::Home { channel, side: 0, client: peer }, &[]);
+            let (reply, _) = a.control.ask(Request::WakeTarget { channel, side: 0, client: peer }, &[]);
             assert_eq!(reply, sd_proto::Reply::Adopter { stranger: false });
             answers.fetch_add(1, Ordering::Relaxed);
         }

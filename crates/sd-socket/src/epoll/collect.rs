@@ -1,4 +1,4 @@
-//! The line: what is reported, what stays, what is armed. After the kernel's ep_send_events.
+//! The ready list: what is reported, what stays, what is armed. After the kernel's ep_send_events.
 
 use super::*;
 use crate::wait::OWN_EVENT;
@@ -19,30 +19,30 @@ pub(crate) fn is_ready(epoll: &'static Epoll) -> bool {
     any_ready(epoll)
 }
 
-/// As the kernel's poll of an instance: what is not ready leaves the line.
+/// As the kernel's poll of an instance: what is not ready leaves the ready list.
 fn any_ready(epoll: &Epoll) -> bool {
-    let mut line = epoll.line.lock();
-    look_around(epoll, &mut line, false);
-    settle(epoll, &mut line);
+    let mut ready_list = epoll.ready_list.lock();
+    look_around(epoll, &mut ready_list, false);
+    settle(epoll, &mut ready_list);
     let mut found = false;
-    while !found && let Some(&first) = line.queue.front() {
-        // SAFETY: items on the line are live under its lock; null is the kernel's part.
+    while !found && let Some(&first) = ready_list.queue.front() {
+        // SAFETY: items on the ready list are live under its lock; null is the kernel's part.
         let Some(item) = (unsafe { first.item.as_ref() }) else {
-            line.queue.pop_front();
-            line.kernel_queued = false;
+            ready_list.queue.pop_front();
+            ready_list.kernel_queued = false;
             continue;
         };
         found = !item.is_disabled() && (mask(item) != 0 || mask_armed(item) != 0);
         if !found {
-            line.queue.pop_front();
+            ready_list.queue.pop_front();
             item.put(IDLE);
         }
     }
-    epoll.load.store(line.len(), Ordering::Release);
+    epoll.load.store(ready_list.len(), Ordering::Release);
     found
 }
 
-/// The events of an item that hold now; under its line's lock, and `NESTING` if it is an instance.
+/// The events of an item that hold now; under its ready list's lock, and `NESTING` if it is an instance.
 pub(super) fn mask(item: &Item) -> u32 {
     let wanted = item.events() & !PRIVATE;
     match item.source() {
@@ -64,7 +64,7 @@ fn mask_armed(item: &Item) -> u32 {
     mask(item)
 }
 
-/// Whether a scanned item goes on the line; armed when a sleep may follow.
+/// Whether a scanned item goes on the ready list; armed when a sleep may follow.
 fn is_scanned_ready(item: &Item, arrived: &mut u64, stay: bool) -> bool {
     if !stay {
         arm(item);
@@ -101,55 +101,55 @@ fn sent(item: &Item) -> u64 {
 
 /// Items that nobody announces: those of other processes' channels, and hot ones.
 #[inline(always)]
-fn look_around(epoll: &Epoll, line: &mut Line, stay: bool) {
-    if !line.scanned.is_empty() || !line.hot.is_empty() {
-        look_at_unannounced(epoll, line, stay);
+fn look_around(epoll: &Epoll, ready_list: &mut ReadyList, stay: bool) {
+    if !ready_list.scanned.is_empty() || !ready_list.hot.is_empty() {
+        look_at_unannounced(epoll, ready_list, stay);
     }
 }
 
 #[inline(never)]
-fn look_at_unannounced(epoll: &Epoll, line: &mut Line, stay: bool) {
-    for at in 0..line.scanned.len() {
-        if let Some(scanned) = line.scanned.get_mut(at)
-            // SAFETY: items on the line are live under its lock.
+fn look_at_unannounced(epoll: &Epoll, ready_list: &mut ReadyList, stay: bool) {
+    for at in 0..ready_list.scanned.len() {
+        if let Some(scanned) = ready_list.scanned.get_mut(at)
+            // SAFETY: items on the ready list are live under its lock.
             && let Some(item) = unsafe { scanned.item.as_ref() }
             && item.place() == IDLE
             && !item.is_disabled()
             && is_scanned_ready(item, &mut scanned.arrived, stay)
         {
-            epoll.push(line, item, sent(item));
+            epoll.push(ready_list, item, sent(item));
         }
     }
-    for at in 0..line.hot.len() {
+    for at in 0..ready_list.hot.len() {
         // SAFETY: as above.
-        if let Some(item) = line.hot.get(at).and_then(|&i| unsafe { i.as_ref() })
+        if let Some(item) = ready_list.hot.get(at).and_then(|&i| unsafe { i.as_ref() })
             && item.place() == HOT
             && mask(item) != 0
         {
-            epoll.push(line, item, sent(item));
+            epoll.push(ready_list, item, sent(item));
         }
     }
     // SAFETY: as above.
-    line.hot.retain(|&item| unsafe { (*item).place() } == HOT);
+    ready_list.hot.retain(|&item| unsafe { (*item).place() } == HOT);
 }
 
-/// Arms what is hot; what became ready meanwhile goes on the line.
+/// Arms what is hot; what became ready meanwhile goes on the ready list.
 #[inline(always)]
-fn settle(epoll: &Epoll, line: &mut Line) {
-    if !line.hot.is_empty() {
-        arm_hot(epoll, line);
+fn settle(epoll: &Epoll, ready_list: &mut ReadyList) {
+    if !ready_list.hot.is_empty() {
+        arm_hot(epoll, ready_list);
     }
 }
 
 #[inline(never)]
-fn arm_hot(epoll: &Epoll, line: &mut Line) {
-    for item in core::mem::take(&mut line.hot) {
-        // SAFETY: items on the line are live under its lock.
+fn arm_hot(epoll: &Epoll, ready_list: &mut ReadyList) {
+    for item in core::mem::take(&mut ready_list.hot) {
+        // SAFETY: items on the ready list are live under its lock.
         let item = unsafe { &*item };
         if item.place() == HOT {
             item.put(IDLE);
             if mask_armed(item) != 0 {
-                epoll.push(line, item, sent(item));
+                epoll.push(ready_list, item, sent(item));
             }
         }
     }
@@ -164,66 +164,66 @@ pub(super) struct Look {
     pub(super) stay: bool,
 }
 
-/// A line on which what happened up to `Line::ordered` stands in order.
+/// A ready list on which what happened up to `ReadyList::ordered` stands in order.
 ///
 /// A look takes its time: of two arrivals, the earlier one may have come to a place that was passed already. So who finds
 /// news takes in and looks once more. What happened before that second look is complete then.
-fn in_order(epoll: &Epoll, look: Look) -> (Option<Guard<'static, ()>>, Guard<'_, Line>) {
+fn in_order(epoll: &Epoll, look: Look) -> (Option<Guard<'static, ()>>, Guard<'_, ReadyList>) {
     {
         let nesting = nesting(epoll);
-        let mut line = epoll.line.lock();
-        if look.kernel && !line.kernel_queued {
-            line.kernel_queued = true;
-            line.queue.push_back(Queued::KERNEL);
+        let mut ready_list = epoll.ready_list.lock();
+        if look.kernel && !ready_list.kernel_queued {
+            ready_list.kernel_queued = true;
+            ready_list.queue.push_back(Queued::KERNEL);
         }
-        look_around(epoll, &mut line, look.stay);
-        if !epoll.has_several() || line.newest <= line.ordered {
-            return (nesting, line);
+        look_around(epoll, &mut ready_list, look.stay);
+        if !epoll.has_several() || ready_list.newest <= ready_list.ordered {
+            return (nesting, ready_list);
         }
     }
     let now = sd_sys::time::ticks();
     crate::link::channel::drain();
     let nesting = nesting(epoll);
-    let mut line = epoll.line.lock();
-    look_around(epoll, &mut line, look.stay);
-    line.ordered = line.ordered.max(now);
-    (nesting, line)
+    let mut ready_list = epoll.ready_list.lock();
+    look_around(epoll, &mut ready_list, look.stay);
+    ready_list.ordered = ready_list.ordered.max(now);
+    (nesting, ready_list)
 }
 
-/// Moves ready events into `out`, in the order of the line. Level-triggered ones go to its end.
+/// Moves ready events into `out`, in the order of the ready list. Level-triggered ones go to its end.
 pub(super) fn collect(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usize {
-    let (_nesting, mut line) = in_order(epoll, look);
-    let until = if epoll.has_several() { line.ordered } else { u64::MAX };
+    let (_nesting, mut ready_list) = in_order(epoll, look);
+    let until = if epoll.has_several() { ready_list.ordered } else { u64::MAX };
     let mut count = 0;
     let mut twice = Twice { ours: Vec::new(), kernel: Vec::new() };
     loop {
-        for _ in 0..line.queue.len() {
-            if count == out.len() || count > 0 && line.first_stamp() > until {
+        for _ in 0..ready_list.queue.len() {
+            if count == out.len() || count > 0 && ready_list.first_stamp() > until {
                 break;
             }
-            let Some(first) = line.queue.pop_front() else { break };
-            // SAFETY: items on the line are live under its lock; null is the kernel's part.
+            let Some(first) = ready_list.queue.pop_front() else { break };
+            // SAFETY: items on the ready list are live under its lock; null is the kernel's part.
             count = match unsafe { first.item.as_ref() } {
-                Some(item) => report(epoll, &mut line, item, out, count, look.stay, &mut twice),
-                None => report_kernel(epoll, &mut line, out, count, &mut twice),
+                Some(item) => report(epoll, &mut ready_list, item, out, count, look.stay, &mut twice),
+                None => report_kernel(epoll, &mut ready_list, out, count, &mut twice),
             };
         }
         if look.stay && count == 0 {
             break;
         }
-        settle(epoll, &mut line);
-        if count > 0 || line.queue.is_empty() {
+        settle(epoll, &mut ready_list);
+        if count > 0 || ready_list.queue.is_empty() {
             break;
         }
     }
     if count > 0 {
         crate::memory::rounds::used();
     }
-    epoll.load.store(line.len(), Ordering::Release);
-    let more = !line.queue.is_empty();
-    drop(line);
+    epoll.load.store(ready_list.len(), Ordering::Release);
+    let more = !ready_list.queue.is_empty();
+    drop(ready_list);
     if count > 0 && more {
-        rest::wake_one(epoll);
+        sleep_fd::wake_one(epoll);
     }
     count
 }
@@ -266,10 +266,10 @@ impl Twice {
     }
 }
 
-/// One item from the front of the line; returns how many events there are now.
+/// One item from the front of the ready list; returns how many events there are now.
 fn report(
     epoll: &Epoll,
-    line: &mut Line,
+    ready_list: &mut ReadyList,
     item: &Item,
     out: &mut [epoll_event],
     count: usize,
@@ -280,16 +280,16 @@ fn report(
     if item.is_disabled() {
         return count;
     }
-    // A new arrival after the look shall be announced. What stays on the line need not be armed.
+    // A new arrival after the look shall be announced. What stays on the ready list need not be armed.
     if item.is_edge() {
         arm(item);
     }
     let mut mask = mask(item);
     if mask == 0 && !item.is_edge() {
-        let may_stay = stay && count == 0 && line.hot.len() < HOT_MAX;
+        let may_stay = stay && count == 0 && ready_list.hot.len() < HOT_MAX;
         if may_stay && matches!(item.source(), Source::Socket(e) if e.state_now() == State::Connected) {
             item.put(HOT);
-            line.hot.push(item);
+            ready_list.hot.push(item);
             if let Source::Socket(endpoint) = item.source()
                 && epoll.has_several()
             {
@@ -314,7 +314,7 @@ fn report(
             return count;
         }
     } else if !edge {
-        epoll.push(line, item, 0);
+        epoll.push(ready_list, item, 0);
     }
     let both = epoll.has_both.load(Ordering::Relaxed);
     if both && item.source().in_kernel() && twice.is_told_by_kernel(item.fd(), data, mask) {
@@ -330,12 +330,12 @@ fn report(
 /// something, goes to the end like anybody else.
 fn report_kernel(
     epoll: &Epoll,
-    line: &mut Line,
+    ready_list: &mut ReadyList,
     out: &mut [epoll_event],
     count: usize,
     twice: &mut Twice,
 ) -> usize {
-    line.kernel_queued = false;
+    ready_list.kernel_queued = false;
     let both = epoll.has_both.load(Ordering::Relaxed);
     let Some(room) = out.get_mut(count..) else { return count };
     let got = crate::wait::sleep_on(epoll.fd(), room, Some(0), core::ptr::null()).unwrap_or(0);
@@ -353,8 +353,8 @@ fn report_kernel(
         }
     }
     if got > 0 {
-        line.kernel_queued = true;
-        line.queue.push_back(Queued::KERNEL);
+        ready_list.kernel_queued = true;
+        ready_list.queue.push_back(Queued::KERNEL);
     }
     kept
 }

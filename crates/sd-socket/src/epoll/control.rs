@@ -62,7 +62,7 @@ fn add(
         return Err(libc::ENOMEM);
     }
     if matches!(source, Source::Nested(_)) {
-        rest::flatten(epoll);
+        sleep_fd::flatten(epoll);
     }
     if source.in_kernel() {
         // The kernel knows all instances, so it is the judge of loops and depth.
@@ -70,7 +70,7 @@ fn add(
         epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
         epoll.has_both.store(true, Ordering::Relaxed);
     }
-    if !rest::prepare(epoll, interest, View::now()) {
+    if !sleep_fd::prepare(epoll, interest, View::now()) {
         return Err(libc::ENOSPC);
     }
     let item = insert(epoll, interest, fd, source, (events | ALWAYS, data), 0).ok_or(libc::ENOMEM)?;
@@ -95,11 +95,11 @@ pub(super) fn insert(
     match source {
         Source::Nested(_) => _ = epoll.nested.fetch_add(1, Ordering::AcqRel),
         Source::Socket(endpoint) if ready::is_polled(endpoint) => {
-            let mut line = epoll.line.lock();
+            let mut ready_list = epoll.ready_list.lock();
             let mut arrived = 0;
             collect::has_edge(item, &mut arrived);
-            line.scanned.push(Scanned { item, arrived });
-            epoll.load.store(line.len(), Ordering::Release);
+            ready_list.scanned.push(Scanned { item, arrived });
+            epoll.load.store(ready_list.len(), Ordering::Release);
         }
         Source::Socket(_) => {}
     }
@@ -122,7 +122,7 @@ fn modify(epoll: &'static Epoll, item: &Item, (events, data): (u32, u64)) -> Res
 /// Changes an item, and looks whether it is ready.
 pub(super) fn change(item: &Item, events: u32, data: u64) {
     {
-        let _line = item.epoll().line.lock();
+        let _line = item.epoll().ready_list.lock();
         item.events.store(events, Ordering::Relaxed);
         item.data.store(data, Ordering::Relaxed);
     }
@@ -142,13 +142,13 @@ pub(super) fn remove(epoll: &'static Epoll, interest: &mut Interest, item: &'sta
 
 /// Takes an item out of the interest list of this process.
 pub(super) fn forget(epoll: &'static Epoll, interest: &mut Interest, item: &'static Item) {
-    // Nobody finds it from its source from here on; then nobody finds it on the line.
+    // Nobody finds it from its source from here on; then nobody finds it on the ready list.
     watch::unlink(item);
     epoll.members.fetch_sub(1, Ordering::Relaxed);
     {
-        let mut line = epoll.line.lock();
-        line.remove(item);
-        epoll.load.store(line.len(), Ordering::Release);
+        let mut ready_list = epoll.ready_list.lock();
+        ready_list.remove(item);
+        epoll.load.store(ready_list.len(), Ordering::Release);
     }
     if matches!(item.source(), Source::Nested(_)) {
         epoll.nested.fetch_sub(1, Ordering::AcqRel);

@@ -44,7 +44,7 @@ impl Source {
 pub(crate) struct Item {
     /// A [`Source`]; zero: not in use.
     source: AtomicU64,
-    /// Under the line's lock, like `events`.
+    /// Under the ready list's lock, like `events`.
     pub(super) data: AtomicU64,
     /// Next registration of the same source, under the lock of the source's list; if not in use, the next such item.
     pub(super) next_watcher: AtomicPtr<Item>,

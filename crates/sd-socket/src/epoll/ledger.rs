@@ -125,7 +125,7 @@ pub(super) fn prepare(epoll: &Epoll) {
     let Ok(base) = sd_sys::mem::map_shared_anonymous(LEN) else { return sd_sys::fd::close(event_fd) };
     epoll.ledger_fd.store(crate::process::hide_fd(event_fd), Ordering::Relaxed);
     epoll.ledger.store(base as *mut Ledger, Ordering::Release);
-    rest::watch_ledger(epoll);
+    sleep_fd::watch_ledger(epoll);
     interest.items.iter().for_each(|item| added(epoll, item));
 }
 

@@ -38,7 +38,7 @@ fn fresh() -> &'static Epoll {
         numbers: AtomicU32::new(0),
         references: AtomicU32::new(0),
         interest: Lock::new(Interest { items: Items::new(), wakers: View::default(), registration: 0 }),
-        line: Lock::new(Line {
+        ready_list: Lock::new(ReadyList {
             queue: VecDeque::new(),
             hot: Vec::new(),
             scanned: Vec::new(),
@@ -165,9 +165,9 @@ fn end(epoll: &'static Epoll) {
         interest.wakers = View::default();
         interest.registration = 0;
         crate::process::close_hidden(epoll.sleep_fd.swap(-1, Ordering::AcqRel));
-        let mut line = epoll.line.lock();
-        line.queue.clear();
-        line.kernel_queued = false;
+        let mut ready_list = epoll.ready_list.lock();
+        ready_list.queue.clear();
+        ready_list.kernel_queued = false;
         epoll.load.store(0, Ordering::Relaxed);
     }
     RECORDS.lock().free.push(epoll);
@@ -186,9 +186,9 @@ pub(crate) fn keep_locks() {
     let records = unsafe { RECORDS.kept() };
     records.all.iter().for_each(|epoll| epoll.interest.lock_and_keep());
     watch::stripes().for_each(Lock::lock_and_keep);
-    // With this one held nobody takes two lines.
+    // With this one held nobody takes two ready lists.
     NESTING.lock_and_keep();
-    records.all.iter().for_each(|epoll| epoll.line.lock_and_keep());
+    records.all.iter().for_each(|epoll| epoll.ready_list.lock_and_keep());
 }
 
 /// Ends `keep_locks`.
@@ -199,7 +199,7 @@ pub(crate) unsafe fn unlock() {
     // SAFETY: passed on to the caller.
     unsafe {
         let records = RECORDS.kept();
-        records.all.iter().for_each(|epoll| epoll.line.unlock());
+        records.all.iter().for_each(|epoll| epoll.ready_list.unlock());
         NESTING.unlock();
         watch::stripes().for_each(|stripe| stripe.unlock());
         records.all.iter().for_each(|epoll| epoll.interest.unlock());
@@ -230,7 +230,7 @@ pub(crate) fn forked_late() {
     for &epoll in &all {
         let mut interest = epoll.interest.lock();
         if interest.items.iter().next().is_some() {
-            rest::prepare(epoll, &mut interest, View::now());
+            sleep_fd::prepare(epoll, &mut interest, View::now());
         }
         scan(epoll, &interest, |source| matches!(source, Source::Socket(e) if ready::is_polled(e)));
     }
@@ -241,7 +241,7 @@ pub(crate) fn forked_late() {
             scan(
                 epoll,
                 &interest,
-                |source| matches!(source, Source::Nested(inner) if !inner.line.lock().scanned.is_empty()),
+                |source| matches!(source, Source::Nested(inner) if !inner.ready_list.lock().scanned.is_empty()),
             );
         }
     }
@@ -260,7 +260,7 @@ pub(crate) fn separated() {
         epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
         epoll.has_both.store(true, Ordering::Relaxed);
         if interest.items.iter().next().is_some() {
-            rest::prepare(epoll, &mut interest, View::default());
+            sleep_fd::prepare(epoll, &mut interest, View::default());
         }
     }
 }
@@ -282,7 +282,7 @@ pub(crate) fn put_back(registered: watch::Removed, endpoint: &'static Endpoint) 
     let watch::Removed { epoll, fd, events, data } = registered;
     crate::setup::listen::interested(endpoint, fd);
     let mut interest = epoll.interest.lock();
-    if interest.items.reserve(epoll) && rest::prepare(epoll, &mut interest, View::now()) {
+    if interest.items.reserve(epoll) && sleep_fd::prepare(epoll, &mut interest, View::now()) {
         let has_fired = events & !PRIVATE == 0;
         let wish = (if has_fired { events } else { events | ALWAYS }, data);
         let _ = control::insert(epoll, &mut interest, fd, Source::Socket(endpoint), wish, 0);
@@ -291,14 +291,16 @@ pub(crate) fn put_back(registered: watch::Removed, endpoint: &'static Endpoint) 
 
 fn scan(epoll: &Epoll, interest: &Interest, needed: impl Fn(Source) -> bool) {
     for item in interest.items.iter().filter(|item| needed(item.source())) {
-        let mut line = epoll.line.lock();
-        if !line.scanned.iter().any(|known| core::ptr::eq(known.item, item)) {
-            line.scanned.push(Scanned { item, arrived: 0 });
-            epoll.load.store(line.len(), Ordering::Release);
+        let mut ready_list = epoll.ready_list.lock();
+        if !ready_list.scanned.iter().any(|known| core::ptr::eq(known.item, item)) {
+            ready_list.scanned.push(Scanned { item, arrived: 0 });
+            epoll.load.store(ready_list.len(), Ordering::Release);
         }
         if !item.is_edge() {
-            epoll.push(&mut line, item, 0);
-        } else if let Some(known) = line.scanned.iter_mut().find(|known| core::ptr::eq(known.item, item)) {
+            epoll.push(&mut ready_list, item, 0);
+        } else if let Some(known) =
+            ready_list.scanned.iter_mut().find(|known| core::ptr::eq(known.item, item))
+        {
             collect::has_edge(item, &mut known.arrived);
         }
     }

@@ -1,14 +1,14 @@
 //! epoll over our sockets and the kernel's descriptors in one instance.
 //!
 //! The program's descriptor is a kernel epoll instance; kernel descriptors are registered there and
-//! cost what they always did. Sockets of ours are in the interest list here, and on the *line* (the
+//! cost what they always did. Sockets of ours are in the interest list here, and on the *ready list* (the
 //! kernel's ready list) when something happened, so a wait costs the number of ready sockets.
 //!
 //! ```text
-//!  peer --event bit, eventfd--> drain() --> offer() --> line --> collect() --> program
+//!  peer --event bit, eventfd--> drain() --> offer() --> ready list --> collect() --> program
 //!                                             ^------------------ level-triggered: back to the end
 //! ```
-//! Whatever is not on a line is armed: its peer tells us of the next arrival. A level-triggered
+//! Whatever is not on a ready list is armed: its peer tells us of the next arrival. A level-triggered
 //! socket that was just read empty is not armed as long as a thread is inside the wait and looks at
 //! it directly ("hot"): asking its peer for an event costs both sides more.
 //!
@@ -17,7 +17,7 @@
 //! | `Epoll::interest` | the registrations of one instance; taken by epoll_ctl and close | first |
 //! | `watch::stripe` | who watches a socket; one of 64, by the socket's address | second |
 //! | `NESTING` | who watches an instance; held by waits on instances with nested ones | third |
-//! | `Epoll::line` | the ready list of one instance; an outer one before an inner one | last |
+//! | `Epoll::ready_list` | the ready list of one instance; an outer one before an inner one | last |
 //!
 //! Locks of a socket's halves are taken inside all of these, so nobody who holds a half may report
 //! an event; see ADR 15.
@@ -27,7 +27,7 @@
 //! | interest lists | `control`, their memory in `items` |
 //! | events | `watch` |
 //! | the ready list | `collect` |
-//! | waiting | `waiting`; what is slept on: `rest` |
+//! | waiting | `waiting`; what is slept on: `sleep_fd` |
 //! | close and fork | `life`; what processes share: `ledger` |
 
 use crate::fd::table::{self, Entry, Instance};
@@ -46,7 +46,7 @@ mod control;
 mod items;
 mod ledger;
 mod life;
-mod rest;
+mod sleep_fd;
 mod waiting;
 mod watch;
 
@@ -64,7 +64,7 @@ pub(crate) use watch::{
     no_space, peer_event, readable_event, room_event, state_event, to_kernel,
 };
 
-/// Neither on the line nor hot: armed.
+/// Neither on the ready list nor hot: armed.
 const IDLE: u8 = 0;
 const QUEUED: u8 = 1;
 const HOT: u8 = 2;
@@ -105,7 +105,7 @@ struct Scanned {
 }
 
 /// The ready list of an instance.
-struct Line {
+struct ReadyList {
     queue: VecDeque<Queued>,
     hot: Vec<*const Item>,
     scanned: Vec<Scanned>,
@@ -115,8 +115,8 @@ struct Line {
     ordered: u64,
 }
 
-// SAFETY: an item is given back only after it was taken off the line, under its lock.
-unsafe impl Send for Line {}
+// SAFETY: an item is given back only after it was taken off the ready list, under its lock.
+unsafe impl Send for ReadyList {}
 
 /// One instance. Records are used again but never freed, so a late look at one does no harm.
 pub(crate) struct Epoll {
@@ -127,8 +127,8 @@ pub(crate) struct Epoll {
     /// `numbers`, and threads inside a wait; the last one tears down.
     references: AtomicU32,
     interest: Lock<Interest>,
-    line: Lock<Line>,
-    /// What `line` holds, for a look without the lock.
+    ready_list: Lock<ReadyList>,
+    /// What `ready_list` holds, for a look without the lock.
     load: AtomicUsize,
     /// Instances that watch this one; under `NESTING`.
     outers: AtomicPtr<Item>,
@@ -138,7 +138,7 @@ pub(crate) struct Epoll {
     nested: AtomicU32,
     /// Kernel descriptors registered (a closed one is still counted).
     kernel_count: AtomicU32,
-    /// What a wait sleeps on, once a socket of ours is registered, see `rest`.
+    /// What a wait sleeps on, once a socket of ours is registered, see `sleep_fd`.
     sleep_fd: AtomicI32,
     /// `sleep_fd` does not watch the program's instance: it would be one level too many.
     flat: AtomicBool,
@@ -182,18 +182,18 @@ impl Epoll {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Puts an item at the end of the line, unless it stands in it; under the line's lock. Before it go those to which
+    /// Puts an item at the end of the ready list, unless it stands in it; under the ready list's lock. Before it go those to which
     /// something happened later than `stamp`.
-    fn push(&self, line: &mut Line, item: &Item, stamp: u64) {
+    fn push(&self, ready_list: &mut ReadyList, item: &Item, stamp: u64) {
         if item.place() == QUEUED {
             return;
         }
         item.put(QUEUED);
         match stamp {
-            0 => line.queue.push_back(Queued { item, stamp }),
-            _ => line.insert(item, stamp),
+            0 => ready_list.queue.push_back(Queued { item, stamp }),
+            _ => ready_list.insert(item, stamp),
         }
-        self.load.store(line.len(), Ordering::Release);
+        self.load.store(ready_list.len(), Ordering::Release);
     }
 
     /// Holds more than one socket or instance of ours, so that there is an order.
@@ -207,7 +207,7 @@ impl Epoll {
     }
 }
 
-impl Line {
+impl ReadyList {
     /// Puts an item before those to which something happened later than `stamp`.
     #[inline(never)]
     fn insert(&mut self, item: &Item, stamp: u64) {
@@ -226,7 +226,7 @@ impl Line {
     }
 
     /// Where an item stands. Who closes what was just told finds it near the end, who closes in the order of arrival near
-    /// the front: a line of all connections of a server is not gone through for each of them.
+    /// the front: a ready list of all connections of a server is not gone through for each of them.
     fn position(&self, item: &Item) -> Option<usize> {
         let is_at = |at: &usize| self.queue.get(*at).is_some_and(|queued| core::ptr::eq(queued.item, item));
         let len = self.queue.len();

@@ -91,7 +91,7 @@ fn wait_in_kernel(
     let one_less = |count: u32| count.checked_sub(1);
     let before = epoll.strangers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
     if before == Ok(1) && has_ours(epoll) {
-        rest::all_back(epoll);
+        sleep_fd::all_back(epoll);
     }
     let got = match slept? {
         Ok(got) => got,
@@ -205,7 +205,7 @@ fn sleep_once(
     (waiting, timeout): (&mut Waiting, Option<u64>),
     signals: Signals<'_>,
 ) -> Result<usize, i32> {
-    rest::prepare(epoll, &mut epoll.interest.lock(), sleeper.view());
+    sleep_fd::prepare(epoll, &mut epoll.interest.lock(), sleeper.view());
     ledger::catch_up(epoll);
     crate::link::channel::drain();
     let found = look_at(epoll, out, Look { kernel: false, stay: false });
@@ -214,7 +214,7 @@ fn sleep_once(
     }
     let pause = waiting.announced();
     wait::ended_by_handler(signals.watch, signals.mask)?;
-    let kernel = rest::sleep(epoll, wait::earlier(timeout, pause), signals.mask)?;
+    let kernel = sleep_fd::sleep(epoll, wait::earlier(timeout, pause), signals.mask)?;
     epoll.kernel_asked.store(sd_sys::time::ticks(), Ordering::Relaxed);
     Ok(if kernel { look_at(epoll, out, Look { kernel, stay: false }) } else { 0 })
 }

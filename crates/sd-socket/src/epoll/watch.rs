@@ -119,16 +119,16 @@ enum Taken {
     Disabled,
     /// They do not concern it.
     No,
-    /// It stands on its line.
+    /// It stands on its ready list.
     Yes,
 }
 
-/// Puts an item on its line if the news concern it: some event of `key`, or an end that it was not
+/// Puts an item on its ready list if the news concern it: some event of `key`, or an end that it was not
 /// told of. `stamp` is the time of the news.
 fn offer(item: &Item, key: u32, ends: u8, stamp: u64) -> Taken {
     let epoll = item.epoll();
     {
-        let mut line = epoll.line.lock();
+        let mut ready_list = epoll.ready_list.lock();
         let news = ends & !item.told.fetch_or(ends, Ordering::Relaxed);
         if item.is_disabled() {
             return Taken::Disabled;
@@ -136,9 +136,9 @@ fn offer(item: &Item, key: u32, ends: u8, stamp: u64) -> Taken {
         if key & item.events() & !PRIVATE == 0 && news == 0 {
             return Taken::No;
         }
-        epoll.push(&mut line, item, stamp);
+        epoll.push(&mut ready_list, item, stamp);
     }
-    rest::wake_one(epoll);
+    sleep_fd::wake_one(epoll);
     Taken::Yes
 }
 
@@ -290,7 +290,7 @@ pub(crate) fn no_space(endpoint: &'static Endpoint) {
     }
 }
 
-/// A new or changed registration: armed, and on the line if it is ready already.
+/// A new or changed registration: armed, and on the ready list if it is ready already.
 pub(super) fn look_now(item: &Item) {
     let epoll = item.epoll();
     if let Source::Socket(endpoint) = item.source() {
@@ -302,15 +302,15 @@ pub(super) fn look_now(item: &Item) {
     }
     let ready = {
         let _nesting = collect::nesting(epoll);
-        let mut line = epoll.line.lock();
+        let mut ready_list = epoll.ready_list.lock();
         let ready = item.place() != QUEUED && !item.is_disabled() && collect::mask(item) != 0;
         if ready {
-            epoll.push(&mut line, item, 0);
+            epoll.push(&mut ready_list, item, 0);
         }
         ready
     };
     if ready {
-        rest::wake_one(epoll);
+        sleep_fd::wake_one(epoll);
         tell_outers(epoll);
         wake_loose();
     }

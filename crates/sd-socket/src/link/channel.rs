@@ -7,13 +7,13 @@ use crate::link::outstanding::Outstanding;
 use crate::link::peer::Peer;
 use crate::link::queued::Queued;
 use crate::link::slots::Slots;
-use crate::link::wake_target::Homes;
+use crate::link::wake_target::WakeTargets;
 use crate::process::PROCESS;
 use crate::socket::endpoint::EndpointExt;
 use crate::wait::thread_waker;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
-use sd_shm::channel::{Berth, Mapping, RareWords, SLOTS, Side, SlotState};
+use sd_shm::channel::{Mapping, RareWords, SLOTS, Side, SlotState, ThreadWaker};
 use sd_shm::events::EventSet;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
@@ -30,9 +30,9 @@ pub(crate) struct Channel {
     /// Side A: how to wake the adopters that have accepted connections.
     pub(crate) adopters: Adopters,
     /// How to wake the processes that alone have connections on the other side.
-    pub(crate) homes: Homes,
+    pub(crate) wake_targets: WakeTargets,
     /// How to wake single threads of the other side's process.
-    pub(crate) berths: thread_waker::Known,
+    pub(crate) thread_wakers: thread_waker::Known,
     /// Segment, kept for announcing the channel to a restarted monitor.
     pub(crate) segment_fd: i32,
     /// What is announced to this process: an adopter has a set of its own.
@@ -49,7 +49,7 @@ pub(crate) struct Channel {
     pub(crate) inherited: AtomicBool,
     /// Endpoints by slot.
     endpoints: Box<[AtomicPtr<Endpoint>]>,
-    /// By slot, threads of this process that wait for the connection and are woken as others are (see `berth`); null
+    /// By slot, threads of this process that wait for the connection and are woken as others are (see `thread_waker`); null
     /// while there were none.
     others_wait: AtomicPtr<Counts>,
     pub(crate) queued: Queued,
@@ -89,8 +89,8 @@ impl Channel {
             adopter,
             peer,
             adopters: Adopters::new(),
-            homes: Homes::new(),
-            berths: thread_waker::Known::new(),
+            wake_targets: WakeTargets::new(),
+            thread_wakers: thread_waker::Known::new(),
             segment_fd,
             uses: AtomicU32::new(0),
             doomed: AtomicBool::new(false),
@@ -127,11 +127,11 @@ impl Channel {
             Side::B => 0,
         };
         let (own, other) = if self.side == Side::A { (a, b) } else { (b, a) };
-        let home = other.rare().map_or(0, |words| words.home.load(Ordering::Relaxed));
-        match Berth::of(home) {
-            Some(Berth::Sleeps(number)) if self.berths.ring(&self.peer, number) => return,
-            Some(Berth::Wishes(number)) => self.berths.grant(self, slot, own, number),
-            None if home != 0 && self.homes.wake(self, slot, home) => return,
+        let wake_target = other.rare().map_or(0, |words| words.wake_target.load(Ordering::Relaxed));
+        match ThreadWaker::of(wake_target) {
+            Some(ThreadWaker::Sleeps(number)) if self.thread_wakers.ring(&self.peer, number) => return,
+            Some(ThreadWaker::Wishes(number)) => self.thread_wakers.grant(self, slot, own, number),
+            None if wake_target != 0 && self.wake_targets.wake(self, slot, wake_target) => return,
             _ => {}
         }
         own.announced.store(sd_sys::time::ticks(), Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl Channel {
     pub(crate) fn peer_becomes_stranger(&self) {
         self.peer.becomes_stranger();
         self.adopters.become_strangers();
-        self.homes.become_strangers();
+        self.wake_targets.become_strangers();
     }
 
     /// No connection shall begin on it.
@@ -229,7 +229,7 @@ impl Channel {
             return;
         }
         cell.store(core::ptr::null_mut(), Ordering::Release);
-        self.homes.forget(slot);
+        self.wake_targets.forget(slot);
         crate::route::port_unused(endpoint);
         if self.side == Side::A && !self.inherited.load(Ordering::Relaxed) {
             self.slots.lock().closed(slot);
@@ -333,7 +333,7 @@ impl Channel {
     pub(crate) fn forked(&self) {
         // SAFETY: the child has one thread.
         unsafe {
-            self.homes.forked();
+            self.wake_targets.forked();
             self.slots.force_unlock();
             self.outstanding.forked();
         }

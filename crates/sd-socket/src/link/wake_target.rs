@@ -5,12 +5,12 @@
 //! ```
 //! A channel wakes the process that it was made for, by an eventfd which the children of that process watch as well. A
 //! server with a child for each connection would so wake all of them for each message. Therefore a process that
-//! alone has each of its inherited connections makes itself their *home* before it sleeps, and watches its own eventfd
+//! alone has each of its inherited connections makes itself their *wake target* before it sleeps, and watches its own eventfd
 //! only. Before it forks, and when the monitor is gone, it takes that back and watches all. It needs no set of events
 //! for such connections, since it looks at each of them anyway (`ready::is_polled`).
 //!
-//! SYNC POINT: home. Settling: homes are stored, then the others are watched no more; leaving: the others are watched
-//! again, then homes are cleared. So a thread that says on its own page only that it sleeps is known as the home of all by
+//! SYNC POINT: wake target. Settling: wake targets are stored, then the others are watched no more; leaving: the others are watched
+//! again, then wake targets are cleared. So a thread that says on its own page only that it sleeps is known as the wake target of all by
 //! whoever rings after its last look. In both cases threads that sleep already are made to look, and sleep anew.
 
 use crate::link::adopters::answered;
@@ -27,14 +27,14 @@ use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
 use std::collections::BTreeMap;
 
-/// This process is the home of its inherited connections; changed under `PROCESS.alloc`.
+/// This process is the wake target of its inherited connections; changed under `PROCESS.alloc`.
 static SETTLED: AtomicBool = AtomicBool::new(false);
 /// Sleeps with inherited connections that others have too.
 static TRIES: AtomicU32 = AtomicU32::new(0);
 /// After so many of them only each power of two is a try.
 const TRIES_MANY: u32 = 8;
 
-/// Before a sleep on several things: becomes the home of what was inherited, if it is not shared.
+/// Before a sleep on several things: becomes the wake target of what was inherited, if it is not shared.
 #[inline]
 pub(crate) fn settle() {
     if PROCESS.forked.load(Ordering::Relaxed) && !SETTLED.load(Ordering::Relaxed) {
@@ -59,8 +59,9 @@ fn settle_slow() {
     let Some(client) = client::client().filter(|_| inherited().all(|(_, is_alone)| is_alone)) else {
         return;
     };
-    inherited()
-        .for_each(|(endpoint, _)| endpoint.own_words().make_rare().home.store(client, Ordering::SeqCst));
+    inherited().for_each(|(endpoint, _)| {
+        endpoint.own_words().make_rare().wake_target.store(client, Ordering::SeqCst)
+    });
     SETTLED.store(true, Ordering::Relaxed);
     waker::watch_own_only();
     if !single_threaded() {
@@ -92,7 +93,8 @@ pub(crate) fn leave_under_lock() {
     }
     TRIES.store(0, Ordering::Relaxed);
     waker::watch_all();
-    inherited().for_each(|(endpoint, _)| endpoint.own_words().make_rare().home.store(0, Ordering::SeqCst));
+    inherited()
+        .for_each(|(endpoint, _)| endpoint.own_words().make_rare().wake_target.store(0, Ordering::SeqCst));
     if crate::wait::any_sleeper() {
         // One of those that sleep on the same instance watches for all, but each says so on the own page only.
         crate::wait::assume_asleep(true);
@@ -105,7 +107,7 @@ pub(crate) fn forked() {
     TRIES.store(0, Ordering::Relaxed);
 }
 
-/// Some [`Home`] is `unrung`.
+/// Some [`WakeTarget`] is `unrung`.
 static UNRUNG: AtomicBool = AtomicBool::new(false);
 
 /// There is a monitor again.
@@ -115,25 +117,25 @@ pub(crate) fn ring_late() {
     }
     let _user = crate::link::reclaim::User::enter();
     for channel in PROCESS.channels() {
-        channel.homes.unrung().into_iter().for_each(|slot| channel.announce(usize::from(slot)));
+        channel.wake_targets.unrung().into_iter().for_each(|slot| channel.announce(usize::from(slot)));
     }
 }
 
 /// Asks how to wake the process that alone has the other side of a connection, which the monitor also does itself.
-fn ask_for_home((channel, side): (u64, Side), client: u64) -> HomeAnswer {
-    let request = &Request::Home { channel, side: side as u32, client };
+fn ask_for_wake_target((channel, side): (u64, Side), client: u64) -> Answer {
+    let request = &Request::WakeTarget { channel, side: side as u32, client };
     // A monitor that was restarted is found at the second try.
     let Some((reply, got)) = client::question(request, &[]).or_else(|| client::question(request, &[])) else {
-        return HomeAnswer::NoMonitor;
+        return Answer::NoMonitor;
     };
     match reply {
-        Reply::Error { .. } => HomeAnswer::Unknown,
-        _ => HomeAnswer::Woken(answered((channel, side), &reply, got)),
+        Reply::Error { .. } => Answer::Unknown,
+        _ => Answer::Woken(answered((channel, side), &reply, got)),
     }
 }
 
-/// See [`ask_for_home`].
-enum HomeAnswer {
+/// See [`ask_for_wake_target`].
+enum Answer {
     /// It was woken. How to do it, unless we are out of descriptors.
     Woken(Option<Peer>),
     /// There is no such process there.
@@ -141,13 +143,13 @@ enum HomeAnswer {
     NoMonitor,
 }
 
-/// How to wake the homes of the connections of a channel, by slot.
-pub(crate) struct Homes {
-    known: Lock<BTreeMap<u16, Home>>,
+/// How to wake the wake targets of the connections of a channel, by slot.
+pub(crate) struct WakeTargets {
+    known: Lock<BTreeMap<u16, WakeTarget>>,
     any: AtomicBool,
 }
 
-struct Home {
+struct WakeTarget {
     client: u64,
     peer: Option<Peer>,
     /// Names of processes that were none.
@@ -159,20 +161,20 @@ struct Home {
 /// What a peer says is believed no longer after so many lies: each costs a question to the monitor.
 const LIES_MAX: u32 = 16;
 
-impl Homes {
-    pub(crate) const fn new() -> Homes {
-        Homes { known: Lock::new(BTreeMap::new()), any: AtomicBool::new(false) }
+impl WakeTargets {
+    pub(crate) const fn new() -> WakeTargets {
+        WakeTargets { known: Lock::new(BTreeMap::new()), any: AtomicBool::new(false) }
     }
 
-    /// Wakes the home of the connection at a slot, if all its threads sleep. False when it is not known.
+    /// Wakes the wake target of the connection at a slot, if all its threads sleep. False when it is not known.
     pub(super) fn wake(&self, channel: &Channel, slot: usize, client: u64) -> bool {
-        if let Some(home) = self.known.lock().get(&(slot as u16)) {
-            match &home.peer {
-                Some(peer) if home.client == client => {
+        if let Some(wake_target) = self.known.lock().get(&(slot as u16)) {
+            match &wake_target.peer {
+                Some(peer) if wake_target.client == client => {
                     peer.wake();
                     return true;
                 }
-                _ if home.lies >= LIES_MAX => return false,
+                _ if wake_target.lies >= LIES_MAX => return false,
                 _ => {}
             }
         }
@@ -182,18 +184,19 @@ impl Homes {
     /// The monitor wakes it, and says how it is woken from now on.
     #[cold]
     fn ask(&self, channel: &Channel, slot: usize, client: u64) -> bool {
-        let answer = ask_for_home((channel.id, channel.side), client);
+        let answer = ask_for_wake_target((channel.id, channel.side), client);
         let mut known = self.known.lock();
         self.any.store(true, Ordering::Relaxed);
-        let home = known.entry(slot as u16).or_insert(Home { client, peer: None, lies: 0, unrung: false });
+        let wake_target =
+            known.entry(slot as u16).or_insert(WakeTarget { client, peer: None, lies: 0, unrung: false });
         match answer {
-            HomeAnswer::Woken(peer) => {
-                (home.client, home.peer, home.unrung) = (client, peer, false);
+            Answer::Woken(peer) => {
+                (wake_target.client, wake_target.peer, wake_target.unrung) = (client, peer, false);
                 return true;
             }
-            HomeAnswer::Unknown => home.lies += 1,
-            HomeAnswer::NoMonitor => {
-                home.unrung = true;
+            Answer::Unknown => wake_target.lies += 1,
+            Answer::NoMonitor => {
+                wake_target.unrung = true;
                 UNRUNG.store(true, Ordering::Release);
             }
         }
@@ -203,13 +206,15 @@ impl Homes {
     /// They are another user's.
     pub(super) fn become_strangers(&self) {
         let known = self.known.lock();
-        known.values().filter_map(|home| home.peer.as_ref()).for_each(Peer::becomes_stranger);
+        known.values().filter_map(|wake_target| wake_target.peer.as_ref()).for_each(Peer::becomes_stranger);
     }
 
-    /// The slots whose homes could not be woken for want of a monitor.
+    /// The slots whose wake targets could not be woken for want of a monitor.
     fn unrung(&self) -> Vec<u16> {
         let mut known = self.known.lock();
-        let unrung = |(slot, home): (&u16, &mut Home)| core::mem::take(&mut home.unrung).then_some(*slot);
+        let unrung = |(slot, wake_target): (&u16, &mut WakeTarget)| {
+            core::mem::take(&mut wake_target.unrung).then_some(*slot)
+        };
         known.iter_mut().filter_map(unrung).collect()
     }
 
@@ -220,7 +225,7 @@ impl Homes {
         }
     }
 
-    /// No home is known any more.
+    /// No wake target is known any more.
     pub(crate) fn forget_all(&self) {
         self.known.lock().clear();
     }

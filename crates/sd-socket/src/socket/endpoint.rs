@@ -363,8 +363,8 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
         endpoint.rx().cursor.get().write(RxCursor::new());
     }
     PROCESS.private(endpoint).into_iter().for_each(|private| private.set_channel(channel));
-    if channel.berths.mask() != 0 {
-        own.make_rare().rings.store(channel.berths.mask(), Ordering::SeqCst);
+    if channel.thread_wakers.mask() != 0 {
+        own.make_rare().rings.store(channel.thread_wakers.mask(), Ordering::SeqCst);
     }
     channel.bind(slot, endpoint);
     if crate::link::kept_rings::are_kept(channel) {

@@ -66,7 +66,7 @@ impl Kind {
     }
 }
 
-/// Connections, at most, that a thread sleeps for at a berth.
+/// Connections, at most, that a thread sleeps for on a thread waker.
 const MOORED: usize = 64;
 
 /// Entries whose kinds need no allocation.
@@ -215,7 +215,7 @@ impl<'a> List<'a> {
     }
 
     /// There are connections of ours and, beside them, only the kernel's descriptors; and other threads to be left alone.
-    fn is_for_berth(&self) -> bool {
+    fn is_for_thread_waker(&self) -> bool {
         let fits = |kind: Kind| match kind {
             Kind::Kernel => true,
             Kind::Socket(endpoint) => matches!(endpoint.state_now(), State::Connected | State::Kernel),
@@ -244,7 +244,7 @@ impl<'a> List<'a> {
     /// Sleeps where only this thread is woken.
     fn sleep_at(
         &self,
-        berth: &Taken,
+        thread_waker: &Taken,
         timeout: Option<u64>,
         mask: *const sigset_t,
         watch: &Watch,
@@ -255,7 +255,7 @@ impl<'a> List<'a> {
         }
         let control = crate::monitor::client::CONTROL_FD.load(Ordering::Acquire);
         let mut fds = self.for_kernel(&[
-            pollfd { fd: berth.epoll_fd(), events: POLLIN, revents: 0 },
+            pollfd { fd: thread_waker.epoll_fd(), events: POLLIN, revents: 0 },
             pollfd { fd: control, events: POLLRDHUP, revents: 0 },
         ]);
         wait::ended_by_handler(watch, mask)?;
@@ -264,7 +264,7 @@ impl<'a> List<'a> {
         unsafe { sd_sys::fd::ppoll(&mut fds, timeout, mask) }.map_err(|e| e.0)?;
         let [own, control] = fds.first_chunk().map_or([0; 2], |own: &[pollfd; 2]| own.map(|fd| fd.revents));
         if own != 0 {
-            berth.take_ring();
+            thread_waker.take_ring();
         }
         if control != 0 {
             crate::monitor::client::look_at_socket();
@@ -302,11 +302,11 @@ impl<'a> List<'a> {
             return self.nap(deadline, mask);
         }
         // Kept until the end: others may be asked to make it known.
-        let mut berth = if self.is_for_berth() { Taken::take() } else { None };
-        if let Some(berth) = berth.as_mut()
-            && berth.moor(&self.sockets)
+        let mut thread_waker = if self.is_for_thread_waker() { Taken::take() } else { None };
+        if let Some(thread_waker) = thread_waker.as_mut()
+            && thread_waker.announce(&self.sockets)
         {
-            return self.sleep_at(berth, wait::earlier(deadline.left(), pause), mask, watch);
+            return self.sleep_at(thread_waker, wait::earlier(deadline.left(), pause), mask, watch);
         }
         let _among = Among::enter(&self.sockets);
         let sleeper = Sleeper::enter();

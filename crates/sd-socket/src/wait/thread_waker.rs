@@ -1,20 +1,20 @@
-//! Threads that a peer wakes alone: each sleeps at a *berth*, an eventfd that only it watches (ADR 34), by an epoll
+//! Threads that a peer wakes alone: each sleeps on a *thread waker*, an eventfd that only it watches (ADR 34), by an epoll
 //! instance that holds nothing else: so a peer that reads it takes no wake-up away (ADR 4).
 //!
 //! ```text
-//! thread: takes a berth of the process; "berth n" in its words of each slot of its list --> peer: writes that eventfd
+//! thread: takes a thread waker of the process; "waker n" in its words of each slot of its list --> peer: writes that eventfd
 //! ```
 //! The process's own eventfd wakes every thread that sleeps on several things. A thread whose connections nobody else
-//! waits for goes without it: it writes the number of a berth into `home` of its connections, and sleeps in ppoll on the
-//! berth, the kernel's descriptors of its list and the control socket. The peer then neither posts an event nor
+//! waits for goes without it: it writes the number of a thread waker into `wake_target` of its connections, and sleeps in ppoll on the
+//! thread waker, the kernel's descriptors of its list and the control socket. The peer then neither posts an event nor
 //! wakes anybody else.
 //!
-//! A berth is used only when the peer has said, in `rings` of its words of the slot, that it can ring it. Until then the
-//! thread sleeps as others do, and its words say which berth it *wishes* for: who announces something to it asks the
+//! A thread waker is used only when the peer has said, in `rings` of its words of the slot, that it can ring it. Until then the
+//! thread sleeps as others do, and its words say which thread waker it *wishes* for: who announces something to it asks the
 //! monitor for that eventfd, once for each channel and number. So a peer that cannot get it, or a monitor that is
 //! gone, costs nothing but the herd.
 //!
-//! SYNC POINT: berth. The sleeper stores its number, fences, looks whether it is still alone and whether the peer rings,
+//! SYNC POINT: thread waker. The sleeper stores its number, fences, looks whether it is still alone and whether the peer rings,
 //! looks at its connections, and sleeps. Whoever makes the connection a matter of others too (a second thread that waits, an epoll
 //! instance, fork, exec), or cannot ring any more, says so first, fences, then looks for a number: if there is
 //! one, its owner is rung and begins anew. And who announces news has published them, fenced, then reads the number.
@@ -26,18 +26,18 @@ use crate::socket::endpoint::{EndpointExt, WATCHED};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{Reply, Request};
 use sd_ring::fence_full;
-use sd_shm::channel::{BERTHS, Berth, RINGS_NOT, SlotSide};
+use sd_shm::channel::{RINGS_NOT, SlotSide, THREAD_WAKERS, ThreadWaker};
 use sd_shm::slab::{Endpoint, State};
 
-/// This process's berths.
-static OWN: [Place; BERTHS] = [const {
+/// This process's thread wakers.
+static OWN: [Place; THREAD_WAKERS] = [const {
     Place {
         is_taken: AtomicBool::new(false),
         event_fd: AtomicI32::new(-1),
         epoll_fd: AtomicI32::new(-1),
         registration: AtomicU32::new(0),
     }
-}; BERTHS];
+}; THREAD_WAKERS];
 
 struct Place {
     is_taken: AtomicBool,
@@ -54,7 +54,7 @@ const GONE: i32 = -2;
 /// All of them are closed: the process is about to execute another program.
 static ARE_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// A berth that the calling thread has for one sleep.
+/// A thread waker that the calling thread has for one sleep.
 pub(super) struct Taken {
     number: u32,
     place: &'static Place,
@@ -65,7 +65,7 @@ pub(super) struct Taken {
 impl Taken {
     /// `None`: there is none free, or no monitor that could tell of it.
     pub(crate) fn take() -> Option<Taken> {
-        let (before, after) = OWN.split_at(tid() as usize % BERTHS);
+        let (before, after) = OWN.split_at(tid() as usize % THREAD_WAKERS);
         let is_free = |place: &&Place| {
             !place.is_taken.load(Ordering::Relaxed) && !place.is_taken.swap(true, Ordering::Acquire)
         };
@@ -81,12 +81,13 @@ impl Taken {
         self.place.epoll_fd.load(Ordering::Relaxed)
     }
 
-    /// Names the berth in the words of each connection. Whether it may be slept at, when all have been looked at once
+    /// Names the thread waker in the words of each connection. Whether it may be slept at, when all have been looked at once
     /// more; if not, a wish for it may stand there.
-    pub(super) fn moor(&mut self, connections: &[&'static Endpoint]) -> bool {
-        let [sleeps, wishes] = [Berth::Sleeps(self.number), Berth::Wishes(self.number)].map(Berth::word);
-        let is_free = |home: u64| [0, sleeps, wishes].contains(&home);
-        let may = |endpoint: &&'static Endpoint| is_free(home(endpoint)) && is_ours_alone(endpoint);
+    pub(super) fn announce(&mut self, connections: &[&'static Endpoint]) -> bool {
+        let [sleeps, wishes] =
+            [ThreadWaker::Sleeps(self.number), ThreadWaker::Wishes(self.number)].map(ThreadWaker::word);
+        let is_free = |wake_target: u64| [0, sleeps, wishes].contains(&wake_target);
+        let may = |endpoint: &&'static Endpoint| is_free(wake_target(endpoint)) && is_ours_alone(endpoint);
         if !connections.iter().all(may) || ARE_CLOSED.load(Ordering::SeqCst) {
             return false;
         }
@@ -95,7 +96,7 @@ impl Taken {
         let is_moored = self.write(connections, name, is_free) && {
             fence_full();
             let is_safe = |endpoint: &&'static Endpoint| {
-                home(endpoint) == sleeps && is_ours_alone(endpoint) && rings(endpoint, self.number)
+                wake_target(endpoint) == sleeps && is_ours_alone(endpoint) && rings(endpoint, self.number)
             };
             connections.iter().all(is_safe) && !ARE_CLOSED.load(Ordering::SeqCst)
         };
@@ -107,7 +108,7 @@ impl Taken {
 
     fn write(&mut self, connections: &[&'static Endpoint], name: u64, is_free: impl Fn(u64) -> bool) -> bool {
         for &endpoint in connections {
-            let (word, before) = (&endpoint.own_words().make_rare().home, home(endpoint));
+            let (word, before) = (&endpoint.own_words().make_rare().wake_target, wake_target(endpoint));
             if !is_free(before)
                 || word.compare_exchange(before, name, Ordering::SeqCst, Ordering::Relaxed).is_err()
             {
@@ -121,14 +122,14 @@ impl Taken {
     /// The words name it no more.
     fn cast_off(&mut self) {
         for (endpoint, name) in self.named.drain(..) {
-            if home(endpoint) == name {
-                let word = &endpoint.own_words().make_rare().home;
+            if wake_target(endpoint) == name {
+                let word = &endpoint.own_words().make_rare().wake_target;
                 let _ = word.compare_exchange(name, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
         }
     }
 
-    /// After a sleep that the berth has ended: what came is taken.
+    /// After a sleep that the thread waker has ended: what came is taken.
     pub(super) fn take_ring(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }];
         match crate::wait::sleep_on(self.epoll_fd(), &mut events, Some(0), core::ptr::null()) {
@@ -164,7 +165,7 @@ impl Place {
         }
         let now = registration();
         let event_fd = self.event_fd.load(Ordering::Relaxed);
-        match crate::monitor::client::question(&Request::Berth { number }, &[event_fd])? {
+        match crate::monitor::client::question(&Request::ThreadWaker { number }, &[event_fd])? {
             (Reply::Ok, _) => {
                 self.registration.store(now, Ordering::Relaxed);
                 Some(())
@@ -222,13 +223,13 @@ fn is_ours_alone(endpoint: &'static Endpoint) -> bool {
 }
 
 /// Zero also of what is no connection.
-fn home(endpoint: &Endpoint) -> u64 {
+fn wake_target(endpoint: &Endpoint) -> u64 {
     let is_connected = endpoint.state_now() == State::Connected;
-    if is_connected { home_in(endpoint.own_words()) } else { 0 }
+    if is_connected { wake_target_in(endpoint.own_words()) } else { 0 }
 }
 
-fn home_in(words: &SlotSide) -> u64 {
-    words.rare().map_or(0, |words| words.home.load(Ordering::SeqCst))
+fn wake_target_in(words: &SlotSide) -> u64 {
+    words.rare().map_or(0, |words| words.wake_target.load(Ordering::SeqCst))
 }
 
 fn slot(endpoint: &Endpoint) -> usize {
@@ -244,29 +245,29 @@ fn rings_in(words: &SlotSide) -> u64 {
     words.rare().map_or(0, |words| words.rings.load(Ordering::SeqCst))
 }
 
-/// Wakes the thread that sleeps at a berth for the connection, if one does.
+/// Wakes the thread that sleeps on a thread waker for the connection, if one does.
 pub(crate) fn wake(endpoint: &Endpoint) {
-    if let Some(Berth::Sleeps(number)) = Berth::of(home(endpoint))
+    if let Some(ThreadWaker::Sleeps(number)) = ThreadWaker::of(wake_target(endpoint))
         && let Some(place) = OWN.get(number as usize)
     {
         place.ring();
     }
 }
 
-/// Others wait for the connection too: who sleeps at a berth for it begins anew.
+/// Others wait for the connection too: who sleeps on a thread waker for it begins anew.
 pub(crate) fn displace(endpoint: &Endpoint) {
     fence_full();
     loop {
-        let word = home(endpoint);
-        let Some(Berth::Sleeps(number)) = Berth::of(word) else { return };
-        let words = &endpoint.own_words().make_rare().home;
+        let word = wake_target(endpoint);
+        let Some(ThreadWaker::Sleeps(number)) = ThreadWaker::of(word) else { return };
+        let words = &endpoint.own_words().make_rare().wake_target;
         if words.compare_exchange(word, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
             return OWN.get(number as usize).into_iter().for_each(Place::ring);
         }
     }
 }
 
-/// A thread that waits for connections, but not at a berth: channels and slots.
+/// A thread that waits for connections, but not on a thread waker: channels and slots.
 pub(super) struct Among(Vec<(&'static Channel, usize)>);
 
 impl Among {
@@ -300,7 +301,7 @@ impl Drop for Among {
     }
 }
 
-/// Some thread has slept at a berth.
+/// Some thread has slept on a thread waker.
 fn are_used() -> bool {
     OWN.iter().any(|place| place.registration.load(Ordering::Relaxed) != 0)
 }
@@ -312,7 +313,7 @@ pub(crate) fn leave() {
     }
 }
 
-/// Another image of the process will go on with the connections, without these berths and without those of peers. `yes`
+/// Another image of the process will go on with the connections, without these thread wakers and without those of peers. `yes`
 /// is false when the exec has failed.
 pub(crate) fn close(connections: impl Iterator<Item = &'static Endpoint>, yes: bool) {
     ARE_CLOSED.store(yes, Ordering::SeqCst);
@@ -322,14 +323,14 @@ pub(crate) fn close(connections: impl Iterator<Item = &'static Endpoint>, yes: b
     }
 }
 
-/// A process that does not know the peer's berths will have the connection too.
+/// A process that does not know the peer's thread wakers will have the connection too.
 pub(crate) fn ring_no_more(endpoint: &'static Endpoint) {
     endpoint.own_words().make_rare().rings.fetch_or(RINGS_NOT, Ordering::SeqCst);
     fence_full();
-    if let Some(Berth::Sleeps(number)) = Berth::of(home_in(endpoint.peer_words()))
+    if let Some(ThreadWaker::Sleeps(number)) = ThreadWaker::of(wake_target_in(endpoint.peer_words()))
         && let Some(channel) = endpoint.channel_ref()
     {
-        channel.berths.ring(&channel.peer, number);
+        channel.thread_wakers.ring(&channel.peer, number);
     }
 }
 
@@ -349,16 +350,16 @@ pub(crate) fn forked() {
     }
 }
 
-/// The berths of the process on the other side of a channel, as far as this process can ring them.
+/// The thread wakers of the process on the other side of a channel, as far as this process can ring them.
 pub(crate) struct Known {
-    event_fds: [AtomicI32; BERTHS],
+    event_fds: [AtomicI32; THREAD_WAKERS],
     /// Which of them are known, a bit each.
     mask: AtomicU64,
     /// Questions that the monitor could not answer.
     vain: AtomicU32,
 }
 
-/// Berths of others that this process can ring, and how many there may be: each is a descriptor.
+/// Thread wakers of others that this process can ring, and how many there may be: each is a descriptor.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 const COUNT_MAX: u32 = 512;
 /// After so many the channel does without.
@@ -366,7 +367,7 @@ const VAIN_MAX: u32 = 16;
 
 impl Known {
     pub(crate) const fn new() -> Known {
-        let event_fds = [const { AtomicI32::new(-1) }; BERTHS];
+        let event_fds = [const { AtomicI32::new(-1) }; THREAD_WAKERS];
         Known { event_fds, mask: AtomicU64::new(0), vain: AtomicU32::new(0) }
     }
 
@@ -384,7 +385,7 @@ impl Known {
         event_fd >= 0
     }
 
-    /// The other side would sleep at a berth for the connection at a slot.
+    /// The other side would sleep on a thread waker for the connection at a slot.
     pub(crate) fn grant(&self, channel: &Channel, slot: usize, own: &SlotSide, number: u32) {
         if rings_in(own) & (RINGS_NOT | 1 << number) == 0 {
             self.grant_slow(channel, slot, own, number);
@@ -413,9 +414,9 @@ impl Known {
         if self.vain.load(Ordering::Relaxed) >= VAIN_MAX || COUNT.load(Ordering::Relaxed) >= COUNT_MAX {
             return None;
         }
-        let request = Request::BerthOf { channel: channel.id, side: channel.side as u32, number };
+        let request = Request::ThreadWakerOf { channel: channel.id, side: channel.side as u32, number };
         let (reply, got) = crate::monitor::client::question(&request, &[])?;
-        if reply != Reply::Berth {
+        if reply != Reply::ThreadWaker {
             return None;
         }
         let [event_fd] = got.fds.take()?;

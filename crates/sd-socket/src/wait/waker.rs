@@ -13,7 +13,7 @@ use sd_sys::lock::Lock;
 
 /// Index of the own one, plus one; zero: none yet.
 static OWN: AtomicUsize = AtomicUsize::new(0);
-/// Those before are not watched: what they would tell, others are told (see `home`).
+/// Those before are not watched: what they would tell, others are told (see `wake_target`).
 static FIRST: AtomicUsize = AtomicUsize::new(0);
 
 /// Adds the own one; under `PROCESS.alloc`. False when there are too many.

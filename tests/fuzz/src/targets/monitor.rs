@@ -138,8 +138,8 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
             Request::Bind { ip: Ip::v4([127, 0, 0, 1]), port: if yes { port } else { a as u16 }, reuse: yes }
         }
         17 => Request::Status,
-        18 => Request::Home { channel: a, side: y & 1, client: b },
-        19 => Request::Berth { number: x },
+        18 => Request::WakeTarget { channel: a, side: y & 1, client: b },
+        19 => Request::ThreadWaker { number: x },
         22 => Request::WillListen { index: x },
         23 => Request::Memory { len: if yes { a << 12 } else { a } },
         24 => Request::Separate,
@@ -152,7 +152,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         29 => Request::Ring { channel: a, side: y & 1 },
         30 => Request::Bridge,
         31 => Request::Waiting { index: x },
-        20 => Request::BerthOf { channel: a, side: y & 1, number: y >> 1 },
+        20 => Request::ThreadWakerOf { channel: a, side: y & 1, number: y >> 1 },
         _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
     }
 }
@@ -170,7 +170,7 @@ fn fitting(request: &Request) -> &'static [usize] {
         Request::Born { .. } => &[5],
         Request::Channel { .. } | Request::Join { .. } => &[8],
         Request::Share => &[0],
-        Request::Berth { .. } => &[2],
+        Request::ThreadWaker { .. } => &[2],
         _ => &[],
     }
 }

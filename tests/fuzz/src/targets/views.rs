@@ -1,7 +1,7 @@
 //! A channel and a slab whose words anybody may have written.
 
 use super::Bytes;
-use sd_shm::channel::{Berth, Mapping, SLOTS, Side};
+use sd_shm::channel::{Mapping, SLOTS, Side, ThreadWaker};
 use sd_shm::slab::{End, Slab};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -50,7 +50,7 @@ fn look_at_channel(map: &Mapping, index: usize) {
     let _ = (map.waiting(index), slot.side[0].state(), slot.side[1].state());
     for side in &slot.side {
         if let Some(rare) = side.rare() {
-            let _ = Berth::of(rare.home.load(Ordering::Relaxed)).map(Berth::word);
+            let _ = ThreadWaker::of(rare.wake_target.load(Ordering::Relaxed)).map(ThreadWaker::word);
         }
     }
     map.events(Side::B).take(|slot| assert!(slot < SLOTS));

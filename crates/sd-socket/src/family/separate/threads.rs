@@ -210,7 +210,7 @@ impl Old {
         PROCESS.forget_announcements();
         for (channel, _) in &self.channels {
             channel.map.replace_by_zeros().ok()?;
-            channel.homes.forget_all();
+            channel.wake_targets.forget_all();
             let others = channel.adopters.peers().filter_map(|peer| peer.public);
             others.chain(channel.peer.public).try_for_each(replace_page)?;
         }

@@ -3,10 +3,10 @@
 //! ```text
 //!  process --Request + descriptors--> monitor --Reply + descriptors--> process
 //!                                        |
-//!                                        +-- pidfds, hang-ups --> undertaker --> slots, futexes, eventfds
+//!                                        +-- pidfds, hang-ups --> reaper --> slots, futexes, eventfds
 //! ```
 //! # Guarantees
-//! * It introduces processes to each other and buries the dead; it never sees a byte of data.
+//! * It introduces processes to each other and reaps the dead; it never sees a byte of data.
 //! * No client can block, crash or fool it: descriptors are checked before use, messages must be
 //!   exact, a queue that is full is never waited for, and shared memory is read as if written by an
 //!   enemy. What a client can do is lose its own connections.

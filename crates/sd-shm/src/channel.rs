@@ -3,7 +3,7 @@
 //! ```text
 //! 0           header
 //! 0x1000      slots: 1024 x { A's words, B's words }
-//! 0x11000     rare words: 1024 x { A's, B's }      of slots that have any
+//! 0x11000     cold words: 1024 x { A's, B's }      of slots that have any
 //! 0x21000     names: 1024 x { what A asked for }
 //! 0x2b000     one page of events for A, for B, for adopters: who has something to look at; its place
 //!             depends on the channel, see `events`
@@ -35,8 +35,8 @@ const SMALL: u32 = 1024;
 const LARGE: u32 = 2 << 20;
 /// Where slots begin.
 pub const SLOTS_OFFSET: usize = PAGE;
-const RARE_OFFSET: usize = SLOTS_OFFSET + SLOTS * core::mem::size_of::<Slot>();
-const NAMES_OFFSET: usize = RARE_OFFSET + SLOTS * core::mem::size_of::<[RareWords; 2]>();
+const COLD_OFFSET: usize = SLOTS_OFFSET + SLOTS * core::mem::size_of::<Slot>();
+const NAMES_OFFSET: usize = COLD_OFFSET + SLOTS * core::mem::size_of::<[ColdWords; 2]>();
 const EVENTS_OFFSET: usize = NAMES_OFFSET + SLOTS * core::mem::size_of::<Names>();
 /// From the rings of one side to those of the other.
 const SIDE_STEP: usize = LARGE_OFFSET + SLOTS * LARGE as usize;
@@ -123,13 +123,13 @@ pub const FLAG_FIN: u32 = 4;
 pub const FLAG_READS_NO_MORE: u32 = 8;
 /// The side must not call futex(2), so who sleeps for what it does looks again soon.
 pub const FLAG_CANNOT_WAKE: u32 = 16;
-/// The side has sent urgent data; see [`RareWords::urgent`].
+/// The side has sent urgent data; see [`ColdWords::urgent`].
 pub const FLAG_URGENT: u32 = 32;
 /// The side looks at several connections at a time, and wants to know when messages were sent; see `sd_ring::stamp`.
 pub const FLAG_WANTS_STAMPS: u32 = 64;
 
-/// The side has something in its [`RareWords`]; without it they are not looked at, so that their memory need not exist.
-pub const FLAG_RARE: u32 = 128;
+/// The side has something in its [`ColdWords`]; without it they are not looked at, so that their memory need not exist.
+pub const FLAG_COLD: u32 = 128;
 
 /// One side's words of a slot, in a mapped channel. Only that side writes them, except `wait`, where the other clears bits.
 /// Both sides' are one cache line: who looks at one looks at the other, and neither writes while data just flows.
@@ -150,9 +150,9 @@ pub struct SlotSide {
     pub announced: AtomicU64,
 }
 
-/// Words that few connections need, written as those of [`SlotSide`] are; see [`SlotSide::rare`].
+/// Words that few connections need, written as those of [`SlotSide`] are; see [`SlotSide::cold`].
 #[repr(C, align(32))]
-pub struct RareWords {
+pub struct ColdWords {
     /// The last byte that the side sent as urgent: ring bytes before it << 9 | 0x100 | the byte.
     pub urgent: AtomicU64,
     /// The side wants signals about the connection, which the monitor sends when the other side asks: number of its
@@ -182,10 +182,10 @@ pub struct Names {
 
 /// Eventfds that a process may have for single threads.
 pub const THREAD_WAKERS: usize = 62;
-/// Bit of [`RareWords::rings`]: none is rung any more.
+/// Bit of [`ColdWords::rings`]: none is rung any more.
 pub const RINGS_NOT: u64 = 1 << 63;
 
-/// A number of an eventfd for a single thread, in [`RareWords::wake_target`].
+/// A number of an eventfd for a single thread, in [`ColdWords::wake_target`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadWaker {
     /// The thread that alone waits for the connection sleeps there: who has news writes that eventfd and nothing else.
@@ -194,7 +194,7 @@ pub enum ThreadWaker {
     Wishes(u32),
 }
 
-impl RareWords {
+impl ColdWords {
     /// Empty again, for the slot's next connection.
     pub fn clear(&self) {
         let all = [&self.urgent, &self.wants_signals, &self.wake_target, &self.rings];
@@ -247,23 +247,23 @@ impl SlotSide {
         unsafe { &*place }
     }
 
-    /// The side's rare words, if it has any.
-    pub fn rare(&self) -> Option<&RareWords> {
-        (self.flags.load(Ordering::Acquire) & FLAG_RARE != 0).then(|| self.rare_place())
+    /// The side's cold words, if it has any.
+    pub fn cold(&self) -> Option<&ColdWords> {
+        (self.flags.load(Ordering::Acquire) & FLAG_COLD != 0).then(|| self.cold_place())
     }
 
-    /// The side's own rare words, to be written: from now on the peer looks at them.
-    pub fn make_rare(&self) -> &RareWords {
-        if self.flags.load(Ordering::Relaxed) & FLAG_RARE == 0 {
-            self.flags.fetch_or(FLAG_RARE, Ordering::SeqCst);
+    /// The side's own cold words, to be written: from now on the peer looks at them.
+    pub fn make_cold(&self) -> &ColdWords {
+        if self.flags.load(Ordering::Relaxed) & FLAG_COLD == 0 {
+            self.flags.fetch_or(FLAG_COLD, Ordering::SeqCst);
         }
-        self.rare_place()
+        self.cold_place()
     }
 
-    fn rare_place(&self) -> &RareWords {
-        let place = core::ptr::from_ref(self).cast::<u8>().wrapping_add(RARE_OFFSET - SLOTS_OFFSET);
+    fn cold_place(&self) -> &ColdWords {
+        let place = core::ptr::from_ref(self).cast::<u8>().wrapping_add(COLD_OFFSET - SLOTS_OFFSET);
         // SAFETY: words lie in a mapped channel, where the rare ones have the same order and size (proved below).
-        unsafe { &*place.cast::<RareWords>() }
+        unsafe { &*place.cast::<ColdWords>() }
     }
 }
 
@@ -284,7 +284,7 @@ pub struct Slot {
 
 const _: () = {
     assert!(core::mem::size_of::<SlotSide>() == 32);
-    assert!(core::mem::size_of::<RareWords>() == core::mem::size_of::<SlotSide>());
+    assert!(core::mem::size_of::<ColdWords>() == core::mem::size_of::<SlotSide>());
     assert!(core::mem::size_of::<Slot>() == 64);
     assert!(NAMES_OFFSET.is_multiple_of(core::mem::align_of::<Names>()));
     assert!(SMALL_OFFSET.is_multiple_of(MIB) && SIDE_STEP.is_multiple_of(MIB));
@@ -470,13 +470,13 @@ mod layout {
             let slot = map.slot(index);
             slot.side[0].set_state(index as u32 + 1, SlotState::Syn);
             assert_eq!(slot.side[0].other().state(), (0, SlotState::Free));
-            assert!(slot.side[1].rare().is_none());
-            slot.side[1].make_rare().wake_target.store(7, Ordering::Relaxed);
-            slot.side[0].make_rare().wake_target.store(9, Ordering::Relaxed);
-            assert_eq!(slot.side[1].rare().map(|rare| rare.wake_target.load(Ordering::Relaxed)), Some(7));
+            assert!(slot.side[1].cold().is_none());
+            slot.side[1].make_cold().wake_target.store(7, Ordering::Relaxed);
+            slot.side[0].make_cold().wake_target.store(9, Ordering::Relaxed);
+            assert_eq!(slot.side[1].cold().map(|cold| cold.wake_target.load(Ordering::Relaxed)), Some(7));
             map.names(index).ports.store(5, Ordering::Relaxed);
             assert_eq!(map.waiting(index), Some(index as u32 + 1));
-            slot.side[0].rare().into_iter().for_each(RareWords::clear);
+            slot.side[0].cold().into_iter().for_each(ColdWords::clear);
         }
         for (side, adopter) in [(Side::A, 0), (Side::B, 0), (Side::B, 1), (Side::B, ADOPTERS as u32)] {
             map.events_for(side, adopter).post(1023);

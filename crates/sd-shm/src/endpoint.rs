@@ -9,11 +9,11 @@ use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, O
 use sd_ring::token::Token;
 use sd_ring::{RxCursor, TxCursor};
 
-/// Bit of [`Rare::linger`]: l_onoff.
+/// Bit of [`Cold::linger`]: l_onoff.
 pub const LINGER_ON: u32 = 1 << 31;
 
-/// Bit of [`Endpoint::flags`]: something is in the endpoint's [`Rare`], or in its tokens.
-pub const HAS_RARE: u32 = 1 << 31;
+/// Bit of [`Endpoint::flags`]: something is in the endpoint's [`Cold`], or in its tokens.
+pub const HAS_COLD: u32 = 1 << 31;
 /// Bits of [`Endpoint::flags`]: for people and housekeepers, the half is void.
 pub const TX_PARKED: u32 = 1 << 20;
 /// See [`TX_PARKED`].
@@ -58,7 +58,7 @@ pub struct RxHalf {
     pub bytes: AtomicU64,
     /// Spin budget learned for this socket, in units of the waiter's choice.
     pub spin: AtomicU32,
-    /// SO_RCVLOWAT; zero: the half is void, see [`Kept`].
+    /// SO_RCVLOWAT; zero: the half is void, see [`ParkedHalves`].
     pub lowat: AtomicU32,
     /// Not of the half: see [`crate::slab::Slab::address`].
     pub short_addresses: [AtomicU32; 2],
@@ -74,7 +74,7 @@ unsafe impl Sync for RxHalf {}
 /// this is old.
 #[repr(C)]
 #[derive(Default)]
-pub struct Kept {
+pub struct ParkedHalves {
     /// [`sd_ring::TxCursor::parked`].
     pub tx: AtomicU64,
     /// [`TxHalf::bytes`].
@@ -96,10 +96,10 @@ pub struct Tokens {
     pub rx: Token,
 }
 
-/// What few sockets have: all zero, and in memory that does not exist, unless [`HAS_RARE`] is set.
+/// What few sockets have: all zero, and in memory that does not exist, unless [`HAS_COLD`] is set.
 #[repr(C)]
 #[derive(Default)]
-pub struct Rare {
+pub struct Cold {
     /// SO_RCVTIMEO in ns, zero = forever.
     pub rx_timeout_ns: AtomicU64,
     /// SO_SNDTIMEO in ns, zero = forever.
@@ -114,22 +114,22 @@ pub struct Rare {
     pub zero_copies: AtomicU32,
     /// How many of them were told to be done.
     pub zero_copies_told: AtomicU32,
-    /// The process that F_SETOWN named, zero when there is none; see [`crate::channel::RareWords::wants_signals`].
+    /// The process that F_SETOWN named, zero when there is none; see [`crate::channel::ColdWords::wants_signals`].
     pub owner: AtomicU32,
     /// F_SETSIG's signal.
     pub signal: AtomicU16,
     /// Other remembered options; see `sd_socket::options`.
     pub opts: [AtomicU16; 5],
-    /// See [`crate::slab::Slab::address`]; valid whether [`HAS_RARE`] is set or not.
+    /// See [`crate::slab::Slab::address`]; valid whether [`HAS_COLD`] is set or not.
     addresses: [[AtomicU64; 2]; 2],
 }
 
-/// Where TCP_LINGER2 stands in [`Rare::opts`]: seconds, and zero when it was never set.
+/// Where TCP_LINGER2 stands in [`Cold::opts`]: seconds, and zero when it was never set.
 const ORPHAN_SECONDS: usize = 3;
 /// It is negative.
 const ORPHAN_NEVER: u16 = u16::MAX;
 
-impl Rare {
+impl Cold {
     /// SO_LINGER with zero seconds: the end of the connection is a reset.
     pub fn aborts(&self) -> bool {
         self.linger.load(Ordering::Relaxed) == LINGER_ON
@@ -151,8 +151,8 @@ impl Rare {
     }
 
     /// What is set nowhere.
-    pub const fn new() -> Rare {
-        Rare {
+    pub const fn new() -> Cold {
+        Cold {
             rx_timeout_ns: AtomicU64::new(0),
             tx_timeout_ns: AtomicU64::new(0),
             urgent_read: AtomicU64::new(0),
@@ -202,11 +202,11 @@ pub enum End {
     Remote = 1,
 }
 
-/// In [`RxHalf::short_addresses`]: the address is in [`Rare`].
+/// In [`RxHalf::short_addresses`]: the address is in [`Cold`].
 const LONG: u32 = u32::MAX;
 
 /// A socket, a cache line: what both halves read, and people and the monitor ask for. The halves, a line each, and what is
-/// [`Kept`] of them stand in arrays of their own.
+/// [`ParkedHalves`] of them stand in arrays of their own.
 #[repr(C, align(64))]
 pub struct Endpoint {
     /// [`crate::slab::State`].
@@ -263,7 +263,7 @@ impl Endpoint {
     }
 }
 
-/// An address as it stands in [`RxHalf::short_addresses`]; `None` when it stands in [`Rare`].
+/// An address as it stands in [`RxHalf::short_addresses`]; `None` when it stands in [`Cold`].
 pub fn short_address(word: u32) -> Option<[u8; 16]> {
     let [a, b, c, d] = word.to_ne_bytes();
     match word {
@@ -295,7 +295,7 @@ impl RxHalf {
 const _: () = {
     assert!(core::mem::size_of::<Endpoint>() == 64);
     assert!(core::mem::size_of::<TxHalf>() == 64 && core::mem::size_of::<RxHalf>() == 64);
-    assert!(core::mem::size_of::<Kept>() == 40);
+    assert!(core::mem::size_of::<ParkedHalves>() == 40);
     assert!(core::mem::size_of::<Tokens>() == 64);
-    assert!(core::mem::size_of::<Rare>() == 88);
+    assert!(core::mem::size_of::<Cold>() == 88);
 };

@@ -6,7 +6,7 @@
 //! ends and is made again there; their rings and words are in memory that nobody else has.
 
 use crate::channel::{Mapping, SEGMENT_LEN, Side};
-use crate::slab::{End, Endpoint, HAS_RARE, LEN, RX_PARKED, Slab, State, TX_PARKED};
+use crate::slab::{End, Endpoint, HAS_COLD, LEN, RX_PARKED, Slab, State, TX_PARKED};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sd_ring::token::Thread;
 use sd_sys::{Result, mem};
@@ -73,8 +73,8 @@ fn finish_halves((slab, from): (&Slab, &Endpoint), (to, into): (&Slab, &Endpoint
     if let Some(half) = to.rx(index) {
         half.lowat.store(1, Ordering::Relaxed);
     }
-    if from.flags.load(Ordering::Acquire) & HAS_RARE != 0 {
-        if let (Some(from), Some(to)) = (slab.rare(index), to.rare(index)) {
+    if from.flags.load(Ordering::Acquire) & HAS_COLD != 0 {
+        if let (Some(from), Some(to)) = (slab.cold(index), to.cold(index)) {
             copy(from, to);
         }
         if let (Some(from), Some(to)) = (slab.tokens(index), to.tokens(index)) {
@@ -113,7 +113,7 @@ impl Slab {
             if claimant != 0 && is_thread(claimant) {
                 let _ = endpoint.sender.compare_exchange(claimant, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
-            if endpoint.flags.load(Ordering::Acquire) & HAS_RARE != 0
+            if endpoint.flags.load(Ordering::Acquire) & HAS_COLD != 0
                 && let Some(tokens) = self.tokens(index)
             {
                 tokens.tx.abandon(&is_thread);

@@ -12,8 +12,8 @@ use sd_ring::{RxCursor, TxCursor};
 pub use crate::leaving::StandIn;
 
 pub use crate::endpoint::{
-    End, Endpoint, FIXED_BUF, HAS_RARE, Kept, LINGER_ON, RX_PARKED, Rare, RxHalf, SWITCHES_MASK, Switch,
-    TX_PARKED, Tokens, TxHalf, short_address,
+    Cold, End, Endpoint, FIXED_BUF, HAS_COLD, LINGER_ON, ParkedHalves, RX_PARKED, RxHalf, SWITCHES_MASK,
+    Switch, TX_PARKED, Tokens, TxHalf, short_address,
 };
 
 /// Endpoints, tokens and halves: so they lie at the same distance from each other for each number.
@@ -50,9 +50,9 @@ pub const TX_DISTANCE: usize = TX_OFFSET - ENDPOINTS_OFFSET;
 /// See [`TOKENS_DISTANCE`].
 pub const RX_DISTANCE: usize = RX_OFFSET - ENDPOINTS_OFFSET;
 /// Offset of what the first endpoint has seldom.
-const RARE_OFFSET: usize = KEPT_OFFSET + ENDPOINTS * core::mem::size_of::<Kept>();
+const COLD_OFFSET: usize = KEPT_OFFSET + ENDPOINTS * core::mem::size_of::<ParkedHalves>();
 /// Size of the segment; pages appear when touched.
-pub const LEN: usize = RARE_OFFSET + ENDPOINTS * core::mem::size_of::<Rare>();
+pub const LEN: usize = COLD_OFFSET + ENDPOINTS * core::mem::size_of::<Cold>();
 /// Processes that can share one slab: the owner and its descendants.
 pub const MEMBERS: usize = 64;
 /// The member number that several processes may have, when no other is free.
@@ -183,7 +183,7 @@ const _: () = {
     assert!(!(RX_OFFSET - ENDPOINTS_OFFSET).is_multiple_of(PAGE) && !TX_DISTANCE.is_multiple_of(PAGE));
     assert!(core::mem::size_of::<Endpoint>() == LINE && core::mem::size_of::<Tokens>() == LINE);
     assert!(core::mem::size_of::<TxHalf>() == LINE && core::mem::size_of::<RxHalf>() == LINE);
-    assert!(RARE_OFFSET.is_multiple_of(64) && KEPT_OFFSET.is_multiple_of(64));
+    assert!(COLD_OFFSET.is_multiple_of(64) && KEPT_OFFSET.is_multiple_of(64));
 };
 
 /// A mapped slab.
@@ -292,25 +292,26 @@ impl Slab {
     }
 
     /// What is kept of them.
-    pub fn kept(&self, index: usize) -> Option<&'static Kept> {
+    pub fn kept(&self, index: usize) -> Option<&'static ParkedHalves> {
         // SAFETY: as for `endpoint`.
-        (index < ENDPOINTS).then(|| unsafe { &*(self.base.add(KEPT_OFFSET) as *const Kept).add(index) })
+        (index < ENDPOINTS)
+            .then(|| unsafe { &*(self.base.add(KEPT_OFFSET) as *const ParkedHalves).add(index) })
     }
 
     /// What endpoint number `index` has seldom, `None` when out of range.
-    pub fn rare(&self, index: usize) -> Option<&'static Rare> {
+    pub fn cold(&self, index: usize) -> Option<&'static Cold> {
         // SAFETY: as for `endpoint`.
-        (index < ENDPOINTS).then(|| unsafe { &*(self.base.add(RARE_OFFSET) as *const Rare).add(index) })
+        (index < ENDPOINTS).then(|| unsafe { &*(self.base.add(COLD_OFFSET) as *const Cold).add(index) })
     }
 
     /// What an endpoint of this slab has seldom, if it has something.
-    pub fn rare_of(&self, endpoint: &Endpoint) -> Option<&'static Rare> {
-        let has_some = endpoint.flags.load(Ordering::Acquire) & HAS_RARE != 0;
-        if has_some { self.rare(self.index_of(endpoint)?) } else { None }
+    pub fn cold_of(&self, endpoint: &Endpoint) -> Option<&'static Cold> {
+        let has_some = endpoint.flags.load(Ordering::Acquire) & HAS_COLD != 0;
+        if has_some { self.cold(self.index_of(endpoint)?) } else { None }
     }
 
     /// An address of an endpoint of this slab, an IPv6 or IPv4-mapped one. Those of IPv4 stand in [`RxHalf`], others in
-    /// [`Rare`].
+    /// [`Cold`].
     pub fn address(&self, endpoint: &Endpoint, end: End) -> [u8; 16] {
         let Some(index) = self.index_of(endpoint) else { return [0; 16] };
         let words = if endpoint.flags.load(Ordering::Acquire) & RX_PARKED != 0 {
@@ -324,17 +325,17 @@ impl Slab {
 
     /// An address of the endpoint at `index`, by the 32 bits of it that the caller has read.
     pub fn whole_address(&self, index: usize, end: End, word: u32) -> [u8; 16] {
-        let long = || Some(self.rare(index)?.address(end));
+        let long = || Some(self.cold(index)?.address(end));
         short_address(word).or_else(long).unwrap_or_default()
     }
 
     /// Notes one. The half is not void.
     pub fn set_address(&self, endpoint: &Endpoint, end: End, address: [u8; 16]) {
         if let Some(index) = self.index_of(endpoint)
-            && let (Some(half), Some(rare)) = (self.rx(index), self.rare(index))
+            && let (Some(half), Some(cold)) = (self.rx(index), self.cold(index))
             && !half.set_short_address(end, address)
         {
-            rare.set_address(end, address);
+            cold.set_address(end, address);
             half.set_long_address(end);
         }
     }
@@ -424,7 +425,7 @@ mod tests {
         assert_eq!(endpoint.switch(Switch::NoDelay), Some(true));
         assert_eq!(endpoint.switch(Switch::Cork), Some(false));
         assert_eq!(endpoint.switch(Switch::KeepAlive), None);
-        assert!(slab.rare_of(endpoint).is_none());
+        assert!(slab.cold_of(endpoint).is_none());
         assert_eq!(pages() - before, 2);
         sd_sys::fd::close(fd);
         // SAFETY: nothing uses it any more.
@@ -451,7 +452,7 @@ mod layout {
             let endpoint = slab.endpoint(index).expect("it lies in front");
             endpoint.set_switch(Switch::NoDelay, true);
             assert_eq!(slab.index_of(endpoint), Some(index));
-            assert!(slab.rare_of(endpoint).is_none());
+            assert!(slab.cold_of(endpoint).is_none());
         }
         assert!(slab.endpoint(ENDPOINTS).is_none());
         assert_eq!(slab.header().members.load(Ordering::Relaxed), 3);

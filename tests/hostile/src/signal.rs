@@ -5,7 +5,7 @@
 use crate::client::Client;
 use sd_proto::Request;
 use sd_shm::channel::Side;
-use sd_shm::slab::HAS_RARE;
+use sd_shm::slab::HAS_COLD;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -23,13 +23,13 @@ pub(crate) fn run(pid: i32, signal: u16) -> io::Result<()> {
         pass_off(&server, target)?;
     }
     let endpoint = server.pretend(0, channel.id, Side::B, 0, 80 << 16 | 40000);
-    endpoint.flags.fetch_or(HAS_RARE, Ordering::AcqRel);
-    let Some(rare) = server.slab.rare(0) else { unreachable!("a small index") };
-    rare.owner.store(target as u32, Ordering::Relaxed);
-    rare.status.store(libc::O_ASYNC as u32, Ordering::Relaxed);
-    rare.signal.store(signal, Ordering::Release);
+    endpoint.flags.fetch_or(HAS_COLD, Ordering::AcqRel);
+    let Some(cold) = server.slab.cold(0) else { unreachable!("a small index") };
+    cold.owner.store(target as u32, Ordering::Relaxed);
+    cold.status.store(libc::O_ASYNC as u32, Ordering::Relaxed);
+    cold.signal.store(signal, Ordering::Release);
     let words = &channel.map.slot(0).side[Side::B as usize];
-    words.make_rare().wants_signals.store(1, Ordering::Release);
+    words.make_cold().wants_signals.store(1, Ordering::Release);
     for urgent in [false, true] {
         client.control.tell(Request::Signal { channel: channel.id, slot: 0, side: 0, urgent }, &[])?;
         client.settle()?;

@@ -160,7 +160,7 @@ fn doorbells(prey: &mut Prey<'_>) -> u64 {
 fn urgent(prey: &mut Prey<'_>) -> u64 {
     let words = prey.words();
     words
-        .make_rare()
+        .make_cold()
         .urgent
         .store(prey.random.nasty() << 9 | 0x100 | prey.random.below(256), Ordering::Release);
     words.flags.fetch_or(sd_shm::channel::FLAG_URGENT, Ordering::AcqRel);
@@ -174,7 +174,7 @@ fn signals(prey: &mut Prey<'_>) -> u64 {
         // As it was understood once; and any endpoint's number.
         let wish = u64::from(pid) << 32 | 0x100 | libc::SIGKILL as u64;
         let wish = if prey.random.below(2) == 0 { wish } else { prey.random.below(20) };
-        side.make_rare().wants_signals.store(wish, Ordering::Release);
+        side.make_cold().wants_signals.store(wish, Ordering::Release);
         side.wait.fetch_or(RX_SIGNAL | TX_SIGNAL, Ordering::AcqRel);
     }
     4
@@ -183,7 +183,7 @@ fn signals(prey: &mut Prey<'_>) -> u64 {
 /// Registrations of others, small numbers as they are given.
 fn wake_targets(prey: &mut Prey<'_>) -> u64 {
     let wake_target = [prey.random.below(64), prey.random.nasty(), 0][prey.random.below(3) as usize];
-    prey.words().make_rare().wake_target.store(wake_target, Ordering::Release);
+    prey.words().make_cold().wake_target.store(wake_target, Ordering::Release);
     1
 }
 
@@ -193,9 +193,9 @@ fn thread_wakers(prey: &mut Prey<'_>) -> u64 {
     let thread_waker =
         if prey.random.below(2) == 0 { ThreadWaker::Sleeps(number) } else { ThreadWaker::Wishes(number) };
     let words = prey.words();
-    words.make_rare().wake_target.store(thread_waker.word(), Ordering::Release);
+    words.make_cold().wake_target.store(thread_waker.word(), Ordering::Release);
     let rings = [0, u64::MAX, RINGS_NOT, 1 << (number % 64)][prey.random.below(4) as usize];
-    words.make_rare().rings.store(rings, Ordering::Release);
+    words.make_cold().rings.store(rings, Ordering::Release);
     2
 }
 

@@ -124,9 +124,9 @@ impl Connection {
         Ok(Connection { pid: 0, uid: UNKNOWN, maker: Some(maker), child: Some(child), ..made })
     }
 
-    /// The process at the other end is as one that has just been forked, and not the one that is buried.
-    pub(crate) fn begin_anew(&mut self, buried: ProcessId) {
-        (self.who, self.child, self.uid) = (None, Some(buried), UNKNOWN);
+    /// The process at the other end is as one that has just been forked, and not the one that is reaped.
+    pub(crate) fn begin_anew(&mut self, reaped: ProcessId) {
+        (self.who, self.child, self.uid) = (None, Some(reaped), UNKNOWN);
         self.notices.clear();
     }
 

@@ -40,7 +40,7 @@ impl Family {
     /// Wakes all threads of the process, those that wait for their own eventfds too: a connection may have ended.
     pub(crate) fn wake_all(&self) {
         self.wake();
-        self.thread_wakers.values().for_each(|thread_waker| wake(self.uid, thread_waker));
+        self.thread_wakers.values().for_each(|waker| wake(self.uid, waker));
     }
 
     /// After a message was sent unasked: the owner looks at its control socket.

@@ -35,7 +35,7 @@ impl Server {
             None => {}
         }
         if self.charge(Holding::Child(child), uid, 1).is_err() {
-            self.bury(child);
+            self.reap(child);
             self.dismiss(id, "nothing more can be known of its children");
             return Err(ErrorCode::Exhausted);
         }
@@ -44,13 +44,13 @@ impl Server {
     }
 
     /// A process is gone, and with it what would tell of those of its children that are known through it alone.
-    pub(super) fn bury_unseen(&mut self, parent: ProcessId) {
+    pub(super) fn reap_unseen(&mut self, parent: ProcessId) {
         let children = self.unseen.range((parent, ProcessId(0))..=(parent, ProcessId(u64::MAX)));
         let children: Vec<ProcessId> = children.map(|(_, child)| *child).collect();
         for child in children {
             self.unseen.remove(&(parent, child));
             if !self.pidfds.contains_key(&child) {
-                self.bury(child);
+                self.reap(child);
             }
         }
     }

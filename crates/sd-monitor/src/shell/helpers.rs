@@ -113,7 +113,7 @@ impl Server {
         let is_served = connection
             .and_then(|connection| self.add_connection(connection, user).map_err(|_| ErrorCode::Exhausted));
         if let Err(error) = is_served {
-            self.bury(helper);
+            self.reap(helper);
             return Err(error);
         }
         let socket = fds.pop().ok_or(ErrorCode::Descriptor)?;

@@ -22,6 +22,7 @@ pub(crate) mod place;
 mod poller;
 mod processes;
 mod proof;
+mod reaper;
 mod recovery;
 mod requests;
 mod rescue;
@@ -38,7 +39,6 @@ mod starving;
 mod status;
 mod strangers;
 mod turns;
-mod undertaker;
 mod withdrawal;
 
 use crate::{Error, Options};

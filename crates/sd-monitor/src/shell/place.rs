@@ -20,8 +20,7 @@ pub(crate) fn default_socket_path() -> PathBuf {
     let uid = nix::unistd::geteuid();
     let variable = |name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     let by_user = || Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|path| path.exists());
-    let by_home =
-        || variable("HOME").filter(|_| !uid.is_root()).map(|wake_target| wake_target.join(".local/state"));
+    let by_home = || variable("HOME").filter(|_| !uid.is_root()).map(|home| home.join(".local/state"));
     let parent = variable("XDG_RUNTIME_DIR").or_else(by_user).or_else(by_home);
     match parent {
         Some(directory) => directory.join("socksdirect/monitor.sock"),

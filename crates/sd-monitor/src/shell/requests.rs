@@ -54,14 +54,12 @@ impl Server {
             }
             (Request::WakeTarget { channel, side, client }, Some(who)) => {
                 let asked = super::rescue::WakeTarget { channel, side, client: ClientId(client) };
-                self.tell_wake_target(id, who.client, asked).map(|()| None)
+                self.wake_by(id, who.client, asked).map(|()| None)
             }
             (Request::ThreadWaker { number }, Some(who)) => {
-                self.thread_waker(who.client, number, &mut fds).map(Some)
+                self.waker(who.client, number, &mut fds).map(Some)
             }
-            (asked @ Request::ThreadWakerOf { .. }, Some(who)) => {
-                self.tell_thread_waker(id, who.client, asked)
-            }
+            (asked @ Request::ThreadWakerOf { .. }, Some(who)) => self.tell_waker(id, who.client, asked),
             (asked @ (Request::Bind { .. } | Request::Tuple { .. } | Request::Admits { .. }), Some(who)) => {
                 self.may_use(id, who, asked)
             }
@@ -318,38 +316,28 @@ impl Server {
     }
 
     /// A client has one more eventfd, for a single thread.
-    fn thread_waker(
-        &mut self,
-        client: ClientId,
-        number: u32,
-        fds: &mut Vec<OwnedFd>,
-    ) -> Result<Reply, ErrorCode> {
+    fn waker(&mut self, client: ClientId, number: u32, fds: &mut Vec<OwnedFd>) -> Result<Reply, ErrorCode> {
         let [event_fd] = &fds[..] else { return Err(ErrorCode::Descriptor) };
         descriptors::check_eventfd(event_fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
         let family = self.families.get(&client).filter(|_| (number as usize) < THREAD_WAKERS);
         let uid = family.ok_or(ErrorCode::Protocol)?.uid;
         self.charge(Holding::ThreadWaker(client, number), uid, 1)?;
-        let thread_wakers = &mut self.families.get_mut(&client).ok_or(ErrorCode::Protocol)?.thread_wakers;
-        thread_wakers.extend(fds.pop().map(|event_fd| (number, event_fd)));
+        let wakers = &mut self.families.get_mut(&client).ok_or(ErrorCode::Protocol)?.thread_wakers;
+        wakers.extend(fds.pop().map(|event_fd| (number, event_fd)));
         Ok(Reply::Ok)
     }
 
     /// Tells one side of a channel how a thread of the other is woken.
-    fn tell_thread_waker(
-        &mut self,
-        id: u64,
-        client: ClientId,
-        asked: Request,
-    ) -> Result<Option<Reply>, ErrorCode> {
+    fn tell_waker(&mut self, id: u64, client: ClientId, asked: Request) -> Result<Option<Reply>, ErrorCode> {
         let Request::ThreadWakerOf { channel, side, number } = asked else { return Err(ErrorCode::Protocol) };
         let side = Side::from_u32(side).ok_or(ErrorCode::Protocol)?;
         let key = self.channel_of(client, channel, side).ok_or(ErrorCode::Protocol)?;
         let maker = self.core.channels.maker(key, side.other()).ok_or(ErrorCode::Protocol)?;
-        let thread_wakers = &self.families.get(&maker).ok_or(ErrorCode::Protocol)?.thread_wakers;
-        let thread_waker = thread_wakers.get(&number).ok_or(ErrorCode::Protocol)?;
-        let sent = self.connections.get(&id).map(|c| c.send(&Reply::ThreadWaker, &[thread_waker.as_fd()]));
+        let wakers = &self.families.get(&maker).ok_or(ErrorCode::Protocol)?.thread_wakers;
+        let waker = wakers.get(&number).ok_or(ErrorCode::Protocol)?;
+        let sent = self.connections.get(&id).map(|c| c.send(&Reply::ThreadWaker, &[waker.as_fd()]));
         if let Some(Err(error)) = sent {
-            self.dismiss(id, &format!("it cannot be told of a thread_waker: {error}"));
+            self.dismiss(id, &format!("it cannot be told of a thread waker: {error}"));
         }
         Ok(None)
     }

@@ -442,12 +442,7 @@ impl Server {
     }
 
     /// Tells one side of a channel how to wake a process that has a connection on the other.
-    pub(crate) fn tell_wake_target(
-        &mut self,
-        id: u64,
-        client: ClientId,
-        asked: WakeTarget,
-    ) -> Result<(), ErrorCode> {
+    pub(crate) fn wake_by(&mut self, id: u64, client: ClientId, asked: WakeTarget) -> Result<(), ErrorCode> {
         let side = Side::from_u32(asked.side).ok_or(ErrorCode::Protocol)?;
         let key = self.channel_of(client, asked.channel, side).ok_or(ErrorCode::Protocol)?;
         let holders = self.core.channels.side(key, side.other());

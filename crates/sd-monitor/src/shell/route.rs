@@ -75,7 +75,7 @@ impl Server {
         }
     }
 
-    /// Decides, after the dead have been buried, and listeners that are gone forgotten: neither may have been heard of yet.
+    /// Decides, after the dead have been reaped, and listeners that are gone forgotten: neither may have been heard of yet.
     fn decide(&mut self, question: &Question) -> Decision {
         loop {
             let decision = decide(&self.core.policy, &self.core.listeners, question);

@@ -7,7 +7,7 @@ use sd_shm::channel::{
     GEOMETRY, Header, Mapping, SEGMENT_LEN, SLOTS, SLOTS_OFFSET, Side, Slot, SlotSide, SlotState,
 };
 use sd_shm::rings::Rings;
-use sd_shm::slab::{self, ENDPOINTS, End, Endpoint, Rare};
+use sd_shm::slab::{self, Cold, ENDPOINTS, End, Endpoint};
 use sd_shm::time_wait::TimeWaits;
 use std::cell::OnceCell;
 use std::fs::File;
@@ -111,8 +111,8 @@ impl Slab {
     }
 
     /// What an endpoint of it has seldom.
-    pub(crate) fn rare(&self, endpoint: &Endpoint) -> Option<&Rare> {
-        self.map.rare_of(endpoint)
+    pub(crate) fn cold(&self, endpoint: &Endpoint) -> Option<&Cold> {
+        self.map.cold_of(endpoint)
     }
 
     /// See [`slab::Slab::sender`].

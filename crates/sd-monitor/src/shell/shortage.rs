@@ -10,9 +10,9 @@
 
 use super::connection::UNKNOWN;
 use super::family::Family;
+use super::reaper::{Unread, Woken};
 use super::segments::Segment;
 use super::server::Server;
-use super::undertaker::{Unread, Woken};
 use crate::core::ClientId;
 use sd_proto::{ErrorCode, Ip, Reply};
 use sd_shm::channel::{SEGMENT_LEN, Side};

@@ -28,11 +28,11 @@ impl Wish {
             && endpoint.channel_id.load(Ordering::Relaxed) == channel
             && u32::from(endpoint.slot.load(Ordering::Relaxed)) == slot
             && u32::from(endpoint.side.load(Ordering::Relaxed)) == side as u32;
-        let rare = slab.rare(endpoint).filter(|_| is_it)?;
+        let cold = slab.cold(endpoint).filter(|_| is_it)?;
         Some(Wish {
-            pid: rare.owner.load(Ordering::Acquire),
-            is_async: rare.status.load(Ordering::Relaxed) & libc::O_ASYNC as u32 != 0,
-            signal: rare.signal.load(Ordering::Relaxed),
+            pid: cold.owner.load(Ordering::Acquire),
+            is_async: cold.status.load(Ordering::Relaxed) & libc::O_ASYNC as u32 != 0,
+            signal: cold.signal.load(Ordering::Relaxed),
         })
     }
 }
@@ -56,7 +56,7 @@ impl Server {
         let Some(map) = segment.and_then(Segment::map) else { return };
         let words = &map.slot(slot as usize).side[side as usize];
         let Some(number) =
-            words.rare().and_then(|words| words.wants_signals.load(Ordering::Acquire).checked_sub(1))
+            words.cold().and_then(|words| words.wants_signals.load(Ordering::Acquire).checked_sub(1))
         else {
             return;
         };

@@ -6,8 +6,8 @@
 //! segments, and treats each that was a client of the monitor at this place as one without a control connection:
 //!
 //! ```text
-//! /proc/PID/fd --slab, segments--> silent client --its pidfd----------> undertaker
-//!                                        |       --other side is dead--> undertaker
+//! /proc/PID/fd --slab, segments--> silent client --its pidfd----------> reaper
+//!                                        |       --other side is dead--> reaper
 //!                                        +--Hello--> an ordinary client; its channels are expected again
 //! ```
 //! What is not clear is left alone: see `core::holdings`. A silent process that sleeps in epoll has
@@ -219,7 +219,7 @@ impl Server {
     pub(crate) fn has_spoken(&mut self, pid: u32, slab: Identity) {
         let Some(adopted) = self.silent.by_pid.get(&pid).copied() else { return };
         if adopted.slab != slab {
-            return self.bury(adopted.process);
+            return self.reap(adopted.process);
         }
         let Adopted { client, process, .. } = adopted;
         self.silent.forget(process);

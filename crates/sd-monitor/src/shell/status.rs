@@ -395,13 +395,13 @@ fn connection(slab: &Slab, endpoint: &slab::Endpoint, (pid, comm): (u32, String)
 }
 
 fn options(slab: &Slab, endpoint: &slab::Endpoint, lowat: u32) -> BTreeMap<&'static str, u64> {
-    let rare = slab.rare(endpoint);
+    let cold = slab.cold(endpoint);
     let wide =
-        |cell: fn(&slab::Rare) -> &AtomicU64| rare.map_or(0, |rare| cell(rare).load(Ordering::Relaxed));
-    let linger = rare.map_or(0, |rare| rare.linger.load(Ordering::Relaxed));
+        |cell: fn(&slab::Cold) -> &AtomicU64| cold.map_or(0, |cold| cell(cold).load(Ordering::Relaxed));
+    let linger = cold.map_or(0, |cold| cold.linger.load(Ordering::Relaxed));
     let all = [
-        ("rcv_timeout_ns", wide(|rare| &rare.rx_timeout_ns)),
-        ("snd_timeout_ns", wide(|rare| &rare.tx_timeout_ns)),
+        ("rcv_timeout_ns", wide(|cold| &cold.rx_timeout_ns)),
+        ("snd_timeout_ns", wide(|cold| &cold.tx_timeout_ns)),
         ("linger", linger.into()),
         ("rcv_lowat", lowat.into()),
         ("snd_buf", (endpoint.flags.load(Ordering::Relaxed) & slab::FIXED_BUF != 0).into()),

@@ -10,8 +10,8 @@
 //! A --Ring--> monitor --> B
 //! ```
 
+use super::reaper::Woken;
 use super::server::Server;
-use super::undertaker::Woken;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use sd_proto::{ErrorCode, Reply};

@@ -11,7 +11,7 @@ use crate::socket::endpoint::{
     self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, corrupt, peer_end, rx_cursor, tx_cursor,
 };
 use crate::socket::errors::{note_end, send_error, send_failed};
-use crate::socket::pin::Kept;
+use crate::socket::pin::Pinned;
 use crate::wait::duties::{On, Waiting};
 use crate::wait::{Deadline, interrupted, sleep_on_connection, spin};
 use core::sync::atomic::Ordering;
@@ -59,7 +59,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let deadline = *deadline.get_or_insert_with(|| {
             Deadline::option(cold::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed))
         });
-        kept.get_or_insert_with(|| Kept::new(endpoint));
+        kept.get_or_insert_with(|| Pinned::new(endpoint));
         let deadline = if sent > 0 { deadline.of_partial() } else { deadline };
         let waited = interrupted(&watch, deadline).and_then(|()| match end {
             Push::Full { seen } => space::wait_tx(endpoint, seen, deadline, effort != Effort::Patient),
@@ -233,7 +233,7 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let deadline = *deadline.get_or_insert_with(|| {
             Deadline::option(cold::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed))
         });
-        kept.get_or_insert_with(|| Kept::new(endpoint));
+        kept.get_or_insert_with(|| Pinned::new(endpoint));
         take.any = take.advance && got > 0;
         let peeked = if take.advance { None } else { Some(got) };
         let deadline = if got > 0 { deadline.of_partial() } else { deadline };

@@ -96,7 +96,7 @@ pub(super) fn urge(endpoint: &Endpoint) {
 pub(super) fn recv(endpoint: &Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
     let mark = unread(endpoint).filter(|_| !endpoint.flag(OOB_INLINE)).ok_or(libc::EINVAL)?;
     if flags & MSG_PEEK == 0 {
-        cold::change(endpoint, |rare| rare.urgent_read.store(mark.position + 1, Ordering::Relaxed));
+        cold::change(endpoint, |cold| cold.urgent_read.store(mark.position + 1, Ordering::Relaxed));
     }
     if pieces.total == 0 {
         return Ok(0);
@@ -184,7 +184,7 @@ fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
     // SAFETY: the grant is room for one byte in our ring that the peer does not read yet.
     unsafe { mem.at(grant.region, grant.off).write_volatile(byte) };
     let own = endpoint.own_words();
-    own.make_rare().urgent.store(tx.position() << 9 | VALID | u64::from(byte), Ordering::Release);
+    own.make_cold().urgent.store(tx.position() << 9 | VALID | u64::from(byte), Ordering::Release);
     own.flags.fetch_or(FLAG_URGENT, Ordering::AcqRel);
     tx.commit_urgent(&mem, crate::socket::bell::stamp(endpoint));
     stream::add(&endpoint.tx().bytes, 1);

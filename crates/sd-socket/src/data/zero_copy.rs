@@ -14,18 +14,18 @@ use sd_shm::slab::Endpoint;
 #[inline]
 pub(super) fn sent(endpoint: &'static Endpoint, flags: c_int, len: usize) {
     if flags & libc::MSG_ZEROCOPY != 0 && len != 0 && endpoint.flag(ZERO_COPY) {
-        cold::change(endpoint, |rare| _ = rare.zero_copies.fetch_add(1, Ordering::AcqRel));
+        cold::change(endpoint, |cold| _ = cold.zero_copies.fetch_add(1, Ordering::AcqRel));
         crate::epoll::look_again(endpoint);
     }
 }
 
 /// Takes a notice: the first and the last send that it tells of.
 pub(crate) fn take(endpoint: &Endpoint) -> Option<(u32, u32)> {
-    let rare = cold::of(endpoint);
-    let told = &rare.zero_copies_told;
+    let cold = cold::of(endpoint);
+    let told = &cold.zero_copies_told;
     let mut first = told.load(Ordering::Acquire);
     loop {
-        let all = rare.zero_copies.load(Ordering::Acquire);
+        let all = cold.zero_copies.load(Ordering::Acquire);
         if all == first {
             return None;
         }

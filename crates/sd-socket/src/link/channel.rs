@@ -13,7 +13,7 @@ use crate::socket::endpoint::EndpointExt;
 use crate::wait::thread_waker;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
-use sd_shm::channel::{Mapping, RareWords, SLOTS, Side, SlotState, ThreadWaker};
+use sd_shm::channel::{ColdWords, Mapping, SLOTS, Side, SlotState, ThreadWaker};
 use sd_shm::events::EventSet;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
@@ -127,7 +127,7 @@ impl Channel {
             Side::B => 0,
         };
         let (own, other) = if self.side == Side::A { (a, b) } else { (b, a) };
-        let wake_target = other.rare().map_or(0, |words| words.wake_target.load(Ordering::Relaxed));
+        let wake_target = other.cold().map_or(0, |words| words.wake_target.load(Ordering::Relaxed));
         match ThreadWaker::of(wake_target) {
             Some(ThreadWaker::Sleeps(number)) if self.thread_wakers.ring(&self.peer, number) => return,
             Some(ThreadWaker::Wishes(number)) => self.thread_wakers.grant(self, slot, own, number),
@@ -312,7 +312,7 @@ impl Channel {
         let slot = self.map.slot(index);
         let generation = slot.side[0].state().0.wrapping_add(1) & 0x00ff_ffff;
         for side in &slot.side {
-            side.rare().into_iter().for_each(RareWords::clear);
+            side.cold().into_iter().for_each(ColdWords::clear);
             side.flags.store(0, Ordering::Relaxed);
             side.wait.store(0, Ordering::Relaxed);
             side.consumed.store(0, Ordering::Relaxed);

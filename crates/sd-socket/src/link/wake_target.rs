@@ -60,7 +60,7 @@ fn settle_slow() {
         return;
     };
     inherited().for_each(|(endpoint, _)| {
-        endpoint.own_words().make_rare().wake_target.store(client, Ordering::SeqCst)
+        endpoint.own_words().make_cold().wake_target.store(client, Ordering::SeqCst)
     });
     SETTLED.store(true, Ordering::Relaxed);
     waker::watch_own_only();
@@ -94,7 +94,7 @@ pub(crate) fn leave_under_lock() {
     TRIES.store(0, Ordering::Relaxed);
     waker::watch_all();
     inherited()
-        .for_each(|(endpoint, _)| endpoint.own_words().make_rare().wake_target.store(0, Ordering::SeqCst));
+        .for_each(|(endpoint, _)| endpoint.own_words().make_cold().wake_target.store(0, Ordering::SeqCst));
     if crate::wait::any_sleeper() {
         // One of those that sleep on the same instance watches for all, but each says so on the own page only.
         crate::wait::assume_asleep(true);

@@ -2,7 +2,7 @@
 //!
 //! Senders' and receivers' halves stand 64 to a page of the slab each. When nothing happens on any of the 64 connections, so
 //! that their rings' memory is given back already, housekeeping takes all tokens of a page, writes what has to be kept beside
-//! (`sd_shm::slab::Kept`), and gives the page back. It reads as zeros then, and a half of zeros is *void*: nothing can be
+//! (`sd_shm::slab::ParkedHalves`), and gives the page back. It reads as zeros then, and a half of zeros is *void*: nothing can be
 //! sent or received with it, so the short ways of send and recv, which hold a token but look at no mark, go the long way.
 //! There who takes a token of a void half makes it what it was, first of all.
 //!

@@ -18,7 +18,7 @@ use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::parked;
 use core::sync::atomic::{AtomicU64, Ordering};
-use sd_shm::slab::{Endpoint, HALVES_PER_PAGE, Kept, RX_PARKED, Slab, State, TX_PARKED};
+use sd_shm::slab::{Endpoint, HALVES_PER_PAGE, ParkedHalves, RX_PARKED, Slab, State, TX_PARKED};
 use sd_sys::time::{self, Interval};
 
 /// It moves for so long.
@@ -105,7 +105,7 @@ fn enough_laps() -> u64 {
 }
 
 /// Counts a lap of each half that was not used, as of those that are parked; otherwise begins to count.
-fn note(endpoint: &Endpoint, kept: &Kept) {
+fn note(endpoint: &Endpoint, kept: &ParkedHalves) {
     let count = |now: u64, bytes: &AtomicU64, laps: &AtomicU64| {
         let is_same = bytes.swap(now, Ordering::Relaxed) == now;
         let before = laps.load(Ordering::Relaxed);
@@ -120,7 +120,7 @@ fn note(endpoint: &Endpoint, kept: &Kept) {
 }
 
 /// For how many laps neither half was used.
-fn idle_laps(endpoint: &Endpoint, kept: &Kept) -> u64 {
+fn idle_laps(endpoint: &Endpoint, kept: &ParkedHalves) -> u64 {
     let laps = |is_parked: bool, now: &AtomicU64, bytes: &AtomicU64, laps: &AtomicU64| match is_parked {
         true => LAPS_MAX,
         false if now.load(Ordering::Relaxed) == bytes.load(Ordering::Relaxed) => laps.load(Ordering::Relaxed),

@@ -7,7 +7,7 @@ use crate::socket::cold::{other_flags, set_other_flags};
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_ulong};
-use sd_shm::slab::{Endpoint, HAS_RARE, State};
+use sd_shm::slab::{Endpoint, HAS_COLD, State};
 
 /// fcntl(2).
 #[inline]
@@ -17,7 +17,7 @@ pub(crate) fn fcntl(fd: c_int, cmd: c_int, arg: c_ulong) -> Outcome<c_int> {
         && cmd == libc::F_GETFL
     {
         let flags = endpoint.flags.load(Ordering::Acquire);
-        if flags & HAS_RARE == 0 {
+        if flags & HAS_COLD == 0 {
             return Outcome::Done(libc::O_RDWR | if flags & NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 });
         }
     }

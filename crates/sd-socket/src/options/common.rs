@@ -11,7 +11,7 @@ use crate::socket::kernel_socket::materialize;
 use crate::socket::recorded::{NUMBERS, linger_of, number, raw_set, timeval_of};
 use core::sync::atomic::Ordering;
 use libc::{SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
-use sd_shm::slab::{End, Endpoint, FIXED_BUF, HAS_RARE, SWITCHES_MASK, State};
+use sd_shm::slab::{End, Endpoint, FIXED_BUF, HAS_COLD, SWITCHES_MASK, State};
 use sd_sys::user;
 
 const TCP: c_int = libc::IPPROTO_TCP;
@@ -64,7 +64,7 @@ pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
         SWITCHES_MASK | FIXED_BUF | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | INQ | KEEPS_ADDRESS;
     to.set_flag(from.flags.load(Ordering::Relaxed) & FLAGS);
     to.rx().lowat.store(from.rx().lowat.load(Ordering::Relaxed), Ordering::Relaxed);
-    if from.flag(HAS_RARE) {
+    if from.flag(HAS_COLD) {
         let from = cold::of(from);
         cold::change(to, |to| {
             for (a, b) in from.opts.iter().zip(&to.opts) {

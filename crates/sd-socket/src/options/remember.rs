@@ -5,7 +5,7 @@ use crate::socket::endpoint::{EndpointExt, INQ, OOB_INLINE, STAMPS, STAMPS_NS, Z
 use crate::socket::recorded::number;
 use core::sync::atomic::Ordering;
 use libc::{SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
-use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_RARE, LINGER_ON, State};
+use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_COLD, LINGER_ON, State};
 use sd_sys::user;
 
 const TCP: c_int = libc::IPPROTO_TCP;
@@ -71,8 +71,8 @@ pub(crate) unsafe fn remember(
         (TCP, libc::TCP_LINGER2) if len >= 4 => {
             // SAFETY: at least four bytes.
             let seconds = unsafe { (value as *const i32).read_unaligned() };
-            if seconds != 0 || endpoint.flag(HAS_RARE) {
-                cold::change(endpoint, |rare| rare.set_orphan_seconds(seconds));
+            if seconds != 0 || endpoint.flag(HAS_COLD) {
+                cold::change(endpoint, |cold| cold.set_orphan_seconds(seconds));
             }
             Remembered::No
         }
@@ -86,7 +86,7 @@ pub(crate) unsafe fn remember(
             // Switching it off keeps the seconds.
             let old = cold::of(endpoint).linger.load(Ordering::Relaxed) & !LINGER_ON;
             let stored = if on != 0 { on | (l.l_linger.max(0) as u32 & !LINGER_ON) } else { old };
-            cold::change(endpoint, |rare| rare.linger.store(stored, Ordering::Relaxed));
+            cold::change(endpoint, |cold| cold.linger.store(stored, Ordering::Relaxed));
             Remembered::Yes
         }
         _ => Remembered::No,
@@ -144,8 +144,8 @@ unsafe fn remember_timeout(
         return Remembered::Invalid(libc::EDOM);
     }
     let ns = if tv.tv_sec < 0 { 1 } else { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 };
-    cold::change(endpoint, |rare| {
-        let cell = if name == SO_RCVTIMEO { &rare.rx_timeout_ns } else { &rare.tx_timeout_ns };
+    cold::change(endpoint, |cold| {
+        let cell = if name == SO_RCVTIMEO { &cold.rx_timeout_ns } else { &cold.tx_timeout_ns };
         cell.store(ns, Ordering::Relaxed);
     });
     Remembered::Yes

@@ -13,7 +13,7 @@ use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::socket::kernel_socket::{dropped_behind_our_back, number};
-use crate::socket::pin::KeptListener;
+use crate::socket::pin::PinnedListener;
 use crate::wait::duties::{On, Waiting};
 use crate::wait::sleep_set::SleepSet;
 use crate::wait::{Deadline, Sleeper, earlier, interrupted};
@@ -51,7 +51,7 @@ pub(crate) unsafe fn accept4(
     interested(endpoint, fd);
     let deadline = Deadline::option(cold::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed));
     let watch = Watch::start();
-    let mut wait: Option<(KeptListener, Waiting)> = None;
+    let mut wait: Option<(PinnedListener, Waiting)> = None;
     loop {
         let kernel_fd = wait.as_ref().map_or(Some(fd), |(kept, _)| kept.fd(fd));
         channel::drain();
@@ -67,7 +67,7 @@ pub(crate) unsafe fn accept4(
             return Outcome::Errno(libc::EAGAIN);
         }
         let (kept, waiting) =
-            wait.get_or_insert_with(|| (KeptListener::new(endpoint), Waiting::begin(None, ticks())));
+            wait.get_or_insert_with(|| (PinnedListener::new(endpoint), Waiting::begin(None, ticks())));
         if let Err(errno) = wait_for_connection((endpoint, fd), deadline, &watch, kept, waiting) {
             return Outcome::Errno(errno);
         }
@@ -81,7 +81,7 @@ fn wait_for_connection(
     (endpoint, fd): (&'static Endpoint, i32),
     deadline: Deadline,
     watch: &Watch,
-    kept: &KeptListener,
+    kept: &PinnedListener,
     waiting: &mut Waiting,
 ) -> Result<(), i32> {
     let listener = record(endpoint);

@@ -1,41 +1,41 @@
-//! What few endpoints have, and their addresses: `sd_shm::slab::Rare`.
+//! What few endpoints have, and their addresses: `sd_shm::slab::Cold`.
 
 use crate::process::PROCESS;
 use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::Ordering;
 use sd_proto::Ip;
-use sd_shm::slab::{End, Endpoint, HAS_RARE, Rare};
+use sd_shm::slab::{Cold, End, Endpoint, HAS_COLD};
 
 /// What the others have.
-static NOTHING: Rare = Rare::new();
+static NOTHING: Cold = Cold::new();
 
 /// For a look.
-pub(crate) fn of(endpoint: &Endpoint) -> &'static Rare {
-    match endpoint.flags.load(Ordering::Acquire) & HAS_RARE {
+pub(crate) fn of(endpoint: &Endpoint) -> &'static Cold {
+    match endpoint.flags.load(Ordering::Acquire) & HAS_COLD {
         0 => &NOTHING,
         _ => own(endpoint).unwrap_or(&NOTHING),
     }
 }
 
 /// For a change: the endpoint has something from now on.
-pub(crate) fn change(endpoint: &Endpoint, change: impl FnOnce(&Rare)) {
-    if let Some(rare) = own(endpoint) {
+pub(crate) fn change(endpoint: &Endpoint, change: impl FnOnce(&Cold)) {
+    if let Some(cold) = own(endpoint) {
         note(endpoint);
-        change(rare);
+        change(cold);
     }
 }
 
 /// The endpoint's place in one of the arrays beside is not empty any more.
 #[inline]
 pub(crate) fn note(endpoint: &Endpoint) {
-    if endpoint.flags.load(Ordering::Relaxed) & HAS_RARE == 0 {
-        endpoint.flags.fetch_or(HAS_RARE, Ordering::AcqRel);
+    if endpoint.flags.load(Ordering::Relaxed) & HAS_COLD == 0 {
+        endpoint.flags.fetch_or(HAS_COLD, Ordering::AcqRel);
     }
 }
 
-fn own(endpoint: &Endpoint) -> Option<&'static Rare> {
+fn own(endpoint: &Endpoint) -> Option<&'static Cold> {
     let (rec, index) = PROCESS.locate(endpoint)?;
-    rec.slab()?.rare(index)
+    rec.slab()?.cold(index)
 }
 
 /// The address of one end.
@@ -66,13 +66,13 @@ pub(crate) fn other_flags(endpoint: &Endpoint) -> u32 {
 pub(crate) fn set_other_flags(endpoint: &Endpoint, flags: u32) -> u32 {
     let old = other_flags(endpoint);
     if old != flags {
-        change(endpoint, |rare| rare.status.store(flags, Ordering::Relaxed));
+        change(endpoint, |cold| cold.status.store(flags, Ordering::Relaxed));
     }
     old
 }
 
 /// Something is in the error queue: sends with MSG_ZEROCOPY that are done.
 pub(crate) fn has_notices(endpoint: &Endpoint) -> bool {
-    let rare = of(endpoint);
-    rare.zero_copies_told.load(Ordering::Acquire) != rare.zero_copies.load(Ordering::Acquire)
+    let cold = of(endpoint);
+    cold.zero_copies_told.load(Ordering::Acquire) != cold.zero_copies.load(Ordering::Acquire)
 }

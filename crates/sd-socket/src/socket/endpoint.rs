@@ -13,7 +13,7 @@ use sd_shm::channel::{
 };
 use sd_shm::rings::Rings;
 use sd_shm::slab::{
-    Endpoint, FIXED_BUF, HAS_RARE, RX_DISTANCE, RX_PARKED, RxHalf, SWITCHES_MASK, State, TOKENS_DISTANCE,
+    Endpoint, FIXED_BUF, HAS_COLD, RX_DISTANCE, RX_PARKED, RxHalf, SWITCHES_MASK, State, TOKENS_DISTANCE,
     TX_DISTANCE, TX_PARKED, Tokens, TxHalf,
 };
 
@@ -63,7 +63,7 @@ const _: () = {
     let low = NONBLOCK | SHUT_RD | SHUT_WR | EOF | RESET | CONNECTING | OWN_SOCKET | WATCHED | HAS_NAME;
     let middle = OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | CLOSED_FIRST | HAS_SIGNALS | FIN_SENT;
     let all = low | middle | NO_SPACE | PEER_DEAD | INQ | KEEPS_ADDRESS;
-    let shared = SWITCHES_MASK | FIXED_BUF | HAS_RARE | TX_PARKED | RX_PARKED;
+    let shared = SWITCHES_MASK | FIXED_BUF | HAS_COLD | TX_PARKED | RX_PARKED;
     assert!(all.count_ones() == 20 && all & shared == 0);
 };
 
@@ -209,11 +209,11 @@ pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
     let endpoint = slab.endpoint(index)?;
     let private = rec.private(index)?;
     private.fds.store(1, Ordering::Relaxed);
-    if endpoint.flags.load(Ordering::Relaxed) & HAS_RARE != 0 {
-        let (tokens, rare) = (slab.tokens(index)?, slab.rare(index)?);
+    if endpoint.flags.load(Ordering::Relaxed) & HAS_COLD != 0 {
+        let (tokens, cold) = (slab.tokens(index)?, slab.cold(index)?);
         tokens.tx.reset();
         tokens.rx.reset();
-        rare.reset();
+        cold.reset();
     }
     let half = endpoint.rx();
     endpoint.flags.store(0, Ordering::Relaxed);
@@ -354,7 +354,7 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
     endpoint.channel_id.store(channel.id, Ordering::Relaxed);
     endpoint.tx().bytes.store(0, Ordering::Relaxed);
     endpoint.rx().bytes.store(0, Ordering::Relaxed);
-    if endpoint.flag(HAS_RARE) {
+    if endpoint.flag(HAS_COLD) {
         cold::of(endpoint).urgent_read.store(0, Ordering::Relaxed);
     }
     // SAFETY: nobody else knows the endpoint yet.
@@ -364,7 +364,7 @@ pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slo
     }
     PROCESS.private(endpoint).into_iter().for_each(|private| private.set_channel(channel));
     if channel.thread_wakers.mask() != 0 {
-        own.make_rare().rings.store(channel.thread_wakers.mask(), Ordering::SeqCst);
+        own.make_cold().rings.store(channel.thread_wakers.mask(), Ordering::SeqCst);
     }
     channel.bind(slot, endpoint);
     if crate::link::kept_rings::are_kept(channel) {

@@ -10,12 +10,12 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sd_ring::token::Way;
 use sd_ring::{RxCursor, TxCursor};
 use sd_shm::channel::GEOMETRY;
-use sd_shm::slab::{End, Endpoint, Kept, RX_PARKED, TX_PARKED};
+use sd_shm::slab::{End, Endpoint, ParkedHalves, RX_PARKED, TX_PARKED};
 
 /// Pages that this process has given back.
 pub(crate) static PAGES: AtomicU32 = AtomicU32::new(0);
 
-fn kept(endpoint: &Endpoint) -> Option<&'static Kept> {
+fn kept(endpoint: &Endpoint) -> Option<&'static ParkedHalves> {
     let (rec, index) = PROCESS.locate(endpoint)?;
     rec.slab()?.kept(index)
 }
@@ -59,7 +59,7 @@ pub(crate) unsafe fn unpark(endpoint: &Endpoint, way: Way) {
 }
 
 /// The receiving cursor that was parked.
-fn unparked(endpoint: &Endpoint, kept: &Kept) -> RxCursor {
+fn unparked(endpoint: &Endpoint, kept: &ParkedHalves) -> RxCursor {
     let mut cursor = RxCursor::unparked(kept.rx.load(Ordering::Relaxed));
     if endpoint.channel_ref().is_some_and(are_kept) {
         cursor.beware();
@@ -106,7 +106,11 @@ pub(crate) fn receiver(endpoint: &Endpoint) -> Option<RxCursor> {
 }
 
 /// What stands in a receiving half, void or not, for who cannot look again, since it may be a handler of signals.
-fn look<T>(endpoint: &Endpoint, live: impl Fn() -> Option<T>, parked: impl Fn(&Kept) -> T) -> Option<T> {
+fn look<T>(
+    endpoint: &Endpoint,
+    live: impl Fn() -> Option<T>,
+    parked: impl Fn(&ParkedHalves) -> T,
+) -> Option<T> {
     loop {
         if let Some(found) = live() {
             return Some(found);

@@ -1,5 +1,5 @@
 //! What a thread waits at: another thread may close its last number, or put another socket in its place, and the call
-//! goes on with what it began with, as in Linux. So the thread counts as one more number of the endpoint ([`Kept`]); at a
+//! goes on with what it began with, as in Linux. So the thread counts as one more number of the endpoint ([`Pinned`]); at a
 //! listener it holds the kernel's part too, by a hidden duplicate. The child of a fork has none of these threads, so it
 //! counts its numbers anew. Tested by the subjects `odd/listener_closed_in_accept`, `odd/listener_closed_and_fork`,
 //! `fork_served/while_a_thread_waits`, `fork_served/in_a_handler_of_a_wait`.
@@ -12,22 +12,22 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
 use sd_shm::slab::Endpoint;
 
-/// How many [`Kept`] there are.
+/// How many [`Pinned`] there are.
 static WAITED_AT: AtomicU32 = AtomicU32::new(0);
 
 /// A socket that a thread waits at.
-pub(crate) struct Kept {
+pub(crate) struct Pinned {
     endpoint: &'static Endpoint,
     fds: Option<&'static AtomicU32>,
     pid: i32,
 }
 
-impl Kept {
-    pub(crate) fn new(endpoint: &'static Endpoint) -> Kept {
+impl Pinned {
+    pub(crate) fn new(endpoint: &'static Endpoint) -> Pinned {
         let fds = PROCESS.private(endpoint).map(|private| &private.fds);
         add(&WAITED_AT, 1);
         fds.map(|fds| add(fds, 1));
-        Kept { endpoint, fds, pid: PROCESS.pid.load(Ordering::Relaxed) }
+        Pinned { endpoint, fds, pid: PROCESS.pid.load(Ordering::Relaxed) }
     }
 }
 
@@ -43,7 +43,7 @@ fn add(counter: &AtomicU32, value: u32) -> u32 {
     unsafe { sd_sys::arch::add_unlocked(counter, value) }
 }
 
-impl Drop for Kept {
+impl Drop for Pinned {
     fn drop(&mut self) {
         // A child that was forked by a handler inside the wait has let go of it already.
         if self.pid == PROCESS.pid.load(Ordering::Relaxed) {
@@ -102,10 +102,10 @@ impl Place {
 }
 
 /// A listener that a thread waits at in accept.
-pub(crate) struct KeptListener(Option<&'static Place>);
+pub(crate) struct PinnedListener(Option<&'static Place>);
 
-impl KeptListener {
-    pub(crate) fn new(listener: &'static Endpoint) -> KeptListener {
+impl PinnedListener {
+    pub(crate) fn new(listener: &'static Endpoint) -> PinnedListener {
         let pointer = (listener as *const Endpoint).cast_mut();
         let is_taken = |place: &&Place| {
             place.endpoint.compare_exchange(null_mut(), pointer, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -114,7 +114,7 @@ impl KeptListener {
         if place.is_some() {
             endpoint::retain(listener);
         }
-        KeptListener(place)
+        PinnedListener(place)
     }
 
     /// Before a sleep: holds the kernel's part too, if the number still leads to it.
@@ -139,7 +139,7 @@ impl KeptListener {
     }
 }
 
-impl Drop for KeptListener {
+impl Drop for PinnedListener {
     fn drop(&mut self) {
         if let Some(place) = self.0 {
             place.let_go();

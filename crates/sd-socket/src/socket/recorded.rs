@@ -21,8 +21,8 @@ pub(crate) struct Number {
 enum Place {
     /// Any value but zero reads back as 1.
     Switch(Switch),
-    /// In `Rare::opts`, plus one, as zero means "never set"; none is negative or above 32767.
-    Rare(usize),
+    /// In `Cold::opts`, plus one, as zero means "never set"; none is negative or above 32767.
+    Cold(usize),
 }
 
 impl Number {
@@ -30,7 +30,7 @@ impl Number {
     pub(crate) fn load(&self, endpoint: &Endpoint) -> Option<i32> {
         match self.place {
             Place::Switch(switch) => endpoint.switch(switch).map(i32::from),
-            Place::Rare(index) => {
+            Place::Cold(index) => {
                 let stored = cold::of(endpoint).opts.get(index)?.load(Ordering::Relaxed);
                 i32::from(stored).checked_sub(1).filter(|value| *value >= 0)
             }
@@ -40,8 +40,8 @@ impl Number {
     pub(crate) fn store(&self, endpoint: &Endpoint, value: i32) {
         match self.place {
             Place::Switch(switch) => endpoint.set_switch(switch, value != 0),
-            Place::Rare(index) => cold::change(endpoint, |rare| {
-                let cell = rare.opts.get(index);
+            Place::Cold(index) => cold::change(endpoint, |cold| {
+                let cell = cold.opts.get(index);
                 cell.into_iter().for_each(|cell| cell.store((value + 1) as u16, Ordering::Relaxed));
             }),
         }
@@ -55,9 +55,9 @@ pub(crate) const NUMBERS: [Number; 7] = [
     switch(TCP, libc::TCP_NODELAY, Switch::NoDelay),
     switch(SOL_SOCKET, SO_KEEPALIVE, Switch::KeepAlive),
     switch(SOL_SOCKET, libc::SO_REUSEADDR, Switch::ReuseAddress),
-    Number { level: TCP, name: libc::TCP_KEEPIDLE, place: Place::Rare(0), range: (1, 32767), default: 7200 },
-    Number { level: TCP, name: libc::TCP_KEEPINTVL, place: Place::Rare(1), range: (1, 32767), default: 75 },
-    Number { level: TCP, name: libc::TCP_KEEPCNT, place: Place::Rare(2), range: (1, 127), default: 9 },
+    Number { level: TCP, name: libc::TCP_KEEPIDLE, place: Place::Cold(0), range: (1, 32767), default: 7200 },
+    Number { level: TCP, name: libc::TCP_KEEPINTVL, place: Place::Cold(1), range: (1, 32767), default: 75 },
+    Number { level: TCP, name: libc::TCP_KEEPCNT, place: Place::Cold(2), range: (1, 127), default: 9 },
     switch(TCP, libc::TCP_CORK, Switch::Cork),
 ];
 
@@ -77,8 +77,8 @@ pub(crate) fn replay(endpoint: &Endpoint, fd: i32) {
             let _ = sd_sys::fd::setsockopt_int(fd, n.level, n.name, value);
         }
     }
-    let rare = cold::of(endpoint);
-    for (name, cell) in [(SO_RCVTIMEO, &rare.rx_timeout_ns), (SO_SNDTIMEO, &rare.tx_timeout_ns)] {
+    let cold = cold::of(endpoint);
+    for (name, cell) in [(SO_RCVTIMEO, &cold.rx_timeout_ns), (SO_SNDTIMEO, &cold.tx_timeout_ns)] {
         let ns = cell.load(Ordering::Relaxed);
         if ns != 0 {
             let tv = timeval_of(ns);

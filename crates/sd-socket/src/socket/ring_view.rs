@@ -114,7 +114,7 @@ fn mark(endpoint: &Endpoint) -> Option<Mark> {
     if peer.flags.load(Ordering::Acquire) & FLAG_URGENT == 0 {
         return None;
     }
-    let word = peer.rare()?.urgent.load(Ordering::Acquire);
+    let word = peer.cold()?.urgent.load(Ordering::Acquire);
     let mark = Mark { position: word >> 9, byte: word as u8 };
     let position = crate::socket::parked::receiver_now(endpoint).position();
     (word & VALID != 0 && mark.position >= position).then_some(mark)

@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, c_ulong};
 use sd_proto::Request;
 use sd_ring::doorbell::{self, RX_SIGNAL, TX_SIGNAL};
-use sd_shm::channel::RareWords;
+use sd_shm::channel::ColdWords;
 use sd_shm::slab::{Endpoint, State};
 
 /// fcntl(2); not in the libc crate.
@@ -65,12 +65,12 @@ pub(crate) fn publish(endpoint: &'static Endpoint, fd: c_int) {
     let own = endpoint.own_words();
     let signal = sd_sys::fd::fcntl(fd, F_GETSIG, 0).unwrap_or(0);
     let owner = owner(fd);
-    cold::change(endpoint, |rare| {
-        rare.signal.store(signal as u16 & 0xff, Ordering::Relaxed);
-        rare.owner.store(owner, Ordering::Release);
+    cold::change(endpoint, |cold| {
+        cold.signal.store(signal as u16 & 0xff, Ordering::Relaxed);
+        cold.owner.store(owner, Ordering::Release);
     });
     let number = PROCESS.locate(endpoint).filter(|_| owner != 0).map_or(0, |(_, index)| index as u64 + 1);
-    own.make_rare().wants_signals.store(number, Ordering::Release);
+    own.make_cold().wants_signals.store(number, Ordering::Release);
     if is_async(endpoint) {
         doorbell::arm(&own.wait, RX_SIGNAL);
     } else {
@@ -135,8 +135,8 @@ pub(crate) fn want_room(endpoint: &Endpoint) {
 
 /// Asks for the peer's signal, if it wants any.
 pub(crate) fn tell(endpoint: &Endpoint, urgent: bool) {
-    let wants = |words: &RareWords| words.wants_signals.load(Ordering::Acquire) != 0;
-    if !endpoint.peer_words().rare().is_some_and(wants) {
+    let wants = |words: &ColdWords| words.wants_signals.load(Ordering::Acquire) != 0;
+    if !endpoint.peer_words().cold().is_some_and(wants) {
         return;
     }
     crate::monitor::client::hint(&Request::Signal {

@@ -12,7 +12,7 @@ use crate::link::channel::drain;
 use crate::process::single_threaded;
 use crate::process::stats::{Counter, count};
 use crate::socket::endpoint::{EndpointExt, PeerEnd, peer_end};
-use crate::socket::pin::Kept;
+use crate::socket::pin::Pinned;
 use crate::wait::duties::{self, On, Waiting};
 use crate::wait::ready;
 use crate::wait::sleep_set::{self, SleepSet};
@@ -81,7 +81,7 @@ struct List<'a> {
     /// What the call waits for lives until it ends, whoever closes it.
     users: Vec<crate::epoll::User>,
     sockets: Vec<&'static Endpoint>,
-    kept: Vec<Kept>,
+    kept: Vec<Pinned>,
 }
 
 impl<'a> List<'a> {
@@ -143,7 +143,7 @@ impl<'a> List<'a> {
             if let Kind::Socket(endpoint) = kind
                 && !all.iter().take(before).any(|other| core::ptr::eq(*other, endpoint))
             {
-                kept.push(Kept::new(endpoint));
+                kept.push(Pinned::new(endpoint));
                 all.push(endpoint);
             }
         }

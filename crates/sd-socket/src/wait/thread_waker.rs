@@ -108,7 +108,7 @@ impl Taken {
 
     fn write(&mut self, connections: &[&'static Endpoint], name: u64, is_free: impl Fn(u64) -> bool) -> bool {
         for &endpoint in connections {
-            let (word, before) = (&endpoint.own_words().make_rare().wake_target, wake_target(endpoint));
+            let (word, before) = (&endpoint.own_words().make_cold().wake_target, wake_target(endpoint));
             if !is_free(before)
                 || word.compare_exchange(before, name, Ordering::SeqCst, Ordering::Relaxed).is_err()
             {
@@ -123,7 +123,7 @@ impl Taken {
     fn cast_off(&mut self) {
         for (endpoint, name) in self.named.drain(..) {
             if wake_target(endpoint) == name {
-                let word = &endpoint.own_words().make_rare().wake_target;
+                let word = &endpoint.own_words().make_cold().wake_target;
                 let _ = word.compare_exchange(name, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
         }
@@ -229,7 +229,7 @@ fn wake_target(endpoint: &Endpoint) -> u64 {
 }
 
 fn wake_target_in(words: &SlotSide) -> u64 {
-    words.rare().map_or(0, |words| words.wake_target.load(Ordering::SeqCst))
+    words.cold().map_or(0, |words| words.wake_target.load(Ordering::SeqCst))
 }
 
 fn slot(endpoint: &Endpoint) -> usize {
@@ -242,7 +242,7 @@ fn rings(endpoint: &Endpoint, number: u32) -> bool {
 }
 
 fn rings_in(words: &SlotSide) -> u64 {
-    words.rare().map_or(0, |words| words.rings.load(Ordering::SeqCst))
+    words.cold().map_or(0, |words| words.rings.load(Ordering::SeqCst))
 }
 
 /// Wakes the thread that sleeps on a thread waker for the connection, if one does.
@@ -260,7 +260,7 @@ pub(crate) fn displace(endpoint: &Endpoint) {
     loop {
         let word = wake_target(endpoint);
         let Some(ThreadWaker::Sleeps(number)) = ThreadWaker::of(word) else { return };
-        let words = &endpoint.own_words().make_rare().wake_target;
+        let words = &endpoint.own_words().make_cold().wake_target;
         if words.compare_exchange(word, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
             return OWN.get(number as usize).into_iter().for_each(Place::ring);
         }
@@ -325,7 +325,7 @@ pub(crate) fn close(connections: impl Iterator<Item = &'static Endpoint>, yes: b
 
 /// A process that does not know the peer's thread wakers will have the connection too.
 pub(crate) fn ring_no_more(endpoint: &'static Endpoint) {
-    endpoint.own_words().make_rare().rings.fetch_or(RINGS_NOT, Ordering::SeqCst);
+    endpoint.own_words().make_cold().rings.fetch_or(RINGS_NOT, Ordering::SeqCst);
     fence_full();
     if let Some(ThreadWaker::Sleeps(number)) = ThreadWaker::of(wake_target_in(endpoint.peer_words()))
         && let Some(channel) = endpoint.channel_ref()
@@ -406,7 +406,7 @@ impl Known {
             endpoint.holders.load(Ordering::SeqCst) == rec.bit.load(Ordering::Relaxed)
         });
         if is_alone {
-            own.make_rare().rings.fetch_or(1 << number, Ordering::SeqCst);
+            own.make_cold().rings.fetch_or(1 << number, Ordering::SeqCst);
         }
     }
 

@@ -49,8 +49,8 @@ fn look_at_channel(map: &Mapping, index: usize) {
     let slot = map.slot(index);
     let _ = (map.waiting(index), slot.side[0].state(), slot.side[1].state());
     for side in &slot.side {
-        if let Some(rare) = side.rare() {
-            let _ = ThreadWaker::of(rare.wake_target.load(Ordering::Relaxed)).map(ThreadWaker::word);
+        if let Some(cold) = side.cold() {
+            let _ = ThreadWaker::of(cold.wake_target.load(Ordering::Relaxed)).map(ThreadWaker::word);
         }
     }
     map.events(Side::B).take(|slot| assert!(slot < SLOTS));
@@ -69,7 +69,7 @@ fn look_at_slab(slab: &Slab, index: usize, bytes: &mut Bytes) {
     let _ = (
         slab.address(endpoint, End::Local),
         slab.address(endpoint, End::Remote),
-        slab.rare_of(endpoint).is_some(),
+        slab.cold_of(endpoint).is_some(),
     );
     let _ = (
         slab.sender(endpoint).map(|(tx, _)| (tx.unread(), tx.is_drained())),

@@ -19,7 +19,7 @@ use crate::core::quotas::Holding;
 use sd_proto::{ErrorCode, Reply};
 use sd_ring::RxCursor;
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, Mapping, SLOTS, Side, SlotSide, SlotState};
-use sd_shm::slab::{End, Endpoint, Rare, State};
+use sd_shm::slab::{Cold, End, Endpoint, State};
 use sd_shm::time_wait::{SECONDS, TimeWait};
 use sd_sys::futex::{Scope, wake};
 use std::collections::BTreeSet;
@@ -67,7 +67,7 @@ impl Server {
         }
         match connection.filter(|id| self.connections.contains_key(id)) {
             Some(id) => self.let_go(id),
-            None => self.bury(process),
+            None => self.reap(process),
         }
     }
 
@@ -81,7 +81,7 @@ impl Server {
         let _ = nix::sys::socket::shutdown(connection.fd().as_raw_fd(), nix::sys::socket::Shutdown::Read);
         if let Some(process) = connection.process() {
             tracing::debug!(pid = connection.pid, process = process.0, "gone");
-            self.bury(process);
+            self.reap(process);
         }
         Some(connection.into_socket())
     }
@@ -94,12 +94,12 @@ impl Server {
             .and_then(|connection| connection.process())
             .ok_or(ErrorCode::Protocol)?;
         tracing::debug!(process = process.0, "separates");
-        self.bury(process);
+        self.reap(process);
         self.connections.get_mut(&id).ok_or(ErrorCode::Protocol)?.begin_anew(process);
         Ok(Reply::Ok)
     }
 
-    pub(crate) fn bury(&mut self, process: ProcessId) {
+    pub(crate) fn reap(&mut self, process: ProcessId) {
         self.silent.forget(process);
         self.core.quotas.give_back(Holding::Child(process));
         self.helpers.ended(process);
@@ -134,7 +134,7 @@ impl Server {
             }
         }
         self.wake_sides(&woken);
-        self.bury_unseen(process);
+        self.reap_unseen(process);
     }
 
     /// Takes a member's hands off every endpoint of a slab.
@@ -148,13 +148,13 @@ impl Server {
                 return;
             }
             if endpoint.state.load(Ordering::Acquire) == State::Connected as u8 {
-                let rare = record.slab.rare(endpoint);
+                let cold = record.slab.cold(endpoint);
                 let (receiver, ..) = record.slab.receiver(endpoint);
-                let aborts = rare.is_some_and(Rare::aborts);
+                let aborts = cold.is_some_and(Cold::aborts);
                 let was_closed = self.close_connection(family, endpoint, (receiver, aborts), woken);
                 closed += u64::from(was_closed.is_some());
                 let local = || record.slab.address(endpoint, End::Local);
-                let seconds = rare.and_then(Rare::orphan_seconds).unwrap_or(SECONDS);
+                let seconds = cold.and_then(Cold::orphan_seconds).unwrap_or(SECONDS);
                 let was_first = was_closed.filter(|was_first| *was_first && seconds != 0);
                 left.extend(was_first.map(|_| TimeWait::of(endpoint, local(), step_now(), seconds)));
             }

@@ -16,6 +16,8 @@ use sd_sys::{Errno, Result, check, fd, syscall};
 const STRANGERS_MAX: i32 = 64;
 const TRIES: u32 = 4;
 const WAIT_MS: u32 = 250;
+/// Handlers of the program's that may run during one connect; libc's own, for setuid(2), are among them.
+const SIGNALS_MAX: u32 = 100;
 
 /// Two kernel TCP sockets that are connected with each other, and with nobody else.
 pub(super) fn make() -> Result<(i32, i32)> {
@@ -64,13 +66,25 @@ fn attempt(outer: i32) -> Result<i32> {
         let len = addr::encode(domain, here(name.port), &mut bytes);
         // A backlog that is full of others would have it wait for minutes.
         sd_sys::msg::set_timeout(outer, WAIT_MS)?;
-        // SAFETY: the kernel reads `len` bytes of the address.
-        check(unsafe { syscall!(libc::SYS_connect, outer, bytes.as_ptr(), len) })?;
+        connect(outer, bytes.get(..len).ok_or(Errno(libc::EINVAL))?)?;
         let inner = accept_from(listener, outer)?;
         sd_sys::msg::set_timeout(outer, 0).map(|()| inner)
     })();
     fd::close(listener);
     inner
+}
+
+/// A signal of the program's ends the wait, and no more: who asks again waits for the rest.
+fn connect(outer: i32, address: &[u8]) -> Result<()> {
+    for _ in 0..SIGNALS_MAX {
+        // SAFETY: the kernel reads the address.
+        match check(unsafe { syscall!(libc::SYS_connect, outer, address.as_ptr(), address.len()) }) {
+            Err(Errno(libc::EINTR)) => {}
+            Ok(_) | Err(Errno(libc::EISCONN)) => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno(libc::EAGAIN))
 }
 
 /// The connection from `outer`.
@@ -159,5 +173,41 @@ mod tests {
         assert_eq!(outer.read_timeout().unwrap(), None);
         inner.write_all(b"x").unwrap();
         outer.read_exact(&mut [0]).unwrap();
+    }
+
+    /// libc interrupts all threads for the setuid family, and so one that makes a pair for the same reason.
+    #[test]
+    fn a_handler_changes_nothing() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        // SAFETY: a handler that does nothing, without SA_RESTART.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+            libc::sigaction(libc::SIGUSR1, &raw const action, core::ptr::null_mut());
+        }
+        let listener = fd::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        // SAFETY: no pointers; the kernel chooses the port.
+        check(unsafe { syscall!(libc::SYS_listen, listener, 0) }).unwrap();
+        let port = addr::kernel_name(listener).unwrap().1.port;
+        // The backlog is full until one is accepted, so that the connect after it has to wait.
+        let _first = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let outer = fd::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        let mut bytes = [0; 28];
+        let len = addr::encode(libc::AF_INET, Name { ip: Ip::v4([127, 0, 0, 1]), port }, &mut bytes);
+        // SAFETY: no arguments.
+        let this = unsafe { libc::pthread_self() };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                    // SAFETY: the thread lives as long as the scope.
+                    unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
+                }
+                // SAFETY: null addresses are allowed.
+                check(unsafe { syscall!(libc::SYS_accept4, listener, 0, 0, 0) }).unwrap();
+            });
+            assert_eq!(connect(outer, bytes.get(..len).unwrap()), Ok(()));
+        });
+        [outer, listener].into_iter().for_each(fd::close);
     }
 }

@@ -6,14 +6,16 @@
 //! | clock hand over idle connections of a busy process | a wait begins, every 200 us | |
 //! | connects that wait for room: SYNs again | sleep; call, every 200 us | there are some |
 //! | complaints about requests that nobody accepts | sleep; call, every 2 ms | there are some |
-//! | connections that TCP_DEFER_ACCEPT or the policy holds back | sleep | there are some |
-//! | a monitor that is lost: register again | sleep | it is lost |
+//! | connections that TCP_DEFER_ACCEPT or the policy holds back | sleep; announced, as the last look may find some | there are some |
+//! | a monitor that is lost: register again | sleep on events; announced | it is lost |
 //! | memory of the connection that is waited for | sleep | it has some to give back |
 //! | memory of the process's connections | sleep | no other thread sees to it |
 //! | channels whose other side is gone: free them | sleep | there are some |
 //! | be the wake target of inherited connections | sleep on events | they are this process's alone |
 //! | ask for connections that wait at busy siblings | announced | the monitor has said that there are some |
 //! | mail of the monitor | slept | there is some |
+//!
+//! Who sleeps on one connection does not register again: `sharing --only policy` then finds connections reset.
 
 use crate::link::{reclaim, wake_target};
 use crate::memory::sweep;
@@ -32,11 +34,13 @@ pub(super) static TABLE: [Duty; DUTIES] = [
     Duty { when: When::Caused(CONNECTS, every(SHORTEST_NS)), act: Act::Timed(syn_sent::pause) },
     Duty { when: When::Caused(REQUESTS, every(2_000_000)), act: Act::Timed(adopt::complain) },
     Duty { when: When::Sleeps, act: Act::Timed(defer::pause) },
-    Duty { when: When::Sleeps, act: Act::Timed(client::retry_if_lost) },
+    Duty { when: When::SleepsOnEvents, act: Act::Timed(client::retry_if_lost) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.own.as_mut()?.before_sleep()) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.caretaker.before_sleep()) },
     Duty { when: When::Sleeps, act: Act::Plain(reclaim::sweep) },
     Duty { when: When::SleepsOnEvents, act: Act::Plain(wake_target::settle) },
     Duty { when: When::Announced, act: Act::Timed(adopt::ask_for_work) },
+    Duty { when: When::Announced, act: Act::Timed(defer::pause) },
+    Duty { when: When::Announced, act: Act::Timed(client::retry_if_lost) },
     Duty { when: When::Slept, act: Act::Plain(client::check_mail) },
 ];

@@ -101,6 +101,14 @@ pub(crate) fn pause() -> Option<u64> {
         return None;
     }
     crate::setup::admission::ask_again();
-    let ripe_at = RIPE_AT.swap(u64::MAX, Ordering::Relaxed);
-    (ripe_at != u64::MAX).then(|| ripe_at.saturating_sub(sd_sys::time::now_ns()).max(LOOK_NS))
+    let ripe_at = RIPE_AT.load(Ordering::Relaxed);
+    if ripe_at == u64::MAX {
+        return None;
+    }
+    let left = ripe_at.saturating_sub(sd_sys::time::now_ns());
+    if left == 0 {
+        // Whoever sleeps now looks again soon, and notes what is to be looked at later.
+        let _ = RIPE_AT.compare_exchange(ripe_at, u64::MAX, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    Some(left.max(LOOK_NS))
 }

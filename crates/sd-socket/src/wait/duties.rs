@@ -30,7 +30,7 @@ pub(crate) enum When {
     Sleeps,
     /// Before each sleep that an eventfd of the process ends.
     SleepsOnEvents,
-    /// The same, after the thread has said that it sleeps.
+    /// Before each sleep that an eventfd of the process ends, after the thread has said that it sleeps and has looked again.
     Announced,
     /// After each sleep.
     Slept,
@@ -68,7 +68,7 @@ impl Duty {
 }
 
 /// Lines of the table.
-pub(crate) const DUTIES: usize = 12;
+pub(crate) const DUTIES: usize = 14;
 
 static TABLE: AtomicPtr<[Duty; DUTIES]> = AtomicPtr::new(core::ptr::null_mut());
 

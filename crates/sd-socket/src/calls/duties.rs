@@ -10,7 +10,7 @@
 //! | a monitor that is lost: register again | sleep on events; announced | it is lost |
 //! | memory of the connection that is waited for | sleep | it has some to give back |
 //! | memory of the process's connections | sleep | no other thread sees to it |
-//! | channels whose other side is gone: free them | sleep | there are some |
+//! | channels whose other side is gone: free them | sleep; announced, as the last look may end some | there are some |
 //! | be the wake target of inherited connections | sleep on events | they are this process's alone |
 //! | ask for connections that wait at busy siblings | announced | the monitor has said that there are some |
 //! | mail of the monitor | slept | there is some |
@@ -41,6 +41,7 @@ pub(super) static TABLE: [Duty; DUTIES] = [
     Duty { when: When::SleepsOnEvents, act: Act::Plain(wake_target::settle) },
     Duty { when: When::Announced, act: Act::Timed(adopt::ask_for_work) },
     Duty { when: When::Announced, act: Act::Timed(defer::pause) },
+    Duty { when: When::Announced, act: Act::Plain(reclaim::sweep) },
     Duty { when: When::Announced, act: Act::Timed(client::retry_if_lost) },
     Duty { when: When::Slept, act: Act::Plain(client::check_mail) },
 ];

@@ -68,7 +68,7 @@ impl Duty {
 }
 
 /// Lines of the table.
-pub(crate) const DUTIES: usize = 14;
+pub(crate) const DUTIES: usize = 15;
 
 static TABLE: AtomicPtr<[Duty; DUTIES]> = AtomicPtr::new(core::ptr::null_mut());
 

@@ -39,7 +39,11 @@ fn fill(fd: i32) -> usize {
 }
 
 fn raise(fd: i32) {
-    show("SO_SNDBUF", set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 200_000));
+    show("SO_SNDBUF", raised(fd));
+}
+
+fn raised(fd: i32) -> Ret {
+    set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 200_000)
 }
 
 /// What a thread does is over soon after the buffer was raised, and not before.
@@ -52,8 +56,9 @@ fn raised_wakes(waits: fn(i32)) {
         start.elapsed()
     });
     sleep(100);
-    raise(client);
+    let result = raised(client);
     let took = waiter.join().unwrap_or_default();
+    show("SO_SNDBUF", result);
     say!("waited: {}, woken: {}", took > Duration::from_millis(50), took < Duration::from_secs(1));
 }
 

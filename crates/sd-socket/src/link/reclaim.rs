@@ -3,6 +3,11 @@
 //! A record is taken out of the table first; it is freed when no thread is inside a part of the
 //! library that may still hold a reference from before. Threads count themselves in and out
 //! ([`User`]), which costs nothing while there is only one.
+//!
+//! Nothing waits for a later call (SYNC POINT: reclaim). A thread that takes records out of the table is a [`User`], or
+//! calls [`free`] afterwards. `free` sees [`DUE`], which was stored before, and then looks at [`USERS`]; the last [`User`]
+//! takes itself off `USERS`, and then looks at `DUE`. Both are SeqCst, so one of the two sees the other, and frees. A
+//! `User` in a process of one thread is not counted: that thread's next close or sleep frees.
 
 use crate::link::channel::Channel;
 use crate::process::{PROCESS, single_threaded};
@@ -38,8 +43,8 @@ impl User {
 impl Drop for User {
     #[inline]
     fn drop(&mut self) {
-        if self.0 {
-            USERS.fetch_sub(1, Ordering::SeqCst);
+        if self.0 && USERS.fetch_sub(1, Ordering::SeqCst) == 1 {
+            free();
         }
     }
 }
@@ -59,9 +64,9 @@ pub(crate) fn forked() {
 /// Frees what was taken out of the table: for the only thread of a process, which is not a [`User`].
 pub(crate) fn empty() {
     LEAVING.store(false, Ordering::Relaxed);
-    DUE.store(0, Ordering::Relaxed);
+    DUE.store(0, Ordering::SeqCst);
     for Grave(channel) in GRAVEYARD.lock().drain(..) {
-        // SAFETY: as in `sweep`.
+        // SAFETY: as in `free_all`.
         drop(unsafe { Box::from_raw(channel) });
     }
 }
@@ -97,24 +102,35 @@ pub(crate) fn channels() {
             graves.extend(PROCESS.remove_channel(index).map(Grave));
         }
     }
-    DUE.store(graves.len() as u32, Ordering::Relaxed);
+    DUE.store(graves.len() as u32, Ordering::SeqCst);
 }
 
-/// Frees what nobody can be using; to be called by a thread that is not itself a [`User`].
+/// Leaves channels that are over, and frees what nobody can be using; to be called by a thread that is not itself a
+/// [`User`].
 pub(crate) fn sweep() {
     if LEAVING.load(Ordering::Relaxed) {
         leave();
     }
-    if DUE.load(Ordering::Relaxed) == 0 {
+    free();
+}
+
+/// Frees what nobody can be using; to be called by a thread that is not itself a [`User`].
+#[inline]
+pub(crate) fn free() {
+    if DUE.load(Ordering::SeqCst) != 0 {
+        free_all();
+    }
+}
+
+#[cold]
+fn free_all() {
+    let mut graves = GRAVEYARD.lock();
+    if USERS.load(Ordering::SeqCst) != 0 {
         return;
     }
-    let Some(mut graves) = GRAVEYARD.try_lock() else { return };
-    if graves.is_empty() || USERS.load(Ordering::SeqCst) != 0 {
-        return;
-    }
-    for Grave(channel) in graves.drain(..) {
+    DUE.store(0, Ordering::SeqCst);
+    for Grave(channel) in core::mem::take(&mut *graves) {
         // SAFETY: made by Box::into_raw, out of the table, and no thread was inside since.
         drop(unsafe { Box::from_raw(channel) });
     }
-    DUE.store(0, Ordering::Relaxed);
 }

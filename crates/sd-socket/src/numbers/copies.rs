@@ -16,6 +16,7 @@ fn drop_entry(fd: i32) -> bool {
         Entry::Socket(endpoint) | Entry::Kernel(endpoint) => {
             table::clear(fd);
             endpoint::release(endpoint);
+            crate::link::reclaim::free();
         }
         Entry::Epoll(epoll) => {
             table::clear(fd);

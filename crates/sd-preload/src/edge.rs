@@ -5,6 +5,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use sd_socket::Outcome;
+use sd_sys::Errno;
 
 /// The real function behind a hook: that of the next library in the search order.
 ///
@@ -91,11 +92,17 @@ impl<T> Return for *mut T {
 /// Sets errno, and returns the value that says so. Nothing else in SocksDirect writes errno.
 #[cold]
 #[inline(never)]
-pub(crate) fn fail<T: Return>(errno: c_int) -> T {
+pub(crate) fn fail<T: Return>(errno: Errno) -> T {
     let errno = if errno == sd_socket::cancel::CANCELLED { end_thread() } else { errno };
     // SAFETY: libc gives the address of the calling thread's errno.
-    unsafe { *libc::__errno_location() = errno };
+    unsafe { *libc::__errno_location() = errno.0 };
     T::FAILED
+}
+
+/// What libc's function has failed with in the calling thread.
+pub(crate) fn last_errno() -> Errno {
+    // SAFETY: libc gives the address of the calling thread's errno.
+    Errno(unsafe { *libc::__errno_location() })
 }
 
 unsafe extern "C" {
@@ -105,11 +112,11 @@ unsafe extern "C" {
 /// Ends a thread that was cancelled while it waited in a call of ours: no frame below the hook's is left by now, and
 /// the few up to the program's have nothing to free.
 #[cold]
-fn end_thread() -> c_int {
+fn end_thread() -> Errno {
     sd_socket::cancel::acted();
     // SAFETY: a cancellation point, as the call that the program made is.
     unsafe { pthread_testcancel() };
-    libc::EINTR
+    Errno::EINTR
 }
 
 /// Turns the result of a raw system call into that of libc's function.
@@ -118,7 +125,7 @@ fn end_thread() -> c_int {
 pub(crate) fn finish<T: Return>(ret: isize) -> T {
     match sd_sys::check(ret) {
         Ok(value) => T::of(value),
-        Err(e) => fail(e.0),
+        Err(e) => fail(e),
     }
 }
 
@@ -130,7 +137,7 @@ macro_rules! real {
             a => a,
         };
         match address.is_null() {
-            true => $crate::edge::fail(libc::ENOSYS),
+            true => $crate::edge::fail(sd_sys::Errno::ENOSYS),
             false => real!(@call address, fn($($ty),*) -> $ret, [$($arg),*]),
         }
     }};

@@ -23,6 +23,7 @@ use crate::events::{self, EventSet};
 use crate::numbered::numbered;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::Geometry;
+use sd_sys::Errno;
 
 /// Connections that one channel carries; a pair of processes that needs more gets more channels.
 pub const SLOTS: usize = 1024;
@@ -320,7 +321,7 @@ impl Mapping {
     /// Maps a segment where another image of the process had it.
     pub fn map_at(fd: i32, base: usize) -> sd_sys::Result<Mapping> {
         crate::check_segment(fd, SEGMENT_LEN)?;
-        let place = base.is_multiple_of(MIB).then_some(base).ok_or(sd_sys::Errno(libc::EINVAL))?;
+        let place = base.is_multiple_of(MIB).then_some(base).ok_or(Errno::EINVAL)?;
         sd_sys::mem::map_at(fd, SEGMENT_LEN, place).map(Mapping::at)
     }
 

@@ -3,6 +3,7 @@
 
 use crate::channel::{Header, MAGIC, Mapping, SEGMENT_LEN};
 use core::mem::offset_of;
+use sd_sys::Errno;
 
 impl Mapping {
     /// Creates a segment: its memfd, and a mapping of it.
@@ -19,7 +20,7 @@ impl Mapping {
             Ok(HEADER_LEN) => Ok(fd),
             Ok(_) => {
                 sd_sys::fd::close(fd);
-                Err(sd_sys::Errno(libc::ENOSPC))
+                Err(Errno::ENOSPC)
             }
             Err(error) => {
                 sd_sys::fd::close(fd);
@@ -73,7 +74,7 @@ mod tests {
     fn who_has_it_cannot_keep_its_maker_out() {
         let fd = Mapping::create_file(7, 8, 9).unwrap();
         for seal in [libc::F_SEAL_WRITE, libc::F_SEAL_FUTURE_WRITE, libc::F_SEAL_SEAL] {
-            assert_eq!(sd_sys::mem::add_seals(fd, seal), Err(sd_sys::Errno(libc::EPERM)), "{seal}");
+            assert_eq!(sd_sys::mem::add_seals(fd, seal), Err(Errno::EPERM), "{seal}");
         }
         let map = Mapping::of_created(fd, 7).unwrap();
         map.header().dead[0].store(1, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use crate::channel::{Mapping, SEGMENT_LEN, Side};
 use crate::slab::{End, Endpoint, HAS_COLD, LEN, RX_PARKED, Slab, State, TX_PARKED};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sd_ring::token::Thread;
-use sd_sys::{Result, mem};
+use sd_sys::{Errno, Result, mem};
 
 /// Private memory that is to take the place of a slab.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Slab {
     pub fn again(&self) -> Result<Slab> {
         // SAFETY: mapped shared with this length.
         let again = unsafe { mem::map_again(self.base(), LEN) };
-        again.and_then(|base| Slab::from_base(base).ok_or(sd_sys::Errno(libc::ENOMEM)))
+        again.and_then(|base| Slab::from_base(base).ok_or(Errno::ENOMEM))
     }
 }
 

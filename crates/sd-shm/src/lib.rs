@@ -37,13 +37,13 @@ pub const PAGE: usize = sd_sys::mem::SMALLEST_PAGE;
 fn check_segment(fd: i32, len: usize) -> Result<()> {
     // The seal first: what it seals is what is measured.
     if sd_sys::mem::get_seals(fd)? & libc::F_SEAL_SHRINK == 0 {
-        return Err(Errno(libc::EPERM));
+        return Err(Errno::EPERM);
     }
     // SAFETY: an all-zero stat is valid.
     let mut found: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: the kernel writes one stat, whose layout on x86-64 libc shares.
     sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_fstat, fd, &mut found as *mut libc::stat) })?;
-    if found.st_size as u64 == len as u64 { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+    if found.st_size as u64 == len as u64 { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 #[cfg(test)]
@@ -55,9 +55,9 @@ mod tests {
     fn only_whole_and_sealed_segments_are_mapped() {
         for len in [PAGE, public::LEN - PAGE, public::LEN + PAGE] {
             let fd = sd_sys::mem::memfd_sealed(c"wrong", len).unwrap();
-            assert_eq!(channel::Mapping::map(fd).err(), Some(Errno(libc::EINVAL)));
-            assert_eq!(slab::Slab::map(fd).err(), Some(Errno(libc::EINVAL)));
-            assert_eq!(public::map_peer(fd).err(), Some(Errno(libc::EINVAL)));
+            assert_eq!(channel::Mapping::map(fd).err(), Some(Errno::EINVAL));
+            assert_eq!(slab::Slab::map(fd).err(), Some(Errno::EINVAL));
+            assert_eq!(public::map_peer(fd).err(), Some(Errno::EINVAL));
             sd_sys::fd::close(fd);
         }
         let (fd, _) = public::create(1).unwrap();

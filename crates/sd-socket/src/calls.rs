@@ -34,6 +34,7 @@ use libc::{
     c_int, c_ulong, c_void, epoll_event, fd_set, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr,
     socklen_t, ssize_t,
 };
+use sd_sys::Errno;
 
 /// Whether `fd` may be one of ours; a nanosecond. When false every call is the kernel's.
 #[inline(always)]
@@ -72,7 +73,7 @@ pub unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outco
 /// shutdown(2).
 pub fn shutdown(fd: c_int, how: c_int) -> Outcome<c_int> {
     match connection(fd) {
-        Some(_) if !(0..=2).contains(&how) => Outcome::Errno(libc::EINVAL),
+        Some(_) if !(0..=2).contains(&how) => Outcome::Errno(Errno::EINVAL),
         Some(endpoint) => crate::data::shutdown::shutdown(endpoint, how).map(|()| 0).into(),
         None => unconnected::shutdown(fd, how),
     }
@@ -188,7 +189,7 @@ pub unsafe fn poll(
     mask: *const sigset_t,
 ) -> Outcome<c_int> {
     if count > sd_sys::numbers::soft() {
-        return Outcome::Errno(libc::EINVAL);
+        return Outcome::Errno(Errno::EINVAL);
     }
     let none = count == 0 || count > table::LEN as nfds_t;
     if none || !sd_sys::user::seems_writable(fds, count as usize * size_of::<pollfd>()) {
@@ -228,7 +229,7 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     }
     let bad = !sd_sys::user::seems_readable(event, size_of::<epoll_event>());
     if bad && op != libc::EPOLL_CTL_DEL {
-        return Outcome::Errno(libc::EFAULT);
+        return Outcome::Errno(Errno::EFAULT);
     }
     // SAFETY: see the module.
     let event = unsafe { event.as_ref() }.filter(|_| !bad).map(|e| (e.events, e.u64));
@@ -247,7 +248,7 @@ pub unsafe fn epoll_wait(
     let instance = instance.epoll();
     let bad = bad_pointer(events.cast(), (max.max(0) as usize).saturating_mul(size_of::<epoll_event>()));
     if bad && epoll::is_ready(instance) {
-        return Outcome::Errno(libc::EFAULT);
+        return Outcome::Errno(Errno::EFAULT);
     }
     if max <= 0 || bad {
         return Outcome::Kernel;
@@ -271,8 +272,8 @@ pub fn epoll_created(fd: c_int) -> c_int {
 /// After the kernel made any other descriptor (open, pipe, eventfd, ...): the number to give to the program, or the
 /// errno when it has none left.
 #[inline(always)]
-pub fn created(fd: c_int) -> Result<c_int, c_int> {
-    let fd = sd_sys::numbers::give(fd).map_err(|e| e.0)?;
+pub fn created(fd: c_int) -> Result<c_int, Errno> {
+    let fd = sd_sys::numbers::give(fd)?;
     if table::is_ours(fd) {
         crate::socket::kernel_socket::dropped_behind_our_back(fd);
     }
@@ -282,11 +283,11 @@ pub fn created(fd: c_int) -> Result<c_int, c_int> {
 /// Before a call that makes a descriptor and something else beside it.
 #[inline(always)]
 pub fn creates() -> Outcome<c_int> {
-    if sd_sys::numbers::are_used_up(0) { Outcome::Errno(libc::EMFILE) } else { Outcome::Kernel }
+    if sd_sys::numbers::are_used_up(0) { Outcome::Errno(Errno::EMFILE) } else { Outcome::Kernel }
 }
 
 /// After the kernel gave the program a descriptor that came in a message.
-pub fn received(fd: c_int) -> Result<c_int, c_int> {
+pub fn received(fd: c_int) -> Result<c_int, Errno> {
     let fd = created(fd)?;
     listening::adopt_from_kernel(fd);
     crate::family::handover::claim(fd);
@@ -355,7 +356,7 @@ pub fn spawn_passes_sockets(duplicated: &[c_int]) -> bool {
 }
 
 /// Before the fork in which a program is to be started.
-pub fn spawn_begin() -> Result<spawn::Starting, c_int> {
+pub fn spawn_begin() -> Result<spawn::Starting, Errno> {
     spawn::Starting::begin()
 }
 

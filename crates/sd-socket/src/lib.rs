@@ -25,6 +25,8 @@
 //! | `fd` | descriptor numbers |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+use sd_sys::Errno;
+
 pub mod calls;
 mod data;
 mod epoll;
@@ -59,11 +61,11 @@ pub enum Outcome<T> {
     /// Not ours: the real function must be called, with the same arguments.
     Kernel,
     /// Failed with this errno.
-    Errno(i32),
+    Errno(Errno),
 }
 
-impl<T> From<Result<T, i32>> for Outcome<T> {
-    fn from(result: Result<T, i32>) -> Self {
+impl<T> From<Result<T, Errno>> for Outcome<T> {
+    fn from(result: Result<T, Errno>) -> Self {
         match result {
             Ok(value) => Outcome::Done(value),
             Err(socket::kernel_socket::MOVED) => Outcome::Kernel,

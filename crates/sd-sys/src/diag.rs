@@ -90,7 +90,7 @@ fn parse(answer: &[u8]) -> Result<Reader> {
         };
     }
     let (Some(queued), Some(inode)) = (word(answer, RQUEUE_AT), word(answer, INODE_AT)) else {
-        return Err(Errno(libc::EPROTO));
+        return Err(Errno::EPROTO);
     };
     let received = received(answer.get(ATTRIBUTES_AT..).unwrap_or(&[]));
     Ok(Reader { read: received.map(|all| all.saturating_sub(u64::from(queued))), is_open: inode != 0 })

@@ -204,7 +204,7 @@ pub fn setsockopt_int(fd: i32, level: i32, name: i32, value: i32) -> Result<()> 
 /// open(2) of a file for reading. `path` ends with a zero byte.
 pub fn open_to_read(path: &[u8]) -> Result<Owned> {
     if path.last() != Some(&0) {
-        return Err(Errno(libc::EINVAL));
+        return Err(Errno::EINVAL);
     }
     // SAFETY: the kernel reads the path, which has a zero byte.
     check(unsafe {
@@ -216,7 +216,7 @@ pub fn open_to_read(path: &[u8]) -> Result<Owned> {
 /// access(2). `path` ends with a zero byte.
 pub fn access(path: &[u8], mode: i32) -> Result<()> {
     if path.last() != Some(&0) {
-        return Err(Errno(libc::EINVAL));
+        return Err(Errno::EINVAL);
     }
     // SAFETY: the kernel reads the path, which has a zero byte.
     check(unsafe { syscall!(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), mode) }).map(drop)
@@ -286,7 +286,7 @@ pub unsafe fn epoll_pwait(
     let done = check(unsafe { syscall!(libc::SYS_epoll_pwait, epfd, events, max, timeout_ms, sigmask, 8) });
     match (done, EPOLL_WAIT) {
         // A filter forbids or refuses it.
-        (Err(Errno(libc::ENOSYS | libc::EPERM)), Some(epoll_wait)) if sigmask.is_null() => {
+        (Err(Errno::ENOSYS | Errno::EPERM), Some(epoll_wait)) if sigmask.is_null() => {
             // SAFETY: promised by the caller.
             check(unsafe { syscall!(epoll_wait, epfd, events, max, timeout_ms) })
         }
@@ -342,7 +342,7 @@ pub fn signal_self(sig: i32) {
 /// Whether a thread or process `id` is gone for good; a zombie is. When in doubt it is not.
 pub fn task_is_dead(id: i32) -> bool {
     // SAFETY: signal 0 only probes.
-    if check(unsafe { syscall!(libc::SYS_kill, id, 0) }) == Err(Errno(libc::ESRCH)) {
+    if check(unsafe { syscall!(libc::SYS_kill, id, 0) }) == Err(Errno::ESRCH) {
         return true;
     }
     // Only a process has a pidfd, and only one that has ended is readable.

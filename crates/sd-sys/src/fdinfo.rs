@@ -43,7 +43,7 @@ fn find<T>(file: i32, of: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>> {
 }
 
 fn open(epfd: i32) -> Result<i32> {
-    let mut rest = u32::try_from(epfd).map_err(|_| Errno(libc::EBADF))?;
+    let mut rest = u32::try_from(epfd).map_err(|_| Errno::EBADF)?;
     let mut path = *b"/proc/self/fdinfo/\0\0\0\0\0\0\0\0\0\0\0\0";
     let len = (rest.max(1).ilog10() + 1) as usize;
     for digit in path.iter_mut().skip(18).take(len).rev() {
@@ -91,7 +91,7 @@ mod tests {
         let other = fd::eventfd(0).unwrap();
         assert_eq!(registration(instance, other), Ok(None));
         assert_eq!(registration(other, instance), Ok(None));
-        assert_eq!(registration(-1, instance), Err(Errno(libc::EBADF)));
+        assert_eq!(registration(-1, instance), Err(Errno::EBADF));
         of_events.into_iter().chain([instance, other]).for_each(fd::close);
     }
 

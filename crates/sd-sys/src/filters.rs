@@ -176,7 +176,7 @@ fn child_survives() -> bool {
         let wait = || {
             check(syscall6(libc::SYS_wait4, pid, (&raw mut status) as usize, libc::__WALL as usize, 0, 0, 0))
         };
-        let waited = core::iter::repeat_with(wait).find(|done| *done != Err(crate::Errno(libc::EINTR)));
+        let waited = core::iter::repeat_with(wait).find(|done| *done != Err(crate::Errno::EINTR));
         waited == Some(Ok(pid)) && status == 0
     }
 }

@@ -35,7 +35,24 @@ pub mod user;
 
 /// An errno value as the kernel returned it (positive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
 pub struct Errno(pub i32);
+
+/// The values that have a name here: `Errno::EAGAIN` in a `match` as in an expression.
+macro_rules! named {
+    ($($name:ident)+) => {
+        impl Errno {
+            $(pub const $name: Errno = Errno(libc::$name);)+
+        }
+    };
+}
+
+named! {
+    EACCES EADDRINUSE EADDRNOTAVAIL EAFNOSUPPORT EAGAIN EALREADY EBADF ECONNABORTED ECONNREFUSED ECONNRESET EDOM
+    EEXIST EFAULT EFBIG EHOSTUNREACH EINPROGRESS EINTR EINVAL EIO EISCONN EISDIR ELOOP EMFILE EMSGSIZE ENAMETOOLONG
+    ENETUNREACH ENOBUFS ENODEV ENOENT ENOMEM ENOSPC ENOSYS ENOTCONN EOPNOTSUPP EPERM EPIPE EPROTO ESPIPE ESRCH
+    ETIMEDOUT
+}
 
 /// Result of a raw call.
 pub type Result<T> = core::result::Result<T, Errno>;

@@ -16,7 +16,7 @@ pub fn memfd_sealed_for_good(name: &core::ffi::CStr, len: usize) -> Result<i32> 
 fn memfd(name: &core::ffi::CStr, len: usize, seals: i32) -> Result<i32> {
     // ftruncate beyond RLIMIT_FSIZE would raise SIGXFSZ in a program that never asked for a file.
     if crate::fd::file_size_limit() < len as u64 {
-        return Err(crate::Errno(libc::EFBIG));
+        return Err(crate::Errno::EFBIG);
     }
     // SAFETY: `name` is a valid C string.
     let fd = check(unsafe {
@@ -79,7 +79,7 @@ fn map(address: usize, len: usize, prot: i32, flags: i32, fd: i32) -> Result<*mu
     // SAFETY: a fresh mapping that replaces nothing.
     let attempt = || check(unsafe { syscall!(libc::SYS_mmap, address, len, prot, flags, fd, 0) });
     let mapped = match attempt() {
-        Err(crate::Errno(libc::ENOMEM)) if crate::space::raise() => attempt(),
+        Err(crate::Errno::ENOMEM) if crate::space::raise() => attempt(),
         done => done,
     };
     let at = mapped.map(|at| at as *mut u8).inspect_err(|_| crate::space::unmapped(len))?;
@@ -114,7 +114,7 @@ pub fn map_apart(fd: i32, len: usize) -> Result<*mut u8> {
     for _ in 0..8 {
         let steps = (APART.end - APART.start) / APART_STEP - len / APART_STEP - 1;
         match map_at(fd, len, APART.start + random()? as usize % steps * APART_STEP) {
-            Err(crate::Errno(libc::EEXIST)) => {}
+            Err(crate::Errno::EEXIST) => {}
             other => return other,
         }
     }
@@ -135,7 +135,7 @@ pub fn map_at(fd: i32, len: usize, address: usize) -> Result<*mut u8> {
     // Kernels before 4.17 take the flag for a hint.
     // SAFETY: just mapped, and unused.
     unsafe { unmap(at, len) };
-    Err(crate::Errno(libc::EEXIST))
+    Err(crate::Errno::EEXIST)
 }
 
 /// Maps `len` bytes of zeroed private memory, which is data of the program (see [`reserve_private`]).
@@ -269,7 +269,7 @@ pub fn populate(ptr: *mut u8, len: usize) -> bool {
     let len = (ptr as usize + len - start).next_multiple_of(page);
     // SAFETY: no contents change.
     let done = check(unsafe { syscall!(libc::SYS_madvise, start, len, libc::MADV_POPULATE_WRITE) });
-    matches!(done, Ok(_) | Err(crate::Errno(libc::EINVAL | libc::EINTR)))
+    matches!(done, Ok(_) | Err(crate::Errno::EINVAL | crate::Errno::EINTR))
 }
 
 #[cfg(test)]

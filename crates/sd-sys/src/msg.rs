@@ -114,7 +114,7 @@ pub fn send_as_effective(sock: i32, bytes: &[u8], fds: &[i32], flags: i32) -> Re
         None => send(sock, bytes, fds, None, flags),
         Some(sender) => match send(sock, bytes, fds, Some(sender), flags) {
             // Of a user that the namespace has no number for.
-            Err(Errno(libc::EPERM | libc::EINVAL)) => send(sock, bytes, fds, None, flags),
+            Err(Errno::EPERM | Errno::EINVAL) => send(sock, bytes, fds, None, flags),
             other => other,
         },
     }
@@ -134,7 +134,7 @@ fn effective() -> Option<libc::ucred> {
 /// One message; the kernel checks that the sender may say that it is `sender`.
 fn send(sock: i32, bytes: &[u8], fds: &[i32], sender: Option<libc::ucred>, flags: i32) -> Result<usize> {
     if fds.len() > FDS_MAX {
-        return Err(Errno(libc::EINVAL));
+        return Err(Errno::EINVAL);
     }
     let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
     let mut control = Control([0; CONTROL_LEN]);
@@ -176,7 +176,7 @@ pub struct Received {
 /// than [`FDS_MAX`].
 pub fn recv_with_fds(sock: i32, buf: &mut [u8], flags: i32) -> Result<Received> {
     let got = recv_whatever(sock, buf, flags)?;
-    if got.is_cut { Err(Errno(libc::EMSGSIZE)) } else { Ok(got) }
+    if got.is_cut { Err(Errno::EMSGSIZE) } else { Ok(got) }
 }
 
 /// Receives one message, whatever it is: a cut one with the descriptors that came. For whom these are a stranger's.
@@ -255,7 +255,7 @@ fn named_unix(
     // SAFETY: an all-zero sockaddr_un is valid.
     let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     if path.len() >= addr.sun_path.len() {
-        return Err(Errno(libc::ENAMETOOLONG));
+        return Err(Errno::ENAMETOOLONG);
     }
     addr.sun_family = libc::AF_UNIX as u16;
     for (to, from) in addr.sun_path.iter_mut().zip(path) {
@@ -282,11 +282,11 @@ mod tests {
                 Err(error) => break error,
             }
         };
-        assert_eq!(error, Errno(libc::EAGAIN));
+        assert_eq!(error, Errno::EAGAIN);
         assert!((40..2000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
         // And whoever is silent is not waited for.
         let began = Instant::now();
-        assert_eq!(crate::fd::read(held[0], &mut [0u8]), Err(Errno(libc::EAGAIN)));
+        assert_eq!(crate::fd::read(held[0], &mut [0u8]), Err(Errno::EAGAIN));
         assert!(began.elapsed() < Duration::from_secs(2));
         held.into_iter().chain([listener]).for_each(crate::fd::close);
     }

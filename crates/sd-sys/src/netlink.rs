@@ -90,7 +90,7 @@ impl Netlink {
         });
         match asked {
             Ok(()) => Ok(found),
-            Err(Errno(libc::ENOENT)) => Ok(Found::Nobody),
+            Err(Errno::ENOENT) => Ok(Found::Nobody),
             Err(error) => Err(error),
         }
     }
@@ -116,7 +116,7 @@ impl Netlink {
         });
         match asked {
             Ok(()) => Ok(is_connected),
-            Err(Errno(libc::ENOENT)) => Ok(false),
+            Err(Errno::ENOENT) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -142,7 +142,7 @@ impl Netlink {
     /// The address from which the kernel would connect to an address, if that is one of the namespace's own.
     pub fn source_to(&self, ip: [u8; 16]) -> Result<Option<[u8; 16]>> {
         match self.route(ip)? {
-            Some(None) => Err(Errno(libc::EOPNOTSUPP)),
+            Some(None) => Err(Errno::EOPNOTSUPP),
             Some(source) => Ok(source),
             None => Ok(None),
         }
@@ -169,7 +169,7 @@ impl Netlink {
         });
         match asked {
             Ok(()) => Ok(route),
-            Err(Errno(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)) => Ok(None),
+            Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::EACCES | Errno::EINVAL) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -190,7 +190,7 @@ impl Netlink {
         question[4..6].copy_from_slice(&kind.to_ne_bytes());
         question[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16 | flags).to_ne_bytes());
         question[8..12].copy_from_slice(&number.to_ne_bytes());
-        question.get_mut(HEADER..len).ok_or(Errno(libc::EINVAL))?.copy_from_slice(body);
+        question.get_mut(HEADER..len).ok_or(Errno::EINVAL)?.copy_from_slice(body);
         // SAFETY: the kernel reads `len` bytes of the question, which has so many: a slice of them was just written.
         check(unsafe { syscall!(libc::SYS_sendto, self.0, question.as_ptr(), len, libc::MSG_DONTWAIT) })?;
         loop {
@@ -439,7 +439,7 @@ mod tests {
         bytes[4..6].copy_from_slice(&(libc::NLMSG_ERROR as u16).to_ne_bytes());
         bytes[8..12].copy_from_slice(&7u32.to_ne_bytes());
         bytes[16..20].copy_from_slice(&(-libc::ENOENT).to_ne_bytes());
-        assert_eq!(read_answers(&bytes[..20], 7, &mut |_| true), Some(Err(Errno(libc::ENOENT))));
+        assert_eq!(read_answers(&bytes[..20], 7, &mut |_| true), Some(Err(Errno::ENOENT)));
         assert_eq!(read_answers(&bytes[..20], 8, &mut |_| true), None);
         assert_eq!(read_answers(&bytes[..19], 7, &mut |_| true), None);
         bytes[..4].copy_from_slice(&3u32.to_ne_bytes());

@@ -109,7 +109,7 @@ fn none_left(first: u64) -> bool {
     if first >= soft {
         return true;
     }
-    if fd::fcntl(soft as i32 - 1, libc::F_GETFD, 0) == Err(Errno(libc::EBADF)) {
+    if fd::fcntl(soft as i32 - 1, libc::F_GETFD, 0) == Err(Errno::EBADF) {
         return false;
     }
     // A file of nobody's: closing a duplicate of the program's could end its locks.
@@ -130,5 +130,5 @@ pub fn give(fd: i32) -> Result<i32> {
 #[cold]
 fn refuse(fd: i32) -> Result<i32> {
     fd::close(fd);
-    Err(Errno(libc::EMFILE))
+    Err(Errno::EMFILE)
 }

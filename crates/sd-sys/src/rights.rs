@@ -30,7 +30,7 @@ pub fn peer_has_ours(socket: i32) -> bool {
     let has = has_ours(pid);
     let is_gone =
         pidfd.map(fd::Owned::new).is_ok_and(|pidfd| fd::poll_one(pidfd.raw(), libc::POLLIN, 0) != Ok(0));
-    has && !is_gone && pidfd != Err(Errno(libc::ESRCH))
+    has && !is_gone && pidfd != Err(Errno::ESRCH)
 }
 
 fn has_ours(pid: i32) -> bool {

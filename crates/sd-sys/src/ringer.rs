@@ -102,7 +102,7 @@ impl Ringer {
     /// Wakes whoever watches the eventfd. EINVAL when it is none.
     pub fn ring(&self, eventfd: i32) -> Result<()> {
         match self.submit(eventfd) {
-            Err(Errno(libc::EAGAIN)) => {
+            Err(Errno::EAGAIN) => {
                 self.empty();
                 self.submit(eventfd)
             }

@@ -46,8 +46,8 @@ pub enum Why {
 impl core::fmt::Display for Why {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Why::Error(Errno(libc::EACCES)) => write!(f, "no access"),
-            Why::Error(Errno(libc::ENOENT)) => write!(f, "does not exist"),
+            Why::Error(Errno::EACCES) => write!(f, "no access"),
+            Why::Error(Errno::ENOENT) => write!(f, "does not exist"),
             Why::Error(Errno(number)) => write!(f, "cannot be looked at (error {number})"),
             Why::NotDirectory => write!(f, "is not a directory"),
             Why::Owner(OVERFLOW_UID) if Outside::of_process() != Outside::None => {
@@ -103,7 +103,7 @@ pub fn way_to(path: &[u8], named: bool) -> core::result::Result<(), Doubt> {
     match look(path) {
         Ok(found) if is_link(&found) => Err(doubt(path.len())(Why::Link)),
         // Then there is no monitor, which is for the caller to find.
-        Ok(_) | Err(Why::Error(Errno(libc::ENOENT))) => Ok(()),
+        Ok(_) | Err(Why::Error(Errno::ENOENT)) => Ok(()),
         Err(why) => Err(doubt(path.len())(why)),
     }
 }
@@ -177,7 +177,7 @@ impl Walk {
             (here, below) = (above, Some(found));
         }
         fd::close(here);
-        Err(Why::Error(Errno(libc::ELOOP)))
+        Err(Why::Error(Errno::ELOOP))
     }
 }
 
@@ -232,7 +232,7 @@ fn is_closed_to_insiders(path: &[u8]) -> bool {
     let (here, flags) = (libc::AT_FDCWD, libc::AT_EACCESS);
     // SAFETY: the kernel reads the path.
     let call = || unsafe { syscall!(libc::SYS_faccessat2, here, text.as_ptr(), libc::W_OK, flags) };
-    is_read_only || may_override() && check(call()) == Err(Errno(libc::EACCES))
+    is_read_only || may_override() && check(call()) == Err(Errno::EACCES)
 }
 
 /// Whether this process has CAP_DAC_OVERRIDE in its user namespace.
@@ -253,7 +253,7 @@ fn terminated(path: &[u8]) -> Option<[u8; PATH_MAX]> {
 
 /// lstat(2).
 fn look(path: &[u8]) -> core::result::Result<libc::stat, Why> {
-    let text = terminated(path).ok_or(Why::Error(Errno(libc::ENAMETOOLONG)))?;
+    let text = terminated(path).ok_or(Why::Error(Errno::ENAMETOOLONG))?;
     // SAFETY: an all-zero stat is valid; the kernel reads the path and writes one.
     unsafe {
         let mut found: libc::stat = core::mem::zeroed();
@@ -282,7 +282,7 @@ fn status(directory: i32) -> core::result::Result<libc::stat, Why> {
 
 /// A directory, for looking at it only.
 fn open(at: i32, path: &[u8]) -> core::result::Result<i32, Why> {
-    let text = terminated(path).ok_or(Why::Error(Errno(libc::ENAMETOOLONG)))?;
+    let text = terminated(path).ok_or(Why::Error(Errno::ENAMETOOLONG))?;
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: the kernel reads the path.
     check(unsafe { syscall!(libc::SYS_openat, at, text.as_ptr(), flags) })
@@ -394,7 +394,7 @@ mod tests {
     #[test]
     fn what_is_no_directory_or_not_there() {
         assert_eq!(why(Path::new("/etc/hostname/s")), Some(Why::NotDirectory));
-        assert_eq!(why(Path::new("/no/such/s")), Some(Why::Error(Errno(libc::ENOENT))));
+        assert_eq!(why(Path::new("/no/such/s")), Some(Why::Error(Errno::ENOENT)));
         let doubt = way_to(b"/no/such/s", false).unwrap_err();
         assert_eq!(doubt.len, 3);
         assert!(way_to(&[b'x'; 300], false).is_err());

@@ -4,6 +4,7 @@ use sd_proto::{Ip, MESSAGE_MAX, Reply, Request, Route, VERSION};
 use sd_shm::channel::{Mapping, Side};
 use sd_shm::public::Public;
 use sd_shm::slab::{Endpoint, Slab, State};
+use sd_sys::Errno;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -36,7 +37,7 @@ impl Control {
         let path = std::env::var_os("SD_MONITOR").ok_or_else(|| error("SD_MONITOR is not set"))?;
         // SAFETY: no pointers.
         let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
-        let socket = own(if socket < 0 { Err(sd_sys::Errno(libc::EMFILE)) } else { Ok(socket) })?;
+        let socket = own(if socket < 0 { Err(Errno::EMFILE) } else { Ok(socket) })?;
         // SAFETY: an all-zero address is valid.
         let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
         address.sun_family = libc::AF_UNIX as u16;

@@ -10,6 +10,7 @@ use sd_proto::{Ip, Request};
 use sd_ring::{Effort, RingMem, TxCursor};
 use sd_shm::channel::{GEOMETRY, Side, SlotState};
 use sd_shm::rings::Rings;
+use sd_sys::Errno;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -43,7 +44,7 @@ const UFFDIO_REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
 fn page() -> io::Result<(Page, OwnedFd)> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) } as i32;
-    let fd = own(if fd < 0 { Err(sd_sys::Errno(libc::EPERM)) } else { Ok(fd) })?;
+    let fd = own(if fd < 0 { Err(Errno::EPERM) } else { Ok(fd) })?;
     let mut api = Api { api: 0xaa, features: 0, ioctls: 0 };
     // SAFETY: fresh memory of nobody's.
     let at = unsafe {

@@ -1,6 +1,7 @@
 //! Findings 9 and 13: whoever connects to a Unix socket of mallory's choice.
 
 use crate::client::{own, send_with_fds};
+use sd_sys::Errno;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -82,7 +83,7 @@ pub(crate) fn receiver(path: &str) -> io::Result<()> {
         // SAFETY: null addresses are allowed.
         let socket =
             unsafe { libc::accept(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut()) };
-        let socket = own(if socket < 0 { Err(sd_sys::Errno(libc::EMFILE)) } else { Ok(socket) })?;
+        let socket = own(if socket < 0 { Err(Errno::EMFILE) } else { Ok(socket) })?;
         let mut look = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry.
         unsafe { libc::poll(&mut look, 1, 10_000) };

@@ -2,6 +2,7 @@
 
 use crate::client::{Client, own};
 use sd_shm::channel::SEGMENT_LEN;
+use sd_sys::Errno;
 use std::fs::File;
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -73,7 +74,7 @@ fn hello(client: &Client) -> io::Result<Vec<OwnedFd>> {
 fn huge_pages(len: usize) -> io::Result<OwnedFd> {
     // SAFETY: the name ends with a zero byte; no other pointers.
     let fd = unsafe { libc::memfd_create(c"sd-slab".as_ptr(), libc::MFD_HUGETLB | libc::MFD_ALLOW_SEALING) };
-    let fd = own(if fd < 0 { Err(sd_sys::Errno(libc::ENOSYS)) } else { Ok(fd) })?;
+    let fd = own(if fd < 0 { Err(Errno::ENOSYS) } else { Ok(fd) })?;
     // SAFETY: no pointers.
     let is_made = unsafe {
         libc::ftruncate(fd.as_raw_fd(), len as i64) == 0

@@ -2,6 +2,7 @@
 
 use super::{Check, read};
 use sd_cli::failure::os_error;
+use sd_sys::Errno;
 use sd_sys::futex::Scope;
 use std::sync::atomic::AtomicU32;
 
@@ -76,7 +77,7 @@ fn futex() -> Check {
     let word = AtomicU32::new(0);
     let differs = sd_sys::futex::wait(&word, 1, None, Scope::Shared);
     let times_out = sd_sys::futex::wait(&word, 0, Some(1000), Scope::Shared);
-    if differs == Err(sd_sys::Errno(libc::EAGAIN)) && times_out == Err(sd_sys::Errno(libc::ETIMEDOUT)) {
+    if differs == Err(Errno::EAGAIN) && times_out == Err(Errno::ETIMEDOUT) {
         Check::ok("futex", "shared futexes work")
     } else {
         Check::fail(

@@ -223,12 +223,12 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Incoming {
     // A client that ends with mail unread leaves ECONNRESET, once, before its last words.
     let mut receive = || sd_sys::msg::recv_whatever(socket.as_raw_fd(), &mut bytes, libc::MSG_DONTWAIT);
     let received = match receive() {
-        Err(sd_sys::Errno(libc::ECONNRESET)) => receive(),
+        Err(sd_sys::Errno::ECONNRESET) => receive(),
         other => other,
     };
     let got = match received {
         Ok(got) => got,
-        Err(sd_sys::Errno(libc::EAGAIN | libc::EINTR)) => return Incoming::Nothing,
+        Err(sd_sys::Errno::EAGAIN | sd_sys::Errno::EINTR) => return Incoming::Nothing,
         Err(_) => return Incoming::End,
     };
     let mut fds = Vec::new();

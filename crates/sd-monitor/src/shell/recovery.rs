@@ -13,6 +13,7 @@ use crate::core::channels::ChannelKey;
 use crate::core::quotas::Holding;
 use sd_proto::ErrorCode;
 use sd_shm::channel::Side;
+use sd_sys::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -195,7 +196,7 @@ fn open_witness(pid: u32) -> Witness {
             let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
             if has_ended(pidfd.as_fd()) { Witness::Dead } else { Witness::Alive(pidfd) }
         }
-        Err(sd_sys::Errno(libc::ESRCH)) => Witness::Dead,
+        Err(Errno::ESRCH) => Witness::Dead,
         Err(_) => Witness::Unknown,
     }
 }

@@ -7,6 +7,7 @@ use nix::unistd::{Uid, setresuid};
 use sd_proto::{ErrorCode, Ip, Reply, Request, Route};
 use sd_shm::channel::{FLAG_COLD, Side, SlotState};
 use sd_shm::slab::{HAS_COLD, Reason};
+use sd_sys::Errno;
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -171,7 +172,7 @@ fn is_offered_what_waits_at(user: Uid) -> bool {
     until("it is gone", || witness.status()["clients"].as_array().unwrap().len() == 2);
     match sibling.control.receive_with(libc::MSG_DONTWAIT) {
         Ok(Some((Reply::Offer { .. }, _))) => true,
-        Err(sd_sys::Errno(libc::EAGAIN)) => false,
+        Err(Errno::EAGAIN) => false,
         other => panic!("{:?}", other.map(|found| found.map(|(reply, _)| reply))),
     }
 }

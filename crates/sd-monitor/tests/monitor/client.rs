@@ -5,6 +5,7 @@ use sd_proto::{ErrorCode, Ip, MESSAGE_MAX, Reply, Request, Route, VERSION};
 use sd_shm::channel::{Mapping, Side, SlotState};
 use sd_shm::directory::Reader;
 use sd_shm::slab::{End, Endpoint, Slab, State};
+use sd_sys::Errno;
 use std::cell::RefCell;
 use std::fs::File;
 use std::net::TcpListener;
@@ -56,7 +57,7 @@ impl Control {
         let mut buf = [0; MESSAGE_MAX];
         let got = match sd_sys::msg::recv_with_fds(self.socket.as_raw_fd(), &mut buf, flags) {
             Ok(got) => got,
-            Err(sd_sys::Errno(libc::ECONNRESET)) => return Ok(None),
+            Err(Errno::ECONNRESET) => return Ok(None),
             Err(error) => return Err(error),
         };
         let mut fds = Vec::new();

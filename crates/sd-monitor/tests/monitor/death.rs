@@ -8,6 +8,7 @@ use sd_ring::{TxCursor, doorbell};
 use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, GEOMETRY, Side, SlotState};
 use sd_shm::rings::Rings;
 use sd_shm::slab::State;
+use sd_sys::Errno;
 use sd_sys::futex::{Scope, wait};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -163,7 +164,7 @@ fn connections_outlive_the_parent() {
     assert_eq!(slab.endpoint(1).unwrap().state.load(Ordering::Acquire), State::Free as u8);
     assert_eq!(channel.state(0, Side::A).1, SlotState::Syn);
     assert_eq!(channel.state(2, Side::A).1, SlotState::Syn);
-    assert_eq!(b.control.receive_with(libc::MSG_DONTWAIT).err(), Some(sd_sys::Errno(libc::EAGAIN)));
+    assert_eq!(b.control.receive_with(libc::MSG_DONTWAIT).err(), Some(Errno::EAGAIN));
     child.kill();
     assert_eq!(b.control.receive().unwrap().0, Reply::ChannelDead { id: channel.id });
     assert_eq!(channel.state(0, Side::A), (1, SlotState::Closed, FLAG_DEAD));

@@ -3,6 +3,7 @@
 use crate::edge;
 use core::ffi::c_int;
 use sd_socket::{Outcome, calls};
+use sd_sys::Errno;
 
 /// A new descriptor, or what failed.
 #[inline(always)]
@@ -34,7 +35,7 @@ pub(crate) unsafe fn pair(first: *mut c_int, second: *mut c_int, ret: c_int) -> 
         [Ok(_), Ok(_)] => ret,
         made => {
             made.into_iter().flatten().for_each(sd_sys::fd::close);
-            edge::fail(libc::EMFILE)
+            edge::fail(Errno::EMFILE)
         }
     }
 }

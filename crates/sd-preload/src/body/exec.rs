@@ -1,5 +1,6 @@
 //! exec: what has to be done before, and when it fails.
 
+use crate::edge::last_errno;
 use core::ffi::{c_char, c_int};
 use sd_socket::calls;
 pub(crate) use sd_socket::exec::Program;
@@ -38,11 +39,9 @@ pub(crate) unsafe fn with(
     // SAFETY: libc's contract.
     let prepared = unsafe { calls::exec_prepare(program, environment) };
     let result = real(prepared.environment(environment));
+    let errno = last_errno();
+    calls::exec_failed(prepared);
     // SAFETY: libc gives the address of this thread's errno, which is the real function's.
-    unsafe {
-        let errno = *libc::__errno_location();
-        calls::exec_failed(prepared);
-        *libc::__errno_location() = errno;
-    }
+    unsafe { *libc::__errno_location() = errno.0 };
     result
 }

@@ -39,7 +39,7 @@ pub(crate) unsafe fn prlimit(
             }
             Outcome::Done(0)
         }
-        (Err(error), _) | (_, Err(error)) => Outcome::Errno(error.0),
+        (Err(error), _) | (_, Err(error)) => Outcome::Errno(error),
     }
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn mlockall(flags: c_int) -> Outcome<c_int> {
     // SAFETY: no pointers.
     match sd_sys::check(unsafe { sd_sys::raw::syscall6(libc::SYS_mlockall, flags, 0, 0, 0, 0, 0) }) {
         Ok(_) => Outcome::Done(0),
-        Err(error) => Outcome::Errno(error.0),
+        Err(error) => Outcome::Errno(error),
     }
 }
 

@@ -4,6 +4,7 @@ use crate::table::{hook, real};
 use core::ffi::{c_char, c_int};
 use libc::{pid_t, termios, winsize};
 use sd_socket::{Outcome, calls};
+use sd_sys::Errno;
 
 /// Forks by `real`, whose fork handlers (see `start`) prepare `sd_socket`; the parent then says which child it has.
 pub(crate) fn fork(real: impl FnOnce() -> pid_t) -> pid_t {
@@ -71,7 +72,7 @@ fn redirect_to_null() -> Outcome<c_int> {
     if stat.st_mode & libc::S_IFMT != libc::S_IFCHR || stat.st_rdev != libc::makedev(1, 3) {
         // SAFETY: the descriptor is ours to close.
         unsafe { hook::close(fd) };
-        return Outcome::Errno(libc::ENODEV);
+        return Outcome::Errno(Errno::ENODEV);
     }
     onto_standard(fd);
     Outcome::Done(0)

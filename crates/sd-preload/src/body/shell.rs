@@ -2,12 +2,14 @@
 
 use super::file_actions::Step;
 use super::spawn::{Attributes, Program, start};
+use crate::edge::last_errno;
 use crate::table::{hook, real};
 use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
 use core::ptr::{null, null_mut};
 use libc::{FILE, pid_t, sigset_t};
 use sd_socket::{Outcome, calls};
+use sd_sys::Errno;
 use sd_sys::lock::Lock;
 
 unsafe extern "C" {
@@ -22,7 +24,7 @@ unsafe fn start_shell(
     command: *const c_char,
     steps: &[Step],
     attributes: &Attributes,
-) -> Result<pid_t, c_int> {
+) -> Result<pid_t, Errno> {
     let argv = [c"sh".as_ptr(), c"-c".as_ptr(), command, null()];
     // SAFETY: libc's variable; the rest are literals and by contract.
     unsafe {
@@ -80,12 +82,10 @@ fn heed_keys() {
 /// Waits for a child to end; its status, or -1 with errno set.
 fn reap(pid: pid_t) -> c_int {
     let mut status = 0;
-    // SAFETY: our own variable; libc gives the address of this thread's errno.
-    unsafe {
-        while libc::waitpid(pid, &mut status, 0) == -1 {
-            if *libc::__errno_location() != libc::EINTR {
-                return -1;
-            }
+    // SAFETY: our own variable.
+    while unsafe { libc::waitpid(pid, &mut status, 0) } == -1 {
+        if last_errno() != Errno::EINTR {
+            return -1;
         }
     }
     status
@@ -155,7 +155,7 @@ pub(crate) unsafe fn popen(command: *const c_char, mode: *const c_char) -> Outco
     unsafe {
         let stream = real::fdopen(fd, if reads { c"r".as_ptr() } else { c"w".as_ptr() });
         let started = match stream.is_null() {
-            true => Err(libc::ENOMEM),
+            true => Err(Errno::ENOMEM),
             false => start_shell(command, &steps, &Attributes::none()),
         };
         hook::close(shells);

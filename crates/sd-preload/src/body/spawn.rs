@@ -2,12 +2,14 @@
 //! a socket of ours it is started here instead, by fork and exec, after glibc's `spawni.c`.
 
 use super::file_actions::{self, Step};
+use crate::edge::last_errno;
 use crate::table::{hook, real};
 use core::ffi::{c_char, c_int, c_short};
 use core::mem::MaybeUninit;
 use core::ptr::{null, null_mut};
 use libc::{mode_t, posix_spawn_file_actions_t, posix_spawnattr_t, sched_param, sigset_t};
 use sd_socket::{Outcome, calls};
+use sd_sys::Errno;
 
 type Argv = *const *const c_char;
 
@@ -115,7 +117,7 @@ pub(crate) unsafe fn posix_spawn(
             }
             Outcome::Done(0)
         }
-        Err(errno) => Outcome::Done(errno),
+        Err(errno) => Outcome::Done(errno.0),
     }
 }
 
@@ -127,7 +129,7 @@ pub(crate) unsafe fn start(
     program: Program,
     steps: &[Step],
     attributes: &Attributes,
-) -> Result<libc::pid_t, c_int> {
+) -> Result<libc::pid_t, Errno> {
     let starting = calls::spawn_begin()?;
     let (mut all, mut before) = (empty_set(), empty_set());
     // SAFETY: the sets are ours; the child goes on as after fork(3), and ends in any case.
@@ -142,14 +144,13 @@ pub(crate) unsafe fn start(
         }
         pid
     };
-    // SAFETY: libc gives the address of this thread's errno.
-    let fork_errno = unsafe { *libc::__errno_location() };
+    let fork_errno = last_errno();
     let started = starting.wait(pid > 0);
     // SAFETY: a set that was read above; a child that has failed is ours to reap.
     unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
         if pid > 0 && started.is_err() {
-            while libc::waitpid(pid, null_mut(), 0) == -1 && *libc::__errno_location() == libc::EINTR {}
+            while libc::waitpid(pid, null_mut(), 0) == -1 && last_errno() == Errno::EINTR {}
         }
     }
     if pid < 0 { Err(fork_errno) } else { started.map(|()| pid) }
@@ -159,16 +160,12 @@ pub(crate) unsafe fn start(
 ///
 /// # Safety
 /// As for posix_spawn(3).
-unsafe fn run(program: Program, steps: &[Step], attributes: &Attributes, before: &sigset_t) -> c_int {
-    let errno = || {
-        // SAFETY: libc gives the address of this thread's errno.
-        unsafe { *libc::__errno_location() }
-    };
+unsafe fn run(program: Program, steps: &[Step], attributes: &Attributes, before: &sigset_t) -> Errno {
     // SAFETY: libc's contract.
     unsafe {
         reset_signals(attributes);
         if !set_identity(attributes) {
-            return errno();
+            return last_errno();
         }
         for step in steps {
             if let Err(errno) = take(step, attributes) {
@@ -184,7 +181,7 @@ unsafe fn run(program: Program, steps: &[Step], attributes: &Attributes, before:
             hook::execve(path, argv, environment);
         }
     }
-    errno()
+    last_errno()
 }
 
 /// # Safety
@@ -235,7 +232,7 @@ unsafe fn set_identity(attributes: &Attributes) -> bool {
 ///
 /// # Safety
 /// Only in the child; paths are C strings.
-unsafe fn take(step: &Step, attributes: &Attributes) -> Result<(), c_int> {
+unsafe fn take(step: &Step, attributes: &Attributes) -> Result<(), Errno> {
     // SAFETY: by contract.
     let done = unsafe {
         match *step {
@@ -243,7 +240,7 @@ unsafe fn take(step: &Step, attributes: &Attributes) -> Result<(), c_int> {
                 // Only a number that cannot be is an error.
                 hook::close(fd);
                 let is_number = fd >= 0 && (fd as u64) < sd_sys::fd::nofile_limit();
-                return if is_number { Ok(()) } else { Err(libc::EBADF) };
+                return if is_number { Ok(()) } else { Err(Errno::EBADF) };
             }
             Step::Duplicate { from, to } => duplicate(from, to),
             Step::Open { fd, path, flags, mode } => open(fd, path, flags, mode),
@@ -259,8 +256,7 @@ unsafe fn take(step: &Step, attributes: &Attributes) -> Result<(), c_int> {
             }
         }
     };
-    // SAFETY: libc gives the address of this thread's errno.
-    if done == -1 { Err(unsafe { *libc::__errno_location() }) } else { Ok(()) }
+    if done == -1 { Err(last_errno()) } else { Ok(()) }
 }
 
 /// A number onto itself means that it stays open.

@@ -8,6 +8,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
 use libc::{FILE, off64_t, size_t, ssize_t};
 use sd_socket::{Outcome, calls};
+use sd_sys::Errno;
 
 /// glibc's cookie_io_functions_t.
 #[repr(C)]
@@ -40,7 +41,7 @@ pub(crate) unsafe fn fdopen(fd: c_int, mode: *const c_char) -> Outcome<*mut FILE
     // SAFETY: libc's contract: `mode` is a C string.
     let kind = unsafe { *mode } as u8;
     if !matches!(kind, b'r' | b'w' | b'a') {
-        return Outcome::Errno(libc::EINVAL);
+        return Outcome::Errno(Errno::EINVAL);
     }
     // SAFETY: no pointers.
     let flags = unsafe { hook::fcntl(fd, libc::F_GETFL, 0) };
@@ -105,7 +106,7 @@ unsafe extern "C" fn write(cookie: *mut c_void, buf: *const c_char, len: size_t)
 }
 
 unsafe extern "C" fn seek(_cookie: *mut c_void, _offset: *mut off64_t, _whence: c_int) -> c_int {
-    fail(libc::ESPIPE)
+    fail(Errno::ESPIPE)
 }
 
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {

@@ -6,6 +6,7 @@
 use core::ffi::c_int;
 use libc::{RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC, iovec, msghdr, off_t, ssize_t};
 use sd_socket::{Outcome, calls};
+use sd_sys::Errno;
 
 /// Linux 6.9.
 const RWF_NOAPPEND: c_int = 0x20;
@@ -45,7 +46,7 @@ fn knows(fd: c_int, flag: c_int) -> bool {
     // SAFETY: the kernel writes at most one byte.
     let asked =
         unsafe { sd_sys::syscall!(libc::SYS_preadv2, fd, &raw const part, 1, ANYWHERE, ANYWHERE, flag) };
-    sd_sys::check(asked) != Err(sd_sys::Errno(libc::EOPNOTSUPP))
+    sd_sys::check(asked) != Err(Errno::EOPNOTSUPP)
 }
 
 fn message(iov: *const iovec, count: c_int) -> msghdr {

@@ -11,6 +11,7 @@ use crate::setup::unconnected;
 use crate::socket::endpoint::connection;
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use sd_shm::slab::Endpoint;
+use sd_sys::Errno;
 
 /// No address is named.
 pub(super) const NOWHERE: (*const sockaddr, socklen_t) = (core::ptr::null(), 0);
@@ -64,11 +65,11 @@ pub unsafe fn recvfrom(
         return outcome;
     }
     if !sd_sys::user::seems_writable(addr_len, size_of::<socklen_t>()) {
-        return Outcome::Errno(libc::EFAULT);
+        return Outcome::Errno(Errno::EFAULT);
     }
     // SAFETY: see the module.
     if unsafe { addr_len.read_unaligned() } as i32 <= -1 {
-        return Outcome::Errno(libc::EINVAL);
+        return Outcome::Errno(Errno::EINVAL);
     }
     // SAFETY: see the module.
     unsafe { addr_len.write_unaligned(0) };
@@ -139,14 +140,14 @@ pub unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> Outcome<ssize
     unsafe { send(fd, buf, len, 0) }
 }
 
-unsafe fn pieces(iov: *const iovec, count: c_int) -> Result<Pieces, i32> {
+unsafe fn pieces(iov: *const iovec, count: c_int) -> Result<Pieces, Errno> {
     match usize::try_from(count) {
         // readv and writev call too many buffers EINVAL, sendmsg EMSGSIZE.
         Ok(count) if count <= crate::data::iov::IOV_MAX => {
             // SAFETY: see the module.
             unsafe { Pieces::many(iov, count) }
         }
-        _ => Err(libc::EINVAL),
+        _ => Err(Errno::EINVAL),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::wait::{Deadline, earlier, interrupted, sleep_on_connection, spin};
 use core::sync::atomic::Ordering;
 use sd_ring::doorbell;
 use sd_shm::slab::Endpoint;
+use sd_sys::Errno;
 use sd_sys::futex::{self, Scope};
 use sd_sys::section::Watch;
 use sd_sys::time::ticks;
@@ -76,7 +77,7 @@ fn end(endpoint: &'static Endpoint, claimant: u32) {
 
 /// Waits until no other call's message is under way.
 #[cold]
-pub(super) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<(), i32> {
+pub(super) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<(), Errno> {
     let sender = &endpoint.sender;
     let is_over = || sender.load(Ordering::Acquire) == 0;
     let watch = Watch::start();

@@ -14,6 +14,7 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, off_t, size_t, ssize_t};
 use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::{Endpoint, State};
+use sd_sys::Errno;
 
 const BUFFER: usize = 64 << 10;
 /// So much of a file is read for a socket that may have no room for it.
@@ -52,19 +53,22 @@ pub(crate) unsafe fn sendfile(
         };
     }
     let Some(endpoint) = connected(out_fd).filter(|_| table::socket(in_fd).is_none()) else {
-        return Outcome::Errno(libc::EINVAL);
+        return Outcome::Errno(Errno::EINVAL);
     };
     // SAFETY: as the caller says.
     let at = if offset.is_null() { None } else { Some(unsafe { offset.read_unaligned() }) };
     let (sent, errno) = file_to_socket(in_fd, at, endpoint, count);
     if let Some(at) = at {
         if !sd_sys::user::is_writable(offset, size_of::<off_t>()) {
-            return Outcome::Errno(libc::EFAULT);
+            return Outcome::Errno(Errno::EFAULT);
         }
         // SAFETY: `at` is only set when `offset` is not null.
         unsafe { offset.write_unaligned(at + sent as off_t) };
     }
-    if sent == 0 && errno != 0 { Outcome::Errno(errno) } else { Outcome::Done(sent as ssize_t) }
+    match errno {
+        Some(errno) if sent == 0 => Outcome::Errno(errno),
+        _ => Outcome::Done(sent as ssize_t),
+    }
 }
 
 /// The number of bytes sent, and why there are not more.
@@ -73,7 +77,7 @@ fn file_to_socket(
     start: Option<off_t>,
     endpoint: &'static Endpoint,
     count: usize,
-) -> (usize, i32) {
+) -> (usize, Option<Errno>) {
     let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
     let base = buffer.as_mut_ptr() as *mut u8;
     let nonblock = endpoint.flag(NONBLOCK);
@@ -84,15 +88,15 @@ fn file_to_socket(
         // What else there is: no room, an error, the end of the file.
         let want = (count - sent).min(if nonblock { LITTLE } else { BUFFER });
         if want == 0 {
-            return (sent, 0);
+            return (sent, None);
         }
         // SAFETY: `want` bytes fit into the buffer.
         let got = match unsafe { read_at(file, base, want, at(sent)) } {
-            Ok(0) => return (sent, 0),
+            Ok(0) => return (sent, None),
             Ok(got) => got,
             // What is no file cannot be sent.
-            Err(sd_sys::Errno(libc::EISDIR)) => return (sent, libc::EINVAL),
-            Err(e) => return (sent, e.0),
+            Err(Errno::EISDIR) => return (sent, Some(Errno::EINVAL)),
+            Err(e) => return (sent, Some(e)),
         };
         let result = stream::send(endpoint, Pieces::one(base, got), 0);
         let done = result.unwrap_or(0);
@@ -103,7 +107,7 @@ fn file_to_socket(
                 // SAFETY: no pointers.
                 unsafe { sd_sys::syscall!(libc::SYS_lseek, file, done as i64 - got as i64, libc::SEEK_CUR) };
             }
-            return (sent, result.err().unwrap_or(0));
+            return (sent, result.err());
         }
     }
 }
@@ -127,7 +131,7 @@ unsafe fn read_at(fd: c_int, to: *mut u8, len: usize, at: Option<off_t>) -> sd_s
 /// As for `read_at`.
 unsafe fn read_cached(fd: c_int, to: *mut u8, len: usize, at: Option<off_t>) -> sd_sys::Result<usize> {
     if !sd_sys::confine::allows(libc::SYS_preadv2) {
-        return Err(sd_sys::Errno(libc::EPERM));
+        return Err(Errno::EPERM);
     }
     let piece = libc::iovec { iov_base: to.cast(), iov_len: len };
     // SAFETY: one piece, in which the caller has promised room.
@@ -167,19 +171,19 @@ fn read_into_ring(endpoint: &'static Endpoint, file: c_int, at: Option<off_t>, c
 ///
 /// # Safety
 /// `offset` is null, valid, or an address that can be no memory.
-unsafe fn check_source(in_fd: c_int, offset: *mut off_t, count: size_t) -> Result<(), i32> {
+unsafe fn check_source(in_fd: c_int, offset: *mut off_t, count: size_t) -> Result<(), Errno> {
     if !offset.is_null() && !sd_sys::user::is_readable(offset, size_of::<off_t>()) {
-        return Err(libc::EFAULT);
+        return Err(Errno::EFAULT);
     }
     // SAFETY: no pointers.
     let position = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_lseek, in_fd, 0, libc::SEEK_CUR) });
-    match position.map_err(|e| e.0) {
-        Err(libc::ESPIPE) if !offset.is_null() => Err(libc::ESPIPE),
-        Err(libc::ESPIPE) if table::socket(in_fd).is_none() => Err(libc::EINVAL),
-        Err(errno) if errno != libc::ESPIPE => Err(errno),
-        _ if (count as isize) < 0 => Err(libc::EINVAL),
+    match position {
+        Err(Errno::ESPIPE) if !offset.is_null() => Err(Errno::ESPIPE),
+        Err(Errno::ESPIPE) if table::socket(in_fd).is_none() => Err(Errno::EINVAL),
+        Err(errno) if errno != Errno::ESPIPE => Err(errno),
+        _ if (count as isize) < 0 => Err(Errno::EINVAL),
         // SAFETY: not null, and no bad address.
-        _ if !offset.is_null() && unsafe { offset.read_unaligned() } < 0 => Err(libc::EINVAL),
+        _ if !offset.is_null() && unsafe { offset.read_unaligned() } < 0 => Err(Errno::EINVAL),
         _ => Ok(()),
     }
 }
@@ -197,7 +201,7 @@ pub(crate) unsafe fn splice(
     flags: u32,
 ) -> Outcome<ssize_t> {
     if flags & !0xf != 0 && (connected(fd_in).is_some() || connected(fd_out).is_some()) {
-        return Outcome::Errno(libc::EINVAL);
+        return Outcome::Errno(Errno::EINVAL);
     }
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
     match (connected(fd_in), connected(fd_out)) {
@@ -210,7 +214,7 @@ pub(crate) unsafe fn splice(
                 outcome => outcome,
             }
         }
-        (Some(_), Some(_)) => Outcome::Errno(libc::EINVAL),
+        (Some(_), Some(_)) => Outcome::Errno(Errno::EINVAL),
         (Some(from), None) => match check_pipe(fd_out, libc::O_WRONLY, off_out, off_in) {
             Ok(()) => socket_to_pipe(from, fd_out, len, nonblock),
             Err(errno) => Outcome::Errno(errno),
@@ -232,18 +236,18 @@ fn pipe_room(fd: c_int) -> Option<usize> {
 }
 
 /// What splice refuses of the pipe and of both offsets; a socket of ours is the other end.
-fn check_pipe(pipe: c_int, mode: c_int, pipe_offset: *mut off_t, offset: *mut off_t) -> Result<(), i32> {
-    let flags = sd_sys::fd::fcntl(pipe, libc::F_GETFL, 0).map_err(|e| e.0)? as c_int;
+fn check_pipe(pipe: c_int, mode: c_int, pipe_offset: *mut off_t, offset: *mut off_t) -> Result<(), Errno> {
+    let flags = sd_sys::fd::fcntl(pipe, libc::F_GETFL, 0)? as c_int;
     if flags & libc::O_ACCMODE != mode && flags & libc::O_ACCMODE != libc::O_RDWR {
-        return Err(libc::EBADF);
+        return Err(Errno::EBADF);
     }
     if sd_sys::fd::fcntl(pipe, libc::F_GETPIPE_SZ, 0).is_err() {
-        return Err(libc::EINVAL);
+        return Err(Errno::EINVAL);
     }
     match (pipe_offset.is_null(), offset.is_null()) {
-        (false, _) => Err(libc::ESPIPE),
-        (_, false) if !sd_sys::user::is_readable(offset, size_of::<off_t>()) => Err(libc::EFAULT),
-        (_, false) => Err(libc::EINVAL),
+        (false, _) => Err(Errno::ESPIPE),
+        (_, false) if !sd_sys::user::is_readable(offset, size_of::<off_t>()) => Err(Errno::EFAULT),
+        (_, false) => Err(Errno::EINVAL),
         _ => Ok(()),
     }
 }
@@ -255,19 +259,19 @@ fn is_at_end(pipe: c_int) -> bool {
 }
 
 fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bool) -> Outcome<ssize_t> {
-    let Some(room) = pipe_room(pipe) else { return Outcome::Errno(libc::EINVAL) };
+    let Some(room) = pipe_room(pipe) else { return Outcome::Errno(Errno::EINVAL) };
     let flags = if nonblock { libc::MSG_DONTWAIT } else { 0 };
     let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
     let base = buffer.as_mut_ptr() as *mut u8;
     // Pages that are partly filled make a pipe hold less than its size; a page at a time is safe.
     let want = len.min(BUFFER).min(room.max(sd_sys::mem::page_size()));
     if room == 0 && (nonblock || from.flag(NONBLOCK)) {
-        return Outcome::Errno(libc::EAGAIN);
+        return Outcome::Errno(Errno::EAGAIN);
     }
     if crate::socket::ring_view::is_at_mark(from) {
         // Linux does not splice beyond it, nor waits.
         let says_so = (nonblock || from.flag(NONBLOCK)) && !crate::socket::endpoint::peer_finished(from);
-        return if says_so { Outcome::Errno(libc::EAGAIN) } else { Outcome::Done(0) };
+        return if says_so { Outcome::Errno(Errno::EAGAIN) } else { Outcome::Done(0) };
     }
     let got = match stream::recv(from, Pieces::one(base, want), flags) {
         Ok(got) => got,
@@ -279,11 +283,11 @@ fn socket_to_pipe(from: &'static Endpoint, pipe: c_int, len: usize, nonblock: bo
         let rest = unsafe { core::slice::from_raw_parts(base.add(written), got - written) };
         match sd_sys::fd::write(pipe, rest) {
             Ok(n) => written += n,
-            Err(sd_sys::Errno(libc::EINTR)) => {}
-            Err(sd_sys::Errno(libc::EAGAIN)) => {
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => {
                 let _ = sd_sys::fd::poll_one(pipe, libc::POLLOUT, -1);
             }
-            Err(e) => return Outcome::Errno(e.0),
+            Err(e) => return Outcome::Errno(e),
         }
     }
     Outcome::Done(got as ssize_t)
@@ -300,7 +304,7 @@ fn pipe_to_socket(pipe: c_int, to: &'static Endpoint, len: usize, nonblock: bool
         return Outcome::Errno(errno);
     }
     if nonblock && sd_sys::fd::poll_one(pipe, libc::POLLIN, 0) == Ok(0) {
-        return Outcome::Errno(libc::EAGAIN);
+        return Outcome::Errno(Errno::EAGAIN);
     }
     let mut buffer = core::mem::MaybeUninit::<[u8; BUFFER]>::uninit();
     let base = buffer.as_mut_ptr() as *mut u8;
@@ -309,7 +313,7 @@ fn pipe_to_socket(pipe: c_int, to: &'static Endpoint, len: usize, nonblock: bool
     // SAFETY: `want` bytes fit into the buffer.
     let got = match sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_read, pipe, base, want) }) {
         Ok(got) => got,
-        Err(e) => return Outcome::Errno(e.0),
+        Err(e) => return Outcome::Errno(e),
     };
     if got == 0 {
         return Outcome::Done(0);

@@ -1,6 +1,7 @@
 //! Walking over a caller's buffers.
 
 use libc::{c_void, iovec};
+use sd_sys::Errno;
 
 /// vm.mmap_min_addr, as every distribution has it.
 const ADDRESS_MIN: usize = 1 << 16;
@@ -49,12 +50,12 @@ impl Pieces {
     ///
     /// # Safety
     /// `iov` must point to `count` iovecs.
-    pub(super) unsafe fn many(iov: *const iovec, count: usize) -> Result<Pieces, i32> {
+    pub(super) unsafe fn many(iov: *const iovec, count: usize) -> Result<Pieces, Errno> {
         if count > IOV_MAX {
-            return Err(libc::EMSGSIZE);
+            return Err(Errno::EMSGSIZE);
         }
         if !sd_sys::user::seems_readable(iov, count * size_of::<iovec>()) {
-            return Err(libc::EFAULT);
+            return Err(Errno::EFAULT);
         }
         let (mut total, mut nowhere) = (0usize, false);
         for i in 0..count {
@@ -63,12 +64,12 @@ impl Pieces {
             // SAFETY: as above.
             let base = unsafe { (*iov.add(i)).iov_base };
             if len > isize::MAX as usize {
-                return Err(libc::EINVAL);
+                return Err(Errno::EINVAL);
             }
             let taken = len.min(BYTES_MAX - total);
             // As the kernel: several are looked at before they are cut.
             if is_beyond(base, if count == 1 { taken } else { len }) {
-                return Err(libc::EFAULT);
+                return Err(Errno::EFAULT);
             }
             let len = taken;
             nowhere |= bad_pointer(base, len);

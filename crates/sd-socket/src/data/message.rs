@@ -9,7 +9,7 @@ use crate::socket::endpoint::{EndpointExt, INQ, STAMPS, STAMPS_NS};
 use crate::socket::errors;
 use libc::{c_int, c_void, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 use sd_shm::slab::{Endpoint, State};
-use sd_sys::user;
+use sd_sys::{Errno, user};
 
 /// recv(2) with one of the flags MSG_OOB, MSG_ERRQUEUE, MSG_TRUNC.
 #[cold]
@@ -20,17 +20,17 @@ pub(super) fn recv_specially(
     flags: c_int,
 ) -> Outcome<ssize_t> {
     if flags & libc::MSG_ERRQUEUE != 0 {
-        return zero_copy::take(endpoint).map(|_| 0).ok_or(libc::EAGAIN).into();
+        return zero_copy::take(endpoint).map(|_| 0).ok_or(Errno::EAGAIN).into();
     }
     if is_beyond(buf, len) {
-        return Outcome::Errno(libc::EFAULT);
+        return Outcome::Errno(Errno::EFAULT);
     }
     let nowhere = bad_pointer(buf, len) && flags & libc::MSG_TRUNC == 0;
     let pieces = Pieces::one(buf as *mut u8, len);
     let done = match flags & libc::MSG_OOB {
         0 if nowhere => crate::data::nowhere::recv_to_nowhere(endpoint, flags),
         0 => stream::recv(endpoint, pieces, flags),
-        _ if nowhere => urgent::recv(endpoint, pieces, flags | libc::MSG_TRUNC).and(Err(libc::EFAULT)),
+        _ if nowhere => urgent::recv(endpoint, pieces, flags | libc::MSG_TRUNC).and(Err(Errno::EFAULT)),
         _ => urgent::recv(endpoint, pieces, flags),
     };
     done.map(|n| n as ssize_t).into()
@@ -40,7 +40,7 @@ pub(super) fn recv_specially(
 #[cold]
 pub(super) fn send_specially(endpoint: &'static Endpoint, pieces: Pieces, flags: c_int) -> Outcome<ssize_t> {
     if flags & libc::MSG_FASTOPEN != 0 {
-        return Outcome::Errno(libc::EISCONN);
+        return Outcome::Errno(Errno::EISCONN);
     }
     urgent::send(endpoint, pieces, flags).map(|n| n as ssize_t).into()
 }
@@ -65,11 +65,11 @@ pub(super) unsafe fn recvmsg(
     flags: c_int,
 ) -> Outcome<ssize_t> {
     if !user::seems_readable(msg, size_of::<msghdr>()) {
-        return Outcome::Errno(libc::EFAULT);
+        return Outcome::Errno(Errno::EFAULT);
     }
     // SAFETY: as the caller says.
     if unsafe { (*msg).msg_namelen } as i32 <= -1 {
-        return Outcome::Errno(libc::EINVAL);
+        return Outcome::Errno(Errno::EINVAL);
     }
     // SAFETY: as the caller says.
     let pieces = match unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) } {
@@ -89,7 +89,7 @@ pub(super) unsafe fn recvmsg(
     };
     match done {
         // What was received is lost, as in the kernel.
-        Ok(_) if !user::seems_writable(msg, size_of::<msghdr>()) => Outcome::Errno(libc::EFAULT),
+        Ok(_) if !user::seems_writable(msg, size_of::<msghdr>()) => Outcome::Errno(Errno::EFAULT),
         Ok(got) => {
             // TCP reports no address, and no control data but times.
             // SAFETY: as the caller says.
@@ -180,18 +180,18 @@ pub(super) unsafe fn sendmsg(
     flags: c_int,
 ) -> Outcome<ssize_t> {
     if !user::seems_readable(msg, size_of::<msghdr>()) {
-        return Outcome::Errno(libc::EFAULT);
+        return Outcome::Errno(Errno::EFAULT);
     }
     // SAFETY: as the caller says.
     if let Err(errno) = unsafe { check_outgoing(&*msg) } {
         // Control data that makes no sense is met behind the connection's state.
-        let state = if errno == libc::EINVAL { errors::before_send(endpoint, flags).err() } else { None };
+        let state = if errno == Errno::EINVAL { errors::before_send(endpoint, flags).err() } else { None };
         return Outcome::Errno(state.unwrap_or(errno));
     }
     // SAFETY: as the caller says.
     let result = unsafe { Pieces::many((*msg).msg_iov, (*msg).msg_iovlen) }.and_then(|pieces| {
         match flags & libc::MSG_OOB {
-            _ if flags & libc::MSG_FASTOPEN != 0 => Err(libc::EISCONN),
+            _ if flags & libc::MSG_FASTOPEN != 0 => Err(Errno::EISCONN),
             _ if pieces.nowhere => Err(crate::data::nowhere::send_from_nowhere(endpoint, flags)),
             0 => stream::send(endpoint, pieces, flags),
             _ => urgent::send(endpoint, pieces, flags),
@@ -251,18 +251,18 @@ pub(super) unsafe fn pass_rights(fd: c_int, msg: *const msghdr, flags: c_int) ->
         }
         let sent = sd_sys::check(sd_sys::syscall!(libc::SYS_sendmsg, fd, &raw const copy, flags));
         passed.into_iter().for_each(sd_sys::fd::close);
-        Some(sent.map(|len| len as ssize_t).map_err(|e| e.0).into())
+        Some(sent.map(|len| len as ssize_t).into())
     }
 }
 
 /// What travels instead of a connection of ours; `None` when the descriptor can travel itself. An errno when there can
 /// be no bridge: nothing has changed, and nothing may travel, since a placeholder would be a dead socket.
-fn kernel_socket_for(fd: c_int) -> Result<Option<c_int>, i32> {
+fn kernel_socket_for(fd: c_int) -> Result<Option<c_int>, Errno> {
     let Some(endpoint) = crate::fd::table::socket(fd) else { return Ok(None) };
     if endpoint.state_now() == State::Connected {
         // EAGAIN would mean to wait until the other end has read.
         return crate::family::bridge::passable(endpoint).map(Some).map_err(|errno| match errno {
-            libc::EAGAIN => libc::ENOMEM,
+            Errno::EAGAIN => Errno::ENOMEM,
             other => other,
         });
     }
@@ -275,31 +275,31 @@ fn kernel_socket_for(fd: c_int) -> Result<Option<c_int>, i32> {
 ///
 /// # Safety
 /// The message's pointers are what sendmsg(2) wants.
-unsafe fn check_outgoing(msg: &msghdr) -> Result<(), i32> {
+unsafe fn check_outgoing(msg: &msghdr) -> Result<(), Errno> {
     if !msg.msg_name.is_null() {
         if (msg.msg_namelen as i32) < 0 {
-            return Err(libc::EINVAL);
+            return Err(Errno::EINVAL);
         }
         crate::socket::addr::is_readable(msg.msg_name.cast(), msg.msg_namelen.min(128))?;
     }
     // SAFETY: the CMSG macros stay within msg_controllen.
     unsafe {
         if msg.msg_controllen > i32::MAX as usize {
-            return Err(libc::ENOBUFS);
+            return Err(Errno::ENOBUFS);
         }
         if !user::seems_readable(msg.msg_control, msg.msg_controllen) {
-            return Err(libc::EFAULT);
+            return Err(Errno::EFAULT);
         }
         let mut at = if msg.msg_control.is_null() { core::ptr::null_mut() } else { libc::CMSG_FIRSTHDR(msg) };
         let end = msg.msg_control as usize + msg.msg_controllen;
         while !at.is_null() {
             let (len, level, kind) = ((*at).cmsg_len, (*at).cmsg_level, (*at).cmsg_type);
             if len < size_of::<libc::cmsghdr>() || at as usize + len > end {
-                return Err(libc::EINVAL);
+                return Err(Errno::EINVAL);
             }
             let known = [libc::SO_MARK, libc::SO_TIMESTAMPING, libc::SCM_RIGHTS, libc::SCM_CREDENTIALS];
             if level == libc::SOL_SOCKET && !known.contains(&kind) {
-                return Err(libc::EINVAL);
+                return Err(Errno::EINVAL);
             }
             at = libc::CMSG_NXTHDR(msg, at);
         }
@@ -317,12 +317,12 @@ pub(super) unsafe fn recvmmsg(
     timeout: *mut timespec,
 ) -> Outcome<c_int> {
     if !timeout.is_null() && !user::is_readable(timeout, size_of::<timespec>()) {
-        return Outcome::Errno(libc::EFAULT);
+        return Outcome::Errno(Errno::EFAULT);
     }
     // SAFETY: as the caller says.
     let time = unsafe { timeout.as_ref() };
     if time.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec)) {
-        return Outcome::Errno(libc::EINVAL);
+        return Outcome::Errno(Errno::EINVAL);
     }
     // Unlike recvmsg, Linux takes the pending error before it looks for data.
     errors::note_end(endpoint);
@@ -331,7 +331,7 @@ pub(super) unsafe fn recvmmsg(
         return Outcome::Errno(errno);
     }
     if count != 0 && !user::seems_readable(msgs, size_of::<mmsghdr>()) {
-        return Outcome::Errno(libc::EFAULT);
+        return Outcome::Errno(Errno::EFAULT);
     }
     let after =
         |t: &timespec| (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64);
@@ -360,7 +360,7 @@ pub(super) unsafe fn recvmmsg(
         && done > 0
     {
         if !user::is_writable(timeout, size_of::<timespec>()) {
-            return Outcome::Errno(libc::EFAULT);
+            return Outcome::Errno(Errno::EFAULT);
         }
         let left = sd_sys::time::timespec_of(at.saturating_sub(sd_sys::time::now_ns()));
         // SAFETY: it can be written.
@@ -378,7 +378,7 @@ pub(super) unsafe fn sendmmsg(
     flags: c_int,
 ) -> Outcome<c_int> {
     if count != 0 && !user::seems_readable(msgs, size_of::<mmsghdr>()) {
-        return Outcome::Errno(libc::EFAULT);
+        return Outcome::Errno(Errno::EFAULT);
     }
     let mut done = 0;
     while done < count.min(1024) {
@@ -388,7 +388,7 @@ pub(super) unsafe fn sendmmsg(
         match unsafe { sendmsg(endpoint, &(*entry).msg_hdr, flags) } {
             Outcome::Done(_) if !user::seems_writable(entry, size_of::<mmsghdr>()) => {
                 if done == 0 {
-                    return Outcome::Errno(libc::EFAULT);
+                    return Outcome::Errno(Errno::EFAULT);
                 }
                 break;
             }

@@ -5,11 +5,12 @@ use crate::socket::endpoint::{EndpointExt, FIN_SENT, SHUT_RD, SHUT_WR, tx_cursor
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{FLAG_FIN, FLAG_READS_NO_MORE};
 use sd_shm::slab::Endpoint;
+use sd_sys::Errno;
 
 /// shutdown(2) on a connection.
-pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), i32> {
+pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), Errno> {
     if crate::socket::names::is_over(endpoint) {
-        return Err(libc::ENOTCONN);
+        return Err(Errno::ENOTCONN);
     }
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         crate::setup::time_wait::note_shutdown(endpoint);

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 use libc::MSG_DONTWAIT;
 use sd_ring::doorbell;
 use sd_shm::slab::{Endpoint, FIXED_BUF};
+use sd_sys::Errno;
 use sd_sys::section::Watch;
 use sd_sys::time::ticks;
 
@@ -26,7 +27,7 @@ pub(super) fn wait_tx(
     seen: u64,
     deadline: Deadline,
     may_sleep: bool,
-) -> Result<bool, i32> {
+) -> Result<bool, Errno> {
     let watch = Watch::start();
     if spin(&endpoint.rx().spin, || tx_hint(endpoint, seen)) {
         return Ok(false);
@@ -48,7 +49,7 @@ pub(super) fn wait_tx(
         let slept = sleep_on_connection(endpoint, value, deadline, pause);
         waiting.after_sleep();
         if endpoint.generation.load(Ordering::Relaxed) != generation {
-            return Err(libc::EBADF);
+            return Err(Errno::EBADF);
         }
         slept?;
         crate::setup::withdrawn::look(endpoint)?;
@@ -68,7 +69,7 @@ pub(super) fn want_event(endpoint: &'static Endpoint) {
 }
 
 /// Waits until the socket is writable.
-pub(crate) fn wait(endpoint: &'static Endpoint, flags: i32) -> Result<(), i32> {
+pub(crate) fn wait(endpoint: &'static Endpoint, flags: i32) -> Result<(), Errno> {
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
     let deadline = Deadline::option(cold::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed));
     loop {
@@ -78,7 +79,7 @@ pub(crate) fn wait(endpoint: &'static Endpoint, flags: i32) -> Result<(), i32> {
         }
         if nonblock {
             want_event(endpoint);
-            return Err(libc::EAGAIN);
+            return Err(Errno::EAGAIN);
         }
         wait_tx(endpoint, seen, deadline, true)?;
     }

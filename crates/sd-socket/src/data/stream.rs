@@ -10,7 +10,7 @@ use crate::socket::cold;
 use crate::socket::endpoint::{
     self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, corrupt, peer_end, rx_cursor, tx_cursor,
 };
-use crate::socket::errors::{note_end, send_error, send_failed};
+use crate::socket::errors::{note_end, send_error, send_failed, take_error};
 use crate::socket::pin::Pinned;
 use crate::wait::duties::{On, Waiting};
 use crate::wait::{Deadline, interrupted, sleep_on_connection, spin};
@@ -20,6 +20,7 @@ use sd_ring::copy::copy_shared;
 use sd_ring::{Effort, Next, doorbell};
 use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::{Endpoint, FIXED_BUF};
+use sd_sys::Errno;
 use sd_sys::section::Watch;
 use sd_sys::time::ticks;
 
@@ -27,7 +28,7 @@ pub(super) const RX_BITS: u32 = doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbe
 const TX_BITS: u32 = doorbell::TX_SLEEP | doorbell::TX_EVENT | doorbell::TX_SIGNAL;
 
 /// Sends what `pieces` hold: bytes sent, or errno. SIGPIPE is raised as Linux would.
-pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
+pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, Errno> {
     let want = pieces.total;
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
     let mut deadline = None;
@@ -45,14 +46,14 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             }
             Push::Error(errno) if sent == 0 => return Err(send_failed(errno, flags)),
             Push::Error(errno) => {
-                if errno != libc::EPIPE {
-                    endpoint.error.store(errno as u16, Ordering::Relaxed);
+                if errno != Errno::EPIPE {
+                    endpoint.error.store(errno.0 as u16, Ordering::Relaxed);
                 }
                 return Ok(sent);
             }
             Push::Full { .. } | Push::Barred if nonblock => {
                 space::want_event(endpoint);
-                return if sent > 0 { Ok(sent) } else { Err(libc::EAGAIN) };
+                return if sent > 0 { Ok(sent) } else { Err(Errno::EAGAIN) };
             }
             Push::Full { .. } | Push::Barred => {}
         }
@@ -73,7 +74,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             Ok(_) if effort == Effort::Fresh && !endpoint.flag(FIXED_BUF) => effort = Effort::Grow,
             Ok(_) => {}
             // The ring can still grow: Linux would not have waited.
-            Err(libc::EINTR) if effort == Effort::Patient => effort = Effort::Grow,
+            Err(Errno::EINTR) if effort == Effort::Patient => effort = Effort::Grow,
             Err(_) if sent > 0 => return Ok(sent),
             Err(errno) => return Err(errno),
         }
@@ -98,7 +99,7 @@ pub(super) enum Push {
     },
     /// Another call's message is under way.
     Barred,
-    Error(i32),
+    Error(Errno),
 }
 
 /// Copies as much as fits into the ring, with this effort at most. Who waits for room takes it as a whole.
@@ -114,8 +115,8 @@ fn push(
     if claim.is_barred(endpoint) {
         return Push::Barred;
     }
-    if let Some(errno) = send_error(endpoint, pieces.total) {
-        if errno != 0 {
+    if let Some(end) = send_error(endpoint, pieces.total) {
+        if let Err(errno) = end {
             return Push::Error(errno);
         }
         // Sent as far as a buffer goes, and answered by a reset.
@@ -144,7 +145,7 @@ fn push(
             credit_read = true;
             if tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire)).is_err() {
                 corrupt(endpoint);
-                return Push::Error(libc::ECONNRESET);
+                return Push::Error(Errno::ECONNRESET);
             }
             continue;
         };
@@ -191,7 +192,7 @@ fn low_water(endpoint: &Endpoint) -> usize {
 
 /// Receives into `pieces`: bytes received (0 = end of stream), or errno.
 #[inline]
-pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
+pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, Errno> {
     let want = pieces.total;
     let (advance, copy) = (flags & MSG_PEEK == 0, flags & MSG_TRUNC == 0);
     let mut take = Take { advance, copy, any: false, urged: false };
@@ -211,13 +212,13 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             Pull::Error(errno) if got == 0 => return Err(errno),
             Pull::Error(errno) => {
                 // Kept for the next call, as the kernel does.
-                endpoint.error.store(errno as u16, Ordering::Relaxed);
+                endpoint.error.store(errno.0 as u16, Ordering::Relaxed);
                 return Ok(got);
             }
             Pull::End | Pull::Mark => return Ok(got),
             Pull::Some if got >= least || nonblock => return Ok(got),
             Pull::Empty if got > 0 && nonblock => return Ok(got),
-            Pull::Empty if nonblock => return Err(libc::EAGAIN),
+            Pull::Empty if nonblock => return Err(Errno::EAGAIN),
             Pull::Some | Pull::Empty => {}
             Pull::Urge => {
                 take.urged = true;
@@ -266,13 +267,13 @@ enum Pull {
     Mark,
     /// See [`Meeting::Urge`].
     Urge,
-    Error(i32),
+    Error(Errno),
 }
 
 impl Pull {
     /// An error after something was taken, or not.
     #[cold]
-    fn failed(errno: i32, is_partial: bool) -> Pull {
+    fn failed(errno: Errno, is_partial: bool) -> Pull {
         if is_partial { Pull::Some } else { Pull::Error(errno) }
     }
 }
@@ -344,7 +345,7 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
             }
             Ok(Next::Apart) | Err(sd_ring::Corrupt) => {
                 corrupt(endpoint);
-                return Pull::Error(libc::ECONNRESET);
+                return Pull::Error(Errno::ECONNRESET);
             }
         }
     }
@@ -362,7 +363,7 @@ enum Empty {
     /// is not there either, the peer has lied, and a socket that is readable and has nothing to read would be worse.
     LookAgain,
     End,
-    Error(i32),
+    Error(Errno),
 }
 
 /// The ring is empty: is that all there will ever be?
@@ -382,8 +383,7 @@ fn empty_slow(endpoint: &'static Endpoint) -> Empty {
         return Empty::End;
     }
     if endpoint.flag(RESET) {
-        let error = i32::from(endpoint.error.swap(0, Ordering::AcqRel));
-        return if error != 0 { Empty::Error(error) } else { Empty::End };
+        return take_error(endpoint).map_or(Empty::End, Empty::Error);
     }
     if endpoint.flag(SHUT_RD) {
         return Empty::End;
@@ -409,7 +409,7 @@ fn wait_rx(
     deadline: Deadline,
     peeked: Option<usize>,
     watch: &Watch,
-) -> Result<(), i32> {
+) -> Result<(), Errno> {
     let ready = || match peeked {
         None => rx_hint(endpoint),
         Some(peeked) => {
@@ -434,7 +434,7 @@ fn wait_rx(
         let slept = sleep_on_connection(endpoint, value, deadline, pause);
         waiting.after_sleep();
         if endpoint.generation.load(Ordering::Relaxed) != generation {
-            return Err(libc::EBADF);
+            return Err(Errno::EBADF);
         }
         slept?;
         crate::setup::withdrawn::look(endpoint)?;
@@ -445,7 +445,7 @@ fn wait_rx(
 }
 
 /// Sends all of it, waiting if need be even on a non-blocking socket.
-pub(super) fn send_all(endpoint: &'static Endpoint, mut pieces: Pieces) -> Result<usize, i32> {
+pub(super) fn send_all(endpoint: &'static Endpoint, mut pieces: Pieces) -> Result<usize, Errno> {
     let want = pieces.total;
     let mut claim = Claim::NONE;
     loop {

@@ -26,6 +26,7 @@ use libc::{MSG_DONTWAIT, MSG_OOB, MSG_PEEK, MSG_TRUNC};
 use sd_ring::{Effort, Next, RxCursor};
 use sd_shm::channel::{FLAG_URGENT, GEOMETRY};
 use sd_shm::slab::{Endpoint, FIXED_BUF};
+use sd_sys::Errno;
 
 /// What to do at an urgent byte.
 pub(super) enum Meeting {
@@ -93,8 +94,8 @@ pub(super) fn urge(endpoint: &Endpoint) {
 
 /// recv with MSG_OOB.
 #[cold]
-pub(super) fn recv(endpoint: &Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
-    let mark = unread(endpoint).filter(|_| !endpoint.flag(OOB_INLINE)).ok_or(libc::EINVAL)?;
+pub(super) fn recv(endpoint: &Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, Errno> {
+    let mark = unread(endpoint).filter(|_| !endpoint.flag(OOB_INLINE)).ok_or(Errno::EINVAL)?;
     if flags & MSG_PEEK == 0 {
         cold::change(endpoint, |cold| cold.urgent_read.store(mark.position + 1, Ordering::Relaxed));
     }
@@ -111,7 +112,7 @@ pub(super) fn recv(endpoint: &Endpoint, mut pieces: Pieces, flags: i32) -> Resul
 
 /// send with MSG_OOB: the last byte is urgent.
 #[cold]
-pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, i32> {
+pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, Errno> {
     let flags = flags & !MSG_OOB;
     let Some(plain) = pieces.total.checked_sub(1) else { return stream::send(endpoint, pieces, flags) };
     let mut sent = 0;
@@ -143,7 +144,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
     }
 }
 
-fn send_byte(endpoint: &'static Endpoint, byte: u8, flags: i32) -> Result<(), i32> {
+fn send_byte(endpoint: &'static Endpoint, byte: u8, flags: i32) -> Result<(), Errno> {
     let nonblock = flags & MSG_DONTWAIT != 0 || endpoint.flag(NONBLOCK);
     let deadline = Deadline::option(cold::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed));
     let mut grow = nonblock;
@@ -153,7 +154,7 @@ fn send_byte(endpoint: &'static Endpoint, byte: u8, flags: i32) -> Result<(), i3
             Push::Error(errno) => return Err(crate::socket::errors::send_failed(errno, flags)),
             Push::Full { .. } | Push::Barred if nonblock => {
                 crate::data::space::want_event(endpoint);
-                return Err(libc::EAGAIN);
+                return Err(Errno::EAGAIN);
             }
             Push::Barred => claim::wait(endpoint, deadline)?,
             Push::Full { seen } => grow |= crate::data::space::wait_tx(endpoint, seen, deadline, grow)?,
@@ -167,15 +168,15 @@ fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
     if Claim::NONE.is_barred(endpoint) {
         return Push::Barred;
     }
-    if let Some(errno) = crate::socket::errors::send_error(endpoint, 1) {
-        return if errno == 0 { Push::Done } else { Push::Error(errno) };
+    if let Some(end) = crate::socket::errors::send_error(endpoint, 1) {
+        return end.map_or_else(Push::Error, |()| Push::Done);
     }
     let mem = endpoint.tx_mem();
     // SAFETY: the tx half is held.
     let tx = unsafe { tx_cursor(endpoint) };
     if tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire)).is_err() {
         corrupt(endpoint);
-        return Push::Error(libc::ECONNRESET);
+        return Push::Error(Errno::ECONNRESET);
     }
     let effort = if grow { Effort::Grow } else { Effort::Fresh };
     let Some(grant) = tx.reserve(&GEOMETRY, &mem, 1, effort) else {

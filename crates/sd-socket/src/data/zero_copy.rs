@@ -9,6 +9,7 @@ use crate::socket::endpoint::{EndpointExt, ZERO_COPY};
 use core::sync::atomic::Ordering;
 use libc::{c_int, msghdr};
 use sd_shm::slab::Endpoint;
+use sd_sys::Errno;
 
 /// So many bytes were sent with these flags.
 #[inline]
@@ -40,11 +41,11 @@ pub(crate) fn take(endpoint: &Endpoint) -> Option<(u32, u32)> {
 ///
 /// # Safety
 /// `msg` is what recvmsg(2) wants.
-pub(super) unsafe fn recvmsg(endpoint: &Endpoint, msg: *mut msghdr) -> Result<usize, i32> {
+pub(super) unsafe fn recvmsg(endpoint: &Endpoint, msg: *mut msghdr) -> Result<usize, Errno> {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     // `ee_origin` SO_EE_ORIGIN_ZEROCOPY, `ee_code` SO_EE_CODE_ZEROCOPY_COPIED.
     const COPIED: u32 = 5 | 1 << 16;
-    let (first, last) = take(endpoint).ok_or(libc::EAGAIN)?;
+    let (first, last) = take(endpoint).ok_or(Errno::EAGAIN)?;
     let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;
     // The error, and an address that is nobody's.
     let (level, kind, full) = match is_v6 {

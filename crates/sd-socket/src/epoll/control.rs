@@ -2,13 +2,19 @@
 
 use super::*;
 use crate::wait::waker::View;
+use sd_sys::Errno;
 
 /// epoll_ctl on a socket or an instance of ours. `Err` is errno.
-pub(crate) fn control(epoll: &'static Epoll, op: i32, fd: i32, event: Option<(u32, u64)>) -> Result<(), i32> {
+pub(crate) fn control(
+    epoll: &'static Epoll,
+    op: i32,
+    fd: i32,
+    event: Option<(u32, u64)>,
+) -> Result<(), Errno> {
     let source = match table::get(fd) {
         Entry::Socket(endpoint) => Source::Socket(endpoint),
         Entry::Epoll(nested) => Source::Nested(nested.epoll()),
-        _ => return Err(libc::EBADF),
+        _ => return Err(Errno::EBADF),
     };
     if let Source::Socket(endpoint) = source
         && endpoint.state_now() == State::Listen
@@ -24,21 +30,21 @@ pub(crate) fn control(epoll: &'static Epoll, op: i32, fd: i32, event: Option<(u3
     let mut interest = epoll.interest.lock();
     ledger::synchronize(epoll, &mut interest);
     match (op, event, watch::find(epoll, fd, source)) {
-        (libc::EPOLL_CTL_ADD, Some(_), Some(_)) => Err(libc::EEXIST),
-        (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, _, None) => Err(libc::ENOENT),
+        (libc::EPOLL_CTL_ADD, Some(_), Some(_)) => Err(Errno::EEXIST),
+        (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, _, None) => Err(Errno::ENOENT),
         (libc::EPOLL_CTL_ADD, Some(event), None) => add(epoll, &mut interest, fd, source, event),
         (libc::EPOLL_CTL_MOD, Some(event), Some(known)) => modify(epoll, known, event),
         (libc::EPOLL_CTL_DEL, _, Some(known)) => {
             remove(epoll, &mut interest, known, true);
             Ok(())
         }
-        _ => Err(libc::EINVAL),
+        _ => Err(Errno::EINVAL),
     }
 }
 
 /// EPOLLEXCLUSIVE goes with ADD only, with few other flags, and not with nested instances
 /// (epoll_ctl(2)).
-fn check_exclusive(op: i32, events: u32, source: Source) -> Result<(), i32> {
+fn check_exclusive(op: i32, events: u32, source: Source) -> Result<(), Errno> {
     const ALLOWED: i32 = libc::EPOLLIN
         | libc::EPOLLOUT
         | libc::EPOLLERR
@@ -48,7 +54,7 @@ fn check_exclusive(op: i32, events: u32, source: Source) -> Result<(), i32> {
         | libc::EPOLLEXCLUSIVE;
     let wrong =
         op == libc::EPOLL_CTL_MOD || matches!(source, Source::Nested(_)) || events & !(ALLOWED as u32) != 0;
-    if events & libc::EPOLLEXCLUSIVE as u32 != 0 && wrong { Err(libc::EINVAL) } else { Ok(()) }
+    if events & libc::EPOLLEXCLUSIVE as u32 != 0 && wrong { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 fn add(
@@ -57,23 +63,23 @@ fn add(
     fd: i32,
     source: Source,
     (events, data): (u32, u64),
-) -> Result<(), i32> {
+) -> Result<(), Errno> {
     if !interest.items.reserve(epoll) {
-        return Err(libc::ENOMEM);
+        return Err(Errno::ENOMEM);
     }
     if matches!(source, Source::Nested(_)) {
         sleep_fd::flatten(epoll);
     }
     if source.in_kernel() {
         // The kernel knows all instances, so it is the judge of loops and depth.
-        sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_ADD, fd, events, data).map_err(|e| e.0)?;
+        sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_ADD, fd, events, data)?;
         epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
         epoll.has_both.store(true, Ordering::Relaxed);
     }
     if !sleep_fd::prepare(epoll, interest, View::now()) {
-        return Err(libc::ENOSPC);
+        return Err(Errno::ENOSPC);
     }
-    let item = insert(epoll, interest, fd, source, (events | ALWAYS, data), 0).ok_or(libc::ENOMEM)?;
+    let item = insert(epoll, interest, fd, source, (events | ALWAYS, data), 0).ok_or(Errno::ENOMEM)?;
     ledger::added(epoll, item);
     Ok(())
 }
@@ -107,12 +113,12 @@ pub(super) fn insert(
     Some(item)
 }
 
-fn modify(epoll: &'static Epoll, item: &Item, (events, data): (u32, u64)) -> Result<(), i32> {
+fn modify(epoll: &'static Epoll, item: &Item, (events, data): (u32, u64)) -> Result<(), Errno> {
     if item.events() & libc::EPOLLEXCLUSIVE as u32 != 0 {
-        return Err(libc::EINVAL);
+        return Err(Errno::EINVAL);
     }
     if item.source().in_kernel() {
-        sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_MOD, item.fd(), events, data).map_err(|e| e.0)?;
+        sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_MOD, item.fd(), events, data)?;
     }
     change(item, events | ALWAYS, data);
     ledger::modified(item);

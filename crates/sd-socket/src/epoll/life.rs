@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::wait::waker::View;
+use sd_sys::Errno;
 
 struct Records {
     all: Vec<&'static Epoll>,
@@ -112,7 +113,7 @@ pub(crate) fn created(fd: i32) {
 pub(crate) fn is_instance(number: i32) -> bool {
     let placeholder = PROCESS.placeholders.iter().map(|fd| fd.load(Ordering::Relaxed)).find(|fd| *fd >= 0);
     let answer = placeholder.map(|fd| sd_sys::fd::epoll_ctl(number, libc::EPOLL_CTL_DEL, fd, 0, 0));
-    answer == Some(Err(sd_sys::Errno(libc::ENOENT)))
+    answer == Some(Err(Errno::ENOENT))
 }
 
 /// An instance that nobody has told us of: it came by exec, or in a message. No other thread of the process sleeps in it.

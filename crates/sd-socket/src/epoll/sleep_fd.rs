@@ -9,6 +9,7 @@ use super::*;
 use crate::wait::waker::View;
 use crate::wait::{self, OWN_EVENT};
 use libc::{epoll_event, pollfd, sigset_t};
+use sd_sys::Errno;
 
 /// Marks the program's instance in the one that is slept on.
 const KERNEL_PART: u64 = 1;
@@ -108,7 +109,7 @@ pub(super) fn wake_one(epoll: &Epoll) {
 }
 
 /// Sleeps. Whether the kernel's part has something, as far as is known; or errno.
-pub(super) fn sleep(epoll: &Epoll, timeout_ns: Option<u64>, mask: *const sigset_t) -> Result<bool, i32> {
+pub(super) fn sleep(epoll: &Epoll, timeout_ns: Option<u64>, mask: *const sigset_t) -> Result<bool, Errno> {
     let sleep_fd = epoll.sleep_fd.load(Ordering::Acquire);
     let flat = epoll.flat.load(Ordering::SeqCst);
     let mut kernel = false;
@@ -136,10 +137,10 @@ fn sleep_on_both(
     sleep_fd: i32,
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
-) -> Result<bool, i32> {
+) -> Result<bool, Errno> {
     let entry = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut fds = [entry(program_fd), entry(sleep_fd)];
     // SAFETY: the caller's mask.
-    unsafe { sd_sys::fd::ppoll(&mut fds, timeout_ns, mask) }.map_err(|e| e.0)?;
+    unsafe { sd_sys::fd::ppoll(&mut fds, timeout_ns, mask) }?;
     Ok(fds.first().is_some_and(|program| program.revents & libc::POLLIN != 0))
 }

@@ -7,6 +7,7 @@ use crate::process::single_threaded;
 use crate::wait::duties::{self, On, Waiting};
 use crate::wait::{self, Deadline, OWN_EVENT, Sleeper};
 use libc::{epoll_event, sigset_t};
+use sd_sys::Errno;
 use sd_sys::section::Watch;
 use sd_sys::time::Interval;
 
@@ -36,7 +37,7 @@ pub(crate) fn wait(
     out: &mut [epoll_event],
     mut timeout_ns: Option<u64>,
     mask: *const sigset_t,
-) -> Result<usize, i32> {
+) -> Result<usize, Errno> {
     let _user = User::enter(epoll);
     if !has_ours(epoll) {
         let deadline = Deadline::after(timeout_ns);
@@ -63,7 +64,7 @@ fn wait_for_event(
     out: &mut [epoll_event],
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
-) -> Result<usize, i32> {
+) -> Result<usize, Errno> {
     let deadline = Deadline::after(timeout_ns);
     let _waiter = Waiter::enter(epoll);
     let watch = Watch::start();
@@ -85,7 +86,7 @@ fn wait_in_kernel(
     out: &mut [epoll_event],
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
-) -> Option<Result<usize, i32>> {
+) -> Option<Result<usize, Errno>> {
     epoll.strangers.fetch_add(1, Ordering::SeqCst);
     let slept = if has_ours(epoll) { None } else { Some(wait::sleep_on(epoll.fd(), out, timeout_ns, mask)) };
     let one_less = |count: u32| count.checked_sub(1);
@@ -172,7 +173,7 @@ fn sleep(
     waiting: &mut Waiting,
     deadline: Deadline,
     signals: Signals<'_>,
-) -> Result<usize, i32> {
+) -> Result<usize, Errno> {
     loop {
         let pause = waiting.before_sleep(On::Events);
         let sleeper = Sleeper::enter();
@@ -204,7 +205,7 @@ fn sleep_once(
     sleeper: &Sleeper,
     (waiting, timeout): (&mut Waiting, Option<u64>),
     signals: Signals<'_>,
-) -> Result<usize, i32> {
+) -> Result<usize, Errno> {
     sleep_fd::prepare(epoll, &mut epoll.interest.lock(), sleeper.view());
     ledger::catch_up(epoll);
     crate::link::channel::drain();

@@ -28,14 +28,14 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, pollfd};
 pub(super) use others::Reads;
 use others::{Others, is_sole_holder};
 use sd_shm::slab::{Endpoint, Reason, State};
-use sd_sys::{Result, check, syscall};
+use sd_sys::{Errno, Result, check, syscall};
 
 /// Bytes under way in each direction.
 const BUFFER: usize = 64 << 10;
 
 /// Replaces the connection by a kernel socket under all its numbers in this process. Errno when that
 /// cannot be done; nothing has changed then.
-pub(super) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> core::result::Result<(), i32> {
+pub(super) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> Result<()> {
     if endpoint.state_now() != State::Connected {
         return kernel_socket::materialize(endpoint);
     }
@@ -55,16 +55,13 @@ pub(super) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> cor
 
 /// A kernel socket that leads to the connection, for passing on: a receiver that loads us takes the connection itself
 /// (see `handover`). The process keeps its own descriptors.
-pub(crate) fn passable(endpoint: &'static Endpoint) -> core::result::Result<i32, i32> {
+pub(crate) fn passable(endpoint: &'static Endpoint) -> Result<i32> {
     open(endpoint, Reads::AtOnce, handover::listen, None)
 }
 
 /// A kernel socket that leads to the connection, for a process that leaves its family (see `separate`) and lets go of its
 /// own descriptors then. The bridge begins when the `gate` opens, if there is one.
-pub(super) fn for_leaving(
-    endpoint: &'static Endpoint,
-    gate: Option<&Gate>,
-) -> core::result::Result<i32, i32> {
+pub(super) fn for_leaving(endpoint: &'static Endpoint, gate: Option<&Gate>) -> Result<i32> {
     let outer = open(endpoint, Reads::AsRead, |_| None, gate)?;
     crate::socket::recorded::replay(endpoint, outer);
     Ok(outer)
@@ -77,7 +74,7 @@ fn open(
     reads: Reads,
     listen: impl Fn(i32) -> Option<i32> + Copy,
     gate: Option<&Gate>,
-) -> core::result::Result<i32, i32> {
+) -> Result<i32> {
     let opened = open_here(endpoint, reads, listen, gate);
     if !crate::process::network::has_left() || opened.is_ok() {
         return opened;
@@ -91,10 +88,10 @@ fn open_here(
     reads: Reads,
     listen: impl FnOnce(i32) -> Option<i32>,
     gate: Option<&Gate>,
-) -> core::result::Result<i32, i32> {
+) -> Result<i32> {
     let (outer, inner) = match crate::family::tcp_pair::pair(endpoint) {
         Some(pair) => pair,
-        None => crate::family::tcp_pair::make().map_err(|e| e.0)?,
+        None => crate::family::tcp_pair::make()?,
     };
     let listener = listen(outer);
     let started = start(endpoint, reads, [outer, inner], (listener, gate))
@@ -104,7 +101,7 @@ fn open_here(
         // It may be the endpoint's own.
         crate::family::tcp_pair::disconnect(outer);
         sd_sys::fd::close(outer);
-        return Err(e.0);
+        return Err(e);
     }
     kernel_socket::renew(endpoint, outer);
     if endpoint.flag(NONBLOCK) {
@@ -173,12 +170,12 @@ fn start(
         read(read_end, &mut [0]);
     }
     sd_sys::fd::close(read_end);
-    if pid > 0 { Ok(()) } else { Err(sd_sys::Errno(libc::EAGAIN)) }
+    if pid > 0 { Ok(()) } else { Err(Errno::EAGAIN) }
 }
 
 /// read(2), through signals.
 fn read(fd: i32, bytes: &mut [u8]) {
-    while sd_sys::fd::read(fd, bytes) == Err(sd_sys::Errno(libc::EINTR)) {}
+    while sd_sys::fd::read(fd, bytes) == Err(Errno::EINTR) {}
 }
 
 /// The bridge process: keeps nothing but the connection and the socket.
@@ -275,29 +272,25 @@ impl Flow {
     }
 
     /// Fills the empty buffer; false on an error that ends everything.
-    fn fill(&mut self, receive: impl FnOnce(&mut [u8]) -> core::result::Result<usize, i32>) -> bool {
+    fn fill(&mut self, receive: impl FnOnce(&mut [u8]) -> Result<usize>) -> bool {
         if !self.is_empty() || self.ended {
             return true;
         }
         match receive(&mut self.bytes) {
             Ok(0) => self.ended = true,
             Ok(n) => (self.from, self.to) = (0, n),
-            Err(libc::EAGAIN | libc::EINTR) => {}
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
             Err(_) => return false,
         }
         true
     }
 
     /// Passes on what is there, then the end; false on an error that ends everything.
-    fn drain(
-        &mut self,
-        send: impl FnOnce(&mut [u8]) -> core::result::Result<usize, i32>,
-        close: impl FnOnce(),
-    ) -> bool {
+    fn drain(&mut self, send: impl FnOnce(&mut [u8]) -> Result<usize>, close: impl FnOnce()) -> bool {
         if !self.is_empty() {
             match send(self.pending()) {
                 Ok(n) => self.from += n,
-                Err(libc::EAGAIN | libc::EINTR) => {}
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
                 Err(_) => return false,
             }
         }
@@ -468,8 +461,8 @@ fn sleep(fds: [i32; 2], wanted: [i16; 2], listener: Option<i32>) -> bool {
 }
 
 /// recv(2) or send(2) on the kernel's side.
-fn kernel_io(call: i64, fd: i32, bytes: &mut [u8], flags: i32) -> core::result::Result<usize, i32> {
+fn kernel_io(call: i64, fd: i32, bytes: &mut [u8], flags: i32) -> Result<usize> {
     let base = bytes.as_mut_ptr() as *mut c_void;
     // SAFETY: the kernel reads or writes the slice.
-    check(unsafe { syscall!(call, fd, base, bytes.len(), flags, 0, 0) }).map_err(|e| e.0)
+    check(unsafe { syscall!(call, fd, base, bytes.len(), flags, 0, 0) })
 }

@@ -13,12 +13,13 @@ use crate::socket::endpoint::EndpointExt;
 use core::ffi::c_int;
 use sd_ring::doorbell;
 use sd_shm::slab::State;
+use sd_sys::Errno;
 use sd_sys::confine::{self, Set};
 
 /// Makes `install` install a filter that forbids the calls of a set; it says as prctl(2) whether it did.
 pub fn install(set: &Set, install: impl FnOnce() -> c_int) -> Outcome<c_int> {
     if !crate::family::separate::now() {
-        return Outcome::Errno(libc::EAGAIN);
+        return Outcome::Errno(Errno::EAGAIN);
     }
     // Asked for and kept, while that is allowed.
     crate::process::tid();

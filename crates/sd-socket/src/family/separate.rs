@@ -29,6 +29,7 @@ use crate::socket::endpoint::{self, EndpointExt, NONBLOCK};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::{Endpoint, State};
+use sd_sys::Errno;
 
 /// Makes `call`, which gives rights up: first the process leaves its family, if it has one.
 pub fn before(call: impl FnOnce() -> c_int) -> Outcome<c_int> {
@@ -129,7 +130,7 @@ fn share(endpoint: &'static Endpoint, numbers: &[i32], set: fn(i32, &'static End
 }
 
 /// Leaves the family. `Err` is errno: a connection cannot be handed over; nothing has changed then.
-fn leave() -> Result<Vec<Left>, i32> {
+fn leave() -> Result<Vec<Left>, Errno> {
     if !single_threaded() {
         return threads::leave().map(|()| Vec::new());
     }
@@ -160,7 +161,7 @@ fn endpoints() -> Vec<&'static Endpoint> {
 fn bridged(
     endpoints: &[&'static Endpoint],
     gate: Option<&Gate>,
-) -> Result<Vec<(&'static Endpoint, i32)>, i32> {
+) -> Result<Vec<(&'static Endpoint, i32)>, Errno> {
     let mut bridged: Vec<(&'static Endpoint, i32)> = Vec::new();
     for endpoint in endpoints.iter().filter(|endpoint| endpoint.state_now() == State::Connected) {
         match crate::family::bridge::for_leaving(endpoint, gate) {

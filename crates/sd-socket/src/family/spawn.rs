@@ -7,7 +7,7 @@ use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::{AtomicI32, Ordering};
 use sd_shm::slab::State;
 use sd_sys::lock::Lock;
-use sd_sys::thread;
+use sd_sys::{Errno, thread};
 
 /// Whether a program that is started now would find a socket of ours, on a number that stays open or on
 /// a duplicate of one in `duplicated`; or limits that are to be given back to the kernel before.
@@ -41,7 +41,7 @@ pub struct Starting {
 
 impl Starting {
     /// Before the fork; one of the methods below follows, in parent and child.
-    pub fn begin() -> Result<Starting, i32> {
+    pub fn begin() -> Result<Starting, Errno> {
         ONE.lock_and_keep();
         let mut pipe = [0i32; 2];
         // SAFETY: the kernel writes two numbers.
@@ -50,7 +50,7 @@ impl Starting {
         if let Err(e) = made {
             // SAFETY: kept above.
             unsafe { ONE.unlock() };
-            return Err(e.0);
+            return Err(e);
         }
         let [read_end, write_end] = pipe.map(hide_fd);
         WRITE_END.store(write_end, Ordering::Release);
@@ -59,12 +59,12 @@ impl Starting {
     }
 
     /// In the child: the program could not be started.
-    pub fn failed(&self, errno: i32) {
-        let _ = sd_sys::fd::write(WRITE_END.load(Ordering::Acquire), &errno.to_ne_bytes());
+    pub fn failed(&self, errno: Errno) {
+        let _ = sd_sys::fd::write(WRITE_END.load(Ordering::Acquire), &errno.0.to_ne_bytes());
     }
 
     /// In the parent: waits until the program runs, or the child has failed, with this errno.
-    pub fn wait(self, is_forked: bool) -> Result<(), i32> {
+    pub fn wait(self, is_forked: bool) -> Result<(), Errno> {
         thread::set_starting(false);
         crate::process::close_hidden(WRITE_END.swap(-1, Ordering::AcqRel));
         // SAFETY: kept by `begin` on this thread.
@@ -73,12 +73,12 @@ impl Starting {
         let mut said = Ok(0);
         if is_forked {
             said = sd_sys::fd::read(self.read_end, &mut errno);
-            while said == Err(sd_sys::Errno(libc::EINTR)) {
+            while said == Err(Errno::EINTR) {
                 said = sd_sys::fd::read(self.read_end, &mut errno);
             }
         }
         crate::process::close_hidden(self.read_end);
-        if said == Ok(errno.len()) { Err(i32::from_ne_bytes(errno)) } else { Ok(()) }
+        if said == Ok(errno.len()) { Err(Errno(i32::from_ne_bytes(errno))) } else { Ok(()) }
     }
 }
 

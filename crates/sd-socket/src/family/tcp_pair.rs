@@ -34,11 +34,11 @@ pub(crate) fn make_from(outer: i32) -> Result<i32> {
         }
         match inner {
             // Somebody was in the way.
-            Err(Errno(libc::EAGAIN | libc::EINPROGRESS | libc::ECONNRESET)) => {}
+            Err(Errno::EAGAIN | Errno::EINPROGRESS | Errno::ECONNRESET) => {}
             done => return done,
         }
     }
-    Err(Errno(libc::ENOBUFS))
+    Err(Errno::ENOBUFS)
 }
 
 /// The socket is as it was before it was connected.
@@ -61,12 +61,12 @@ fn attempt(outer: i32) -> Result<i32> {
         check(unsafe { syscall!(libc::SYS_bind, listener, bytes.as_ptr(), len) })?;
         // SAFETY: no pointers.
         check(unsafe { syscall!(libc::SYS_listen, listener, STRANGERS_MAX) })?;
-        let (_, name) = addr::kernel_name(listener).ok_or(Errno(libc::EINVAL))?;
+        let (_, name) = addr::kernel_name(listener).ok_or(Errno::EINVAL)?;
         let domain = fd::getsockopt_int(outer, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
         let len = addr::encode(domain, here(name.port), &mut bytes);
         // A backlog that is full of others would have it wait for minutes.
         sd_sys::msg::set_timeout(outer, WAIT_MS)?;
-        connect(outer, bytes.get(..len).ok_or(Errno(libc::EINVAL))?)?;
+        connect(outer, bytes.get(..len).ok_or(Errno::EINVAL)?)?;
         let inner = accept_from(listener, outer)?;
         sd_sys::msg::set_timeout(outer, 0).map(|()| inner)
     })();
@@ -79,18 +79,18 @@ fn connect(outer: i32, address: &[u8]) -> Result<()> {
     for _ in 0..SIGNALS_MAX {
         // SAFETY: the kernel reads the address.
         match check(unsafe { syscall!(libc::SYS_connect, outer, address.as_ptr(), address.len()) }) {
-            Err(Errno(libc::EINTR)) => {}
-            Ok(_) | Err(Errno(libc::EISCONN)) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Ok(_) | Err(Errno::EISCONN) => return Ok(()),
             Err(errno) => return Err(errno),
         }
     }
-    Err(Errno(libc::EAGAIN))
+    Err(Errno::EAGAIN)
 }
 
 /// The connection from `outer`.
 fn accept_from(listener: i32, outer: i32) -> Result<i32> {
     let names = |socket| Some((addr::kernel_name(socket)?.1, addr::kernel_peer(socket)?.1));
-    let Some((local, remote)) = names(outer) else { return Err(Errno(libc::ECONNRESET)) };
+    let Some((local, remote)) = names(outer) else { return Err(Errno::ECONNRESET) };
     let end = sd_sys::time::now_ns() + u64::from(WAIT_MS) * 1_000_000;
     for _ in 0..=STRANGERS_MAX {
         // SAFETY: null addresses are allowed.
@@ -98,18 +98,18 @@ fn accept_from(listener: i32, outer: i32) -> Result<i32> {
         match accepted.map(|number| number as i32) {
             Ok(inner) if names(inner) == Some((remote, local)) => return Ok(inner),
             Ok(stranger) => fd::close(stranger),
-            Err(Errno(libc::EAGAIN)) => {
+            Err(Errno::EAGAIN) => {
                 let now = sd_sys::time::now_ns();
                 if now >= end {
                     break;
                 }
                 let _ = fd::poll_one(listener, POLLIN, ((end - now) / 1_000_000) as i32 + 1);
             }
-            Err(Errno(libc::EINTR | libc::ECONNABORTED)) => {}
+            Err(Errno::EINTR | Errno::ECONNABORTED) => {}
             Err(e) => return Err(e),
         }
     }
-    Err(Errno(libc::EAGAIN))
+    Err(Errno::EAGAIN)
 }
 
 /// The kernel socket under the connection's numbers, if the kernel may connect it, as nobody else has it and it is not bound;

@@ -8,6 +8,7 @@ use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_ulong};
 use sd_shm::slab::{Endpoint, HAS_COLD, State};
+use sd_sys::Errno;
 
 /// fcntl(2).
 #[inline]
@@ -32,7 +33,7 @@ fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_
         let first = u64::from(arg as u32);
         if is_refused(fd, first) {
             let is_number = first < sd_sys::numbers::soft();
-            return Outcome::Errno(if is_number { libc::EMFILE } else { libc::EINVAL });
+            return Outcome::Errno(if is_number { Errno::EMFILE } else { Errno::EINVAL });
         }
         return duplicated(fd, sd_sys::fd::fcntl(fd, cmd, arg as usize).map(|new| new as i32));
     }
@@ -47,7 +48,7 @@ fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_
         }
         libc::F_SETFL => {
             if arg as c_int & libc::O_DIRECT != 0 {
-                return Outcome::Errno(libc::EINVAL);
+                return Outcome::Errno(Errno::EINVAL);
             }
             set_nonblock(endpoint, fd, arg as c_int & libc::O_NONBLOCK != 0);
             let others = arg as c_int & (libc::O_APPEND | libc::O_NOATIME | libc::O_ASYNC);
@@ -115,7 +116,7 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome
             return crate::socket::signals::ask_kernel(endpoint, libc::SYS_ioctl, fd, request, arg);
         }
         libc::FIONREAD | SIOCOUTQ if endpoint.state_now() == State::Listen => {
-            return Outcome::Errno(libc::EINVAL);
+            return Outcome::Errno(Errno::EINVAL);
         }
         libc::FIONREAD | SIOCOUTQ | SIOCATMARK if endpoint.state_now() != State::Connected => 0,
         libc::FIONREAD => crate::socket::ring_view::readable_bytes(endpoint) as c_int,
@@ -124,7 +125,7 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome
         _ => return Outcome::Kernel,
     };
     if bad {
-        return Outcome::Errno(libc::EFAULT);
+        return Outcome::Errno(Errno::EFAULT);
     }
     // SAFETY: as the caller says.
     unsafe { value.write_unaligned(answer) };

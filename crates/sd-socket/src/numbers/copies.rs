@@ -6,6 +6,7 @@ use crate::socket::endpoint::{self};
 use crate::socket::kernel_socket::dropped_behind_our_back;
 use libc::c_int;
 use sd_shm::slab::Endpoint;
+use sd_sys::Errno;
 
 /// Forgets an entry whose number is about to be closed or replaced in the kernel. False when the
 /// number is one of the library's own.
@@ -28,7 +29,7 @@ fn drop_entry(fd: i32) -> bool {
 
 /// close(2); the kernel's part is the caller's.
 pub(crate) fn close(fd: c_int) -> Outcome<c_int> {
-    if drop_entry(fd) { Outcome::Kernel } else { Outcome::Errno(libc::EBADF) }
+    if drop_entry(fd) { Outcome::Kernel } else { Outcome::Errno(Errno::EBADF) }
 }
 
 /// close_range(2), leaving out the library's own descriptors.
@@ -38,12 +39,12 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int>
     }
     const CLOEXEC: c_int = 4;
     let mut at = first;
-    let mut errno = 0;
+    let mut result = Ok(0);
     let mut range = |from: u32, to: u32| {
         // SAFETY: no pointers; ranges between our own descriptors only.
         let done = unsafe { sd_sys::syscall!(libc::SYS_close_range, from, to, flags) };
-        if let Err(e) = sd_sys::check(done) {
-            errno = e.0;
+        if let Err(errno) = sd_sys::check(done) {
+            result = Err(errno);
         }
     };
     table::for_each(first, last, |fd, entry| match entry {
@@ -61,7 +62,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int>
     if at <= last {
         range(at, last);
     }
-    if errno != 0 { Outcome::Errno(errno) } else { Outcome::Done(0) }
+    result.into()
 }
 
 /// The new number `fd` leads to what `old` leads to.
@@ -93,8 +94,8 @@ pub(super) fn is_refused(fd: i32, first: u64) -> bool {
 /// dup(2).
 pub(crate) fn dup(fd: c_int) -> Outcome<c_int> {
     match table::get(fd) {
-        Entry::Hidden => return Outcome::Errno(libc::EBADF),
-        _ if is_refused(fd, 0) => return Outcome::Errno(libc::EMFILE),
+        Entry::Hidden => return Outcome::Errno(Errno::EBADF),
+        _ if is_refused(fd, 0) => return Outcome::Errno(Errno::EMFILE),
         Entry::None => return Outcome::Kernel,
         _ => {}
     }
@@ -109,7 +110,7 @@ pub(super) fn duplicated(fd: c_int, made: sd_sys::Result<c_int>) -> Outcome<c_in
             share(fd, new);
             Outcome::Done(new)
         }
-        Err(e) => Outcome::Errno(e.0),
+        Err(e) => Outcome::Errno(e),
     }
 }
 
@@ -118,10 +119,10 @@ pub(crate) fn dup_to(old: c_int, new: c_int, flags: c_int, strict: bool) -> Outc
     let hidden = |fd| matches!(table::get(fd), Entry::Hidden);
     let is_beyond = sd_sys::numbers::are_limited() && u64::from(new as u32) >= sd_sys::numbers::soft();
     if hidden(old) || hidden(new) || is_beyond && (strict || old != new) {
-        return Outcome::Errno(libc::EBADF);
+        return Outcome::Errno(Errno::EBADF);
     }
     if old == new {
-        return if strict { Outcome::Errno(libc::EINVAL) } else { Outcome::Kernel };
+        return if strict { Outcome::Errno(Errno::EINVAL) } else { Outcome::Kernel };
     }
     // The kernel first: when it refuses, nothing has changed.
     let kept = match table::get(new) {
@@ -129,7 +130,7 @@ pub(crate) fn dup_to(old: c_int, new: c_int, flags: c_int, strict: bool) -> Outc
         entry => Some(entry),
     };
     if let Err(e) = sd_sys::fd::dup3(old, new, flags) {
-        return Outcome::Errno(e.0);
+        return Outcome::Errno(e);
     }
     if kept.is_some() {
         drop_entry(new);

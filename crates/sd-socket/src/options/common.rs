@@ -12,7 +12,7 @@ use crate::socket::recorded::{NUMBERS, linger_of, number, raw_set, timeval_of};
 use core::sync::atomic::Ordering;
 use libc::{SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
 use sd_shm::slab::{End, Endpoint, FIXED_BUF, HAS_COLD, SWITCHES_MASK, State};
-use sd_sys::user;
+use sd_sys::{Errno, user};
 
 const TCP: c_int = libc::IPPROTO_TCP;
 
@@ -97,7 +97,7 @@ pub(crate) unsafe fn set(
         match name {
             // It has a port, which one that is over has lost unless it was bound to it.
             libc::IPV6_V6ONLY if endpoint.flag(HAS_NAME) || !crate::socket::names::is_over(endpoint) => {
-                return Outcome::Errno(libc::EINVAL);
+                return Outcome::Errno(Errno::EINVAL);
             }
             // SAFETY: as the caller says.
             IPV6_ADDRFORM if connected => return unsafe { set_address_form(endpoint, value, len) },
@@ -114,10 +114,10 @@ pub(crate) unsafe fn set(
         let is_zero = unsafe { (value as *const i32).read_unaligned() } == 0;
         match name {
             libc::TCP_FASTOPEN | libc::TCP_FASTOPEN_CONNECT | libc::TCP_FASTOPEN_NO_COOKIE => {
-                return Outcome::Errno(libc::EINVAL);
+                return Outcome::Errno(Errno::EINVAL);
             }
-            libc::TCP_WINDOW_CLAMP if is_zero => return Outcome::Errno(libc::EINVAL),
-            libc::TCP_QUEUE_SEQ => return Outcome::Errno(libc::EPERM),
+            libc::TCP_WINDOW_CLAMP if is_zero => return Outcome::Errno(Errno::EINVAL),
+            libc::TCP_QUEUE_SEQ => return Outcome::Errno(Errno::EPERM),
             _ => {}
         }
     }
@@ -149,20 +149,20 @@ unsafe fn set_address_form(
     len: socklen_t,
 ) -> Outcome<c_int> {
     let family = match len {
-        0..4 => return Outcome::Errno(libc::EINVAL),
+        0..4 => return Outcome::Errno(Errno::EINVAL),
         _ if value.is_null() => 0,
-        _ if !user::is_readable(value, 4) => return Outcome::Errno(libc::EFAULT),
+        _ if !user::is_readable(value, 4) => return Outcome::Errno(Errno::EFAULT),
         // SAFETY: four bytes can be read.
         _ => unsafe { (value as *const c_int).read_unaligned() },
     };
     if family != libc::AF_INET {
-        return Outcome::Errno(libc::EINVAL);
+        return Outcome::Errno(Errno::EINVAL);
     }
     if !crate::socket::names::is_established(endpoint) {
-        return Outcome::Errno(libc::ENOTCONN);
+        return Outcome::Errno(Errno::ENOTCONN);
     }
     if cold::ip(endpoint, End::Remote).to_v4().is_none() {
-        return Outcome::Errno(libc::EADDRNOTAVAIL);
+        return Outcome::Errno(Errno::EADDRNOTAVAIL);
     }
     endpoint.domain.store(libc::AF_INET as u8, Ordering::Relaxed);
     // Another kernel socket, which knows the options of its family.
@@ -187,7 +187,7 @@ unsafe fn set_and_note(
             crate::setup::defer::option_set(endpoint, fd);
             Outcome::Done(0)
         }
-        Err(e) => Outcome::Errno(e.0),
+        Err(e) => Outcome::Errno(e),
     }
 }
 
@@ -215,7 +215,7 @@ unsafe fn set_low_water(
         crate::socket::bell::wake_sleepers(endpoint);
         crate::epoll::readable_event(endpoint);
     }
-    set.map(|_| 0).map_err(|e| e.0).into()
+    set.map(|_| 0).into()
 }
 
 /// getsockopt(2).
@@ -331,11 +331,11 @@ pub(super) unsafe fn put(bytes: &[u8], value: *mut c_void, len: *mut socklen_t) 
     unsafe {
         let room = len.read_unaligned();
         if (room as i32) < 0 {
-            return Outcome::Errno(libc::EINVAL);
+            return Outcome::Errno(Errno::EINVAL);
         }
         let n = bytes.len().min(room as usize);
         if !user::seems_writable(value, n) {
-            return Outcome::Errno(libc::EFAULT);
+            return Outcome::Errno(Errno::EFAULT);
         }
         core::ptr::copy_nonoverlapping(bytes.as_ptr(), value as *mut u8, n);
         len.write_unaligned(n as socklen_t);

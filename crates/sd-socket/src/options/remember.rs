@@ -6,7 +6,7 @@ use crate::socket::recorded::number;
 use core::sync::atomic::Ordering;
 use libc::{SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
 use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_COLD, LINGER_ON, State};
-use sd_sys::user;
+use sd_sys::{Errno, user};
 
 const TCP: c_int = libc::IPPROTO_TCP;
 
@@ -17,7 +17,7 @@ pub(crate) enum Remembered {
     /// It is the kernel's, noted or not.
     No,
     /// It makes no sense.
-    Invalid(i32),
+    Invalid(Errno),
 }
 
 /// Notes what the library has to know of an option.
@@ -36,12 +36,12 @@ pub(crate) unsafe fn remember(
     }
     if let Some(n) = number(level, name) {
         if len < 4 {
-            return Remembered::Invalid(libc::EINVAL);
+            return Remembered::Invalid(Errno::EINVAL);
         }
         // SAFETY: at least four bytes.
         let v = unsafe { (value as *const i32).read_unaligned() };
         if v < n.range.0 || v > n.range.1 {
-            return Remembered::Invalid(libc::EINVAL);
+            return Remembered::Invalid(Errno::EINVAL);
         }
         n.store(endpoint, v);
         return Remembered::Yes;
@@ -78,7 +78,7 @@ pub(crate) unsafe fn remember(
         }
         (SOL_SOCKET, SO_LINGER) => {
             if len < 8 {
-                return Remembered::Invalid(libc::EINVAL);
+                return Remembered::Invalid(Errno::EINVAL);
             }
             // SAFETY: at least eight bytes.
             let l = unsafe { (value as *const libc::linger).read_unaligned() };
@@ -136,12 +136,12 @@ unsafe fn remember_timeout(
     len: socklen_t,
 ) -> Remembered {
     if len < 16 {
-        return Remembered::Invalid(libc::EINVAL);
+        return Remembered::Invalid(Errno::EINVAL);
     }
     // SAFETY: at least sixteen bytes.
     let tv = unsafe { (value as *const libc::timeval).read_unaligned() };
     if !(0..1_000_000).contains(&tv.tv_usec) {
-        return Remembered::Invalid(libc::EDOM);
+        return Remembered::Invalid(Errno::EDOM);
     }
     let ns = if tv.tv_sec < 0 { 1 } else { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 };
     cold::change(endpoint, |cold| {

@@ -74,7 +74,7 @@ pub(crate) unsafe fn get(
         )
     });
     if let Err(e) = asked {
-        return Outcome::Errno(e.0);
+        return Outcome::Errno(e);
     }
     match endpoint.state_now() {
         State::Listen => count_waiting(&mut info, endpoint),

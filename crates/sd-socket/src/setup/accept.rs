@@ -21,6 +21,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::channel::SlotState;
 use sd_shm::slab::{End, Endpoint, Reason, State};
+use sd_sys::Errno;
 use sd_sys::section::Watch;
 use sd_sys::time::ticks;
 use std::collections::VecDeque;
@@ -34,18 +35,18 @@ pub(crate) unsafe fn accept4(
 ) -> Outcome<c_int> {
     // As on Linux, before anything is accepted.
     if sd_sys::numbers::are_used_up(0) && sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok() {
-        return Outcome::Errno(libc::EMFILE);
+        return Outcome::Errno(Errno::EMFILE);
     }
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     match endpoint.state_now() {
         State::Listen => {}
         State::Fresh | State::Bound | State::Connected | State::Connecting | State::Failed => {
-            return Outcome::Errno(libc::EINVAL);
+            return Outcome::Errno(Errno::EINVAL);
         }
         _ => return Outcome::Kernel,
     }
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
-        return Outcome::Errno(libc::EINVAL);
+        return Outcome::Errno(Errno::EINVAL);
     }
     crate::link::reclaim::sweep();
     interested(endpoint, fd);
@@ -64,7 +65,7 @@ pub(crate) unsafe fn accept4(
             return done;
         }
         if endpoint.flag(NONBLOCK) || deadline.left() == Some(0) {
-            return Outcome::Errno(libc::EAGAIN);
+            return Outcome::Errno(Errno::EAGAIN);
         }
         let (kept, waiting) =
             wait.get_or_insert_with(|| (PinnedListener::new(endpoint), Waiting::begin(None, ticks())));
@@ -83,7 +84,7 @@ fn wait_for_connection(
     watch: &Watch,
     kept: &PinnedListener,
     waiting: &mut Waiting,
-) -> Result<(), i32> {
+) -> Result<(), Errno> {
     let listener = record(endpoint);
     let _waits = listener.map(WaitsInAccept::enter);
     if let Some(listener) = listener {
@@ -112,7 +113,7 @@ fn wait_for_connection(
     waiting.after_sleep();
     match slept {
         // A sleep in ppoll always ends so.
-        Err(libc::EINTR) => interrupted(watch, deadline),
+        Err(Errno::EINTR) => interrupted(watch, deadline),
         other => other,
     }
 }
@@ -259,8 +260,8 @@ unsafe fn accept_kernel(
             count(Counter::KernelAccept);
             Some(Outcome::Done(fd))
         }
-        Err(sd_sys::Errno(libc::EAGAIN)) => None,
-        Err(e) => Some(Outcome::Errno(e.0)),
+        Err(Errno::EAGAIN) => None,
+        Err(e) => Some(Outcome::Errno(e)),
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     // SAFETY: no pointers.
     if let Err(e) = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_listen, fd, backlog) }) {
         listen::give_back(endpoint, fd);
-        return Outcome::Errno(e.0);
+        return Outcome::Errno(e);
     }
     if let Some((_, name)) = addr::kernel_name(fd) {
         endpoint.ports.store(u32::from(name.port) << 16, Ordering::Relaxed);

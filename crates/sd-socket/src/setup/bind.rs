@@ -12,6 +12,7 @@ use crate::socket::names::is_over;
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::slab::{End, Endpoint, State};
+use sd_sys::Errno;
 
 /// bind(2). The socket stays ours.
 pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
@@ -61,17 +62,17 @@ pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
 /// # Safety
 /// As for bind(2).
 #[cold]
-unsafe fn refusal(endpoint: &Endpoint, addr: *const sockaddr, len: socklen_t) -> c_int {
+unsafe fn refusal(endpoint: &Endpoint, addr: *const sockaddr, len: socklen_t) -> Errno {
     // SAFETY: the caller's arguments.
     let is_low = unsafe { addr::parse(addr, len) }.is_some_and(|(_, name)| (1..1024).contains(&name.port));
     let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
     let other = is_low.then(|| sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0));
-    let Some(Ok(other)) = other else { return libc::EINVAL };
+    let Some(Ok(other)) = other else { return Errno::EINVAL };
     let other = crate::process::hide_fd(other);
     // SAFETY: the caller's arguments, for the kernel to check.
     let bound = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, other, addr, len) });
     crate::process::close_hidden(other);
-    if bound == Err(sd_sys::Errno(libc::EACCES)) { libc::EACCES } else { libc::EINVAL }
+    if bound == Err(Errno::EACCES) { Errno::EACCES } else { Errno::EINVAL }
 }
 
 /// Ports that the kernel chooses are free there, but an accelerated connection may have one: so many are tried.
@@ -86,10 +87,10 @@ unsafe fn bind_in_kernel(
     fd: c_int,
     addr: *const sockaddr,
     len: socklen_t,
-) -> Result<(), c_int> {
+) -> Result<(), Errno> {
     for _ in 0..CHOICES {
         // SAFETY: the caller's arguments, for the kernel to check.
-        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, fd, addr, len) }).map_err(|e| e.0)?;
+        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, fd, addr, len) })?;
         // SAFETY: the kernel could read it.
         let Some((_, name)) = (unsafe { addr::parse(addr, len) }) else { return Ok(()) };
         let is_choice = name.port == 0;
@@ -106,5 +107,5 @@ unsafe fn bind_in_kernel(
             break;
         }
     }
-    Err(libc::EADDRINUSE)
+    Err(Errno::EADDRINUSE)
 }

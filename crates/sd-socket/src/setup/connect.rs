@@ -32,6 +32,7 @@ use libc::{c_int, sockaddr, socklen_t};
 use sd_proto::Ip;
 use sd_shm::channel::{Side, SlotState};
 use sd_shm::slab::{End, Endpoint, Reason, State};
+use sd_sys::Errno;
 
 /// socket(2).
 pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int> {
@@ -65,7 +66,7 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
 }
 
 /// Hands the socket to the kernel for good, listed with `reason`.
-pub(super) fn demote(endpoint: &'static Endpoint, reason: Reason) -> Result<(), i32> {
+pub(super) fn demote(endpoint: &'static Endpoint, reason: Reason) -> Result<(), Errno> {
     materialize(endpoint)?;
     endpoint.reason.store(reason as u8, Ordering::Relaxed);
     crate::epoll::to_kernel(endpoint);
@@ -95,8 +96,8 @@ impl KernelConnect {
         }
         // SAFETY: the caller's arguments, for the kernel to check.
         let done = unsafe { sd_sys::syscall!(libc::SYS_connect, self.fd, self.addr, self.len) };
-        match sd_sys::check(done).map_err(|e| e.0) {
-            Err(errno @ (libc::EFAULT | libc::EINVAL | libc::EAFNOSUPPORT | libc::ENETUNREACH)) => {
+        match sd_sys::check(done) {
+            Err(errno @ (Errno::EFAULT | Errno::EINVAL | Errno::EAFNOSUPPORT | Errno::ENETUNREACH)) => {
                 Outcome::Errno(errno)
             }
             done => {
@@ -120,12 +121,12 @@ impl KernelConnect {
             Ok(_) => Outcome::Done(0),
             Err(e) => {
                 // SAFETY: the caller of connect vouches for its address.
-                if let (Some((_, to)), libc::EINPROGRESS) = (unsafe { addr::parse(self.addr, self.len) }, e.0)
+                if let (Some((_, to)), Errno::EINPROGRESS) = (unsafe { addr::parse(self.addr, self.len) }, e)
                 {
                     cold::set_ip(endpoint, End::Remote, to.ip);
                     endpoint.ports.fetch_or(u32::from(to.port), Ordering::Relaxed);
                 }
-                Outcome::Errno(e.0)
+                Outcome::Errno(e)
             }
         }
     }
@@ -151,14 +152,14 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
             return Outcome::Done(0);
         }
         State::Connecting => {
-            return wait_for_room(endpoint, &KernelConnect { fd, addr, len }, libc::EALREADY);
+            return wait_for_room(endpoint, &KernelConnect { fd, addr, len }, Errno::EALREADY);
         }
         State::Failed => return Outcome::Errno(syn_sent::tell_failure(endpoint)),
         State::Listen if unspecified => {
             crate::setup::listen::stop(endpoint);
             return Outcome::Kernel;
         }
-        State::Listen => return Outcome::Errno(libc::EISCONN),
+        State::Listen => return Outcome::Errno(Errno::EISCONN),
         _ => return Outcome::Kernel,
     }
     let kernel = KernelConnect { fd, addr, len };
@@ -177,7 +178,7 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         return kernel.go(endpoint, Reason::Option);
     }
     if endpoint.flag(HAS_NAME) && crate::setup::time_wait::is_taken(endpoint, fd, to) {
-        return Outcome::Errno(libc::EADDRNOTAVAIL);
+        return Outcome::Errno(Errno::EADDRNOTAVAIL);
     }
     let mut attempt = attempt(endpoint, fd, to);
     // Until the kernel has been asked.
@@ -188,7 +189,7 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     match attempt {
         Attempt::Joined => established(endpoint),
         Attempt::Kernel(reason) => kernel.go(endpoint, reason),
-        Attempt::Denied => Outcome::Errno(libc::ECONNREFUSED),
+        Attempt::Denied => Outcome::Errno(Errno::ECONNREFUSED),
         Attempt::Busy(source) => {
             let Some(local) = source_name(endpoint, fd, to, source) else {
                 return kernel.go(endpoint, Reason::Exhausted);
@@ -196,15 +197,15 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
             note_names(endpoint, local, to);
             syn_sent::begin(endpoint, fd, to);
             if endpoint.flag(NONBLOCK) {
-                return Outcome::Errno(libc::EINPROGRESS);
+                return Outcome::Errno(Errno::EINPROGRESS);
             }
-            wait_for_room(endpoint, &kernel, libc::EINPROGRESS)
+            wait_for_room(endpoint, &kernel, Errno::EINPROGRESS)
         }
     }
 }
 
 /// connect(2) on a socket in SYN-SENT; `later` is what is said as long as it is.
-fn wait_for_room(endpoint: &'static Endpoint, kernel: &KernelConnect, later: i32) -> Outcome<c_int> {
+fn wait_for_room(endpoint: &'static Endpoint, kernel: &KernelConnect, later: Errno) -> Outcome<c_int> {
     match syn_sent::connect_again(endpoint, later) {
         Ok(Verdict::Kernel(reason)) => kernel.go(endpoint, reason),
         Ok(_) if endpoint.state_now() == State::Connected => {
@@ -272,14 +273,14 @@ fn normalise(domain: i32, name: Name) -> Name {
 /// connect on a connection: once 0 or the error after EINPROGRESS, then EISCONN. After the error the socket is as new.
 fn again(endpoint: &'static Endpoint) -> Outcome<c_int> {
     if !endpoint.flag(CONNECTING) {
-        return Outcome::Errno(libc::EISCONN);
+        return Outcome::Errno(Errno::EISCONN);
     }
     let over = is_over(endpoint);
     endpoint.clear_flag(CONNECTING);
     if !over {
         return Outcome::Done(0);
     }
-    let error = take_error(endpoint).unwrap_or(libc::ECONNABORTED);
+    let error = take_error(endpoint).unwrap_or(Errno::ECONNABORTED);
     disconnect(endpoint);
     Outcome::Errno(error)
 }
@@ -289,7 +290,7 @@ fn established(endpoint: &'static Endpoint) -> Outcome<c_int> {
     count(Counter::ShmConnect);
     if endpoint.flag(NONBLOCK) {
         endpoint.set_flag(CONNECTING);
-        return Outcome::Errno(libc::EINPROGRESS);
+        return Outcome::Errno(Errno::EINPROGRESS);
     }
     Outcome::Done(0)
 }
@@ -419,5 +420,5 @@ pub(crate) fn disconnect(endpoint: &'static Endpoint) {
         | INQ
         | KEEPS_ADDRESS;
     endpoint.flags.fetch_and(kept, Ordering::AcqRel);
-    crate::setup::syn_sent::unconnect(endpoint, if over { 0 } else { libc::ECONNRESET });
+    crate::setup::syn_sent::unconnect(endpoint, (!over).then_some(Errno::ECONNRESET));
 }

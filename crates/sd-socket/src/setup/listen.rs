@@ -28,6 +28,7 @@ use libc::c_int;
 use sd_proto::{Ip, Request};
 use sd_shm::public::{LISTENERS, Listener as Page, Public};
 use sd_shm::slab::{End, Endpoint, Reason, State};
+use sd_sys::Errno;
 use sd_sys::lock::Lock;
 use std::collections::VecDeque;
 
@@ -117,7 +118,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     let Some(endpoint) = table::socket(fd) else { return crate::setup::before_monitor::listen(fd, backlog) };
     match endpoint.state_now() {
         State::Fresh | State::Bound | State::Listen => {}
-        State::Connected | State::Connecting | State::Failed => return Outcome::Errno(libc::EINVAL),
+        State::Connected | State::Connecting | State::Failed => return Outcome::Errno(Errno::EINVAL),
         _ => return Outcome::Kernel,
     }
     if let Err(errno) = materialize(endpoint) {
@@ -132,7 +133,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
         if is_first {
             PROCESS.private(endpoint).and_then(forget).into_iter().for_each(ended);
         }
-        return Outcome::Errno(e.0);
+        return Outcome::Errno(e);
     }
     if wants_stamps {
         return crate::setup::connect::demote(endpoint, Reason::Option).map(|()| 0).into();

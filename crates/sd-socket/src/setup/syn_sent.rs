@@ -24,6 +24,7 @@ use crate::wait::duties::{self, CONNECTS, On, Waiting};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::c_int;
 use sd_shm::slab::{End, Endpoint, Reason, State};
+use sd_sys::Errno;
 use sd_sys::lock::Lock;
 use sd_sys::time::{now_ns, ticks};
 
@@ -54,7 +55,7 @@ pub(super) enum Verdict {
     Busy,
     /// The kernel has to connect it.
     Kernel(Reason),
-    Failed(i32),
+    Failed(Errno),
     /// It does not wait (any more).
     Settled,
 }
@@ -111,8 +112,8 @@ fn attempt(mut knock: Knock, by_timer: bool) -> Verdict {
     let verdict = match connect::attempt(endpoint, fd, knock.to) {
         Attempt::Joined => Verdict::Joined,
         Attempt::Kernel(reason) => Verdict::Kernel(reason),
-        Attempt::Denied => fail(endpoint, libc::ECONNREFUSED),
-        Attempt::Busy(_) if now_ns() >= knock.until => fail(endpoint, libc::ETIMEDOUT),
+        Attempt::Denied => fail(endpoint, Errno::ECONNREFUSED),
+        Attempt::Busy(_) if now_ns() >= knock.until => fail(endpoint, Errno::ETIMEDOUT),
         Attempt::Busy(_) => {
             if by_timer {
                 knock.pause = (knock.pause * 2).min(PAUSE_MAX_NS);
@@ -135,9 +136,9 @@ fn attempt(mut knock: Knock, by_timer: bool) -> Verdict {
     verdict
 }
 
-fn fail(endpoint: &'static Endpoint, errno: i32) -> Verdict {
+fn fail(endpoint: &'static Endpoint, errno: Errno) -> Verdict {
     crate::route::port_unused(endpoint);
-    endpoint.error.store(errno as u16, Ordering::Release);
+    endpoint.error.store(errno.0 as u16, Ordering::Release);
     endpoint.set_state(State::Failed);
     crate::epoll::endpoint_event(endpoint);
     Verdict::Failed(errno)
@@ -205,7 +206,7 @@ pub(crate) fn pause() -> Option<u64> {
 }
 
 /// Waits until the connection is made, or has failed. EAGAIN when the time is over.
-pub(super) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<Verdict, i32> {
+pub(super) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<Verdict, Errno> {
     endpoint::retain(endpoint);
     let mut waiting = Waiting::begin(None, ticks());
     let result = loop {
@@ -229,10 +230,10 @@ pub(super) fn await_connection(
     endpoint: &'static Endpoint,
     nonblock: bool,
     timeout_ns: u64,
-) -> Result<(), i32> {
+) -> Result<(), Errno> {
     look_at(endpoint);
     if nonblock && endpoint.state_now() == State::Connecting {
-        return Err(libc::EAGAIN);
+        return Err(Errno::EAGAIN);
     }
     while endpoint.state_now() == State::Connecting {
         if let Verdict::Kernel(reason) = wait(endpoint, Deadline::option(timeout_ns))? {
@@ -247,7 +248,7 @@ pub(super) fn await_connection(
 }
 
 /// connect(2) on a socket that waits: `later` is what is said while it does.
-pub(super) fn connect_again(endpoint: &'static Endpoint, later: i32) -> Result<Verdict, i32> {
+pub(super) fn connect_again(endpoint: &'static Endpoint, later: Errno) -> Result<Verdict, Errno> {
     let verdict = match endpoint.flag(NONBLOCK) {
         true => match try_now(endpoint) {
             Verdict::Busy => Err(later),
@@ -255,7 +256,7 @@ pub(super) fn connect_again(endpoint: &'static Endpoint, later: i32) -> Result<V
         },
         false => {
             let deadline = Deadline::option(cold::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed));
-            wait(endpoint, deadline).map_err(|errno| if errno == libc::EAGAIN { later } else { errno })
+            wait(endpoint, deadline).map_err(|errno| if errno == Errno::EAGAIN { later } else { errno })
         }
     };
     match verdict? {
@@ -269,23 +270,23 @@ pub(super) fn connect_again(endpoint: &'static Endpoint, later: i32) -> Result<V
 
 /// connect(2) on a socket whose connect has failed: the error, or that it was told already. Another connect may
 /// follow.
-pub(super) fn tell_failure(endpoint: &'static Endpoint) -> i32 {
-    let error = i32::from(endpoint.error.swap(0, Ordering::AcqRel));
+pub(super) fn tell_failure(endpoint: &'static Endpoint) -> Errno {
+    let error = crate::socket::errors::take_error(endpoint).unwrap_or(Errno::ECONNABORTED);
     endpoint.set_state(unconnected(endpoint));
-    if error != 0 { error } else { libc::ECONNABORTED }
+    error
 }
 
 /// shutdown(2), and connect(2) to AF_UNSPEC: the socket is as good as new, with an error (`tcp_disconnect`).
 pub(super) fn abandon(endpoint: &'static Endpoint) {
     forget(endpoint);
-    unconnect(endpoint, libc::ECONNRESET);
+    unconnect(endpoint, Some(Errno::ECONNRESET));
 }
 
 /// After the end of a connection: it keeps its port, for another connect (`inet_reset_saddr`).
-pub(crate) fn unconnect(endpoint: &'static Endpoint, error: i32) {
+pub(crate) fn unconnect(endpoint: &'static Endpoint, error: Option<Errno>) {
     endpoint.ports.fetch_and(0xffff_0000, Ordering::Relaxed);
-    if error != 0 {
-        endpoint.error.store(error as u16, Ordering::Release);
+    if let Some(error) = error {
+        endpoint.error.store(error.0 as u16, Ordering::Release);
     }
     endpoint.set_state(unconnected(endpoint));
     crate::epoll::endpoint_event(endpoint);

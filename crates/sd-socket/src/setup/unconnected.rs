@@ -12,13 +12,14 @@ use crate::socket::kernel_socket::materialize;
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::slab::{Endpoint, State};
+use sd_sys::Errno;
 
 /// What a socket without a connection says.
 enum Answer {
     /// There is one now.
     Connected,
     Kernel,
-    Errno(i32),
+    Errno(Errno),
     /// Both directions are shut, and all has been told.
     Over,
 }
@@ -86,7 +87,7 @@ pub(crate) unsafe fn send<T>(
     if flags & libc::MSG_FASTOPEN != 0 && is_nonblocking && endpoint.state_now() == State::Connecting {
         crate::setup::syn_sent::look_at(endpoint);
         if endpoint.state_now() == State::Connecting {
-            return Outcome::Errno(libc::EALREADY);
+            return Outcome::Errno(Errno::EALREADY);
         }
     }
     if endpoint.state_now() == State::Listen
@@ -99,12 +100,12 @@ pub(crate) unsafe fn send<T>(
         Answer::Connected => again(flags),
         Answer::Kernel => Outcome::Kernel,
         Answer::Errno(errno) => Outcome::Errno(send_failed(errno, flags)),
-        Answer::Over => Outcome::Errno(send_failed(libc::EPIPE, flags)),
+        Answer::Over => Outcome::Errno(send_failed(Errno::EPIPE, flags)),
     }
 }
 
 /// recvmmsg(2) tells a pending error before it looks at the messages, and at the state of the socket.
-pub(crate) fn error_before_messages(fd: c_int, flags: c_int) -> Option<i32> {
+pub(crate) fn error_before_messages(fd: c_int, flags: c_int) -> Option<Errno> {
     let endpoint = table::socket(fd).filter(|_| flags & libc::MSG_ERRQUEUE == 0)?;
     let is_without = matches!(endpoint.state_now(), State::Fresh | State::Bound | State::Listen);
     if is_without { take_error(endpoint) } else { None }

@@ -18,13 +18,14 @@ use sd_proto::Request;
 use sd_ring::{Next, RxCursor};
 use sd_shm::channel::{FLAG_RESET, GEOMETRY, Side, SlotState};
 use sd_shm::slab::{End, Endpoint, Reason, State};
+use sd_sys::Errno;
 
 /// How long the kernel may take for its connection, and for what was sent.
 const PATIENCE_MS: i32 = 3000;
 
 /// After a sleep, in which the monitor may have said so: an error when the socket has gone to the kernel.
 #[inline]
-pub(crate) fn look(endpoint: &Endpoint) -> Result<(), i32> {
+pub(crate) fn look(endpoint: &Endpoint) -> Result<(), Errno> {
     if is_moved(endpoint) { Err(MOVED) } else { Ok(()) }
 }
 
@@ -134,8 +135,7 @@ fn connected(endpoint: &Endpoint, fd: c_int, from: Name, to: Name) -> Option<()>
         if PortOptions::only(from.port).set(fd) {
             let _ = call(libc::SYS_bind, Name { port: 0, ..from });
             // Somebody may have the same four numbers by now: then another port.
-            result =
-                Some(call(libc::SYS_connect, to)).filter(|r| *r != Err(sd_sys::Errno(libc::EADDRNOTAVAIL)));
+            result = Some(call(libc::SYS_connect, to)).filter(|r| *r != Err(Errno::EADDRNOTAVAIL));
             programs.set(fd);
         } else {
             let _ = call(libc::SYS_bind, from);
@@ -143,7 +143,7 @@ fn connected(endpoint: &Endpoint, fd: c_int, from: Name, to: Name) -> Option<()>
     }
     match result.unwrap_or_else(|| call(libc::SYS_connect, to)) {
         Ok(()) => Some(()),
-        Err(sd_sys::Errno(libc::EINPROGRESS)) => {
+        Err(Errno::EINPROGRESS) => {
             let events = sd_sys::fd::poll_one(fd, libc::POLLOUT, PATIENCE_MS).ok()?;
             (events & (libc::POLLERR | libc::POLLHUP) == 0 && events != 0).then_some(())
         }
@@ -197,7 +197,7 @@ fn deliver(fd: c_int, mut bytes: &[u8]) -> Option<()> {
             unsafe { sd_sys::syscall!(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, 0, 0) };
         match sd_sys::check(done) {
             Ok(sent) => bytes = bytes.get(sent..)?,
-            Err(sd_sys::Errno(libc::EAGAIN)) => {
+            Err(Errno::EAGAIN) => {
                 sd_sys::fd::poll_one(fd, libc::POLLOUT, PATIENCE_MS).ok().filter(|events| *events != 0)?;
             }
             Err(_) => return None,

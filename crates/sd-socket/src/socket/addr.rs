@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use sd_proto::Ip;
-use sd_sys::user;
+use sd_sys::{Errno, user};
 
 /// An address and port, host byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,16 +41,16 @@ pub(crate) unsafe fn parse(addr: *const sockaddr, len: socklen_t) -> Option<(i32
 }
 
 /// What the kernel refuses of a caller's address before it looks at the socket.
-pub(crate) fn check(addr: *const sockaddr, len: socklen_t) -> Result<(), i32> {
+pub(crate) fn check(addr: *const sockaddr, len: socklen_t) -> Result<(), Errno> {
     is_readable(addr, len)?;
-    if len < 2 { Err(libc::EINVAL) } else { Ok(()) }
+    if len < 2 { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 /// What it refuses of an address that nobody will look at.
-pub(crate) fn is_readable(addr: *const sockaddr, len: socklen_t) -> Result<(), i32> {
+pub(crate) fn is_readable(addr: *const sockaddr, len: socklen_t) -> Result<(), Errno> {
     match len as usize {
-        len if len > size_of::<sockaddr_storage>() => Err(libc::EINVAL),
-        len if !user::seems_readable(addr, len) => Err(libc::EFAULT),
+        len if len > size_of::<sockaddr_storage>() => Err(Errno::EINVAL),
+        len if !user::seems_readable(addr, len) => Err(Errno::EFAULT),
         _ => Ok(()),
     }
 }
@@ -76,19 +76,19 @@ pub(crate) unsafe fn write(
     name: Name,
     addr: *mut sockaddr,
     len: *mut socklen_t,
-) -> Result<(), i32> {
+) -> Result<(), Errno> {
     if !user::seems_writable(len, size_of::<socklen_t>()) {
-        return Err(libc::EFAULT);
+        return Err(Errno::EFAULT);
     }
     // SAFETY: valid by contract.
     let room = unsafe { len.read_unaligned() };
     if room as i32 <= -1 {
-        return Err(libc::EINVAL);
+        return Err(Errno::EINVAL);
     }
     let mut bytes = [0u8; 28];
     let full = encode(domain, name, &mut bytes);
     if !user::seems_writable(addr, full.min(room as usize)) {
-        return Err(libc::EFAULT);
+        return Err(Errno::EFAULT);
     }
     // SAFETY: at most `room` bytes are written to the caller's buffer.
     unsafe {

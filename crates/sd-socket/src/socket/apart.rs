@@ -18,7 +18,7 @@ use sd_ring::{Corrupt, Next, RingMem, RxCursor};
 use sd_shm::channel::GEOMETRY;
 use sd_shm::rings::Rings;
 use sd_shm::slab::{Endpoint, FIXED_BUF};
-use sd_sys::confine;
+use sd_sys::{Errno, confine};
 
 /// Laps apart that a correct peer lets follow one another without a message: one.
 const LAPS_MAX: u32 = 2;
@@ -83,7 +83,7 @@ pub(crate) unsafe fn copy(
     endpoint: &Endpoint,
     rx: &RxCursor,
     (to, from, len): (*mut u8, *const u8, usize),
-) -> Result<usize, i32> {
+) -> Result<usize, Errno> {
     if rx.is_apart()
         && let Some(mem) = Incoming::of(endpoint)
     {
@@ -118,13 +118,12 @@ impl Incoming {
     /// # Safety
     /// As for [`copy`].
     #[cold]
-    unsafe fn read(&self, to: *mut u8, from: *const u8, len: usize) -> Result<usize, i32> {
+    unsafe fn read(&self, to: *mut u8, from: *const u8, len: usize) -> Result<usize, Errno> {
         let at = self.large + (from as u64 - self.near.at(1, 0) as u64);
         // SAFETY: as the caller says.
         match unsafe { sd_sys::fd::pread(self.file, to, len, at) } {
-            Ok(0) => Err(libc::EIO),
-            Ok(got) => Ok(got),
-            Err(sd_sys::Errno(errno)) => Err(errno),
+            Ok(0) => Err(Errno::EIO),
+            done => done,
         }
     }
 }

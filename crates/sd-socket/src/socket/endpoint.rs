@@ -16,6 +16,7 @@ use sd_shm::slab::{
     Endpoint, FIXED_BUF, HAS_COLD, RX_DISTANCE, RX_PARKED, RxHalf, SWITCHES_MASK, State, TOKENS_DISTANCE,
     TX_DISTANCE, TX_PARKED, Tokens, TxHalf,
 };
+use sd_sys::Errno;
 
 /// O_NONBLOCK.
 pub(crate) const NONBLOCK: u32 = 1 << 0;
@@ -456,7 +457,7 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
 pub(crate) fn corrupt(endpoint: &Endpoint) {
     crate::process::stats::count(crate::process::stats::Counter::CorruptPeer);
     endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
-    endpoint.error.store(libc::ECONNRESET as u16, Ordering::Relaxed);
+    endpoint.error.store(Errno::ECONNRESET.0 as u16, Ordering::Relaxed);
     endpoint.set_flag(RESET);
     notify(endpoint, ALL_BITS);
     crate::link::channel::announce_to_self(endpoint);

@@ -5,11 +5,12 @@ use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, PeerEnd, RESET, SHUT_W
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{FLAG_FIN, FLAG_RESET};
 use sd_shm::slab::Endpoint;
+use sd_sys::Errno;
 
-/// Why sending is impossible, if it is (tcp(7), send(2)); zero when the bytes are as good as sent but
-/// nobody will read them. `len` is how many are left to send.
+/// How a send ends that cannot go on (tcp(7), send(2)): with an error, or well where the bytes are as good as sent but
+/// nobody will read them. `None`: it can go on. `len` is how many are left to send.
 #[inline(always)]
-pub(crate) fn send_error(endpoint: &'static Endpoint, len: usize) -> Option<i32> {
+pub(crate) fn send_error(endpoint: &'static Endpoint, len: usize) -> Option<Result<(), Errno>> {
     if !endpoint.flag(SHUT_WR | RESET) && peer_end(endpoint) == PeerEnd::Open {
         return None;
     }
@@ -17,23 +18,22 @@ pub(crate) fn send_error(endpoint: &'static Endpoint, len: usize) -> Option<i32>
 }
 
 #[cold]
-fn send_error_slow(endpoint: &'static Endpoint, len: usize) -> Option<i32> {
+fn send_error_slow(endpoint: &'static Endpoint, len: usize) -> Option<Result<(), Errno>> {
     note_end(endpoint);
     if endpoint.flag(RESET | SHUT_WR) {
-        let error = i32::from(endpoint.error.swap(0, Ordering::AcqRel));
-        return Some(if error != 0 { error } else { libc::EPIPE });
+        return Some(Err(take_error(endpoint).unwrap_or(Errno::EPIPE)));
     }
     if len == 0 {
         return None;
     }
     // The peer closed: the first write is answered by a reset, which the next one finds.
     // A peer that only shut both directions down finds a reset as well.
-    endpoint.error.store(libc::EPIPE as u16, Ordering::Relaxed);
+    endpoint.error.store(Errno::EPIPE.0 as u16, Ordering::Relaxed);
     endpoint.set_flag(RESET);
     endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
     notify(endpoint, crate::socket::bell::ALL_BITS);
     crate::link::channel::announce_to_self(endpoint);
-    Some(0)
+    Some(Ok(()))
 }
 
 /// Turns what the peer's words say into our flags: a reset is remembered, with its error.
@@ -45,12 +45,12 @@ pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
         // tcp_reset() in the kernel: an error by the state in which the reset comes, none in TCP_CLOSE.
         // A connection that waited at a listener that closed is reset like any: it was established.
         let errno = match (finished, endpoint.flag(FIN_SENT)) {
-            (true, true) => 0,
-            (true, false) => libc::EPIPE,
-            _ => libc::ECONNRESET,
+            (true, true) => None,
+            (true, false) => Some(Errno::EPIPE),
+            _ => Some(Errno::ECONNRESET),
         };
-        if errno != 0 {
-            endpoint.error.store(errno as u16, Ordering::Relaxed);
+        if let Some(errno) = errno {
+            endpoint.error.store(errno.0 as u16, Ordering::Relaxed);
         }
         endpoint.set_flag(RESET);
     }
@@ -58,22 +58,22 @@ pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
 }
 
 /// The errno of a send that failed, after the signal that belongs to it.
-pub(crate) fn send_failed(errno: i32, flags: i32) -> i32 {
-    if errno == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+pub(crate) fn send_failed(errno: Errno, flags: i32) -> Errno {
+    if errno == Errno::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
         sd_sys::fd::raise(libc::SIGPIPE);
     }
     errno
 }
 
 /// What a send would fail with before it takes its first byte. The peer is told nothing.
-pub(crate) fn before_send(endpoint: &'static Endpoint, flags: i32) -> Result<(), i32> {
+pub(crate) fn before_send(endpoint: &'static Endpoint, flags: i32) -> Result<(), Errno> {
     match send_error(endpoint, 0) {
-        None | Some(0) => Ok(()),
-        Some(errno) => Err(send_failed(errno, flags)),
+        None | Some(Ok(())) => Ok(()),
+        Some(Err(errno)) => Err(send_failed(errno, flags)),
     }
 }
 
 /// The pending error, once.
-pub(crate) fn take_error(endpoint: &Endpoint) -> Option<i32> {
-    Some(i32::from(endpoint.error.swap(0, Ordering::AcqRel))).filter(|errno| *errno != 0)
+pub(crate) fn take_error(endpoint: &Endpoint) -> Option<Errno> {
+    Some(Errno(i32::from(endpoint.error.swap(0, Ordering::AcqRel)))).filter(|errno| errno.0 != 0)
 }

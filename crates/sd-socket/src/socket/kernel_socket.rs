@@ -12,6 +12,7 @@ use crate::socket::recorded::replay;
 use crate::socket::{addr, cold};
 use core::sync::atomic::Ordering;
 use sd_shm::slab::{End, Endpoint, State};
+use sd_sys::Errno;
 
 /// Index of the placeholder for a domain.
 pub(crate) fn placeholder(domain: i32) -> i32 {
@@ -20,10 +21,10 @@ pub(crate) fn placeholder(domain: i32) -> i32 {
 }
 
 /// A descriptor number that is ours, held in the kernel by a duplicate of the placeholder.
-pub(crate) fn number(domain: i32, cloexec: bool) -> Result<i32, i32> {
+pub(crate) fn number(domain: i32, cloexec: bool) -> Result<i32, Errno> {
     let source = placeholder(domain);
     let made = if cloexec { sd_sys::fd::dup_above(source, 0) } else { sd_sys::fd::dup(source) };
-    let fd = made.and_then(sd_sys::numbers::give).map_err(|e| e.0)?;
+    let fd = made.and_then(sd_sys::numbers::give)?;
     dropped_behind_our_back(fd);
     Ok(fd)
 }
@@ -45,7 +46,7 @@ pub(crate) fn dropped_behind_our_back(fd: i32) {
 
 /// Gives the endpoint a kernel socket of its own under all its numbers, with the options that
 /// were recorded so far. Afterwards calls that we do not serve may go to the kernel.
-pub(crate) fn materialize(endpoint: &'static Endpoint) -> Result<(), i32> {
+pub(crate) fn materialize(endpoint: &'static Endpoint) -> Result<(), Errno> {
     if endpoint.flag(OWN_SOCKET) {
         return Ok(());
     }
@@ -60,16 +61,16 @@ pub(crate) fn renew(endpoint: &'static Endpoint, moved: i32) {
     }
 }
 
-fn give_own_socket(endpoint: &'static Endpoint) -> Result<(), i32> {
+fn give_own_socket(endpoint: &'static Endpoint) -> Result<(), Errno> {
     let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
-    let fresh = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).map_err(|e| e.0)?;
+    let fresh = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
     replay(endpoint, fresh);
     let mut result = Ok(());
     each_fd(endpoint, |fd| {
         let cloexec = sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32 & libc::FD_CLOEXEC;
         let flags = if cloexec != 0 { libc::O_CLOEXEC } else { 0 };
         if let Err(e) = sd_sys::fd::dup3(fresh, fd, flags) {
-            result = Err(e.0);
+            result = Err(e);
         }
     });
     sd_sys::fd::close(fresh);
@@ -109,7 +110,7 @@ pub(crate) fn note_kernel_names(endpoint: &Endpoint, fd: i32) {
 }
 
 /// The socket is the kernel's by now; no errno of Linux'. Calls end with it as with an error, and go to the kernel.
-pub(crate) const MOVED: i32 = 4097;
+pub(crate) const MOVED: Errno = Errno(4097);
 
 /// The call's socket has gone to the kernel in the middle of it.
 #[cold]

@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use sd_proto::Ip;
 use sd_shm::slab::{End, Endpoint, Reason, State};
+use sd_sys::Errno;
 
 /// # Safety
 /// `addr` and `len` as the kernel wants them.
@@ -49,8 +50,8 @@ pub(crate) unsafe fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut sockl
         return unsafe { of_bridged(fd, addr, len, peer) };
     };
     match endpoint.state_now() {
-        State::Connecting | State::Failed => Outcome::Errno(libc::ENOTCONN),
-        State::Connected if is_over(endpoint) => Outcome::Errno(libc::ENOTCONN),
+        State::Connecting | State::Failed => Outcome::Errno(Errno::ENOTCONN),
+        State::Connected if is_over(endpoint) => Outcome::Errno(Errno::ENOTCONN),
         // SAFETY: as the caller says.
         State::Connected => unsafe { answer(endpoint, peer(endpoint), addr, len) },
         _ => match materialize(endpoint) {
@@ -121,7 +122,7 @@ pub(crate) unsafe fn peer_option(
     unsafe {
         let room = len.read_unaligned();
         if room as usize > full {
-            return Outcome::Errno(libc::EINVAL);
+            return Outcome::Errno(Errno::EINVAL);
         }
         let done = answer(endpoint, peer(endpoint), value.cast(), len);
         len.write_unaligned(room);

@@ -48,7 +48,7 @@ pub(crate) fn ask_kernel(
     let done = sd_sys::check(unsafe { sd_sys::syscall!(call, fd, cmd, arg) });
     endpoint.set_flag(HAS_SIGNALS);
     publish(endpoint, fd);
-    done.map(|n| n as c_int).map_err(|e| e.0).into()
+    done.map(|n| n as c_int).into()
 }
 
 /// O_ASYNC was set or cleared.

@@ -11,10 +11,11 @@ use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::c_int;
 use sd_ring::doorbell::{self, RX_SLEEP, TX_SLEEP};
+use sd_sys::Errno;
 use sd_sys::futex::{self, Scope};
 
 /// The calling thread is to end; no errno of Linux'.
-pub const CANCELLED: i32 = 4096;
+pub const CANCELLED: Errno = Errno(4096);
 
 /// The threads that were cancelled last (pthread_t). Most of them have ended long since.
 static THREADS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
@@ -49,12 +50,12 @@ pub fn requested(thread: usize) {
 
 /// Before a sleep: an error when the calling thread is to end instead.
 #[inline]
-pub(super) fn check() -> Result<(), i32> {
+pub(super) fn check() -> Result<(), Errno> {
     if NEXT.load(Ordering::SeqCst) == 0 { Ok(()) } else { check_slow() }
 }
 
 #[cold]
-fn check_slow() -> Result<(), i32> {
+fn check_slow() -> Result<(), Errno> {
     // SAFETY: no arguments.
     let me = unsafe { libc::pthread_self() } as usize;
     if !THREADS.iter().any(|cell| cell.load(Ordering::SeqCst) == me) {

@@ -22,8 +22,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, c_int, pollfd, sigset_t};
 use sd_ring::doorbell;
 use sd_shm::slab::{Endpoint, State};
-use sd_sys::confine;
 use sd_sys::section::Watch;
+use sd_sys::{Errno, confine};
 
 /// What a poll entry leads to, as far as it concerns us.
 #[derive(Clone, Copy)]
@@ -151,10 +151,10 @@ impl<'a> List<'a> {
     }
 
     /// One look without waiting; the number of entries with events.
-    fn look(&mut self, ask_kernel: bool) -> Result<usize, i32> {
+    fn look(&mut self, ask_kernel: bool) -> Result<usize, Errno> {
         drain();
         if ask_kernel && self.entries().any(|(_, kind)| kind.in_kernel()) {
-            sd_sys::fd::poll(self.fds, 0).map_err(|e| e.0)?;
+            sd_sys::fd::poll(self.fds, 0)?;
         } else {
             self.fds.iter_mut().for_each(|p| p.revents = 0);
         }
@@ -173,7 +173,7 @@ impl<'a> List<'a> {
     }
 
     /// Looks for a while, unless there is a crowd.
-    fn spin(&mut self) -> Result<usize, i32> {
+    fn spin(&mut self) -> Result<usize, Errno> {
         let mut ready = Ok(0);
         if let Some(_spinner) = Spinner::enter() {
             let mut rounds = 0u32;
@@ -208,10 +208,10 @@ impl<'a> List<'a> {
 
     /// Where there can be no set: a nap, during which only the kernel's descriptors are watched.
     #[cold]
-    fn nap(&self, deadline: Deadline, mask: *const sigset_t) -> Result<(), i32> {
+    fn nap(&self, deadline: Deadline, mask: *const sigset_t) -> Result<(), Errno> {
         let mut fds = self.for_kernel(&[]);
         // SAFETY: the caller's mask.
-        unsafe { confine::nap(&mut fds, deadline.left(), mask) }.map(drop).map_err(|e| e.0)
+        unsafe { confine::nap(&mut fds, deadline.left(), mask) }.map(drop)
     }
 
     /// There are connections of ours and, beside them, only the kernel's descriptors; and other threads to be left alone.
@@ -248,7 +248,7 @@ impl<'a> List<'a> {
         timeout: Option<u64>,
         mask: *const sigset_t,
         watch: &Watch,
-    ) -> Result<(), i32> {
+    ) -> Result<(), Errno> {
         count(Counter::Sleep);
         if self.arm() {
             return Ok(());
@@ -261,7 +261,7 @@ impl<'a> List<'a> {
         wait::ended_by_handler(watch, mask)?;
         crate::wait::cancel::check()?;
         // SAFETY: the caller's mask.
-        unsafe { sd_sys::fd::ppoll(&mut fds, timeout, mask) }.map_err(|e| e.0)?;
+        unsafe { sd_sys::fd::ppoll(&mut fds, timeout, mask) }?;
         let [own, control] = fds.first_chunk().map_or([0; 2], |own: &[pollfd; 2]| own.map(|fd| fd.revents));
         if own != 0 {
             thread_waker.take_ring();
@@ -279,7 +279,7 @@ impl<'a> List<'a> {
         deadline: Deadline,
         mask: *const sigset_t,
         watch: &Watch,
-    ) -> Result<(), i32> {
+    ) -> Result<(), Errno> {
         let only = if mask.is_null() { self.only_connection() } else { None };
         let pause = waiting.before_sleep(if only.is_some() { On::Word } else { On::Events });
         let slept = match only {
@@ -297,7 +297,7 @@ impl<'a> List<'a> {
         deadline: Deadline,
         mask: *const sigset_t,
         watch: &Watch,
-    ) -> Result<(), i32> {
+    ) -> Result<(), Errno> {
         if !sleep_set::is_allowed() {
             return self.nap(deadline, mask);
         }
@@ -418,7 +418,7 @@ fn sleep_on_one(
     pause: Option<u64>,
     deadline: Deadline,
     watch: &Watch,
-) -> Result<(), i32> {
+) -> Result<(), Errno> {
     let mut bits = doorbell::RX_SLEEP;
     if events & POLLOUT != 0 {
         bits |= doorbell::TX_SLEEP;
@@ -433,7 +433,7 @@ fn sleep_on_one(
     wait::ended_by_handler(watch, core::ptr::null())?;
     // poll is never restarted after a handler.
     match wait::sleep_on_connection(endpoint, value, deadline.of_partial(), pause) {
-        Err(libc::EAGAIN) => Ok(()),
+        Err(Errno::EAGAIN) => Ok(()),
         other => other,
     }
 }

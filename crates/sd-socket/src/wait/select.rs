@@ -3,6 +3,7 @@
 use crate::Outcome;
 use crate::fd::table;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, c_int, fd_set, pollfd, sigset_t};
+use sd_sys::Errno;
 
 const WORD_BITS: usize = 64;
 
@@ -66,7 +67,7 @@ pub(crate) unsafe fn select(
     }
     // A number closed while the call waits is "ready" instead.
     if !waited && fds.iter().any(|p| p.revents & POLLNVAL != 0) {
-        return Outcome::Errno(libc::EBADF);
+        return Outcome::Errno(Errno::EBADF);
     }
     let mut count = 0;
     for entry in &fds {

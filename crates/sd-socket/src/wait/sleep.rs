@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
 use sd_sys::section::Watch;
-use sd_sys::{confine, time};
+use sd_sys::{Errno, confine, time};
 
 const LOOKS_MAX: u32 = 1200;
 const LOOKS_MIN: u32 = 20;
@@ -153,9 +153,9 @@ const FAR_NS: u64 = 1 << 62;
 /// A handler that ran since `watch` began ends a call with EINTR, unless there is no deadline and it has SA_RESTART
 /// (signal(7)): also where it came before the call slept.
 #[inline]
-pub(crate) fn interrupted(watch: &Watch, deadline: Deadline) -> Result<(), i32> {
+pub(crate) fn interrupted(watch: &Watch, deadline: Deadline) -> Result<(), Errno> {
     match watch.has_run() && (!deadline.is_never() || !all_restart(watch.signals())) {
-        true => Err(libc::EINTR),
+        true => Err(Errno::EINTR),
         false => Ok(()),
     }
 }
@@ -163,8 +163,8 @@ pub(crate) fn interrupted(watch: &Watch, deadline: Deadline) -> Result<(), i32> 
 /// Ends poll and its like with EINTR if any handler ran since `watch` began; but where a signal mask is given, what ran before the
 /// kernel took it up ran before the call.
 #[inline]
-pub(crate) fn ended_by_handler(watch: &Watch, mask: *const libc::sigset_t) -> Result<(), i32> {
-    if mask.is_null() && watch.has_run() { Err(libc::EINTR) } else { Ok(()) }
+pub(crate) fn ended_by_handler(watch: &Watch, mask: *const libc::sigset_t) -> Result<(), Errno> {
+    if mask.is_null() && watch.has_run() { Err(Errno::EINTR) } else { Ok(()) }
 }
 
 /// Whether all these signals (bit n-1 for signal n) have SA_RESTART.
@@ -217,13 +217,13 @@ pub(crate) fn sleep_on_word(
     value: u32,
     deadline: Deadline,
     pause: Option<u64>,
-) -> Result<(), i32> {
+) -> Result<(), Errno> {
     count(Counter::Sleep);
     crate::wait::cancel::check()?;
     let watch = Watch::start();
     let left = deadline.left();
     if left == Some(0) {
-        return Err(libc::EAGAIN);
+        return Err(Errno::EAGAIN);
     }
     let slept = match (left, pause) {
         (None, Some(pause)) => futex::wait_restarting(word, value, pause),
@@ -231,16 +231,14 @@ pub(crate) fn sleep_on_word(
     };
     match slept {
         // A nap, which the kernel does not restart.
-        Err(sd_sys::Errno(libc::EINTR)) if !confine::allows(libc::SYS_futex) => interrupted(&watch, deadline),
-        Err(sd_sys::Errno(libc::EINTR)) => Err(libc::EINTR),
+        Err(Errno::EINTR) if !confine::allows(libc::SYS_futex) => interrupted(&watch, deadline),
+        Err(Errno::EINTR) => Err(Errno::EINTR),
         // No such system call before Linux 5.16; a container's filter may say EPERM for what it does not know.
-        Err(sd_sys::Errno(libc::ENOSYS | libc::EPERM)) => {
-            match futex::wait(word, value, pause, Scope::Shared) {
-                Err(sd_sys::Errno(libc::EINTR)) => interrupted(&watch, deadline),
-                _ => Ok(()),
-            }
-        }
-        Err(sd_sys::Errno(libc::ETIMEDOUT)) if deadline.left() == Some(0) => Err(libc::EAGAIN),
+        Err(Errno::ENOSYS | Errno::EPERM) => match futex::wait(word, value, pause, Scope::Shared) {
+            Err(Errno::EINTR) => interrupted(&watch, deadline),
+            _ => Ok(()),
+        },
+        Err(Errno::ETIMEDOUT) if deadline.left() == Some(0) => Err(Errno::EAGAIN),
         _ => Ok(()),
     }
 }
@@ -251,7 +249,7 @@ pub(crate) fn sleep_on_connection(
     value: u32,
     deadline: Deadline,
     pause: Option<u64>,
-) -> Result<(), i32> {
+) -> Result<(), Errno> {
     let limit = earlier(pause, crate::socket::confine::limit(endpoint));
     sleep_on_word(&endpoint.own_words().wait, value, deadline, limit)
 }
@@ -335,7 +333,7 @@ pub(crate) fn sleep_on(
     events: &mut [libc::epoll_event],
     timeout_ns: Option<u64>,
     mask: *const libc::sigset_t,
-) -> Result<usize, i32> {
+) -> Result<usize, Errno> {
     if timeout_ns != Some(0) {
         crate::wait::cancel::check()?;
     }
@@ -355,14 +353,13 @@ pub(crate) fn sleep_on(
             )
         });
         match done {
-            Err(sd_sys::Errno(libc::ENOSYS | libc::EPERM)) => LACKS_PWAIT2.store(true, Ordering::Relaxed),
-            other => return other.map_err(|e| e.0),
+            Err(Errno::ENOSYS | Errno::EPERM) => LACKS_PWAIT2.store(true, Ordering::Relaxed),
+            other => return other,
         }
     }
     let ms = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
     // SAFETY: the kernel writes at most `events.len()` entries and reads the mask (8 bytes).
     unsafe { sd_sys::fd::epoll_pwait(epoll_fd, events.as_mut_ptr(), events.len() as i32, ms, mask) }
-        .map_err(|e| e.0)
 }
 
 /// epoll_pwait2(2) is not there: an older kernel, valgrind (which complains about each try), or a container's filter

@@ -10,8 +10,8 @@ use crate::wait::waker::View;
 use crate::wait::{Sleeper, add_control, sleep_on};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{POLLIN, epoll_event, pollfd, sigset_t};
-use sd_sys::confine;
 use sd_sys::lock::Lock;
+use sd_sys::{Errno, confine};
 
 /// Sets that are kept. Threads that sleep at the same time beyond that make one each time.
 const KEPT: usize = 64;
@@ -59,7 +59,7 @@ pub(crate) struct SleepSet {
 
 impl SleepSet {
     /// A set that ends a sleep on whatever peers or the monitor say from now on, and perhaps for what they said before.
-    pub(crate) fn take(sleeper: &Sleeper) -> Result<SleepSet, i32> {
+    pub(crate) fn take(sleeper: &Sleeper) -> Result<SleepSet, Errno> {
         let first = tid() as usize % KEPT;
         let (before, after) = SETS.split_at(first.min(SETS.len()));
         let is_free =
@@ -88,13 +88,13 @@ impl SleepSet {
         fds: &mut [pollfd],
         timeout_ns: Option<u64>,
         mask: *const sigset_t,
-    ) -> Result<(), i32> {
+    ) -> Result<(), Errno> {
         crate::wait::cancel::check()?;
         if let Some(first) = fds.first_mut() {
             *first = pollfd { fd: self.fd, events: POLLIN, revents: 0 };
         }
         // SAFETY: the caller's mask.
-        unsafe { sd_sys::fd::ppoll(fds, timeout_ns, mask) }.map_err(|e| e.0)?;
+        unsafe { sd_sys::fd::ppoll(fds, timeout_ns, mask) }?;
         if fds.first().is_some_and(|first| first.revents != 0) {
             self.take_news();
         }
@@ -110,7 +110,7 @@ impl SleepSet {
             Ok(count) => {
                 events.iter().take(count).for_each(|event| crate::wait::waker::has_rung(event.events))
             }
-            Err(libc::EINTR) => {}
+            Err(Errno::EINTR) => {}
             // The number was closed behind our back.
             Err(_) => self.forget(),
         }
@@ -142,9 +142,9 @@ impl Watched {
     }
 
     /// Makes it watch what there is now.
-    fn renew(&mut self, view: View, is_kept: bool) -> Result<(), i32> {
+    fn renew(&mut self, view: View, is_kept: bool) -> Result<(), Errno> {
         if self.fd < 0 {
-            let fd = sd_sys::fd::epoll_create().map_err(|e| e.0)?;
+            let fd = sd_sys::fd::epoll_create()?;
             *self = Watched { fd: if is_kept { hide_fd(fd) } else { fd }, ..Watched::NONE };
         }
         self.view.update(self.fd, view);

@@ -28,6 +28,7 @@ use sd_proto::{Reply, Request};
 use sd_ring::fence_full;
 use sd_shm::channel::{RINGS_NOT, SlotSide, THREAD_WAKERS, ThreadWaker};
 use sd_shm::slab::{Endpoint, State};
+use sd_sys::Errno;
 
 /// This process's thread wakers.
 static OWN: [Place; THREAD_WAKERS] = [const {
@@ -136,7 +137,7 @@ impl Taken {
             Ok(_) if events[0].events & libc::EPOLLERR as u32 != 0 => {
                 sd_sys::fd::eventfd_reset(self.place.event_fd.load(Ordering::Relaxed));
             }
-            Ok(_) | Err(libc::EINTR) => {}
+            Ok(_) | Err(Errno::EINTR) => {}
             Err(_) => {
                 // The program closed it behind our back: nobody gets it again.
                 self.place.registration.store(0, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 use super::Bytes;
 use sd_proto::{Ip, MESSAGE_MAX, Request, VERSION};
 use sd_shm::slab::Slab;
+use sd_sys::Errno;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ impl Control {
                         return false;
                     }
                 }
-                Err(sd_sys::Errno(libc::EAGAIN)) => return true,
+                Err(Errno::EAGAIN) => return true,
                 Err(_) => return false,
             }
         }

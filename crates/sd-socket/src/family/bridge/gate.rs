@@ -1,7 +1,7 @@
 //! When bridges begin that were made for a process whose threads are still using the connections (see `separate`).
 
 use libc::{POLLIN, pollfd};
-use sd_sys::{Result, fd};
+use sd_sys::{Errno, Result, fd};
 
 /// Closed until its maker opens it, or ends.
 pub(crate) struct Gate {
@@ -39,7 +39,7 @@ impl Gate {
     pub(super) fn pass(&self) {
         let mut fds = self.numbers().map(|fd| pollfd { fd, events: POLLIN, revents: 0 });
         let timeout_ms = if self.maker < 0 { LOOK_MS } else { -1 };
-        while fd::poll(&mut fds, timeout_ms) == Err(sd_sys::Errno(libc::EINTR)) {}
+        while fd::poll(&mut fds, timeout_ms) == Err(Errno::EINTR) {}
         self.numbers().into_iter().filter(|fd| *fd >= 0).for_each(fd::close);
     }
 }

@@ -11,6 +11,7 @@ use crate::socket::addr;
 use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::Endpoint;
+use sd_sys::Errno;
 use sd_sys::diag::{Diag, Reader};
 
 /// How long to wait, at first and at most, before the kernel is asked again.
@@ -60,9 +61,9 @@ impl Lent {
     }
 
     /// Looks at what has come, once the last was read.
-    pub(super) fn lend(&mut self, endpoint: &'static Endpoint, into: &mut [u8]) -> Result<usize, i32> {
+    pub(super) fn lend(&mut self, endpoint: &'static Endpoint, into: &mut [u8]) -> Result<usize, Errno> {
         if self.is_out() || self.is_closed {
-            return Err(libc::EAGAIN);
+            return Err(Errno::EAGAIN);
         }
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         let got = stream::recv(endpoint, Pieces::one(into.as_mut_ptr(), into.len()), flags)?;

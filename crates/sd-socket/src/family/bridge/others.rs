@@ -7,6 +7,7 @@ use crate::socket::endpoint;
 use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::Endpoint;
+use sd_sys::Errno;
 
 /// When a bridge takes from the connection what the peer has sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,7 +110,7 @@ impl Others {
         endpoint: &'static Endpoint,
         into: &mut [u8],
         flags: i32,
-    ) -> core::result::Result<usize, i32> {
+    ) -> Result<usize, Errno> {
         if let Some(lent) = self.lent.as_mut().filter(|lent| lent.is_out() || !is_sole_holder(endpoint)) {
             return lent.lend(endpoint, into);
         }

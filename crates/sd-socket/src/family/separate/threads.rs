@@ -32,8 +32,8 @@ use sd_shm::channel::Mapping;
 use sd_shm::slab::{Endpoint, Reason, Slab, StandIn, State};
 use sd_sys::futex::{self, Scope};
 use sd_sys::lock::Lock;
-use sd_sys::mem;
 use sd_sys::section::Section;
+use sd_sys::{Errno, mem};
 
 /// One thread leaves at a time.
 static LEAVING: Lock<()> = Lock::new(());
@@ -44,17 +44,17 @@ const ROUNDS: usize = 3;
 const PATIENCE: usize = 100;
 
 /// Leaves the family. `Err` is errno; what is the kernel's by then stays so.
-pub(super) fn leave() -> Result<(), i32> {
+pub(super) fn leave() -> Result<(), Errno> {
     let _one = LEAVING.lock();
     if !super::has_relatives() {
         return Ok(());
     }
-    let gate = Gate::new().map_err(|_| libc::EAGAIN)?;
+    let gate = Gate::new().map_err(|_| Errno::EAGAIN)?;
     crate::link::wake_target::leave();
     crate::setup::syn_sent::all_to_kernel();
     client::set_ending(true);
     crate::route::forget_all();
-    let left = hand_over(&gate).and_then(|()| replace_all().ok_or(libc::EAGAIN));
+    let left = hand_over(&gate).and_then(|()| replace_all().ok_or(Errno::EAGAIN));
     gate.open();
     if left.is_err() {
         client::set_ending(client::is_closed_for_good());
@@ -63,7 +63,7 @@ pub(super) fn leave() -> Result<(), i32> {
 }
 
 /// Everything that has a number goes to the kernel, also what calls under way connect or accept meanwhile.
-fn hand_over(gate: &Gate) -> Result<(), i32> {
+fn hand_over(gate: &Gate) -> Result<(), Errno> {
     for _ in 0..ROUNDS {
         wait_for_users();
         let all = endpoints();
@@ -284,8 +284,7 @@ fn blind() {
 
 fn is_own(fd: i32, other: i32) -> bool {
     // It is an instance if it says that it does not watch the other one, and not that it is none.
-    let is_epoll =
-        sd_sys::fd::epoll_ctl(fd, libc::EPOLL_CTL_DEL, other, 0, 0) != Err(sd_sys::Errno(libc::EINVAL));
+    let is_epoll = sd_sys::fd::epoll_ctl(fd, libc::EPOLL_CTL_DEL, other, 0, 0) != Err(Errno::EINVAL);
     let is_socket = sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_TYPE).is_ok();
     is_epoll || is_socket || sd_sys::fd::fcntl(fd, libc::F_GETPIPE_SZ, 0).is_ok()
 }

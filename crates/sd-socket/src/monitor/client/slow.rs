@@ -99,7 +99,7 @@ fn flush(control: &mut Control, fd: i32) -> Option<bool> {
 fn sent(result: sd_sys::Result<usize>) -> Option<bool> {
     match result {
         Ok(_) => Some(true),
-        Err(Errno(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM)) => Some(false),
+        Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS | Errno::ENOMEM) => Some(false),
         Err(_) => None,
     }
 }
@@ -149,7 +149,7 @@ pub(crate) fn ask(
                 None => kept = true,
             },
             Err(error) => {
-                let is_late = error == Errno(libc::EAGAIN);
+                let is_late = error == Errno::EAGAIN;
                 control.slow.owed += u32::from(is_late);
                 control.slow.broken |= !is_late;
                 break None;
@@ -169,11 +169,11 @@ pub(crate) fn receive(fd: i32, flags: i32) -> sd_sys::Result<(Reply, msg::Receiv
     let mut buf = [0u8; MESSAGE_MAX];
     loop {
         let got = match msg::recv_with_fds(fd, &mut buf, flags) {
-            Err(Errno(libc::EINTR)) => continue,
+            Err(Errno::EINTR) => continue,
             other => other?,
         };
         let reply = buf.get(..got.len).and_then(|bytes| Reply::decode(bytes).ok());
-        return reply.map(|reply| (reply, got)).ok_or(Errno(libc::EPROTO));
+        return reply.map(|reply| (reply, got)).ok_or(Errno::EPROTO);
     }
 }
 
@@ -211,7 +211,7 @@ pub(super) fn late_answer(control: &mut Control, fd: i32) -> Option<Option<(Repl
                     return Some(Some(answer));
                 }
             }
-            Err(Errno(libc::EAGAIN)) => return None,
+            Err(Errno::EAGAIN) => return None,
             Err(_) => return Some(None),
         }
     }

@@ -204,6 +204,8 @@ pub enum End {
 
 /// In [`RxHalf::short_addresses`]: the address is in [`Cold`].
 const LONG: u32 = u32::MAX;
+/// Third word of an IPv4 address in its mapped form.
+const MAPPED: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
 
 /// A socket, a cache line: what both halves read, and people and the monitor ask for. The halves, a line each, and what is
 /// [`ParkedHalves`] of them stand in arrays of their own.
@@ -275,12 +277,14 @@ pub fn short_address(word: u32) -> Option<[u8; 16]> {
 
 impl RxHalf {
     /// Notes an address; false when it takes the slab to do so.
+    #[inline]
     pub fn set_short_address(&self, end: End, address: [u8; 16]) -> bool {
-        let short = match address {
-            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => u32::from_ne_bytes([a, b, c, d]),
-            _ => 0,
+        let word = |at: usize| u32::from_ne_bytes(core::array::from_fn(|byte| address[at + byte]));
+        let (short, is_short) = match [word(0), word(4), word(8), word(12)] {
+            [0, 0, MAPPED, LONG] => (LONG, false),
+            [0, 0, MAPPED, short] => (short, short != 0),
+            words => (0, words == [0; 4]),
         };
-        let is_short = short != LONG && (short != 0 || address == [0; 16]);
         if is_short {
             self.short_addresses[end as usize].store(short, Ordering::Relaxed);
         }

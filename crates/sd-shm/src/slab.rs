@@ -164,6 +164,25 @@ pub struct Header {
 }
 
 impl Header {
+    /// One in which nothing is said.
+    pub const fn empty() -> Header {
+        Header {
+            version: AtomicU32::new(0),
+            pid: AtomicU32::new(0),
+            high: AtomicU32::new(0),
+            members: AtomicU64::new(0),
+            mail: AtomicU32::new(0),
+            route_epoch: AtomicU32::new(0),
+            threads: AtomicU32::new(0),
+            starving: AtomicU32::new(0),
+            place: AtomicU64::new(0),
+            policy: AtomicU32::new(0),
+            endpoints_max: AtomicU32::new(0),
+            counters: [const { AtomicU64::new(0) }; 32],
+            kernel_connects: [const { AtomicU32::new(0) }; KERNEL_CONNECTS],
+        }
+    }
+
     /// So many endpoints the owner may use.
     pub fn endpoints_allowed(&self) -> usize {
         match self.endpoints_max.load(Ordering::Relaxed) as usize {

@@ -107,6 +107,7 @@ pub(crate) fn channels() {
 
 /// Leaves channels that are over, and frees what nobody can be using; to be called by a thread that is not itself a
 /// [`User`].
+#[inline]
 pub(crate) fn sweep() {
     if LEAVING.load(Ordering::Relaxed) {
         leave();

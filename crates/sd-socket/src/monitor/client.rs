@@ -435,8 +435,7 @@ fn lost(control: &mut Control) {
 /// A look at the control socket when the monitor said so, or its end was seen.
 #[inline]
 pub(crate) fn check_mail() {
-    let Some(slab) = PROCESS.own().and_then(|own| own.slab()) else { return };
-    let mail = slab.header().mail.load(Ordering::Acquire);
+    let mail = PROCESS.header().mail.load(Ordering::Acquire);
     if mail != PROCESS.mail_seen.load(Ordering::Relaxed) {
         read_mail(mail);
     }

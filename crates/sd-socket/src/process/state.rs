@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sd_shm::public::Public;
-use sd_shm::slab::{ENDPOINTS, Endpoint, Slab, State};
+use sd_shm::slab::{ENDPOINTS, Endpoint, Header, Slab, State};
 use sd_sys::lock::Lock;
 
 /// Slabs (own and inherited) that one process can have; deeper forks pass to the kernel.
@@ -102,8 +102,8 @@ pub(crate) struct Process {
     pub(crate) slab_count: AtomicUsize,
     /// Index of the own slab + 1; zero before registration.
     pub(crate) own_slab: AtomicUsize,
-    /// Of the own slab's header.
-    policy: AtomicPtr<AtomicU32>,
+    /// Of the own slab, or [`NO_HEADER`].
+    header: AtomicPtr<Header>,
     pub(crate) wakers: [Waker; WAKERS_MAX],
     pub(crate) waker_count: AtomicUsize,
     /// Own public page.
@@ -130,8 +130,8 @@ pub(crate) struct Alloc {
 #[allow(clippy::declare_interior_mutable_const)] // Only an initial value.
 const NO_WAKER: Waker = Waker { public: AtomicPtr::new(core::ptr::null_mut()), event_fd: AtomicI32::new(-1) };
 
-/// What [`Process::policy`] says without a slab.
-static NO_POLICY: AtomicU32 = AtomicU32::new(0);
+/// What [`Process::header`] says without a slab: no mail, no policy.
+static NO_HEADER: Header = Header::empty();
 
 /// The one instance.
 pub(crate) static PROCESS: Process = Process {
@@ -140,7 +140,7 @@ pub(crate) static PROCESS: Process = Process {
     slabs: [SlabRec::EMPTY; SLABS_MAX],
     slab_count: AtomicUsize::new(0),
     own_slab: AtomicUsize::new(0),
-    policy: AtomicPtr::new((&raw const NO_POLICY).cast_mut()),
+    header: AtomicPtr::new((&raw const NO_HEADER).cast_mut()),
     wakers: [NO_WAKER; WAKERS_MAX],
     waker_count: AtomicUsize::new(0),
     public: AtomicPtr::new(core::ptr::null_mut()),
@@ -207,8 +207,7 @@ impl Process {
     pub(crate) fn add_slab(&self, slab: Slab, fd: i32) -> bool {
         let added = self.add_inherited_slab(slab, fd, 1);
         if added {
-            let policy = core::ptr::from_ref(&slab.header().policy).cast_mut();
-            self.policy.store(policy, Ordering::Release);
+            self.header.store(core::ptr::from_ref(slab.header()).cast_mut(), Ordering::Release);
             self.own_slab.store(self.slab_count.load(Ordering::Relaxed), Ordering::Release);
         }
         added
@@ -216,15 +215,21 @@ impl Process {
 
     /// The process has no slab of its own any more; before it is unmapped.
     pub(crate) fn disown_slab(&self) {
-        self.policy.store((&raw const NO_POLICY).cast_mut(), Ordering::Release);
+        self.header.store((&raw const NO_HEADER).cast_mut(), Ordering::Release);
         self.own_slab.store(0, Ordering::Release);
+    }
+
+    /// That of the own slab; before registration one in which nothing is ever said.
+    #[inline]
+    pub(crate) fn header(&self) -> &'static Header {
+        // SAFETY: a static, or the first page of the own slab, which stays mapped for as long as this leads there.
+        unsafe { &*self.header.load(Ordering::Acquire) }
     }
 
     /// Number of the policy that accept has to ask about; zero: it admits all.
     #[inline]
     pub(crate) fn policy(&self) -> u32 {
-        // SAFETY: a static, or a word in the own slab, which stays mapped for as long as this leads there.
-        unsafe { &*self.policy.load(Ordering::Acquire) }.load(Ordering::Acquire)
+        self.header().policy.load(Ordering::Acquire)
     }
 
     /// Adds a slab in which this process has `bit`. False when there are too many.

@@ -66,7 +66,7 @@ const ASK_EVERY_NS: u64 = 1_000_000;
 /// monitor has said that there are some. How long it may sleep until it should ask again.
 #[inline]
 pub(crate) fn ask_for_work() -> Option<u64> {
-    let header = PROCESS.own().and_then(|own| own.slab())?.header();
+    let header = PROCESS.header();
     if header.starving.load(Ordering::Relaxed) == 0 {
         return None;
     }

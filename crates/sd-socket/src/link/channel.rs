@@ -11,6 +11,7 @@ use crate::link::wake_target::WakeTargets;
 use crate::process::PROCESS;
 use crate::socket::endpoint::EndpointExt;
 use crate::wait::thread_waker;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
 use sd_shm::channel::{ColdWords, Mapping, SLOTS, Side, SlotState, ThreadWaker};
@@ -382,16 +383,20 @@ pub(crate) fn drain_inside(_user: Option<&crate::link::reclaim::User>) {
 
 /// Announcements are bits; their time-stamps bring them into the order in which they were made.
 struct Arrivals {
-    list: [Option<(u64, &'static Channel, usize)>; ARRIVALS],
+    /// The first `len` are there.
+    list: [MaybeUninit<Arrival>; ARRIVALS],
     len: usize,
 }
+
+/// Time-stamp, channel and slot.
+type Arrival = (u64, &'static Channel, usize);
 
 /// Announcements that are put in order at a time.
 const ARRIVALS: usize = 64;
 
 impl Arrivals {
     fn new() -> Arrivals {
-        Arrivals { list: [None; ARRIVALS], len: 0 }
+        Arrivals { list: [const { MaybeUninit::uninit() }; ARRIVALS], len: 0 }
     }
 
     fn take(&mut self, channel: &'static Channel) {
@@ -403,7 +408,7 @@ impl Arrivals {
             let peer = if channel.side == Side::A { b } else { a };
             let stamp = peer.announced.load(Ordering::Relaxed);
             if let Some(cell) = self.list.get_mut(self.len) {
-                *cell = Some((stamp, channel, slot));
+                cell.write((stamp, channel, slot));
                 self.len += 1;
             }
         });
@@ -411,9 +416,11 @@ impl Arrivals {
 
     fn deliver(&mut self) {
         let Some(list) = self.list.get_mut(..self.len) else { return };
-        list.sort_unstable_by_key(|arrival| arrival.map_or(0, |(stamp, ..)| stamp));
+        // SAFETY: `take` has written so many.
+        let list = unsafe { &mut *(core::ptr::from_mut(list) as *mut [Arrival]) };
+        list.sort_unstable_by_key(|(stamp, ..)| *stamp);
         let now = sd_sys::time::ticks();
-        for (stamp, channel, slot) in list.iter().copied().flatten() {
+        for &mut (stamp, channel, slot) in list {
             // Nothing comes after what will happen.
             let stamp = stamp.min(now);
             match channel.endpoint(slot) {

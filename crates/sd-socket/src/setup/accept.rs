@@ -119,8 +119,28 @@ fn wait_for_connection(
 }
 
 /// The oldest connection that accept may have.
+#[inline]
 fn next_of(queue: &VecDeque<Pending>, defer: &AtomicU32) -> Option<usize> {
-    queue.iter().position(|pending| is_ripe(defer, pending))
+    match queue.front() {
+        Some(first) if is_ripe(defer, first) => Some(0),
+        Some(_) => next_behind(queue, defer),
+        None => None,
+    }
+}
+
+/// One behind the oldest.
+#[cold]
+fn next_behind(queue: &VecDeque<Pending>, defer: &AtomicU32) -> Option<usize> {
+    queue.iter().skip(1).position(|pending| is_ripe(defer, pending)).map(|at| at + 1)
+}
+
+/// Takes it.
+#[inline]
+fn take_next(queue: &mut VecDeque<Pending>, defer: &AtomicU32) -> Option<Pending> {
+    match next_of(queue, defer)? {
+        0 => queue.pop_front(),
+        at => queue.remove(at),
+    }
 }
 
 /// Whether there is one after all: of those that were put off.
@@ -152,7 +172,7 @@ unsafe fn accept_ours(
             Err(errno) => return Some(Outcome::Errno(errno)),
         };
         let mut queue = listener.queue.lock();
-        let pending = next_of(&queue, &listener.defer).and_then(|next| queue.remove(next));
+        let pending = take_next(&mut queue, &listener.defer);
         publish_pending(listener, queue.len());
         drop(queue);
         let accepted = pending.as_ref().and_then(|p| open((endpoint, listener), p, fd, flags));

@@ -81,7 +81,12 @@ static PARTS: [Part; 26] = {
             forked: || crate::monitor::client::CONTROL.lock().forked(),
             ..NOTHING
         },
-        Part { forked: link::reclaim::forked, ..NOTHING },
+        Part {
+            keep: link::reclaim::keep_lock,
+            unlock: link::reclaim::unlock,
+            forked: link::reclaim::forked,
+            ..NOTHING
+        },
         Part { forked: memory::rounds::forked, ..NOTHING },
         Part { forked: wait::forked, ..NOTHING },
         Part { forked: wait::sleep_set::forked, ..NOTHING },

@@ -54,11 +54,23 @@ pub(crate) fn is_unused() -> bool {
     USERS.load(Ordering::SeqCst) == 0
 }
 
+/// Around a fork: the list stays whole.
+pub(crate) fn keep_lock() {
+    GRAVEYARD.lock_and_keep();
+}
+
+/// After [`keep_lock`].
+///
+/// # Safety
+/// This thread has kept the lock, or is a copy of the one that has.
+pub(crate) unsafe fn unlock() {
+    // SAFETY: promised by the caller.
+    unsafe { GRAVEYARD.unlock() };
+}
+
 /// In the child of a fork: only this thread exists.
 pub(crate) fn forked() {
     USERS.store(0, Ordering::Relaxed);
-    // SAFETY: the child has one thread.
-    unsafe { GRAVEYARD.force_unlock() };
 }
 
 /// Frees what was taken out of the table: for the only thread of a process, which is not a [`User`].

@@ -1,7 +1,7 @@
 //! The ready list: what is reported, what stays, what is armed. After the kernel's ep_send_events.
 
 use super::*;
-use crate::wait::OWN_EVENT;
+use crate::process::waker::OWN_EVENT;
 use libc::{EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, EPOLLRDNORM, epoll_event};
 use sd_sys::lock::Guard;
 

@@ -1,7 +1,7 @@
 //! epoll_ctl: the interest list.
 
 use super::*;
-use crate::wait::waker::View;
+use crate::process::waker::View;
 use sd_sys::Errno;
 
 /// epoll_ctl on a socket or an instance of ours. `Err` is errno.

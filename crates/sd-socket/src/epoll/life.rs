@@ -1,7 +1,7 @@
 //! An instance's life: made, duplicated, forked, closed.
 
 use super::*;
-use crate::wait::waker::View;
+use crate::process::waker::View;
 use sd_sys::Errno;
 
 struct Records {

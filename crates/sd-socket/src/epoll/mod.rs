@@ -78,7 +78,7 @@ const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 struct Interest {
     items: Items,
     /// Eventfds that `sleep_fd` watches.
-    wakers: crate::wait::waker::View,
+    wakers: crate::process::waker::View,
     /// Registration with the monitor whose control socket is watched.
     registration: u32,
 }

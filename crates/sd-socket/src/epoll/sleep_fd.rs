@@ -6,8 +6,9 @@
 //! side by side, with ppoll.
 
 use super::*;
-use crate::wait::waker::View;
-use crate::wait::{self, OWN_EVENT};
+use crate::process::waker::OWN_EVENT;
+use crate::process::waker::View;
+use crate::wait;
 use libc::{epoll_event, pollfd, sigset_t};
 use sd_sys::Errno;
 
@@ -126,7 +127,7 @@ pub(super) fn sleep(epoll: &Epoll, timeout_ns: Option<u64>, mask: *const sigset_
         let (data, bits) = (event.u64, event.events);
         kernel |= data == KERNEL_PART;
         if data == OWN_EVENT {
-            crate::wait::waker::has_rung(bits);
+            crate::wait::has_rung(bits);
         }
     }
     Ok(kernel)

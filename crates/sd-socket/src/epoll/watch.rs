@@ -189,7 +189,7 @@ fn deliver(endpoint: &'static Endpoint, private: &Priv, key: u32, ends: u8, stam
 /// Threads in poll, select and accept are not in any list.
 fn wake_loose() {
     if crate::wait::sleep_set::has_loose_sleepers() {
-        sd_sys::fd::eventfd_signal(crate::wait::waker::own_event_fd());
+        sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
     }
 }
 

@@ -64,7 +64,7 @@ const NOTHING: Part = Part { early: nothing, keep: nothing, unlock: nothing, for
 
 /// All parts, in the order in which their locks are taken and the child's part is done; locks are given up in the other
 /// order.
-static PARTS: [Part; 26] = {
+static PARTS: [Part; 25] = {
     use crate::{epoll, link, memory, monitor, route, setup, socket, wait};
     [
         Part { keep: memory::idle::keep_lock, unlock: memory::idle::unlock, ..NOTHING },
@@ -88,11 +88,10 @@ static PARTS: [Part; 26] = {
             ..NOTHING
         },
         Part { forked: memory::rounds::forked, ..NOTHING },
-        Part { forked: wait::forked, ..NOTHING },
         Part { forked: wait::sleep_set::forked, ..NOTHING },
         Part { forked: wait::thread_waker::forked, ..NOTHING },
         Part { forked: wait::poll::forked, ..NOTHING },
-        Part { forked: wait::waker::forked, ..NOTHING },
+        Part { forked: crate::process::waker::forked, ..NOTHING },
         Part { forked: link::stranger::forked, ..NOTHING },
         Part { forked: link::wake_target::forked, ..NOTHING },
         Part { forked: wait::cancel::forked, ..NOTHING },

@@ -163,7 +163,7 @@ pub(super) fn offer(socket: i32, endpoint: &'static Endpoint, sender: i32) -> Op
         pid: sender as u64,
     };
     let mut fds = vec![rec.fd.load(Ordering::Relaxed), channel.segment_fd, channel.peer.event_fd];
-    fds.extend(crate::wait::waker::event_fds());
+    fds.extend(crate::process::waker::event_fds());
     if fds.len() > EVENT_FDS_MAX + 3 {
         return None;
     }
@@ -172,7 +172,7 @@ pub(super) fn offer(socket: i32, endpoint: &'static Endpoint, sender: i32) -> Op
     // SAFETY: plain words without padding.
     let bytes = unsafe { core::slice::from_raw_parts((&raw const message).cast::<u8>(), MESSAGE_LEN) };
     // The receiver cannot say in the pages of the family that it sleeps.
-    crate::wait::assume_asleep(true);
+    crate::process::waker::assume_asleep(true);
     msg::send_with_fds(socket, bytes, &fds, 0).ok()?;
     is_confirmed(socket).then_some(())
 }
@@ -291,7 +291,7 @@ fn take(message: &Message, fds: &[i32]) -> Option<&'static Endpoint> {
     }
     endpoint.holders.fetch_or(bit, Ordering::AcqRel);
     endpoint::hold(endpoint, channel);
-    crate::wait::waker::watch_family(message.origin, wakers);
+    crate::process::waker::watch_family(message.origin, wakers);
     Some(endpoint)
 }
 

@@ -277,7 +277,7 @@ fn forget_slabs() {
 fn forget_pages() {
     PROCESS.public.store(core::ptr::null_mut(), Ordering::Release);
     let count = PROCESS.waker_count.swap(0, Ordering::AcqRel);
-    crate::wait::waker::separated();
+    crate::process::waker::separated();
     for waker in PROCESS.wakers.iter().take(count) {
         close_hidden(waker.event_fd.swap(-1, Ordering::AcqRel));
         let page = waker.public.swap(core::ptr::null_mut(), Ordering::AcqRel);

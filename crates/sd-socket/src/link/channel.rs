@@ -452,7 +452,7 @@ pub(crate) fn announce_to_self(endpoint: &Endpoint) {
     fence_full();
     thread_waker::wake(endpoint);
     if PROCESS.public().is_some_and(|own| own.sleepers.load(Ordering::Relaxed) != 0) {
-        sd_sys::fd::eventfd_signal(crate::wait::waker::own_event_fd());
+        sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
     }
 }
 

@@ -17,9 +17,9 @@ use crate::link::adopters::answered;
 use crate::link::channel::Channel;
 use crate::link::peer::Peer;
 use crate::monitor::client;
+use crate::process::waker;
 use crate::process::{PROCESS, single_threaded};
 use crate::socket::endpoint::EndpointExt;
-use crate::wait::waker;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_proto::{Reply, Request};
 use sd_shm::channel::Side;
@@ -95,9 +95,9 @@ pub(crate) fn leave_under_lock() {
     waker::watch_all();
     inherited()
         .for_each(|(endpoint, _)| endpoint.own_words().make_cold().wake_target.store(0, Ordering::SeqCst));
-    if crate::wait::any_sleeper() {
+    if crate::process::waker::any_sleeper() {
         // One of those that sleep on the same instance watches for all, but each says so on the own page only.
-        crate::wait::assume_asleep(true);
+        crate::process::waker::assume_asleep(true);
         sd_sys::fd::eventfd_signal(waker::own_event_fd());
     }
 }

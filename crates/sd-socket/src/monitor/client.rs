@@ -284,7 +284,7 @@ fn prepare(control: &mut Control, fd: i32) -> Option<()> {
     let slab_fd = hide_fd(crate::monitor::budget::file(control, fd, c"sd-slab", sd_shm::slab::LEN)?);
     let slab = Slab::create_in(slab_fd, pid as u32).ok()?;
     let _alloc = PROCESS.alloc.lock();
-    if !PROCESS.add_slab(slab, slab_fd) || !crate::wait::waker::add_own(public, event_fd) {
+    if !PROCESS.add_slab(slab, slab_fd) || !crate::process::waker::add_own(public, event_fd) {
         return None;
     }
     PROCESS.public.store(core::ptr::from_ref(public).cast_mut(), Ordering::Release);
@@ -302,7 +302,7 @@ pub(crate) fn set_timeouts(fd: i32) {
 fn hello(control: &mut Control, fd: i32) -> Option<()> {
     let request = Request::Hello { version: sd_proto::VERSION, again: control.registered_before };
     let placeholder = PROCESS.placeholders.iter().map(|p| p.load(Ordering::Relaxed)).find(|&p| p >= 0)?;
-    let fds = [control.slab_fd, control.public_fd, crate::wait::waker::own_event_fd(), placeholder];
+    let fds = [control.slab_fd, control.public_fd, crate::process::waker::own_event_fd(), placeholder];
     // Mail for an earlier image of the process may come before the answer.
     match ask(control, fd, &request, &fds) {
         Some((reply, got)) => welcomed(reply, &got),

@@ -32,7 +32,7 @@ impl Free {
 
 impl Drop for Free {
     fn drop(&mut self) {
-        let source = crate::wait::waker::own_event_fd();
+        let source = crate::process::waker::own_event_fd();
         if source < 0 || !IS_WANTED.load(Ordering::Relaxed) {
             return;
         }

@@ -2,7 +2,7 @@
 //!
 //! The static [`PROCESS`] (slabs, channels, the control connection, locks), descriptors of ours that the program must not
 //! see ([`hide_fd`]), the environment (`env`), counters for `sd ss` (`stats`), which network namespace a thread is in (`network`),
-//! for how long idle memory is kept (`retention`).
+//! for how long idle memory is kept (`retention`), the eventfds that wake it and which of its threads sleep (`waker`).
 //!
 //! *Owns*: the process-wide state. *Uses*: `fd`, for the highest number in use. Knows types of higher folders, but calls nothing there.
 //!
@@ -15,8 +15,10 @@
 
 pub(crate) mod env;
 pub(crate) mod network;
+pub(crate) mod retention;
 mod state;
 pub mod stats;
 
+pub(crate) mod waker;
+
 pub(crate) use state::*;
-pub(crate) mod retention;

@@ -44,7 +44,7 @@ pub(crate) fn asked(id: u64, slot: usize, generation: u32) {
         refuse(endpoint, channel, slot, generation);
     }
     crate::socket::bell::wake_sleepers(endpoint);
-    sd_sys::fd::eventfd_signal(crate::wait::waker::own_event_fd());
+    sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
     crate::wait::thread_waker::wake_all();
     endpoint::release(endpoint);
 }

@@ -39,7 +39,7 @@ pub fn requested(thread: usize) {
         cell.store(thread, Ordering::SeqCst);
     }
     sd_ring::fence_full();
-    sd_sys::fd::eventfd_signal(crate::wait::waker::own_event_fd());
+    sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
     crate::wait::thread_waker::wake_all();
     for (_, endpoint) in PROCESS.connections() {
         let word = &endpoint.own_words().wait;

@@ -1,7 +1,7 @@
 //! Sleeping and being woken; readiness.
 //!
 //! `duties` (what a thread that waits does for its process), `sleep` (how long to spin, the futex of a half), `ready` (poll's mask as Linux reports it), `poll` and `select`, `sleep_set` (what
-//! a wait sleeps on), `waker` (the process's eventfd), `thread_waker` (one thread's), `cancel` (pthread_cancel).
+//! a wait sleeps on), `thread_waker` (one thread's), `cancel` (pthread_cancel).
 //!
 //! *Owns*: the record of who sleeps. *Uses*: `route`, `monitor`, `memory`, `socket`, `link`, `process`, `fd`.
 //!
@@ -22,7 +22,6 @@ pub(crate) mod select;
 mod sleep;
 pub(crate) mod sleep_set;
 pub(crate) mod thread_waker;
-pub(crate) mod waker;
 
 pub(crate) use sleep::*;
 

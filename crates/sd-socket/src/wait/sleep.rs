@@ -9,8 +9,8 @@
 
 use crate::process::earlier;
 use crate::process::stats::{Counter, count};
+use crate::process::waker::{self, OWN_EVENT};
 use crate::socket::endpoint::EndpointExt;
-use crate::wait::waker::View;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
@@ -254,69 +254,15 @@ pub(crate) fn sleep_on_connection(
     sleep_on_word(&endpoint.own_words().wait, value, deadline, limit)
 }
 
-/// Says to all peers that this thread sleeps, for as long as it lives.
-pub(crate) struct Sleeper {
-    view: View,
-}
-
-impl Sleeper {
-    /// Afterwards what is to be slept on is made to watch the view, and events must be looked at once more before
-    /// sleeping (SYNC POINT: sleepers).
-    pub(crate) fn enter() -> Sleeper {
-        SLEEPERS.fetch_add(1, Ordering::SeqCst);
-        let view = View::now();
-        view.each_sleepers(|sleepers| {
-            sleepers.fetch_add(1, Ordering::SeqCst);
-        });
-        sd_ring::fence_full();
-        count(Counter::Sleep);
-        Sleeper { view }
-    }
-
-    /// The eventfds whose writers know of this sleep.
-    pub(crate) fn view(&self) -> View {
-        self.view
-    }
-
-    /// Others are to be watched by now: enter anew.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.view != View::now()
+/// One of the process's eventfds, or the control socket, has ended a sleep.
+#[inline]
+pub(crate) fn has_rung(events: u32) {
+    if events & (libc::EPOLLIN | libc::EPOLLOUT) as u32 == 0 {
+        crate::monitor::client::look_at_socket();
+    } else if events & libc::EPOLLERR as u32 != 0 {
+        waker::event_fds().for_each(sd_sys::fd::eventfd_reset);
     }
 }
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        self.view.each_sleepers(|sleepers| {
-            sleepers.fetch_sub(1, Ordering::SeqCst);
-        });
-        SLEEPERS.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Threads in a [`Sleeper`].
-static SLEEPERS: AtomicU32 = AtomicU32::new(0);
-
-/// Some thread sleeps, and says so where it did when it began.
-pub(crate) fn any_sleeper() -> bool {
-    SLEEPERS.load(Ordering::SeqCst) != 0
-}
-
-/// Before exec: the next image wakes up by the same eventfds, but cannot map the pages writable, so peers have to take
-/// it for asleep from now on. `yes` is false when the exec has failed.
-pub(crate) fn assume_asleep(yes: bool) {
-    View::all().each_sleepers(|sleepers| {
-        let step = if yes { 1 } else { u32::MAX };
-        sleepers.fetch_add(step, Ordering::SeqCst);
-    });
-}
-
-/// In the child of a fork: only this thread exists.
-pub(crate) fn forked() {
-    SLEEPERS.store(0, Ordering::Relaxed);
-}
-
-/// Marks events of the library's own descriptors.
-pub(crate) const OWN_EVENT: u64 = 0x5d5d_a11e_4e57_0b0e;
 
 /// Adds the control socket: its end means that the monitor is gone.
 pub(crate) fn add_control(epoll_fd: i32) {

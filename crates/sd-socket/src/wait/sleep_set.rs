@@ -5,9 +5,10 @@
 //! ppoll(2), so nothing has to be known of numbers that were closed and used again. A sleep is that call, and one more
 //! that takes what the set has if it was the set that ended it.
 
+use crate::process::waker::Sleeper;
+use crate::process::waker::View;
 use crate::process::{close_hidden, hide_fd, single_threaded, tid};
-use crate::wait::waker::View;
-use crate::wait::{Sleeper, add_control, sleep_on};
+use crate::wait::{add_control, sleep_on};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{POLLIN, epoll_event, pollfd, sigset_t};
 use sd_sys::lock::Lock;
@@ -107,9 +108,7 @@ impl SleepSet {
     fn take_news(&self) {
         let mut events = [epoll_event { events: 0, u64: 0 }; 8];
         match sleep_on(self.fd, &mut events, Some(0), core::ptr::null()) {
-            Ok(count) => {
-                events.iter().take(count).for_each(|event| crate::wait::waker::has_rung(event.events))
-            }
+            Ok(count) => events.iter().take(count).for_each(|event| crate::wait::has_rung(event.events)),
             Err(Errno::EINTR) => {}
             // The number was closed behind our back.
             Err(_) => self.forget(),

@@ -91,7 +91,7 @@ fn take_over(mut reader: Reader) -> Option<()> {
         return None;
     }
     let channels = reader.list(take_channel)?;
-    reader.list(|reader| take_fd(reader).map(crate::wait::waker::add_inherited))?;
+    reader.list(|reader| take_fd(reader).map(crate::process::waker::add_inherited))?;
     let mut left_to_kernel = Vec::new();
     reader.list(|reader| {
         let (fd, endpoint) = (reader.fd()?, take_endpoint(reader, &slabs)?);

@@ -103,7 +103,7 @@ fn describe(sockets: &[(i32, &'static Endpoint)], is_completed: bool) -> Words {
         words.push(u64::from(channel.peer.pid) | u64::from(is_stranger) << 32);
         words.push(u64::from(channel.inherited.load(Ordering::Relaxed)));
     });
-    words.list(crate::wait::waker::event_fds(), Words::push_fd);
+    words.list(crate::process::waker::event_fds(), Words::push_fd);
     words.list(sockets.iter(), |words, (fd, endpoint)| {
         words.push(*fd as u64);
         words.push_endpoint(endpoint);
@@ -135,7 +135,7 @@ impl Image {
             return None;
         };
         // The next image cannot write the pages in which its threads would say that they sleep.
-        crate::wait::assume_asleep(true);
+        crate::process::waker::assume_asleep(true);
         crate::wait::thread_waker::close(sockets.iter().map(|(_, endpoint)| *endpoint), true);
         image.state = Some(state);
         Some(image)
@@ -168,7 +168,7 @@ impl Image {
     pub(super) fn undo(self) {
         if let Some(state) = self.state {
             sd_sys::fd::close(state);
-            crate::wait::assume_asleep(false);
+            crate::process::waker::assume_asleep(false);
             crate::wait::thread_waker::close(core::iter::empty(), false);
         }
         for fd in self.passed {

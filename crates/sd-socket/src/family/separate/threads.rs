@@ -235,7 +235,7 @@ impl Old {
                 futex::wake(word, i32::MAX, Scope::Shared);
             }
         }
-        crate::wait::waker::event_fds().for_each(sd_sys::fd::eventfd_signal);
+        crate::process::waker::event_fds().for_each(sd_sys::fd::eventfd_signal);
         crate::wait::thread_waker::wake_all();
     }
 }

@@ -159,7 +159,7 @@ pub(crate) fn ask(
     if kept {
         // The counter looks changed to the next one who drains, and a sleeper drains now.
         PROCESS.mail_seen.fetch_sub(1, Ordering::AcqRel);
-        sd_sys::fd::eventfd_signal(crate::wait::waker::own_event_fd());
+        sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
     }
     answer
 }

@@ -1,11 +1,11 @@
-//! The eventfds that peers and the monitor write to, and who watches them.
+//! The eventfds that peers and the monitor write to, who watches them, and which threads sleep.
 //!
 //! One is this process's own; others are those of its parents, from which it has inherited connections, and of
 //! families that passed connections on. They are watched edge-triggered, and nobody reads them; who does, a hostile peer,
 //! takes no wake-up away, since that they can be written is watched too (ADR 4).
 
+use crate::process::stats::{Counter, count};
 use crate::process::{PROCESS, close_hidden, hide_fd, single_threaded};
-use crate::wait::OWN_EVENT;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use sd_shm::public::Public;
 use sd_sys::fd;
@@ -20,7 +20,7 @@ static FIRST: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn add_own(public: &'static Public, event_fd: i32) -> bool {
     let added = add(core::ptr::from_ref(public).cast_mut(), event_fd);
     if added {
-        if crate::wait::any_sleeper() {
+        if any_sleeper() {
             // They are in no count of this page: it says for ever that somebody sleeps.
             public.sleepers.fetch_add(1, Ordering::SeqCst);
         }
@@ -92,18 +92,13 @@ pub(crate) fn watch_all() {
     FIRST.store(0, Ordering::SeqCst);
 }
 
-/// One of them, or the control socket, has ended a sleep.
-#[inline]
-pub(crate) fn has_rung(events: u32) {
-    if events & (libc::EPOLLIN | libc::EPOLLOUT) as u32 == 0 {
-        crate::monitor::client::look_at_socket();
-    } else if events & libc::EPOLLERR as u32 != 0 {
-        event_fds().for_each(fd::eventfd_reset);
-    }
+/// In the child of a fork: it has none of its own yet, and one thread.
+pub(crate) fn forked() {
+    SLEEPERS.store(0, Ordering::Relaxed);
+    own_none();
 }
 
-/// In the child of a fork: it has none of its own yet.
-pub(crate) fn forked() {
+fn own_none() {
     OWN.store(0, Ordering::Relaxed);
     FIRST.store(0, Ordering::Relaxed);
     // SAFETY: the child has one thread.
@@ -112,7 +107,7 @@ pub(crate) fn forked() {
 
 /// The process has left its family, and has none any more.
 pub(crate) fn separated() {
-    forked();
+    own_none();
     FAMILIES.lock().clear();
 }
 
@@ -125,7 +120,7 @@ pub(crate) struct View {
 
 impl View {
     /// None.
-    pub(super) const NONE: View = View { first: 0, end: 0 };
+    pub(crate) const NONE: View = View { first: 0, end: 0 };
 
     /// Those that are to be watched now.
     pub(crate) fn now() -> View {
@@ -134,12 +129,12 @@ impl View {
     }
 
     /// All.
-    pub(super) fn all() -> View {
+    fn all() -> View {
         View { first: 0, end: PROCESS.waker_count.load(Ordering::SeqCst) }
     }
 
     /// In each public page that says whether this process sleeps, the number of sleepers.
-    pub(super) fn each_sleepers(self, each: impl Fn(&AtomicU32)) {
+    fn each_sleepers(self, each: impl Fn(&AtomicU32)) {
         for waker in PROCESS.wakers.iter().take(self.end).skip(self.first) {
             // SAFETY: null or a mapping of this process (or inherited, shared) that is never unmapped.
             if let Some(public) = unsafe { waker.public.load(Ordering::Acquire).as_ref() } {
@@ -171,3 +166,62 @@ impl View {
         *self = view;
     }
 }
+
+/// Says to all peers that this thread sleeps, for as long as it lives.
+pub(crate) struct Sleeper {
+    view: View,
+}
+
+impl Sleeper {
+    /// Afterwards what is to be slept on is made to watch the view, and events must be looked at once more before
+    /// sleeping (SYNC POINT: sleepers).
+    pub(crate) fn enter() -> Sleeper {
+        SLEEPERS.fetch_add(1, Ordering::SeqCst);
+        let view = View::now();
+        view.each_sleepers(|sleepers| {
+            sleepers.fetch_add(1, Ordering::SeqCst);
+        });
+        sd_ring::fence_full();
+        count(Counter::Sleep);
+        Sleeper { view }
+    }
+
+    /// The eventfds whose writers know of this sleep.
+    pub(crate) fn view(&self) -> View {
+        self.view
+    }
+
+    /// Others are to be watched by now: enter anew.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.view != View::now()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.view.each_sleepers(|sleepers| {
+            sleepers.fetch_sub(1, Ordering::SeqCst);
+        });
+        SLEEPERS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Threads in a [`Sleeper`].
+static SLEEPERS: AtomicU32 = AtomicU32::new(0);
+
+/// Some thread sleeps, and says so where it did when it began.
+pub(crate) fn any_sleeper() -> bool {
+    SLEEPERS.load(Ordering::SeqCst) != 0
+}
+
+/// Before exec: the next image wakes up by the same eventfds, but cannot map the pages writable, so peers have to take
+/// it for asleep from now on. `yes` is false when the exec has failed.
+pub(crate) fn assume_asleep(yes: bool) {
+    View::all().each_sleepers(|sleepers| {
+        let step = if yes { 1 } else { u32::MAX };
+        sleepers.fetch_add(step, Ordering::SeqCst);
+    });
+}
+
+/// Marks events of the library's own descriptors.
+pub(crate) const OWN_EVENT: u64 = 0x5d5d_a11e_4e57_0b0e;

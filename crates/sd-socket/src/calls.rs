@@ -366,7 +366,8 @@ pub unsafe fn start(envp: *const *const c_char, own_path: *const c_char) {
     // SAFETY: see the module.
     unsafe { crate::process::env::remember(envp) };
     crate::socket::token::start();
-    crate::wait::duties::register(&duties::TABLE);
+    crate::wait::duties::TABLE.fill(&duties::TABLE);
+    crate::monitor::sink::SINK.fill(&crate::setup::mail::SINK);
     // SAFETY: as above.
     unsafe { exec::attach(envp) };
     // SAFETY: as above.

@@ -17,10 +17,10 @@
 //! | `epoll` | epoll |
 //! | `wait` | readiness, sleeping, poll, select |
 //! | `route` | which way a connect goes |
-//! | `monitor` | the connection to the monitor |
 //! | `memory` | memory of rings |
 //! | `socket` | what a socket is |
 //! | `link` | channels to other processes |
+//! | `monitor` | the connection to the monitor |
 //! | `process` | the state of this process |
 //! | `fd` | descriptor numbers |
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]

@@ -13,9 +13,12 @@ const EXCEPTIONS: &str = "xtask/upward.txt";
 
 /// From the top to the bottom. `docs/ARCHITECTURE.md` draws them.
 const ORDER: [&str; 15] = [
-    "calls", "family", "numbers", "data", "setup", "options", "epoll", "wait", "route", "monitor", "memory",
-    "socket", "link", "process", "fd",
+    "calls", "family", "numbers", "data", "setup", "options", "epoll", "wait", "route", "memory", "socket",
+    "link", "monitor", "process", "fd",
 ];
+
+/// Files that declare a table of functions which a folder above fills in (`process::above`).
+const TABLES: [&str; 2] = ["monitor/sink.rs", "wait/duties.rs"];
 
 pub(crate) fn check(files: &[(PathBuf, String)]) -> Result<Findings> {
     let mut upward = BTreeSet::new();
@@ -31,6 +34,9 @@ pub(crate) fn check(files: &[(PathBuf, String)]) -> Result<Findings> {
             findings.push(format!("{name}: {folder} has no place in the order of xtask/src/tidy/rooms.rs"));
             continue;
         };
+        if source::without_tests(&source::mask(text)).contains("Above::empty()") && !TABLES.contains(&file) {
+            findings.push(format!("{name}: a table for folders above, which only {TABLES:?} have"));
+        }
         let above = used(text).into_iter().filter(|used| self::rank(used).is_some_and(|other| other < rank));
         upward.extend(above.map(|used| format!("{file} -> {used}")));
     }

@@ -5,12 +5,12 @@
 //!                         |  event bits                          `wake_target`: which process, which thread
 //!                         `-- drain(): what the peer has announced, delivered to sockets
 //! ```
-//! `channel` maps a segment and hands out its slots (`slots`); `peer` is the process on the other side, `stranger` one of another
+//! `made` takes a channel that the monitor has made; `channel` maps a segment and hands out its slots (`slots`); `peer` is the process on the other side, `stranger` one of another
 //! user; `queued` and `placed` are notices that wait; `outstanding`
 //! counts own requests that wait, `adopters` are others that may accept them, `admitted` what the policy lets in, `kept_rings` large
 //! rings shared with other users, whose memory is kept; `reclaim` frees a slot when nobody can look at it any more.
 //!
-//! *Owns*: mappings of channels and slabs. *Uses*: `process`.
+//! *Owns*: mappings of channels and slabs. *Uses*: `monitor`, `process`.
 //!
 //! | task | place |
 //! |---|---|
@@ -23,6 +23,7 @@ pub(crate) mod admitted;
 pub(crate) mod adopters;
 pub(crate) mod channel;
 pub(crate) mod kept_rings;
+pub(crate) mod made;
 pub(crate) mod outstanding;
 pub(crate) mod peer;
 pub(crate) mod placed;

@@ -9,8 +9,7 @@ mod look;
 mod separate;
 mod slow;
 
-use crate::link::channel::Channel;
-use crate::monitor::mail::{Mail, deliver, take_mail};
+use crate::monitor::sink::SINK;
 use crate::process::{PROCESS, close_hidden, hide_fd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
@@ -21,8 +20,9 @@ pub(crate) use separate::{close_for_good, forget, is_closed_for_good, set_ending
 use std::collections::VecDeque;
 
 use absent::RETRY_MIN_NS;
-pub(crate) use absent::{listens, may_come, wait_for_monitor};
+pub(crate) use absent::{has_listened, listens, may_come, wait_for_monitor};
 pub(crate) use births::{before_fork, parent_after_fork};
+use look::{deliver, take_mail};
 pub(crate) use look::{glance, has_ended, look_at_socket};
 use slow::Slow;
 pub(crate) use slow::{ask, take_late};
@@ -54,6 +54,21 @@ const CONNECT_MS: u32 = 50;
 /// The control path's lock.
 pub(crate) static CONTROL: Lock<Control> = Lock::new(Control::new());
 
+/// What the monitor said unasked, when it is more than to be noted.
+#[derive(Clone, Copy)]
+pub(crate) enum Mail {
+    /// A channel's other side is gone for good.
+    Dead(u64),
+    /// A channel's other side is gone for good, and connections wait there.
+    Gone(u64),
+    /// A channel's other side is another user's from now on.
+    Stranger(u64),
+    /// Nobody will accept the connection at a slot, of that generation, of a channel.
+    Withdraw(u64, u32, u32),
+    /// Connections on a channel, which we have as this adopter, are for the listener of that index; the channel is marked as used.
+    Offer((u64, u32), u32),
+}
+
 /// State of the control path; under `CONTROL`.
 pub(crate) struct Control {
     retry_at: u64,
@@ -64,8 +79,8 @@ pub(crate) struct Control {
     registered_before: bool,
     slab_fd: i32,
     public_fd: i32,
-    /// Taken from the socket but not acted on yet (see `deliver`).
-    pub(super) mail: VecDeque<Mail>,
+    /// Taken from the socket but not acted on yet (see [`Sink::deliver`]).
+    pub(crate) mail: VecDeque<Mail>,
     slow: Slow,
     /// The connection over which the monitor was greeted last is the one that the parent made.
     greets_by_birth: bool,
@@ -139,7 +154,7 @@ pub(crate) fn retry_if_lost() -> Option<u64> {
     if let Some(mut control) = connected() {
         let pause = slow::try_again(&mut control, CONTROL_FD.load(Ordering::Acquire));
         drop(control);
-        crate::link::wake_target::ring_late();
+        SINK.get().inspect(|sink| (sink.is_back)());
         // Whoever is about to sleep does not watch the new socket yet.
         let is_new = REGISTRATIONS.load(Ordering::Acquire) != before;
         return if is_new { Some(1) } else { pause };
@@ -174,14 +189,8 @@ fn register(control: &mut Control) -> Option<()> {
     REGISTRATIONS.fetch_add(1, Ordering::AcqRel);
     let knows = !control.registered_before && (by_birth.is_some() || !inherits);
     KNOWS_CHANNELS.store(knows, Ordering::Release);
-    if control.registered_before {
-        announce_channels(fd);
-    }
-    control.registered_before = true;
-    if absent::has_listened() {
-        let announce = |request: &Request, kernel_fd| drop(ask(control, fd, request, &[kernel_fd]));
-        crate::setup::before_monitor::announce_all(announce);
-    }
+    let was_registered = core::mem::replace(&mut control.registered_before, true);
+    SINK.get().inspect(|sink| (sink.registered)(control, fd, was_registered));
     Some(())
 }
 
@@ -317,23 +326,8 @@ fn welcomed(reply: Reply, got: &msg::Received) -> Option<()> {
     let Reply::Welcome { client } = reply else { return None };
     CLIENT.store(client, Ordering::Release);
     sd_sys::time::calibrate();
-    crate::route::welcomed(&got.fds);
+    SINK.get().inspect(|sink| (sink.welcomed)(got));
     Some(())
-}
-
-/// After a restart of the monitor: channels first; then come the listeners.
-fn announce_channels(fd: i32) {
-    for channel in PROCESS.channels() {
-        // This monitor counts anew.
-        channel.peer.client.store(0, Ordering::Relaxed);
-        if channel.inherited.load(Ordering::Relaxed) || channel.segment_fd < 0 {
-            continue;
-        }
-        let Channel { id, adopter, .. } = *channel;
-        let request = Request::Channel { id, side: channel.side as u32, peer_pid: channel.peer.pid, adopter };
-        let _ = send(fd, &request, &[channel.segment_fd]);
-    }
-    crate::route::monitor_is_new();
 }
 
 pub(crate) fn send(fd: i32, request: &Request, fds: &[i32]) -> Option<()> {
@@ -415,8 +409,12 @@ pub(crate) fn ask_for_helper(socket: i32) -> bool {
 /// Tells the monitor something of no consequence: not while it is busy or another thread talks with it.
 pub(crate) fn hint(request: &Request) {
     let Some(_control) = connected() else { return };
+    try_send(CONTROL_FD.load(Ordering::Acquire), request);
+}
+
+/// Sends it unless the socket's queue is full; under `CONTROL`.
+pub(crate) fn try_send(fd: i32, request: &Request) {
     let mut buf = [0u8; MESSAGE_MAX];
-    let fd = CONTROL_FD.load(Ordering::Acquire);
     let _ = msg::send_as_effective(fd, request.encode(&mut buf), &[], libc::MSG_DONTWAIT);
 }
 
@@ -429,7 +427,7 @@ fn lost(control: &mut Control) {
     close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
     control.slow.forget();
     LOST.store(true, Ordering::Release);
-    crate::link::wake_target::leave();
+    SINK.get().inspect(|sink| (sink.lost)());
 }
 
 /// A look at the control socket when the monitor said so, or its end was seen.

@@ -4,6 +4,8 @@
 //! see ([`hide_fd`]), the environment (`env`), counters for `sd ss` (`stats`), which network namespace a thread is in (`network`),
 //! for how long idle memory is kept (`retention`), the eventfds that wake it and which of its threads sleep (`waker`).
 //!
+//! `above` is how a low folder has something done by a higher one.
+//!
 //! *Owns*: the process-wide state. *Uses*: `fd`, for the highest number in use. Knows types of higher folders, but calls nothing there.
 //!
 //! | task | place |
@@ -13,6 +15,7 @@
 //! | how long memory of idle connections is kept | `retention` |
 //! | seccomp filters of the program's | `family::confine`; what they forbid: sd-sys' `confine.rs` |
 
+pub(crate) mod above;
 pub(crate) mod env;
 pub(crate) mod network;
 pub(crate) mod retention;

@@ -329,7 +329,7 @@ fn ask_for_route(request: &Request) -> Option<(Reply, Option<&'static Channel>)>
     client::question_and(request, &[], |reply, got| {
         let made = match reply {
             Reply::Route { route: Route::Shm { channel, fresh: true, peer_pid, stranger, .. }, .. } => {
-                crate::monitor::mail::new_channel(channel, (Side::A, 0), (peer_pid, stranger), got)
+                crate::link::made::new_channel(channel, (Side::A, 0), (peer_pid, stranger), got)
             }
             _ => None,
         };

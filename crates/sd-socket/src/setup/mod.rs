@@ -7,6 +7,8 @@
 //! `first_contact` and `withdrawn` are the ways to and from the kernel; `before_monitor` is a listener without a monitor; `defer`
 //! TCP_DEFER_ACCEPT; `admission` asks whether the policy lets the other side in; `time_wait` keeps ports; `unconnected` calls on sockets that are none yet.
 //!
+//! `mail` acts on what the monitor says unasked.
+//!
 //! *Owns*: listeners and their queues. *Uses*: every folder below.
 //!
 //! | task | place |
@@ -16,6 +18,7 @@
 //! | listen without a monitor; who is expected to listen | `before_monitor`, `monitor::client::absent`; the monitor's `shell/expected.rs` (ADR 53) |
 //! | the backlog, arrival of connections, accept | `outstanding`; `arrivals`; `accept`; TCP_DEFER_ACCEPT: `defer` |
 //! | which ports are in use, TIME-WAIT | `time_wait`; the monitor's `shell/bind.rs` |
+//! | what the monitor sends unasked | `mail` |
 //! | send and recv without a connection | `unconnected` |
 //! | connections that go to a sibling | `adopt`, `listen::offered`; the monitor's `shell/rescue.rs` |
 //! | connections that go back to the kernel | `withdrawn`; the monitor's `shell/withdrawal.rs` |
@@ -30,6 +33,7 @@ pub(crate) mod connect;
 pub(crate) mod defer;
 pub(crate) mod first_contact;
 pub(crate) mod listen;
+pub(crate) mod mail;
 pub(crate) mod syn_sent;
 pub(crate) mod time_wait;
 pub(crate) mod unconnected;

@@ -12,11 +12,12 @@
 //!  sleeps            ── after_sleep()
 //! ```
 //! A duty is done with no lock and no token held, and by a thread that is no `reclaim::User`. It may make calls of the
-//! kernel and ask the monitor. The table is registered at start-up, since most duties are those of folders above this one.
+//! kernel and ask the monitor. The table is filled in at start-up, since most duties are those of folders above this one.
 
 use crate::memory::rounds::{Caretaker, OwnRounds};
+use crate::process::above::Above;
 use crate::wait::earlier;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_shm::slab::Endpoint;
 use sd_sys::time::{Interval, ticks};
 
@@ -70,7 +71,7 @@ impl Duty {
 /// Lines of the table.
 pub(crate) const DUTIES: usize = 15;
 
-static TABLE: AtomicPtr<[Duty; DUTIES]> = AtomicPtr::new(core::ptr::null_mut());
+pub(crate) static TABLE: Above<[Duty; DUTIES]> = Above::empty();
 
 /// Ticks when the duty of a line was done last: for those that have a period.
 static DONE_AT: [AtomicU64; DUTIES] = [const { AtomicU64::new(0) }; DUTIES];
@@ -82,15 +83,8 @@ static BEGUN_AT: AtomicU64 = AtomicU64::new(0);
 
 static CAUSES: AtomicU32 = AtomicU32::new(0);
 
-/// At start-up.
-pub(crate) fn register(table: &'static [Duty; DUTIES]) {
-    TABLE.store(core::ptr::from_ref(table).cast_mut(), Ordering::Release);
-}
-
 fn table() -> impl Iterator<Item = (&'static Duty, &'static AtomicU64)> {
-    // SAFETY: null, or a static that was registered.
-    let table = unsafe { TABLE.load(Ordering::Acquire).as_ref() };
-    table.into_iter().flatten().zip(&DONE_AT)
+    TABLE.get().into_iter().flatten().zip(&DONE_AT)
 }
 
 /// There is a cause from now on.
@@ -250,7 +244,7 @@ mod tests {
     #[test]
     fn each_at_its_time() {
         sd_sys::time::calibrate();
-        register(&ROWS);
+        TABLE.fill(&ROWS);
         let mut waiting = Waiting::begin(None, ticks());
         assert_eq!(calls(), [1, 0, 0, 0]);
         now_and_then(ticks());

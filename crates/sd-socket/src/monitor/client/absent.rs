@@ -25,7 +25,7 @@ pub(crate) fn listens() {
 }
 
 /// See [`LISTENS`].
-pub(super) fn has_listened() -> bool {
+pub(crate) fn has_listened() -> bool {
     LISTENS.load(Ordering::Relaxed)
 }
 

@@ -1,7 +1,7 @@
 //! Now and then somebody looks whether the monitor is there still, and what it has to say.
 
-use super::{CONTROL_FD, lost, retry_if_lost};
-use crate::monitor::mail::{deliver, take_mail};
+use super::{CONTROL_FD, Control, lost, retry_if_lost, take_late};
+use crate::monitor::sink::SINK;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// So often, at most, `glance` looks.
@@ -46,4 +46,19 @@ pub(crate) fn look_at_socket() {
     }
     drop(control);
     deliver();
+}
+
+/// Takes in what has come.
+pub(super) fn take_mail(control: &mut Control) {
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    if fd < 0 {
+        return;
+    }
+    let _free = crate::monitor::spare::Free::now();
+    take_late(control, fd);
+}
+
+/// Acts on what was taken in.
+pub(super) fn deliver() {
+    SINK.get().inspect(|sink| (sink.deliver)());
 }

@@ -6,11 +6,10 @@
 //! is kept here while the socket's queue is full.
 
 use super::{Control, LOST};
-use crate::monitor::mail::take_in;
+use crate::monitor::sink::{SINK, take_in};
 use crate::process::{PROCESS, close_hidden, hide_fd};
 use core::sync::atomic::Ordering;
-use sd_proto::{MESSAGE_MAX, Reply, Request, Route};
-use sd_shm::channel::Side;
+use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_sys::{Errno, msg};
 use std::collections::VecDeque;
 
@@ -185,20 +184,7 @@ pub(crate) fn take_late(control: &mut Control, fd: i32) {
             return;
         }
         control.slow.owed -= 1;
-        late(fd, reply, got);
-    }
-}
-
-/// Nobody waits for it any more. A channel that came with it is taken all the same: the monitor says only once what it is.
-fn late(fd: i32, reply: Reply, got: msg::Received) {
-    if let Reply::Route {
-        route: Route::Shm { channel: id, fresh: true, peer_pid, peer, stranger, .. }, ..
-    } = reply
-    {
-        match crate::monitor::mail::new_channel(id, (Side::A, 0), (peer_pid, stranger), got) {
-            Some(channel) => channel.set_client(peer),
-            None => drop(send_with(fd, &Request::Decline { channel: id }, &[], libc::MSG_DONTWAIT)),
-        }
+        SINK.get().inspect(|sink| (sink.late)(fd, reply, got));
     }
 }
 

@@ -1,37 +1,30 @@
 //! What the monitor says unasked: noted under the lock of the control path, acted on under no lock.
 
 use crate::link::channel::Channel;
-use crate::link::peer::Peer;
-use crate::monitor::client::{self, Control};
-use crate::process::{PROCESS, hide_fd};
+use crate::link::made::new_channel;
+use crate::monitor::client::{self, Control, Mail};
+use crate::monitor::sink::Sink;
+use crate::process::PROCESS;
 use crate::socket::endpoint::{EOF, EndpointExt, PEER_DEAD, RESET};
 use core::sync::atomic::Ordering;
-use sd_proto::{Reply, Request};
-use sd_shm::channel::{FLAG_DEAD, Mapping, Side};
+use sd_proto::{Reply, Request, Route};
+use sd_shm::channel::{FLAG_DEAD, Side};
 use sd_shm::slab::Endpoint;
 use sd_sys::msg;
 
-/// What the monitor says unasked, when it is more than to be noted.
-#[derive(Clone, Copy)]
-pub(super) enum Mail {
-    /// A channel's other side is gone for good.
-    Dead(u64),
-    /// A channel's other side is gone for good, and connections wait there.
-    Gone(u64),
-    /// A channel's other side is another user's from now on.
-    Stranger(u64),
-    /// Nobody will accept the connection at a slot, of that generation, of a channel.
-    Withdraw(u64, u32, u32),
-    /// Connections on a channel are for the listener of that index; the channel is marked as used.
-    Offer(&'static Channel, u32),
-}
+/// What the connection to the monitor hands to this folder.
+pub(crate) static SINK: Sink = Sink {
+    take_in,
+    deliver,
+    late,
+    welcomed: |got| crate::route::welcomed(&got.fds),
+    registered,
+    lost: crate::link::wake_target::leave,
+    is_back: crate::link::wake_target::ring_late,
+};
 
 /// Notes what was said unasked; an answer is returned, with what came along.
-pub(super) fn take_in(
-    control: &mut Control,
-    reply: Reply,
-    got: msg::Received,
-) -> Option<(Reply, msg::Received)> {
+fn take_in(control: &mut Control, reply: Reply, got: msg::Received) -> Option<(Reply, msg::Received)> {
     match reply {
         Reply::NewChannel { id, peer_pid, stranger, admits } => {
             match new_channel(id, (Side::B, 0), (peer_pid, stranger), got) {
@@ -49,7 +42,7 @@ pub(super) fn take_in(
             match offered_channel(id, adopter, (peer_pid, stranger), got) {
                 Some(channel) => {
                     channel.used();
-                    control.mail.push_back(Mail::Offer(channel, listener));
+                    control.mail.push_back(Mail::Offer((id, adopter), listener));
                 }
                 None => decline(id),
             }
@@ -67,7 +60,7 @@ fn decline(channel: u64) {
 }
 
 /// Acts on mail; under no lock that a peer's event could need.
-pub(super) fn deliver() {
+fn deliver() {
     let _user = crate::link::reclaim::User::enter();
     loop {
         let mail = crate::monitor::client::CONTROL.lock().mail.pop_front();
@@ -80,34 +73,28 @@ pub(super) fn deliver() {
             Some(Mail::Withdraw(id, slot, generation)) => {
                 crate::setup::withdrawn::asked(id, slot as usize, generation);
             }
-            Some(Mail::Offer(channel, listener)) => {
-                crate::setup::arrivals::offered(channel, listener);
-                channel.unused();
+            Some(Mail::Offer((id, adopter), listener)) => {
+                if let Some(channel) = offered_before(id, adopter) {
+                    crate::setup::arrivals::offered(channel, listener);
+                    channel.unused();
+                }
             }
             None => return,
         }
     }
 }
 
-pub(super) fn take_mail(control: &mut Control) {
-    let fd = client::CONTROL_FD.load(Ordering::Acquire);
-    if fd < 0 {
-        return;
-    }
-    let _free = crate::monitor::spare::Free::now();
-    client::take_late(control, fd);
-}
-
 /// The record of a channel that connections are offered on: our own, one that we have adopted from
 /// before, or a new one.
 fn offered_channel(id: u64, adopter: u32, peer: (u32, bool), got: msg::Received) -> Option<&'static Channel> {
+    offered_before(id, adopter).or_else(|| new_channel(id, (Side::B, adopter), peer, got))
+}
+
+fn offered_before(id: u64, adopter: u32) -> Option<&'static Channel> {
     let is_it = |c: &&'static Channel| {
         (c.id, c.side, c.adopter) == (id, Side::B, adopter) && !c.inherited.load(Ordering::Relaxed)
     };
-    if let Some(known) = PROCESS.channels().find(is_it) {
-        return Some(known);
-    }
-    new_channel(id, (Side::B, adopter), peer, got)
+    PROCESS.channels().find(is_it)
 }
 
 /// Every connection of the channel is over; each learns it by looking.
@@ -145,24 +132,42 @@ fn peer_is_dead(endpoint: &'static Endpoint) {
     }
 }
 
-/// Maps a channel that the monitor made: descriptors are segment, peer's page, peer's eventfd. Of the peer are known its
-/// process id, and whether it is a stranger. Under `CONTROL`.
-pub(crate) fn new_channel(
-    id: u64,
-    side: (Side, u32),
-    (peer_pid, is_stranger): (u32, bool),
-    got: msg::Received,
-) -> Option<&'static Channel> {
-    let &[segment, public, _] = got.fds.as_slice() else { return None };
-    let peer_public = sd_shm::public::map_peer(public).ok()?;
-    let Ok(map) = Mapping::map(segment) else {
-        // SAFETY: just mapped, and nobody else knows of it.
-        unsafe { sd_shm::public::unmap_peer(peer_public) };
-        return None;
-    };
-    let [segment, public, event_fd] = got.fds.take()?;
-    sd_sys::fd::close(public);
-    let (segment, event_fd) = (hide_fd(segment), hide_fd(event_fd));
-    let peer = Peer::new(peer_pid, (Some(peer_public), event_fd), (id, side.0), is_stranger);
-    PROCESS.add_channel(Channel::new(id, side, map, peer, segment))
+/// Nobody waits for it any more. A channel that came with it is taken all the same: the monitor says only once what it is.
+fn late(fd: i32, reply: Reply, got: msg::Received) {
+    if let Reply::Route {
+        route: Route::Shm { channel: id, fresh: true, peer_pid, peer, stranger, .. }, ..
+    } = reply
+    {
+        match new_channel(id, (Side::A, 0), (peer_pid, stranger), got) {
+            Some(channel) => channel.set_client(peer),
+            None => client::try_send(fd, &Request::Decline { channel: id }),
+        }
+    }
+}
+
+/// After a restart of the monitor: channels first; then come the listeners.
+fn announce_channels(fd: i32) {
+    for channel in PROCESS.channels() {
+        // This monitor counts anew.
+        channel.peer.client.store(0, Ordering::Relaxed);
+        if channel.inherited.load(Ordering::Relaxed) || channel.segment_fd < 0 {
+            continue;
+        }
+        let Channel { id, adopter, .. } = *channel;
+        let request = Request::Channel { id, side: channel.side as u32, peer_pid: channel.peer.pid, adopter };
+        let _ = client::send(fd, &request, &[channel.segment_fd]);
+    }
+    crate::route::monitor_is_new();
+}
+
+fn registered(control: &mut Control, fd: i32, was_registered: bool) {
+    if was_registered {
+        announce_channels(fd);
+    }
+    if client::has_listened() {
+        let announce = |request: &Request, kernel_fd| {
+            drop(client::ask(control, fd, request, &[kernel_fd]));
+        };
+        crate::setup::before_monitor::announce_all(announce);
+    }
 }

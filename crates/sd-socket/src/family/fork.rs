@@ -114,7 +114,7 @@ static PARTS: [Part; 25] = {
         Part {
             keep: route::keep_lock,
             unlock: route::unlock,
-            forked: route::local::forked,
+            forked: crate::process::netlink::forked,
             late: route::forked,
             ..NOTHING
         },

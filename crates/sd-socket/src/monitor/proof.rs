@@ -4,8 +4,9 @@
 //! Who has closed the kernel's listener has lost the port, whatever it keeps saying. Processes of our own user and of root
 //! are believed, so between programs of one user this costs nothing; for others it is one question by sock_diag(7).
 
+use crate::process::netlink;
 use sd_proto::{Ip, Socket};
-use sd_sys::netlink::{Found, Listener, Netlink};
+use sd_sys::netlink::{Found, Listener};
 
 /// How to prove a listener.
 #[derive(Clone, Copy)]
@@ -31,8 +32,7 @@ impl Proof {
 
     /// The kernel says that it listens. If not, or if it cannot be asked, the monitor has to be.
     pub(crate) fn holds(&self) -> bool {
-        // Made for each question: it belongs to a network namespace, and nobody's child may have it.
-        let asked = Netlink::of_sockets().and_then(|kernel| kernel.find(&self.socket));
+        let asked = netlink::SOCKETS.ask(|kernel| kernel.find(&self.socket));
         matches!(asked, Ok(Found::Listening(_)))
     }
 }

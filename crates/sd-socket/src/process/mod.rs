@@ -2,7 +2,8 @@
 //!
 //! The static [`PROCESS`] (slabs, channels, the control connection, locks), descriptors of ours that the program must not
 //! see ([`hide_fd`]), the environment (`env`), counters for `sd ss` (`stats`), which network namespace a thread is in (`network`),
-//! for how long idle memory is kept (`retention`), the eventfds that wake it and which of its threads sleep (`waker`).
+//! questions to the kernel about routes and sockets (`netlink`), for how long idle memory is kept (`retention`), the eventfds that
+//! wake it and which of its threads sleep (`waker`).
 //!
 //! `above` is how a low folder has something done by a higher one.
 //!
@@ -17,6 +18,7 @@
 
 pub(crate) mod above;
 pub(crate) mod env;
+pub(crate) mod netlink;
 pub(crate) mod network;
 pub(crate) mod retention;
 mod state;

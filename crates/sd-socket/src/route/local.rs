@@ -3,22 +3,13 @@
 //! The kernel's routes answer. That a socket can be bound to an address says nothing where `ip_nonlocal_bind` is set
 //! (ip(7)), as on hosts that take addresses over from each other.
 //!
-//! They are asked by a socket that is kept for that: making one costs twice as much as the question. A child of a fork makes its
-//! own. Where the program has a filter of its own, which such a socket could offend, or one of its threads is in another
-//! network namespace, a UDP socket tells less.
+//! Where they cannot be asked (`process::netlink`), or a thread of the program is in another network namespace, a UDP socket tells
+//! less.
 
-use crate::process::{close_hidden, hide_fd};
+use crate::process::{netlink, network};
 use crate::socket::addr::{self, Name};
-use core::sync::atomic::{AtomicBool, Ordering};
 use sd_proto::Ip;
 use sd_sys::fd::Owned;
-use sd_sys::lock::Lock;
-use sd_sys::netlink::Netlink;
-
-/// The kept socket.
-static ROUTES: Lock<Option<Netlink>> = Lock::new(None);
-/// It has failed once. From then on each question has its own.
-static IS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
 /// The address that the kernel would connect from, if `ip` is one of this host's; else `None`.
 pub(crate) fn source_for(ip: Ip) -> Option<Ip> {
@@ -26,38 +17,11 @@ pub(crate) fn source_for(ip: Ip) -> Option<Ip> {
     if ip == Ip::v4([127, 0, 0, 1]) || is_v6_loopback {
         return Some(ip);
     }
-    if sd_sys::confine::is_on() || crate::process::network::has_left() {
+    if network::has_left() {
         return by_udp(ip);
     }
-    // Another thread may be asking just now.
-    let asked = match ROUTES.try_lock() {
-        Some(mut kept) => ask_kept(&mut kept, ip),
-        None => Netlink::of_routes().and_then(|routes| routes.source_to(ip.0)),
-    };
+    let asked = netlink::ROUTES.ask(|routes| routes.source_to(ip.0));
     asked.map_or_else(|_| by_udp(ip), |source| source.map(Ip))
-}
-
-/// Asks by the kept socket, made if need be.
-fn ask_kept(kept: &mut Option<Netlink>, ip: Ip) -> sd_sys::Result<Option<[u8; 16]>> {
-    let routes = match kept {
-        Some(routes) => routes,
-        None if IS_GIVEN_UP.load(Ordering::Relaxed) => return Netlink::of_routes()?.source_to(ip.0),
-        None => kept.insert(Netlink::from_raw(hide_fd(Netlink::of_routes()?.into_raw()))),
-    };
-    let asked = routes.source_to(ip.0);
-    if asked.is_err() {
-        // Neither asked nor closed again: the number may be another file's by now.
-        IS_GIVEN_UP.store(true, Ordering::Relaxed);
-        kept.take().map(Netlink::into_raw);
-    }
-    asked
-}
-
-/// In the child of a fork: the parent's answers are not ours.
-pub(crate) fn forked() {
-    // SAFETY: the child has one thread.
-    unsafe { ROUTES.force_unlock() };
-    ROUTES.lock().take().into_iter().for_each(|routes| close_hidden(routes.into_raw()));
 }
 
 /// Asked with a UDP socket, which sends nothing: it says what the kernel would connect from, and that may be the address
@@ -78,25 +42,9 @@ fn by_udp(ip: Ip) -> Option<Ip> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use sd_sys::netlink::Netlink;
 
     const ELSEWHERE: Ip = Ip::v4([203, 0, 113, 9]);
-
-    #[test]
-    fn a_kept_socket_that_fails_is_left_alone() {
-        let (here, there) = (Ip::v4([127, 0, 0, 1]), Ip::v4([127, 9, 8, 7]));
-        let mut kept = None;
-        for _ in 0..2 {
-            assert_eq!(ask_kept(&mut kept, there), Ok(Some(here.0)));
-        }
-        close_hidden(kept.take().unwrap().into_raw());
-        // Something of the program's has its number.
-        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        kept = Some(Netlink::from_raw(std::os::fd::AsRawFd::as_raw_fd(&other)));
-        assert!(ask_kept(&mut kept, there).is_err() && kept.is_none());
-        assert!(other.local_addr().is_ok(), "it is open");
-        assert_eq!(ask_kept(&mut kept, there), Ok(Some(here.0)));
-        assert!(kept.is_none());
-    }
 
     /// In a network of this thread's own, with a route to everywhere and `ip_nonlocal_bind`; false where that is
     /// forbidden.

@@ -3,14 +3,13 @@
 //! into the slabs of those who may have had the port.
 
 use crate::monitor::client;
-use crate::process::SlabRec;
+use crate::process::{SlabRec, netlink};
 use crate::socket::addr::Name;
 use crate::socket::cold;
 use crate::socket::endpoint::{CLOSED_FIRST, EndpointExt, FIN_SENT, OWN_SOCKET, peer_finished};
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab::{End, Endpoint};
 use sd_shm::time_wait::{SECONDS, TimeWait, step};
-use sd_sys::netlink::Netlink;
 
 /// shutdown(2) is about to end this side's stream.
 pub(crate) fn note_shutdown(endpoint: &Endpoint) {
@@ -52,8 +51,7 @@ pub(super) fn is_taken(endpoint: &Endpoint, fd: i32, to: Name) -> bool {
     let source =
         if name.ip.is_unspecified() { crate::route::local::source_for(to.ip) } else { Some(name.ip) };
     let Some(ip) = source else { return false };
-    let of_kernel =
-        Netlink::of_sockets().and_then(|kernel| kernel.is_connected((ip.0, name.port), (to.ip.0, to.port)));
+    let of_kernel = netlink::SOCKETS.ask(|kernel| kernel.is_connected((ip.0, name.port), (to.ip.0, to.port)));
     if of_kernel == Ok(true) {
         return true;
     }

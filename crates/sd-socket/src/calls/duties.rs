@@ -17,11 +17,12 @@
 //!
 //! Who sleeps on one connection does not register again: `sharing --only policy` then finds connections reset.
 
-use crate::link::{reclaim, wake_target};
 use crate::memory::sweep;
 use crate::monitor::client;
+use crate::route::leave;
 use crate::setup::{adopt, defer, syn_sent};
 use crate::wait::duties::{Act, CONNECTS, DUTIES, Duty, REQUESTS, SHORTEST_NS, When};
+use crate::wait::settle;
 use sd_sys::time::Interval;
 
 const fn every(ns: u64) -> Interval {
@@ -37,11 +38,11 @@ pub(super) static TABLE: [Duty; DUTIES] = [
     Duty { when: When::SleepsOnEvents, act: Act::Timed(client::retry_if_lost) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.own.as_mut()?.before_sleep()) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.caretaker.before_sleep()) },
-    Duty { when: When::Sleeps, act: Act::Plain(reclaim::sweep) },
-    Duty { when: When::SleepsOnEvents, act: Act::Plain(wake_target::settle) },
+    Duty { when: When::Sleeps, act: Act::Plain(leave::sweep) },
+    Duty { when: When::SleepsOnEvents, act: Act::Plain(settle::settle) },
     Duty { when: When::Announced, act: Act::Timed(adopt::ask_for_work) },
     Duty { when: When::Announced, act: Act::Timed(defer::pause) },
-    Duty { when: When::Announced, act: Act::Plain(reclaim::sweep) },
+    Duty { when: When::Announced, act: Act::Plain(leave::sweep) },
     Duty { when: When::Announced, act: Act::Timed(client::retry_if_lost) },
     Duty { when: When::Slept, act: Act::Plain(client::check_mail) },
 ];

@@ -56,7 +56,7 @@ fn with_list<T>(source: Source, each: impl FnOnce(&AtomicPtr<Item>) -> T) -> Opt
 pub(super) fn link(item: &'static Item) {
     if let Source::Socket(endpoint) = item.source() {
         endpoint.set_flag(WATCHED);
-        crate::wait::thread_waker::displace(endpoint);
+        crate::socket::thread_waker::displace(endpoint);
     }
     let exclusive = |i: &Item| i.events() & libc::EPOLLEXCLUSIVE as u32 != 0;
     with_list(item.source(), |head| {
@@ -205,7 +205,7 @@ pub(crate) fn state_event(endpoint: &'static Endpoint, stamp: u64) {
     {
         deliver(endpoint, private, ANY, ends(endpoint), stamp);
     }
-    crate::wait::thread_waker::wake(endpoint);
+    crate::socket::thread_waker::wake(endpoint);
     wake_loose();
 }
 
@@ -216,7 +216,7 @@ pub(crate) fn readable_event(endpoint: &'static Endpoint) {
     {
         deliver(endpoint, private, IN, 0, 0);
     }
-    crate::wait::thread_waker::wake(endpoint);
+    crate::socket::thread_waker::wake(endpoint);
     wake_loose();
 }
 
@@ -274,7 +274,7 @@ pub(crate) fn room_event(endpoint: &'static Endpoint) {
     {
         deliver(endpoint, private, OUT, 0, 0);
     }
-    crate::wait::thread_waker::wake(endpoint);
+    crate::socket::thread_waker::wake(endpoint);
     wake_loose();
 }
 

@@ -89,11 +89,11 @@ static PARTS: [Part; 25] = {
         },
         Part { forked: memory::rounds::forked, ..NOTHING },
         Part { forked: wait::sleep_set::forked, ..NOTHING },
-        Part { forked: wait::thread_waker::forked, ..NOTHING },
+        Part { forked: socket::thread_waker::forked, ..NOTHING },
         Part { forked: wait::poll::forked, ..NOTHING },
         Part { forked: crate::process::waker::forked, ..NOTHING },
         Part { forked: link::stranger::forked, ..NOTHING },
-        Part { forked: link::wake_target::forked, ..NOTHING },
+        Part { forked: wait::settle::forked, ..NOTHING },
         Part { forked: wait::cancel::forked, ..NOTHING },
         Part { forked: super::spawn::forked, ..NOTHING },
         Part {
@@ -139,7 +139,7 @@ static PARTS: [Part; 25] = {
 
 /// With all locks taken: every open endpoint is the child's too, and the monitor knows of it.
 fn name_child() {
-    crate::link::wake_target::leave_under_lock();
+    crate::wait::settle::leave_under_lock();
     PROCESS.forked.fetch_or(PROCESS.slab_count.load(Ordering::Acquire) != 0, Ordering::Relaxed);
     let member = claim_member();
     thread::set_child(Some((member, 0)));
@@ -148,7 +148,7 @@ fn name_child() {
             endpoint.holders.fetch_or(1 << member, Ordering::AcqRel);
         }
     });
-    crate::wait::thread_waker::leave();
+    crate::socket::thread_waker::leave();
     // SAFETY: this thread keeps the lock.
     let control = unsafe { crate::monitor::client::CONTROL.kept_mut() };
     let serial = crate::monitor::client::before_fork(control, member);

@@ -168,7 +168,7 @@ pub(super) fn offer(socket: i32, endpoint: &'static Endpoint, sender: i32) -> Op
         return None;
     }
     crate::socket::token::keep_unheld(endpoint);
-    crate::wait::thread_waker::ring_no_more(endpoint);
+    crate::socket::thread_waker::ring_no_more(endpoint);
     // SAFETY: plain words without padding.
     let bytes = unsafe { core::slice::from_raw_parts((&raw const message).cast::<u8>(), MESSAGE_LEN) };
     // The receiver cannot say in the pages of the family that it sleeps.

@@ -134,7 +134,7 @@ fn leave() -> Result<Vec<Left>, Errno> {
     if !single_threaded() {
         return threads::leave().map(|()| Vec::new());
     }
-    crate::link::wake_target::leave();
+    crate::wait::settle::leave();
     crate::setup::syn_sent::all_to_kernel();
     let endpoints = endpoints();
     let bridged = bridged(&endpoints, None)?;
@@ -240,7 +240,7 @@ fn forget() {
     crate::route::forget();
     epoll::separated();
     crate::wait::sleep_set::forked();
-    crate::wait::thread_waker::forked();
+    crate::socket::thread_waker::forked();
     crate::socket::pin::forked();
     crate::socket::token::separated();
     crate::memory::sweep::separated();

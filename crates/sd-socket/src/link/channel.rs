@@ -7,13 +7,11 @@ use crate::link::outstanding::Outstanding;
 use crate::link::peer::Peer;
 use crate::link::queued::Queued;
 use crate::link::slots::Slots;
+use crate::link::thread_wakers;
 use crate::link::wake_target::WakeTargets;
 use crate::process::PROCESS;
-use crate::socket::endpoint::EndpointExt;
-use crate::wait::thread_waker;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use sd_ring::fence_full;
 use sd_shm::channel::{ColdWords, Mapping, SLOTS, Side, SlotState, ThreadWaker};
 use sd_shm::events::EventSet;
 use sd_shm::slab::Endpoint;
@@ -33,7 +31,7 @@ pub(crate) struct Channel {
     /// How to wake the processes that alone have connections on the other side.
     pub(crate) wake_targets: WakeTargets,
     /// How to wake single threads of the other side's process.
-    pub(crate) thread_wakers: thread_waker::Known,
+    pub(crate) thread_wakers: thread_wakers::Known,
     /// Segment, kept for announcing the channel to a restarted monitor.
     pub(crate) segment_fd: i32,
     /// What is announced to this process: an adopter has a set of its own.
@@ -91,7 +89,7 @@ impl Channel {
             peer,
             adopters: Adopters::new(),
             wake_targets: WakeTargets::new(),
-            thread_wakers: thread_waker::Known::new(),
+            thread_wakers: thread_wakers::Known::new(),
             segment_fd,
             uses: AtomicU32::new(0),
             doomed: AtomicBool::new(false),
@@ -345,6 +343,11 @@ impl Channel {
         (!self.inherited.load(Ordering::Relaxed)).then_some(self.events)
     }
 
+    /// Announces a slot to this process itself.
+    pub(crate) fn announce_here(&self, slot: usize) {
+        self.events.post(slot);
+    }
+
     /// Calls `each` for every slot the peer has announced.
     #[inline]
     pub(super) fn take_events(&self, each: impl FnMut(usize)) {
@@ -441,19 +444,6 @@ fn take_in_all(channels: impl Iterator<Item = &'static Channel>) {
     let mut arrivals = Arrivals::new();
     channels.for_each(|channel| arrivals.take(channel));
     arrivals.deliver();
-}
-
-/// The state of a connection was changed from inside, by a thread that holds a lock of it: whoever
-/// watches it learns it as if the peer had rung.
-#[cold]
-pub(crate) fn announce_to_self(endpoint: &Endpoint) {
-    let Some(channel) = endpoint.channel_ref() else { return };
-    channel.events.post(usize::from(endpoint.slot.load(Ordering::Relaxed)));
-    fence_full();
-    thread_waker::wake(endpoint);
-    if PROCESS.public().is_some_and(|own| own.sleepers.load(Ordering::Relaxed) != 0) {
-        sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
-    }
 }
 
 impl Drop for Channel {

@@ -32,4 +32,5 @@ pub(crate) mod reclaim;
 mod slots;
 pub mod stranger;
 mod table;
+pub(crate) mod thread_wakers;
 pub(crate) mod wake_target;

@@ -91,8 +91,14 @@ pub(super) fn leave_soon() {
     LEAVING.store(true, Ordering::Relaxed);
 }
 
+/// See [`LEAVING`].
+pub(crate) fn is_leaving() -> bool {
+    LEAVING.load(Ordering::Relaxed)
+}
+
+/// Asks the monitor about each channel that is over and has no connection any more.
 #[cold]
-fn leave() {
+pub(crate) fn leave() {
     LEAVING.store(false, Ordering::Relaxed);
     for channel in PROCESS.channels().filter(|channel| channel.is_idle_leftover()) {
         let request = sd_proto::Request::Leave { channel: channel.id };
@@ -101,9 +107,6 @@ fn leave() {
             channel.doom();
         }
     }
-    // They may lead there.
-    crate::route::forget_all();
-    channels();
 }
 
 /// Takes finished channels out of the table. What cannot be freed yet is freed by a later `sweep`.
@@ -121,9 +124,6 @@ pub(crate) fn channels() {
 /// [`User`].
 #[inline]
 pub(crate) fn sweep() {
-    if LEAVING.load(Ordering::Relaxed) {
-        leave();
-    }
     free();
 }
 

@@ -1,7 +1,7 @@
 //! Which way a connect goes: over shared memory, to whom, or to the kernel, and why.
 //!
 //! `decide` (and its cache, valid for one route epoch), `target` and `deal` (which of those that listen), `places` and `ports`
-//! (source addresses), `local` (is an address this host's?).
+//! (source addresses), `local` (is an address this host's?), `leave` (channels that are over).
 //!
 //! *Owns*: learned routes, leased ports. *Uses*: `monitor`, `socket`, `link`, `process`.
 //!
@@ -16,6 +16,7 @@
 
 mod deal;
 mod decide;
+pub(crate) mod leave;
 pub(crate) mod local;
 mod places;
 mod ports;

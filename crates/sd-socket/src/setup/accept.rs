@@ -49,7 +49,7 @@ pub(crate) unsafe fn accept4(
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Outcome::Errno(Errno::EINVAL);
     }
-    crate::link::reclaim::sweep();
+    crate::route::leave::sweep();
     interested(endpoint, fd);
     let deadline = Deadline::option(cold::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed));
     let watch = Watch::start();

@@ -229,7 +229,7 @@ pub(super) enum Attempt {
 
 /// One try to connect.
 pub(super) fn attempt(endpoint: &'static Endpoint, fd: c_int, to: Name) -> Attempt {
-    crate::link::reclaim::sweep();
+    crate::route::leave::sweep();
     let _user = crate::link::reclaim::User::enter();
     crate::monitor::client::check_mail();
     for attempt in 0..3 {

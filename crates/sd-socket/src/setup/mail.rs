@@ -19,7 +19,7 @@ pub(crate) static SINK: Sink = Sink {
     late,
     welcomed: |got| crate::route::welcomed(&got.fds),
     registered,
-    lost: crate::link::wake_target::leave,
+    lost: crate::wait::settle::leave,
     is_back: crate::link::wake_target::ring_late,
 };
 

@@ -45,7 +45,7 @@ pub(crate) fn asked(id: u64, slot: usize, generation: u32) {
     }
     crate::socket::bell::wake_sleepers(endpoint);
     sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
-    crate::wait::thread_waker::wake_all();
+    crate::socket::thread_waker::wake_all();
     endpoint::release(endpoint);
 }
 
@@ -216,7 +216,7 @@ fn refuse(endpoint: &'static Endpoint, channel: &'static Channel, slot: usize, g
     }
     b.state.store(refused, Ordering::Release);
     b.flags.store(FLAG_RESET, Ordering::Release);
-    crate::link::channel::announce_to_self(endpoint);
+    crate::socket::bell::announce_to_self(endpoint);
 }
 
 /// A socket that went over to the kernel has ended: its slot can be used again.

@@ -1,8 +1,10 @@
 //! Waking those who wait for a connection: the peer, as its doorbell word says, and threads of this process.
 
+use crate::process::{PROCESS, waker};
 use crate::socket::endpoint::EndpointExt;
+use crate::socket::thread_waker;
 use core::sync::atomic::Ordering;
-use sd_ring::doorbell;
+use sd_ring::{doorbell, fence_full};
 use sd_shm::channel::{FLAG_WANTS_STAMPS, SlotSide};
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
@@ -62,4 +64,17 @@ pub(crate) fn stamp(endpoint: &Endpoint) -> u32 {
 #[inline(always)]
 pub(crate) fn stamp_for(peer_flags: u32) -> u32 {
     if peer_flags & FLAG_WANTS_STAMPS != 0 { sd_ring::stamp::of(sd_sys::time::ticks()) } else { 0 }
+}
+
+/// The state of a connection was changed from inside, by a thread that holds a lock of it: whoever
+/// watches it learns it as if the peer had rung.
+#[cold]
+pub(crate) fn announce_to_self(endpoint: &Endpoint) {
+    let Some(channel) = endpoint.channel_ref() else { return };
+    channel.announce_here(usize::from(endpoint.slot.load(Ordering::Relaxed)));
+    fence_full();
+    thread_waker::wake(endpoint);
+    if PROCESS.public().is_some_and(|own| own.sleepers.load(Ordering::Relaxed) != 0) {
+        sd_sys::fd::eventfd_signal(waker::own_event_fd());
+    }
 }

@@ -460,7 +460,7 @@ pub(crate) fn corrupt(endpoint: &Endpoint) {
     endpoint.error.store(Errno::ECONNRESET.0 as u16, Ordering::Relaxed);
     endpoint.set_flag(RESET);
     notify(endpoint, ALL_BITS);
-    crate::link::channel::announce_to_self(endpoint);
+    crate::socket::bell::announce_to_self(endpoint);
 }
 
 /// The connection behind `fd`. For a socket of ours in any other state see `unconnected`.

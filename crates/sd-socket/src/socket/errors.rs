@@ -32,7 +32,7 @@ fn send_error_slow(endpoint: &'static Endpoint, len: usize) -> Option<Result<(),
     endpoint.set_flag(RESET);
     endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
     notify(endpoint, crate::socket::bell::ALL_BITS);
-    crate::link::channel::announce_to_self(endpoint);
+    crate::socket::bell::announce_to_self(endpoint);
     Some(Ok(()))
 }
 

@@ -5,6 +5,7 @@
 //! `apart` reads what another user's process sends where a look could make memory at our expense.
 //! `kernel_socket` is what the kernel has behind a number of ours, `recorded` and `notes` the options for it, `ring_view` what lies in
 //! the rings, `bell` how those are woken who wait for it, `parked` what is left of a half without memory.
+//! `thread_waker` is what a thread sleeps on that a peer wakes alone.
 //! `token` lets one thread at a time use a half of a connection; `pin` keeps a socket from going away under a call (the kernel's fget
 //! and fput).
 //!
@@ -22,6 +23,7 @@
 //! | what strangers can make us pay for | `apart`, `link::kept_rings` (ADR 59) |
 //! | errors of a broken connection | `errors` |
 //! | getsockname, getpeername | `names` |
+//! | a thread that a peer wakes alone | `thread_waker`; the other end: `link::thread_wakers` |
 //! | SIGURG, SIGIO | `signals`; the monitor's `shell/signals.rs` |
 
 pub(crate) mod addr;
@@ -40,4 +42,5 @@ pub(crate) mod pin;
 pub(crate) mod recorded;
 pub(crate) mod ring_view;
 pub(crate) mod signals;
+pub(crate) mod thread_waker;
 pub(crate) mod token;

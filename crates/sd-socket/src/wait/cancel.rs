@@ -40,7 +40,7 @@ pub fn requested(thread: usize) {
     }
     sd_ring::fence_full();
     sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
-    crate::wait::thread_waker::wake_all();
+    crate::socket::thread_waker::wake_all();
     for (_, endpoint) in PROCESS.connections() {
         let word = &endpoint.own_words().wait;
         doorbell::disarm(word, RX_SLEEP | TX_SLEEP);

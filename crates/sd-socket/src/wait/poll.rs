@@ -14,10 +14,10 @@ use crate::process::stats::{Counter, count};
 use crate::process::waker::Sleeper;
 use crate::socket::endpoint::{EndpointExt, PeerEnd, peer_end};
 use crate::socket::pin::Pinned;
+use crate::socket::thread_waker::{Among, Taken};
 use crate::wait::duties::{self, On, Waiting};
 use crate::wait::ready;
 use crate::wait::sleep_set::{self, SleepSet};
-use crate::wait::thread_waker::{Among, Taken};
 use crate::wait::{self, Deadline};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, c_int, pollfd, sigset_t};
@@ -265,7 +265,7 @@ impl<'a> List<'a> {
         unsafe { sd_sys::fd::ppoll(&mut fds, timeout, mask) }?;
         let [own, control] = fds.first_chunk().map_or([0; 2], |own: &[pollfd; 2]| own.map(|fd| fd.revents));
         if own != 0 {
-            thread_waker.take_ring();
+            take_ring(thread_waker);
         }
         if control != 0 {
             crate::monitor::client::look_at_socket();
@@ -436,5 +436,19 @@ fn sleep_on_one(
     match wait::sleep_on_connection(endpoint, value, deadline.of_partial(), pause) {
         Err(Errno::EAGAIN) => Ok(()),
         other => other,
+    }
+}
+
+/// After a sleep that the thread waker has ended: what came is taken.
+fn take_ring(thread_waker: &Taken) {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }];
+    match crate::wait::sleep_on(thread_waker.epoll_fd(), &mut events, Some(0), core::ptr::null()) {
+        Ok(_) if events[0].events & libc::EPOLLERR as u32 != 0 => {
+            thread_waker.reset();
+        }
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(_) => {
+            thread_waker.lose();
+        }
     }
 }

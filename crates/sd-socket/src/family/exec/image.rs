@@ -136,7 +136,7 @@ impl Image {
         };
         // The next image cannot write the pages in which its threads would say that they sleep.
         crate::process::waker::assume_asleep(true);
-        crate::wait::thread_waker::close(sockets.iter().map(|(_, endpoint)| *endpoint), true);
+        crate::socket::thread_waker::close(sockets.iter().map(|(_, endpoint)| *endpoint), true);
         image.state = Some(state);
         Some(image)
     }
@@ -169,7 +169,7 @@ impl Image {
         if let Some(state) = self.state {
             sd_sys::fd::close(state);
             crate::process::waker::assume_asleep(false);
-            crate::wait::thread_waker::close(core::iter::empty(), false);
+            crate::socket::thread_waker::close(core::iter::empty(), false);
         }
         for fd in self.passed {
             let _ = sd_sys::fd::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);

@@ -50,7 +50,7 @@ pub(super) fn leave() -> Result<(), Errno> {
         return Ok(());
     }
     let gate = Gate::new().map_err(|_| Errno::EAGAIN)?;
-    crate::link::wake_target::leave();
+    crate::wait::settle::leave();
     crate::setup::syn_sent::all_to_kernel();
     client::set_ending(true);
     crate::route::forget_all();
@@ -236,7 +236,7 @@ impl Old {
             }
         }
         crate::process::waker::event_fds().for_each(sd_sys::fd::eventfd_signal);
-        crate::wait::thread_waker::wake_all();
+        crate::socket::thread_waker::wake_all();
     }
 }
 

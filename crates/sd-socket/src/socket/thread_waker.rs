@@ -20,15 +20,14 @@
 //! one, its owner is rung and begins anew. And who announces news has published them, fenced, then reads the number.
 
 use crate::link::channel::Channel;
-use crate::link::peer::Peer;
+use crate::link::thread_wakers::rings_in;
 use crate::process::{PROCESS, close_hidden, hide_fd, single_threaded, tid};
 use crate::socket::endpoint::{EndpointExt, WATCHED};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use sd_proto::{Reply, Request};
 use sd_ring::fence_full;
 use sd_shm::channel::{RINGS_NOT, SlotSide, THREAD_WAKERS, ThreadWaker};
 use sd_shm::slab::{Endpoint, State};
-use sd_sys::Errno;
 
 /// This process's thread wakers.
 static OWN: [Place; THREAD_WAKERS] = [const {
@@ -56,7 +55,7 @@ const GONE: i32 = -2;
 static ARE_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// A thread waker that the calling thread has for one sleep.
-pub(super) struct Taken {
+pub(crate) struct Taken {
     number: u32,
     place: &'static Place,
     /// Connections whose words name it.
@@ -78,13 +77,13 @@ impl Taken {
     }
 
     /// Readable when somebody has rung.
-    pub(super) fn epoll_fd(&self) -> i32 {
+    pub(crate) fn epoll_fd(&self) -> i32 {
         self.place.epoll_fd.load(Ordering::Relaxed)
     }
 
     /// Names the thread waker in the words of each connection. Whether it may be slept at, when all have been looked at once
     /// more; if not, a wish for it may stand there.
-    pub(super) fn announce(&mut self, connections: &[&'static Endpoint]) -> bool {
+    pub(crate) fn announce(&mut self, connections: &[&'static Endpoint]) -> bool {
         let [sleeps, wishes] =
             [ThreadWaker::Sleeps(self.number), ThreadWaker::Wishes(self.number)].map(ThreadWaker::word);
         let is_free = |wake_target: u64| [0, sleeps, wishes].contains(&wake_target);
@@ -130,20 +129,15 @@ impl Taken {
         }
     }
 
-    /// After a sleep that the thread waker has ended: what came is taken.
-    pub(super) fn take_ring(&self) {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }];
-        match crate::wait::sleep_on(self.epoll_fd(), &mut events, Some(0), core::ptr::null()) {
-            Ok(_) if events[0].events & libc::EPOLLERR as u32 != 0 => {
-                sd_sys::fd::eventfd_reset(self.place.event_fd.load(Ordering::Relaxed));
-            }
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(_) => {
-                // The program closed it behind our back: nobody gets it again.
-                self.place.registration.store(0, Ordering::Relaxed);
-                self.place.event_fd.store(GONE, Ordering::Relaxed);
-            }
-        }
+    /// It was read as rung, and is to be rung anew.
+    pub(crate) fn reset(&self) {
+        sd_sys::fd::eventfd_reset(self.place.event_fd.load(Ordering::Relaxed));
+    }
+
+    /// The program closed it behind our back: nobody gets it again.
+    pub(crate) fn lose(&self) {
+        self.place.registration.store(0, Ordering::Relaxed);
+        self.place.event_fd.store(GONE, Ordering::Relaxed);
     }
 }
 
@@ -242,10 +236,6 @@ fn rings(endpoint: &Endpoint, number: u32) -> bool {
     rings & RINGS_NOT == 0 && rings >> number & 1 != 0
 }
 
-fn rings_in(words: &SlotSide) -> u64 {
-    words.cold().map_or(0, |words| words.rings.load(Ordering::SeqCst))
-}
-
 /// Wakes the thread that sleeps on a thread waker for the connection, if one does.
 pub(crate) fn wake(endpoint: &Endpoint) {
     if let Some(ThreadWaker::Sleeps(number)) = ThreadWaker::of(wake_target(endpoint))
@@ -269,11 +259,11 @@ pub(crate) fn displace(endpoint: &Endpoint) {
 }
 
 /// A thread that waits for connections, but not on a thread waker: channels and slots.
-pub(super) struct Among(Vec<(&'static Channel, usize)>);
+pub(crate) struct Among(Vec<(&'static Channel, usize)>);
 
 impl Among {
     /// The connections are kept until this is dropped.
-    pub(super) fn enter(connections: &[&'static Endpoint]) -> Among {
+    pub(crate) fn enter(connections: &[&'static Endpoint]) -> Among {
         if single_threaded() {
             return Among(Vec::new());
         }
@@ -348,92 +338,5 @@ pub(crate) fn forked() {
         close_hidden(place.epoll_fd.swap(-1, Ordering::Relaxed));
         place.registration.store(0, Ordering::Relaxed);
         place.is_taken.store(false, Ordering::Relaxed);
-    }
-}
-
-/// The thread wakers of the process on the other side of a channel, as far as this process can ring them.
-pub(crate) struct Known {
-    event_fds: [AtomicI32; THREAD_WAKERS],
-    /// Which of them are known, a bit each.
-    mask: AtomicU64,
-    /// Questions that the monitor could not answer.
-    vain: AtomicU32,
-}
-
-/// Thread wakers of others that this process can ring, and how many there may be: each is a descriptor.
-static COUNT: AtomicU32 = AtomicU32::new(0);
-const COUNT_MAX: u32 = 512;
-/// After so many the channel does without.
-const VAIN_MAX: u32 = 16;
-
-impl Known {
-    pub(crate) const fn new() -> Known {
-        let event_fds = [const { AtomicI32::new(-1) }; THREAD_WAKERS];
-        Known { event_fds, mask: AtomicU64::new(0), vain: AtomicU32::new(0) }
-    }
-
-    /// What `rings` says of a connection that only this process has.
-    pub(crate) fn mask(&self) -> u64 {
-        self.mask.load(Ordering::Acquire)
-    }
-
-    /// Rings that one of the peer. False: it is not known.
-    pub(crate) fn ring(&self, peer: &Peer, number: u32) -> bool {
-        let event_fd = self.event_fds.get(number as usize).map_or(-1, |fd| fd.load(Ordering::Acquire));
-        if event_fd >= 0 {
-            peer.ring(event_fd);
-        }
-        event_fd >= 0
-    }
-
-    /// The other side would sleep on a thread waker for the connection at a slot.
-    pub(crate) fn grant(&self, channel: &Channel, slot: usize, own: &SlotSide, number: u32) {
-        if rings_in(own) & (RINGS_NOT | 1 << number) == 0 {
-            self.grant_slow(channel, slot, own, number);
-        }
-    }
-
-    #[cold]
-    fn grant_slow(&self, channel: &Channel, slot: usize, own: &SlotSide, number: u32) {
-        let Some(known) = self.event_fds.get(number as usize) else { return };
-        if known.load(Ordering::Acquire) < 0 && self.ask(channel, known, number).is_none() {
-            self.vain.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        // So that nobody forks meanwhile: what is learned from now on a child would not know.
-        let Some(_alloc) = PROCESS.alloc.try_lock() else { return };
-        let Some(endpoint) = channel.endpoint(slot) else { return };
-        let is_alone = PROCESS.locate(endpoint).is_some_and(|(rec, _)| {
-            endpoint.holders.load(Ordering::SeqCst) == rec.bit.load(Ordering::Relaxed)
-        });
-        if is_alone {
-            own.make_cold().rings.fetch_or(1 << number, Ordering::SeqCst);
-        }
-    }
-
-    fn ask(&self, channel: &Channel, known: &AtomicI32, number: u32) -> Option<()> {
-        if self.vain.load(Ordering::Relaxed) >= VAIN_MAX || COUNT.load(Ordering::Relaxed) >= COUNT_MAX {
-            return None;
-        }
-        let request = Request::ThreadWakerOf { channel: channel.id, side: channel.side as u32, number };
-        let (reply, got) = crate::monitor::client::question(&request, &[])?;
-        if reply != Reply::ThreadWaker {
-            return None;
-        }
-        let [event_fd] = got.fds.take()?;
-        let event_fd = hide_fd(event_fd);
-        match known.compare_exchange(-1, event_fd, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => _ = COUNT.fetch_add(1, Ordering::Relaxed),
-            Err(_) => close_hidden(event_fd),
-        }
-        self.mask.fetch_or(1 << number, Ordering::AcqRel);
-        Some(())
-    }
-}
-
-impl Drop for Known {
-    fn drop(&mut self) {
-        COUNT.fetch_sub(self.mask().count_ones(), Ordering::Relaxed);
-        self.event_fds.iter().for_each(|fd| close_hidden(fd.load(Ordering::Relaxed)));
     }
 }

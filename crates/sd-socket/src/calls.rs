@@ -11,7 +11,7 @@ mod duties;
 
 use crate::Outcome;
 pub use crate::data::calls::{
-    read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendmmsg, sendmsg, sendto, write, writev,
+    read, readv, recv, recvfrom, recvmmsg, recvmsg, send, sendmmsg, sendto, write, writev,
 };
 use crate::data::files;
 use crate::data::iov::bad_pointer;
@@ -27,11 +27,9 @@ use crate::setup::listen as listening;
 use crate::setup::unconnected;
 use crate::socket::endpoint::connection;
 use crate::socket::names;
-use crate::wait::poll as polling;
-use crate::wait::select as selecting;
 use core::ffi::c_char;
 use libc::{
-    c_int, c_ulong, c_void, epoll_event, fd_set, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr,
+    c_int, c_ulong, c_void, epoll_event, fd_set, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr,
     socklen_t, ssize_t,
 };
 use sd_sys::Errno;
@@ -106,6 +104,18 @@ pub unsafe fn splice(
 ) -> Outcome<ssize_t> {
     // SAFETY: see the module.
     unsafe { files::splice(fd_in, off_in, fd_out, off_out, len, flags) }
+}
+
+/// sendmsg(2).
+pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
+    if table::socket(fd).is_none() {
+        // SAFETY: see the module.
+        if let Some(outcome) = unsafe { crate::family::rights::pass(fd, msg, flags) } {
+            return outcome;
+        }
+    }
+    // SAFETY: see the module.
+    unsafe { crate::data::calls::sendmsg(fd, msg, flags) }
 }
 
 /// getsockopt(2).
@@ -196,7 +206,7 @@ pub unsafe fn poll(
         return Outcome::Kernel;
     }
     // SAFETY: see the module.
-    polling::poll(unsafe { core::slice::from_raw_parts_mut(fds, count as usize) }, timeout_ns, mask)
+    crate::poll::poll(unsafe { core::slice::from_raw_parts_mut(fds, count as usize) }, timeout_ns, mask)
 }
 
 /// select and pselect; the hook writes select's remaining time back from `remaining_ns` (set when
@@ -211,7 +221,7 @@ pub unsafe fn select(
     remaining_ns: &mut u64,
 ) -> Outcome<c_int> {
     // SAFETY: see the module.
-    unsafe { selecting::select(nfds, [read, write, except], timeout_ns, mask, remaining_ns) }
+    unsafe { crate::poll::select(nfds, [read, write, except], timeout_ns, mask, remaining_ns) }
 }
 
 /// epoll_ctl(2).
@@ -233,6 +243,9 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     }
     // SAFETY: see the module.
     let event = unsafe { event.as_ref() }.filter(|_| !bad).map(|e| (e.events, e.u64));
+    if op != libc::EPOLL_CTL_DEL {
+        listening::watched(fd);
+    }
     epoll::control(instance, op, fd, event).map(|()| 0).into()
 }
 

@@ -12,11 +12,13 @@
 //! | `family` | fork, exec, spawn, passing on, leaving |
 //! | `numbers` | close, dup, fcntl, ioctl |
 //! | `data` | send, recv, shutdown |
-//! | `setup` | bind, connect, listen, accept |
+//! | `poll` | poll, select |
 //! | `options` | setsockopt, getsockopt |
+//! | `setup` | bind, connect, listen, accept |
 //! | `epoll` | epoll |
-//! | `wait` | readiness, sleeping, poll, select |
+//! | `wait` | readiness, sleeping |
 //! | `route` | which way a connect goes |
+//! | `backlog` | listeners, and connections that wait to be accepted |
 //! | `memory` | memory of rings |
 //! | `socket` | what a socket is |
 //! | `link` | channels to other processes |
@@ -27,6 +29,7 @@
 
 use sd_sys::Errno;
 
+mod backlog;
 pub mod calls;
 mod data;
 mod epoll;
@@ -37,6 +40,7 @@ mod memory;
 mod monitor;
 mod numbers;
 mod options;
+mod poll;
 mod process;
 mod route;
 mod setup;

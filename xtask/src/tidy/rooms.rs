@@ -12,9 +12,9 @@ pub(super) const CRATE: &str = "crates/sd-socket/src/";
 const EXCEPTIONS: &str = "xtask/upward.txt";
 
 /// From the top to the bottom. `docs/ARCHITECTURE.md` draws them.
-const ORDER: [&str; 15] = [
-    "calls", "family", "numbers", "data", "setup", "options", "epoll", "wait", "route", "memory", "socket",
-    "link", "monitor", "process", "fd",
+const ORDER: [&str; 17] = [
+    "calls", "family", "numbers", "data", "poll", "options", "setup", "epoll", "wait", "route", "backlog",
+    "memory", "socket", "link", "monitor", "process", "fd",
 ];
 
 /// Files that declare a table of functions which a folder above fills in (`process::above`).

@@ -20,7 +20,7 @@
 use crate::memory::sweep;
 use crate::monitor::client;
 use crate::route::leave;
-use crate::setup::{adopt, defer, syn_sent};
+use crate::setup::{admission, adopt, syn_sent};
 use crate::wait::duties::{Act, CONNECTS, DUTIES, Duty, REQUESTS, SHORTEST_NS, When};
 use crate::wait::settle;
 use sd_sys::time::Interval;
@@ -34,14 +34,14 @@ pub(super) static TABLE: [Duty; DUTIES] = [
     Duty { when: When::Begins(every(SHORTEST_NS)), act: Act::Plain(sweep::episode) },
     Duty { when: When::Caused(CONNECTS, every(SHORTEST_NS)), act: Act::Timed(syn_sent::pause) },
     Duty { when: When::Caused(REQUESTS, every(2_000_000)), act: Act::Timed(adopt::complain) },
-    Duty { when: When::Sleeps, act: Act::Timed(defer::pause) },
+    Duty { when: When::Sleeps, act: Act::Timed(admission::pause) },
     Duty { when: When::SleepsOnEvents, act: Act::Timed(client::retry_if_lost) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.own.as_mut()?.before_sleep()) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.caretaker.before_sleep()) },
     Duty { when: When::Sleeps, act: Act::Plain(leave::sweep) },
     Duty { when: When::SleepsOnEvents, act: Act::Plain(settle::settle) },
     Duty { when: When::Announced, act: Act::Timed(adopt::ask_for_work) },
-    Duty { when: When::Announced, act: Act::Timed(defer::pause) },
+    Duty { when: When::Announced, act: Act::Timed(admission::pause) },
     Duty { when: When::Announced, act: Act::Plain(leave::sweep) },
     Duty { when: When::Announced, act: Act::Timed(client::retry_if_lost) },
     Duty { when: When::Slept, act: Act::Plain(client::check_mail) },

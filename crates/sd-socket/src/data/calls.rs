@@ -6,7 +6,6 @@ use crate::data::fast;
 use crate::data::iov::{BYTES_MAX, Pieces, bad_pointer};
 use crate::data::message;
 use crate::data::stream;
-use crate::fd::table;
 use crate::setup::unconnected;
 use crate::socket::endpoint::connection;
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
@@ -191,7 +190,7 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome<ssiz
 }
 
 /// MSG_CMSG_COMPAT: the kernel refuses it, whatever the socket.
-const CMSG_COMPAT: c_int = c_int::MIN;
+pub(crate) const CMSG_COMPAT: c_int = c_int::MIN;
 
 /// recvmsg(2).
 pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssize_t> {
@@ -207,15 +206,9 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssiz
 }
 
 /// sendmsg(2).
-pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
+pub(crate) unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
     if flags & CMSG_COMPAT != 0 {
         return Outcome::Kernel;
-    }
-    if table::socket(fd).is_none() {
-        // SAFETY: see the module.
-        if let Some(outcome) = unsafe { message::pass_rights(fd, msg, flags) } {
-            return outcome;
-        }
     }
     let Some(endpoint) = connection(fd) else {
         // SAFETY: see the module.

@@ -8,7 +8,7 @@ use crate::data::zero_copy;
 use crate::socket::endpoint::{EndpointExt, INQ, STAMPS, STAMPS_NS};
 use crate::socket::errors;
 use libc::{c_int, c_void, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
-use sd_shm::slab::{Endpoint, State};
+use sd_shm::slab::Endpoint;
 use sd_sys::{Errno, user};
 
 /// recv(2) with one of the flags MSG_OOB, MSG_ERRQUEUE, MSG_TRUNC.
@@ -199,75 +199,6 @@ pub(super) unsafe fn sendmsg(
     });
     zero_copy::sent(endpoint, flags, result.unwrap_or(0));
     result.map(|n| n as ssize_t).into()
-}
-
-/// More control data than the kernel takes of a message, whatever its limits are set to.
-const CONTROL_MAX: usize = 1 << 24;
-
-/// sendmsg on a kernel socket. Connections of ours among the descriptors that it passes on travel as kernel sockets
-/// (see `bridge::passable`); `None` when there are none.
-///
-/// # Safety
-/// `msg` is what sendmsg(2) wants.
-pub(super) unsafe fn pass_rights(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<Outcome<ssize_t>> {
-    // SAFETY: as the caller says; the copy of the control data is as long and as well aligned.
-    unsafe {
-        if msg.is_null() || (*msg).msg_control.is_null() || !crate::fd::table::is_active() {
-            return None;
-        }
-        let len = (*msg).msg_controllen;
-        if len > CONTROL_MAX || !user::seems_readable((*msg).msg_control, len) {
-            // The kernel's to refuse.
-            return None;
-        }
-        let mut control = vec![0u64; len.div_ceil(8)];
-        core::ptr::copy_nonoverlapping((*msg).msg_control.cast::<u8>(), control.as_mut_ptr().cast(), len);
-        let mut copy = *msg;
-        copy.msg_control = control.as_mut_ptr().cast();
-        let mut passed = Vec::new();
-        let mut at = libc::CMSG_FIRSTHDR(&copy);
-        while !at.is_null() {
-            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (*at).cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
-                let fds = libc::CMSG_DATA(at) as *mut c_int;
-                for i in 0..(bytes / 4).min(253) {
-                    match kernel_socket_for(fds.add(i).read_unaligned()) {
-                        Ok(Some(outer)) => {
-                            fds.add(i).write_unaligned(outer);
-                            passed.push(outer);
-                        }
-                        Ok(None) => {}
-                        Err(errno) => {
-                            passed.into_iter().for_each(sd_sys::fd::close);
-                            return Some(Outcome::Errno(errno));
-                        }
-                    }
-                }
-            }
-            at = libc::CMSG_NXTHDR(&copy, at);
-        }
-        if passed.is_empty() {
-            return None;
-        }
-        let sent = sd_sys::check(sd_sys::syscall!(libc::SYS_sendmsg, fd, &raw const copy, flags));
-        passed.into_iter().for_each(sd_sys::fd::close);
-        Some(sent.map(|len| len as ssize_t).into())
-    }
-}
-
-/// What travels instead of a connection of ours; `None` when the descriptor can travel itself. An errno when there can
-/// be no bridge: nothing has changed, and nothing may travel, since a placeholder would be a dead socket.
-fn kernel_socket_for(fd: c_int) -> Result<Option<c_int>, Errno> {
-    let Some(endpoint) = crate::fd::table::socket(fd) else { return Ok(None) };
-    if endpoint.state_now() == State::Connected {
-        // EAGAIN would mean to wait until the other end has read.
-        return crate::family::bridge::passable(endpoint).map(Some).map_err(|errno| match errno {
-            Errno::EAGAIN => Errno::ENOMEM,
-            other => other,
-        });
-    }
-    // The placeholder is shared with other sockets.
-    crate::socket::kernel_socket::materialize(endpoint).map(|()| None)
 }
 
 /// What sendmsg refuses before it sends: a negative name length, and control data that TCP cannot

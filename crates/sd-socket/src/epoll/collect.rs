@@ -182,7 +182,7 @@ fn in_order(epoll: &Epoll, look: Look) -> (Option<Guard<'static, ()>>, Guard<'_,
         }
     }
     let now = sd_sys::time::ticks();
-    crate::link::channel::drain();
+    super::dispatch::drain();
     let nesting = nesting(epoll);
     let mut ready_list = epoll.ready_list.lock();
     look_around(epoll, &mut ready_list, look.stay);

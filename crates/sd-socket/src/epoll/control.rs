@@ -16,17 +16,11 @@ pub(crate) fn control(
         Entry::Epoll(nested) => Source::Nested(nested.epoll()),
         _ => return Err(Errno::EBADF),
     };
-    if let Source::Socket(endpoint) = source
-        && endpoint.state_now() == State::Listen
-        && op != libc::EPOLL_CTL_DEL
-    {
-        crate::setup::listen::interested(endpoint, fd);
-    }
     if let Some((events, _)) = event {
         check_exclusive(op, events, source)?;
     }
     // What arrived before goes before what is ready now.
-    crate::link::channel::drain();
+    super::dispatch::drain();
     let mut interest = epoll.interest.lock();
     ledger::synchronize(epoll, &mut interest);
     match (op, event, watch::find(epoll, fd, source)) {

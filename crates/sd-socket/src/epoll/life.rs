@@ -281,7 +281,6 @@ pub(crate) fn separated_with_threads() -> Option<()> {
 /// A registration that the kernel's instance has kept is one of ours as well.
 pub(crate) fn put_back(registered: watch::Removed, endpoint: &'static Endpoint) {
     let watch::Removed { epoll, fd, events, data } = registered;
-    crate::setup::listen::interested(endpoint, fd);
     let mut interest = epoll.interest.lock();
     if interest.items.reserve(epoll) && sleep_fd::prepare(epoll, &mut interest, View::now()) {
         let has_fired = events & !PRIVATE == 0;

@@ -25,7 +25,7 @@
 //! | task | place |
 //! |---|---|
 //! | interest lists | `control`, their memory in `items` |
-//! | events | `watch` |
+//! | events | `watch`; what other processes have announced: `dispatch` |
 //! | the ready list | `collect` |
 //! | waiting | `waiting`; what is slept on: `sleep_fd` |
 //! | close and fork | `life`; what processes share: `ledger` |
@@ -43,6 +43,7 @@ use std::collections::VecDeque;
 
 mod collect;
 mod control;
+mod dispatch;
 mod items;
 mod ledger;
 mod life;
@@ -52,6 +53,7 @@ mod watch;
 
 pub(crate) use collect::is_ready;
 pub(crate) use control::{control, kernel_registered};
+pub(crate) use dispatch::{drain, looks_of_drain, take_in};
 pub(crate) use items::Item;
 use items::{Items, Source};
 pub(crate) use life::{

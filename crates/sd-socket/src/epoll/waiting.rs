@@ -49,7 +49,7 @@ pub(crate) fn wait(
     }
     duties::in_call();
     ledger::catch_up(epoll);
-    crate::link::channel::drain();
+    super::dispatch::drain();
     let is_last = timeout_ns == Some(0);
     let found = look(epoll, out, !is_last, is_last);
     if found != 0 || is_last {
@@ -149,9 +149,9 @@ fn spin(epoll: &Epoll, out: &mut [epoll_event]) -> usize {
     // Once for all looks: the count is shared by all threads.
     let user = (!single_threaded()).then(reclaim::User::enter);
     let (mut found, mut rounds) = (0, 0u32);
-    wait::spin_warned(&epoll.spin, crate::link::channel::looks_of_drain(), |others_follow| {
+    wait::spin_warned(&epoll.spin, super::dispatch::looks_of_drain(), |others_follow| {
         rounds += 1;
-        crate::link::channel::drain_inside(user.as_ref());
+        super::dispatch::drain_inside(user.as_ref());
         let is_due = || others_follow || is_kernel_due(epoll, sd_sys::time::ticks());
         let kernel = (others_follow || rounds.is_multiple_of(8)) && has_kernel(epoll) && is_due();
         found = look_at(epoll, out, Look { kernel, stay: true });
@@ -190,7 +190,7 @@ fn sleep(
             return Ok(found);
         }
         ledger::catch_up(epoll);
-        crate::link::channel::drain();
+        super::dispatch::drain();
         let is_last = deadline.left() == Some(0);
         let found = look(epoll, out, false, is_last);
         if found != 0 || is_last {
@@ -209,7 +209,7 @@ fn sleep_once(
 ) -> Result<usize, Errno> {
     sleep_fd::prepare(epoll, &mut epoll.interest.lock(), sleeper.view());
     ledger::catch_up(epoll);
-    crate::link::channel::drain();
+    super::dispatch::drain();
     let found = look_at(epoll, out, Look { kernel: false, stay: false });
     if found != 0 || sleeper.is_stale() {
         return Ok(found);

@@ -325,6 +325,11 @@ pub(crate) struct Removed {
 }
 
 impl Removed {
+    /// The number that was watched.
+    pub(crate) fn fd(&self) -> i32 {
+        self.fd
+    }
+
     fn of(item: &Item) -> Removed {
         // What was not asked for is not in the kernel's list either, unless nothing else is left.
         let events = if item.is_disabled() { item.events() } else { item.events() & !ALWAYS };

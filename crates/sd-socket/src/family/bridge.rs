@@ -452,7 +452,7 @@ fn sleep(fds: [i32; 2], wanted: [i16; 2], listener: Option<i32>) -> bool {
     let [ours, kernels] = wanted;
     let entry = |fd, events| pollfd { fd: if events == 0 { -1 } else { fd }, events, revents: 0 };
     let mut fds = [entry(number, ours), entry(inner, kernels), entry(listener.unwrap_or(-1), POLLIN)];
-    if crate::wait::poll::poll(&mut fds, None, core::ptr::null()) == crate::Outcome::Kernel {
+    if crate::poll::poll(&mut fds, None, core::ptr::null()) == crate::Outcome::Kernel {
         // Only the kernel's side is waited for.
         let _ = sd_sys::fd::poll_one(inner, kernels | POLLHUP | POLLERR, -1);
     }

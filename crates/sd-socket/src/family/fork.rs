@@ -90,7 +90,7 @@ static PARTS: [Part; 25] = {
         Part { forked: memory::rounds::forked, ..NOTHING },
         Part { forked: wait::sleep_set::forked, ..NOTHING },
         Part { forked: socket::thread_waker::forked, ..NOTHING },
-        Part { forked: wait::poll::forked, ..NOTHING },
+        Part { forked: crate::poll::forked, ..NOTHING },
         Part { forked: crate::process::waker::forked, ..NOTHING },
         Part { forked: link::stranger::forked, ..NOTHING },
         Part { forked: wait::settle::forked, ..NOTHING },

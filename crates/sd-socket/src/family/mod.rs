@@ -24,6 +24,7 @@ pub mod exec;
 pub(crate) mod fork;
 pub(crate) mod handover;
 pub mod network;
+pub(crate) mod rights;
 pub mod separate;
 pub mod spawn;
 pub(crate) mod tcp_pair;

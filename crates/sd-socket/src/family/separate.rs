@@ -106,9 +106,12 @@ impl Left {
             Kind::Listener { backlog, registered } => {
                 crate::setup::listen::adopt_from_kernel(first);
                 let Some(endpoint) = table::socket(first) else { return };
-                crate::setup::listen::set_backlog(endpoint, backlog);
+                crate::backlog::listener::set_backlog(endpoint, backlog);
                 share(endpoint, &self.numbers, table::set_socket);
-                registered.into_iter().for_each(|one| epoll::put_back(one, endpoint));
+                for one in registered {
+                    crate::setup::listen::interested(endpoint, one.fd());
+                    epoll::put_back(one, endpoint);
+                }
             }
             Kind::Connection { domain, local, remote } => {
                 if let Some(endpoint) = crate::socket::names::remember(first, domain, local, remote) {
@@ -219,7 +222,7 @@ fn to_kernel(endpoint: &'static Endpoint) -> Option<Left> {
     let state = endpoint.state_now();
     make_kernels(endpoint, first);
     let registered = epoll::leave_to_kernel(endpoint);
-    let backlog = crate::setup::listen::backlog(endpoint);
+    let backlog = crate::backlog::listener::backlog(endpoint);
     numbers.iter().for_each(|&fd| give_up(fd, endpoint));
     let backlog = backlog.filter(|_| state == State::Listen)?;
     Some(Left { numbers, kind: Kind::Listener { backlog, registered } })

@@ -1,13 +1,13 @@
 //! What a socket is told and asked: setsockopt, getsockopt, TCP_INFO.
 //!
-//! `common` has the options, `remember` notes those that the library has to know, `connection` answers what needs a
+//! `common` has the options, `setup::remember` notes those that the library has to know, `connection` answers what needs a
 //! connection, `tcp_info` fills struct tcp_info.
 //!
 //! *Uses*: every folder below.
 //!
 //! | task | place |
 //! |---|---|
-//! | an option of setsockopt | `common`; what is noted of it: `remember` |
+//! | an option of setsockopt | `common`; what is noted of it, and what an accepted connection inherits: `setup::remember` |
 //! | an option that only kernel sockets keep | `socket::notes`; set on a kernel socket: `socket::recorded` |
 //! | what only a connection can answer | `connection`, `tcp_info` |
 
@@ -16,4 +16,3 @@ mod connection;
 mod tcp_info;
 
 pub(crate) use common::*;
-pub(crate) mod remember;

@@ -90,7 +90,8 @@ fn count_waiting(info: &mut [u8; TCP_INFO_MAX], endpoint: &'static Endpoint) {
     const UNACKED: core::ops::Range<usize> = 24..28;
     let Some(place) = info.get_mut(UNACKED) else { return };
     let in_kernel = place.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-    let all = in_kernel.saturating_add(crate::setup::listen::waiting(endpoint));
+    crate::epoll::drain();
+    let all = in_kernel.saturating_add(crate::backlog::listener::waiting(endpoint));
     place.copy_from_slice(&all.to_ne_bytes());
 }
 

@@ -318,7 +318,7 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
 fn ask_until_known(request: &Request) -> Option<(Reply, Option<&'static Channel>)> {
     // A monitor that was restarted is found at the second try.
     let ask = || ask_for_route(request).or_else(|| ask_for_route(request));
-    crate::setup::first_contact::ask_until_known(ask, |answer| {
+    super::soon::ask_until_known(ask, |answer| {
         matches!(answer, Some((Reply::Route { route: Route::Soon, .. }, _)))
     })
 }

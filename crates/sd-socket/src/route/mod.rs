@@ -20,6 +20,7 @@ pub(crate) mod leave;
 pub(crate) mod local;
 mod places;
 mod ports;
+pub(crate) mod soon;
 pub(crate) mod target;
 
 pub(crate) use decide::*;

@@ -1,15 +1,15 @@
 //! accept(2): from our backlog, or from the kernel's.
 
 use crate::Outcome;
+use crate::backlog::arrivals::{WaitsInAccept, refuse, tell_owners};
+use crate::backlog::defer::is_ripe;
+use crate::backlog::listener::{Listener, Pending, has_pending, publish_pending, record};
 use crate::fd::table;
-use crate::link::channel;
 use crate::process::PROCESS;
 use crate::process::stats::{Counter, count};
 use crate::process::waker::Sleeper;
 use crate::setup::admission::{self, Verdict};
-use crate::setup::arrivals::{WaitsInAccept, publish_pending, refuse, tell_owners};
-use crate::setup::defer::is_ripe;
-use crate::setup::listen::{Listener, Pending, has_pending, interested, record};
+use crate::setup::listen::interested;
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
@@ -56,7 +56,7 @@ pub(crate) unsafe fn accept4(
     let mut wait: Option<(PinnedListener, Waiting)> = None;
     loop {
         let kernel_fd = wait.as_ref().map_or(Some(fd), |(kept, _)| kept.fd(fd));
-        channel::drain();
+        crate::epoll::drain();
         // SAFETY: the caller vouches for its address buffer.
         if let Some(done) = unsafe { accept_ours(endpoint, addr, len, flags) } {
             return done;
@@ -90,10 +90,10 @@ fn wait_for_connection(
     let _waits = listener.map(WaitsInAccept::enter);
     if let Some(listener) = listener {
         let ready = || {
-            channel::drain();
+            crate::epoll::drain();
             next_of(&listener.queue.lock(), &listener.defer).is_some()
         };
-        if crate::wait::spin_at(&listener.spin, channel::looks_of_drain(), ready) {
+        if crate::wait::spin_at(&listener.spin, crate::epoll::looks_of_drain(), ready) {
             return Ok(());
         }
     }
@@ -102,7 +102,7 @@ fn wait_for_connection(
     let sleeper = Sleeper::enter();
     let set = SleepSet::take(&sleeper)?;
     let kernel_fd = kept.fd(fd).unwrap_or(-1);
-    channel::drain();
+    crate::epoll::drain();
     if has_pending(endpoint) || sleeper.is_stale() {
         return Ok(());
     }
@@ -246,7 +246,7 @@ fn open(
     }
     // Before this side announces that it waits for anything, so A sees it when it has to wake us.
     words.side[1].listener.store(channel.adopter, Ordering::Release);
-    crate::options::inherit(listening, connection);
+    crate::setup::remember::inherit(listening, connection);
     // As in Linux, which copies what was shut down before listen.
     connection.set_flag(listening.flags.load(Ordering::Relaxed) & (SHUT_RD | SHUT_WR));
     if flags & libc::SOCK_NONBLOCK != 0 {

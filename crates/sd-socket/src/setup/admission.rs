@@ -6,13 +6,13 @@
 //! neither let in nor refused: it is *put off*, and asked about again every [`AGAIN_NS`]. Whoever is about to sleep does that, and
 //! sleeps no longer. After [`PATIENCE_NS`] it is refused. Tested by `cargo xtask sharing --only policy`.
 
+use crate::backlog::arrivals;
+use crate::backlog::defer;
+use crate::backlog::listener::{Listener, Pending, UNREGISTERED, publish_pending};
 use crate::link::admitted::Place;
 use crate::link::channel::Channel;
 use crate::monitor::client;
 use crate::process::PROCESS;
-use crate::setup::arrivals;
-use crate::setup::defer;
-use crate::setup::listen::{Listener, Pending, UNREGISTERED};
 use crate::socket::addr::Name;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sd_proto::{ErrorCode, Reply, Request};
@@ -107,6 +107,16 @@ fn put_off(listener: &'static Listener, pending: Pending, to: Name) -> bool {
     true
 }
 
+/// Before a sleep: how long it may last, for those that wait for an answer and those that TCP_DEFER_ACCEPT holds back.
+#[inline]
+pub(crate) fn pause() -> Option<u64> {
+    if !defer::is_any() {
+        return None;
+    }
+    ask_again();
+    defer::pause()
+}
+
 /// Asks again, if it is time, and gives those that are let in back to their backlogs; whether there were any.
 #[inline]
 pub(crate) fn ask_again() -> bool {
@@ -132,7 +142,7 @@ fn ask_again_now() {
         let PutOff { listener, name, pending, to, since } = put_off;
         let is_wanted = name.0 != UNREGISTERED && name_of(listener) == name && pending.waits();
         match if is_wanted { admits(pending.channel, listener, to) } else { Verdict::Out } {
-            Verdict::In => arrivals::put_back(listener, pending),
+            Verdict::In => put_back(listener, pending),
             Verdict::Later if now.saturating_sub(since) < PATIENCE_NS => {
                 // Its process may sleep where it does not notice that the monitor is another, and look when it is woken.
                 arrivals::wake_asking(pending.channel, pending.slot);
@@ -164,4 +174,22 @@ fn ask_again_now() {
 fn ask_at(time_ns: u64) {
     NEXT.store(time_ns, Ordering::Relaxed);
     defer::look_at(time_ns);
+}
+
+/// One that was taken out of a backlog is in it again, unless it has come back by itself.
+#[cold]
+fn put_back(listener: &'static Listener, pending: Pending) {
+    let mut queue = listener.queue.lock();
+    if pending.channel.queued.add(pending.slot, pending.generation) {
+        pending.channel.used();
+        queue.push_back(pending);
+    }
+    publish_pending(listener, queue.len());
+    drop(queue);
+    let endpoint = *listener.endpoint.lock();
+    if let Some(endpoint) = endpoint {
+        crate::epoll::state_event(endpoint, 0);
+    }
+    // Whoever waits in accept looks.
+    defer::look_at(0);
 }

@@ -13,11 +13,12 @@
 //! Tested by `cargo xtask sharing --only server-before-monitor`.
 
 use crate::Outcome;
+use crate::backlog::listener::{Listener, REGISTRY, UNREGISTERED};
 use crate::epoll;
 use crate::fd::table::{self, Entry};
 use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
-use crate::setup::listen::{self, Listener, UNREGISTERED};
+use crate::setup::listen;
 use crate::socket::addr;
 use core::sync::atomic::Ordering;
 use libc::c_int;
@@ -43,7 +44,10 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     if let Some((_, name)) = addr::kernel_name(fd) {
         endpoint.ports.store(u32::from(name.port) << 16, Ordering::Relaxed);
     }
-    watched_by.into_iter().for_each(|registered| epoll::put_back(registered, endpoint));
+    for registered in watched_by {
+        listen::interested(endpoint, registered.fd());
+        epoll::put_back(registered, endpoint);
+    }
     Outcome::Done(0)
 }
 
@@ -94,7 +98,7 @@ pub(super) fn wait(fd: c_int) {
 
 /// All listeners that this process accepts from, to a monitor that is new to it. Under `CONTROL`.
 pub(crate) fn announce_all(mut tell: impl FnMut(&Request, i32)) {
-    let all: Vec<&'static Listener> = listen::REGISTRY.lock().clone();
+    let all: Vec<&'static Listener> = REGISTRY.lock().clone();
     for listener in all {
         let Some(endpoint) = *listener.endpoint.lock() else { continue };
         if listener.index.load(Ordering::Relaxed) == UNREGISTERED && !begin(listener) {

@@ -7,6 +7,7 @@
 
 use crate::monitor::client::{self, REGISTRATIONS};
 use crate::process::PROCESS;
+use crate::route::soon::{PAUSE_NS, TRIES, pause};
 use crate::setup::connect::{self, Attempt};
 use crate::setup::listen;
 use crate::socket::addr::{self, Name};
@@ -14,20 +15,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab::{Endpoint, Reason};
-
-/// How often a side asks again, and how long it pauses before that.
-const TRIES: u32 = 60;
-const PAUSE_NS: u64 = 20_000;
-/// After so many tries pauses are longer: whoever is waited for has to be found first (`sd-monitor/src/shell/expected.rs`).
-const LONG_PAUSE_NS: u64 = 500_000;
-/// So long the connecting side asks at most, whatever the monitor says.
-const PATIENCE_NS: u64 = 1_000_000_000;
-
-fn pause(nanoseconds: u64) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds as i64 };
-    // SAFETY: the kernel reads one timespec.
-    unsafe { sd_sys::syscall!(libc::SYS_nanosleep, &raw const time, 0) };
-}
 
 /// What the monitor knows of a socket before it listens.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,24 +30,6 @@ impl Announced {
     pub(super) fn holds(self) -> bool {
         self == Announced::By(REGISTRATIONS.load(Ordering::Acquire))
     }
-}
-
-/// Asks until the answer is another than "soon", with pauses.
-pub(crate) fn ask_until_known<T>(mut ask: impl FnMut() -> T, is_soon: impl Fn(&T) -> bool) -> T {
-    let mut answer = ask();
-    let (mut tries, mut begin) = (0, 0);
-    while is_soon(&answer) {
-        let now = sd_sys::time::now_ns();
-        if tries == 0 {
-            begin = now;
-        } else if now - begin > PATIENCE_NS {
-            break;
-        }
-        pause(if tries < TRIES { PAUSE_NS } else { LONG_PAUSE_NS });
-        tries += 1;
-        answer = ask();
-    }
-    answer
 }
 
 /// Before the kernel's listen: clients that ask for the address wait until it has come to an end. Where the kernel chooses

@@ -13,105 +13,24 @@
 //! | Open | close | Closed |
 
 use crate::Outcome;
+use crate::backlog::arrivals::{each_waiting, refuse};
+use crate::backlog::listener::{Listener, Pending, REGISTRY, UNREGISTERED, record};
 use crate::fd::table;
-use crate::link::channel::{self, Channel};
+use crate::link::channel::Channel;
 use crate::link::outstanding::asked_for;
-use crate::process::{LISTENER, PROCESS, Priv};
-use crate::setup::arrivals::{each_waiting, publish_pending, refuse};
-use crate::setup::defer::{Since, is_ripe};
+use crate::process::{PROCESS, Priv};
 use crate::setup::first_contact::Announced;
 use crate::socket::addr;
 use crate::socket::endpoint::{EndpointExt, HAS_NAME, KEEPS_ADDRESS, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR};
 use crate::socket::kernel_socket::materialize;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::c_int;
-use sd_proto::{Ip, Request};
-use sd_shm::public::{LISTENERS, Listener as Page, Public};
+use sd_proto::Request;
+use sd_shm::public::{Listener as Page, Public};
 use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::Errno;
 use sd_sys::lock::Lock;
 use std::collections::VecDeque;
-
-/// A connection that waits for accept.
-#[derive(Clone, Copy)]
-pub(crate) struct Pending {
-    pub(crate) channel: &'static Channel,
-    pub(crate) slot: usize,
-    pub(crate) generation: u32,
-    /// When it came, where TCP_DEFER_ACCEPT is set.
-    pub(crate) since: Since,
-}
-
-/// Private record of a listener; recycled, never freed, since a thread may be inside accept.
-pub(crate) struct Listener {
-    pub(crate) endpoint: Lock<Option<&'static Endpoint>>,
-    /// Index in the public page; LISTENERS when not registered.
-    pub(crate) index: AtomicU32,
-    pub(crate) generation: AtomicU32,
-    pub(crate) backlog: AtomicU32,
-    /// The largest that it was.
-    pub(super) backlog_most: AtomicU32,
-    /// The monitor may deal connections to us.
-    accepting: AtomicBool,
-    /// accept, poll or epoll was called for it in this process.
-    pub(super) interested: AtomicBool,
-    /// TCP_DEFER_ACCEPT, in seconds.
-    pub(super) defer: AtomicU32,
-    pub(crate) queue: Lock<VecDeque<Pending>>,
-    pub(super) spin: AtomicU32,
-    /// The address that it was bound to, which accept compares with each connection's.
-    address: [AtomicU64; 2],
-}
-
-impl Listener {
-    /// Its address, whatever it is by now.
-    pub(crate) fn ip(&self) -> Ip {
-        addr::load(&self.address)
-    }
-
-    pub(crate) fn set_backlog(&self, backlog: u32) {
-        self.backlog_most.fetch_max(backlog, Ordering::Relaxed);
-        self.backlog.store(backlog, Ordering::Relaxed);
-    }
-
-    /// What others have accepted meanwhile does not wait here any more.
-    pub(super) fn drop_taken(&self) {
-        let mut queue = self.queue.lock();
-        queue.retain(|pending| {
-            let waits = pending.waits();
-            if !waits {
-                pending.taken();
-            }
-            waits
-        });
-        publish_pending(self, queue.len());
-    }
-
-    fn note_address(&self, endpoint: &Endpoint) {
-        let halves = crate::socket::cold::ip(endpoint, End::Local).halves();
-        self.address.iter().zip(halves).for_each(|(word, half)| word.store(half, Ordering::Relaxed));
-    }
-}
-
-pub(crate) static REGISTRY: Lock<Vec<&'static Listener>> = Lock::new(Vec::new());
-pub(crate) const UNREGISTERED: u32 = LISTENERS as u32;
-
-/// The listener record of an endpoint.
-pub(super) fn record(endpoint: &Endpoint) -> Option<&'static Listener> {
-    PROCESS.private(endpoint)?.listener()
-}
-
-/// How many connections may wait at a listener of ours.
-pub(crate) fn backlog(endpoint: &Endpoint) -> Option<u32> {
-    record(endpoint).map(|listener| listener.backlog.load(Ordering::Relaxed))
-}
-
-/// For one that is not registered yet.
-pub(crate) fn set_backlog(endpoint: &Endpoint, backlog: u32) {
-    if let Some(listener) = record(endpoint) {
-        listener.set_backlog(backlog);
-    }
-}
 
 /// listen(2).
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
@@ -150,7 +69,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
         listener.note_address(endpoint);
         listener.set_backlog(clamp_backlog(backlog));
         listener.accepting.store(true, Ordering::Relaxed);
-        listener.defer.store(crate::setup::defer::seconds(fd), Ordering::Relaxed);
+        listener.defer.store(crate::backlog::defer::seconds(fd), Ordering::Relaxed);
         register(listener, fd, announced);
     }
     Outcome::Done(0)
@@ -179,7 +98,7 @@ pub(super) fn take_up(fd: i32, backlog: c_int) -> Option<&'static Endpoint> {
     endpoint.set_flag(if name.ip.is_unspecified() { 0 } else { KEEPS_ADDRESS });
     endpoint.set_flag(OWN_SOCKET | HAS_NAME | if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 });
     endpoint.fd.store(fd, Ordering::Relaxed);
-    crate::options::recall(endpoint, fd);
+    crate::setup::remember::recall(endpoint, fd);
     crate::socket::cold::set_ip(endpoint, End::Local, name.ip);
     endpoint.ports.store(u32::from(name.port) << 16, Ordering::Relaxed);
     endpoint.set_state(State::Listen);
@@ -187,7 +106,7 @@ pub(super) fn take_up(fd: i32, backlog: c_int) -> Option<&'static Endpoint> {
         Some(listener) => {
             set_kernel_nonblock(fd, true);
             listener.set_backlog(clamp_backlog(backlog));
-            listener.defer.store(crate::setup::defer::seconds(fd), Ordering::Relaxed);
+            listener.defer.store(crate::backlog::defer::seconds(fd), Ordering::Relaxed);
             Some(endpoint)
         }
         None => {
@@ -304,6 +223,13 @@ pub(super) fn request(listener: &Listener) -> Request {
     }
 }
 
+/// epoll_ctl is about to watch what is behind a number.
+pub(crate) fn watched(fd: i32) {
+    if let Some(endpoint) = table::socket(fd).filter(|endpoint| endpoint.state_now() == State::Listen) {
+        interested(endpoint, fd);
+    }
+}
+
 /// This process is going to accept from the listener: connections may be dealt to it.
 pub(crate) fn interested(endpoint: &'static Endpoint, fd: i32) {
     let listener = match record(endpoint) {
@@ -317,49 +243,6 @@ pub(crate) fn interested(endpoint: &'static Endpoint, fd: i32) {
     let accepting = listener.accepting.swap(true, Ordering::Relaxed);
     if !accepting || listener.index.load(Ordering::Relaxed) == UNREGISTERED {
         register(listener, fd, Announced::No);
-    }
-}
-
-/// How many of our connections wait for accept at the listener's socket, in this process and others: as the monitor knows, which
-/// sees also what they have not looked at, or as this process does.
-pub(crate) fn waiting(endpoint: &Endpoint) -> u32 {
-    let Some(listener) = record(endpoint) else { return 0 };
-    channel::drain();
-    let index = listener.index.load(Ordering::Relaxed);
-    let asks = index != UNREGISTERED && crate::monitor::client::is_there();
-    match asks.then(|| crate::monitor::client::question(&Request::Waiting { index }, &[])).flatten() {
-        Some((sd_proto::Reply::Waiting { count }, _)) => count,
-        _ => {
-            listener.drop_taken();
-            listener.queue.lock().len() as u32
-        }
-    }
-}
-
-/// Whether a connection waits in our backlog that nobody else has accepted meanwhile.
-pub(crate) fn has_pending(endpoint: &Endpoint) -> bool {
-    record(endpoint).is_some_and(|listener| {
-        let mut queue = listener.queue.lock();
-        while let Some(first) = queue.front().filter(|first| !first.waits()) {
-            first.taken();
-            queue.pop_front();
-            publish_pending(listener, queue.len());
-        }
-        queue.iter().any(|pending| is_ripe(&listener.defer, pending))
-    })
-}
-
-impl Pending {
-    /// Nobody has accepted it, or taken it back.
-    pub(crate) fn waits(&self) -> bool {
-        let [a, b] = &self.channel.map.slot(self.slot).side;
-        a.state().0 == self.generation && b.state().0 != self.generation
-    }
-
-    /// It is in no backlog any more.
-    pub(super) fn taken(&self) {
-        self.channel.queued.remove(self.slot, self.generation);
-        self.channel.unused();
     }
 }
 
@@ -438,7 +321,7 @@ pub(crate) fn before_fork() {
             let _ = crate::monitor::client::question(&request(listener), &[fd]);
         });
     }
-    channel::drain();
+    crate::epoll::drain();
 }
 
 /// Keeps the registry unchanged across a fork.
@@ -466,30 +349,5 @@ pub(crate) fn forked() {
         listener.index.store(UNREGISTERED, Ordering::Relaxed);
         listener.accepting.store(false, Ordering::Relaxed);
         listener.interested.store(false, Ordering::Relaxed);
-    }
-}
-
-impl Priv {
-    /// Its listener record.
-    #[inline]
-    pub(crate) fn listener(&self) -> Option<&'static Listener> {
-        let role = self.role.load(Ordering::Acquire);
-        let record = role.map_addr(|address| address & !LISTENER).cast::<Listener>();
-        // SAFETY: set by `set_listener` to a record that is never freed.
-        if role.addr() & LISTENER != 0 { unsafe { record.as_ref() } } else { None }
-    }
-
-    pub(crate) fn set_listener(&self, listener: &'static Listener) {
-        let record = core::ptr::from_ref(listener).cast_mut().cast::<u8>();
-        self.role.store(record.map_addr(|address| address | LISTENER), Ordering::Release);
-    }
-
-    /// Takes its listener record away.
-    pub(crate) fn take_listener(&self) -> Option<&'static Listener> {
-        let listener = self.listener()?;
-        let record = core::ptr::from_ref(listener).cast_mut().cast::<u8>();
-        let role = record.map_addr(|address| address | LISTENER);
-        let none = core::ptr::null_mut();
-        self.role.compare_exchange(role, none, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| listener)
     }
 }

@@ -75,7 +75,9 @@ fn deliver() {
             }
             Some(Mail::Offer((id, adopter), listener)) => {
                 if let Some(channel) = offered_before(id, adopter) {
-                    crate::setup::arrivals::offered(channel, listener);
+                    crate::backlog::arrivals::offered(channel, listener, |listening| {
+                        crate::epoll::state_event(listening, 0);
+                    });
                     channel.unused();
                 }
             }
@@ -101,7 +103,7 @@ fn offered_before(id: u64, adopter: u32) -> Option<&'static Channel> {
 fn peer_gone(id: u64, note: fn(&Channel)) {
     for channel in PROCESS.channels().filter(|c| c.id == id) {
         // What the dead announced last, a connection to be accepted perhaps, comes first.
-        crate::link::channel::take_in(channel);
+        crate::epoll::take_in(channel);
         for slot in 0..sd_shm::channel::SLOTS {
             crate::memory::idle::with_bound(channel, slot, peer_is_dead);
         }

@@ -1,22 +1,22 @@
 //! From nothing to a connection: bind, connect, listen, accept.
 //!
 //! ```text
-//!  connect --SYN in a free slot--> `arrivals` (the listener's queue) --> `accept`
+//!  connect --SYN in a free slot--> backlog (the listener's queue) --> `accept`
 //!     `syn_sent` until answered        `adopt`: another process of the listener's takes it
 //! ```
-//! `first_contact` and `withdrawn` are the ways to and from the kernel; `before_monitor` is a listener without a monitor; `defer`
-//! TCP_DEFER_ACCEPT; `admission` asks whether the policy lets the other side in; `time_wait` keeps ports; `unconnected` calls on sockets that are none yet.
+//! `first_contact` and `withdrawn` are the ways to and from the kernel; `before_monitor` is a listener without a monitor;
+//! `admission` asks whether the policy lets the other side in; `time_wait` keeps ports; `unconnected` calls on sockets that are none yet.
 //!
-//! `mail` acts on what the monitor says unasked.
+//! `mail` acts on what the monitor says unasked; `remember` notes the options of a socket.
 //!
-//! *Owns*: listeners and their queues. *Uses*: every folder below.
+//! *Owns*: connects that wait. *Uses*: every folder below.
 //!
 //! | task | place |
 //! |---|---|
 //! | connect, fall-back to the kernel | `connect`; a full backlog: `syn_sent` |
 //! | listen; a connect that meets a listen | `listen`; `first_contact`; the monitor's `shell/soon.rs` |
 //! | listen without a monitor; who is expected to listen | `before_monitor`, `monitor::client::absent`; the monitor's `shell/expected.rs` (ADR 53) |
-//! | the backlog, arrival of connections, accept | `outstanding`; `arrivals`; `accept`; TCP_DEFER_ACCEPT: `defer` |
+//! | accept | `accept`; the backlog: folder `backlog` |
 //! | which ports are in use, TIME-WAIT | `time_wait`; the monitor's `shell/bind.rs` |
 //! | what the monitor sends unasked | `mail` |
 //! | send and recv without a connection | `unconnected` |
@@ -26,14 +26,13 @@
 pub(crate) mod accept;
 pub(crate) mod admission;
 pub(crate) mod adopt;
-pub(crate) mod arrivals;
 pub(crate) mod before_monitor;
 pub(crate) mod bind;
 pub(crate) mod connect;
-pub(crate) mod defer;
 pub(crate) mod first_contact;
 pub(crate) mod listen;
 pub(crate) mod mail;
+pub(crate) mod remember;
 pub(crate) mod syn_sent;
 pub(crate) mod time_wait;
 pub(crate) mod unconnected;

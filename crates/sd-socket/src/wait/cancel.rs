@@ -50,7 +50,7 @@ pub fn requested(thread: usize) {
 
 /// Before a sleep: an error when the calling thread is to end instead.
 #[inline]
-pub(super) fn check() -> Result<(), Errno> {
+pub(crate) fn check() -> Result<(), Errno> {
     if NEXT.load(Ordering::SeqCst) == 0 { Ok(()) } else { check_slow() }
 }
 

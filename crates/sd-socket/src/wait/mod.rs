@@ -1,6 +1,6 @@
 //! Sleeping and being woken; readiness.
 //!
-//! `duties` (what a thread that waits does for its process), `sleep` (how long to spin, the futex of a half), `ready` (poll's mask as Linux reports it), `poll` and `select`, `sleep_set` (what
+//! `duties` (what a thread that waits does for its process), `sleep` (how long to spin, the futex of a half), `ready` (poll's mask as Linux reports it), `sleep_set` (what
 //! a wait sleeps on), `cancel` (pthread_cancel), `settle` (who is woken for inherited connections).
 //!
 //! *Owns*: the record of who sleeps. *Uses*: `route`, `monitor`, `memory`, `socket`, `link`, `process`, `fd`.
@@ -10,15 +10,13 @@
 //! | readiness as Linux reports it | `ready::mask`, after the kernel's `tcp_poll` |
 //! | how long to spin, when to sleep | `sleep` |
 //! | one more duty of threads that wait | a line in `calls/duties.rs`; when it is done: `duties` |
-//! | poll, select | `poll`, `select`; what they sleep on: `sleep_set`, `socket::thread_waker` |
+//! | poll, select | folder `poll`; what they sleep on: `sleep_set`, `socket::thread_waker` |
 //! | pthread_cancel | `cancel` |
 //! | handlers of signals, EINTR or restart | `sleep`; sd-sys' `section.rs`, sd-preload's `body/handlers.rs` |
 
 pub mod cancel;
 pub(crate) mod duties;
-pub(crate) mod poll;
 pub(crate) mod ready;
-pub(crate) mod select;
 pub(crate) mod settle;
 mod sleep;
 pub(crate) mod sleep_set;

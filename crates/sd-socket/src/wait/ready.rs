@@ -66,7 +66,7 @@ fn full_mask(endpoint: &'static Endpoint) -> u32 {
             // Nothing that was seen counts of one that went to the kernel meanwhile.
             if crate::socket::kernel_socket::is_moved(endpoint) { 0 } else { mask }
         }
-        State::Listen if crate::setup::listen::has_pending(endpoint) => IN,
+        State::Listen if crate::backlog::listener::has_pending(endpoint) => IN,
         State::Fresh | State::Bound => {
             let read_end = if endpoint.flag(SHUT_RD) { IN | EPOLLRDHUP as u32 } else { 0 };
             let error = if endpoint.error.load(Ordering::Relaxed) != 0 { EPOLLERR as u32 } else { 0 };

@@ -47,7 +47,7 @@ pub(crate) fn has_loose_sleepers() -> bool {
 const MUST_HAVE: [i64; 3] = [libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_ppoll];
 
 /// Whether a filter of the program's allows such sleeps.
-pub(super) fn is_allowed() -> bool {
+pub(crate) fn is_allowed() -> bool {
     MUST_HAVE.iter().all(|nr| confine::allows(*nr))
 }
 

@@ -2,10 +2,10 @@
 
 use super::image::{MAGIC, state_fds};
 use super::listeners::Exported;
+use crate::backlog::listener::Pending;
 use crate::link::channel::Channel;
 use crate::link::peer::Peer;
 use crate::process::PROCESS;
-use crate::setup::listen::Pending;
 use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{Mapping, SEGMENT_LEN, Side};
@@ -171,7 +171,7 @@ fn take_listener(
             channel,
             slot: slot as usize,
             generation: generation as u32,
-            since: crate::setup::defer::Since::now(),
+            since: crate::backlog::defer::Since::now(),
         }))
     })?;
     let waiting: Vec<Pending> = waiting.into_iter().flatten().collect();

@@ -1,9 +1,9 @@
 //! Listeners across an exec: what the next image is told of them, and what it makes of that.
 
-use crate::link::channel;
+use crate::backlog::arrivals::refuse;
+use crate::backlog::listener::{Listener, Pending, REGISTRY, UNREGISTERED};
 use crate::process::PROCESS;
-use crate::setup::arrivals::refuse;
-use crate::setup::listen::{Listener, Pending, REGISTRY, UNREGISTERED, adopt};
+use crate::setup::listen::adopt;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::Endpoint;
 
@@ -19,7 +19,7 @@ pub(crate) struct Exported {
 pub(crate) fn suspend() {
     set_generations(1);
     sd_ring::fence_full();
-    channel::drain();
+    crate::epoll::drain();
 }
 
 /// The exec has failed.

@@ -1,20 +1,20 @@
 //! Connections that arrive: from the event of a slot into the backlog of a listener, or refused.
 
+use crate::backlog::defer::{Since, stays};
+use crate::backlog::listener::{Listener, Pending, REGISTRY, UNREGISTERED, publish_pending};
 use crate::link::channel::Channel;
 use crate::link::outstanding::asked_for;
 use crate::process::PROCESS;
-use crate::setup::defer::{Since, stays};
-use crate::setup::listen::{Listener, Pending, REGISTRY, UNREGISTERED};
 use crate::socket::bell::ALL_BITS;
 use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::doorbell;
 use sd_shm::channel::{FLAG_RESET, Side, SlotState};
-use sd_shm::slab::State;
+use sd_shm::slab::{Endpoint, State};
 use std::collections::VecDeque;
 
 /// Slot and generation of every connection that waits on a channel.
-pub(super) fn each_waiting(channel: &Channel, mut each: impl FnMut(usize, u32)) {
+pub(crate) fn each_waiting(channel: &Channel, mut each: impl FnMut(usize, u32)) {
     let used = channel.map.header().used.load(Ordering::Acquire) as usize;
     for slot in 0..used.min(sd_shm::channel::SLOTS) {
         if let Some(generation) = channel.map.waiting(slot) {
@@ -51,10 +51,10 @@ pub(crate) fn wake_asking(channel: &Channel, slot: usize) {
 }
 
 /// A thread waits in accept, as clients see it.
-pub(super) struct WaitsInAccept(Option<&'static AtomicU32>);
+pub(crate) struct WaitsInAccept(Option<&'static AtomicU32>);
 
 impl WaitsInAccept {
-    pub(super) fn enter(listener: &Listener) -> WaitsInAccept {
+    pub(crate) fn enter(listener: &Listener) -> WaitsInAccept {
         let index = listener.index.load(Ordering::Relaxed) as usize;
         let page = PROCESS.public().and_then(|p| p.listeners.get(index));
         let waiting = page.map(|page| &page.waiting);
@@ -69,37 +69,32 @@ impl Drop for WaitsInAccept {
     }
 }
 
-/// How many wait, as clients see it. What came beyond the backlog, when several processes asked at the same time, waits behind it,
-/// as in Linux a handshake that ends when the queue is full.
-pub(super) fn publish_pending(listener: &Listener, pending: usize) {
-    let index = listener.index.load(Ordering::Relaxed) as usize;
-    if let Some(page) = PROCESS.public().and_then(|p| p.listeners.get(index)) {
-        page.pending.store(pending as u32, Ordering::Release);
-    }
-}
-
-/// A slot without an endpoint was announced: a new connection, or an old story.
-pub(crate) fn arrived(channel: &'static Channel, slot: usize, stamp: u64) {
+/// A slot without an endpoint was announced: a new connection, or an old story. The listener that has one more connection in its
+/// backlog: whoever watches it is to be told.
+pub(crate) fn arrived(channel: &'static Channel, slot: usize) -> Option<&'static Endpoint> {
     let words = channel.map.slot(slot);
     let (generation, state) = words.side[0].state();
     if channel.side != Side::B || !matches!(state, SlotState::Syn | SlotState::Closed) {
-        return;
+        return None;
     }
     if words.side[1].state().0 == generation {
         if channel.queued.has(slot, generation) {
             taken_elsewhere(channel, slot);
         }
-        return;
+        return None;
     }
     // Requests are announced to the process that the channel was made for.
     if channel.adopter != 0 {
-        return;
+        return None;
     }
     match registered(asked_for(channel, slot)) {
-        Some(listener) => enqueue(listener, channel, slot, generation, stamp),
+        Some(listener) => enqueue(listener, channel, slot, generation),
         // Its end has been told; the monitor or the client itself sees to the connection.
-        None if crate::monitor::client::is_there() => {}
-        None => refuse(channel, slot, generation),
+        None if crate::monitor::client::is_there() => None,
+        None => {
+            refuse(channel, slot, generation);
+            None
+        }
     }
 }
 
@@ -135,19 +130,25 @@ fn taken_elsewhere(channel: &'static Channel, slot: usize) {
 
 /// Whose backlogs a connection may be in besides that of this process, which has just accepted it: they look again.
 #[cold]
-pub(super) fn tell_owners(channel: &Channel, slot: usize) {
+pub(crate) fn tell_owners(channel: &Channel, slot: usize) {
     for owner in [0, channel.adopter] {
         channel.map.events_for(Side::B, owner).post(slot);
     }
 }
 
-/// Puts a connection into a backlog.
-fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, generation: u32, stamp: u64) {
+/// Puts a connection into a backlog: the listener, which is to be told.
+fn enqueue(
+    listener: &'static Listener,
+    channel: &'static Channel,
+    slot: usize,
+    generation: u32,
+) -> Option<&'static Endpoint> {
     let mut queue = listener.queue.lock();
     let most = listener.backlog_most.load(Ordering::Relaxed) as usize;
     if queue.len() > most && channel.adopter == 0 && is_beyond_measure(listener, &queue, channel) {
         drop(queue);
-        return refuse(channel, slot, generation);
+        refuse(channel, slot, generation);
+        return None;
     }
     // One that somebody else has accepted may be followed by another at its slot.
     if channel.queued.add(slot, generation) {
@@ -158,32 +159,11 @@ fn enqueue(listener: &'static Listener, channel: &'static Channel, slot: usize, 
     }
     publish_pending(listener, queue.len());
     drop(queue);
-    let endpoint = *listener.endpoint.lock();
-    if let Some(endpoint) = endpoint {
-        crate::epoll::state_event(endpoint, stamp);
-    }
+    *listener.endpoint.lock()
 }
 
-/// One that was taken out of a backlog is in it again, unless it has come back by itself.
-#[cold]
-pub(crate) fn put_back(listener: &'static Listener, pending: Pending) {
-    let mut queue = listener.queue.lock();
-    if pending.channel.queued.add(pending.slot, pending.generation) {
-        pending.channel.used();
-        queue.push_back(pending);
-    }
-    publish_pending(listener, queue.len());
-    drop(queue);
-    let endpoint = *listener.endpoint.lock();
-    if let Some(endpoint) = endpoint {
-        crate::epoll::state_event(endpoint, 0);
-    }
-    // Whoever waits in accept looks.
-    crate::setup::defer::look_at(0);
-}
-
-/// The monitor says that connections on a channel wait that this listener may accept.
-pub(crate) fn offered(channel: &'static Channel, index: u32) {
+/// The monitor says that connections on a channel wait that this listener may accept. `tell` is told of the listener for each.
+pub(crate) fn offered(channel: &'static Channel, index: u32, tell: impl Fn(&'static Endpoint)) {
     let found = REGISTRY.lock().iter().copied().find(|l| l.index.load(Ordering::Relaxed) == index);
     let Some(listener) = found.filter(|_| index != UNREGISTERED) else { return };
     let Some(endpoint) = *listener.endpoint.lock() else { return };
@@ -198,7 +178,7 @@ pub(crate) fn offered(channel: &'static Channel, index: u32) {
         let pending = Pending { channel, slot, generation, since: requested_at(channel, slot) };
         match listens {
             true if channel.adopter != 0 && stays(listener, &pending) => {}
-            true => enqueue(listener, channel, slot, generation, 0),
+            true => enqueue(listener, channel, slot, generation).into_iter().for_each(&tell),
             false => refuse(channel, slot, generation),
         }
     });

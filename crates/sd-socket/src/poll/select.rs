@@ -53,12 +53,12 @@ pub(crate) unsafe fn select(
         events |= if bit(except, fd) { POLLPRI } else { 0 };
         fds.push(pollfd { fd: fd as i32, events, revents: 0 });
     }
-    if !crate::wait::poll::concerns_us(&fds) {
+    if !super::waiting::concerns_us(&fds) {
         return Outcome::Kernel;
     }
     let start = sd_sys::time::now_ns();
     let mut waited = false;
-    match crate::wait::poll::poll_noting(&mut fds, timeout_ns, mask, &mut waited) {
+    match super::waiting::poll_noting(&mut fds, timeout_ns, mask, &mut waited) {
         Outcome::Done(_) => {}
         other => return other,
     }

@@ -3,8 +3,8 @@
 //! What has not sent yet stays in the backlog, not ripe. Side B asks for an event in its word of the slot, so the first
 //! bytes announce the slot like a request. A sleep of a process with unripe connections lasts until the first of them is ripe.
 
+use crate::backlog::listener::{Listener, Pending, record};
 use crate::link::outstanding::asked_for;
-use crate::setup::listen::{Listener, Pending, record};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::doorbell;
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, Side, SlotState};
@@ -24,13 +24,13 @@ pub(crate) struct Since(u32);
 
 impl Since {
     /// For a listener without TCP_DEFER_ACCEPT.
-    pub(super) const NOT_ASKED: Since = Since(0);
+    pub(crate) const NOT_ASKED: Since = Since(0);
 
     pub(crate) fn now() -> Since {
         Since::ago(0)
     }
 
-    pub(super) fn ago(ns: u64) -> Since {
+    pub(crate) fn ago(ns: u64) -> Since {
         Since((sd_sys::time::now_ns().saturating_sub(ns) / MS_NS) as u32)
     }
 
@@ -40,7 +40,7 @@ impl Since {
 }
 
 /// What a listener's kernel socket says.
-pub(super) fn seconds(fd: i32) -> u32 {
+pub(crate) fn seconds(fd: i32) -> u32 {
     let set = sd_sys::fd::getsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT);
     set.unwrap_or(0).max(0) as u32
 }
@@ -54,7 +54,7 @@ pub(crate) fn option_set(endpoint: &Endpoint, fd: i32) {
 
 /// Whether accept may have a connection that waits at a listener with this time of patience.
 #[inline]
-pub(super) fn is_ripe(patience: &AtomicU32, pending: &Pending) -> bool {
+pub(crate) fn is_ripe(patience: &AtomicU32, pending: &Pending) -> bool {
     match patience.load(Ordering::Relaxed) {
         0 => true,
         seconds => is_ripe_slow(seconds, pending),
@@ -83,7 +83,7 @@ fn is_ripe_slow(seconds: u32, pending: &Pending) -> bool {
 }
 
 /// Another process shall have a connection only when it is ripe, unless nobody else can have it.
-pub(super) fn stays(listener: &Listener, pending: &Pending) -> bool {
+pub(crate) fn stays(listener: &Listener, pending: &Pending) -> bool {
     let is_orphan = pending.channel.map.header().dead.iter().any(|dead| dead.load(Ordering::Acquire) != 0);
     let (_, generation) = asked_for(pending.channel, pending.slot);
     generation != 0 && !is_orphan && !is_ripe(&listener.defer, pending)
@@ -94,13 +94,14 @@ pub(crate) fn look_at(time_ns: u64) {
     RIPE_AT.fetch_min(time_ns, Ordering::Relaxed);
 }
 
-/// Before a sleep: how long it may last.
+/// Something is to be looked at some time.
 #[inline]
+pub(crate) fn is_any() -> bool {
+    RIPE_AT.load(Ordering::Relaxed) != u64::MAX
+}
+
+/// Before a sleep: how long it may last.
 pub(crate) fn pause() -> Option<u64> {
-    if RIPE_AT.load(Ordering::Relaxed) == u64::MAX {
-        return None;
-    }
-    crate::setup::admission::ask_again();
     let ripe_at = RIPE_AT.load(Ordering::Relaxed);
     if ripe_at == u64::MAX {
         return None;

@@ -7,8 +7,8 @@
 
 use crate::Outcome;
 use crate::epoll::Epoll;
+use crate::epoll::drain;
 use crate::fd::table::{self, Entry};
-use crate::link::channel::drain;
 use crate::process::single_threaded;
 use crate::process::stats::{Counter, count};
 use crate::process::waker::Sleeper;

@@ -1,11 +1,11 @@
-//! What is noted when an option is set.
+//! What is noted when an option is set; where the options of a new socket come from.
 
 use crate::socket::cold;
-use crate::socket::endpoint::{EndpointExt, INQ, OOB_INLINE, STAMPS, STAMPS_NS, ZERO_COPY};
-use crate::socket::recorded::number;
+use crate::socket::endpoint::{EndpointExt, INQ, KEEPS_ADDRESS, OOB_INLINE, STAMPS, STAMPS_NS, ZERO_COPY};
+use crate::socket::recorded::{NUMBERS, number};
 use core::sync::atomic::Ordering;
 use libc::{SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
-use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_COLD, LINGER_ON, State};
+use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_COLD, LINGER_ON, SWITCHES_MASK, State};
 use sd_sys::{Errno, user};
 
 const TCP: c_int = libc::IPPROTO_TCP;
@@ -149,4 +149,66 @@ unsafe fn remember_timeout(
         cell.store(ns, Ordering::Relaxed);
     });
     Remembered::Yes
+}
+
+/// Remembers what a kernel socket that somebody else has made says: the opposite of `replay`.
+pub(crate) fn recall(endpoint: &'static Endpoint, fd: i32) {
+    const OTHERS: [(c_int, c_int); 11] = [
+        (SOL_SOCKET, SO_RCVTIMEO),
+        (SOL_SOCKET, SO_SNDTIMEO),
+        (SOL_SOCKET, SO_LINGER),
+        (SOL_SOCKET, libc::SO_OOBINLINE),
+        (SOL_SOCKET, libc::SO_TIMESTAMP),
+        (SOL_SOCKET, libc::SO_TIMESTAMPNS),
+        (SOL_SOCKET, libc::SO_ZEROCOPY),
+        (TCP, libc::TCP_INQ),
+        (TCP, libc::TCP_USER_TIMEOUT),
+        (TCP, libc::TCP_LINGER2),
+        (libc::IPPROTO_IP, libc::IP_TOS),
+    ];
+    for (level, name) in NUMBERS.iter().map(|n| (n.level, n.name)).chain(OTHERS) {
+        let mut value = [0u8; 16];
+        let (at, mut len) = (value.as_mut_ptr(), value.len() as u32);
+        // SAFETY: the kernel writes at most `len` bytes.
+        let got = sd_sys::check(unsafe {
+            sd_sys::syscall!(libc::SYS_getsockopt, fd, level, name, at, &mut len as *mut u32)
+        });
+        if got.is_ok() && value != [0; 16] {
+            // SAFETY: so many bytes are readable.
+            unsafe {
+                if let Remembered::No = remember(endpoint, level, name, value.as_ptr().cast(), len) {
+                    crate::socket::notes::note(endpoint, level, name, value.as_ptr().cast(), len as usize);
+                }
+            }
+        }
+    }
+    if let Ok(least) = sd_sys::fd::getsockopt_int(fd, SOL_SOCKET, libc::SO_RCVLOWAT) {
+        set_least(endpoint, least);
+    }
+}
+
+/// SO_RCVLOWAT, which is never zero.
+pub(crate) fn set_least(endpoint: &Endpoint, least: i32) {
+    let _half = endpoint.rx_token();
+    endpoint.rx().lowat.store((least as u32).max(1), Ordering::Relaxed);
+}
+
+/// An accepted connection starts with the listener's options, not its O_NONBLOCK.
+pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
+    const FLAGS: u32 =
+        SWITCHES_MASK | FIXED_BUF | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | INQ | KEEPS_ADDRESS;
+    to.set_flag(from.flags.load(Ordering::Relaxed) & FLAGS);
+    to.rx().lowat.store(from.rx().lowat.load(Ordering::Relaxed), Ordering::Relaxed);
+    if from.flag(HAS_COLD) {
+        let from = cold::of(from);
+        cold::change(to, |to| {
+            for (a, b) in from.opts.iter().zip(&to.opts) {
+                b.store(a.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            to.rx_timeout_ns.store(from.rx_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+            to.tx_timeout_ns.store(from.tx_timeout_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+            to.linger.store(from.linger.load(Ordering::Relaxed), Ordering::Relaxed);
+        });
+    }
+    crate::socket::notes::inherit(from, to);
 }

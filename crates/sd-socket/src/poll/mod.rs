@@ -1,0 +1,18 @@
+//! poll and select: waits for a few sockets of ours and the kernel's descriptors.
+//!
+//! `waiting` is poll(2), which select(2) (`select`) is turned into. It looks at our sockets first, then asks the kernel about the
+//! others; a sleep is one ppoll on the program's descriptors and a set (`wait::sleep_set`) or a thread waker
+//! (`socket::thread_waker`) for ours.
+//!
+//! *Owns*: nothing. *Uses*: every folder below.
+//!
+//! | task | place |
+//! |---|---|
+//! | poll, ppoll | `waiting` |
+//! | select, pselect | `select` |
+
+mod select;
+mod waiting;
+
+pub(crate) use select::select;
+pub(crate) use waiting::{forked, poll};

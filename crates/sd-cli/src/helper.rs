@@ -24,7 +24,7 @@ pub(crate) fn main(user: &OsStr) {
 }
 
 /// The monitor waits for the process that it has started, and for no other. What ends the monitor's group leaves this alone.
-fn leave_the_monitor() -> bool {
+pub(crate) fn leave_the_monitor() -> bool {
     // SAFETY: this process has one thread; the parent ends at once.
     match unsafe { libc::fork() } {
         -1 => false,

@@ -10,6 +10,7 @@
 
 mod bench;
 mod doctor;
+mod empty;
 mod helper;
 mod manual;
 mod monitor;
@@ -35,6 +36,10 @@ fn dispatch() -> Result<(), Failure> {
     }
     if let Some(user) = helper::user() {
         helper::main(&user);
+        return Ok(());
+    }
+    if empty::is_asked_for() {
+        empty::main();
         return Ok(());
     }
     match cli::parse()?.command {

@@ -86,6 +86,13 @@ pub enum Reply {
         /// Channel id.
         id: u64,
     } brings 0, silent;
+    /// Unasked: nothing is left of the memory of a channel of which the process has said [`Request::Finished`].
+    ///
+    /// [`Request::Finished`]: crate::Request::Finished
+    54 Emptied {
+        /// Channel id.
+        id: u64,
+    } brings 0, silent;
     /// Answer to Memory. Descriptor: a memfd of zeros, of that length for good.
     30 Memory brings 1, silent;
     /// Unasked, to side A: nobody will accept the connection at this slot over its channel; it is to go over the kernel.

@@ -92,6 +92,12 @@ pub enum Request {
         /// Channel id.
         channel: u64,
     } brings 0, answered;
+    /// The sender has no use any more for a channel that joined users and is over, as [`Reply::ChannelDead`] said: the
+    /// monitor may empty it, where others keep it. No answer; [`Reply::Emptied`] follows some time.
+    54 Finished {
+        /// Channel id.
+        channel: u64,
+    } brings 0, silent;
     /// The process could not take a channel that it was told of: no addresses or descriptors were to be had. No answer.
     19 Decline {
         /// Channel id.

@@ -61,23 +61,45 @@ fn announce(way: &Way, slot: usize) {
 
 /// Somebody else does that and ends; this process has the segment, and says when its memory is gone.
 fn keep(port: u16, count: u64) -> io::Result<()> {
-    let mut command = std::process::Command::new(std::env::current_exe()?);
-    command
-        .args(["charge", &port.to_string(), &count.to_string(), "stay"])
-        .stdout(std::process::Stdio::piped());
-    let mut child = command.spawn()?;
-    let mut said = String::new();
-    let mut lines = child.stdout.take().map(io::BufReader::new).ok_or(io::ErrorKind::BrokenPipe)?;
-    while !said.ends_with("ready\n") && io::BufRead::read_line(&mut lines, &mut said)? != 0 {}
-    let number = said.lines().find_map(|line| line.strip_prefix("segment ")).unwrap_or_default();
-    let kept = std::fs::File::open(format!("/proc/{}/fd/{number}", child.id()))?;
+    let made = Made::by_another(port, count)?;
+    let (kept, said) = (made.segment.try_clone()?, made.said.clone());
     let before = kib(kept.as_raw_fd())?;
-    child.kill()?;
-    child.wait()?;
+    drop(made);
     holds_soon(|| kib(kept.as_raw_fd()).is_ok_and(|now| now == 0));
     print!("{said}");
     println!("kept {before} KiB, then {} KiB", kib(kept.as_raw_fd())?);
     crate::stand()
+}
+
+/// A channel on which a process stands that has had a server read what it had not written. Dropped, that process ends.
+pub(crate) struct Made {
+    pub(crate) segment: std::fs::File,
+    said: String,
+    maker: std::process::Child,
+}
+
+impl Made {
+    pub(crate) fn by_another(port: u16, count: u64) -> io::Result<Made> {
+        let mut command = std::process::Command::new(std::env::current_exe()?);
+        command
+            .args(["charge", &port.to_string(), &count.to_string(), "stay"])
+            .stdout(std::process::Stdio::piped());
+        let mut maker = command.spawn()?;
+        let mut said = String::new();
+        let mut lines = maker.stdout.take().map(io::BufReader::new).ok_or(io::ErrorKind::BrokenPipe)?;
+        while !said.ends_with("ready\n") && io::BufRead::read_line(&mut lines, &mut said)? != 0 {}
+        let number = said.lines().find_map(|line| line.strip_prefix("segment ")).unwrap_or_default();
+        let path = format!("/proc/{}/fd/{number}", maker.id());
+        let segment = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(Made { segment, said, maker })
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _ = self.maker.kill();
+        let _ = self.maker.wait();
+    }
 }
 
 fn holds_soon(holds: impl Fn() -> bool) -> bool {
@@ -122,6 +144,49 @@ pub(crate) fn swallow(port: u16) -> io::Result<()> {
             }
         });
     }
+}
+
+/// What the bytes of a stream are.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8).collect()
+}
+
+/// An honest server that reads so many connections late, each in a child of its own, to the end.
+pub(crate) fn late(port: u16, count: u64) -> io::Result<()> {
+    let listener = TcpListener::bind(("127.0.0.1", port))?;
+    println!("listening");
+    for _ in 0..count {
+        let (mut stream, _) = listener.accept()?;
+        // SAFETY: this process has one thread.
+        if unsafe { libc::fork() } != 0 {
+            continue;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes)?;
+        let is_right = bytes == pattern(bytes.len());
+        println!("{} bytes, {}", bytes.len(), if is_right { "right" } else { "WRONG" });
+        return Ok(());
+    }
+    // Somebody whom the children outlive would end the test's group.
+    std::thread::sleep(Duration::from_secs(60));
+    Ok(())
+}
+
+/// An honest client of it, which sends what is taken without anybody's reading, and ends.
+pub(crate) fn burst(port: u16) -> io::Result<()> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_nonblocking(true)?;
+    let (bytes, mut sent) = (pattern(1 << 20), 0);
+    while sent < bytes.len() {
+        match stream.write(&bytes[sent..bytes.len().min(sent + 60_000)]) {
+            Ok(len) => sent += len,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    println!("sent {sent}");
+    Ok(())
 }
 
 /// An honest client of it: so many connections at once, and so many MiB there and back on each, in messages of all sizes.

@@ -66,6 +66,7 @@ fn page() -> io::Result<(Page, OwnedFd)> {
 /// | `slab`, `segment` | a file's, in pwrite(2) | lseek(2) to what was used of it |
 /// | `fuse` | none: its file system does not answer | close(2) of a file there |
 /// | `server:PORT` | the same, of the channel to a server | the server: MADV_REMOVE of madvise(2), when it gives memory back |
+/// | `remains:PORT` | the same, and its maker ends | who empties it: fallocate(2) |
 /// | `pair` | a socket's, in recvmsg(2) | recvmsg(2) of the other holder of the same end |
 pub(crate) fn run(way: &str, user: u32) -> io::Result<()> {
     let mounted = if way == "fuse" { crate::fuse::mount(None, user).map(Some) } else { Ok(None) };
@@ -90,6 +91,12 @@ pub(crate) fn run(way: &str, user: u32) -> io::Result<()> {
         way if way.starts_with("server:") => {
             let port = way["server:".len()..].parse().map_err(io::Error::other)?;
             server(&client, port, page)?
+        }
+        way if way.starts_with("remains:") => {
+            let port = way["remains:".len()..].parse().map_err(io::Error::other)?;
+            let made = crate::charge::Made::by_another(port, 4)?;
+            write(made.segment.as_raw_fd(), sd_shm::channel::SEGMENT_LEN, page);
+            vec![made.segment.try_clone()?.into()]
         }
         _ => return Err(io::Error::other("no such way")),
     };

@@ -69,6 +69,8 @@ fn main() -> ExitCode {
         ["contact", port, line, ms] => honest::contact(number(port) as u16, line, number(ms)),
         ["pace", port, ms] => honest::pace(number(port) as u16, number(ms)),
         ["swallow", port] => charge::swallow(number(port) as u16),
+        ["late", port, count] => charge::late(number(port) as u16, number(count)),
+        ["burst", port] => charge::burst(number(port) as u16),
         ["bulk", port, count, mib] => charge::bulk(number(port) as u16, number(count), number(mib)),
         ["charge", port, count, way] => charge::run(number(port) as u16, number(count), way),
         ["sleep"] => {

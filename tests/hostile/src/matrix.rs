@@ -205,6 +205,7 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
     }
     for channel in ids.all.iter().copied() {
         all.extend([Request::Stuck { channel }, Request::Leave { channel }, Request::Decline { channel }]);
+        all.push(Request::Finished { channel });
         all.push(Request::Adopter { channel, number: 1 });
         for listener in [0, u32::MAX] {
             all.push(Request::Admits { channel, listener, ip: local });

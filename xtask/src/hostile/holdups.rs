@@ -21,6 +21,7 @@ pub(super) const TESTS: &[Test] = &[
     ("lock-slab", |world| hold(world, "slab")),
     ("lock-segment", |world| hold(world, "segment")),
     ("lock-server", lock_server),
+    ("lock-remains", lock_remains),
     ("lock-pair", |world| hold(world, "pair")),
     ("finding-05-eventfd", eventfd),
     ("finding-05-server", server_wakes),
@@ -72,6 +73,50 @@ fn lock_server(world: &mut World) -> Result<String> {
         attack.wait_for_text("ready", PATIENCE)?;
         Ok(attack)
     })
+}
+
+/// The lock is of a segment whose maker ends, and which is to be emptied: by a process that waits, and holds up nobody.
+fn lock_remains(world: &mut World) -> Result<String> {
+    let port = free_port()?;
+    let swallowing = free_port()?.to_string();
+    let mut server = world.start(User::Bob, With::Sd, &["swallow", &swallowing])?;
+    server.wait_for_text("listening", PATIENCE)?;
+    let _honest = world.serve(With::Sd, port, "threads")?;
+    let (user, way) = ((User::Mallory as u32).to_string(), format!("remains:{swallowing}"));
+    let mut said = String::new();
+    let note = watched(world, port, || {
+        let mut attack = world.start(User::Root, With::Kernel, &["hold", &way, &user])?;
+        attack.wait_for_text("ready", PATIENCE)?;
+        said = attack.stdout_so_far();
+        if !said.contains("skipped") && !waits_soon(true) {
+            fail!("nobody waits for the lock ({said:?})");
+        }
+        Ok(attack)
+    })?;
+    if !waits_soon(false) {
+        fail!("somebody waits though the lock is free");
+    }
+    Ok(match said.lines().next() {
+        Some(skipped) if skipped.starts_with("skipped") => skipped.to_owned(),
+        _ => note,
+    })
+}
+
+/// Whether there is, or is not, a process that empties segments and waits where it cannot be interrupted, soon.
+fn waits_soon(expected: bool) -> bool {
+    let is_there = || {
+        let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let stats = names.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+        stats.into_iter().any(|stat| stat.contains("(sd-empty) D "))
+    };
+    let end = Instant::now() + PATIENCE;
+    while is_there() != expected {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
 }
 
 /// A race, which is given a while.

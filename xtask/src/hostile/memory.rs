@@ -7,8 +7,12 @@ use harness::process::{Proc, free_port};
 use harness::{Result, fail};
 use std::time::Duration;
 
-pub(super) const TESTS: &[Test] =
-    &[("charge-server", server), ("charge-group", in_group), ("charge-left", what_is_left)];
+pub(super) const TESTS: &[Test] = &[
+    ("charge-server", server),
+    ("charge-group", in_group),
+    ("charge-left", what_is_left),
+    ("charge-unread", unread),
+];
 
 /// Connections of mallory's, one after the other; on each she announces 2 MiB.
 const COUNT: &str = "100";
@@ -87,4 +91,33 @@ fn what_is_left(world: &mut World) -> Result<String> {
     }
     bulk(world, &port, ["12", "4"])?;
     Ok(line.to_owned())
+}
+
+/// What has ended has left bytes that nobody has read yet: they are there until somebody has.
+fn unread(world: &mut World) -> Result<String> {
+    const CLIENTS: usize = 6;
+    let port = free_port()?.to_string();
+    let mut server = world.start(User::Bob, With::Sd, &["late", &port, &CLIENTS.to_string()])?;
+    server.wait_for_text("listening", PATIENCE)?;
+    let mut sent = Vec::new();
+    for _ in 0..CLIENTS {
+        let said = world.run(User::Mallory, With::Sd, &["burst", &port], PATIENCE)?.text();
+        sent.push(said.split_whitespace().last().unwrap_or_default().to_owned());
+    }
+    for round in 1..=CLIENTS {
+        let is_there = |server: &Proc| server.stdout_so_far().matches("bytes").count() >= round;
+        let end = std::time::Instant::now() + PATIENCE;
+        while !is_there(&server) && std::time::Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let said = server.stdout_so_far();
+    let mut read: Vec<String> =
+        said.lines().filter_map(|line| line.strip_suffix(" bytes, right").map(str::to_owned)).collect();
+    sent.sort();
+    read.sort();
+    if sent != read {
+        fail!("sent {sent:?}, but {said:?}");
+    }
+    Ok(format!("{CLIENTS} times {} bytes", read.first().map_or("0", String::as_str)))
 }

@@ -90,6 +90,11 @@ impl Channels {
         self.channels.get(&key).is_some_and(|channel| channel.strange)
     }
 
+    /// Whether it was made here: all who may use it are known then.
+    pub(crate) fn is_of_ours(&self, key: ChannelKey) -> bool {
+        self.channels.get(&key).is_some_and(|channel| channel.pair.is_some())
+    }
+
     /// From now on it does, whoever they become: whether that is new.
     pub(crate) fn becomes_strange(&mut self, key: ChannelKey) -> bool {
         self.channels.get_mut(&key).is_some_and(|channel| !std::mem::replace(&mut channel.strange, true))

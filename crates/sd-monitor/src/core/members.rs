@@ -199,11 +199,15 @@ impl Members {
         members.copied().find(|id| self.processes.get(id).is_some_and(|process| process.pid == pid))
     }
 
+    /// The family's members.
+    pub(crate) fn processes_of(&self, family: ClientId) -> impl Iterator<Item = ProcessId> {
+        let family = self.families.get(&family).into_iter();
+        family.flat_map(|family| family.members.values().chain(&family.sharing)).copied()
+    }
+
     /// Registrations of the family's members.
     pub(crate) fn clients_of(&self, family: ClientId) -> impl Iterator<Item = ClientId> {
-        let members =
-            self.families.get(&family).into_iter().flat_map(|f| f.members.values().chain(&f.sharing));
-        members.filter_map(|id| self.processes.get(id)?.client)
+        self.processes_of(family).filter_map(|id| self.processes.get(&id)?.client)
     }
 
     /// Number of processes known.

@@ -127,6 +127,11 @@ impl Quotas {
         self.charge(what, user, count);
     }
 
+    /// Who is charged for it.
+    pub(crate) fn user_of(&self, what: Holding) -> Option<u32> {
+        self.charged.get(&what).map(|(user, _)| *user)
+    }
+
     /// What a user is charged for.
     pub(crate) fn of(&self, user: u32) -> u64 {
         self.of.get(&user).copied().unwrap_or_default()

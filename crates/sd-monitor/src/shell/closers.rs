@@ -290,6 +290,11 @@ impl Closers {
         self.shared.push(uid, Task::Start(start));
     }
 
+    /// Starts a process of the monitor's own.
+    pub(crate) fn start_own(&self, start: Start) {
+        self.start(MEMORY, start);
+    }
+
     /// Closes a file in memory, all of whose pages may be given back by that.
     pub(crate) fn give_back(&self, file: OwnedFd) {
         self.shared.push(MEMORY, Task::Close(file));

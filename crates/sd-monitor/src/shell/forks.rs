@@ -27,6 +27,7 @@ impl Server {
         let uid = sender.uid;
         let child = self.core.members.forked(parent, member, serial).map_err(|_| ErrorCode::Protocol)?;
         tracing::debug!(parent = parent.0, child = child.0, member, "forks");
+        self.remains.forked(parent, child);
         let made = fds.pop().map(|socket| Connection::of_child(socket, child, uid));
         match made.map(|made| made.map(|connection| self.add_connection(connection, uid))) {
             Some(Ok(Ok(()))) => return Ok(()),

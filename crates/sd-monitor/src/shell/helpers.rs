@@ -42,6 +42,11 @@ impl Helpers {
         Helpers { program, users: BTreeMap::new(), of: HashMap::new() }
     }
 
+    /// What is run as a helper.
+    pub(super) fn program(&self) -> Option<&PathBuf> {
+        self.program.as_ref()
+    }
+
     fn of(&self, user: u32) -> u32 {
         self.of.get(&user).copied().unwrap_or_default()
     }
@@ -66,19 +71,30 @@ impl Helpers {
 /// What a helper is started with.
 pub(crate) struct Start {
     program: PathBuf,
-    user: u32,
+    arguments: Vec<String>,
     socket: OwnedFd,
-    control: OwnedFd,
+    control: Option<OwnedFd>,
 }
 
 impl Start {
+    fn to_bridge(program: PathBuf, user: u32, socket: OwnedFd, control: OwnedFd) -> Start {
+        let arguments = vec!["bridge-helper".to_owned(), user.to_string()];
+        Start { program, arguments, socket, control: Some(control) }
+    }
+
+    /// One that empties the segments which it finds in a socket; see `remains`.
+    pub(super) fn to_empty(program: PathBuf, socket: OwnedFd) -> Start {
+        Start { program, arguments: vec!["empty-segments".to_owned()], socket, control: None }
+    }
+
     /// Starts it. What runs at first forks the helper, which is so nobody's child, and ends.
     pub(crate) fn go(self) {
         let mut command = Command::new(&self.program);
-        command.arg("bridge-helper").arg(self.user.to_string()).env_clear().current_dir("/");
-        command.stdin(self.socket).stdout(self.control).stderr(Stdio::null());
+        command.args(&self.arguments).env_clear().current_dir("/");
+        command.stdin(self.socket).stdout(self.control.map_or_else(Stdio::null, Stdio::from));
+        command.stderr(Stdio::null());
         if let Err(error) = command.spawn().and_then(|mut first| first.wait()) {
-            tracing::warn!("a helper for user {} cannot be started: {error}", self.user);
+            tracing::warn!("a helper ({}) cannot be started: {error}", self.arguments.join(" "));
         }
     }
 }
@@ -118,7 +134,7 @@ impl Server {
         }
         let socket = fds.pop().ok_or(ErrorCode::Descriptor)?;
         tracing::debug!(user, process = process.0, helper = helper.0, "starts a helper");
-        self.closers.start(user, Start { program, user, socket, control: helpers });
+        self.closers.start(user, Start::to_bridge(program, user, socket, helpers));
         Ok(())
     }
 }

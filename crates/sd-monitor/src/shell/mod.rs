@@ -24,6 +24,7 @@ mod processes;
 mod proof;
 mod reaper;
 mod recovery;
+mod remains;
 mod requests;
 mod rescue;
 mod route;

@@ -21,6 +21,8 @@ pub(crate) enum Token {
     Witness(u64),
     /// The closers have found something out.
     Found,
+    /// A process that empties segments has done so, or has ended.
+    Emptied(u64),
 }
 
 impl Token {
@@ -32,6 +34,7 @@ impl Token {
             Token::Connection(n) => n << 3 | 2,
             Token::Process(n) => n << 3 | 3,
             Token::Witness(n) => n << 3 | 4,
+            Token::Emptied(n) => n << 3 | 6,
         }
     }
 
@@ -43,6 +46,7 @@ impl Token {
             2 => Some(Token::Connection(word >> 3)),
             3 => Some(Token::Process(word >> 3)),
             4 => Some(Token::Witness(word >> 3)),
+            6 => Some(Token::Emptied(word >> 3)),
             _ => None,
         }
     }
@@ -104,6 +108,7 @@ mod tests {
             Token::Connection(9),
             Token::Process(0),
             Token::Witness(1 << 60),
+            Token::Emptied(1),
         ] {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }

@@ -107,6 +107,7 @@ impl Server {
             self.poller.forget(pidfd);
         }
         let Some(gone) = self.core.members.gone(process) else { return };
+        self.remains_without(process);
         if let Some(parent) = gone.parent() {
             self.unseen.remove(&(parent, process));
         }
@@ -293,11 +294,16 @@ impl Server {
         self.tell_all(key, |id| Reply::ChannelDead { id });
         self.recovery.forget(key);
         self.waiting.forget(key);
+        let left = self.left_of(key);
         self.core.channels.remove(key);
-        self.core.quotas.give_back(Holding::Channel(key));
-        if let Some(segment) = self.segments.remove(&key) {
+        let segment = self.segments.remove(&key);
+        let file = segment.and_then(|segment| {
             self.by_identity.remove(&segment.identity);
-            segment.into_file().into_iter().for_each(|file| self.closers.give_back(file));
+            segment.into_file()
+        });
+        match (left, file) {
+            (Some(left), Some(file)) => self.keep_remains(key, left, file),
+            (_, file) => self.end_remains(key, file),
         }
     }
 

@@ -106,6 +106,7 @@ impl Server {
             }
             Request::Accepting { index, accepting } => self.accepting(client, index, accepting),
             Request::Idle => self.feed(client),
+            Request::Finished { channel } => self.finished(client, channel),
             _ => return Err(ErrorCode::Protocol),
         }
         Ok(())

@@ -13,6 +13,7 @@ use super::place::Place;
 use super::poller::{Poller, Token};
 use super::proof::{Namespaces, own_netns};
 use super::recovery::Recovery;
+use super::remains::Remains;
 use super::rescue::Waiting;
 use super::segments::Segment;
 use super::silent::Silent;
@@ -77,6 +78,7 @@ pub(crate) struct Server {
     /// The network namespace that the monitor is in.
     pub(crate) netns: Option<u64>,
     pub(crate) helpers: Helpers,
+    pub(super) remains: Remains,
     policy_path: Option<PathBuf>,
     pub(super) place: Place,
     signals: SignalFd,
@@ -132,6 +134,7 @@ impl Server {
             mappings_max: super::grant::mappings_max(),
             netns: own_netns(),
             helpers: Helpers::new(options.helper.clone()),
+            remains: Remains::default(),
             policy_path: options.policy.clone(),
             place,
             signals,
@@ -165,6 +168,7 @@ impl Server {
                     Token::Process(id) => self.process_ended(ProcessId(id)),
                     Token::Witness(key) => self.witness_ended(ChannelKey(key)),
                     Token::Found => self.take_found(),
+                    Token::Emptied(number) => self.emptied(number),
                 }
             }
             self.closers.tend();

@@ -97,6 +97,7 @@ fn request(random: &mut Random) -> Request {
             adopter: random.below(20) as u32,
         },
         9 if random.one_in(3) => Request::Decline { channel: random.below(20) as u64 },
+        9 if random.one_in(3) => Request::Finished { channel: random.below(20) as u64 },
         9 => Request::Stuck { channel: random.below(20) as u64 },
         10 => Request::Adopter { channel: random.below(20) as u64, number: random.below(20) as u32 },
         11 if random.one_in(3) => Request::Memory { len: random.number() },

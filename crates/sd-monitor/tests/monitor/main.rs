@@ -13,6 +13,7 @@ mod process;
 mod quotas;
 #[path = "../../../../tests/fuzz/src/random.rs"]
 mod random;
+mod remains;
 mod restart;
 mod routes;
 mod server;

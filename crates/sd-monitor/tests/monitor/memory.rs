@@ -3,7 +3,7 @@
 use crate::authority::{MALLORY, become_user, is_root};
 use crate::client::Control;
 use crate::process::Process;
-use crate::server::Server;
+use crate::server::{Server, until};
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -33,6 +33,12 @@ fn who_does_not_read_gets_no_more() {
     let server = Server::start();
     let control = Control::connect(server.socket());
     (0..ASKED).for_each(|_| control.tell(Request::Memory { len: 4096 }, &[]));
+    until("the monitor has taken them in", || {
+        let mut unread = 0;
+        // SAFETY: the kernel writes one number.
+        unsafe { libc::ioctl(control.socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) };
+        unread == 0
+    });
     let is_file = |_: &usize| control.receive().is_some_and(|(reply, _)| reply == Reply::Memory);
     let files = (0..ASKED).filter(is_file).count();
     assert!((4..=32).contains(&files), "{files} of {ASKED}");

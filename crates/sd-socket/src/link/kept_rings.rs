@@ -6,10 +6,19 @@
 //!
 //! What a stranger sends is another matter: it may be looked at where there is no memory, which is then made at our expense.
 //! That is done for few rings as well; the others are read another way (`socket::apart`).
+//!
+//! The end of a channel is not the end of its memory: whoever keeps the segment keeps it. The monitor has it emptied when all who are
+//! left have said that they are finished (ADR 68), and says when that is done. Until then the rings of the channel count as ours:
+//!
+//! ```text
+//!  record freed --give_up--> owed --Finished--> monitor ... --Emptied--> paid
+//! ```
 
 use crate::link::channel::Channel;
+use crate::process::PROCESS;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_shm::channel::SLOTS;
+use sd_sys::lock::Lock;
 
 /// So many rings of one channel, and of all channels of the process, grow beyond 64 KiB, and so many are looked into.
 const OF_CHANNEL: u32 = 8;
@@ -37,6 +46,11 @@ impl Few {
 
     fn count(&self) -> u32 {
         self.slots.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum()
+    }
+
+    /// None of them is any more, but they still count: how many.
+    fn take(&self) -> u32 {
+        self.slots.iter().map(|word| word.swap(0, Ordering::Relaxed).count_ones()).sum()
     }
 
     /// Whether a slot is one of them, or becomes one: of one that was before the memory is there already.
@@ -73,4 +87,76 @@ pub(crate) fn are_kept(channel: &Channel) -> bool {
 /// into few.
 pub(crate) fn may_enter(channel: &Channel, slot: usize) -> bool {
     channel.entered.may(slot, || !sd_sys::budget::is_short())
+}
+
+/// What a channel that is over counts for.
+struct Owed {
+    id: u64,
+    /// Of [`GROWN`], of [`ENTERED`].
+    counts: [u32; 2],
+    /// To be told to the monitor.
+    is_new: bool,
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        for (all, count) in [&GROWN, &ENTERED].into_iter().zip(self.counts) {
+            all.fetch_sub(count, Ordering::Relaxed);
+        }
+    }
+}
+
+static OWED: Lock<Vec<Owed>> = Lock::new(Vec::new());
+
+/// A record is about to be freed, under the lock of those.
+#[cold]
+pub(super) fn give_up(channel: &Channel) {
+    if !are_kept(channel) {
+        return;
+    }
+    let counts = [channel.grown.take(), channel.entered.take()];
+    // A process may have two, one of them inherited; the last one says it.
+    let is_new = !PROCESS.channels().any(|other| other.id == channel.id);
+    OWED.lock().push(Owed { id: channel.id, counts, is_new });
+}
+
+/// A channel of which the monitor is to be told, once.
+#[cold]
+pub(super) fn next_new() -> Option<u64> {
+    let mut owed = OWED.lock();
+    let new = owed.iter_mut().find(|owed| owed.is_new)?;
+    new.is_new = false;
+    Some(new.id)
+}
+
+/// It could not be told of.
+#[cold]
+pub(super) fn is_new_again(id: u64) {
+    let mut owed = OWED.lock();
+    owed.iter_mut().filter(|owed| owed.id == id).for_each(|owed| owed.is_new = true);
+}
+
+/// Nothing is left of a channel's memory, or nobody would tell.
+#[cold]
+pub(crate) fn paid(id: u64) {
+    OWED.lock().retain(|owed| owed.id != id);
+}
+
+/// The monitor is another, which knows nothing of them.
+#[cold]
+pub(crate) fn forgive() {
+    OWED.lock().retain(|owed| owed.is_new);
+}
+
+/// In the child of a fork: the parent pays.
+pub(crate) fn forked() {
+    match OWED.try_lock() {
+        Some(mut owed) => owed.clear(),
+        // Another thread was changing it.
+        None => {
+            // SAFETY: the child has one thread.
+            unsafe { OWED.force_unlock() };
+            core::mem::forget(core::mem::take(&mut *OWED.lock()));
+        }
+    }
 }

@@ -10,15 +10,18 @@
 //! `User` in a process of one thread is not counted: that thread's next close or sleep frees.
 
 use crate::link::channel::Channel;
+use crate::link::kept_rings;
+use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sd_proto::Request;
 use sd_sys::lock::Lock;
 
 static USERS: AtomicU32 = AtomicU32::new(0);
 /// Out of the table, not freed yet.
 static GRAVEYARD: Lock<Vec<Grave>> = Lock::new(Vec::new());
 
-/// How many there are, for a cheap look.
+/// How many there are, for a cheap look; not zero where the monitor is to be told of some.
 static DUE: AtomicU32 = AtomicU32::new(0);
 
 struct Grave(*mut Channel);
@@ -71,6 +74,7 @@ pub(crate) unsafe fn unlock() {
 /// In the child of a fork: only this thread exists.
 pub(crate) fn forked() {
     USERS.store(0, Ordering::Relaxed);
+    kept_rings::forked();
 }
 
 /// Frees what was taken out of the table: for the only thread of a process, which is not a [`User`].
@@ -101,9 +105,9 @@ pub(crate) fn is_leaving() -> bool {
 pub(crate) fn leave() {
     LEAVING.store(false, Ordering::Relaxed);
     for channel in PROCESS.channels().filter(|channel| channel.is_idle_leftover()) {
-        let request = sd_proto::Request::Leave { channel: channel.id };
+        let request = Request::Leave { channel: channel.id };
         // Otherwise connections wait there, and one of them will come here.
-        if let Some((sd_proto::Reply::Ok, _)) = crate::monitor::client::question(&request, &[]) {
+        if let Some((sd_proto::Reply::Ok, _)) = client::question(&request, &[]) {
             channel.doom();
         }
     }
@@ -117,7 +121,7 @@ pub(crate) fn channels() {
             graves.extend(PROCESS.remove_channel(index).map(Grave));
         }
     }
-    DUE.store(graves.len() as u32, Ordering::SeqCst);
+    DUE.fetch_max(graves.len() as u32, Ordering::SeqCst);
 }
 
 /// Leaves channels that are over, and frees what nobody can be using; to be called by a thread that is not itself a
@@ -125,6 +129,21 @@ pub(crate) fn channels() {
 #[inline]
 pub(crate) fn sweep() {
     free();
+}
+
+/// Tells the monitor of channels whose memory this process has no use for. Another thread talks with it, or this one in a
+/// caller: with the next that are freed, or the next look whether there are some.
+fn say_finished() {
+    while let Some(id) = kept_rings::next_new() {
+        match client::tell_if_free(&Request::Finished { channel: id }) {
+            Some(true) => {}
+            Some(false) => kept_rings::paid(id),
+            None => {
+                kept_rings::is_new_again(id);
+                return DUE.store(1, Ordering::SeqCst);
+            }
+        }
+    }
 }
 
 /// Frees what nobody can be using; to be called by a thread that is not itself a [`User`].
@@ -144,6 +163,9 @@ fn free_all() {
     DUE.store(0, Ordering::SeqCst);
     for Grave(channel) in core::mem::take(&mut *graves) {
         // SAFETY: made by Box::into_raw, out of the table, and no thread was inside since.
-        drop(unsafe { Box::from_raw(channel) });
+        let channel = unsafe { Box::from_raw(channel) };
+        kept_rings::give_up(&channel);
     }
+    drop(graves);
+    say_finished();
 }

@@ -395,6 +395,17 @@ pub(crate) fn tell(request: &Request, fds: &[i32]) {
     }
 }
 
+/// As [`tell`], where no thread talks with the monitor now, this one included: whether there is one to be told.
+pub(crate) fn tell_if_free(request: &Request) -> Option<bool> {
+    let mut control = crate::monitor::client::CONTROL.try_lock()?;
+    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let is_told = fd >= 0 && slow::tell(&mut control, fd, request, &[]).is_some();
+    if fd >= 0 && !is_told {
+        lost(&mut control);
+    }
+    Some(is_told)
+}
+
 /// Asks for a process that takes over the connection which it is offered over the other end of this socket. Without an answer: if
 /// there is none, the socket is closed.
 pub(crate) fn ask_for_helper(socket: i32) -> bool {

@@ -33,6 +33,7 @@ fn take_in(control: &mut Control, reply: Reply, got: msg::Received) -> Option<(R
             }
         }
         Reply::ChannelDead { id } => control.mail.push_back(Mail::Dead(id)),
+        Reply::Emptied { id } => crate::link::kept_rings::paid(id),
         Reply::Stranger { id } => control.mail.push_back(Mail::Stranger(id)),
         Reply::PeerGone { id } => control.mail.push_back(Mail::Gone(id)),
         Reply::Withdraw { channel, slot, generation } => {
@@ -149,6 +150,7 @@ fn late(fd: i32, reply: Reply, got: msg::Received) {
 
 /// After a restart of the monitor: channels first; then come the listeners.
 fn announce_channels(fd: i32) {
+    crate::link::kept_rings::forgive();
     for channel in PROCESS.channels() {
         // This monitor counts anew.
         channel.peer.client.store(0, Ordering::Relaxed);

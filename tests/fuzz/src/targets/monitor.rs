@@ -134,7 +134,8 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         12 => Request::Idle,
         13 => Request::Adopter { channel: a, number: y },
         14 => Request::Leave { channel: a },
-        15 => Request::Decline { channel: a },
+        15 if b & 2 == 0 => Request::Decline { channel: a },
+        15 => Request::Finished { channel: a },
         16 => {
             Request::Bind { ip: Ip::v4([127, 0, 0, 1]), port: if yes { port } else { a as u16 }, reuse: yes }
         }

@@ -45,6 +45,36 @@ print("seen", len(seen), flush=True)
 time.sleep(60)
 "#;
 
+/// Without a monitor one of two relatives listens on a socket that both have had before, and the other one accepts.
+const RELATIVES: &str = r#"
+import os, socket, sys
+def one(is_parent):
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listens, has_listened = os.pipe()
+    child = os.fork()
+    if (child == 0) == is_parent:
+        # The one that accepts.
+        os.read(listens, 1)
+        client = socket.socket()
+        client.connect(listener.getsockname())
+        # Python's own accept does not block.
+        number, _ = listener._accept()
+        os.write(number, b"well")
+        if client.recv(10) != b"well":
+            sys.exit("another answer")
+    else:
+        listener.listen(5)
+        os.write(has_listened, b"x")
+    if child == 0:
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        sys.exit("the child failed")
+one(True)
+one(False)
+print("both", flush=True)
+"#;
+
 /// Starts a herd: each process waits for a monitor if there is none, connects until somebody listens, and says so.
 fn herd(lab: &Lab, port: u16) -> Result<Proc> {
     let socket = lab.socket().display().to_string();
@@ -145,6 +175,13 @@ pub(super) fn instance_before_monitor(lab: &mut Lab) -> Result<String> {
     program.kill();
     server.terminate(PATIENCE)?;
     Ok("20 of 20 connections told of their data".to_owned())
+}
+
+/// See [`RELATIVES`].
+pub(super) fn relatives(lab: &mut Lab) -> Result<String> {
+    lab.kill_monitor();
+    lab.start(Side::Sd, "python3", &["-c", RELATIVES])?.wait(PATIENCE)?.ok()?;
+    Ok("each is served".to_owned())
 }
 
 /// Clients try until a server listens that forks before anybody accepts.

@@ -137,6 +137,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     for (name, server) in [
         ("threads", Server::Threads { is_registered_early: false }),
         ("registered-early", Server::Threads { is_registered_early: true }),
+        ("duplicate", Server::Duplicate),
         ("node", Server::Node),
     ] {
         let before = move |lab: &mut Lab| first::server_before_monitor(lab, server);
@@ -144,6 +145,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     }
     parts
         .push(("first-contact-instance-before-monitor".to_owned(), Box::new(first::instance_before_monitor)));
+    parts.push(("first-contact-relatives-before-monitor".to_owned(), Box::new(first::relatives)));
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));

@@ -16,6 +16,8 @@ pub(super) enum Server {
     Prefork,
     /// Threads that sleep in an epoll instance. The socket is registered there before it listens, or when it does.
     Threads { is_registered_early: bool },
+    /// Accepts by another number than it listens by, which is the older one of the two.
+    Duplicate,
     /// One thread of many serves, with an instance that is older than the socket.
     Node,
 }
@@ -108,6 +110,33 @@ while True:
 "#;
 
 /// `PORT`.
+const DUPLICATE: &str = r#"
+import os, signal, socket, sys, threading
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("127.0.0.1", int(sys.argv[1])))
+accepting = listener.dup()
+listener.listen(511)
+listener.close()
+def echo(connection):
+    try:
+        while data := connection.recv(4096):
+            connection.sendall(data)
+    except ConnectionError:
+        pass
+    connection.close()
+def accept():
+    while True:
+        # Python's own accept does not block.
+        number, _ = accepting._accept()
+        threading.Thread(target=echo, args=(socket.socket(fileno=number),), daemon=True).start()
+threading.Thread(target=accept, daemon=True).start()
+while True:
+    signal.pause()
+"#;
+
+/// `PORT`.
 const NODE: &str = r#"
 process.on("SIGTERM", () => process.exit(0));
 const net = require("net");
@@ -129,6 +158,7 @@ impl Server {
                 let when = if is_registered_early { "early" } else { "late" };
                 lab.start(Side::Sd, "python3", &["-c", THREADS, number, when])
             }
+            Server::Duplicate => lab.start(Side::Sd, "python3", &["-c", DUPLICATE, number]),
             Server::Node => lab.start(Side::Sd, "node", &["-e", NODE, number]),
         }
     }

@@ -8,9 +8,13 @@
 //! The program may have threads, and have the socket in epoll instances before it listens: no call on a socket that does not
 //! listen yet waits, and the instances that threads may sleep in are known since they were made ([`crate::epoll::created`]).
 //!
-//! What stays the kernel's: listeners of a process with threads that got an epoll instance by exec or in a message. Threads that
-//! sleep there could not be told of connections of ours.
-//! Tested by `cargo xtask sharing --only server-before-monitor`.
+//! What stays the kernel's:
+//! - listeners of a process with threads that got an epoll instance by exec or in a message. Threads that sleep there could not be
+//!   told of connections of ours;
+//! - sockets that another process may have as well: made before a fork, or by somebody else. Ours do not block in the kernel, which
+//!   is a matter of the file that all of them share; who accepts there without knowing of us would get EAGAIN.
+//!
+//! Tested by `cargo xtask sharing --only before-monitor`.
 
 use crate::Outcome;
 use crate::backlog::listener::{Listener, REGISTRY, UNREGISTERED};
@@ -19,25 +23,51 @@ use crate::fd::table::{self, Entry};
 use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
 use crate::setup::listen;
-use crate::socket::addr;
+use crate::socket::kernel_socket::dropped_behind_our_back;
+use crate::socket::{addr, endpoint, inode};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sd_proto::Request;
 
-/// Numbers among which epoll instances are looked for.
+/// Numbers among which epoll instances and duplicates are looked for.
 const NUMBERS: i32 = 4096;
+
+/// socket(2) for a TCP socket that is the kernel's. It is noted, since it may listen.
+pub(super) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int> {
+    if !client::may_come() {
+        return Outcome::Kernel;
+    }
+    match sd_sys::fd::socket(domain, ty, protocol).and_then(sd_sys::numbers::give) {
+        Ok(fd) => {
+            dropped_behind_our_back(fd);
+            inode::note(fd);
+            Outcome::Done(fd)
+        }
+        Err(e) => Outcome::Errno(e),
+    }
+}
 
 /// listen(2) on a socket that is not ours.
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
-    let may_be_ours = matches!(table::get(fd), Entry::None) && is_tcp(fd) && is_ready();
+    let may_be_ours =
+        matches!(table::get(fd), Entry::None) && is_tcp(fd) && inode::is_own(fd) && may_be_taken_up();
     if !may_be_ours {
         return Outcome::Kernel;
     }
-    let Some(watched_by) = instances_with(fd) else { return Outcome::Kernel };
+    let others = duplicates(fd);
+    let Some(watched_by) = instances_with(fd, &others) else { return Outcome::Kernel };
     // Before the kernel's: who calls accept the moment that it listens is to wait with us.
     let Some(endpoint) = listen::take_up(fd, backlog) else { return Outcome::Kernel };
+    for number in &others {
+        endpoint::retain(endpoint);
+        table::set_socket(*number, endpoint);
+    }
     // SAFETY: no pointers.
     if let Err(e) = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_listen, fd, backlog) }) {
+        for number in others {
+            table::clear(number);
+            endpoint::release(endpoint);
+        }
         listen::give_back(endpoint, fd);
         return Outcome::Errno(e);
     }
@@ -56,8 +86,13 @@ fn is_tcp(fd: c_int) -> bool {
     is(libc::SO_PROTOCOL, libc::IPPROTO_TCP) && is(libc::SO_ACCEPTCONN, 0)
 }
 
+/// There is a monitor, since the socket was made perhaps, or may be one.
+pub(super) fn may_be_taken_up() -> bool {
+    client::connected().is_some() || is_ready()
+}
+
 /// There is no monitor, but may be one some day, and the process has what a listener needs then.
-pub(super) fn is_ready() -> bool {
+fn is_ready() -> bool {
     !client::is_there()
         && !crate::process::network::has_left()
         && !sd_sys::confine::is_on()
@@ -65,12 +100,27 @@ pub(super) fn is_ready() -> bool {
         && client::wait_for_monitor()
 }
 
+/// All numbers that are looked at.
+fn numbers() -> core::ops::Range<c_int> {
+    0..sd_sys::fd::nofile_limit().min(NUMBERS as u64) as c_int
+}
+
+/// The other numbers of the socket.
+fn duplicates(fd: c_int) -> Vec<c_int> {
+    let Ok(socket) = sd_sys::fd::identity(fd) else { return Vec::new() };
+    let is_other = |number: &c_int| {
+        *number != fd
+            && matches!(table::get(*number), Entry::None)
+            && sd_sys::fd::identity(*number) == Ok(socket)
+    };
+    numbers().filter(is_other).collect()
+}
+
 /// The registrations of the socket in the process's epoll instances, each of which is one that can have sockets of ours from now
 /// on. `None`: there may be some that we cannot know of.
-fn instances_with(fd: c_int) -> Option<Vec<epoll::Registered>> {
-    let last = sd_sys::fd::nofile_limit().min(NUMBERS as u64) as i32;
+fn instances_with(fd: c_int, others: &[c_int]) -> Option<Vec<epoll::Registered>> {
     let mut found: Vec<epoll::Registered> = Vec::new();
-    for number in 0..last {
+    for number in numbers() {
         if matches!(table::get(number), Entry::None) && epoll::is_instance(number) {
             if !single_threaded() {
                 return None;
@@ -82,7 +132,9 @@ fn instances_with(fd: c_int) -> Option<Vec<epoll::Registered>> {
         if found.iter().any(|other| other.is_in(epoll)) {
             continue;
         }
-        found.extend(epoll::Registered::of_kernel(epoll, number, fd).ok()?);
+        for socket in others.iter().chain([&fd]) {
+            found.extend(epoll::Registered::of_kernel(epoll, number, *socket).ok()?);
+        }
     }
     Some(found)
 }

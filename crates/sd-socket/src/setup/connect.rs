@@ -42,7 +42,13 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
         return Outcome::Kernel;
     }
     let has_monitor = || crate::monitor::client::is_there() || crate::monitor::client::connected().is_some();
-    if crate::process::network::has_left() || !has_monitor() || placeholder(domain) < 0 {
+    if crate::process::network::has_left() {
+        return Outcome::Kernel;
+    }
+    if !has_monitor() {
+        return crate::setup::before_monitor::socket(domain, ty, protocol);
+    }
+    if placeholder(domain) < 0 {
         return Outcome::Kernel;
     }
     let Some(endpoint) = endpoint::allocate(domain) else { return Outcome::Kernel };

@@ -82,9 +82,7 @@ pub(crate) fn adopt_from_kernel(fd: i32) {
     let is_listening =
         option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) && option(libc::SO_ACCEPTCONN) == Ok(1);
     // Without a monitor as well: one may come.
-    let may_be_ours =
-        || crate::monitor::client::connected().is_some() || crate::setup::before_monitor::is_ready();
-    if is_listening && !table::is_ours(fd) && may_be_ours() {
+    if is_listening && !table::is_ours(fd) && crate::setup::before_monitor::may_be_taken_up() {
         // What listen was told cannot be asked; the kernel's queue bounds what it takes.
         take_up(fd, c_int::MAX);
     }

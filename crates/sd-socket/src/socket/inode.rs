@@ -10,7 +10,8 @@ use crate::fd::table;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Inodes of kernel sockets that this process has made for one endpoint each, and that no other process has: the latest.
+/// Inodes of kernel sockets that this process has made, for one endpoint each or without a monitor, and that no other process has:
+/// the latest.
 static OWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 

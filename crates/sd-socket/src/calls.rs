@@ -144,7 +144,7 @@ pub unsafe fn setsockopt(
 
 /// Before a call that tells the descriptor's inode, which the kernel does.
 pub fn has_inode(fd: c_int) -> Outcome<c_int> {
-    crate::socket::inode::look(fd);
+    crate::socket::kernel_socket::look_at_inode(fd);
     Outcome::Kernel
 }
 

@@ -5,6 +5,8 @@ use crate::Outcome;
 use crate::fd::table::{self};
 use crate::socket::cold::{other_flags, set_other_flags};
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
+use crate::socket::kernel_socket::materialize;
+use crate::socket::signals::{self, F_GETOWN_EX, F_GETSIG, F_SETOWN_EX, F_SETSIG};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_ulong};
 use sd_shm::slab::{Endpoint, HAS_COLD, State};
@@ -54,7 +56,7 @@ fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_
             let others = arg as c_int & (libc::O_APPEND | libc::O_NOATIME | libc::O_ASYNC);
             let old = set_other_flags(endpoint, others as u32);
             if (old ^ others as u32) & libc::O_ASYNC as u32 != 0 {
-                crate::socket::signals::set_async(endpoint, fd);
+                signals::changed(endpoint, fd);
             }
             Outcome::Done(0)
         }
@@ -65,9 +67,7 @@ fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_
                 Err(errno) => Outcome::Errno(errno),
             }
         }
-        _ if crate::socket::signals::is_command(cmd) => {
-            crate::socket::signals::ask_kernel(endpoint, libc::SYS_fcntl, fd, cmd as c_ulong, arg)
-        }
+        _ if is_signal_command(cmd) => ask_kernel(endpoint, libc::SYS_fcntl, fd, cmd as c_ulong, arg),
         _ => Outcome::Kernel,
     }
 }
@@ -109,11 +109,11 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome
             let on = unsafe { value.read_unaligned() } != 0;
             let bit = libc::O_ASYNC as u32;
             set_other_flags(endpoint, other_flags(endpoint) & !bit | if on { bit } else { 0 });
-            crate::socket::signals::set_async(endpoint, fd);
+            signals::changed(endpoint, fd);
             return Outcome::Done(0);
         }
         _ if OWNERS.contains(&request) => {
-            return crate::socket::signals::ask_kernel(endpoint, libc::SYS_ioctl, fd, request, arg);
+            return ask_kernel(endpoint, libc::SYS_ioctl, fd, request, arg);
         }
         libc::FIONREAD | SIOCOUTQ if endpoint.state_now() == State::Listen => {
             return Outcome::Errno(Errno::EINVAL);
@@ -130,4 +130,26 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, arg: c_ulong) -> Outcome
     // SAFETY: as the caller says.
     unsafe { value.write_unaligned(answer) };
     Outcome::Done(0)
+}
+
+/// Whether fcntl's command is about signals.
+fn is_signal_command(cmd: c_int) -> bool {
+    matches!(cmd, libc::F_SETOWN | libc::F_GETOWN | F_SETSIG | F_GETSIG | F_SETOWN_EX | F_GETOWN_EX)
+}
+
+/// fcntl(2) with such a command, or ioctl(2) with FIOSETOWN and the like; `arg` is the kernel's to check.
+fn ask_kernel(
+    endpoint: &'static Endpoint,
+    call: libc::c_long,
+    fd: c_int,
+    cmd: c_ulong,
+    arg: c_ulong,
+) -> Outcome<c_int> {
+    if let Err(errno) = materialize(endpoint) {
+        return Outcome::Errno(errno);
+    }
+    // SAFETY: the caller's argument, for the kernel to check.
+    let done = sd_sys::check(unsafe { sd_sys::syscall!(call, fd, cmd, arg) });
+    signals::changed(endpoint, fd);
+    done.map(|n| n as c_int).into()
 }

@@ -6,7 +6,6 @@
 //!
 //! Not guaranteed: that a socket whose inode was looked at long ago, or before a fork, keeps it.
 
-use crate::fd::table;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -14,16 +13,6 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// the latest.
 static OWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
-
-/// Before fstat(2), or another call that tells the inode.
-pub(crate) fn look(fd: c_int) {
-    if let Some(endpoint) = table::socket(fd)
-        && crate::socket::kernel_socket::materialize(endpoint).is_ok()
-        && is_own(fd)
-    {
-        note(fd);
-    }
-}
 
 /// A kernel socket was made for the endpoint to which this number leads.
 pub(crate) fn note(fd: c_int) {

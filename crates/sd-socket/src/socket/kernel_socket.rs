@@ -9,7 +9,7 @@ use crate::process::PROCESS;
 use crate::process::stats::{Counter, count};
 use crate::socket::endpoint::{self, EndpointExt, OWN_SOCKET};
 use crate::socket::recorded::replay;
-use crate::socket::{addr, cold};
+use crate::socket::{addr, cold, inode};
 use core::sync::atomic::Ordering;
 use sd_shm::slab::{End, Endpoint, State};
 use sd_sys::Errno;
@@ -76,7 +76,7 @@ fn give_own_socket(endpoint: &'static Endpoint) -> Result<(), Errno> {
     sd_sys::fd::close(fresh);
     endpoint.set_flag(OWN_SOCKET);
     if result.is_ok() {
-        crate::socket::inode::note(endpoint.fd.load(Ordering::Relaxed));
+        inode::note(endpoint.fd.load(Ordering::Relaxed));
     }
     result
 }
@@ -116,4 +116,14 @@ pub(crate) const MOVED: Errno = Errno(4097);
 #[cold]
 pub(crate) fn is_moved(endpoint: &Endpoint) -> bool {
     endpoint.state_now() == State::Kernel
+}
+
+/// Before fstat(2), or another call that tells the inode.
+pub(crate) fn look_at_inode(fd: i32) {
+    if let Some(endpoint) = table::socket(fd)
+        && materialize(endpoint).is_ok()
+        && inode::is_own(fd)
+    {
+        inode::note(fd);
+    }
 }

@@ -8,51 +8,26 @@
 //! share the connection. The kernel keeps F_SETOWN's and
 //! F_SETSIG's values for us, with its checks, on a socket of the endpoint's own.
 
-use crate::Outcome;
 use crate::process::PROCESS;
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, HAS_SIGNALS};
-use crate::socket::kernel_socket::materialize;
 use core::sync::atomic::Ordering;
-use libc::{c_int, c_ulong};
+use libc::c_int;
 use sd_proto::Request;
 use sd_ring::doorbell::{self, RX_SIGNAL, TX_SIGNAL};
 use sd_shm::channel::ColdWords;
 use sd_shm::slab::{Endpoint, State};
 
 /// fcntl(2); not in the libc crate.
-const F_SETSIG: c_int = 10;
-const F_GETSIG: c_int = 11;
-const F_SETOWN_EX: c_int = 15;
-const F_GETOWN_EX: c_int = 16;
+pub(crate) const F_SETSIG: c_int = 10;
+pub(crate) const F_GETSIG: c_int = 11;
+pub(crate) const F_SETOWN_EX: c_int = 15;
+pub(crate) const F_GETOWN_EX: c_int = 16;
 /// Kinds of owners.
 const OWNER_GROUP: c_int = 2;
 
-/// Whether fcntl's command is about signals.
-pub(crate) fn is_command(cmd: c_int) -> bool {
-    matches!(cmd, libc::F_SETOWN | libc::F_GETOWN | F_SETSIG | F_GETSIG | F_SETOWN_EX | F_GETOWN_EX)
-}
-
-/// fcntl(2) with such a command, or ioctl(2) with FIOSETOWN and the like; `arg` is the kernel's to check.
-pub(crate) fn ask_kernel(
-    endpoint: &'static Endpoint,
-    call: libc::c_long,
-    fd: c_int,
-    cmd: c_ulong,
-    arg: c_ulong,
-) -> Outcome<c_int> {
-    if let Err(errno) = materialize(endpoint) {
-        return Outcome::Errno(errno);
-    }
-    // SAFETY: the caller's argument, for the kernel to check.
-    let done = sd_sys::check(unsafe { sd_sys::syscall!(call, fd, cmd, arg) });
-    endpoint.set_flag(HAS_SIGNALS);
-    publish(endpoint, fd);
-    done.map(|n| n as c_int).into()
-}
-
-/// O_ASYNC was set or cleared.
-pub(crate) fn set_async(endpoint: &'static Endpoint, fd: c_int) {
+/// Which signals are wanted, or whether any are, was changed at the number's kernel socket, or by O_ASYNC.
+pub(crate) fn changed(endpoint: &'static Endpoint, fd: c_int) {
     endpoint.set_flag(HAS_SIGNALS);
     publish(endpoint, fd);
 }

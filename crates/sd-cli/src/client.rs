@@ -5,7 +5,7 @@ use sd_proto::{ErrorCode, MESSAGE_MAX, Reply, Request};
 use serde_json::Value;
 use std::fmt;
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -81,8 +81,7 @@ fn ask(socket: &Path, request: &Request) -> Result<(Option<Reply>, Option<File>)
     sd_sys::msg::send_with_fds(connection.as_raw_fd(), question, &[], 0).map_err(silence)?;
     let mut buf = [0u8; MESSAGE_MAX];
     let got = sd_sys::msg::recv_with_fds(connection.as_raw_fd(), &mut buf, 0).map_err(silence)?;
-    // SAFETY: `take` gives the descriptor to the caller.
-    let file = got.fds.take().map(|[fd]| unsafe { File::from(OwnedFd::from_raw_fd(fd)) });
+    let file = got.fds.take().map(|[fd]| File::from(OwnedFd::from(fd)));
     match got.len {
         0 => Err(Silence::HungUp),
         len => Ok((Reply::decode(&buf[..len]).ok(), file)),
@@ -111,8 +110,7 @@ fn connect(socket: &Path) -> Result<OwnedFd, Silence> {
     })?;
     let path = socket.as_os_str().as_bytes();
     let fd = sd_sys::msg::connect_unix(path, ANSWER_TIMEOUT_MS).map_err(silence)?;
-    // SAFETY: a fresh descriptor that nobody else has.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let fd = OwnedFd::from(fd);
     sd_sys::trust::other_end(fd.as_raw_fd(), true).map_err(Silence::Stranger)?;
     Ok(fd)
 }

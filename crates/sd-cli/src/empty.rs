@@ -5,7 +5,7 @@
 //! so nobody minds. It ends when nothing has come for a second.
 
 use sd_shm::channel::SEGMENT_LEN;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 const IDLE_MS: i32 = 1000;
 
@@ -25,8 +25,7 @@ pub(crate) fn main() {
     while sd_sys::fd::poll_one(socket, libc::POLLIN, IDLE_MS).is_ok_and(|events| events != 0) {
         match sd_sys::msg::recv_with_fds(socket, &mut [0; 1], 0) {
             Ok(got) if got.len != 0 => got.fds.hand_over(|fd| {
-                // SAFETY: a descriptor that has just come, and is nobody else's.
-                let segment = unsafe { OwnedFd::from_raw_fd(fd) };
+                let segment = OwnedFd::from(fd);
                 empty(&segment);
             }),
             _ => return,

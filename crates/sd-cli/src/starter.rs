@@ -11,7 +11,7 @@
 use sd_cli::{client, library, place};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -59,8 +59,7 @@ fn spawn(socket: &Path) -> std::io::Result<Option<OwnedFd>> {
     let mut pid = [0u8; 4];
     pid_reader.read_exact(&mut pid)?;
     let pidfd = sd_sys::fd::pidfd_open(i32::from_ne_bytes(pid));
-    // SAFETY: a fresh descriptor.
-    Ok(pidfd.ok().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
+    Ok(pidfd.ok().map(|fd| OwnedFd::from(fd)))
 }
 
 /// In the middle process: leaves the session, forks the monitor, tells its pid and ends. The monitor

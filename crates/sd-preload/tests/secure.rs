@@ -54,7 +54,7 @@ fn the_library_does_nothing() {
     std::thread::spawn(move || {
         loop {
             // SAFETY: null addresses are allowed.
-            let visitor = unsafe { libc::accept(listener, std::ptr::null_mut(), std::ptr::null_mut()) };
+            let visitor = unsafe { libc::accept(listener.raw(), std::ptr::null_mut(), std::ptr::null_mut()) };
             VISITORS.fetch_add(1, Ordering::Relaxed);
             sd_sys::fd::close(visitor);
         }

@@ -54,10 +54,7 @@ c.sendall(b'fine'); print(a.recv(9).decode())
 ";
 
 fn listen(path: &Path) -> OwnedFd {
-    use std::os::fd::FromRawFd;
-    let fd = sd_sys::msg::listen_unix(path.as_os_str().as_encoded_bytes()).unwrap();
-    // SAFETY: a fresh descriptor.
-    unsafe { OwnedFd::from_raw_fd(fd) }
+    sd_sys::msg::listen_unix(path.as_os_str().as_encoded_bytes()).unwrap().into()
 }
 
 fn has_visitors(listener: &OwnedFd) -> bool {
@@ -75,7 +72,7 @@ fn a_monitor_that_accepts_nobody() {
     }
     let child = python(CONNECTION, Some(&path)).spawn().unwrap();
     assert_eq!(ends(child, "a full backlog"), "fine\n");
-    held.into_iter().for_each(sd_sys::fd::close);
+    drop(held);
 }
 
 #[test]

@@ -427,8 +427,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "maps files")]
     fn four_small_rings_share_a_page_and_no_ring_overlaps_another() {
         let (fd, _) = Mapping::create(1, 1, 1).unwrap();
-        let map = Mapping::map(fd).unwrap();
-        sd_sys::fd::close(fd);
+        let map = Mapping::map(fd.raw()).unwrap();
         let mut starts = Vec::new();
         for from in [Side::A, Side::B] {
             for slot in 0..SLOTS {

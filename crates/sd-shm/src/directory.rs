@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
+use sd_sys::fd::Owned;
 
 /// Listeners that it has room for; with more the monitor has to be asked.
 pub const LISTENERS: usize = 4000;
@@ -135,12 +136,11 @@ pub struct Writer(Mapping);
 
 impl Writer {
     /// A new one, of which nothing is known, and its memfd.
-    pub fn create() -> sd_sys::Result<(i32, Writer)> {
+    pub fn create() -> sd_sys::Result<(Owned, Writer)> {
         let fd = sd_sys::mem::memfd_sealed(c"sd-directory", LEN)?;
-        let made = sd_sys::mem::map_shared(fd, LEN, true).map(Mapping);
-        let writer = made
-            .and_then(|map| sd_sys::mem::add_seals(fd, SEALS).map(|()| Writer(map)))
-            .inspect_err(|_| sd_sys::fd::close(fd))?;
+        let map = sd_sys::mem::map_shared(fd.raw(), LEN, true).map(Mapping)?;
+        sd_sys::mem::add_seals(fd.raw(), SEALS)?;
+        let writer = Writer(map);
         writer.publish(None);
         Ok((fd, writer))
     }
@@ -225,7 +225,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "maps files")]
     fn what_is_published_is_found() {
         let (fd, writer) = Writer::create().unwrap();
-        let reader = Reader::map(fd).unwrap();
+        let reader = Reader::map(fd.raw()).unwrap();
         let mut found = [Listing::default(); 2];
         assert_eq!(reader.find(80, &mut found), None, "nothing is known yet");
         let all = [(22, 1), (80, 2), (80, 3), (80, 4), (443, 5)].map(|(port, client)| listing(port, client));
@@ -242,14 +242,13 @@ mod tests {
         assert_eq!(reader.find(80, &mut found), Some(1));
         writer.publish(Some(&vec![listing(1, 1); LISTENERS + 1]));
         assert_eq!(reader.find(1, &mut found), None, "no room for all");
-        sd_sys::fd::close(fd);
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "maps files")]
     fn readers_meet_no_half_changed_one() {
         let (fd, writer) = Writer::create().unwrap();
-        let reader = Reader::map(fd).unwrap();
+        let reader = Reader::map(fd.raw()).unwrap();
         writer.publish(Some(&[]));
         std::thread::scope(|scope| {
             let changes = scope.spawn(|| {
@@ -267,14 +266,12 @@ mod tests {
                 }
             }
         });
-        sd_sys::fd::close(fd);
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "maps files")]
     fn only_the_monitor_can_change_it() {
         let (fd, _writer) = Writer::create().unwrap();
-        assert!(sd_sys::mem::map_shared(fd, LEN, true).is_err());
-        sd_sys::fd::close(fd);
+        assert!(sd_sys::mem::map_shared(fd.raw(), LEN, true).is_err());
     }
 }

@@ -4,28 +4,22 @@
 use crate::channel::{Header, MAGIC, Mapping, SEGMENT_LEN};
 use core::mem::offset_of;
 use sd_sys::Errno;
+use sd_sys::fd::Owned;
 
 impl Mapping {
     /// Creates a segment: its memfd, and a mapping of it.
-    pub fn create(id: u64, pid_a: u32, pid_b: u32) -> sd_sys::Result<(i32, Mapping)> {
+    pub fn create(id: u64, pid_a: u32, pid_b: u32) -> sd_sys::Result<(Owned, Mapping)> {
         let fd = Mapping::create_file(id, pid_a, pid_b)?;
-        let map = Mapping::of_created(fd, id).inspect_err(|_| sd_sys::fd::close(fd))?;
+        let map = Mapping::of_created(fd.raw(), id)?;
         Ok((fd, map))
     }
 
     /// Creates a segment: its memfd. It is sealed for good, so nobody who has it can keep its maker from mapping it later.
-    pub fn create_file(id: u64, pid_a: u32, pid_b: u32) -> sd_sys::Result<i32> {
+    pub fn create_file(id: u64, pid_a: u32, pid_b: u32) -> sd_sys::Result<Owned> {
         let fd = sd_sys::mem::memfd_sealed_for_good(c"sd-channel", SEGMENT_LEN)?;
-        match sd_sys::fd::pwrite(fd, &header(id, pid_a, pid_b), 0) {
-            Ok(HEADER_LEN) => Ok(fd),
-            Ok(_) => {
-                sd_sys::fd::close(fd);
-                Err(Errno::ENOSPC)
-            }
-            Err(error) => {
-                sd_sys::fd::close(fd);
-                Err(error)
-            }
+        match sd_sys::fd::pwrite(fd.raw(), &header(id, pid_a, pid_b), 0)? {
+            HEADER_LEN => Ok(fd),
+            _ => Err(Errno::ENOSPC),
         }
     }
 
@@ -59,7 +53,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_mapped() {
-        let (fd, map) = Mapping::create(7, 8, 9).unwrap();
+        let (_fd, map) = Mapping::create(7, 8, 9).unwrap();
         let header = map.header();
         let words = (header.magic.load(Ordering::Relaxed), header.id.load(Ordering::Relaxed));
         assert_eq!(words, (MAGIC, 7));
@@ -67,19 +61,17 @@ mod tests {
         assert_eq!((header.dead[0].load(Ordering::Relaxed), header.used.load(Ordering::Relaxed)), (0, 0));
         // SAFETY: nothing uses the mapping any more.
         unsafe { map.unmap() };
-        sd_sys::fd::close(fd);
     }
 
     #[test]
     fn who_has_it_cannot_keep_its_maker_out() {
         let fd = Mapping::create_file(7, 8, 9).unwrap();
         for seal in [libc::F_SEAL_WRITE, libc::F_SEAL_FUTURE_WRITE, libc::F_SEAL_SEAL] {
-            assert_eq!(sd_sys::mem::add_seals(fd, seal), Err(Errno::EPERM), "{seal}");
+            assert_eq!(sd_sys::mem::add_seals(fd.raw(), seal), Err(Errno::EPERM), "{seal}");
         }
-        let map = Mapping::of_created(fd, 7).unwrap();
+        let map = Mapping::of_created(fd.raw(), 7).unwrap();
         map.header().dead[0].store(1, Ordering::Relaxed);
         // SAFETY: nothing uses the mapping any more.
         unsafe { map.unmap() };
-        sd_sys::fd::close(fd);
     }
 }

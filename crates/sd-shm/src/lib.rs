@@ -55,13 +55,11 @@ mod tests {
     fn only_whole_and_sealed_segments_are_mapped() {
         for len in [PAGE, public::LEN - PAGE, public::LEN + PAGE] {
             let fd = sd_sys::mem::memfd_sealed(c"wrong", len).unwrap();
-            assert_eq!(channel::Mapping::map(fd).err(), Some(Errno::EINVAL));
-            assert_eq!(slab::Slab::map(fd).err(), Some(Errno::EINVAL));
-            assert_eq!(public::map_peer(fd).err(), Some(Errno::EINVAL));
-            sd_sys::fd::close(fd);
+            assert_eq!(channel::Mapping::map(fd.raw()).err(), Some(Errno::EINVAL));
+            assert_eq!(slab::Slab::map(fd.raw()).err(), Some(Errno::EINVAL));
+            assert_eq!(public::map_peer(fd.raw()).err(), Some(Errno::EINVAL));
         }
         let (fd, _) = public::create(1).unwrap();
-        assert!(public::map_peer(fd).is_ok());
-        sd_sys::fd::close(fd);
+        assert!(public::map_peer(fd.raw()).is_ok());
     }
 }

@@ -4,6 +4,7 @@
 //! can map it read-only only. They still do not believe it: a lie hurts the liar alone.
 
 use core::sync::atomic::{AtomicU32, Ordering};
+use sd_sys::fd::Owned;
 
 /// Listeners that one process can have accelerated.
 pub const LISTENERS: usize = 1000;
@@ -42,9 +43,9 @@ pub struct Public {
 const _: () = assert!(core::mem::size_of::<Public>() <= LEN);
 
 /// Creates the calling process's page; returns its memfd (sealed) and the writable mapping.
-pub fn create(pid: u32) -> sd_sys::Result<(i32, &'static Public)> {
+pub fn create(pid: u32) -> sd_sys::Result<(Owned, &'static Public)> {
     let fd = sd_sys::mem::memfd_sealed(c"sd-public", LEN)?;
-    create_in(fd, pid).inspect_err(|_| sd_sys::fd::close(fd)).map(|page| (fd, page))
+    create_in(fd.raw(), pid).map(|page| (fd, page))
 }
 
 /// As [`create`], in a memfd that somebody else has made for that.

@@ -8,6 +8,7 @@ use crate::time_wait::TimeWaits;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::token::Thread;
 use sd_ring::{RxCursor, TxCursor};
+use sd_sys::fd::Owned;
 
 pub use crate::leaving::StandIn;
 
@@ -218,9 +219,9 @@ unsafe impl Sync for Slab {}
 
 impl Slab {
     /// Creates a slab; returns its memfd and mapping.
-    pub fn create(pid: u32) -> sd_sys::Result<(i32, Slab)> {
+    pub fn create(pid: u32) -> sd_sys::Result<(Owned, Slab)> {
         let fd = sd_sys::mem::memfd_sealed(c"sd-slab", LEN)?;
-        let slab = Slab::create_in(fd, pid).inspect_err(|_| sd_sys::fd::close(fd))?;
+        let slab = Slab::create_in(fd.raw(), pid)?;
         Ok((fd, slab))
     }
 
@@ -408,7 +409,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps files")]
     fn addresses_are_kept() {
-        let (fd, slab) = Slab::create(1).unwrap();
+        let (_fd, slab) = Slab::create(1).unwrap();
         let endpoint = slab.endpoint(7).unwrap();
         assert_eq!(slab.address(endpoint, End::Local), [0; 16]);
         let v6 = core::array::from_fn(|at| 0x20 + at as u8);
@@ -419,7 +420,6 @@ mod tests {
             assert_eq!(slab.address(endpoint, End::Remote), address);
             assert_eq!(slab.address(endpoint, End::Local), [0; 16]);
         }
-        sd_sys::fd::close(fd);
         // SAFETY: nothing uses it any more.
         unsafe { slab.unmap() };
     }
@@ -432,8 +432,10 @@ mod tests {
             // SAFETY: an all-zero stat is valid.
             let mut found: libc::stat = unsafe { core::mem::zeroed() };
             // SAFETY: the kernel writes one stat.
-            sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_fstat, fd, &mut found as *mut libc::stat) })
-                .unwrap();
+            sd_sys::check(unsafe {
+                sd_sys::syscall!(libc::SYS_fstat, fd.raw(), &mut found as *mut libc::stat)
+            })
+            .unwrap();
             found.st_blocks * 512 / 4096
         };
         let before = pages();
@@ -446,7 +448,6 @@ mod tests {
         assert_eq!(endpoint.switch(Switch::KeepAlive), None);
         assert!(slab.cold_of(endpoint).is_none());
         assert_eq!(pages() - before, 2);
-        sd_sys::fd::close(fd);
         // SAFETY: nothing uses it any more.
         unsafe { slab.unmap() };
     }

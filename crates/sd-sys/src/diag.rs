@@ -1,5 +1,6 @@
 //! What the kernel tells of a TCP socket that the caller need not have (sock_diag(7)).
 
+use crate::fd::Owned;
 use crate::{Errno, Result, check, syscall};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -16,7 +17,7 @@ const RECEIVED_AT: usize = 128;
 
 /// A socket for questions.
 #[derive(Debug)]
-pub struct Diag(i32);
+pub struct Diag(Owned);
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,17 +59,11 @@ impl Diag {
         let mut answer = [0u8; 1024];
         // SAFETY: the kernel reads the request and writes at most the answer; a netlink socket answers at once.
         let got = unsafe {
-            check(syscall!(libc::SYS_sendto, self.0, request.as_ptr(), REQUEST_LEN, 0, 0, 0))?;
+            check(syscall!(libc::SYS_sendto, self.0.raw(), request.as_ptr(), REQUEST_LEN, 0, 0, 0))?;
             let (at, len) = (answer.as_mut_ptr(), answer.len());
-            check(syscall!(libc::SYS_recvfrom, self.0, at, len, libc::MSG_DONTWAIT, 0, 0))?
+            check(syscall!(libc::SYS_recvfrom, self.0.raw(), at, len, libc::MSG_DONTWAIT, 0, 0))?
         };
         parse(answer.get(..got).unwrap_or(&[]))
-    }
-}
-
-impl Drop for Diag {
-    fn drop(&mut self) {
-        crate::fd::close(self.0);
     }
 }
 

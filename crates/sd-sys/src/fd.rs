@@ -17,13 +17,39 @@ pub struct Owned(i32);
 
 impl Owned {
     /// Of a descriptor that nobody else closes.
-    pub fn new(fd: i32) -> Owned {
+    pub const fn new(fd: i32) -> Owned {
         Owned(fd)
     }
 
     /// Its number, while this lives.
-    pub fn raw(&self) -> i32 {
+    pub const fn raw(&self) -> i32 {
         self.0
+    }
+
+    /// Its number, which the caller closes, or gives to the program.
+    pub const fn into_raw(self) -> i32 {
+        let fd = self.0;
+        core::mem::forget(self);
+        fd
+    }
+}
+
+/// Who has a descriptor's number, whatever happens at its end.
+pub trait Number {
+    /// The number.
+    fn raw(&self) -> i32;
+}
+
+impl Number for Owned {
+    fn raw(&self) -> i32 {
+        self.0
+    }
+}
+
+impl From<Owned> for std::os::fd::OwnedFd {
+    fn from(fd: Owned) -> std::os::fd::OwnedFd {
+        // SAFETY: the descriptor is nobody else's.
+        unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.into_raw()) }
     }
 }
 
@@ -45,9 +71,9 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Result<usize> {
 }
 
 /// dup(2): the lowest free number.
-pub fn dup(fd: i32) -> Result<i32> {
+pub fn dup(fd: i32) -> Result<Owned> {
     // SAFETY: no pointers.
-    check(unsafe { syscall!(libc::SYS_dup, fd) }).map(|n| n as i32)
+    check(unsafe { syscall!(libc::SYS_dup, fd) }).map(|n| Owned(n as i32))
 }
 
 /// dup3(2), without its EINVAL for equal numbers.
@@ -57,20 +83,20 @@ pub fn dup3(old: i32, new: i32, flags: i32) -> Result<i32> {
 }
 
 /// A duplicate at number `min` or above, close-on-exec.
-pub fn dup_above(fd: i32, min: i32) -> Result<i32> {
-    fcntl(fd, libc::F_DUPFD_CLOEXEC, min as usize).map(|n| n as i32)
+pub fn dup_above(fd: i32, min: i32) -> Result<Owned> {
+    fcntl(fd, libc::F_DUPFD_CLOEXEC, min as usize).map(|n| Owned(n as i32))
 }
 
 /// socket(2).
-pub fn socket(domain: i32, ty: i32, protocol: i32) -> Result<i32> {
+pub fn socket(domain: i32, ty: i32, protocol: i32) -> Result<Owned> {
     // SAFETY: no pointers.
-    check(unsafe { syscall!(libc::SYS_socket, domain, ty, protocol) }).map(|n| n as i32)
+    check(unsafe { syscall!(libc::SYS_socket, domain, ty, protocol) }).map(|n| Owned(n as i32))
 }
 
 /// eventfd2(2).
-pub fn eventfd(flags: i32) -> Result<i32> {
+pub fn eventfd(flags: i32) -> Result<Owned> {
     // SAFETY: no pointers.
-    check(unsafe { syscall!(libc::SYS_eventfd2, 0, flags) }).map(|n| n as i32)
+    check(unsafe { syscall!(libc::SYS_eventfd2, 0, flags) }).map(|n| Owned(n as i32))
 }
 
 /// Wakes whoever watches an eventfd with [`EVENTFD_EDGE`].
@@ -258,9 +284,9 @@ pub unsafe fn ppoll(
 }
 
 /// epoll_create1(2).
-pub fn epoll_create() -> Result<i32> {
+pub fn epoll_create() -> Result<Owned> {
     // SAFETY: no pointers.
-    check(unsafe { syscall!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }).map(|n| n as i32)
+    check(unsafe { syscall!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }).map(|n| Owned(n as i32))
 }
 
 /// epoll_ctl(2).
@@ -346,7 +372,7 @@ pub fn task_is_dead(id: i32) -> bool {
         return true;
     }
     // Only a process has a pidfd, and only one that has ended is readable.
-    let Ok(pidfd) = pidfd_open(id).map(Owned) else { return false };
+    let Ok(pidfd) = pidfd_open(id) else { return false };
     poll_one(pidfd.raw(), libc::POLLIN, 0).is_ok_and(|events| events & libc::POLLIN != 0)
 }
 
@@ -372,9 +398,9 @@ pub fn task_is_stopped(id: i32) -> bool {
 }
 
 /// pidfd_open(2).
-pub fn pidfd_open(pid: i32) -> Result<i32> {
+pub fn pidfd_open(pid: i32) -> Result<Owned> {
     // SAFETY: no pointers.
-    check(unsafe { syscall!(libc::SYS_pidfd_open, pid, 0) }).map(|n| n as i32)
+    check(unsafe { syscall!(libc::SYS_pidfd_open, pid, 0) }).map(|n| Owned(n as i32))
 }
 
 /// The program's soft limit on file descriptors.

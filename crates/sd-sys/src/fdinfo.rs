@@ -3,6 +3,7 @@
 //! Programs register descriptors before the library knows that they will be of interest. The kernel tells nobody but a
 //! reader of this file for which events, and with which data.
 
+use crate::fd::Owned;
 use crate::{Errno, Result, check, fd, syscall};
 
 /// A registration as epoll_ctl(2) made it. EPOLLERR and EPOLLHUP are always among the events, unless EPOLLONESHOT has fired.
@@ -19,9 +20,7 @@ const LINE_MAX: usize = 256;
 pub fn registration(epfd: i32, fd: i32) -> Result<Option<Registration>> {
     let (_, inode) = fd::identity(fd)?;
     let file = open(epfd)?;
-    let found = find(file, |line| of(line, fd, inode));
-    fd::close(file);
-    found
+    find(file.raw(), |line| of(line, fd, inode))
 }
 
 /// The first line of a file that is something.
@@ -42,7 +41,7 @@ fn find<T>(file: i32, of: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>> {
     }
 }
 
-fn open(epfd: i32) -> Result<i32> {
+fn open(epfd: i32) -> Result<Owned> {
     let mut rest = u32::try_from(epfd).map_err(|_| Errno::EBADF)?;
     let mut path = *b"/proc/self/fdinfo/\0\0\0\0\0\0\0\0\0\0\0\0";
     let len = (rest.max(1).ilog10() + 1) as usize;
@@ -54,7 +53,7 @@ fn open(epfd: i32) -> Result<i32> {
     check(unsafe {
         syscall!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC)
     })
-    .map(|file| file as i32)
+    .map(|file| Owned::new(file as i32))
 }
 
 /// `tfd: 5 events: 19 data: 5 pos:0 ino:8a3 sdev:8`, where it is of this descriptor.
@@ -76,23 +75,22 @@ mod tests {
     #[test]
     fn what_was_registered_is_found_among_many() {
         let instance = fd::epoll_create().unwrap();
-        let of_events: Vec<i32> = (0..200).map(|_| fd::eventfd(0).unwrap()).collect();
+        let of_events: Vec<Owned> = (0..200).map(|_| fd::eventfd(0).unwrap()).collect();
         for (at, one) in of_events.iter().enumerate() {
             let (events, data) = (if at % 2 == 0 { 1 } else { 0x8000_0001 }, u64::MAX - at as u64);
-            fd::epoll_ctl(instance, libc::EPOLL_CTL_ADD, *one, events, data).unwrap();
+            fd::epoll_ctl(instance.raw(), libc::EPOLL_CTL_ADD, one.raw(), events, data).unwrap();
         }
         for (at, one) in of_events.iter().enumerate() {
             let events = if at % 2 == 0 { 0x19 } else { 0x8000_0019 };
             assert_eq!(
-                registration(instance, *one),
+                registration(instance.raw(), one.raw()),
                 Ok(Some(Registration { events, data: u64::MAX - at as u64 }))
             );
         }
         let other = fd::eventfd(0).unwrap();
-        assert_eq!(registration(instance, other), Ok(None));
-        assert_eq!(registration(other, instance), Ok(None));
-        assert_eq!(registration(-1, instance), Err(Errno::EBADF));
-        of_events.into_iter().chain([instance, other]).for_each(fd::close);
+        assert_eq!(registration(instance.raw(), other.raw()), Ok(None));
+        assert_eq!(registration(other.raw(), instance.raw()), Ok(None));
+        assert_eq!(registration(-1, instance.raw()), Err(Errno::EBADF));
     }
 
     #[test]

@@ -148,9 +148,8 @@ fn are_there() -> bool {
         )
     });
     let Ok(file) = file else { return false };
-    let got = fd::read(file as i32, &mut text);
-    fd::close(file as i32);
-    got.is_ok_and(|len| text.get(..len).is_some_and(tells_of_filters))
+    let file = fd::Owned::new(file as i32);
+    fd::read(file.raw(), &mut text).is_ok_and(|len| text.get(..len).is_some_and(tells_of_filters))
 }
 
 fn tells_of_filters(status: &[u8]) -> bool {

@@ -1,19 +1,20 @@
 //! memfd_create(2), mmap(2) and friends.
 
+use crate::fd::Owned;
 use crate::{Result, check, syscall};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Creates a sealable, close-on-exec memfd of `len` bytes that can neither shrink nor grow.
-pub fn memfd_sealed(name: &core::ffi::CStr, len: usize) -> Result<i32> {
+pub fn memfd_sealed(name: &core::ffi::CStr, len: usize) -> Result<Owned> {
     memfd(name, len, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
 }
 
 /// The same, and nobody can seal it any further: whoever has it can map it, to write, at any time.
-pub fn memfd_sealed_for_good(name: &core::ffi::CStr, len: usize) -> Result<i32> {
+pub fn memfd_sealed_for_good(name: &core::ffi::CStr, len: usize) -> Result<Owned> {
     memfd(name, len, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)
 }
 
-fn memfd(name: &core::ffi::CStr, len: usize, seals: i32) -> Result<i32> {
+fn memfd(name: &core::ffi::CStr, len: usize, seals: i32) -> Result<Owned> {
     // ftruncate beyond RLIMIT_FSIZE would raise SIGXFSZ in a program that never asked for a file.
     if crate::fd::file_size_limit() < len as u64 {
         return Err(crate::Errno::EFBIG);
@@ -21,12 +22,10 @@ fn memfd(name: &core::ffi::CStr, len: usize, seals: i32) -> Result<i32> {
     // SAFETY: `name` is a valid C string.
     let fd = check(unsafe {
         syscall!(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
-    })? as i32;
-    let sized = ftruncate(fd, len).and_then(|()| add_seals(fd, seals));
-    if let Err(e) = sized {
-        crate::fd::close(fd);
-        return Err(e);
-    }
+    })
+    .map(|fd| Owned::new(fd as i32))?;
+    ftruncate(fd.raw(), len)?;
+    add_seals(fd.raw(), seals)?;
     Ok(fd)
 }
 
@@ -286,7 +285,7 @@ mod tests {
     fn a_mapping_is_replaced_while_another_one_stays() {
         const LEN: usize = 64 << 10;
         let fd = memfd_sealed(c"test", LEN).unwrap();
-        let at = map_shared(fd, LEN, true).unwrap();
+        let at = map_shared(fd.raw(), LEN, true).unwrap();
         // SAFETY: within mappings of that length, which nobody else uses.
         unsafe {
             at.write(1);
@@ -303,7 +302,6 @@ mod tests {
             unmap(at, LEN);
             unmap(again, LEN);
         }
-        crate::fd::close(fd);
     }
 
     #[test]
@@ -329,13 +327,12 @@ mod tests {
     #[test]
     fn a_core_dump_does_not_hold_segments() {
         let fd = memfd_sealed(c"sd-core-test", 1 << 20).unwrap();
-        let at = map_apart(fd, 1 << 20).unwrap();
+        let at = map_apart(fd.raw(), 1 << 20).unwrap();
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let from = smaps.find("sd-core-test").unwrap();
         let flags = smaps[from..].lines().find(|line| line.starts_with("VmFlags:")).unwrap();
         assert!(flags.split_whitespace().any(|flag| flag == "dd"), "{flags}");
         // SAFETY: nothing uses the mapping.
         unsafe { unmap(at, 1 << 20) };
-        crate::fd::close(fd);
     }
 }

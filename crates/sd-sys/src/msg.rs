@@ -1,5 +1,6 @@
 //! Unix-domain datagrams with descriptors: the control path's transport.
 
+use crate::fd::Owned;
 use crate::{Errno, Result, check, syscall};
 
 /// Most descriptors that travel with one message of ours.
@@ -30,16 +31,16 @@ impl Fds {
     }
 
     /// Hands them over, if there are exactly so many; otherwise all are closed.
-    pub fn take<const N: usize>(mut self) -> Option<[i32; N]> {
+    pub fn take<const N: usize>(mut self) -> Option<[Owned; N]> {
         let taken = <[i32; N]>::try_from(self.as_slice()).ok()?;
         self.count = 0;
-        Some(taken)
+        Some(taken.map(Owned::new))
     }
 
     /// Hands them over one by one, from the first on.
-    pub fn hand_over(mut self, each: impl FnMut(i32)) {
+    pub fn hand_over(mut self, each: impl FnMut(Owned)) {
         let count = core::mem::take(&mut self.count);
-        self.list.iter().take(count).copied().for_each(each);
+        self.list.iter().take(count).copied().map(Owned::new).for_each(each);
     }
 
     fn push(&mut self, fd: i32) {
@@ -201,23 +202,19 @@ pub fn recv_whatever(sock: i32, buf: &mut [u8], flags: i32) -> Result<Received> 
 
 /// Two Unix-domain SOCK_SEQPACKET sockets connected with each other; close-on-exec. The first says who sent
 /// a message to it ([`Received::sender`]).
-pub fn pair_with_credentials() -> Result<[i32; 2]> {
+pub fn pair_with_credentials() -> Result<[Owned; 2]> {
     let mut pair = [-1i32; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: the kernel writes two numbers.
     check(unsafe { syscall!(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) })?;
-    match crate::fd::setsockopt_int(pair[0], libc::SOL_SOCKET, libc::SO_PASSCRED, 1) {
-        Ok(()) => Ok(pair),
-        Err(error) => {
-            pair.iter().for_each(|&fd| crate::fd::close(fd));
-            Err(error)
-        }
-    }
+    let pair = pair.map(Owned::new);
+    crate::fd::setsockopt_int(pair[0].raw(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1)?;
+    Ok(pair)
 }
 
 /// Connects to a Unix-domain SOCK_SEQPACKET listener; close-on-exec. For room in its backlog this waits so long at most
 /// (EAGAIN); sending and receiving wait as long, until [`set_timeout`] says otherwise.
-pub fn connect_unix(path: &[u8], wait_ms: u32) -> Result<i32> {
+pub fn connect_unix(path: &[u8], wait_ms: u32) -> Result<Owned> {
     named_unix(path, |fd, addr, len| {
         set_timeout(fd, wait_ms)?;
         // SAFETY: the kernel reads `len` bytes of the address.
@@ -238,7 +235,7 @@ pub fn set_timeout(fd: i32, ms: u32) -> Result<()> {
 }
 
 /// A Unix-domain SOCK_SEQPACKET listener; close-on-exec. A name that begins with a zero byte is abstract (unix(7)).
-pub fn listen_unix(path: &[u8]) -> Result<i32> {
+pub fn listen_unix(path: &[u8]) -> Result<Owned> {
     named_unix(path, |fd, addr, len| {
         // SAFETY: the kernel reads `len` bytes of the address.
         unsafe {
@@ -251,7 +248,7 @@ pub fn listen_unix(path: &[u8]) -> Result<i32> {
 fn named_unix(
     path: &[u8],
     go: impl FnOnce(i32, *const libc::sockaddr_un, usize) -> Result<usize>,
-) -> Result<i32> {
+) -> Result<Owned> {
     // SAFETY: an all-zero sockaddr_un is valid.
     let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     if path.len() >= addr.sun_path.len() {
@@ -262,7 +259,7 @@ fn named_unix(
         *to = *from as _;
     }
     let fd = crate::fd::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)?;
-    go(fd, &addr, size_of::<libc::sockaddr_un>()).map(|_| fd).inspect_err(|_| crate::fd::close(fd))
+    go(fd.raw(), &addr, size_of::<libc::sockaddr_un>()).map(|_| fd)
 }
 
 #[cfg(test)]
@@ -286,8 +283,8 @@ mod tests {
         assert!((40..2000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
         // And whoever is silent is not waited for.
         let began = Instant::now();
-        assert_eq!(crate::fd::read(held[0], &mut [0u8]), Err(Errno::EAGAIN));
+        assert_eq!(crate::fd::read(held[0].raw(), &mut [0u8]), Err(Errno::EAGAIN));
         assert!(began.elapsed() < Duration::from_secs(2));
-        held.into_iter().chain([listener]).for_each(crate::fd::close);
+        drop(listener);
     }
 }

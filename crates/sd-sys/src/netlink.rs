@@ -4,6 +4,7 @@
 //! An answer is believed only if the kernel sent it (port id 0) and it carries the question's number, which nobody can
 //! foresee. Each question is answered by the time it has been sent, so nothing here waits.
 
+use crate::fd::{Number, Owned};
 use crate::{Errno, Result, check, syscall};
 
 /// struct nlmsghdr.
@@ -45,7 +46,7 @@ pub enum Found {
 }
 
 /// A netlink socket; questions are about the network namespace in which it was made. Not for several threads at a time.
-pub struct Netlink(i32);
+pub struct Netlink<F: ?Sized = Owned>(F);
 
 impl Netlink {
     /// One for questions about sockets.
@@ -62,16 +63,25 @@ impl Netlink {
         crate::fd::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol).map(Netlink)
     }
 
-    /// Gives up the descriptor, which the caller closes.
-    pub fn into_raw(self) -> i32 {
-        core::mem::ManuallyDrop::new(self).0
+    /// With its descriptor in another's hands.
+    pub fn held_by<F: Number>(self, hold: impl FnOnce(Owned) -> F) -> Netlink<F> {
+        Netlink(hold(self.0))
     }
+}
 
-    /// One that asks with this descriptor, which is closed with it.
-    pub fn from_raw(fd: i32) -> Netlink {
+impl<F> Netlink<F> {
+    /// Over a descriptor of such a socket.
+    pub fn over(fd: F) -> Netlink<F> {
         Netlink(fd)
     }
 
+    /// Gives up the descriptor.
+    pub fn into_fd(self) -> F {
+        self.0
+    }
+}
+
+impl<F: Number + ?Sized> Netlink<F> {
     /// Whether the kernel answers questions about TCP; otherwise it would say that nobody listens anywhere.
     pub fn knows_tcp(&self) -> bool {
         // A list of the sockets in none of the states: an end, or an error.
@@ -183,7 +193,8 @@ impl Netlink {
         buf: &mut [u8],
         mut take: impl FnMut(&[u8]) -> bool,
     ) -> Result<()> {
-        let number = (crate::time::ticks() as u32).rotate_left(7) ^ self as *const Netlink as usize as u32;
+        let number = (crate::time::ticks() as u32).rotate_left(7)
+            ^ core::ptr::from_ref(self).cast::<()>() as usize as u32;
         let mut question = [0u8; HEADER + 56];
         let len = HEADER + body.len();
         question[..4].copy_from_slice(&(len as u32).to_ne_bytes());
@@ -192,7 +203,9 @@ impl Netlink {
         question[8..12].copy_from_slice(&number.to_ne_bytes());
         question.get_mut(HEADER..len).ok_or(Errno::EINVAL)?.copy_from_slice(body);
         // SAFETY: the kernel reads `len` bytes of the question, which has so many: a slice of them was just written.
-        check(unsafe { syscall!(libc::SYS_sendto, self.0, question.as_ptr(), len, libc::MSG_DONTWAIT) })?;
+        check(unsafe {
+            syscall!(libc::SYS_sendto, self.0.raw(), question.as_ptr(), len, libc::MSG_DONTWAIT)
+        })?;
         loop {
             let (got, sender) = self.receive(buf)?;
             if sender == 0
@@ -212,7 +225,7 @@ impl Netlink {
         let got = check(unsafe {
             syscall!(
                 libc::SYS_recvfrom,
-                self.0,
+                self.0.raw(),
                 buf.as_mut_ptr(),
                 buf.len(),
                 libc::MSG_DONTWAIT,
@@ -221,12 +234,6 @@ impl Netlink {
             )
         })?;
         Ok((got, from.nl_pid))
-    }
-}
-
-impl Drop for Netlink {
-    fn drop(&mut self) {
-        crate::fd::close(self.0);
     }
 }
 

@@ -114,11 +114,9 @@ fn none_left(first: u64) -> bool {
     }
     // A file of nobody's: closing a duplicate of the program's could end its locks.
     let Ok(probe) = fd::eventfd(libc::EFD_CLOEXEC) else { return true };
-    let lowest = fd::dup_above(probe, first as i32);
-    fd::close(probe);
-    let free = if probe as u64 >= first { Ok(probe) } else { lowest };
-    lowest.into_iter().for_each(fd::close);
-    free.map_or(true, |free| free as u64 >= soft)
+    let lowest = fd::dup_above(probe.raw(), first as i32);
+    let free = if probe.raw() as u64 >= first { Ok(&probe) } else { lowest.as_ref() };
+    free.map_or(true, |free| free.raw() as u64 >= soft)
 }
 
 /// The number that the kernel gave out, if the program may have it; else it is closed: EMFILE.

@@ -8,6 +8,7 @@
 //!
 //! A context belongs to one address space: a forked child has none, nor its memory, and makes its own.
 
+use crate::fd::Owned;
 use crate::{Errno, Result, check, syscall};
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -56,20 +57,14 @@ const RING_MAGIC: u32 = 0xa10a_10a1;
 /// See the module.
 pub struct Ringer {
     context: usize,
-    file: i32,
+    file: Owned,
 }
 
 impl Ringer {
     /// Fails where asynchronous I/O is not to be had: a filter, `fs.aio-max-nr`, a kernel without.
     pub fn new() -> Result<Ringer> {
         let file = crate::mem::memfd_sealed(c"sd-nothing", 0)?;
-        match Ringer::new_context() {
-            Ok(context) => Ok(Ringer { context, file }),
-            Err(error) => {
-                crate::fd::close(file);
-                Err(error)
-            }
-        }
+        Ok(Ringer { context: Ringer::new_context()?, file })
     }
 
     /// A context of this address space.
@@ -96,7 +91,7 @@ impl Ringer {
 
     /// Of a context, and a file to read nothing from; both are the ringer's from now on.
     pub fn of_parts(context: usize, file: i32) -> Ringer {
-        Ringer { context, file }
+        Ringer { context, file: Owned::new(file) }
     }
 
     /// Wakes whoever watches the eventfd. EINVAL when it is none.
@@ -113,7 +108,7 @@ impl Ringer {
     fn submit(&self, eventfd: i32) -> Result<()> {
         let request = Iocb {
             opcode: IOCB_CMD_PREAD,
-            file: self.file as u32,
+            file: self.file.raw() as u32,
             flags: IOCB_FLAG_RESFD,
             eventfd: eventfd as u32,
             ..Iocb::default()
@@ -138,7 +133,6 @@ impl Drop for Ringer {
     fn drop(&mut self) {
         // SAFETY: the context is ours, and nobody uses it any more.
         let _ = unsafe { syscall!(libc::SYS_io_destroy, self.context) };
-        crate::fd::close(self.file);
     }
 }
 
@@ -157,7 +151,8 @@ mod tests {
     fn each_signal_is_an_edge_whatever_the_counter_is() {
         let ringer = Ringer::new().unwrap();
         // A blocking one.
-        let (event, watcher) = (eventfd(0).unwrap(), epoll_create().unwrap());
+        let (eventfd, instance) = (eventfd(0).unwrap(), epoll_create().unwrap());
+        let (event, watcher) = (eventfd.raw(), instance.raw());
         epoll_ctl(watcher, libc::EPOLL_CTL_ADD, event, EVENTFD_EDGE, 0).unwrap();
         assert!(has_edge(watcher));
         for _ in 0..1000 {
@@ -172,14 +167,13 @@ mod tests {
             assert_eq!(ringer.ring(event), Ok(()));
             assert!(has_edge(watcher) && !has_edge(watcher));
         }
-        crate::fd::close(event);
-        crate::fd::close(watcher);
     }
 
     #[test]
     fn a_child_has_nothing_of_it() {
         let ringer = Ringer::new().unwrap();
-        let event = eventfd(libc::EFD_NONBLOCK).unwrap();
+        let eventfd = eventfd(libc::EFD_NONBLOCK).unwrap();
+        let event = eventfd.raw();
         // SAFETY: a child that makes system calls only, and a plain wait.
         let status = unsafe {
             let child = libc::fork();
@@ -196,17 +190,15 @@ mod tests {
         };
         assert_eq!(status, 0);
         assert_eq!(ringer.ring(event), Ok(()));
-        crate::fd::close(event);
     }
 
     #[test]
     fn what_is_no_eventfd_is_refused() {
         let ringer = Ringer::new().unwrap();
         let pair = crate::msg::pair_with_credentials().unwrap();
-        for fd in [pair[0], ringer.file, -1] {
+        for fd in [pair[0].raw(), ringer.file.raw(), -1] {
             assert!(ringer.ring(fd).is_err(), "{fd}");
         }
-        pair.iter().for_each(|&fd| crate::fd::close(fd));
     }
 
     /// Not a test: `cargo test --release -p sd-sys ringer -- --ignored --nocapture`.
@@ -214,7 +206,8 @@ mod tests {
     #[ignore = "a measurement"]
     fn cost_beside_write() {
         const ROUNDS: u32 = 1_000_000;
-        let (ringer, event) = (Ringer::new().unwrap(), eventfd(libc::EFD_NONBLOCK).unwrap());
+        let (ringer, eventfd) = (Ringer::new().unwrap(), eventfd(libc::EFD_NONBLOCK).unwrap());
+        let event = eventfd.raw();
         let per_round = |what: &dyn Fn()| {
             let start = std::time::Instant::now();
             (0..ROUNDS).for_each(|_| what());
@@ -223,6 +216,5 @@ mod tests {
         let rings = per_round(&|| ringer.ring(event).unwrap());
         let writes = per_round(&|| crate::fd::eventfd_signal(event));
         println!("io_submit {rings:?}, poll and write {writes:?}");
-        crate::fd::close(event);
     }
 }

@@ -11,6 +11,7 @@
 //! that number, or if it cannot be written to from inside: it is mounted read-only, or refuses even a user with
 //! CAP_DAC_OVERRIDE, which the kernel grants over all users inside.
 
+use crate::fd::Owned;
 use crate::{Errno, check, fd, syscall};
 
 /// How a user without a number in this user namespace is shown (user_namespaces(7)).
@@ -158,7 +159,7 @@ impl Walk {
         let mut here = open(libc::AT_FDCWD, directory)?;
         let mut below: Option<libc::stat> = None;
         for _ in 0..DEPTH_MAX {
-            let found = status(here);
+            let found = status(here.raw());
             let checked = found.and_then(|found| {
                 self.is_sticky = false;
                 self.directory(&found, b"", below.is_none())?;
@@ -167,16 +168,13 @@ impl Walk {
                     _ => Ok(found),
                 }
             });
-            let above = checked.and_then(|found| Ok((found, open(here, b"..")?)));
-            fd::close(here);
+            let above = checked.and_then(|found| Ok((found, open(here.raw(), b"..")?)));
             let (found, above) = above?;
             if below.is_some_and(|below| (below.st_dev, below.st_ino) == (found.st_dev, found.st_ino)) {
-                fd::close(above);
                 return Ok(());
             }
             (here, below) = (above, Some(found));
         }
-        fd::close(here);
         Err(Why::Error(Errno::ELOOP))
     }
 }
@@ -281,24 +279,18 @@ fn status(directory: i32) -> core::result::Result<libc::stat, Why> {
 }
 
 /// A directory, for looking at it only.
-fn open(at: i32, path: &[u8]) -> core::result::Result<i32, Why> {
+fn open(at: i32, path: &[u8]) -> core::result::Result<Owned, Why> {
     let text = terminated(path).ok_or(Why::Error(Errno::ENAMETOOLONG))?;
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: the kernel reads the path.
     check(unsafe { syscall!(libc::SYS_openat, at, text.as_ptr(), flags) })
-        .map(|fd| fd as i32)
+        .map(|fd| Owned::new(fd as i32))
         .map_err(Why::Error)
 }
 
 fn read_file<'a>(path: &[u8], text: &'a mut [u8]) -> Option<&'a str> {
-    let name = terminated(path)?;
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: the kernel reads the path.
-    let file =
-        check(unsafe { syscall!(libc::SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags) }).ok()? as i32;
-    let got = fd::read(file, text);
-    fd::close(file);
-    core::str::from_utf8(text.get(..got.ok()?)?).ok()
+    let got = fd::read_file(&terminated(path)?, text).ok()?;
+    core::str::from_utf8(text.get(..got)?).ok()
 }
 
 #[cfg(test)]

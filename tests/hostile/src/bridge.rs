@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 /// The honest server's part: sends a connection away, by the C library's sendmsg.
@@ -44,15 +44,16 @@ pub(crate) fn spray(first: u16, last: u16) -> io::Result<()> {
         for port in first..=last {
             let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
             let Ok(fd) = sd_sys::fd::socket(libc::AF_INET, kind, 0) else { break };
-            // SAFETY: a descriptor that was just made.
-            let stream = unsafe { TcpStream::from_raw_fd(fd) };
+            let stream = TcpStream::from(OwnedFd::from(fd));
             // SAFETY: an all-zero address is valid.
             let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
             address.sin_family = libc::AF_INET as u16;
             address.sin_port = port.to_be();
             address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
             // SAFETY: the address is valid during the call.
-            unsafe { libc::connect(fd, (&raw const address).cast(), size_of_val(&address) as u32) };
+            unsafe {
+                libc::connect(stream.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32)
+            };
             if stream.peer_addr().is_ok_and(|peer: SocketAddr| peer.port() == port) {
                 held.push(stream);
             }

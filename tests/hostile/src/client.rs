@@ -7,16 +7,15 @@ use sd_shm::slab::{Endpoint, Slab, State};
 use sd_sys::Errno;
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 /// As many descriptors as one message can carry.
 pub(crate) const FDS_MAX: usize = 253;
 
-pub(crate) fn own(fd: sd_sys::Result<i32>) -> io::Result<OwnedFd> {
+pub(crate) fn own(fd: sd_sys::Result<sd_sys::fd::Owned>) -> io::Result<OwnedFd> {
     let fd = fd.map_err(|error| io::Error::from_raw_os_error(error.0))?;
-    // SAFETY: every caller passes a descriptor that was just made for it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(OwnedFd::from(fd))
 }
 
 fn error(what: impl std::fmt::Display) -> io::Error {
@@ -37,7 +36,7 @@ impl Control {
         let path = std::env::var_os("SD_MONITOR").ok_or_else(|| error("SD_MONITOR is not set"))?;
         // SAFETY: no pointers.
         let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
-        let socket = own(if socket < 0 { Err(Errno::EMFILE) } else { Ok(socket) })?;
+        let socket = own(if socket < 0 { Err(Errno::EMFILE) } else { Ok(sd_sys::fd::Owned::new(socket)) })?;
         // SAFETY: an all-zero address is valid.
         let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
         address.sun_family = libc::AF_UNIX as u16;

@@ -44,7 +44,7 @@ const UFFDIO_REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
 fn page() -> io::Result<(Page, OwnedFd)> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) } as i32;
-    let fd = own(if fd < 0 { Err(Errno::EPERM) } else { Ok(fd) })?;
+    let fd = own(if fd < 0 { Err(Errno::EPERM) } else { Ok(sd_sys::fd::Owned::new(fd)) })?;
     let mut api = Api { api: 0xaa, features: 0, ioctls: 0 };
     // SAFETY: fresh memory of nobody's.
     let at = unsafe {
@@ -127,7 +127,7 @@ fn epoll(client: &Client, page: Page) -> io::Result<Vec<OwnedFd>> {
         unsafe { libc::epoll_wait(numbers.0, page.0 as *mut libc::epoll_event, 1, -1) };
     });
     let pair = sd_sys::msg::pair_with_credentials().map_err(|e| io::Error::from_raw_os_error(e.0))?;
-    let [monitors, childs] = [own(Ok(pair[0]))?, own(Ok(pair[1]))?];
+    let [monitors, childs] = pair.map(OwnedFd::from);
     client.control.tell(Request::Fork { member: 1, serial: 1 }, &[monitors.as_raw_fd()])?;
     client.control.tell(Request::Born { serial: 1 }, &[numbers.0])?;
     Ok(vec![epoll, ready, childs])
@@ -195,7 +195,7 @@ fn server(client: &Client, port: u16, page: Page) -> io::Result<Vec<OwnedFd>> {
 
 fn pair(client: &Client, page: Page) -> io::Result<Vec<OwnedFd>> {
     let pair = sd_sys::msg::pair_with_credentials().map_err(|e| io::Error::from_raw_os_error(e.0))?;
-    let [monitors, childs] = [own(Ok(pair[0]))?, own(Ok(pair[1]))?];
+    let [monitors, childs] = pair.map(OwnedFd::from);
     let number = monitors.as_raw_fd();
     let message = [8u8];
     let _ = sd_sys::fd::write(childs.as_raw_fd(), &message);

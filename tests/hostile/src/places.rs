@@ -83,7 +83,7 @@ pub(crate) fn receiver(path: &str) -> io::Result<()> {
         // SAFETY: null addresses are allowed.
         let socket =
             unsafe { libc::accept(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut()) };
-        let socket = own(if socket < 0 { Err(Errno::EMFILE) } else { Ok(socket) })?;
+        let socket = own(if socket < 0 { Err(Errno::EMFILE) } else { Ok(sd_sys::fd::Owned::new(socket)) })?;
         let mut look = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry.
         unsafe { libc::poll(&mut look, 1, 10_000) };
@@ -110,7 +110,10 @@ pub(crate) fn receive(socket: i32) -> io::Result<Vec<OwnedFd>> {
         if !head.is_null() {
             let count = ((*head).cmsg_len - 16) / 4;
             let numbers = libc::CMSG_DATA(head).cast::<i32>();
-            fds.extend((0..count).filter_map(|at| own(Ok(numbers.add(at).read_unaligned())).ok()));
+            fds.extend(
+                (0..count)
+                    .filter_map(|at| own(Ok(sd_sys::fd::Owned::new(numbers.add(at).read_unaligned()))).ok()),
+            );
         }
         Ok(fds)
     }

@@ -16,15 +16,16 @@ pub(crate) fn plant(program: &str) -> io::Result<()> {
     let (slab_fd, slab) = Slab::create(std::process::id()).map_err(fault)?;
     let pid = u64::from(std::process::id());
     let base = slab.base() as u64;
-    let words = [MAGIC, u64::from(sd_shm::VERSION), pid, 0, u64::MAX, 1, slab_fd as u64, base, 1, 0, 0, 0, 0];
+    let words =
+        [MAGIC, u64::from(sd_shm::VERSION), pid, 0, u64::MAX, 1, slab_fd.raw() as u64, base, 1, 0, 0, 0, 0];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let image = sd_sys::mem::memfd_sealed(c"planted-image", bytes.len()).map_err(fault)?;
-    sd_sys::fd::write(image, &bytes).map_err(fault)?;
+    sd_sys::fd::write(image.raw(), &bytes).map_err(fault)?;
     // SAFETY: no pointers.
     unsafe {
-        libc::fcntl(slab_fd, libc::F_SETFD, 0);
+        libc::fcntl(slab_fd.raw(), libc::F_SETFD, 0);
         for place in PLACES {
-            libc::dup2(image, place);
+            libc::dup2(image.raw(), place);
         }
     }
     Err(std::process::Command::new(program).arg("secure").exec())

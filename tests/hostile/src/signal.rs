@@ -9,6 +9,7 @@ use sd_shm::slab::HAS_COLD;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 /// Process 0 is this one.
@@ -43,7 +44,7 @@ fn pass_off(server: &Client, pid: i32) -> io::Result<()> {
     let pidfd = crate::client::own(sd_sys::fd::pidfd_open(pid))?;
     for member in [1, 63] {
         let pair = sd_sys::msg::pair_with_credentials().map_err(|e| io::Error::from_raw_os_error(e.0))?;
-        let [monitors, childs] = [crate::client::own(Ok(pair[0]))?, crate::client::own(Ok(pair[1]))?];
+        let [monitors, childs] = pair.map(OwnedFd::from);
         server.control.tell(Request::Fork { member, serial: member }, &[monitors.as_raw_fd()])?;
         server.control.tell(Request::Born { serial: member }, &[pidfd.as_raw_fd()])?;
         // The monitor's end of the pair lives as long as this one.

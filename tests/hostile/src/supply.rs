@@ -28,7 +28,7 @@ pub(crate) fn supply(client: &Client, victims: &[i32], port: u16) -> io::Result<
         ("a memfd as a slab", vec![memfd(c"sd-slab", sd_shm::slab::LEN)?]),
         ("a memfd of a terabyte", vec![memfd(c"huge", 1 << 40)?]),
         ("a connection", vec![stream.into()]),
-        ("a pair of sockets", vec![own(Ok(pair[0]))?, own(Ok(pair[1]))?]),
+        ("a pair of sockets", Vec::from(pair.map(OwnedFd::from))),
         ("a pipe", vec![read.into(), write.into()]),
         ("an epoll instance", vec![own(sd_sys::fd::epoll_create())?]),
         ("own memory", vec![File::open("/proc/self/mem")?.into()]),
@@ -74,7 +74,7 @@ fn hello(client: &Client) -> io::Result<Vec<OwnedFd>> {
 fn huge_pages(len: usize) -> io::Result<OwnedFd> {
     // SAFETY: the name ends with a zero byte; no other pointers.
     let fd = unsafe { libc::memfd_create(c"sd-slab".as_ptr(), libc::MFD_HUGETLB | libc::MFD_ALLOW_SEALING) };
-    let fd = own(if fd < 0 { Err(Errno::ENOSYS) } else { Ok(fd) })?;
+    let fd = own(if fd < 0 { Err(Errno::ENOSYS) } else { Ok(sd_sys::fd::Owned::new(fd)) })?;
     // SAFETY: no pointers.
     let is_made = unsafe {
         libc::ftruncate(fd.as_raw_fd(), len as i64) == 0
@@ -86,7 +86,7 @@ fn huge_pages(len: usize) -> io::Result<OwnedFd> {
 /// On a port of somebody else's, in a network namespace of one's own: made by a child that goes there.
 fn far_listener(port: u16) -> io::Result<OwnedFd> {
     let pair = sd_sys::msg::pair_with_credentials().map_err(|e| io::Error::from_raw_os_error(e.0))?;
-    let [near, far] = [own(Ok(pair[0]))?, own(Ok(pair[1]))?];
+    let [near, far] = pair.map(OwnedFd::from);
     // SAFETY: the child does nothing that another thread's lock could be needed for, but for the allocator's.
     let child = unsafe { libc::fork() };
     if child == 0 {

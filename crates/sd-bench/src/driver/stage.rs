@@ -301,7 +301,5 @@ fn can_pin_congestion() -> bool {
     };
     let (name, len) = (CONGESTION.as_ptr().cast(), CONGESTION.len() as u32);
     // SAFETY: the kernel reads `len` bytes.
-    let done = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name, len) };
-    sd_sys::fd::close(fd);
-    done == 0
+    unsafe { libc::setsockopt(fd.raw(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, name, len) == 0 }
 }

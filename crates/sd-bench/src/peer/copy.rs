@@ -35,9 +35,7 @@ impl Copies {
     pub(crate) fn ends() -> sd_sys::Result<[Copies; 2]> {
         let half_len = WORDS_LEN + PIECES as usize * PIECE_LEN;
         let fd = sd_sys::mem::memfd_sealed(c"sd-bench", 2 * half_len)?;
-        let base = sd_sys::mem::map_shared(fd, 2 * half_len, true);
-        sd_sys::fd::close(fd);
-        let base = base?;
+        let base = sd_sys::mem::map_shared(fd.raw(), 2 * half_len, true)?;
         let half = |number: usize| {
             // SAFETY: words and pieces lie in a page-aligned mapping of two halves that is never unmapped.
             unsafe {

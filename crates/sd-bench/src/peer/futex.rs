@@ -22,9 +22,7 @@ impl Futex {
     /// The end that asks, and the end that sleeps.
     pub(crate) fn ends() -> sd_sys::Result<[Futex; 2]> {
         let fd = sd_sys::mem::memfd_sealed(c"sd-bench", 4096)?;
-        let page = sd_sys::mem::map_shared(fd, 4096, true);
-        sd_sys::fd::close(fd);
-        let page = page?;
+        let page = sd_sys::mem::map_shared(fd.raw(), 4096, true)?;
         // SAFETY: both words lie in a page-aligned mapping that is never unmapped.
         let words: [&'static AtomicU32; 2] =
             unsafe { [AtomicU32::from_ptr(page.cast()), AtomicU32::from_ptr(page.add(2048).cast())] };

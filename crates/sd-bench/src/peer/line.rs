@@ -21,9 +21,7 @@ impl Line {
     /// Both ends over one fresh shared page.
     pub(crate) fn ends() -> sd_sys::Result<[Line; 2]> {
         let fd = sd_sys::mem::memfd_sealed(c"sd-bench", 4096)?;
-        let page = sd_sys::mem::map_shared(fd, 4096, true);
-        sd_sys::fd::close(fd);
-        let page = page?;
+        let page = sd_sys::mem::map_shared(fd.raw(), 4096, true)?;
         // SAFETY: both words lie in a page-aligned mapping that is never unmapped.
         let words: [&'static AtomicU64; 2] =
             unsafe { [AtomicU64::from_ptr(page.cast()), AtomicU64::from_ptr(page.add(DISTANCE).cast())] };

@@ -5,6 +5,7 @@ use super::{Options, Report};
 use sd_cli::failure::{Context, Failure, Result, last_os_error, os_error};
 use sd_ring::copy::copy_shared;
 use sd_shm::channel::SEGMENT_LEN;
+use sd_sys::fd::Owned;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -101,21 +102,19 @@ fn copy(from: &[u8], to: &mut [u8], len: usize) {
 }
 
 fn open_socket() {
-    if let Ok(fd) = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM, 0) {
-        sd_sys::fd::close(fd);
-    }
+    drop(sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM, 0));
 }
 
 /// Pages of a memfd that are mapped over themselves.
 struct Area {
-    fd: i32,
+    fd: Owned,
     base: *mut u8,
 }
 
 impl Area {
     fn new() -> Result<Area> {
         let fd = sd_sys::mem::memfd_sealed(c"sd-bench", PAGES * PAGE).map_err(os_error).context("memfd")?;
-        let base = sd_sys::mem::map_shared(fd, PAGES * PAGE, true).map_err(os_error).context("mmap")?;
+        let base = sd_sys::mem::map_shared(fd.raw(), PAGES * PAGE, true).map_err(os_error).context("mmap")?;
         Ok(Area { fd, base })
     }
 
@@ -123,13 +122,13 @@ impl Area {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: replaces pages of our own mapping by the same ones.
-        black_box(unsafe { libc::mmap(self.base.cast(), pages * PAGE, access, flags, self.fd, 0) });
+        black_box(unsafe { libc::mmap(self.base.cast(), pages * PAGE, access, flags, self.fd.raw(), 0) });
     }
 }
 
 /// What an introduction of two processes cannot do without: memory that cannot change its size, a message with its
 /// descriptor for each, both mappings. Nobody has to be woken for it here.
-struct Post([[i32; 2]; 2]);
+struct Post([[Owned; 2]; 2]);
 
 impl Post {
     fn new() -> Result<Post> {
@@ -139,36 +138,28 @@ impl Post {
 
     fn introduce(&self) {
         let Ok(memory) = sd_sys::mem::memfd_sealed(c"sd-bench", SEGMENT_LEN) else { return };
-        for [here, there] in self.0 {
-            let sent = sd_sys::msg::send_with_fds(here, &[0], &[memory], 0);
-            let came = sd_sys::msg::recv_with_fds(there, &mut [0; 8], 0);
+        for [here, there] in &self.0 {
+            let sent = sd_sys::msg::send_with_fds(here.raw(), &[0], &[memory.raw()], 0);
+            let came = sd_sys::msg::recv_with_fds(there.raw(), &mut [0; 8], 0);
             if let (Ok(_), Ok(came)) = (sent, came) {
                 came.fds.hand_over(map_and_forget);
             }
         }
-        sd_sys::fd::close(memory);
     }
 }
 
 /// As who was introduced maps the segment.
-fn map_and_forget(fd: i32) {
-    if let Ok(base) = sd_sys::mem::map_apart(fd, SEGMENT_LEN) {
+fn map_and_forget(fd: Owned) {
+    if let Ok(base) = sd_sys::mem::map_apart(fd.raw(), SEGMENT_LEN) {
         // SAFETY: just mapped, and used by nobody.
         unsafe { sd_sys::mem::unmap(base, SEGMENT_LEN) };
-    }
-    sd_sys::fd::close(fd);
-}
-
-impl Drop for Post {
-    fn drop(&mut self) {
-        self.0.as_flattened().iter().for_each(|fd| sd_sys::fd::close(*fd));
     }
 }
 
 /// Two processes on one processor pass a word to and fro and yield in between: one way.
 fn switch(time: Duration) -> Result<f64> {
     let fd = sd_sys::mem::memfd_sealed(c"sd-bench", PAGE).map_err(os_error).context("memfd")?;
-    let page = sd_sys::mem::map_shared(fd, PAGE, true).map_err(os_error).context("mmap")?;
+    let page = sd_sys::mem::map_shared(fd.raw(), PAGE, true).map_err(os_error).context("mmap")?;
     // SAFETY: a page-aligned mapping that is never unmapped.
     let word = unsafe { AtomicU64::from_ptr(page.cast()) };
     let wait_for = |parity: u64| {

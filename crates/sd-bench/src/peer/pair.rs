@@ -114,9 +114,7 @@ fn both<L: Link>(options: &Options, mut here: L, mut there: L) -> Result<Report>
 
 /// A channel of no monitor.
 pub(super) fn segment() -> Result<Mapping> {
-    let (fd, segment) = Mapping::create(1, 0, 0).map_err(os_error).context("shared memory")?;
-    sd_sys::fd::close(fd);
-    Ok(segment)
+    Mapping::create(1, 0, 0).map(|(_, segment)| segment).map_err(os_error).context("shared memory")
 }
 
 fn pipes() -> std::io::Result<[Pipes; 2]> {

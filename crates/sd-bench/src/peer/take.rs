@@ -111,8 +111,7 @@ impl Turn {
     /// In memory that a child shares.
     fn new() -> Result<Turn> {
         let fd = sd_sys::mem::memfd_sealed(c"sd-bench", 4096).map_err(os_error).context("shared memory")?;
-        let page = sd_sys::mem::map_shared(fd, 4096, true).map_err(os_error);
-        sd_sys::fd::close(fd);
+        let page = sd_sys::mem::map_shared(fd.raw(), 4096, true).map_err(os_error);
         // SAFETY: the word lies in a page-aligned mapping that is never unmapped.
         Ok(Turn(unsafe { AtomicU64::from_ptr(page.context("shared memory")?.cast()) }))
     }

@@ -57,9 +57,8 @@ fn memfd() -> Check {
             return Check::fail(name, os_error(error).to_string(), advice);
         }
     };
-    let shrinks = sd_sys::mem::ftruncate(fd, 0).is_ok();
-    let mapped = sd_sys::mem::map_shared(fd, 4096, true);
-    sd_sys::fd::close(fd);
+    let shrinks = sd_sys::mem::ftruncate(fd.raw(), 0).is_ok();
+    let mapped = sd_sys::mem::map_shared(fd.raw(), 4096, true);
     match (shrinks, mapped) {
         (true, _) => {
             Check::fail(name, "a sealed segment can be shrunk", "this kernel's memfd seals do not hold")
@@ -95,9 +94,7 @@ fn eventfd() -> Check {
             return Check::fail("eventfd", os_error(error).to_string(), "a seccomp filter forbids it");
         }
     };
-    let wakes = wakes_epoll(fd);
-    sd_sys::fd::close(fd);
-    match wakes {
+    match wakes_epoll(fd.raw()) {
         Ok(true) => Check::ok("eventfd", "wakes epoll"),
         _ => Check::fail("eventfd", "does not wake epoll", "this kernel cannot be used"),
     }
@@ -108,24 +105,16 @@ fn wakes_epoll(eventfd: i32) -> sd_sys::Result<bool> {
     let epoll = sd_sys::fd::epoll_create()?;
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: room for one event.
-    let mut has_news = || unsafe { sd_sys::fd::epoll_pwait(epoll, &mut event, 1, 0, std::ptr::null()) };
-    let mut look = || {
-        sd_sys::fd::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, eventfd, sd_sys::fd::EVENTFD_EDGE, 0)?;
-        let (first, second) = (has_news()?, has_news()?);
-        sd_sys::fd::eventfd_signal(eventfd);
-        Ok((first, second, has_news()?) == (1, 0, 1))
-    };
-    let wakes = look();
-    sd_sys::fd::close(epoll);
-    wakes
+    let mut has_news = || unsafe { sd_sys::fd::epoll_pwait(epoll.raw(), &mut event, 1, 0, std::ptr::null()) };
+    sd_sys::fd::epoll_ctl(epoll.raw(), libc::EPOLL_CTL_ADD, eventfd, sd_sys::fd::EVENTFD_EDGE, 0)?;
+    let (first, second) = (has_news()?, has_news()?);
+    sd_sys::fd::eventfd_signal(eventfd);
+    Ok((first, second, has_news()?) == (1, 0, 1))
 }
 
 fn pidfd() -> Check {
     match sd_sys::fd::pidfd_open(sd_sys::fd::getpid()) {
-        Ok(fd) => {
-            sd_sys::fd::close(fd);
-            Check::ok("pidfd", "the monitor sees processes end")
-        }
+        Ok(_) => Check::ok("pidfd", "the monitor sees processes end"),
         Err(error) => {
             Check::fail("pidfd", os_error(error).to_string(), "a seccomp filter forbids pidfd_open(2)")
         }
@@ -134,12 +123,8 @@ fn pidfd() -> Check {
 
 fn namespace() -> Check {
     let name = "network namespace";
-    let cookie =
-        sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).and_then(|fd| {
-            let cookie = sd_sys::fd::getsockopt_u64(fd, libc::SOL_SOCKET, NETNS_COOKIE);
-            sd_sys::fd::close(fd);
-            cookie
-        });
+    let cookie = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
+        .and_then(|fd| sd_sys::fd::getsockopt_u64(fd.raw(), libc::SOL_SOCKET, NETNS_COOKIE));
     match cookie {
         Ok(cookie) => Check::ok(name, format!("SO_NETNS_COOKIE works: this is namespace {cookie}")),
         Err(error) => Check::fail(

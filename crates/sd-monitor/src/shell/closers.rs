@@ -25,7 +25,7 @@ use super::helpers::Start;
 use sd_sys::ringer::Ringer;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -266,8 +266,7 @@ impl Closers {
     pub(crate) fn new() -> io::Result<Closers> {
         let bell = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
         let bell = bell.map_err(|error| io::Error::from_raw_os_error(error.0))?;
-        // SAFETY: a descriptor that the kernel has just made for us.
-        let bell = unsafe { OwnedFd::from_raw_fd(bell) };
+        let bell = OwnedFd::from(bell);
         let (state, work, waiting) = (Mutex::default(), Condvar::new(), AtomicUsize::new(0));
         let (sender, results) = channel();
         let shared = Arc::new(Shared { state, work, waiting, bell, results: sender });

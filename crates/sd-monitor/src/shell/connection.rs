@@ -9,7 +9,7 @@ use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 /// A registered process image: its client id and the process it runs in.
@@ -155,8 +155,7 @@ impl Connection {
         // A child, or a kernel before 6.5. The number could be another's by now only if the process has ended,
         // and then the connection's end says so too.
         let fd = sd_sys::fd::pidfd_open(self.pid as i32).ok()?;
-        // SAFETY: a descriptor that the kernel has just made for us.
-        Some(unsafe { OwnedFd::from_raw_fd(fd) })
+        Some(OwnedFd::from(fd))
     }
 
     /// The next message, if any.
@@ -232,8 +231,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Incoming {
         Err(_) => return Incoming::End,
     };
     let mut fds = Vec::new();
-    // SAFETY: the kernel has just put these descriptors into our table, and each is handed over once.
-    got.fds.hand_over(|fd| fds.push(unsafe { OwnedFd::from_raw_fd(fd) }));
+    got.fds.hand_over(|fd| fds.push(OwnedFd::from(fd)));
     // Zero: of a pid namespace that is not below ours.
     let sender = got.sender.map(|sender| (sender.pid.max(0) as u32, sender.uid));
     // An empty message looks like the end, but for what it may bring.

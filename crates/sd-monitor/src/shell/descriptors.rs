@@ -175,11 +175,10 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::net::{TcpListener, TcpStream, UdpSocket};
-    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+    use std::os::fd::{AsFd, OwnedFd};
 
-    fn owned(fd: i32) -> OwnedFd {
-        // SAFETY: a descriptor that was just made for this test.
-        unsafe { OwnedFd::from_raw_fd(fd) }
+    fn owned(fd: sd_sys::fd::Owned) -> OwnedFd {
+        OwnedFd::from(fd)
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::core::Core;
 use sd_shm::directory::{Listing, Writer};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What is published.
 type Known<'a> = (&'a Core, &'a Soon);
@@ -28,8 +28,7 @@ impl Directories {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
                 let (fd, writer) = Writer::create().ok()?;
-                // SAFETY: a descriptor that was just made for us.
-                let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+                let fd = OwnedFd::from(fd);
                 let directory = place.insert(Directory { writer, fd });
                 directory.publish(core, netns);
                 directory

@@ -23,7 +23,7 @@ use super::server::Server;
 use crate::core::members::ProcessId;
 use sd_proto::ErrorCode;
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -121,8 +121,7 @@ impl Server {
             return Err(ErrorCode::Exhausted);
         }
         let pair = sd_sys::msg::pair_with_credentials().map_err(|_| ErrorCode::Exhausted)?;
-        // SAFETY: two descriptors that the kernel has just made for us.
-        let [monitors, helpers] = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let [monitors, helpers] = pair.map(|fd| OwnedFd::from(fd));
         let helper = self.core.members.helper_of(process);
         self.helpers.started(helper, user);
         let connection = Connection::of_child(monitors, helper, user).map_err(|_| ErrorCode::Exhausted);

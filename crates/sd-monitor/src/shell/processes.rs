@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -59,8 +59,7 @@ impl Processes {
             return None;
         }
         let probe = sd_sys::mem::memfd_sealed(c"sd-probe", 0).ok()?;
-        // SAFETY: a descriptor that was just made for us.
-        let probe = unsafe { OwnedFd::from_raw_fd(probe) };
+        let probe = OwnedFd::from(probe);
         let (device, _) = identity(&probe)?;
         Some(Processes { device })
     }
@@ -176,25 +175,24 @@ mod tests {
     fn whoever_maps_a_slab_is_looked_at() {
         let own = std::process::id();
         assert!(!has_many_files(own));
-        let (fd, _mapped) = sd_shm::slab::Slab::create(1).unwrap();
+        let (_fd, _mapped) = sd_shm::slab::Slab::create(1).unwrap();
         assert!(maps_a_slab(own));
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert!(!maps_a_slab(other.id()));
         other.kill().unwrap();
         other.wait().unwrap();
-        sd_sys::fd::close(fd);
     }
 
     #[test]
     fn segments_of_another_name_or_place_are_not_found() {
         let Some(processes) = Processes::new() else { return };
         let (fd, _) = sd_shm::slab::Slab::create(1).unwrap();
-        // SAFETY: just made for this test.
-        let slab = unsafe { OwnedFd::from_raw_fd(fd) };
+        let number = fd.raw();
+        let slab = OwnedFd::from(fd);
         let null = File::open("/dev/null").unwrap();
         let mut found = Vec::new();
         processes.look_at(std::process::id(), |_| true, &mut found);
-        let mine = Some(format!("/proc/{}/fd/{fd}", std::process::id()).into());
+        let mine = Some(format!("/proc/{}/fd/{number}", std::process::id()).into());
         let found = found.iter().find(|one| Some(&one.path) == mine.as_ref()).expect("the slab");
         assert_eq!((found.kind, Some(found.identity)), (Kind::Slab, identity(&slab)));
         let opened = processes.open(found).unwrap();
@@ -207,23 +205,21 @@ mod tests {
     fn clients_of_other_monitors_are_passed_over() {
         let Some(processes) = Processes::new() else { return };
         let (fd, _) = sd_shm::slab::Slab::create(1).unwrap();
-        // SAFETY: just made for this test.
-        let slab = unsafe { OwnedFd::from_raw_fd(fd) };
+        let slab = OwnedFd::from(fd);
         // Behind any number that another test may have.
         let channel = sd_sys::mem::memfd_sealed(c"sd-channel", 0).unwrap();
         let others: Vec<File> = (0..700).map_while(|_| File::open("/dev/null").ok()).collect();
-        let Ok(last) = sd_sys::fd::dup_above(channel, others.last().map_or(0, AsRawFd::as_raw_fd)) else {
+        let Ok(last) = sd_sys::fd::dup_above(channel.raw(), others.last().map_or(0, AsRawFd::as_raw_fd))
+        else {
             return;
         };
         let finds = |is_ours: bool| {
             let mut found = Vec::new();
             processes.look_at(std::process::id(), |_| is_ours, &mut found);
-            found.iter().any(|one| one.path.ends_with(last.to_string()))
+            found.iter().any(|one| one.path.ends_with(last.raw().to_string()))
         };
         assert!(finds(true));
         assert!(others.len() < 700 || !finds(false));
-        sd_sys::fd::close(channel);
-        sd_sys::fd::close(last);
         drop(slab);
     }
 }

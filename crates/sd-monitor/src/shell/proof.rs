@@ -151,8 +151,7 @@ fn cookies(sockets: &Netlink, port: u16) -> Option<HashSet<u64>> {
 /// Cookie of the monitor's own network namespace.
 pub(super) fn own_netns() -> Option<u64> {
     let fd = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).ok()?;
-    // SAFETY: a descriptor that was just made for us.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let fd = OwnedFd::from(fd);
     super::descriptors::netns_of_tcp(fd.as_fd()).ok()
 }
 

@@ -15,7 +15,7 @@ use sd_proto::ErrorCode;
 use sd_shm::channel::Side;
 use sd_sys::Errno;
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// So long a side may stay silent before it is asked whether it lives.
@@ -192,8 +192,7 @@ fn open_witness(pid: u32) -> Witness {
     let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 0) else { return Witness::Unknown };
     match sd_sys::fd::pidfd_open(pid) {
         Ok(fd) => {
-            // SAFETY: a descriptor that the kernel has just made for us.
-            let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
+            let pidfd = OwnedFd::from(fd);
             if has_ended(pidfd.as_fd()) { Witness::Dead } else { Witness::Alive(pidfd) }
         }
         Err(Errno::ESRCH) => Witness::Dead,

@@ -37,7 +37,7 @@ use sd_proto::Reply;
 use sd_shm::channel::Side;
 use sd_sys::msg::{recv_with_fds, send_with_fds};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Segments that lie in the queue of a process.
 const QUEUE: usize = 64;
@@ -217,8 +217,7 @@ impl Server {
     fn start_emptier(&mut self, users: Users) -> Option<u64> {
         let program = self.helpers.program()?.clone();
         let pair = sd_sys::msg::pair_with_credentials().ok()?;
-        // SAFETY: two descriptors that the kernel has just made for us.
-        let [socket, theirs] = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let [socket, theirs] = pair.map(OwnedFd::from);
         let number = self.remains.last_emptier + 1;
         self.poller.watch(&socket, Token::Emptied(number)).ok()?;
         self.remains.last_emptier = number;

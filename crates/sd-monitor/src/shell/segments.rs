@@ -11,7 +11,7 @@ use sd_shm::slab::{self, Cold, ENDPOINTS, End, Endpoint};
 use sd_shm::time_wait::TimeWaits;
 use std::cell::OnceCell;
 use std::fs::File;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
@@ -165,9 +165,8 @@ impl Segment {
     /// A new one.
     pub(crate) fn create(id: u64, pid_a: u32, pid_b: u32) -> Option<Segment> {
         let fd = Mapping::create_file(id, pid_a, pid_b).ok()?;
-        // SAFETY: a descriptor that was just made for us.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-        let identity = sd_sys::fd::identity(fd).unwrap_or_default();
+        let file = File::from(OwnedFd::from(fd));
+        let identity = sd_sys::fd::identity(file.as_raw_fd()).unwrap_or_default();
         Some(Segment { map: OnceCell::new(), file, identity, id })
     }
 
@@ -292,8 +291,7 @@ mod tests {
 
     fn slab() -> (Slab, usize) {
         let (fd, made) = slab::Slab::create(1).unwrap();
-        // SAFETY: just made for this test.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let file = File::from(OwnedFd::from(fd));
         Slab::check(file.as_fd()).unwrap();
         (Slab::new(file).unwrap(), made.base() as usize)
     }

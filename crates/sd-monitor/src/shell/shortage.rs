@@ -17,7 +17,7 @@ use crate::core::ClientId;
 use sd_proto::{ErrorCode, Ip, Reply};
 use sd_shm::channel::{SEGMENT_LEN, Side};
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -130,8 +130,7 @@ impl Server {
         }
         let len = usize::try_from(len).ok().filter(|len| (1..=sd_shm::slab::LEN).contains(len));
         let made = sd_sys::mem::memfd_sealed(c"sd-memory", len.ok_or(ErrorCode::Protocol)?);
-        // SAFETY: just made, and nobody else's.
-        let file = unsafe { OwnedFd::from_raw_fd(made.map_err(|_| ErrorCode::Exhausted)?) };
+        let file = OwnedFd::from(made.map_err(|_| ErrorCode::Exhausted)?);
         if user != sd_sys::fd::geteuid() {
             // To fchown(2) this number means that nothing changes.
             let user = Some(user).filter(|user| *user != UNKNOWN).ok_or(ErrorCode::Protocol)?;

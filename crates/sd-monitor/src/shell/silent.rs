@@ -26,7 +26,7 @@ use crate::core::members::ProcessId;
 use crate::core::quotas::Holding;
 use sd_shm::channel::{MAGIC, Side};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
@@ -185,8 +185,7 @@ impl Server {
         }
         let slab_identity = scene.holdings.slab_of(pid)?;
         let fd = sd_sys::fd::pidfd_open(i32::try_from(pid).ok()?).ok()?;
-        // SAFETY: a descriptor that the kernel has just made for us.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let pidfd = OwnedFd::from(fd);
         // The number is still that process's, as it still has its slab.
         let slab = scene.open_slab(pid, slab_identity)?;
         let uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();

@@ -19,7 +19,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -435,8 +435,7 @@ fn address(ip: Ip, port: u16, is_v4: bool) -> String {
 
 fn memfd(text: &[u8]) -> Option<File> {
     let fd = sd_sys::mem::memfd_sealed(c"sd-status", text.len()).ok()?;
-    // SAFETY: a descriptor that was just made for us.
-    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let file = File::from(OwnedFd::from(fd));
     // Not through the position, which the reader shares.
     file.write_all_at(text, 0).ok()?;
     Some(file)

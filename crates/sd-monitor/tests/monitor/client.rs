@@ -9,15 +9,13 @@ use sd_sys::Errno;
 use std::cell::RefCell;
 use std::fs::File;
 use std::net::TcpListener;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-pub(crate) fn own(fd: i32) -> OwnedFd {
-    assert!(fd >= 0);
-    // SAFETY: every caller passes a descriptor that was just made for it.
-    unsafe { OwnedFd::from_raw_fd(fd) }
+pub(crate) fn own(fd: sd_sys::fd::Owned) -> OwnedFd {
+    OwnedFd::from(fd)
 }
 
 /// A control connection, registered or not.
@@ -146,10 +144,10 @@ impl Channel {
 }
 
 /// An instance that watches an eventfd and has told that it was added.
-fn watch(eventfd: i32) -> i32 {
+fn watch(eventfd: i32) -> sd_sys::fd::Owned {
     let watcher = sd_sys::fd::epoll_create().unwrap();
-    sd_sys::fd::epoll_ctl(watcher, libc::EPOLL_CTL_ADD, eventfd, sd_sys::fd::EVENTFD_EDGE, 0).unwrap();
-    assert!(has_news(watcher));
+    sd_sys::fd::epoll_ctl(watcher.raw(), libc::EPOLL_CTL_ADD, eventfd, sd_sys::fd::EVENTFD_EDGE, 0).unwrap();
+    assert!(has_news(watcher.raw()));
     watcher
 }
 
@@ -171,7 +169,7 @@ impl Client {
             slab,
             slab_fd: own(slab_fd),
             public_fd: own(public_fd),
-            watcher: own(watch(eventfd)),
+            watcher: own(watch(eventfd.raw())),
             eventfd: own(eventfd),
             tcp: own(tcp),
             listeners: RefCell::default(),

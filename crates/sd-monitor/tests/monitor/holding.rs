@@ -142,7 +142,7 @@ impl LockedFile {
         // the page is written to by nobody but the kernel.
         unsafe {
             let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
-            let faults = (fd >= 0).then(|| crate::client::own(fd))?;
+            let faults = (fd >= 0).then(|| crate::client::own(sd_sys::fd::Owned::new(fd)))?;
             let mut api = [0xaau64, 0, 0];
             let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             let page = libc::mmap(std::ptr::null_mut(), PAGE, prot, flags, -1, 0) as u64;

@@ -115,10 +115,7 @@ impl Server {
         }
         self.child = Some(command.spawn().unwrap());
         let path = self.socket();
-        let connects = || {
-            let fd = sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes(), 10_000);
-            fd.map(sd_sys::fd::close).is_ok()
-        };
+        let connects = || sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes(), 10_000).is_ok();
         until("the monitor listens", connects);
     }
 

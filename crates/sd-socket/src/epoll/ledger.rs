@@ -11,6 +11,7 @@
 //! A registration is told to the processes that hold its socket. Nested instances stay private.
 
 use super::*;
+use crate::fd::hidden::Hidden;
 use crate::process::tid;
 
 const ENTRIES: usize = 1 << 16;
@@ -122,8 +123,8 @@ pub(super) fn prepare(epoll: &Epoll) {
         return;
     }
     let Ok(event_fd) = sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) else { return };
-    let Ok(base) = sd_sys::mem::map_shared_anonymous(LEN) else { return sd_sys::fd::close(event_fd) };
-    epoll.ledger_fd.store(crate::process::hide_fd(event_fd), Ordering::Relaxed);
+    let Ok(base) = sd_sys::mem::map_shared_anonymous(LEN) else { return };
+    epoll.ledger_fd.put(Hidden::of(event_fd));
     epoll.ledger.store(base as *mut Ledger, Ordering::Release);
     sleep_fd::watch_ledger(epoll);
     interest.items.iter().for_each(|item| added(epoll, item));
@@ -136,7 +137,7 @@ pub(super) fn leave(epoll: &Epoll) {
         // SAFETY: nobody is inside the instance any more.
         unsafe { sd_sys::mem::unmap(base as *mut u8, LEN) };
     }
-    crate::process::close_hidden(epoll.ledger_fd.swap(-1, Ordering::AcqRel));
+    epoll.ledger_fd.close();
     epoll.inherited.store(false, Ordering::Relaxed);
     epoll.ledger_seen.store(0, Ordering::Relaxed);
 }
@@ -157,7 +158,7 @@ fn changed(epoll: &Epoll, ledger: &Ledger) {
     let before = ledger.version.fetch_add(1, Ordering::AcqRel);
     let _ = epoll.ledger_seen.compare_exchange(before, before + 1, Ordering::AcqRel, Ordering::Relaxed);
     if ledger.shared.load(Ordering::Relaxed) != 0 {
-        sd_sys::fd::eventfd_signal(epoll.ledger_fd.load(Ordering::Relaxed));
+        sd_sys::fd::eventfd_signal(epoll.ledger_fd.raw());
     }
 }
 

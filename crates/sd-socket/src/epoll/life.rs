@@ -1,6 +1,7 @@
 //! An instance's life: made, duplicated, forked, closed.
 
 use super::*;
+use crate::fd::hidden::HiddenCell;
 use crate::process::waker::View;
 use sd_sys::Errno;
 
@@ -52,7 +53,7 @@ fn fresh() -> &'static Epoll {
         members: AtomicU32::new(0),
         nested: AtomicU32::new(0),
         kernel_count: AtomicU32::new(0),
-        sleep_fd: AtomicI32::new(-1),
+        sleep_fd: HiddenCell::empty(),
         flat: AtomicBool::new(false),
         has_both: AtomicBool::new(false),
         sleepers: AtomicU32::new(0),
@@ -61,7 +62,7 @@ fn fresh() -> &'static Epoll {
         spin: AtomicU32::new(0),
         kernel_asked: AtomicU64::new(0),
         ledger: AtomicPtr::new(core::ptr::null_mut()),
-        ledger_fd: AtomicI32::new(-1),
+        ledger_fd: HiddenCell::empty(),
         ledger_seen: AtomicU32::new(0),
         inherited: AtomicBool::new(false),
     }))
@@ -111,7 +112,7 @@ pub(crate) fn created(fd: i32) {
 
 /// Whether a number is an epoll instance, of a process that has placeholders: one says that it does not know those.
 pub(crate) fn is_instance(number: i32) -> bool {
-    let placeholder = PROCESS.placeholders.iter().map(|fd| fd.load(Ordering::Relaxed)).find(|fd| *fd >= 0);
+    let placeholder = PROCESS.placeholders.iter().map(HiddenCell::raw).find(|fd| *fd >= 0);
     let answer = placeholder.map(|fd| sd_sys::fd::epoll_ctl(number, libc::EPOLL_CTL_DEL, fd, 0, 0));
     answer == Some(Err(Errno::ENOENT))
 }
@@ -165,7 +166,7 @@ fn end(epoll: &'static Epoll) {
         ledger::leave(epoll);
         interest.wakers = View::default();
         interest.registration = 0;
-        crate::process::close_hidden(epoll.sleep_fd.swap(-1, Ordering::AcqRel));
+        epoll.sleep_fd.close();
         let mut ready_list = epoll.ready_list.lock();
         ready_list.queue.clear();
         ready_list.kernel_queued = false;
@@ -216,7 +217,7 @@ pub(crate) fn forked() {
         epoll.strangers.store(0, Ordering::Relaxed);
         epoll.references.store(epoll.numbers.load(Ordering::Relaxed), Ordering::Relaxed);
         // The parent's; ours will watch our own eventfd.
-        crate::process::close_hidden(epoll.sleep_fd.swap(-1, Ordering::Relaxed));
+        epoll.sleep_fd.close();
         let mut interest = epoll.interest.lock();
         interest.wakers = View::default();
         interest.registration = 0;
@@ -254,7 +255,7 @@ pub(crate) fn separated() {
     for epoll in all.into_iter().filter(|epoll| epoll.numbers.load(Ordering::Relaxed) != 0) {
         let mut interest = epoll.interest.lock();
         ledger::leave(epoll);
-        crate::process::close_hidden(epoll.sleep_fd.swap(-1, Ordering::AcqRel));
+        epoll.sleep_fd.close();
         interest.wakers = View::default();
         interest.registration = 0;
         // Relatives may have registered something in the kernel's instance.

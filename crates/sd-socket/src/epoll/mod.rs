@@ -30,6 +30,7 @@
 //! | waiting | `waiting`; what is slept on: `sleep_fd` |
 //! | close and fork | `life`; what processes share: `ledger` |
 
+use crate::fd::hidden::HiddenCell;
 use crate::fd::table::{self, Entry, Instance};
 use crate::process::PROCESS;
 use crate::socket::endpoint::EndpointExt;
@@ -141,7 +142,7 @@ pub(crate) struct Epoll {
     /// Kernel descriptors registered (a closed one is still counted).
     kernel_count: AtomicU32,
     /// What a wait sleeps on, once a socket of ours is registered, see `sleep_fd`.
-    sleep_fd: AtomicI32,
+    sleep_fd: HiddenCell,
     /// `sleep_fd` does not watch the program's instance: it would be one level too many.
     flat: AtomicBool,
     /// Something is, or was, registered here and in the kernel's instance.
@@ -156,7 +157,7 @@ pub(crate) struct Epoll {
     kernel_asked: AtomicU64,
     /// What processes share after a fork, an eventfd that announces changes, and the last one known.
     ledger: AtomicPtr<ledger::Ledger>,
-    ledger_fd: AtomicI32,
+    ledger_fd: HiddenCell,
     ledger_seen: AtomicU32,
     /// Came by fork, and was not used since.
     inherited: AtomicBool,
@@ -250,5 +251,5 @@ impl ReadyList {
 /// Whether any socket of ours is, or was, registered.
 #[inline]
 pub(crate) fn has_ours(epoll: &Epoll) -> bool {
-    epoll.sleep_fd.load(Ordering::SeqCst) >= 0
+    epoll.sleep_fd.is_some()
 }

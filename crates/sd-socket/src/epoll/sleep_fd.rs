@@ -6,6 +6,7 @@
 //! side by side, with ppoll.
 
 use super::*;
+use crate::fd::hidden::{Hidden, HiddenCell};
 use crate::process::waker::OWN_EVENT;
 use crate::process::waker::View;
 use crate::wait;
@@ -16,42 +17,35 @@ use sd_sys::Errno;
 const KERNEL_PART: u64 = 1;
 
 /// An eventfd that can always be read: asking for its event anew wakes one sleeper of one instance.
-static SIGNAL: AtomicI32 = AtomicI32::new(-1);
+static SIGNAL: HiddenCell = HiddenCell::empty();
 
 fn signal_fd() -> i32 {
-    let known = SIGNAL.load(Ordering::Acquire);
-    if known >= 0 {
-        return known;
+    if !SIGNAL.is_some()
+        && let Ok(fd) = sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)
+    {
+        let _ = sd_sys::fd::write(fd.raw(), &1u64.to_ne_bytes());
+        SIGNAL.put_first(Hidden::of(fd));
     }
-    let Ok(fd) = sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) else { return -1 };
-    let _ = sd_sys::fd::write(fd, &1u64.to_ne_bytes());
-    let fd = crate::process::hide_fd(fd);
-    match SIGNAL.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => fd,
-        Err(other) => {
-            crate::process::close_hidden(fd);
-            other
-        }
-    }
+    SIGNAL.raw()
 }
 
 /// Makes the instance to sleep on, and lets it watch what there is now. False when out of descriptors.
 pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest, view: View) -> bool {
-    if epoll.sleep_fd.load(Ordering::Relaxed) < 0 {
+    if !epoll.sleep_fd.is_some() {
         let Ok(fd) = sd_sys::fd::epoll_create() else { return false };
-        let fd = crate::process::hide_fd(fd);
-        let _ = sd_sys::fd::epoll_ctl(fd, libc::EPOLL_CTL_ADD, signal_fd(), 0, OWN_EVENT);
+        let fd = Hidden::of(fd);
+        let _ = sd_sys::fd::epoll_ctl(fd.raw(), libc::EPOLL_CTL_ADD, signal_fd(), 0, OWN_EVENT);
         let add = libc::EPOLL_CTL_ADD;
         if !epoll.flat.load(Ordering::Relaxed)
-            && sd_sys::fd::epoll_ctl(fd, add, epoll.fd(), libc::EPOLLIN as u32, KERNEL_PART).is_err()
+            && sd_sys::fd::epoll_ctl(fd.raw(), add, epoll.fd(), libc::EPOLLIN as u32, KERNEL_PART).is_err()
         {
             epoll.flat.store(true, Ordering::Relaxed);
         }
-        epoll.sleep_fd.store(fd, Ordering::SeqCst);
+        epoll.sleep_fd.put(fd);
         watch_ledger(epoll);
         kick(epoll);
     }
-    let sleep_fd = epoll.sleep_fd.load(Ordering::Relaxed);
+    let sleep_fd = epoll.sleep_fd.raw();
     interest.wakers.update(sleep_fd, view);
     let registration = crate::monitor::client::REGISTRATIONS.load(Ordering::Acquire);
     if interest.registration != registration {
@@ -63,8 +57,7 @@ pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest, view: View) -> boo
 
 /// Changes made by other processes shall end a sleep.
 pub(super) fn watch_ledger(epoll: &Epoll) {
-    let (sleep_fd, ledger_fd) =
-        (epoll.sleep_fd.load(Ordering::Relaxed), epoll.ledger_fd.load(Ordering::Relaxed));
+    let (sleep_fd, ledger_fd) = (epoll.sleep_fd.raw(), epoll.ledger_fd.raw());
     if sleep_fd >= 0 && ledger_fd >= 0 {
         let edge = sd_sys::fd::EVENTFD_EDGE;
         let _ = sd_sys::fd::epoll_ctl(sleep_fd, libc::EPOLL_CTL_ADD, ledger_fd, edge, OWN_EVENT);
@@ -76,7 +69,7 @@ pub(super) fn flatten(epoll: &Epoll) {
     if epoll.flat.swap(true, Ordering::SeqCst) {
         return;
     }
-    let sleep_fd = epoll.sleep_fd.load(Ordering::SeqCst);
+    let sleep_fd = epoll.sleep_fd.raw();
     if sleep_fd >= 0 {
         let _ = sd_sys::fd::epoll_ctl(sleep_fd, libc::EPOLL_CTL_DEL, epoll.fd(), 0, 0);
         wake_one(epoll);
@@ -104,14 +97,14 @@ pub(super) fn all_back(epoll: &Epoll) {
 pub(super) fn wake_one(epoll: &Epoll) {
     if epoll.sleepers.load(Ordering::SeqCst) != 0 {
         let once = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
-        let sleep_fd = epoll.sleep_fd.load(Ordering::Acquire);
+        let sleep_fd = epoll.sleep_fd.raw();
         let _ = sd_sys::fd::epoll_ctl(sleep_fd, libc::EPOLL_CTL_MOD, signal_fd(), once, OWN_EVENT);
     }
 }
 
 /// Sleeps. Whether the kernel's part has something, as far as is known; or errno.
 pub(super) fn sleep(epoll: &Epoll, timeout_ns: Option<u64>, mask: *const sigset_t) -> Result<bool, Errno> {
-    let sleep_fd = epoll.sleep_fd.load(Ordering::Acquire);
+    let sleep_fd = epoll.sleep_fd.raw();
     let flat = epoll.flat.load(Ordering::SeqCst);
     let mut kernel = false;
     let mut timeout_ns = timeout_ns;

@@ -28,6 +28,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, pollfd};
 pub(super) use others::Reads;
 use others::{Others, is_sole_holder};
 use sd_shm::slab::{Endpoint, Reason, State};
+use sd_sys::fd::Owned;
 use sd_sys::{Errno, Result, check, syscall};
 
 /// Bytes under way in each direction.
@@ -45,25 +46,24 @@ pub(super) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> Res
     for fd in numbers {
         let flags = sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32;
         let cloexec = if flags & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
-        let _ = sd_sys::fd::dup3(outer, fd, cloexec);
+        let _ = sd_sys::fd::dup3(outer.raw(), fd, cloexec);
         table::clear(fd);
         endpoint::release(endpoint);
     }
-    sd_sys::fd::close(outer);
     Ok(())
 }
 
 /// A kernel socket that leads to the connection, for passing on: a receiver that loads us takes the connection itself
 /// (see `handover`). The process keeps its own descriptors.
-pub(crate) fn passable(endpoint: &'static Endpoint) -> Result<i32> {
+pub(crate) fn passable(endpoint: &'static Endpoint) -> Result<Owned> {
     open(endpoint, Reads::AtOnce, handover::listen, None)
 }
 
 /// A kernel socket that leads to the connection, for a process that leaves its family (see `separate`) and lets go of its
 /// own descriptors then. The bridge begins when the `gate` opens, if there is one.
-pub(super) fn for_leaving(endpoint: &'static Endpoint, gate: Option<&Gate>) -> Result<i32> {
+pub(super) fn for_leaving(endpoint: &'static Endpoint, gate: Option<&Gate>) -> Result<Owned> {
     let outer = open(endpoint, Reads::AsRead, |_| None, gate)?;
-    crate::socket::recorded::replay(endpoint, outer);
+    crate::socket::recorded::replay(endpoint, outer.raw());
     Ok(outer)
 }
 
@@ -72,9 +72,9 @@ pub(super) fn for_leaving(endpoint: &'static Endpoint, gate: Option<&Gate>) -> R
 fn open(
     endpoint: &'static Endpoint,
     reads: Reads,
-    listen: impl Fn(i32) -> Option<i32> + Copy,
+    listen: impl Fn(i32) -> Option<Owned> + Copy,
     gate: Option<&Gate>,
-) -> Result<i32> {
+) -> Result<Owned> {
     let opened = open_here(endpoint, reads, listen, gate);
     if !crate::process::network::has_left() || opened.is_ok() {
         return opened;
@@ -86,26 +86,26 @@ fn open(
 fn open_here(
     endpoint: &'static Endpoint,
     reads: Reads,
-    listen: impl FnOnce(i32) -> Option<i32>,
+    listen: impl FnOnce(i32) -> Option<Owned>,
     gate: Option<&Gate>,
-) -> Result<i32> {
+) -> Result<Owned> {
     let (outer, inner) = match crate::family::tcp_pair::pair(endpoint) {
         Some(pair) => pair,
         None => crate::family::tcp_pair::make()?,
     };
-    let listener = listen(outer);
-    let started = start(endpoint, reads, [outer, inner], (listener, gate))
-        .or_else(|error| helper::ask(endpoint, reads, inner, (listener, gate)).ok_or(error));
-    [Some(inner), listener].into_iter().flatten().for_each(sd_sys::fd::close);
+    let listener = listen(outer.raw());
+    let told = (listener.as_ref().map(Owned::raw), gate);
+    let started = start(endpoint, reads, [outer.raw(), inner.raw()], told)
+        .or_else(|error| helper::ask(endpoint, reads, inner.raw(), told).ok_or(error));
+    drop((inner, listener));
     if let Err(e) = started {
         // It may be the endpoint's own.
-        crate::family::tcp_pair::disconnect(outer);
-        sd_sys::fd::close(outer);
+        crate::family::tcp_pair::disconnect(outer.raw());
         return Err(e);
     }
-    kernel_socket::renew(endpoint, outer);
+    kernel_socket::renew(endpoint, outer.raw());
     if endpoint.flag(NONBLOCK) {
-        let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, libc::O_NONBLOCK as usize);
+        let _ = sd_sys::fd::fcntl(outer.raw(), libc::F_SETFL, libc::O_NONBLOCK as usize);
     }
     Ok(outer)
 }
@@ -137,7 +137,7 @@ fn start(
     let mut pipe = [-1i32; 2];
     // SAFETY: the kernel writes two numbers.
     let made = check(unsafe { syscall!(libc::SYS_pipe2, pipe.as_mut_ptr(), libc::O_CLOEXEC) });
-    let [read_end, write_end] = pipe;
+    let [read_end, write_end] = pipe.map(Owned::new);
     let middle = made.and_then(|_| bare_fork());
     if middle == Ok(0) {
         // The process in between: makes the bridge, tells its pid, and is gone. The bridge is in a session of
@@ -146,30 +146,30 @@ fn start(
         unsafe { syscall!(libc::SYS_setsid) };
         let pid = bare_fork().unwrap_or(-1);
         if pid != 0 {
-            let _ = sd_sys::fd::write(write_end, &pid.to_ne_bytes());
+            let _ = sd_sys::fd::write(write_end.raw(), &pid.to_ne_bytes());
             exit();
         }
+        // This process's copies; their owners' frames are the parent's.
         sd_sys::fd::close(outer);
-        sd_sys::fd::close(write_end);
+        drop(write_end);
         fork::child_bare();
         fork::late();
         crate::family::spawn::is_other_program();
         run(endpoint, reads, inner, (listener, gate));
     }
-    sd_sys::fd::close(write_end);
+    drop(write_end);
     fork::parent();
     let mut pid = [0xffu8; 4];
     if middle.is_ok() {
-        read(read_end, &mut pid);
+        read(read_end.raw(), &mut pid);
     }
     let pid = i32::from_ne_bytes(pid);
     fork::announce(pid);
     if let Ok(middle) = middle {
         // SAFETY: null results are allowed.
         unsafe { syscall!(libc::SYS_wait4, middle, 0, libc::__WALL, 0) };
-        read(read_end, &mut [0]);
+        read(read_end.raw(), &mut [0]);
     }
-    sd_sys::fd::close(read_end);
     if pid > 0 { Ok(()) } else { Err(Errno::EAGAIN) }
 }
 

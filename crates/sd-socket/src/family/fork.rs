@@ -11,7 +11,6 @@ use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use sd_proto::Request;
 use sd_shm::slab::{MEMBERS, SHARED_MEMBER};
-use sd_sys::fd::Owned;
 use sd_sys::thread;
 
 /// There is something that the child must not take as it is: sockets of ours, or instances that threads sleep in.
@@ -211,7 +210,7 @@ pub(crate) fn announce(child: i32) {
         }
         return;
     }
-    if let Ok(pidfd) = sd_sys::fd::pidfd_open(child).map(Owned::new) {
+    if let Ok(pidfd) = sd_sys::fd::pidfd_open(child) {
         crate::monitor::client::tell(&Request::Born { serial }, &[pidfd.raw()]);
     }
 }

@@ -19,16 +19,18 @@
 //! only, so a connection that was passed has no token holder (`Token::keep_unheld`). When anything fails the receiver
 //! keeps the kernel socket.
 
+use crate::fd::hidden::Hidden;
 use crate::fd::table;
 use crate::link::channel::Channel;
 use crate::link::peer::Peer;
-use crate::process::{PROCESS, SlabRec, hide_fd};
+use crate::process::{PROCESS, SlabRec};
 use crate::socket::addr::Name;
 use crate::socket::endpoint::{self, EndpointExt};
 use core::sync::atomic::{AtomicI32, Ordering};
 use sd_proto::{Ip, Request};
 use sd_shm::channel::{Mapping, Side};
 use sd_shm::slab::{Endpoint, Slab, State};
+use sd_sys::fd::Owned;
 use sd_sys::{fd, msg};
 
 /// `asm-generic/socket.h`.
@@ -92,7 +94,7 @@ fn name_of(outer: i32) -> Option<[u8; 27]> {
 }
 
 /// The keeper's listener.
-pub(crate) fn listen(outer: i32) -> Option<i32> {
+pub(crate) fn listen(outer: i32) -> Option<Owned> {
     LISTENER.store(fd::getpid(), Ordering::Relaxed);
     msg::listen_unix(&name_of(outer)?).ok()
 }
@@ -106,16 +108,15 @@ pub(super) fn give(listener: i32, endpoint: &'static Endpoint) -> bool {
     // SAFETY: null addresses are allowed.
     let accepted =
         sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) });
-    let Ok(socket) = accepted.map(|socket| socket as i32) else { return false };
+    let Ok(accepted) = accepted.map(|socket| Owned::new(socket as i32)) else { return false };
+    let socket = accepted.raw();
     let may_have_it = is_same_user(socket) && sd_sys::rights::peer_has_ours(socket);
     let is_bounded = msg::set_timeout(socket, KEEPER_MS).is_ok();
     if !may_have_it {
         tell_names(socket, endpoint);
     }
     let sender = LISTENER.load(Ordering::Relaxed);
-    let given = is_bounded && may_have_it && offer(socket, endpoint, sender).is_some();
-    fd::close(socket);
-    given
+    is_bounded && may_have_it && offer(socket, endpoint, sender).is_some()
 }
 
 fn tell_names(socket: i32, endpoint: &'static Endpoint) {
@@ -162,7 +163,7 @@ pub(super) fn offer(socket: i32, endpoint: &'static Endpoint, sender: i32) -> Op
             | u32::from(channel.peer.is_stranger.load(Ordering::Relaxed)) << 31,
         pid: sender as u64,
     };
-    let mut fds = vec![rec.fd.load(Ordering::Relaxed), channel.segment_fd, channel.peer.event_fd];
+    let mut fds = vec![rec.fd.raw(), channel.segment_fd.raw(), channel.peer.event_fd.raw()];
     fds.extend(crate::process::waker::event_fds());
     if fds.len() > EVENT_FDS_MAX + 3 {
         return None;
@@ -196,9 +197,10 @@ pub(crate) fn claim(fd: i32) {
     if !is_tcp || peer.is_none() || table::is_ours(fd) {
         return;
     }
-    let Some(socket) = name_of(fd).and_then(|name| msg::connect_unix(&name, OTHER_USER_MS).ok()) else {
+    let Some(keeper) = name_of(fd).and_then(|name| msg::connect_unix(&name, OTHER_USER_MS).ok()) else {
         return;
     };
+    let socket = keeper.raw();
     // Anybody can listen under that name: who does is looked at before anything is said or waited for.
     let is_same = is_same_user(socket);
     let is_believed = is_same || fd::peer(socket).is_ok_and(|(_, uid)| uid == 0);
@@ -206,14 +208,13 @@ pub(crate) fn claim(fd: i32) {
         || msg::set_timeout(socket, RECEIVER_MS).is_err()
         || crate::monitor::client::connected().is_none()
     {
-        return fd::close(socket);
+        return;
     }
     if is_same {
         let _ = receive(socket, fd);
     } else {
         let _ = learn_names(socket, fd);
     }
-    fd::close(socket);
 }
 
 fn receive(socket: i32, number: i32) -> Option<()> {
@@ -222,8 +223,7 @@ fn receive(socket: i32, number: i32) -> Option<()> {
     }
     let (taken, placeholder) = take_offered(socket)?;
     let cloexec = if crate::fd::table::survives_exec(number) { 0 } else { libc::O_CLOEXEC };
-    let _ = fd::dup3(placeholder, number, cloexec);
-    fd::close(placeholder);
+    let _ = fd::dup3(placeholder.raw(), number, cloexec);
     note(number, taken);
     Some(())
 }
@@ -247,21 +247,21 @@ fn note(number: i32, taken: &'static Endpoint) {
 /// the kernel socket is told of the process that listens for it, which is the one that offers.
 pub(super) fn take_over(socket: i32) -> Option<&'static Endpoint> {
     let (taken, placeholder) = take_offered(socket)?;
-    note(placeholder, taken);
+    note(placeholder.into_raw(), taken);
     LISTENER.store(fd::peer(socket).map_or(0, |(pid, _)| pid), Ordering::Relaxed);
     Some(taken)
 }
 
 /// Takes what is offered at the other end, which agrees: the connection, which this process holds too, and a placeholder.
-fn take_offered(socket: i32) -> Option<(&'static Endpoint, i32)> {
+fn take_offered(socket: i32) -> Option<(&'static Endpoint, Owned)> {
     let mut message = Message::default();
     // SAFETY: plain words; any bytes make a message.
     let bytes = unsafe { core::slice::from_raw_parts_mut((&raw mut message).cast::<u8>(), MESSAGE_LEN) };
     let got = msg::recv_with_fds(socket, bytes, 0).ok()?;
     let is_whole = got.len == MESSAGE_LEN && fd::peer(socket).is_ok_and(|(pid, _)| pid as u64 == message.pid);
-    let taken = is_whole.then_some(()).and_then(|()| take(&message, got.fds.as_slice()));
-    drop(got.fds);
-    let taken = taken?;
+    let mut fds = Vec::new();
+    got.fds.hand_over(|fd| fds.push(fd));
+    let taken = if is_whole { take(&message, fds.into_iter())? } else { return None };
     let Ok(placeholder) =
         crate::socket::kernel_socket::number(i32::from(taken.domain.load(Ordering::Relaxed)), true)
     else {
@@ -269,7 +269,6 @@ fn take_offered(socket: i32) -> Option<(&'static Endpoint, i32)> {
         return None;
     };
     if msg::send_with_fds(socket, &[1], &[], 0).is_err() {
-        fd::close(placeholder);
         endpoint::release(taken);
         return None;
     }
@@ -277,8 +276,8 @@ fn take_offered(socket: i32) -> Option<(&'static Endpoint, i32)> {
 }
 
 /// This process holds the connection too; one descriptor is counted.
-fn take(message: &Message, fds: &[i32]) -> Option<&'static Endpoint> {
-    let (&[slab, segment, peer_event], wakers) = (fds.first_chunk::<3>()?, fds.get(3..)?);
+fn take(message: &Message, mut fds: impl Iterator<Item = Owned>) -> Option<&'static Endpoint> {
+    let (slab, segment, peer_event) = (fds.next()?, fds.next()?, fds.next()?);
     let rec = shared(slab)?;
     let channel = channel(message, segment, peer_event)?;
     let index = message.index as usize;
@@ -291,26 +290,26 @@ fn take(message: &Message, fds: &[i32]) -> Option<&'static Endpoint> {
     }
     endpoint.holders.fetch_or(bit, Ordering::AcqRel);
     endpoint::hold(endpoint, channel);
-    crate::process::waker::watch_family(message.origin, wakers);
+    crate::process::waker::watch_family(message.origin, fds);
     Some(endpoint)
 }
 
 /// A slab that this process has.
 fn known(identity: (u64, u64)) -> Option<&'static SlabRec> {
     let count = PROCESS.slab_count.load(Ordering::Acquire);
-    let is_it = |rec: &&SlabRec| fd::identity(rec.fd.load(Ordering::Relaxed)) == Ok(identity);
+    let is_it = |rec: &&SlabRec| fd::identity(rec.fd.raw()) == Ok(identity);
     PROCESS.slabs.iter().take(count).find(is_it)
 }
 
 /// The slab that the connection lies in: one that this process has, or shares from now on.
-fn shared(slab_fd: i32) -> Option<&'static SlabRec> {
-    let identity = fd::identity(slab_fd).ok()?;
+fn shared(slab_fd: Owned) -> Option<&'static SlabRec> {
+    let identity = fd::identity(slab_fd.raw()).ok()?;
     known(identity).or_else(|| {
         PROCESS.forked.store(true, Ordering::Relaxed);
-        crate::monitor::client::share(slab_fd, |member| {
+        crate::monitor::client::share(slab_fd.raw(), |member| {
             let _alloc = PROCESS.alloc.lock();
-            let slab = Slab::map(slab_fd).ok()?;
-            let added = PROCESS.add_inherited_slab(slab, hide_fd(fd::dup(slab_fd).ok()?), 1 << member);
+            let slab = Slab::map(slab_fd.raw()).ok()?;
+            let added = PROCESS.add_inherited_slab(slab, Hidden::of(slab_fd), 1 << member);
             added.then_some(())
         })?;
         known(identity)
@@ -318,7 +317,7 @@ fn shared(slab_fd: i32) -> Option<&'static SlabRec> {
 }
 
 /// The channel, as it is known here, or mapped where the endpoints say, and announced to the monitor.
-fn channel(message: &Message, segment: i32, peer_event: i32) -> Option<&'static Channel> {
+fn channel(message: &Message, segment: Owned, peer_event: Owned) -> Option<&'static Channel> {
     let (side, adopter) = (Side::from_u32(message.side & 0xff)?, message.side >> 8 & 0xff);
     let is_stranger = message.side >> 31 != 0;
     let is_it = |c: &&'static Channel| (c.id, c.side, c.adopter) == (message.channel, side, adopter);
@@ -328,16 +327,16 @@ fn channel(message: &Message, segment: i32, peer_event: i32) -> Option<&'static 
         return Some(known);
     }
     let request = Request::Join { id: message.channel, side: side as u32 };
-    let (sd_proto::Reply::Ok, _) = crate::monitor::client::question(&request, &[segment])? else {
+    let (sd_proto::Reply::Ok, _) = crate::monitor::client::question(&request, &[segment.raw()])? else {
         return None;
     };
     // Until it is in the table: a process that leaves its family goes through that.
     let _control = crate::monitor::client::connected()?;
-    let Ok(map) = Mapping::map_at(segment, message.base as usize) else {
+    let Ok(map) = Mapping::map_at(segment.raw(), message.base as usize) else {
         // Another thread was faster, or something else is there.
         return known();
     };
-    let (segment, peer_event) = (hide_fd(fd::dup(segment).ok()?), hide_fd(fd::dup(peer_event).ok()?));
+    let (segment, peer_event) = (Hidden::of(segment), Hidden::of(peer_event));
     let peer = Peer::new(message.peer_pid, (None, peer_event), (message.channel, side), is_stranger);
     let channel = Channel::new(message.channel, (side, adopter), map, peer, segment);
     // Its events belong to the process that had it before; see `ready::is_polled`.

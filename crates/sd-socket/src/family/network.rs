@@ -14,7 +14,6 @@ use crate::socket::kernel_socket::materialize;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::State;
-use sd_sys::fd::Owned;
 
 const SO_NETNS_COOKIE: c_int = 71;
 
@@ -59,6 +58,6 @@ fn settle() {
 
 /// What the kernel calls the namespace in which sockets are made now.
 fn cookie() -> Option<u64> {
-    let socket = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).map(Owned::new);
+    let socket = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
     sd_sys::fd::getsockopt_u64(socket.ok()?.raw(), libc::SOL_SOCKET, SO_NETNS_COOKIE).ok()
 }

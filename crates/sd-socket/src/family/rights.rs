@@ -6,6 +6,7 @@ use crate::fd::table;
 use crate::socket::endpoint::EndpointExt;
 use libc::{c_int, msghdr, ssize_t};
 use sd_shm::slab::State;
+use sd_sys::fd::Owned;
 use sd_sys::{Errno, user};
 
 /// More control data than the kernel takes of a message, whatever its limits are set to.
@@ -40,14 +41,11 @@ pub(crate) unsafe fn pass(fd: c_int, msg: *const msghdr, flags: c_int) -> Option
                 for i in 0..(bytes / 4).min(253) {
                     match kernel_socket_for(fds.add(i).read_unaligned()) {
                         Ok(Some(outer)) => {
-                            fds.add(i).write_unaligned(outer);
+                            fds.add(i).write_unaligned(outer.raw());
                             passed.push(outer);
                         }
                         Ok(None) => {}
-                        Err(errno) => {
-                            passed.into_iter().for_each(sd_sys::fd::close);
-                            return Some(Outcome::Errno(errno));
-                        }
+                        Err(errno) => return Some(Outcome::Errno(errno)),
                     }
                 }
             }
@@ -57,14 +55,13 @@ pub(crate) unsafe fn pass(fd: c_int, msg: *const msghdr, flags: c_int) -> Option
             return None;
         }
         let sent = sd_sys::check(sd_sys::syscall!(libc::SYS_sendmsg, fd, &raw const copy, flags));
-        passed.into_iter().for_each(sd_sys::fd::close);
         Some(sent.map(|len| len as ssize_t).into())
     }
 }
 
 /// What travels instead of a connection of ours; `None` when the descriptor can travel itself. An errno when there can
 /// be no bridge: nothing has changed, and nothing may travel, since a placeholder would be a dead socket.
-fn kernel_socket_for(fd: c_int) -> Result<Option<c_int>, Errno> {
+fn kernel_socket_for(fd: c_int) -> Result<Option<Owned>, Errno> {
     let Some(endpoint) = table::socket(fd) else { return Ok(None) };
     if endpoint.state_now() == State::Connected {
         // EAGAIN would mean to wait until the other end has read.

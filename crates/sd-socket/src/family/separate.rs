@@ -23,13 +23,14 @@ use crate::Outcome;
 use crate::epoll::{self, Registered};
 use crate::family::bridge::Gate;
 use crate::fd::table::{self, Entry};
-use crate::process::{PROCESS, close_hidden, single_threaded};
+use crate::process::{PROCESS, single_threaded};
 use crate::socket::addr::Name;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::Errno;
+use sd_sys::fd::Owned;
 
 /// Makes `call`, which gives rights up: first the process leaves its family, if it has one.
 pub fn before(call: impl FnOnce() -> c_int) -> Outcome<c_int> {
@@ -164,18 +165,9 @@ fn endpoints() -> Vec<&'static Endpoint> {
 fn bridged(
     endpoints: &[&'static Endpoint],
     gate: Option<&Gate>,
-) -> Result<Vec<(&'static Endpoint, i32)>, Errno> {
-    let mut bridged: Vec<(&'static Endpoint, i32)> = Vec::new();
-    for endpoint in endpoints.iter().filter(|endpoint| endpoint.state_now() == State::Connected) {
-        match crate::family::bridge::for_leaving(endpoint, gate) {
-            Ok(outer) => bridged.push((*endpoint, outer)),
-            Err(errno) => {
-                bridged.into_iter().for_each(|(_, outer)| sd_sys::fd::close(outer));
-                return Err(errno);
-            }
-        }
-    }
-    Ok(bridged)
+) -> Result<Vec<(&'static Endpoint, Owned)>, Errno> {
+    let connections = endpoints.iter().filter(|endpoint| endpoint.state_now() == State::Connected);
+    connections.map(|endpoint| Ok((*endpoint, crate::family::bridge::for_leaving(endpoint, gate)?))).collect()
 }
 
 /// All numbers of this process that lead to the endpoint.
@@ -190,7 +182,7 @@ fn numbers(endpoint: &'static Endpoint) -> Vec<i32> {
 }
 
 /// The kernel socket is under all the numbers of the connection, which this process lets go of.
-fn replace(endpoint: &'static Endpoint, outer: i32) -> Left {
+fn replace(endpoint: &'static Endpoint, outer: Owned) -> Left {
     let (local, remote) = crate::socket::names::of(endpoint);
     let kind = Kind::Connection { domain: i32::from(endpoint.domain.load(Ordering::Relaxed)), local, remote };
     let numbers = put_under_numbers(endpoint, outer);
@@ -200,13 +192,12 @@ fn replace(endpoint: &'static Endpoint, outer: i32) -> Left {
 }
 
 /// A kernel socket is put under all numbers of the connection, which are these.
-fn put_under_numbers(endpoint: &'static Endpoint, outer: i32) -> Vec<i32> {
+fn put_under_numbers(endpoint: &'static Endpoint, outer: Owned) -> Vec<i32> {
     let numbers = numbers(endpoint);
     for &fd in &numbers {
         let cloexec = if crate::fd::table::survives_exec(fd) { 0 } else { libc::O_CLOEXEC };
-        let _ = sd_sys::fd::dup3(outer, fd, cloexec);
+        let _ = sd_sys::fd::dup3(outer.raw(), fd, cloexec);
     }
-    sd_sys::fd::close(outer);
     numbers
 }
 
@@ -259,7 +250,7 @@ fn forget() {
     forget_pages();
     drop(crate::monitor::spare::Free::now());
     for placeholder in &PROCESS.placeholders {
-        close_hidden(placeholder.swap(-1, Ordering::AcqRel));
+        placeholder.close();
     }
     PROCESS.forked.store(false, Ordering::Relaxed);
     PROCESS.mail_seen.store(0, Ordering::Relaxed);
@@ -282,7 +273,7 @@ fn forget_pages() {
     let count = PROCESS.waker_count.swap(0, Ordering::AcqRel);
     crate::process::waker::separated();
     for waker in PROCESS.wakers.iter().take(count) {
-        close_hidden(waker.event_fd.swap(-1, Ordering::AcqRel));
+        waker.event_fd.close();
         let page = waker.public.swap(core::ptr::null_mut(), Ordering::AcqRel);
         if !page.is_null() {
             // SAFETY: a mapping of that length, made at registration or inherited; nobody has a reference any more.

@@ -1,11 +1,12 @@
 //! What posix_spawn(3) and its relatives need when a socket of ours is passed on (see `sd-preload`'s
 //! `body/spawn.rs`): glibc would start the program by a clone in which no hook of ours runs.
 
+use crate::fd::hidden::{Hidden, HiddenCell};
 use crate::fd::table::{self, Entry};
-use crate::process::hide_fd;
 use crate::socket::endpoint::EndpointExt;
-use core::sync::atomic::{AtomicI32, Ordering};
+
 use sd_shm::slab::State;
+use sd_sys::fd::Owned;
 use sd_sys::lock::Lock;
 use sd_sys::{Errno, thread};
 
@@ -32,11 +33,11 @@ pub(crate) fn passes_sockets(duplicated: &[i32]) -> bool {
 /// One start at a time, so that there is one pipe that other children must not keep open.
 static ONE: Lock<()> = Lock::new(());
 /// The end of the pipe that the child says its errno with.
-static WRITE_END: AtomicI32 = AtomicI32::new(-1);
+static WRITE_END: HiddenCell = HiddenCell::empty();
 
 /// A start under way: a pipe from the child, whose end without a word means that the program runs.
 pub struct Starting {
-    read_end: i32,
+    read_end: Hidden,
 }
 
 impl Starting {
@@ -52,32 +53,31 @@ impl Starting {
             unsafe { ONE.unlock() };
             return Err(e);
         }
-        let [read_end, write_end] = pipe.map(hide_fd);
-        WRITE_END.store(write_end, Ordering::Release);
+        let [read_end, write_end] = pipe.map(|fd| Hidden::of(Owned::new(fd)));
+        WRITE_END.put(write_end);
         thread::set_starting(true);
         Ok(Starting { read_end })
     }
 
     /// In the child: the program could not be started.
     pub fn failed(&self, errno: Errno) {
-        let _ = sd_sys::fd::write(WRITE_END.load(Ordering::Acquire), &errno.0.to_ne_bytes());
+        let _ = sd_sys::fd::write(WRITE_END.raw(), &errno.0.to_ne_bytes());
     }
 
     /// In the parent: waits until the program runs, or the child has failed, with this errno.
     pub fn wait(self, is_forked: bool) -> Result<(), Errno> {
         thread::set_starting(false);
-        crate::process::close_hidden(WRITE_END.swap(-1, Ordering::AcqRel));
+        WRITE_END.close();
         // SAFETY: kept by `begin` on this thread.
         unsafe { ONE.unlock() };
         let mut errno = [0u8; 4];
         let mut said = Ok(0);
         if is_forked {
-            said = sd_sys::fd::read(self.read_end, &mut errno);
+            said = sd_sys::fd::read(self.read_end.raw(), &mut errno);
             while said == Err(Errno::EINTR) {
-                said = sd_sys::fd::read(self.read_end, &mut errno);
+                said = sd_sys::fd::read(self.read_end.raw(), &mut errno);
             }
         }
-        crate::process::close_hidden(self.read_end);
         if said == Ok(errno.len()) { Err(Errno(i32::from_ne_bytes(errno))) } else { Ok(()) }
     }
 }
@@ -87,7 +87,7 @@ pub(crate) fn forked() {
     // SAFETY: the child has one thread, which does not start anything yet.
     unsafe { ONE.force_unlock() };
     if !thread::is_starting() {
-        crate::process::close_hidden(WRITE_END.swap(-1, Ordering::AcqRel));
+        WRITE_END.close();
     }
 }
 

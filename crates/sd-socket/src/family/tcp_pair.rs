@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 use libc::POLLIN;
 use sd_proto::Ip;
 use sd_shm::slab::Endpoint;
+use sd_sys::fd::Owned;
 use sd_sys::{Errno, Result, check, fd, syscall};
 
 /// Who connects while a pair is made, at most, before it is made anew; how often; and how long each time takes.
@@ -20,13 +21,13 @@ const WAIT_MS: u32 = 250;
 const SIGNALS_MAX: u32 = 100;
 
 /// Two kernel TCP sockets that are connected with each other, and with nobody else.
-pub(super) fn make() -> Result<(i32, i32)> {
+pub(super) fn make() -> Result<(Owned, Owned)> {
     let outer = fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
-    make_from(outer).map(|inner| (outer, inner)).inspect_err(|_| fd::close(outer))
+    make_from(outer.raw()).map(|inner| (outer, inner))
 }
 
 /// The other end of a pair that begins with this unconnected socket; unconnected again if that fails.
-pub(crate) fn make_from(outer: i32) -> Result<i32> {
+pub(crate) fn make_from(outer: i32) -> Result<Owned> {
     for _ in 0..TRIES {
         let inner = attempt(outer);
         if inner.is_err() {
@@ -50,28 +51,24 @@ pub(super) fn disconnect(outer: i32) {
 
 /// While the listener is there, anybody on this host can connect to it. So what it accepts is ours only when the kernel
 /// gives it the names of `outer`, the other way round; others are turned away.
-fn attempt(outer: i32) -> Result<i32> {
+fn attempt(outer: i32) -> Result<Owned> {
     let mut bytes = [0u8; 28];
     let here = |port| Name { ip: Ip::v4([127, 0, 0, 1]), port };
     let len = addr::encode(libc::AF_INET, here(0), &mut bytes);
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let listener = fd::socket(libc::AF_INET, kind, 0)?;
-    let inner = (|| {
-        // SAFETY: the kernel reads `len` bytes of the address.
-        check(unsafe { syscall!(libc::SYS_bind, listener, bytes.as_ptr(), len) })?;
-        // SAFETY: no pointers.
-        check(unsafe { syscall!(libc::SYS_listen, listener, STRANGERS_MAX) })?;
-        let (_, name) = addr::kernel_name(listener).ok_or(Errno::EINVAL)?;
-        let domain = fd::getsockopt_int(outer, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
-        let len = addr::encode(domain, here(name.port), &mut bytes);
-        // A backlog that is full of others would have it wait for minutes.
-        sd_sys::msg::set_timeout(outer, WAIT_MS)?;
-        connect(outer, bytes.get(..len).ok_or(Errno::EINVAL)?)?;
-        let inner = accept_from(listener, outer)?;
-        sd_sys::msg::set_timeout(outer, 0).map(|()| inner)
-    })();
-    fd::close(listener);
-    inner
+    // SAFETY: the kernel reads `len` bytes of the address.
+    check(unsafe { syscall!(libc::SYS_bind, listener.raw(), bytes.as_ptr(), len) })?;
+    // SAFETY: no pointers.
+    check(unsafe { syscall!(libc::SYS_listen, listener.raw(), STRANGERS_MAX) })?;
+    let (_, name) = addr::kernel_name(listener.raw()).ok_or(Errno::EINVAL)?;
+    let domain = fd::getsockopt_int(outer, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
+    let len = addr::encode(domain, here(name.port), &mut bytes);
+    // A backlog that is full of others would have it wait for minutes.
+    sd_sys::msg::set_timeout(outer, WAIT_MS)?;
+    connect(outer, bytes.get(..len).ok_or(Errno::EINVAL)?)?;
+    let inner = accept_from(listener.raw(), outer)?;
+    sd_sys::msg::set_timeout(outer, 0).map(|()| inner)
 }
 
 /// A signal of the program's ends the wait, and no more: who asks again waits for the rest.
@@ -88,16 +85,16 @@ fn connect(outer: i32, address: &[u8]) -> Result<()> {
 }
 
 /// The connection from `outer`.
-fn accept_from(listener: i32, outer: i32) -> Result<i32> {
+fn accept_from(listener: i32, outer: i32) -> Result<Owned> {
     let names = |socket| Some((addr::kernel_name(socket)?.1, addr::kernel_peer(socket)?.1));
     let Some((local, remote)) = names(outer) else { return Err(Errno::ECONNRESET) };
     let end = sd_sys::time::now_ns() + u64::from(WAIT_MS) * 1_000_000;
     for _ in 0..=STRANGERS_MAX {
         // SAFETY: null addresses are allowed.
         let accepted = check(unsafe { syscall!(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) });
-        match accepted.map(|number| number as i32) {
-            Ok(inner) if names(inner) == Some((remote, local)) => return Ok(inner),
-            Ok(stranger) => fd::close(stranger),
+        match accepted.map(|number| Owned::new(number as i32)) {
+            Ok(inner) if names(inner.raw()) == Some((remote, local)) => return Ok(inner),
+            Ok(_stranger) => {}
             Err(Errno::EAGAIN) => {
                 let now = sd_sys::time::now_ns();
                 if now >= end {
@@ -114,22 +111,21 @@ fn accept_from(listener: i32, outer: i32) -> Result<i32> {
 
 /// The kernel socket under the connection's numbers, if the kernel may connect it, as nobody else has it and it is not bound;
 /// and what leads to its other end.
-pub(crate) fn pair(endpoint: &'static Endpoint) -> Option<(i32, i32)> {
+pub(crate) fn pair(endpoint: &'static Endpoint) -> Option<(Owned, Owned)> {
     let fd = endpoint.fd.load(Ordering::Relaxed);
     let is_it = crate::fd::table::socket(fd).is_some_and(|found| core::ptr::eq(found, endpoint))
         && crate::socket::inode::is_own(fd);
     let is_unbound = || crate::socket::addr::kernel_name(fd).is_some_and(|(_, name)| name.port == 0);
     let outer = (is_it && is_unbound()).then(|| sd_sys::fd::dup_above(fd, 3).ok()).flatten()?;
-    let flags = sd_sys::fd::fcntl(outer, libc::F_GETFL, 0).unwrap_or(0);
-    let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, 0);
-    match make_from(outer) {
+    let flags = sd_sys::fd::fcntl(outer.raw(), libc::F_GETFL, 0).unwrap_or(0);
+    let _ = sd_sys::fd::fcntl(outer.raw(), libc::F_SETFL, 0);
+    match make_from(outer.raw()) {
         Ok(inner) => {
-            crate::socket::recorded::replay(endpoint, outer);
+            crate::socket::recorded::replay(endpoint, outer.raw());
             Some((outer, inner))
         }
         Err(_) => {
-            let _ = sd_sys::fd::fcntl(outer, libc::F_SETFL, flags);
-            sd_sys::fd::close(outer);
+            let _ = sd_sys::fd::fcntl(outer.raw(), libc::F_SETFL, flags);
             None
         }
     }
@@ -141,7 +137,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::os::fd::{AsRawFd, OwnedFd};
 
     /// A stranger's connection is first in the queue.
     #[test]
@@ -152,8 +148,7 @@ mod tests {
         let mut strangers: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
         let mut outer = TcpStream::connect(address).unwrap();
         let inner = accept_from(listener.as_raw_fd(), outer.as_raw_fd()).unwrap();
-        // SAFETY: a fresh descriptor.
-        let mut inner = unsafe { TcpStream::from_raw_fd(inner) };
+        let mut inner = TcpStream::from(OwnedFd::from(inner));
         outer.write_all(b"for inner").unwrap();
         let mut got = [0; 9];
         inner.read_exact(&mut got).unwrap();
@@ -166,9 +161,7 @@ mod tests {
     #[test]
     fn a_pair_is_connected_and_blocks() {
         let (outer, inner) = make().unwrap();
-        // SAFETY: fresh descriptors.
-        let (mut outer, mut inner) =
-            unsafe { (TcpStream::from_raw_fd(outer), TcpStream::from_raw_fd(inner)) };
+        let [mut outer, mut inner] = [outer, inner].map(|end| TcpStream::from(OwnedFd::from(end)));
         assert_eq!(outer.local_addr().unwrap(), inner.peer_addr().unwrap());
         assert_eq!(outer.read_timeout().unwrap(), None);
         inner.write_all(b"x").unwrap();
@@ -187,8 +180,8 @@ mod tests {
         }
         let listener = fd::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
         // SAFETY: no pointers; the kernel chooses the port.
-        check(unsafe { syscall!(libc::SYS_listen, listener, 0) }).unwrap();
-        let port = addr::kernel_name(listener).unwrap().1.port;
+        check(unsafe { syscall!(libc::SYS_listen, listener.raw(), 0) }).unwrap();
+        let port = addr::kernel_name(listener.raw()).unwrap().1.port;
         // The backlog is full until one is accepted, so that the connect after it has to wait.
         let _first = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let outer = fd::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
@@ -204,10 +197,9 @@ mod tests {
                     unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
                 }
                 // SAFETY: null addresses are allowed.
-                check(unsafe { syscall!(libc::SYS_accept4, listener, 0, 0, 0) }).unwrap();
+                check(unsafe { syscall!(libc::SYS_accept4, listener.raw(), 0, 0, 0) }).unwrap();
             });
-            assert_eq!(connect(outer, bytes.get(..len).unwrap()), Ok(()));
+            assert_eq!(connect(outer.raw(), bytes.get(..len).unwrap()), Ok(()));
         });
-        [outer, listener].into_iter().for_each(fd::close);
     }
 }

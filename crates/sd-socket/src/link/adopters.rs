@@ -1,6 +1,7 @@
 //! The processes that accept on a channel besides the one that it was made for: how they are woken, and what was complained
 //! about to the monitor (`setup::adopt`).
 
+use crate::fd::hidden::Hidden;
 use crate::link::outstanding::Asked;
 use crate::link::peer::Peer;
 use crate::monitor::client;
@@ -95,16 +96,8 @@ fn ask_how_to_wake(channel: u64, number: u32) -> Option<Peer> {
 pub(crate) fn answered(of: (u64, Side), reply: &Reply, got: sd_sys::msg::Received) -> Option<Peer> {
     let Reply::Adopter { stranger } = *reply else { return None };
     let [public, event_fd] = got.fds.take()?;
-    let page = sd_shm::public::map_peer(public);
-    sd_sys::fd::close(public);
-    let event_fd = crate::process::hide_fd(event_fd);
-    match page {
-        Ok(public) => Some(Peer::new(0, (Some(public), event_fd), of, stranger)),
-        Err(_) => {
-            crate::process::close_hidden(event_fd);
-            None
-        }
-    }
+    let page = sd_shm::public::map_peer(public.raw()).ok()?;
+    Some(Peer::new(0, (Some(page), Hidden::of(event_fd)), of, stranger))
 }
 
 /// Which connection of a channel was complained about, and how often.

@@ -1,5 +1,6 @@
 //! This process's record of a channel: slots, events, and how to wake the other process.
 
+use crate::fd::hidden::Hidden;
 use crate::link::admitted::Admitted;
 use crate::link::adopters::{Adopters, Complaints};
 use crate::link::kept_rings::{Few, are_kept};
@@ -31,7 +32,7 @@ pub(crate) struct Channel {
     /// How to wake single threads of the other side's process.
     pub(crate) thread_wakers: thread_wakers::Known,
     /// Segment, kept for announcing the channel to a restarted monitor.
-    pub(crate) segment_fd: i32,
+    pub(crate) segment_fd: Hidden,
     /// What is announced to this process: an adopter has a set of its own.
     events: &'static EventSet,
     /// Endpoints and waiting connections that use the record.
@@ -75,7 +76,7 @@ impl Channel {
         (side, adopter): (Side, u32),
         map: Mapping,
         peer: Peer,
-        segment_fd: i32,
+        segment_fd: Hidden,
     ) -> Box<Channel> {
         let events = map.events_for(side, adopter);
         Box::new(Channel {
@@ -152,8 +153,7 @@ impl Channel {
             self.looked_at.store(u64::MAX, Ordering::Relaxed);
             return false;
         };
-        let ended = sd_sys::fd::poll_one(pidfd, libc::POLLIN, 0).is_ok_and(|events| events != 0);
-        sd_sys::fd::close(pidfd);
+        let ended = sd_sys::fd::poll_one(pidfd.raw(), libc::POLLIN, 0).is_ok_and(|events| events != 0);
         self.looked_at.store(if ended { u64::MAX } else { now }, Ordering::Relaxed);
         !ended
     }
@@ -355,7 +355,6 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        crate::process::close_hidden(self.segment_fd);
         let counts = *self.others_wait.get_mut();
         if !counts.is_null() {
             // SAFETY: from a Box; nobody uses the record any more.

@@ -1,8 +1,9 @@
 //! Channels that the monitor has made.
 
+use crate::fd::hidden::Hidden;
 use crate::link::channel::Channel;
 use crate::link::peer::Peer;
-use crate::process::{PROCESS, hide_fd};
+use crate::process::PROCESS;
 use sd_shm::channel::{Mapping, Side};
 use sd_sys::msg;
 
@@ -21,9 +22,8 @@ pub(crate) fn new_channel(
         unsafe { sd_shm::public::unmap_peer(peer_public) };
         return None;
     };
-    let [segment, public, event_fd] = got.fds.take()?;
-    sd_sys::fd::close(public);
-    let (segment, event_fd) = (hide_fd(segment), hide_fd(event_fd));
+    let [segment, _, event_fd] = got.fds.take()?;
+    let (segment, event_fd) = (Hidden::of(segment), Hidden::of(event_fd));
     let peer = Peer::new(peer_pid, (Some(peer_public), event_fd), (id, side.0), is_stranger);
     PROCESS.add_channel(Channel::new(id, side, map, peer, segment))
 }

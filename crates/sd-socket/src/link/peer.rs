@@ -1,5 +1,6 @@
 //! The process on the other side of a channel, and how to wake it.
 
+use crate::fd::hidden::Hidden;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sd_ring::fence_full;
 use sd_shm::channel::Side;
@@ -13,7 +14,7 @@ pub(crate) struct Peer {
     pub(crate) client: AtomicU64,
     /// None after exec: whether the peer sleeps is not known then.
     pub(crate) public: Option<&'static Public>,
-    pub(crate) event_fd: i32,
+    pub(crate) event_fd: Hidden,
     /// It is another user's: see `stranger`.
     pub(crate) is_stranger: AtomicBool,
     /// The channel, and this process's side of it.
@@ -23,7 +24,7 @@ pub(crate) struct Peer {
 impl Peer {
     pub(crate) fn new(
         pid: u32,
-        (public, event_fd): (Option<&'static Public>, i32),
+        (public, event_fd): (Option<&'static Public>, Hidden),
         of: (u64, Side),
         is_stranger: bool,
     ) -> Peer {
@@ -38,7 +39,7 @@ impl Peer {
     pub(crate) fn wake(&self) {
         fence_full();
         if self.public.is_none_or(|page| page.sleepers.load(Ordering::Relaxed) != 0) {
-            self.ring(self.event_fd);
+            self.ring(self.event_fd.raw());
         }
     }
 
@@ -59,7 +60,6 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        crate::process::close_hidden(self.event_fd);
         if let Some(page) = self.public {
             // SAFETY: nobody uses the record any more, so nobody uses its mapping.
             unsafe { sd_shm::public::unmap_peer(page) };

@@ -7,9 +7,10 @@
 //! The context for that belongs to one address space: the child of a fork and the next image make their own. Where there is
 //! none to be had (fs.aio-max-nr, a filter), the monitor is asked to wake the peer.
 
-use crate::process::{PROCESS, hide_fd};
+use crate::fd::hidden::{Hidden, HiddenCell};
+use crate::process::PROCESS;
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use sd_proto::Request;
 use sd_shm::channel::Side;
 use sd_sys::confine;
@@ -19,7 +20,7 @@ use sd_sys::ringer::Ringer;
 /// The context; zero: none yet.
 static CONTEXT: AtomicUsize = AtomicUsize::new(0);
 /// What it reads nothing from.
-static FILE: AtomicI32 = AtomicI32::new(-1);
+static FILE: HiddenCell = HiddenCell::empty();
 /// The process that has made it.
 static MAKER: AtomicU32 = AtomicU32::new(0);
 static MAKING: Lock<()> = Lock::new(());
@@ -51,7 +52,7 @@ fn is_rung(event_fd: i32) -> bool {
 
 fn ringer() -> Option<ManuallyDrop<Ringer>> {
     let context = CONTEXT.load(Ordering::Acquire);
-    (context != 0).then(|| ManuallyDrop::new(Ringer::of_parts(context, FILE.load(Ordering::Relaxed))))
+    (context != 0).then(|| ManuallyDrop::new(Ringer::of_parts(context, FILE.raw())))
 }
 
 /// A channel to a stranger is there: whatever its peer will be woken with is made now.
@@ -69,11 +70,9 @@ fn make() -> bool {
     if MAKER.load(Ordering::Relaxed) == pid && CONTEXT.load(Ordering::Relaxed) != 0 {
         return false;
     }
-    let mut file = FILE.load(Ordering::Relaxed);
-    if file < 0 {
+    if !FILE.is_some() {
         let Ok(fresh) = sd_sys::mem::memfd_sealed(c"sd-nothing", 0) else { return false };
-        file = hide_fd(fresh);
-        FILE.store(file, Ordering::Relaxed);
+        FILE.put(Hidden::of(fresh));
     }
     let Ok(context) = Ringer::new_context() else { return false };
     MAKER.store(pid, Ordering::Relaxed);

@@ -1,10 +1,11 @@
 //! The thread wakers of the process on the other side of a channel: eventfds on each of which one thread of its sleeps. The other
 //! end of it, and the protocol: `socket::thread_waker`.
 
+use crate::fd::hidden::{Hidden, HiddenCell};
 use crate::link::channel::Channel;
 use crate::link::peer::Peer;
-use crate::process::{PROCESS, close_hidden, hide_fd};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use crate::process::PROCESS;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_proto::{Reply, Request};
 use sd_shm::channel::{RINGS_NOT, SlotSide, THREAD_WAKERS};
 
@@ -15,7 +16,7 @@ pub(crate) fn rings_in(words: &SlotSide) -> u64 {
 
 /// Those that this process can ring.
 pub(crate) struct Known {
-    event_fds: [AtomicI32; THREAD_WAKERS],
+    event_fds: [HiddenCell; THREAD_WAKERS],
     /// Which of them are known, a bit each.
     mask: AtomicU64,
     /// Questions that the monitor could not answer.
@@ -30,7 +31,7 @@ const VAIN_MAX: u32 = 16;
 
 impl Known {
     pub(crate) const fn new() -> Known {
-        let event_fds = [const { AtomicI32::new(-1) }; THREAD_WAKERS];
+        let event_fds = [const { HiddenCell::empty() }; THREAD_WAKERS];
         Known { event_fds, mask: AtomicU64::new(0), vain: AtomicU32::new(0) }
     }
 
@@ -41,7 +42,7 @@ impl Known {
 
     /// Rings that one of the peer. False: it is not known.
     pub(crate) fn ring(&self, peer: &Peer, number: u32) -> bool {
-        let event_fd = self.event_fds.get(number as usize).map_or(-1, |fd| fd.load(Ordering::Acquire));
+        let event_fd = self.event_fds.get(number as usize).map_or(-1, HiddenCell::raw);
         if event_fd >= 0 {
             peer.ring(event_fd);
         }
@@ -58,7 +59,7 @@ impl Known {
     #[cold]
     fn grant_slow(&self, channel: &Channel, slot: usize, own: &SlotSide, number: u32) {
         let Some(known) = self.event_fds.get(number as usize) else { return };
-        if known.load(Ordering::Acquire) < 0 && self.ask(channel, known, number).is_none() {
+        if !known.is_some() && self.ask(channel, known, number).is_none() {
             self.vain.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -73,7 +74,7 @@ impl Known {
         }
     }
 
-    fn ask(&self, channel: &Channel, known: &AtomicI32, number: u32) -> Option<()> {
+    fn ask(&self, channel: &Channel, known: &HiddenCell, number: u32) -> Option<()> {
         if self.vain.load(Ordering::Relaxed) >= VAIN_MAX || COUNT.load(Ordering::Relaxed) >= COUNT_MAX {
             return None;
         }
@@ -83,10 +84,8 @@ impl Known {
             return None;
         }
         let [event_fd] = got.fds.take()?;
-        let event_fd = hide_fd(event_fd);
-        match known.compare_exchange(-1, event_fd, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => _ = COUNT.fetch_add(1, Ordering::Relaxed),
-            Err(_) => close_hidden(event_fd),
+        if known.put_first(Hidden::of(event_fd)) {
+            COUNT.fetch_add(1, Ordering::Relaxed);
         }
         self.mask.fetch_or(1 << number, Ordering::AcqRel);
         Some(())
@@ -96,6 +95,6 @@ impl Known {
 impl Drop for Known {
     fn drop(&mut self) {
         COUNT.fetch_sub(self.mask().count_ones(), Ordering::Relaxed);
-        self.event_fds.iter().for_each(|fd| close_hidden(fd.load(Ordering::Relaxed)));
+        self.event_fds.iter().for_each(HiddenCell::close);
     }
 }

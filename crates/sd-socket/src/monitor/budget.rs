@@ -5,10 +5,11 @@ use crate::monitor::client::{self, Control};
 use core::ffi::CStr;
 use sd_proto::{Reply, Request};
 use sd_sys::Errno;
+use sd_sys::fd::Owned;
 use sd_sys::mem::memfd_sealed;
 
 /// A memfd of `len` zeros that neither grows nor shrinks; under `CONTROL`. `monitor` is a connection to it.
-pub(crate) fn file(control: &mut Control, monitor: i32, name: &CStr, len: usize) -> Option<i32> {
+pub(crate) fn file(control: &mut Control, monitor: i32, name: &CStr, len: usize) -> Option<Owned> {
     match memfd_sealed(name, len) {
         Err(Errno::EFBIG) => made_by_monitor(control, monitor, len),
         made => made.ok(),
@@ -16,13 +17,13 @@ pub(crate) fn file(control: &mut Control, monitor: i32, name: &CStr, len: usize)
 }
 
 /// As `file`, for a process that may not be registered.
-pub(crate) fn file_now(name: &CStr, len: usize) -> Option<i32> {
+pub(crate) fn file_now(name: &CStr, len: usize) -> Option<Owned> {
     let mut control = crate::monitor::client::CONTROL.lock();
     file(&mut control, client::image_fd(), name, len)
 }
 
 #[cold]
-fn made_by_monitor(control: &mut Control, monitor: i32, len: usize) -> Option<i32> {
+fn made_by_monitor(control: &mut Control, monitor: i32, len: usize) -> Option<Owned> {
     if monitor < 0 {
         return None;
     }

@@ -9,9 +9,10 @@ mod look;
 mod separate;
 mod slow;
 
+use crate::fd::hidden::{Hidden, HiddenCell};
 use crate::monitor::sink::SINK;
-use crate::process::{PROCESS, close_hidden, hide_fd};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use crate::process::PROCESS;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_shm::slab::Slab;
 use sd_sys::lock::{Guard, Lock};
@@ -28,14 +29,14 @@ use slow::Slow;
 pub(crate) use slow::{ask, take_late};
 
 /// Descriptor of the control socket, -1 when there is none; for waiting on its end.
-pub(crate) static CONTROL_FD: AtomicI32 = AtomicI32::new(-1);
+pub(crate) static CONTROL_FD: HiddenCell = HiddenCell::empty();
 /// Raised when the monitor was lost: somebody should reconnect.
 pub(super) static LOST: AtomicBool = AtomicBool::new(false);
 
 /// In a process that has not registered: the control socket that the parent made for its child (see `fork`),
 /// or that an earlier image of the process had (see `exec`), which also tells the monitor of its end. In the parent
 /// while it forks: the child's socket.
-static BIRTH_FD: AtomicI32 = AtomicI32::new(-1);
+static BIRTH_FD: HiddenCell = HiddenCell::empty();
 
 /// Counts registrations: a new one has a new control socket.
 pub(crate) static REGISTRATIONS: AtomicU32 = AtomicU32::new(0);
@@ -77,8 +78,9 @@ pub(crate) struct Control {
     retry_ns: u64,
     seen: Option<absent::Seen>,
     registered_before: bool,
+    /// The own slab's number, which its record has; -1: none yet.
     slab_fd: i32,
-    public_fd: i32,
+    public_fd: Option<Hidden>,
     /// Taken from the socket but not acted on yet (see [`Sink::deliver`]).
     pub(crate) mail: VecDeque<Mail>,
     slow: Slow,
@@ -96,7 +98,7 @@ impl Control {
             seen: None,
             registered_before: false,
             slab_fd: -1,
-            public_fd: -1,
+            public_fd: None,
             mail: VecDeque::new(),
             slow: Slow::new(),
             greets_by_birth: false,
@@ -105,10 +107,7 @@ impl Control {
 
     /// In the child of a fork: the parent's connection is not ours; `BIRTH_FD` is.
     pub(crate) fn forked(&mut self) {
-        close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
-        close_hidden(self.public_fd);
-        close_hidden(self.slow.greeted);
-        self.slow.forget();
+        CONTROL_FD.close();
         *self = Control::new();
         LOST.store(false, Ordering::Relaxed);
     }
@@ -120,7 +119,7 @@ pub(crate) fn connected() -> Option<Guard<'static, Control>> {
     if separate::is_ending() {
         return None;
     }
-    if CONTROL_FD.load(Ordering::Acquire) >= 0 {
+    if CONTROL_FD.raw() >= 0 {
         return Some(control);
     }
     let now = sd_sys::time::now_ns();
@@ -152,7 +151,7 @@ pub(crate) fn retry_if_lost() -> Option<u64> {
     }
     let before = REGISTRATIONS.load(Ordering::Acquire);
     if let Some(mut control) = connected() {
-        let pause = slow::try_again(&mut control, CONTROL_FD.load(Ordering::Acquire));
+        let pause = slow::try_again(&mut control, CONTROL_FD.raw());
         drop(control);
         SINK.get().inspect(|sink| (sink.is_back)());
         // Whoever is about to sleep does not watch the new socket yet.
@@ -166,100 +165,90 @@ pub(crate) fn retry_if_lost() -> Option<u64> {
 fn register(control: &mut Control) -> Option<()> {
     let inherits = PROCESS.slab_count.load(Ordering::Acquire) != 0;
     // What tells of a child's end stays open where the child cannot register, and it may have something else to say.
-    if inherits && BIRTH_FD.load(Ordering::Acquire) >= 0 && control.slab_fd < 0 {
-        let fd = BIRTH_FD.load(Ordering::Acquire);
+    if inherits && BIRTH_FD.raw() >= 0 && control.slab_fd < 0 {
+        let fd = BIRTH_FD.raw();
         set_timeouts(fd);
         prepare(control, fd)?;
     }
-    let birth = Some(BIRTH_FD.swap(-1, Ordering::AcqRel)).filter(|fd| *fd >= 0);
+    let birth = BIRTH_FD.take();
     control.greets_by_birth |= birth.is_some();
     let known = match birth {
         Some(fd) => introduce(control, fd),
         None => greeted(control),
     };
-    let by_birth = known.filter(|_| control.greets_by_birth);
-    if control.slow.greeted >= 0 {
+    let by_birth = known.is_some() && control.greets_by_birth;
+    if control.slow.greeted.is_some() {
         return None;
     }
     let fd = known.or_else(|| {
         control.greets_by_birth = false;
         introduce(control, connect()?)
     })?;
-    CONTROL_FD.store(fd, Ordering::Release);
+    let number = fd.raw();
+    CONTROL_FD.put(fd);
     REGISTRATIONS.fetch_add(1, Ordering::AcqRel);
-    let knows = !control.registered_before && (by_birth.is_some() || !inherits);
+    let knows = !control.registered_before && (by_birth || !inherits);
     KNOWS_CHANNELS.store(knows, Ordering::Release);
     let was_registered = core::mem::replace(&mut control.registered_before, true);
-    SINK.get().inspect(|sink| (sink.registered)(control, fd, was_registered));
+    SINK.get().inspect(|sink| (sink.registered)(control, number, was_registered));
     Some(())
 }
 
 /// A connection to the monitor's socket. Somebody else's socket at that place gets nothing, and holds nobody up.
-fn connect() -> Option<i32> {
+fn connect() -> Option<Hidden> {
     let mut path = [0u8; 108];
     let (path, is_named) = crate::process::env::monitor_path(&mut path)?;
     trust::way_to(path, is_named).ok()?;
     let fd = msg::connect_unix(path, CONNECT_MS).ok()?;
     // The first descriptor of ours: only a table that exists keeps it from a program that closes all numbers.
     if !crate::fd::table::init() {
-        sd_sys::fd::close(fd);
         return None;
     }
-    let fd = hide_fd(fd);
-    let is_trusted = trust::other_end(fd, is_named).is_ok();
-    if !is_trusted {
-        close_hidden(fd);
-    }
-    is_trusted.then_some(fd)
+    Some(Hidden::of(fd)).filter(|fd| trust::other_end(fd.raw(), is_named).is_ok())
 }
 
 /// The connection, when the monitor has welcomed us over it; otherwise it is closed, unless the monitor is slow: it will
 /// welcome us, and then not find us gone.
-fn introduce(control: &mut Control, fd: i32) -> Option<i32> {
-    set_timeouts(fd);
+fn introduce(control: &mut Control, fd: Hidden) -> Option<Hidden> {
+    set_timeouts(fd.raw());
     control.slow.forget();
-    if prepare(control, fd).and_then(|()| hello(control, fd)).is_some() {
+    if prepare(control, fd.raw()).and_then(|()| hello(control, fd.raw())).is_some() {
         return Some(fd);
     }
     if control.slow.owes_welcome() {
-        control.slow.greeted = fd;
+        control.slow.greeted = Some(fd);
     } else {
         control.is_refused = true;
-        close_hidden(fd);
     }
     None
 }
 
 /// The connection that the monitor was greeted over, when it has answered by now.
-fn greeted(control: &mut Control) -> Option<i32> {
-    let fd = Some(control.slow.greeted).filter(|fd| *fd >= 0)?;
-    let welcome = slow::late_answer(control, fd)?;
-    control.slow.greeted = -1;
+fn greeted(control: &mut Control) -> Option<Hidden> {
+    let number = control.slow.greeted.as_ref()?.raw();
+    let welcome = slow::late_answer(control, number)?;
+    let fd = control.slow.greeted.take();
     control.slow.forget();
-    if welcome.and_then(|(reply, got)| welcomed(reply, &got)).is_none() {
-        close_hidden(fd);
-        return None;
-    }
-    Some(fd)
+    welcome.and_then(|(reply, got)| welcomed(reply, &got)).and(fd)
 }
 
 /// The socket whose closing tells the monitor of this process's end; -1 when there is none.
 pub(crate) fn image_fd() -> i32 {
-    match CONTROL_FD.load(Ordering::Acquire) {
-        -1 => BIRTH_FD.load(Ordering::Acquire),
+    match CONTROL_FD.raw() {
+        -1 => BIRTH_FD.raw(),
         fd => fd,
     }
 }
 
 /// In a new image: the socket that the one before had.
-pub(crate) fn set_image_fd(fd: i32) {
-    BIRTH_FD.store(fd, Ordering::Release);
+pub(crate) fn set_image_fd(fd: Hidden) {
+    BIRTH_FD.put(fd);
 }
 
 /// Tells the monitor, over the socket of the image before, that its listener takes no connections any more: what
 /// waits there this image has taken over.
 pub(crate) fn unlisten_before_hello(index: u32) {
-    let fd = BIRTH_FD.load(Ordering::Acquire);
+    let fd = BIRTH_FD.raw();
     if fd >= 0 {
         let _ = send(fd, &Request::Accepting { index, accepting: false }, &[]);
     }
@@ -281,25 +270,25 @@ fn prepare(control: &mut Control, fd: i32) -> Option<()> {
     let pid = sd_sys::fd::getpid();
     PROCESS.pid.store(pid, Ordering::Relaxed);
     for (placeholder, domain) in PROCESS.placeholders.iter().zip([libc::AF_INET, libc::AF_INET6]) {
-        if placeholder.load(Ordering::Relaxed) < 0
+        if !placeholder.is_some()
             && let Ok(fd) = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
         {
-            placeholder.store(hide_fd(fd), Ordering::Relaxed);
+            placeholder.put(Hidden::of(fd));
         }
     }
-    let event_fd = hide_fd(sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).ok()?);
+    let event_fd = Hidden::of(sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).ok()?);
     let public_fd = crate::monitor::budget::file(control, fd, c"sd-public", sd_shm::public::LEN)?;
-    let public = sd_shm::public::create_in(public_fd, pid as u32).ok()?;
-    let slab_fd = hide_fd(crate::monitor::budget::file(control, fd, c"sd-slab", sd_shm::slab::LEN)?);
-    let slab = Slab::create_in(slab_fd, pid as u32).ok()?;
+    let public = sd_shm::public::create_in(public_fd.raw(), pid as u32).ok()?;
+    let slab_fd = Hidden::of(crate::monitor::budget::file(control, fd, c"sd-slab", sd_shm::slab::LEN)?);
+    let (slab, number) = (Slab::create_in(slab_fd.raw(), pid as u32).ok()?, slab_fd.raw());
     let _alloc = PROCESS.alloc.lock();
     if !PROCESS.add_slab(slab, slab_fd) || !crate::process::waker::add_own(public, event_fd) {
         return None;
     }
     PROCESS.public.store(core::ptr::from_ref(public).cast_mut(), Ordering::Release);
     PROCESS.mail_seen.store(0, Ordering::Relaxed);
-    control.public_fd = hide_fd(public_fd);
-    control.slab_fd = slab_fd;
+    control.public_fd = Some(Hidden::of(public_fd));
+    control.slab_fd = number;
     Some(())
 }
 
@@ -310,8 +299,9 @@ pub(crate) fn set_timeouts(fd: i32) {
 
 fn hello(control: &mut Control, fd: i32) -> Option<()> {
     let request = Request::Hello { version: sd_proto::VERSION, again: control.registered_before };
-    let placeholder = PROCESS.placeholders.iter().map(|p| p.load(Ordering::Relaxed)).find(|&p| p >= 0)?;
-    let fds = [control.slab_fd, control.public_fd, crate::process::waker::own_event_fd(), placeholder];
+    let placeholder = PROCESS.placeholders.iter().map(HiddenCell::raw).find(|&p| p >= 0)?;
+    let public_fd = control.public_fd.as_ref()?.raw();
+    let fds = [control.slab_fd, public_fd, crate::process::waker::own_event_fd(), placeholder];
     // Mail for an earlier image of the process may come before the answer.
     match ask(control, fd, &request, &fds) {
         Some((reply, got)) => welcomed(reply, &got),
@@ -347,7 +337,7 @@ pub(crate) fn question_and<T>(
     take: impl FnOnce(Reply, msg::Received) -> T,
 ) -> Option<T> {
     let mut control = connected()?;
-    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let fd = CONTROL_FD.raw();
     let answer = ask(&mut control, fd, request, fds);
     if answer.is_none() {
         unanswered(&mut control);
@@ -358,7 +348,7 @@ pub(crate) fn question_and<T>(
 /// Becomes a member of the family whose slab this is. `add` notes the number while this process cannot fork.
 pub(crate) fn share(slab_fd: i32, add: impl FnOnce(u32) -> Option<()>) -> Option<()> {
     let mut control = connected()?;
-    match ask(&mut control, CONTROL_FD.load(Ordering::Acquire), &Request::Share, &[slab_fd]) {
+    match ask(&mut control, CONTROL_FD.raw(), &Request::Share, &[slab_fd]) {
         Some((Reply::Shared { member }, _)) => add(member),
         Some(_) => None,
         None => {
@@ -383,13 +373,13 @@ pub(crate) fn client() -> Option<u64> {
 
 /// There is a monitor, as far as known.
 pub(crate) fn is_there() -> bool {
-    CONTROL_FD.load(Ordering::Acquire) >= 0
+    CONTROL_FD.raw() >= 0
 }
 
 /// Tells the monitor something that has no answer.
 pub(crate) fn tell(request: &Request, fds: &[i32]) {
     let mut control = crate::monitor::client::CONTROL.lock();
-    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let fd = CONTROL_FD.raw();
     if fd >= 0 && slow::tell(&mut control, fd, request, fds).is_none() {
         lost(&mut control);
     }
@@ -398,7 +388,7 @@ pub(crate) fn tell(request: &Request, fds: &[i32]) {
 /// As [`tell`], where no thread talks with the monitor now, this one included: whether there is one to be told.
 pub(crate) fn tell_if_free(request: &Request) -> Option<bool> {
     let mut control = crate::monitor::client::CONTROL.try_lock()?;
-    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let fd = CONTROL_FD.raw();
     let is_told = fd >= 0 && slow::tell(&mut control, fd, request, &[]).is_some();
     if fd >= 0 && !is_told {
         lost(&mut control);
@@ -420,7 +410,7 @@ pub(crate) fn ask_for_helper(socket: i32) -> bool {
 /// Tells the monitor something of no consequence: not while it is busy or another thread talks with it.
 pub(crate) fn hint(request: &Request) {
     let Some(_control) = connected() else { return };
-    try_send(CONTROL_FD.load(Ordering::Acquire), request);
+    try_send(CONTROL_FD.raw(), request);
 }
 
 /// Sends it unless the socket's queue is full; under `CONTROL`.
@@ -435,7 +425,7 @@ fn lost(control: &mut Control) {
     if sd_sys::confine::is_on() {
         return;
     }
-    close_hidden(CONTROL_FD.swap(-1, Ordering::AcqRel));
+    CONTROL_FD.close();
     control.slow.forget();
     LOST.store(true, Ordering::Release);
     SINK.get().inspect(|sink| (sink.lost)());

@@ -5,14 +5,14 @@
 //! ever. A process with a listener therefore holds three numbers, which are free while a message is received. Another
 //! thread that opens something in that moment may take them: then the channel is lost, as it would be without.
 
-use crate::process::{close_hidden, hide_fd};
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use crate::fd::hidden::{Hidden, HiddenCell};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// What a channel comes with.
 const NEEDED: usize = 3;
 
 /// Under the lock of the control path; -1: not held.
-static SPARES: [AtomicI32; NEEDED] = [const { AtomicI32::new(-1) }; NEEDED];
+static SPARES: [HiddenCell; NEEDED] = [const { HiddenCell::empty() }; NEEDED];
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
 /// The process listens.
@@ -25,7 +25,7 @@ pub(crate) struct Free;
 
 impl Free {
     pub(crate) fn now() -> Free {
-        SPARES.iter().for_each(|spare| close_hidden(spare.swap(-1, Ordering::Relaxed)));
+        SPARES.iter().for_each(HiddenCell::close);
         Free
     }
 }
@@ -38,7 +38,7 @@ impl Drop for Free {
         }
         for spare in &SPARES {
             match sd_sys::fd::dup_above(source, 3) {
-                Ok(fd) => spare.store(hide_fd(fd), Ordering::Relaxed),
+                Ok(fd) => spare.put(Hidden::of(fd)),
                 Err(_) => return,
             }
         }

@@ -99,7 +99,7 @@ pub(crate) fn dup(fd: c_int) -> Outcome<c_int> {
         Entry::None => return Outcome::Kernel,
         _ => {}
     }
-    duplicated(fd, sd_sys::fd::dup(fd))
+    duplicated(fd, sd_sys::fd::dup(fd).map(sd_sys::fd::Owned::into_raw))
 }
 
 /// The kernel has made a duplicate: it gets its number, and is what the original is.

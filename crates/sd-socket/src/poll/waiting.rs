@@ -254,7 +254,7 @@ impl<'a> List<'a> {
         if self.arm() {
             return Ok(());
         }
-        let control = crate::monitor::client::CONTROL_FD.load(Ordering::Acquire);
+        let control = crate::monitor::client::CONTROL_FD.raw();
         let mut fds = self.for_kernel(&[
             pollfd { fd: thread_waker.epoll_fd(), events: POLLIN, revents: 0 },
             pollfd { fd: control, events: POLLRDHUP, revents: 0 },

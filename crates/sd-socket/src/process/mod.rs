@@ -1,7 +1,7 @@
 //! What one process knows of itself: the lowest folder but one.
 //!
 //! The static [`PROCESS`] (slabs, channels, the control connection, locks), descriptors of ours that the program must not
-//! see ([`hide_fd`]), the environment (`env`), counters for `sd ss` (`stats`), which network namespace a thread is in (`network`),
+//! see (`fd::hidden`), the environment (`env`), counters for `sd ss` (`stats`), which network namespace a thread is in (`network`),
 //! questions to the kernel about routes and sockets (`netlink`), for how long idle memory is kept (`retention`), the eventfds that
 //! wake it and which of its threads sleep (`waker`).
 //!

@@ -6,8 +6,10 @@
 //! A kept socket is closed under us only by a program that makes system calls past libc; its number may be another file's then, so
 //! after an error it is neither asked nor closed again, and none is kept from then on.
 
-use crate::process::{close_hidden, hide_fd, network};
+use crate::fd::hidden::Hidden;
+use crate::process::network;
 use core::sync::atomic::{AtomicBool, Ordering};
+use sd_sys::fd::Number;
 use sd_sys::lock::Lock;
 use sd_sys::netlink::Netlink;
 use sd_sys::{Errno, Result};
@@ -20,7 +22,7 @@ pub(crate) static SOCKETS: Kept = Kept::new(Netlink::of_sockets);
 /// A socket that is made for the first question.
 pub(crate) struct Kept {
     open: fn() -> Result<Netlink>,
-    socket: Lock<Option<Netlink>>,
+    socket: Lock<Option<Netlink<Hidden>>>,
     is_given_up: AtomicBool,
 }
 
@@ -30,7 +32,7 @@ impl Kept {
     }
 
     /// Asks. An error: it cannot be known.
-    pub(crate) fn ask<T>(&self, question: impl Fn(&Netlink) -> Result<T>) -> Result<T> {
+    pub(crate) fn ask<T>(&self, question: impl Fn(&Netlink<dyn Number>) -> Result<T>) -> Result<T> {
         if sd_sys::confine::is_on() {
             return Err(Errno(libc::EPERM));
         }
@@ -41,15 +43,19 @@ impl Kept {
         }
     }
 
-    fn ask_kept<T>(&self, kept: &mut Option<Netlink>, question: impl Fn(&Netlink) -> Result<T>) -> Result<T> {
+    fn ask_kept<T>(
+        &self,
+        kept: &mut Option<Netlink<Hidden>>,
+        question: impl Fn(&Netlink<dyn Number>) -> Result<T>,
+    ) -> Result<T> {
         let socket = match kept {
             Some(socket) => socket,
-            None => kept.insert(Netlink::from_raw(hide_fd((self.open)()?.into_raw()))),
+            None => kept.insert((self.open)()?.held_by(Hidden::of)),
         };
         let answer = question(socket);
         if answer.is_err() {
             self.is_given_up.store(true, Ordering::Relaxed);
-            kept.take().map(Netlink::into_raw);
+            let _ = kept.take().map(|socket| socket.into_fd().into_raw());
         }
         answer
     }
@@ -57,7 +63,7 @@ impl Kept {
     fn forked(&self) {
         // SAFETY: the child has one thread.
         unsafe { self.socket.force_unlock() };
-        self.socket.lock().take().into_iter().for_each(|socket| close_hidden(socket.into_raw()));
+        drop(self.socket.lock().take());
     }
 }
 
@@ -77,8 +83,8 @@ mod tests {
 
     fn number(kept: &Kept) -> Option<i32> {
         let mut socket = kept.socket.lock();
-        let number = socket.take().map(Netlink::into_raw);
-        *socket = number.map(Netlink::from_raw);
+        let number = socket.take().map(|socket| socket.into_fd().into_raw());
+        *socket = number.map(|number| Netlink::over(Hidden::from_raw(number)));
         number
     }
 
@@ -109,7 +115,7 @@ mod tests {
         let kept = Kept::new(Netlink::of_routes);
         // Something of the program's has its number.
         let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        *kept.socket.lock() = Some(Netlink::from_raw(other.as_raw_fd()));
+        *kept.socket.lock() = Some(Netlink::over(Hidden::from_raw(other.as_raw_fd())));
         assert!(kept.ask(|routes| routes.is_local(HERE)).is_err() && number(&kept).is_none());
         assert!(other.local_addr().is_ok(), "it is open");
         assert_eq!(kept.ask(|routes| routes.is_local(HERE)), Ok(true));

@@ -20,22 +20,21 @@ const SIOCGSKNS: usize = 0x894c;
 pub(crate) fn within<T>(socket: c_int, action: impl FnOnce() -> T) -> Option<T> {
     let network = |socket: c_int| {
         // SAFETY: no pointers.
-        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_ioctl, socket, SIOCGSKNS, 0) }).ok()
+        let opened = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_ioctl, socket, SIOCGSKNS, 0) });
+        opened.ok().map(|fd| Owned::new(fd as c_int))
     };
-    let here = sd_sys::fd::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Owned::new);
+    let here = sd_sys::fd::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
     let namespaces = [network(here.ok()?.raw()), network(socket)];
-    let go = |namespace: usize| {
+    let go = |namespace: &Owned| {
         // SAFETY: no pointers.
-        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_setns, namespace, libc::CLONE_NEWNET) })
+        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_setns, namespace.raw(), libc::CLONE_NEWNET) })
     };
-    let done = match namespaces {
+    match &namespaces {
         [Some(own), Some(its)] if go(its).is_ok() => {
             let done = action();
             let _ = go(own);
             Some(done)
         }
         _ => None,
-    };
-    namespaces.into_iter().flatten().for_each(|fd| sd_sys::fd::close(fd as c_int));
-    done
+    }
 }

@@ -1,6 +1,7 @@
 //! The state of this process: one static, made of atomics and locks, valid from the first
 //! instruction on and re-made in the child of a fork.
 
+use crate::fd::hidden::{Hidden, HiddenCell};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sd_shm::public::Public;
 use sd_shm::slab::{ENDPOINTS, Endpoint, Header, Slab, State};
@@ -45,7 +46,7 @@ pub(crate) struct SlabRec {
     /// This process's bit in `holders`.
     pub(crate) bit: AtomicU64,
     /// The segment, for the next image of the process (see `exec`).
-    pub(crate) fd: AtomicI32,
+    pub(crate) fd: HiddenCell,
 }
 
 impl SlabRec {
@@ -54,7 +55,7 @@ impl SlabRec {
         base: AtomicPtr::new(core::ptr::null_mut()),
         privs: AtomicPtr::new(core::ptr::null_mut()),
         bit: AtomicU64::new(0),
-        fd: AtomicI32::new(-1),
+        fd: HiddenCell::empty(),
     };
 
     pub(crate) fn slab(&self) -> Option<Slab> {
@@ -83,14 +84,14 @@ impl SlabRec {
             unsafe { sd_sys::mem::unmap(privs.cast(), ENDPOINTS * core::mem::size_of::<Priv>()) };
         }
         self.bit.store(0, Ordering::Relaxed);
-        close_hidden(self.fd.swap(-1, Ordering::AcqRel));
+        self.fd.close();
     }
 }
 
 /// Somebody to be woken by: an eventfd and the page where this process says that it sleeps.
 pub(crate) struct Waker {
     pub(crate) public: AtomicPtr<Public>,
-    pub(crate) event_fd: AtomicI32,
+    pub(crate) event_fd: HiddenCell,
 }
 
 /// See the module.
@@ -109,7 +110,7 @@ pub(crate) struct Process {
     /// Own public page.
     pub(crate) public: AtomicPtr<Public>,
     /// Unconnected kernel sockets whose duplicates hold descriptor numbers: IPv4, IPv6.
-    pub(crate) placeholders: [AtomicI32; 2],
+    pub(crate) placeholders: [HiddenCell; 2],
     /// The table of channels (`link::table`).
     pub(crate) channels: AtomicPtr<u8>,
     pub(crate) channel_count: AtomicUsize,
@@ -128,7 +129,8 @@ pub(crate) struct Alloc {
 }
 
 #[allow(clippy::declare_interior_mutable_const)] // Only an initial value.
-const NO_WAKER: Waker = Waker { public: AtomicPtr::new(core::ptr::null_mut()), event_fd: AtomicI32::new(-1) };
+const NO_WAKER: Waker =
+    Waker { public: AtomicPtr::new(core::ptr::null_mut()), event_fd: HiddenCell::empty() };
 
 /// What [`Process::header`] says without a slab: no mail, no policy.
 static NO_HEADER: Header = Header::empty();
@@ -144,7 +146,7 @@ pub(crate) static PROCESS: Process = Process {
     wakers: [NO_WAKER; WAKERS_MAX],
     waker_count: AtomicUsize::new(0),
     public: AtomicPtr::new(core::ptr::null_mut()),
-    placeholders: [AtomicI32::new(-1), AtomicI32::new(-1)],
+    placeholders: [HiddenCell::empty(), HiddenCell::empty()],
     channels: AtomicPtr::new(core::ptr::null_mut()),
     channel_count: AtomicUsize::new(0),
     alloc: Lock::new(Alloc { free: 0, orphans: Vec::new() }),
@@ -204,7 +206,7 @@ impl Process {
     }
 
     /// Adds the own slab; under `alloc`. False when there are too many.
-    pub(crate) fn add_slab(&self, slab: Slab, fd: i32) -> bool {
+    pub(crate) fn add_slab(&self, slab: Slab, fd: Hidden) -> bool {
         let added = self.add_inherited_slab(slab, fd, 1);
         if added {
             self.header.store(core::ptr::from_ref(slab.header()).cast_mut(), Ordering::Release);
@@ -233,14 +235,14 @@ impl Process {
     }
 
     /// Adds a slab in which this process has `bit`. False when there are too many.
-    pub(crate) fn add_inherited_slab(&self, slab: Slab, fd: i32, bit: u64) -> bool {
+    pub(crate) fn add_inherited_slab(&self, slab: Slab, fd: Hidden, bit: u64) -> bool {
         let count = self.slab_count.load(Ordering::Relaxed);
         let Some(rec) = self.slabs.get(count) else { return false };
         let len = ENDPOINTS * core::mem::size_of::<Priv>();
         let Ok(privs) = sd_sys::mem::reserve_private(len) else { return false };
         rec.privs.store(privs as *mut Priv, Ordering::Relaxed);
         rec.bit.store(bit, Ordering::Relaxed);
-        rec.fd.store(fd, Ordering::Relaxed);
+        rec.fd.put(fd);
         rec.base.store(slab.base(), Ordering::Release);
         self.slab_count.store(count + 1, Ordering::Release);
         true
@@ -249,38 +251,6 @@ impl Process {
 
 pub(crate) use sd_sys::section::is_only_thread as single_threaded;
 pub(crate) use sd_sys::thread::id as tid;
-
-/// The library's own descriptors have numbers from here on, where the limit is not lower: beyond those that select(2)
-/// takes, and no higher, since each fork, exec and end of a process goes through the table of descriptors up to the
-/// highest number (see ADR 36).
-pub(crate) const HIDDEN_FROM: i32 = 1024;
-
-/// Moves a descriptor of ours out of the program's sight: to a high number, beyond the limit that the program has set
-/// where there are such (see `sd_sys::numbers`).
-pub(crate) fn hide_fd(fd: i32) -> i32 {
-    let limit = sd_sys::fd::nofile_limit().min(crate::fd::table::LEN as u64) as i32;
-    let base = (limit - limit / 4).clamp(3, HIDDEN_FROM);
-    let beyond = if sd_sys::numbers::are_limited() { sd_sys::fd::dup_above(fd, limit).ok() } else { None };
-    match beyond.map_or_else(|| sd_sys::fd::dup_above(fd, base), Ok) {
-        Ok(high) => {
-            sd_sys::fd::close(fd);
-            crate::fd::table::set_hidden(high, true);
-            high
-        }
-        Err(_) => {
-            crate::fd::table::set_hidden(fd, true);
-            fd
-        }
-    }
-}
-
-/// Closes a hidden descriptor.
-pub(crate) fn close_hidden(fd: i32) {
-    if fd >= 0 {
-        crate::fd::table::set_hidden(fd, false);
-        sd_sys::fd::close(fd);
-    }
-}
 
 /// The earlier of two pauses.
 pub(crate) fn earlier(a: Option<u64>, b: Option<u64>) -> Option<u64> {

@@ -4,11 +4,13 @@
 //! families that passed connections on. They are watched edge-triggered, and nobody reads them; who does, a hostile peer,
 //! takes no wake-up away, since that they can be written is watched too (ADR 4).
 
+use crate::fd::hidden::Hidden;
 use crate::process::stats::{Counter, count};
-use crate::process::{PROCESS, close_hidden, hide_fd, single_threaded};
+use crate::process::{PROCESS, single_threaded};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use sd_shm::public::Public;
 use sd_sys::fd;
+use sd_sys::fd::Owned;
 use sd_sys::lock::Lock;
 
 /// Index of the own one, plus one; zero: none yet.
@@ -17,7 +19,7 @@ static OWN: AtomicUsize = AtomicUsize::new(0);
 static FIRST: AtomicUsize = AtomicUsize::new(0);
 
 /// Adds the own one; under `PROCESS.alloc`. False when there are too many.
-pub(crate) fn add_own(public: &'static Public, event_fd: i32) -> bool {
+pub(crate) fn add_own(public: &'static Public, event_fd: Hidden) -> bool {
     let added = add(core::ptr::from_ref(public).cast_mut(), event_fd);
     if added {
         if any_sleeper() {
@@ -30,7 +32,7 @@ pub(crate) fn add_own(public: &'static Public, event_fd: i32) -> bool {
 }
 
 /// In a new image: an eventfd that peers of the one before write to.
-pub(crate) fn add_inherited(event_fd: i32) {
+pub(crate) fn add_inherited(event_fd: Hidden) {
     add(core::ptr::null_mut(), event_fd);
 }
 
@@ -38,25 +40,22 @@ pub(crate) fn add_inherited(event_fd: i32) {
 static FAMILIES: Lock<Vec<u64>> = Lock::new(Vec::new());
 
 /// A connection has come from a family: what its peers write to wakes this process too. The descriptors are taken.
-pub(crate) fn watch_family(origin: u64, event_fds: &[i32]) {
+pub(crate) fn watch_family(origin: u64, event_fds: impl Iterator<Item = Owned>) {
     let mut families = FAMILIES.lock();
     let is_known = families.contains(&origin);
-    for &event_fd in event_fds {
-        let hidden = hide_fd(event_fd);
-        if is_known || !add(core::ptr::null_mut(), hidden) {
-            close_hidden(hidden);
-        }
-    }
     if !is_known {
+        for event_fd in event_fds {
+            add(core::ptr::null_mut(), Hidden::of(event_fd));
+        }
         families.push(origin);
     }
 }
 
-fn add(public: *mut Public, event_fd: i32) -> bool {
+fn add(public: *mut Public, event_fd: Hidden) -> bool {
     let count = PROCESS.waker_count.load(Ordering::Relaxed);
     let Some(waker) = PROCESS.wakers.get(count) else { return false };
     waker.public.store(public, Ordering::Relaxed);
-    waker.event_fd.store(event_fd, Ordering::Relaxed);
+    waker.event_fd.put(event_fd);
     PROCESS.waker_count.store(count + 1, Ordering::SeqCst);
     // Threads that sleep already watch what there was.
     if !single_threaded() {
@@ -68,7 +67,7 @@ fn add(public: *mut Public, event_fd: i32) -> bool {
 /// All of them.
 pub(crate) fn event_fds() -> impl Iterator<Item = i32> {
     let count = PROCESS.waker_count.load(Ordering::Acquire);
-    PROCESS.wakers.iter().take(count).map(|waker| waker.event_fd.load(Ordering::Relaxed))
+    PROCESS.wakers.iter().take(count).map(|waker| waker.event_fd.raw())
 }
 
 /// This process's own one; before it has registered, whichever it watches.
@@ -78,7 +77,7 @@ pub(crate) fn own_event_fd() -> i32 {
         own => own,
     };
     let waker = of.checked_sub(1).and_then(|index| PROCESS.wakers.get(index));
-    waker.map_or(-1, |waker| waker.event_fd.load(Ordering::Relaxed))
+    waker.map_or(-1, |waker| waker.event_fd.raw())
 }
 
 /// From now on only the own one is watched and only the own page says who sleeps; false when there is none yet.
@@ -155,13 +154,7 @@ impl View {
                 (true, false) => libc::EPOLL_CTL_DEL,
                 _ => continue,
             };
-            let _ = fd::epoll_ctl(
-                epoll_fd,
-                op,
-                waker.event_fd.load(Ordering::Relaxed),
-                fd::EVENTFD_EDGE,
-                OWN_EVENT,
-            );
+            let _ = fd::epoll_ctl(epoll_fd, op, waker.event_fd.raw(), fd::EVENTFD_EDGE, OWN_EVENT);
         }
         *self = view;
     }

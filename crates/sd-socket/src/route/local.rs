@@ -9,7 +9,6 @@
 use crate::process::{netlink, network};
 use crate::socket::addr::{self, Name};
 use sd_proto::Ip;
-use sd_sys::fd::Owned;
 
 /// The address that the kernel would connect from, if `ip` is one of this host's; else `None`.
 pub(crate) fn source_for(ip: Ip) -> Option<Ip> {
@@ -28,7 +27,7 @@ pub(crate) fn source_for(ip: Ip) -> Option<Ip> {
 /// itself. Loopback addresses are taken for this host's.
 fn by_udp(ip: Ip) -> Option<Ip> {
     let domain = if ip.to_v4().is_some() { libc::AF_INET } else { libc::AF_INET6 };
-    let socket = sd_sys::fd::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).map(Owned::new).ok()?;
+    let socket = sd_sys::fd::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).ok()?;
     let fd = socket.raw();
     let mut bytes = [0u8; 28];
     let len = addr::encode(domain, Name { ip, port: 9 }, &mut bytes);
@@ -61,15 +60,14 @@ mod tests {
             up.ifr_name[0] = name[0] as libc::c_char;
             up.ifr_name[1] = name[1] as libc::c_char;
             up.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-            assert_eq!(libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const up), 0);
+            assert_eq!(libc::ioctl(fd.raw(), libc::SIOCSIFFLAGS, &raw const up), 0);
             let mut route: libc::rtentry = core::mem::zeroed();
             let any = libc::sockaddr { sa_family: libc::AF_INET as u16, sa_data: [0; 14] };
             (route.rt_dst, route.rt_genmask) = (any, any);
             route.rt_flags = libc::RTF_UP;
             route.rt_dev = name.as_mut_ptr().cast();
-            assert_eq!(libc::ioctl(fd, libc::SIOCADDRT, &raw const route), 0);
+            assert_eq!(libc::ioctl(fd.raw(), libc::SIOCADDRT, &raw const route), 0);
         }
-        sd_sys::fd::close(fd);
         std::fs::write("/proc/sys/net/ipv4/ip_nonlocal_bind", "1").is_ok()
     }
 

@@ -176,23 +176,19 @@ unsafe fn accept_ours(
         let pending = take_next(&mut queue, &listener.defer);
         publish_pending(listener, queue.len());
         drop(queue);
-        let accepted = pending.as_ref().and_then(|p| open((endpoint, listener), p, fd, flags));
+        let accepted = pending.as_ref().and_then(|p| open((endpoint, listener), p, fd.raw(), flags));
         pending.inspect(Pending::taken);
-        let Some((connection, peer)) = accepted else {
-            sd_sys::fd::close(fd);
-            continue;
-        };
+        let Some((connection, peer)) = accepted else { continue };
         if !addr.is_null() {
             // SAFETY: the caller vouches for its address buffer.
             if let Err(errno) = unsafe { addr::write(domain, peer, addr, len) } {
-                table::clear(fd);
+                table::clear(fd.raw());
                 endpoint::release(connection);
-                sd_sys::fd::close(fd);
                 return Some(Outcome::Errno(errno));
             }
         }
         count(Counter::ShmAccept);
-        return Some(Outcome::Done(fd));
+        return Some(Outcome::Done(fd.into_raw()));
     }
 }
 

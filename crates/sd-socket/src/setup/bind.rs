@@ -1,6 +1,7 @@
 //! bind(2): the kernel's decision, except where an accelerated connection has the port, which it does not know.
 
 use crate::Outcome;
+use crate::fd::hidden::Hidden;
 use crate::fd::table;
 use crate::route;
 use crate::setup::time_wait::is_in_the_way;
@@ -68,10 +69,9 @@ unsafe fn refusal(endpoint: &Endpoint, addr: *const sockaddr, len: socklen_t) ->
     let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
     let other = is_low.then(|| sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0));
     let Some(Ok(other)) = other else { return Errno::EINVAL };
-    let other = crate::process::hide_fd(other);
+    let other = Hidden::of(other);
     // SAFETY: the caller's arguments, for the kernel to check.
-    let bound = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, other, addr, len) });
-    crate::process::close_hidden(other);
+    let bound = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_bind, other.raw(), addr, len) });
     if bound == Err(Errno::EACCES) { Errno::EACCES } else { Errno::EINVAL }
 }
 

@@ -62,13 +62,12 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
     if ty & libc::SOCK_NONBLOCK != 0 {
         endpoint.set_flag(NONBLOCK);
     }
-    endpoint.fd.store(fd, Ordering::Relaxed);
-    if !table::set_socket(fd, endpoint) {
+    endpoint.fd.store(fd.raw(), Ordering::Relaxed);
+    if !table::set_socket(fd.raw(), endpoint) {
         endpoint::release(endpoint);
-        sd_sys::fd::close(fd);
         return Outcome::Kernel;
     }
-    Outcome::Done(fd)
+    Outcome::Done(fd.into_raw())
 }
 
 /// Hands the socket to the kernel for good, listed with `reason`.

@@ -56,7 +56,7 @@ fn take_in(control: &mut Control, reply: Reply, got: msg::Received) -> Option<(R
 /// A channel cannot be taken: the monitor sees to what waits on it.
 #[cold]
 fn decline(channel: u64) {
-    let fd = client::CONTROL_FD.load(Ordering::Acquire);
+    let fd = client::CONTROL_FD.raw();
     let _ = client::send(fd, &Request::Decline { channel }, &[]);
 }
 
@@ -154,12 +154,12 @@ fn announce_channels(fd: i32) {
     for channel in PROCESS.channels() {
         // This monitor counts anew.
         channel.peer.client.store(0, Ordering::Relaxed);
-        if channel.inherited.load(Ordering::Relaxed) || channel.segment_fd < 0 {
+        if channel.inherited.load(Ordering::Relaxed) || channel.segment_fd.raw() < 0 {
             continue;
         }
         let Channel { id, adopter, .. } = *channel;
         let request = Request::Channel { id, side: channel.side as u32, peer_pid: channel.peer.pid, adopter };
-        let _ = client::send(fd, &request, &[channel.segment_fd]);
+        let _ = client::send(fd, &request, &[channel.segment_fd.raw()]);
     }
     crate::route::monitor_is_new();
 }

@@ -108,11 +108,11 @@ impl Incoming {
     fn of(endpoint: &Endpoint) -> Option<Incoming> {
         let channel: &Channel = endpoint.channel_ref()?;
         let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
-        if may_enter(channel, slot) || channel.segment_fd < 0 || !confine::allows(libc::SYS_pread64) {
+        if may_enter(channel, slot) || channel.segment_fd.raw() < 0 || !confine::allows(libc::SYS_pread64) {
             return None;
         }
         let near = endpoint.rx_mem();
-        Some(Incoming { near, file: channel.segment_fd, large: near.place(&channel.map, 1, 0) })
+        Some(Incoming { near, file: channel.segment_fd.raw(), large: near.place(&channel.map, 1, 0) })
     }
 
     /// # Safety

@@ -4,6 +4,7 @@
 //!  number --dup--> placeholder        `materialize`: --dup3--> a socket of its own, with the options that were recorded
 //! ```
 
+use crate::fd::hidden::HiddenCell;
 use crate::fd::table::{self, Entry};
 use crate::process::PROCESS;
 use crate::process::stats::{Counter, count};
@@ -13,20 +14,21 @@ use crate::socket::{addr, cold, inode};
 use core::sync::atomic::Ordering;
 use sd_shm::slab::{End, Endpoint, State};
 use sd_sys::Errno;
+use sd_sys::fd::Owned;
 
 /// Index of the placeholder for a domain.
 pub(crate) fn placeholder(domain: i32) -> i32 {
     let index = usize::from(domain == libc::AF_INET6);
-    PROCESS.placeholders.get(index).map_or(-1, |p| p.load(Ordering::Relaxed))
+    PROCESS.placeholders.get(index).map_or(-1, HiddenCell::raw)
 }
 
 /// A descriptor number that is ours, held in the kernel by a duplicate of the placeholder.
-pub(crate) fn number(domain: i32, cloexec: bool) -> Result<i32, Errno> {
+pub(crate) fn number(domain: i32, cloexec: bool) -> Result<Owned, Errno> {
     let source = placeholder(domain);
     let made = if cloexec { sd_sys::fd::dup_above(source, 0) } else { sd_sys::fd::dup(source) };
-    let fd = made.and_then(sd_sys::numbers::give)?;
+    let fd = sd_sys::numbers::give(made?.into_raw())?;
     dropped_behind_our_back(fd);
-    Ok(fd)
+    Ok(Owned::new(fd))
 }
 
 /// The kernel gave out a number that we think is in use: the program closed it by a way that we
@@ -64,16 +66,15 @@ pub(crate) fn renew(endpoint: &'static Endpoint, moved: i32) {
 fn give_own_socket(endpoint: &'static Endpoint) -> Result<(), Errno> {
     let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
     let fresh = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
-    replay(endpoint, fresh);
+    replay(endpoint, fresh.raw());
     let mut result = Ok(());
     each_fd(endpoint, |fd| {
         let cloexec = sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32 & libc::FD_CLOEXEC;
         let flags = if cloexec != 0 { libc::O_CLOEXEC } else { 0 };
-        if let Err(e) = sd_sys::fd::dup3(fresh, fd, flags) {
+        if let Err(e) = sd_sys::fd::dup3(fresh.raw(), fd, flags) {
             result = Err(e);
         }
     });
-    sd_sys::fd::close(fresh);
     endpoint.set_flag(OWN_SOCKET);
     if result.is_ok() {
         inode::note(endpoint.fd.load(Ordering::Relaxed));

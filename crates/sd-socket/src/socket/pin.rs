@@ -4,11 +4,12 @@
 //! counts its numbers anew. Tested by the subjects `odd/listener_closed_in_accept`, `odd/listener_closed_and_fork`,
 //! `fork_served/while_a_thread_waits`, `fork_served/in_a_handler_of_a_wait`.
 
+use crate::fd::hidden::{Hidden, HiddenCell};
 use crate::fd::table::{self, Entry};
-use crate::process::{PROCESS, close_hidden, hide_fd, single_threaded};
+use crate::process::{PROCESS, single_threaded};
 use crate::socket::endpoint;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
 use sd_shm::slab::Endpoint;
 
@@ -85,17 +86,17 @@ const PLACES: usize = 64;
 struct Place {
     /// Null: the place is free. Whoever takes the pointer out lets go of the listener.
     endpoint: AtomicPtr<Endpoint>,
-    fd: AtomicI32,
+    fd: HiddenCell,
 }
 
 static KEPT: [Place; PLACES] =
-    [const { Place { endpoint: AtomicPtr::new(null_mut()), fd: AtomicI32::new(-1) } }; PLACES];
+    [const { Place { endpoint: AtomicPtr::new(null_mut()), fd: HiddenCell::empty() } }; PLACES];
 
 impl Place {
     fn let_go(&self) {
         // SAFETY: null, or put in by `keep`; endpoints are never unmapped.
         if let Some(endpoint) = unsafe { self.endpoint.swap(null_mut(), Ordering::AcqRel).as_ref() } {
-            close_hidden(self.fd.swap(-1, Ordering::AcqRel));
+            self.fd.close();
             endpoint::release(endpoint);
         }
     }
@@ -119,12 +120,11 @@ impl PinnedListener {
 
     /// Before a sleep: holds the kernel's part too, if the number still leads to it.
     pub(crate) fn hold(&self, fd: c_int) {
-        let Some(place) = self.0.filter(|place| place.fd.load(Ordering::Relaxed) < 0) else { return };
-        let own = sd_sys::fd::dup(fd).map_or(-1, hide_fd);
+        let Some(place) = self.0.filter(|place| !place.fd.is_some()) else { return };
+        let Ok(own) = sd_sys::fd::dup(fd).map(Hidden::of) else { return };
         let listener = place.endpoint.load(Ordering::Relaxed).cast_const();
-        match table::socket(fd).is_some_and(|now| core::ptr::eq(now, listener)) {
-            true => place.fd.store(own, Ordering::Release),
-            false => close_hidden(own),
+        if table::socket(fd).is_some_and(|now| core::ptr::eq(now, listener)) {
+            place.fd.put(own);
         }
     }
 
@@ -132,7 +132,7 @@ impl PinnedListener {
     pub(crate) fn fd(&self, fd: c_int) -> Option<c_int> {
         let Some(place) = self.0 else { return Some(fd) };
         let listener = place.endpoint.load(Ordering::Relaxed).cast_const();
-        match place.fd.load(Ordering::Relaxed) {
+        match place.fd.raw() {
             -1 => table::socket(fd).filter(|now| core::ptr::eq(*now, listener)).map(|_| fd),
             own => Some(own),
         }

@@ -19,11 +19,12 @@
 //! instance, fork, exec), or cannot ring any more, says so first, fences, then looks for a number: if there is
 //! one, its owner is rung and begins anew. And who announces news has published them, fenced, then reads the number.
 
+use crate::fd::hidden::{Hidden, HiddenCell};
 use crate::link::channel::Channel;
 use crate::link::thread_wakers::rings_in;
-use crate::process::{PROCESS, close_hidden, hide_fd, single_threaded, tid};
+use crate::process::{PROCESS, single_threaded, tid};
 use crate::socket::endpoint::{EndpointExt, WATCHED};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_proto::{Reply, Request};
 use sd_ring::fence_full;
 use sd_shm::channel::{RINGS_NOT, SlotSide, THREAD_WAKERS, ThreadWaker};
@@ -33,23 +34,23 @@ use sd_shm::slab::{Endpoint, State};
 static OWN: [Place; THREAD_WAKERS] = [const {
     Place {
         is_taken: AtomicBool::new(false),
-        event_fd: AtomicI32::new(-1),
-        epoll_fd: AtomicI32::new(-1),
+        event_fd: HiddenCell::empty(),
+        epoll_fd: HiddenCell::empty(),
+        is_gone: AtomicBool::new(false),
         registration: AtomicU32::new(0),
     }
 }; THREAD_WAKERS];
 
 struct Place {
     is_taken: AtomicBool,
-    event_fd: AtomicI32,
+    event_fd: HiddenCell,
     /// What is slept on: it watches the eventfd.
-    epoll_fd: AtomicI32,
+    epoll_fd: HiddenCell,
+    /// The program closed it behind our back.
+    is_gone: AtomicBool,
     /// Registration with the monitor that knows it; zero: none.
     registration: AtomicU32,
 }
-
-/// In the place of an eventfd that is lost.
-const GONE: i32 = -2;
 
 /// All of them are closed: the process is about to execute another program.
 static ARE_CLOSED: AtomicBool = AtomicBool::new(false);
@@ -78,7 +79,7 @@ impl Taken {
 
     /// Readable when somebody has rung.
     pub(crate) fn epoll_fd(&self) -> i32 {
-        self.place.epoll_fd.load(Ordering::Relaxed)
+        self.place.epoll_fd.raw()
     }
 
     /// Names the thread waker in the words of each connection. Whether it may be slept at, when all have been looked at once
@@ -131,13 +132,15 @@ impl Taken {
 
     /// It was read as rung, and is to be rung anew.
     pub(crate) fn reset(&self) {
-        sd_sys::fd::eventfd_reset(self.place.event_fd.load(Ordering::Relaxed));
+        sd_sys::fd::eventfd_reset(self.place.event_fd.raw());
     }
 
-    /// The program closed it behind our back: nobody gets it again.
+    /// The program closed it behind our back: nobody gets it again, and the numbers may be other files' by now.
     pub(crate) fn lose(&self) {
         self.place.registration.store(0, Ordering::Relaxed);
-        self.place.event_fd.store(GONE, Ordering::Relaxed);
+        self.place.is_gone.store(true, Ordering::Relaxed);
+        let numbers = [self.place.event_fd.take(), self.place.epoll_fd.take()];
+        numbers.into_iter().flatten().for_each(|fd| _ = fd.into_raw());
     }
 }
 
@@ -152,14 +155,14 @@ impl Place {
     /// Tells the monitor of it, which tells others.
     #[cold]
     fn register(&self, number: u32) -> Option<()> {
-        if !crate::monitor::client::is_there() || self.event_fd.load(Ordering::Relaxed) == GONE {
+        if !crate::monitor::client::is_there() || self.is_gone.load(Ordering::Relaxed) {
             return None;
         }
-        if self.event_fd.load(Ordering::Relaxed) < 0 {
+        if !self.event_fd.is_some() {
             self.make()?;
         }
         let now = registration();
-        let event_fd = self.event_fd.load(Ordering::Relaxed);
+        let event_fd = self.event_fd.raw();
         match crate::monitor::client::question(&Request::ThreadWaker { number }, &[event_fd])? {
             (Reply::Ok, _) => {
                 self.registration.store(now, Ordering::Relaxed);
@@ -171,28 +174,17 @@ impl Place {
 
     fn make(&self) -> Option<()> {
         let epoll_fd = sd_sys::fd::epoll_create().ok()?;
-        let event_fd = match sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) {
-            Ok(fd) => hide_fd(fd),
-            Err(_) => {
-                sd_sys::fd::close(epoll_fd);
-                return None;
-            }
-        };
-        let epoll_fd = hide_fd(epoll_fd);
-        let edge = sd_sys::fd::EVENTFD_EDGE;
-        let is_watched = sd_sys::fd::epoll_ctl(epoll_fd, libc::EPOLL_CTL_ADD, event_fd, edge, 0).is_ok();
-        if !is_watched {
-            close_hidden(epoll_fd);
-            close_hidden(event_fd);
-            return None;
-        }
-        self.epoll_fd.store(epoll_fd, Ordering::Release);
-        self.event_fd.store(event_fd, Ordering::Release);
+        let event_fd = sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).ok()?;
+        let (epoll_fd, event_fd) = (Hidden::of(epoll_fd), Hidden::of(event_fd));
+        let (op, edge) = (libc::EPOLL_CTL_ADD, sd_sys::fd::EVENTFD_EDGE);
+        sd_sys::fd::epoll_ctl(epoll_fd.raw(), op, event_fd.raw(), edge, 0).ok()?;
+        self.epoll_fd.put(epoll_fd);
+        self.event_fd.put(event_fd);
         Some(())
     }
 
     fn ring(&self) {
-        let event_fd = self.event_fd.load(Ordering::Acquire);
+        let event_fd = self.event_fd.raw();
         if event_fd >= 0 {
             sd_sys::fd::eventfd_signal(event_fd);
         }
@@ -334,8 +326,9 @@ pub(crate) fn wake_all() {
 pub(crate) fn forked() {
     ARE_CLOSED.store(false, Ordering::Relaxed);
     for place in &OWN {
-        close_hidden(place.event_fd.swap(-1, Ordering::Relaxed));
-        close_hidden(place.epoll_fd.swap(-1, Ordering::Relaxed));
+        place.event_fd.close();
+        place.epoll_fd.close();
+        place.is_gone.store(false, Ordering::Relaxed);
         place.registration.store(0, Ordering::Relaxed);
         place.is_taken.store(false, Ordering::Relaxed);
     }

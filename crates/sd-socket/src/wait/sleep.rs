@@ -266,7 +266,7 @@ pub(crate) fn has_rung(events: u32) {
 
 /// Adds the control socket: its end means that the monitor is gone.
 pub(crate) fn add_control(epoll_fd: i32) {
-    let control = crate::monitor::client::CONTROL_FD.load(Ordering::Acquire);
+    let control = crate::monitor::client::CONTROL_FD.raw();
     if control >= 0 {
         let events = (libc::EPOLLRDHUP | libc::EPOLLET) as u32;
         let _ = sd_sys::fd::epoll_ctl(epoll_fd, libc::EPOLL_CTL_ADD, control, events, OWN_EVENT);

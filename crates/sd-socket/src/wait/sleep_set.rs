@@ -5,12 +5,14 @@
 //! ppoll(2), so nothing has to be known of numbers that were closed and used again. A sleep is that call, and one more
 //! that takes what the set has if it was the set that ended it.
 
+use crate::fd::hidden::Hidden;
 use crate::process::waker::Sleeper;
 use crate::process::waker::View;
-use crate::process::{close_hidden, hide_fd, single_threaded, tid};
+use crate::process::{single_threaded, tid};
 use crate::wait::{add_control, sleep_on};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{POLLIN, epoll_event, pollfd, sigset_t};
+use sd_sys::fd::{Number, Owned};
 use sd_sys::lock::Lock;
 use sd_sys::{Errno, confine};
 
@@ -22,13 +24,12 @@ static SETS: [Set; KEPT] =
 
 struct Set {
     is_taken: AtomicBool,
-    state: Lock<Watched>,
+    state: Lock<Watched<Hidden>>,
 }
 
 /// A kernel instance, and what it watches.
-#[derive(Clone, Copy)]
-struct Watched {
-    fd: i32,
+struct Watched<F> {
+    fd: Option<F>,
     view: View,
     /// Registration with the monitor whose control socket it is.
     registration: u32,
@@ -56,6 +57,8 @@ pub(crate) struct SleepSet {
     fd: i32,
     /// Where it is kept; None: nowhere.
     place: Option<&'static Set>,
+    /// One that is kept nowhere.
+    _own: Watched<Owned>,
 }
 
 impl SleepSet {
@@ -66,15 +69,15 @@ impl SleepSet {
         let is_free =
             |set: &&Set| !set.is_taken.load(Ordering::Relaxed) && !set.is_taken.swap(true, Ordering::Acquire);
         let place = after.iter().chain(before).find(is_free);
-        let mut watched = place.map_or(Watched::NONE, |place| *place.state.lock());
+        let mut own = Watched::NONE;
         LOOSE_SLEEPERS.fetch_add(1, Ordering::SeqCst);
-        let is_known = watched.is_up_to_date(sleeper.view());
-        let renewed = if is_known { Ok(()) } else { watched.renew(sleeper.view(), place.is_some()) };
-        let set = SleepSet { fd: watched.fd, place };
-        renewed?;
-        if !is_known && let Some(place) = place {
-            *place.state.lock() = watched;
-        }
+        let made = match place {
+            Some(place) => place.state.lock().make_ready(sleeper.view(), Hidden::of),
+            None => own.make_ready(sleeper.view(), |fd| fd),
+        };
+        let mut set = SleepSet { fd: -1, place, _own: own };
+        let is_known;
+        (set.fd, is_known) = made?;
         // An eventfd that was ever signalled is reported once when it is added; and where there are other threads, peers
         // write it for them. Without this the sleep would end for nothing.
         if !is_known || !single_threaded() {
@@ -117,7 +120,8 @@ impl SleepSet {
 
     fn forget(&self) {
         if let Some(place) = self.place {
-            *place.state.lock() = Watched::NONE;
+            let lost = core::mem::replace(&mut *place.state.lock(), Watched::NONE);
+            let _ = lost.fd.map(Hidden::into_raw);
         }
     }
 }
@@ -125,33 +129,35 @@ impl SleepSet {
 impl Drop for SleepSet {
     fn drop(&mut self) {
         LOOSE_SLEEPERS.fetch_sub(1, Ordering::SeqCst);
-        match self.place {
-            Some(place) => place.is_taken.store(false, Ordering::Release),
-            None if self.fd >= 0 => sd_sys::fd::close(self.fd),
-            None => {}
+        if let Some(place) = self.place {
+            place.is_taken.store(false, Ordering::Release);
         }
     }
 }
 
-impl Watched {
-    const NONE: Watched = Watched { fd: -1, view: View::NONE, registration: u32::MAX };
+impl<F: Number> Watched<F> {
+    const NONE: Watched<F> = Watched { fd: None, view: View::NONE, registration: u32::MAX };
 
-    fn is_up_to_date(&self, view: View) -> bool {
-        self.fd >= 0 && self.view == view && self.registration == registration()
-    }
-
-    /// Makes it watch what there is now.
-    fn renew(&mut self, view: View, is_kept: bool) -> Result<(), Errno> {
-        if self.fd < 0 {
-            let fd = sd_sys::fd::epoll_create()?;
-            *self = Watched { fd: if is_kept { hide_fd(fd) } else { fd }, ..Watched::NONE };
+    /// Makes it watch what there is now. Its number, and whether it did before.
+    fn make_ready(&mut self, view: View, hold: impl FnOnce(Owned) -> F) -> Result<(i32, bool), Errno> {
+        let fd = match &self.fd {
+            Some(fd) => fd.raw(),
+            None => {
+                let fd = hold(sd_sys::fd::epoll_create()?);
+                let number = fd.raw();
+                *self = Watched { fd: Some(fd), ..Watched::NONE };
+                number
+            }
+        };
+        if self.view == view && self.registration == registration() {
+            return Ok((fd, true));
         }
-        self.view.update(self.fd, view);
+        self.view.update(fd, view);
         if self.registration != registration() {
             self.registration = registration();
-            add_control(self.fd);
+            add_control(fd);
         }
-        Ok(())
+        Ok((fd, false))
     }
 }
 
@@ -166,6 +172,6 @@ pub(crate) fn forked() {
         // SAFETY: the child has one thread.
         unsafe { set.state.force_unlock() };
         set.is_taken.store(false, Ordering::Relaxed);
-        close_hidden(core::mem::replace(&mut *set.state.lock(), Watched::NONE).fd);
+        *set.state.lock() = Watched::NONE;
     }
 }

@@ -13,7 +13,7 @@ fn shared() -> *mut u8 {
     let len = coverage::edges().max(1);
     *SHARED.get_or_init(|| {
         let file = sd_sys::mem::memfd_sealed(c"coverage", len).expect("a memfd can be made");
-        sd_sys::mem::map_shared(file, len, true).expect("and mapped") as usize
+        sd_sys::mem::map_shared(file.raw(), len, true).expect("and mapped") as usize
     }) as *mut u8
 }
 
@@ -24,7 +24,7 @@ fn descriptors() -> [u64; 3] {
         let (slab, _) = Slab::create(std::process::id()).expect("a slab can be made");
         let (segment, _) = Mapping::create(3, 1, 2).expect("a channel can be made");
         let event = sd_sys::fd::eventfd(libc::EFD_NONBLOCK).expect("an eventfd can be made");
-        [slab, segment, event].map(|fd| fd as u64)
+        [slab, segment, event].map(|fd| fd.into_raw() as u64)
     })
 }
 

@@ -5,7 +5,7 @@ use sd_proto::{Ip, MESSAGE_MAX, Request, VERSION};
 use sd_shm::slab::Slab;
 use sd_sys::Errno;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -30,8 +30,7 @@ impl Control {
     fn connect(path: &std::path::Path) -> Control {
         let fd = sd_sys::msg::connect_unix(path.as_os_str().as_encoded_bytes(), 5000)
             .expect("the monitor is there");
-        // SAFETY: a descriptor that was just made.
-        Control(unsafe { OwnedFd::from_raw_fd(fd) })
+        Control(OwnedFd::from(fd))
     }
 
     fn send(&self, bytes: &[u8], fds: &[i32]) {
@@ -89,8 +88,7 @@ fn stage() -> &'static Stage {
 }
 
 fn supply(listener: TcpListener) -> Vec<OwnedFd> {
-    // SAFETY: each is a descriptor that was just made.
-    let own = |fd: sd_sys::Result<i32>| unsafe { OwnedFd::from_raw_fd(fd.expect("descriptors can be made")) };
+    let own = |fd: sd_sys::Result<sd_sys::fd::Owned>| OwnedFd::from(fd.expect("descriptors can be made"));
     let (slab, _) = Slab::create(std::process::id()).expect("a slab");
     let (public, _) = sd_shm::public::create(std::process::id()).expect("a page");
     let (segment, _) = sd_shm::channel::Mapping::create(1, 1, 1).expect("a segment");

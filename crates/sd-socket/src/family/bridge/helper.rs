@@ -14,9 +14,10 @@
 
 use super::{Gate, Reads, run};
 use crate::family::handover;
+use crate::fd::hidden::Hidden;
 use crate::monitor::client;
-use crate::process::hide_fd;
 use sd_shm::slab::Endpoint;
+use sd_sys::fd::Owned;
 use sd_sys::{fd, msg};
 
 /// So long the sender waits, in which a process starts and registers with the monitor.
@@ -50,11 +51,9 @@ pub(super) fn ask(endpoint: &'static Endpoint, reads: Reads, inner: i32, told: T
 
 fn ask_one(endpoint: &'static Endpoint, reads: Reads, inner: i32, told: Told<'_>) -> Option<()> {
     let [helpers, ours] = msg::pair_with_credentials().ok()?;
-    let is_asked = client::ask_for_helper(helpers);
-    fd::close(helpers);
-    let is_given = is_asked && give(ours, endpoint, reads, inner, told).is_some();
-    fd::close(ours);
-    is_given.then_some(())
+    let is_asked = client::ask_for_helper(helpers.raw());
+    drop(helpers);
+    if is_asked { give(ours.raw(), endpoint, reads, inner, told) } else { None }
 }
 
 /// How to read, then which descriptors come along: one byte each, and the bridge's end of the pair always.
@@ -85,17 +84,19 @@ pub fn serve(sender: i32, monitor: i32) {
         return;
     }
     crate::socket::token::start();
-    client::set_image_fd(hide_fd(monitor));
+    client::set_image_fd(Hidden::of(Owned::new(monitor)));
     let Some(Plan { reads, inner, listener, gate }) = plan(sender) else { return };
     if let Some(endpoint) = handover::take_over(sender) {
-        run(endpoint, reads, inner, (listener, gate.as_ref()));
+        // The bridge closes them itself, as one that is a fork of the sender does.
+        let gate = core::mem::ManuallyDrop::new(gate);
+        run(endpoint, reads, inner.into_raw(), (listener.map(Owned::into_raw), gate.as_ref()));
     }
 }
 
 struct Plan {
     reads: Reads,
-    inner: i32,
-    listener: Option<i32>,
+    inner: Owned,
+    listener: Option<Owned>,
     gate: Option<Gate>,
 }
 
@@ -112,6 +113,6 @@ fn plan(sender: i32) -> Option<Plan> {
     let mut next = |is_there| if is_there == 0 { None } else { fds.next() };
     let inner = next(1)?;
     let (listener, opened, maker) = (next(has_listener), next(has_gate), next(has_maker));
-    let gate = opened.map(|opened| Gate::of(opened, maker.unwrap_or(-1)));
+    let gate = opened.map(|opened| Gate::of(opened, maker));
     Some(Plan { reads, inner, listener, gate })
 }

@@ -3,6 +3,7 @@
 use super::image::{MAGIC, state_fds};
 use super::listeners::Exported;
 use crate::backlog::listener::Pending;
+use crate::fd::hidden::Hidden;
 use crate::link::channel::Channel;
 use crate::link::peer::Peer;
 use crate::process::PROCESS;
@@ -10,6 +11,7 @@ use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{Mapping, SEGMENT_LEN, Side};
 use sd_shm::slab::{ENDPOINTS, Endpoint, Slab, State};
+use sd_sys::fd::Owned;
 
 /// Words as they were written.
 struct Reader {
@@ -41,7 +43,7 @@ impl Reader {
 pub(crate) unsafe fn attach(environment: *const *const core::ffi::c_char) {
     let found = state_fds().into_iter().find_map(|fd| read(fd).map(|reader| (fd, reader)));
     let Some((state, mut reader)) = found else { return };
-    sd_sys::fd::close(state);
+    drop(Owned::new(state));
     if reader.word() == Some(1) {
         // SAFETY: by contract.
         unsafe { super::cleared::take_away(environment) };
@@ -123,19 +125,19 @@ fn take_over(mut reader: Reader) -> Option<()> {
 }
 
 /// A descriptor of the library's own, hidden again.
-fn take_fd(reader: &mut Reader) -> Option<i32> {
+fn take_fd(reader: &mut Reader) -> Option<Hidden> {
     let fd = reader.fd()?;
     if fd >= 0 {
         let _ = sd_sys::fd::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
         crate::fd::table::set_hidden(fd, true);
     }
-    Some(fd)
+    Some(Hidden::from_raw(fd))
 }
 
 /// `Some(None)`, here and below: it could not be mapped; its sockets are lost.
 fn take_slab(reader: &mut Reader) -> Option<Option<Slab>> {
     let (fd, base, bit) = (take_fd(reader)?, reader.word()?, reader.word()?);
-    let slab = Slab::map_at(fd, base as usize).ok();
+    let slab = Slab::map_at(fd.raw(), base as usize).ok();
     Some(slab.filter(|slab| PROCESS.add_inherited_slab(*slab, fd, bit)))
 }
 
@@ -143,7 +145,7 @@ fn take_channel(reader: &mut Reader) -> Option<Option<&'static Channel>> {
     let (segment, event_fd, base) = (take_fd(reader)?, take_fd(reader)?, reader.word()?);
     let (id, side, peer_pid, inherited) = (reader.word()?, reader.word()?, reader.word()?, reader.word()?);
     let (side, adopter) = (Side::from_u32(side as u32 & 0xff)?, (side >> 8) as u32);
-    let Ok(map) = Mapping::map_at(segment, base as usize) else { return Some(None) };
+    let Ok(map) = Mapping::map_at(segment.raw(), base as usize) else { return Some(None) };
     let is_stranger = peer_pid >> 32 != 0;
     let peer = Peer::new(peer_pid as u32, (None, event_fd), (id, side), is_stranger);
     let channel = Channel::new(id, (side, adopter), map, peer, segment);

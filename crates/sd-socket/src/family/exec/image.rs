@@ -21,10 +21,10 @@ use sd_shm::slab::Endpoint;
 pub(super) const MAGIC: u64 = 0x5344_6578_6563_3032;
 
 /// The numbers under one of which the state is found: no other descriptor is likely to have them. A low one first, as
-/// in `process::hide_fd`.
+/// in `fd::hidden`.
 pub(super) fn state_fds() -> [i32; 2] {
     let last = sd_sys::fd::nofile_limit().min(crate::fd::table::LEN as u64) as i32 - 1;
-    [last.min(crate::process::HIDDEN_FROM - 1), last]
+    [last.min(crate::fd::hidden::HIDDEN_FROM - 1), last]
 }
 
 /// Written, and open for the next image.
@@ -88,14 +88,14 @@ fn describe(sockets: &[(i32, &'static Endpoint)], is_completed: bool) -> Words {
     words.push_fd(crate::monitor::client::image_fd());
     let slabs = PROCESS.slabs.iter().take(PROCESS.slab_count.load(Ordering::Acquire));
     words.list(slabs, |words, rec| {
-        words.push_fd(rec.fd.load(Ordering::Relaxed));
+        words.push_fd(rec.fd.raw());
         words.push(rec.slab().map_or(0, |slab| slab.base() as u64));
         words.push(rec.bit.load(Ordering::Relaxed));
     });
     let channels: Vec<&Channel> = PROCESS.channels().filter(|channel| channel.is_used()).collect();
     words.list(channels.iter(), |words, channel| {
-        words.push_fd(channel.segment_fd);
-        words.push_fd(channel.peer.event_fd);
+        words.push_fd(channel.segment_fd.raw());
+        words.push_fd(channel.peer.event_fd.raw());
         words.push(channel.map.base() as u64);
         words.push(channel.id);
         words.push(channel.side as u64 | u64::from(channel.adopter) << 8);
@@ -151,7 +151,7 @@ impl Image {
         let len = words.len() * 8;
         let memfd = crate::monitor::budget::file_now(proof::NAME, len)?;
         // A write(2) would be subject to RLIMIT_FSIZE.
-        let written = sd_sys::mem::map_shared(memfd, len, true).is_ok_and(|at| {
+        let written = sd_sys::mem::map_shared(memfd.raw(), len, true).is_ok_and(|at| {
             // SAFETY: the mapping is as long as the words, and nobody else has it.
             unsafe {
                 at.cast::<u64>().copy_from_nonoverlapping(words.as_ptr(), words.len());
@@ -159,8 +159,7 @@ impl Image {
             }
             true
         });
-        let named = written && proof::seal(memfd) && sd_sys::fd::dup3(memfd, target, 0).is_ok();
-        sd_sys::fd::close(memfd);
+        let named = written && proof::seal(memfd.raw()) && sd_sys::fd::dup3(memfd.raw(), target, 0).is_ok();
         named.then_some(target)
     }
 

@@ -5,6 +5,7 @@
 
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use sd_sys::fd::Owned;
 use sd_sys::{check, syscall};
 
 type Environment = *const *const c_char;
@@ -47,8 +48,7 @@ pub(super) unsafe fn loads_us(program: Program, environment: Environment) -> Opt
         let Some(fd) = open(program)? else { return Some(Answer::NotLoaded) };
         let named = is_preloaded(environment);
         let forgotten = !named && super::cleared::is_clear(environment);
-        let would_load = (named || forgotten) && has_plain_ids() && is_for_us(fd, 0);
-        sd_sys::fd::close(fd);
+        let would_load = (named || forgotten) && has_plain_ids() && is_for_us(fd.raw(), 0);
         Some(match would_load {
             true if named => Answer::Loaded,
             true => Answer::Forgotten,
@@ -58,7 +58,7 @@ pub(super) unsafe fn loads_us(program: Program, environment: Environment) -> Opt
 }
 
 /// `Some(None)` when it is there but cannot be read.
-unsafe fn open(program: Program) -> Option<Option<i32>> {
+unsafe fn open(program: Program) -> Option<Option<Owned>> {
     // SAFETY: by contract.
     unsafe {
         match program {
@@ -71,7 +71,7 @@ unsafe fn open(program: Program) -> Option<Option<i32>> {
     }
 }
 
-unsafe fn open_at(dir: i32, path: *const c_char, flags: i32) -> Option<Option<i32>> {
+unsafe fn open_at(dir: i32, path: *const c_char, flags: i32) -> Option<Option<Owned>> {
     // SAFETY: by contract.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && *path == 0 {
@@ -82,12 +82,12 @@ unsafe fn open_at(dir: i32, path: *const c_char, flags: i32) -> Option<Option<i3
         }
         let follow = if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { libc::O_NOFOLLOW } else { 0 };
         let how = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY | follow;
-        Some(check(syscall!(libc::SYS_openat, dir, path, how, 0)).ok().map(|fd| fd as i32))
+        Some(check(syscall!(libc::SYS_openat, dir, path, how, 0)).ok().map(|fd| Owned::new(fd as i32)))
     }
 }
 
 /// As execvp(3).
-unsafe fn search(file: &[u8]) -> Option<Option<i32>> {
+unsafe fn search(file: &[u8]) -> Option<Option<Owned>> {
     let path = crate::process::env::current(b"PATH").unwrap_or(b"/bin:/usr/bin");
     let mut whole = Vec::new();
     path.split(|&byte| byte == b':').find_map(|dir| {
@@ -160,9 +160,7 @@ fn is_for_us(fd: i32, depth: u32) -> bool {
         let Some(Some(next)) = (unsafe { open_at(libc::AT_FDCWD, path.as_ptr().cast(), 0) }) else {
             return false;
         };
-        let answer = depth < SCRIPTS_MAX && is_for_us(next, depth + 1);
-        sd_sys::fd::close(next);
-        return answer;
+        return depth < SCRIPTS_MAX && is_for_us(next.raw(), depth + 1);
     }
     interpreter(fd, start).is_some_and(|path| {
         path.rsplit(|&byte| byte == b'/').next().is_some_and(|name| name.starts_with(b"ld-linux"))

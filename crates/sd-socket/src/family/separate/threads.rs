@@ -30,6 +30,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::token::Way;
 use sd_shm::channel::Mapping;
 use sd_shm::slab::{Endpoint, Reason, Slab, StandIn, State};
+use sd_sys::fd::Owned;
 use sd_sys::futex::{self, Scope};
 use sd_sys::lock::Lock;
 use sd_sys::section::Section;
@@ -125,7 +126,7 @@ fn wait_for_users() {
 }
 
 /// The kernel's socket is under the numbers of the connection, which is known by its names still.
-fn to_bridge(endpoint: &'static Endpoint, outer: i32) {
+fn to_bridge(endpoint: &'static Endpoint, outer: Owned) {
     let numbers = put_under_numbers(endpoint, outer);
     epoll::leave_to_kernel(endpoint);
     for fd in numbers {
@@ -273,13 +274,12 @@ fn replace_page(page: &'static sd_shm::public::Public) -> Option<()> {
 fn blind() {
     let Ok(nothing) = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) else { return };
     // Whoever begins to watch it looks again.
-    sd_sys::fd::eventfd_signal(nothing);
+    sd_sys::fd::eventfd_signal(nothing.raw());
     table::for_each(0, u32::MAX, |fd, entry| {
-        if matches!(entry, Entry::Hidden) && !is_own(fd, nothing) {
-            let _ = sd_sys::fd::dup3(nothing, fd, libc::O_CLOEXEC);
+        if matches!(entry, Entry::Hidden) && !is_own(fd, nothing.raw()) {
+            let _ = sd_sys::fd::dup3(nothing.raw(), fd, libc::O_CLOEXEC);
         }
     });
-    sd_sys::fd::close(nothing);
 }
 
 fn is_own(fd: i32, other: i32) -> bool {

@@ -60,7 +60,7 @@ pub(crate) fn wait_for_monitor() -> bool {
         return false;
     }
     let mut control = crate::monitor::client::CONTROL.lock();
-    if CONTROL_FD.load(Ordering::Acquire) >= 0 {
+    if CONTROL_FD.raw() >= 0 {
         return true;
     }
     let is_ready = prepare(&mut control, -1).is_some();

@@ -1,7 +1,7 @@
 //! A fork, as the monitor hears of it: before the child exists.
 
 use super::{BIRTH_FD, CONTROL_FD, Control, lost, slow};
-use crate::process::{close_hidden, hide_fd};
+use crate::fd::hidden::Hidden;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_proto::Request;
 use sd_sys::msg;
@@ -13,22 +13,21 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// which the child is known. What the child says and does can then only come later. The fork's number; zero
 /// without a monitor.
 pub(crate) fn before_fork(control: &mut Control, member: u32) -> u32 {
-    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let fd = CONTROL_FD.raw();
     if fd < 0 {
         return 0;
     }
     let serial = FORKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
     if let Ok([monitors, childs]) = msg::pair_with_credentials() {
-        if slow::tell(control, fd, &Request::Fork { member, serial }, &[monitors]).is_none() {
+        if slow::tell(control, fd, &Request::Fork { member, serial }, &[monitors.raw()]).is_none() {
             lost(control);
         }
-        sd_sys::fd::close(monitors);
-        BIRTH_FD.store(hide_fd(childs), Ordering::Release);
+        BIRTH_FD.put(Hidden::of(childs));
     }
     serial
 }
 
 /// After fork, in the parent, under `CONTROL`: only the child has its socket now.
 pub(crate) fn parent_after_fork() {
-    close_hidden(BIRTH_FD.swap(-1, Ordering::AcqRel));
+    BIRTH_FD.close();
 }

@@ -22,19 +22,19 @@ pub(crate) fn glance() {
 
 /// Whether the monitor that this process registered with is gone, which calls that ask nothing do not notice.
 pub(crate) fn has_ended() -> bool {
-    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let fd = CONTROL_FD.raw();
     let events = if fd >= 0 { sd_sys::fd::poll_one(fd, libc::POLLIN, 0) } else { Ok(0) };
     if !events.is_ok_and(|events| events & (libc::POLLHUP | libc::POLLERR) != 0) {
         return false;
     }
     look_at_socket();
-    CONTROL_FD.load(Ordering::Acquire) != fd
+    CONTROL_FD.raw() != fd
 }
 
 /// The control socket's peer has hung up, or there is mail; called after waking up.
 pub(crate) fn look_at_socket() {
     let Some(mut control) = crate::monitor::client::CONTROL.try_lock() else { return };
-    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let fd = CONTROL_FD.raw();
     if fd < 0 {
         return;
     }
@@ -50,7 +50,7 @@ pub(crate) fn look_at_socket() {
 
 /// Takes in what has come.
 pub(super) fn take_mail(control: &mut Control) {
-    let fd = CONTROL_FD.load(Ordering::Acquire);
+    let fd = CONTROL_FD.raw();
     if fd < 0 {
         return;
     }

@@ -1,7 +1,6 @@
 //! The control connection of a process that leaves its family.
 
-use super::{BIRTH_FD, CONTROL_FD, Control, KNOWS_CHANNELS, ask, image_fd, set_timeouts};
-use crate::process::close_hidden;
+use super::{BIRTH_FD, CONTROL_FD, Control, KNOWS_CHANNELS, ask, set_timeouts};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sd_proto::{Reply, Request};
 
@@ -9,17 +8,15 @@ use sd_proto::{Reply, Request};
 /// may be in another root directory.
 pub(crate) fn forget() {
     let mut control = crate::monitor::client::CONTROL.lock();
-    let fd = image_fd();
-    CONTROL_FD.store(-1, Ordering::Release);
-    let is_kept = fd >= 0 && {
-        set_timeouts(fd);
+    let fd = CONTROL_FD.take().or_else(|| BIRTH_FD.take());
+    let kept = fd.filter(|fd| {
+        set_timeouts(fd.raw());
         // Mail from before comes before the answer, and goes with all the rest.
-        matches!(ask(&mut control, fd, &Request::Separate, &[]), Some((Reply::Ok, _)))
-    };
+        matches!(ask(&mut control, fd.raw(), &Request::Separate, &[]), Some((Reply::Ok, _)))
+    });
     control.forked();
-    BIRTH_FD.store(if is_kept { fd } else { -1 }, Ordering::Release);
-    if !is_kept {
-        close_hidden(fd);
+    if let Some(fd) = kept {
+        BIRTH_FD.put(fd);
     }
     KNOWS_CHANNELS.store(false, Ordering::Release);
 }
@@ -48,7 +45,7 @@ pub(crate) fn set_ending(yes: bool) {
 /// For the monitor the process ends. It lets go of what the process held, and the process never comes back.
 pub(crate) fn close_for_good(control: &mut Control) {
     IS_CLOSED.store(true, Ordering::Release);
-    close_hidden(BIRTH_FD.swap(-1, Ordering::AcqRel));
+    BIRTH_FD.close();
     // With the connection to the monitor.
     control.forked();
     KNOWS_CHANNELS.store(false, Ordering::Release);

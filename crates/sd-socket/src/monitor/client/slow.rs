@@ -6,8 +6,9 @@
 //! is kept here while the socket's queue is full.
 
 use super::{Control, LOST};
+use crate::fd::hidden::Hidden;
 use crate::monitor::sink::{SINK, take_in};
-use crate::process::{PROCESS, close_hidden, hide_fd};
+use crate::process::PROCESS;
 use core::sync::atomic::Ordering;
 use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_sys::{Errno, msg};
@@ -25,20 +26,20 @@ pub(super) struct Slow {
     /// The connection can be used no longer: closed, or nonsense came.
     broken: bool,
     owes_welcome: bool,
-    /// Not sent yet, with a descriptor of ours, or -1.
-    kept: VecDeque<(Request, i32)>,
-    /// A connection over which a Hello was sent that has not been answered; -1: none.
-    pub(super) greeted: i32,
+    /// Not sent yet, with a descriptor of ours.
+    kept: VecDeque<(Request, Option<Hidden>)>,
+    /// A connection over which a Hello was sent that has not been answered.
+    pub(super) greeted: Option<Hidden>,
 }
 
 impl Slow {
     pub(super) const fn new() -> Slow {
-        Slow { owed: 0, broken: false, owes_welcome: false, kept: VecDeque::new(), greeted: -1 }
+        Slow { owed: 0, broken: false, owes_welcome: false, kept: VecDeque::new(), greeted: None }
     }
 
     /// Another connection, or none.
     pub(super) fn forget(&mut self) {
-        self.kept.drain(..).for_each(|(_, fd)| close_hidden(fd));
+        self.kept.clear();
         (self.owed, self.broken, self.owes_welcome) = (0, false, false);
     }
 
@@ -69,11 +70,10 @@ pub(super) fn tell(control: &mut Control, fd: i32, request: &Request, fds: &[i32
         return Some(());
     }
     let own = match fds {
-        [fd, ..] => hide_fd(sd_sys::fd::dup_above(*fd, 3).ok()?),
-        [] => -1,
+        [fd, ..] => Some(Hidden::of(sd_sys::fd::dup_above(*fd, 3).ok()?)),
+        [] => None,
     };
     if control.slow.kept.len() >= KEPT_MAX {
-        close_hidden(own);
         return None;
     }
     control.slow.kept.push_back((*request, own));
@@ -85,12 +85,11 @@ pub(super) fn tell(control: &mut Control, fd: i32, request: &Request, fds: &[i32
 /// Sends what was kept: whether nothing is left. `None` when the connection is over.
 fn flush(control: &mut Control, fd: i32) -> Option<bool> {
     while let Some((request, own)) = control.slow.kept.front() {
-        let fds = [*own];
-        let fds = if *own < 0 { &fds[..0] } else { &fds[..] };
-        if !sent(send_with(fd, request, fds, libc::MSG_DONTWAIT))? {
+        let own = own.as_ref().map(Hidden::raw);
+        if !sent(send_with(fd, request, own.as_slice(), libc::MSG_DONTWAIT))? {
             return Some(false);
         }
-        control.slow.kept.pop_front().into_iter().for_each(|(_, own)| close_hidden(own));
+        control.slow.kept.pop_front();
     }
     Some(true)
 }

@@ -1,0 +1,107 @@
+//! Descriptors of the library's own, at numbers that the program does not use and cannot close.
+
+use crate::fd::table;
+use core::sync::atomic::{AtomicI32, Ordering};
+use sd_sys::fd::{Number, Owned};
+
+/// The library's own descriptors have numbers from here on, where the limit is not lower: beyond those that select(2)
+/// takes, and no higher, since each fork, exec and end of a process goes through the table of descriptors up to the
+/// highest number (see ADR 36).
+pub(crate) const HIDDEN_FROM: i32 = 1024;
+
+/// A hidden descriptor, which is closed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Hidden(i32);
+
+impl Hidden {
+    /// Moves a descriptor out of the program's sight: to a high number, beyond the limit that the program has set where
+    /// there are such (see `sd_sys::numbers`).
+    pub(crate) fn of(fd: Owned) -> Hidden {
+        let limit = sd_sys::fd::nofile_limit().min(table::LEN as u64) as i32;
+        let base = (limit - limit / 4).clamp(3, HIDDEN_FROM);
+        let dup_above = |min| sd_sys::fd::dup_above(fd.raw(), min).ok();
+        let beyond = if sd_sys::numbers::are_limited() { dup_above(limit) } else { None };
+        let hidden = beyond.or_else(|| dup_above(base)).unwrap_or(fd);
+        table::set_hidden(hidden.raw(), true);
+        Hidden(hidden.into_raw())
+    }
+
+    /// Of a number that is hidden already, and that nobody else closes.
+    pub(crate) const fn from_raw(fd: i32) -> Hidden {
+        Hidden(fd)
+    }
+
+    /// Its number, while this lives.
+    pub(crate) const fn raw(&self) -> i32 {
+        self.0
+    }
+
+    /// Its number, which stays open and hidden: the caller keeps it, or another process has it too.
+    pub(crate) const fn into_raw(self) -> i32 {
+        let fd = self.0;
+        core::mem::forget(self);
+        fd
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        if self.0 >= 0 {
+            table::set_hidden(self.0, false);
+            sd_sys::fd::close(self.0);
+        }
+    }
+}
+
+impl Number for Hidden {
+    fn raw(&self) -> i32 {
+        self.0
+    }
+}
+
+/// The place of a hidden descriptor whose number is read without a lock.
+pub(crate) struct HiddenCell(AtomicI32);
+
+impl HiddenCell {
+    /// None is there.
+    pub(crate) const fn empty() -> HiddenCell {
+        HiddenCell(AtomicI32::new(-1))
+    }
+
+    /// The number; -1 when there is none. Whoever uses it knows that it stays, or that a failing call does no harm.
+    #[inline(always)]
+    pub(crate) fn raw(&self) -> i32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Whether there is one.
+    #[inline(always)]
+    pub(crate) fn is_some(&self) -> bool {
+        self.raw() >= 0
+    }
+
+    /// Puts one there; what was there is closed.
+    pub(crate) fn put(&self, fd: Hidden) {
+        let before = self.0.swap(fd.into_raw(), Ordering::AcqRel);
+        drop(Hidden(before));
+    }
+
+    /// Puts one there, unless there is one already: then it is closed, and this is false.
+    pub(crate) fn put_first(&self, fd: Hidden) -> bool {
+        let is_first = self.0.compare_exchange(-1, fd.raw(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if is_first {
+            fd.into_raw();
+        }
+        is_first
+    }
+
+    /// Takes it out.
+    pub(crate) fn take(&self) -> Option<Hidden> {
+        Some(Hidden(self.0.swap(-1, Ordering::AcqRel))).filter(|fd| fd.0 >= 0)
+    }
+
+    /// Closes it, if there is one.
+    pub(crate) fn close(&self) {
+        drop(self.take());
+    }
+}

@@ -8,6 +8,7 @@
 #![no_std]
 
 mod ip;
+mod numbered;
 mod reply;
 mod request;
 mod route;

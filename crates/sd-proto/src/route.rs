@@ -77,9 +77,8 @@ pub enum Route {
     },
 }
 
+crate::numbered! {
 /// Why a request failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub enum ErrorCode {
     /// Library and monitor are of different versions.
     Version = 1,
@@ -93,6 +92,8 @@ pub enum ErrorCode {
     Denied = 5,
     /// Somebody uses it.
     InUse = 6,
+}
+or none
 }
 
 impl Field for Route {
@@ -170,21 +171,12 @@ impl Field for Route {
     }
 }
 
-impl ErrorCode {
-    /// All of them.
-    const ALL: [ErrorCode; 6] = {
-        use ErrorCode::*;
-        [Version, Descriptor, Protocol, Exhausted, Denied, InUse]
-    };
-}
-
 impl Field for ErrorCode {
     fn put(self, to: &mut Writer<'_>) {
         to.u32(self as u32);
     }
     fn take(from: &mut Reader<'_>) -> Result<ErrorCode, Malformed> {
-        let number = from.u32()?;
-        ErrorCode::ALL.into_iter().find(|code| *code as u32 == number).ok_or(Malformed)
+        ErrorCode::from_u32(from.u32()?).ok_or(Malformed)
     }
     fn made_of(next: &mut dyn FnMut() -> u64) -> ErrorCode {
         let at = next() as usize % ErrorCode::ALL.len();

@@ -20,8 +20,8 @@
 
 use crate::PAGE;
 use crate::events::{self, EventSet};
-use crate::numbered::numbered;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sd_proto::numbered;
 use sd_ring::Geometry;
 use sd_sys::Errno;
 
@@ -51,25 +51,21 @@ pub const SEGMENT_LEN: usize = 2 * SIDE_STEP;
 /// First word of a channel.
 pub const MAGIC: u64 = 0x5344_6368_616e_6e31;
 
+numbered! {
 /// Which side of a channel a process is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub enum Side {
     /// The connecting process.
     A = 0,
     /// The listening process.
     B = 1,
 }
+or none
+}
 
 impl Side {
     /// The other side.
     pub fn other(self) -> Side {
         if self == Side::A { Side::B } else { Side::A }
-    }
-
-    /// The side with this number, if any.
-    pub fn from_u32(n: u32) -> Option<Side> {
-        [Side::A, Side::B].into_iter().find(|s| *s as u32 == n)
     }
 }
 

@@ -19,7 +19,6 @@ mod endpoint;
 pub mod events;
 mod fresh;
 mod leaving;
-mod numbered;
 pub mod public;
 pub mod rings;
 pub mod slab;

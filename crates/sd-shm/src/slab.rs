@@ -1,11 +1,13 @@
 //! A process's sockets, shared with its children (§4.1.2, Fig. 3) and with the monitor, which
 //! lists them for `sd ss` and closes what a dead process held. Peers never see it.
 
+mod numbers;
+
 use crate::PAGE;
 use crate::channel::GEOMETRY;
-use crate::numbered::numbered;
 use crate::time_wait::TimeWaits;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub use numbers::{Counter, Reason, State};
 use sd_ring::token::Thread;
 use sd_ring::{RxCursor, TxCursor};
 use sd_sys::fd::Owned;
@@ -59,76 +61,9 @@ pub const MEMBERS: usize = 64;
 /// The member number that several processes may have, when no other is free.
 pub const SHARED_MEMBER: u32 = MEMBERS as u32 - 1;
 
-numbered! {
-/// What a socket is, as `sd ss` shows it.
-pub enum State {
-    /// Not in use.
-    Free = 0,
-    /// Made by socket(2), nothing else yet.
-    Fresh = 1,
-    /// Has a kernel socket of its own (bound, or an unusual option), not connected.
-    Bound = 2,
-    /// Listening.
-    Listen = 3,
-    /// Connected over shared memory.
-    Connected = 4,
-    /// A connect has failed; its error may have been told.
-    Failed = 5,
-    /// Given to the kernel, listed with the reason.
-    Kernel = 6,
-    /// Waits for room in a full backlog, as in SYN-SENT.
-    Connecting = 7,
-}
-else Free
-}
-
-numbered! {
-/// Why a socket is on the kernel path; shown by `sd ss`.
-pub enum Reason {
-    /// Not on the kernel path.
-    None = 0,
-    /// No monitor answered.
-    NoMonitor = 1,
-    /// The destination is not on this host.
-    Remote = 2,
-    /// Nobody accelerated listens there.
-    NoListener = 3,
-    /// A socket option asks for the kernel.
-    Option = 4,
-    /// The peer is a regular program.
-    RegularPeer = 5,
-    /// No room: slots, ports, memory or descriptors.
-    Exhausted = 6,
-    /// The listener's processes do not accept yet, or share it in a way not supported.
-    NotAccepting = 7,
-    /// The policy says `kernel`.
-    Policy = 8,
-    /// Handed to a program without the library, or of another user, through a bridge.
-    Bridged = 9,
-    /// The process has been in another network namespace than the one it began in.
-    Elsewhere = 10,
-}
-else None
-}
-
-impl Reason {
-    /// A few words for people.
-    pub fn text(self) -> &'static str {
-        match self {
-            Reason::None => "",
-            Reason::NoMonitor => "no monitor",
-            Reason::Remote => "destination is not on this host",
-            Reason::NoListener => "no accelerated listener at the destination",
-            Reason::Option => "socket option needs the kernel",
-            Reason::RegularPeer => "peer is not accelerated",
-            Reason::Exhausted => "out of slots, ports, memory or descriptors",
-            Reason::NotAccepting => "listener's processes are not accepting yet",
-            Reason::Policy => "policy",
-            Reason::Elsewhere => "the process has changed its network namespace",
-            Reason::Bridged => "handed to a program of another user, or without the library",
-        }
-    }
-}
+/// Places for counters in the header.
+const COUNTERS: usize = 32;
+const _: () = assert!(Counter::ALL.len() <= COUNTERS);
 
 /// First page of a slab.
 #[repr(C)]
@@ -158,7 +93,8 @@ pub struct Header {
     /// Set by the monitor, which looks no further: the owner takes no endpoint from this number on. Zero: [`ENDPOINTS`].
     pub endpoints_max: AtomicU32,
     /// Events counted by the library; see `sd_socket::stats`.
-    pub counters: [AtomicU64; 32],
+    /// By [`Counter`].
+    pub counters: [AtomicU64; COUNTERS],
     /// Ports at which threads of the family are connecting in the kernel, as nobody accelerated listened there; zero: free.
     /// Noted before the look at the route epoch, and read by the monitor after it was raised.
     pub kernel_connects: [AtomicU32; KERNEL_CONNECTS],
@@ -179,7 +115,7 @@ impl Header {
             place: AtomicU64::new(0),
             policy: AtomicU32::new(0),
             endpoints_max: AtomicU32::new(0),
-            counters: [const { AtomicU64::new(0) }; 32],
+            counters: [const { AtomicU64::new(0) }; COUNTERS],
             kernel_connects: [const { AtomicU32::new(0) }; KERNEL_CONNECTS],
         }
     }

@@ -12,7 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sd-proto", &[]),
     ("sd-sys", &[]),
     ("sd-ring", &["sd-sys"]),
-    ("sd-shm", &["sd-sys", "sd-ring"]),
+    ("sd-shm", &["sd-sys", "sd-ring", "sd-proto"]),
     ("sd-socket", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
     ("sd-preload", &["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-socket"]),
     ("sd-monitor", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),

@@ -37,7 +37,7 @@ pub(super) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
     if !client::may_come() {
         return Outcome::Kernel;
     }
-    match sd_sys::fd::socket(domain, ty, protocol).and_then(sd_sys::numbers::give) {
+    match sd_sys::fd::socket(domain, ty, protocol).and_then(|fd| sd_sys::numbers::give(fd.into_raw())) {
         Ok(fd) => {
             dropped_behind_our_back(fd);
             inode::note(fd);

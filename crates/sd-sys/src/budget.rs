@@ -38,11 +38,16 @@ const STEPS: u64 = 2;
 /// After its first step a ring becomes no larger than this part of what is left: so who comes first leaves something.
 const RING_PARTS: u64 = 64;
 
+/// Of what is left, the part that others may lead one process to touch.
+const LED_PARTS: u64 = 128;
+
 /// What is left of the allowance, its largest step, how large a ring may become by a step that is not its first, and
 /// when all this was found; zero: never.
 static LEFT: AtomicU64 = AtomicU64::new(FIRST);
 static STEP: AtomicU64 = AtomicU64::new(FIRST);
 static RING: AtomicU64 = AtomicU64::new(0);
+/// See [`led_max`].
+static LED: AtomicU64 = AtomicU64::new(0);
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 static TOOK_NS: AtomicU64 = AtomicU64::new(0);
 static IS_TIGHT: AtomicBool = AtomicBool::new(false);
@@ -107,14 +112,16 @@ pub fn is_tight() -> bool {
     IS_TIGHT.load(Ordering::Relaxed)
 }
 
-/// Whether little is left, as far as was seen within the last second.
+/// How many bytes of rings that others fill this process may touch in all, since they say so: as far as was seen within the
+/// last second. What they touch later nobody's look sees, so as many processes of a group as there are parts have
+/// what is left together. Zero where that is little.
 #[cold]
-pub fn is_short() -> bool {
+pub fn led_max() -> u64 {
     let looked_at = LOOKED_AT.load(Ordering::Relaxed);
     if looked_at == 0 || time::now_ns().saturating_sub(looked_at) >= pause(FRESH_NS) {
         look();
     }
-    is_tight()
+    LED.load(Ordering::Relaxed)
 }
 
 /// In the child of a fork, which uses few of its parent's rings, and may outlive them all. What was allowed is the parent's.
@@ -139,6 +146,7 @@ fn look() {
     MOST.store(rooms().map(capacity).min().unwrap_or(u64::MAX), Ordering::Relaxed);
     STEP.store(allowed / STEPS, Ordering::Relaxed);
     RING.store(above / RING_PARTS, Ordering::Relaxed);
+    LED.store(led(above), Ordering::Relaxed);
     LEFT.store(allowed, Ordering::Relaxed);
     TOOK_NS.store(time::now_ns().saturating_sub(start), Ordering::Relaxed);
 }
@@ -164,6 +172,10 @@ fn allowance(above: u64) -> u64 {
     above / PARTS.max(PARTS_EACH * processors())
 }
 
+fn led(above: u64) -> u64 {
+    if above < TIGHT { 0 } else { above / LED_PARTS }
+}
+
 /// What all rings may have together: most shared memory is theirs.
 fn capacity(room: Room) -> u64 {
     room.left.saturating_add(room.shared).saturating_sub(reserve(room))
@@ -187,6 +199,11 @@ mod tests {
         assert_eq!(above_reserve(room(8192, 512, 0)), 256 * MIB);
         assert!(allowance(40 * MIB) <= 5 * MIB);
         assert_eq!(capacity(room(64, 20, 30)), 26 * MIB, "14 of the 64 MiB are the program's");
+    }
+
+    #[test]
+    fn what_others_lead_a_process_to_touch_fits_many_times() {
+        assert_eq!([led(TIGHT - 1), led(TIGHT), led(8 << 30)], [0, 8 * MIB, 64 * MIB]);
     }
 
     #[test]

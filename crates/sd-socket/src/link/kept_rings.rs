@@ -17,7 +17,7 @@
 use crate::link::channel::Channel;
 use crate::process::PROCESS;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use sd_shm::channel::SLOTS;
+use sd_shm::channel::{GEOMETRY, SLOTS};
 use sd_sys::lock::Lock;
 
 /// So many rings of one channel, and of all channels of the process, grow beyond 64 KiB, and so many are looked into.
@@ -83,10 +83,11 @@ pub(crate) fn are_kept(channel: &Channel) -> bool {
     channel.peer.is_stranger.load(Ordering::Relaxed)
 }
 
-/// Whether this process looks into the large ring that a stranger fills on a slot: not where memory is short, and otherwise
-/// into few.
+/// Whether this process looks into the large ring that a stranger fills on a slot: into few, all of them a small part of the
+/// memory that is left, and into none where that is short.
 pub(crate) fn may_enter(channel: &Channel, slot: usize) -> bool {
-    channel.entered.may(slot, || !sd_sys::budget::is_short())
+    let bytes = || u64::from(ENTERED.load(Ordering::Relaxed) + 1) * u64::from(GEOMETRY.large);
+    channel.entered.may(slot, || bytes() <= sd_sys::budget::led_max())
 }
 
 /// What a channel that is over counts for.

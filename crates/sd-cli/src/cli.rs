@@ -206,7 +206,8 @@ pub fn parse() -> Result<Cli> {
 
 /// Reads one that begins with the program's name.
 pub fn parse_from(arguments: impl Iterator<Item = OsString>) -> Result<Cli> {
-    Cli::try_parse_from(arguments).map_err(|error| one_line(&error))
+    let arguments: Vec<OsString> = arguments.collect();
+    Cli::try_parse_from(&arguments).map_err(|error| one_line(&error, command_of(&arguments).as_deref()))
 }
 
 /// The definition, for man pages and completions.
@@ -214,8 +215,14 @@ pub fn definition() -> clap::Command {
     Cli::command()
 }
 
+/// The command that is meant, `bench` of `sd bench nonsense`.
+fn command_of(arguments: &[OsString]) -> Option<String> {
+    let command = arguments.get(1)?.to_str()?;
+    Cli::command().find_subcommand(command).map(|_| command.to_owned())
+}
+
 /// Turns clap's paragraph into one line; help and version are printed as they are.
-fn one_line(error: &clap::Error) -> Failure {
+fn one_line(error: &clap::Error, command: Option<&str>) -> Failure {
     use clap::error::ErrorKind;
     let rendered = error.render().to_string();
     match error.kind() {
@@ -234,16 +241,18 @@ fn one_line(error: &clap::Error) -> Failure {
                 .collect();
             let text = words.join(" ");
             let text = text.strip_prefix("error: ").unwrap_or(&text);
-            Failure::new(format!("{text} (see {})", help_of(&rendered))).with_status(2)
+            Failure::new(format!("{text} (see {})", help_of(&rendered, command))).with_status(2)
         }
     }
 }
 
-/// `sd run --help` when the mistake was made in `sd run`.
-fn help_of(rendered: &str) -> String {
-    let usage = rendered.lines().find_map(|line| line.strip_prefix("Usage: "));
-    let words = usage.unwrap_or("sd").split_whitespace();
-    let command: Vec<&str> = words.take_while(|word| word.chars().all(|c| c.is_ascii_lowercase())).collect();
+/// `sd run --help` when the mistake was made in `sd run`. Not each of clap's paragraphs has the usage.
+fn help_of(rendered: &str, command: Option<&str>) -> String {
+    let Some(usage) = rendered.lines().find_map(|line| line.strip_prefix("Usage: ")) else {
+        return command.map_or("sd --help".to_owned(), |command| format!("sd {command} --help"));
+    };
+    let is_word = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
+    let command: Vec<&str> = usage.split_whitespace().take_while(is_word).collect();
     format!("{} --help", command.join(" "))
 }
 
@@ -252,9 +261,9 @@ mod tests {
     use super::*;
 
     fn failure(arguments: &[&str]) -> String {
-        match Cli::try_parse_from(arguments) {
+        match parse_from(arguments.iter().map(OsString::from)) {
             Ok(_) => panic!("{arguments:?} was understood"),
-            Err(error) => one_line(&error).text,
+            Err(failure) => failure.text,
         }
     }
 
@@ -272,6 +281,8 @@ mod tests {
             assert!(!text.contains('\n') && text.contains("--help"), "{text}");
         }
         assert!(failure(&["sd", "ss", "--no"]).ends_with("(see sd ss --help)"));
+        let benchmarks = failure(&["sd", "bench", "nonsense"]);
+        assert!(benchmarks.contains("latency, rate") && benchmarks.ends_with("(see sd bench --help)"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::{Findings, deps, source};
 use harness::{Result, product};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 pub(super) const CRATE: &str = "crates/sd-socket/src/";
@@ -22,6 +22,7 @@ const TABLES: [&str; 2] = ["monitor/sink.rs", "wait/duties.rs"];
 
 pub(crate) fn check(files: &[(PathBuf, String)]) -> Result<Findings> {
     let mut upward = BTreeSet::new();
+    let mut downward = BTreeMap::new();
     let mut findings = Findings::new();
     for (path, text) in files {
         let name = path.display().to_string();
@@ -37,12 +38,29 @@ pub(crate) fn check(files: &[(PathBuf, String)]) -> Result<Findings> {
         if source::without_tests(&source::mask(text)).contains("Above::empty()") && !TABLES.contains(&file) {
             findings.push(format!("{name}: a table for folders above, which only {TABLES:?} have"));
         }
+        let below = used(text).into_iter().filter(|used| self::rank(used).is_some_and(|other| other > rank));
+        downward.entry(folder.to_owned()).or_insert_with(BTreeSet::new).extend(below);
         let above = used(text).into_iter().filter(|used| self::rank(used).is_some_and(|other| other < rank));
         upward.extend(above.map(|used| format!("{file} -> {used}")));
+    }
+    for (path, text) in files {
+        let name = path.display().to_string();
+        let folder = name.strip_prefix(CRATE).and_then(|file| file.strip_suffix("/mod.rs"));
+        let used = folder.and_then(|folder| downward.get(folder));
+        findings.extend(used.and_then(|used| said(&name, text, used)));
     }
     let text = std::fs::read_to_string(product::root().join(EXCEPTIONS))?;
     findings.extend(compare(&upward, &text));
     Ok(findings)
+}
+
+/// What the head of a folder's `mod.rs` says of the folders that it uses is so.
+fn said(name: &str, text: &str, used: &BTreeSet<String>) -> Option<String> {
+    let list = text.split("*Uses*: ").nth(1).and_then(|rest| rest.split('.').next()).unwrap_or_default();
+    let is_all = list.starts_with("every folder below");
+    let said: BTreeSet<&str> = list.split('`').skip(1).step_by(2).collect();
+    let is_so = is_all || said == used.iter().map(String::as_str).collect();
+    (!is_so).then(|| format!("{name}: *Uses*: {said:?}, but the folder uses {used:?}"))
 }
 
 fn rank(folder: &str) -> Option<usize> {
@@ -74,6 +92,15 @@ mod tests {
         let text = "use crate::{fd::table, wait};\n// crate::epoll\nfn a() { crate::data::b() }\n\
                     #[cfg(test)]\nmod tests { use crate::route; }\n";
         assert_eq!(used(text).into_iter().collect::<Vec<_>>(), ["data", "fd", "wait"]);
+    }
+
+    #[test]
+    fn heads() {
+        let used = BTreeSet::from(["fd".to_owned(), "link".to_owned()]);
+        assert_eq!(said("a", "//! *Owns*: it. *Uses*: `link`, `fd`. *Locks*: `x`.", &used), None);
+        assert_eq!(said("a", "//! *Uses*: every folder below.", &used), None);
+        assert!(said("a", "//! *Uses*: `link`.", &used).is_some());
+        assert!(said("a", "//! nothing", &used).is_some());
     }
 
     #[test]

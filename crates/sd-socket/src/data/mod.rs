@@ -7,7 +7,7 @@
 //! `message` is sendmmsg and recvmmsg, `files` sendfile and splice, `iov`
 //! checks the program's pointers (`nowhere`: what comes before EFAULT), `urgent` MSG_OOB, `zero_copy` MSG_ZEROCOPY.
 //!
-//! *Owns*: nothing that lasts. *Uses*: every folder below. *Locks*: the tokens of `socket`.
+//! *Owns*: nothing that lasts. *Uses*: `setup`, `epoll`, `wait`, `memory`, `socket`, `fd`. *Locks*: the tokens of `socket`.
 //!
 //! | task | place |
 //! |---|---|

@@ -19,6 +19,8 @@
 //! | `NESTING` | who watches an instance; held by waits on instances with nested ones | third |
 //! | `Epoll::ready_list` | the ready list of one instance; an outer one before an inner one | last |
 //!
+//! *Owns*: interest lists and ready lists. *Uses*: `wait`, `backlog`, `memory`, `socket`, `link`, `monitor`, `process`, `fd`.
+//!
 //! Locks of a socket's halves are taken inside all of these, so nobody who holds a half may report
 //! an event; see ADR 15.
 //!

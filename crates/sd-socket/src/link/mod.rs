@@ -3,14 +3,14 @@
 //! ```text
 //!  endpoint --slot--> channel (segment + doorbell) --eventfd--> peer's process
 //!                         |  event bits                          `wake_target`: which process, which thread
-//!                         `-- drain(): what the peer has announced, delivered to sockets
+//!                         `-- taken in, and delivered to sockets, by `epoll::dispatch`
 //! ```
 //! `made` takes a channel that the monitor has made; `channel` maps a segment and hands out its slots (`slots`); `peer` is the process on the other side, `stranger` one of another
 //! user; `queued` and `placed` are notices that wait; `outstanding`
 //! counts own requests that wait, `adopters` are others that may accept them, `admitted` what the policy lets in, `kept_rings` large
 //! rings shared with other users, whose memory is kept; `reclaim` frees a slot when nobody can look at it any more.
 //!
-//! *Owns*: mappings of channels and slabs. *Uses*: `monitor`, `process`.
+//! *Owns*: mappings of channels and slabs. *Uses*: `monitor`, `process`, `fd`.
 //!
 //! | task | place |
 //! |---|---|

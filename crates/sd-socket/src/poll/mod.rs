@@ -4,7 +4,7 @@
 //! others; a sleep is one ppoll on the program's descriptors and a set (`wait::sleep_set`) or a thread waker
 //! (`socket::thread_waker`) for ours.
 //!
-//! *Owns*: nothing. *Uses*: every folder below.
+//! *Owns*: nothing. *Uses*: `setup`, `epoll`, `wait`, `socket`, `monitor`, `process`, `fd`.
 //!
 //! | task | place |
 //! |---|---|

@@ -7,7 +7,7 @@
 //!
 //! `above` is how a low folder has something done by a higher one.
 //!
-//! *Owns*: the process-wide state. *Uses*: `fd`, for the highest number in use. Knows types of higher folders, but calls nothing there.
+//! *Owns*: the process-wide state, and the record of who sleeps. *Uses*: `fd`.
 //!
 //! | task | place |
 //! |---|---|

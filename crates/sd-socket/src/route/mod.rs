@@ -3,7 +3,7 @@
 //! `decide` (and its cache, valid for one route epoch), `target` and `deal` (which of those that listen), `places` and `ports`
 //! (source addresses), `local` (is an address this host's?), `leave` (channels that are over).
 //!
-//! *Owns*: learned routes, leased ports. *Uses*: `monitor`, `socket`, `link`, `process`.
+//! *Owns*: learned routes, leased ports. *Uses*: `socket`, `link`, `monitor`, `process`.
 //!
 //! | task | place |
 //! |---|---|

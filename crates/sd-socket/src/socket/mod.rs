@@ -9,7 +9,7 @@
 //! `token` lets one thread at a time use a half of a connection; `pin` keeps a socket from going away under a call (the kernel's fget
 //! and fput).
 //!
-//! *Owns*: endpoints and their tokens. *Uses*: `link`, `process`, `fd`. *Locks*: the token of a half; of one way only, ordered by
+//! *Owns*: endpoints and their tokens. *Uses*: `link`, `monitor`, `process`, `fd`. *Locks*: the token of a half; of one way only, ordered by
 //! channel and slot.
 //!
 //! | task | place |

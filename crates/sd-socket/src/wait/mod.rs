@@ -3,7 +3,7 @@
 //! `duties` (what a thread that waits does for its process), `sleep` (how long to spin, the futex of a half), `ready` (poll's mask as Linux reports it), `sleep_set` (what
 //! a wait sleeps on), `cancel` (pthread_cancel), `settle` (who is woken for inherited connections).
 //!
-//! *Owns*: the record of who sleeps. *Uses*: `route`, `monitor`, `memory`, `socket`, `link`, `process`, `fd`.
+//! *Owns*: what threads have learned about spinning. *Uses*: `backlog`, `memory`, `socket`, `monitor`, `process`, `fd`.
 //!
 //! | task | place |
 //! |---|---|

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long another starter's monitor may still take after ours has given way to it.
 const PATIENCE_AFTER_END: Duration = Duration::from_millis(500);
 
@@ -98,7 +98,7 @@ fn log(socket: &Path) -> Option<File> {
 
 /// Waits until somebody answers, or our monitor has ended and nobody else does.
 fn wait(socket: &Path, monitor: &Option<OwnedFd>) -> Started {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut give_up = end;
     let mut pause = Duration::from_micros(200);
     loop {
@@ -122,7 +122,7 @@ fn wait(socket: &Path, monitor: &Option<OwnedFd>) -> Started {
 /// Why it did not come up, as far as its log says.
 fn last_words(socket: &Path, ended: bool) -> String {
     if !ended {
-        return format!("it did not answer within {} s", PATIENCE.as_secs());
+        return format!("it did not answer within {} s", TIMEOUT.as_secs());
     }
     let log = place::log_file(socket);
     let text = std::fs::read_to_string(&log).unwrap_or_default();

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longer than any time-out of the library's, shorter than what an endless wait would be taken for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A directory that goes away, with this mode.
 fn folder(name: &str, mode: u32) -> Scratch {
@@ -36,7 +36,7 @@ fn python(script: &str, monitor: Option<&Path>) -> Command {
 fn ends(mut child: Child, what: &str) -> String {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             child.kill().unwrap();
             panic!("{what}: held up");
         }
@@ -92,7 +92,7 @@ fn a_socket_that_others_could_have_put_there() {
     let mut child = python(CONNECTION, Some(&path)).spawn().unwrap();
     let began = Instant::now();
     while !has_visitors(&listener) {
-        assert!(began.elapsed() < PATIENCE, "nobody comes to a closed directory");
+        assert!(began.elapsed() < TIMEOUT, "nobody comes to a closed directory");
         std::thread::sleep(Duration::from_millis(5));
     }
     // What a monitor that says nothing costs is another question.

@@ -2,7 +2,7 @@
 //!
 //! A sender whose bytes were all consumed and whose rings' memory was given back, and a receiver that has returned all
 //! credit, stand somewhere in the small region, and nowhere else. A cursor whose memory was given back reads as zeros
-//! ([`TxCursor::is_void`]), from which nobody can send. Tested below, and by `tests/model.rs`.
+//! ([`TxCursor::is_parked`]), from which nobody can send. Tested below, and by `tests/model.rs`.
 
 use crate::lap::Lap;
 use crate::receive::RxCursor;
@@ -22,7 +22,7 @@ fn count_and_lap(word: u64) -> (u64, Lap) {
 impl TxCursor {
     /// The cursor stands in memory that was given back.
     #[inline(always)]
-    pub fn is_void(&self) -> bool {
+    pub fn is_parked(&self) -> bool {
         self.limit == 0
     }
 
@@ -35,7 +35,7 @@ impl TxCursor {
         word(self.written, self.lap.offset(self.written))
     }
 
-    /// The cursor that was parked, in a place that is void. Whoever dies in here leaves it void.
+    /// The cursor of these words, where zeros stand now. Whoever dies in here leaves it parked.
     pub fn unpark(&mut self, g: &Geometry, word: u64) {
         let (count, lap) = count_and_lap(word);
         (self.lap, self.written, self.consumed) = (lap, count, count);

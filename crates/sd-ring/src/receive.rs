@@ -13,7 +13,7 @@ pub struct RxCursor {
     pub(crate) consumed: u64,
     pub(crate) published: u64,
     /// Bytes taken of the message at `consumed`, and above them the lower half of `consumed`: so it is
-    /// void, which is as good as zero, as soon as `consumed` moves on.
+    /// invalid, which is as good as zero, as soon as `consumed` moves on.
     partial: u64,
     /// Payload size of the message that `next` found.
     len: u32,

@@ -49,8 +49,8 @@ pub enum Before {
 const NOBODY: u32 = 0;
 const REVOKED: u32 = 1 << 31;
 /// Uses of the lock in a row that make a holder, at first; each revocation quadruples it.
-const PATIENCE: u32 = 16;
-const PATIENCE_MAX: u32 = 1 << 16;
+const STREAK_NEEDED: u32 = 16;
+const STREAK_MAX: u32 = 1 << 16;
 /// Looks before a waiter sleeps (see [`World::relax`]).
 const LOOKS: u32 = 128;
 const SLEEP_NS: u64 = 5_000_000;
@@ -76,8 +76,8 @@ pub struct Token {
     last: AtomicU32,
     /// See `last`.
     streak: AtomicU32,
-    /// Streak that makes a holder; zero = [`PATIENCE`].
-    patience: AtomicU32,
+    /// Streak that makes a holder; zero = [`STREAK_NEEDED`].
+    streak_needed: AtomicU32,
 }
 
 /// What others must know of a thread; in memory shared by the processes of a family.
@@ -177,7 +177,7 @@ impl Token {
             &self.sleepers,
             &self.last,
             &self.streak,
-            &self.patience,
+            &self.streak_needed,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -226,8 +226,8 @@ impl Token {
 
     /// The way out after [`Token::lock`].
     pub fn unlock<W: World>(&self, me: Me<'_>, world: &W) {
-        let patience = self.patience.load(Ordering::Relaxed).max(PATIENCE);
-        if self.streak.load(Ordering::Relaxed) >= patience
+        let needed = self.streak_needed.load(Ordering::Relaxed).max(STREAK_NEEDED);
+        if self.streak.load(Ordering::Relaxed) >= needed
             && self.next.load(Ordering::Relaxed) == self.serving.load(Ordering::Relaxed)
             && world.may_hold()
         {
@@ -242,7 +242,7 @@ impl Token {
     /// From now on there is no holder: the half is used by threads that know nothing of each other but their ids.
     pub fn keep_unheld<W: World>(&self, way: Way, me: Me<'_>, world: &W) -> Before {
         let before = self.lock(way, me, world);
-        self.patience.store(u32::MAX, Ordering::Relaxed);
+        self.streak_needed.store(u32::MAX, Ordering::Relaxed);
         self.unlock(me, world);
         before
     }
@@ -270,7 +270,7 @@ impl Token {
     fn note_use(&self, id: u32) {
         let again = self.last.load(Ordering::Relaxed) == id;
         let streak =
-            if again { self.streak.load(Ordering::Relaxed).saturating_add(1).min(PATIENCE_MAX) } else { 0 };
+            if again { self.streak.load(Ordering::Relaxed).saturating_add(1).min(STREAK_MAX) } else { 0 };
         self.last.store(id, Ordering::Relaxed);
         self.streak.store(streak, Ordering::Relaxed);
     }
@@ -287,8 +287,8 @@ impl Token {
             if let Some(holder) = world.thread(number) {
                 before = self.wait_outside(way, holder, world);
             }
-            let patience = self.patience.load(Ordering::Relaxed).max(PATIENCE);
-            self.patience.store((patience * 4).min(PATIENCE_MAX), Ordering::Relaxed);
+            let needed = self.streak_needed.load(Ordering::Relaxed).max(STREAK_NEEDED);
+            self.streak_needed.store((needed * 4).min(STREAK_MAX), Ordering::Relaxed);
         }
         self.holder.store(NOBODY, Ordering::Release);
         before

@@ -217,7 +217,7 @@ impl Pair {
         if let Some(kept) = self.tx.parked(&GEOMETRY) {
             // SAFETY: a cursor is plain integers.
             self.tx = unsafe { std::mem::zeroed() };
-            assert!(self.tx.is_void() && self.tx.reserve_here(&GEOMETRY, 1).is_none());
+            assert!(self.tx.is_parked() && self.tx.reserve_here(&GEOMETRY, 1).is_none());
             let before = self.tx.position();
             self.tx.unpark(&GEOMETRY, kept);
             assert!(before == 0 && self.tx.parked(&GEOMETRY) == Some(kept));

@@ -14,7 +14,7 @@ pub const LINGER_ON: u32 = 1 << 31;
 
 /// Bit of [`Endpoint::flags`]: something is in the endpoint's [`Cold`], or in its tokens.
 pub const HAS_COLD: u32 = 1 << 31;
-/// Bits of [`Endpoint::flags`]: for people and housekeepers, the half is void.
+/// Bits of [`Endpoint::flags`]: for people and housekeepers, the half is parked.
 pub const TX_PARKED: u32 = 1 << 20;
 /// See [`TX_PARKED`].
 pub const RX_PARKED: u32 = 1 << 21;
@@ -58,7 +58,7 @@ pub struct RxHalf {
     pub bytes: AtomicU64,
     /// Spin budget learned for this socket, in units of the waiter's choice.
     pub spin: AtomicU32,
-    /// SO_RCVLOWAT; zero: the half is void, see [`ParkedHalves`].
+    /// SO_RCVLOWAT; zero: the half is parked, see [`ParkedHalves`].
     pub lowat: AtomicU32,
     /// Not of the half: see [`crate::slab::Slab::address`].
     pub short_addresses: [AtomicU32; 2],
@@ -69,8 +69,8 @@ unsafe impl Sync for TxHalf {}
 // SAFETY: as above.
 unsafe impl Sync for RxHalf {}
 
-/// What is kept of halves that are *void*: while a connection idles they may be in memory that was given back, so that all
-/// of them is zero. That needs no mark: a void half is one with which nothing can be sent or received. Of others
+/// What is kept of halves that are *parked*: while a connection idles they may be in memory that was given back, so that all
+/// of them is zero. That needs no mark: a parked half is one with which nothing can be sent or received. Of others
 /// this is old.
 #[repr(C)]
 #[derive(Default)]

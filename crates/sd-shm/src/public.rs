@@ -1,4 +1,4 @@
-//! A process's public page: what its peers may read before they knock.
+//! A process's public page: what its peers may read before they connect.
 //!
 //! The process maps it writable and then seals it against new writable mappings, so that peers
 //! can map it read-only only. They still do not believe it: a lie hurts the liar alone.

@@ -78,7 +78,7 @@ pub struct Header {
     pub members: AtomicU64,
     /// Raised by the monitor after it sent a message to the owner: look at the control socket.
     pub mail: AtomicU32,
-    /// Changed by the monitor when listeners or policy change: routes learned earlier are void.
+    /// Changed by the monitor when listeners or policy change: routes learned earlier are invalid.
     pub route_epoch: AtomicU32,
     /// Records of threads 1..=threads have been used.
     pub threads: AtomicU32,
@@ -285,7 +285,7 @@ impl Slab {
         short_address(word).or_else(long).unwrap_or_default()
     }
 
-    /// Notes one. The half is not void.
+    /// Notes one. The half is not parked.
     pub fn set_address(&self, endpoint: &Endpoint, end: End, address: [u8; 16]) {
         if let Some(index) = self.index_of(endpoint)
             && let (Some(half), Some(cold)) = (self.rx(index), self.cold(index))

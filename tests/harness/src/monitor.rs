@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long one may take to answer for the first time, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running monitor; it ends when this is dropped.
 pub struct Monitor {
@@ -36,7 +36,7 @@ impl Monitor {
         network.map_or(Ok(()), |network| network.host(&mut command))?;
         let process = Proc::start(&mut command, "monitor", folder)?;
         let mut monitor = Monitor { process, socket: socket.to_owned() };
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while let Err(error) = ss::snapshot(sd, socket) {
             if !monitor.process.is_running() || Instant::now() > end {
                 fail!("the monitor does not answer ({error}): {}", monitor.process.last_words());

@@ -1,7 +1,7 @@
 //! Memory that others are made to pay for, and programs that move much over honest connections.
 
 use crate::client::Client;
-use crate::knock::Way;
+use crate::syn::Way;
 use sd_shm::channel::{Side, SlotState};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -29,7 +29,7 @@ pub(crate) fn run(port: u16, count: u64, way: &str) -> io::Result<()> {
     };
     for slot in 0..count as usize {
         announce(&to, slot);
-        to.knock(slot, 2000 + slot as u16, port, (to.listener, to.generation));
+        to.syn(slot, 2000 + slot as u16, port, (to.listener, to.generation));
         to.wake();
         let is_read = || {
             let [_, b] = &to.channel.map.slot(slot).side;

@@ -43,12 +43,12 @@ impl Control {
         for (to, from) in address.sun_path.iter_mut().zip(path.as_encoded_bytes()) {
             *to = *from as libc::c_char;
         }
-        let patience = libc::timeval { tv_sec: 10, tv_usec: 0 };
+        let timeout = libc::timeval { tv_sec: 10, tv_usec: 0 };
         for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-            let len = size_of_val(&patience) as u32;
+            let len = size_of_val(&timeout) as u32;
             // SAFETY: the kernel reads one timeval.
             unsafe {
-                let value = (&raw const patience).cast();
+                let value = (&raw const timeout).cast();
                 libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, len)
             };
         }

@@ -5,7 +5,7 @@
 //! `vm.unprivileged_userfaultfd` says so, and anybody else by a file system of its own (FUSE).
 
 use crate::client::{Client, own};
-use crate::knock::Way;
+use crate::syn::Way;
 use sd_proto::{Ip, Request};
 use sd_ring::{Effort, RingMem, TxCursor};
 use sd_shm::channel::{GEOMETRY, Side, SlotState};
@@ -169,7 +169,7 @@ fn segment(client: &Client, page: Page) -> io::Result<Vec<OwnedFd>> {
 fn server(client: &Client, port: u16, page: Page) -> io::Result<Vec<OwnedFd>> {
     client.public.sleepers.store(1, Ordering::Release);
     let way = Way::ask(client, port, false)?.ok_or_else(|| io::Error::other("no way"))?;
-    way.knock(0, 40_000, port, (way.listener, way.generation));
+    way.syn(0, 40_000, port, (way.listener, way.generation));
     way.wake();
     let (map, [own, other]) = (&way.channel.map, &way.channel.map.slot(0).side);
     let (out, back) = (Rings::of(map, 0, Side::A), Rings::of(map, 0, Side::B));

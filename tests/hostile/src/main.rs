@@ -25,7 +25,7 @@
 //! | `wakes PORT` | so is a server |
 //! | `names PORT` | asks for a port by every name of it; ends |
 //! | `nobody PORT` | asks for a port in messages whose sender the kernel has not noted; ends |
-//! | `knock PORT FROM TO` | a connection from a port of its choice, to a listener of its choice |
+//! | `syn PORT FROM TO` | a connection from a port of its choice, to a listener of its choice |
 //! | `flood PORT COUNT`, `synflood PORT COUNT` | channels to a server, empty or full |
 //! | `charge PORT COUNT WAY` | messages that were never written, so that who reads them pays for their memory |
 //! | `squat-directory UID` | the directory in which a user's library may look for the monitor |
@@ -45,7 +45,6 @@ mod fuse;
 mod hang;
 mod hold;
 mod honest;
-mod knock;
 mod matrix;
 mod places;
 mod policy;
@@ -54,6 +53,7 @@ mod secure;
 mod signal;
 mod squat;
 mod supply;
+mod syn;
 mod wakes;
 
 use std::io;
@@ -92,9 +92,9 @@ fn main() -> ExitCode {
         ["nobody", port] => policy::nobody(number(port) as u16),
         ["privsep-serve", way, port, user] => privsep::serve(way, number(port) as u16, number(user) as u32),
         ["privsep-talk", port] => privsep::talk(number(port) as u16),
-        ["knock", port, from, to] => knock::run(number(port) as u16, number(from) as u16, number(to) as u16),
-        ["flood", port, count] => knock::flood(number(port) as u16, number(count), false),
-        ["synflood", port, count] => knock::flood(number(port) as u16, number(count), true),
+        ["syn", port, from, to] => syn::run(number(port) as u16, number(from) as u16, number(to) as u16),
+        ["flood", port, count] => syn::flood(number(port) as u16, number(count), false),
+        ["synflood", port, count] => syn::flood(number(port) as u16, number(count), true),
         ["squat-directory", user] => places::squat_directory(number(user) as u32),
         ["receiver", path] => places::receiver(path),
         ["keeper", path, way] => places::keeper(path, way),

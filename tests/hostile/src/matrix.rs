@@ -3,8 +3,8 @@
 //! others, `cargo xtask hostile` looks at. A kind that has no row is a failure.
 
 use crate::client::{Client, Control};
-use crate::knock::Way;
 use crate::supply::supply;
+use crate::syn::Way;
 use sd_proto::{Ip, MESSAGE_MAX, Reply, Request};
 use std::io;
 use std::os::fd::AsRawFd;

@@ -3,7 +3,7 @@
 
 use crate::client::Client;
 use crate::eventfd;
-use crate::knock::Way;
+use crate::syn::Way;
 use sd_ring::doorbell::RX_EVENT;
 use sd_ring::{Effort, Next, RxCursor, TxCursor};
 use sd_shm::channel::{GEOMETRY, Side, SlotState};
@@ -20,7 +20,7 @@ pub(crate) fn run(port: u16) -> io::Result<()> {
     let Some(way) = Way::ask(&client, port, false)? else {
         return Err(io::Error::other("no way"));
     };
-    way.knock(SLOT, 40_000, port, (way.listener, way.generation));
+    way.syn(SLOT, 40_000, port, (way.listener, way.generation));
     way.wake();
     let (map, mut asked) = (&way.channel.map, 0u64);
     let [own, other] = &map.slot(SLOT).side;
@@ -43,7 +43,7 @@ pub(crate) fn run(port: u16) -> io::Result<()> {
             asked += 1;
         }
         let before = eventfd::ANSWERS.load(Ordering::Relaxed);
-        let patience = std::time::Instant::now() + std::time::Duration::from_secs(1);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(1);
         while eventfd::ANSWERS.load(Ordering::Relaxed) == before {
             match rx.next(&GEOMETRY, &back) {
                 Ok(Next::Data { len, .. }) => {
@@ -51,7 +51,7 @@ pub(crate) fn run(port: u16) -> io::Result<()> {
                     own.consumed.store(rx.position(), Ordering::Release);
                     eventfd::ANSWERS.fetch_add(1, Ordering::Release);
                 }
-                _ if std::time::Instant::now() > patience => {
+                _ if std::time::Instant::now() > end => {
                     println!("after {asked} questions the server does not answer");
                     return crate::stand();
                 }

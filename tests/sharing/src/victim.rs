@@ -45,7 +45,7 @@ pub(crate) fn run(op: &str, port: u16, file: &str) -> io::Result<()> {
         "accept" => accept(&note)?,
         "idle" => idle(port, &note)?,
         "park" => park(port, &note)?,
-        "hand" => hand(port, &note)?,
+        "sweep" => sweep(port, &note)?,
         "thread_waker" => thread_waker(port)?,
         _ => on_connection(op, port, &note)?,
     }
@@ -205,8 +205,8 @@ fn park(port: u16, note: &Note) -> io::Result<()> {
 }
 
 /// A process that waits again and again, for a moment only, looks after its idle connections in between: the third lap of
-/// the hand, which gives the rings back, comes two seconds after the first wait, and so in the operation.
-fn hand(port: u16, note: &Note) -> io::Result<()> {
+/// the clock hand, which gives the rings back, comes two seconds after the first wait, and so in the operation.
+fn sweep(port: u16, note: &Note) -> io::Result<()> {
     let mut streams = (0..12).map(|_| connect(port, b'S')).collect::<io::Result<Vec<_>>>()?;
     for stream in &mut streams {
         stream.write_all(&bytes(0, 100))?;

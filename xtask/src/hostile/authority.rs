@@ -131,7 +131,7 @@ fn source_port(world: &mut World) -> Result<String> {
     let port = free_port()?;
     let server = world.serve(With::Sd, port, "threads")?;
     for from in ["22", "1023", "1"] {
-        let _attack = world.attack(&["knock", &port.to_string(), from, &port.to_string()])?;
+        let _attack = world.attack(&["syn", &port.to_string(), from, &port.to_string()])?;
         contact(world, User::Alice, With::Sd, port, "hello")?;
     }
     let said = server.stdout_so_far();
@@ -151,7 +151,7 @@ fn other_listener(world: &mut World) -> Result<String> {
     let other = port + 1;
     world.set_policy(&format!("deny uid={} port={other}\n", User::Mallory as u32))?;
     let server = world.serve(With::Sd, port, "two")?;
-    let _attack = world.attack(&["knock", &port.to_string(), "40000", &other.to_string()])?;
+    let _attack = world.attack(&["syn", &port.to_string(), "40000", &other.to_string()])?;
     contact(world, User::Alice, With::Sd, other, "hello")?;
     contact(world, User::Alice, With::Sd, port, "hello")?;
     let said = server.stdout_so_far();

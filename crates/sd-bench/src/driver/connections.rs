@@ -18,7 +18,7 @@ use super::Plan;
 use super::cost::{QUIET, activity, memory};
 use super::report::{Figure, Row, progress, rows_of};
 use super::rounds::{Series, ratio};
-use super::stage::{Connected, Job, Outcome, PATIENCE, Stage, result_of};
+use super::stage::{Connected, Job, Outcome, Stage, TIMEOUT, result_of};
 use crate::peer::{PER_TURN, Report, Work};
 use sd_cli::cli::System;
 use sd_cli::failure::{Failure, Result, warn};
@@ -197,7 +197,7 @@ impl Crowd {
             }
             let client = &mut self.pairs[number].client;
             client.say("go")?;
-            let report = result_of(client, patience(self.count))?;
+            let report = result_of(client, timeout(self.count))?;
             let trips = report.count.unwrap_or_default() as f64;
             let waits = trips / report.items.get(BATCH).copied().unwrap_or(1.0);
             all.add(Cycle { seconds: trips / report.value, trips, waits });
@@ -212,7 +212,7 @@ impl Crowd {
         }
         let pids: Vec<u32> = self.pids().collect();
         std::thread::sleep(SETTLES);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
             check_interrupt()?;
             let [before, _] = activity(&pids);
@@ -238,8 +238,8 @@ impl Crowd {
 
     fn close(self) -> Result<()> {
         for pair in self.pairs {
-            pair.client.finish(patience(self.count))?;
-            pair.server.map_or(Ok(()), |server| server.finish(patience(self.count)))?;
+            pair.client.finish(timeout(self.count))?;
+            pair.server.map_or(Ok(()), |server| server.finish(timeout(self.count)))?;
         }
         self.failed.map_or(Ok(()), |text| Err(Failure::new(text)))
     }
@@ -262,8 +262,8 @@ impl Cycle {
 }
 
 /// A busy kernel takes milliseconds for the first use of a connection.
-fn patience(count: usize) -> Duration {
-    PATIENCE + Duration::from_millis(5 * count.min(100_000) as u64)
+fn timeout(count: usize) -> Duration {
+    TIMEOUT + Duration::from_millis(5 * count.min(100_000) as u64)
 }
 
 fn rows(crowds: &[Crowd], memories: &[f64]) -> Vec<Row> {

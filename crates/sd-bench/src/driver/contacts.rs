@@ -11,7 +11,7 @@
 use super::Plan;
 use super::report::{Figure, Row, rows_of};
 use super::rounds::{Series, measure_with};
-use super::stage::{Connected, Job, Outcome, PATIENCE, Stage, result_of};
+use super::stage::{Connected, Job, Outcome, Stage, TIMEOUT, result_of};
 use crate::peer::Work;
 use sd_cli::cli::System;
 use sd_cli::failure::Result;
@@ -63,12 +63,12 @@ fn churn(stage: &Stage, system: System, job: &Job) -> Result<Outcome> {
     let Connected { mut client, server } = stage.connect_anew(system, job)?;
     stage.go(system, &mut client)?;
     let before = monitor_ns(stage, system);
-    let report = result_of(&mut client, PATIENCE)?;
+    let report = result_of(&mut client, TIMEOUT)?;
     let after = monitor_ns(stage, system);
     let count = report.count.unwrap_or(0).max(1) as f64;
-    client.finish(PATIENCE)?;
+    client.finish(TIMEOUT)?;
     if let Some(server) = server {
-        server.finish(PATIENCE)?;
+        server.finish(TIMEOUT)?;
     }
     let monitor_ns = before.zip(after).map(|(before, after)| (after - before) / count);
     Ok(Outcome { client: report, monitor_ns, ..Outcome::default() })
@@ -85,9 +85,9 @@ fn introductions(stage: &Stage) -> Result<Outcome> {
     let mut client = stage.client(system, &job, &addresses.join(","))?;
     let after = monitor_ns(stage, system);
     stage.go(system, &mut client)?;
-    let report = result_of(&mut client, PATIENCE)?;
-    client.finish(PATIENCE)?;
-    servers.into_iter().try_for_each(|server| server.finish(PATIENCE))?;
+    let report = result_of(&mut client, TIMEOUT)?;
+    client.finish(TIMEOUT)?;
+    servers.into_iter().try_for_each(|server| server.finish(TIMEOUT))?;
     let monitor_ns = before.zip(after).map(|(before, after)| (after - before) / STRANGERS as f64);
     Ok(Outcome { client: report, monitor_ns, ..Outcome::default() })
 }

@@ -9,7 +9,7 @@
 use super::Plan;
 use super::report::{Figure, Row, rows_of};
 use super::rounds::{Series, measure_with};
-use super::stage::{Connected, Job, Outcome, PATIENCE, Stage, has_sockets, result_of};
+use super::stage::{Connected, Job, Outcome, Stage, TIMEOUT, has_sockets, result_of};
 use crate::peer::{Report, Work};
 use sd_cli::cli::System;
 use sd_cli::cli::What;
@@ -73,8 +73,8 @@ fn pairs(stage: &Stage, system: System, count: usize, plan: Plan) -> Result<Outc
     all.iter_mut().try_for_each(|pair| pair.client.say("go"))?;
     let mut sum = 0.0;
     for mut pair in all {
-        sum += result_of(&mut pair.client, PATIENCE)?.value;
-        pair.client.finish(PATIENCE)?;
+        sum += result_of(&mut pair.client, TIMEOUT)?.value;
+        pair.client.finish(TIMEOUT)?;
     }
     Ok(Outcome { client: Report { value: sum, ..Report::default() }, ..Outcome::default() })
 }
@@ -89,9 +89,9 @@ fn processes(stage: &Stage, system: System, count: usize, plan: Plan) -> Result<
     let job = Job { work: Work::Crowd, size: 8, millis, count };
     let mut client = stage.client(system, &job, &addresses.join(","))?;
     stage.go(system, &mut client)?;
-    let report = result_of(&mut client, PATIENCE)?;
-    client.finish(PATIENCE)?;
-    servers.into_iter().try_for_each(|server| server.finish(PATIENCE))?;
+    let report = result_of(&mut client, TIMEOUT)?;
+    client.finish(TIMEOUT)?;
+    servers.into_iter().try_for_each(|server| server.finish(TIMEOUT))?;
     Ok(Outcome { client: report, ..Outcome::default() })
 }
 
@@ -111,11 +111,11 @@ fn pipeline(stage: &Stage, system: System, count: usize, plan: Plan) -> Result<O
     }
     let mut source = stage.client(system, &job, &address)?;
     stage.go(system, &mut source)?;
-    let sent = result_of(&mut source, PATIENCE)?.count;
-    source.finish(PATIENCE)?;
-    functions.into_iter().try_for_each(|function| function.finish(PATIENCE))?;
-    let report = result_of(&mut sink, PATIENCE)?;
-    sink.finish(PATIENCE)?;
+    let sent = result_of(&mut source, TIMEOUT)?.count;
+    source.finish(TIMEOUT)?;
+    functions.into_iter().try_for_each(|function| function.finish(TIMEOUT))?;
+    let report = result_of(&mut sink, TIMEOUT)?;
+    sink.finish(TIMEOUT)?;
     if report.count != sent {
         return Err(Failure::new(format!("{}: packets were lost", system.name())));
     }

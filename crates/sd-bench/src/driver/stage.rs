@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// The congestion control that every TCP figure uses, where the kernel has it.
 const CONGESTION: &str = "cubic";
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 /// For how long memory of idle connections is kept: what they need is measured soon after.
 const IDLE_SECONDS: &str = "1";
 /// Addresses between the first ones that two clients connect to.
@@ -95,7 +95,7 @@ impl Stage {
         let mut command = Command::new(&self.program);
         command.args([peer::NAME, "sockmap"]).env_remove("LD_PRELOAD");
         let mut holder = Peer::start(&mut command, "sockmap")?;
-        let path = holder.expect("ready", PATIENCE)?;
+        let path = holder.expect("ready", TIMEOUT)?;
         let procs = CString::new(format!("{path}/cgroup.procs")).context("cgroup")?;
         self.sockmap = Some(Shortcut { holder: Some(holder), procs });
         let probe = Job { work: Work::Latency, size: 8, millis: 1, count: 1 };
@@ -110,14 +110,14 @@ impl Stage {
     pub(crate) fn measure(&self, system: System, job: &Job) -> Result<Outcome> {
         let Connected { mut client, server } = self.connect_anew(system, job)?;
         self.go(system, &mut client)?;
-        let limit = Duration::from_millis(job.millis) * 3 + PATIENCE;
+        let limit = Duration::from_millis(job.millis) * 3 + TIMEOUT;
         let mut outcome = Outcome { client: result_of(&mut client, limit)?, ..Outcome::default() };
-        client.finish(PATIENCE)?;
+        client.finish(TIMEOUT)?;
         if let Some(mut server) = server {
             if matches!(job.work, Work::Calls | Work::CallsShared) {
-                outcome.server = Some(result_of(&mut server, PATIENCE)?);
+                outcome.server = Some(result_of(&mut server, TIMEOUT)?);
             }
-            server.finish(PATIENCE)?;
+            server.finish(TIMEOUT)?;
         }
         Ok(outcome)
     }
@@ -155,7 +155,7 @@ impl Stage {
     pub(crate) fn pair(&self, system: System, job: &Job, cpus: [usize; 2]) -> Result<Connected> {
         let mut command = self.command(system, "pair", job, cpus[0]);
         let mut client = Peer::start(command.args(["--cpu-other", &cpus[1].to_string()]), system.name())?;
-        client.expect("connected", PATIENCE)?;
+        client.expect("connected", TIMEOUT)?;
         Ok(Connected { client, server: None })
     }
 
@@ -166,13 +166,13 @@ impl Stage {
             command.arg("--address").arg(self.fresh_path());
         }
         let mut server = Peer::start(&mut command, format!("{} server", system.name()))?;
-        let address = server.expect("ready", PATIENCE)?;
+        let address = server.expect("ready", TIMEOUT)?;
         Ok((server, address))
     }
 
     /// A client that is connected to the address, or to several.
     pub(crate) fn client(&self, system: System, job: &Job, address: &str) -> Result<Peer> {
-        let limit = PATIENCE + Duration::from_millis(5 * job.count.min(100_000) as u64);
+        let limit = TIMEOUT + Duration::from_millis(5 * job.count.min(100_000) as u64);
         let mut command = self.command(system, "client", job, self.cpus[0]);
         command.args(["--cpu-other", &self.cpus[1].to_string(), "--address", address]);
         self.turn.set(self.turn.get().wrapping_add(1));
@@ -196,7 +196,7 @@ impl Stage {
             command.arg("--own-address").arg(self.fresh_path());
         }
         let mut function = Peer::start(&mut command, format!("{} function", system.name()))?;
-        let address = function.expect("ready", PATIENCE)?;
+        let address = function.expect("ready", TIMEOUT)?;
         Ok((function, address))
     }
 
@@ -255,7 +255,7 @@ struct Shortcut {
 impl Drop for Shortcut {
     fn drop(&mut self) {
         // It takes the cgroup away; if it cannot, an empty directory stays.
-        let _ = self.holder.take().map(|holder| holder.finish(PATIENCE));
+        let _ = self.holder.take().map(|holder| holder.finish(TIMEOUT));
     }
 }
 

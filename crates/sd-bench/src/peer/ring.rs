@@ -40,7 +40,7 @@ impl<const DOORBELL: bool> Ring<DOORBELL> {
     }
 
     #[inline(always)]
-    fn knock(&self, bits: u32) {
+    fn ring(&self, bits: u32) {
         if DOORBELL {
             // Nobody ever sleeps here; what is measured is the question.
             std::hint::black_box(doorbell::ring(&self.theirs.wait, bits));
@@ -75,7 +75,7 @@ impl<const DOORBELL: bool> Link for Ring<DOORBELL> {
         // SAFETY: the grant is room for `len` bytes in a region of the ring; the slice is as long.
         unsafe { copy_shared(self.out.at(grant.region, grant.off), bytes.as_ptr(), grant.len as usize) };
         self.tx.commit(&self.out, grant.len, 0);
-        self.knock(doorbell::RX_SLEEP | doorbell::RX_EVENT);
+        self.ring(doorbell::RX_SLEEP | doorbell::RX_EVENT);
         Ok(grant.len as usize)
     }
 
@@ -95,7 +95,7 @@ impl<const DOORBELL: bool> Link for Ring<DOORBELL> {
                     self.rx.advance(n as u32);
                     if let Some(consumed) = self.rx.credit_due(&GEOMETRY) {
                         self.mine.consumed.store(consumed, Ordering::Release);
-                        self.knock(doorbell::TX_SLEEP | doorbell::TX_EVENT);
+                        self.ring(doorbell::TX_SLEEP | doorbell::TX_EVENT);
                     }
                     return Ok(n);
                 }

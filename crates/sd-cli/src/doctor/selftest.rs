@@ -8,7 +8,7 @@ use sd_cli::status;
 use std::process::Command;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn check() -> Check {
     let name = "self-test";
@@ -36,13 +36,13 @@ fn ping_pong() -> Result<u64> {
         Peer::start(&mut command, role[0])
     };
     let mut server = start(&["server"])?;
-    let address = server.expect("ready", PATIENCE)?;
+    let address = server.expect("ready", TIMEOUT)?;
     let mut client = start(&["client", &address])?;
-    client.expect("connected", PATIENCE)?;
+    client.expect("connected", TIMEOUT)?;
     status::require_shm(monitor.socket(), client.pid())?;
     client.say("go")?;
-    let ns = client.expect("result", PATIENCE)?.parse().context("result of a peer")?;
-    client.finish(PATIENCE)?;
-    server.finish(PATIENCE)?;
+    let ns = client.expect("result", TIMEOUT)?.parse().context("result of a peer")?;
+    client.finish(TIMEOUT)?;
+    server.finish(TIMEOUT)?;
     Ok(ns)
 }

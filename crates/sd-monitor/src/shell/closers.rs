@@ -38,7 +38,7 @@ const THREADS_MAX: usize = 512;
 /// Threads that stay though there is nothing to do.
 const IDLE_MAX: usize = 2;
 /// Tasks that nobody has taken for so long get one more thread.
-const PATIENCE: Duration = Duration::from_millis(1);
+const UNTAKEN_MAX: Duration = Duration::from_millis(1);
 const STACK: usize = 128 << 10;
 /// Stands for the user of what takes time, but only so much. No user has this number.
 const MEMORY: u32 = u32::MAX - 1;
@@ -327,7 +327,8 @@ impl Closers {
 
     /// How long to sleep at most before [`Closers::tend`].
     pub(crate) fn pause(&self) -> Option<Duration> {
-        (self.shared.waiting.load(Ordering::Relaxed) != 0 && self.shared.lacks_thread()).then_some(PATIENCE)
+        (self.shared.waiting.load(Ordering::Relaxed) != 0 && self.shared.lacks_thread())
+            .then_some(UNTAKEN_MAX)
     }
 
     /// Adds a thread where those that there are are all held up.
@@ -369,7 +370,7 @@ mod tests {
         while !holds() {
             assert!(Instant::now() < end, "{what}");
             closers.tend();
-            std::thread::sleep(PATIENCE);
+            std::thread::sleep(UNTAKEN_MAX);
         }
     }
 

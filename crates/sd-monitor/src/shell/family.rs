@@ -49,8 +49,8 @@ impl Family {
         self.wake();
     }
 
-    /// Routes that were learned are void.
-    pub(crate) fn void_routes(&self) {
+    /// Routes that were learned are invalid.
+    pub(crate) fn forget_routes(&self) {
         self.slab.header().route_epoch.fetch_add(1, Ordering::Release);
     }
 

@@ -138,7 +138,7 @@ impl Server {
         self.reap_unseen(process);
     }
 
-    /// Takes a member's hands off every endpoint of a slab.
+    /// Takes a member off the holders of every endpoint of a slab.
     fn release_endpoints(&mut self, family: ClientId, member: u32, woken: &mut Woken) {
         let Some(record) = self.families.get(&family) else { return };
         let bit = 1u64 << (member % u64::BITS);

@@ -49,7 +49,7 @@ impl Server {
         let Some(family) = self.families.get_mut(&client) else { return };
         tracing::debug!(client = client.0, from = family.uid, to = uid, "another user");
         family.uid = uid;
-        Family::void_routes(family);
+        Family::forget_routes(family);
         self.core.quotas.becomes(Holding::Family(client), uid);
         self.core.channels.user_changed(client, uid);
         let changed = self.core.listeners.user_changed(client, uid);

@@ -309,7 +309,7 @@ impl Server {
         self.directories.publish((&self.core, &self.soon), netns);
         let concerned =
             self.families.values().filter(|family| netns.is_none_or(|netns| netns == family.netns));
-        concerned.for_each(Family::void_routes);
+        concerned.for_each(Family::forget_routes);
     }
 
     /// A number that nobody can foresee.

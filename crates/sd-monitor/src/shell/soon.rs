@@ -4,7 +4,7 @@
 //! on the kernel's path for the life of its connection.
 //!
 //! ```text
-//! B --WillListen + bound socket--> monitor: noted, published, routes void; then a look at who is connecting in the kernel
+//! B --WillListen + bound socket--> monitor: noted, published, routes invalid; then a look at who is connecting in the kernel
 //!     somebody --> Error: InUse; B asks again in a moment
 //!     nobody   --> Ok
 //! B: the kernel's listen             A --Connect--> monitor --Soon--> A asks again in a moment

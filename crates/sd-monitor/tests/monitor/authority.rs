@@ -326,7 +326,7 @@ fn who_asks_is_asked_with_each_message() {
         assert_eq!(b.control.receive().unwrap().0, told, "and it is one to them");
         let (reply, _) = daemon.control.receive().unwrap();
         assert!(matches!(reply, Reply::Route { route: Route::Denied, .. }), "{reply:?}");
-        assert_ne!(daemon.epoch(), epoch, "known routes are void");
+        assert_ne!(daemon.epoch(), epoch, "known routes are invalid");
         setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).unwrap();
         assert!(matches!(route(), Route::Shm { .. }));
         become_user(MALLORY);

@@ -52,10 +52,10 @@ pub(crate) fn option_set(endpoint: &Endpoint, fd: i32) {
     }
 }
 
-/// Whether accept may have a connection that waits at a listener with this time of patience.
+/// Whether accept may have a connection that waits at a listener with these seconds of TCP_DEFER_ACCEPT.
 #[inline]
-pub(crate) fn is_ripe(patience: &AtomicU32, pending: &Pending) -> bool {
-    match patience.load(Ordering::Relaxed) {
+pub(crate) fn is_ripe(seconds: &AtomicU32, pending: &Pending) -> bool {
+    match seconds.load(Ordering::Relaxed) {
         0 => true,
         seconds => is_ripe_slow(seconds, pending),
     }

@@ -1,7 +1,7 @@
 //! What a process does for its peers' memory and its own before it sleeps for long: returns all
 //! credits, and gives back the memory of rings that are empty, so that an idle connection keeps none.
 //!
-//! Only the sender gives memory of a ring back, with its half in hand, and when it knows that all was consumed. Memory
+//! Only the sender gives memory of a ring back, with the token of its half, and when it knows that all was consumed. Memory
 //! that was given back reads as zeros, which is what the receiver finds in an empty ring anyway, so it need not know.
 //! Of what is shared with another user's process nothing is given back: that takes a lock of the file's, which the peer can
 //! hold as long as it likes (`kept_rings`).
@@ -108,7 +108,7 @@ pub(crate) fn is_due(endpoint: &'static Endpoint, round: Round) -> bool {
 
 /// See the module: whether memory is left for a later round. Takes both halves for a moment.
 pub(crate) fn tidy(endpoint: &'static Endpoint, round: Round) -> bool {
-    if parked::is_parked(endpoint) {
+    if parked::are_both_parked(endpoint) {
         return false;
     }
     let _keeping = KEEPING.lock();

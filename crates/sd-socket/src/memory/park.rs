@@ -2,16 +2,16 @@
 //!
 //! Senders' and receivers' halves stand 64 to a page of the slab each. When nothing happens on any of the 64 connections, so
 //! that their rings' memory is given back already, housekeeping takes all tokens of a page, writes what has to be kept beside
-//! (`sd_shm::slab::ParkedHalves`), and gives the page back. It reads as zeros then, and a half of zeros is *void*: nothing can be
+//! (`sd_shm::slab::ParkedHalves`), and gives the page back. It reads as zeros then, and a half of zeros is *parked*: nothing can be
 //! sent or received with it, so the short ways of send and recv, which hold a token but look at no mark, go the long way.
-//! There who takes a token of a void half makes it what it was, first of all.
+//! There who takes a token of a parked half makes it what it was, first of all.
 //!
 //! - *Death*: before the page is given back the halves count, and after that what is kept; both say the same. In the middle of
-//!   making a half good the mark of a half that is not void is not yet written.
+//!   making a half good the mark of a half that is not parked is not yet written.
 //! - *Others*: only connections that no other process holds are parked, and nobody forks meanwhile, so whoever else could
 //!   take a token is a thread of this process, or got the connection by SCM_RIGHTS and takes one after the other.
 //! - *Order of tokens*: those of one way only, by channel and slot, as who gives back small rings takes them.
-//! - *Looks without a token* (hints of a waiting thread) see a half before it was void, or take what is kept: a page is
+//! - *Looks without a token* (hints of a waiting thread) see a half before it was parked, or take what is kept: a page is
 //!   counted in [`PAGES`] before it goes (`socket::parked`).
 //!
 //! Tested by `sd-ring` (`tests/model.rs`), the subjects `idle_parked/` of tests/posix, and `xtask sharing` (`park`).
@@ -21,7 +21,7 @@ use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::{
     EOF, EndpointExt, FIN_SENT, PEER_DEAD, RESET, SHUT_RD, SHUT_WR, rx_cursor, tx_cursor,
 };
-use crate::socket::parked::{PAGES, glance, is_void};
+use crate::socket::parked::{PAGES, glance, is_parked};
 use crate::socket::token::Half;
 use core::sync::atomic::Ordering;
 use sd_ring::token::Way;
@@ -84,7 +84,7 @@ impl Page<'_> {
         }) && some
     }
 
-    /// Nothing is unusual, nobody else has it, and the rings' memory was given back. Of a half that is void already too.
+    /// Nothing is unusual, nobody else has it, and the rings' memory was given back. Of a half that is parked already too.
     fn is_idle(&self, endpoint: &'static Endpoint) -> bool {
         let unusual = SHUT_RD | SHUT_WR | EOF | RESET | FIN_SENT | PEER_DEAD;
         !endpoint.flag(unusual)
@@ -115,7 +115,7 @@ impl Page<'_> {
             ready = self.give_back();
         }
         if !ready {
-            let live = open.iter().filter(|open| !is_void(open.0, self.way));
+            let live = open.iter().filter(|open| !is_parked(open.0, self.way));
             live.for_each(|open| open.0.clear_flag(self.flag()));
         }
     }
@@ -131,10 +131,10 @@ impl Page<'_> {
         page.is_some_and(|page| unsafe { sd_sys::mem::punch(page as *mut u8, PAGE) })
     }
 
-    /// Writes down what is kept of a half, unless it is void; `None`: more would have to be.
+    /// Writes down what is kept of a half, unless it is parked; `None`: more would have to be.
     fn keep(&self, number: usize) -> Option<()> {
         let (endpoint, kept) = (self.slab.endpoint(number)?, self.slab.kept(number)?);
-        if is_void(endpoint, self.way) {
+        if is_parked(endpoint, self.way) {
             return Some(());
         }
         if self.way == Way::Send {

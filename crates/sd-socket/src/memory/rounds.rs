@@ -136,7 +136,7 @@ fn make(round: Round) -> bool {
         if needs(endpoint, round) {
             idle::tidy(endpoint, round);
         }
-        more |= !parked::is_parked(endpoint) && idle::is_due(endpoint, Round::Third);
+        more |= !parked::are_both_parked(endpoint) && idle::is_due(endpoint, Round::Third);
     }
     if round != Round::First {
         park::park_idle();
@@ -159,7 +159,7 @@ fn is_held(rec: &SlabRec, endpoint: &Endpoint) -> bool {
 /// A look without the tokens, which other threads may have: is there memory or credit to give back?
 pub(super) fn needs(endpoint: &'static Endpoint, round: Round) -> bool {
     let owes = |rx: RxCursor| rx.owes_credit() || round == Round::Second && rx.is_large();
-    !parked::is_parked(endpoint)
+    !parked::are_both_parked(endpoint)
         && (idle::is_due(endpoint, round)
             || !endpoint.flag(RX_PARKED) && parked::receiver(endpoint).is_some_and(owes))
 }

@@ -1,13 +1,13 @@
-//! The hand: housekeeping in a process that has always something to do.
+//! The clock hand: housekeeping in a process that has always something to do.
 //!
 //! A sleeper looks after the memory of its connections itself, see [`crate::memory::idle`]. A busy process never sleeps for long,
-//! though most of its connections may idle. So a thread that finds nothing and is about to wait moves a hand over some of the
+//! though most of its connections may idle. So a thread that finds nothing and is about to wait moves a clock hand over some of the
 //! process's connections first, as the clock algorithm of page replacement does: what was not used since the hand's last
-//! visit idles. A lap takes a second at least; after one without use credits and large rings are given back, when patience
-//! ends (`patience`) small rings and halves as well, those of neighbours only if they idle too.
+//! visit idles. A lap takes a second at least; after one without use credits and large rings are given back, when the
+//! retention time ends (`retention`) small rings and halves as well, those of neighbours only if they idle too.
 //!
 //! The counts of bytes at a visit, and the laps since they last moved, stand where a parked half's words are kept, which are
-//! of no use to a half that is not parked. They are written while nobody parks (that is done with the same lock in hand), and for
+//! of no use to a half that is not parked. They are written while nobody parks (that is done under the same lock), and for
 //! connections that no other process holds.
 //!
 //! An episode is short, since what arrives meanwhile waits for it.
@@ -28,8 +28,8 @@ const LAP_NS: u64 = 1_000_000_000;
 /// More laps are not counted.
 const LAPS_MAX: u64 = 1 << 20;
 
-/// The slab that the hand is at, and above it the number of the endpoint there.
-static HAND: AtomicU64 = AtomicU64::new(0);
+/// The slab that the clock hand is at, and above it the number of the endpoint there.
+static CLOCK_HAND: AtomicU64 = AtomicU64::new(0);
 /// When the lap began.
 static LAP_BEGAN: AtomicU64 = AtomicU64::new(0);
 
@@ -38,13 +38,13 @@ pub(crate) fn episode() {
     idle::without_forks_if_free(|| move_hand(time::ticks()));
 }
 
-/// The slabs that the hand moves over are others.
+/// The slabs that the clock hand moves over are others.
 pub(crate) fn separated() {
-    HAND.store(0, Ordering::Relaxed);
+    CLOCK_HAND.store(0, Ordering::Relaxed);
 }
 
 fn move_hand(began: u64) {
-    let hand = HAND.load(Ordering::Relaxed);
+    let hand = CLOCK_HAND.load(Ordering::Relaxed);
     if hand == 0 {
         let now = time::now_ns();
         if now.wrapping_sub(LAP_BEGAN.load(Ordering::Relaxed)) < LAP_NS {
@@ -69,7 +69,7 @@ fn move_hand(began: u64) {
             crate::memory::park::park_pages(rec, slab, number);
         }
     }
-    HAND.store((number as u64) << 8 | at as u64, Ordering::Relaxed);
+    CLOCK_HAND.store((number as u64) << 8 | at as u64, Ordering::Relaxed);
 }
 
 /// A connection that is open here, and nowhere else.
@@ -80,7 +80,7 @@ fn is_own(rec: &SlabRec, endpoint: &Endpoint) -> bool {
 
 fn visit(rec: &SlabRec, slab: Slab, number: usize, enough: u64) {
     let (Some(endpoint), Some(kept)) = (slab.endpoint(number), slab.kept(number)) else { return };
-    if !is_own(rec, endpoint) || parked::is_parked(endpoint) {
+    if !is_own(rec, endpoint) || parked::are_both_parked(endpoint) {
         return;
     }
     let Some(open) = Open::of(endpoint) else { return };

@@ -257,15 +257,15 @@ const LOOKS: usize = 256;
 
 /// Another channel to the same process, on which connections can begin.
 fn sibling_with_room(full: &Channel) -> Option<&'static Channel> {
-    static HAND: AtomicU32 = AtomicU32::new(0);
+    static BEGIN: AtomicU32 = AtomicU32::new(0);
     // Zero: as yet unknown to a new monitor.
     let client = Some(full.peer.client.load(Ordering::Relaxed)).filter(|client| *client != 0)?;
     let count = PROCESS.channel_count.load(Ordering::Acquire);
-    let first = HAND.load(Ordering::Relaxed) as usize;
+    let first = BEGIN.load(Ordering::Relaxed) as usize;
     (0..count.min(LOOKS)).map(|step| (first + step) % count.max(1)).find_map(|at| {
         let channel =
             PROCESS.channel(at).filter(|channel| leads_to(channel, client) && channel.has_room())?;
-        HAND.store(at as u32, Ordering::Relaxed);
+        BEGIN.store(at as u32, Ordering::Relaxed);
         Some(channel)
     })
 }

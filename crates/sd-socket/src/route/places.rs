@@ -27,12 +27,12 @@ pub(super) struct Places<T> {
     /// By hash, the first of those that have it: number + 1. As many as slots at least, and a power of two.
     buckets: Vec<u32>,
     /// Where the next look for a place that is not in use begins.
-    hand: usize,
+    begin: usize,
 }
 
 impl<T: Place> Places<T> {
     pub(crate) const fn new() -> Places<T> {
-        Places { slots: Vec::new(), buckets: Vec::new(), hand: 0 }
+        Places { slots: Vec::new(), buckets: Vec::new(), begin: 0 }
     }
 
     pub(super) fn clear(&mut self) {
@@ -96,8 +96,8 @@ impl<T: Place> Places<T> {
     /// The next one that may be forgotten.
     fn unused(&mut self) -> Option<usize> {
         for _ in 0..LOOKS {
-            let at = self.hand;
-            self.hand = (at + 1) % self.slots.len().max(1);
+            let at = self.begin;
+            self.begin = (at + 1) % self.slots.len().max(1);
             if self.slots.get(at).is_some_and(|slot| !slot.value.is_used()) {
                 return Some(at);
             }

@@ -7,7 +7,7 @@ pub(crate) const PAUSE_NS: u64 = 20_000;
 /// After so many tries pauses are longer: whoever is waited for has to be found first (`sd-monitor/src/shell/expected.rs`).
 const LONG_PAUSE_NS: u64 = 500_000;
 /// So long the connecting side asks at most, whatever the monitor says.
-const PATIENCE_NS: u64 = 1_000_000_000;
+const TIMEOUT_NS: u64 = 1_000_000_000;
 
 pub(crate) fn pause(nanoseconds: u64) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds as i64 };
@@ -23,7 +23,7 @@ pub(super) fn ask_until_known<T>(mut ask: impl FnMut() -> T, is_soon: impl Fn(&T
         let now = sd_sys::time::now_ns();
         if tries == 0 {
             begin = now;
-        } else if now - begin > PATIENCE_NS {
+        } else if now - begin > TIMEOUT_NS {
             break;
         }
         pause(if tries < TRIES { PAUSE_NS } else { LONG_PAUSE_NS });

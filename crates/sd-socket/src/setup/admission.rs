@@ -4,7 +4,7 @@
 //!
 //! Without an answer (no monitor at present; one that has just started and does not know the other side yet) a connection is
 //! neither let in nor refused: it is *put off*, and asked about again every [`AGAIN_NS`]. Whoever is about to sleep does that, and
-//! sleeps no longer. After [`PATIENCE_NS`] it is refused. Tested by `cargo xtask sharing --only policy`.
+//! sleeps no longer. After [`TIMEOUT_NS`] it is refused. Tested by `cargo xtask sharing --only policy`.
 
 use crate::backlog::arrivals;
 use crate::backlog::defer;
@@ -62,7 +62,7 @@ fn ask(channel: &Channel, listener: &Listener, to: Name, policy: u32) -> Verdict
 }
 
 const AGAIN_NS: u64 = 20_000_000;
-const PATIENCE_NS: u64 = 10_000_000_000;
+const TIMEOUT_NS: u64 = 10_000_000_000;
 /// Connections that are put off at a time.
 const MOST: usize = 4096;
 
@@ -143,7 +143,7 @@ fn ask_again_now() {
         let is_wanted = name.0 != UNREGISTERED && name_of(listener) == name && pending.waits();
         match if is_wanted { admits(pending.channel, listener, to) } else { Verdict::Out } {
             Verdict::In => put_back(listener, pending),
-            Verdict::Later if now.saturating_sub(since) < PATIENCE_NS => {
+            Verdict::Later if now.saturating_sub(since) < TIMEOUT_NS => {
                 // Its process may sleep where it does not notice that the monitor is another, and look when it is woken.
                 arrivals::wake_asking(pending.channel, pending.slot);
                 left.push(put_off);

@@ -14,7 +14,7 @@ use sd_proto::Request;
 use sd_shm::channel::Side;
 
 /// After so long the first complaint about a connection is made, each further one after four times as long.
-const PATIENCE_NS: u64 = 2_000_000;
+const COMPLAINT_NS: u64 = 2_000_000;
 /// Complaints about one connection. The monitor remembers them, so they are for what it overlooks.
 const COMPLAINTS: u64 = 9;
 
@@ -47,16 +47,16 @@ fn complain_of(channel: &Channel) -> Option<u64> {
     let asked = channel.oldest_waiting()?;
     let waited = sd_sys::time::ns_of_ticks(sd_sys::time::ticks().saturating_sub(asked.at));
     let count = channel.complaints.count(&asked);
-    let mut patience = PATIENCE_NS << (2 * count);
-    if waited >= patience {
+    let mut due = COMPLAINT_NS << (2 * count);
+    if waited >= due {
         client::tell(&Request::Stuck { channel: channel.id }, &[]);
         channel.complaints.note(&asked, count + 1);
         if count + 1 >= COMPLAINTS {
             return None;
         }
-        patience <<= 2;
+        due <<= 2;
     }
-    Some(patience.saturating_sub(waited).max(PATIENCE_NS / 4))
+    Some(due.saturating_sub(waited).max(COMPLAINT_NS / 4))
 }
 
 /// So often, at most, one process asks.

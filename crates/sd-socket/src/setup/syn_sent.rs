@@ -31,8 +31,8 @@ use sd_sys::time::{now_ns, ticks};
 const PAUSE_FIRST_NS: u64 = 1_000_000;
 const PAUSE_MAX_NS: u64 = 1_000_000_000;
 
-/// A connect that is being tried.
-struct Knock {
+/// A connect that is being tried: what Linux would send SYNs for.
+struct Syn {
     endpoint: &'static Endpoint,
     to: Name,
     /// When it is given up.
@@ -42,7 +42,7 @@ struct Knock {
     pause: u64,
 }
 
-static KNOCKS: Lock<Vec<Knock>> = Lock::new(Vec::new());
+static SYNS: Lock<Vec<Syn>> = Lock::new(Vec::new());
 /// How many there are, also while one is being tried and not in the list.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Threads in connect sleep on it; its value never changes.
@@ -63,63 +63,63 @@ pub(super) enum Verdict {
 /// connect has found the backlog full; names and port are noted in the endpoint.
 pub(super) fn begin(endpoint: &'static Endpoint, fd: c_int, to: Name) {
     let now = now_ns();
-    let until = now + patience_ns(fd);
+    let until = now + timeout_ns(fd);
     endpoint.set_state(State::Connecting);
     COUNT.fetch_add(1, Ordering::SeqCst);
     duties::note(CONNECTS);
     let (next, pause) = (now + PAUSE_FIRST_NS, PAUSE_FIRST_NS);
-    KNOCKS.lock().push(Knock { endpoint, to, until, next, pause });
+    SYNS.lock().push(Syn { endpoint, to, until, next, pause });
 }
 
 /// How long Linux tries: `tcp_syn_linear_timeouts` retries, 4 unless configured, a second apart, then TCP_SYNCNT more
 /// after twice as long each time; or as long as TCP_USER_TIMEOUT says.
-fn patience_ns(fd: c_int) -> u64 {
+fn timeout_ns(fd: c_int) -> u64 {
     const LINEAR: u64 = 4;
     const RETRIES: i32 = 6;
     let retries = sd_sys::fd::getsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_SYNCNT).unwrap_or(RETRIES);
-    let patience = (LINEAR + 1 + (2 << retries.clamp(0, 20)) - 2) * 1_000_000_000;
+    let timeout = (LINEAR + 1 + (2 << retries.clamp(0, 20)) - 2) * 1_000_000_000;
     match sd_sys::fd::getsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) {
-        Ok(limit_ms @ 1..) => patience.min(limit_ms as u64 * 1_000_000),
-        _ => patience,
+        Ok(limit_ms @ 1..) => timeout.min(limit_ms as u64 * 1_000_000),
+        _ => timeout,
     }
 }
 
 /// Takes a connect out of the list, and keeps its endpoint; [`give_back`] or [`forget_claimed`] follows.
-fn claim(wanted: impl Fn(&Knock) -> bool) -> Option<Knock> {
-    let mut knocks = KNOCKS.lock();
-    let at = knocks.iter().position(wanted)?;
-    let knock = knocks.swap_remove(at);
-    endpoint::retain(knock.endpoint);
-    Some(knock)
+fn claim(wanted: impl Fn(&Syn) -> bool) -> Option<Syn> {
+    let mut syns = SYNS.lock();
+    let at = syns.iter().position(wanted)?;
+    let syn = syns.swap_remove(at);
+    endpoint::retain(syn.endpoint);
+    Some(syn)
 }
 
-fn give_back(knock: Knock) {
-    let endpoint = knock.endpoint;
-    KNOCKS.lock().push(knock);
+fn give_back(syn: Syn) {
+    let endpoint = syn.endpoint;
+    SYNS.lock().push(syn);
     // Where the program has closed it meanwhile, this is its end.
     endpoint::release(endpoint);
 }
 
-fn forget_claimed(knock: &Knock) {
+fn forget_claimed(syn: &Syn) {
     COUNT.fetch_sub(1, Ordering::AcqRel);
-    endpoint::release(knock.endpoint);
+    endpoint::release(syn.endpoint);
 }
 
 /// One try.
-fn attempt(mut knock: Knock, by_timer: bool) -> Verdict {
-    let endpoint = knock.endpoint;
+fn attempt(mut syn: Syn, by_timer: bool) -> Verdict {
+    let endpoint = syn.endpoint;
     let fd = endpoint.fd.load(Ordering::Relaxed);
-    let verdict = match connect::attempt(endpoint, fd, knock.to) {
+    let verdict = match connect::attempt(endpoint, fd, syn.to) {
         Attempt::Joined => Verdict::Joined,
         Attempt::Kernel(reason) => Verdict::Kernel(reason),
         Attempt::Denied => fail(endpoint, Errno::ECONNREFUSED),
-        Attempt::Busy(_) if now_ns() >= knock.until => fail(endpoint, Errno::ETIMEDOUT),
+        Attempt::Busy(_) if now_ns() >= syn.until => fail(endpoint, Errno::ETIMEDOUT),
         Attempt::Busy(_) => {
             if by_timer {
-                knock.pause = (knock.pause * 2).min(PAUSE_MAX_NS);
-                knock.next = now_ns() + knock.pause;
+                syn.pause = (syn.pause * 2).min(PAUSE_MAX_NS);
+                syn.next = now_ns() + syn.pause;
             }
-            give_back(knock);
+            give_back(syn);
             return Verdict::Busy;
         }
     };
@@ -132,7 +132,7 @@ fn attempt(mut knock: Knock, by_timer: bool) -> Verdict {
         endpoint.set_state(unconnected(endpoint));
     }
     sd_sys::futex::wake(&WORD, i32::MAX, sd_sys::futex::Scope::Shared);
-    forget_claimed(&knock);
+    forget_claimed(&syn);
     verdict
 }
 
@@ -150,8 +150,8 @@ fn unconnected(endpoint: &Endpoint) -> State {
 
 /// A call that concerns the socket: tries at once.
 pub(super) fn try_now(endpoint: &'static Endpoint) -> Verdict {
-    match claim(|knock| core::ptr::eq(knock.endpoint, endpoint)) {
-        Some(knock) => attempt(knock, false),
+    match claim(|syn| core::ptr::eq(syn.endpoint, endpoint)) {
+        Some(syn) => attempt(syn, false),
         // Another thread tries it at the moment.
         None if endpoint.state_now() == State::Connecting => Verdict::Busy,
         None => Verdict::Settled,
@@ -171,10 +171,10 @@ pub(crate) fn look_at(endpoint: &'static Endpoint) {
 fn look() -> bool {
     let now = now_ns();
     let mut changed = false;
-    while let Some(knock) = claim(|knock| knock.next <= now) {
-        let (endpoint, to) = (knock.endpoint, knock.to);
+    while let Some(syn) = claim(|syn| syn.next <= now) {
+        let (endpoint, to) = (syn.endpoint, syn.to);
         endpoint::retain(endpoint);
-        match attempt(knock, true) {
+        match attempt(syn, true) {
             Verdict::Busy => {}
             Verdict::Kernel(reason) => {
                 go_on_in_kernel(endpoint, to, reason);
@@ -200,7 +200,7 @@ pub(crate) fn pause() -> Option<u64> {
         return Some(1);
     }
     let now = now_ns();
-    let next = KNOCKS.lock().iter().map(|knock| knock.next.saturating_sub(now)).min();
+    let next = SYNS.lock().iter().map(|syn| syn.next.saturating_sub(now)).min();
     // Those that other threads are trying are theirs to see to.
     Some(next.unwrap_or(PAUSE_FIRST_NS).max(1))
 }
@@ -294,22 +294,22 @@ pub(crate) fn unconnect(endpoint: &'static Endpoint, error: Option<Errno>) {
 
 /// The socket is closed, or does not wait any more.
 pub(crate) fn forget(endpoint: &Endpoint) {
-    let mut knocks = KNOCKS.lock();
-    let before = knocks.len();
-    knocks.retain(|knock| !core::ptr::eq(knock.endpoint, endpoint));
-    COUNT.fetch_sub(before - knocks.len(), Ordering::AcqRel);
-    drop(knocks);
+    let mut syns = SYNS.lock();
+    let before = syns.len();
+    syns.retain(|syn| !core::ptr::eq(syn.endpoint, endpoint));
+    COUNT.fetch_sub(before - syns.len(), Ordering::AcqRel);
+    drop(syns);
     crate::route::port_unused(endpoint);
 }
 
 /// Before fork and exec: the timers are this process's, so the kernel goes on with what waits.
 pub(crate) fn all_to_kernel() {
-    while let Some(knock) = claim(|_| true) {
-        let (endpoint, to) = (knock.endpoint, knock.to);
+    while let Some(syn) = claim(|_| true) {
+        let (endpoint, to) = (syn.endpoint, syn.to);
         crate::route::port_unused(endpoint);
         endpoint.set_state(unconnected(endpoint));
         go_on_in_kernel(endpoint, to, Reason::NotAccepting);
-        forget_claimed(&knock);
+        forget_claimed(&syn);
     }
 }
 
@@ -336,7 +336,7 @@ fn go_on_in_kernel(endpoint: &'static Endpoint, to: Name, reason: Reason) {
 
 /// Keeps the list unchanged across a fork.
 pub(crate) fn keep_lock() {
-    KNOCKS.lock_and_keep();
+    SYNS.lock_and_keep();
 }
 
 /// Ends `keep_lock`.
@@ -345,11 +345,11 @@ pub(crate) fn keep_lock() {
 /// The calling thread (or the one it is a copy of) called `keep_lock`.
 pub(crate) unsafe fn unlock() {
     // SAFETY: promised by the caller.
-    unsafe { KNOCKS.unlock() };
+    unsafe { SYNS.unlock() };
 }
 
 /// In the child of a fork: what began to wait in between is the parent's.
 pub(crate) fn forked() {
-    KNOCKS.lock().clear();
+    SYNS.lock().clear();
     COUNT.store(0, Ordering::Relaxed);
 }

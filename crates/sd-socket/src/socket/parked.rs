@@ -1,6 +1,6 @@
 //! A half of a connection that was parked: its page was given back, and a word of it is kept beside (`memory::park` parks).
 //!
-//! A half of zeros is *void*: nothing can be sent or received with it. There who takes its token makes it what it was,
+//! A half of zeros is *parked*: nothing can be sent or received with it. There who takes its token makes it what it was,
 //! first of all; who looks without a token takes what is kept.
 
 use crate::link::kept_rings::are_kept;
@@ -20,17 +20,17 @@ fn kept(endpoint: &Endpoint) -> Option<&'static ParkedHalves> {
     rec.slab()?.kept(index)
 }
 
-/// The half is void; for who has its token.
+/// The half is parked; for who has its token.
 #[inline(always)]
-pub(crate) fn is_void(endpoint: &Endpoint, way: Way) -> bool {
+pub(crate) fn is_parked(endpoint: &Endpoint, way: Way) -> bool {
     match way {
         // SAFETY: plain integers in our own slab.
-        Way::Send => unsafe { &*endpoint.tx().cursor.get() }.is_void(),
+        Way::Send => unsafe { &*endpoint.tx().cursor.get() }.is_parked(),
         Way::Receive => endpoint.rx().lowat.load(Ordering::Relaxed) == 0,
     }
 }
 
-/// Makes a void half what it was.
+/// Makes a parked half what it was.
 ///
 /// # Safety
 /// The caller has its token.
@@ -67,8 +67,8 @@ fn unparked(endpoint: &Endpoint, kept: &ParkedHalves) -> RxCursor {
     cursor
 }
 
-/// Both halves are void.
-pub(crate) fn is_parked(endpoint: &Endpoint) -> bool {
+/// Both halves are parked.
+pub(crate) fn are_both_parked(endpoint: &Endpoint) -> bool {
     let both = TX_PARKED | RX_PARKED;
     endpoint.flags.load(Ordering::Relaxed) & both == both
 }
@@ -85,7 +85,7 @@ pub(crate) fn glance(endpoint: &Endpoint) -> TxCursor {
     unsafe { core::ptr::read_volatile(endpoint.tx().cursor.get()) }
 }
 
-/// What is read in a receiving half without its token. `None`: it is void, or a page was given back meanwhile.
+/// What is read in a receiving half without its token. `None`: it is parked, or a page was given back meanwhile.
 #[inline(always)]
 fn unless_parked<T>(endpoint: &Endpoint, read: impl FnOnce() -> T) -> Option<T> {
     let pages = PAGES.load(Ordering::Acquire);
@@ -105,7 +105,7 @@ pub(crate) fn receiver(endpoint: &Endpoint) -> Option<RxCursor> {
     unless_parked(endpoint, || unsafe { core::ptr::read_volatile(endpoint.rx().cursor.get()) })
 }
 
-/// What stands in a receiving half, void or not, for who cannot look again, since it may be a handler of signals.
+/// What stands in a receiving half, parked or not, for who cannot look again, since it may be a handler of signals.
 fn look<T>(
     endpoint: &Endpoint,
     live: impl Fn() -> Option<T>,
@@ -116,13 +116,13 @@ fn look<T>(
             return Some(found);
         }
         // Else some other page was given back just now.
-        if is_void(endpoint, Way::Receive) {
+        if is_parked(endpoint, Way::Receive) {
             return kept(endpoint).map(parked);
         }
     }
 }
 
-/// The receiving cursor, void or not.
+/// The receiving cursor, parked or not.
 pub(crate) fn receiver_now(endpoint: &Endpoint) -> RxCursor {
     look(endpoint, || receiver(endpoint), |kept| unparked(endpoint, kept)).unwrap_or_default()
 }

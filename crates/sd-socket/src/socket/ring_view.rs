@@ -23,7 +23,7 @@ pub(crate) fn readable_bytes(endpoint: &'static Endpoint) -> usize {
     found.before_mark.filter(|_| !endpoint.flag(OOB_INLINE)).unwrap_or(found.bytes)
 }
 
-/// Bytes that a receiver with patience finds.
+/// Bytes that a receiver that waits would find.
 pub(crate) fn data_bytes(endpoint: &'static Endpoint) -> usize {
     walk(endpoint).bytes
 }

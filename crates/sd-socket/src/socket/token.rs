@@ -185,14 +185,14 @@ pub(crate) struct Half<'a> {
 }
 
 impl<'a> Half<'a> {
-    /// Waits for the token if need be. `repair` makes good what a thread left that died with it. A void half is made what
+    /// Waits for the token if need be. `repair` makes good what a thread left that died with it. A parked half is made what
     /// it was.
     #[inline(always)]
     pub(crate) fn take(endpoint: &'a Endpoint, way: Way, repair: impl FnOnce()) -> Half<'a> {
         let section = Section::enter();
         let holder = enter(endpoint, way);
         let died = holder.is_none() && lock(endpoint, way) == Before::Died;
-        if parked::is_void(endpoint, way) {
+        if parked::is_parked(endpoint, way) {
             // SAFETY: the token was taken just now.
             unsafe { parked::unpark(endpoint, way) };
         }
@@ -202,7 +202,7 @@ impl<'a> Half<'a> {
         Half { endpoint, way, holder, _section: section }
     }
 
-    /// Takes the half for a caller that leaves a void half void.
+    /// Takes the half for a caller that leaves a parked half parked.
     pub(crate) fn take_as_is(endpoint: &'a Endpoint, way: Way) -> Half<'a> {
         let section = Section::enter();
         let holder = enter(endpoint, way);
@@ -264,7 +264,7 @@ fn lock(endpoint: &Endpoint, way: Way) -> Before {
 
 /// Waits until nobody uses a half, and keeps it so, beyond this call. The caller is in a section.
 pub(crate) fn hold(endpoint: &Endpoint, way: Way) {
-    if lock(endpoint, way) == Before::Died && !parked::is_void(endpoint, way) {
+    if lock(endpoint, way) == Before::Died && !parked::is_parked(endpoint, way) {
         match way {
             Way::Send => endpoint::repair_tx(endpoint),
             Way::Receive => endpoint::repair_rx(endpoint),

@@ -57,8 +57,8 @@ impl Control {
     fn question(&self) -> Duration {
         let start = Instant::now();
         self.send(Request::Status.encode(&mut [0; MESSAGE_MAX]), &[]);
-        let patience = 20_000;
-        let found = sd_sys::fd::poll_one(self.0.as_raw_fd(), libc::POLLIN, patience);
+        let timeout = 20_000;
+        let found = sd_sys::fd::poll_one(self.0.as_raw_fd(), libc::POLLIN, timeout);
         assert!(found.is_ok_and(|events| events != 0), "the monitor does not answer");
         let took = start.elapsed();
         assert!(self.read_all(), "the monitor has hung up on a stranger");

@@ -94,8 +94,8 @@ impl Others {
             return false;
         }
         let now = sd_sys::time::now_ns();
-        let patience = if self.lent.is_some() { UNREAD_LENT_NS } else { UNREAD_NS };
-        self.are_idle = now.saturating_sub(*self.unread_since.get_or_insert(now)) >= patience;
+        let limit = if self.lent.is_some() { UNREAD_LENT_NS } else { UNREAD_NS };
+        self.are_idle = now.saturating_sub(*self.unread_since.get_or_insert(now)) >= limit;
         self.are_idle
     }
 

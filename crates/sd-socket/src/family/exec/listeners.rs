@@ -15,7 +15,7 @@ pub(crate) struct Exported {
     pub(crate) waiting: Vec<Pending>,
 }
 
-/// Before exec: peers find the listeners closed and ask the monitor; who knocked before is taken in.
+/// Before exec: peers find the listeners closed and ask the monitor; who asked to connect before is taken in.
 pub(crate) fn suspend() {
     set_generations(1);
     sd_ring::fence_full();

@@ -42,7 +42,7 @@ static LEAVING: Lock<()> = Lock::new(());
 /// How often sockets are looked for that calls under way have made meanwhile.
 const ROUNDS: usize = 3;
 /// How long such calls have, a millisecond each.
-const PATIENCE: usize = 100;
+const LOOKS: usize = 100;
 
 /// Leaves the family. `Err` is errno; what is the kernel's by then stays so.
 pub(super) fn leave() -> Result<(), Errno> {
@@ -117,7 +117,7 @@ impl Halves {
 
 /// Until no thread is in the middle of connecting, or of what comes from a channel.
 fn wait_for_users() {
-    for _ in 0..PATIENCE {
+    for _ in 0..LOOKS {
         if reclaim::is_unused() {
             return;
         }

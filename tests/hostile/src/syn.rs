@@ -36,7 +36,7 @@ impl Way {
     }
 
     /// Asks for a connection on a slot, from a port and an address of one's choice.
-    pub(crate) fn knock(&self, slot: usize, from: u16, to: u16, listener: (u32, u32)) {
+    pub(crate) fn syn(&self, slot: usize, from: u16, to: u16, listener: (u32, u32)) {
         let map = &self.channel.map;
         let words = &map.slot(slot).side[Side::A as usize];
         let names = map.names(slot);
@@ -68,12 +68,12 @@ pub(crate) fn run(port: u16, from: u16, to: u16) -> io::Result<()> {
         return crate::stand();
     };
     if to == port {
-        way.knock(0, from, to, (way.listener, way.generation));
+        way.syn(0, from, to, (way.listener, way.generation));
     } else {
         for (slot, listener) in
             (0..8).flat_map(|index| (0..8).map(move |half| (index, half * 2 + 1))).enumerate()
         {
-            way.knock(slot, from, to, listener);
+            way.syn(slot, from, to, listener);
         }
     }
     way.wake();
@@ -108,7 +108,7 @@ pub(crate) fn flood(port: u16, count: u64, syns: bool) -> io::Result<()> {
     println!("{} channels", held.len());
     if syns {
         for way in &held {
-            (0..SLOTS).for_each(|slot| way.knock(slot, 40_000, port, (way.listener, way.generation)));
+            (0..SLOTS).for_each(|slot| way.syn(slot, 40_000, port, (way.listener, way.generation)));
         }
         held.iter().for_each(Way::wake);
     }

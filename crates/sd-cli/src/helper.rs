@@ -1,5 +1,6 @@
 //! `sd bridge-helper`, hidden: a process that the monitor starts to bridge a connection of a process that may start none
-//! (`sd_socket::bridge::helper`). Standard input is a socket to that process, standard output one to the monitor.
+//! (`sd_socket::bridge::helper`). Standard input is a socket to that process, standard output one to the monitor, standard error a
+//! pidfd of that process, or nothing.
 //!
 //! It ends up with the user of that process, without groups, capabilities, or any call that reaches a file, another process
 //! or an address, and nobody of that user can trace it. Only then it reads.
@@ -18,23 +19,49 @@ const NOGROUP: u32 = 65534;
 /// Serves one connection.
 pub(crate) fn main(user: &OsStr) {
     let Some(user) = user.to_str().and_then(|user| user.parse().ok()) else { return };
-    if leave_the_monitor() && become_user(user) && confine() {
+    if enter_pid_namespace() && leave_the_monitor() && become_user(user) && confine() {
         sd_socket::bridge::helper::serve(libc::STDIN_FILENO, libc::STDOUT_FILENO);
     }
 }
 
-/// The monitor waits for the process that it has started, and for no other. What ends the monitor's group leaves this alone.
+/// Standard error is a pidfd of the client's: what is forked from now on is in its PID namespace, where the monitor may enter that.
+/// Who shares a connection asks by number whether the others live. True: nobody's pidfd is left open.
+fn enter_pid_namespace() -> bool {
+    // SAFETY: a C string, and numbers.
+    unsafe {
+        libc::setns(libc::STDERR_FILENO, libc::CLONE_NEWPID);
+        let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        libc::dup2(nothing, libc::STDERR_FILENO) >= 0
+    }
+}
+
+/// The monitor waits for the process that it has started, and for no other. What ends the monitor's group leaves this alone. In
+/// another PID namespace it belongs to the first process there, whose end would otherwise wait for somebody outside.
 pub(crate) fn leave_the_monitor() -> bool {
-    // SAFETY: this process has one thread; the parent ends at once.
-    match unsafe { libc::fork() } {
-        -1 => false,
-        0 => {
-            // SAFETY: no pointers.
-            unsafe { libc::setsid() };
-            true
+    let inode =
+        |link: &str| std::fs::metadata(link).map(|found| std::os::unix::fs::MetadataExt::ino(&found)).ok();
+    let is_elsewhere = inode("/proc/self/ns/pid") != inode("/proc/self/ns/pid_for_children");
+    go_on_in_child(is_elsewhere) && (!is_elsewhere || go_on_in_child(false)) && {
+        // SAFETY: no pointers.
+        unsafe { libc::setsid() };
+        true
+    }
+}
+
+/// Forks: true in the child, false where there is none. This process ends, perhaps after its child.
+fn go_on_in_child(waits: bool) -> bool {
+    // SAFETY: this process has one thread, and ends at once.
+    unsafe {
+        match libc::fork() {
+            -1 => false,
+            0 => true,
+            child => {
+                if waits {
+                    libc::waitpid(child, std::ptr::null_mut(), 0);
+                }
+                libc::_exit(0)
+            }
         }
-        // SAFETY: ends the process.
-        _ => unsafe { libc::_exit(0) },
     }
 }
 

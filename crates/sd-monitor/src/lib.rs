@@ -34,7 +34,8 @@ pub struct Options {
     /// Policy file; without one everything is allowed.
     pub policy: Option<PathBuf>,
     /// A program that takes a connection over and bridges it, for a process that may start none: `PROGRAM bridge-helper UID`,
-    /// with that process's end of a pair of sockets as standard input, and its own control connection as standard output.
+    /// with that process's end of a pair of sockets as standard input, its own control connection as standard output, and a pidfd of that
+    /// process as standard error, if there is one.
     /// Without one such a process cannot pass its connections on.
     pub helper: Option<PathBuf>,
 }

@@ -5,6 +5,7 @@
 //!    |                                                                              ^
 //!    +---- other end of the pair: connection, segment, slab, kernel socket ---------+
 //! ```
+//! It is in its client's PID namespace, as far as the monitor may enter that: the two ask each other by number whether they live.
 //! The helper has nothing of the monitor's but a control connection, and gives up all rights before it reads what the
 //! client sends. It may share the slabs of the process that it was started for, as a child of that process could.
 //!
@@ -74,17 +75,24 @@ pub(crate) struct Start {
     arguments: Vec<String>,
     socket: OwnedFd,
     control: Option<OwnedFd>,
+    /// A process in whose PID namespace it shall be.
+    near: Option<OwnedFd>,
 }
 
 impl Start {
-    fn to_bridge(program: PathBuf, user: u32, socket: OwnedFd, control: OwnedFd) -> Start {
+    fn to_bridge(
+        program: PathBuf,
+        (user, near): (u32, Option<OwnedFd>),
+        socket: OwnedFd,
+        control: OwnedFd,
+    ) -> Start {
         let arguments = vec!["bridge-helper".to_owned(), user.to_string()];
-        Start { program, arguments, socket, control: Some(control) }
+        Start { program, arguments, socket, control: Some(control), near }
     }
 
     /// One that empties the segments which it finds in a socket; see `remains`.
     pub(super) fn to_empty(program: PathBuf, socket: OwnedFd) -> Start {
-        Start { program, arguments: vec!["empty-segments".to_owned()], socket, control: None }
+        Start { program, arguments: vec!["empty-segments".to_owned()], socket, control: None, near: None }
     }
 
     /// Starts it. What runs at first forks the helper, which is so nobody's child, and ends.
@@ -92,7 +100,7 @@ impl Start {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).env_clear().current_dir("/");
         command.stdin(self.socket).stdout(self.control.map_or_else(Stdio::null, Stdio::from));
-        command.stderr(Stdio::null());
+        command.stderr(self.near.map_or_else(Stdio::null, Stdio::from));
         if let Err(error) = command.spawn().and_then(|mut first| first.wait()) {
             tracing::warn!("a helper ({}) cannot be started: {error}", self.arguments.join(" "));
         }
@@ -133,7 +141,8 @@ impl Server {
         }
         let socket = fds.pop().ok_or(ErrorCode::Descriptor)?;
         tracing::debug!(user, process = process.0, helper = helper.0, "starts a helper");
-        self.closers.start(user, Start::to_bridge(program, user, socket, helpers));
+        let near = self.pidfds.get(&process).and_then(|pidfd| pidfd.try_clone().ok());
+        self.closers.start(user, Start::to_bridge(program, (user, near), socket, helpers));
         Ok(())
     }
 }

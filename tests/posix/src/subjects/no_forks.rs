@@ -12,6 +12,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("no_forks/pass", pass_one),
     solo("no_forks/pass_as_another_user", pass_as_another_user),
     solo("no_forks/pass_under_pids_max", pass_under_pids_max),
+    solo("no_forks/pass_in_a_pid_namespace", pass_in_a_pid_namespace),
     solo("no_forks/pass_many", pass_many),
     solo("no_forks/pass_bulk", pass_bulk),
     solo("no_forks/pass_under_a_filter", pass_under_a_filter),
@@ -53,6 +54,16 @@ fn pass_one() {
 
 fn pass_as_another_user() {
     pass_after(|| forbid_forks(USER));
+}
+
+/// As in a container: processes have other numbers there than where the monitor is.
+fn pass_in_a_pid_namespace() {
+    call!(libc::unshare(libc::CLONE_NEWPID));
+    let child = fork_child(|| {
+        pass_after(|| forbid_forks(USER));
+        0
+    });
+    say!("child: {}", wait_child(child));
 }
 
 /// The process may start no other one, and has all its rights: it is alone in a cgroup of the pids controller (v1 or v2)

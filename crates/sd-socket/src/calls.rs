@@ -8,6 +8,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 mod duties;
+mod ends;
 
 use crate::Outcome;
 pub use crate::data::calls::{
@@ -381,6 +382,7 @@ pub unsafe fn start(envp: *const *const c_char, own_path: *const c_char) {
     crate::socket::token::start();
     crate::wait::duties::TABLE.fill(&duties::TABLE);
     crate::monitor::sink::SINK.fill(&crate::setup::mail::SINK);
+    crate::socket::life::ABOVE.fill(&ends::TABLE);
     // SAFETY: as above.
     unsafe { exec::attach(envp) };
     // SAFETY: as above.

@@ -7,10 +7,11 @@ use crate::link::outstanding::asked_for;
 use crate::process::PROCESS;
 use crate::socket::bell::ALL_BITS;
 use crate::socket::endpoint::EndpointExt;
+use crate::socket::handle::Socket;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::doorbell;
 use sd_shm::channel::{FLAG_RESET, Side, SlotState};
-use sd_shm::slab::{Endpoint, State};
+use sd_shm::slab::State;
 use std::collections::VecDeque;
 
 /// Slot and generation of every connection that waits on a channel.
@@ -71,7 +72,7 @@ impl Drop for WaitsInAccept {
 
 /// A slot without an endpoint was announced: a new connection, or an old story. The listener that has one more connection in its
 /// backlog: whoever watches it is to be told.
-pub(crate) fn arrived(channel: &'static Channel, slot: usize) -> Option<&'static Endpoint> {
+pub(crate) fn arrived(channel: &'static Channel, slot: usize) -> Option<Socket> {
     let words = channel.map.slot(slot);
     let (generation, state) = words.side[0].state();
     if channel.side != Side::B || !matches!(state, SlotState::Syn | SlotState::Closed) {
@@ -142,7 +143,7 @@ fn enqueue(
     channel: &'static Channel,
     slot: usize,
     generation: u32,
-) -> Option<&'static Endpoint> {
+) -> Option<Socket> {
     let mut queue = listener.queue.lock();
     let most = listener.backlog_most.load(Ordering::Relaxed) as usize;
     if queue.len() > most && channel.adopter == 0 && is_beyond_measure(listener, &queue, channel) {
@@ -159,16 +160,16 @@ fn enqueue(
     }
     publish_pending(listener, queue.len());
     drop(queue);
-    *listener.endpoint.lock()
+    *listener.socket.lock()
 }
 
 /// The monitor says that connections on a channel wait that this listener may accept. `tell` is told of the listener for each.
-pub(crate) fn offered(channel: &'static Channel, index: u32, tell: impl Fn(&'static Endpoint)) {
+pub(crate) fn offered(channel: &'static Channel, index: u32, tell: impl Fn(Socket)) {
     let found = REGISTRY.lock().iter().copied().find(|l| l.index.load(Ordering::Relaxed) == index);
     let Some(listener) = found.filter(|_| index != UNREGISTERED) else { return };
-    let Some(endpoint) = *listener.endpoint.lock() else { return };
-    let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
-    let listens = endpoint.state_now() == State::Listen;
+    let Some(socket) = *listener.socket.lock() else { return };
+    let port = (socket.ports.load(Ordering::Relaxed) >> 16) as u16;
+    let listens = socket.state_now() == State::Listen;
     each_waiting(channel, |slot, generation| {
         let wanted = channel.map.names(slot).ports.load(Ordering::Relaxed) as u16;
         // On our own channel other listeners of ours have theirs already.

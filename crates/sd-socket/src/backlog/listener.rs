@@ -4,6 +4,7 @@ use crate::backlog::defer::{Since, is_ripe};
 use crate::link::channel::Channel;
 use crate::process::{LISTENER, PROCESS, Priv};
 use crate::socket::addr;
+use crate::socket::handle::Socket;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_proto::{Ip, Request};
 use sd_shm::public::LISTENERS;
@@ -23,7 +24,7 @@ pub(crate) struct Pending {
 
 /// Private record of a listener; recycled, never freed, since a thread may be inside accept.
 pub(crate) struct Listener {
-    pub(crate) endpoint: Lock<Option<&'static Endpoint>>,
+    pub(crate) socket: Lock<Option<Socket>>,
     /// Index in the public page; LISTENERS when not registered.
     pub(crate) index: AtomicU32,
     pub(crate) generation: AtomicU32,

@@ -13,7 +13,7 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), Errn
         return Err(Errno::ENOTCONN);
     }
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
-        crate::setup::time_wait::note_shutdown(endpoint);
+        crate::socket::time_wait::note_shutdown(endpoint);
         let _half = endpoint.tx_token();
         // SAFETY: the tx half is held.
         unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem(), crate::socket::bell::stamp(endpoint));

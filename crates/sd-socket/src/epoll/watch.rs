@@ -3,6 +3,7 @@
 use super::*;
 use crate::process::Priv;
 use crate::socket::endpoint::{self, EOF, NO_SPACE, PeerEnd, RESET, WATCHED};
+use crate::socket::handle::Socket;
 use libc::{EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
 use sd_ring::doorbell;
 
@@ -195,14 +196,13 @@ fn wake_loose() {
 
 /// The socket's state changed, now: whoever watches it shall look.
 pub(crate) fn endpoint_event(endpoint: &'static Endpoint) {
-    state_event(endpoint, 0);
+    Socket::of(endpoint).into_iter().for_each(|socket| state_event(socket, 0));
 }
 
 /// The socket's state changed at a time (zero: now).
-pub(crate) fn state_event(endpoint: &'static Endpoint, stamp: u64) {
-    if let Some(private) = PROCESS.private(endpoint)
-        && !head(private).load(Ordering::Acquire).is_null()
-    {
+pub(crate) fn state_event(socket: Socket, stamp: u64) {
+    let Socket { endpoint, private, .. } = socket;
+    if !head(private).load(Ordering::Acquire).is_null() {
         deliver(endpoint, private, ANY, ends(endpoint), stamp);
     }
     crate::socket::thread_waker::wake(endpoint);
@@ -375,8 +375,9 @@ fn detach(source: Source, from_kernel: bool, mut each: impl FnMut(Removed)) {
 }
 
 /// The last descriptor of this process is closed.
-pub(crate) fn forget_endpoint(endpoint: &'static Endpoint, private: &Priv) {
-    if !head(private).load(Ordering::Acquire).is_null() {
+pub(crate) fn forget_endpoint(socket: Socket) {
+    let endpoint = socket.endpoint;
+    if !head(socket.private).load(Ordering::Acquire).is_null() {
         // The kernel forgets a closed number by itself, when no other process has it.
         detach(Source::Socket(endpoint), false, |_| {});
     }

@@ -21,6 +21,7 @@ use crate::family::handover::{self, TURNED_AWAY_MAX};
 use crate::fd::table;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK};
 use crate::socket::kernel_socket;
+use crate::socket::life;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 pub(super) use gate::Gate;
@@ -48,7 +49,7 @@ pub(super) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> Res
         let cloexec = if flags & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
         let _ = sd_sys::fd::dup3(outer.raw(), fd, cloexec);
         table::clear(fd);
-        endpoint::release(endpoint);
+        life::release(endpoint);
     }
     Ok(())
 }
@@ -199,7 +200,7 @@ fn run(
     let _ = sd_sys::fd::fcntl(inner, libc::F_SETFL, libc::O_NONBLOCK as usize);
     if pump(endpoint, reads, [number, inner], listener) {
         table::clear(number);
-        endpoint::release(endpoint);
+        life::release(endpoint);
         exit();
     }
     if endpoint.flag(endpoint::RESET) {
@@ -217,7 +218,7 @@ fn run(
         };
     }
     table::clear(number);
-    endpoint::release(endpoint);
+    life::release(endpoint);
     exit()
 }
 

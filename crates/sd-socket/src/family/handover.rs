@@ -25,7 +25,8 @@ use crate::link::channel::Channel;
 use crate::link::peer::Peer;
 use crate::process::{PROCESS, SlabRec};
 use crate::socket::addr::Name;
-use crate::socket::endpoint::{self, EndpointExt};
+use crate::socket::endpoint::EndpointExt;
+use crate::socket::life;
 use core::sync::atomic::{AtomicI32, Ordering};
 use sd_proto::{Ip, Request};
 use sd_shm::channel::{Mapping, Side};
@@ -265,11 +266,11 @@ fn take_offered(socket: i32) -> Option<(&'static Endpoint, Owned)> {
     let Ok(placeholder) =
         crate::socket::kernel_socket::number(i32::from(taken.domain.load(Ordering::Relaxed)), true)
     else {
-        endpoint::release(taken);
+        life::release(taken);
         return None;
     };
     if msg::send_with_fds(socket, &[1], &[], 0).is_err() {
-        endpoint::release(taken);
+        life::release(taken);
         return None;
     }
     Some((taken, placeholder))
@@ -289,7 +290,7 @@ fn take(message: &Message, mut fds: impl Iterator<Item = Owned>) -> Option<&'sta
         return None;
     }
     endpoint.holders.fetch_or(bit, Ordering::AcqRel);
-    endpoint::hold(endpoint, channel);
+    life::hold(endpoint, channel);
     crate::process::waker::watch_family(message.origin, fds);
     Some(endpoint)
 }

@@ -25,7 +25,8 @@ use crate::family::bridge::Gate;
 use crate::fd::table::{self, Entry};
 use crate::process::{PROCESS, single_threaded};
 use crate::socket::addr::Name;
-use crate::socket::endpoint::{self, EndpointExt, NONBLOCK};
+use crate::socket::endpoint::{EndpointExt, NONBLOCK};
+use crate::socket::life;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::{Endpoint, State};
@@ -126,9 +127,9 @@ impl Left {
 /// The other numbers lead to what the first one leads to.
 fn share(endpoint: &'static Endpoint, numbers: &[i32], set: fn(i32, &'static Endpoint) -> bool) {
     for &number in numbers.iter().skip(1) {
-        endpoint::retain(endpoint);
+        life::retain(endpoint);
         if !set(number, endpoint) {
-            endpoint::release(endpoint);
+            life::release(endpoint);
         }
     }
 }
@@ -203,7 +204,7 @@ fn put_under_numbers(endpoint: &'static Endpoint, outer: Owned) -> Vec<i32> {
 
 fn give_up(fd: i32, endpoint: &'static Endpoint) {
     table::clear(fd);
-    endpoint::release(endpoint);
+    life::release(endpoint);
 }
 
 /// Sockets that are no connections are the kernel's. What is to be known of a listener.

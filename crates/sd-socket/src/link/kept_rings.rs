@@ -161,3 +161,17 @@ pub(crate) fn forked() {
         }
     }
 }
+
+/// Gives large rings' memory of a finished connection back to the system: the one that this side
+/// read, and, when the peer has closed before, the one that it wrote.
+pub(crate) fn trim(channel: &Channel, slot: usize, peer_closed: bool) {
+    if are_kept(channel) {
+        return;
+    }
+    let other = channel.side.other();
+    for from in [channel.side, other].into_iter().filter(|&from| from == other || peer_closed) {
+        // SAFETY: a whole large ring of this mapping, a multiple of the page size, that nobody
+        // will read any more.
+        unsafe { sd_sys::mem::punch(channel.map.large_ring(slot, from), GEOMETRY.large as usize) };
+    }
+}

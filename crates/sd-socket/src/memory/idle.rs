@@ -11,7 +11,8 @@
 
 use crate::link::channel::Channel;
 use crate::link::kept_rings::are_kept;
-use crate::socket::endpoint::{self, EndpointExt, rx_cursor, tx_cursor};
+use crate::socket::endpoint::{EndpointExt, rx_cursor, tx_cursor};
+use crate::socket::life;
 use crate::socket::parked::{self, glance};
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{GEOMETRY, SMALL_PER_PAGE};
@@ -67,13 +68,13 @@ pub(super) struct Open(pub(super) &'static Endpoint);
 
 impl Open {
     pub(crate) fn of(endpoint: &'static Endpoint) -> Option<Open> {
-        endpoint::retain_open(endpoint).then_some(Open(endpoint))
+        life::retain_open(endpoint).then_some(Open(endpoint))
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        endpoint::release(self.0);
+        life::release(self.0);
     }
 }
 
@@ -223,19 +224,5 @@ fn give_back_small(endpoint: &'static Endpoint, quiet: impl Fn(&'static Endpoint
         // SAFETY: a page of rings into which only these four send, and nothing in it is needed.
         unsafe { sd_sys::mem::punch(page, len) };
         cursors.iter_mut().for_each(|tx| tx.note_small_given_back());
-    }
-}
-
-/// Gives large rings' memory of a finished connection back to the system: the one that this side
-/// read, and, when the peer has closed before, the one that it wrote.
-pub(crate) fn trim(channel: &Channel, slot: usize, peer_closed: bool) {
-    if are_kept(channel) {
-        return;
-    }
-    let other = channel.side.other();
-    for from in [channel.side, other].into_iter().filter(|&from| from == other || peer_closed) {
-        // SAFETY: a whole large ring of this mapping, a multiple of the page size, that nobody
-        // will read any more.
-        unsafe { sd_sys::mem::punch(channel.map.large_ring(slot, from), GEOMETRY.large as usize) };
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::Outcome;
 use crate::fd::table::{self, Entry};
-use crate::socket::endpoint::{self};
 use crate::socket::kernel_socket::dropped_behind_our_back;
+use crate::socket::life;
 use libc::c_int;
 use sd_shm::slab::Endpoint;
 use sd_sys::Errno;
@@ -16,7 +16,7 @@ fn drop_entry(fd: i32) -> bool {
         Entry::Hidden => return false,
         Entry::Socket(endpoint) | Entry::Kernel(endpoint) => {
             table::clear(fd);
-            endpoint::release(endpoint);
+            life::release(endpoint);
             crate::link::reclaim::free();
         }
         Entry::Epoll(epoll) => {
@@ -69,15 +69,15 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int>
 fn share(old: i32, fd: i32) {
     match table::get(old) {
         Entry::Socket(endpoint) => {
-            endpoint::retain(endpoint);
+            life::retain(endpoint);
             if !table::set_socket(fd, endpoint) {
-                endpoint::release(endpoint);
+                life::release(endpoint);
             }
         }
         Entry::Kernel(endpoint) => {
-            endpoint::retain(endpoint);
+            life::retain(endpoint);
             if !table::set_kernel(fd, endpoint) {
-                endpoint::release(endpoint);
+                life::release(endpoint);
             }
         }
         Entry::Epoll(epoll) => crate::epoll::add_fd(epoll.epoll(), fd),

@@ -185,6 +185,12 @@ impl Process {
         Some((rec, rec.slab()?))
     }
 
+    /// Whether this process makes its sockets in that slab.
+    #[inline]
+    pub(crate) fn owns(&self, rec: &SlabRec) -> bool {
+        rec.base.load(Ordering::Relaxed).cast() == self.header.load(Ordering::Relaxed)
+    }
+
     /// Whether that is where this process makes its sockets.
     pub(crate) fn owns_slab(&self, at: usize) -> bool {
         self.own_slab.load(Ordering::Relaxed) == at + 1

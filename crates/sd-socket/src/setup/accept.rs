@@ -9,11 +9,13 @@ use crate::process::PROCESS;
 use crate::process::stats::{Counter, count};
 use crate::process::waker::Sleeper;
 use crate::setup::admission::{self, Verdict};
-use crate::setup::listen::interested;
+use crate::setup::listen::interested_in;
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
+use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::{dropped_behind_our_back, number};
+use crate::socket::life;
 use crate::socket::pin::PinnedListener;
 use crate::wait::duties::{On, Waiting};
 use crate::wait::sleep_set::SleepSet;
@@ -38,7 +40,8 @@ pub(crate) unsafe fn accept4(
     if sd_sys::numbers::are_used_up(0) && sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok() {
         return Outcome::Errno(Errno::EMFILE);
     }
-    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    let Some(socket) = Socket::at(fd) else { return Outcome::Kernel };
+    let endpoint = socket.endpoint;
     match endpoint.state_now() {
         State::Listen => {}
         State::Fresh | State::Bound | State::Connected | State::Connecting | State::Failed => {
@@ -50,15 +53,18 @@ pub(crate) unsafe fn accept4(
         return Outcome::Errno(Errno::EINVAL);
     }
     crate::route::leave::sweep();
-    interested(endpoint, fd);
+    let listener = socket.private.listener();
+    listener.inspect(|listener| interested_in(listener, fd));
     let deadline = Deadline::option(cold::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed));
     let watch = Watch::start();
     let mut wait: Option<(PinnedListener, Waiting)> = None;
     loop {
         let kernel_fd = wait.as_ref().map_or(Some(fd), |(kept, _)| kept.fd(fd));
         crate::epoll::drain();
-        // SAFETY: the caller vouches for its address buffer.
-        if let Some(done) = unsafe { accept_ours(endpoint, addr, len, flags) } {
+        if let Some(listener) = listener
+            // SAFETY: the caller vouches for its address buffer.
+            && let Some(done) = unsafe { accept_ours((socket, listener), addr, len, flags) }
+        {
             return done;
         }
         // SAFETY: as above.
@@ -152,12 +158,11 @@ fn has_any_now(listener: &Listener) -> bool {
 
 /// Takes the oldest connection of our backlog; `None` when there is none.
 unsafe fn accept_ours(
-    endpoint: &'static Endpoint,
+    (listening, listener): (Socket, &'static Listener),
     addr: *mut sockaddr,
     len: *mut socklen_t,
     flags: c_int,
 ) -> Option<Outcome<c_int>> {
-    let listener = record(endpoint)?;
     loop {
         if next_of(&listener.queue.lock(), &listener.defer).is_none() && !has_any_now(listener)
             || !crate::monitor::client::is_there()
@@ -166,7 +171,7 @@ unsafe fn accept_ours(
         {
             return None;
         }
-        let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));
+        let domain = i32::from(listening.domain.load(Ordering::Relaxed));
         // The number first: with none to be had, the connection stays in the backlog.
         let fd = match number(domain, flags & libc::SOCK_CLOEXEC != 0) {
             Ok(fd) => fd,
@@ -176,14 +181,14 @@ unsafe fn accept_ours(
         let pending = take_next(&mut queue, &listener.defer);
         publish_pending(listener, queue.len());
         drop(queue);
-        let accepted = pending.as_ref().and_then(|p| open((endpoint, listener), p, fd.raw(), flags));
+        let accepted = pending.as_ref().and_then(|p| open((listening, listener), p, fd.raw(), flags));
         pending.inspect(Pending::taken);
         let Some((connection, peer)) = accepted else { continue };
         if !addr.is_null() {
             // SAFETY: the caller vouches for its address buffer.
             if let Err(errno) = unsafe { addr::write(domain, peer, addr, len) } {
                 table::clear(fd.raw());
-                endpoint::release(connection);
+                life::release(connection);
                 return Some(Outcome::Errno(errno));
             }
         }
@@ -195,7 +200,7 @@ unsafe fn accept_ours(
 /// Makes a waiting connection this process's; `None` when another process was faster, or the
 /// request makes no sense, or it is not known yet whether it may be accepted.
 fn open(
-    (listening, listener): (&'static Endpoint, &'static Listener),
+    (listening, listener): (Socket, &'static Listener),
     pending: &Pending,
     fd: i32,
     flags: c_int,
@@ -231,10 +236,10 @@ fn open(
             return None;
         }
     }
-    let connection = endpoint::allocate(i32::from(listening.domain.load(Ordering::Relaxed)))?;
+    let connection = life::allocate(i32::from(listening.domain.load(Ordering::Relaxed)))?;
     let open = generation << 8 | SlotState::Open as u32;
     if words.side[1].state.compare_exchange(old, open, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        endpoint::release(connection);
+        life::release(connection.endpoint);
         return None;
     }
     if channel.adopter != 0 || channel.inherited.load(Ordering::Relaxed) {
@@ -250,11 +255,11 @@ fn open(
     }
     connection.fd.store(fd, Ordering::Relaxed);
     connection.ports.store(u32::from(local.port) << 16 | u32::from(peer.port), Ordering::Relaxed);
-    cold::set_ip(connection, End::Local, local.ip);
-    cold::set_ip(connection, End::Remote, peer.ip);
-    endpoint::attach(connection, channel, slot, generation);
-    table::set_socket(fd, connection);
-    Some((connection, peer))
+    cold::set_ip(&connection, End::Local, local.ip);
+    cold::set_ip(&connection, End::Remote, peer.ip);
+    life::attach(connection, channel, slot, generation);
+    table::set_socket(fd, connection.endpoint);
+    Some((connection.endpoint, peer))
 }
 
 /// Takes a connection of a regular peer; `None` when there is none.
@@ -285,12 +290,12 @@ unsafe fn accept_kernel(
 /// Lists a kernel connection in `sd ss`.
 fn track_kernel(fd: i32, reason: Reason) {
     let Some((domain, _)) = addr::kernel_name(fd) else { return };
-    let Some(endpoint) = endpoint::allocate(domain) else { return };
+    let Some(Socket { endpoint, .. }) = life::allocate(domain) else { return };
     endpoint.reason.store(reason as u8, Ordering::Relaxed);
     endpoint.fd.store(fd, Ordering::Relaxed);
     crate::socket::kernel_socket::note_kernel_names(endpoint, fd);
     endpoint.set_state(State::Kernel);
     if !table::set_kernel(fd, endpoint) {
-        endpoint::release(endpoint);
+        life::release(endpoint);
     }
 }

@@ -186,9 +186,9 @@ fn put_back(listener: &'static Listener, pending: Pending) {
     }
     publish_pending(listener, queue.len());
     drop(queue);
-    let endpoint = *listener.endpoint.lock();
-    if let Some(endpoint) = endpoint {
-        crate::epoll::state_event(endpoint, 0);
+    let socket = *listener.socket.lock();
+    if let Some(socket) = socket {
+        crate::epoll::state_event(socket, 0);
     }
     // Whoever waits in accept looks.
     defer::look_at(0);

@@ -23,8 +23,9 @@ use crate::fd::table::{self, Entry};
 use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
 use crate::setup::listen;
+use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::dropped_behind_our_back;
-use crate::socket::{addr, endpoint, inode};
+use crate::socket::{addr, inode, life};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sd_proto::Request;
@@ -59,14 +60,14 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     // Before the kernel's: who calls accept the moment that it listens is to wait with us.
     let Some(endpoint) = listen::take_up(fd, backlog) else { return Outcome::Kernel };
     for number in &others {
-        endpoint::retain(endpoint);
+        life::retain(endpoint);
         table::set_socket(*number, endpoint);
     }
     // SAFETY: no pointers.
     if let Err(e) = sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_listen, fd, backlog) }) {
         for number in others {
             table::clear(number);
-            endpoint::release(endpoint);
+            life::release(endpoint);
         }
         listen::give_back(endpoint, fd);
         return Outcome::Errno(e);
@@ -152,7 +153,7 @@ pub(super) fn wait(fd: c_int) {
 pub(crate) fn announce_all(mut tell: impl FnMut(&Request, i32)) {
     let all: Vec<&'static Listener> = REGISTRY.lock().clone();
     for listener in all {
-        let Some(endpoint) = *listener.endpoint.lock() else { continue };
+        let Some(Socket { endpoint, .. }) = *listener.socket.lock() else { continue };
         if listener.index.load(Ordering::Relaxed) == UNREGISTERED && !begin(listener) {
             continue;
         }

@@ -25,7 +25,9 @@ use crate::socket::endpoint::{
 };
 use crate::socket::endpoint::{HAS_SIGNALS, INQ, OOB_INLINE, STAMPS, STAMPS_NS, WATCHED, ZERO_COPY};
 use crate::socket::errors::take_error;
+use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::{each_fd, materialize, note_kernel_names, number, placeholder};
+use crate::socket::life;
 use crate::socket::names::is_over;
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
@@ -51,11 +53,11 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
     if placeholder(domain) < 0 {
         return Outcome::Kernel;
     }
-    let Some(endpoint) = endpoint::allocate(domain) else { return Outcome::Kernel };
+    let Some(Socket { endpoint, .. }) = life::allocate(domain) else { return Outcome::Kernel };
     let fd = match number(domain, ty & libc::SOCK_CLOEXEC != 0) {
         Ok(fd) => fd,
         Err(errno) => {
-            endpoint::release(endpoint);
+            life::release(endpoint);
             return Outcome::Errno(errno);
         }
     };
@@ -64,7 +66,7 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
     }
     endpoint.fd.store(fd.raw(), Ordering::Relaxed);
     if !table::set_socket(fd.raw(), endpoint) {
-        endpoint::release(endpoint);
+        life::release(endpoint);
         return Outcome::Kernel;
     }
     Outcome::Done(fd.into_raw())
@@ -139,7 +141,8 @@ impl KernelConnect {
 
 /// connect(2).
 pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
-    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    let Some(socket) = Socket::at(fd) else { return Outcome::Kernel };
+    let endpoint = socket.endpoint;
     if let Err(errno) = addr::check(addr, len) {
         return Outcome::Errno(errno);
     }
@@ -179,17 +182,16 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         }
         _ => return kernel.try_first(endpoint),
     };
-    if bound_to_other_family(endpoint, fd, to) || crate::socket::notes::need_the_kernel(endpoint) {
+    if bound_to_other_family(endpoint, fd, to) || crate::socket::notes::need_the_kernel(socket) {
         return kernel.go(endpoint, Reason::Option);
     }
     if endpoint.flag(HAS_NAME) && crate::setup::time_wait::is_taken(endpoint, fd, to) {
         return Outcome::Errno(Errno::EADDRNOTAVAIL);
     }
-    let mut attempt = attempt(endpoint, fd, to);
-    // Until the kernel has been asked.
-    let mut _note = None;
+    let mut attempt = attempt(socket, fd, to);
+    let mut _until_the_kernel_was_asked = None;
     if matches!(attempt, Attempt::Kernel(Reason::NoListener)) {
-        (attempt, _note) = crate::setup::first_contact::once_more(endpoint, fd, to);
+        (attempt, _until_the_kernel_was_asked) = crate::setup::first_contact::once_more(socket, fd, to);
     }
     match attempt {
         Attempt::Joined => established(endpoint),
@@ -200,7 +202,7 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
                 return kernel.go(endpoint, Reason::Exhausted);
             };
             note_names(endpoint, local, to);
-            syn_sent::begin(endpoint, fd, to);
+            syn_sent::begin(socket, fd, to);
             if endpoint.flag(NONBLOCK) {
                 return Outcome::Errno(Errno::EINPROGRESS);
             }
@@ -233,7 +235,7 @@ pub(super) enum Attempt {
 }
 
 /// One try to connect.
-pub(super) fn attempt(endpoint: &'static Endpoint, fd: c_int, to: Name) -> Attempt {
+pub(super) fn attempt(socket: Socket, fd: c_int, to: Name) -> Attempt {
     crate::route::leave::sweep();
     let _user = crate::link::reclaim::User::enter();
     crate::monitor::client::check_mail();
@@ -241,13 +243,13 @@ pub(super) fn attempt(endpoint: &'static Endpoint, fd: c_int, to: Name) -> Attem
         match route::decide(to, attempt > 0) {
             Decision::Denied => return Attempt::Denied,
             Decision::Kernel(reason) => return Attempt::Kernel(reason),
-            Decision::Shm { target, source } => match join(endpoint, fd, to, source, target) {
+            Decision::Shm { target, source } => match join(socket, fd, to, source, target) {
                 Ok(()) => return Attempt::Joined,
                 Err(Join::Full) => {
                     let Decision::Shm { target, source } = route::another(to, source, &target) else {
                         return Attempt::Kernel(Reason::Exhausted);
                     };
-                    return match join(endpoint, fd, to, source, target) {
+                    return match join(socket, fd, to, source, target) {
                         Ok(()) => Attempt::Joined,
                         // Its backlog has filled meanwhile.
                         Err(Join::Busy) => Attempt::Busy(source),
@@ -325,7 +327,8 @@ fn bound_to_other_family(endpoint: &Endpoint, fd: i32, to: Name) -> bool {
 }
 
 /// Takes a slot and posts the request.
-fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Target) -> Result<(), Join> {
+fn join(socket: Socket, fd: i32, to: Name, source: Ip, target: Target) -> Result<(), Join> {
+    let endpoint = socket.endpoint;
     let backlog = match target.state() {
         TargetState::Open { .. } if !target.channel.peer_seems_alive() => return Err(Join::Closed),
         TargetState::Open { backlog } => backlog,
@@ -362,9 +365,9 @@ fn join(endpoint: &'static Endpoint, fd: i32, to: Name, source: Ip, target: Targ
         route::port_unused(endpoint);
         return Err(Join::Closed);
     }
-    endpoint::attach(endpoint, target.channel, slot, generation);
+    life::attach(socket, target.channel, slot, generation);
     crate::socket::signals::publish(endpoint, fd);
-    crate::epoll::endpoint_event(endpoint);
+    crate::epoll::state_event(socket, 0);
     target.channel.peer.wake();
     crate::setup::adopt::connecting();
     Ok(())
@@ -412,7 +415,7 @@ pub(crate) fn disconnect(endpoint: &'static Endpoint) {
     let over = crate::socket::names::is_over(endpoint);
     endpoint.set_flag(endpoint::RESET);
     if let (Some(channel), Some((rec, _))) = (endpoint.channel_ref(), PROCESS.locate(endpoint)) {
-        endpoint::hang_up(endpoint, channel, rec);
+        life::hang_up(endpoint, channel, rec);
     }
     let kept = NONBLOCK
         | OWN_SOCKET

@@ -11,6 +11,7 @@ use crate::route::soon::{PAUSE_NS, TRIES, pause};
 use crate::setup::connect::{self, Attempt};
 use crate::setup::listen;
 use crate::socket::addr::{self, Name};
+use crate::socket::handle::Socket;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 use sd_proto::{ErrorCode, Reply, Request};
@@ -78,7 +79,7 @@ impl Drop for Note {
 /// A connect goes to the kernel as nobody listens there: that is noted until the kernel has been asked, and the route is looked
 /// at once more.
 #[cold]
-pub(super) fn once_more(endpoint: &'static Endpoint, fd: c_int, to: Name) -> (Attempt, Option<Note>) {
+pub(super) fn once_more(socket: Socket, fd: c_int, to: Name) -> (Attempt, Option<Note>) {
     for _ in 0..3 {
         let note = Note::new(to.port);
         // What a monitor has published stays as it was when it ends.
@@ -86,7 +87,7 @@ pub(super) fn once_more(endpoint: &'static Endpoint, fd: c_int, to: Name) -> (At
             return (Attempt::Kernel(Reason::NoListener), note);
         }
         drop(note);
-        let attempt = connect::attempt(endpoint, fd, to);
+        let attempt = connect::attempt(socket, fd, to);
         if !matches!(attempt, Attempt::Kernel(Reason::NoListener)) {
             return (attempt, None);
         }

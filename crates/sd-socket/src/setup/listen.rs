@@ -22,7 +22,9 @@ use crate::process::{PROCESS, Priv};
 use crate::setup::first_contact::Announced;
 use crate::socket::addr;
 use crate::socket::endpoint::{EndpointExt, HAS_NAME, KEEPS_ADDRESS, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR};
+use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::materialize;
+use crate::socket::life::Ended;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::c_int;
 use sd_proto::Request;
@@ -91,7 +93,7 @@ pub(crate) fn adopt_from_kernel(fd: i32) {
 /// Takes up a kernel socket that surely is a listener, or is about to become one, in a process that has a slab.
 pub(super) fn take_up(fd: i32, backlog: c_int) -> Option<&'static Endpoint> {
     let (domain, name) = addr::kernel_name(fd)?;
-    let endpoint = crate::socket::endpoint::allocate(domain)?;
+    let Socket { endpoint, .. } = crate::socket::life::allocate(domain)?;
     let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as c_int;
     endpoint.set_flag(if name.ip.is_unspecified() { 0 } else { KEEPS_ADDRESS });
     endpoint.set_flag(OWN_SOCKET | HAS_NAME | if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 });
@@ -108,7 +110,7 @@ pub(super) fn take_up(fd: i32, backlog: c_int) -> Option<&'static Endpoint> {
             Some(endpoint)
         }
         None => {
-            crate::socket::endpoint::release(endpoint);
+            crate::socket::life::release(endpoint);
             None
         }
     }
@@ -118,7 +120,7 @@ pub(super) fn take_up(fd: i32, backlog: c_int) -> Option<&'static Endpoint> {
 pub(super) fn give_back(endpoint: &'static Endpoint, fd: i32) {
     table::clear(fd);
     set_kernel_nonblock(fd, endpoint.flag(NONBLOCK));
-    crate::socket::endpoint::release(endpoint);
+    crate::socket::life::release(endpoint);
 }
 
 /// Linux compares as unsigned with net.core.somaxconn, 4096 by default.
@@ -138,13 +140,13 @@ fn set_kernel_nonblock(fd: i32, on: bool) {
 /// A record for a new listener, an old one if there is any.
 pub(crate) fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
     crate::monitor::client::listens();
-    let private = PROCESS.private(endpoint)?;
+    let socket = Socket::of(endpoint)?;
     let mut registry = REGISTRY.lock();
-    let listener = match registry.iter().find(|l| l.endpoint.lock().is_none()) {
+    let listener = match registry.iter().find(|l| l.socket.lock().is_none()) {
         Some(old) => *old,
         None => {
             let fresh: &'static Listener = Box::leak(Box::new(Listener {
-                endpoint: Lock::new(None),
+                socket: Lock::new(None),
                 index: AtomicU32::new(UNREGISTERED),
                 generation: AtomicU32::new(0),
                 backlog: AtomicU32::new(0),
@@ -160,11 +162,11 @@ pub(crate) fn adopt(endpoint: &'static Endpoint) -> Option<&'static Listener> {
             fresh
         }
     };
-    *listener.endpoint.lock() = Some(endpoint);
+    *listener.socket.lock() = Some(socket);
     listener.note_address(endpoint);
     listener.backlog_most.store(0, Ordering::Relaxed);
     listener.interested.store(false, Ordering::Relaxed);
-    private.set_listener(listener);
+    socket.private.set_listener(listener);
     Some(listener)
 }
 
@@ -230,10 +232,12 @@ pub(crate) fn watched(fd: i32) {
 
 /// This process is going to accept from the listener: connections may be dealt to it.
 pub(crate) fn interested(endpoint: &'static Endpoint, fd: i32) {
-    let listener = match record(endpoint) {
-        Some(listener) => listener,
-        None => return,
-    };
+    record(endpoint).into_iter().for_each(|listener| interested_in(listener, fd));
+}
+
+/// As [`interested`], by the listener's record.
+#[inline]
+pub(super) fn interested_in(listener: &'static Listener, fd: i32) {
     if listener.interested.load(Ordering::Relaxed) && listener.index.load(Ordering::Relaxed) != UNREGISTERED {
         return;
     }
@@ -242,12 +246,6 @@ pub(crate) fn interested(endpoint: &'static Endpoint, fd: i32) {
     if !accepting || listener.index.load(Ordering::Relaxed) == UNREGISTERED {
         register(listener, fd, Announced::No);
     }
-}
-
-/// A listener that this process has no more; what is to be told of it when its endpoint is given up.
-pub(crate) struct Ended {
-    index: u32,
-    generation: u32,
 }
 
 /// The last descriptor of this process is closed: no client takes the listener for open any more.
@@ -264,7 +262,7 @@ pub(crate) fn forget(private: &Priv) -> Option<Ended> {
     }
     let queue = core::mem::take(&mut *listener.queue.lock());
     queue.iter().for_each(Pending::taken);
-    *listener.endpoint.lock() = None;
+    *listener.socket.lock() = None;
     Some(Ended { index, generation })
 }
 
@@ -313,9 +311,9 @@ pub(crate) fn before_fork() {
         .copied()
         .collect();
     for listener in idle {
-        let Some(endpoint) = *listener.endpoint.lock() else { continue };
+        let Some(socket) = *listener.socket.lock() else { continue };
         listener.accepting.store(false, Ordering::Relaxed);
-        crate::socket::kernel_socket::each_fd(endpoint, |fd| {
+        crate::socket::kernel_socket::each_fd(socket.endpoint, |fd| {
             let _ = crate::monitor::client::question(&request(listener), &[fd]);
         });
     }
@@ -342,7 +340,7 @@ pub(crate) fn forked() {
         // SAFETY: the child has one thread.
         unsafe {
             listener.queue.force_unlock();
-            listener.endpoint.force_unlock();
+            listener.socket.force_unlock();
         }
         listener.index.store(UNREGISTERED, Ordering::Relaxed);
         listener.accepting.store(false, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, INQ, KEEPS_ADDRESS, OOB_INLINE, STAMPS, STAMPS_NS, ZERO_COPY};
+use crate::socket::handle::Socket;
 use crate::socket::recorded::{NUMBERS, number};
 use core::sync::atomic::Ordering;
 use libc::{SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
@@ -194,14 +195,14 @@ pub(crate) fn set_least(endpoint: &Endpoint, least: i32) {
 }
 
 /// An accepted connection starts with the listener's options, not its O_NONBLOCK.
-pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
+pub(crate) fn inherit(from: Socket, to: Socket) {
     const FLAGS: u32 =
         SWITCHES_MASK | FIXED_BUF | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | INQ | KEEPS_ADDRESS;
     to.set_flag(from.flags.load(Ordering::Relaxed) & FLAGS);
     to.rx().lowat.store(from.rx().lowat.load(Ordering::Relaxed), Ordering::Relaxed);
     if from.flag(HAS_COLD) {
-        let from = cold::of(from);
-        cold::change(to, |to| {
+        let from = cold::of(&from);
+        cold::change(&to, |to| {
             for (a, b) in from.opts.iter().zip(&to.opts) {
                 b.store(a.load(Ordering::Relaxed), Ordering::Relaxed);
             }

@@ -18,7 +18,9 @@ use crate::fd::table::{self, Entry};
 use crate::setup::connect::{self, Attempt};
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
-use crate::socket::endpoint::{self, CONNECTING, EndpointExt, HAS_NAME, NONBLOCK};
+use crate::socket::endpoint::{CONNECTING, EndpointExt, HAS_NAME, NONBLOCK};
+use crate::socket::handle::Socket;
+use crate::socket::life;
 use crate::wait::Deadline;
 use crate::wait::duties::{self, CONNECTS, On, Waiting};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -33,7 +35,7 @@ const PAUSE_MAX_NS: u64 = 1_000_000_000;
 
 /// A connect that is being tried: what Linux would send SYNs for.
 struct Syn {
-    endpoint: &'static Endpoint,
+    socket: Socket,
     to: Name,
     /// When it is given up.
     until: u64,
@@ -61,14 +63,14 @@ pub(super) enum Verdict {
 }
 
 /// connect has found the backlog full; names and port are noted in the endpoint.
-pub(super) fn begin(endpoint: &'static Endpoint, fd: c_int, to: Name) {
+pub(super) fn begin(socket: Socket, fd: c_int, to: Name) {
     let now = now_ns();
     let until = now + timeout_ns(fd);
-    endpoint.set_state(State::Connecting);
+    socket.set_state(State::Connecting);
     COUNT.fetch_add(1, Ordering::SeqCst);
     duties::note(CONNECTS);
     let (next, pause) = (now + PAUSE_FIRST_NS, PAUSE_FIRST_NS);
-    SYNS.lock().push(Syn { endpoint, to, until, next, pause });
+    SYNS.lock().push(Syn { socket, to, until, next, pause });
 }
 
 /// How long Linux tries: `tcp_syn_linear_timeouts` retries, 4 unless configured, a second apart, then TCP_SYNCNT more
@@ -89,27 +91,27 @@ fn claim(wanted: impl Fn(&Syn) -> bool) -> Option<Syn> {
     let mut syns = SYNS.lock();
     let at = syns.iter().position(wanted)?;
     let syn = syns.swap_remove(at);
-    endpoint::retain(syn.endpoint);
+    life::retain(&syn.socket);
     Some(syn)
 }
 
 fn give_back(syn: Syn) {
-    let endpoint = syn.endpoint;
+    let endpoint = syn.socket.endpoint;
     SYNS.lock().push(syn);
     // Where the program has closed it meanwhile, this is its end.
-    endpoint::release(endpoint);
+    life::release(endpoint);
 }
 
 fn forget_claimed(syn: &Syn) {
     COUNT.fetch_sub(1, Ordering::AcqRel);
-    endpoint::release(syn.endpoint);
+    life::release(syn.socket.endpoint);
 }
 
 /// One try.
 fn attempt(mut syn: Syn, by_timer: bool) -> Verdict {
-    let endpoint = syn.endpoint;
+    let endpoint = syn.socket.endpoint;
     let fd = endpoint.fd.load(Ordering::Relaxed);
-    let verdict = match connect::attempt(endpoint, fd, syn.to) {
+    let verdict = match connect::attempt(syn.socket, fd, syn.to) {
         Attempt::Joined => Verdict::Joined,
         Attempt::Kernel(reason) => Verdict::Kernel(reason),
         Attempt::Denied => fail(endpoint, Errno::ECONNREFUSED),
@@ -150,7 +152,7 @@ fn unconnected(endpoint: &Endpoint) -> State {
 
 /// A call that concerns the socket: tries at once.
 pub(super) fn try_now(endpoint: &'static Endpoint) -> Verdict {
-    match claim(|syn| core::ptr::eq(syn.endpoint, endpoint)) {
+    match claim(|syn| core::ptr::eq(syn.socket.endpoint, endpoint)) {
         Some(syn) => attempt(syn, false),
         // Another thread tries it at the moment.
         None if endpoint.state_now() == State::Connecting => Verdict::Busy,
@@ -172,8 +174,8 @@ fn look() -> bool {
     let now = now_ns();
     let mut changed = false;
     while let Some(syn) = claim(|syn| syn.next <= now) {
-        let (endpoint, to) = (syn.endpoint, syn.to);
-        endpoint::retain(endpoint);
+        let (endpoint, to) = (syn.socket.endpoint, syn.to);
+        life::retain(endpoint);
         match attempt(syn, true) {
             Verdict::Busy => {}
             Verdict::Kernel(reason) => {
@@ -182,7 +184,7 @@ fn look() -> bool {
             }
             _ => changed = true,
         }
-        endpoint::release(endpoint);
+        life::release(endpoint);
     }
     changed
 }
@@ -207,7 +209,7 @@ pub(crate) fn pause() -> Option<u64> {
 
 /// Waits until the connection is made, or has failed. EAGAIN when the time is over.
 pub(super) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<Verdict, Errno> {
-    endpoint::retain(endpoint);
+    life::retain(endpoint);
     let mut waiting = Waiting::begin(None, ticks());
     let result = loop {
         match try_now(endpoint) {
@@ -221,7 +223,7 @@ pub(super) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<Ve
             break Err(errno);
         }
     };
-    endpoint::release(endpoint);
+    life::release(endpoint);
     result
 }
 
@@ -296,7 +298,7 @@ pub(crate) fn unconnect(endpoint: &'static Endpoint, error: Option<Errno>) {
 pub(crate) fn forget(endpoint: &Endpoint) {
     let mut syns = SYNS.lock();
     let before = syns.len();
-    syns.retain(|syn| !core::ptr::eq(syn.endpoint, endpoint));
+    syns.retain(|syn| !core::ptr::eq(syn.socket.endpoint, endpoint));
     COUNT.fetch_sub(before - syns.len(), Ordering::AcqRel);
     drop(syns);
     crate::route::port_unused(endpoint);
@@ -305,7 +307,7 @@ pub(crate) fn forget(endpoint: &Endpoint) {
 /// Before fork and exec: the timers are this process's, so the kernel goes on with what waits.
 pub(crate) fn all_to_kernel() {
     while let Some(syn) = claim(|_| true) {
-        let (endpoint, to) = (syn.endpoint, syn.to);
+        let (endpoint, to) = (syn.socket.endpoint, syn.to);
         crate::route::port_unused(endpoint);
         endpoint.set_state(unconnected(endpoint));
         go_on_in_kernel(endpoint, to, Reason::NotAccepting);

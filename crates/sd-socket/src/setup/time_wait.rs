@@ -1,41 +1,13 @@
-//! The side that closes a connection first keeps its port busy for about a minute (TIME-WAIT): bind(2) without
+//! Ports in TIME-WAIT (`socket::time_wait` notes them): bind(2) without
 //! SO_REUSEADDR fails. The kernel does not know these ports, so after its own bind the monitor is asked, which looks
 //! into the slabs of those who may have had the port.
 
 use crate::monitor::client;
-use crate::process::{SlabRec, netlink};
+use crate::process::netlink;
 use crate::socket::addr::Name;
-use crate::socket::cold;
-use crate::socket::endpoint::{CLOSED_FIRST, EndpointExt, FIN_SENT, OWN_SOCKET, peer_finished};
+use crate::socket::endpoint::{EndpointExt, OWN_SOCKET};
 use sd_proto::{ErrorCode, Reply, Request};
-use sd_shm::slab::{End, Endpoint};
-use sd_shm::time_wait::{SECONDS, TimeWait, step};
-
-/// shutdown(2) is about to end this side's stream.
-pub(crate) fn note_shutdown(endpoint: &Endpoint) {
-    if !endpoint.flag(FIN_SENT) && !peer_finished(endpoint) {
-        endpoint.set_flag(CLOSED_FIRST);
-    }
-}
-
-/// The connection is closed, and not reset; its endpoint is in that slab. True if a reset is to follow the end of the
-/// stream, as nothing is waited for: TCP_LINGER2 is negative.
-pub(crate) fn note_close(endpoint: &Endpoint, rec: &SlabRec) -> bool {
-    let first = endpoint.flag(CLOSED_FIRST) || !endpoint.flag(FIN_SENT) && !peer_finished(endpoint);
-    if !first {
-        return false;
-    }
-    let Some(slab) = rec.slab() else { return false };
-    let local = slab.address(endpoint, End::Local);
-    let seconds = match cold::of(endpoint).orphan_seconds() {
-        // The other side has not ended its stream, and is not waited for any longer than that (FIN-WAIT-2).
-        Some(0) if !peer_finished(endpoint) => return true,
-        Some(seconds) if !peer_finished(endpoint) => seconds,
-        _ => SECONDS,
-    };
-    slab.time_waits().note(TimeWait::of(endpoint, local, step(sd_sys::time::ticks()), seconds));
-    false
-}
+use sd_shm::slab::Endpoint;
 
 /// A socket that was bound wants to connect: whether a connection has the same four numbers, an accelerated one
 /// or one of the kernel's. Two sockets can be bound to one port only where they share it.

@@ -10,8 +10,9 @@ use crate::process::PROCESS;
 use crate::setup::connect;
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
-use crate::socket::endpoint::{self, EndpointExt, HAS_NAME, SHUT_RD, SHUT_WR};
+use crate::socket::endpoint::{EndpointExt, HAS_NAME, SHUT_RD, SHUT_WR};
 use crate::socket::kernel_socket::{MOVED, is_moved};
+use crate::socket::life;
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sd_proto::Request;
@@ -37,7 +38,7 @@ pub(crate) fn asked(id: u64, slot: usize, generation: u32) {
     let Some(endpoint) = channel.endpoint(slot) else { return };
     let is_it =
         endpoint.generation.load(Ordering::Relaxed) == generation && endpoint.state_now() == State::Connected;
-    if !is_it || !endpoint::retain_open(endpoint) {
+    if !is_it || !life::retain_open(endpoint) {
         return;
     }
     if go_over(endpoint, channel, slot, generation).is_none() {
@@ -46,7 +47,7 @@ pub(crate) fn asked(id: u64, slot: usize, generation: u32) {
     crate::socket::bell::wake_sleepers(endpoint);
     sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
     crate::socket::thread_waker::wake_all();
-    endpoint::release(endpoint);
+    life::release(endpoint);
 }
 
 /// `None` when the connection cannot be made otherwise.

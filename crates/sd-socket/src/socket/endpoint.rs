@@ -1,16 +1,13 @@
 //! An endpoint's life: allocation, its rings, locks of its halves, its end.
 
 use crate::link::channel::Channel;
-use crate::process::{PROCESS, Priv, SlabRec};
-use crate::socket::bell::{self, ALL_BITS, notify};
-use crate::socket::cold;
+use crate::process::PROCESS;
+use crate::socket::bell::{ALL_BITS, notify};
 use crate::socket::token::Half;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::token::Way;
-use sd_ring::{Next, RxCursor, TxCursor};
-use sd_shm::channel::{
-    FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, Side, SlotSide, SlotState,
-};
+use sd_ring::{RxCursor, TxCursor};
+use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, SlotSide, SlotState};
 use sd_shm::rings::Rings;
 use sd_shm::slab::{
     Endpoint, FIXED_BUF, HAS_COLD, RX_DISTANCE, RX_PARKED, RxHalf, SWITCHES_MASK, State, TOKENS_DISTANCE,
@@ -201,181 +198,6 @@ pub(crate) fn repair_rx(endpoint: &Endpoint) {
     unsafe { rx_cursor(endpoint) }.recover();
 }
 
-/// A fresh endpoint of the own slab, held by this process, one descriptor counted.
-pub(crate) fn allocate(domain: i32) -> Option<&'static Endpoint> {
-    let rec = PROCESS.own()?;
-    let slab = rec.slab()?;
-    let mut alloc = PROCESS.alloc.lock();
-    let index = take_free(&mut alloc, rec, slab)?;
-    let endpoint = slab.endpoint(index)?;
-    let private = rec.private(index)?;
-    private.fds.store(1, Ordering::Relaxed);
-    if endpoint.flags.load(Ordering::Relaxed) & HAS_COLD != 0 {
-        let (tokens, cold) = (slab.tokens(index)?, slab.cold(index)?);
-        tokens.tx.reset();
-        tokens.rx.reset();
-        cold.reset();
-    }
-    let half = endpoint.rx();
-    endpoint.flags.store(0, Ordering::Relaxed);
-    endpoint.error.store(0, Ordering::Relaxed);
-    endpoint.domain.store(domain as u8, Ordering::Relaxed);
-    endpoint.reason.store(0, Ordering::Relaxed);
-    endpoint.ports.store(0, Ordering::Relaxed);
-    half.short_addresses.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-    half.lowat.store(1, Ordering::Relaxed);
-    private.clear_role();
-    private.next.store(0, Ordering::Relaxed);
-    endpoint.sender.store(0, Ordering::Relaxed);
-    half.spin.store(0, Ordering::Relaxed);
-    endpoint.holders.store(rec.bit.load(Ordering::Relaxed), Ordering::Relaxed);
-    endpoint.set_state(State::Fresh);
-    Some(endpoint)
-}
-
-fn take_free(
-    alloc: &mut crate::process::Alloc,
-    rec: &crate::process::SlabRec,
-    slab: sd_shm::slab::Slab,
-) -> Option<usize> {
-    if let Some(index) = alloc.free.checked_sub(1) {
-        alloc.free = rec.private(index as usize)?.next.load(Ordering::Relaxed);
-        return Some(index as usize);
-    }
-    let given_up =
-        |index: &u32| slab.endpoint(*index as usize).is_some_and(|e| e.holders.load(Ordering::Acquire) == 0);
-    if let Some(at) = alloc.orphans.iter().position(given_up) {
-        return Some(alloc.orphans.swap_remove(at) as usize);
-    }
-    let high = slab.header().high.load(Ordering::Relaxed);
-    if high as usize >= slab.header().endpoints_allowed() {
-        return None;
-    }
-    slab.header().high.store(high + 1, Ordering::Release);
-    Some(high as usize)
-}
-
-/// One more descriptor of this process leads to the endpoint.
-pub(crate) fn retain(endpoint: &Endpoint) {
-    if let Some(private) = PROCESS.private(endpoint) {
-        private.fds.fetch_add(1, Ordering::AcqRel);
-    }
-}
-
-/// One more descriptor leads to the endpoint, if any does; false when it has none left.
-pub(crate) fn retain_open(endpoint: &Endpoint) -> bool {
-    let one_more = |fds: u32| (fds > 0).then_some(fds.wrapping_add(1));
-    PROCESS.private(endpoint).is_some_and(|private| {
-        private.fds.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok()
-    })
-}
-
-/// One descriptor fewer; the last one of the last process ends the connection.
-pub(crate) fn release(endpoint: &'static Endpoint) {
-    let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
-    let Some(private) = rec.private(index) else { return };
-    if private.fds.fetch_sub(1, Ordering::AcqRel) == 1 {
-        end_at(endpoint, rec, index, private);
-    }
-}
-
-/// The last descriptor of this process is closed.
-pub(crate) fn end(endpoint: &'static Endpoint) {
-    let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
-    rec.private(index).into_iter().for_each(|private| end_at(endpoint, rec, index, private));
-}
-
-fn end_at(endpoint: &'static Endpoint, rec: &SlabRec, index: usize, private: &Priv) {
-    crate::epoll::forget_endpoint(endpoint, private);
-    if endpoint.state_now() == State::Connecting {
-        crate::setup::syn_sent::forget(endpoint);
-    }
-    let listener = private.listener().and_then(|_| crate::setup::listen::forget(private));
-    let bit = rec.bit.load(Ordering::Relaxed);
-    let channel = private.channel().filter(|_| endpoint.state_now() == State::Connected);
-    if let Some(channel) = channel.filter(|_| endpoint.holders.load(Ordering::Acquire) & !bit != 0) {
-        // Another process goes on with it, and will free the slot for other connections.
-        channel.unbind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
-    }
-    if endpoint.state_now() == State::Kernel {
-        private.channel().into_iter().for_each(|channel| crate::setup::withdrawn::let_go(endpoint, channel));
-    }
-    let last = !leave(endpoint, bit);
-    match channel {
-        Some(channel) if last => hang_up(endpoint, channel, rec),
-        Some(channel) => channel.unused(),
-        None => {}
-    }
-    if last {
-        // The bit goes last: without it the slab's owner may use the endpoint again.
-        endpoint.set_state(State::Free);
-        endpoint.holders.fetch_and(!bit, Ordering::AcqRel);
-    }
-    let own = PROCESS.own().is_some_and(|own| core::ptr::eq(own, rec));
-    if own {
-        let mut alloc = PROCESS.alloc.lock();
-        if last {
-            private.next.store(alloc.free, Ordering::Relaxed);
-            alloc.free = index as u32 + 1;
-        } else {
-            alloc.orphans.push(index as u32);
-        }
-    }
-    if let Some(listener) = listener {
-        crate::setup::listen::ended(listener);
-    }
-}
-
-/// Takes this process's bit away while others hold the endpoint. False, and the bit is left, when it is the last:
-/// of processes that close at the same time one ends the connection.
-fn leave(endpoint: &Endpoint, bit: u64) -> bool {
-    let clear = |holders: u64| Some(holders & !bit).filter(|left| *left != 0);
-    endpoint.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, clear).is_ok()
-}
-
-/// A connection that others have is held by this process too, which has its bit already; one descriptor is counted.
-pub(crate) fn hold(endpoint: &'static Endpoint, channel: &'static Channel) {
-    let Some(private) = PROCESS.private(endpoint) else { return };
-    if !private.change_channel(channel) || private.fds.load(Ordering::Acquire) == 0 {
-        private.next.store(0, Ordering::Relaxed);
-        channel.bind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
-    }
-    private.fds.fetch_add(1, Ordering::AcqRel);
-}
-
-/// Ties an endpoint to a slot of a channel.
-pub(crate) fn attach(endpoint: &'static Endpoint, channel: &'static Channel, slot: usize, generation: u32) {
-    let (side, map) = (channel.side, channel.map);
-    let [a, b] = &map.slot(slot).side;
-    let (own, peer) = if side == Side::A { (a, b) } else { (b, a) };
-    crate::link::placed::note(endpoint, channel, slot, peer);
-    endpoint.slot.store(slot as u16, Ordering::Relaxed);
-    endpoint.side.store(side as u8, Ordering::Relaxed);
-    endpoint.generation.store(generation, Ordering::Relaxed);
-    endpoint.channel_id.store(channel.id, Ordering::Relaxed);
-    endpoint.tx().bytes.store(0, Ordering::Relaxed);
-    endpoint.rx().bytes.store(0, Ordering::Relaxed);
-    if endpoint.flag(HAS_COLD) {
-        cold::of(endpoint).urgent_read.store(0, Ordering::Relaxed);
-    }
-    // SAFETY: nobody else knows the endpoint yet.
-    unsafe {
-        endpoint.tx().cursor.get().write(TxCursor::new(&GEOMETRY));
-        endpoint.rx().cursor.get().write(RxCursor::new());
-    }
-    PROCESS.private(endpoint).into_iter().for_each(|private| private.set_channel(channel));
-    if channel.thread_wakers.mask() != 0 {
-        own.make_cold().rings.store(channel.thread_wakers.mask(), Ordering::SeqCst);
-    }
-    channel.bind(slot, endpoint);
-    if crate::link::kept_rings::are_kept(channel) {
-        // SAFETY: nobody else knows the endpoint yet.
-        unsafe { crate::socket::apart::attached(endpoint, channel, slot) };
-    }
-    crate::socket::confine::attached(endpoint);
-    endpoint.set_state(State::Connected);
-}
-
 /// What the peer's words say of the end of the connection, beyond what the ring says.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PeerEnd {
@@ -414,42 +236,6 @@ pub(crate) fn peer_finished(endpoint: &Endpoint) -> bool {
     endpoint.flag(EOF)
         || endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_FIN != 0
         || peer_end(endpoint) == PeerEnd::Gone
-}
-
-/// The end of a connection, when the last descriptor is closed (§4.5.4): announces the end of our
-/// stream, or resets when received data was never read or SO_LINGER says so.
-pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, rec: &SlabRec) {
-    let own = endpoint.own_words();
-    let generation = endpoint.generation.load(Ordering::Relaxed);
-    {
-        let _rx = endpoint.rx_token();
-        let _tx = endpoint.tx_token();
-        // SAFETY: both halves are held.
-        let (tx, rx) = unsafe { (tx_cursor(endpoint), rx_cursor(endpoint)) };
-        let next = rx.next(&GEOMETRY, &endpoint.rx_mem());
-        let unread = next.is_ok_and(Next::may_be_data) && crate::socket::apart::has_data(endpoint, rx);
-        let aborts = cold::of(endpoint).aborts();
-        if unread || aborts || endpoint.flag(RESET) {
-            own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
-        } else {
-            let resets = crate::setup::time_wait::note_close(endpoint, rec);
-            tx.finish(&endpoint.tx_mem(), bell::stamp(endpoint));
-            own.flags.fetch_or(if resets { FLAG_FIN | FLAG_RESET } else { FLAG_FIN }, Ordering::AcqRel);
-        }
-        own.wait.store(0, Ordering::Relaxed);
-        let used_large = tx.is_large() || rx.is_large();
-        let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
-        if used_large {
-            sd_sys::budget::give_back(tx.large_used());
-            crate::memory::idle::trim(channel, slot, peer_end(endpoint) == PeerEnd::Gone);
-        }
-        channel.unbind(slot, endpoint);
-        // From here on the slot may carry another connection, so everything else comes before; a
-        // wake-up too many does no harm to that one.
-        own.set_state(generation, SlotState::Closed);
-        notify(endpoint, ALL_BITS);
-        channel.unused();
-    }
 }
 
 /// The peer broke the protocol: both ends are reset.

@@ -8,7 +8,8 @@ use crate::fd::hidden::HiddenCell;
 use crate::fd::table::{self, Entry};
 use crate::process::PROCESS;
 use crate::process::stats::{Counter, count};
-use crate::socket::endpoint::{self, EndpointExt, OWN_SOCKET};
+use crate::socket::endpoint::{EndpointExt, OWN_SOCKET};
+use crate::socket::life;
 use crate::socket::recorded::replay;
 use crate::socket::{addr, cold, inode};
 use core::sync::atomic::Ordering;
@@ -40,7 +41,7 @@ pub(crate) fn dropped_behind_our_back(fd: i32) {
             table::clear(fd);
             count(Counter::LostFd);
             if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
-                endpoint::release(endpoint);
+                life::release(endpoint);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What a socket is: its 64 bytes in the slab, and what few sockets need besides.
 //!
-//! `endpoint` (flags, life and end), `cold` (time-outs, IPv6 addresses, urgent data), `errors` (what a call on a broken connection
+//! `endpoint` (flags, words, rings), `handle` (an endpoint and what this process has of it, looked up once), `life` (from its
+//! allocation to its end; folders above register what they do then), `cold` (time-outs, IPv6 addresses, urgent data), `errors` (what a call on a broken connection
 //! returns), `names` and `addr` (getsockname, getpeername), `signals` (SIGIO, SIGURG), `inode` (fstat).
 //! `apart` reads what another user's process sends where a look could make memory at our expense.
 //! `kernel_socket` is what the kernel has behind a number of ours, `recorded` and `notes` the options for it, `ring_view` what lies in
@@ -14,7 +15,7 @@
 //!
 //! | task | place |
 //! |---|---|
-//! | end of a connection | `endpoint` (`release`, `hang_up`) |
+//! | end of a connection | `life` (`release`, `hang_up`), `time_wait` |
 //! | placeholders, a kernel socket of its own | `kernel_socket` |
 //! | FIONREAD, SIOCOUTQ, SIOCATMARK, the urgent mark | `ring_view` |
 //! | a field few sockets need | `cold` |
@@ -33,8 +34,10 @@ pub(crate) mod cold;
 pub(crate) mod confine;
 pub(crate) mod endpoint;
 pub(crate) mod errors;
+pub(crate) mod handle;
 pub(crate) mod inode;
 pub(crate) mod kernel_socket;
+pub(crate) mod life;
 pub(crate) mod names;
 pub(crate) mod notes;
 pub(crate) mod parked;
@@ -43,4 +46,5 @@ pub(crate) mod recorded;
 pub(crate) mod ring_view;
 pub(crate) mod signals;
 pub(crate) mod thread_waker;
+pub(crate) mod time_wait;
 pub(crate) mod token;

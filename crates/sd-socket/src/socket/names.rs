@@ -5,6 +5,7 @@ use crate::fd::table::{self, Entry};
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, FIN_SENT, KEEPS_ADDRESS, RESET};
+use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::materialize;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, sockaddr, socklen_t};
@@ -83,7 +84,7 @@ unsafe fn of_bridged(
 /// A kernel socket with a bridge behind it is told by the names of the connection; `None` where there is no monitor.
 pub(crate) fn remember(fd: i32, domain: i32, local: Name, remote: Name) -> Option<&'static Endpoint> {
     drop(crate::monitor::client::connected()?);
-    let endpoint = crate::socket::endpoint::allocate(domain)?;
+    let Socket { endpoint, .. } = crate::socket::life::allocate(domain)?;
     endpoint.fd.store(fd, Ordering::Relaxed);
     endpoint.reason.store(Reason::Bridged as u8, Ordering::Relaxed);
     endpoint.ports.store(u32::from(local.port) << 16 | u32::from(remote.port), Ordering::Relaxed);
@@ -93,7 +94,7 @@ pub(crate) fn remember(fd: i32, domain: i32, local: Name, remote: Name) -> Optio
     if table::set_kernel(fd, endpoint) {
         return Some(endpoint);
     }
-    crate::socket::endpoint::release(endpoint);
+    crate::socket::life::release(endpoint);
     None
 }
 

@@ -9,6 +9,7 @@
 //! `options/buffer_sizes_inherited` and `bind/chosen_port_keeps_options`.
 
 use crate::process::PROCESS;
+use crate::socket::handle::Socket;
 use core::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, SOL_SOCKET, c_int, c_void};
 use sd_shm::slab::Endpoint;
@@ -110,14 +111,13 @@ fn noted(notes: &[Note], number: u32) -> &[Extra] {
 }
 
 /// A connection has most of what its listener has.
-pub(crate) fn inherit(from: &Endpoint, to: &Endpoint) {
-    if let (Some(from), Some(to)) = (PROCESS.private(from), PROCESS.private(to)) {
-        let number = match from.next.load(Ordering::Relaxed) {
-            0 => 0,
-            number => note_of(&NOTES.lock(), number).map_or(0, |note| note.inherited),
-        };
-        to.next.store(number, Ordering::Relaxed);
-    }
+#[inline]
+pub(crate) fn inherit(from: Socket, to: Socket) {
+    let number = match from.private.next.load(Ordering::Relaxed) {
+        0 => 0,
+        number => note_of(&NOTES.lock(), number).map_or(0, |note| note.inherited),
+    };
+    to.private.next.store(number, Ordering::Relaxed);
 }
 
 /// Something is noted of a socket.
@@ -147,7 +147,12 @@ const SO_TIMESTAMPING_NEW: c_int = 65;
 
 /// An option is noted for which the kernel has to connect: another interface, a source address that need not be this
 /// host's, a range for the source port, times of sending and coming.
-pub(crate) fn need_the_kernel(endpoint: &Endpoint) -> bool {
+#[inline]
+pub(crate) fn need_the_kernel(socket: Socket) -> bool {
+    socket.private.next.load(Ordering::Relaxed) != 0 && one_needs_the_kernel(socket.endpoint)
+}
+
+fn one_needs_the_kernel(endpoint: &Endpoint) -> bool {
     const IP_LOCAL_PORT_RANGE: c_int = 51;
     const SO_BINDTOIFINDEX: c_int = 62;
     const OPTIONS: [(c_int, c_int); 9] = [

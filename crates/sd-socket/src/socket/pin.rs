@@ -7,7 +7,8 @@
 use crate::fd::hidden::{Hidden, HiddenCell};
 use crate::fd::table::{self, Entry};
 use crate::process::{PROCESS, single_threaded};
-use crate::socket::endpoint;
+use crate::socket::handle::Socket;
+use crate::socket::life;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
@@ -18,17 +19,16 @@ static WAITED_AT: AtomicU32 = AtomicU32::new(0);
 
 /// A socket that a thread waits at.
 pub(crate) struct Pinned {
-    endpoint: &'static Endpoint,
-    fds: Option<&'static AtomicU32>,
+    socket: Option<Socket>,
     pid: i32,
 }
 
 impl Pinned {
     pub(crate) fn new(endpoint: &'static Endpoint) -> Pinned {
-        let fds = PROCESS.private(endpoint).map(|private| &private.fds);
+        let socket = Socket::of(endpoint);
         add(&WAITED_AT, 1);
-        fds.map(|fds| add(fds, 1));
-        Pinned { endpoint, fds, pid: PROCESS.pid.load(Ordering::Relaxed) }
+        socket.inspect(|socket| _ = add(&socket.private.fds, 1));
+        Pinned { socket, pid: PROCESS.pid.load(Ordering::Relaxed) }
     }
 }
 
@@ -48,8 +48,10 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         // A child that was forked by a handler inside the wait has let go of it already.
         if self.pid == PROCESS.pid.load(Ordering::Relaxed) {
-            if self.fds.is_some_and(|fds| add(fds, u32::MAX) == 1) {
-                endpoint::end(self.endpoint);
+            if let Some(socket) = self.socket
+                && add(&socket.private.fds, u32::MAX) == 1
+            {
+                life::end(socket);
             }
             add(&WAITED_AT, u32::MAX);
         }
@@ -69,13 +71,13 @@ pub(crate) fn recount() {
     }
     table::for_each(0, u32::MAX, |_, entry| {
         if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
-            endpoint::retain(endpoint);
+            life::retain(endpoint);
         }
     });
     for place in &KEPT {
         // SAFETY: as for `Place::let_go`.
         if let Some(listener) = unsafe { place.endpoint.load(Ordering::Acquire).as_ref() } {
-            endpoint::retain(listener);
+            life::retain(listener);
         }
     }
 }
@@ -97,7 +99,7 @@ impl Place {
         // SAFETY: null, or put in by `keep`; endpoints are never unmapped.
         if let Some(endpoint) = unsafe { self.endpoint.swap(null_mut(), Ordering::AcqRel).as_ref() } {
             self.fd.close();
-            endpoint::release(endpoint);
+            life::release(endpoint);
         }
     }
 }
@@ -113,7 +115,7 @@ impl PinnedListener {
         };
         let place = KEPT.iter().find(is_taken);
         if place.is_some() {
-            endpoint::retain(listener);
+            life::retain(listener);
         }
         PinnedListener(place)
     }

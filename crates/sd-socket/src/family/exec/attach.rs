@@ -210,7 +210,7 @@ fn connect(endpoint: &'static Endpoint) -> bool {
 /// The number leads to the endpoint again.
 fn adopt(fd: i32, endpoint: &'static Endpoint) {
     if connect(endpoint) {
-        crate::socket::endpoint::retain(endpoint);
+        crate::socket::life::retain(endpoint);
         endpoint.fd.store(fd, Ordering::Relaxed);
         crate::fd::table::set_socket(fd, endpoint);
     }
@@ -235,8 +235,8 @@ fn release_the_rest(slab: Slab) {
         let Some((rec, _)) = PROCESS.locate(endpoint) else { return };
         let is_ours = endpoint.holders.load(Ordering::Acquire) & rec.bit.load(Ordering::Relaxed) != 0;
         if is_ours && !is_held(endpoint) && connect(endpoint) {
-            crate::socket::endpoint::retain(endpoint);
-            crate::socket::endpoint::release(endpoint);
+            crate::socket::life::retain(endpoint);
+            crate::socket::life::release(endpoint);
         }
     }
 }

@@ -40,7 +40,7 @@ fn set_generations(ahead: u32) {
 /// All listeners.
 pub(crate) fn exported() -> Vec<(&'static Endpoint, Exported)> {
     let export = |listener: &&'static Listener| {
-        let endpoint = *listener.endpoint.lock();
+        let endpoint = listener.socket.lock().map(|socket| socket.endpoint);
         let exported = Exported {
             index: listener.index.load(Ordering::Relaxed),
             backlog: listener.backlog.load(Ordering::Relaxed),

@@ -139,6 +139,6 @@ fn let_go() {
     });
     for (fd, endpoint) in all {
         table::clear(fd);
-        crate::socket::endpoint::release(endpoint);
+        crate::socket::life::release(endpoint);
     }
 }

@@ -45,8 +45,17 @@ fn recv_slow(endpoint: &'static Endpoint, buf: *mut c_void, len: size_t, flags: 
 /// send(2).
 #[inline]
 pub unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Outcome<ssize_t> {
-    // SAFETY: see the module.
-    unsafe { sendto(fd, buf, len, flags, NOWHERE.0, NOWHERE.1) }
+    let Some(endpoint) = connection(fd) else {
+        // SAFETY: see the module.
+        let again = |flags| unsafe { send(fd, buf, len, flags) };
+        // SAFETY: see the module.
+        return unsafe { unconnected::send(fd, flags, NOWHERE, again) };
+    };
+    let is_usual = flags & !USUAL == 0 && len != 0 && !bad_pointer(buf, len);
+    if is_usual && fast::send(endpoint, buf as *const u8, len) {
+        return Outcome::Done(len as ssize_t);
+    }
+    send_slow(endpoint, (buf, len), flags)
 }
 
 /// recvfrom(2): TCP fills in no address.
@@ -76,7 +85,6 @@ pub unsafe fn recvfrom(
 }
 
 /// sendto(2): a connected TCP socket ignores the address.
-#[inline]
 pub unsafe fn sendto(
     fd: c_int,
     buf: *const c_void,
@@ -85,17 +93,20 @@ pub unsafe fn sendto(
     addr: *const sockaddr,
     addr_len: socklen_t,
 ) -> Outcome<ssize_t> {
+    if addr.is_null() {
+        // SAFETY: see the module.
+        return unsafe { send(fd, buf, len, flags) };
+    }
     let Some(endpoint) = connection(fd) else {
         // SAFETY: see the module.
         let again = |flags| unsafe { send(fd, buf, len, flags) };
         // SAFETY: see the module.
         return unsafe { unconnected::send(fd, flags, (addr, addr_len), again) };
     };
-    let is_usual = flags & !USUAL == 0 && addr.is_null() && len != 0 && !bad_pointer(buf, len);
-    if is_usual && fast::send(endpoint, buf as *const u8, len) {
-        return Outcome::Done(len as ssize_t);
+    match crate::socket::addr::is_readable(addr, addr_len) {
+        Ok(()) => send_slow(endpoint, (buf, len), flags),
+        Err(errno) => Outcome::Errno(errno),
     }
-    send_slow(endpoint, (buf, len), flags, (addr, addr_len))
 }
 
 #[inline(never)]
@@ -103,13 +114,7 @@ fn send_slow(
     endpoint: &'static Endpoint,
     (buf, len): (*const c_void, size_t),
     flags: c_int,
-    (addr, addr_len): (*const sockaddr, socklen_t),
 ) -> Outcome<ssize_t> {
-    if !addr.is_null()
-        && let Err(errno) = crate::socket::addr::is_readable(addr, addr_len)
-    {
-        return Outcome::Errno(errno);
-    }
     if bad_pointer(buf, len) {
         return Outcome::Errno(crate::data::nowhere::send_from(endpoint, buf, len, flags));
     }

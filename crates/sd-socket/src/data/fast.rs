@@ -6,19 +6,18 @@
 use crate::data::stream::{RX_BITS, add, publish_credit};
 use crate::socket::bell::notify_at;
 use crate::socket::bell::stamp_for;
-use crate::socket::endpoint::{EndpointExt, PEER_DEAD, RESET, SHUT_WR, rings_at, rx_cursor, tx_cursor};
-use crate::socket::token::Quick;
+use crate::socket::endpoint::{EndpointExt, PEER_DEAD, RESET, SHUT_WR, rings_at};
+use crate::socket::token::{Quick, Rx, Tx};
 use core::sync::atomic::Ordering;
 use sd_ring::Next;
 use sd_ring::copy::copy_shared;
-use sd_ring::token::Way;
 use sd_shm::channel::{FLAG_DEAD, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_URGENT, GEOMETRY, SlotState};
 use sd_shm::slab::Endpoint;
 
 /// Sends a whole buffer; false when nothing was done. Its length is not zero.
 #[inline(always)]
 pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> bool {
-    let Some(_half) = Quick::take(endpoint, Way::Send) else { return false };
+    let Some(mut half) = Quick::<Tx>::take(endpoint) else { return false };
     let peer = endpoint.peer_words();
     let flags = peer.flags.load(Ordering::Acquire);
     // The lowest byte is the state; older generations' states are judged on the long way.
@@ -31,8 +30,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> b
     }
     let [distance, _] = &endpoint.rings;
     let mem = rings_at(peer, distance);
-    // SAFETY: the tx half is held.
-    let tx = unsafe { tx_cursor(endpoint) };
+    let tx = half.cursor();
     let Some(grant) = tx.reserve_here(&GEOMETRY, len) else { return false };
     // SAFETY: the grant is room in our ring that the peer does not read yet; the caller of the hooked function
     // vouches for its buffer.
@@ -51,13 +49,12 @@ pub(super) fn recv(endpoint: &'static Endpoint, buf: *mut u8, len: usize) -> usi
     if has_urgent {
         return 0;
     }
-    let Some(_half) = Quick::take(endpoint, Way::Receive) else { return 0 };
+    let Some(mut half) = Quick::<Rx>::take(endpoint) else { return 0 };
     if endpoint.rx().lowat.load(Ordering::Relaxed) != 1 {
         return 0;
     }
     let mem = endpoint.rx_mem();
-    // SAFETY: the rx half is held.
-    let rx = unsafe { rx_cursor(endpoint) };
+    let rx = half.cursor();
     let mut got = 0;
     while got < len {
         let Ok(Next::Data { region, off, len: there }) = rx.next(&GEOMETRY, &mem) else { break };

@@ -9,7 +9,7 @@ use crate::data::stream;
 use crate::fd::table;
 use crate::setup::unconnected;
 use crate::socket::bell::notify;
-use crate::socket::endpoint::{EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_WR, peer_end, tx_cursor};
+use crate::socket::endpoint::{EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_WR, peer_end};
 use core::sync::atomic::Ordering;
 use libc::{c_int, off_t, size_t, ssize_t};
 use sd_shm::channel::GEOMETRY;
@@ -142,14 +142,13 @@ unsafe fn read_cached(fd: c_int, to: *mut u8, len: usize, at: Option<off_t>) -> 
 
 /// Reads a file into the ring itself, while there is room and nothing is amiss; the number of bytes sent.
 fn read_into_ring(endpoint: &'static Endpoint, file: c_int, at: Option<off_t>, count: usize) -> usize {
-    let _half = endpoint.tx_token();
+    let mut half = endpoint.tx_token();
     let has_ended = endpoint.flag(SHUT_WR | RESET) || peer_end(endpoint) != PeerEnd::Open;
     if has_ended || Claim::NONE.is_barred(endpoint) {
         return 0;
     }
     let mem = endpoint.tx_mem();
-    // SAFETY: the tx half is held.
-    let tx = unsafe { tx_cursor(endpoint) };
+    let tx = half.cursor();
     let effort = stream::effort(endpoint, endpoint.flag(NONBLOCK));
     let mut sent = 0;
     while sent < count && tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire)).is_ok() {

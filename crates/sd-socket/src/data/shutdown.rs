@@ -1,7 +1,7 @@
 //! shutdown(2) on a connection.
 
 use crate::socket::bell::notify;
-use crate::socket::endpoint::{EndpointExt, FIN_SENT, SHUT_RD, SHUT_WR, tx_cursor};
+use crate::socket::endpoint::{EndpointExt, FIN_SENT, SHUT_RD, SHUT_WR};
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{FLAG_FIN, FLAG_READS_NO_MORE};
 use sd_shm::slab::Endpoint;
@@ -14,9 +14,8 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), Errn
     }
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         crate::socket::time_wait::note_shutdown(endpoint);
-        let _half = endpoint.tx_token();
-        // SAFETY: the tx half is held.
-        unsafe { tx_cursor(endpoint) }.finish(&endpoint.tx_mem(), crate::socket::bell::stamp(endpoint));
+        let mut half = endpoint.tx_token();
+        half.cursor().finish(&endpoint.tx_mem(), crate::socket::bell::stamp(endpoint));
         endpoint.own_words().flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
         endpoint.set_flag(SHUT_WR | FIN_SENT);
         notify(endpoint, crate::data::stream::RX_BITS);

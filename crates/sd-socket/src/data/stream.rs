@@ -7,9 +7,7 @@ use crate::data::urgent::{self, Meeting, Situation};
 use crate::socket::apart;
 use crate::socket::bell::notify;
 use crate::socket::cold;
-use crate::socket::endpoint::{
-    self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, corrupt, peer_end, rx_cursor, tx_cursor,
-};
+use crate::socket::endpoint::{self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, corrupt, peer_end};
 use crate::socket::errors::{note_end, send_error, send_failed, take_error};
 use crate::socket::pin::Pinned;
 use crate::wait::duties::{On, Waiting};
@@ -111,7 +109,7 @@ fn push(
     waits: bool,
     claim: &mut Claim,
 ) -> Push {
-    let _half = endpoint.tx_token();
+    let mut half = endpoint.tx_token();
     if claim.is_barred(endpoint) {
         return Push::Barred;
     }
@@ -124,8 +122,7 @@ fn push(
         return Push::Done;
     }
     let mem = endpoint.tx_mem();
-    // SAFETY: the tx half is held.
-    let tx = unsafe { tx_cursor(endpoint) };
+    let tx = half.cursor();
     let start = pieces.total;
     let mut credit_read = false;
     while pieces.total > 0 {
@@ -281,10 +278,9 @@ impl Pull {
 /// Takes what the ring holds, as far as it fits.
 #[inline]
 fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
-    let _half = endpoint.rx_token();
+    let mut half = endpoint.rx_token();
     let mem = endpoint.rx_mem();
-    // SAFETY: the rx half is held.
-    let cursor = unsafe { rx_cursor(endpoint) };
+    let cursor = half.cursor();
     let mut peeked = *cursor;
     let rx = if take.advance { cursor } else { &mut peeked };
     let mut ended = false;

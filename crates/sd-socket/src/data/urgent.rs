@@ -16,9 +16,7 @@ use crate::data::iov::Pieces;
 use crate::data::stream::{self, Push, RX_BITS};
 use crate::socket::bell::notify;
 use crate::socket::cold;
-use crate::socket::endpoint::{
-    EndpointExt, NONBLOCK, OOB_INLINE, PeerEnd, RESET, corrupt, peer_end, tx_cursor,
-};
+use crate::socket::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, PeerEnd, RESET, corrupt, peer_end};
 use crate::socket::ring_view::{VALID, is_mark, is_pending, unread};
 use crate::wait::Deadline;
 use core::sync::atomic::Ordering;
@@ -164,7 +162,7 @@ fn send_byte(endpoint: &'static Endpoint, byte: u8, flags: i32) -> Result<(), Er
 
 /// Puts the urgent byte into the ring; first it is said where.
 fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
-    let _half = endpoint.tx_token();
+    let mut half = endpoint.tx_token();
     if Claim::NONE.is_barred(endpoint) {
         return Push::Barred;
     }
@@ -172,8 +170,7 @@ fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
         return end.map_or_else(Push::Error, |()| Push::Done);
     }
     let mem = endpoint.tx_mem();
-    // SAFETY: the tx half is held.
-    let tx = unsafe { tx_cursor(endpoint) };
+    let tx = half.cursor();
     if tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire)).is_err() {
         corrupt(endpoint);
         return Push::Error(Errno::ECONNRESET);

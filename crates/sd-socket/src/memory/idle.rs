@@ -11,9 +11,10 @@
 
 use crate::link::channel::Channel;
 use crate::link::kept_rings::are_kept;
-use crate::socket::endpoint::{EndpointExt, rx_cursor, tx_cursor};
+use crate::socket::endpoint::EndpointExt;
 use crate::socket::life;
 use crate::socket::parked::{self, glance};
+use crate::socket::token::Half;
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{GEOMETRY, SMALL_PER_PAGE};
 use sd_shm::slab::{Endpoint, State};
@@ -85,9 +86,8 @@ pub(crate) fn return_credit(endpoint: &'static Endpoint) {
 
 /// Gives all credits back to the peer; if `looks`, over jumps that are next too.
 fn return_credits(endpoint: &'static Endpoint, looks: bool) {
-    let _rx = endpoint.rx_token();
-    // SAFETY: the rx half is held.
-    let rx = unsafe { rx_cursor(endpoint) };
+    let mut half = endpoint.rx_token();
+    let rx = half.cursor();
     if looks && rx.is_large() {
         // What is wrong there will be found again by who receives.
         let _ = crate::socket::apart::next(endpoint, rx);
@@ -142,10 +142,9 @@ fn consumed(endpoint: &Endpoint) -> u64 {
 }
 
 fn leave_large(endpoint: &'static Endpoint) {
-    let _tx = endpoint.tx_token();
+    let mut half = endpoint.tx_token();
     let mem = endpoint.tx_mem();
-    // SAFETY: the tx half is held.
-    let tx = unsafe { tx_cursor(endpoint) };
+    let tx = half.cursor();
     if tx.credit(consumed(endpoint)).is_err() || !tx.memory_is_free() {
         return;
     }
@@ -212,9 +211,8 @@ fn give_back_small(endpoint: &'static Endpoint, quiet: impl Fn(&'static Endpoint
         return;
     }
     // In the order of their slots, and nobody else holds several.
-    let _halves = all.each_ref().map(|open| open.0.tx_token());
-    // SAFETY: the tx halves are held.
-    let mut cursors = all.each_ref().map(|open| unsafe { tx_cursor(open.0) });
+    let mut halves = all.each_ref().map(|open| open.0.tx_token());
+    let mut cursors = halves.each_mut().map(Half::cursor);
     let mut is_free = true;
     for (tx, open) in cursors.iter_mut().zip(&all) {
         is_free &= tx.credit(consumed(open.0)).is_ok() && tx.memory_is_free();

@@ -18,11 +18,9 @@
 
 use crate::memory::idle::{self, Open};
 use crate::process::{PROCESS, SlabRec};
-use crate::socket::endpoint::{
-    EOF, EndpointExt, FIN_SENT, PEER_DEAD, RESET, SHUT_RD, SHUT_WR, rx_cursor, tx_cursor,
-};
+use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, PEER_DEAD, RESET, SHUT_RD, SHUT_WR};
 use crate::socket::parked::{PAGES, glance, is_parked};
-use crate::socket::token::Half;
+use crate::socket::token::{Half, Rx, Tx, cursor};
 use core::sync::atomic::Ordering;
 use sd_ring::token::Way;
 use sd_shm::PAGE;
@@ -53,6 +51,23 @@ pub(super) fn park_pages(rec: &SlabRec, slab: Slab, end: usize) {
         let page = Page { rec, slab, way, numbers: end.saturating_sub(HALVES_PER_PAGE)..end };
         if page.seems_idle() {
             page.park();
+        }
+    }
+}
+
+/// Tokens of one way, of connections in the order of their slots.
+enum Halves<'a> {
+    Send { _all: Vec<Half<'a, Tx>> },
+    Receive { _all: Vec<Half<'a, Rx>> },
+}
+
+impl Halves<'_> {
+    fn take(way: Way, open: &[Open]) -> Halves<'_> {
+        match way {
+            Way::Send => Halves::Send { _all: open.iter().map(|open| Half::take_as_is(open.0)).collect() },
+            Way::Receive => {
+                Halves::Receive { _all: open.iter().map(|open| Half::take_as_is(open.0)).collect() }
+            }
         }
     }
 }
@@ -100,7 +115,7 @@ impl Page<'_> {
         let mut open: Vec<Open> = connected.filter_map(|(_, endpoint)| Open::of(endpoint)).collect();
         let place = |of: &Open| (of.0.channel_id.load(Ordering::Relaxed), of.0.slot.load(Ordering::Relaxed));
         open.sort_by_key(place);
-        let _halves: Vec<_> = open.iter().map(|open| Half::take_as_is(open.0, self.way)).collect();
+        let _halves = Halves::take(self.way, &open);
         // Who is free stays so.
         let _alloc = PROCESS.alloc.lock();
         let is_open = |endpoint| open.iter().any(|open| core::ptr::eq(open.0, endpoint));
@@ -139,7 +154,7 @@ impl Page<'_> {
         }
         if self.way == Way::Send {
             // SAFETY: the caller has the token.
-            kept.tx.store(unsafe { tx_cursor(endpoint) }.parked(&GEOMETRY)?, Ordering::Relaxed);
+            kept.tx.store(unsafe { cursor::<Tx>(endpoint) }.parked(&GEOMETRY)?, Ordering::Relaxed);
             kept.tx_bytes.store(endpoint.tx().bytes.load(Ordering::Relaxed), Ordering::Relaxed);
             return Some(());
         }
@@ -148,7 +163,7 @@ impl Page<'_> {
             return None;
         }
         // SAFETY: as above.
-        kept.rx.store(unsafe { rx_cursor(endpoint) }.parked()?, Ordering::Relaxed);
+        kept.rx.store(unsafe { cursor::<Rx>(endpoint) }.parked()?, Ordering::Relaxed);
         kept.rx_bytes.store(half.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         for (to, from) in kept.short_addresses.iter().zip(&half.short_addresses) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -12,7 +12,7 @@
 
 use crate::link::channel::Channel;
 use crate::link::kept_rings::may_enter;
-use crate::socket::endpoint::{EndpointExt, rx_cursor};
+use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::Ordering;
 use sd_ring::{Corrupt, Next, RingMem, RxCursor};
 use sd_shm::channel::GEOMETRY;
@@ -23,17 +23,13 @@ use sd_sys::{Errno, confine};
 /// Laps apart that a correct peer lets follow one another without a message: one.
 const LAPS_MAX: u32 = 2;
 
-/// A new connection to a stranger.
-///
-/// # Safety
-/// The caller has the endpoint's rx token, or nobody else knows it.
+/// A new connection to a stranger; `rx` is its cursor.
 #[cold]
-pub(super) unsafe fn attached(endpoint: &Endpoint, channel: &Channel, slot: usize) {
+pub(super) fn attached(endpoint: &Endpoint, channel: &Channel, slot: usize, rx: &mut RxCursor) {
     if !channel.grown.may(slot, || true) {
         endpoint.set_flag(FIXED_BUF);
     }
-    // SAFETY: as the caller says.
-    unsafe { rx_cursor(endpoint) }.beware();
+    rx.beware();
 }
 
 /// What a receiver finds next; `rx` is its cursor, or a copy of it.

@@ -3,11 +3,9 @@
 use crate::link::channel::Channel;
 use crate::process::PROCESS;
 use crate::socket::bell::{ALL_BITS, notify};
-use crate::socket::token::Half;
+use crate::socket::token::{Half, Rx, Tx};
 use core::sync::atomic::{AtomicU32, Ordering};
-use sd_ring::token::Way;
-use sd_ring::{RxCursor, TxCursor};
-use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, GEOMETRY, SlotSide, SlotState};
+use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, SlotSide, SlotState};
 use sd_shm::rings::Rings;
 use sd_shm::slab::{
     Endpoint, FIXED_BUF, HAS_COLD, RX_DISTANCE, RX_PARKED, RxHalf, SWITCHES_MASK, State, TOKENS_DISTANCE,
@@ -78,8 +76,8 @@ pub(crate) trait EndpointExt {
     fn tokens(&self) -> &Tokens;
     fn tx(&self) -> &TxHalf;
     fn rx(&self) -> &RxHalf;
-    fn tx_token(&self) -> Half<'_>;
-    fn rx_token(&self) -> Half<'_>;
+    fn tx_token(&self) -> Half<'_, Tx>;
+    fn rx_token(&self) -> Half<'_, Rx>;
     fn tx_mem(&self) -> Rings;
     fn rx_mem(&self) -> Rings;
 }
@@ -133,12 +131,12 @@ impl EndpointExt for Endpoint {
         unsafe { &*place.wrapping_add(RX_DISTANCE).cast::<RxHalf>() }
     }
     #[inline(always)]
-    fn tx_token(&self) -> Half<'_> {
-        Half::take(self, Way::Send, || repair_tx(self))
+    fn tx_token(&self) -> Half<'_, Tx> {
+        Half::take(self)
     }
     #[inline(always)]
-    fn rx_token(&self) -> Half<'_> {
-        Half::take(self, Way::Receive, || repair_rx(self))
+    fn rx_token(&self) -> Half<'_, Rx> {
+        Half::take(self)
     }
     #[inline(always)]
     fn tx_mem(&self) -> Rings {
@@ -158,44 +156,6 @@ pub(crate) fn rings_at(peer: &SlotSide, distance: &AtomicU32) -> Rings {
     let small = core::ptr::from_ref(peer) as u64 + u64::from(distance.load(Ordering::Relaxed));
     // SAFETY: set by `attach`; channels of live endpoints stay mapped.
     unsafe { Rings::at_address(small) }
-}
-
-/// The sender's cursor.
-///
-/// # Safety
-/// The caller has the endpoint's tx token.
-#[inline(always)]
-#[allow(clippy::mut_from_ref)]
-pub(crate) unsafe fn tx_cursor(endpoint: &Endpoint) -> &mut TxCursor {
-    // SAFETY: promised by the caller; the cell is not shared with any peer.
-    unsafe { &mut *endpoint.tx().cursor.get() }
-}
-
-/// The receiver's cursor.
-///
-/// # Safety
-/// The caller has the endpoint's rx token.
-#[inline(always)]
-#[allow(clippy::mut_from_ref)]
-pub(crate) unsafe fn rx_cursor(endpoint: &Endpoint) -> &mut RxCursor {
-    // SAFETY: promised by the caller; the cell is not shared with any peer.
-    unsafe { &mut *endpoint.rx().cursor.get() }
-}
-
-/// Makes good what a sender left that died with the token.
-#[cold]
-pub(crate) fn repair_tx(endpoint: &Endpoint) {
-    // SAFETY: called by who took the token.
-    if unsafe { tx_cursor(endpoint) }.recover(&GEOMETRY, &endpoint.tx_mem()).is_err() {
-        corrupt(endpoint);
-    }
-}
-
-/// Makes good what a receiver left that died with the token.
-#[cold]
-pub(crate) fn repair_rx(endpoint: &Endpoint) {
-    // SAFETY: called by who took the token.
-    unsafe { rx_cursor(endpoint) }.recover();
 }
 
 /// What the peer's words say of the end of the connection, beyond what the ring says.

@@ -14,8 +14,9 @@ use crate::link::channel::Channel;
 use crate::process::above::Above;
 use crate::process::{Alloc, LISTENER, PROCESS, Priv, SlabRec};
 use crate::socket::bell::{self, ALL_BITS, notify};
-use crate::socket::endpoint::{EndpointExt, PeerEnd, RESET, WATCHED, peer_end, rx_cursor, tx_cursor};
+use crate::socket::endpoint::{EndpointExt, PeerEnd, RESET, WATCHED, peer_end};
 use crate::socket::handle::Socket;
+use crate::socket::token::{Rx, cursor};
 use crate::socket::{apart, cold, confine, time_wait};
 use core::sync::atomic::Ordering;
 use sd_ring::{Next, RxCursor, TxCursor};
@@ -217,15 +218,15 @@ pub(crate) fn attach(socket: Socket, channel: &'static Channel, slot: usize, gen
         endpoint.tx().cursor.get().write(TxCursor::new(&GEOMETRY));
         endpoint.rx().cursor.get().write(RxCursor::new());
     }
+    if crate::link::kept_rings::are_kept(channel) {
+        // SAFETY: as above.
+        apart::attached(endpoint, channel, slot, unsafe { cursor::<Rx>(endpoint) });
+    }
     socket.private.set_channel(channel);
     if channel.thread_wakers.mask() != 0 {
         own.make_cold().rings.store(channel.thread_wakers.mask(), Ordering::SeqCst);
     }
     channel.bind(slot, endpoint);
-    if crate::link::kept_rings::are_kept(channel) {
-        // SAFETY: nobody else knows the endpoint yet.
-        unsafe { apart::attached(endpoint, channel, slot) };
-    }
     confine::attached(endpoint);
     endpoint.set_state(State::Connected);
 }
@@ -236,10 +237,8 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
     let own = endpoint.own_words();
     let generation = endpoint.generation.load(Ordering::Relaxed);
     {
-        let _rx = endpoint.rx_token();
-        let _tx = endpoint.tx_token();
-        // SAFETY: both halves are held.
-        let (tx, rx) = unsafe { (tx_cursor(endpoint), rx_cursor(endpoint)) };
+        let (mut rx_half, mut tx_half) = (endpoint.rx_token(), endpoint.tx_token());
+        let (rx, tx) = (rx_half.cursor(), tx_half.cursor());
         let next = rx.next(&GEOMETRY, &endpoint.rx_mem());
         let unread = next.is_ok_and(Next::may_be_data) && apart::has_data(endpoint, rx);
         let aborts = cold::of(endpoint).aborts();

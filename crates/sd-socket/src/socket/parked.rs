@@ -5,7 +5,7 @@
 
 use crate::link::kept_rings::are_kept;
 use crate::process::PROCESS;
-use crate::socket::endpoint::{EndpointExt, rx_cursor, tx_cursor};
+use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sd_ring::token::Way;
 use sd_ring::{RxCursor, TxCursor};
@@ -30,32 +30,27 @@ pub(crate) fn is_parked(endpoint: &Endpoint, way: Way) -> bool {
     }
 }
 
-/// Makes a parked half what it was.
-///
-/// # Safety
-/// The caller has its token.
+/// Makes a parked half to send what it was, for who has its token.
 #[cold]
-pub(crate) unsafe fn unpark(endpoint: &Endpoint, way: Way) {
+pub(super) fn unpark_tx(endpoint: &Endpoint, cursor: &mut TxCursor) {
     let Some(kept) = kept(endpoint) else { return };
-    match way {
-        Way::Send => {
-            endpoint.tx().bytes.store(kept.tx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
-            // SAFETY: as the caller says.
-            unsafe { tx_cursor(endpoint) }.unpark(&GEOMETRY, kept.tx.load(Ordering::Relaxed));
-            endpoint.clear_flag(TX_PARKED);
-        }
-        Way::Receive => {
-            let half = endpoint.rx();
-            half.bytes.store(kept.rx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
-            for (to, from) in half.short_addresses.iter().zip(&kept.short_addresses) {
-                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-            }
-            // SAFETY: as the caller says.
-            unsafe { *rx_cursor(endpoint) = unparked(endpoint, kept) };
-            half.lowat.store(1, Ordering::Release);
-            endpoint.clear_flag(RX_PARKED);
-        }
+    endpoint.tx().bytes.store(kept.tx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    cursor.unpark(&GEOMETRY, kept.tx.load(Ordering::Relaxed));
+    endpoint.clear_flag(TX_PARKED);
+}
+
+/// Makes a parked half to receive what it was, for who has its token.
+#[cold]
+pub(super) fn unpark_rx(endpoint: &Endpoint, cursor: &mut RxCursor) {
+    let Some(kept) = kept(endpoint) else { return };
+    let half = endpoint.rx();
+    half.bytes.store(kept.rx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    for (to, from) in half.short_addresses.iter().zip(&kept.short_addresses) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
+    *cursor = unparked(endpoint, kept);
+    half.lowat.store(1, Ordering::Release);
+    endpoint.clear_flag(RX_PARKED);
 }
 
 /// The receiving cursor that was parked.

@@ -1,7 +1,7 @@
 //! What lies in the rings of a connection, looked at without taking it: FIONREAD, SIOCOUTQ, SIOCATMARK, TCP_INQ, and the
 //! urgent mark.
 
-use crate::socket::endpoint::{self, EndpointExt, OOB_INLINE, rx_cursor, tx_cursor};
+use crate::socket::endpoint::{self, EndpointExt, OOB_INLINE};
 use crate::socket::{apart, cold};
 use core::sync::atomic::Ordering;
 use sd_ring::{Next, RxCursor};
@@ -58,9 +58,9 @@ struct Found {
 }
 
 fn walk(endpoint: &'static Endpoint) -> Found {
-    let _half = endpoint.rx_token();
-    // SAFETY: the rx half is held; a copy walks ahead.
-    let mut rx = unsafe { *rx_cursor(endpoint) };
+    let mut half = endpoint.rx_token();
+    // A copy walks ahead.
+    let mut rx = *half.cursor();
     let mut found = Found { bytes: 0, before_mark: None, is_endless: false };
     let start = rx.position();
     while rx.position().wrapping_sub(start) <= WALK_MAX {
@@ -91,9 +91,8 @@ pub(crate) fn is_endless(endpoint: &'static Endpoint) -> bool {
 
 /// Bytes that the peer has not taken yet, at most (SIOCOUTQ).
 pub(crate) fn unsent_bytes(endpoint: &'static Endpoint) -> usize {
-    let _half = endpoint.tx_token();
-    // SAFETY: the tx half is held.
-    let tx = unsafe { tx_cursor(endpoint) };
+    let mut half = endpoint.tx_token();
+    let tx = half.cursor();
     let _ = tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire));
     tx.unread() as usize
 }

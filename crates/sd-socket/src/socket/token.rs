@@ -6,9 +6,13 @@
 use crate::process::{PROCESS, single_threaded, tid};
 use crate::socket::endpoint::{self, EndpointExt};
 use crate::socket::parked;
+use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_ring::token::{Before, Me, Thread, Token, Way, World};
+use sd_ring::{RxCursor, TxCursor};
+use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::{Endpoint, Slab, THREADS};
 use sd_sys::futex::{self, Scope};
 use sd_sys::section::Section;
@@ -174,67 +178,142 @@ impl World for Family {
     }
 }
 
-/// Exclusive use of one half of an endpoint, until dropped.
-pub(crate) struct Half<'a> {
+/// One way through a connection: which half a guard is of, and so which cursor it gives.
+pub(crate) trait Direction {
+    const WAY: Way;
+    type Cursor;
+    fn place(endpoint: &Endpoint) -> &UnsafeCell<Self::Cursor>;
+    /// Makes a parked half what it was.
+    fn unpark(endpoint: &Endpoint, cursor: &mut Self::Cursor);
+    /// Makes good what a thread left that died with the token.
+    fn repair(endpoint: &Endpoint, cursor: &mut Self::Cursor);
+}
+
+/// To the peer.
+pub(crate) enum Tx {}
+
+/// From the peer.
+pub(crate) enum Rx {}
+
+impl Direction for Tx {
+    const WAY: Way = Way::Send;
+    type Cursor = TxCursor;
+    #[inline(always)]
+    fn place(endpoint: &Endpoint) -> &UnsafeCell<TxCursor> {
+        &endpoint.tx().cursor
+    }
+    fn unpark(endpoint: &Endpoint, cursor: &mut TxCursor) {
+        parked::unpark_tx(endpoint, cursor);
+    }
+    #[cold]
+    fn repair(endpoint: &Endpoint, cursor: &mut TxCursor) {
+        if cursor.recover(&GEOMETRY, &endpoint.tx_mem()).is_err() {
+            endpoint::corrupt(endpoint);
+        }
+    }
+}
+
+impl Direction for Rx {
+    const WAY: Way = Way::Receive;
+    type Cursor = RxCursor;
+    #[inline(always)]
+    fn place(endpoint: &Endpoint) -> &UnsafeCell<RxCursor> {
+        &endpoint.rx().cursor
+    }
+    fn unpark(endpoint: &Endpoint, cursor: &mut RxCursor) {
+        parked::unpark_rx(endpoint, cursor);
+    }
+    #[cold]
+    fn repair(_endpoint: &Endpoint, cursor: &mut RxCursor) {
+        cursor.recover();
+    }
+}
+
+/// The cursor of a half.
+///
+/// # Safety
+/// The caller has the half's token, and no other reference to the cursor is in use.
+#[inline(always)]
+#[allow(clippy::mut_from_ref)]
+pub(crate) unsafe fn cursor<D: Direction>(endpoint: &Endpoint) -> &mut D::Cursor {
+    // SAFETY: promised by the caller; the cell is not shared with any peer.
+    unsafe { &mut *D::place(endpoint).get() }
+}
+
+/// Exclusive use of one half of an endpoint, until dropped. A thread takes a half that it has not taken already.
+pub(crate) struct Half<'a, D: Direction> {
     endpoint: &'a Endpoint,
-    way: Way,
     /// The token's holder, or `ONLY`; None: the thread has the lock.
     holder: Option<&'static Thread>,
+    direction: PhantomData<D>,
     /// Ends after the use of the token.
     _section: Section,
 }
 
-impl<'a> Half<'a> {
-    /// Waits for the token if need be. `repair` makes good what a thread left that died with it. A parked half is made what
-    /// it was.
+impl<'a, D: Direction> Half<'a, D> {
+    /// Waits for the token if need be. What a thread left that died with it is made good. A parked half is made what it was.
     #[inline(always)]
-    pub(crate) fn take(endpoint: &'a Endpoint, way: Way, repair: impl FnOnce()) -> Half<'a> {
+    pub(crate) fn take(endpoint: &'a Endpoint) -> Half<'a, D> {
         let section = Section::enter();
-        let holder = enter(endpoint, way);
-        let died = holder.is_none() && lock(endpoint, way) == Before::Died;
-        if parked::is_parked(endpoint, way) {
-            // SAFETY: the token was taken just now.
-            unsafe { parked::unpark(endpoint, way) };
+        let holder = enter(endpoint, D::WAY);
+        let died = holder.is_none() && lock(endpoint, D::WAY) == Before::Died;
+        let mut half = Half { endpoint, holder, direction: PhantomData, _section: section };
+        if parked::is_parked(endpoint, D::WAY) {
+            D::unpark(endpoint, half.cursor());
         }
         if died {
-            repair();
+            D::repair(endpoint, half.cursor());
         }
-        Half { endpoint, way, holder, _section: section }
+        half
     }
 
     /// Takes the half for a caller that leaves a parked half parked.
-    pub(crate) fn take_as_is(endpoint: &'a Endpoint, way: Way) -> Half<'a> {
+    pub(crate) fn take_as_is(endpoint: &'a Endpoint) -> Half<'a, D> {
         let section = Section::enter();
-        let holder = enter(endpoint, way);
+        let holder = enter(endpoint, D::WAY);
         if holder.is_none() {
-            hold(endpoint, way);
+            hold_one::<D>(endpoint);
         }
-        Half { endpoint, way, holder, _section: section }
+        Half { endpoint, holder, direction: PhantomData, _section: section }
+    }
+
+    #[inline(always)]
+    pub(crate) fn cursor(&mut self) -> &mut D::Cursor {
+        // SAFETY: this is the token, and lends itself with the cursor.
+        unsafe { cursor::<D>(self.endpoint) }
     }
 }
 
 /// A half taken by a thread that needs neither to wait nor to lock.
-pub(crate) struct Quick {
-    way: Way,
+pub(crate) struct Quick<'a, D: Direction> {
+    endpoint: &'a Endpoint,
     /// See [`Half`].
     holder: &'static Thread,
+    direction: PhantomData<D>,
     /// Ends after the use of the token.
     _section: Section,
 }
 
-impl Quick {
+impl<'a, D: Direction> Quick<'a, D> {
     /// `None` when the thread is not the token's holder.
     #[inline(always)]
-    pub(crate) fn take(endpoint: &Endpoint, way: Way) -> Option<Quick> {
+    pub(crate) fn take(endpoint: &'a Endpoint) -> Option<Quick<'a, D>> {
         let section = Section::enter();
-        enter(endpoint, way).map(|holder| Quick { way, holder, _section: section })
+        let holder = enter(endpoint, D::WAY)?;
+        Some(Quick { endpoint, holder, direction: PhantomData, _section: section })
+    }
+
+    #[inline(always)]
+    pub(crate) fn cursor(&mut self) -> &mut D::Cursor {
+        // SAFETY: as for [`Half`].
+        unsafe { cursor::<D>(self.endpoint) }
     }
 }
 
-impl Drop for Quick {
+impl<D: Direction> Drop for Quick<'_, D> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.holder.leave(self.way);
+        self.holder.leave(D::WAY);
     }
 }
 
@@ -264,11 +343,16 @@ fn lock(endpoint: &Endpoint, way: Way) -> Before {
 
 /// Waits until nobody uses a half, and keeps it so, beyond this call. The caller is in a section.
 pub(crate) fn hold(endpoint: &Endpoint, way: Way) {
-    if lock(endpoint, way) == Before::Died && !parked::is_parked(endpoint, way) {
-        match way {
-            Way::Send => endpoint::repair_tx(endpoint),
-            Way::Receive => endpoint::repair_rx(endpoint),
-        }
+    match way {
+        Way::Send => hold_one::<Tx>(endpoint),
+        Way::Receive => hold_one::<Rx>(endpoint),
+    }
+}
+
+fn hold_one<D: Direction>(endpoint: &Endpoint) {
+    if lock(endpoint, D::WAY) == Before::Died && !parked::is_parked(endpoint, D::WAY) {
+        // SAFETY: the token was taken just now.
+        D::repair(endpoint, unsafe { cursor::<D>(endpoint) });
     }
 }
 
@@ -300,12 +384,12 @@ fn unlock(token: &Token) {
     token.unlock(me(), &Family);
 }
 
-impl Drop for Half<'_> {
+impl<D: Direction> Drop for Half<'_, D> {
     #[inline(always)]
     fn drop(&mut self) {
         match self.holder {
-            Some(holder) => holder.leave(self.way),
-            None => unlock(of(self.endpoint, self.way)),
+            Some(holder) => holder.leave(D::WAY),
+            None => unlock(of(self.endpoint, D::WAY)),
         }
     }
 }

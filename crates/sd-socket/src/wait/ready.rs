@@ -3,13 +3,12 @@
 use crate::process::PROCESS;
 use crate::socket::apart;
 use crate::socket::endpoint::{
-    EOF, EndpointExt, NO_SPACE, PEER_DEAD, PeerEnd, RESET, SHUT_RD, SHUT_WR, ZERO_COPY, rx_cursor, tx_cursor,
+    EOF, EndpointExt, NO_SPACE, PEER_DEAD, PeerEnd, RESET, SHUT_RD, SHUT_WR, ZERO_COPY,
 };
 use crate::socket::errors::note_end;
-use crate::socket::token::Quick;
+use crate::socket::token::{Quick, Rx};
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
-use sd_ring::token::Way;
 use sd_ring::{Next, doorbell};
 use sd_shm::channel::{
     FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
@@ -47,12 +46,11 @@ fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
         return None;
     }
     let has_data = {
-        let _half = Quick::take(endpoint, Way::Receive)?;
+        let mut half: Quick<Rx> = Quick::take(endpoint)?;
         if endpoint.rx().lowat.load(Ordering::Relaxed) != 1 {
             return None;
         }
-        // SAFETY: the rx half is held.
-        unsafe { rx_cursor(endpoint) }.is_at_data(&GEOMETRY, &endpoint.rx_mem())?
+        half.cursor().is_at_data(&GEOMETRY, &endpoint.rx_mem())?
     };
     let has_room = wanted & OUT != 0 && has_space(endpoint);
     Some(if has_data { IN } else { 0 } | if has_room { OUT } else { 0 })
@@ -118,9 +116,9 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
 }
 
 fn look(endpoint: &'static Endpoint) -> Result<Next, sd_ring::Corrupt> {
-    let _half = endpoint.rx_token();
-    // SAFETY: the rx half is held; the copy is thrown away.
-    let mut rx = unsafe { *rx_cursor(endpoint) };
+    let mut half = endpoint.rx_token();
+    // The copy is thrown away.
+    let mut rx = *half.cursor();
     apart::next(endpoint, &mut rx)
 }
 
@@ -129,9 +127,9 @@ pub(crate) fn sent(endpoint: &'static Endpoint) -> Option<u64> {
     if endpoint.state_now() != State::Connected {
         return None;
     }
-    let _half = endpoint.rx_token();
-    // SAFETY: the rx half is held; the copy is thrown away.
-    let mut rx = unsafe { *rx_cursor(endpoint) };
+    let mut half = endpoint.rx_token();
+    // The copy is thrown away.
+    let mut rx = *half.cursor();
     match apart::next(endpoint, &mut rx) {
         Ok(Next::Data { .. } | Next::Urgent | Next::Fin) => {
             sd_ring::stamp::time(apart::stamp(endpoint, &rx), ticks())
@@ -150,9 +148,8 @@ pub(crate) fn want_stamps(endpoint: &Endpoint) {
 
 /// Linux calls a socket writable when at least a third of its buffer is free.
 fn has_space(endpoint: &'static Endpoint) -> bool {
-    let _half = endpoint.tx_token();
-    // SAFETY: the tx half is held.
-    let tx = unsafe { tx_cursor(endpoint) };
+    let mut half = endpoint.tx_token();
+    let tx = half.cursor();
     let grows = !endpoint.flag(FIXED_BUF);
     if tx.is_roomy(&GEOMETRY, grows, sd_sys::budget::may_take) {
         return true;

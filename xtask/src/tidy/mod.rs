@@ -2,7 +2,7 @@
 //!
 //! Layout (lengths of files and functions), comments on unsafe code, the direction of dependencies, the order of
 //! sd-socket's folders, words that must not be in the repository, the hook table against glibc's functions, the coverage
-//! tables against the subjects, and the promises of SECURITY.md against the tests.
+//! tables against the subjects, the promises of SECURITY.md against the tests, and the places that the guides name.
 
 mod arch;
 mod callers;
@@ -11,6 +11,7 @@ mod coverage;
 mod deps;
 mod hooks;
 mod layout;
+mod places;
 mod promises;
 mod rooms;
 mod source;
@@ -38,6 +39,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(arch::check(&files));
     findings.extend(rooms::check(&files)?);
     findings.extend(circles::check(&files));
+    findings.extend(places::check(&files));
     if !findings.is_empty() {
         for finding in &findings {
             eprintln!("{finding}");

@@ -105,3 +105,46 @@ impl HiddenCell {
         drop(self.take());
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn is_open(fd: i32) -> bool {
+        sd_sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok()
+    }
+
+    fn hidden() -> Hidden {
+        Hidden::of(sd_sys::fd::eventfd(libc::EFD_CLOEXEC).unwrap())
+    }
+
+    #[test]
+    fn what_is_dropped_is_closed_and_what_is_hidden_has_one_number() {
+        let fd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC).unwrap();
+        let before = fd.raw();
+        let hidden = Hidden::of(fd);
+        assert!(
+            is_open(hidden.raw()) && hidden.raw() >= HIDDEN_FROM.min(sd_sys::fd::nofile_limit() as i32 / 2)
+        );
+        let number = hidden.raw();
+        drop(hidden);
+        assert!(!is_open(number) && before != number);
+    }
+
+    #[test]
+    fn a_place_keeps_the_first_or_the_last() {
+        let cell = HiddenCell::empty();
+        assert!(!cell.is_some() && cell.take().is_none());
+        assert!(cell.put_first(hidden()));
+        let first = cell.raw();
+        assert!(!cell.put_first(hidden()) && cell.raw() == first && is_open(first));
+        let second = hidden();
+        let number = second.raw();
+        cell.put(second);
+        assert!(cell.raw() == number && is_open(number) && !is_open(first));
+        let taken = cell.take().unwrap();
+        cell.close();
+        assert!(is_open(taken.raw()) && !cell.is_some());
+    }
+}

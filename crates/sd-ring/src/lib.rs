@@ -22,6 +22,7 @@ pub mod doorbell;
 mod facade;
 mod header;
 mod lap;
+mod mirror;
 mod parked;
 mod receive;
 mod ring;
@@ -29,5 +30,6 @@ pub mod stamp;
 pub mod token;
 
 pub use facade::fence_full;
+pub use mirror::Piece;
 pub use receive::RxCursor;
 pub use ring::{Corrupt, Effort, Geometry, Grant, Next, Region, RingMem, TxCursor};

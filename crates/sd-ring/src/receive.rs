@@ -109,7 +109,7 @@ impl RxCursor {
 
     /// Region, and offset there, of the next header, apart or not.
     #[inline(always)]
-    fn place(&self) -> (u32, u32) {
+    pub(crate) fn place(&self) -> (u32, u32) {
         (self.lap.region(), self.consumed.wrapping_sub(self.lap.start()) as u32)
     }
 

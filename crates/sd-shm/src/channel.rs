@@ -82,6 +82,12 @@ pub struct Header {
     pub dead: [AtomicU32; 2],
     /// A: no slot from this number on was ever used.
     pub used: AtomicU32,
+    /// What stands behind A and behind B; see [`crate::link`]. Written by the monitor before anybody maps the channel.
+    pub link: [AtomicU32; 2],
+    /// How often a side has rung the other, and up to which of these the other has looked; see [`crate::link::Link::answers`].
+    pub rung: [AtomicU32; 2],
+    /// See `rung`; each is written by the other side.
+    pub answered: [AtomicU32; 2],
 }
 
 numbered! {

@@ -2,6 +2,7 @@
 //! ending a mapping costs a process with several threads more than writing a file of that kind.
 
 use crate::channel::{Header, MAGIC, Mapping, SEGMENT_LEN};
+use crate::link::Link;
 use core::mem::offset_of;
 use sd_sys::Errno;
 use sd_sys::fd::Owned;
@@ -20,6 +21,18 @@ impl Mapping {
         match sd_sys::fd::pwrite(fd.raw(), &header(id, pid_a, pid_b), 0)? {
             HEADER_LEN => Ok(fd),
             _ => Err(Errno::ENOSPC),
+        }
+    }
+
+    /// Says in a segment that the caller has created, and that nobody else has yet, what stands behind its two sides.
+    pub fn note_links(fd: i32, links: [Link; 2]) -> sd_sys::Result<()> {
+        let mut bytes = [0; 8];
+        let (a, b) = bytes.split_at_mut(4);
+        a.copy_from_slice(&links[0].word().to_ne_bytes());
+        b.copy_from_slice(&links[1].word().to_ne_bytes());
+        match sd_sys::fd::pwrite(fd, &bytes, offset_of!(Header, link) as u64)? {
+            8 => Ok(()),
+            _ => Err(sd_sys::Errno(libc::ENOSPC)),
         }
     }
 

@@ -43,12 +43,8 @@ pub(crate) fn refuse(channel: &'static Channel, slot: usize, generation: u32) {
 pub(crate) fn wake_asking(channel: &Channel, slot: usize) {
     let words = channel.map.slot(slot);
     let fired = doorbell::ring(&words.side[0].wait, ALL_BITS);
-    if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {
-        sd_sys::futex::wake(&words.side[0].wait, i32::MAX, sd_sys::futex::Scope::Shared);
-    }
-    if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0 {
-        channel.announce(slot);
-    }
+    channel.kick(slot, fired);
+    channel.tell(slot);
 }
 
 /// A thread waits in accept, as clients see it.
@@ -129,12 +125,16 @@ fn taken_elsewhere(channel: &'static Channel, slot: usize) {
     }
 }
 
-/// Whose backlogs a connection may be in besides that of this process, which has just accepted it: they look again.
+/// Whose backlogs a connection may be in besides that of this process, which has just accepted it: they look again. So
+/// does the other side, if it has to be told.
 #[cold]
 pub(crate) fn tell_owners(channel: &Channel, slot: usize) {
-    for owner in [0, channel.adopter] {
-        channel.map.events_for(Side::B, owner).post(slot);
+    if channel.adopter != 0 || channel.inherited.load(Ordering::Relaxed) {
+        for owner in [0, channel.adopter] {
+            channel.map.events_for(Side::B, owner).post(slot);
+        }
     }
+    channel.tell(slot);
 }
 
 /// Puts a connection into a backlog: the listener, which is to be told.

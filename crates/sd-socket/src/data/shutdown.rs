@@ -24,6 +24,9 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), Errn
         endpoint.own_words().flags.fetch_or(FLAG_READS_NO_MORE, Ordering::AcqRel);
         endpoint.set_flag(SHUT_RD);
     }
+    if let Some(channel) = endpoint.channel_ref() {
+        channel.tell(usize::from(endpoint.slot.load(Ordering::Relaxed)));
+    }
     crate::epoll::look_again(endpoint);
     Ok(())
 }

@@ -13,6 +13,7 @@ use crate::link::wake_target::WakeTargets;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sd_shm::channel::{ColdWords, Mapping, SLOTS, Side, SlotState, ThreadWaker};
 use sd_shm::events::EventSet;
+use sd_shm::link::Link;
 use sd_shm::slab::Endpoint;
 use sd_sys::lock::Lock;
 use sd_sys::time::Interval;
@@ -25,6 +26,10 @@ pub(crate) struct Channel {
     /// Side B: this process's number among the adopters; 0 when the channel was made for it.
     pub(crate) adopter: u32,
     pub(crate) peer: Peer,
+    /// What stands behind the other side; see `seam`.
+    pub(crate) link: Link,
+    /// An accepted connection is told of: the channel was made for another process, or the other side does not look by itself.
+    pub(crate) tells_accept: bool,
     /// Side A: how to wake the adopters that have accepted connections.
     pub(crate) adopters: Adopters,
     /// How to wake the processes that alone have connections on the other side.
@@ -79,6 +84,8 @@ impl Channel {
         segment_fd: Hidden,
     ) -> Box<Channel> {
         let events = map.events_for(side, adopter);
+        let link = link_of(&map, side.other());
+        let peer = peer.behind(link, map.header());
         Box::new(Channel {
             id,
             side,
@@ -86,6 +93,8 @@ impl Channel {
             events,
             adopter,
             peer,
+            link,
+            tells_accept: adopter != 0 || link.must_be_told(),
             adopters: Adopters::new(),
             wake_targets: WakeTargets::new(),
             thread_wakers: thread_wakers::Known::new(),
@@ -146,7 +155,7 @@ impl Channel {
     pub(crate) fn peer_seems_alive(&self) -> bool {
         let now = sd_sys::time::ticks();
         let last = self.looked_at.load(Ordering::Relaxed);
-        if last == u64::MAX || !LOOK_EVERY.is_over(now.wrapping_sub(last)) {
+        if last == u64::MAX || !self.link.has_pid() || !LOOK_EVERY.is_over(now.wrapping_sub(last)) {
             return true;
         }
         let Ok(pidfd) = sd_sys::fd::pidfd_open(self.peer.pid as i32) else {
@@ -301,6 +310,7 @@ impl Channel {
         }
         a.set_state(generation, SlotState::Closed);
         self.slots.lock().closed(slot);
+        self.tell(slot);
         true
     }
 
@@ -351,6 +361,11 @@ impl Channel {
     pub(crate) fn take_events(&self, each: impl FnMut(usize)) {
         self.events.take(each);
     }
+}
+
+/// What stands behind a side.
+fn link_of(map: &Mapping, side: Side) -> Link {
+    Link::of(map.header().link.get(side as usize).map_or(0, |word| word.load(Ordering::Relaxed)))
 }
 
 impl Drop for Channel {

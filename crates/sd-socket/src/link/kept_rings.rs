@@ -80,7 +80,7 @@ impl Drop for Few {
 /// Whether the memory of a channel's rings is kept.
 #[inline(always)]
 pub(crate) fn are_kept(channel: &Channel) -> bool {
-    channel.peer.is_stranger.load(Ordering::Relaxed)
+    channel.peer.is_stranger.load(Ordering::Relaxed) || !channel.link.gives_memory_back()
 }
 
 /// Whether this process looks into the large ring that a stranger fills on a slot: into few, all of them a small part of the

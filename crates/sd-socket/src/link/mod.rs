@@ -15,6 +15,7 @@
 //! | task | place |
 //! |---|---|
 //! | freeing channels of dead peers | `reclaim` |
+//! | what stands behind the other side; a new kind of link | `seam` |
 //! | who is woken for an inherited connection | `wake_target` |
 //! | waking processes of other users | `stranger`; the monitor's `shell/strangers.rs` (ADR 52) |
 //! | which slot a connection gets | `slots` |
@@ -29,6 +30,7 @@ pub(crate) mod peer;
 pub(crate) mod placed;
 mod queued;
 pub(crate) mod reclaim;
+mod seam;
 mod slots;
 pub mod stranger;
 mod table;

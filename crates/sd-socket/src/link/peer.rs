@@ -1,10 +1,14 @@
 //! The process on the other side of a channel, and how to wake it.
 
 use crate::fd::hidden::Hidden;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
-use sd_shm::channel::Side;
+use sd_shm::channel::{Header, Side};
+use sd_shm::link::Link;
 use sd_shm::public::Public;
+
+/// An answer is waited for so long at most: whoever owes it may be stopped, or may lie.
+const ANSWER_NS: u64 = 200_000_000;
 
 /// See the module.
 pub(crate) struct Peer {
@@ -15,6 +19,10 @@ pub(crate) struct Peer {
     /// None after exec: whether the peer sleeps is not known then.
     pub(crate) public: Option<&'static Public>,
     pub(crate) event_fd: Hidden,
+    /// The page, if it says who sleeps.
+    sleepers: Option<&'static Public>,
+    /// Where the other side answers: how often it was rung, and up to which of these it has looked.
+    answers: Option<[&'static AtomicU32; 2]>,
     /// It is another user's: see `stranger`.
     pub(crate) is_stranger: AtomicBool,
     /// The channel, and this process's side of it.
@@ -31,15 +39,41 @@ impl Peer {
         if is_stranger {
             crate::link::stranger::expected();
         }
-        Peer { pid, client: AtomicU64::new(0), public, event_fd, is_stranger: is_stranger.into(), of }
+        let (client, is_stranger) = (AtomicU64::new(0), is_stranger.into());
+        Peer { pid, client, public, event_fd, sleepers: public, answers: None, is_stranger, of }
+    }
+
+    /// It stands behind such a link of a channel.
+    pub(super) fn behind(mut self, link: Link, header: &'static Header) -> Peer {
+        self.sleepers = self.public.filter(|_| link.says_who_sleeps());
+        let side = self.of.1 as usize;
+        let words = header.rung.get(side).zip(header.answered.get(side));
+        self.answers = words.filter(|_| link.answers()).map(|(rung, answered)| [rung, answered]);
+        self
     }
 
     /// Makes sure that the process looks at its events, if all its threads sleep. What it shall see was
     /// published before.
     pub(crate) fn wake(&self) {
         fence_full();
-        if self.public.is_none_or(|page| page.sleepers.load(Ordering::Relaxed) != 0) {
-            self.ring(self.event_fd.raw());
+        match self.sleepers {
+            Some(page) if page.sleepers.load(Ordering::Relaxed) == 0 => {}
+            Some(_) => self.ring(self.event_fd.raw()),
+            None => self.ring_unseen(),
+        }
+    }
+
+    /// It is not known whether it sleeps.
+    #[cold]
+    fn ring_unseen(&self) {
+        let number = self.answers.map(|[rung, _]| rung.fetch_add(1, Ordering::SeqCst).wrapping_add(1));
+        self.ring(self.event_fd.raw());
+        if let (Some([_, answered]), Some(number)) = (self.answers, number) {
+            let end = sd_sys::time::now_ns() + ANSWER_NS;
+            let is_owed = || number.wrapping_sub(answered.load(Ordering::Acquire)) as i32 > 0;
+            while is_owed() && sd_sys::time::now_ns() < end {
+                sd_sys::time::yield_now();
+            }
         }
     }
 

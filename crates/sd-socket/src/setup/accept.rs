@@ -242,7 +242,7 @@ fn open(
         life::release(connection.endpoint);
         return None;
     }
-    if channel.adopter != 0 || channel.inherited.load(Ordering::Relaxed) {
+    if channel.tells_accept || channel.inherited.load(Ordering::Relaxed) {
         tell_owners(channel, slot);
     }
     // Before this side announces that it waits for anything, so A sees it when it has to wake us.

@@ -26,16 +26,11 @@ pub(crate) fn notify_at(endpoint: &Endpoint, peer: &SlotSide, bits: u32) {
 
 #[cold]
 fn notify_slow(endpoint: &Endpoint, fired: u32) {
-    if fired & (doorbell::RX_SLEEP | doorbell::TX_SLEEP) != 0 {
-        sd_sys::futex::wake(&endpoint.peer_words().wait, i32::MAX, sd_sys::futex::Scope::Shared);
-    }
     if fired & (doorbell::RX_SIGNAL | doorbell::TX_SIGNAL) != 0 && fired & doorbell::RX_SLEEP == 0 {
         crate::socket::signals::tell(endpoint, false);
     }
-    if fired & (doorbell::RX_EVENT | doorbell::TX_EVENT) != 0
-        && let Some(channel) = endpoint.channel_ref()
-    {
-        channel.announce(usize::from(endpoint.slot.load(Ordering::Relaxed)));
+    if let Some(channel) = endpoint.channel_ref() {
+        channel.kick(usize::from(endpoint.slot.load(Ordering::Relaxed)), fired);
     }
 }
 

@@ -88,7 +88,11 @@ impl Taken {
         let [sleeps, wishes] =
             [ThreadWaker::Sleeps(self.number), ThreadWaker::Wishes(self.number)].map(ThreadWaker::word);
         let is_free = |wake_target: u64| [0, sleeps, wishes].contains(&wake_target);
-        let may = |endpoint: &&'static Endpoint| is_free(wake_target(endpoint)) && is_ours_alone(endpoint);
+        let can =
+            |endpoint: &Endpoint| endpoint.channel_ref().is_some_and(|channel| channel.link.wakes_threads());
+        let may = |endpoint: &&'static Endpoint| {
+            is_free(wake_target(endpoint)) && is_ours_alone(endpoint) && can(endpoint)
+        };
         if !connections.iter().all(may) || ARE_CLOSED.load(Ordering::SeqCst) {
             return false;
         }

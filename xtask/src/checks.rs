@@ -108,6 +108,10 @@ fn said(command: &mut Command) -> Result<Said> {
     Ok(Said { is_ok: child.wait()?.success(), count, gist })
 }
 
+/// Subjects about what a pump carries.
+const PUMPED: &str =
+    "stream/,close/,ends/,shutdown/,urgent/,backlog/,connect/,siblings/,signals/,epoll_edge/,fork_served/";
+
 /// This program again.
 fn ourselves(args: &[&str]) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
@@ -139,6 +143,9 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
         steps.tests("token model", &mut token_model());
     }
     steps.tests("posix", &mut ourselves(&["posix"])?);
+    // The whole is for who changes links: `cargo xtask posix --pump`.
+    let through_pump = ["posix", "--pump", "--only", PUMPED];
+    steps.tests("posix, pump", &mut ourselves(&through_pump)?);
     let deaths = if is_fast { "3" } else { "8" };
     let sharing = ["sharing", "--deaths", deaths, "--vandals", "6", "--soak", "8"];
     steps.tests("sharing", &mut ourselves(&sharing)?);

@@ -8,7 +8,7 @@
 
 use harness::monitor::Monitor;
 use harness::scratch::Scratch;
-use harness::{Result, product};
+use harness::{Result, fail, product};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -18,8 +18,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING] [--mode kernel|both|server|client] \
-    [--repeat N] [--jobs N] [--list]";
+const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING,...] [--mode kernel|both|server|client] \
+    [--pump] [--late-pump] [--repeat N] [--jobs N] [--list]";
 
 /// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -44,19 +44,26 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         subjects.iter().for_each(|subject| println!("{} ({})", subject.name, subject.kind()));
         return Ok(());
     }
-    let known = known_differences()?;
+    let mut known = known_differences("known-differences.txt")?;
+    if options.pump.is_some() {
+        known.extend(known_differences("pump-failures.txt")?);
+    }
     let monitor = match options.modes.as_slice() {
         [Mode::Kernel] => None,
         _ => {
-            let none: &[&str] = &[];
-            Some(Monitor::start(&place.sd, &place.socket, none, place.scratch.path())?)
+            let arguments: Vec<&str> =
+                options.pump.into_iter().flat_map(|how| ["--loopback-pump", how]).collect();
+            Some(Monitor::start(&place.sd, &place.socket, &arguments, place.scratch.path())?)
         }
     };
     let tally = run_all(&place, &options, &subjects, &known);
-    if let Some(mut monitor) = monitor
-        && let Some(status) = monitor.process().status()
-    {
-        println!("the monitor ended early: {status}");
+    if let Some(mut monitor) = monitor {
+        if options.pump.is_some() && harness::ss::snapshot(&place.sd, &place.socket)?.twins == 0 {
+            fail!("nothing went through the pump");
+        }
+        if let Some(status) = monitor.process().status() {
+            println!("the monitor ended early: {status}");
+        }
     }
     let Tally { passed, failed, unsteady } = tally;
     if unsteady > 0 {
@@ -107,16 +114,23 @@ struct Options {
     repeat: usize,
     jobs: usize,
     list: bool,
+    /// Accelerated connections go through a process in between, of this kind.
+    pump: Option<&'static str>,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Options> {
         let modes = vec![Mode::Both, Mode::Server, Mode::Client];
-        let mut options = Options { only: String::new(), modes, repeat: 1, jobs: 2, list: false };
+        let mut options = Options { only: String::new(), modes, repeat: 1, jobs: 2, list: false, pump: None };
         let mut words = args.iter();
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or_else(|| format!("{word} wants a value; {USAGE}"));
             match word.as_str() {
+                "--pump" | "--late-pump" => {
+                    options.pump = Some(if word == "--pump" { "prompt" } else { "late" });
+                    // Only there both sides are ours.
+                    options.modes = vec![Mode::Both];
+                }
                 "--list" => options.list = true,
                 "--only" => options.only = value()?.clone(),
                 "--mode" => options.modes = vec![Mode::parse(value()?)?],
@@ -165,13 +179,13 @@ fn list_subjects(place: &Place, only: &str) -> Result<Vec<Subject>> {
     let output = output.map_err(|error| format!("{}: {error}", place.suite.display()))?;
     let text = String::from_utf8(output.stdout)?;
     let words = text.lines().filter_map(|line| line.split_once(' '));
-    let chosen = words.filter(|(name, _)| name.contains(only));
+    let chosen = words.filter(|(name, _)| only.split(',').any(|only| name.contains(only)));
     Ok(chosen.map(|(name, kind)| Subject { name: name.to_owned(), pair: kind == "pair" }).collect())
 }
 
 /// Names of subjects that may differ, each with the reason.
-fn known_differences() -> Result<BTreeMap<String, String>> {
-    let text = fs::read_to_string(product::root().join("tests/posix/known-differences.txt"))?;
+fn known_differences(list: &str) -> Result<BTreeMap<String, String>> {
+    let text = fs::read_to_string(product::root().join("tests/posix").join(list))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let entry = |line: &str| match line.split_once(' ') {
         Some((name, reason)) => (name.to_owned(), reason.trim().to_owned()),

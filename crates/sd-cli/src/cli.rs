@@ -27,6 +27,9 @@ pub enum Command {
     /// `sd run` starts one when there is none, so this is for service managers and for debugging. SIGHUP reads
     /// the policy again. SIGTERM ends it; connections that exist go on.
     Monitor(MonitorOptions),
+    /// Carry all connections of a monitor that was told so
+    #[command(hide = true)]
+    Pump(PumpOptions),
     /// List connections: which path each one takes, and why
     ///
     /// Path is `shm` or `kernel`; Reason says why it is the kernel. Recv-Q and Send-Q of a listener are the
@@ -77,6 +80,24 @@ pub struct MonitorOptions {
     /// Who may use shared memory: a file of allow and deny rules
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
+    /// Let all connections go through a process in between, to test that
+    #[arg(long, hide = true, value_enum, value_name = "HOW")]
+    pub loopback_pump: Option<LoopbackPump>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum LoopbackPump {
+    /// What was sent is at the other end when the call is over
+    Prompt,
+    /// A moment later
+    Late,
+}
+
+#[derive(Args)]
+pub struct PumpOptions {
+    /// The monitor's socket, instead of SD_MONITOR or the user's own
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -14,6 +14,7 @@ mod empty;
 mod helper;
 mod manual;
 mod monitor;
+mod pump;
 mod run;
 mod ss;
 mod starter;
@@ -45,6 +46,7 @@ fn dispatch() -> Result<(), Failure> {
     match cli::parse()?.command {
         Command::Run(options) => run::main(&options),
         Command::Monitor(options) => monitor::main(options),
+        Command::Pump(options) => pump::main(&options),
         Command::Ss(options) => ss::main(&options),
         Command::Doctor(options) => doctor::main(&options),
         Command::Bench(_) => bench::main(),

@@ -1,6 +1,6 @@
 //! `sd monitor`: the monitor in the foreground.
 
-use sd_cli::cli::MonitorOptions;
+use sd_cli::cli::{LoopbackPump, MonitorOptions};
 use sd_cli::failure::{Failure, Result};
 use sd_cli::place;
 
@@ -10,8 +10,15 @@ pub(crate) fn main(options: MonitorOptions) -> Result<()> {
     // A reader of the log who goes away must not take the monitor along.
     // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    if options.loopback_pump.is_some() {
+        crate::pump::start(&socket)?;
+    }
+    let pump = options.loopback_pump.map(|pump| match pump {
+        LoopbackPump::Prompt => sd_monitor::Pump::Prompt,
+        LoopbackPump::Late => sd_monitor::Pump::Late,
+    });
     // Its own file, also when another one has taken the name.
     let helper = Some("/proc/self/exe".into());
-    sd_monitor::run(sd_monitor::Options { socket, policy: options.policy, helper })
+    sd_monitor::run(sd_monitor::Options { socket, policy: options.policy, helper, pump })
         .map_err(|error| Failure::new(error.to_string()))
 }

@@ -38,6 +38,17 @@ pub struct Options {
     /// process as standard error, if there is one.
     /// Without one such a process cannot pass its connections on.
     pub helper: Option<PathBuf>,
+    /// Connections go through a process in between, which says that it is there; none by default. For tests.
+    pub pump: Option<Pump>,
+}
+
+/// What connections go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pump {
+    /// What was sent is at the other end when the call is over, as with the kernel's loopback.
+    Prompt,
+    /// A moment later, as between hosts.
+    Late,
 }
 
 /// Why the monitor could not start or go on. Displayed as one line.

@@ -104,6 +104,19 @@ pub enum Reply {
         /// The slot's generation.
         generation: u32,
     } brings 0, silent;
+    /// Unasked, to a pump: two channels, whose connections it carries from one to the other, slot by slot. It is side B of the
+    /// first and side A of the second. Descriptors, of the connecting process and then of the listening one: segment, public
+    /// page, eventfd.
+    60 Twin {
+        /// Id of the channel to the connecting process.
+        near: u64,
+        /// Id of the channel to the listening process.
+        far: u64,
+        /// The connecting process is another user's than the pump.
+        near_stranger: bool,
+        /// The listening one is.
+        far_stranger: bool,
+    } brings 6, silent;
     /// Descriptor: a memfd with a JSON document.
     7 Status brings 1, silent;
 }

@@ -239,6 +239,15 @@ pub enum Request {
         /// Where the other side says that it connects to.
         ip: Ip,
     } brings 0, answered;
+    /// The process is a pump: it carries connections between other processes. Answer: [`Reply::Ok`], or [`Reply::Error`] with
+    /// [`ErrorCode::Denied`]: the monitor was not told to use one, or the process is neither root's nor of the monitor's user.
+    60 Pump brings 0, answered;
+    /// From a pump: the other side of the twin of this channel is gone, and what it had sent was carried. The pump's side of this
+    /// one has ended too. No answer.
+    61 Over {
+        /// Channel id.
+        channel: u64,
+    } brings 0, silent;
     /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
     8 Status brings 0, answered;
 }

@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub listeners: Vec<String>,
     /// Those of them that somebody accepts from.
     pub accepting: Vec<String>,
+    /// Pairs of processes that the monitor has put a pump between.
+    pub twins: u64,
 }
 
 impl Snapshot {
@@ -43,7 +45,8 @@ impl Snapshot {
         let accepting = listeners.iter().filter(|l| l["accepting"] == true);
         let accepting = accepting.map(|l| field(l, "local")).collect::<Result<_>>()?;
         let listeners = listeners.iter().map(|l| field(l, "local")).collect::<Result<_>>()?;
-        Ok(Snapshot { connections, listeners, accepting })
+        let twins = value["monitor"]["counters"]["twins"].as_u64().unwrap_or(0);
+        Ok(Snapshot { connections, listeners, accepting, twins })
     }
 
     /// Ends of connections that touch this port.

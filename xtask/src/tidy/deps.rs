@@ -16,7 +16,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sd-socket", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
     ("sd-preload", &["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-socket"]),
     ("sd-monitor", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
-    ("sd-cli", &["sd-sys", "sd-shm", "sd-proto", "sd-socket", "sd-monitor"]),
+    ("sd-pump", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
+    ("sd-cli", &["sd-sys", "sd-shm", "sd-proto", "sd-socket", "sd-monitor", "sd-pump"]),
     // The laboratory stands above the product: nothing of ours may need it.
     ("sd-bench", &["sd-sys", "sd-ring", "sd-shm", "sd-cli"]),
 ];

@@ -12,6 +12,7 @@
 use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
+use crate::core::channels::ChannelKey;
 use sd_shm::channel::{SEGMENT_LEN, SLOTS, Side, SlotState};
 
 /// Slots that a full channel may have left: the two sides do not agree at each moment.
@@ -39,10 +40,9 @@ impl Server {
         self.families.len() + self.segments.len() < self.mappings_max
     }
 
-    /// Whether the newest channel between two processes, if there is one, has no room for further connections.
-    pub(super) fn newest_is_full(&self, a: ClientId, b: ClientId) -> bool {
-        let newest = self.core.channels.newest(a, b).and_then(|key| self.segments.get(&key));
-        newest.is_none_or(is_full)
+    /// Whether a channel has no room for further connections.
+    pub(super) fn is_full(&self, key: ChannelKey) -> bool {
+        self.segments.get(&key).is_none_or(is_full)
     }
 
     /// See the module. The server may have so many descriptors (`None`: it is not known).

@@ -22,6 +22,7 @@ pub(crate) mod place;
 mod poller;
 mod processes;
 mod proof;
+mod pumps;
 mod reaper;
 mod recovery;
 mod remains;
@@ -40,6 +41,7 @@ mod starving;
 mod status;
 mod strangers;
 mod turns;
+mod waking;
 mod withdrawal;
 
 use crate::{Error, Options};

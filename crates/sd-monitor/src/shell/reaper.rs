@@ -38,6 +38,8 @@ pub(super) enum Unread {
     Looked,
     /// Its slab is gone.
     Unknown,
+    /// It carried the connections for others, and what was under way is lost.
+    Lost,
 }
 
 /// Sides of channels that have something to look at.
@@ -209,23 +211,11 @@ impl Server {
 
     /// The last process that shared a slab is gone.
     fn end_family(&mut self, family: ClientId, woken: &mut Woken) {
+        let unread = if self.pumps.is(family) { Unread::Lost } else { Unread::Looked };
         for key in self.core.channels.of_family(family) {
-            let left = self.core.channels.leave(key, family);
-            let stays = self.stays_without(key, &left, family);
-            if left.is_empty() || stays && left == [Side::B] {
-                continue;
-            }
-            left.iter().for_each(|side| self.close_side(key, *side, Unread::Looked, woken));
-            self.wake_sides(woken);
-            woken.clear();
-            match stays {
-                true => {
-                    self.tell_all(key, |id| Reply::PeerGone { id });
-                    self.rescue(key, Why::Slow);
-                }
-                false => self.end_channel(key),
-            }
+            self.leave_side(key, family, unread, woken);
         }
+        self.pumps.ended(family);
         self.core.members.forget(family);
         self.give_back_family(family);
         if let Some(record) = self.families.remove(&family) {
@@ -240,6 +230,31 @@ impl Server {
         namespaces.retain(is_needed);
         waiting.by_kernel.retain(is_needed);
         core.time_waits.retain(is_needed);
+    }
+
+    /// A family is on a side of a channel no more.
+    pub(super) fn leave_side(
+        &mut self,
+        key: ChannelKey,
+        family: ClientId,
+        unread: Unread,
+        woken: &mut Woken,
+    ) {
+        let left = self.core.channels.leave(key, family);
+        let stays = unread != Unread::Lost && self.stays_without(key, &left, family);
+        if left.is_empty() || stays && left == [Side::B] {
+            return;
+        }
+        left.iter().for_each(|side| self.close_side(key, *side, unread, woken));
+        self.wake_sides(woken);
+        woken.clear();
+        match stays {
+            true => {
+                self.tell_all(key, |id| Reply::PeerGone { id });
+                self.rescue(key, Why::Slow);
+            }
+            false => self.end_channel(key),
+        }
     }
 
     /// A side of a recovered channel will never be announced.
@@ -271,7 +286,7 @@ impl Server {
             // A dead one may have lied about what the other side has open.
             let is_denied = peer_state == SlotState::Open && generation != peer_generation;
             let is_backlog = side == Side::B && (is_unanswered || unread == Unread::Looked);
-            let flags = if is_backlog { FLAG_DEAD | FLAG_RESET } else { FLAG_DEAD };
+            let flags = if is_backlog || unread == Unread::Lost { FLAG_DEAD | FLAG_RESET } else { FLAG_DEAD };
             if is_unanswered || is_denied {
                 close_slot(map, slot, side, peer_generation, flags);
             } else if is_open {
@@ -296,6 +311,7 @@ impl Server {
         self.waiting.forget(key);
         let left = self.left_of(key);
         self.core.channels.remove(key);
+        self.pumps.forget(key);
         let segment = self.segments.remove(&key);
         let file = segment.and_then(|segment| {
             self.by_identity.remove(&segment.identity);

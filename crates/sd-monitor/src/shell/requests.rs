@@ -53,7 +53,7 @@ impl Server {
                 self.tell_adopter(id, who.client, channel, number).map(|()| None)
             }
             (Request::WakeTarget { channel, side, client }, Some(who)) => {
-                let asked = super::rescue::WakeTarget { channel, side, client: ClientId(client) };
+                let asked = super::waking::WakeTarget { channel, side, client: ClientId(client) };
                 self.wake_by(id, who.client, asked).map(|()| None)
             }
             (Request::ThreadWaker { number }, Some(who)) => {
@@ -84,6 +84,7 @@ impl Server {
             (Request::Share, Some(who)) => {
                 self.share(who.process, sender.uid, &fds).map(|member| Some(Reply::Shared { member }))
             }
+            (Request::Pump, Some(who)) => self.pump(who.client).map(Some),
             (Request::Separate, _) => self.separate(id).map(Some),
             (Request::Signal { channel, slot, side, urgent }, Some(who)) => {
                 self.signal(who.client, channel, slot, side, urgent);
@@ -99,6 +100,7 @@ impl Server {
     fn hear(&mut self, client: ClientId, said: Request) -> Result<(), ErrorCode> {
         match said {
             Request::Ring { channel, side } => return self.ring(client, channel, side),
+            Request::Over { channel } => return self.over(client, channel),
             Request::Stuck { channel } => return self.stuck(client, channel),
             Request::Decline { channel } => return self.decline(client, channel),
             Request::Listens { index, generation, backlog } => {

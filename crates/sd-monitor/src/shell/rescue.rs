@@ -94,14 +94,6 @@ impl Waiting {
     }
 }
 
-/// What [`sd_proto::Request::WakeTarget`] asks.
-pub(crate) struct WakeTarget {
-    pub(crate) channel: u64,
-    /// The asking side.
-    pub(crate) side: u32,
-    pub(crate) client: ClientId,
-}
-
 impl Server {
     /// Listeners of a client are gone. `dead`: and so is its process, which takes no new connections
     /// on its channels. Also looks again after everything that has nobody.
@@ -128,6 +120,10 @@ impl Server {
 
     /// See the module.
     pub(crate) fn rescue(&mut self, key: ChannelKey, why: Why) {
+        // What waits there waits on its twin as well, or will in a moment.
+        if self.pumps.is_near(key) {
+            return;
+        }
         let waiting = self.waiting_on(key);
         let Some(netns) = self.netns_of(key) else {
             self.waiting.orphans.remove(&key);
@@ -223,12 +219,18 @@ impl Server {
 
     /// Of the process that connects over the channel, or did before it ended.
     pub(super) fn connecting_user(&self, key: ChannelKey) -> Option<u32> {
+        if let Some(user) = self.pumps.user(key) {
+            return Some(user);
+        }
         let living = self.core.channels.maker(key, Side::A).and_then(|client| self.families.get(&client));
         living.map(|family| family.uid).or_else(|| Some(self.waiting.parked.get(&key)?.uid))
     }
 
     pub(super) fn netns_of(&self, key: ChannelKey) -> Option<u64> {
         let sides = [Side::A, Side::B].map(|side| self.core.channels.side(key, side)).concat();
+        if let Some(netns) = self.pumps.netns(key) {
+            return Some(netns);
+        }
         let living = sides.iter().find_map(|(client, _)| self.families.get(client));
         living.map(|family| family.netns).or_else(|| Some(self.waiting.parked.get(&key)?.netns))
     }
@@ -361,7 +363,7 @@ impl Server {
     pub(crate) fn stays_without(&mut self, key: ChannelKey, left: &[Side], family: ClientId) -> bool {
         match left {
             [Side::B] => self.waiting.orphans.contains_key(&key),
-            [Side::A] if self.has_waiting(key) => {
+            [Side::A] if !self.pumps.is_near(key) && self.has_waiting(key) => {
                 let Some(record) = self.families.get(&family) else { return false };
                 let public = record.public.as_ref().and_then(|file| file.try_clone().ok());
                 let eventfd = record.eventfd.as_ref().and_then(|fd| fd.try_clone().ok());
@@ -420,52 +422,10 @@ impl Server {
     pub(crate) fn stuck(&mut self, client: ClientId, id: u64) -> Result<(), ErrorCode> {
         let sides = [Side::A, Side::B].into_iter();
         let key = sides.filter_map(|side| self.channel_of(client, id, side)).next();
-        let key = key.ok_or(ErrorCode::Protocol)?;
+        let key = self.pumps.far(key.ok_or(ErrorCode::Protocol)?);
         // It was asked for before the routes said otherwise.
         self.withdraw_unaccepted(key);
         self.rescue(key, Why::Slow);
-        Ok(())
-    }
-
-    /// Tells side A of a channel how to wake an adopter.
-    pub(crate) fn tell_adopter(
-        &mut self,
-        id: u64,
-        client: ClientId,
-        channel: u64,
-        number: u32,
-    ) -> Result<(), ErrorCode> {
-        let key = self.channel_of(client, channel, Side::A).ok_or(ErrorCode::Protocol)?;
-        let adopter = self.core.channels.adopter(key, number).ok_or(ErrorCode::Protocol)?;
-        let stranger = self.are_strangers(key) || self.is_stranger(client, adopter);
-        self.tell_how_to_wake(id, adopter, stranger)
-    }
-
-    /// Tells one side of a channel how to wake a process that has a connection on the other.
-    pub(crate) fn wake_by(&mut self, id: u64, client: ClientId, asked: WakeTarget) -> Result<(), ErrorCode> {
-        let side = Side::from_u32(asked.side).ok_or(ErrorCode::Protocol)?;
-        let key = self.channel_of(client, asked.channel, side).ok_or(ErrorCode::Protocol)?;
-        let holders = self.core.channels.side(key, side.other());
-        let is_there = |family| holders.iter().any(|(holder, _)| *holder == family);
-        if !self.core.members.lineage(asked.client).any(is_there) {
-            return Err(ErrorCode::Protocol);
-        }
-        // Whoever asks has something to tell it.
-        self.families.get(&asked.client).ok_or(ErrorCode::Protocol)?.wake();
-        let stranger = self.are_strangers(key) || self.is_stranger(client, asked.client);
-        self.tell_how_to_wake(id, asked.client, stranger)
-    }
-
-    fn tell_how_to_wake(&mut self, id: u64, client: ClientId, stranger: bool) -> Result<(), ErrorCode> {
-        let family = self.families.get(&client).ok_or(ErrorCode::Protocol)?;
-        let (Some(public), Some(eventfd)) = (&family.public, &family.eventfd) else {
-            return Err(ErrorCode::Protocol);
-        };
-        let fds = [public.as_fd(), eventfd.as_fd()];
-        let sent = self.connections.get(&id).map(|c| c.send(&Reply::Adopter { stranger }, &fds));
-        if let Some(Err(error)) = sent {
-            self.dismiss(id, &format!("it cannot be told whom to wake: {error}"));
-        }
         Ok(())
     }
 }

@@ -26,9 +26,9 @@ pub(crate) struct Wanted {
 }
 
 /// A channel, and whether the asking process does not have it yet.
-struct Introduction {
-    id: u64,
-    fresh: Option<ChannelKey>,
+pub(super) struct Introduction {
+    pub(super) id: u64,
+    pub(super) fresh: Option<ChannelKey>,
 }
 
 impl Server {
@@ -44,7 +44,8 @@ impl Server {
             port: wanted.port,
         };
         let decision = self.decide(&question);
-        let (route, fresh) = match self.is_soon(client, &question, &decision) {
+        let is_soon = self.pumps.is_awaited() && matches!(decision, Decision::Shm { .. });
+        let (route, fresh) = match is_soon || self.is_soon(client, &question, &decision) {
             true => (Route::Soon, None),
             false => self.route(client, decision, &wanted),
         };
@@ -125,9 +126,9 @@ impl Server {
             Decision::Shm { listener, candidates } => (listener, candidates),
         };
         let Listener { client: b, index, generation, user, cookie, ip, .. } = listener;
-        let is_there = |key: &ChannelKey| self.core.channels.founder(*key) == Some(b);
-        let known = self.core.channels.newest(client, b).filter(is_there);
-        let known = known.filter(|_| !wanted.want_channel || !self.newest_is_full(client, b));
+        let is_there = |key: &ChannelKey| self.core.channels.founder(self.pumps.far(*key)) == Some(b);
+        let known = self.newest(client, b).filter(is_there);
+        let known = known.filter(|key| !wanted.want_channel || !self.is_full(*key));
         let introduction = match known {
             Some(key) => self.id_for(key, client).map(|id| Introduction { id, fresh: None }),
             None => self.introduce(client, &listener, wanted),
@@ -136,7 +137,8 @@ impl Server {
             return (Route::Kernel { reason: Reason::Exhausted as u32 }, None);
         };
         let peer_pid = self.families.get(&b).map_or(0, |family| family.pid);
-        let (fresh_channel, peer, stranger) = (fresh.is_some(), b.0, self.is_stranger(client, b));
+        let (fresh_channel, peer) = (fresh.is_some(), b.0);
+        let stranger = self.is_stranger(client, self.pumps.pump_or(b));
         let route = Route::Shm {
             channel,
             fresh: fresh_channel,
@@ -170,14 +172,29 @@ impl Server {
         let key = ChannelKey(self.core.channels.next_id());
         let uid = self.families.get(&a)?.uid;
         self.charge(Holding::Channel(key), uid, 1).ok()?;
-        let Wanted { ip, port, .. } = *wanted;
-        let policy = self.policy_number();
-        let admits = Admission { policy, has_all: listener.ip.is_unspecified(), ip, port };
-        let made = self.make_channel(a, b, admits);
+        let made = match self.pumps.is_wanted() {
+            true => self.introduce_pump(a, listener, wanted),
+            false => self.make_channel(a, b, self.admission(listener, wanted)),
+        };
         if made.is_none() {
             self.core.quotas.give_back(Holding::Channel(key));
         }
         made
+    }
+
+    /// The newest channel over which a process connects to another, itself or through a pump.
+    fn newest(&self, a: ClientId, b: ClientId) -> Option<ChannelKey> {
+        match self.pumps.is_wanted() {
+            true => self.pumps.newest(a, b),
+            false => self.core.channels.newest(a, b),
+        }
+    }
+
+    /// What a channel is made for.
+    pub(super) fn admission(&self, listener: &Listener, wanted: &Wanted) -> Admission {
+        let Wanted { ip, port, .. } = *wanted;
+        let policy = self.policy_number();
+        Admission { policy, has_all: listener.ip.is_unspecified(), ip, port }
     }
 
     fn make_channel(&mut self, a: ClientId, b: ClientId, admits: Admission) -> Option<Introduction> {
@@ -212,7 +229,8 @@ impl Server {
         let mut fds = Vec::new();
         if let Some((b, key)) = fresh
             && let (Some(family), Some(segment)) = (self.families.get(&b), self.segments.get(&key))
-            && let (Some(public), Some(eventfd)) = (&family.public, &family.eventfd)
+            && let Some(rung) = self.families.get(&self.pumps.pump_or(b))
+            && let (Some(public), Some(eventfd)) = (&family.public, &rung.eventfd)
         {
             fds = vec![segment.file().as_fd(), public.as_fd(), eventfd.as_fd()];
         }

@@ -12,6 +12,7 @@ use super::looks::Looks;
 use super::place::Place;
 use super::poller::{Poller, Token};
 use super::proof::{Namespaces, own_netns};
+use super::pumps::Pumps;
 use super::recovery::Recovery;
 use super::remains::Remains;
 use super::rescue::Waiting;
@@ -50,6 +51,7 @@ pub(crate) struct Counters {
     pub(crate) malformed: u64,
     pub(crate) refused_connections: u64,
     pub(crate) offers: u64,
+    pub(crate) twins: u64,
 }
 
 /// See the module.
@@ -79,6 +81,7 @@ pub(crate) struct Server {
     pub(crate) netns: Option<u64>,
     pub(crate) helpers: Helpers,
     pub(super) remains: Remains,
+    pub(super) pumps: Pumps,
     policy_path: Option<PathBuf>,
     pub(super) place: Place,
     signals: SignalFd,
@@ -135,6 +138,7 @@ impl Server {
             netns: own_netns(),
             helpers: Helpers::new(options.helper.clone()),
             remains: Remains::default(),
+            pumps: Pumps::new(options.pump),
             policy_path: options.policy.clone(),
             place,
             signals,

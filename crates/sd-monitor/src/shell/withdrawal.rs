@@ -93,6 +93,8 @@ impl Server {
     /// See the contract in the module's head.
     pub(super) fn withdraw(&mut self, key: ChannelKey, request: &Request) {
         let (slot, generation) = (request.slot, request.generation);
+        // A pump carries it at the same slot.
+        let key = self.pumps.near(key);
         let asking: Vec<(ClientId, u64)> = self.core.channels.side(key, Side::A).to_vec();
         for (client, channel) in asking {
             let Some(family) = self.families.get(&client) else { continue };

@@ -10,6 +10,7 @@ mod holding;
 mod hostile;
 mod memory;
 mod process;
+mod pumps;
 mod quotas;
 #[path = "../../../../tests/fuzz/src/random.rs"]
 mod random;
@@ -26,7 +27,8 @@ fn monitor_process() {
     let Some(socket) = std::env::var_os("SD_TEST_SOCKET") else { return };
     let policy = std::env::var_os("SD_TEST_POLICY").map(Into::into);
     let helper = std::env::var_os("SD_TEST_HELPER").map(Into::into);
-    let ended = sd_monitor::run(sd_monitor::Options { socket: socket.into(), policy, helper });
+    let pump = std::env::var_os("SD_TEST_PUMP").map(|_| sd_monitor::Pump::Late);
+    let ended = sd_monitor::run(sd_monitor::Options { socket: socket.into(), policy, helper, pump });
     if let Err(error) = &ended {
         eprintln!("failed: {error}");
     }

@@ -49,6 +49,16 @@ impl Server {
         server
     }
 
+    /// A monitor that was told to use a pump.
+    pub(crate) fn start_with_pump() -> Server {
+        let mut server = Server::prepare();
+        server._alone = Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
+        server.restart_with(|command| {
+            command.env("SD_TEST_PUMP", "1");
+        });
+        server
+    }
+
     /// Another monitor at a place of its own.
     pub(crate) fn start_another(&self) -> Server {
         let mut server = Server::prepare();

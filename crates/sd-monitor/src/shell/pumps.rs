@@ -1,0 +1,238 @@
+//! Pumps: processes that stand between others and carry their connections (ADR 72).
+//!
+//! ```text
+//! client --near channel--> pump --far channel--> server
+//!          pump is side B          pump is side A
+//! ```
+//! A pump carries the connection of a slot at the same slot, with the same generation, of the channel's *twin*. So what the monitor
+//! knows of a connection on one of the two it knows of both: complaints come from the client about the near one, and are answered
+//! for the far one; what is to go over the kernel waits on the far one, and the client is told of the near one.
+//!
+//! # Who may be one
+//! It sees all bytes of the connections that it carries. So only a process of root's or of the monitor's own user, who could trace
+//! the monitor, and only if the monitor was told to use one.
+//!
+//! # When it dies
+//! What it carried is reset at both ends, as on Linux when a host in between forgets a connection and says so.
+
+use super::reaper::{Unread, Woken};
+use super::route::{Introduction, Wanted};
+use super::segments::Segment;
+use super::server::Server;
+use crate::Pump;
+use crate::core::ClientId;
+use crate::core::channels::ChannelKey;
+use crate::core::listeners::Listener;
+use crate::core::quotas::Holding;
+use sd_proto::{Admission, ErrorCode, Reply};
+use sd_shm::channel::Mapping;
+use sd_shm::link::Link;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// See the module.
+pub(crate) struct Pumps {
+    /// Connections go through one.
+    wanted: Option<Pump>,
+    pump: Option<ClientId>,
+    twins: HashMap<ChannelKey, Twin>,
+    newest: HashMap<(ClientId, ClientId), ChannelKey>,
+}
+
+/// What a channel to or from a pump is.
+#[derive(Clone, Copy)]
+struct Twin {
+    other: ChannelKey,
+    is_near: bool,
+    /// The connecting process and the listening one.
+    ends: (ClientId, ClientId),
+    /// Of the connecting process.
+    user: u32,
+    netns: u64,
+}
+
+impl Pumps {
+    pub(crate) fn new(wanted: Option<Pump>) -> Pumps {
+        Pumps { wanted, pump: None, twins: HashMap::new(), newest: HashMap::new() }
+    }
+
+    /// Connections go through one.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    /// One is to be used, and has not come yet.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.is_wanted() && self.pump.is_none()
+    }
+
+    /// Whether this client is one.
+    pub(super) fn is(&self, client: ClientId) -> bool {
+        self.pump == Some(client)
+    }
+
+    /// Who is rung by processes that connect to this one.
+    pub(super) fn pump_or(&self, b: ClientId) -> ClientId {
+        self.pump.filter(|_| self.is_wanted()).unwrap_or(b)
+    }
+
+    /// The newest near channel of a connecting process for a listening one.
+    pub(super) fn newest(&self, a: ClientId, b: ClientId) -> Option<ChannelKey> {
+        self.newest.get(&(a, b)).copied()
+    }
+
+    /// Whether a channel is one between a connecting process and a pump.
+    pub(super) fn is_near(&self, key: ChannelKey) -> bool {
+        self.twins.get(&key).is_some_and(|twin| twin.is_near)
+    }
+
+    /// The far channel, of either; any other channel is its own.
+    pub(super) fn far(&self, key: ChannelKey) -> ChannelKey {
+        self.twins.get(&key).filter(|twin| twin.is_near).map_or(key, |twin| twin.other)
+    }
+
+    /// The near channel, of either; any other channel is its own.
+    pub(super) fn near(&self, key: ChannelKey) -> ChannelKey {
+        self.twins.get(&key).filter(|twin| !twin.is_near).map_or(key, |twin| twin.other)
+    }
+
+    /// The user who connects over a channel of a pump.
+    pub(super) fn user(&self, key: ChannelKey) -> Option<u32> {
+        self.twins.get(&key).map(|twin| twin.user)
+    }
+
+    /// The network namespace that a channel of a pump is in, whatever the pump's own is.
+    pub(super) fn netns(&self, key: ChannelKey) -> Option<u64> {
+        self.twins.get(&key).map(|twin| twin.netns)
+    }
+
+    /// A channel is over.
+    pub(super) fn forget(&mut self, key: ChannelKey) {
+        if let Some(Twin { ends, is_near: true, .. }) = self.twins.remove(&key)
+            && self.newest.get(&ends) == Some(&key)
+        {
+            self.newest.remove(&ends);
+        }
+    }
+
+    /// A client has ended.
+    pub(super) fn ended(&mut self, client: ClientId) {
+        if self.is(client) {
+            self.pump = None;
+        }
+    }
+}
+
+impl Server {
+    /// A client says that it is a pump.
+    pub(super) fn pump(&mut self, client: ClientId) -> Result<Reply, ErrorCode> {
+        let user = self.families.get(&client).ok_or(ErrorCode::Protocol)?.uid;
+        if !self.pumps.is_wanted() || !self.core.quotas.is_exempt(user) {
+            return Err(ErrorCode::Denied);
+        }
+        if self.pumps.pump.is_some() {
+            return Err(ErrorCode::InUse);
+        }
+        tracing::info!(client = client.0, "connections go through a pump");
+        self.pumps.pump = Some(client);
+        self.routes_changed(None);
+        Ok(Reply::Ok)
+    }
+
+    /// Makes two channels for the connections of a process to a listener's, and gives them to the pump and to the listening
+    /// process.
+    pub(super) fn introduce_pump(
+        &mut self,
+        a: ClientId,
+        listener: &Listener,
+        wanted: &Wanted,
+    ) -> Option<Introduction> {
+        let (b, pump) = (listener.client, self.pumps.pump?);
+        let (uid, netns) = self.families.get(&a).map(|family| (family.uid, family.netns))?;
+        let admits = self.admission(listener, wanted);
+        let link = if self.pumps.wanted == Some(Pump::Prompt) { Link::PROMPT_PUMP } else { Link::PUMP };
+        let (near, near_segment) = self.make_link((a, pump), [Link::LOCAL, link])?;
+        let Some((far, far_segment)) = self.make_link((pump, b), [link, Link::LOCAL]) else {
+            self.end_channel(near);
+            return None;
+        };
+        for (key, segment) in [(near, near_segment), (far, far_segment)] {
+            // For the first of them it was charged already.
+            if key == far && self.charge(Holding::Channel(far), uid, 1).is_err() {
+                self.end_channel(near);
+                self.end_channel(far);
+                return None;
+            }
+            self.by_identity.insert(segment.identity, key);
+            self.segments.insert(key, segment);
+            self.counters.channels += 1;
+        }
+        let twin = |other, is_near| Twin { other, is_near, ends: (a, b), user: uid, netns };
+        self.pumps.twins.insert(near, twin(far, true));
+        self.pumps.twins.insert(far, twin(near, false));
+        self.pumps.newest.insert((a, b), near);
+        if self.tell_of_twins((near, far), (a, pump, b), admits).is_none() {
+            self.end_channel(near);
+            self.end_channel(far);
+            return None;
+        }
+        self.families.get_mut(&b).into_iter().for_each(super::family::Family::was_told);
+        self.counters.twins += 1;
+        tracing::debug!(near = near.0, far = far.0, a = a.0, b = b.0, "twins");
+        Some(Introduction { id: near.0, fresh: Some(near) })
+    }
+
+    /// A channel between two clients, behind whose sides these links stand.
+    fn make_link(&mut self, (a, b): (ClientId, ClientId), links: [Link; 2]) -> Option<(ChannelKey, Segment)> {
+        if !self.has_addresses() {
+            return None;
+        }
+        let (pid_a, family_b) = (self.families.get(&a)?.pid, self.families.get(&b)?);
+        let (pid_b, user_b) = (family_b.pid, family_b.uid);
+        let segment = Segment::create(self.core.channels.next_id(), pid_a, pid_b)?;
+        Mapping::note_links(segment.file().as_raw_fd(), links).ok()?;
+        let (_, key) = self.core.channels.create(a, b);
+        self.core.channels.is_for(key, user_b);
+        if self.is_stranger(a, b) {
+            self.core.channels.becomes_strange(key);
+        }
+        Some((key, segment))
+    }
+
+    fn tell_of_twins(
+        &mut self,
+        (near, far): (ChannelKey, ChannelKey),
+        (a, pump, b): (ClientId, ClientId, ClientId),
+        admits: Admission,
+    ) -> Option<()> {
+        let family = |client: ClientId| self.families.get(&client);
+        let (of_a, of_pump, of_b) = (family(a)?, family(pump)?, family(b)?);
+        let file = |key: ChannelKey| self.segments.get(&key).map(Segment::file);
+        let (near_file, far_file) = (file(near)?.as_fd(), file(far)?.as_fd());
+        let (page_a, bell_a) = (of_a.public.as_ref()?.as_fd(), of_a.eventfd.as_ref()?.as_fd());
+        let (page_b, bell_b) = (of_b.public.as_ref()?.as_fd(), of_b.eventfd.as_ref()?.as_fd());
+        let bell_pump = of_pump.eventfd.as_ref()?.as_fd();
+        let [near_stranger, far_stranger] = [a, b].map(|end| self.is_stranger(end, pump));
+        let notice = Reply::NewChannel { id: far.0, peer_pid: of_a.pid, stranger: far_stranger, admits };
+        let to_b = self.connections.get(&of_b.connection?)?;
+        to_b.send(&notice, &[far_file, page_a, bell_pump]).ok()?;
+        of_b.announce_mail();
+        let twin = Reply::Twin { near: near.0, far: far.0, near_stranger, far_stranger };
+        let to_pump = self.connections.get(&of_pump.connection?)?;
+        to_pump.send(&twin, &[near_file, page_a, bell_a, far_file, page_b, bell_b]).ok()?;
+        of_pump.announce_mail();
+        Some(())
+    }
+
+    /// A pump has carried all that came over the twin of a channel, whose other side is gone.
+    pub(super) fn over(&mut self, client: ClientId, id: u64) -> Result<(), ErrorCode> {
+        let key = self.core.channels.named(client, id).ok_or(ErrorCode::Protocol)?;
+        if !self.pumps.is(client) || !self.pumps.twins.contains_key(&key) {
+            return Err(ErrorCode::Protocol);
+        }
+        let mut woken = Woken::new();
+        self.leave_side(key, client, Unread::Looked, &mut woken);
+        self.wake_sides(&woken);
+        Ok(())
+    }
+}

@@ -1,0 +1,214 @@
+//! The pump's connection to the monitor.
+
+use sd_proto::{ErrorCode, MESSAGE_MAX, Reply, Request, VERSION};
+use sd_shm::channel::Side;
+use sd_shm::slab::Slab;
+use sd_sys::fd::Owned;
+use sd_sys::msg::{self, Received};
+use sd_sys::ringer::Ringer;
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// Why there is no pump.
+#[derive(Debug)]
+pub enum Error {
+    /// A system call failed.
+    System(&'static str, sd_sys::Errno),
+    /// The monitor refused.
+    Refused(Option<ErrorCode>),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::System(what, error) => {
+                write!(f, "cannot {what}: {}", std::io::Error::from_raw_os_error(error.0))
+            }
+            Error::Refused(Some(code)) => write!(f, "the monitor wants no pump ({code:?})"),
+            Error::Refused(None) => write!(f, "the monitor does not answer"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// An answer is waited for so long.
+const ANSWER_MS: u32 = 2000;
+
+/// See the module.
+pub(crate) struct Control {
+    socket: Owned,
+    slab: Slab,
+    mail_seen: u32,
+    notices: VecDeque<(Reply, Received)>,
+    /// Answers that came too late to be waited for.
+    owed: u32,
+    ringer: Option<Ringer>,
+    pub(crate) has_ended: bool,
+    /// What peers ring.
+    pub(crate) eventfd: Owned,
+    _files: [Owned; 2],
+}
+
+impl Control {
+    /// Registers with the monitor there, as a pump.
+    pub(crate) fn connect(path: &Path) -> Result<Control, Error> {
+        let system = |what| move |error| Error::System(what, error);
+        let socket = msg::connect_unix(path.as_os_str().as_bytes(), ANSWER_MS);
+        let socket = socket.map_err(system("reach the monitor"))?;
+        let pid = sd_sys::fd::getpid() as u32;
+        let (slab_file, slab) = Slab::create(pid).map_err(system("make a slab"))?;
+        let (page, _) = sd_shm::public::create(pid).map_err(system("make a page"))?;
+        let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+        let eventfd = eventfd.map_err(system("make an eventfd"))?;
+        let tcp = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        let tcp = tcp.map_err(system("make a socket"))?;
+        let files = [slab_file, page];
+        let fds = [files[0].raw(), files[1].raw(), eventfd.raw(), tcp.raw()];
+        let mut control = Control {
+            socket,
+            slab,
+            mail_seen: 0,
+            notices: VecDeque::new(),
+            owed: 0,
+            ringer: Ringer::new().ok(),
+            has_ended: false,
+            eventfd,
+            _files: files,
+        };
+        let hello = Request::Hello { version: VERSION, again: false };
+        for (request, fds) in [(&hello, &fds[..]), (&Request::Pump, &[])] {
+            match control.ask(request, fds) {
+                Some((Reply::Welcome { .. } | Reply::Ok, _)) => {}
+                Some((Reply::Error { code }, _)) => return Err(Error::Refused(Some(code))),
+                _ => return Err(Error::Refused(None)),
+            }
+        }
+        Ok(control)
+    }
+
+    /// One whose monitor never answers.
+    #[cfg(test)]
+    pub(crate) fn deaf() -> Control {
+        let [socket, other] = msg::pair_with_credentials().unwrap();
+        drop(other);
+        let (file, slab) = Slab::create(1).unwrap();
+        let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).unwrap();
+        let spare = sd_sys::fd::dup(file.raw()).unwrap();
+        Control {
+            socket,
+            slab,
+            mail_seen: 0,
+            notices: VecDeque::new(),
+            owed: 0,
+            ringer: None,
+            has_ended: true,
+            eventfd,
+            _files: [file, spare],
+        }
+    }
+
+    /// The socket, for waiting.
+    pub(crate) fn socket(&self) -> i32 {
+        self.socket.raw()
+    }
+
+    /// Tells the monitor something that has no answer.
+    pub(crate) fn tell(&mut self, request: &Request) {
+        let _ = self.send(request, &[]);
+    }
+
+    fn send(&mut self, request: &Request, fds: &[i32]) -> Option<()> {
+        let mut buf = [0u8; MESSAGE_MAX];
+        msg::send_with_fds(self.socket.raw(), request.encode(&mut buf), fds, 0).ok().map(drop)
+    }
+
+    /// Asks the monitor. What it says unasked meanwhile is kept.
+    pub(crate) fn ask(&mut self, request: &Request, fds: &[i32]) -> Option<(Reply, Received)> {
+        if self.has_ended {
+            return None;
+        }
+        self.send(request, fds)?;
+        loop {
+            let Some((reply, got)) = self.receive(0) else {
+                self.owed += 1;
+                return None;
+            };
+            if is_notice(&reply) {
+                self.notices.push_back((reply, got));
+            } else if self.owed == 0 {
+                return Some((reply, got));
+            } else {
+                self.owed -= 1;
+            }
+        }
+    }
+
+    /// What the monitor has said unasked.
+    pub(crate) fn notice(&mut self) -> Option<(Reply, Received)> {
+        if let Some(first) = self.notices.pop_front() {
+            return Some(first);
+        }
+        loop {
+            let (reply, got) = self.receive(libc::MSG_DONTWAIT)?;
+            if is_notice(&reply) {
+                return Some((reply, got));
+            }
+            // An answer that nobody waits for any more.
+            self.owed = self.owed.saturating_sub(1);
+        }
+    }
+
+    /// Wakes who watches an eventfd. One of another user's could be made to hold the pump up by a write (`sd_sys::ringer`).
+    pub(crate) fn ring(&mut self, eventfd: i32, (channel, side): (u64, Side), is_stranger: bool) {
+        if !is_stranger {
+            sd_sys::fd::eventfd_signal(eventfd);
+        } else if self.ringer.as_ref().is_none_or(|ringer| ringer.ring(eventfd).is_err()) {
+            self.tell(&Request::Ring { channel, side: side as u32 });
+        }
+    }
+
+    /// It may have said something since the last call of this.
+    pub(crate) fn has_mail(&mut self) -> bool {
+        let mail = self.slab.header().mail.load(Ordering::Acquire);
+        std::mem::replace(&mut self.mail_seen, mail) != mail || !self.notices.is_empty()
+    }
+
+    fn receive(&mut self, flags: i32) -> Option<(Reply, Received)> {
+        if self.has_ended {
+            return None;
+        }
+        let mut buf = [0u8; MESSAGE_MAX];
+        match msg::recv_with_fds(self.socket.raw(), &mut buf, flags) {
+            Ok(got) if got.len != 0 => match Reply::decode(buf.get(..got.len).unwrap_or(&[])) {
+                Ok(reply) => Some((reply, got)),
+                Err(_) => {
+                    self.has_ended = true;
+                    None
+                }
+            },
+            Err(sd_sys::Errno(libc::EAGAIN | libc::EINTR)) => None,
+            _ => {
+                self.has_ended = true;
+                None
+            }
+        }
+    }
+}
+
+fn is_notice(reply: &Reply) -> bool {
+    matches!(
+        reply,
+        Reply::Twin { .. }
+            | Reply::NewChannel { .. }
+            | Reply::ChannelDead { .. }
+            | Reply::PeerGone { .. }
+            | Reply::Stranger { .. }
+            | Reply::Emptied { .. }
+            | Reply::Withdraw { .. }
+            | Reply::Offer { .. }
+    )
+}

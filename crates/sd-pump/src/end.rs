@@ -1,0 +1,215 @@
+//! The process at an end of a twin, and how it is woken.
+
+use crate::control::Control;
+use sd_proto::{Reply, Request};
+use sd_ring::doorbell::{self, RX_EVENT, RX_SIGNAL, RX_SLEEP, TX_EVENT, TX_SIGNAL, TX_SLEEP};
+use sd_shm::channel::{ColdWords, Mapping, Side, SlotSide, ThreadWaker};
+use sd_shm::link::Link;
+use sd_shm::public::Public;
+use sd_sys::fd::Owned;
+use sd_sys::futex::{self, Scope};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+/// For bytes, or the end of them.
+pub(crate) const RX_BITS: u32 = RX_SLEEP | RX_EVENT | RX_SIGNAL;
+/// For room.
+pub(crate) const TX_BITS: u32 = TX_SLEEP | TX_EVENT | TX_SIGNAL;
+
+/// A process, and its channel to the pump.
+pub(crate) struct End {
+    pub(crate) id: u64,
+    pub(crate) map: Mapping,
+    /// The pump's side of the channel.
+    pub(crate) ours: Side,
+    /// The process is another user's.
+    pub(crate) is_stranger: bool,
+    /// The process waits until the pump has looked.
+    answers: bool,
+    bell: Bell,
+    page: &'static Public,
+    adopters: HashMap<u32, Option<Bell>>,
+    wake_targets: HashMap<u64, Option<Bell>>,
+    _segment: Owned,
+}
+
+/// How a process is woken.
+struct Bell {
+    eventfd: Owned,
+    /// It says whether somebody sleeps.
+    page: Page,
+}
+
+/// A page that is mapped as long as this lives.
+struct Page(&'static Public);
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: from `map_peer`; the owner of this is the only one who has it.
+        unsafe { sd_shm::public::unmap_peer(self.0) };
+    }
+}
+
+impl Bell {
+    fn of(page: Owned, eventfd: Owned) -> Option<Bell> {
+        let page = sd_shm::public::map_peer(page.raw()).ok()?;
+        Some(Bell { eventfd, page: Page(page) })
+    }
+
+    /// Whether somebody sleeps there, as far as known. What he shall see was published before.
+    fn has_sleepers(&self) -> bool {
+        sd_ring::fence_full();
+        self.page.0.sleepers.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// So many processes are remembered besides the one that the channel was made for; who names more is woken as that one.
+const OTHERS_MAX: usize = 4096;
+
+impl End {
+    /// Maps what the monitor sent: segment, page, eventfd.
+    pub(crate) fn new(id: u64, ours: Side, is_stranger: bool, fds: [Owned; 3]) -> Option<End> {
+        let [segment, page, eventfd] = fds;
+        let bell = Bell::of(page, eventfd)?;
+        let page = bell.page.0;
+        let map = Mapping::map(segment.raw()).ok()?;
+        let link = Link::of(map.header().link[ours as usize].load(Ordering::Relaxed));
+        let answers = link.answers();
+        let (adopters, wake_targets) = (HashMap::new(), HashMap::new());
+        Some(End {
+            id,
+            map,
+            ours,
+            is_stranger,
+            answers,
+            bell,
+            page,
+            adopters,
+            wake_targets,
+            _segment: segment,
+        })
+    }
+
+    /// The words that the process writes.
+    pub(crate) fn theirs(&self, slot: usize) -> &'static SlotSide {
+        &self.map.slot(slot).side[self.ours.other() as usize]
+    }
+
+    /// The words that the pump writes.
+    pub(crate) fn own(&self, slot: usize) -> &'static SlotSide {
+        &self.map.slot(slot).side[self.ours as usize]
+    }
+
+    /// How often the process has rung, if it waits for an answer.
+    pub(crate) fn rung(&self) -> Option<u32> {
+        let rung = &self.map.header().rung[self.ours.other() as usize];
+        self.answers.then(|| rung.load(Ordering::SeqCst))
+    }
+
+    /// All that was announced up to then has been looked at.
+    pub(crate) fn answer(&self, rung: u32) {
+        self.map.header().answered[self.ours.other() as usize].store(rung, Ordering::Release);
+    }
+
+    /// Generation of a listener, as the process publishes it.
+    pub(crate) fn listener_generation(&self, index: u32) -> u32 {
+        let listener = self.page.listeners.get(index as usize);
+        listener.map_or(0, |listener| listener.generation.load(Ordering::Acquire))
+    }
+
+    /// The monitor found the process gone.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.map.header().dead[self.ours.other() as usize].load(Ordering::Acquire) != 0
+    }
+
+    /// The process sees news of a slot, if it waits for such: `bits` of its doorbell.
+    pub(crate) fn notify(&mut self, slot: usize, bits: u32, control: &mut Control) {
+        let theirs = self.theirs(slot);
+        let fired = doorbell::ring(&theirs.wait, bits);
+        if fired & (RX_SLEEP | TX_SLEEP) != 0 {
+            futex::wake(&theirs.wait, i32::MAX, Scope::Shared);
+        }
+        if fired & (RX_SIGNAL | TX_SIGNAL) != 0 && fired & RX_SLEEP == 0 {
+            self.signal(slot, false, control);
+        }
+        if fired & (RX_EVENT | TX_EVENT) != 0 {
+            self.announce(slot, control);
+        }
+    }
+
+    /// The process gets a signal, if it wants any.
+    pub(crate) fn signal(&self, slot: usize, urgent: bool, control: &mut Control) {
+        let wants = |words: &ColdWords| words.wants_signals.load(Ordering::Acquire) != 0;
+        if self.theirs(slot).cold().is_some_and(wants) {
+            let (channel, side) = (self.id, self.ours as u32);
+            control.tell(&Request::Signal { channel, slot: slot as u32, side, urgent });
+        }
+    }
+
+    /// Whoever has the slot at the end looks at it.
+    pub(crate) fn announce(&mut self, slot: usize, control: &mut Control) {
+        let target = self.theirs(slot).cold().map_or(0, |words| words.wake_target.load(Ordering::Relaxed));
+        if target != 0 && ThreadWaker::of(target).is_none() && self.ring_target(target, control) {
+            return;
+        }
+        let adopter = match self.ours {
+            Side::A => self.theirs(slot).listener.load(Ordering::Relaxed),
+            Side::B => 0,
+        };
+        self.own(slot).announced.store(sd_sys::time::ticks(), Ordering::Relaxed);
+        self.map.events_for(self.ours.other(), adopter).post(slot);
+        match adopter {
+            0 => self.ring(&self.bell, control),
+            number => self.ring_adopter(number, control),
+        }
+    }
+
+    /// A connection is asked for.
+    pub(crate) fn request(&self, slot: usize, control: &mut Control) {
+        self.map.events(Side::B).post(slot);
+        self.ring(&self.bell, control);
+    }
+
+    fn ring(&self, bell: &Bell, control: &mut Control) {
+        if bell.has_sleepers() {
+            control.ring(bell.eventfd.raw(), (self.id, self.ours), self.is_stranger);
+        }
+    }
+
+    fn ring_target(&mut self, client: u64, control: &mut Control) -> bool {
+        let (channel, side) = (self.id, self.ours as u32);
+        if !self.wake_targets.contains_key(&client) {
+            if self.wake_targets.len() >= OTHERS_MAX {
+                return false;
+            }
+            // The monitor wakes it this time.
+            let bell = ask(&Request::WakeTarget { channel, side, client }, control);
+            self.wake_targets.insert(client, bell);
+        }
+        let bell = self.wake_targets.get(&client).and_then(Option::as_ref);
+        bell.inspect(|bell| self.ring(bell, control)).is_some()
+    }
+
+    fn ring_adopter(&mut self, number: u32, control: &mut Control) {
+        if !self.adopters.contains_key(&number) && self.adopters.len() < OTHERS_MAX {
+            let bell = ask(&Request::Adopter { channel: self.id, number }, control);
+            self.adopters.insert(number, bell);
+        }
+        if let Some(Some(bell)) = self.adopters.get(&number) {
+            self.ring(bell, control);
+        }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // SAFETY: who has an end keeps no reference into its channel beyond a call.
+        unsafe { self.map.unmap() };
+    }
+}
+
+fn ask(request: &Request, control: &mut Control) -> Option<Bell> {
+    let (Reply::Adopter { .. }, got) = control.ask(request, &[])? else { return None };
+    let [page, eventfd] = got.fds.take()?;
+    Bell::of(page, eventfd)
+}

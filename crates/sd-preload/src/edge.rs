@@ -252,11 +252,15 @@ macro_rules! made_by_row {
     ($nr:ident, $args:ident, $ret:ident, $sig:tt, {$name:ident}, any $call:expr, then $then:expr) => {
         made_by_row!($nr, $args, $ret, $sig, {$name}, then $then);
     };
+    // Of the kernel's: ours were answered before.
+    ($nr:ident, $args:ident, $ret:ident, $sig:tt, {$name:ident}, ours($($fd:ident),+) $call:expr, then $then:expr) => {
+        made_by_row!($nr, $args, $ret, $sig, {$name}, then $then);
+    };
     ($nr:ident, $args:ident, $ret:ident, [$($arg:ident: $ty:ty),*], {$name:ident}, then $then:expr) => {
         if $nr == libc::$name {
             let mut args = $args.into_iter();
             $(let $arg = args.next().unwrap_or(0) as $ty;)*
-            return ($then)($ret as c_int) as isize;
+            return ($then)($ret as _) as isize;
         }
     };
     ($nr:ident, $args:ident, $ret:ident, $sig:tt, $raw:tt, $($action:tt)+) => {};

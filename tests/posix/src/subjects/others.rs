@@ -200,6 +200,11 @@ pub(super) fn take(over: i32) -> (Ret, i32) {
 }
 
 pub(super) fn take_with(over: i32, flags: i32) -> (Ret, i32) {
+    take_by(|header| recvmsg_raw(over, header, flags))
+}
+
+/// What a call receives.
+pub(super) fn take_by(call: impl FnOnce(&mut libc::msghdr) -> Ret) -> (Ret, i32) {
     let mut rights = Rights { len: 0, level: 0, kind: 0, fd: -1, padding: 0 };
     let mut byte = [0];
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
@@ -208,7 +213,7 @@ pub(super) fn take_with(over: i32, flags: i32) -> (Ret, i32) {
     header.msg_iovlen = 1;
     header.msg_control = (&raw mut rights).cast();
     header.msg_controllen = mem::size_of::<Rights>();
-    let result = recvmsg_raw(over, &mut header, flags);
+    let result = call(&mut header);
     (result, rights.fd)
 }
 

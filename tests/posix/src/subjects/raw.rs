@@ -1,6 +1,7 @@
 //! `syscall()`: libc's function for system calls by number, which libuv closes its sockets with.
 
 use super::limits::{limit, talk, use_up};
+use super::others::{pass, take_by};
 use crate::setup::*;
 use crate::sys::*;
 use crate::table::{Subject, solo};
@@ -17,6 +18,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("raw/poll_select", poll_select),
     solo("raw/epoll", raw_epoll),
     solo("raw/others", others),
+    solo("raw/rights", rights),
 ];
 
 /// Calls by number; what is not given is zero.
@@ -214,4 +216,29 @@ fn others() {
     show("futex", raw!(SYS_futex, &raw const word, libc::FUTEX_WAIT, 0, 0usize));
     show("read of a bad number", raw!(SYS_read, -1, 0usize, 0usize));
     show("close of a bad number", raw!(SYS_close, -1));
+}
+
+/// A connection that arrives by number is the one that was passed.
+fn rights() {
+    let one = |over: i32, header: &mut libc::msghdr| raw!(SYS_recvmsg, over, &raw mut *header, 0);
+    let many = |over: i32, header: &mut libc::msghdr| {
+        let mut list = libc::mmsghdr { msg_hdr: *header, msg_len: 0 };
+        raw!(SYS_recvmmsg, over, &raw mut list, 1, 0, null::<libc::timespec>())
+    };
+    let calls: [(_, &dyn Fn(i32, &mut libc::msghdr) -> Ret); 2] = [("recvmsg", &one), ("recvmmsg", &many)];
+    for (name, call) in calls {
+        let (_, [here, there]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+        let pair = connected();
+        let names = |fd| [getsockname(fd).1.port(), getpeername(fd).1.port()];
+        let before = names(pair.server);
+        show("pass", pass(here, pair.server));
+        close(pair.server);
+        let (taken, fd) = take_by(|header| call(there, header));
+        show(name, taken);
+        say!("the same names {}, the lowest number {}", names(fd) == before, fd == pair.server);
+        send(pair.client, b"word", 0);
+        await_readable(fd);
+        show_recv("received descriptor", fd, 8, 0);
+        [here, there, pair.client, fd].map(close);
+    }
 }

@@ -6,7 +6,7 @@
 //!  full fence                      full fence
 //!  look again; nothing? sleep      word & bits? clear them, wake
 //! ```
-//! Store-buffer reasoning (SYNC POINT: doorbell): of the two stores before the fences, at least one
+//! Store-buffer reasoning: of the two stores before the fences, at least one
 //! is seen by the load after the other side's fence. So either the waiter finds the message, or
 //! the notifier finds the bits; a wake-up cannot be lost. A waiter that sleeps on the word itself
 //! (futex) cannot miss the clearing either, since the kernel compares the word again.
@@ -32,7 +32,8 @@ pub const RX_NEWS: u32 = RX_EVENT << NEWS_SHIFT;
 pub const TX_NEWS: u32 = TX_EVENT << NEWS_SHIFT;
 const NEWS_SHIFT: u32 = 6;
 
-/// Announces a waiter. Afterwards the caller must look at the ring once more before it sleeps.
+/// Announces a waiter. Afterwards the caller must look at the ring once more before it sleeps (SYNC POINT: doorbell, with `ring` in
+/// crates/sd-ring/src/doorbell.rs).
 ///
 /// Returns the word as it is now, the value to sleep on.
 #[inline]
@@ -50,7 +51,7 @@ pub fn disarm(word: &AtomicU32, bits: u32) {
 
 /// To be called after a publication: which of `bits` were announced. They are cleared, so each
 /// announcement but [`RX_SIGNAL`] is answered once; of events there is a note, since whoever announces himself next would
-/// hide that they were answered.
+/// hide that they were answered (SYNC POINT: doorbell, with `arm` in crates/sd-ring/src/doorbell.rs).
 #[inline(always)]
 pub fn ring(word: &AtomicU32, bits: u32) -> u32 {
     fence_full();

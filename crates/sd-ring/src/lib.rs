@@ -8,13 +8,14 @@
 //!   bad one is reported as [`Corrupt`]; cursors live in memory of their owner only.
 //! * No allocation, no system call, no lock.
 //! * [`token`]: of many threads of many processes, one uses an end of the ring at a time.
+//! * [`sync`]: who sleeps and who wakes, as pure protocols; one of two sides always sees the other.
 //!
 //! # Not here
-//! Who sleeps and who wakes: [`doorbell`] only decides *whether* the other side must be woken.
+//! How somebody sleeps, and is woken: [`doorbell`] and [`sync`] only decide *whether* he must be.
 //!
 //! # Tests
 //! Unit and property tests against a byte-queue model, loom models of ring, doorbell and token with a
-//! ring small enough to wrap, and a search of all states of the token's protocol (`RUSTFLAGS="--cfg loom" cargo test -p sd-ring --release`).
+//! ring small enough to wrap (`tests/loom.rs`), loom models of [`sync`] (`tests/points`), and a search of all states of the token's protocol (`RUSTFLAGS="--cfg loom" cargo test -p sd-ring --release`).
 #![cfg_attr(not(any(test, loom)), no_std)]
 
 pub mod copy;
@@ -27,6 +28,7 @@ mod parked;
 mod receive;
 mod ring;
 pub mod stamp;
+pub mod sync;
 pub mod token;
 
 pub use facade::fence_full;

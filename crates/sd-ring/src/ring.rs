@@ -59,9 +59,9 @@ impl Geometry {
 
 /// The memory under a ring. Offsets are within the region and were checked by the ring.
 pub trait RingMem {
-    /// Loads a header word (Acquire; SYNC POINT: header).
+    /// Loads a header word (Acquire; SYNC POINT: header, with `publish` in crates/sd-ring/src/ring.rs).
     fn load(&self, region: u32, off: u32) -> u64;
-    /// Publishes a header word (Release; SYNC POINT: header).
+    /// Publishes a header word (Release; SYNC POINT: header, with `load` in crates/sd-ring/src/ring.rs).
     fn publish(&self, region: u32, off: u32, word: u64);
     /// Stores a word that a later `publish` makes visible.
     fn store(&self, region: u32, off: u32, word: u64);

@@ -12,7 +12,7 @@
 //!
 //! **Exclusion.** The heavy fence (membarrier) makes every thread execute a full fence between two of
 //! its instructions. If H's stands before its store of `inside`, its later load finds REVOKED and H
-//! turns back; else the revoker's load after the fence finds `inside`, and waits (SYNC POINT: token).
+//! turns back; else the revoker's load after the fence finds `inside`, and waits.
 //! Where H is or what it does makes no difference: it may compute, sleep, or be stopped.
 //!
 //! **Order.** Tickets. A turn that nobody uses while the lock is free (its thread is dead or
@@ -25,7 +25,7 @@
 //! themselves only. Tested by `tests/loom.rs` (orderings, this code) and `tests/token_model.rs`
 //! (all states of the protocol with a crash or a stop at each step).
 
-use crate::facade::{AtomicU32, AtomicU64, Ordering, Own, fence_light};
+use crate::facade::{AtomicU32, AtomicU64, Ordering, Own, fence_after_change, fence_light};
 
 /// Senders or receivers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ const REVOKED: u32 = 1 << 31;
 const STREAK_NEEDED: u32 = 16;
 const STREAK_MAX: u32 = 1 << 16;
 /// Looks before a waiter sleeps (see [`World::relax`]).
-const LOOKS: u32 = 128;
+const LOOKS: u32 = if cfg!(loom) { 1 } else { 128 };
 const SLEEP_NS: u64 = 5_000_000;
 const LONG_SLEEP_NS: u64 = 50_000_000;
 /// Sleeps without a wake-up, the turn unused and the lock free, after which a turn is passed over.
@@ -183,7 +183,8 @@ impl Token {
         }
     }
 
-    /// The holder's way in: true when `mine` is the holder, which has to [`Thread::leave`].
+    /// The holder's way in: true when `mine` is the holder, which has to [`Thread::leave`] (SYNC POINT: token, with `revoke` in
+    /// crates/sd-ring/src/token.rs).
     #[inline(always)]
     pub fn enter(&self, way: Way, mine: &Thread) -> bool {
         let inside = &mine.inside[way as usize];
@@ -224,7 +225,7 @@ impl Token {
         before
     }
 
-    /// The way out after [`Token::lock`].
+    /// The way out after [`Token::lock`] (SYNC POINT: token sleepers, with `sleep` in crates/sd-ring/src/token.rs).
     pub fn unlock<W: World>(&self, me: Me<'_>, world: &W) {
         let needed = self.streak_needed.load(Ordering::Relaxed).max(STREAK_NEEDED);
         if self.streak.load(Ordering::Relaxed) >= needed
@@ -234,6 +235,7 @@ impl Token {
             self.holder.store(me.number(), Ordering::Release);
         }
         self.pass_lock(me.id, 0);
+        fence_after_change();
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             self.wake_next(world);
         }
@@ -276,7 +278,7 @@ impl Token {
     }
 
     /// Under the lock: takes the token away from its holder. May be repeated by who finds the lock
-    /// with a dead revoker.
+    /// with a dead revoker (SYNC POINT: token, with `enter` in crates/sd-ring/src/token.rs).
     #[cold]
     fn revoke<W: World>(&self, way: Way, me: Me<'_>, world: &W) -> Before {
         let number = self.holder.load(Ordering::Relaxed) & !REVOKED;
@@ -368,11 +370,13 @@ impl Token {
     }
 
     /// Sleeps until it may be the turn of `ticket`. The sleeper is counted, then looks; `unlock` frees
-    /// the lock, then asks for sleepers: one of the two sees the other (SYNC POINT: token sleepers).
+    /// the lock, then asks for sleepers: one of the two sees the other (SYNC POINT: token sleepers, with `unlock` in
+    /// crates/sd-ring/src/token.rs).
     fn sleep<W: World>(&self, ticket: u32, round: u32, timeout_ns: u64, me: Me<'_>, world: &W) {
         let Some(mine) = me.thread else { return world.relax(round) };
         mine.asleep.store(1, Ordering::SeqCst);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
+        fence_after_change();
         if self.serving.load(Ordering::SeqCst) != ticket || self.lock.load(Ordering::SeqCst) != 0 {
             world.sleep(&mine.asleep, 1, timeout_ns);
         }

@@ -8,6 +8,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
+use sd_ring::sync::slot_state;
 use sd_ring::token::{Before, Me, Thread, Token, Way, World};
 use sd_ring::{Effort, Geometry, Next, RingMem, RxCursor, TxCursor, doorbell};
 
@@ -106,7 +107,7 @@ fn sender(
     })
 }
 
-/// Every value arrives, once, in order, with wrap-around and jumps, and the receiver that sleeps
+/// SYNC POINT: header. Every value arrives, once, in order, with wrap-around and jumps, and the receiver that sleeps
 /// is always woken (loom reports a deadlock otherwise).
 #[test]
 fn sleeping_receiver_gets_everything() {
@@ -163,7 +164,7 @@ fn memory_that_is_given_back_takes_nothing_along() {
     });
 }
 
-/// The doorbell alone, without a bound: a publication and an announcement never miss each other.
+/// SYNC POINT: doorbell. The doorbell alone, without a bound: a publication and an announcement never miss each other.
 #[test]
 fn doorbell_never_misses() {
     loom::model(|| {
@@ -270,7 +271,7 @@ fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// The holder goes on without the lock while another thread takes the token away.
+/// SYNC POINT: token. The holder goes on without the lock while another thread takes the token away.
 #[test]
 fn a_holder_and_a_revoker_are_never_inside_together() {
     model(4, || {
@@ -300,7 +301,7 @@ fn two_in_line_are_never_inside_together() {
     });
 }
 
-/// A request for a connection and the end of the listener (ADR 14): the client withdraws, or who ended
+/// SYNC POINT: end of a listener. A request for a connection meets it (ADR 14): the client withdraws, or who ended
 /// the listener finds the request; and when both happen, one of them answers it.
 #[test]
 fn no_request_falls_behind_the_end_of_a_listener() {
@@ -311,17 +312,15 @@ fn no_request_falls_behind_the_end_of_a_listener() {
             let words = words.clone();
             thread::spawn(move || {
                 let [a, b, ended] = &*words;
-                a.store(1, Ordering::Release);
+                slot_state::declare(a, 1);
                 sd_ring::fence_full();
-                ended.load(Ordering::Relaxed) == 1
-                    && b.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                ended.load(Ordering::Relaxed) == 1 && slot_state::answer(b, 0, 1)
             })
         };
         let [a, b, ended] = &*words;
         ended.store(1, Ordering::Release);
         sd_ring::fence_full();
-        let offered = a.load(Ordering::Acquire) == 1
-            && b.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let offered = slot_state::read(a) == 1 && slot_state::answer(b, 0, 2);
         let withdrawn = client.join().unwrap();
         assert!(offered != withdrawn, "answered once: offered {offered}, withdrawn {withdrawn}");
     });
@@ -335,7 +334,7 @@ fn an_adopter_is_known_when_it_has_to_be_woken() {
         // B's state word, and the number of who has accepted.
         let words = Arc::new([0; 2].map(AtomicU32::new));
         let accept = |number: u32, shared: &Shared, [state, accepted_by]: &[AtomicU32; 2]| {
-            if state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            if !slot_state::answer(state, 0, 1) {
                 return false;
             }
             accepted_by.store(number, Ordering::Release);

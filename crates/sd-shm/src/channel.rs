@@ -23,6 +23,7 @@ use crate::events::{self, EventSet};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_proto::numbered;
 use sd_ring::Geometry;
+use sd_ring::sync::slot_state;
 use sd_sys::Errno;
 
 /// Connections that one channel carries; a pair of processes that needs more gets more channels.
@@ -230,16 +231,17 @@ impl ThreadWaker {
 }
 
 impl SlotSide {
-    /// Generation and state.
+    /// Generation and state (SYNC POINT: slot state, with `set_state` in crates/sd-shm/src/channel.rs).
     #[inline]
     pub fn state(&self) -> (u32, SlotState) {
-        let word = self.state.load(Ordering::Acquire);
+        let word = slot_state::read(&self.state);
         (word >> 8, SlotState::of_word(word))
     }
 
-    /// Declares a state (SYNC POINT: slot state).
+    /// Declares a state (SYNC POINT: slot state, with `state` in crates/sd-shm/src/channel.rs and `close_slot` in
+    /// crates/sd-monitor/src/shell/reaper.rs).
     pub fn set_state(&self, generation: u32, state: SlotState) {
-        self.state.store(generation << 8 | state as u32, Ordering::Release);
+        slot_state::declare(&self.state, generation << 8 | state as u32);
     }
 
     /// The other side's words of the slot.

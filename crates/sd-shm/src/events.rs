@@ -8,6 +8,7 @@
 use crate::PAGE;
 use crate::channel::{ADOPTERS, SLOTS};
 use core::sync::atomic::{AtomicU64, Ordering};
+use sd_ring::sync::events;
 
 /// Pages among which a channel's events have one; the others are never touched.
 pub(crate) const PAGES: usize = 213;
@@ -47,11 +48,10 @@ pub struct EventSet {
 }
 
 impl EventSet {
-    /// Announces `slot` (SYNC POINT: events, pairs with [`EventSet::take`]).
+    /// Announces `slot` (SYNC POINT: events, with `take` in crates/sd-shm/src/events.rs).
     #[inline]
     pub fn post(&self, slot: usize) {
-        self.leaf[(slot / 64) % (SLOTS / 64)].fetch_or(1 << (slot % 64), Ordering::SeqCst);
-        self.summary.fetch_or(1 << ((slot / 64) % (SLOTS / 64)), Ordering::SeqCst);
+        events::post(&self.summary, &self.leaf, slot);
     }
 
     /// `slot` is announced, and was not taken yet.
@@ -65,22 +65,10 @@ impl EventSet {
         self.summary.load(Ordering::Relaxed) == 0
     }
 
-    /// Calls `each` for every announced slot and forgets it.
+    /// Calls `each` for every announced slot and forgets it (SYNC POINT: events, with `post` in crates/sd-shm/src/events.rs).
     #[inline]
-    pub fn take(&self, mut each: impl FnMut(usize)) {
-        if self.is_empty() {
-            return;
-        }
-        let mut leaves = self.summary.swap(0, Ordering::SeqCst);
-        while leaves != 0 {
-            let leaf = leaves.trailing_zeros() as usize % (SLOTS / 64);
-            leaves &= leaves - 1;
-            let mut bits = self.leaf[leaf].swap(0, Ordering::SeqCst);
-            while bits != 0 {
-                each(leaf * 64 + bits.trailing_zeros() as usize);
-                bits &= bits - 1;
-            }
-        }
+    pub fn take(&self, each: impl FnMut(usize)) {
+        events::take(&self.summary, &self.leaf, each);
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Layout (lengths of files and functions), comments on unsafe code, the direction of dependencies, the order of
 //! sd-socket's folders, words that must not be in the repository, the hook table against glibc's functions, the coverage
-//! tables against the subjects, the promises of SECURITY.md against the tests, and the places that the guides name.
+//! tables against the subjects, the promises of SECURITY.md against the tests, the places that the guides name, and the ends of SYNC
+//! POINTs against each other.
 
 mod arch;
 mod callers;
@@ -12,6 +13,7 @@ mod deps;
 mod hooks;
 mod layout;
 mod places;
+mod points;
 mod promises;
 mod rooms;
 mod source;
@@ -35,6 +37,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(deps::check(&files)?);
     findings.extend(hooks::check()?);
     findings.extend(coverage::check(&files)?);
+    findings.extend(points::check(&files));
     findings.extend(promises::check(&files));
     findings.extend(arch::check(&files));
     findings.extend(rooms::check(&files)?);

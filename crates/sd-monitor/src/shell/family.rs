@@ -51,7 +51,7 @@ impl Family {
 
     /// Routes that were learned are invalid.
     pub(crate) fn forget_routes(&self) {
-        self.slab.header().route_epoch.fetch_add(1, Ordering::Release);
+        sd_ring::sync::will_listen::void(&self.slab.header().route_epoch);
     }
 
     /// Connections that wait at a listener, as its owner says.

@@ -5,7 +5,8 @@
 //!                    no bit left, connected --> slot closed: end of stream, or reset if data was lost
 //!                  family without members --> its side of every channel closed, peers told
 //! ```
-//! Flags are set before the state, and the state before anybody is woken (SYNC POINT: slot state).
+//! Flags are set before the state, and the state before anybody is woken (SYNC POINT: slot state, with `state` in
+//! crates/sd-shm/src/channel.rs).
 
 use super::bind::step_now;
 use super::descriptors::has_ended;

@@ -103,7 +103,8 @@ impl Server {
                 && self.core.channels.founder(key) == Some(client)
                 && let Some(map) = self.segments.get(&key).and_then(Segment::map)
             {
-                // A client that asks later sees this; one that asked before is found below.
+                // A client that asks later sees this; one that asked before is found below (SYNC POINT: end of a listener, with
+                // `listener_is_gone` in crates/sd-socket/src/setup/connect.rs).
                 map.header().dead[Side::B as usize].store(1, Ordering::SeqCst);
                 sd_ring::fence_full();
             }
@@ -445,9 +446,7 @@ fn refuse(segment: &Segment, request: &Request) {
     let [a, b] = &map.slot(request.slot).side;
     let old = b.state.load(Ordering::Acquire);
     let refused = request.generation << 8 | SlotState::Refused as u32;
-    if old >> 8 == request.generation
-        || b.state.compare_exchange(old, refused, Ordering::AcqRel, Ordering::Relaxed).is_err()
-    {
+    if old >> 8 == request.generation || !sd_ring::sync::slot_state::answer(&b.state, old, refused) {
         return;
     }
     b.flags.store(FLAG_RESET, Ordering::Release);

@@ -14,7 +14,7 @@
 //! announced socket listens by then the kernel says; the monitor never has a descriptor of a listener that B could want to be
 //! closed by now.
 //!
-//! **Why no client slips through** (SYNC POINT: will listen). A client that was told that nobody listens notes the port in its
+//! **Why no client slips through** (SYNC POINT: will listen, with `once_more` and `new` in crates/sd-socket/src/setup/first_contact.rs). A client that was told that nobody listens notes the port in its
 //! slab, fences, and looks whether its route is still valid; only then it connects in the kernel. The monitor voids routes,
 //! fences, and reads those notes. Of the two at least one sees the other. Neither waits for long: who announced and does
 //! not listen is believed for [`BELIEVED`], and both sides ask so many times only.
@@ -26,8 +26,8 @@ use super::requests::Wanted;
 use super::server::Server;
 use crate::core::ClientId;
 use sd_proto::{ErrorCode, Ip, Reply};
+use sd_ring::sync::will_listen::is_noted;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// From listen(2) to the next message takes microseconds.
@@ -102,10 +102,9 @@ impl Server {
         if known.is_none_or(|known| (known.ip, known.port) != (ip, port)) {
             self.routes_changed(Some(netns));
         }
-        sd_ring::fence_full();
         let in_netns = self.families.values().filter(|family| family.netns == netns);
-        let mut notes = in_netns.flat_map(|family| &family.slab.header().kernel_connects);
-        match notes.any(|note| note.load(Ordering::Acquire) == u32::from(port)) {
+        let notes = in_netns.flat_map(|family| &family.slab.header().kernel_connects);
+        match is_noted(notes, port) {
             true => Err(ErrorCode::InUse),
             false if !self.namespaces.can_ask(netns) => Err(ErrorCode::Descriptor),
             false => Ok(Some(Reply::Ok)),

@@ -5,7 +5,8 @@
 //! one of them, about to sleep --Idle--> monitor --Offer--> it
 //! ```
 //! The word is set before the monitor looks who is idle, and a worker says that it is idle before it looks at the word;
-//! so one of the two sees the other (SYNC POINT: starving).
+//! so one of the two sees the other (SYNC POINT: starving, with `enter` in crates/sd-socket/src/process/waker.rs and `ask_for_work` in
+//! crates/sd-socket/src/setup/adopt.rs).
 
 use super::origin::Origin;
 use super::server::Server;
@@ -13,29 +14,27 @@ use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use crate::core::listeners::Listener;
 use sd_proto::Ip;
-use std::sync::atomic::Ordering;
+use sd_ring::sync::starving;
 
 impl Server {
     /// Connections to a place wait on the channel; `living`: at these listeners.
     pub(super) fn starve(&mut self, key: ChannelKey, netns: u64, place: (Ip, u16), living: Option<&Origin>) {
         self.waiting.starving.insert(key);
         let siblings = self.siblings(key, netns, place).into_iter();
-        for listener in siblings.filter(|l| living.is_none_or(|at| at.admits(l))) {
-            self.tell_starving(listener.client);
-        }
-        sd_ring::fence_full();
+        self.tell_starving(
+            siblings.filter(|l| living.is_none_or(|at| at.admits(l))).map(|listener| listener.client),
+        );
     }
 
-    fn tell_starving(&self, client: ClientId) {
-        if let Some(family) = self.families.get(&client) {
-            family.slab.header().starving.store(1, Ordering::Release);
-        }
+    fn tell_starving(&self, clients: impl Iterator<Item = ClientId>) {
+        let families = clients.filter_map(|client| self.families.get(&client));
+        starving::tell(families.map(|family| &family.slab.header().starving));
     }
 
     /// Somebody begins to accept.
     pub(crate) fn tell_newcomer(&self, client: ClientId) {
         if !self.waiting.starving.is_empty() {
-            self.tell_starving(client);
+            self.tell_starving([client].into_iter());
         }
     }
 
@@ -63,7 +62,7 @@ impl Server {
             }
         }
         if again {
-            self.tell_starving(client);
+            self.tell_starving([client].into_iter());
         }
     }
 }

@@ -30,9 +30,7 @@ pub(crate) fn refuse(channel: &'static Channel, slot: usize, generation: u32) {
     let old = words.side[1].state.load(Ordering::Acquire);
     let refused = generation << 8 | SlotState::Refused as u32;
     let state = &words.side[1].state;
-    if old >> 8 == generation
-        || state.compare_exchange(old, refused, Ordering::AcqRel, Ordering::Relaxed).is_err()
-    {
+    if old >> 8 == generation || !sd_ring::sync::slot_state::answer(state, old, refused) {
         return;
     }
     words.side[1].flags.store(FLAG_RESET, Ordering::Release);

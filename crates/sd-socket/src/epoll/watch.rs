@@ -187,7 +187,8 @@ fn deliver(endpoint: &'static Endpoint, private: &Priv, key: u32, ends: u8, stam
     settled
 }
 
-/// Threads in poll, select and accept are not in any list.
+/// Threads in poll, select and accept are not in any list (SYNC POINT: loose sleepers, with `take` in
+/// crates/sd-socket/src/wait/sleep_set.rs).
 fn wake_loose() {
     if crate::wait::sleep_set::has_loose_sleepers() {
         sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());

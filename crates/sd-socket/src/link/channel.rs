@@ -11,6 +11,8 @@ use crate::link::slots::Slots;
 use crate::link::thread_wakers;
 use crate::link::wake_target::WakeTargets;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use sd_ring::sync::slot_state;
+use sd_ring::sync::thread_waker::target;
 use sd_shm::channel::{ColdWords, Mapping, SLOTS, Side, SlotState, ThreadWaker};
 use sd_shm::events::EventSet;
 use sd_shm::link::Link;
@@ -126,7 +128,8 @@ impl Channel {
         self.uses.load(Ordering::Acquire) != 0
     }
 
-    /// Announces a slot to the process that acts as the other side of it.
+    /// Announces a slot to the process that acts as the other side of it: to one thread, if that waits alone (SYNC POINT: thread
+    /// waker, with `displace` in crates/sd-socket/src/socket/thread_waker.rs).
     pub(crate) fn announce(&self, slot: usize) {
         let [a, b] = &self.map.slot(slot).side;
         let adopter = match self.side {
@@ -134,7 +137,7 @@ impl Channel {
             Side::B => 0,
         };
         let (own, other) = if self.side == Side::A { (a, b) } else { (b, a) };
-        let wake_target = other.cold().map_or(0, |words| words.wake_target.load(Ordering::Relaxed));
+        let wake_target = other.cold().map_or(0, |words| target(&words.wake_target));
         match ThreadWaker::of(wake_target) {
             Some(ThreadWaker::Sleeps(number)) if self.thread_wakers.ring(&self.peer, number) => return,
             Some(ThreadWaker::Wishes(number)) => self.thread_wakers.grant(self, slot, own, number),
@@ -303,9 +306,7 @@ impl Channel {
         let [a, b] = &self.map.slot(slot).side;
         let old = b.state.load(Ordering::Acquire);
         let closed = generation << 8 | SlotState::Closed as u32;
-        if old >> 8 == generation
-            || b.state.compare_exchange(old, closed, Ordering::AcqRel, Ordering::Relaxed).is_err()
-        {
+        if old >> 8 == generation || !slot_state::answer(&b.state, old, closed) {
             return false;
         }
         a.set_state(generation, SlotState::Closed);

@@ -3,6 +3,7 @@
 use crate::fd::hidden::Hidden;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_ring::fence_full;
+use sd_ring::sync::sleepers;
 use sd_shm::channel::{Header, Side};
 use sd_shm::link::Link;
 use sd_shm::public::Public;
@@ -53,11 +54,10 @@ impl Peer {
     }
 
     /// Makes sure that the process looks at its events, if all its threads sleep. What it shall see was
-    /// published before.
+    /// published before (SYNC POINT: sleepers, with `enter` in crates/sd-socket/src/process/waker.rs).
     pub(crate) fn wake(&self) {
-        fence_full();
         match self.sleepers {
-            Some(page) if page.sleepers.load(Ordering::Relaxed) == 0 => {}
+            Some(page) if !sleepers::must_wake(&page.sleepers) => {}
             Some(_) => self.ring(self.event_fd.raw()),
             None => self.ring_unseen(),
         }
@@ -66,6 +66,7 @@ impl Peer {
     /// It is not known whether it sleeps.
     #[cold]
     fn ring_unseen(&self) {
+        fence_full();
         let number = self.answers.map(|[rung, _]| rung.fetch_add(1, Ordering::SeqCst).wrapping_add(1));
         self.ring(self.event_fd.raw());
         if let (Some([_, answered]), Some(number)) = (self.answers, number) {

@@ -4,25 +4,25 @@
 //! library that may still hold a reference from before. Threads count themselves in and out
 //! ([`User`]), which costs nothing while there is only one.
 //!
-//! Nothing waits for a later call (SYNC POINT: reclaim). A thread that takes records out of the table is a [`User`], or
-//! calls [`free`] afterwards. `free` sees [`DUE`], which was stored before, and then looks at [`USERS`]; the last [`User`]
-//! takes itself off `USERS`, and then looks at `DUE`. Both are SeqCst, so one of the two sees the other, and frees. A
-//! `User` in a process of one thread is not counted: that thread's next close or sleep frees.
+//! Nothing waits for a later call (SYNC POINT: reclaim, with `drop` and `free_all` in crates/sd-socket/src/link/reclaim.rs). A
+//! thread that takes records out of the table is a [`User`], or calls [`free`] afterwards. `free` sees that some are due,
+//! which was said before, and then looks whether there is a user; the last [`User`] takes itself off, and then looks whether
+//! some are due. So one of the two sees the other, and frees. A `User` in a process of one thread is not counted: that
+//! thread's next close or sleep frees.
 
 use crate::link::channel::Channel;
 use crate::link::kept_rings;
 use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use sd_proto::Request;
+use sd_ring::sync::reclaim::Users;
 use sd_sys::lock::Lock;
 
-static USERS: AtomicU32 = AtomicU32::new(0);
+/// And how many records are out of the table, for a cheap look; not zero where the monitor is to be told of some.
+static USERS: Users = Users::new();
 /// Out of the table, not freed yet.
 static GRAVEYARD: Lock<Vec<Grave>> = Lock::new(Vec::new());
-
-/// How many there are, for a cheap look; not zero where the monitor is to be told of some.
-static DUE: AtomicU32 = AtomicU32::new(0);
 
 struct Grave(*mut Channel);
 
@@ -37,7 +37,7 @@ impl User {
     pub(crate) fn enter() -> User {
         let counted = !single_threaded();
         if counted {
-            USERS.fetch_add(1, Ordering::SeqCst);
+            USERS.enter();
         }
         User(counted)
     }
@@ -46,15 +46,16 @@ impl User {
 impl Drop for User {
     #[inline]
     fn drop(&mut self) {
-        if self.0 && USERS.fetch_sub(1, Ordering::SeqCst) == 1 {
-            free();
+        // SYNC POINT: reclaim, with `channels` in crates/sd-socket/src/link/reclaim.rs.
+        if self.0 && USERS.leave() {
+            free_all();
         }
     }
 }
 
 /// No other thread is a [`User`].
 pub(crate) fn is_unused() -> bool {
-    USERS.load(Ordering::SeqCst) == 0
+    USERS.is_unused()
 }
 
 /// Around a fork: the list stays whole.
@@ -73,14 +74,14 @@ pub(crate) unsafe fn unlock() {
 
 /// In the child of a fork: only this thread exists.
 pub(crate) fn forked() {
-    USERS.store(0, Ordering::Relaxed);
+    USERS.forked();
     kept_rings::forked();
 }
 
 /// Frees what was taken out of the table: for the only thread of a process, which is not a [`User`].
 pub(crate) fn empty() {
     LEAVING.store(false, Ordering::Relaxed);
-    DUE.store(0, Ordering::SeqCst);
+    USERS.none_due();
     for Grave(channel) in GRAVEYARD.lock().drain(..) {
         // SAFETY: as in `free_all`.
         drop(unsafe { Box::from_raw(channel) });
@@ -121,7 +122,8 @@ pub(crate) fn channels() {
             graves.extend(PROCESS.remove_channel(index).map(Grave));
         }
     }
-    DUE.fetch_max(graves.len() as u32, Ordering::SeqCst);
+    // SYNC POINT: reclaim, with `drop` in crates/sd-socket/src/link/reclaim.rs.
+    USERS.due(graves.len() as u32);
 }
 
 /// Leaves channels that are over, and frees what nobody can be using; to be called by a thread that is not itself a
@@ -140,7 +142,7 @@ fn say_finished() {
             Some(false) => kept_rings::paid(id),
             None => {
                 kept_rings::is_new_again(id);
-                return DUE.store(1, Ordering::SeqCst);
+                return USERS.due(1);
             }
         }
     }
@@ -149,7 +151,7 @@ fn say_finished() {
 /// Frees what nobody can be using; to be called by a thread that is not itself a [`User`].
 #[inline]
 pub(crate) fn free() {
-    if DUE.load(Ordering::SeqCst) != 0 {
+    if USERS.is_due() {
         free_all();
     }
 }
@@ -157,10 +159,11 @@ pub(crate) fn free() {
 #[cold]
 fn free_all() {
     let mut graves = GRAVEYARD.lock();
-    if USERS.load(Ordering::SeqCst) != 0 {
+    // SYNC POINT: reclaim, with `enter` in crates/sd-socket/src/link/reclaim.rs.
+    if !USERS.is_unused() {
         return;
     }
-    DUE.store(0, Ordering::SeqCst);
+    USERS.none_due();
     for Grave(channel) in core::mem::take(&mut *graves) {
         // SAFETY: made by Box::into_raw, out of the table, and no thread was inside since.
         let channel = unsafe { Box::from_raw(channel) };

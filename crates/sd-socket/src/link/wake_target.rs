@@ -9,7 +9,7 @@
 //! only. Before it forks, and when the monitor is gone, it takes that back and watches all. It needs no set of events
 //! for such connections, since it looks at each of them anyway (`ready::is_polled`).
 //!
-//! The process that makes itself the wake target, and the SYNC POINT: `wait::settle`.
+//! The process that makes itself the wake target: `wait::settle`.
 
 use crate::link::adopters::answered;
 use crate::link::channel::Channel;

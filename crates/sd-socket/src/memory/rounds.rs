@@ -13,35 +13,30 @@ use crate::memory::park;
 use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::parked;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sd_ring::RxCursor;
+use sd_ring::sync::caretaker::Care;
 use sd_shm::slab::{Endpoint, RX_PARKED};
 use sd_sys::time::now_ns;
 
-/// Connections may have been used since a caretaker looked at the clock.
-static USED: AtomicBool = AtomicBool::new(false);
-/// When they were not any more, and the rounds made since.
+/// Whether connections may have been used since a caretaker looked at the clock, and when it will be back (SYNC POINT: caretaker, with
+/// `used` and `before_sleep` in crates/sd-socket/src/memory/rounds.rs).
+static CARE: Care = Care::new();
+/// When they were not used any more, and the rounds made since.
 static QUIET_SINCE: AtomicU64 = AtomicU64::new(0);
 static MADE: AtomicUsize = AtomicUsize::new(ROUNDS.len());
-/// When the caretaker will be back; what is past binds nobody, as its thread may have left the sleep by longjmp.
-static BACK_AT: AtomicU64 = AtomicU64::new(0);
-
-/// A caretaker that finds that others use connections looks again so much later.
-const OTHERS_NS: u64 = 1_000_000_000;
 /// Of a process that never had more sockets it is looked whether a round has anything to do, before a sleep ends for it.
 const FEW: usize = 16;
 
-/// Connections are, or were just, in use.
+/// Connections are, or were just, in use (SYNC POINT: caretaker, with `before_sleep` in crates/sd-socket/src/memory/rounds.rs).
 #[inline]
 pub(crate) fn used() {
-    if !USED.load(Ordering::Relaxed) {
-        USED.store(true, Ordering::Relaxed);
-    }
+    CARE.used();
 }
 
 /// In the child of a fork: the caretaker is the parent's.
 pub(crate) fn forked() {
-    BACK_AT.store(0, Ordering::Relaxed);
+    CARE.forked();
 }
 
 /// A thread that waits, and is the caretaker while it sleeps, unless another one is.
@@ -62,43 +57,17 @@ impl Caretaker {
         if core::mem::take(&mut self.is_use) {
             used();
         }
-        if !USED.load(Ordering::Relaxed) && MADE.load(Ordering::Relaxed) >= ROUNDS.len() {
+        let has_work = CARE.is_used() || MADE.load(Ordering::Relaxed) < ROUNDS.len();
+        if !has_work && self.back_at == 0 {
             return None;
         }
         let now = now_ns();
-        let other = BACK_AT.load(Ordering::Relaxed);
-        if other > now && other != self.back_at {
-            return None;
-        }
-        let others_use = self.back_at != 0;
-        if USED.swap(false, Ordering::Relaxed) {
+        let begin = || {
             QUIET_SINCE.store(now, Ordering::Relaxed);
             MADE.store(0, Ordering::Relaxed);
-            if others_use {
-                return Some(self.be_back(now + OTHERS_NS, now));
-            }
-        }
-        let pause = rounds(now.saturating_sub(QUIET_SINCE.load(Ordering::Relaxed)));
-        match pause {
-            Some(pause) => Some(self.be_back(now + pause, now)),
-            None => {
-                self.leave();
-                None
-            }
-        }
-    }
-
-    fn be_back(&mut self, at: u64, now: u64) -> u64 {
-        self.back_at = at;
-        BACK_AT.store(at, Ordering::Relaxed);
-        at - now
-    }
-
-    fn leave(&mut self) {
-        let mine = core::mem::take(&mut self.back_at);
-        if mine != 0 {
-            let _ = BACK_AT.compare_exchange(mine, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
+        };
+        let work = || rounds(now.saturating_sub(QUIET_SINCE.load(Ordering::Relaxed)));
+        CARE.before_sleep(&mut self.back_at, now, begin, work)
     }
 }
 
@@ -106,7 +75,7 @@ impl Drop for Caretaker {
     #[inline]
     fn drop(&mut self) {
         if self.back_at != 0 {
-            self.leave();
+            CARE.leave(&mut self.back_at);
         }
     }
 }

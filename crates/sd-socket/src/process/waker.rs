@@ -8,6 +8,8 @@ use crate::fd::hidden::Hidden;
 use crate::process::stats::{Counter, count};
 use crate::process::{PROCESS, single_threaded};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use sd_ring::sync::sleepers;
+use sd_ring::sync::wake_target::Watch;
 use sd_shm::public::Public;
 use sd_sys::fd;
 use sd_sys::fd::Owned;
@@ -15,16 +17,17 @@ use sd_sys::lock::Lock;
 
 /// Index of the own one, plus one; zero: none yet.
 static OWN: AtomicUsize = AtomicUsize::new(0);
-/// Those before are not watched: what they would tell, others are told (see `wake_target`).
-static FIRST: AtomicUsize = AtomicUsize::new(0);
+/// Which of them are watched: those before the first are not, as what they would tell, others are told (see `wake_target`). And how
+/// many threads sleep.
+pub(crate) static WATCH: Watch = Watch::new();
 
 /// Adds the own one; under `PROCESS.alloc`. False when there are too many.
 pub(crate) fn add_own(public: &'static Public, event_fd: Hidden) -> bool {
     let added = add(core::ptr::from_ref(public).cast_mut(), event_fd);
     if added {
-        if any_sleeper() {
+        if WATCH.any_sleeper() {
             // They are in no count of this page: it says for ever that somebody sleeps.
-            public.sleepers.fetch_add(1, Ordering::SeqCst);
+            sleepers::enter(core::iter::once(&public.sleepers));
         }
         OWN.store(PROCESS.waker_count.load(Ordering::Relaxed), Ordering::Release);
     }
@@ -83,23 +86,23 @@ pub(crate) fn own_event_fd() -> i32 {
 /// From now on only the own one is watched and only the own page says who sleeps; false when there is none yet.
 pub(crate) fn watch_own_only() -> bool {
     let own = OWN.load(Ordering::Acquire).checked_sub(1);
-    own.inspect(|own| FIRST.store(*own, Ordering::SeqCst)).is_some()
+    own.inspect(|own| WATCH.watch_from(*own)).is_some()
 }
 
 /// From now on all are watched.
 pub(crate) fn watch_all() {
-    FIRST.store(0, Ordering::SeqCst);
+    WATCH.watch_from(0);
 }
 
 /// In the child of a fork: it has none of its own yet, and one thread.
 pub(crate) fn forked() {
-    SLEEPERS.store(0, Ordering::Relaxed);
+    WATCH.forked();
     own_none();
 }
 
 fn own_none() {
     OWN.store(0, Ordering::Relaxed);
-    FIRST.store(0, Ordering::Relaxed);
+    WATCH.watch_from(0);
     // SAFETY: the child has one thread.
     unsafe { FAMILIES.force_unlock() };
 }
@@ -124,7 +127,7 @@ impl View {
     /// Those that are to be watched now.
     pub(crate) fn now() -> View {
         let end = PROCESS.waker_count.load(Ordering::SeqCst);
-        View { first: FIRST.load(Ordering::SeqCst), end }
+        View { first: WATCH.first(), end }
     }
 
     /// All.
@@ -133,13 +136,11 @@ impl View {
     }
 
     /// In each public page that says whether this process sleeps, the number of sleepers.
-    fn each_sleepers(self, each: impl Fn(&AtomicU32)) {
-        for waker in PROCESS.wakers.iter().take(self.end).skip(self.first) {
-            // SAFETY: null or a mapping of this process (or inherited, shared) that is never unmapped.
-            if let Some(public) = unsafe { waker.public.load(Ordering::Acquire).as_ref() } {
-                each(&public.sleepers);
-            }
-        }
+    fn sleepers(self) -> impl Iterator<Item = &'static AtomicU32> {
+        let wakers = PROCESS.wakers.iter().take(self.end).skip(self.first);
+        // SAFETY: null or a mapping of this process (or inherited, shared) that is never unmapped.
+        let pages = wakers.filter_map(|waker| unsafe { waker.public.load(Ordering::Acquire).as_ref() });
+        pages.map(|public| &public.sleepers)
     }
 
     /// Lets a kernel epoll instance, which watches these, watch others.
@@ -167,14 +168,13 @@ pub(crate) struct Sleeper {
 
 impl Sleeper {
     /// Afterwards what is to be slept on is made to watch the view, and events must be looked at once more before
-    /// sleeping (SYNC POINT: sleepers).
+    /// sleeping (SYNC POINT: sleepers, with `wake` in crates/sd-socket/src/link/peer.rs; SYNC POINT: wake target, with
+    /// `leave_under_lock` in crates/sd-socket/src/wait/settle.rs; SYNC POINT: starving, with `starve` in
+    /// crates/sd-monitor/src/shell/starving.rs).
     pub(crate) fn enter() -> Sleeper {
-        SLEEPERS.fetch_add(1, Ordering::SeqCst);
+        WATCH.enter();
         let view = View::now();
-        view.each_sleepers(|sleepers| {
-            sleepers.fetch_add(1, Ordering::SeqCst);
-        });
-        sd_ring::fence_full();
+        sleepers::enter(view.sleepers());
         count(Counter::Sleep);
         Sleeper { view }
     }
@@ -192,28 +192,18 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        self.view.each_sleepers(|sleepers| {
-            sleepers.fetch_sub(1, Ordering::SeqCst);
-        });
-        SLEEPERS.fetch_sub(1, Ordering::SeqCst);
+        sleepers::leave(self.view.sleepers());
+        WATCH.leave();
     }
-}
-
-/// Threads in a [`Sleeper`].
-static SLEEPERS: AtomicU32 = AtomicU32::new(0);
-
-/// Some thread sleeps, and says so where it did when it began.
-pub(crate) fn any_sleeper() -> bool {
-    SLEEPERS.load(Ordering::SeqCst) != 0
 }
 
 /// Before exec: the next image wakes up by the same eventfds, but cannot map the pages writable, so peers have to take
 /// it for asleep from now on. `yes` is false when the exec has failed.
 pub(crate) fn assume_asleep(yes: bool) {
-    View::all().each_sleepers(|sleepers| {
-        let step = if yes { 1 } else { u32::MAX };
-        sleepers.fetch_add(step, Ordering::SeqCst);
-    });
+    match yes {
+        true => sleepers::enter(View::all().sleepers()),
+        false => sleepers::leave(View::all().sleepers()),
+    }
 }
 
 /// Marks events of the library's own descriptors.

@@ -102,7 +102,7 @@ pub(crate) fn forget_all() {
 }
 
 fn epoch() -> u32 {
-    PROCESS.header().route_epoch.load(Ordering::Acquire)
+    sd_ring::sync::will_listen::epoch(&PROCESS.header().route_epoch)
 }
 
 /// Another monitor knows of no route, and of no lease.

@@ -238,7 +238,7 @@ fn open(
     }
     let connection = life::allocate(i32::from(listening.domain.load(Ordering::Relaxed)))?;
     let open = generation << 8 | SlotState::Open as u32;
-    if words.side[1].state.compare_exchange(old, open, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+    if !sd_ring::sync::slot_state::answer(&words.side[1].state, old, open) {
         life::release(connection.endpoint);
         return None;
     }

@@ -11,6 +11,7 @@ use crate::process::PROCESS;
 use crate::wait::duties::{self, REQUESTS};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_proto::Request;
+use sd_ring::sync::starving;
 use sd_shm::channel::Side;
 
 /// After so long the first complaint about a connection is made, each further one after four times as long.
@@ -63,18 +64,19 @@ fn complain_of(channel: &Channel) -> Option<u64> {
 const ASK_EVERY_NS: u64 = 1_000_000;
 
 /// Before a thread sleeps that may be waiting for connections: asks for those that wait at busy siblings, if the
-/// monitor has said that there are some. How long it may sleep until it should ask again.
+/// monitor has said that there are some. How long it may sleep until it should ask again. The thread has said that it sleeps
+/// (SYNC POINT: starving, with `starve` in crates/sd-monitor/src/shell/starving.rs).
 #[inline]
 pub(crate) fn ask_for_work() -> Option<u64> {
     let header = PROCESS.header();
-    if header.starving.load(Ordering::Relaxed) == 0 {
+    if !starving::has_heard(&header.starving) {
         return None;
     }
     ask(&header.starving)
 }
 
 #[cold]
-fn ask(starving: &AtomicU32) -> Option<u64> {
+fn ask(word: &AtomicU32) -> Option<u64> {
     static ASKED_AT: AtomicU64 = AtomicU64::new(0);
     let now = sd_sys::time::now_ns();
     let since = now.wrapping_sub(ASKED_AT.load(Ordering::Relaxed));
@@ -82,7 +84,7 @@ fn ask(starving: &AtomicU32) -> Option<u64> {
         return Some(ASK_EVERY_NS - since);
     }
     ASKED_AT.store(now, Ordering::Relaxed);
-    if starving.swap(0, Ordering::AcqRel) != 0 {
+    if starving::take(word) {
         client::tell(&Request::Idle, &[]);
     }
     None

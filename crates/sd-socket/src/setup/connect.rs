@@ -381,8 +381,9 @@ fn note_names(endpoint: &Endpoint, local: Name, to: Name) {
     endpoint.side.store(Side::A as u8, Ordering::Relaxed);
 }
 
-/// After the request was posted: whoever ended the listener before may not have seen it (SYNC POINT:
-/// request and end of listener; the other half fences between the end and its look at the slots).
+/// After the request was posted: whoever ended the listener before may not have seen it (SYNC POINT: end of a listener, with `forget`
+/// in crates/sd-socket/src/setup/listen.rs, `suspend` in crates/sd-socket/src/family/exec/listeners.rs and `rescue_all` in
+/// crates/sd-monitor/src/shell/rescue.rs: each fences between the end and its look at the slots).
 fn listener_is_gone(target: &Target) -> bool {
     sd_ring::fence_full();
     target.is_closed()

@@ -15,6 +15,7 @@ use crate::socket::handle::Socket;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 use sd_proto::{ErrorCode, Reply, Request};
+use sd_ring::sync::will_listen;
 use sd_shm::slab::{Endpoint, Reason};
 
 /// What the monitor knows of a socket before it listens.
@@ -60,19 +61,14 @@ pub(super) struct Note(&'static AtomicU32);
 impl Note {
     fn new(port: u16) -> Option<Note> {
         let notes = &PROCESS.own().and_then(|own| own.slab())?.header().kernel_connects;
-        let takes = |note: &&AtomicU32| {
-            note.compare_exchange(0, port.into(), Ordering::SeqCst, Ordering::Relaxed).is_ok()
-        };
-        let note = notes.iter().find(takes).map(Note);
-        // SYNC POINT: will listen.
-        sd_ring::fence_full();
-        note
+        // SYNC POINT: will listen, with `will_listen` in crates/sd-monitor/src/shell/soon.rs.
+        will_listen::note(notes, port).map(Note)
     }
 }
 
 impl Drop for Note {
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
+        will_listen::forget(self.0);
     }
 }
 

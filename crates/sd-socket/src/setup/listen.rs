@@ -258,6 +258,7 @@ pub(crate) fn forget(private: &Priv) -> Option<Ended> {
         // Odd: nobody else's, until the monitor knows of the end.
         page.generation.store(generation.wrapping_add(2), Ordering::Release);
         // A client that asks later sees this and withdraws; who asked before is found by the monitor.
+        // SYNC POINT: end of a listener, with `listener_is_gone` in crates/sd-socket/src/setup/connect.rs.
         sd_ring::fence_full();
     }
     let queue = core::mem::take(&mut *listener.queue.lock());

@@ -14,7 +14,8 @@
 //! monitor for that eventfd, once for each channel and number. So a peer that cannot get it, or a monitor that is
 //! gone, costs nothing but the herd.
 //!
-//! SYNC POINT: thread waker. The sleeper stores its number, fences, looks whether it is still alone and whether the peer rings,
+//! SYNC POINT: thread waker, with `announce` in crates/sd-socket/src/link/channel.rs, and `displace` and `ring_no_more` in
+//! crates/sd-socket/src/socket/thread_waker.rs. The sleeper stores its number, fences, looks whether it is still alone and whether the peer rings,
 //! looks at its connections, and sleeps. Whoever makes the connection a matter of others too (a second thread that waits, an epoll
 //! instance, fork, exec), or cannot ring any more, says so first, fences, then looks for a number: if there is
 //! one, its owner is rung and begins anew. And who announces news has published them, fenced, then reads the number.
@@ -26,7 +27,7 @@ use crate::process::{PROCESS, single_threaded, tid};
 use crate::socket::endpoint::{EndpointExt, WATCHED};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_proto::{Reply, Request};
-use sd_ring::fence_full;
+use sd_ring::sync::thread_waker as sync;
 use sd_shm::channel::{RINGS_NOT, SlotSide, THREAD_WAKERS, ThreadWaker};
 use sd_shm::slab::{Endpoint, State};
 
@@ -99,14 +100,17 @@ impl Taken {
         let can_ring = |endpoint: &&'static Endpoint| rings(endpoint, self.number);
         let name = if connections.iter().all(can_ring) { sleeps } else { wishes };
         let is_moored = self.write(connections, name, is_free) && {
-            fence_full();
             let is_safe = |endpoint: &&'static Endpoint| {
                 wake_target(endpoint) == sleeps && is_ours_alone(endpoint) && rings(endpoint, self.number)
             };
-            connections.iter().all(is_safe) && !ARE_CLOSED.load(Ordering::SeqCst)
+            sync::named(|| connections.iter().all(is_safe) && !ARE_CLOSED.load(Ordering::SeqCst))
         };
-        if !is_moored && name == sleeps {
-            self.cast_off();
+        if !is_moored && name == sleeps && !self.named.is_empty() {
+            // Some peer may have rung this one only, though others wait too.
+            let words =
+                self.named.drain(..).map(|(endpoint, _)| &endpoint.own_words().make_cold().wake_target);
+            sync::take_back(words, sleeps);
+            sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
         }
         is_moored
     }
@@ -114,9 +118,7 @@ impl Taken {
     fn write(&mut self, connections: &[&'static Endpoint], name: u64, is_free: impl Fn(u64) -> bool) -> bool {
         for &endpoint in connections {
             let (word, before) = (&endpoint.own_words().make_cold().wake_target, wake_target(endpoint));
-            if !is_free(before)
-                || word.compare_exchange(before, name, Ordering::SeqCst, Ordering::Relaxed).is_err()
-            {
+            if !is_free(before) || !sync::name(word, before, name) {
                 return false;
             }
             self.named.push((endpoint, name));
@@ -128,8 +130,7 @@ impl Taken {
     fn cast_off(&mut self) {
         for (endpoint, name) in self.named.drain(..) {
             if wake_target(endpoint) == name {
-                let word = &endpoint.own_words().make_cold().wake_target;
-                let _ = word.compare_exchange(name, 0, Ordering::SeqCst, Ordering::Relaxed);
+                sync::name(&endpoint.own_words().make_cold().wake_target, name, 0);
             }
         }
     }
@@ -234,23 +235,28 @@ fn rings(endpoint: &Endpoint, number: u32) -> bool {
 
 /// Wakes the thread that sleeps on a thread waker for the connection, if one does.
 pub(crate) fn wake(endpoint: &Endpoint) {
-    if let Some(ThreadWaker::Sleeps(number)) = ThreadWaker::of(wake_target(endpoint))
+    if let Some(number) = sleeping(wake_target(endpoint))
         && let Some(place) = OWN.get(number as usize)
     {
         place.ring();
     }
 }
 
-/// Others wait for the connection too: who sleeps on a thread waker for it begins anew.
+/// Others wait for the connection too: who sleeps on a thread waker for it begins anew (SYNC POINT: thread waker, with `announce` in
+/// crates/sd-socket/src/socket/thread_waker.rs).
 pub(crate) fn displace(endpoint: &Endpoint) {
-    fence_full();
-    loop {
-        let word = wake_target(endpoint);
-        let Some(ThreadWaker::Sleeps(number)) = ThreadWaker::of(word) else { return };
-        let words = &endpoint.own_words().make_cold().wake_target;
-        if words.compare_exchange(word, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-            return OWN.get(number as usize).into_iter().for_each(Place::ring);
-        }
+    let is_connected = || endpoint.state_now() == State::Connected;
+    let word =
+        || is_connected().then(|| endpoint.own_words().cold()).flatten().map(|words| &words.wake_target);
+    let displaced = sync::displace(word, sleeping);
+    displaced.and_then(|number| OWN.get(number as usize)).into_iter().for_each(Place::ring);
+}
+
+/// The number of the thread waker that a thread sleeps on, as such a word says.
+fn sleeping(wake_target: u64) -> Option<u32> {
+    match ThreadWaker::of(wake_target) {
+        Some(ThreadWaker::Sleeps(number)) => Some(number),
+        _ => None,
     }
 }
 
@@ -310,11 +316,11 @@ pub(crate) fn close(connections: impl Iterator<Item = &'static Endpoint>, yes: b
     }
 }
 
-/// A process that does not know the peer's thread wakers will have the connection too.
+/// A process that does not know the peer's thread wakers will have the connection too (SYNC POINT: thread waker, with `announce` in
+/// crates/sd-socket/src/socket/thread_waker.rs).
 pub(crate) fn ring_no_more(endpoint: &'static Endpoint) {
-    endpoint.own_words().make_cold().rings.fetch_or(RINGS_NOT, Ordering::SeqCst);
-    fence_full();
-    if let Some(ThreadWaker::Sleeps(number)) = ThreadWaker::of(wake_target_in(endpoint.peer_words()))
+    sync::no_more(&endpoint.own_words().make_cold().rings, RINGS_NOT);
+    if let Some(number) = sleeping(wake_target_in(endpoint.peer_words()))
         && let Some(channel) = endpoint.channel_ref()
     {
         channel.thread_wakers.ring(&channel.peer, number);

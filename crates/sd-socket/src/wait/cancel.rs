@@ -8,9 +8,9 @@
 
 use crate::process::PROCESS;
 use crate::socket::endpoint::EndpointExt;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::c_int;
 use sd_ring::doorbell::{self, RX_SLEEP, TX_SLEEP};
+use sd_ring::sync::cancel::Marks;
 use sd_sys::Errno;
 use sd_sys::futex::{self, Scope};
 
@@ -18,9 +18,7 @@ use sd_sys::futex::{self, Scope};
 pub const CANCELLED: Errno = Errno(4096);
 
 /// The threads that were cancelled last (pthread_t). Most of them have ended long since.
-static THREADS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
-/// How many have been cancelled.
-static NEXT: AtomicU32 = AtomicU32::new(0);
+static MARKS: Marks<64> = Marks::new();
 
 const PTHREAD_CANCEL_ENABLE: c_int = 0;
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
@@ -29,16 +27,12 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// After libc has marked the thread (SYNC POINT: cancel; a sleeper arms its word first and then looks here).
+/// After libc has marked the thread (SYNC POINT: cancel, with `check` in crates/sd-socket/src/wait/cancel.rs).
 pub fn requested(thread: usize) {
     if !crate::fd::table::is_active() {
         return;
     }
-    let next = NEXT.fetch_add(1, Ordering::Relaxed) as usize % THREADS.len();
-    if let Some(cell) = THREADS.get(next) {
-        cell.store(thread, Ordering::SeqCst);
-    }
-    sd_ring::fence_full();
+    MARKS.mark(thread);
     sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
     crate::socket::thread_waker::wake_all();
     for (_, endpoint) in PROCESS.connections() {
@@ -48,17 +42,18 @@ pub fn requested(thread: usize) {
     }
 }
 
-/// Before a sleep: an error when the calling thread is to end instead.
+/// Before a sleep: an error when the calling thread is to end instead. It has armed the word that it sleeps on, or has said that
+/// it sleeps (SYNC POINT: cancel, with `requested` in crates/sd-socket/src/wait/cancel.rs).
 #[inline]
 pub(crate) fn check() -> Result<(), Errno> {
-    if NEXT.load(Ordering::SeqCst) == 0 { Ok(()) } else { check_slow() }
+    if MARKS.are_any() { check_slow() } else { Ok(()) }
 }
 
 #[cold]
 fn check_slow() -> Result<(), Errno> {
     // SAFETY: no arguments.
     let me = unsafe { libc::pthread_self() } as usize;
-    if !THREADS.iter().any(|cell| cell.load(Ordering::SeqCst) == me) {
+    if !MARKS.is_marked(me) {
         return Ok(());
     }
     let mut state = PTHREAD_CANCEL_DISABLE;
@@ -74,13 +69,10 @@ fn check_slow() -> Result<(), Errno> {
 pub fn acted() {
     // SAFETY: no arguments.
     let me = unsafe { libc::pthread_self() } as usize;
-    for cell in &THREADS {
-        let _ = cell.compare_exchange(me, 0, Ordering::SeqCst, Ordering::Relaxed);
-    }
+    MARKS.clear(me);
 }
 
 /// In the child of a fork: only this thread exists.
 pub(crate) fn forked() {
-    THREADS.iter().for_each(|cell| cell.store(0, Ordering::Relaxed));
-    NEXT.store(0, Ordering::Relaxed);
+    MARKS.forked();
 }

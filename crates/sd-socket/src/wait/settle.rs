@@ -1,6 +1,6 @@
 //! A process that alone has its inherited connections makes itself their wake target (`link::wake_target` says why).
 //!
-//! SYNC POINT: wake target. Settling: wake targets are stored, then the others are watched no more; leaving: the others are watched
+//! SYNC POINT: wake target, with `enter` in crates/sd-socket/src/process/waker.rs. Settling: wake targets are stored, then the others are watched no more; leaving: the others are watched
 //! again, then wake targets are cleared. So a thread that says on its own page only that it sleeps is known as the wake target of all by
 //! whoever rings after its last look. In both cases threads that sleep already are made to look, and sleep anew.
 
@@ -78,9 +78,9 @@ pub(crate) fn leave_under_lock() {
     waker::watch_all();
     inherited()
         .for_each(|(endpoint, _)| endpoint.own_words().make_cold().wake_target.store(0, Ordering::SeqCst));
-    if crate::process::waker::any_sleeper() {
+    if waker::WATCH.any_sleeper() {
         // One of those that sleep on the same instance watches for all, but each says so on the own page only.
-        crate::process::waker::assume_asleep(true);
+        waker::assume_asleep(true);
         sd_sys::fd::eventfd_signal(waker::own_event_fd());
     }
 }

@@ -10,8 +10,9 @@ use crate::process::waker::Sleeper;
 use crate::process::waker::View;
 use crate::process::{single_threaded, tid};
 use crate::wait::{add_control, sleep_on};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{POLLIN, epoll_event, pollfd, sigset_t};
+use sd_ring::sync::loose_sleepers::Loose;
 use sd_sys::fd::{Number, Owned};
 use sd_sys::lock::Lock;
 use sd_sys::{Errno, confine};
@@ -36,12 +37,13 @@ struct Watched<F> {
 }
 
 /// Threads that sleep on a `SleepSet`. Which sockets they wait for is nowhere listed, so whoever takes
-/// in an event must wake them (SYNC POINT: loose sleepers; counted before the sleeper's last look).
-static LOOSE_SLEEPERS: AtomicU32 = AtomicU32::new(0);
+/// in an event must wake them (SYNC POINT: loose sleepers, with `wake_loose` in crates/sd-socket/src/epoll/watch.rs; counted before
+/// the sleeper's last look).
+static LOOSE_SLEEPERS: Loose = Loose::new();
 
 /// See [`LOOSE_SLEEPERS`].
 pub(crate) fn has_loose_sleepers() -> bool {
-    LOOSE_SLEEPERS.load(Ordering::SeqCst) != 0
+    LOOSE_SLEEPERS.any()
 }
 
 /// What a sleep takes.
@@ -70,7 +72,7 @@ impl SleepSet {
             |set: &&Set| !set.is_taken.load(Ordering::Relaxed) && !set.is_taken.swap(true, Ordering::Acquire);
         let place = after.iter().chain(before).find(is_free);
         let mut own = Watched::NONE;
-        LOOSE_SLEEPERS.fetch_add(1, Ordering::SeqCst);
+        LOOSE_SLEEPERS.enter();
         let made = match place {
             Some(place) => place.state.lock().make_ready(sleeper.view(), Hidden::of),
             None => own.make_ready(sleeper.view(), |fd| fd),
@@ -128,7 +130,7 @@ impl SleepSet {
 
 impl Drop for SleepSet {
     fn drop(&mut self) {
-        LOOSE_SLEEPERS.fetch_sub(1, Ordering::SeqCst);
+        LOOSE_SLEEPERS.leave();
         if let Some(place) = self.place {
             place.is_taken.store(false, Ordering::Release);
         }
@@ -167,7 +169,7 @@ fn registration() -> u32 {
 
 /// In the child of a fork: the parent's sets would tell one of both only.
 pub(crate) fn forked() {
-    LOOSE_SLEEPERS.store(0, Ordering::Relaxed);
+    LOOSE_SLEEPERS.forked();
     for set in &SETS {
         // SAFETY: the child has one thread.
         unsafe { set.state.force_unlock() };

@@ -63,6 +63,12 @@ pub fn fence_full() {
     unsafe { asm!("dmb ish", options(nostack, preserves_flags)) };
 }
 
+/// A full fence for who has changed an atomic since what it keeps apart: here such a change is none.
+#[inline(always)]
+pub fn fence_after_change() {
+    fence_full();
+}
+
 /// Asks for the cache line of an address, to be written soon. It may be any address.
 #[inline(always)]
 pub fn fetch_for_writing(at: *const u8) {

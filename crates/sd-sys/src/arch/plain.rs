@@ -5,6 +5,11 @@ pub fn fence_full() {
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
 }
 
+/// A full fence.
+pub fn fence_after_change() {
+    fence_full();
+}
+
 /// A hint that nobody needs here.
 pub fn fetch_for_writing(_: *const u8) {}
 

@@ -63,6 +63,13 @@ pub fn fence_full() {
     }
 }
 
+/// A full fence for who has changed an atomic since what it keeps apart: here such a change is one, and only the compiler is told.
+#[cfg(not(miri))]
+#[inline(always)]
+pub fn fence_after_change() {
+    core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+}
+
 /// Asks for the cache line of an address, to be written soon. It may be any address.
 #[cfg(not(miri))]
 #[inline(always)]

@@ -15,7 +15,8 @@ pub(crate) struct Exported {
     pub(crate) waiting: Vec<Pending>,
 }
 
-/// Before exec: peers find the listeners closed and ask the monitor; who asked to connect before is taken in.
+/// Before exec: peers find the listeners closed and ask the monitor; who asked to connect before is taken in (SYNC POINT: end of a
+/// listener, with `listener_is_gone` in crates/sd-socket/src/setup/connect.rs).
 pub(crate) fn suspend() {
     set_generations(1);
     sd_ring::fence_full();

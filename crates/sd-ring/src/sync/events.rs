@@ -1,0 +1,32 @@
+//! Announced slots: a bit each in a leaf, and a bit for each leaf that is not zero in a summary.
+//!
+//! The leaf is set before the summary, and the summary is taken before the leaves: so a bit that is left behind has left
+//! its leaf's bit in the summary for whoever looks next.
+
+use crate::facade::{AtomicU64, Ordering};
+
+/// Announces a slot. More leaves than the summary has bits are none.
+#[inline]
+pub fn post<const N: usize>(summary: &AtomicU64, leaves: &[AtomicU64; N], slot: usize) {
+    let at = (slot / 64) % N;
+    leaves[at].fetch_or(1 << (slot % 64), Ordering::SeqCst);
+    summary.fetch_or(1 << (at % 64), Ordering::SeqCst);
+}
+
+/// Calls `each` for every announced slot and forgets it.
+#[inline]
+pub fn take<const N: usize>(summary: &AtomicU64, leaves: &[AtomicU64; N], mut each: impl FnMut(usize)) {
+    if summary.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let mut news = summary.swap(0, Ordering::SeqCst);
+    while news != 0 {
+        let at = news.trailing_zeros() as usize % N;
+        news &= news - 1;
+        let mut bits = leaves[at].swap(0, Ordering::SeqCst);
+        while bits != 0 {
+            each(at * 64 + bits.trailing_zeros() as usize);
+            bits &= bits - 1;
+        }
+    }
+}

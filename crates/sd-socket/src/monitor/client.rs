@@ -81,7 +81,7 @@ pub(crate) struct Control {
     /// The own slab's number, which its record has; -1: none yet.
     slab_fd: i32,
     public_fd: Option<Hidden>,
-    /// Taken from the socket but not acted on yet (see [`Sink::deliver`]).
+    /// Taken from the socket but not acted on yet (see `sink::Sink::deliver`).
     pub(crate) mail: VecDeque<Mail>,
     slow: Slow,
     /// The connection over which the monitor was greeted last is the one that the parent made.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// Files in the biggest circle.
-const LIMIT: usize = 17;
+const LIMIT: usize = 7;
 
 type Graph = BTreeMap<String, BTreeSet<String>>;
 

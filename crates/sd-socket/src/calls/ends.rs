@@ -8,5 +8,6 @@ pub(super) static TABLE: Ends = Ends {
     stop_connecting: syn_sent::forget,
     stop_listening: listen::forget,
     tell: listen::ended,
+    free_port: crate::route::port_unused,
     let_go: withdrawn::let_go,
 };

@@ -231,18 +231,20 @@ impl Channel {
         self.others_wait(slot)
     }
 
-    /// The endpoint is done with its slot; `unused` follows when it is done with the record too.
-    pub(crate) fn unbind(&self, slot: usize, endpoint: &Endpoint) {
-        let Some(cell) = self.endpoints.get(slot) else { return };
+    /// The endpoint is done with its slot; `unused` follows when it is done with the record too. True: the caller gives its source
+    /// port back.
+    #[must_use]
+    pub(crate) fn unbind(&self, slot: usize, endpoint: &Endpoint) -> bool {
+        let Some(cell) = self.endpoints.get(slot) else { return false };
         if !core::ptr::eq(cell.load(Ordering::Acquire), endpoint) {
-            return;
+            return false;
         }
         cell.store(core::ptr::null_mut(), Ordering::Release);
         self.wake_targets.forget(slot);
-        crate::route::port_unused(endpoint);
         if self.side == Side::A && !self.inherited.load(Ordering::Relaxed) {
             self.slots.lock().closed(slot);
         }
+        self.side == Side::A
     }
 
     /// One more endpoint or waiting connection needs the record.

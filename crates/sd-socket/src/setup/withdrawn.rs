@@ -228,7 +228,9 @@ pub(crate) fn let_go(endpoint: &'static Endpoint, channel: &'static Channel) {
         let generation = endpoint.generation.load(Ordering::Relaxed);
         let [a, _] = &channel.map.slot(slot).side;
         a.set_state(generation, SlotState::Closed);
-        channel.unbind(slot, endpoint);
+        if channel.unbind(slot, endpoint) {
+            crate::route::port_unused(endpoint);
+        }
         channel.unused();
     }
 }

@@ -32,6 +32,8 @@ pub(crate) struct Ends {
     /// It listens: no client takes it for open from now on. `tell` follows, when the endpoint is free.
     pub(crate) stop_listening: fn(&'static Priv) -> Option<Ended>,
     pub(crate) tell: fn(Ended),
+    /// Its source port is free again.
+    pub(crate) free_port: fn(&Endpoint),
     /// It went over to the kernel from a connection on this channel.
     pub(crate) let_go: fn(&'static Endpoint, &'static Channel),
 }
@@ -148,7 +150,7 @@ fn end_at(socket: Socket, rec: &SlabRec, index: usize) {
     let channel = socket.channel().filter(|_| state == State::Connected);
     if let Some(channel) = channel.filter(|_| endpoint.holders.load(Ordering::Acquire) & !bit != 0) {
         // Another process goes on with it, and will free the slot for other connections.
-        channel.unbind(usize::from(endpoint.slot.load(Ordering::Relaxed)), endpoint);
+        unbind(endpoint, channel, usize::from(endpoint.slot.load(Ordering::Relaxed)));
     }
     if state == State::Kernel
         && let (Some(above), Some(channel)) = (above, socket.channel())
@@ -177,6 +179,12 @@ fn end_at(socket: Socket, rec: &SlabRec, index: usize) {
     }
     if let (Some(above), Some(listener)) = (above, listener) {
         (above.tell)(listener);
+    }
+}
+
+fn unbind(endpoint: &Endpoint, channel: &Channel, slot: usize) {
+    if channel.unbind(slot, endpoint) {
+        ABOVE.get().inspect(|above| (above.free_port)(endpoint));
     }
 }
 
@@ -256,7 +264,7 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
             sd_sys::budget::give_back(tx.large_used());
             crate::link::kept_rings::trim(channel, slot, peer_end(endpoint) == PeerEnd::Gone);
         }
-        channel.unbind(slot, endpoint);
+        unbind(endpoint, channel, slot);
         // From here on the slot may carry another connection, so everything else comes before; a
         // wake-up too many does no harm to that one.
         own.set_state(generation, SlotState::Closed);

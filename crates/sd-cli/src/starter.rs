@@ -59,7 +59,7 @@ fn spawn(socket: &Path) -> std::io::Result<Option<OwnedFd>> {
     let mut pid = [0u8; 4];
     pid_reader.read_exact(&mut pid)?;
     let pidfd = sd_sys::fd::pidfd_open(i32::from_ne_bytes(pid));
-    Ok(pidfd.ok().map(|fd| OwnedFd::from(fd)))
+    Ok(pidfd.ok().map(OwnedFd::from))
 }
 
 /// In the middle process: leaves the session, forks the monitor, tells its pid and ends. The monitor

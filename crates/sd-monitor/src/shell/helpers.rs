@@ -129,7 +129,7 @@ impl Server {
             return Err(ErrorCode::Exhausted);
         }
         let pair = sd_sys::msg::pair_with_credentials().map_err(|_| ErrorCode::Exhausted)?;
-        let [monitors, helpers] = pair.map(|fd| OwnedFd::from(fd));
+        let [monitors, helpers] = pair.map(OwnedFd::from);
         let helper = self.core.members.helper_of(process);
         self.helpers.started(helper, user);
         let connection = Connection::of_child(monitors, helper, user).map_err(|_| ErrorCode::Exhausted);

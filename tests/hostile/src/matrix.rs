@@ -204,9 +204,10 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
     for member in [0, 1, 63, 64] {
         all.extend([Request::Fork { member, serial: member }, Request::Born { serial: member }]);
     }
+    all.push(Request::Pump);
     for channel in ids.all.iter().copied() {
         all.extend([Request::Stuck { channel }, Request::Leave { channel }, Request::Decline { channel }]);
-        all.push(Request::Finished { channel });
+        all.extend([Request::Finished { channel }, Request::Over { channel }]);
         all.push(Request::Adopter { channel, number: 1 });
         for listener in [0, u32::MAX] {
             all.push(Request::Admits { channel, listener, ip: local });

@@ -239,6 +239,8 @@ fn rights() {
         send(pair.client, b"word", 0);
         await_readable(fd);
         show_recv("received descriptor", fd, 8, 0);
-        [here, there, pair.client, fd].into_iter().for_each(|fd| drop(close(fd)));
+        for fd in [here, there, pair.client, fd] {
+            close(fd);
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::link::channel::Channel;
 use crate::link::kept_rings;
 use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use sd_proto::Request;
 use sd_ring::sync::reclaim::Users;
 use sd_sys::lock::Lock;
@@ -53,6 +53,59 @@ impl Drop for User {
     }
 }
 
+/// The thread that is taking the process out of its family, while others run (ADR 54); or zero.
+static LEAVER: AtomicI32 = AtomicI32::new(0);
+
+/// For a call that makes a socket, ends one, or has it become another kind of thing: a [`User`], but not while another thread takes
+/// the process out of its family. That one waits until such calls are over, and then has all numbers and sockets for itself. Not
+/// for calls that sleep.
+#[inline]
+pub(crate) fn change() -> User {
+    if single_threaded() { User(false) } else { change_beside_others() }
+}
+
+#[cold]
+fn change_beside_others() -> User {
+    loop {
+        let user = User::enter();
+        // SYNC POINT: leaving. Counted first, by a locked instruction; the leaver looks at the count after its own store.
+        let leaver = LEAVER.load(Ordering::SeqCst);
+        if leaver == 0 || leaver == crate::process::tid() {
+            return user;
+        }
+        drop(user);
+        let _ = sd_sys::time::sleep_ns(PAUSE_NS);
+    }
+}
+
+/// How long a call pauses before it looks whether the process has left.
+const PAUSE_NS: u64 = 50_000;
+
+/// Holds up [`change`] in all other threads.
+pub(crate) struct Leaver;
+
+impl Leaver {
+    pub(crate) fn begin() -> Leaver {
+        // SYNC POINT: leaving.
+        LEAVER.store(crate::process::tid(), Ordering::SeqCst);
+        Leaver
+    }
+}
+
+impl Drop for Leaver {
+    fn drop(&mut self) {
+        LEAVER.store(0, Ordering::SeqCst);
+    }
+}
+
+impl User {
+    /// There are other threads.
+    #[inline]
+    pub(crate) fn is_counted(&self) -> bool {
+        self.0
+    }
+}
+
 /// No other thread is a [`User`].
 pub(crate) fn is_unused() -> bool {
     USERS.is_unused()
@@ -75,6 +128,7 @@ pub(crate) unsafe fn unlock() {
 /// In the child of a fork: only this thread exists.
 pub(crate) fn forked() {
     USERS.forked();
+    LEAVER.store(0, Ordering::Relaxed);
     kept_rings::forked();
 }
 

@@ -17,7 +17,7 @@ use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_shm::slab::Slab;
 use sd_sys::lock::{Guard, Lock};
 use sd_sys::{msg, trust};
-pub(crate) use separate::{close_for_good, forget, is_closed_for_good, set_ending};
+pub(crate) use separate::{close_for_good, forget, is_closed_for_good, is_ending, set_ending};
 use std::collections::VecDeque;
 
 use absent::RETRY_MIN_NS;

@@ -37,6 +37,7 @@ fn fcntl_other(socket: Option<&'static Endpoint>, fd: c_int, cmd: c_int, arg: c_
             let is_number = first < sd_sys::numbers::soft();
             return Outcome::Errno(if is_number { Errno::EMFILE } else { Errno::EINVAL });
         }
+        let _change = crate::link::reclaim::change();
         return duplicated(fd, sd_sys::fd::fcntl(fd, cmd, arg as usize).map(|new| new as i32));
     }
     if cmd == F_DUPFD_QUERY && table::is_ours(arg as c_int) {

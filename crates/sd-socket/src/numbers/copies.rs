@@ -14,9 +14,10 @@ fn drop_entry(fd: i32) -> bool {
     match table::get(fd) {
         Entry::None => {}
         Entry::Hidden => return false,
-        Entry::Socket(endpoint) | Entry::Kernel(endpoint) => {
-            table::clear(fd);
-            life::release(endpoint);
+        Entry::Socket(_) | Entry::Kernel(_) => {
+            let change = crate::link::reclaim::change();
+            drop_socket(fd);
+            drop(change);
             crate::link::reclaim::free();
         }
         Entry::Epoll(epoll) => {
@@ -25,6 +26,14 @@ fn drop_entry(fd: i32) -> bool {
         }
     }
     true
+}
+
+/// Within a change.
+fn drop_socket(fd: i32) {
+    if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = table::get(fd) {
+        table::clear(fd);
+        life::release(endpoint);
+    }
 }
 
 /// close(2); the kernel's part is the caller's.
@@ -99,6 +108,7 @@ pub(crate) fn dup(fd: c_int) -> Outcome<c_int> {
         Entry::None => return Outcome::Kernel,
         _ => {}
     }
+    let _change = crate::link::reclaim::change();
     duplicated(fd, sd_sys::fd::dup(fd).map(sd_sys::fd::Owned::into_raw))
 }
 
@@ -124,18 +134,18 @@ pub(crate) fn dup_to(old: c_int, new: c_int, flags: c_int, strict: bool) -> Outc
     if old == new {
         return if strict { Outcome::Errno(Errno::EINVAL) } else { Outcome::Kernel };
     }
+    let change = crate::link::reclaim::change();
     // The kernel first: when it refuses, nothing has changed.
-    let kept = match table::get(new) {
-        Entry::None => None,
-        entry => Some(entry),
-    };
     if let Err(e) = sd_sys::fd::dup3(old, new, flags) {
         return Outcome::Errno(e);
     }
-    if kept.is_some() {
-        drop_entry(new);
+    match table::get(new) {
+        Entry::Socket(_) | Entry::Kernel(_) => drop_socket(new),
+        _ => _ = drop_entry(new),
     }
     share(old, new);
+    drop(change);
+    crate::link::reclaim::free();
     Outcome::Done(new)
 }
 

@@ -164,6 +164,10 @@ unsafe fn accept_ours(
     flags: c_int,
 ) -> Option<Outcome<c_int>> {
     loop {
+        let within = crate::link::reclaim::change();
+        if within.is_counted() && crate::socket::kernel_socket::is_moved(listening.endpoint) {
+            return Some(Outcome::Kernel);
+        }
         if next_of(&listener.queue.lock(), &listener.defer).is_none() && !has_any_now(listener)
             || !crate::monitor::client::is_there()
                 && crate::monitor::client::connected().is_none()

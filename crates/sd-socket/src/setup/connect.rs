@@ -13,6 +13,7 @@
 use crate::Outcome;
 use crate::fd::table::{self};
 use crate::link::outstanding::Asked;
+use crate::link::reclaim::{User, change};
 use crate::process::PROCESS;
 use crate::process::stats::{Counter, count};
 use crate::route::target::{Target, TargetState};
@@ -26,7 +27,7 @@ use crate::socket::endpoint::{
 use crate::socket::endpoint::{HAS_SIGNALS, INQ, OOB_INLINE, STAMPS, STAMPS_NS, WATCHED, ZERO_COPY};
 use crate::socket::errors::take_error;
 use crate::socket::handle::Socket;
-use crate::socket::kernel_socket::{each_fd, materialize, note_kernel_names, number, placeholder};
+use crate::socket::kernel_socket::{each_fd, is_moved, materialize, note_kernel_names, number, placeholder};
 use crate::socket::life;
 use crate::socket::names::is_over;
 use core::sync::atomic::Ordering;
@@ -51,6 +52,10 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
         return crate::setup::before_monitor::socket(domain, ty, protocol);
     }
     if placeholder(domain) < 0 {
+        return Outcome::Kernel;
+    }
+    let within = change();
+    if within.is_counted() && crate::monitor::client::is_ending() {
         return Outcome::Kernel;
     }
     let Some(Socket { endpoint, .. }) = life::allocate(domain) else { return Outcome::Kernel };
@@ -97,7 +102,7 @@ struct KernelConnect {
 
 impl KernelConnect {
     /// Makes a call that the kernel will probably refuse. If it does, the socket stays ours.
-    fn try_first(&self, endpoint: &'static Endpoint) -> Outcome<c_int> {
+    fn try_first(&self, endpoint: &'static Endpoint, _within: User) -> Outcome<c_int> {
         if let Err(errno) = materialize(endpoint) {
             return Outcome::Errno(errno);
         }
@@ -116,10 +121,12 @@ impl KernelConnect {
     }
 
     /// Demotes the socket, makes the call, and notes the names for `sd ss`.
-    fn go(&self, endpoint: &'static Endpoint, reason: Reason) -> Outcome<c_int> {
+    fn go(&self, endpoint: &'static Endpoint, reason: Reason, within: User) -> Outcome<c_int> {
         if let Err(errno) = demote(endpoint, reason) {
             return Outcome::Errno(errno);
         }
+        // It may sleep.
+        drop(within);
         // SAFETY: the caller's arguments, for the kernel to check.
         let done =
             sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_connect, self.fd, self.addr, self.len) });
@@ -141,6 +148,10 @@ impl KernelConnect {
 
 /// connect(2).
 pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
+    if !table::is_ours(fd) {
+        return Outcome::Kernel;
+    }
+    let within = change();
     let Some(socket) = Socket::at(fd) else { return Outcome::Kernel };
     let endpoint = socket.endpoint;
     if let Err(errno) = addr::check(addr, len) {
@@ -160,6 +171,7 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
             return Outcome::Done(0);
         }
         State::Connecting => {
+            drop(within);
             return wait_for_room(endpoint, &KernelConnect { fd, addr, len }, Errno::EALREADY);
         }
         State::Failed => return Outcome::Errno(syn_sent::tell_failure(endpoint)),
@@ -180,10 +192,10 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
             endpoint.clear_flag(SHUT_RD | SHUT_WR);
             return Outcome::Kernel;
         }
-        _ => return kernel.try_first(endpoint),
+        _ => return kernel.try_first(endpoint, within),
     };
     if bound_to_other_family(endpoint, fd, to) || crate::socket::notes::need_the_kernel(socket) {
-        return kernel.go(endpoint, Reason::Option);
+        return kernel.go(endpoint, Reason::Option, within);
     }
     if endpoint.flag(HAS_NAME) && crate::setup::time_wait::is_taken(endpoint, fd, to) {
         return Outcome::Errno(Errno::EADDRNOTAVAIL);
@@ -193,20 +205,32 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     if matches!(attempt, Attempt::Kernel(Reason::NoListener)) {
         (attempt, _until_the_kernel_was_asked) = crate::setup::first_contact::once_more(socket, fd, to);
     }
+    conclude((socket, to), attempt, &kernel, within)
+}
+
+/// What comes of the first try. Ends the change before anything sleeps.
+fn conclude(
+    (socket, to): (Socket, Name),
+    attempt: Attempt,
+    kernel: &KernelConnect,
+    within: User,
+) -> Outcome<c_int> {
+    let endpoint = socket.endpoint;
     match attempt {
         Attempt::Joined => established(endpoint),
-        Attempt::Kernel(reason) => kernel.go(endpoint, reason),
+        Attempt::Kernel(reason) => kernel.go(endpoint, reason, within),
         Attempt::Denied => Outcome::Errno(Errno::ECONNREFUSED),
         Attempt::Busy(source) => {
-            let Some(local) = source_name(endpoint, fd, to, source) else {
-                return kernel.go(endpoint, Reason::Exhausted);
+            let Some(local) = source_name(endpoint, kernel.fd, to, source) else {
+                return kernel.go(endpoint, Reason::Exhausted, within);
             };
             note_names(endpoint, local, to);
-            syn_sent::begin(socket, fd, to);
+            syn_sent::begin(socket, kernel.fd, to);
             if endpoint.flag(NONBLOCK) {
                 return Outcome::Errno(Errno::EINPROGRESS);
             }
-            wait_for_room(endpoint, &kernel, Errno::EINPROGRESS)
+            drop(within);
+            wait_for_room(endpoint, kernel, Errno::EINPROGRESS)
         }
     }
 }
@@ -214,7 +238,13 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
 /// connect(2) on a socket in SYN-SENT; `later` is what is said as long as it is.
 fn wait_for_room(endpoint: &'static Endpoint, kernel: &KernelConnect, later: Errno) -> Outcome<c_int> {
     match syn_sent::connect_again(endpoint, later) {
-        Ok(Verdict::Kernel(reason)) => kernel.go(endpoint, reason),
+        Ok(Verdict::Kernel(reason)) => {
+            let within = change();
+            if within.is_counted() && is_moved(endpoint) {
+                return Outcome::Kernel;
+            }
+            kernel.go(endpoint, reason, within)
+        }
         Ok(_) if endpoint.state_now() == State::Connected => {
             endpoint.clear_flag(CONNECTING);
             Outcome::Done(0)
@@ -237,7 +267,7 @@ pub(super) enum Attempt {
 /// One try to connect.
 pub(super) fn attempt(socket: Socket, fd: c_int, to: Name) -> Attempt {
     crate::route::leave::sweep();
-    let _user = crate::link::reclaim::User::enter();
+    let _user = User::enter();
     crate::monitor::client::check_mail();
     for attempt in 0..3 {
         match route::decide(to, attempt > 0) {

@@ -152,6 +152,7 @@ fn unconnected(endpoint: &Endpoint) -> State {
 
 /// A call that concerns the socket: tries at once.
 pub(super) fn try_now(endpoint: &'static Endpoint) -> Verdict {
+    let _within = crate::link::reclaim::change();
     match claim(|syn| core::ptr::eq(syn.socket.endpoint, endpoint)) {
         Some(syn) => attempt(syn, false),
         // Another thread tries it at the moment.
@@ -171,6 +172,7 @@ pub(crate) fn look_at(endpoint: &'static Endpoint) {
 
 /// Tries those whose time has come; with no lock held. True when something has changed.
 fn look() -> bool {
+    let _within = crate::link::reclaim::change();
     let now = now_ns();
     let mut changed = false;
     while let Some(syn) = claim(|syn| syn.next <= now) {

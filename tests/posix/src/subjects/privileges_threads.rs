@@ -4,7 +4,10 @@ use super::privileges::{NOBODY, drop_rights, give_up_capabilities, receive_all, 
 use crate::setup::*;
 use crate::sys::*;
 use crate::table::{Subject, solo};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 pub(crate) const SUBJECTS: &[Subject] = &[
     solo("privileges/threads_asleep", threads_asleep),
@@ -15,6 +18,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("privileges/threads_twice", threads_twice),
     solo("privileges/threads_of_a_parent", threads_of_a_parent),
     solo("privileges/threads_connecting", threads_connecting),
+    solo("privileges/threads_at_the_end", threads_at_the_end),
     solo("privileges/threads_names", threads_names),
 ];
 
@@ -369,6 +373,91 @@ fn threads_connecting() {
         close(accepted);
     }
     say!("child: {}", wait_child(child));
+}
+
+/// Sends what came back, on all connections, until nobody has the other ends.
+fn echo_all(listening: i32) {
+    let echo = |fd| {
+        let mut buffer = [0; 64];
+        while let Some(got) =
+            usize::try_from(again(|| recv(fd, &mut buffer, 0)).value).ok().filter(|got| *got > 0)
+        {
+            send(fd, &buffer[..got], libc::MSG_NOSIGNAL);
+        }
+        close(fd);
+    };
+    loop {
+        let accepted = again(|| call!(libc::accept(listening, std::ptr::null_mut(), std::ptr::null_mut())));
+        if accepted.value < 0 {
+            return;
+        }
+        thread::spawn(move || echo(accepted.value as i32));
+    }
+}
+
+/// Whether an echo comes back whole.
+fn is_answered(fd: i32, text: &[u8; 4]) -> bool {
+    send(fd, text, libc::MSG_NOSIGNAL);
+    receive_all(fd, 4) == text
+}
+
+/// Threads connect up to the last microsecond of a drop, and keep what they have made: each connection goes on afterwards,
+/// and nothing of the parent's memory is left.
+fn threads_at_the_end() {
+    const ROUNDS: u64 = 5;
+    const THREADS: usize = 3;
+    const KEPT: usize = 2;
+    let (listening, addr) = listener_with(128);
+    let echoes = thread::spawn(move || echo_all(listening));
+    let (mut lost, mut left) = (0, 0);
+    for round in 0..ROUNDS {
+        let before = segments();
+        let child = fork_child(|| {
+            let is_over = AtomicBool::new(false);
+            let connect = || {
+                let mut kept = VecDeque::new();
+                let mut wrong = 0;
+                let mut more = 2;
+                while more > 0 {
+                    // Two begin after the drop has ended.
+                    more -= i32::from(is_over.load(Ordering::Relaxed));
+                    let fd = dial(&addr);
+                    // In every other round one that has not been used yet may be what is handed over.
+                    let asked = if round % 2 == 0 { Some(fd) } else { kept.back().copied() };
+                    wrong += u8::from(asked.is_some_and(|fd| !is_answered(fd, b"ping")));
+                    kept.push_back(fd);
+                    if kept.len() > KEPT {
+                        kept.pop_front().into_iter().for_each(|fd| only(close(fd)));
+                    }
+                }
+                wrong += kept.iter().filter(|fd| !is_answered(**fd, b"pong")).count() as u8;
+                kept.into_iter().for_each(|fd| only(close(fd)));
+                wrong
+            };
+            thread::scope(|scope| {
+                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(connect)).collect();
+                let end = Instant::now() + Duration::from_micros(300 + round * 1013 % 2900);
+                while Instant::now() < end {
+                    std::hint::spin_loop();
+                }
+                drop_rights();
+                // SAFETY: no arguments.
+                let is_other = unsafe { libc::getuid() } == NOBODY;
+                let left = if is_other { before.intersection(&segments()).count() } else { 0 };
+                is_over.store(true, Ordering::Relaxed);
+                let wrong: u8 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+                i32::from(wrong) + if left > 0 { 100 } else { 0 }
+            })
+        });
+        let said = wait_child(child);
+        match said.strip_prefix("exit ").and_then(|code| code.parse::<i32>().ok()) {
+            Some(code) => (lost, left) = (lost + code % 100, left + code / 100),
+            None => say!("child: {said}"),
+        }
+    }
+    shutdown(listening, libc::SHUT_RDWR);
+    echoes.join().unwrap();
+    say!("lost {lost}, left {left}");
 }
 
 /// Names, flags and options of what is kept.

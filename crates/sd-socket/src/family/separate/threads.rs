@@ -3,7 +3,8 @@
 //! They may be anywhere: in the middle of a copy into a ring, asleep on a word of a channel, about to load from an endpoint.
 //! Nobody stops them. So:
 //! ```text
-//!  1. nothing new begins:   no route, no registration, no segment is mapped (`client::set_ending`)
+//!  1. nothing new begins:   no route, no registration, no segment is mapped (`client::set_ending`); who would make, change or close a
+//!                           socket waits until this is over (`reclaim::Leaver`), and finds it the kernel's
 //!  2. what is held goes on: kernel sockets under the same numbers, with bridges that begin after step 5; new calls are
 //!                           the kernel's, calls under way go on as they were
 //!  3. nobody is in a half:  both tokens of each connection are taken
@@ -52,10 +53,11 @@ pub(super) fn leave() -> Result<(), Errno> {
     }
     let gate = Gate::new().map_err(|_| Errno::EAGAIN)?;
     crate::wait::settle::leave();
-    crate::setup::syn_sent::all_to_kernel();
     client::set_ending(true);
     crate::route::forget_all();
+    let alone = reclaim::Leaver::begin();
     let left = hand_over(&gate).and_then(|()| replace_all().ok_or(Errno::EAGAIN));
+    drop(alone);
     gate.open();
     if left.is_err() {
         client::set_ending(client::is_closed_for_good());
@@ -63,10 +65,11 @@ pub(super) fn leave() -> Result<(), Errno> {
     left
 }
 
-/// Everything that has a number goes to the kernel, also what calls under way connect or accept meanwhile.
+/// Everything that has a number goes to the kernel, also what calls under way connect or accept meanwhile, should they take long.
 fn hand_over(gate: &Gate) -> Result<(), Errno> {
     for _ in 0..ROUNDS {
         wait_for_users();
+        crate::setup::syn_sent::all_to_kernel();
         let all = endpoints();
         let is_ours = |endpoint: &&'static Endpoint| !is_the_kernels(endpoint);
         let left: Vec<&'static Endpoint> = all.into_iter().filter(is_ours).collect();
@@ -115,7 +118,7 @@ impl Halves {
     }
 }
 
-/// Until no thread is in the middle of connecting, or of what comes from a channel.
+/// Until no thread is in the middle of connecting, accepting or closing, or of what comes from a channel. None begins.
 fn wait_for_users() {
     for _ in 0..LOOKS {
         if reclaim::is_unused() {

@@ -27,7 +27,7 @@ static IS_ENDING: AtomicBool = AtomicBool::new(false);
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// See [`IS_ENDING`].
-pub(super) fn is_ending() -> bool {
+pub(crate) fn is_ending() -> bool {
     IS_ENDING.load(Ordering::Acquire)
 }
 

@@ -218,6 +218,9 @@ fn others() {
     show("close of a bad number", raw!(SYS_close, -1));
 }
 
+/// How a message is received.
+type Receives = dyn Fn(i32, &mut libc::msghdr) -> Ret;
+
 /// A connection that arrives by number is the one that was passed.
 fn rights() {
     let one = |over: i32, header: &mut libc::msghdr| raw!(SYS_recvmsg, over, &raw mut *header, 0);
@@ -225,7 +228,7 @@ fn rights() {
         let mut list = libc::mmsghdr { msg_hdr: *header, msg_len: 0 };
         raw!(SYS_recvmmsg, over, &raw mut list, 1, 0, null::<libc::timespec>())
     };
-    let calls: [(_, &dyn Fn(i32, &mut libc::msghdr) -> Ret); 2] = [("recvmsg", &one), ("recvmmsg", &many)];
+    let calls: [(_, &Receives); 2] = [("recvmsg", &one), ("recvmmsg", &many)];
     for (name, call) in calls {
         let (_, [here, there]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
         let pair = connected();

@@ -10,7 +10,7 @@
 //! * No client can block, crash or fool it: descriptors are checked before use, messages must be
 //!   exact, a queue that is full is never waited for, and shared memory is read as if written by an
 //!   enemy. What a client can do is lose its own connections.
-//! * With nothing to do it sleeps; there is no timer but while a restart is being recovered from.
+//! * With nothing to do it sleeps; there is no timer but while a restart is being recovered from, or a living client has no connection.
 //! * Its death is harmless: connections go on, and its successor learns what it needs from the clients.
 //!
 //! # Layers

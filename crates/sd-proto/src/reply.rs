@@ -19,6 +19,14 @@ pub enum Reply {
         /// Why.
         code: ErrorCode,
     } brings 0, silent;
+    /// Answer to Resume. Descriptors: slab, public page, eventfd of the sender's Hello.
+    57 Resumed brings 3, silent;
+    /// Answer to GiveBack. Descriptors: the segment; the eventfd of the process that the channel was made for on the other
+    /// side, if there is one.
+    58 GivenBack {
+        /// As for [`Reply::NewChannel`].
+        stranger: bool,
+    } brings 2, silent;
     /// Answer to Connect.
     4 Route {
         /// First port of a block for the client's source ports, and how many; zero = none.

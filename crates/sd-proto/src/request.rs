@@ -8,7 +8,8 @@ table::messages! {
 /// From the library (or the command line) to the monitor.
 pub enum Request {
     /// First message of a process.
-    /// Descriptors: slab, public page, eventfd, a TCP socket (tells the network namespace).
+    /// Descriptors: slab, public page, eventfd, a TCP socket (tells the network namespace), and the witness, if there is
+    /// one: an empty memfd on which another description has a lock (flock(2)) for as long as this image of the process lives.
     /// Answer: [`Reply::Welcome`] or [`Reply::Error`].
     1 Hello {
         /// [`VERSION`] of the sender.
@@ -16,7 +17,20 @@ pub enum Request {
         /// True when the monitor was lost and the process registers again: listeners and
         /// channels follow.
         again: bool,
-    } brings 4, answered;
+    } brings 5, answered;
+    /// First message over another connection, of a process that has registered: the program has closed the one before, and
+    /// other descriptors of the library's, past libc. Answer: [`Reply::Resumed`]; [`Reply::Error`] with
+    /// [`ErrorCode::InUse`] while the one before is still to be heard: ask again in a moment.
+    57 Resume brings 0, answered;
+    /// The descriptors of a channel were closed too. Answer: [`Reply::GivenBack`], or [`Reply::Error`]: it is over.
+    58 GiveBack {
+        /// Channel id.
+        channel: u64,
+        /// The sender's side: 0 = A, 1 = B.
+        side: u32,
+    } brings 0, answered;
+    /// The sender has all again that was closed, but may have failed to wake others since: they are to look around. No answer.
+    59 Restored brings 0, silent;
     /// A listener of this process; also sent again when its backlog or interest changes.
     /// Descriptor: the kernel listener, which proves ownership of its address.
     /// Answer: [`Reply::Ok`] or [`Reply::Error`].

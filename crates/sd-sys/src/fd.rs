@@ -103,14 +103,32 @@ pub fn eventfd(flags: i32) -> Result<Owned> {
 ///
 /// Others share the file and may have filled it and made it blocking. Writing zero is an edge as any write is, and
 /// needs no room; only at a counter that asynchronous I/O has driven to its very end (POLLERR) would it block, so that
-/// is left alone: it was an edge itself, and whoever hears it makes an end of it.
-pub fn eventfd_signal(fd: i32) {
-    if poll_one(fd, libc::POLLIN, 0).is_ok_and(|events| events & libc::POLLERR != 0) {
-        return;
+/// is left alone: it was an edge itself, and whoever hears it makes an end of it. False where the number is closed.
+pub fn signal_eventfd(fd: i32) -> bool {
+    let events = poll_one(fd, libc::POLLIN, 0).unwrap_or(0);
+    if events & (libc::POLLERR | libc::POLLNVAL) != 0 {
+        return events & libc::POLLNVAL == 0;
     }
     let amount = 0u64;
     // SAFETY: the kernel reads eight bytes from `amount`.
     let _ = unsafe { syscall!(libc::SYS_write, fd, &amount as *const u64, 8) };
+    true
+}
+
+/// [`signal_eventfd`], where it is open for certain, or of no consequence.
+pub fn eventfd_signal(fd: i32) {
+    signal_eventfd(fd);
+}
+
+/// Whether a number is open.
+pub fn is_open(fd: i32) -> bool {
+    fcntl(fd, libc::F_GETFD, 0).is_ok()
+}
+
+/// Whether a number leads to an epoll instance. `other` is some open descriptor that can be watched.
+pub fn is_epoll(fd: i32, other: i32) -> bool {
+    // EBADF: not open; EINVAL: something else.
+    matches!(epoll_ctl(fd, libc::EPOLL_CTL_DEL, other, 0, 0), Ok(()) | Err(Errno(libc::ENOENT)))
 }
 
 /// What wakes a kernel epoll instance whenever an eventfd is signalled, and cannot be taken away again: that there is

@@ -55,6 +55,7 @@ const CALLS: &[(i64, [usize; 6])] = {
         #[cfg(target_arch = "x86_64")]
         (libc::SYS_open, NO_NAME),
         (libc::SYS_openat, NO_NAME_THERE),
+        (libc::SYS_flock, BAD_FD),
         (libc::SYS_lseek, BAD_FD),
         (libc::SYS_ftruncate, BAD_FD),
         (libc::SYS_fgetxattr, BAD_FD),

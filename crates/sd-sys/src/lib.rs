@@ -5,7 +5,7 @@
 //! touches `errno`; failures come back as [`Errno`]. Nothing here allocates or keeps state except
 //! [`lock::Lock`], a futex lock that survives `fork` by being re-made in the child, [`section`], which puts handlers
 //! of signals off, [`heap`], the allocator of a process that cannot use libc's, [`user`], and [`confine`], [`space`] and [`numbers`], which know the filters and the limits that the program
-//! puts on itself, and [`ringer`], which keeps a context for asynchronous I/O.
+//! puts on itself, [`ringer`], which keeps a context for asynchronous I/O, and [`witness`], which keeps a mapping.
 
 pub mod arch;
 pub mod budget;
@@ -32,6 +32,7 @@ pub mod thread;
 pub mod time;
 pub mod trust;
 pub mod user;
+pub mod witness;
 
 /// An errno value as the kernel returned it (positive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -156,6 +156,7 @@ fn may_have(request: &Request, reply: &Reply, ids: &Ids) -> bool {
         (_, Reply::NewChannel { .. } | Reply::Offer { .. }) => true,
         (
             Request::Adopter { channel, .. }
+            | Request::GiveBack { channel, .. }
             | Request::ThreadWakerOf { channel, .. }
             | Request::WakeTarget { channel, .. },
             _,
@@ -183,6 +184,8 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
         Request::Memory { len: 1 << 40 },
         Request::Memory { len: 4096 },
         Request::Idle,
+        Request::Resume,
+        Request::Restored,
         Request::Bridge,
         Request::Share,
         Request::ThreadWaker { number: 0 },
@@ -215,6 +218,7 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
         for side in [0, 1] {
             all.push(Request::Join { id: channel, side });
             all.push(Request::Ring { channel, side });
+            all.push(Request::GiveBack { channel, side });
             all.push(Request::WakeTarget { channel, side, client: channel });
             all.push(Request::ThreadWakerOf { channel, side, number: 0 });
             all.push(Request::Signal { channel, slot: 0, side, urgent: true });

@@ -144,7 +144,7 @@ fn filter(mode: &str) -> Option<Vec<libc::sock_filter>> {
 }
 
 /// Makes a system call by an instruction of its own, which no library sees.
-fn unseen(nr: i64, a: usize, b: usize, c: usize) -> isize {
+pub(crate) fn unseen(nr: i64, a: usize, b: usize, c: usize) -> isize {
     let result: isize;
     // SAFETY: a system call; it clobbers two registers.
     unsafe {

@@ -18,6 +18,11 @@ fn control(set: RawFd, op: i32, fd: RawFd, events: i32) {
 
 /// Serves until it is killed.
 pub(crate) fn serve(port: u16) -> io::Result<()> {
+    serve_and(port, |_| {})
+}
+
+/// Serves until it is killed; `each` is told its highest number after each event.
+pub(crate) fn serve_and(port: u16, mut each: impl FnMut(RawFd)) -> io::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     listener.set_nonblocking(true)?;
     println!("port {}", listener.local_addr()?.port());
@@ -43,6 +48,7 @@ pub(crate) fn serve(port: u16) -> io::Result<()> {
             {
                 conns.remove(&fd);
             }
+            each(conns.keys().copied().max().unwrap_or(set).max(set));
         }
     }
 }

@@ -20,10 +20,12 @@
 //! | `waves PORT COUNT TIMES` | many connections at a time, again and again |
 //! | `late-client COUNT` | tries until its server, `late-server COUNT`, listens, again and again; all connections stay |
 //! | `stalled COUNT BYTES WORKERS WAY AGAIN` | servers that offer so much to each of their readers, who read late |
+//! | `closing-echo EVERY`, `closing-chat PORT COUNT EVERY THREADS` | an echo server, and a client, that close the library's descriptors past libc |
 //! | `confined FILTER ROLE...` | executes one of these under a seccomp filter, see `confined.rs` |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
 mod attacks;
+mod closer;
 mod confined;
 mod echo;
 mod late;
@@ -74,6 +76,11 @@ fn main() -> ExitCode {
         ["chat", port, count] => echo::chat(number(port) as u16, number(count), Duration::ZERO),
         ["chat", port, count, pause] => {
             echo::chat(number(port) as u16, number(count), Duration::from_millis(number(pause)))
+        }
+        ["closing-echo", every] => closer::serve(number(every)),
+        ["closing-chat", port, count, every, threads] => {
+            let [count, every, threads] = [count, every, threads].map(|word| number(word) as usize);
+            closer::chat(number(port) as u16, count, every, threads)
         }
         ["patient", known, new, seconds] => {
             patient::run(number(known) as u16, number(new) as u16, number(seconds))

@@ -12,7 +12,7 @@ use std::time::Duration;
 const CHAT_LIMIT: Duration = Duration::from_secs(60);
 
 /// What a filter is about.
-const SUBJECTS: [(&str, &[i64]); 16] = [
+const SUBJECTS: [(&str, &[i64]); 17] = [
     ("memfds", &[libc::SYS_memfd_create]),
     ("asynchronous I/O", &[libc::SYS_io_setup, libc::SYS_io_submit]),
     ("futex_waitv", &[449]),
@@ -26,6 +26,7 @@ const SUBJECTS: [(&str, &[i64]); 16] = [
     ("seals", &[libc::SYS_ftruncate]),
     ("old opens", &[libc::SYS_open]),
     ("yields", &[libc::SYS_sched_yield, libc::SYS_nanosleep]),
+    ("locks", &[libc::SYS_flock]),
     ("signals", &[libc::SYS_kill, libc::SYS_tgkill, libc::SYS_rt_tgsigqueueinfo]),
     ("holes", &[libc::SYS_madvise, libc::SYS_mremap]),
     ("statfs", &[libc::SYS_statfs, libc::SYS_fgetxattr, libc::SYS_close_range]),

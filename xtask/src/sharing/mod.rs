@@ -6,6 +6,7 @@
 //! | `filters`, `short-of-processes` | a seccomp filter that was there before refuses, or kills for, what the library calls; a cgroup has no room for a process |
 //! | `soak` | connections are handed from process to process by fork, exec and SCM_RIGHTS, and killed at any time |
 //! | `short-of` | memory, addresses or descriptors are not to be had, from the start or from some moment on |
+//! | `closed-past-libc` | a program closes the library's descriptors, control connection and all, by an instruction of its own |
 //! | `suspended`, `stopped` | everything is stopped for a while, as when a host sleeps; the monitor alone; one process in the middle of a send |
 //! | `many` | more processes than there are large pieces of the range of ports; more connections than a channel has slots |
 //! | `first-contact` | clients that try until somebody listens: all of them are accelerated; also after a restart of the monitor, of a server that was there before it, and of one that forks before it accepts |
@@ -18,6 +19,7 @@
 //! The programs are those of `tests/sharing`. Places and values are chosen by a seed, which is printed with a failure
 //! and can be given again with `--seed`.
 
+mod closing;
 mod crash;
 mod filters;
 mod first;
@@ -119,6 +121,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.push(("short-of-memory".to_owned(), Box::new(group::run)));
     parts.push(("short-of-host-memory".to_owned(), Box::new(group::of_the_host)));
     parts.push(("memory-shown".to_owned(), Box::new(group::shown)));
+    parts.push(("closed-past-libc".to_owned(), Box::new(closing::run)));
     parts.push(("short-of-processes".to_owned(), Box::new(filters::no_processes)));
     parts.push(("filters".to_owned(), Box::new(filters::run)));
     parts.push(("many-processes".to_owned(), Box::new(many::processes)));

@@ -23,7 +23,7 @@ pub(crate) enum Holding {
     Connection(u64),
     /// The pidfd of a child whose connection was refused.
     Child(ProcessId),
-    /// Slab, public page and eventfd; what is held for its network namespace.
+    /// Slab, public page, eventfd and witness; what is held for its network namespace.
     Family(ClientId),
     /// A single thread's eventfd.
     ThreadWaker(ClientId, u32),

@@ -54,6 +54,7 @@ impl Server {
             let theirs = self.connections.iter().filter(|(_, connection)| connection.uid == heaviest);
             let theirs: Vec<u64> = theirs.map(|(id, _)| *id).collect();
             theirs.into_iter().for_each(|id| self.let_go(id));
+            self.cut_offs.of_user(heaviest).into_iter().for_each(|process| self.reap(process));
         }
         is_fine(self)
     }

@@ -7,7 +7,7 @@ use super::shortage::Room;
 use sd_shm::public::{Listener, Public};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
@@ -18,18 +18,25 @@ pub(crate) struct Family {
     pub(crate) public: Option<File>,
     /// None while it is silent.
     pub(crate) eventfd: Option<OwnedFd>,
+    /// What tells that the image of the owner lives, if it made one (see `cut_off`).
+    pub(crate) witness: Option<OwnedFd>,
     /// Eventfds of single threads, by number.
     pub(crate) thread_wakers: BTreeMap<u32, OwnedFd>,
     pub(crate) netns: u64,
     pub(crate) uid: u32,
     /// Process id of the owner.
     pub(crate) pid: u32,
-    /// The owner's control connection while it lives; none while it is silent (see `silent`).
+    /// The owner's control connection while it lives; none while it is silent (see `silent`) or cut off (see `cut_off`).
     pub(crate) connection: Option<u64>,
     pub(crate) room: Room,
 }
 
 impl Family {
+    /// See the field.
+    pub(crate) fn eventfd(&self) -> Option<BorrowedFd<'_>> {
+        self.eventfd.as_ref().map(AsFd::as_fd)
+    }
+
     /// Makes whoever waits for the eventfd look around.
     pub(crate) fn wake(&self) {
         if let Some(eventfd) = &self.eventfd {

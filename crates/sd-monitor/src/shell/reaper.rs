@@ -31,7 +31,7 @@ use std::sync::atomic::Ordering;
 const GENERATION_MASK: u32 = 0x00ff_ffff;
 
 /// More messages than a socket's queue holds.
-const LAST_WORDS_MAX: usize = 4096;
+pub(super) const LAST_WORDS_MAX: usize = 4096;
 
 /// Whether the dead's endpoints were looked through for connections with unread data.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,6 +104,7 @@ impl Server {
 
     pub(crate) fn reap(&mut self, process: ProcessId) {
         self.silent.forget(process);
+        self.forget_cut_off(process);
         self.core.quotas.give_back(Holding::Child(process));
         self.helpers.ended(process);
         if let Some(pidfd) = self.pidfds.remove(&process) {

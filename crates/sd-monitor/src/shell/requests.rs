@@ -1,6 +1,7 @@
 //! What clients ask for, except routes.
 
 use super::connection::{Identity, Message, UNKNOWN};
+use super::cut_off::check_witness;
 use super::descriptors::{self, Owned, Unfit};
 use super::family::Family;
 use super::poller::Token;
@@ -13,7 +14,6 @@ use crate::core::listeners::Listener;
 use crate::core::members::ProcessId;
 use crate::core::quotas::Holding;
 use sd_proto::{ErrorCode, Reply, Request, VERSION};
-use sd_shm::channel::{Side, THREAD_WAKERS};
 use sd_shm::slab::State;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -40,6 +40,8 @@ impl Server {
         let result = match (request, who) {
             (Request::Hello { again, .. }, None) => self.hello(id, again, &mut fds).map(|()| None),
             (Request::Hello { .. }, Some(who)) => self.hello_of_next_image(id, who, &mut fds).map(|()| None),
+            (Request::Resume, None) => self.resume(id, sender.pid).map(|()| None),
+            (asked @ Request::GiveBack { .. }, Some(who)) => self.give_back(id, who.client, asked),
             (Request::Status, _) => self.status(id).map(|()| None),
             (Request::Memory { len }, _) => self.memory(id, sender.uid, len).map(|()| None),
             (asked @ (Request::Listen { .. } | Request::WillListen { .. }), Some(who)) => {
@@ -109,6 +111,7 @@ impl Server {
             Request::Accepting { index, accepting } => self.accepting(client, index, accepting),
             Request::Idle => self.feed(client),
             Request::Finished { channel } => self.finished(client, channel),
+            Request::Restored => self.restored(client),
             _ => return Err(ErrorCode::Protocol),
         }
         Ok(())
@@ -262,14 +265,16 @@ impl Server {
         if !self.has_addresses() {
             return Err(ErrorCode::Exhausted);
         }
+        self.settle_cut_off(pid);
         let client = self.next_client();
         let uid = self.connections.get(&id).map_or(UNKNOWN, |connection| connection.uid);
+        let witness = fds.split_off(HELLO_MIN).pop();
         // What is held for a namespace may be held for this client alone.
-        let count = if self.netns == Some(netns) { 3 } else { 6 };
+        let count = if self.netns == Some(netns) { 3 } else { 6 } + u64::from(witness.is_some());
         self.charge(Holding::Family(client), uid, count)?;
         self.namespaces.learn(netns, fds[3].as_fd());
         let [slab, public, eventfd, tcp] =
-            <[OwnedFd; 4]>::try_from(std::mem::take(fds)).map_err(|_| ErrorCode::Descriptor)?;
+            <[OwnedFd; HELLO_MIN]>::try_from(std::mem::take(fds)).map_err(|_| ErrorCode::Descriptor)?;
         self.close_tcp(id, tcp);
         if let Ok(identity) = Slab::check(slab.as_fd()) {
             self.has_spoken(pid, identity);
@@ -287,7 +292,8 @@ impl Server {
         let (pid, uid) = (connection.pid, connection.uid);
         let (public, eventfd) = (Some(File::from(public)), Some(eventfd));
         let (connection, thread_wakers, room) = (Some(id), BTreeMap::new(), Room::default());
-        let family = Family { slab, public, eventfd, thread_wakers, netns, uid, pid, connection, room };
+        let family =
+            Family { slab, public, eventfd, witness, thread_wakers, netns, uid, pid, connection, room };
         if again {
             self.reclaim_ports(client, &family);
         }
@@ -316,33 +322,6 @@ impl Server {
         }
         self.welcome(id, client, netns);
         Ok(())
-    }
-
-    /// A client has one more eventfd, for a single thread.
-    fn waker(&mut self, client: ClientId, number: u32, fds: &mut Vec<OwnedFd>) -> Result<Reply, ErrorCode> {
-        let [event_fd] = &fds[..] else { return Err(ErrorCode::Descriptor) };
-        descriptors::check_eventfd(event_fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
-        let family = self.families.get(&client).filter(|_| (number as usize) < THREAD_WAKERS);
-        let uid = family.ok_or(ErrorCode::Protocol)?.uid;
-        self.charge(Holding::ThreadWaker(client, number), uid, 1)?;
-        let wakers = &mut self.families.get_mut(&client).ok_or(ErrorCode::Protocol)?.thread_wakers;
-        wakers.extend(fds.pop().map(|event_fd| (number, event_fd)));
-        Ok(Reply::Ok)
-    }
-
-    /// Tells one side of a channel how a thread of the other is woken.
-    fn tell_waker(&mut self, id: u64, client: ClientId, asked: Request) -> Result<Option<Reply>, ErrorCode> {
-        let Request::ThreadWakerOf { channel, side, number } = asked else { return Err(ErrorCode::Protocol) };
-        let side = Side::from_u32(side).ok_or(ErrorCode::Protocol)?;
-        let key = self.channel_of(client, channel, side).ok_or(ErrorCode::Protocol)?;
-        let maker = self.core.channels.maker(key, side.other()).ok_or(ErrorCode::Protocol)?;
-        let wakers = &self.families.get(&maker).ok_or(ErrorCode::Protocol)?.thread_wakers;
-        let waker = wakers.get(&number).ok_or(ErrorCode::Protocol)?;
-        let sent = self.connections.get(&id).map(|c| c.send(&Reply::ThreadWaker, &[waker.as_fd()]));
-        if let Some(Err(error)) = sent {
-            self.dismiss(id, &format!("it cannot be told of a thread waker: {error}"));
-        }
-        Ok(None)
     }
 
     /// A connection was passed to a process of another family; that it has the slab says that it is so.
@@ -479,9 +458,19 @@ impl Server {
     }
 }
 
-/// Checks the descriptors of a Hello: slab, public page, eventfd, TCP socket. The namespace's cookie.
+/// Descriptors that each Hello brings.
+const HELLO_MIN: usize = 4;
+
+/// Checks the descriptors of a Hello: slab, public page, eventfd, TCP socket, perhaps a witness. The namespace's cookie.
 fn check_hello(fds: &[OwnedFd]) -> Result<u64, Unfit> {
-    let [slab, public, eventfd, tcp] = fds else { return Err(Unfit) };
+    let (slab, public, eventfd, tcp) = match fds {
+        [slab, public, eventfd, tcp] => (slab, public, eventfd, tcp),
+        [slab, public, eventfd, tcp, witness] => {
+            check_witness(witness.as_fd())?;
+            (slab, public, eventfd, tcp)
+        }
+        _ => return Err(Unfit),
+    };
     Slab::check(slab.as_fd())?;
     descriptors::check_segment(public.as_fd(), sd_shm::public::LEN, SEALS_PUBLIC)?;
     descriptors::check_eventfd(eventfd.as_fd())?;

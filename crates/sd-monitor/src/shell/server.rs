@@ -2,6 +2,7 @@
 
 use super::closers::{self, Closers};
 use super::connection::{Connection, Incoming, Message, Question, UNKNOWN};
+use super::cut_off::CutOffs;
 use super::descriptors::{Identity, has_ended};
 use super::directories::Directories;
 use super::door::Door;
@@ -65,6 +66,7 @@ pub(crate) struct Server {
     pub(crate) by_identity: HashMap<Identity, ChannelKey>,
     pub(crate) recovery: Recovery,
     pub(crate) silent: Silent,
+    pub(super) cut_offs: CutOffs,
     pub(crate) counters: Counters,
     pub(crate) closers: Closers,
     pub(crate) waiting: Waiting,
@@ -125,6 +127,7 @@ impl Server {
             by_identity: HashMap::new(),
             recovery: Recovery::default(),
             silent: Silent::default(),
+            cut_offs: CutOffs::default(),
             counters: Counters::default(),
             closers,
             waiting: Waiting::default(),
@@ -159,6 +162,7 @@ impl Server {
                 self.turns.pause(now),
                 self.door.pause(),
                 self.pause_of_looks(now),
+                self.cut_offs.pause(now),
             ];
             for token in self.poller.wait(pauses.into_iter().flatten().min())? {
                 match token {
@@ -178,6 +182,7 @@ impl Server {
             self.closers.tend();
             self.take_turns();
             self.look_on();
+            self.look_at_witnesses();
             self.recover_overdue();
             self.end_expectations();
             self.open_door();
@@ -261,7 +266,9 @@ impl Server {
                 return false;
             }
             Incoming::End => {
-                self.let_go(id);
+                if !self.stays_cut_off(id) {
+                    self.let_go(id);
+                }
                 return false;
             }
             Incoming::Message(mut message) => {

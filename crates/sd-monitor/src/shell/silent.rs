@@ -200,6 +200,7 @@ impl Server {
             slab,
             public: None,
             eventfd: None,
+            witness: None,
             thread_wakers: BTreeMap::new(),
             netns: 0,
             uid,

@@ -3,6 +3,7 @@
 mod authority;
 mod bounds;
 mod client;
+mod cut_off;
 mod death;
 mod fuzz;
 mod helpers;

@@ -126,6 +126,7 @@ pub(super) fn prepare(epoll: &Epoll) {
     let Ok(base) = sd_sys::mem::map_shared_anonymous(LEN) else { return };
     epoll.ledger_fd.put(Hidden::of(event_fd));
     epoll.ledger.store(base as *mut Ledger, Ordering::Release);
+    PROCESS.ledgers.fetch_add(1, Ordering::AcqRel);
     sleep_fd::watch_ledger(epoll);
     interest.items.iter().for_each(|item| added(epoll, item));
 }
@@ -136,6 +137,7 @@ pub(super) fn leave(epoll: &Epoll) {
     if !base.is_null() {
         // SAFETY: nobody is inside the instance any more.
         unsafe { sd_sys::mem::unmap(base as *mut u8, LEN) };
+        PROCESS.ledgers.fetch_sub(1, Ordering::AcqRel);
     }
     epoll.ledger_fd.close();
     epoll.inherited.store(false, Ordering::Relaxed);

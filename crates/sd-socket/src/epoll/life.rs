@@ -39,7 +39,12 @@ fn fresh() -> &'static Epoll {
         fd: AtomicI32::new(-1),
         numbers: AtomicU32::new(0),
         references: AtomicU32::new(0),
-        interest: Lock::new(Interest { items: Items::new(), wakers: View::default(), registration: 0 }),
+        interest: Lock::new(Interest {
+            items: Items::new(),
+            wakers: View::default(),
+            registration: 0,
+            losses: 0,
+        }),
         ready_list: Lock::new(ReadyList {
             queue: VecDeque::new(),
             hot: Vec::new(),

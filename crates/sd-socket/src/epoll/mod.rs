@@ -86,6 +86,8 @@ struct Interest {
     wakers: crate::process::waker::View,
     /// Registration with the monitor whose control socket is watched.
     registration: u32,
+    /// What the library had lost (`monitor::client::losses`) when what is slept on was made.
+    losses: u32,
 }
 
 /// A place in the ready list.

@@ -29,8 +29,26 @@ fn signal_fd() -> i32 {
     SIGNAL.raw()
 }
 
+/// The program may have closed what the library has, past libc: what was slept on is left alone.
+#[cold]
+fn abandon_lost(epoll: &Epoll, interest: &mut Interest, losses: u32) {
+    if !sd_sys::fd::is_open(SIGNAL.raw()) {
+        SIGNAL.lose();
+    }
+    let other = signal_fd();
+    match epoll.sleep_fd.take() {
+        Some(fd) if sd_sys::fd::is_epoll(fd.raw(), other) => drop(fd),
+        fd => fd.into_iter().for_each(Hidden::lost),
+    }
+    (interest.wakers, interest.registration, interest.losses) = (View::default(), 0, losses);
+}
+
 /// Makes the instance to sleep on, and lets it watch what there is now. False when out of descriptors.
 pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest, view: View) -> bool {
+    let losses = crate::monitor::client::losses();
+    if interest.losses != losses {
+        abandon_lost(epoll, interest, losses);
+    }
     if !epoll.sleep_fd.is_some() {
         let Ok(fd) = sd_sys::fd::epoll_create() else { return false };
         let fd = Hidden::of(fd);
@@ -46,7 +64,7 @@ pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest, view: View) -> boo
         kick(epoll);
     }
     let sleep_fd = epoll.sleep_fd.raw();
-    interest.wakers.update(sleep_fd, view);
+    wait::watch_all(&mut interest.wakers, sleep_fd, view);
     let registration = crate::monitor::client::REGISTRATIONS.load(Ordering::Acquire);
     if interest.registration != registration {
         interest.registration = registration;
@@ -115,7 +133,14 @@ pub(super) fn sleep(epoll: &Epoll, timeout_ns: Option<u64>, mask: *const sigset_
         (timeout_ns, mask) = (Some(0), core::ptr::null());
     }
     let mut events = [epoll_event { events: 0, u64: 0 }; 4];
-    let woken = wait::sleep_on(sleep_fd, &mut events, timeout_ns, mask)?;
+    let woken = match wait::sleep_on(sleep_fd, &mut events, timeout_ns, mask) {
+        // The program closed it behind our back.
+        Err(Errno::EBADF | Errno::EINVAL) => {
+            crate::monitor::client::noticed_loss();
+            return Ok(kernel);
+        }
+        other => other?,
+    };
     for event in events.iter().take(woken) {
         let (data, bits) = (event.u64, event.events);
         kernel |= data == KERNEL_PART;

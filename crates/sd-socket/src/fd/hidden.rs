@@ -19,7 +19,7 @@ impl Hidden {
     pub(crate) fn of(fd: Owned) -> Hidden {
         let limit = sd_sys::fd::nofile_limit().min(table::LEN as u64) as i32;
         let base = (limit - limit / 4).clamp(3, HIDDEN_FROM);
-        let dup_above = |min| sd_sys::fd::dup_above(fd.raw(), min).ok();
+        let dup_above = |min| free_above(&fd, min);
         let beyond = if sd_sys::numbers::are_limited() { dup_above(limit) } else { None };
         let hidden = beyond.or_else(|| dup_above(base)).unwrap_or(fd);
         table::set_hidden(hidden.raw(), true);
@@ -31,9 +31,20 @@ impl Hidden {
         Hidden(fd)
     }
 
+    /// Of a number that was hidden before, and to which something was put back.
+    pub(crate) fn again(fd: i32) -> Hidden {
+        table::set_hidden(fd, true);
+        Hidden(fd)
+    }
+
     /// Its number, while this lives.
     pub(crate) const fn raw(&self) -> i32 {
         self.0
+    }
+
+    /// The program has closed it past libc, and the number may be the program's by now: nothing is closed.
+    pub(crate) fn lost(self) {
+        table::set_hidden(self.into_raw(), false);
     }
 
     /// Its number, which stays open and hidden: the caller keeps it, or another process has it too.
@@ -42,6 +53,40 @@ impl Hidden {
         core::mem::forget(self);
         fd
     }
+}
+
+/// A duplicate from `min` on, at no number of ours: one that is free nevertheless was closed by the program past libc, and will be
+/// put back.
+fn free_above(fd: &Owned, min: i32) -> Option<Owned> {
+    let high = sd_sys::fd::dup_above(fd.raw(), min).ok()?;
+    match table::is_hidden(high.raw()) {
+        true => sd_sys::fd::dup_above(fd.raw(), table::hidden_last() + 1).ok(),
+        false => Some(high),
+    }
+}
+
+/// What a hidden number led to was closed by the program past libc: a copy of it is put there. False when the program has something
+/// else there.
+pub(crate) fn put_back(fd: Owned, at: i32) -> bool {
+    if fd.raw() == at {
+        fd.into_raw();
+        return true;
+    }
+    match sd_sys::fd::identity(at) {
+        Ok(found) => sd_sys::fd::identity(fd.raw()) == Ok(found),
+        Err(_) => match sd_sys::fd::dup_above(fd.raw(), at) {
+            Ok(put) if put.raw() == at => {
+                put.into_raw();
+                true
+            }
+            _ => false,
+        },
+    }
+}
+
+/// Something that nobody uses, at a number that is still to be closed.
+pub(crate) fn hold(at: i32) -> bool {
+    at < 0 || sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).is_ok_and(|fd| put_back(fd, at))
 }
 
 impl Drop for Hidden {
@@ -98,6 +143,11 @@ impl HiddenCell {
     /// Takes it out.
     pub(crate) fn take(&self) -> Option<Hidden> {
         Some(Hidden(self.0.swap(-1, Ordering::AcqRel))).filter(|fd| fd.0 >= 0)
+    }
+
+    /// Forgets it: see [`Hidden::lost`].
+    pub(crate) fn lose(&self) {
+        self.take().into_iter().for_each(Hidden::lost);
     }
 
     /// Closes it, if there is one.

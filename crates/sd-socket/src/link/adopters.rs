@@ -42,6 +42,13 @@ impl Adopters {
         self.known.iter().filter_map(|cell| unsafe { cell.load(Ordering::Acquire).as_ref() })
     }
 
+    /// Those that are known, with their numbers.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (u32, &Peer)> {
+        // SAFETY: null, or made by Box and freed with the channel.
+        let all = self.known.iter().map(|cell| unsafe { cell.load(Ordering::Acquire).as_ref() });
+        (1..).zip(all).filter_map(|(number, peer)| Some((number, peer?)))
+    }
+
     #[cold]
     fn ask(&self, cell: &AtomicPtr<Peer>, channel: u64, number: u32) -> *mut Peer {
         let registration = client::REGISTRATIONS.load(Ordering::Acquire);

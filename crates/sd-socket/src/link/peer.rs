@@ -81,9 +81,15 @@ impl Peer {
     /// Wakes who watches an eventfd of its.
     pub(crate) fn ring(&self, event_fd: i32) {
         match self.is_stranger.load(Ordering::Relaxed) {
-            false => sd_sys::fd::eventfd_signal(event_fd),
+            false if sd_sys::fd::signal_eventfd(event_fd) => {}
+            false => crate::monitor::client::noticed_loss(),
             true => crate::link::stranger::ring(event_fd, self.of),
         }
+    }
+
+    /// The program has closed its eventfd past libc.
+    pub(crate) fn drop_lost(mut self) {
+        core::mem::replace(&mut self.event_fd, Hidden::from_raw(-1)).lost();
     }
 
     /// It has become another user's.

@@ -7,7 +7,7 @@
 //! The context for that belongs to one address space: the child of a fork and the next image make their own. Where there is
 //! none to be had (fs.aio-max-nr, a filter), the monitor is asked to wake the peer.
 
-use crate::fd::hidden::{Hidden, HiddenCell};
+use crate::fd::hidden::{Hidden, HiddenCell, put_back};
 use crate::process::PROCESS;
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -37,6 +37,17 @@ pub(super) fn ring(event_fd: i32, (channel, side): (u64, Side)) {
     } else {
         // The program wants to be confined to read and write.
         sd_sys::fd::eventfd_signal(event_fd);
+    }
+}
+
+/// The program may have closed what is read past libc.
+pub(crate) fn drop_lost() {
+    let file = FILE.raw();
+    if file >= 0
+        && !sd_sys::fd::is_open(file)
+        && !sd_sys::mem::memfd_sealed(c"sd-nothing", 0).is_ok_and(|fresh| put_back(fresh, file))
+    {
+        FILE.lose();
     }
 }
 

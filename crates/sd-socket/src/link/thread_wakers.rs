@@ -92,6 +92,14 @@ impl Known {
     }
 }
 
+impl Known {
+    /// The program has closed them past libc. Connections say so next.
+    pub(crate) fn drop_lost(&self) {
+        COUNT.fetch_sub(self.mask.swap(0, Ordering::AcqRel).count_ones(), Ordering::Relaxed);
+        self.event_fds.iter().for_each(HiddenCell::lose);
+    }
+}
+
 impl Drop for Known {
     fn drop(&mut self) {
         COUNT.fetch_sub(self.mask().count_ones(), Ordering::Relaxed);

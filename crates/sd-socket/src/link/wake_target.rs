@@ -140,6 +140,13 @@ impl WakeTargets {
         }
     }
 
+    /// The program has closed what they are woken by, past libc.
+    pub(crate) fn drop_lost(&self) {
+        let mut known = self.known.lock();
+        let peers = known.values_mut().filter_map(|wake_target| wake_target.peer.take());
+        peers.for_each(Peer::drop_lost);
+    }
+
     /// No wake target is known any more.
     pub(crate) fn forget_all(&self) {
         self.known.lock().clear();

@@ -6,6 +6,7 @@
 mod absent;
 mod births;
 mod look;
+mod resume;
 mod separate;
 mod slow;
 
@@ -25,6 +26,8 @@ pub(crate) use absent::{has_listened, listens, may_come, wait_for_monitor};
 pub(crate) use births::{before_fork, parent_after_fork};
 use look::{deliver, take_mail};
 pub(crate) use look::{glance, has_ended, look_at_socket};
+use resume::checked;
+pub(crate) use resume::{losses, noticed_loss};
 use slow::Slow;
 pub(crate) use slow::{ask, take_late};
 
@@ -108,6 +111,7 @@ impl Control {
     /// In the child of a fork: the parent's connection is not ours; `BIRTH_FD` is.
     pub(crate) fn forked(&mut self) {
         CONTROL_FD.close();
+        sd_sys::witness::forked();
         *self = Control::new();
         LOST.store(false, Ordering::Relaxed);
     }
@@ -119,8 +123,11 @@ pub(crate) fn connected() -> Option<Guard<'static, Control>> {
     if separate::is_ending() {
         return None;
     }
-    if CONTROL_FD.raw() >= 0 {
+    if checked(&mut control) >= 0 {
         return Some(control);
+    }
+    if separate::is_ending() {
+        return None;
     }
     let now = sd_sys::time::now_ns();
     let has_come = absent::has_come(&mut control);
@@ -185,6 +192,7 @@ fn register(control: &mut Control) -> Option<()> {
         introduce(control, connect()?)
     })?;
     let number = fd.raw();
+    resume::note(number);
     CONTROL_FD.put(fd);
     REGISTRATIONS.fetch_add(1, Ordering::AcqRel);
     let knows = !control.registered_before && (by_birth || !inherits);
@@ -194,8 +202,13 @@ fn register(control: &mut Control) -> Option<()> {
     Some(())
 }
 
-/// A connection to the monitor's socket. Somebody else's socket at that place gets nothing, and holds nobody up.
+/// A connection to the monitor's socket.
 fn connect() -> Option<Hidden> {
+    reach().map(Hidden::of)
+}
+
+/// A connection whose number is not hidden yet. Somebody else's socket at that place gets nothing, and holds nobody up.
+fn reach() -> Option<sd_sys::fd::Owned> {
     let mut path = [0u8; 108];
     let (path, is_named) = crate::process::env::monitor_path(&mut path)?;
     trust::way_to(path, is_named).ok()?;
@@ -204,7 +217,7 @@ fn connect() -> Option<Hidden> {
     if !crate::fd::table::init() {
         return None;
     }
-    Some(Hidden::of(fd)).filter(|fd| trust::other_end(fd.raw(), is_named).is_ok())
+    Some(fd).filter(|fd| trust::other_end(fd.raw(), is_named).is_ok())
 }
 
 /// The connection, when the monitor has welcomed us over it; otherwise it is closed, unless the monitor is slow: it will
@@ -301,7 +314,10 @@ fn hello(control: &mut Control, fd: i32) -> Option<()> {
     let request = Request::Hello { version: sd_proto::VERSION, again: control.registered_before };
     let placeholder = PROCESS.placeholders.iter().map(HiddenCell::raw).find(|&p| p >= 0)?;
     let public_fd = control.public_fd.as_ref()?.raw();
-    let fds = [control.slab_fd, public_fd, crate::process::waker::own_event_fd(), placeholder];
+    let witness = if sd_sys::confine::is_on() { None } else { sd_sys::witness::make().ok() };
+    let own = [control.slab_fd, public_fd, crate::process::waker::own_event_fd(), placeholder];
+    let mut fds = Vec::from(own);
+    fds.extend(witness.as_ref().map(sd_sys::fd::Owned::raw));
     // Mail for an earlier image of the process may come before the answer.
     match ask(control, fd, &request, &fds) {
         Some((reply, got)) => welcomed(reply, &got),
@@ -379,7 +395,7 @@ pub(crate) fn is_there() -> bool {
 /// Tells the monitor something that has no answer.
 pub(crate) fn tell(request: &Request, fds: &[i32]) {
     let mut control = crate::monitor::client::CONTROL.lock();
-    let fd = CONTROL_FD.raw();
+    let fd = checked(&mut control);
     if fd >= 0 && slow::tell(&mut control, fd, request, fds).is_none() {
         lost(&mut control);
     }

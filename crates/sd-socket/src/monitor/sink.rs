@@ -21,6 +21,18 @@ pub(crate) struct Sink {
     pub(crate) lost: fn(),
     /// There is one again; under no lock.
     pub(crate) is_back: fn(),
+    /// The program has closed the library's descriptors past libc.
+    pub(crate) closed: Closed,
+}
+
+/// What becomes of the descriptors of channels and sockets that were closed past libc (see `client::resume`).
+pub(crate) struct Closed {
+    /// Whether there is none that nobody can give back.
+    pub(crate) can_be_given_back: fn() -> bool,
+    /// Those are forgotten that are asked for again when they are needed.
+    pub(crate) forget: fn(),
+    /// The others are asked for, over this connection, and put back; `None` when that cannot be done.
+    pub(crate) restore: fn(&mut Control, i32) -> Option<()>,
 }
 
 /// Filled in at start-up.

@@ -20,6 +20,11 @@ pub(crate) fn want() {
     IS_WANTED.store(true, Ordering::Relaxed);
 }
 
+/// The program has closed them past libc.
+pub(super) fn drop_lost() {
+    SPARES.iter().for_each(HiddenCell::lose);
+}
+
 /// Lets go of the numbers, for as long as the value lives.
 pub(crate) struct Free;
 

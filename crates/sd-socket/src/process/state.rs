@@ -118,6 +118,8 @@ pub(crate) struct Process {
     pub(crate) alloc: Lock<Alloc>,
     /// Last value seen of the own slab's mail counter.
     pub(crate) mail_seen: AtomicU32,
+    /// Ledgers of epoll instances that it shares with relatives.
+    pub(crate) ledgers: AtomicU32,
 }
 
 /// Free endpoints of the own slab.
@@ -151,6 +153,7 @@ pub(crate) static PROCESS: Process = Process {
     channel_count: AtomicUsize::new(0),
     alloc: Lock::new(Alloc { free: 0, orphans: Vec::new() }),
     mail_seen: AtomicU32::new(0),
+    ledgers: AtomicU32::new(0),
 };
 
 impl Process {

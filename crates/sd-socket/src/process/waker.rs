@@ -11,9 +11,9 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use sd_ring::sync::sleepers;
 use sd_ring::sync::wake_target::Watch;
 use sd_shm::public::Public;
-use sd_sys::fd;
 use sd_sys::fd::Owned;
 use sd_sys::lock::Lock;
+use sd_sys::{Errno, fd};
 
 /// Index of the own one, plus one; zero: none yet.
 static OWN: AtomicUsize = AtomicUsize::new(0);
@@ -143,11 +143,13 @@ impl View {
         pages.map(|public| &public.sleepers)
     }
 
-    /// Lets a kernel epoll instance, which watches these, watch others.
-    pub(crate) fn update(&mut self, epoll_fd: i32, view: View) {
+    /// Lets a kernel epoll instance, which watches these, watch others. False, and to be done once more, where the program has
+    /// closed one of them past libc.
+    pub(crate) fn update(&mut self, epoll_fd: i32, view: View) -> bool {
         if *self == view {
-            return;
+            return true;
         }
+        let mut is_done = true;
         for (index, waker) in PROCESS.wakers.iter().enumerate().take(self.end.max(view.end)) {
             let [was, is] = [*self, view].map(|view| (view.first..view.end).contains(&index));
             let op = match (was, is) {
@@ -155,9 +157,13 @@ impl View {
                 (true, false) => libc::EPOLL_CTL_DEL,
                 _ => continue,
             };
-            let _ = fd::epoll_ctl(epoll_fd, op, waker.event_fd.raw(), fd::EVENTFD_EDGE, OWN_EVENT);
+            let changed = fd::epoll_ctl(epoll_fd, op, waker.event_fd.raw(), fd::EVENTFD_EDGE, OWN_EVENT);
+            is_done &= !is || changed != Err(Errno::EBADF);
         }
-        *self = view;
+        if is_done {
+            *self = view;
+        }
+        is_done
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) static SINK: Sink = Sink {
     registered,
     lost: crate::wait::settle::leave,
     is_back: crate::link::wake_target::ring_late,
+    closed: crate::setup::restored::CLOSED,
 };
 
 /// Notes what was said unasked; an answer is returned, with what came along.

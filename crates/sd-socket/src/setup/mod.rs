@@ -7,7 +7,7 @@
 //! `first_contact` and `withdrawn` are the ways to and from the kernel; `before_monitor` is a listener without a monitor;
 //! `admission` asks whether the policy lets the other side in; `time_wait` keeps ports; `unconnected` calls on sockets that are none yet.
 //!
-//! `mail` acts on what the monitor says unasked; `remember` notes the options of a socket.
+//! `mail` acts on what the monitor says unasked; `restored` takes back what the program has closed past libc; `remember` notes the options of a socket.
 //!
 //! *Owns*: connects that wait. *Uses*: every folder below.
 //!
@@ -19,6 +19,7 @@
 //! | accept | `accept`; the backlog: folder `backlog` |
 //! | which ports are in use, TIME-WAIT | `time_wait`; the monitor's `shell/bind.rs` |
 //! | what the monitor sends unasked | `mail` |
+//! | descriptors of channels that the program closed past libc | `restored`; `monitor::client::resume` |
 //! | send and recv without a connection | `unconnected` |
 //! | connections that go to a sibling | `adopt`, `listen::offered`; the monitor's `shell/rescue.rs` |
 //! | connections that go back to the kernel | `withdrawn`; the monitor's `shell/withdrawal.rs` |
@@ -33,6 +34,7 @@ pub(crate) mod first_contact;
 pub(crate) mod listen;
 pub(crate) mod mail;
 pub(crate) mod remember;
+mod restored;
 pub(crate) mod syn_sent;
 pub(crate) mod time_wait;
 pub(crate) mod unconnected;

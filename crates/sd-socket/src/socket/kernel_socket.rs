@@ -25,11 +25,27 @@ pub(crate) fn placeholder(domain: i32) -> i32 {
 
 /// A descriptor number that is ours, held in the kernel by a duplicate of the placeholder.
 pub(crate) fn number(domain: i32, cloexec: bool) -> Result<Owned, Errno> {
-    let source = placeholder(domain);
-    let made = if cloexec { sd_sys::fd::dup_above(source, 0) } else { sd_sys::fd::dup(source) };
+    let duplicate = |source| if cloexec { sd_sys::fd::dup_above(source, 0) } else { sd_sys::fd::dup(source) };
+    let made = duplicate(placeholder(domain)).or_else(|error| match error {
+        Errno::EBADF if renew_placeholder(domain) => duplicate(placeholder(domain)),
+        _ => Err(error),
+    });
     let fd = sd_sys::numbers::give(made?.into_raw())?;
     dropped_behind_our_back(fd);
     Ok(Owned::new(fd))
+}
+
+/// The program has closed the placeholder past libc.
+#[cold]
+fn renew_placeholder(domain: i32) -> bool {
+    let Ok(fresh) = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) else {
+        return false;
+    };
+    let index = usize::from(domain == libc::AF_INET6);
+    let Some(place) = PROCESS.placeholders.get(index) else { return false };
+    place.lose();
+    place.put(crate::fd::hidden::Hidden::of(fresh));
+    true
 }
 
 /// The kernel gave out a number that we think is in use: the program closed it by a way that we

@@ -104,6 +104,12 @@ impl Place {
     }
 }
 
+/// The program may have closed them past libc.
+pub(crate) fn drop_lost() {
+    let lost = KEPT.iter().filter(|place| place.fd.is_some() && !sd_sys::fd::is_open(place.fd.raw()));
+    lost.for_each(|place| place.fd.lose());
+}
+
 /// A listener that a thread waits at in accept.
 pub(crate) struct PinnedListener(Option<&'static Place>);
 

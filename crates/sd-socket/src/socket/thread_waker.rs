@@ -142,10 +142,7 @@ impl Taken {
 
     /// The program closed it behind our back: nobody gets it again, and the numbers may be other files' by now.
     pub(crate) fn lose(&self) {
-        self.place.registration.store(0, Ordering::Relaxed);
-        self.place.is_gone.store(true, Ordering::Relaxed);
-        let numbers = [self.place.event_fd.take(), self.place.epoll_fd.take()];
-        numbers.into_iter().flatten().for_each(|fd| _ = fd.into_raw());
+        self.place.lose();
     }
 }
 
@@ -157,9 +154,20 @@ impl Drop for Taken {
 }
 
 impl Place {
+    /// See [`Taken::lose`].
+    fn lose(&self) {
+        self.registration.store(0, Ordering::Relaxed);
+        self.is_gone.store(true, Ordering::Relaxed);
+        self.event_fd.lose();
+        self.epoll_fd.lose();
+    }
+
     /// Tells the monitor of it, which tells others.
     #[cold]
     fn register(&self, number: u32) -> Option<()> {
+        if self.event_fd.is_some() && !sd_sys::fd::is_epoll(self.epoll_fd.raw(), self.event_fd.raw()) {
+            self.lose();
+        }
         if !crate::monitor::client::is_there() || self.is_gone.load(Ordering::Relaxed) {
             return None;
         }
@@ -341,5 +349,14 @@ pub(crate) fn forked() {
         place.is_gone.store(false, Ordering::Relaxed);
         place.registration.store(0, Ordering::Relaxed);
         place.is_taken.store(false, Ordering::Relaxed);
+    }
+}
+
+/// None of the peer's thread wakers can be rung for a connection any more. The monitor makes their threads look.
+pub(crate) fn ring_none(endpoint: &Endpoint) {
+    if endpoint.state_now() == State::Connected
+        && let Some(words) = endpoint.own_words().cold()
+    {
+        words.rings.fetch_and(RINGS_NOT, Ordering::SeqCst);
     }
 }

@@ -264,6 +264,15 @@ pub(crate) fn has_rung(events: u32) {
     }
 }
 
+/// Lets what is slept on watch these eventfds.
+pub(crate) fn watch_all(now: &mut waker::View, epoll_fd: i32, view: waker::View) {
+    if !now.update(epoll_fd, view) {
+        // The program has closed one behind our back; by now it may be there again.
+        crate::monitor::client::noticed_loss();
+        now.update(epoll_fd, view);
+    }
+}
+
 /// Adds the control socket: its end means that the monitor is gone.
 pub(crate) fn add_control(epoll_fd: i32) {
     let control = crate::monitor::client::CONTROL_FD.raw();

@@ -6,6 +6,7 @@
 //! that takes what the set has if it was the set that ended it.
 
 use crate::fd::hidden::Hidden;
+use crate::monitor::client::losses;
 use crate::process::waker::Sleeper;
 use crate::process::waker::View;
 use crate::process::{single_threaded, tid};
@@ -34,6 +35,8 @@ struct Watched<F> {
     view: View,
     /// Registration with the monitor whose control socket it is.
     registration: u32,
+    /// See [`crate::monitor::client::losses`].
+    losses: u32,
 }
 
 /// Threads that sleep on a `SleepSet`. Which sockets they wait for is nowhere listed, so whoever takes
@@ -74,7 +77,11 @@ impl SleepSet {
         let mut own = Watched::NONE;
         LOOSE_SLEEPERS.enter();
         let made = match place {
-            Some(place) => place.state.lock().make_ready(sleeper.view(), Hidden::of),
+            Some(place) => {
+                let mut watched = place.state.lock();
+                watched.forget_lost();
+                watched.make_ready(sleeper.view(), Hidden::of)
+            }
             None => own.make_ready(sleeper.view(), |fd| fd),
         };
         let mut set = SleepSet { fd: -1, place, _own: own };
@@ -137,24 +144,39 @@ impl Drop for SleepSet {
     }
 }
 
+impl Watched<Hidden> {
+    /// The program may have closed it past libc.
+    fn forget_lost(&mut self) {
+        if self.fd.is_none() || self.losses == losses() {
+            return;
+        }
+        let other = crate::process::waker::own_event_fd();
+        match core::mem::replace(self, Watched::NONE).fd {
+            Some(fd) if sd_sys::fd::is_epoll(fd.raw(), other) => drop(fd),
+            fd => fd.into_iter().for_each(Hidden::lost),
+        }
+    }
+}
+
 impl<F: Number> Watched<F> {
-    const NONE: Watched<F> = Watched { fd: None, view: View::NONE, registration: u32::MAX };
+    const NONE: Watched<F> = Watched { fd: None, view: View::NONE, registration: u32::MAX, losses: 0 };
 
     /// Makes it watch what there is now. Its number, and whether it did before.
     fn make_ready(&mut self, view: View, hold: impl FnOnce(Owned) -> F) -> Result<(i32, bool), Errno> {
+        let losses = losses();
         let fd = match &self.fd {
             Some(fd) => fd.raw(),
             None => {
                 let fd = hold(sd_sys::fd::epoll_create()?);
                 let number = fd.raw();
-                *self = Watched { fd: Some(fd), ..Watched::NONE };
+                *self = Watched { fd: Some(fd), losses, ..Watched::NONE };
                 number
             }
         };
         if self.view == view && self.registration == registration() {
             return Ok((fd, true));
         }
-        self.view.update(fd, view);
+        crate::wait::watch_all(&mut self.view, fd, view);
         if self.registration != registration() {
             self.registration = registration();
             add_control(fd);

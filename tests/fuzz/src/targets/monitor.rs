@@ -101,6 +101,8 @@ fn supply(listener: TcpListener) -> Vec<OwnedFd> {
     all.extend([listener.into(), own(sd_sys::fd::pidfd_open(std::process::id() as i32)), own(Ok(monitors))]);
     all.extend([own(Ok(childs)), own(Ok(segment)), stream.into(), own(datagram)]);
     all.push(own(sd_sys::fd::epoll_create()));
+    // A witness.
+    all.push(own(sd_sys::mem::memfd_sealed(c"sd-witness", 0)));
     all
 }
 
@@ -129,7 +131,9 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         9 => Request::Join { id: a, side: y },
         10 => Request::Share,
         11 => Request::Stuck { channel: a },
-        12 => Request::Idle,
+        12 if b & 2 == 0 => Request::Idle,
+        12 => Request::Restored,
+        13 if b & 2 != 0 => Request::GiveBack { channel: a, side: y & 1 },
         13 => Request::Adopter { channel: a, number: y },
         14 => Request::Leave { channel: a },
         15 if b & 2 == 0 => Request::Decline { channel: a },
@@ -142,6 +146,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         19 => Request::ThreadWaker { number: x },
         22 => Request::WillListen { index: x },
         23 => Request::Memory { len: if yes { a << 12 } else { a } },
+        24 if b & 2 != 0 => Request::Resume,
         24 => Request::Separate,
         25 => Request::CannotTake,
         26 => {
@@ -164,7 +169,7 @@ fn ip(last: u64) -> Ip {
 /// The numbers of the descriptors that a request should have.
 fn fitting(request: &Request) -> &'static [usize] {
     match request {
-        Request::Hello { .. } => &[0, 1, 2, 3],
+        Request::Hello { .. } => &[0, 1, 2, 3, 12],
         Request::Listen { .. } | Request::WillListen { .. } | Request::CannotTake => &[4],
         Request::Fork { .. } | Request::Bridge => &[6],
         Request::Born { .. } => &[5],
@@ -222,8 +227,9 @@ mod tests {
 
     #[test]
     fn each_kind_of_request_has_a_row() {
-        let rows: std::collections::BTreeSet<u8> =
-            (0..KINDS).map(|kind| request(&mut Bytes(&[kind]), 1).kind()).collect();
+        let rows: std::collections::BTreeSet<u8> = (0..KINDS)
+            .flat_map(|kind| [0, 2].map(|b| request(&mut Bytes(&[kind, 0, b]), 1).kind()))
+            .collect();
         let kinds = Request::examples().map(|request| request.kind()).collect();
         assert_eq!(rows, kinds);
     }

@@ -14,7 +14,7 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// without a monitor.
 pub(crate) fn before_fork(control: &mut Control, member: u32) -> u32 {
     let fd = CONTROL_FD.raw();
-    if fd < 0 {
+    if fd < 0 || !super::resume::is_control(fd) {
         return 0;
     }
     let serial = FORKS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);

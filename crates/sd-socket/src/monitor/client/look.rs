@@ -1,6 +1,6 @@
 //! Now and then somebody looks whether the monitor is there still, and what it has to say.
 
-use super::{CONTROL_FD, Control, lost, retry_if_lost, take_late};
+use super::{CONTROL_FD, Control, checked, lost, retry_if_lost, take_late};
 use crate::monitor::sink::SINK;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,7 +24,7 @@ pub(crate) fn glance() {
 pub(crate) fn has_ended() -> bool {
     let fd = CONTROL_FD.raw();
     let events = if fd >= 0 { sd_sys::fd::poll_one(fd, libc::POLLIN, 0) } else { Ok(0) };
-    if !events.is_ok_and(|events| events & (libc::POLLHUP | libc::POLLERR) != 0) {
+    if !events.is_ok_and(|events| events & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0) {
         return false;
     }
     look_at_socket();
@@ -34,11 +34,11 @@ pub(crate) fn has_ended() -> bool {
 /// The control socket's peer has hung up, or there is mail; called after waking up.
 pub(crate) fn look_at_socket() {
     let Some(mut control) = crate::monitor::client::CONTROL.try_lock() else { return };
+    take_mail(&mut control);
     let fd = CONTROL_FD.raw();
     if fd < 0 {
         return;
     }
-    take_mail(&mut control);
     if let Ok(events) = sd_sys::fd::poll_one(fd, libc::POLLIN, 0)
         && events & (libc::POLLHUP | libc::POLLERR) != 0
     {
@@ -50,7 +50,7 @@ pub(crate) fn look_at_socket() {
 
 /// Takes in what has come.
 pub(super) fn take_mail(control: &mut Control) {
-    let fd = CONTROL_FD.raw();
+    let fd = checked(control);
     if fd < 0 {
         return;
     }

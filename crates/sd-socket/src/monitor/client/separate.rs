@@ -1,6 +1,6 @@
 //! The control connection of a process that leaves its family.
 
-use super::{BIRTH_FD, CONTROL_FD, Control, KNOWS_CHANNELS, ask, set_timeouts};
+use super::{BIRTH_FD, CONTROL_FD, Control, KNOWS_CHANNELS, ask, checked, set_timeouts};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sd_proto::{Reply, Request};
 
@@ -8,6 +8,7 @@ use sd_proto::{Reply, Request};
 /// may be in another root directory.
 pub(crate) fn forget() {
     let mut control = crate::monitor::client::CONTROL.lock();
+    checked(&mut control);
     let fd = CONTROL_FD.take().or_else(|| BIRTH_FD.take());
     let kept = fd.filter(|fd| {
         set_timeouts(fd.raw());
@@ -34,6 +35,12 @@ pub(crate) fn is_ending() -> bool {
 /// See [`IS_CLOSED`].
 pub(crate) fn is_closed_for_good() -> bool {
     IS_CLOSED.load(Ordering::Acquire)
+}
+
+/// What the library needs is lost; under `CONTROL`.
+pub(super) fn end() {
+    IS_CLOSED.store(true, Ordering::Release);
+    IS_ENDING.store(true, Ordering::Release);
 }
 
 /// From now on no route is found, and nothing is mapped that others have. Who maps something does so under the lock.

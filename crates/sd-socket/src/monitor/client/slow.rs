@@ -53,6 +53,11 @@ impl Slow {
         self.owes_welcome
     }
 
+    /// Nothing is owed or kept.
+    pub(super) fn is_idle(&self) -> bool {
+        self.owed == 0 && self.kept.is_empty() && self.greeted.is_none()
+    }
+
     /// That question failed as the connection is over, not as the monitor is slow.
     pub(super) fn is_broken(&self) -> bool {
         self.broken

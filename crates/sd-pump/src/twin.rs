@@ -163,7 +163,8 @@ impl Twin {
             is_broken: false,
         }));
         self.far.request(slot, control);
-        // Whoever ended the listener before may not have seen it (SYNC POINT: request and end of listener).
+        // Whoever ended the listener before may not have seen it (SYNC POINT: end of a listener, with `forget` in
+        // crates/sd-socket/src/setup/listen.rs).
         sd_ring::fence_full();
         let is_there = self.far.listener_generation(index) == to.listener_gen.load(Ordering::Relaxed);
         if (!is_there || self.far.is_dead()) && self.take_back(slot, generation) {

@@ -100,3 +100,33 @@ impl Care {
         self.back_at.store(0, Ordering::Relaxed);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_back_and_the_others_sleep() {
+        let care = Care::new();
+        let (mut first, mut second) = (0, 0);
+        care.used();
+        assert_eq!(care.before_sleep(&mut first, 1000, || (), || Some(100)), Some(100));
+        assert_eq!(care.before_sleep(&mut second, 1050, || (), || Some(100)), None, "the first will be back");
+        assert_eq!(care.before_sleep(&mut first, 1100, || (), || Some(200)), Some(200), "the next round");
+        care.used();
+        let late = care.before_sleep(&mut first, 1300, || (), || Some(200));
+        assert_eq!(late, Some(OTHERS_NS), "others use connections");
+        care.leave(&mut first);
+        assert_eq!(care.before_sleep(&mut second, 1400, || (), || Some(100)), Some(100), "takes its place");
+        assert_eq!(
+            care.before_sleep(&mut first, 1600, || (), || Some(100)),
+            Some(100),
+            "what is past binds nobody"
+        );
+        care.leave(&mut second);
+        assert_eq!(first, 1700, "who left was it no more");
+        assert_eq!(care.before_sleep(&mut second, 1650, || (), || Some(100)), None);
+        assert_eq!(care.before_sleep(&mut first, 1700, || (), || None), None, "nothing left");
+        assert_eq!(care.before_sleep(&mut second, 1701, || (), || Some(1)), Some(1));
+    }
+}

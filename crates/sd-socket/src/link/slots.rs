@@ -77,3 +77,65 @@ fn is_closed(slot: &Slot) -> bool {
     let (b, b_state) = slot.side[1].state();
     a_state == SlotState::Closed && a == b && matches!(b_state, SlotState::Closed | SlotState::Refused)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A channel in which nothing happened yet.
+    fn channel() -> Mapping {
+        Mapping::create(1, 1, 2).unwrap().1
+    }
+
+    fn close(map: &Mapping, slot: usize, generations: [u32; 2]) {
+        let sides = &map.slot(slot).side;
+        sides
+            .iter()
+            .zip(generations)
+            .for_each(|(side, generation)| side.set_state(generation, SlotState::Closed));
+    }
+
+    #[test]
+    fn the_oldest_that_both_have_closed_comes_before_a_fresh_one() {
+        let (map, mut slots) = (channel(), Slots::new());
+        assert_eq!([slots.take(&map), slots.take(&map)], [Some((0, false)), Some((1, false))]);
+        slots.closed(1);
+        slots.closed(0);
+        assert_eq!(slots.take(&map), Some((2, false)), "the other side has closed neither");
+        close(&map, 0, [1, 1]);
+        assert_eq!(slots.take(&map), Some((0, true)), "not the oldest, but closed");
+        close(&map, 1, [2, 1]);
+        assert_eq!(slots.take(&map), Some((3, false)), "the other side has closed an earlier connection");
+        map.slot(1).side[1].set_state(2, SlotState::Refused);
+        assert_eq!(slots.take(&map), Some((1, true)));
+        assert_eq!(slots.used(), 4);
+    }
+
+    #[test]
+    fn a_full_channel_has_room_when_the_other_side_closes() {
+        let (map, mut slots) = (channel(), Slots::new());
+        for slot in 0..SLOTS {
+            assert_eq!(slots.take(&map), Some((slot, false)));
+            slots.closed(slot);
+        }
+        assert!(!slots.have_room(&map) && slots.take(&map).is_none() && slots.take_last(&map).is_none());
+        close(&map, SLOTS - 1, [1, 1]);
+        assert!(!slots.have_room(&map), "a quick look sees the oldest only");
+        assert_eq!(slots.take(&map), Some((SLOTS - 1, true)));
+        close(&map, 3, [1, 1]);
+        assert!(slots.have_room(&map));
+    }
+
+    #[test]
+    fn where_memory_is_kept_the_last_closed_comes_first() {
+        let (map, mut slots) = (channel(), Slots::new());
+        assert_eq!([0; 3].map(|_| slots.take(&map)), [0, 1, 2].map(|slot| Some((slot, false))));
+        for slot in 0..3 {
+            slots.closed(slot);
+            close(&map, slot, [1, 1]);
+        }
+        let last = [0; 4].map(|_| slots.take_last(&map));
+        assert_eq!(last, [Some((2, true)), Some((1, true)), Some((0, true)), Some((3, false))]);
+    }
+}

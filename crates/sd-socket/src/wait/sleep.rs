@@ -320,3 +320,64 @@ pub(crate) fn sleep_on(
 /// epoll_pwait2(2) is not there: an older kernel, valgrind (which complains about each try), or a container's filter
 /// for system calls, which may say EPERM for what it does not know.
 static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learned(word: &AtomicU32) -> [u32; 3] {
+        let Learned { looks, budget_us, since_probe } = Learned::load(word);
+        [looks, budget_us, since_probe]
+    }
+
+    #[test]
+    fn what_is_learned_fits_into_its_word() {
+        let word = AtomicU32::new(0);
+        assert_eq!(learned(&word), [LOOKS_MAX, BUDGET_MAX_US, 0], "nothing yet");
+        for state in [[LOOKS_MIN, 0, PROBE_EVERY], [LOOKS_MAX, BUDGET_MAX_US, 0], [0, 0, 0]] {
+            let [looks, budget_us, since_probe] = state;
+            Learned { looks, budget_us, since_probe }.store(&word);
+            assert_eq!(learned(&word), state);
+        }
+        Learned { looks: 1 << 20, budget_us: 1 << 20, since_probe: 1 << 20 }.store(&word);
+        assert_eq!(learned(&word), [0xfff, 0xff, 0xff], "one does not spoil the other");
+    }
+
+    #[test]
+    fn what_pays_is_done_more_and_what_does_not_less() {
+        let word = AtomicU32::new(0);
+        // Never ready: half of all, down to the fewest looks and no yields; only each so many waits a full budget.
+        let mut fewer = learned(&word);
+        for _ in 0..8 {
+            assert!(!spin(&word, || false));
+            let now = learned(&word);
+            assert!(now[0] <= fewer[0] && now[1] <= fewer[1], "{now:?} after {fewer:?}");
+            fewer = now;
+        }
+        assert_eq!(fewer[..2], [LOOKS_MIN, 0]);
+        // Ready at the first look: more with each.
+        let mut more = fewer;
+        for _ in 0..20 {
+            assert!(spin(&word, || true));
+            let now = learned(&word);
+            assert!(now[0] >= more[0] && now[1] >= more[1]);
+            more = now;
+        }
+        assert_eq!(more[..2], [LOOKS_MAX, BUDGET_MAX_US]);
+    }
+
+    #[test]
+    fn the_last_look_is_announced_and_a_dear_one_is_made_less_often() {
+        for (cost, looks) in [(1, LOOKS_MAX), (7, LOOKS_MAX.div_ceil(7)), (LOOKS_MAX, 1)] {
+            let (mut count, mut last) = (0, 0);
+            let found = spin_warned(&AtomicU32::new(0), cost, |is_last| {
+                count += 1;
+                if is_last {
+                    last = count;
+                }
+                is_last
+            });
+            assert!(found && (count, last) == (looks, looks), "{cost}: {count}, {last}");
+        }
+    }
+}

@@ -9,6 +9,7 @@
 mod cancel;
 mod caretaker;
 mod events;
+mod leaving;
 mod loose_sleepers;
 mod reclaim;
 mod sleepers;

@@ -68,7 +68,8 @@ pub(crate) fn change() -> User {
 fn change_beside_others() -> User {
     loop {
         let user = User::enter();
-        // SYNC POINT: leaving. Counted first, by a locked instruction; the leaver looks at the count after its own store.
+        // SYNC POINT: leaving, with `begin` in crates/sd-socket/src/link/reclaim.rs. Counted first, by a locked instruction; the
+        // leaver looks at the count after its own store.
         let leaver = LEAVER.load(Ordering::SeqCst);
         if leaver == 0 || leaver == crate::process::tid() {
             return user;
@@ -86,8 +87,9 @@ pub(crate) struct Leaver;
 
 impl Leaver {
     pub(crate) fn begin() -> Leaver {
-        // SYNC POINT: leaving.
+        // SYNC POINT: leaving, with `change_beside_others` in crates/sd-socket/src/link/reclaim.rs.
         LEAVER.store(crate::process::tid(), Ordering::SeqCst);
+        sd_ring::fence_full();
         Leaver
     }
 }

@@ -291,7 +291,7 @@ fn hostile_ends_are_survived() {
         let slot = map.slot(SLOT);
         let side = &slot.side[(next() & 1) as usize];
         match next() % 9 {
-            0 => side.state.store((next() % 4 << 8 | next() % 6) as u32, Ordering::Release),
+            0 => side.state.store((((next() % 4) << 8) | (next() % 6)) as u32, Ordering::Release),
             1 => side.flags.store(next() as u32 & 0xff, Ordering::Release),
             2 => side.consumed.store(next() % 5000, Ordering::Release),
             3 => side.wait.store(next() as u32, Ordering::Release),
@@ -304,7 +304,7 @@ fn hostile_ends_are_survived() {
                 let region =
                     if next() & 3 == 0 { map.large_ring(SLOT, from) } else { map.small_ring(SLOT, from) };
                 let kind = next() % 7;
-                let word = kind << 32 | next() % 1100;
+                let word = (kind << 32) | (next() % 1100);
                 // SAFETY: within a small ring, or the first KiB of a large one.
                 unsafe { region.cast::<u64>().add((next() % 128) as usize).write_volatile(word) };
             }

@@ -24,13 +24,13 @@ pub(crate) struct Since(u32);
 
 impl Since {
     /// For a listener without TCP_DEFER_ACCEPT.
-    pub(crate) const NOT_ASKED: Since = Since(0);
+    pub(super) const NOT_ASKED: Since = Since(0);
 
     pub(crate) fn now() -> Since {
         Since::ago(0)
     }
 
-    pub(crate) fn ago(ns: u64) -> Since {
+    pub(super) fn ago(ns: u64) -> Since {
         Since((sd_sys::time::now_ns().saturating_sub(ns) / MS_NS) as u32)
     }
 
@@ -83,7 +83,7 @@ fn is_ripe_slow(seconds: u32, pending: &Pending) -> bool {
 }
 
 /// Another process shall have a connection only when it is ripe, unless nobody else can have it.
-pub(crate) fn stays(listener: &Listener, pending: &Pending) -> bool {
+pub(super) fn stays(listener: &Listener, pending: &Pending) -> bool {
     let is_orphan = pending.channel.map.header().dead.iter().any(|dead| dead.load(Ordering::Acquire) != 0);
     let (_, generation) = asked_for(pending.channel, pending.slot);
     generation != 0 && !is_orphan && !is_ripe(&listener.defer, pending)

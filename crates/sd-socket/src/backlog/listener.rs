@@ -55,7 +55,7 @@ impl Listener {
     }
 
     /// What others have accepted meanwhile does not wait here any more.
-    pub(crate) fn drop_taken(&self) {
+    pub(super) fn drop_taken(&self) {
         let mut queue = self.queue.lock();
         queue.retain(|pending| {
             let waits = pending.waits();

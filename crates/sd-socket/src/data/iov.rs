@@ -22,7 +22,7 @@ pub(crate) fn bad_pointer(buf: *const c_void, len: usize) -> bool {
 
 /// Not in the program's half: the kernel refuses such a buffer before it looks at the socket.
 #[inline(always)]
-pub(crate) fn is_beyond(buf: *const c_void, len: usize) -> bool {
+pub(super) fn is_beyond(buf: *const c_void, len: usize) -> bool {
     len != 0 && (buf as usize).checked_add(len).is_none_or(|end| end > ADDRESS_END)
 }
 

@@ -21,13 +21,13 @@
 
 pub(crate) mod calls;
 mod claim;
-pub(crate) mod fast;
+mod fast;
 pub(crate) mod files;
 pub(crate) mod iov;
 mod message;
-pub(crate) mod nowhere;
+mod nowhere;
 pub(crate) mod shutdown;
-pub(crate) mod space;
+mod space;
 pub(crate) mod stream;
-pub(crate) mod urgent;
-pub(crate) mod zero_copy;
+mod urgent;
+mod zero_copy;

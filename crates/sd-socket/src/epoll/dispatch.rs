@@ -31,7 +31,7 @@ fn drain_all() {
 
 /// Drains all channels, in a thread that is a `reclaim::User` already, or the only one.
 #[inline]
-pub(crate) fn drain_inside(_user: Option<&User>) {
+pub(super) fn drain_inside(_user: Option<&User>) {
     client::check_mail();
     let mut announcing = PROCESS.announcing();
     if let Some(first) = announcing.next() {

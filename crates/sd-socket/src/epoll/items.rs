@@ -16,7 +16,7 @@ const NESTED: u64 = 1;
 
 /// What an item watches.
 #[derive(Clone, Copy)]
-pub(crate) enum Source {
+pub(super) enum Source {
     Socket(&'static Endpoint),
     /// A nested instance of ours.
     Nested(&'static Epoll),

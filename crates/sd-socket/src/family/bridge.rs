@@ -56,7 +56,7 @@ pub(super) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> Res
 
 /// A kernel socket that leads to the connection, for passing on: a receiver that loads us takes the connection itself
 /// (see `handover`). The process keeps its own descriptors.
-pub(crate) fn passable(endpoint: &'static Endpoint) -> Result<Owned> {
+pub(super) fn passable(endpoint: &'static Endpoint) -> Result<Owned> {
     open(endpoint, Reads::AtOnce, handover::listen, None)
 }
 

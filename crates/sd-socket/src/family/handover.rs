@@ -95,7 +95,7 @@ fn name_of(outer: i32) -> Option<[u8; 27]> {
 }
 
 /// The keeper's listener.
-pub(crate) fn listen(outer: i32) -> Option<Owned> {
+pub(super) fn listen(outer: i32) -> Option<Owned> {
     LISTENER.store(fd::getpid(), Ordering::Relaxed);
     msg::listen_unix(&name_of(outer)?).ok()
 }

@@ -27,4 +27,4 @@ pub mod network;
 pub(crate) mod rights;
 pub mod separate;
 pub mod spawn;
-pub(crate) mod tcp_pair;
+mod tcp_pair;

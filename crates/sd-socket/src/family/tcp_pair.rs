@@ -27,7 +27,7 @@ pub(super) fn make() -> Result<(Owned, Owned)> {
 }
 
 /// The other end of a pair that begins with this unconnected socket; unconnected again if that fails.
-pub(crate) fn make_from(outer: i32) -> Result<Owned> {
+pub(super) fn make_from(outer: i32) -> Result<Owned> {
     for _ in 0..TRIES {
         let inner = attempt(outer);
         if inner.is_err() {
@@ -111,7 +111,7 @@ fn accept_from(listener: i32, outer: i32) -> Result<Owned> {
 
 /// The kernel socket under the connection's numbers, if the kernel may connect it, as nobody else has it and it is not bound;
 /// and what leads to its other end.
-pub(crate) fn pair(endpoint: &'static Endpoint) -> Option<(Owned, Owned)> {
+pub(super) fn pair(endpoint: &'static Endpoint) -> Option<(Owned, Owned)> {
     let fd = endpoint.fd.load(Ordering::Relaxed);
     let is_it = crate::fd::table::socket(fd).is_some_and(|found| core::ptr::eq(found, endpoint))
         && crate::socket::inode::is_own(fd);

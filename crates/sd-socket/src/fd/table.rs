@@ -153,12 +153,12 @@ pub(crate) fn set_hidden(fd: i32, hidden: bool) {
 }
 
 /// Whether `fd` is the library's own, as far as it knows.
-pub(crate) fn is_hidden(fd: i32) -> bool {
+pub(super) fn is_hidden(fd: i32) -> bool {
     matches!(get(fd), Entry::Hidden)
 }
 
 /// The highest number that ever was.
-pub(crate) fn hidden_last() -> i32 {
+pub(super) fn hidden_last() -> i32 {
     HIDDEN_LAST.load(Ordering::Relaxed)
 }
 

@@ -24,7 +24,7 @@ impl Adopters {
 
     /// Wakes an adopter of this channel, if all its threads sleep. While there is no monitor to ask,
     /// sleepers look around by themselves.
-    pub(crate) fn wake(&self, channel: u64, number: u32) {
+    pub(super) fn wake(&self, channel: u64, number: u32) {
         let Some(cell) = self.known.get((number as usize).wrapping_sub(1)) else { return };
         let mut known = cell.load(Ordering::Acquire);
         if known.is_null() {
@@ -71,7 +71,7 @@ impl Adopters {
     }
 
     /// They are another user's.
-    pub(crate) fn become_strangers(&self) {
+    pub(super) fn become_strangers(&self) {
         for cell in &self.known {
             // SAFETY: null, or made by Box and freed with the channel.
             if let Some(peer) = unsafe { cell.load(Ordering::Acquire).as_ref() } {
@@ -100,7 +100,7 @@ fn ask_how_to_wake(channel: u64, number: u32) -> Option<Peer> {
 }
 
 /// The answer to [`Request::Adopter`], by a process that has that side of the channel.
-pub(crate) fn answered(of: (u64, Side), reply: &Reply, got: sd_sys::msg::Received) -> Option<Peer> {
+pub(super) fn answered(of: (u64, Side), reply: &Reply, got: sd_sys::msg::Received) -> Option<Peer> {
     let Reply::Adopter { stranger } = *reply else { return None };
     let [public, event_fd] = got.fds.take()?;
     let page = sd_shm::public::map_peer(public.raw()).ok()?;

@@ -60,12 +60,12 @@ pub(crate) struct Channel {
     pub(crate) queued: Queued,
     /// Slots on which a ring that a stranger reads, or fills, may be large.
     pub(crate) grown: Few,
-    pub(crate) entered: Few,
+    pub(super) entered: Few,
     /// Side B.
     pub(crate) admitted: Admitted,
     slots: Lock<Slots>,
     /// Side A.
-    pub(crate) outstanding: Outstanding,
+    pub(super) outstanding: Outstanding,
     /// Side A: complaints about the oldest of them.
     pub(crate) complaints: Complaints,
 }
@@ -130,7 +130,7 @@ impl Channel {
 
     /// Announces a slot to the process that acts as the other side of it: to one thread, if that waits alone (SYNC POINT: thread
     /// waker, with `displace` in crates/sd-socket/src/socket/thread_waker.rs).
-    pub(crate) fn announce(&self, slot: usize) {
+    pub(super) fn announce(&self, slot: usize) {
         let [a, b] = &self.map.slot(slot).side;
         let adopter = match self.side {
             Side::A => b.listener.load(Ordering::Relaxed),
@@ -350,7 +350,7 @@ impl Channel {
     }
 
     /// What is announced to this process, if not to the one it was inherited from.
-    pub(crate) fn announced_events(&self) -> Option<&'static EventSet> {
+    pub(super) fn announced_events(&self) -> Option<&'static EventSet> {
         (!self.inherited.load(Ordering::Relaxed)).then_some(self.events)
     }
 

@@ -36,11 +36,11 @@ pub(crate) struct Few {
 }
 
 impl Few {
-    pub(crate) const fn to_grow() -> Few {
+    pub(super) const fn to_grow() -> Few {
         Few { slots: [const { AtomicU64::new(0) }; SLOTS / 64], all: &GROWN }
     }
 
-    pub(crate) const fn to_enter() -> Few {
+    pub(super) const fn to_enter() -> Few {
         Few { slots: [const { AtomicU64::new(0) }; SLOTS / 64], all: &ENTERED }
     }
 

@@ -21,7 +21,7 @@
 //! | which slot a connection gets | `slots` |
 
 pub(crate) mod admitted;
-pub(crate) mod adopters;
+mod adopters;
 pub(crate) mod channel;
 pub(crate) mod kept_rings;
 pub(crate) mod made;

@@ -23,7 +23,7 @@ pub(crate) struct Asked {
 }
 
 /// Those of one channel.
-pub(crate) struct Outstanding {
+pub(super) struct Outstanding {
     /// Oldest first. Some may have been accepted meanwhile.
     list: Lock<VecDeque<Asked>>,
     /// Its length.

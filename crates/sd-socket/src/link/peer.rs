@@ -93,7 +93,7 @@ impl Peer {
     }
 
     /// It has become another user's.
-    pub(crate) fn becomes_stranger(&self) {
+    pub(super) fn becomes_stranger(&self) {
         crate::link::stranger::expected();
         self.is_stranger.store(true, Ordering::Relaxed);
     }

@@ -50,7 +50,7 @@ impl Known {
     }
 
     /// The other side would sleep on a thread waker for the connection at a slot.
-    pub(crate) fn grant(&self, channel: &Channel, slot: usize, own: &SlotSide, number: u32) {
+    pub(super) fn grant(&self, channel: &Channel, slot: usize, own: &SlotSide, number: u32) {
         if rings_in(own) & (RINGS_NOT | 1 << number) == 0 {
             self.grant_slow(channel, slot, own, number);
         }

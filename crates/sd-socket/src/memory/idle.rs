@@ -41,7 +41,7 @@ pub(crate) unsafe fn unlock() {
 
 /// The rounds that a sleeper makes while there is something to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Round {
+pub(super) enum Round {
     /// Credits, and large rings.
     First,
     /// Small rings too: their neighbours may be used by other threads, whose tokens that takes. And credit for jumps, which
@@ -55,7 +55,7 @@ pub(super) const ROUNDS: [Round; 3] = [Round::First, Round::Second, Round::Third
 
 impl Round {
     /// Nanoseconds before it, since the one before.
-    pub(crate) fn pause(self) -> u64 {
+    pub(super) fn pause(self) -> u64 {
         match self {
             Round::First => 100_000_000,
             Round::Second => crate::process::retention::now(),
@@ -99,7 +99,7 @@ fn return_credits(endpoint: &'static Endpoint, looks: bool) {
 }
 
 /// Whether `tidy` has memory to give back in that round.
-pub(crate) fn is_due(endpoint: &'static Endpoint, round: Round) -> bool {
+pub(super) fn is_due(endpoint: &'static Endpoint, round: Round) -> bool {
     let tx = glance(endpoint);
     if endpoint.channel_ref().is_some_and(are_kept) {
         return false;
@@ -108,7 +108,7 @@ pub(crate) fn is_due(endpoint: &'static Endpoint, round: Round) -> bool {
 }
 
 /// See the module: whether memory is left for a later round. Takes both halves for a moment.
-pub(crate) fn tidy(endpoint: &'static Endpoint, round: Round) -> bool {
+pub(super) fn tidy(endpoint: &'static Endpoint, round: Round) -> bool {
     if parked::are_both_parked(endpoint) {
         return false;
     }

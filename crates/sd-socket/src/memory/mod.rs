@@ -13,6 +13,6 @@
 //! | how large rings may become | sd-sys' `budget.rs` and `cgroup.rs` |
 
 pub(crate) mod idle;
-pub(crate) mod park;
+mod park;
 pub(crate) mod rounds;
 pub(crate) mod sweep;

@@ -28,7 +28,7 @@ use sd_shm::channel::GEOMETRY;
 use sd_shm::slab::{Endpoint, HALVES_PER_PAGE, RX_PARKED, Slab, State, TX_FIRST, TX_PARKED};
 
 /// Parks what idles of this process's connections.
-pub(crate) fn park_idle() {
+pub(super) fn park_idle() {
     let Some((rec, slab)) = PROCESS.own().and_then(|rec| Some((rec, rec.slab()?))) else { return };
     let high = slab.header().high.load(Ordering::Acquire) as usize;
     for (way, first_page) in [(Way::Send, TX_FIRST), (Way::Receive, HALVES_PER_PAGE)] {

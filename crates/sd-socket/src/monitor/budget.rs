@@ -9,7 +9,7 @@ use sd_sys::fd::Owned;
 use sd_sys::mem::memfd_sealed;
 
 /// A memfd of `len` zeros that neither grows nor shrinks; under `CONTROL`. `monitor` is a connection to it.
-pub(crate) fn file(control: &mut Control, monitor: i32, name: &CStr, len: usize) -> Option<Owned> {
+pub(super) fn file(control: &mut Control, monitor: i32, name: &CStr, len: usize) -> Option<Owned> {
     match memfd_sealed(name, len) {
         Err(Errno::EFBIG) => made_by_monitor(control, monitor, len),
         made => made.ok(),

@@ -306,7 +306,7 @@ fn prepare(control: &mut Control, fd: i32) -> Option<()> {
 }
 
 /// No answer is waited for without an end.
-pub(crate) fn set_timeouts(fd: i32) {
+pub(super) fn set_timeouts(fd: i32) {
     let _ = msg::set_timeout(fd, ANSWER_TIMEOUT_MS);
 }
 

@@ -40,7 +40,7 @@ impl Leases {
     }
 
     /// The monitor that has lent them is gone. Its successor knows of the ports that are in use, and lends others.
-    pub(crate) fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         self.all.iter_mut().for_each(|lease| lease.is_over = true);
     }
 

@@ -19,7 +19,7 @@ use sd_proto::{ErrorCode, Reply, Request};
 use sd_sys::lock::Lock;
 
 /// The monitor says with a new channel what its other side may reach.
-pub(crate) fn learn(channel: &Channel, admits: sd_proto::Admission) {
+pub(super) fn learn(channel: &Channel, admits: sd_proto::Admission) {
     let sd_proto::Admission { policy, has_all, ip, port } = admits;
     if policy != 0 {
         channel.admitted.note(Place { policy, has_all, to: (ip, port) });
@@ -28,7 +28,7 @@ pub(crate) fn learn(channel: &Channel, admits: sd_proto::Admission) {
 
 /// See [`admits`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(super) enum Verdict {
     In,
     Out,
     /// It is not known yet.
@@ -37,7 +37,7 @@ pub(crate) enum Verdict {
 
 /// Whether a connection to this name of the listener's is let in.
 #[inline]
-pub(crate) fn admits(channel: &Channel, listener: &Listener, to: Name) -> Verdict {
+pub(super) fn admits(channel: &Channel, listener: &Listener, to: Name) -> Verdict {
     // The monitor has raised it before it answers anybody by the new rules.
     let policy = PROCESS.policy();
     if policy == 0 { Verdict::In } else { ask(channel, listener, to, policy) }
@@ -89,7 +89,7 @@ fn name_of(listener: &Listener) -> (u32, u32) {
 
 /// One that is not let in, or not yet: it is refused, or put off. It is in no backlog any more.
 #[cold]
-pub(crate) fn not_in(verdict: Verdict, listener: &'static Listener, pending: Pending, to: Name) {
+pub(super) fn not_in(verdict: Verdict, listener: &'static Listener, pending: Pending, to: Name) {
     if verdict != Verdict::Later || !put_off(listener, pending, to) {
         arrivals::refuse(pending.channel, pending.slot, pending.generation);
     }
@@ -119,7 +119,7 @@ pub(crate) fn pause() -> Option<u64> {
 
 /// Asks again, if it is time, and gives those that are let in back to their backlogs; whether there were any.
 #[inline]
-pub(crate) fn ask_again() -> bool {
+pub(super) fn ask_again() -> bool {
     let any = ANY.load(Ordering::Relaxed);
     if any {
         ask_again_now();

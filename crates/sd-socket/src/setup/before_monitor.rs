@@ -49,7 +49,7 @@ pub(super) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
 }
 
 /// listen(2) on a socket that is not ours.
-pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
+pub(super) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     let may_be_ours =
         matches!(table::get(fd), Entry::None) && is_tcp(fd) && inode::is_own(fd) && may_be_taken_up();
     if !may_be_ours {
@@ -150,7 +150,7 @@ pub(super) fn wait(fd: c_int) {
 }
 
 /// All listeners that this process accepts from, to a monitor that is new to it. Under `CONTROL`.
-pub(crate) fn announce_all(mut tell: impl FnMut(&Request, i32)) {
+pub(super) fn announce_all(mut tell: impl FnMut(&Request, i32)) {
     let all: Vec<&'static Listener> = REGISTRY.lock().clone();
     for listener in all {
         let Some(Socket { endpoint, .. }) = *listener.socket.lock() else { continue };

@@ -442,7 +442,7 @@ fn source_name(endpoint: &Endpoint, fd: i32, to: Name, source: Ip) -> Option<Nam
 
 /// Breaks a connection off, for connect(2) with AF_UNSPEC: the peer is reset, and the endpoint is
 /// as good as new.
-pub(crate) fn disconnect(endpoint: &'static Endpoint) {
+pub(super) fn disconnect(endpoint: &'static Endpoint) {
     let over = crate::socket::names::is_over(endpoint);
     endpoint.set_flag(endpoint::RESET);
     if let (Some(channel), Some((rec, _))) = (endpoint.channel_ref(), PROCESS.locate(endpoint)) {

@@ -27,15 +27,15 @@
 pub(crate) mod accept;
 pub(crate) mod admission;
 pub(crate) mod adopt;
-pub(crate) mod before_monitor;
+mod before_monitor;
 pub(crate) mod bind;
 pub(crate) mod connect;
-pub(crate) mod first_contact;
+mod first_contact;
 pub(crate) mod listen;
 pub(crate) mod mail;
 pub(crate) mod remember;
 mod restored;
 pub(crate) mod syn_sent;
-pub(crate) mod time_wait;
+mod time_wait;
 pub(crate) mod unconnected;
 pub(crate) mod withdrawn;

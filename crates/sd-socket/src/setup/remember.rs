@@ -153,7 +153,7 @@ unsafe fn remember_timeout(
 }
 
 /// Remembers what a kernel socket that somebody else has made says: the opposite of `replay`.
-pub(crate) fn recall(endpoint: &'static Endpoint, fd: i32) {
+pub(super) fn recall(endpoint: &'static Endpoint, fd: i32) {
     const OTHERS: [(c_int, c_int); 11] = [
         (SOL_SOCKET, SO_RCVTIMEO),
         (SOL_SOCKET, SO_SNDTIMEO),
@@ -195,7 +195,7 @@ pub(crate) fn set_least(endpoint: &Endpoint, least: i32) {
 }
 
 /// An accepted connection starts with the listener's options, not its O_NONBLOCK.
-pub(crate) fn inherit(from: Socket, to: Socket) {
+pub(super) fn inherit(from: Socket, to: Socket) {
     const FLAGS: u32 =
         SWITCHES_MASK | FIXED_BUF | OOB_INLINE | STAMPS | STAMPS_NS | ZERO_COPY | INQ | KEEPS_ADDRESS;
     to.set_flag(from.flags.load(Ordering::Relaxed) & FLAGS);

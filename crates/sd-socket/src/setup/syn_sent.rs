@@ -287,7 +287,7 @@ pub(super) fn abandon(endpoint: &'static Endpoint) {
 }
 
 /// After the end of a connection: it keeps its port, for another connect (`inet_reset_saddr`).
-pub(crate) fn unconnect(endpoint: &'static Endpoint, error: Option<Errno>) {
+pub(super) fn unconnect(endpoint: &'static Endpoint, error: Option<Errno>) {
     endpoint.ports.fetch_and(0xffff_0000, Ordering::Relaxed);
     if let Some(error) = error {
         endpoint.error.store(error.0 as u16, Ordering::Release);

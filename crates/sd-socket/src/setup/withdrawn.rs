@@ -31,7 +31,7 @@ pub(crate) fn look(endpoint: &Endpoint) -> Result<(), Errno> {
 }
 
 /// The monitor says that nobody will accept the connection at a slot. The caller holds no lock.
-pub(crate) fn asked(id: u64, slot: usize, generation: u32) {
+pub(super) fn asked(id: u64, slot: usize, generation: u32) {
     let is_it =
         |c: &&'static Channel| (c.id, c.side) == (id, Side::A) && !c.inherited.load(Ordering::Relaxed);
     let Some(channel) = PROCESS.channels().find(is_it) else { return };

@@ -8,7 +8,7 @@ use sd_sys::confine::{self, NAP_NS};
 
 /// A connection is there, and its peer may come to sleep.
 #[inline]
-pub(crate) fn attached(endpoint: &Endpoint) {
+pub(super) fn attached(endpoint: &Endpoint) {
     if !confine::allows(libc::SYS_futex) {
         cannot_wake(endpoint);
     }

@@ -40,7 +40,7 @@ pub(crate) const STAMPS_NS: u32 = 1 << 13;
 /// SO_ZEROCOPY.
 pub(crate) const ZERO_COPY: u32 = 1 << 15;
 /// This side ended its stream before the other did.
-pub(crate) const CLOSED_FIRST: u32 = 1 << 14;
+pub(super) const CLOSED_FIRST: u32 = 1 << 14;
 /// F_SETOWN, O_ASYNC and the like were used.
 pub(crate) const HAS_SIGNALS: u32 = 1 << 10;
 /// The end of our stream was announced; without it SHUT_WR is only noted, from before there was a connection.

@@ -129,7 +129,7 @@ pub(crate) fn release(endpoint: &'static Endpoint) {
 }
 
 /// The last descriptor of this process is closed.
-pub(crate) fn end(socket: Socket) {
+pub(super) fn end(socket: Socket) {
     PROCESS.locate(socket.endpoint).into_iter().for_each(|(rec, index)| end_at(socket, rec, index));
 }
 

@@ -126,7 +126,7 @@ pub(crate) fn is_noted(endpoint: &Endpoint) -> bool {
 }
 
 /// Calls `each` with level, name and value of what is noted of a socket; false when nothing is.
-pub(crate) fn each(endpoint: &Endpoint, mut each: impl FnMut(c_int, c_int, &[u8])) -> bool {
+pub(super) fn each(endpoint: &Endpoint, mut each: impl FnMut(c_int, c_int, &[u8])) -> bool {
     let number = PROCESS.private(endpoint).map_or(0, |private| private.next.load(Ordering::Relaxed));
     if number != 0 {
         for extra in noted(&NOTES.lock(), number).iter().filter(|extra| !is_program(extra.level, extra.name))

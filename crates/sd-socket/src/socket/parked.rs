@@ -118,7 +118,7 @@ fn look<T>(
 }
 
 /// The receiving cursor, parked or not.
-pub(crate) fn receiver_now(endpoint: &Endpoint) -> RxCursor {
+pub(super) fn receiver_now(endpoint: &Endpoint) -> RxCursor {
     look(endpoint, || receiver(endpoint), |kept| unparked(endpoint, kept)).unwrap_or_default()
 }
 

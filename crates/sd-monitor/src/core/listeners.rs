@@ -2,7 +2,7 @@
 
 use super::ClientId;
 use sd_proto::Ip;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One process's accelerated listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Listener {
 #[derive(Default)]
 pub(crate) struct Listeners {
     by_port: HashMap<(u64, u16), Vec<Listener>>,
-    place: HashMap<(ClientId, u32), (u64, u16)>,
+    place: BTreeMap<(ClientId, u32), (u64, u16)>,
 }
 
 /// So many listeners a user has, of those that share the monitor; others of its are the kernel's.
@@ -92,7 +92,8 @@ impl Listeners {
 
     /// Removes every listener of a client; false when there are none.
     pub(crate) fn remove_client(&mut self, client: ClientId) -> bool {
-        let indices: Vec<u32> = self.place.keys().filter(|(c, _)| *c == client).map(|(_, i)| *i).collect();
+        let of_client = self.place.range(all_of(client));
+        let indices: Vec<u32> = of_client.map(|((_, index), _)| *index).collect();
         indices.iter().for_each(|&index| _ = self.remove(client, index));
         !indices.is_empty()
     }
@@ -123,10 +124,28 @@ impl Listeners {
         own.fold(false, |changed, l| changed | (std::mem::replace(&mut l.user, user) != user))
     }
 
+    /// A client's listener.
+    pub(crate) fn get(&self, client: ClientId, index: u32) -> Option<&Listener> {
+        let of_port = self.by_port.get(self.place.get(&(client, index))?)?;
+        of_port.iter().find(|listener| (listener.client, listener.index) == (client, index))
+    }
+
+    /// All of a client's, in the order of their ports, and of their registration.
+    pub(crate) fn of_client(&self, client: ClientId) -> impl Iterator<Item = &Listener> {
+        let places: BTreeSet<&(u64, u16)> =
+            self.place.range(all_of(client)).map(|(_, place)| place).collect();
+        let of_ports = places.into_iter().filter_map(|place| self.by_port.get(place)).flatten();
+        of_ports.filter(move |listener| listener.client == client)
+    }
+
     /// All of them, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Listener> {
         self.by_port.values().flatten()
     }
+}
+
+fn all_of(client: ClientId) -> std::ops::RangeInclusive<(ClientId, u32)> {
+    (client, 0)..=(client, u32::MAX)
 }
 
 #[cfg(test)]
@@ -201,6 +220,19 @@ pub(crate) mod tests {
         let mut all = Listeners::default();
         all.insert(listener(1, 0, ANY4));
         assert!(found(&all, LOCAL6).is_empty());
+    }
+
+    #[test]
+    fn of_one_client() {
+        let mut all = Listeners::default();
+        all.insert(Listener { port: 81, ..listener(1, 0, ANY4) });
+        all.insert(listener(2, 0, ANY4));
+        all.insert(listener(1, 2, ANY4));
+        all.insert(listener(1, 1, LOCAL4));
+        let own = all.of_client(ClientId(1)).map(|l| (l.port, l.index)).collect::<Vec<_>>();
+        assert_eq!(own, [(80, 2), (80, 1), (81, 0)]);
+        assert_eq!(all.get(ClientId(1), 1).map(|l| l.ip), Some(LOCAL4));
+        assert!(all.get(ClientId(2), 1).is_none());
     }
 
     #[test]

@@ -20,8 +20,7 @@ impl Server {
         let key = self.channel_of(client, channel, Side::B).ok_or(ErrorCode::Protocol)?;
         // Only what the policy says is an answer; who is not known may be in a moment, after a restart of the monitor.
         let user = self.connecting_user(key).ok_or(ErrorCode::Protocol)?;
-        let is_it = |l: &&crate::core::listeners::Listener| (l.client, l.index) == (client, index);
-        let listener = self.core.listeners.iter().find(is_it).ok_or(ErrorCode::Protocol)?;
+        let listener = self.core.listeners.get(client, index).ok_or(ErrorCode::Protocol)?;
         let policy = &self.core.policy;
         let allows = policy.action(user, ip, listener.port) == Action::Allow
             && policy.allows_listener(user, listener.ip, listener.v6only, listener.port);

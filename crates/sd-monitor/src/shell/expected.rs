@@ -145,7 +145,7 @@ impl Server {
 
     /// Expects the children of a client that ends to accept from its listeners ([`Self::expect_heirs_of`] for each).
     pub(crate) fn expect_heirs_of_all(&mut self, client: ClientId) {
-        let own: Vec<Listener> = self.core.listeners.iter().filter(|l| l.client == client).copied().collect();
+        let own: Vec<Listener> = self.core.listeners.of_client(client).copied().collect();
         own.iter().for_each(|listener| _ = self.expect_heirs_of(listener));
     }
 

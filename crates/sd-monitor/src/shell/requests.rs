@@ -379,8 +379,7 @@ impl Server {
     }
 
     fn accepting(&mut self, client: ClientId, index: u32, accepting: bool) {
-        let is_it = |l: &&Listener| (l.client, l.index) == (client, index);
-        let listener = self.core.listeners.iter().find(is_it).copied();
+        let listener = self.core.listeners.get(client, index).copied();
         let changed = self.core.listeners.set_accepting(client, index, accepting);
         let changed = changed | listener.is_some_and(|listener| self.note_interest(&listener, accepting));
         self.listeners_changed(client, changed);

@@ -41,7 +41,7 @@ impl Server {
     /// A process waits for connections: it gets those that nobody had time for.
     pub(crate) fn feed(&mut self, client: ClientId) {
         let Some(family) = self.families.get(&client) else { return };
-        let own = self.core.listeners.iter().filter(|l| l.client == client && l.accepting);
+        let own = self.core.listeners.of_client(client).filter(|l| l.accepting);
         let own: Vec<(Listener, bool)> = own.map(|l| (*l, family.is_idle(l.index))).collect();
         let mut again = false;
         let keys: Vec<ChannelKey> = self.waiting.starving.iter().copied().collect();

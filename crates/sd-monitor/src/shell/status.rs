@@ -165,7 +165,7 @@ impl Server {
             return;
         }
         clients.push(self.client(client, family, comms));
-        let own = self.core.listeners.iter().filter(|listener| listener.client == client);
+        let own = self.core.listeners.of_client(client);
         let room = shown_max.saturating_sub(listeners.len());
         let own: Vec<_> = own.map(|listener| (listener, family.pending(listener.index))).take(room).collect();
         let channels_max = if draft.sees.is_some() { CHANNELS_MAX } else { usize::MAX };

@@ -38,8 +38,7 @@ impl Server {
                 continue;
             }
             let concerned = |ip, port| (ip, port) == (place.ip, place.port);
-            let listeners =
-                self.core.listeners.iter().filter(|l| l.client == client && concerned(l.ip, l.port));
+            let listeners = self.core.listeners.of_client(client).filter(|l| concerned(l.ip, l.port));
             let indices: Vec<u32> = listeners.map(|listener| listener.index).collect();
             let mut changed = false;
             for index in indices {

@@ -14,9 +14,15 @@ fn drop_entry(fd: i32) -> bool {
     match table::get(fd) {
         Entry::None => {}
         Entry::Hidden => return false,
-        Entry::Socket(_) | Entry::Kernel(_) => {
+        Entry::Socket(endpoint) | Entry::Kernel(endpoint) => {
             let change = crate::link::reclaim::change();
-            drop_socket(fd);
+            if change.is_counted() {
+                // Another thread may have left with it before the change.
+                drop_socket(fd);
+            } else {
+                table::clear(fd);
+                life::release(endpoint);
+            }
             drop(change);
             crate::link::reclaim::free();
         }

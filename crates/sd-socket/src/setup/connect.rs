@@ -148,11 +148,13 @@ impl KernelConnect {
 
 /// connect(2).
 pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
-    if !table::is_ours(fd) {
-        return Outcome::Kernel;
-    }
+    let Some(mut socket) = Socket::at(fd) else { return Outcome::Kernel };
     let within = change();
-    let Some(socket) = Socket::at(fd) else { return Outcome::Kernel };
+    if within.is_counted() {
+        // Another thread may have left with it before the change.
+        let Some(now) = Socket::at(fd) else { return Outcome::Kernel };
+        socket = now;
+    }
     let endpoint = socket.endpoint;
     if let Err(errno) = addr::check(addr, len) {
         return Outcome::Errno(errno);

@@ -50,16 +50,20 @@ fn renew_placeholder(domain: i32) -> bool {
 
 /// The kernel gave out a number that we think is in use: the program closed it by a way that we
 /// do not see. The entry goes.
+#[inline]
 pub(crate) fn dropped_behind_our_back(fd: i32) {
-    match table::get(fd) {
-        Entry::None => {}
-        entry => {
-            table::clear(fd);
-            count(Counter::LostFd);
-            if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
-                life::release(endpoint);
-            }
-        }
+    if table::is_ours(fd) {
+        forget_dropped(fd);
+    }
+}
+
+#[cold]
+fn forget_dropped(fd: i32) {
+    let entry = table::get(fd);
+    table::clear(fd);
+    count(Counter::LostFd);
+    if let Entry::Socket(endpoint) | Entry::Kernel(endpoint) = entry {
+        life::release(endpoint);
     }
 }
 

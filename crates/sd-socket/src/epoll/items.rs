@@ -73,6 +73,21 @@ pub(super) struct Page {
 const _: () = assert!(core::mem::size_of::<Item>() == 40 && core::mem::size_of::<Page>() <= PAGE);
 
 impl Item {
+    #[cfg(test)]
+    pub(super) const fn unused() -> Item {
+        Item {
+            source: AtomicU64::new(0),
+            data: AtomicU64::new(0),
+            next_watcher: AtomicPtr::new(core::ptr::null_mut()),
+            fd: AtomicI32::new(-1),
+            events: AtomicU32::new(0),
+            entry: AtomicU32::new(0),
+            place: AtomicU8::new(IDLE),
+            told: AtomicU8::new(0),
+            _pad: AtomicU16::new(0),
+        }
+    }
+
     /// The instance that it belongs to.
     #[inline(always)]
     pub(super) fn epoll(&self) -> &'static Epoll {

@@ -257,3 +257,53 @@ impl ReadyList {
 pub(crate) fn has_ours(epoll: &Epoll) -> bool {
     epoll.sleep_fd.is_some()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> ReadyList {
+        ReadyList {
+            queue: VecDeque::new(),
+            hot: Vec::new(),
+            scanned: Vec::new(),
+            kernel_queued: false,
+            newest: 0,
+            ordered: 0,
+        }
+    }
+
+    fn order(list: &ReadyList, items: &[Item]) -> Vec<usize> {
+        let index = |queued: &Queued| items.iter().position(|item| core::ptr::eq(item, queued.item));
+        list.queue.iter().filter_map(index).collect()
+    }
+
+    #[test]
+    fn news_stand_in_the_order_in_which_they_happened() {
+        let (items, mut list) = ([const { Item::unused() }; 5], empty());
+        for (item, stamp) in [(&items[0], 30), (&items[1], 10), (&items[2], 20), (&items[3], 20)] {
+            list.insert(item, stamp);
+        }
+        assert_eq!(order(&list, &items), [1, 2, 3, 0], "of two at a time, the one that was found first");
+        assert_eq!((list.first_stamp(), list.newest), (10, 30));
+        // What is level-triggered and was told has no time, and goes to the end; what comes then stays behind it.
+        list.queue.push_back(Queued { item: &items[4], stamp: 0 });
+        list.insert(&items[1], 5);
+        assert_eq!(order(&list, &items), [1, 2, 3, 0, 4, 1]);
+    }
+
+    #[test]
+    fn an_item_is_found_from_either_end_and_forgotten() {
+        let (items, mut list) = ([const { Item::unused() }; 5], empty());
+        for (at, item) in items.iter().enumerate() {
+            list.insert(item, at as u64 + 1);
+            item.put(QUEUED);
+        }
+        assert_eq!(items.each_ref().map(|item| list.position(item)), [0, 1, 2, 3, 4].map(Some));
+        list.remove(&items[2]);
+        assert_eq!(list.position(&items[2]), None);
+        list.hot.push(&items[0]);
+        list.remove(&items[0]);
+        assert_eq!((order(&list, &items), list.len()), (vec![1, 3, 4], 3));
+    }
+}

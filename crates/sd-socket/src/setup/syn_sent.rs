@@ -37,11 +37,31 @@ const PAUSE_MAX_NS: u64 = 1_000_000_000;
 struct Syn {
     socket: Socket,
     to: Name,
-    /// When it is given up.
+    tries: Tries,
+}
+
+/// When a connect is tried again, and when it is given up; in nanoseconds.
+struct Tries {
     until: u64,
-    /// When it is tried again, and how long it waits before that.
     next: u64,
+    /// How long it waits before `next`.
     pause: u64,
+}
+
+impl Tries {
+    fn begin(now: u64, timeout: u64) -> Tries {
+        Tries { until: now + timeout, next: now + PAUSE_FIRST_NS, pause: PAUSE_FIRST_NS }
+    }
+
+    fn are_over(&self, now: u64) -> bool {
+        now >= self.until
+    }
+
+    /// One was in vain.
+    fn back_off(&mut self, now: u64) {
+        self.pause = (self.pause * 2).min(PAUSE_MAX_NS);
+        self.next = now + self.pause;
+    }
 }
 
 static SYNS: Lock<Vec<Syn>> = Lock::new(Vec::new());
@@ -64,24 +84,27 @@ pub(super) enum Verdict {
 
 /// connect has found the backlog full; names and port are noted in the endpoint.
 pub(super) fn begin(socket: Socket, fd: c_int, to: Name) {
-    let now = now_ns();
-    let until = now + timeout_ns(fd);
+    let tries = Tries::begin(now_ns(), timeout_ns(fd));
     socket.set_state(State::Connecting);
     COUNT.fetch_add(1, Ordering::SeqCst);
     duties::note(CONNECTS);
-    let (next, pause) = (now + PAUSE_FIRST_NS, PAUSE_FIRST_NS);
-    SYNS.lock().push(Syn { socket, to, until, next, pause });
+    SYNS.lock().push(Syn { socket, to, tries });
+}
+
+fn timeout_ns(fd: c_int) -> u64 {
+    const RETRIES: i32 = 6;
+    let option = |name| sd_sys::fd::getsockopt_int(fd, libc::IPPROTO_TCP, name);
+    let retries = option(libc::TCP_SYNCNT).unwrap_or(RETRIES);
+    timeout_of(retries, option(libc::TCP_USER_TIMEOUT).unwrap_or(0))
 }
 
 /// How long Linux tries: `tcp_syn_linear_timeouts` retries, 4 unless configured, a second apart, then TCP_SYNCNT more
-/// after twice as long each time; or as long as TCP_USER_TIMEOUT says.
-fn timeout_ns(fd: c_int) -> u64 {
+/// after twice as long each time; or as long as TCP_USER_TIMEOUT says, if it is not zero.
+fn timeout_of(retries: i32, user_timeout_ms: i32) -> u64 {
     const LINEAR: u64 = 4;
-    const RETRIES: i32 = 6;
-    let retries = sd_sys::fd::getsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_SYNCNT).unwrap_or(RETRIES);
     let timeout = (LINEAR + 1 + (2 << retries.clamp(0, 20)) - 2) * 1_000_000_000;
-    match sd_sys::fd::getsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) {
-        Ok(limit_ms @ 1..) => timeout.min(limit_ms as u64 * 1_000_000),
+    match user_timeout_ms {
+        limit_ms @ 1.. => timeout.min(limit_ms as u64 * 1_000_000),
         _ => timeout,
     }
 }
@@ -115,11 +138,10 @@ fn attempt(mut syn: Syn, by_timer: bool) -> Verdict {
         Attempt::Joined => Verdict::Joined,
         Attempt::Kernel(reason) => Verdict::Kernel(reason),
         Attempt::Denied => fail(endpoint, Errno::ECONNREFUSED),
-        Attempt::Busy(_) if now_ns() >= syn.until => fail(endpoint, Errno::ETIMEDOUT),
+        Attempt::Busy(_) if syn.tries.are_over(now_ns()) => fail(endpoint, Errno::ETIMEDOUT),
         Attempt::Busy(_) => {
             if by_timer {
-                syn.pause = (syn.pause * 2).min(PAUSE_MAX_NS);
-                syn.next = now_ns() + syn.pause;
+                syn.tries.back_off(now_ns());
             }
             give_back(syn);
             return Verdict::Busy;
@@ -175,7 +197,7 @@ fn look() -> bool {
     let _within = crate::link::reclaim::change();
     let now = now_ns();
     let mut changed = false;
-    while let Some(syn) = claim(|syn| syn.next <= now) {
+    while let Some(syn) = claim(|syn| syn.tries.next <= now) {
         let (endpoint, to) = (syn.socket.endpoint, syn.to);
         life::retain(endpoint);
         match attempt(syn, true) {
@@ -204,7 +226,7 @@ pub(crate) fn pause() -> Option<u64> {
         return Some(1);
     }
     let now = now_ns();
-    let next = SYNS.lock().iter().map(|syn| syn.next.saturating_sub(now)).min();
+    let next = SYNS.lock().iter().map(|syn| syn.tries.next.saturating_sub(now)).min();
     // Those that other threads are trying are theirs to see to.
     Some(next.unwrap_or(PAUSE_FIRST_NS).max(1))
 }
@@ -356,4 +378,34 @@ pub(crate) unsafe fn unlock() {
 pub(crate) fn forked() {
     SYNS.lock().clear();
     COUNT.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_second() {
+        let mut tries = Tries::begin(500, 3_000_000_000);
+        assert_eq!(tries.next, 1_000_500);
+        let mut now = tries.next;
+        let mut pauses = Vec::new();
+        while !tries.are_over(now) {
+            tries.back_off(now);
+            pauses.push((tries.next - now) / 1_000_000);
+            now = tries.next;
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000]);
+        assert!(!tries.are_over(3_000_000_499) && tries.are_over(3_000_000_500));
+    }
+
+    #[test]
+    fn gives_up_when_linux_does() {
+        let seconds = |retries, limit| timeout_of(retries, limit) / 1_000_000_000;
+        assert_eq!(seconds(6, 0), 131);
+        assert_eq!(seconds(1, 0), 7);
+        assert_eq!(seconds(0, 0), 5);
+        assert_eq!((seconds(6, 20_000), seconds(1, 20_000)), (20, 7));
+        assert_eq!(seconds(-1, -1), 5, "what cannot be");
+    }
 }

@@ -196,7 +196,6 @@ impl Twin {
 
     fn refuse(&mut self, slot: usize, generation: u32, control: &mut Control) {
         if self.answer(slot, generation, SlotState::Refused) {
-            self.near.own(slot).flags.store(FLAG_RESET, Ordering::Release);
             self.near.notify(slot, ALL_BITS, control);
             self.near.announce(slot, control);
         }

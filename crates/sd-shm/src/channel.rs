@@ -100,7 +100,8 @@ pub enum SlotState {
     Syn = 1,
     /// B: accepted into a backlog or by accept.
     Open = 2,
-    /// B: refused; A finds ECONNREFUSED or ECONNRESET.
+    /// B: refused; A finds ECONNREFUSED or ECONNRESET. This says it alone: A may use the slot again from here on, so
+    /// a flag that came after it could be one of the next connection.
     Refused = 3,
     /// This side is done with the slot.
     Closed = 4,

@@ -12,7 +12,7 @@ use super::server::Server;
 use crate::core::ClientId;
 use crate::core::time_wait::Wanted;
 use sd_proto::{ErrorCode, Ip, Reply, Request};
-use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, SLOTS, Side};
+use sd_shm::channel::{FLAG_DEAD, FLAG_RESET, SLOTS, Side, SlotState};
 use sd_shm::slab::{End, Endpoint, State};
 use sd_shm::time_wait::{Now, SECONDS, TimeWait, step};
 use std::sync::atomic::Ordering;
@@ -79,8 +79,10 @@ impl Server {
         let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
         let segment = self.channel_of(family, id, Side::A).and_then(|key| self.segments.get(&key));
         let Some(map) = segment.filter(|_| slot < SLOTS).and_then(Segment::map) else { return true };
-        let sides = &map.slot(slot).side;
-        sides.iter().all(|side| side.flags.load(Ordering::Relaxed) & (FLAG_RESET | FLAG_DEAD) == 0)
+        let [a, b] = &map.slot(slot).side;
+        let is_refused = b.state() == (a.state().0, SlotState::Refused);
+        !is_refused
+            && [a, b].iter().all(|side| side.flags.load(Ordering::Relaxed) & (FLAG_RESET | FLAG_DEAD) == 0)
     }
 
     /// Answers a Bind request.

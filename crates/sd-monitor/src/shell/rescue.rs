@@ -21,7 +21,7 @@ use crate::core::channels::ChannelKey;
 use crate::core::listeners::Listener;
 use sd_proto::{ErrorCode, Ip, Reply};
 use sd_ring::doorbell;
-use sd_shm::channel::{FLAG_RESET, Side, SlotState};
+use sd_shm::channel::{Side, SlotState};
 use sd_shm::slab::{End, State};
 use sd_sys::futex::{Scope, wake};
 use std::collections::{BTreeSet, HashMap};
@@ -449,7 +449,6 @@ fn refuse(segment: &Segment, request: &Request) {
     if old >> 8 == request.generation || !sd_ring::sync::slot_state::answer(&b.state, old, refused) {
         return;
     }
-    b.flags.store(FLAG_RESET, Ordering::Release);
     let all = doorbell::RX_SLEEP | doorbell::RX_EVENT | doorbell::TX_SLEEP | doorbell::TX_EVENT;
     doorbell::ring(&a.wait, all);
     map.events(Side::A).post(request.slot);

@@ -10,7 +10,7 @@ use crate::socket::endpoint::EndpointExt;
 use crate::socket::handle::Socket;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::doorbell;
-use sd_shm::channel::{FLAG_RESET, Side, SlotState};
+use sd_shm::channel::{Side, SlotState};
 use sd_shm::slab::State;
 use std::collections::VecDeque;
 
@@ -33,7 +33,6 @@ pub(crate) fn refuse(channel: &'static Channel, slot: usize, generation: u32) {
     if old >> 8 == generation || !sd_ring::sync::slot_state::answer(state, old, refused) {
         return;
     }
-    words.side[1].flags.store(FLAG_RESET, Ordering::Release);
     wake_asking(channel, slot);
 }
 

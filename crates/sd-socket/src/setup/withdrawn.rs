@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering;
 use libc::c_int;
 use sd_proto::Request;
 use sd_ring::{Next, RxCursor};
-use sd_shm::channel::{FLAG_RESET, GEOMETRY, Side, SlotState};
+use sd_shm::channel::{GEOMETRY, Side, SlotState};
 use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::Errno;
 
@@ -216,7 +216,6 @@ fn refuse(endpoint: &'static Endpoint, channel: &'static Channel, slot: usize, g
         return;
     }
     b.state.store(refused, Ordering::Release);
-    b.flags.store(FLAG_RESET, Ordering::Release);
     crate::socket::bell::announce_to_self(endpoint);
 }
 

@@ -278,15 +278,15 @@ impl Lab {
                 let open = procfs::fd_targets(monitor.pid()).join(" ");
                 fail!("the monitor had {} descriptors and has now: {open}", self.monitor_fds);
             }
+            let left = self.snapshot()?;
+            if let Some(c) = left.connections.first() {
+                fail!("every client is gone, yet sd ss shows {}", ss::describe(c));
+            }
+            if let Some(local) = left.listeners.first() {
+                fail!("every server is gone, yet sd ss shows the listener {local}");
+            }
             Ok(())
         })?;
-        let left = self.snapshot()?;
-        if let Some(c) = left.connections.first() {
-            fail!("every client is gone, yet sd ss shows {}", ss::describe(c));
-        }
-        if let Some(local) = left.listeners.first() {
-            fail!("every server is gone, yet sd ss shows the listener {local}");
-        }
         monitor.terminate()
     }
 }

@@ -5,6 +5,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Sockets of unmodified programs over shared memory
 #[derive(Parser)]
@@ -35,6 +36,14 @@ pub enum Command {
     /// Path is `shm` or `kernel`; Reason says why it is the kernel. Recv-Q and Send-Q of a listener are the
     /// connections that wait for accept, and how many may.
     Ss(SsOptions),
+    /// Show which connections are busy, again and again, in the manner of top(1)
+    ///
+    /// Rates are bytes of payload per second over shared memory, each way; those of connections on the kernel path are not
+    /// known. Messages are not counted anywhere, as each would pay for that. CPU is the whole of a process; Spins and
+    /// Sleeps are its waits per second that ended while it looked, and that it slept through.
+    /// Keys: `q` quit, `s` or `<` `>` sort by another column, `r` the other way round, `p` processes or connections, space
+    /// stop and go on, arrows and Page Up, Page Down move, `+` `-` slower or faster.
+    Top(TopOptions),
     /// Check what works on this host, and say why not
     ///
     /// Ends with two programs that exchange a few bytes over shared memory. The exit status is 1 when a
@@ -111,6 +120,55 @@ pub struct SsOptions {
     /// The monitor's socket, instead of SD_MONITOR or the user's own
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct TopOptions {
+    /// Print tables one after the other instead of using the whole terminal; so where standard output is no terminal
+    #[arg(long)]
+    pub batch: bool,
+    /// Print one JSON document per line
+    #[arg(long)]
+    pub json: bool,
+    /// Processes instead of connections
+    #[arg(long)]
+    pub processes: bool,
+    /// Seconds from one look to the next
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+    /// End after so many; without it only a key or a signal does
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// By which column
+    #[arg(long, value_enum, default_value = "rate")]
+    pub sort: Column,
+    /// The monitor's socket, instead of SD_MONITOR or the user's own
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// What lists can be sorted by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Column {
+    /// Bytes per second, both ways
+    Rate,
+    /// Bytes per second received
+    Received,
+    /// Bytes per second sent
+    Sent,
+    /// Bytes that wait, both ways
+    Queue,
+    /// The process's share of processors
+    Cpu,
+    /// Process
+    Process,
+}
+
+fn interval(text: &str) -> std::result::Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds @ 0.05..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("must be a number from 0.05 to 3600".to_owned()),
+    }
 }
 
 #[derive(Args)]

@@ -18,6 +18,7 @@ mod pump;
 mod run;
 mod ss;
 mod starter;
+mod top;
 mod unregistered;
 
 use sd_cli::cli::{self, Command};
@@ -48,6 +49,7 @@ fn dispatch() -> Result<(), Failure> {
         Command::Monitor(options) => monitor::main(options),
         Command::Pump(options) => pump::main(&options),
         Command::Ss(options) => ss::main(&options),
+        Command::Top(options) => top::main(&options),
         Command::Doctor(options) => doctor::main(&options),
         Command::Bench(_) => bench::main(),
         Command::Completions { shell } => manual::completions(shell),

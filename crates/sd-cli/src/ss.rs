@@ -35,6 +35,7 @@ impl Listener {
             reason: self.reason,
             rx_queue: self.pending,
             tx_queue: self.backlog,
+            ..Connection::default()
         }
     }
 }

@@ -20,6 +20,9 @@ pub struct Connection {
     pub reason: Option<String>,
     pub rx_queue: u64,
     pub tx_queue: u64,
+    /// Payload that it has received and sent over shared memory since it was made.
+    pub rx_bytes: u64,
+    pub tx_bytes: u64,
 }
 
 /// The connections of a status document.

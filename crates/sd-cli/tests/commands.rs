@@ -97,7 +97,7 @@ fn help_and_version_are_no_failures() {
 #[test]
 fn completions_and_man_pages_name_every_command() {
     let folder = Folder::new();
-    let commands = ["run", "monitor", "ss", "doctor", "bench", "completions", "man"];
+    let commands = ["run", "monitor", "ss", "top", "doctor", "bench", "completions", "man"];
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = stdout(&sd(&folder, &["completions", shell]).output().unwrap());
         assert!(commands.iter().all(|command| script.contains(command)), "{shell}");

@@ -33,6 +33,8 @@ const CHANNELS_MAX: usize = 64;
 struct Document {
     version: &'static str,
     pid: u32,
+    /// When it was made: CLOCK_MONOTONIC, so that rates can be made of two of them.
+    clock_ns: u64,
     clients: Vec<Client>,
     connections: Vec<Connection>,
     /// There may be more.
@@ -201,6 +203,7 @@ impl Server {
         let document = Document {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
+            clock_ns: sd_sys::time::now_ns(),
             listeners,
             clients,
             connections,

@@ -26,7 +26,8 @@ pub enum Command {
     /// Run the monitor in the foreground
     ///
     /// `sd run` starts one when there is none, so this is for service managers and for debugging. SIGHUP reads
-    /// the policy again. SIGTERM ends it; connections that exist go on.
+    /// the policy again. SIGTERM ends it; connections that exist go on. A listening socket that a service manager
+    /// hands over (LISTEN_FDS) is served instead of one of its own.
     Monitor(MonitorOptions),
     /// Carry all connections of a monitor that was told so
     #[command(hide = true)]
@@ -70,7 +71,7 @@ pub enum Command {
 
 #[derive(Args)]
 pub struct RunOptions {
-    /// The monitor's socket, instead of SD_MONITOR or the user's own
+    /// The monitor's socket, instead of SD_MONITOR, the host's or the user's own
     #[arg(long, value_name = "PATH")]
     pub monitor: Option<PathBuf>,
     /// Do not start a monitor when none answers
@@ -104,7 +105,7 @@ pub enum LoopbackPump {
 
 #[derive(Args)]
 pub struct PumpOptions {
-    /// The monitor's socket, instead of SD_MONITOR or the user's own
+    /// The monitor's socket, instead of SD_MONITOR, the host's or the user's own
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
@@ -117,7 +118,7 @@ pub struct SsOptions {
     /// Show who holds how much memory instead
     #[arg(long, conflicts_with = "json")]
     pub memory: bool,
-    /// The monitor's socket, instead of SD_MONITOR or the user's own
+    /// The monitor's socket, instead of SD_MONITOR, the host's or the user's own
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }

@@ -6,7 +6,7 @@ use sd_cli::place;
 
 /// Runs until it is told to end.
 pub(crate) fn main(options: MonitorOptions) -> Result<()> {
-    let socket = place::socket(options.socket.as_deref());
+    let socket = place::socket_to_serve(options.socket.as_deref());
     // A reader of the log who goes away must not take the monitor along.
     // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };

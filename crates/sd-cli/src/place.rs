@@ -4,13 +4,21 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What `--monitor` or `--socket` says, else SD_MONITOR, else the user's own place; absolute, because the
-/// program may change its directory.
+/// What `--monitor` or `--socket` says, else SD_MONITOR, else the host's place if there is a socket, else the user's own;
+/// absolute, because the program may change its directory.
 pub fn socket(option: Option<&Path>) -> PathBuf {
+    named(option, sd_monitor::default_socket_path)
+}
+
+/// Where a monitor serves that was not told where: never at the host's place.
+pub fn socket_to_serve(option: Option<&Path>) -> PathBuf {
+    named(option, sd_monitor::own_socket_path)
+}
+
+fn named(option: Option<&Path>, otherwise: fn() -> PathBuf) -> PathBuf {
     let from_environment =
         || std::env::var_os("SD_MONITOR").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let path =
-        option.map(Path::to_owned).or_else(from_environment).unwrap_or_else(sd_monitor::default_socket_path);
+    let path = option.map(Path::to_owned).or_else(from_environment).unwrap_or_else(otherwise);
     std::path::absolute(&path).unwrap_or(path)
 }
 

@@ -29,7 +29,8 @@ use std::path::PathBuf;
 /// How to run the monitor.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where clients connect; see [`default_socket_path`].
+    /// Where clients connect; see [`default_socket_path`]. A listening socket that a service manager hands over
+    /// (`LISTEN_FDS`) goes first.
     pub socket: PathBuf,
     /// Policy file; without one everything is allowed.
     pub policy: Option<PathBuf>,
@@ -62,6 +63,8 @@ pub enum Error {
     InTheWay(PathBuf),
     /// The policy file has a mistake: file, line (from 1), message.
     Policy(PathBuf, usize, String),
+    /// What a service manager has handed over is no socket for a monitor; the text says why.
+    Handed(String),
     /// A system call failed while doing something to something.
     System(&'static str, PathBuf, io::Error),
 }
@@ -72,6 +75,7 @@ impl fmt::Display for Error {
             Error::AlreadyRunning(path) => write!(f, "a monitor is already running at {}", path.display()),
             Error::Directory(path, why) => write!(f, "{}: {why}", path.display()),
             Error::InTheWay(path) => write!(f, "{}: exists and is not a socket", path.display()),
+            Error::Handed(why) => write!(f, "the socket that was handed over (LISTEN_FDS): {why}"),
             Error::Policy(path, line, message) => write!(f, "{}:{line}: {message}", path.display()),
             Error::System(what, path, error) => write!(f, "cannot {what} {}: {error}", path.display()),
         }
@@ -96,10 +100,16 @@ pub fn run(options: Options) -> Result<(), Error> {
     shell::run(&options)
 }
 
-/// Where the monitor of this user listens: `$SD_MONITOR`, or `socksdirect/monitor.sock` in the
-/// user's run-time directory, or in `~/.local/state` where there is none, or in `/run/socksdirect/UID`.
+/// Where a program looks for its monitor that was told of none (`SD_MONITOR`): at the host's, in `/run/socksdirect`, if that is
+/// there, and else at the user's own ([`own_socket_path`]).
 pub fn default_socket_path() -> PathBuf {
     shell::place::default_socket_path()
+}
+
+/// Where a monitor of this user's own listens: `socksdirect/monitor.sock` in the user's run-time directory, or in
+/// `~/.local/state` where there is none, or in `/run/socksdirect/UID`.
+pub fn own_socket_path() -> PathBuf {
+    shell::place::own_socket_path()
 }
 
 /// What fuzzing reaches from outside.

@@ -22,6 +22,9 @@ const PATH_MAX: usize = 108;
 /// Directories above each other that are looked at, at most.
 const DEPTH_MAX: usize = 64;
 
+/// Where a monitor for all users of the host has its socket, with a zero byte at its end: root's, or nobody's.
+pub const SYSTEM_SOCKET: &[u8] = b"/run/socksdirect/monitor.sock\0";
+
 /// What is wrong with the way to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubt {

@@ -1,5 +1,6 @@
 //! The monitor as a process: start-up, signals, sockets, mappings, the event loop.
 
+mod activation;
 mod admission;
 mod bind;
 mod by_kernel;
@@ -57,15 +58,19 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// See [`crate::run`].
 pub(crate) fn run(options: &Options) -> Result<(), Error> {
+    let handed = activation::handed()?;
     start_log();
     let policy = files::read_policy(options.policy.as_deref())?;
     raise_descriptor_limit();
-    let place = place::Place::take(&options.socket)?;
+    let place = match handed {
+        Some(handed) => place::Place::of(handed)?,
+        None => place::Place::take(&options.socket)?,
+    };
+    tracing::info!("listening at {}", place.path().display());
     let system = |what| move |error| Error::System(what, options.socket.clone(), error);
     let signals = signals().map_err(system("watch signals for"))?;
     let mut server = server::Server::new(place, signals, options, policy).map_err(system("start serving"))?;
     server.recover_silent();
-    tracing::info!("listening at {}", options.socket.display());
     tell_systemd("READY=1");
     let ended = server.serve().map_err(system("go on serving"));
     tell_systemd("STOPPING=1");

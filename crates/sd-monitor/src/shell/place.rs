@@ -1,6 +1,7 @@
 //! The socket's place in the file system: a directory that only its owner can change, a lock
-//! against a second monitor, and the socket.
+//! against a second monitor, and the socket; or a socket that was handed over, where all of this is its maker's.
 
+use super::activation::Handed;
 use crate::Error;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
@@ -14,9 +15,13 @@ use std::path::{Path, PathBuf};
 
 /// See [`crate::default_socket_path`].
 pub(crate) fn default_socket_path() -> PathBuf {
-    if let Some(path) = std::env::var_os("SD_MONITOR").filter(|path| !path.is_empty()) {
-        return path.into();
-    }
+    let system = sd_sys::trust::SYSTEM_SOCKET.strip_suffix(b"\0").unwrap_or_default();
+    let system = Path::new(OsStr::from_bytes(system));
+    if system.exists() { system.to_owned() } else { own_socket_path() }
+}
+
+/// See [`crate::own_socket_path`].
+pub(crate) fn own_socket_path() -> PathBuf {
     let uid = nix::unistd::geteuid();
     let variable = |name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     let by_user = || Some(PathBuf::from(format!("/run/user/{uid}"))).filter(|path| path.exists());
@@ -28,11 +33,11 @@ pub(crate) fn default_socket_path() -> PathBuf {
     }
 }
 
-/// The bound socket. Dropping it removes its files.
+/// The bound socket. Dropping it removes the files that it has made.
 pub(crate) struct Place {
     path: PathBuf,
-    /// Device and inode of the socket file, so that a successor's file is never removed.
-    identity: (u64, u64),
+    /// Device and inode of the socket file, so that a successor's file is never removed. `None`: it is not the monitor's to remove.
+    identity: Option<(u64, u64)>,
     /// Equal for all monitors that are ever bound at this place; another place has another number.
     pub(crate) number: u64,
     lock: Option<Lock>,
@@ -54,7 +59,7 @@ impl Place {
         nix::sys::socket::setsockopt(&listener, nix::sys::socket::sockopt::PassCred, &true)
             .map_err(|e| system("set up")(e.into()))?;
         nix::sys::socket::bind(listener.as_raw_fd(), &address).map_err(|e| system("bind to")(e.into()))?;
-        let identity = fs::symlink_metadata(path).map(identity).map_err(system("look at"))?;
+        let identity = fs::symlink_metadata(path).map(identity).map(Some).map_err(system("look at"))?;
         let number = number(path).map_err(system("look at the directory of"))?;
         let place = Place { path: path.to_owned(), identity, number, lock: Some(lock), listener };
         nix::sys::socket::listen(&place.listener, Backlog::MAXCONN)
@@ -64,11 +69,24 @@ impl Place {
         fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(system("set the mode of"))?;
         Ok(place)
     }
+
+    /// That of a socket which was handed over. Who made it sees to it that nobody else serves it; clients look at its directory
+    /// as they do at any.
+    pub(super) fn of(Handed { listener, path }: Handed) -> Result<Place, Error> {
+        check_way(&path)?;
+        let number =
+            number(&path).map_err(|error| Error::System("look at the directory of", path.clone(), error))?;
+        Ok(Place { path, identity: None, number, lock: None, listener })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| identity(found) == self.identity) {
+        if self.identity.is_some() && fs::symlink_metadata(&self.path).map(identity).ok() == self.identity {
             let _ = fs::remove_file(&self.path);
         }
         // After the socket, so that nobody takes the lock and then finds the old socket.
@@ -105,6 +123,11 @@ fn check_directory(path: &Path) -> Result<(), Error> {
     let directory = directory_of(path);
     make_directory(directory)
         .map_err(|error| Error::System("make the directory", directory.to_owned(), error))?;
+    check_way(path)
+}
+
+/// Refuses a place that others could exchange.
+fn check_way(path: &Path) -> Result<(), Error> {
     sd_sys::trust::way_to(path.as_os_str().as_bytes(), true).map_err(|doubt| {
         let part = path.as_os_str().as_bytes().get(..doubt.len).unwrap_or_default();
         Error::Directory(PathBuf::from(OsStr::from_bytes(part)), doubt.why.to_string())
@@ -208,7 +231,7 @@ mod tests {
         let directory = scratch("stale");
         let path = directory.join("monitor.sock");
         let mut place = Place::take(&path).unwrap();
-        place.identity = (0, 0);
+        place.identity = Some((0, 0));
         drop(place);
         assert!(path.exists(), "left behind as by kill -9");
         drop(Place::take(&path).unwrap());

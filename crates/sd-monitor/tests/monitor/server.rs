@@ -21,6 +21,18 @@ pub(crate) struct Server {
 /// One test at a time: a process that one forks would inherit the other's control sockets.
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// The test harness has a thread beside the monitor's, which must not take its signals.
+pub(crate) fn keep_signals_from_threads(command: &mut Command) {
+    // SAFETY: between fork and exec only sigprocmask(2) is called.
+    unsafe {
+        command.pre_exec(|| {
+            let mut set = SigSet::empty();
+            [Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| set.add(signal));
+            Ok(set.thread_block()?)
+        });
+    }
+}
+
 impl Server {
     pub(crate) fn start() -> Server {
         Server::start_with_policy(None)
@@ -95,15 +107,7 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        // The test harness has a thread beside the monitor's, which must not take its signals.
-        // SAFETY: between fork and exec only sigprocmask(2) is called.
-        unsafe {
-            command.pre_exec(|| {
-                let mut set = SigSet::empty();
-                [Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| set.add(signal));
-                Ok(set.thread_block()?)
-            });
-        }
+        keep_signals_from_threads(&mut command);
         if self.policy().exists() {
             command.env("SD_TEST_POLICY", self.policy());
         }

@@ -76,9 +76,10 @@ pub(crate) fn monitor_path(buf: &mut [u8; 108]) -> Option<(&[u8], bool)> {
     Some((buf.get(..len)?, PATH_IS_NAMED.load(Ordering::Relaxed)))
 }
 
-/// SD_MONITOR, or the user's default place: the first of these that there is, as the monitor itself finds it
+/// SD_MONITOR, or a default place: the first of these that there is, as `sd run` finds it
 /// (`default_socket_path` in sd-monitor). None is in a directory that others could have made before.
 /// ```text
+///  /run/socksdirect/monitor.sock                  the host's, where there is one: for all users
 ///  $XDG_RUNTIME_DIR/socksdirect                   named
 ///  /run/user/UID/socksdirect                      where that directory is
 ///  $HOME/.local/state/socksdirect                 but not for root
@@ -88,6 +89,11 @@ fn find_path(environment: Environment, buf: &mut [u8; 108]) -> Option<(&[u8], bo
     let variable = |name| get(environment, name).filter(|path| !path.is_empty());
     if let Some(path) = variable(b"SD_MONITOR") {
         return Some((join(buf, &[path])?, true));
+    }
+    if let [place @ .., 0] = sd_sys::trust::SYSTEM_SOCKET
+        && exists(sd_sys::trust::SYSTEM_SOCKET)
+    {
+        return Some((join(buf, &[place])?, false));
     }
     let mut digits = [0u8; 10];
     let uid = sd_sys::fd::geteuid();

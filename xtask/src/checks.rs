@@ -140,7 +140,7 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     steps.tests("cargo test", tests.env("SD_FUZZ_SECONDS", fuzz_seconds));
     if !is_fast {
         steps.tests("loom", &mut loom());
-        steps.tests("token model", &mut token_model());
+        steps.tests("models", &mut models());
     }
     steps.tests("posix", &mut ourselves(&["posix"])?);
     // The whole is for who changes links: `cargo xtask posix --pump`.
@@ -168,9 +168,18 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     Ok(())
 }
 
-/// All states of the token's protocol, for three threads.
-fn token_model() -> Command {
-    product::cargo(&["test", "--release", "--package", "sd-ring", "--test", "token_model"])
+/// All states of the token's protocol, for three threads, and of a connection that changes its road.
+fn models() -> Command {
+    product::cargo(&[
+        "test",
+        "--release",
+        "--package",
+        "sd-ring",
+        "--test",
+        "token_model",
+        "--test",
+        "road_model",
+    ])
 }
 
 /// The ring's tests again, with every interleaving explored. A directory of its own keeps the usual build warm.

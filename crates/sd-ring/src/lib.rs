@@ -9,13 +9,14 @@
 //! * No allocation, no system call, no lock.
 //! * [`token`]: of many threads of many processes, one uses an end of the ring at a time.
 //! * [`sync`]: who sleeps and who wakes, as pure protocols; one of two sides always sees the other.
+//! * [`road`]: bytes that move between the kernel's connection and a ring arrive once and in order.
 //!
 //! # Not here
 //! How somebody sleeps, and is woken: [`doorbell`] and [`sync`] only decide *whether* he must be.
 //!
 //! # Tests
 //! Unit and property tests against a byte-queue model, loom models of ring, doorbell and token with a
-//! ring small enough to wrap (`tests/loom.rs`), loom models of [`sync`] (`tests/points`), and a search of all states of the token's protocol (`RUSTFLAGS="--cfg loom" cargo test -p sd-ring --release`).
+//! ring small enough to wrap (`tests/loom.rs`), loom models of [`sync`] (`tests/points`), searches of all states of the token's protocol and of the change of roads (`RUSTFLAGS="--cfg loom" cargo test -p sd-ring --release`).
 #![cfg_attr(not(any(test, loom)), no_std)]
 
 pub mod copy;
@@ -27,6 +28,7 @@ mod mirror;
 mod parked;
 mod receive;
 mod ring;
+pub mod road;
 pub mod stamp;
 pub mod sync;
 pub mod token;

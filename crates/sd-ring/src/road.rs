@@ -1,0 +1,167 @@
+//! Which road the bytes of one direction take: the kernel's connection or the ring.
+//!
+//! Two ends have a TCP connection of the kernel's and, besides, a slot with two rings. Each direction moves by itself from
+//! the kernel's connection to the ring, at an exact byte, and back. One life of a slot is one promotion, so
+//! that nothing here needs an epoch:
+//!
+//! ```text
+//!  sender     kernel ── SWITCHED, at P ──> ring ── marker, LEFT ──> kernel
+//!  receiver   kernel ── has read P     ──> ring ── reads the marker ──> kernel
+//! ```
+//!
+//! P counts bytes of the kernel's stream; nothing is put into that stream. What an end says stands in its [`RoadWord`], in
+//! memory that both see. The word is the truth for all threads and processes that share the end: who dies between
+//! two stores leaves a state from which the next one goes on.
+//!
+//! Pure: [`send`] and [`receive`] decide, the caller acts. `tests/road_model.rs` explores all orders in which two ends can
+//! do what is decided here, with deaths in between. Source: between two hosts the same question is
+//! vSocket's hybrid connection set-up; SocksDirect §4.5.3 falls back at the beginning of a connection only.
+
+use core::fmt;
+use core::ops::BitOr;
+
+/// What one end says about the roads of a connection, and about the direction it sends in. Bits are set and never cleared. The end
+/// writes its own word, but for [`RoadWord::RESUME`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct RoadWord(pub u32);
+
+impl RoadWord {
+    /// All waits of this end look at both roads.
+    pub const ATTACHED: RoadWord = RoadWord(1);
+    /// As sender: what follows byte P of the kernel's stream is in the ring. P was written before.
+    pub const SWITCHED: RoadWord = RoadWord(2);
+    /// As sender: the marker is the last that is, or will be, in the ring. Set by [`leaving`], so never beside RESUME.
+    pub const LEAVING: RoadWord = RoadWord(4);
+    /// As sender: what follows is in the kernel's stream, for as long as the slot lives. Without [`RoadWord::SWITCHED`]: this
+    /// direction never was in the ring and never will be.
+    pub const LEFT: RoadWord = RoadWord(8);
+    /// The connection is to go back to the kernel, in both directions.
+    pub const WANTS_KERNEL: RoadWord = RoadWord(16);
+    /// Set by the receiver, by [`resuming`]: it reads no more from this end's ring. What lies there from byte Q on is to be sent
+    /// again in the kernel's stream. Q was written before.
+    pub const RESUME: RoadWord = RoadWord(32);
+
+    /// Whether all bits of `of` are set.
+    #[inline]
+    pub fn has(self, of: RoadWord) -> bool {
+        self.0 & of.0 == of.0
+    }
+}
+
+impl BitOr for RoadWord {
+    type Output = RoadWord;
+
+    fn bitor(self, other: RoadWord) -> RoadWord {
+        RoadWord(self.0 | other.0)
+    }
+}
+
+impl fmt::Debug for RoadWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = ["ATTACHED", "SWITCHED", "LEAVING", "LEFT", "WANTS_KERNEL", "RESUME"];
+        let set = names.iter().enumerate().filter(|(bit, _)| self.0 >> bit & 1 == 1).map(|(_, name)| name);
+        f.debug_list().entries(set).finish()
+    }
+}
+
+/// What a sender does next. It holds the right to send, and looks again after each step but `Kernel` and `Ring`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Send {
+    /// Write into the kernel's stream.
+    Kernel,
+    /// Write into the ring.
+    Ring,
+    /// Count the bytes written into the kernel's stream, store that as P, then set [`RoadWord::SWITCHED`] and ring the peer.
+    Switch,
+    /// Set [`RoadWord::LEFT`]: this direction stays in the kernel's stream.
+    Decline,
+    /// Set what [`leaving`] says, if the word is still the one that was looked at.
+    Leave,
+    /// Write the marker, if it is not yet the last in the ring, then set [`RoadWord::LEFT`] and ring the peer.
+    Mark,
+    /// Write what the ring holds from Q on into the kernel's stream; when all of it is there, set [`RoadWord::LEFT`].
+    Resend,
+}
+
+/// What the sender at the end that says `own` does, where the other end says `peer`. `free`: nothing forbids a switch now, such
+/// as an end of the stream or urgent data that went over the kernel.
+#[inline]
+pub fn send(own: RoadWord, peer: RoadWord, free: bool) -> Send {
+    let wants = (own.0 | peer.0) & RoadWord::WANTS_KERNEL.0 != 0 || own.has(RoadWord::RESUME);
+    let attached = own.has(RoadWord::ATTACHED) && peer.has(RoadWord::ATTACHED);
+    let on_ring = own.has(RoadWord::SWITCHED);
+    match (own.has(RoadWord::LEFT), on_ring) {
+        (true, _) => Send::Kernel,
+        (false, false) if wants => Send::Decline,
+        (false, false) if attached && free => Send::Switch,
+        (false, false) => Send::Kernel,
+        (false, true) if own.has(RoadWord::RESUME) => Send::Resend,
+        (false, true) if own.has(RoadWord::LEAVING) => Send::Mark,
+        (false, true) if wants => Send::Leave,
+        (false, true) => Send::Ring,
+    }
+}
+
+/// What a receiver does next. It holds the right to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Receive {
+    /// Read at most so many bytes of the kernel's stream.
+    Kernel(u64),
+    /// Read the ring.
+    Ring,
+    /// The peer says that it switched before a byte that has been read already.
+    Lie,
+}
+
+/// What a receiver knows, besides what the sender says.
+#[derive(Clone, Copy, Debug)]
+pub struct Position {
+    /// Bytes that lie in the kernel's stream, unread. **Asked before the peer's word is read**: what was there then was
+    /// written before a switch that the word does not show yet. Bytes that come later may already stand behind the ring's.
+    pub waiting: u64,
+    /// Bytes read from the kernel's stream.
+    pub read: u64,
+    /// The peer's P; looked at only if it has switched.
+    pub switched_at: u64,
+    /// The marker was read from the ring.
+    pub marker: bool,
+}
+
+/// What the receiver does, where the sender says `peer`.
+#[inline]
+pub fn receive(peer: RoadWord, at: Position) -> Receive {
+    if at.marker || peer.has(RoadWord::RESUME) || peer.has(RoadWord::LEFT) && !peer.has(RoadWord::SWITCHED) {
+        return Receive::Kernel(u64::MAX);
+    }
+    if !peer.has(RoadWord::SWITCHED) {
+        return Receive::Kernel(at.waiting);
+    }
+    match at.switched_at.checked_sub(at.read) {
+        Some(0) => Receive::Ring,
+        Some(left) => Receive::Kernel(left),
+        None => Receive::Lie,
+    }
+}
+
+/// The sender's word with [`RoadWord::LEAVING`]; `None` when the receiver was faster. To be put in by compare-and-exchange: exactly one
+/// of a marker and a resumption ends what a ring carries, and both sides know which.
+#[inline]
+pub fn leaving(own: RoadWord) -> Option<RoadWord> {
+    (!own.has(RoadWord::RESUME)).then_some(own | RoadWord::LEAVING)
+}
+
+/// The peer's word with [`RoadWord::RESUME`], set by the receiver that reads the ring no more; `None` when the sender is leaving
+/// or has left: then the ring must be read up to the marker, by whoever goes on for this end. Compare-and-exchange, as [`leaving`].
+#[inline]
+pub fn resuming(peer: RoadWord) -> Option<RoadWord> {
+    let declined = peer.has(RoadWord::LEFT) && !peer.has(RoadWord::SWITCHED);
+    (declined || !peer.has(RoadWord::LEAVING)).then_some(peer | RoadWord::RESUME)
+}
+
+/// Whether an end has no more use for the slot: both directions are the kernel's for good, and it has read the ring to its
+/// end. `marker`: it has read the marker.
+#[inline]
+pub fn is_over(own: RoadWord, peer: RoadWord, marker: bool) -> bool {
+    let reads_stream = marker || peer.has(RoadWord::RESUME) || !peer.has(RoadWord::SWITCHED);
+    own.has(RoadWord::LEFT) && peer.has(RoadWord::LEFT) && reads_stream
+}

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result, print};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use sd_monitor::MetricsPlace;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -90,6 +91,12 @@ pub struct MonitorOptions {
     /// Who may use shared memory: a file of allow and deny rules
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
+    /// Serve metrics for Prometheus there: unix:PATH, which is for this user alone, or ADDRESS:PORT, for whoever reaches it
+    ///
+    /// `GET /metrics` answers with OpenMetrics text: connections by road and user, requests by kind and how long they took,
+    /// refusals, channels, memory, quotas.
+    #[arg(long, value_name = "WHERE")]
+    pub metrics: Option<MetricsPlace>,
     /// Let all connections go through a process in between, to test that
     #[arg(long, hide = true, value_enum, value_name = "HOW")]
     pub loopback_pump: Option<LoopbackPump>,

@@ -19,6 +19,12 @@ pub(crate) fn main(options: MonitorOptions) -> Result<()> {
     });
     // Its own file, also when another one has taken the name.
     let helper = Some("/proc/self/exe".into());
-    sd_monitor::run(sd_monitor::Options { socket, policy: options.policy, helper, pump })
-        .map_err(|error| Failure::new(error.to_string()))
+    sd_monitor::run(sd_monitor::Options {
+        socket,
+        policy: options.policy,
+        helper,
+        pump,
+        metrics: options.metrics,
+    })
+    .map_err(|error| Failure::new(error.to_string()))
 }

@@ -24,7 +24,9 @@ mod shell;
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// How to run the monitor.
 #[derive(Clone, Debug)]
@@ -41,6 +43,29 @@ pub struct Options {
     pub helper: Option<PathBuf>,
     /// Connections go through a process in between, which says that it is there; none by default. For tests.
     pub pump: Option<Pump>,
+    /// Where it tells a Prometheus server of itself; nowhere by default.
+    pub metrics: Option<MetricsPlace>,
+}
+
+/// Where metrics are to be had, in OpenMetrics text over HTTP: `GET /metrics`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsPlace {
+    /// `unix:PATH`: a socket that is its owner's alone.
+    Unix(PathBuf),
+    /// `ADDRESS:PORT`: for whoever reaches that.
+    Tcp(SocketAddr),
+}
+
+impl FromStr for MetricsPlace {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<MetricsPlace, &'static str> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err("a path is missing"),
+            Some(path) => Ok(MetricsPlace::Unix(path.into())),
+            None => text.parse().map(MetricsPlace::Tcp).map_err(|_| "must be unix:PATH or ADDRESS:PORT"),
+        }
+    }
 }
 
 /// What connections go through.

@@ -113,6 +113,13 @@ macro_rules! messages {
                 )+}
             }
 
+            /// What its kind is called here.
+            pub fn name(&self) -> &'static str {
+                match self {$(
+                    $enum::$name { .. } => stringify!($name),
+                )+}
+            }
+
             /// How many descriptors come beside it at most.
             pub fn brings(&self) -> usize {
                 match self {$(

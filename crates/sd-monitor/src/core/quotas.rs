@@ -137,6 +137,11 @@ impl Quotas {
         self.of.get(&user).copied().unwrap_or_default()
     }
 
+    /// What each user is charged for.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.of.iter().map(|(user, count)| (*user, *count))
+    }
+
     /// Whether there is room for all descriptors that one message can bring.
     pub(crate) fn has_room(&self, closing: Closing) -> bool {
         self.total.saturating_add(closing.of_all).saturating_add(MESSAGE) <= self.limit || self.is_tiny()

@@ -19,6 +19,7 @@ mod grant;
 mod hearing;
 mod helpers;
 mod looks;
+mod metrics;
 mod origin;
 pub(crate) mod place;
 mod poller;
@@ -67,9 +68,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
         None => place::Place::take(&options.socket)?,
     };
     tracing::info!("listening at {}", place.path().display());
+    let mut metrics = options.metrics.as_ref().map(metrics::place::Place::take).transpose()?;
     let system = |what| move |error| Error::System(what, options.socket.clone(), error);
     let signals = signals().map_err(system("watch signals for"))?;
     let mut server = server::Server::new(place, signals, options, policy).map_err(system("start serving"))?;
+    if let Some(listener) = metrics.as_mut().and_then(|place| place.listener.take()) {
+        server.serve_metrics(listener).map_err(system("serve metrics of"))?;
+    }
     server.recover_silent();
     tell_systemd("READY=1");
     let ended = server.serve().map_err(system("go on serving"));

@@ -51,7 +51,7 @@ impl Place {
         let address = UnixAddr::new(path).map_err(|e| system("use as a socket")(e.into()))?;
         check_directory(path)?;
         let lock = Lock::take(path)?;
-        remove_stale(path, &address)?;
+        remove_stale(path, &address, SockType::SeqPacket)?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let listener = nix::sys::socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
             .map_err(|e| system("make a socket for")(e.into()))?;
@@ -105,7 +105,7 @@ fn number(path: &Path) -> io::Result<u64> {
     }))
 }
 
-fn identity(metadata: fs::Metadata) -> (u64, u64) {
+pub(super) fn identity(metadata: fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
 }
 
 /// Makes the directory unless it is there; what others could exchange is refused.
-fn check_directory(path: &Path) -> Result<(), Error> {
+pub(super) fn check_directory(path: &Path) -> Result<(), Error> {
     let directory = directory_of(path);
     make_directory(directory)
         .map_err(|error| Error::System("make the directory", directory.to_owned(), error))?;
@@ -140,7 +140,7 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 /// Removes the socket of a monitor that died.
-fn remove_stale(path: &Path, address: &UnixAddr) -> Result<(), Error> {
+pub(super) fn remove_stale(path: &Path, address: &UnixAddr, kind: SockType) -> Result<(), Error> {
     let system = |what| move |error| Error::System(what, path.to_owned(), error);
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -149,7 +149,7 @@ fn remove_stale(path: &Path, address: &UnixAddr) -> Result<(), Error> {
         Ok(_) => {}
     }
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let probe = nix::sys::socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
+    let probe = nix::sys::socket::socket(AddressFamily::Unix, kind, flags, None)
         .map_err(|e| system("make a socket for")(e.into()))?;
     match nix::sys::socket::connect(probe.as_raw_fd(), address) {
         Err(Errno::ECONNREFUSED) => fs::remove_file(path).map_err(system("remove the stale")),

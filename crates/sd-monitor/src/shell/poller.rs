@@ -21,6 +21,8 @@ pub(crate) enum Token {
     Witness(u64),
     /// The closers have found something out.
     Found,
+    /// Who asks for metrics wants the monitor to look around.
+    Metrics,
     /// A process that empties segments has done so, or has ended.
     Emptied(u64),
 }
@@ -31,6 +33,7 @@ impl Token {
             Token::Accept => 0,
             Token::Signals => 1,
             Token::Found => 5,
+            Token::Metrics => 8,
             Token::Connection(n) => n << 3 | 2,
             Token::Process(n) => n << 3 | 3,
             Token::Witness(n) => n << 3 | 4,
@@ -40,6 +43,7 @@ impl Token {
 
     fn decode(word: u64) -> Option<Token> {
         match word & 7 {
+            0 if word == 8 => Some(Token::Metrics),
             0 => Some(Token::Accept),
             1 => Some(Token::Signals),
             5 => Some(Token::Found),
@@ -105,6 +109,7 @@ mod tests {
             Token::Accept,
             Token::Signals,
             Token::Found,
+            Token::Metrics,
             Token::Connection(9),
             Token::Process(0),
             Token::Witness(1 << 60),

@@ -30,6 +30,12 @@ impl Server {
     /// Acts on a message.
     pub(crate) fn handle(&mut self, id: u64, mut message: Message) {
         let Some(request) = self.understand(id, &mut message) else { return };
+        let began = self.metrics.now();
+        self.act_on(id, request, message);
+        self.metrics.acted_on(request.name(), began);
+    }
+
+    fn act_on(&mut self, id: u64, request: Request, message: Message) {
         tracing::trace!(connection = id, ?request, fds = message.fds.len());
         let who = self.connections.get(&id).and_then(|connection| connection.who);
         let sender = self.note_sender(id, message.sender);
@@ -148,6 +154,7 @@ impl Server {
             Err(code) if request.is_answered() => self.answer(id, Err(code), fds),
             Err(code) => {
                 tracing::debug!(connection = id, ?request, ?code, "ignored");
+                self.metrics.refused(code);
                 self.answer_nothing(id, fds);
             }
         }
@@ -199,6 +206,9 @@ impl Server {
     /// answer knows that we hold none of those any more.
     fn answer(&mut self, id: u64, result: Result<Reply, ErrorCode>, fds: Vec<OwnedFd>) {
         self.answer_nothing(id, fds);
+        if let Err(code) = result {
+            self.metrics.refused(code);
+        }
         let reply = result.unwrap_or_else(|code| Reply::Error { code });
         self.reply(id, &reply, &[]);
     }

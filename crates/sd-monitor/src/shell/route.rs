@@ -55,6 +55,7 @@ impl Server {
             Route::Denied => self.counters.routes_denied += 1,
             Route::Soon => {}
         }
+        self.metrics.routed(&route);
         let wants_ports = wanted.want_ports && matches!(route, Route::Shm { .. });
         let lease = if wants_ports { self.lease(client, question.netns) } else { None };
         let (port_first, port_count) = lease.map_or((0, 0), |lease| (lease.first, lease.count));

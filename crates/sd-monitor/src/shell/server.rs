@@ -10,6 +10,7 @@ use super::family::Family;
 use super::files;
 use super::helpers::Helpers;
 use super::looks::Looks;
+use super::metrics::Metrics;
 use super::place::Place;
 use super::poller::{Poller, Token};
 use super::proof::{Namespaces, own_netns};
@@ -41,7 +42,7 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// What the monitor has done so far.
-#[derive(Clone, Copy, Default, Serialize)]
+#[derive(Clone, Copy, Default, Serialize, Debug)]
 pub(crate) struct Counters {
     pub(crate) clients: u64,
     pub(crate) routes_shm: u64,
@@ -84,6 +85,7 @@ pub(crate) struct Server {
     pub(crate) helpers: Helpers,
     pub(super) remains: Remains,
     pub(super) pumps: Pumps,
+    pub(super) metrics: Metrics,
     policy_path: Option<PathBuf>,
     pub(super) place: Place,
     signals: SignalFd,
@@ -142,6 +144,7 @@ impl Server {
             helpers: Helpers::new(options.helper.clone()),
             remains: Remains::default(),
             pumps: Pumps::new(options.pump),
+            metrics: Metrics::default(),
             policy_path: options.policy.clone(),
             place,
             signals,
@@ -149,6 +152,12 @@ impl Server {
             last_connection: 0,
             random,
         })
+    }
+
+    /// From now on metrics are to be had there.
+    pub(crate) fn serve_metrics(&mut self, listener: OwnedFd) -> io::Result<()> {
+        self.metrics = Metrics::start(listener, &self.poller)?;
+        Ok(())
     }
 
     /// Serves until a signal asks for the end.
@@ -163,6 +172,7 @@ impl Server {
                 self.door.pause(),
                 self.pause_of_looks(now),
                 self.cut_offs.pause(now),
+                self.metrics.pause(),
             ];
             for token in self.poller.wait(pauses.into_iter().flatten().min())? {
                 match token {
@@ -177,11 +187,13 @@ impl Server {
                     Token::Witness(key) => self.witness_ended(ChannelKey(key)),
                     Token::Found => self.take_found(),
                     Token::Emptied(number) => self.emptied(number),
+                    Token::Metrics => self.begin_to_gather(),
                 }
             }
             self.closers.tend();
             self.take_turns();
             self.look_on();
+            self.gather_on();
             self.look_at_witnesses();
             self.recover_overdue();
             self.end_expectations();

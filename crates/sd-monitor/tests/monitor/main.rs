@@ -10,6 +10,7 @@ mod helpers;
 mod holding;
 mod hostile;
 mod memory;
+mod metrics;
 mod process;
 mod pumps;
 mod quotas;
@@ -29,7 +30,9 @@ fn monitor_process() {
     let policy = std::env::var_os("SD_TEST_POLICY").map(Into::into);
     let helper = std::env::var_os("SD_TEST_HELPER").map(Into::into);
     let pump = std::env::var_os("SD_TEST_PUMP").map(|_| sd_monitor::Pump::Late);
-    let ended = sd_monitor::run(sd_monitor::Options { socket: socket.into(), policy, helper, pump });
+    let metrics = std::env::var("SD_TEST_METRICS").ok().map(|place| place.parse().unwrap());
+    let options = sd_monitor::Options { socket: socket.into(), policy, helper, pump, metrics };
+    let ended = sd_monitor::run(options);
     if let Err(error) = &ended {
         eprintln!("failed: {error}");
     }

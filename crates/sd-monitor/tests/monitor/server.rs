@@ -71,6 +71,17 @@ impl Server {
         server
     }
 
+    /// A monitor that serves metrics where `place` says.
+    pub(crate) fn start_with_metrics(place: impl FnOnce(&Server) -> String) -> Server {
+        let mut server = Server::prepare();
+        server._alone = Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
+        let place = place(&server);
+        server.restart_with(|command| {
+            command.env("SD_TEST_METRICS", place);
+        });
+        server
+    }
+
     /// Another monitor at a place of its own.
     pub(crate) fn start_another(&self) -> Server {
         let mut server = Server::prepare();

@@ -71,7 +71,8 @@ fn stage() -> &'static Stage {
     STAGE.get_or_init(|| {
         let folder = std::env::temp_dir().join(format!("sd-fuzz-{}", std::process::id()));
         let path = folder.join("monitor.sock");
-        let options = sd_monitor::Options { socket: path.clone(), policy: None, helper: None, pump: None };
+        let socket = path.clone();
+        let options = sd_monitor::Options { socket, policy: None, helper: None, pump: None, metrics: None };
         // SAFETY: nothing else runs yet.
         unsafe { std::env::set_var("SD_LOG", "off") };
         std::thread::spawn(move || sd_monitor::run(options).expect("the monitor runs"));

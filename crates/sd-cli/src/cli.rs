@@ -49,7 +49,7 @@ pub enum Command {
     /// Check what works on this host, and say why not
     ///
     /// Ends with two programs that exchange a few bytes over shared memory. The exit status is 1 when a
-    /// check failed; a warning is no failure.
+    /// check failed; a warning is no failure. In a container, run it inside; or with --pid outside of it.
     Doctor(DoctorOptions),
     /// Measure SocksDirect beside loopback TCP, Unix sockets, pipes and the bare ring
     ///
@@ -181,6 +181,9 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
 
 #[derive(Args)]
 pub struct DoctorOptions {
+    /// A process that runs already: why its connections are the kernel's
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,

@@ -22,9 +22,7 @@ fn note(pid: u32, socket: &Path) -> Option<String> {
     let root = format!("/proc/{pid}");
     let maps = fs::read(format!("{root}/maps")).ok()?;
     let has = |text: &[u8]| maps.windows(text.len()).any(|window| window == text);
-    // Who has a slab is registered, or the child of one that is, or listens and waits for a monitor.
-    let is_registered = has(b"/memfd:sd-memory") || has(b"/memfd:sd-slab") && has_had_a_monitor(&root);
-    if !has(b"/libsd.so") || is_registered || !has_tcp(&root) {
+    if !has(b"/libsd.so") || is_registered(&root, &maps) || !has_tcp(&root) {
         return None;
     }
     let named = variable(&root, b"SD_MONITOR=");
@@ -43,6 +41,12 @@ fn note(pid: u32, socket: &Path) -> Option<String> {
         "note: {} (process {pid}) has the library, and its TCP sockets are the kernel's: {reason}",
         name.trim()
     ))
+}
+
+/// Who has a slab is registered, or the child of one that is, or listens and waits for a monitor.
+pub(crate) fn is_registered(root: &str, maps: &[u8]) -> bool {
+    let has = |text: &[u8]| maps.windows(text.len()).any(|window| window == text);
+    has(b"/memfd:sd-memory") || has(b"/memfd:sd-slab") && has_had_a_monitor(root)
 }
 
 /// Whether a monitor has set its mark in a slab of the process's; yes where that cannot be seen.
@@ -77,12 +81,14 @@ fn has_tcp(root: &str) -> bool {
     })
 }
 
-fn variable(root: &str, name: &[u8]) -> Option<Vec<u8>> {
+/// Of its environment, as it was when the program began.
+pub(crate) fn variable(root: &str, name: &[u8]) -> Option<Vec<u8>> {
     let environment = fs::read(format!("{root}/environ")).ok()?;
     environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(name)).map(<[u8]>::to_vec)
 }
 
-fn is_secure(root: &str) -> bool {
+/// Whether its exec gave it rights.
+pub(crate) fn is_secure(root: &str) -> bool {
     let words = fs::read(format!("{root}/auxv")).unwrap_or_default();
     let mut words = words.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
     while let (Some(kind), Some(value)) = (words.next(), words.next()) {

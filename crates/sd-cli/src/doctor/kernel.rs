@@ -123,9 +123,7 @@ fn pidfd() -> Check {
 
 fn namespace() -> Check {
     let name = "network namespace";
-    let cookie = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
-        .and_then(|fd| sd_sys::fd::getsockopt_u64(fd.raw(), libc::SOL_SOCKET, NETNS_COOKIE));
-    match cookie {
+    match cookie() {
         Ok(cookie) => Check::ok(name, format!("SO_NETNS_COOKIE works: this is namespace {cookie}")),
         Err(error) => Check::fail(
             name,
@@ -133,6 +131,12 @@ fn namespace() -> Check {
             "Linux 5.14 or later is needed, to keep namespaces apart",
         ),
     }
+}
+
+/// The number of the network namespace.
+pub(super) fn cookie() -> sd_sys::Result<u64> {
+    sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
+        .and_then(|fd| sd_sys::fd::getsockopt_u64(fd.raw(), libc::SOL_SOCKET, NETNS_COOKIE))
 }
 
 /// What may be forbidden to us, or to the programs we are loaded into.
@@ -147,6 +151,11 @@ fn confinement() -> Check {
             name,
             format!("process {} traces this one", field("TracerPid:")),
             "works, but a tracer's stops show in every latency",
+        ),
+        (_, true) if !sd_sys::filters::let_us_work() => Check::fail(
+            name,
+            "a seccomp filter kills for calls that the library makes, so it does nothing in programs under this filter",
+            "let the filter refuse with an error instead of killing (SystemCallErrorNumber=EPERM), or allow what is needed",
         ),
         (_, true) => Check::warn(
             name,

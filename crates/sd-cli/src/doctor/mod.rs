@@ -3,14 +3,17 @@
 //! One line for each check. A check never changes anything that outlives it; the self-test runs in a directory,
 //! and with a monitor, of its own. Exit status 1 when a check failed.
 
+mod container;
 mod kernel;
 mod limits;
 mod parts;
 pub(crate) mod peer;
+mod process;
 mod selftest;
 
 use sd_cli::cli::DoctorOptions;
 use sd_cli::failure::{Context, Failure, Result, print, printable};
+use sd_cli::{client, place};
 use serde::Serialize;
 use std::io::IsTerminal;
 
@@ -53,10 +56,18 @@ impl Check {
 
 /// Checks everything and prints it.
 pub(crate) fn main(options: &DoctorOptions) -> Result<()> {
-    let mut checks = parts::checks();
-    checks.extend(kernel::checks());
-    checks.extend(limits::checks());
-    checks.push(selftest::check());
+    let socket = place::socket(None);
+    let answer = client::status(&socket);
+    let mut checks = match options.pid {
+        Some(pid) => process::checks(pid, &answer),
+        None => parts::checks(&socket, &answer),
+    };
+    if options.pid.is_none() {
+        checks.extend(container::checks(&answer));
+        checks.extend(kernel::checks());
+        checks.extend(limits::checks());
+        checks.push(selftest::check());
+    }
     let failed = checks.iter().filter(|check| check.verdict == Verdict::Fail).count();
     if options.json {
         let document = serde_json::json!({ "ok": failed == 0, "checks": checks });
@@ -101,6 +112,7 @@ mod tests {
     #[test]
     fn every_check_has_a_name_of_its_own_and_advice_when_it_is_not_ok() {
         let mut checks = kernel::checks();
+        checks.extend(container::checks(&Err(client::Silence::Absent)));
         checks.extend(limits::checks());
         let mut names: Vec<&str> = checks.iter().map(|check| check.name).collect();
         names.sort_unstable();

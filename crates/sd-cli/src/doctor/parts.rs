@@ -1,10 +1,11 @@
 //! Our own parts, and what stands in their way: library, socket, monitor, other preloaded libraries.
 
-use super::{Check, peer, read};
+use super::{Check, container, peer, read};
 use sd_cli::client::{self, Silence};
 use sd_cli::{library, place};
+use serde_json::Value;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 /// Libraries that hook the same calls. Behind us they see only what we pass on.
@@ -23,9 +24,8 @@ const RIVALS: &[&str] = &[
     "libscopeux",
 ];
 
-pub(super) fn checks() -> Vec<Check> {
-    let socket = place::socket(None);
-    vec![library(), directory(&socket), monitor(&socket), preload(), congestion()]
+pub(super) fn checks(socket: &Path, answer: &Result<Value, Silence>) -> Vec<Check> {
+    vec![library(), directory(socket), monitor(socket, answer), preload(), congestion()]
 }
 
 fn library() -> Check {
@@ -83,11 +83,11 @@ fn directory(socket: &Path) -> Check {
     }
 }
 
-fn monitor(socket: &Path) -> Check {
+fn monitor(socket: &Path, answer: &Result<Value, Silence>) -> Check {
     let name = "monitor";
     let shown = socket.display();
-    match client::status(socket) {
-        Ok(status) => match client::foreign_version(&status) {
+    match answer {
+        Ok(status) => match client::foreign_version(status) {
             None => Check::ok(name, format!("{shown}: process {}, of this version", status["pid"])),
             Some(version) => Check::fail(
                 name,
@@ -95,6 +95,23 @@ fn monitor(socket: &Path) -> Check {
                 "end it; the next sd run starts a new one",
             ),
         },
+        Err(silence @ Silence::Stale) if container::is_mounted_at(socket) => Check::fail(
+            name,
+            format!("{shown}: {silence}, and the socket itself was mounted here"),
+            "a monitor that was started again has another socket: mount its directory instead, and start this container again",
+        ),
+        Err(silence @ Silence::Absent) if std::env::var_os("SD_MONITOR").is_some_and(|it| !it.is_empty()) => {
+            Check::warn(
+                name,
+                format!("{shown}, which SD_MONITOR names: {silence}"),
+                "mount the directory that has the socket there, or sd run starts a monitor that this container has alone",
+            )
+        }
+        Err(silence @ Silence::Absent) if container::is_inside() => Check::warn(
+            name,
+            format!("{shown}: {silence} in this container"),
+            "mount the directory with the host's socket and name it by SD_MONITOR; a monitor that sd run starts is this container's alone",
+        ),
         Err(silence @ (Silence::Absent | Silence::Stale)) => {
             Check::warn(name, format!("{shown}: {silence}"), "none is needed now; sd run starts one")
         }
@@ -120,6 +137,15 @@ fn preload() -> Check {
     let both = library::entries(&environment).chain(library::entries(&lines));
     let others: Vec<String> =
         both.filter(|e| !library::is_ours(e)).map(|e| String::from_utf8_lossy(e).into_owned()).collect();
+    let both = library::entries(&environment).chain(library::entries(&lines));
+    let missing = both
+        .filter(|entry| library::is_ours(entry) && entry.contains(&b'/'))
+        .find(|entry| !Path::new(std::ffi::OsStr::from_bytes(entry)).exists());
+    if let Some(missing) = missing {
+        let text =
+            format!("{} is preloaded, and not in this mount namespace", String::from_utf8_lossy(missing));
+        return Check::fail(name, text, "mount or copy the library to that place");
+    }
     let rivals: Vec<&String> =
         others.iter().filter(|other| RIVALS.iter().any(|rival| other.contains(rival))).collect();
     let is_for_all = library::entries(&lines).any(library::is_ours);

@@ -35,6 +35,8 @@ struct Document {
     pid: u32,
     /// When it was made: CLOCK_MONOTONIC, so that rates can be made of two of them.
     clock_ns: u64,
+    /// SO_NETNS_COOKIE of the network namespace that it is in.
+    netns: Option<u64>,
     clients: Vec<Client>,
     connections: Vec<Connection>,
     /// There may be more.
@@ -204,6 +206,7 @@ impl Server {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
             clock_ns: sd_sys::time::now_ns(),
+            netns: self.netns,
             listeners,
             clients,
             connections,

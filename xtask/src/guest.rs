@@ -10,6 +10,7 @@
 //! machine's but copies.
 
 use harness::report::Count;
+use harness::rootfs::add;
 use harness::scratch::Scratch;
 use harness::{Result, fail, install, product};
 use std::io::{BufRead, BufReader};
@@ -155,20 +156,6 @@ fn initramfs(scratch: &Path, command: &[String]) -> Result<PathBuf> {
     let pack = "find . | cpio --quiet -o -H newc > \"$0\"";
     done(Command::new("/bin/sh").args(["-c", pack]).arg(&disk).current_dir(&root))?;
     Ok(disk)
-}
-
-/// A file, and the libraries that it needs.
-fn add(root: &Path, file: &Path, at: &str) -> Result<()> {
-    std::fs::copy(file, root.join(at)).map_err(|error| format!("{}: {error}", file.display()))?;
-    let needs = Command::new("ldd").arg(file).stdin(Stdio::null()).stderr(Stdio::null()).output()?;
-    for library in String::from_utf8_lossy(&needs.stdout).split_whitespace().filter(|w| w.starts_with('/')) {
-        let at = root.join(library.trim_start_matches('/'));
-        if !at.exists() {
-            std::fs::create_dir_all(at.parent().unwrap_or(root))?;
-            std::fs::copy(library, at)?;
-        }
-    }
-    Ok(())
 }
 
 /// Runs the guest and passes on what it says: the command's status, and what it counted.

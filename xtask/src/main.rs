@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|guest|fuzz|miri|port|suites|instructions|figures|deny|tidy|ci`.
+//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|guest|fuzz|miri|port|package|suites|instructions|figures|deny|tidy|ci`.
 //!
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
 //! temporary directory is removed: see `harness::scratch`. Tested by being run: `cargo xtask ci` uses all of it.
@@ -70,6 +70,9 @@ enum Command {
     Miri,
     /// Check the library for aarch64, which nothing here runs.
     Port,
+    /// Build the Debian package, and try it, its units and the manifests
+    #[command(disable_help_flag = true)]
+    Package(Passed),
     /// Run the test suites of others on the kernel and on us, and compare them test by test
     #[command(disable_help_flag = true)]
     Suites(Passed),
@@ -110,6 +113,7 @@ fn run(command: Command) -> Result<()> {
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Miri => miri::run(),
         Command::Port => port::run(),
+        Command::Package(passed) => product::become_program("sd-packaging", &passed.args),
         Command::Suites(passed) => product::become_program("sd-suites", &passed.args),
         Command::Figures(options) => figures::run(&options),
         Command::Instructions(options) => instructions::run(&options),

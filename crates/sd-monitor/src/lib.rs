@@ -118,7 +118,7 @@ impl std::error::Error for Error {
 
 /// Serves until SIGTERM or SIGINT. SIGHUP reads the policy again.
 ///
-/// Logs to standard error what `SD_LOG` asks for: `off`, `error`, `warn`, `info` (the default),
+/// Logs to standard error what `SD_LOG` asks for: `off`, `error` (the default: clients can cause most of the rest), `warn`, `info`,
 /// `debug` or `trace`. Tells systemd when it is ready. The signals are blocked in the calling
 /// thread, which should be the only one.
 pub fn run(options: Options) -> Result<(), Error> {

@@ -85,6 +85,10 @@ const EXTRA: &[Package] = &[
     package("libtcmalloc-minimal4", &["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"]),
     package("libfaketime", &["/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"]),
     package("busybox-static", &["busybox"]),
+    // Packages and containers.
+    package("crun", &["crun"]),
+    package("lintian", &["lintian"]),
+    package("mmdebstrap", &["mmdebstrap"]),
     // Guests.
     package("qemu-system-x86", &["qemu-system-x86_64"]),
     package("cpio", &["cpio"]),

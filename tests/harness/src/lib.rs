@@ -9,11 +9,12 @@
 //! | [`monitor`] | a monitor of a test's own |
 //! | [`lab`] | a private place to run servers and clients in, with the library or without |
 //! | [`network`], [`host`] | network namespaces; hosts of ours, each with one and a monitor, joined by a cable |
+//! | [`rootfs`] | root directories of guests and containers |
 //! | [`nginx`] | the server that most of them use |
 //! | [`ss`], [`procfs`] | what `sd ss` and `/proc` say |
 //! | [`report`] | counts, progress, tables |
 //!
-//! Used by `xtask`, `tests/apps` and `tests/suites`. It has no opinion about what is tested.
+//! Used by `xtask`, `tests/apps`, `tests/packaging` and `tests/suites`. It has no opinion about what is tested.
 
 pub mod host;
 pub mod install;
@@ -25,6 +26,7 @@ pub mod process;
 pub mod procfs;
 pub mod product;
 pub mod report;
+pub mod rootfs;
 pub mod scratch;
 pub mod ss;
 

@@ -11,6 +11,7 @@ use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// What sets interfaces up.
@@ -54,6 +55,11 @@ impl Network {
         Ok(())
     }
 
+    /// Where others find it, as long as this value lives.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.place.as_raw_fd()).into()
+    }
+
     /// Sets names below /proc/sys to values.
     pub fn set(&self, settings: &[(&str, &str)]) -> Result<()> {
         self.inside(|| {
@@ -67,8 +73,9 @@ impl Network {
     /// Joins two by a cable (a pair of veth devices), with these addresses of one network of 24 bits at its ends.
     pub fn join(ends: [(&Network, Ipv4Addr); 2]) -> Result<()> {
         let [(here, _), (there, _)] = ends;
-        let other = format!("/proc/{}/fd/{}", std::process::id(), there.place.as_raw_fd());
-        here.inside(|| configure(&format!("link add eth0 type veth peer name eth0 netns {other}\n")))?;
+        let other = there.path();
+        let line = format!("link add eth0 type veth peer name eth0 netns {}\n", other.display());
+        here.inside(|| configure(&line))?;
         for (network, address) in ends {
             let lines = format!("address add {address}/24 dev eth0\nlink set eth0 up\n");
             network.inside(|| configure(&lines))?;

@@ -87,7 +87,7 @@ pub fn become_program(package: &str, args: &[String]) -> Result<()> {
 /// Builds every product and test program in release mode.
 pub fn build() -> Result<()> {
     // Those are built as they are run.
-    let others = ["xtask", "sd-harness", "sd-apps", "sd-suites"];
+    let others = ["xtask", "sd-harness", "sd-apps", "sd-packaging", "sd-suites"];
     let mut command = cargo(&["build", "--release", "--workspace"]);
     let status = command.args(others.iter().flat_map(|name| ["--exclude", name])).status()?;
     if !status.success() {

@@ -84,7 +84,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
 
 fn start_log() {
     let wanted = std::env::var("SD_LOG").unwrap_or_default();
-    let level: LevelFilter = wanted.parse().unwrap_or(LevelFilter::INFO);
+    let level: LevelFilter =
+        if wanted.is_empty() { LevelFilter::ERROR } else { wanted.parse().unwrap_or(LevelFilter::INFO) };
     let log = tracing_subscriber::fmt().with_max_level(level).with_target(false).with_ansi(false);
     // A program that embeds the monitor may have a log of its own already.
     let _ = log.with_writer(std::io::stderr).try_init();

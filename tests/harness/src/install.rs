@@ -86,6 +86,7 @@ const EXTRA: &[Package] = &[
     package("libfaketime", &["/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"]),
     package("busybox-static", &["busybox"]),
     // Packages and containers.
+    package("buildah", &["buildah"]),
     package("crun", &["crun"]),
     package("lintian", &["lintian"]),
     package("mmdebstrap", &["mmdebstrap"]),

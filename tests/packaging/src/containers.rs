@@ -45,11 +45,18 @@ const CASES: [Case; 4] = [
 pub(crate) const NEEDS: &[&str] =
     &["root", "crun", "unshare", "ip", "redis-server", "redis-benchmark", "redis-cli", "cp"];
 
-/// All cases, each with a node of its own.
-pub(crate) fn cases(manifests: &Manifests) -> Vec<(String, Result<String>)> {
-    let run =
-        |case: &Case| (format!("containers/{}", case.name), World::new(manifests).and_then(|w| w.run(case)));
+/// All cases, each with a node of its own, and an image of this machine's files.
+pub(crate) fn cases(manifests: &Manifests) -> crate::Tried {
+    let run = |case: &Case| {
+        let world = World::new(manifests, None);
+        (format!("containers/{}", case.name), world.and_then(|world| world.run(case)))
+    };
     CASES.iter().map(run).collect()
+}
+
+/// The first case, in an image that is there.
+pub(crate) fn in_image(manifests: &Manifests, image: &Path) -> Result<String> {
+    World::new(manifests, Some(image))?.run(&CASES[0])
 }
 
 struct World<'a> {
@@ -60,12 +67,15 @@ struct World<'a> {
 }
 
 impl World<'_> {
-    fn new(manifests: &Manifests) -> Result<World<'_>> {
+    fn new<'a>(manifests: &'a Manifests, image: Option<&Path>) -> Result<World<'a>> {
         let scratch = Scratch::new("node")?;
         let run = scratch.path().join("run");
-        let image = scratch.path().join("image");
+        let own = scratch.path().join("image");
         std::fs::create_dir_all(&run)?;
-        make_image(&image)?;
+        let image = match image {
+            Some(image) => image.to_owned(),
+            None => make_image(&own).map(|()| own)?,
+        };
         let node = Node {
             scratch: scratch.path().to_owned(),
             image,

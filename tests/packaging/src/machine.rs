@@ -3,6 +3,7 @@
 //! Its root directory is made once by mmdebstrap and stays below the target directory; what a machine changes goes into memory.
 //! The one thing that it has of the real machine is a cgroup (version 2) of its own, which systemd needs.
 
+use crate::run::output;
 use harness::process::{Output, Proc};
 use harness::scratch::Scratch;
 use harness::{Result, fail, procfs, product, until};
@@ -96,7 +97,7 @@ impl Drop for Machine {
 }
 
 /// The root directory, made if need be.
-fn root() -> Result<PathBuf> {
+pub(crate) fn root() -> Result<PathBuf> {
     let folder = product::target().join("package");
     let (root, stamp) = (folder.join("root"), folder.join("root.packages"));
     let wanted = format!("{SUITE} {PACKAGES}");
@@ -109,10 +110,7 @@ fn root() -> Result<PathBuf> {
     std::fs::create_dir_all(&folder)?;
     let mut command = Command::new("mmdebstrap");
     command.args(["--quiet", "--mode=root", "--variant=essential", &format!("--include={PACKAGES}"), SUITE]);
-    let output = command.arg(&root).stdin(Stdio::null()).output()?;
-    if !output.status.success() {
-        fail!("mmdebstrap: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
+    output(command.arg(&root))?;
     std::fs::write(&stamp, wanted)?;
     Ok(root)
 }

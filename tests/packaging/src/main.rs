@@ -5,15 +5,18 @@
 //! | `manifests` | Kubernetes manifests and the Compose file are what their specifications allow, and agree with the units |
 //! | `package` | it is built, and has what it should |
 //! | `services` | installed in a Debian system of its own under systemd: [`services`] |
+//! | `image` | built by its recipe; the pod runs in it |
 //! | `containers` | the pods of the manifests run here: [`containers`] |
 //!
 //! `--fast` leaves out what needs a package or a network.
 
 mod containers;
+mod image;
 mod kubelet;
 mod machine;
 mod manifests;
 mod package;
+mod run;
 mod services;
 
 use clap::Parser;
@@ -41,7 +44,7 @@ struct Cli {
 }
 
 /// What is installed where it is missing; the first three are enough for what is fast.
-const NEEDS: [&str; 5] = ["crun", "redis-server", "ip", "mmdebstrap", "lintian"];
+const NEEDS: [&str; 6] = ["crun", "redis-server", "ip", "mmdebstrap", "lintian", "buildah"];
 
 struct Part {
     name: &'static str,
@@ -51,11 +54,12 @@ struct Part {
     run: fn() -> Result<Tried>,
 }
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     Part { name: "manifests", is_fast: true, needs: &[], run: try_manifests },
     Part { name: "containers", is_fast: true, needs: containers::NEEDS, run: try_containers },
     Part { name: "package", is_fast: false, needs: &["dpkg-deb", "gzip"], run: try_package },
     Part { name: "services", is_fast: false, needs: &["root", "mmdebstrap", "nsenter"], run: try_services },
+    Part { name: "image", is_fast: false, needs: &["root", "mmdebstrap", "buildah", "crun"], run: try_image },
 ];
 
 impl Part {
@@ -141,4 +145,17 @@ fn try_package() -> Result<Tried> {
 
 fn try_services() -> Result<Tried> {
     services::try_all(&package::build()?)
+}
+
+fn try_image() -> Result<Tried> {
+    let manifests = read_manifests()?;
+    let package = package::build()?;
+    let mut store = image::Store::new()?;
+    let starts = store.build(&machine::root()?, &package)?;
+    let monitor = manifests.monitor()?.containers.first().and_then(|monitor| monitor.command.clone());
+    if starts.first() != Some(&"sd".to_owned()) || monitor.is_none_or(|it| it[..4] != starts[..4]) {
+        fail!("the image starts {starts:?}, which is not what the DaemonSet starts");
+    }
+    let run = containers::in_image(&manifests, &store.mount()?);
+    Ok(vec![("image/pod".to_owned(), run)])
 }

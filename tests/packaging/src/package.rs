@@ -1,9 +1,10 @@
 //! The Debian package: built by cargo-deb, and looked into.
 
+use crate::run::output;
 use harness::process::find_program;
 use harness::{Result, fail, product};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 const VERSION: &str = "3.8.0";
 
@@ -103,15 +104,4 @@ fn cargo_deb() -> Result<PathBuf> {
     output(&mut command)?;
     std::fs::remove_dir_all(tools.join("build"))?;
     Ok(own)
-}
-
-/// What a command says; it must end well.
-fn output(command: &mut Command) -> Result<String> {
-    let output = command.stdin(Stdio::null()).output()?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    if !output.status.success() {
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        fail!("{:?} failed: {} {}", command.get_program(), said.trim(), errors.trim());
-    }
-    Ok(said)
 }

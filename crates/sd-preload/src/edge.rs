@@ -1,6 +1,6 @@
 //! The edge between C and us: real functions, return values, errno, and the macro that makes a hook of a table row.
 
-use crate::next::Next;
+use crate::next;
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -9,16 +9,15 @@ use sd_sys::Errno;
 
 /// The real function behind a hook: that of the next library in the search order.
 ///
-/// Null until the constructor ran. A reader that sees the address sees the function too, as code is not written by
-/// this process, so relaxed order is enough.
+/// Null until it was called first, so that a program pays for the functions that it calls. A reader that sees the address sees
+/// the function too, as code is not written by this process, so relaxed order is enough.
 pub(crate) struct Slot {
     address: AtomicPtr<c_void>,
-    name: &'static CStr,
 }
 
 impl Slot {
-    pub(crate) const fn new(name: &'static CStr) -> Self {
-        Slot { address: AtomicPtr::new(null_mut()), name }
+    pub(crate) const fn new() -> Self {
+        Slot { address: AtomicPtr::new(null_mut()) }
     }
 
     /// The function's address; null when it is not known yet.
@@ -27,24 +26,32 @@ impl Slot {
         self.address.load(Ordering::Relaxed)
     }
 
-    /// Looks the function up, and returns its address; null when there is none.
+    /// Looks the function up, and returns its address; null when there is none. Takes no lock and allocates nothing, so it may be
+    /// done in a handler of a signal and in the child of a fork, unless only dlsym can tell.
     #[cold]
-    pub(crate) fn resolve(&self) -> *mut c_void {
-        // SAFETY: a C string.
-        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+    #[inline(never)]
+    pub(crate) fn resolve(&self, name: &CStr) -> *mut c_void {
+        let address = next::find(name).unwrap_or_else(|| ask_linker(name));
         self.address.store(address, Ordering::Relaxed);
         address
     }
 
-    /// Looks the function up in the constructor, with the means of `next`. False when dlsym was asked.
-    pub(crate) fn resolve_by(&self, next: &Next) -> bool {
-        let found = next.find(self.name);
-        match found {
-            Some(address) => self.address.store(address, Ordering::Relaxed),
-            None => drop(self.resolve()),
-        }
-        found.is_some()
+    /// As [`Slot::resolve`]; null before the constructor, when the dynamic linker is not to be asked.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn resolve_if_started(&self, name: &CStr) -> *mut c_void {
+        if next::is_noted() { self.resolve(name) } else { null_mut() }
     }
+}
+
+fn ask_linker(name: &CStr) -> *mut c_void {
+    // SAFETY: a C string.
+    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if address.is_null() {
+        // SAFETY: no arguments. A symbol that this libc lacks has left an error text, which is not the program's.
+        unsafe { libc::dlerror() };
+    }
+    address
 }
 
 /// At compile time; the text ends in NUL.
@@ -129,30 +136,44 @@ pub(crate) fn finish<T: Return>(ret: isize) -> T {
     }
 }
 
-/// Calls the real function of a row; without one, the row's system call.
+/// Calls the real function of a row; without one, or before the constructor, the row's system call.
+///
+/// The first call of a function is one of its own, which a hook goes to by a jump: so it needs no stack frame.
 macro_rules! real {
-    ($slot:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], lazy) => {{
-        let address = match $slot.get() {
-            a if a.is_null() => $slot.resolve(),
-            a => a,
-        };
+    ($slot:expr, $symbol:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], old $nr:ident) => {{
+        #[cfg(target_arch = "x86_64")]
+        {
+            real!($slot, $symbol, fn($($ty),*) -> $ret, [$($arg),*], $nr)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            real!($slot, $symbol, fn($($ty),*) -> $ret, [$($arg),*], lazy)
+        }
+    }};
+    ($slot:expr, $symbol:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], $($raw:tt)+) => {{
+        let address = $slot.get();
+        if address.is_null() {
+            #[cold]
+            #[inline(never)]
+            #[allow(clippy::too_many_arguments, unused_unsafe)]
+            unsafe fn first($($arg: $ty),*) -> $ret {
+                real!(@first $slot, $symbol, fn($($ty),*) -> $ret, [$($arg),*], $($raw)+)
+            }
+            // SAFETY: libc's contract.
+            unsafe { first($($arg),*) }
+        } else {
+            real!(@call address, fn($($ty),*) -> $ret, [$($arg),*])
+        }
+    }};
+    (@first $slot:expr, $symbol:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], lazy) => {{
+        let address = $slot.resolve($symbol);
         match address.is_null() {
             true => $crate::edge::fail(sd_sys::Errno::ENOSYS),
             false => real!(@call address, fn($($ty),*) -> $ret, [$($arg),*]),
         }
     }};
-    ($slot:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], old $nr:ident) => {{
-        #[cfg(target_arch = "x86_64")]
-        {
-            real!($slot, fn($($ty),*) -> $ret, [$($arg),*], $nr)
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            real!($slot, fn($($ty),*) -> $ret, [$($arg),*], lazy)
-        }
-    }};
-    ($slot:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], $nr:ident $(($($raw:expr),*))?) => {{
-        let address = $slot.get();
+    (@first $slot:expr, $symbol:expr, fn($($ty:ty),*) -> $ret:ty, [$($arg:ident),*], $nr:ident $(($($raw:expr),*))?) => {{
+        let address = $slot.resolve_if_started($symbol);
         match address.is_null() {
             // SAFETY: libc's contract; the system call is what libc's function is made of.
             true => $crate::edge::finish(unsafe { real!(@raw $nr, [$($arg),*] $(, [$($raw),*])?) }),
@@ -266,22 +287,25 @@ macro_rules! made_by_row {
     ($nr:ident, $args:ident, $ret:ident, $sig:tt, $raw:tt, $($action:tt)+) => {};
 }
 
-/// Makes of the table: `SLOTS`, `real::NAME` (the next library's function), `hook::NAME` (what the
+/// Makes of the table: `resolve_all`, `real::NAME` (the next library's function), `hook::NAME` (what the
 /// library does instead, for use in here), and the exported symbols.
 macro_rules! hooks {
     ($(
         $name:ident $(| $alias:ident)* ($($arg:ident: $ty:ty),*) -> $ret:ty
             { $($raw:ident)+ $(($($raw_arg:expr),*))?; $($action:tt)+ }
     )+
-    ... { $($variadic:ident = $c_name:ident,)+ }) => {
+    ... { $($variadic:ident = $c_name:ident,)+ }
+    chosen { $($chosen:ident = $choose:path,)+ }) => {
         #[allow(non_upper_case_globals)]
         mod slot {
-            $(pub(super) static $name: $crate::edge::Slot =
-                $crate::edge::Slot::new($crate::edge::c_string(concat!(stringify!($name), "\0")));)+
+            $(pub(super) static $name: $crate::edge::Slot = $crate::edge::Slot::new();)+
         }
 
-        /// All slots, for the constructor.
-        pub(crate) static SLOTS: &[&$crate::edge::Slot] = &[$(&slot::$name),+];
+        /// Looks all functions up.
+        #[cold]
+        pub(crate) fn resolve_all() {
+            $(slot::$name.resolve($crate::edge::c_string(concat!(stringify!($name), "\0")));)+
+        }
 
         /// The functions that the program would call without us. A hook that `does` all itself never calls its own.
         #[allow(dead_code, non_snake_case)]
@@ -289,7 +313,7 @@ macro_rules! hooks {
             use super::*;
             $(#[inline(always)]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
-                real!(slot::$name, fn($($ty),*) -> $ret, [$($arg),*], $($raw)+ $(($($raw_arg),*))?)
+                real!(slot::$name, $crate::edge::c_string(concat!(stringify!($name), "\0")), fn($($ty),*) -> $ret, [$($arg),*], $($raw)+ $(($($raw_arg),*))?)
             })+
         }
 
@@ -343,6 +367,12 @@ macro_rules! hooks {
             unsafe extern "C" fn $variadic() {
                 // A jump keeps every register and the stack as the caller of the variadic function left them.
                 sd_sys::jump_to!(super::variadic::$c_name)
+            })+
+            $(#[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            unsafe extern "C" fn $chosen() {
+                // Nothing of this function is left on the stack when the chosen one begins.
+                sd_sys::jump_to_chosen!($choose)
             })+
         }
 

@@ -1,12 +1,16 @@
-//! Finds the functions behind the hooks, as dlsym(RTLD_NEXT) does, for all of them at once.
+//! Finds the functions behind the hooks, as dlsym(RTLD_NEXT) does, each when it is called first.
 //!
-//! dlsym for each of some 170 names takes 50 us, in each program that is executed. This reads the hash tables of the
-//! loaded libraries (elf(5), DT_GNU_HASH), in the order in which the dynamic linker searches them. What it does not
-//! know is left to dlsym: a library with a table of another kind, a function that is chosen at run time.
+//! This reads the hash tables of the loaded libraries (elf(5), DT_GNU_HASH), in the order in which the dynamic linker searches
+//! them. The constructor notes where they are; libraries that are there at the program's start stay for ever. A search takes no lock,
+//! unlike dlsym, which a handler of a signal, or the child of a fork of a program with threads, must not call. What it does not
+//! know is left to dlsym: a function that is chosen at run time; and all functions, in the constructor, where a
+//! library has a table of another kind.
 //! Tested by `tests/pass_through.rs`, which calls every hook with the library and without.
 
+use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null;
+use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{Elf64_Phdr, Elf64_Sym, dl_phdr_info, size_t};
 
 const DT_STRTAB: u64 = 5;
@@ -33,13 +37,23 @@ struct Object {
 const NOTHING: Object = Object { base: 0, symbols: null(), strings: null(), versions: null(), hash: null() };
 
 /// What is loaded after this library.
-pub(crate) struct Next {
+struct Next {
     objects: [Object; OBJECTS_MAX],
     count: usize,
     /// The path of this library, when it has gone by.
     own: *const c_char,
     is_whole: bool,
 }
+
+/// Written by [`note_all`] alone.
+struct Noted(UnsafeCell<Next>);
+
+// SAFETY: it is written while the process has one thread, before `IS_NOTED` is set, and read when that is set.
+unsafe impl Sync for Noted {}
+
+static NEXT: Noted =
+    Noted(UnsafeCell::new(Next { objects: [NOTHING; OBJECTS_MAX], count: 0, own: null(), is_whole: false }));
+static IS_NOTED: AtomicBool = AtomicBool::new(false);
 
 /// What a search came to.
 enum Found {
@@ -49,35 +63,47 @@ enum Found {
     Special,
 }
 
-impl Next {
-    /// In the constructor, while nothing is loaded or unloaded.
-    pub(crate) fn new() -> Next {
-        let mut next = Next { objects: [NOTHING; OBJECTS_MAX], count: 0, own: null(), is_whole: true };
-        // SAFETY: `note` takes the pointer for what it is.
-        unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut next).cast()) };
-        next.is_whole &= !next.own.is_null();
-        next
-    }
+/// In the constructor, while nothing is loaded or unloaded, and there is one thread. False: [`find`] knows nothing.
+pub(crate) fn note_all() -> bool {
+    // SAFETY: one thread, and nobody reads it yet.
+    let next = unsafe { &mut *NEXT.0.get() };
+    next.is_whole = true;
+    // SAFETY: `note` takes the pointer for what it is.
+    unsafe { libc::dl_iterate_phdr(Some(note), core::ptr::from_mut(next).cast()) };
+    next.is_whole &= !next.own.is_null();
+    let is_whole = next.is_whole;
+    IS_NOTED.store(true, Ordering::Release);
+    is_whole
+}
 
-    /// The path that this library was loaded from, a C string for ever; null if it is not known.
-    pub(crate) fn own_path(&self) -> *const c_char {
-        self.own
-    }
+/// Whether the constructor has begun.
+pub(crate) fn is_noted() -> bool {
+    IS_NOTED.load(Ordering::Acquire)
+}
 
-    /// The function's address, or null when there is none; `None` when only dlsym can tell.
-    pub(crate) fn find(&self, name: &CStr) -> Option<*mut c_void> {
-        let objects = self.objects.get(..self.count).filter(|_| self.is_whole)?;
-        let hash = gnu_hash(name);
-        for object in objects {
-            // SAFETY: the tables of an object that the dynamic linker has loaded, and uses itself.
-            match unsafe { object.find(name, hash) } {
-                Found::Function(address) => return Some(address),
-                Found::Special => return None,
-                Found::Nowhere => {}
-            }
+fn noted() -> Option<&'static Next> {
+    // SAFETY: written before the flag was, and never again.
+    is_noted().then(|| unsafe { &*NEXT.0.get() })
+}
+
+/// The path that this library was loaded from, a C string for ever; null if it is not known.
+pub(crate) fn own_path() -> *const c_char {
+    noted().map_or(null(), |next| next.own)
+}
+
+/// The function's address, or null when there is none; `None` when only dlsym can tell.
+pub(crate) fn find(name: &CStr) -> Option<*mut c_void> {
+    let next = noted().filter(|next| next.is_whole)?;
+    let hash = gnu_hash(name);
+    for object in next.objects.get(..next.count)? {
+        // SAFETY: the tables of an object that the dynamic linker has loaded, and uses itself.
+        match unsafe { object.find(name, hash) } {
+            Found::Function(address) => return Some(address),
+            Found::Special => return None,
+            Found::Nowhere => {}
         }
-        Some(core::ptr::null_mut())
     }
+    Some(core::ptr::null_mut())
 }
 
 fn gnu_hash(name: &CStr) -> u32 {

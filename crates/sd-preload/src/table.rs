@@ -258,12 +258,13 @@ hooks! {
         { lazy; does handlers::signal(signal, handler, |given| real::sigset(signal, given)) }
 
     // Threads.
+    pthread_create (thread: *mut pthread_t, attributes: *const libc::pthread_attr_t, start: *mut c_void, argument: *mut c_void)
+        -> c_int { lazy; first calls::thread_begins() }
     pthread_cancel (thread: pthread_t) -> c_int
         { lazy; then |ret| process::cancelled(thread, ret) }
 
-    // Processes. vfork is fork: its child would run our hooks on the parent's memory and stack. The standard allows it;
-    // the parent no longer waits for the child's exec, and does not see what the child stores.
-    fork | __fork | vfork | __vfork () -> pid_t
+    // Processes. vfork stands at the end.
+    fork | __fork () -> pid_t
         { lazy; does process::fork(|| real::fork()) }
     _Fork () -> pid_t
         { lazy; does process::fork_bare(|| real::_Fork()) }
@@ -374,5 +375,12 @@ hooks! {
         execl = sd_execl,
         execle = sd_execle,
         execlp = sd_execlp,
+    }
+
+    // vfork is fork in a process that has something of ours: its child would run our hooks on the parent's memory. The standard
+    // allows it; the parent does not wait for the child's exec then, and does not see what the child stores.
+    chosen {
+        vfork = process::choose_fork,
+        __vfork = process::choose_fork,
     }
 }

@@ -308,6 +308,16 @@ pub fn received(fd: c_int) -> Result<c_int, Errno> {
     Ok(fd)
 }
 
+/// Before a thread begins.
+pub fn thread_begins() {
+    crate::process::fence::before_thread();
+}
+
+/// Whether the library may do more in this process than to pass calls on. May cost a look at /proc.
+pub fn may_work() -> bool {
+    crate::process::env::may_work()
+}
+
 /// Before a fork and all fork handlers.
 pub fn fork_early() {
     fork::early();
@@ -334,13 +344,27 @@ pub fn has_sockets() -> bool {
     table::has_sockets()
 }
 
+/// Before vfork(2) with memory that is shared; false where the child needs a copy of it: the process has something of ours, or
+/// another thread that would go on.
+pub fn vfork_begins() -> bool {
+    fork::lend_memory()
+}
+
+/// Whether this process runs on another's memory, which it must not change.
+#[inline]
+pub fn is_on_borrowed_memory() -> bool {
+    crate::process::borrowed::is_borrowed()
+}
+
 /// The first thing after it in the child.
 pub fn fork_child() {
+    crate::process::borrowed::forked();
     fork::child();
 }
 
 /// The first thing in the child of a bare clone, where no fork(3) has seen to the allocator's locks.
 pub fn fork_child_bare() {
+    crate::process::borrowed::forked();
     fork::child_bare();
 }
 
@@ -378,13 +402,11 @@ pub fn spawn_begin() -> Result<spawn::Starting, Errno> {
 pub unsafe fn start(envp: *const *const c_char, own_path: *const c_char) {
     exec::target::set_own_path(own_path);
     // SAFETY: see the module.
-    unsafe { crate::process::env::remember(envp) };
-    crate::socket::token::start();
+    let listeners = unsafe { crate::process::env::remember(envp) };
     crate::wait::duties::TABLE.fill(&duties::TABLE);
     crate::monitor::sink::SINK.fill(&crate::setup::mail::SINK);
     crate::socket::life::ABOVE.fill(&ends::TABLE);
     // SAFETY: as above.
     unsafe { exec::attach(envp) };
-    // SAFETY: as above.
-    unsafe { crate::process::env::activation(envp) }.for_each(listening::adopt_from_kernel);
+    listeners.for_each(listening::adopt_from_kernel);
 }

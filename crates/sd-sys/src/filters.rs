@@ -2,7 +2,7 @@
 //!
 //! Such a filter is written for the calls that the program makes, and may kill for those that the library makes beside
 //! them. What it does nobody tells, so a child tries: a copy of the process, which makes each call of the library's
-//! with arguments that change nothing. If it is killed, the library leaves everything in this process to libc. A call that is only
+//! with arguments that change nothing. That is done before the first of these calls: a program that makes no socket is not asked about. If the child is killed, the library leaves everything in this process to libc. A call that is only
 //! refused (EPERM, ENOSYS) fails, and the library does without. A filter that the program itself installs later
 //! is another matter: see `confine`.
 //!
@@ -11,7 +11,8 @@
 
 use crate::arch::syscall6;
 use crate::futex::SYS_FUTEX_WAITV;
-use crate::{check, fd};
+use crate::{Errno, check, fd};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Any address that nothing is mapped at.
 const NOWHERE: usize = 8;
@@ -125,15 +126,35 @@ const CALLS: &[(i64, [usize; 6])] = {
     ]
 };
 
-/// Whether the library can work in this program: no filter that was there before kills for its calls. To be asked at the
-/// start, while there is one thread.
+/// Nobody has asked, the library can work, it cannot.
+const UNKNOWN: u8 = 0;
+const YES: u8 = 1;
+const NO: u8 = 2;
+
+static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+/// Whether the library can work in this program: no filter that was there before kills for its calls. To be asked before the first
+/// of them, and before a filter of the program's own; whoever asks first pays for it.
+#[inline]
 pub fn let_us_work() -> bool {
-    !are_there() || child_survives()
+    match ANSWER.load(Ordering::Relaxed) {
+        UNKNOWN => ask(),
+        answer => answer == YES,
+    }
 }
 
-/// By the calls that have just loaded the program, so by some that are allowed; prctl(2) might not be. Where /proc
-/// is not to be had there is no way to know.
-fn are_there() -> bool {
+#[cold]
+#[inline(never)]
+fn ask() -> bool {
+    let Some(are_there) = are_there() else { return false };
+    let answer = !are_there || child_survives();
+    ANSWER.store(if answer { YES } else { NO }, Ordering::Relaxed);
+    answer
+}
+
+/// By the calls that have loaded the program, so by some that are allowed. Where /proc is not to be had prctl(2)
+/// tells, which might not be allowed. `None`: not to be found out now.
+fn are_there() -> Option<bool> {
     let mut text = [0u8; 4096];
     // SAFETY: a C string.
     let file = check(unsafe {
@@ -148,9 +169,21 @@ fn are_there() -> bool {
             0,
         )
     });
-    let Ok(file) = file else { return false };
-    let file = fd::Owned::new(file as i32);
-    fd::read(file.raw(), &mut text).is_ok_and(|len| text.get(..len).is_some_and(tells_of_filters))
+    match file {
+        Ok(file) => {
+            let file = fd::Owned::new(file as i32);
+            Some(
+                fd::read(file.raw(), &mut text)
+                    .is_ok_and(|len| text.get(..len).is_some_and(tells_of_filters)),
+            )
+        }
+        Err(Errno::EMFILE) => None,
+        // SAFETY: no pointers.
+        Err(_) => Some(
+            check(unsafe { syscall6(libc::SYS_prctl, libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0) })
+                .is_ok_and(|mode| mode != 0),
+        ),
+    }
 }
 
 fn tells_of_filters(status: &[u8]) -> bool {

@@ -280,7 +280,7 @@ unsafe fn threads() {
     // SAFETY: the thread is joined, and its result is no pointer.
     unsafe {
         let (mut thread, mut result) = (0, null_mut());
-        libc::pthread_create(&mut thread, null(), wait, null_mut());
+        show("pthread_create", libc::pthread_create(&mut thread, null(), wait, null_mut()));
         show("pthread_cancel", pthread_cancel(thread));
         libc::pthread_join(thread, &mut result);
         println!("cancelled: {}", result as isize == -1);

@@ -7,6 +7,7 @@ use crate::table::real;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{SIG_DFL, SIG_ERR, SIG_IGN, siginfo_t, ucontext_t};
+use sd_socket::calls;
 use sd_sys::section::{self, Handler};
 
 const SIGNALS: usize = 65;
@@ -69,7 +70,7 @@ impl Exchange {
     fn new(signal: c_int, handler: usize) -> Option<Exchange> {
         let slot = HANDLERS.get(signal as usize).filter(|_| !crate::start::is_passive())?;
         let is_function = ![SIG_DFL, SIG_IGN, SIG_ERR, SIG_HOLD, entry_address()].contains(&handler);
-        if !is_function {
+        if !is_function || calls::is_on_borrowed_memory() {
             return Some(Exchange { slot, before: slot.load(Ordering::Relaxed), given: handler });
         }
         let before = slot.swap(handler, Ordering::AcqRel);

@@ -3,7 +3,7 @@
 
 use core::ffi::{c_int, c_long, c_uint};
 use libc::{pid_t, rlimit};
-use sd_socket::Outcome;
+use sd_socket::{Outcome, calls};
 use sd_sys::{numbers, space, user};
 
 /// prlimit(2), and with it setrlimit(2) and getrlimit(2).
@@ -18,6 +18,9 @@ pub(crate) unsafe fn prlimit(
 ) -> Outcome<c_int> {
     // SAFETY: no arguments.
     if crate::start::is_passive() || pid != 0 && pid != unsafe { libc::getpid() } {
+        return Outcome::Kernel;
+    }
+    if !new.is_null() && !calls::may_work() {
         return Outcome::Kernel;
     }
     let len = size_of::<rlimit>();

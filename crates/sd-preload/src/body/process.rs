@@ -1,7 +1,8 @@
 //! fork and the functions of glibc that fork or duplicate inside.
 
+use crate::edge::Slot;
 use crate::table::{hook, real};
-use core::ffi::{c_char, c_int};
+use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
 use sd_socket::{Outcome, calls};
 use sd_sys::Errno;
@@ -31,6 +32,26 @@ pub(crate) fn fork_bare(real: impl FnOnce() -> pid_t) -> pid_t {
         calls::fork_announce(pid);
     }
     pid
+}
+
+/// libc's vfork, which no function can stand for, since it returns twice on one stack.
+static VFORK: Slot = Slot::new();
+
+/// What vfork(2) is: libc's, where the child may have the parent's memory, or else fork.
+pub(crate) extern "C" fn choose_fork() -> *const c_void {
+    let libcs = match VFORK.get() {
+        address if address.is_null() => VFORK.resolve(c"vfork"),
+        address => address,
+    };
+    match !libcs.is_null() && calls::vfork_begins() {
+        true => libcs,
+        false => fork_instead as *const c_void,
+    }
+}
+
+extern "C" fn fork_instead() -> pid_t {
+    // SAFETY: no arguments.
+    unsafe { hook::fork() }
 }
 
 /// daemon(3) as glibc has it: fork, new session, then the root directory and /dev/null unless declined.

@@ -18,6 +18,11 @@ use sd_sys::confine::{self, Set};
 
 /// Makes `install` install a filter that forbids the calls of a set; it says as prctl(2) whether it did.
 pub fn install(set: &Set, install: impl FnOnce() -> c_int) -> Outcome<c_int> {
+    if crate::process::borrowed::is_borrowed() {
+        return Outcome::Kernel;
+    }
+    // What is found out later would be about this filter too.
+    crate::process::env::may_work();
     if !crate::family::separate::now() {
         return Outcome::Errno(Errno::EAGAIN);
     }

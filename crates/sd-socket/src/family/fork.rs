@@ -18,6 +18,19 @@ fn active() -> bool {
     PROCESS.slab_count.load(Ordering::Acquire) != 0 || crate::epoll::are_known()
 }
 
+/// Before vfork(2): whether the child may run on this process's memory.
+pub(crate) fn lend_memory() -> bool {
+    let has_nothing = !active()
+        && !table::is_active()
+        && !sd_sys::numbers::are_limited()
+        && !sd_sys::confine::is_on()
+        && crate::process::single_threaded();
+    if has_nothing {
+        crate::process::borrowed::lend();
+    }
+    has_nothing
+}
+
 /// This thread has prepared the fork that it is in: what it did then is undone, whatever other threads have begun meanwhile.
 fn is_prepared() -> bool {
     thread::child().is_some()

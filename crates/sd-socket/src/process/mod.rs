@@ -1,7 +1,7 @@
 //! What one process knows of itself: the lowest folder but one.
 //!
 //! The static [`PROCESS`] (slabs, channels, the control connection, locks), descriptors of ours that the program must not
-//! see (`fd::hidden`), the environment (`env`), counters for `sd ss` (`stats`), which network namespace a thread is in (`network`),
+//! see (`fd::hidden`), the environment, and whether the library may do anything (`env`), fences that reach every thread of the family (`fence`), children of vfork (`borrowed`), counters for `sd ss` (`stats`), which network namespace a thread is in (`network`),
 //! questions to the kernel about routes and sockets (`netlink`), for how long idle memory is kept (`retention`), the eventfds that
 //! wake it and which of its threads sleep (`waker`).
 //!
@@ -17,7 +17,9 @@
 //! | seccomp filters of the program's | `family::confine`; what they forbid: sd-sys' `confine.rs` |
 
 pub(crate) mod above;
+pub(crate) mod borrowed;
 pub(crate) mod env;
+pub(crate) mod fence;
 pub(crate) mod netlink;
 pub(crate) mod network;
 pub(crate) mod retention;

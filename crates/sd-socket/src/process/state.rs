@@ -249,6 +249,8 @@ impl Process {
         let Some(rec) = self.slabs.get(count) else { return false };
         let len = ENDPOINTS * core::mem::size_of::<Priv>();
         let Ok(privs) = sd_sys::mem::reserve_private(len) else { return false };
+        // Before any token of the slab's is taken.
+        super::fence::ask_for();
         rec.privs.store(privs as *mut Priv, Ordering::Relaxed);
         rec.bit.store(bit, Ordering::Relaxed);
         rec.fd.put(fd);

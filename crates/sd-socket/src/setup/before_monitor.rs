@@ -50,8 +50,11 @@ pub(super) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
 
 /// listen(2) on a socket that is not ours.
 pub(super) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
-    let may_be_ours =
-        matches!(table::get(fd), Entry::None) && is_tcp(fd) && inode::is_own(fd) && may_be_taken_up();
+    let may_be_ours = table::is_active()
+        && matches!(table::get(fd), Entry::None)
+        && is_tcp(fd)
+        && inode::is_own(fd)
+        && may_be_taken_up();
     if !may_be_ours {
         return Outcome::Kernel;
     }

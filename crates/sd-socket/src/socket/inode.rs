@@ -30,5 +30,9 @@ pub(crate) fn is_own(fd: c_int) -> bool {
 
 /// Before a fork: the child will have them too.
 pub(crate) fn before_fork() {
-    OWN.iter().for_each(|own| own.store(0, Ordering::Relaxed));
+    // Memory that is written to around a fork is copied.
+    if NEXT.load(Ordering::Relaxed) != 0 {
+        OWN.iter().for_each(|own| own.store(0, Ordering::Relaxed));
+        NEXT.store(0, Ordering::Relaxed);
+    }
 }

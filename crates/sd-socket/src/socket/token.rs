@@ -23,8 +23,6 @@ use sd_sys::thread;
 const FOREIGN: u32 = 1 << 30;
 
 static IS_FOREIGN: AtomicBool = AtomicBool::new(false);
-/// membarrier reaches this process.
-static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
 /// Stands for the record of the only thread, which enters without a question.
 static ONLY: Thread = Thread::nobody();
@@ -61,11 +59,6 @@ fn set_mine(record: Option<&'static Thread>) {
 
 fn is_nobody(record: &Thread) -> bool {
     core::ptr::eq(core::ptr::from_ref(record).cast(), &raw const thread::NOBODY)
-}
-
-/// Once, while there is one thread.
-pub(crate) fn start() {
-    IS_REGISTERED.store(sd_sys::membarrier::register().is_ok(), Ordering::Relaxed);
 }
 
 /// In the child of a fork, which has a record of its own.
@@ -151,7 +144,7 @@ impl World for Family {
         }
     }
     fn may_hold(&self) -> bool {
-        IS_REGISTERED.load(Ordering::Relaxed)
+        crate::process::fence::reaches()
     }
     fn is_dead(&self, id: u32) -> bool {
         let askable = id & FOREIGN == 0 && !IS_FOREIGN.load(Ordering::Relaxed);

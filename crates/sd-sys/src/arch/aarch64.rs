@@ -212,6 +212,21 @@ macro_rules! jump_to {
     };
 }
 
+/// In a naked function without arguments: goes on in the function whose address another one returns.
+#[macro_export]
+macro_rules! jump_to_chosen {
+    ($choose:path) => {
+        ::core::arch::naked_asm!(
+            "stp x29, x30, [sp, #-16]!",
+            "bl {}",
+            "ldp x29, x30, [sp], #16",
+            "mov x16, x0",
+            "br x16",
+            sym $choose
+        )
+    };
+}
+
 /// Defines what the kernel calls instead of the program's handlers: `entry`. Outside of sections it notes the signal and goes
 /// on in the handler of that signal of the array `handlers`, else in `inside`, always by a jump, which leaves no frame.
 #[macro_export]

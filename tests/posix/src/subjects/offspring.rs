@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_char, c_int};
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::exec::ask;
 use super::spawn::environ;
@@ -14,6 +15,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("offspring/forks_new_sockets", forks_new_sockets),
     solo("offspring/vfork_and_exec", vfork_and_exec),
     solo("offspring/vfork_and_exit", vfork_and_exit),
+    solo("offspring/vfork_shares_memory", vfork_shares_memory),
     solo("offspring/execs", execs),
     solo("offspring/execs_fail", execs_fail),
     solo("offspring/variadic_execs", variadic_execs),
@@ -156,6 +158,54 @@ fn vfork_and_exit() {
         show_recv("server", pair.server, 16, 0);
         show_recv("no end", pair.server, 16, libc::MSG_DONTWAIT);
     }
+}
+
+static TOLD: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn of_the_parent(_: c_int) {
+    TOLD.store(100, Ordering::Relaxed);
+}
+
+extern "C" fn of_the_child(_: c_int) {
+    TOLD.store(200, Ordering::Relaxed);
+}
+
+/// What a child does to a process that has no socket yet: it stores words of its parent's, and leaves descriptors, limits and
+/// handlers alone, whatever it does to its own.
+#[inline(never)]
+fn vfork_shares_memory() {
+    let signal = |handler: extern "C" fn(c_int)| {
+        // SAFETY: the handlers store a word.
+        unsafe { libc::signal(libc::SIGUSR1, handler as *const () as libc::sighandler_t) }
+    };
+    for (name, fork) in [("vfork", vfork as Fork), ("__vfork", __vfork as Fork)] {
+        signal(of_the_parent);
+        let few = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+        // SAFETY: the child stores words, makes calls about itself, and ends.
+        let child = unsafe {
+            match fork() {
+                0 => {
+                    TOLD.store(7, Ordering::Relaxed);
+                    signal(of_the_child);
+                    libc::setrlimit(libc::RLIMIT_NOFILE, &few);
+                    libc::close(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0));
+                    libc::_exit(libc::epoll_create1(0).signum() + 2)
+                }
+                pid => pid,
+            }
+        };
+        say!("{name}: told {}, {}", TOLD.load(Ordering::Relaxed), wait_child(child));
+        // SAFETY: no pointers but to a local variable.
+        unsafe {
+            let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::raise(libc::SIGUSR1);
+            libc::getrlimit(libc::RLIMIT_NOFILE, &mut now);
+            say!("{name}: handled {}, limited {}", TOLD.load(Ordering::Relaxed), now.rlim_cur == 64);
+        }
+    }
+    let pair = connected();
+    show_send("client", pair.client, b"and then", 0);
+    show_recv("server", pair.server, 16, 0);
 }
 
 type Exec = fn(*const c_char, Argv) -> Ret;

@@ -83,7 +83,7 @@ pub fn serve(sender: i32, monitor: i32) {
     if !crate::fd::table::init() {
         return;
     }
-    crate::socket::token::start();
+    crate::process::fence::ask_for();
     client::set_image_fd(Hidden::of(Owned::new(monitor)));
     let Some(Plan { reads, inner, listener, gate }) = plan(sender) else { return };
     if let Some(endpoint) = handover::take_over(sender) {

@@ -36,12 +36,13 @@ impl Reader {
     }
 }
 
-/// At the start of the program: a look at two numbers, almost always in vain.
+/// At the start of the program: a look at two numbers, almost always in vain. Of a filter that was there before nothing is known
+/// yet; the loader of the program has read a file like this.
 ///
 /// # Safety
 /// `environment` is the array that the kernel made, and the program has not started yet.
 pub(crate) unsafe fn attach(environment: *const *const core::ffi::c_char) {
-    let found = state_fds().into_iter().find_map(|fd| read(fd).map(|reader| (fd, reader)));
+    let found = state_fds().into_iter().filter(|fd| can_be_read(*fd)).find_map(|fd| Some((fd, read(fd)?)));
     let Some((state, mut reader)) = found else { return };
     drop(Owned::new(state));
     if reader.word() == Some(1) {
@@ -51,7 +52,16 @@ pub(crate) unsafe fn attach(environment: *const *const core::ffi::c_char) {
     let _ = take_over(reader);
 }
 
+/// Whether it is a file: reads nothing of it.
+fn can_be_read(fd: i32) -> bool {
+    // SAFETY: no byte is written.
+    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_pread64, fd, 0, 0, 0) }).is_ok()
+}
+
 fn read(fd: i32) -> Option<Reader> {
+    if !crate::process::env::may_work() {
+        return None;
+    }
     if !super::proof::is_believable(fd) {
         return None;
     }

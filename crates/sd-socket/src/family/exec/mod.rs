@@ -53,8 +53,8 @@ impl Prepared {
 /// The program's strings and the environment are what execve(2) wants.
 pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char) -> Prepared {
     // A child of a clone that we have not seen has our table but none of our sockets.
-    let is_known = PROCESS.pid.load(Ordering::Relaxed) == sd_sys::fd::getpid();
-    if PROCESS.slab_count.load(Ordering::Acquire) == 0 || !is_known {
+    let is_known = || PROCESS.pid.load(Ordering::Relaxed) == sd_sys::fd::getpid();
+    if PROCESS.slab_count.load(Ordering::Acquire) == 0 || !is_known() {
         return Prepared::NOTHING;
     }
     crate::setup::syn_sent::all_to_kernel();

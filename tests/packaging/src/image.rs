@@ -11,6 +11,12 @@ use std::process::Command;
 const BASE: &str = "docker.io/library/debian:bookworm-slim";
 const NAME: &str = "socksdirect:test";
 
+/// What an image starts, as its recipe says.
+pub(crate) fn starts(recipe: &str) -> Result<Vec<String>> {
+    let line = recipe.lines().find_map(|line| line.strip_prefix("CMD "));
+    Ok(serde_json::from_str(line.unwrap_or_default())?)
+}
+
 /// The store in which images are; it goes away with this value.
 pub(crate) struct Store {
     scratch: Scratch,

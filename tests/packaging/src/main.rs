@@ -6,10 +6,11 @@
 //! | `package` | it is built, and has what it should |
 //! | `services` | installed in a Debian system of its own under systemd: [`services`] |
 //! | `image` | built by its recipe; the pod runs in it |
-//! | `containers` | the pods of the manifests run here: [`containers`] |
+//! | `containers` | the pods of the manifests, and the services of Compose, run here: [`containers`] |
 //!
 //! `--fast` leaves out what needs a package or a network.
 
+mod compose;
 mod containers;
 mod image;
 mod kubelet;
@@ -126,7 +127,7 @@ fn try_manifests() -> Result<Tried> {
     let manifests = read_manifests()?;
     let packaging = product::root().join("packaging");
     let unit = std::fs::read_to_string(packaging.join("systemd/socksdirect.service"))?;
-    let compose = manifests::compose(&packaging.join("compose/compose.yaml"))?;
+    let compose = compose::read(&packaging.join("compose/compose.yaml"))?;
     manifests::check_rights(manifests.monitor()?, &compose, &unit)?;
     manifests::check_volumes(manifests.monitor()?)?;
     manifests::check_volumes(manifests.pod()?)?;
@@ -135,7 +136,13 @@ fn try_manifests() -> Result<Tried> {
 }
 
 fn try_containers() -> Result<Tried> {
-    Ok(containers::cases(&read_manifests()?))
+    let mut tried = containers::cases(&read_manifests()?);
+    let packaging = product::root().join("packaging");
+    let compose = compose::read(&packaging.join("compose/compose.yaml"))?;
+    let starts = image::starts(&std::fs::read_to_string(packaging.join("oci/Containerfile"))?)?;
+    let services = compose::as_pods(&compose, &starts)?;
+    tried.push(("containers/compose".to_owned(), containers::one(&services, None)));
+    Ok(tried)
 }
 
 fn try_package() -> Result<Tried> {
@@ -153,9 +160,9 @@ fn try_image() -> Result<Tried> {
     let mut store = image::Store::new()?;
     let starts = store.build(&machine::root()?, &package)?;
     let monitor = manifests.monitor()?.containers.first().and_then(|monitor| monitor.command.clone());
-    if starts.first() != Some(&"sd".to_owned()) || monitor.is_none_or(|it| it[..4] != starts[..4]) {
+    if starts.len() < 4 || monitor.is_none_or(|it| !it.starts_with(&starts[..4])) {
         fail!("the image starts {starts:?}, which is not what the DaemonSet starts");
     }
-    let run = containers::in_image(&manifests, &store.mount()?);
+    let run = containers::one(&manifests, Some(&store.mount()?));
     Ok(vec![("image/pod".to_owned(), run)])
 }

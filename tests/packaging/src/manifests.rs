@@ -1,6 +1,6 @@
-//! Kubernetes manifests and the Compose file against the types of their specifications.
+//! Kubernetes manifests against the types of their specification.
 //!
-//! The types come from the published API (k8s-openapi) and from the Compose specification. What such a type does not
+//! The types come from the published API (k8s-openapi). What such a type does not
 //! know it drops silently. So a document is read into its type and written again: whatever has got lost is a mistake.
 
 use docker_compose_types::Compose;
@@ -91,32 +91,8 @@ pub(crate) fn check_rights(spec: &PodSpec, compose: &Compose, unit: &str) -> Res
     Ok(())
 }
 
-/// The Compose file, whose volumes are all declared.
-pub(crate) fn compose(path: &Path) -> Result<Compose> {
-    let text = std::fs::read_to_string(path)?;
-    let mut yaml: serde_norway::Value = serde_norway::from_str(&text)?;
-    yaml.apply_merge()?;
-    let mut document: Value = serde_json::to_value(yaml)?;
-    // Extensions are nobody's to check.
-    if let Some(fields) = document.as_object_mut() {
-        fields.retain(|name, _| !name.starts_with("x-"));
-    }
-    let compose: Compose = typed(&document).map_err(|error| format!("{}: {error}", path.display()))?;
-    let services = document["services"].as_object().into_iter().flatten();
-    for (name, service) in services {
-        let mounts = service["volumes"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        for volume in mounts.filter_map(|mount| mount.split(':').next()).filter(|name| !name.starts_with('/'))
-        {
-            if document["volumes"].get(volume).is_none() {
-                fail!("{}: {name}: there is no volume {volume}", path.display());
-            }
-        }
-    }
-    Ok(compose)
-}
-
 /// A document as its type, which must know all of it.
-fn typed<T: Serialize + DeserializeOwned>(document: &Value) -> Result<T> {
+pub(crate) fn typed<T: Serialize + DeserializeOwned>(document: &Value) -> Result<T> {
     let typed: T = serde_json::from_value(document.clone())?;
     let again = serde_json::to_value(&typed)?;
     match lost(document, &again, "") {

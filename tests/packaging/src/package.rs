@@ -9,7 +9,7 @@ use std::process::Command;
 const VERSION: &str = "3.8.0";
 
 /// What must be in it, with the mode.
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 10] = [
     ("-rwxr-xr-x", "./usr/bin/sd"),
     ("-rwxr-xr-x", "./usr/bin/sd-bench"),
     ("-rw-r--r--", "./usr/lib/socksdirect/libsd.so"),
@@ -19,6 +19,7 @@ const FILES: [(&str, &str); 9] = [
     ("-rw-r--r--", "./usr/share/man/man1/sd-run.1.gz"),
     ("-rw-r--r--", "./usr/share/bash-completion/completions/sd"),
     ("-rw-r--r--", "./etc/socksdirect/policy"),
+    ("-rw-r--r--", "./etc/default/socksdirect"),
 ];
 
 /// The package of what is built.

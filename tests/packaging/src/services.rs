@@ -13,7 +13,7 @@ const AS_USER: &str = "setpriv --reuid 61001 --regid 61001 --clear-groups";
 /// A step in the life of one machine; what it says when it went well.
 type Step = (&'static str, fn(&mut Host) -> Result<String>);
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("install", install),
     ("units are sound", units),
     ("first client starts it", first_client),
@@ -21,6 +21,7 @@ const STEPS: [Step; 11] = [
     ("users share it", users),
     ("sd-run@", instance),
     ("reload", reload),
+    ("options", options),
     ("restart", restart),
     ("kill", kill),
     ("upgrade", upgrade),
@@ -155,6 +156,27 @@ fn reload(host: &mut Host) -> Result<String> {
     })
 }
 
+/// Metrics, at an address and at a socket in the directory that the unit makes.
+fn options(host: &mut Host) -> Result<String> {
+    let places = ["127.0.0.1:9464", "unix:/run/socksdirect-monitor/metrics.sock"];
+    for place in places {
+        host.done(&format!("echo 'OPTIONS=--metrics {place}' > /etc/default/socksdirect"))?;
+        host.done("systemctl restart socksdirect.service")?;
+        if place.starts_with("unix:") {
+            host.done("test -S /run/socksdirect-monitor/metrics.sock")?;
+            continue;
+        }
+        let ask =
+            "exec 3<>/dev/tcp/127.0.0.1/9464 && printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3";
+        let page = host.done(&format!("bash -c \"{ask}\""))?;
+        if !page.contains("200 OK") || !page.contains("# EOF") {
+            fail!("no page of metrics: {page}");
+        }
+    }
+    host.still_served()?;
+    Ok(places.join(", "))
+}
+
 fn restart(host: &mut Host) -> Result<String> {
     let (before, socket) = (host.main_pid()?, host.done("stat --format %i /run/socksdirect/monitor.sock")?);
     host.done("systemctl restart socksdirect.service")?;
@@ -197,6 +219,7 @@ fn remove(host: &mut Host) -> Result<String> {
     }
     host.still_served()?;
     host.done("systemctl stop sd-run@redis && rm -r /etc/socksdirect/run && dpkg --purge socksdirect")?;
-    host.done("! ls -d /etc/socksdirect /run/socksdirect/monitor.sock /usr/lib/socksdirect 2>/dev/null")?;
+    host.done("! ls -d /etc/socksdirect /etc/default/socksdirect /run/socksdirect-monitor 2>/dev/null")?;
+    host.done("! ls -d /run/socksdirect/monitor.sock /usr/lib/socksdirect 2>/dev/null")?;
     Ok("nothing is left, connections go on".to_owned())
 }

@@ -46,6 +46,13 @@ pub enum Command {
     /// Keys: `q` quit, `s` or `<` `>` sort by another column, `r` the other way round, `p` processes or connections, space
     /// stop and go on, arrows and Page Up, Page Down move, `+` `-` slower or faster.
     Top(TopOptions),
+    /// Show the socket calls of a process that runs, and the roads that its connections take
+    ///
+    /// One line for each call, when it has returned: time of day (UTC), thread, call, arguments, result, how long it took. Lines
+    /// with `--` tell of a connection's road, as often as it changes; the monitor is asked ten times a second. It takes root: the kernel
+    /// puts probes at the library's functions. Nobody else pays for that; the traced process does, with microseconds for each
+    /// call. errno of a call that failed is not known, and neither are calls that do not return.
+    Trace(TraceOptions),
     /// Check what works on this host, and say why not
     ///
     /// Ends with two programs that exchange a few bytes over shared memory. The exit status is 1 when a
@@ -177,6 +184,22 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
         Ok(seconds @ 0.05..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("must be a number from 0.05 to 3600".to_owned()),
     }
+}
+
+#[derive(Args)]
+pub struct TraceOptions {
+    /// The process
+    #[arg(value_name = "PID")]
+    pub pid: u32,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// End after so long; without it with the process, or by a signal
+    #[arg(long, value_name = "SECONDS", value_parser = interval)]
+    pub seconds: Option<Duration>,
+    /// The monitor's socket, instead of SD_MONITOR or the user's own
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -19,6 +19,7 @@ mod run;
 mod ss;
 mod starter;
 mod top;
+mod trace;
 mod unregistered;
 
 use sd_cli::cli::{self, Command};
@@ -50,6 +51,7 @@ fn dispatch() -> Result<(), Failure> {
         Command::Pump(options) => pump::main(&options),
         Command::Ss(options) => ss::main(&options),
         Command::Top(options) => top::main(&options),
+        Command::Trace(options) => trace::main(&options),
         Command::Doctor(options) => doctor::main(&options),
         Command::Bench(_) => bench::main(),
         Command::Completions { shell } => manual::completions(shell),

@@ -14,7 +14,7 @@
 //! | `stolen` | a stranger takes the descriptors of connections by pidfd_getfd |
 //! | `other-version`, `next-version` | the monitor is replaced, under load, by one of another version: an unknown one, and a real one with programs of its own |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
-//! | `watched` | `sd top` shows what programs do, while they do it |
+//! | `watched` | `sd top` and `sd trace` show what programs do, while they do it |
 //! | `liars` | a process tells one lie about its connection and dies |
 //!
 //! The programs are those of `tests/sharing`. Places and values are chosen by a seed, which is printed with a failure
@@ -152,6 +152,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
         .push(("first-contact-instance-before-monitor".to_owned(), Box::new(first::instance_before_monitor)));
     parts.push(("first-contact-relatives-before-monitor".to_owned(), Box::new(first::relatives)));
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
+    parts.push(("watched-trace".to_owned(), Box::new(watched::trace)));
     parts.push(("watched-top".to_owned(), Box::new(watched::top)));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));

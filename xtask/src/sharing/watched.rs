@@ -1,4 +1,5 @@
-//! Who looks on: `sd top` shows what real programs do at that moment, with figures of which each end's is the other's.
+//! Who looks on: `sd top` shows what real programs do at that moment, with figures of which each end's is the other's; `sd trace` what
+//! one of them calls.
 
 use super::{served, start};
 use harness::lab::{Lab, Side};
@@ -57,4 +58,49 @@ fn documents(lab: &Lab) -> Result<Vec<Value>> {
     }
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.lines().map(serde_json::from_str).collect::<std::result::Result<_, _>>()?)
+}
+
+/// What a client calls is told while it is traced, and it goes on unharmed, before and after.
+pub(super) fn trace(lab: &mut Lab) -> Result<String> {
+    if lab.is_oracle() {
+        return Ok("there is no library to trace".to_owned());
+    }
+    let (server, port) = served(start(lab, Side::Sd, &["echo"])?)?;
+    let client = start(lab, Side::Sd, &["chat", &port, "300", "10"])?;
+    let maps = format!("/proc/{}/maps", client.pid());
+    let has_library = || std::fs::read_to_string(&maps).is_ok_and(|text| text.contains("/libsd.so"));
+    harness::until("the client has the library", Duration::from_secs(10), has_library)?;
+    let mut command = Command::new(product::sd());
+    command.args(["trace", "--json", "--seconds", "1.5", &client.pid().to_string()]);
+    let output = command.env("SD_MONITOR", lab.socket()).stdin(Stdio::null()).output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if errors.contains("no probe can be set") {
+        return Ok(format!("skipped: {}", errors.trim()));
+    }
+    if !output.status.success() {
+        fail!("sd trace ended with {}: {}", output.status, errors.trim());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let events: Vec<Value> = text.lines().map(serde_json::from_str).collect::<std::result::Result<_, _>>()?;
+    // The client sends all of a message in one call, and messages of these sizes only.
+    let sizes = ["1", "8", "100", "1000", "5000", "70000"];
+    let sends: Vec<&Value> = events.iter().filter(|event| event["call"] == "send").collect();
+    let is_whole = |event: &&&Value| {
+        let len = event["arguments"][2].as_str().unwrap_or_default();
+        let is_done = event["result"].as_i64() == len.parse().ok() && event["took_ns"].as_u64() > Some(0);
+        sizes.contains(&len) && is_done
+    };
+    if sends.is_empty() || sends.iter().filter(is_whole).count() != sends.len() {
+        fail!("the client's sends are not what it sends: {text}");
+    }
+    if !events.iter().any(|event| event["call"] == "recv" && event["result"].as_i64() > Some(0)) {
+        fail!("the client's receiving was not seen: {text}");
+    }
+    if !events.iter().any(|event| event["road"] == "shm" && event["from"].is_null()) {
+        fail!("the road of its connection was not told: {text}");
+    }
+    // It checks every byte, and ends by itself.
+    client.wait(Duration::from_secs(60))?.ok()?;
+    server.terminate(Duration::from_secs(5))?;
+    Ok(format!("{} sends among {} events", sends.len(), events.len()))
 }

@@ -8,6 +8,10 @@ use core::sync::atomic::AtomicU32;
 pub const AUDIT_ARCH: u32 = 0xC000_00B7;
 /// `e_machine` of programs (elf(5)).
 pub const ELF_MACHINE: u64 = 183;
+/// Where the first six arguments of a function are in what a probe is given (`struct user_pt_regs`, asm/ptrace.h): bytes from its start.
+pub const ARGUMENT_OFFSETS: [i16; 6] = [0, 8, 16, 24, 32, 40];
+/// Where its result is.
+pub const RESULT_OFFSET: i16 = 0;
 /// Where `struct _IO_FILE` of glibc keeps the number that fileno(3) returns: after `_flags` (padded to 8), eleven buffer
 /// pointers, `_markers` and `_chain`.
 pub const FILENO_OFFSET: usize = 8 + 11 * 8 + 2 * 8;

@@ -8,6 +8,10 @@ use core::sync::atomic::AtomicU32;
 pub const AUDIT_ARCH: u32 = 0xC000_003E;
 /// `e_machine` of programs (elf(5)).
 pub const ELF_MACHINE: u64 = 62;
+/// Where the first six arguments of a function are in what a probe is given (`struct pt_regs`, asm/ptrace.h): bytes from its start.
+pub const ARGUMENT_OFFSETS: [i16; 6] = [112, 104, 96, 88, 72, 64];
+/// Where its result is.
+pub const RESULT_OFFSET: i16 = 80;
 /// Where `struct _IO_FILE` of glibc keeps the number that fileno(3) returns: after `_flags` (padded to 8), eleven buffer
 /// pointers, `_markers` and `_chain`.
 pub const FILENO_OFFSET: usize = 8 + 11 * 8 + 2 * 8;

@@ -3,6 +3,7 @@
 mod support;
 
 use serde_json::Value;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{Folder, listen, sd, stdout};
@@ -110,6 +111,41 @@ fn a_library_that_is_not_in_this_mount_namespace() {
     let text = stdout(&command.env("LD_PRELOAD", "/nowhere/libsd.so").output().unwrap());
     let (verdict, text) = check(&text, "LD_PRELOAD");
     assert!(verdict == "fail" && text.contains("/nowhere/libsd.so"), "{text}");
+}
+
+/// seccomp(2)'s answers.
+const KILL: u32 = 0x8000_0000;
+const REFUSE: u32 = 0x0005_0000 | libc::EPERM as u32;
+
+/// Gives the next program of this process a filter with that answer to membarrier(2), which the library calls and sd does not.
+fn filter(answer: u32) -> std::io::Result<()> {
+    let code = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        code(0x20, 0, 0, 0),
+        code(0x15, 0, 1, libc::SYS_membarrier as u32),
+        code(0x06, 0, 0, answer),
+        code(0x06, 0, 0, 0x7fff_0000),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the filter is valid during the call.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const filter) == 0
+    };
+    if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[test]
+fn filters_that_kill_and_filters_that_refuse() {
+    let folder = Folder::new();
+    for (answer, verdict, words) in [(KILL, "fail", "kills for calls"), (REFUSE, "warn", "is in force")] {
+        let mut command = sd(&folder, &["doctor", "--json"]);
+        // SAFETY: between fork and exec only prctl(2) is called.
+        unsafe { command.pre_exec(move || filter(answer)) };
+        let text = stdout(&command.output().unwrap());
+        let (found, text) = check(&text, "confinement");
+        assert!(found == verdict && text.contains(words), "{text}");
+    }
 }
 
 /// What it says of a process.

@@ -17,9 +17,21 @@ pub struct Connection {
     pub peer: String,
     pub state: String,
     pub path: String,
+    /// What moves its bytes, if its path is `engine`.
+    pub carrier: Option<String>,
     pub reason: Option<String>,
     pub rx_queue: u64,
     pub tx_queue: u64,
+}
+
+impl Connection {
+    /// Its path, and what carries it there.
+    pub fn road(&self) -> String {
+        match self.carrier.as_deref().filter(|carrier| !carrier.is_empty()) {
+            Some(carrier) => format!("{}/{carrier}", self.path),
+            None => self.path.clone(),
+        }
+    }
 }
 
 /// The connections of a status document.

@@ -29,6 +29,11 @@ use sd_shm::channel::Mapping;
 use sd_shm::link::Link;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::Ordering;
+
+/// What moves the bytes of the connections of a pump, as `sd ss` shows it, and why.
+pub(super) const CARRIER: &str = "loopback";
+pub(super) const PUMPED: &str = "the monitor was told to use a pump";
 
 /// See the module.
 pub(crate) struct Pumps {
@@ -222,6 +227,15 @@ impl Server {
         to_pump.send(&twin, &[near_file, page_a, bell_a, far_file, page_b, bell_b]).ok()?;
         of_pump.announce_mail();
         Some(())
+    }
+
+    /// Whether a channel is one to or from a pump. Of one that an earlier monitor has made it says so itself: for `sd ss`.
+    pub(super) fn is_pumped(&self, key: ChannelKey) -> bool {
+        if self.core.channels.is_of_ours(key) {
+            return self.pumps.twins.contains_key(&key);
+        }
+        let links = self.segments.get(&key).and_then(Segment::map).map(|map| &map.header().link);
+        links.is_some_and(|links| links.iter().any(|link| link.load(Ordering::Relaxed) != Link::LOCAL.word()))
     }
 
     /// A pump has carried all that came over the twin of a channel, whose other side is gone.

@@ -1,7 +1,7 @@
 //! Processes that carry the connections of others (ADR 72).
 
 use crate::authority::{MALLORY, become_user, is_root};
-use crate::client::Client;
+use crate::client::{Client, attach};
 use crate::process::Process;
 use crate::server::{Server, until};
 use sd_proto::{ErrorCode, Reply, Request, Route};
@@ -146,4 +146,26 @@ fn the_end_of_an_end_is_told_when_all_was_carried() {
     pump.control.tell(Request::Over { channel: far.0 }, &[]);
     assert_eq!(b.control.receive().unwrap().0, Reply::ChannelDead { id: far.0 });
     assert_eq!(at_b.header().dead[0].load(Ordering::Acquire), 1);
+}
+
+#[test]
+fn a_carried_connection_is_shown_as_such() {
+    let server = Server::start_with_pump();
+    let it = carried(&server);
+    for (map, side) in [(&it.at_a, Side::A), (&it.at_b, Side::B)] {
+        map.slot(2).side[side as usize].set_state(1, SlotState::Open);
+    }
+    it.a.attach(0, it.near.0, Side::A, 2, 1);
+    attach(&it.b.slab, 7, it.far.0, Side::B, 2, 1);
+    it.a.slab.tx(0).unwrap().bytes.store(100, Ordering::Relaxed);
+    let status = it.a.control.status();
+    let connections = status["connections"].as_array().unwrap();
+    assert_eq!(connections.len(), 2, "{status:#}");
+    for connection in connections {
+        assert_eq!((&connection["path"], &connection["carrier"]), (&"engine".into(), &"loopback".into()));
+        assert_eq!(connection["reason"], "the monitor was told to use a pump");
+    }
+    // The two ends are of one connection, though each has a channel of its own.
+    let find = |key: &str| connections.iter().any(|c| c[key] == 100);
+    assert!(find("tx_queue") && find("rx_queue"), "{status:#}");
 }

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `flow` | one direction of one connection: what one side of a slot says, copied |
 //! | `twin` | the connections of two channels: begin, both directions, end |
+//! | `twin::memory` | what connections that idle keep |
 //! | `end` | the process at an end: how it is woken |
 //! | `control` | the monitor |
 //! | `run` | the loop |
@@ -22,6 +23,7 @@
 //! * Neither end is trusted: what is found in a channel is clamped or checked before it is used, and what a process wrote into its
 //!   channel can do no more at the other end than what it could have written there itself.
 //! * An idle pump sleeps. Whoever has something for it rings its eventfd.
+//! * What it has written for a connection is given back while that idles, as the two ends give back what they have written.
 //! * When its monitor ends, it carries what it has to the end, then ends.
 //!
 //! # Tests

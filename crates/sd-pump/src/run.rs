@@ -16,6 +16,12 @@ const QUIET_LOOKS: u32 = 20;
 const LOOKS: u32 = 64;
 /// Without a monitor: so often the ends are looked at.
 const ORPHAN_MS: i32 = 1000;
+/// A slot's memory is looked at so many nanoseconds after its use.
+const IDLE_NS: u64 = 1_000_000_000;
+/// At times that are multiples of this, so that a sleep ends for many slots.
+const IDLE_STEP_NS: u64 = 100_000_000;
+/// So many slots' before what was announced meanwhile is looked at.
+const IDLE_LOOKS: usize = 16;
 
 /// Serves as pump of the monitor at `socket` until that has ended, and all that is carried.
 pub fn run(socket: &Path) -> Result<(), Error> {
@@ -26,6 +32,7 @@ pub fn run(socket: &Path) -> Result<(), Error> {
         pump.take_events();
         let is_busy = pump.visit();
         pump.answer(&rung);
+        pump.give_back();
         if !is_busy {
             pump.sleep();
         }
@@ -40,6 +47,31 @@ struct Hot {
     quiet: u32,
 }
 
+/// Slots whose memory is looked at, with their twins and the times for that, in the order of these.
+#[derive(Default)]
+pub(crate) struct Idle(VecDeque<(u64, (u64, usize))>);
+
+impl Idle {
+    /// A slot of a twin, by its id, if it was used.
+    pub(crate) fn add(&mut self, twin: &mut Twin, place: (u64, usize)) {
+        if twin.begins_to_idle(place.1) {
+            let due = (sd_sys::time::now_ns() + IDLE_NS).next_multiple_of(IDLE_STEP_NS);
+            self.0.push_back((due, place));
+        }
+    }
+
+    pub(crate) fn next_due(&mut self) -> Option<(u64, usize)> {
+        let is_due = self.0.front()?.0 <= sd_sys::time::now_ns();
+        if is_due { self.0.pop_front().map(|(_, place)| place) } else { None }
+    }
+
+    /// In how many milliseconds the next is due, and a bit more.
+    pub(crate) fn due_ms(&self) -> Option<i32> {
+        let left = self.0.front()?.0.saturating_sub(sd_sys::time::now_ns());
+        Some(if left == 0 { 0 } else { (left / 1_000_000) as i32 + 1 })
+    }
+}
+
 struct Pump {
     control: Control,
     /// By the id of the near channel, which both are of.
@@ -47,6 +79,7 @@ struct Pump {
     /// Near channels by the id of the far one.
     by_far: HashMap<u64, u64>,
     hot: VecDeque<Hot>,
+    idle: Idle,
     sleeper: Owned,
 }
 
@@ -60,7 +93,7 @@ impl Pump {
             added.map_err(system("wait for something"))?;
         }
         let (twins, by_far) = (HashMap::new(), HashMap::new());
-        Ok(Pump { control, twins, by_far, hot: VecDeque::new(), sleeper })
+        Ok(Pump { control, twins, by_far, hot: VecDeque::new(), idle: Idle::default(), sleeper })
     }
 
     fn is_needed(&self) -> bool {
@@ -98,7 +131,7 @@ impl Pump {
         }
     }
 
-    fn add(&mut self, (near, far): (u64, u64), strangers: [bool; 2], got: Received) -> Option<()> {
+    pub(crate) fn add(&mut self, (near, far): (u64, u64), strangers: [bool; 2], got: Received) -> Option<()> {
         let [segment_a, page_a, bell_a, segment_b, page_b, bell_b] = got.fds.take()?;
         let a = End::new(near, Side::B, strangers[0], [segment_a, page_a, bell_a]);
         let b = End::new(far, Side::A, strangers[1], [segment_b, page_b, bell_b]);
@@ -182,6 +215,7 @@ impl Pump {
                     twin.arm(hot.slot);
                     looks += 1;
                 }
+                self.idle.add(twin, (hot.twin, hot.slot));
                 if looks < LOOKS {
                     twin.cools(hot.slot);
                 } else {
@@ -192,6 +226,7 @@ impl Pump {
             }
             let mut found = twin.visit(hot.slot, &mut self.control);
             hot.quiet = if found { 0 } else { hot.quiet + 1 };
+            self.idle.add(twin, (hot.twin, hot.slot));
             if hot.quiet >= QUIET_LOOKS {
                 twin.arm(hot.slot);
                 found = twin.visit(hot.slot, &mut self.control);
@@ -210,8 +245,21 @@ impl Pump {
         !self.hot.is_empty()
     }
 
+    /// Looks at the memory of some slots that may idle.
+    fn give_back(&mut self) {
+        for _ in 0..IDLE_LOOKS {
+            let Some((id, slot)) = self.idle.next_due() else { return };
+            let Some(twin) = self.twins.get_mut(&id) else { continue };
+            twin.has_waited(slot);
+            self.idle.add(twin, (id, slot));
+        }
+    }
+
     fn sleep(&mut self) {
-        let timeout = if self.control.has_ended { ORPHAN_MS } else { -1 };
+        let patience = if self.control.has_ended { ORPHAN_MS } else { -1 };
+        let due = self.idle.due_ms();
+        let timeout =
+            if patience < 0 { due.unwrap_or(-1) } else { due.map_or(patience, |due| due.min(patience)) };
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: room for one event; no mask.
         let woken = unsafe {

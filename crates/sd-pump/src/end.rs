@@ -113,6 +113,16 @@ impl End {
         listener.map_or(0, |listener| listener.generation.load(Ordering::Acquire))
     }
 
+    /// The process, as it stands in the channel.
+    pub(crate) fn pid(&self) -> u32 {
+        self.map.header().pid[self.ours.other() as usize].load(Ordering::Relaxed)
+    }
+
+    /// A new monitor learns of the channel.
+    pub(crate) fn bring(&self, control: &mut Control) {
+        control.bring(self.id, self.ours, self.pid(), &self.segment);
+    }
+
     /// The monitor found the process gone.
     pub(crate) fn is_dead(&self) -> bool {
         self.map.header().dead[self.ours.other() as usize].load(Ordering::Acquire) != 0

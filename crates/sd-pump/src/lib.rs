@@ -24,7 +24,7 @@
 //!   channel can do no more at the other end than what it could have written there itself.
 //! * An idle pump sleeps. Whoever has something for it rings its eventfd.
 //! * What it has written for a connection is given back while that idles, as the two ends give back what they have written.
-//! * When its monitor ends, it carries what it has to the end, then ends.
+//! * When its monitor ends, it carries what it has to the end, then ends. A new monitor is told what that is.
 //!
 //! # Tests
 //! Unit tests with two channels in one process, hostile ends among them; `cargo xtask posix --pump`; `tests/monitor/pumps.rs`

@@ -3,19 +3,20 @@
 use crate::control::{Control, Error};
 use crate::end::End;
 use crate::twin::Twin;
-use sd_proto::{Reply, Request};
+use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::channel::Side;
 use sd_sys::fd::{EVENTFD_EDGE, Owned};
 use sd_sys::msg::Received;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Looks without news before somebody has to ring again. Between them the processor is offered to others.
 const QUIET_LOOKS: u32 = 20;
 /// Looks with news at one slot before others have their turn.
 const LOOKS: u32 = 64;
-/// Without a monitor: so often the ends are looked at.
-const ORPHAN_MS: i32 = 1000;
+/// Without a monitor: so often the ends are looked at, and whether there is a new one.
+const ORPHAN: Duration = Duration::from_millis(200);
 /// A slot's memory is looked at so many nanoseconds after its use.
 const IDLE_NS: u64 = 1_000_000_000;
 /// At times that are multiples of this, so that a sleep ends for many slots.
@@ -23,10 +24,14 @@ const IDLE_STEP_NS: u64 = 100_000_000;
 /// So many slots' before what was announced meanwhile is looked at.
 const IDLE_LOOKS: usize = 16;
 
-/// Serves as pump of the monitor at `socket` until that has ended, and all that is carried.
+/// Serves as pump of the monitor at `socket` until that has ended, and all that is carried. Meanwhile a new monitor there is told of
+/// that, but gives it nothing else.
 pub fn run(socket: &Path) -> Result<(), Error> {
     let mut pump = Pump::new(Control::connect(socket)?)?;
     while pump.is_needed() {
+        if pump.control.has_ended {
+            pump.look_for_monitor(socket);
+        }
         pump.take_mail();
         let rung = pump.rung();
         pump.take_events();
@@ -81,6 +86,18 @@ struct Pump {
     hot: VecDeque<Hot>,
     idle: Idle,
     sleeper: Owned,
+    orphan: Orphan,
+}
+
+/// What there is to know of the time since the monitor ended.
+#[derive(Default)]
+struct Orphan {
+    /// When the ends are looked at next; before that it was not noticed.
+    next_look: Option<Instant>,
+    /// Connections are another pump's, as one monitor has ended.
+    is_of_before: bool,
+    /// A new monitor wants no pump.
+    is_unwanted: bool,
 }
 
 impl Pump {
@@ -93,11 +110,13 @@ impl Pump {
             added.map_err(system("wait for something"))?;
         }
         let (twins, by_far) = (HashMap::new(), HashMap::new());
-        Ok(Pump { control, twins, by_far, hot: VecDeque::new(), idle: Idle::default(), sleeper })
+        let (hot, idle, orphan) = (VecDeque::new(), Idle::default(), Orphan::default());
+        Ok(Pump { control, twins, by_far, hot, idle, sleeper, orphan })
     }
 
     fn is_needed(&self) -> bool {
-        !self.control.has_ended || self.twins.values().any(Twin::is_used)
+        let is_used = !self.control.has_ended && !self.orphan.is_of_before;
+        is_used || self.twins.values().any(Twin::is_used)
     }
 
     fn take_mail(&mut self) {
@@ -256,37 +275,60 @@ impl Pump {
     }
 
     fn sleep(&mut self) {
-        let patience = if self.control.has_ended { ORPHAN_MS } else { -1 };
+        let patience = if self.control.has_ended { ORPHAN.as_millis() as i32 } else { -1 };
         let due = self.idle.due_ms();
         let timeout =
             if patience < 0 { due.unwrap_or(-1) } else { due.map_or(patience, |due| due.min(patience)) };
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: room for one event; no mask.
-        let woken = unsafe {
+        let _ = unsafe {
             sd_sys::fd::epoll_pwait(self.sleeper.raw(), &raw mut event, 1, timeout, std::ptr::null())
         };
-        if self.control.has_ended {
-            if woken == Ok(0) {
-                self.forget_the_dead();
-            }
-            return;
-        }
         // Its end is not announced.
         while let Some((reply, got)) = self.control.notice() {
             self.hear(reply, got);
         }
-        if self.control.has_ended {
-            let socket = self.control.socket();
-            let _ = sd_sys::fd::epoll_ctl(self.sleeper.raw(), libc::EPOLL_CTL_DEL, socket, 0, 0);
+    }
+
+    /// There is no monitor.
+    fn look_for_monitor(&mut self, socket: &Path) {
+        let now = Instant::now();
+        match self.orphan.next_look {
+            Some(next) if next > now => return,
+            Some(_) => {}
+            None => {
+                let old = self.control.socket();
+                let _ = sd_sys::fd::epoll_ctl(self.sleeper.raw(), libc::EPOLL_CTL_DEL, old, 0, 0);
+            }
+        }
+        self.orphan.next_look = Some(now + ORPHAN);
+        self.orphan.is_of_before = true;
+        self.forget_the_dead();
+        if self.orphan.is_unwanted || !self.twins.values().any(Twin::is_used) {
+            return;
+        }
+        match self.control.come_back(socket) {
+            Ok(()) => self.bring_all(),
+            Err(Error::Refused(Some(ErrorCode::Denied))) => self.orphan.is_unwanted = true,
+            Err(_) => {}
+        }
+    }
+
+    /// A new monitor learns what is carried.
+    fn bring_all(&mut self) {
+        self.orphan.next_look = None;
+        let (socket, events) = (self.control.socket(), libc::EPOLLIN as u32);
+        let _ = sd_sys::fd::epoll_ctl(self.sleeper.raw(), libc::EPOLL_CTL_ADD, socket, events, 0);
+        for twin in self.twins.values() {
+            twin.near.bring(&mut self.control);
+            twin.far.bring(&mut self.control);
+            self.control.tell(&Request::Carries { near: twin.near.id, far: twin.far.id });
         }
     }
 
     /// Nobody tells that a process has ended.
     fn forget_the_dead(&mut self) {
-        let is_gone = |pid: u32| sd_sys::fd::task_is_dead(pid as i32);
-        let of = |end: &End| {
-            end.map.header().pid[end.ours.other() as usize].load(std::sync::atomic::Ordering::Relaxed)
-        };
-        self.twins.retain(|_, twin| !is_gone(of(&twin.near)) && !is_gone(of(&twin.far)));
+        let is_gone = |end: &End| sd_sys::fd::task_is_dead(end.pid() as i32);
+        self.twins.retain(|_, twin| !is_gone(&twin.near) && !is_gone(&twin.far));
     }
 }

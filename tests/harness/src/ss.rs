@@ -22,6 +22,10 @@ pub struct Connection {
     /// What moves its bytes, if its path is `engine`.
     pub carrier: Option<String>,
     pub reason: Option<String>,
+    /// Bytes that were read, and that were sent.
+    pub bytes: [u64; 2],
+    /// Bytes that have come and were not read; that were sent and the peer has not read.
+    pub queues: [u64; 2],
 }
 
 /// What the monitor and its clients showed at one moment.
@@ -76,6 +80,8 @@ impl Connection {
             path,
             carrier,
             reason: value["reason"].as_str().map(str::to_owned),
+            bytes: ["rx_bytes", "tx_bytes"].map(|name| value[name].as_u64().unwrap_or(0)),
+            queues: ["rx_queue", "tx_queue"].map(|name| value[name].as_u64().unwrap_or(0)),
         })
     }
 

@@ -86,7 +86,7 @@ impl Server {
             (Request::Share, Some(who)) => {
                 self.share(who.process, sender.uid, &fds).map(|member| Some(Reply::Shared { member }))
             }
-            (Request::Pump, Some(who)) => self.pump(who.client).map(Some),
+            (Request::Pump { again }, Some(who)) => self.pump(who.client, again).map(Some),
             (Request::Separate, _) => self.separate(id).map(Some),
             (Request::Signal { channel, slot, side, urgent }, Some(who)) => {
                 self.signal(who.client, channel, slot, side, urgent);
@@ -103,6 +103,7 @@ impl Server {
         match said {
             Request::Ring { channel, side } => return self.ring(client, channel, side),
             Request::Over { channel } => return self.over(client, channel),
+            Request::Carries { near, far } => return self.carries(client, near, far),
             Request::Stuck { channel } => return self.stuck(client, channel),
             Request::Decline { channel } => return self.decline(client, channel),
             Request::Listens { index, generation, backlog } => {

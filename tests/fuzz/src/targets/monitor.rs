@@ -130,7 +130,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         8 => Request::Channel { id: a, side: y & 1, peer_pid: y >> 1, adopter: y >> 8 },
         9 => Request::Join { id: a, side: y },
         10 if b & 2 == 0 => Request::Share,
-        10 => Request::Pump,
+        10 => Request::Pump { again: yes },
         11 => Request::Stuck { channel: a },
         12 if b & 2 == 0 => Request::Idle,
         12 => Request::Restored,
@@ -143,7 +143,8 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
             Request::Bind { ip: Ip::v4([127, 0, 0, 1]), port: if yes { port } else { a as u16 }, reuse: yes }
         }
         17 if b & 2 == 0 => Request::Status,
-        17 => Request::Over { channel: a },
+        17 if yes => Request::Over { channel: a },
+        17 => Request::Carries { near: a, far: b >> 2 },
         18 => Request::WakeTarget { channel: a, side: y & 1, client: b },
         19 => Request::ThreadWaker { number: x },
         22 => Request::WillListen { index: x },

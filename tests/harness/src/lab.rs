@@ -134,6 +134,11 @@ impl Lab {
         self.monitor.as_ref().map(Monitor::pid)
     }
 
+    /// Whether the monitor that runs has logged this.
+    pub fn monitor_said(&self, text: &str) -> bool {
+        self.monitor.as_ref().is_some_and(|monitor| monitor.log().contains(text))
+    }
+
     /// Starts the monitor, and waits until it answers.
     pub fn start_monitor(&mut self) -> Result<()> {
         self.start_monitor_of(&product::sd())

@@ -52,9 +52,14 @@ pub fn list<T: for<'a> Deserialize<'a>>(status: &Value, name: &str) -> Result<Ve
 
 /// An error that says why, unless all connections of this process go over shared memory.
 pub fn require_shm(socket: &Path, pid: u32) -> Result<()> {
+    require_path("shm", socket, pid)
+}
+
+/// An error that says why, unless all connections of this process take this path.
+pub fn require_path(path: &str, socket: &Path, pid: u32) -> Result<()> {
     let status = client::status(socket).map_err(|silence| Failure::new(silence.to_string()))?;
     let mine: Vec<_> = connections(&status)?.into_iter().filter(|c| c.pid == u64::from(pid)).collect();
-    match mine.iter().find(|c| c.path != "shm") {
+    match mine.iter().find(|c| c.path != path) {
         Some(c) => {
             let reason = c.reason.as_deref().unwrap_or("no reason given");
             Err(Failure::new(format!("the connection went over the {}: {reason}", c.path)))

@@ -19,6 +19,11 @@
 //! | `control` | the monitor |
 //! | `run` | the loop |
 //!
+//! # Another link
+//! `Flow::carry` is the one place where something of an end is said at the other: a link to elsewhere writes records there, of the same words
+//! in the same order, and `Twin` has the other half of them at the other host. What it cannot do is a bit of `sd_shm::link::Link`, and the
+//! monitor gives that to a channel where it places the pump (`introduce_pump` in `sd-monitor/src/shell/pumps.rs`).
+//!
 //! # Guarantees
 //! * Neither end is trusted: what is found in a channel is clamped or checked before it is used, and what a process wrote into its
 //!   channel can do no more at the other end than what it could have written there itself.

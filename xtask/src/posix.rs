@@ -22,7 +22,7 @@ const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING,...] [--mode ker
     [--pump] [--late-pump] [--repeat N] [--jobs N] [--list]";
 
 /// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How many more transcripts the kernel may give before a difference counts.
 const KERNEL_RETRIES: usize = 3;
@@ -341,7 +341,7 @@ fn run_once(place: &Place, subject: &Subject, mode: Mode, files: &[PathBuf; 2]) 
     let mut command = command(place, subject, mode);
     command.stdout(File::create(&files[0])?).stderr(File::create(&files[1])?);
     let mut child = command.spawn()?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(match (status.code(), status.signal()) {

@@ -23,7 +23,7 @@ pub(crate) const PRESENT: usize = 100_000;
 pub(crate) const BLOCK: usize = 64;
 
 /// A connection is given so long to end before it counts as hung.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 struct Conn {
     /// `None` after its end, so that thousands can be seen in one life.
@@ -182,7 +182,7 @@ impl Observer {
                 Some(("dial", place)) => self.dial(place)?,
                 Some(("send", len)) => self.send(len.parse().unwrap_or(0)),
                 None if line == "shut" => self.shut()?,
-                _ => self.report_by = Some(Instant::now() + PATIENCE),
+                _ => self.report_by = Some(Instant::now() + TIMEOUT),
             }
         }
         Ok(!said.is_empty())

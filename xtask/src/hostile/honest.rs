@@ -4,7 +4,7 @@
 //! ([`procfs::is_busy`]) a look that is too slow is taken again, [`LOOKS`] times, while the attack goes on: who is held up
 //! stays so, as long as it lasts.
 
-use super::world::{PATIENCE, User, With, World};
+use super::world::{TIMEOUT, User, With, World};
 use harness::process::Proc;
 use harness::{Result, fail, procfs, report};
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(super) fn contact_by(
     line: &str,
 ) -> Result<(f64, String)> {
     let args = ["contact", &port.to_string(), line, "4000"];
-    let said = world.run(user, with, &args, PATIENCE)?.text();
+    let said = world.run(user, with, &args, TIMEOUT)?.text();
     let mut words = said.trim().splitn(3, ' ');
     let (Some(time), Some(path), Some(answer)) = (words.next(), words.next(), words.next()) else {
         fail!("a contact said {said:?}")
@@ -61,7 +61,7 @@ pub(super) fn contact_by(
 
 fn pace(world: &World, port: u16) -> Result<Proc> {
     let mut pace = world.start(User::Alice, With::Sd, &["pace", &port.to_string(), PACE_MS])?;
-    pace.wait_for_text("connected", PATIENCE)?;
+    pace.wait_for_text("connected", TIMEOUT)?;
     Ok(pace)
 }
 

@@ -10,7 +10,7 @@ use harness::{Result, fail};
 use harness::{procfs, ss};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Rounds, and processes in each.
 const ROUNDS: usize = 20;
 const HERD: usize = 50;
@@ -86,7 +86,7 @@ fn herd(lab: &Lab, port: u16) -> Result<Proc> {
 
 /// How many of a herd's connections are over the kernel, as they see it themselves; then it ends.
 fn strays(lab: &Lab, mut herd: Proc, port: u16) -> Result<usize> {
-    herd.wait_for_text("all", PATIENCE)?;
+    herd.wait_for_text("all", TIMEOUT)?;
     let mut stray = 0;
     if !lab.is_oracle() {
         let seen = lab.snapshot()?;
@@ -171,7 +171,7 @@ pub(super) fn monitor_restarts(lab: &mut Lab, server: Server) -> Result<String> 
         }
         rounds.add(lab, herd, port)?;
     }
-    served.terminate(PATIENCE)?;
+    served.terminate(TIMEOUT)?;
     rounds.verdict()
 }
 
@@ -189,7 +189,7 @@ pub(super) fn server_before_monitor(lab: &mut Lab, server: Server) -> Result<Str
             lab.start_monitor()?;
         }
         rounds.add(lab, herd, port)?;
-        served.terminate(PATIENCE)?;
+        served.terminate(TIMEOUT)?;
     }
     rounds.verdict()
 }
@@ -202,13 +202,13 @@ pub(super) fn instance_before_monitor(lab: &mut Lab) -> Result<String> {
     let monitor = if lab.is_oracle() { "-" } else { &socket };
     let _ = std::fs::remove_file(&socket);
     let mut program = lab.start(Side::Sd, "python3", &["-c", OLD_INSTANCE, monitor, &port.to_string()])?;
-    program.wait_for_text("waits", PATIENCE)?;
+    program.wait_for_text("waits", TIMEOUT)?;
     let mut server = Server::Echo.begin(lab, port)?;
     server.wait_listening(port)?;
     if !lab.is_oracle() {
         lab.start_monitor()?;
     }
-    program.wait_for_text("seen 20", PATIENCE)?;
+    program.wait_for_text("seen 20", TIMEOUT)?;
     if !lab.is_oracle() {
         let seen = lab.snapshot()?;
         let strays: Vec<_> = seen.connections.iter().filter(|c| c.path != "shm").map(ss::describe).collect();
@@ -217,14 +217,14 @@ pub(super) fn instance_before_monitor(lab: &mut Lab) -> Result<String> {
         }
     }
     program.kill();
-    server.terminate(PATIENCE)?;
+    server.terminate(TIMEOUT)?;
     Ok("20 of 20 connections told of their data".to_owned())
 }
 
 /// See [`RELATIVES`].
 pub(super) fn relatives(lab: &mut Lab) -> Result<String> {
     lab.kill_monitor();
-    lab.start(Side::Sd, "python3", &["-c", RELATIVES])?.wait(PATIENCE)?.ok()?;
+    lab.start(Side::Sd, "python3", &["-c", RELATIVES])?.wait(TIMEOUT)?.ok()?;
     Ok("each is served".to_owned())
 }
 
@@ -237,7 +237,7 @@ pub(super) fn workers_come_late(lab: &mut Lab, server: Server) -> Result<String>
         std::thread::sleep(Duration::from_millis(50));
         let served = server.begin(lab, port)?;
         rounds.add(lab, herd, port)?;
-        served.terminate(PATIENCE)?;
+        served.terminate(TIMEOUT)?;
     }
     rounds.verdict()
 }
@@ -274,7 +274,7 @@ pub(super) fn policy(lab: &mut Lab, server: Server) -> Result<String> {
     }
     let mut dials = 0;
     for dialer in dialers {
-        dials += dialer.wait(PATIENCE)?.ok()?.text().trim().parse::<u64>()?;
+        dials += dialer.wait(TIMEOUT)?.ok()?.text().trim().parse::<u64>()?;
     }
     if strays(lab, herd(lab, port)?, port)? != 0 {
         fail!("not every connection was over shared memory in the end");
@@ -283,12 +283,12 @@ pub(super) fn policy(lab: &mut Lab, server: Server) -> Result<String> {
         if strays(lab, herd(lab, of_kernel)?, of_kernel)? != HERD {
             fail!("a rule says kernel, and not every connection was");
         }
-        if start(lab, Side::Sd, &["dial", &denied.to_string(), "0"])?.wait(PATIENCE)?.status.success() {
+        if start(lab, Side::Sd, &["dial", &denied.to_string(), "0"])?.wait(TIMEOUT)?.status.success() {
             fail!("a rule says deny, and a connection was made");
         }
     }
     for server in servers {
-        server.terminate(PATIENCE)?;
+        server.terminate(TIMEOUT)?;
     }
     Ok(format!("{DIALERS} clients, {dials} connections, 5 restarts"))
 }

@@ -107,9 +107,9 @@ mod tests {
             assert!(!signal_eventfd(fd));
         }
         // One that could not take it now would hold the caller up.
-        (&other).set_nonblocking(true).unwrap();
+        other.set_nonblocking(true).unwrap();
         while (&other).write(&[1; 4096]).is_ok() {}
-        (&other).set_nonblocking(false).unwrap();
+        other.set_nonblocking(false).unwrap();
         assert!(!signal_eventfd(other.as_raw_fd()));
         drop((other, writer, tcp));
         let mut got = Vec::new();

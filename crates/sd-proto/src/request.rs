@@ -261,7 +261,7 @@ pub enum Request {
         again: bool,
     } brings 0, answered;
     /// From a pump that has come back to a new monitor, after both channels were announced: it carries the connections of one
-    /// to the other, as after [`Reply::Twin`](crate::Reply::Twin). No answer.
+    /// to the other, as after [`Reply::Twin`]. No answer.
     62 Carries {
         /// Channel id, of which the sender is side B.
         near: u64,

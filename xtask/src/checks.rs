@@ -109,8 +109,8 @@ fn said(command: &mut Command) -> Result<Said> {
 }
 
 /// Subjects about what a pump carries.
-const PUMPED: &str =
-    "stream/,close/,ends/,shutdown/,urgent/,backlog/,connect/,siblings/,signals/,epoll_edge/,fork_served/";
+const PUMPED: &str = "stream/,close/,ends/,shutdown/,urgent/,backlog/,connect/,siblings/,signals/,epoll_edge/,fork_served/,\
+    idle_sleeper/poll_many,idle_sleeper/more_bytes,idle_busy/memory_goes";
 
 /// This program again.
 fn ourselves(args: &[&str]) -> Result<Command> {

@@ -22,7 +22,7 @@ const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING,...] [--mode ker
     [--pump] [--late-pump] [--repeat N] [--jobs N] [--list]";
 
 /// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How many more transcripts the kernel may give before a difference counts.
 const KERNEL_RETRIES: usize = 3;
@@ -44,10 +44,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         subjects.iter().for_each(|subject| println!("{} ({})", subject.name, subject.kind()));
         return Ok(());
     }
-    let mut known = known_differences("known-differences.txt")?;
-    if options.pump.is_some() {
-        known.extend(known_differences("pump-failures.txt")?);
-    }
+    let known = known_differences()?;
     let monitor = match options.modes.as_slice() {
         [Mode::Kernel] => None,
         _ => {
@@ -184,8 +181,8 @@ fn list_subjects(place: &Place, only: &str) -> Result<Vec<Subject>> {
 }
 
 /// Names of subjects that may differ, each with the reason.
-fn known_differences(list: &str) -> Result<BTreeMap<String, String>> {
-    let text = fs::read_to_string(product::root().join("tests/posix").join(list))?;
+fn known_differences() -> Result<BTreeMap<String, String>> {
+    let text = fs::read_to_string(product::root().join("tests/posix/known-differences.txt"))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let entry = |line: &str| match line.split_once(' ') {
         Some((name, reason)) => (name.to_owned(), reason.trim().to_owned()),
@@ -344,7 +341,7 @@ fn run_once(place: &Place, subject: &Subject, mode: Mode, files: &[PathBuf; 2]) 
     let mut command = command(place, subject, mode);
     command.stdout(File::create(&files[0])?).stderr(File::create(&files[1])?);
     let mut child = command.spawn()?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(match (status.code(), status.signal()) {

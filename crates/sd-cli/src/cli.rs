@@ -238,6 +238,9 @@ pub struct BenchOptions {
     /// Only these systems
     #[arg(long, value_delimiter = ',', value_enum)]
     pub systems: Vec<System>,
+    /// SocksDirect through a process in between, to see what that costs
+    #[arg(long, hide = true, value_enum, value_name = "HOW")]
+    pub loopback_pump: Option<LoopbackPump>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

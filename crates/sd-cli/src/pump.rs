@@ -3,8 +3,9 @@
 use sd_cli::cli::PumpOptions;
 use sd_cli::failure::{Failure, Result};
 use sd_cli::place;
+use sd_proto::ErrorCode;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// A monitor that has just been started is waited for so often, and so long.
@@ -20,17 +21,47 @@ pub(crate) fn main(options: &PumpOptions) -> Result<()> {
     for _ in 0..TRIES {
         match sd_pump::run(&socket) {
             Err(sd_pump::Error::System("reach the monitor", _)) => std::thread::sleep(PAUSE),
+            // It has not heard yet that the one before is gone.
+            Err(sd_pump::Error::Refused(Some(ErrorCode::InUse))) => std::thread::sleep(PAUSE),
             done => return done.map_err(|error| Failure::new(error.to_string())),
         }
     }
     Err(Failure::new(format!("no monitor answers at {}", socket.display())))
 }
 
-/// Starts one for a monitor that is about to listen there.
+/// Starts one for a monitor that is about to listen there, and another one whenever that was killed.
 pub(crate) fn start(socket: &Path) -> Result<()> {
+    let mut pump =
+        spawn(socket).map_err(|error| Failure::new(format!("the pump cannot be started: {error}")))?;
+    let socket = socket.to_owned();
+    // The signals that end the monitor are for its own thread. A program that is started has none blocked.
+    // SAFETY: a set is plain numbers, of which zeros are valid.
+    let (mut all, mut before) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    // SAFETY: both sets are valid; the second is written.
+    unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before);
+    }
+    std::thread::spawn(move || {
+        while let Ok(status) = pump.wait()
+            && status.code().is_none()
+        {
+            std::thread::sleep(PAUSE);
+            match spawn(&socket) {
+                Ok(next) => pump = next,
+                Err(_) => return,
+            }
+        }
+    });
+    // SAFETY: the set is what the line above has written.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    Ok(())
+}
+
+fn spawn(socket: &Path) -> std::io::Result<Child> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("pump").arg("--socket").arg(socket).stdin(Stdio::null()).env_remove("LD_PRELOAD");
-    command.spawn().map(drop).map_err(|error| Failure::new(format!("the pump cannot be started: {error}")))
+    command.spawn()
 }
 
 /// Four descriptors for each two channels.

@@ -54,11 +54,16 @@ pub struct PrivateMonitor {
 impl PrivateMonitor {
     /// Starts it and waits until it answers.
     pub fn start(program: &Path, folder: &Path) -> Result<PrivateMonitor> {
+        PrivateMonitor::start_with(program, folder, &[])
+    }
+
+    /// The same, with more arguments.
+    pub fn start_with(program: &Path, folder: &Path, args: &[String]) -> Result<PrivateMonitor> {
         let socket = folder.join("monitor.sock");
         let log = folder.join("monitor.err");
         let errors = std::fs::File::create(&log).context(log.display())?;
         let mut command = Command::new(program);
-        command.arg("monitor").arg("--socket").arg(&socket).env_remove("LD_PRELOAD");
+        command.arg("monitor").arg("--socket").arg(&socket).args(args).env_remove("LD_PRELOAD");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
         die_with_us(&mut command);
         let child = command.spawn().context("the monitor")?;

@@ -32,6 +32,7 @@ impl Listener {
             peer: "*".to_owned(),
             state: "LISTEN".to_owned(),
             path: self.path.unwrap_or_else(|| "shm".to_owned()),
+            carrier: None,
             reason: self.reason,
             rx_queue: self.pending,
             tx_queue: self.backlog,
@@ -123,9 +124,10 @@ fn memory(status: &Value) -> Result<String> {
 }
 
 fn row(c: Connection) -> Vec<String> {
+    let road = c.road();
     let reason = c.reason.filter(|reason| !reason.is_empty()).unwrap_or_else(|| "-".to_owned());
     let (recv, send) = (c.rx_queue.to_string(), c.tx_queue.to_string());
-    let cells = [c.state, recv, send, c.local, c.peer, c.path, reason, owner(&c.comm, c.pid, c.fd)];
+    let cells = [c.state, recv, send, c.local, c.peer, road, reason, owner(&c.comm, c.pid, c.fd)];
     cells.iter().map(|cell| printable(cell)).collect()
 }
 
@@ -145,7 +147,9 @@ mod tests {
                 {"pid": 7, "comm": "redis\u{1b}", "fd": 8, "local": "127.0.0.1:6379", "peer": "127.0.0.1:40000",
                  "state": "ESTAB", "path": "shm", "reason": null, "rx_queue": 5, "tx_queue": 0},
                 {"pid": 7, "comm": "redis", "fd": 9, "local": "127.0.0.1:6379", "peer": "127.0.0.1:40001",
-                 "state": "ESTAB", "path": "kernel", "reason": "peer is not accelerated"}],
+                 "state": "ESTAB", "path": "kernel", "reason": "peer is not accelerated"},
+                {"pid": 7, "comm": "redis", "fd": 10, "local": "127.0.0.1:6379", "peer": "127.0.0.1:40002",
+                 "state": "ESTAB", "path": "engine", "carrier": "loopback", "reason": "told to"}],
             "listeners": [{"pid": 7, "comm": "redis", "local": "127.0.0.1:6379", "backlog": 511}]
         })
     }
@@ -154,10 +158,11 @@ mod tests {
     fn table_has_a_line_for_each_and_no_control_characters() {
         let text = table(&status()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 4);
+        assert_eq!(lines.len(), 5);
         assert!(lines[1].starts_with("LISTEN") && lines[1].contains("511"));
         assert!(lines[2].contains("shm") && lines[2].contains("(\"redis \",pid=7,fd=8)"));
         assert!(lines[3].contains("peer is not accelerated"));
+        assert!(lines[4].contains(" engine/loopback ") && lines[4].contains("told to"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long another starter's monitor may still take after ours has given way to it.
-const PATIENCE_AFTER_END: Duration = Duration::from_millis(500);
+const TIMEOUT_AFTER_END: Duration = Duration::from_millis(500);
 
 /// How it went.
 pub(crate) enum Started {
@@ -109,7 +109,7 @@ fn wait(socket: &Path, monitor: &Option<OwnedFd>) -> Started {
             sd_sys::fd::poll_one(fd.as_raw_fd(), libc::POLLIN, 0).is_ok_and(|events| events != 0)
         });
         if ended {
-            give_up = give_up.min(Instant::now() + PATIENCE_AFTER_END);
+            give_up = give_up.min(Instant::now() + TIMEOUT_AFTER_END);
         }
         if Instant::now() >= give_up {
             return Started::No(last_words(socket, ended));

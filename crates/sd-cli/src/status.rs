@@ -17,12 +17,24 @@ pub struct Connection {
     pub peer: String,
     pub state: String,
     pub path: String,
+    /// What moves its bytes, if its path is `engine`.
+    pub carrier: Option<String>,
     pub reason: Option<String>,
     pub rx_queue: u64,
     pub tx_queue: u64,
     /// Payload that it has received and sent over shared memory since it was made.
     pub rx_bytes: u64,
     pub tx_bytes: u64,
+}
+
+impl Connection {
+    /// Its path, and what carries it there.
+    pub fn road(&self) -> String {
+        match self.carrier.as_deref().filter(|carrier| !carrier.is_empty()) {
+            Some(carrier) => format!("{}/{carrier}", self.path),
+            None => self.path.clone(),
+        }
+    }
 }
 
 /// The connections of a status document.
@@ -43,9 +55,14 @@ pub fn list<T: for<'a> Deserialize<'a>>(status: &Value, name: &str) -> Result<Ve
 
 /// An error that says why, unless all connections of this process go over shared memory.
 pub fn require_shm(socket: &Path, pid: u32) -> Result<()> {
+    require_path("shm", socket, pid)
+}
+
+/// An error that says why, unless all connections of this process take this path.
+pub fn require_path(path: &str, socket: &Path, pid: u32) -> Result<()> {
     let status = client::status(socket).map_err(|silence| Failure::new(silence.to_string()))?;
     let mine: Vec<_> = connections(&status)?.into_iter().filter(|c| c.pid == u64::from(pid)).collect();
-    match mine.iter().find(|c| c.path != "shm") {
+    match mine.iter().find(|c| c.path != path) {
         Some(c) => {
             let reason = c.reason.as_deref().unwrap_or("no reason given");
             Err(Failure::new(format!("the connection went over the {}: {reason}", c.path)))

@@ -254,8 +254,20 @@ pub enum Request {
         ip: Ip,
     } brings 0, answered;
     /// The process is a pump: it carries connections between other processes. Answer: [`Reply::Ok`], or [`Reply::Error`] with
-    /// [`ErrorCode::Denied`]: the monitor was not told to use one, or the process is neither root's nor of the monitor's user.
-    60 Pump brings 0, answered;
+    /// [`ErrorCode::Denied`]: the monitor was not told to use one, or the process is neither root's nor of the monitor's user; with
+    /// [`ErrorCode::InUse`]: there is one.
+    60 Pump {
+        /// It carries connections that were made with an earlier monitor, and wants no others.
+        again: bool,
+    } brings 0, answered;
+    /// From a pump that has come back to a new monitor, after both channels were announced: it carries the connections of one
+    /// to the other, as after [`Reply::Twin`]. No answer.
+    62 Carries {
+        /// Channel id, of which the sender is side B.
+        near: u64,
+        /// Channel id, of which it is side A.
+        far: u64,
+    } brings 0, silent;
     /// From a pump: the other side of the twin of this channel is gone, and what it had sent was carried. The pump's side of this
     /// one has ended too. No answer.
     61 Over {

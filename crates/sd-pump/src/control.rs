@@ -50,15 +50,15 @@ pub(crate) struct Control {
     pub(crate) has_ended: bool,
     /// What peers ring.
     pub(crate) eventfd: Owned,
-    _files: [Owned; 2],
+    /// Slab, page, and a socket that shows the network namespace.
+    files: [Owned; 3],
 }
 
 impl Control {
     /// Registers with the monitor there, as a pump.
     pub(crate) fn connect(path: &Path) -> Result<Control, Error> {
         let system = |what| move |error| Error::System(what, error);
-        let socket = msg::connect_unix(path.as_os_str().as_bytes(), ANSWER_MS);
-        let socket = socket.map_err(system("reach the monitor"))?;
+        let socket = reach(path)?;
         let pid = sd_sys::fd::getpid() as u32;
         let (slab_file, slab) = Slab::create(pid).map_err(system("make a slab"))?;
         let (page, _) = sd_shm::public::create(pid).map_err(system("make a page"))?;
@@ -66,8 +66,6 @@ impl Control {
         let eventfd = eventfd.map_err(system("make an eventfd"))?;
         let tcp = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
         let tcp = tcp.map_err(system("make a socket"))?;
-        let files = [slab_file, page];
-        let fds = [files[0].raw(), files[1].raw(), eventfd.raw(), tcp.raw()];
         let mut control = Control {
             socket,
             slab,
@@ -77,17 +75,32 @@ impl Control {
             ringer: Ringer::new().ok(),
             has_ended: false,
             eventfd,
-            _files: files,
+            files: [slab_file, page, tcp],
         };
-        let hello = Request::Hello { version: VERSION, again: false };
-        for (request, fds) in [(&hello, &fds[..]), (&Request::Pump, &[])] {
-            match control.ask(request, fds) {
+        control.register(false)?;
+        Ok(control)
+    }
+
+    /// Registers with the monitor that is there now. It brings what it has.
+    pub(crate) fn come_back(&mut self, path: &Path) -> Result<(), Error> {
+        self.socket = reach(path)?;
+        (self.has_ended, self.owed) = (false, 0);
+        self.notices.clear();
+        self.register(true).inspect_err(|_| self.has_ended = true)
+    }
+
+    fn register(&mut self, again: bool) -> Result<(), Error> {
+        let [slab, page, tcp] = &self.files;
+        let fds = [slab.raw(), page.raw(), self.eventfd.raw(), tcp.raw()];
+        let hello = Request::Hello { version: VERSION, again };
+        for (request, fds) in [(&hello, &fds[..]), (&Request::Pump { again }, &[])] {
+            match self.ask(request, fds) {
                 Some((Reply::Welcome { .. } | Reply::Ok, _)) => {}
                 Some((Reply::Error { code }, _)) => return Err(Error::Refused(Some(code))),
                 _ => return Err(Error::Refused(None)),
             }
         }
-        Ok(control)
+        Ok(())
     }
 
     /// One whose monitor never answers.
@@ -97,7 +110,8 @@ impl Control {
         drop(other);
         let (file, slab) = Slab::create(1).unwrap();
         let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).unwrap();
-        let spare = sd_sys::fd::dup(file.raw()).unwrap();
+        let spare = || sd_sys::fd::dup(file.raw()).unwrap();
+        let (page, tcp) = (spare(), spare());
         Control {
             socket,
             slab,
@@ -107,13 +121,19 @@ impl Control {
             ringer: None,
             has_ended: true,
             eventfd,
-            _files: [file, spare],
+            files: [file, page, tcp],
         }
     }
 
     /// The socket, for waiting.
     pub(crate) fn socket(&self) -> i32 {
         self.socket.raw()
+    }
+
+    /// Tells a new monitor of a channel, and who is at its other end.
+    pub(crate) fn bring(&mut self, id: u64, ours: Side, peer_pid: u32, segment: &Owned) {
+        let request = Request::Channel { id, side: ours as u32, peer_pid, adopter: 0 };
+        let _ = self.send(&request, &[segment.raw()]);
     }
 
     /// Tells the monitor something that has no answer.
@@ -197,6 +217,11 @@ impl Control {
             }
         }
     }
+}
+
+fn reach(path: &Path) -> Result<Owned, Error> {
+    let socket = msg::connect_unix(path.as_os_str().as_bytes(), ANSWER_MS);
+    socket.map_err(|error| Error::System("reach the monitor", error))
 }
 
 fn is_notice(reply: &Reply) -> bool {

@@ -2,10 +2,12 @@
 
 use crate::control::Control;
 use sd_proto::{Reply, Request};
+use sd_ring::RingMem;
 use sd_ring::doorbell::{self, RX_EVENT, RX_SIGNAL, RX_SLEEP, TX_EVENT, TX_SIGNAL, TX_SLEEP};
 use sd_shm::channel::{ColdWords, Mapping, Side, SlotSide, ThreadWaker};
 use sd_shm::link::Link;
 use sd_shm::public::Public;
+use sd_shm::rings::Rings;
 use sd_sys::fd::Owned;
 use sd_sys::futex::{self, Scope};
 use std::collections::HashMap;
@@ -30,7 +32,7 @@ pub(crate) struct End {
     page: &'static Public,
     adopters: HashMap<u32, Option<Bell>>,
     wake_targets: HashMap<u64, Option<Bell>>,
-    _segment: Owned,
+    segment: Owned,
 }
 
 /// How a process is woken.
@@ -76,18 +78,7 @@ impl End {
         let link = Link::of(map.header().link[ours as usize].load(Ordering::Relaxed));
         let answers = link.answers();
         let (adopters, wake_targets) = (HashMap::new(), HashMap::new());
-        Some(End {
-            id,
-            map,
-            ours,
-            is_stranger,
-            answers,
-            bell,
-            page,
-            adopters,
-            wake_targets,
-            _segment: segment,
-        })
+        Some(End { id, map, ours, is_stranger, answers, bell, page, adopters, wake_targets, segment })
     }
 
     /// The words that the process writes.
@@ -98,6 +89,11 @@ impl End {
     /// The words that the pump writes.
     pub(crate) fn own(&self, slot: usize) -> &'static SlotSide {
         &self.map.slot(slot).side[self.ours as usize]
+    }
+
+    /// A ring of the channel that is looked at without making a page.
+    pub(crate) fn through_file<'a>(&'a self, rings: &'a Rings) -> ThroughFile<'a> {
+        ThroughFile { end: self, rings }
     }
 
     /// How often the process has rung, if it waits for an answer.
@@ -115,6 +111,16 @@ impl End {
     pub(crate) fn listener_generation(&self, index: u32) -> u32 {
         let listener = self.page.listeners.get(index as usize);
         listener.map_or(0, |listener| listener.generation.load(Ordering::Acquire))
+    }
+
+    /// The process, as it stands in the channel.
+    pub(crate) fn pid(&self) -> u32 {
+        self.map.header().pid[self.ours.other() as usize].load(Ordering::Relaxed)
+    }
+
+    /// A new monitor learns of the channel.
+    pub(crate) fn bring(&self, control: &mut Control) {
+        control.bring(self.id, self.ours, self.pid(), &self.segment);
     }
 
     /// The monitor found the process gone.
@@ -199,6 +205,25 @@ impl End {
             self.ring(bell, control);
         }
     }
+}
+
+/// A ring by way of the channel's file: read(2) of a hole makes no page. Nothing is written.
+pub(crate) struct ThroughFile<'a> {
+    end: &'a End,
+    rings: &'a Rings,
+}
+
+impl RingMem for ThroughFile<'_> {
+    fn load(&self, region: u32, off: u32) -> u64 {
+        let mut word = [0; 8];
+        let at = self.rings.place(&self.end.map, region, off);
+        // SAFETY: the buffer is that long.
+        let got = unsafe { sd_sys::fd::pread(self.end.segment.raw(), word.as_mut_ptr(), word.len(), at) };
+        // It must not fail; a look at the ring makes a page at worst.
+        if got == Ok(word.len()) { u64::from_ne_bytes(word) } else { self.rings.load(region, off) }
+    }
+    fn publish(&self, _region: u32, _off: u32, _word: u64) {}
+    fn store(&self, _region: u32, _off: u32, _word: u64) {}
 }
 
 impl Drop for End {

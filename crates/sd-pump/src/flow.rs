@@ -3,8 +3,12 @@
 //! The order is the one in which a sender of ours writes: payload, header, credit, flags, state; and each is read before what
 //! stands in front of it there. So who sees a flag or a state at the other end finds all that was sent before it. Of an urgent
 //! byte the word comes first.
+//!
+//! A sender gives the memory of an empty ring back while it idles, and a load from there would make a page of zeros. So where
+//! nothing was sent for a while the next header is looked for through the file, which makes none.
 
 use crate::end::{End, RX_BITS, TX_BITS};
+use crate::twin::memory::Used;
 use sd_ring::copy::copy_shared;
 use sd_ring::{Corrupt, Piece, RxCursor, stamp};
 use sd_shm::channel::{
@@ -12,6 +16,7 @@ use sd_shm::channel::{
     Side, SlotSide,
 };
 use sd_shm::rings::Rings;
+use sd_sys::time::{Interval, ticks};
 use std::sync::atomic::Ordering;
 
 /// Flags that concern the two at a channel, and not the ends of the connection.
@@ -20,6 +25,8 @@ const LOCAL_FLAGS: u32 = FLAG_CANNOT_WAKE | FLAG_COLD;
 const TURN: usize = 256;
 /// More jumps than that in a row no sender makes.
 const JUMPS_MAX: u32 = 8;
+/// A sender that has sent nothing for so long may have given memory back.
+static SILENCE: Interval = Interval::of_ns(100_000_000);
 
 /// What was said so far.
 pub(crate) struct Flow {
@@ -29,7 +36,10 @@ pub(crate) struct Flow {
     urgent: u64,
     has_ended: bool,
     jumps: u32,
-    was_large: bool,
+    /// When something was found last, in ticks; zero: nothing ever was.
+    found_at: u64,
+    /// What was written of the ring at the other end.
+    pub(crate) used: Used,
 }
 
 /// What has come of a look.
@@ -44,13 +54,22 @@ pub(crate) struct News {
 
 impl Flow {
     pub(crate) fn new() -> Flow {
-        let cursor = RxCursor::new();
-        Flow { cursor, flags: 0, consumed: 0, urgent: 0, has_ended: false, jumps: 0, was_large: false }
+        Flow {
+            cursor: RxCursor::new(),
+            flags: 0,
+            consumed: 0,
+            urgent: 0,
+            has_ended: false,
+            jumps: 0,
+            found_at: 0,
+            used: Used::default(),
+        }
     }
 
-    /// Whether the copy has been in the large region.
-    pub(crate) fn was_large(&self) -> bool {
-        self.was_large
+    /// Whether a receiver at the other end that has consumed so many ring bytes needs nothing of the ring any more: where it looks
+    /// next there is a zero.
+    pub(crate) fn is_drained(&self, consumed: u64) -> bool {
+        !self.has_ended && consumed == self.cursor.position()
     }
 
     /// Says at `to` what `side` has said at `from`. All but the state.
@@ -67,7 +86,9 @@ impl Flow {
             self.announce_urgent((source, sink), &mut news);
         }
         let rings = [from, to].map(|end| Rings::of(&end.map, slot, side));
-        self.copy(&rings, (source, sink), &mut news)?;
+        if !self.is_silent(from, &rings[0])? {
+            self.copy(&rings, (source, sink), &mut news)?;
+        }
         let consumed = source.consumed.load(Ordering::Acquire);
         if consumed != self.consumed {
             self.consumed = consumed;
@@ -80,6 +101,15 @@ impl Flow {
         Ok(news)
     }
 
+    /// Nothing was sent for a while, and nothing is there now. Makes no page.
+    fn is_silent(&self, from: &End, here: &Rings) -> Result<bool, Corrupt> {
+        if !SILENCE.is_over(ticks().wrapping_sub(self.found_at)) {
+            return Ok(false);
+        }
+        let mut ahead = self.cursor;
+        Ok(ahead.take(&GEOMETRY, &from.through_file(here))?.is_none())
+    }
+
     fn copy(
         &mut self,
         rings: &[Rings; 2],
@@ -88,7 +118,9 @@ impl Flow {
     ) -> Result<(), Corrupt> {
         let [here, there] = rings;
         for _ in 0..TURN {
+            let before = self.cursor.position();
             let Some(piece) = self.cursor.take(&GEOMETRY, here)? else { return Ok(()) };
+            self.used.note(&piece, before);
             if piece.is_end() {
                 if !std::mem::replace(&mut self.has_ended, true) {
                     piece.put(there, 0);
@@ -97,6 +129,7 @@ impl Flow {
                 return Ok(());
             }
             self.check_jumps(&piece)?;
+            self.found_at = ticks();
             if piece.is_urgent() {
                 self.announce_urgent(words, news);
             }
@@ -113,7 +146,6 @@ impl Flow {
 
     fn check_jumps(&mut self, piece: &Piece) -> Result<(), Corrupt> {
         self.jumps = if piece.payload().is_some() { 0 } else { self.jumps + 1 };
-        self.was_large |= self.cursor.is_large();
         if self.jumps > JUMPS_MAX { Err(Corrupt) } else { Ok(()) }
     }
 

@@ -14,15 +14,22 @@
 //! |---|---|
 //! | `flow` | one direction of one connection: what one side of a slot says, copied |
 //! | `twin` | the connections of two channels: begin, both directions, end |
+//! | `twin::memory` | what connections that idle keep |
 //! | `end` | the process at an end: how it is woken |
 //! | `control` | the monitor |
 //! | `run` | the loop |
+//!
+//! # Another link
+//! `Flow::carry` is the one place where something of an end is said at the other: a link to elsewhere writes records there, of the same words
+//! in the same order, and `Twin` has the other half of them at the other host. What it cannot do is a bit of `sd_shm::link::Link`, and the
+//! monitor gives that to a channel where it places the pump (`introduce_pump` in `sd-monitor/src/shell/pumps.rs`).
 //!
 //! # Guarantees
 //! * Neither end is trusted: what is found in a channel is clamped or checked before it is used, and what a process wrote into its
 //!   channel can do no more at the other end than what it could have written there itself.
 //! * An idle pump sleeps. Whoever has something for it rings its eventfd.
-//! * When its monitor ends, it carries what it has to the end, then ends.
+//! * What it has written for a connection is given back while that idles, as the two ends give back what they have written.
+//! * When its monitor ends, it carries what it has to the end, then ends. A new monitor is told what that is.
 //!
 //! # Tests
 //! Unit tests with two channels in one process, hostile ends among them; `cargo xtask posix --pump`; `tests/monitor/pumps.rs`

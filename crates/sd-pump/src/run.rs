@@ -3,29 +3,41 @@
 use crate::control::{Control, Error};
 use crate::end::End;
 use crate::twin::Twin;
-use sd_proto::{Reply, Request};
+use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::channel::Side;
 use sd_sys::fd::{EVENTFD_EDGE, Owned};
 use sd_sys::msg::Received;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Looks without news before somebody has to ring again. Between them the processor is offered to others.
 const QUIET_LOOKS: u32 = 20;
 /// Looks with news at one slot before others have their turn.
 const LOOKS: u32 = 64;
-/// Without a monitor: so often the ends are looked at.
-const ORPHAN_MS: i32 = 1000;
+/// Without a monitor: so often the ends are looked at, and whether there is a new one.
+const ORPHAN: Duration = Duration::from_millis(200);
+/// A slot's memory is looked at so many nanoseconds after its use.
+const IDLE_NS: u64 = 1_000_000_000;
+/// At times that are multiples of this, so that a sleep ends for many slots.
+const IDLE_STEP_NS: u64 = 100_000_000;
+/// So many slots' before what was announced meanwhile is looked at.
+const IDLE_LOOKS: usize = 16;
 
-/// Serves as pump of the monitor at `socket` until that has ended, and all that is carried.
+/// Serves as pump of the monitor at `socket` until that has ended, and all that is carried. Meanwhile a new monitor there is told of
+/// that, but gives it nothing else.
 pub fn run(socket: &Path) -> Result<(), Error> {
     let mut pump = Pump::new(Control::connect(socket)?)?;
     while pump.is_needed() {
+        if pump.control.has_ended {
+            pump.look_for_monitor(socket);
+        }
         pump.take_mail();
         let rung = pump.rung();
         pump.take_events();
         let is_busy = pump.visit();
         pump.answer(&rung);
+        pump.give_back();
         if !is_busy {
             pump.sleep();
         }
@@ -40,6 +52,31 @@ struct Hot {
     quiet: u32,
 }
 
+/// Slots whose memory is looked at, with their twins and the times for that, in the order of these.
+#[derive(Default)]
+pub(crate) struct Idle(VecDeque<(u64, (u64, usize))>);
+
+impl Idle {
+    /// A slot of a twin, by its id, if it was used.
+    pub(crate) fn add(&mut self, twin: &mut Twin, place: (u64, usize)) {
+        if twin.begins_to_idle(place.1) {
+            let due = (sd_sys::time::now_ns() + IDLE_NS).next_multiple_of(IDLE_STEP_NS);
+            self.0.push_back((due, place));
+        }
+    }
+
+    pub(crate) fn next_due(&mut self) -> Option<(u64, usize)> {
+        let is_due = self.0.front()?.0 <= sd_sys::time::now_ns();
+        if is_due { self.0.pop_front().map(|(_, place)| place) } else { None }
+    }
+
+    /// In how many milliseconds the next is due, and a bit more.
+    pub(crate) fn due_ms(&self) -> Option<i32> {
+        let left = self.0.front()?.0.saturating_sub(sd_sys::time::now_ns());
+        Some(if left == 0 { 0 } else { (left / 1_000_000) as i32 + 1 })
+    }
+}
+
 struct Pump {
     control: Control,
     /// By the id of the near channel, which both are of.
@@ -47,7 +84,20 @@ struct Pump {
     /// Near channels by the id of the far one.
     by_far: HashMap<u64, u64>,
     hot: VecDeque<Hot>,
+    idle: Idle,
     sleeper: Owned,
+    orphan: Orphan,
+}
+
+/// What there is to know of the time since the monitor ended.
+#[derive(Default)]
+struct Orphan {
+    /// When the ends are looked at next; before that it was not noticed.
+    next_look: Option<Instant>,
+    /// Connections are another pump's, as one monitor has ended.
+    is_of_before: bool,
+    /// A new monitor wants no pump.
+    is_unwanted: bool,
 }
 
 impl Pump {
@@ -60,11 +110,13 @@ impl Pump {
             added.map_err(system("wait for something"))?;
         }
         let (twins, by_far) = (HashMap::new(), HashMap::new());
-        Ok(Pump { control, twins, by_far, hot: VecDeque::new(), sleeper })
+        let (hot, idle, orphan) = (VecDeque::new(), Idle::default(), Orphan::default());
+        Ok(Pump { control, twins, by_far, hot, idle, sleeper, orphan })
     }
 
     fn is_needed(&self) -> bool {
-        !self.control.has_ended || self.twins.values().any(Twin::is_used)
+        let is_used = !self.control.has_ended && !self.orphan.is_of_before;
+        is_used || self.twins.values().any(Twin::is_used)
     }
 
     fn take_mail(&mut self) {
@@ -98,7 +150,7 @@ impl Pump {
         }
     }
 
-    fn add(&mut self, (near, far): (u64, u64), strangers: [bool; 2], got: Received) -> Option<()> {
+    pub(crate) fn add(&mut self, (near, far): (u64, u64), strangers: [bool; 2], got: Received) -> Option<()> {
         let [segment_a, page_a, bell_a, segment_b, page_b, bell_b] = got.fds.take()?;
         let a = End::new(near, Side::B, strangers[0], [segment_a, page_a, bell_a]);
         let b = End::new(far, Side::A, strangers[1], [segment_b, page_b, bell_b]);
@@ -182,6 +234,7 @@ impl Pump {
                     twin.arm(hot.slot);
                     looks += 1;
                 }
+                self.idle.add(twin, (hot.twin, hot.slot));
                 if looks < LOOKS {
                     twin.cools(hot.slot);
                 } else {
@@ -192,6 +245,7 @@ impl Pump {
             }
             let mut found = twin.visit(hot.slot, &mut self.control);
             hot.quiet = if found { 0 } else { hot.quiet + 1 };
+            self.idle.add(twin, (hot.twin, hot.slot));
             if hot.quiet >= QUIET_LOOKS {
                 twin.arm(hot.slot);
                 found = twin.visit(hot.slot, &mut self.control);
@@ -210,35 +264,71 @@ impl Pump {
         !self.hot.is_empty()
     }
 
+    /// Looks at the memory of some slots that may idle.
+    fn give_back(&mut self) {
+        for _ in 0..IDLE_LOOKS {
+            let Some((id, slot)) = self.idle.next_due() else { return };
+            let Some(twin) = self.twins.get_mut(&id) else { continue };
+            twin.has_waited(slot);
+            self.idle.add(twin, (id, slot));
+        }
+    }
+
     fn sleep(&mut self) {
-        let timeout = if self.control.has_ended { ORPHAN_MS } else { -1 };
+        let patience = if self.control.has_ended { ORPHAN.as_millis() as i32 } else { -1 };
+        let due = self.idle.due_ms();
+        let timeout =
+            if patience < 0 { due.unwrap_or(-1) } else { due.map_or(patience, |due| due.min(patience)) };
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: room for one event; no mask.
-        let woken = unsafe {
+        let _ = unsafe {
             sd_sys::fd::epoll_pwait(self.sleeper.raw(), &raw mut event, 1, timeout, std::ptr::null())
         };
-        if self.control.has_ended {
-            if woken == Ok(0) {
-                self.forget_the_dead();
-            }
-            return;
-        }
         // Its end is not announced.
         while let Some((reply, got)) = self.control.notice() {
             self.hear(reply, got);
         }
-        if self.control.has_ended {
-            let socket = self.control.socket();
-            let _ = sd_sys::fd::epoll_ctl(self.sleeper.raw(), libc::EPOLL_CTL_DEL, socket, 0, 0);
+    }
+
+    /// There is no monitor.
+    fn look_for_monitor(&mut self, socket: &Path) {
+        let now = Instant::now();
+        match self.orphan.next_look {
+            Some(next) if next > now => return,
+            Some(_) => {}
+            None => {
+                let old = self.control.socket();
+                let _ = sd_sys::fd::epoll_ctl(self.sleeper.raw(), libc::EPOLL_CTL_DEL, old, 0, 0);
+            }
+        }
+        self.orphan.next_look = Some(now + ORPHAN);
+        self.orphan.is_of_before = true;
+        self.forget_the_dead();
+        if self.orphan.is_unwanted || !self.twins.values().any(Twin::is_used) {
+            return;
+        }
+        match self.control.come_back(socket) {
+            Ok(()) => self.bring_all(),
+            Err(Error::Refused(Some(ErrorCode::Denied))) => self.orphan.is_unwanted = true,
+            Err(_) => {}
+        }
+    }
+
+    /// A new monitor learns what is carried.
+    fn bring_all(&mut self) {
+        self.orphan.next_look = None;
+        let (socket, events) = (self.control.socket(), libc::EPOLLIN as u32);
+        let _ = sd_sys::fd::epoll_ctl(self.sleeper.raw(), libc::EPOLL_CTL_ADD, socket, events, 0);
+        for twin in self.twins.values() {
+            twin.near.bring(&mut self.control);
+            twin.far.bring(&mut self.control);
+            self.control.tell(&Request::Carries { near: twin.near.id, far: twin.far.id });
         }
     }
 
     /// Nobody tells that a process has ended.
     fn forget_the_dead(&mut self) {
-        let is_gone = |pid: u32| sd_sys::fd::task_is_dead(pid as i32);
-        let of = |end: &End| {
-            end.map.header().pid[end.ours.other() as usize].load(std::sync::atomic::Ordering::Relaxed)
-        };
-        self.twins.retain(|_, twin| !is_gone(of(&twin.near)) && !is_gone(of(&twin.far)));
+        let is_gone = |end: &End| sd_sys::fd::task_is_dead(end.pid() as i32);
+        self.twins.retain(|_, twin| !is_gone(&twin.near) && !is_gone(&twin.far));
     }
 }

@@ -1,5 +1,7 @@
 //! Two channels in this process, with hand-made ends.
 
+mod memory;
+
 use crate::control::Control;
 use crate::end::End;
 use crate::twin::Twin;
@@ -27,6 +29,7 @@ struct World {
 /// A process at an end of a connection.
 struct Process<'a> {
     map: &'a Mapping,
+    slot: usize,
     side: Side,
     tx: TxCursor,
     rx: RxCursor,
@@ -50,25 +53,37 @@ impl World {
     }
 
     fn look(&mut self) {
-        while self.twin.visit(SLOT, &mut self.control) {}
+        self.look_at(SLOT);
+    }
+
+    fn look_at(&mut self, slot: usize) {
+        while self.twin.visit(slot, &mut self.control) {}
     }
 
     /// A asks for a connection.
     fn ask(&mut self, generation: u32) {
-        let words = &self.near.slot(SLOT).side[0];
+        self.ask_at(SLOT, generation);
+    }
+
+    fn ask_at(&mut self, slot: usize, generation: u32) {
+        let words = &self.near.slot(slot).side[0];
         words.listener.store(3, Ordering::Relaxed);
-        let names = self.near.names(SLOT);
+        let names = self.near.names(slot);
         names.listener_gen.store(5, Ordering::Relaxed);
         names.ports.store(40_000 << 16 | 80, Ordering::Relaxed);
         names.remote[1].store(77, Ordering::Relaxed);
-        self.near.header().used.store(SLOT as u32 + 1, Ordering::Release);
+        self.near.header().used.fetch_max(slot as u32 + 1, Ordering::Release);
         words.set_state(generation, SlotState::Syn);
-        self.look();
+        self.look_at(slot);
     }
 
     fn accept(&mut self, generation: u32) {
-        self.far.slot(SLOT).side[1].set_state(generation, SlotState::Open);
-        self.look();
+        self.accept_at(SLOT, generation);
+    }
+
+    fn accept_at(&mut self, slot: usize, generation: u32) {
+        self.far.slot(slot).side[1].set_state(generation, SlotState::Open);
+        self.look_at(slot);
     }
 
     fn states(&self, side: Side) -> [(u32, SlotState); 2] {
@@ -78,15 +93,19 @@ impl World {
 
 impl Process<'_> {
     fn of(map: &Mapping, side: Side) -> Process<'_> {
-        Process { map, side, tx: TxCursor::new(&GEOMETRY), rx: RxCursor::new() }
+        Process::at(map, SLOT, side)
+    }
+
+    fn at(map: &Mapping, slot: usize, side: Side) -> Process<'_> {
+        Process { map, slot, side, tx: TxCursor::new(&GEOMETRY), rx: RxCursor::new() }
     }
 
     fn words(&self) -> &'static SlotSide {
-        &self.map.slot(SLOT).side[self.side as usize]
+        &self.map.slot(self.slot).side[self.side as usize]
     }
 
     fn rings(&self) -> [Rings; 2] {
-        [self.side, self.side.other()].map(|from| Rings::of(self.map, SLOT, from))
+        [self.side, self.side.other()].map(|from| Rings::of(self.map, self.slot, from))
     }
 
     /// As much as fits.
@@ -316,5 +335,8 @@ fn hostile_ends_are_survived() {
             }
         }
         world.twin.arm(SLOT);
+        if round % 16 == 0 && world.twin.begins_to_idle(SLOT) {
+            world.twin.has_waited(SLOT);
+        }
     }
 }

@@ -10,12 +10,14 @@
 //!
 //! A slot of the near channel is used again when both its sides are closed; so B's close is passed on last.
 
+pub(crate) mod memory;
+
 use crate::control::Control;
 use crate::end::{End, RX_BITS, TX_BITS};
 use crate::flow::{Flow, News};
 use sd_ring::doorbell::{self, RX_EVENT, TX_EVENT};
-use sd_shm::channel::{ColdWords, FLAG_RESET, GEOMETRY, SLOTS, Side, SlotState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use sd_shm::channel::{ColdWords, FLAG_RESET, SLOTS, Side, SlotState};
+use std::sync::atomic::Ordering;
 
 /// See the module.
 pub(crate) struct Twin {
@@ -26,6 +28,10 @@ pub(crate) struct Twin {
     waits: Vec<bool>,
     /// Slots that are looked at again and again.
     hot: Vec<bool>,
+    /// Something was found there since [`Twin::begins_to_idle`] said so.
+    used: Vec<bool>,
+    /// Slots whose memory is looked at later.
+    awaited: Vec<bool>,
 }
 
 /// A connection.
@@ -70,6 +76,8 @@ impl Twin {
             slots: (0..SLOTS).map(|_| None).collect(),
             waits: vec![false; SLOTS],
             hot: vec![false; SLOTS],
+            used: vec![false; SLOTS],
+            awaited: vec![false; SLOTS],
         }
     }
 
@@ -116,7 +124,9 @@ impl Twin {
             self.begin(slot, generation, control);
             found = true;
         }
-        found | self.carry(slot, control)
+        found |= self.carry(slot, control);
+        self.used[slot] |= found;
+        found
     }
 
     /// The far end is done with the slot's last connection.
@@ -135,12 +145,7 @@ impl Twin {
             side.consumed.store(0, Ordering::Relaxed);
             side.listener.store(0, Ordering::Relaxed);
         }
-        for from in [Side::A, Side::B] {
-            // SAFETY: the first word of a small ring of a mapped channel; nobody uses the slot now.
-            unsafe {
-                (*(self.far.map.small_ring(slot, from) as *const AtomicU64)).store(0, Ordering::Relaxed)
-            };
-        }
+        self.clean_rings(slot);
         let (from, to) = (self.near.map.names(slot), self.far.map.names(slot));
         to.listener_gen.store(from.listener_gen.load(Ordering::Relaxed), Ordering::Relaxed);
         to.ports.store(from.ports.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -271,7 +276,7 @@ impl Twin {
             self.near.notify(slot, ALL_BITS, control);
         }
         match carried.is_closed {
-            [true, true] => self.trim(slot, &carried),
+            [true, true] => self.trim(slot, &mut carried),
             _ => self.slots[slot] = Some(carried),
         }
         found
@@ -310,18 +315,6 @@ impl Twin {
         for end in [&mut self.near, &mut self.far] {
             end.own(slot).flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
             end.notify(slot, ALL_BITS, control);
-        }
-    }
-
-    /// Gives back what the pump has written of large rings, when nobody reads there any more. Not what is shared with another
-    /// user's process, which could hold the pump up meanwhile.
-    fn trim(&self, slot: usize, carried: &Carried) {
-        let ends = [(&self.far, Side::A, &carried.from_a), (&self.near, Side::B, &carried.from_b)];
-        for (end, side, flow) in ends {
-            if flow.was_large() && !end.is_stranger {
-                // SAFETY: a large ring of a mapped channel, into which only the pump writes, of a connection that is over.
-                unsafe { sd_sys::mem::punch(end.map.large_ring(slot, side), GEOMETRY.large as usize) };
-            }
         }
     }
 

@@ -77,6 +77,17 @@ impl Piece {
         self.kind == Kind::Fin
     }
 
+    /// Where it stands in the large region, if the next stands in the small one.
+    pub fn leaves_large_at(&self) -> Option<u32> {
+        (self.region == Region::Large as u32 && self.kind == Kind::ToSmall).then_some(self.at)
+    }
+
+    /// Whether putting it writes into the small region, and whether into the large one.
+    pub fn touches(&self) -> [bool; 2] {
+        let is_large = self.region == Region::Large as u32;
+        [!is_large || self.kind == Kind::ToSmall, is_large || self.kind == Kind::ToLarge]
+    }
+
     /// Ring bytes that it uses.
     pub fn used(&self) -> u32 {
         match self.kind {

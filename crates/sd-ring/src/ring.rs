@@ -92,7 +92,7 @@ pub enum Effort {
     Fresh,
     /// As `Fresh`, by a sender that comes back with `Grow`: while the large region can be extended, it is not left for
     /// a start that is short of room, since it cannot be extended from there.
-    Patient,
+    WillGrow,
     /// The sender would have to wait: the large region may be extended.
     Grow,
 }
@@ -359,7 +359,7 @@ impl TxCursor {
         let tight = self.room_after_wrap() < want.min(g.large_first) + 8 * SIZE;
         match effort {
             Effort::Cached if tight => return None,
-            Effort::Patient if tight && self.is_extensible(g) => return None,
+            Effort::WillGrow if tight && self.is_extensible(g) => return None,
             Effort::Grow if (tight || self.is_crowded()) && self.is_extensible(g) => {
                 let steps = [self.next_step(g), g.large_first.min(g.large - self.limit)];
                 if let Some(step) = steps.into_iter().find(|step| mem.may_take(self.limit..self.limit + step))

@@ -184,8 +184,8 @@ impl Pair {
     }
 
     /// As a blocking send of a program that lets the ring grow, but without a wait: bytes taken.
-    fn send_patiently(&mut self, len: u32) -> u32 {
-        let mut effort = Effort::Patient;
+    fn send_as_one_that_waits(&mut self, len: u32) -> u32 {
+        let mut effort = Effort::WillGrow;
         let mut sent = 0;
         while sent < len {
             match (self.send(len - sent, effort), effort) {
@@ -247,7 +247,7 @@ enum Step {
 }
 
 fn effort() -> impl Strategy<Value = Effort> {
-    prop_oneof![Just(Effort::Fresh), Just(Effort::Patient), Just(Effort::Grow)]
+    prop_oneof![Just(Effort::Fresh), Just(Effort::WillGrow), Just(Effort::Grow)]
 }
 
 fn wary() -> impl Strategy<Value = Wary> {
@@ -308,10 +308,10 @@ proptest! {
             pair.tx.credit(pair.credit).unwrap();
             if pair.tx.is_roomy(&GEOMETRY, true, |_| true) {
                 let send = send.min(GEOMETRY.large_first / 2 - 16);
-                prop_assert_eq!(pair.send_patiently(send), send);
+                prop_assert_eq!(pair.send_as_one_that_waits(send), send);
             } else {
                 prop_assert!(!pair.model.is_empty());
-                pair.send_patiently(send);
+                pair.send_as_one_that_waits(send);
             }
             pair.receive(receive);
             if returns {

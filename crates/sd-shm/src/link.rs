@@ -50,7 +50,8 @@ impl Link {
         self.0 & Link::NO_THREADS == 0
     }
 
-    /// Memory of rings that were read may be given back.
+    /// Memory of rings that were read may be given back. Not where a device reads and writes it, which would go on with the old pages.
+    /// The loopback pump gives its own back too.
     pub fn gives_memory_back(self) -> bool {
         self.0 & Link::KEEPS_MEMORY == 0
     }

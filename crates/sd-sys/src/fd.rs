@@ -1,6 +1,7 @@
 //! Calls on file descriptors and processes.
 
 use crate::arch::{EPOLL_WAIT, POLL};
+pub use crate::eventfd::{eventfd_signal, signal_eventfd};
 use crate::{Errno, Result, check, confine, syscall};
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -97,27 +98,6 @@ pub fn socket(domain: i32, ty: i32, protocol: i32) -> Result<Owned> {
 pub fn eventfd(flags: i32) -> Result<Owned> {
     // SAFETY: no pointers.
     check(unsafe { syscall!(libc::SYS_eventfd2, 0, flags) }).map(|n| Owned(n as i32))
-}
-
-/// Wakes whoever watches an eventfd with [`EVENTFD_EDGE`].
-///
-/// Others share the file and may have filled it and made it blocking. Writing zero is an edge as any write is, and
-/// needs no room; only at a counter that asynchronous I/O has driven to its very end (POLLERR) would it block, so that
-/// is left alone: it was an edge itself, and whoever hears it makes an end of it. False where the number is closed.
-pub fn signal_eventfd(fd: i32) -> bool {
-    let events = poll_one(fd, libc::POLLIN, 0).unwrap_or(0);
-    if events & (libc::POLLERR | libc::POLLNVAL) != 0 {
-        return events & libc::POLLNVAL == 0;
-    }
-    let amount = 0u64;
-    // SAFETY: the kernel reads eight bytes from `amount`.
-    let _ = unsafe { syscall!(libc::SYS_write, fd, &amount as *const u64, 8) };
-    true
-}
-
-/// [`signal_eventfd`], where it is open for certain, or of no consequence.
-pub fn eventfd_signal(fd: i32) {
-    signal_eventfd(fd);
 }
 
 /// Whether a number is open.

@@ -12,6 +12,7 @@ pub mod budget;
 pub mod cgroup;
 pub mod confine;
 pub mod diag;
+mod eventfd;
 pub mod fd;
 pub mod fdinfo;
 pub mod filters;

@@ -47,6 +47,8 @@ pub struct Lab {
     cgroup: Option<PathBuf>,
     /// Of the monitors that are started.
     policy: Option<PathBuf>,
+    /// Their connections go through a pump of this kind.
+    pump: Option<&'static str>,
     /// Where everything runs, if not in the network of this process.
     network: Option<Network>,
     /// Everything runs over the kernel, to show what Linux does in the same scenario.
@@ -65,8 +67,16 @@ impl Lab {
 
     fn at(network: Option<Network>, is_oracle: bool) -> Result<Lab> {
         let scratch = Scratch::new("lab")?;
-        let mut lab =
-            Lab { monitor: None, monitor_fds: 0, scratch, cgroup: None, policy: None, network, is_oracle };
+        let mut lab = Lab {
+            monitor: None,
+            monitor_fds: 0,
+            scratch,
+            cgroup: None,
+            policy: None,
+            pump: None,
+            network,
+            is_oracle,
+        };
         if !is_oracle {
             lab.start_monitor()?;
         }
@@ -86,6 +96,28 @@ impl Lab {
         Ok(())
     }
 
+    /// Lets the connections of monitors that are started from now on go through a pump: `prompt`, or `late`.
+    pub fn set_pump(&mut self, kind: &'static str) {
+        self.pump = Some(kind);
+    }
+
+    /// The pump that the monitor has started last.
+    pub fn pump_pid(&self) -> Option<u32> {
+        let all = procfs::children(self.monitor_pid()?);
+        all.iter().filter(|process| process.state != 'Z').map(|process| process.pid).max()
+    }
+
+    /// Waits until the monitor has a pump.
+    pub fn wait_for_pump(&self) -> Result<u32> {
+        retry(Duration::from_secs(10), || {
+            let known = ss::memory(&product::sd(), &self.socket())?;
+            match self.pump_pid().filter(|pid| known.contains_key(&u64::from(*pid))) {
+                Some(pid) => Ok(pid),
+                None => fail!("the monitor has no pump"),
+            }
+        })
+    }
+
     pub fn is_oracle(&self) -> bool {
         self.is_oracle
     }
@@ -102,6 +134,11 @@ impl Lab {
         self.monitor.as_ref().map(Monitor::pid)
     }
 
+    /// Whether the monitor that runs has logged this.
+    pub fn monitor_said(&self, text: &str) -> bool {
+        self.monitor.as_ref().is_some_and(|monitor| monitor.log().contains(text))
+    }
+
     /// Starts the monitor, and waits until it answers.
     pub fn start_monitor(&mut self) -> Result<()> {
         self.start_monitor_of(&product::sd())
@@ -110,11 +147,16 @@ impl Lab {
     /// The same, with another command than ours.
     pub fn start_monitor_of(&mut self, sd: &Path) -> Result<()> {
         let policy = self.policy.iter().flat_map(|path| [OsStr::new("--policy"), path.as_os_str()]);
-        let policy: Vec<&OsStr> = policy.collect();
+        let pump = self.pump.iter().flat_map(|kind| [OsStr::new("--loopback-pump"), OsStr::new(kind)]);
+        let args: Vec<&OsStr> = policy.chain(pump).collect();
         let network = self.network.as_ref();
-        let monitor = Monitor::start_on(network, sd, &self.socket(), &policy, self.path())?;
-        self.monitor_fds = procfs::fd_count(monitor.pid());
+        let monitor = Monitor::start_on(network, sd, &self.socket(), &args, self.path())?;
+        let pid = monitor.pid();
         self.monitor = Some(monitor);
+        if self.pump.is_some() {
+            self.wait_for_pump()?;
+        }
+        self.monitor_fds = procfs::fd_count(pid);
         Ok(())
     }
 

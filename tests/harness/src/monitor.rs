@@ -60,6 +60,11 @@ impl Monitor {
         &mut self.process
     }
 
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.process.stderr_so_far()
+    }
+
     /// `kill -9`.
     pub fn kill(self) {
         self.process.kill();

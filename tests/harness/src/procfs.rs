@@ -179,6 +179,19 @@ pub fn shm_files() -> HashSet<String> {
     names.filter(|name| name.starts_with("sd") || name.contains("socksdirect")).collect()
 }
 
+/// Whether others want the processors: all the while that this looks, more than two threads for each of them. What a test has
+/// set off itself is over, or asleep.
+pub fn is_busy() -> bool {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let running = || {
+        std::thread::sleep(std::time::Duration::from_millis(3));
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let count = stat.lines().find_map(|line| line.strip_prefix("procs_running ")?.trim().parse().ok());
+        count.unwrap_or(0_usize)
+    };
+    (0..20).all(|_| running() > 2 * processors)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,7 +19,13 @@ pub struct Connection {
     pub peer: String,
     pub state: String,
     pub path: String,
+    /// What moves its bytes, if its path is `engine`.
+    pub carrier: Option<String>,
     pub reason: Option<String>,
+    /// Bytes that were read, and that were sent.
+    pub bytes: [u64; 2],
+    /// Bytes that have come and were not read; that were sent and the peer has not read.
+    pub queues: [u64; 2],
 }
 
 /// What the monitor and its clients showed at one moment.
@@ -58,8 +64,12 @@ impl Snapshot {
 impl Connection {
     fn parse(value: &Value) -> Result<Connection> {
         let path = field(value, "path")?;
-        if !["shm", "kernel", "bridged"].contains(&path.as_str()) {
+        if !["shm", "engine", "kernel", "bridged"].contains(&path.as_str()) {
             fail!("unknown path in {value}");
+        }
+        let carrier = value["carrier"].as_str().map(str::to_owned);
+        if (path == "engine") != carrier.is_some() {
+            fail!("an engine without a carrier, or a carrier without an engine, in {value}");
         }
         Ok(Connection {
             pid: value["pid"].as_u64().unwrap_or(0),
@@ -68,7 +78,10 @@ impl Connection {
             peer: field(value, "peer")?,
             state: field(value, "state")?,
             path,
+            carrier,
             reason: value["reason"].as_str().map(str::to_owned),
+            bytes: ["rx_bytes", "tx_bytes"].map(|name| value[name].as_u64().unwrap_or(0)),
+            queues: ["rx_queue", "tx_queue"].map(|name| value[name].as_u64().unwrap_or(0)),
         })
     }
 
@@ -236,6 +249,15 @@ mod tests {
         require_shm(&snapshot.connections[..1]).unwrap();
         require_shm(&snapshot.connections).unwrap_err();
         require_kernel(&snapshot.connections[1..]).unwrap();
+    }
+
+    #[test]
+    fn an_engine_has_a_carrier() {
+        let engine = TEXT.replace(r#""path":"kernel""#, r#""path":"engine","carrier":"loopback""#);
+        let seen = Snapshot::parse(&engine).unwrap().connections;
+        assert_eq!(seen[1].carrier.as_deref(), Some("loopback"));
+        require_shm(&seen).unwrap_err();
+        Snapshot::parse(&TEXT.replace("\"kernel\"", "\"engine\"")).unwrap_err();
     }
 
     #[test]

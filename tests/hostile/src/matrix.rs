@@ -207,7 +207,9 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
     for member in [0, 1, 63, 64] {
         all.extend([Request::Fork { member, serial: member }, Request::Born { serial: member }]);
     }
-    all.push(Request::Pump);
+    all.extend([false, true].map(|again| Request::Pump { again }));
+    let twins = ids.all.iter().flat_map(|near| ids.all.iter().map(move |far| (*near, *far)));
+    all.extend(twins.map(|(near, far)| Request::Carries { near, far }));
     for channel in ids.all.iter().copied() {
         all.extend([Request::Stuck { channel }, Request::Leave { channel }, Request::Decline { channel }]);
         all.extend([Request::Finished { channel }, Request::Over { channel }]);

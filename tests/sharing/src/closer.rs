@@ -92,3 +92,40 @@ fn wait_for(stream: &TcpStream) -> io::Result<()> {
         _ => Err(io::Error::last_os_error()),
     }
 }
+
+/// A client that does it, and has its own file at all numbers of the library's by then, so that nothing can be given back: the process
+/// is closed for good. Then it listens and waits for a second, and says what that has made of it.
+pub(crate) fn end(port: u16) -> io::Result<()> {
+    let stream = dial(port)?;
+    let null = std::fs::File::open("/dev/null")?;
+    close_beyond(null.as_raw_fd().max(stream.as_raw_fd()));
+    for number in 1024..1100 {
+        unseen(libc::SYS_dup2, null.as_raw_fd() as usize, number, 0);
+    }
+    // Notices it, and is answered over the kernel.
+    let mut late = dial(port)?;
+    late.write_all(b"still")?;
+    late.read_exact(&mut [0; 5])?;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let before = switches()?;
+    let mut fds = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    // SAFETY: one entry.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), 1, 1000) };
+    println!("ready {ready}, woken {} times, {} slabs", switches()? - before, slabs()?);
+    Ok(())
+}
+
+/// How often this thread has gone to sleep.
+fn switches() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/thread-self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).ok_or(io::ErrorKind::InvalidData.into())
+}
+
+/// The library's slabs that are open.
+fn slabs() -> io::Result<usize> {
+    let links = std::fs::read_dir("/proc/self/fd")?
+        .flatten()
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    Ok(links.filter(|link| link.to_string_lossy().contains("sd-slab")).count())
+}

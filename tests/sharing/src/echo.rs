@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// A client whose echo takes longer has been hung.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn control(set: RawFd, op: i32, fd: RawFd, events: i32) {
     let mut event = libc::epoll_event { events: events as u32, u64: fd as u64 };
@@ -97,7 +97,7 @@ pub(crate) fn chat(port: u16, count: u64, pause: Duration) -> io::Result<()> {
 
 pub(crate) fn dial(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }

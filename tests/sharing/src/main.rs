@@ -20,6 +20,7 @@
 //! | `waves PORT COUNT TIMES` | many connections at a time, again and again |
 //! | `late-client COUNT` | tries until its server, `late-server COUNT`, listens, again and again; all connections stay |
 //! | `stalled COUNT BYTES WORKERS WAY AGAIN` | servers that offer so much to each of their readers, who read late |
+//! | `closing-end PORT` | a client that does so once, and leaves nowhere to give them back to |
 //! | `closing-echo EVERY`, `closing-chat PORT COUNT EVERY THREADS` | an echo server, and a client, that close the library's descriptors past libc |
 //! | `confined FILTER ROLE...` | executes one of these under a seccomp filter, see `confined.rs` |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
             let [count, every, threads] = [count, every, threads].map(|word| number(word) as usize);
             closer::chat(number(port) as u16, count, every, threads)
         }
+        ["closing-end", port] => closer::end(number(port) as u16),
         ["patient", known, new, seconds] => {
             patient::run(number(known) as u16, number(new) as u16, number(seconds))
         }

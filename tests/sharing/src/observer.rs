@@ -5,11 +5,14 @@
 //! Commands come on standard input:
 //!
 //! - `connect PORT`: connects there, says five bytes, and reads to the end.
+//! - `dial PORT:COUNT`: connects so often to another observer, as one that wants to be read, and reads to the end.
+//! - `send BYTES`: sends so many more on each connection that was dialled.
+//! - `shut`: ends what is sent on each of them.
 //! - `report`: when no connection is open any more, or after three seconds, a line for each and then `done`.
 
 use crate::pattern::{byte_at, bytes};
 use std::io::{self, BufRead, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -20,7 +23,7 @@ pub(crate) const PRESENT: usize = 100_000;
 pub(crate) const BLOCK: usize = 64;
 
 /// A connection is given so long to end before it counts as hung.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 struct Conn {
     /// `None` after its end, so that thousands can be seen in one life.
@@ -32,6 +35,8 @@ struct Conn {
     got: usize,
     is_intact: bool,
     to_send: Vec<u8>,
+    /// What was asked to be sent on one that was dialled.
+    sent: Option<usize>,
     /// The byte that the current block consists of.
     block: u8,
     end: Option<String>,
@@ -48,6 +53,7 @@ impl Conn {
             got: 0,
             is_intact: true,
             to_send: Vec::new(),
+            sent: None,
             block: 0,
             end: None,
         })
@@ -166,15 +172,20 @@ impl Observer {
     }
 
     fn obey(&mut self) -> io::Result<bool> {
-        let mut line = String::new();
-        if io::stdin().lock().read_line(&mut line)? == 0 {
-            return Ok(false);
+        let mut stdin = io::stdin().lock();
+        // All that was said so far, as nothing else tells of the rest.
+        let said = String::from_utf8_lossy(stdin.fill_buf()?).into_owned();
+        stdin.consume(said.len());
+        for line in said.lines() {
+            match line.split_once(' ') {
+                Some(("connect", port)) => self.connect(port),
+                Some(("dial", place)) => self.dial(place)?,
+                Some(("send", len)) => self.send(len.parse().unwrap_or(0)),
+                None if line == "shut" => self.shut()?,
+                _ => self.report_by = Some(Instant::now() + TIMEOUT),
+            }
         }
-        match line.trim().split_once(' ') {
-            Some(("connect", port)) => self.connect(port),
-            _ => self.report_by = Some(Instant::now() + PATIENCE),
-        }
-        Ok(true)
+        Ok(!said.is_empty())
     }
 
     fn connect(&mut self, port: &str) {
@@ -187,6 +198,33 @@ impl Observer {
             Ok(conn) => self.conns.push(conn),
             Err(error) => println!("cannot connect: {}", name_of(&error)),
         }
+    }
+
+    fn dial(&mut self, place: &str) -> io::Result<()> {
+        let (port, count) = place.split_once(':').unwrap_or((place, "1"));
+        for _ in 0..count.parse().unwrap_or(1) {
+            let mut stream = TcpStream::connect(format!("127.0.0.1:{port}"))?;
+            stream.write_all(b"S")?;
+            self.conns.push(Conn { sent: Some(0), ..Conn::new(stream, b'S')? });
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, len: usize) {
+        for conn in &mut self.conns {
+            if let Some(sent) = &mut conn.sent {
+                conn.to_send.extend(bytes(*sent, len));
+                *sent += len;
+            }
+            conn.attend();
+        }
+    }
+
+    fn shut(&mut self) -> io::Result<()> {
+        let dialled = self.conns.iter().filter(|conn| conn.sent.is_some());
+        dialled
+            .filter_map(|conn| conn.stream.as_ref())
+            .try_for_each(|stream| stream.shutdown(Shutdown::Write))
     }
 
     /// Something may still be on its way in while the listener is empty: a connection is waited for until it ends.

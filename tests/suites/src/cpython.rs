@@ -101,7 +101,7 @@ pub(crate) const PYTHON: &str = "/usr/bin/python3.11";
 pub(crate) const MODULE: &str = "(module)";
 
 /// A test that says nothing for so long hangs. The longest of them that pass take half of it on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// How many tests of a module may hang or crash.
 const RESTARTS: usize = 12;
@@ -139,7 +139,7 @@ pub(crate) fn run_names(stage: &Stage, title: &str, names: &[String], choice: &C
         args.extend_from_slice(names);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let mut command = stage.command(PYTHON, &args)?;
-        let ended = stage.watch(&mut command, title, Some(&results), PATIENCE)?;
+        let ended = stage.watch(&mut command, title, Some(&results), TIMEOUT)?;
         let is_complete = read(&std::fs::read_to_string(&results)?, ended.is_hung, &mut outcomes);
         if is_complete {
             return Ok(outcomes);

@@ -20,7 +20,7 @@ const RANGES: &[(&str, u32, u32)] = &[
 ];
 
 /// Some tests wait for a server's time-out.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) fn items() -> impl Iterator<Item = Item> {
     RANGES.iter().map(|(name, ..)| Item {
@@ -49,7 +49,7 @@ fn run(stage: &Stage, item: &Item, choice: &Choice) -> Result<Outcomes> {
     args.extend(["!SFTP", "!SCP"]);
     let mut command = stage.command("perl", &args)?;
     command.current_dir(&tests).env("srcdir", "../../tests").env("USER", "tester");
-    let ended = stage.watch(&mut command, item.name, None, PATIENCE)?;
+    let ended = stage.watch(&mut command, item.name, None, TIMEOUT)?;
     // Not every failure has a line of its own; this one has all.
     let failed = ended.text.lines().find_map(|line| line.strip_prefix("TESTFAIL: These test cases failed: "));
     let failed = failed.unwrap_or("").split_whitespace().map(str::to_owned);

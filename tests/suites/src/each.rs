@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(45);
+const TIMEOUT: Duration = Duration::from_secs(45);
 
 /// What libuv's runner exits with for a test that cannot run here.
 const UV_SKIP: i32 = 7;
@@ -78,7 +78,7 @@ fn libuv(stage: &Stage, _: &Item, choice: &Choice) -> Result<Outcomes> {
     let folder = program.parent().unwrap_or(Path::new("/"));
     let run = |name: &str| {
         let mut command = stage.command(&program.display().to_string(), &[name])?;
-        stage.watch(command.current_dir(folder).env("UV_RUN_AS_ROOT", "1"), name, None, PATIENCE)
+        stage.watch(command.current_dir(folder).env("UV_RUN_AS_ROOT", "1"), name, None, TIMEOUT)
     };
     let mut outcomes = Outcomes::new();
     for line in run("--list")?.text.lines() {
@@ -92,7 +92,7 @@ fn libuv(stage: &Stage, _: &Item, choice: &Choice) -> Result<Outcomes> {
 
 fn libevent(stage: &Stage, _: &Item, choice: &Choice) -> Result<Outcomes> {
     let program = sources::libevent_tests()?.display().to_string();
-    let run = |name: &str| stage.watch(&mut stage.command(&program, &[name])?, name, None, PATIENCE);
+    let run = |name: &str| stage.watch(&mut stage.command(&program, &[name])?, name, None, TIMEOUT);
     let mut outcomes = Outcomes::new();
     for name in run("--list-tests")?.text.lines().map(str::trim) {
         // A name is a word with a group; the other lines are explanations.
@@ -118,7 +118,7 @@ fn node(stage: &Stage, item: &Item, choice: &Choice) -> Result<Outcomes> {
         let path = tree.join("test/parallel").join(&name).display().to_string();
         let mut command = stage.command("node", &[&path])?;
         command.current_dir(&tree).env("NODE_TEST_DIR", stage.path());
-        let ended = stage.watch(&mut command, &name, None, PATIENCE)?;
+        let ended = stage.watch(&mut command, &name, None, TIMEOUT)?;
         let is_skip = ended.text.starts_with("1..0 # Skipped");
         outcomes.insert(name, if is_skip { "skip" } else { word(&ended) }.to_owned());
     }
@@ -178,7 +178,7 @@ fn tap(
         return Ok(());
     }
     let mut command = stage.command(program, args)?;
-    let ended = stage.watch(command.current_dir(folder), file, None, PATIENCE)?;
+    let ended = stage.watch(command.current_dir(folder), file, None, TIMEOUT)?;
     outcomes.insert(file.to_owned(), word(&ended).to_owned());
     outcomes.extend(assertions(file, &ended.text));
     Ok(())

@@ -19,7 +19,7 @@ const TWISTED_NEEDS: &[&str] = &[
     "/usr/lib/python3/dist-packages/service_identity",
 ];
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Names of the modules of `twisted.test` that are about connections, events or processes.
 const TWISTED_CORE: &[&str] = &[
@@ -121,7 +121,7 @@ fn gevent(stage: &Stage, _: &Item, choice: &Choice) -> Result<Outcomes> {
             .env("PYTHONPATH", &packages)
             .env("GEVENTTEST_USE_RESOURCES", "-network")
             .current_dir(stage.path());
-        let ended = stage.watch(&mut command, name, None, PATIENCE)?;
+        let ended = stage.watch(&mut command, name, None, TIMEOUT)?;
         outcomes.insert(name.to_owned(), each::word(&ended).to_owned());
         outcomes.extend(failures(name, &ended.text));
     }

@@ -55,7 +55,7 @@ const PROGRAMS: &[&str] =
     &["redis-server", "redis-cli", "redis-benchmark", "redis-check-aof", "redis-check-rdb"];
 
 /// Some tests load data for minutes and say nothing.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 pub(crate) fn items() -> impl Iterator<Item = Item> {
     let needs = &["redis-server", "redis-cli", "tclsh"];
@@ -73,7 +73,7 @@ fn run(stage: &Stage, item: &Item, _: &Choice) -> Result<Outcomes> {
     }
     let script = ["tests/test_helper.tcl", "--clients", "1", "--single", item.name];
     let mut command = stage.command("tclsh", &script)?;
-    let ended = stage.watch(command.current_dir(&tree), item.name, None, PATIENCE)?;
+    let ended = stage.watch(command.current_dir(&tree), item.name, None, TIMEOUT)?;
     let mut outcomes = Outcomes::new();
     for line in ended.text.lines() {
         add(line, &mut outcomes);

@@ -53,13 +53,13 @@ impl Stage {
     }
 
     /// Runs a command to its end. It is killed, with all it has started, when neither its output nor the file
-    /// `progress` has grown for `patience`.
+    /// `progress` has grown for `stall_timeout`.
     pub(crate) fn watch(
         &self,
         command: &mut Command,
         name: &str,
         progress: Option<&Path>,
-        patience: Duration,
+        stall_timeout: Duration,
     ) -> Result<Ended> {
         let mut process = Proc::start(command, "suite", self.path())?;
         let size = |process: &Proc| {
@@ -73,7 +73,7 @@ impl Stage {
             let now = size(&process);
             if now != seen {
                 (seen, since) = (now, Instant::now());
-            } else if since.elapsed() > patience {
+            } else if since.elapsed() > stall_timeout {
                 is_hung = true;
                 // CPython says on this signal where its threads are.
                 process.signal(Signal::SIGABRT);

@@ -76,7 +76,7 @@ const STRESSORS: &[&str] = &[
 const FAST: &[&str] =
     &["sock", "sockmany", "sockfd", "sockpair", "epoll", "poll", "sendfile", "splice", "udp", "dup"];
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// stress-ng: the stressor is not there, or cannot run on this system.
 const EXIT_NOT_IMPLEMENTED: i32 = 4;
@@ -94,7 +94,7 @@ fn run(stage: &Stage, item: &Item, choice: &Choice) -> Result<Outcomes> {
         let option = format!("--{name}");
         // Two of each, so that they meet; they end by the clock, since counts of operations differ in cost.
         let args = [&option, "2", "--timeout", "2", "--verify", "--quiet", "--temp-path", "."];
-        let ended = stage.watch(&mut stage.command("stress-ng", &args)?, name, None, PATIENCE)?;
+        let ended = stage.watch(&mut stage.command("stress-ng", &args)?, name, None, TIMEOUT)?;
         let word = match ended.code {
             _ if ended.is_hung => HANG,
             Some(0) => "pass",

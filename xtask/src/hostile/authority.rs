@@ -2,7 +2,7 @@
 
 use super::Test;
 use super::honest::contact;
-use super::world::{PATIENCE, User, With, World};
+use super::world::{TIMEOUT, User, With, World};
 use harness::process::free_port;
 use harness::{Result, fail};
 use std::process::Stdio;
@@ -92,7 +92,7 @@ fn names(world: &mut World) -> Result<String> {
     world.set_policy(&format!("deny uid={} to=127.0.0.0/8 port={port}\n", User::Mallory as u32))?;
     let _server = world.serve(With::Sd, port, "any")?;
     contact(world, User::Alice, With::Sd, port, "hello")?;
-    let said = world.run(User::Mallory, With::Kernel, &["names", &port.to_string()], PATIENCE)?.text();
+    let said = world.run(User::Mallory, With::Kernel, &["names", &port.to_string()], TIMEOUT)?.text();
     unheard(&said)?;
     Ok(format!("{} names, no way", said.lines().count() - 1))
 }
@@ -104,7 +104,7 @@ fn became(world: &mut World) -> Result<String> {
     let _server = world.serve(With::Sd, port, "threads")?;
     let run = |user: u32| -> Result<String> {
         let args = ["became", &port.to_string(), &user.to_string()];
-        Ok(world.run(User::Root, With::Sd, &args, PATIENCE)?.text())
+        Ok(world.run(User::Root, With::Sd, &args, TIMEOUT)?.text())
     };
     let root = run(0)?;
     if root.matches("bob hello").count() != 2 {
@@ -123,7 +123,7 @@ fn nobody(world: &mut World) -> Result<String> {
     world.set_policy(&format!("deny uid={} port={port}\n", User::Mallory as u32))?;
     let _server = world.serve(With::Sd, port, "threads")?;
     contact(world, User::Alice, With::Sd, port, "hello")?;
-    unheard(&world.run(User::Mallory, With::Kernel, &["nobody", &port.to_string()], PATIENCE)?.text())
+    unheard(&world.run(User::Mallory, With::Kernel, &["nobody", &port.to_string()], TIMEOUT)?.text())
 }
 
 /// Nobody comes from a port that the kernel would not have given him.
@@ -180,7 +180,7 @@ fn matrix(world: &mut World) -> Result<String> {
     let server = world.serve(With::Sd, port, "threads")?;
     contact(world, User::Alice, With::Sd, port, "hello")?;
     let mut pace = world.start(User::Alice, With::Sd, &["pace", &port.to_string(), "4000"])?;
-    pace.wait_for_text("connected", PATIENCE)?;
+    pace.wait_for_text("connected", TIMEOUT)?;
     let mut victims = Vec::new();
     for user in [User::Root, User::Alice] {
         victims.push(world.start(user, With::Kernel, &["sleep"])?);

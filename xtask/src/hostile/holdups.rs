@@ -2,7 +2,7 @@
 
 use super::Test;
 use super::honest::{contact, contact_by, watched};
-use super::world::{PATIENCE, User, With, World};
+use super::world::{TIMEOUT, User, With, World};
 use harness::process::{Proc, free_port};
 use harness::{Result, fail, procfs};
 use nix::sys::resource::{Resource, setrlimit};
@@ -53,7 +53,7 @@ fn hold(world: &mut World, way: &str) -> Result<String> {
     let mut said = String::new();
     let note = watched(world, port, || {
         let mut attack = world.start(User::Root, With::Kernel, &["hold", way, &user])?;
-        attack.wait_for_text("ready", PATIENCE)?;
+        attack.wait_for_text("ready", TIMEOUT)?;
         said = attack.stdout_so_far();
         Ok(attack)
     })?;
@@ -70,7 +70,7 @@ fn lock_server(world: &mut World) -> Result<String> {
     let (user, way) = ((User::Mallory as u32).to_string(), format!("server:{port}"));
     watched(world, port, || {
         let mut attack = world.start(User::Root, With::Kernel, &["hold", &way, &user])?;
-        attack.wait_for_text("ready", PATIENCE)?;
+        attack.wait_for_text("ready", TIMEOUT)?;
         Ok(attack)
     })
 }
@@ -80,13 +80,13 @@ fn lock_remains(world: &mut World) -> Result<String> {
     let port = free_port()?;
     let swallowing = free_port()?.to_string();
     let mut server = world.start(User::Bob, With::Sd, &["swallow", &swallowing])?;
-    server.wait_for_text("listening", PATIENCE)?;
+    server.wait_for_text("listening", TIMEOUT)?;
     let _honest = world.serve(With::Sd, port, "threads")?;
     let (user, way) = ((User::Mallory as u32).to_string(), format!("remains:{swallowing}"));
     let mut said = String::new();
     let note = watched(world, port, || {
         let mut attack = world.start(User::Root, With::Kernel, &["hold", &way, &user])?;
-        attack.wait_for_text("ready", PATIENCE)?;
+        attack.wait_for_text("ready", TIMEOUT)?;
         said = attack.stdout_so_far();
         if !said.contains("skipped") && !waits_soon(true) {
             fail!("nobody waits for the lock ({said:?})");
@@ -109,7 +109,7 @@ fn waits_soon(expected: bool) -> bool {
         let stats = names.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
         stats.into_iter().any(|stat| stat.contains("(sd-empty) D "))
     };
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while is_there() != expected {
         if Instant::now() > end {
             return false;
@@ -159,10 +159,10 @@ fn without_aio(world: &mut World) -> Result<String> {
             Proc::start(&mut command, args[0], world.path())
         };
         let mut server = start(User::Bob, server_may, &["serve", &port.to_string(), "bob", "poll"])?;
-        server.wait_for_text("listening", PATIENCE)?;
+        server.wait_for_text("listening", TIMEOUT)?;
         let pace = start(User::Alice, client_may, &["pace", &port.to_string(), "1000"])?;
         let contact = start(User::Alice, client_may, &["contact", &port.to_string(), "hello", "4000"])?;
-        let said = contact.wait(PATIENCE)?.ok()?.text();
+        let said = contact.wait(TIMEOUT)?.ok()?.text();
         if !said.contains(" shm bob hello") {
             fail!("server {server_may}, client {client_may}: {said:?}");
         }
@@ -201,7 +201,7 @@ fn flood(world: &mut World) -> Result<String> {
     // SAFETY: between fork and exec only setrlimit(2) is called.
     unsafe { command.pre_exec(|| Ok(setrlimit(Resource::RLIMIT_NOFILE, 1024, 1024)?)) };
     let mut server = Proc::start(&mut command, "serve", world.path())?;
-    server.wait_for_text("listening", PATIENCE)?;
+    server.wait_for_text("listening", TIMEOUT)?;
     contact(world, User::Alice, With::Sd, port, "hello")?;
     let before = procfs::fd_count(server.pid());
     let mut most = 0;
@@ -233,7 +233,7 @@ fn synflood(world: &mut World) -> Result<String> {
     let port = free_port()?;
     let server = world.serve(With::Sd, port, "one")?;
     let mut pace = world.start(User::Alice, With::Sd, &["pace", &port.to_string(), "5000"])?;
-    pace.wait_for_text("connected", PATIENCE)?;
+    pace.wait_for_text("connected", TIMEOUT)?;
     std::thread::sleep(Duration::from_millis(300));
     let attack = world.attack(&["synflood", &port.to_string(), "100"])?;
     let longest = super::honest::longest(pace)?;
@@ -256,7 +256,7 @@ fn squatted_directory(world: &mut World) -> Result<String> {
     let mut command = world.command(User::Alice, With::Kernel, &["contact", &port.to_string(), "hello"])?;
     command.env("LD_PRELOAD", world.path().join("libsd.so")).env_remove("SD_MONITOR");
     let start = Instant::now();
-    let said = Proc::start(&mut command, "contact", world.path())?.wait(PATIENCE);
+    let said = Proc::start(&mut command, "contact", world.path())?.wait(TIMEOUT);
     drop(attack);
     std::fs::remove_dir_all(&folder)?;
     let said = said?.ok()?.text();
@@ -274,7 +274,7 @@ fn keeper(world: &mut World, way: &str) -> Result<String> {
     std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     let path = folder.join("receiver").to_string_lossy().into_owned();
     let mut receiver = world.start(User::Alice, With::Sd, &["receiver", &path])?;
-    receiver.wait_for_text("listening\n", PATIENCE)?;
+    receiver.wait_for_text("listening\n", TIMEOUT)?;
     let _attack = world.attack(&["keeper", &path, way])?;
     receiver.wait_for_text("Ok(", Duration::from_secs(3))?;
     let said = receiver.stdout_so_far();

@@ -1,7 +1,7 @@
 //! What a stranger can make others pay for: memory that they touch because it says so.
 
 use super::Test;
-use super::world::{PATIENCE, User, With, World};
+use super::world::{TIMEOUT, User, With, World};
 use crate::sharing::group::Group;
 use harness::process::{Proc, free_port};
 use harness::{Result, fail};
@@ -24,7 +24,7 @@ const GROUP_MIB: u64 = 64;
 fn start(world: &World) -> Result<(Proc, String)> {
     let port = free_port()?.to_string();
     let mut server = world.start(User::Bob, With::Sd, &["swallow", &port])?;
-    server.wait_for_text("listening", PATIENCE)?;
+    server.wait_for_text("listening", TIMEOUT)?;
     Ok((server, port))
 }
 
@@ -98,15 +98,15 @@ fn unread(world: &mut World) -> Result<String> {
     const CLIENTS: usize = 6;
     let port = free_port()?.to_string();
     let mut server = world.start(User::Bob, With::Sd, &["late", &port, &CLIENTS.to_string()])?;
-    server.wait_for_text("listening", PATIENCE)?;
+    server.wait_for_text("listening", TIMEOUT)?;
     let mut sent = Vec::new();
     for _ in 0..CLIENTS {
-        let said = world.run(User::Mallory, With::Sd, &["burst", &port], PATIENCE)?.text();
+        let said = world.run(User::Mallory, With::Sd, &["burst", &port], TIMEOUT)?.text();
         sent.push(said.split_whitespace().last().unwrap_or_default().to_owned());
     }
     for round in 1..=CLIENTS {
         let is_there = |server: &Proc| server.stdout_so_far().matches("bytes").count() >= round;
-        let end = std::time::Instant::now() + PATIENCE;
+        let end = std::time::Instant::now() + TIMEOUT;
         while !is_there(&server) && std::time::Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
         }

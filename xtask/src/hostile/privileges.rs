@@ -2,7 +2,7 @@
 
 use super::Test;
 use super::honest::contact;
-use super::world::{PATIENCE, User, With, World};
+use super::world::{TIMEOUT, User, With, World};
 use harness::process::{Proc, free_port};
 use harness::{Result, fail};
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ fn separation(world: &mut World, way: &str) -> Result<String> {
     let port = free_port()?.to_string();
     let user = (User::Mallory as u32).to_string();
     let mut server = world.start(User::Root, With::Sd, &["privsep-serve", way, &port, &user])?;
-    server.wait_for_text("listening", PATIENCE)?;
+    server.wait_for_text("listening", TIMEOUT)?;
     std::thread::sleep(Duration::from_millis(20));
     let client = world.start(User::Alice, With::Sd, &["privsep-talk", &port])?;
     let said = server.wait(Duration::from_secs(15))?.ok()?.text();
@@ -50,7 +50,7 @@ fn nonlocal(world: &mut World) -> Result<String> {
     let _server = world.serve(With::Sd, port, "any")?;
     contact(world, User::Alice, With::Sd, port, "hello")?;
     let args = ["reach", "93.184.216.34", &port.to_string(), "hello"];
-    let said = world.start(User::Alice, With::Sd, &args)?.wait(PATIENCE)?.text();
+    let said = world.start(User::Alice, With::Sd, &args)?.wait(TIMEOUT)?.text();
     if said.contains("bob") {
         fail!("93.184.216.34 said {said:?}");
     }
@@ -66,14 +66,14 @@ fn bridge(world: &mut World) -> Result<String> {
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777))?;
     let path = folder.join("receiver").to_string_lossy().into_owned();
     let mut receiver = world.start(User::Bob, With::Kernel, &["echo-passed", &path])?;
-    receiver.wait_for_text("listening", PATIENCE)?;
+    receiver.wait_for_text("listening", TIMEOUT)?;
     let _server = world.serve(With::Sd, port, &format!("pass:{path}"))?;
     let attack = world.attack(&["spray", "41000", "41063"])?;
     let end = std::time::Instant::now() + Duration::from_secs(6);
     let (mut whole, mut lost) = (0, 0);
     while std::time::Instant::now() < end {
         let args = ["contact", &port.to_string(), "password", "1000"];
-        let said = world.start(User::Alice, With::Sd, &args)?.wait(PATIENCE)?.text();
+        let said = world.start(User::Alice, With::Sd, &args)?.wait(TIMEOUT)?.text();
         if said.contains("HIJACKED") {
             fail!("after {whole} sessions: {said:?}; mallory: {}", attack.stdout_so_far());
         }

@@ -27,7 +27,7 @@ pub(super) enum With {
 }
 
 /// So long a person waits for a program to start and connect, on a busy machine, before they call it hung.
-pub(super) const PATIENCE: Duration = Duration::from_secs(6);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(6);
 
 pub(super) struct World {
     // Ended before the directory goes.
@@ -148,7 +148,7 @@ impl World {
     /// A server of `bob`'s, as soon as it listens.
     pub(super) fn serve(&self, with: With, port: u16, style: &str) -> Result<Proc> {
         let mut server = self.start(User::Bob, with, &["serve", &port.to_string(), "bob", style])?;
-        server.wait_for_text("listening", PATIENCE)?;
+        server.wait_for_text("listening", TIMEOUT)?;
         std::thread::sleep(Duration::from_millis(20));
         Ok(server)
     }

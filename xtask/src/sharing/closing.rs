@@ -32,7 +32,22 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
         }
         count += 1;
     }
-    Ok(format!("{count} ways"))
+    closed_for_good(lab)?;
+    Ok(format!("{count} ways, and for good"))
+}
+
+/// A process that can be given nothing back has no monitor any more, and looks for none: while it waits it is not woken, and what a
+/// listener would need is not made.
+fn closed_for_good(lab: &mut Lab) -> Result<()> {
+    let (server, port) = served(start(lab, Side::Sd, &["echo"])?)?;
+    let said = start(lab, Side::Sd, &["closing-end", &port])?.wait(LIMIT)?.ok()?.text();
+    let woken = said.split("woken ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+    let is_quiet = woken.is_some_and(|woken: u32| woken < 100);
+    if !is_quiet || !said.contains("ready 0,") || !said.contains(", 0 slabs") {
+        fail!("a process that is closed for good: {said}");
+    }
+    server.terminate(Duration::from_secs(5))?;
+    Ok(())
 }
 
 /// The connections to a port are seen at both ends, over shared memory.

@@ -81,8 +81,9 @@ impl Observer {
         Ok(Observer { commands: proc.stdin()?, proc, port: port.parse()?, reports: 0 })
     }
 
-    fn tell(&mut self, command: &str) -> Result<()> {
-        Ok(writeln!(self.commands, "{command}")?)
+    pub(super) fn tell(&mut self, command: &str) -> Result<()> {
+        // At once, as the observer acts on what it has read.
+        Ok(self.commands.write_all(format!("{command}\n").as_bytes())?)
     }
 
     /// What it has seen since the last report.

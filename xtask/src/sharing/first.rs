@@ -6,14 +6,16 @@ use super::servers::Server;
 use super::start;
 use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
-use harness::ss;
 use harness::{Result, fail};
+use harness::{procfs, ss};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Rounds, and processes in each.
 const ROUNDS: usize = 20;
 const HERD: usize = 50;
+/// So many of the rounds have a server that comes in time, however busy the machine is.
+const IN_TIME_MIN: usize = 2;
 /// Clients beside each other while a monitor comes and goes, and for how long.
 const DIALERS: usize = 4;
 const DIAL_MS: &str = "3000";
@@ -84,7 +86,7 @@ fn herd(lab: &Lab, port: u16) -> Result<Proc> {
 
 /// How many of a herd's connections are over the kernel, as they see it themselves; then it ends.
 fn strays(lab: &Lab, mut herd: Proc, port: u16) -> Result<usize> {
-    herd.wait_for_text("all", PATIENCE)?;
+    herd.wait_for_text("all", TIMEOUT)?;
     let mut stray = 0;
     if !lab.is_oracle() {
         let seen = lab.snapshot()?;
@@ -102,12 +104,54 @@ fn strays(lab: &Lab, mut herd: Proc, port: u16) -> Result<usize> {
     Ok(stray)
 }
 
-fn verdict(of_rounds: &[usize]) -> Result<String> {
-    let (stray, all): (usize, usize) = (of_rounds.iter().sum(), of_rounds.len() * HERD);
-    if stray > 0 {
-        fail!("{stray} of {all} connections over the kernel; by rounds: {of_rounds:?}");
+/// Rounds of herds. None of their connections may go over the kernel, but for two reasons that only a busy machine has. Both
+/// are shown:
+/// - The monitor waits for a server for a time that ADR 53 states, and says so when that is over before anybody accepts.
+/// - A client that stands still between its look and its connect is waited for so many times only (ADR 46). That is excused
+///   where others want the processors too, and in half of the rounds at most.
+#[derive(Default)]
+struct Rounds {
+    in_time: usize,
+    /// Connections over the kernel, of each round that had such.
+    strays: Vec<usize>,
+    strays_of_busy: Vec<usize>,
+    /// And of each round whose server came too late.
+    late: Vec<usize>,
+}
+
+impl Rounds {
+    /// Connections of one round, in which this monitor was there to be asked.
+    fn add(&mut self, lab: &Lab, herd: Proc, port: u16) -> Result<()> {
+        let strays = strays(lab, herd, port)?;
+        if lab.monitor_said(&format!("nobody accepts in time port={port}")) {
+            self.late.push(strays);
+            return Ok(());
+        }
+        self.in_time += 1;
+        if strays > 0 {
+            let rounds = if procfs::is_busy() { &mut self.strays_of_busy } else { &mut self.strays };
+            rounds.push(strays);
+        }
+        Ok(())
     }
-    Ok(format!("{all} of {all} on shared memory"))
+
+    fn verdict(&self) -> Result<String> {
+        let Rounds { in_time, strays, strays_of_busy, late } = self;
+        let all = in_time * HERD;
+        let beside = |rounds: &[usize], what: &str| match rounds.len() {
+            0 => String::new(),
+            count => format!("; {} over the kernel in {count} rounds {what}", rounds.iter().sum::<usize>()),
+        };
+        let note = beside(late, "whose server came too late") + &beside(strays_of_busy, "on a busy machine");
+        if !strays.is_empty() || strays_of_busy.len() * 2 > *in_time {
+            fail!("of {all} connections over the kernel, by rounds: {strays:?}{note}");
+        }
+        if *in_time < IN_TIME_MIN {
+            fail!("{in_time} rounds in time{note}");
+        }
+        let kernel: usize = strays_of_busy.iter().sum();
+        Ok(format!("{} of {all} on shared memory{note}", all - kernel))
+    }
 }
 
 /// The monitor is killed and started again while a server stays, and clients connect the moment that it is there.
@@ -116,7 +160,7 @@ pub(super) fn monitor_restarts(lab: &mut Lab, server: Server) -> Result<String> 
     let mut served = server.begin(lab, port)?;
     served.wait_listening(port)?;
     lab.wait_accepting(port);
-    let mut of_rounds = Vec::new();
+    let mut rounds = Rounds::default();
     for round in 0..ROUNDS {
         lab.kill_monitor();
         let herd = herd(lab, port)?;
@@ -125,15 +169,15 @@ pub(super) fn monitor_restarts(lab: &mut Lab, server: Server) -> Result<String> 
         if !lab.is_oracle() {
             lab.start_monitor()?;
         }
-        of_rounds.push(strays(lab, herd, port)?);
+        rounds.add(lab, herd, port)?;
     }
-    served.terminate(PATIENCE)?;
-    verdict(&of_rounds)
+    served.terminate(TIMEOUT)?;
+    rounds.verdict()
 }
 
 /// A server starts and listens, then comes the monitor, then its clients.
 pub(super) fn server_before_monitor(lab: &mut Lab, server: Server) -> Result<String> {
-    let mut of_rounds = Vec::new();
+    let mut rounds = Rounds::default();
     for round in 0..ROUNDS {
         lab.kill_monitor();
         let port = free_port()?;
@@ -144,10 +188,10 @@ pub(super) fn server_before_monitor(lab: &mut Lab, server: Server) -> Result<Str
         if !lab.is_oracle() {
             lab.start_monitor()?;
         }
-        of_rounds.push(strays(lab, herd, port)?);
-        served.terminate(PATIENCE)?;
+        rounds.add(lab, herd, port)?;
+        served.terminate(TIMEOUT)?;
     }
-    verdict(&of_rounds)
+    rounds.verdict()
 }
 
 /// A program's epoll instance, in which a thread sleeps, is older than the monitor; then come sockets that are ours.
@@ -158,13 +202,13 @@ pub(super) fn instance_before_monitor(lab: &mut Lab) -> Result<String> {
     let monitor = if lab.is_oracle() { "-" } else { &socket };
     let _ = std::fs::remove_file(&socket);
     let mut program = lab.start(Side::Sd, "python3", &["-c", OLD_INSTANCE, monitor, &port.to_string()])?;
-    program.wait_for_text("waits", PATIENCE)?;
+    program.wait_for_text("waits", TIMEOUT)?;
     let mut server = Server::Echo.begin(lab, port)?;
     server.wait_listening(port)?;
     if !lab.is_oracle() {
         lab.start_monitor()?;
     }
-    program.wait_for_text("seen 20", PATIENCE)?;
+    program.wait_for_text("seen 20", TIMEOUT)?;
     if !lab.is_oracle() {
         let seen = lab.snapshot()?;
         let strays: Vec<_> = seen.connections.iter().filter(|c| c.path != "shm").map(ss::describe).collect();
@@ -173,29 +217,29 @@ pub(super) fn instance_before_monitor(lab: &mut Lab) -> Result<String> {
         }
     }
     program.kill();
-    server.terminate(PATIENCE)?;
+    server.terminate(TIMEOUT)?;
     Ok("20 of 20 connections told of their data".to_owned())
 }
 
 /// See [`RELATIVES`].
 pub(super) fn relatives(lab: &mut Lab) -> Result<String> {
     lab.kill_monitor();
-    lab.start(Side::Sd, "python3", &["-c", RELATIVES])?.wait(PATIENCE)?.ok()?;
+    lab.start(Side::Sd, "python3", &["-c", RELATIVES])?.wait(TIMEOUT)?.ok()?;
     Ok("each is served".to_owned())
 }
 
 /// Clients try until a server listens that forks before anybody accepts.
 pub(super) fn workers_come_late(lab: &mut Lab, server: Server) -> Result<String> {
-    let mut of_rounds = Vec::new();
+    let mut rounds = Rounds::default();
     for _ in 0..ROUNDS {
         let port = free_port()?;
         let herd = herd(lab, port)?;
         std::thread::sleep(Duration::from_millis(50));
         let served = server.begin(lab, port)?;
-        of_rounds.push(strays(lab, herd, port)?);
-        served.terminate(PATIENCE)?;
+        rounds.add(lab, herd, port)?;
+        served.terminate(TIMEOUT)?;
     }
-    verdict(&of_rounds)
+    rounds.verdict()
 }
 
 /// Under a policy, which accept asks about, the monitor is killed and started again while clients make one connection after the
@@ -230,7 +274,7 @@ pub(super) fn policy(lab: &mut Lab, server: Server) -> Result<String> {
     }
     let mut dials = 0;
     for dialer in dialers {
-        dials += dialer.wait(PATIENCE)?.ok()?.text().trim().parse::<u64>()?;
+        dials += dialer.wait(TIMEOUT)?.ok()?.text().trim().parse::<u64>()?;
     }
     if strays(lab, herd(lab, port)?, port)? != 0 {
         fail!("not every connection was over shared memory in the end");
@@ -239,12 +283,12 @@ pub(super) fn policy(lab: &mut Lab, server: Server) -> Result<String> {
         if strays(lab, herd(lab, of_kernel)?, of_kernel)? != HERD {
             fail!("a rule says kernel, and not every connection was");
         }
-        if start(lab, Side::Sd, &["dial", &denied.to_string(), "0"])?.wait(PATIENCE)?.status.success() {
+        if start(lab, Side::Sd, &["dial", &denied.to_string(), "0"])?.wait(TIMEOUT)?.status.success() {
             fail!("a rule says deny, and a connection was made");
         }
     }
     for server in servers {
-        server.terminate(PATIENCE)?;
+        server.terminate(TIMEOUT)?;
     }
     Ok(format!("{DIALERS} clients, {dials} connections, 5 restarts"))
 }

@@ -13,7 +13,7 @@ const LIES: [&str; 4] = ["closed", "free", "finished", "unfinished"];
 const PLAYS: [(&str, &[&str]); 3] = [("echo", &LIES), ("echo", &["closed-and-full"]), ("sink", &LIES)];
 
 /// A sleeper that is not woken by then sleeps for ever.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn run(lab: &mut Lab) -> Result<String> {
     if lab.is_oracle() {
@@ -36,12 +36,12 @@ pub(super) fn eaten_wake_ups(lab: &mut Lab) -> Result<String> {
     }
     let (server, port) = served(start(lab, Side::Sd, &["echo"])?)?;
     let mut eater = start(lab, Side::Sd, &["eater", &port])?;
-    eater.wait_for_text("eventfds", PATIENCE)?;
+    eater.wait_for_text("eventfds", TIMEOUT)?;
     // After three seconds of quiet the server sleeps without a timer, which would help it.
     start(lab, Side::Sd, &["chat", &port, "4", "3500"])?.wait(Duration::from_secs(60))?.ok()?;
     let said = eater.stdout_so_far().trim().to_owned();
     eater.kill();
-    server.terminate(PATIENCE)?;
+    server.terminate(TIMEOUT)?;
     Ok(said)
 }
 
@@ -65,12 +65,12 @@ fn tell(lab: &Lab, server: &str, lie: &str) -> Result<()> {
     }
     await_fds(&serving, before)?;
     await_idle(&serving)?;
-    serving.terminate(PATIENCE)?;
+    serving.terminate(TIMEOUT)?;
     Ok(())
 }
 
 fn await_ends(sink: &Proc, wanted: usize) -> Result<()> {
-    retry(PATIENCE, || {
+    retry(TIMEOUT, || {
         if sink.stdout_so_far().matches("end after").count() < wanted {
             fail!("a thread of the server still sleeps in read: {}", sink.stdout_so_far());
         }

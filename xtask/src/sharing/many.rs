@@ -9,7 +9,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Processes of a crowd, and crowds one after the other, which together are more than there is room for.
 const PROCESSES: usize = 600;
 const CROWDS: usize = 5;
@@ -26,13 +26,13 @@ pub(super) fn processes(lab: &mut Lab) -> Result<String> {
     lab.wait_accepting(port.parse()?);
     for _ in 0..CROWDS {
         let mut crowd = start(lab, &["crowd", &port, &PROCESSES.to_string()])?;
-        crowd.wait_for_text("all", PATIENCE)?;
+        crowd.wait_for_text("all", TIMEOUT)?;
         if !lab.is_oracle() {
             are_shared(&lab.snapshot()?)?;
         }
         crowd.kill();
     }
-    server.terminate(PATIENCE)?;
+    server.terminate(TIMEOUT)?;
     Ok(format!("{CROWDS} crowds of {PROCESSES}"))
 }
 
@@ -52,7 +52,7 @@ fn are_shared(seen: &Snapshot) -> Result<()> {
 pub(super) fn connections(lab: &mut Lab) -> Result<String> {
     let (server, port) = served(start(lab, &["echo"])?)?;
     let mut waves = start(lab, &["waves", &port, &CONNECTIONS.to_string(), &TIMES.to_string()])?;
-    waves.wait_for_text("all", PATIENCE)?;
+    waves.wait_for_text("all", TIMEOUT)?;
     let segments = procfs::fd_targets(server.pid());
     let channels = segments.iter().filter(|target| target.contains("sd-channel")).count();
     // One more, as the server may not have finished with the last connections when others begin.
@@ -60,14 +60,14 @@ pub(super) fn connections(lab: &mut Lab) -> Result<String> {
         fail!("{channels} channels for {CONNECTIONS} connections at a time");
     }
     waves.kill();
-    server.terminate(PATIENCE)?;
+    server.terminate(TIMEOUT)?;
     Ok(format!("{channels} channels"))
 }
 
 /// Who tries until somebody listens gets shared memory, whenever the listener comes.
 pub(super) fn first_contacts(lab: &mut Lab) -> Result<String> {
     let mut client = start(lab, &["late-client", &FIRST_CONTACTS.to_string()])?;
-    client.wait_for_text("all", PATIENCE)?;
+    client.wait_for_text("all", TIMEOUT)?;
     if !lab.is_oracle() {
         let seen = lab.snapshot()?.connections;
         let kernel: Vec<_> = seen.iter().filter(|end| end.path != "shm").map(ss::describe).collect();

@@ -11,6 +11,7 @@
 //! | `many` | more processes than there are large pieces of the range of ports; more connections than a channel has slots |
 //! | `first-contact` | clients that try until somebody listens: all of them are accelerated; also after a restart of the monitor, of a server that was there before it, and of one that forks before it accepts |
 //! | `policy` | the same servers under a policy, while the monitor is started again and again: no connection fails |
+//! | `pump-` | what carries connections between two processes is stopped, or killed, or its monitor is: bytes are delayed, or both ends reset, and every one is accounted for |
 //! | `stolen` | a stranger takes the descriptors of connections by pidfd_getfd |
 //! | `other-version`, `next-version` | the monitor is replaced, under load, by one of another version: an unknown one, and a real one with programs of its own |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
@@ -28,6 +29,7 @@ pub(crate) mod group;
 mod hostile;
 mod liars;
 mod many;
+mod pumped;
 mod servers;
 mod shortage;
 mod soak;
@@ -151,6 +153,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts
         .push(("first-contact-instance-before-monitor".to_owned(), Box::new(first::instance_before_monitor)));
     parts.push(("first-contact-relatives-before-monitor".to_owned(), Box::new(first::relatives)));
+    parts.extend(pumped::PARTS.map(|(name, part)| (name.to_owned(), Box::new(part) as _)));
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.push(("watched-trace".to_owned(), Box::new(watched::trace)));
     parts.push(("watched-top".to_owned(), Box::new(watched::top)));

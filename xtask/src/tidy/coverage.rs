@@ -76,7 +76,8 @@ fn transcripts<'a>(suite: &Path, names: impl Iterator<Item = &'a str>) -> BTreeM
     let work = || {
         let next = || waiting.lock().ok()?.next();
         while let Some((name, place)) = next() {
-            let text = output_of(suite, &["run", name]).unwrap_or_default();
+            // Ports that a subject found unused may be another's when it binds them.
+            let text = (0..3).find_map(|_| output_of(suite, &["run", name]).ok()).unwrap_or_default();
             place.lock().into_iter().for_each(|mut place| *place = text.clone());
         }
     };

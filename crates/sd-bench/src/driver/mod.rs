@@ -45,6 +45,7 @@ struct Case {
 pub(crate) fn main(options: &BenchOptions) -> Result<()> {
     process::note_signals();
     let mut stage = Stage::new()?;
+    stage.pump = options.loopback_pump;
     if stage.cpus[0] == stage.cpus[1] {
         warn("warning: only one processor may be used; both sides share it");
     }
@@ -88,6 +89,7 @@ pub(crate) fn main(options: &BenchOptions) -> Result<()> {
         failures.extend(series.iter().filter_map(rounds::Series::failure));
         rows.extend(report::rows(case.bench, case.job.size, &series));
     }
+    rows.iter_mut().filter(|row| row.path.is_some()).for_each(|row| row.path = Some(stage.path()));
     report::print_all(&stage, options.json, plan, &rows)?;
     match failures.is_empty() {
         true => Ok(()),

@@ -1,7 +1,8 @@
 //! Everything one measurement needs: two processors, a directory, a monitor, and how peers are started.
 
 use crate::peer::{self, Report, Work};
-use sd_cli::cli::System;
+use clap::ValueEnum;
+use sd_cli::cli::{LoopbackPump, System};
 use sd_cli::failure::{Context, Failure, Result};
 use sd_cli::process::Peer;
 use sd_cli::scratch::{PrivateMonitor, Scratch};
@@ -56,6 +57,8 @@ pub(crate) struct Stage {
     /// This one, of which the peers are made.
     program: PathBuf,
     library: Option<PathBuf>,
+    /// Connections of System::Socksdirect go through a pump.
+    pub(crate) pump: Option<LoopbackPump>,
     sockmap: Option<Shortcut>,
     // The monitor ends before its directory goes.
     monitor: Option<PrivateMonitor>,
@@ -75,6 +78,7 @@ impl Stage {
             congestion: can_pin_congestion().then(|| CONGESTION.to_owned()),
             program: std::env::current_exe().context("the path of sd-bench itself")?,
             library: None,
+            pump: None,
             sockmap: None,
             monitor: None,
             scratch: Scratch::new("bench")?,
@@ -85,7 +89,10 @@ impl Stage {
     /// Finds the library, starts a monitor, and sees that a connection goes over shared memory.
     pub(crate) fn prepare_socksdirect(&mut self) -> Result<()> {
         self.library = Some(library::find().map_err(Failure::new)?);
-        self.monitor = Some(PrivateMonitor::start(&program::beside("sd")?, self.scratch.path())?);
+        let pump = self.pump.and_then(|pump| pump.to_possible_value());
+        let args = pump.map(|pump| ["--loopback-pump".to_owned(), pump.get_name().to_owned()]);
+        let (program, args) = (program::beside("sd")?, args.iter().flatten().cloned().collect::<Vec<_>>());
+        self.monitor = Some(PrivateMonitor::start_with(&program, self.scratch.path(), &args)?);
         let probe = Job { work: Work::Latency, size: 8, millis: 1, count: 1 };
         self.measure(System::Socksdirect, &probe).map(drop)
     }
@@ -100,6 +107,11 @@ impl Stage {
         self.sockmap = Some(Shortcut { holder: Some(holder), procs });
         let probe = Job { work: Work::Latency, size: 8, millis: 1, count: 1 };
         self.measure(System::Sockmap, &probe).map(drop)
+    }
+
+    /// Of the connections of System::Socksdirect.
+    pub(crate) fn path(&self) -> &'static str {
+        if self.pump.is_some() { "engine" } else { "shm" }
     }
 
     pub(crate) fn monitor_pid(&self) -> Option<u32> {
@@ -126,7 +138,7 @@ impl Stage {
     pub(crate) fn go(&self, system: System, client: &mut Peer) -> Result<()> {
         if system == System::Socksdirect {
             let Some(monitor) = &self.monitor else { return Err(Failure::new("no monitor")) };
-            status::require_shm(monitor.socket(), client.pid())?;
+            status::require_path(self.path(), monitor.socket(), client.pid())?;
         }
         client.say("go")
     }

@@ -96,13 +96,15 @@ impl Expected {
         Some(first.saturating_duration_since(Instant::now()))
     }
 
-    /// Forgets what did not come in time; whether there was such.
-    fn expire(&mut self) -> bool {
-        let (now, before) = (Instant::now(), self.count);
-        self.by_port.values_mut().for_each(|of_port| of_port.retain(|place| place.until > now));
+    /// Forgets what did not come in time; the ports of those.
+    fn expire(&mut self) -> Vec<u16> {
+        let (now, mut late) = (Instant::now(), Vec::new());
+        for (port, of_port) in &mut self.by_port {
+            late.extend(of_port.extract_if(.., |place| place.until <= now).map(|_| *port));
+        }
         self.by_port.retain(|_, of_port| !of_port.is_empty());
-        self.count = self.by_port.values().map(Vec::len).sum();
-        self.count != before
+        self.count -= late.len();
+        late
     }
 }
 
@@ -165,9 +167,14 @@ impl Server {
         })
     }
 
-    /// Forgets who did not come in time.
+    /// Forgets who did not come in time. It is said for each port before anybody is sent to the kernel for it.
     pub(crate) fn end_expectations(&mut self) {
-        if self.soon.expected.pause().is_some_and(|pause| pause.is_zero()) && self.soon.expected.expire() {
+        if !self.soon.expected.pause().is_some_and(|pause| pause.is_zero()) {
+            return;
+        }
+        let late = self.soon.expected.expire();
+        late.iter().for_each(|port| tracing::info!(port, "nobody accepts in time"));
+        if !late.is_empty() {
             self.routes_changed(None);
         }
     }
@@ -193,12 +200,12 @@ mod tests {
         assert!(all.add(place(Some(7), LOCAL, later)), "once more");
         assert_eq!((all.at(7, LOCAL, 80).count(), all.at(8, LOCAL, 80).count()), (2, 1));
         assert_eq!((all.at(7, LOCAL, 81).count(), all.of(8).count()), (0, 1));
-        assert!(all.pause().is_some_and(|pause| pause > Duration::from_secs(1)) && !all.expire());
+        assert!(all.pause().is_some_and(|pause| pause > Duration::from_secs(1)) && all.expire().is_empty());
         assert!(all.has_come(8, ANY, 80) && !all.has_come(8, LOCAL, 80));
         assert_eq!((all.count, all.at(7, LOCAL, 80).count()), (1, 1));
         assert!(all.add(place(Some(7), LOCAL, Instant::now())));
         assert_eq!(all.pause(), Some(Duration::ZERO));
-        assert!(all.expire() && all.count == 0 && all.pause().is_none());
+        assert!(all.expire() == [80] && all.count == 0 && all.pause().is_none());
     }
 
     #[test]

@@ -13,7 +13,12 @@
 //! the monitor, and only if the monitor was told to use one.
 //!
 //! # When it dies
-//! What it carried is reset at both ends, as on Linux when a host in between forgets a connection and says so.
+//! What it carried is reset at both ends, as on Linux when a host in between forgets a connection and says so. Connections that are made
+//! afterwards wait a moment for another one.
+//!
+//! # When the monitor dies
+//! The pump carries on, and brings its channels to the next monitor as any client does ([`super::recovery`]), and which of them are
+//! twins. It gets no new connections, for which that monitor has a pump of its own, and ends when it carries none.
 
 use super::reaper::{Unread, Woken};
 use super::route::{Introduction, Wanted};
@@ -25,16 +30,24 @@ use crate::core::channels::ChannelKey;
 use crate::core::listeners::Listener;
 use crate::core::quotas::Holding;
 use sd_proto::{Admission, ErrorCode, Reply};
-use sd_shm::channel::Mapping;
+use sd_shm::channel::{Mapping, Side};
 use sd_shm::link::Link;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::Ordering;
+
+/// What moves the bytes of the connections of a pump, as `sd ss` shows it, and why.
+pub(super) const CARRIER: &str = "loopback";
+pub(super) const PUMPED: &str = "the monitor was told to use a pump";
 
 /// See the module.
 pub(crate) struct Pumps {
     /// Connections go through one.
     wanted: Option<Pump>,
+    /// The one that new connections go through.
     pump: Option<ClientId>,
+    /// Those that carry what they had with an earlier monitor.
+    before: BTreeSet<ClientId>,
     twins: HashMap<ChannelKey, Twin>,
     newest: HashMap<(ClientId, ClientId), ChannelKey>,
 }
@@ -44,6 +57,13 @@ pub(crate) struct Pumps {
 struct Twin {
     other: ChannelKey,
     is_near: bool,
+    /// `None`: by an earlier monitor.
+    made: Option<Made>,
+}
+
+/// For whom a channel was made.
+#[derive(Clone, Copy)]
+struct Made {
     /// The connecting process and the listening one.
     ends: (ClientId, ClientId),
     /// Of the connecting process.
@@ -53,7 +73,8 @@ struct Twin {
 
 impl Pumps {
     pub(crate) fn new(wanted: Option<Pump>) -> Pumps {
-        Pumps { wanted, pump: None, twins: HashMap::new(), newest: HashMap::new() }
+        let (twins, newest) = (HashMap::new(), HashMap::new());
+        Pumps { wanted, pump: None, before: BTreeSet::new(), twins, newest }
     }
 
     /// Connections go through one.
@@ -68,7 +89,7 @@ impl Pumps {
 
     /// Whether this client is one.
     pub(super) fn is(&self, client: ClientId) -> bool {
-        self.pump == Some(client)
+        self.pump == Some(client) || self.before.contains(&client)
     }
 
     /// Who is rung by processes that connect to this one.
@@ -96,19 +117,19 @@ impl Pumps {
         self.twins.get(&key).filter(|twin| !twin.is_near).map_or(key, |twin| twin.other)
     }
 
-    /// The user who connects over a channel of a pump.
+    /// The user who connects over a channel of a pump, also when that process has ended.
     pub(super) fn user(&self, key: ChannelKey) -> Option<u32> {
-        self.twins.get(&key).map(|twin| twin.user)
+        self.twins.get(&key)?.made.map(|made| made.user)
     }
 
     /// The network namespace that a channel of a pump is in, whatever the pump's own is.
     pub(super) fn netns(&self, key: ChannelKey) -> Option<u64> {
-        self.twins.get(&key).map(|twin| twin.netns)
+        self.twins.get(&key)?.made.map(|made| made.netns)
     }
 
     /// A channel is over.
     pub(super) fn forget(&mut self, key: ChannelKey) {
-        if let Some(Twin { ends, is_near: true, .. }) = self.twins.remove(&key)
+        if let Some(Twin { made: Some(Made { ends, .. }), is_near: true, .. }) = self.twins.remove(&key)
             && self.newest.get(&ends) == Some(&key)
         {
             self.newest.remove(&ends);
@@ -117,26 +138,64 @@ impl Pumps {
 
     /// A client has ended.
     pub(super) fn ended(&mut self, client: ClientId) {
-        if self.is(client) {
-            self.pump = None;
-        }
+        self.before.remove(&client);
+        self.pump = self.pump.filter(|pump| *pump != client);
     }
 }
 
 impl Server {
-    /// A client says that it is a pump.
-    pub(super) fn pump(&mut self, client: ClientId) -> Result<Reply, ErrorCode> {
+    /// A client says that it is a pump; perhaps one of before, that wants no new connections.
+    pub(super) fn pump(&mut self, client: ClientId, again: bool) -> Result<Reply, ErrorCode> {
         let user = self.families.get(&client).ok_or(ErrorCode::Protocol)?.uid;
         if !self.pumps.is_wanted() || !self.core.quotas.is_exempt(user) {
             return Err(ErrorCode::Denied);
         }
-        if self.pumps.pump.is_some() {
+        if again && !self.pumps.is(client) {
+            tracing::info!(client = client.0, "a pump has come back");
+            self.pumps.before.insert(client);
+            return Ok(Reply::Ok);
+        }
+        if again || self.pumps.pump.is_some() || self.pumps.is(client) {
             return Err(ErrorCode::InUse);
         }
         tracing::info!(client = client.0, "connections go through a pump");
         self.pumps.pump = Some(client);
         self.routes_changed(None);
         Ok(Reply::Ok)
+    }
+
+    /// A pump of before says which two of the channels that it has announced are twins.
+    pub(super) fn carries(&mut self, client: ClientId, near: u64, far: u64) -> Result<(), ErrorCode> {
+        let channels = &self.core.channels;
+        let named = |id, side| {
+            let key = channels.named(client, id).filter(|key| !channels.is_of_ours(*key))?;
+            let is_new = !self.pumps.twins.contains_key(&key);
+            (is_new && channels.side(key, side).contains(&(client, id))).then_some(key)
+        };
+        let (near, far) = named(near, Side::B).zip(named(far, Side::A)).ok_or(ErrorCode::Protocol)?;
+        if near == far || !self.pumps.before.contains(&client) {
+            return Err(ErrorCode::Protocol);
+        }
+        self.pumps.twins.insert(near, Twin { other: far, is_near: true, made: None });
+        self.pumps.twins.insert(far, Twin { other: near, is_near: false, made: None });
+        self.counters.twins += 1;
+        tracing::debug!(near = near.0, far = far.0, "twins of before");
+        Ok(())
+    }
+
+    /// Whether a client is on a channel to carry connections for others; also one of before that has not come back.
+    pub(super) fn is_carrier(&self, key: ChannelKey, client: ClientId) -> bool {
+        let is_on = |side| self.core.channels.side(key, side).iter().any(|(holder, _)| *holder == client);
+        let stands_behind = |side| is_on(side) && self.pump_behind(key, side).is_some();
+        self.pumps.is(client) || [Side::A, Side::B].into_iter().any(stands_behind)
+    }
+
+    /// The process of a pump that stands behind a side of a channel which an earlier monitor has made.
+    pub(super) fn pump_behind(&self, key: ChannelKey, side: Side) -> Option<u32> {
+        let map = self.segments.get(&key).filter(|_| self.pumps.is_wanted()).and_then(Segment::map)?;
+        let (links, pids) = (&map.header().link, &map.header().pid);
+        let is_pump = links[side as usize].load(Ordering::Relaxed) != Link::LOCAL.word();
+        is_pump.then(|| pids[side as usize].load(Ordering::Relaxed))
     }
 
     /// Makes two channels for the connections of a process to a listener's, and gives them to the pump and to the listening
@@ -167,7 +226,8 @@ impl Server {
             self.segments.insert(key, segment);
             self.counters.channels += 1;
         }
-        let twin = |other, is_near| Twin { other, is_near, ends: (a, b), user: uid, netns };
+        let made = Some(Made { ends: (a, b), user: uid, netns });
+        let twin = |other, is_near| Twin { other, is_near, made };
         self.pumps.twins.insert(near, twin(far, true));
         self.pumps.twins.insert(far, twin(near, false));
         self.pumps.newest.insert((a, b), near);
@@ -222,6 +282,15 @@ impl Server {
         to_pump.send(&twin, &[near_file, page_a, bell_a, far_file, page_b, bell_b]).ok()?;
         of_pump.announce_mail();
         Some(())
+    }
+
+    /// Whether a channel is one to or from a pump. Of one that an earlier monitor has made it says so itself: for `sd ss`.
+    pub(super) fn is_pumped(&self, key: ChannelKey) -> bool {
+        if self.core.channels.is_of_ours(key) {
+            return self.pumps.twins.contains_key(&key);
+        }
+        let links = self.segments.get(&key).and_then(Segment::map).map(|map| &map.header().link);
+        links.is_some_and(|links| links.iter().any(|link| link.load(Ordering::Relaxed) != Link::LOCAL.word()))
     }
 
     /// A pump has carried all that came over the twin of a channel, whose other side is gone.

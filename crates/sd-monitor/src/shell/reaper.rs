@@ -213,8 +213,8 @@ impl Server {
 
     /// The last process that shared a slab is gone.
     fn end_family(&mut self, family: ClientId, woken: &mut Woken) {
-        let unread = if self.pumps.is(family) { Unread::Lost } else { Unread::Looked };
         for key in self.core.channels.of_family(family) {
+            let unread = if self.is_carrier(key, family) { Unread::Lost } else { Unread::Looked };
             self.leave_side(key, family, unread, woken);
         }
         self.pumps.ended(family);
@@ -265,7 +265,8 @@ impl Server {
             return;
         }
         let mut woken = Woken::new();
-        self.close_side(key, side, Unread::Unknown, &mut woken);
+        let unread = if self.pump_behind(key, side).is_some() { Unread::Lost } else { Unread::Unknown };
+        self.close_side(key, side, unread, &mut woken);
         self.wake_sides(&woken);
         self.end_channel(key);
     }

@@ -120,7 +120,8 @@ impl Server {
         self.recovery.forget(key);
         let other = side.other();
         if self.core.channels.side(key, other).is_empty() {
-            self.recovery.expect(key, other, peer_pid);
+            let pid = self.pump_behind(key, other).unwrap_or(peer_pid);
+            self.recovery.expect(key, other, pid);
         }
         Ok(())
     }

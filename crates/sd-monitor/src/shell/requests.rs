@@ -7,6 +7,7 @@ use super::family::Family;
 use super::poller::Token;
 use super::recovery::{Announced, RECOVERY_MAX};
 use super::segments::Slab;
+use super::sender::Sender;
 use super::server::Server;
 use super::shortage::Room;
 use crate::core::ClientId;
@@ -43,101 +44,101 @@ impl Server {
         let Some(sender) = sender else {
             return self.conclude(id, &request, Err(ErrorCode::Protocol), fds);
         };
-        let result = match (request, who) {
-            (Request::Hello { again, .. }, None) => self.hello(id, again, &mut fds).map(|()| None),
-            (Request::Hello { .. }, Some(who)) => self.hello_of_next_image(id, who, &mut fds).map(|()| None),
-            (Request::Resume, None) => self.resume(id, sender.pid).map(|()| None),
-            (asked @ Request::GiveBack { .. }, Some(who)) => self.give_back(id, who.client, asked),
-            (Request::Status, _) => self.status(id).map(|()| None),
-            (Request::Memory { len }, _) => self.memory(id, sender.uid, len).map(|()| None),
-            (asked @ (Request::Listen { .. } | Request::WillListen { .. }), Some(who)) => {
-                self.of_listener(who.client, asked, listener)
-            }
-            (Request::Bridge, _) => self.bridge(id, sender, &mut fds).map(|()| None),
-            (Request::CannotTake, _) => self.cannot_take(id, listener).map(|()| None),
-            (Request::Waiting { index }, Some(who)) => self.waiting_at_socket(who.client, index).map(Some),
-            (Request::Unlisten { index }, Some(who)) => Ok(Some(self.unlisten(who.client, index))),
-            (Request::Adopter { channel, number }, Some(who)) => {
-                self.tell_adopter(id, who.client, channel, number).map(|()| None)
-            }
-            (Request::WakeTarget { channel, side, client }, Some(who)) => {
-                let asked = super::waking::WakeTarget { channel, side, client: ClientId(client) };
-                self.wake_by(id, who.client, asked).map(|()| None)
-            }
-            (Request::ThreadWaker { number }, Some(who)) => {
-                self.waker(who.client, number, &mut fds).map(Some)
-            }
-            (asked @ Request::ThreadWakerOf { .. }, Some(who)) => self.tell_waker(id, who.client, asked),
-            (asked @ (Request::Bind { .. } | Request::Tuple { .. } | Request::Admits { .. }), Some(who)) => {
-                self.may_use(id, who, asked)
-            }
-            (Request::Leave { channel }, Some(who)) => self.leave(who.client, channel).map(Some),
-            (Request::Connect { ip, port, nth, want_ports, want_channel }, Some(who)) => {
-                let wanted = super::route::Wanted { ip, port, nth, want_ports, want_channel };
-                self.connect(id, who.client, wanted).map(|()| None)
-            }
-            (Request::Fork { member, serial }, Some(who)) => {
-                self.fork((id, who.process, sender), (member, serial), &mut fds).map(|()| None)
-            }
-            (Request::Born { serial }, Some(who)) => {
-                self.born((who.process, sender), serial, &mut fds).map(|()| None)
-            }
-            (Request::Channel { id, side, peer_pid, adopter }, Some(who)) => {
-                let announced = Announced { id, side, peer_pid, adopter };
-                self.recover_channel(who.client, announced, &mut fds).map(|()| None)
-            }
-            (Request::Join { id, side }, Some(who)) => {
-                self.join(who.client, id, side, &mut fds).map(|()| Some(Reply::Ok))
-            }
-            (Request::Share, Some(who)) => {
-                self.share(who.process, sender.uid, &fds).map(|member| Some(Reply::Shared { member }))
-            }
-            (Request::Pump, Some(who)) => self.pump(who.client).map(Some),
-            (Request::Separate, _) => self.separate(id).map(Some),
-            (Request::Signal { channel, slot, side, urgent }, Some(who)) => {
-                self.signal(who.client, channel, slot, side, urgent);
-                Ok(None)
-            }
-            (said, Some(who)) => self.hear(who.client, said).map(|()| None),
-            (_, None) => Err(ErrorCode::Protocol),
-        };
+        let result = self.act((id, sender), (request, who), &mut fds, listener);
         self.conclude(id, &request, result, fds);
     }
 
-    /// What needs no answer, and no descriptor.
-    fn hear(&mut self, client: ClientId, said: Request) -> Result<(), ErrorCode> {
-        match said {
-            Request::Ring { channel, side } => return self.ring(client, channel, side),
-            Request::Over { channel } => return self.over(client, channel),
-            Request::Stuck { channel } => return self.stuck(client, channel),
-            Request::Decline { channel } => return self.decline(client, channel),
-            Request::Listens { index, generation, backlog } => {
-                return self.listens(client, Wanted { index, generation, backlog, accepting: true });
-            }
-            Request::Accepting { index, accepting } => self.accepting(client, index, accepting),
-            Request::Idle => self.feed(client),
-            Request::Finished { channel } => self.finished(client, channel),
-            Request::Restored => self.restored(client),
-            _ => return Err(ErrorCode::Protocol),
+    fn act(
+        &mut self,
+        (id, sender): (u64, Sender),
+        (request, who): (Request, Option<Identity>),
+        fds: &mut Vec<OwnedFd>,
+        listener: Result<Owned, Unfit>,
+    ) -> Result<Option<Reply>, ErrorCode> {
+        match (request, who) {
+            (Request::Hello { again, .. }, None) => self.hello(id, again, fds)?,
+            (Request::Resume, None) => self.resume(id, sender.pid)?,
+            (Request::Status, _) => self.status(id)?,
+            (Request::Memory { len }, _) => self.memory(id, sender.uid, len)?,
+            (Request::Bridge, _) => self.bridge(id, sender, fds)?,
+            (Request::CannotTake, _) => self.cannot_take(id, listener)?,
+            (Request::Separate, _) => return self.separate(id).map(Some),
+            (_, None) => return Err(ErrorCode::Protocol),
+            (asked, Some(who)) => return self.act_for((id, sender, who), asked, fds, listener),
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// A socket that listens, or is going to.
-    fn of_listener(
+    /// Acts on a message of a client's. All kinds of messages are named: of a new one the compiler asks what is to be done.
+    fn act_for(
         &mut self,
-        client: ClientId,
+        (id, sender, who): (u64, Sender, Identity),
         asked: Request,
-        socket: Result<Owned, Unfit>,
+        fds: &mut Vec<OwnedFd>,
+        listener: Result<Owned, Unfit>,
     ) -> Result<Option<Reply>, ErrorCode> {
+        let client = who.client;
         match asked {
-            Request::WillListen { index } => self.will_listen(client, index, socket),
+            Request::Hello { .. } => self.hello_of_next_image(id, who, fds)?,
+            Request::GiveBack { .. } => return self.give_back(id, client, asked),
+            Request::Restored => self.restored(client),
             Request::Listen { index, generation, backlog, accepting } => {
-                let wanted = Wanted { index, generation, backlog, accepting };
-                self.listen(client, wanted, socket).map(|()| Some(Reply::Ok))
+                self.listen(client, Wanted { index, generation, backlog, accepting }, listener)?;
+                return Ok(Some(Reply::Ok));
             }
-            _ => Err(ErrorCode::Protocol),
+            Request::WillListen { index } => return self.will_listen(client, index, listener),
+            Request::Listens { index, generation, backlog } => {
+                self.listens(client, Wanted { index, generation, backlog, accepting: true })?;
+            }
+            Request::Accepting { index, accepting } => self.accepting(client, index, accepting),
+            Request::Unlisten { index } => return Ok(Some(self.unlisten(client, index))),
+            Request::Waiting { index } => return self.waiting_at_socket(client, index).map(Some),
+            Request::Stuck { channel } => self.stuck(client, channel)?,
+            Request::Idle => self.feed(client),
+            Request::Adopter { channel, number } => self.tell_adopter(id, client, channel, number)?,
+            Request::Leave { channel } => return self.leave(client, channel).map(Some),
+            Request::Finished { channel } => self.finished(client, channel),
+            Request::Decline { channel } => self.decline(client, channel)?,
+            Request::Connect { ip, port, nth, want_ports, want_channel } => {
+                let wanted = super::route::Wanted { ip, port, nth, want_ports, want_channel };
+                self.connect(id, client, wanted)?;
+            }
+            Request::Fork { member, serial } => {
+                self.fork((id, who.process, sender), (member, serial), fds)?
+            }
+            Request::Born { serial } => self.born((who.process, sender), serial, fds)?,
+            Request::Channel { id, side, peer_pid, adopter } => {
+                self.recover_channel(client, Announced { id, side, peer_pid, adopter }, fds)?;
+            }
+            Request::Join { id, side } => return self.join(client, id, side, fds).map(|()| Some(Reply::Ok)),
+            Request::Share => {
+                return self.share(who.process, sender.uid, fds).map(|member| Some(Reply::Shared { member }));
+            }
+            Request::WakeTarget { channel, side, client: target } => {
+                let asked = super::waking::WakeTarget { channel, side, client: ClientId(target) };
+                self.wake_by(id, client, asked)?;
+            }
+            Request::ThreadWaker { number } => return self.waker(client, number, fds).map(Some),
+            Request::ThreadWakerOf { .. } => return self.tell_waker(id, client, asked),
+            Request::Signal { channel, slot, side, urgent } => {
+                self.signal(client, channel, slot, side, urgent)
+            }
+            Request::Ring { channel, side } => self.ring(client, channel, side)?,
+            Request::Bind { .. } | Request::Tuple { .. } | Request::Admits { .. } => {
+                return self.may_use(id, who, asked);
+            }
+            Request::Pump { again } => return self.pump(client, again).map(Some),
+            Request::Over { channel } => self.over(client, channel)?,
+            Request::Carries { near, far } => self.carries(client, near, far)?,
+            // It is registered already; what anybody may ask, `act` does.
+            Request::Resume
+            | Request::Status
+            | Request::Memory { .. }
+            | Request::Bridge
+            | Request::CannotTake
+            | Request::Separate => return Err(ErrorCode::Protocol),
         }
+        Ok(None)
     }
 
     /// Tells the client what its message has come to, if it waits for that.

@@ -223,12 +223,15 @@ impl Server {
         if let Some(user) = self.pumps.user(key) {
             return Some(user);
         }
-        let living = self.core.channels.maker(key, Side::A).and_then(|client| self.families.get(&client));
+        let near = self.pumps.near(key);
+        let living = self.core.channels.maker(near, Side::A).and_then(|client| self.families.get(&client));
         living.map(|family| family.uid).or_else(|| Some(self.waiting.parked.get(&key)?.uid))
     }
 
     pub(super) fn netns_of(&self, key: ChannelKey) -> Option<u64> {
-        let sides = [Side::A, Side::B].map(|side| self.core.channels.side(key, side)).concat();
+        let (near, far) = (self.pumps.near(key), self.pumps.far(key));
+        let ends = [(near, Side::A), (far, Side::B), (key, Side::A), (key, Side::B)];
+        let sides = ends.map(|(key, side)| self.core.channels.side(key, side)).concat();
         if let Some(netns) = self.pumps.netns(key) {
             return Some(netns);
         }

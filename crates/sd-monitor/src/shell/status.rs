@@ -6,6 +6,7 @@
 use super::family::Family;
 use super::files::comm;
 use super::looks::What;
+use super::pumps::{CARRIER, PUMPED};
 use super::rescue;
 use super::segments::{Segment, Slab};
 use super::server::{Counters, Server};
@@ -73,6 +74,8 @@ struct Connection {
     peer: String,
     state: &'static str,
     path: &'static str,
+    /// What moves the bytes of a connection whose path is `engine`.
+    carrier: Option<&'static str>,
     reason: Option<&'static str>,
     rx_bytes: u64,
     tx_bytes: u64,
@@ -94,7 +97,7 @@ struct Connection {
 /// Where a connection's end is, and what of it its peer's end must know.
 #[derive(Clone, Copy, Default)]
 struct End {
-    /// Channel, slot, side.
+    /// Channel, slot, side. Through a pump it is that of the far channel, for both ends.
     place: Option<(ChannelKey, usize, u32)>,
     is_finished: bool,
 }
@@ -295,6 +298,11 @@ impl Server {
             if state == State::Connecting {
                 (shown.path, shown.state, shown.reason) = ("shm", "SYN_SENT", None);
             }
+            if let Some(key) = self.channel_at(id, endpoint).filter(|_| shown.path == "shm")
+                && self.is_pumped(key)
+            {
+                (shown.path, shown.carrier, shown.reason) = ("engine", Some(CARRIER), Some(PUMPED));
+            }
             shown.client = id;
             all.push(shown);
             true
@@ -306,17 +314,22 @@ impl Server {
         let is_finished = sender.is_finished();
         let mut end = End { place: None, is_finished };
         let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
-        let id = endpoint.channel_id.load(Ordering::Relaxed);
         let mut peer_is_closed = false;
         if let Some(side) =
             Side::from_u32(endpoint.side.load(Ordering::Relaxed).into()).filter(|_| slot < SLOTS)
-            && let Some(key) = self.channel_of(family, id, side)
+            && let Some(key) = self.channel_at(family, endpoint)
             && let Some(segment) = self.segments.get(&key)
         {
-            end.place = Some((key, slot, side as u32));
+            end.place = Some((self.pumps.far(key), slot, side as u32));
             peer_is_closed = segment.state(slot, side.other()) == SlotState::Closed;
         }
         (end, state_name(is_finished, peer_is_closed))
+    }
+
+    /// The channel that an endpoint names, if its family has that.
+    fn channel_at(&self, family: ClientId, endpoint: &slab::Endpoint) -> Option<ChannelKey> {
+        let side = Side::from_u32(endpoint.side.load(Ordering::Relaxed).into())?;
+        self.channel_of(family, endpoint.channel_id.load(Ordering::Relaxed), side)
     }
 }
 
@@ -387,6 +400,7 @@ fn connection(slab: &Slab, endpoint: &slab::Endpoint, (pid, comm): (u32, String)
         peer: name(slab::End::Remote, ports as u16),
         state: if ports as u16 == 0 { "UNCONN" } else { "ESTABLISHED" },
         path: "kernel",
+        carrier: None,
         reason: Some(if reason == Reason::None { "unknown" } else { reason.text() }),
         rx_bytes,
         tx_bytes,

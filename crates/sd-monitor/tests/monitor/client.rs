@@ -127,6 +127,16 @@ impl Channel {
         }
     }
 
+    /// A request of side A's at a slot that was never used, for a port of 127.0.0.1.
+    pub(crate) fn request(&self, slot: usize, port: u16) {
+        self.declare(slot, Side::A, 1, SlotState::Syn);
+        self.map.header().used.store(slot as u32 + 1, Ordering::Release);
+        let names = self.map.names(slot);
+        names.ports.store(u32::from(port), Ordering::Relaxed);
+        let words = Ip::v4([127, 0, 0, 1]).halves();
+        names.remote.iter().zip(words).for_each(|(word, half)| word.store(half, Ordering::Relaxed));
+    }
+
     pub(crate) fn inode(&self) -> u64 {
         File::from(self.segment.try_clone().unwrap()).metadata().unwrap().ino()
     }

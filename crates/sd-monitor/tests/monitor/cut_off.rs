@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const RESUME: Request = Request::Resume;
 
 /// A lock as a witness of this process has it: on a file that others can look at, by a description that a mapping keeps.
-struct Witness {
+pub(crate) struct Witness {
     to_look: OwnedFd,
     place: *mut libc::c_void,
 }
@@ -60,7 +60,7 @@ fn hello(client: &Client, witness: i32) -> Reply {
     client.control.ask(Request::Hello { version: VERSION, again: false }, &fds).0
 }
 
-fn register(server: &Server) -> (Client, Witness) {
+pub(crate) fn register(server: &Server) -> (Client, Witness) {
     let (client, witness) = (Client::prepare(server), Witness::new());
     assert!(matches!(hello(&client, witness.to_look.as_raw_fd()), Reply::Welcome { .. }));
     (client, witness)
@@ -69,6 +69,38 @@ fn register(server: &Server) -> (Client, Witness) {
 /// What close_range(2) does to the connection.
 fn close_control(client: &mut Client, server: &Server) {
     client.control = Control::connect(server.socket());
+}
+
+/// It does so, and the monitor has heard of it.
+pub(crate) fn cut_off(client: &mut Client, server: &Server) {
+    let mail = client.mail();
+    close_control(client, server);
+    until("it is told that something is wrong", || client.mail() > mail);
+}
+
+pub(crate) fn resume(client: &Client) {
+    assert_eq!(client.control.ask(RESUME, &[]).0, Reply::Resumed);
+    client.control.tell(Request::Restored, &[]);
+}
+
+/// What the monitor says while it has nobody to say it to is not kept: that nobody will accept a connection here.
+#[test]
+fn a_withdrawal_that_was_lost_comes_with_the_next_complaint() {
+    let server = Server::start();
+    let ((mut a, _witness), b) = (register(&server), Client::register(&server));
+    let (listener, port) = b.listen(0);
+    let at_a = a.connect(port, false).1.unwrap();
+    b.take_channel();
+    at_a.request(9, port);
+    cut_off(&mut a, &server);
+    b.control.tell(Request::CannotTake, &[listener.as_raw_fd()]);
+    b.control.status();
+    resume(&a);
+    // Nothing else has come.
+    a.control.status();
+    a.control.tell(Request::Stuck { channel: at_a.id }, &[]);
+    let withdrawn = Reply::Withdraw { channel: at_a.id, slot: 9, generation: 1 };
+    assert_eq!(a.control.receive().unwrap().0, withdrawn);
 }
 
 fn inode(fd: &OwnedFd) -> u64 {

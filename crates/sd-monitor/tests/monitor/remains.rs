@@ -2,6 +2,7 @@
 
 use crate::authority::{MALLORY, become_user, is_root};
 use crate::client::{Channel, Client, own};
+use crate::cut_off::{cut_off, register, resume};
 use crate::process::Process;
 use crate::server::{Server, until};
 use sd_proto::{Reply, Request};
@@ -79,6 +80,34 @@ fn what_somebody_may_read_is_kept() {
     drop(first);
     assert!(is_kept());
     drop(second);
+    is_emptied(&listening, &channel);
+    assert_eq!(said(&server), ["empty-segments"]);
+}
+
+/// Who was cut off when it would have been told says once more that it is finished.
+#[test]
+fn what_was_said_to_nobody_is_said_again() {
+    if !is_root() {
+        return;
+    }
+    let server = server();
+    let (mut listening, _witness) = register(&server);
+    let (_listener, port) = listening.listen(0);
+    let (mut mallory, channel) = stranger(&server, &listening, port);
+    let child = sd_sys::msg::pair_with_credentials().unwrap().map(own);
+    listening.control.tell(Request::Fork { member: 1, serial: 1 }, &[child[0].as_raw_fd()]);
+    mallory.kill();
+    is_over(&listening, &channel);
+    finish(&listening, &channel);
+    listening.control.status();
+    cut_off(&mut listening, &server);
+    // The last that holds it.
+    drop(child);
+    until("it is emptied", || !said(&server).is_empty());
+    resume(&listening);
+    // Nothing else has come, nor does it.
+    listening.control.status();
+    finish(&listening, &channel);
     is_emptied(&listening, &channel);
     assert_eq!(said(&server), ["empty-segments"]);
 }

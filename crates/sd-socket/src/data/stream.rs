@@ -61,18 +61,18 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         kept.get_or_insert_with(|| Pinned::new(endpoint));
         let deadline = if sent > 0 { deadline.of_partial() } else { deadline };
         let waited = interrupted(&watch, deadline).and_then(|()| match end {
-            Push::Full { seen } => space::wait_tx(endpoint, seen, deadline, effort != Effort::Patient),
+            Push::Full { seen } => space::wait_tx(endpoint, seen, deadline, effort != Effort::WillGrow),
             _ => claim::wait(endpoint, deadline).map(|()| false),
         });
         // Before the rest is sent, even if there is room by now (tcp_sendmsg).
         let waited = waited.and_then(|slept| interrupted(&watch, deadline).map(|()| slept));
         match waited {
-            Ok(true) if effort == Effort::Patient => effort = Effort::Grow,
+            Ok(true) if effort == Effort::WillGrow => effort = Effort::Grow,
             // SO_SNDBUF was raised meanwhile.
             Ok(_) if effort == Effort::Fresh && !endpoint.flag(FIXED_BUF) => effort = Effort::Grow,
             Ok(_) => {}
             // The ring can still grow: Linux would not have waited.
-            Err(Errno::EINTR) if effort == Effort::Patient => effort = Effort::Grow,
+            Err(Errno::EINTR) if effort == Effort::WillGrow => effort = Effort::Grow,
             Err(_) if sent > 0 => return Ok(sent),
             Err(errno) => return Err(errno),
         }
@@ -84,7 +84,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
 pub(super) fn effort(endpoint: &Endpoint, nonblock: bool) -> Effort {
     match (endpoint.flag(FIXED_BUF), nonblock) {
         (false, true) => Effort::Grow,
-        (false, false) => Effort::Patient,
+        (false, false) => Effort::WillGrow,
         _ => Effort::Fresh,
     }
 }

@@ -40,57 +40,67 @@ pub(super) fn drain_inside(_user: Option<&User>) {
 }
 
 /// Announcements are bits; their time-stamps bring them into the order in which they were made.
-struct Arrivals {
+struct Arrivals<T> {
     /// The first `len` are there.
-    list: [MaybeUninit<Arrival>; ARRIVALS],
+    list: [MaybeUninit<(u64, T)>; ARRIVALS],
     len: usize,
 }
-
-/// Time-stamp, channel and slot.
-type Arrival = (u64, &'static Channel, usize);
 
 /// Announcements that are put in order at a time.
 const ARRIVALS: usize = 64;
 
-impl Arrivals {
-    fn new() -> Arrivals {
+impl<T: Copy> Arrivals<T> {
+    fn new() -> Arrivals<T> {
         Arrivals { list: [const { MaybeUninit::uninit() }; ARRIVALS], len: 0 }
     }
 
-    fn take(&mut self, channel: &'static Channel) {
-        channel.take_events(|slot| {
-            if self.len == ARRIVALS {
-                self.deliver();
-            }
-            let [a, b] = &channel.map.slot(slot).side;
-            let peer = if channel.side == Side::A { b } else { a };
-            let stamp = peer.announced.load(Ordering::Relaxed);
-            if let Some(cell) = self.list.get_mut(self.len) {
-                cell.write((stamp, channel, slot));
-                self.len += 1;
-            }
-        });
+    /// One more; what there is goes to `deliver` first where there is no room.
+    #[inline(always)]
+    fn add(&mut self, arrival: (u64, T), deliver: impl FnMut(T, u64)) {
+        if self.len == ARRIVALS {
+            self.deliver(deliver);
+        }
+        if let Some(cell) = self.list.get_mut(self.len) {
+            cell.write(arrival);
+            self.len += 1;
+        }
     }
 
-    fn deliver(&mut self) {
+    /// Gives all to `to`, in their order, with their time-stamps.
+    #[inline(always)]
+    fn deliver(&mut self, mut to: impl FnMut(T, u64)) {
         let Some(list) = self.list.get_mut(..self.len) else { return };
-        // SAFETY: `take` has written so many.
-        let list = unsafe { &mut *(core::ptr::from_mut(list) as *mut [Arrival]) };
-        list.sort_unstable_by_key(|(stamp, ..)| *stamp);
+        // SAFETY: `add` has written so many.
+        let list = unsafe { &mut *(core::ptr::from_mut(list) as *mut [(u64, T)]) };
+        list.sort_unstable_by_key(|(stamp, _)| *stamp);
         let now = sd_sys::time::ticks();
-        for &mut (stamp, channel, slot) in list {
+        for &mut (stamp, arrival) in list {
             // Nothing comes after what will happen.
-            let stamp = stamp.min(now);
-            match channel.endpoint(slot) {
-                Some(endpoint) => peer_event(endpoint, stamp),
-                None => {
-                    if let Some(listening) = arrivals::arrived(channel, slot) {
-                        state_event(listening, stamp);
-                    }
-                }
-            }
+            to(arrival, stamp.min(now));
         }
         self.len = 0;
+    }
+}
+
+/// A channel, and a slot of it.
+type Arrival = (&'static Channel, usize);
+
+fn take(arrivals: &mut Arrivals<Arrival>, channel: &'static Channel) {
+    channel.take_events(|slot| {
+        let [a, b] = &channel.map.slot(slot).side;
+        let peer = if channel.side == Side::A { b } else { a };
+        arrivals.add((peer.announced.load(Ordering::Relaxed), (channel, slot)), tell);
+    });
+}
+
+fn tell((channel, slot): Arrival, stamp: u64) {
+    match channel.endpoint(slot) {
+        Some(endpoint) => peer_event(endpoint, stamp),
+        None => {
+            if let Some(listening) = arrivals::arrived(channel, slot) {
+                state_event(listening, stamp);
+            }
+        }
     }
 }
 
@@ -101,6 +111,45 @@ pub(crate) fn take_in(channel: &'static Channel) {
 
 fn take_in_all(channels: impl Iterator<Item = &'static Channel>) {
     let mut arrivals = Arrivals::new();
-    channels.for_each(|channel| arrivals.take(channel));
-    arrivals.deliver();
+    channels.for_each(|channel| take(&mut arrivals, channel));
+    arrivals.deliver(tell);
+}
+
+#[cfg(test)]
+#[allow(clippy::panic)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_arrives_is_told_in_the_order_in_which_it_was_announced() {
+        let (mut arrivals, mut told) = (Arrivals::new(), Vec::new());
+        for (stamp, name) in [(30, 'c'), (10, 'a'), (20, 'b')] {
+            arrivals.add((stamp, name), |_, _| panic!("there is room"));
+        }
+        arrivals.deliver(|name, stamp| told.push((name, stamp)));
+        assert_eq!(told, [('a', 10), ('b', 20), ('c', 30)]);
+        arrivals.deliver(|_, _| panic!("once"));
+    }
+
+    #[test]
+    fn nobody_is_told_of_the_future() {
+        let mut arrivals = Arrivals::new();
+        arrivals.add((u64::MAX, ()), |(), _| panic!("there is room"));
+        let mut told = 0;
+        arrivals.deliver(|(), stamp| told = stamp);
+        assert!(told != 0 && told <= sd_sys::time::ticks(), "a peer that lies");
+    }
+
+    #[test]
+    fn more_than_there_is_room_for_come_in_turn() {
+        let (mut arrivals, mut told) = (Arrivals::new(), Vec::new());
+        for stamp in (0..ARRIVALS as u64 * 2 + 1).rev() {
+            arrivals.add((stamp, ()), |(), stamp| told.push(stamp));
+        }
+        let (first, second) = told.split_at(ARRIVALS);
+        assert!(first.is_sorted() && second.is_sorted() && second.len() == ARRIVALS);
+        arrivals.deliver(|(), stamp| told.push(stamp));
+        assert_eq!(told.len(), 2 * ARRIVALS + 1, "none is lost");
+        assert_eq!(told.last(), Some(&0));
+    }
 }

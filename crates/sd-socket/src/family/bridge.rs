@@ -391,7 +391,7 @@ fn pump(
         match copy(endpoint, inner, (&mut out, &mut back), (&mut others, reads)) {
             Copied::On => {}
             Copied::Broken => {
-                if is_sole_holder(endpoint) {
+                if is_sole_holder(endpoint) && !others.have_read_it(endpoint) {
                     endpoint.set_flag(endpoint::RESET);
                 }
                 return false;

@@ -137,6 +137,13 @@ pub(super) fn is_new_again(id: u64) {
     owed.iter_mut().filter(|owed| owed.id == id).for_each(|owed| owed.is_new = true);
 }
 
+/// What the monitor has answered is lost: it is to be told of all of them once more.
+#[cold]
+pub(super) fn are_new_again() {
+    let is_left = |id: u64| PROCESS.channels().any(|channel| channel.id == id);
+    OWED.lock().iter_mut().filter(|owed| !is_left(owed.id)).for_each(|owed| owed.is_new = true);
+}
+
 /// Nothing is left of a channel's memory, or nobody would tell.
 #[cold]
 pub(crate) fn paid(id: u64) {
@@ -173,5 +180,22 @@ pub(crate) fn trim(channel: &Channel, slot: usize, peer_closed: bool) {
         // SAFETY: a whole large ring of this mapping, a multiple of the page size, that nobody
         // will read any more.
         unsafe { sd_sys::mem::punch(channel.map.large_ring(slot, from), GEOMETRY.large as usize) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_monitor_is_told_once_more_where_its_answer_is_lost() {
+        GROWN.fetch_add(3, Ordering::Relaxed);
+        OWED.lock().push(Owed { id: 7, counts: [3, 0], is_new: true });
+        assert_eq!((next_new(), next_new()), (Some(7), None));
+        are_new_again();
+        assert_eq!((next_new(), next_new()), (Some(7), None));
+        paid(7);
+        are_new_again();
+        assert_eq!((next_new(), GROWN.load(Ordering::Relaxed)), (None, 0));
     }
 }

@@ -204,6 +204,12 @@ fn say_finished() {
     }
 }
 
+/// The control connection was closed past libc: what the monitor has said of them meanwhile is lost.
+pub(crate) fn say_finished_again() {
+    kept_rings::are_new_again();
+    USERS.due(1);
+}
+
 /// Frees what nobody can be using; to be called by a thread that is not itself a [`User`].
 #[inline]
 pub(crate) fn free() {

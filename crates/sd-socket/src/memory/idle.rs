@@ -128,8 +128,11 @@ pub(super) fn tidy_open(open: &Open, round: Round, quiet: impl Fn(&'static Endpo
     if endpoint.channel_ref().is_some_and(are_kept) {
         return;
     }
-    if glance(endpoint).large_was_used() {
-        leave_large(endpoint);
+    if glance(endpoint).large_was_used()
+        && leave_large(endpoint)
+        && let Some(channel) = endpoint.channel_ref()
+    {
+        channel.tell(usize::from(endpoint.slot.load(Ordering::Relaxed)));
     }
     if round != Round::First && glance(endpoint).small_was_used() {
         give_back_small(endpoint, quiet);
@@ -141,12 +144,13 @@ fn consumed(endpoint: &Endpoint) -> u64 {
     endpoint.peer_words().consumed.load(Ordering::Acquire)
 }
 
-fn leave_large(endpoint: &'static Endpoint) {
+/// Whether there is something for the receiver to read: a jump.
+fn leave_large(endpoint: &'static Endpoint) -> bool {
     let mut half = endpoint.tx_token();
     let mem = endpoint.tx_mem();
     let tx = half.cursor();
     if tx.credit(consumed(endpoint)).is_err() || !tx.memory_is_free() {
-        return;
+        return false;
     }
     // A jump stays until the receiver has read it, and nothing else.
     let jump_at = tx.shrink(&GEOMETRY, &mem).filter(|_| !tx.is_large());
@@ -160,6 +164,7 @@ fn leave_large(endpoint: &'static Endpoint) {
     if jump_at.is_none() && !tx.is_large() {
         tx.note_large_given_back();
     }
+    jump_at.is_some()
 }
 
 /// Acts while nobody forks, so that endpoints may be kept open.

@@ -82,15 +82,26 @@ impl Drop for Caretaker {
 
 /// Makes the rounds that are due after so many nanoseconds of quiet; when the next one is.
 fn rounds(quiet: u64) -> Option<u64> {
+    rounds_with(quiet, &MADE, Round::pause, make, seems_needed)
+}
+
+/// See [`rounds`]. `made`: how many there were since. `make` makes one, and says whether memory is left for a later one.
+fn rounds_with(
+    quiet: u64,
+    made: &AtomicUsize,
+    pause: impl Fn(Round) -> u64,
+    mut make: impl FnMut(Round) -> bool,
+    seems_needed: impl Fn(Round) -> bool,
+) -> Option<u64> {
     let mut due = 0;
     for (number, round) in ROUNDS.into_iter().enumerate() {
-        due += round.pause();
-        if number < MADE.load(Ordering::Relaxed) {
+        due += pause(round);
+        if number < made.load(Ordering::Relaxed) {
             continue;
         }
         if due <= quiet {
             let more = make(round);
-            MADE.store(if more { number + 1 } else { ROUNDS.len() }, Ordering::Relaxed);
+            made.store(if more { number + 1 } else { ROUNDS.len() }, Ordering::Relaxed);
         } else if seems_needed(round) {
             return Some(due - quiet);
         }
@@ -136,36 +147,119 @@ pub(super) fn needs(endpoint: &'static Endpoint, round: Round) -> bool {
 /// The rounds of a thread that sleeps on one connection, for that one.
 pub(crate) struct OwnRounds {
     endpoint: &'static Endpoint,
-    /// How many it has made, or passed over.
+    steps: Steps,
+}
+
+impl OwnRounds {
+    pub(crate) fn new(endpoint: &'static Endpoint) -> OwnRounds {
+        OwnRounds { endpoint, steps: Steps { made: 0, due_at: 0 } }
+    }
+
+    /// Before a sleep: makes the round that is due, and says in how many nanoseconds there will be another.
+    pub(crate) fn before_sleep(&mut self) -> Option<u64> {
+        let endpoint = self.endpoint;
+        self.steps.before_sleep(
+            now_ns,
+            Round::pause,
+            |round| idle::is_due(endpoint, round),
+            |round| _ = idle::tidy(endpoint, round),
+        )
+    }
+}
+
+/// Rounds one after the other.
+struct Steps {
+    /// How many were made, or passed over.
     made: usize,
     /// When the next is due; zero: not known yet.
     due_at: u64,
 }
 
-impl OwnRounds {
-    pub(crate) fn new(endpoint: &'static Endpoint) -> OwnRounds {
-        OwnRounds { endpoint, made: 0, due_at: 0 }
-    }
-
-    /// Before a sleep: makes the round that is due, and says in how many nanoseconds there will be another.
-    pub(crate) fn before_sleep(&mut self) -> Option<u64> {
+impl Steps {
+    fn before_sleep(
+        &mut self,
+        now: impl Fn() -> u64,
+        pause: impl Fn(Round) -> u64,
+        has_work: impl Fn(Round) -> bool,
+        mut make: impl FnMut(Round),
+    ) -> Option<u64> {
         loop {
             let &round = ROUNDS.get(self.made)?;
-            if !idle::is_due(self.endpoint, round) {
-                self.made += 1;
-                self.due_at = 0;
-                continue;
+            if has_work(round) {
+                let now = now();
+                if self.due_at == 0 {
+                    self.due_at = now + pause(round);
+                }
+                if now < self.due_at {
+                    return Some(self.due_at - now);
+                }
+                make(round);
             }
-            let now = now_ns();
-            if self.due_at == 0 {
-                self.due_at = now + round.pause();
-            }
-            if now < self.due_at {
-                return Some(self.due_at - now);
-            }
-            idle::tidy(self.endpoint, round);
             self.made += 1;
             self.due_at = 0;
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing)]
+mod tests {
+    use super::*;
+    use core::cell::{Cell, RefCell};
+
+    /// As the rounds are, in other units.
+    fn pause(round: Round) -> u64 {
+        [10, 100, 20][round as usize]
+    }
+
+    #[test]
+    fn each_round_is_made_once_when_its_time_has_come() {
+        let (made, log) = (AtomicUsize::new(0), RefCell::new(Vec::new()));
+        let at = |quiet| {
+            let make = |round: Round| {
+                log.borrow_mut().push(round as usize);
+                true
+            };
+            rounds_with(quiet, &made, pause, make, |_| true)
+        };
+        assert_eq!([at(0), at(9)], [Some(10), Some(1)]);
+        assert_eq!([at(10), at(60), at(109)], [Some(100), Some(50), Some(1)]);
+        assert_eq!(*log.borrow(), [0]);
+        assert_eq!(at(500), None, "a sleeper that was late makes all");
+        assert_eq!(*log.borrow(), [0, 1, 2]);
+        assert_eq!(at(600), None);
+        assert_eq!(log.borrow().len(), 3);
+    }
+
+    #[test]
+    fn rounds_that_nobody_needs_end_no_sleep() {
+        let made = AtomicUsize::new(0);
+        assert_eq!(rounds_with(5, &made, pause, |_| true, |_| false), None);
+        assert_eq!(rounds_with(5, &made, pause, |_| true, |round| round == Round::Third), Some(125));
+        // One after which nothing is left was the last.
+        assert_eq!(rounds_with(10, &made, pause, |_| false, |_| true), None);
+        assert_eq!(made.load(Ordering::Relaxed), ROUNDS.len());
+    }
+
+    #[test]
+    fn a_thread_makes_its_own_rounds_each_after_the_one_before() {
+        let (now, log) = (Cell::new(1000), RefCell::new(Vec::new()));
+        let mut steps = Steps { made: 0, due_at: 0 };
+        let mut sleep = |at, has_work: fn(Round) -> bool| {
+            now.set(at);
+            steps.before_sleep(|| now.get(), pause, has_work, |round| log.borrow_mut().push(round as usize))
+        };
+        assert_eq!(sleep(1000, |_| true), Some(10));
+        assert_eq!(sleep(1004, |_| true), Some(6), "woken early");
+        assert_eq!(sleep(1010, |_| true), Some(100), "from now on");
+        assert_eq!(*log.borrow(), [0]);
+        assert_eq!(
+            sleep(1050, |round| round == Round::Third),
+            Some(20),
+            "the second has nothing to do any more"
+        );
+        assert_eq!(sleep(1100, |_| true), None);
+        assert_eq!(*log.borrow(), [0, 2]);
+        assert_eq!(sleep(2000, |_| true), None, "it has made all");
     }
 }

@@ -28,7 +28,9 @@ fn forget() {
 }
 
 fn restore(control: &mut Control, fd: i32) -> Option<()> {
-    PROCESS.channels().try_for_each(|channel| restore_channel(control, fd, channel))
+    PROCESS.channels().try_for_each(|channel| restore_channel(control, fd, channel))?;
+    crate::link::reclaim::say_finished_again();
+    Some(())
 }
 
 fn restore_channel(control: &mut Control, fd: i32, channel: &'static Channel) -> Option<()> {

@@ -109,13 +109,18 @@ fn timeout_of(retries: i32, user_timeout_ms: i32) -> u64 {
     }
 }
 
-/// Takes a connect out of the list, and keeps its endpoint; [`give_back`] or [`forget_claimed`] follows.
+/// Takes a connect out of the list, and keeps its endpoint; [`give_back`] or [`forget_claimed`] follows. One whose last number was
+/// closed a moment ago is not kept: the thread that ends it waits for the list's lock, or is about to.
 fn claim(wanted: impl Fn(&Syn) -> bool) -> Option<Syn> {
     let mut syns = SYNS.lock();
-    let at = syns.iter().position(wanted)?;
-    let syn = syns.swap_remove(at);
-    life::retain(&syn.socket);
-    Some(syn)
+    loop {
+        let at = syns.iter().position(&wanted)?;
+        let syn = syns.swap_remove(at);
+        if life::retain_open(&syn.socket) {
+            return Some(syn);
+        }
+        COUNT.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 fn give_back(syn: Syn) {
@@ -233,7 +238,10 @@ pub(crate) fn pause() -> Option<u64> {
 
 /// Waits until the connection is made, or has failed. EAGAIN when the time is over.
 pub(super) fn wait(endpoint: &'static Endpoint, deadline: Deadline) -> Result<Verdict, Errno> {
-    life::retain(endpoint);
+    // Closed by another thread a moment ago.
+    if !life::retain_open(endpoint) {
+        return Ok(Verdict::Settled);
+    }
     let mut waiting = Waiting::begin(None, ticks());
     let result = loop {
         match try_now(endpoint) {

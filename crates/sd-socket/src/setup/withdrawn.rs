@@ -22,7 +22,7 @@ use sd_shm::slab::{End, Endpoint, Reason, State};
 use sd_sys::Errno;
 
 /// How long the kernel may take for its connection, and for what was sent.
-const PATIENCE_MS: i32 = 3000;
+const TIMEOUT_MS: i32 = 3000;
 
 /// After a sleep, in which the monitor may have said so: an error when the socket has gone to the kernel.
 #[inline]
@@ -145,7 +145,7 @@ fn connected(endpoint: &Endpoint, fd: c_int, from: Name, to: Name) -> Option<()>
     match result.unwrap_or_else(|| call(libc::SYS_connect, to)) {
         Ok(()) => Some(()),
         Err(Errno::EINPROGRESS) => {
-            let events = sd_sys::fd::poll_one(fd, libc::POLLOUT, PATIENCE_MS).ok()?;
+            let events = sd_sys::fd::poll_one(fd, libc::POLLOUT, TIMEOUT_MS).ok()?;
             (events & (libc::POLLERR | libc::POLLHUP) == 0 && events != 0).then_some(())
         }
         Err(_) => None,
@@ -199,7 +199,7 @@ fn deliver(fd: c_int, mut bytes: &[u8]) -> Option<()> {
         match sd_sys::check(done) {
             Ok(sent) => bytes = bytes.get(sent..)?,
             Err(Errno::EAGAIN) => {
-                sd_sys::fd::poll_one(fd, libc::POLLOUT, PATIENCE_MS).ok().filter(|events| *events != 0)?;
+                sd_sys::fd::poll_one(fd, libc::POLLOUT, TIMEOUT_MS).ok().filter(|events| *events != 0)?;
             }
             Err(_) => return None,
         }

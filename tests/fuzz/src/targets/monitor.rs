@@ -131,7 +131,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         8 => Request::Channel { id: a, side: y & 1, peer_pid: y >> 1, adopter: y >> 8 },
         9 => Request::Join { id: a, side: y },
         10 if b & 2 == 0 => Request::Share,
-        10 => Request::Pump,
+        10 => Request::Pump { again: yes },
         11 => Request::Stuck { channel: a },
         12 if b & 2 == 0 => Request::Idle,
         12 => Request::Restored,
@@ -144,7 +144,8 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
             Request::Bind { ip: Ip::v4([127, 0, 0, 1]), port: if yes { port } else { a as u16 }, reuse: yes }
         }
         17 if b & 2 == 0 => Request::Status,
-        17 => Request::Over { channel: a },
+        17 if yes => Request::Over { channel: a },
+        17 => Request::Carries { near: a, far: b >> 2 },
         18 => Request::WakeTarget { channel: a, side: y & 1, client: b },
         19 => Request::ThreadWaker { number: x },
         22 => Request::WillListen { index: x },
@@ -231,7 +232,7 @@ mod tests {
     #[test]
     fn each_kind_of_request_has_a_row() {
         let rows: std::collections::BTreeSet<u8> = (0..KINDS)
-            .flat_map(|kind| [0, 2].map(|b| request(&mut Bytes(&[kind, 0, b]), 1).kind()))
+            .flat_map(|kind| [0, 2, 3].map(|b| request(&mut Bytes(&[kind, 0, b]), 1).kind()))
             .collect();
         let kinds = Request::examples().map(|request| request.kind()).collect();
         assert_eq!(rows, kinds);

@@ -15,6 +15,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("idle_sleeper/recv", in_recv),
     solo("idle_sleeper/send", in_send),
     solo("idle_sleeper/epoll", in_epoll),
+    solo("idle_sleeper/more_bytes", more_bytes),
 ];
 
 const PAIRS: usize = 50;
@@ -23,13 +24,18 @@ const SLEEP_MS: i32 = 4500;
 
 /// Uses many connections, sleeps once, and looks what is left of their memory.
 fn goes(sleep_once: impl FnOnce(&[Connected])) {
+    goes_of((40_000, 12_000), sleep_once);
+}
+
+/// Uses them for so many bytes, of which so many may be left.
+fn goes_of((len, left): (usize, u64), sleep_once: impl FnOnce(&[Connected])) {
     let pairs = connections(PAIRS);
     let before = memory();
-    say!("{}", exchange(&pairs, 0, 40_000));
+    say!("{}", exchange(&pairs, 0, len));
     sleep_once(&pairs);
     let after = memory();
-    say!("little memory: {}", after < before + PAIRS as u64 * 12_000);
-    say!("{}", exchange(&pairs, 1, 40_000));
+    say!("little memory: {}", after < before + PAIRS as u64 * left);
+    say!("{}", exchange(&pairs, 1, len));
 }
 
 fn in_poll() {
@@ -39,6 +45,14 @@ fn in_poll() {
 
 fn in_poll_of_many() {
     goes(|pairs| {
+        let mut list: Vec<_> = pairs.iter().map(|pair| pollfd(pair.server, libc::POLLIN)).collect();
+        say!("{}", poll(&mut list, SLEEP_MS));
+    });
+}
+
+/// So many that what is left of them is a page with a word or two.
+fn more_bytes() {
+    goes_of((60_000, 7_000), |pairs| {
         let mut list: Vec<_> = pairs.iter().map(|pair| pollfd(pair.server, libc::POLLIN)).collect();
         say!("{}", poll(&mut list, SLEEP_MS));
     });

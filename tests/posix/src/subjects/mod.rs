@@ -62,6 +62,7 @@ mod poll;
 mod poll_threads;
 mod ports;
 mod privileges;
+mod privileges_copies;
 mod privileges_threads;
 mod rare;
 mod raw;
@@ -117,6 +118,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     poll::SUBJECTS,
     poll_threads::SUBJECTS,
     privileges::SUBJECTS,
+    privileges_copies::SUBJECTS,
     privileges_threads::SUBJECTS,
     raw::SUBJECTS,
     epoll::SUBJECTS,

@@ -51,12 +51,24 @@ fn try_bind(addr: &Addr) -> Ret {
 }
 
 fn orphan_seconds() {
-    let pair = connected();
-    let (_, addr) = getsockname(pair.client);
-    show("TCP_LINGER2", set_int(pair.client, libc::IPPROTO_TCP, libc::TCP_LINGER2, 1));
-    close(pair.client);
+    let (listening, to) = listener();
+    let (client, addr) = connected_from_unused_port(&to);
+    let server = accept_from(listening, &addr);
+    show("TCP_LINGER2", set_int(client, libc::IPPROTO_TCP, libc::TCP_LINGER2, 1));
+    close(client);
     show_return("after a second", &addr);
-    show_recv("server", pair.server, 8, 0);
+    show_recv("server", server, 8, 0);
+}
+
+/// The connection from there; those from ports that were not unused are reset.
+fn accept_from(listening: i32, from: &Addr) -> i32 {
+    loop {
+        let (accepted, addr) = accept_addr(listening);
+        if addr.port() == from.port() {
+            return accepted.fd();
+        }
+        close(accepted.fd());
+    }
 }
 
 /// For as many seconds as were set, and not less.
@@ -82,7 +94,7 @@ fn orphan_never() {
     for ends_first in [false, true] {
         let (listening, to) = listener();
         let (client, addr) = connected_from_unused_port(&to);
-        let pair = Connected { client, server: accept(listening).fd() };
+        let pair = Connected { client, server: accept_from(listening, &addr) };
         show("TCP_LINGER2", set_int(pair.client, libc::IPPROTO_TCP, libc::TCP_LINGER2, -1));
         if ends_first {
             show("shutdown", shutdown(pair.client, libc::SHUT_WR));

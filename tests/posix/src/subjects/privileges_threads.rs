@@ -292,6 +292,8 @@ fn threads_twice() {
     let pair = connected();
     let (listening, addr) = listener();
     let child = fork_child(|| {
+        // The program after it would wait for the end of its own copy.
+        close(pair.client);
         let one = thread::spawn(|| only(call!(libc::setresgid(NOBODY, NOBODY, NOBODY))));
         drop_rights();
         one.join().unwrap();
@@ -311,9 +313,10 @@ fn threads_twice() {
     let accepted = call!(libc::accept(listening, std::ptr::null_mut(), std::ptr::null_mut())).value as i32;
     say!("{:?}", String::from_utf8_lossy(&receive_all(accepted, 18)));
     close(pair.server);
-    say!("answer {}", super::exec::ask(pair.client, "by another program"));
+    let answer = super::exec::ask(pair.client, "by another program");
     close(pair.client);
     say!("child: {}", wait_child(child));
+    say!("answer {answer}");
 }
 
 /// The parent has the threads, and its child goes on as it was.

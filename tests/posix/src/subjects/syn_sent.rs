@@ -1,5 +1,6 @@
 //! Connections in SYN-SENT: how waiting for room in a full backlog ends. How it begins is in `connect.rs`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::setup::*;
@@ -21,6 +22,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("syn_sent/times_out_nonblocking", times_out_nonblocking),
     solo("syn_sent/dup", duplicate),
     solo("syn_sent/fork", forked),
+    solo("syn_sent/closed_in_a_try", closed_in_a_try),
 ];
 
 /// Accepts in a thread, a while later, until the queue has been empty for long.
@@ -237,4 +239,38 @@ fn forked() {
     }
     show_poll_for("client", client, libc::POLLOUT, 5000);
     show_fd("accept the client", accept(listening));
+}
+
+/// A thread that waits for something else tries connects again whose time has come, while the sockets are closed. No two sockets are
+/// one afterwards.
+fn closed_in_a_try() {
+    static IS_OVER: AtomicBool = AtomicBool::new(false);
+    let (_listening, addr, _filler) = full_backlog();
+    let (idle, _) = listener();
+    let waiting = thread::spawn(move || {
+        while !IS_OVER.load(Ordering::Relaxed) {
+            poll_one(idle, libc::POLLIN, 1);
+        }
+    });
+    // The end of a socket that they watch takes a while.
+    let watching = [0; 32].map(|_| epoll());
+    let mut begun = 0;
+    for _ in 0..200 {
+        let clients = [0; 16].map(|_| tcp_nonblocking());
+        for client in clients {
+            watching.iter().for_each(|ep| epoll_add(*ep, client, libc::EPOLLOUT | libc::EPOLLET, 1));
+            match connect(client, &addr) {
+                Ret { errno: libc::EINPROGRESS, .. } => begun += 1,
+                other => say!("connect = {other}"),
+            }
+        }
+        pause(1);
+        clients.into_iter().for_each(|client| _ = close(client));
+    }
+    IS_OVER.store(true, Ordering::Relaxed);
+    say!("begun {begun}, waited {}", waiting.join().is_ok());
+    let (_listening, addr) = listener();
+    for socket in [0; 6].map(|_| tcp()) {
+        show("connect", connect(socket, &addr));
+    }
 }

@@ -8,12 +8,12 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// For so long at most, beyond the time asked for: some subjects have threads that never rest.
-const PATIENCE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Sleeps for so long, and until the others rest.
 pub(crate) fn sleep(milliseconds: u64) {
     pause(milliseconds);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     // Twice: a lock of somebody's makes others sleep for a moment.
     while !(others_rest() && {
         pause(1);

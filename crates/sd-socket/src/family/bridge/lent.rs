@@ -32,6 +32,8 @@ pub(super) struct Lent {
     pause_ns: u64,
     /// The other end of the pair was closed, as of the last question: nobody will read there.
     is_closed: bool,
+    /// Another process has read what was passed on last: it may lie unread at the other end.
+    was_for_others: bool,
 }
 
 impl Lent {
@@ -42,8 +44,17 @@ impl Lent {
         let ports = (other.port, own.port);
         let diag = Diag::open().ok()?;
         diag.reader(ports.0, ports.1).ok()?.read?;
-        let (bytes, taken, received) = (0, 0, 0);
-        Some(Lent { inner, diag, ports, bytes, taken, received, pause_ns: ASK_NS.0, is_closed: false })
+        Some(Lent {
+            inner,
+            diag,
+            ports,
+            bytes: 0,
+            taken: 0,
+            received: 0,
+            pause_ns: ASK_NS.0,
+            is_closed: false,
+            was_for_others: false,
+        })
     }
 
     /// Something is passed on, and it is not known yet whether it was read.
@@ -66,11 +77,29 @@ impl Lent {
             return Err(Errno::EAGAIN);
         }
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        let received = || endpoint.rx().bytes.load(Ordering::Relaxed);
+        let before = received();
         let got = stream::recv(endpoint, Pieces::one(into.as_mut_ptr(), into.len()), flags)?;
-        self.received = endpoint.rx().bytes.load(Ordering::Relaxed);
+        if received() != before {
+            // Another process has read meanwhile. Which of this it has, nobody knows.
+            return Err(Errno::EAGAIN);
+        }
+        self.received = before;
         self.bytes = got as u64;
         self.pause_ns = ASK_NS.0;
+        self.passes_on(got);
         Ok(got)
+    }
+
+    /// What is passed on now may be the program's. An end is nobody's.
+    pub(super) fn passes_on(&mut self, bytes: usize) {
+        self.was_for_others &= bytes == 0;
+    }
+
+    /// Whether the other end was closed with bytes that another process had read. The kernel breaks the pair off then; the
+    /// connection has nothing unread, and ends.
+    pub(super) fn was_closed_with_others_bytes(&self) -> bool {
+        self.was_for_others && !self.is_open()
     }
 
     /// Takes out of the connection what was read at the other end, or all if nobody else has the connection. How much that
@@ -100,6 +129,7 @@ impl Lent {
             // Somebody else was faster.
             self.taken += self.bytes;
             self.bytes = 0;
+            self.was_for_others = true;
             return 0;
         }
         let taken = take(endpoint, wanted);

@@ -76,6 +76,12 @@ impl Others {
         self.lent.as_ref().is_some_and(Lent::is_open)
     }
 
+    /// The program's side is broken off, as others have read what it had there unread.
+    pub(super) fn have_read_it(&mut self, endpoint: &'static Endpoint) -> bool {
+        self.settle(endpoint);
+        self.lent.as_ref().is_some_and(Lent::was_closed_with_others_bytes)
+    }
+
     /// Whether the bridge may read now.
     pub(super) fn leave_it(&mut self, endpoint: &'static Endpoint) -> bool {
         if self.reads == Reads::AtOnce || is_sole_holder(endpoint) {
@@ -116,6 +122,7 @@ impl Others {
         }
         let got = stream::recv(endpoint, Pieces::one(into.as_mut_ptr(), into.len()), flags)?;
         self.received = self.received.wrapping_add(got as u64);
+        self.lent.iter_mut().for_each(|lent| lent.passes_on(got));
         Ok(got)
     }
 }

@@ -7,9 +7,10 @@
 //!
 //! The pause doubles up to two seconds, or to a quarter of a second in a process that listens: clients of its
 //! wait for it for a while when a monitor starts (`sd-monitor/src/shell/expected.rs`). One that is there, and wants nothing
-//! to do with us, is of another version: it stays for long.
+//! to do with us, is of another version: it stays for long. A process that is closed for good (`separate`, `resume`) has none any
+//! more, and does not look.
 
-use super::{CONTROL_FD, Control, LOST, prepare};
+use super::{CONTROL_FD, Control, LOST, is_closed_for_good, prepare};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) const RETRY_MIN_NS: u64 = 50_000_000;
@@ -51,7 +52,7 @@ pub(super) fn has_come(control: &mut Control) -> bool {
 /// Whether there may be a monitor some day: then the table of numbers is there.
 pub(crate) fn may_come() -> bool {
     let has_place = crate::process::env::monitor_path(&mut [0; 108]).is_some();
-    has_place && !sd_sys::confine::is_on() && crate::fd::table::init()
+    has_place && !sd_sys::confine::is_on() && !is_closed_for_good() && crate::fd::table::init()
 }
 
 /// A process that listens has no monitor: it gets what one will need, and looks for one when it sleeps. False when it cannot.
@@ -62,6 +63,10 @@ pub(crate) fn wait_for_monitor() -> bool {
     let mut control = crate::monitor::client::CONTROL.lock();
     if CONTROL_FD.raw() >= 0 {
         return true;
+    }
+    // Nothing is asked any more, so a sleeper would look for a monitor for ever.
+    if is_closed_for_good() {
+        return false;
     }
     let is_ready = prepare(&mut control, -1).is_some();
     if is_ready {

@@ -43,6 +43,9 @@ fn run(state: fn() -> Ends) {
 type Way = fn(i32);
 type Look = fn(i32) -> String;
 
+/// In this time the other end knows of a death, also through a pump, and beside other work.
+const SETTLES_MS: u64 = 40;
+
 const WAYS: &[(&str, Way)] = &[
     ("close", |fd| {
         close(fd);
@@ -73,7 +76,7 @@ const WAYS: &[(&str, Way)] = &[
         });
         close(fd);
         wait_child(child);
-        sleep(8);
+        sleep(SETTLES_MS);
     }),
     ("death of a child", dies),
     ("abort by death", |fd| {
@@ -91,7 +94,7 @@ fn dies(fd: i32) {
     close(fd);
     kill(child, libc::SIGKILL);
     wait_child(child);
-    sleep(8);
+    sleep(SETTLES_MS);
 }
 
 const LOOKS: &[(&str, Look)] = &[

@@ -1,0 +1,138 @@
+//! Copies of a connection that relatives have, of whom one gives rights up: what one reads, leaves unread and closes.
+
+use super::privileges::{drop_rights, echo, receive_all, talk};
+use crate::setup::*;
+use crate::sys::*;
+use crate::table::{Subject, solo};
+
+pub(crate) const SUBJECTS: &[Subject] = &[
+    solo("privileges/parent_drops", parent_drops),
+    solo("privileges/read_by_another", read_by_another),
+    solo("privileges/read_by_another_to_the_end", read_by_another_to_the_end),
+    solo("privileges/forgotten_copy", forgotten_copy),
+    solo("privileges/unread_stays", unread_stays),
+    solo("privileges/one_after_the_other", one_after_the_other),
+];
+
+/// The child keeps what the parent had, which goes on as another user.
+fn parent_drops() {
+    let pair = connected();
+    let child = fork_child(|| {
+        close(pair.client);
+        echo(pair.server)
+    });
+    drop_rights();
+    talk(pair.client);
+    close(pair.server);
+    shutdown(pair.client, libc::SHUT_WR);
+    say!("child: {}", wait_child(child));
+    show_recv("client", pair.client, 32, 0);
+}
+
+/// What the child has read is not unread when the parent closes the last copy, which it has never looked at.
+fn read_by_another() {
+    the_child_reads(|_| ());
+}
+
+/// Nor after the client's end.
+fn read_by_another_to_the_end() {
+    the_child_reads(|client| {
+        shutdown(client, libc::SHUT_WR);
+        pause(20);
+    });
+}
+
+fn the_child_reads(afterwards: fn(i32)) {
+    let pair = connected();
+    let child = fork_child(|| {
+        close(pair.client);
+        pause(100);
+        let all = receive_all(pair.server, 5);
+        write(pair.server, &all);
+        0
+    });
+    drop_rights();
+    write(pair.client, b"hello");
+    say!("answer {:?}", String::from_utf8_lossy(&receive_all(pair.client, 5)));
+    say!("child: {}", wait_child(child));
+    afterwards(pair.client);
+    close(pair.server);
+    show_recv("client", pair.client, 32, 0);
+}
+
+/// A copy that the child never looks at takes nothing away.
+fn forgotten_copy() {
+    let pair = connected();
+    let (_, [here, there]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let child = fork_child(|| {
+        drop_rights();
+        write(there, b"x");
+        read(there, &mut [0]);
+        0
+    });
+    read(here, &mut [0]);
+    for round in 0..5 {
+        write(pair.client, format!("round {round}").as_bytes());
+        pause(20);
+        show_recv("server", pair.server, 32, 0);
+    }
+    write(here, b"x");
+    say!("child: {}", wait_child(child));
+    write(pair.client, b"and after");
+    show_recv("server", pair.server, 32, 0);
+}
+
+/// What the child leaves unread is there for the parent.
+fn unread_stays() {
+    let pair = connected();
+    let child = fork_child(|| {
+        close(pair.client);
+        drop_rights();
+        let first = receive_all(pair.server, 5);
+        write(pair.server, &first);
+        // The rest comes, and is not read.
+        await_bytes(pair.server, 4);
+        0
+    });
+    write(pair.client, b"first");
+    say!("answer {:?}", String::from_utf8_lossy(&receive_all(pair.client, 5)));
+    write(pair.client, b"rest");
+    say!("child: {}", wait_child(child));
+    pause(50);
+    show_recv("parent", pair.server, 32, 0);
+}
+
+/// As OpenSSH: one child before authentication and one after it, of a process that keeps its copy. The client goes on at once.
+fn one_after_the_other() {
+    for round in 0..8 {
+        let pair = connected();
+        let keeper = fork_child(|| {
+            close(pair.client);
+            let first = fork_child(|| {
+                drop_rights();
+                write(pair.server, &receive_all(pair.server, 5));
+                pause(round % 3);
+                0
+            });
+            assert_eq!(wait_child(first), "exit 0");
+            let second = fork_child(|| {
+                drop_rights();
+                echo(pair.server)
+            });
+            assert_eq!(wait_child(second), "exit 0");
+            0
+        });
+        close(pair.server);
+        write(pair.client, b"first");
+        receive_all(pair.client, 5);
+        let long = vec![b'x'; 100_000];
+        write(pair.client, b"second");
+        let after = receive_all(pair.client, 6);
+        say!("answer {:?}", String::from_utf8_lossy(&after));
+        write(pair.client, &long);
+        say!("same {}", receive_all(pair.client, long.len()) == long);
+        shutdown(pair.client, libc::SHUT_WR);
+        show_recv("client", pair.client, 32, 0);
+        say!("keeper: {}", wait_child(keeper));
+    }
+}

@@ -53,6 +53,7 @@ fn bench_measures_the_kernel_and_the_bare_ring_and_leaves_nothing_behind() {
         ("bandwidth", "tcp,ring", 6),
         ("connect", "tcp,unix", 5),
         ("cost", "tcp,unix", 9),
+        ("exec", "tcp", 6),
     ] {
         let arguments = [what, "--quick", "--rounds", "1", "--json", "--systems", systems];
         let output = bench(&folder, &arguments).output().unwrap();

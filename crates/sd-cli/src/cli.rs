@@ -257,6 +257,8 @@ pub enum What {
     Wake,
     /// Cost of single calls, of idle connections and of starting a program
     Cost,
+    /// What programs cost that live for milliseconds: without a socket, and with one connection
+    Exec,
     /// Sending by turns from two threads or processes, and what sharing costs who does not share
     Tokens,
     /// One-way messages per second of pairs of threads, each pair on two processors, by their number

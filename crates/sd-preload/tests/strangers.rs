@@ -1,4 +1,5 @@
-//! Who pretends to be a monitor, or to keep a connection that it passes on, is told nothing and holds nobody up.
+//! Who pretends to be a monitor, or to keep a connection that it passes on, is told nothing and holds nobody up. Nor is a monitor
+//! told of programs that have no use for it.
 
 mod common;
 
@@ -98,6 +99,27 @@ fn a_socket_that_others_could_have_put_there() {
     // What a monitor that says nothing costs is another question.
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Waits in an epoll instance, has threads and children, and makes no TCP socket.
+const WITHOUT_TCP: &str = "
+import os, select, socket, threading
+e = select.epoll(); a, b = socket.socketpair(); e.register(a, select.EPOLLIN)
+t = threading.Thread(target=lambda: e.poll(1)); t.start(); b.send(b'x'); t.join()
+pid = os.fork()
+if pid == 0: print(e.poll(1) != [], flush=True); os._exit(0)
+os.waitpid(pid, 0); os.system('true')
+u = socket.socket(socket.AF_UNIX); u.bind('\\0' + 'sd-test-%d' % os.getpid()); u.listen()
+";
+
+#[test]
+fn a_program_without_tcp_tells_nobody() {
+    let folder = folder("without", 0o700);
+    let path = folder.path().join("monitor.sock");
+    let listener = listen(&path);
+    let child = python(WITHOUT_TCP, Some(&path)).spawn().unwrap();
+    assert_eq!(ends(child, "a program without TCP"), "True\n");
+    assert!(!has_visitors(&listener));
 }
 
 /// Sends a kernel connection, and listens under the name by which its keeper would be found.

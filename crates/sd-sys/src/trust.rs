@@ -75,10 +75,7 @@ pub fn way_to(path: &[u8], named: bool) -> core::result::Result<(), Doubt> {
     }
     // A path that begins at the working directory, links and `..` lead on in ways that the names do not show.
     let mut is_plain = path.first() == Some(&b'/');
-    let mut walk = Walk { outside: Outside::None, is_sticky: false };
-    if named {
-        walk.outside = Outside::of_process();
-    }
+    let mut walk = Walk { believes_outside: named, is_sticky: false };
     if is_plain {
         walk.directory(&look(b"/").map_err(doubt(1))?, b"/", len == 0).map_err(doubt(1))?;
     }
@@ -129,7 +126,8 @@ fn is_link(found: &libc::stat) -> bool {
 
 /// Down the names, then up the directories that they lead to.
 struct Walk {
-    outside: Outside,
+    /// A directory may belong to a user from outside of this user namespace.
+    believes_outside: bool,
     /// The directory above is a sticky one that all can write to.
     is_sticky: bool,
 }
@@ -141,7 +139,9 @@ impl Walk {
             return Err(Why::NotDirectory);
         }
         let is_ours = is_own(found.st_uid);
-        let is_believed = is_ours || !self.is_sticky && self.outside.made(found.st_uid, path);
+        // What the namespace is like is only asked for where it matters: that is a file of /proc.
+        let may_be_outside = || found.st_uid == OVERFLOW_UID && Outside::of_process().made(path);
+        let is_believed = is_ours || !self.is_sticky && self.believes_outside && may_be_outside();
         if !is_believed {
             return Err(Why::Owner(found.st_uid));
         }
@@ -158,7 +158,7 @@ impl Walk {
     /// From the directory in which the socket really is up to the root.
     fn up_from(&mut self, directory: &[u8]) -> core::result::Result<(), Why> {
         // A user from outside is believed by names only.
-        self.outside = Outside::None;
+        self.believes_outside = false;
         let mut here = open(libc::AT_FDCWD, directory)?;
         let mut below: Option<libc::stat> = None;
         for _ in 0..DEPTH_MAX {
@@ -210,14 +210,13 @@ impl Outside {
         if is_inside { Outside::Ambiguous } else { Outside::Clear }
     }
 
-    /// Whether a directory that belongs to this user was made by somebody outside.
-    fn made(self, uid: u32, path: &[u8]) -> bool {
-        let is_clear = match self {
+    /// Whether a directory that belongs to [`OVERFLOW_UID`] was made by somebody outside.
+    fn made(self, path: &[u8]) -> bool {
+        match self {
             Outside::None => false,
             Outside::Clear => true,
             Outside::Ambiguous => is_closed_to_insiders(path),
-        };
-        uid == OVERFLOW_UID && is_clear
+        }
     }
 }
 

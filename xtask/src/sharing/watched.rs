@@ -60,6 +60,13 @@ fn documents(lab: &Lab) -> Result<Vec<Value>> {
     Ok(text.lines().map(serde_json::from_str).collect::<std::result::Result<_, _>>()?)
 }
 
+/// KiB of the library's text in a process that are no longer the file's (proc_pid_smaps(5)).
+fn changed_text(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?;
+    let mut lines = text.lines().skip_while(|line| !(line.contains(" r-xp ") && line.ends_with("/libsd.so")));
+    lines.find_map(|line| line.strip_prefix("Anonymous:"))?.trim().strip_suffix(" kB")?.parse().ok()
+}
+
 /// What a client calls is told while it is traced, and it goes on unharmed, before and after.
 pub(super) fn trace(lab: &mut Lab) -> Result<String> {
     if lab.is_oracle() {
@@ -72,13 +79,28 @@ pub(super) fn trace(lab: &mut Lab) -> Result<String> {
     harness::until("the client has the library", Duration::from_secs(10), has_library)?;
     let mut command = Command::new(product::sd());
     command.args(["trace", "--json", "--seconds", "1.5", &client.pid().to_string()]);
-    let output = command.env("SD_MONITOR", lab.socket()).stdin(Stdio::null()).output()?;
+    command
+        .env("SD_MONITOR", lab.socket())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut tracer = command.spawn()?;
+    // A breakpoint is a page of the library's text that the process has for itself.
+    let mut is_over = || tracer.try_wait().is_ok_and(|status| status.is_some());
+    let has_probes = || changed_text(client.pid()) != Some(0) || is_over();
+    let found = harness::until("the client has probes", Duration::from_secs(10), has_probes);
+    let of_server = changed_text(server.pid());
+    let output = tracer.wait_with_output()?;
     let errors = String::from_utf8_lossy(&output.stderr);
     if errors.contains("no probe can be set") {
         return Ok(format!("skipped: {}", errors.trim()));
     }
     if !output.status.success() {
         fail!("sd trace ended with {}: {}", output.status, errors.trim());
+    }
+    found?;
+    if of_server != Some(0) {
+        fail!("the server, which nobody traces, has {of_server:?} KiB of changed text");
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let events: Vec<Value> = text.lines().map(serde_json::from_str).collect::<std::result::Result<_, _>>()?;

@@ -14,6 +14,7 @@ mod connections;
 mod contacts;
 mod cost;
 mod crowds;
+mod exec;
 mod machine;
 mod report;
 mod rounds;
@@ -72,6 +73,7 @@ pub(crate) fn main(options: &BenchOptions) -> Result<()> {
     match options.what {
         What::Connect => rows = contacts::measure(&stage, plan, &systems, &mut failures)?,
         What::Cost => rows = cost::measure(&stage, plan, options.quick, &systems, &mut failures)?,
+        What::Exec => rows = exec::measure(&stage, plan, options.quick, &systems, &mut failures)?,
         What::Tokens => rows = tokens::measure(&stage, plan, &systems, &mut failures)?,
         What::Machine | What::Queues => rows = machine::measure(&stage, plan, options.what, options.most)?,
         What::Connections => {
@@ -99,7 +101,7 @@ pub(crate) fn main(options: &BenchOptions) -> Result<()> {
 
 /// What is also measured over TCP with a map of sockets.
 fn has_sockmap(what: What) -> bool {
-    !matches!(what, What::Cost | What::Tokens | What::Machine | What::Queues)
+    !matches!(what, What::Cost | What::Exec | What::Tokens | What::Machine | What::Queues)
 }
 
 fn plan(options: &BenchOptions) -> Plan {

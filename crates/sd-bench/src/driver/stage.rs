@@ -194,6 +194,14 @@ impl Stage {
         Ok(client)
     }
 
+    /// A program that connects to the address, exchanges a byte and ends.
+    pub(crate) fn visit(&self, system: System, address: &str) -> Command {
+        let job = Job { work: Work::Churn, size: 1, millis: 0, count: 1 };
+        let mut command = self.command(system, "visitor", &job, self.cpus[0]);
+        command.args(["--address", address]);
+        command
+    }
+
     /// A process that hands packets on to the address, and its own address.
     pub(crate) fn function(
         &self,

@@ -21,7 +21,12 @@ pub(crate) fn call(address: &Address, duration: Duration, count: usize) -> Resul
     measure(address, duration, count, 1, |_| once(address, MORE))
 }
 
-/// The same with batches: all are made and send their byte before the first answer is read.
+/// One connection, at once.
+pub(crate) fn visit(address: &Address) -> Result<()> {
+    once(address, MORE)
+}
+
+/// As [`call`], with batches: all are made and send their byte before the first answer is read.
 pub(crate) fn call_batches(address: &Address, duration: Duration, count: usize) -> Result<Report> {
     let mut links = Vec::with_capacity(BATCH);
     measure(address, duration, count, BATCH, |_| {
@@ -32,7 +37,7 @@ pub(crate) fn call_batches(address: &Address, duration: Duration, count: usize) 
     })
 }
 
-/// The same, each time to another loopback address.
+/// As [`call`], each time to another loopback address.
 pub(crate) fn call_strangers(address: &Address, duration: Duration, count: usize) -> Result<Report> {
     measure(address, duration, count, 1, |number| once(&address.neighbour(number), MORE))
 }

@@ -126,6 +126,8 @@ enum Role {
     Server(Options),
     /// Connects
     Client(Options),
+    /// Connects, exchanges a byte and ends
+    Visitor(Options),
     /// Forks, and is both sides
     Pair(Options),
     /// Stands between a client and a server, and hands packets on
@@ -199,6 +201,10 @@ pub(crate) fn main(arguments: &[OsString]) -> Result<()> {
         Role::Client(options) => {
             pin(options.cpu)?;
             socket::call(&options)
+        }
+        Role::Visitor(options) => {
+            pin(options.cpu)?;
+            churn::visit(&socket::Address::parse(&options.address)?)
         }
         Role::Pair(options) => pair::run(&options),
         Role::Function(options) => {

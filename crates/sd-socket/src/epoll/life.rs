@@ -81,13 +81,16 @@ pub(crate) fn are_known() -> bool {
     ARE_KNOWN.load(Ordering::Acquire)
 }
 
-/// A kernel epoll instance was made: remember it. Without a monitor too: one may come, and then there are sockets of ours, which
-/// threads that sleep in the instance by then have to be told of.
+/// A kernel epoll instance was made: remember it. Before the process has registered with a monitor too: once it does there are
+/// sockets of ours, which threads that sleep in the instance by then have to be told of. Most programs that make one never have such
+/// sockets, so it is no reason to register.
 pub(crate) fn created(fd: i32) {
-    // Where there is a slab, of its parent's perhaps, there may be sockets of ours, with a monitor or without.
+    // Where there is a slab, of its parent's perhaps, there may be sockets of ours, with a monitor or without. A program that confines
+    // itself is to register while it may, or never.
     let may_have_ours = PROCESS.slab_count.load(Ordering::Acquire) != 0
-        || crate::monitor::client::connected().is_some()
-        || crate::monitor::client::may_come();
+        || crate::monitor::client::is_there()
+        || crate::monitor::client::may_come()
+        || sd_sys::confine::is_on() && crate::monitor::client::connected().is_some();
     if !may_have_ours {
         return;
     }

@@ -86,7 +86,7 @@ static PARTS: [Part; 25] = {
         Part { forked: own_nothing, ..NOTHING },
         Part {
             // A child that never registered does so now, or nobody would hear of its own child's death.
-            early: || drop(monitor::client::connected()),
+            early: || drop(slabs().next().and_then(|_| monitor::client::connected())),
             keep: || crate::monitor::client::CONTROL.lock_and_keep(),
             // SAFETY: kept by the line above.
             unlock: || unsafe { crate::monitor::client::CONTROL.unlock() },
@@ -223,7 +223,9 @@ pub(crate) fn announce(child: i32) {
         }
         return;
     }
-    if let Ok(pidfd) = sd_sys::fd::pidfd_open(child) {
+    if serial != 0
+        && let Ok(pidfd) = sd_sys::fd::pidfd_open(child)
+    {
         crate::monitor::client::tell(&Request::Born { serial }, &[pidfd.raw()]);
     }
 }

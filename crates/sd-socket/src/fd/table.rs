@@ -101,14 +101,19 @@ pub(crate) fn has_sockets() -> bool {
     found
 }
 
-/// Makes the table; idempotent.
+/// Makes the table; idempotent, whoever makes it at the same time.
 pub(crate) fn init() -> bool {
     if !TABLE.load(Ordering::Acquire).is_null() {
         return true;
     }
     match sd_sys::mem::reserve_private(LEN * 8) {
         Ok(base) => {
-            TABLE.store(base as *mut AtomicU64, Ordering::Release);
+            let none = core::ptr::null_mut();
+            let made = TABLE.compare_exchange(none, base.cast(), Ordering::AcqRel, Ordering::Acquire);
+            if made.is_err() {
+                // SAFETY: reserved just now, with this length, and known to nobody.
+                unsafe { sd_sys::mem::unmap(base, LEN * 8) };
+            }
             true
         }
         Err(_) => false,

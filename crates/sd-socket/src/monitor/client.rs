@@ -275,7 +275,7 @@ pub(crate) fn end_is_seen() -> bool {
     image_fd() >= 0
 }
 
-/// What a process needs once: table, slab, public page, eventfd, placeholders.
+/// What a process needs once: table, slab, public page, eventfd, a placeholder.
 fn prepare(control: &mut Control, fd: i32) -> Option<()> {
     if control.slab_fd >= 0 {
         return Some(());
@@ -285,8 +285,10 @@ fn prepare(control: &mut Control, fd: i32) -> Option<()> {
     }
     let pid = sd_sys::fd::getpid();
     PROCESS.pid.store(pid, Ordering::Relaxed);
+    // One shows the monitor which network this is; the other is made for the first socket of its kind.
+    let has_one = || PROCESS.placeholders.iter().any(HiddenCell::is_some);
     for (placeholder, domain) in PROCESS.placeholders.iter().zip([libc::AF_INET, libc::AF_INET6]) {
-        if !placeholder.is_some()
+        if !has_one()
             && let Ok(fd) = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
         {
             placeholder.put(Hidden::of(fd));

@@ -67,15 +67,24 @@ impl Variables {
         Variables { values }
     }
 
-    /// Descriptors that systemd says are listeners for this process (sd_listen_fds(3)).
+    /// Descriptors that systemd says are listeners for this process.
     fn activation(&self) -> Range<i32> {
-        const FIRST: i32 = 3;
-        let number = |value: Option<&[u8]>| core::str::from_utf8(value?).ok()?.parse::<i32>().ok();
-        let [.., pid, count] = self.values;
-        let is_ours = number(pid).is_some_and(|pid| pid == sd_sys::fd::getpid());
-        let count = number(count).filter(|count| is_ours && (0..=256).contains(count));
-        FIRST..FIRST + count.unwrap_or(0)
+        match self.values {
+            [.., Some(pid), Some(count)] => activation(pid, count),
+            _ => FIRST..FIRST,
+        }
     }
+}
+
+/// The first descriptor that systemd passes (sd_listen_fds(3)).
+const FIRST: i32 = 3;
+
+#[cold]
+fn activation(pid: &[u8], count: &[u8]) -> Range<i32> {
+    let number = |value| core::str::from_utf8(value).ok()?.parse::<i32>().ok();
+    let is_ours = number(pid) == Some(sd_sys::fd::getpid());
+    let count = number(count).filter(|count| is_ours && (0..=256).contains(count));
+    FIRST..FIRST + count.unwrap_or(0)
 }
 
 /// The user at the start, and what is known of the monitor's place; zero before [`remember`].

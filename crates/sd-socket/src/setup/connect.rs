@@ -51,9 +51,6 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
     if !has_monitor() {
         return crate::setup::before_monitor::socket(domain, ty, protocol);
     }
-    if placeholder(domain) < 0 {
-        return Outcome::Kernel;
-    }
     let within = change();
     if within.is_counted() && crate::monitor::client::is_ending() {
         return Outcome::Kernel;
@@ -63,7 +60,8 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
         Ok(fd) => fd,
         Err(errno) => {
             life::release(endpoint);
-            return Outcome::Errno(errno);
+            // Without a placeholder the kernel makes no socket of this kind; it says why.
+            return if placeholder(domain) < 0 { Outcome::Kernel } else { Outcome::Errno(errno) };
         }
     };
     if ty & libc::SOCK_NONBLOCK != 0 {

@@ -17,7 +17,7 @@ use sd_shm::slab::{End, Endpoint, State};
 use sd_sys::Errno;
 use sd_sys::fd::Owned;
 
-/// Index of the placeholder for a domain.
+/// The placeholder for a domain; -1: there is none yet.
 pub(crate) fn placeholder(domain: i32) -> i32 {
     let index = usize::from(domain == libc::AF_INET6);
     PROCESS.placeholders.get(index).map_or(-1, HiddenCell::raw)
@@ -27,7 +27,7 @@ pub(crate) fn placeholder(domain: i32) -> i32 {
 pub(crate) fn number(domain: i32, cloexec: bool) -> Result<Owned, Errno> {
     let duplicate = |source| if cloexec { sd_sys::fd::dup_above(source, 0) } else { sd_sys::fd::dup(source) };
     let made = duplicate(placeholder(domain)).or_else(|error| match error {
-        Errno::EBADF if renew_placeholder(domain) => duplicate(placeholder(domain)),
+        Errno::EBADF => renew_placeholder(domain).and_then(|()| duplicate(placeholder(domain))),
         _ => Err(error),
     });
     let fd = sd_sys::numbers::give(made?.into_raw())?;
@@ -35,17 +35,23 @@ pub(crate) fn number(domain: i32, cloexec: bool) -> Result<Owned, Errno> {
     Ok(Owned::new(fd))
 }
 
-/// The program has closed the placeholder past libc.
+/// There is none yet, or the program has closed it past libc.
 #[cold]
-fn renew_placeholder(domain: i32) -> bool {
-    let Ok(fresh) = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) else {
-        return false;
-    };
+fn renew_placeholder(domain: i32) -> Result<(), Errno> {
+    let fresh = sd_sys::fd::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
     let index = usize::from(domain == libc::AF_INET6);
-    let Some(place) = PROCESS.placeholders.get(index) else { return false };
-    place.lose();
-    place.put(crate::fd::hidden::Hidden::of(fresh));
-    true
+    let place = PROCESS.placeholders.get(index).ok_or(Errno::EBADF)?;
+    let is_first = !place.is_some();
+    if !is_first {
+        place.lose();
+    }
+    let fresh = crate::fd::hidden::Hidden::of(fresh);
+    match is_first {
+        // Another thread may have been faster.
+        true => drop(place.put_first(fresh)),
+        false => place.put(fresh),
+    }
+    Ok(())
 }
 
 /// The kernel gave out a number that we think is in use: the program closed it by a way that we

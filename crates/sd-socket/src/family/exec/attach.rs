@@ -1,6 +1,6 @@
 //! The start of the library in an image that an exec has made: takes over what `image` wrote down.
 
-use super::image::{MAGIC, state_fds};
+use super::image::{COMPLETED, FREE, MAGIC, state_fds};
 use super::listeners::Exported;
 use crate::backlog::listener::Pending;
 use crate::fd::hidden::Hidden;
@@ -36,8 +36,9 @@ impl Reader {
     }
 }
 
-/// At the start of the program: a look at two numbers, almost always in vain. Of a filter that was there before nothing is known
-/// yet; the loader of the program has read a file like this.
+/// At the start of the program: a look at two numbers, almost always in vain. Of filters nothing is known yet; the loader of the
+/// program has read files like this. What the state says of them, before it is believed, is the word of whoever started this program: a
+/// lie would have the filter of that one kill it.
 ///
 /// # Safety
 /// `environment` is the array that the kernel made, and the program has not started yet.
@@ -45,7 +46,7 @@ pub(crate) unsafe fn attach(environment: *const *const core::ffi::c_char) {
     let found = state_fds().into_iter().filter(|fd| can_be_read(*fd)).find_map(|fd| Some((fd, read(fd)?)));
     let Some((state, mut reader)) = found else { return };
     drop(Owned::new(state));
-    if reader.word() == Some(1) {
+    if reader.word().is_some_and(|flags| flags & COMPLETED != 0) {
         // SAFETY: by contract.
         unsafe { super::cleared::take_away(environment) };
     }
@@ -58,8 +59,23 @@ fn can_be_read(fd: i32) -> bool {
     sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_pread64, fd, 0, 0, 0) }).is_ok()
 }
 
+/// The first words of a file; `None` of anything else, which is not read.
+fn head(fd: i32) -> Option<[u64; 4]> {
+    // SAFETY: an all-zero stat is valid; the kernel writes one, and then at most the words.
+    unsafe {
+        let mut found: libc::stat = core::mem::zeroed();
+        sd_sys::check(sd_sys::syscall!(libc::SYS_fstat, fd, &raw mut found)).ok()?;
+        let mut words = [0u64; 4];
+        let is_file = found.st_mode & libc::S_IFMT == libc::S_IFREG;
+        let mut read = || sd_sys::syscall!(libc::SYS_pread64, fd, words.as_mut_ptr(), size_of_val(&words), 0);
+        (is_file && sd_sys::check(read()) == Ok(size_of::<[u64; 4]>())).then_some(words)
+    }
+}
+
 fn read(fd: i32) -> Option<Reader> {
-    if !crate::process::env::may_work() {
+    let [magic, .., flags] = head(fd)?;
+    let is_free = magic == MAGIC && flags & FREE != 0;
+    if !is_free && !crate::process::env::may_work() {
         return None;
     }
     if !super::proof::is_believable(fd) {
@@ -81,6 +97,9 @@ fn read(fd: i32) -> Option<Reader> {
         && reader.word()? == MAGIC
         && reader.word()? == u64::from(sd_shm::VERSION)
         && reader.word()? == sd_sys::fd::getpid() as u64;
+    if is_ours && is_free {
+        sd_sys::filters::was_let_work();
+    }
     is_ours.then_some(reader)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Words, in order; lists begin with their length:
 //! ```text
-//!  magic, layout version, process id, whether the environment was completed, control socket (or -1)
+//!  magic, layout version, process id, flags, control socket (or -1)
 //!  slabs      descriptor, address, this process's bit
 //!  channels   segment, peer's eventfd, address, id, side, peer's process id and whether it is a stranger, inherited
 //!  eventfds   descriptor
@@ -19,6 +19,11 @@ use core::sync::atomic::Ordering;
 use sd_shm::slab::Endpoint;
 
 pub(super) const MAGIC: u64 = 0x5344_6578_6563_3032;
+
+/// Of the flags: the environment was completed.
+pub(super) const COMPLETED: u64 = 1;
+/// No filter kills for what the library does.
+pub(super) const FREE: u64 = 2;
 
 /// The numbers under one of which the state is found: no other descriptor is likely to have them. A low one first, as
 /// in `fd::hidden`.
@@ -84,7 +89,9 @@ fn place(endpoint: &Endpoint) -> Option<(u64, u64)> {
 fn describe(sockets: &[(i32, &'static Endpoint)], is_completed: bool) -> Words {
     let mut words = Words::default();
     words.words.extend([MAGIC, u64::from(sd_shm::VERSION), sd_sys::fd::getpid() as u64]);
-    words.push(u64::from(is_completed));
+    // What the program has installed since, the next image has to find out about.
+    let is_free = crate::process::env::may_work() && !sd_sys::confine::is_on();
+    words.push(if is_completed { COMPLETED } else { 0 } | if is_free { FREE } else { 0 });
     words.push_fd(crate::monitor::client::image_fd());
     let slabs = PROCESS.slabs.iter().take(PROCESS.slab_count.load(Ordering::Acquire));
     words.list(slabs, |words, rec| {

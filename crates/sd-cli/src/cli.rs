@@ -107,6 +107,17 @@ pub struct MonitorOptions {
     /// Let all connections go through a process in between, to test that
     #[arg(long, hide = true, value_enum, value_name = "HOW")]
     pub loopback_pump: Option<LoopbackPump>,
+    /// Move connections that the kernel has made to shared memory, once they have shown that they last
+    #[arg(long, hide = true, value_enum, value_name = "WHICH", num_args = 0..=1, default_missing_value = "earned")]
+    pub promote: Option<Promote>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Promote {
+    /// Those that last and are busy
+    Earned,
+    /// All connections begin as the kernel's, and each is moved soon, to test that
+    All,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

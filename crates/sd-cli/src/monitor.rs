@@ -1,6 +1,6 @@
 //! `sd monitor`: the monitor in the foreground.
 
-use sd_cli::cli::{LoopbackPump, MonitorOptions};
+use sd_cli::cli::{LoopbackPump, MonitorOptions, Promote};
 use sd_cli::failure::{Failure, Result};
 use sd_cli::place;
 
@@ -17,6 +17,10 @@ pub(crate) fn main(options: MonitorOptions) -> Result<()> {
         LoopbackPump::Prompt => sd_monitor::Pump::Prompt,
         LoopbackPump::Late => sd_monitor::Pump::Late,
     });
+    let promote = options.promote.map_or(sd_monitor::Promote::Nothing, |which| match which {
+        Promote::Earned => sd_monitor::Promote::Earned,
+        Promote::All => sd_monitor::Promote::All,
+    });
     // Its own file, also when another one has taken the name.
     let helper = Some("/proc/self/exe".into());
     sd_monitor::run(sd_monitor::Options {
@@ -25,6 +29,7 @@ pub(crate) fn main(options: MonitorOptions) -> Result<()> {
         helper,
         pump,
         metrics: options.metrics,
+        promote,
     })
     .map_err(|error| Failure::new(error.to_string()))
 }

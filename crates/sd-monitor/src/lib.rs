@@ -45,6 +45,20 @@ pub struct Options {
     pub pump: Option<Pump>,
     /// Where it tells a Prometheus server of itself; nowhere by default.
     pub metrics: Option<MetricsPlace>,
+    /// Whether connections that the kernel has made may be moved to shared memory.
+    pub promote: Promote,
+}
+
+/// Which connections that the kernel has made are moved to shared memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Promote {
+    /// None.
+    #[default]
+    Nothing,
+    /// Those that have shown that they last and are busy.
+    Earned,
+    /// For tests: all connections begin as the kernel's, and each is moved after a few messages.
+    All,
 }
 
 /// Where metrics are to be had, in OpenMetrics text over HTTP: `GET /metrics`.

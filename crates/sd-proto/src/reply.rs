@@ -125,6 +125,27 @@ pub enum Reply {
         /// The listening one is.
         far_stranger: bool,
     } brings 6, silent;
+    /// Unasked: both ends of a connection were offered ([`Request::Offer`]). Side A takes a slot of the channel for it and shows
+    /// the ticket there; to side B, which knows the channel already, no descriptors come. Descriptors: segment, public page,
+    /// eventfd of B, if A does not have the channel yet.
+    ///
+    /// [`Request::Offer`]: crate::Request::Offer
+    63 Promote {
+        /// The receiver's own name for its offer.
+        serial: u64,
+        /// Channel id.
+        channel: u64,
+        /// The receiver's side: 0 = A, 1 = B.
+        side: u32,
+        /// A number that nobody else knows.
+        ticket: u64,
+        /// The other process.
+        peer_pid: u32,
+        /// Its number as a client.
+        peer: u64,
+        /// As for [`Reply::NewChannel`].
+        stranger: bool,
+    } brings 3, silent;
     /// Descriptor: a memfd with a JSON document.
     7 Status brings 1, silent;
 }

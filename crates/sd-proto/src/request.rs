@@ -274,6 +274,16 @@ pub enum Request {
         /// Channel id.
         channel: u64,
     } brings 0, silent;
+    /// A connection that the kernel has made, on which nobody is in a call and nothing waits to be sent: if the other end is
+    /// offered too, both can be moved to shared memory. Descriptor: its socket, which alone is believed. Answer: [`Reply::Ok`],
+    /// it waits for the other end or has found it ([`Reply::Promote`] follows); [`Reply::Error`] with [`ErrorCode::Denied`]: it
+    /// stays as it is.
+    63 Offer {
+        /// The sender's own name for this offer.
+        serial: u64,
+        /// The sender connected; otherwise it accepted.
+        connected: bool,
+    } brings 1, answered;
     /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
     8 Status brings 0, answered;
 }

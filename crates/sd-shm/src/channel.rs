@@ -20,6 +20,7 @@
 
 use crate::PAGE;
 use crate::events::{self, EventSet};
+use crate::promotion::PROMOTION;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_proto::numbered;
 use sd_ring::Geometry;
@@ -382,7 +383,8 @@ impl Mapping {
         let [a, b] = &self.slot(index).side;
         let (generation, state) = a.state();
         let asked = matches!(state, SlotState::Syn | SlotState::Closed) && generation != 0;
-        (asked && b.state().0 != generation).then_some(generation)
+        let is_asked = asked && a.listener.load(Ordering::Relaxed) != PROMOTION;
+        (is_asked && b.state().0 != generation).then_some(generation)
     }
 
     /// Slot number `index` (taken modulo the number of slots).

@@ -20,6 +20,10 @@ pub const TX_PARKED: u32 = 1 << 20;
 pub const RX_PARKED: u32 = 1 << 21;
 /// Bit of [`Endpoint::flags`]: SO_SNDBUF was set.
 pub const FIXED_BUF: u32 = 1 << 30;
+/// Bits of [`Cold::road`]: what comes, and what is sent, goes through the kernel's connection.
+pub const ROAD_RX_KERNEL: u32 = 1 << 31;
+/// See [`ROAD_RX_KERNEL`].
+pub const ROAD_TX_KERNEL: u32 = 1 << 30;
 /// Options that are set or not, from this bit of [`Endpoint::flags`] on, two bits each: never set, off, on.
 const SWITCHES: u32 = 22;
 
@@ -120,6 +124,14 @@ pub struct Cold {
     pub signal: AtomicU16,
     /// Other remembered options; see `sd_socket::options`.
     pub opts: [AtomicU16; 5],
+    /// Which way the bytes of a connection go that the kernel has made, and who is in a call on it; see `sd_socket::socket::road`.
+    pub road: AtomicU32,
+    /// Calls on such a connection since it was looked at last, for as long as it is the kernel's.
+    pub messages: AtomicU32,
+    /// When that was, in milliseconds; and how long it is not offered.
+    pub looked_at_ms: AtomicU32,
+    /// See `looked_at_ms`.
+    pub pause_ms: AtomicU32,
     /// See [`crate::slab::Slab::address`]; valid whether [`HAS_COLD`] is set or not.
     addresses: [[AtomicU64; 2]; 2],
 }
@@ -163,6 +175,10 @@ impl Cold {
             owner: AtomicU32::new(0),
             signal: AtomicU16::new(0),
             opts: [const { AtomicU16::new(0) }; 5],
+            road: AtomicU32::new(0),
+            messages: AtomicU32::new(0),
+            looked_at_ms: AtomicU32::new(0),
+            pause_ms: AtomicU32::new(0),
             addresses: [const { [const { AtomicU64::new(0) }; 2] }; 2],
         }
     }
@@ -173,6 +189,9 @@ impl Cold {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.linger, &self.status, &self.zero_copies, &self.zero_copies_told, &self.owner] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.road, &self.messages, &self.looked_at_ms, &self.pause_ms] {
             word.store(0, Ordering::Relaxed);
         }
         self.opts.iter().chain([&self.signal]).for_each(|option| option.store(0, Ordering::Relaxed));
@@ -301,5 +320,5 @@ const _: () = {
     assert!(core::mem::size_of::<TxHalf>() == 64 && core::mem::size_of::<RxHalf>() == 64);
     assert!(core::mem::size_of::<ParkedHalves>() == 40);
     assert!(core::mem::size_of::<Tokens>() == 64);
-    assert!(core::mem::size_of::<Cold>() == 88);
+    assert!(core::mem::size_of::<Cold>() == 104);
 };

@@ -7,7 +7,7 @@ use crate::PAGE;
 use crate::channel::GEOMETRY;
 use crate::time_wait::TimeWaits;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-pub use numbers::{Counter, Reason, State};
+pub use numbers::{Counter, Promotes, Reason, State};
 use sd_ring::token::Thread;
 use sd_ring::{RxCursor, TxCursor};
 use sd_sys::fd::Owned;
@@ -15,8 +15,8 @@ use sd_sys::fd::Owned;
 pub use crate::leaving::StandIn;
 
 pub use crate::endpoint::{
-    Cold, End, Endpoint, FIXED_BUF, HAS_COLD, LINGER_ON, ParkedHalves, RX_PARKED, RxHalf, SWITCHES_MASK,
-    Switch, TX_PARKED, Tokens, TxHalf, short_address,
+    Cold, End, Endpoint, FIXED_BUF, HAS_COLD, LINGER_ON, ParkedHalves, ROAD_RX_KERNEL, ROAD_TX_KERNEL,
+    RX_PARKED, RxHalf, SWITCHES_MASK, Switch, TX_PARKED, Tokens, TxHalf, short_address,
 };
 
 /// Endpoints, tokens and halves: so they lie at the same distance from each other for each number.
@@ -90,6 +90,8 @@ pub struct Header {
     pub place: AtomicU64,
     /// Number of the policy in force, set by the monitor: accept asks whether it admits a connection. Zero: it admits all.
     pub policy: AtomicU32,
+    /// Set by the monitor: connections that the kernel has made may be moved to shared memory; see [`Promotes`].
+    pub promotes: AtomicU32,
     /// Set by the monitor, which looks no further: the owner takes no endpoint from this number on. Zero: [`ENDPOINTS`].
     pub endpoints_max: AtomicU32,
     /// Events counted by the library; see `sd_socket::stats`.
@@ -114,6 +116,7 @@ impl Header {
             starving: AtomicU32::new(0),
             place: AtomicU64::new(0),
             policy: AtomicU32::new(0),
+            promotes: AtomicU32::new(0),
             endpoints_max: AtomicU32::new(0),
             counters: [const { AtomicU64::new(0) }; COUNTERS],
             kernel_connects: [const { AtomicU32::new(0) }; KERNEL_CONNECTS],

@@ -29,6 +29,7 @@ pub mod rights;
 pub mod ringer;
 pub mod section;
 pub mod space;
+pub mod tcp;
 pub mod thread;
 pub mod time;
 pub mod trust;

@@ -210,6 +210,9 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
     all.extend([false, true].map(|again| Request::Pump { again }));
     let twins = ids.all.iter().flat_map(|near| ids.all.iter().map(move |far| (*near, *far)));
     all.extend(twins.map(|(near, far)| Request::Carries { near, far }));
+    all.extend(
+        [(0, true), (u64::MAX, false)].map(|(serial, connected)| Request::Offer { serial, connected }),
+    );
     for channel in ids.all.iter().copied() {
         all.extend([Request::Stuck { channel }, Request::Leave { channel }, Request::Decline { channel }]);
         all.extend([Request::Finished { channel }, Request::Over { channel }]);

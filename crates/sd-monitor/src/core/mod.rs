@@ -8,6 +8,7 @@ pub(crate) mod dispatch;
 pub(crate) mod holdings;
 pub(crate) mod listeners;
 pub(crate) mod members;
+pub(crate) mod offers;
 pub(crate) mod policy;
 pub(crate) mod ports;
 pub(crate) mod quotas;
@@ -23,6 +24,7 @@ pub(crate) struct Core {
     pub(crate) listeners: listeners::Listeners,
     pub(crate) leases: ports::Leases,
     pub(crate) members: members::Members,
+    pub(crate) offers: offers::Offers,
     pub(crate) channels: channels::Channels,
     pub(crate) quotas: quotas::Quotas,
     pub(crate) time_waits: time_wait::TimeWaits,

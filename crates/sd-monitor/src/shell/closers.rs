@@ -197,17 +197,20 @@ impl Shared {
 
 /// Closed as well: whoever has the answer knows that we do not keep the port alive.
 fn examine(question: Question, mut message: Box<Message>) -> Box<Message> {
-    message.listener = look(question, &message);
+    look(question, &mut message);
     message.fds.clear();
     message
 }
 
-fn look(question: Question, message: &Message) -> Result<Owned, Unfit> {
-    match (message.fds.as_slice(), question) {
-        ([fd], Question::IsListener) => descriptors::check_listener(fd.as_fd()),
-        ([fd], Question::IsBound) => descriptors::check_bound(fd.as_fd()),
-        _ => Err(Unfit),
+/// Notes what was found; whether it is what it should be.
+fn look(question: Question, message: &mut Message) -> bool {
+    let [fd] = message.fds.as_slice() else { return false };
+    match question {
+        Question::Listener => message.listener = descriptors::check_listener(fd.as_fd()),
+        Question::Bound => message.listener = descriptors::check_bound(fd.as_fd()),
+        Question::Connected => message.connected = descriptors::check_connected(fd.as_fd()),
     }
+    message.listener.is_ok() || message.connected.is_ok()
 }
 
 /// Examines a socket in the main thread itself, where its makers are users whom the monitor serves without bounds: they can do
@@ -221,11 +224,11 @@ pub(crate) fn examine_now(
     if !owner.is_some_and(is_trusted) {
         return false;
     }
-    message.listener = look(question, message);
-    if message.listener.is_ok() {
+    let is_fit = look(question, message);
+    if is_fit {
         message.fds.clear();
     }
-    message.listener.is_ok()
+    is_fit
 }
 
 /// See the module.

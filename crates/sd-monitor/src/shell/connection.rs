@@ -4,6 +4,7 @@ use super::closers::NOT_EXAMINED;
 use super::descriptors::{Owned, Unfit};
 use crate::core::ClientId;
 use crate::core::members::ProcessId;
+use crate::core::offers::Facts;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
@@ -22,8 +23,9 @@ pub(crate) struct Identity {
 /// What has to be known of the socket that came with a message.
 #[derive(Clone, Copy)]
 pub(crate) enum Question {
-    IsListener,
-    IsBound,
+    Listener,
+    Bound,
+    Connected,
 }
 
 /// The user of a child that has not said anything. No process has this number.
@@ -72,6 +74,8 @@ pub(crate) struct Message {
     pub(crate) is_cut: bool,
     /// What its descriptor is, where it should be a listener, or become one, and was looked at.
     pub(crate) listener: Result<Owned, Unfit>,
+    /// The same where it should be connected.
+    pub(crate) connected: Result<Facts, Unfit>,
 }
 
 impl Message {
@@ -82,8 +86,9 @@ impl Message {
     /// It brings a socket about which questions have to be asked that may take long.
     pub(crate) fn question(&self) -> Option<Question> {
         let question = match Request::decode(self.bytes()) {
-            Ok(Request::Listen { .. } | Request::CannotTake) => Question::IsListener,
-            Ok(Request::WillListen { .. }) => Question::IsBound,
+            Ok(Request::Listen { .. } | Request::CannotTake) => Question::Listener,
+            Ok(Request::WillListen { .. }) => Question::Bound,
+            Ok(Request::Offer { .. }) => Question::Connected,
             _ => return None,
         };
         (!self.is_cut && self.fds.len() == 1).then_some(question)
@@ -239,5 +244,13 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Incoming {
         return Incoming::End;
     }
     let (len, is_cut) = (got.len, got.is_cut);
-    Incoming::Message(Box::new(Message { bytes, len, fds, sender, is_cut, listener: NOT_EXAMINED }))
+    Incoming::Message(Box::new(Message {
+        bytes,
+        len,
+        fds,
+        sender,
+        is_cut,
+        listener: NOT_EXAMINED,
+        connected: Err(Unfit),
+    }))
 }

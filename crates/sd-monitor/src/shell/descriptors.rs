@@ -7,6 +7,7 @@
 //! | pidfd | the wait for its process would be for something else; questions about other files wait for locks |
 //! | listener | a port that the client does not own |
 
+use crate::core::offers::Facts;
 use nix::sys::socket::SockaddrStorage;
 use sd_proto::Ip;
 use std::io::Read;
@@ -161,8 +162,26 @@ fn owned(fd: BorrowedFd<'_>, domain: i32) -> Result<Owned, Unfit> {
     Ok(Owned { netns: netns_of(fd), ip, port, v6only, cookie, owner })
 }
 
+/// Checks for an established TCP connection that is bound to no device. As [`check_listener`], not for the main thread.
+pub(crate) fn check_connected(fd: BorrowedFd<'_>) -> Result<Facts, Unfit> {
+    const ESTABLISHED: u8 = 1;
+    check_tcp(fd)?;
+    let raw = fd.as_raw_fd();
+    let Owned { netns, ip, port, cookie, .. } = owned(fd, libc::AF_INET)?;
+    let name: SockaddrStorage = nix::sys::socket::getpeername(raw).map_err(|_| Unfit)?;
+    let remote = of_storage(&name)?;
+    if sd_sys::tcp::info(raw).map_err(|_| Unfit)?.state != ESTABLISHED {
+        return Err(Unfit);
+    }
+    Ok(Facts { netns, cookie, local: (ip, port), remote })
+}
+
 fn name_of(fd: BorrowedFd<'_>) -> Result<(Ip, u16), Unfit> {
     let name: SockaddrStorage = nix::sys::socket::getsockname(fd.as_raw_fd()).map_err(|_| Unfit)?;
+    of_storage(&name)
+}
+
+fn of_storage(name: &SockaddrStorage) -> Result<(Ip, u16), Unfit> {
     match (name.as_sockaddr_in(), name.as_sockaddr_in6()) {
         (Some(name), _) => Ok((Ip::v4(name.ip().octets()), name.port())),
         (_, Some(name)) => Ok((Ip(name.ip().octets()), name.port())),

@@ -20,6 +20,7 @@ mod hearing;
 mod helpers;
 mod looks;
 mod metrics;
+mod offers;
 mod origin;
 pub(crate) mod place;
 mod poller;

@@ -219,6 +219,7 @@ impl Server {
         }
         self.pumps.ended(family);
         self.core.members.forget(family);
+        self.core.offers.forget(family);
         self.give_back_family(family);
         if let Some(record) = self.families.remove(&family) {
             self.inherit_time_waits(family, &record);

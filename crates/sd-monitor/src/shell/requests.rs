@@ -15,7 +15,7 @@ use crate::core::listeners::Listener;
 use crate::core::members::ProcessId;
 use crate::core::quotas::Holding;
 use sd_proto::{ErrorCode, Reply, Request, VERSION};
-use sd_shm::slab::State;
+use sd_shm::slab::{Reason, State};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,11 +40,14 @@ impl Server {
         tracing::trace!(connection = id, ?request, fds = message.fds.len());
         let who = self.connections.get(&id).and_then(|connection| connection.who);
         let sender = self.note_sender(id, message.sender);
-        let (mut fds, listener) = (message.fds, message.listener);
+        let (mut fds, listener, connected) = (message.fds, message.listener, message.connected);
         let Some(sender) = sender else {
             return self.conclude(id, &request, Err(ErrorCode::Protocol), fds);
         };
-        let result = self.act((id, sender), (request, who), &mut fds, listener);
+        let result = match (request, who) {
+            (Request::Offer { .. }, Some(who)) => self.offered(who.client, request, connected),
+            _ => self.act((id, sender), (request, who), &mut fds, listener),
+        };
         self.conclude(id, &request, result, fds);
     }
 
@@ -136,6 +139,7 @@ impl Server {
             | Request::Memory { .. }
             | Request::Bridge
             | Request::CannotTake
+            | Request::Offer { .. }
             | Request::Separate => return Err(ErrorCode::Protocol),
         }
         Ok(None)
@@ -296,6 +300,7 @@ impl Server {
         };
         slab.header().place.store(self.place.number, Ordering::Relaxed);
         slab.header().policy.store(self.policy_number(), Ordering::Release);
+        slab.header().promotes.store(self.promotes() as u32, Ordering::Release);
         let process = self.register_process(id, client);
         let Some(connection) = self.connections.get_mut(&id) else { return Err(ErrorCode::Protocol) };
         connection.who = Some(Identity { client, process });
@@ -381,7 +386,8 @@ impl Server {
     fn reclaim_ports(&mut self, client: ClientId, family: &Family) {
         let user = Some(family.uid).filter(|user| !self.core.quotas.is_exempt(*user));
         family.slab.endpoints(|endpoint| {
-            let is_connecting_side = endpoint.side.load(Ordering::Relaxed) == 0;
+            let is_promoted = endpoint.reason.load(Ordering::Relaxed) == Reason::Promoted as u8;
+            let is_connecting_side = endpoint.side.load(Ordering::Relaxed) == 0 && !is_promoted;
             if endpoint.state.load(Ordering::Relaxed) == State::Connected as u8 && is_connecting_side {
                 let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
                 self.core.leases.reclaim(family.netns, (client, user), port);

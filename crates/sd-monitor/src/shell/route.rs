@@ -5,6 +5,7 @@ use super::family::Family;
 use super::proof::Proof;
 use super::segments::Segment;
 use super::server::Server;
+use crate::Promote;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
 use crate::core::dispatch::{Decision, Question, decide};
@@ -43,7 +44,10 @@ impl Server {
             ip: wanted.ip,
             port: wanted.port,
         };
-        let decision = self.decide(&question);
+        let decision = match self.decide(&question) {
+            Decision::Shm { .. } if self.promote == Promote::All => Decision::Kernel(Reason::Policy),
+            decision => decision,
+        };
         let is_soon = self.pumps.is_awaited() && matches!(decision, Decision::Shm { .. });
         let (route, fresh) = match is_soon || self.is_soon(client, &question, &decision) {
             true => (Route::Soon, None),
@@ -198,7 +202,12 @@ impl Server {
         Admission { policy, has_all: listener.ip.is_unspecified(), ip, port }
     }
 
-    fn make_channel(&mut self, a: ClientId, b: ClientId, admits: Admission) -> Option<Introduction> {
+    pub(super) fn make_channel(
+        &mut self,
+        a: ClientId,
+        b: ClientId,
+        admits: Admission,
+    ) -> Option<Introduction> {
         let (family_a, family_b) = (self.families.get(&a)?, self.families.get(&b)?);
         let connection = self.connections.get(&family_b.connection?)?;
         let id = self.core.channels.next_id();

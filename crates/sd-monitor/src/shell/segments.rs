@@ -115,6 +115,12 @@ impl Slab {
         self.map.cold_of(endpoint)
     }
 
+    /// Whether bytes of a connection go through the kernel.
+    pub(crate) fn is_by_kernel(&self, endpoint: &Endpoint) -> bool {
+        let which = slab::ROAD_RX_KERNEL | slab::ROAD_TX_KERNEL;
+        self.cold(endpoint).is_some_and(|cold| cold.road.load(Ordering::Relaxed) & which != 0)
+    }
+
     /// See [`slab::Slab::sender`].
     pub(crate) fn sender(&self, endpoint: &Endpoint) -> (TxCursor, u64) {
         self.map.sender(endpoint).unwrap_or((TxCursor::new(&GEOMETRY), 0))

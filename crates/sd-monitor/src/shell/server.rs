@@ -26,6 +26,7 @@ use crate::Options;
 use crate::core::channels::{ChannelKey, Channels};
 use crate::core::listeners::Listeners;
 use crate::core::members::{Members, ProcessId};
+use crate::core::offers::Offers;
 use crate::core::policy::Policy;
 use crate::core::ports::Leases;
 use crate::core::quotas::{Holding, Quotas};
@@ -54,6 +55,7 @@ pub(crate) struct Counters {
     pub(crate) refused_connections: u64,
     pub(crate) offers: u64,
     pub(crate) twins: u64,
+    pub(crate) promotions: u64,
 }
 
 /// See the module.
@@ -86,6 +88,7 @@ pub(crate) struct Server {
     pub(super) remains: Remains,
     pub(super) pumps: Pumps,
     pub(super) metrics: Metrics,
+    pub(super) promote: crate::Promote,
     policy_path: Option<PathBuf>,
     pub(super) place: Place,
     signals: SignalFd,
@@ -114,6 +117,7 @@ impl Server {
             // Lower ones tell of rights (sd-socket's addr.rs).
             leases: Leases::new(first.max(1024), last),
             members: Members::default(),
+            offers: Offers::default(),
             channels: Channels::new(first_channel_id()),
             quotas: Quotas::new(nix::unistd::geteuid().as_raw()),
             time_waits: TimeWaits::default(),
@@ -145,6 +149,7 @@ impl Server {
             remains: Remains::default(),
             pumps: Pumps::new(options.pump),
             metrics: Metrics::default(),
+            promote: options.promote,
             policy_path: options.policy.clone(),
             place,
             signals,

@@ -289,8 +289,15 @@ impl Server {
             let mut shown = connection(&family.slab, endpoint, (pid, comms.of(pid)), family.uid);
             if state == State::Connected {
                 let is_bridged = endpoint.reason.load(Ordering::Relaxed) == Reason::Bridged as u8;
-                shown.path = if is_bridged { "bridged" } else { "shm" };
-                shown.reason = shown.reason.filter(|_| is_bridged);
+                let reason = endpoint.reason.load(Ordering::Relaxed);
+                let is_promoted = reason == Reason::Promoted as u8;
+                let by_kernel = is_promoted && family.slab.is_by_kernel(endpoint);
+                shown.path = match (is_bridged, by_kernel) {
+                    (true, _) => "bridged",
+                    (_, true) => "kernel",
+                    _ => "shm",
+                };
+                shown.reason = shown.reason.filter(|_| is_bridged || is_promoted);
                 let sender = family.slab.sender(endpoint).0;
                 shown.fills_bytes = sender.large_used().min(GEOMETRY.large).into();
                 (shown.end, shown.state) = self.end_of(id, endpoint, sender);

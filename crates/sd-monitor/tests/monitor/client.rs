@@ -108,7 +108,7 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    fn new(id: u64, peer_pid: u32, fds: Vec<OwnedFd>) -> Channel {
+    pub(crate) fn new(id: u64, peer_pid: u32, fds: Vec<OwnedFd>) -> Channel {
         let [segment, public, _eventfd] = <[OwnedFd; 3]>::try_from(fds).unwrap();
         let page = sd_shm::public::map_peer(public.as_raw_fd()).unwrap();
         assert_eq!(page.version.load(Ordering::Relaxed), sd_shm::VERSION);

@@ -11,6 +11,7 @@ mod holding;
 mod hostile;
 mod memory;
 mod metrics;
+mod offers;
 mod process;
 mod pumps;
 mod quotas;
@@ -31,7 +32,11 @@ fn monitor_process() {
     let helper = std::env::var_os("SD_TEST_HELPER").map(Into::into);
     let pump = std::env::var_os("SD_TEST_PUMP").map(|_| sd_monitor::Pump::Late);
     let metrics = std::env::var("SD_TEST_METRICS").ok().map(|place| place.parse().unwrap());
-    let options = sd_monitor::Options { socket: socket.into(), policy, helper, pump, metrics };
+    let promote = match std::env::var_os("SD_TEST_PROMOTE") {
+        Some(_) => sd_monitor::Promote::Earned,
+        None => sd_monitor::Promote::Nothing,
+    };
+    let options = sd_monitor::Options { socket: socket.into(), policy, helper, pump, metrics, promote };
     let ended = sd_monitor::run(options);
     if let Err(error) = &ended {
         eprintln!("failed: {error}");

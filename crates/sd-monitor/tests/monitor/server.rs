@@ -71,6 +71,17 @@ impl Server {
         server
     }
 
+    /// A monitor that promotes connections of the kernel's.
+    pub(crate) fn start_with_promotion(policy: &str) -> Server {
+        let mut server = Server::prepare();
+        server._alone = Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
+        server.write_policy(policy);
+        server.restart_with(|command| {
+            command.env("SD_TEST_PROMOTE", "1");
+        });
+        server
+    }
+
     /// A monitor that serves metrics where `place` says.
     pub(crate) fn start_with_metrics(place: impl FnOnce(&Server) -> String) -> Server {
         let mut server = Server::prepare();

@@ -73,6 +73,8 @@ pub enum Reason {
     Bridged = 9,
     /// The process has been in another network namespace than the one it began in.
     Elsewhere = 10,
+    /// Not on the kernel path any more: the kernel made the connection, and its bytes were moved to shared memory.
+    Promoted = 11,
 }
 else None
 }
@@ -91,7 +93,21 @@ impl Reason {
             Reason::NotAccepting => "listener's processes are not accepting yet",
             Reason::Policy => "policy",
             Reason::Elsewhere => "the process has changed its network namespace",
+            Reason::Promoted => "promoted",
             Reason::Bridged => "handed to a program of another user, or without the library",
         }
     }
+}
+
+numbered! {
+/// Which connections that the kernel has made a process offers to the monitor.
+pub enum Promotes {
+    /// None.
+    Nothing = 0,
+    /// Those that have shown that they last and are busy.
+    Earned = 1,
+    /// For tests: each, after a few messages.
+    All = 2,
+}
+else Nothing
 }

@@ -72,7 +72,14 @@ fn stage() -> &'static Stage {
         let folder = std::env::temp_dir().join(format!("sd-fuzz-{}", std::process::id()));
         let path = folder.join("monitor.sock");
         let socket = path.clone();
-        let options = sd_monitor::Options { socket, policy: None, helper: None, pump: None, metrics: None };
+        let options = sd_monitor::Options {
+            socket,
+            policy: None,
+            helper: None,
+            pump: None,
+            metrics: None,
+            promote: Default::default(),
+        };
         // SAFETY: nothing else runs yet.
         unsafe { std::env::set_var("SD_LOG", "off") };
         std::thread::spawn(move || sd_monitor::run(options).expect("the monitor runs"));
@@ -160,7 +167,8 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         28 => Request::Listens { index: x, generation: y, backlog: 1 },
         29 => Request::Ring { channel: a, side: y & 1 },
         30 => Request::Bridge,
-        31 => Request::Waiting { index: x },
+        31 if b & 2 == 0 => Request::Waiting { index: x },
+        31 => Request::Offer { serial: a, connected: yes },
         20 => Request::ThreadWakerOf { channel: a, side: y & 1, number: y >> 1 },
         _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
     }
@@ -178,6 +186,7 @@ fn fitting(request: &Request) -> &'static [usize] {
         Request::Fork { .. } | Request::Bridge => &[6],
         Request::Born { .. } => &[5],
         Request::Channel { .. } | Request::Join { .. } => &[8],
+        Request::Offer { .. } => &[9],
         Request::Share => &[0],
         Request::ThreadWaker { .. } => &[2],
         _ => &[],

@@ -1,0 +1,121 @@
+//! Both ends of a connection that the kernel has made get a channel, over which they move its bytes by themselves.
+//!
+//! ```text
+//! A --Offer + socket--> monitor <--Offer + socket-- B
+//! A <--Promote: channel, side A, ticket-- monitor --Promote: channel, side B, ticket--> B
+//! ```
+//! B is told first, so that it knows the ticket by the time that A shows it.
+
+use super::descriptors::Unfit;
+use super::family::Family;
+use super::segments::Segment;
+use super::server::Server;
+use crate::Promote;
+use crate::core::ClientId;
+use crate::core::channels::ChannelKey;
+use crate::core::offers::{Facts, Offer, Outcome};
+use crate::core::policy::Action;
+use crate::core::quotas::Holding;
+use sd_proto::{Admission, ErrorCode, Reply, Request};
+use sd_shm::slab::Promotes;
+use std::os::fd::AsFd;
+
+impl Server {
+    /// What processes offer.
+    pub(super) fn promotes(&self) -> Promotes {
+        match self.promote {
+            Promote::Nothing => Promotes::Nothing,
+            Promote::Earned => Promotes::Earned,
+            Promote::All => Promotes::All,
+        }
+    }
+
+    /// Acts on [`sd_proto::Request::Offer`].
+    pub(super) fn offered(
+        &mut self,
+        client: ClientId,
+        asked: Request,
+        socket: Result<Facts, Unfit>,
+    ) -> Result<Option<Reply>, ErrorCode> {
+        let Request::Offer { serial, connected } = asked else { return Err(ErrorCode::Protocol) };
+        let facts = socket.map_err(|_| ErrorCode::Descriptor)?;
+        let uid = self.families.get(&client).ok_or(ErrorCode::Protocol)?.uid;
+        if self.promote == Promote::Nothing || self.pumps.is_wanted() {
+            return Err(ErrorCode::Denied);
+        }
+        let offer = Offer { client, serial, uid, connected, facts };
+        let now_ms = sd_sys::time::now_ns() / 1_000_000;
+        match self.core.offers.add(offer, now_ms) {
+            Outcome::Waits => Ok(Some(Reply::Ok)),
+            Outcome::Pair(a, b) => self.promote(&a, &b).map(|()| Some(Reply::Ok)).ok_or(ErrorCode::Denied),
+            Outcome::Refused => Err(ErrorCode::Denied),
+        }
+    }
+
+    fn promote(&mut self, a: &Offer, b: &Offer) -> Option<()> {
+        let (to, port) = a.facts.remote;
+        if self.core.policy.action(a.uid, to, port) != Action::Allow {
+            return None;
+        }
+        let is_there = |key: &ChannelKey| self.core.channels.founder(*key) == Some(b.client);
+        let known = self.core.channels.newest(a.client, b.client).filter(is_there);
+        let (key, is_fresh) = match known.filter(|key| !self.is_full(*key)) {
+            Some(key) => (key, false),
+            None => (self.channel_for(a, b)?, true),
+        };
+        let ticket = u64::from(self.random(a.facts.cookie)) << 32 | u64::from(self.random(b.serial));
+        let notice = |to: &Offer, other: &Offer, side| Reply::Promote {
+            serial: to.serial,
+            channel: key.0,
+            side,
+            ticket,
+            peer_pid: self.families.get(&other.client).map_or(0, |family| family.pid),
+            peer: other.client.0,
+            stranger: self.is_stranger(to.client, other.client),
+        };
+        self.tell_of_promotion(b, &notice(b, a, 1), None)?;
+        self.tell_of_promotion(a, &notice(a, b, 0), is_fresh.then_some((b.client, key)))?;
+        self.counters.promotions += 1;
+        tracing::debug!(a = a.client.0, b = b.client.0, channel = key.0, "promotion");
+        Some(())
+    }
+
+    /// A new channel, which B has been given.
+    fn channel_for(&mut self, a: &Offer, b: &Offer) -> Option<ChannelKey> {
+        let limit = self.families.get(&b.client)?.descriptors_max();
+        let has_room = |family: &mut Family| family.has_room_below(limit);
+        if !self.has_addresses()
+            || !self.may_have_another(a.client, b.client, limit)
+            || !self.families.get_mut(&b.client).is_some_and(has_room)
+        {
+            return None;
+        }
+        let key = ChannelKey(self.core.channels.next_id());
+        self.charge(Holding::Channel(key), a.uid, 1).ok()?;
+        let (ip, port) = a.facts.remote;
+        let admits = Admission { policy: self.policy_number(), has_all: false, ip, port };
+        let made = self.make_channel(a.client, b.client, admits);
+        if made.is_none() {
+            self.core.quotas.give_back(Holding::Channel(key));
+        }
+        made?.fresh
+    }
+
+    fn tell_of_promotion(
+        &self,
+        to: &Offer,
+        notice: &Reply,
+        fresh: Option<(ClientId, ChannelKey)>,
+    ) -> Option<()> {
+        let family = self.families.get(&to.client)?;
+        let mut fds = Vec::new();
+        if let Some((b, key)) = fresh {
+            let (other, segment): (&Family, &Segment) = (self.families.get(&b)?, self.segments.get(&key)?);
+            fds =
+                vec![segment.file().as_fd(), other.public.as_ref()?.as_fd(), other.eventfd.as_ref()?.as_fd()];
+        }
+        self.connections.get(&family.connection?)?.send(notice, &fds).ok()?;
+        family.announce_mail();
+        Some(())
+    }
+}

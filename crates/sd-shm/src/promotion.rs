@@ -1,0 +1,64 @@
+//! What a slot says of a connection that the kernel has made, and that gets the slot besides (ADR 82).
+//!
+//! Bits of [`SlotSide::flags`] are what a side says of the roads. The place of the names, which the kernel's connection has already, holds
+//! the ticket, and where each side has gone over.
+
+use crate::channel::{Names, Side, SlotSide};
+use core::sync::atomic::{AtomicU64, Ordering};
+use sd_ring::road::RoadWord;
+
+/// In [`SlotSide::listener`] of side A: the slot is for a connection that the kernel has made, which B knows by a ticket
+/// ([`Names::ticket`]) and does not accept.
+pub const PROMOTION: u32 = u32::MAX - 1;
+
+/// The first bit of [`SlotSide::flags`] for [`RoadWord`], and all of them.
+const SHIFT: u32 = 8;
+const MASK: u32 = 0x3f << SHIFT;
+
+impl SlotSide {
+    /// What the side says of the roads.
+    #[inline]
+    pub fn road(&self) -> RoadWord {
+        RoadWord((self.flags.load(Ordering::Acquire) & MASK) >> SHIFT)
+    }
+
+    /// The side says one thing more. What belongs to it was written before.
+    pub fn say(&self, more: RoadWord) {
+        self.flags.fetch_or(more.0 << SHIFT & MASK, Ordering::AcqRel);
+    }
+}
+
+impl Names {
+    /// What the monitor has told both sides. Written by A.
+    pub fn ticket(&self) -> &AtomicU64 {
+        &self.local[0]
+    }
+
+    /// The bytes that a side has sent over the kernel's connection before its first in the ring. Written by that side.
+    pub fn switched_at(&self, side: Side) -> &AtomicU64 {
+        &self.remote[side as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::{FLAG_COLD, FLAG_FIN};
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps files")]
+    fn roads_stand_beside_the_other_flags() {
+        let map = crate::channel::Mapping::create(1, 1, 2).unwrap().1;
+        let [a, b] = &map.slot(3).side;
+        a.flags.store(FLAG_FIN | FLAG_COLD, Ordering::Relaxed);
+        a.say(RoadWord::ATTACHED);
+        a.say(RoadWord::SWITCHED);
+        assert_eq!(a.road(), RoadWord::ATTACHED | RoadWord::SWITCHED);
+        assert_eq!(a.flags.load(Ordering::Relaxed) & !MASK, FLAG_FIN | FLAG_COLD);
+        assert_eq!(b.road(), RoadWord::default());
+        let all = 1 << 6;
+        assert_eq!(RoadWord::RESUME.0 << 1, all, "all bits of a word have a place");
+        map.names(3).switched_at(Side::B).store(7, Ordering::Relaxed);
+        assert_eq!(map.names(3).switched_at(Side::A).load(Ordering::Relaxed), 0);
+    }
+}

@@ -159,7 +159,10 @@ pub mod testing {
         let uid_of = |name: &str| (name == "root").then_some(0);
         match crate::core::policy::Policy::parse(text, &uid_of) {
             Ok(policy) => {
-                let _ = (policy.is_alike_for_all(), policy.action(1, sd_proto::Ip::v4([10, 1, 2, 3]), 80));
+                let ip = sd_proto::Ip::v4([10, 1, 2, 3]);
+                let is_allowed = policy.action(1, ip, 80) == crate::core::policy::Action::Allow;
+                assert!(is_allowed || !policy.lets_move(1, [(ip, 80); 2]), "a later move is no way around");
+                assert!(is_allowed || !policy.is_alike_for_all());
                 true
             }
             Err(error) => error.to_string().is_empty(),

@@ -276,8 +276,9 @@ pub enum Request {
     } brings 0, silent;
     /// A connection that the kernel has made, on which nobody is in a call and nothing waits to be sent: if the other end is
     /// offered too, both can be moved to shared memory. Descriptor: its socket, which alone is believed. Answer: [`Reply::Ok`],
-    /// it waits for the other end or has found it ([`Reply::Promote`] follows); [`Reply::Error`] with [`ErrorCode::Denied`]: it
-    /// stays as it is.
+    /// it waits for the other end or has found it ([`Reply::Promote`] comes); [`Reply::Error`] with [`ErrorCode::Denied`]: it
+    /// stays as it is; with [`ErrorCode::InUse`]: something waits to be sent after all. Until the answer nobody may be in a call on
+    /// the socket.
     63 Offer {
         /// The sender's own name for this offer.
         serial: u64,

@@ -24,6 +24,7 @@ pub mod membarrier;
 pub mod msg;
 pub mod netlink;
 pub mod numbers;
+pub mod origins;
 pub mod raw;
 pub mod rights;
 pub mod ringer;

@@ -106,27 +106,34 @@ impl<F: Number + ?Sized> Netlink<F> {
     }
 
     /// Whether a connection of the kernel's has these four numbers, which another one could not have beside it.
-    pub fn is_connected(
+    pub fn is_connected(&self, from: ([u8; 16], u16), to: ([u8; 16], u16)) -> Result<bool> {
+        self.connection(from, to).map(|found| found.is_some())
+    }
+
+    /// The cookie of the socket at the first end of that connection, if there is one.
+    pub fn connection(
         &self,
         (ip, port): ([u8; 16], u16),
         (to_ip, to_port): ([u8; 16], u16),
-    ) -> Result<bool> {
+    ) -> Result<Option<u64>> {
         let listener = Listener { ip, port, cookie: 0 };
         let mut body = diag_request(family_of(&ip), u32::MAX, &listener);
         body[10..12].copy_from_slice(&to_port.to_be_bytes());
         body[28..44].copy_from_slice(&address_of(&to_ip).0);
-        let mut is_connected = false;
+        let mut connection = None;
         // Where there is none the kernel finds who listens at the own end.
         let asked = self.ask(SOCK_DIAG_BY_FAMILY, 0, &body, &mut [0; ROOM], |answer| {
             let is_it = |answer: &[u8; DIAG_MSG]| {
                 !matches!(answer[1], TCP_LISTEN | TCP_TIME_WAIT) && answer[6..8] == to_port.to_be_bytes()
             };
-            is_connected = answer.first_chunk().is_some_and(is_it);
+            let cookie =
+                |answer: &[u8; DIAG_MSG]| Some(u64::from_ne_bytes(*answer.get(44..)?.first_chunk()?));
+            connection = answer.first_chunk().filter(|answer| is_it(answer)).and_then(cookie);
             true
         });
         match asked {
-            Ok(()) => Ok(is_connected),
-            Err(Errno::ENOENT) => Ok(false),
+            Ok(()) => Ok(connection),
+            Err(Errno::ENOENT) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -49,6 +49,15 @@ pub fn info(fd: i32) -> Result<Info> {
 /// Looks after which a count that changes all the time is given up.
 const LOOKS_MAX: u32 = 1000;
 
+/// Bytes that were written and not acknowledged yet (SIOCOUTQ).
+pub fn queued(fd: i32) -> Result<u64> {
+    const SIOCOUTQ: u64 = 0x5411;
+    let mut queued = 0i32;
+    // SAFETY: the kernel writes an int.
+    check(unsafe { syscall!(libc::SYS_ioctl, fd, SIOCOUTQ, &mut queued as *mut i32) })?;
+    Ok(queued.max(0) as u64)
+}
+
 /// Looks at a count of bytes that have passed and at what is queued, until both are of one moment.
 fn steady(fd: i32, passed: impl Fn(&Info) -> u64, request: u64) -> Result<(Info, u64)> {
     for _ in 0..LOOKS_MAX {

@@ -32,6 +32,8 @@ struct Channel {
     user: Option<u32>,
     /// Those who have it were told that some of them are of different users.
     strange: bool,
+    /// It joins processes of two network namespaces.
+    foreign: bool,
 }
 
 /// All channels.
@@ -88,6 +90,16 @@ impl Channels {
     /// Whether it joins processes of different users, as it came to be said; see `shell/strangers.rs`.
     pub(crate) fn is_strange(&self, key: ChannelKey) -> bool {
         self.channels.get(&key).is_some_and(|channel| channel.strange)
+    }
+
+    /// Whether it joins two network namespaces; see `shell/foreign.rs`.
+    pub(crate) fn is_foreign(&self, key: ChannelKey) -> bool {
+        self.channels.get(&key).is_some_and(|channel| channel.foreign)
+    }
+
+    /// From now on it does, also when one of its sides is gone.
+    pub(crate) fn becomes_foreign(&mut self, key: ChannelKey) {
+        self.channels.get_mut(&key).into_iter().for_each(|channel| channel.foreign = true);
     }
 
     /// Whether it was made here: all who may use it are known then.

@@ -1,13 +1,38 @@
 //! Connections that the kernel has made and whose processes offer them: which two are the ends of one.
 //!
-//! What is compared the monitor has read from the sockets themselves. [`evidence`] is the only judge. It is pure, so that more kinds of
-//! evidence find their place there: sequence numbers, time-stamps of the SYN.
+//! What is compared the monitor has read from the sockets themselves; of what a client says only its role is used. [`evidence`] is the
+//! only judge, and is pure. In this order:
+//!
+//! | evidence | when it is there | holds through |
+//! |---|---|---|
+//! | [`Evidence::Numbers`]: the sequence numbers at which both streams begin, 64 bits | the monitor has CAP_NET_ADMIN over both network namespaces (`sd_sys::origins`) | translated addresses, published ports, bridges |
+//! | [`Evidence::Names`]: each end's own name is the other's peer, in one network namespace | the kernel tells namespaces apart | loopback, and the namespace's own addresses |
+//!
+//! Where the first is there, it alone decides. The role of an end is part of it: the number of the first byte follows from it, so who
+//! says the wrong one has numbers that nobody mirrors. Two offers that fit one are as good as none: all are refused.
+//!
+//! # Not guaranteed
+//! Who has CAP_NET_ADMIN in a network namespace of his own can give a socket any numbers (TCP_REPAIR). To be taken for an end of
+//! somebody else's connection he has to know both of its numbers, so he has to see its packets, and could have changed them.
 
 use super::ClientId;
 use sd_proto::Ip;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::Wrapping;
 
 /// An address and a port.
 pub(crate) type Name = (Ip, u16);
+
+/// What the kernel says of the sequence numbers of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbers {
+    /// See [`sd_sys::origins::Origins`].
+    Known { sent: u32, received: u32 },
+    /// The monitor may not ask.
+    Untold,
+    /// It could not be asked at this moment.
+    Later,
+}
 
 /// What the kernel says of a connected socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +43,7 @@ pub(crate) struct Facts {
     pub(crate) cookie: u64,
     pub(crate) local: Name,
     pub(crate) remote: Name,
+    pub(crate) numbers: Numbers,
 }
 
 /// One end.
@@ -35,19 +61,63 @@ pub(crate) struct Offer {
 /// Whether two offers are the ends of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evidence {
-    Match,
+    Numbers,
+    Names,
     No,
 }
 
-/// In one network namespace there is one established connection with four numbers, so the one whose numbers mirror them is its
-/// other end.
+/// What the two ends of a connection have in common, as one of them has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Mark {
+    /// Numbers of the first byte sent, and received.
+    Streams(u32, u32),
+    /// Network namespace, own name, name of the peer.
+    Names(u64, Name, Name),
+}
+
+impl Mark {
+    /// As the other end has it.
+    fn mirrored(self) -> Mark {
+        match self {
+            Mark::Streams(sent, received) => Mark::Streams(received, sent),
+            Mark::Names(netns, local, remote) => Mark::Names(netns, remote, local),
+        }
+    }
+}
+
+impl Offer {
+    /// Of the first byte sent, and received.
+    fn streams(&self) -> Option<Mark> {
+        let Numbers::Known { sent, received } = self.facts.numbers else { return None };
+        let first = Wrapping(sent) + Wrapping(u32::from(self.connected));
+        Some(Mark::Streams(first.0, received))
+    }
+
+    fn names(&self) -> Option<Mark> {
+        let Facts { netns, local, remote, .. } = self.facts;
+        (netns != 0).then_some(Mark::Names(netns, local, remote))
+    }
+
+    fn marks(&self) -> impl Iterator<Item = Mark> {
+        self.streams().into_iter().chain(self.names())
+    }
+
+    /// The kernel's socket.
+    fn socket(&self) -> (u64, u64) {
+        (self.facts.netns, self.facts.cookie)
+    }
+}
+
+/// See the module.
 pub(crate) fn evidence(a: &Offer, b: &Offer) -> Evidence {
-    let (x, y) = (&a.facts, &b.facts);
-    let is_same_place = x.netns == y.netns && x.netns != 0;
-    let is_mirrored = x.local == y.remote && x.remote == y.local;
-    match a.connected != b.connected && x.cookie != y.cookie && is_same_place && is_mirrored {
-        true => Evidence::Match,
-        false => Evidence::No,
+    let mirror = |a: Option<Mark>, b: Option<Mark>| Some(a?.mirrored() == b?);
+    if a.connected == b.connected || a.socket() == b.socket() {
+        return Evidence::No;
+    }
+    match (mirror(a.streams(), b.streams()), mirror(a.names(), b.names())) {
+        (Some(true), _) => Evidence::Numbers,
+        (None, Some(true)) => Evidence::Names,
+        _ => Evidence::No,
     }
 }
 
@@ -55,6 +125,10 @@ pub(crate) fn evidence(a: &Offer, b: &Offer) -> Evidence {
 const WAITS_MS: u64 = 60_000;
 /// Offers of one user that wait.
 const OF_USER_MAX: usize = 4096;
+/// Of a user whom the monitor serves without bounds.
+const OF_EXEMPT_MAX: usize = 1 << 16;
+/// Of all others together.
+const OF_ALL_MAX: usize = 1 << 17;
 
 /// What an offer has come to.
 #[derive(Debug)]
@@ -62,106 +136,127 @@ pub(crate) enum Outcome {
     /// It waits for the other end.
     Waits,
     /// Both ends: who connected, and who accepted.
-    Pair(Offer, Offer),
+    Pair(Offer, Offer, Evidence),
     /// There are too many, or more than one fits.
     Refused,
+}
+
+struct Waiting {
+    until_ms: u64,
+    offer: Offer,
 }
 
 /// Those that wait for the other end.
 #[derive(Default)]
 pub(crate) struct Offers {
-    /// With the time until which they wait, oldest first.
-    waiting: Vec<(u64, Offer)>,
+    /// Oldest first; all wait for the same time.
+    waiting: BTreeMap<u64, Waiting>,
+    last: u64,
+    by_socket: HashMap<(u64, u64), u64>,
+    by_mark: HashMap<Mark, BTreeSet<u64>>,
+    of_user: HashMap<u32, usize>,
 }
 
 impl Offers {
-    /// One more.
-    pub(crate) fn add(&mut self, offer: Offer, now_ms: u64) -> Outcome {
-        self.waiting.retain(|(until, other)| *until > now_ms && other.facts.cookie != offer.facts.cookie);
-        let fits = |(_, other): &&(u64, Offer)| evidence(&offer, other) == Evidence::Match;
-        let found: Vec<u64> = self.waiting.iter().filter(fits).map(|(_, other)| other.facts.cookie).collect();
-        match found.as_slice() {
-            [] if self.waiting.iter().filter(|(_, other)| other.uid == offer.uid).count() >= OF_USER_MAX => {
-                Outcome::Refused
-            }
+    /// One more. `is_there` says whether the socket of one that waits still has its connection; it is asked of those that fit by their
+    /// names.
+    pub(crate) fn add(
+        &mut self,
+        offer: Offer,
+        (now_ms, is_exempt): (u64, bool),
+        is_there: impl Fn(&Offer) -> bool,
+    ) -> Outcome {
+        self.expire(now_ms);
+        // The library offers again what it has offered before.
+        if let Some(before) = self.by_socket.get(&offer.socket()).copied() {
+            self.remove(before);
+        }
+        // Numbers do not come again; names do, when a connection is closed and another one made.
+        let lives =
+            |(_, other): &(u64, Offer)| evidence(&offer, other) == Evidence::Numbers || is_there(other);
+        let (there, gone): (Vec<_>, Vec<_>) = self.fitting(&offer).into_iter().partition(lives);
+        gone.into_iter().for_each(|(number, _)| self.remove(number));
+        match there.as_slice() {
+            [] if self.is_full(offer.uid, is_exempt) => Outcome::Refused,
             [] => {
-                self.waiting.push((now_ms + WAITS_MS, offer));
+                self.insert(offer, now_ms + WAITS_MS);
                 Outcome::Waits
             }
-            [cookie] => match self.waiting.iter().position(|(_, other)| other.facts.cookie == *cookie) {
-                Some(at) => {
-                    let (_, other) = self.waiting.remove(at);
-                    if offer.connected { Outcome::Pair(offer, other) } else { Outcome::Pair(other, offer) }
+            &[(number, other)] => {
+                self.remove(number);
+                let found = evidence(&offer, &other);
+                if offer.connected {
+                    Outcome::Pair(offer, other, found)
+                } else {
+                    Outcome::Pair(other, offer, found)
                 }
-                None => Outcome::Refused,
-            },
+            }
             _ => Outcome::Refused,
         }
     }
 
     /// A client is gone.
     pub(crate) fn forget(&mut self, client: ClientId) {
-        self.waiting.retain(|(_, offer)| offer.client != client);
+        let is_its =
+            |(number, waiting): (&u64, &Waiting)| (waiting.offer.client == client).then_some(*number);
+        let gone: Vec<u64> = self.waiting.iter().filter_map(is_its).collect();
+        gone.into_iter().for_each(|number| self.remove(number));
+    }
+
+    fn expire(&mut self, now_ms: u64) {
+        while let Some((number, _)) =
+            self.waiting.first_key_value().filter(|(_, first)| first.until_ms <= now_ms)
+        {
+            let number = *number;
+            self.remove(number);
+        }
+    }
+
+    /// Those that may be the other end.
+    fn fitting(&self, offer: &Offer) -> Vec<(u64, Offer)> {
+        let numbers = offer.marks().filter_map(|mark| self.by_mark.get(&mark.mirrored())).flatten();
+        let numbers: BTreeSet<u64> = numbers.copied().collect();
+        let known = numbers.into_iter().filter_map(|number| Some((number, self.waiting.get(&number)?.offer)));
+        known.filter(|(_, other)| evidence(offer, other) != Evidence::No).collect()
+    }
+
+    fn is_full(&self, uid: u32, is_exempt: bool) -> bool {
+        let of_user = self.of_user.get(&uid).copied().unwrap_or_default();
+        match is_exempt {
+            true => of_user >= OF_EXEMPT_MAX,
+            false => of_user >= OF_USER_MAX || self.waiting.len() >= OF_ALL_MAX,
+        }
+    }
+
+    fn insert(&mut self, offer: Offer, until_ms: u64) {
+        self.last += 1;
+        self.by_socket.insert(offer.socket(), self.last);
+        for mark in offer.marks() {
+            self.by_mark.entry(mark).or_default().insert(self.last);
+        }
+        *self.of_user.entry(offer.uid).or_default() += 1;
+        self.waiting.insert(self.last, Waiting { until_ms, offer });
+    }
+
+    fn remove(&mut self, number: u64) {
+        let Some(Waiting { offer, .. }) = self.waiting.remove(&number) else { return };
+        self.by_socket.remove(&offer.socket());
+        for mark in offer.marks() {
+            if let Some(all) = self.by_mark.get_mut(&mark) {
+                all.remove(&number);
+                if all.is_empty() {
+                    self.by_mark.remove(&mark);
+                }
+            }
+        }
+        if let Some(count) = self.of_user.get_mut(&offer.uid) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_user.remove(&offer.uid);
+            }
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const A: Name = (Ip([1; 16]), 1000);
-    const B: Name = (Ip([2; 16]), 80);
-
-    fn offer(client: u64, connected: bool, (local, remote): (Name, Name)) -> Offer {
-        let facts = Facts { netns: 7, cookie: client + 100, local, remote };
-        Offer { client: ClientId(client), serial: 1, uid: 0, connected, facts }
-    }
-
-    #[test]
-    fn mirrored_names_in_one_namespace_are_a_pair() {
-        for connected_first in [true, false] {
-            let mut all = Offers::default();
-            let (one, other) = (offer(1, true, (A, B)), offer(2, false, (B, A)));
-            let (first, second) = if connected_first { (one, other) } else { (other, one) };
-            assert!(matches!(all.add(first, 0), Outcome::Waits));
-            let Outcome::Pair(a, b) = all.add(second, 1) else { panic!("a pair") };
-            assert_eq!((a.client, b.client), (ClientId(1), ClientId(2)), "who connected comes first");
-            assert!(matches!(all.add(second, 2), Outcome::Waits), "each offer is used once");
-        }
-    }
-
-    #[test]
-    fn nothing_less_is() {
-        let one = offer(1, true, (A, B));
-        let other = offer(2, false, (B, A));
-        let wrong = [
-            Offer { connected: true, ..other },
-            Offer { facts: Facts { netns: 8, ..other.facts }, ..other },
-            Offer { facts: Facts { remote: (A.0, 1001), ..other.facts }, ..other },
-            Offer { facts: Facts { local: (A.0, 80), ..other.facts }, ..other },
-            Offer { facts: Facts { cookie: one.facts.cookie, ..other.facts }, ..other },
-        ];
-        for wrong in wrong {
-            assert_eq!(evidence(&one, &wrong), Evidence::No, "{wrong:?}");
-        }
-        assert_eq!((evidence(&one, &other), evidence(&other, &one)), (Evidence::Match, Evidence::Match));
-    }
-
-    #[test]
-    fn an_offer_ends_with_its_client_and_with_time() {
-        let mut all = Offers::default();
-        assert!(matches!(all.add(offer(1, true, (A, B)), 0), Outcome::Waits));
-        all.forget(ClientId(1));
-        assert!(matches!(all.add(offer(2, false, (B, A)), 0), Outcome::Waits));
-        assert!(matches!(all.add(offer(1, true, (A, B)), WAITS_MS + 1), Outcome::Waits), "too late");
-    }
-
-    #[test]
-    fn two_that_fit_are_none() {
-        let mut all = Offers::default();
-        for client in [2, 3] {
-            assert!(matches!(all.add(offer(client, false, (B, A)), 0), Outcome::Waits));
-        }
-        assert!(matches!(all.add(offer(1, true, (A, B)), 0), Outcome::Refused));
-    }
-}
+mod tests;

@@ -2,11 +2,14 @@
 //!
 //! ```text
 //! # One rule per line; what a rule does not mention matches everything.
-//! allow|deny|kernel  [uid=NUMBER|NAME] [to=ADDRESS[/PREFIX]] [port=N[-M]]
+//! allow|deny|kernel|stay  [uid=NUMBER|NAME] [to=ADDRESS[/PREFIX]] [port=N[-M]]
 //! default allow|deny|kernel
 //! ```
 //! Order does not matter: of the matching rules `deny` wins over `kernel`, and `kernel` over
 //! `allow`. Without a matching rule the default counts, which is `allow` unless stated.
+//!
+//! A connection that the kernel has made may be moved to shared memory (`offers`) where it might have been there from the beginning,
+//! unless a `stay` rule matches, which says nothing else.
 //!
 //! A rule is about what is reached. A listener at all addresses is reached whatever address a client names, so a rule that
 //! keeps a user from one of them keeps shared memory from leading him there by any other: the kernel, which knows where a
@@ -30,7 +33,8 @@ pub(crate) enum Action {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Rule {
-    action: Action,
+    /// None: it is only about connections that the kernel has made.
+    action: Option<Action>,
     uid: Option<u32>,
     to: Option<(Ip, u32)>,
     ports: (u16, u16),
@@ -56,7 +60,7 @@ impl Rule {
             }
         };
         self.to.is_some_and(is_about)
-            && self.action != Action::Allow
+            && self.action.is_some_and(|action| action != Action::Allow)
             && self.uid.is_none_or(|want| want == uid)
             && (self.ports.0..=self.ports.1).contains(&port)
     }
@@ -118,15 +122,24 @@ impl Policy {
         hasher.finish() as u32 | 1
     }
 
-    /// It allows everything to everybody.
+    /// It allows everything to everybody from the beginning of a connection.
     pub(crate) fn is_alike_for_all(&self) -> bool {
-        self.rules.is_empty() && self.default == Action::Allow
+        self.rules.iter().all(|rule| rule.action.is_none()) && self.default == Action::Allow
     }
 
     /// What is to be done with a connection.
     pub(crate) fn action(&self, uid: u32, ip: Ip, port: u16) -> Action {
         let matching = self.rules.iter().filter(|rule| rule.matches(uid, ip, port));
-        matching.map(|rule| rule.action).max().unwrap_or(self.default)
+        matching.filter_map(|rule| rule.action).max().unwrap_or(self.default)
+    }
+
+    /// Whether a connection that the kernel has made may be moved to shared memory. It has two names of what was reached, where
+    /// addresses are translated: each must allow it.
+    pub(crate) fn lets_move(&self, uid: u32, names: [(Ip, u16); 2]) -> bool {
+        names.into_iter().all(|(ip, port)| {
+            let stays = |rule: &Rule| rule.action.is_none() && rule.matches(uid, ip, port);
+            self.action(uid, ip, port) == Action::Allow && !self.rules.iter().any(stays)
+        })
     }
 }
 
@@ -159,8 +172,8 @@ fn rule<'a>(
     words: impl Iterator<Item = &'a str>,
     uid_of: &dyn Fn(&str) -> Option<u32>,
 ) -> Result<Rule, String> {
-    let action = action(first)
-        .ok_or_else(|| format!("unknown action {first:?}; expected allow, deny, kernel or default"))?;
+    let unknown = || format!("unknown action {first:?}; expected allow, deny, kernel, stay or default");
+    let action = if first == "stay" { None } else { Some(action(first).ok_or_else(unknown)?) };
     let mut rule = Rule { action, uid: None, to: None, ports: (0, u16::MAX) };
     let mut seen: Vec<&str> = Vec::new();
     for word in words {
@@ -287,6 +300,41 @@ mod tests {
     }
 
     #[test]
+    fn what_stays_with_the_kernel() {
+        let (seen, real) = ((LOCAL, 80), (Ip::v4([10, 0, 0, 2]), 8080));
+        let moves = |text: &str, uid| parse(text).unwrap().lets_move(uid, [seen, real]);
+        for text in ["", "stay uid=34", "stay port=81", "stay to=10.0.0.2 port=80", "allow", "deny port=81"] {
+            assert!(moves(text, 33), "{text}");
+        }
+        for text in [
+            "stay",
+            "stay uid=www",
+            "stay port=80",
+            "stay port=8080",
+            "stay to=127.0.0.0/8",
+            "stay to=10.0.0.0/8",
+            "allow\nstay",
+            "kernel port=80",
+            "deny to=10.0.0.2",
+            "default kernel",
+            "default deny\nallow port=80",
+        ] {
+            assert!(!moves(text, 33), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_stays_says_nothing_of_other_connections() {
+        assert_eq!(action_of("stay", 33, LOCAL, 80), Action::Allow);
+        assert_eq!(action_of("stay\ndefault deny", 33, LOCAL, 80), Action::Deny);
+        assert_eq!(action_of("stay\nkernel uid=33", 33, LOCAL, 80), Action::Kernel);
+        let stays = parse("stay to=127.0.0.1").unwrap();
+        assert!(stays.allows_listener(33, Ip::v4([0; 4]), false, 80) && stays.is_alike_for_all());
+        assert!(!parse("stay\nkernel port=1").unwrap().is_alike_for_all());
+        assert_ne!(stays.number(), parse("").unwrap().number());
+    }
+
+    #[test]
     fn mistakes_are_told_with_their_line() {
         let cases = [
             ("allow\nforbid", 2, "unknown action \"forbid\""),
@@ -300,6 +348,7 @@ mod tests {
             ("deny port=1 port=2", 1, "given twice"),
             ("\n\ndefault", 3, "expected \"default"),
             ("default deny now", 1, "expected \"default"),
+            ("default stay", 1, "expected \"default"),
             ("default deny\ndefault allow", 2, "second default"),
         ];
         for (text, line, message) in cases {

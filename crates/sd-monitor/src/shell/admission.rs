@@ -21,6 +21,9 @@ impl Server {
         // Only what the policy says is an answer; who is not known may be in a moment, after a restart of the monitor.
         let user = self.connecting_user(key).ok_or(ErrorCode::Protocol)?;
         let listener = self.core.listeners.get(client, index).ok_or(ErrorCode::Protocol)?;
+        if self.core.channels.is_foreign(key) {
+            return Err(ErrorCode::Denied);
+        }
         let policy = &self.core.policy;
         let allows = policy.action(user, ip, listener.port) == Action::Allow
             && policy.allows_listener(user, listener.ip, listener.v6only, listener.port);
@@ -29,9 +32,8 @@ impl Server {
 
     /// Another policy is in force.
     pub(crate) fn policy_changed(&mut self) {
-        let number = self.policy_number();
-        for family in self.families.values() {
-            family.slab.header().policy.store(number, Ordering::Release);
+        for (client, family) in &self.families {
+            family.slab.header().policy.store(self.policy_for(*client), Ordering::Release);
         }
         self.routes_changed(None);
     }

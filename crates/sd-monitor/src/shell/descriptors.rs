@@ -7,9 +7,10 @@
 //! | pidfd | the wait for its process would be for something else; questions about other files wait for locks |
 //! | listener | a port that the client does not own |
 
-use crate::core::offers::Facts;
+use crate::core::offers::{Facts, Numbers};
 use nix::sys::socket::SockaddrStorage;
 use sd_proto::Ip;
+use sd_sys::origins::Origins;
 use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -162,18 +163,28 @@ fn owned(fd: BorrowedFd<'_>, domain: i32) -> Result<Owned, Unfit> {
     Ok(Owned { netns: netns_of(fd), ip, port, v6only, cookie, owner })
 }
 
-/// Checks for an established TCP connection that is bound to no device. As [`check_listener`], not for the main thread.
+/// Checks for an established TCP connection that is bound to no device. As [`check_listener`], not for the main thread. Nobody may be in
+/// a call on it (`sd_sys::origins`).
 pub(crate) fn check_connected(fd: BorrowedFd<'_>) -> Result<Facts, Unfit> {
-    const ESTABLISHED: u8 = 1;
     check_tcp(fd)?;
     let raw = fd.as_raw_fd();
     let Owned { netns, ip, port, cookie, .. } = owned(fd, libc::AF_INET)?;
     let name: SockaddrStorage = nix::sys::socket::getpeername(raw).map_err(|_| Unfit)?;
     let remote = of_storage(&name)?;
-    if sd_sys::tcp::info(raw).map_err(|_| Unfit)?.state != ESTABLISHED {
+    let info = sd_sys::tcp::info(raw).map_err(|_| Unfit)?;
+    // Data that came with the SYN the kernel counts in another way.
+    if info.state != sd_sys::tcp::ESTABLISHED || info.options & sd_sys::tcp::SYN_DATA != 0 {
         return Err(Unfit);
     }
-    Ok(Facts { netns, cookie, local: (ip, port), remote })
+    Ok(Facts { netns, cookie, local: (ip, port), remote, numbers: numbers(raw) })
+}
+
+fn numbers(connection: i32) -> Numbers {
+    match sd_sys::origins::origins(connection) {
+        Ok(Origins { sent, received }) => Numbers::Known { sent, received },
+        Err(sd_sys::Errno::EAGAIN) => Numbers::Later,
+        Err(_) => Numbers::Untold,
+    }
 }
 
 fn name_of(fd: BorrowedFd<'_>) -> Result<(Ip, u16), Unfit> {

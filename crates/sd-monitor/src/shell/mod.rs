@@ -14,6 +14,7 @@ mod door;
 mod expected;
 mod family;
 mod files;
+mod foreign;
 mod forks;
 mod grant;
 mod hearing;

@@ -13,8 +13,7 @@ use super::server::Server;
 use crate::Promote;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
-use crate::core::offers::{Facts, Offer, Outcome};
-use crate::core::policy::Action;
+use crate::core::offers::{Facts, Numbers, Offer, Outcome};
 use crate::core::quotas::Holding;
 use sd_proto::{Admission, ErrorCode, Reply, Request};
 use sd_shm::slab::Promotes;
@@ -43,18 +42,30 @@ impl Server {
         if self.promote == Promote::Nothing || self.pumps.is_wanted() {
             return Err(ErrorCode::Denied);
         }
+        if facts.numbers == Numbers::Later {
+            return Err(ErrorCode::InUse);
+        }
+        if connected && !self.core.policy.lets_move(uid, [facts.remote; 2]) {
+            return Err(ErrorCode::Denied);
+        }
         let offer = Offer { client, serial, uid, connected, facts };
         let now_ms = sd_sys::time::now_ns() / 1_000_000;
-        match self.core.offers.add(offer, now_ms) {
+        let Server { core, namespaces, .. } = self;
+        let is_exempt = core.quotas.is_exempt(uid);
+        let is_there = |other: &Offer| namespaces.is_connected(&other.facts) != Some(false);
+        match core.offers.add(offer, (now_ms, is_exempt), is_there) {
             Outcome::Waits => Ok(Some(Reply::Ok)),
-            Outcome::Pair(a, b) => self.promote(&a, &b).map(|()| Some(Reply::Ok)).ok_or(ErrorCode::Denied),
+            Outcome::Pair(a, b, evidence) => {
+                let done = self.promote(&a, &b).is_some();
+                tracing::debug!(a = a.client.0, b = b.client.0, ?evidence, done, "both ends are offered");
+                if done { Ok(Some(Reply::Ok)) } else { Err(ErrorCode::Denied) }
+            }
             Outcome::Refused => Err(ErrorCode::Denied),
         }
     }
 
     fn promote(&mut self, a: &Offer, b: &Offer) -> Option<()> {
-        let (to, port) = a.facts.remote;
-        if self.core.policy.action(a.uid, to, port) != Action::Allow {
+        if !self.core.policy.lets_move(a.uid, [a.facts.remote, b.facts.local]) {
             return None;
         }
         let is_there = |key: &ChannelKey| self.core.channels.founder(*key) == Some(b.client);
@@ -76,7 +87,6 @@ impl Server {
         self.tell_of_promotion(b, &notice(b, a, 1), None)?;
         self.tell_of_promotion(a, &notice(a, b, 0), is_fresh.then_some((b.client, key)))?;
         self.counters.promotions += 1;
-        tracing::debug!(a = a.client.0, b = b.client.0, channel = key.0, "promotion");
         Some(())
     }
 
@@ -92,13 +102,20 @@ impl Server {
         }
         let key = ChannelKey(self.core.channels.next_id());
         self.charge(Holding::Channel(key), a.uid, 1).ok()?;
-        let (ip, port) = a.facts.remote;
-        let admits = Admission { policy: self.policy_number(), has_all: false, ip, port };
-        let made = self.make_channel(a.client, b.client, admits);
+        let is_foreign = self.are_foreign(a.client, b.client);
+        if is_foreign {
+            self.asks_from_now_on(b.client);
+        }
+        // What a connection reached says nothing of other connections, which accept has to ask about.
+        let made = self.make_channel(a.client, b.client, Admission::default());
         if made.is_none() {
             self.core.quotas.give_back(Holding::Channel(key));
         }
-        made?.fresh
+        let fresh = made?.fresh?;
+        if is_foreign {
+            self.core.channels.becomes_foreign(fresh);
+        }
+        Some(fresh)
     }
 
     fn tell_of_promotion(

@@ -15,6 +15,7 @@
 
 use super::server::Server;
 use crate::core::listeners::Listener;
+use crate::core::offers::Facts;
 use sd_sys::netlink::{Found, Netlink};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -129,6 +130,14 @@ impl Namespaces {
     /// Whether an address is one of the namespace's own. `None`: the kernel cannot be asked.
     pub(crate) fn is_local(&self, netns: u64, ip: sd_proto::Ip) -> Option<bool> {
         self.asked(netns)?.routes.is_local(ip.0).ok()
+    }
+
+    /// Whether the kernel still has the connection of an offer. `None`: it cannot be asked.
+    pub(crate) fn is_connected(&self, facts: &Facts) -> Option<bool> {
+        let Facts { netns, cookie, local, remote, .. } = *facts;
+        let ends = [local, remote].map(|(ip, port)| (ip.0, port));
+        let found = self.asked(netns)?.sockets.connection(ends[0], ends[1]).ok()?;
+        Some(found == Some(cookie))
     }
 
     /// Whether the kernel can be asked about a namespace.

@@ -118,6 +118,7 @@ impl Server {
         }
         tracing::debug!(client = client.0, channel = id, ?side, peer_pid, "channel recovered");
         self.recovery.forget(key);
+        self.note_foreign(key);
         let other = side.other();
         if self.core.channels.side(key, other).is_empty() {
             let pid = self.pump_behind(key, other).unwrap_or(peer_pid);

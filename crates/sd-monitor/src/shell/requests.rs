@@ -299,7 +299,7 @@ impl Server {
             return Err(ErrorCode::Exhausted);
         };
         slab.header().place.store(self.place.number, Ordering::Relaxed);
-        slab.header().policy.store(self.policy_number(), Ordering::Release);
+        self.say_policy(slab.header(), again);
         slab.header().promotes.store(self.promotes() as u32, Ordering::Release);
         let process = self.register_process(id, client);
         let Some(connection) = self.connections.get_mut(&id) else { return Err(ErrorCode::Protocol) };
@@ -336,6 +336,7 @@ impl Server {
         if let Some(family) = self.families.get_mut(&before.client) {
             family.connection = None;
         }
+        self.inherit_foreign(before.client, client);
         self.welcome(id, client, netns);
         Ok(())
     }

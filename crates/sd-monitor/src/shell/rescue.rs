@@ -192,7 +192,8 @@ impl Server {
     }
 
     pub(super) fn waiting_on(&self, key: ChannelKey) -> Vec<Request> {
-        let Some(segment) = self.segments.get(&key) else { return Vec::new() };
+        let segment = self.segments.get(&key).filter(|_| !self.core.channels.is_foreign(key));
+        let Some(segment) = segment else { return Vec::new() };
         let mut found: Vec<Request> = Vec::new();
         // Side B looks no further either. Who lies about it loses connections of its own.
         let used = segment.used();

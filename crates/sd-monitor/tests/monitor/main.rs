@@ -9,6 +9,7 @@ mod fuzz;
 mod helpers;
 mod holding;
 mod hostile;
+mod matching;
 mod memory;
 mod metrics;
 mod offers;

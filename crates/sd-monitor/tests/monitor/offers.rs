@@ -111,8 +111,12 @@ fn the_policy_is_asked() {
     let server = Server::start_with_promotion("kernel port=1-65535");
     let (client_a, client_b) = (Client::register(&server), Client::register(&server));
     let (a, b) = connection();
-    assert_eq!(client_a.control.ask(offer(1, true), &[a.as_raw_fd()]).0, Reply::Ok);
-    assert_eq!(client_b.control.refused(offer(2, false), &[b.as_raw_fd()]), ErrorCode::Denied);
+    assert_eq!(
+        client_b.control.ask(offer(2, false), &[b.as_raw_fd()]).0,
+        Reply::Ok,
+        "it does not know who comes"
+    );
+    assert_eq!(client_a.control.refused(offer(1, true), &[a.as_raw_fd()]), ErrorCode::Denied);
 }
 
 impl Client {

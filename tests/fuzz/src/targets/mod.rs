@@ -76,6 +76,12 @@ fn policy(input: &[u8]) {
 }
 
 fn policy_seeds() -> Vec<Vec<u8>> {
-    let lines = ["allow", "deny uid=1 to=10.0.0.0/8 port=1-65535", "kernel to=::1/128 # why", "default deny"];
+    let lines = [
+        "allow",
+        "deny uid=1 to=10.0.0.0/8 port=1-65535",
+        "kernel to=::1/128 # why",
+        "stay port=80",
+        "default deny",
+    ];
     lines.map(|line| line.as_bytes().to_vec()).into()
 }

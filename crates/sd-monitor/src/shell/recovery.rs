@@ -5,6 +5,7 @@
 
 use super::connection::UNKNOWN;
 use super::descriptors::has_ended;
+use super::family::Family;
 use super::poller::Token;
 use super::segments::Segment;
 use super::server::Server;
@@ -13,9 +14,11 @@ use crate::core::channels::ChannelKey;
 use crate::core::quotas::Holding;
 use sd_proto::ErrorCode;
 use sd_shm::channel::Side;
+use sd_shm::slab::{Reason, State};
 use sd_sys::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// So long a side may stay silent before it is asked whether it lives.
@@ -132,6 +135,19 @@ impl Server {
         let connection = self.families.get(&client).and_then(|family| family.connection);
         let until = connection.and_then(|id| self.connections.get(&id)?.recovers_until);
         until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Ports that connections of an earlier monitor's time use are not given to others.
+    pub(super) fn reclaim_ports(&mut self, client: ClientId, family: &Family) {
+        let user = Some(family.uid).filter(|user| !self.core.quotas.is_exempt(*user));
+        family.slab.endpoints(|endpoint| {
+            let is_promoted = endpoint.reason.load(Ordering::Relaxed) == Reason::Promoted as u8;
+            let is_connecting_side = endpoint.side.load(Ordering::Relaxed) == 0 && !is_promoted;
+            if endpoint.state.load(Ordering::Relaxed) == State::Connected as u8 && is_connecting_side {
+                let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
+                self.core.leases.reclaim(family.netns, (client, user), port);
+            }
+        });
     }
 
     /// A client was given a connection over a channel; that it has the segment says that it is so.

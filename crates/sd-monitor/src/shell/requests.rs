@@ -15,7 +15,6 @@ use crate::core::listeners::Listener;
 use crate::core::members::ProcessId;
 use crate::core::quotas::Holding;
 use sd_proto::{ErrorCode, Reply, Request, VERSION};
-use sd_shm::slab::{Reason, State};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -114,9 +113,7 @@ impl Server {
                 self.recover_channel(client, Announced { id, side, peer_pid, adopter }, fds)?;
             }
             Request::Join { id, side } => return self.join(client, id, side, fds).map(|()| Some(Reply::Ok)),
-            Request::Share => {
-                return self.share(who.process, sender.uid, fds).map(|member| Some(Reply::Shared { member }));
-            }
+            Request::Share => return self.share(who.process, sender.uid, fds).map(Some),
             Request::WakeTarget { channel, side, client: target } => {
                 let asked = super::waking::WakeTarget { channel, side, client: ClientId(target) };
                 self.wake_by(id, client, asked)?;
@@ -342,7 +339,7 @@ impl Server {
     }
 
     /// A connection was passed to a process of another family; that it has the slab says that it is so.
-    fn share(&mut self, process: ProcessId, uid: u32, fds: &[OwnedFd]) -> Result<u32, ErrorCode> {
+    fn share(&mut self, process: ProcessId, uid: u32, fds: &[OwnedFd]) -> Result<Reply, ErrorCode> {
         let [fd] = fds else { return Err(ErrorCode::Descriptor) };
         let identity = Slab::check(fd.as_fd()).map_err(|_| ErrorCode::Descriptor)?;
         let is_it = |(_, family): &(&ClientId, &Family)| family.slab.identity() == identity;
@@ -358,7 +355,8 @@ impl Server {
         // Relatives that fork take their numbers there.
         let members = &family.slab.header().members;
         let takes = |bit| members.fetch_or(bit, Ordering::AcqRel) & bit == 0;
-        self.core.members.share(process, *client, takes).ok_or(ErrorCode::Exhausted)
+        let member = self.core.members.share(process, *client, takes).ok_or(ErrorCode::Exhausted)?;
+        Ok(Reply::Shared { member })
     }
 
     /// Finds or makes the record of the process at the other end of a connection.
@@ -381,19 +379,6 @@ impl Server {
             Ok(()) => drop(self.pidfds.insert(process, pidfd)),
             Err(error) => tracing::warn!("a process is not watched: {error}"),
         }
-    }
-
-    /// Ports that connections of an earlier monitor's time use are not given to others.
-    fn reclaim_ports(&mut self, client: ClientId, family: &Family) {
-        let user = Some(family.uid).filter(|user| !self.core.quotas.is_exempt(*user));
-        family.slab.endpoints(|endpoint| {
-            let is_promoted = endpoint.reason.load(Ordering::Relaxed) == Reason::Promoted as u8;
-            let is_connecting_side = endpoint.side.load(Ordering::Relaxed) == 0 && !is_promoted;
-            if endpoint.state.load(Ordering::Relaxed) == State::Connected as u8 && is_connecting_side {
-                let port = (endpoint.ports.load(Ordering::Relaxed) >> 16) as u16;
-                self.core.leases.reclaim(family.netns, (client, user), port);
-            }
-        });
     }
 
     fn accepting(&mut self, client: ClientId, index: u32, accepting: bool) {

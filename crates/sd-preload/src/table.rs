@@ -44,35 +44,39 @@ type Path = *const c_char;
 hooks! {
     // Data. The order of rows is that of the slots in memory, so these share cache lines.
     read | __read (fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t
-        { SYS_read; ours(fd) calls::read(fd, buf, len) }
+        { SYS_read; ours(fd; false) calls::read(fd, buf, len), then |done| calls::moved(fd, done) }
     write | __write (fd: c_int, buf: *const c_void, len: size_t) -> ssize_t
-        { SYS_write; ours(fd) calls::write(fd, buf, len) }
+        { SYS_write; ours(fd; false) calls::write(fd, buf, len), then |done| calls::moved(fd, done) }
     recv (fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t
-        { SYS_recvfrom(fd, buf, len, flags, 0, 0); ours(fd) calls::recv(fd, buf, len, flags) }
+        { SYS_recvfrom(fd, buf, len, flags, 0, 0); ours(fd; false) calls::recv(fd, buf, len, flags), then |done| calls::moved(fd, done) }
     send | __send (fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t
-        { SYS_sendto(fd, buf, len, flags, 0, 0); ours(fd) calls::send(fd, buf, len, flags) }
+        { SYS_sendto(fd, buf, len, flags, 0, 0); ours(fd; false) calls::send(fd, buf, len, flags), then |done| calls::moved(fd, done) }
     readv (fd: c_int, iov: *const iovec, count: c_int) -> ssize_t
-        { SYS_readv; ours(fd) calls::readv(fd, iov, count) }
+        { SYS_readv; ours(fd; false) calls::readv(fd, iov, count), then |done| calls::moved(fd, done) }
     writev (fd: c_int, iov: *const iovec, count: c_int) -> ssize_t
-        { SYS_writev; ours(fd) calls::writev(fd, iov, count) }
+        { SYS_writev; ours(fd; false) calls::writev(fd, iov, count), then |done| calls::moved(fd, done) }
     recvmsg (fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t
-        { SYS_recvmsg; ours(fd) calls::recvmsg(fd, msg, flags), then |len| rights::message(msg, len, flags) }
+        { SYS_recvmsg; ours(fd) calls::recvmsg(fd, msg, flags), then |len| rights::message(msg, calls::moved(fd, len), flags) }
     sendmsg (fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t
-        { SYS_sendmsg; ours(fd; rights::has_control(msg)) calls::sendmsg(fd, msg, flags) }
+        { SYS_sendmsg; ours(fd; rights::has_control(msg)) calls::sendmsg(fd, msg, flags), then |done| calls::moved(fd, done) }
     recvfrom (fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t)
-        -> ssize_t { SYS_recvfrom; ours(fd) calls::recvfrom(fd, buf, len, flags, addr, addr_len) }
+        -> ssize_t { SYS_recvfrom; ours(fd; false) calls::recvfrom(fd, buf, len, flags, addr, addr_len), then |done| calls::moved(fd, done) }
     sendto (fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t)
-        -> ssize_t { SYS_sendto; ours(fd) calls::sendto(fd, buf, len, flags, addr, addr_len) }
+        -> ssize_t { SYS_sendto; ours(fd; false) calls::sendto(fd, buf, len, flags, addr, addr_len), then |done| calls::moved(fd, done) }
     recvmmsg (fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int
-        { SYS_recvmmsg; ours(fd) calls::recvmmsg(fd, msgs, count, flags, timeout), then |n| rights::messages(msgs, n, flags) }
+        { SYS_recvmmsg; ours(fd) calls::recvmmsg(fd, msgs, count, flags, timeout),
+          then |n| rights::messages(msgs, calls::moved(fd, n), flags) }
     sendmmsg (fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int
-        { SYS_sendmmsg; ours(fd) calls::sendmmsg(fd, msgs, count, flags) }
+        { SYS_sendmmsg; ours(fd; false) calls::sendmmsg(fd, msgs, count, flags), then |done| calls::moved(fd, done) }
     preadv2 | preadv64v2 (fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
-        { SYS_preadv2(fd, iov, count, offset, 0, flags); ours(fd) vector::preadv2(fd, iov, count, offset, flags) }
+        { SYS_preadv2(fd, iov, count, offset, 0, flags); ours(fd; false) vector::preadv2(fd, iov, count, offset, flags),
+          then |done| calls::moved(fd, done) }
     pwritev2 | pwritev64v2 (fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
-        { SYS_pwritev2(fd, iov, count, offset, 0, flags); ours(fd) vector::pwritev2(fd, iov, count, offset, flags) }
+        { SYS_pwritev2(fd, iov, count, offset, 0, flags); ours(fd; false) vector::pwritev2(fd, iov, count, offset, flags),
+          then |done| calls::moved(fd, done) }
     sendfile | sendfile64 (out_fd: c_int, in_fd: c_int, offset: *mut off_t, count: size_t) -> ssize_t
-        { SYS_sendfile; ours(out_fd, in_fd) calls::sendfile(out_fd, in_fd, offset, count) }
+        { SYS_sendfile; ours(out_fd, in_fd; false) calls::sendfile(out_fd, in_fd, offset, count),
+          then |done| calls::moved(out_fd, done) }
     splice (fd_in: c_int, off_in: *mut off_t, fd_out: c_int, off_out: *mut off_t, len: size_t, flags: c_uint) -> ssize_t
         { SYS_splice; ours(fd_in, fd_out) calls::splice(fd_in, off_in, fd_out, off_out, len, flags) }
 
@@ -86,7 +90,7 @@ hooks! {
         -> c_int { SYS_epoll_pwait2(epfd, events, max, timeout, mask, 8);
           ours(epfd) ready::epoll_pwait2(epfd, events, max, timeout, mask) }
     epoll_ctl (epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int
-        { SYS_epoll_ctl; ours(epfd, fd) calls::epoll_ctl(epfd, op, fd, event) }
+        { SYS_epoll_ctl; ours(epfd, fd; false) calls::epoll_ctl(epfd, op, fd, event), then |done| calls::moved(fd, done) }
     poll | __poll (fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int
         { old SYS_poll; any calls::poll(fds, count, ready::of_ms(timeout_ms), null()) }
     ppoll (fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int

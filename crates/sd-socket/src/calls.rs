@@ -103,8 +103,15 @@ pub unsafe fn splice(
     len: size_t,
     flags: u32,
 ) -> Outcome<ssize_t> {
+    [fd_in, fd_out].into_iter().for_each(crate::setup::watched::never);
     // SAFETY: see the module.
     unsafe { files::splice(fd_in, off_in, fd_out, off_out, len, flags) }
+}
+
+/// After a call of the kernel's that moved bytes on a number of ours, or did not: what it returned.
+pub fn moved<T: Copy + PartialOrd + Default>(fd: c_int, done: T) -> T {
+    crate::setup::watched::left(fd, done > T::default());
+    done
 }
 
 /// sendmsg(2).
@@ -227,6 +234,9 @@ pub unsafe fn select(
 
 /// epoll_ctl(2).
 pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Outcome<c_int> {
+    if matches!(table::get(fd), Entry::Kernel(_)) {
+        crate::setup::watched::enter(fd, 0);
+    }
     if matches!(table::get(epfd), Entry::None) && epoll::is_instance(epfd) {
         epoll::found(epfd);
     }

@@ -8,9 +8,11 @@ use crate::process::PROCESS;
 use crate::socket::bell::ALL_BITS;
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::handle::Socket;
+use crate::socket::life;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::doorbell;
 use sd_shm::channel::{Side, SlotState};
+use sd_shm::promotion::PROMOTION;
 use sd_shm::slab::State;
 use std::collections::VecDeque;
 
@@ -83,6 +85,10 @@ pub(crate) fn arrived(channel: &'static Channel, slot: usize) -> Option<Socket> 
     }
     match registered(asked_for(channel, slot)) {
         Some(listener) => enqueue(listener, channel, slot, generation),
+        None if words.side[0].listener.load(Ordering::Relaxed) == PROMOTION => {
+            life::ABOVE.get().inspect(|above| (above.shown)(channel, slot, generation));
+            None
+        }
         // Its end has been told; the monitor or the client itself sees to the connection.
         None if crate::monitor::client::is_there() => None,
         None => {

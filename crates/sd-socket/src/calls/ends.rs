@@ -1,6 +1,6 @@
 //! What is done above `socket` when a socket ends.
 
-use crate::setup::{listen, syn_sent, withdrawn};
+use crate::setup::{listen, promote, syn_sent, withdrawn};
 use crate::socket::life::Ends;
 
 pub(super) static TABLE: Ends = Ends {
@@ -10,4 +10,5 @@ pub(super) static TABLE: Ends = Ends {
     tell: listen::ended,
     free_port: crate::route::port_unused,
     let_go: withdrawn::let_go,
+    shown: promote::shown,
 };

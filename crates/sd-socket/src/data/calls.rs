@@ -131,7 +131,8 @@ fn send_slow(
 #[inline]
 pub unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> Outcome<ssize_t> {
     if len == 0 {
-        return if connection(fd).is_some() { Outcome::Done(0) } else { Outcome::Kernel };
+        let is_ours = connection(fd).is_some() || crate::setup::watched::enter(fd, 0);
+        return if is_ours { Outcome::Done(0) } else { Outcome::Kernel };
     }
     // SAFETY: see the module.
     unsafe { recv(fd, buf, len, 0) }
@@ -200,6 +201,7 @@ pub(crate) const CMSG_COMPAT: c_int = c_int::MIN;
 /// recvmsg(2).
 pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssize_t> {
     if flags & CMSG_COMPAT != 0 {
+        crate::setup::watched::enter(fd, 0);
         return Outcome::Kernel;
     }
     let Some(endpoint) = connection(fd) else {
@@ -213,6 +215,7 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Outcome<ssiz
 /// sendmsg(2).
 pub(crate) unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
     if flags & CMSG_COMPAT != 0 {
+        crate::setup::watched::enter(fd, 0);
         return Outcome::Kernel;
     }
     let Some(endpoint) = connection(fd) else {
@@ -234,6 +237,7 @@ pub unsafe fn recvmmsg(
     timeout: *mut timespec,
 ) -> Outcome<c_int> {
     if flags & CMSG_COMPAT != 0 {
+        crate::setup::watched::enter(fd, 0);
         return Outcome::Kernel;
     }
     let Some(endpoint) = connection(fd) else {
@@ -250,6 +254,7 @@ pub unsafe fn recvmmsg(
 /// sendmmsg(2).
 pub unsafe fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: u32, flags: c_int) -> Outcome<c_int> {
     if flags & CMSG_COMPAT != 0 {
+        crate::setup::watched::enter(fd, 0);
         return Outcome::Kernel;
     }
     let Some(endpoint) = connection(fd) else {

@@ -149,6 +149,10 @@ fn read_into_ring(endpoint: &'static Endpoint, file: c_int, at: Option<off_t>, c
     }
     let mem = endpoint.tx_mem();
     let tx = half.cursor();
+    if tx.is_parked() {
+        // The kernel's.
+        return 0;
+    }
     let effort = stream::effort(endpoint, endpoint.flag(NONBLOCK));
     let mut sent = 0;
     while sent < count && tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire)).is_ok() {

@@ -12,6 +12,10 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), Errn
     if crate::socket::names::is_over(endpoint) {
         return Err(Errno::ENOTCONN);
     }
+    let how = match crate::wait::by_kernel::directions(endpoint) {
+        0 => how,
+        _ => crate::data::by_kernel::shutdown(endpoint, how)?,
+    };
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         crate::socket::time_wait::note_shutdown(endpoint);
         let mut half = endpoint.tx_token();

@@ -29,6 +29,12 @@ pub(super) fn wait_tx(
     may_sleep: bool,
 ) -> Result<bool, Errno> {
     let watch = Watch::start();
+    if crate::socket::road::is_by_kernel(endpoint, crate::socket::road::TX_KERNEL) {
+        return match may_sleep {
+            true => crate::data::by_kernel::wait_tx(endpoint, deadline, &watch).map(|()| true),
+            false => Ok(true),
+        };
+    }
     if spin(&endpoint.rx().spin, || tx_hint(endpoint, seen)) {
         return Ok(false);
     }

@@ -1,5 +1,6 @@
 //! Sending and receiving on a connection.
 
+use crate::data::by_kernel;
 use crate::data::claim::{self, Claim};
 use crate::data::iov::Pieces;
 use crate::data::space;
@@ -7,17 +8,23 @@ use crate::data::urgent::{self, Meeting, Situation};
 use crate::socket::apart;
 use crate::socket::bell::notify;
 use crate::socket::cold;
-use crate::socket::endpoint::{self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, corrupt, peer_end};
+use crate::socket::endpoint::{
+    self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, SHUT_WR, corrupt, peer_end,
+};
 use crate::socket::errors::{note_end, send_error, send_failed, take_error};
+use crate::socket::parked::is_parked;
 use crate::socket::pin::Pinned;
+use crate::socket::road;
+use crate::socket::token::{Half, Tx};
 use crate::wait::duties::{On, Waiting};
 use crate::wait::{Deadline, interrupted, sleep_on_connection, spin};
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use sd_ring::copy::copy_shared;
+use sd_ring::token::Way;
 use sd_ring::{Effort, Next, doorbell};
 use sd_shm::channel::GEOMETRY;
-use sd_shm::slab::{Endpoint, FIXED_BUF};
+use sd_shm::slab::{Endpoint, FIXED_BUF, TX_PARKED};
 use sd_sys::Errno;
 use sd_sys::section::Watch;
 use sd_sys::time::ticks;
@@ -100,6 +107,28 @@ pub(super) enum Push {
     Error(Errno),
 }
 
+/// What comes before a ring that does not take the bytes as it is: the kernel's connection, or an end.
+#[cold]
+fn before_push(
+    endpoint: &'static Endpoint,
+    mut half: Half<'static, Tx>,
+    pieces: &mut Pieces,
+    claim: &mut Claim,
+) -> Result<Half<'static, Tx>, Push> {
+    if half.cursor().is_parked() {
+        half = by_kernel::push_first(endpoint, half, pieces, claim)?;
+    }
+    match send_error(endpoint, pieces.total) {
+        None => Ok(half),
+        Some(Err(errno)) => Err(Push::Error(errno)),
+        Some(Ok(())) => {
+            // Sent as far as a buffer goes, and answered by a reset.
+            pieces.total = pieces.total.saturating_sub(crate::wait::ready::room_max(endpoint));
+            Err(Push::Done)
+        }
+    }
+}
+
 /// Copies as much as fits into the ring, with this effort at most. Who waits for room takes it as a whole.
 #[inline]
 fn push(
@@ -113,13 +142,11 @@ fn push(
     if claim.is_barred(endpoint) {
         return Push::Barred;
     }
-    if let Some(end) = send_error(endpoint, pieces.total) {
-        if let Err(errno) = end {
-            return Push::Error(errno);
-        }
-        // Sent as far as a buffer goes, and answered by a reset.
-        pieces.total = pieces.total.saturating_sub(crate::wait::ready::room_max(endpoint));
-        return Push::Done;
+    if endpoint.flag(SHUT_WR | RESET | TX_PARKED) || peer_end(endpoint) != PeerEnd::Open {
+        half = match before_push(endpoint, half, pieces, claim) {
+            Ok(half) => half,
+            Err(end) => return end,
+        };
     }
     let mem = endpoint.tx_mem();
     let tx = half.cursor();
@@ -253,7 +280,7 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
     }
 }
 
-enum Pull {
+pub(super) enum Pull {
     /// Something was taken (or nothing was asked for, and something is there).
     Some,
     /// There is nothing yet.
@@ -268,6 +295,13 @@ enum Pull {
 }
 
 impl Pull {
+    /// The peer broke the protocol.
+    #[cold]
+    pub(super) fn corrupt(endpoint: &Endpoint) -> Pull {
+        corrupt(endpoint);
+        Pull::Error(Errno::ECONNRESET)
+    }
+
     /// An error after something was taken, or not.
     #[cold]
     fn failed(errno: Errno, is_partial: bool) -> Pull {
@@ -275,16 +309,19 @@ impl Pull {
     }
 }
 
-/// Takes what the ring holds, as far as it fits.
+/// Takes what there is, as far as it fits.
 #[inline]
 fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
-    let mut half = endpoint.rx_token();
+    let start = pieces.total;
+    let mut half = match by_kernel::pull_first(endpoint, pieces, (take.advance, take.copy)) {
+        Ok(half) => half,
+        Err(found) => return found,
+    };
     let mem = endpoint.rx_mem();
     let cursor = half.cursor();
     let mut peeked = *cursor;
     let rx = if take.advance { cursor } else { &mut peeked };
     let mut ended = false;
-    let start = pieces.total;
     loop {
         match apart::next(endpoint, rx) {
             Ok(Next::Data { .. }) if pieces.total == 0 => return Pull::Some,
@@ -339,10 +376,7 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
                     }
                 }
             }
-            Ok(Next::Apart) | Err(sd_ring::Corrupt) => {
-                corrupt(endpoint);
-                return Pull::Error(Errno::ECONNRESET);
-            }
+            Ok(Next::Apart) | Err(sd_ring::Corrupt) => return Pull::corrupt(endpoint),
         }
     }
 }
@@ -406,6 +440,9 @@ fn wait_rx(
     peeked: Option<usize>,
     watch: &Watch,
 ) -> Result<(), Errno> {
+    if is_parked(endpoint, Way::Receive) && road::is_by_kernel(endpoint, road::RX_KERNEL) {
+        return by_kernel::wait_rx(endpoint, deadline, watch);
+    }
     let ready = || match peeked {
         None => rx_hint(endpoint),
         Some(peeked) => {

@@ -11,6 +11,7 @@
 //!
 //! Tested by `urgent/` of `tests/posix`, and by the model of `sd-ring`.
 
+use crate::data::by_kernel;
 use crate::data::claim::{self, Claim};
 use crate::data::iov::Pieces;
 use crate::data::stream::{self, Push, RX_BITS};
@@ -18,6 +19,7 @@ use crate::socket::bell::notify;
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OOB_INLINE, PeerEnd, RESET, corrupt, peer_end};
 use crate::socket::ring_view::{VALID, is_mark, is_pending, unread};
+use crate::socket::road;
 use crate::wait::Deadline;
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_OOB, MSG_PEEK, MSG_TRUNC};
@@ -92,7 +94,10 @@ pub(super) fn urge(endpoint: &Endpoint) {
 
 /// recv with MSG_OOB.
 #[cold]
-pub(super) fn recv(endpoint: &Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, Errno> {
+pub(super) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) -> Result<usize, Errno> {
+    if let Some(done) = by_kernel::recv_urgent(endpoint, &mut pieces, flags) {
+        return done;
+    }
     let mark = unread(endpoint).filter(|_| !endpoint.flag(OOB_INLINE)).ok_or(Errno::EINVAL)?;
     if flags & MSG_PEEK == 0 {
         cold::change(endpoint, |cold| cold.urgent_read.store(mark.position + 1, Ordering::Relaxed));
@@ -165,6 +170,9 @@ fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
     let mut half = endpoint.tx_token();
     if Claim::NONE.is_barred(endpoint) {
         return Push::Barred;
+    }
+    if half.cursor().is_parked() && road::is_by_kernel(endpoint, road::TX_KERNEL) {
+        return by_kernel::push_urgent(endpoint, byte);
     }
     if let Some(end) = crate::socket::errors::send_error(endpoint, 1) {
         return end.map_or_else(Push::Error, |()| Push::Done);

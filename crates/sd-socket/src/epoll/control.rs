@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::process::waker::View;
+use crate::wait::by_kernel;
 use sd_sys::Errno;
 
 /// epoll_ctl on a socket or an instance of ours. `Err` is errno.
@@ -70,6 +71,12 @@ fn add(
         epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
         epoll.has_both.store(true, Ordering::Relaxed);
     }
+    let directions = source.directions();
+    if directions != 0 {
+        let part = by_kernel::of_kernel(directions, events);
+        sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_ADD, fd, part, data)?;
+        epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
+    }
     if !sleep_fd::prepare(epoll, interest, View::now()) {
         return Err(Errno::ENOSPC);
     }
@@ -114,6 +121,11 @@ fn modify(epoll: &'static Epoll, item: &Item, (events, data): (u32, u64)) -> Res
     if item.source().in_kernel() {
         sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_MOD, item.fd(), events, data)?;
     }
+    let directions = item.source().directions();
+    if directions != 0 {
+        let part = by_kernel::of_kernel(directions, events);
+        let _ = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_MOD, item.fd(), part, data);
+    }
     change(item, events | ALWAYS, data);
     ledger::modified(item);
     Ok(())
@@ -131,7 +143,7 @@ pub(super) fn change(item: &Item, events: u32, data: u64) {
 
 /// Forgets an item; `from_kernel` also in the kernel instance.
 pub(super) fn remove(epoll: &'static Epoll, interest: &mut Interest, item: &'static Item, from_kernel: bool) {
-    if item.source().in_kernel() && from_kernel {
+    if (item.source().in_kernel() || item.source().directions() != 0) && from_kernel {
         let _ = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_DEL, item.fd(), 0, 0);
         let one_less = |count: u32| count.checked_sub(1);
         let _ = epoll.kernel_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);

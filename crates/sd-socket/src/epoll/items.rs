@@ -31,6 +31,14 @@ impl Source {
         }
     }
 
+    /// The directions of a connection that the kernel's instance tells of.
+    pub(super) fn directions(self) -> u32 {
+        match self {
+            Source::Socket(endpoint) => crate::wait::by_kernel::directions(endpoint),
+            Source::Nested(_) => 0,
+        }
+    }
+
     fn word(self) -> u64 {
         match self {
             Source::Socket(endpoint) => core::ptr::from_ref(endpoint) as u64,

@@ -66,7 +66,7 @@ pub(crate) use life::{
 pub(crate) use waiting::wait;
 pub(crate) use watch::{
     Removed as Registered, became_listener, endpoint_event, forget_endpoint, leave_to_kernel, look_again,
-    no_space, peer_event, readable_event, room_event, state_event, to_kernel,
+    moved, no_space, peer_event, readable_event, registrations, room_event, state_event, to_kernel,
 };
 
 /// Neither on the ready list nor hot: armed.

@@ -62,7 +62,10 @@ pub(crate) unsafe fn pass(fd: c_int, msg: *const msghdr, flags: c_int) -> Option
 /// What travels instead of a connection of ours; `None` when the descriptor can travel itself. An errno when there can
 /// be no bridge: nothing has changed, and nothing may travel, since a placeholder would be a dead socket.
 fn kernel_socket_for(fd: c_int) -> Result<Option<Owned>, Errno> {
-    let Some(endpoint) = table::socket(fd) else { return Ok(None) };
+    let Some(endpoint) = table::socket(fd) else {
+        crate::setup::watched::never(fd);
+        return Ok(None);
+    };
     if endpoint.state_now() == State::Connected {
         // EAGAIN would mean to wait until the other end has read.
         return super::bridge::passable(endpoint).map(Some).map_err(|errno| match errno {

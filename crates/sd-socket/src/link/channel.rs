@@ -281,6 +281,7 @@ impl Channel {
 
     /// A slot for a new connection, side A only: number and generation. Its rings are empty and
     /// its words clean. `None` when the channel is full.
+    #[inline(always)]
     pub(crate) fn allocate_slot(&self) -> Option<(usize, u32)> {
         if self.inherited.load(Ordering::Relaxed) {
             return None;

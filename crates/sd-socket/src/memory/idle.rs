@@ -168,7 +168,7 @@ fn leave_large(endpoint: &'static Endpoint) -> bool {
 }
 
 /// Acts while nobody forks, so that endpoints may be kept open.
-pub(super) fn without_forks(act: impl FnOnce()) {
+pub(crate) fn without_forks(act: impl FnOnce()) {
     let _keeping = KEEPING.lock();
     act();
 }

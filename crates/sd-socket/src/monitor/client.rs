@@ -71,6 +71,8 @@ pub(crate) enum Mail {
     Withdraw(u64, u32, u32),
     /// Connections on a channel, which we have as this adopter, are for the listener of that index; the channel is marked as used.
     Offer((u64, u32), u32),
+    /// The other end of a connection that was offered, by this name, is on a channel, which is ours on this side; and the ticket.
+    Promote((u64, u64), sd_shm::channel::Side, u64),
 }
 
 /// State of the control path; under `CONTROL`.

@@ -258,6 +258,12 @@ fn take_error(endpoint: &'static Endpoint) -> i32 {
     if endpoint.state_now() == State::Connected {
         crate::socket::errors::note_end(endpoint);
     }
+    let by_kernel = crate::wait::by_kernel::directions(endpoint) != 0;
+    if let Some(fd) = by_kernel.then(|| crate::socket::road::number(endpoint)).flatten()
+        && let Ok(error @ 1..) = sd_sys::fd::getsockopt_int(fd, SOL_SOCKET, libc::SO_ERROR)
+    {
+        return error;
+    }
     i32::from(endpoint.error.swap(0, Ordering::AcqRel))
 }
 

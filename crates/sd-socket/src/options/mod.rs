@@ -3,7 +3,7 @@
 //! `common` has the options, `setup::remember` notes those that the library has to know, `connection` answers what needs a
 //! connection, `tcp_info` fills struct tcp_info.
 //!
-//! *Uses*: `setup`, `epoll`, `backlog`, `socket`, `fd`.
+//! *Uses*: `setup`, `epoll`, `wait`, `backlog`, `socket`, `fd`.
 //!
 //! | task | place |
 //! |---|---|

@@ -15,6 +15,7 @@ use crate::process::waker::Sleeper;
 use crate::socket::endpoint::{EndpointExt, PeerEnd, peer_end};
 use crate::socket::pin::Pinned;
 use crate::socket::thread_waker::{Among, Taken};
+use crate::wait::by_kernel;
 use crate::wait::duties::{self, On, Waiting};
 use crate::wait::ready;
 use crate::wait::sleep_set::{self, SleepSet};
@@ -51,6 +52,24 @@ impl Kind {
         }
     }
 
+    /// What of it the kernel is asked for in a sleep.
+    fn kernel_events(self, entry: &pollfd) -> Option<pollfd> {
+        match self {
+            Kind::Socket(endpoint) if !self.in_kernel() => {
+                let directions = by_kernel::directions(endpoint);
+                let events = by_kernel::of_kernel(directions, u32::from(entry.events as u16)) as i16;
+                (directions != 0).then_some(pollfd { events, ..*entry })
+            }
+            _ => Some(*entry),
+        }
+    }
+
+    /// A connection whose bytes are all ours.
+    fn is_connection(self) -> bool {
+        matches!(self, Kind::Socket(endpoint) if endpoint.state_now() == State::Connected
+            && by_kernel::directions(endpoint) == 0)
+    }
+
     /// Events of ours.
     fn events(self, entry: &pollfd) -> i16 {
         let wanted = entry.events | POLLERR | POLLHUP;
@@ -59,7 +78,8 @@ impl Kind {
                 if endpoint.state_now() == State::Listen {
                     crate::setup::listen::interested(endpoint, entry.fd);
                 }
-                ready::mask(endpoint, u32::from(wanted as u16)) as i16
+                let wanted = u32::from(wanted as u16);
+                (ready::mask(endpoint, wanted) | by_kernel::kernel_part(endpoint) & wanted) as i16
             }
             Kind::Epoll(epoll) if crate::epoll::is_ready(epoll) => (POLLIN | POLLRDNORM) & wanted,
             _ => 0,
@@ -192,7 +212,7 @@ impl<'a> List<'a> {
     fn only_connection(&self) -> Option<(&'static Endpoint, i16)> {
         let mut entries = self.entries();
         match (entries.next()?, entries.next()) {
-            ((entry, Kind::Socket(endpoint)), None) if endpoint.state_now() == State::Connected => {
+            ((entry, kind @ Kind::Socket(endpoint)), None) if kind.is_connection() => {
                 Some((endpoint, entry.events))
             }
             _ => None,
@@ -203,7 +223,7 @@ impl<'a> List<'a> {
     fn for_kernel(&self, own: &[pollfd]) -> Vec<pollfd> {
         let mut fds = Vec::with_capacity(own.len() + self.fds.len());
         fds.extend_from_slice(own);
-        fds.extend(self.entries().filter(|(_, kind)| kind.in_kernel()).map(|(entry, _)| *entry));
+        fds.extend(self.entries().filter_map(|(entry, kind)| kind.kernel_events(entry)));
         fds
     }
 
@@ -219,7 +239,7 @@ impl<'a> List<'a> {
     fn is_for_thread_waker(&self) -> bool {
         let fits = |kind: Kind| match kind {
             Kind::Kernel => true,
-            Kind::Socket(endpoint) => matches!(endpoint.state_now(), State::Connected | State::Kernel),
+            Kind::Socket(endpoint) => endpoint.state_now() == State::Kernel || kind.is_connection(),
             Kind::Epoll(_) => false,
         };
         !single_threaded()
@@ -327,7 +347,14 @@ impl<'a> List<'a> {
 
 /// Whether any of the numbers needs us.
 pub(super) fn concerns_us(fds: &[pollfd]) -> bool {
-    fds.iter().any(|p| table::is_ours(p.fd) && !matches!(Kind::of(p.fd), Kind::Kernel))
+    let concerns = |p: &pollfd| {
+        if !table::is_ours(p.fd) {
+            return false;
+        }
+        crate::setup::watched::waits_elsewhere(p.fd);
+        !matches!(Kind::of(p.fd), Kind::Kernel)
+    };
+    fds.iter().any(concerns)
 }
 
 /// How long to spin for lists without a connection.

@@ -299,6 +299,7 @@ fn track_kernel(fd: i32, reason: Reason) {
     endpoint.fd.store(fd, Ordering::Relaxed);
     crate::socket::kernel_socket::note_kernel_names(endpoint, fd);
     endpoint.set_state(State::Kernel);
+    super::watched::begin(endpoint, false);
     if !table::set_kernel(fd, endpoint) {
         life::release(endpoint);
     }

@@ -123,6 +123,9 @@ impl KernelConnect {
         if let Err(errno) = demote(endpoint, reason) {
             return Outcome::Errno(errno);
         }
+        if reason != Reason::Option {
+            super::watched::begin(endpoint, true);
+        }
         // It may sleep.
         drop(within);
         // SAFETY: the caller's arguments, for the kernel to check.
@@ -447,6 +450,10 @@ pub(super) fn disconnect(endpoint: &'static Endpoint) {
     endpoint.set_flag(endpoint::RESET);
     if let (Some(channel), Some((rec, _))) = (endpoint.channel_ref(), PROCESS.locate(endpoint)) {
         life::hang_up(endpoint, channel, rec);
+    }
+    if endpoint.reason.swap(0, Ordering::Relaxed) == Reason::Promoted as u8 {
+        // The kernel's connection ends as well.
+        crate::socket::kernel_socket::renew(endpoint, endpoint.fd.load(Ordering::Relaxed));
     }
     let kept = NONBLOCK
         | OWN_SOCKET

@@ -49,6 +49,16 @@ fn take_in(control: &mut Control, reply: Reply, got: msg::Received) -> Option<(R
                 None => decline(id),
             }
         }
+        Reply::Promote { serial, channel, side, ticket, peer_pid, peer, stranger } => {
+            if side == Side::A as u32 && !got.fds.as_slice().is_empty() {
+                match new_channel(channel, (Side::A, 0), (peer_pid, stranger), got) {
+                    Some(made) => made.set_client(peer),
+                    None => decline(channel),
+                }
+            }
+            let side = if side == Side::A as u32 { Side::A } else { Side::B };
+            control.mail.push_back(Mail::Promote((serial, channel), side, ticket));
+        }
         answer => return Some((answer, got)),
     }
     None
@@ -74,6 +84,9 @@ fn deliver() {
             }
             Some(Mail::Withdraw(id, slot, generation)) => {
                 crate::setup::withdrawn::asked(id, slot as usize, generation);
+            }
+            Some(Mail::Promote((serial, channel), side, ticket)) => {
+                crate::setup::promote::promised(serial, channel, side, ticket);
             }
             Some(Mail::Offer((id, adopter), listener)) => {
                 if let Some(channel) = offered_before(id, adopter) {

@@ -22,6 +22,7 @@
 //! | descriptors of channels that the program closed past libc | `restored`; `monitor::client::resume` |
 //! | send and recv without a connection | `unconnected` |
 //! | connections that go to a sibling | `adopt`, `listen::offered`; the monitor's `shell/rescue.rs` |
+//! | connections of the kernel's that go over to shared memory | which: `watched`; how: `promote`; afterwards: `socket::road` |
 //! | connections that go back to the kernel | `withdrawn`; the monitor's `shell/withdrawal.rs` |
 
 pub(crate) mod accept;
@@ -33,9 +34,11 @@ pub(crate) mod connect;
 mod first_contact;
 pub(crate) mod listen;
 pub(crate) mod mail;
+pub(crate) mod promote;
 pub(crate) mod remember;
 mod restored;
 pub(crate) mod syn_sent;
 mod time_wait;
 pub(crate) mod unconnected;
+pub(crate) mod watched;
 pub(crate) mod withdrawn;

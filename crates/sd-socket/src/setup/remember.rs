@@ -3,9 +3,11 @@
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, INQ, KEEPS_ADDRESS, OOB_INLINE, STAMPS, STAMPS_NS, ZERO_COPY};
 use crate::socket::handle::Socket;
+use crate::socket::parked::is_parked;
 use crate::socket::recorded::{NUMBERS, number};
 use core::sync::atomic::Ordering;
 use libc::{SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOL_SOCKET, c_int, c_void, socklen_t};
+use sd_ring::token::Way;
 use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_COLD, LINGER_ON, SWITCHES_MASK, State};
 use sd_sys::{Errno, user};
 
@@ -191,6 +193,10 @@ pub(super) fn recall(endpoint: &'static Endpoint, fd: i32) {
 /// SO_RCVLOWAT, which is never zero.
 pub(crate) fn set_least(endpoint: &Endpoint, least: i32) {
     let _half = endpoint.rx_token();
+    if is_parked(endpoint, Way::Receive) {
+        // The kernel's; it is asked when the ring is read (`data::by_kernel`).
+        return;
+    }
     endpoint.rx().lowat.store((least as u32).max(1), Ordering::Relaxed);
 }
 

@@ -48,7 +48,12 @@ fn ask(endpoint: &'static Endpoint, flags: c_int, timeout_ns: u64) -> Answer {
 #[cold]
 pub(crate) fn recv<T: Default>(fd: c_int, flags: c_int, again: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let special = flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0;
-    let Some(endpoint) = table::socket(fd).filter(|_| !special) else { return Outcome::Kernel };
+    let Some(endpoint) = table::socket(fd) else {
+        return if super::watched::enter(fd, flags) { again() } else { Outcome::Kernel };
+    };
+    if special {
+        return Outcome::Kernel;
+    }
     match ask(endpoint, flags, cold::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed)) {
         Answer::Connected => again(),
         Answer::Kernel => Outcome::Kernel,
@@ -69,7 +74,9 @@ pub(crate) unsafe fn send<T>(
     to: (*const sockaddr, socklen_t),
     again: impl FnOnce(c_int) -> Outcome<T>,
 ) -> Outcome<T> {
-    let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
+    let Some(endpoint) = table::socket(fd) else {
+        return if super::watched::enter(fd, flags) { again(flags) } else { Outcome::Kernel };
+    };
     let is_new = matches!(endpoint.state_now(), State::Fresh | State::Bound);
     if flags & libc::MSG_FASTOPEN != 0 && is_new {
         if !to.0.is_null() {

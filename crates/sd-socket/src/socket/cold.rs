@@ -33,7 +33,7 @@ pub(crate) fn note(endpoint: &Endpoint) {
     }
 }
 
-fn own(endpoint: &Endpoint) -> Option<&'static Cold> {
+pub(super) fn own(endpoint: &Endpoint) -> Option<&'static Cold> {
     let (rec, index) = PROCESS.locate(endpoint)?;
     rec.slab()?.cold(index)
 }

@@ -39,6 +39,10 @@ fn send_error_slow(endpoint: &'static Endpoint, len: usize) -> Option<Result<(),
 /// Turns what the peer's words say into our flags: a reset is remembered, with its error.
 pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
     let end = peer_end(endpoint);
+    if end != PeerEnd::Open && crate::socket::road::is_by_kernel(endpoint, crate::socket::road::RX_KERNEL) {
+        // The kernel's connection tells the end.
+        return PeerEnd::Open;
+    }
     if end == PeerEnd::Reset && !endpoint.flag(RESET) {
         let finished =
             endpoint.flag(EOF) || endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_FIN != 0;

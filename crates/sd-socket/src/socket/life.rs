@@ -36,6 +36,8 @@ pub(crate) struct Ends {
     pub(crate) free_port: fn(&Endpoint),
     /// It went over to the kernel from a connection on this channel.
     pub(crate) let_go: fn(&'static Endpoint, &'static Channel),
+    /// Not an end: side A shows, at a slot of this generation, that a connection is to get it which the kernel has made.
+    pub(crate) shown: fn(&'static Channel, usize, u32),
 }
 
 /// A listener that this process has no more.

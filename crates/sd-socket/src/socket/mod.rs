@@ -25,6 +25,7 @@
 //! | errors of a broken connection | `errors` |
 //! | getsockname, getpeername | `names` |
 //! | a thread that a peer wakes alone | `thread_waker`; the other end: `link::thread_wakers` |
+//! | a connection that the kernel has made, and whose bytes are moved | `road` |
 //! | SIGURG, SIGIO | `signals`; the monitor's `shell/signals.rs` |
 
 pub(crate) mod addr;
@@ -44,6 +45,7 @@ pub(crate) mod parked;
 pub(crate) mod pin;
 pub(crate) mod recorded;
 pub(crate) mod ring_view;
+pub(crate) mod road;
 pub(crate) mod signals;
 pub(crate) mod thread_waker;
 pub(crate) mod time_wait;

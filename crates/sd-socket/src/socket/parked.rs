@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sd_ring::token::Way;
 use sd_ring::{RxCursor, TxCursor};
 use sd_shm::channel::GEOMETRY;
-use sd_shm::slab::{End, Endpoint, ParkedHalves, RX_PARKED, TX_PARKED};
+use sd_shm::slab::{End, Endpoint, ParkedHalves, ROAD_RX_KERNEL, ROAD_TX_KERNEL, RX_PARKED, TX_PARKED};
 
 /// Pages that this process has given back.
 pub(crate) static PAGES: AtomicU32 = AtomicU32::new(0);
@@ -18,6 +18,15 @@ pub(crate) static PAGES: AtomicU32 = AtomicU32::new(0);
 fn kept(endpoint: &Endpoint) -> Option<&'static ParkedHalves> {
     let (rec, index) = PROCESS.locate(endpoint)?;
     rec.slab()?.kept(index)
+}
+
+/// Nothing is sent, or received, through the half yet: its bytes go through the kernel's connection (`road`). Who ends the connection
+/// is told of none of that.
+fn stays_parked(endpoint: &Endpoint, which: u32) -> bool {
+    let Some((rec, index)) = PROCESS.locate(endpoint) else { return false };
+    let cold = rec.slab().and_then(|slab| slab.cold_of(endpoint));
+    cold.is_some_and(|cold| cold.road.load(Ordering::Acquire) & which != 0)
+        && rec.private(index).is_some_and(|private| private.fds.load(Ordering::Acquire) != 0)
 }
 
 /// The half is parked; for who has its token.
@@ -33,7 +42,9 @@ pub(crate) fn is_parked(endpoint: &Endpoint, way: Way) -> bool {
 /// Makes a parked half to send what it was, for who has its token.
 #[cold]
 pub(super) fn unpark_tx(endpoint: &Endpoint, cursor: &mut TxCursor) {
-    let Some(kept) = kept(endpoint) else { return };
+    let Some(kept) = kept(endpoint).filter(|_| !stays_parked(endpoint, ROAD_TX_KERNEL)) else {
+        return;
+    };
     endpoint.tx().bytes.store(kept.tx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
     cursor.unpark(&GEOMETRY, kept.tx.load(Ordering::Relaxed));
     endpoint.clear_flag(TX_PARKED);
@@ -42,7 +53,9 @@ pub(super) fn unpark_tx(endpoint: &Endpoint, cursor: &mut TxCursor) {
 /// Makes a parked half to receive what it was, for who has its token.
 #[cold]
 pub(super) fn unpark_rx(endpoint: &Endpoint, cursor: &mut RxCursor) {
-    let Some(kept) = kept(endpoint) else { return };
+    let Some(kept) = kept(endpoint).filter(|_| !stays_parked(endpoint, ROAD_RX_KERNEL)) else {
+        return;
+    };
     let half = endpoint.rx();
     half.bytes.store(kept.rx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
     for (to, from) in half.short_addresses.iter().zip(&kept.short_addresses) {
@@ -118,7 +131,7 @@ fn look<T>(
 }
 
 /// The receiving cursor, parked or not.
-pub(super) fn receiver_now(endpoint: &Endpoint) -> RxCursor {
+pub(crate) fn receiver_now(endpoint: &Endpoint) -> RxCursor {
     look(endpoint, || receiver(endpoint), |kept| unparked(endpoint, kept)).unwrap_or_default()
 }
 

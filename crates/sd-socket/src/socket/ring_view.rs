@@ -59,6 +59,10 @@ struct Found {
 
 fn walk(endpoint: &'static Endpoint) -> Found {
     let mut half = endpoint.rx_token();
+    if crate::socket::parked::is_parked(endpoint, sd_ring::token::Way::Receive) {
+        let bytes = crate::socket::road::number(endpoint).map_or(0, |fd| queued(fd, libc::FIONREAD));
+        return Found { bytes, before_mark: None, is_endless: false };
+    }
     // A copy walks ahead.
     let mut rx = *half.cursor();
     let mut found = Found { bytes: 0, before_mark: None, is_endless: false };
@@ -93,8 +97,20 @@ pub(crate) fn is_endless(endpoint: &'static Endpoint) -> bool {
 pub(crate) fn unsent_bytes(endpoint: &'static Endpoint) -> usize {
     let mut half = endpoint.tx_token();
     let tx = half.cursor();
+    if tx.is_parked() {
+        return crate::socket::road::number(endpoint).map_or(0, |fd| queued(fd, libc::TIOCOUTQ));
+    }
     let _ = tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire));
     tx.unread() as usize
+}
+
+/// Bytes in a queue of the kernel's.
+fn queued(fd: i32, request: u64) -> usize {
+    let mut bytes = 0i32;
+    // SAFETY: the kernel writes an int.
+    let done =
+        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_ioctl, fd, request, &mut bytes as *mut i32) });
+    if done.is_ok() { bytes.max(0) as usize } else { 0 }
 }
 
 /// Bit of `SlotSide::urgent`: there is a byte, the lowest eight bits.

@@ -6,9 +6,12 @@ use crate::socket::endpoint::{
     EOF, EndpointExt, NO_SPACE, PEER_DEAD, PeerEnd, RESET, SHUT_RD, SHUT_WR, ZERO_COPY,
 };
 use crate::socket::errors::note_end;
+use crate::socket::parked::is_parked;
 use crate::socket::token::{Quick, Rx};
+use crate::wait::by_kernel;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
+use sd_ring::token::Way;
 use sd_ring::{Next, doorbell};
 use sd_shm::channel::{
     FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
@@ -19,7 +22,7 @@ use sd_sys::time::ticks;
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
 
-/// Those of the `wanted` events that hold now, level-wise. A listener's kernel backlog is not looked at.
+/// Those of the `wanted` events that hold now, level-wise. What the kernel alone knows, a listener's kernel backlog, is not looked at.
 #[inline]
 pub(crate) fn mask(endpoint: &'static Endpoint, wanted: u32) -> u32 {
     match usual_mask(endpoint, wanted) {
@@ -60,7 +63,10 @@ fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
 fn full_mask(endpoint: &'static Endpoint) -> u32 {
     match endpoint.state_now() {
         State::Connected => {
-            let mask = connected_mask(endpoint);
+            let mask = match by_kernel::directions(endpoint) {
+                0 => connected_mask(endpoint),
+                directions => by_kernel::ring_part(endpoint, directions, || connected_mask(endpoint)),
+            };
             // Nothing that was seen counts of one that went to the kernel meanwhile.
             if crate::socket::kernel_socket::is_moved(endpoint) { 0 } else { mask }
         }
@@ -117,6 +123,9 @@ fn connected_mask(endpoint: &'static Endpoint) -> u32 {
 
 fn look(endpoint: &'static Endpoint) -> Result<Next, sd_ring::Corrupt> {
     let mut half = endpoint.rx_token();
+    if is_parked(endpoint, Way::Receive) {
+        return Ok(Next::Empty);
+    }
     // The copy is thrown away.
     let mut rx = *half.cursor();
     apart::next(endpoint, &mut rx)
@@ -128,6 +137,9 @@ pub(crate) fn sent(endpoint: &'static Endpoint) -> Option<u64> {
         return None;
     }
     let mut half = endpoint.rx_token();
+    if is_parked(endpoint, Way::Receive) {
+        return None;
+    }
     // The copy is thrown away.
     let mut rx = *half.cursor();
     match apart::next(endpoint, &mut rx) {
@@ -150,6 +162,10 @@ pub(crate) fn want_stamps(endpoint: &Endpoint) {
 fn has_space(endpoint: &'static Endpoint) -> bool {
     let mut half = endpoint.tx_token();
     let tx = half.cursor();
+    if tx.is_parked() {
+        // The kernel's.
+        return false;
+    }
     let grows = !endpoint.flag(FIXED_BUF);
     if tx.is_roomy(&GEOMETRY, grows, sd_sys::budget::may_take) {
         return true;
@@ -191,5 +207,5 @@ pub(crate) fn is_polled(endpoint: &'static Endpoint) -> bool {
 
 /// POLLOUT holds.
 pub(crate) fn is_writable(endpoint: &'static Endpoint) -> bool {
-    mask(endpoint, OUT) != 0
+    mask(endpoint, OUT) != 0 || by_kernel::kernel_part(endpoint) & OUT != 0
 }

@@ -1,0 +1,270 @@
+//! Sending and receiving on a connection of which a direction is the kernel's still (`socket::road`).
+//!
+//! The system calls that are made here never wait, so a token is held for no longer than such a call takes. Who has to wait does so for
+//! the kernel's connection and for the peer's announcements at once.
+
+use crate::data::claim::Claim;
+use crate::data::iov::Pieces;
+use crate::data::stream::{Pull, Push};
+use crate::process::waker::Sleeper;
+use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, SHUT_RD, SHUT_WR};
+use crate::socket::parked::is_parked;
+use crate::socket::road::{self, RX_KERNEL, TX_KERNEL};
+use crate::socket::token::{Half, Rx, Tx};
+use crate::wait::duties::{On, Waiting};
+use crate::wait::sleep_set::SleepSet;
+use crate::wait::{Deadline, earlier, interrupted, ready};
+use core::sync::atomic::Ordering;
+use libc::{EPOLLIN, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, POLLIN, POLLOUT};
+use sd_ring::road::{Receive, Send};
+use sd_ring::token::Way;
+use sd_shm::channel::FLAG_READS_NO_MORE;
+use sd_shm::slab::Endpoint;
+use sd_sys::Errno;
+use sd_sys::section::Watch;
+use sd_sys::time::ticks;
+
+/// One system call; the caller of the hooked function vouches for its buffer.
+fn send_once(fd: i32, (from, len): (*const u8, usize), flags: i32) -> Result<usize, Errno> {
+    // SAFETY: the caller's buffer, for the kernel to check.
+    sd_sys::check(unsafe {
+        sd_sys::syscall!(libc::SYS_sendto, fd, from, len, flags | MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0)
+    })
+}
+
+/// As [`send_once`].
+fn recv_once(fd: i32, (to, len): (*mut u8, usize), flags: i32) -> Result<usize, Errno> {
+    // SAFETY: the caller's buffer, for the kernel to check.
+    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_recvfrom, fd, to, len, flags | MSG_DONTWAIT, 0, 0) })
+}
+
+/// The sending half for who writes into the ring, after what the kernel's connection takes; or what came of that.
+pub(super) fn push_first(
+    endpoint: &'static Endpoint,
+    half: Half<'static, Tx>,
+    pieces: &mut Pieces,
+    claim: &mut Claim,
+) -> Result<Half<'static, Tx>, Push> {
+    if let Some(end) = push(endpoint, pieces, claim) {
+        return Err(end);
+    }
+    drop(half);
+    crate::epoll::moved(endpoint);
+    Ok(endpoint.tx_token())
+}
+
+/// Sends through the kernel's connection what it takes, for who has the token. `None`: from here on the bytes go through the ring.
+#[cold]
+fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, claim: &mut Claim) -> Option<Push> {
+    if !road::is_by_kernel(endpoint, TX_KERNEL) {
+        // It ends, or another thread has switched.
+        return None;
+    }
+    let Some(fd) = road::number(endpoint) else { return Some(Push::Error(Errno::EBADF)) };
+    let is_over = endpoint.flag(SHUT_WR);
+    match road::next_of_sender(endpoint, !is_over) {
+        Send::Switch if road::switch(endpoint, fd) => return None,
+        // Who said so died before it was noted here.
+        Send::Ring => {
+            road::has_switched(endpoint);
+            return None;
+        }
+        // Nobody goes back to the kernel yet.
+        _ => {}
+    }
+    let start = pieces.total;
+    loop {
+        let (from, len) = pieces.piece(usize::MAX);
+        match send_once(fd, (from.cast_const(), len), 0) {
+            Ok(sent) => pieces.advance(sent),
+            Err(Errno::EAGAIN) => {
+                if pieces.total != start {
+                    claim.stake(endpoint);
+                }
+                return Some(Push::Full { seen: 0 });
+            }
+            Err(errno) => return Some(Push::Error(errno)),
+        }
+        if pieces.total == 0 {
+            return Some(Push::Done);
+        }
+    }
+}
+
+/// The receiving half for who reads the ring, after what the kernel's connection has; or what came of that, if the ring is not to be read.
+/// `take` is whether the bytes are taken, and copied.
+#[inline(always)]
+pub(super) fn pull_first(
+    endpoint: &'static Endpoint,
+    pieces: &mut Pieces,
+    take: (bool, bool),
+) -> Result<Half<'static, Rx>, Pull> {
+    let half = endpoint.rx_token();
+    if is_parked(endpoint, Way::Receive) { pull_from_kernel(endpoint, half, pieces, take) } else { Ok(half) }
+}
+
+#[cold]
+fn pull_from_kernel(
+    endpoint: &'static Endpoint,
+    half: Half<'static, Rx>,
+    pieces: &mut Pieces,
+    take: (bool, bool),
+) -> Result<Half<'static, Rx>, Pull> {
+    let start = pieces.total;
+    if road::is_by_kernel(endpoint, RX_KERNEL)
+        && let Some(found) = pull(endpoint, pieces, take)
+    {
+        let has_some = pieces.total != start;
+        return Err(if has_some { Pull::Some } else { found });
+    }
+    drop(half);
+    arrived(endpoint);
+    Ok(endpoint.rx_token())
+}
+
+/// Receives from the kernel's connection, for who has the token. `None`: what follows is in the ring.
+fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, (advance, copy): (bool, bool)) -> Option<Pull> {
+    let Some(fd) = road::number(endpoint) else { return Some(Pull::Error(Errno::EBADF)) };
+    let flags = if advance { 0 } else { MSG_PEEK } | if copy { 0 } else { MSG_TRUNC };
+    loop {
+        // Before the look at the connection, which may get more meanwhile.
+        let most = match road::next_of_receiver(endpoint, fd) {
+            Receive::Kernel(most) => usize::try_from(most).unwrap_or(usize::MAX),
+            Receive::Ring => {
+                road::arrive(endpoint);
+                return None;
+            }
+            Receive::Lie => return Some(Pull::corrupt(endpoint)),
+        };
+        if pieces.total == 0 {
+            let has_some = sd_sys::fd::poll_one(fd, POLLIN, 0).is_ok_and(|events| events != 0);
+            return Some(if has_some { Pull::Some } else { Pull::Empty });
+        }
+        match recv_once(fd, pieces.piece(most), flags) {
+            Ok(0) => {
+                endpoint.set_flag(EOF);
+                return Some(Pull::End);
+            }
+            Ok(got) => pieces.advance(got),
+            // The peer may have switched since.
+            Err(Errno::EAGAIN) if road::next_of_receiver(endpoint, fd) == Receive::Ring => continue,
+            Err(Errno::EAGAIN) => return Some(Pull::Empty),
+            Err(errno) => return Some(Pull::Error(errno)),
+        }
+        if pieces.total == 0 || !advance {
+            return Some(Pull::Some);
+        }
+    }
+}
+
+/// What comes is in the ring from now on; for who has no token.
+#[cold]
+pub(super) fn arrived(endpoint: &'static Endpoint) {
+    crate::epoll::moved(endpoint);
+    let least = road::number(endpoint)
+        .and_then(|fd| sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).ok());
+    if let Some(least) = least.filter(|least| *least > 1) {
+        crate::setup::remember::set_least(endpoint, least);
+    }
+}
+
+/// Waits until something can be received, wherever from.
+#[cold]
+pub(super) fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, watch: &Watch) -> Result<(), Errno> {
+    let ready = || {
+        let found = ready::mask(endpoint, EPOLLIN as u32) | crate::wait::by_kernel::kernel_part(endpoint);
+        found & EPOLLIN as u32 != 0 || !road::is_by_kernel(endpoint, RX_KERNEL)
+    };
+    wait(endpoint, POLLIN, ready, deadline, watch)
+}
+
+/// Waits until the kernel takes something.
+#[cold]
+pub(super) fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, watch: &Watch) -> Result<(), Errno> {
+    wait(endpoint, POLLOUT, || !road::is_by_kernel(endpoint, TX_KERNEL), deadline, watch)
+}
+
+fn wait(
+    endpoint: &'static Endpoint,
+    events: i16,
+    ready: impl Fn() -> bool,
+    deadline: Deadline,
+    watch: &Watch,
+) -> Result<(), Errno> {
+    if deadline.left() == Some(0) {
+        return Err(Errno::EAGAIN);
+    }
+    let mut waiting = Waiting::begin(None, ticks());
+    let pause = waiting.before_sleep(On::Events);
+    let sleeper = Sleeper::enter();
+    let set = SleepSet::take(&sleeper)?;
+    crate::epoll::drain();
+    ready::arm(endpoint, EPOLLIN as u32);
+    let Some(fd) = road::number(endpoint) else { return Err(Errno::EBADF) };
+    if ready() || sleeper.is_stale() {
+        return Ok(());
+    }
+    let pause = earlier(pause, waiting.announced());
+    let mut fds = [SleepSet::FIRST, libc::pollfd { fd, events, revents: 0 }];
+    interrupted(watch, deadline)?;
+    let slept = set.sleep(&mut fds, earlier(deadline.left(), pause), core::ptr::null());
+    waiting.after_sleep();
+    match slept {
+        // A sleep in ppoll always ends so.
+        Err(Errno::EINTR) => interrupted(watch, deadline),
+        other => other,
+    }
+}
+
+/// An urgent byte while what is sent goes through the kernel's connection, which it does from then on; for who has the token.
+#[cold]
+pub(super) fn push_urgent(endpoint: &'static Endpoint, byte: u8) -> Push {
+    let Some(fd) = road::number(endpoint) else { return Push::Error(Errno::EBADF) };
+    road::stay(endpoint);
+    match send_once(fd, (&raw const byte, 1), MSG_OOB) {
+        Ok(_) => Push::Done,
+        Err(Errno::EAGAIN) => Push::Full { seen: 0 },
+        Err(errno) => Push::Error(errno),
+    }
+}
+
+/// MSG_OOB while what comes goes through the kernel's connection.
+#[cold]
+pub(super) fn recv_urgent(
+    endpoint: &'static Endpoint,
+    pieces: &mut Pieces,
+    flags: i32,
+) -> Option<Result<usize, Errno>> {
+    if !road::is_by_kernel(endpoint, RX_KERNEL) {
+        return None;
+    }
+    let fd = road::number(endpoint)?;
+    Some(recv_once(fd, pieces.piece(usize::MAX), flags | MSG_OOB))
+}
+
+/// shutdown(2) while a direction is the kernel's. Which of the ends are the ring's is left to the caller.
+#[cold]
+pub(super) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<i32, Errno> {
+    let (wants_rx, wants_tx) = (how != libc::SHUT_WR, how != libc::SHUT_RD);
+    let _half = endpoint.tx_token();
+    let directions = crate::wait::by_kernel::directions(endpoint);
+    let fd = road::number(endpoint).ok_or(Errno::EBADF)?;
+    let by_kernel = match (wants_rx, wants_tx && directions & TX_KERNEL != 0) {
+        (true, true) => Some(libc::SHUT_RDWR),
+        (true, false) => Some(libc::SHUT_RD),
+        (false, true) => Some(libc::SHUT_WR),
+        (false, false) => None,
+    };
+    if let Some(how) = by_kernel {
+        // SAFETY: no pointers.
+        sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_shutdown, fd, how) })?;
+    }
+    if wants_tx && directions & TX_KERNEL != 0 {
+        endpoint.set_flag(SHUT_WR | FIN_SENT);
+    }
+    if wants_rx {
+        endpoint.own_words().flags.fetch_or(FLAG_READS_NO_MORE, Ordering::AcqRel);
+        endpoint.set_flag(SHUT_RD);
+    }
+    Ok(if wants_tx && directions & TX_KERNEL == 0 { libc::SHUT_WR } else { -1 })
+}

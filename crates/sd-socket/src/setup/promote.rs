@@ -1,0 +1,331 @@
+//! A connection that the kernel has made gets a slot of a channel besides (ADR 82).
+//!
+//! ```text
+//!  monitor ──Promote: channel, ticket──> A and B
+//!  A  attach: a slot, the ticket in its names, state Syn, ATTACHED ── event ──> B
+//!  B  finds its connection by the ticket; attach: state Open, ATTACHED ── event ──> A
+//! ```
+//! Each end attaches at a call on the connection while nobody else is in one. From then on the number leads to an endpoint of ours,
+//! whose directions are the kernel's until their senders switch (`socket::road`).
+
+use crate::backlog::arrivals::refuse;
+use crate::fd::table::{self, Entry};
+use crate::link::channel::Channel;
+use crate::memory::idle::without_forks;
+use crate::process::PROCESS;
+use crate::socket::addr;
+use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
+use crate::socket::handle::Socket;
+use crate::socket::life;
+use crate::socket::pin::Pinned;
+use crate::socket::road::{self, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sd_ring::road::RoadWord;
+use sd_shm::channel::{Side, SlotState};
+use sd_shm::promotion::PROMOTION;
+use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_COLD, Reason, State};
+use sd_sys::lock::Lock;
+use sd_sys::section::Section;
+use sd_sys::tcp::{ESTABLISHED, SYN_DATA};
+
+/// A connection that was offered.
+struct Offered {
+    serial: u64,
+    endpoint: &'static Endpoint,
+    promise: Option<Promise>,
+    /// When the promise came.
+    promised_at: u64,
+}
+
+/// What the monitor said.
+#[derive(Clone, Copy)]
+struct Promise {
+    channel: u64,
+    side: Side,
+    ticket: u64,
+    /// Side B: where A has shown the ticket.
+    slot: Option<(usize, u32)>,
+}
+
+static OFFERS: Lock<Vec<Offered>> = Lock::new(Vec::new());
+/// For so long calls on watched connections look for a ticket.
+const AWAITED_NS: u64 = 1_000_000_000;
+/// Tickets that side A has still to show, when they were counted last.
+static AWAITED: AtomicU32 = AtomicU32::new(0);
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
+/// Looks for tickets that side A has still to show.
+pub(super) fn look_for_tickets() {
+    if AWAITED.load(Ordering::Relaxed) != 0 {
+        crate::epoll::drain();
+        count_awaited(&OFFERS.lock());
+    }
+}
+
+/// A connection is about to be offered: the name of the offer.
+pub(super) fn expect(endpoint: &'static Endpoint) -> u64 {
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    endpoint.generation.store(serial as u32, Ordering::Relaxed);
+    let mut offers = OFFERS.lock();
+    offers.retain(|other| !core::ptr::eq(other.endpoint, endpoint) && is_valid(other));
+    offers.push(Offered { serial, endpoint, promise: None, promised_at: 0 });
+    count_awaited(&offers);
+    serial
+}
+
+/// Side A may not come: its connection may be over, or it may be in a call for long.
+fn count_awaited(offers: &[Offered]) {
+    let now = sd_sys::time::now_ns();
+    let waits = |offered: &&Offered| {
+        offered.promise.is_some_and(|promise| promise.side == Side::B && promise.slot.is_none())
+            && now.saturating_sub(offered.promised_at) < AWAITED_NS
+    };
+    AWAITED.store(offers.iter().filter(waits).count() as u32, Ordering::Release);
+}
+
+/// The endpoint is still the one that was offered.
+fn is_valid(offered: &Offered) -> bool {
+    let Offered { serial, endpoint, .. } = offered;
+    endpoint.state_now() == State::Kernel
+        && endpoint.generation.load(Ordering::Relaxed) == *serial as u32
+        && road::word(endpoint).is_some_and(|word| word.load(Ordering::Relaxed) & WATCHED != 0)
+}
+
+/// It was refused.
+pub(super) fn give_up(serial: u64) {
+    OFFERS.lock().retain(|offered| offered.serial != serial);
+}
+
+/// The monitor has found the other end.
+pub(super) fn promised(serial: u64, channel: u64, side: Side, ticket: u64) {
+    let mut offers = OFFERS.lock();
+    let found = offers.iter_mut().find(|offered| offered.serial == serial);
+    let Some(offered) = found.filter(|offered| is_valid(offered)) else { return };
+    offered.promise = Some(Promise { channel, side, ticket, slot: None });
+    offered.promised_at = sd_sys::time::now_ns();
+    if side == Side::A {
+        mark(offered.endpoint);
+    }
+    count_awaited(&offers);
+}
+
+fn mark(endpoint: &Endpoint) {
+    road::word(endpoint).inspect(|word| _ = word.fetch_or(PROMISED, Ordering::AcqRel));
+}
+
+/// A slot without an endpoint, of side A's, was announced on a channel: a ticket, perhaps.
+pub(crate) fn shown(channel: &'static Channel, slot: usize, generation: u32) {
+    let words = channel.map.slot(slot);
+    if words.side[0].listener.load(Ordering::Acquire) != PROMOTION {
+        return;
+    }
+    let ticket = channel.map.names(slot).ticket().load(Ordering::Relaxed);
+    crate::monitor::client::check_mail();
+    let mut offers = OFFERS.lock();
+    let is_it = |promise: &Promise| {
+        (promise.channel, promise.side, promise.ticket) == (channel.id, Side::B, ticket)
+            && promise.slot.is_none()
+    };
+    let found = offers.iter_mut().find(|offered| offered.promise.as_ref().is_some_and(is_it));
+    match found.filter(|offered| is_valid(offered)) {
+        Some(Offered { endpoint, promise: Some(promise), .. }) => {
+            promise.slot = Some((slot, generation));
+            mark(endpoint);
+            count_awaited(&offers);
+        }
+        _ => {
+            drop(offers);
+            refuse(channel, slot, generation);
+        }
+    }
+}
+
+fn take(endpoint: &Endpoint) -> Option<Promise> {
+    let mut offers = OFFERS.lock();
+    let at =
+        offers.iter().position(|offered| core::ptr::eq(offered.endpoint, endpoint) && is_valid(offered))?;
+    let promise = offers.swap_remove(at).promise?;
+    count_awaited(&offers);
+    Some(promise)
+}
+
+/// Gives the connection behind a number its slot, if nobody is in a call on it. Whether it is ours now.
+#[cold]
+pub(super) fn attach(endpoint: &'static Endpoint, fd: i32) -> bool {
+    let _within = crate::link::reclaim::change();
+    let _section = Section::enter();
+    let Some(word) = road::word(endpoint) else { return false };
+    let now = word.load(Ordering::Acquire);
+    if !close(word, now, PROMISED) {
+        return false;
+    }
+    // Another thread may close the number meanwhile.
+    let _pinned = Pinned::new(endpoint);
+    let leads_here = matches!(table::get(fd), Entry::Kernel(other) if core::ptr::eq(other, endpoint));
+    let promise = take(endpoint).filter(|_| leads_here);
+    let is_done = promise.is_some_and(|promise| {
+        let channel = PROCESS.channels().find(|channel| {
+            (channel.id, channel.side, channel.adopter) == (promise.channel, promise.side, 0)
+                && !channel.inherited.load(Ordering::Relaxed)
+        });
+        let mut is_done = false;
+        if let Some(channel) = channel {
+            without_forks(|| is_done = attach_to(endpoint, fd, now, channel, &promise));
+        }
+        is_done
+    });
+    if !is_done {
+        open(word, OFFERED);
+    }
+    is_done
+}
+
+/// Nobody enters a call on the connection from here on, if nobody is in one now. What stands in the word besides loses these bits.
+/// The caller is in a section until [`open`]: a handler of a signal that came into it would wait for its own thread.
+pub(super) fn close(word: &AtomicU32, now: u32, loses: u32) -> bool {
+    let closed = now & !loses | CLOSED;
+    now & (INSIDE | CLOSED) == 0
+        && word.compare_exchange(now, closed, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+/// The opposite of [`close`].
+pub(super) fn open(word: &AtomicU32, loses: u32) {
+    word.fetch_and(!(CLOSED | loses), Ordering::AcqRel);
+}
+
+/// The kernel's connection is the one whose names were noted: a program may have broken it off, and connected anew.
+pub(super) fn is_named(endpoint: &Endpoint, fd: i32) -> bool {
+    let (local, peer) = crate::socket::names::of(endpoint);
+    let kernel = (addr::kernel_name(fd).map(|(_, name)| name), addr::kernel_peer(fd).map(|(_, name)| name));
+    kernel == (Some(local), Some(peer))
+}
+
+/// Both ends of its stream are open, and nothing is set on the socket that the ring does not have.
+fn is_fit(endpoint: &'static Endpoint, fd: i32, word: u32) -> bool {
+    let option = |level, name| sd_sys::fd::getsockopt_int(fd, level, name);
+    let is_zero = |level, name| option(level, name).unwrap_or(0) == 0;
+    let holds = |info: sd_sys::tcp::Info| info.state == ESTABLISHED && info.options & SYN_DATA == 0;
+    let owner = sd_sys::fd::fcntl(fd, libc::F_GETOWN, 0).unwrap_or(0);
+    let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32;
+    endpoint.state_now() == State::Kernel
+        && word & NEVER == 0
+        && PROCESS.locate(endpoint).is_some_and(|(rec, _)| {
+            endpoint.holders.load(Ordering::Acquire) == rec.bit.load(Ordering::Relaxed)
+        })
+        && is_named(endpoint, fd)
+        && sd_sys::tcp::info(fd).is_ok_and(holds)
+        && owner == 0
+        && flags & libc::O_ASYNC == 0
+        && option(libc::SOL_SOCKET, libc::SO_RCVLOWAT) == Ok(1)
+        && is_zero(libc::SOL_SOCKET, libc::SO_TIMESTAMPING)
+        && is_zero(libc::SOL_SOCKET, libc::SO_ZEROCOPY)
+        && is_zero(libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)
+}
+
+/// The numbers of the connection, while they are the kernel's.
+fn numbers(endpoint: &'static Endpoint, fd: i32) -> Vec<i32> {
+    let mut numbers = vec![];
+    // This one, and the caller's hold.
+    let alone = PROCESS.private(endpoint).is_some_and(|private| private.fds.load(Ordering::Acquire) == 2);
+    if alone {
+        return vec![fd];
+    }
+    table::for_each(0, u32::MAX, |number, entry| {
+        if matches!(entry, Entry::Kernel(other) if core::ptr::eq(other, endpoint)) {
+            numbers.push(number);
+        }
+    });
+    numbers
+}
+
+fn attach_to(
+    endpoint: &'static Endpoint,
+    fd: i32,
+    word: u32,
+    channel: &'static Channel,
+    promise: &Promise,
+) -> bool {
+    let numbers = numbers(endpoint, fd);
+    let registered: Option<Vec<_>> = numbers.iter().map(|fd| crate::epoll::registrations(*fd)).collect();
+    let fit = registered.filter(|_| is_fit(endpoint, fd, word));
+    let (Some(registered), Some(socket)) = (fit, Socket::of(endpoint)) else {
+        promise.slot.inspect(|(slot, generation)| refuse(channel, *slot, *generation));
+        return false;
+    };
+    let Some((slot, generation)) = promise.slot.or_else(|| show(channel, promise)) else { return false };
+    let [a, b] = &channel.map.slot(slot).side;
+    let own = if channel.side == Side::A { a } else { b };
+    if channel.side == Side::B {
+        let old = b.state.load(Ordering::Acquire);
+        let open = generation << 8 | SlotState::Open as u32;
+        let is_shown = a.state() == (generation, SlotState::Syn);
+        if !is_shown || old >> 8 == generation || !sd_ring::sync::slot_state::answer(&b.state, old, open) {
+            return false;
+        }
+        b.listener.store(0, Ordering::Release);
+    }
+    let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32;
+    let nonblock = if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 };
+    endpoint.flags.store(HAS_COLD | OWN_SOCKET | nonblock, Ordering::Release);
+    endpoint.rx().lowat.store(1, Ordering::Relaxed);
+    super::remember::recall(endpoint, fd);
+    recall_send_buffer(endpoint, fd);
+    endpoint.fd.store(fd, Ordering::Relaxed);
+    endpoint.error.store(0, Ordering::Relaxed);
+    endpoint.sender.store(0, Ordering::Relaxed);
+    endpoint.reason.store(Reason::Promoted as u8, Ordering::Relaxed);
+    life::attach(socket, channel, slot, generation);
+    road::begin(endpoint, word);
+    // Who changes one meanwhile finds the connection closed, and then ours.
+    for registration in registered.into_iter().flatten() {
+        crate::epoll::put_back(registration, endpoint);
+    }
+    for fd in numbers {
+        table::set_socket(fd, endpoint);
+    }
+    road::opened(endpoint);
+    own.say(RoadWord::ATTACHED);
+    if channel.side == Side::A {
+        a.set_state(generation, SlotState::Syn);
+        channel.map.events(Side::B).post(slot);
+        channel.peer.wake();
+    }
+    true
+}
+
+/// SO_SNDBUF, where the program has set it.
+fn recall_send_buffer(endpoint: &Endpoint, fd: i32) {
+    const SO_BUF_LOCK: i32 = 72;
+    const SOCK_SNDBUF_LOCK: i32 = 1;
+    // What the kernel says is twice what was set.
+    const LARGE: i32 = 2 * (128 << 10);
+    let option = |name| sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, name);
+    let is_set = option(SO_BUF_LOCK).is_ok_and(|locks| locks & SOCK_SNDBUF_LOCK != 0);
+    if is_set && option(libc::SO_SNDBUF).is_ok_and(|size| size < LARGE) {
+        endpoint.set_flag(FIXED_BUF);
+    }
+}
+
+/// Side A takes a slot, and shows the ticket there.
+#[cold]
+#[inline(never)]
+fn show(channel: &'static Channel, promise: &Promise) -> Option<(usize, u32)> {
+    if channel.side != Side::A || !channel.peer_seems_alive() {
+        return None;
+    }
+    let (slot, generation) = channel.allocate_slot()?;
+    channel.map.slot(slot).side[0].listener.store(PROMOTION, Ordering::Release);
+    let names = channel.map.names(slot);
+    names.ports.store(0, Ordering::Relaxed);
+    names.ticket().store(promise.ticket, Ordering::Relaxed);
+    [Side::A, Side::B].iter().for_each(|side| names.switched_at(*side).store(0, Ordering::Relaxed));
+    Some((slot, generation))
+}
+
+/// In the child of a fork: what the parent has offered is the parent's.
+pub(crate) fn forked() {
+    // SAFETY: the child has one thread.
+    unsafe { OFFERS.force_unlock() };
+    OFFERS.lock().clear();
+    AWAITED.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,175 @@
+//! Connections that the kernel has made, and calls on them: who is in one, and which are worth to be moved to shared memory (ADR 82).
+//!
+//! ```text
+//!  send, recv ──> enter ── the real call ──> left ── each so many messages: Offer + socket ──> monitor
+//! ```
+//! The calls themselves are libc's, so that they are cancelled, restarted and interrupted as ever. A thread that is cancelled in one, or
+//! that leaves it by longjmp, counts as inside for ever: then the connection stays the kernel's.
+
+use crate::fd::table::{self, Entry};
+use crate::monitor::client;
+use crate::process::{PROCESS, single_threaded};
+use crate::setup::promote;
+use crate::socket::cold;
+use crate::socket::endpoint::EndpointExt;
+use crate::socket::road::{ACTIVE, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED, word};
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::{MSG_ERRQUEUE, MSG_OOB, c_int};
+use sd_proto::{Reply, Request};
+use sd_shm::slab::{Cold, Endpoint, Promotes, State};
+use sd_sys::section::Section;
+
+/// So many messages are looked at together, and in no more time than that.
+const MESSAGES: u32 = 16;
+const BUSY_MS: u32 = 80;
+/// An offer that was refused is made again after this, then after twice as long, up to the longest. One that waits is gone by then.
+const PAUSE_MS: [u32; 2] = [1_000, 60_000];
+/// In tests.
+const TEST_PAUSE_MS: u32 = 5;
+
+/// Who finds the connection closed for a moment looks again after so long.
+const PAUSE_NS: u64 = 50_000;
+
+const MSG_ZEROCOPY: c_int = 0x400_0000;
+
+fn promotes() -> Promotes {
+    Promotes::from_u32(PROCESS.header().promotes.load(Ordering::Relaxed))
+}
+
+/// The kernel makes a connection, or has accepted one.
+pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
+    if promotes() != Promotes::Nothing {
+        let role = if active { ACTIVE } else { 0 };
+        cold::change(endpoint, |cold| {
+            cold.messages.store(0, Ordering::Relaxed);
+            cold.pause_ms.store(0, Ordering::Relaxed);
+            cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
+            cold.road.store(WATCHED | role, Ordering::Release);
+        });
+    }
+}
+
+fn now_ms() -> u32 {
+    (sd_sys::time::now_ns() / 1_000_000) as u32
+}
+
+/// The word of a connection behind a number that is watched.
+fn watched(fd: c_int) -> Option<(&'static Endpoint, &'static AtomicU32)> {
+    let Entry::Kernel(endpoint) = table::get(fd) else { return None };
+    let word = word(endpoint)?;
+    // The last thing that is changed when it is moved, behind what the number leads to.
+    (word.load(Ordering::Acquire) & WATCHED != 0).then_some((endpoint, word))
+}
+
+/// Before a call of the kernel's on a number that may be watched. True: it is no kernel's connection any more.
+pub(crate) fn enter(fd: c_int, flags: c_int) -> bool {
+    let Some((endpoint, word)) = watched(fd) else {
+        // Another thread may have moved it since the caller looked.
+        return table::socket(fd).is_some();
+    };
+    if flags & (MSG_OOB | MSG_ZEROCOPY | MSG_ERRQUEUE) != 0 {
+        word.fetch_or(NEVER, Ordering::AcqRel);
+    }
+    loop {
+        let now = word.load(Ordering::Acquire);
+        if table::socket(fd).is_some() {
+            return true;
+        }
+        if now & CLOSED != 0 {
+            let _ = sd_sys::time::sleep_ns(PAUSE_NS);
+        } else if now & PROMISED != 0 && now & INSIDE == 0 && promote::attach(endpoint, fd) {
+            return true;
+        } else if word.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return false;
+        }
+    }
+}
+
+/// After it.
+pub(crate) fn left(fd: c_int, is_message: bool) {
+    let Some((endpoint, word)) = watched(fd) else { return };
+    let one_less = |word: u32| (word & INSIDE != 0).then(|| word.wrapping_sub(1));
+    let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
+    if !is_message {
+        return;
+    }
+    let cold = cold::of(endpoint);
+    let messages = cold.messages.fetch_add(1, Ordering::Relaxed) + 1;
+    client::check_mail();
+    promote::look_for_tickets();
+    let now = word.load(Ordering::Acquire);
+    if now & PROMISED != 0 {
+        promote::attach(endpoint, fd);
+    } else if now & (NEVER | CLOSED) == 0 && is_due(cold, now, messages) {
+        offer(endpoint, word, fd);
+    }
+}
+
+/// Whether it is to be offered, now that so many messages have gone over it.
+fn is_due(cold: &Cold, word: u32, messages: u32) -> bool {
+    let is_test = promotes() == Promotes::All;
+    if !is_test && !messages.is_multiple_of(MESSAGES) {
+        return false;
+    }
+    let now = now_ms();
+    let since = now.wrapping_sub(cold.looked_at_ms.load(Ordering::Relaxed));
+    if word & OFFERED != 0 {
+        return since > PAUSE_MS[1];
+    }
+    if is_test {
+        let pause = cold.pause_ms.load(Ordering::Relaxed);
+        return messages > sd_sys::time::ticks() as u32 % 4 && since >= pause;
+    }
+    if since < cold.pause_ms.load(Ordering::Relaxed) {
+        return false;
+    }
+    cold.looked_at_ms.store(now, Ordering::Relaxed);
+    since <= BUSY_MS || cold.pause_ms.load(Ordering::Relaxed) != 0
+}
+
+/// Offers it, unless somebody else is in a call on it.
+#[cold]
+fn offer(endpoint: &'static Endpoint, word: &AtomicU32, fd: c_int) {
+    let is_own = PROCESS.locate(endpoint).is_some_and(|(rec, _)| {
+        PROCESS.owns(rec) && endpoint.holders.load(Ordering::Acquire) == rec.bit.load(Ordering::Relaxed)
+    });
+    // Else a handler of a signal could wait for this thread.
+    let _section = Section::enter();
+    let now = word.load(Ordering::Acquire);
+    let is_offered = is_own && endpoint.state_now() == State::Kernel && promote::is_named(endpoint, fd);
+    if !is_offered || !promote::close(word, now, OFFERED) {
+        return;
+    }
+    let serial = promote::expect(endpoint);
+    let connected = now & ACTIVE != 0;
+    let answer = client::question(&Request::Offer { serial, connected }, &[fd]);
+    let cold = cold::of(endpoint);
+    cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
+    match answer {
+        Some((Reply::Ok, _)) => {
+            word.fetch_or(OFFERED, Ordering::AcqRel);
+        }
+        _ => {
+            promote::give_up(serial);
+            let before = cold.pause_ms.load(Ordering::Relaxed);
+            let longer = if before == 0 { PAUSE_MS[0] } else { (before * 2).min(PAUSE_MS[1]) };
+            let pause = if promotes() == Promotes::All { TEST_PAUSE_MS } else { longer };
+            cold.pause_ms.store(pause, Ordering::Relaxed);
+        }
+    }
+    promote::open(word, 0);
+}
+
+/// A thread is about to wait for a number in a way of the kernel's that could not be told of what comes in a ring. The caller looks
+/// afterwards what the number leads to.
+pub(crate) fn waits_elsewhere(fd: c_int) {
+    let Some((_, word)) = watched(fd).filter(|_| !single_threaded()) else { return };
+    while word.fetch_or(NEVER, Ordering::AcqRel) & CLOSED != 0 && table::socket(fd).is_none() {
+        let _ = sd_sys::time::sleep_ns(PAUSE_NS);
+    }
+}
+
+/// Somebody else gets it, or it is used in a way that is not looked after.
+pub(crate) fn never(fd: c_int) {
+    watched(fd).inspect(|(_, word)| _ = word.fetch_or(NEVER, Ordering::AcqRel));
+}

@@ -1,0 +1,153 @@
+//! The road of a connection that the kernel has made: its bytes go through the kernel's connection, or through a slot's rings besides,
+//! each direction for itself (ADR 82).
+//!
+//! ```text
+//!  sender    kernel ──SWITCHED at a byte──> ring          receiver   kernel, up to that byte ──> ring
+//! ```
+//! Who does what next [`sd_ring::road`] says, of what both ends say in their words of the slot.
+//!
+//! A word of the endpoint ([`sd_shm::slab::Cold::road`]) says which directions are the kernel's still, so relatives know it too. A
+//! direction that is looks parked to everybody else (`parked`): the short ways of send and recv know nothing of it, and who takes
+//! its token finds it parked, and asks here.
+
+use crate::fd::table::{self, Entry};
+use crate::process::PROCESS;
+use crate::socket::cold;
+use crate::socket::endpoint::EndpointExt;
+use core::sync::atomic::{AtomicU32, Ordering};
+use sd_ring::road::{Position, Receive, RoadWord, Send, receive, send};
+use sd_shm::channel::Side;
+use sd_shm::slab::{Endpoint, HAS_COLD, RX_PARKED, TX_PARKED};
+pub(crate) use sd_shm::slab::{ROAD_RX_KERNEL as RX_KERNEL, ROAD_TX_KERNEL as TX_KERNEL};
+
+/// Either.
+pub(crate) const KERNEL: u32 = RX_KERNEL | TX_KERNEL;
+/// Calls on it are counted, and it may be offered.
+pub(crate) const WATCHED: u32 = 1 << 29;
+/// This end has connected.
+pub(crate) const ACTIVE: u32 = 1 << 28;
+/// It stays the kernel's.
+pub(crate) const NEVER: u32 = 1 << 27;
+/// Nobody may enter a call on it for a moment.
+pub(crate) const CLOSED: u32 = 1 << 26;
+/// The monitor has found the other end.
+pub(crate) const PROMISED: u32 = 1 << 25;
+/// It was offered.
+pub(crate) const OFFERED: u32 = 1 << 24;
+/// So many threads are in calls of the kernel's on it.
+pub(crate) const INSIDE: u32 = 0xffff;
+
+/// The word, of an endpoint that has one.
+#[inline]
+pub(crate) fn word(endpoint: &Endpoint) -> Option<&'static AtomicU32> {
+    let has_cold = endpoint.flags.load(Ordering::Acquire) & HAS_COLD != 0;
+    has_cold.then(|| &cold::of(endpoint).road)
+}
+
+/// Whether one of these directions is the kernel's, of a connection that has a slot.
+#[inline]
+pub(crate) fn is_by_kernel(endpoint: &Endpoint, which: u32) -> bool {
+    word(endpoint).is_some_and(|word| word.load(Ordering::Acquire) & which != 0)
+}
+
+/// A number of this process that leads to the connection, and so to the kernel's.
+pub(crate) fn number(endpoint: &'static Endpoint) -> Option<i32> {
+    let is_it = |fd: i32| table::socket(fd).is_some_and(|other| core::ptr::eq(other, endpoint));
+    let first = endpoint.fd.load(Ordering::Relaxed);
+    if is_it(first) {
+        return Some(first);
+    }
+    let mut found = None;
+    table::for_each(0, u32::MAX, |fd, entry| {
+        if matches!(entry, Entry::Socket(other) if core::ptr::eq(other, endpoint)) {
+            found.get_or_insert(fd);
+        }
+    });
+    found
+}
+
+/// Both halves look parked from now on, as those of a fresh connection. Until [`opened`] nobody enters.
+pub(crate) fn begin(endpoint: &'static Endpoint, role: u32) {
+    let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
+    let Some(kept) = rec.slab().and_then(|slab| slab.kept(index)) else { return };
+    let (rx, tx) = (endpoint.rx(), endpoint.tx());
+    for word in [&kept.tx, &kept.tx_bytes, &kept.rx, &kept.rx_bytes] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for (to, from) in kept.short_addresses.iter().zip(&rx.short_addresses) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    endpoint.set_flag(TX_PARKED | RX_PARKED);
+    cold::change(endpoint, |cold| {
+        cold.road.store(KERNEL | role & ACTIVE | WATCHED | CLOSED, Ordering::Release)
+    });
+    rx.lowat.store(0, Ordering::Release);
+    // SAFETY: plain integers; nobody uses the halves of a connection that no number leads to yet.
+    unsafe {
+        core::ptr::write_bytes(rx.cursor.get(), 0, 1);
+        core::ptr::write_bytes(tx.cursor.get(), 0, 1);
+    }
+}
+
+/// The numbers lead to it by now.
+pub(crate) fn opened(endpoint: &Endpoint) {
+    word(endpoint).inspect(|word| _ = word.fetch_and(!(WATCHED | CLOSED), Ordering::AcqRel));
+}
+
+fn own_side(endpoint: &Endpoint) -> Side {
+    if endpoint.side.load(Ordering::Relaxed) == Side::A as u8 { Side::A } else { Side::B }
+}
+
+/// What the sender does next; for who has the token.
+pub(crate) fn next_of_sender(endpoint: &Endpoint, is_open: bool) -> Send {
+    let is_free = is_open && word(endpoint).is_some_and(|word| word.load(Ordering::Relaxed) & NEVER == 0);
+    send(endpoint.own_words().road(), endpoint.peer_words().road(), is_free)
+}
+
+/// What is sent stays the kernel's: something goes there of which a position in the stream says nothing.
+pub(crate) fn stay(endpoint: &Endpoint) {
+    word(endpoint).inspect(|word| _ = word.fetch_or(NEVER, Ordering::AcqRel));
+}
+
+/// From here on what is sent goes into the ring. For who has the token, and is sure that nobody else writes. False: it cannot be said
+/// where that is. P is written before it is said that it holds (`SlotSide::say` is a release), and read after (`left_in_kernel`).
+pub(crate) fn switch(endpoint: &'static Endpoint, fd: i32) -> bool {
+    let Some(word) = word(endpoint) else { return false };
+    let active = word.load(Ordering::Relaxed) & ACTIVE != 0;
+    let (Some(channel), Ok(sent)) = (endpoint.channel_ref(), sd_sys::tcp::sent(fd, active)) else {
+        return false;
+    };
+    let names = channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed)));
+    names.switched_at(own_side(endpoint)).store(sent, Ordering::Relaxed);
+    endpoint.own_words().say(RoadWord::SWITCHED);
+    has_switched(endpoint);
+    true
+}
+
+/// It is noted for the threads and processes that share the connection.
+pub(crate) fn has_switched(endpoint: &Endpoint) {
+    word(endpoint).inspect(|word| _ = word.fetch_and(!TX_KERNEL, Ordering::AcqRel));
+}
+
+/// What the kernel's connection still has, or will have, for the receiver, who has the half's token, or only wants a hint.
+///
+/// No sender goes back to the kernel yet. So what lies there is in front of all that is in the ring, however much of it came since
+/// the peer's word was read, and nobody has to ask how much that is.
+pub(crate) fn next_of_receiver(endpoint: &'static Endpoint, fd: i32) -> Receive {
+    let peer = endpoint.peer_words().road();
+    let mut at = Position { waiting: u64::MAX, read: 0, switched_at: 0, marker: false };
+    if peer.has(RoadWord::SWITCHED) {
+        let (Some(channel), Ok(read)) = (endpoint.channel_ref(), sd_sys::tcp::read(fd)) else {
+            return Receive::Kernel(u64::MAX);
+        };
+        let names = channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed)));
+        at.switched_at = names.switched_at(own_side(endpoint).other()).load(Ordering::Relaxed);
+        at.read = read;
+    }
+    receive(peer, at)
+}
+
+/// From here on what comes is in the ring. For who has the receiving half's token.
+pub(crate) fn arrive(endpoint: &Endpoint) {
+    word(endpoint).inspect(|word| _ = word.fetch_and(!RX_KERNEL, Ordering::AcqRel));
+}

@@ -1,0 +1,72 @@
+//! Readiness of a connection of which a direction is the kernel's still (`socket::road`).
+//!
+//! It has two parts: what the kernel's connection says, and what the ring does. An epoll instance of the kernel's tells the first,
+//! the library's registrations tell the second; whoever looks at the connection itself wants both.
+
+use crate::socket::apart;
+use crate::socket::endpoint::{EndpointExt, PeerEnd, peer_end};
+use crate::socket::road::{self, KERNEL, RX_KERNEL, TX_KERNEL};
+use core::sync::atomic::Ordering;
+use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
+use sd_ring::Next;
+use sd_ring::road::Receive;
+use sd_shm::slab::{Endpoint, State};
+
+/// Events of the receiving half, and of the sending half.
+const RX: u32 = (EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDHUP) as u32;
+const TX: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
+const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
+const ENDS: u32 = (EPOLLERR | EPOLLHUP) as u32;
+
+/// The directions that are the kernel's; zero: it is like any other connection.
+pub(crate) fn directions(endpoint: &Endpoint) -> u32 {
+    if endpoint.state_now() != State::Connected {
+        return 0;
+    }
+    road::word(endpoint).map_or(0, |word| word.load(Ordering::Acquire) & KERNEL)
+}
+
+/// Those of the `events` that the kernel's connection is watched for.
+pub(crate) fn of_kernel(directions: u32, events: u32) -> u32 {
+    let rx = if directions & RX_KERNEL != 0 { 0 } else { RX };
+    let tx = if directions & TX_KERNEL != 0 { 0 } else { TX };
+    events & !(rx | tx)
+}
+
+/// What the kernel's connection says now.
+pub(crate) fn kernel_part(endpoint: &'static Endpoint) -> u32 {
+    let directions = directions(endpoint);
+    let Some(fd) = road::number(endpoint).filter(|_| directions != 0) else { return 0 };
+    let found = sd_sys::fd::poll_one(fd, (RX | TX) as i16, 0).map_or(0, |events| u32::from(events as u16));
+    let mut part = 0;
+    if directions & RX_KERNEL != 0 && road::next_of_receiver(endpoint, fd) != Receive::Ring {
+        part |= found & (RX | ENDS);
+    }
+    if directions & TX_KERNEL != 0 {
+        part |= found & (TX | ENDS);
+    }
+    part
+}
+
+/// What the ring says, of which `mask` is what it would say if both directions were there.
+pub(super) fn ring_part(endpoint: &'static Endpoint, directions: u32, mask: impl FnOnce() -> u32) -> u32 {
+    match directions {
+        KERNEL => incoming(endpoint),
+        RX_KERNEL => incoming(endpoint) | mask() & TX,
+        _ => mask() & !TX,
+    }
+}
+
+/// What has come in the ring, where the kernel's connection has nothing left.
+fn incoming(endpoint: &'static Endpoint) -> u32 {
+    let Some(fd) = road::number(endpoint) else { return 0 };
+    if road::next_of_receiver(endpoint, fd) != Receive::Ring {
+        return 0;
+    }
+    let mut rx = crate::socket::parked::receiver_now(endpoint);
+    match apart::next(endpoint, &mut rx) {
+        Ok(Next::Empty) if peer_end(endpoint) == PeerEnd::Open => 0,
+        Ok(Next::Data { .. } | Next::Urgent) => IN,
+        _ => IN | EPOLLRDHUP as u32,
+    }
+}

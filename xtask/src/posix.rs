@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING,...] [--mode kernel|both|server|client] \
-    [--pump] [--late-pump] [--repeat N] [--jobs N] [--list]";
+    [--pump] [--late-pump] [--promote] [--repeat N] [--jobs N] [--list]";
 
 /// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -44,12 +44,16 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         subjects.iter().for_each(|subject| println!("{} ({})", subject.name, subject.kind()));
         return Ok(());
     }
-    let known = known_differences()?;
+    let mut known = known_differences("known-differences.txt")?;
+    if options.promote {
+        known.extend(known_differences("promote-failures.txt")?);
+    }
     let monitor = match options.modes.as_slice() {
         [Mode::Kernel] => None,
         _ => {
-            let arguments: Vec<&str> =
+            let mut arguments: Vec<&str> =
                 options.pump.into_iter().flat_map(|how| ["--loopback-pump", how]).collect();
+            arguments.extend(options.promote.then_some("--promote=all"));
             Some(Monitor::start(&place.sd, &place.socket, &arguments, place.scratch.path())?)
         }
     };
@@ -57,6 +61,9 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     if let Some(mut monitor) = monitor {
         if options.pump.is_some() && harness::ss::snapshot(&place.sd, &place.socket)?.twins == 0 {
             fail!("nothing went through the pump");
+        }
+        if options.promote && harness::ss::snapshot(&place.sd, &place.socket)?.promotions == 0 {
+            fail!("nothing was promoted");
         }
         if let Some(status) = monitor.process().status() {
             println!("the monitor ended early: {status}");
@@ -113,12 +120,22 @@ struct Options {
     list: bool,
     /// Accelerated connections go through a process in between, of this kind.
     pump: Option<&'static str>,
+    /// All connections begin as the kernel's, and are moved to shared memory after a few messages.
+    promote: bool,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Options> {
         let modes = vec![Mode::Both, Mode::Server, Mode::Client];
-        let mut options = Options { only: String::new(), modes, repeat: 1, jobs: 2, list: false, pump: None };
+        let mut options = Options {
+            only: String::new(),
+            modes,
+            repeat: 1,
+            jobs: 2,
+            list: false,
+            pump: None,
+            promote: false,
+        };
         let mut words = args.iter();
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or_else(|| format!("{word} wants a value; {USAGE}"));
@@ -126,6 +143,10 @@ impl Options {
                 "--pump" | "--late-pump" => {
                     options.pump = Some(if word == "--pump" { "prompt" } else { "late" });
                     // Only there both sides are ours.
+                    options.modes = vec![Mode::Both];
+                }
+                "--promote" => {
+                    options.promote = true;
                     options.modes = vec![Mode::Both];
                 }
                 "--list" => options.list = true,
@@ -181,8 +202,8 @@ fn list_subjects(place: &Place, only: &str) -> Result<Vec<Subject>> {
 }
 
 /// Names of subjects that may differ, each with the reason.
-fn known_differences() -> Result<BTreeMap<String, String>> {
-    let text = fs::read_to_string(product::root().join("tests/posix/known-differences.txt"))?;
+fn known_differences(list: &str) -> Result<BTreeMap<String, String>> {
+    let text = fs::read_to_string(product::root().join("tests/posix").join(list))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let entry = |line: &str| match line.split_once(' ') {
         Some((name, reason)) => (name.to_owned(), reason.trim().to_owned()),

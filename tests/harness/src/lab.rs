@@ -146,9 +146,18 @@ impl Lab {
 
     /// The same, with another command than ours.
     pub fn start_monitor_of(&mut self, sd: &Path) -> Result<()> {
+        self.start_one(sd, &[])
+    }
+
+    /// The same, with these arguments.
+    pub fn start_monitor_with(&mut self, args: &[&str]) -> Result<()> {
+        self.start_one(&product::sd(), args)
+    }
+
+    fn start_one(&mut self, sd: &Path, args: &[&str]) -> Result<()> {
         let policy = self.policy.iter().flat_map(|path| [OsStr::new("--policy"), path.as_os_str()]);
         let pump = self.pump.iter().flat_map(|kind| [OsStr::new("--loopback-pump"), OsStr::new(kind)]);
-        let args: Vec<&OsStr> = policy.chain(pump).collect();
+        let args: Vec<&OsStr> = policy.chain(pump).chain(args.iter().map(OsStr::new)).collect();
         let network = self.network.as_ref();
         let monitor = Monitor::start_on(network, sd, &self.socket(), &args, self.path())?;
         let pid = monitor.pid();

@@ -38,6 +38,8 @@ pub struct Snapshot {
     pub accepting: Vec<String>,
     /// Pairs of processes that the monitor has put a pump between.
     pub twins: u64,
+    /// Connections of the kernel's whose both ends were found.
+    pub promotions: u64,
 }
 
 impl Snapshot {
@@ -51,8 +53,9 @@ impl Snapshot {
         let accepting = listeners.iter().filter(|l| l["accepting"] == true);
         let accepting = accepting.map(|l| field(l, "local")).collect::<Result<_>>()?;
         let listeners = listeners.iter().map(|l| field(l, "local")).collect::<Result<_>>()?;
-        let twins = value["monitor"]["counters"]["twins"].as_u64().unwrap_or(0);
-        Ok(Snapshot { connections, listeners, accepting, twins })
+        let counter = |name: &str| value["monitor"]["counters"][name].as_u64().unwrap_or(0);
+        let (twins, promotions) = (counter("twins"), counter("promotions"));
+        Ok(Snapshot { connections, listeners, accepting, twins, promotions })
     }
 
     /// Ends of connections that touch this port.

@@ -23,11 +23,13 @@
 //! | `closing-end PORT` | a client that does so once, and leaves nowhere to give them back to |
 //! | `closing-echo EVERY`, `closing-chat PORT COUNT EVERY THREADS` | an echo server, and a client, that close the library's descriptors past libc |
 //! | `confined FILTER ROLE...` | executes one of these under a seccomp filter, see `confined.rs` |
+//! | `crossing PLACE WAY SEED BYTES` | an end of a connection that carries known bytes both ways, and checks them |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
 mod attacks;
 mod closer;
 mod confined;
+mod crossing;
 mod echo;
 mod late;
 mod leaver;
@@ -94,6 +96,9 @@ fn main() -> ExitCode {
         ["waves", port, count, times] => many::waves(number(port) as u16, number(count), number(times)),
         ["late-client", count] => late::connect(number(count)),
         ["late-server", count] => late::serve(number(count)),
+        ["crossing", place, way, seed, bytes] => {
+            crossing::run(place, way, number(seed), number(bytes) as usize)
+        }
         ["eater", port] => liar::eat(number(port) as u16),
         _ => Err(std::io::Error::other("see the head of tests/sharing/src/main.rs")),
     };

@@ -15,6 +15,7 @@
 //! | `stolen` | a stranger takes the descriptors of connections by pidfd_getfd |
 //! | `other-version`, `next-version` | the monitor is replaced, under load, by one of another version: an unknown one, and a real one with programs of its own |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
+//! | `promoted` | all connections begin as the kernel's, and are moved to shared memory while they carry data |
 //! | `watched` | `sd top` and `sd trace` show what programs do, while they do it |
 //! | `liars` | a process tells one lie about its connection and dies |
 //!
@@ -29,6 +30,7 @@ pub(crate) mod group;
 mod hostile;
 mod liars;
 mod many;
+mod promote;
 mod pumped;
 mod servers;
 mod shortage;
@@ -157,6 +159,10 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.push(("watched-trace".to_owned(), Box::new(watched::trace)));
     parts.push(("watched-top".to_owned(), Box::new(watched::top)));
+    for way in promote::WAYS {
+        let check = move |lab: &mut Lab| promote::run(lab, way, options.seed);
+        parts.push((format!("promoted-{}", way.0), Box::new(check)));
+    }
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));
     parts.push(("liars".to_owned(), Box::new(liars::run)));

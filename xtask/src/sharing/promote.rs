@@ -1,0 +1,45 @@
+//! Connections that the kernel has made are moved to shared memory while they carry data: no byte is lost, none comes twice.
+
+use super::{served, start};
+use harness::lab::{Lab, Side};
+use harness::{Result, fail};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How the ends wait; see `tests/sharing/src/crossing.rs`.
+pub(super) const WAYS: [(&str, &str); 5] = [
+    ("turns", "200000"),
+    ("threads", "3000000"),
+    ("poll", "3000000"),
+    ("level", "3000000"),
+    ("edge", "3000000"),
+];
+
+/// All connections begin as the kernel's; when all bytes were carried they are over shared memory.
+pub(super) fn run(lab: &mut Lab, (way, bytes): (&str, &str), seed: u64) -> Result<String> {
+    if !lab.is_oracle() {
+        lab.kill_monitor();
+        lab.start_monitor_with(&["--promote=all"])?;
+    }
+    const ROUNDS: u64 = 3;
+    for round in 0..ROUNDS {
+        let seed = (seed + round).to_string();
+        let (mut server, port) = served(start(lab, Side::Sd, &["crossing", "serve", way, &seed, bytes])?)?;
+        let mut client = start(lab, Side::Sd, &["crossing", &port, way, &seed, bytes])?;
+        for end in [&mut server, &mut client] {
+            end.wait_for_text("carried", PATIENCE)?;
+        }
+        if !lab.is_oracle() {
+            let seen = lab.snapshot()?;
+            let ends = seen.of_port(port.parse()?);
+            let is_promoted = |path: &str, reason: Option<&str>| path == "shm" && reason == Some("promoted");
+            if ends.is_empty() || !ends.iter().all(|end| is_promoted(&end.path, end.reason.as_deref())) {
+                fail!("not promoted: {ends:?}");
+            }
+        }
+        server.kill();
+        client.kill();
+    }
+    Ok(format!("{ROUNDS} connections, {bytes} bytes each way"))
+}

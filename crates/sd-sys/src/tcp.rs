@@ -11,12 +11,14 @@ pub struct Info {
     pub options: u8,
     /// Bytes that the other end has acknowledged; the active end's SYN counts as one.
     pub acked: u64,
-    /// Bytes that have come.
+    /// Bytes that have come; the other end's FIN counts as one.
     pub received: u64,
 }
 
 /// Both directions are open.
 pub const ESTABLISHED: u8 = 1;
+/// States in which the other end's FIN has come: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
+const AFTER_FIN: [u8; 4] = [6, 8, 9, 11];
 /// Of [`Info::options`]: data came, or went, with the SYN.
 pub const SYN_DATA: u8 = 32;
 
@@ -59,7 +61,7 @@ pub fn queued(fd: i32) -> Result<u64> {
 }
 
 /// Looks at a count of bytes that have passed and at what is queued, until both are of one moment.
-fn steady(fd: i32, passed: impl Fn(&Info) -> u64, request: u64) -> Result<(Info, u64)> {
+fn steady(fd: i32, passed: impl Fn(&Info) -> (u64, u8), request: u64) -> Result<(Info, u64)> {
     for _ in 0..LOOKS_MAX {
         let before = info(fd)?;
         let mut queued = 0i32;
@@ -76,13 +78,49 @@ fn steady(fd: i32, passed: impl Fn(&Info) -> u64, request: u64) -> Result<(Info,
 /// Bytes that were written so far, in a call that nobody else writes in; `active`: this end has connected.
 pub fn sent(fd: i32, active: bool) -> Result<u64> {
     const SIOCOUTQ: u64 = 0x5411;
-    let (info, queued) = steady(fd, |info| info.acked, SIOCOUTQ)?;
+    let (info, queued) = steady(fd, |info| (info.acked, info.state), SIOCOUTQ)?;
     Ok((info.acked + queued).wrapping_sub(u64::from(active)))
 }
 
 /// Bytes that were read so far, in a call that nobody else reads in.
 pub fn read(fd: i32) -> Result<u64> {
     const SIOCINQ: u64 = 0x541b;
-    let (info, queued) = steady(fd, |info| info.received, SIOCINQ)?;
-    Ok(info.received.wrapping_sub(queued))
+    let (info, queued) = steady(fd, |info| (info.received, info.state), SIOCINQ)?;
+    // The queue's length does not count it.
+    let fin = u64::from(AFTER_FIN.contains(&info.state));
+    Ok(info.received.wrapping_sub(queued + fin))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn positions_are_those_of_the_bytes_also_behind_a_fin() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut b = listener.accept().unwrap().0;
+        let positions = |a: &TcpStream, b: &TcpStream| {
+            let (a, b) = (a.as_raw_fd(), b.as_raw_fd());
+            [sent(a, true).unwrap(), read(b).unwrap(), sent(b, false).unwrap(), read(a).unwrap()]
+        };
+        assert_eq!(positions(&a, &b), [0; 4]);
+        a.write_all(&[1; 100]).unwrap();
+        b.write_all(&[1; 7]).unwrap();
+        b.read_exact(&mut [0; 40]).unwrap();
+        assert_eq!(positions(&a, &b), [100, 40, 7, 0]);
+        let was_sent = sent(a.as_raw_fd(), true).unwrap();
+        a.shutdown(Shutdown::Write).unwrap();
+        b.read_exact(&mut [0; 10]).unwrap();
+        assert_eq!((was_sent, read(b.as_raw_fd()).unwrap()), (100, 50), "the FIN has come");
+        b.read_exact(&mut [0; 50]).unwrap();
+        assert_eq!(read(b.as_raw_fd()).unwrap(), 100);
+        assert_eq!(b.read(&mut [0; 1]).unwrap(), 0);
+        assert_eq!(read(b.as_raw_fd()).unwrap(), 100, "and was read");
+    }
 }

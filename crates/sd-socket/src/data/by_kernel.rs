@@ -114,8 +114,14 @@ fn pull_from_kernel(
     if road::is_by_kernel(endpoint, RX_KERNEL)
         && let Some(found) = pull(endpoint, pieces, take)
     {
-        let has_some = pieces.total != start;
-        return Err(if has_some { Pull::Some } else { found });
+        if pieces.total == start {
+            return Err(found);
+        }
+        if let Pull::Error(errno) = found {
+            // Kept for the next call, as the kernel does.
+            endpoint.error.store(errno.0 as u16, Ordering::Relaxed);
+        }
+        return Err(Pull::Some);
     }
     drop(half);
     arrived(endpoint);

@@ -317,7 +317,7 @@ fn report(
         epoll.push(ready_list, item, 0);
     }
     let both = epoll.has_both.load(Ordering::Relaxed);
-    if both && item.source().in_kernel() && twice.is_told_by_kernel(item.fd(), data, mask) {
+    if both && item.source().is_in_both() && twice.is_told_by_kernel(item.fd(), data, mask) {
         return count;
     }
     if let Some(slot) = out.get_mut(count) {

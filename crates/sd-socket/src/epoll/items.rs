@@ -31,6 +31,11 @@ impl Source {
         }
     }
 
+    /// Whether both instances may tell of it.
+    pub(super) fn is_in_both(self) -> bool {
+        self.in_kernel() || self.directions() != 0
+    }
+
     /// The directions of a connection that the kernel's instance tells of.
     pub(super) fn directions(self) -> u32 {
         match self {

@@ -294,6 +294,7 @@ pub(crate) fn put_back(registered: watch::Removed, endpoint: &'static Endpoint) 
     if interest.items.reserve(epoll) && sleep_fd::prepare(epoll, &mut interest, View::now()) {
         let has_fired = events & !PRIVATE == 0;
         let wish = (if has_fired { events } else { events | ALWAYS }, data);
+        epoll.has_both.store(true, Ordering::Relaxed);
         let _ = control::insert(epoll, &mut interest, fd, Source::Socket(endpoint), wish, 0);
     }
 }

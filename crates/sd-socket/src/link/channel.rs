@@ -281,7 +281,6 @@ impl Channel {
 
     /// A slot for a new connection, side A only: number and generation. Its rings are empty and
     /// its words clean. `None` when the channel is full.
-    #[inline(always)]
     pub(crate) fn allocate_slot(&self) -> Option<(usize, u32)> {
         if self.inherited.load(Ordering::Relaxed) {
             return None;
@@ -296,6 +295,24 @@ impl Channel {
         if was_used {
             self.clean_rings(index);
         }
+        Some((index, self.clean(index)))
+    }
+
+    /// As [`Channel::allocate_slot`], which connect alone calls, so that it is a part of that.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn allocate_slot_slowly(&self) -> Option<(usize, u32)> {
+        if self.inherited.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut slots = self.slots.lock();
+        let (index, was_used) = slots.take_last(&self.map)?;
+        if was_used {
+            self.clean_rings(index);
+        } else {
+            self.map.header().used.store(slots.used() as u32, Ordering::Release);
+        }
+        drop(slots);
         Some((index, self.clean(index)))
     }
 
@@ -319,6 +336,7 @@ impl Channel {
     }
 
     /// Words of a slot, for its next connection.
+    #[inline(always)]
     fn clean(&self, index: usize) -> u32 {
         let slot = self.map.slot(index);
         let generation = slot.side[0].state().0.wrapping_add(1) & 0x00ff_ffff;
@@ -333,6 +351,7 @@ impl Channel {
     }
 
     /// Rings of a slot that was used before: empty again.
+    #[inline(always)]
     fn clean_rings(&self, index: usize) {
         for from in [Side::A, Side::B] {
             // SAFETY: the first word of a small ring of this mapping; nobody uses the slot now.

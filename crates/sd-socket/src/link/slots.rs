@@ -25,7 +25,7 @@ impl Slots {
     }
 
     /// A slot for a new connection, and whether it was used before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, map: &Mapping) -> Option<(usize, bool)> {
         let free = |slot: &u16| is_closed(map.slot(*slot as usize));
         if self.closing.front().is_some_and(free) {

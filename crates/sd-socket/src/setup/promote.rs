@@ -313,7 +313,7 @@ fn show(channel: &'static Channel, promise: &Promise) -> Option<(usize, u32)> {
     if channel.side != Side::A || !channel.peer_seems_alive() {
         return None;
     }
-    let (slot, generation) = channel.allocate_slot()?;
+    let (slot, generation) = channel.allocate_slot_slowly()?;
     channel.map.slot(slot).side[0].listener.store(PROMOTION, Ordering::Release);
     let names = channel.map.names(slot);
     names.ports.store(0, Ordering::Relaxed);

@@ -60,11 +60,16 @@ struct Found {
 fn walk(endpoint: &'static Endpoint) -> Found {
     let mut half = endpoint.rx_token();
     if crate::socket::parked::is_parked(endpoint, sd_ring::token::Way::Receive) {
-        let bytes = crate::socket::road::number(endpoint).map_or(0, |fd| queued(fd, libc::FIONREAD));
-        return Found { bytes, before_mark: None, is_endless: false };
+        let in_kernel = crate::socket::road::number(endpoint).map_or(0, |fd| queued(fd, libc::FIONREAD));
+        // The ring is at its beginning, or empty.
+        let found = walk_from(endpoint, crate::socket::parked::receiver_now(endpoint));
+        return Found { bytes: in_kernel + found.bytes, before_mark: None, ..found };
     }
     // A copy walks ahead.
-    let mut rx = *half.cursor();
+    walk_from(endpoint, *half.cursor())
+}
+
+fn walk_from(endpoint: &'static Endpoint, mut rx: RxCursor) -> Found {
     let mut found = Found { bytes: 0, before_mark: None, is_endless: false };
     let start = rx.position();
     while rx.position().wrapping_sub(start) <= WALK_MAX {

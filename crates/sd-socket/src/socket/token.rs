@@ -200,7 +200,8 @@ impl Direction for Tx {
     }
     #[cold]
     fn repair(endpoint: &Endpoint, cursor: &mut TxCursor) {
-        if cursor.recover(&GEOMETRY, &endpoint.tx_mem()).is_err() {
+        // One that is parked still stands nowhere in the ring.
+        if !cursor.is_parked() && cursor.recover(&GEOMETRY, &endpoint.tx_mem()).is_err() {
             endpoint::corrupt(endpoint);
         }
     }
@@ -217,8 +218,10 @@ impl Direction for Rx {
         parked::unpark_rx(endpoint, cursor);
     }
     #[cold]
-    fn repair(_endpoint: &Endpoint, cursor: &mut RxCursor) {
-        cursor.recover();
+    fn repair(endpoint: &Endpoint, cursor: &mut RxCursor) {
+        if !parked::is_parked(endpoint, Way::Receive) {
+            cursor.recover();
+        }
     }
 }
 

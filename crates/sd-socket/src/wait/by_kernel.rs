@@ -57,16 +57,15 @@ pub(super) fn ring_part(endpoint: &'static Endpoint, directions: u32, mask: impl
     }
 }
 
-/// What has come in the ring, where the kernel's connection has nothing left.
+/// What has come in the ring. Data are news also where the kernel's connection has some that nobody has read; an end is none there.
 fn incoming(endpoint: &'static Endpoint) -> u32 {
     let Some(fd) = road::number(endpoint) else { return 0 };
-    if road::next_of_receiver(endpoint, fd) != Receive::Ring {
-        return 0;
-    }
+    let is_next = road::next_of_receiver(endpoint, fd) == Receive::Ring;
     let mut rx = crate::socket::parked::receiver_now(endpoint);
     match apart::next(endpoint, &mut rx) {
-        Ok(Next::Empty) if peer_end(endpoint) == PeerEnd::Open => 0,
         Ok(Next::Data { .. } | Next::Urgent) => IN,
+        _ if !is_next => 0,
+        Ok(Next::Empty) if peer_end(endpoint) == PeerEnd::Open => 0,
         _ => IN | EPOLLRDHUP as u32,
     }
 }

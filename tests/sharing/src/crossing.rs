@@ -27,7 +27,8 @@ const SHIFT: [usize; 2] = [0, 1_000_003];
 /// Nothing for so long: something was lost.
 const PATIENCE_MS: i32 = 20_000;
 
-/// `crossing (serve|PORT) WAY SEED BYTES`: carries so many bytes each way, says so, and stays.
+/// `crossing (serve|serve-all|PORT|ADDRESS:PORT) WAY SEED BYTES`: carries so many bytes each way, says so, and stays. `serve-all`: at all
+/// addresses.
 pub(crate) fn run(place: &str, way: &str, seed: u64, total: usize) -> io::Result<()> {
     let way = match way {
         "turns" => Way::Turns,
@@ -37,14 +38,15 @@ pub(crate) fn run(place: &str, way: &str, seed: u64, total: usize) -> io::Result
         "edge" => Way::Edge,
         _ => return Err(io::Error::other("no such way")),
     };
-    let is_client = place != "serve";
-    let stream = match place.parse::<u16>() {
-        Ok(port) => TcpStream::connect(("127.0.0.1", port))?,
-        Err(_) => {
-            let listener = TcpListener::bind("127.0.0.1:0")?;
+    let is_client = !place.starts_with("serve");
+    let stream = match (place, place.parse::<u16>()) {
+        (_, Ok(port)) => TcpStream::connect(("127.0.0.1", port))?,
+        ("serve" | "serve-all", _) => {
+            let listener = TcpListener::bind(if place == "serve" { "127.0.0.1:0" } else { "0.0.0.0:0" })?;
             println!("port {}", listener.local_addr()?.port());
             listener.accept()?.0
         }
+        (address, _) => TcpStream::connect(address)?,
     };
     let end =
         End { stream, own: SHIFT[usize::from(is_client)], other: SHIFT[usize::from(!is_client)], total };

@@ -19,10 +19,7 @@ pub(super) const WAYS: [(&str, &str); 5] = [
 /// All connections begin as the kernel's. When all bytes were carried some are over shared memory; not all, since one may be over before
 /// both ends have come to move it, and where threads block in calls on one all the time nobody may come at all.
 pub(super) fn run(lab: &mut Lab, (way, bytes): (&str, &str), seed: u64) -> Result<String> {
-    if !lab.is_oracle() {
-        lab.kill_monitor();
-        lab.start_monitor_with(&["--promote=all"])?;
-    }
+    let_promote(lab)?;
     let mut promoted = 0;
     const ROUNDS: u64 = 3;
     for round in 0..ROUNDS {
@@ -32,13 +29,7 @@ pub(super) fn run(lab: &mut Lab, (way, bytes): (&str, &str), seed: u64) -> Resul
         for end in [&mut server, &mut client] {
             end.wait_for_text("carried", PATIENCE)?;
         }
-        if !lab.is_oracle() {
-            let seen = lab.snapshot()?;
-            let ends = seen.of_port(port.parse()?);
-            let is_promoted = |path: &str, reason: Option<&str>| path == "shm" && reason == Some("promoted");
-            let all = ends.iter().all(|end| is_promoted(&end.path, end.reason.as_deref()));
-            promoted += u64::from(all && !ends.is_empty());
-        }
+        promoted += u64::from(is_promoted(lab, port.parse()?)?);
         server.kill();
         client.kill();
     }
@@ -46,4 +37,24 @@ pub(super) fn run(lab: &mut Lab, (way, bytes): (&str, &str), seed: u64) -> Resul
         fail!("none of {ROUNDS} connections was promoted");
     }
     Ok(format!("{ROUNDS} connections, {bytes} bytes each way, {promoted} promoted"))
+}
+
+/// All connections begin as the kernel's, and are moved soon.
+pub(super) fn let_promote(lab: &mut Lab) -> Result<()> {
+    if !lab.is_oracle() {
+        lab.kill_monitor();
+        lab.start_monitor_with(&["--promote=all"])?;
+    }
+    Ok(())
+}
+
+/// All ends that touch this port were moved, and there are some.
+pub(super) fn is_promoted(lab: &Lab, port: u16) -> Result<bool> {
+    if lab.is_oracle() {
+        return Ok(false);
+    }
+    let seen = lab.snapshot()?;
+    let ends = seen.of_port(port);
+    let is_moved = |path: &str, reason: Option<&str>| path == "shm" && reason == Some("promoted");
+    Ok(!ends.is_empty() && ends.iter().all(|end| is_moved(&end.path, end.reason.as_deref())))
 }

@@ -15,7 +15,7 @@ use crate::socket::endpoint::EndpointExt;
 use crate::socket::road::{ACTIVE, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED, word};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{MSG_ERRQUEUE, MSG_OOB, c_int};
-use sd_proto::{Reply, Request};
+use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::slab::{Cold, Endpoint, Promotes, State};
 use sd_sys::section::Section;
 
@@ -36,9 +36,14 @@ fn promotes() -> Promotes {
     Promotes::from_u32(PROCESS.header().promotes.load(Ordering::Relaxed))
 }
 
+/// The monitor is not known yet: who connects to other hosts, or to other network namespaces, has not asked it for anything.
+fn has_no_monitor_yet() -> bool {
+    PROCESS.header().place.load(Ordering::Relaxed) == 0
+}
+
 /// The kernel makes a connection, or has accepted one.
 pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
-    if promotes() != Promotes::Nothing {
+    if promotes() != Promotes::Nothing || has_no_monitor_yet() {
         let role = if active { ACTIVE } else { 0 };
         cold::change(endpoint, |cold| {
             cold.messages.store(0, Ordering::Relaxed);
@@ -149,6 +154,8 @@ fn offer(endpoint: &'static Endpoint, word: &AtomicU32, fd: c_int) {
         Some((Reply::Ok, _)) => {
             word.fetch_or(OFFERED, Ordering::AcqRel);
         }
+        // Something waits to be sent after all.
+        Some((Reply::Error { code: ErrorCode::InUse }, _)) => promote::give_up(serial),
         _ => {
             promote::give_up(serial);
             let before = cold.pause_ms.load(Ordering::Relaxed);
@@ -158,6 +165,10 @@ fn offer(endpoint: &'static Endpoint, word: &AtomicU32, fd: c_int) {
         }
     }
     promote::open(word, 0);
+    if promotes() == Promotes::Nothing {
+        // Nobody to offer it to, as is known now.
+        word.fetch_and(!WATCHED, Ordering::AcqRel);
+    }
 }
 
 /// A thread is about to wait for a number in a way of the kernel's that could not be told of what comes in a ring. The caller looks

@@ -20,8 +20,9 @@
 //! | `run` | the loop |
 //!
 //! # Another link
-//! `Flow::carry` is the one place where something of an end is said at the other: a link to elsewhere writes records there, of the same words
-//! in the same order, and `Twin` has the other half of them at the other host. What it cannot do is a bit of `sd_shm::link::Link`, and the
+//! Two places say at one end what the other has said: `Flow::carry` (bytes, credit, FIN, reset), and `Twin` where a connection begins, is
+//! answered, refused, withdrawn and closed. A link to elsewhere writes records in both, of the same words in the same order,
+//! and does at the other host what they do here. What it cannot do is a bit of `sd_shm::link::Link`, and the
 //! monitor gives that to a channel where it places the pump (`introduce_pump` in `sd-monitor/src/shell/pumps.rs`).
 //!
 //! # Guarantees

@@ -44,9 +44,9 @@ mod user;
 mod web;
 
 use clap::Parser;
+use harness::again::{Outcome, Tally, attempt};
 use harness::lab::Lab;
 use harness::process::{Proc, tail};
-use harness::report::Count;
 use harness::scratch::{Scratch, end_descendants};
 use harness::{Result, fail, install, procfs, product, retry};
 use std::process::{Command, ExitCode, Stdio};
@@ -239,57 +239,59 @@ fn run(options: &Options) -> Result<()> {
         fail!("no scenario is named like that; see cargo xtask apps --all --list");
     }
     options.prepare(&chosen.iter().flat_map(|s| s.programs.iter().copied()).collect::<Vec<_>>())?;
-    let mut count = Count::default();
+    let mut tally = Tally::default();
     for scenario in chosen {
-        count.add(run_one(scenario, options.kernel)?);
+        run_one(scenario, options.kernel, &mut tally)?;
     }
-    println!("{}", count.line());
-    if count.failed > 0 {
-        fail!("{} scenarios failed; their logs are in {}", count.failed, logs().display());
-    }
-    Ok(())
+    tally.finish(&format!("apps (logs in {})", logs().display()))
 }
 
 fn logs() -> std::path::PathBuf {
     product::target().join("apps")
 }
 
-/// Runs a scenario in a process of its own and prints its line.
-fn run_one(scenario: &Scenario, is_oracle: bool) -> Result<Count> {
+/// Runs a scenario and prints its line.
+fn run_one(scenario: &Scenario, is_oracle: bool, tally: &mut Tally) -> Result<()> {
     let name = scenario.name;
     if let Some(program) = scenario.programs.iter().find(|program| !install::is_there(program)) {
         println!("skip {name:<34}         {program} is not installed");
-        return Ok(Count { skipped: 1, ..Count::default() });
+        tally.count.skipped += 1;
+        return Ok(());
     }
+    let start = Instant::now();
+    let outcome = attempt(|| run_apart(scenario, is_oracle));
+    tally.add(&format!("{name:<34} {:>5.1} s", start.elapsed().as_secs_f64()), &outcome);
+    std::fs::create_dir_all(logs())?;
+    let log = match &outcome {
+        Outcome::Passed(_) => "ok",
+        Outcome::Unsteady(error) | Outcome::Failed(error) => error,
+    };
+    Ok(std::fs::write(logs().join(format!("{name}.log")), format!("{log}\n"))?)
+}
+
+/// Runs a scenario in a process of its own; nothing of it is left.
+fn run_apart(scenario: &Scenario, is_oracle: bool) -> Result<String> {
     let scratch = Scratch::new("scenario")?;
     let mut command = Command::new(std::env::current_exe()?);
     // Its directories are inside ours, so that they go even if it is killed.
-    command.args(["--inside", name]).stdin(Stdio::null()).env("TMPDIR", scratch.path());
+    command.args(["--inside", scenario.name]).stdin(Stdio::null()).env("TMPDIR", scratch.path());
     if is_oracle {
         command.arg("--kernel");
     }
-    let start = Instant::now();
     let files_before = procfs::shm_files();
-    let outcome = Proc::start(&mut command, name, scratch.path())
+    let outcome = Proc::start(&mut command, scenario.name, scratch.path())
         .and_then(|process| process.wait(Duration::from_secs(scenario.limit_s)));
-    let seconds = start.elapsed().as_secs_f64();
-    let mut problem = match outcome {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(tail(&output.stderr, 2000).trim_start_matches("apps: ").to_owned()),
-        Err(error) => Some(format!("time limit: {error}")),
-    };
     end_descendants(Duration::from_secs(1));
     let files: Vec<String> = procfs::shm_files().difference(&files_before).cloned().collect();
-    if problem.is_none() && !files.is_empty() {
-        problem = Some(format!("left in /dev/shm: {}", files.join(" ")));
+    match outcome {
+        Ok(output) if !output.status.success() => {
+            let said = tail(&output.stderr, 2000);
+            fail!("{}", said.trim_start_matches("apps: ").replace('\n', " | "))
+        }
+        Err(error) => fail!("time limit: {error}"),
+        Ok(_) if !files.is_empty() => fail!("left in /dev/shm: {}", files.join(" ")),
+        Ok(_) => Ok(String::new()),
     }
-    match &problem {
-        None => println!("ok   {name:<34} {seconds:>5.1} s"),
-        Some(text) => println!("FAIL {name:<34} {seconds:>5.1} s  {}", text.replace('\n', " | ")),
-    }
-    std::fs::create_dir_all(logs())?;
-    std::fs::write(logs().join(format!("{name}.log")), problem.as_deref().unwrap_or("ok\n"))?;
-    Ok(Count::one(problem.is_none()))
 }
 
 /// The scenario itself, and what must hold at the end of any.

@@ -12,9 +12,11 @@
 //! | [`nginx`] | the server that most of them use |
 //! | [`ss`], [`procfs`] | what `sd ss` and `/proc` say |
 //! | [`report`] | counts, progress, tables |
+//! | [`again`] | tests that fail once are asked for again |
 //!
 //! Used by `xtask`, `tests/apps` and `tests/suites`. It has no opinion about what is tested.
 
+pub mod again;
 pub mod host;
 pub mod install;
 pub mod lab;

@@ -36,9 +36,9 @@ mod suspend;
 mod theft;
 mod upgrade;
 
+use harness::again::{Tally, attempt};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
-use harness::report::Count;
 use harness::{Result, fail, product};
 use servers::Server;
 use std::process::Command;
@@ -83,25 +83,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         product::build()?;
     }
     let parts = parts(options);
-    let mut count = Count::default();
+    let mut tally = Tally::default();
     for (name, check) in parts.iter().filter(|(name, _)| name.contains(&options.only)) {
         let start = Instant::now();
-        let done = Lab::new(options.kernel).and_then(|mut lab| {
-            let note = check(&mut lab)?;
+        let outcome = attempt(|| {
+            let mut lab = Lab::new(options.kernel)?;
+            let note = check(&mut lab).map_err(|error| format!("seed {}: {error}", options.seed))?;
             lab.finish().map(|()| note)
         });
-        let seconds = start.elapsed().as_secs_f64();
-        count.add(Count::one(done.is_ok()));
-        match done {
-            Ok(note) => println!("ok   {name:<22} {seconds:>6.1} s  {note}"),
-            Err(error) => println!("FAIL {name:<22} {seconds:>6.1} s  seed {}: {error}", options.seed),
-        }
+        tally.add(&format!("{name:<22} {:>6.1} s", start.elapsed().as_secs_f64()), &outcome);
     }
-    println!("{}", count.line());
-    if count.failed > 0 {
-        fail!("sharing: {} parts failed", count.failed);
-    }
-    Ok(())
+    tally.finish("sharing")
 }
 
 /// All of them, in their order.

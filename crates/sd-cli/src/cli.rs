@@ -35,13 +35,15 @@ pub enum Command {
     Pump(PumpOptions),
     /// List connections: which path each one takes, and why
     ///
-    /// Path is `shm` or `kernel`; Reason says why it is the kernel. Recv-Q and Send-Q of a listener are the
+    /// Path is `shm` or `kernel`; Reason says why it is the kernel. Of a connection that the kernel has made Since says how long it
+    /// takes its path, Moves how often that has changed, and Reason also why it did, or what a move to shared memory waits for. Recv-Q and Send-Q of a listener are the
     /// connections that wait for accept, and how many may.
     Ss(SsOptions),
     /// Show which connections are busy, again and again, in the manner of top(1)
     ///
     /// Rates are bytes of payload per second over shared memory, each way; those of connections on the kernel path are not
-    /// known. Messages are not counted anywhere, as each would pay for that. CPU is the whole of a process; Spins and
+    /// known. Messages are not counted there, as each would pay for that; Msg/s is of connections on the kernel path that may be moved to
+    /// shared memory, whose calls are counted. CPU is the whole of a process; Spins and
     /// Sleeps are its waits per second that ended while it looked, and that it slept through.
     /// Keys: `q` quit, `s` or `<` `>` sort by another column, `r` the other way round, `p` processes or connections, space
     /// stop and go on, arrows and Page Up, Page Down move, `+` `-` slower or faster.
@@ -49,7 +51,8 @@ pub enum Command {
     /// Show the socket calls of a process that runs, and the roads that its connections take
     ///
     /// One line for each call, when it has returned: time of day (UTC), thread, call, arguments, result, how long it took. Lines
-    /// with `--` tell of a connection's road, as often as it changes; the monitor is asked ten times a second. It takes root: the kernel
+    /// with `--` tell of a connection's road, as often as it changes; the monitor is asked ten times a second, and says when a connection
+    /// moved to shared memory or back. It takes root: the kernel
     /// puts probes at the library's functions. Nobody else pays for that; the traced process does, with microseconds for each
     /// call. errno of a call that failed is not known, and neither are calls that do not return.
     Trace(TraceOptions),

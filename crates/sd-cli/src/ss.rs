@@ -79,7 +79,9 @@ fn document(status: Value) -> Value {
 
 fn table(status: &Value) -> Result<String> {
     let listeners = list::<Listener>(status, "listeners")?.into_iter().map(Listener::into_line);
-    let rows: Vec<Vec<String>> = listeners.chain(connections(status)?).map(row).collect();
+    let clock_ns = status["clock_ns"].as_u64().unwrap_or_else(sd_sys::time::now_ns);
+    let rows: Vec<Vec<String>> =
+        listeners.chain(connections(status)?).map(|connection| row(connection, clock_ns)).collect();
     let header = [
         ("State", Align::Left),
         ("Recv-Q", Align::Right),
@@ -87,6 +89,8 @@ fn table(status: &Value) -> Result<String> {
         ("Local Address:Port", Align::Left),
         ("Peer Address:Port", Align::Left),
         ("Path", Align::Left),
+        ("Since", Align::Right),
+        ("Moves", Align::Right),
         ("Reason", Align::Left),
         ("Process", Align::Left),
     ];
@@ -123,11 +127,11 @@ fn memory(status: &Value) -> Result<String> {
     Ok(render(&header, &holders.into_iter().map(row).collect::<Vec<_>>()))
 }
 
-fn row(c: Connection) -> Vec<String> {
-    let road = c.road();
-    let reason = c.reason.filter(|reason| !reason.is_empty()).unwrap_or_else(|| "-".to_owned());
+fn row(c: Connection, clock_ns: u64) -> Vec<String> {
+    let (road, reason, age) = (c.road(), c.why(), c.age(clock_ns));
+    let moves = if c.road_since_ns.is_some() { c.road_changes.to_string() } else { "-".to_owned() };
     let (recv, send) = (c.rx_queue.to_string(), c.tx_queue.to_string());
-    let cells = [c.state, recv, send, c.local, c.peer, road, reason, owner(&c.comm, c.pid, c.fd)];
+    let cells = [c.state, recv, send, c.local, c.peer, road, age, moves, reason, owner(&c.comm, c.pid, c.fd)];
     cells.iter().map(|cell| printable(cell)).collect()
 }
 
@@ -142,12 +146,14 @@ mod tests {
 
     fn status() -> Value {
         json!({
-            "version": 1, "pid": 3, "clients": [], "channels": 1, "counters": {},
+            "version": 1, "pid": 3, "clock_ns": 8_500_000_000u64, "clients": [], "channels": 1, "counters": {},
             "connections": [
                 {"pid": 7, "comm": "redis\u{1b}", "fd": 8, "local": "127.0.0.1:6379", "peer": "127.0.0.1:40000",
                  "state": "ESTAB", "path": "shm", "reason": null, "rx_queue": 5, "tx_queue": 0},
                 {"pid": 7, "comm": "redis", "fd": 9, "local": "127.0.0.1:6379", "peer": "127.0.0.1:40001",
-                 "state": "ESTAB", "path": "kernel", "reason": "peer is not accelerated"},
+                 "state": "ESTAB", "path": "kernel", "reason": "peer is not accelerated",
+                 "road_since_ns": 1_000_000_000u64, "road_changes": 2, "road_moved": "asked for",
+                 "awaits": "too slow", "messages": 17},
                 {"pid": 7, "comm": "redis", "fd": 10, "local": "127.0.0.1:6379", "peer": "127.0.0.1:40002",
                  "state": "ESTAB", "path": "engine", "carrier": "loopback", "reason": "told to"}],
             "listeners": [{"pid": 7, "comm": "redis", "local": "127.0.0.1:6379", "backlog": 511}]
@@ -161,7 +167,10 @@ mod tests {
         assert_eq!(lines.len(), 5);
         assert!(lines[1].starts_with("LISTEN") && lines[1].contains("511"));
         assert!(lines[2].contains("shm") && lines[2].contains("(\"redis \",pid=7,fd=8)"));
-        assert!(lines[3].contains("peer is not accelerated"));
+        assert!(lines[3].contains(
+            " 7s      2  peer is not accelerated; was moved back: asked for; not moved: too slow (17 calls)"
+        ));
+        assert!(lines[2].contains(" shm ") && lines[2].contains("  -      -  -  "), "{text}");
         assert!(lines[4].contains(" engine/loopback ") && lines[4].contains("told to"));
     }
 

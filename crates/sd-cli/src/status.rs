@@ -20,6 +20,15 @@ pub struct Connection {
     /// What moves its bytes, if its path is `engine`.
     pub carrier: Option<String>,
     pub reason: Option<String>,
+    /// Since when it takes its path: CLOCK_MONOTONIC. Only of those that the kernel has made.
+    pub road_since_ns: Option<u64>,
+    /// How often that has changed, and why the last time.
+    pub road_changes: u32,
+    pub road_moved: Option<String>,
+    /// What it waits for until it is moved to shared memory.
+    pub awaits: Option<String>,
+    /// Calls that moved bytes while it was the kernel's.
+    pub messages: Option<u32>,
     pub rx_queue: u64,
     pub tx_queue: u64,
     /// Payload that it has received and sent over shared memory since it was made.
@@ -34,6 +43,35 @@ impl Connection {
             Some(carrier) => format!("{}/{carrier}", self.path),
             None => self.path.clone(),
         }
+    }
+
+    /// Why it is there, and what would bring it elsewhere.
+    pub fn why(&self) -> String {
+        let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let (reason, moved) = (said(&self.reason), said(&self.road_moved));
+        let came_back = moved.filter(|moved| self.path == "kernel" && Some(moved) != reason.as_ref());
+        let came_back = came_back.map(|moved| format!("was moved back: {moved}"));
+        let calls = self.messages.map(|count| format!(" ({count} calls)")).unwrap_or_default();
+        let awaits = said(&self.awaits).map(|awaits| format!("not moved: {awaits}{calls}"));
+        let parts: Vec<String> = [reason, came_back, awaits].into_iter().flatten().collect();
+        if parts.is_empty() { "-".to_owned() } else { parts.join("; ") }
+    }
+
+    /// How long it has taken its path, in a document of that time.
+    pub fn age(&self, clock_ns: u64) -> String {
+        self.road_since_ns.map_or("-".to_owned(), |since| duration(clock_ns.saturating_sub(since)))
+    }
+}
+
+/// A number and a unit.
+fn duration(ns: u64) -> String {
+    let (ms, seconds) = (ns / 1_000_000, ns / 1_000_000_000);
+    match seconds {
+        0 => format!("{ms}ms"),
+        1..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
     }
 }
 

@@ -24,6 +24,8 @@ pub const FIXED_BUF: u32 = 1 << 30;
 pub const ROAD_RX_KERNEL: u32 = 1 << 31;
 /// See [`ROAD_RX_KERNEL`].
 pub const ROAD_TX_KERNEL: u32 = 1 << 30;
+/// Bit of [`Cold::road`]: calls on the kernel's connection are counted, and it may be offered.
+pub const ROAD_WATCHED: u32 = 1 << 29;
 /// Options that are set or not, from this bit of [`Endpoint::flags`] on, two bits each: never set, off, on.
 const SWITCHES: u32 = 22;
 
@@ -132,6 +134,15 @@ pub struct Cold {
     pub looked_at_ms: AtomicU32,
     /// See `looked_at_ms`.
     pub pause_ms: AtomicU32,
+    /// Since when its bytes take the road that they do: CLOCK_MONOTONIC. This and what follows is for people; see
+    /// `sd_socket::socket::history`.
+    pub road_since_ns: AtomicU64,
+    /// How often that has changed.
+    pub road_changes: AtomicU32,
+    /// [`crate::slab::Moved`].
+    pub road_moved: AtomicU16,
+    /// [`crate::slab::Awaits`].
+    pub road_awaits: AtomicU16,
     /// See [`crate::slab::Slab::address`]; valid whether [`HAS_COLD`] is set or not.
     addresses: [[AtomicU64; 2]; 2],
 }
@@ -179,22 +190,27 @@ impl Cold {
             messages: AtomicU32::new(0),
             looked_at_ms: AtomicU32::new(0),
             pause_ms: AtomicU32::new(0),
+            road_since_ns: AtomicU64::new(0),
+            road_changes: AtomicU32::new(0),
+            road_moved: AtomicU16::new(0),
+            road_awaits: AtomicU16::new(0),
             addresses: [const { [const { AtomicU64::new(0) }; 2] }; 2],
         }
     }
 
     /// As good as new, but for the addresses.
     pub fn reset(&self) {
-        for word in [&self.rx_timeout_ns, &self.tx_timeout_ns, &self.urgent_read] {
+        for word in [&self.rx_timeout_ns, &self.tx_timeout_ns, &self.urgent_read, &self.road_since_ns] {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.linger, &self.status, &self.zero_copies, &self.zero_copies_told, &self.owner] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.road, &self.messages, &self.looked_at_ms, &self.pause_ms] {
+        for word in [&self.road, &self.messages, &self.looked_at_ms, &self.pause_ms, &self.road_changes] {
             word.store(0, Ordering::Relaxed);
         }
-        self.opts.iter().chain([&self.signal]).for_each(|option| option.store(0, Ordering::Relaxed));
+        let short = [&self.signal, &self.road_moved, &self.road_awaits];
+        self.opts.iter().chain(short).for_each(|option| option.store(0, Ordering::Relaxed));
     }
 
     pub(crate) fn address(&self, end: End) -> [u8; 16] {
@@ -320,5 +336,5 @@ const _: () = {
     assert!(core::mem::size_of::<TxHalf>() == 64 && core::mem::size_of::<RxHalf>() == 64);
     assert!(core::mem::size_of::<ParkedHalves>() == 40);
     assert!(core::mem::size_of::<Tokens>() == 64);
-    assert!(core::mem::size_of::<Cold>() == 104);
+    assert!(core::mem::size_of::<Cold>() == 120);
 };

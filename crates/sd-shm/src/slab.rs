@@ -7,7 +7,7 @@ use crate::PAGE;
 use crate::channel::GEOMETRY;
 use crate::time_wait::TimeWaits;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-pub use numbers::{Counter, Promotes, Reason, State};
+pub use numbers::{Awaits, Counter, Moved, Promotes, Reason, State};
 use sd_ring::token::Thread;
 use sd_ring::{RxCursor, TxCursor};
 use sd_sys::fd::Owned;
@@ -16,7 +16,7 @@ pub use crate::leaving::StandIn;
 
 pub use crate::endpoint::{
     Cold, End, Endpoint, FIXED_BUF, HAS_COLD, LINGER_ON, ParkedHalves, ROAD_RX_KERNEL, ROAD_TX_KERNEL,
-    RX_PARKED, RxHalf, SWITCHES_MASK, Switch, TX_PARKED, Tokens, TxHalf, short_address,
+    ROAD_WATCHED, RX_PARKED, RxHalf, SWITCHES_MASK, Switch, TX_PARKED, Tokens, TxHalf, short_address,
 };
 
 /// Endpoints, tokens and halves: so they lie at the same distance from each other for each number.

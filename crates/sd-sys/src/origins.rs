@@ -75,6 +75,12 @@ impl Drop for Repair {
     }
 }
 
+/// Whether this process may ask about connections in its network namespace, as it is now.
+pub fn may_ask() -> bool {
+    let socket = crate::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+    socket.is_ok_and(|socket| Repair::begin(socket.raw()).is_ok())
+}
+
 /// Those of an established connection on which nobody is in a call. [`Errno::EAGAIN`]: not now.
 pub fn origins(fd: i32) -> Result<Origins> {
     if unsent(fd)? != 0 {

@@ -24,6 +24,7 @@
 //! | `closing-echo EVERY`, `closing-chat PORT COUNT EVERY THREADS` | an echo server, and a client, that close the library's descriptors past libc |
 //! | `confined FILTER ROLE...` | executes one of these under a seccomp filter, see `confined.rs` |
 //! | `crossing PLACE WAY SEED BYTES` | an end of a connection that carries known bytes both ways, and checks them |
+//! | `steered serve`, `steered ADDRESS:PORT` | a server, and a client that sends as much as its standard input says |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
 mod attacks;
@@ -42,6 +43,7 @@ mod patient;
 mod pattern;
 mod scribbler;
 mod stalled;
+mod steered;
 mod thief;
 mod vandal;
 mod victim;
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         ["crossing", place, way, seed, bytes] => {
             crossing::run(place, way, number(seed), number(bytes) as usize)
         }
+        ["steered", place] => steered::run(place),
         ["eater", port] => liar::eat(number(port) as u16),
         _ => Err(std::io::Error::other("see the head of tests/sharing/src/main.rs")),
     };

@@ -7,24 +7,24 @@
 //! published  10.8.0.2 ── 10.8.0.1:7777  10.9.0.1 ── 10.9.0.2    a published port: neither end has the name that the other one knows
 //! ```
 
-use super::{Part, program, promote};
+use super::{Check, Part, program, promote};
 use harness::lab::{Lab, Side};
 use harness::network::{Network, configure};
 use harness::process::{Proc, find_program};
 use harness::{Result, fail};
 use std::net::Ipv4Addr;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Connections each way.
 const ROUNDS: u64 = 2;
 const PUBLISHED: u16 = 7777;
-const SERVER: &str = "10.9.0.2";
+pub(super) const SERVER: &str = "10.9.0.2";
 
 /// How the two are joined.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Joint {
+pub(super) enum Joint {
     Cable,
     Bridge,
     Published,
@@ -33,21 +33,21 @@ enum Joint {
 pub(super) fn parts<'a>(seed: u64) -> [Part<'a>; 3] {
     [("cable", Joint::Cable), ("bridge", Joint::Bridge), ("published", Joint::Published)].map(
         |(name, joint)| {
-            let check: Box<dyn Fn(&mut Lab) -> Result<String>> = Box::new(move |lab| run(lab, joint, seed));
+            let check: Check<'_> = Box::new(move |lab| run(lab, joint, seed));
             (format!("across-{name}"), check)
         },
     )
 }
 
 /// The client's and the server's, and what is between.
-struct Networks {
-    client: Network,
-    server: Network,
+pub(super) struct Networks {
+    pub(super) client: Network,
+    pub(super) server: Network,
     between: Option<Network>,
 }
 
 impl Networks {
-    fn new(joint: Joint) -> Result<Networks> {
+    pub(super) fn new(joint: Joint) -> Result<Networks> {
         let (client, server) = (Network::new()?, Network::new()?);
         let between = match joint {
             Joint::Cable => {
@@ -122,9 +122,13 @@ impl Networks {
 }
 
 fn start(lab: &Lab, network: &Network, args: &[&str]) -> Result<Proc> {
-    let mut command = lab.command(Side::Sd, &program().to_string_lossy(), args)?;
+    started(lab, Side::Sd, network, args, Stdio::null())
+}
+
+pub(super) fn started(lab: &Lab, side: Side, network: &Network, args: &[&str], stdin: Stdio) -> Result<Proc> {
+    let mut command = lab.command(side, &program().to_string_lossy(), args)?;
     network.host(&mut command)?;
-    Proc::start(&mut command, args[0], lab.path())
+    Proc::start(command.stdin(stdin), args[0], lab.path())
 }
 
 /// For root.

@@ -17,7 +17,7 @@
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
 //! | `promoted` | all connections begin as the kernel's, and are moved to shared memory while they carry data |
 //! | `across` | the same between two network namespaces: by a cable, a bridge, a published port |
-//! | `watched` | `sd top` and `sd trace` show what programs do, while they do it |
+//! | `watched` | `sd top` and `sd trace` show what programs do, while they do it; `sd ss` shows what road each connection takes, and why |
 //! | `liars` | a process tells one lie about its connection and dies |
 //!
 //! The programs are those of `tests/sharing`. Places and values are chosen by a seed, which is printed with a failure
@@ -34,6 +34,7 @@ mod liars;
 mod many;
 mod promote;
 mod pumped;
+mod roads;
 mod servers;
 mod shortage;
 mod soak;
@@ -79,7 +80,8 @@ pub(crate) struct Options {
 }
 
 /// One check in a lab of its own.
-type Part<'a> = (String, Box<dyn Fn(&mut Lab) -> Result<String> + 'a>);
+type Part<'a> = (String, Check<'a>);
+type Check<'a> = Box<dyn Fn(&mut Lab) -> Result<String> + 'a>;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.asan {
@@ -151,8 +153,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.push(("first-contact-relatives-before-monitor".to_owned(), Box::new(first::relatives)));
     parts.extend(pumped::PARTS.map(|(name, part)| (name.to_owned(), Box::new(part) as _)));
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
-    parts.push(("watched-trace".to_owned(), Box::new(watched::trace)));
-    parts.push(("watched-top".to_owned(), Box::new(watched::top)));
+    parts.extend(watched::PARTS.map(|(name, part)| (name.to_owned(), Box::new(part) as _)));
     for way in promote::WAYS {
         let check = move |lab: &mut Lab| promote::run(lab, way, options.seed);
         parts.push((format!("promoted-{}", way.0), Box::new(check)));

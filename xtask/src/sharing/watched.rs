@@ -8,8 +8,12 @@ use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+type Watch = fn(&mut Lab) -> Result<String>;
+pub(super) const PARTS: [(&str, Watch); 3] =
+    [("watched-trace", trace), ("watched-top", top), ("watched-roads", super::roads::run)];
+
 /// An echo server and its client are busy; both are seen, over shared memory, and what one sends the other receives.
-pub(super) fn top(lab: &mut Lab) -> Result<String> {
+fn top(lab: &mut Lab) -> Result<String> {
     if lab.is_oracle() {
         return Ok("there is no monitor to ask".to_owned());
     }
@@ -68,7 +72,7 @@ fn changed_text(pid: u32) -> Option<u64> {
 }
 
 /// What a client calls is told while it is traced, and it goes on unharmed, before and after.
-pub(super) fn trace(lab: &mut Lab) -> Result<String> {
+fn trace(lab: &mut Lab) -> Result<String> {
     if lab.is_oracle() {
         return Ok("there is no library to trace".to_owned());
     }

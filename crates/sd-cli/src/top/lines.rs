@@ -28,7 +28,10 @@ const CONNECTIONS: &[(&str, Align)] = &[
     ("Recv-Q", Align::Right),
     ("Send-Q", Align::Right),
     ("CPU", Align::Right),
+    ("Msg/s", Align::Right),
     ("Road", Align::Left),
+    ("Since", Align::Right),
+    ("Moves", Align::Right),
     ("Local Address:Port", Align::Left),
     ("Peer Address:Port", Align::Left),
     ("Process", Align::Left),
@@ -128,11 +131,14 @@ fn connection(c: &Busy) -> Vec<String> {
         bytes(c.rx_queue as f64),
         bytes(c.tx_queue as f64),
         share(c.cpu),
+        c.messages_per_second.map_or("-".to_owned(), bytes),
         c.path.clone(),
+        c.road_age.clone(),
+        if c.road_seconds.is_some() { c.road_changes.to_string() } else { "-".to_owned() },
         c.local.clone(),
         c.peer.clone(),
         format!("{},pid={}{fd}", c.comm, c.pid),
-        c.reason.clone().unwrap_or_else(|| "-".to_owned()),
+        c.why.clone(),
     ];
     cells.iter().map(|cell| printable(cell)).collect()
 }
@@ -186,6 +192,10 @@ pub(super) mod tests {
             local: "127.0.0.1:80".to_owned(),
             peer: "127.0.0.1:40000".to_owned(),
             reason: rx.is_none().then(|| "policy".to_owned()),
+            why: if rx.is_none() { "policy; not moved: too slow".to_owned() } else { "-".to_owned() },
+            road_age: if rx.is_none() { "7s".to_owned() } else { "-".to_owned() },
+            road_seconds: rx.is_none().then_some(7.0),
+            messages_per_second: rx.is_none().then_some(9.0),
             rx_bytes_per_second: rx,
             tx_bytes_per_second: rx.map(|rx| rx / 2.0),
             rx_queue: queue,
@@ -212,7 +222,7 @@ pub(super) mod tests {
 
     fn pids(look: Look) -> Vec<String> {
         let rows = table(&rates(), look).rows;
-        rows.iter().map(|row| row[8].split('=').nth(1).unwrap().to_owned()).collect()
+        rows.iter().map(|row| row[11].split('=').nth(1).unwrap().to_owned()).collect()
     }
 
     #[test]
@@ -232,7 +242,9 @@ pub(super) mod tests {
             assert!(rows.iter().flatten().all(|cell| !cell.contains(char::is_control)));
         }
         let first = &table(&rates(), LOOK).rows[0];
-        assert_eq!(first[..6], ["12k", "6.2k", "4", "0", "10%", "shm"]);
+        assert_eq!(first[..9], ["12k", "6.2k", "4", "0", "10%", "-", "shm", "-", "-"]);
+        let last = table(&rates(), LOOK).rows.pop().unwrap_or_default();
+        assert_eq!(last[5..9], ["9", "kernel", "7s", "0"]);
         assert!(summary(&rates()).contains("3 ends of connections: 2 shm, 1 kernel; 12k/s received"));
     }
 

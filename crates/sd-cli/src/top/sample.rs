@@ -1,7 +1,8 @@
 //! What two documents of the monitor's come to: rates of connections and of processes.
 //!
 //! All figures are counts that connections and processes keep anyway: nobody counts for this, and who is looked at notices
-//! nothing. So there are bytes and no messages; and of the kernel's connections, which the library does not touch, no rate.
+//! nothing. So there are bytes and no messages of connections over shared memory; messages and no bytes of those of the kernel's that are
+//! watched, where calls are counted for promotion's sake; and no rate of the kernel's others, which the library does not touch.
 
 use sd_cli::failure::Result;
 use sd_cli::status::{self, Connection};
@@ -79,6 +80,17 @@ pub(super) struct Busy {
     /// The road: `shm`, `kernel`, `bridged`.
     pub(super) path: String,
     pub(super) reason: Option<String>,
+    /// Why it takes that road, and what would bring it elsewhere.
+    #[serde(skip)]
+    pub(super) why: String,
+    /// How long it does; how often that has changed.
+    #[serde(skip)]
+    pub(super) road_age: String,
+    pub(super) road_seconds: Option<f64>,
+    pub(super) road_changes: u32,
+    pub(super) awaits: Option<String>,
+    /// Calls per second that moved bytes; `None`: nobody counts them, or the connection was not there before.
+    pub(super) messages_per_second: Option<f64>,
     /// Payload bytes per second; `None`: not known, the connection is the kernel's, or was not there before.
     pub(super) rx_bytes_per_second: Option<f64>,
     pub(super) tx_bytes_per_second: Option<f64>,
@@ -132,6 +144,10 @@ impl Rates {
             Some(used / now.ticks_per_second)
         };
         let old: HashMap<_, _> = before.connections.iter().map(|c| (key(c), c)).collect();
+        let messages = |c: &Connection| {
+            let before = old.get(&key(c)).and_then(|old| old.messages)?;
+            of(c.messages?.into(), before.into())
+        };
         let connections = now.connections.iter().map(|c| {
             let known = old.get(&key(c)).filter(|_| c.path != "kernel");
             // Fewer bytes than before: it is another connection of that name.
@@ -145,6 +161,12 @@ impl Rates {
                 state: c.state.clone(),
                 path: c.path.clone(),
                 reason: c.reason.clone().filter(|reason| !reason.is_empty()),
+                why: c.why(),
+                road_age: c.age(now.clock_ns),
+                road_seconds: c.road_since_ns.map(|since| now.clock_ns.saturating_sub(since) as f64 / 1e9),
+                road_changes: c.road_changes,
+                awaits: c.awaits.clone(),
+                messages_per_second: messages(c),
                 rx_bytes_per_second: known.and_then(|old| of(c.rx_bytes, old.rx_bytes)),
                 tx_bytes_per_second: known.and_then(|old| of(c.tx_bytes, old.tx_bytes)),
                 rx_bytes: c.rx_bytes,
@@ -212,7 +234,8 @@ mod tests {
                 {"pid": 7, "comm": "redis", "fd": 8, "local": "a:1", "peer": "b:2", "path": "shm",
                  "rx_bytes": rx, "tx_bytes": tx, "rx_queue": 5, "tx_queue": 6},
                 {"pid": 7, "comm": "redis", "fd": 9, "local": "a:1", "peer": "b:3", "path": "kernel",
-                 "reason": "policy"}]});
+                 "reason": "policy", "messages": tx, "road_since_ns": 500_000_000u64, "road_changes": 2,
+                 "awaits": "too slow"}]});
         Sample::new(&document, 0).unwrap()
     }
 
@@ -225,6 +248,13 @@ mod tests {
         assert_eq!((busy.rx_queue, busy.tx_queue, busy.rx_bytes), (5, 6, 300));
         let kernels = &rates.connections[1];
         assert_eq!((kernels.rx_bytes_per_second, kernels.reason.as_deref()), (None, Some("policy")));
+        assert_eq!(
+            (kernels.road_seconds, kernels.road_age.as_str(), kernels.road_changes),
+            (Some(2.5), "2s", 2)
+        );
+        assert_eq!((kernels.awaits.as_deref(), kernels.messages_per_second), (Some("too slow"), Some(0.0)));
+        assert_eq!(kernels.why, "policy; not moved: too slow (50 calls)");
+        assert_eq!((busy.road_seconds, busy.messages_per_second), (None, None));
         let [process] = &rates.processes[..] else { panic!("{:?}", rates.processes) };
         assert_eq!((process.shm, process.kernel, process.rx_queue), (1, 1, 5));
         assert_eq!((process.rx_bytes_per_second, process.tx_bytes_per_second), (100.0, 0.0));
@@ -236,6 +266,7 @@ mod tests {
     fn another_connection_of_that_name_has_no_rate_yet() {
         let rates = Rates::between(&sample(1, 100, 50, 3), &sample(2, 99, 60, 3));
         assert_eq!(rates.connections[0].rx_bytes_per_second, None);
+        assert!(rates.connections[1].messages_per_second > Some(0.0));
         let rates = Rates::between(&sample(5, 1, 1, 3), &sample(5, 2, 2, 3));
         assert_eq!(rates.connections[0].rx_bytes_per_second, None, "no time went by");
     }

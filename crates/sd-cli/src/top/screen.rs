@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_terminal_shows_the_busiest_first() {
-        let text = drawn(&mut screen(), 150, 12);
+        let text = drawn(&mut screen(), 180, 12);
         let lines: Vec<&str> = text.lines().collect();
         assert!(
             lines[0].contains("2 shm, 1 kernel") && lines[1].starts_with("by rate, every 1.0 s"),

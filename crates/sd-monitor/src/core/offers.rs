@@ -195,6 +195,11 @@ impl Offers {
         }
     }
 
+    /// So many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// A client is gone.
     pub(crate) fn forget(&mut self, client: ClientId) {
         let is_its =

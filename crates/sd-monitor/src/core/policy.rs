@@ -127,6 +127,11 @@ impl Policy {
         self.rules.iter().all(|rule| rule.action.is_none()) && self.default == Action::Allow
     }
 
+    /// So many rules keep connections that the kernel has made where they are.
+    pub(crate) fn stays(&self) -> usize {
+        self.rules.iter().filter(|rule| rule.action.is_none()).count()
+    }
+
     /// What is to be done with a connection.
     pub(crate) fn action(&self, uid: u32, ip: Ip, port: u16) -> Action {
         let matching = self.rules.iter().filter(|rule| rule.matches(uid, ip, port));

@@ -56,18 +56,20 @@ impl Server {
         match core.offers.add(offer, (now_ms, is_exempt), is_there) {
             Outcome::Waits => Ok(Some(Reply::Ok)),
             Outcome::Pair(a, b, evidence) => {
-                let done = self.promote(&a, &b).is_some();
+                let lets = self.core.policy.lets_move(a.uid, [a.facts.remote, b.facts.local]);
+                let done = lets && self.promote(&a, &b).is_some();
                 tracing::debug!(a = a.client.0, b = b.client.0, ?evidence, done, "both ends are offered");
-                if done { Ok(Some(Reply::Ok)) } else { Err(ErrorCode::Denied) }
+                match (lets, done) {
+                    (false, _) => Err(ErrorCode::Denied),
+                    (true, false) => Err(ErrorCode::Exhausted),
+                    (true, true) => Ok(Some(Reply::Ok)),
+                }
             }
-            Outcome::Refused => Err(ErrorCode::Denied),
+            Outcome::Refused => Err(ErrorCode::Exhausted),
         }
     }
 
     fn promote(&mut self, a: &Offer, b: &Offer) -> Option<()> {
-        if !self.core.policy.lets_move(a.uid, [a.facts.remote, b.facts.local]) {
-            return None;
-        }
         let is_there = |key: &ChannelKey| self.core.channels.founder(*key) == Some(b.client);
         let known = self.core.channels.newest(a.client, b.client).filter(is_there);
         let (key, is_fresh) = match known.filter(|key| !self.is_full(*key)) {

@@ -3,6 +3,9 @@
 //! Sockets are read from the slabs of their owners, who may write there what they like: it is shown,
 //! not believed.
 
+mod ends;
+mod roads;
+
 use super::family::Family;
 use super::files::comm;
 use super::looks::What;
@@ -12,6 +15,8 @@ use super::segments::{Segment, Slab};
 use super::server::{Counters, Server};
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
+use ends::{match_ends, shares, state_name};
+use roads::{History, Promotion};
 use sd_proto::{ErrorCode, Ip, Reply};
 use sd_ring::TxCursor;
 use sd_shm::channel::{GEOMETRY, SLOTS, Side, SlotState};
@@ -46,6 +51,7 @@ struct Document {
     channels: usize,
     processes: usize,
     port_blocks: usize,
+    promotion: Promotion,
     counters: Counters,
 }
 
@@ -77,6 +83,8 @@ struct Connection {
     /// What moves the bytes of a connection whose path is `engine`.
     carrier: Option<&'static str>,
     reason: Option<&'static str>,
+    #[serde(flatten)]
+    history: History,
     rx_bytes: u64,
     tx_bytes: u64,
     rx_queue: u64,
@@ -217,6 +225,7 @@ impl Server {
             channels: self.core.channels.len(),
             processes: self.core.members.len(),
             port_blocks: self.core.leases.count(),
+            promotion: self.promotion(),
             counters: self.counters,
         };
         memfd(&serde_json::to_vec(&document).ok()?)
@@ -310,6 +319,7 @@ impl Server {
             {
                 (shown.path, shown.carrier, shown.reason) = ("engine", Some(CARRIER), Some(PUMPED));
             }
+            shown.history = roads::history(&family.slab, endpoint, shown.path == "kernel", self.promotes());
             shown.client = id;
             all.push(shown);
             true
@@ -353,45 +363,6 @@ fn waiting_at(listener: &crate::core::listeners::Listener, known: u32, waiting: 
     waiting.map_or(most, |all| most.min(all.iter().filter(waits_there).count() as u32))
 }
 
-/// As ss(8) names them, from which ends have finished sending.
-fn state_name(own_is_finished: bool, peer_is_finished: bool) -> &'static str {
-    match (own_is_finished, peer_is_finished) {
-        (false, false) => "ESTABLISHED",
-        (false, true) => "CLOSE_WAIT",
-        (true, false) => "FIN_WAIT2",
-        (true, true) => "CLOSING",
-    }
-}
-
-/// Completes what one end of a connection cannot know alone.
-fn match_ends(connections: &mut [Connection]) {
-    let ends: HashMap<_, _> = connections
-        .iter()
-        .filter_map(|c| Some((c.end.place?, (c.rx_bytes, c.tx_bytes, c.end.is_finished))))
-        .collect();
-    for connection in connections {
-        let Some((key, slot, side)) = connection.end.place else { continue };
-        let Some((rx_bytes, tx_bytes, is_finished)) = ends.get(&(key, slot, side ^ 1)) else { continue };
-        connection.rx_queue = tx_bytes.saturating_sub(connection.rx_bytes);
-        connection.tx_queue = connection.tx_bytes.saturating_sub(*rx_bytes);
-        let is_finished = *is_finished || matches!(connection.state, "CLOSE_WAIT" | "CLOSING");
-        connection.state = state_name(connection.end.is_finished, is_finished);
-    }
-}
-
-/// What each client's connections fill, and what waits for it in those that its peers fill.
-type Shares = HashMap<ClientId, [u64; 2]>;
-
-fn shares(connections: &[Connection]) -> Shares {
-    let mut shares = Shares::new();
-    for connection in connections.iter().filter(|connection| connection.end.place.is_some()) {
-        let [fills, waiting] = shares.entry(connection.client).or_default();
-        *fills = fills.saturating_add(connection.fills_bytes);
-        *waiting = waiting.saturating_add(connection.rx_queue);
-    }
-    shares
-}
-
 /// A socket on the kernel path; the caller changes what is different on the other.
 fn connection(slab: &Slab, endpoint: &slab::Endpoint, (pid, comm): (u32, String), uid: u32) -> Connection {
     let ports = endpoint.ports.load(Ordering::Relaxed);
@@ -409,6 +380,7 @@ fn connection(slab: &Slab, endpoint: &slab::Endpoint, (pid, comm): (u32, String)
         path: "kernel",
         carrier: None,
         reason: Some(if reason == Reason::None { "unknown" } else { reason.text() }),
+        history: History::default(),
         rx_bytes,
         tx_bytes,
         rx_queue: 0,
@@ -479,11 +451,5 @@ mod tests {
         assert_eq!(address(local, 80, false), "[::ffff:127.0.0.1]:80");
         assert_eq!(address(Ip([0; 16]), 80, false), "[::]:80");
         assert_eq!(address(Ip([0; 16]), 80, true), "0.0.0.0:80");
-    }
-
-    #[test]
-    fn states() {
-        assert_eq!(state_name(false, true), "CLOSE_WAIT");
-        assert_eq!(state_name(true, false), "FIN_WAIT2");
     }
 }

@@ -111,3 +111,105 @@ pub enum Promotes {
 }
 else Nothing
 }
+
+numbered! {
+/// Why the bytes of a connection that the kernel has made took another road the last time; shown by `sd ss`.
+pub enum Moved {
+    /// They never did.
+    Never = 0,
+    /// To shared memory: both ends have offered it.
+    Promoted = 1,
+    /// To the kernel: somebody has asked for that.
+    Asked = 2,
+    /// To the kernel: the policy says so.
+    Policy = 3,
+    /// To the kernel: it was handed to a program without the library, or with other rights.
+    Passed = 4,
+    /// To the kernel: the road does not carry any more.
+    Failed = 5,
+    /// To the kernel: the other end has gone there.
+    Followed = 6,
+}
+else Never
+}
+
+impl Moved {
+    /// A few words for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Moved::Never => "",
+            Moved::Promoted => "promoted",
+            Moved::Asked => "asked for",
+            Moved::Policy => "policy",
+            Moved::Passed => "handed to a program without the library, or with other rights",
+            Moved::Failed => "the road failed",
+            Moved::Followed => "the other end went to the kernel",
+        }
+    }
+}
+
+numbered! {
+/// What a connection of the kernel's waits for until it is moved to shared memory, or why it is not; shown by `sd ss`.
+pub enum Awaits {
+    /// Nobody looks at it for that.
+    Nothing = 0,
+    /// More messages.
+    Messages = 1,
+    /// More messages in a short time.
+    Rate = 2,
+    /// The other end's offer.
+    Peer = 3,
+    /// Both ends are known: a moment at which nobody is in a call on it.
+    Moment = 4,
+    /// The policy forbids it.
+    Policy = 5,
+    /// The monitor could not: no room, or more than one connection that it could be.
+    Refused = 6,
+    /// The monitor has not answered.
+    Monitor = 7,
+    /// Another process has it too.
+    Shared = 8,
+    /// An option of the socket, or its place in an epoll instance, is what rings do not have.
+    Option = 9,
+    /// Urgent data, MSG_ZEROCOPY or MSG_ERRQUEUE were used.
+    Flags = 10,
+    /// One of several threads waits for it in poll(2) or the like, beside others.
+    Polled = 11,
+    /// splice(2) and its like were used, or it was passed on.
+    Passed = 12,
+    /// The slot for it could not be had.
+    Slot = 13,
+    /// It is another connection than the one that was watched.
+    Replaced = 14,
+    /// It had bytes to be sent when it was offered.
+    Unsent = 15,
+    /// It has its slot: each end's next message.
+    Sends = 16,
+}
+else Nothing
+}
+
+impl Awaits {
+    /// A few words for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Awaits::Nothing => "",
+            Awaits::Messages => "too few messages yet",
+            Awaits::Rate => "too slow",
+            Awaits::Peer => "the other end has not offered it",
+            Awaits::Moment => "both ends are known, somebody is in a call",
+            Awaits::Policy => "refused: policy",
+            Awaits::Refused => "refused: no room, or ambiguous",
+            Awaits::Monitor => "the monitor does not answer",
+            Awaits::Shared => "other processes have it too",
+            Awaits::Option => "socket option or epoll registration needs the kernel",
+            Awaits::Flags => "urgent data or MSG_ZEROCOPY was used",
+            Awaits::Polled => "a thread waits for it beside others",
+            Awaits::Passed => "it was spliced or passed on",
+            Awaits::Slot => "no slot for it",
+            Awaits::Replaced => "it was connected anew",
+            Awaits::Unsent => "it had unsent bytes when it was offered",
+            Awaits::Sends => "the next message of each end",
+        }
+    }
+}

@@ -16,6 +16,7 @@ use crate::process::PROCESS;
 use crate::socket::addr;
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::socket::handle::Socket;
+use crate::socket::history;
 use crate::socket::life;
 use crate::socket::pin::Pinned;
 use crate::socket::road::{self, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED};
@@ -23,7 +24,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::road::RoadWord;
 use sd_shm::channel::{Side, SlotState};
 use sd_shm::promotion::PROMOTION;
-use sd_shm::slab::{Endpoint, FIXED_BUF, HAS_COLD, Reason, State};
+use sd_shm::slab::{Awaits, Endpoint, FIXED_BUF, HAS_COLD, Reason, State};
 use sd_sys::lock::Lock;
 use sd_sys::section::Section;
 use sd_sys::tcp::{ESTABLISHED, SYN_DATA};
@@ -101,6 +102,7 @@ pub(super) fn promised(serial: u64, channel: u64, side: Side, ticket: u64) {
     let mut offers = OFFERS.lock();
     let found = offers.iter_mut().find(|offered| offered.serial == serial);
     let Some(offered) = found.filter(|offered| is_valid(offered)) else { return };
+    history::awaits(offered.endpoint, Awaits::Moment);
     offered.promise = Some(Promise { channel, side, ticket, slot: None });
     offered.promised_at = sd_sys::time::now_ns();
     if side == Side::A {
@@ -163,6 +165,7 @@ pub(super) fn attach(endpoint: &'static Endpoint, fd: i32) -> bool {
     let _pinned = Pinned::new(endpoint);
     let leads_here = matches!(table::get(fd), Entry::Kernel(other) if core::ptr::eq(other, endpoint));
     let promise = take(endpoint).filter(|_| leads_here);
+    history::awaits(endpoint, Awaits::Slot);
     let is_done = promise.is_some_and(|promise| {
         let channel = PROCESS.channels().find(|channel| {
             (channel.id, channel.side, channel.adopter) == (promise.channel, promise.side, 0)
@@ -174,8 +177,9 @@ pub(super) fn attach(endpoint: &'static Endpoint, fd: i32) -> bool {
         }
         is_done
     });
-    if !is_done {
-        open(word, OFFERED);
+    match is_done {
+        true => history::awaits(endpoint, Awaits::Sends),
+        false => open(word, OFFERED),
     }
     is_done
 }
@@ -249,6 +253,7 @@ fn attach_to(
     let registered: Option<Vec<_>> = numbers.iter().map(|fd| crate::epoll::registrations(*fd)).collect();
     let fit = registered.filter(|_| is_fit(endpoint, fd, word));
     let (Some(registered), Some(socket)) = (fit, Socket::of(endpoint)) else {
+        history::awaits(endpoint, Awaits::Option);
         promise.slot.inspect(|(slot, generation)| refuse(channel, *slot, *generation));
         return false;
     };

@@ -12,11 +12,12 @@ use crate::process::{PROCESS, single_threaded};
 use crate::setup::promote;
 use crate::socket::cold;
 use crate::socket::endpoint::EndpointExt;
+use crate::socket::history;
 use crate::socket::road::{ACTIVE, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED, word};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{MSG_ERRQUEUE, MSG_OOB, c_int};
 use sd_proto::{ErrorCode, Reply, Request};
-use sd_shm::slab::{Cold, Endpoint, Promotes, State};
+use sd_shm::slab::{Awaits, Cold, Endpoint, Promotes, State};
 use sd_sys::section::Section;
 
 /// So many messages are looked at together, and in no more time than that.
@@ -45,6 +46,7 @@ fn has_no_monitor_yet() -> bool {
 pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
     if promotes() != Promotes::Nothing || has_no_monitor_yet() {
         let role = if active { ACTIVE } else { 0 };
+        history::begin(endpoint);
         cold::change(endpoint, |cold| {
             cold.messages.store(0, Ordering::Relaxed);
             cold.pause_ms.store(0, Ordering::Relaxed);
@@ -73,7 +75,7 @@ pub(crate) fn enter(fd: c_int, flags: c_int) -> bool {
         return table::socket(fd).is_some();
     };
     if flags & (MSG_OOB | MSG_ZEROCOPY | MSG_ERRQUEUE) != 0 {
-        word.fetch_or(NEVER, Ordering::AcqRel);
+        stays(endpoint, word, Awaits::Flags);
     }
     loop {
         let now = word.load(Ordering::Acquire);
@@ -105,8 +107,12 @@ pub(crate) fn left(fd: c_int, is_message: bool) {
     let now = word.load(Ordering::Acquire);
     if now & PROMISED != 0 {
         promote::attach(endpoint, fd);
-    } else if now & (NEVER | CLOSED) == 0 && is_due(cold, now, messages) {
-        offer(endpoint, word, fd);
+    } else if now & (NEVER | CLOSED) == 0 {
+        match is_due(cold, now, messages) {
+            true => offer(endpoint, word, fd),
+            false if messages == MESSAGES => history::awaits(endpoint, Awaits::Rate),
+            false => {}
+        }
     }
 }
 
@@ -142,11 +148,17 @@ fn offer(endpoint: &'static Endpoint, word: &AtomicU32, fd: c_int) {
     let _section = Section::enter();
     let now = word.load(Ordering::Acquire);
     let is_offered = is_own && endpoint.state_now() == State::Kernel && promote::is_named(endpoint, fd);
-    if !is_offered || !promote::close(word, now, OFFERED) {
+    if !is_offered {
+        history::awaits(endpoint, if is_own { Awaits::Replaced } else { Awaits::Shared });
+        return;
+    }
+    if !promote::close(word, now, OFFERED) {
         return;
     }
     let serial = promote::expect(endpoint);
     let connected = now & ACTIVE != 0;
+    // Before the monitor can say more.
+    history::awaits(endpoint, Awaits::Peer);
     let answer = client::question(&Request::Offer { serial, connected }, &[fd]);
     let cold = cold::of(endpoint);
     cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
@@ -155,8 +167,12 @@ fn offer(endpoint: &'static Endpoint, word: &AtomicU32, fd: c_int) {
             word.fetch_or(OFFERED, Ordering::AcqRel);
         }
         // Something waits to be sent after all.
-        Some((Reply::Error { code: ErrorCode::InUse }, _)) => promote::give_up(serial),
-        _ => {
+        Some((Reply::Error { code: ErrorCode::InUse }, _)) => {
+            history::awaits(endpoint, Awaits::Unsent);
+            promote::give_up(serial);
+        }
+        refused => {
+            history::awaits(endpoint, why(refused.map(|(reply, _)| reply)));
             promote::give_up(serial);
             let before = cold.pause_ms.load(Ordering::Relaxed);
             let longer = if before == 0 { PAUSE_MS[0] } else { (before * 2).min(PAUSE_MS[1]) };
@@ -174,13 +190,31 @@ fn offer(endpoint: &'static Endpoint, word: &AtomicU32, fd: c_int) {
 /// A thread is about to wait for a number in a way of the kernel's that could not be told of what comes in a ring. The caller looks
 /// afterwards what the number leads to.
 pub(crate) fn waits_elsewhere(fd: c_int) {
-    let Some((_, word)) = watched(fd).filter(|_| !single_threaded()) else { return };
-    while word.fetch_or(NEVER, Ordering::AcqRel) & CLOSED != 0 && table::socket(fd).is_none() {
+    let Some((endpoint, word)) = watched(fd).filter(|_| !single_threaded()) else { return };
+    while stays(endpoint, word, Awaits::Polled) & CLOSED != 0 && table::socket(fd).is_none() {
         let _ = sd_sys::time::sleep_ns(PAUSE_NS);
     }
 }
 
 /// Somebody else gets it, or it is used in a way that is not looked after.
 pub(crate) fn never(fd: c_int) {
-    watched(fd).inspect(|(_, word)| _ = word.fetch_or(NEVER, Ordering::AcqRel));
+    watched(fd).inspect(|(endpoint, word)| _ = stays(endpoint, word, Awaits::Passed));
+}
+
+/// It stays the kernel's; what its word was.
+fn stays(endpoint: &Endpoint, word: &AtomicU32, why: Awaits) -> u32 {
+    let before = word.fetch_or(NEVER, Ordering::AcqRel);
+    if before & NEVER == 0 {
+        history::awaits(endpoint, why);
+    }
+    before
+}
+
+/// Why the monitor does not want it.
+fn why(answer: Option<Reply>) -> Awaits {
+    match answer {
+        None => Awaits::Monitor,
+        Some(Reply::Error { code: ErrorCode::Denied }) => Awaits::Policy,
+        Some(_) => Awaits::Refused,
+    }
 }

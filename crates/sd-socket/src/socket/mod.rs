@@ -25,7 +25,7 @@
 //! | errors of a broken connection | `errors` |
 //! | getsockname, getpeername | `names` |
 //! | a thread that a peer wakes alone | `thread_waker`; the other end: `link::thread_wakers` |
-//! | a connection that the kernel has made, and whose bytes are moved | `road` |
+//! | a connection that the kernel has made, and whose bytes are moved | `road`; what `sd ss` tells of it: `history` |
 //! | SIGURG, SIGIO | `signals`; the monitor's `shell/signals.rs` |
 
 pub(crate) mod addr;
@@ -36,6 +36,7 @@ pub(crate) mod confine;
 pub(crate) mod endpoint;
 pub(crate) mod errors;
 pub(crate) mod handle;
+pub(crate) mod history;
 pub(crate) mod inode;
 pub(crate) mod kernel_socket;
 pub(crate) mod life;

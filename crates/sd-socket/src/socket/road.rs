@@ -17,13 +17,13 @@ use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::road::{Position, Receive, RoadWord, Send, receive, send};
 use sd_shm::channel::Side;
-use sd_shm::slab::{Endpoint, HAS_COLD, RX_PARKED, TX_PARKED};
+use sd_shm::slab::{Endpoint, HAS_COLD, Moved, ROAD_WATCHED, RX_PARKED, TX_PARKED};
 pub(crate) use sd_shm::slab::{ROAD_RX_KERNEL as RX_KERNEL, ROAD_TX_KERNEL as TX_KERNEL};
 
 /// Either.
 pub(crate) const KERNEL: u32 = RX_KERNEL | TX_KERNEL;
 /// Calls on it are counted, and it may be offered.
-pub(crate) const WATCHED: u32 = 1 << 29;
+pub(crate) const WATCHED: u32 = ROAD_WATCHED;
 /// This end has connected.
 pub(crate) const ACTIVE: u32 = 1 << 28;
 /// It stays the kernel's.
@@ -126,7 +126,7 @@ pub(crate) fn switch(endpoint: &'static Endpoint, fd: i32) -> bool {
 
 /// It is noted for the threads and processes that share the connection.
 pub(crate) fn has_switched(endpoint: &Endpoint) {
-    word(endpoint).inspect(|word| _ = word.fetch_and(!TX_KERNEL, Ordering::AcqRel));
+    leave_kernel(endpoint, TX_KERNEL);
 }
 
 /// What the kernel's connection still has, or will have, for the receiver, who has the half's token, or only wants a hint.
@@ -149,5 +149,14 @@ pub(crate) fn next_of_receiver(endpoint: &'static Endpoint, fd: i32) -> Receive 
 
 /// From here on what comes is in the ring. For who has the receiving half's token.
 pub(crate) fn arrive(endpoint: &Endpoint) {
-    word(endpoint).inspect(|word| _ = word.fetch_and(!RX_KERNEL, Ordering::AcqRel));
+    leave_kernel(endpoint, RX_KERNEL);
+}
+
+/// A direction is not the kernel's any more.
+fn leave_kernel(endpoint: &Endpoint, which: u32) {
+    let before = word(endpoint).map(|word| word.fetch_and(!which, Ordering::AcqRel));
+    // The last one.
+    if before.is_some_and(|before| before & KERNEL == which) {
+        crate::socket::history::moved(endpoint, Moved::Promoted);
+    }
 }

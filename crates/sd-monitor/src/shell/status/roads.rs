@@ -1,0 +1,79 @@
+//! What the document says of roads: of each connection, since when it takes its road and what it waits for; of the monitor, which
+//! connections that the kernel has made may be moved.
+//!
+//! The words are the owner's (`sd_socket::socket::history`), who may write there what he likes: they are shown, not believed.
+
+use super::super::segments::Slab;
+use super::super::server::Server;
+use crate::Promote;
+use sd_shm::slab::{Awaits, Endpoint, Moved, Promotes, ROAD_WATCHED, State};
+use serde::Serialize;
+use std::sync::atomic::Ordering;
+
+/// Of a connection. One that is over shared memory from its beginning says nothing here: it has no such words.
+#[derive(Serialize, Default)]
+pub(super) struct History {
+    /// Since when it takes its road: CLOCK_MONOTONIC, as `clock_ns` of the document.
+    road_since_ns: Option<u64>,
+    /// How often that has changed.
+    road_changes: u32,
+    /// Why it did the last time.
+    road_moved: Option<&'static str>,
+    /// Of a connection that is the kernel's: what it waits for until it is moved, or why it is not.
+    awaits: Option<&'static str>,
+    /// Calls that have moved bytes over the kernel's connection, while it is watched.
+    messages: Option<u32>,
+}
+
+/// `by_kernel`: bytes of it go through the kernel now. `promotes`: what is offered at all.
+pub(super) fn history(slab: &Slab, endpoint: &Endpoint, by_kernel: bool, promotes: Promotes) -> History {
+    let Some(cold) = slab.cold(endpoint) else { return History::default() };
+    let some = |text: &'static str| Some(text).filter(|text| !text.is_empty());
+    let since = cold.road_since_ns.load(Ordering::Relaxed);
+    let is_watched = cold.road.load(Ordering::Relaxed) & ROAD_WATCHED != 0;
+    let is_kernels = State::from_u32(endpoint.state.load(Ordering::Relaxed).into()) == State::Kernel;
+    let awaits = Awaits::from_u32(cold.road_awaits.load(Ordering::Relaxed).into());
+    let waits = by_kernel && promotes != Promotes::Nothing && (is_watched || !is_kernels);
+    History {
+        road_since_ns: Some(since).filter(|since| *since != 0),
+        road_changes: cold.road_changes.load(Ordering::Relaxed),
+        road_moved: some(Moved::from_u32(cold.road_moved.load(Ordering::Relaxed).into()).text()),
+        awaits: some(awaits.text()).filter(|_| waits),
+        messages: (is_watched && is_kernels).then(|| cold.messages.load(Ordering::Relaxed)),
+    }
+}
+
+/// What the monitor does for connections that the kernel has made.
+#[derive(Serialize)]
+pub(super) struct Promotion {
+    /// Which of them processes offer.
+    offered: &'static str,
+    /// Why not, where that has a reason.
+    off_because: Option<&'static str>,
+    /// Offers that wait for the other end.
+    waiting: usize,
+    /// How the ends of one connection are found: by `numbers`, also between network namespaces, or by `names` within one.
+    evidence: &'static str,
+    /// Rules of the policy that keep connections where they are.
+    stays: usize,
+    /// There are other rules, or another default than `allow`: what they keep on the kernel's path is not moved either.
+    has_rules: bool,
+}
+
+impl Server {
+    pub(super) fn promotion(&self) -> Promotion {
+        let by_pumps = self.pumps.is_wanted() && self.promote != Promote::Nothing;
+        Promotion {
+            offered: match self.promote {
+                Promote::Nothing => "nothing",
+                Promote::Earned => "earned",
+                Promote::All => "all",
+            },
+            off_because: by_pumps.then_some("pumps"),
+            waiting: self.core.offers.len(),
+            evidence: if sd_sys::origins::may_ask() { "numbers" } else { "names" },
+            stays: self.core.policy.stays(),
+            has_rules: !self.core.policy.is_alike_for_all(),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! For `sd ss`: since when the bytes of a connection that the kernel has made take the road that they do, how often that has changed, why,
+//! and what a move to shared memory waits for.
+//!
+//! For people only: nobody decides by it. It is written where a connection begins to be watched, is offered or refused, and where a
+//! direction takes another road; never on the way of a message.
+
+use crate::socket::cold;
+use core::sync::atomic::Ordering;
+use sd_shm::slab::{Awaits, Endpoint, Moved};
+
+/// The kernel makes a connection, or has accepted one, whose calls are counted.
+pub(crate) fn begin(endpoint: &Endpoint) {
+    cold::change(endpoint, |cold| {
+        cold.road_since_ns.store(sd_sys::time::now_ns(), Ordering::Relaxed);
+        cold.road_changes.store(0, Ordering::Relaxed);
+        cold.road_moved.store(Moved::Never as u16, Ordering::Relaxed);
+        cold.road_awaits.store(Awaits::Messages as u16, Ordering::Relaxed);
+    });
+}
+
+/// What it waits for now.
+pub(crate) fn awaits(endpoint: &Endpoint, what: Awaits) {
+    cold::of(endpoint).road_awaits.store(what as u16, Ordering::Relaxed);
+}
+
+/// It has left one road altogether, or has begun to leave it: what `sd ss` calls its path is another one.
+pub(crate) fn moved(endpoint: &Endpoint, why: Moved) {
+    cold::change(endpoint, |cold| {
+        cold.road_since_ns.store(sd_sys::time::now_ns(), Ordering::Relaxed);
+        cold.road_changes.fetch_add(1, Ordering::Relaxed);
+        cold.road_moved.store(why as u16, Ordering::Relaxed);
+        cold.road_awaits.store(Awaits::Nothing as u16, Ordering::Relaxed);
+    });
+}

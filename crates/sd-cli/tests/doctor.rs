@@ -48,7 +48,15 @@ impl Drop for Running {
 }
 
 fn monitor(folder: &Folder) -> Running {
-    let mut command = sd(folder, &["monitor"]);
+    monitor_with(folder, &[])
+}
+
+fn monitor_with(folder: &Folder, options: &[&str]) -> Running {
+    monitor_by(folder, sd(folder, &[&["monitor"], options].concat()))
+}
+
+/// Waits until the monitor that the command starts answers.
+fn monitor_by(folder: &Folder, mut command: Command) -> Running {
     let child = Running(command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
     let end = Instant::now() + Duration::from_secs(10);
     while !sd(folder, &["ss"]).output().unwrap().status.success() {
@@ -70,6 +78,42 @@ fn another_network_namespace() {
     let (verdict, text) = check(&there, "loopback");
     assert!(verdict == "fail" && text.contains("ip link set lo up"), "{text}");
     assert_eq!(check(&there, "monitor").0, "ok");
+}
+
+/// The monitor was not told to, may read sequence numbers or not, and has a policy.
+#[test]
+fn connections_that_the_kernel_has_made() {
+    // Whether a monitor started here may.
+    let (verdict, has) =
+        if sd_sys::origins::may_ask() { ("ok", "also between") } else { ("warn", "TCP_REPAIR") };
+    let folder = Folder::new();
+    let policies = [folder.join("some"), folder.join("none")];
+    std::fs::write(&policies[0], "stay port=80\n").unwrap();
+    std::fs::write(&policies[1], "stay\n").unwrap();
+    let [some, none] = policies.each_ref().map(|path| path.to_str().unwrap());
+    for (options, verdict, has) in [
+        (vec![], "ok", "--promote"),
+        (vec!["--promote"], verdict, has),
+        (vec!["--promote", "--policy", some], verdict, "but those that the policy keeps"),
+        (vec!["--promote", "--policy", none], "warn", "the policy keeps all connections of this user"),
+    ] {
+        let _monitor = monitor_with(&folder, &options);
+        let document = stdout(&sd(&folder, &["doctor", "--json"]).output().unwrap());
+        let (found, text) = check(&document, "promotion");
+        assert!(found == verdict && text.contains(has), "{options:?}: {found}: {text}");
+    }
+    let plain = sd(&folder, &["monitor", "--promote"]);
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-net_admin", "--inh-caps=-net_admin"]);
+    command.arg(plain.get_program()).args(plain.get_args());
+    plain.get_envs().for_each(|(name, value)| _ = value.map(|value| command.env(name, value)));
+    if !sd_sys::origins::may_ask() {
+        return;
+    }
+    let _monitor = monitor_by(&folder, command);
+    let document = stdout(&sd(&folder, &["doctor", "--json"]).output().unwrap());
+    let (verdict, text) = check(&document, "promotion");
+    assert!(verdict == "warn" && text.contains("CAP_NET_ADMIN"), "{text}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod limits;
 mod parts;
 pub(crate) mod peer;
 mod process;
+mod promotion;
 mod selftest;
 
 use sd_cli::cli::DoctorOptions;
@@ -64,6 +65,7 @@ pub(crate) fn main(options: &DoctorOptions) -> Result<()> {
     };
     if options.pid.is_none() {
         checks.extend(container::checks(&answer));
+        checks.extend(promotion::check(&answer));
         checks.extend(kernel::checks());
         checks.extend(limits::checks());
         checks.push(selftest::check());

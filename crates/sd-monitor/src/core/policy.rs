@@ -127,9 +127,21 @@ impl Policy {
         self.rules.iter().all(|rule| rule.action.is_none()) && self.default == Action::Allow
     }
 
-    /// So many rules keep connections that the kernel has made where they are.
-    pub(crate) fn stays(&self) -> usize {
-        self.rules.iter().filter(|rule| rule.action.is_none()).count()
+    /// How many of the connections that the kernel has made for a user may be moved to shared memory: `all`, `some`, or `none`.
+    pub(crate) fn share_that_may_move(&self, uid: u32) -> &'static str {
+        let about = |rule: &&Rule| rule.uid.is_none_or(|want| want == uid);
+        let is_general = |rule: &Rule| rule.to.is_none() && rule.ports == (0, u16::MAX);
+        let keeps = |rule: &&Rule| rule.action != Some(Action::Allow);
+        let (mut own, mut allows) = (self.rules.iter().filter(about), self.rules.iter().filter(about));
+        let has_default = self.default == Action::Allow;
+        let is_none = self.rules.iter().filter(about).filter(keeps).any(is_general)
+            || !has_default && !allows.any(|rule| !keeps(&rule));
+        let is_all = !own.any(|rule| keeps(&rule)) && has_default;
+        match (is_none, is_all) {
+            (true, _) => "none",
+            (false, true) => "all",
+            (false, false) => "some",
+        }
     }
 
     /// What is to be done with a connection.
@@ -325,6 +337,27 @@ mod tests {
             "default deny\nallow port=80",
         ] {
             assert!(!moves(text, 33), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_moved_at_all() {
+        for (text, share) in [
+            ("", "all"),
+            ("allow\nstay uid=34", "all"),
+            ("default kernel\nallow", "some"),
+            ("stay port=80", "some"),
+            ("stay to=10.0.0.0/8", "some"),
+            ("deny uid=www port=80-81", "some"),
+            ("default deny\nallow port=80", "some"),
+            ("stay", "none"),
+            ("kernel uid=www\nallow port=80", "none"),
+            ("stay port=0-65535", "none"),
+            ("default kernel", "none"),
+            ("default kernel\nallow uid=34", "none"),
+            ("default deny\nstay port=80", "none"),
+        ] {
+            assert_eq!(parse(text).unwrap().share_that_may_move(33), share, "{text}");
         }
     }
 

@@ -126,6 +126,8 @@ struct Listener {
 
 /// A document that is being made.
 pub(super) struct Draft {
+    /// Who asks.
+    uid: u32,
     /// The user who sees its own only.
     sees: Option<u32>,
     shown_max: usize,
@@ -148,6 +150,7 @@ impl Server {
         let uid = self.connections.get(&id).map(|connection| connection.uid).ok_or(ErrorCode::Protocol)?;
         let sees = Some(uid).filter(|uid| !self.core.quotas.is_exempt(*uid));
         let draft = Draft {
+            uid,
             sees,
             shown_max: SHOWN_MAX[usize::from(sees.is_some())],
             comms: Comms::default(),
@@ -202,7 +205,7 @@ impl Server {
 
     /// What all that was drawn comes to.
     pub(super) fn document(&self, draft: Draft) -> Option<File> {
-        let Draft { sees, mut connections, mut clients, mut listeners, truncated, .. } = draft;
+        let Draft { uid, sees, mut connections, mut clients, mut listeners, truncated, .. } = draft;
         match_ends(&mut connections);
         let shares = shares(&connections);
         connections.retain(|connection| sees.is_none_or(|sees| sees == connection.uid));
@@ -225,7 +228,7 @@ impl Server {
             channels: self.core.channels.len(),
             processes: self.core.members.len(),
             port_blocks: self.core.leases.count(),
-            promotion: self.promotion(),
+            promotion: self.promotion(uid),
             counters: self.counters,
         };
         memfd(&serde_json::to_vec(&document).ok()?)

@@ -54,14 +54,12 @@ pub(super) struct Promotion {
     waiting: usize,
     /// How the ends of one connection are found: by `numbers`, also between network namespaces, or by `names` within one.
     evidence: &'static str,
-    /// Rules of the policy that keep connections where they are.
-    stays: usize,
-    /// There are other rules, or another default than `allow`: what they keep on the kernel's path is not moved either.
-    has_rules: bool,
+    /// What the policy lets be moved of what the user who asks connects to: `all`, `some`, `none`.
+    policy: &'static str,
 }
 
 impl Server {
-    pub(super) fn promotion(&self) -> Promotion {
+    pub(super) fn promotion(&self, uid: u32) -> Promotion {
         let by_pumps = self.pumps.is_wanted() && self.promote != Promote::Nothing;
         Promotion {
             offered: match self.promote {
@@ -72,8 +70,7 @@ impl Server {
             off_because: by_pumps.then_some("pumps"),
             waiting: self.core.offers.len(),
             evidence: if sd_sys::origins::may_ask() { "numbers" } else { "names" },
-            stays: self.core.policy.stays(),
-            has_rules: !self.core.policy.is_alike_for_all(),
+            policy: self.core.policy.share_that_may_move(uid),
         }
     }
 }

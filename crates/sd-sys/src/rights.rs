@@ -24,13 +24,18 @@ struct Rights {
 
 /// Whether the process at the other end of a Unix socket has.
 pub fn peer_has_ours(socket: i32) -> bool {
+    of_peer(socket, has_ours)
+}
+
+/// Whether something is so of the process at the other end of a Unix socket.
+pub(crate) fn of_peer(socket: i32, is_so: impl FnOnce(i32) -> bool) -> bool {
     let Ok((pid, _)) = fd::peer(socket) else { return false };
     // Of this process until its end: where there is no such option, of whoever has the number now.
     let pidfd = fd::getsockopt_int(socket, libc::SOL_SOCKET, SO_PEERPIDFD);
-    let has = has_ours(pid);
+    let is_so = is_so(pid);
     let is_gone =
         pidfd.map(fd::Owned::new).is_ok_and(|pidfd| fd::poll_one(pidfd.raw(), libc::POLLIN, 0) != Ok(0));
-    has && !is_gone && pidfd != Err(Errno::ESRCH)
+    is_so && !is_gone && pidfd != Err(Errno::ESRCH)
 }
 
 fn has_ours(pid: i32) -> bool {
@@ -92,7 +97,7 @@ fn user_namespace(pid: i32) -> Option<(u64, u64)> {
 }
 
 /// `/proc/PID` and a file there, with a zero at the end.
-fn name<'a>(into: &'a mut [u8; 48], pid: i32, file: &[u8]) -> &'a [u8] {
+pub(crate) fn name<'a>(into: &'a mut [u8; 48], pid: i32, file: &[u8]) -> &'a [u8] {
     let (mut digits, mut count, mut rest) = ([0u8; 10], 0, pid.unsigned_abs());
     while rest > 0 || count == 0 {
         digits[count] = b'0' + (rest % 10) as u8;

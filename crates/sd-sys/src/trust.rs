@@ -10,6 +10,9 @@
 //! (SD_MONITOR) and the way is safe. A directory that belongs to 65534 is one from outside only if no user inside has
 //! that number, or if it cannot be written to from inside: it is mounted read-only, or refuses even a user with
 //! CAP_DAC_OVERRIDE, which the kernel grants over all users inside.
+//!
+//! Who is shown as 65534 himself cannot tell by numbers what is his own. The kernel can: it opens a file with O_NOATIME for its owner, and
+//! for nobody else without CAP_FOWNER. So a directory, and the directory in /proc of the process at the other end, are asked for that.
 
 use crate::fd::Owned;
 use crate::{Errno, check, fd, syscall};
@@ -17,6 +20,7 @@ use crate::{Errno, check, fd, syscall};
 /// How a user without a number in this user namespace is shown (user_namespaces(7)).
 pub const OVERFLOW_UID: u32 = 65534;
 const CAP_DAC_OVERRIDE: u32 = 1;
+const CAP_FOWNER: u32 = 3;
 /// Longest path of a Unix socket, with a zero byte.
 const PATH_MAX: usize = 108;
 /// Directories above each other that are looked at, at most.
@@ -77,7 +81,8 @@ pub fn way_to(path: &[u8], named: bool) -> core::result::Result<(), Doubt> {
     let mut is_plain = path.first() == Some(&b'/');
     let mut walk = Walk { believes_outside: named, is_sticky: false };
     if is_plain {
-        walk.directory(&look(b"/").map_err(doubt(1))?, b"/", len == 0).map_err(doubt(1))?;
+        let root = (libc::AT_FDCWD, b"/".as_slice());
+        walk.directory(&look(b"/").map_err(doubt(1))?, root, len == 0).map_err(doubt(1))?;
     }
     let mut begin = 0;
     for end in 1..=len {
@@ -93,7 +98,7 @@ pub fn way_to(path: &[u8], named: bool) -> core::result::Result<(), Doubt> {
         is_plain &= name != b".." && !is_link(&found);
         match is_link(&found) {
             true => walk.link(&found),
-            false => walk.directory(&found, prefix, end == len),
+            false => walk.directory(&found, (libc::AT_FDCWD, prefix), end == len),
         }
         .map_err(doubt(end))?;
     }
@@ -113,11 +118,35 @@ pub fn way_to(path: &[u8], named: bool) -> core::result::Result<(), Doubt> {
 pub fn other_end(socket: i32, named: bool) -> core::result::Result<(), u32> {
     let Ok((_, uid)) = fd::peer(socket) else { return Err(u32::MAX) };
     let is_from_outside = || named && uid == OVERFLOW_UID && Outside::of_process() != Outside::None;
-    if is_own(uid) || is_from_outside() { Ok(()) } else { Err(uid) }
+    if uid == 0 || is_same_user(socket) || is_from_outside() { Ok(()) } else { Err(uid) }
 }
 
+/// Whether the process at the other end of a connection is this user's.
+pub fn is_same_user(socket: i32) -> bool {
+    let Ok((_, uid)) = fd::peer(socket) else { return false };
+    uid == fd::geteuid() && (says_who(uid) || crate::rights::of_peer(socket, owns_process))
+}
+
+/// Root's, or this user's, as far as numbers tell.
 fn is_own(uid: u32) -> bool {
-    uid == 0 || uid == fd::geteuid()
+    uid == 0 || uid == fd::geteuid() && says_who(uid)
+}
+
+/// The number is one user's.
+fn says_who(uid: u32) -> bool {
+    uid != OVERFLOW_UID || Outside::of_process() == Outside::None
+}
+
+/// The kernel lets this process do what only a file's owner may.
+fn owns(at: i32, path: &[u8]) -> bool {
+    let flags = libc::O_DIRECTORY | libc::O_NOATIME | libc::O_NONBLOCK;
+    !has_capability(CAP_FOWNER) && open(at, path, flags).is_ok()
+}
+
+fn owns_process(pid: i32) -> bool {
+    let mut path = [0u8; 48];
+    let path = crate::rights::name(&mut path, pid, b"");
+    owns(libc::AT_FDCWD, path.split(|byte| *byte == 0).next().unwrap_or(&[]))
 }
 
 fn is_link(found: &libc::stat) -> bool {
@@ -134,11 +163,16 @@ struct Walk {
 
 impl Walk {
     /// The next directory down; `is_last`: the socket is in it.
-    fn directory(&mut self, found: &libc::stat, path: &[u8], is_last: bool) -> core::result::Result<(), Why> {
+    fn directory(
+        &mut self,
+        found: &libc::stat,
+        (at, path): (i32, &[u8]),
+        is_last: bool,
+    ) -> core::result::Result<(), Why> {
         if found.st_mode & libc::S_IFMT != libc::S_IFDIR {
             return Err(Why::NotDirectory);
         }
-        let is_ours = is_own(found.st_uid);
+        let is_ours = is_own(found.st_uid) || found.st_uid == fd::geteuid() && owns(at, path);
         // What the namespace is like is only asked for where it matters: that is a file of /proc.
         let may_be_outside = || found.st_uid == OVERFLOW_UID && Outside::of_process().made(path);
         let is_believed = is_ours || !self.is_sticky && self.believes_outside && may_be_outside();
@@ -159,19 +193,20 @@ impl Walk {
     fn up_from(&mut self, directory: &[u8]) -> core::result::Result<(), Why> {
         // A user from outside is believed by names only.
         self.believes_outside = false;
-        let mut here = open(libc::AT_FDCWD, directory)?;
+        let mut here = open(libc::AT_FDCWD, directory, libc::O_PATH | libc::O_DIRECTORY)?;
         let mut below: Option<libc::stat> = None;
         for _ in 0..DEPTH_MAX {
             let found = status(here.raw());
             let checked = found.and_then(|found| {
                 self.is_sticky = false;
-                self.directory(&found, b"", below.is_none())?;
+                self.directory(&found, (here.raw(), b"."), below.is_none())?;
                 match &below {
                     Some(below) if self.is_sticky && !is_own(below.st_uid) => Err(Why::Changeable),
                     _ => Ok(found),
                 }
             });
-            let above = checked.and_then(|found| Ok((found, open(here.raw(), b"..")?)));
+            let above = checked
+                .and_then(|found| Ok((found, open(here.raw(), b"..", libc::O_PATH | libc::O_DIRECTORY)?)));
             let (found, above) = above?;
             if below.is_some_and(|below| (below.st_dev, below.st_ino) == (found.st_dev, found.st_ino)) {
                 return Ok(());
@@ -232,17 +267,17 @@ fn is_closed_to_insiders(path: &[u8]) -> bool {
     let (here, flags) = (libc::AT_FDCWD, libc::AT_EACCESS);
     // SAFETY: the kernel reads the path.
     let call = || unsafe { syscall!(libc::SYS_faccessat2, here, text.as_ptr(), libc::W_OK, flags) };
-    is_read_only || may_override() && check(call()) == Err(Errno::EACCES)
+    is_read_only || has_capability(CAP_DAC_OVERRIDE) && check(call()) == Err(Errno::EACCES)
 }
 
-/// Whether this process has CAP_DAC_OVERRIDE in its user namespace.
-fn may_override() -> bool {
+/// Whether this process has one of the first 32 in its user namespace.
+fn has_capability(which: u32) -> bool {
     const VERSION_3: u32 = 0x2008_0522;
     let header = [VERSION_3, 0];
     let mut data = [0u32; 6];
     // SAFETY: the kernel reads the header and writes two records of three words.
     let got = check(unsafe { syscall!(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) });
-    got.is_ok() && data.first().is_some_and(|effective| effective >> CAP_DAC_OVERRIDE & 1 != 0)
+    got.is_ok() && data.first().is_some_and(|effective| effective >> which & 1 != 0)
 }
 
 fn terminated(path: &[u8]) -> Option<[u8; PATH_MAX]> {
@@ -280,10 +315,9 @@ fn status(directory: i32) -> core::result::Result<libc::stat, Why> {
     }
 }
 
-/// A directory, for looking at it only.
-fn open(at: i32, path: &[u8]) -> core::result::Result<Owned, Why> {
+fn open(at: i32, path: &[u8], flags: i32) -> core::result::Result<Owned, Why> {
     let text = terminated(path).ok_or(Why::Error(Errno::ENAMETOOLONG))?;
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let flags = flags | libc::O_CLOEXEC;
     // SAFETY: the kernel reads the path.
     check(unsafe { syscall!(libc::SYS_openat, at, text.as_ptr(), flags) })
         .map(|fd| Owned::new(fd as i32))
@@ -296,101 +330,4 @@ fn read_file<'a>(path: &[u8], text: &'a mut [u8]) -> Option<&'a str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::{PermissionsExt, chown, symlink};
-    use std::path::{Path, PathBuf};
-
-    /// A directory that only this user can change, and that goes away.
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Scratch {
-            let path = std::env::temp_dir().join(format!("sd-trust-{name}-{}", std::process::id()));
-            fs::create_dir(&path).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-            Scratch(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn why(path: &Path) -> Option<Why> {
-        way_to(path.as_os_str().as_bytes(), true).err().map(|doubt| doubt.why)
-    }
-
-    fn set_mode(path: &Path, mode: u32) {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    }
-
-    #[test]
-    fn a_directory_of_ours_below_a_sticky_one_is_safe() {
-        let scratch = Scratch::new("own");
-        assert_eq!(why(&scratch.0.join("s")), None);
-        let inner = scratch.0.join("a//b");
-        fs::create_dir_all(&inner).unwrap();
-        assert_eq!(why(&inner.join("s")), None);
-        assert_eq!(why(Path::new("/s")), None, "the root directory");
-    }
-
-    #[test]
-    fn what_others_can_write_to_is_no_place_and_no_way() {
-        let scratch = Scratch::new("open");
-        let inner = scratch.0.join("inner");
-        fs::create_dir(&inner).unwrap();
-        for mode in [0o777, 0o770, 0o702] {
-            set_mode(&scratch.0, mode);
-            assert_eq!(why(&inner.join("s")), Some(Why::Changeable), "{mode:o}");
-        }
-        // Sticky is enough on the way, not for the place itself.
-        set_mode(&scratch.0, 0o1777);
-        assert_eq!(why(&inner.join("s")), None);
-        assert_eq!(why(&scratch.0.join("s")), Some(Why::Changeable));
-        assert_eq!(why(Path::new("/tmp/s")), Some(Why::Changeable));
-    }
-
-    #[test]
-    fn owners_must_be_root_or_ourselves() {
-        let scratch = Scratch::new("owner");
-        let inner = scratch.0.join("inner");
-        fs::create_dir(&inner).unwrap();
-        // Only root can give files away.
-        if chown(&inner, Some(2003), None).is_ok() {
-            assert_eq!(why(&inner.join("s")), Some(Why::Owner(2003)));
-            assert_eq!(why(&inner.join("deeper/s")), Some(Why::Owner(2003)));
-        }
-    }
-
-    #[test]
-    fn links_are_followed_with_care() {
-        let scratch = Scratch::new("link");
-        let (safe, open) = (scratch.0.join("safe"), scratch.0.join("open"));
-        [&safe, &open].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-        set_mode(&open, 0o777);
-        symlink(&safe, scratch.0.join("to-safe")).unwrap();
-        symlink(&open, scratch.0.join("to-open")).unwrap();
-        symlink(safe.join("t"), safe.join("s")).unwrap();
-        fs::create_dir(open.join("below")).unwrap();
-        assert_eq!(why(&scratch.0.join("to-safe/t")), None);
-        assert_eq!(why(&scratch.0.join("to-open/t")), Some(Why::Changeable));
-        assert_eq!(why(&scratch.0.join("to-open/below/t")), Some(Why::Changeable));
-        assert_eq!(why(&safe.join("../open/t")), Some(Why::Changeable));
-        assert_eq!(why(&safe.join("../safe/t")), None);
-        assert_eq!(why(&safe.join("s")), Some(Why::Link));
-    }
-
-    #[test]
-    fn what_is_no_directory_or_not_there() {
-        assert_eq!(why(Path::new("/etc/hostname/s")), Some(Why::NotDirectory));
-        assert_eq!(why(Path::new("/no/such/s")), Some(Why::Error(Errno::ENOENT)));
-        let doubt = way_to(b"/no/such/s", false).unwrap_err();
-        assert_eq!(doubt.len, 3);
-        assert!(way_to(&[b'x'; 300], false).is_err());
-    }
-}
+mod tests;

@@ -32,7 +32,7 @@ use sd_proto::{Ip, Request};
 use sd_shm::channel::{Mapping, Side};
 use sd_shm::slab::{Endpoint, Slab, State};
 use sd_sys::fd::Owned;
-use sd_sys::{fd, msg};
+use sd_sys::{fd, msg, trust};
 
 /// `asm-generic/socket.h`.
 const SO_COOKIE: i32 = 57;
@@ -100,10 +100,6 @@ pub(super) fn listen(outer: i32) -> Option<Owned> {
     msg::listen_unix(&name_of(outer)?).ok()
 }
 
-fn is_same_user(socket: i32) -> bool {
-    fd::peer(socket).is_ok_and(|(_, uid)| uid == fd::geteuid())
-}
-
 /// In the keeper: somebody asks for the connection. True when it holds it from now on.
 pub(super) fn give(listener: i32, endpoint: &'static Endpoint) -> bool {
     // SAFETY: null addresses are allowed.
@@ -111,7 +107,7 @@ pub(super) fn give(listener: i32, endpoint: &'static Endpoint) -> bool {
         sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) });
     let Ok(accepted) = accepted.map(|socket| Owned::new(socket as i32)) else { return false };
     let socket = accepted.raw();
-    let may_have_it = is_same_user(socket) && sd_sys::rights::peer_has_ours(socket);
+    let may_have_it = trust::is_same_user(socket) && sd_sys::rights::peer_has_ours(socket);
     let is_bounded = msg::set_timeout(socket, KEEPER_MS).is_ok();
     if !may_have_it {
         tell_names(socket, endpoint);
@@ -203,7 +199,7 @@ pub(crate) fn claim(fd: i32) {
     };
     let socket = keeper.raw();
     // Anybody can listen under that name: who does is looked at before anything is said or waited for.
-    let is_same = is_same_user(socket);
+    let is_same = trust::is_same_user(socket);
     let is_believed = is_same || fd::peer(socket).is_ok_and(|(_, uid)| uid == 0);
     if !is_believed
         || msg::set_timeout(socket, RECEIVER_MS).is_err()

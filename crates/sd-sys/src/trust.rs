@@ -14,13 +14,15 @@
 //! Who is shown as 65534 himself cannot tell by numbers what is his own. The kernel can: it opens a file with O_NOATIME for its owner, and
 //! for nobody else without CAP_FOWNER. So a directory, and the directory in /proc of the process at the other end, are asked for that.
 
+mod owner;
+
 use crate::fd::Owned;
 use crate::{Errno, check, fd, syscall};
+pub use owner::is_same_user;
+use owner::{Outside, is_own, is_own_directory};
 
 /// How a user without a number in this user namespace is shown (user_namespaces(7)).
 pub const OVERFLOW_UID: u32 = 65534;
-const CAP_DAC_OVERRIDE: u32 = 1;
-const CAP_FOWNER: u32 = 3;
 /// Longest path of a Unix socket, with a zero byte.
 const PATH_MAX: usize = 108;
 /// Directories above each other that are looked at, at most.
@@ -121,34 +123,6 @@ pub fn other_end(socket: i32, named: bool) -> core::result::Result<(), u32> {
     if uid == 0 || is_same_user(socket) || is_from_outside() { Ok(()) } else { Err(uid) }
 }
 
-/// Whether the process at the other end of a connection is this user's.
-pub fn is_same_user(socket: i32) -> bool {
-    let Ok((_, uid)) = fd::peer(socket) else { return false };
-    uid == fd::geteuid() && (says_who(uid) || crate::rights::of_peer(socket, owns_process))
-}
-
-/// Root's, or this user's, as far as numbers tell.
-fn is_own(uid: u32) -> bool {
-    uid == 0 || uid == fd::geteuid() && says_who(uid)
-}
-
-/// The number is one user's.
-fn says_who(uid: u32) -> bool {
-    uid != OVERFLOW_UID || Outside::of_process() == Outside::None
-}
-
-/// The kernel lets this process do what only a file's owner may.
-fn owns(at: i32, path: &[u8]) -> bool {
-    let flags = libc::O_DIRECTORY | libc::O_NOATIME | libc::O_NONBLOCK;
-    !has_capability(CAP_FOWNER) && open(at, path, flags).is_ok()
-}
-
-fn owns_process(pid: i32) -> bool {
-    let mut path = [0u8; 48];
-    let path = crate::rights::name(&mut path, pid, b"");
-    owns(libc::AT_FDCWD, path.split(|byte| *byte == 0).next().unwrap_or(&[]))
-}
-
 fn is_link(found: &libc::stat) -> bool {
     found.st_mode & libc::S_IFMT == libc::S_IFLNK
 }
@@ -172,7 +146,7 @@ impl Walk {
         if found.st_mode & libc::S_IFMT != libc::S_IFDIR {
             return Err(Why::NotDirectory);
         }
-        let is_ours = is_own(found.st_uid) || found.st_uid == fd::geteuid() && owns(at, path);
+        let is_ours = is_own_directory(found, at, path);
         // What the namespace is like is only asked for where it matters: that is a file of /proc.
         let may_be_outside = || found.st_uid == OVERFLOW_UID && Outside::of_process().made(path);
         let is_believed = is_ours || !self.is_sticky && self.believes_outside && may_be_outside();
@@ -215,69 +189,6 @@ impl Walk {
         }
         Err(Why::Error(Errno::ELOOP))
     }
-}
-
-/// Whether users from outside of this user namespace can be told from those inside.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Outside {
-    /// There are none: every user has its number.
-    None,
-    /// One of them is shown as 65534, and so is a user inside.
-    Ambiguous,
-    /// One of them is shown as 65534, and nobody else is.
-    Clear,
-}
-
-impl Outside {
-    fn of_process() -> Outside {
-        let mut text = [0u8; 4096];
-        let Some(text) = read_file(b"/proc/self/uid_map", &mut text) else { return Outside::None };
-        let mut is_inside = false;
-        for line in text.lines() {
-            let mut words = line.split_ascii_whitespace().map(|word| word.parse().unwrap_or(0u64));
-            let (first, _, count) = (words.next(), words.next(), words.next());
-            let (Some(first), Some(count)) = (first, count) else { return Outside::None };
-            if first == 0 && count >= u64::from(u32::MAX) {
-                return Outside::None;
-            }
-            is_inside |= (first..first + count).contains(&u64::from(OVERFLOW_UID));
-        }
-        if is_inside { Outside::Ambiguous } else { Outside::Clear }
-    }
-
-    /// Whether a directory that belongs to [`OVERFLOW_UID`] was made by somebody outside.
-    fn made(self, path: &[u8]) -> bool {
-        match self {
-            Outside::None => false,
-            Outside::Clear => true,
-            Outside::Ambiguous => is_closed_to_insiders(path),
-        }
-    }
-}
-
-/// Nobody inside of this user namespace can write to the directory, whoever its owner is.
-fn is_closed_to_insiders(path: &[u8]) -> bool {
-    let Some(text) = terminated(path) else { return false };
-    // SAFETY: an all-zero statfs is valid; the kernel reads the path and writes one.
-    let is_read_only = unsafe {
-        let mut found: libc::statfs64 = core::mem::zeroed();
-        check(syscall!(libc::SYS_statfs, text.as_ptr(), &raw mut found)).is_ok()
-            && found.f_flags & libc::ST_RDONLY as libc::__fsword_t != 0
-    };
-    let (here, flags) = (libc::AT_FDCWD, libc::AT_EACCESS);
-    // SAFETY: the kernel reads the path.
-    let call = || unsafe { syscall!(libc::SYS_faccessat2, here, text.as_ptr(), libc::W_OK, flags) };
-    is_read_only || has_capability(CAP_DAC_OVERRIDE) && check(call()) == Err(Errno::EACCES)
-}
-
-/// Whether this process has one of the first 32 in its user namespace.
-fn has_capability(which: u32) -> bool {
-    const VERSION_3: u32 = 0x2008_0522;
-    let header = [VERSION_3, 0];
-    let mut data = [0u32; 6];
-    // SAFETY: the kernel reads the header and writes two records of three words.
-    let got = check(unsafe { syscall!(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) });
-    got.is_ok() && data.first().is_some_and(|effective| effective >> which & 1 != 0)
 }
 
 fn terminated(path: &[u8]) -> Option<[u8; PATH_MAX]> {
@@ -330,4 +241,101 @@ fn read_file<'a>(path: &[u8], text: &'a mut [u8]) -> Option<&'a str> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::path::{Path, PathBuf};
+
+    /// A directory that only this user can change, and that goes away.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("sd-trust-{name}-{}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+            Scratch(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn why(path: &Path) -> Option<Why> {
+        way_to(path.as_os_str().as_bytes(), true).err().map(|doubt| doubt.why)
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_ours_below_a_sticky_one_is_safe() {
+        let scratch = Scratch::new("own");
+        assert_eq!(why(&scratch.0.join("s")), None);
+        let inner = scratch.0.join("a//b");
+        fs::create_dir_all(&inner).unwrap();
+        assert_eq!(why(&inner.join("s")), None);
+        assert_eq!(why(Path::new("/s")), None, "the root directory");
+    }
+
+    #[test]
+    fn what_others_can_write_to_is_no_place_and_no_way() {
+        let scratch = Scratch::new("open");
+        let inner = scratch.0.join("inner");
+        fs::create_dir(&inner).unwrap();
+        for mode in [0o777, 0o770, 0o702] {
+            set_mode(&scratch.0, mode);
+            assert_eq!(why(&inner.join("s")), Some(Why::Changeable), "{mode:o}");
+        }
+        // Sticky is enough on the way, not for the place itself.
+        set_mode(&scratch.0, 0o1777);
+        assert_eq!(why(&inner.join("s")), None);
+        assert_eq!(why(&scratch.0.join("s")), Some(Why::Changeable));
+        assert_eq!(why(Path::new("/tmp/s")), Some(Why::Changeable));
+    }
+
+    #[test]
+    fn owners_must_be_root_or_ourselves() {
+        let scratch = Scratch::new("owner");
+        let inner = scratch.0.join("inner");
+        fs::create_dir(&inner).unwrap();
+        // Only root can give files away.
+        if chown(&inner, Some(2003), None).is_ok() {
+            assert_eq!(why(&inner.join("s")), Some(Why::Owner(2003)));
+            assert_eq!(why(&inner.join("deeper/s")), Some(Why::Owner(2003)));
+        }
+    }
+
+    #[test]
+    fn links_are_followed_with_care() {
+        let scratch = Scratch::new("link");
+        let (safe, open) = (scratch.0.join("safe"), scratch.0.join("open"));
+        [&safe, &open].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+        set_mode(&open, 0o777);
+        symlink(&safe, scratch.0.join("to-safe")).unwrap();
+        symlink(&open, scratch.0.join("to-open")).unwrap();
+        symlink(safe.join("t"), safe.join("s")).unwrap();
+        fs::create_dir(open.join("below")).unwrap();
+        assert_eq!(why(&scratch.0.join("to-safe/t")), None);
+        assert_eq!(why(&scratch.0.join("to-open/t")), Some(Why::Changeable));
+        assert_eq!(why(&scratch.0.join("to-open/below/t")), Some(Why::Changeable));
+        assert_eq!(why(&safe.join("../open/t")), Some(Why::Changeable));
+        assert_eq!(why(&safe.join("../safe/t")), None);
+        assert_eq!(why(&safe.join("s")), Some(Why::Link));
+    }
+
+    #[test]
+    fn what_is_no_directory_or_not_there() {
+        assert_eq!(why(Path::new("/etc/hostname/s")), Some(Why::NotDirectory));
+        assert_eq!(why(Path::new("/no/such/s")), Some(Why::Error(Errno::ENOENT)));
+        let doubt = way_to(b"/no/such/s", false).unwrap_err();
+        assert_eq!(doubt.len, 3);
+        assert!(way_to(&[b'x'; 300], false).is_err());
+    }
+}

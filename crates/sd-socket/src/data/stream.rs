@@ -65,7 +65,10 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let deadline = *deadline.get_or_insert_with(|| {
             Deadline::option(cold::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed))
         });
-        kept.get_or_insert_with(|| Pinned::new(endpoint));
+        kept = kept.or_else(|| Pinned::new(endpoint));
+        if kept.is_none() {
+            return if sent > 0 { Ok(sent) } else { Err(Errno::EBADF) };
+        }
         let deadline = if sent > 0 { deadline.of_partial() } else { deadline };
         let waited = interrupted(&watch, deadline).and_then(|()| match end {
             Push::Full { seen } => space::wait_tx(endpoint, seen, deadline, effort != Effort::WillGrow),
@@ -258,7 +261,10 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let deadline = *deadline.get_or_insert_with(|| {
             Deadline::option(cold::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed))
         });
-        kept.get_or_insert_with(|| Pinned::new(endpoint));
+        kept = kept.or_else(|| Pinned::new(endpoint));
+        if kept.is_none() {
+            return if got > 0 { Ok(got) } else { Err(Errno::EBADF) };
+        }
         take.any = take.advance && got > 0;
         let peeked = if take.advance { None } else { Some(got) };
         let deadline = if got > 0 { deadline.of_partial() } else { deadline };

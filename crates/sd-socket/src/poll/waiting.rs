@@ -160,15 +160,25 @@ impl<'a> List<'a> {
         let before = self.sockets.len();
         let mut all = core::mem::take(&mut self.sockets);
         let mut kept = core::mem::take(&mut self.kept);
+        let mut has_lost = false;
         for (_, kind) in self.entries() {
             if let Kind::Socket(endpoint) = kind
                 && !all.iter().take(before).any(|other| core::ptr::eq(*other, endpoint))
             {
-                kept.push(Pinned::new(endpoint));
-                all.push(endpoint);
+                match Pinned::new(endpoint) {
+                    Some(pinned) => {
+                        kept.push(pinned);
+                        all.push(endpoint);
+                    }
+                    None => has_lost = true,
+                }
             }
         }
         (self.sockets, self.kept) = (all, kept);
+        if has_lost {
+            // Its number was closed just now.
+            self.find();
+        }
     }
 
     /// One look without waiting; the number of entries with events.

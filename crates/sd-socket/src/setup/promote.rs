@@ -162,8 +162,9 @@ pub(super) fn attach(endpoint: &'static Endpoint, fd: i32) -> bool {
         return false;
     }
     // Another thread may close the number meanwhile.
-    let _pinned = Pinned::new(endpoint);
-    let leads_here = matches!(table::get(fd), Entry::Kernel(other) if core::ptr::eq(other, endpoint));
+    let pinned = Pinned::new(endpoint);
+    let leads_here =
+        pinned.is_some() && matches!(table::get(fd), Entry::Kernel(other) if core::ptr::eq(other, endpoint));
     let promise = take(endpoint).filter(|_| leads_here);
     history::awaits(endpoint, Awaits::Slot);
     let is_done = promise.is_some_and(|promise| {

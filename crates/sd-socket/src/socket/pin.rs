@@ -13,6 +13,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
 use sd_shm::slab::Endpoint;
+use sd_sys::section::Section;
 
 /// How many [`Pinned`] there are.
 static WAITED_AT: AtomicU32 = AtomicU32::new(0);
@@ -24,12 +25,31 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    pub(crate) fn new(endpoint: &'static Endpoint) -> Pinned {
+    /// `None`: its last number was closed since the caller looked, and it ends, or has ended.
+    pub(crate) fn new(endpoint: &'static Endpoint) -> Option<Pinned> {
         let socket = Socket::of(endpoint);
+        if socket.is_some_and(|socket| !count_if_open(&socket.private.fds)) {
+            return None;
+        }
         add(&WAITED_AT, 1);
-        socket.inspect(|socket| _ = add(&socket.private.fds, 1));
-        Pinned { socket, pid: PROCESS.pid.load(Ordering::Relaxed) }
+        Some(Pinned { socket, pid: PROCESS.pid.load(Ordering::Relaxed) })
     }
+}
+
+/// One more number, if there is one.
+#[inline(always)]
+fn count_if_open(fds: &AtomicU32) -> bool {
+    if !single_threaded() {
+        let one_more = |fds: u32| (fds != 0).then_some(fds.wrapping_add(1));
+        return fds.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok();
+    }
+    // A handler could close it in between.
+    let _section = Section::enter();
+    let is_open = fds.load(Ordering::Relaxed) != 0;
+    if is_open {
+        add(fds, 1);
+    }
+    is_open
 }
 
 /// Adds to a counter of this process, modulo 2^32; the value before. Between a message and the program that waited for
@@ -158,4 +178,45 @@ impl Drop for PinnedListener {
 /// In the child of a fork, where no other thread waits.
 pub(crate) fn forked() {
     KEPT.iter().for_each(Place::let_go);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One thread closes the last number while another begins to wait, and ends its wait: the socket ends once.
+    #[test]
+    fn a_socket_ends_once() {
+        const ROUNDS: usize = 20_000;
+        let fds: Vec<AtomicU32> = (0..ROUNDS).map(|_| AtomicU32::new(1)).collect();
+        let begun = AtomicU32::new(0);
+        let let_go = |fds: &AtomicU32| u32::from(add(fds, u32::MAX) == 1);
+        let wait_for_other = |round: usize| {
+            begun.fetch_add(1, Ordering::AcqRel);
+            while begun.load(Ordering::Acquire) < 2 * round as u32 + 2 {
+                std::hint::spin_loop();
+            }
+        };
+        std::thread::scope(|scope| {
+            let closer = scope.spawn(|| {
+                let close = |(round, fds)| {
+                    wait_for_other(round);
+                    let_go(fds)
+                };
+                fds.iter().enumerate().map(close).collect::<Vec<u32>>()
+            });
+            let wait = |(round, fds)| {
+                wait_for_other(round);
+                if count_if_open(fds) { let_go(fds) } else { 0 }
+            };
+            let by_waiter: Vec<u32> = fds.iter().enumerate().map(wait).collect();
+            let by_closer = closer.join().unwrap_or_default();
+            let ends: Vec<u32> = by_waiter.iter().zip(&by_closer).map(|(a, b)| a + b).collect();
+            assert!(
+                ends.iter().all(|ends| *ends == 1),
+                "of {ROUNDS} {}",
+                ends.iter().filter(|ends| **ends != 1).count()
+            );
+        });
+    }
 }

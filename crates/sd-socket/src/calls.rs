@@ -114,6 +114,14 @@ pub fn moved<T: Copy + PartialOrd + Default>(fd: c_int, done: T) -> T {
     done
 }
 
+/// After pthread_cancel(3).
+pub fn cancelled(thread: usize) {
+    if table::is_active() {
+        crate::wait::cancel::requested(thread);
+        epoll::cancelled();
+    }
+}
+
 /// sendmsg(2).
 pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Outcome<ssize_t> {
     if table::socket(fd).is_none() {

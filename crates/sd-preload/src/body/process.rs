@@ -165,7 +165,7 @@ pub(crate) unsafe fn forkpty(
 /// After pthread_cancel.
 pub(crate) fn cancelled(thread: libc::pthread_t, ret: c_int) -> c_int {
     if ret == 0 {
-        sd_socket::cancel::requested(thread as usize);
+        sd_socket::calls::cancelled(thread as usize);
     }
     ret
 }

@@ -64,6 +64,7 @@ fn fresh() -> &'static Epoll {
         sleepers: AtomicU32::new(0),
         waiters: AtomicU32::new(0),
         strangers: AtomicU32::new(0),
+        kicked: AtomicBool::new(false),
         spin: AtomicU32::new(0),
         kernel_asked: AtomicU64::new(0),
         ledger: AtomicPtr::new(core::ptr::null_mut()),
@@ -215,6 +216,13 @@ pub(crate) unsafe fn unlock() {
         records.all.iter().for_each(|epoll| epoll.interest.unlock());
         RECORDS.unlock();
     }
+}
+
+/// A thread was cancelled: it may sleep in the kernel's part of an instance that has nothing of ours (SYNC POINT: cancel, with `check` in
+/// crates/sd-socket/src/wait/cancel.rs). Those who do go on in the library's way, where they find out who was meant.
+pub(crate) fn cancelled() {
+    let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
+    all.into_iter().for_each(|epoll| sleep_fd::kick(epoll, &epoll.interest.lock()));
 }
 
 /// In the child of a fork: nobody waits. Allocates nothing.

@@ -60,8 +60,8 @@ pub(crate) use dispatch::{drain, looks_of_drain, take_in};
 pub(crate) use items::Item;
 use items::{Items, Source};
 pub(crate) use life::{
-    User, add_fd, are_known, before_fork, created, drop_fd, forked, forked_late, found, is_instance,
-    keep_locks, put_back, separated, separated_with_threads, unlock,
+    User, add_fd, are_known, before_fork, cancelled, created, drop_fd, forked, forked_late, found,
+    is_instance, keep_locks, put_back, separated, separated_with_threads, unlock,
 };
 pub(crate) use waiting::wait;
 pub(crate) use watch::{
@@ -156,6 +156,8 @@ pub(crate) struct Epoll {
     waiters: AtomicU32,
     /// Threads that sleep on the program's instance itself, because it held nothing of ours.
     strangers: AtomicU32,
+    /// They were told to come back: the last of them undoes what told them.
+    kicked: AtomicBool,
     spin: AtomicU32,
     /// Time-stamp when the kernel part was last asked.
     kernel_asked: AtomicU64,

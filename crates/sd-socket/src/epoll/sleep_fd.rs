@@ -61,7 +61,7 @@ pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest, view: View) -> boo
         }
         epoll.sleep_fd.put(fd);
         watch_ledger(epoll);
-        kick(epoll);
+        kick(epoll, interest);
     }
     let sleep_fd = epoll.sleep_fd.raw();
     wait::watch_all(&mut interest.wakers, sleep_fd, view);
@@ -96,19 +96,20 @@ pub(super) fn flatten(epoll: &Epoll) {
 
 /// Threads that sleep on the program's instance because it held nothing of ours must come back: it
 /// is ready until the last one has, whoever else looks at it.
-fn kick(epoll: &Epoll) {
+pub(super) fn kick(epoll: &Epoll, interest: &Interest) {
     if epoll.strangers.load(Ordering::SeqCst) != 0 {
         let level = libc::EPOLLIN as u32;
         let _ = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_ADD, signal_fd(), level, OWN_EVENT);
-        if epoll.strangers.load(Ordering::SeqCst) == 0 {
-            all_back(epoll);
-        }
+        epoll.kicked.store(true, Ordering::SeqCst);
+        are_all_back(epoll, interest);
     }
 }
 
-/// The last of the threads that were to come back has.
-pub(super) fn all_back(epoll: &Epoll) {
-    let _ = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_DEL, signal_fd(), 0, 0);
+/// Perhaps the last of the threads that were to come back has. Under the lock of `kick`, whose next call would find its event there still.
+pub(super) fn are_all_back(epoll: &Epoll, _interest: &Interest) {
+    if epoll.strangers.load(Ordering::SeqCst) == 0 && epoll.kicked.swap(false, Ordering::SeqCst) {
+        let _ = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_DEL, signal_fd(), 0, 0);
+    }
 }
 
 /// Wakes one of the threads that sleep in a wait on the instance, if any do.

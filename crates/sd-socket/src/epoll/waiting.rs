@@ -80,7 +80,7 @@ fn wait_for_event(
 }
 
 /// The wait of an instance that holds nothing of ours; `None` when there is something, or there was
-/// when another thread had added it, see `kick`.
+/// when another thread had added it, or a thread was cancelled, see `kick`.
 #[inline(never)]
 fn wait_in_kernel(
     epoll: &Epoll,
@@ -92,8 +92,8 @@ fn wait_in_kernel(
     let slept = if has_ours(epoll) { None } else { Some(wait::sleep_on(epoll.fd(), out, timeout_ns, mask)) };
     let one_less = |count: u32| count.checked_sub(1);
     let before = epoll.strangers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
-    if before == Ok(1) && has_ours(epoll) {
-        sleep_fd::all_back(epoll);
+    if before == Ok(1) && epoll.kicked.load(Ordering::SeqCst) {
+        sleep_fd::are_all_back(epoll, &epoll.interest.lock());
     }
     let got = match slept? {
         Ok(got) => got,

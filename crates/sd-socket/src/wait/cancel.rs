@@ -28,10 +28,7 @@ unsafe extern "C" {
 }
 
 /// After libc has marked the thread (SYNC POINT: cancel, with `check` in crates/sd-socket/src/wait/cancel.rs).
-pub fn requested(thread: usize) {
-    if !crate::fd::table::is_active() {
-        return;
-    }
+pub(crate) fn requested(thread: usize) {
     MARKS.mark(thread);
     sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
     crate::socket::thread_waker::wake_all();

@@ -13,6 +13,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("cancel/poll", in_poll),
     solo("cancel/select", in_select),
     solo("cancel/epoll_wait", in_epoll_wait),
+    solo("cancel/epoll_wait_of_a_pipe", in_epoll_wait_of_a_pipe),
     solo("cancel/disabled", disabled),
     solo("cancel/bystander", bystander),
 ];
@@ -159,6 +160,24 @@ fn in_epoll_wait() {
     send(pair.client, b"x", 0);
     await_readable(pair.server);
     show_epoll("the set works", ep);
+}
+
+/// Nothing of ours is in the instance. Another thread waits there too, and goes on.
+fn in_epoll_wait_of_a_pipe() {
+    let pair = connected();
+    let (ep, (read, wakes)) = (epoll(), pipe(0));
+    epoll_add(ep, read, libc::EPOLLIN, 1);
+    let waiting = std::thread::spawn(move || {
+        let (_, found) = epoll_wait(ep, 4, -1);
+        format!("{found:?}")
+    });
+    sleep(20);
+    cancelled_in(epoll_waits, ep);
+    show_poll_for("the instance is not ready", ep, libc::POLLIN, 0);
+    write(wakes, b"x");
+    say!("the other thread: {}", waiting.join().unwrap_or_default());
+    show_epoll("the set works", ep);
+    show_alive(&pair);
 }
 
 extern "C" fn recvs_uncancellable(fd: *mut libc::c_void) -> *mut libc::c_void {

@@ -19,6 +19,7 @@ use super::descriptors::{Unfit, check_segment, has_ended};
 use super::reaper::{LAST_WORDS_MAX, Woken};
 use super::server::Server;
 use crate::core::ClientId;
+use crate::core::channels::ChannelKey;
 use crate::core::members::ProcessId;
 use crate::core::quotas::Holding;
 use sd_proto::{ErrorCode, Reply, Request};
@@ -238,8 +239,16 @@ impl Server {
     }
 
     /// Acts on [`Request::Restored`].
-    pub(super) fn restored(&self, client: ClientId) {
+    pub(super) fn restored(&mut self, client: ClientId) {
         let keys = self.core.channels.of_family(client);
+        let connects = |key: &&ChannelKey| {
+            self.core.channels.side(**key, Side::A).iter().any(|(other, _)| *other == client)
+        };
+        let connecting: Vec<ChannelKey> = keys.iter().filter(connects).copied().collect();
+        // That nobody will accept what waits was said to nobody meanwhile, or lies in a socket that was closed.
+        for key in connecting {
+            self.look_for_acceptors(key);
+        }
         let both = |key| [Side::A, Side::B].map(|side| (key, side as u32));
         self.wake_sides(&keys.into_iter().flat_map(both).collect::<Woken>());
     }

@@ -427,11 +427,16 @@ impl Server {
     pub(crate) fn stuck(&mut self, client: ClientId, id: u64) -> Result<(), ErrorCode> {
         let sides = [Side::A, Side::B].into_iter();
         let key = sides.filter_map(|side| self.channel_of(client, id, side)).next();
-        let key = self.pumps.far(key.ok_or(ErrorCode::Protocol)?);
+        self.look_for_acceptors(key.ok_or(ErrorCode::Protocol)?);
+        Ok(())
+    }
+
+    /// Somebody is to accept what waits on a channel, or nobody will.
+    pub(super) fn look_for_acceptors(&mut self, key: ChannelKey) {
+        let key = self.pumps.far(key);
         // It was asked for before the routes said otherwise.
         self.withdraw_unaccepted(key);
         self.rescue(key, Why::Slow);
-        Ok(())
     }
 }
 

@@ -37,12 +37,15 @@ impl std::error::Error for Error {}
 
 /// An answer is waited for so long.
 const ANSWER_MS: u32 = 2000;
+/// A pump that never sleeps reads its socket after so many looks at what was announced: the monitor's end is not.
+const LOOKS: u32 = 256;
 
 /// See the module.
 pub(crate) struct Control {
     socket: Owned,
     slab: Slab,
     mail_seen: u32,
+    looks: u32,
     notices: VecDeque<(Reply, Received)>,
     /// Answers that came too late to be waited for.
     owed: u32,
@@ -70,6 +73,7 @@ impl Control {
             socket,
             slab,
             mail_seen: 0,
+            looks: 0,
             notices: VecDeque::new(),
             owed: 0,
             ringer: Ringer::new().ok(),
@@ -103,26 +107,33 @@ impl Control {
         Ok(())
     }
 
-    /// One whose monitor never answers.
+    /// One whose monitor has ended.
     #[cfg(test)]
     pub(crate) fn deaf() -> Control {
+        Control { has_ended: true, ..Control::pair().0 }
+    }
+
+    /// One that has not registered, and the monitor's end.
+    #[cfg(test)]
+    fn pair() -> (Control, Owned) {
         let [socket, other] = msg::pair_with_credentials().unwrap();
-        drop(other);
         let (file, slab) = Slab::create(1).unwrap();
         let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).unwrap();
         let spare = || sd_sys::fd::dup(file.raw()).unwrap();
         let (page, tcp) = (spare(), spare());
-        Control {
+        let control = Control {
             socket,
             slab,
             mail_seen: 0,
+            looks: 0,
             notices: VecDeque::new(),
             owed: 0,
             ringer: None,
-            has_ended: true,
+            has_ended: false,
             eventfd,
             files: [file, page, tcp],
-        }
+        };
+        (control, other)
     }
 
     /// The socket, for waiting.
@@ -191,10 +202,12 @@ impl Control {
         }
     }
 
-    /// It may have said something since the last call of this.
+    /// It may have said something since the last call of this, or have ended.
     pub(crate) fn has_mail(&mut self) -> bool {
         let mail = self.slab.header().mail.load(Ordering::Acquire);
-        std::mem::replace(&mut self.mail_seen, mail) != mail || !self.notices.is_empty()
+        self.looks = self.looks.wrapping_add(1);
+        let has_news = std::mem::replace(&mut self.mail_seen, mail) != mail || !self.notices.is_empty();
+        has_news || self.looks.is_multiple_of(LOOKS)
     }
 
     fn receive(&mut self, flags: i32) -> Option<(Reply, Received)> {
@@ -236,4 +249,23 @@ fn is_notice(reply: &Reply) -> bool {
             | Reply::Withdraw { .. }
             | Reply::Offer { .. }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pump with work all the time looks whether there is mail, and never waits for anything.
+    #[test]
+    fn the_end_of_the_monitor_is_noticed_without_a_sleep() {
+        let (mut control, monitor) = Control::pair();
+        let look = |control: &mut Control| {
+            let has_mail = control.has_mail();
+            has_mail.then(|| control.notice()).flatten();
+            control.has_ended
+        };
+        assert!(!(0..2 * LOOKS).any(|_| look(&mut control)));
+        drop(monitor);
+        assert!((0..LOOKS).any(|_| look(&mut control)));
+    }
 }

@@ -242,13 +242,16 @@ pub unsafe fn select(
 
 /// epoll_ctl(2).
 pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Outcome<c_int> {
-    if matches!(table::get(fd), Entry::Kernel(_)) {
+    if matches!(table::get(fd), Entry::Kernel(_) | Entry::First) {
         crate::setup::watched::enter(fd, 0);
     }
     if matches!(table::get(epfd), Entry::None) && epoll::is_instance(epfd) {
         epoll::found(epfd);
     }
-    let Entry::Epoll(instance) = table::get(epfd) else { return Outcome::Kernel };
+    let Entry::Epoll(instance) = table::get(epfd) else {
+        crate::setup::first::stays(fd);
+        return Outcome::Kernel;
+    };
     let instance = instance.epoll();
     if !matches!(table::get(fd), Entry::Socket(_) | Entry::Epoll(_)) {
         if op == libc::EPOLL_CTL_ADD {

@@ -217,6 +217,16 @@ pub fn seen(path: &[u8]) -> Option<[u64; 4]> {
     Some([found.st_ino, found.st_ctime as u64, found.st_ctime_nsec as u64, found.st_mode.into()])
 }
 
+/// Of the mode of a monitor's socket: it moves connections that last to shared memory. On a socket the bit means nothing else, and it is
+/// seen wherever the socket is mounted.
+pub const PROMOTES: u32 = libc::S_ISVTX;
+
+/// Whether the monitor at `path`, which ends in a zero byte, says that.
+pub fn promotes(path: &[u8]) -> bool {
+    look(path)
+        .is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFSOCK && found.st_mode & PROMOTES != 0)
+}
+
 /// fstat(2).
 fn status(directory: i32) -> core::result::Result<libc::stat, Why> {
     // SAFETY: an all-zero stat is valid; the kernel writes one.

@@ -12,6 +12,8 @@
 //! | `thief PID FD PORT` | takes a descriptor of another process and does harm to it |
 //! | `liar PORT LIE` | a hostile peer: tells one lie about its connection, and dies |
 //! | `sink` | a server that reads, in threads |
+//! | `brief PORT WAY` | a client that is done soon, or lives |
+//! | `echo-in-children` | an echo server with a process for each connection |
 //! | `echo [PORT]` | an echo server on epoll |
 //! | `chat PORT COUNT [MS]` | a client of it that checks every byte, with a pause after each answer |
 //! | `crowd PORT COUNT` | processes with a connection each |
@@ -28,6 +30,7 @@
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
 mod attacks;
+mod brief;
 mod closer;
 mod confined;
 mod crossing;
@@ -76,6 +79,8 @@ fn main() -> ExitCode {
             stalled::run(count, offer, workers, way, !again.is_empty())
         }
         ["confined", filter, role @ ..] => confined::execute(filter, role),
+        ["brief", port, way] => brief::run(number(port) as u16, way),
+        ["echo-in-children"] => brief::serve_in_children(),
         ["echo"] => echo::serve(0),
         ["echo", port] => echo::serve(number(port) as u16),
         ["chat", port, count] => echo::chat(number(port) as u16, number(count), Duration::ZERO),

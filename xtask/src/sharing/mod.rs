@@ -16,6 +16,7 @@
 //! | `other-version`, `next-version` | the monitor is replaced, under load, by one of another version: an unknown one, and a real one with programs of its own |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
 //! | `promoted` | all connections begin as the kernel's, and are moved to shared memory while they carry data |
+//! | `short-lived` | who is done after a few messages is never registered; the connection of who lives is moved to shared memory |
 //! | `across` | the same between two network namespaces: by a cable, a bridge, a published port |
 //! | `watched` | `sd top` and `sd trace` show what programs do, while they do it; `sd ss` shows what road each connection takes, and why |
 //! | `liars` | a process tells one lie about its connection and dies |
@@ -24,6 +25,7 @@
 //! and can be given again with `--seed`.
 
 mod across;
+mod brief;
 mod closing;
 mod crash;
 mod filters;
@@ -158,6 +160,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
         let check = move |lab: &mut Lab| promote::run(lab, way, options.seed);
         parts.push((format!("promoted-{}", way.0), Box::new(check)));
     }
+    parts.extend(brief::parts());
     parts.extend(across::parts(options.seed));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));

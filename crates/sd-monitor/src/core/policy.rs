@@ -144,6 +144,11 @@ impl Policy {
         }
     }
 
+    /// It has no rule.
+    pub(crate) fn says_nothing(&self) -> bool {
+        *self == Policy::default()
+    }
+
     /// What is to be done with a connection.
     pub(crate) fn action(&self, uid: u32, ip: Ip, port: u16) -> Action {
         let matching = self.rules.iter().filter(|rule| rule.matches(uid, ip, port));
@@ -368,6 +373,7 @@ mod tests {
         assert_eq!(action_of("stay\nkernel uid=33", 33, LOCAL, 80), Action::Kernel);
         let stays = parse("stay to=127.0.0.1").unwrap();
         assert!(stays.allows_listener(33, Ip::v4([0; 4]), false, 80) && stays.is_alike_for_all());
+        assert!(!stays.says_nothing() && parse("# none").unwrap().says_nothing());
         assert!(!parse("stay\nkernel port=1").unwrap().is_alike_for_all());
         assert_ne!(stays.number(), parse("").unwrap().number());
     }

@@ -77,6 +77,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     if let Some(listener) = metrics.as_mut().and_then(|place| place.listener.take()) {
         server.serve_metrics(listener).map_err(system("serve metrics of"))?;
     }
+    server.say_promotes();
     server.recover_silent();
     tell_systemd("READY=1");
     let ended = server.serve().map_err(system("go on serving"));

@@ -29,6 +29,16 @@ impl Server {
         }
     }
 
+    /// Whether the first connection of a process begins as the kernel's, to be moved when it lasts. Rules are about connections from
+    /// their beginning, so where there are any each is asked about.
+    pub(super) fn say_promotes(&self) {
+        let does =
+            self.promote == Promote::Earned && !self.pumps.is_wanted() && self.core.policy.says_nothing();
+        if let Err(error) = self.place.say_promotes(does) {
+            tracing::warn!("first connections are not the kernel's: {error}");
+        }
+    }
+
     /// Acts on [`sd_proto::Request::Offer`].
     pub(super) fn offered(
         &mut self,

@@ -79,6 +79,18 @@ impl Place {
         Ok(Place { path, identity: None, number, lock: None, listener })
     }
 
+    /// Says whether connections are moved to shared memory where programs see it without asking (`sd_sys::trust::PROMOTES`).
+    pub(super) fn say_promotes(&self, does: bool) -> io::Result<()> {
+        let found = fs::symlink_metadata(&self.path)?;
+        let mode = found.mode() & 0o7777;
+        let wanted = if does { mode | sd_sys::trust::PROMOTES } else { mode & !sd_sys::trust::PROMOTES };
+        // Another mode is another socket to who looks for one.
+        if !found.file_type().is_socket() || wanted == mode {
+            return Ok(());
+        }
+        fs::set_permissions(&self.path, Permissions::from_mode(wanted))
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -224,6 +236,29 @@ mod tests {
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
         drop(Place::take(&path).unwrap());
         fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn that_it_promotes_is_seen() {
+        let directory = scratch("promotes");
+        let path = directory.join("monitor.sock");
+        let place = Place::take(&path).unwrap();
+        let text = [path.as_os_str().as_bytes(), b"\0"].concat();
+        for does in [false, true, true, false] {
+            place.say_promotes(does).unwrap();
+            assert_eq!(sd_sys::trust::promotes(&text), does);
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o666);
+        }
+        drop(place);
+        place_of_a_file(&path, &text);
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    fn place_of_a_file(path: &Path, text: &[u8]) {
+        fs::write(path, "no socket").unwrap();
+        fs::set_permissions(path, Permissions::from_mode(0o1666)).unwrap();
+        assert!(!sd_sys::trust::promotes(text), "only a socket says so");
+        assert!(!sd_sys::trust::promotes(b"/nothing/is/here\0"));
     }
 
     #[test]

@@ -217,6 +217,7 @@ impl Server {
                 Ok(policy) => {
                     self.core.policy = policy;
                     self.policy_changed();
+                    self.say_promotes();
                     tracing::info!("policy read again");
                 }
                 Err(error) => tracing::error!("{error}; the old policy stays"),

@@ -15,7 +15,9 @@ use sd_sys::thread;
 
 /// There is something that the child must not take as it is: sockets of ours, or instances that threads sleep in.
 fn active() -> bool {
-    PROCESS.slab_count.load(Ordering::Acquire) != 0 || crate::epoll::are_known()
+    PROCESS.slab_count.load(Ordering::Acquire) != 0
+        || crate::epoll::are_known()
+        || crate::setup::first::is_there()
 }
 
 /// Before vfork(2): whether the child may run on this process's memory.
@@ -76,11 +78,12 @@ const NOTHING: Part = Part { early: nothing, keep: nothing, unlock: nothing, for
 
 /// All parts, in the order in which their locks are taken and the child's part is done; locks are given up in the other
 /// order.
-static PARTS: [Part; 26] = {
+static PARTS: [Part; 27] = {
     use crate::{epoll, link, memory, monitor, route, setup, socket, wait};
     [
         Part { keep: memory::idle::keep_lock, unlock: memory::idle::unlock, ..NOTHING },
         Part { forked: be_another_process, ..NOTHING },
+        Part { early: setup::first::before_fork, forked: setup::first::forked, ..NOTHING },
         Part { forked: socket::pin::recount, ..NOTHING },
         Part { forked: socket::token::forked, ..NOTHING },
         Part { forked: own_nothing, ..NOTHING },

@@ -19,12 +19,17 @@ pub(crate) fn passes_sockets(duplicated: &[i32]) -> bool {
     if !table::is_active() {
         return false;
     }
+    crate::setup::first::before_spawn(duplicated);
     let mut found = false;
     table::for_each(0, u32::MAX, |fd, entry| {
-        if let Entry::Socket(endpoint) = entry
-            && matches!(endpoint.state_now(), State::Connected | State::Listen)
-        {
-            found |= duplicated.contains(&fd) || crate::fd::table::survives_exec(fd);
+        let finds = || duplicated.contains(&fd) || table::survives_exec(fd);
+        match entry {
+            Entry::Socket(endpoint) if matches!(endpoint.state_now(), State::Connected | State::Listen) => {
+                found |= finds();
+            }
+            // Its calls are not counted.
+            Entry::Kernel(_) if finds() => crate::setup::watched::never(fd),
+            _ => {}
         }
     });
     found

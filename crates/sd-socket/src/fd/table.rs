@@ -23,6 +23,7 @@ const SOCKET: u64 = 1;
 const EPOLL: u64 = 2;
 const KERNEL: u64 = 3;
 const HIDDEN: u64 = 4;
+const FIRST: u64 = 5;
 
 /// A record of `epoll`, which knows what lies there.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub(crate) enum Entry {
     Epoll(Instance),
     /// A kernel socket that `sd ss` lists with a reason.
     Kernel(&'static Endpoint),
+    /// The kernel's socket of a process that has not registered with a monitor: calls on it are counted (`setup::first`).
+    First,
     /// A descriptor of the library's own; the program must not see or close it.
     Hidden,
 }
@@ -72,6 +75,7 @@ pub(crate) fn get(fd: i32) -> Entry {
         // SAFETY: as above.
         KERNEL => Entry::Kernel(unsafe { &*(address as *const Endpoint) }),
         HIDDEN => Entry::Hidden,
+        FIRST => Entry::First,
         _ => Entry::None,
     }
 }
@@ -141,6 +145,27 @@ pub(crate) fn set_socket(fd: i32, endpoint: &'static Endpoint) -> bool {
 /// `fd` is a kernel socket with a reason.
 pub(crate) fn set_kernel(fd: i32, endpoint: &'static Endpoint) -> bool {
     set(fd, endpoint as *const Endpoint as u64 | KERNEL)
+}
+
+/// `fd` is the socket of a process that has not registered.
+pub(crate) fn set_first(fd: i32) -> bool {
+    set(fd, FIRST)
+}
+
+/// It is a kernel socket with a reason from now on; or, without an endpoint, the kernel's business alone. False when another thread
+/// has closed the number.
+pub(crate) fn end_first(fd: i32, endpoint: Option<&'static Endpoint>) -> bool {
+    let value = endpoint.map_or(0, |endpoint| endpoint as *const Endpoint as u64 | KERNEL);
+    word(fd)
+        .is_some_and(|word| word.compare_exchange(FIRST, value, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+}
+
+/// `fd` leads to another endpoint of the kernel's socket. False when another thread has closed the number.
+pub(crate) fn replace_kernel(fd: i32, old: &'static Endpoint, new: &'static Endpoint) -> bool {
+    let value = |endpoint: &'static Endpoint| endpoint as *const Endpoint as u64 | KERNEL;
+    word(fd).is_some_and(|word| {
+        word.compare_exchange(value(old), value(new), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    })
 }
 
 /// `fd` is an epoll instance.

@@ -146,9 +146,17 @@ fn is_free() -> bool {
 /// Where the monitor's socket is, and whether SD_MONITOR names it. There is none before [`remember`], and never in a
 /// program that the library leaves alone ([`may_work`]).
 pub(crate) fn monitor_path(buf: &mut [u8; 108]) -> Option<(&[u8], bool)> {
-    if !may_work() {
-        return None;
-    }
+    if may_work() { place(buf) } else { None }
+}
+
+/// Whether the monitor moves connections that last to shared memory, where it says so. If its place is known, makes no
+/// calls but those that the loader of the program has made before, so no filter needs to be asked about.
+pub(crate) fn monitor_promotes() -> bool {
+    let mut path = [0u8; 108];
+    !super::borrowed::is_borrowed() && place(&mut path).is_some_and(|(path, _)| sd_sys::trust::promotes(path))
+}
+
+fn place(buf: &mut [u8; 108]) -> Option<(&[u8], bool)> {
     let place = match PLACE.load(Ordering::Acquire) {
         open @ (OPEN | OPEN_BUT_FOR_USER) => look(open),
         place => place,

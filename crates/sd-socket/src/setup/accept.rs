@@ -293,13 +293,7 @@ unsafe fn accept_kernel(
 
 /// Lists a kernel connection in `sd ss`.
 fn track_kernel(fd: i32, reason: Reason) {
-    let Some((domain, _)) = addr::kernel_name(fd) else { return };
-    let Some(Socket { endpoint, .. }) = life::allocate(domain) else { return };
-    endpoint.reason.store(reason as u8, Ordering::Relaxed);
-    endpoint.fd.store(fd, Ordering::Relaxed);
-    crate::socket::kernel_socket::note_kernel_names(endpoint, fd);
-    endpoint.set_state(State::Kernel);
-    super::watched::begin(endpoint, false);
+    let Some(endpoint) = super::watched::endpoint_of(fd, reason, false) else { return };
     if !table::set_kernel(fd, endpoint) {
         life::release(endpoint);
     }

@@ -50,6 +50,9 @@ pub(super) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
 
 /// listen(2) on a socket that is not ours.
 pub(super) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
+    if crate::setup::first::listens(fd) {
+        inode::note(fd);
+    }
     let may_be_ours = table::is_active()
         && matches!(table::get(fd), Entry::None)
         && is_tcp(fd)

@@ -44,12 +44,16 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
     if !tcp || (domain != libc::AF_INET && domain != libc::AF_INET6) {
         return Outcome::Kernel;
     }
-    let has_monitor = || crate::monitor::client::is_there() || crate::monitor::client::connected().is_some();
     if crate::process::network::has_left() {
         return Outcome::Kernel;
     }
-    if !has_monitor() {
-        return crate::setup::before_monitor::socket(domain, ty, protocol);
+    if !crate::monitor::client::is_there() {
+        if crate::setup::first::may_begin() {
+            return crate::setup::first::socket(domain, ty, protocol);
+        }
+        if crate::monitor::client::connected().is_none() {
+            return crate::setup::before_monitor::socket(domain, ty, protocol);
+        }
     }
     let within = change();
     if within.is_counted() && crate::monitor::client::is_ending() {

@@ -23,6 +23,8 @@
 //! | send and recv without a connection | `unconnected` |
 //! | connections that go to a sibling | `adopt`, `listen::offered`; the monitor's `shell/rescue.rs` |
 //! | connections of the kernel's that go over to shared memory | which: `watched`; how: `promote`; afterwards: `socket::road` |
+//! | one that a parent has accepted for its child | `inherited` |
+//! | the first connection of a process, which may not live for long | `first` (ADR 79) |
 //! | connections that go back to the kernel | `withdrawn`; the monitor's `shell/withdrawal.rs` |
 
 pub(crate) mod accept;
@@ -31,7 +33,9 @@ pub(crate) mod adopt;
 mod before_monitor;
 pub(crate) mod bind;
 pub(crate) mod connect;
+pub(crate) mod first;
 mod first_contact;
+mod inherited;
 pub(crate) mod listen;
 pub(crate) mod mail;
 pub(crate) mod promote;

@@ -9,20 +9,22 @@
 use crate::fd::table::{self, Entry};
 use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
-use crate::setup::promote;
+use crate::setup::first::{self, Left};
+use crate::setup::{inherited, promote};
 use crate::socket::cold;
 use crate::socket::endpoint::EndpointExt;
+use crate::socket::handle::Socket;
 use crate::socket::history;
 use crate::socket::road::{ACTIVE, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED, word};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{MSG_ERRQUEUE, MSG_OOB, c_int};
 use sd_proto::{ErrorCode, Reply, Request};
-use sd_shm::slab::{Awaits, Cold, Endpoint, Promotes, State};
+use sd_shm::slab::{Awaits, Cold, Endpoint, Promotes, Reason, State};
 use sd_sys::section::Section;
 
 /// So many messages are looked at together, and in no more time than that.
-const MESSAGES: u32 = 16;
-const BUSY_MS: u32 = 80;
+pub(super) const MESSAGES: u32 = 16;
+pub(super) const BUSY_MS: u32 = 80;
 /// An offer that was refused is made again after this, then after twice as long, up to the longest. One that waits is gone by then.
 const PAUSE_MS: [u32; 2] = [1_000, 60_000];
 /// In tests.
@@ -33,7 +35,7 @@ const PAUSE_NS: u64 = 50_000;
 
 const MSG_ZEROCOPY: c_int = 0x400_0000;
 
-fn promotes() -> Promotes {
+pub(super) fn promotes() -> Promotes {
     Promotes::from_u32(PROCESS.header().promotes.load(Ordering::Relaxed))
 }
 
@@ -56,8 +58,20 @@ pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
     }
 }
 
-fn now_ms() -> u32 {
+pub(super) fn now_ms() -> u32 {
     (sd_sys::time::now_ns() / 1_000_000) as u32
+}
+
+/// An endpoint for a connection of the kernel's, to be put into the table. Its names are noted.
+pub(super) fn endpoint_of(fd: c_int, reason: Reason, active: bool) -> Option<&'static Endpoint> {
+    let (domain, _) = crate::socket::addr::kernel_name(fd)?;
+    let Socket { endpoint, .. } = crate::socket::life::allocate(domain)?;
+    endpoint.reason.store(reason as u8, Ordering::Relaxed);
+    endpoint.fd.store(fd, Ordering::Relaxed);
+    crate::socket::kernel_socket::note_kernel_names(endpoint, fd);
+    endpoint.set_state(State::Kernel);
+    begin(endpoint, active);
+    Some(endpoint)
 }
 
 /// The word of a connection behind a number that is watched.
@@ -70,14 +84,18 @@ fn watched(fd: c_int) -> Option<(&'static Endpoint, &'static AtomicU32)> {
 
 /// Before a call of the kernel's on a number that may be watched. True: it is no kernel's connection any more.
 pub(crate) fn enter(fd: c_int, flags: c_int) -> bool {
-    let Some((endpoint, word)) = watched(fd) else {
-        // Another thread may have moved it since the caller looked.
-        return table::socket(fd).is_some();
-    };
-    if flags & (MSG_OOB | MSG_ZEROCOPY | MSG_ERRQUEUE) != 0 {
-        stays(endpoint, word, Awaits::Flags);
+    let is_odd = flags & (MSG_OOB | MSG_ZEROCOPY | MSG_ERRQUEUE) != 0;
+    if first::enter(fd, is_odd) {
+        return false;
     }
     loop {
+        let Some((endpoint, word)) = watched(fd) else {
+            // Another thread may have moved it since the caller looked.
+            return table::socket(fd).is_some();
+        };
+        if is_odd {
+            stays(endpoint, word, Awaits::Flags);
+        }
         let now = word.load(Ordering::Acquire);
         if table::socket(fd).is_some() {
             return true;
@@ -94,6 +112,13 @@ pub(crate) fn enter(fd: c_int, flags: c_int) -> bool {
 
 /// After it.
 pub(crate) fn left(fd: c_int, is_message: bool) {
+    match first::left(fd, is_message) {
+        Left::Other => {}
+        Left::First => return,
+        Left::TakenUp(endpoint) => {
+            return word(endpoint).into_iter().for_each(|word| offer(endpoint, word, fd));
+        }
+    }
     let Some((endpoint, word)) = watched(fd) else { return };
     let one_less = |word: u32| (word & INSIDE != 0).then(|| word.wrapping_sub(1));
     let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
@@ -140,7 +165,11 @@ fn is_due(cold: &Cold, word: u32, messages: u32) -> bool {
 
 /// Offers it, unless somebody else is in a call on it.
 #[cold]
-fn offer(endpoint: &'static Endpoint, word: &AtomicU32, fd: c_int) {
+fn offer(endpoint: &'static Endpoint, word: &'static AtomicU32, fd: c_int) {
+    let Some((endpoint, word)) = inherited::own(endpoint, word, fd) else {
+        history::awaits(endpoint, Awaits::Shared);
+        return;
+    };
     let is_own = PROCESS.locate(endpoint).is_some_and(|(rec, _)| {
         PROCESS.owns(rec) && endpoint.holders.load(Ordering::Acquire) == rec.bit.load(Ordering::Relaxed)
     });
@@ -190,7 +219,11 @@ fn offer(endpoint: &'static Endpoint, word: &AtomicU32, fd: c_int) {
 /// A thread is about to wait for a number in a way of the kernel's that could not be told of what comes in a ring. The caller looks
 /// afterwards what the number leads to.
 pub(crate) fn waits_elsewhere(fd: c_int) {
-    let Some((endpoint, word)) = watched(fd).filter(|_| !single_threaded()) else { return };
+    if single_threaded() {
+        return;
+    }
+    first::stays(fd);
+    let Some((endpoint, word)) = watched(fd) else { return };
     while stays(endpoint, word, Awaits::Polled) & CLOSED != 0 && table::socket(fd).is_none() {
         let _ = sd_sys::time::sleep_ns(PAUSE_NS);
     }
@@ -198,6 +231,7 @@ pub(crate) fn waits_elsewhere(fd: c_int) {
 
 /// Somebody else gets it, or it is used in a way that is not looked after.
 pub(crate) fn never(fd: c_int) {
+    first::stays(fd);
     watched(fd).inspect(|(endpoint, word)| _ = stays(endpoint, word, Awaits::Passed));
 }
 

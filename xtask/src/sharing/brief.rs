@@ -1,0 +1,84 @@
+//! The first connection of a process is the kernel's where connections that last are moved (ADR 79): who is done soon is never heard of, and
+//! who lives has lost nothing.
+
+use super::{Part, served, start};
+use harness::lab::{Lab, Side};
+use harness::{Result, fail};
+use std::fs;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is seen of a client that has said all.
+#[derive(Clone, Copy, PartialEq)]
+enum Seen {
+    /// The monitor does not know it, and it has no memory of ours.
+    Nothing,
+    /// It has registered, and its latest connection was on shared memory from the beginning.
+    Registered,
+    /// Its connection was moved.
+    Promoted,
+    /// Its connection stays the kernel's.
+    Kernel,
+}
+
+/// What the client does; see `tests/sharing/src/brief.rs`.
+const WAYS: [(&str, Seen); 10] = [
+    ("one", Seen::Nothing),
+    ("two", Seen::Nothing),
+    ("several", Seen::Registered),
+    ("beside", Seen::Registered),
+    ("long", Seen::Promoted),
+    ("waits", Seen::Promoted),
+    ("duplicate", Seen::Promoted),
+    ("forks", Seen::Promoted),
+    ("starts", Seen::Kernel),
+    ("again", Seen::Promoted),
+];
+
+/// Beside servers with one process, and with one for each connection.
+pub(super) fn parts<'a>() -> impl Iterator<Item = Part<'a>> {
+    ["echo", "echo-in-children"].into_iter().map(|server| {
+        let check = move |lab: &mut Lab| run(lab, server);
+        (format!("short-lived-{server}"), Box::new(check) as _)
+    })
+}
+
+fn run(lab: &mut Lab, server: &str) -> Result<String> {
+    if !lab.is_oracle() {
+        lab.kill_monitor();
+        lab.start_monitor_with(&["--promote=earned"])?;
+    }
+    let (serving, port) = served(start(lab, Side::Sd, &[server])?)?;
+    for (way, wanted) in WAYS {
+        let mut client = start(lab, Side::Sd, &["brief", &port, way])?;
+        client.wait_for_text("said", PATIENCE).map_err(|error| format!("{way}: {error}"))?;
+        if !lab.is_oracle() {
+            check(lab, client.pid(), wanted).map_err(|error| format!("{way}: {error}"))?;
+        }
+        client.kill();
+    }
+    serving.kill();
+    Ok(format!("{} clients", WAYS.len()))
+}
+
+fn check(lab: &Lab, pid: u32, wanted: Seen) -> Result<()> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let has_memory = maps.contains("memfd:sd-");
+    let seen = lab.snapshot()?;
+    let known: Vec<_> = seen.connections.iter().filter(|one| one.pid == u64::from(pid)).collect();
+    let is = |path: &str, promoted: bool| {
+        let reason = |reason: Option<&str>| promoted == (reason == Some("promoted"));
+        !known.is_empty() && known.iter().any(|one| one.path == path && reason(one.reason.as_deref()))
+    };
+    let is_right = match wanted {
+        Seen::Nothing => !has_memory && known.is_empty(),
+        Seen::Registered => has_memory && is("shm", false),
+        Seen::Promoted => has_memory && is("shm", true),
+        Seen::Kernel => !is("shm", true) && !is("shm", false),
+    };
+    if !is_right {
+        fail!("has memory of ours: {has_memory}; its connections: {known:?}");
+    }
+    Ok(())
+}

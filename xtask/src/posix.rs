@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING,...] [--mode kernel|both|server|client] \
-    [--pump] [--late-pump] [--promote] [--repeat N] [--jobs N] [--list]";
+    [--pump] [--late-pump] [--promote] [--demote] [--repeat N] [--jobs N] [--list]";
 
 /// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -45,6 +45,9 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         return Ok(());
     }
     let mut known = known_differences("known-differences.txt")?;
+    if options.demote {
+        known.extend(known_differences("demote-failures.txt")?);
+    }
     if options.promote {
         known.extend(known_differences("promote-failures.txt")?);
     }
@@ -54,6 +57,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             let mut arguments: Vec<&str> =
                 options.pump.into_iter().flat_map(|how| ["--loopback-pump", how]).collect();
             arguments.extend(options.promote.then_some("--promote=all"));
+            arguments.extend(options.demote.then_some("--demote"));
             Some(Monitor::start(&place.sd, &place.socket, &arguments, place.scratch.path())?)
         }
     };
@@ -122,6 +126,8 @@ struct Options {
     pump: Option<&'static str>,
     /// All connections begin as the kernel's, and are moved to shared memory after a few messages.
     promote: bool,
+    /// And moved back, at a moment that chance chooses, and so on.
+    demote: bool,
 }
 
 impl Options {
@@ -135,6 +141,7 @@ impl Options {
             list: false,
             pump: None,
             promote: false,
+            demote: false,
         };
         let mut words = args.iter();
         while let Some(word) = words.next() {
@@ -145,8 +152,9 @@ impl Options {
                     // Only there both sides are ours.
                     options.modes = vec![Mode::Both];
                 }
-                "--promote" => {
+                "--promote" | "--demote" => {
                     options.promote = true;
+                    options.demote |= word == "--demote";
                     options.modes = vec![Mode::Both];
                 }
                 "--list" => options.list = true,

@@ -5,6 +5,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use sd_monitor::MetricsPlace;
 use serde::Serialize;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -56,6 +57,12 @@ pub enum Command {
     /// puts probes at the library's functions. Nobody else pays for that; the traced process does, with microseconds for each
     /// call. errno of a call that failed is not known, and neither are calls that do not return.
     Trace(TraceOptions),
+    /// Move connections that were promoted back to the kernel's
+    ///
+    /// Each goes on where it is, at the byte that is next, and neither program notices. It may be promoted again later. Users have their own
+    /// connections moved, root all of them.
+    #[command(hide = true)]
+    Demote(DemoteOptions),
     /// Check what works on this host, and say why not
     ///
     /// Ends with two programs that exchange a few bytes over shared memory. The exit status is 1 when a
@@ -113,6 +120,9 @@ pub struct MonitorOptions {
     /// Move connections that the kernel has made to shared memory, once they have shown that they last
     #[arg(long, hide = true, value_enum, value_name = "WHICH", num_args = 0..=1, default_missing_value = "earned")]
     pub promote: Option<Promote>,
+    /// Move what was moved back after a while, at a byte that chance chooses, to test that
+    #[arg(long, hide = true, value_name = "SEED", num_args = 0..=1, default_missing_value = "1")]
+    pub demote: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -214,6 +224,36 @@ pub struct TraceOptions {
     /// The monitor's socket, instead of SD_MONITOR or the user's own
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct DemoteOptions {
+    /// A process, or the name of one end of a connection, ADDRESS:PORT or :PORT; without it all
+    #[arg(value_name = "PID|NAME", value_parser = demoted)]
+    pub what: Option<Demoted>,
+    /// The monitor's socket, instead of SD_MONITOR, the host's or the user's own
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// Which connections are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demoted {
+    /// Of a process.
+    Process(u32),
+    /// With this name at one end; an unspecified address stands for any.
+    Name(SocketAddr),
+}
+
+fn demoted(text: &str) -> std::result::Result<Demoted, String> {
+    if let Ok(pid @ 1..) = text.parse() {
+        return Ok(Demoted::Process(pid));
+    }
+    let name = text.strip_prefix(':').map_or(text.to_owned(), |port| format!("0.0.0.0:{port}"));
+    match name.parse::<SocketAddr>() {
+        Ok(name) if name.port() != 0 => Ok(Demoted::Name(name)),
+        _ => Err("must be a process id, ADDRESS:PORT or :PORT".to_owned()),
+    }
 }
 
 #[derive(Args)]

@@ -1,7 +1,7 @@
 //! Questions to the monitor. Every step is bounded in time, so a stuck monitor cannot hold anybody up.
 
 use crate::place;
-use sd_proto::{ErrorCode, MESSAGE_MAX, Reply, Request};
+use sd_proto::{ErrorCode, Ip, MESSAGE_MAX, Reply, Request};
 use serde_json::Value;
 use std::fmt;
 use std::fs::File;
@@ -61,6 +61,15 @@ impl fmt::Display for Silence {
 pub fn status(socket: &Path) -> Result<Value, Silence> {
     match ask(socket, &Request::Status)? {
         (Some(Reply::Status), Some(file)) => read_document(&file),
+        (Some(Reply::Error { .. }), _) => Err(Silence::Confused("it refused the question")),
+        _ => Err(Silence::Confused("it gave a senseless answer")),
+    }
+}
+
+/// Has connections that were promoted go back to the kernel's: of how many it has told their processes.
+pub fn demote(socket: &Path, pid: u32, (ip, port): (Ip, u16)) -> Result<u32, Silence> {
+    match ask(socket, &Request::Demote { pid, ip, port })? {
+        (Some(Reply::Demoted { count }), _) => Ok(count),
         (Some(Reply::Error { .. }), _) => Err(Silence::Confused("it refused the question")),
         _ => Err(Silence::Confused("it gave a senseless answer")),
     }

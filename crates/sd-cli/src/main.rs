@@ -9,6 +9,7 @@
 #![cfg_attr(not(test), no_main)]
 
 mod bench;
+mod demote;
 mod doctor;
 mod empty;
 mod helper;
@@ -52,6 +53,7 @@ fn dispatch() -> Result<(), Failure> {
         Command::Ss(options) => ss::main(&options),
         Command::Top(options) => top::main(&options),
         Command::Trace(options) => trace::main(&options),
+        Command::Demote(options) => demote::main(&options),
         Command::Doctor(options) => doctor::main(&options),
         Command::Bench(_) => bench::main(),
         Command::Completions { shell } => manual::completions(shell),

@@ -30,6 +30,7 @@ pub(crate) fn main(options: MonitorOptions) -> Result<()> {
         pump,
         metrics: options.metrics,
         promote,
+        wander: options.demote,
     })
     .map_err(|error| Failure::new(error.to_string()))
 }

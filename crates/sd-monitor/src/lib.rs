@@ -47,6 +47,8 @@ pub struct Options {
     pub metrics: Option<MetricsPlace>,
     /// Whether connections that the kernel has made may be moved to shared memory.
     pub promote: Promote,
+    /// For tests: what is promoted goes back at a moment that chance chooses, which is made of this, and is promoted again.
+    pub wander: Option<u64>,
 }
 
 /// Which connections that the kernel has made are moved to shared memory.

@@ -1,7 +1,7 @@
 //! What the monitor says: answers, and notices that nobody has asked for.
 
 use crate::route::{Admission, ErrorCode, Route};
-use crate::table;
+use crate::{Ip, table};
 
 table::messages! {
 /// From the monitor.
@@ -146,6 +146,18 @@ pub enum Reply {
         /// As for [`Reply::NewChannel`].
         stranger: bool,
     } brings 3, silent;
+    /// Unasked: connections of the process that were promoted are to go back to the kernel's, if one of their ends has this name.
+    64 Demote {
+        /// An address, perhaps unspecified.
+        ip: Ip,
+        /// A port; zero: any.
+        port: u16,
+    } brings 0, silent;
+    /// Answer to Demote.
+    65 Demoted {
+        /// So many connections' processes were told.
+        count: u32,
+    } brings 0, silent;
     /// Descriptor: a memfd with a JSON document.
     7 Status brings 1, silent;
 }

@@ -285,6 +285,16 @@ pub enum Request {
         /// The sender connected; otherwise it accepted.
         connected: bool,
     } brings 1, answered;
+    /// From `sd demote`: connections that were promoted are to go back to the kernel's, of the user's own processes; of all for root and the
+    /// monitor's user. Answer: [`Reply::Demoted`] or [`Reply::Error`]. Allowed before Hello.
+    64 Demote {
+        /// A process; zero: any.
+        pid: u32,
+        /// The address of one of their ends, perhaps unspecified.
+        ip: Ip,
+        /// Its port; zero: any.
+        port: u16,
+    } brings 0, answered;
     /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
     8 Status brings 0, answered;
 }

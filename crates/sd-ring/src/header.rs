@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Fin,
     /// One byte follows: payload that was sent as urgent.
     Urgent,
+    /// What follows goes another way: through the kernel's connection, see `road.rs`.
+    Marker,
 }
 
 /// Size of a header in bytes.
@@ -39,6 +41,7 @@ pub(crate) fn encode(kind: Kind, len: u32, stamp: u32) -> u64 {
         Kind::ToLarge => 3,
         Kind::Fin => 4,
         Kind::Urgent => 5,
+        Kind::Marker => 6,
     };
     (u64::from(stamp) << STAMP_SHIFT) | (kind << 32) | u64::from(len)
 }
@@ -52,6 +55,7 @@ pub(crate) fn decode(word: u64) -> Option<(Kind, u32)> {
         3 => Kind::ToLarge,
         4 => Kind::Fin,
         5 => Kind::Urgent,
+        6 => Kind::Marker,
         _ => return None,
     };
     Some((kind, word as u32))

@@ -39,7 +39,7 @@ impl RxCursor {
         }
         let (kind, len) = header::decode(word).ok_or(Corrupt)?;
         match kind {
-            Kind::Fin => {}
+            Kind::Fin | Kind::Marker => {}
             Kind::Data | Kind::Urgent => {
                 check_message(at, len, g.size(region))?;
                 if kind == Kind::Urgent && len != 1 {
@@ -72,9 +72,9 @@ impl Piece {
         self.kind == Kind::Urgent
     }
 
-    /// The sender will send no more.
+    /// The sender will send no more here.
     pub fn is_end(&self) -> bool {
-        self.kind == Kind::Fin
+        matches!(self.kind, Kind::Fin | Kind::Marker)
     }
 
     /// Where it stands in the large region, if the next stands in the small one.
@@ -91,7 +91,7 @@ impl Piece {
     /// Ring bytes that it uses.
     pub fn used(&self) -> u32 {
         match self.kind {
-            Kind::Fin => 0,
+            Kind::Fin | Kind::Marker => 0,
             Kind::Data | Kind::Urgent => SIZE + padded(self.len),
             Kind::ToSmall | Kind::ToLarge => self.len,
         }
@@ -105,7 +105,7 @@ impl Piece {
             self.word
         };
         match self.kind {
-            Kind::Fin => to.publish(self.region, self.at, word),
+            Kind::Fin | Kind::Marker => to.publish(self.region, self.at, word),
             Kind::Data | Kind::Urgent => to.complete(self.region, self.at, SIZE + padded(self.len), word),
             // Jumps bear no time.
             Kind::ToSmall | Kind::ToLarge => {

@@ -4,9 +4,10 @@
 //! credit, stand somewhere in the small region, and nowhere else. A cursor whose memory was given back reads as zeros
 //! ([`TxCursor::is_parked`]), from which nobody can send. Tested below, and by `tests/model.rs`.
 
+use crate::header::{self, Kind};
 use crate::lap::Lap;
 use crate::receive::RxCursor;
-use crate::ring::{Geometry, Region, TxCursor, in_order};
+use crate::ring::{Geometry, Region, RingMem, TxCursor, in_order};
 
 /// Count of ring bytes and offset in the small region, both multiples of 8.
 fn word(count: u64, pos: u32) -> Option<u64> {
@@ -33,6 +34,29 @@ impl TxCursor {
             return None;
         }
         word(self.written, self.lap.offset(self.written))
+    }
+
+    /// Writes the marker, unless something ends the ring already. Nothing may be sent afterwards; the reserved word always has room
+    /// for it.
+    pub fn mark<M: RingMem>(&mut self, mem: &M, stamp: u32) {
+        if !self.is_finished() {
+            mem.publish(
+                self.lap.region(),
+                self.lap.offset(self.written),
+                header::encode(Kind::Marker, 0, stamp),
+            );
+            self.finished = 1;
+        }
+    }
+
+    /// Parks it behind the marker, for as long as the ring lives: nothing can be sent from it, and nothing ends it once more. Whoever
+    /// dies in here leaves it parked.
+    pub fn park_behind_marker(&mut self) {
+        self.limit = 0;
+        in_order();
+        self.lap = Lap::new(0, Region::Small as u32);
+        (self.written, self.consumed, self.entered, self.large_left) = (0, 0, 0, 0);
+        (self.left_at, self.given_back, self.finished) = (0, 0, 1);
     }
 
     /// The cursor of these words, where zeros stand now. Whoever dies in here leaves it parked.

@@ -168,6 +168,7 @@ impl RxCursor {
             (Kind::Data, len) => return self.begin(g, self.place(), len).map(Some),
             (Kind::Fin, _) => return Ok(Some(Next::Fin)),
             (Kind::Urgent, len) => return self.next_urgent(g, len).map(Some),
+            (Kind::Marker, _) => return Ok(Some(Next::Marker)),
             jump => jump,
         };
         if used < SIZE || used > g.size(self.lap.region()) || !used.is_multiple_of(SIZE) {

@@ -128,6 +128,8 @@ pub enum Next {
     Urgent,
     /// To be asked of [`RxCursor::next_apart`](crate::RxCursor::next_apart).
     Apart,
+    /// What follows goes through the kernel's connection, see [`crate::road`]. It stays where it is.
+    Marker,
 }
 
 impl Next {
@@ -450,7 +452,7 @@ impl TxCursor {
         }
         // The word after what was published last is zero, unless that was never counted.
         match header::decode(word).ok_or(Corrupt)? {
-            (Kind::Fin, _) => self.finished = 1,
+            (Kind::Fin | Kind::Marker, _) => self.finished = 1,
             (Kind::Data | Kind::Urgent, len) => {
                 check_message(pos, len, self.limit)?;
                 self.check_room(SIZE + padded(len))?;

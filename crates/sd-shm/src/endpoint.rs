@@ -26,6 +26,12 @@ pub const ROAD_RX_KERNEL: u32 = 1 << 31;
 pub const ROAD_TX_KERNEL: u32 = 1 << 30;
 /// Bit of [`Cold::road`]: calls on the kernel's connection are counted, and it may be offered.
 pub const ROAD_WATCHED: u32 = 1 << 29;
+/// Bits of [`Cold::road`]: that was in the ring, and has gone back for as long as the slot lives.
+pub const ROAD_RX_LEFT: u32 = 1 << 23;
+/// See [`ROAD_RX_LEFT`].
+pub const ROAD_TX_LEFT: u32 = 1 << 22;
+/// Bit of [`Cold::road`]: a direction has gone back, and the kernel's instances of epoll are to be told.
+pub const ROAD_MOVED: u32 = 1 << 21;
 /// Options that are set or not, from this bit of [`Endpoint::flags`] on, two bits each: never set, off, on.
 const SWITCHES: u32 = 22;
 

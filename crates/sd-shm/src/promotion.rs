@@ -4,8 +4,9 @@
 //! the ticket, and where each side has gone over.
 
 use crate::channel::{Names, Side, SlotSide};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 use sd_ring::road::RoadWord;
+use sd_ring::sync::roads;
 
 /// In [`SlotSide::listener`] of side A: the slot is for a connection that the kernel has made, which B knows by a ticket
 /// ([`Names::ticket`]) and does not accept.
@@ -15,16 +16,32 @@ pub const PROMOTION: u32 = u32::MAX - 1;
 const SHIFT: u32 = 8;
 const MASK: u32 = 0x3f << SHIFT;
 
+/// Bits of [`SlotSide::flags`]: the side wants the connection back in the kernel.
+pub const FLAG_WANTS_KERNEL: u32 = RoadWord::WANTS_KERNEL.0 << SHIFT;
+/// What it sends goes through the kernel for as long as the slot lives.
+pub const FLAG_LEFT: u32 = RoadWord::LEFT.0 << SHIFT;
+/// Any of what belongs to the way back.
+pub const FLAGS_BACK: u32 =
+    FLAG_WANTS_KERNEL | FLAG_LEFT | (RoadWord::LEAVING.0 | RoadWord::RESUME.0) << SHIFT;
+
 impl SlotSide {
-    /// What the side says of the roads.
+    /// What the side says of the roads (SYNC POINT: roads, with `say` in crates/sd-shm/src/promotion.rs).
     #[inline]
     pub fn road(&self) -> RoadWord {
-        RoadWord((self.flags.load(Ordering::Acquire) & MASK) >> SHIFT)
+        RoadWord((roads::look(&self.flags) & MASK) >> SHIFT)
     }
 
-    /// The side says one thing more. What belongs to it was written before.
+    /// The side says one thing more. What belongs to it was written before (SYNC POINT: roads, with `road` in
+    /// crates/sd-shm/src/promotion.rs).
     pub fn say(&self, more: RoadWord) {
-        self.flags.fetch_or(more.0 << SHIFT & MASK, Ordering::AcqRel);
+        roads::say(&self.flags, more.0 << SHIFT & MASK);
+    }
+
+    /// The side says what `next` makes of what it has said so far; false: nothing (SYNC POINT: roads, with `road` in
+    /// crates/sd-shm/src/promotion.rs).
+    pub fn decide(&self, next: impl Fn(RoadWord) -> Option<RoadWord>) -> bool {
+        let road = |flags: u32| RoadWord((flags & MASK) >> SHIFT);
+        roads::decide(&self.flags, |flags| Some(flags | next(road(flags))?.0 << SHIFT & MASK))
     }
 }
 
@@ -44,6 +61,7 @@ impl Names {
 mod tests {
     use super::*;
     use crate::channel::{FLAG_COLD, FLAG_FIN};
+    use core::sync::atomic::Ordering;
 
     #[test]
     #[cfg_attr(miri, ignore = "maps files")]

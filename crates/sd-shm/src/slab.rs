@@ -15,8 +15,9 @@ use sd_sys::fd::Owned;
 pub use crate::leaving::StandIn;
 
 pub use crate::endpoint::{
-    Cold, End, Endpoint, FIXED_BUF, HAS_COLD, LINGER_ON, ParkedHalves, ROAD_RX_KERNEL, ROAD_TX_KERNEL,
-    ROAD_WATCHED, RX_PARKED, RxHalf, SWITCHES_MASK, Switch, TX_PARKED, Tokens, TxHalf, short_address,
+    Cold, End, Endpoint, FIXED_BUF, HAS_COLD, LINGER_ON, ParkedHalves, ROAD_MOVED, ROAD_RX_KERNEL,
+    ROAD_RX_LEFT, ROAD_TX_KERNEL, ROAD_TX_LEFT, ROAD_WATCHED, RX_PARKED, RxHalf, SWITCHES_MASK, Switch,
+    TX_PARKED, Tokens, TxHalf, short_address,
 };
 
 /// Endpoints, tokens and halves: so they lie at the same distance from each other for each number.

@@ -19,6 +19,8 @@ pub struct Info {
 pub const ESTABLISHED: u8 = 1;
 /// States in which the other end's FIN has come: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
 const AFTER_FIN: [u8; 4] = [6, 8, 9, 11];
+/// After both ends' FINs, while the socket is open; or after a reset, whose error was not told yet.
+const CLOSE: u8 = 7;
 /// Of [`Info::options`]: data came, or went, with the SYN.
 pub const SYN_DATA: u8 = 32;
 
@@ -86,9 +88,10 @@ pub fn sent(fd: i32, active: bool) -> Result<u64> {
 pub fn read(fd: i32) -> Result<u64> {
     const SIOCINQ: u64 = 0x541b;
     let (info, queued) = steady(fd, |info| (info.received, info.state), SIOCINQ)?;
+    let is_reset = || crate::fd::poll_one(fd, 0, 0).is_ok_and(|events| events & libc::POLLERR != 0);
     // The queue's length does not count it.
-    let fin = u64::from(AFTER_FIN.contains(&info.state));
-    Ok(info.received.wrapping_sub(queued + fin))
+    let fin = AFTER_FIN.contains(&info.state) || info.state == CLOSE && !is_reset();
+    Ok(info.received.wrapping_sub(queued + u64::from(fin)))
 }
 
 #[cfg(test)]
@@ -122,5 +125,41 @@ mod tests {
         assert_eq!(read(b.as_raw_fd()).unwrap(), 100);
         assert_eq!(b.read(&mut [0; 1]).unwrap(), 0);
         assert_eq!(read(b.as_raw_fd()).unwrap(), 100, "and was read");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn positions_behind_both_fins() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut b = listener.accept().unwrap().0;
+        b.write_all(&[1; 7]).unwrap();
+        b.shutdown(Shutdown::Write).unwrap();
+        a.write_all(&[1; 100]).unwrap();
+        a.shutdown(Shutdown::Write).unwrap();
+        a.read_exact(&mut [0; 3]).unwrap();
+        b.read_exact(&mut [0; 40]).unwrap();
+        for (end, so_far) in [(&a, 3), (&b, 40)] {
+            while info(end.as_raw_fd()).unwrap().state != CLOSE {
+                std::thread::yield_now();
+            }
+            assert_eq!(read(end.as_raw_fd()).unwrap(), so_far);
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn positions_behind_a_reset() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut b = listener.accept().unwrap().0;
+        b.write_all(&[1; 7]).unwrap();
+        a.write_all(&[1; 100]).unwrap();
+        b.read_exact(&mut [0; 40]).unwrap();
+        drop(a);
+        while info(b.as_raw_fd()).unwrap().state != CLOSE {
+            std::thread::yield_now();
+        }
+        assert_eq!(read(b.as_raw_fd()).unwrap(), 40, "a closed with something unread");
     }
 }

@@ -16,6 +16,7 @@
 //! | `other-version`, `next-version` | the monitor is replaced, under load, by one of another version: an unknown one, and a real one with programs of its own |
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
 //! | `promoted` | all connections begin as the kernel's, and are moved to shared memory while they carry data |
+//! | `demoted`, `wandering` | and back to the kernel's, at bytes that chance chooses, and again; the second so often that each step meets each other |
 //! | `short-lived` | who is done after a few messages is never registered; the connection of who lives is moved to shared memory |
 //! | `across` | the same between two network namespaces: by a cable, a bridge, a published port |
 //! | `watched` | `sd top` and `sd trace` show what programs do, while they do it; `sd ss` shows what road each connection takes, and why |
@@ -28,6 +29,7 @@ mod across;
 mod brief;
 mod closing;
 mod crash;
+mod demote;
 mod filters;
 mod first;
 pub(crate) mod group;
@@ -67,6 +69,9 @@ pub(crate) struct Options {
     /// Seconds of connections that wander from process to process
     #[arg(long, default_value_t = 20)]
     soak: u64,
+    /// How often a connection goes to shared memory and back
+    #[arg(long, default_value_t = 1000)]
+    wanderings: u64,
     /// What chance is made of
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -156,10 +161,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.extend(pumped::PARTS.map(|(name, part)| (name.to_owned(), Box::new(part) as _)));
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.extend(watched::PARTS.map(|(name, part)| (name.to_owned(), Box::new(part) as _)));
-    for way in promote::WAYS {
-        let check = move |lab: &mut Lab| promote::run(lab, way, options.seed);
-        parts.push((format!("promoted-{}", way.0), Box::new(check)));
-    }
+    parts.extend(promote::parts(options.seed, options.wanderings));
     parts.extend(brief::parts());
     parts.extend(across::parts(options.seed));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));

@@ -1,6 +1,6 @@
 //! Connections that the kernel has made are moved to shared memory while they carry data: no byte is lost, none comes twice.
 
-use super::{served, start};
+use super::{Part, demote, served, start};
 use harness::lab::{Lab, Side};
 use harness::{Result, fail};
 use std::time::Duration;
@@ -16,9 +16,26 @@ pub(super) const WAYS: [(&str, &str); 5] = [
     ("edge", "3000000"),
 ];
 
+/// Those of connections that are moved, and of those that are moved back.
+pub(super) fn parts(seed: u64, wanderings: u64) -> Vec<Part<'static>> {
+    let mut parts: Vec<Part<'static>> = Vec::new();
+    for way in WAYS {
+        parts.push((format!("promoted-{}", way.0), Box::new(move |lab: &mut Lab| run(lab, way, seed))));
+    }
+    for way in WAYS {
+        let check = move |lab: &mut Lab| demote::run(lab, way, seed);
+        parts.push((format!("demoted-{}", way.0), Box::new(check)));
+    }
+    let check = move |lab: &mut Lab| demote::wander(lab, seed, wanderings);
+    parts.push(("wandering".to_owned(), Box::new(check)));
+    let check = move |lab: &mut Lab| demote::asked(lab, seed);
+    parts.push(("demoted-as-asked".to_owned(), Box::new(check)));
+    parts
+}
+
 /// All connections begin as the kernel's. When all bytes were carried some are over shared memory; not all, since one may be over before
 /// both ends have come to move it, and where threads block in calls on one all the time nobody may come at all.
-pub(super) fn run(lab: &mut Lab, (way, bytes): (&str, &str), seed: u64) -> Result<String> {
+fn run(lab: &mut Lab, (way, bytes): (&str, &str), seed: u64) -> Result<String> {
     let_promote(lab)?;
     let mut promoted = 0;
     const ROUNDS: u64 = 3;

@@ -87,7 +87,7 @@ impl<const DOORBELL: bool> Link for Ring<DOORBELL> {
                 Next::Empty => wait.relax(),
                 Next::Urgent => self.rx.admit_urgent(),
                 Next::Apart => self.rx.join(),
-                Next::Fin => return Ok(0),
+                Next::Fin | Next::Marker => return Ok(0),
                 Next::Data { region, off, len } => {
                     let n = (len as usize).min(bytes.len());
                     // SAFETY: `next` checked that the message lies in its region; `n` fits the slice.

@@ -202,6 +202,11 @@ impl Connection {
         !self.notices.is_empty()
     }
 
+    /// How many do.
+    pub(crate) fn notices_waiting(&self) -> usize {
+        self.notices.len()
+    }
+
     /// Sends what waits for room. True when something still does.
     pub(crate) fn send_notices(&mut self) -> bool {
         while let Some(notice) = self.notices.front() {

@@ -14,6 +14,7 @@
 //! Root and the monitor's own user are answered in one go. A process that comes while others are looked at is not looked at.
 
 use super::bind::{Bind, Tuple};
+use super::demote::Demotion;
 use super::server::Server;
 use super::status::Draft;
 use super::turns::busy;
@@ -30,6 +31,7 @@ pub(super) enum What {
     Bind(Bind),
     Tuple(Tuple),
     Status(Box<Draft>),
+    Demotion(Demotion),
 }
 
 /// A question that is being answered.
@@ -101,6 +103,10 @@ impl Server {
                     self.draw(draft, client);
                     false
                 }
+                What::Demotion(asked) => {
+                    self.demote_of(asked, client);
+                    false
+                }
             };
             if is_found {
                 self.reply(look.connection, &Reply::Error { code: ErrorCode::InUse }, &[]);
@@ -115,7 +121,13 @@ impl Server {
     }
 
     fn answer_look(&mut self, Look { connection, what, .. }: Look) {
-        let What::Status(draft) = what else { return self.reply(connection, &Reply::Ok, &[]) };
+        let draft = match what {
+            What::Status(draft) => draft,
+            What::Demotion(asked) => {
+                return self.reply(connection, &Reply::Demoted { count: asked.count }, &[]);
+            }
+            What::Bind(_) | What::Tuple(_) => return self.reply(connection, &Reply::Ok, &[]),
+        };
         match self.document(*draft) {
             Some(file) => self.reply(connection, &Reply::Status, &[file.as_fd()]),
             None => self.reply(connection, &Reply::Error { code: ErrorCode::Exhausted }, &[]),

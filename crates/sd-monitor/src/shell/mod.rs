@@ -8,6 +8,7 @@ mod charges;
 mod closers;
 mod connection;
 mod cut_off;
+mod demote;
 mod descriptors;
 mod directories;
 mod door;
@@ -48,6 +49,7 @@ mod strangers;
 mod thread_wakers;
 mod turns;
 mod waking;
+mod wander;
 mod withdrawal;
 
 use crate::{Error, Options};

@@ -99,6 +99,7 @@ impl Server {
         self.tell_of_promotion(b, &notice(b, a, 1), None)?;
         self.tell_of_promotion(a, &notice(a, b, 0), is_fresh.then_some((b.client, key)))?;
         self.counters.promotions += 1;
+        self.wander.note(a, b);
         Some(())
     }
 

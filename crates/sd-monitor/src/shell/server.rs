@@ -22,6 +22,7 @@ use super::segments::Segment;
 use super::silent::Silent;
 use super::soon::Soon;
 use super::turns::Turns;
+use super::wander::Wander;
 use crate::Options;
 use crate::core::channels::{ChannelKey, Channels};
 use crate::core::listeners::Listeners;
@@ -89,6 +90,7 @@ pub(crate) struct Server {
     pub(super) pumps: Pumps,
     pub(super) metrics: Metrics,
     pub(super) promote: crate::Promote,
+    pub(super) wander: Wander,
     policy_path: Option<PathBuf>,
     pub(super) place: Place,
     signals: SignalFd,
@@ -150,6 +152,7 @@ impl Server {
             pumps: Pumps::new(options.pump),
             metrics: Metrics::default(),
             promote: options.promote,
+            wander: Wander::new(options.wander),
             policy_path: options.policy.clone(),
             place,
             signals,
@@ -178,6 +181,7 @@ impl Server {
                 self.pause_of_looks(now),
                 self.cut_offs.pause(now),
                 self.metrics.pause(),
+                self.wander.pause(now),
             ];
             for token in self.poller.wait(pauses.into_iter().flatten().min())? {
                 match token {
@@ -202,6 +206,7 @@ impl Server {
             self.look_at_witnesses();
             self.recover_overdue();
             self.end_expectations();
+            self.wander();
             self.open_door();
         }
     }

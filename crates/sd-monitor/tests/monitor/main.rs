@@ -5,6 +5,7 @@ mod bounds;
 mod client;
 mod cut_off;
 mod death;
+mod demote;
 mod fuzz;
 mod helpers;
 mod holding;
@@ -37,7 +38,8 @@ fn monitor_process() {
         Some(_) => sd_monitor::Promote::Earned,
         None => sd_monitor::Promote::Nothing,
     };
-    let options = sd_monitor::Options { socket: socket.into(), policy, helper, pump, metrics, promote };
+    let options =
+        sd_monitor::Options { socket: socket.into(), policy, helper, pump, metrics, promote, wander: None };
     let ended = sd_monitor::run(options);
     if let Err(error) = &ended {
         eprintln!("failed: {error}");

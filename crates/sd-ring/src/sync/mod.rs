@@ -13,6 +13,7 @@
 //! | [`cancel`] | a thread is marked, sleepers are woken | a sleeper arms its word, looks whether it is marked |
 //! | [`will_listen`] | a connect on its way to the kernel is noted | who is about to listen voids routes, looks at notes |
 //! | [`reclaim`] | a thread counts itself, finds records | another one takes a record out, looks who is counted |
+//! | [`roads`] | an end says which way its bytes go from here on | the other end looks, and reads what belongs to that |
 //! | [`caretaker`] | a thread says that it will be back | another one that sleeps leaves the work to it |
 //!
 //! Each has a loom model of its name in `tests/points`, which runs this code; `cargo xtask tidy` asks for it, and that each end
@@ -23,6 +24,7 @@ pub mod caretaker;
 pub mod events;
 pub mod loose_sleepers;
 pub mod reclaim;
+pub mod roads;
 pub mod sleepers;
 pub mod slot_state;
 pub mod starving;

@@ -12,6 +12,7 @@ mod events;
 mod leaving;
 mod loose_sleepers;
 mod reclaim;
+mod roads;
 mod sleepers;
 mod slot_state;
 mod starving;

@@ -75,6 +75,8 @@ pub enum Reason {
     Elsewhere = 10,
     /// Not on the kernel path any more: the kernel made the connection, and its bytes were moved to shared memory.
     Promoted = 11,
+    /// It was promoted, and has gone back.
+    Demoted = 12,
     /// The first of a process that has not shown that it lives for long.
     Young = 13,
 }
@@ -96,6 +98,7 @@ impl Reason {
             Reason::Policy => "policy",
             Reason::Elsewhere => "the process has changed its network namespace",
             Reason::Promoted => "promoted",
+            Reason::Demoted => "demoted",
             Reason::Young => "the first connection of a process",
             Reason::Bridged => "handed to a program of another user, or without the library",
         }

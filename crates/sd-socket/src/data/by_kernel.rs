@@ -8,9 +8,12 @@ use crate::data::iov::Pieces;
 use crate::data::stream::{Pull, Push};
 use crate::process::waker::Sleeper;
 use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, SHUT_RD, SHUT_WR};
+use crate::socket::errors::send_error;
+use crate::socket::kernel_socket::{MOVED, is_moved};
 use crate::socket::parked::is_parked;
-use crate::socket::road::{self, RX_KERNEL, TX_KERNEL};
+use crate::socket::road::{self, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT};
 use crate::socket::token::{Half, Rx, Tx};
+use crate::socket::way_back;
 use crate::wait::duties::{On, Waiting};
 use crate::wait::sleep_set::SleepSet;
 use crate::wait::{Deadline, earlier, interrupted, ready};
@@ -38,13 +41,43 @@ fn recv_once(fd: i32, (to, len): (*mut u8, usize), flags: i32) -> Result<usize, 
     sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_recvfrom, fd, to, len, flags | MSG_DONTWAIT, 0, 0) })
 }
 
+/// What comes before a ring that does not take the bytes as it is: the kernel's connection, or an end.
+#[cold]
+pub(super) fn before_push(
+    endpoint: &'static Endpoint,
+    mut half: Half<'static, Tx>,
+    pieces: &mut Pieces,
+    claim: &mut Claim,
+) -> Result<Half<'static, Tx>, Push> {
+    if !half.cursor().is_parked() && way_back::is_wanted_by_peer(endpoint) {
+        drop(half);
+        crate::epoll::look_at_way_back(endpoint);
+        half = endpoint.tx_token();
+    }
+    if half.cursor().is_parked() {
+        half = push_first(endpoint, half, pieces, claim)?;
+    }
+    match send_error(endpoint, pieces.total) {
+        None => Ok(half),
+        Some(Err(errno)) => Err(Push::Error(errno)),
+        Some(Ok(())) => {
+            // Sent as far as a buffer goes, and answered by a reset.
+            pieces.total = pieces.total.saturating_sub(crate::wait::ready::room_max(endpoint));
+            Err(Push::Done)
+        }
+    }
+}
+
 /// The sending half for who writes into the ring, after what the kernel's connection takes; or what came of that.
-pub(super) fn push_first(
+fn push_first(
     endpoint: &'static Endpoint,
     half: Half<'static, Tx>,
     pieces: &mut Pieces,
     claim: &mut Claim,
 ) -> Result<Half<'static, Tx>, Push> {
+    drop(half);
+    crate::epoll::give_back(endpoint);
+    let half = endpoint.tx_token();
     if let Some(end) = push(endpoint, pieces, claim) {
         return Err(end);
     }
@@ -56,7 +89,7 @@ pub(super) fn push_first(
 /// Sends through the kernel's connection what it takes, for who has the token. `None`: from here on the bytes go through the ring.
 #[cold]
 fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, claim: &mut Claim) -> Option<Push> {
-    if !road::is_by_kernel(endpoint, TX_KERNEL) {
+    if !road::is_by_kernel(endpoint, TX_KERNEL | TX_LEFT) {
         // It ends, or another thread has switched.
         return None;
     }
@@ -65,11 +98,12 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, claim: &mut Claim) -> 
     match road::next_of_sender(endpoint, !is_over) {
         Send::Switch if road::switch(endpoint, fd) => return None,
         // Who said so died before it was noted here.
-        Send::Ring => {
+        Send::Ring | Send::Leave => {
             road::has_switched(endpoint);
             return None;
         }
-        // Nobody goes back to the kernel yet.
+        // It stays the kernel's.
+        Send::Decline | Send::Mark => way_back::say_left(endpoint),
         _ => {}
     }
     let start = pieces.total;
@@ -111,7 +145,10 @@ fn pull_from_kernel(
     take: (bool, bool),
 ) -> Result<Half<'static, Rx>, Pull> {
     let start = pieces.total;
-    if road::is_by_kernel(endpoint, RX_KERNEL)
+    drop(half);
+    crate::epoll::give_back(endpoint);
+    let half = endpoint.rx_token();
+    if road::is_by_kernel(endpoint, RX_KERNEL | RX_LEFT)
         && let Some(found) = pull(endpoint, pieces, take)
     {
         if pieces.total == start {
@@ -133,8 +170,10 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, (advance, copy): (bool
     let Some(fd) = road::number(endpoint) else { return Some(Pull::Error(Errno::EBADF)) };
     let flags = if advance { 0 } else { MSG_PEEK } | if copy { 0 } else { MSG_TRUNC };
     loop {
-        // Before the look at the connection, which may get more meanwhile.
-        let most = match road::next_of_receiver(endpoint, fd) {
+        // Before the look at the peer's word: what comes later may already stand behind what is in the ring.
+        let is_for_good = road::is_by_kernel(endpoint, RX_LEFT);
+        let waiting = if is_for_good { Ok(usize::MAX) } else { waiting(fd, pieces.total) };
+        let most = match road::next_of_receiver(endpoint, fd, waiting.map_or(0, |bytes| bytes as u64)) {
             Receive::Kernel(most) => usize::try_from(most).unwrap_or(usize::MAX),
             Receive::Ring => {
                 road::arrive(endpoint);
@@ -142,24 +181,47 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, (advance, copy): (bool
             }
             Receive::Lie => return Some(Pull::corrupt(endpoint)),
         };
+        if most == 0 && waiting.is_ok_and(|bytes| bytes != 0) {
+            return Some(Pull::Empty);
+        }
         if pieces.total == 0 {
             let has_some = sd_sys::fd::poll_one(fd, POLLIN, 0).is_ok_and(|events| events != 0);
             return Some(if has_some { Pull::Some } else { Pull::Empty });
         }
-        match recv_once(fd, pieces.piece(most), flags) {
+        match waiting.and_then(|_| recv_once(fd, pieces.piece(most), flags)) {
             Ok(0) => {
                 endpoint.set_flag(EOF);
                 return Some(Pull::End);
             }
             Ok(got) => pieces.advance(got),
-            // The peer may have switched since.
-            Err(Errno::EAGAIN) if road::next_of_receiver(endpoint, fd) == Receive::Ring => continue,
             Err(Errno::EAGAIN) => return Some(Pull::Empty),
             Err(errno) => return Some(Pull::Error(errno)),
         }
         if pieces.total == 0 || !advance {
             return Some(Pull::Some);
         }
+    }
+}
+
+/// So many bytes would be received now; zero: the end has come.
+fn waiting(fd: i32, wanted: usize) -> Result<usize, Errno> {
+    recv_once(fd, (core::ptr::null_mut(), wanted.max(1)), MSG_PEEK | MSG_TRUNC)
+}
+
+/// The receiver stands at the marker, and has nothing in front of it: what follows is in the kernel's connection.
+#[cold]
+pub(super) fn pull_behind_marker(
+    endpoint: &'static Endpoint,
+    half: Half<'static, Rx>,
+    pieces: &mut Pieces,
+    take: (bool, bool),
+) -> Pull {
+    drop(half);
+    crate::epoll::look_at_way_back(endpoint);
+    match pull_first(endpoint, pieces, take) {
+        Err(found) => found,
+        // Promoted again.
+        Ok(_) => Pull::Empty,
     }
 }
 
@@ -179,7 +241,7 @@ pub(super) fn arrived(endpoint: &'static Endpoint) {
 pub(super) fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, watch: &Watch) -> Result<(), Errno> {
     let ready = || {
         let found = ready::mask(endpoint, EPOLLIN as u32) | crate::wait::by_kernel::kernel_part(endpoint);
-        found & EPOLLIN as u32 != 0 || !road::is_by_kernel(endpoint, RX_KERNEL)
+        found & EPOLLIN as u32 != 0 || !road::is_by_kernel(endpoint, RX_KERNEL | RX_LEFT)
     };
     wait(endpoint, POLLIN, ready, deadline, watch)
 }
@@ -187,7 +249,7 @@ pub(super) fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, watch: &W
 /// Waits until the kernel takes something.
 #[cold]
 pub(super) fn wait_tx(endpoint: &'static Endpoint, deadline: Deadline, watch: &Watch) -> Result<(), Errno> {
-    wait(endpoint, POLLOUT, || !road::is_by_kernel(endpoint, TX_KERNEL), deadline, watch)
+    wait(endpoint, POLLOUT, || !road::is_by_kernel(endpoint, TX_KERNEL | TX_LEFT), deadline, watch)
 }
 
 fn wait(
@@ -241,7 +303,7 @@ pub(super) fn recv_urgent(
     pieces: &mut Pieces,
     flags: i32,
 ) -> Option<Result<usize, Errno>> {
-    if !road::is_by_kernel(endpoint, RX_KERNEL) {
+    if !road::is_by_kernel(endpoint, RX_KERNEL | RX_LEFT) {
         return None;
     }
     let fd = road::number(endpoint)?;
@@ -253,6 +315,9 @@ pub(super) fn recv_urgent(
 pub(super) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<i32, Errno> {
     let (wants_rx, wants_tx) = (how != libc::SHUT_WR, how != libc::SHUT_RD);
     let _half = endpoint.tx_token();
+    if is_moved(endpoint) {
+        return Err(MOVED);
+    }
     let directions = crate::wait::by_kernel::directions(endpoint);
     let fd = road::number(endpoint).ok_or(Errno::EBADF)?;
     let by_kernel = match (wants_rx, wants_tx && directions & TX_KERNEL != 0) {

@@ -12,6 +12,7 @@ use core::sync::atomic::Ordering;
 use sd_ring::Next;
 use sd_ring::copy::copy_shared;
 use sd_shm::channel::{FLAG_DEAD, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_URGENT, GEOMETRY, SlotState};
+use sd_shm::promotion::FLAG_WANTS_KERNEL;
 use sd_shm::slab::Endpoint;
 
 /// Sends a whole buffer; false when nothing was done. Its length is not zero.
@@ -23,7 +24,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, buf: *const u8, len: usize) -> b
     // The lowest byte is the state; older generations' states are judged on the long way.
     let is_over = peer.state.load(Ordering::Acquire) as u8 > SlotState::Open as u8;
     let unusual = endpoint.flags.load(Ordering::Relaxed) & (SHUT_WR | RESET | PEER_DEAD)
-        | flags & (FLAG_RESET | FLAG_READS_NO_MORE | FLAG_DEAD)
+        | flags & (FLAG_RESET | FLAG_READS_NO_MORE | FLAG_DEAD | FLAG_WANTS_KERNEL)
         | endpoint.sender.load(Ordering::Relaxed);
     if unusual != 0 || is_over {
         return false;

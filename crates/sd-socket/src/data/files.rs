@@ -144,7 +144,7 @@ unsafe fn read_cached(fd: c_int, to: *mut u8, len: usize, at: Option<off_t>) -> 
 fn read_into_ring(endpoint: &'static Endpoint, file: c_int, at: Option<off_t>, count: usize) -> usize {
     let mut half = endpoint.tx_token();
     let has_ended = endpoint.flag(SHUT_WR | RESET) || peer_end(endpoint) != PeerEnd::Open;
-    if has_ended || Claim::NONE.is_barred(endpoint) {
+    if has_ended || crate::socket::way_back::is_wanted_by_peer(endpoint) || Claim::NONE.is_barred(endpoint) {
         return 0;
     }
     let mem = endpoint.tx_mem();

@@ -19,6 +19,9 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), Errn
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         crate::socket::time_wait::note_shutdown(endpoint);
         let mut half = endpoint.tx_token();
+        if crate::socket::kernel_socket::is_moved(endpoint) {
+            return Err(crate::socket::kernel_socket::MOVED);
+        }
         half.cursor().finish(&endpoint.tx_mem(), crate::socket::bell::stamp(endpoint));
         endpoint.own_words().flags.fetch_or(FLAG_FIN, Ordering::AcqRel);
         endpoint.set_flag(SHUT_WR | FIN_SENT);

@@ -2,12 +2,13 @@
 
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_WR, peer_end};
+use crate::socket::road::{TX_KERNEL, TX_LEFT};
 use crate::wait::duties::{On, Waiting};
 use crate::wait::{Deadline, interrupted, sleep_on_connection, spin};
 use core::sync::atomic::Ordering;
 use libc::MSG_DONTWAIT;
 use sd_ring::doorbell;
-use sd_shm::slab::{Endpoint, FIXED_BUF};
+use sd_shm::slab::{Endpoint, FIXED_BUF, TX_PARKED};
 use sd_sys::Errno;
 use sd_sys::section::Watch;
 use sd_sys::time::ticks;
@@ -15,8 +16,9 @@ use sd_sys::time::ticks;
 /// A look without the lock: has the peer consumed more than was `seen`, or is there an end?
 fn tx_hint(endpoint: &'static Endpoint, seen: u64) -> bool {
     endpoint.peer_words().consumed.load(Ordering::Acquire) != seen
-        || endpoint.flag(RESET | SHUT_WR)
+        || endpoint.flag(RESET | SHUT_WR | TX_PARKED)
         || peer_end(endpoint) != PeerEnd::Open
+        || crate::socket::way_back::is_wanted_by_peer(endpoint)
 }
 
 /// Waits until there is more room to send than when the peer had consumed `seen`, which must have been read before
@@ -29,7 +31,7 @@ pub(super) fn wait_tx(
     may_sleep: bool,
 ) -> Result<bool, Errno> {
     let watch = Watch::start();
-    if crate::socket::road::is_by_kernel(endpoint, crate::socket::road::TX_KERNEL) {
+    if crate::socket::road::is_by_kernel(endpoint, TX_KERNEL | TX_LEFT) {
         return match may_sleep {
             true => crate::data::by_kernel::wait_tx(endpoint, deadline, &watch).map(|()| true),
             false => Ok(true),

@@ -9,13 +9,13 @@ use crate::socket::apart;
 use crate::socket::bell::notify;
 use crate::socket::cold;
 use crate::socket::endpoint::{
-    self, EOF, EndpointExt, NONBLOCK, PeerEnd, RESET, SHUT_RD, SHUT_WR, corrupt, peer_end,
+    self, EOF, EndpointExt, NONBLOCK, PEER_DEAD, PeerEnd, RESET, SHUT_RD, SHUT_WR, corrupt, peer_end,
 };
-use crate::socket::errors::{note_end, send_error, send_failed, take_error};
+use crate::socket::errors::{note_end, send_failed, take_error};
 use crate::socket::parked::is_parked;
 use crate::socket::pin::Pinned;
 use crate::socket::road;
-use crate::socket::token::{Half, Tx};
+use crate::socket::way_back;
 use crate::wait::duties::{On, Waiting};
 use crate::wait::{Deadline, interrupted, sleep_on_connection, spin};
 use core::sync::atomic::Ordering;
@@ -46,7 +46,7 @@ pub(crate) fn send(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let sent = want - pieces.total;
         match end {
             Push::Done => return Ok(sent),
-            Push::Error(_) if sent == 0 && crate::socket::kernel_socket::is_moved(endpoint) => {
+            Push::Error(_) if sent == 0 && road::is_withdrawn(endpoint) => {
                 return Err(crate::socket::kernel_socket::MOVED);
             }
             Push::Error(errno) if sent == 0 => return Err(send_failed(errno, flags)),
@@ -110,28 +110,6 @@ pub(super) enum Push {
     Error(Errno),
 }
 
-/// What comes before a ring that does not take the bytes as it is: the kernel's connection, or an end.
-#[cold]
-fn before_push(
-    endpoint: &'static Endpoint,
-    mut half: Half<'static, Tx>,
-    pieces: &mut Pieces,
-    claim: &mut Claim,
-) -> Result<Half<'static, Tx>, Push> {
-    if half.cursor().is_parked() {
-        half = by_kernel::push_first(endpoint, half, pieces, claim)?;
-    }
-    match send_error(endpoint, pieces.total) {
-        None => Ok(half),
-        Some(Err(errno)) => Err(Push::Error(errno)),
-        Some(Ok(())) => {
-            // Sent as far as a buffer goes, and answered by a reset.
-            pieces.total = pieces.total.saturating_sub(crate::wait::ready::room_max(endpoint));
-            Err(Push::Done)
-        }
-    }
-}
-
 /// Copies as much as fits into the ring, with this effort at most. Who waits for room takes it as a whole.
 #[inline]
 fn push(
@@ -145,8 +123,8 @@ fn push(
     if claim.is_barred(endpoint) {
         return Push::Barred;
     }
-    if endpoint.flag(SHUT_WR | RESET | TX_PARKED) || peer_end(endpoint) != PeerEnd::Open {
-        half = match before_push(endpoint, half, pieces, claim) {
+    if endpoint.flag(SHUT_WR | RESET | TX_PARKED | PEER_DEAD) || endpoint::is_unusual(endpoint) {
+        half = match by_kernel::before_push(endpoint, half, pieces, claim) {
             Ok(half) => half,
             Err(end) => return end,
         };
@@ -233,7 +211,7 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
         let found = pull(endpoint, &mut pieces, take);
         let got = want - pieces.total;
         match found {
-            Pull::Error(_) | Pull::End if got == 0 && crate::socket::kernel_socket::is_moved(endpoint) => {
+            Pull::Error(_) | Pull::End if got == 0 && road::is_withdrawn(endpoint) => {
                 return Err(crate::socket::kernel_socket::MOVED);
             }
             Pull::Error(errno) if got == 0 => return Err(errno),
@@ -308,6 +286,13 @@ impl Pull {
         Pull::Error(Errno::ECONNRESET)
     }
 
+    /// The peer says that it has finished.
+    #[cold]
+    fn fin(endpoint: &Endpoint) -> Pull {
+        endpoint.set_flag(EOF);
+        Pull::End
+    }
+
     /// An error after something was taken, or not.
     #[cold]
     fn failed(errno: Errno, is_partial: bool) -> Pull {
@@ -319,7 +304,8 @@ impl Pull {
 #[inline]
 fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
     let start = pieces.total;
-    let mut half = match by_kernel::pull_first(endpoint, pieces, (take.advance, take.copy)) {
+    let how = (take.advance, take.copy);
+    let mut half = match by_kernel::pull_first(endpoint, pieces, how) {
         Ok(half) => half,
         Err(found) => return found,
     };
@@ -353,11 +339,8 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
                     return Pull::Some;
                 }
             }
-            Ok(Next::Empty) if pieces.total != start => return Pull::Some,
-            Ok(Next::Fin) => {
-                endpoint.set_flag(EOF);
-                return Pull::End;
-            }
+            Ok(Next::Empty | Next::Marker) if pieces.total != start => return Pull::Some,
+            Ok(Next::Fin) => return Pull::fin(endpoint),
             Ok(Next::Empty) if ended => return Pull::End,
             Ok(Next::Empty) => match empty(endpoint) {
                 Empty::Wait => return Pull::Empty,
@@ -382,6 +365,7 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
                     }
                 }
             }
+            Ok(Next::Marker) => return by_kernel::pull_behind_marker(endpoint, half, pieces, how),
             Ok(Next::Apart) | Err(sd_ring::Corrupt) => return Pull::corrupt(endpoint),
         }
     }
@@ -446,7 +430,7 @@ fn wait_rx(
     peeked: Option<usize>,
     watch: &Watch,
 ) -> Result<(), Errno> {
-    if is_parked(endpoint, Way::Receive) && road::is_by_kernel(endpoint, road::RX_KERNEL) {
+    if is_parked(endpoint, Way::Receive) && road::is_by_kernel(endpoint, road::RX_KERNEL | road::RX_LEFT) {
         return by_kernel::wait_rx(endpoint, deadline, watch);
     }
     let ready = || match peeked {
@@ -477,6 +461,10 @@ fn wait_rx(
         }
         slept?;
         crate::setup::withdrawn::look(endpoint)?;
+        if way_back::is_begun(endpoint) {
+            crate::epoll::look_at_way_back(endpoint);
+            return Ok(());
+        }
         if pause.is_none() || ready() {
             return Ok(());
         }

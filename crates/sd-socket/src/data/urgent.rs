@@ -171,7 +171,7 @@ fn push(endpoint: &'static Endpoint, byte: u8, grow: bool) -> Push {
     if Claim::NONE.is_barred(endpoint) {
         return Push::Barred;
     }
-    if half.cursor().is_parked() && road::is_by_kernel(endpoint, road::TX_KERNEL) {
+    if half.cursor().is_parked() && road::is_by_kernel(endpoint, road::TX_KERNEL | road::TX_LEFT) {
         return by_kernel::push_urgent(endpoint, byte);
     }
     if let Some(end) = crate::socket::errors::send_error(endpoint, 1) {

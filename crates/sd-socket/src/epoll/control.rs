@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::process::waker::View;
+use crate::socket::kernel_socket::{MOVED, is_moved};
 use crate::wait::by_kernel;
 use sd_sys::Errno;
 
@@ -24,7 +25,10 @@ pub(crate) fn control(
     super::dispatch::drain();
     let mut interest = epoll.interest.lock();
     ledger::synchronize(epoll, &mut interest);
-    match (op, event, watch::find(epoll, fd, source)) {
+    if matches!(source, Source::Socket(endpoint) if is_moved(endpoint)) {
+        return Err(MOVED);
+    }
+    let done = match (op, event, watch::find(epoll, fd, source)) {
         (libc::EPOLL_CTL_ADD, Some(_), Some(_)) => Err(Errno::EEXIST),
         (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, _, None) => Err(Errno::ENOENT),
         (libc::EPOLL_CTL_ADD, Some(event), None) => add(epoll, &mut interest, fd, source, event),
@@ -34,7 +38,15 @@ pub(crate) fn control(
             Ok(())
         }
         _ => Err(Errno::EINVAL),
+    };
+    drop(interest);
+    if let Source::Socket(endpoint) = source
+        && is_moved(endpoint)
+    {
+        // Another thread has just given its slot back.
+        super::watch::to_kernel(endpoint);
     }
+    done
 }
 
 /// EPOLLEXCLUSIVE goes with ADD only, with few other flags, and not with nested instances
@@ -123,8 +135,9 @@ fn modify(epoll: &'static Epoll, item: &Item, (events, data): (u32, u64)) -> Res
     }
     let directions = item.source().directions();
     if directions != 0 {
-        let part = by_kernel::of_kernel(directions, events);
-        let _ = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_MOD, item.fd(), part, data);
+        item.events.store(events | ALWAYS, Ordering::Relaxed);
+        item.data.store(data, Ordering::Relaxed);
+        roads::tell_kernel(item, directions);
     }
     change(item, events | ALWAYS, data);
     ledger::modified(item);

@@ -30,6 +30,7 @@
 //! | events | `watch`; what other processes have announced: `dispatch` |
 //! | the ready list | `collect` |
 //! | waiting | `waiting`; what is slept on: `sleep_fd` |
+//! | a connection goes back to the kernel's | `way_back` |
 //! | close and fork | `life`; what processes share: `ledger` |
 
 use crate::fd::hidden::HiddenCell;
@@ -50,9 +51,11 @@ mod dispatch;
 mod items;
 mod ledger;
 mod life;
+mod roads;
 mod sleep_fd;
 mod waiting;
 mod watch;
+mod way_back;
 
 pub(crate) use collect::is_ready;
 pub(crate) use control::{control, kernel_registered};
@@ -63,11 +66,13 @@ pub(crate) use life::{
     User, add_fd, are_known, before_fork, cancelled, created, drop_fd, forked, forked_late, found,
     is_instance, keep_locks, put_back, separated, separated_with_threads, unlock,
 };
+pub(crate) use roads::{moved, registrations};
 pub(crate) use waiting::wait;
 pub(crate) use watch::{
     Removed as Registered, became_listener, endpoint_event, forget_endpoint, leave_to_kernel, look_again,
-    moved, no_space, peer_event, readable_event, registrations, room_event, state_event, to_kernel,
+    no_space, peer_event, readable_event, room_event, state_event, to_kernel,
 };
+pub(crate) use way_back::{begin as go_back, give_back, look as look_at_way_back};
 
 /// Neither on the ready list nor hot: armed.
 const IDLE: u8 = 0;

@@ -4,7 +4,6 @@ use super::*;
 use crate::process::Priv;
 use crate::socket::endpoint::{self, EOF, NO_SPACE, PeerEnd, RESET, WATCHED};
 use crate::socket::handle::Socket;
-use crate::wait::by_kernel;
 use libc::{EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM};
 use sd_ring::doorbell;
 
@@ -12,9 +11,6 @@ const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const OUT: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
 /// A change of state, which concerns every registration.
 const ANY: u32 = u32::MAX;
-
-/// Registrations of kernel sockets in an instance that are looked through for one.
-const LISTED_MAX: u32 = 4096;
 
 const STRIPES: usize = 64;
 
@@ -43,7 +39,7 @@ fn head(private: &Priv) -> &AtomicPtr<Item> {
 }
 
 /// Runs `each` with the head of the source's list of watchers, under its lock.
-fn with_list<T>(source: Source, each: impl FnOnce(&AtomicPtr<Item>) -> T) -> Option<T> {
+pub(super) fn with_list<T>(source: Source, each: impl FnOnce(&AtomicPtr<Item>) -> T) -> Option<T> {
     match source {
         Source::Socket(endpoint) => {
             let private = PROCESS.private(endpoint)?;
@@ -193,7 +189,7 @@ fn deliver(endpoint: &'static Endpoint, private: &Priv, key: u32, ends: u8, stam
 
 /// Threads in poll, select and accept are not in any list (SYNC POINT: loose sleepers, with `take` in
 /// crates/sd-socket/src/wait/sleep_set.rs).
-fn wake_loose() {
+pub(super) fn wake_loose() {
     if crate::wait::sleep_set::has_loose_sleepers() {
         sd_sys::fd::eventfd_signal(crate::process::waker::own_event_fd());
     }
@@ -227,6 +223,9 @@ pub(crate) fn readable_event(endpoint: &'static Endpoint) {
 
 /// The peer rang for a connection, at a time (zero: now). The thread that takes this in need not be the one that waits.
 pub(crate) fn peer_event(endpoint: &'static Endpoint, stamp: u64) {
+    if crate::socket::way_back::is_begun(endpoint) {
+        way_back::look(endpoint);
+    }
     if let Some(private) = PROCESS.private(endpoint)
         && !head(private).load(Ordering::Acquire).is_null()
     {
@@ -429,60 +428,6 @@ pub(crate) fn leave_to_kernel(endpoint: &'static Endpoint) -> Vec<Removed> {
         }
     });
     left
-}
-
-/// Directions of a connection that the kernel has made go through the ring from now on: what they do is not the kernel's instances'
-/// to tell any more, and may have happened already.
-pub(crate) fn moved(endpoint: &'static Endpoint) {
-    let directions = by_kernel::directions(endpoint);
-    with_list(Source::Socket(endpoint), |head| {
-        let mut at = head.load(Ordering::Relaxed);
-        // SAFETY: the list's items are live under its lock.
-        while let Some(item) = unsafe { at.as_ref() } {
-            let epoll = item.epoll();
-            let events = by_kernel::of_kernel(directions, item.events() & !ALWAYS);
-            let (op, data) = match directions {
-                0 => (libc::EPOLL_CTL_DEL, 0),
-                _ => (libc::EPOLL_CTL_MOD, item.data.load(Ordering::Relaxed)),
-            };
-            let done = sd_sys::fd::epoll_ctl(epoll.fd(), op, item.fd(), events, data);
-            if directions == 0 && done.is_ok() {
-                let one_less = |count: u32| count.checked_sub(1);
-                let _ = epoll.kernel_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
-            }
-            at = item.next_watcher.load(Ordering::Relaxed);
-        }
-    });
-    crate::socket::bell::wake_sleepers(endpoint);
-    endpoint_event(endpoint);
-}
-
-/// The registrations of a socket of the kernel's under this number; `None`: some are of a kind that cannot be shared with it, or of
-/// an instance that is not known.
-pub(crate) fn registrations(fd: i32) -> Option<Vec<Removed>> {
-    let (mut found, mut is_odd): (Vec<Removed>, bool) = (Vec::new(), false);
-    table::for_each(0, u32::MAX, |number, entry| {
-        let Entry::Epoll(epoll) = entry else { return };
-        let epoll = epoll.epoll();
-        if found.iter().any(|other| other.is_in(epoll)) {
-            return;
-        }
-        // The kernel lists them all for one.
-        if epoll.kernel_count.load(Ordering::Relaxed) > LISTED_MAX {
-            is_odd = true;
-            return;
-        }
-        match Removed::of_kernel(epoll, number, fd) {
-            Ok(Some(known)) => {
-                const ODD: u32 = (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32;
-                is_odd |= known.events & ODD != 0 || known.events & !PRIVATE == 0;
-                found.push(known);
-            }
-            Ok(None) => {}
-            Err(_) => is_odd = true,
-        }
-    });
-    (!is_odd).then_some(found)
 }
 
 /// Threads of ours that wait on the socket must look again.

@@ -79,6 +79,14 @@ fn change_beside_others() -> User {
     }
 }
 
+/// As [`change`], for who may be a [`User`] already, and would be waited for: `None` while another thread takes the process out of its family.
+pub(crate) fn change_if_free() -> Option<User> {
+    let user = User::enter();
+    // SYNC POINT: leaving, with `begin` in crates/sd-socket/src/link/reclaim.rs.
+    let leaver = LEAVER.load(Ordering::SeqCst);
+    (leaver == 0 || leaver == crate::process::tid()).then_some(user)
+}
+
 /// How long a call pauses before it looks whether the process has left.
 const PAUSE_NS: u64 = 50_000;
 

@@ -20,6 +20,7 @@ use crate::memory::idle::{self, Open};
 use crate::process::{PROCESS, SlabRec};
 use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, PEER_DEAD, RESET, SHUT_RD, SHUT_WR};
 use crate::socket::parked::{PAGES, glance, is_parked};
+use crate::socket::road;
 use crate::socket::token::{Half, Rx, Tx, cursor};
 use core::sync::atomic::Ordering;
 use sd_ring::token::Way;
@@ -106,6 +107,7 @@ impl Page<'_> {
             && endpoint.holders.load(Ordering::Acquire) == self.rec.bit.load(Ordering::Relaxed)
             && endpoint.error.load(Ordering::Relaxed) == 0
             && endpoint.sender.load(Ordering::Relaxed) == 0
+            && !road::is_by_kernel(endpoint, road::RX_LEFT | road::TX_LEFT)
             && glance(endpoint).parked(&GEOMETRY).is_some()
     }
 

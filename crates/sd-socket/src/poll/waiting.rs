@@ -15,6 +15,7 @@ use crate::process::waker::Sleeper;
 use crate::socket::endpoint::{EndpointExt, PeerEnd, peer_end};
 use crate::socket::pin::Pinned;
 use crate::socket::thread_waker::{Among, Taken};
+use crate::socket::way_back;
 use crate::wait::by_kernel;
 use crate::wait::duties::{self, On, Waiting};
 use crate::wait::ready;
@@ -77,6 +78,9 @@ impl Kind {
             Kind::Socket(endpoint) => {
                 if endpoint.state_now() == State::Listen {
                     crate::setup::listen::interested(endpoint, entry.fd);
+                }
+                if endpoint.state_now() == State::Connected && way_back::is_begun(endpoint) {
+                    crate::epoll::look_at_way_back(endpoint);
                 }
                 let wanted = u32::from(wanted as u16);
                 (ready::mask(endpoint, wanted) | by_kernel::kernel_part(endpoint) & wanted) as i16

@@ -17,7 +17,7 @@
 //!
 //! Tested by `cargo xtask sharing --only short-lived`.
 
-use super::watched::{BUSY_MS, MESSAGES, now_ms, promotes};
+use super::watched::{BUSY_MS, MESSAGES};
 use crate::Outcome;
 use crate::fd::table::{self, Entry};
 use crate::monitor::client;
@@ -25,6 +25,7 @@ use crate::process::PROCESS;
 use crate::socket::kernel_socket::dropped_behind_our_back;
 use crate::socket::life;
 use crate::socket::road::{CLOSED, INSIDE, NEVER, word};
+use crate::socket::road::{now_ms, promotes};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use libc::c_int;
 use sd_shm::slab::{Endpoint, Promotes, Reason};

@@ -23,9 +23,10 @@
 //! | send and recv without a connection | `unconnected` |
 //! | connections that go to a sibling | `adopt`, `listen::offered`; the monitor's `shell/rescue.rs` |
 //! | connections of the kernel's that go over to shared memory | which: `watched`; how: `promote`; afterwards: `socket::road` |
+//! | and back, when the monitor says so | `demote`; how: `socket::way_back`, `epoll::way_back` |
 //! | one that a parent has accepted for its child | `inherited` |
 //! | the first connection of a process, which may not live for long | `first` (ADR 79) |
-//! | connections that go back to the kernel | `withdrawn`; the monitor's `shell/withdrawal.rs` |
+//! | connections that nobody accepts go to the kernel | `withdrawn`; the monitor's `shell/withdrawal.rs` |
 
 pub(crate) mod accept;
 pub(crate) mod admission;
@@ -33,6 +34,7 @@ pub(crate) mod adopt;
 mod before_monitor;
 pub(crate) mod bind;
 pub(crate) mod connect;
+mod demote;
 pub(crate) mod first;
 mod first_contact;
 mod inherited;

@@ -20,6 +20,7 @@ use crate::socket::history;
 use crate::socket::life;
 use crate::socket::pin::Pinned;
 use crate::socket::road::{self, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED};
+use crate::socket::token::{Half, Rx, Tx};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::road::RoadWord;
 use sd_shm::channel::{Side, SlotState};
@@ -273,15 +274,18 @@ fn attach_to(
     let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32;
     let nonblock = if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 };
     endpoint.flags.store(HAS_COLD | OWN_SOCKET | nonblock, Ordering::Release);
-    endpoint.rx().lowat.store(1, Ordering::Relaxed);
     super::remember::recall(endpoint, fd);
     recall_send_buffer(endpoint, fd);
     endpoint.fd.store(fd, Ordering::Relaxed);
     endpoint.error.store(0, Ordering::Relaxed);
     endpoint.sender.store(0, Ordering::Relaxed);
     endpoint.reason.store(Reason::Promoted as u8, Ordering::Relaxed);
-    life::attach(socket, channel, slot, generation);
-    road::begin(endpoint, word);
+    {
+        // Calls that began before it was demoted may be under way still.
+        let _halves = (Half::<Rx>::take_as_is(endpoint), Half::<Tx>::take_as_is(endpoint));
+        life::attach(socket, channel, slot, generation);
+        road::begin(endpoint, word);
+    }
     // Who changes one meanwhile finds the connection closed, and then ours.
     for registration in registered.into_iter().flatten() {
         crate::epoll::put_back(registration, endpoint);

@@ -15,7 +15,9 @@ use crate::socket::cold;
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::handle::Socket;
 use crate::socket::history;
-use crate::socket::road::{ACTIVE, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED, word};
+use crate::socket::road::{
+    self, ACTIVE, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED, now_ms, promotes, word,
+};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{MSG_ERRQUEUE, MSG_OOB, c_int};
 use sd_proto::{ErrorCode, Reply, Request};
@@ -25,19 +27,13 @@ use sd_sys::section::Section;
 /// So many messages are looked at together, and in no more time than that.
 pub(super) const MESSAGES: u32 = 16;
 pub(super) const BUSY_MS: u32 = 80;
-/// An offer that was refused is made again after this, then after twice as long, up to the longest. One that waits is gone by then.
-const PAUSE_MS: [u32; 2] = [1_000, 60_000];
-/// In tests.
-const TEST_PAUSE_MS: u32 = 5;
+/// An offer that waits is gone by then.
+const FORGOTTEN_MS: u32 = 60_000;
 
 /// Who finds the connection closed for a moment looks again after so long.
 const PAUSE_NS: u64 = 50_000;
 
 const MSG_ZEROCOPY: c_int = 0x400_0000;
-
-pub(super) fn promotes() -> Promotes {
-    Promotes::from_u32(PROCESS.header().promotes.load(Ordering::Relaxed))
-}
 
 /// The monitor is not known yet: who connects to other hosts, or to other network namespaces, has not asked it for anything.
 fn has_no_monitor_yet() -> bool {
@@ -56,10 +52,6 @@ pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
             cold.road.store(WATCHED | role, Ordering::Release);
         });
     }
-}
-
-pub(super) fn now_ms() -> u32 {
-    (sd_sys::time::now_ns() / 1_000_000) as u32
 }
 
 /// An endpoint for a connection of the kernel's, to be put into the table. Its names are noted.
@@ -150,7 +142,7 @@ fn is_due(cold: &Cold, word: u32, messages: u32) -> bool {
     let now = now_ms();
     let since = now.wrapping_sub(cold.looked_at_ms.load(Ordering::Relaxed));
     if word & OFFERED != 0 {
-        return since > PAUSE_MS[1];
+        return since > FORGOTTEN_MS;
     }
     if is_test {
         let pause = cold.pause_ms.load(Ordering::Relaxed);
@@ -203,10 +195,7 @@ fn offer(endpoint: &'static Endpoint, word: &'static AtomicU32, fd: c_int) {
         refused => {
             history::awaits(endpoint, why(refused.map(|(reply, _)| reply)));
             promote::give_up(serial);
-            let before = cold.pause_ms.load(Ordering::Relaxed);
-            let longer = if before == 0 { PAUSE_MS[0] } else { (before * 2).min(PAUSE_MS[1]) };
-            let pause = if promotes() == Promotes::All { TEST_PAUSE_MS } else { longer };
-            cold.pause_ms.store(pause, Ordering::Relaxed);
+            road::put_off(cold);
         }
     }
     promote::open(word, 0);

@@ -115,7 +115,7 @@ fn sent_so_far(endpoint: &Endpoint) -> Option<(Vec<u8>, bool)> {
             }
             Ok(Next::Empty) => return Some((bytes, endpoint.flag(SHUT_WR))),
             Ok(Next::Fin) => return Some((bytes, true)),
-            Ok(Next::Urgent | Next::Apart) | Err(_) => return None,
+            Ok(Next::Urgent | Next::Apart | Next::Marker) | Err(_) => return None,
         }
     }
 }

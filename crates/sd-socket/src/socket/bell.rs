@@ -43,7 +43,7 @@ pub(crate) const ALL_BITS: u32 = doorbell::RX_SLEEP
     | doorbell::TX_SIGNAL;
 
 /// Threads of this process that sleep in send or recv on it look again.
-pub(crate) fn wake_sleepers(endpoint: &'static Endpoint) {
+pub(crate) fn wake_sleepers(endpoint: &Endpoint) {
     let own = &endpoint.own_words().wait;
     doorbell::disarm(own, ALL_BITS & !(doorbell::RX_SIGNAL | doorbell::TX_SIGNAL));
     futex::wake(own, i32::MAX, Scope::Shared);

@@ -6,6 +6,7 @@ use crate::socket::bell::{ALL_BITS, notify};
 use crate::socket::token::{Half, Rx, Tx};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, SlotSide, SlotState};
+use sd_shm::promotion::{FLAG_LEFT, FLAG_WANTS_KERNEL};
 use sd_shm::rings::Rings;
 use sd_shm::slab::{
     Endpoint, FIXED_BUF, HAS_COLD, RX_DISTANCE, RX_PARKED, RxHalf, SWITCHES_MASK, State, TOKENS_DISTANCE,
@@ -185,10 +186,21 @@ pub(crate) fn peer_end(endpoint: &Endpoint) -> PeerEnd {
     if mine && state == SlotState::Refused {
         return PeerEnd::Reset;
     }
-    if flags & FLAG_DEAD != 0 || (mine && state == SlotState::Closed) {
+    // Where it has gone back to the kernel's connection, that tells the end.
+    if flags & FLAG_DEAD != 0 || (mine && state == SlotState::Closed && flags & FLAG_LEFT == 0) {
         return PeerEnd::Gone;
     }
     if endpoint.flag(PEER_DEAD) { PeerEnd::Gone } else { PeerEnd::Open }
+}
+
+/// Something in the peer's words may keep a sender from its ring: an end, the way back to the kernel, or the state of an older connection.
+#[inline(always)]
+pub(crate) fn is_unusual(endpoint: &Endpoint) -> bool {
+    let peer = endpoint.peer_words();
+    let flags = FLAG_RESET | FLAG_READS_NO_MORE | FLAG_DEAD | FLAG_WANTS_KERNEL;
+    // The lowest byte is the state.
+    let is_over = peer.state.load(Ordering::Acquire) as u8 > SlotState::Open as u8;
+    is_over || peer.flags.load(Ordering::Acquire) & flags != 0
 }
 
 /// The peer will send no more, though some of it may not have been read yet.

@@ -25,7 +25,7 @@
 //! | errors of a broken connection | `errors` |
 //! | getsockname, getpeername | `names` |
 //! | a thread that a peer wakes alone | `thread_waker`; the other end: `link::thread_wakers` |
-//! | a connection that the kernel has made, and whose bytes are moved | `road`; what `sd ss` tells of it: `history` |
+//! | a connection that the kernel has made, and whose bytes are moved | `road`; back again: `way_back`; what `sd ss` tells of it: `history` |
 //! | SIGURG, SIGIO | `signals`; the monitor's `shell/signals.rs` |
 
 pub(crate) mod addr;
@@ -51,3 +51,4 @@ pub(crate) mod signals;
 pub(crate) mod thread_waker;
 pub(crate) mod time_wait;
 pub(crate) mod token;
+pub(crate) mod way_back;

@@ -10,7 +10,10 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sd_ring::token::Way;
 use sd_ring::{RxCursor, TxCursor};
 use sd_shm::channel::GEOMETRY;
-use sd_shm::slab::{End, Endpoint, ParkedHalves, ROAD_RX_KERNEL, ROAD_TX_KERNEL, RX_PARKED, TX_PARKED};
+use sd_shm::slab::{
+    End, Endpoint, ParkedHalves, ROAD_MOVED, ROAD_RX_KERNEL, ROAD_RX_LEFT, ROAD_TX_KERNEL, ROAD_TX_LEFT,
+    RX_PARKED, TX_PARKED,
+};
 
 /// Pages that this process has given back.
 pub(crate) static PAGES: AtomicU32 = AtomicU32::new(0);
@@ -20,13 +23,57 @@ fn kept(endpoint: &Endpoint) -> Option<&'static ParkedHalves> {
     rec.slab()?.kept(index)
 }
 
-/// Nothing is sent, or received, through the half yet: its bytes go through the kernel's connection (`road`). Who ends the connection
-/// is told of none of that.
-fn stays_parked(endpoint: &Endpoint, which: u32) -> bool {
+/// Nothing is sent, or received, through the half now: its bytes go through the kernel's connection (`road`). If they will come back
+/// (`kernel`, and not `left`), who ends the connection is told of none of that.
+fn stays_parked(endpoint: &Endpoint, kernel: u32, left: u32) -> bool {
     let Some((rec, index)) = PROCESS.locate(endpoint) else { return false };
-    let cold = rec.slab().and_then(|slab| slab.cold_of(endpoint));
-    cold.is_some_and(|cold| cold.road.load(Ordering::Acquire) & which != 0)
-        && rec.private(index).is_some_and(|private| private.fds.load(Ordering::Acquire) != 0)
+    let Some(cold) = rec.slab().and_then(|slab| slab.cold_of(endpoint)) else { return false };
+    let road = cold.road.load(Ordering::Acquire);
+    let is_open = || rec.private(index).is_some_and(|private| private.fds.load(Ordering::Acquire) != 0);
+    road & left != 0 || road & kernel != 0 && is_open()
+}
+
+/// [`sd_shm::slab::Cold::road`].
+fn road(endpoint: &Endpoint) -> u32 {
+    crate::socket::cold::of(endpoint).road.load(Ordering::Acquire)
+}
+
+/// The sending half leaves the ring for good: the marker is the last there, and nothing is sent from it any more. For who has its token,
+/// after LEAVING was said. Whoever dies in here leaves it to the next, who does it again.
+pub(super) fn leave_tx(endpoint: &Endpoint, tx: &mut TxCursor) {
+    let Some(kept) = kept(endpoint) else { return };
+    let word = &crate::socket::cold::of(endpoint).road;
+    let was = word.load(Ordering::Acquire);
+    if was & (ROAD_TX_KERNEL | ROAD_TX_LEFT) == ROAD_TX_KERNEL {
+        // Who switched died before it was noted: nothing was sent through the ring yet.
+        word.fetch_and(!ROAD_TX_KERNEL, Ordering::AcqRel);
+        unpark_tx(endpoint, tx);
+    }
+    if was & ROAD_TX_LEFT == 0 {
+        tx.mark(&endpoint.tx_mem(), crate::socket::bell::stamp(endpoint));
+        sd_sys::budget::give_back(tx.large_used());
+        // Whether the large region was used.
+        kept.tx.store(u64::from(tx.large_was_used()), Ordering::Relaxed);
+        kept.tx_bytes.store(endpoint.tx().bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        word.fetch_or(ROAD_TX_KERNEL | ROAD_TX_LEFT | ROAD_MOVED, Ordering::AcqRel);
+    }
+    endpoint.set_flag(TX_PARKED);
+    tx.park_behind_marker();
+}
+
+/// The receiving half leaves the ring for good, at the marker, where it stays. For who has its token.
+pub(super) fn leave_rx(endpoint: &Endpoint) {
+    let Some(kept) = kept(endpoint) else { return };
+    let half = endpoint.rx();
+    kept.rx.store(0, Ordering::Relaxed);
+    kept.rx_bytes.store(half.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    for (to, from) in kept.short_addresses.iter().zip(&half.short_addresses) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    let word = &crate::socket::cold::of(endpoint).road;
+    word.fetch_or(ROAD_RX_KERNEL | ROAD_RX_LEFT | ROAD_MOVED, Ordering::AcqRel);
+    endpoint.set_flag(RX_PARKED);
+    half.lowat.store(0, Ordering::Release);
 }
 
 /// The half is parked; for who has its token.
@@ -42,7 +89,7 @@ pub(crate) fn is_parked(endpoint: &Endpoint, way: Way) -> bool {
 /// Makes a parked half to send what it was, for who has its token.
 #[cold]
 pub(super) fn unpark_tx(endpoint: &Endpoint, cursor: &mut TxCursor) {
-    let Some(kept) = kept(endpoint).filter(|_| !stays_parked(endpoint, ROAD_TX_KERNEL)) else {
+    let Some(kept) = kept(endpoint).filter(|_| !stays_parked(endpoint, ROAD_TX_KERNEL, ROAD_TX_LEFT)) else {
         return;
     };
     endpoint.tx().bytes.store(kept.tx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -53,7 +100,7 @@ pub(super) fn unpark_tx(endpoint: &Endpoint, cursor: &mut TxCursor) {
 /// Makes a parked half to receive what it was, for who has its token.
 #[cold]
 pub(super) fn unpark_rx(endpoint: &Endpoint, cursor: &mut RxCursor) {
-    let Some(kept) = kept(endpoint).filter(|_| !stays_parked(endpoint, ROAD_RX_KERNEL)) else {
+    let Some(kept) = kept(endpoint).filter(|_| !stays_parked(endpoint, ROAD_RX_KERNEL, ROAD_RX_LEFT)) else {
         return;
     };
     let half = endpoint.rx();
@@ -132,6 +179,11 @@ fn look<T>(
 
 /// The receiving cursor, parked or not.
 pub(crate) fn receiver_now(endpoint: &Endpoint) -> RxCursor {
+    if road(endpoint) & ROAD_RX_LEFT != 0 {
+        // It was never given up, and stands at the marker.
+        // SAFETY: plain integers in our own slab.
+        return unsafe { core::ptr::read_volatile(endpoint.rx().cursor.get()) };
+    }
     look(endpoint, || receiver(endpoint), |kept| unparked(endpoint, kept)).unwrap_or_default()
 }
 

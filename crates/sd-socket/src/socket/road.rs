@@ -4,7 +4,7 @@
 //! ```text
 //!  sender    kernel ──SWITCHED at a byte──> ring          receiver   kernel, up to that byte ──> ring
 //! ```
-//! Who does what next [`sd_ring::road`] says, of what both ends say in their words of the slot.
+//! The way back is in `way_back`. Who does what next [`sd_ring::road`] says, of what both ends say in their words of the slot.
 //!
 //! A word of the endpoint ([`sd_shm::slab::Cold::road`]) says which directions are the kernel's still, so relatives know it too. A
 //! direction that is looks parked to everybody else (`parked`): the short ways of send and recv know nothing of it, and who takes
@@ -17,8 +17,13 @@ use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::road::{Position, Receive, RoadWord, Send, receive, send};
 use sd_shm::channel::Side;
-use sd_shm::slab::{Endpoint, HAS_COLD, Moved, ROAD_WATCHED, RX_PARKED, TX_PARKED};
-pub(crate) use sd_shm::slab::{ROAD_RX_KERNEL as RX_KERNEL, ROAD_TX_KERNEL as TX_KERNEL};
+use sd_shm::slab::{
+    Awaits, Cold, Endpoint, HAS_COLD, Moved, Promotes, ROAD_WATCHED, RX_PARKED, Reason, State, TX_PARKED,
+};
+pub(crate) use sd_shm::slab::{
+    ROAD_MOVED as MOVED, ROAD_RX_KERNEL as RX_KERNEL, ROAD_RX_LEFT as RX_LEFT, ROAD_TX_KERNEL as TX_KERNEL,
+    ROAD_TX_LEFT as TX_LEFT,
+};
 
 /// Either.
 pub(crate) const KERNEL: u32 = RX_KERNEL | TX_KERNEL;
@@ -50,16 +55,33 @@ pub(crate) fn is_by_kernel(endpoint: &Endpoint, which: u32) -> bool {
     word(endpoint).is_some_and(|word| word.load(Ordering::Acquire) & which != 0)
 }
 
+/// A connection that the kernel has made, and that has a slot besides.
+pub(crate) fn is_promoted(endpoint: &Endpoint) -> bool {
+    endpoint.reason.load(Ordering::Relaxed) == Reason::Promoted as u8
+}
+
+/// It had a slot, and has given it back: a kernel's connection again. Calls that were under way go on, through the kernel.
+#[inline]
+pub(crate) fn is_given_back(endpoint: &Endpoint) -> bool {
+    endpoint.state_now() == State::Kernel && is_by_kernel(endpoint, TX_LEFT)
+}
+
+/// It is the kernel's, and another connection than a call that is under way began with.
+#[cold]
+pub(crate) fn is_withdrawn(endpoint: &Endpoint) -> bool {
+    endpoint.state_now() == State::Kernel && !is_given_back(endpoint)
+}
+
 /// A number of this process that leads to the connection, and so to the kernel's.
-pub(crate) fn number(endpoint: &'static Endpoint) -> Option<i32> {
-    let is_it = |fd: i32| table::socket(fd).is_some_and(|other| core::ptr::eq(other, endpoint));
+pub(crate) fn number(endpoint: &Endpoint) -> Option<i32> {
+    let leads_here = |entry: Entry| matches!(entry, Entry::Socket(other) | Entry::Kernel(other) if core::ptr::eq(other, endpoint));
     let first = endpoint.fd.load(Ordering::Relaxed);
-    if is_it(first) {
+    if leads_here(table::get(first)) {
         return Some(first);
     }
     let mut found = None;
     table::for_each(0, u32::MAX, |fd, entry| {
-        if matches!(entry, Entry::Socket(other) if core::ptr::eq(other, endpoint)) {
+        if leads_here(entry) {
             found.get_or_insert(fd);
         }
     });
@@ -74,7 +96,9 @@ pub(crate) fn begin(endpoint: &'static Endpoint, role: u32) {
     for word in [&kept.tx, &kept.tx_bytes, &kept.rx, &kept.rx_bytes] {
         word.store(0, Ordering::Relaxed);
     }
-    for (to, from) in kept.short_addresses.iter().zip(&rx.short_addresses) {
+    // Else it was promoted before, and they stand there.
+    let is_live = rx.lowat.load(Ordering::Relaxed) != 0;
+    for (to, from) in kept.short_addresses.iter().zip(&rx.short_addresses).filter(|_| is_live) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     endpoint.set_flag(TX_PARKED | RX_PARKED);
@@ -94,12 +118,15 @@ pub(crate) fn opened(endpoint: &Endpoint) {
     word(endpoint).inspect(|word| _ = word.fetch_and(!(WATCHED | CLOSED), Ordering::AcqRel));
 }
 
-fn own_side(endpoint: &Endpoint) -> Side {
+pub(super) fn own_side(endpoint: &Endpoint) -> Side {
     if endpoint.side.load(Ordering::Relaxed) == Side::A as u8 { Side::A } else { Side::B }
 }
 
 /// What the sender does next; for who has the token.
 pub(crate) fn next_of_sender(endpoint: &Endpoint, is_open: bool) -> Send {
+    if endpoint.state_now() == State::Kernel {
+        return Send::Kernel;
+    }
     let is_free = is_open && word(endpoint).is_some_and(|word| word.load(Ordering::Relaxed) & NEVER == 0);
     send(endpoint.own_words().road(), endpoint.peer_words().road(), is_free)
 }
@@ -129,16 +156,19 @@ pub(crate) fn has_switched(endpoint: &Endpoint) {
     leave_kernel(endpoint, TX_KERNEL);
 }
 
-/// What the kernel's connection still has, or will have, for the receiver, who has the half's token, or only wants a hint.
-///
-/// No sender goes back to the kernel yet. So what lies there is in front of all that is in the ring, however much of it came since
-/// the peer's word was read, and nobody has to ask how much that is.
-pub(crate) fn next_of_receiver(endpoint: &'static Endpoint, fd: i32) -> Receive {
+/// What the kernel's connection has for the receiver, who has the half's token, or only wants a hint. `waiting`: so many bytes lay there,
+/// when that was asked before this call. What came since may already stand behind what lies in the ring.
+pub(crate) fn next_of_receiver(endpoint: &'static Endpoint, fd: i32, waiting: u64) -> Receive {
+    if is_by_kernel(endpoint, RX_LEFT) {
+        // The marker was read; there may be no slot any more.
+        return Receive::Kernel(u64::MAX);
+    }
     let peer = endpoint.peer_words().road();
-    let mut at = Position { waiting: u64::MAX, read: 0, switched_at: 0, marker: false };
+    let mut at = Position { waiting, read: 0, switched_at: 0, marker: false };
     if peer.has(RoadWord::SWITCHED) {
         let (Some(channel), Ok(read)) = (endpoint.channel_ref(), sd_sys::tcp::read(fd)) else {
-            return Receive::Kernel(u64::MAX);
+            // It changes all the time; whose bytes these are will be seen.
+            return Receive::Kernel(0);
         };
         let names = channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed)));
         at.switched_at = names.switched_at(own_side(endpoint).other()).load(Ordering::Relaxed);
@@ -159,4 +189,36 @@ fn leave_kernel(endpoint: &Endpoint, which: u32) {
     if before.is_some_and(|before| before & KERNEL == which) {
         crate::socket::history::moved(endpoint, Moved::Promoted);
     }
+}
+
+/// What a connection of the kernel's is not offered for, the first time and after many; in tests.
+const PAUSE_MS: [u32; 2] = [1_000, 60_000];
+const TEST_PAUSE_MS: u32 = 5;
+
+/// It was refused, or has gone back: it is not offered for a while, longer each time.
+pub(crate) fn put_off(cold: &Cold) {
+    let before = cold.pause_ms.load(Ordering::Relaxed);
+    let longer = if before == 0 { PAUSE_MS[0] } else { (before * 2).min(PAUSE_MS[1]) };
+    let pause = if promotes() == Promotes::All { TEST_PAUSE_MS } else { longer };
+    cold.pause_ms.store(pause, Ordering::Relaxed);
+    cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
+}
+
+/// What the monitor says.
+pub(crate) fn promotes() -> Promotes {
+    Promotes::from_u32(PROCESS.header().promotes.load(Ordering::Relaxed))
+}
+
+/// Now, as [`Cold::looked_at_ms`] has it.
+pub(crate) fn now_ms() -> u32 {
+    (sd_sys::time::now_ns() / 1_000_000) as u32
+}
+
+/// It is a connection of the kernel's again, and all that leads to it knows that.
+pub(crate) fn opened_to_kernel(endpoint: &Endpoint) {
+    let cold = cold::of(endpoint);
+    cold.messages.store(0, Ordering::Relaxed);
+    put_off(cold);
+    crate::socket::history::awaits(endpoint, Awaits::Messages);
+    word(endpoint).inspect(|word| _ = word.fetch_and(!CLOSED, Ordering::AcqRel));
 }

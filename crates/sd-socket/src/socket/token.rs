@@ -10,10 +10,11 @@ use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sd_ring::road::RoadWord;
 use sd_ring::token::{Before, Me, Thread, Token, Way, World};
 use sd_ring::{RxCursor, TxCursor};
 use sd_shm::channel::GEOMETRY;
-use sd_shm::slab::{Endpoint, Slab, THREADS};
+use sd_shm::slab::{Endpoint, Slab, State, THREADS};
 use sd_sys::futex::{self, Scope};
 use sd_sys::section::Section;
 use sd_sys::thread;
@@ -203,6 +204,10 @@ impl Direction for Tx {
         // One that is parked still stands nowhere in the ring.
         if !cursor.is_parked() && cursor.recover(&GEOMETRY, &endpoint.tx_mem()).is_err() {
             endpoint::corrupt(endpoint);
+        }
+        // It may have died on the way back to the kernel's connection.
+        if endpoint.state_now() == State::Connected && endpoint.own_words().road().has(RoadWord::LEAVING) {
+            parked::leave_tx(endpoint, cursor);
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn kernel_part(endpoint: &'static Endpoint) -> u32 {
     let Some(fd) = road::number(endpoint).filter(|_| directions != 0) else { return 0 };
     let found = sd_sys::fd::poll_one(fd, (RX | TX) as i16, 0).map_or(0, |events| u32::from(events as u16));
     let mut part = 0;
-    if directions & RX_KERNEL != 0 && road::next_of_receiver(endpoint, fd) != Receive::Ring {
+    if directions & RX_KERNEL != 0 && road::next_of_receiver(endpoint, fd, 0) != Receive::Ring {
         part |= found & (RX | ENDS);
     }
     if directions & TX_KERNEL != 0 {
@@ -60,7 +60,7 @@ pub(super) fn ring_part(endpoint: &'static Endpoint, directions: u32, mask: impl
 /// What has come in the ring. Data are news also where the kernel's connection has some that nobody has read; an end is none there.
 fn incoming(endpoint: &'static Endpoint) -> u32 {
     let Some(fd) = road::number(endpoint) else { return 0 };
-    let is_next = road::next_of_receiver(endpoint, fd) == Receive::Ring;
+    let is_next = road::next_of_receiver(endpoint, fd, 0) == Receive::Ring;
     let mut rx = crate::socket::parked::receiver_now(endpoint);
     match apart::next(endpoint, &mut rx) {
         Ok(Next::Data { .. } | Next::Urgent) => IN,

@@ -79,6 +79,7 @@ fn stage() -> &'static Stage {
             pump: None,
             metrics: None,
             promote: Default::default(),
+            wander: None,
         };
         // SAFETY: nothing else runs yet.
         unsafe { std::env::set_var("SD_LOG", "off") };
@@ -168,7 +169,8 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         29 => Request::Ring { channel: a, side: y & 1 },
         30 => Request::Bridge,
         31 if b & 2 == 0 => Request::Waiting { index: x },
-        31 => Request::Offer { serial: a, connected: yes },
+        31 if b & 4 == 0 => Request::Offer { serial: a, connected: yes },
+        31 => Request::Demote { pid: x, ip: ip(a), port: if yes { port } else { 0 } },
         20 => Request::ThreadWakerOf { channel: a, side: y & 1, number: y >> 1 },
         _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
     }

@@ -1,0 +1,102 @@
+//! `sd demote`: whose connections go back to the kernel's, and who is told.
+
+use crate::authority::{MALLORY, become_user, is_root};
+use crate::client::{Client, Control};
+use crate::process::Process;
+use crate::server::Server;
+use sd_proto::{Ip, Reply, Request};
+use sd_shm::channel::Side;
+use sd_shm::slab::{Reason, State};
+use sd_sys::Errno;
+use std::sync::atomic::Ordering;
+
+const ANY: Ip = Ip([0; 16]);
+
+/// A process with a connection that was promoted, one that was not, and one that has gone back. Their names are 127.0.0.1:40000 and :80.
+fn client(server: &Server) -> Client {
+    let client = Client::register(server);
+    let reasons = [Reason::Promoted, Reason::None, Reason::Demoted].into_iter().enumerate();
+    for (index, reason) in reasons {
+        let endpoint = client.attach(index, 1, Side::A, index as u32, 1);
+        endpoint.reason.store(reason as u8, Ordering::Relaxed);
+        if reason == Reason::Demoted {
+            endpoint.state.store(State::Kernel as u8, Ordering::Release);
+        }
+    }
+    client
+}
+
+fn told(control: &Control, pid: u32, ip: Ip, port: u16) -> u32 {
+    match control.ask(Request::Demote { pid, ip, port }, &[]).0 {
+        Reply::Demoted { count } => count,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a client was told since the last look.
+fn notices(client: &Client) -> Vec<(Ip, u16)> {
+    let mut all = Vec::new();
+    loop {
+        match client.control.receive_with(libc::MSG_DONTWAIT) {
+            Ok(Some((Reply::Demote { ip, port }, fds))) if fds.is_empty() => all.push((ip, port)),
+            Err(Errno::EAGAIN) => return all,
+            other => panic!("{:?}", other.map(|found| found.map(|(reply, _)| reply))),
+        }
+    }
+}
+
+#[test]
+fn those_are_told_that_have_such_a_connection() {
+    let server = Server::start();
+    let client = client(&server);
+    let asks = Control::connect(server.socket());
+    let (here, pid) = (Ip::v4([127, 0, 0, 1]), std::process::id());
+    let mail = client.mail();
+    for (pid, ip, port) in [(0, ANY, 0), (pid, ANY, 0), (0, ANY, 80), (0, here, 40000), (pid, here, 0)] {
+        assert_eq!(told(&asks, pid, ip, port), 1, "{pid} {ip:?} {port}");
+        assert_eq!(notices(&client), [(ip, port)]);
+    }
+    assert_eq!(client.mail(), mail + 5);
+    for (pid, ip, port) in [(1, ANY, 0), (0, ANY, 81), (0, Ip::v4([127, 0, 0, 2]), 80), (pid, ANY, 40001)] {
+        assert_eq!(told(&asks, pid, ip, port), 0, "{pid} {ip:?} {port}");
+    }
+    assert_eq!((notices(&client), client.mail()), (vec![], mail + 5));
+}
+
+#[test]
+fn who_reads_nothing_is_not_told_for_ever() {
+    let server = Server::start();
+    let client = client(&server);
+    let asks = Control::connect(server.socket());
+    const TIMES: usize = 3000;
+    for _ in 0..TIMES {
+        assert_eq!(told(&asks, 0, ANY, 0), 1);
+    }
+    let told = notices(&client).len();
+    assert!(told > 0 && told < TIMES, "{told} notices wait in the monitor, or on the way");
+}
+
+/// As kill(2) would have it.
+#[test]
+fn connections_of_others_stay_where_they_are() {
+    if !is_root() {
+        return;
+    }
+    let server = Server::start();
+    let roots = client(&server);
+    let mut mallory = Process::fork(|ready| {
+        become_user(MALLORY);
+        let asks = Control::connect(server.socket());
+        assert_eq!(told(&asks, 0, ANY, 0), 0);
+        assert_eq!(told(&asks, std::process::id(), ANY, 0), 0);
+        let own = client(&server);
+        assert_eq!(told(&asks, 0, ANY, 80), 1);
+        assert_eq!(notices(&own), [(ANY, 80)]);
+        ready();
+        std::mem::forget(own);
+    });
+    mallory.wait_ready();
+    assert_eq!(notices(&roots), []);
+    let asks = Control::connect(server.socket());
+    assert_eq!(told(&asks, 0, ANY, 0), 2, "root's word is for all");
+}

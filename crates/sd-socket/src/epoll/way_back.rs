@@ -1,0 +1,113 @@
+//! A connection goes back to the kernel's, as far as others see it: instances of epoll, and numbers (`socket::way_back` does the rest).
+//!
+//! ```text
+//!  a direction has left ──> registrations in the kernel's instances, those who sleep look again
+//!  both have            ──> the number leads to a kernel's connection, the slot is closed, and it may be promoted anew
+//! ```
+//! The slot is given back when nobody else is in a call on the connection; until then its bytes go through the kernel all the same. The kernel's
+//! instance tells of what is ready when a registration is made or changed there: so nothing is lost that came before.
+
+use super::*;
+use crate::link::{kept_rings, reclaim};
+use crate::socket::bell::{ALL_BITS, notify};
+use crate::socket::pin::Pinned;
+use crate::socket::road::{self, ACTIVE, CLOSED, NEVER, RX_LEFT, TX_LEFT};
+use crate::socket::way_back;
+use sd_shm::channel::SlotState;
+use sd_shm::slab::{HAS_COLD, Reason};
+use sd_sys::section::Section;
+
+/// What is to be done for the way back of a connection is done. The caller has no lock and no token.
+#[cold]
+pub(crate) fn look(endpoint: &'static Endpoint) {
+    if way_back::step(endpoint) {
+        roads::came_back(endpoint);
+    }
+    give_back(endpoint);
+}
+
+/// The monitor wants it back in the kernel. For who keeps it open meanwhile; [`give_back`] follows.
+#[cold]
+pub(crate) fn begin(endpoint: &'static Endpoint) {
+    if endpoint.state_now() == State::Connected {
+        way_back::wish(endpoint);
+        look(endpoint);
+    }
+}
+
+/// Gives the slot back of a connection whose bytes all go through the kernel for good. True: it is a kernel's connection now.
+#[cold]
+pub(crate) fn give_back(endpoint: &'static Endpoint) -> bool {
+    if !way_back::is_over(endpoint) {
+        return false;
+    }
+    let Some(_within) = reclaim::change_if_free() else { return false };
+    let _section = Section::enter();
+    let _pinned = Pinned::new(endpoint);
+    if way_back::take_moved(endpoint) {
+        roads::came_back(endpoint);
+    }
+    if !close_slot(endpoint) {
+        return false;
+    }
+    watch::to_kernel(endpoint);
+    road::opened_to_kernel(endpoint);
+    true
+}
+
+/// The numbers of a connection in this process. `None`: somebody is in a call on it.
+fn numbers(endpoint: &'static Endpoint) -> Option<Vec<i32>> {
+    let mut numbers = vec![];
+    // This call counts as one more.
+    let fds = PROCESS.private(endpoint)?.fds.load(Ordering::Acquire).checked_sub(1)?;
+    let first = endpoint.fd.load(Ordering::Relaxed);
+    if fds == 1 && table::socket(first).is_some_and(|other| core::ptr::eq(other, endpoint)) {
+        return Some(vec![first]);
+    }
+    table::for_each(0, u32::MAX, |number, entry| {
+        if matches!(entry, Entry::Socket(other) if core::ptr::eq(other, endpoint)) {
+            numbers.push(number);
+        }
+    });
+    (!numbers.is_empty() && numbers.len() == fds as usize).then_some(numbers)
+}
+
+/// The slot is closed, and the numbers lead to a kernel's connection on which nobody may begin a call yet.
+fn close_slot(endpoint: &'static Endpoint) -> bool {
+    let Some((rec, index)) = PROCESS.locate(endpoint) else { return false };
+    let (Some(channel), Some(private)) = (endpoint.channel_ref(), rec.private(index)) else { return false };
+    let Some(word) = road::word(endpoint) else { return false };
+    let (mut rx, _tx) = (endpoint.rx_token(), endpoint.tx_token());
+    let is_own = endpoint.holders.load(Ordering::Acquire) == rec.bit.load(Ordering::Relaxed);
+    if !way_back::is_over(endpoint) || !is_own || !PROCESS.owns(rec) {
+        return false;
+    }
+    let Some(numbers) = numbers(endpoint) else { return false };
+    let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
+    let generation = endpoint.generation.load(Ordering::Relaxed);
+    let was_large =
+        rec.slab().and_then(|slab| slab.kept(index)).is_some_and(|kept| kept.tx.load(Ordering::Relaxed) != 0);
+    if was_large || rx.cursor().is_large() {
+        let is_closed = endpoint.peer_words().state() == (generation, SlotState::Closed);
+        kept_rings::trim(channel, slot, is_closed);
+    }
+    // What is left of the halves stays parked until it is promoted again.
+    let kept = word.load(Ordering::Acquire) & (ACTIVE | NEVER);
+    word.store(kept | road::WATCHED | CLOSED | RX_LEFT | TX_LEFT, Ordering::Release);
+    endpoint.flags.fetch_and(!crate::socket::endpoint::WATCHED, Ordering::AcqRel);
+    endpoint.set_flag(HAS_COLD);
+    endpoint.reason.store(Reason::Demoted as u8, Ordering::Relaxed);
+    endpoint.set_state(State::Kernel);
+    for fd in numbers {
+        table::set_kernel(fd, endpoint);
+    }
+    let own = endpoint.own_words();
+    own.wait.store(0, Ordering::Relaxed);
+    // The port is the kernel's.
+    let _ = channel.unbind(slot, endpoint);
+    own.set_state(generation, SlotState::Closed);
+    notify(endpoint, ALL_BITS);
+    private.clear_role();
+    channel.unused();
+    true
+}

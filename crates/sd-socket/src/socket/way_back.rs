@@ -1,0 +1,158 @@
+//! A connection goes back from its slot's rings to the kernel's connection, each direction for itself, at an exact byte (ADR 83).
+//!
+//! ```text
+//!  sender    ring ── LEAVING ── marker ── LEFT ──> kernel          receiver   ring ── reads the marker ──> kernel
+//! ```
+//! What is next [`sd_ring::road`] says; here it is done, under the token of the half. A half that has left looks parked, as in the beginning, and
+//! stays so: the short ways of send and recv find nothing there, and who takes its token asks the roads. Who dies between two steps
+//! leaves a word from which the next one goes on.
+//!
+//! Who holds a token may not tell instances of epoll, so that is noted ([`MOVED`]) and done by `epoll::way_back`.
+
+use crate::socket::apart;
+use crate::socket::bell::{self, ALL_BITS, notify};
+use crate::socket::endpoint::{EndpointExt, RESET, SHUT_RD, SHUT_WR};
+use crate::socket::history;
+use crate::socket::parked::{leave_rx, leave_tx};
+use crate::socket::road::{self, MOVED, RX_KERNEL, RX_LEFT, TX_KERNEL, is_by_kernel, word};
+use core::sync::atomic::Ordering;
+use sd_ring::road::{RoadWord, Send, is_over as is_slot_over, leaving};
+use sd_ring::{Next, RxCursor, TxCursor};
+use sd_shm::channel::SlotState;
+use sd_shm::promotion::{FLAG_LEFT, FLAG_WANTS_KERNEL, FLAGS_BACK};
+use sd_shm::slab::{Endpoint, Moved, State};
+
+/// The connection is to go back, in both directions. [`step`] follows.
+pub(crate) fn wish(endpoint: &Endpoint) {
+    endpoint.own_words().say(RoadWord::WANTS_KERNEL);
+    notify(endpoint, ALL_BITS);
+}
+
+/// Either side has said something of the way back.
+#[inline(always)]
+pub(crate) fn is_begun(endpoint: &Endpoint) -> bool {
+    let peer = endpoint.peer_words();
+    (peer.flags.load(Ordering::Acquire) | peer.other().flags.load(Ordering::Relaxed)) & FLAGS_BACK != 0
+}
+
+/// The peer wants what is sent to go through the kernel.
+#[inline(always)]
+pub(crate) fn is_wanted_by_peer(endpoint: &Endpoint) -> bool {
+    endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_WANTS_KERNEL != 0
+}
+
+/// Both directions do what is next for them, as far as that is the way back. Not for who has a token. True: instances of epoll
+/// are to be told.
+pub(crate) fn step(endpoint: &'static Endpoint) -> bool {
+    step_tx(endpoint);
+    step_rx(endpoint);
+    take_moved(endpoint)
+}
+
+/// Instances of epoll are to be told of a direction; the caller does it.
+pub(crate) fn take_moved(endpoint: &Endpoint) -> bool {
+    word(endpoint).is_some_and(|word| word.fetch_and(!MOVED, Ordering::AcqRel) & MOVED != 0)
+}
+
+fn step_tx(endpoint: &'static Endpoint) {
+    let mut half = endpoint.tx_token();
+    if endpoint.state_now() == State::Connected && !endpoint.flag(RESET) {
+        leave(endpoint, half.cursor());
+    }
+}
+
+/// For who has the sending half's token: it leaves the ring, if it is to.
+pub(crate) fn leave(endpoint: &'static Endpoint, tx: &mut TxCursor) {
+    loop {
+        match road::next_of_sender(endpoint, false) {
+            Send::Decline => return say_left(endpoint),
+            Send::Leave => _ = endpoint.own_words().decide(leaving),
+            Send::Mark => {
+                note_first(endpoint);
+                leave_tx(endpoint, tx);
+                return say_left(endpoint);
+            }
+            _ => return,
+        }
+    }
+}
+
+/// For `sd ss`: a direction goes back, of a connection whose both were there.
+fn note_first(endpoint: &Endpoint) {
+    if !is_by_kernel(endpoint, RX_KERNEL | TX_KERNEL) {
+        let is_own = endpoint.own_words().road().has(RoadWord::WANTS_KERNEL);
+        history::moved(endpoint, if is_own { Moved::Asked } else { Moved::Followed });
+    }
+}
+
+/// What is sent is in the kernel's stream from here on, and the peer is told.
+#[cold]
+pub(crate) fn say_left(endpoint: &Endpoint) {
+    if endpoint.flag(SHUT_WR) {
+        // In the ring an end stands where the marker would.
+        shut_kernels(endpoint, libc::SHUT_WR);
+    }
+    endpoint.own_words().say(RoadWord::LEFT);
+    notify(endpoint, ALL_BITS);
+    tell_self(endpoint);
+}
+
+/// shutdown(2) of the kernel's connection.
+fn shut_kernels(endpoint: &Endpoint, how: i32) {
+    if let Some(fd) = road::number(endpoint) {
+        // SAFETY: no pointers.
+        unsafe { sd_sys::syscall!(libc::SYS_shutdown, fd, how) };
+    }
+}
+
+fn step_rx(endpoint: &'static Endpoint) {
+    let mut half = endpoint.rx_token();
+    if endpoint.state_now() != State::Connected || is_by_kernel(endpoint, RX_KERNEL) {
+        return;
+    }
+    let rx = half.cursor();
+    let found = apart::next(endpoint, rx);
+    meet(endpoint, rx, found.ok());
+}
+
+/// For who has the receiving half's token, and has found this in the ring: whether what comes is in the kernel's connection from here on.
+pub(crate) fn meet(endpoint: &Endpoint, rx: &mut RxCursor, found: Option<Next>) -> bool {
+    let has_left = || endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_LEFT != 0;
+    let ends = match found {
+        Some(Next::Marker) => true,
+        // The kernel's connection tells the same end.
+        Some(Next::Fin) => has_left(),
+        _ => false,
+    };
+    if !ends {
+        return false;
+    }
+    if let Some(consumed) = rx.credit_all() {
+        endpoint.own_words().consumed.store(consumed, Ordering::Release);
+    }
+    note_first(endpoint);
+    leave_rx(endpoint);
+    if endpoint.flag(SHUT_RD) {
+        shut_kernels(endpoint, libc::SHUT_RD);
+    }
+    tell_self(endpoint);
+    true
+}
+
+/// Threads of this process that wait for the connection look again, and one of them tells the instances of epoll.
+#[cold]
+fn tell_self(endpoint: &Endpoint) {
+    bell::wake_sleepers(endpoint);
+    bell::announce_to_self(endpoint);
+}
+
+/// Nothing comes, or goes, through the slot any more.
+pub(crate) fn is_over(endpoint: &Endpoint) -> bool {
+    let Some(road) = word(endpoint).map(|word| word.load(Ordering::Acquire)) else { return false };
+    if endpoint.state_now() != State::Connected || road & (RX_KERNEL | TX_KERNEL) != RX_KERNEL | TX_KERNEL {
+        return false;
+    }
+    let (own, peer) = (endpoint.own_words(), endpoint.peer_words());
+    let is_refused = peer.state() == (endpoint.generation.load(Ordering::Relaxed), SlotState::Refused);
+    is_refused || is_slot_over(own.road(), peer.road(), road & RX_LEFT != 0)
+}

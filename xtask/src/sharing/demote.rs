@@ -1,0 +1,129 @@
+//! Connections go from the kernel to shared memory and back, again and again, while they carry data: no byte is lost, none comes twice.
+
+use super::promote::let_promote;
+use super::{served, start};
+use harness::lab::{Lab, Side};
+use harness::{Result, fail, product};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// More than can be carried meanwhile.
+const ENDLESS: &str = "1000000000000";
+
+/// The same ways as where connections are promoted only.
+pub(super) fn run(lab: &mut Lab, (way, bytes): (&str, &str), seed: u64) -> Result<String> {
+    let_wander(lab, seed)?;
+    const ROUNDS: u64 = 3;
+    for round in 0..ROUNDS {
+        let seed = (seed + round).to_string();
+        let (mut server, port) = served(start(lab, Side::Sd, &["crossing", "serve", way, &seed, bytes])?)?;
+        let mut client = start(lab, Side::Sd, &["crossing", &port, way, &seed, bytes])?;
+        for end in [&mut server, &mut client] {
+            end.wait_for_text("carried", PATIENCE)?;
+        }
+        server.kill();
+        client.kill();
+    }
+    let promoted = promotions(lab)?;
+    if promoted == 0 && way != "threads" && !lab.is_oracle() {
+        fail!("none of {ROUNDS} connections was promoted");
+    }
+    Ok(format!("{ROUNDS} connections, {bytes} bytes each way, {promoted} promotions"))
+}
+
+/// Two ends that take turns, on a connection that goes to the ring and back so often.
+pub(super) fn wander(lab: &mut Lab, seed: u64, times: u64) -> Result<String> {
+    let_wander(lab, seed)?;
+    let seed = seed.to_string();
+    let (mut server, port) = served(start(lab, Side::Sd, &["crossing", "serve", "turns", &seed, ENDLESS])?)?;
+    let mut client = start(lab, Side::Sd, &["crossing", &port, "turns", &seed, ENDLESS])?;
+    let (began, mut last, mut seen) = (Instant::now(), Instant::now(), 0);
+    while seen < times && !lab.is_oracle() {
+        for end in [&mut server, &mut client] {
+            if !end.is_running() {
+                fail!("after {seen} promotions an end is over: {}", end.last_words());
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let now = promotions(lab)?;
+        if now > seen {
+            (seen, last) = (now, Instant::now());
+        } else if last.elapsed() > PATIENCE {
+            fail!("after {seen} promotions there are no more");
+        }
+    }
+    server.kill();
+    client.kill();
+    Ok(format!("{seen} times there and back in {:.1} s", began.elapsed().as_secs_f64()))
+}
+
+/// `sd demote`: by process, by name, all.
+pub(super) fn asked(lab: &mut Lab, seed: u64) -> Result<String> {
+    let_promote(lab)?;
+    if lab.is_oracle() {
+        return Ok("nothing to ask".to_owned());
+    }
+    let seed = seed.to_string();
+    let (mut server, port) = served(start(lab, Side::Sd, &["crossing", "serve", "turns", &seed, ENDLESS])?)?;
+    let mut client = start(lab, Side::Sd, &["crossing", &port, "turns", &seed, ENDLESS])?;
+    let number: u16 = port.parse()?;
+    let is_promoted = |lab: &Lab| super::promote::is_promoted(lab, number);
+    let (pid, name) = (client.pid().to_string(), format!(":{port}"));
+    for what in [&[pid.as_str()][..], &[&name], &[&format!("127.0.0.1:{port}")], &[]] {
+        until("it is promoted", || is_promoted(lab))?;
+        let before = promotions(lab)?;
+        let told = demote(lab, what)?;
+        if told.trim() == "0 told" {
+            fail!("sd demote {what:?} finds no connection");
+        }
+        until("it goes back, and is promoted again", || Ok(promotions(lab)? > before))?;
+    }
+    for what in ["1", ":1", "127.0.0.9:7"] {
+        let told = demote(lab, &[what])?;
+        if told.trim() != "0 told" {
+            fail!("sd demote {what}: {told}");
+        }
+    }
+    for end in [&mut server, &mut client] {
+        if !end.is_running() {
+            fail!("an end is over: {}", end.last_words());
+        }
+    }
+    server.kill();
+    client.kill();
+    Ok("by process, by name, all".to_owned())
+}
+
+/// What is promoted is demoted soon.
+fn let_wander(lab: &mut Lab, seed: u64) -> Result<()> {
+    if !lab.is_oracle() {
+        lab.kill_monitor();
+        lab.start_monitor_with(&["--promote=all", &format!("--demote={seed}")])?;
+    }
+    Ok(())
+}
+
+fn promotions(lab: &Lab) -> Result<u64> {
+    if lab.is_oracle() { Ok(0) } else { Ok(lab.snapshot()?.promotions) }
+}
+
+fn demote(lab: &Lab, what: &[&str]) -> Result<String> {
+    let output =
+        Command::new(product::sd()).arg("demote").args(what).arg("--socket").arg(lab.socket()).output()?;
+    if !output.status.success() {
+        fail!("sd demote {what:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let began = Instant::now();
+    while !is_so()? {
+        if began.elapsed() > PATIENCE {
+            fail!("in vain: {what}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

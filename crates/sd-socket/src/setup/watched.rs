@@ -127,7 +127,7 @@ pub(crate) fn left(fd: c_int, is_message: bool) {
     } else if now & (NEVER | CLOSED) == 0 {
         match is_due(cold, now, messages) {
             true => offer(endpoint, word, fd),
-            false if messages == MESSAGES => history::awaits(endpoint, Awaits::Rate),
+            false if messages == MESSAGES && now & OFFERED == 0 => history::awaits(endpoint, Awaits::Rate),
             false => {}
         }
     }

@@ -231,6 +231,9 @@ pub struct DemoteOptions {
     /// A process, or the name of one end of a connection, ADDRESS:PORT or :PORT; without it all
     #[arg(value_name = "PID|NAME", value_parser = demoted)]
     pub what: Option<Demoted>,
+    /// Now, as before a checkpoint: what lies in shared memory comes through the kernel again
+    #[arg(long)]
+    pub at_once: bool,
     /// The monitor's socket, instead of SD_MONITOR, the host's or the user's own
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,

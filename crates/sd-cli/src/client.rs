@@ -67,8 +67,8 @@ pub fn status(socket: &Path) -> Result<Value, Silence> {
 }
 
 /// Has connections that were promoted go back to the kernel's: of how many it has told their processes.
-pub fn demote(socket: &Path, pid: u32, (ip, port): (Ip, u16)) -> Result<u32, Silence> {
-    match ask(socket, &Request::Demote { pid, ip, port })? {
+pub fn demote(socket: &Path, pid: u32, (ip, port): (Ip, u16), at_once: bool) -> Result<u32, Silence> {
+    match ask(socket, &Request::Demote { pid, ip, port, at_once })? {
         (Some(Reply::Demoted { count }), _) => Ok(count),
         (Some(Reply::Error { .. }), _) => Err(Silence::Confused("it refused the question")),
         _ => Err(Silence::Confused("it gave a senseless answer")),

@@ -15,7 +15,7 @@ pub(crate) fn main(options: &DemoteOptions) -> Result<()> {
         Some(Demoted::Name(name)) => (0, (ip_of(name.ip()), name.port())),
     };
     let socket = place::socket(options.socket.as_deref());
-    let count = client::demote(&socket, pid, name)
+    let count = client::demote(&socket, pid, name, options.at_once)
         .map_err(|silence| Failure::new(format!("{}: {silence}", socket.display())))?;
     print(&format!("{count} told\n"))
 }

@@ -152,6 +152,8 @@ pub enum Reply {
         ip: Ip,
         /// A port; zero: any.
         port: u16,
+        /// Now, and not when their peers have done their part.
+        at_once: bool,
     } brings 0, silent;
     /// Answer to Demote.
     65 Demoted {

@@ -294,6 +294,8 @@ pub enum Request {
         ip: Ip,
         /// Its port; zero: any.
         port: u16,
+        /// As for [`Reply::Demote`].
+        at_once: bool,
     } brings 0, answered;
     /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
     8 Status brings 0, answered;

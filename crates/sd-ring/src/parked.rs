@@ -71,7 +71,35 @@ impl TxCursor {
     }
 }
 
+/// Bits of an offset in a region, a multiple of 8, and of bytes taken of a message, in a word.
+const OFFSET_BITS: u32 = 24;
+const TAKEN_SHIFT: u32 = OFFSET_BITS + 1;
+
 impl RxCursor {
+    /// Where it stands, for somebody who goes on from there with what lies in the ring ([`RxCursor::resumed`]), beside
+    /// [`RxCursor::position`].
+    pub fn standing(&self) -> u64 {
+        let (region, pos) = self.place();
+        u64::from(self.taken()) << TAKEN_SHIFT | u64::from(region) << OFFSET_BITS | u64::from(pos >> 3)
+    }
+
+    /// A cursor that stands where another one did. What a peer has said of that may be senseless, and gives senseless results then.
+    pub fn resumed(position: u64, standing: u64) -> RxCursor {
+        let pos = (standing & ((1 << OFFSET_BITS) - 1)) << 3;
+        let region = (standing >> OFFSET_BITS & 1) as u32;
+        let mut cursor = RxCursor::new();
+        cursor.lap = Lap::new(position.wrapping_sub(pos) & !7, region);
+        cursor.consumed = position;
+        cursor.published = position;
+        cursor.take_over((standing >> TAKEN_SHIFT) as u32);
+        cursor
+    }
+
+    /// Nothing is read with it any more: it stands nowhere.
+    pub fn close(&mut self) {
+        self.consumed |= 1;
+    }
+
     /// See [`TxCursor::parked`].
     pub fn parked(&self) -> Option<u64> {
         if self.is_large() || self.consumed != self.published || self.taken() != 0 {

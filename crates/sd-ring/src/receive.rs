@@ -65,6 +65,13 @@ impl RxCursor {
         if self.partial >> 32 == self.consumed & 0xffff_ffff { self.partial as u32 } else { 0 }
     }
 
+    /// So many bytes of the message are taken.
+    pub(crate) fn take_over(&mut self, taken: u32) {
+        if taken != 0 {
+            self.partial = self.consumed << 32 | u64::from(taken);
+        }
+    }
+
     /// What comes next.
     #[inline(always)]
     pub fn next<M: RingMem>(&mut self, g: &Geometry, mem: &M) -> Result<Next, Corrupt> {

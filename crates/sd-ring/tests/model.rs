@@ -154,6 +154,10 @@ impl Pair {
     }
 
     fn receive(&mut self, max: u32) -> u32 {
+        // Whoever goes on from there finds the same.
+        let mut resumed = RxCursor::resumed(self.rx.position(), self.rx.standing());
+        let found = resumed.next(&GEOMETRY, &self.mem);
+        assert!(self.wary != Wary::No || found == { self.rx }.next(&GEOMETRY, &self.mem));
         match self.next().unwrap() {
             Next::Data { region, off, len } => {
                 let n = len.min(max);

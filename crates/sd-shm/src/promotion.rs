@@ -4,7 +4,7 @@
 //! the ticket, and where each side has gone over.
 
 use crate::channel::{Names, Side, SlotSide};
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
 use sd_ring::road::RoadWord;
 use sd_ring::sync::roads;
 
@@ -51,6 +51,28 @@ impl Names {
         &self.local[0]
     }
 
+    /// Where a side stood when it stopped reading its ring ([`RoadWord::RESUME`]), beside its [`SlotSide::consumed`]. Written by that side.
+    pub fn resume_at(&self, side: Side) -> u64 {
+        match side {
+            Side::A => self.local[1].load(Ordering::Relaxed),
+            Side::B => {
+                u64::from(self.ports.load(Ordering::Relaxed))
+                    | u64::from(self.listener_gen.load(Ordering::Relaxed)) << 32
+            }
+        }
+    }
+
+    /// See [`Names::resume_at`].
+    pub fn set_resume_at(&self, side: Side, standing: u64) {
+        match side {
+            Side::A => self.local[1].store(standing, Ordering::Relaxed),
+            Side::B => {
+                self.ports.store(standing as u32, Ordering::Relaxed);
+                self.listener_gen.store((standing >> 32) as u32, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// The bytes that a side has sent over the kernel's connection before its first in the ring. Written by that side.
     pub fn switched_at(&self, side: Side) -> &AtomicU64 {
         &self.remote[side as usize]
@@ -61,7 +83,6 @@ impl Names {
 mod tests {
     use super::*;
     use crate::channel::{FLAG_COLD, FLAG_FIN};
-    use core::sync::atomic::Ordering;
 
     #[test]
     #[cfg_attr(miri, ignore = "maps files")]
@@ -76,6 +97,11 @@ mod tests {
         assert_eq!(b.road(), RoadWord::default());
         let all = 1 << 6;
         assert_eq!(RoadWord::RESUME.0 << 1, all, "all bits of a word have a place");
+        map.names(3).set_resume_at(Side::A, u64::MAX - 1);
+        map.names(3).set_resume_at(Side::B, 1 << 45 | 7);
+        let at = |side| map.names(3).resume_at(side);
+        assert_eq!((at(Side::A), at(Side::B)), (u64::MAX - 1, 1 << 45 | 7));
+        assert_eq!(map.names(3).ticket().load(Ordering::Relaxed), 0);
         map.names(3).switched_at(Side::B).store(7, Ordering::Relaxed);
         assert_eq!(map.names(3).switched_at(Side::A).load(Ordering::Relaxed), 0);
     }

@@ -214,7 +214,7 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
         [(0, true), (u64::MAX, false)].map(|(serial, connected)| Request::Offer { serial, connected }),
     );
     for (pid, port) in [(0, 0), (1, 0), (0, port), (u32::MAX, 0)] {
-        all.push(Request::Demote { pid, ip: Ip([0; 16]), port });
+        all.push(Request::Demote { pid, ip: Ip([0; 16]), port, at_once: port == 0 });
     }
     for channel in ids.all.iter().copied() {
         all.extend([Request::Stuck { channel }, Request::Leave { channel }, Request::Decline { channel }]);

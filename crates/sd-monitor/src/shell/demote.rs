@@ -27,18 +27,25 @@ pub(super) struct Demotion {
     pid: u32,
     /// An address, perhaps unspecified, and a port, zero: any.
     name: (Ip, u16),
+    at_once: bool,
     pub(super) count: u32,
 }
 
 impl Server {
     /// Acts on [`sd_proto::Request::Demote`].
-    pub(super) fn demote(&mut self, id: u64, pid: u32, name: (Ip, u16)) -> Result<(), ErrorCode> {
+    pub(super) fn demote(
+        &mut self,
+        id: u64,
+        pid: u32,
+        name: (Ip, u16),
+        at_once: bool,
+    ) -> Result<(), ErrorCode> {
         let uid = self.connections.get(&id).map(|connection| connection.uid).ok_or(ErrorCode::Protocol)?;
         let uid = Some(uid).filter(|uid| !self.core.quotas.is_exempt(*uid));
         let is_asked = |family: &Family| uid.is_none_or(|uid| uid == family.uid);
         let families = self.families.iter().filter(|(_, family)| is_asked(family)).map(|(client, _)| *client);
         let families = families.collect();
-        self.look(id, What::Demotion(Demotion { uid, pid, name, count: 0 }), families);
+        self.look(id, What::Demotion(Demotion { uid, pid, name, at_once, count: 0 }), families);
         Ok(())
     }
 
@@ -65,15 +72,17 @@ impl Server {
             // A relative may have it alone.
             let own = self.families.iter().find(|(_, family)| family.pid == pid);
             let holder = own.map_or(client, |(own, _)| *own);
-            self.tell_of_demotion(holder, asked.name);
+            self.tell_of_demotion(holder, asked.name, asked.at_once);
         }
     }
 
-    pub(super) fn tell_of_demotion(&mut self, client: ClientId, (ip, port): (Ip, u16)) {
+    pub(super) fn tell_of_demotion(&mut self, client: ClientId, (ip, port): (Ip, u16), at_once: bool) {
         let Some(family) = self.families.get(&client) else { return };
         let connection = family.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
         let Some((number, connection)) = connection else { return };
-        if connection.notices_waiting() < WAITING_MAX && connection.notify(Reply::Demote { ip, port }) {
+        if connection.notices_waiting() < WAITING_MAX
+            && connection.notify(Reply::Demote { ip, port, at_once })
+        {
             let _ = self.poller.watch_room(connection.fd(), Token::Connection(number), true);
         }
         family.announce_mail();

@@ -61,7 +61,7 @@ impl Server {
             (Request::Hello { again, .. }, None) => self.hello(id, again, fds)?,
             (Request::Resume, None) => self.resume(id, sender.pid)?,
             (Request::Status, _) => self.status(id)?,
-            (Request::Demote { pid, ip, port }, _) => self.demote(id, pid, (ip, port))?,
+            (Request::Demote { pid, ip, port, at_once }, _) => self.demote(id, pid, (ip, port), at_once)?,
             (Request::Memory { len }, _) => self.memory(id, sender.uid, len)?,
             (Request::Bridge, _) => self.bridge(id, sender, fds)?,
             (Request::CannotTake, _) => self.cannot_take(id, listener)?,

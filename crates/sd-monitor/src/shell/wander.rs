@@ -15,7 +15,14 @@ pub(crate) struct Wander {
     /// `None`: nothing is.
     seed: Option<u64>,
     count: u64,
-    due: BTreeMap<(Instant, u64), (ClientId, (Ip, u16))>,
+    due: BTreeMap<(Instant, u64), Demotion>,
+}
+
+/// Of whose connection, by which name; and whether at once.
+struct Demotion {
+    client: ClientId,
+    name: (Ip, u16),
+    at_once: bool,
 }
 
 impl Wander {
@@ -35,8 +42,10 @@ impl Wander {
             self.count += 1;
             let chance = scatter(seed ^ self.count << 20);
             let at = Instant::now() + Duration::from_micros(least + chance % (most - least));
-            let who = if chance >> 63 == 0 { a.client } else { b.client };
-            self.due.insert((at, self.count), (who, a.facts.local));
+            let client = if chance >> 63 == 0 { a.client } else { b.client };
+            let at_once = chance >> 62 & 1 == 0;
+            let demotion = Demotion { client, name: a.facts.local, at_once };
+            self.due.insert((at, self.count), demotion);
         }
     }
 }
@@ -55,8 +64,8 @@ impl Server {
         while let Some(first) = self.wander.due.first_entry()
             && first.key().0 <= Instant::now()
         {
-            let (who, name) = first.remove();
-            self.tell_of_demotion(who, name);
+            let Demotion { client, name, at_once } = first.remove();
+            self.tell_of_demotion(client, name, at_once);
         }
     }
 }

@@ -27,7 +27,7 @@ fn client(server: &Server) -> Client {
 }
 
 fn told(control: &Control, pid: u32, ip: Ip, port: u16) -> u32 {
-    match control.ask(Request::Demote { pid, ip, port }, &[]).0 {
+    match control.ask(Request::Demote { pid, ip, port, at_once: port == 80 }, &[]).0 {
         Reply::Demoted { count } => count,
         other => panic!("{other:?}"),
     }
@@ -38,7 +38,11 @@ fn notices(client: &Client) -> Vec<(Ip, u16)> {
     let mut all = Vec::new();
     loop {
         match client.control.receive_with(libc::MSG_DONTWAIT) {
-            Ok(Some((Reply::Demote { ip, port }, fds))) if fds.is_empty() => all.push((ip, port)),
+            Ok(Some((Reply::Demote { ip, port, at_once }, fds)))
+                if fds.is_empty() && at_once == (port == 80) =>
+            {
+                all.push((ip, port));
+            }
             Err(Errno::EAGAIN) => return all,
             other => panic!("{:?}", other.map(|found| found.map(|(reply, _)| reply))),
         }

@@ -8,12 +8,13 @@
 //! | complaints about requests that nobody accepts | sleep; call, every 2 ms | there are some |
 //! | connections that TCP_DEFER_ACCEPT or the policy holds back | sleep; announced, as the last look may find some | there are some |
 //! | a monitor that is lost: register again | sleep on events; announced | it is lost |
+//! | what is to be sent again through the kernel | sleep | there is some |
 //! | memory of the connection that is waited for | sleep | it has some to give back |
 //! | memory of the process's connections | sleep | no other thread sees to it |
 //! | channels whose other side is gone: free them | sleep; announced, as the last look may end some | there are some |
 //! | be the wake target of inherited connections | sleep on events | they are this process's alone |
 //! | ask for connections that wait at busy siblings | announced | the monitor has said that there are some |
-//! | mail of the monitor | slept | there is some |
+//! | mail of the monitor | a wait begins, every 200 us; slept | there is some |
 //!
 //! Who sleeps on one connection does not register again: `sharing --only policy` then finds connections reset.
 
@@ -32,10 +33,12 @@ const fn every(ns: u64) -> Interval {
 pub(super) static TABLE: [Duty; DUTIES] = [
     Duty { when: When::Begins(every(10_000_000)), act: Act::Plain(client::glance) },
     Duty { when: When::Begins(every(SHORTEST_NS)), act: Act::Plain(sweep::episode) },
+    Duty { when: When::Begins(every(SHORTEST_NS)), act: Act::Plain(client::check_mail) },
     Duty { when: When::Caused(CONNECTS, every(SHORTEST_NS)), act: Act::Timed(syn_sent::pause) },
     Duty { when: When::Caused(REQUESTS, every(2_000_000)), act: Act::Timed(adopt::complain) },
     Duty { when: When::Sleeps, act: Act::Timed(admission::pause) },
     Duty { when: When::SleepsOnEvents, act: Act::Timed(client::retry_if_lost) },
+    Duty { when: When::Sleeps, act: Act::Timed(crate::epoll::resend_more) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.own.as_mut()?.before_sleep()) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.caretaker.before_sleep()) },
     Duty { when: When::Sleeps, act: Act::Plain(leave::sweep) },

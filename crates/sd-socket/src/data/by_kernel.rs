@@ -13,7 +13,7 @@ use crate::socket::kernel_socket::{MOVED, is_moved};
 use crate::socket::parked::is_parked;
 use crate::socket::road::{self, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT};
 use crate::socket::token::{Half, Rx, Tx};
-use crate::socket::way_back;
+use crate::socket::{resend, way_back};
 use crate::wait::duties::{On, Waiting};
 use crate::wait::sleep_set::SleepSet;
 use crate::wait::{Deadline, earlier, interrupted, ready};
@@ -102,6 +102,7 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, claim: &mut Claim) -> 
             road::has_switched(endpoint);
             return None;
         }
+        Send::Resend if !resend::go_on(endpoint) => return Some(Push::Full { seen: 0 }),
         // It stays the kernel's.
         Send::Decline | Send::Mark => way_back::say_left(endpoint),
         _ => {}

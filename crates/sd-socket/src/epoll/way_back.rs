@@ -12,7 +12,8 @@ use crate::link::{kept_rings, reclaim};
 use crate::socket::bell::{ALL_BITS, notify};
 use crate::socket::pin::Pinned;
 use crate::socket::road::{self, ACTIVE, CLOSED, NEVER, RX_LEFT, TX_LEFT};
-use crate::socket::way_back;
+use crate::socket::{resend, way_back};
+use sd_ring::road::RoadWord;
 use sd_shm::channel::SlotState;
 use sd_shm::slab::{HAS_COLD, Reason};
 use sd_sys::section::Section;
@@ -47,12 +48,54 @@ pub(crate) fn give_back(endpoint: &'static Endpoint) -> bool {
     if way_back::take_moved(endpoint) {
         roads::came_back(endpoint);
     }
-    if !close_slot(endpoint) {
+    if !close_slot(endpoint, way_back::is_over) {
         return false;
     }
     watch::to_kernel(endpoint);
     road::opened_to_kernel(endpoint);
     true
+}
+
+/// For how long the kernel may not take what is to be sent again.
+const PATIENCE_MS: i32 = 3000;
+
+/// The connection becomes the kernel's at once, for who cannot wait until the peer has done its part: what lies in the ring comes through the kernel
+/// when the peer has heard of that. Not for who has a lock or a token. False: it has to be read up to its end, as the peer leaves or is gone.
+#[cold]
+pub(crate) fn hand_back(endpoint: &'static Endpoint) -> bool {
+    let Some(_within) = reclaim::change_if_free() else { return false };
+    let _section = Section::enter();
+    let _pinned = Pinned::new(endpoint);
+    {
+        let (mut rx, mut tx) = (endpoint.rx_token(), endpoint.tx_token());
+        if endpoint.state_now() != State::Connected || !resend::stop_reading(endpoint, rx.cursor()) {
+            return false;
+        }
+        way_back::wish(endpoint);
+        way_back::leave(endpoint, tx.cursor());
+    }
+    if way_back::take_moved(endpoint) {
+        roads::came_back(endpoint);
+    }
+    while !endpoint.own_words().road().has(RoadWord::LEFT) {
+        let is_open = |fd| sd_sys::fd::poll_one(fd, libc::POLLOUT, PATIENCE_MS).is_ok_and(|found| found != 0);
+        if !road::number(endpoint).is_some_and(is_open) {
+            return false;
+        }
+        look(endpoint);
+    }
+    if close_slot(endpoint, way_back::has_left) {
+        watch::to_kernel(endpoint);
+        road::opened_to_kernel(endpoint);
+    }
+    true
+}
+
+/// What the kernel did not take is sent again; how soon this is to be called once more.
+pub(crate) fn resend_more() -> Option<u64> {
+    const AGAIN_NS: u64 = 1_000_000;
+    resend::take().into_iter().for_each(look);
+    resend::is_due().then_some(AGAIN_NS)
 }
 
 /// The numbers of a connection in this process. `None`: somebody is in a call on it.
@@ -73,13 +116,13 @@ fn numbers(endpoint: &'static Endpoint) -> Option<Vec<i32>> {
 }
 
 /// The slot is closed, and the numbers lead to a kernel's connection on which nobody may begin a call yet.
-fn close_slot(endpoint: &'static Endpoint) -> bool {
+fn close_slot(endpoint: &'static Endpoint, is_over: fn(&Endpoint) -> bool) -> bool {
     let Some((rec, index)) = PROCESS.locate(endpoint) else { return false };
     let (Some(channel), Some(private)) = (endpoint.channel_ref(), rec.private(index)) else { return false };
     let Some(word) = road::word(endpoint) else { return false };
     let (mut rx, _tx) = (endpoint.rx_token(), endpoint.tx_token());
     let is_own = endpoint.holders.load(Ordering::Acquire) == rec.bit.load(Ordering::Relaxed);
-    if !way_back::is_over(endpoint) || !is_own || !PROCESS.owns(rec) {
+    if !is_over(endpoint) || !is_own || !PROCESS.owns(rec) {
         return false;
     }
     let Some(numbers) = numbers(endpoint) else { return false };

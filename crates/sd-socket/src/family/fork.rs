@@ -78,7 +78,7 @@ const NOTHING: Part = Part { early: nothing, keep: nothing, unlock: nothing, for
 
 /// All parts, in the order in which their locks are taken and the child's part is done; locks are given up in the other
 /// order.
-static PARTS: [Part; 27] = {
+static PARTS: [Part; 28] = {
     use crate::{epoll, link, memory, monitor, route, setup, socket, wait};
     [
         Part { keep: memory::idle::keep_lock, unlock: memory::idle::unlock, ..NOTHING },
@@ -119,6 +119,7 @@ static PARTS: [Part; 27] = {
             ..NOTHING
         },
         Part { forked: setup::promote::forked, ..NOTHING },
+        Part { forked: crate::socket::resend::forked, ..NOTHING },
         Part { keep: crate::socket::notes::keep_lock, unlock: crate::socket::notes::unlock, ..NOTHING },
         Part {
             early: setup::listen::before_fork,

@@ -9,14 +9,16 @@ use sd_proto::Ip;
 use sd_shm::slab::{Endpoint, State};
 
 /// Those go back of which one end has this name; zero and an unspecified address stand for any. The caller holds no lock.
-pub(super) fn asked(ip: Ip, port: u16) {
+pub(super) fn asked((ip, port): (Ip, u16), at_once: bool) {
     for rec in PROCESS.slabs.iter().take(PROCESS.slab_count.load(Ordering::Acquire)) {
         let Some(slab) = rec.slab() else { continue };
         for index in 0..slab.header().high.load(Ordering::Acquire) as usize {
             let Some(endpoint) = slab.endpoint(index) else { break };
             let is_promoted = endpoint.state_now() == State::Connected && road::is_promoted(endpoint);
             if is_promoted && has_name(endpoint, (ip, port)) && life::retain_open(endpoint) {
-                epoll::go_back(endpoint);
+                if !at_once || !epoll::hand_back(endpoint) {
+                    epoll::go_back(endpoint);
+                }
                 life::release(endpoint);
                 epoll::give_back(endpoint);
             }

@@ -59,7 +59,7 @@ fn take_in(control: &mut Control, reply: Reply, got: msg::Received) -> Option<(R
             let side = if side == Side::A as u32 { Side::A } else { Side::B };
             control.mail.push_back(Mail::Promote((serial, channel), side, ticket));
         }
-        Reply::Demote { ip, port } => control.mail.push_back(Mail::Demote(ip, port)),
+        Reply::Demote { ip, port, at_once } => control.mail.push_back(Mail::Demote(ip, port, at_once)),
         answer => return Some((answer, got)),
     }
     None
@@ -86,7 +86,7 @@ fn deliver() {
             Some(Mail::Withdraw(id, slot, generation)) => {
                 crate::setup::withdrawn::asked(id, slot as usize, generation);
             }
-            Some(Mail::Demote(ip, port)) => crate::setup::demote::asked(ip, port),
+            Some(Mail::Demote(ip, port, at_once)) => crate::setup::demote::asked((ip, port), at_once),
             Some(Mail::Promote((serial, channel), side, ticket)) => {
                 crate::setup::promote::promised(serial, channel, side, ticket);
             }

@@ -17,7 +17,7 @@ use crate::socket::bell::{self, ALL_BITS, notify};
 use crate::socket::endpoint::{EndpointExt, PeerEnd, RESET, WATCHED, peer_end};
 use crate::socket::handle::Socket;
 use crate::socket::token::{Rx, cursor};
-use crate::socket::{apart, cold, confine, time_wait};
+use crate::socket::{apart, cold, confine, resend, time_wait};
 use core::sync::atomic::Ordering;
 use sd_ring::{Next, RxCursor, TxCursor};
 use sd_shm::channel::{FLAG_FIN, FLAG_RESET, GEOMETRY, Side, SlotState};
@@ -251,7 +251,11 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
         let (rx, tx) = (rx_half.cursor(), tx_half.cursor());
         let next = rx.next(&GEOMETRY, &endpoint.rx_mem());
         let unread = next.is_ok_and(Next::may_be_data) && apart::has_data(endpoint, rx);
-        let aborts = cold::of(endpoint).aborts();
+        let cold = cold::of(endpoint);
+        if cold.road.load(Ordering::Relaxed) != 0 {
+            resend::before_end(endpoint, tx);
+        }
+        let aborts = cold.aborts();
         if unread || aborts || endpoint.flag(RESET) {
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
         } else {

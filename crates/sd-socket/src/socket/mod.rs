@@ -25,7 +25,7 @@
 //! | errors of a broken connection | `errors` |
 //! | getsockname, getpeername | `names` |
 //! | a thread that a peer wakes alone | `thread_waker`; the other end: `link::thread_wakers` |
-//! | a connection that the kernel has made, and whose bytes are moved | `road`; back again: `way_back`; what `sd ss` tells of it: `history` |
+//! | a connection that the kernel has made, and whose bytes are moved | `road`; back again: `way_back`, `resend`; what `sd ss` tells of it: `history` |
 //! | SIGURG, SIGIO | `signals`; the monitor's `shell/signals.rs` |
 
 pub(crate) mod addr;
@@ -45,6 +45,7 @@ pub(crate) mod notes;
 pub(crate) mod parked;
 pub(crate) mod pin;
 pub(crate) mod recorded;
+pub(crate) mod resend;
 pub(crate) mod ring_view;
 pub(crate) mod road;
 pub(crate) mod signals;

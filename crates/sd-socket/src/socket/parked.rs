@@ -38,9 +38,9 @@ fn road(endpoint: &Endpoint) -> u32 {
     crate::socket::cold::of(endpoint).road.load(Ordering::Acquire)
 }
 
-/// The sending half leaves the ring for good: the marker is the last there, and nothing is sent from it any more. For who has its token,
-/// after LEAVING was said. Whoever dies in here leaves it to the next, who does it again.
-pub(super) fn leave_tx(endpoint: &Endpoint, tx: &mut TxCursor) {
+/// The sending half leaves the ring for good: a marker is the last there, if there is to be one, and nothing is sent from it any more. For
+/// who has its token, after LEAVING or RESUME was said. Whoever dies in here leaves it to the next, who does it again.
+pub(super) fn leave_tx(endpoint: &Endpoint, tx: &mut TxCursor, marker: bool) {
     let Some(kept) = kept(endpoint) else { return };
     let word = &crate::socket::cold::of(endpoint).road;
     let was = word.load(Ordering::Acquire);
@@ -50,7 +50,9 @@ pub(super) fn leave_tx(endpoint: &Endpoint, tx: &mut TxCursor) {
         unpark_tx(endpoint, tx);
     }
     if was & ROAD_TX_LEFT == 0 {
-        tx.mark(&endpoint.tx_mem(), crate::socket::bell::stamp(endpoint));
+        if marker {
+            tx.mark(&endpoint.tx_mem(), crate::socket::bell::stamp(endpoint));
+        }
         sd_sys::budget::give_back(tx.large_used());
         // Whether the large region was used.
         kept.tx.store(u64::from(tx.large_was_used()), Ordering::Relaxed);

@@ -56,6 +56,7 @@ pub(crate) fn is_by_kernel(endpoint: &Endpoint, which: u32) -> bool {
 }
 
 /// A connection that the kernel has made, and that has a slot besides.
+#[inline]
 pub(crate) fn is_promoted(endpoint: &Endpoint) -> bool {
     endpoint.reason.load(Ordering::Relaxed) == Reason::Promoted as u8
 }
@@ -85,7 +86,7 @@ pub(crate) fn number(endpoint: &Endpoint) -> Option<i32> {
             found.get_or_insert(fd);
         }
     });
-    found
+    found.inspect(|fd| endpoint.fd.store(*fd, Ordering::Relaxed))
 }
 
 /// Both halves look parked from now on, as those of a fresh connection. Until [`opened`] nobody enters.

@@ -207,7 +207,7 @@ impl Direction for Tx {
         }
         // It may have died on the way back to the kernel's connection.
         if endpoint.state_now() == State::Connected && endpoint.own_words().road().has(RoadWord::LEAVING) {
-            parked::leave_tx(endpoint, cursor);
+            parked::leave_tx(endpoint, cursor, true);
         }
     }
 }

@@ -12,9 +12,9 @@
 use crate::socket::apart;
 use crate::socket::bell::{self, ALL_BITS, notify};
 use crate::socket::endpoint::{EndpointExt, RESET, SHUT_RD, SHUT_WR};
-use crate::socket::history;
 use crate::socket::parked::{leave_rx, leave_tx};
 use crate::socket::road::{self, MOVED, RX_KERNEL, RX_LEFT, TX_KERNEL, is_by_kernel, word};
+use crate::socket::{history, resend};
 use core::sync::atomic::Ordering;
 use sd_ring::road::{RoadWord, Send, is_over as is_slot_over, leaving};
 use sd_ring::{Next, RxCursor, TxCursor};
@@ -69,8 +69,14 @@ pub(crate) fn leave(endpoint: &'static Endpoint, tx: &mut TxCursor) {
             Send::Leave => _ = endpoint.own_words().decide(leaving),
             Send::Mark => {
                 note_first(endpoint);
-                leave_tx(endpoint, tx);
+                leave_tx(endpoint, tx, true);
                 return say_left(endpoint);
+            }
+            Send::Resend => {
+                note_first(endpoint);
+                leave_tx(endpoint, tx, false);
+                resend::go_on(endpoint);
+                return;
             }
             _ => return,
         }
@@ -78,7 +84,7 @@ pub(crate) fn leave(endpoint: &'static Endpoint, tx: &mut TxCursor) {
 }
 
 /// For `sd ss`: a direction goes back, of a connection whose both were there.
-fn note_first(endpoint: &Endpoint) {
+pub(super) fn note_first(endpoint: &Endpoint) {
     if !is_by_kernel(endpoint, RX_KERNEL | TX_KERNEL) {
         let is_own = endpoint.own_words().road().has(RoadWord::WANTS_KERNEL);
         history::moved(endpoint, if is_own { Moved::Asked } else { Moved::Followed });
@@ -98,7 +104,7 @@ pub(crate) fn say_left(endpoint: &Endpoint) {
 }
 
 /// shutdown(2) of the kernel's connection.
-fn shut_kernels(endpoint: &Endpoint, how: i32) {
+pub(super) fn shut_kernels(endpoint: &Endpoint, how: i32) {
     if let Some(fd) = road::number(endpoint) {
         // SAFETY: no pointers.
         unsafe { sd_sys::syscall!(libc::SYS_shutdown, fd, how) };
@@ -144,6 +150,13 @@ pub(crate) fn meet(endpoint: &Endpoint, rx: &mut RxCursor, found: Option<Next>) 
 fn tell_self(endpoint: &Endpoint) {
     bell::wake_sleepers(endpoint);
     bell::announce_to_self(endpoint);
+}
+
+/// This end has no use for the slot any more, whatever the other one has still to do.
+pub(crate) fn has_left(endpoint: &Endpoint) -> bool {
+    endpoint.state_now() == State::Connected
+        && is_by_kernel(endpoint, RX_LEFT)
+        && endpoint.own_words().road().has(RoadWord::LEFT)
 }
 
 /// Nothing comes, or goes, through the slot any more.

@@ -170,7 +170,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         30 => Request::Bridge,
         31 if b & 2 == 0 => Request::Waiting { index: x },
         31 if b & 4 == 0 => Request::Offer { serial: a, connected: yes },
-        31 => Request::Demote { pid: x, ip: ip(a), port: if yes { port } else { 0 } },
+        31 => Request::Demote { pid: x, ip: ip(a), port: if yes { port } else { 0 }, at_once: yes },
         20 => Request::ThreadWakerOf { channel: a, side: y & 1, number: y >> 1 },
         _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
     }

@@ -1,0 +1,166 @@
+//! An end stops reading its ring, and the other one sends again through the kernel what lies there (RESUME, ADR 83).
+//!
+//! ```text
+//!  receiver   Q: where it stands, then RESUME in the sender's word      sender   the ring from Q on ──> kernel, LEFT
+//! ```
+//! For an end that goes on without the library, or cannot wait for the other's marker: from then on the kernel's connection is all that it needs. Of a
+//! sender that leaves at the same time one of both is said (`sd_ring::road`), so that nothing is sent twice, or never.
+//!
+//! What the receiver says of Q is senseless if it lies; then it gets senseless bytes of this ring, and no others.
+
+use crate::socket::addr;
+use crate::socket::endpoint::{EndpointExt, PeerEnd, RESET, SHUT_RD, peer_end};
+use crate::socket::parked::{leave_rx, leave_tx, receiver_now};
+use crate::socket::road::{self, ACTIVE, RX_KERNEL, RX_LEFT, is_by_kernel, word};
+use crate::socket::way_back::{note_first, say_left, shut_kernels};
+use core::sync::atomic::{AtomicU32, Ordering};
+use sd_ring::road::{RoadWord, leaving, resuming};
+use sd_ring::{Next, RxCursor, TxCursor};
+use sd_shm::channel::GEOMETRY;
+use sd_shm::slab::Endpoint;
+use sd_sys::Errno;
+use sd_sys::lock::Lock;
+
+/// The receiving half stops reading its ring, and has the peer send again through the kernel what lies there (RESUME). For who has the token of the
+/// half. False: the peer is leaving itself, or is gone, so that it has to be read up to its end.
+pub(crate) fn stop_reading(endpoint: &'static Endpoint, rx: &mut RxCursor) -> bool {
+    if is_by_kernel(endpoint, RX_LEFT) {
+        return true;
+    }
+    let Some(channel) = endpoint.channel_ref() else { return false };
+    if peer_end(endpoint) != PeerEnd::Open || endpoint.flag(RESET) {
+        return false;
+    }
+    let at = match is_by_kernel(endpoint, RX_KERNEL) {
+        true => receiver_now(endpoint),
+        false => *rx,
+    };
+    let names = channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed)));
+    let (own, peer) = (endpoint.own_words(), endpoint.peer_words());
+    names.set_resume_at(road::own_side(endpoint), at.standing());
+    own.consumed.store(at.position(), Ordering::Release);
+    if !peer.decide(resuming) {
+        return false;
+    }
+    note_first(endpoint);
+    rx.close();
+    leave_rx(endpoint);
+    if endpoint.flag(SHUT_RD) {
+        shut_kernels(endpoint, libc::SHUT_RD);
+    }
+    true
+}
+
+/// Sends again what the peer asks for, as much of it as the kernel takes now; for who has the sending half's token. True: that was all, or
+/// nothing can be sent any more.
+#[cold]
+pub(crate) fn go_on(endpoint: &'static Endpoint) -> bool {
+    match road::number(endpoint).ok_or(Errno::EBADF).and_then(|fd| resend(endpoint, fd)) {
+        Err(Errno::EAGAIN) => {
+            later(endpoint);
+            false
+        }
+        _ => {
+            say_left(endpoint);
+            true
+        }
+    }
+}
+
+/// Ring bytes that a correct sender cannot exceed.
+const WALK_MAX: u64 = 2 * GEOMETRY.large as u64;
+
+/// How much of it was sent already the kernel's stream says: between the switch, at P, and the end of this nothing else goes there.
+fn resend(endpoint: &Endpoint, fd: i32) -> Result<(), Errno> {
+    let (Some(channel), Some(word)) = (endpoint.channel_ref(), word(endpoint)) else { return Ok(()) };
+    let (names, side) =
+        (channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed))), road::own_side(endpoint));
+    let sent = sd_sys::tcp::sent(fd, word.load(Ordering::Relaxed) & ACTIVE != 0)?;
+    let mut skip = sent.saturating_sub(names.switched_at(side).load(Ordering::Relaxed));
+    let start = endpoint.peer_words().consumed.load(Ordering::Acquire);
+    let mut reader = RxCursor::resumed(start, names.resume_at(side.other()));
+    let (mem, mut urgent) = (endpoint.tx_mem(), 0);
+    while reader.position().wrapping_sub(start) <= WALK_MAX {
+        match reader.next(&GEOMETRY, &mem) {
+            Ok(Next::Data { len, .. }) if skip >= u64::from(len) => {
+                skip -= u64::from(len);
+                reader.advance(len);
+            }
+            Ok(Next::Data { region, off, len }) => {
+                let from = mem.at(region, off + skip as u32);
+                let (len, flags) =
+                    (len as usize - skip as usize, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | urgent);
+                // SAFETY: the ring checked region, off and length against our mapping.
+                let done =
+                    sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_sendto, fd, from, len, flags, 0, 0) })?;
+                reader.advance(skip as u32 + done as u32);
+                skip = 0;
+            }
+            Ok(Next::Urgent) => {
+                reader.admit_urgent();
+                urgent = libc::MSG_OOB;
+                continue;
+            }
+            _ => return Ok(()),
+        }
+        urgent = 0;
+    }
+    Ok(())
+}
+
+/// For how long the kernel may not take what is to be sent again by who closes.
+const PATIENCE_MS: i32 = 3000;
+
+/// The last descriptor is being closed, and the connection ends; for who has the sending half's token. The peer finds the end in the ring, unless it
+/// has said before that it reads the ring no more.
+#[cold]
+pub(super) fn before_end(endpoint: &Endpoint, tx: &mut TxCursor) {
+    let own = endpoint.own_words();
+    if !own.road().has(RoadWord::SWITCHED) || own.road().has(RoadWord::LEFT) || own.decide(leaving) {
+        return;
+    }
+    leave_tx(endpoint, tx, false);
+    // No number leads to it any more, but this one is still open, if it is the last.
+    let fd = endpoint.fd.load(Ordering::Relaxed);
+    let (local, peer) = crate::socket::names::of(endpoint);
+    let kernel = [addr::kernel_name(fd), addr::kernel_peer(fd)].map(|found| found.map(|(_, name)| name));
+    if kernel == [Some(local), Some(peer)] {
+        let has_room = || sd_sys::fd::poll_one(fd, libc::POLLOUT, PATIENCE_MS).is_ok_and(|found| found != 0);
+        while resend(endpoint, fd) == Err(Errno::EAGAIN) && has_room() {}
+    }
+    own.say(RoadWord::LEFT);
+}
+
+/// Connections of which something is still to be sent again, and how many.
+static RESENDING: Lock<Vec<&'static Endpoint>> = Lock::new(Vec::new());
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+fn later(endpoint: &'static Endpoint) {
+    let mut all = RESENDING.lock();
+    if !all.iter().any(|other| core::ptr::eq(*other, endpoint)) {
+        all.push(endpoint);
+    }
+    COUNT.store(all.len() as u32, Ordering::Relaxed);
+}
+
+/// Those; they are forgotten.
+pub(crate) fn take() -> Vec<&'static Endpoint> {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return Vec::new();
+    }
+    COUNT.store(0, Ordering::Relaxed);
+    core::mem::take(&mut *RESENDING.lock())
+}
+
+/// There are some.
+pub(crate) fn is_due() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// In the child of a fork: the parent sends it.
+pub(crate) fn forked() {
+    // SAFETY: the child has one thread.
+    unsafe { RESENDING.force_unlock() };
+    RESENDING.lock().clear();
+    COUNT.store(0, Ordering::Relaxed);
+}

@@ -222,6 +222,7 @@ impl Server {
         self.core.offers.forget(family);
         self.give_back_family(family);
         if let Some(record) = self.families.remove(&family) {
+            self.metrics.ended(family, &record);
             self.inherit_time_waits(family, &record);
             tracing::debug!(pid = record.pid, client = family.0, "family ended");
             record.slab.into_file().into_iter().for_each(|file| self.closers.give_back(file));

@@ -3,12 +3,14 @@
 use crate::client::Client;
 use crate::server::Server;
 use sd_proto::Request;
+use sd_shm::slab::{Awaits, Counter, HAS_COLD, ROAD_WATCHED, State};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 
 /// A monitor that serves metrics at a socket in its directory.
 fn start() -> (Server, PathBuf) {
@@ -121,6 +123,36 @@ fn a_page_tells_what_happened() {
     assert!(all.iter().any(|(key, count)| key.starts_with("socksdirect_refusals_total{") && *count == 1.0));
     assert!(count("socksdirect_memory_bytes{of=\"slabs\"}") > 0.0);
     assert!(count(&of_user("quota_descriptors", "")) >= 4.0);
+}
+
+/// How a process's threads wait is told when it has ended, too, and what its connections wait for while it lives; whatever it claims.
+#[test]
+fn waits_and_what_is_waited_for() {
+    let (server, path) = start();
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let count = |client: &Client, which: Counter, count: u64| {
+        client.slab.header().counters[which as usize].store(count, Ordering::Relaxed);
+    };
+    count(&a, Counter::SpinHit, 7);
+    count(&a, Counter::Sleep, 3);
+    count(&b, Counter::Sleep, u64::MAX);
+    a.slab.header().high.store(1, Ordering::Relaxed);
+    let (endpoint, cold) = (a.slab.endpoint(0).unwrap(), a.slab.cold(0).unwrap());
+    endpoint.flags.store(HAS_COLD, Ordering::Relaxed);
+    cold.road.store(ROAD_WATCHED, Ordering::Relaxed);
+    cold.road_awaits.store(Awaits::Rate as u16, Ordering::Relaxed);
+    endpoint.holders.store(1, Ordering::Relaxed);
+    endpoint.state.store(State::Kernel as u8, Ordering::Release);
+    let told = || {
+        let all = parse(&page(&path));
+        ["waits_total{how=\"spin\"}", "waits_total{how=\"sleep\"}", "watched_connections{awaits=\"rate\"}"]
+            .map(|key| all.get(&format!("socksdirect_{key}")).copied().unwrap_or_default())
+    };
+    let bound = (1u64 << 48) as f64;
+    assert_eq!(told(), [7.0, bound + 3.0, 1.0]);
+    drop((a, b));
+    crate::server::until("they have ended", || told()[2] == 0.0);
+    assert_eq!(told(), [7.0, bound + 3.0, 0.0]);
 }
 
 /// The official checker reads it too, where there is one. It knows the older text format, in which a counter's name has its ending.

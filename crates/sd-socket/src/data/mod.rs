@@ -18,11 +18,13 @@
 //! | shutdown | `shutdown`; FIONREAD, SIOCOUTQ, SIOCATMARK: `socket::ring_view` |
 //! | MSG_OOB | `urgent`; SIGURG: `socket::signals` |
 //! | MSG_ZEROCOPY and its notices | `zero_copy` |
+//! | bytes that a bridge has passed on | `discard`; `family::bridge` |
 //! | pointers of the caller | `iov`; whether they can be touched: sd-sys' `user.rs` (ADR 49) |
 
 mod by_kernel;
 pub(crate) mod calls;
 mod claim;
+pub(crate) mod discard;
 mod fast;
 pub(crate) mod files;
 pub(crate) mod iov;

@@ -4,6 +4,7 @@ use super::privileges::{drop_rights, echo, receive_all, talk};
 use crate::setup::*;
 use crate::sys::*;
 use crate::table::{Subject, solo};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 pub(crate) const SUBJECTS: &[Subject] = &[
     solo("privileges/parent_drops", parent_drops),
@@ -12,6 +13,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("privileges/forgotten_copy", forgotten_copy),
     solo("privileges/unread_stays", unread_stays),
     solo("privileges/one_after_the_other", one_after_the_other),
+    solo("privileges/both_read", both_read),
 ];
 
 /// The child keeps what the parent had, which goes on as another user.
@@ -100,6 +102,83 @@ fn unread_stays() {
     say!("child: {}", wait_child(child));
     pause(50);
     show_recv("parent", pair.server, 32, 0);
+}
+
+/// Records of one connection are read by a process and by its child that gave rights up, whoever comes first: none is lost.
+fn both_read() {
+    const RECORDS: usize = 1000;
+    let pair = connected();
+    set_nonblocking(pair.server, true);
+    let seen = Shared::new(RECORDS);
+    let child = fork_child(|| {
+        close(pair.client);
+        drop_rights();
+        seen.read_all(pair.server, |_| ())
+    });
+    let other = fork_child(|| {
+        close(pair.client);
+        // It leaves the others time, and then some of what there is.
+        seen.read_all(pair.server, |records| {
+            if records % 5 == 0 {
+                pause(20);
+            }
+        })
+    });
+    for record in 0..RECORDS {
+        write(pair.client, &(record as u64).to_le_bytes());
+        if record % 2 == 1 {
+            pause(1);
+        }
+    }
+    pause(20);
+    seen.ends();
+    let ends = [child, other].map(wait_child);
+    say!("{ends:?}, lost: {}", seen.missing());
+}
+
+/// Memory that children share: a byte for each record, and one that says that there are no more.
+struct Shared(&'static [AtomicU8]);
+
+impl Shared {
+    fn new(records: usize) -> Shared {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: fresh memory, which stays until the process ends; zeros are valid.
+        Shared(unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), records + 1, prot, flags, -1, 0);
+            assert!(at != libc::MAP_FAILED);
+            std::slice::from_raw_parts(at.cast(), records + 1)
+        })
+    }
+
+    fn ends(&self) {
+        self.0.last().iter().for_each(|end| end.store(1, Ordering::SeqCst));
+    }
+
+    fn missing(&self) -> usize {
+        self.0.iter().filter(|seen| seen.load(Ordering::SeqCst) == 0).count()
+    }
+
+    /// Reads records until there are no more, and does something after each.
+    fn read_all(&self, fd: i32, after: impl Fn(usize)) -> i32 {
+        let has_ended = || self.0.last().is_some_and(|end| end.load(Ordering::SeqCst) != 0);
+        let (mut record, mut records) = ([0; 8], 0);
+        loop {
+            let is_last = has_ended();
+            while read(fd, &mut record).value == 8 {
+                let number = u64::from_le_bytes(record) as usize;
+                match self.0.get(number) {
+                    Some(seen) => seen.store(1, Ordering::SeqCst),
+                    None => return 1,
+                }
+                records += 1;
+                after(records);
+            }
+            if is_last {
+                return 0;
+            }
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// As OpenSSH: one child before authentication and one after it, of a process that keeps its copy. The client goes on at once.

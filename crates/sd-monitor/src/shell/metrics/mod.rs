@@ -25,6 +25,7 @@ pub(super) mod place;
 mod serve;
 mod sums;
 
+use super::family::Family as Client;
 use super::poller::{Poller, Token};
 use super::server::Server;
 use super::turns::busy;
@@ -41,7 +42,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use sums::Sums;
+use sums::{Sums, Waits};
 
 /// What the main thread spends on looking around before it serves its clients again.
 const PIECE: Duration = Duration::from_micros(300);
@@ -59,6 +60,8 @@ struct On {
     routes: Family<[(&'static str, String); 2], Counter>,
     shared: Arc<Shared>,
     gathering: Option<Gathering>,
+    /// Of processes that have ended.
+    waits: Waits,
 }
 
 /// A look around that is under way.
@@ -88,7 +91,14 @@ impl Metrics {
         registry.register_collector(Box::new(sums::Seen(shared.clone())));
         poller.watch(&shared.bell, Token::Metrics)?;
         serve::start(listener, registry, shared.clone())?;
-        Ok(Metrics(Some(Box::new(On { requests, refusals, routes, shared, gathering: None }))))
+        Ok(Metrics(Some(Box::new(On {
+            requests,
+            refusals,
+            routes,
+            shared,
+            gathering: None,
+            waits: Waits::default(),
+        }))))
     }
 
     /// When a request came, if anybody wants to know.
@@ -124,6 +134,16 @@ impl Metrics {
         on.routes.get_or_create(&[("road", road.to_owned()), ("reason", reason)]).inc();
     }
 
+    /// A process has ended, and takes its counts along.
+    pub(super) fn ended(&mut self, client: ClientId, family: &Client) {
+        let Some(on) = &mut self.0 else { return };
+        on.waits.add(family);
+        // Not looked at yet, and not there any more by then; else it was counted as one that is there.
+        if let Some(gathering) = on.gathering.as_mut().filter(|it| it.families.contains(&client)) {
+            gathering.sums.waits.add(family);
+        }
+    }
+
     /// How long to sleep at most before [`Server::gather_on`].
     pub(super) fn pause(&self) -> Option<Duration> {
         self.0.as_ref().and_then(|on| on.gathering.as_ref()).map(|_| Duration::ZERO)
@@ -138,7 +158,8 @@ impl Server {
         if on.gathering.is_none() {
             let families = self.families.keys().copied().collect();
             let segments = self.segments.keys().copied().collect();
-            on.gathering = Some(Gathering { families, segments, sums: Sums::default() });
+            let sums = Sums::beginning_with(on.waits);
+            on.gathering = Some(Gathering { families, segments, sums });
         }
     }
 
@@ -179,6 +200,7 @@ impl Server {
     /// What the core counts anyway.
     fn gather_rest(&self, sums: &mut Sums) {
         sums.counters = self.counters;
+        sums.offers_waiting = self.core.offers.len() as u64;
         sums.processes = self.core.members.len() as u64;
         sums.channels = self.core.channels.len() as u64;
         sums.listeners = self.core.listeners.iter().count() as u64;

@@ -5,6 +5,7 @@
 //! the bridge looks at what has come without taking it (MSG_PEEK), passes that on, and takes as much out of the connection
 //! as the kernel says was read at the other end. What was passed on and then read by another process can be read twice.
 
+use crate::data::discard::discard;
 use crate::data::iov::Pieces;
 use crate::data::stream;
 use crate::socket::addr;
@@ -123,19 +124,16 @@ impl Lent {
     }
 
     fn take(&mut self, endpoint: &'static Endpoint, wanted: u64) -> u64 {
-        let received = endpoint.rx().bytes.load(Ordering::Relaxed);
-        // Zero: the half is parked.
-        if received != 0 && received != self.received {
+        let Some((taken, received)) = discard(endpoint, self.received, wanted) else {
             // Somebody else was faster.
             self.taken += self.bytes;
             self.bytes = 0;
             self.was_for_others = true;
             return 0;
-        }
-        let taken = take(endpoint, wanted);
+        };
         self.bytes -= taken;
         self.taken += taken;
-        self.received = endpoint.rx().bytes.load(Ordering::Relaxed);
+        self.received = received;
         taken
     }
 
@@ -145,17 +143,4 @@ impl Lent {
         self.pause_ns = (pause * 2).min(ASK_NS.1);
         pause
     }
-}
-
-/// Receives so many bytes, for nobody.
-fn take(endpoint: &'static Endpoint, wanted: u64) -> u64 {
-    let (mut bytes, mut taken) = ([0u8; 4096], 0);
-    while taken < wanted {
-        let len = (wanted - taken).min(bytes.len() as u64) as usize;
-        match stream::recv(endpoint, Pieces::one(bytes.as_mut_ptr(), len), libc::MSG_DONTWAIT) {
-            Ok(0) | Err(_) => break,
-            Ok(got) => taken += got as u64,
-        }
-    }
-    taken
 }

@@ -57,6 +57,17 @@ impl Talk {
         Ok([of("peer"), of("local")])
     }
 
+    /// Is busy until both ends are over shared memory.
+    fn until_moved(&mut self, lab: &Lab) -> Result<()> {
+        for _ in 0..TRIES {
+            self.say(100, 0)?;
+            if self.ends(lab)?.iter().flatten().filter(|end| end["path"] == "shm").count() == 2 {
+                return Ok(());
+            }
+        }
+        fail!("it was not moved: {:?}", self.ends(lab)?);
+    }
+
     fn client_end(&self, lab: &Lab) -> Result<Value> {
         let [client, _] = self.ends(lab)?;
         client.ok_or_else(|| "the client's end is not shown".into())
@@ -128,17 +139,7 @@ fn is_moved(lab: &Lab, networks: &Networks) -> Result<String> {
     }
     let began = clock_ns(lab)?;
     let mut tracer = trace(lab, &talk)?;
-    let mut is_over_shm = false;
-    for _ in 0..TRIES {
-        talk.say(100, 0)?;
-        is_over_shm = talk.ends(lab)?.iter().flatten().filter(|end| end["path"] == "shm").count() == 2;
-        if is_over_shm {
-            break;
-        }
-    }
-    if !is_over_shm {
-        fail!("it was not moved: {:?}", talk.ends(lab)?);
-    }
+    talk.until_moved(lab)?;
     let now = clock_ns(lab)?;
     for end in talk.ends(lab)?.iter().flatten() {
         let since = end["road_since_ns"].as_u64().unwrap_or_default();
@@ -151,10 +152,14 @@ fn is_moved(lab: &Lab, networks: &Networks) -> Result<String> {
         // Both changes between two looks would be told as one.
         tracer.wait_for_text(r#""from":"kernel""#, PATIENCE)?;
     }
-    goes_back(lab, &mut talk)?;
+    goes_back(lab, &mut talk, &[], 2)?;
+    let back = clock_ns(lab)?;
+    talk.until_moved(lab)?;
+    goes_back(lab, &mut talk, &["--at-once"], 4)?;
     let note = match tracer {
-        Ok(tracer) => traced(tracer, &talk, [began, now, clock_ns(lab)?])
-            .map(|()| "both changes were traced".to_owned())?,
+        Ok(tracer) => {
+            traced(tracer, &talk, [began, now, back]).map(|()| "both changes were traced".to_owned())?
+        }
         Err(why) => format!("not traced: {why}"),
     };
     talk.end();
@@ -162,10 +167,10 @@ fn is_moved(lab: &Lab, networks: &Networks) -> Result<String> {
 }
 
 /// The client's end is asked to go back, and the server's follows.
-fn goes_back(lab: &Lab, talk: &mut Talk) -> Result<()> {
+fn goes_back(lab: &Lab, talk: &mut Talk, how: &[&str], changes: u64) -> Result<()> {
     let mut command = Command::new(product::sd());
     let pid = talk.client.pid().to_string();
-    let output = command.args(["demote", &pid]).env("SD_MONITOR", lab.socket()).output()?;
+    let output = command.args(["demote", &pid]).args(how).env("SD_MONITOR", lab.socket()).output()?;
     if !output.status.success() {
         fail!("sd demote: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -181,7 +186,8 @@ fn goes_back(lab: &Lab, talk: &mut Talk) -> Result<()> {
     let [client, server] = &ends;
     for (end, why) in [(client, "asked for"), (server, "the other end went to the kernel")] {
         let end = end.as_ref().ok_or("an end is not shown any more")?;
-        if end["path"] != "kernel" || end["road_changes"] != 2 || end["road_moved"] != why {
+        let is_open = end["state"] == "ESTABLISHED";
+        if !is_open || end["path"] != "kernel" || end["road_changes"] != changes || end["road_moved"] != why {
             fail!("not moved back since {why:?}: {end}");
         }
     }

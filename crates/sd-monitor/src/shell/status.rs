@@ -312,7 +312,10 @@ impl Server {
                 shown.reason = shown.reason.filter(|_| is_bridged || is_promoted);
                 let sender = family.slab.sender(endpoint).0;
                 shown.fills_bytes = sender.large_used().min(GEOMETRY.large).into();
-                (shown.end, shown.state) = self.end_of(id, endpoint, sender);
+                // What a ring counts, and where a slot ends, says nothing of what the kernel carries.
+                if !by_kernel {
+                    (shown.end, shown.state) = self.end_of(id, endpoint, sender);
+                }
             }
             if state == State::Connecting {
                 (shown.path, shown.state, shown.reason) = ("shm", "SYN_SENT", None);

@@ -12,12 +12,12 @@ use crate::socket::addr;
 use crate::socket::endpoint::{EndpointExt, PeerEnd, RESET, SHUT_RD, peer_end};
 use crate::socket::parked::{leave_rx, leave_tx, receiver_now};
 use crate::socket::road::{self, ACTIVE, RX_KERNEL, RX_LEFT, is_by_kernel, word};
-use crate::socket::way_back::{note_first, say_left, shut_kernels};
+use crate::socket::way_back::{note_first_as, say_left, shut_kernels};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::road::{RoadWord, leaving, resuming};
 use sd_ring::{Next, RxCursor, TxCursor};
 use sd_shm::channel::GEOMETRY;
-use sd_shm::slab::Endpoint;
+use sd_shm::slab::{Endpoint, Moved};
 use sd_sys::Errno;
 use sd_sys::lock::Lock;
 
@@ -42,7 +42,7 @@ pub(crate) fn stop_reading(endpoint: &'static Endpoint, rx: &mut RxCursor) -> bo
     if !peer.decide(resuming) {
         return false;
     }
-    note_first(endpoint);
+    note_first_as(endpoint, Moved::Asked);
     rx.close();
     leave_rx(endpoint);
     if endpoint.flag(SHUT_RD) {

@@ -84,10 +84,15 @@ pub(crate) fn leave(endpoint: &'static Endpoint, tx: &mut TxCursor) {
 }
 
 /// For `sd ss`: a direction goes back, of a connection whose both were there.
-pub(super) fn note_first(endpoint: &Endpoint) {
+fn note_first(endpoint: &Endpoint) {
+    let is_own = endpoint.own_words().road().has(RoadWord::WANTS_KERNEL);
+    note_first_as(endpoint, if is_own { Moved::Asked } else { Moved::Followed });
+}
+
+/// See [`note_first`].
+pub(super) fn note_first_as(endpoint: &Endpoint, why: Moved) {
     if !is_by_kernel(endpoint, RX_KERNEL | TX_KERNEL) {
-        let is_own = endpoint.own_words().road().has(RoadWord::WANTS_KERNEL);
-        history::moved(endpoint, if is_own { Moved::Asked } else { Moved::Followed });
+        history::moved(endpoint, why);
     }
 }
 

@@ -149,6 +149,8 @@ pub struct Cold {
     pub road_moved: AtomicU16,
     /// [`crate::slab::Awaits`].
     pub road_awaits: AtomicU16,
+    /// The thread that lets nobody into a call on such a connection for a moment; zero: none does. A dead one is replaced.
+    pub closer: AtomicU32,
     /// See [`crate::slab::Slab::address`]; valid whether [`HAS_COLD`] is set or not.
     addresses: [[AtomicU64; 2]; 2],
 }
@@ -200,6 +202,7 @@ impl Cold {
             road_changes: AtomicU32::new(0),
             road_moved: AtomicU16::new(0),
             road_awaits: AtomicU16::new(0),
+            closer: AtomicU32::new(0),
             addresses: [const { [const { AtomicU64::new(0) }; 2] }; 2],
         }
     }
@@ -209,7 +212,8 @@ impl Cold {
         for word in [&self.rx_timeout_ns, &self.tx_timeout_ns, &self.urgent_read, &self.road_since_ns] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.linger, &self.status, &self.zero_copies, &self.zero_copies_told, &self.owner] {
+        let words = [&self.linger, &self.status, &self.zero_copies, &self.zero_copies_told, &self.owner];
+        for word in words.into_iter().chain([&self.closer]) {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.road, &self.messages, &self.looked_at_ms, &self.pause_ms, &self.road_changes] {
@@ -342,5 +346,5 @@ const _: () = {
     assert!(core::mem::size_of::<TxHalf>() == 64 && core::mem::size_of::<RxHalf>() == 64);
     assert!(core::mem::size_of::<ParkedHalves>() == 40);
     assert!(core::mem::size_of::<Tokens>() == 64);
-    assert!(core::mem::size_of::<Cold>() == 120);
+    assert!(core::mem::size_of::<Cold>() == 128);
 };

@@ -77,6 +77,16 @@ fn steady(fd: i32, passed: impl Fn(&Info) -> (u64, u8), request: u64) -> Result<
     Err(Errno::EAGAIN)
 }
 
+/// Whether the other end's FIN has come.
+pub fn has_ended(fd: i32) -> bool {
+    info(fd).is_ok_and(|info| has_fin(fd, &info))
+}
+
+fn has_fin(fd: i32, info: &Info) -> bool {
+    let is_reset = || crate::fd::poll_one(fd, 0, 0).is_ok_and(|events| events & libc::POLLERR != 0);
+    AFTER_FIN.contains(&info.state) || info.state == CLOSE && !is_reset()
+}
+
 /// Bytes that were written so far, in a call that nobody else writes in; `active`: this end has connected.
 pub fn sent(fd: i32, active: bool) -> Result<u64> {
     const SIOCOUTQ: u64 = 0x5411;
@@ -88,10 +98,8 @@ pub fn sent(fd: i32, active: bool) -> Result<u64> {
 pub fn read(fd: i32) -> Result<u64> {
     const SIOCINQ: u64 = 0x541b;
     let (info, queued) = steady(fd, |info| (info.received, info.state), SIOCINQ)?;
-    let is_reset = || crate::fd::poll_one(fd, 0, 0).is_ok_and(|events| events & libc::POLLERR != 0);
     // The queue's length does not count it.
-    let fin = AFTER_FIN.contains(&info.state) || info.state == CLOSE && !is_reset();
-    Ok(info.received.wrapping_sub(queued + u64::from(fin)))
+    Ok(info.received.wrapping_sub(queued + u64::from(has_fin(fd, &info))))
 }
 
 #[cfg(test)]
@@ -121,6 +129,7 @@ mod tests {
         a.shutdown(Shutdown::Write).unwrap();
         b.read_exact(&mut [0; 10]).unwrap();
         assert_eq!((was_sent, read(b.as_raw_fd()).unwrap()), (100, 50), "the FIN has come");
+        assert_eq!((has_ended(a.as_raw_fd()), has_ended(b.as_raw_fd())), (false, true));
         b.read_exact(&mut [0; 50]).unwrap();
         assert_eq!(read(b.as_raw_fd()).unwrap(), 100);
         assert_eq!(b.read(&mut [0; 1]).unwrap(), 0);

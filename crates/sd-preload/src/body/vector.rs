@@ -24,29 +24,32 @@ enum Mode {
     Rejected,
 }
 
-fn mode(fd: c_int, count: c_int, offset: off_t, flags: c_int) -> Mode {
+fn mode(count: c_int, offset: off_t, flags: c_int) -> Mode {
     let rest = flags & !RWF_IGNORED;
     let no_wait = if rest & RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
     let no_signal = if rest & RWF_NOSIGNAL != 0 { libc::MSG_NOSIGNAL } else { 0 };
     match (offset, rest & !(RWF_NOWAIT | RWF_NOSIGNAL)) {
         (-1, 0) if rest == 0 && flags & RWF_NOAPPEND == 0 => Mode::Plain,
         (-1, 0) if !(0..=libc::UIO_MAXIOV).contains(&count) => Mode::Rejected,
-        (-1, 0) if no_signal != 0 && !knows(fd, RWF_NOSIGNAL) => Mode::Rejected,
-        (-1, 0) if flags & RWF_NOAPPEND != 0 && !knows(fd, RWF_NOAPPEND) => Mode::Rejected,
+        (-1, 0) if no_signal != 0 && !knows(RWF_NOSIGNAL) => Mode::Rejected,
+        (-1, 0) if flags & RWF_NOAPPEND != 0 && !knows(RWF_NOAPPEND) => Mode::Rejected,
         (-1, 0) => Mode::Message(no_wait | no_signal),
         _ => Mode::Rejected,
     }
 }
 
-/// Whether this kernel knows a flag: it looks at flags before it finds the placeholder not connected.
-fn knows(fd: c_int, flag: c_int) -> bool {
-    let mut byte = 0u8;
-    let part = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+/// Whether this kernel knows a flag. It looks at flags before it reads; so what is asked is a descriptor that never has anything, and
+/// not the program's, which may be a connection of the kernel's with bytes in it.
+fn knows(flag: c_int) -> bool {
+    let Ok(empty) = sd_sys::fd::eventfd(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) else { return false };
+    let mut number = [0u8; 8];
+    let part = iovec { iov_base: number.as_mut_ptr().cast(), iov_len: number.len() };
     const ANYWHERE: usize = usize::MAX;
-    // SAFETY: the kernel writes at most one byte.
-    let asked =
-        unsafe { sd_sys::syscall!(libc::SYS_preadv2, fd, &raw const part, 1, ANYWHERE, ANYWHERE, flag) };
-    sd_sys::check(asked) != Err(Errno::EOPNOTSUPP)
+    // SAFETY: the kernel writes at most eight bytes.
+    let asked = unsafe {
+        sd_sys::syscall!(libc::SYS_preadv2, empty.raw(), &raw const part, 1, ANYWHERE, ANYWHERE, flag)
+    };
+    sd_sys::check(asked) == Err(Errno::EAGAIN)
 }
 
 fn message(iov: *const iovec, count: c_int) -> msghdr {
@@ -68,10 +71,10 @@ pub(crate) unsafe fn preadv2(
 ) -> Outcome<ssize_t> {
     // SAFETY: libc's contract.
     unsafe {
-        match mode(fd, count, offset, flags) {
+        match mode(count, offset, flags) {
             Mode::Plain => calls::readv(fd, iov, count),
             Mode::Message(flags) => calls::recvmsg(fd, &mut message(iov, count), flags),
-            Mode::Rejected => Outcome::Kernel,
+            Mode::Rejected => calls::passes(fd),
         }
     }
 }
@@ -87,10 +90,10 @@ pub(crate) unsafe fn pwritev2(
 ) -> Outcome<ssize_t> {
     // SAFETY: libc's contract.
     unsafe {
-        match mode(fd, count, offset, flags) {
+        match mode(count, offset, flags) {
             Mode::Plain => calls::writev(fd, iov, count),
             Mode::Message(flags) => calls::sendmsg(fd, &message(iov, count), flags),
-            Mode::Rejected => Outcome::Kernel,
+            Mode::Rejected => calls::passes(fd),
         }
     }
 }

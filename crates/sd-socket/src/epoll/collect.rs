@@ -313,6 +313,7 @@ fn report(
         if !ledger::fire(item) {
             return count;
         }
+        roads::fired(ready_list, item);
     } else if !edge {
         epoll.push(ready_list, item, 0);
     }
@@ -344,7 +345,8 @@ fn report_kernel(
     for at in count..count + got {
         let Some(&event) = out.get(at) else { break };
         let (data, bits) = (event.u64, event.events);
-        if data == OWN_EVENT || (both && twice.is_told_by_us(data, bits)) {
+        let is_ours = data == OWN_EVENT || (both && twice.is_told_by_us(data, bits));
+        if is_ours || !roads::may_fire(ready_list, data) {
             continue;
         }
         if let Some(slot) = out.get_mut(kept) {

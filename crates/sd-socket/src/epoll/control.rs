@@ -84,15 +84,21 @@ fn add(
         epoll.has_both.store(true, Ordering::Relaxed);
     }
     let directions = source.directions();
-    if directions != 0 {
+    let is_once = events & libc::EPOLLONESHOT as u32 != 0;
+    if directions != 0 && !is_once {
         let part = by_kernel::of_kernel(directions, events);
         sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_ADD, fd, part, data)?;
         epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
+        epoll.has_both.store(true, Ordering::Relaxed);
     }
     if !sleep_fd::prepare(epoll, interest, View::now()) {
         return Err(Errno::ENOSPC);
     }
     let item = insert(epoll, interest, fd, source, (events | ALWAYS, data), 0).ok_or(Errno::ENOMEM)?;
+    if directions != 0 && is_once {
+        // Which of the two tells of it first is to be found out.
+        roads::tell_kernel(item, directions);
+    }
     ledger::added(epoll, item);
     Ok(())
 }
@@ -135,11 +141,10 @@ fn modify(epoll: &'static Epoll, item: &Item, (events, data): (u32, u64)) -> Res
     }
     let directions = item.source().directions();
     if directions != 0 {
-        item.events.store(events | ALWAYS, Ordering::Relaxed);
-        item.data.store(data, Ordering::Relaxed);
-        roads::tell_kernel(item, directions);
+        roads::change(item, directions, (events | ALWAYS, data));
+    } else {
+        change(item, events | ALWAYS, data);
     }
-    change(item, events | ALWAYS, data);
     ledger::modified(item);
     Ok(())
 }
@@ -157,9 +162,12 @@ pub(super) fn change(item: &Item, events: u32, data: u64) {
 /// Forgets an item; `from_kernel` also in the kernel instance.
 pub(super) fn remove(epoll: &'static Epoll, interest: &mut Interest, item: &'static Item, from_kernel: bool) {
     if (item.source().in_kernel() || item.source().directions() != 0) && from_kernel {
-        let _ = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_DEL, item.fd(), 0, 0);
+        let done = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_DEL, item.fd(), 0, 0);
         let one_less = |count: u32| count.checked_sub(1);
-        let _ = epoll.kernel_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        // One that has fired once may be there no more (`roads::fired`).
+        if done.is_ok() {
+            let _ = epoll.kernel_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        }
     }
     ledger::removed(item, !from_kernel);
     forget(epoll, interest, item);

@@ -49,6 +49,7 @@ fn fresh() -> &'static Epoll {
             queue: VecDeque::new(),
             hot: Vec::new(),
             scanned: Vec::new(),
+            once: Vec::new(),
             kernel_queued: false,
             newest: 0,
             ordered: 0,

@@ -121,6 +121,8 @@ struct ReadyList {
     queue: VecDeque<Queued>,
     hot: Vec<*const Item>,
     scanned: Vec<Scanned>,
+    /// With EPOLLONESHOT, and in the kernel's instance too: see `roads`.
+    once: Vec<*const Item>,
     kernel_queued: bool,
     /// Time of the latest news that were put here, and the time up to which they stand in order.
     newest: u64,
@@ -256,6 +258,7 @@ impl ReadyList {
         }
         self.hot.retain(|at| !core::ptr::eq(*at, item));
         self.scanned.retain(|at| !core::ptr::eq(at.item, item));
+        self.once.retain(|at| !core::ptr::eq(*at, item));
     }
 }
 
@@ -274,6 +277,7 @@ mod tests {
             queue: VecDeque::new(),
             hot: Vec::new(),
             scanned: Vec::new(),
+            once: Vec::new(),
             kernel_queued: false,
             newest: 0,
             ordered: 0,

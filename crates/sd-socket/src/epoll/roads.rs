@@ -13,14 +13,11 @@ const LISTED_MAX: u32 = 4096;
 pub(crate) fn moved(endpoint: &'static Endpoint) {
     let directions = by_kernel::directions(endpoint);
     each_item(endpoint, |item| {
-        let epoll = item.epoll();
         if directions != 0 {
             return tell_kernel(item, directions);
         }
-        if sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_DEL, item.fd(), 0, 0).is_ok() {
-            let one_less = |count: u32| count.checked_sub(1);
-            let _ = epoll.kernel_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
-        }
+        let mut ready_list = item.epoll().ready_list.lock();
+        untell_kernel(&mut ready_list, item);
     });
     crate::socket::bell::wake_sleepers(endpoint);
     endpoint_event(endpoint);
@@ -37,17 +34,78 @@ fn each_item(endpoint: &'static Endpoint, mut each: impl FnMut(&Item)) {
     });
 }
 
+/// The kernel's instance tells no more of an item.
+fn untell_kernel(ready_list: &mut ReadyList, item: &Item) {
+    let epoll = item.epoll();
+    ready_list.once.retain(|at| !core::ptr::eq(*at, item));
+    if sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_DEL, item.fd(), 0, 0).is_ok() {
+        let one_less = |count: u32| count.checked_sub(1);
+        let _ = epoll.kernel_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    }
+}
+
+/// EPOLLONESHOT has fired for what the ring told: the kernel's instance is to tell nothing more until the program asks anew. Under the
+/// lock of the ready list, as [`may_fire`] is, so the two come one after the other.
+pub(super) fn fired(ready_list: &mut ReadyList, item: &Item) {
+    if ready_list.once.iter().any(|at| core::ptr::eq(*at, item)) {
+        untell_kernel(ready_list, item);
+    }
+}
+
+/// The kernel's instance has told something with this word of the program's. If that was a registration with EPOLLONESHOT, which shows in the
+/// kernel's list, it has fired. False: it had fired before, for the ring.
+#[inline]
+pub(super) fn may_fire(ready_list: &mut ReadyList, data: u64) -> bool {
+    ready_list.once.is_empty() || may_fire_once(ready_list, data)
+}
+
+#[cold]
+fn may_fire_once(ready_list: &mut ReadyList, data: u64) -> bool {
+    // SAFETY: items are taken off the list before they are given back, under its lock.
+    let items = ready_list.once.iter().map(|at| unsafe { &**at });
+    let has_fired = |item: &&Item| {
+        let known = sd_sys::fdinfo::registration(item.epoll().fd(), item.fd());
+        matches!(known, Ok(Some(known)) if known.events & !PRIVATE == 0)
+    };
+    let fired = { items }.filter(|item| item.data.load(Ordering::Relaxed) == data).find(has_fired);
+    let Some(item) = fired else { return true };
+    ready_list.once.retain(|at| !core::ptr::eq(*at, item));
+    ledger::fire(item)
+}
+
+/// Changes an item that the kernel's instance has too, and looks whether it is ready.
+pub(super) fn change(item: &Item, directions: u32, (events, data): (u32, u64)) {
+    {
+        let mut ready_list = item.epoll().ready_list.lock();
+        item.events.store(events, Ordering::Relaxed);
+        item.data.store(data, Ordering::Relaxed);
+        tell_kernel_within(&mut ready_list, item, directions);
+    }
+    watch::look_now(item);
+}
+
 /// Registers an item in the kernel's instance too, for what that tells of.
 pub(super) fn tell_kernel(item: &Item, directions: u32) {
+    tell_kernel_within(&mut item.epoll().ready_list.lock(), item, directions);
+}
+
+fn tell_kernel_within(ready_list: &mut ReadyList, item: &Item, directions: u32) {
     let epoll = item.epoll();
+    if item.is_disabled() {
+        // The program asks for it again, and then the kernel's instance is told.
+        return;
+    }
     let events = by_kernel::of_kernel(directions, item.events() & !ALWAYS);
     let data = item.data.load(Ordering::Relaxed);
     let control = |op| sd_sys::fd::epoll_ctl(epoll.fd(), op, item.fd(), events, data);
     let is_unknown = control(libc::EPOLL_CTL_MOD) == Err(sd_sys::Errno::ENOENT);
-    // One that has fired is asked for again by the program.
-    if is_unknown && !item.is_disabled() && control(libc::EPOLL_CTL_ADD).is_ok() {
+    if is_unknown && control(libc::EPOLL_CTL_ADD).is_ok() {
         epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
         epoll.has_both.store(true, Ordering::Relaxed);
+    }
+    ready_list.once.retain(|at| !core::ptr::eq(*at, item));
+    if item.events() & libc::EPOLLONESHOT as u32 != 0 {
+        ready_list.once.push(item);
     }
 }
 
@@ -77,8 +135,11 @@ pub(crate) fn registrations(fd: i32) -> Option<Vec<Removed>> {
         }
         match Removed::of_kernel(epoll, number, fd) {
             Ok(Some(known)) => {
-                const ODD: u32 = (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE) as u32;
-                is_odd |= known.events & ODD != 0 || known.events & !PRIVATE == 0;
+                // One that fires once may do so at this moment, unless it has already: then only the program makes it fire again, by
+                // a call that has to wait.
+                let is_exclusive = known.events & libc::EPOLLEXCLUSIVE as u32 != 0;
+                let is_once = known.events & libc::EPOLLONESHOT as u32 != 0;
+                is_odd |= is_exclusive || is_once != (known.events & !PRIVATE == 0);
                 found.push(known);
             }
             Ok(None) => {}

@@ -100,11 +100,16 @@ struct KernelConnect {
     fd: c_int,
     addr: *const sockaddr,
     len: socklen_t,
+    /// It is part of a send (MSG_FASTOPEN), which the kernel makes as a whole.
+    by_send: bool,
 }
 
 impl KernelConnect {
     /// Makes a call that the kernel will probably refuse. If it does, the socket stays ours.
-    fn try_first(&self, endpoint: &'static Endpoint, _within: User) -> Outcome<c_int> {
+    fn try_first(&self, endpoint: &'static Endpoint, within: User) -> Outcome<c_int> {
+        if self.by_send {
+            return self.go(endpoint, Reason::Option, within);
+        }
         if let Err(errno) = materialize(endpoint) {
             return Outcome::Errno(errno);
         }
@@ -126,6 +131,9 @@ impl KernelConnect {
     fn go(&self, endpoint: &'static Endpoint, reason: Reason, within: User) -> Outcome<c_int> {
         if let Err(errno) = demote(endpoint, reason) {
             return Outcome::Errno(errno);
+        }
+        if self.by_send {
+            return Outcome::Kernel;
         }
         if reason != Reason::Option {
             super::watched::begin(endpoint, true);
@@ -153,6 +161,23 @@ impl KernelConnect {
 
 /// connect(2).
 pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
+    // SAFETY: as the caller says.
+    unsafe { make(KernelConnect { fd, addr, len, by_send: false }) }
+}
+
+/// The connect of a send with MSG_FASTOPEN. `Kernel`: that call of the kernel's connects.
+///
+/// # Safety
+/// As for [`connect`].
+pub(super) unsafe fn connect_by_send(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
+    // SAFETY: as the caller says.
+    unsafe { make(KernelConnect { fd, addr, len, by_send: true }) }
+}
+
+/// # Safety
+/// As for [`connect`].
+unsafe fn make(kernel: KernelConnect) -> Outcome<c_int> {
+    let KernelConnect { fd, addr, len, .. } = kernel;
     let Some(mut socket) = Socket::at(fd) else { return Outcome::Kernel };
     let within = change();
     if within.is_counted() {
@@ -179,7 +204,7 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         }
         State::Connecting => {
             drop(within);
-            return wait_for_room(endpoint, &KernelConnect { fd, addr, len }, Errno::EALREADY);
+            return wait_for_room(endpoint, &kernel, Errno::EALREADY);
         }
         State::Failed => return Outcome::Errno(syn_sent::tell_failure(endpoint)),
         State::Listen if unspecified => {
@@ -189,7 +214,6 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         State::Listen => return Outcome::Errno(Errno::EISCONN),
         _ => return Outcome::Kernel,
     }
-    let kernel = KernelConnect { fd, addr, len };
     // SAFETY: the caller vouches for its address.
     let parsed = unsafe { addr::parse(addr, len) };
     let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));

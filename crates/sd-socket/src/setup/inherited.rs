@@ -41,12 +41,12 @@ pub(super) fn own(
     // A handler of a signal would wait for this thread.
     let _section = Section::enter();
     let now = of.load(Ordering::Acquire);
-    if crate::socket::road::promotes() == Promotes::Nothing || !promote::close(of, now, OFFERED) {
+    if crate::socket::road::promotes() == Promotes::Nothing || !promote::close(endpoint, now, OFFERED) {
         return None;
     }
     let own = if is_alone() { replace(endpoint, fd, now & ACTIVE != 0) } else { None };
     if own.is_none() {
-        promote::open(of, 0);
+        promote::open(endpoint, 0);
     }
     own
 }

@@ -13,7 +13,6 @@ use crate::fd::table::{self, Entry};
 use crate::link::channel::Channel;
 use crate::memory::idle::without_forks;
 use crate::process::PROCESS;
-use crate::socket::addr;
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::socket::handle::Socket;
 use crate::socket::history;
@@ -21,6 +20,7 @@ use crate::socket::life;
 use crate::socket::pin::Pinned;
 use crate::socket::road::{self, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED};
 use crate::socket::token::{Half, Rx, Tx};
+use crate::socket::{addr, cold, token};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::road::RoadWord;
 use sd_shm::channel::{Side, SlotState};
@@ -48,6 +48,9 @@ struct Promise {
     /// Side B: where A has shown the ticket.
     slot: Option<(usize, u32)>,
 }
+
+/// Who finds a connection closed for a moment looks again after so long.
+const PAUSE_NS: u64 = 50_000;
 
 static OFFERS: Lock<Vec<Offered>> = Lock::new(Vec::new());
 /// For so long calls on watched connections look for a ticket.
@@ -159,7 +162,8 @@ pub(super) fn attach(endpoint: &'static Endpoint, fd: i32) -> bool {
     let _section = Section::enter();
     let Some(word) = road::word(endpoint) else { return false };
     let now = word.load(Ordering::Acquire);
-    if !close(word, now, PROMISED) {
+    // What was promised to one is not to be used up by a relative that has the connection too.
+    if !is_held_alone(endpoint) || !close(endpoint, now, PROMISED) {
         return false;
     }
     // Another thread may close the number meanwhile.
@@ -181,22 +185,59 @@ pub(super) fn attach(endpoint: &'static Endpoint, fd: i32) -> bool {
     });
     match is_done {
         true => history::awaits(endpoint, Awaits::Sends),
-        false => open(word, OFFERED),
+        false => open(endpoint, OFFERED),
     }
     is_done
 }
 
+/// No other process has the connection.
+fn is_held_alone(endpoint: &Endpoint) -> bool {
+    PROCESS
+        .locate(endpoint)
+        .is_some_and(|(rec, _)| endpoint.holders.load(Ordering::Acquire) == rec.bit.load(Ordering::Relaxed))
+}
+
 /// Nobody enters a call on the connection from here on, if nobody is in one now. What stands in the word besides loses these bits.
 /// The caller is in a section until [`open`]: a handler of a signal that came into it would wait for its own thread.
-pub(super) fn close(word: &AtomicU32, now: u32, loses: u32) -> bool {
+///
+/// Who closes says first who he is, and takes that back last. So whoever finds it closed can find out whether he lives ([`await_open`]): a
+/// child of a fork, say, whose parent was killed.
+pub(super) fn close(endpoint: &Endpoint, now: u32, loses: u32) -> bool {
+    let Some(word) = road::word(endpoint) else { return false };
+    if now & (INSIDE | CLOSED) != 0 || !become_closer(endpoint) {
+        return false;
+    }
     let closed = now & !loses | CLOSED;
-    now & (INSIDE | CLOSED) == 0
-        && word.compare_exchange(now, closed, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    let is_closed = word.compare_exchange(now, closed, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if !is_closed {
+        cold::of(endpoint).closer.store(0, Ordering::Release);
+    }
+    is_closed
+}
+
+/// False: somebody else is, who lives.
+fn become_closer(endpoint: &Endpoint) -> bool {
+    let closer = &cold::of(endpoint).closer;
+    let before = closer.load(Ordering::Acquire);
+    (before == 0 || token::is_dead(before))
+        && closer.compare_exchange(before, token::id(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 /// The opposite of [`close`].
-pub(super) fn open(word: &AtomicU32, loses: u32) {
-    word.fetch_and(!(CLOSED | loses), Ordering::AcqRel);
+pub(super) fn open(endpoint: &Endpoint, loses: u32) {
+    road::word(endpoint).inspect(|word| _ = word.fetch_and(!(CLOSED | loses), Ordering::AcqRel));
+    cold::of(endpoint).closer.store(0, Ordering::Release);
+}
+
+/// For who has found the connection closed: a moment passes, and what a dead thread has closed is opened.
+#[cold]
+pub(super) fn await_open(endpoint: &Endpoint) {
+    let _ = sd_sys::time::sleep_ns(PAUSE_NS);
+    let closer = cold::of(endpoint).closer.load(Ordering::Acquire);
+    // It had changed nothing else: a connection that several processes have is not moved.
+    if closer != 0 && token::is_dead(closer) && become_closer(endpoint) {
+        open(endpoint, 0);
+    }
 }
 
 /// The kernel's connection is the one whose names were noted: a program may have broken it off, and connected anew.
@@ -215,9 +256,7 @@ fn is_fit(endpoint: &'static Endpoint, fd: i32, word: u32) -> bool {
     let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32;
     endpoint.state_now() == State::Kernel
         && word & NEVER == 0
-        && PROCESS.locate(endpoint).is_some_and(|(rec, _)| {
-            endpoint.holders.load(Ordering::Acquire) == rec.bit.load(Ordering::Relaxed)
-        })
+        && is_held_alone(endpoint)
         && is_named(endpoint, fd)
         && sd_sys::tcp::info(fd).is_ok_and(holds)
         && owner == 0

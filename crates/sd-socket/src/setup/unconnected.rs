@@ -81,10 +81,10 @@ pub(crate) unsafe fn send<T>(
     if flags & libc::MSG_FASTOPEN != 0 && is_new {
         if !to.0.is_null() {
             // SAFETY: as the caller says.
-            match unsafe { crate::setup::connect::connect(fd, to.0, to.1) } {
+            match unsafe { crate::setup::connect::connect_by_send(fd, to.0, to.1) } {
                 Outcome::Done(_) => return again(flags & !libc::MSG_FASTOPEN),
                 Outcome::Errno(errno) => return Outcome::Errno(errno),
-                // Nobody was asked yet.
+                // Nobody was asked yet: the kernel's send connects.
                 Outcome::Kernel => {}
             }
         }

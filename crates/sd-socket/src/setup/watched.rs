@@ -30,9 +30,6 @@ pub(super) const BUSY_MS: u32 = 80;
 /// An offer that waits is gone by then.
 const FORGOTTEN_MS: u32 = 60_000;
 
-/// Who finds the connection closed for a moment looks again after so long.
-const PAUSE_NS: u64 = 50_000;
-
 const MSG_ZEROCOPY: c_int = 0x400_0000;
 
 /// The monitor is not known yet: who connects to other hosts, or to other network namespaces, has not asked it for anything.
@@ -48,6 +45,7 @@ pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
         cold::change(endpoint, |cold| {
             cold.messages.store(0, Ordering::Relaxed);
             cold.pause_ms.store(0, Ordering::Relaxed);
+            cold.closer.store(0, Ordering::Relaxed);
             cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
             cold.road.store(WATCHED | role, Ordering::Release);
         });
@@ -93,7 +91,7 @@ pub(crate) fn enter(fd: c_int, flags: c_int) -> bool {
             return true;
         }
         if now & CLOSED != 0 {
-            let _ = sd_sys::time::sleep_ns(PAUSE_NS);
+            promote::await_open(endpoint);
         } else if now & PROMISED != 0 && now & INSIDE == 0 && promote::attach(endpoint, fd) {
             return true;
         } else if word.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -173,7 +171,7 @@ fn offer(endpoint: &'static Endpoint, word: &'static AtomicU32, fd: c_int) {
         history::awaits(endpoint, if is_own { Awaits::Replaced } else { Awaits::Shared });
         return;
     }
-    if !promote::close(word, now, OFFERED) {
+    if !promote::close(endpoint, now, OFFERED) {
         return;
     }
     let serial = promote::expect(endpoint);
@@ -198,7 +196,7 @@ fn offer(endpoint: &'static Endpoint, word: &'static AtomicU32, fd: c_int) {
             road::put_off(cold);
         }
     }
-    promote::open(word, 0);
+    promote::open(endpoint, 0);
     if promotes() == Promotes::Nothing {
         // Nobody to offer it to, as is known now.
         word.fetch_and(!WATCHED, Ordering::AcqRel);
@@ -214,7 +212,7 @@ pub(crate) fn waits_elsewhere(fd: c_int) {
     first::stays(fd);
     let Some((endpoint, word)) = watched(fd) else { return };
     while stays(endpoint, word, Awaits::Polled) & CLOSED != 0 && table::socket(fd).is_none() {
-        let _ = sd_sys::time::sleep_ns(PAUSE_NS);
+        promote::await_open(endpoint);
     }
 }
 

@@ -5,7 +5,8 @@
 
 use crate::link::kept_rings::are_kept;
 use crate::process::PROCESS;
-use crate::socket::endpoint::EndpointExt;
+use crate::socket::addr::{self, Name};
+use crate::socket::endpoint::{EndpointExt, RESET};
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sd_ring::token::Way;
 use sd_ring::{RxCursor, TxCursor};
@@ -99,12 +100,32 @@ pub(super) fn unpark_tx(endpoint: &Endpoint, cursor: &mut TxCursor) {
     endpoint.clear_flag(TX_PARKED);
 }
 
+/// Whether bytes lie unread in the kernel's connection, whose last number is being closed. That may be another file's by now if there was a
+/// second one, so its ports are looked at.
+fn has_unread_in_kernel(endpoint: &Endpoint) -> bool {
+    let fd = endpoint.fd.load(Ordering::Relaxed);
+    let mut bytes = 0i32;
+    // SAFETY: the kernel writes an int.
+    let asked = sd_sys::check(unsafe {
+        sd_sys::syscall!(libc::SYS_ioctl, fd, libc::FIONREAD, &mut bytes as *mut i32)
+    });
+    let port = |name: Option<(i32, Name)>| name.map_or(0, |(_, name)| u32::from(name.port));
+    asked.is_ok()
+        && bytes > 0
+        && port(addr::kernel_name(fd)) << 16 | port(addr::kernel_peer(fd))
+            == endpoint.ports.load(Ordering::Relaxed)
+}
+
 /// Makes a parked half to receive what it was, for who has its token.
 #[cold]
 pub(super) fn unpark_rx(endpoint: &Endpoint, cursor: &mut RxCursor) {
     let Some(kept) = kept(endpoint).filter(|_| !stays_parked(endpoint, ROAD_RX_KERNEL, ROAD_RX_LEFT)) else {
         return;
     };
+    if road(endpoint) & ROAD_RX_KERNEL != 0 && has_unread_in_kernel(endpoint) {
+        // The connection ends with a reset, which the kernel's cannot tell who reads the ring.
+        endpoint.set_flag(RESET);
+    }
     let half = endpoint.rx();
     half.bytes.store(kept.rx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
     for (to, from) in half.short_addresses.iter().zip(&kept.short_addresses) {

@@ -2,11 +2,14 @@
 //! urgent mark.
 
 use crate::socket::endpoint::{self, EndpointExt, OOB_INLINE};
-use crate::socket::{apart, cold};
+use crate::socket::{apart, cold, road};
 use core::sync::atomic::Ordering;
+use sd_ring::road::Receive;
 use sd_ring::{Next, RxCursor};
 use sd_shm::channel::{FLAG_URGENT, GEOMETRY};
 use sd_shm::slab::Endpoint;
+
+const SIOCATMARK: u64 = 0x8905;
 
 /// Ring bytes that a correct peer cannot exceed.
 const WALK_MAX: u64 = 2 * GEOMETRY.large as u64;
@@ -14,7 +17,8 @@ const WALK_MAX: u64 = 2 * GEOMETRY.large as u64;
 /// What TCP_INQ tells after a call: the bytes that are left, and one more where the peer has ended its stream
 /// (`tcp_inq_hint`).
 pub(crate) fn bytes_left(endpoint: &'static Endpoint) -> i32 {
-    walk(endpoint).bytes as i32 + i32::from(endpoint::peer_finished(endpoint))
+    let in_kernel = || receiver_by_kernel(endpoint).is_some_and(sd_sys::tcp::has_ended);
+    walk(endpoint).bytes as i32 + i32::from(endpoint::peer_finished(endpoint) || in_kernel())
 }
 
 /// Bytes that can be received now (FIONREAD): up to the urgent mark, where there is one.
@@ -30,6 +34,11 @@ pub(crate) fn data_bytes(endpoint: &'static Endpoint) -> usize {
 
 /// SIOCATMARK.
 pub(crate) fn is_at_mark(endpoint: &'static Endpoint) -> bool {
+    if let Some(fd) = receiver_by_kernel(endpoint)
+        && road::next_of_receiver(endpoint, fd, u64::MAX) != Receive::Ring
+    {
+        return queued(fd, SIOCATMARK) != 0;
+    }
     // Without the token, which a handler of SIGURG may have interrupted.
     let mut rx = crate::socket::parked::receiver_now(endpoint);
     let start = rx.position();
@@ -60,7 +69,7 @@ struct Found {
 fn walk(endpoint: &'static Endpoint) -> Found {
     let mut half = endpoint.rx_token();
     if crate::socket::parked::is_parked(endpoint, sd_ring::token::Way::Receive) {
-        let in_kernel = crate::socket::road::number(endpoint).map_or(0, |fd| queued(fd, libc::FIONREAD));
+        let in_kernel = road::number(endpoint).map_or(0, |fd| queued(fd, libc::FIONREAD));
         // The ring is at its beginning, or empty.
         let found = walk_from(endpoint, crate::socket::parked::receiver_now(endpoint));
         return Found { bytes: in_kernel + found.bytes, before_mark: None, ..found };
@@ -103,13 +112,20 @@ pub(crate) fn unsent_bytes(endpoint: &'static Endpoint) -> usize {
     let mut half = endpoint.tx_token();
     let tx = half.cursor();
     if tx.is_parked() {
-        return crate::socket::road::number(endpoint).map_or(0, |fd| queued(fd, libc::TIOCOUTQ));
+        return road::number(endpoint).map_or(0, |fd| queued(fd, libc::TIOCOUTQ));
     }
     let _ = tx.credit(endpoint.peer_words().consumed.load(Ordering::Acquire));
-    tx.unread() as usize
+    // What was sent before it moved may lie there still.
+    let in_kernel = if road::is_promoted(endpoint) { road::number(endpoint) } else { None };
+    tx.unread() as usize + in_kernel.map_or(0, |fd| queued(fd, libc::TIOCOUTQ))
 }
 
-/// Bytes in a queue of the kernel's.
+/// The kernel's connection, if what comes does so there.
+fn receiver_by_kernel(endpoint: &'static Endpoint) -> Option<i32> {
+    if road::is_by_kernel(endpoint, road::RX_KERNEL) { road::number(endpoint) } else { None }
+}
+
+/// Bytes in a queue of the kernel's, or another number that ioctl(2) tells.
 fn queued(fd: i32, request: u64) -> usize {
     let mut bytes = 0i32;
     // SAFETY: the kernel writes an int.

@@ -117,6 +117,7 @@ pub(crate) fn begin(endpoint: &'static Endpoint, role: u32) {
 /// The numbers lead to it by now.
 pub(crate) fn opened(endpoint: &Endpoint) {
     word(endpoint).inspect(|word| _ = word.fetch_and(!(WATCHED | CLOSED), Ordering::AcqRel));
+    cold::of(endpoint).closer.store(0, Ordering::Release);
 }
 
 pub(super) fn own_side(endpoint: &Endpoint) -> Side {

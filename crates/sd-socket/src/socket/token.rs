@@ -102,6 +102,11 @@ pub(crate) fn cannot_go_on(id: u32) -> bool {
     askable && (sd_sys::fd::task_is_dead(id as i32) || sd_sys::fd::task_is_stopped(id as i32))
 }
 
+/// Whether a thread is dead, as far as that can be asked.
+pub(crate) fn is_dead(id: u32) -> bool {
+    Family.is_dead(id)
+}
+
 /// Finds a record for this thread: a fresh one, or that of a thread that is dead.
 #[cold]
 fn register(id: u32) -> Option<&'static Thread> {

@@ -20,6 +20,7 @@ mod epoll_edges;
 mod epoll_lives;
 mod epoll_modes;
 mod epoll_nested;
+mod epoll_once;
 mod epoll_order;
 mod epoll_set;
 mod epoll_threads;
@@ -124,6 +125,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     epoll::SUBJECTS,
     epoll_set::SUBJECTS,
     epoll_modes::SUBJECTS,
+    epoll_once::SUBJECTS,
     epoll_order::SUBJECTS,
     epoll_edges::SUBJECTS,
     epoll_nested::SUBJECTS,

@@ -313,8 +313,9 @@ impl Server {
                 let sender = family.slab.sender(endpoint).0;
                 shown.fills_bytes = sender.large_used().min(GEOMETRY.large).into();
                 // What a ring counts, and where a slot ends, says nothing of what the kernel carries.
-                if !by_kernel {
-                    (shown.end, shown.state) = self.end_of(id, endpoint, sender);
+                match by_kernel {
+                    true => shown.reason = Some(roads::on_the_way(&family.slab, endpoint)),
+                    false => (shown.end, shown.state) = self.end_of(id, endpoint, sender),
                 }
             }
             if state == State::Connecting {

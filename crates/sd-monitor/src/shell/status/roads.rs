@@ -6,7 +6,7 @@
 use super::super::segments::Slab;
 use super::super::server::Server;
 use crate::Promote;
-use sd_shm::slab::{Awaits, Endpoint, Moved, Promotes, ROAD_WATCHED, State};
+use sd_shm::slab::{Awaits, Endpoint, Moved, Promotes, ROAD_RX_LEFT, ROAD_TX_LEFT, ROAD_WATCHED, State};
 use serde::Serialize;
 use std::sync::atomic::Ordering;
 
@@ -41,6 +41,12 @@ pub(super) fn history(slab: &Slab, endpoint: &Endpoint, by_kernel: bool, promote
         awaits: some(awaits.text()).filter(|_| waits),
         messages: (is_watched && is_kernels).then(|| cold.messages.load(Ordering::Relaxed)),
     }
+}
+
+/// Of a connection that has a slot, and of which a direction is the kernel's: why.
+pub(super) fn on_the_way(slab: &Slab, endpoint: &Endpoint) -> &'static str {
+    let road = slab.cold(endpoint).map_or(0, |cold| cold.road.load(Ordering::Relaxed));
+    if road & (ROAD_RX_LEFT | ROAD_TX_LEFT) != 0 { "on the way back" } else { "on the way to shared memory" }
 }
 
 /// What the monitor does for connections that the kernel has made.

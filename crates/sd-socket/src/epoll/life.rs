@@ -232,6 +232,8 @@ pub(crate) fn forked() {
         epoll.sleepers.store(0, Ordering::Relaxed);
         epoll.waiters.store(0, Ordering::Relaxed);
         epoll.strangers.store(0, Ordering::Relaxed);
+        // Those of the parent undo it.
+        epoll.kicked.store(false, Ordering::Relaxed);
         epoll.references.store(epoll.numbers.load(Ordering::Relaxed), Ordering::Relaxed);
         // The parent's; ours will watch our own eventfd.
         epoll.sleep_fd.close();

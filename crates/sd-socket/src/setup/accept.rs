@@ -79,10 +79,16 @@ pub(crate) unsafe fn accept4(
         if let Err(errno) = wait_for_connection((endpoint, fd), deadline, &watch, kept, waiting) {
             return Outcome::Errno(errno);
         }
-        if crate::socket::kernel_socket::is_moved(endpoint) {
+        if is_the_kernels(endpoint, fd) {
             return Outcome::Kernel;
         }
     }
+}
+
+/// The listener is the kernel's by now. A thread that takes the process out of its family says that of the number first.
+fn is_the_kernels(endpoint: &Endpoint, fd: c_int) -> bool {
+    crate::socket::kernel_socket::is_moved(endpoint)
+        || matches!(table::get(fd), table::Entry::Kernel(now) if core::ptr::eq(now, endpoint))
 }
 
 fn wait_for_connection(
@@ -107,9 +113,12 @@ fn wait_for_connection(
     let pause = waiting.before_sleep(On::Events);
     let sleeper = Sleeper::enter();
     let set = SleepSet::take(&sleeper)?;
-    let kernel_fd = kept.fd(fd).unwrap_or(-1);
+    let kernel_fd = kept.fd(fd);
     crate::epoll::drain();
-    if has_pending(endpoint) || sleeper.is_stale() {
+    // Without the number only a connection of ours would end the sleep.
+    let is_moved = kernel_fd.is_none() && is_the_kernels(endpoint, fd);
+    let kernel_fd = kernel_fd.unwrap_or(-1);
+    if has_pending(endpoint) || is_moved || sleeper.is_stale() {
         return Ok(());
     }
     let pause = earlier(pause, waiting.announced());

@@ -95,8 +95,9 @@ impl RxCursor {
         cursor
     }
 
-    /// Nothing is read with it any more: it stands nowhere.
+    /// Nothing is read with it any more: it stands nowhere. The ring is its sender's to look after.
     pub fn close(&mut self) {
+        self.lap = Lap::new(self.lap.start(), Region::Small as u32);
         self.consumed |= 1;
     }
 

@@ -62,6 +62,15 @@ pub fn queued(fd: i32) -> Result<u64> {
     Ok(queued.max(0) as u64)
 }
 
+/// Bytes that have come and were not read yet (SIOCINQ).
+pub fn unread(fd: i32) -> Result<u64> {
+    const SIOCINQ: u64 = 0x541b;
+    let mut queued = 0i32;
+    // SAFETY: the kernel writes an int.
+    check(unsafe { syscall!(libc::SYS_ioctl, fd, SIOCINQ, &mut queued as *mut i32) })?;
+    Ok(queued.max(0) as u64)
+}
+
 /// Looks at a count of bytes that have passed and at what is queued, until both are of one moment.
 fn steady(fd: i32, passed: impl Fn(&Info) -> (u64, u8), request: u64) -> Result<(Info, u64)> {
     for _ in 0..LOOKS_MAX {

@@ -67,6 +67,42 @@ pub(crate) fn run(place: &str, way: &str, seed: u64, total: usize) -> io::Result
     }
 }
 
+/// `bursts (serve|PORT) SEED COUNT`: so many connections, one after the other. On each the ends take turns for a while; then the server sends a lot
+/// and closes at once, and the client gets all of it, and then the end.
+pub(crate) fn bursts(place: &str, seed: u64, count: u64) -> io::Result<()> {
+    let mut random = Random::new(seed);
+    let listener = if place == "serve" { Some(TcpListener::bind("127.0.0.1:0")?) } else { None };
+    if let Some(listener) = &listener {
+        println!("port {}", listener.local_addr()?.port());
+    }
+    for _ in 0..count {
+        let stream = match &listener {
+            Some(listener) => listener.accept()?.0,
+            None => TcpStream::connect(("127.0.0.1", place.parse().map_err(io::Error::other)?))?,
+        };
+        let is_client = listener.is_none();
+        let own = SHIFT[usize::from(is_client)];
+        let end = End { stream, own, other: SHIFT[usize::from(!is_client)], total: 0 };
+        let (turns, burst) = (3000 + random.below(20_000) as usize, random.below(200_000) as usize + 1);
+        let end = End { total: turns, ..end };
+        end.take_turns(is_client, seed)?;
+        if !is_client {
+            (&end.stream).write_all(&bytes(end.own, burst))?;
+            continue;
+        }
+        let mut got = Vec::new();
+        (&end.stream).read_to_end(&mut got)?;
+        end.check(0, &got)?;
+        if got.len() != burst {
+            return Err(io::Error::other(format!("{} bytes of {burst}", got.len())));
+        }
+    }
+    println!("carried {count}");
+    loop {
+        std::thread::park();
+    }
+}
+
 struct End {
     stream: TcpStream,
     own: usize,

@@ -25,6 +25,7 @@
 //! | `closing-end PORT` | a client that does so once, and leaves nowhere to give them back to |
 //! | `closing-echo EVERY`, `closing-chat PORT COUNT EVERY THREADS` | an echo server, and a client, that close the library's descriptors past libc |
 //! | `confined FILTER ROLE...` | executes one of these under a seccomp filter, see `confined.rs` |
+//! | `bursts PLACE SEED COUNT` | an end of connections that are closed behind a lot of bytes |
 //! | `crossing PLACE WAY SEED BYTES` | an end of a connection that carries known bytes both ways, and checks them |
 //! | `steered serve`, `steered ADDRESS:PORT` | a server, and a client that sends as much as its standard input says |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
@@ -103,6 +104,7 @@ fn main() -> ExitCode {
         ["waves", port, count, times] => many::waves(number(port) as u16, number(count), number(times)),
         ["late-client", count] => late::connect(number(count)),
         ["late-server", count] => late::serve(number(count)),
+        ["bursts", place, seed, count] => crossing::bursts(place, number(seed), number(count)),
         ["crossing", place, way, seed, bytes] => {
             crossing::run(place, way, number(seed), number(bytes) as usize)
         }

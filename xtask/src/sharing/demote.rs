@@ -58,6 +58,24 @@ pub(super) fn wander(lab: &mut Lab, seed: u64, times: u64) -> Result<String> {
     Ok(format!("{seen} times there and back in {:.1} s", began.elapsed().as_secs_f64()))
 }
 
+/// Connections that wander until they are closed, with a lot under way.
+pub(super) fn closed(lab: &mut Lab, seed: u64) -> Result<String> {
+    let_wander(lab, seed)?;
+    const COUNT: &str = "150";
+    let seed = seed.to_string();
+    let (mut server, port) = served(start(lab, Side::Sd, &["bursts", "serve", &seed, COUNT])?)?;
+    let mut client = start(lab, Side::Sd, &["bursts", &port, &seed, COUNT])?;
+    client.wait_for_text("carried", PATIENCE)?;
+    server.wait_for_text("carried", PATIENCE)?;
+    server.kill();
+    client.kill();
+    let promoted = promotions(lab)?;
+    if promoted == 0 && !lab.is_oracle() {
+        fail!("none of {COUNT} connections was promoted");
+    }
+    Ok(format!("{COUNT} connections, {promoted} promotions"))
+}
+
 /// `sd demote`: by process, by name, all.
 pub(super) fn asked(lab: &mut Lab, seed: u64) -> Result<String> {
     let_promote(lab)?;

@@ -28,6 +28,8 @@ pub(super) fn parts(seed: u64, wanderings: u64) -> Vec<Part<'static>> {
     }
     let check = move |lab: &mut Lab| demote::wander(lab, seed, wanderings);
     parts.push(("wandering".to_owned(), Box::new(check)));
+    let check = move |lab: &mut Lab| demote::closed(lab, seed);
+    parts.push(("demoted-and-closed".to_owned(), Box::new(check)));
     let check = move |lab: &mut Lab| demote::asked(lab, seed);
     parts.push(("demoted-as-asked".to_owned(), Box::new(check)));
     parts

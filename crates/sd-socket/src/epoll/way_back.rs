@@ -130,7 +130,8 @@ fn close_slot(endpoint: &'static Endpoint, is_over: fn(&Endpoint) -> bool) -> bo
     let generation = endpoint.generation.load(Ordering::Relaxed);
     let was_large =
         rec.slab().and_then(|slab| slab.kept(index)).is_some_and(|kept| kept.tx.load(Ordering::Relaxed) != 0);
-    if was_large || rx.cursor().is_large() {
+    // Who was asked to send its ring again has to read it first.
+    if (was_large || rx.cursor().is_large()) && way_back::is_over(endpoint) {
         let is_closed = endpoint.peer_words().state() == (generation, SlotState::Closed);
         kept_rings::trim(channel, slot, is_closed);
     }

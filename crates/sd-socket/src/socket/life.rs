@@ -17,8 +17,9 @@ use crate::socket::bell::{self, ALL_BITS, notify};
 use crate::socket::endpoint::{EndpointExt, PeerEnd, RESET, WATCHED, peer_end};
 use crate::socket::handle::Socket;
 use crate::socket::token::{Rx, cursor};
-use crate::socket::{apart, cold, confine, resend, time_wait};
+use crate::socket::{apart, cold, confine, resend, road, time_wait};
 use core::sync::atomic::Ordering;
+use sd_ring::road::RoadWord;
 use sd_ring::{Next, RxCursor, TxCursor};
 use sd_shm::channel::{FLAG_FIN, FLAG_RESET, GEOMETRY, Side, SlotState};
 use sd_shm::slab::{Endpoint, HAS_COLD, Slab, State};
@@ -241,6 +242,20 @@ pub(crate) fn attach(socket: Socket, channel: &'static Channel, slot: usize, gen
     endpoint.set_state(State::Connected);
 }
 
+/// How a connection ends that has something which few have: whether by a reset, and what is said if not.
+#[cold]
+fn unusual_end(endpoint: &Endpoint, tx: &mut TxCursor, unread: bool) -> (bool, u32) {
+    let cold = cold::of(endpoint);
+    let mut aborts = unread || cold.aborts();
+    let mut end = FLAG_FIN;
+    if road::is_promoted(endpoint) {
+        aborts |= resend::before_end(endpoint, tx, unread);
+        // Where this side has gone back to the kernel, that tells the end, which others may put off.
+        end &= if endpoint.own_words().road().has(RoadWord::LEFT) { 0 } else { FLAG_FIN };
+    }
+    (aborts, end)
+}
+
 /// The end of a connection, when the last descriptor is closed (§4.5.4): announces the end of our
 /// stream, or resets when received data was never read or SO_LINGER says so.
 pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, rec: &SlabRec) {
@@ -251,17 +266,14 @@ pub(crate) fn hang_up(endpoint: &'static Endpoint, channel: &'static Channel, re
         let (rx, tx) = (rx_half.cursor(), tx_half.cursor());
         let next = rx.next(&GEOMETRY, &endpoint.rx_mem());
         let unread = next.is_ok_and(Next::may_be_data) && apart::has_data(endpoint, rx);
-        let cold = cold::of(endpoint);
-        if cold.road.load(Ordering::Relaxed) != 0 {
-            resend::before_end(endpoint, tx);
-        }
-        let aborts = cold.aborts();
-        if unread || aborts || endpoint.flag(RESET) {
+        let (aborts, end) =
+            if endpoint.flag(HAS_COLD) { unusual_end(endpoint, tx, unread) } else { (unread, FLAG_FIN) };
+        if aborts || endpoint.flag(RESET) {
             own.flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
         } else {
             let resets = time_wait::note_close(endpoint, rec);
             tx.finish(&endpoint.tx_mem(), bell::stamp(endpoint));
-            own.flags.fetch_or(if resets { FLAG_FIN | FLAG_RESET } else { FLAG_FIN }, Ordering::AcqRel);
+            own.flags.fetch_or(if resets { end | FLAG_RESET } else { end }, Ordering::AcqRel);
         }
         own.wait.store(0, Ordering::Relaxed);
         let used_large = tx.is_large() || rx.is_large();

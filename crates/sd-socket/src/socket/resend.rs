@@ -11,7 +11,7 @@
 use crate::socket::addr;
 use crate::socket::endpoint::{EndpointExt, PeerEnd, RESET, SHUT_RD, peer_end};
 use crate::socket::parked::{leave_rx, leave_tx, receiver_now};
-use crate::socket::road::{self, ACTIVE, RX_KERNEL, RX_LEFT, is_by_kernel, word};
+use crate::socket::road::{self, ACTIVE, RX_KERNEL, RX_LEFT, TX_KERNEL, is_by_kernel, word};
 use crate::socket::way_back::{note_first_as, say_left, shut_kernels};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::road::{RoadWord, leaving, resuming};
@@ -111,24 +111,38 @@ fn resend(endpoint: &Endpoint, fd: i32) -> Result<(), Errno> {
 /// For how long the kernel may not take what is to be sent again by who closes.
 const PATIENCE_MS: i32 = 3000;
 
-/// The last descriptor is being closed, and the connection ends; for who has the sending half's token. The peer finds the end in the ring, unless it
-/// has said before that it reads the ring no more.
+/// The last descriptor is being closed, and the connection ends, with unread bytes in the ring or not; for who has the sending half's token.
+/// Whether there are unread bytes in either stream: then both end with a reset, as they would if they were one.
 #[cold]
-pub(super) fn before_end(endpoint: &Endpoint, tx: &mut TxCursor) {
+pub(super) fn before_end(endpoint: &Endpoint, tx: &mut TxCursor, unread: bool) -> bool {
+    let Some(fd) = number_being_closed(endpoint) else { return unread };
     let own = endpoint.own_words();
-    if !own.road().has(RoadWord::SWITCHED) || own.road().has(RoadWord::LEFT) || own.decide(leaving) {
-        return;
+    let in_ring = own.road().has(RoadWord::SWITCHED) && !own.road().has(RoadWord::LEFT);
+    // The peer finds the end in the ring, unless it has said before that it reads the ring no more.
+    if in_ring && !own.decide(leaving) {
+        leave_tx(endpoint, tx, false);
+        let has_room = || sd_sys::fd::poll_one(fd, libc::POLLOUT, PATIENCE_MS).is_ok_and(|found| found != 0);
+        while resend(endpoint, fd) == Err(Errno::EAGAIN) && has_room() {}
+        own.say(RoadWord::LEFT);
     }
-    leave_tx(endpoint, tx, false);
-    // No number leads to it any more, but this one is still open, if it is the last.
+    if unread && is_by_kernel(endpoint, TX_KERNEL) {
+        // The kernel knows nothing of them.
+        let now = libc::linger { l_onoff: 1, l_linger: 0 };
+        // SAFETY: the kernel reads a linger.
+        unsafe {
+            let (place, len) = (&raw const now, size_of::<libc::linger>());
+            sd_sys::syscall!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_LINGER, place, len)
+        };
+    }
+    unread || is_by_kernel(endpoint, RX_KERNEL) && sd_sys::tcp::unread(fd).is_ok_and(|bytes| bytes != 0)
+}
+
+/// No number leads to it any more, but this one is still open, if it is the last.
+fn number_being_closed(endpoint: &Endpoint) -> Option<i32> {
     let fd = endpoint.fd.load(Ordering::Relaxed);
     let (local, peer) = crate::socket::names::of(endpoint);
     let kernel = [addr::kernel_name(fd), addr::kernel_peer(fd)].map(|found| found.map(|(_, name)| name));
-    if kernel == [Some(local), Some(peer)] {
-        let has_room = || sd_sys::fd::poll_one(fd, libc::POLLOUT, PATIENCE_MS).is_ok_and(|found| found != 0);
-        while resend(endpoint, fd) == Err(Errno::EAGAIN) && has_room() {}
-    }
-    own.say(RoadWord::LEFT);
+    (kernel == [Some(local), Some(peer)]).then_some(fd)
 }
 
 /// Connections of which something is still to be sent again, and how many.

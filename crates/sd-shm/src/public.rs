@@ -12,12 +12,16 @@ pub const LISTENERS: usize = 1000;
 pub const LEN: usize = 16 << 10;
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
 
+/// Of a listener's `backlog`: the process hands each connection to a process of its own. They are to begin as the kernel's, to be moved
+/// when they last.
+pub const HANDS_ON: u32 = 1 << 31;
+
 /// A listener as peers see it.
 #[repr(C)]
 pub struct Listener {
     /// Odd while listening; changes with every listen and close.
     pub generation: AtomicU32,
-    /// Connections that may wait for accept.
+    /// Connections that may wait for accept; and [`HANDS_ON`].
     pub backlog: AtomicU32,
     /// Connections that wait for accept.
     pub pending: AtomicU32,

@@ -248,7 +248,7 @@ pub unsafe fn select(
 
 /// epoll_ctl(2).
 pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Outcome<c_int> {
-    if matches!(table::get(fd), Entry::Kernel(_) | Entry::First) {
+    if matches!(table::get(fd), Entry::Kernel(_) | Entry::First(_)) {
         crate::setup::watched::enter(fd, 0);
     }
     if matches!(table::get(epfd), Entry::None) && epoll::is_instance(epfd) {
@@ -345,9 +345,9 @@ pub fn may_work() -> bool {
     crate::process::env::may_work()
 }
 
-/// Before a fork and all fork handlers.
-pub fn fork_early() {
-    fork::early();
+/// Before a fork and all fork handlers. Whether the child has something of ours to look after.
+pub fn fork_early() -> bool {
+    fork::early()
 }
 
 /// The last thing before a fork; then exactly one of the next two, on the same thread.

@@ -41,10 +41,13 @@ pub(crate) fn run(port: u16, way: &str) -> io::Result<()> {
         // 6 messages on each.
         "one" => both(&mut connect()?, FEW)?,
         "two" => (0..2).try_for_each(|_| both(&mut connect()?, FEW))?,
-        "several" => (0..4).try_for_each(|_| both(kept_only(&mut kept, connect()?), FEW))?,
-        "beside" => {
-            kept.push(connect()?);
-            both(kept_also(&mut kept, connect()?), FEW)?;
+        "several" => (0..12).try_for_each(|_| both(kept_only(&mut kept, connect()?), FEW))?,
+        "beside" => (0..4).try_for_each(|_| both(kept_also(&mut kept, connect()?), FEW))?,
+        "many" => (0..5).try_for_each(|_| both(kept_also(&mut kept, connect()?), FEW))?,
+        // By then it is known whether the server has handed on those before.
+        "registered" => {
+            (0..5).try_for_each(|_| both(kept_also(&mut kept, connect()?), FEW))?;
+            (0..20).try_for_each(|_| both(kept_only(&mut kept, connect()?), FEW))?;
         }
         "long" => both(kept_only(&mut kept, connect()?), MANY)?,
         "waits" => {

@@ -47,7 +47,7 @@ pub(crate) unsafe fn clone(
     let beginning = Beginning { entry: program, argument };
     let beginning = (&raw const beginning).cast_mut().cast();
     network::child(flags, || {
-        calls::fork_early();
+        super::process::fork_begins();
         calls::fork_prepare();
         // SAFETY: libc's contract; the child has a copy of what `begin` reads.
         let pid = unsafe { real::clone(Some(begin), stack, own, beginning, parent_tid, tls, child_tid) };

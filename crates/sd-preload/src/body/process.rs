@@ -3,13 +3,14 @@
 use crate::edge::Slot;
 use crate::table::{hook, real};
 use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{pid_t, termios, winsize};
 use sd_socket::{Outcome, calls};
 use sd_sys::Errno;
 
 /// Forks by `real`, whose fork handlers (see `start`) prepare `sd_socket`; the parent then says which child it has.
 pub(crate) fn fork(real: impl FnOnce() -> pid_t) -> pid_t {
-    calls::fork_early();
+    fork_begins();
     let pid = real();
     if pid == 0 {
         calls::fork_late();
@@ -19,9 +20,17 @@ pub(crate) fn fork(real: impl FnOnce() -> pid_t) -> pid_t {
     pid
 }
 
+/// Before a fork. Functions are found at their first call; a server's children would each look up anew what only they call.
+pub(super) fn fork_begins() {
+    static ARE_FOUND: AtomicBool = AtomicBool::new(false);
+    if calls::fork_early() && !ARE_FOUND.swap(true, Ordering::Relaxed) {
+        crate::table::resolve_all();
+    }
+}
+
 /// Forks by `real`, which runs no fork handlers.
 pub(crate) fn fork_bare(real: impl FnOnce() -> pid_t) -> pid_t {
-    calls::fork_early();
+    fork_begins();
     calls::fork_prepare();
     let pid = real();
     if pid == 0 {

@@ -79,6 +79,8 @@ pub enum Reason {
     Demoted = 12,
     /// The first of a process that has not shown that it lives for long.
     Young = 13,
+    /// Its listener hands connections to processes of their own.
+    HandedOn = 14,
 }
 else None
 }
@@ -99,6 +101,7 @@ impl Reason {
             Reason::Elsewhere => "the process has changed its network namespace",
             Reason::Promoted => "promoted",
             Reason::Demoted => "demoted",
+            Reason::HandedOn => "its listener hands each connection to another process",
             Reason::Young => "the first connection of a process",
             Reason::Bridged => "handed to a program of another user, or without the library",
         }

@@ -17,7 +17,7 @@ use sd_sys::thread;
 fn active() -> bool {
     PROCESS.slab_count.load(Ordering::Acquire) != 0
         || crate::epoll::are_known()
-        || crate::setup::first::is_there()
+        || crate::setup::first::are_there()
 }
 
 /// Before vfork(2): whether the child may run on this process's memory.
@@ -44,10 +44,12 @@ fn slabs() -> impl Iterator<Item = &'static crate::process::SlabRec> {
 
 /// Before any fork handler: what may allocate. The handlers below must not, since an allocator that was preloaded or
 /// linked in (jemalloc) holds its locks from its own handlers before ours to those after ours.
-pub(crate) fn early() {
-    if active() {
+pub(crate) fn early() -> bool {
+    let is_active = active();
+    if is_active {
         PARTS.iter().for_each(|part| (part.early)());
     }
+    is_active
 }
 
 /// The last thing before fork: everything is put into a state that the child can use.

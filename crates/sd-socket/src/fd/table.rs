@@ -41,7 +41,7 @@ pub(crate) enum Entry {
     /// A kernel socket that `sd ss` lists with a reason.
     Kernel(&'static Endpoint),
     /// The kernel's socket of a process that has not registered with a monitor: calls on it are counted (`setup::first`).
-    First,
+    First(usize),
     /// A descriptor of the library's own; the program must not see or close it.
     Hidden,
 }
@@ -75,7 +75,7 @@ pub(crate) fn get(fd: i32) -> Entry {
         // SAFETY: as above.
         KERNEL => Entry::Kernel(unsafe { &*(address as *const Endpoint) }),
         HIDDEN => Entry::Hidden,
-        FIRST => Entry::First,
+        FIRST => Entry::First((value >> 3) as usize),
         _ => Entry::None,
     }
 }
@@ -147,17 +147,18 @@ pub(crate) fn set_kernel(fd: i32, endpoint: &'static Endpoint) -> bool {
     set(fd, endpoint as *const Endpoint as u64 | KERNEL)
 }
 
-/// `fd` is the socket of a process that has not registered.
-pub(crate) fn set_first(fd: i32) -> bool {
-    set(fd, FIRST)
+/// `fd` is a socket of a process that has not registered, of which so much is known elsewhere.
+pub(crate) fn set_first(fd: i32, record: usize) -> bool {
+    set(fd, FIRST | (record as u64) << 3)
 }
 
 /// It is a kernel socket with a reason from now on; or, without an endpoint, the kernel's business alone. False when another thread
 /// has closed the number.
-pub(crate) fn end_first(fd: i32, endpoint: Option<&'static Endpoint>) -> bool {
+pub(crate) fn end_first(fd: i32, record: usize, endpoint: Option<&'static Endpoint>) -> bool {
+    let first = FIRST | (record as u64) << 3;
     let value = endpoint.map_or(0, |endpoint| endpoint as *const Endpoint as u64 | KERNEL);
     word(fd)
-        .is_some_and(|word| word.compare_exchange(FIRST, value, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+        .is_some_and(|word| word.compare_exchange(first, value, Ordering::AcqRel, Ordering::Relaxed).is_ok())
 }
 
 /// `fd` leads to another endpoint of the kernel's socket. False when another thread has closed the number.

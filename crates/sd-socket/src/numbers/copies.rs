@@ -13,7 +13,7 @@ use sd_sys::Errno;
 fn drop_entry(fd: i32) -> bool {
     match table::get(fd) {
         Entry::None => {}
-        Entry::First => table::clear(fd),
+        Entry::First(_) => table::clear(fd),
         Entry::Hidden => return false,
         Entry::Socket(endpoint) | Entry::Kernel(endpoint) => {
             let change = crate::link::reclaim::change();
@@ -98,7 +98,7 @@ fn share(old: i32, fd: i32) {
             }
         }
         Entry::Epoll(epoll) => crate::epoll::add_fd(epoll.epoll(), fd),
-        Entry::None | Entry::First | Entry::Hidden => {}
+        Entry::None | Entry::First(_) | Entry::Hidden => {}
     }
 }
 

@@ -6,6 +6,7 @@ use crate::route::deal::Taker;
 use core::sync::atomic::Ordering;
 use sd_shm::channel::Side;
 use sd_shm::directory::Listing;
+use sd_shm::public::HANDS_ON;
 
 /// A listening process, over a channel to it.
 #[derive(Clone, Copy)]
@@ -44,6 +45,9 @@ impl Target {
     pub(crate) fn state(&self) -> TargetState {
         let Some(listener) = self.page().filter(|_| !self.is_closed()) else { return TargetState::Closed };
         let backlog = listener.backlog.load(Ordering::Relaxed);
+        if backlog & HANDS_ON != 0 {
+            return TargetState::HandsOn;
+        }
         let fits = self.channel.fits(self.name(), backlog, listener.pending.load(Ordering::Relaxed));
         if fits { TargetState::Open { backlog } } else { TargetState::Full }
     }
@@ -76,7 +80,11 @@ pub(super) fn leads_to(channel: &Channel, client: u64) -> bool {
 /// See [`Target::state`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TargetState {
-    Open { backlog: u32 },
+    Open {
+        backlog: u32,
+    },
+    /// It listens, but connections to it begin as the kernel's.
+    HandsOn,
     Full,
     Closed,
 }

@@ -205,6 +205,7 @@ unsafe fn accept_ours(
                 return Some(Outcome::Errno(errno));
             }
         }
+        super::inherited::accepted(listener);
         count(Counter::ShmAccept);
         return Some(Outcome::Done(fd.into_raw()));
     }

@@ -318,6 +318,7 @@ pub(super) fn attempt(socket: Socket, fd: c_int, to: Name) -> Attempt {
                     };
                 }
                 Err(Join::Busy) => return Attempt::Busy(source),
+                Err(Join::HandsOn) => return Attempt::Kernel(Reason::HandedOn),
                 Err(Join::NoPort) => return Attempt::Kernel(Reason::Exhausted),
                 Err(Join::Closed) => route::forget_all(),
             },
@@ -372,6 +373,8 @@ enum Join {
     NoPort,
     /// The listener is gone.
     Closed,
+    /// It is to begin as the kernel's.
+    HandsOn,
 }
 
 /// Bound to an IPv6 address but connecting to an IPv4 one, or the other way round.
@@ -399,6 +402,7 @@ fn join(socket: Socket, fd: i32, to: Name, source: Ip, target: Target) -> Result
             return Err(Join::Busy);
         }
         TargetState::Closed => return Err(Join::Closed),
+        TargetState::HandsOn => return Err(Join::HandsOn),
     };
     let local = source_name(endpoint, fd, to, source).ok_or(Join::NoPort)?;
     let (slot, generation) = target.channel.allocate_slot().ok_or(Join::Full)?;

@@ -1,19 +1,21 @@
-//! The first connection of a process, which may live for milliseconds (ADR 79).
+//! The first connections of a process, which may live for milliseconds (ADR 79).
 //!
 //! Who has not registered with a monitor pays for that with his first socket: a slab, two questions that he sleeps for, a channel, and
-//! the end of all that. Where the monitor moves connections that last to shared memory (ADR 82), the first is the kernel's. The process
-//! registers, and offers it, once it has shown that it lives:
+//! the end of all that. Where the monitor moves connections that last to shared memory (ADR 82), the first few are the kernel's. The process
+//! registers, and offers one, once it has shown that it lives:
 //!
 //! ```text
 //!  socket ── the monitor promotes? (the mode of its socket) ──> a kernel socket, Entry::First: its messages are counted
-//!     │ 16 messages in a short time ──> taken up: Hello; Entry::Kernel, and offered at once
-//!     │ a second socket beside it, listen, 16 messages on one after the other ──> the next socket registers, as ever
+//!     │ 64 messages, the latest in a short time ──> taken up: Hello; Entry::Kernel, and offered at once
+//!     │ a fifth socket beside four, listen, 64 messages on all so far ──> the next socket registers, as ever
 //!     └ close ──> nobody was told of anything
 //! ```
-//! It is taken up before a fork and a duplicate as well, which others could use without counting. What goes to a program that is
+//! To register, to be introduced and to end cost what some 150 messages would have saved. A session of FTP has 24 and two connections.
+//!
+//! A connection is taken up before a fork and a duplicate as well, which others could use without counting. What goes to a program that is
 //! started, or to another process in a message, stays the kernel's, as do sockets that are used in ways that are not looked after.
 //!
-//! Threads in calls on it are counted in [`WORD`]; who takes it up closes the word, and hands the count over to the endpoint's.
+//! Threads in calls on one are counted in its word; who takes it up closes the word, and hands the count over to the endpoint's.
 //!
 //! Tested by `cargo xtask sharing --only short-lived`.
 
@@ -31,30 +33,54 @@ use libc::c_int;
 use sd_shm::slab::{Endpoint, Promotes, Reason};
 use sd_sys::section::Section;
 
-/// The latest number that led to such a socket; the table says whether it does.
-static NUMBER: AtomicI32 = AtomicI32::new(-1);
-/// Of the connection there: `INSIDE`, `CLOSED`, `NEVER`.
-static WORD: AtomicU32 = AtomicU32::new(0);
-/// Messages on all such connections of the process, one after the other.
-static COUNT: AtomicU32 = AtomicU32::new(0);
-static LOOKED_AT_MS: AtomicU32 = AtomicU32::new(0);
+/// So many at a time.
+const FIRSTS: usize = 4;
+/// After so many messages it pays to register.
+const MESSAGES_MIN: u32 = 4 * MESSAGES;
+
+/// What is known of one.
+struct First {
+    /// The latest number that led to it; the table says whether it does.
+    number: AtomicI32,
+    /// `INSIDE`, `CLOSED`, `NEVER`.
+    word: AtomicU32,
+    messages: AtomicU32,
+    looked_at_ms: AtomicU32,
+}
+
+static RECORDS: [First; FIRSTS] = [const {
+    First {
+        number: AtomicI32::new(-1),
+        word: AtomicU32::new(0),
+        messages: AtomicU32::new(0),
+        looked_at_ms: AtomicU32::new(0),
+    }
+}; FIRSTS];
+
+/// Messages on all that there were.
+static SUM: AtomicU32 = AtomicU32::new(0);
 /// The process makes no such socket any more.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
-/// Who looks while another thread takes it up looks again after so long.
+/// Who looks while another thread takes one up looks again after so long.
 const PAUSE_NS: u64 = 50_000;
 
-fn is_first(fd: c_int) -> bool {
-    matches!(table::get(fd), Entry::First)
+fn record(fd: c_int) -> Option<(usize, &'static First)> {
+    let Entry::First(at) = table::get(fd) else { return None };
+    RECORDS.get(at).map(|first| (at, first))
+}
+
+fn is_free(first: &First) -> bool {
+    record(first.number.load(Ordering::Relaxed)).is_none_or(|(_, other)| !core::ptr::eq(first, other))
+        && first.word.load(Ordering::Relaxed) & (INSIDE | CLOSED) == 0
 }
 
 /// Whether the next TCP socket may be such a one.
 pub(super) fn may_begin() -> bool {
     PROCESS.slab_count.load(Ordering::Acquire) == 0
         && !IS_OVER.load(Ordering::Relaxed)
-        && !is_first(NUMBER.load(Ordering::Relaxed))
-        && COUNT.load(Ordering::Relaxed) < MESSAGES
-        && WORD.load(Ordering::Relaxed) & (INSIDE | CLOSED) == 0
+        && SUM.load(Ordering::Relaxed) < MESSAGES_MIN
+        && RECORDS.iter().any(is_free)
         && !sd_sys::confine::is_on()
         && !client::is_closed_for_good()
         && crate::process::env::monitor_promotes()
@@ -67,25 +93,36 @@ pub(super) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
     match made.and_then(|fd| sd_sys::numbers::give(fd.into_raw())) {
         Ok(fd) => {
             dropped_behind_our_back(fd);
-            if table::set_first(fd) {
-                WORD.store(0, Ordering::Relaxed);
-                LOOKED_AT_MS.store(now_ms(), Ordering::Relaxed);
-                NUMBER.store(fd, Ordering::Relaxed);
-            }
+            begin(fd);
             Outcome::Done(fd)
         }
         Err(errno) => Outcome::Errno(errno),
     }
 }
 
+/// Without a record the socket is the kernel's alone: other threads were faster.
+fn begin(fd: c_int) {
+    let claim = |first: &First| {
+        let now = first.word.load(Ordering::Relaxed);
+        is_free(first)
+            && first.word.compare_exchange(now, CLOSED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    let Some((at, first)) = RECORDS.iter().enumerate().find(|(_, first)| claim(first)) else { return };
+    first.number.store(fd, Ordering::Relaxed);
+    first.messages.store(0, Ordering::Relaxed);
+    first.looked_at_ms.store(now_ms(), Ordering::Relaxed);
+    table::set_first(fd, at);
+    first.word.store(0, Ordering::Release);
+}
+
 /// Before a call of the kernel's. True: it is such a connection, and the call is counted.
 pub(super) fn enter(fd: c_int, is_odd: bool) -> bool {
-    while is_first(fd) {
-        let now = WORD.load(Ordering::Acquire);
+    while let Some((_, first)) = record(fd) {
+        let now = first.word.load(Ordering::Acquire);
         let entered = (now + 1) | if is_odd { NEVER } else { 0 };
         if now & CLOSED != 0 {
             let _ = sd_sys::time::sleep_ns(PAUSE_NS);
-        } else if WORD.compare_exchange(now, entered, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        } else if first.word.compare_exchange(now, entered, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return true;
         }
     }
@@ -104,61 +141,65 @@ pub(super) enum Left {
 
 /// After the call.
 pub(super) fn left(fd: c_int, is_message: bool) -> Left {
-    while is_first(fd) {
-        let now = WORD.load(Ordering::Acquire);
+    while let Some((at, first)) = record(fd) {
+        let now = first.word.load(Ordering::Acquire);
         if now & CLOSED != 0 {
             // Who takes it up has counted this thread, which leaves the endpoint then.
             let _ = sd_sys::time::sleep_ns(PAUSE_NS);
             continue;
         }
         let less = now - u32::from(now & INSIDE != 0);
-        if WORD.compare_exchange(now, less, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if first.word.compare_exchange(now, less, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             continue;
         }
-        let taken = if is_message && is_due(less) { take_up(fd) } else { None };
+        let taken = if is_message && first.is_due() { take_up(fd, at, first) } else { None };
         return taken.map_or(Left::First, Left::TakenUp);
     }
     Left::Other
 }
 
-/// Whether it has shown that it lasts, now that one more message has gone over it.
-fn is_due(word: u32) -> bool {
-    let count = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
-    if !count.is_multiple_of(MESSAGES) || word & NEVER != 0 {
-        return false;
+impl First {
+    /// Whether it has shown that it lasts, now that one more message has gone over it.
+    fn is_due(&self) -> bool {
+        SUM.fetch_add(1, Ordering::Relaxed);
+        let messages = self.messages.fetch_add(1, Ordering::Relaxed) + 1;
+        if !messages.is_multiple_of(MESSAGES) {
+            return false;
+        }
+        let now = now_ms();
+        let since = now.wrapping_sub(self.looked_at_ms.swap(now, Ordering::Relaxed));
+        messages >= MESSAGES_MIN && since <= BUSY_MS && self.word.load(Ordering::Relaxed) & NEVER == 0
     }
-    let now = now_ms();
-    now.wrapping_sub(LOOKED_AT_MS.swap(now, Ordering::Relaxed)) <= BUSY_MS
 }
 
 /// Makes it one of the process's kernel connections; the process registers, unless it has.
 #[cold]
-fn take_up(fd: c_int) -> Option<&'static Endpoint> {
+fn take_up(fd: c_int, at: usize, first: &First) -> Option<&'static Endpoint> {
     // A handler of a signal would wait for this thread.
     let _section = Section::enter();
-    let before = WORD.fetch_or(CLOSED, Ordering::AcqRel);
-    if before & CLOSED != 0 || !is_first(fd) {
+    let before = first.word.fetch_or(CLOSED, Ordering::AcqRel);
+    if before & CLOSED != 0 {
         return None;
     }
-    let is_named = before & NEVER == 0
+    let is_wanted = before & NEVER == 0
         && sd_sys::tcp::info(fd).is_ok_and(|info| info.state == sd_sys::tcp::ESTABLISHED)
         && client::connected().map(drop).is_some()
         && promotes() != Promotes::Nothing;
-    let taken = if is_named { name(fd, before & INSIDE) } else { None };
+    let taken = if is_wanted { name(fd, at, before & INSIDE) } else { None };
     if taken.is_some() {
         IS_OVER.store(true, Ordering::Relaxed);
-        WORD.store(0, Ordering::Release);
+        first.word.store(0, Ordering::Release);
     } else {
-        WORD.fetch_and(!CLOSED, Ordering::AcqRel);
+        first.word.fetch_and(!CLOSED, Ordering::AcqRel);
     }
     taken
 }
 
 /// An endpoint for it, which so many threads are in calls on.
-fn name(fd: c_int, inside: u32) -> Option<&'static Endpoint> {
+fn name(fd: c_int, at: usize, inside: u32) -> Option<&'static Endpoint> {
     let endpoint = super::watched::endpoint_of(fd, Reason::Young, true)?;
     word(endpoint).inspect(|word| _ = word.fetch_add(inside, Ordering::AcqRel));
-    if !table::end_first(fd, Some(endpoint)) {
+    if !table::end_first(fd, at, Some(endpoint)) {
         life::release(endpoint);
         return None;
     }
@@ -167,46 +208,49 @@ fn name(fd: c_int, inside: u32) -> Option<&'static Endpoint> {
 
 /// It is used in a way that is not looked after: it stays the kernel's, and the next socket registers.
 pub(crate) fn stays(fd: c_int) {
-    if is_first(fd) {
+    if let Some((at, _)) = record(fd) {
         IS_OVER.store(true, Ordering::Relaxed);
-        table::end_first(fd, None);
+        table::end_first(fd, at, None);
     }
 }
 
 /// It is about to listen. Whether it was such a socket, which this process has made.
 pub(super) fn listens(fd: c_int) -> bool {
-    let was = is_first(fd);
+    let was = record(fd).is_some();
     stays(fd);
     was
 }
 
 /// It gets another number: calls on that have to be counted too, so it is taken up. Else it stays the kernel's.
 pub(crate) fn duplicated(fd: c_int) {
-    if is_first(fd) && take_up(fd).is_none() {
+    if let Some((at, first)) = record(fd)
+        && take_up(fd, at, first).is_none()
+    {
         stays(fd);
     }
 }
 
-/// Before a program is started in a way that no hook sees: it may find the connection, on a number that is open or among `duplicated`.
+fn numbers() -> impl Iterator<Item = c_int> {
+    RECORDS.iter().map(|first| first.number.load(Ordering::Relaxed)).filter(|fd| record(*fd).is_some())
+}
+
+/// Before a program is started in a way that no hook sees: it may find one, on a number that is open or among `duplicated`.
 pub(crate) fn before_spawn(duplicated: &[c_int]) {
-    let fd = NUMBER.load(Ordering::Relaxed);
-    if is_first(fd) && (duplicated.contains(&fd) || table::survives_exec(fd)) {
-        stays(fd);
-    }
+    numbers().filter(|fd| duplicated.contains(fd) || table::survives_exec(*fd)).for_each(stays);
 }
 
 /// Whether there is one.
-pub(crate) fn is_there() -> bool {
-    is_first(NUMBER.load(Ordering::Relaxed))
+pub(crate) fn are_there() -> bool {
+    numbers().next().is_some()
 }
 
-/// Before a fork, while memory may be allocated: the child has it too.
+/// Before a fork, while memory may be allocated: the child has them too.
 pub(crate) fn before_fork() {
-    duplicated(NUMBER.load(Ordering::Relaxed));
+    numbers().for_each(duplicated);
 }
 
 /// In the child of a fork: another thread of the parent may have made one meanwhile, or was in a call on one.
 pub(crate) fn forked() {
-    stays(NUMBER.load(Ordering::Relaxed));
-    WORD.store(0, Ordering::Relaxed);
+    numbers().for_each(stays);
+    RECORDS.iter().for_each(|first| first.word.store(0, Ordering::Relaxed));
 }

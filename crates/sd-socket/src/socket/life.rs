@@ -18,7 +18,7 @@ use crate::socket::endpoint::{EndpointExt, PeerEnd, RESET, WATCHED, peer_end};
 use crate::socket::handle::Socket;
 use crate::socket::token::{Rx, cursor};
 use crate::socket::{apart, cold, confine, resend, road, time_wait};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::road::RoadWord;
 use sd_ring::{Next, RxCursor, TxCursor};
 use sd_shm::channel::{FLAG_FIN, FLAG_RESET, GEOMETRY, Side, SlotState};
@@ -49,6 +49,14 @@ pub(crate) struct Ended {
 
 /// Filled by `calls`.
 pub(crate) static ABOVE: Above<Ends> = Above::empty();
+
+/// Connections that this process has given up while others had them; [`take_handed_on`].
+static HANDED_ON: AtomicU32 = AtomicU32::new(0);
+
+/// How many since it was asked last.
+pub(crate) fn take_handed_on() -> u32 {
+    HANDED_ON.swap(0, Ordering::Relaxed)
+}
 
 /// A fresh endpoint of the own slab, held by this process, one descriptor counted.
 pub(crate) fn allocate(domain: i32) -> Option<Socket> {
@@ -153,6 +161,7 @@ fn end_at(socket: Socket, rec: &SlabRec, index: usize) {
     let channel = socket.channel().filter(|_| state == State::Connected);
     if let Some(channel) = channel.filter(|_| endpoint.holders.load(Ordering::Acquire) & !bit != 0) {
         // Another process goes on with it, and will free the slot for other connections.
+        HANDED_ON.fetch_add(1, Ordering::Relaxed);
         unbind(endpoint, channel, usize::from(endpoint.slot.load(Ordering::Relaxed)));
     }
     if state == State::Kernel

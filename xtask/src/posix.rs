@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING,...] [--mode kernel|both|server|client] \
-    [--pump] [--late-pump] [--promote] [--demote] [--repeat N] [--jobs N] [--list]";
+    [--pump] [--late-pump] [--promote] [--demote] [--earned] [--repeat N] [--jobs N] [--list]";
 
 /// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -57,6 +57,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             let mut arguments: Vec<&str> =
                 options.pump.into_iter().flat_map(|how| ["--loopback-pump", how]).collect();
             arguments.extend(options.promote.then_some("--promote=all"));
+            arguments.extend(options.earned.then_some("--promote=earned"));
             arguments.extend(options.demote.then_some("--demote"));
             Some(Monitor::start(&place.sd, &place.socket, &arguments, place.scratch.path())?)
         }
@@ -128,6 +129,8 @@ struct Options {
     promote: bool,
     /// And moved back, at a moment that chance chooses, and so on.
     demote: bool,
+    /// The first few connections of a process are the kernel's, until they have shown that they last.
+    earned: bool,
 }
 
 impl Options {
@@ -142,6 +145,7 @@ impl Options {
             pump: None,
             promote: false,
             demote: false,
+            earned: false,
         };
         let mut words = args.iter();
         while let Some(word) = words.next() {
@@ -155,6 +159,10 @@ impl Options {
                 "--promote" | "--demote" => {
                     options.promote = true;
                     options.demote |= word == "--demote";
+                    options.modes = vec![Mode::Both];
+                }
+                "--earned" => {
+                    options.earned = true;
                     options.modes = vec![Mode::Both];
                 }
                 "--list" => options.list = true,

@@ -15,7 +15,7 @@ use crate::monitor::client;
 use crate::process::PROCESS;
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::life;
-use crate::socket::road::{ACTIVE, NEVER, OFFERED, word};
+use crate::socket::road::{ACTIVE, NEVER, OFFERED, promotes, word};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 use sd_shm::public::HANDS_ON;
@@ -80,7 +80,7 @@ static ACCEPTED: AtomicU32 = AtomicU32::new(0);
 /// A connection over a channel was accepted. Those before have been handed on by now, if they are.
 #[inline]
 pub(super) fn accepted(listener: &Listener) {
-    if watched::promotes() == Promotes::Earned && ACCEPTED.fetch_add(1, Ordering::Relaxed) == HANDED_ON {
+    if promotes() == Promotes::Earned && ACCEPTED.fetch_add(1, Ordering::Relaxed) == HANDED_ON {
         look(listener);
     }
 }

@@ -152,11 +152,14 @@ pub(crate) fn set_first(fd: i32, record: usize) -> bool {
     set(fd, FIRST | (record as u64) << 3)
 }
 
-/// It is a kernel socket with a reason from now on; or, without an endpoint, the kernel's business alone. False when another thread
-/// has closed the number.
-pub(crate) fn end_first(fd: i32, record: usize, endpoint: Option<&'static Endpoint>) -> bool {
+/// It leads to an endpoint from now on, or is the kernel's business alone. False when another thread has closed the number.
+pub(crate) fn end_first(fd: i32, record: usize, leads_to: Entry) -> bool {
     let first = FIRST | (record as u64) << 3;
-    let value = endpoint.map_or(0, |endpoint| endpoint as *const Endpoint as u64 | KERNEL);
+    let value = match leads_to {
+        Entry::Socket(endpoint) => endpoint as *const Endpoint as u64 | SOCKET,
+        Entry::Kernel(endpoint) => endpoint as *const Endpoint as u64 | KERNEL,
+        _ => 0,
+    };
     word(fd)
         .is_some_and(|word| word.compare_exchange(first, value, Ordering::AcqRel, Ordering::Relaxed).is_ok())
 }

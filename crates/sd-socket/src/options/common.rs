@@ -25,6 +25,7 @@ pub(crate) unsafe fn set(
     value: *const c_void,
     len: socklen_t,
 ) -> Outcome<c_int> {
+    crate::setup::first::option(fd, level, name);
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     let connected = endpoint.state_now() == State::Connected;
     let is_v6 = i32::from(endpoint.domain.load(Ordering::Relaxed)) == libc::AF_INET6;

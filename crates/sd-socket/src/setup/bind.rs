@@ -17,6 +17,7 @@ use sd_sys::Errno;
 
 /// bind(2). The socket stays ours.
 pub(crate) unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
+    crate::setup::first::becomes_ours(fd);
     let _within = crate::link::reclaim::change();
     let Some(endpoint) = table::socket(fd) else { return Outcome::Kernel };
     if let Err(errno) = addr::check(addr, len) {

@@ -7,7 +7,7 @@
 //! ```text
 //!  socket ── the monitor promotes? (the mode of its socket) ──> a kernel socket, Entry::First: its messages are counted
 //!     │ 64 messages, the latest in a short time ──> taken up: Hello; Entry::Kernel, and offered at once
-//!     │ a fifth socket beside four, listen, 64 messages on all so far ──> the next socket registers, as ever
+//!     │ a fifth socket beside four, bind, listen, 64 messages on all so far ──> the next socket registers, as ever
 //!     └ close ──> nobody was told of anything
 //! ```
 //! To register, to be introduced and to end cost what some 150 messages would have saved. A session of FTP has 24 and two connections.
@@ -24,9 +24,11 @@ use crate::Outcome;
 use crate::fd::table::{self, Entry};
 use crate::monitor::client;
 use crate::process::PROCESS;
+use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
+use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::dropped_behind_our_back;
-use crate::socket::life;
 use crate::socket::road::{CLOSED, INSIDE, NEVER, now_ms, promotes, word};
+use crate::socket::{inode, life};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use libc::c_int;
 use sd_shm::slab::{Endpoint, Promotes, Reason};
@@ -198,7 +200,7 @@ fn take_up(fd: c_int, at: usize, first: &First) -> Option<&'static Endpoint> {
 fn name(fd: c_int, at: usize, inside: u32) -> Option<&'static Endpoint> {
     let endpoint = super::watched::endpoint_of(fd, Reason::Young, true)?;
     word(endpoint).inspect(|word| _ = word.fetch_add(inside, Ordering::AcqRel));
-    if !table::end_first(fd, at, Some(endpoint)) {
+    if !table::end_first(fd, at, Entry::Kernel(endpoint)) {
         life::release(endpoint);
         return None;
     }
@@ -209,8 +211,50 @@ fn name(fd: c_int, at: usize, inside: u32) -> Option<&'static Endpoint> {
 pub(crate) fn stays(fd: c_int) {
     if let Some((at, _)) = record(fd) {
         IS_OVER.store(true, Ordering::Relaxed);
-        table::end_first(fd, at, None);
+        table::end_first(fd, at, Entry::None);
     }
+}
+
+/// It is about to be told an option. What cannot be asked for later, or means more than the kernel can do, is for a socket of ours.
+pub(crate) fn option(fd: c_int, level: c_int, name: c_int) {
+    if record(fd).is_some() && !super::remember::is_recalled(level, name) {
+        becomes_ours(fd);
+    }
+}
+
+/// It is about to be bound, or to listen: it becomes a socket of ours, as if the process had registered before. Not if it is, or was,
+/// connected.
+pub(super) fn becomes_ours(fd: c_int) {
+    let Some((at, first)) = record(fd) else { return };
+    // A handler of a signal would wait for this thread.
+    let _section = Section::enter();
+    let before = first.word.fetch_or(CLOSED, Ordering::AcqRel);
+    let is_fresh = before & (INSIDE | CLOSED) == 0
+        && sd_sys::tcp::info(fd).is_ok_and(|info| info.state == sd_sys::tcp::CLOSE)
+        && client::connected().map(drop).is_some()
+        && crate::epoll::registrations(fd).is_some_and(|all| all.is_empty());
+    if is_fresh && own(fd, at).is_some() {
+        IS_OVER.store(true, Ordering::Relaxed);
+    }
+    if before & CLOSED == 0 {
+        first.word.fetch_and(!CLOSED, Ordering::AcqRel);
+    }
+}
+
+/// A socket of ours that has been the kernel's alone.
+fn own(fd: c_int, at: usize) -> Option<()> {
+    let domain = sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()?;
+    let Socket { endpoint, .. } = life::allocate(domain)?;
+    let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as c_int;
+    endpoint.set_flag(OWN_SOCKET | if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 });
+    endpoint.fd.store(fd, Ordering::Relaxed);
+    super::remember::recall(endpoint, fd);
+    if !table::end_first(fd, at, Entry::Socket(endpoint)) {
+        life::release(endpoint);
+        return None;
+    }
+    inode::note(fd);
+    Some(())
 }
 
 /// It is about to listen. Whether it was such a socket, which this process has made.

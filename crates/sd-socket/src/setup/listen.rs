@@ -36,6 +36,7 @@ use std::collections::VecDeque;
 
 /// listen(2).
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
+    crate::setup::first::becomes_ours(fd);
     let _within = crate::link::reclaim::change();
     let Some(endpoint) = table::socket(fd) else { return crate::setup::before_monitor::listen(fd, backlog) };
     match endpoint.state_now() {

@@ -154,21 +154,28 @@ unsafe fn remember_timeout(
     Remembered::Yes
 }
 
+/// Beside [`NUMBERS`].
+const OTHERS: [(c_int, c_int); 11] = [
+    (SOL_SOCKET, SO_RCVTIMEO),
+    (SOL_SOCKET, SO_SNDTIMEO),
+    (SOL_SOCKET, SO_LINGER),
+    (SOL_SOCKET, libc::SO_OOBINLINE),
+    (SOL_SOCKET, libc::SO_TIMESTAMP),
+    (SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    (SOL_SOCKET, libc::SO_ZEROCOPY),
+    (TCP, libc::TCP_INQ),
+    (TCP, libc::TCP_USER_TIMEOUT),
+    (TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_IP, libc::IP_TOS),
+];
+
+/// Whether [`recall`] finds what the option was set to.
+pub(super) fn is_recalled(level: c_int, name: c_int) -> bool {
+    number(level, name).is_some() || OTHERS.contains(&(level, name))
+}
+
 /// Remembers what a kernel socket that somebody else has made says: the opposite of `replay`.
 pub(super) fn recall(endpoint: &'static Endpoint, fd: i32) {
-    const OTHERS: [(c_int, c_int); 11] = [
-        (SOL_SOCKET, SO_RCVTIMEO),
-        (SOL_SOCKET, SO_SNDTIMEO),
-        (SOL_SOCKET, SO_LINGER),
-        (SOL_SOCKET, libc::SO_OOBINLINE),
-        (SOL_SOCKET, libc::SO_TIMESTAMP),
-        (SOL_SOCKET, libc::SO_TIMESTAMPNS),
-        (SOL_SOCKET, libc::SO_ZEROCOPY),
-        (TCP, libc::TCP_INQ),
-        (TCP, libc::TCP_USER_TIMEOUT),
-        (TCP, libc::TCP_LINGER2),
-        (libc::IPPROTO_IP, libc::IP_TOS),
-    ];
     for (level, name) in NUMBERS.iter().map(|n| (n.level, n.name)).chain(OTHERS) {
         let mut value = [0u8; 16];
         let (at, mut len) = (value.as_mut_ptr(), value.len() as u32);

@@ -80,7 +80,7 @@ static ACCEPTED: AtomicU32 = AtomicU32::new(0);
 /// A connection over a channel was accepted. Those before have been handed on by now, if they are.
 #[inline]
 pub(super) fn accepted(listener: &Listener) {
-    if promotes() == Promotes::Earned && ACCEPTED.fetch_add(1, Ordering::Relaxed) == HANDED_ON {
+    if ACCEPTED.fetch_add(1, Ordering::Relaxed) == HANDED_ON {
         look(listener);
     }
 }
@@ -90,6 +90,7 @@ fn look(listener: &Listener) {
     ACCEPTED.store(1, Ordering::Relaxed);
     let index = listener.index.load(Ordering::Relaxed) as usize;
     if life::take_handed_on() >= HANDED_ON
+        && promotes() == Promotes::Earned
         && let Some(page) = PROCESS.public().and_then(|public| public.listeners.get(index))
     {
         page.backlog.fetch_or(HANDS_ON, Ordering::Relaxed);

@@ -15,14 +15,12 @@ pub struct Info {
     pub received: u64,
 }
 
-/// There is no connection yet, or none any more.
+/// There is no connection yet, or none any more: after both ends' FINs, while the socket is open; or after a reset, whose error was not told yet.
 pub const CLOSE: u8 = 7;
 /// Both directions are open.
 pub const ESTABLISHED: u8 = 1;
 /// States in which the other end's FIN has come: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
 const AFTER_FIN: [u8; 4] = [6, 8, 9, 11];
-/// After both ends' FINs, while the socket is open; or after a reset, whose error was not told yet.
-
 /// Of [`Info::options`]: data came, or went, with the SYN.
 pub const SYN_DATA: u8 = 32;
 

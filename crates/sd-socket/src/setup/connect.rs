@@ -41,10 +41,8 @@ use sd_sys::Errno;
 pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int> {
     let kind = ty & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
     let tcp = kind == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
-    if !tcp || (domain != libc::AF_INET && domain != libc::AF_INET6) {
-        return Outcome::Kernel;
-    }
-    if crate::process::network::has_left() {
+    let is_other = !tcp || (domain != libc::AF_INET && domain != libc::AF_INET6);
+    if is_other || crate::process::network::has_left() {
         return Outcome::Kernel;
     }
     if !crate::monitor::client::is_there() {

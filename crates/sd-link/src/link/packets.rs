@@ -1,0 +1,209 @@
+//! Packets in and out.
+
+use super::greet::Heard;
+use super::{Cause, Link, Taken};
+use crate::Nanos;
+use crate::path::Arrival;
+use crate::seal::{Checksum, Seal};
+use crate::session::{Ends, Fault, Writer};
+use crate::wire::{Ack, HEADER, HELLO, Header, Hello, PacketKind, RecordKind, Records, ack_max};
+
+/// A greeting has a checksum under no key behind it.
+const HELLO_PACKET: usize = HEADER + HELLO + 8;
+
+impl Link {
+    /// Takes a packet that came by a path; `is_marked` by the network, as a sign of congestion.
+    pub fn receive(
+        &mut self,
+        now: Nanos,
+        path: u8,
+        packet: &mut [u8],
+        is_marked: bool,
+        ends: &mut (impl Ends + ?Sized),
+    ) -> Taken {
+        let header = Header::decode(packet).ok().filter(|header| header.path == path);
+        let Some(header) = header.filter(|_| usize::from(path) < self.paths.len()) else {
+            self.counters.malformed += 1;
+            return Taken::No;
+        };
+        match header.kind {
+            PacketKind::Hello => self.hear(now, path, packet, ends),
+            PacketKind::Records => self.take(now, &header, packet, is_marked, ends),
+        }
+    }
+
+    fn hear(&mut self, now: Nanos, path: u8, packet: &mut [u8], ends: &mut (impl Ends + ?Sized)) -> Taken {
+        let is_whole = packet.len() == HELLO_PACKET && Checksum::default().open(0, packet, HEADER);
+        let body = packet.get(HEADER..HEADER + HELLO).filter(|_| is_whole);
+        let Some(hello) = body.and_then(|body| Hello::decode(body).ok()) else {
+            self.counters.malformed += 1;
+            return Taken::No;
+        };
+        let was_up = self.is_up();
+        if !was_up && self.greeting.next_time().is_none() {
+            // The other engine has broken the rules, and the caller has not asked for more of it.
+            return Taken::No;
+        }
+        let was_sure = self.greeting.may_send();
+        let heard = self.greeting.hear(now, usize::from(path), &hello);
+        let is_sure = self.greeting.may_send();
+        if heard == Heard::Nothing {
+            if is_sure && !was_sure {
+                self.asked_since = None;
+            }
+            return Taken::Yes;
+        }
+        if was_up {
+            self.session.clear(self.config.connections_max, ends);
+            for path in &mut self.paths {
+                *path = crate::path::Path::new(path.config);
+            }
+        }
+        self.asked_since = (!is_sure).then_some(now);
+        let names = self.greeting.names;
+        self.seal.begin(names.send.1, names.receive.1);
+        Taken::Up
+    }
+
+    fn take(
+        &mut self,
+        now: Nanos,
+        header: &Header,
+        packet: &mut [u8],
+        is_marked: bool,
+        ends: &mut (impl Ends + ?Sized),
+    ) -> Taken {
+        let is_ours = self.is_up() && header.tag == self.greeting.names.receive.0;
+        if !is_ours || !self.seal.open(header.number, packet, HEADER) {
+            self.counters.forged += 1;
+            return Taken::No;
+        }
+        let Some(path) = self.paths.get(usize::from(header.path)) else { return Taken::No };
+        if !path.received.is_new(header.number) {
+            self.counters.again += 1;
+            return Taken::No;
+        }
+        self.greeting.is_sure();
+        self.heard_at = now;
+        self.asked_since = None;
+        let body = packet.get(HEADER..packet.len() - self.seal.overhead()).unwrap_or_default();
+        match self.take_records(now, header, body, ends) {
+            Ok(is_asking) => {
+                let arrival =
+                    Arrival { number: header.number, age: header.age, at: now, is_asking, is_marked };
+                if let Some(path) = self.paths.get_mut(usize::from(header.path)) {
+                    path.received.insert(&arrival, &path.config.acks);
+                }
+                self.counters.packets_taken += 1;
+                Taken::Yes
+            }
+            Err(Fault::Shortage) => {
+                self.counters.shortage += 1;
+                Taken::No
+            }
+            Err(Fault::Violation) => {
+                self.down(ends);
+                Taken::Down(Cause::Violation)
+            }
+        }
+    }
+
+    /// Takes the records of a packet; says whether it asks for an acknowledgement.
+    fn take_records(
+        &mut self,
+        now: Nanos,
+        header: &Header,
+        body: &[u8],
+        ends: &mut (impl Ends + ?Sized),
+    ) -> Result<bool, Fault> {
+        let mut is_asking = false;
+        for record in Records(body) {
+            let record = record.map_err(|_| Fault::Violation)?;
+            if record.kind == RecordKind::Ack {
+                let ack = Ack::decode(&record).map_err(|_| Fault::Violation)?;
+                let Some(path) = self.paths.get_mut(usize::from(header.path)) else { continue };
+                let (session, counters) = (core::cell::RefCell::new(&mut self.session), &mut self.counters);
+                let come = |item| session.borrow_mut().came(item, ends);
+                let lost = |item| {
+                    counters.lost_records += 1;
+                    session.borrow_mut().lost(item);
+                };
+                path.acknowledged(now, &ack, come, lost).map_err(|_| Fault::Violation)?;
+                continue;
+            }
+            is_asking = true;
+            self.session.take(&record, ends)?;
+        }
+        Ok(is_asking)
+    }
+
+    /// Writes the next packet for a path into `out`, and returns its length; `None` if there is nothing to send by it now.
+    pub fn transmit(
+        &mut self,
+        now: Nanos,
+        path: u8,
+        out: &mut [u8],
+        ends: &mut (impl Ends + ?Sized),
+    ) -> Option<usize> {
+        if let Some(hello) = self.greeting.take(usize::from(path)) {
+            return self.greet(path, &hello, out);
+        }
+        if !self.greeting.may_send() {
+            return None;
+        }
+        let road = self.paths.get_mut(usize::from(path))?;
+        let overhead = self.seal.overhead();
+        let len = out.len().min(road.config.packet_max);
+        let out = out.get_mut(..len)?;
+        let number = road.sent.next();
+        let mut packet = Writer { out: out.get_mut(..len - overhead)?, at: HEADER };
+        if packet.out.len() < HEADER + ack_max() + 128 {
+            return None;
+        }
+        let is_acknowledging = road.received.is_asked();
+        if is_acknowledging {
+            packet.at += road.received.encode(now, &mut packet.out[HEADER..]);
+        }
+        let before = packet.at;
+        if road.may_send() {
+            let is_more = self.session.fill(now, &mut packet, &mut road.sent, ends);
+            road.is_idle = !is_more;
+            if road.must_ask && packet.at == before {
+                packet.record(RecordKind::Ping, 0, 0, 0, 0, |_| {});
+            }
+        } else {
+            road.is_idle = false;
+        }
+        let is_asking = packet.at > before;
+        let is_due = road.received.due().is_some_and(|due| due <= now);
+        if !is_asking && !is_due {
+            return None;
+        }
+        let len = packet.at + overhead;
+        let out = out.get_mut(..len)?;
+        let tag = self.greeting.names.send.0;
+        let age = road.sent.age();
+        let header = Header { kind: PacketKind::Records, path, len: len as u16, age, tag, number };
+        header.encode(out.first_chunk_mut::<HEADER>()?);
+        self.seal.seal(number, out, HEADER);
+        if is_acknowledging {
+            road.received.told();
+        }
+        road.commit(now, len, is_asking);
+        if is_asking && self.asked_since.is_none() {
+            self.asked_since = Some(now);
+        }
+        self.counters.packets_sent += 1;
+        Some(len)
+    }
+
+    fn greet(&mut self, path: u8, hello: &Hello, out: &mut [u8]) -> Option<usize> {
+        let out = out.get_mut(..HELLO_PACKET)?;
+        let len = HELLO_PACKET as u16;
+        let header = Header { kind: PacketKind::Hello, path, len, age: 0, tag: 0, number: 0 };
+        header.encode(out.first_chunk_mut::<HEADER>()?);
+        hello.encode(out.get_mut(HEADER..)?.first_chunk_mut::<HELLO>()?);
+        Checksum::default().seal(0, out, HEADER);
+        Some(HELLO_PACKET)
+    }
+}

@@ -35,7 +35,7 @@
 //!
 //! # Tests
 //! `tests/simulation`: two links, everything that networks do, from a seed. `tests/hostile.rs`: packets that no honest engine sends.
-//! `tests/controllers.rs`: what each controller must do.
+//! `tests/controllers.rs`: what each controller must do. `examples/cost.rs` measures.
 #![forbid(unsafe_code)]
 #![no_std]
 

@@ -241,13 +241,13 @@ impl Twice {
         sd_sys::fd::poll_one(fd, bits as i16, 0).is_ok_and(|events| events != 0)
     }
 
-    /// Whether the kernel has told an event of ours; if not, it is noted.
-    fn is_told_by_kernel(&mut self, fd: i32, data: u64, bits: u32) -> bool {
+    /// Whether the kernel has told an event of ours; if not, it is noted with `all` that is told then.
+    fn is_told_by_kernel(&mut self, fd: i32, data: u64, (bits, all): (u32, u32)) -> bool {
         let same = |&(other, events): &(u64, u32)| other == data && events & bits != 0;
         let told = self.kernel.iter().position(same).filter(|_| Twice::in_kernel(fd, bits));
         match told {
             Some(at) => _ = self.kernel.swap_remove(at),
-            None => self.ours.push((data, bits, fd)),
+            None => self.ours.push((data, all, fd)),
         }
         told.is_some()
     }
@@ -255,7 +255,7 @@ impl Twice {
     /// Whether an event of the kernel's was told by us; if not, it is noted.
     fn is_told_by_us(&mut self, data: u64, bits: u32) -> bool {
         let same = |&(other, events, fd): &(u64, u32, i32)| {
-            other == data && events & bits != 0 && Twice::in_kernel(fd, bits)
+            other == data && bits & !events == 0 && Twice::in_kernel(fd, bits)
         };
         let told = self.ours.iter().position(same);
         match told {
@@ -317,9 +317,13 @@ fn report(
     } else if !edge {
         epoll.push(ready_list, item, 0);
     }
-    let both = epoll.has_both.load(Ordering::Relaxed);
-    if both && item.source().is_in_both() && twice.is_told_by_kernel(item.fd(), data, mask) {
-        return count;
+    if epoll.has_both.load(Ordering::Relaxed) && item.source().is_in_both() {
+        // One event says all that holds, whichever of the two instances had the news.
+        let all = mask | roads::kernel_mask(item);
+        if twice.is_told_by_kernel(item.fd(), data, (mask, all)) {
+            return count;
+        }
+        mask = all;
     }
     if let Some(slot) = out.get_mut(count) {
         *slot = epoll_event { events: mask, u64: data };

@@ -44,8 +44,19 @@ fn untell_kernel(ready_list: &mut ReadyList, item: &Item) {
     }
 }
 
+/// What the program wants to know of an item that the kernel's connection says now.
+#[cold]
+pub(super) fn kernel_mask(item: &Item) -> u32 {
+    match item.source() {
+        Source::Socket(endpoint) => by_kernel::kernel_part(endpoint) & item.events() & !PRIVATE,
+        Source::Nested(_) => 0,
+    }
+}
+
 /// EPOLLONESHOT has fired for what the ring told: the kernel's instance is to tell nothing more until the program asks anew. Under the
 /// lock of the ready list, as [`may_fire`] is, so the two come one after the other.
+#[cold]
+#[inline(never)]
 pub(super) fn fired(ready_list: &mut ReadyList, item: &Item) {
     if ready_list.once.iter().any(|at| core::ptr::eq(*at, item)) {
         untell_kernel(ready_list, item);

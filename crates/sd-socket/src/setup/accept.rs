@@ -86,6 +86,8 @@ pub(crate) unsafe fn accept4(
 }
 
 /// The listener is the kernel's by now. A thread that takes the process out of its family says that of the number first.
+#[cold]
+#[inline(never)]
 fn is_the_kernels(endpoint: &Endpoint, fd: c_int) -> bool {
     crate::socket::kernel_socket::is_moved(endpoint)
         || matches!(table::get(fd), table::Entry::Kernel(now) if core::ptr::eq(now, endpoint))

@@ -160,7 +160,7 @@ impl KernelConnect {
 /// connect(2).
 pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
     // SAFETY: as the caller says.
-    unsafe { make(KernelConnect { fd, addr, len, by_send: false }) }
+    unsafe { make(fd, addr, len, false) }
 }
 
 /// The connect of a send with MSG_FASTOPEN. `Kernel`: that call of the kernel's connects.
@@ -169,13 +169,13 @@ pub(crate) unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
 /// As for [`connect`].
 pub(super) unsafe fn connect_by_send(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Outcome<c_int> {
     // SAFETY: as the caller says.
-    unsafe { make(KernelConnect { fd, addr, len, by_send: true }) }
+    unsafe { make(fd, addr, len, true) }
 }
 
 /// # Safety
 /// As for [`connect`].
-unsafe fn make(kernel: KernelConnect) -> Outcome<c_int> {
-    let KernelConnect { fd, addr, len, .. } = kernel;
+#[inline(always)]
+unsafe fn make(fd: c_int, addr: *const sockaddr, len: socklen_t, by_send: bool) -> Outcome<c_int> {
     let Some(mut socket) = Socket::at(fd) else { return Outcome::Kernel };
     let within = change();
     if within.is_counted() {
@@ -202,6 +202,7 @@ unsafe fn make(kernel: KernelConnect) -> Outcome<c_int> {
         }
         State::Connecting => {
             drop(within);
+            let kernel = KernelConnect { fd, addr, len, by_send };
             return wait_for_room(endpoint, &kernel, Errno::EALREADY);
         }
         State::Failed => return Outcome::Errno(syn_sent::tell_failure(endpoint)),
@@ -212,6 +213,7 @@ unsafe fn make(kernel: KernelConnect) -> Outcome<c_int> {
         State::Listen => return Outcome::Errno(Errno::EISCONN),
         _ => return Outcome::Kernel,
     }
+    let kernel = KernelConnect { fd, addr, len, by_send };
     // SAFETY: the caller vouches for its address.
     let parsed = unsafe { addr::parse(addr, len) };
     let domain = i32::from(endpoint.domain.load(Ordering::Relaxed));

@@ -72,9 +72,27 @@ fn watched(fd: c_int) -> Option<(&'static Endpoint, &'static AtomicU32)> {
     (word.load(Ordering::Acquire) & WATCHED != 0).then_some((endpoint, word))
 }
 
+const ODD: c_int = MSG_OOB | MSG_ZEROCOPY | MSG_ERRQUEUE;
+
 /// Before a call of the kernel's on a number that may be watched. True: it is no kernel's connection any more.
+#[inline(never)]
 pub(crate) fn enter(fd: c_int, flags: c_int) -> bool {
-    let is_odd = flags & (MSG_OOB | MSG_ZEROCOPY | MSG_ERRQUEUE) != 0;
+    if flags & ODD == 0
+        && let Entry::Kernel(endpoint) = table::get(fd)
+    {
+        let word = &cold::of(endpoint).road;
+        let now = word.load(Ordering::Acquire);
+        // While that is so the number leads to the kernel's: see `watched`.
+        let is_open = now & (WATCHED | CLOSED | PROMISED) == WATCHED;
+        if is_open && word.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return false;
+        }
+    }
+    enter_slowly(fd, flags & ODD != 0)
+}
+
+#[inline(never)]
+fn enter_slowly(fd: c_int, is_odd: bool) -> bool {
     if first::enter(fd, is_odd) {
         return false;
     }
@@ -101,30 +119,47 @@ pub(crate) fn enter(fd: c_int, flags: c_int) -> bool {
 }
 
 /// After it.
+#[inline(never)]
 pub(crate) fn left(fd: c_int, is_message: bool) {
-    match first::left(fd, is_message) {
-        Left::Other => {}
-        Left::First => return,
-        Left::TakenUp(endpoint) => {
-            return word(endpoint).into_iter().for_each(|word| offer(endpoint, word, fd));
-        }
-    }
-    let Some((endpoint, word)) = watched(fd) else { return };
-    let one_less = |word: u32| (word & INSIDE != 0).then(|| word.wrapping_sub(1));
-    let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
-    if !is_message {
+    let Entry::Kernel(endpoint) = table::get(fd) else { return left_first(fd, is_message) };
+    let cold = cold::of(endpoint);
+    if cold.road.load(Ordering::Relaxed) & WATCHED == 0 {
         return;
     }
-    let cold = cold::of(endpoint);
-    let messages = cold.messages.fetch_add(1, Ordering::Relaxed) + 1;
-    client::check_mail();
-    promote::look_for_tickets();
-    let now = word.load(Ordering::Acquire);
+    let one_less = |word: u32| (word & INSIDE != 0).then(|| word.wrapping_sub(1));
+    let _ = cold.road.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
+    if is_message {
+        // Of two threads that count at once one may be forgotten.
+        let messages = cold.messages.load(Ordering::Relaxed).wrapping_add(1);
+        cold.messages.store(messages, Ordering::Relaxed);
+        look(endpoint, cold, messages, fd);
+    }
+}
+
+/// The process's first connection has no endpoint.
+#[inline(never)]
+fn left_first(fd: c_int, is_message: bool) {
+    match first::left(fd, is_message) {
+        Left::TakenUp(endpoint) => word(endpoint).into_iter().for_each(|word| offer(endpoint, word, fd)),
+        // Another thread has taken it up meanwhile, and has counted this one.
+        Left::Other if matches!(table::get(fd), Entry::Kernel(_)) => left(fd, is_message),
+        Left::First | Left::Other => {}
+    }
+}
+
+/// What is to be done for a connection after so many messages.
+fn look(endpoint: &'static Endpoint, cold: &'static Cold, messages: u32, fd: c_int) {
+    let mut now = cold.road.load(Ordering::Acquire);
+    if now & OFFERED != 0 {
+        client::check_mail();
+        promote::look_for_tickets();
+        now = cold.road.load(Ordering::Acquire);
+    }
     if now & PROMISED != 0 {
         promote::attach(endpoint, fd);
     } else if now & (NEVER | CLOSED) == 0 {
         match is_due(cold, now, messages) {
-            true => offer(endpoint, word, fd),
+            true => offer(endpoint, &cold.road, fd),
             false if messages == MESSAGES && now & OFFERED == 0 => history::awaits(endpoint, Awaits::Rate),
             false => {}
         }

@@ -453,6 +453,10 @@ fn wait_rx(
         if ready() {
             return Ok(());
         }
+        if way_back::is_wanted_by_peer(endpoint) && way_back::is_due(endpoint) {
+            crate::epoll::look_at_way_back(endpoint);
+            return Ok(());
+        }
         interrupted(watch, deadline)?;
         let slept = sleep_on_connection(endpoint, value, deadline, pause);
         waiting.after_sleep();

@@ -13,7 +13,7 @@ use crate::socket::apart;
 use crate::socket::bell::{self, ALL_BITS, notify};
 use crate::socket::endpoint::{EndpointExt, RESET, SHUT_RD, SHUT_WR};
 use crate::socket::parked::{leave_rx, leave_tx};
-use crate::socket::road::{self, MOVED, RX_KERNEL, RX_LEFT, TX_KERNEL, is_by_kernel, word};
+use crate::socket::road::{self, MOVED, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT, is_by_kernel, word};
 use crate::socket::{history, resend};
 use core::sync::atomic::Ordering;
 use sd_ring::road::{RoadWord, Send, is_over as is_slot_over, leaving};
@@ -33,6 +33,20 @@ pub(crate) fn wish(endpoint: &Endpoint) {
 pub(crate) fn is_begun(endpoint: &Endpoint) -> bool {
     let peer = endpoint.peer_words();
     (peer.flags.load(Ordering::Acquire) | peer.other().flags.load(Ordering::Relaxed)) & FLAGS_BACK != 0
+}
+
+/// The sending direction has something to do for the way back, and it was not begun: for who has just said that he waits, since what the peer said
+/// before that was announced to nobody.
+#[cold]
+pub(crate) fn is_due(endpoint: &Endpoint) -> bool {
+    let is_open = endpoint.state_now() == State::Connected && !endpoint.flag(RESET);
+    is_open
+        && road::is_promoted(endpoint)
+        && !is_by_kernel(endpoint, TX_LEFT)
+        && matches!(
+            road::next_of_sender(endpoint, false),
+            Send::Decline | Send::Leave | Send::Mark | Send::Resend
+        )
 }
 
 /// The peer wants what is sent to go through the kernel.
@@ -152,7 +166,7 @@ pub(crate) fn meet(endpoint: &Endpoint, rx: &mut RxCursor, found: Option<Next>) 
 
 /// Threads of this process that wait for the connection look again, and one of them tells the instances of epoll.
 #[cold]
-fn tell_self(endpoint: &Endpoint) {
+pub(crate) fn tell_self(endpoint: &Endpoint) {
     bell::wake_sleepers(endpoint);
     bell::announce_to_self(endpoint);
 }

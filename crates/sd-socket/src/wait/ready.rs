@@ -8,6 +8,7 @@ use crate::socket::endpoint::{
 use crate::socket::errors::note_end;
 use crate::socket::parked::is_parked;
 use crate::socket::token::{Quick, Rx};
+use crate::socket::way_back;
 use crate::wait::by_kernel;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
@@ -16,6 +17,7 @@ use sd_ring::{Next, doorbell};
 use sd_shm::channel::{
     FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
 };
+use sd_shm::promotion::FLAG_WANTS_KERNEL;
 use sd_shm::slab::{Endpoint, FIXED_BUF, State};
 use sd_sys::time::ticks;
 
@@ -41,7 +43,7 @@ fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
     let unusual = endpoint.flags.load(Ordering::Relaxed)
         & (SHUT_RD | SHUT_WR | EOF | RESET | ZERO_COPY | PEER_DEAD)
         | peer.flags.load(Ordering::Acquire)
-            & (FLAG_RESET | FLAG_DEAD | FLAG_FIN | FLAG_READS_NO_MORE | FLAG_URGENT)
+            & (FLAG_RESET | FLAG_DEAD | FLAG_FIN | FLAG_READS_NO_MORE | FLAG_URGENT | FLAG_WANTS_KERNEL)
         | endpoint.error.load(Ordering::Relaxed) as u32;
     // The lowest byte is the state.
     let is_over = peer.state.load(Ordering::Acquire) as u8 > SlotState::Open as u8;
@@ -63,6 +65,9 @@ fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
 fn full_mask(endpoint: &'static Endpoint) -> u32 {
     match endpoint.state_now() {
         State::Connected => {
+            if way_back::is_wanted_by_peer(endpoint) && way_back::is_due(endpoint) {
+                way_back::tell_self(endpoint);
+            }
             let mask = match by_kernel::directions(endpoint) {
                 0 => connected_mask(endpoint),
                 directions => by_kernel::ring_part(endpoint, directions, || connected_mask(endpoint)),
@@ -129,8 +134,8 @@ fn look(endpoint: &'static Endpoint) -> Result<Next, sd_ring::Corrupt> {
     // The copy is thrown away.
     let mut rx = *half.cursor();
     let found = apart::next(endpoint, &mut rx);
-    let went = matches!(found, Ok(Next::Marker | Next::Fin))
-        && crate::socket::way_back::meet(endpoint, half.cursor(), found.ok());
+    let went =
+        matches!(found, Ok(Next::Marker | Next::Fin)) && way_back::meet(endpoint, half.cursor(), found.ok());
     if went { Ok(Next::Empty) } else { found }
 }
 

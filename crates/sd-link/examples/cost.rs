@@ -58,6 +58,8 @@ impl Seal for Bare {
     }
 }
 
+type MakeSeal = fn() -> Box<dyn Seal>;
+
 struct Pair {
     links: [Link; 2],
     desks: [Desk; 2],
@@ -68,7 +70,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(path: PathConfig, seal: fn() -> Box<dyn Seal>) -> Pair {
+    fn new(path: PathConfig, seal: MakeSeal) -> Pair {
         let link = |epoch| Link::new(Config::new(epoch, epoch), &[path], Boxed(seal()));
         let desk = || Desk { rings: vec![[7; RING]; CONNECTIONS as usize], ..Desk::default() };
         let links = [link(1), link(2)];
@@ -159,7 +161,7 @@ fn cpu_time() -> Duration {
 }
 
 /// Nanoseconds of the sender and of the receiver for each message, acknowledgements and credits included.
-fn measure(path: PathConfig, seal: fn() -> Box<dyn Seal>) -> [f64; 2] {
+fn measure(path: PathConfig, seal: MakeSeal) -> [f64; 2] {
     let mut pair = Pair::new(path, seal);
     let connections = std::mem::take(&mut pair.connections);
     pair.spent = Default::default();
@@ -188,7 +190,7 @@ fn measure(path: PathConfig, seal: fn() -> Box<dyn Seal>) -> [f64; 2] {
 }
 
 fn main() {
-    let seals: [(&str, fn() -> Box<dyn Seal>); 2] =
+    let seals: [(&str, MakeSeal); 2] =
         [("checksum", || Box::new(Checksum::default())), ("no seal", || Box::new(Bare))];
     for (carrier, path) in [("datagrams", PathConfig::datagrams()), ("stream", PathConfig::stream())] {
         for (name, seal) in seals {

@@ -214,7 +214,8 @@ impl World {
                     end.consumed = end.whole;
                     link.consumed(end.connection, end.whole).unwrap();
                 }
-                if !is_late && self.random.one_in(900) {
+                let rarely = if end.is_open { 900 } else { 60 };
+                if !is_late && self.random.one_in(rarely) {
                     end.was_reset = true;
                     link.reset(end.connection, 3, self.random.one_in(2)).unwrap();
                 }

@@ -118,7 +118,10 @@ pub struct MonitorOptions {
     #[arg(long, hide = true, value_enum, value_name = "HOW")]
     pub loopback_pump: Option<LoopbackPump>,
     /// Move connections that the kernel has made to shared memory, once they have shown that they last
-    #[arg(long, hide = true, value_enum, value_name = "WHICH", num_args = 0..=1, default_missing_value = "earned")]
+    ///
+    /// Between network namespaces of this host too, through bridges and published ports; also what was connected before the
+    /// monitor was there. Those that are short, or idle, stay. `stay` rules of the policy keep others.
+    #[arg(long, value_enum, value_name = "WHICH", num_args = 0..=1, default_missing_value = "earned")]
     pub promote: Option<Promote>,
     /// Move what was moved back after a while, at a byte that chance chooses, to test that
     #[arg(long, hide = true, value_name = "SEED", num_args = 0..=1, default_missing_value = "1")]
@@ -130,6 +133,7 @@ pub enum Promote {
     /// Those that last and are busy
     Earned,
     /// All connections begin as the kernel's, and each is moved soon, to test that
+    #[value(hide = true)]
     All,
 }
 

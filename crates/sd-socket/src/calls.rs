@@ -248,7 +248,7 @@ pub unsafe fn select(
 
 /// epoll_ctl(2).
 pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Outcome<c_int> {
-    if matches!(table::get(fd), Entry::Kernel(_) | Entry::First(_)) {
+    if matches!(table::get(fd), Entry::Kernel(_) | Entry::First(_) | Entry::Early) {
         crate::setup::watched::enter(fd, 0);
     }
     if matches!(table::get(epfd), Entry::None) && epoll::is_instance(epfd) {
@@ -256,6 +256,7 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     }
     let Entry::Epoll(instance) = table::get(epfd) else {
         crate::setup::first::stays(fd);
+        crate::setup::unregistered::stays(fd);
         return Outcome::Kernel;
     };
     let instance = instance.epoll();
@@ -263,7 +264,15 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
         if op == libc::EPOLL_CTL_ADD {
             epoll::kernel_registered(instance);
         }
-        return Outcome::Kernel;
+        let is_watched = matches!(table::get(fd), Entry::Kernel(_) | Entry::First(_) | Entry::Early);
+        return match op {
+            libc::EPOLL_CTL_DEL if is_watched => {
+                let done = epoll::kernel_forgets(instance, epfd, fd);
+                crate::setup::watched::left(fd, false);
+                done.map(|()| 0).into()
+            }
+            _ => Outcome::Kernel,
+        };
     }
     let bad = !sd_sys::user::seems_readable(event, size_of::<epoll_event>());
     if bad && op != libc::EPOLL_CTL_DEL {

@@ -19,6 +19,7 @@
 //! | `demoted`, `wandering` | and back to the kernel's, at bytes that chance chooses, and again; the second so often that each step meets each other |
 //! | `short-lived` | who is done after a few messages is never registered; the connection of who lives is moved to shared memory |
 //! | `across` | the same between two network namespaces: by a cable, a bridge, a published port |
+//! | `before-monitor` | connections that were made before their monitor, or while it was down, are moved when it comes |
 //! | `watched` | `sd top` and `sd trace` show what programs do, while they do it; `sd ss` shows what road each connection takes, and why |
 //! | `liars` | a process tells one lie about its connection and dies |
 //!
@@ -36,6 +37,7 @@ pub(crate) mod group;
 mod hostile;
 mod liars;
 mod many;
+mod pool;
 mod promote;
 mod pumped;
 mod roads;
@@ -164,6 +166,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.extend(promote::parts(options.seed, options.wanderings));
     parts.extend(brief::parts());
     parts.extend(across::parts(options.seed));
+    parts.extend(pool::parts(options.seed));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));
     parts.push(("liars".to_owned(), Box::new(liars::run)));

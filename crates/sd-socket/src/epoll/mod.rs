@@ -58,7 +58,7 @@ mod watch;
 mod way_back;
 
 pub(crate) use collect::is_ready;
-pub(crate) use control::{control, kernel_registered};
+pub(crate) use control::{control, kernel_forgets, kernel_registered};
 pub(crate) use dispatch::{drain, looks_of_drain, take_in};
 pub(crate) use items::Item;
 use items::{Items, Source};

@@ -18,6 +18,7 @@ fn active() -> bool {
     PROCESS.slab_count.load(Ordering::Acquire) != 0
         || crate::epoll::are_known()
         || crate::setup::first::are_there()
+        || crate::setup::unregistered::are_there()
 }
 
 /// Before vfork(2): whether the child may run on this process's memory.
@@ -80,11 +81,12 @@ const NOTHING: Part = Part { early: nothing, keep: nothing, unlock: nothing, for
 
 /// All parts, in the order in which their locks are taken and the child's part is done; locks are given up in the other
 /// order.
-static PARTS: [Part; 28] = {
+static PARTS: [Part; 29] = {
     use crate::{epoll, link, memory, monitor, route, setup, socket, wait};
     [
         Part { keep: memory::idle::keep_lock, unlock: memory::idle::unlock, ..NOTHING },
         Part { forked: be_another_process, ..NOTHING },
+        Part { early: setup::unregistered::all_stay, forked: setup::unregistered::all_stay, ..NOTHING },
         Part { early: setup::first::before_fork, forked: setup::first::forked, ..NOTHING },
         Part { forked: socket::pin::recount, ..NOTHING },
         Part { forked: socket::token::forked, ..NOTHING },
@@ -213,6 +215,7 @@ pub(crate) fn parent() {
     if is_prepared() {
         crate::monitor::client::parent_after_fork();
         unlock();
+        crate::setup::unregistered::all_stay();
     }
 }
 

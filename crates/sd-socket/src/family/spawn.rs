@@ -28,7 +28,7 @@ pub(crate) fn passes_sockets(duplicated: &[i32]) -> bool {
                 found |= finds();
             }
             // Its calls are not counted.
-            Entry::Kernel(_) if finds() => crate::setup::watched::never(fd),
+            Entry::Kernel(_) | Entry::Early if finds() => crate::setup::watched::never(fd),
             _ => {}
         }
     });

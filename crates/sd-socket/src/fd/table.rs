@@ -24,6 +24,7 @@ const EPOLL: u64 = 2;
 const KERNEL: u64 = 3;
 const HIDDEN: u64 = 4;
 const FIRST: u64 = 5;
+const EARLY: u64 = 6;
 
 /// A record of `epoll`, which knows what lies there.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub(crate) enum Entry {
     Kernel(&'static Endpoint),
     /// The kernel's socket of a process that has not registered with a monitor: calls on it are counted (`setup::first`).
     First(usize),
+    /// A kernel's socket that was made without a monitor: the word counts calls on it (`setup::unregistered`).
+    Early,
     /// A descriptor of the library's own; the program must not see or close it.
     Hidden,
 }
@@ -76,6 +79,7 @@ pub(crate) fn get(fd: i32) -> Entry {
         KERNEL => Entry::Kernel(unsafe { &*(address as *const Endpoint) }),
         HIDDEN => Entry::Hidden,
         FIRST => Entry::First((value >> 3) as usize),
+        EARLY => Entry::Early,
         _ => Entry::None,
     }
 }
@@ -162,6 +166,38 @@ pub(crate) fn end_first(fd: i32, record: usize, leads_to: Entry) -> bool {
     };
     word(fd)
         .is_some_and(|word| word.compare_exchange(first, value, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+}
+
+/// `fd` is a kernel's socket that was made without a monitor. The lowest three bits of `count` are not kept.
+pub(crate) fn set_early(fd: i32, count: u64) -> bool {
+    set(fd, count & !TAG | EARLY)
+}
+
+/// What is counted of such a socket.
+#[inline]
+pub(crate) fn early(fd: i32) -> Option<u64> {
+    let value = word(fd)?.load(Ordering::Acquire);
+    (value & TAG == EARLY).then_some(value & !TAG)
+}
+
+/// Another count in the place of this one. False when somebody has changed it meanwhile.
+#[inline]
+pub(crate) fn change_early(fd: i32, now: u64, next: u64) -> bool {
+    exchange(fd, now | EARLY, next & !TAG | EARLY)
+}
+
+/// It is a kernel socket with a reason from now on, if this is its count still.
+pub(crate) fn end_early(fd: i32, now: u64, endpoint: &'static Endpoint) -> bool {
+    exchange(fd, now | EARLY, endpoint as *const Endpoint as u64 | KERNEL)
+}
+
+/// It is the kernel's business alone from now on, if this is its count still.
+pub(crate) fn clear_early(fd: i32, now: u64) -> bool {
+    exchange(fd, now | EARLY, 0)
+}
+
+fn exchange(fd: i32, old: u64, new: u64) -> bool {
+    word(fd).is_some_and(|word| word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok())
 }
 
 /// `fd` leads to another endpoint of the kernel's socket. False when another thread has closed the number.

@@ -13,7 +13,7 @@ use sd_sys::Errno;
 fn drop_entry(fd: i32) -> bool {
     match table::get(fd) {
         Entry::None => {}
-        Entry::First(_) => table::clear(fd),
+        Entry::First(_) | Entry::Early => table::clear(fd),
         Entry::Hidden => return false,
         Entry::Socket(endpoint) | Entry::Kernel(endpoint) => {
             let change = crate::link::reclaim::change();
@@ -84,6 +84,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int>
 /// The new number `fd` leads to what `old` leads to.
 fn share(old: i32, fd: i32) {
     crate::setup::first::duplicated(old);
+    crate::setup::unregistered::stays(old);
     match table::get(old) {
         Entry::Socket(endpoint) => {
             life::retain(endpoint);
@@ -98,7 +99,7 @@ fn share(old: i32, fd: i32) {
             }
         }
         Entry::Epoll(epoll) => crate::epoll::add_fd(epoll.epoll(), fd),
-        Entry::None | Entry::First(_) | Entry::Hidden => {}
+        Entry::None | Entry::First(_) | Entry::Early | Entry::Hidden => {}
     }
 }
 

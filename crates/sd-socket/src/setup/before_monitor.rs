@@ -42,6 +42,7 @@ pub(super) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
         Ok(fd) => {
             dropped_behind_our_back(fd);
             inode::note(fd);
+            super::unregistered::begin(fd);
             Outcome::Done(fd)
         }
         Err(e) => Outcome::Errno(e),
@@ -53,6 +54,7 @@ pub(super) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
     if crate::setup::first::listens(fd) {
         inode::note(fd);
     }
+    super::unregistered::stays(fd);
     let may_be_ours = table::is_active()
         && matches!(table::get(fd), Entry::None)
         && is_tcp(fd)

@@ -183,6 +183,7 @@ fn announce_channels(fd: i32) {
 fn registered(control: &mut Control, fd: i32, was_registered: bool) {
     if was_registered {
         announce_channels(fd);
+        crate::setup::promote::monitor_is_new();
     }
     if client::has_listened() {
         let announce = |request: &Request, kernel_fd| {

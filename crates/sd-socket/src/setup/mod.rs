@@ -26,6 +26,7 @@
 //! | and back, when the monitor says so | `demote`; how: `socket::way_back`, `epoll::way_back` |
 //! | one that a parent has accepted for its child | `inherited` |
 //! | the first connection of a process, which may not live for long | `first` (ADR 79) |
+//! | connections that are made while there is no monitor | `unregistered` (ADR 85) |
 //! | connections that nobody accepts go to the kernel | `withdrawn`; the monitor's `shell/withdrawal.rs` |
 
 pub(crate) mod accept;
@@ -46,5 +47,6 @@ mod restored;
 pub(crate) mod syn_sent;
 mod time_wait;
 pub(crate) mod unconnected;
+pub(crate) mod unregistered;
 pub(crate) mod watched;
 pub(crate) mod withdrawn;

@@ -96,6 +96,17 @@ fn is_valid(offered: &Offered) -> bool {
         && road::word(endpoint).is_some_and(|word| word.load(Ordering::Relaxed) & WATCHED != 0)
 }
 
+/// What was offered to the monitor before, which found no other end, is offered to this one again.
+pub(super) fn monitor_is_new() {
+    OFFERS.lock().retain(|offered| {
+        let waits = offered.promise.is_none();
+        if waits && is_valid(offered) {
+            road::offer_anew(offered.endpoint);
+        }
+        !waits
+    });
+}
+
 /// It was refused.
 pub(super) fn give_up(serial: u64) {
     OFFERS.lock().retain(|offered| offered.serial != serial);
@@ -185,7 +196,10 @@ pub(super) fn attach(endpoint: &'static Endpoint, fd: i32) -> bool {
     });
     match is_done {
         true => history::awaits(endpoint, Awaits::Sends),
-        false => open(endpoint, OFFERED),
+        false => {
+            road::put_off(cold::of(endpoint));
+            open(endpoint, OFFERED);
+        }
     }
     is_done
 }

@@ -10,13 +10,13 @@ use crate::fd::table::{self, Entry};
 use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
 use crate::setup::first::{self, Left};
-use crate::setup::{inherited, promote};
+use crate::setup::{inherited, promote, unregistered};
 use crate::socket::cold;
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::handle::Socket;
 use crate::socket::history;
 use crate::socket::road::{
-    self, ACTIVE, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED, now_ms, promotes, word,
+    self, ACTIVE, CLOSED, INSIDE, NEVER, OFFERED, PAUSED_BEFORE, PROMISED, WATCHED, now_ms, promotes, word,
 };
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{MSG_ERRQUEUE, MSG_OOB, c_int};
@@ -93,7 +93,10 @@ pub(crate) fn enter(fd: c_int, flags: c_int) -> bool {
 
 #[inline(never)]
 fn enter_slowly(fd: c_int, is_odd: bool) -> bool {
-    if first::enter(fd, is_odd) {
+    if is_odd {
+        unregistered::stays(fd);
+    }
+    if unregistered::enter(fd) || first::enter(fd, is_odd) {
         return false;
     }
     loop {
@@ -139,7 +142,11 @@ pub(crate) fn left(fd: c_int, is_message: bool) {
 /// The process's first connection has no endpoint.
 #[inline(never)]
 fn left_first(fd: c_int, is_message: bool) {
-    match first::left(fd, is_message) {
+    let left_it = match unregistered::left(fd, is_message) {
+        Left::Other => first::left(fd, is_message),
+        early => early,
+    };
+    match left_it {
         Left::TakenUp(endpoint) => word(endpoint).into_iter().for_each(|word| offer(endpoint, word, fd)),
         // Another thread has taken it up meanwhile, and has counted this one.
         Left::Other if matches!(table::get(fd), Entry::Kernel(_)) => left(fd, is_message),
@@ -181,11 +188,19 @@ fn is_due(cold: &Cold, word: u32, messages: u32) -> bool {
         let pause = cold.pause_ms.load(Ordering::Relaxed);
         return messages > sd_sys::time::ticks() as u32 % 4 && since >= pause;
     }
-    if since < cold.pause_ms.load(Ordering::Relaxed) {
-        return false;
+    match cold.pause_ms.load(Ordering::Relaxed) {
+        pause if pause == 0 || pause & PAUSED_BEFORE != 0 => {
+            cold.looked_at_ms.store(now, Ordering::Relaxed);
+            since <= BUSY_MS
+        }
+        // What it did in the pause says nothing of what it does now.
+        pause if since >= pause => {
+            cold.looked_at_ms.store(now, Ordering::Relaxed);
+            cold.pause_ms.store(pause | PAUSED_BEFORE, Ordering::Relaxed);
+            false
+        }
+        _ => false,
     }
-    cold.looked_at_ms.store(now, Ordering::Relaxed);
-    since <= BUSY_MS || cold.pause_ms.load(Ordering::Relaxed) != 0
 }
 
 /// Offers it, unless somebody else is in a call on it.
@@ -200,6 +215,11 @@ fn offer(endpoint: &'static Endpoint, word: &'static AtomicU32, fd: c_int) {
     });
     // Else a handler of a signal could wait for this thread.
     let _section = Section::enter();
+    if !unregistered::may_look() || client::connected().is_none() {
+        history::awaits(endpoint, Awaits::Monitor);
+        road::await_monitor(cold::of(endpoint));
+        return;
+    }
     let now = word.load(Ordering::Acquire);
     let is_offered = is_own && endpoint.state_now() == State::Kernel && promote::is_named(endpoint, fd);
     if !is_offered {
@@ -245,6 +265,7 @@ pub(crate) fn waits_elsewhere(fd: c_int) {
         return;
     }
     first::stays(fd);
+    unregistered::stays(fd);
     let Some((endpoint, word)) = watched(fd) else { return };
     while stays(endpoint, word, Awaits::Polled) & CLOSED != 0 && table::socket(fd).is_none() {
         promote::await_open(endpoint);
@@ -254,6 +275,7 @@ pub(crate) fn waits_elsewhere(fd: c_int) {
 /// Somebody else gets it, or it is used in a way that is not looked after.
 pub(crate) fn never(fd: c_int) {
     first::stays(fd);
+    unregistered::stays(fd);
     watched(fd).inspect(|(endpoint, word)| _ = stays(endpoint, word, Awaits::Passed));
 }
 

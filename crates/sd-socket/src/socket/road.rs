@@ -196,13 +196,32 @@ fn leave_kernel(endpoint: &Endpoint, which: u32) {
 /// What a connection of the kernel's is not offered for, the first time and after many; in tests.
 const PAUSE_MS: [u32; 2] = [1_000, 60_000];
 const TEST_PAUSE_MS: u32 = 5;
+/// Beside the length of a pause: it is over.
+pub(crate) const PAUSED_BEFORE: u32 = 1 << 31;
+/// While there is no monitor.
+const NO_MONITOR_MS: u32 = 300;
 
 /// It was refused, or has gone back: it is not offered for a while, longer each time.
 pub(crate) fn put_off(cold: &Cold) {
-    let before = cold.pause_ms.load(Ordering::Relaxed);
+    let before = cold.pause_ms.load(Ordering::Relaxed) & !PAUSED_BEFORE;
     let longer = if before == 0 { PAUSE_MS[0] } else { (before * 2).min(PAUSE_MS[1]) };
     let pause = if promotes() == Promotes::All { TEST_PAUSE_MS } else { longer };
     cold.pause_ms.store(pause, Ordering::Relaxed);
+    cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
+}
+
+/// There is no monitor that it could be offered to.
+pub(crate) fn await_monitor(cold: &Cold) {
+    cold.pause_ms.store(NO_MONITOR_MS, Ordering::Relaxed);
+    cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
+}
+
+/// The monitor is another than the one that it was offered to, which has not found the other end.
+pub(crate) fn offer_anew(endpoint: &Endpoint) {
+    let Some(word) = word(endpoint) else { return };
+    let cold = cold::of(endpoint);
+    word.fetch_and(!OFFERED, Ordering::AcqRel);
+    cold.pause_ms.store(0, Ordering::Relaxed);
     cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
 }
 

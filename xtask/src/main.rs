@@ -1,8 +1,9 @@
-//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|hostile|guest|fuzz|miri|port|package|suites|instructions|figures|deny|tidy|ci`.
+//! The project's own commands: `cargo xtask build|install|demo|test|apps|posix|sharing|across|hostile|guest|fuzz|miri|port|package|suites|instructions|figures|deny|tidy|ci`.
 //!
 //! Every process a command starts is ended by its pid, also after an error, a panic or Ctrl-C, and every
 //! temporary directory is removed: see `harness::scratch`. Tested by being run: `cargo xtask ci` uses all of it.
 
+mod across;
 mod checks;
 mod demo;
 mod deny;
@@ -58,6 +59,8 @@ enum Command {
     },
     /// Sharing and failure: deaths at any instruction, hostile peers
     Sharing(sharing::Options),
+    /// Measure redis and nginx between two network namespaces, over the kernel and promoted, in turn
+    Across(across::Options),
     /// Several users on one monitor, and one of them is hostile
     Hostile(hostile::Options),
     /// Run one of the commands in an emulated guest with another kernel: memory cgroups of version 2
@@ -107,6 +110,7 @@ fn run(command: Command) -> Result<()> {
         Command::Apps(passed) => product::become_program("sd-apps", &passed.args),
         Command::Posix { args } => posix::run(&args).map_err(|error| error.to_string().into()),
         Command::Sharing(options) => sharing::run(&options),
+        Command::Across(options) => across::run(&options),
         Command::Hostile(options) => hostile::run(&options),
         Command::Guest(options) => guest::run(&options),
         Command::Deny => deny::run(),

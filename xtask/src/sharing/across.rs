@@ -19,12 +19,12 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Connections each way.
 const ROUNDS: u64 = 2;
-const PUBLISHED: u16 = 7777;
-pub(super) const SERVER: &str = "10.9.0.2";
+pub(crate) const PUBLISHED: u16 = 7777;
+pub(crate) const SERVER: &str = "10.9.0.2";
 
 /// How the two are joined.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Joint {
+pub(crate) enum Joint {
     Cable,
     Bridge,
     Published,
@@ -40,14 +40,14 @@ pub(super) fn parts<'a>(seed: u64) -> [Part<'a>; 3] {
 }
 
 /// The client's and the server's, and what is between.
-pub(super) struct Networks {
-    pub(super) client: Network,
-    pub(super) server: Network,
+pub(crate) struct Networks {
+    pub(crate) client: Network,
+    pub(crate) server: Network,
     between: Option<Network>,
 }
 
 impl Networks {
-    pub(super) fn new(joint: Joint) -> Result<Networks> {
+    pub(crate) fn new(joint: Joint) -> Result<Networks> {
         let (client, server) = (Network::new()?, Network::new()?);
         let between = match joint {
             Joint::Cable => {
@@ -100,7 +100,7 @@ impl Networks {
     }
 
     /// What comes for the published port goes to the server's, and seems to come from the one between.
-    fn publish(&self, port: &str) -> Result<()> {
+    pub(crate) fn publish(&self, port: &str) -> Result<()> {
         let to = format!("{SERVER}:{port}");
         let published = PUBLISHED.to_string();
         let rules: [&[&str]; 2] = [

@@ -26,7 +26,7 @@
 //! The programs are those of `tests/sharing`. Places and values are chosen by a seed, which is printed with a failure
 //! and can be given again with `--seed`.
 
-mod across;
+pub(crate) mod across;
 mod brief;
 mod closing;
 mod crash;
@@ -38,7 +38,7 @@ mod hostile;
 mod liars;
 mod many;
 mod pool;
-mod promote;
+pub(crate) mod promote;
 mod pumped;
 mod roads;
 mod servers;

@@ -68,7 +68,7 @@ pub(super) fn let_promote(lab: &mut Lab) -> Result<()> {
 }
 
 /// All ends that touch this port were moved, and there are some.
-pub(super) fn is_promoted(lab: &Lab, port: u16) -> Result<bool> {
+pub(crate) fn is_promoted(lab: &Lab, port: u16) -> Result<bool> {
     if lab.is_oracle() {
         return Ok(false);
     }

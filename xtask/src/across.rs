@@ -1,0 +1,189 @@
+//! `cargo xtask across`: redis and nginx between two network namespaces, over the kernel and promoted to shared memory, in turn.
+//!
+//! Networks, programs and connections are made anew for each measurement. Of each that lasts `sd ss` must show both ends promoted while it is
+//! measured; those that nginx closes after one answer are too short, and cost what is shown. Figures are medians of the rounds.
+
+use crate::sharing::across::{Joint, Networks, PUBLISHED, SERVER};
+use crate::sharing::promote::is_promoted;
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::report::{Progress, median, table, thousands};
+use harness::{Result, fail, retry};
+use std::net::TcpStream;
+use std::time::Duration;
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Each is measured so often
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Length of one measurement, about
+    #[arg(long, default_value_t = 2)]
+    seconds: u64,
+    /// Only those whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+const PORT: u16 = 7000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Load {
+    Redis,
+    Nginx,
+    /// nginx, a connection for each request.
+    Close,
+}
+
+#[derive(Clone, Copy)]
+struct Case {
+    name: &'static str,
+    joint: Joint,
+    load: Load,
+    connections: u64,
+}
+
+const CASES: [Case; 10] = {
+    use {Joint::*, Load::*};
+    const fn case(name: &'static str, joint: Joint, load: Load, connections: u64) -> Case {
+        Case { name, joint, load, connections }
+    }
+    [
+        case("bridge-redis-1", Bridge, Redis, 1),
+        case("bridge-redis-50", Bridge, Redis, 50),
+        case("bridge-nginx-1", Bridge, Nginx, 1),
+        case("bridge-nginx-50", Bridge, Nginx, 50),
+        case("bridge-close-1", Bridge, Close, 1),
+        case("bridge-close-50", Bridge, Close, 50),
+        case("published-redis-1", Published, Redis, 1),
+        case("published-redis-50", Published, Redis, 50),
+        case("published-nginx-1", Published, Nginx, 1),
+        case("published-nginx-50", Published, Nginx, 50),
+    ]
+};
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let cases: Vec<Case> = CASES.into_iter().filter(|case| case.name.contains(&options.only)).collect();
+    let mut found = vec![[Vec::new(), Vec::new()]; cases.len()];
+    let mut progress = Progress::new(options.rounds * cases.len() * 2);
+    for round in 0..options.rounds {
+        let mut lab = Lab::new(false)?;
+        lab.kill_monitor();
+        lab.start_monitor_with(&["--promote=earned"])?;
+        for (case, rates) in cases.iter().zip(&mut found) {
+            let mut turns = [(Side::Kernel, 0), (Side::Sd, 1)];
+            turns.rotate_left(round % 2);
+            for (side, at) in turns {
+                progress.step(&format!("round {}: {} over {}", round + 1, case.name, side.name()));
+                rates[at].push(measure(&lab, case, side, options.seconds)?);
+            }
+        }
+        lab.finish()?;
+    }
+    progress.finish();
+    let rows = cases.iter().zip(&found).map(|(case, [kernel, sd])| {
+        let (kernel, sd) = (median(kernel), median(sd));
+        vec![case.name.to_owned(), thousands(kernel), thousands(sd), format!("{:.2}", sd / kernel)]
+    });
+    println!("{}", table(&["requests_per_s", "kernel", "promoted", "times"], &rows.collect::<Vec<_>>()));
+    Ok(())
+}
+
+/// Requests per second.
+fn measure(lab: &Lab, case: &Case, side: Side, seconds: u64) -> Result<f64> {
+    let networks = Networks::new(case.joint)?;
+    let server = serve(lab, &networks, case.load, side)?;
+    retry(PATIENCE, || networks.server.inside(|| Ok(drop(TcpStream::connect((SERVER, PORT))?))))
+        .map_err(|error| format!("{}: {error}", server.last_words()))?;
+    let (host, port) = match case.joint {
+        Joint::Published => {
+            networks.publish(&PORT.to_string())?;
+            ("10.8.0.1", PUBLISHED)
+        }
+        _ => (SERVER, PORT),
+    };
+    let (program, args) = client(case, side, (host, port), seconds);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut command = lab.command(side, program, &args)?;
+    networks.client.host(&mut command)?;
+    let client = Proc::start(&mut command, program, lab.path())?;
+    if side == Side::Sd && case.load != Load::Close {
+        retry(PATIENCE, || match is_promoted(lab, port)? && is_promoted(lab, PORT)? {
+            true => Ok(()),
+            false => fail!("{}: not all are promoted", case.name),
+        })?;
+    }
+    let output = client.wait(PATIENCE)?.ok()?;
+    server.kill();
+    match rate(&output.text(), case.load) {
+        Some(rate) => Ok(rate),
+        None => fail!("{}: {}", case.name, output.text()),
+    }
+}
+
+fn serve(lab: &Lab, networks: &Networks, load: Load, side: Side) -> Result<Proc> {
+    let port = PORT.to_string();
+    let folder = lab.path().display().to_string();
+    let config = format!("{folder}/across.conf");
+    let (program, args) = match load {
+        Load::Redis => (
+            "redis-server",
+            ["--port", &port, "--bind", SERVER, "--protected-mode", "no", "--save", ""].to_vec(),
+        ),
+        Load::Nginx | Load::Close => {
+            std::fs::write(lab.path().join("x"), [b'x'; 64])?;
+            std::fs::write(
+                &config,
+                format!(
+                    "daemon off; worker_processes 1; user root; pid {folder}/nginx.pid; error_log /dev/null;\n\
+                     events {{ worker_connections 1024; }}\n\
+                     http {{ access_log off; keepalive_requests 1000000000;\n\
+                     server {{ listen {SERVER}:{port}; location / {{ root {folder}; }} }} }}\n"
+                ),
+            )?;
+            ("nginx", vec!["-p", &folder, "-c", &config])
+        }
+    };
+    let mut command = lab.command(side, program, &args)?;
+    networks.server.host(&mut command)?;
+    Proc::start(&mut command, program, lab.path())
+}
+
+/// The program that asks, which says what came of it.
+fn client(case: &Case, side: Side, (host, port): (&str, u16), seconds: u64) -> (&'static str, Vec<String>) {
+    let (port, connections) = (port.to_string(), case.connections.to_string());
+    match case.load {
+        Load::Redis => {
+            // It counts requests, not time.
+            let a_second = match (side, case.connections) {
+                (Side::Kernel, 1) => 15_000,
+                (Side::Kernel, _) => 100_000,
+                (Side::Sd, 1) => 400_000,
+                (Side::Sd, _) => 800_000,
+            };
+            let count = (a_second * seconds).to_string();
+            let args = ["-h", host, "-p", &port, "-t", "get", "-c", &connections, "-n", &count, "--csv"];
+            ("redis-benchmark", args.map(str::to_owned).to_vec())
+        }
+        Load::Nginx | Load::Close => {
+            let (seconds, url) = (format!("{seconds}s"), format!("http://{host}:{port}/x"));
+            let mut args = vec!["-t", "1", "-c", &connections, "-d", &seconds];
+            if case.load == Load::Close {
+                args.extend(["-H", "Connection: close"]);
+            }
+            args.push(&url);
+            ("wrk", args.into_iter().map(str::to_owned).collect())
+        }
+    }
+}
+
+fn rate(text: &str, load: Load) -> Option<f64> {
+    let word = match load {
+        Load::Redis => {
+            text.lines().find(|line| line.starts_with("\"GET\""))?.split(',').nth(1)?.trim_matches('"')
+        }
+        _ => text.lines().find(|line| line.starts_with("Requests/sec"))?.split_whitespace().nth(1)?,
+    };
+    word.parse().ok()
+}

@@ -159,11 +159,16 @@ pub mod testing {
     /// Reads a policy, and asks it; false when it is none.
     pub fn policy(text: &str) -> bool {
         let uid_of = |name: &str| (name == "root").then_some(0);
-        match crate::core::policy::Policy::parse(text, &uid_of) {
+        let netns_of = |name: &str| (name == "blue").then_some(7);
+        let find = crate::core::policy::Find { uid: &uid_of, netns: &netns_of };
+        match crate::core::policy::Policy::parse(text, &find) {
             Ok(policy) => {
                 let ip = sd_proto::Ip::v4([10, 1, 2, 3]);
                 let is_allowed = policy.action(1, ip, 80) == crate::core::policy::Action::Allow;
-                assert!(is_allowed || !policy.lets_move(1, [(ip, 80); 2]), "a later move is no way around");
+                assert!(
+                    is_allowed || !policy.lets_move(1, [(ip, 80); 2], [7; 2]),
+                    "a later move is no way around"
+                );
                 assert!(is_allowed || !policy.is_alike_for_all());
                 true
             }

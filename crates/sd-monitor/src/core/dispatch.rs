@@ -57,7 +57,7 @@ mod tests {
     const QUESTION: Question = Question { uid: 1000, netns: 7, offset: 0, nth: 0, ip: LOCAL4, port: 80 };
 
     fn policy(text: &str) -> Policy {
-        Policy::parse(text, &|_| None).unwrap()
+        Policy::parse(text, &crate::core::policy::Find { uid: &|_| None, netns: &|_| None }).unwrap()
     }
 
     fn chosen(listeners: &Listeners, offset: u64, nth: u32) -> u64 {

@@ -3,13 +3,15 @@
 //! ```text
 //! # One rule per line; what a rule does not mention matches everything.
 //! allow|deny|kernel|stay  [uid=NUMBER|NAME] [to=ADDRESS[/PREFIX]] [port=N[-M]]
+//! stay                    [netns=NAME|PATH] and the same
 //! default allow|deny|kernel
 //! ```
 //! Order does not matter: of the matching rules `deny` wins over `kernel`, and `kernel` over
 //! `allow`. Without a matching rule the default counts, which is `allow` unless stated.
 //!
 //! A connection that the kernel has made may be moved to shared memory (`offers`) where it might have been there from the beginning,
-//! unless a `stay` rule matches, which says nothing else.
+//! unless a `stay` rule matches, which says nothing else. It may be about a network namespace that either end is in, by its name below
+//! /run/netns or a path to it: the one that is there when the policy is read.
 //!
 //! A rule is about what is reached. A listener at all addresses is reached whatever address a client names, so a rule that
 //! keeps a user from one of them keeps shared memory from leading him there by any other: the kernel, which knows where a
@@ -38,6 +40,8 @@ struct Rule {
     uid: Option<u32>,
     to: Option<(Ip, u32)>,
     ports: (u16, u16),
+    /// By its cookie.
+    netns: Option<u64>,
 }
 
 impl Rule {
@@ -93,9 +97,17 @@ impl fmt::Display for PolicyError {
     }
 }
 
+/// What names in a policy mean.
+pub(crate) struct Find<'a> {
+    /// The number of a user, by name.
+    pub(crate) uid: &'a dyn Fn(&str) -> Option<u32>,
+    /// The cookie of a network namespace, by its name or a path to it.
+    pub(crate) netns: &'a dyn Fn(&str) -> Option<u64>,
+}
+
 impl Policy {
-    /// Reads a policy; `uid_of` finds the number of a user by name.
-    pub(crate) fn parse(text: &str, uid_of: &dyn Fn(&str) -> Option<u32>) -> Result<Policy, PolicyError> {
+    /// Reads a policy.
+    pub(crate) fn parse(text: &str, find: &Find<'_>) -> Result<Policy, PolicyError> {
         let mut policy = Policy::default();
         let mut has_default = false;
         for (index, line) in text.lines().enumerate() {
@@ -109,7 +121,7 @@ impl Policy {
                     policy.default = default(words).map_err(at)?;
                     has_default = true;
                 }
-                Some(word) => policy.rules.push(rule(word, words, uid_of).map_err(at)?),
+                Some(word) => policy.rules.push(rule(word, words, find).map_err(at)?),
             }
         }
         Ok(policy)
@@ -156,10 +168,11 @@ impl Policy {
     }
 
     /// Whether a connection that the kernel has made may be moved to shared memory. It has two names of what was reached, where
-    /// addresses are translated: each must allow it.
-    pub(crate) fn lets_move(&self, uid: u32, names: [(Ip, u16); 2]) -> bool {
+    /// addresses are translated: each must allow it. `netns`: where its ends are.
+    pub(crate) fn lets_move(&self, uid: u32, names: [(Ip, u16); 2], netns: [u64; 2]) -> bool {
+        let is_there = |rule: &Rule| rule.netns.is_none_or(|one| netns.contains(&one));
         names.into_iter().all(|(ip, port)| {
-            let stays = |rule: &Rule| rule.action.is_none() && rule.matches(uid, ip, port);
+            let stays = |rule: &Rule| rule.action.is_none() && is_there(rule) && rule.matches(uid, ip, port);
             self.action(uid, ip, port) == Action::Allow && !self.rules.iter().any(stays)
         })
     }
@@ -189,14 +202,10 @@ fn default<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<Action, Strin
     }
 }
 
-fn rule<'a>(
-    first: &str,
-    words: impl Iterator<Item = &'a str>,
-    uid_of: &dyn Fn(&str) -> Option<u32>,
-) -> Result<Rule, String> {
+fn rule<'a>(first: &str, words: impl Iterator<Item = &'a str>, find: &Find<'_>) -> Result<Rule, String> {
     let unknown = || format!("unknown action {first:?}; expected allow, deny, kernel, stay or default");
     let action = if first == "stay" { None } else { Some(action(first).ok_or_else(unknown)?) };
-    let mut rule = Rule { action, uid: None, to: None, ports: (0, u16::MAX) };
+    let mut rule = Rule { action, uid: None, to: None, ports: (0, u16::MAX), netns: None };
     let mut seen: Vec<&str> = Vec::new();
     for word in words {
         let (key, value) = word.split_once('=').ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
@@ -205,10 +214,15 @@ fn rule<'a>(
         }
         seen.push(key);
         match key {
-            "uid" => rule.uid = Some(user(value, uid_of)?),
+            "uid" => rule.uid = Some(user(value, find.uid)?),
             "to" => rule.to = Some(network(value)?),
             "port" => rule.ports = ports(value)?,
-            _ => return Err(format!("unknown key {key:?}; expected uid, to or port")),
+            "netns" if action.is_none() => {
+                let found = (find.netns)(value);
+                rule.netns = Some(found.ok_or_else(|| format!("no network namespace {value:?}"))?);
+            }
+            "netns" => return Err("only a stay rule can be about a network namespace".to_owned()),
+            _ => return Err(format!("unknown key {key:?}; expected uid, to, port or netns")),
         }
     }
     Ok(rule)
@@ -256,7 +270,9 @@ mod tests {
     const LOCAL: Ip = Ip::v4([127, 0, 0, 1]);
 
     fn parse(text: &str) -> Result<Policy, PolicyError> {
-        Policy::parse(text, &|name| (name == "www").then_some(33))
+        let find =
+            Find { uid: &|name| (name == "www").then_some(33), netns: &|name| (name == "blue").then_some(7) };
+        Policy::parse(text, &find)
     }
 
     fn action_of(text: &str, uid: u32, ip: Ip, port: u16) -> Action {
@@ -324,13 +340,23 @@ mod tests {
     #[test]
     fn what_stays_with_the_kernel() {
         let (seen, real) = ((LOCAL, 80), (Ip::v4([10, 0, 0, 2]), 8080));
-        let moves = |text: &str, uid| parse(text).unwrap().lets_move(uid, [seen, real]);
-        for text in ["", "stay uid=34", "stay port=81", "stay to=10.0.0.2 port=80", "allow", "deny port=81"] {
+        let moves = |text: &str, uid| parse(text).unwrap().lets_move(uid, [seen, real], [7, 8]);
+        for text in [
+            "",
+            "stay uid=34",
+            "stay port=81",
+            "stay to=10.0.0.2 port=80",
+            "allow",
+            "deny port=81",
+            "stay netns=blue port=9",
+        ] {
             assert!(moves(text, 33), "{text}");
         }
         for text in [
             "stay",
             "stay uid=www",
+            "stay netns=blue",
+            "stay netns=blue port=80",
             "stay port=80",
             "stay port=8080",
             "stay to=127.0.0.0/8",
@@ -374,6 +400,11 @@ mod tests {
         let stays = parse("stay to=127.0.0.1").unwrap();
         assert!(stays.allows_listener(33, Ip::v4([0; 4]), false, 80) && stays.is_alike_for_all());
         assert!(!stays.says_nothing() && parse("# none").unwrap().says_nothing());
+        let elsewhere = parse("stay netns=blue").unwrap();
+        assert!(
+            elsewhere.lets_move(33, [(LOCAL, 80); 2], [8, 9])
+                && !elsewhere.lets_move(33, [(LOCAL, 80); 2], [8, 7])
+        );
         assert!(!parse("stay\nkernel port=1").unwrap().is_alike_for_all());
         assert_ne!(stays.number(), parse("").unwrap().number());
     }
@@ -389,6 +420,8 @@ mod tests {
             ("deny to=1.2.3", 1, "not an address"),
             ("deny to", 1, "not KEY=VALUE"),
             ("deny colour=red", 1, "unknown key"),
+            ("stay netns=red", 1, "no network namespace"),
+            ("deny netns=blue", 1, "only a stay rule"),
             ("deny port=1 port=2", 1, "given twice"),
             ("\n\ndefault", 3, "expected \"default"),
             ("default deny now", 1, "expected \"default"),

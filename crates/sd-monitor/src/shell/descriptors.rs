@@ -94,7 +94,8 @@ pub(crate) fn netns_of_tcp(fd: BorrowedFd<'_>) -> Result<u64, Unfit> {
     Ok(netns_of(fd))
 }
 
-fn netns_of(fd: BorrowedFd<'_>) -> u64 {
+/// That of any socket; zero: the kernel does not tell.
+pub(super) fn netns_of(fd: BorrowedFd<'_>) -> u64 {
     // Kernels before 5.14 have no such option; then all namespaces look alike.
     sd_sys::fd::getsockopt_u64(fd.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0)
 }

@@ -1,9 +1,10 @@
 //! Files that the monitor reads: its policy, and what /proc tells.
 
 use crate::Error;
-use crate::core::policy::Policy;
+use crate::core::policy::{Find, Policy};
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 /// The policy in a file, or the one that allows everything.
@@ -11,7 +12,21 @@ pub(crate) fn read_policy(path: Option<&Path>) -> Result<Policy, Error> {
     let Some(path) = path else { return Ok(Policy::default()) };
     let text = fs::read_to_string(path).map_err(|e| Error::System("read the policy", path.to_owned(), e))?;
     let uid_of = |name: &str| nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
-    Policy::parse(&text, &uid_of).map_err(|e| Error::Policy(path.to_owned(), e.line, e.message))
+    Policy::parse(&text, &Find { uid: &uid_of, netns: &netns_of })
+        .map_err(|e| Error::Policy(path.to_owned(), e.line, e.message))
+}
+
+/// The cookie of a network namespace with a name below /run/netns, or at a path.
+fn netns_of(name: &str) -> Option<u64> {
+    let path = if name.contains('/') { name.into() } else { Path::new("/run/netns").join(name) };
+    let place = fs::File::open(path).ok()?;
+    // In a thread of its own, which ends there.
+    let ask = || {
+        nix::sched::setns(&place, nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+        Some(super::descriptors::netns_of(socket.as_fd())).filter(|cookie| *cookie != 0)
+    };
+    std::thread::scope(|scope| scope.spawn(ask).join().ok()?)
 }
 
 /// The kernel's range of ephemeral ports.

@@ -55,7 +55,7 @@ impl Server {
         if facts.numbers == Numbers::Later {
             return Err(ErrorCode::InUse);
         }
-        if connected && !self.core.policy.lets_move(uid, [facts.remote; 2]) {
+        if connected && !self.core.policy.lets_move(uid, [facts.remote; 2], [facts.netns; 2]) {
             return Err(ErrorCode::Denied);
         }
         let offer = Offer { client, serial, uid, connected, facts };
@@ -66,7 +66,11 @@ impl Server {
         match core.offers.add(offer, (now_ms, is_exempt), is_there) {
             Outcome::Waits => Ok(Some(Reply::Ok)),
             Outcome::Pair(a, b, evidence) => {
-                let lets = self.core.policy.lets_move(a.uid, [a.facts.remote, b.facts.local]);
+                let lets = self.core.policy.lets_move(
+                    a.uid,
+                    [a.facts.remote, b.facts.local],
+                    [a.facts.netns, b.facts.netns],
+                );
                 let done = lets && self.promote(&a, &b).is_some();
                 tracing::debug!(a = a.client.0, b = b.client.0, ?evidence, done, "both ends are offered");
                 match (lets, done) {

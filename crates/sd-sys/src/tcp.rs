@@ -103,12 +103,21 @@ pub fn sent(fd: i32, active: bool) -> Result<u64> {
     Ok((info.acked + queued).wrapping_sub(u64::from(active)))
 }
 
-/// Bytes that were read so far, in a call that nobody else reads in.
-pub fn read(fd: i32) -> Result<u64> {
+/// Bytes that were read so far, in a call that nobody else reads in, of a stream of which the other end has said that it went on elsewhere
+/// behind byte `left_at`. `came_back`: it may have sent more here since.
+///
+/// Behind a reset the kernel does not say whether a FIN had come before, and who takes the error has the socket look as behind two FINs. But a FIN comes
+/// behind all bytes, so if it was counted there is more than `left_at`.
+pub fn read(fd: i32, left_at: u64, came_back: bool) -> Result<u64> {
     const SIOCINQ: u64 = 0x541b;
     let (info, queued) = steady(fd, |info| (info.received, info.state), SIOCINQ)?;
     // The queue's length does not count it.
-    Ok(info.received.wrapping_sub(queued + u64::from(has_fin(fd, &info))))
+    let fin = match info.state {
+        CLOSE if !came_back => info.received > left_at,
+        CLOSE => info.received > left_at && has_fin(fd, &info),
+        state => AFTER_FIN.contains(&state),
+    };
+    Ok(info.received.wrapping_sub(queued + u64::from(fin)))
 }
 
 #[cfg(test)]
@@ -127,7 +136,8 @@ mod tests {
         let mut b = listener.accept().unwrap().0;
         let positions = |a: &TcpStream, b: &TcpStream| {
             let (a, b) = (a.as_raw_fd(), b.as_raw_fd());
-            [sent(a, true).unwrap(), read(b).unwrap(), sent(b, false).unwrap(), read(a).unwrap()]
+            let (by_a, by_b) = (sent(a, true).unwrap(), sent(b, false).unwrap());
+            [by_a, read(b, by_a, false).unwrap(), by_b, read(a, by_b, false).unwrap()]
         };
         assert_eq!(positions(&a, &b), [0; 4]);
         a.write_all(&[1; 100]).unwrap();
@@ -137,12 +147,12 @@ mod tests {
         let was_sent = sent(a.as_raw_fd(), true).unwrap();
         a.shutdown(Shutdown::Write).unwrap();
         b.read_exact(&mut [0; 10]).unwrap();
-        assert_eq!((was_sent, read(b.as_raw_fd()).unwrap()), (100, 50), "the FIN has come");
+        assert_eq!((was_sent, read(b.as_raw_fd(), 100, false).unwrap()), (100, 50), "the FIN has come");
         assert_eq!((has_ended(a.as_raw_fd()), has_ended(b.as_raw_fd())), (false, true));
         b.read_exact(&mut [0; 50]).unwrap();
-        assert_eq!(read(b.as_raw_fd()).unwrap(), 100);
+        assert_eq!(read(b.as_raw_fd(), 100, false).unwrap(), 100);
         assert_eq!(b.read(&mut [0; 1]).unwrap(), 0);
-        assert_eq!(read(b.as_raw_fd()).unwrap(), 100, "and was read");
+        assert_eq!(read(b.as_raw_fd(), 100, false).unwrap(), 100, "and was read");
     }
 
     #[test]
@@ -157,11 +167,13 @@ mod tests {
         a.shutdown(Shutdown::Write).unwrap();
         a.read_exact(&mut [0; 3]).unwrap();
         b.read_exact(&mut [0; 40]).unwrap();
-        for (end, so_far) in [(&a, 3), (&b, 40)] {
+        for (end, so_far, left_at) in [(&a, 3, 7), (&b, 40, 100)] {
             while info(end.as_raw_fd()).unwrap().state != CLOSE {
                 std::thread::yield_now();
             }
-            assert_eq!(read(end.as_raw_fd()).unwrap(), so_far);
+            for came_back in [false, true] {
+                assert_eq!(read(end.as_raw_fd(), left_at, came_back).unwrap(), so_far);
+            }
         }
     }
 
@@ -178,6 +190,25 @@ mod tests {
         while info(b.as_raw_fd()).unwrap().state != CLOSE {
             std::thread::yield_now();
         }
-        assert_eq!(read(b.as_raw_fd()).unwrap(), 40, "a closed with something unread");
+        assert_eq!(read(b.as_raw_fd(), 100, false).unwrap(), 40, "a closed with something unread");
+        assert!(b.take_error().unwrap().is_some());
+        assert_eq!(read(b.as_raw_fd(), 100, false).unwrap(), 40, "and that was told");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn positions_behind_a_fin_and_a_reset() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut b = listener.accept().unwrap().0;
+        a.write_all(&[1; 100]).unwrap();
+        b.read_exact(&mut [0; 40]).unwrap();
+        drop(a);
+        // What nobody reads is answered by a reset.
+        b.write_all(&[1; 7]).unwrap();
+        while info(b.as_raw_fd()).unwrap().state != CLOSE {
+            std::thread::yield_now();
+        }
+        assert_eq!(read(b.as_raw_fd(), 100, false).unwrap(), 40);
     }
 }

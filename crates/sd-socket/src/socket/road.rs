@@ -168,12 +168,15 @@ pub(crate) fn next_of_receiver(endpoint: &'static Endpoint, fd: i32, waiting: u6
     let peer = endpoint.peer_words().road();
     let mut at = Position { waiting, read: 0, switched_at: 0, marker: false };
     if peer.has(RoadWord::SWITCHED) {
-        let (Some(channel), Ok(read)) = (endpoint.channel_ref(), sd_sys::tcp::read(fd)) else {
-            // It changes all the time; whose bytes these are will be seen.
-            return Receive::Kernel(0);
-        };
+        let Some(channel) = endpoint.channel_ref() else { return Receive::Kernel(0) };
         let names = channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed)));
         at.switched_at = names.switched_at(own_side(endpoint).other()).load(Ordering::Relaxed);
+        // Asked after the kernel: who came back before that has said so.
+        let came_back = || endpoint.peer_words().road().0 & (RoadWord::LEFT | RoadWord::RESUME).0 != 0;
+        let read = sd_sys::tcp::read(fd, at.switched_at, false);
+        let read = if came_back() { sd_sys::tcp::read(fd, at.switched_at, true) } else { read };
+        // It changes all the time; whose bytes these are will be seen.
+        let Ok(read) = read else { return Receive::Kernel(0) };
         at.read = read;
     }
     receive(peer, at)

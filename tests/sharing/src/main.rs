@@ -8,6 +8,7 @@
 //! | `vandal PID SEED KIND FILE PIDS...` | a hostile peer: writes anything anywhere in the segments that a process shares with others |
 //! | `scribbler PORT SEED` | that process |
 //! | `wanderer PORT FILE ID` | a connection that is handed from process to process by fork, exec and SCM_RIGHTS |
+//! | `roamer PLACE PATH MOVES SEED STEPS` | an end of a connection both ends of which are, and which carries bytes both ways meanwhile |
 //! | `other-monitor PATH` | what a monitor of another version is to a client |
 //! | `thief PID FD PORT` | takes a descriptor of another process and does harm to it |
 //! | `liar PORT LIE` | a hostile peer: tells one lie about its connection, and dies |
@@ -45,6 +46,7 @@ mod observer;
 mod other_monitor;
 mod patient;
 mod pattern;
+mod roamer;
 mod scribbler;
 mod stalled;
 mod steered;
@@ -71,6 +73,10 @@ fn main() -> ExitCode {
         ["go-on", fd, file, sent, seed] => {
             wanderer::go_on(number(fd) as i32, file, number(sent) as usize, number(seed))
         }
+        ["roamer", place, path, moves, seed, steps] => {
+            roamer::start(place, path, moves, number(seed), number(steps))
+        }
+        ["roam-on", words @ ..] => roamer::go_on(words),
         ["other-monitor", path] => other_monitor::serve(path),
         ["thief", pid, fd, port] => thief::run(number(pid) as i32, number(fd) as i32, number(port) as u16),
         ["liar", port, lie] => liar::run(number(port) as u16, lie),

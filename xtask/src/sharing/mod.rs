@@ -20,6 +20,7 @@
 //! | `short-lived` | who is done after a few messages is never registered; the connection of who lives is moved to shared memory |
 //! | `across` | the same between two network namespaces: by a cable, a bridge, a published port |
 //! | `before-monitor` | connections that were made before their monitor, or while it was down, are moved when it comes |
+//! | `roam` | both ends of connections are handed on and killed, while these move between kernel and shared memory, and the monitor dies and comes back (`--soak SECONDS`) |
 //! | `watched` | `sd top` and `sd trace` show what programs do, while they do it; `sd ss` shows what road each connection takes, and why |
 //! | `liars` | a process tells one lie about its connection and dies |
 //!
@@ -41,6 +42,7 @@ mod pool;
 pub(crate) mod promote;
 mod pumped;
 mod roads;
+mod roam;
 mod servers;
 mod shortage;
 mod soak;
@@ -177,6 +179,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.push(("soak".to_owned(), Box::new(check)));
     let check = |lab: &mut Lab| soak::run(lab, options.soak.div_ceil(4), options.seed, 4);
     parts.push(("suspended-soak".to_owned(), Box::new(check)));
+    parts.extend(roam::parts(options));
     parts.extend(suspend::PARTS.map(|(name, part)| (name.to_owned(), Box::new(part) as _)));
     let check = |lab: &mut Lab| suspend::in_a_send(lab, options.deaths, options.seed);
     parts.push(("stopped-in-a-send".to_owned(), Box::new(check)));

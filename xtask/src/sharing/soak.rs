@@ -62,25 +62,29 @@ pub(super) fn run(lab: &mut Lab, seconds: u64, seed: u64, stops: u32) -> Result<
 }
 
 impl Wanderer {
-    /// Kills all that it has started when it is time, and says whether none of them is left. Orphans are ours; while one
-    /// has not been waited for, its number is still the group's.
+    /// Kills all that it has started when it is time, and says whether none of them is left.
     fn is_over(&self) -> bool {
         if Instant::now() > self.kill_at {
             let _ = killpg(self.group, Signal::SIGKILL);
         }
-        let any_of_group = Pid::from_raw(-self.group.as_raw());
-        loop {
-            match waitpid(any_of_group, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::StillAlive) => return false,
-                Ok(_) => {}
-                Err(_) => return true,
-            }
+        is_over(self.group)
+    }
+}
+
+/// None of a group is left. Orphans are ours; while one has not been waited for, its number is still the group's.
+pub(super) fn is_over(group: Pid) -> bool {
+    let any_of_group = Pid::from_raw(-group.as_raw());
+    loop {
+        match waitpid(any_of_group, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => return false,
+            Ok(_) => {}
+            Err(_) => return true,
         }
     }
 }
 
 /// Waits for children of no group, whose numbers would not be free before the end of the run.
-fn bury_bridges(needed: &[Option<u32>]) -> Result<()> {
+pub(super) fn bury_bridges(needed: &[Option<u32>]) -> Result<()> {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
     while let Some(pid) = waitid(Id::All, flags | WaitPidFlag::WNOWAIT).ok().and_then(|status| status.pid()) {
         if needed.contains(&Some(pid.as_raw() as u32)) {

@@ -143,7 +143,8 @@ impl World {
         }
         self.settle(|world| world.sides.iter().all(|side| side.link.connections() == 0));
         assert!(self.sides.iter().all(|side| side.desk.ends.is_empty()), "{self:?}");
-        self.advance(self.now + 2_000 * MILLI);
+        // Greetings that crossed may need some times of silence until both ends have the same session.
+        self.advance(self.now + 60_000 * MILLI);
         let sent = self.sent;
         self.advance(self.now + 100_000 * MILLI);
         assert_eq!(self.sent, sent, "an idle link is silent");

@@ -112,6 +112,10 @@ fn said(command: &mut Command) -> Result<Said> {
 const PUMPED: &str = "stream/,close/,ends/,shutdown/,urgent/,backlog/,connect/,siblings/,signals/,epoll_edge/,fork_served/,\
     idle_sleeper/poll_many,idle_sleeper/more_bytes,idle_busy/memory_goes";
 
+/// Subjects about what is in the way when a connection changes its road.
+const PROMOTED: &str = "stream/,close/,ends/,shutdown/,nonblocking/,tokens/,epoll_once/,epoll_oneshot/,errnos/vector_flags,\
+    odd/positions,cancel/,privileges/threads,fork_served/";
+
 /// This program again.
 fn ourselves(args: &[&str]) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
@@ -146,6 +150,9 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
     // The whole is for who changes links: `cargo xtask posix --pump`.
     let through_pump = ["posix", "--pump", "--only", PUMPED];
     steps.tests("posix, pump", &mut ourselves(&through_pump)?);
+    // Likewise; the whole takes minutes.
+    let promoted = ["posix", "--promote", "--only", PROMOTED];
+    steps.tests("posix, promoted", &mut ourselves(&promoted)?);
     let deaths = if is_fast { "3" } else { "8" };
     let sharing = ["sharing", "--deaths", deaths, "--vandals", "6", "--soak", "8"];
     steps.tests("sharing", &mut ourselves(&sharing)?);

@@ -77,13 +77,19 @@ fn push_first(
 ) -> Result<Half<'static, Tx>, Push> {
     drop(half);
     crate::epoll::give_back(endpoint);
-    let half = endpoint.tx_token();
-    if let Some(end) = push(endpoint, pieces, claim) {
-        return Err(end);
+    loop {
+        let half = endpoint.tx_token();
+        if let Some(end) = push(endpoint, pieces, claim) {
+            return Err(end);
+        }
+        drop(half);
+        crate::epoll::moved(endpoint);
+        let mut half = endpoint.tx_token();
+        // Another thread may have had it go back by now.
+        if !half.cursor().is_parked() {
+            return Ok(half);
+        }
     }
-    drop(half);
-    crate::epoll::moved(endpoint);
-    Ok(endpoint.tx_token())
 }
 
 /// Sends through the kernel's connection what it takes, for who has the token. `None`: from here on the bytes go through the ring.

@@ -115,7 +115,8 @@ fn measure(lab: &Lab, case: &Case, side: Side, seconds: u64) -> Result<f64> {
         })?;
     }
     let output = client.wait(PATIENCE)?.ok()?;
-    server.kill();
+    // Workers of nginx would outlive a master that is killed.
+    server.terminate(PATIENCE)?;
     match rate(&output.text(), case.load) {
         Some(rate) => Ok(rate),
         None => fail!("{}: {}", case.name, output.text()),

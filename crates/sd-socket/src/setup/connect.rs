@@ -11,7 +11,7 @@
 //! | Connected | both sides close | Free |
 
 use crate::Outcome;
-use crate::fd::table::{self};
+use crate::fd::table;
 use crate::link::outstanding::Asked;
 use crate::link::reclaim::{User, change};
 use crate::process::PROCESS;
@@ -20,7 +20,6 @@ use crate::route::target::{Target, TargetState};
 use crate::route::{self, Decision};
 use crate::setup::syn_sent::{self, Verdict};
 use crate::socket::addr::{self, Name};
-use crate::socket::cold;
 use crate::socket::endpoint::{
     self, CONNECTING, EndpointExt, HAS_NAME, KEEPS_ADDRESS, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR,
 };
@@ -28,8 +27,7 @@ use crate::socket::endpoint::{HAS_SIGNALS, INQ, OOB_INLINE, STAMPS, STAMPS_NS, W
 use crate::socket::errors::take_error;
 use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::{each_fd, is_moved, materialize, note_kernel_names, number, placeholder};
-use crate::socket::life;
-use crate::socket::names::is_over;
+use crate::socket::{cold, life, names::is_over};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_proto::Ip;

@@ -94,7 +94,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn measure(lab: &Lab, case: &Case, side: Side, seconds: u64) -> Result<f64> {
     let networks = Networks::new(case.joint)?;
     let server = serve(lab, &networks, case.load, side)?;
-    retry(PATIENCE, || networks.server.inside(|| Ok(drop(TcpStream::connect((SERVER, PORT))?))))
+    retry(PATIENCE, || networks.server.inside(|| Ok(TcpStream::connect((SERVER, PORT)).map(drop)?)))
         .map_err(|error| format!("{}: {error}", server.last_words()))?;
     let (host, port) = match case.joint {
         Joint::Published => {

@@ -6,6 +6,7 @@
 //! shown, and tolerated up to a limit, but never with `--repeat`. Builds nothing: `target/release` must hold `sd`,
 //! `sd-posix` and `libsd.so`. Starts a monitor of its own with a private socket, and ends it by its pid.
 
+use harness::again::{LOOKS, Tally};
 use harness::monitor::Monitor;
 use harness::scratch::Scratch;
 use harness::{Result, fail, product};
@@ -26,12 +27,6 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How many more transcripts the kernel may give before a difference counts.
 const KERNEL_RETRIES: usize = 3;
-
-/// A transcript that differed is asked for so many times more before it counts as unsteady.
-const SECOND_LOOKS: usize = 4;
-
-/// More unsteady transcripts than that, and the run has failed.
-const UNSTEADY_MAX: usize = 2;
 
 /// Lines of a difference that are shown.
 const EXCERPT_LINES: usize = 16;
@@ -74,18 +69,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             println!("the monitor ended early: {status}");
         }
     }
-    let Tally { passed, failed, unsteady } = tally;
-    if unsteady > 0 {
-        println!("{unsteady} unsteady");
-    }
-    println!("{passed} passed, {failed} failed");
-    if failed > 0 {
-        return Err(format!("{failed} transcripts differ from the kernel's").into());
-    }
-    if unsteady > UNSTEADY_MAX {
-        return Err(format!("{unsteady} transcripts differ from the kernel's now and then").into());
-    }
-    Ok(())
+    tally.finish("transcripts that differ from the kernel's")
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -228,13 +212,6 @@ fn known_differences(list: &str) -> Result<BTreeMap<String, String>> {
     Ok(lines.map(entry).collect())
 }
 
-#[derive(Default)]
-struct Tally {
-    passed: usize,
-    failed: usize,
-    unsteady: usize,
-}
-
 /// What one subject gave: lines to print, and the counts.
 struct Report {
     lines: Vec<String>,
@@ -260,9 +237,7 @@ fn run_all(
             reports.insert(index, report);
             while let Some(report) = reports.remove(printed) {
                 report.lines.iter().for_each(|line| println!("{line}"));
-                tally.passed += report.tally.passed;
-                tally.failed += report.tally.failed;
-                tally.unsteady += report.tally.unsteady;
+                tally.add(&report.tally);
                 *printed += 1;
             }
         }
@@ -280,7 +255,7 @@ fn check(place: &Place, options: &Options, subject: &Subject, known: Option<&Str
     for mode in options.modes.iter().copied().filter(|mode| subject.has(*mode)) {
         let mut rounds = (0..options.repeat).map(|_| transcript(place, subject, mode));
         let Some(seen) = rounds.find(|seen| !agrees(place, subject, mode, seen, &mut oracle)) else {
-            tally.passed += 1;
+            tally.count.passed += 1;
             good.push(mode.word());
             continue;
         };
@@ -291,7 +266,7 @@ fn check(place: &Place, options: &Options, subject: &Subject, known: Option<&Str
                 lines.push(format!("UNSTEADY {} ({}): - kernel, + here, once", subject.name, mode.word()));
             }
             None => {
-                tally.failed += 1;
+                tally.count.failed += 1;
                 lines.push(format!("DIFF  {} ({}): - kernel, + here", subject.name, mode.word()));
             }
         }
@@ -307,7 +282,7 @@ fn check(place: &Place, options: &Options, subject: &Subject, known: Option<&Str
 /// Whether a subject that has differed agrees with the kernel in all further looks.
 fn is_unsteady(place: &Place, subject: &Subject, mode: Mode, oracle: &mut Vec<String>) -> bool {
     mode != Mode::Kernel
-        && (0..SECOND_LOOKS).all(|_| {
+        && (0..LOOKS).all(|_| {
             let seen = transcript(place, subject, mode);
             agrees(place, subject, mode, &seen, oracle)
         })

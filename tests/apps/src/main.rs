@@ -44,13 +44,13 @@ mod user;
 mod web;
 
 use clap::Parser;
-use harness::again::{Outcome, Tally, attempt};
+use harness::again::{Outcome, Tally};
 use harness::lab::Lab;
 use harness::process::{Proc, tail};
 use harness::scratch::{Scratch, end_descendants};
 use harness::{Result, fail, install, procfs, product, retry};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
@@ -241,9 +241,9 @@ fn run(options: &Options) -> Result<()> {
     options.prepare(&chosen.iter().flat_map(|s| s.programs.iter().copied()).collect::<Vec<_>>())?;
     let mut tally = Tally::default();
     for scenario in chosen {
-        run_one(scenario, options.kernel, &mut tally)?;
+        run_one(scenario, options, &mut tally)?;
     }
-    tally.finish(&format!("apps (logs in {})", logs().display()))
+    tally.finish(&format!("scenarios, whose logs are in {}", logs().display()))
 }
 
 fn logs() -> std::path::PathBuf {
@@ -251,16 +251,16 @@ fn logs() -> std::path::PathBuf {
 }
 
 /// Runs a scenario and prints its line.
-fn run_one(scenario: &Scenario, is_oracle: bool, tally: &mut Tally) -> Result<()> {
+fn run_one(scenario: &Scenario, options: &Options, tally: &mut Tally) -> Result<()> {
     let name = scenario.name;
     if let Some(program) = scenario.programs.iter().find(|program| !install::is_there(program)) {
         println!("skip {name:<34}         {program} is not installed");
         tally.count.skipped += 1;
         return Ok(());
     }
-    let start = Instant::now();
-    let outcome = attempt(|| run_apart(scenario, is_oracle));
-    tally.add(&format!("{name:<34} {:>5.1} s", start.elapsed().as_secs_f64()), &outcome);
+    let outcome = tally.run(name, options.only.is_empty(), || {
+        run_apart(scenario, options.kernel).map_err(|error| error.to_string().replace('\n', " | ").into())
+    });
     std::fs::create_dir_all(logs())?;
     let log = match &outcome {
         Outcome::Passed(_) => "ok",
@@ -286,7 +286,7 @@ fn run_apart(scenario: &Scenario, is_oracle: bool) -> Result<String> {
     match outcome {
         Ok(output) if !output.status.success() => {
             let said = tail(&output.stderr, 2000);
-            fail!("{}", said.trim_start_matches("apps: ").replace('\n', " | "))
+            fail!("{}", said.trim_start_matches("apps: "))
         }
         Err(error) => fail!("time limit: {error}"),
         Ok(_) if !files.is_empty() => fail!("left in /dev/shm: {}", files.join(" ")),

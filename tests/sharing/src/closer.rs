@@ -103,7 +103,10 @@ pub(crate) fn end(port: u16) -> io::Result<()> {
         unseen(libc::SYS_dup2, null.as_raw_fd() as usize, number, 0);
     }
     // Notices it, and is answered over the kernel. What was connected before that is reset, once.
-    answered(port).or_else(|_| answered(port))?;
+    match answered(port) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => answered(port),
+        other => other,
+    }?;
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let before = switches()?;
     let mut fds = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];

@@ -51,13 +51,13 @@ mod theft;
 mod upgrade;
 mod watched;
 
-use harness::again::{Tally, attempt};
+use harness::again::Tally;
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
 use harness::{Result, fail, product};
 use servers::Server;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -102,15 +102,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         product::build()?;
     }
     let parts = parts(options);
-    let mut tally = Tally::default();
+    let (mut tally, is_whole) = (Tally::default(), options.only.is_empty());
     for (name, check) in parts.iter().filter(|(name, _)| name.contains(&options.only)) {
-        let start = Instant::now();
-        let outcome = attempt(|| {
-            let mut lab = Lab::new(options.kernel)?;
-            let note = check(&mut lab).map_err(|error| format!("seed {}: {error}", options.seed))?;
-            lab.finish().map(|()| note)
+        tally.run(name, is_whole, || {
+            let done = Lab::new(options.kernel).and_then(|mut lab| {
+                let note = check(&mut lab)?;
+                lab.finish().map(|()| note)
+            });
+            done.map_err(|error| format!("seed {}: {error}", options.seed).into())
         });
-        tally.add(&format!("{name:<22} {:>6.1} s", start.elapsed().as_secs_f64()), &outcome);
     }
     tally.finish("sharing")
 }

@@ -20,8 +20,8 @@ const CONTROL_MAX: usize = 1 << 24;
 pub(crate) unsafe fn pass(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<Outcome<ssize_t>> {
     // SAFETY: as the caller says; the copy of the control data is as long and as well aligned.
     unsafe {
-        let is_bad = !user::seems_readable(msg, size_of::<msghdr>());
-        if flags & CMSG_COMPAT != 0 || is_bad || (*msg).msg_control.is_null() || !table::is_active() {
+        let is_ours = flags & CMSG_COMPAT == 0 && table::is_active();
+        if !is_ours || !user::seems_readable(msg, size_of::<msghdr>()) || (*msg).msg_control.is_null() {
             return None;
         }
         let len = (*msg).msg_controllen;

@@ -15,6 +15,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("others/socketpair_states", socketpair_states),
     solo("others/pipe", pipes),
     solo("others/eventfd", eventfds),
+    solo("others/bad_messages", bad_messages),
     solo("others/pass_stream", pass_stream),
     solo("others/pass_listener", pass_listener),
     solo("others/passed_listener_options", passed_listener_options),
@@ -180,6 +181,31 @@ struct Rights {
     kind: i32,
     fd: i32,
     padding: i32,
+}
+
+/// Messages where no memory is, on connections that are the kernel's: the library looks for descriptors in what is sent there.
+fn bad_messages() {
+    let pair = connected();
+    let (_, [over, other]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let (listening, to) = listener();
+    let bound = tcp();
+    set_bytes(bound, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, b"lo\0");
+    show("connect", connect(bound, &to));
+    for (bad, fd) in [0, 8, 0xffff_8000_0000_1000].into_iter().flat_map(|bad| [(bad, over), (bad, bound)]) {
+        let bad: *mut libc::c_void = std::ptr::without_provenance_mut(bad);
+        show("message", call!(libc::sendmsg(fd, bad.cast(), libc::MSG_NOSIGNAL)));
+        let mut header = message();
+        header.msg_control = bad;
+        header.msg_controllen = 24;
+        show("control data", sendmsg_raw(fd, &header, libc::MSG_NOSIGNAL));
+    }
+    close(listening);
+    show("a good one", pass(over, pair.client));
+    let (result, passed) = take(other);
+    show("taken", result);
+    show_send("passed", passed, b"well", 0);
+    await_readable(pair.server);
+    show_recv("received", pair.server, 8, 0);
 }
 
 /// Sends one byte and a descriptor over a Unix socket.

@@ -39,6 +39,12 @@ impl RxCursor {
         self.wary = 1;
     }
 
+    /// As [`RxCursor::beware`]; the lap in which it stands may be one of the large region.
+    pub fn beware_here(&mut self) {
+        self.beware();
+        self.lap = self.lap.set_apart(self.is_large());
+    }
+
     /// Whether it stands in a lap that is apart.
     pub fn is_apart(&self) -> bool {
         self.lap.is_apart()

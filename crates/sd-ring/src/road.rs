@@ -109,6 +109,8 @@ pub enum Receive {
     Kernel(u64),
     /// Read the ring.
     Ring,
+    /// Read the ring again, from so many bytes behind Q on: the peer was asked to send them again, and died before it did.
+    Rest(u64),
     /// The peer says that it switched before a byte that has been read already.
     Lie,
 }
@@ -125,11 +127,17 @@ pub struct Position {
     pub switched_at: u64,
     /// The marker was read from the ring.
     pub marker: bool,
+    /// All of the kernel's stream was read, to its end. **Asked before the peer's word is read**: who lives says LEFT before the stream ends,
+    /// or has sent all again that the ring holds.
+    pub ended: bool,
 }
 
 /// What the receiver does, where the sender says `peer`.
 #[inline]
 pub fn receive(peer: RoadWord, at: Position) -> Receive {
+    if at.ended && peer.has(RoadWord::RESUME | RoadWord::SWITCHED) && !peer.has(RoadWord::LEFT) {
+        return at.read.checked_sub(at.switched_at).map_or(Receive::Lie, Receive::Rest);
+    }
     if at.marker || peer.has(RoadWord::RESUME) || peer.has(RoadWord::LEFT) && !peer.has(RoadWord::SWITCHED) {
         return Receive::Kernel(u64::MAX);
     }

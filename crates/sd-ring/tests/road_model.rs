@@ -52,6 +52,10 @@ struct End {
     got: u8,
     read: u64,
     marker: bool,
+    /// It has read the kernel's stream to its end, which is there when the other end is dead.
+    ended: bool,
+    /// It reads again from the ring what it had asked to be sent again.
+    rest: bool,
     sending: Option<Send>,
     /// P was stored, SWITCHED is next; or the marker was written, LEFT is next.
     half_done: bool,
@@ -72,6 +76,8 @@ enum Mutant {
     NoMarker,
     /// What the ring holds is not sent again.
     NoResend,
+    /// What a dead end did not send again is not read from its ring.
+    NoRest,
 }
 
 #[derive(Clone, Copy)]
@@ -79,7 +85,10 @@ struct Rules {
     /// Bytes that each end's program sends.
     bytes: [u8; 2],
     deaths: bool,
+    /// An end may become a program without the library.
     strangers: bool,
+    /// The end that receives may stop reading its ring, and go on with the library; the other one may die.
+    in_a_hurry: bool,
     mutant: Mutant,
 }
 
@@ -104,6 +113,8 @@ impl End {
             got: 0,
             read: 0,
             marker: false,
+            ended: false,
+            rest: false,
             sending: None,
             half_done: false,
             receiving: Receiving::Idle,
@@ -179,6 +190,7 @@ impl State {
             (User::Library, Receiving::Idle) if end.over => {
                 end.receiving = Receiving::Decided(Receive::Kernel(u64::MAX));
             }
+            (User::Library, Receiving::Idle) if end.rest => end.receiving = Receiving::Decided(Receive::Ring),
             (User::Library, Receiving::Idle) => {
                 end.receiving = Receiving::Asked(peer.stream.len());
                 return Some(after);
@@ -189,8 +201,10 @@ impl State {
                     read: end.read,
                     switched_at: peer.switched_at,
                     marker: end.marker,
+                    ended: end.ended,
                 };
-                let step = road::receive(peer.word, at);
+                let ended = at.ended && rules.mutant != Mutant::NoRest;
+                let step = road::receive(peer.word, Position { ended, ..at });
                 let late = rules.mutant == Mutant::AsksLate && matches!(step, Receive::Kernel(_));
                 let unbounded = late && !peer.word.has(RoadWord::SWITCHED);
                 end.receiving = Receiving::Decided(if unbounded { Receive::Kernel(u64::MAX) } else { step });
@@ -202,7 +216,14 @@ impl State {
         end.receiving = Receiving::Idle;
         let byte = match step {
             Receive::Kernel(0) => None,
-            Receive::Kernel(_) => peer.stream.pop_front().inspect(|_| end.read += 1),
+            Receive::Kernel(_) => {
+                end.ended |= peer.stream.is_empty() && peer.user == User::Dead;
+                peer.stream.pop_front().inspect(|_| end.read += 1)
+            }
+            Receive::Rest(behind) => {
+                (peer.consumed, end.rest) = (end.resume_at + behind as usize, true);
+                None
+            }
             Receive::Ring => match peer.ring.get(peer.consumed).copied() {
                 Some(Item::Byte(byte)) => {
                     peer.consumed += 1;
@@ -257,6 +278,19 @@ impl State {
         Some(after)
     }
 
+    /// The process at `me` reads its ring no more, and goes on. It holds the right to receive while it does this.
+    fn stop_reading(&self, me: usize) -> Option<State> {
+        let mut after = self.clone();
+        let (end, peer) = after.both(me);
+        let can = end.user == User::Library && end.receiving == Receiving::Idle && !end.over && !end.marker;
+        if !can || peer.word.has(RoadWord::RESUME) || peer.user == User::Dead {
+            return None;
+        }
+        (end.resume_at, peer.word) = (peer.consumed, road::resuming(peer.word)?);
+        end.set(RoadWord::WANTS_KERNEL);
+        Some(after)
+    }
+
     /// What the processes themselves decide.
     fn decisions(&self, me: usize, rules: Rules) -> Vec<State> {
         let mut all = Vec::new();
@@ -280,6 +314,14 @@ impl State {
         }
         if rules.strangers {
             all.extend(self.become_stranger(me));
+        }
+        if rules.in_a_hurry && me == 1 {
+            all.extend(self.stop_reading(me));
+        }
+        if rules.in_a_hurry && me == 0 && end.user != User::Dead {
+            let mut after = self.clone();
+            after.ends[0].user = User::Dead;
+            all.push(after);
         }
         all
     }
@@ -317,7 +359,8 @@ impl State {
         for me in 0..2 {
             let (end, peer) = state.both(me);
             // Who dies before it has sent again what a stranger asked for takes that along; see ADR 82.
-            let took_along = peer.user == User::Dead && peer.word.has(RoadWord::RESUME);
+            let is_asked = peer.user == User::Dead && peer.word.has(RoadWord::RESUME);
+            let took_along = is_asked && end.user == User::Stranger;
             if end.user != User::Dead && !took_along {
                 assert_eq!(end.got, peer.sent, "never arrives, from {self:#?} to {end:#?} {peer:#?}");
             }
@@ -388,7 +431,8 @@ fn explore(rules: Rules) -> (usize, usize, usize) {
 /// Without optimisation two bytes each way take minutes; `cargo xtask test` looks at them with it.
 const BYTES: [u8; 2] = if cfg!(debug_assertions) { [1, 0] } else { [2, 1] };
 const ONE_WAY: [u8; 2] = [2, 0];
-const PLAIN: Rules = Rules { bytes: BYTES, deaths: false, strangers: false, mutant: Mutant::None };
+const PLAIN: Rules =
+    Rules { bytes: BYTES, deaths: false, strangers: false, in_a_hurry: false, mutant: Mutant::None };
 
 #[test]
 fn bytes_arrive_once_and_in_order() {
@@ -412,13 +456,21 @@ fn a_program_without_the_library_gets_all() {
 }
 
 #[test]
+fn who_stops_reading_gets_all_from_one_that_dies() {
+    let (states, ..) = explore(Rules { bytes: ONE_WAY, in_a_hurry: true, ..PLAIN });
+    println!("{states} states");
+}
+
+#[test]
 fn mutants_are_found() {
     let strangers = Rules { strangers: true, ..PLAIN };
+    let hurried = Rules { bytes: ONE_WAY, in_a_hurry: true, ..PLAIN };
     for (mutant, rules) in [
         (Mutant::Position, PLAIN),
         (Mutant::AsksLate, PLAIN),
         (Mutant::NoMarker, PLAIN),
         (Mutant::NoResend, strangers),
+        (Mutant::NoRest, hurried),
     ] {
         let found = std::panic::catch_unwind(|| explore(Rules { mutant, ..rules }));
         assert!(found.is_err(), "a mutant passes");

@@ -151,6 +151,8 @@ pub struct Cold {
     pub road_awaits: AtomicU16,
     /// The thread that lets nobody into a call on such a connection for a moment; zero: none does. A dead one is replaced.
     pub closer: AtomicU32,
+    /// The lower half of how many bytes were read of the kernel's stream, as counted while such a connection has a slot.
+    pub stream_read: AtomicU32,
     /// See [`crate::slab::Slab::address`]; valid whether [`HAS_COLD`] is set or not.
     addresses: [[AtomicU64; 2]; 2],
 }
@@ -203,6 +205,7 @@ impl Cold {
             road_moved: AtomicU16::new(0),
             road_awaits: AtomicU16::new(0),
             closer: AtomicU32::new(0),
+            stream_read: AtomicU32::new(0),
             addresses: [const { [const { AtomicU64::new(0) }; 2] }; 2],
         }
     }
@@ -213,7 +216,7 @@ impl Cold {
             word.store(0, Ordering::Relaxed);
         }
         let words = [&self.linger, &self.status, &self.zero_copies, &self.zero_copies_told, &self.owner];
-        for word in words.into_iter().chain([&self.closer]) {
+        for word in words.into_iter().chain([&self.closer, &self.stream_read]) {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.road, &self.messages, &self.looked_at_ms, &self.pause_ms, &self.road_changes] {

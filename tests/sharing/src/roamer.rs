@@ -176,7 +176,11 @@ impl Roamer {
         }
         if self.may_send {
             self.log("shut")?;
-            self.stream.shutdown(Shutdown::Write)?;
+            match self.stream.shutdown(Shutdown::Write) {
+                // A reset has come, of which no call has been told, and none will be if bytes are left to be read.
+                Err(error) if error.kind() == ErrorKind::NotConnected => self.was_reset = true,
+                done => done?,
+            }
             self.may_send = false;
         }
         while !self.read()? {}
@@ -256,11 +260,13 @@ impl Roamer {
             let (at, rest) = (self.received + i, &got[i..]);
             let is_place =
                 |from: &usize| rest.iter().take(8).zip(*from..).all(|(byte, at)| *byte == byte_at(at));
-            let near = (first.saturating_sub(4 << 20)..first + (4 << 20)).find(is_place);
+            let near = (0..first + (4 << 20)).find(is_place);
             let off = near.map(|place| place as i64 - (first + i) as i64);
+            let shown = &rest[..rest.len().min(24)];
             return Err(io::Error::other(format!(
-                "byte {at} is {byte}, of {} read, off by {off:?}",
-                got.len()
+                "byte {at} is {byte}, of {} read from {}, off by {off:?}: {shown:?}",
+                got.len(),
+                self.received,
             )));
         }
         self.received += got.len();

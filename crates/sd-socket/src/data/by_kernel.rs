@@ -19,6 +19,7 @@ use crate::wait::sleep_set::SleepSet;
 use crate::wait::{Deadline, earlier, interrupted, ready};
 use core::sync::atomic::Ordering;
 use libc::{EPOLLIN, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, POLLIN, POLLOUT};
+use sd_ring::RxCursor;
 use sd_ring::road::{Receive, Send};
 use sd_ring::token::Way;
 use sd_shm::channel::FLAG_READS_NO_MORE;
@@ -124,6 +125,7 @@ fn push(endpoint: &'static Endpoint, pieces: &mut Pieces, claim: &mut Claim) -> 
                 }
                 return Some(Push::Full { seen: 0 });
             }
+            Err(Errno::EPIPE) if was_reset(endpoint) => return Some(Push::Error(Errno::ECONNRESET)),
             Err(errno) => return Some(Push::Error(errno)),
         }
         if pieces.total == 0 {
@@ -154,9 +156,9 @@ fn pull_from_kernel(
     let start = pieces.total;
     drop(half);
     crate::epoll::give_back(endpoint);
-    let half = endpoint.rx_token();
+    let mut half = endpoint.rx_token();
     if road::is_by_kernel(endpoint, RX_KERNEL | RX_LEFT)
-        && let Some(found) = pull(endpoint, pieces, take)
+        && let Some(found) = pull(endpoint, half.cursor(), pieces, take)
     {
         if pieces.total == start {
             return Err(found);
@@ -173,7 +175,12 @@ fn pull_from_kernel(
 }
 
 /// Receives from the kernel's connection, for who has the token. `None`: what follows is in the ring.
-fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, (advance, copy): (bool, bool)) -> Option<Pull> {
+fn pull(
+    endpoint: &'static Endpoint,
+    rx: &mut RxCursor,
+    pieces: &mut Pieces,
+    (advance, copy): (bool, bool),
+) -> Option<Pull> {
     let Some(fd) = road::number(endpoint) else { return Some(Pull::Error(Errno::EBADF)) };
     let flags = if advance { 0 } else { MSG_PEEK } | if copy { 0 } else { MSG_TRUNC };
     loop {
@@ -183,10 +190,12 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, (advance, copy): (bool
         let most = match road::next_of_receiver(endpoint, fd, waiting.map_or(0, |bytes| bytes as u64)) {
             Receive::Kernel(most) => usize::try_from(most).unwrap_or(usize::MAX),
             Receive::Ring => {
+                // The look has taken a reset's error.
+                let _ = waiting.map_err(|errno| keep_error(endpoint, errno));
                 road::arrive(endpoint);
                 return None;
             }
-            Receive::Lie => return Some(Pull::corrupt(endpoint)),
+            Receive::Lie | Receive::Rest(_) => return Some(Pull::corrupt(endpoint)),
         };
         if most == 0 && waiting.is_ok_and(|bytes| bytes != 0) {
             return Some(Pull::Empty);
@@ -196,11 +205,19 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, (advance, copy): (bool
             return Some(if has_some { Pull::Some } else { Pull::Empty });
         }
         match waiting.and_then(|_| recv_once(fd, pieces.piece(most), flags)) {
+            Ok(0) if resend::read_rest(endpoint, rx, fd) => return None,
+            // There is no error any more that would say it.
+            Ok(0) if was_reset(endpoint) => return Some(Pull::Error(Errno::ECONNRESET)),
             Ok(0) => {
                 endpoint.set_flag(EOF);
                 return Some(Pull::End);
             }
-            Ok(got) => pieces.advance(got),
+            Ok(got) => {
+                if advance {
+                    road::has_read(endpoint, got);
+                }
+                pieces.advance(got);
+            }
             Err(Errno::EAGAIN) => return Some(Pull::Empty),
             Err(errno) => return Some(Pull::Error(errno)),
         }
@@ -208,6 +225,19 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, (advance, copy): (bool
             return Some(Pull::Some);
         }
     }
+}
+
+/// The library has taken an error of the kernel's connection that was the program's to be told.
+fn keep_error(endpoint: &Endpoint, errno: Errno) {
+    if errno == Errno::ECONNRESET {
+        endpoint.error.store(errno.0 as u16, Ordering::Relaxed);
+    }
+}
+
+/// See [`keep_error`]; told once.
+fn was_reset(endpoint: &Endpoint) -> bool {
+    let kept = Errno::ECONNRESET.0 as u16;
+    endpoint.error.compare_exchange(kept, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 /// So many bytes would be received now; zero: the end has come.

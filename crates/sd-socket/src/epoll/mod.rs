@@ -72,7 +72,10 @@ pub(crate) use watch::{
     Removed as Registered, became_listener, endpoint_event, forget_endpoint, leave_to_kernel, look_again,
     no_space, peer_event, readable_event, room_event, state_event, to_kernel,
 };
-pub(crate) use way_back::{begin as go_back, give_back, hand_back, look as look_at_way_back, resend_more};
+pub(crate) use way_back::{
+    begin as go_back, begin_at_once as go_back_at_once, give_back, hand_back, look as look_at_way_back,
+    resend_more,
+};
 
 /// Neither on the ready list nor hot: armed.
 const IDLE: u8 = 0;

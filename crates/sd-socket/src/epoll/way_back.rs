@@ -59,20 +59,37 @@ pub(crate) fn give_back(endpoint: &'static Endpoint) -> bool {
 /// For how long the kernel may not take what is to be sent again.
 const PATIENCE_MS: i32 = 3000;
 
-/// The connection becomes the kernel's at once, for who cannot wait until the peer has done its part: what lies in the ring comes through the kernel
-/// when the peer has heard of that. Not for who has a lock or a token. False: it has to be read up to its end, as the peer leaves or is gone.
+/// The connection goes back at once, for who cannot wait for the peer's marker: what lies in the ring comes through the kernel when the peer has heard
+/// of that. For who keeps it open meanwhile, and has no lock or token; [`give_back`] follows, when the peer has sent it: if it dies before, that is read
+/// from the ring after all. False: the ring has to be read up to its end, as the peer leaves or is gone.
+#[cold]
+pub(crate) fn begin_at_once(endpoint: &'static Endpoint) -> bool {
+    let is_begun = stop_reading(endpoint);
+    if is_begun {
+        look(endpoint);
+    }
+    is_begun
+}
+
+fn stop_reading(endpoint: &'static Endpoint) -> bool {
+    let (mut rx, mut tx) = (endpoint.rx_token(), endpoint.tx_token());
+    if endpoint.state_now() != State::Connected || !resend::stop_reading(endpoint, rx.cursor()) {
+        return false;
+    }
+    way_back::wish(endpoint);
+    way_back::leave(endpoint, tx.cursor());
+    true
+}
+
+/// As [`begin_at_once`], for who goes on without the library: the connection is the kernel's afterwards, and what a peer that dies has not sent again is
+/// lost.
 #[cold]
 pub(crate) fn hand_back(endpoint: &'static Endpoint) -> bool {
     let Some(_within) = reclaim::change_if_free() else { return false };
     let _section = Section::enter();
     let _pinned = Pinned::new(endpoint);
-    {
-        let (mut rx, mut tx) = (endpoint.rx_token(), endpoint.tx_token());
-        if endpoint.state_now() != State::Connected || !resend::stop_reading(endpoint, rx.cursor()) {
-            return false;
-        }
-        way_back::wish(endpoint);
-        way_back::leave(endpoint, tx.cursor());
+    if !stop_reading(endpoint) {
+        return false;
     }
     if way_back::take_moved(endpoint) {
         roads::came_back(endpoint);

@@ -16,7 +16,7 @@ pub(super) fn asked((ip, port): (Ip, u16), at_once: bool) {
             let Some(endpoint) = slab.endpoint(index) else { break };
             let is_promoted = endpoint.state_now() == State::Connected && road::is_promoted(endpoint);
             if is_promoted && has_name(endpoint, (ip, port)) && life::retain_open(endpoint) {
-                if !at_once || !epoll::hand_back(endpoint) {
+                if !at_once || !epoll::go_back_at_once(endpoint) {
                     epoll::go_back(endpoint);
                 }
                 life::release(endpoint);

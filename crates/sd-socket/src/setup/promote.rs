@@ -337,7 +337,7 @@ fn attach_to(
         // Calls that began before it was demoted may be under way still.
         let _halves = (Half::<Rx>::take_as_is(endpoint), Half::<Tx>::take_as_is(endpoint));
         life::attach(socket, channel, slot, generation);
-        road::begin(endpoint, word);
+        road::begin(endpoint, word, fd);
     }
     // Who changes one meanwhile finds the connection closed, and then ours.
     for registration in registered.into_iter().flatten() {

@@ -79,6 +79,22 @@ pub(super) fn leave_rx(endpoint: &Endpoint) {
     half.lowat.store(0, Ordering::Release);
 }
 
+/// The receiving half goes on in the ring, which it had left, from `at` on. For who has its token. Whoever dies in here leaves what the next
+/// one does again, or a half that reads the ring.
+pub(super) fn enter_rx(endpoint: &Endpoint, rx: &mut RxCursor, at: RxCursor) {
+    let Some(kept) = kept(endpoint) else { return };
+    let half = endpoint.rx();
+    half.bytes.store(kept.rx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    for (to, from) in half.short_addresses.iter().zip(&kept.short_addresses) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    *rx = at;
+    half.lowat.store(1, Ordering::Release);
+    endpoint.clear_flag(RX_PARKED);
+    let word = &crate::socket::cold::of(endpoint).road;
+    word.fetch_and(!(ROAD_RX_KERNEL | ROAD_RX_LEFT), Ordering::AcqRel);
+}
+
 /// The half is parked; for who has its token.
 #[inline(always)]
 pub(crate) fn is_parked(endpoint: &Endpoint, way: Way) -> bool {

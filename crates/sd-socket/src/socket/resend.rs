@@ -8,16 +8,17 @@
 //!
 //! What the receiver says of Q is senseless if it lies; then it gets senseless bytes of this ring, and no others.
 
-use crate::socket::addr;
-use crate::socket::endpoint::{EndpointExt, PeerEnd, RESET, SHUT_RD, peer_end};
-use crate::socket::parked::{leave_rx, leave_tx, receiver_now};
+use crate::link::kept_rings::are_kept;
+use crate::socket::endpoint::{EOF, EndpointExt, PeerEnd, RESET, SHUT_RD, peer_end};
+use crate::socket::parked::{enter_rx, leave_rx, leave_tx, receiver_now};
 use crate::socket::road::{self, ACTIVE, RX_KERNEL, RX_LEFT, TX_KERNEL, is_by_kernel, word};
 use crate::socket::way_back::{note_first_as, say_left, shut_kernels};
+use crate::socket::{addr, apart};
 use core::sync::atomic::{AtomicU32, Ordering};
-use sd_ring::road::{RoadWord, leaving, resuming};
+use sd_ring::road::{Receive, RoadWord, leaving, resuming};
 use sd_ring::{Next, RxCursor, TxCursor};
 use sd_shm::channel::GEOMETRY;
-use sd_shm::slab::{Endpoint, Moved};
+use sd_shm::slab::{Endpoint, Moved, State};
 use sd_sys::Errno;
 use sd_sys::lock::Lock;
 
@@ -60,7 +61,11 @@ pub(crate) fn go_on(endpoint: &'static Endpoint) -> bool {
             later(endpoint);
             false
         }
-        _ => {
+        done => {
+            if done == Err(Errno::ECONNRESET) {
+                // The program is told by its next call.
+                endpoint.error.store(Errno::ECONNRESET.0 as u16, Ordering::Relaxed);
+            }
             say_left(endpoint);
             true
         }
@@ -106,6 +111,39 @@ fn resend(endpoint: &Endpoint, fd: i32) -> Result<(), Errno> {
         urgent = 0;
     }
     Ok(())
+}
+
+/// The kernel's stream has ended, and the peer was asked to send again what lies in its ring, and died before it did: what is left there is
+/// read from the ring after all. For who has the receiving half's token; false: nothing is.
+#[cold]
+pub(crate) fn read_rest(endpoint: &'static Endpoint, rx: &mut RxCursor, fd: i32) -> bool {
+    let is_asked = endpoint.state_now() == State::Connected && is_by_kernel(endpoint, RX_LEFT);
+    let Some(channel) = endpoint.channel_ref().filter(|_| is_asked) else { return false };
+    let Receive::Rest(mut behind) = road::next_at_end(endpoint, fd) else { return false };
+    let names = channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed)));
+    let start = endpoint.own_words().consumed.load(Ordering::Relaxed);
+    let mut at = RxCursor::resumed(start, names.resume_at(road::own_side(endpoint)));
+    if are_kept(channel) {
+        at.beware_here();
+    }
+    // A peer that lies has said that it switched long before; what it gets to be read is in its ring.
+    while behind > 0 && at.position().wrapping_sub(start) <= WALK_MAX {
+        match apart::next(endpoint, &mut at) {
+            Ok(Next::Data { len, .. }) => {
+                let passed = behind.min(u64::from(len));
+                at.advance(passed as u32);
+                behind -= passed;
+            }
+            Ok(Next::Urgent) => at.admit_urgent(),
+            _ => return false,
+        }
+    }
+    if behind == 0 {
+        // Then the end comes, whatever is known of the peer.
+        endpoint.set_flag(EOF);
+        enter_rx(endpoint, rx, at);
+    }
+    behind == 0
 }
 
 /// For how long the kernel may not take what is to be sent again by who closes.

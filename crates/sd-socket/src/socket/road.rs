@@ -89,8 +89,9 @@ pub(crate) fn number(endpoint: &Endpoint) -> Option<i32> {
     found.inspect(|fd| endpoint.fd.store(*fd, Ordering::Relaxed))
 }
 
-/// Both halves look parked from now on, as those of a fresh connection. Until [`opened`] nobody enters.
-pub(crate) fn begin(endpoint: &'static Endpoint, role: u32) {
+/// Both halves look parked from now on, as those of a fresh connection. Until [`opened`] nobody enters. `fd` leads to the kernel's, which was
+/// open in both directions just now.
+pub(crate) fn begin(endpoint: &'static Endpoint, role: u32, fd: i32) {
     let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
     let Some(kept) = rec.slab().and_then(|slab| slab.kept(index)) else { return };
     let (rx, tx) = (endpoint.rx(), endpoint.tx());
@@ -103,8 +104,10 @@ pub(crate) fn begin(endpoint: &'static Endpoint, role: u32) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     endpoint.set_flag(TX_PARKED | RX_PARKED);
+    let read = sd_sys::tcp::read(fd, 0, 0).unwrap_or(0);
     cold::change(endpoint, |cold| {
-        cold.road.store(KERNEL | role & ACTIVE | WATCHED | CLOSED, Ordering::Release)
+        cold.stream_read.store(read as u32, Ordering::Relaxed);
+        cold.road.store(KERNEL | role & ACTIVE | WATCHED | CLOSED, Ordering::Release);
     });
     rx.lowat.store(0, Ordering::Release);
     // SAFETY: plain integers; nobody uses the halves of a connection that no number leads to yet.
@@ -166,20 +169,40 @@ pub(crate) fn next_of_receiver(endpoint: &'static Endpoint, fd: i32, waiting: u6
         return Receive::Kernel(u64::MAX);
     }
     let peer = endpoint.peer_words().road();
-    let mut at = Position { waiting, read: 0, switched_at: 0, marker: false };
+    let mut at = Position { waiting, read: 0, switched_at: 0, marker: false, ended: false };
     if peer.has(RoadWord::SWITCHED) {
-        let Some(channel) = endpoint.channel_ref() else { return Receive::Kernel(0) };
-        let names = channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed)));
-        at.switched_at = names.switched_at(own_side(endpoint).other()).load(Ordering::Relaxed);
-        // Asked after the kernel: who came back before that has said so.
-        let came_back = || endpoint.peer_words().road().0 & (RoadWord::LEFT | RoadWord::RESUME).0 != 0;
-        let read = sd_sys::tcp::read(fd, at.switched_at, false);
-        let read = if came_back() { sd_sys::tcp::read(fd, at.switched_at, true) } else { read };
         // It changes all the time; whose bytes these are will be seen.
-        let Ok(read) = read else { return Receive::Kernel(0) };
-        at.read = read;
+        let Some(positions) = positions(endpoint, fd) else { return Receive::Kernel(0) };
+        (at.switched_at, at.read) = positions;
     }
     receive(peer, at)
+}
+
+/// What follows for the receiver that has read the kernel's stream to its end, of a connection that has its slot. For who has the half's token.
+pub(crate) fn next_at_end(endpoint: &Endpoint, fd: i32) -> Receive {
+    let peer = endpoint.peer_words().road();
+    let marker = !peer.has(RoadWord::RESUME);
+    match positions(endpoint, fd) {
+        Some((switched_at, read)) => {
+            receive(peer, Position { waiting: 0, read, switched_at, marker, ended: true })
+        }
+        None => Receive::Kernel(0),
+    }
+}
+
+/// The peer's P, and how many bytes were read of the kernel's stream.
+fn positions(endpoint: &Endpoint, fd: i32) -> Option<(u64, u64)> {
+    let names = endpoint.channel_ref()?.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed)));
+    let switched_at = names.switched_at(own_side(endpoint).other()).load(Ordering::Relaxed);
+    let counted = cold::of(endpoint).stream_read.load(Ordering::Relaxed);
+    Some((switched_at, sd_sys::tcp::read(fd, switched_at, counted).ok()?))
+}
+
+/// So many bytes more were read of the kernel's stream; for who has the receiving half's token. Who dies before that leaves a number that
+/// is wrong, and hardly ever needed ([`sd_sys::tcp::read`]).
+pub(crate) fn has_read(endpoint: &Endpoint, bytes: usize) {
+    let count = &cold::of(endpoint).stream_read;
+    count.store(count.load(Ordering::Relaxed).wrapping_add(bytes as u32), Ordering::Relaxed);
 }
 
 /// From here on what comes is in the ring. For who has the receiving half's token.

@@ -19,10 +19,10 @@ const COUNTED: [&str; 6] = ["sd-ring", "sd-shm", "sd-proto", "sd-socket", "sd-mo
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// For so long each
+    /// For so long each, in processor time
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Only the targets whose name contains this
+    /// Only the targets whose name contains one of these, separated by commas
     #[arg(long, default_value = "")]
     only: String,
     /// What chance is made of
@@ -47,7 +47,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Runs `targets`, `jobs` at a time.
 fn fuzz_all(program: &Path, targets: &[&str], jobs: usize, options: &Options) -> Count {
-    let waiting = Mutex::new(targets.iter().filter(|name| name.contains(&options.only)));
+    let waiting =
+        Mutex::new(targets.iter().filter(|name| options.only.split(',').any(|only| name.contains(only))));
     let count = Mutex::new(Count::default());
     let next = || lock(&waiting).next();
     let work = || {
@@ -75,7 +76,8 @@ fn fuzz(program: &Path, name: &str, options: &Options) -> Result<String> {
     let last = folder.join(format!("{name}.last"));
     let corpus = product::root().join(format!("tests/fuzz/corpus/{name}.txt"));
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", &(options.seconds * 2 + 120).to_string()]).arg(program);
+    // Beside other work a second of its time takes some seconds.
+    command.args(["--kill-after=5", &(options.seconds * 10 + 120).to_string()]).arg(program);
     command.args([name, &options.seconds.to_string()]).arg(corpus).arg(&last).arg(options.seed.to_string());
     if options.write {
         command.arg("write");

@@ -17,6 +17,7 @@ mod miri;
 mod port;
 mod posix;
 mod sharing;
+mod steps;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -33,7 +34,11 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Build everything in release mode
-    Build,
+    Build {
+        /// Instead what some tests want besides: with AddressSanitizer, and as if of the next version
+        #[arg(long, hide = true)]
+        others: bool,
+    },
     /// Install the programs that demo and test need (Debian, needs root)
     Install {
         /// Also what only `apps --all` needs
@@ -103,7 +108,8 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
-        Command::Build => product::build(),
+        Command::Build { others: false } => product::build(),
+        Command::Build { others: true } => product::build_others(),
         Command::Install { all } => install::command(all),
         Command::Demo(options) => demo::run(&options),
         Command::Test { fast } => checks::test(fast),

@@ -28,6 +28,9 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// How many more transcripts the kernel may give before a difference counts.
 const KERNEL_RETRIES: usize = 3;
 
+/// Subjects that are named at the end, with their times.
+const SLOWEST: usize = 12;
+
 /// Lines of a difference that are shown.
 const EXCERPT_LINES: usize = 16;
 
@@ -124,7 +127,8 @@ impl Options {
             only: String::new(),
             modes,
             repeat: 1,
-            jobs: 2,
+            // Most subjects wait most of the time.
+            jobs: 4,
             list: false,
             pump: None,
             promote: false,
@@ -212,10 +216,18 @@ fn known_differences(list: &str) -> Result<BTreeMap<String, String>> {
     Ok(lines.map(entry).collect())
 }
 
-/// What one subject gave: lines to print, and the counts.
+/// What one subject gave: lines to print, the counts, and how long it took.
 struct Report {
     lines: Vec<String>,
     tally: Tally,
+    took: Duration,
+}
+
+/// The subjects that took longest: where the time of a run goes.
+fn slowest(mut times: Vec<(Duration, &str)>) -> String {
+    times.sort_unstable_by(|one, other| other.cmp(one));
+    let first = times.iter().take(SLOWEST).map(|(took, name)| format!("{name} {:.1} s", took.as_secs_f64()));
+    first.collect::<Vec<_>>().join(", ")
 }
 
 /// Runs the subjects on `jobs` threads, and prints the reports in the order of the list as they become complete.
@@ -226,14 +238,15 @@ fn run_all(
     known: &BTreeMap<String, String>,
 ) -> Tally {
     let next = AtomicUsize::new(0);
-    let waiting = Mutex::new((0, BTreeMap::new(), Tally::default()));
+    let waiting = Mutex::new((0, BTreeMap::new(), Tally::default(), Vec::new()));
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(subject) = subjects.get(index) else { return };
             let report = check(place, options, subject, known.get(&subject.name));
             let mut guard = waiting.lock().expect("no thread panics while it prints");
-            let (printed, reports, tally) = &mut *guard;
+            let (printed, reports, tally, times) = &mut *guard;
+            times.push((report.took, subject.name.as_str()));
             reports.insert(index, report);
             while let Some(report) = reports.remove(printed) {
                 report.lines.iter().for_each(|line| println!("{line}"));
@@ -245,11 +258,14 @@ fn run_all(
     std::thread::scope(|scope| {
         (0..options.jobs).for_each(|_| drop(scope.spawn(work)));
     });
-    waiting.into_inner().expect("no thread panics while it prints").2
+    let (_, _, tally, times) = waiting.into_inner().expect("no thread panics while it prints");
+    println!("longest: {}", slowest(times));
+    tally
 }
 
 /// Runs one subject in all chosen modes. A known difference counts neither way.
 fn check(place: &Place, options: &Options, subject: &Subject, known: Option<&String>) -> Report {
+    let start = Instant::now();
     let mut oracle = vec![transcript(place, subject, Mode::Kernel)];
     let (mut good, mut lines, mut tally) = (Vec::new(), Vec::new(), Tally::default());
     for mode in options.modes.iter().copied().filter(|mode| subject.has(*mode)) {
@@ -276,7 +292,7 @@ fn check(place: &Place, options: &Options, subject: &Subject, known: Option<&Str
         let note = if known.is_some() { "; listed as a known difference" } else { "" };
         lines.insert(0, format!("ok    {} ({}){note}", subject.name, good.join(", ")));
     }
-    Report { lines, tally }
+    Report { lines, tally, took: start.elapsed() }
 }
 
 /// Whether a subject that has differed agrees with the kernel in all further looks.

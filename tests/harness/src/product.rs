@@ -78,6 +78,12 @@ pub fn build_next_version() -> Result<PathBuf> {
     Ok(folder.join("release/sd"))
 }
 
+/// What some tests build when they begin, so that they find it.
+pub fn build_others() -> Result<()> {
+    build_next_version()?;
+    build_with_asan().map(drop)
+}
+
 /// Becomes a program of the workspace, built as this one is and always anew; returns only when that failed.
 pub fn become_program(package: &str, args: &[String]) -> Result<()> {
     let mut command = cargo(&["run", "--quiet", "--package", package, "--"]);

@@ -1,6 +1,6 @@
 //! Random bytes and nearly sensible requests, with random descriptors, at a live monitor.
 //!
-//! Runs for a second, or `SD_FUZZ_SECONDS`; prints the seed, which `SD_FUZZ_SEED` sets.
+//! Runs for a second, or `SD_FIRE_SECONDS`; prints the seed, which `SD_FUZZ_SEED` sets.
 
 use crate::client::{Client, Control};
 use crate::process::Process;
@@ -141,7 +141,7 @@ fn step(random: &mut Random, control: &Control, supply: &Supply) -> bool {
 
 #[test]
 fn a_monitor_under_fire_keeps_serving() {
-    let seconds = std::env::var("SD_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1.0);
+    let seconds = std::env::var("SD_FIRE_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1.0);
     let seed = std::env::var("SD_FUZZ_SEED").ok().and_then(|s| s.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 | 1);
     println!("SD_FUZZ_SEED={seed}");

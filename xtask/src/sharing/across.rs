@@ -75,6 +75,11 @@ impl Networks {
         Ok(networks)
     }
 
+    /// Who routes, bridges or translates.
+    pub(super) fn between(&self) -> Option<&Network> {
+        self.between.as_ref()
+    }
+
     /// A cable from each to the one between.
     fn lead_in(&self, addresses: (&str, &str), gateways: Option<(&str, &str)>) -> Result<()> {
         let ends = [

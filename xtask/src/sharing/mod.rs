@@ -18,7 +18,7 @@
 //! | `promoted` | all connections begin as the kernel's, and are moved to shared memory while they carry data |
 //! | `demoted`, `wandering` | and back to the kernel's, at bytes that chance chooses, and again; the second so often that each step meets each other |
 //! | `short-lived` | who is done after a few messages is never registered; the connection of who lives is moved to shared memory |
-//! | `across` | the same between two network namespaces: by a cable, a bridge, a published port |
+//! | `across` | the same between two network namespaces: by a cable, a bridge, a published port; not where a proxy is between, not where the policy says stay, and not for another tenant with the same addresses |
 //! | `before-monitor` | connections that were made before their monitor, or while it was down, are moved when it comes |
 //! | `roam` | both ends of connections are handed on and killed, while these move between kernel and shared memory, and the monitor dies and comes back (`--soak SECONDS`) |
 //! | `watched` | `sd top` and `sd trace` show what programs do, while they do it; `sd ss` shows what road each connection takes, and why |
@@ -47,6 +47,7 @@ mod servers;
 mod shortage;
 mod soak;
 mod suspend;
+mod tenants;
 mod theft;
 mod upgrade;
 mod watched;
@@ -168,6 +169,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.extend(promote::parts(options.seed, options.wanderings));
     parts.extend(brief::parts());
     parts.extend(across::parts(options.seed));
+    parts.extend(tenants::parts(options.seed));
     parts.extend(pool::parts(options.seed));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));

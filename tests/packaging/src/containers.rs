@@ -4,8 +4,10 @@
 //! |---|---|---|---|
 //! | `pod` | one, as the containers of a pod have | the node's | shared memory |
 //! | `pod-users` | one | another thousandfold for each container (`hostUsers: false`) | shared memory |
-//! | `two-pods` | one each, joined by a cable | the node's | the kernel: not accelerated yet |
-//! | `two-pods-users` | one each | others for each | the kernel |
+//! | `two-pods` | one each, joined by a cable | the node's | the kernel, as long as the monitor does not promote |
+//! | `two-pods-users` | one each | others for each | the kernel, likewise |
+//! | `promoted` | one each | the node's | shared memory: the monitor runs with `--promote=all` |
+//! | `promoted-users` | one each | others for each | shared memory, likewise |
 //!
 //! Every container has mounts, process ids, IPC and a host name of its own. The monitor is in a container too.
 
@@ -30,15 +32,23 @@ struct Case {
     name: &'static str,
     networks: usize,
     has_users: bool,
+    /// Connections that the kernel has made are moved.
+    promotes: bool,
     /// As `sd ss` names it.
     road: &'static str,
 }
 
-const CASES: [Case; 4] = [
-    Case { name: "pod", networks: 1, has_users: false, road: "shm" },
-    Case { name: "pod-users", networks: 1, has_users: true, road: "shm" },
-    Case { name: "two-pods", networks: 2, has_users: false, road: "kernel" },
-    Case { name: "two-pods-users", networks: 2, has_users: true, road: "kernel" },
+const fn case(name: &'static str, networks: usize, has_users: bool, road: &'static str) -> Case {
+    Case { name, networks, has_users, promotes: false, road }
+}
+
+const CASES: [Case; 6] = [
+    case("pod", 1, false, "shm"),
+    case("pod-users", 1, true, "shm"),
+    case("two-pods", 2, false, "kernel"),
+    case("two-pods-users", 2, true, "kernel"),
+    Case { promotes: true, ..case("promoted", 2, false, "shm") },
+    Case { promotes: true, ..case("promoted-users", 2, true, "shm") },
 ];
 
 /// What the cases cannot be run without.
@@ -97,7 +107,11 @@ impl World<'_> {
         let own = Network::new()?;
         let spec = self.manifests.monitor()?;
         let place = Place { pod: "monitor", network: &own, users: None };
-        let mut monitor = self.node.start(spec, container(spec, "monitor")?, &place)?;
+        let mut wanted = container(spec, "monitor")?.clone();
+        wanted.command.iter_mut().for_each(|words| {
+            words.extend(case.promotes.then(|| "--promote=all".to_owned()));
+        });
+        let mut monitor = self.node.start(spec, &wanted, &place)?;
         until("the monitor answers", LIMIT, || self.snapshot().is_ok() || !monitor.process.is_running())?;
         if !monitor.process.is_running() {
             fail!("no monitor: {}", monitor.process.last_words());

@@ -127,7 +127,7 @@ pub(crate) fn ci() -> Result<()> {
     steps.beside(planned);
     steps.tests("port", &mut ourselves(&["port"])?);
     test_steps(&mut steps, false)?;
-    steps.tests("package", &mut ourselves(&["package", "--fast", "--no-build"])?);
+    steps.tests("package", &mut ourselves(&["package", "--no-build"])?);
     steps.tests("deny", &mut ourselves(&["deny"])?);
     steps.command("tidy", &mut ourselves(&["tidy"])?);
     steps.finish()

@@ -18,7 +18,7 @@
 //! | `promoted` | all connections begin as the kernel's, and are moved to shared memory while they carry data |
 //! | `demoted`, `wandering` | and back to the kernel's, at bytes that chance chooses, and again; the second so often that each step meets each other |
 //! | `short-lived` | who is done after a few messages is never registered; the connection of who lives is moved to shared memory |
-//! | `across` | the same between two network namespaces: by a cable, a bridge, a published port; not where a proxy is between, not where the policy says stay, and not for another tenant with the same addresses |
+//! | `across` | the same between two network namespaces: by a cable, a bridge, a published port; not where a proxy is between, not where the policy says stay, and not for another tenant with the same addresses; `rootless-across`: all of it by a user without rights, in a user namespace |
 //! | `before-monitor` | connections that were made before their monitor, or while it was down, are moved when it comes |
 //! | `roam` | both ends of connections are handed on and killed, while these move between kernel and shared memory, and the monitor dies and comes back (`--soak SECONDS`) |
 //! | `watched` | `sd top` and `sd trace` show what programs do, while they do it; `sd ss` shows what road each connection takes, and why |
@@ -170,6 +170,11 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.extend(brief::parts());
     parts.extend(across::parts(options.seed));
     parts.extend(tenants::parts(options.seed));
+    let check = |lab: &mut Lab| match lab.is_oracle() {
+        true => Ok("there is no monitor".to_owned()),
+        false => across::rootless(options.seed),
+    };
+    parts.push(("rootless-across".to_owned(), Box::new(check)));
     parts.extend(pool::parts(options.seed));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));

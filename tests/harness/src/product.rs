@@ -78,10 +78,18 @@ pub fn build_next_version() -> Result<PathBuf> {
     Ok(folder.join("release/sd"))
 }
 
-/// What some tests build when they begin, so that they find it.
+/// What some tests build or fetch when they begin, so that they find it.
 pub fn build_others() -> Result<()> {
     build_next_version()?;
-    build_with_asan().map(drop)
+    build_with_asan()?;
+    for fetched in [crate::debian::cargo_deb(), crate::debian::root()] {
+        match fetched {
+            Ok(place) => println!("there is {}", place.display()),
+            // What is tried with it is skipped then.
+            Err(error) => println!("{error}"),
+        }
+    }
+    Ok(())
 }
 
 /// Becomes a program of the workspace, built as this one is and always anew; returns only when that failed.

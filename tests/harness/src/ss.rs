@@ -22,6 +22,8 @@ pub struct Connection {
     /// What moves its bytes, if its path is `engine`.
     pub carrier: Option<String>,
     pub reason: Option<String>,
+    /// Why it took another road the last time.
+    pub moved: Option<String>,
     /// Bytes that were read, and that were sent.
     pub bytes: [u64; 2],
     /// Bytes that have come and were not read; that were sent and the peer has not read.
@@ -83,6 +85,7 @@ impl Connection {
             path,
             carrier,
             reason: value["reason"].as_str().map(str::to_owned),
+            moved: value["road_moved"].as_str().map(str::to_owned),
             bytes: ["rx_bytes", "tx_bytes"].map(|name| value[name].as_u64().unwrap_or(0)),
             queues: ["rx_queue", "tx_queue"].map(|name| value[name].as_u64().unwrap_or(0)),
         })

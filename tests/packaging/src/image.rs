@@ -2,7 +2,7 @@
 //!
 //! A registry's base image cannot be had everywhere: the Debian root directory of [`crate::machine`] stands in for it, under its name.
 
-use crate::run::output;
+use harness::process::output;
 use harness::scratch::Scratch;
 use harness::{Result, product};
 use std::path::{Path, PathBuf};

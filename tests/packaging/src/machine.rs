@@ -1,18 +1,15 @@
 //! A Debian system in namespaces, with systemd as its first process.
 //!
-//! Its root directory is made once by mmdebstrap and stays below the target directory; what a machine changes goes into memory.
+//! Its root directory is that of [`harness::debian`]; what a machine changes goes into memory.
 //! The one thing that it has of the real machine is a cgroup (version 2) of its own, which systemd needs.
 
-use crate::run::output;
 use harness::process::{Output, Proc};
 use harness::scratch::Scratch;
-use harness::{Result, fail, procfs, product, until};
+use harness::{Result, debian, fail, procfs, until};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const SUITE: &str = "bookworm";
-const PACKAGES: &str = "iproute2,redis-server,redis-tools,systemd";
 const BOOT: &str = include_str!("boot.sh");
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -27,7 +24,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// Boots; the package is `/package.deb` there.
     pub(crate) fn boot(package: &Path) -> Result<Machine> {
-        let root = root()?;
+        let root = debian::root()?;
         let scratch = Scratch::new("machine")?;
         let script = scratch.path().join("boot.sh");
         let place = scratch.path().join("place");
@@ -94,25 +91,6 @@ impl Drop for Machine {
         }
         self.cgroup.remove();
     }
-}
-
-/// The root directory, made if need be.
-pub(crate) fn root() -> Result<PathBuf> {
-    let folder = product::target().join("package");
-    let (root, stamp) = (folder.join("root"), folder.join("root.packages"));
-    let wanted = format!("{SUITE} {PACKAGES}");
-    if std::fs::read_to_string(&stamp).is_ok_and(|made| made == wanted) {
-        return Ok(root);
-    }
-    if root.exists() {
-        std::fs::remove_dir_all(&root)?;
-    }
-    std::fs::create_dir_all(&folder)?;
-    let mut command = Command::new("mmdebstrap");
-    command.args(["--quiet", "--mode=root", "--variant=essential", &format!("--include={PACKAGES}"), SUITE]);
-    output(command.arg(&root))?;
-    std::fs::write(&stamp, wanted)?;
-    Ok(root)
 }
 
 /// A cgroup of version 2, for one machine.

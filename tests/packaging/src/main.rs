@@ -8,7 +8,7 @@
 //! | `image` | built by its recipe; the pod runs in it |
 //! | `containers` | the pods of the manifests, and the services of Compose, run here: [`containers`] |
 //!
-//! `--fast` leaves out what needs a package or a network.
+//! `--fast` leaves out what needs a package or a network. Without a network, the first time, those parts are skipped.
 
 mod compose;
 mod containers;
@@ -17,12 +17,11 @@ mod kubelet;
 mod machine;
 mod manifests;
 mod package;
-mod run;
 mod services;
 
 use clap::Parser;
 use harness::report::Count;
-use harness::{Result, fail, install, product};
+use harness::{Result, debian, fail, install, product};
 use manifests::Manifests;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -50,27 +49,50 @@ const NEEDS: [&str; 6] = ["crun", "redis-server", "ip", "mmdebstrap", "lintian",
 struct Part {
     name: &'static str,
     is_fast: bool,
-    /// What it cannot be tried without; `root` is a user.
+    /// What it cannot be tried without. `root` is a user; CARGO_DEB and DEBIAN come from a network.
     needs: &'static [&'static str],
     run: fn() -> Result<Tried>,
 }
 
+const CARGO_DEB: &str = "cargo-deb";
+const DEBIAN: &str = "Debian root directory";
+
 const PARTS: [Part; 5] = [
     Part { name: "manifests", is_fast: true, needs: &[], run: try_manifests },
     Part { name: "containers", is_fast: true, needs: containers::NEEDS, run: try_containers },
-    Part { name: "package", is_fast: false, needs: &["dpkg-deb", "gzip"], run: try_package },
-    Part { name: "services", is_fast: false, needs: &["root", "mmdebstrap", "nsenter"], run: try_services },
-    Part { name: "image", is_fast: false, needs: &["root", "mmdebstrap", "buildah", "crun"], run: try_image },
+    Part { name: "package", is_fast: false, needs: &["dpkg-deb", "gzip", CARGO_DEB], run: try_package },
+    Part {
+        name: "services",
+        is_fast: false,
+        needs: &["root", "mmdebstrap", "nsenter", DEBIAN, CARGO_DEB],
+        run: try_services,
+    },
+    Part {
+        name: "image",
+        is_fast: false,
+        needs: &["root", "mmdebstrap", "buildah", "crun", DEBIAN, CARGO_DEB],
+        run: try_image,
+    },
 ];
 
 impl Part {
     fn missing(&self) -> Option<&'static str> {
         let is_there = |need: &str| match need {
             "root" => nix::unistd::geteuid().is_root(),
+            CARGO_DEB => is_had(debian::cargo_deb()),
+            DEBIAN => is_had(debian::root()),
             program => install::is_there(program),
         };
         self.needs.iter().find(|need| !is_there(need)).copied()
     }
+}
+
+/// Whether something that comes from a network could be had; else why not is printed.
+fn is_had<T>(made: Result<T>) -> bool {
+    if let Err(error) = &made {
+        println!("{error}");
+    }
+    made.is_ok()
 }
 
 /// What was tried, and how it went.
@@ -158,7 +180,7 @@ fn try_image() -> Result<Tried> {
     let manifests = read_manifests()?;
     let package = package::build()?;
     let mut store = image::Store::new()?;
-    let starts = store.build(&machine::root()?, &package)?;
+    let starts = store.build(&debian::root()?, &package)?;
     let monitor = manifests.monitor()?.containers.first().and_then(|monitor| monitor.command.clone());
     if starts.len() < 4 || monitor.is_none_or(|it| !it.starts_with(&starts[..4])) {
         fail!("the image starts {starts:?}, which is not what the DaemonSet starts");

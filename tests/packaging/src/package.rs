@@ -1,12 +1,9 @@
 //! The Debian package: built by cargo-deb, and looked into.
 
-use crate::run::output;
-use harness::process::find_program;
-use harness::{Result, fail, product};
+use harness::process::{find_program, output};
+use harness::{Result, debian, fail, product};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-const VERSION: &str = "3.8.0";
 
 /// What must be in it, with the mode.
 const FILES: [(&str, &str); 10] = [
@@ -24,7 +21,7 @@ const FILES: [(&str, &str); 10] = [
 
 /// The package of what is built.
 pub(crate) fn build() -> Result<PathBuf> {
-    let cargo_deb = cargo_deb()?;
+    let cargo_deb = debian::cargo_deb()?;
     make_pages()?;
     let folder = product::target().join("package");
     std::fs::create_dir_all(&folder)?;
@@ -89,20 +86,4 @@ fn make_pages() -> Result<()> {
         std::fs::write(path, output(Command::new(product::sd()).args(["completions", shell]))?)?;
     }
     Ok(())
-}
-
-/// The program, built into the target directory where it is not installed.
-fn cargo_deb() -> Result<PathBuf> {
-    let tools = product::target().join("tools");
-    let own = tools.join("bin/cargo-deb");
-    if let Some(found) = find_program("cargo-deb").or_else(|| own.exists().then(|| own.clone())) {
-        return Ok(found);
-    }
-    eprintln!("install: cargo-deb {VERSION}");
-    let mut command = product::cargo(&["install", "--quiet", "--locked", "cargo-deb", "--version", VERSION]);
-    // Not as products are built.
-    command.arg("--root").arg(&tools).arg("--target-dir").arg(tools.join("build"));
-    output(&mut command)?;
-    std::fs::remove_dir_all(tools.join("build"))?;
-    Ok(own)
 }

@@ -154,6 +154,8 @@ pub enum Reply {
         port: u16,
         /// Now, and not when their peers have done their part.
         at_once: bool,
+        /// The policy wants it; else somebody has asked for it.
+        by_policy: bool,
     } brings 0, silent;
     /// Answer to Demote.
     65 Demoted {

@@ -113,6 +113,50 @@ pub(super) fn asked(lab: &mut Lab, seed: u64) -> Result<String> {
     Ok("by process, by name, all".to_owned())
 }
 
+/// The policy is another one: what it keeps with the kernel goes back there, and nothing else; and may come again.
+pub(super) fn by_policy(lab: &mut Lab, seed: u64) -> Result<String> {
+    lab.set_policy("allow\n")?;
+    let_promote(lab)?;
+    if lab.is_oracle() {
+        return Ok("no policy".to_owned());
+    }
+    let (mut ends, mut ports) = (Vec::new(), Vec::new());
+    for seed in [seed, seed + 1] {
+        let seed = seed.to_string();
+        let (server, port) = served(start(lab, Side::Sd, &["crossing", "serve", "turns", &seed, ENDLESS])?)?;
+        ends.extend([server, start(lab, Side::Sd, &["crossing", &port, "turns", &seed, ENDLESS])?]);
+        ports.push(port.parse::<u16>()?);
+    }
+    let is_promoted = |lab: &Lab, port: u16| super::promote::is_promoted(lab, port);
+    let both = |lab: &Lab| Ok(is_promoted(lab, ports[0])? && is_promoted(lab, ports[1])?);
+    until("both are promoted", || both(lab))?;
+    let reload = |lab: &mut Lab, rules: &str| -> Result<()> {
+        lab.set_policy(rules)?;
+        let pid = lab.monitor_pid().ok_or("there is no monitor")?;
+        harness::scratch::send(pid, nix::sys::signal::Signal::SIGHUP);
+        Ok(())
+    };
+    reload(lab, &format!("stay port={}\n", ports[0]))?;
+    let says = |lab: &Lab, port: u16, path: &str, why: &str| -> Result<bool> {
+        let seen = lab.snapshot()?;
+        let is_so = |end: &harness::ss::Connection| end.path == path && end.moved.as_deref() == Some(why);
+        Ok(seen.of_port(port).len() == 2 && seen.of_port(port).into_iter().all(is_so))
+    };
+    until("it goes back, for the policy", || says(lab, ports[0], "kernel", "policy"))?;
+    if !says(lab, ports[1], "shm", "promoted")? {
+        fail!("the other one has not stayed where it was");
+    }
+    reload(lab, "allow\n")?;
+    until("it is promoted again", || both(lab))?;
+    for end in &mut ends {
+        if !end.is_running() {
+            fail!("an end is over: {}", end.last_words());
+        }
+    }
+    ends.into_iter().for_each(|end| end.kill());
+    Ok("back, and promoted again; the other one stays".to_owned())
+}
+
 /// What is promoted is demoted soon.
 fn let_wander(lab: &mut Lab, seed: u64) -> Result<()> {
     if !lab.is_oracle() {

@@ -168,13 +168,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.extend(watched::PARTS.map(|(name, part)| (name.to_owned(), Box::new(part) as _)));
     parts.extend(promote::parts(options.seed, options.wanderings));
     parts.extend(brief::parts());
-    parts.extend(across::parts(options.seed));
-    parts.extend(tenants::parts(options.seed));
-    let check = |lab: &mut Lab| match lab.is_oracle() {
-        true => Ok("there is no monitor".to_owned()),
-        false => across::rootless(options.seed),
-    };
-    parts.push(("rootless-across".to_owned(), Box::new(check)));
+    parts.extend(between_namespaces(options));
     parts.extend(pool::parts(options.seed));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));
     parts.push(("next-version".to_owned(), Box::new(upgrade::both_ways)));
@@ -190,6 +184,18 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.extend(suspend::PARTS.map(|(name, part)| (name.to_owned(), Box::new(part) as _)));
     let check = |lab: &mut Lab| suspend::in_a_send(lab, options.deaths, options.seed);
     parts.push(("stopped-in-a-send".to_owned(), Box::new(check)));
+    parts
+}
+
+/// Connections between network namespaces.
+fn between_namespaces(options: &Options) -> Vec<Part<'_>> {
+    let mut parts: Vec<Part<'_>> = across::parts(options.seed).into();
+    parts.extend(tenants::parts(options.seed));
+    let check = |lab: &mut Lab| match lab.is_oracle() {
+        true => Ok("there is no monitor".to_owned()),
+        false => across::rootless(options.seed),
+    };
+    parts.push(("rootless-across".to_owned(), Box::new(check)));
     parts
 }
 

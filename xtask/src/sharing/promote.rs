@@ -32,6 +32,8 @@ pub(super) fn parts(seed: u64, wanderings: u64) -> Vec<Part<'static>> {
     parts.push(("demoted-and-closed".to_owned(), Box::new(check)));
     let check = move |lab: &mut Lab| demote::asked(lab, seed);
     parts.push(("demoted-as-asked".to_owned(), Box::new(check)));
+    let check = move |lab: &mut Lab| demote::by_policy(lab, seed);
+    parts.push(("demoted-by-policy".to_owned(), Box::new(check)));
     parts
 }
 

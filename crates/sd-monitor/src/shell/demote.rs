@@ -12,12 +12,16 @@ use super::poller::Token;
 use super::server::Server;
 use crate::core::ClientId;
 use sd_proto::{ErrorCode, Ip, Reply};
+use sd_shm::channel::Side;
 use sd_shm::slab::{End, Endpoint, Reason, State};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 /// Notices that wait for a process to read them; it is not told more often.
 const WAITING_MAX: usize = 64;
+
+/// More names than that, and a process is told of none but of all.
+const NAMES_MAX: usize = 32;
 
 /// What is asked for, and how many were found.
 pub(super) struct Demotion {
@@ -72,20 +76,68 @@ impl Server {
             // A relative may have it alone.
             let own = self.families.iter().find(|(_, family)| family.pid == pid);
             let holder = own.map_or(client, |(own, _)| *own);
-            self.tell_of_demotion(holder, asked.name, asked.at_once);
+            self.tell_of_demotion(holder, asked.name, (asked.at_once, false));
         }
     }
 
-    pub(super) fn tell_of_demotion(&mut self, client: ClientId, (ip, port): (Ip, u16), at_once: bool) {
+    pub(super) fn tell_of_demotion(
+        &mut self,
+        client: ClientId,
+        (ip, port): (Ip, u16),
+        (at_once, by_policy): (bool, bool),
+    ) {
         let Some(family) = self.families.get(&client) else { return };
         let connection = family.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
         let Some((number, connection)) = connection else { return };
         if connection.notices_waiting() < WAITING_MAX
-            && connection.notify(Reply::Demote { ip, port, at_once })
+            && connection.notify(Reply::Demote { ip, port, at_once, by_policy })
         {
             let _ = self.poller.watch_room(connection.fd(), Token::Connection(number), true);
         }
         family.announce_mail();
+    }
+}
+
+impl Server {
+    /// Another policy is in force: connections that it would not have moved go back. What an administrator asks for is done in one go.
+    pub(super) fn demote_what_stays(&mut self) {
+        let mut told: BTreeMap<ClientId, BTreeSet<(Ip, u16)>> = BTreeMap::new();
+        for (client, family) in &self.families {
+            family.slab.endpoints(|endpoint| {
+                if is_promoted(endpoint)
+                    && let Some(name) = self.name_if_it_stays(*client, family, endpoint)
+                {
+                    let member = endpoint.holders.load(Ordering::Relaxed).trailing_zeros();
+                    let pid = self.core.members.pid_of(*client, member);
+                    let own = self.families.iter().find(|(_, family)| family.pid == pid);
+                    told.entry(own.map_or(*client, |(own, _)| *own)).or_default().insert(name);
+                }
+            });
+        }
+        for (client, names) in told {
+            // All of them, where they are many: those that may be moved come back.
+            let names = if names.len() > NAMES_MAX { [(Ip([0; 16]), 0)].into() } else { names };
+            for name in names {
+                self.tell_of_demotion(client, name, (false, true));
+            }
+        }
+    }
+
+    /// A name that no other connection of the process has, if the policy wants this one where the kernel has made it. It is asked about
+    /// the user who connected, what this end knows of the name that was reached, and where both ends are.
+    fn name_if_it_stays(&self, client: ClientId, family: &Family, endpoint: &Endpoint) -> Option<(Ip, u16)> {
+        let side = Side::from_u32(endpoint.side.load(Ordering::Relaxed).into())?;
+        let key = self.channel_at(client, endpoint)?;
+        let other = self.families.get(&self.core.channels.maker(key, side.other())?)?;
+        let ports = endpoint.ports.load(Ordering::Relaxed);
+        let local = (Ip(family.slab.address(endpoint, End::Local)), (ports >> 16) as u16);
+        let remote = (Ip(family.slab.address(endpoint, End::Remote)), ports as u16);
+        let (uid, reached, of_client) = match side {
+            Side::A => (family.uid, remote, local),
+            Side::B => (other.uid, local, remote),
+        };
+        let stays = !self.core.policy.lets_move(uid, [reached; 2], [family.netns, other.netns]);
+        stays.then_some(of_client)
     }
 }
 

@@ -223,6 +223,7 @@ impl Server {
                     self.core.policy = policy;
                     self.policy_changed();
                     self.say_promotes();
+                    self.demote_what_stays();
                     tracing::info!("policy read again");
                 }
                 Err(error) => tracing::error!("{error}; the old policy stays"),

@@ -351,7 +351,7 @@ impl Server {
     }
 
     /// The channel that an endpoint names, if its family has that.
-    fn channel_at(&self, family: ClientId, endpoint: &slab::Endpoint) -> Option<ChannelKey> {
+    pub(super) fn channel_at(&self, family: ClientId, endpoint: &slab::Endpoint) -> Option<ChannelKey> {
         let side = Side::from_u32(endpoint.side.load(Ordering::Relaxed).into())?;
         self.channel_of(family, endpoint.channel_id.load(Ordering::Relaxed), side)
     }

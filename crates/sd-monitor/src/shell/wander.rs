@@ -65,7 +65,7 @@ impl Server {
             && first.key().0 <= Instant::now()
         {
             let Demotion { client, name, at_once } = first.remove();
-            self.tell_of_demotion(client, name, at_once);
+            self.tell_of_demotion(client, name, (at_once, false));
         }
     }
 }

@@ -38,7 +38,7 @@ fn notices(client: &Client) -> Vec<(Ip, u16)> {
     let mut all = Vec::new();
     loop {
         match client.control.receive_with(libc::MSG_DONTWAIT) {
-            Ok(Some((Reply::Demote { ip, port, at_once }, fds)))
+            Ok(Some((Reply::Demote { ip, port, at_once, by_policy: false }, fds)))
                 if fds.is_empty() && at_once == (port == 80) =>
             {
                 all.push((ip, port));

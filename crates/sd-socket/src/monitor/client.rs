@@ -73,8 +73,8 @@ pub(crate) enum Mail {
     Offer((u64, u32), u32),
     /// The other end of a connection that was offered, by this name, is on a channel, which is ours on this side; and the ticket.
     Promote((u64, u64), sd_shm::channel::Side, u64),
-    /// Connections that were promoted, with this name at an end, are to go back; at once.
-    Demote(sd_proto::Ip, u16, bool),
+    /// Connections that were promoted, with this name at an end, are to go back; at once; why.
+    Demote((sd_proto::Ip, u16), bool, sd_shm::slab::Moved),
 }
 
 /// State of the control path; under `CONTROL`.

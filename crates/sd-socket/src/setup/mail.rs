@@ -9,7 +9,7 @@ use crate::socket::endpoint::{EOF, EndpointExt, PEER_DEAD, RESET};
 use core::sync::atomic::Ordering;
 use sd_proto::{Reply, Request, Route};
 use sd_shm::channel::{FLAG_DEAD, Side};
-use sd_shm::slab::Endpoint;
+use sd_shm::slab::{Endpoint, Moved};
 use sd_sys::msg;
 
 /// What the connection to the monitor hands to this folder.
@@ -59,7 +59,10 @@ fn take_in(control: &mut Control, reply: Reply, got: msg::Received) -> Option<(R
             let side = if side == Side::A as u32 { Side::A } else { Side::B };
             control.mail.push_back(Mail::Promote((serial, channel), side, ticket));
         }
-        Reply::Demote { ip, port, at_once } => control.mail.push_back(Mail::Demote(ip, port, at_once)),
+        Reply::Demote { ip, port, at_once, by_policy } => {
+            let why = if by_policy { Moved::Policy } else { Moved::Asked };
+            control.mail.push_back(Mail::Demote((ip, port), at_once, why));
+        }
         answer => return Some((answer, got)),
     }
     None
@@ -86,7 +89,7 @@ fn deliver() {
             Some(Mail::Withdraw(id, slot, generation)) => {
                 crate::setup::withdrawn::asked(id, slot as usize, generation);
             }
-            Some(Mail::Demote(ip, port, at_once)) => crate::setup::demote::asked((ip, port), at_once),
+            Some(Mail::Demote(name, at_once, why)) => crate::setup::demote::asked(name, at_once, why),
             Some(Mail::Promote((serial, channel), side, ticket)) => {
                 crate::setup::promote::promised(serial, channel, side, ticket);
             }

@@ -32,3 +32,16 @@ pub(crate) fn moved(endpoint: &Endpoint, why: Moved) {
         cold.road_awaits.store(Awaits::Nothing as u16, Ordering::Relaxed);
     });
 }
+
+/// It is to leave its road for this reason, as its own side wishes; [`why_it_leaves`] says so when it does.
+pub(crate) fn leaves_for(endpoint: &Endpoint, why: Moved) {
+    cold::of(endpoint).road_moved.store(why as u16, Ordering::Relaxed);
+}
+
+/// See [`leaves_for`]. Nobody has said more than that it is to leave: it was asked for.
+pub(crate) fn why_it_leaves(endpoint: &Endpoint) -> Moved {
+    match Moved::from_u32(cold::of(endpoint).road_moved.load(Ordering::Relaxed).into()) {
+        Moved::Policy => Moved::Policy,
+        _ => Moved::Asked,
+    }
+}

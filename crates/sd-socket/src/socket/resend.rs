@@ -13,12 +13,12 @@ use crate::socket::endpoint::{EOF, EndpointExt, PeerEnd, RESET, SHUT_RD, peer_en
 use crate::socket::parked::{enter_rx, leave_rx, leave_tx, receiver_now};
 use crate::socket::road::{self, ACTIVE, RX_KERNEL, RX_LEFT, TX_KERNEL, is_by_kernel, word};
 use crate::socket::way_back::{note_first_as, say_left, shut_kernels};
-use crate::socket::{addr, apart};
+use crate::socket::{addr, apart, history};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::road::{Receive, RoadWord, leaving, resuming};
 use sd_ring::{Next, RxCursor, TxCursor};
 use sd_shm::channel::GEOMETRY;
-use sd_shm::slab::{Endpoint, Moved, State};
+use sd_shm::slab::{Endpoint, State};
 use sd_sys::Errno;
 use sd_sys::lock::Lock;
 
@@ -43,7 +43,7 @@ pub(crate) fn stop_reading(endpoint: &'static Endpoint, rx: &mut RxCursor) -> bo
     if !peer.decide(resuming) {
         return false;
     }
-    note_first_as(endpoint, Moved::Asked);
+    note_first_as(endpoint, history::why_it_leaves(endpoint));
     rx.close();
     leave_rx(endpoint);
     if endpoint.flag(SHUT_RD) {

@@ -100,7 +100,7 @@ pub(crate) fn leave(endpoint: &'static Endpoint, tx: &mut TxCursor) {
 /// For `sd ss`: a direction goes back, of a connection whose both were there.
 fn note_first(endpoint: &Endpoint) {
     let is_own = endpoint.own_words().road().has(RoadWord::WANTS_KERNEL);
-    note_first_as(endpoint, if is_own { Moved::Asked } else { Moved::Followed });
+    note_first_as(endpoint, if is_own { history::why_it_leaves(endpoint) } else { Moved::Followed });
 }
 
 /// See [`note_first`].

@@ -6,7 +6,9 @@
 //! ends and is made again there; their rings and words are in memory that nobody else has.
 
 use crate::channel::{Mapping, SEGMENT_LEN, Side};
-use crate::slab::{End, Endpoint, HAS_COLD, LEN, RX_PARKED, Slab, State, TX_PARKED};
+use crate::slab::{
+    End, Endpoint, HAS_COLD, LEN, ROAD_RX_LEFT, ROAD_TX_LEFT, RX_PARKED, Slab, State, TX_PARKED,
+};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sd_ring::token::Thread;
 use sd_sys::{Errno, Result, mem};
@@ -16,8 +18,9 @@ use sd_sys::{Errno, Result, mem};
 pub struct StandIn(*mut u8);
 
 impl StandIn {
-    /// For this slab, with words and rings at a `nowhere`. `finish` sees each of its sockets, in the state that it was in.
-    pub fn of(slab: &Slab, nowhere: &Mapping, finish: impl Fn(&Endpoint)) -> Result<StandIn> {
+    /// For this slab, with words and rings at a `nowhere`. `finish` sees each of its sockets, in the state that it was in, and whether its bytes
+    /// all go through a kernel's socket: calls that are under way go on there.
+    pub fn of(slab: &Slab, nowhere: &Mapping, finish: impl Fn(&Endpoint, bool)) -> Result<StandIn> {
         let made = StandIn(mem::reserve_private(LEN)?);
         let Some(to) = Slab::from_base(made.0) else { return Ok(made) };
         let (high, threads) = (&slab.header().high, &slab.header().threads);
@@ -36,12 +39,15 @@ impl StandIn {
             copy::<Endpoint>(from, into);
             into.peer.store(peer, Ordering::Relaxed);
             into.rings.iter().zip(rings).for_each(|(word, ring)| word.store(ring, Ordering::Relaxed));
-            into.flags.fetch_and(!(TX_PARKED | RX_PARKED), Ordering::Relaxed);
+            let goes_on = is_left(slab, from);
+            if !goes_on {
+                into.flags.fetch_and(!(TX_PARKED | RX_PARKED), Ordering::Relaxed);
+            }
             if State::from_u32(u32::from(from.state.load(Ordering::Acquire))) == State::Free {
                 continue;
             }
-            finish_halves((slab, from), (&to, into), index);
-            finish(into);
+            finish_halves((slab, from), (&to, into), index, goes_on);
+            finish(into, goes_on);
             into.state.store(State::Kernel as u8, Ordering::Relaxed);
         }
         Ok(made)
@@ -68,9 +74,20 @@ impl Drop for StandIn {
     }
 }
 
-/// Names, and who waits for a token.
-fn finish_halves((slab, from): (&Slab, &Endpoint), (to, into): (&Slab, &Endpoint), index: usize) {
-    if let Some(half) = to.rx(index) {
+/// Both directions have left the rings, which the copy of its word says too.
+fn is_left(slab: &Slab, endpoint: &Endpoint) -> bool {
+    const LEFT: u32 = ROAD_RX_LEFT | ROAD_TX_LEFT;
+    slab.cold_of(endpoint).is_some_and(|cold| cold.road.load(Ordering::Acquire) & LEFT == LEFT)
+}
+
+/// Names, and who waits for a token. Halves that go on stay parked, as those of zeros are.
+fn finish_halves(
+    (slab, from): (&Slab, &Endpoint),
+    (to, into): (&Slab, &Endpoint),
+    index: usize,
+    goes_on: bool,
+) {
+    if let Some(half) = to.rx(index).filter(|_| !goes_on) {
         half.lowat.store(1, Ordering::Relaxed);
     }
     if from.flags.load(Ordering::Acquire) & HAS_COLD != 0 {
@@ -81,6 +98,9 @@ fn finish_halves((slab, from): (&Slab, &Endpoint), (to, into): (&Slab, &Endpoint
             to.tx.stand_in_for(&from.tx);
             to.rx.stand_in_for(&from.rx);
         }
+    }
+    if goes_on && let (Some(from), Some(to)) = (slab.kept(index), to.kept(index)) {
+        copy(from, to);
     }
     for end in [End::Local, End::Remote] {
         to.set_address(into, end, slab.address(from, end));
@@ -175,7 +195,8 @@ mod tests {
         endpoint.peer.store(1, Ordering::Relaxed);
         slab.rx(1).unwrap().lowat.store(1, Ordering::Relaxed);
         slab.set_address(endpoint, End::Remote, [9; 16]);
-        let stand_in = StandIn::of(&slab, &nowhere, |one| one.holders.store(2, Ordering::Relaxed)).unwrap();
+        let stand_in =
+            StandIn::of(&slab, &nowhere, |one, _| one.holders.store(2, Ordering::Relaxed)).unwrap();
         let again = slab.again().unwrap();
         // SAFETY: made of this slab.
         unsafe { stand_in.replace(&slab) }.unwrap();

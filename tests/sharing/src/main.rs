@@ -28,7 +28,7 @@
 //! | `confined FILTER ROLE...` | executes one of these under a seccomp filter, see `confined.rs` |
 //! | `bursts PLACE SEED COUNT` | an end of connections that are closed behind a lot of bytes |
 //! | `crossing PLACE WAY SEED BYTES` | an end of a connection that carries known bytes both ways, and checks them |
-//! | `steered serve`, `steered ADDRESS:PORT` | a server, and a client that sends as much as its standard input says |
+//! | `steered serve`, `steered ADDRESS:PORT` | a server, and a client that sends as much as its standard input says, and hands its connection over |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
 mod attacks;
@@ -115,6 +115,7 @@ fn main() -> ExitCode {
             crossing::run(place, way, number(seed), number(bytes) as usize)
         }
         ["steered", place] => steered::run(place),
+        ["steered-on", how, number_of] => steered::go_on(how, number(number_of) as i32),
         ["eater", port] => liar::eat(number(port) as u16),
         _ => Err(std::io::Error::other("see the head of tests/sharing/src/main.rs")),
     };

@@ -17,6 +17,7 @@
 //! | `hostile` | a process writes anything anywhere in the segments that it shares with a server |
 //! | `promoted` | all connections begin as the kernel's, and are moved to shared memory while they carry data |
 //! | `demoted`, `wandering` | and back to the kernel's, at bytes that chance chooses, and again; the second so often that each step meets each other |
+//! | `handed-over` | a promoted connection goes on in a program without the library, or in a process that gives rights up, and no process copies its bytes |
 //! | `short-lived` | who is done after a few messages is never registered; the connection of who lives is moved to shared memory |
 //! | `across` | the same between two network namespaces: by a cable, a bridge, a published port; not where a proxy is between, not where the policy says stay, and not for another tenant with the same addresses; `rootless-across`: all of it by a user without rights, in a user namespace |
 //! | `before-monitor` | connections that were made before their monitor, or while it was down, are moved when it comes |
@@ -35,6 +36,7 @@ mod demote;
 mod filters;
 mod first;
 pub(crate) mod group;
+mod handed;
 mod hostile;
 mod liars;
 mod many;
@@ -167,6 +169,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.push(("stolen-descriptors".to_owned(), Box::new(theft::run)));
     parts.extend(watched::PARTS.map(|(name, part)| (name.to_owned(), Box::new(part) as _)));
     parts.extend(promote::parts(options.seed, options.wanderings));
+    parts.extend(handed::parts());
     parts.extend(brief::parts());
     parts.extend(between_namespaces(options));
     parts.extend(pool::parts(options.seed));

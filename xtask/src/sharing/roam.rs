@@ -55,7 +55,7 @@ const KINDS: [Kind; 10] = [
     kind("roam-back", "-", THERE_AND_BACK),
     kind("roam-by-fork", "f", THERE),
     kind("roam-by-exec", "e", THERE_AND_BACK),
-    Kind { is_due: false, ..kind("roam-relatives", "f", THERE_AND_BACK) },
+    kind("roam-relatives", "f", THERE_AND_BACK),
     Kind { monitor_dies: true, is_due: false, ..kind("roam-monitors", "-", THERE_AND_BACK) },
     Kind { is_due: false, ..kind("roam-by-pass", "p", THERE_AND_BACK) },
     Kind { deaths: true, ..kind("roam-killed", "-", THERE_AND_BACK) },

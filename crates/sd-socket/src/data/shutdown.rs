@@ -9,6 +9,10 @@ use sd_sys::Errno;
 
 /// shutdown(2) on a connection.
 pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), Errno> {
+    if crate::socket::kernel_socket::is_moved(endpoint) {
+        // The words of its slot say nothing of it any more.
+        return Err(crate::socket::kernel_socket::MOVED);
+    }
     if crate::socket::names::is_over(endpoint) {
         return Err(Errno::ENOTCONN);
     }

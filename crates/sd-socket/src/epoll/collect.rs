@@ -110,6 +110,9 @@ fn look_around(epoll: &Epoll, ready_list: &mut ReadyList, stay: bool) {
 #[inline(never)]
 fn look_at_unannounced(epoll: &Epoll, ready_list: &mut ReadyList, stay: bool) {
     for at in 0..ready_list.scanned.len() {
+        // SAFETY: items on the ready list are live under its lock.
+        let scanned = ready_list.scanned.get(at).and_then(|scanned| unsafe { scanned.item.as_ref() });
+        scanned.into_iter().for_each(|item| _ = roads::follow(ready_list, item));
         if let Some(scanned) = ready_list.scanned.get_mut(at)
             // SAFETY: items on the ready list are live under its lock.
             && let Some(item) = unsafe { scanned.item.as_ref() }

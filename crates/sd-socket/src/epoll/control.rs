@@ -95,9 +95,11 @@ fn add(
         return Err(Errno::ENOSPC);
     }
     let item = insert(epoll, interest, fd, source, (events | ALWAYS, data), 0).ok_or(Errno::ENOMEM)?;
-    if directions != 0 && is_once {
+    match (directions != 0, is_once) {
         // Which of the two tells of it first is to be found out.
-        roads::tell_kernel(item, directions);
+        (true, true) => roads::tell_kernel(item, directions),
+        (true, false) => roads::told(item, directions),
+        _ => {}
     }
     ledger::added(epoll, item);
     Ok(())
@@ -161,7 +163,8 @@ pub(super) fn change(item: &Item, events: u32, data: u64) {
 
 /// Forgets an item; `from_kernel` also in the kernel instance.
 pub(super) fn remove(epoll: &'static Epoll, interest: &mut Interest, item: &'static Item, from_kernel: bool) {
-    if (item.source().in_kernel() || item.source().directions() != 0) && from_kernel {
+    let is_in_both = item.source().is_in_both() || item.told_roads() != 0;
+    if is_in_both && from_kernel {
         let done = sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_DEL, item.fd(), 0, 0);
         let one_less = |count: u32| count.checked_sub(1);
         // One that has fired once may be there no more (`roads::fired`).

@@ -68,7 +68,8 @@ pub(crate) struct Item {
     place: AtomicU8,
     /// Ends of the connection that were reported, see `watch::ends`.
     pub(super) told: AtomicU8,
-    _pad: AtomicU16,
+    /// Directions that the kernel's instance was asked to tell of, see [`Item::told_roads`]; under the ready list's lock.
+    roads: AtomicU16,
 }
 
 #[repr(C)]
@@ -97,7 +98,7 @@ impl Item {
             entry: AtomicU32::new(0),
             place: AtomicU8::new(IDLE),
             told: AtomicU8::new(0),
-            _pad: AtomicU16::new(0),
+            roads: AtomicU16::new(0),
         }
     }
 
@@ -133,6 +134,14 @@ impl Item {
     /// EPOLLONESHOT has fired.
     pub(super) fn is_disabled(&self) -> bool {
         self.events() & !PRIVATE == 0
+    }
+    /// Directions of the connection that the kernel's instance was asked to tell of, as far as this process knows.
+    pub(super) fn told_roads(&self) -> u32 {
+        u32::from(self.roads.load(Ordering::Relaxed)) << 16
+    }
+    /// It has been.
+    pub(super) fn set_told_roads(&self, directions: u32) {
+        self.roads.store((directions >> 16) as u16, Ordering::Relaxed);
     }
     pub(super) fn place(&self) -> u8 {
         self.place.load(Ordering::Relaxed)
@@ -205,6 +214,7 @@ impl Items {
         item.data.store(data, Ordering::Relaxed);
         item.entry.store(entry, Ordering::Relaxed);
         item.told.store(0, Ordering::Relaxed);
+        item.set_told_roads(0);
         item.put(IDLE);
         item.source.store(source.word(), Ordering::Relaxed);
         Some(item)

@@ -306,7 +306,8 @@ pub(crate) fn put_back(registered: watch::Removed, endpoint: &'static Endpoint) 
         let has_fired = events & !PRIVATE == 0;
         let wish = (if has_fired { events } else { events | ALWAYS }, data);
         epoll.has_both.store(true, Ordering::Relaxed);
-        let _ = control::insert(epoll, &mut interest, fd, Source::Socket(endpoint), wish, 0);
+        let item = control::insert(epoll, &mut interest, fd, Source::Socket(endpoint), wish, 0);
+        item.into_iter().for_each(|item| roads::told(item, Source::Socket(endpoint).directions()));
     }
 }
 

@@ -11,16 +11,33 @@ const LISTED_MAX: u32 = 4096;
 /// Directions of a connection that the kernel has made go through the ring from now on: what they do is not the kernel's instances'
 /// to tell any more, and may have happened already.
 pub(crate) fn moved(endpoint: &'static Endpoint) {
-    let directions = by_kernel::directions(endpoint);
-    each_item(endpoint, |item| {
-        if directions != 0 {
-            return tell_kernel(item, directions);
-        }
-        let mut ready_list = item.epoll().ready_list.lock();
-        untell_kernel(&mut ready_list, item);
-    });
+    follow_all(endpoint);
     crate::socket::bell::wake_sleepers(endpoint);
     endpoint_event(endpoint);
+}
+
+/// The kernel's instances are asked for what they tell of from now on, for all registrations of this process. True: for some they were not
+/// asked yet.
+pub(super) fn follow_all(endpoint: &'static Endpoint) -> bool {
+    let mut has_changed = false;
+    each_item(endpoint, |item| has_changed |= follow(&mut item.epoll().ready_list.lock(), item));
+    has_changed
+}
+
+/// [`follow_all`] for one registration. A relative that shares the connection may have moved a direction, which nobody has told this process
+/// of: so who looks at the registration looks at this too.
+#[inline]
+pub(super) fn follow(ready_list: &mut ReadyList, item: &Item) -> bool {
+    let directions = item.source().directions();
+    // One that has fired once is told of to the kernel's instance when the program asks for it again.
+    if directions == item.told_roads() || item.is_disabled() {
+        return false;
+    }
+    match directions {
+        0 => untell_kernel(ready_list, item),
+        _ => tell_kernel_within(ready_list, item, directions),
+    }
+    true
 }
 
 fn each_item(endpoint: &'static Endpoint, mut each: impl FnMut(&Item)) {
@@ -38,6 +55,7 @@ fn each_item(endpoint: &'static Endpoint, mut each: impl FnMut(&Item)) {
 fn untell_kernel(ready_list: &mut ReadyList, item: &Item) {
     let epoll = item.epoll();
     ready_list.once.retain(|at| !core::ptr::eq(*at, item));
+    item.set_told_roads(0);
     if sd_sys::fd::epoll_ctl(epoll.fd(), libc::EPOLL_CTL_DEL, item.fd(), 0, 0).is_ok() {
         let one_less = |count: u32| count.checked_sub(1);
         let _ = epoll.kernel_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
@@ -100,6 +118,13 @@ pub(super) fn tell_kernel(item: &Item, directions: u32) {
     tell_kernel_within(&mut item.epoll().ready_list.lock(), item, directions);
 }
 
+/// A fresh registration is one of the kernel's instance's, which was asked for these directions. Others may have moved since.
+pub(super) fn told(item: &Item, directions: u32) {
+    let mut ready_list = item.epoll().ready_list.lock();
+    item.set_told_roads(directions);
+    follow(&mut ready_list, item);
+}
+
 fn tell_kernel_within(ready_list: &mut ReadyList, item: &Item, directions: u32) {
     let epoll = item.epoll();
     if item.is_disabled() {
@@ -112,8 +137,10 @@ fn tell_kernel_within(ready_list: &mut ReadyList, item: &Item, directions: u32) 
     let is_unknown = control(libc::EPOLL_CTL_MOD) == Err(sd_sys::Errno::ENOENT);
     if is_unknown && control(libc::EPOLL_CTL_ADD).is_ok() {
         epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
-        epoll.has_both.store(true, Ordering::Relaxed);
     }
+    // A relative may have made it, in an instance that both have.
+    epoll.has_both.store(true, Ordering::Relaxed);
+    item.set_told_roads(directions);
     ready_list.once.retain(|at| !core::ptr::eq(*at, item));
     if item.events() & libc::EPOLLONESHOT as u32 != 0 {
         ready_list.once.push(item);
@@ -122,8 +149,12 @@ fn tell_kernel_within(ready_list: &mut ReadyList, item: &Item, directions: u32) 
 
 /// Directions of such a connection go through the kernel again. What came there is told of by its instances, from here on.
 pub(super) fn came_back(endpoint: &'static Endpoint) {
-    let directions = by_kernel::directions(endpoint);
-    each_item(endpoint, |item| tell_kernel(item, directions));
+    follow_all(endpoint);
+    tell_waiting(endpoint);
+}
+
+/// Threads of this process that wait for the connection look again.
+pub(super) fn tell_waiting(endpoint: &'static Endpoint) {
     crate::socket::bell::wake_sleepers(endpoint);
     crate::socket::thread_waker::wake(endpoint);
     watch::wake_loose();

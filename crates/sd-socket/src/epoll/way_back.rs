@@ -21,8 +21,9 @@ use sd_sys::section::Section;
 /// What is to be done for the way back of a connection is done. The caller has no lock and no token.
 #[cold]
 pub(crate) fn look(endpoint: &'static Endpoint) {
-    if way_back::step(endpoint) {
-        roads::came_back(endpoint);
+    // A relative may have moved a direction.
+    if way_back::step(endpoint) | roads::follow_all(endpoint) {
+        roads::tell_waiting(endpoint);
     }
     give_back(endpoint);
 }
@@ -108,6 +109,31 @@ pub(crate) fn hand_back(endpoint: &'static Endpoint) -> bool {
     true
 }
 
+/// How often, a millisecond each, a peer is given the time to say that it has left.
+const LOOKS: u32 = 100;
+
+/// The connection goes on in something without us: a program after exec, a process that gets it in a message, this one when it gives rights up. True:
+/// the kernel's socket under its numbers is all of it from now on, and it stays that. False: it was never the kernel's, or something lies in
+/// its ring that the peer cannot be asked for any more.
+#[cold]
+pub(crate) fn hand_over(endpoint: &'static Endpoint) -> bool {
+    for _ in 0..LOOKS {
+        if !road::is_promoted(endpoint) && !road::is_given_back(endpoint) {
+            return false;
+        }
+        if road::is_given_back(endpoint) || hand_back(endpoint) {
+            road::stay(endpoint);
+            return true;
+        }
+        if !way_back::is_peer_leaving(endpoint) {
+            return false;
+        }
+        look(endpoint);
+        let _ = sd_sys::time::sleep_ns(1_000_000);
+    }
+    false
+}
+
 /// What the kernel did not take is sent again; how soon this is to be called once more.
 pub(crate) fn resend_more() -> Option<u64> {
     const AGAIN_NS: u64 = 1_000_000;
@@ -138,8 +164,7 @@ fn close_slot(endpoint: &'static Endpoint, is_over: fn(&Endpoint) -> bool) -> bo
     let (Some(channel), Some(private)) = (endpoint.channel_ref(), rec.private(index)) else { return false };
     let Some(word) = road::word(endpoint) else { return false };
     let (mut rx, _tx) = (endpoint.rx_token(), endpoint.tx_token());
-    let is_own = endpoint.holders.load(Ordering::Acquire) == rec.bit.load(Ordering::Relaxed);
-    if !is_over(endpoint) || !is_own || !PROCESS.owns(rec) {
+    if !is_over(endpoint) || !way_back::is_held_alone(endpoint) {
         return false;
     }
     let Some(numbers) = numbers(endpoint) else { return false };

@@ -21,11 +21,11 @@ use crate::family::handover::{self, TURNED_AWAY_MAX};
 use crate::fd::table;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK};
 use crate::socket::kernel_socket;
-use crate::socket::life;
+use crate::socket::{life, way_back};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 pub(super) use gate::Gate;
-use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, pollfd};
+use libc::{POLLIN, POLLOUT, pollfd};
 pub(super) use others::Reads;
 use others::{Others, is_sole_holder};
 use sd_shm::slab::{Endpoint, Reason, State};
@@ -57,7 +57,12 @@ pub(super) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> Res
 /// A kernel socket that leads to the connection, for passing on: a receiver that loads us takes the connection itself
 /// (see `handover`). The process keeps its own descriptors.
 pub(super) fn passable(endpoint: &'static Endpoint) -> Result<Owned> {
-    open(endpoint, Reads::AtOnce, handover::listen, None)
+    // Who takes it would not have the kernel's socket, where some of its bytes come.
+    let listen: fn(i32) -> Option<Owned> = match crate::socket::road::is_promoted(endpoint) {
+        true => |_| None,
+        false => handover::listen,
+    };
+    open(endpoint, Reads::AtOnce, listen, None)
 }
 
 /// A kernel socket that leads to the connection, for a process that leaves its family (see `separate`) and lets go of its
@@ -357,8 +362,8 @@ fn copy(
             |b| stream::send(endpoint, Pieces::one(b.as_mut_ptr(), b.len()), quiet),
             || {
                 is_left = !is_sole_holder(endpoint) && !others.is_open();
-                if !is_left {
-                    let _ = shutdown::shutdown(endpoint, libc::SHUT_WR);
+                if !is_left && shutdown::shutdown(endpoint, libc::SHUT_WR) == Err(kernel_socket::MOVED) {
+                    way_back::shut_kernels(endpoint, libc::SHUT_WR);
                 }
             },
         );
@@ -454,8 +459,10 @@ fn sleep(fds: [i32; 2], wanted: [i16; 2], listener: Option<i32>) -> bool {
     let entry = |fd, events| pollfd { fd: if events == 0 { -1 } else { fd }, events, revents: 0 };
     let mut fds = [entry(number, ours), entry(inner, kernels), entry(listener.unwrap_or(-1), POLLIN)];
     if crate::poll::poll(&mut fds, None, core::ptr::null()) == crate::Outcome::Kernel {
-        // Only the kernel's side is waited for.
-        let _ = sd_sys::fd::poll_one(inner, kernels | POLLHUP | POLLERR, -1);
+        // Only the kernel's side is waited for, or both are the kernel's: a connection that has gone back.
+        let [ours, ..] = fds;
+        let mut both = [ours, pollfd { fd: inner, events: kernels, revents: 0 }];
+        let _ = sd_sys::fd::poll(&mut both, -1);
     }
     let [_, moved, claim] = fds;
     claim.revents != 0 && moved.revents == 0

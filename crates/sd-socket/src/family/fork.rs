@@ -123,7 +123,7 @@ static PARTS: [Part; 29] = {
             ..NOTHING
         },
         Part { forked: setup::promote::forked, ..NOTHING },
-        Part { forked: crate::socket::resend::forked, ..NOTHING },
+        Part { keep: crate::socket::resend::keep_lock, unlock: crate::socket::resend::unlock, ..NOTHING },
         Part { keep: crate::socket::notes::keep_lock, unlock: crate::socket::notes::unlock, ..NOTHING },
         Part {
             early: setup::listen::before_fork,

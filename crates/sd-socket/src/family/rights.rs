@@ -67,6 +67,9 @@ fn kernel_socket_for(fd: c_int) -> Result<Option<Owned>, Errno> {
         crate::setup::watched::never(fd);
         return Ok(None);
     };
+    if crate::epoll::hand_over(endpoint) {
+        return Ok(None);
+    }
     if endpoint.state_now() == State::Connected {
         // EAGAIN would mean to wait until the other end has read.
         return super::bridge::passable(endpoint).map(Some).map_err(|errno| match errno {

@@ -26,7 +26,7 @@ use crate::fd::table::{self, Entry};
 use crate::process::{PROCESS, single_threaded};
 use crate::socket::addr::Name;
 use crate::socket::endpoint::{EndpointExt, NONBLOCK};
-use crate::socket::life;
+use crate::socket::{life, way_back};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use sd_shm::slab::{Endpoint, State};
@@ -142,6 +142,7 @@ fn leave() -> Result<Vec<Left>, Errno> {
     crate::wait::settle::leave();
     crate::setup::syn_sent::all_to_kernel();
     let endpoints = endpoints();
+    hand_over(&endpoints);
     let bridged = bridged(&endpoints, None)?;
     let mut left: Vec<Left> = bridged.into_iter().map(|(endpoint, outer)| replace(endpoint, outer)).collect();
     left.extend(endpoints.into_iter().filter_map(to_kernel));
@@ -162,12 +163,19 @@ fn endpoints() -> Vec<&'static Endpoint> {
     endpoints
 }
 
-/// The connections among them, and a kernel socket with a bridge for each. `Err` is errno; nothing has changed then.
+/// Those that the kernel has made need nothing but its socket, which is under their numbers already.
+fn hand_over(endpoints: &[&'static Endpoint]) {
+    endpoints.iter().for_each(|endpoint| _ = epoll::hand_over(endpoint));
+}
+
+/// The other connections among them, and a kernel socket with a bridge for each. `Err` is errno; nothing has changed then.
 fn bridged(
     endpoints: &[&'static Endpoint],
     gate: Option<&Gate>,
 ) -> Result<Vec<(&'static Endpoint, Owned)>, Errno> {
-    let connections = endpoints.iter().filter(|endpoint| endpoint.state_now() == State::Connected);
+    let is_left =
+        |endpoint: &Endpoint| endpoint.state_now() == State::Connected && !way_back::has_left(endpoint);
+    let connections = endpoints.iter().filter(|endpoint| is_left(endpoint));
     connections.map(|endpoint| Ok((*endpoint, crate::family::bridge::for_leaving(endpoint, gate)?))).collect()
 }
 

@@ -20,6 +20,7 @@ use crate::socket::life;
 use crate::socket::pin::Pinned;
 use crate::socket::road::{self, CLOSED, INSIDE, NEVER, OFFERED, PROMISED, WATCHED};
 use crate::socket::token::{Half, Rx, Tx};
+use crate::socket::way_back::is_held_alone;
 use crate::socket::{addr, cold, token};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_ring::road::RoadWord;
@@ -202,13 +203,6 @@ pub(super) fn attach(endpoint: &'static Endpoint, fd: i32) -> bool {
         }
     }
     is_done
-}
-
-/// No other process has the connection.
-fn is_held_alone(endpoint: &Endpoint) -> bool {
-    PROCESS
-        .locate(endpoint)
-        .is_some_and(|(rec, _)| endpoint.holders.load(Ordering::Acquire) == rec.bit.load(Ordering::Relaxed))
 }
 
 /// Nobody enters a call on the connection from here on, if nobody is in one now. What stands in the word besides loses these bits.

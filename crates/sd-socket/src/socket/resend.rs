@@ -29,13 +29,22 @@ pub(crate) fn stop_reading(endpoint: &'static Endpoint, rx: &mut RxCursor) -> bo
         return true;
     }
     let Some(channel) = endpoint.channel_ref() else { return false };
-    if peer_end(endpoint) != PeerEnd::Open || endpoint.flag(RESET) {
-        return false;
-    }
-    let at = match is_by_kernel(endpoint, RX_KERNEL) {
+    let mut at = match is_by_kernel(endpoint, RX_KERNEL) {
         true => receiver_now(endpoint),
         false => *rx,
     };
+    match peer_end(endpoint) {
+        _ if endpoint.flag(RESET) => return false,
+        PeerEnd::Open => {}
+        // The kernel's connection tells the same end.
+        PeerEnd::Gone
+            if matches!(apart::next(endpoint, &mut at), Ok(Next::Empty | Next::Fin | Next::Marker)) =>
+        {
+            leave(endpoint, rx);
+            return true;
+        }
+        PeerEnd::Gone | PeerEnd::Reset => return false,
+    }
     let names = channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed)));
     let (own, peer) = (endpoint.own_words(), endpoint.peer_words());
     names.set_resume_at(road::own_side(endpoint), at.standing());
@@ -43,20 +52,27 @@ pub(crate) fn stop_reading(endpoint: &'static Endpoint, rx: &mut RxCursor) -> bo
     if !peer.decide(resuming) {
         return false;
     }
+    leave(endpoint, rx);
+    true
+}
+
+/// Nothing more is read from the ring.
+fn leave(endpoint: &Endpoint, rx: &mut RxCursor) {
     note_first_as(endpoint, history::why_it_leaves(endpoint));
     rx.close();
     leave_rx(endpoint);
     if endpoint.flag(SHUT_RD) {
         shut_kernels(endpoint, libc::SHUT_RD);
     }
-    true
 }
 
 /// Sends again what the peer asks for, as much of it as the kernel takes now; for who has the sending half's token. True: that was all, or
 /// nothing can be sent any more.
 #[cold]
 pub(crate) fn go_on(endpoint: &'static Endpoint) -> bool {
-    match road::number(endpoint).ok_or(Errno::EBADF).and_then(|fd| resend(endpoint, fd)) {
+    // Closed here; who has it still does it.
+    let Some(fd) = road::number(endpoint) else { return false };
+    match resend(endpoint, fd) {
         Err(Errno::EAGAIN) => {
             later(endpoint);
             false
@@ -209,10 +225,17 @@ pub(crate) fn is_due() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// In the child of a fork: the parent sends it.
-pub(crate) fn forked() {
-    // SAFETY: the child has one thread.
-    unsafe { RESENDING.force_unlock() };
-    RESENDING.lock().clear();
-    COUNT.store(0, Ordering::Relaxed);
+/// Before a fork. The child sees to it as well, since its parent may end before all is sent: under the token of the half, and from where the
+/// kernel's stream says that it stands.
+pub(crate) fn keep_lock() {
+    RESENDING.lock_and_keep();
+}
+
+/// After it.
+///
+/// # Safety
+/// [`keep_lock`] was called by this thread, or by the one that it is a copy of.
+pub(crate) unsafe fn unlock() {
+    // SAFETY: as the caller says.
+    unsafe { RESENDING.unlock() };
 }

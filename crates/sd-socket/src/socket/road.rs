@@ -64,7 +64,9 @@ pub(crate) fn is_promoted(endpoint: &Endpoint) -> bool {
 /// It had a slot, and has given it back: a kernel's connection again. Calls that were under way go on, through the kernel.
 #[inline]
 pub(crate) fn is_given_back(endpoint: &Endpoint) -> bool {
-    endpoint.state_now() == State::Kernel && is_by_kernel(endpoint, TX_LEFT)
+    endpoint.state_now() == State::Kernel
+        && is_by_kernel(endpoint, TX_LEFT)
+        && is_by_kernel(endpoint, RX_LEFT)
 }
 
 /// It is the kernel's, and another connection than a call that is under way began with.

@@ -9,10 +9,11 @@
 //!
 //! Who holds a token may not tell instances of epoll, so that is noted ([`MOVED`]) and done by `epoll::way_back`.
 
+use crate::process::{PROCESS, waker};
 use crate::socket::apart;
 use crate::socket::bell::{self, ALL_BITS, notify};
 use crate::socket::endpoint::{EndpointExt, RESET, SHUT_RD, SHUT_WR};
-use crate::socket::parked::{leave_rx, leave_tx};
+use crate::socket::parked::{leave_rx, leave_tx, receiver_now};
 use crate::socket::road::{self, MOVED, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT, is_by_kernel, word};
 use crate::socket::{history, resend};
 use core::sync::atomic::Ordering;
@@ -123,7 +124,7 @@ pub(crate) fn say_left(endpoint: &Endpoint) {
 }
 
 /// shutdown(2) of the kernel's connection.
-pub(super) fn shut_kernels(endpoint: &Endpoint, how: i32) {
+pub(crate) fn shut_kernels(endpoint: &Endpoint, how: i32) {
     if let Some(fd) = road::number(endpoint) {
         // SAFETY: no pointers.
         unsafe { sd_sys::syscall!(libc::SYS_shutdown, fd, how) };
@@ -164,11 +165,22 @@ pub(crate) fn meet(endpoint: &Endpoint, rx: &mut RxCursor, found: Option<Next>) 
     true
 }
 
-/// Threads of this process that wait for the connection look again, and one of them tells the instances of epoll.
+/// Threads that wait for the connection look again, in this process and in relatives that share it; in each, one of them tells the instances
+/// of epoll.
 #[cold]
 pub(crate) fn tell_self(endpoint: &Endpoint) {
     bell::wake_sleepers(endpoint);
     bell::announce_to_self(endpoint);
+    if !is_held_alone(endpoint) {
+        waker::event_fds().for_each(sd_sys::fd::eventfd_signal);
+    }
+}
+
+/// No other process has the connection.
+pub(crate) fn is_held_alone(endpoint: &Endpoint) -> bool {
+    PROCESS
+        .locate(endpoint)
+        .is_some_and(|(rec, _)| endpoint.holders.load(Ordering::Acquire) == rec.bit.load(Ordering::Relaxed))
 }
 
 /// This end has no use for the slot any more, whatever the other one has still to do.
@@ -176,6 +188,16 @@ pub(crate) fn has_left(endpoint: &Endpoint) -> bool {
     endpoint.state_now() == State::Connected
         && is_by_kernel(endpoint, RX_LEFT)
         && endpoint.own_words().road().has(RoadWord::LEFT)
+}
+
+/// Nothing is unread but the marker that the peer, which is leaving, is about to write.
+pub(crate) fn is_peer_leaving(endpoint: &'static Endpoint) -> bool {
+    if endpoint.state_now() != State::Connected || is_by_kernel(endpoint, RX_LEFT) {
+        return false;
+    }
+    let is_read =
+        matches!(apart::next(endpoint, &mut receiver_now(endpoint)), Ok(Next::Empty | Next::Marker));
+    is_read && endpoint.peer_words().road().has(RoadWord::LEAVING)
 }
 
 /// Nothing comes, or goes, through the slot any more.

@@ -60,10 +60,13 @@ pub(crate) unsafe fn prepare(program: Program, environment: *const *const c_char
     crate::setup::syn_sent::all_to_kernel();
     let mut sockets = Vec::new();
     table::for_each(0, u32::MAX, |fd, entry| {
-        if let Entry::Socket(endpoint) = entry
-            && crate::fd::table::survives_exec(fd)
-        {
-            sockets.push((fd, endpoint));
+        match entry {
+            Entry::Socket(endpoint) if crate::fd::table::survives_exec(fd) => sockets.push((fd, endpoint)),
+            // The next program has it without our knowing, and so would a relative that keeps it not be alone with it.
+            Entry::Kernel(_) | Entry::Early if crate::fd::table::survives_exec(fd) => {
+                crate::setup::watched::never(fd);
+            }
+            _ => {}
         }
     });
     let (mut image, mut completed) = (None, None);
@@ -109,6 +112,7 @@ fn give_to_stranger(sockets: &[(i32, &'static Endpoint)]) {
             continue;
         }
         match endpoint.state_now() {
+            State::Connected if (few || fd <= 2) && crate::epoll::hand_over(endpoint) => {}
             State::Connected if few || fd <= 2 => {
                 let _ = crate::family::bridge::to_kernel_socket(endpoint, Reads::AsRead);
             }

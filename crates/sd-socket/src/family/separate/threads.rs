@@ -76,6 +76,7 @@ fn hand_over(gate: &Gate) -> Result<(), Errno> {
         if left.is_empty() {
             break;
         }
+        super::hand_over(&left);
         for (endpoint, outer) in bridged(&left, Some(gate))? {
             to_bridge(endpoint, outer);
         }
@@ -207,7 +208,8 @@ impl Old {
         PROCESS.disown_slab();
         for (rec, slab, _) in &self.slabs {
             let bit = rec.bit.load(Ordering::Relaxed);
-            let stand_in = StandIn::of(slab, &self.nowhere, |endpoint| end(endpoint, bit)).ok()?;
+            let stand_in =
+                StandIn::of(slab, &self.nowhere, |endpoint, goes_on| end(endpoint, goes_on, bit)).ok()?;
             // SAFETY: made of this slab.
             unsafe { stand_in.replace(slab) }.ok()?;
         }
@@ -257,9 +259,9 @@ impl Drop for Old {
     }
 }
 
-/// An endpoint in a stand-in: nothing can be sent or received with it.
-fn end(endpoint: &Endpoint, bit: u64) {
-    if matches!(endpoint.state_now(), State::Connected | State::Connecting) {
+/// An endpoint in a stand-in: nothing can be sent or received with it, unless its bytes went through the kernel's socket before.
+fn end(endpoint: &Endpoint, goes_on: bool, bit: u64) {
+    if !goes_on && matches!(endpoint.state_now(), State::Connected | State::Connecting) {
         endpoint.set_flag(RESET);
         endpoint.reason.store(Reason::Bridged as u8, Ordering::Relaxed);
     }

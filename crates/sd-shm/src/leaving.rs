@@ -160,6 +160,11 @@ impl Mapping {
         Ok(Mapping::at(place.map_addr(|at| at.next_multiple_of(ALIGN))))
     }
 
+    /// One that was made by [`Mapping::nowhere`], from where it begins.
+    pub fn known_nowhere(base: *mut u8) -> Mapping {
+        Mapping::named(base, 0)
+    }
+
     /// Another mapping of the segment.
     pub fn again(&self) -> Result<Mapping> {
         // SAFETY: mapped shared with this length.

@@ -8,7 +8,7 @@
 //! instance tells of what is ready when a registration is made or changed there: so nothing is lost that came before.
 
 use super::*;
-use crate::link::{kept_rings, reclaim};
+use crate::link::{kept_rings, placed, reclaim};
 use crate::socket::bell::{ALL_BITS, notify};
 use crate::socket::pin::Pinned;
 use crate::socket::road::{self, ACTIVE, CLOSED, NEVER, RX_LEFT, TX_LEFT};
@@ -167,7 +167,7 @@ fn close_slot(endpoint: &'static Endpoint, is_over: fn(&Endpoint) -> bool) -> bo
     if !is_over(endpoint) || !way_back::is_held_alone(endpoint) {
         return false;
     }
-    let Some(numbers) = numbers(endpoint) else { return false };
+    let (Some(numbers), Some(nowhere)) = (numbers(endpoint), placed::nowhere()) else { return false };
     let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
     let generation = endpoint.generation.load(Ordering::Relaxed);
     let was_large =
@@ -193,6 +193,8 @@ fn close_slot(endpoint: &'static Endpoint, is_over: fn(&Endpoint) -> bool) -> bo
     let _ = channel.unbind(slot, endpoint);
     own.set_state(generation, SlotState::Closed);
     notify(endpoint, ALL_BITS);
+    // Before the channel may go, for the rest of a call that this is a part of.
+    placed::note_nowhere(endpoint, nowhere);
     private.clear_role();
     channel.unused();
     true

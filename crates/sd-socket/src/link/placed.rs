@@ -4,8 +4,8 @@
 //! of them is checked. Who takes an endpoint up that another process has filled in, by hand-over or exec, looks once.
 
 use crate::link::channel::Channel;
-use core::sync::atomic::Ordering;
-use sd_shm::channel::{SLOTS, Side, SlotSide};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use sd_shm::channel::{Mapping, SLOTS, Side, SlotSide};
 use sd_shm::slab::Endpoint;
 
 /// Of a slot of a channel.
@@ -17,7 +17,11 @@ struct Place {
 
 #[inline(always)]
 fn of(channel: &Channel, slot: usize, peer: &SlotSide) -> Place {
-    let (side, map) = (channel.side, channel.map);
+    within((channel.map, channel.side), slot, peer)
+}
+
+#[inline(always)]
+fn within((map, side): (Mapping, Side), slot: usize, peer: &SlotSide) -> Place {
     let peer = core::ptr::from_ref(peer) as u64;
     let distance = |from| (map.small_ring(slot, from) as u64 - peer) as u32;
     Place { peer, rings: [distance(side), distance(side.other())] }
@@ -26,11 +30,44 @@ fn of(channel: &Channel, slot: usize, peer: &SlotSide) -> Place {
 /// Notes them in an endpoint that is tied to the slot, with these words of the peer's.
 #[inline(always)]
 pub(crate) fn note(endpoint: &Endpoint, channel: &Channel, slot: usize, peer: &SlotSide) {
-    let Place { peer, rings: [to_send, to_receive] } = of(channel, slot, peer);
+    store(endpoint, of(channel, slot, peer));
+}
+
+#[inline(always)]
+fn store(endpoint: &Endpoint, place: Place) {
+    let Place { peer, rings: [to_send, to_receive] } = place;
     let [tx, rx] = &endpoint.rings;
     endpoint.peer.store(peer, Ordering::Relaxed);
     tx.store(to_send, Ordering::Relaxed);
     rx.store(to_receive, Ordering::Relaxed);
+}
+
+/// Where [`nowhere`] begins; null: it was not needed yet.
+static NOWHERE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+
+/// A slot of private memory. Children of forks have it at the same place.
+pub(crate) fn nowhere() -> Option<Mapping> {
+    let known = NOWHERE.load(Ordering::Acquire);
+    if !known.is_null() {
+        return Some(Mapping::known_nowhere(known));
+    }
+    let made = Mapping::nowhere().ok()?;
+    let none = core::ptr::null_mut();
+    match NOWHERE.compare_exchange(none, made.base(), Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Some(made),
+        Err(known) => {
+            // SAFETY: just made, and known to nobody.
+            unsafe { made.unmap() };
+            Some(Mapping::known_nowhere(known))
+        }
+    }
+}
+
+/// The endpoint has given its slot back, which may carry another connection from now on, or be unmapped. A call that is under way finds words
+/// that say nothing, and empty rings.
+pub(crate) fn note_nowhere(endpoint: &Endpoint, nowhere: Mapping) {
+    let [_, peer] = &nowhere.slot(0).side;
+    store(endpoint, within((nowhere, Side::A), 0, peer));
 }
 
 /// Whether they are those of the slot that the endpoint names.

@@ -95,10 +95,11 @@ impl RxCursor {
         cursor
     }
 
-    /// Nothing is read with it any more: it stands nowhere. The ring is its sender's to look after.
+    /// Nothing is read with it any more: it stands nowhere, and has no credit to give. The ring is its sender's to look after.
     pub fn close(&mut self) {
         self.lap = Lap::new(self.lap.start(), Region::Small as u32);
         self.consumed |= 1;
+        self.published = self.consumed;
     }
 
     /// See [`TxCursor::parked`].

@@ -158,6 +158,9 @@ impl Pair {
         let mut resumed = RxCursor::resumed(self.rx.position(), self.rx.standing());
         let found = resumed.next(&GEOMETRY, &self.mem);
         assert!(self.wary != Wary::No || found == { self.rx }.next(&GEOMETRY, &self.mem));
+        let mut closed = self.rx;
+        closed.close();
+        assert_eq!((closed.next(&GEOMETRY, &self.mem), closed.credit_all()), (Err(sd_ring::Corrupt), None));
         match self.next().unwrap() {
             Next::Data { region, off, len } => {
                 let n = len.min(max);

@@ -149,29 +149,33 @@ pub(super) fn pull_first(
 #[cold]
 fn pull_from_kernel(
     endpoint: &'static Endpoint,
-    half: Half<'static, Rx>,
+    mut half: Half<'static, Rx>,
     pieces: &mut Pieces,
     take: (bool, bool),
 ) -> Result<Half<'static, Rx>, Pull> {
     let start = pieces.total;
-    drop(half);
-    crate::epoll::give_back(endpoint);
-    let mut half = endpoint.rx_token();
-    if road::is_by_kernel(endpoint, RX_KERNEL | RX_LEFT)
-        && let Some(found) = pull(endpoint, half.cursor(), pieces, take)
-    {
-        if pieces.total == start {
-            return Err(found);
+    // Another thread may have had it go back again, before the half is taken anew.
+    while is_parked(endpoint, Way::Receive) {
+        drop(half);
+        crate::epoll::give_back(endpoint);
+        half = endpoint.rx_token();
+        if road::is_by_kernel(endpoint, RX_KERNEL | RX_LEFT)
+            && let Some(found) = pull(endpoint, half.cursor(), pieces, take)
+        {
+            if pieces.total == start {
+                return Err(found);
+            }
+            if let Pull::Error(errno) = found {
+                // Kept for the next call, as the kernel does.
+                endpoint.error.store(errno.0 as u16, Ordering::Relaxed);
+            }
+            return Err(Pull::Some);
         }
-        if let Pull::Error(errno) = found {
-            // Kept for the next call, as the kernel does.
-            endpoint.error.store(errno.0 as u16, Ordering::Relaxed);
-        }
-        return Err(Pull::Some);
+        drop(half);
+        arrived(endpoint);
+        half = endpoint.rx_token();
     }
-    drop(half);
-    arrived(endpoint);
-    Ok(endpoint.rx_token())
+    Ok(half)
 }
 
 /// Receives from the kernel's connection, for who has the token. `None`: what follows is in the ring.

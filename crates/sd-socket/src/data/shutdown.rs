@@ -2,6 +2,7 @@
 
 use crate::socket::bell::notify;
 use crate::socket::endpoint::{EndpointExt, FIN_SENT, SHUT_RD, SHUT_WR};
+use crate::socket::road::{self, TX_KERNEL, TX_LEFT};
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{FLAG_FIN, FLAG_READS_NO_MORE};
 use sd_shm::slab::Endpoint;
@@ -25,6 +26,11 @@ pub(crate) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<(), Errn
         let mut half = endpoint.tx_token();
         if crate::socket::kernel_socket::is_moved(endpoint) {
             return Err(crate::socket::kernel_socket::MOVED);
+        }
+        if half.cursor().is_parked() && road::is_by_kernel(endpoint, TX_KERNEL | TX_LEFT) {
+            // Another thread has had it go back since.
+            drop(half);
+            return shutdown(endpoint, how);
         }
         half.cursor().finish(&endpoint.tx_mem(), crate::socket::bell::stamp(endpoint));
         endpoint.own_words().flags.fetch_or(FLAG_FIN, Ordering::AcqRel);

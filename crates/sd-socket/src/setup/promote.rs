@@ -314,6 +314,8 @@ fn attach_to(
         let open = generation << 8 | SlotState::Open as u32;
         let is_shown = a.state() == (generation, SlotState::Syn);
         if !is_shown || old >> 8 == generation || !sd_ring::sync::slot_state::answer(&b.state, old, open) {
+            // Side A may have had it go back by now: else it could not use the slot again.
+            refuse(channel, slot, generation);
             return false;
         }
         b.listener.store(0, Ordering::Release);

@@ -36,6 +36,7 @@ const TCP_REPAIR_QUEUE: i32 = 20;
 const TCP_QUEUE_SEQ: i32 = 21;
 const ON: i32 = 1;
 const OFF_NO_WINDOW_PROBE: i32 = -1;
+const NO_QUEUE: i32 = 0;
 const RECV_QUEUE: i32 = 1;
 const SEND_QUEUE: i32 = 2;
 
@@ -70,6 +71,8 @@ impl Repair {
 
 impl Drop for Repair {
     fn drop(&mut self) {
+        // TCP_QUEUE_SEQ can be read as long as a queue is chosen, repair or not.
+        let _ = setsockopt_int(self.fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, NO_QUEUE);
         let _ = setsockopt_int(self.fd, IPPROTO_TCP, TCP_REPAIR, OFF_NO_WINDOW_PROBE);
         let _ = setsockopt_int(self.fd, SOL_SOCKET, SO_REUSEADDR, self.reuse);
     }
@@ -145,6 +148,8 @@ mod tests {
         let (near, far) = pair();
         let (Some(active), Some(passive)) = (ask(&near), ask(&far)) else { return };
         assert!(is_mirrored(active, passive), "{active:?} {passive:?}");
+        let left = getsockopt_int(near.as_raw_fd(), IPPROTO_TCP, TCP_QUEUE_SEQ);
+        assert_eq!(left, Err(Errno::EINVAL), "as on a socket that nobody looked at");
         let (other, another) = pair();
         let (other, another) = (ask(&other).unwrap(), ask(&another).unwrap());
         assert!(is_mirrored(other, another) && !is_mirrored(active, another) && !is_mirrored(other, passive));

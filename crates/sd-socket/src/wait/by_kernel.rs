@@ -4,18 +4,20 @@
 //! the library's registrations tell the second; whoever looks at the connection itself wants both.
 
 use crate::socket::apart;
-use crate::socket::endpoint::{EndpointExt, PeerEnd, peer_end};
+use crate::socket::endpoint::{EndpointExt, PeerEnd, SHUT_WR, peer_end};
 use crate::socket::road::{self, KERNEL, RX_KERNEL, TX_KERNEL};
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use sd_ring::Next;
-use sd_ring::road::Receive;
+use sd_ring::road::{Receive, RoadWord};
+use sd_shm::channel::FLAG_FIN;
 use sd_shm::slab::{Endpoint, State};
 
 /// Events of the receiving half, and of the sending half.
 const RX: u32 = (EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDHUP) as u32;
 const TX: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
 const IN: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
+const END: u32 = EPOLLRDHUP as u32;
 const ENDS: u32 = (EPOLLERR | EPOLLHUP) as u32;
 
 /// The directions that are the kernel's; zero: it is like any other connection.
@@ -57,15 +59,33 @@ pub(super) fn ring_part(endpoint: &'static Endpoint, directions: u32, mask: impl
     }
 }
 
-/// What has come in the ring. Data are news also where the kernel's connection has some that nobody has read; an end is none there.
+/// What has come in the ring. Data are news also where the kernel's connection has some that nobody has read, and an end is told where
+/// nothing in front of it is under way.
 fn incoming(endpoint: &'static Endpoint) -> u32 {
     let Some(fd) = road::number(endpoint) else { return 0 };
-    let is_next = road::next_of_receiver(endpoint, fd, 0) == Receive::Ring;
+    let next = road::next_of_receiver(endpoint, fd, 0);
+    let both = if endpoint.flag(SHUT_WR) { EPOLLHUP as u32 } else { 0 };
+    let end = IN | END | both;
+    if let Receive::Kernel(left @ 0..u64::MAX) = next
+        && has_ended_in_ring(endpoint)
+        && sd_sys::tcp::unread(fd).is_ok_and(|bytes| bytes >= left)
+    {
+        return end;
+    }
+    let is_next = next == Receive::Ring;
     let mut rx = crate::socket::parked::receiver_now(endpoint);
     match apart::next(endpoint, &mut rx) {
         Ok(Next::Data { .. } | Next::Urgent) => IN,
         _ if !is_next => 0,
         Ok(Next::Empty) if peer_end(endpoint) == PeerEnd::Open => 0,
-        _ => IN | EPOLLRDHUP as u32,
+        _ => end,
     }
+}
+
+/// The peer has sent its last byte in the ring, and its end behind it.
+fn has_ended_in_ring(endpoint: &Endpoint) -> bool {
+    let peer = endpoint.peer_words();
+    let road = peer.road();
+    let is_there = road.has(RoadWord::SWITCHED) && !road.has(RoadWord::RESUME);
+    is_there && peer.flags.load(Ordering::Acquire) & FLAG_FIN != 0
 }

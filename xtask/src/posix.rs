@@ -56,7 +56,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
                 options.pump.into_iter().flat_map(|how| ["--loopback-pump", how]).collect();
             arguments.extend(options.promote.then_some("--promote=all"));
             arguments.extend(options.earned.then_some("--promote=earned"));
-            arguments.extend(options.demote.then_some("--demote"));
+            arguments.extend(options.demote.then_some("--demote=0"));
             Some(Monitor::start(&place.sd, &place.socket, &arguments, place.scratch.path())?)
         }
     };

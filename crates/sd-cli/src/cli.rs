@@ -123,7 +123,7 @@ pub struct MonitorOptions {
     /// monitor was there. Those that are short, or idle, stay. `stay` rules of the policy keep others.
     #[arg(long, value_enum, value_name = "WHICH", num_args = 0..=1, default_missing_value = "earned")]
     pub promote: Option<Promote>,
-    /// Move what was moved back after a while, at a byte that chance chooses, to test that
+    /// Move what was moved back after a while, at a byte that chance chooses, half of it at once unless SEED is 0, to test that
     #[arg(long, hide = true, value_name = "SEED", num_args = 0..=1, default_missing_value = "1")]
     pub demote: Option<u64>,
 }

@@ -66,7 +66,8 @@ fn incoming(endpoint: &'static Endpoint) -> u32 {
     let next = road::next_of_receiver(endpoint, fd, 0);
     let both = if endpoint.flag(SHUT_WR) { EPOLLHUP as u32 } else { 0 };
     let end = IN | END | both;
-    if let Receive::Kernel(left @ 0..u64::MAX) = next
+    if let Receive::Kernel(left) = next
+        && left != u64::MAX
         && has_ended_in_ring(endpoint)
         && sd_sys::tcp::unread(fd).is_ok_and(|bytes| bytes >= left)
     {
@@ -80,6 +81,18 @@ fn incoming(endpoint: &'static Endpoint) -> u32 {
         Ok(Next::Empty) if peer_end(endpoint) == PeerEnd::Open => 0,
         _ => end,
     }
+}
+
+/// The end of the peer's stream, where it has come in the kernel's connection, and the ring has bytes that go before it.
+pub(super) fn end_behind_ring(endpoint: &'static Endpoint, directions: u32) -> u32 {
+    let has_left = || endpoint.peer_words().road().has(RoadWord::SWITCHED | RoadWord::LEFT);
+    if directions & RX_KERNEL != 0 || !road::is_promoted(endpoint) || !has_left() {
+        return 0;
+    }
+    let found = road::number(endpoint).map(|fd| sd_sys::fd::poll_one(fd, END as i16, 0));
+    let has_ended = matches!(found, Some(Ok(events)) if u32::from(events as u16) & END != 0);
+    let both = if endpoint.flag(SHUT_WR) { EPOLLHUP as u32 } else { 0 };
+    if has_ended { IN | END | both } else { 0 }
 }
 
 /// The peer has sent its last byte in the ring, and its end behind it.

@@ -17,7 +17,7 @@ use sd_ring::{Next, doorbell};
 use sd_shm::channel::{
     FLAG_DEAD, FLAG_FIN, FLAG_READS_NO_MORE, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
 };
-use sd_shm::promotion::FLAG_WANTS_KERNEL;
+use sd_shm::promotion::{FLAG_LEFT, FLAG_WANTS_KERNEL};
 use sd_shm::slab::{Endpoint, FIXED_BUF, State};
 use sd_sys::time::ticks;
 
@@ -43,7 +43,13 @@ fn usual_mask(endpoint: &'static Endpoint, wanted: u32) -> Option<u32> {
     let unusual = endpoint.flags.load(Ordering::Relaxed)
         & (SHUT_RD | SHUT_WR | EOF | RESET | ZERO_COPY | PEER_DEAD)
         | peer.flags.load(Ordering::Acquire)
-            & (FLAG_RESET | FLAG_DEAD | FLAG_FIN | FLAG_READS_NO_MORE | FLAG_URGENT | FLAG_WANTS_KERNEL)
+            & (FLAG_RESET
+                | FLAG_DEAD
+                | FLAG_FIN
+                | FLAG_READS_NO_MORE
+                | FLAG_URGENT
+                | FLAG_WANTS_KERNEL
+                | FLAG_LEFT)
         | endpoint.error.load(Ordering::Relaxed) as u32;
     // The lowest byte is the state.
     let is_over = peer.state.load(Ordering::Acquire) as u8 > SlotState::Open as u8;
@@ -68,10 +74,11 @@ fn full_mask(endpoint: &'static Endpoint) -> u32 {
             if way_back::is_wanted_by_peer(endpoint) && way_back::is_due(endpoint) {
                 way_back::tell_self(endpoint);
             }
-            let mask = match by_kernel::directions(endpoint) {
+            let directions = by_kernel::directions(endpoint);
+            let mask = match directions {
                 0 => connected_mask(endpoint),
-                directions => by_kernel::ring_part(endpoint, directions, || connected_mask(endpoint)),
-            };
+                _ => by_kernel::ring_part(endpoint, directions, || connected_mask(endpoint)),
+            } | by_kernel::end_behind_ring(endpoint, directions);
             // Nothing that was seen counts of one that went to the kernel meanwhile.
             if crate::socket::kernel_socket::is_moved(endpoint) { 0 } else { mask }
         }

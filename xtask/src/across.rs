@@ -93,6 +93,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// Requests per second.
 fn measure(lab: &Lab, case: &Case, side: Side, seconds: u64) -> Result<f64> {
     let networks = Networks::new(case.joint)?;
+    if case.load == Load::Close {
+        // Which end closes first depends on who is faster, and the client's ports would soon all be in TIME-WAIT.
+        let settings =
+            [("net/ipv4/tcp_max_tw_buckets", "100"), ("net/ipv4/ip_local_port_range", "1024 65000")];
+        networks.client.set(&settings)?;
+        networks.server.set(&settings)?;
+    }
     let server = serve(lab, &networks, case.load, side)?;
     retry(PATIENCE, || networks.server.inside(|| Ok(TcpStream::connect((SERVER, PORT)).map(drop)?)))
         .map_err(|error| format!("{}: {error}", server.last_words()))?;

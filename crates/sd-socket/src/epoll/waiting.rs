@@ -185,7 +185,11 @@ fn sleep(
         let one_less = |count: u32| count.checked_sub(1);
         let _ = epoll.sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
         drop(sleeper);
-        let found = slept?;
+        let (mut found, kernel) = slept?;
+        if kernel {
+            // Not counted as asleep any more: who leaves something to others wakes nobody but them.
+            found = look_at(epoll, out, Look { kernel, stay: false });
+        }
         if found != 0 {
             return Ok(found);
         }
@@ -199,24 +203,24 @@ fn sleep(
     }
 }
 
-/// One sleep; events that were found instead, or in the kernel's part.
+/// One sleep; events that were found instead, and whether the kernel's part has some.
 fn sleep_once(
     epoll: &'static Epoll,
     out: &mut [epoll_event],
     sleeper: &Sleeper,
     (waiting, timeout): (&mut Waiting, Option<u64>),
     signals: Signals<'_>,
-) -> Result<usize, Errno> {
+) -> Result<(usize, bool), Errno> {
     sleep_fd::prepare(epoll, &mut epoll.interest.lock(), sleeper.view());
     ledger::catch_up(epoll);
     super::dispatch::drain();
     let found = look_at(epoll, out, Look { kernel: false, stay: false });
     if found != 0 || sleeper.is_stale() {
-        return Ok(found);
+        return Ok((found, false));
     }
     let pause = waiting.announced();
     wait::ended_by_handler(signals.watch, signals.mask)?;
     let kernel = sleep_fd::sleep(epoll, wait::earlier(timeout, pause), signals.mask)?;
     epoll.kernel_asked.store(sd_sys::time::ticks(), Ordering::Relaxed);
-    Ok(if kernel { look_at(epoll, out, Look { kernel, stay: false }) } else { 0 })
+    Ok((0, kernel))
 }

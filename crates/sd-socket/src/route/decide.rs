@@ -10,6 +10,7 @@ use crate::monitor::client;
 use crate::monitor::proof::Proof;
 use crate::process::PROCESS;
 use crate::route::deal::Deal;
+use crate::route::elsewhere::Elsewhere;
 use crate::route::places::{Place, Places};
 use crate::route::ports::{Leases, Used};
 use crate::route::target::{Target, leads_to};
@@ -60,10 +61,16 @@ struct Routes {
     round: u32,
     /// What the monitor says of who listens where.
     directory: Option<Reader>,
+    elsewhere: Elsewhere,
 }
 
-static ROUTES: Lock<Routes> =
-    Lock::new(Routes { entries: Places::new(), leases: Leases::new(), round: 0, directory: None });
+static ROUTES: Lock<Routes> = Lock::new(Routes {
+    entries: Places::new(),
+    leases: Leases::new(),
+    round: 0,
+    directory: None,
+    elsewhere: Elsewhere::new(),
+});
 
 /// Listeners of a port that are looked at in the directory.
 const LISTINGS: usize = 32;
@@ -134,8 +141,12 @@ pub(crate) fn decide(to: Name, asks: bool) -> Decision {
             return proved(to, epoch, Decision::Shm { target, source }, proof);
         }
     }
+    if routes.elsewhere.is_known(to.ip) {
+        return Decision::Kernel(Reason::Remote);
+    }
     drop(routes);
     let Some(source) = crate::route::local::source_for(to.ip) else {
+        ROUTES.lock().elsewhere.note(to.ip);
         return Decision::Kernel(Reason::Remote);
     };
     let published = if asks { None } else { look_up(to, epoch, source) };

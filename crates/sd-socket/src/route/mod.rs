@@ -9,13 +9,14 @@
 //! |---|---|
 //! | the kernel or shared memory, and the reason | `decide` |
 //! | the table of learned routes | `places` |
-//! | is an address this host's; the source address | `local` |
+//! | is an address this host's; the source address | `local`; what is not, for a moment: `elsewhere` |
 //! | source ports | `ports`; the monitor's `core/ports.rs` |
 //! | which listener gets it | `target`, `deal` |
 //! | what the monitor publishes | sd-shm's `directory.rs`, the monitor's `shell/directories.rs` |
 
 mod deal;
 mod decide;
+pub(crate) mod elsewhere;
 pub(crate) mod leave;
 pub(crate) mod local;
 mod places;

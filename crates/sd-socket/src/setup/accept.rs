@@ -14,7 +14,7 @@ use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::socket::handle::Socket;
-use crate::socket::kernel_socket::{dropped_behind_our_back, number};
+use crate::socket::kernel_socket::{dropped_behind_our_back, note_names, number};
 use crate::socket::life;
 use crate::socket::pin::PinnedListener;
 use crate::wait::duties::{On, Waiting};
@@ -67,8 +67,9 @@ pub(crate) unsafe fn accept4(
         {
             return done;
         }
+        let buffer = (addr, len);
         // SAFETY: as above.
-        if let Some(done) = kernel_fd.and_then(|fd| unsafe { accept_kernel(fd, addr, len, flags) }) {
+        if let Some(done) = kernel_fd.and_then(|fd| unsafe { accept_kernel(endpoint, fd, buffer, flags) }) {
             return done;
         }
         if endpoint.flag(NONBLOCK) || deadline.left() == Some(0) {
@@ -280,21 +281,28 @@ fn open(
 
 /// Takes a connection of a regular peer; `None` when there is none.
 unsafe fn accept_kernel(
+    listening: &Endpoint,
     fd: c_int,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
+    (addr, len): (*mut sockaddr, *mut socklen_t),
     flags: c_int,
 ) -> Option<Outcome<c_int>> {
     // The listener is non-blocking, unless a program that was executed shares it.
-    if sd_sys::fd::poll_one(fd, libc::POLLIN, 0) == Ok(0) {
+    let status = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as c_int;
+    if status & libc::O_NONBLOCK == 0 && sd_sys::fd::poll_one(fd, libc::POLLIN, 0) == Ok(0) {
         return None;
     }
+    let is_asked = !addr.is_null() && sd_sys::user::seems_readable(len, size_of::<socklen_t>());
+    // SAFETY: it can be read.
+    let room = if is_asked { unsafe { len.read_unaligned() } } else { 0 };
     // SAFETY: the caller's buffers, for the kernel to check.
     match sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_accept4, fd, addr, len, flags) }) {
         Ok(fd) => {
             let fd = fd as i32;
             dropped_behind_our_back(fd);
-            track_kernel(fd, Reason::RegularPeer);
+            let told = (addr.cast_const(), room, len.cast_const());
+            // SAFETY: the kernel has written its name and the length of that, which the caller can read.
+            let peer = (room != 0).then(|| unsafe { name_told(told) }).flatten();
+            track_kernel(fd, listening, peer);
             count(Counter::KernelAccept);
             Some(Outcome::Done(fd))
         }
@@ -303,9 +311,23 @@ unsafe fn accept_kernel(
     }
 }
 
-/// Lists a kernel connection in `sd ss`.
-fn track_kernel(fd: i32, reason: Reason) {
-    let Some(endpoint) = super::watched::endpoint_of(fd, reason, false) else { return };
+/// The name that accept has written into a buffer with so much room.
+///
+/// # Safety
+/// Both pointers are valid, for so many bytes.
+unsafe fn name_told((addr, room, len): (*const sockaddr, socklen_t, *const socklen_t)) -> Option<Name> {
+    // SAFETY: as the caller says.
+    let full = unsafe { len.read_unaligned() };
+    // SAFETY: as the caller says.
+    unsafe { addr::parse(addr, room.min(full)) }.map(|(_, name)| name)
+}
+
+/// Lists a kernel connection in `sd ss`, which was accepted by a listener; `peer` is its other end, if that is known.
+fn track_kernel(fd: i32, listening: &Endpoint, peer: Option<Name>) {
+    let domain = i32::from(listening.domain.load(Ordering::Relaxed));
+    let Some(Socket { endpoint, .. }) = life::allocate(domain) else { return };
+    note_names(endpoint, fd, peer);
+    super::watched::follow(endpoint, fd, Reason::RegularPeer, false);
     if !table::set_kernel(fd, endpoint) {
         life::release(endpoint);
     }

@@ -17,8 +17,9 @@ use crate::link::reclaim::{User, change};
 use crate::process::PROCESS;
 use crate::process::stats::{Counter, count};
 use crate::route::target::{Target, TargetState};
-use crate::route::{self, Decision};
+use crate::route::{self, Decision, elsewhere};
 use crate::setup::syn_sent::{self, Verdict};
+use crate::setup::to_kernel::{self, KernelConnect};
 use crate::socket::addr::{self, Name};
 use crate::socket::endpoint::{
     self, CONNECTING, EndpointExt, HAS_NAME, KEEPS_ADDRESS, NONBLOCK, OWN_SOCKET, SHUT_RD, SHUT_WR,
@@ -26,7 +27,7 @@ use crate::socket::endpoint::{
 use crate::socket::endpoint::{HAS_SIGNALS, INQ, OOB_INLINE, STAMPS, STAMPS_NS, WATCHED, ZERO_COPY};
 use crate::socket::errors::take_error;
 use crate::socket::handle::Socket;
-use crate::socket::kernel_socket::{each_fd, is_moved, materialize, note_kernel_names, number, placeholder};
+use crate::socket::kernel_socket::{is_moved, number, placeholder};
 use crate::socket::{cold, life, names::is_over};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
@@ -56,7 +57,11 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
         return Outcome::Kernel;
     }
     let Some(Socket { endpoint, .. }) = life::allocate(domain) else { return Outcome::Kernel };
-    let fd = match number(domain, ty & libc::SOCK_CLOEXEC != 0) {
+    let made = match elsewhere::is_likely() {
+        true => to_kernel::socket(endpoint, domain, ty),
+        false => number(domain, ty & libc::SOCK_CLOEXEC != 0),
+    };
+    let fd = match made {
         Ok(fd) => fd,
         Err(errno) => {
             life::release(endpoint);
@@ -73,86 +78,6 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
         return Outcome::Kernel;
     }
     Outcome::Done(fd.into_raw())
-}
-
-/// Hands the socket to the kernel for good, listed with `reason`.
-pub(super) fn demote(endpoint: &'static Endpoint, reason: Reason) -> Result<(), Errno> {
-    materialize(endpoint)?;
-    endpoint.reason.store(reason as u8, Ordering::Relaxed);
-    crate::epoll::to_kernel(endpoint);
-    let is_async = crate::socket::cold::other_flags(endpoint) as c_int & libc::O_ASYNC;
-    let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK | is_async } else { is_async };
-    each_fd(endpoint, |fd| {
-        let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
-        table::set_kernel(fd, endpoint);
-    });
-    endpoint.set_state(State::Kernel);
-    count(Counter::KernelConnect);
-    Ok(())
-}
-
-/// A connect that the kernel has to do, and what it needs.
-struct KernelConnect {
-    fd: c_int,
-    addr: *const sockaddr,
-    len: socklen_t,
-    /// It is part of a send (MSG_FASTOPEN), which the kernel makes as a whole.
-    by_send: bool,
-}
-
-impl KernelConnect {
-    /// Makes a call that the kernel will probably refuse. If it does, the socket stays ours.
-    fn try_first(&self, endpoint: &'static Endpoint, within: User) -> Outcome<c_int> {
-        if self.by_send {
-            return self.go(endpoint, Reason::Option, within);
-        }
-        if let Err(errno) = materialize(endpoint) {
-            return Outcome::Errno(errno);
-        }
-        // SAFETY: the caller's arguments, for the kernel to check.
-        let done = unsafe { sd_sys::syscall!(libc::SYS_connect, self.fd, self.addr, self.len) };
-        match sd_sys::check(done) {
-            Err(errno @ (Errno::EFAULT | Errno::EINVAL | Errno::EAFNOSUPPORT | Errno::ENETUNREACH)) => {
-                Outcome::Errno(errno)
-            }
-            done => {
-                let demoted = demote(endpoint, Reason::Option);
-                note_kernel_names(endpoint, self.fd);
-                demoted.and(done.map(|_| 0)).into()
-            }
-        }
-    }
-
-    /// Demotes the socket, makes the call, and notes the names for `sd ss`.
-    fn go(&self, endpoint: &'static Endpoint, reason: Reason, within: User) -> Outcome<c_int> {
-        if let Err(errno) = demote(endpoint, reason) {
-            return Outcome::Errno(errno);
-        }
-        if self.by_send {
-            return Outcome::Kernel;
-        }
-        if reason != Reason::Option {
-            super::watched::begin(endpoint, true);
-        }
-        // It may sleep.
-        drop(within);
-        // SAFETY: the caller's arguments, for the kernel to check.
-        let done =
-            sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_connect, self.fd, self.addr, self.len) });
-        note_kernel_names(endpoint, self.fd);
-        match done {
-            Ok(_) => Outcome::Done(0),
-            Err(e) => {
-                // SAFETY: the caller of connect vouches for its address.
-                if let (Some((_, to)), Errno::EINPROGRESS) = (unsafe { addr::parse(self.addr, self.len) }, e)
-                {
-                    cold::set_ip(endpoint, End::Remote, to.ip);
-                    endpoint.ports.fetch_or(u32::from(to.port), Ordering::Relaxed);
-                }
-                Outcome::Errno(e)
-            }
-        }
-    }
 }
 
 /// connect(2).

@@ -59,7 +59,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
         return Outcome::Errno(e);
     }
     if wants_stamps {
-        return crate::setup::connect::demote(endpoint, Reason::Option).map(|()| 0).into();
+        return crate::setup::to_kernel::demote(endpoint, Reason::Option).map(|()| 0).into();
     }
     set_kernel_nonblock(fd, true);
     if let Some((_, name)) = addr::kernel_name(fd) {

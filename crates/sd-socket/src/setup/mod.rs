@@ -13,7 +13,7 @@
 //!
 //! | task | place |
 //! |---|---|
-//! | connect, fall-back to the kernel | `connect`; a full backlog: `syn_sent` |
+//! | connect | `connect`; a full backlog: `syn_sent`; fall-back to the kernel: `to_kernel` |
 //! | listen; a connect that meets a listen | `listen`; `first_contact`; the monitor's `shell/soon.rs` |
 //! | listen without a monitor; who is expected to listen | `before_monitor`, `monitor::client::absent`; the monitor's `shell/expected.rs` (ADR 53) |
 //! | accept | `accept`; the backlog: folder `backlog` |
@@ -46,6 +46,7 @@ pub(crate) mod remember;
 mod restored;
 pub(crate) mod syn_sent;
 mod time_wait;
+mod to_kernel;
 pub(crate) mod unconnected;
 pub(crate) mod unregistered;
 pub(crate) mod watched;

@@ -349,7 +349,7 @@ pub(crate) fn all_to_kernel() {
 
 /// A connect that waited here goes on in the kernel, without waiting for it.
 fn go_on_in_kernel(endpoint: &'static Endpoint, to: Name, reason: Reason) {
-    if connect::demote(endpoint, reason).is_err() {
+    if super::to_kernel::demote(endpoint, reason).is_err() {
         return;
     }
     let mut fd = endpoint.fd.load(Ordering::Relaxed);

@@ -56,12 +56,17 @@ pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
 pub(super) fn endpoint_of(fd: c_int, reason: Reason, active: bool) -> Option<&'static Endpoint> {
     let (domain, _) = crate::socket::addr::kernel_name(fd)?;
     let Socket { endpoint, .. } = crate::socket::life::allocate(domain)?;
+    crate::socket::kernel_socket::note_kernel_names(endpoint, fd);
+    follow(endpoint, fd, reason, active);
+    Some(endpoint)
+}
+
+/// A fresh endpoint, whose names are noted, is for a connection of the kernel's from now on.
+pub(super) fn follow(endpoint: &'static Endpoint, fd: c_int, reason: Reason, active: bool) {
     endpoint.reason.store(reason as u8, Ordering::Relaxed);
     endpoint.fd.store(fd, Ordering::Relaxed);
-    crate::socket::kernel_socket::note_kernel_names(endpoint, fd);
     endpoint.set_state(State::Kernel);
     begin(endpoint, active);
-    Some(endpoint)
 }
 
 /// The word of a connection behind a number that is watched.

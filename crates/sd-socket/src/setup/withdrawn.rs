@@ -7,7 +7,6 @@
 
 use crate::link::channel::Channel;
 use crate::process::PROCESS;
-use crate::setup::connect;
 use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, HAS_NAME, SHUT_RD, SHUT_WR};
@@ -92,7 +91,7 @@ fn go_over(
         shuts(SHUT_WR, libc::SHUT_WR);
     }
     shuts(SHUT_RD, libc::SHUT_RD);
-    connect::demote(endpoint, Reason::NotAccepting).ok()?;
+    super::to_kernel::demote(endpoint, Reason::NotAccepting).ok()?;
     crate::socket::kernel_socket::note_kernel_names(endpoint, fd);
     Some(())
 }

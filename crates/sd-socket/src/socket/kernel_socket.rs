@@ -125,12 +125,17 @@ pub(crate) fn each_fd(endpoint: &'static Endpoint, mut each: impl FnMut(i32)) {
 
 /// Notes both names of a kernel connection.
 pub(crate) fn note_kernel_names(endpoint: &Endpoint, fd: i32) {
+    note_names(endpoint, fd, None);
+}
+
+/// As [`note_kernel_names`]; `peer` is the other end's, if it was told already.
+pub(crate) fn note_names(endpoint: &Endpoint, fd: i32, peer: Option<addr::Name>) {
     let mut ports = 0;
     if let Some((_, local)) = addr::kernel_name(fd) {
         cold::set_ip(endpoint, End::Local, local.ip);
         ports = u32::from(local.port) << 16;
     }
-    if let Some((_, peer)) = addr::kernel_peer(fd) {
+    if let Some(peer) = peer.or_else(|| addr::kernel_peer(fd).map(|(_, name)| name)) {
         cold::set_ip(endpoint, End::Remote, peer.ip);
         ports |= u32::from(peer.port);
     }

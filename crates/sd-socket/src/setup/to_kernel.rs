@@ -1,0 +1,113 @@
+//! A socket of ours goes to the kernel, at its connect.
+
+use crate::Outcome;
+use crate::fd::table;
+use crate::link::reclaim::User;
+use crate::process::stats::{Counter, count};
+use crate::route::elsewhere;
+use crate::socket::addr;
+use crate::socket::cold;
+use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
+use crate::socket::inode;
+use crate::socket::kernel_socket::{dropped_behind_our_back, each_fd, materialize, note_kernel_names};
+use core::sync::atomic::Ordering;
+use libc::{c_int, sockaddr, socklen_t};
+use sd_shm::slab::{End, Endpoint, Reason, State};
+use sd_sys::Errno;
+use sd_sys::fd::Owned;
+
+/// A number for an endpoint whose connection will probably be the kernel's: with a socket of its own, so that no placeholder has to be
+/// replaced.
+#[cold]
+pub(super) fn socket(endpoint: &Endpoint, domain: c_int, ty: c_int) -> Result<Owned, Errno> {
+    let made = sd_sys::fd::socket(domain, ty, 0)?;
+    let fd = sd_sys::numbers::give(made.into_raw())?;
+    dropped_behind_our_back(fd);
+    elsewhere::expect();
+    endpoint.set_flag(OWN_SOCKET);
+    inode::note(fd);
+    Ok(Owned::new(fd))
+}
+
+/// Hands the socket to the kernel for good, listed with `reason`.
+pub(super) fn demote(endpoint: &'static Endpoint, reason: Reason) -> Result<(), Errno> {
+    materialize(endpoint)?;
+    endpoint.reason.store(reason as u8, Ordering::Relaxed);
+    crate::epoll::to_kernel(endpoint);
+    let is_async = crate::socket::cold::other_flags(endpoint) as c_int & libc::O_ASYNC;
+    let flags = if endpoint.flag(NONBLOCK) { libc::O_NONBLOCK | is_async } else { is_async };
+    each_fd(endpoint, |fd| {
+        let _ = sd_sys::fd::fcntl(fd, libc::F_SETFL, flags as usize);
+        table::set_kernel(fd, endpoint);
+    });
+    endpoint.set_state(State::Kernel);
+    count(Counter::KernelConnect);
+    Ok(())
+}
+
+/// A connect that the kernel has to do, and what it needs.
+pub(super) struct KernelConnect {
+    pub(super) fd: c_int,
+    pub(super) addr: *const sockaddr,
+    pub(super) len: socklen_t,
+    /// It is part of a send (MSG_FASTOPEN), which the kernel makes as a whole.
+    pub(super) by_send: bool,
+}
+
+impl KernelConnect {
+    /// Makes a call that the kernel will probably refuse. If it does, the socket stays ours.
+    pub(super) fn try_first(&self, endpoint: &'static Endpoint, within: User) -> Outcome<c_int> {
+        if self.by_send {
+            return self.go(endpoint, Reason::Option, within);
+        }
+        if let Err(errno) = materialize(endpoint) {
+            return Outcome::Errno(errno);
+        }
+        // SAFETY: the caller's arguments, for the kernel to check.
+        let done = unsafe { sd_sys::syscall!(libc::SYS_connect, self.fd, self.addr, self.len) };
+        match sd_sys::check(done) {
+            Err(errno @ (Errno::EFAULT | Errno::EINVAL | Errno::EAFNOSUPPORT | Errno::ENETUNREACH)) => {
+                Outcome::Errno(errno)
+            }
+            done => {
+                let demoted = demote(endpoint, Reason::Option);
+                note_kernel_names(endpoint, self.fd);
+                demoted.and(done.map(|_| 0)).into()
+            }
+        }
+    }
+
+    /// Demotes the socket, makes the call, and notes the names for `sd ss`.
+    pub(super) fn go(&self, endpoint: &'static Endpoint, reason: Reason, within: User) -> Outcome<c_int> {
+        if let Err(errno) = demote(endpoint, reason) {
+            return Outcome::Errno(errno);
+        }
+        if self.by_send {
+            return Outcome::Kernel;
+        }
+        if reason == Reason::Remote {
+            elsewhere::leads_there();
+        }
+        if reason != Reason::Option {
+            super::watched::begin(endpoint, true);
+        }
+        // It may sleep.
+        drop(within);
+        // SAFETY: the caller's arguments, for the kernel to check.
+        let done =
+            sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_connect, self.fd, self.addr, self.len) });
+        note_kernel_names(endpoint, self.fd);
+        match done {
+            Ok(_) => Outcome::Done(0),
+            Err(e) => {
+                // SAFETY: the caller of connect vouches for its address.
+                if let (Some((_, to)), Errno::EINPROGRESS) = (unsafe { addr::parse(self.addr, self.len) }, e)
+                {
+                    cold::set_ip(endpoint, End::Remote, to.ip);
+                    endpoint.ports.fetch_or(u32::from(to.port), Ordering::Relaxed);
+                }
+                Outcome::Errno(e)
+            }
+        }
+    }
+}

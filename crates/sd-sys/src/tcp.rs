@@ -50,6 +50,19 @@ pub fn info(fd: i32) -> Result<Info> {
     Ok(Info { state, options, acked: word(120), received: word(128) })
 }
 
+/// Whether the kernel changes the bytes on their way (TCP_ULP: TLS), so that a stream of it has others than are written and read. A kernel that
+/// does not say has none.
+pub fn has_layer(fd: i32) -> bool {
+    // As long as a name can be.
+    let (mut name, mut len) = ([0u8; 16], 16u32);
+    // SAFETY: the kernel writes at most `len` bytes.
+    let asked = check(unsafe {
+        let (name, len) = (name.as_mut_ptr(), &mut len as *mut u32);
+        syscall!(libc::SYS_getsockopt, fd, libc::IPPROTO_TCP, libc::TCP_ULP, name, len)
+    });
+    asked.is_ok() && len != 0
+}
+
 /// Looks after which a count that changes all the time is given up.
 const LOOKS_MAX: u32 = 1000;
 
@@ -157,6 +170,28 @@ mod tests {
         assert_eq!(read(b.as_raw_fd(), 100, 100).unwrap(), 100);
         assert_eq!(b.read(&mut [0; 1]).unwrap(), 0);
         assert_eq!(read(b.as_raw_fd(), 100, 100).unwrap(), 100, "and was read");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
+    fn a_plain_connection_has_no_layer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(!has_layer(near.as_raw_fd()));
+        let name = c"tls";
+        // SAFETY: the kernel reads three bytes.
+        let set = check(unsafe {
+            syscall!(
+                libc::SYS_setsockopt,
+                near.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_ULP,
+                name.as_ptr(),
+                3
+            )
+        });
+        // Where there is no TLS in the kernel, nothing is there.
+        assert_eq!(has_layer(near.as_raw_fd()), set.is_ok());
     }
 
     #[test]

@@ -35,6 +35,8 @@
 //! | `bind-block PORT` | a connection that there never was |
 //! | `plant PROGRAM` | becomes a set-user-id program that finds an image of ours |
 //! | `hang WAY` | the monitor is to close what takes long to close |
+//! | `words PORT WAY` | an end of a promoted connection that writes into the other end's word; has the library |
+//! | `lazy PORT COUNT` | an end that has its peer send again through the kernel what it never reads; has the library |
 //! | `hold WAY UID` | the monitor is to want a lock that the attacker has; begins as root, and becomes that user |
 mod bridge;
 mod charge;
@@ -49,6 +51,7 @@ mod matrix;
 mod places;
 mod policy;
 mod privsep;
+mod roads;
 mod secure;
 mod signal;
 mod squat;
@@ -107,6 +110,8 @@ fn main() -> ExitCode {
         ["bind-block", port] => eat::bind_block(number(port) as u16),
         ["plant", program] => secure::plant(program),
         ["secure"] => secure::look(),
+        ["words", port, way] => roads::words(number(port) as u16, way),
+        ["lazy", port, count] => roads::lazy(number(port) as u16, number(count)),
         ["hang", way] => hang::run(way),
         ["hold", way, user] => hold::run(way, number(user) as u32),
         _ => Err(io::Error::other("see the head of tests/hostile/src/main.rs")),

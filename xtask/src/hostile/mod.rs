@@ -14,6 +14,7 @@ mod holdups;
 mod honest;
 mod memory;
 mod privileges;
+mod roads;
 mod world;
 
 use harness::report::Count;
@@ -47,7 +48,7 @@ const KNOWN: &str = include_str!("../../../tests/hostile/known-failures.txt");
 const ROOT: &str = include_str!("../../../tests/hostile/root.sh");
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let tests = [authority::TESTS, holdups::TESTS, memory::TESTS, privileges::TESTS].concat();
+    let tests = [authority::TESTS, holdups::TESTS, memory::TESTS, privileges::TESTS, roads::TESTS].concat();
     if options.list {
         tests.iter().for_each(|(name, _)| println!("{name}"));
         return Ok(());

@@ -57,8 +57,8 @@ pub(crate) fn give_back(endpoint: &'static Endpoint) -> bool {
     true
 }
 
-/// For how long the kernel may not take what is to be sent again.
-const PATIENCE_MS: i32 = 3000;
+/// So long the kernel may need to take what is to be sent again.
+const PATIENCE_MS: u64 = 3000;
 
 /// The connection goes back at once, for who cannot wait for the peer's marker: what lies in the ring comes through the kernel when the peer has heard
 /// of that. For who keeps it open meanwhile, and has no lock or token; [`give_back`] follows, when the peer has sent it: if it dies before, that is read
@@ -95,9 +95,13 @@ pub(crate) fn hand_back(endpoint: &'static Endpoint) -> bool {
     if way_back::take_moved(endpoint) {
         roads::came_back(endpoint);
     }
+    let until = sd_sys::time::now_ns() + PATIENCE_MS * 1_000_000;
     while !endpoint.own_words().road().has(RoadWord::LEFT) {
-        let is_open = |fd| sd_sys::fd::poll_one(fd, libc::POLLOUT, PATIENCE_MS).is_ok_and(|found| found != 0);
-        if !road::number(endpoint).is_some_and(is_open) {
+        let left_ms = until.saturating_sub(sd_sys::time::now_ns()) / 1_000_000;
+        let is_open =
+            |fd| sd_sys::fd::poll_one(fd, libc::POLLOUT, left_ms as i32).is_ok_and(|found| found != 0);
+        // Where there is nothing to do, and it was not said, the peer has written into this end's word.
+        if left_ms == 0 || !way_back::is_leaving(endpoint) || !road::number(endpoint).is_some_and(is_open) {
             return false;
         }
         look(endpoint);
@@ -134,11 +138,16 @@ pub(crate) fn hand_over(endpoint: &'static Endpoint) -> bool {
     false
 }
 
-/// What the kernel did not take is sent again; how soon this is to be called once more.
+/// What the kernel did not take is sent again, where it is time for that; how soon this is to be called once more.
 pub(crate) fn resend_more() -> Option<u64> {
-    const AGAIN_NS: u64 = 1_000_000;
-    resend::take().into_iter().for_each(look);
-    resend::is_due().then_some(AGAIN_NS)
+    if !resend::are_there() {
+        return None;
+    }
+    for again in resend::take_due() {
+        look(again.endpoint);
+        resend::tried(&again);
+    }
+    resend::pause_ns()
 }
 
 /// The numbers of a connection in this process. `None`: somebody is in a call on it.

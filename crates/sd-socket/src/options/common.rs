@@ -41,6 +41,10 @@ pub(crate) unsafe fn set(
             _ => {}
         }
     }
+    if (level, name) == (TCP, libc::TCP_ULP) && connected && crate::socket::road::is_promoted(endpoint) {
+        // What it would do to the bytes (TLS) is not done to those in a ring. So a kernel answers that does not have it.
+        return Outcome::Errno(Errno::ENOENT);
+    }
     if level == TCP
         && connects
         && len >= 4

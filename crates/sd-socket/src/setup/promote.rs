@@ -273,6 +273,7 @@ fn is_fit(endpoint: &'static Endpoint, fd: i32, word: u32) -> bool {
         && is_zero(libc::SOL_SOCKET, libc::SO_TIMESTAMPING)
         && is_zero(libc::SOL_SOCKET, libc::SO_ZEROCOPY)
         && is_zero(libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)
+        && !sd_sys::tcp::has_layer(fd)
 }
 
 /// The numbers of the connection, while they are the kernel's.

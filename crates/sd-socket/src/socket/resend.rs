@@ -72,9 +72,10 @@ fn leave(endpoint: &Endpoint, rx: &mut RxCursor) {
 pub(crate) fn go_on(endpoint: &'static Endpoint) -> bool {
     // Closed here; who has it still does it.
     let Some(fd) = road::number(endpoint) else { return false };
-    match resend(endpoint, fd) {
+    let mut has_sent = false;
+    match resend(endpoint, fd, &mut has_sent) {
         Err(Errno::EAGAIN) => {
-            later(endpoint);
+            later(endpoint, has_sent);
             false
         }
         done => {
@@ -92,7 +93,7 @@ pub(crate) fn go_on(endpoint: &'static Endpoint) -> bool {
 const WALK_MAX: u64 = 2 * GEOMETRY.large as u64;
 
 /// How much of it was sent already the kernel's stream says: between the switch, at P, and the end of this nothing else goes there.
-fn resend(endpoint: &Endpoint, fd: i32) -> Result<(), Errno> {
+fn resend(endpoint: &Endpoint, fd: i32, has_sent: &mut bool) -> Result<(), Errno> {
     let (Some(channel), Some(word)) = (endpoint.channel_ref(), word(endpoint)) else { return Ok(()) };
     let (names, side) =
         (channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed))), road::own_side(endpoint));
@@ -115,7 +116,7 @@ fn resend(endpoint: &Endpoint, fd: i32) -> Result<(), Errno> {
                 let done =
                     sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_sendto, fd, from, len, flags, 0, 0) })?;
                 reader.advance(skip as u32 + done as u32);
-                skip = 0;
+                (skip, *has_sent) = (0, true);
             }
             Ok(Next::Urgent) => {
                 reader.admit_urgent();
@@ -162,24 +163,39 @@ pub(crate) fn read_rest(endpoint: &'static Endpoint, rx: &mut RxCursor, fd: i32)
     behind == 0
 }
 
-/// For how long the kernel may not take what is to be sent again by who closes.
-const PATIENCE_MS: i32 = 3000;
+/// So long the kernel may need to take what is to be sent again by who closes.
+const PATIENCE_MS: u64 = 3000;
+
+/// Sends again, as [`go_on`], for who cannot come back to it. False: the kernel has not taken all of it in time.
+fn send_all(endpoint: &Endpoint, fd: i32) -> bool {
+    let until = sd_sys::time::now_ns() + PATIENCE_MS * 1_000_000;
+    while resend(endpoint, fd, &mut false) == Err(Errno::EAGAIN) {
+        let left_ms = until.saturating_sub(sd_sys::time::now_ns()) / 1_000_000;
+        let has_room =
+            || sd_sys::fd::poll_one(fd, libc::POLLOUT, left_ms as i32).is_ok_and(|found| found != 0);
+        if left_ms == 0 || !has_room() {
+            return false;
+        }
+    }
+    true
+}
 
 /// The last descriptor is being closed, and the connection ends, with unread bytes in the ring or not; for who has the sending half's token.
-/// Whether there are unread bytes in either stream: then both end with a reset, as they would if they were one.
+/// Whether there are unread bytes in either stream: then both end with a reset, as they would if they were one. So they do where what was to be
+/// sent again is not all sent, which a FIN would hide.
 #[cold]
 pub(super) fn before_end(endpoint: &Endpoint, tx: &mut TxCursor, unread: bool) -> bool {
     let Some(fd) = number_being_closed(endpoint) else { return unread };
     let own = endpoint.own_words();
     let in_ring = own.road().has(RoadWord::SWITCHED) && !own.road().has(RoadWord::LEFT);
+    let mut aborts = unread;
     // The peer finds the end in the ring, unless it has said before that it reads the ring no more.
     if in_ring && !own.decide(leaving) {
         leave_tx(endpoint, tx, false);
-        let has_room = || sd_sys::fd::poll_one(fd, libc::POLLOUT, PATIENCE_MS).is_ok_and(|found| found != 0);
-        while resend(endpoint, fd) == Err(Errno::EAGAIN) && has_room() {}
+        aborts |= !send_all(endpoint, fd);
         own.say(RoadWord::LEFT);
     }
-    if unread && is_by_kernel(endpoint, TX_KERNEL) {
+    if aborts && is_by_kernel(endpoint, TX_KERNEL) {
         // The kernel knows nothing of them.
         let now = libc::linger { l_onoff: 1, l_linger: 0 };
         // SAFETY: the kernel reads a linger.
@@ -188,7 +204,7 @@ pub(super) fn before_end(endpoint: &Endpoint, tx: &mut TxCursor, unread: bool) -
             sd_sys::syscall!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_LINGER, place, len)
         };
     }
-    unread || is_by_kernel(endpoint, RX_KERNEL) && sd_sys::tcp::unread(fd).is_ok_and(|bytes| bytes != 0)
+    aborts || is_by_kernel(endpoint, RX_KERNEL) && sd_sys::tcp::unread(fd).is_ok_and(|bytes| bytes != 0)
 }
 
 /// No number leads to it any more, but this one is still open, if it is the last.
@@ -199,30 +215,65 @@ fn number_being_closed(endpoint: &Endpoint) -> Option<i32> {
     (kernel == [Some(local), Some(peer)]).then_some(fd)
 }
 
-/// Connections of which something is still to be sent again, and how many.
-static RESENDING: Lock<Vec<&'static Endpoint>> = Lock::new(Vec::new());
+/// A connection of which something is still to be sent again.
+pub(crate) struct Again {
+    pub(crate) endpoint: &'static Endpoint,
+    /// Not before.
+    at_ns: u64,
+    pause_ns: u64,
+    /// The kernel took something the last time.
+    has_sent: bool,
+}
+
+/// From one attempt to the next: twice as long after each that was in vain. A peer that never reads costs little.
+const PAUSE_NS: [u64; 2] = [1_000_000, 256_000_000];
+
+/// All, and how many.
+static RESENDING: Lock<Vec<Again>> = Lock::new(Vec::new());
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-fn later(endpoint: &'static Endpoint) {
+fn later(endpoint: &'static Endpoint, has_sent: bool) {
     let mut all = RESENDING.lock();
-    if !all.iter().any(|other| core::ptr::eq(*other, endpoint)) {
-        all.push(endpoint);
+    match all.iter_mut().find(|again| core::ptr::eq(again.endpoint, endpoint)) {
+        Some(again) => again.has_sent |= has_sent,
+        None => {
+            let [pause_ns, _] = PAUSE_NS;
+            all.push(Again { endpoint, at_ns: sd_sys::time::now_ns() + pause_ns, pause_ns, has_sent });
+        }
     }
     COUNT.store(all.len() as u32, Ordering::Relaxed);
 }
 
-/// Those; they are forgotten.
-pub(crate) fn take() -> Vec<&'static Endpoint> {
-    if COUNT.load(Ordering::Relaxed) == 0 {
-        return Vec::new();
-    }
-    COUNT.store(0, Ordering::Relaxed);
-    core::mem::take(&mut *RESENDING.lock())
+/// There are some.
+pub(crate) fn are_there() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// There are some.
-pub(crate) fn is_due() -> bool {
-    COUNT.load(Ordering::Relaxed) != 0
+/// Those whose time has come; they are forgotten.
+pub(crate) fn take_due() -> Vec<Again> {
+    let mut all = RESENDING.lock();
+    let now = sd_sys::time::now_ns();
+    let due = all.extract_if(.., |again| again.at_ns <= now).collect();
+    COUNT.store(all.len() as u32, Ordering::Relaxed);
+    due
+}
+
+/// It was tried again.
+pub(crate) fn tried(before: &Again) {
+    let mut all = RESENDING.lock();
+    if let Some(again) = all.iter_mut().find(|again| core::ptr::eq(again.endpoint, before.endpoint))
+        && !again.has_sent
+    {
+        let [_, longest] = PAUSE_NS;
+        again.pause_ns = (before.pause_ns * 2).min(longest);
+        again.at_ns = sd_sys::time::now_ns() + again.pause_ns;
+    }
+}
+
+/// Until the time of the first has come.
+pub(crate) fn pause_ns() -> Option<u64> {
+    let first = RESENDING.lock().iter().map(|again| again.at_ns).min();
+    first.map(|at_ns| at_ns.saturating_sub(sd_sys::time::now_ns()).max(1))
 }
 
 /// Before a fork. The child sees to it as well, since its parent may end before all is sent: under the token of the half, and from where the

@@ -130,12 +130,26 @@ pub(super) fn own_side(endpoint: &Endpoint) -> Side {
 }
 
 /// What the sender does next; for who has the token.
+///
+/// The peer can write this end's word of the slot as well. So what is noted here is not looked up there: a half that has gone over, and one
+/// that has left.
 pub(crate) fn next_of_sender(endpoint: &Endpoint, is_open: bool) -> Send {
     if endpoint.state_now() == State::Kernel {
         return Send::Kernel;
     }
-    let is_free = is_open && word(endpoint).is_some_and(|word| word.load(Ordering::Relaxed) & NEVER == 0);
-    send(endpoint.own_words().road(), endpoint.peer_words().road(), is_free)
+    let noted = word(endpoint).map_or(TX_KERNEL | NEVER, |word| word.load(Ordering::Acquire));
+    next_as_noted(noted, is_open, endpoint.own_words().road(), endpoint.peer_words().road())
+}
+
+fn next_as_noted(noted: u32, is_open: bool, own: RoadWord, peer: RoadWord) -> Send {
+    let (has_left, is_there) = (noted & TX_LEFT != 0, noted & (TX_KERNEL | TX_LEFT) == 0);
+    let own = if has_left || is_there { own | RoadWord::SWITCHED } else { own };
+    let own = if is_there { RoadWord(own.0 & !RoadWord::LEFT.0) } else { own };
+    match send(own, peer, is_open && noted & NEVER == 0) {
+        // There is nothing to write into.
+        Send::Ring | Send::Leave if has_left => Send::Kernel,
+        next => next,
+    }
 }
 
 /// What is sent stays the kernel's: something goes there of which a position in the stream says nothing.
@@ -270,4 +284,27 @@ pub(crate) fn opened_to_kernel(endpoint: &Endpoint) {
     put_off(cold);
     crate::socket::history::awaits(endpoint, Awaits::Messages);
     word(endpoint).inspect(|word| _ = word.fetch_and(!CLOSED, Ordering::AcqRel));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever a peer writes into both words: who has left does not go back to the ring, and who is there does not leave it without a
+    /// marker.
+    #[test]
+    fn a_peer_that_writes_both_words_moves_nobody() {
+        const ALL: u32 = 1 << 6;
+        for (own, peer) in (0..ALL).flat_map(|own| (0..ALL).map(move |peer| (RoadWord(own), RoadWord(peer))))
+        {
+            let next = |noted| next_as_noted(noted, true, own, peer);
+            let left = next(TX_KERNEL | TX_LEFT);
+            assert!(matches!(left, Send::Kernel | Send::Mark | Send::Resend), "{own:?} {peer:?}: {left:?}");
+            let there = next(0);
+            assert!(
+                !matches!(there, Send::Switch | Send::Decline | Send::Kernel),
+                "{own:?} {peer:?}: {there:?}"
+            );
+        }
+    }
 }

@@ -40,10 +40,13 @@ pub(crate) fn is_begun(endpoint: &Endpoint) -> bool {
 /// before that was announced to nobody.
 #[cold]
 pub(crate) fn is_due(endpoint: &Endpoint) -> bool {
+    road::is_promoted(endpoint) && !is_by_kernel(endpoint, TX_LEFT) && is_leaving(endpoint)
+}
+
+/// The sending direction has something to do for the way back.
+pub(crate) fn is_leaving(endpoint: &Endpoint) -> bool {
     let is_open = endpoint.state_now() == State::Connected && !endpoint.flag(RESET);
     is_open
-        && road::is_promoted(endpoint)
-        && !is_by_kernel(endpoint, TX_LEFT)
         && matches!(
             road::next_of_sender(endpoint, false),
             Send::Decline | Send::Leave | Send::Mark | Send::Resend
@@ -187,6 +190,7 @@ pub(crate) fn is_held_alone(endpoint: &Endpoint) -> bool {
 pub(crate) fn has_left(endpoint: &Endpoint) -> bool {
     endpoint.state_now() == State::Connected
         && is_by_kernel(endpoint, RX_LEFT)
+        && is_by_kernel(endpoint, TX_KERNEL)
         && endpoint.own_words().road().has(RoadWord::LEFT)
 }
 

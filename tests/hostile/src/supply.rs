@@ -15,6 +15,7 @@ pub(crate) fn supply(client: &Client, victims: &[i32], port: u16) -> io::Result<
     let memfd = |name: &std::ffi::CStr, len: usize| own(sd_sys::mem::memfd_sealed(name, len));
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let stream = TcpStream::connect(listener.local_addr()?)?;
+    let accepted = listener.accept()?.0;
     let pair = sd_sys::msg::pair_with_credentials().map_err(|e| io::Error::from_raw_os_error(e.0))?;
     let (read, write) = io::pipe()?;
     let mut all: Supply = vec![
@@ -28,6 +29,7 @@ pub(crate) fn supply(client: &Client, victims: &[i32], port: u16) -> io::Result<
         ("a memfd as a slab", vec![memfd(c"sd-slab", sd_shm::slab::LEN)?]),
         ("a memfd of a terabyte", vec![memfd(c"huge", 1 << 40)?]),
         ("a connection", vec![stream.into()]),
+        ("its other end", vec![accepted.into()]),
         ("a pair of sockets", Vec::from(pair.map(OwnedFd::from))),
         ("a pipe", vec![read.into(), write.into()]),
         ("an epoll instance", vec![own(sd_sys::fd::epoll_create())?]),

@@ -176,6 +176,8 @@ fn bind_block(world: &mut World) -> Result<String> {
 /// Every request with every descriptor about everybody: strangers live, connections go on, ports stay, and no descriptor
 /// comes back that is not mallory's to have.
 fn matrix(world: &mut World) -> Result<String> {
+    // Offers are denied where nothing is promoted.
+    world.start_monitor(&["--promote=earned"])?;
     let port = free_port()?;
     let server = world.serve(With::Sd, port, "threads")?;
     contact(world, User::Alice, With::Sd, port, "hello")?;

@@ -78,7 +78,7 @@ fn stage() -> &'static Stage {
             helper: None,
             pump: None,
             metrics: None,
-            promote: Default::default(),
+            promote: sd_monitor::Promote::Earned,
             wander: None,
         };
         // SAFETY: nothing else runs yet.
@@ -103,6 +103,7 @@ fn supply(listener: TcpListener) -> Vec<OwnedFd> {
     let (segment, _) = sd_shm::channel::Mapping::create(1, 1, 1).expect("a segment");
     let [monitors, childs] = sd_sys::msg::pair_with_credentials().expect("a pair");
     let stream = TcpStream::connect(listener.local_addr().expect("a name")).expect("a connection");
+    let accepted = listener.accept().expect("its other end").0;
     let tcp = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
     let datagram = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_DGRAM, 0);
     let mut all =
@@ -112,6 +113,7 @@ fn supply(listener: TcpListener) -> Vec<OwnedFd> {
     all.push(own(sd_sys::fd::epoll_create()));
     // A witness.
     all.push(own(sd_sys::mem::memfd_sealed(c"sd-witness", 0)));
+    all.push(accepted.into());
     all
 }
 
@@ -188,7 +190,9 @@ fn fitting(request: &Request) -> &'static [usize] {
         Request::Fork { .. } | Request::Bridge => &[6],
         Request::Born { .. } => &[5],
         Request::Channel { .. } | Request::Join { .. } => &[8],
-        Request::Offer { .. } => &[9],
+        // Both ends of one connection.
+        Request::Offer { connected: true, .. } => &[9],
+        Request::Offer { .. } => &[13],
         Request::Share => &[0],
         Request::ThreadWaker { .. } => &[2],
         _ => &[],

@@ -17,7 +17,7 @@ use crate::socket::bell::{self, ALL_BITS, notify};
 use crate::socket::endpoint::{EndpointExt, PeerEnd, RESET, WATCHED, peer_end};
 use crate::socket::handle::Socket;
 use crate::socket::token::{Rx, cursor};
-use crate::socket::{apart, cold, confine, resend, road, time_wait};
+use crate::socket::{apart, cold, confine, resend, road, time_wait, way_back};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::road::RoadWord;
 use sd_ring::{Next, RxCursor, TxCursor};
@@ -255,6 +255,10 @@ pub(crate) fn attach(socket: Socket, channel: &'static Channel, slot: usize, gen
 #[cold]
 fn unusual_end(endpoint: &Endpoint, tx: &mut TxCursor, unread: bool) -> (bool, u32) {
     let cold = cold::of(endpoint);
+    if road::is_promoted(endpoint) && way_back::has_left(endpoint) {
+        // The kernel's connection tells the end, when whoever else may have that closes it too.
+        return (false, 0);
+    }
     let mut aborts = unread || cold.aborts();
     let mut end = FLAG_FIN;
     if road::is_promoted(endpoint) {

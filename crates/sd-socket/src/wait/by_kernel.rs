@@ -66,14 +66,14 @@ fn incoming(endpoint: &'static Endpoint) -> u32 {
     let next = road::next_of_receiver(endpoint, fd, 0);
     let both = if endpoint.flag(SHUT_WR) { EPOLLHUP as u32 } else { 0 };
     let end = IN | END | both;
-    if let Receive::Kernel(left) = next
-        && left != u64::MAX
-        && has_ended_in_ring(endpoint)
-        && sd_sys::tcp::unread(fd).is_ok_and(|bytes| bytes >= left)
-    {
+    let is_next = next == Receive::Ring;
+    let all_has_come = match next {
+        Receive::Kernel(left) if left != u64::MAX => sd_sys::tcp::unread(fd).is_ok_and(|bytes| bytes >= left),
+        _ => is_next,
+    };
+    if all_has_come && has_ended_in_ring(endpoint) {
         return end;
     }
-    let is_next = next == Receive::Ring;
     let mut rx = crate::socket::parked::receiver_now(endpoint);
     match apart::next(endpoint, &mut rx) {
         Ok(Next::Data { .. } | Next::Urgent) => IN,

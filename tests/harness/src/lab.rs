@@ -139,6 +139,12 @@ impl Lab {
         self.monitor.as_ref().is_some_and(|monitor| monitor.log().contains(text))
     }
 
+    /// The end of what the monitor that runs has logged.
+    pub fn last_said(&self) -> String {
+        let log = self.monitor.as_ref().map(Monitor::log).unwrap_or_default();
+        crate::process::tail(&log, 2_000).to_owned()
+    }
+
     /// Starts the monitor, and waits until it answers.
     pub fn start_monitor(&mut self) -> Result<()> {
         self.start_monitor_of(&product::sd())

@@ -336,7 +336,7 @@ fn run(lab: &mut Lab, kind: Kind, seconds: u64, seed: u64) -> Result<String> {
             }
         }
         keeper.look(lab, &mut tally, &mut chance)?;
-        soak::bury_bridges(&[lab.monitor_pid()])?;
+        soak::bury_bridges(&[lab.monitor_pid()]).map_err(|error| format!("{error}: {}", lab.last_said()))?;
         std::thread::sleep(Duration::from_millis(1));
     }
     if lab.monitor_pid().is_none() && !lab.is_oracle() {

@@ -1,7 +1,8 @@
 //! `cargo xtask across`: redis and nginx between two network namespaces, over the kernel and promoted to shared memory, in turn.
 //!
 //! Networks, programs and connections are made anew for each measurement. Of each that lasts `sd ss` must show both ends promoted while it is
-//! measured; those that nginx closes after one answer are too short, and cost what is shown. Figures are medians of the rounds.
+//! measured; those that nginx closes after one answer are too short, and cost what is shown. Nor are the first messages of connections
+//! promoted, and those of connections on which little is sent: how fast they are answered is shown (`across.py`). Figures are medians of the rounds.
 
 use crate::sharing::across::{Joint, Networks, PUBLISHED, SERVER};
 use crate::sharing::promote::is_promoted;
@@ -34,7 +35,27 @@ enum Load {
     Nginx,
     /// nginx, a connection for each request.
     Close,
+    /// The first message of each connection.
+    First,
+    /// Connections that send once a second.
+    Sparse,
 }
+
+impl Load {
+    fn lasts(self) -> bool {
+        matches!(self, Load::Redis | Load::Nginx)
+    }
+
+    fn name_in_script(self) -> Option<&'static str> {
+        match self {
+            Load::First => Some("first"),
+            Load::Sparse => Some("sparse"),
+            _ => None,
+        }
+    }
+}
+
+const SCRIPT: &str = include_str!("across.py");
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -44,7 +65,7 @@ struct Case {
     connections: u64,
 }
 
-const CASES: [Case; 10] = {
+const CASES: [Case; 12] = {
     use {Joint::*, Load::*};
     const fn case(name: &'static str, joint: Joint, load: Load, connections: u64) -> Case {
         Case { name, joint, load, connections }
@@ -56,6 +77,8 @@ const CASES: [Case; 10] = {
         case("bridge-nginx-50", Bridge, Nginx, 50),
         case("bridge-close-1", Bridge, Close, 1),
         case("bridge-close-50", Bridge, Close, 50),
+        case("bridge-first", Bridge, First, 1),
+        case("bridge-sparse", Bridge, Sparse, 50),
         case("published-redis-1", Published, Redis, 1),
         case("published-redis-50", Published, Redis, 50),
         case("published-nginx-1", Published, Nginx, 1),
@@ -93,7 +116,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// Requests per second.
 fn measure(lab: &Lab, case: &Case, side: Side, seconds: u64) -> Result<f64> {
     let networks = Networks::new(case.joint)?;
-    if case.load == Load::Close {
+    if matches!(case.load, Load::Close | Load::First) {
         // Which end closes first depends on who is faster, and the client's ports would soon all be in TIME-WAIT.
         let settings =
             [("net/ipv4/tcp_max_tw_buckets", "100"), ("net/ipv4/ip_local_port_range", "1024 65000")];
@@ -115,7 +138,7 @@ fn measure(lab: &Lab, case: &Case, side: Side, seconds: u64) -> Result<f64> {
     let mut command = lab.command(side, program, &args)?;
     networks.client.host(&mut command)?;
     let client = Proc::start(&mut command, program, lab.path())?;
-    if side == Side::Sd && case.load != Load::Close {
+    if side == Side::Sd && case.load.lasts() {
         retry(PATIENCE, || match is_promoted(lab, port)? && is_promoted(lab, PORT)? {
             true => Ok(()),
             false => fail!("{}: not all are promoted", case.name),
@@ -139,6 +162,7 @@ fn serve(lab: &Lab, networks: &Networks, load: Load, side: Side) -> Result<Proc>
             "redis-server",
             ["--port", &port, "--bind", SERVER, "--protected-mode", "no", "--save", ""].to_vec(),
         ),
+        Load::First | Load::Sparse => ("python3", vec!["-c", SCRIPT, "serve", SERVER, &port]),
         Load::Nginx | Load::Close => {
             std::fs::write(lab.path().join("x"), [b'x'; 64])?;
             std::fs::write(
@@ -161,6 +185,10 @@ fn serve(lab: &Lab, networks: &Networks, load: Load, side: Side) -> Result<Proc>
 /// The program that asks, which says what came of it.
 fn client(case: &Case, side: Side, (host, port): (&str, u16), seconds: u64) -> (&'static str, Vec<String>) {
     let (port, connections) = (port.to_string(), case.connections.to_string());
+    if let Some(name) = case.load.name_in_script() {
+        let args = ["-c", SCRIPT, name, host, &port, &seconds.to_string()];
+        return ("python3", args.map(str::to_owned).to_vec());
+    }
     match case.load {
         Load::Redis => {
             // It counts requests, not time.
@@ -174,7 +202,7 @@ fn client(case: &Case, side: Side, (host, port): (&str, u16), seconds: u64) -> (
             let args = ["-h", host, "-p", &port, "-t", "get", "-c", &connections, "-n", &count, "--csv"];
             ("redis-benchmark", args.map(str::to_owned).to_vec())
         }
-        Load::Nginx | Load::Close => {
+        _ => {
             let (seconds, url) = (format!("{seconds}s"), format!("http://{host}:{port}/x"));
             let mut args = vec!["-t", "1", "-c", &connections, "-d", &seconds];
             if case.load == Load::Close {

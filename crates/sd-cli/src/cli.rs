@@ -5,9 +5,12 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use sd_monitor::MetricsPlace;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+mod roads;
+
+pub use roads::{AttachOptions, DemoteOptions, Demoted, DetachOptions};
 
 /// Sockets of unmodified programs over shared memory
 #[derive(Parser)]
@@ -63,6 +66,14 @@ pub enum Command {
     /// connections moved, root all of them.
     #[command(hide = true)]
     Demote(DemoteOptions),
+    /// Have processes let go of all that they share, so that they can be checkpointed
+    ///
+    /// CRIU's action pre-dump. Ends when it is done; else it says what stands in the way. A process that is restored comes back by itself.
+    #[command(hide = true)]
+    Detach(DetachOptions),
+    /// Tell processes that were detached, and have not been restored, that they may go on
+    #[command(hide = true)]
+    Attach(AttachOptions),
     /// Check what works on this host, and say why not
     ///
     /// Ends with two programs that exchange a few bytes over shared memory. The exit status is 1 when a
@@ -228,39 +239,6 @@ pub struct TraceOptions {
     /// The monitor's socket, instead of SD_MONITOR or the user's own
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-}
-
-#[derive(Args)]
-pub struct DemoteOptions {
-    /// A process, or the name of one end of a connection, ADDRESS:PORT or :PORT; without it all
-    #[arg(value_name = "PID|NAME", value_parser = demoted)]
-    pub what: Option<Demoted>,
-    /// Now, as before a checkpoint: what lies in shared memory comes through the kernel again
-    #[arg(long)]
-    pub at_once: bool,
-    /// The monitor's socket, instead of SD_MONITOR, the host's or the user's own
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
-}
-
-/// Which connections are meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Demoted {
-    /// Of a process.
-    Process(u32),
-    /// With this name at one end; an unspecified address stands for any.
-    Name(SocketAddr),
-}
-
-fn demoted(text: &str) -> std::result::Result<Demoted, String> {
-    if let Ok(pid @ 1..) = text.parse() {
-        return Ok(Demoted::Process(pid));
-    }
-    let name = text.strip_prefix(':').map_or(text.to_owned(), |port| format!("0.0.0.0:{port}"));
-    match name.parse::<SocketAddr>() {
-        Ok(name) if name.port() != 0 => Ok(Demoted::Name(name)),
-        _ => Err("must be a process id, ADDRESS:PORT or :PORT".to_owned()),
-    }
 }
 
 #[derive(Args)]

@@ -66,10 +66,39 @@ pub fn status(socket: &Path) -> Result<Value, Silence> {
     }
 }
 
-/// Has connections that were promoted go back to the kernel's: of how many it has told their processes.
-pub fn demote(socket: &Path, pid: u32, (ip, port): (Ip, u16), at_once: bool) -> Result<u32, Silence> {
-    match ask(socket, &Request::Demote { pid, ip, port, at_once })? {
+/// Has connections that were promoted go back to the kernel's: of how many it has told their processes. `before_ns`: how many have not
+/// since that time (CLOCK_MONOTONIC); zero: they are told.
+pub fn demote(
+    socket: &Path,
+    pid: u32,
+    (ip, port): (Ip, u16),
+    (at_once, before_ns): (bool, u64),
+) -> Result<u32, Silence> {
+    match ask(socket, &Request::Demote { pid, ip, port, at_once, before_ns })? {
         (Some(Reply::Demoted { count }), _) => Ok(count),
+        (Some(Reply::Error { .. }), _) => Err(Silence::Confused("it refused the question")),
+        _ => Err(Silence::Confused("it gave a senseless answer")),
+    }
+}
+
+/// What stands in the way of a process that is to let go of all that it shares ([`Request::Detach`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InTheWay {
+    /// Connections that are on their way back to the kernel's.
+    pub promoted: u32,
+    /// Those that were born in shared memory.
+    pub shared: u32,
+    /// Other processes that share its sockets.
+    pub relatives: u32,
+}
+
+/// Has a process detach, or, unless `tell`, asks what stands in its way. `None`: it is no client of the monitor's, or none any more.
+pub fn detach(socket: &Path, pid: u32, tell: bool) -> Result<Option<InTheWay>, Silence> {
+    match ask(socket, &Request::Detach { pid, tell })? {
+        (Some(Reply::Detaching { is_there: false, .. }), _) => Ok(None),
+        (Some(Reply::Detaching { promoted, shared, relatives, .. }), _) => {
+            Ok(Some(InTheWay { promoted, shared, relatives }))
+        }
         (Some(Reply::Error { .. }), _) => Err(Silence::Confused("it refused the question")),
         _ => Err(Silence::Confused("it gave a senseless answer")),
     }

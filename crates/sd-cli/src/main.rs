@@ -10,6 +10,7 @@
 
 mod bench;
 mod demote;
+mod detach;
 mod doctor;
 mod empty;
 mod helper;
@@ -54,6 +55,8 @@ fn dispatch() -> Result<(), Failure> {
         Command::Top(options) => top::main(&options),
         Command::Trace(options) => trace::main(&options),
         Command::Demote(options) => demote::main(&options),
+        Command::Detach(options) => detach::main(&options),
+        Command::Attach(options) => detach::attach(&options.pids),
         Command::Doctor(options) => doctor::main(&options),
         Command::Bench(_) => bench::main(),
         Command::Completions { shell } => manual::completions(shell),

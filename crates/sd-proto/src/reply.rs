@@ -145,6 +145,16 @@ pub enum Reply {
         peer: u64,
         /// As for [`Reply::NewChannel`].
         stranger: bool,
+        /// Where the other end counts byte 0 of what it sends, as the receiver counts what it has received; zero, but for connections of which
+        /// an end was restored, whose kernel begins anew to count. Modulo 2^32.
+        behind: u32,
+        /// The next two are known.
+        told: bool,
+        /// The sequence number of the first byte that the receiver has sent since the connection began, and of the first that it has received:
+        /// to be said again if the connection is restored ([`crate::Request::Offer`]).
+        sent: u32,
+        /// See `sent`.
+        received: u32,
     } brings 3, silent;
     /// Unasked: connections of the process that were promoted are to go back to the kernel's, if one of their ends has this name.
     64 Demote {
@@ -161,6 +171,19 @@ pub enum Reply {
     65 Demoted {
         /// So many connections' processes were told.
         count: u32,
+    } brings 0, silent;
+    /// Unasked: the process is about to be checkpointed. It is to let go of everything that it shares with others, the monitor included.
+    66 Detach brings 0, silent;
+    /// Answer to Detach.
+    67 Detaching {
+        /// The process is registered still.
+        is_there: bool,
+        /// Its connections that have a connection of the kernel's to go back to, and have not gone back.
+        promoted: u32,
+        /// Those that were born in shared memory, and those that wait there to be accepted.
+        shared: u32,
+        /// Other processes that share its sockets.
+        relatives: u32,
     } brings 0, silent;
     /// Descriptor: a memfd with a JSON document.
     7 Status brings 1, silent;

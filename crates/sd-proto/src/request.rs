@@ -284,6 +284,13 @@ pub enum Request {
         serial: u64,
         /// The sender connected; otherwise it accepted.
         connected: bool,
+        /// The connection was restored, at another place perhaps, since the monitor said [`Reply::Promote`] of it: its streams began at
+        /// these numbers, as were said then, and not at those that follow from the socket.
+        restored: bool,
+        /// See [`Reply::Promote`].
+        sent: u32,
+        /// See `sent`.
+        received: u32,
     } brings 1, answered;
     /// From `sd demote`: connections that were promoted are to go back to the kernel's, of the user's own processes; of all for root and the
     /// monitor's user. Answer: [`Reply::Demoted`] or [`Reply::Error`]. Allowed before Hello.
@@ -296,6 +303,16 @@ pub enum Request {
         port: u16,
         /// As for [`Reply::Demote`].
         at_once: bool,
+        /// Zero: they are told. Else nobody is: how many such connections took the road that they have before that time (CLOCK_MONOTONIC)?
+        before_ns: u64,
+    } brings 0, answered;
+    /// From `sd detach`: a process, which is about to be checkpointed, is to let go of everything that is not its own, or the kernel's. Who
+    /// may: as for [`Request::Demote`]. Answer: [`Reply::Detaching`] or [`Reply::Error`]. Allowed before Hello.
+    65 Detach {
+        /// The process.
+        pid: u32,
+        /// It is to be told; otherwise only what stands in its way is asked for.
+        tell: bool,
     } brings 0, answered;
     /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
     8 Status brings 0, answered;

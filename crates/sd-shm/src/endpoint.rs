@@ -134,7 +134,8 @@ pub struct Cold {
     pub opts: [AtomicU16; 5],
     /// Which way the bytes of a connection go that the kernel has made, and who is in a call on it; see `sd_socket::socket::road`.
     pub road: AtomicU32,
-    /// Calls on such a connection since it was looked at last, for as long as it is the kernel's.
+    /// Calls on such a connection since it was looked at last, for as long as it is the kernel's. While it has a slot: what the monitor
+    /// has said of where its two ends count (`sd_proto::Reply::Promote`).
     pub messages: AtomicU32,
     /// When that was, in milliseconds; and how long it is not offered.
     pub looked_at_ms: AtomicU32,

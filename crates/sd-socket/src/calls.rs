@@ -307,6 +307,11 @@ pub unsafe fn epoll_wait(
     let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
     match epoll::wait(instance, out, timeout_ns, mask) {
         Ok(count) => Outcome::Done(count as c_int),
+        Err(epoll::AT_EDGE) => {
+            crate::process::detaching::at_edge();
+            // SAFETY: as this call.
+            unsafe { epoll_wait(epfd, events, max, crate::process::detaching::resumed(), mask) }
+        }
         Err(errno) => Outcome::Errno(errno),
     }
 }
@@ -442,6 +447,8 @@ pub unsafe fn start(envp: *const *const c_char, own_path: *const c_char) {
     crate::wait::duties::TABLE.fill(&duties::TABLE);
     crate::monitor::sink::SINK.fill(&crate::setup::mail::SINK);
     crate::socket::life::ABOVE.fill(&ends::TABLE);
+    crate::process::detaching::AT_EDGE.fill(&crate::family::detach::AT_EDGE);
+    crate::process::detaching::IS_BACK.fill(&crate::family::detach::IS_BACK);
     // SAFETY: as above.
     unsafe { exec::attach(envp) };
     listeners.for_each(listening::adopt_from_kernel);

@@ -210,12 +210,7 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
     all.extend([false, true].map(|again| Request::Pump { again }));
     let twins = ids.all.iter().flat_map(|near| ids.all.iter().map(move |far| (*near, *far)));
     all.extend(twins.map(|(near, far)| Request::Carries { near, far }));
-    all.extend(
-        [(0, true), (u64::MAX, false)].map(|(serial, connected)| Request::Offer { serial, connected }),
-    );
-    for (pid, port) in [(0, 0), (1, 0), (0, port), (u32::MAX, 0)] {
-        all.push(Request::Demote { pid, ip: Ip([0; 16]), port, at_once: port == 0 });
-    }
+    of_promotion(&mut all, port);
     for channel in ids.all.iter().copied() {
         all.extend([Request::Stuck { channel }, Request::Leave { channel }, Request::Decline { channel }]);
         all.extend([Request::Finished { channel }, Request::Over { channel }]);
@@ -233,6 +228,25 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
         }
     }
     all
+}
+
+fn of_promotion(all: &mut Vec<Request>, port: u16) {
+    all.extend([(0, true, false), (u64::MAX, false, true), (1, true, true)].map(
+        |(serial, connected, restored)| Request::Offer {
+            serial,
+            connected,
+            restored,
+            sent: u32::MAX,
+            received: u32::MAX,
+        },
+    ));
+    for (pid, port) in [(0, 0), (1, 0), (0, port), (u32::MAX, 0)] {
+        let at_once = port == 0;
+        for before_ns in [0, u64::MAX] {
+            all.push(Request::Demote { pid, ip: Ip([0; 16]), port, at_once, before_ns });
+        }
+        all.push(Request::Detach { pid, tell: at_once });
+    }
 }
 
 fn announcements(ids: &Ids) -> Vec<Request> {

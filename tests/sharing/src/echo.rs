@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// A client whose echo takes longer has been hung.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-fn control(set: RawFd, op: i32, fd: RawFd, events: i32) {
+pub(crate) fn control(set: RawFd, op: i32, fd: RawFd, events: i32) {
     let mut event = libc::epoll_event { events: events as u32, u64: fd as u64 };
     // SAFETY: the event is valid during the call.
     unsafe { libc::epoll_ctl(set, op, fd, &mut event) };
@@ -53,7 +53,7 @@ pub(crate) fn serve_and(port: u16, mut each: impl FnMut(RawFd)) -> io::Result<()
     }
 }
 
-fn echo(set: RawFd, stream: &mut TcpStream, owed: &mut Vec<u8>) -> io::Result<()> {
+pub(crate) fn echo(set: RawFd, stream: &mut TcpStream, owed: &mut Vec<u8>) -> io::Result<()> {
     let mut buf = [0; 4096];
     if owed.is_empty() {
         let len = stream.read(&mut buf)?;

@@ -29,6 +29,7 @@
 //! | `bursts PLACE SEED COUNT` | an end of connections that are closed behind a lot of bytes |
 //! | `crossing PLACE WAY SEED BYTES` | an end of a connection that carries known bytes both ways, and checks them |
 //! | `steered serve`, `steered ADDRESS:PORT` | a server, and a client that sends as much as its standard input says, and hands its connection over |
+//! | `migrant ADDRESS`, `migrant ADDRESS:PORT SEED` | a server that is moved to another network namespace, and a client that checks every byte |
 //! | `eater PORT` | a hostile peer: reads the eventfds that wake others, until it is killed |
 
 mod attacks;
@@ -41,6 +42,7 @@ mod late;
 mod leaver;
 mod liar;
 mod many;
+mod migrant;
 mod note;
 mod observer;
 mod other_monitor;
@@ -116,6 +118,7 @@ fn main() -> ExitCode {
         }
         ["steered", place] => steered::run(place),
         ["steered-on", how, number_of] => steered::go_on(how, number(number_of) as i32),
+        ["migrant", words @ ..] => migrant::run(words),
         ["eater", port] => liar::eat(number(port) as u16),
         _ => Err(std::io::Error::other("see the head of tests/sharing/src/main.rs")),
     };

@@ -171,8 +171,12 @@ fn promotions(lab: &Lab) -> Result<u64> {
 }
 
 fn demote(lab: &Lab, what: &[&str]) -> Result<String> {
-    let output =
-        Command::new(product::sd()).arg("demote").args(what).arg("--socket").arg(lab.socket()).output()?;
+    let output = Command::new(product::sd())
+        .args(["demote", "--timeout", "0"])
+        .args(what)
+        .arg("--socket")
+        .arg(lab.socket())
+        .output()?;
     if !output.status.success() {
         fail!("sd demote {what:?}: {}", String::from_utf8_lossy(&output.stderr));
     }

@@ -19,6 +19,7 @@
 //! | `demoted`, `wandering` | and back to the kernel's, at bytes that chance chooses, and again; the second so often that each step meets each other |
 //! | `handed-over` | a promoted connection goes on in a program without the library, or in a process that gives rights up, and no process copies its bytes |
 //! | `short-lived` | who is done after a few messages is never registered; the connection of who lives is moved to shared memory |
+//! | `migrated` | a server moves to another network namespace with its connections: shared memory, kernel, shared memory |
 //! | `across` | the same between two network namespaces: by a cable, a bridge, a published port; not where a proxy is between, not where the policy says stay, and not for another tenant with the same addresses; `rootless-across`: all of it by a user without rights, in a user namespace |
 //! | `before-monitor` | connections that were made before their monitor, or while it was down, are moved when it comes |
 //! | `roam` | both ends of connections are handed on and killed, while these move between kernel and shared memory, and the monitor dies and comes back (`--soak SECONDS`) |
@@ -40,6 +41,7 @@ mod handed;
 mod hostile;
 mod liars;
 mod many;
+mod migrated;
 mod pool;
 pub(crate) mod promote;
 mod pumped;
@@ -193,6 +195,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
 /// Connections between network namespaces.
 fn between_namespaces(options: &Options) -> Vec<Part<'_>> {
     let mut parts: Vec<Part<'_>> = across::parts(options.seed).into();
+    parts.push(("migrated".to_owned(), Box::new(migrated::run)));
     parts.extend(tenants::parts(options.seed));
     let check = |lab: &mut Lab| match lab.is_oracle() {
         true => Ok("there is no monitor".to_owned()),

@@ -170,7 +170,11 @@ fn is_moved(lab: &Lab, networks: &Networks) -> Result<String> {
 fn goes_back(lab: &Lab, talk: &mut Talk, how: &[&str], changes: u64) -> Result<()> {
     let mut command = Command::new(product::sd());
     let pid = talk.client.pid().to_string();
-    let output = command.args(["demote", &pid]).args(how).env("SD_MONITOR", lab.socket()).output()?;
+    let output = command
+        .args(["demote", "--timeout", "0", &pid])
+        .args(how)
+        .env("SD_MONITOR", lab.socket())
+        .output()?;
     if !output.status.success() {
         fail!("sd demote: {}", String::from_utf8_lossy(&output.stderr).trim());
     }

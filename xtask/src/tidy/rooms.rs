@@ -18,7 +18,7 @@ const ORDER: [&str; 17] = [
 ];
 
 /// Files that declare a table of functions which a folder above fills in (`process::above`).
-const TABLES: [&str; 3] = ["monitor/sink.rs", "socket/life.rs", "wait/duties.rs"];
+const TABLES: [&str; 4] = ["monitor/sink.rs", "process/detaching.rs", "socket/life.rs", "wait/duties.rs"];
 
 pub(crate) fn check(files: &[(PathBuf, String)]) -> Result<Findings> {
     let mut upward = BTreeSet::new();

@@ -8,11 +8,14 @@
 //! | [`Evidence::Numbers`]: the sequence numbers at which both streams begin, 64 bits | the monitor has CAP_NET_ADMIN over both network namespaces (`sd_sys::origins`) | translated addresses, published ports, bridges |
 //! | [`Evidence::Names`]: each end's own name is the other's peer, in one network namespace | the kernel tells namespaces apart | loopback, and the namespace's own addresses |
 //!
+//! A connection that was restored (TCP_REPAIR) has the numbers that its kernel began with anew; its process says what they were before, as
+//! the monitor had told it. So where they begin by now is known of both ends, and with it how far the two counts are apart ([`Offer::behind`]).
+//!
 //! Where the first is there, it alone decides. The role of an end is part of it: the number of the first byte follows from it, so who
 //! says the wrong one has numbers that nobody mirrors. Two offers that fit one are as good as none: all are refused.
 //!
 //! # Not guaranteed
-//! Who has CAP_NET_ADMIN in a network namespace of his own can give a socket any numbers (TCP_REPAIR). To be taken for an end of
+//! Who says that his connection was restored can say any numbers, as can who has CAP_NET_ADMIN in a network namespace of his own (TCP_REPAIR). To be taken for an end of
 //! somebody else's connection he has to know both of its numbers, so he has to see its packets, and could have changed them.
 
 use super::ClientId;
@@ -56,6 +59,9 @@ pub(crate) struct Offer {
     /// It connected; otherwise it accepted.
     pub(crate) connected: bool,
     pub(crate) facts: Facts,
+    /// Of a connection that was restored: the numbers of the first bytes sent and received, as the monitor has told them before. Those of
+    /// `facts` are where the kernel has begun to count anew.
+    pub(crate) restored: Option<(u32, u32)>,
 }
 
 /// Whether two offers are the ends of one connection.
@@ -86,11 +92,26 @@ impl Mark {
 }
 
 impl Offer {
-    /// Of the first byte sent, and received.
-    fn streams(&self) -> Option<Mark> {
+    /// Where the kernel begins to count: numbers of the byte sent, and of the byte received.
+    fn counted(&self) -> Option<(u32, u32)> {
         let Numbers::Known { sent, received } = self.facts.numbers else { return None };
         let first = Wrapping(sent) + Wrapping(u32::from(self.connected));
-        Some(Mark::Streams(first.0, received))
+        Some((first.0, received))
+    }
+
+    /// Numbers of the first byte sent, and received, since the connection was made.
+    pub(crate) fn began(&self) -> Option<(u32, u32)> {
+        self.counted().map(|counted| self.restored.unwrap_or(counted))
+    }
+
+    /// Where `other` counts byte 0 of what it sends, as this end counts what it has received.
+    pub(crate) fn behind(&self, other: &Offer) -> u32 {
+        let both = self.counted().zip(other.counted());
+        both.map_or(0, |((_, received), (sent, _))| sent.wrapping_sub(received))
+    }
+
+    fn streams(&self) -> Option<Mark> {
+        self.began().map(|(sent, received)| Mark::Streams(sent, received))
     }
 
     fn names(&self) -> Option<Mark> {
@@ -136,7 +157,7 @@ pub(crate) enum Outcome {
     /// It waits for the other end.
     Waits,
     /// Both ends: who connected, and who accepted.
-    Pair(Offer, Offer, Evidence),
+    Pair(Box<[Offer; 2]>, Evidence),
     /// There are too many, or more than one fits.
     Refused,
 }
@@ -186,9 +207,9 @@ impl Offers {
                 self.remove(number);
                 let found = evidence(&offer, &other);
                 if offer.connected {
-                    Outcome::Pair(offer, other, found)
+                    Outcome::Pair(Box::new([offer, other]), found)
                 } else {
-                    Outcome::Pair(other, offer, found)
+                    Outcome::Pair(Box::new([other, offer]), found)
                 }
             }
             _ => Outcome::Refused,

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! sd demote --Demote: process, name--> monitor --Demote: name--> processes that have such connections --WANTS_KERNEL--> their peers
+//! sd demote --Demote: how many are there still?--> monitor
 //! ```
 //! Who may: root and the monitor's own user for everybody's; others for their own, as kill(2) would let them. A connection's other end may be another
 //! user's: that one goes back as well, as it would if the process that was told had ended the connection. Nothing is lost by it but speed.
@@ -32,6 +33,8 @@ pub(super) struct Demotion {
     /// An address, perhaps unspecified, and a port, zero: any.
     name: (Ip, u16),
     at_once: bool,
+    /// Not zero: nobody is told, and those count that have had their road since before that time.
+    before_ns: u64,
     pub(super) count: u32,
 }
 
@@ -40,17 +43,25 @@ impl Server {
     pub(super) fn demote(
         &mut self,
         id: u64,
-        pid: u32,
-        name: (Ip, u16),
-        at_once: bool,
+        (pid, ip, port): (u32, Ip, u16),
+        (at_once, before_ns): (bool, u64),
     ) -> Result<(), ErrorCode> {
-        let uid = self.connections.get(&id).map(|connection| connection.uid).ok_or(ErrorCode::Protocol)?;
-        let uid = Some(uid).filter(|uid| !self.core.quotas.is_exempt(*uid));
+        let uid = self.whose(id)?;
         let is_asked = |family: &Family| uid.is_none_or(|uid| uid == family.uid);
         let families = self.families.iter().filter(|(_, family)| is_asked(family)).map(|(client, _)| *client);
         let families = families.collect();
-        self.look(id, What::Demotion(Demotion { uid, pid, name, at_once, count: 0 }), families);
+        self.look(
+            id,
+            What::Demotion(Demotion { uid, pid, name: (ip, port), at_once, before_ns, count: 0 }),
+            families,
+        );
         Ok(())
+    }
+
+    /// Whose processes somebody may have moved; `None`: everybody's.
+    pub(super) fn whose(&self, id: u64) -> Result<Option<u32>, ErrorCode> {
+        let uid = self.connections.get(&id).map(|connection| connection.uid).ok_or(ErrorCode::Protocol)?;
+        Ok(Some(uid).filter(|uid| !self.core.quotas.is_exempt(*uid)))
     }
 
     /// Tells those who have such connections, of one family.
@@ -61,7 +72,8 @@ impl Server {
         }
         let mut holders = BTreeSet::new();
         family.slab.endpoints(|endpoint| {
-            if !is_promoted(endpoint) || !has_name(family, endpoint, asked.name) {
+            let is_meant = is_promoted(endpoint) && has_name(family, endpoint, asked.name);
+            if !is_meant || !is_older(family, endpoint, asked.before_ns) {
                 return;
             }
             let member = endpoint.holders.load(Ordering::Relaxed).trailing_zeros();
@@ -72,7 +84,7 @@ impl Server {
                 holders.insert(pid);
             }
         });
-        for pid in holders {
+        for pid in holders.into_iter().filter(|_| asked.before_ns == 0) {
             // A relative may have it alone.
             let own = self.families.iter().find(|(_, family)| family.pid == pid);
             let holder = own.map_or(client, |(own, _)| *own);
@@ -86,12 +98,15 @@ impl Server {
         (ip, port): (Ip, u16),
         (at_once, by_policy): (bool, bool),
     ) {
+        self.tell_unasked(client, Reply::Demote { ip, port, at_once, by_policy });
+    }
+
+    /// Tells a client something that it may have been told before.
+    pub(super) fn tell_unasked(&mut self, client: ClientId, notice: Reply) {
         let Some(family) = self.families.get(&client) else { return };
         let connection = family.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
         let Some((number, connection)) = connection else { return };
-        if connection.notices_waiting() < WAITING_MAX
-            && connection.notify(Reply::Demote { ip, port, at_once, by_policy })
-        {
+        if connection.notices_waiting() < WAITING_MAX && connection.notify(notice) {
             let _ = self.poller.watch_room(connection.fd(), Token::Connection(number), true);
         }
         family.announce_mail();
@@ -144,6 +159,12 @@ impl Server {
 fn is_promoted(endpoint: &Endpoint) -> bool {
     State::from_u32(endpoint.state.load(Ordering::Acquire).into()) == State::Connected
         && endpoint.reason.load(Ordering::Relaxed) == Reason::Promoted as u8
+}
+
+/// It has had its road since before that time, if that is asked.
+fn is_older(family: &Family, endpoint: &Endpoint, before_ns: u64) -> bool {
+    let since = || family.slab.cold(endpoint).map(|cold| cold.road_since_ns.load(Ordering::Relaxed));
+    before_ns == 0 || since().is_none_or(|since| since < before_ns)
 }
 
 /// One of its ends has that name.

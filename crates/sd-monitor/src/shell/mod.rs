@@ -10,6 +10,7 @@ mod connection;
 mod cut_off;
 mod demote;
 mod descriptors;
+mod detach;
 mod directories;
 mod door;
 mod expected;

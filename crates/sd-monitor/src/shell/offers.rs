@@ -46,7 +46,9 @@ impl Server {
         asked: Request,
         socket: Result<Facts, Unfit>,
     ) -> Result<Option<Reply>, ErrorCode> {
-        let Request::Offer { serial, connected } = asked else { return Err(ErrorCode::Protocol) };
+        let Request::Offer { serial, connected, restored, sent, received } = asked else {
+            return Err(ErrorCode::Protocol);
+        };
         let facts = socket.map_err(|_| ErrorCode::Descriptor)?;
         let uid = self.families.get(&client).ok_or(ErrorCode::Protocol)?.uid;
         if self.promote == Promote::Nothing || self.pumps.is_wanted() {
@@ -55,17 +57,23 @@ impl Server {
         if facts.numbers == Numbers::Later {
             return Err(ErrorCode::InUse);
         }
+        // The kernel counts its bytes anew: without the numbers nobody knows from where.
+        if restored && facts.numbers == Numbers::Untold {
+            return Err(ErrorCode::Denied);
+        }
+        let restored = restored.then_some((sent, received));
         if connected && !self.core.policy.lets_move(uid, [facts.remote; 2], [facts.netns; 2]) {
             return Err(ErrorCode::Denied);
         }
-        let offer = Offer { client, serial, uid, connected, facts };
+        let offer = Offer { client, serial, uid, connected, facts, restored };
         let now_ms = sd_sys::time::now_ns() / 1_000_000;
         let Server { core, namespaces, .. } = self;
         let is_exempt = core.quotas.is_exempt(uid);
         let is_there = |other: &Offer| namespaces.is_connected(&other.facts) != Some(false);
         match core.offers.add(offer, (now_ms, is_exempt), is_there) {
             Outcome::Waits => Ok(Some(Reply::Ok)),
-            Outcome::Pair(a, b, evidence) => {
+            Outcome::Pair(both, evidence) => {
+                let [a, b] = *both;
                 let lets = self.core.policy.lets_move(
                     a.uid,
                     [a.facts.remote, b.facts.local],
@@ -99,6 +107,10 @@ impl Server {
             peer_pid: self.families.get(&other.client).map_or(0, |family| family.pid),
             peer: other.client.0,
             stranger: self.is_stranger(to.client, other.client),
+            behind: to.behind(other),
+            told: to.began().is_some(),
+            sent: to.began().map_or(0, |(sent, _)| sent),
+            received: to.began().map_or(0, |(_, received)| received),
         };
         self.tell_of_promotion(b, &notice(b, a, 1), None)?;
         self.tell_of_promotion(a, &notice(a, b, 0), is_fresh.then_some((b.client, key)))?;

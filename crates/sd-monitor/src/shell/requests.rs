@@ -61,7 +61,10 @@ impl Server {
             (Request::Hello { again, .. }, None) => self.hello(id, again, fds)?,
             (Request::Resume, None) => self.resume(id, sender.pid)?,
             (Request::Status, _) => self.status(id)?,
-            (Request::Demote { pid, ip, port, at_once }, _) => self.demote(id, pid, (ip, port), at_once)?,
+            (Request::Demote { pid, ip, port, at_once, before_ns }, _) => {
+                self.demote(id, (pid, ip, port), (at_once, before_ns))?;
+            }
+            (Request::Detach { pid, tell }, _) => return self.detach(id, pid, tell).map(Some),
             (Request::Memory { len }, _) => self.memory(id, sender.uid, len)?,
             (Request::Bridge, _) => self.bridge(id, sender, fds)?,
             (Request::CannotTake, _) => self.cannot_take(id, listener)?,
@@ -121,9 +124,7 @@ impl Server {
             }
             Request::ThreadWaker { number } => return self.waker(client, number, fds).map(Some),
             Request::ThreadWakerOf { .. } => return self.tell_waker(id, client, asked),
-            Request::Signal { channel, slot, side, urgent } => {
-                self.signal(client, channel, slot, side, urgent)
-            }
+            Request::Signal { .. } => self.signal(client, asked),
             Request::Ring { channel, side } => self.ring(client, channel, side)?,
             Request::Bind { .. } | Request::Tuple { .. } | Request::Admits { .. } => {
                 return self.may_use(id, who, asked);
@@ -138,6 +139,7 @@ impl Server {
             | Request::Bridge
             | Request::CannotTake
             | Request::Demote { .. }
+            | Request::Detach { .. }
             | Request::Offer { .. }
             | Request::Separate => return Err(ErrorCode::Protocol),
         }

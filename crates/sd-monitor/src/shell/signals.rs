@@ -9,6 +9,7 @@ use super::server::Server;
 use super::standing::Standing;
 use crate::core::ClientId;
 use crate::core::channels::ChannelKey;
+use sd_proto::Request;
 use sd_shm::channel::{SLOTS, Side};
 use sd_shm::slab::{Endpoint, State};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -39,7 +40,8 @@ impl Wish {
 
 impl Server {
     /// `client`, on `side` of its channel `id`, has done something that the other side wants a signal for.
-    pub(crate) fn signal(&self, client: ClientId, id: u64, slot: u32, side: u32, urgent: bool) {
+    pub(crate) fn signal(&self, client: ClientId, asked: Request) {
+        let Request::Signal { channel: id, slot, side, urgent } = asked else { return };
         let side = if side == 0 { Side::A } else { Side::B };
         let Some(key) = self.core.members.lineage(client).find_map(|f| self.core.channels.named(f, id))
         else {

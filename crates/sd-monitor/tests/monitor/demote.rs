@@ -6,7 +6,7 @@ use crate::process::Process;
 use crate::server::Server;
 use sd_proto::{Ip, Reply, Request};
 use sd_shm::channel::Side;
-use sd_shm::slab::{Reason, State};
+use sd_shm::slab::{HAS_COLD, Reason, State};
 use sd_sys::Errno;
 use std::sync::atomic::Ordering;
 
@@ -27,7 +27,7 @@ fn client(server: &Server) -> Client {
 }
 
 fn told(control: &Control, pid: u32, ip: Ip, port: u16) -> u32 {
-    match control.ask(Request::Demote { pid, ip, port, at_once: port == 80 }, &[]).0 {
+    match control.ask(Request::Demote { pid, ip, port, at_once: port == 80, before_ns: 0 }, &[]).0 {
         Reply::Demoted { count } => count,
         other => panic!("{other:?}"),
     }
@@ -67,6 +67,47 @@ fn those_are_told_that_have_such_a_connection() {
     assert_eq!((notices(&client), client.mail()), (vec![], mail + 5));
 }
 
+/// Who waits for them counts those that have their road since before they were told; nobody is told again.
+#[test]
+fn those_that_have_not_gone_back_are_counted() {
+    let server = Server::start();
+    let client = client(&server);
+    let asks = Control::connect(server.socket());
+    let still = |before_ns| {
+        let request = Request::Demote { pid: 0, ip: ANY, port: 0, at_once: false, before_ns };
+        match asks.ask(request, &[]).0 {
+            Reply::Demoted { count } => count,
+            other => panic!("{other:?}"),
+        }
+    };
+    client.slab.endpoint(0).unwrap().flags.fetch_or(HAS_COLD, Ordering::Relaxed);
+    let since = |ns| client.slab.cold(0).unwrap().road_since_ns.store(ns, Ordering::Relaxed);
+    since(500);
+    assert_eq!([still(499), still(500), still(501)], [0, 0, 1]);
+    since(502);
+    assert_eq!(still(501), 0, "it has been promoted again");
+    assert_eq!(notices(&client), []);
+}
+
+/// What stands in the way of a process that is to be checkpointed, who is told, and when it is done.
+#[test]
+fn who_detaches_is_told_and_counted() {
+    let server = Server::start();
+    let client = client(&server);
+    let asks = Control::connect(server.socket());
+    let detach = |pid, tell| asks.ask(Request::Detach { pid, tell }, &[]).0;
+    let pid = std::process::id();
+    let there = Reply::Detaching { is_there: true, promoted: 1, shared: 1, relatives: 0 };
+    let nobody = Reply::Detaching { is_there: false, promoted: 0, shared: 0, relatives: 0 };
+    assert_eq!([detach(pid, false), detach(1, true)], [there, nobody]);
+    assert!(matches!(client.control.receive_with(libc::MSG_DONTWAIT), Err(Errno::EAGAIN)), "only asked");
+    let mail = client.mail();
+    assert_eq!(detach(pid, true), there);
+    assert!(matches!(client.control.receive(), Some((Reply::Detach, _))) && client.mail() == mail + 1);
+    assert_eq!(client.control.ask(Request::Separate, &[]).0, Reply::Ok);
+    assert_eq!(detach(pid, true), nobody, "it has left");
+}
+
 #[test]
 fn who_reads_nothing_is_not_told_for_ever() {
     let server = Server::start();
@@ -93,6 +134,9 @@ fn connections_of_others_stay_where_they_are() {
         let asks = Control::connect(server.socket());
         assert_eq!(told(&asks, 0, ANY, 0), 0);
         assert_eq!(told(&asks, std::process::id(), ANY, 0), 0);
+        let nobody = Reply::Detaching { is_there: false, promoted: 0, shared: 0, relatives: 0 };
+        let victim = nix::unistd::getppid().as_raw() as u32;
+        assert_eq!(asks.ask(Request::Detach { pid: victim, tell: true }, &[]).0, nobody);
         let own = client(&server);
         assert_eq!(told(&asks, 0, ANY, 80), 1);
         assert_eq!(notices(&own), [(ANY, 80)]);

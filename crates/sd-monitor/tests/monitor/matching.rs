@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::hostile::NOBODY;
+use crate::offers::offer as request;
 use crate::process::Process;
 use crate::server::{Server, until};
 use harness::network::Network;
@@ -41,7 +42,7 @@ impl Promoted {
 }
 
 fn offer(client: &Client, serial: u64, connected: bool, socket: &impl AsRawFd) -> Reply {
-    client.control.ask(Request::Offer { serial, connected }, &[socket.as_raw_fd()]).0
+    client.control.ask(request(serial, connected), &[socket.as_raw_fd()]).0
 }
 
 /// The descriptors, if the channel is new to the client.
@@ -57,7 +58,7 @@ fn is_told_nothing(client: &Client) -> bool {
 
 /// B offers the other end of what A has offered, and both are told of one channel.
 fn is_found((a, serial_a): (&Client, u64), (b, serial_b): (&Client, u64), accepted: &TcpStream) {
-    b.control.tell(Request::Offer { serial: serial_b, connected: ACCEPTED }, &[accepted.as_raw_fd()]);
+    b.control.tell(request(serial_b, ACCEPTED), &[accepted.as_raw_fd()]);
     let at_b = b.take_channel();
     let (of_b, none) = told(b);
     assert!(none.is_empty(), "B has it already");
@@ -107,7 +108,6 @@ fn the_policy_keeps_connections_with_the_kernel() {
     let port = far.local_addr().unwrap().port();
     let server = Server::start_with_promotion(&format!("stay port={port}"));
     let (a, b) = (Client::register(&server), Client::register(&server));
-    let request = |serial, connected| Request::Offer { serial, connected };
     assert_eq!(a.control.refused(request(1, CONNECTED), &[near.as_raw_fd()]), ErrorCode::Denied);
     assert_eq!(offer(&b, 2, ACCEPTED, &far), Reply::Ok);
     assert_eq!(a.control.refused(request(3, CONNECTED), &[near.as_raw_fd()]), ErrorCode::Denied);
@@ -232,7 +232,7 @@ fn a_channel_between_networks_is_for_nothing_else() {
     let known = b.take_channel();
     assert_eq!((rules(&a), rules(&b)), (0, 0));
     assert_eq!(offer(&a, 1, CONNECTED, &near), Reply::Ok);
-    b.control.tell(Request::Offer { serial: 2, connected: ACCEPTED }, &[far.as_raw_fd()]);
+    b.control.tell(request(2, ACCEPTED), &[far.as_raw_fd()]);
     let channel = b.take_channel();
     assert_ne!(rules(&b), 0, "accept asks");
     assert_eq!(rules(&a), 0);

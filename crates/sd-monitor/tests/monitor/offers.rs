@@ -15,8 +15,9 @@ fn connection() -> (TcpStream, TcpStream) {
     (a, listener.accept().unwrap().0)
 }
 
-fn offer(serial: u64, connected: bool) -> Request {
-    Request::Offer { serial, connected }
+/// Of a connection that was not restored.
+pub(crate) fn offer(serial: u64, connected: bool) -> Request {
+    Request::Offer { serial, connected, restored: false, sent: 0, received: 0 }
 }
 
 /// The notice that the other end was found.
@@ -64,6 +65,43 @@ fn both_ends_get_a_channel_and_a_ticket() {
             0 => assert_eq!(Channel::new(of_a.channel, of_a.peer_pid, fds).inode(), channel.inode()),
             _ => assert!(fds.is_empty(), "A has it too by now"),
         }
+    }
+}
+
+/// An end that was restored says by what the connection was known before, and is found by that.
+#[test]
+fn who_was_restored_is_known_by_what_he_was_told() {
+    if sd_sys::origins::may_ask() {
+        let server = Server::start_with_promotion("");
+        let (client_a, client_b) = (Client::register(&server), Client::register(&server));
+        let (a, b) = connection();
+        assert_eq!(client_a.control.ask(offer(1, true), &[a.as_raw_fd()]).0, Reply::Ok);
+        client_b.control.tell(offer(2, false), &[b.as_raw_fd()]);
+        let channel = client_b.take_channel();
+        let of_b = client_b.control.receive().unwrap().0;
+        let Reply::Promote { told: true, behind: 0, sent, received, .. } = of_b else { panic!("{of_b:?}") };
+        assert_eq!(client_b.control.receive().unwrap().0, Reply::Ok);
+        let of_a = client_a.control.receive().unwrap().0;
+        let mirrored = matches!(of_a, Reply::Promote { told: true, behind: 0, sent: s, received: r, .. } if (r, s) == (sent, received));
+        assert!(mirrored, "{of_a:?}");
+        // Another connection, which stands for the restored one: its kernel counts from elsewhere.
+        let (other, restored) = connection();
+        assert_eq!(client_a.control.ask(offer(3, true), &[a.as_raw_fd()]).0, Reply::Ok);
+        let again = Request::Offer { serial: 4, connected: false, restored: true, sent, received };
+        client_b.control.tell(again, &[restored.as_raw_fd()]);
+        let of_b = client_b.control.receive().unwrap().0;
+        let Reply::Promote { serial: 4, channel: over, behind, sent: s, received: r, .. } = of_b else {
+            panic!("{of_b:?}")
+        };
+        assert_eq!((over, s, r), (channel.id, sent, received), "known by the same numbers");
+        assert_ne!(behind, 0, "the ends do not count alike");
+        assert_eq!(client_b.control.receive().unwrap().0, Reply::Ok);
+        // Whoever says other numbers is nobody's other end.
+        client_a.control.receive().unwrap();
+        assert_eq!(client_a.control.ask(offer(5, true), &[a.as_raw_fd()]).0, Reply::Ok);
+        let wrong = Request::Offer { serial: 6, connected: false, restored: true, sent: sent ^ 1, received };
+        assert_eq!(client_b.control.ask(wrong, &[restored.as_raw_fd()]).0, Reply::Ok, "it waits");
+        drop(other);
     }
 }
 

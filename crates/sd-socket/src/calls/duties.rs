@@ -9,6 +9,7 @@
 //! | connections that TCP_DEFER_ACCEPT or the policy holds back | sleep; announced, as the last look may find some | there are some |
 //! | a monitor that is lost: register again | sleep on events; announced | it is lost |
 //! | what is to be sent again through the kernel | sleep | there is some |
+//! | detach: look again whether anything is in the way | sleep | the process was asked |
 //! | memory of the connection that is waited for | sleep | it has some to give back |
 //! | memory of the process's connections | sleep | no other thread sees to it |
 //! | channels whose other side is gone: free them | sleep; announced, as the last look may end some | there are some |
@@ -39,6 +40,7 @@ pub(super) static TABLE: [Duty; DUTIES] = [
     Duty { when: When::Sleeps, act: Act::Timed(admission::pause) },
     Duty { when: When::SleepsOnEvents, act: Act::Timed(client::retry_if_lost) },
     Duty { when: When::Sleeps, act: Act::Timed(crate::epoll::resend_more) },
+    Duty { when: When::Sleeps, act: Act::Timed(crate::family::detach::pause) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.own.as_mut()?.before_sleep()) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.caretaker.before_sleep()) },
     Duty { when: When::Sleeps, act: Act::Plain(leave::sweep) },

@@ -3,8 +3,8 @@
 use super::collect::{Look, collect};
 use super::*;
 use crate::link::reclaim;
-use crate::process::single_threaded;
 use crate::process::waker::{OWN_EVENT, Sleeper};
+use crate::process::{detaching, single_threaded};
 use crate::wait::duties::{self, On, Waiting};
 use crate::wait::{self, Deadline};
 use libc::{epoll_event, sigset_t};
@@ -31,6 +31,9 @@ impl Drop for Waiter {
         let _ = self.0.waiters.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
     }
 }
+
+/// No errno: the wait is to be begun again with [`detaching::resumed`], at an edge of which something is to be done first.
+pub(crate) const AT_EDGE: Errno = Errno(i32::MIN);
 
 /// See epoll_wait(2). `Err` is errno.
 pub(crate) fn wait(
@@ -199,6 +202,10 @@ fn sleep(
         let found = look(epoll, out, false, is_last);
         if found != 0 || is_last {
             return Ok(found);
+        }
+        if detaching::is_asked() && single_threaded() && signals.mask.is_null() {
+            detaching::interrupt(deadline.left());
+            return Err(AT_EDGE);
         }
     }
 }

@@ -16,10 +16,12 @@
 //! | exec | `exec`: will the program load us (`target`), also with a cleared environment (`cleared`), what it needs (`image`), its start (`attach`), whose it is (`proof`) |
 //! | SCM_RIGHTS to a process that loads us | `handover` |
 //! | kernel sockets for the others | `bridge`; made by the monitor: `bridge::helper`, sd-cli's `helper.rs`, the monitor's `shell/helpers.rs`; its ends: `tcp_pair`, `socket::inode`; who reads while others have the connection: `bridge::{others,lent}` |
+//! | checkpoints: a process lets go of what it shares, and comes back | `detach`; `setup::detach`, `process::detaching` |
 //! | setuid, capset, no_new_privs | `separate`; with threads: `separate::threads`, sd-shm's `leaving.rs`; which calls give something up: sd-preload's `body/privileges.rs` |
 
 pub mod bridge;
 pub mod confine;
+pub(crate) mod detach;
 pub mod exec;
 pub(crate) mod fork;
 pub(crate) mod handover;

@@ -81,7 +81,7 @@ pub(super) fn is_left_by_exec() -> bool {
 }
 
 /// A socket that the process has kept, as the kernel has it.
-struct Left {
+pub(super) struct Left {
     numbers: Vec<i32>,
     kind: Kind,
 }
@@ -102,7 +102,7 @@ enum Kind {
 impl Left {
     /// A listener is one of ours again, in a process that has no relatives, and a connection is told by its names. Where
     /// there is no monitor they stay the kernel's.
-    fn take_up(self) {
+    pub(super) fn take_up(self) {
         let Some(&first) = self.numbers.first() else { return };
         match self.kind {
             Kind::Listener { backlog, registered } => {
@@ -135,7 +135,7 @@ fn share(endpoint: &'static Endpoint, numbers: &[i32], set: fn(i32, &'static End
 }
 
 /// Leaves the family. `Err` is errno: a connection cannot be handed over; nothing has changed then.
-fn leave() -> Result<Vec<Left>, Errno> {
+pub(super) fn leave() -> Result<Vec<Left>, Errno> {
     if !single_threaded() {
         return threads::leave().map(|()| Vec::new());
     }

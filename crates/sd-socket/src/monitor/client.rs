@@ -18,7 +18,9 @@ use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_shm::slab::Slab;
 use sd_sys::lock::{Guard, Lock};
 use sd_sys::{msg, trust};
-pub(crate) use separate::{close_for_good, forget, is_closed_for_good, is_ending, set_ending};
+pub(crate) use separate::{
+    close_for_good, forget, is_closed_for_good, is_ending, leave_for_checkpoint, set_ending,
+};
 use std::collections::VecDeque;
 
 use absent::RETRY_MIN_NS;
@@ -72,9 +74,18 @@ pub(crate) enum Mail {
     /// Connections on a channel, which we have as this adopter, are for the listener of that index; the channel is marked as used.
     Offer((u64, u32), u32),
     /// The other end of a connection that was offered, by this name, is on a channel, which is ours on this side; and the ticket.
-    Promote((u64, u64), sd_shm::channel::Side, u64),
+    Promote((u64, u64), sd_shm::channel::Side, u64, Counts),
     /// Connections that were promoted, with this name at an end, are to go back; at once; why.
     Demote((sd_proto::Ip, u16), bool, sd_shm::slab::Moved),
+    /// The process is about to be checkpointed.
+    Detach,
+}
+
+/// What the monitor says of the numbers of a connection's bytes: see [`Reply::Promote`].
+#[derive(Clone, Copy)]
+pub(crate) struct Counts {
+    pub(crate) behind: u32,
+    pub(crate) began: Option<(u32, u32)>,
 }
 
 /// State of the control path; under `CONTROL`.

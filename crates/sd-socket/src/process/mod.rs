@@ -13,11 +13,13 @@
 //! |---|---|
 //! | where the monitor's socket is | `env`; whom to believe: sd-sys' `trust.rs` |
 //! | unshare, setns, clone: another network namespace | `family::network` |
+//! | a process that is about to be checkpointed | `detaching`; `family::detach` |
 //! | how long memory of idle connections is kept | `retention` |
 //! | seccomp filters of the program's | `family::confine`; what they forbid: sd-sys' `confine.rs` |
 
 pub(crate) mod above;
 pub(crate) mod borrowed;
+pub(crate) mod detaching;
 pub(crate) mod env;
 pub(crate) mod fence;
 pub(crate) mod netlink;

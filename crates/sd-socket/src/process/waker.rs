@@ -178,6 +178,7 @@ impl Sleeper {
     /// `leave_under_lock` in crates/sd-socket/src/wait/settle.rs; SYNC POINT: starving, with `starve` in
     /// crates/sd-monitor/src/shell/starving.rs).
     pub(crate) fn enter() -> Sleeper {
+        super::detaching::sleeps();
         WATCH.enter();
         let view = View::now();
         sleepers::enter(view.sleepers());
@@ -200,6 +201,7 @@ impl Drop for Sleeper {
     fn drop(&mut self) {
         sleepers::leave(self.view.sleepers());
         WATCH.leave();
+        super::detaching::sleeps_no_more();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::link::channel::Channel;
 use crate::link::made::new_channel;
-use crate::monitor::client::{self, Control, Mail};
+use crate::monitor::client::{self, Control, Counts, Mail};
 use crate::monitor::sink::Sink;
 use crate::process::PROCESS;
 use crate::socket::endpoint::{EOF, EndpointExt, PEER_DEAD, RESET};
@@ -49,7 +49,19 @@ fn take_in(control: &mut Control, reply: Reply, got: msg::Received) -> Option<(R
                 None => decline(id),
             }
         }
-        Reply::Promote { serial, channel, side, ticket, peer_pid, peer, stranger } => {
+        Reply::Promote {
+            serial,
+            channel,
+            side,
+            ticket,
+            peer_pid,
+            peer,
+            stranger,
+            behind,
+            told,
+            sent,
+            received,
+        } => {
             if side == Side::A as u32 && !got.fds.as_slice().is_empty() {
                 match new_channel(channel, (Side::A, 0), (peer_pid, stranger), got) {
                     Some(made) => made.set_client(peer),
@@ -57,12 +69,14 @@ fn take_in(control: &mut Control, reply: Reply, got: msg::Received) -> Option<(R
                 }
             }
             let side = if side == Side::A as u32 { Side::A } else { Side::B };
-            control.mail.push_back(Mail::Promote((serial, channel), side, ticket));
+            let counts = Counts { behind, began: told.then_some((sent, received)) };
+            control.mail.push_back(Mail::Promote((serial, channel), side, ticket, counts));
         }
         Reply::Demote { ip, port, at_once, by_policy } => {
             let why = if by_policy { Moved::Policy } else { Moved::Asked };
             control.mail.push_back(Mail::Demote((ip, port), at_once, why));
         }
+        Reply::Detach => control.mail.push_back(Mail::Detach),
         answer => return Some((answer, got)),
     }
     None
@@ -90,8 +104,9 @@ fn deliver() {
                 crate::setup::withdrawn::asked(id, slot as usize, generation);
             }
             Some(Mail::Demote(name, at_once, why)) => crate::setup::demote::asked(name, at_once, why),
-            Some(Mail::Promote((serial, channel), side, ticket)) => {
-                crate::setup::promote::promised(serial, channel, side, ticket);
+            Some(Mail::Detach) => crate::setup::detach::asked(),
+            Some(Mail::Promote((serial, channel), side, ticket, counts)) => {
+                crate::setup::promote::promised((serial, channel), side, ticket, counts);
             }
             Some(Mail::Offer((id, adopter), listener)) => {
                 if let Some(channel) = offered_before(id, adopter) {

@@ -24,6 +24,7 @@
 //! | connections that go to a sibling | `adopt`, `listen::offered`; the monitor's `shell/rescue.rs` |
 //! | connections of the kernel's that go over to shared memory | which: `watched`; how: `promote`; afterwards: `socket::road` |
 //! | and back, when the monitor says so | `demote`; how: `socket::way_back`, `epoll::way_back` |
+//! | all of them, as the process is about to be checkpointed | `detach`; by what they are known afterwards: `began`; the rest: `family::detach` |
 //! | one that a parent has accepted for its child | `inherited` |
 //! | the first connection of a process, which may not live for long | `first` (ADR 79) |
 //! | connections that are made while there is no monitor | `unregistered` (ADR 85) |
@@ -33,9 +34,11 @@ pub(crate) mod accept;
 pub(crate) mod admission;
 pub(crate) mod adopt;
 mod before_monitor;
+pub(crate) mod began;
 pub(crate) mod bind;
 pub(crate) mod connect;
 mod demote;
+mod detach;
 pub(crate) mod first;
 mod first_contact;
 mod inherited;

@@ -12,7 +12,8 @@ use crate::backlog::arrivals::refuse;
 use crate::fd::table::{self, Entry};
 use crate::link::channel::Channel;
 use crate::memory::idle::without_forks;
-use crate::process::PROCESS;
+use crate::monitor::client::Counts;
+use crate::process::{PROCESS, detaching};
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::socket::handle::Socket;
 use crate::socket::history;
@@ -46,6 +47,7 @@ struct Promise {
     channel: u64,
     side: Side,
     ticket: u64,
+    behind: u32,
     /// Side B: where A has shown the ticket.
     slot: Option<(usize, u32)>,
 }
@@ -114,12 +116,13 @@ pub(super) fn give_up(serial: u64) {
 }
 
 /// The monitor has found the other end.
-pub(super) fn promised(serial: u64, channel: u64, side: Side, ticket: u64) {
+pub(super) fn promised((serial, channel): (u64, u64), side: Side, ticket: u64, counts: Counts) {
     let mut offers = OFFERS.lock();
     let found = offers.iter_mut().find(|offered| offered.serial == serial);
     let Some(offered) = found.filter(|offered| is_valid(offered)) else { return };
     history::awaits(offered.endpoint, Awaits::Moment);
-    offered.promise = Some(Promise { channel, side, ticket, slot: None });
+    super::began::note(offered.endpoint, counts.began);
+    offered.promise = Some(Promise { channel, side, ticket, behind: counts.behind, slot: None });
     offered.promised_at = sd_sys::time::now_ns();
     if side == Side::A {
         mark(offered.endpoint);
@@ -175,7 +178,7 @@ pub(super) fn attach(endpoint: &'static Endpoint, fd: i32) -> bool {
     let Some(word) = road::word(endpoint) else { return false };
     let now = word.load(Ordering::Acquire);
     // What was promised to one is not to be used up by a relative that has the connection too.
-    if !is_held_alone(endpoint) || !close(endpoint, now, PROMISED) {
+    if detaching::is_on() || !is_held_alone(endpoint) || !close(endpoint, now, PROMISED) {
         return false;
     }
     // Another thread may close the number meanwhile.
@@ -334,7 +337,7 @@ fn attach_to(
         // Calls that began before it was demoted may be under way still.
         let _halves = (Half::<Rx>::take_as_is(endpoint), Half::<Tx>::take_as_is(endpoint));
         life::attach(socket, channel, slot, generation);
-        road::begin(endpoint, word, fd);
+        road::begin(endpoint, word, (fd, promise.behind));
     }
     // Who changes one meanwhile finds the connection closed, and then ours.
     for registration in registered.into_iter().flatten() {

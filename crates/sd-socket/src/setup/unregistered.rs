@@ -19,6 +19,7 @@
 use super::watched::{BUSY_MS, MESSAGES};
 use crate::fd::table;
 use crate::monitor::client;
+use crate::process::detaching;
 use crate::setup::first::Left;
 use crate::socket::life;
 use crate::socket::road::{now_ms, promotes};
@@ -37,7 +38,9 @@ const LOOK_EVERY_MS: u32 = 100;
 const INSIDE_ONE: u64 = 1 << 3;
 const INSIDE: u64 = 0xffff << 3;
 const MESSAGE_ONE: u64 = 1 << 19;
-const MESSAGES_ALL: u64 = 0x1fff << 19;
+const MESSAGES_ALL: u64 = 0xfff << 19;
+/// This end has accepted: of a process that was detached.
+const PASSIVE: u64 = 1 << 31;
 const SINCE_SHIFT: u32 = 32;
 
 fn fresh() -> u64 {
@@ -47,6 +50,12 @@ fn fresh() -> u64 {
 /// The kernel has made a TCP socket, while there is no monitor.
 pub(super) fn begin(fd: c_int) {
     table::set_early(fd, fresh());
+    ARE_THERE.store(true, Ordering::Relaxed);
+}
+
+/// A connection of a process that has left its monitor for a checkpoint.
+pub(crate) fn begin_as(fd: c_int, is_active: bool) {
+    table::set_early(fd, fresh() | if is_active { 0 } else { PASSIVE });
     ARE_THERE.store(true, Ordering::Relaxed);
 }
 
@@ -86,7 +95,7 @@ fn one_message_more(word: u64) -> (u64, bool) {
     }
     let now = now_ms();
     let since = now.wrapping_sub((word >> SINCE_SHIFT) as u32);
-    (word & (INSIDE | MESSAGES_ALL) | u64::from(now) << SINCE_SHIFT, since <= BUSY_MS)
+    (word & (INSIDE | MESSAGES_ALL | PASSIVE) | u64::from(now) << SINCE_SHIFT, since <= BUSY_MS)
 }
 
 /// Whether it is time to look for a monitor again, because of a connection that might be offered.
@@ -95,6 +104,17 @@ pub(super) fn may_look() -> bool {
     client::is_there()
         || now.wrapping_sub(before) >= LOOK_EVERY_MS
             && LOOKED_AT_MS.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && (!detaching::is_done() || goes_on())
+}
+
+/// Whether a process that was detached goes on, restored elsewhere perhaps.
+#[cold]
+fn goes_on() -> bool {
+    let may = detaching::may_go_on();
+    if may {
+        client::set_ending(false);
+    }
+    may
 }
 
 /// Makes it one of the process's kernel connections, if there is a monitor that moves them, and nobody has made a call since `word`.
@@ -106,6 +126,7 @@ fn take_up(fd: c_int, word: u64) -> Option<&'static Endpoint> {
     // A handler of a signal would find half of it.
     let _section = Section::enter();
     drop(client::connected()?);
+    detaching::IS_BACK.get().inspect(|is_back| is_back());
     if promotes() == Promotes::Nothing {
         stays(fd);
         return None;
@@ -113,7 +134,8 @@ fn take_up(fd: c_int, word: u64) -> Option<&'static Endpoint> {
     if sd_sys::tcp::info(fd).ok()?.state != sd_sys::tcp::ESTABLISHED {
         return None;
     }
-    let endpoint = super::watched::endpoint_of(fd, Reason::NoMonitor, true)?;
+    let endpoint = super::watched::endpoint_of(fd, Reason::NoMonitor, word & PASSIVE == 0)?;
+    super::began::take_up(fd, endpoint);
     if !table::end_early(fd, word, endpoint) {
         life::release(endpoint);
         return None;

@@ -8,9 +8,9 @@
 
 use crate::fd::table::{self, Entry};
 use crate::monitor::client;
-use crate::process::{PROCESS, single_threaded};
+use crate::process::{PROCESS, detaching, single_threaded};
 use crate::setup::first::{self, Left};
-use crate::setup::{inherited, promote, unregistered};
+use crate::setup::{began, inherited, promote, unregistered};
 use crate::socket::cold;
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::handle::Socket;
@@ -42,6 +42,7 @@ pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
     if promotes() != Promotes::Nothing || has_no_monitor_yet() {
         let role = if active { ACTIVE } else { 0 };
         history::begin(endpoint);
+        began::forget(endpoint);
         cold::change(endpoint, |cold| {
             cold.messages.store(0, Ordering::Relaxed);
             cold.pause_ms.store(0, Ordering::Relaxed);
@@ -142,6 +143,7 @@ pub(crate) fn left(fd: c_int, is_message: bool) {
         cold.messages.store(messages, Ordering::Relaxed);
         look(endpoint, cold, messages, fd);
     }
+    detaching::at_edge();
 }
 
 /// The process's first connection has no endpoint.
@@ -162,14 +164,16 @@ fn left_first(fd: c_int, is_message: bool) {
 /// What is to be done for a connection after so many messages.
 fn look(endpoint: &'static Endpoint, cold: &'static Cold, messages: u32, fd: c_int) {
     let mut now = cold.road.load(Ordering::Acquire);
-    if now & OFFERED != 0 {
+    if now & OFFERED != 0 || messages.is_multiple_of(MESSAGES) {
         client::check_mail();
+    }
+    if now & OFFERED != 0 {
         promote::look_for_tickets();
         now = cold.road.load(Ordering::Acquire);
     }
-    if now & PROMISED != 0 {
+    if now & PROMISED != 0 && !detaching::is_on() {
         promote::attach(endpoint, fd);
-    } else if now & (NEVER | CLOSED) == 0 {
+    } else if now & (NEVER | CLOSED) == 0 && !detaching::is_on() {
         match is_due(cold, now, messages) {
             true => offer(endpoint, &cold.road, fd),
             false if messages == MESSAGES && now & OFFERED == 0 => history::awaits(endpoint, Awaits::Rate),
@@ -236,9 +240,12 @@ fn offer(endpoint: &'static Endpoint, word: &'static AtomicU32, fd: c_int) {
     }
     let serial = promote::expect(endpoint);
     let connected = now & ACTIVE != 0;
+    let restored = began::restored(endpoint);
+    let (sent, received) = restored.unwrap_or_default();
+    let offer = Request::Offer { serial, connected, restored: restored.is_some(), sent, received };
     // Before the monitor can say more.
     history::awaits(endpoint, Awaits::Peer);
-    let answer = client::question(&Request::Offer { serial, connected }, &[fd]);
+    let answer = client::question(&offer, &[fd]);
     let cold = cold::of(endpoint);
     cold.looked_at_ms.store(now_ms(), Ordering::Relaxed);
     match answer {

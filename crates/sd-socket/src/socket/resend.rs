@@ -98,7 +98,7 @@ fn resend(endpoint: &Endpoint, fd: i32, has_sent: &mut bool) -> Result<(), Errno
     let (names, side) =
         (channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed))), road::own_side(endpoint));
     let sent = sd_sys::tcp::sent(fd, word.load(Ordering::Relaxed) & ACTIVE != 0)?;
-    let mut skip = sent.saturating_sub(names.switched_at(side).load(Ordering::Relaxed));
+    let mut skip = sent.wrapping_sub(names.switched_at(side).load(Ordering::Relaxed));
     let start = endpoint.peer_words().consumed.load(Ordering::Acquire);
     let mut reader = RxCursor::resumed(start, names.resume_at(side.other()));
     let (mem, mut urgent) = (endpoint.tx_mem(), 0);

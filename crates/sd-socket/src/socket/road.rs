@@ -92,8 +92,8 @@ pub(crate) fn number(endpoint: &Endpoint) -> Option<i32> {
 }
 
 /// Both halves look parked from now on, as those of a fresh connection. Until [`opened`] nobody enters. `fd` leads to the kernel's, which was
-/// open in both directions just now.
-pub(crate) fn begin(endpoint: &'static Endpoint, role: u32, fd: i32) {
+/// open in both directions just now; `behind`: see [`as_received`].
+pub(crate) fn begin(endpoint: &'static Endpoint, role: u32, (fd, behind): (i32, u32)) {
     let Some((rec, index)) = PROCESS.locate(endpoint) else { return };
     let Some(kept) = rec.slab().and_then(|slab| slab.kept(index)) else { return };
     let (rx, tx) = (endpoint.rx(), endpoint.tx());
@@ -109,6 +109,7 @@ pub(crate) fn begin(endpoint: &'static Endpoint, role: u32, fd: i32) {
     let read = sd_sys::tcp::read(fd, 0, 0).unwrap_or(0);
     cold::change(endpoint, |cold| {
         cold.stream_read.store(read as u32, Ordering::Relaxed);
+        cold.messages.store(behind, Ordering::Relaxed);
         cold.road.store(KERNEL | role & ACTIVE | WATCHED | CLOSED, Ordering::Release);
     });
     rx.lowat.store(0, Ordering::Release);
@@ -210,6 +211,7 @@ pub(crate) fn next_at_end(endpoint: &Endpoint, fd: i32) -> Receive {
 fn positions(endpoint: &Endpoint, fd: i32) -> Option<(u64, u64)> {
     let names = endpoint.channel_ref()?.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed)));
     let switched_at = names.switched_at(own_side(endpoint).other()).load(Ordering::Relaxed);
+    let switched_at = as_received(endpoint, fd, switched_at).ok()?;
     let counted = cold::of(endpoint).stream_read.load(Ordering::Relaxed);
     Some((switched_at, sd_sys::tcp::read(fd, switched_at, counted).ok()?))
 }
@@ -219,6 +221,18 @@ fn positions(endpoint: &Endpoint, fd: i32) -> Option<(u64, u64)> {
 pub(crate) fn has_read(endpoint: &Endpoint, bytes: usize) {
     let count = &cold::of(endpoint).stream_read;
     count.store(count.load(Ordering::Relaxed).wrapping_add(bytes as u32), Ordering::Relaxed);
+}
+
+/// A place in what the other end sends, as it counts, as this end's kernel counts what it has received. The counts are the same, but for
+/// connections of which an end was restored, whose kernel began anew: then both are known modulo 2^32, and less than 2^31 apart.
+fn as_received(endpoint: &Endpoint, fd: i32, sent: u64) -> sd_sys::Result<u64> {
+    let behind = cold::of(endpoint).messages.load(Ordering::Relaxed);
+    if behind == 0 {
+        return Ok(sent);
+    }
+    let received = sd_sys::tcp::info(fd)?.received;
+    let ahead = (sent as u32).wrapping_add(behind).wrapping_sub(received as u32);
+    Ok(received.wrapping_add(i64::from(ahead as i32) as u64))
 }
 
 /// From here on what comes is in the ring. For who has the receiving half's token.

@@ -171,8 +171,14 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         29 => Request::Ring { channel: a, side: y & 1 },
         30 => Request::Bridge,
         31 if b & 2 == 0 => Request::Waiting { index: x },
-        31 if b & 4 == 0 => Request::Offer { serial: a, connected: yes },
-        31 => Request::Demote { pid: x, ip: ip(a), port: if yes { port } else { 0 }, at_once: yes },
+        31 if b & 4 == 0 => {
+            Request::Offer { serial: a, connected: yes, restored: b & 8 != 0, sent: x, received: y }
+        }
+        31 if b & 8 != 0 => Request::Detach { pid: x, tell: yes },
+        31 => {
+            let (port, before_ns) = (if yes { port } else { 0 }, b & 16);
+            Request::Demote { pid: x, ip: ip(a), port, at_once: yes, before_ns }
+        }
         20 => Request::ThreadWakerOf { channel: a, side: y & 1, number: y >> 1 },
         _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
     }

@@ -9,7 +9,7 @@ const SYNS: (u32, u32) = (u32::MAX, 5_000);
 
 fn offer(client: u64, connected: bool, (local, remote): (Name, Name)) -> Offer {
     let facts = Facts { netns: 7, cookie: client + 100, local, remote, numbers: Numbers::Untold };
-    Offer { client: ClientId(client), serial: 1, uid: 0, connected, facts }
+    Offer { client: ClientId(client), serial: 1, uid: 0, connected, facts, restored: None }
 }
 
 /// An end whose numbers are known, as the kernel has them at both ends.
@@ -40,7 +40,8 @@ fn mirrored_names_in_one_namespace_are_a_pair() {
         let (one, other) = pair();
         let (first, second) = if connected_first { (one, other) } else { (other, one) };
         assert!(matches!(add(&mut all, first, 0), Outcome::Waits));
-        let Outcome::Pair(a, b, Evidence::Names) = add(&mut all, second, 1) else { panic!("a pair") };
+        let Outcome::Pair(both, Evidence::Names) = add(&mut all, second, 1) else { panic!("a pair") };
+        let [a, b] = *both;
         assert_eq!((a.client, b.client), (ClientId(1), ClientId(2)), "who connected comes first");
         assert!(is_empty(&all));
         assert!(matches!(add(&mut all, second, 2), Outcome::Waits), "each offer is used once");
@@ -75,7 +76,7 @@ fn numbers_hold_whatever_the_names_are() {
     let far = Offer { facts, ..other };
     let mut all = Offers::default();
     assert!(matches!(add(&mut all, far, 0), Outcome::Waits));
-    assert!(matches!(add(&mut all, one, 0), Outcome::Pair(_, _, Evidence::Numbers)));
+    assert!(matches!(add(&mut all, one, 0), Outcome::Pair(_, Evidence::Numbers)));
     assert!(is_empty(&all));
 }
 
@@ -125,7 +126,7 @@ fn tenants_with_the_same_names_are_kept_apart() {
         assert!(matches!(add(&mut all, first, 0), Outcome::Waits));
     }
     let found = |outcome| match outcome {
-        Outcome::Pair(one, other, Evidence::Numbers) => (one.client, other.client),
+        Outcome::Pair(both, Evidence::Numbers) => (both[0].client, both[1].client),
         other => panic!("{other:?}"),
     };
     assert_eq!(found(add(&mut all, d, 0)), (c.client, d.client));
@@ -151,7 +152,8 @@ fn an_offer_ends_with_its_connection() {
     assert!(matches!(add(&mut all, one, 0), Outcome::Waits));
     assert!(matches!(all.add(other, (0, false), |_| false), Outcome::Waits));
     let again = Offer { facts: Facts { cookie: 999, ..one.facts }, ..one };
-    let Outcome::Pair(a, b, _) = add(&mut all, again, 0) else { panic!("a pair") };
+    let Outcome::Pair(both, _) = add(&mut all, again, 0) else { panic!("a pair") };
+    let [a, b] = *both;
     assert_eq!((a.facts.cookie, b.facts.cookie), (999, other.facts.cookie));
 }
 
@@ -162,9 +164,32 @@ fn a_socket_that_is_offered_again_has_its_last_offer() {
     for serial in [1, 2, 3] {
         assert!(matches!(add(&mut all, Offer { serial, ..one }, 0), Outcome::Waits));
     }
-    let Outcome::Pair(a, _, _) = add(&mut all, other, 0) else { panic!("a pair") };
+    let Outcome::Pair(both, _) = add(&mut all, other, 0) else { panic!("a pair") };
+    let a = both[0];
     assert_eq!(a.serial, 3);
     assert!(is_empty(&all));
+}
+
+/// Both ends count from elsewhere, and are one by what they were known by before.
+#[test]
+fn restored_ends_are_one_and_count_apart() {
+    let (one, other) = pair();
+    let (one, other) = (told(one, true, SYNS), told(other, false, SYNS));
+    assert_eq!((one.behind(&other), other.behind(&one)), (0, 0));
+    let (sent, received) = other.began().unwrap();
+    let counts = Numbers::Known { sent: sent.wrapping_add(70), received: received.wrapping_add(50) };
+    let anew = Offer { facts: Facts { numbers: counts, ..other.facts }, ..other };
+    assert_eq!(evidence(&one, &anew), Evidence::No, "it does not say that it was restored");
+    let restored = Offer { restored: Some((sent, received)), ..anew };
+    assert_eq!(
+        (evidence(&one, &restored), evidence(&restored, &one)),
+        (Evidence::Numbers, Evidence::Numbers)
+    );
+    assert_eq!(restored.began(), other.began());
+    // What it sends first from now on the other end has as the 71st; the 51st that comes it counts as its first.
+    assert_eq!((one.behind(&restored), restored.behind(&one)), (70, 50u32.wrapping_neg()));
+    let wrong = Offer { restored: Some((sent, received.wrapping_add(1))), ..anew };
+    assert_eq!(evidence(&one, &wrong), Evidence::No);
 }
 
 #[test]

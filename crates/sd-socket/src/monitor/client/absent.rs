@@ -65,7 +65,7 @@ pub(crate) fn wait_for_monitor() -> bool {
         return true;
     }
     // Nothing is asked any more, so a sleeper would look for a monitor for ever.
-    if is_closed_for_good() {
+    if is_closed_for_good() || super::is_ending() {
         return false;
     }
     let is_ready = prepare(&mut control, -1).is_some();

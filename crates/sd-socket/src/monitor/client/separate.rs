@@ -15,11 +15,18 @@ pub(crate) fn forget() {
         // Mail from before comes before the answer, and goes with all the rest.
         matches!(ask(&mut control, fd.raw(), &Request::Separate, &[]), Some((Reply::Ok, _)))
     });
+    sd_sys::witness::end();
     control.forked();
     if let Some(fd) = kept {
         BIRTH_FD.put(fd);
     }
     KNOWS_CHANNELS.store(false, Ordering::Release);
+}
+
+/// The process has left for a checkpoint (`family::detach`): not even the connection is kept, and nothing is asked any more.
+pub(crate) fn leave_for_checkpoint() {
+    BIRTH_FD.close();
+    set_ending(true);
 }
 
 /// A process is leaving its family while its threads run: nothing is asked of the monitor any more.

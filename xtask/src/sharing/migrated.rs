@@ -1,0 +1,155 @@
+//! A server is moved to another network namespace with its connections, under clients that check every byte: from shared memory to the kernel's
+//! connections, and to shared memory again (ADR 86).
+//!
+//! ```text
+//!  clients 10.9.0.1 ── bridge ── 10.9.0.2 server, in one namespace          promoted
+//!                        │       detached: the kernel's; its link goes down, its sockets are saved
+//!                        └────── 10.9.0.2 the same device, in another one    restored: the kernel's, attached: promoted
+//! ```
+//! A stand-in for CRIU, which does not run everywhere: see `tests/sharing/src/migrant.rs`.
+
+use super::across::{Joint, Networks, SERVER, started};
+use super::promote;
+use harness::lab::{Lab, Side};
+use harness::network::{Network, configure};
+use harness::process::Proc;
+use harness::{Result, fail, product};
+use std::fs;
+use std::io::Write;
+use std::process::{ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+const CLIENTS: u64 = 3;
+/// Under load, on either road.
+const A_WHILE: Duration = Duration::from_millis(300);
+
+/// For root.
+pub(super) fn run(lab: &mut Lab) -> Result<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok("skipped: only root makes network namespaces".to_owned());
+    }
+    promote::let_promote(lab)?;
+    let (networks, there) = (Networks::new(Joint::Bridge)?, Network::new()?);
+    let server = started(lab, Side::Sd, &networks.server, &["migrant", SERVER], Stdio::piped())?;
+    let (mut server, port) = super::served(server)?;
+    let mut input = server.stdin()?;
+    let mut clients = Vec::new();
+    for seed in 0..CLIENTS {
+        clients.push(client(lab, &networks, &port, seed)?);
+    }
+    until("they are promoted", || lab.is_oracle() || promoted(lab, &port) == CLIENTS as usize * 2)?;
+    std::thread::sleep(A_WHILE);
+    let pid = server.pid().to_string();
+    sd(lab, &["detach", &pid])?;
+    has_nothing(lab, server.pid())?;
+    std::thread::sleep(A_WHILE);
+
+    networks.server.inside(|| configure("link set eth0 down\n"))?;
+    say(&mut input, "save")?;
+    server.wait_for_text("saved ", PATIENCE)?;
+    if !server.stdout_so_far().contains("saved 3") {
+        let clients: Vec<String> = clients
+            .iter_mut()
+            .map(|(client, _)| format!("{:?} {}", client.status(), client.last_words()))
+            .collect();
+        fail!("a connection was lost: {}; {clients:?}", server.last_words());
+    }
+    let place = there.path();
+    networks.server.inside(|| configure(&format!("link set eth0 netns {}\n", place.display())))?;
+    there.inside(|| configure(&format!("address add {SERVER}/24 dev eth0\nlink set eth0 up\n")))?;
+    say(&mut input, &format!("restore {}", place.display()))?;
+    server.wait_for_text("restored 3", PATIENCE)?;
+    std::thread::sleep(A_WHILE);
+    if promoted(lab, &port) != 0 {
+        fail!("a process that is detached has been moved to shared memory");
+    }
+
+    sd(lab, &["attach", &pid])?;
+    until("they are promoted again", || lab.is_oracle() || promoted(lab, &port) == CLIENTS as usize * 2)?;
+    // The listener is taken up as well.
+    clients.push(client(lab, &networks, &port, CLIENTS)?);
+    until("so is a new one", || lab.is_oracle() || promoted(lab, &port) == CLIENTS as usize * 2 + 2)?;
+    std::thread::sleep(A_WHILE);
+    let mut said = String::new();
+    for (mut client, input) in clients {
+        drop(input);
+        client.wait_for_text("right: ", PATIENCE)?;
+        let text = client.stdout_so_far();
+        said = text.lines().last().unwrap_or_default().to_owned();
+        client.kill();
+    }
+    server.kill();
+    Ok(format!("{CLIENTS} connections and one more; the last one {said}"))
+}
+
+fn client(lab: &Lab, networks: &Networks, port: &str, seed: u64) -> Result<(Proc, ChildStdin)> {
+    let (to, seed) = (format!("{SERVER}:{port}"), seed.to_string());
+    let mut client = started(lab, Side::Sd, &networks.client, &["migrant", &to, &seed], Stdio::piped())?;
+    client.wait_for_text("connected", PATIENCE)?;
+    let input = client.stdin()?;
+    Ok((client, input))
+}
+
+fn say(input: &mut ChildStdin, line: &str) -> Result<()> {
+    Ok(writeln!(input, "{line}")?)
+}
+
+fn sd(lab: &Lab, args: &[&str]) -> Result<()> {
+    if lab.is_oracle() {
+        return Ok(());
+    }
+    let output = Command::new(product::sd()).args(args).env("SD_MONITOR", lab.socket()).output()?;
+    if !output.status.success() {
+        fail!("sd {args:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+/// Ends at this port that were moved.
+fn promoted(lab: &Lab, port: &str) -> usize {
+    let (Ok(seen), Ok(port)) = (lab.snapshot(), port.parse()) else { return 0 };
+    seen.of_port(port)
+        .iter()
+        .filter(|end| end.path == "shm" && end.reason.as_deref() == Some("promoted"))
+        .count()
+}
+
+/// The library's own descriptors have numbers from here on.
+const HIDDEN_FROM: u32 = 1024;
+
+/// Of the library's segments and descriptors, nothing is left in the process that a checkpoint could not have.
+fn has_nothing(lab: &Lab, pid: u32) -> Result<()> {
+    if lab.is_oracle() {
+        return Ok(());
+    }
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let mut left: Vec<String> =
+        maps.lines().filter(|line| line.contains("memfd:")).map(str::to_owned).collect();
+    let mut eventfds = 0;
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let path = entry?.path();
+        let to = fs::read_link(&path).unwrap_or_default().to_string_lossy().into_owned();
+        let number: u32 = path.file_name().and_then(|name| name.to_str()?.parse().ok()).unwrap_or(0);
+        eventfds += usize::from(to == "anon_inode:[eventfd]");
+        let is_segment = to.starts_with("/memfd:") && !to.starts_with("/memfd:sd-detached");
+        let is_socket = number >= HIDDEN_FROM && to.starts_with("socket:");
+        left.extend((is_segment || is_socket).then(|| format!("{number}: {to}")));
+    }
+    // One of the library's own, which nobody else has, wakes the threads of the process.
+    if !left.is_empty() || eventfds > 1 {
+        fail!("a detached process has these still, and {eventfds} eventfds: {left:?}");
+    }
+    Ok(())
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    let began = Instant::now();
+    while !is_so() {
+        if began.elapsed() > PATIENCE {
+            fail!("in vain: {what}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

@@ -437,6 +437,8 @@ fn wait_rx(
         None => rx_hint(endpoint),
         Some(peeked) => {
             crate::socket::ring_view::data_bytes(endpoint) > peeked
+                // What comes may be in the kernel's connection by now, as the mail says that was just taken in.
+                || is_parked(endpoint, Way::Receive)
                 || endpoint.flag(RESET | SHUT_RD)
                 || endpoint::peer_finished(endpoint)
         }

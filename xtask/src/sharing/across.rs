@@ -100,7 +100,7 @@ impl Networks {
         Ok(())
     }
 
-    fn in_between(&self, lines: &str) -> Result<()> {
+    pub(super) fn in_between(&self, lines: &str) -> Result<()> {
         self.between.iter().try_for_each(|network| network.inside(|| configure(lines)))
     }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  clients 10.9.0.1 ── bridge ── 10.9.0.2 server, in one namespace          promoted
-//!                        │       detached: the kernel's; its link goes down, its sockets are saved
+//!                        │       detached: the kernel's; the bridge's port goes down, its sockets are saved
 //!                        └────── 10.9.0.2 the same device, in another one    restored: the kernel's, attached: promoted
 //! ```
 //! A stand-in for CRIU, which does not run everywhere: see `tests/sharing/src/migrant.rs`.
@@ -45,7 +45,8 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
     has_nothing(lab, server.pid())?;
     std::thread::sleep(A_WHILE);
 
-    networks.server.inside(|| configure("link set eth0 down\n"))?;
+    // Until the sockets are there again nothing reaches the address: it would be answered with a reset.
+    networks.in_between("link set s0 down\n")?;
     say(&mut input, "save")?;
     server.wait_for_text("saved ", PATIENCE)?;
     if !server.stdout_so_far().contains("saved 3") {
@@ -60,6 +61,7 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
     there.inside(|| configure(&format!("address add {SERVER}/24 dev eth0\nlink set eth0 up\n")))?;
     say(&mut input, &format!("restore {}", place.display()))?;
     server.wait_for_text("restored 3", PATIENCE)?;
+    networks.in_between("link set s0 up\n")?;
     std::thread::sleep(A_WHILE);
     if promoted(lab, &port) != 0 {
         fail!("a process that is detached has been moved to shared memory");

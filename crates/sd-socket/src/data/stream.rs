@@ -434,7 +434,7 @@ fn wait_rx(
         return by_kernel::wait_rx(endpoint, deadline, watch);
     }
     let ready = || match peeked {
-        None => rx_hint(endpoint),
+        None | Some(0) => rx_hint(endpoint),
         Some(peeked) => {
             crate::socket::ring_view::data_bytes(endpoint) > peeked
                 // What comes may be in the kernel's connection by now, as the mail says that was just taken in.

@@ -307,13 +307,27 @@ pub unsafe fn epoll_wait(
     let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
     match epoll::wait(instance, out, timeout_ns, mask) {
         Ok(count) => Outcome::Done(count as c_int),
-        Err(epoll::AT_EDGE) => {
-            crate::process::detaching::at_edge();
-            // SAFETY: as this call.
-            unsafe { epoll_wait(epfd, events, max, crate::process::detaching::resumed(), mask) }
-        }
-        Err(errno) => Outcome::Errno(errno),
+        // SAFETY: as this call.
+        Err(errno) => unsafe { not_waited(errno, epfd, events, max, mask) },
     }
+}
+
+/// An error; or the wait is to be begun again, with what is left of its time, at an edge.
+#[cold]
+#[inline(never)]
+unsafe fn not_waited(
+    errno: Errno,
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    mask: *const sigset_t,
+) -> Outcome<c_int> {
+    if errno != epoll::AT_EDGE {
+        return Outcome::Errno(errno);
+    }
+    crate::process::detaching::at_edge();
+    // SAFETY: promised by the caller.
+    unsafe { epoll_wait(epfd, events, max, crate::process::detaching::resumed(), mask) }
 }
 
 /// After the kernel made an epoll instance: returns the same number.

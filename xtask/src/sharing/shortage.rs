@@ -4,7 +4,7 @@
 use super::{program, served};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
-use harness::{Result, fail, procfs};
+use harness::{Result, fail, procfs, until};
 use nix::libc;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStringExt;
@@ -75,8 +75,10 @@ pub(super) fn from_the_start(lab: &mut Lab, want: Want) -> Result<String> {
 pub(super) fn while_running(lab: &mut Lab, of_monitor: bool) -> Result<String> {
     for resource in [libc::RLIMIT_AS, libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE] {
         let (server, port) = echo(lab, None)?;
-        let early = start(lab, &["chat", &port, "1000"], None)?;
-        std::thread::sleep(Duration::from_millis(30));
+        let before_it = procfs::lowest_free_fd(server.pid());
+        let early = start(lab, &["chat", &port, "10000"], None)?;
+        let is_accepted = || procfs::lowest_free_fd(server.pid()) != before_it;
+        until("the early client is accepted", CHAT_LIMIT, is_accepted)?;
         let victim = if of_monitor { lab.monitor_pid() } else { Some(server.pid()) };
         let before = victim.map(|pid| lower(pid, resource)).transpose()?;
         for round in 0..3 {
@@ -221,7 +223,7 @@ fn account_strictly(file: &CStr) -> std::io::Result<()> {
 fn lower(pid: u32, resource: libc::__rlimit_resource_t) -> Result<libc::rlimit> {
     let used = match resource {
         libc::RLIMIT_AS => procfs::mapped_bytes(pid),
-        // For the early client, and a late one.
+        // For a late client, and the early one, which connects anew before it closes.
         libc::RLIMIT_NOFILE => procfs::lowest_free_fd(pid) + 2,
         _ => 4096,
     };

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::road::{Position, Receive, RoadWord, Send, receive, send};
 use sd_shm::channel::Side;
 use sd_shm::slab::{
-    Awaits, Cold, Endpoint, HAS_COLD, Moved, Promotes, ROAD_WATCHED, RX_PARKED, Reason, State, TX_PARKED,
+    Awaits, Cold, Endpoint, HAS_COLD, Moved, Promotes, ROAD_WATCHED, RX_PARKED, State, TX_PARKED,
 };
 pub(crate) use sd_shm::slab::{
     ROAD_MOVED as MOVED, ROAD_RX_KERNEL as RX_KERNEL, ROAD_RX_LEFT as RX_LEFT, ROAD_TX_KERNEL as TX_KERNEL,
@@ -39,6 +39,8 @@ pub(crate) const CLOSED: u32 = 1 << 26;
 pub(crate) const PROMISED: u32 = 1 << 25;
 /// It was offered.
 pub(crate) const OFFERED: u32 = 1 << 24;
+/// It has a slot besides. Its peer cannot write this, as it can all words of the slot.
+const PROMOTED: u32 = 1 << 20;
 /// So many threads are in calls of the kernel's on it.
 pub(crate) const INSIDE: u32 = 0xffff;
 
@@ -55,10 +57,11 @@ pub(crate) fn is_by_kernel(endpoint: &Endpoint, which: u32) -> bool {
     word(endpoint).is_some_and(|word| word.load(Ordering::Acquire) & which != 0)
 }
 
-/// A connection that the kernel has made, and that has a slot besides.
-#[inline]
+/// A connection that the kernel has made, and that has a slot besides. To all others roads mean nothing, whatever a peer says of them.
+#[cold]
+#[inline(never)]
 pub(crate) fn is_promoted(endpoint: &Endpoint) -> bool {
-    endpoint.reason.load(Ordering::Relaxed) == Reason::Promoted as u8
+    is_by_kernel(endpoint, PROMOTED)
 }
 
 /// It had a slot, and has given it back: a kernel's connection again. Calls that were under way go on, through the kernel.
@@ -110,7 +113,7 @@ pub(crate) fn begin(endpoint: &'static Endpoint, role: u32, (fd, behind): (i32, 
     cold::change(endpoint, |cold| {
         cold.stream_read.store(read as u32, Ordering::Relaxed);
         cold.messages.store(behind, Ordering::Relaxed);
-        cold.road.store(KERNEL | role & ACTIVE | WATCHED | CLOSED, Ordering::Release);
+        cold.road.store(PROMOTED | KERNEL | role & ACTIVE | WATCHED | CLOSED, Ordering::Release);
     });
     rx.lowat.store(0, Ordering::Release);
     // SAFETY: plain integers; nobody uses the halves of a connection that no number leads to yet.

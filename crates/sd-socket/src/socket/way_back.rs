@@ -33,20 +33,22 @@ pub(crate) fn wish(endpoint: &Endpoint) {
 #[inline(always)]
 pub(crate) fn is_begun(endpoint: &Endpoint) -> bool {
     let peer = endpoint.peer_words();
-    (peer.flags.load(Ordering::Acquire) | peer.other().flags.load(Ordering::Relaxed)) & FLAGS_BACK != 0
+    let flags = peer.flags.load(Ordering::Acquire) | peer.other().flags.load(Ordering::Relaxed);
+    flags & FLAGS_BACK != 0 && road::is_promoted(endpoint)
 }
 
 /// The sending direction has something to do for the way back, and it was not begun: for who has just said that he waits, since what the peer said
 /// before that was announced to nobody.
 #[cold]
 pub(crate) fn is_due(endpoint: &Endpoint) -> bool {
-    road::is_promoted(endpoint) && !is_by_kernel(endpoint, TX_LEFT) && is_leaving(endpoint)
+    !is_by_kernel(endpoint, TX_LEFT) && is_leaving(endpoint)
 }
 
 /// The sending direction has something to do for the way back.
 pub(crate) fn is_leaving(endpoint: &Endpoint) -> bool {
     let is_open = endpoint.state_now() == State::Connected && !endpoint.flag(RESET);
     is_open
+        && road::is_promoted(endpoint)
         && matches!(
             road::next_of_sender(endpoint, false),
             Send::Decline | Send::Leave | Send::Mark | Send::Resend
@@ -57,11 +59,15 @@ pub(crate) fn is_leaving(endpoint: &Endpoint) -> bool {
 #[inline(always)]
 pub(crate) fn is_wanted_by_peer(endpoint: &Endpoint) -> bool {
     endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_WANTS_KERNEL != 0
+        && road::is_promoted(endpoint)
 }
 
 /// Both directions do what is next for them, as far as that is the way back. Not for who has a token. True: instances of epoll
 /// are to be told.
 pub(crate) fn step(endpoint: &'static Endpoint) -> bool {
+    if !road::is_promoted(endpoint) {
+        return false;
+    }
     step_tx(endpoint);
     step_rx(endpoint);
     take_moved(endpoint)
@@ -153,7 +159,7 @@ pub(crate) fn meet(endpoint: &Endpoint, rx: &mut RxCursor, found: Option<Next>) 
         Some(Next::Fin) => has_left(),
         _ => false,
     };
-    if !ends {
+    if !ends || !road::is_promoted(endpoint) {
         return false;
     }
     if let Some(consumed) = rx.credit_all() {

@@ -26,24 +26,29 @@ fn begin(world: &mut World, attack: &[&str]) -> Result<(u16, Proc, Proc)> {
     Ok((port, server, attack))
 }
 
-fn demote(world: &World, pid: u32) -> Result<()> {
+/// Whether the process has such a connection just now.
+fn demote(world: &World, pid: u32) -> Result<bool> {
     let mut command = Command::new(world.path().join("sd"));
-    command.args(["demote", "--at-once", &pid.to_string(), "--socket"]).arg(world.socket());
+    command.args(["demote", "--at-once", "--timeout", "0", &pid.to_string(), "--socket"]).arg(world.socket());
     let output = command.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
-    if !output.status.success() || said.trim() == "0 told" {
+    if !output.status.success() {
         fail!("sd demote: {said}{}", String::from_utf8_lossy(&output.stderr));
     }
-    Ok(())
+    Ok(said.trim() != "0 told")
 }
 
 /// She writes into the words of both ends. The server's only thread goes on with others.
 fn words(world: &mut World, way: &str, is_demoted: bool) -> Result<String> {
     let (port, server, attack) = begin(world, &["words", way])?;
     // Each time she may be faster, or not.
+    let mut told = 0;
     for _ in 0..if is_demoted { 40 } else { 0 } {
-        demote(world, server.pid())?;
+        told += usize::from(demote(world, server.pid())?);
         std::thread::sleep(Duration::from_millis(5));
+    }
+    if is_demoted && told == 0 {
+        fail!("the server never had a promoted connection");
     }
     let mut times = Vec::new();
     for _ in 0..3 {
@@ -60,7 +65,9 @@ fn never_reads(world: &mut World) -> Result<String> {
     /// More would be looking again and again.
     const WAKES_MAX: u64 = 60;
     let (port, server, attack) = begin(world, &["lazy", "40"])?;
-    demote(world, attack.pid())?;
+    if !demote(world, attack.pid())? {
+        fail!("the connection was not promoted");
+    }
     std::thread::sleep(Duration::from_secs(1));
     let before = switches(server.pid());
     std::thread::sleep(Duration::from_secs(2));

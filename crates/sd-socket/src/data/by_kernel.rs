@@ -257,6 +257,9 @@ pub(super) fn pull_behind_marker(
     pieces: &mut Pieces,
     take: (bool, bool),
 ) -> Pull {
+    if !road::is_promoted(endpoint) {
+        return Pull::corrupt(endpoint);
+    }
     drop(half);
     crate::epoll::look_at_way_back(endpoint);
     match pull_first(endpoint, pieces, take) {

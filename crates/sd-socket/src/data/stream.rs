@@ -365,11 +365,7 @@ fn pull(endpoint: &'static Endpoint, pieces: &mut Pieces, take: Take) -> Pull {
                     }
                 }
             }
-            Ok(Next::Marker) if road::is_promoted(endpoint) => {
-                return by_kernel::pull_behind_marker(endpoint, half, pieces, how);
-            }
-            // Nothing stands behind it.
-            Ok(Next::Marker) => return Pull::corrupt(endpoint),
+            Ok(Next::Marker) => return by_kernel::pull_behind_marker(endpoint, half, pieces, how),
             Ok(Next::Apart) | Err(sd_ring::Corrupt) => return Pull::corrupt(endpoint),
         }
     }

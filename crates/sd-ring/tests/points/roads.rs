@@ -23,7 +23,13 @@ struct Slot {
 }
 
 fn position(slot: &Slot) -> Position {
-    Position { waiting: 0, read: P, switched_at: slot.switched_at.load(Ordering::Relaxed), marker: false }
+    Position {
+        waiting: 0,
+        read: P,
+        switched_at: slot.switched_at.load(Ordering::Relaxed),
+        marker: false,
+        ended: false,
+    }
 }
 
 /// A sender goes to the ring and back, while the receiver has read all that went through the kernel: it never takes a P that is not there for one,

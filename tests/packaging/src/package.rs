@@ -29,7 +29,7 @@ pub(crate) fn build() -> Result<PathBuf> {
         std::fs::remove_file(old)?;
     }
     let mut command = Command::new(cargo_deb);
-    command.args(["--package", "sd-cli", "--no-build", "--quiet", "--output"]).arg(&folder);
+    command.args(["--package", "sd-cli", "--no-build", "--strip", "--quiet", "--output"]).arg(&folder);
     output(command.arg("--manifest-path").arg(product::root().join("crates/sd-cli/Cargo.toml")))?;
     match packages(&folder)?.as_slice() {
         [package] => Ok(package.clone()),

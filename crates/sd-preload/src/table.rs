@@ -332,6 +332,8 @@ hooks! {
         { SYS_unshare; any network::unshare(flags) }
     setns (fd: c_int, kind: c_int) -> c_int
         { SYS_setns; any network::setns(fd, kind) }
+    chroot (path: Path) -> c_int
+        { SYS_chroot; any network::chroot() }
 
     // By which a process may give rights up.
     setuid (uid: c_uint) -> c_int

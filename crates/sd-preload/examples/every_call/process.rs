@@ -311,6 +311,7 @@ unsafe fn limits() {
         show("prctl", libc::prctl(-1));
         show("unshare", libc::unshare(libc::CLONE_NEWNET | 1));
         show("setns", libc::setns(-1, libc::CLONE_NEWNET));
+        show("chroot", libc::chroot(c"/nowhere/at/all".as_ptr()));
         show("syscall", libc::syscall(libc::SYS_dup, -1) as c_int);
     }
 }

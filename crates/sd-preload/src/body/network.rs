@@ -1,4 +1,4 @@
-//! unshare(2) and setns(2), where they may change the network namespace.
+//! unshare(2) and setns(2), where they may change the network namespace; chroot(2), behind which no monitor is found.
 
 use crate::table::real;
 use core::ffi::c_int;
@@ -20,4 +20,10 @@ pub(crate) fn setns(fd: c_int, kind: c_int) -> Outcome<c_int> {
     }
     // SAFETY: no pointers.
     network::leave(|| unsafe { real::setns(fd, kind) })
+}
+
+/// chroot(2), for which the kernel does all.
+pub(crate) fn chroot() -> Outcome<c_int> {
+    network::before_chroot();
+    Outcome::Kernel
 }

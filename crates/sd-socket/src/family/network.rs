@@ -32,6 +32,11 @@ pub fn leave(go: impl FnOnce() -> c_int) -> Outcome<c_int> {
     Outcome::Done(result)
 }
 
+/// The program is about to have another root directory, where the path to the monitor leads elsewhere: it gets to know the monitor now.
+pub fn before_chroot() {
+    drop(crate::monitor::client::connected());
+}
+
 /// Makes `fork` make a child, which begins in another namespace if clone's flags say so.
 pub fn child(flags: c_int, fork: impl FnOnce() -> c_int) -> c_int {
     if flags & libc::CLONE_NEWNET == 0 {

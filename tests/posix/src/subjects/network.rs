@@ -1,4 +1,4 @@
-//! Network namespaces, and errors that need routes and ranges of ports which no honest machine has.
+//! Network namespaces, other root directories, and errors that need routes and ranges of ports which no honest machine has.
 //!
 //! Each subject leaves the machine's network for one of its own.
 
@@ -20,6 +20,8 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("network/child_leaves", child_leaves),
     solo("network/child_born_elsewhere", child_born_elsewhere),
     solo("network/child_of_clone", child_of_clone),
+    solo("network/chroot", chroot),
+    solo("network/chroot_first", chroot_first),
     solo("network/few_ports", few_ports),
     solo("network/no_route", no_route),
     solo("network/datagram_errors", datagram_errors),
@@ -66,6 +68,29 @@ fn after_the_move(listening: i32, addr: &Addr, old: &Connected) {
     show("the old listener's accept", accept(listening));
     let server = show_fd("the new one's", accept(same_port));
     talk("new connection", &Connected { client, server });
+}
+
+/// Another root directory, from which no path leads to anything.
+fn lose_all_paths() {
+    show("no such directory", call!(libc::chroot(c"/nowhere/at/all".as_ptr())));
+    show("chroot", call!(libc::chroot(c"/proc/self/task".as_ptr())));
+    show("chdir", call!(libc::chdir(c"/".as_ptr())));
+}
+
+fn chroot() {
+    let (listening, addr) = listener();
+    let old = connect_to(listening, &addr);
+    lose_all_paths();
+    talk("old connection", &old);
+    talk("new connection", &connect_to(listening, &addr));
+}
+
+/// No socket was made before.
+fn chroot_first() {
+    lose_all_paths();
+    let (listening, addr) = listener();
+    talk("connection", &connect_to(listening, &addr));
+    show("no such directory", call!(libc::chroot(c"/nowhere/at/all".as_ptr())));
 }
 
 fn unshared() {

@@ -8,7 +8,7 @@ use crate::data::iov::Pieces;
 use crate::data::stream::{Pull, Push};
 use crate::process::waker::Sleeper;
 use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, SHUT_RD, SHUT_WR};
-use crate::socket::errors::send_error;
+use crate::socket::errors::{keep_reset, send_error};
 use crate::socket::kernel_socket::{MOVED, is_moved};
 use crate::socket::parked::is_parked;
 use crate::socket::road::{self, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT};
@@ -195,7 +195,7 @@ fn pull(
             Receive::Kernel(most) => usize::try_from(most).unwrap_or(usize::MAX),
             Receive::Ring => {
                 // The look has taken a reset's error.
-                let _ = waiting.map_err(|errno| keep_error(endpoint, errno));
+                let _ = waiting.map_err(|errno| keep_reset(endpoint, errno));
                 road::arrive(endpoint);
                 return None;
             }
@@ -231,14 +231,7 @@ fn pull(
     }
 }
 
-/// The library has taken an error of the kernel's connection that was the program's to be told.
-fn keep_error(endpoint: &Endpoint, errno: Errno) {
-    if errno == Errno::ECONNRESET {
-        endpoint.error.store(errno.0 as u16, Ordering::Relaxed);
-    }
-}
-
-/// See [`keep_error`]; told once.
+/// See [`keep_reset`]; told once.
 fn was_reset(endpoint: &Endpoint) -> bool {
     let kept = Errno::ECONNRESET.0 as u16;
     endpoint.error.compare_exchange(kept, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()

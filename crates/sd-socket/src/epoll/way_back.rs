@@ -57,9 +57,6 @@ pub(crate) fn give_back(endpoint: &'static Endpoint) -> bool {
     true
 }
 
-/// So long the kernel may need to take what is to be sent again.
-const PATIENCE_MS: u64 = 3000;
-
 /// The connection goes back at once, for who cannot wait for the peer's marker: what lies in the ring comes through the kernel when the peer has heard
 /// of that. For who keeps it open meanwhile, and has no lock or token; [`give_back`] follows, when the peer has sent it: if it dies before, that is read
 /// from the ring after all. False: the ring has to be read up to its end, as the peer leaves or is gone.
@@ -95,7 +92,7 @@ pub(crate) fn hand_back(endpoint: &'static Endpoint) -> bool {
     if way_back::take_moved(endpoint) {
         roads::came_back(endpoint);
     }
-    let until = sd_sys::time::now_ns() + PATIENCE_MS * 1_000_000;
+    let until = sd_sys::time::now_ns() + resend::TAKEN_WITHIN_NS;
     while !endpoint.own_words().road().has(RoadWord::LEFT) {
         let left_ms = until.saturating_sub(sd_sys::time::now_ns()) / 1_000_000;
         let is_open =

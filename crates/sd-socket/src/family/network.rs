@@ -1,4 +1,5 @@
-//! unshare(2), setns(2) and clone(2): a thread of the program goes to another network namespace, or a child begins there.
+//! unshare(2), setns(2) and clone(2): a thread of the program goes to another network namespace, or a child begins there. And chroot(2): another
+//! root directory.
 //!
 //! A socket belongs to the namespace in which it was made. Those that are there stay where they are, accelerated or not;
 //! one that has no kernel socket yet gets it before the move. From then on the process connects over the kernel, and

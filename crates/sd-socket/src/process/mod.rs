@@ -12,7 +12,7 @@
 //! | task | place |
 //! |---|---|
 //! | where the monitor's socket is | `env`; whom to believe: sd-sys' `trust.rs` |
-//! | unshare, setns, clone: another network namespace | `family::network` |
+//! | unshare, setns, clone, chroot: another network namespace, another root | `family::network` |
 //! | a process that is about to be checkpointed | `detaching`; `family::detach` |
 //! | how long memory of idle connections is kept | `retention` |
 //! | seccomp filters of the program's | `family::confine`; what they forbid: sd-sys' `confine.rs` |

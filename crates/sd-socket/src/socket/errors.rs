@@ -81,3 +81,10 @@ pub(crate) fn before_send(endpoint: &'static Endpoint, flags: i32) -> Result<(),
 pub(crate) fn take_error(endpoint: &Endpoint) -> Option<Errno> {
     Some(Errno(i32::from(endpoint.error.swap(0, Ordering::AcqRel)))).filter(|errno| errno.0 != 0)
 }
+
+/// The library has taken an error of the kernel's connection that the program was to be told: its next call is. Only a reset is such.
+pub(crate) fn keep_reset(endpoint: &Endpoint, errno: Errno) {
+    if errno == Errno::ECONNRESET {
+        endpoint.error.store(errno.0 as u16, Ordering::Relaxed);
+    }
+}

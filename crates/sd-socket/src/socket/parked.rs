@@ -83,14 +83,7 @@ pub(super) fn leave_rx(endpoint: &Endpoint) {
 /// one does again, or a half that reads the ring.
 pub(super) fn enter_rx(endpoint: &Endpoint, rx: &mut RxCursor, at: RxCursor) {
     let Some(kept) = kept(endpoint) else { return };
-    let half = endpoint.rx();
-    half.bytes.store(kept.rx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
-    for (to, from) in half.short_addresses.iter().zip(&kept.short_addresses) {
-        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-    *rx = at;
-    half.lowat.store(1, Ordering::Release);
-    endpoint.clear_flag(RX_PARKED);
+    restore_rx(endpoint, rx, kept, at);
     let word = &crate::socket::cold::of(endpoint).road;
     word.fetch_and(!(ROAD_RX_KERNEL | ROAD_RX_LEFT), Ordering::AcqRel);
 }
@@ -142,12 +135,18 @@ pub(super) fn unpark_rx(endpoint: &Endpoint, cursor: &mut RxCursor) {
         // The connection ends with a reset, which the kernel's cannot tell who reads the ring.
         endpoint.set_flag(RESET);
     }
+    restore_rx(endpoint, cursor, kept, unparked(endpoint, kept));
+}
+
+/// The receiving half has what was kept of it again, and receives from `at` on. The low-water mark is the last: who looks without the token
+/// believes what stands there as soon as it is not zero.
+fn restore_rx(endpoint: &Endpoint, rx: &mut RxCursor, kept: &ParkedHalves, at: RxCursor) {
     let half = endpoint.rx();
     half.bytes.store(kept.rx_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
     for (to, from) in half.short_addresses.iter().zip(&kept.short_addresses) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    *cursor = unparked(endpoint, kept);
+    *rx = at;
     half.lowat.store(1, Ordering::Release);
     endpoint.clear_flag(RX_PARKED);
 }

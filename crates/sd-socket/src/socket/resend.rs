@@ -10,6 +10,7 @@
 
 use crate::link::kept_rings::are_kept;
 use crate::socket::endpoint::{EOF, EndpointExt, PeerEnd, RESET, SHUT_RD, peer_end};
+use crate::socket::errors::keep_reset;
 use crate::socket::parked::{enter_rx, leave_rx, leave_tx, receiver_now};
 use crate::socket::road::{self, ACTIVE, RX_KERNEL, RX_LEFT, TX_KERNEL, is_by_kernel, word};
 use crate::socket::way_back::{note_first_as, say_left, shut_kernels};
@@ -79,10 +80,7 @@ pub(crate) fn go_on(endpoint: &'static Endpoint) -> bool {
             false
         }
         done => {
-            if done == Err(Errno::ECONNRESET) {
-                // The program is told by its next call.
-                endpoint.error.store(Errno::ECONNRESET.0 as u16, Ordering::Relaxed);
-            }
+            let _ = done.map_err(|errno| keep_reset(endpoint, errno));
             say_left(endpoint);
             true
         }
@@ -163,12 +161,12 @@ pub(crate) fn read_rest(endpoint: &'static Endpoint, rx: &mut RxCursor, fd: i32)
     behind == 0
 }
 
-/// So long the kernel may need to take what is to be sent again by who closes.
-const PATIENCE_MS: u64 = 3000;
+/// So long the kernel may need to take what is to be sent again, where a thread waits for that: it closes, or hands the connection on.
+pub(crate) const TAKEN_WITHIN_NS: u64 = 3_000_000_000;
 
 /// Sends again, as [`go_on`], for who cannot come back to it. False: the kernel has not taken all of it in time.
 fn send_all(endpoint: &Endpoint, fd: i32) -> bool {
-    let until = sd_sys::time::now_ns() + PATIENCE_MS * 1_000_000;
+    let until = sd_sys::time::now_ns() + TAKEN_WITHIN_NS;
     while resend(endpoint, fd, &mut false) == Err(Errno::EAGAIN) {
         let left_ms = until.saturating_sub(sd_sys::time::now_ns()) / 1_000_000;
         let has_room =

@@ -23,37 +23,67 @@ pub(crate) fn serve(port: u16) -> io::Result<()> {
 
 /// Serves until it is killed; `each` is told its highest number after each event.
 pub(crate) fn serve_and(port: u16, mut each: impl FnMut(RawFd)) -> io::Result<()> {
-    let listener = TcpListener::bind(("127.0.0.1", port))?;
-    listener.set_nonblocking(true)?;
-    println!("port {}", listener.local_addr()?.port());
-    // SAFETY: no memory is involved.
-    let set = unsafe { libc::epoll_create1(0) };
-    control(set, libc::EPOLL_CTL_ADD, listener.as_raw_fd(), libc::EPOLLIN);
-    let mut conns: HashMap<RawFd, (TcpStream, Vec<u8>)> = HashMap::new();
+    let mut server = Server::listen("127.0.0.1", port)?;
     loop {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        // SAFETY: the slice is valid during the call.
-        let count = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 64, -1) };
-        for event in events.iter().take(count.max(0) as usize) {
-            let fd = event.u64 as RawFd;
-            if fd == listener.as_raw_fd() {
-                while let Ok((stream, _)) = listener.accept() {
-                    stream.set_nonblocking(true)?;
-                    control(set, libc::EPOLL_CTL_ADD, stream.as_raw_fd(), libc::EPOLLIN);
-                    conns.insert(stream.as_raw_fd(), (stream, Vec::new()));
-                }
-            } else if let Some((stream, owed)) = conns.get_mut(&fd)
-                && let Err(error) = echo(set, stream, owed)
-                && error.kind() != ErrorKind::WouldBlock
-            {
-                conns.remove(&fd);
+        for fd in server.wait() {
+            if fd == server.listener.as_raw_fd() {
+                server.accept()?;
+            } else if server.echo(fd).is_err() {
+                server.conns.remove(&fd);
             }
-            each(conns.keys().copied().max().unwrap_or(set).max(set));
+            each(server.conns.keys().copied().max().unwrap_or(server.set).max(server.set));
         }
     }
 }
 
-pub(crate) fn echo(set: RawFd, stream: &mut TcpStream, owed: &mut Vec<u8>) -> io::Result<()> {
+/// A listener, its connections and what each still has to be sent, on one epoll instance.
+pub(crate) struct Server {
+    pub(crate) listener: TcpListener,
+    pub(crate) set: RawFd,
+    pub(crate) conns: HashMap<RawFd, (TcpStream, Vec<u8>)>,
+}
+
+impl Server {
+    /// Says its port.
+    pub(crate) fn listen(address: &str, port: u16) -> io::Result<Server> {
+        let listener = TcpListener::bind((address, port))?;
+        listener.set_nonblocking(true)?;
+        println!("port {}", listener.local_addr()?.port());
+        // SAFETY: no memory is involved.
+        let set = unsafe { libc::epoll_create1(0) };
+        control(set, libc::EPOLL_CTL_ADD, listener.as_raw_fd(), libc::EPOLLIN);
+        Ok(Server { listener, set, conns: HashMap::new() })
+    }
+
+    /// The numbers that something is to be done with.
+    pub(crate) fn wait(&self) -> Vec<RawFd> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: the slice is valid during the call.
+        let count = unsafe { libc::epoll_wait(self.set, events.as_mut_ptr(), 64, -1) };
+        events.iter().take(count.max(0) as usize).map(|event| event.u64 as RawFd).collect()
+    }
+
+    /// Takes all that wait.
+    pub(crate) fn accept(&mut self) -> io::Result<()> {
+        while let Ok((stream, _)) = self.listener.accept() {
+            stream.set_nonblocking(true)?;
+            control(self.set, libc::EPOLL_CTL_ADD, stream.as_raw_fd(), libc::EPOLLIN);
+            self.conns.insert(stream.as_raw_fd(), (stream, Vec::new()));
+        }
+        Ok(())
+    }
+
+    /// Does what can be done with a connection. An error: it is over.
+    pub(crate) fn echo(&mut self, fd: RawFd) -> io::Result<()> {
+        let Some((stream, owed)) = self.conns.get_mut(&fd) else { return Ok(()) };
+        match echo(self.set, stream, owed) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            done => done,
+        }
+    }
+}
+
+fn echo(set: RawFd, stream: &mut TcpStream, owed: &mut Vec<u8>) -> io::Result<()> {
     let mut buf = [0; 4096];
     if owed.is_empty() {
         let len = stream.read(&mut buf)?;

@@ -4,11 +4,10 @@
 //! (`restore PATH`), under the same numbers. It does that by system calls of its own, not by those of libc: so a library that is preloaded sees as
 //! little of it as a process does that CRIU restores. All else of the process stays, its memory and its epoll instance.
 
-use crate::echo::{control, echo};
+use crate::echo::{Server, control};
 use crate::pattern::{Random, bytes};
 use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
 use sd_sys::{check, syscall};
-use std::collections::HashMap;
 use std::ffi::CString;
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -46,65 +45,44 @@ pub(crate) fn run(words: &[&str]) -> io::Result<()> {
 
 /// Serves until it is killed.
 fn serve(address: &str) -> io::Result<()> {
-    let listener = TcpListener::bind((address, 0))?;
-    listener.set_nonblocking(true)?;
-    println!("port {}", listener.local_addr()?.port());
-    // SAFETY: no memory is involved.
-    let set = unsafe { libc::epoll_create1(0) };
-    control(set, libc::EPOLL_CTL_ADD, listener.as_raw_fd(), libc::EPOLLIN);
-    control(set, libc::EPOLL_CTL_ADD, 0, libc::EPOLLIN);
-    let mut conns: HashMap<RawFd, (TcpStream, Vec<u8>)> = HashMap::new();
+    let mut server = Server::listen(address, 0)?;
+    control(server.set, libc::EPOLL_CTL_ADD, 0, libc::EPOLLIN);
     loop {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        // SAFETY: the slice is valid during the call.
-        let count = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 64, -1) };
-        for event in events.iter().take(count.max(0) as usize) {
-            let fd = event.u64 as RawFd;
+        for fd in server.wait() {
             if fd == 0 {
                 let mut line = String::new();
                 io::stdin().lock().read_line(&mut line)?;
-                match line.trim().split_once(' ') {
-                    None if line.trim() == "save" => {
-                        let owes = |fd: &RawFd| conns.get(fd).is_some_and(|(_, owed)| !owed.is_empty());
-                        let fds: Vec<RawFd> = conns.keys().copied().collect();
-                        let saved =
-                            fds.iter().map(|fd| save(*fd, owes(fd))).collect::<io::Result<Vec<_>>>()?;
-                        raw_close(listener.as_raw_fd())?;
-                        println!("saved {}", saved.len());
-                        // Frozen: nothing else is done until it is restored.
-                        line.clear();
-                        io::stdin().lock().read_line(&mut line)?;
-                        let path = line.trim().strip_prefix("restore ").ok_or(ErrorKind::InvalidInput)?;
-                        enter(path)?;
-                        saved.iter().try_for_each(|one| restore(one, set))?;
-                        listen_anew(&listener, saved.first(), set)?;
-                        println!("restored {}", saved.len());
-                    }
-                    _ => return Ok(()),
+                if line.trim() != "save" {
+                    return Ok(());
                 }
+                migrate(&server)?;
                 // What the events were about is another socket.
                 break;
-            } else if fd == listener.as_raw_fd() {
-                while let Ok((stream, _)) = listener.accept() {
-                    stream.set_nonblocking(true)?;
-                    control(set, libc::EPOLL_CTL_ADD, stream.as_raw_fd(), libc::EPOLLIN);
-                    conns.insert(stream.as_raw_fd(), (stream, Vec::new()));
-                }
-            } else if let Some((stream, owed)) = conns.get_mut(&fd)
-                && let Err(error) = echo(set, stream, owed)
-                && error.kind() != ErrorKind::WouldBlock
-            {
+            } else if fd == server.listener.as_raw_fd() {
+                server.accept()?;
+            } else if let Err(error) = server.echo(fd) {
                 let info: [u8; 8] = get(fd, libc::TCP_INFO, [0u8; 8])?;
                 let maps = std::fs::read_to_string("/proc/self/maps")?.matches("memfd:").count();
-                eprintln!(
-                    "a connection is over: {error}, state {}, {maps} segments; owed {}",
-                    info[0],
-                    conns[&fd].1.len()
-                );
-                conns.remove(&fd);
+                eprintln!("a connection is over: {error}, state {}, {maps} segments", info[0]);
+                server.conns.remove(&fd);
             }
         }
     }
+}
+
+/// Saves all sockets; nothing else is done until it is told to make them anew in another namespace.
+fn migrate(server: &Server) -> io::Result<()> {
+    let saved = server.conns.iter().map(|(fd, (_, owed))| save(*fd, !owed.is_empty()));
+    let saved = saved.collect::<io::Result<Vec<_>>>()?;
+    raw_close(server.listener.as_raw_fd())?;
+    println!("saved {}", saved.len());
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    enter(line.trim().strip_prefix("restore ").ok_or(ErrorKind::InvalidInput)?)?;
+    saved.iter().try_for_each(|one| restore(one, server.set))?;
+    listen_anew(&server.listener, saved.first(), server.set)?;
+    println!("restored {}", saved.len());
+    Ok(())
 }
 
 /// Talks with such a server until its standard input ends, and checks every byte.

@@ -28,6 +28,9 @@ pub(crate) fn main(options: &DetachOptions) -> Result<()> {
     while left.is_empty() && clients.iter().any(|pid| !has_let_go(*pid)) && Instant::now() < until {
         std::thread::sleep(LOOK_EVERY);
     }
+    if let Some(pid) = clients.iter().find(|pid| left.is_empty() && !has_let_go(**pid)) {
+        return Err(Failure::new(format!("{pid} is not detached yet: it has begun to, and was too slow")));
+    }
     match left.first() {
         None => print(&format!("{} detached\n", options.pids.len())),
         Some((pid, what)) => Err(Failure::new(format!("{pid} is not detached: {}", reason(*pid, *what)))),

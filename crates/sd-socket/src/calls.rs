@@ -294,6 +294,22 @@ pub unsafe fn epoll_wait(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Outcome<c_int> {
+    // SAFETY: see the module.
+    match unsafe { wait_once(epfd, events, max, timeout_ns, mask) } {
+        // SAFETY: as this call.
+        Outcome::Errno(epoll::AT_EDGE) => unsafe { wait_again(epfd, events, max) },
+        outcome => outcome,
+    }
+}
+
+#[inline(always)]
+unsafe fn wait_once(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout_ns: Option<u64>,
+    mask: *const sigset_t,
+) -> Outcome<c_int> {
     let Entry::Epoll(instance) = table::get(epfd) else { return Outcome::Kernel };
     let instance = instance.epoll();
     let bad = bad_pointer(events.cast(), (max.max(0) as usize).saturating_mul(size_of::<epoll_event>()));
@@ -305,29 +321,30 @@ pub unsafe fn epoll_wait(
     }
     // SAFETY: see the module.
     let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
-    match epoll::wait(instance, out, timeout_ns, mask) {
-        Ok(count) => Outcome::Done(count as c_int),
-        // SAFETY: as this call.
-        Err(errno) => unsafe { not_waited(errno, epfd, events, max, mask) },
-    }
+    epoll::wait(instance, out, timeout_ns, mask).map(|count| count as c_int).into()
 }
 
-/// An error; or the wait is to be begun again, with what is left of its time, at an edge.
+/// A wait without a mask that has come to an edge goes on, as often as it does, with what is left of its time. Where the process has detached
+/// meanwhile, the instance is the kernel's alone.
 #[cold]
 #[inline(never)]
-unsafe fn not_waited(
-    errno: Errno,
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    mask: *const sigset_t,
-) -> Outcome<c_int> {
-    if errno != epoll::AT_EDGE {
-        return Outcome::Errno(errno);
+unsafe fn wait_again(epfd: c_int, events: *mut epoll_event, max: c_int) -> Outcome<c_int> {
+    use crate::process::detaching;
+    let no_mask = core::ptr::null();
+    loop {
+        detaching::at_edge();
+        let left_ns = detaching::resumed();
+        // SAFETY: promised by the caller.
+        match unsafe { wait_once(epfd, events, max, left_ns, no_mask) } {
+            Outcome::Errno(epoll::AT_EDGE) => {}
+            Outcome::Kernel => {
+                // SAFETY: promised by the caller; a wait that has come to an edge had room for an event.
+                let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
+                return crate::wait::sleep_on(epfd, out, left_ns, no_mask).map(|count| count as c_int).into();
+            }
+            outcome => return outcome,
+        }
     }
-    crate::process::detaching::at_edge();
-    // SAFETY: promised by the caller.
-    unsafe { epoll_wait(epfd, events, max, crate::process::detaching::resumed(), mask) }
 }
 
 /// After the kernel made an epoll instance: returns the same number.

@@ -14,8 +14,10 @@ use harness::lab::{Lab, Side};
 use harness::network::{Network, configure};
 use harness::process::Proc;
 use harness::{Result, fail, product};
+use nix::sys::resource::{Resource, setrlimit};
 use std::fs;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -83,6 +85,33 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
     }
     server.kill();
     Ok(format!("{CLIENTS} connections and one more; the last one {said}"))
+}
+
+/// A server that cannot be detached, as its connection has none of the kernel's to go back to, serves on while it is asked to, on a small stack, and
+/// after that. Its waits come to an edge hundreds of times a second meanwhile.
+pub(super) fn refused(lab: &mut Lab) -> Result<String> {
+    const STACK: u64 = 256 << 10;
+    let mut command = lab.command(Side::Sd, &super::program().to_string_lossy(), &["echo"])?;
+    // SAFETY: between fork and exec only setrlimit(2) is called.
+    unsafe { command.pre_exec(|| Ok(setrlimit(Resource::RLIMIT_STACK, STACK, STACK)?)) };
+    let (mut server, port) = super::served(Proc::start(&mut command, "echo", lab.path())?)?;
+    let client = super::start(lab, Side::Sd, &["chat", &port, "90", "100"])?;
+    until("it is connected", || {
+        lab.is_oracle()
+            || lab.snapshot().is_ok_and(|seen| !seen.of_port(port.parse().unwrap_or(0)).is_empty())
+    })?;
+    let pid = server.pid().to_string();
+    match sd(lab, &["detach", "--timeout", "4", &pid]) {
+        Ok(()) if !lab.is_oracle() => fail!("it was detached"),
+        Err(error) if !error.to_string().contains("born in shared memory") => return Err(error),
+        _ => {}
+    }
+    let said = client.wait(PATIENCE)?.ok()?.text();
+    if !server.is_running() {
+        fail!("the server is gone: {}", server.last_words());
+    }
+    server.kill();
+    Ok(said.trim().to_owned())
 }
 
 fn client(lab: &Lab, networks: &Networks, port: &str, seed: u64) -> Result<(Proc, ChildStdin)> {

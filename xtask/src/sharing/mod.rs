@@ -20,6 +20,7 @@
 //! | `handed-over` | a promoted connection goes on in a program without the library, or in a process that gives rights up, and no process copies its bytes |
 //! | `short-lived` | who is done after a few messages is never registered; the connection of who lives is moved to shared memory |
 //! | `migrated` | a server moves to another network namespace with its connections: shared memory, kernel, shared memory |
+//! | `detach-refused` | a server that cannot let go of its connections serves on |
 //! | `across` | the same between two network namespaces: by a cable, a bridge, a published port; not where a proxy is between, not where the policy says stay, and not for another tenant with the same addresses; `rootless-across`: all of it by a user without rights, in a user namespace |
 //! | `before-monitor` | connections that were made before their monitor, or while it was down, are moved when it comes |
 //! | `roam` | both ends of connections are handed on and killed, while these move between kernel and shared memory, and the monitor dies and comes back (`--soak SECONDS`) |
@@ -196,6 +197,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
 fn between_namespaces(options: &Options) -> Vec<Part<'_>> {
     let mut parts: Vec<Part<'_>> = across::parts(options.seed).into();
     parts.push(("migrated".to_owned(), Box::new(migrated::run)));
+    parts.push(("detach-refused".to_owned(), Box::new(migrated::refused)));
     parts.extend(tenants::parts(options.seed));
     let check = |lab: &mut Lab| match lab.is_oracle() {
         true => Ok("there is no monitor".to_owned()),

@@ -32,7 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, PartialEq)]
 enum Load {
     Redis,
+    /// 64 bytes, which it has in memory.
     Nginx,
+    /// 64 bytes, for which it opens, asks about, reads and closes a file each time.
+    File,
     /// nginx, a connection for each request.
     Close,
     /// The first message of each connection.
@@ -43,7 +46,7 @@ enum Load {
 
 impl Load {
     fn lasts(self) -> bool {
-        matches!(self, Load::Redis | Load::Nginx)
+        matches!(self, Load::Redis | Load::Nginx | Load::File)
     }
 
     fn name_in_script(self) -> Option<&'static str> {
@@ -65,7 +68,7 @@ struct Case {
     connections: u64,
 }
 
-const CASES: [Case; 12] = {
+const CASES: [Case; 14] = {
     use {Joint::*, Load::*};
     const fn case(name: &'static str, joint: Joint, load: Load, connections: u64) -> Case {
         Case { name, joint, load, connections }
@@ -75,6 +78,8 @@ const CASES: [Case; 12] = {
         case("bridge-redis-50", Bridge, Redis, 50),
         case("bridge-nginx-1", Bridge, Nginx, 1),
         case("bridge-nginx-50", Bridge, Nginx, 50),
+        case("bridge-file-1", Bridge, File, 1),
+        case("bridge-file-50", Bridge, File, 50),
         case("bridge-close-1", Bridge, Close, 1),
         case("bridge-close-50", Bridge, Close, 50),
         case("bridge-first", Bridge, First, 1),
@@ -163,15 +168,19 @@ fn serve(lab: &Lab, networks: &Networks, load: Load, side: Side) -> Result<Proc>
             ["--port", &port, "--bind", SERVER, "--protected-mode", "no", "--save", ""].to_vec(),
         ),
         Load::First | Load::Sparse => ("python3", vec!["-c", SCRIPT, "serve", SERVER, &port]),
-        Load::Nginx | Load::Close => {
+        Load::Nginx | Load::File | Load::Close => {
             std::fs::write(lab.path().join("x"), [b'x'; 64])?;
+            let answer = match load {
+                Load::File => format!("root {folder};"),
+                _ => format!("return 200 {};", "x".repeat(64)),
+            };
             std::fs::write(
                 &config,
                 format!(
                     "daemon off; worker_processes 1; user root; pid {folder}/nginx.pid; error_log /dev/null;\n\
                      events {{ worker_connections 1024; }}\n\
                      http {{ access_log off; keepalive_requests 1000000000;\n\
-                     server {{ listen {SERVER}:{port}; location / {{ root {folder}; }} }} }}\n"
+                     server {{ listen {SERVER}:{port}; location / {{ {answer} }} }} }}\n"
                 ),
             )?;
             ("nginx", vec!["-p", &folder, "-c", &config])

@@ -291,60 +291,51 @@ pub unsafe fn epoll_wait(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
-    timeout_ns: Option<u64>,
+    mut timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Outcome<c_int> {
-    // SAFETY: see the module.
-    match unsafe { wait_once(epfd, events, max, timeout_ns, mask) } {
-        // SAFETY: as this call.
-        Outcome::Errno(epoll::AT_EDGE) => unsafe { wait_again(epfd, events, max) },
-        outcome => outcome,
-    }
-}
-
-#[inline(always)]
-unsafe fn wait_once(
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout_ns: Option<u64>,
-    mask: *const sigset_t,
-) -> Outcome<c_int> {
-    let Entry::Epoll(instance) = table::get(epfd) else { return Outcome::Kernel };
-    let instance = instance.epoll();
-    let bad = bad_pointer(events.cast(), (max.max(0) as usize).saturating_mul(size_of::<epoll_event>()));
-    if bad && epoll::is_ready(instance) {
-        return Outcome::Errno(Errno::EFAULT);
-    }
-    if max <= 0 || bad {
-        return Outcome::Kernel;
-    }
-    // SAFETY: see the module.
-    let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
-    epoll::wait(instance, out, timeout_ns, mask).map(|count| count as c_int).into()
-}
-
-/// A wait without a mask that has come to an edge goes on, as often as it does, with what is left of its time. Where the process has detached
-/// meanwhile, the instance is the kernel's alone.
-#[cold]
-#[inline(never)]
-unsafe fn wait_again(epfd: c_int, events: *mut epoll_event, max: c_int) -> Outcome<c_int> {
-    use crate::process::detaching;
-    let no_mask = core::ptr::null();
+    // Once, but for a process that is asked to detach.
     loop {
-        detaching::at_edge();
-        let left_ns = detaching::resumed();
-        // SAFETY: promised by the caller.
-        match unsafe { wait_once(epfd, events, max, left_ns, no_mask) } {
-            Outcome::Errno(epoll::AT_EDGE) => {}
-            Outcome::Kernel => {
-                // SAFETY: promised by the caller; a wait that has come to an edge had room for an event.
-                let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
-                return crate::wait::sleep_on(epfd, out, left_ns, no_mask).map(|count| count as c_int).into();
-            }
-            outcome => return outcome,
+        let Entry::Epoll(instance) = table::get(epfd) else { return Outcome::Kernel };
+        let instance = instance.epoll();
+        let bad = bad_pointer(events.cast(), (max.max(0) as usize).saturating_mul(size_of::<epoll_event>()));
+        if bad && epoll::is_ready(instance) {
+            return Outcome::Errno(Errno::EFAULT);
+        }
+        if max <= 0 || bad {
+            return Outcome::Kernel;
+        }
+        // SAFETY: see the module.
+        let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
+        match epoll::wait(instance, out, timeout_ns, mask) {
+            Ok(count) => return Outcome::Done(count as c_int),
+            Err(errno) if errno != epoll::AT_EDGE => return Outcome::Errno(errno),
+            Err(_) => match at_edge(epfd, out) {
+                Edge::Again(left_ns) => timeout_ns = left_ns,
+                Edge::Over(outcome) => return outcome,
+            },
         }
     }
+}
+
+/// How a wait goes on that has come to an edge.
+enum Edge {
+    /// As before, for what is left of its time.
+    Again(Option<u64>),
+    Over(Outcome<c_int>),
+}
+
+/// A wait without a mask has come to an edge. Where the process detaches there, the instance is the kernel's alone, and what is left of the wait with it.
+#[cold]
+#[inline(never)]
+fn at_edge(epfd: c_int, out: &mut [epoll_event]) -> Edge {
+    crate::process::detaching::at_edge();
+    let left_ns = crate::process::detaching::resumed();
+    if matches!(table::get(epfd), Entry::Epoll(_)) {
+        return Edge::Again(left_ns);
+    }
+    let waited = crate::wait::sleep_on(epfd, out, left_ns, core::ptr::null());
+    Edge::Over(waited.map(|count| count as c_int).into())
 }
 
 /// After the kernel made an epoll instance: returns the same number.

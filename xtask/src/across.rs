@@ -1,4 +1,4 @@
-//! `cargo xtask across`: redis and nginx between two network namespaces, over the kernel and promoted to shared memory, in turn.
+//! `cargo xtask across`: redis, nginx, memcached and PostgreSQL between two network namespaces, over the kernel and promoted to shared memory, in turn.
 //!
 //! Networks, programs and connections are made anew for each measurement. Of each that lasts `sd ss` must show both ends promoted while it is
 //! measured; those that nginx closes after one answer are too short, and cost what is shown. Nor are the first messages of connections
@@ -9,7 +9,7 @@ use crate::sharing::promote::is_promoted;
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
 use harness::report::{Progress, median, table, thousands};
-use harness::{Result, fail, retry};
+use harness::{Result, fail, postgres, retry};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -36,6 +36,10 @@ enum Load {
     Nginx,
     /// 64 bytes, for which it opens, asks about, reads and closes a file each time.
     File,
+    /// memcached's gets, by a thread for each connection.
+    Memcached,
+    /// Prepared selects of PostgreSQL's pgbench.
+    Postgres,
     /// nginx, a connection for each request.
     Close,
     /// The first message of each connection.
@@ -46,7 +50,7 @@ enum Load {
 
 impl Load {
     fn lasts(self) -> bool {
-        matches!(self, Load::Redis | Load::Nginx | Load::File)
+        !matches!(self, Load::Close | Load::First | Load::Sparse)
     }
 
     fn name_in_script(self) -> Option<&'static str> {
@@ -68,7 +72,7 @@ struct Case {
     connections: u64,
 }
 
-const CASES: [Case; 14] = {
+const CASES: [Case; 16] = {
     use {Joint::*, Load::*};
     const fn case(name: &'static str, joint: Joint, load: Load, connections: u64) -> Case {
         Case { name, joint, load, connections }
@@ -80,6 +84,8 @@ const CASES: [Case; 14] = {
         case("bridge-nginx-50", Bridge, Nginx, 50),
         case("bridge-file-1", Bridge, File, 1),
         case("bridge-file-50", Bridge, File, 50),
+        case("bridge-memcached-8", Bridge, Memcached, 8),
+        case("bridge-postgres-8", Bridge, Postgres, 8),
         case("bridge-close-1", Bridge, Close, 1),
         case("bridge-close-50", Bridge, Close, 50),
         case("bridge-first", Bridge, First, 1),
@@ -138,6 +144,12 @@ fn measure(lab: &Lab, case: &Case, side: Side, seconds: u64) -> Result<f64> {
         }
         _ => (SERVER, PORT),
     };
+    if case.load == Load::Postgres {
+        let args = ["-h", host, "-p", &port.to_string(), "-U", "postgres", "-i", "-q", "postgres"];
+        let mut command = lab.command(Side::Kernel, "pgbench", &args)?;
+        networks.client.host(&mut command)?;
+        Proc::start(&mut command, "pgbench", lab.path())?.wait(PATIENCE)?.ok()?;
+    }
     let (program, args) = client(case, side, (host, port), seconds);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut command = lab.command(side, program, &args)?;
@@ -167,6 +179,14 @@ fn serve(lab: &Lab, networks: &Networks, load: Load, side: Side) -> Result<Proc>
             "redis-server",
             ["--port", &port, "--bind", SERVER, "--protected-mode", "no", "--save", ""].to_vec(),
         ),
+        Load::Postgres => {
+            let data = postgres::cluster(lab, side.name())?;
+            let mut command = postgres::server(lab, side, (SERVER, PORT), &data)?;
+            networks.server.host(&mut command)?;
+            let server = Proc::start(&mut command, "postgres", lab.path())?;
+            return postgres::wait_ready(&server, 1).map(|()| server);
+        }
+        Load::Memcached => ("memcached", vec!["-l", SERVER, "-p", &port, "-U", "0", "-u", "root"]),
         Load::First | Load::Sparse => ("python3", vec!["-c", SCRIPT, "serve", SERVER, &port]),
         Load::Nginx | Load::File | Load::Close => {
             std::fs::write(lab.path().join("x"), [b'x'; 64])?;
@@ -211,6 +231,20 @@ fn client(case: &Case, side: Side, (host, port): (&str, u16), seconds: u64) -> (
             let args = ["-h", host, "-p", &port, "-t", "get", "-c", &connections, "-n", &count, "--csv"];
             ("redis-benchmark", args.map(str::to_owned).to_vec())
         }
+        Load::Memcached => {
+            let (servers, threads) =
+                (format!("--servers={host}:{port}"), format!("--concurrency={connections}"));
+            let each = seconds * if side == Side::Sd { 20_000 } else { 5_000 };
+            let each = format!("--execute-number={each}");
+            let args: [&str; 5] = [&servers, "--test=get", &threads, &each, "--initial-load=1000"];
+            ("memcslap", args.map(str::to_owned).to_vec())
+        }
+        Load::Postgres => {
+            let seconds = seconds.to_string();
+            let args = ["-h", host, "-p", &port, "-U", "postgres", "-c", &connections, "-T", &seconds];
+            let args = args.iter().chain(&["-n", "-S", "-M", "prepared", "postgres"]);
+            ("pgbench", args.map(|word| (*word).to_owned()).collect())
+        }
         _ => {
             let (seconds, url) = (format!("{seconds}s"), format!("http://{host}:{port}/x"));
             let mut args = vec!["-t", "1", "-c", &connections, "-d", &seconds];
@@ -224,11 +258,20 @@ fn client(case: &Case, side: Side, (host, port): (&str, u16), seconds: u64) -> (
 }
 
 fn rate(text: &str, load: Load) -> Option<f64> {
+    let word =
+        |line: &str, at: usize| text.lines().find(|found| found.contains(line))?.split_whitespace().nth(at);
     let word = match load {
         Load::Redis => {
             text.lines().find(|line| line.starts_with("\"GET\""))?.split(',').nth(1)?.trim_matches('"')
         }
-        _ => text.lines().find(|line| line.starts_with("Requests/sec"))?.split_whitespace().nth(1)?,
+        // Time to get 160000 keys by   8 threads: 1.234 seconds.
+        Load::Memcached => {
+            let [keys, seconds]: [f64; 2] =
+                [word("keys by", 3)?.parse().ok()?, word("keys by", 8)?.parse().ok()?];
+            return Some(keys / seconds);
+        }
+        Load::Postgres => word("tps = ", 2)?,
+        _ => word("Requests/sec", 1)?,
     };
     word.parse().ok()
 }

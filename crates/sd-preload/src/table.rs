@@ -92,9 +92,9 @@ hooks! {
     epoll_ctl (epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int
         { SYS_epoll_ctl; ours(epfd, fd; false) calls::epoll_ctl(epfd, op, fd, event), then |done| calls::moved(fd, done) }
     poll | __poll (fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int
-        { old SYS_poll; any calls::poll(fds, count, ready::of_ms(timeout_ms), null()) }
+        { old SYS_poll; any calls::poll(fds, count, ready::of_ms(timeout_ms), null()), then calls::polled }
     ppoll (fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int
-        { lazy; any ready::ppoll(fds, count, timeout, mask) }
+        { lazy; any ready::ppoll(fds, count, timeout, mask), then calls::polled }
     select | __select (nfds: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval)
         -> c_int { old SYS_select; any ready::select(nfds, read, write, except, timeout) }
     pselect (nfds: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,

@@ -231,6 +231,12 @@ pub unsafe fn poll(
     crate::poll::poll(unsafe { core::slice::from_raw_parts_mut(fds, count as usize) }, timeout_ns, mask)
 }
 
+/// After a poll of the kernel's: what it returned.
+pub fn polled(done: c_int) -> c_int {
+    crate::poll::left();
+    done
+}
+
 /// select and pselect; the hook writes select's remaining time back from `remaining_ns` (set when
 /// Done).
 pub unsafe fn select(

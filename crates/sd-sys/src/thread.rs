@@ -24,6 +24,8 @@ pub struct Block {
     record: AtomicPtr<Record>,
     /// What it knows of the child that it is forking.
     child: AtomicU64,
+    /// Two descriptors that it is in a poll of the kernel's on.
+    polled: AtomicU64,
     /// It is starting a program, or is the child in which that will run.
     starting: AtomicBool,
 }
@@ -106,6 +108,18 @@ pub fn child() -> Option<(u32, u32)> {
 pub fn set_child(child: Option<(u32, u32)>) {
     let word = child.map_or(0, |(number, serial)| (u64::from(number) + 1) << 32 | u64::from(serial));
     block().child.store(word, Ordering::Relaxed);
+}
+
+/// The descriptors that [`set_polled`] noted, each plus one; zeros: none.
+#[inline]
+pub fn polled() -> [u32; 2] {
+    let word = block().polled.load(Ordering::Relaxed);
+    [word as u32, (word >> 32) as u32]
+}
+
+/// Notes one or two descriptors, each plus one, that the thread is in a poll of the kernel's on.
+pub fn set_polled([first, second]: [u32; 2]) {
+    block().polled.store(u64::from(second) << 32 | u64::from(first), Ordering::Relaxed);
 }
 
 /// Whether the thread is starting a program, or is the child in which that will run.

@@ -2,11 +2,11 @@
 
 use super::table::{Load, Row};
 use super::transfer::{SIDES, same_trees, tree};
-use super::user::User;
 use super::{Scenario, files, rates};
 use harness::Result;
 use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
+use harness::user::User;
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[

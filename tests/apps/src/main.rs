@@ -40,7 +40,6 @@ mod table;
 mod tls;
 mod tools;
 mod transfer;
-mod user;
 mod web;
 
 use clap::Parser;

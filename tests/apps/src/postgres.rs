@@ -1,15 +1,14 @@
 //! PostgreSQL: a process for each connection, over TCP; and PgBouncer in front of it.
 
 use super::table::{Load, Row};
-use super::user::User;
 use super::{Scenario, files};
 use harness::lab::{Lab, Side};
 use harness::process::{Output, Proc, free_port};
 use harness::scratch::send;
-use harness::{Result, fail, procfs, retry};
+use harness::user::User;
+use harness::{Result, fail, postgres, procfs};
 use nix::sys::signal::Signal;
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -39,60 +38,26 @@ struct Postgres {
     data: String,
 }
 
-/// The folder of initdb and postgres of the newest version.
-fn programs() -> Result<PathBuf> {
-    let entries = std::fs::read_dir("/usr/lib/postgresql")?;
-    let newest = entries.filter_map(|entry| Some(entry.ok()?.path().join("bin"))).max();
-    newest.ok_or_else(|| "no version below /usr/lib/postgresql".into())
-}
-
 impl Postgres {
     /// A cluster of its own, and its server.
     fn start(lab: &Lab, side: Side) -> Result<Postgres> {
         let port = free_port()?;
-        let user = User::named("postgres")?;
-        let data = user.directory(lab, &format!("postgres-{port}"))?;
-        let initdb = programs()?.join("initdb").display().to_string();
-        let args = ["-D", &data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync"];
-        let mut command = user.command(lab, Side::Kernel, &initdb, &args)?;
-        Proc::start(&mut command, "initdb", lab.path())?.wait(LIMIT)?.ok()?;
+        let data = postgres::cluster(lab, &port.to_string())?;
         Postgres::restart(lab, side, port, data)
     }
 
     fn restart(lab: &Lab, side: Side, port: u16, data: String) -> Result<Postgres> {
-        let program = programs()?.join("postgres").display().to_string();
-        let text = port.to_string();
-        let args = [
-            "-D",
-            &data,
-            "-p",
-            &text,
-            "-c",
-            "listen_addresses=127.0.0.1",
-            "-c",
-            "fsync=off",
-            "-c",
-            "unix_socket_directories=",
-            "-c",
-            "max_connections=60",
-            "-c",
-            "restart_after_crash=on",
-        ];
-        let server = User::named("postgres")?.serve(lab, side, port, &program, &args)?;
+        let mut command = postgres::server(lab, side, ("127.0.0.1", port), &data)?;
+        let mut server = Proc::start(&mut command, "postgres", lab.path())?;
+        server.wait_listening(port)?;
         let postgres = Postgres { server, port, data };
         postgres.wait_ready(1)?;
         Ok(postgres)
     }
 
-    /// It listens before it lets anybody in, and says so each time that it has begun.
+    /// It listens before it lets anybody in.
     fn wait_ready(&self, times: usize) -> Result<()> {
-        const READY: &str = "database system is ready to accept connections";
-        retry(LIMIT, || {
-            if self.server.stderr_so_far().matches(READY).count() < times {
-                fail!("the server lets nobody in: {}", self.server.last_words());
-            }
-            Ok(())
-        })
+        postgres::wait_ready(&self.server, times)
     }
 
     fn psql_args<'a>(&self, port: &'a str, extra: &[&'a str]) -> Vec<&'a str> {

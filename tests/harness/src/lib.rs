@@ -10,7 +10,8 @@
 //! | [`lab`] | a private place to run servers and clients in, with the library or without |
 //! | [`network`], [`host`] | network namespaces; hosts of ours, each with one and a monitor, joined by a cable |
 //! | [`rootfs`] | root directories of guests and containers |
-//! | [`nginx`] | the server that most of them use |
+//! | [`nginx`], [`postgres`] | servers that several of them use |
+//! | [`user`] | servers that refuse to be root |
 //! | [`ss`], [`procfs`] | what `sd ss` and `/proc` say |
 //! | [`report`] | counts, progress, tables |
 //! | [`again`] | tests that fail once are asked for again |
@@ -25,6 +26,7 @@ pub mod lab;
 pub mod monitor;
 pub mod network;
 pub mod nginx;
+pub mod postgres;
 pub mod process;
 pub mod procfs;
 pub mod product;
@@ -32,6 +34,7 @@ pub mod report;
 pub mod rootfs;
 pub mod scratch;
 pub mod ss;
+pub mod user;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

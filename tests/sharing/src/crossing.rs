@@ -12,6 +12,8 @@ use std::time::Duration;
 enum Way {
     /// Takes turns with the other end, in calls that block.
     Turns,
+    /// The same in a process of two threads, as with a time-out: in poll before each piece is received.
+    Polled,
     /// A thread that sends and one that receives, in calls that block.
     Threads,
     /// In poll, by calls that do not block.
@@ -32,6 +34,7 @@ const PATIENCE_MS: i32 = 20_000;
 pub(crate) fn run(place: &str, way: &str, seed: u64, total: usize) -> io::Result<()> {
     let way = match way {
         "turns" => Way::Turns,
+        "polled" => Way::Polled,
         "threads" => Way::Threads,
         "poll" => Way::Poll,
         "level" => Way::Level,
@@ -52,7 +55,11 @@ pub(crate) fn run(place: &str, way: &str, seed: u64, total: usize) -> io::Result
         End { stream, own: SHIFT[usize::from(is_client)], other: SHIFT[usize::from(!is_client)], total };
     let random = Random::new(seed * 2 + u64::from(is_client));
     match way {
-        Way::Turns => end.take_turns(is_client, seed),
+        Way::Turns => end.take_turns(is_client, seed, || Ok(())),
+        Way::Polled => {
+            std::thread::spawn(std::thread::park);
+            end.take_turns(is_client, seed, || end.wait_readable())
+        }
         Way::Threads => std::thread::scope(|scope| {
             let receiver = scope.spawn(|| end.receive_all(Random::new(seed * 3 + u64::from(is_client))));
             end.send_all(random)?;
@@ -85,7 +92,7 @@ pub(crate) fn bursts(place: &str, seed: u64, count: u64) -> io::Result<()> {
         let end = End { stream, own, other: SHIFT[usize::from(!is_client)], total: 0 };
         let (turns, burst) = (3000 + random.below(20_000) as usize, random.below(200_000) as usize + 1);
         let end = End { total: turns, ..end };
-        end.take_turns(is_client, seed)?;
+        end.take_turns(is_client, seed, || Ok(()))?;
         if !is_client {
             (&end.stream).write_all(&bytes(end.own, burst))?;
             continue;
@@ -139,7 +146,7 @@ impl End {
         Err(io::Error::other(format!("the end came after {received} bytes of {}", self.total)))
     }
 
-    fn take_turns(&self, is_client: bool, seed: u64) -> io::Result<()> {
+    fn take_turns(&self, is_client: bool, seed: u64, wait: impl Fn() -> io::Result<()>) -> io::Result<()> {
         let (mut random, mut at) = (Random::new(seed), 0);
         while at < self.total {
             let len = (random.below(300) as usize + 1).min(self.total - at);
@@ -147,14 +154,29 @@ impl End {
                 if sends {
                     (&self.stream).write_all(&bytes(self.own + at, len))?;
                 } else {
-                    let mut got = vec![0; len];
-                    (&self.stream).read_exact(&mut got)?;
+                    let (mut got, mut done) = (vec![0; len], 0);
+                    while done < len {
+                        wait()?;
+                        match (&self.stream).read(&mut got[done..])? {
+                            0 => return self.is_all(at),
+                            more => done += more,
+                        }
+                    }
                     self.check(at, &got)?;
                 }
             }
             at += len;
         }
         Ok(())
+    }
+
+    fn wait_readable(&self) -> io::Result<()> {
+        let mut list = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the list is valid during the call.
+        match unsafe { libc::poll(&mut list, 1, PATIENCE_MS) } {
+            1 => Ok(()),
+            _ => Err(io::Error::other("nothing comes")),
+        }
     }
 
     fn send_all(&self, mut random: Random) -> io::Result<()> {

@@ -8,8 +8,9 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How the ends wait; see `tests/sharing/src/crossing.rs`.
-pub(super) const WAYS: [(&str, &str); 5] = [
+pub(super) const WAYS: [(&str, &str); 6] = [
     ("turns", "200000"),
+    ("polled", "200000"),
     ("threads", "3000000"),
     ("poll", "3000000"),
     ("level", "3000000"),

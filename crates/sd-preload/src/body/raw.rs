@@ -123,6 +123,7 @@ unsafe fn made(nr: c_long, args: Args, ret: isize) -> isize {
     // SAFETY: the caller's contract.
     unsafe {
         match nr {
+            libc::SYS_ppoll => calls::polled(ret as c_int) as isize,
             libc::SYS_openat2 => create::made(ret as c_int) as isize,
             libc::SYS_signalfd4 => create::by_signalfd(a as _, ret as c_int) as isize,
             #[cfg(target_arch = "x86_64")]

@@ -8,11 +8,13 @@
 //!
 //! | task | place |
 //! |---|---|
-//! | poll, ppoll | `waiting` |
+//! | poll, ppoll | `waiting`; what threads wait for on connections of the kernel's that may be moved: `by_kernel` |
 //! | select, pselect | `select` |
 
+mod by_kernel;
 mod select;
 mod waiting;
 
+pub(crate) use by_kernel::left;
 pub(crate) use select::select;
 pub(crate) use waiting::{forked, poll};

@@ -404,6 +404,9 @@ pub(crate) fn forked() {
 
 /// poll and ppoll. `fds` are the caller's.
 pub(crate) fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: *const sigset_t) -> Outcome<c_int> {
+    if super::by_kernel::enter(fds) {
+        return Outcome::Kernel;
+    }
     poll_noting(fds, timeout_ns, mask, &mut false)
 }
 

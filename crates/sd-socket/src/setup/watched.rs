@@ -78,6 +78,11 @@ fn watched(fd: c_int) -> Option<(&'static Endpoint, &'static AtomicU32)> {
     (word.load(Ordering::Acquire) & WATCHED != 0).then_some((endpoint, word))
 }
 
+/// See [`enter`].
+pub(crate) fn is_watched(fd: c_int) -> bool {
+    watched(fd).is_some()
+}
+
 const ODD: c_int = MSG_OOB | MSG_ZEROCOPY | MSG_ERRQUEUE;
 
 /// Before a call of the kernel's on a number that may be watched. True: it is no kernel's connection any more.

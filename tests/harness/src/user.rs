@@ -1,20 +1,20 @@
 //! Running a server as another user: some refuse to be root.
 
-use harness::lab::{Lab, Side};
-use harness::process::Proc;
-use harness::{Result, fail, product};
+use crate::lab::{Lab, Side};
+use crate::process::Proc;
+use crate::{Result, fail, product};
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
 
 /// A user of this system, and a place of its own in the laboratory.
-pub(crate) struct User {
+pub struct User {
     id: nix::unistd::User,
 }
 
 impl User {
     /// `name`, or whoever runs this when that is not root and cannot become somebody else.
-    pub(crate) fn named(name: &str) -> Result<User> {
+    pub fn named(name: &str) -> Result<User> {
         let own = nix::unistd::geteuid();
         let id = if own.is_root() {
             nix::unistd::User::from_name(name)?
@@ -28,20 +28,20 @@ impl User {
     }
 
     /// Makes a directory that belongs to the user.
-    pub(crate) fn directory(&self, lab: &Lab, name: &str) -> Result<String> {
+    pub fn directory(&self, lab: &Lab, name: &str) -> Result<String> {
         let path = lab.path().join(name);
         std::fs::create_dir(&path)?;
         self.own(&path)?;
         Ok(path.display().to_string())
     }
 
-    pub(crate) fn own(&self, path: &Path) -> Result<()> {
+    pub fn own(&self, path: &Path) -> Result<()> {
         Ok(chown(path, Some(self.id.uid.as_raw()), Some(self.id.gid.as_raw()))?)
     }
 
     /// A command on a side, as this user and without any other group. The library is read from a place where
     /// everybody may.
-    pub(crate) fn command(&self, lab: &Lab, side: Side, program: &str, args: &[&str]) -> Result<Command> {
+    pub fn command(&self, lab: &Lab, side: Side, program: &str, args: &[&str]) -> Result<Command> {
         let library = lab.path().join("libsd.so");
         if side == Side::Sd && !lab.is_oracle() && !library.exists() {
             std::fs::copy(product::libsd(), &library)?;
@@ -62,14 +62,7 @@ impl User {
         Ok(command)
     }
 
-    pub(crate) fn serve(
-        &self,
-        lab: &Lab,
-        side: Side,
-        port: u16,
-        program: &str,
-        args: &[&str],
-    ) -> Result<Proc> {
+    pub fn serve(&self, lab: &Lab, side: Side, port: u16, program: &str, args: &[&str]) -> Result<Proc> {
         let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or("server");
         let mut server = Proc::start(&mut self.command(lab, side, program, args)?, name, lab.path())?;
         server.wait_listening(port)?;

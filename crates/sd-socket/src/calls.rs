@@ -462,6 +462,16 @@ pub fn spawn_passes_sockets(duplicated: &[c_int]) -> bool {
     spawn::passes_sockets(duplicated)
 }
 
+/// The environment for a program that is started without sockets of ours; `given`, or one in `room`.
+pub unsafe fn spawn_environment(
+    program: exec::Program,
+    given: *const *const c_char,
+    room: &mut exec::Variables,
+) -> *const *const c_char {
+    // SAFETY: see the module.
+    unsafe { exec::quiet::environment(program, given, room) }
+}
+
 /// Before the fork in which a program is to be started.
 pub fn spawn_begin() -> Result<spawn::Starting, Errno> {
     spawn::Starting::begin()

@@ -3,7 +3,7 @@
 use crate::edge::last_errno;
 use core::ffi::{c_char, c_int};
 use sd_socket::calls;
-pub(crate) use sd_socket::exec::Program;
+pub(crate) use sd_socket::exec::{Program, Variables};
 
 type Environment = *const *const c_char;
 
@@ -38,7 +38,9 @@ pub(crate) unsafe fn with(
 ) -> c_int {
     // SAFETY: libc's contract.
     let prepared = unsafe { calls::exec_prepare(program, environment) };
-    let result = real(prepared.environment(environment));
+    let mut room = Variables::new();
+    // SAFETY: libc's contract.
+    let result = real(unsafe { prepared.environment(program, environment, &mut room) });
     let errno = last_errno();
     calls::exec_failed(prepared);
     // SAFETY: libc gives the address of this thread's errno, which is the real function's.

@@ -1,6 +1,7 @@
 //! posix_spawn(3): glibc starts the program by a clone that no hook of ours sees. When the program is to have
 //! a socket of ours it is started here instead, by fork and exec, after glibc's `spawni.c`.
 
+use super::exec;
 use super::file_actions::{self, Step};
 use crate::edge::last_errno;
 use crate::table::{hook, real};
@@ -103,9 +104,13 @@ pub(crate) unsafe fn posix_spawn(
 ) -> Outcome<c_int> {
     // SAFETY: libc's contract.
     let Some(steps) = (unsafe { file_actions::read(actions) }) else { return Outcome::Kernel };
+    if !calls::spawn_passes_sockets(&file_actions::duplicated(&steps)) {
+        // SAFETY: libc's contract.
+        return unsafe { by_libc(pid, program, &steps, actions, attributes) };
+    }
     // SAFETY: libc's contract.
     let attributes = unsafe { Attributes::of(attributes) };
-    if attributes.flags & !KNOWN != 0 || !calls::spawn_passes_sockets(&file_actions::duplicated(&steps)) {
+    if attributes.flags & !KNOWN != 0 {
         return Outcome::Kernel;
     }
     // SAFETY: libc's contract.
@@ -118,6 +123,36 @@ pub(crate) unsafe fn posix_spawn(
             Outcome::Done(0)
         }
         Err(errno) => Outcome::Done(errno.0),
+    }
+}
+
+/// A program that has nothing of ours; without the library, if it can do without.
+///
+/// # Safety
+/// libc's contract.
+unsafe fn by_libc(
+    pid: *mut libc::pid_t,
+    program: Program,
+    steps: &[Step],
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+) -> Outcome<c_int> {
+    // A relative path is looked for elsewhere then.
+    if steps.iter().any(|step| matches!(step, Step::ChangeDirectory { .. } | Step::ChangeToFd { .. })) {
+        return Outcome::Kernel;
+    }
+    let Program { path, argv, environment, is_searched } = program;
+    let (start, looked_for) = match is_searched {
+        true => {
+            (real::posix_spawnp as unsafe fn(_, _, _, _, _, _) -> _, exec::Program::Searched { file: path })
+        }
+        false => (real::posix_spawn as _, exec::at(path)),
+    };
+    let mut room = exec::Variables::new();
+    // SAFETY: libc's contract.
+    unsafe {
+        let environment = calls::spawn_environment(looked_for, environment, &mut room);
+        Outcome::Done(start(pid, path, actions, attributes, argv, environment))
     }
 }
 

@@ -27,6 +27,7 @@ mod epoll_threads;
 mod errnos;
 mod exec;
 mod exec_image;
+mod exec_quiet;
 mod file;
 mod flags;
 mod fork;
@@ -138,6 +139,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     limits::SUBJECTS,
     exec::SUBJECTS,
     exec_image::SUBJECTS,
+    exec_quiet::SUBJECTS,
     spawn::SUBJECTS,
     offspring::SUBJECTS,
     threads::SUBJECTS,

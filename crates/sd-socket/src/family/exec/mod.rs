@@ -13,6 +13,7 @@ mod cleared;
 mod image;
 mod listeners;
 mod proof;
+pub(crate) mod quiet;
 pub(crate) mod target;
 
 use crate::family::bridge::Reads;
@@ -25,6 +26,7 @@ use cleared::Completed;
 use core::ffi::c_char;
 use core::sync::atomic::Ordering;
 use image::Image;
+pub use quiet::Variables;
 use sd_shm::slab::{Endpoint, State};
 use target::Answer;
 pub use target::Program;
@@ -41,9 +43,22 @@ pub struct Prepared {
 impl Prepared {
     const NOTHING: Prepared = Prepared { image: None, environment: None };
 
-    /// The environment to execute with, where `given` is the program's choice.
-    pub fn environment(&self, given: *const *const c_char) -> *const *const c_char {
-        self.environment.as_ref().map_or(given, Completed::as_ptr)
+    /// The environment to execute `program` with, where `given` is the caller's choice; it may be in `room`.
+    ///
+    /// # Safety
+    /// As for execve(2).
+    pub unsafe fn environment(
+        &self,
+        program: Program,
+        given: *const *const c_char,
+        room: &mut Variables,
+    ) -> *const *const c_char {
+        match (&self.environment, &self.image) {
+            (Some(completed), _) => completed.as_ptr(),
+            (None, Some(_)) => given,
+            // SAFETY: by contract.
+            (None, None) => unsafe { quiet::environment(program, given, room) },
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use sd_sys::fd::Owned;
 use sd_sys::{check, syscall};
 
-type Environment = *const *const c_char;
+pub(super) type Environment = *const *const c_char;
 
 /// What execve(2) and its relatives are told; paths are C strings.
 #[derive(Clone, Copy)]
@@ -168,7 +168,7 @@ fn is_for_us(fd: i32, depth: u32) -> bool {
 }
 
 /// Bytes read at a place of a file.
-fn read_at(fd: i32, buf: &mut [u8], at: u64) -> Option<usize> {
+pub(super) fn read_at(fd: i32, buf: &mut [u8], at: u64) -> Option<usize> {
     // SAFETY: the kernel writes into the slice.
     check(unsafe { syscall!(libc::SYS_pread64, fd, buf.as_mut_ptr(), buf.len(), at) }).ok()
 }
@@ -187,7 +187,7 @@ fn keeps_ids(fd: i32) -> bool {
     }
 }
 
-fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
+pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     let field = bytes.get(at..at.checked_add(len)?)?;
     Some(field.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }

@@ -1,13 +1,17 @@
 //! Connections that were made while there was no monitor are moved to shared memory when one comes, while they are used (ADR 85).
 
+use super::across::{Joint, Networks, SERVER};
 use super::{Part, promote, served, start};
 use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
 use harness::{Result, fail, retry};
 use std::collections::BTreeSet;
+use std::net::TcpStream;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Less than an offer waits that found no other end.
+const TOGETHER: Duration = Duration::from_secs(30);
 
 pub(super) fn parts<'a>(seed: u64) -> impl Iterator<Item = Part<'a>> {
     let pool: Part = ("pool-before-monitor".to_owned(), Box::new(pool));
@@ -15,7 +19,8 @@ pub(super) fn parts<'a>(seed: u64) -> impl Iterator<Item = Part<'a>> {
         let check = move |lab: &mut Lab| crossing(lab, (way, bytes), seed);
         (format!("crossing-before-monitor-{way}"), Box::new(check) as _)
     });
-    [pool].into_iter().chain(ways)
+    let threads: Part = ("pool-of-threads".to_owned(), Box::new(threads));
+    [pool, threads].into_iter().chain(ways)
 }
 
 /// A server and its clients' connections, before there is a monitor; then more, after it was killed.
@@ -44,6 +49,48 @@ fn pool(lab: &mut Lab) -> Result<String> {
     }
     server.kill();
     Ok(format!("{moved} connections that were there before their monitor"))
+}
+
+/// Four threads serve eight in another network namespace, whose connections are moved all at once. For root.
+fn threads(lab: &mut Lab) -> Result<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok("skipped: only root makes network namespaces".to_owned());
+    }
+    const ROUNDS: usize = 3;
+    /// With the one that fills it; so many ends.
+    const ENDS: usize = 9 * 2;
+    const PORT: u16 = 7000;
+    if !lab.is_oracle() {
+        lab.kill_monitor();
+        lab.start_monitor_with(&["--promote=earned"])?;
+    }
+    for round in 0..ROUNDS {
+        let networks = Networks::new(Joint::Bridge)?;
+        let mut server =
+            lab.command(Side::Sd, "memcached", &["-l", SERVER, "-p", "7000", "-U", "0", "-u", "root"])?;
+        networks.server.host(&mut server)?;
+        let server = Proc::start(&mut server, "memcached", lab.path())?;
+        retry(PATIENCE, || networks.server.inside(|| Ok(TcpStream::connect((SERVER, PORT)).map(drop)?)))?;
+        let servers = format!("--servers={SERVER}:{PORT}");
+        let args = [&servers, "--test=get", "--concurrency=8", "--execute-number=400000"];
+        let mut client = lab.command(Side::Sd, "memcslap", &args)?;
+        networks.client.host(&mut client)?;
+        let client = Proc::start(&mut client, "memcslap", lab.path())?;
+        if !lab.is_oracle() {
+            retry(TOGETHER, || {
+                let seen = lab.snapshot()?;
+                let ends = seen.of_port(PORT);
+                let stay = ends.iter().find(|end| end.path != "shm");
+                match (ends.len(), stay) {
+                    (ENDS, None) => Ok(()),
+                    (count, stay) => fail!("round {round}: {count} ends; {stay:?}"),
+                }
+            })?;
+        }
+        client.kill();
+        server.kill();
+    }
+    Ok(format!("{ROUNDS} times eight threads"))
 }
 
 /// They ask for as long as they live, over the same connections.

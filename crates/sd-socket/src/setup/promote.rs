@@ -13,7 +13,7 @@ use crate::fd::table::{self, Entry};
 use crate::link::channel::Channel;
 use crate::memory::idle::without_forks;
 use crate::monitor::client::Counts;
-use crate::process::{PROCESS, detaching};
+use crate::process::{PROCESS, detaching, single_threaded};
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::socket::handle::Socket;
 use crate::socket::history;
@@ -56,8 +56,21 @@ struct Promise {
 const PAUSE_NS: u64 = 50_000;
 
 static OFFERS: Lock<Vec<Offered>> = Lock::new(Vec::new());
-/// For so long calls on watched connections look for a ticket.
-const AWAITED_NS: u64 = 1_000_000_000;
+/// For so long calls on watched connections look for a ticket; one that has not come by then is not waited for, and the connection is offered anew.
+const AWAITED_NS: u64 = 3_000_000_000;
+
+/// A ticket that was shown before its promise was heard of: of several threads, one may have taken in the monitor's message just now.
+struct Early {
+    channel: u64,
+    ticket: u64,
+    slot: (usize, u32),
+    since: u64,
+}
+
+/// More are refused.
+const EARLY_MAX: usize = 64;
+/// Changed under the lock of [`OFFERS`].
+static EARLY: Lock<Vec<Early>> = Lock::new(Vec::new());
 /// Tickets that side A has still to show, when they were counted last.
 static AWAITED: AtomicU32 = AtomicU32::new(0);
 static SERIAL: AtomicU64 = AtomicU64::new(1);
@@ -66,8 +79,47 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 pub(super) fn look_for_tickets() {
     if AWAITED.load(Ordering::Relaxed) != 0 {
         crate::epoll::drain();
-        count_awaited(&OFFERS.lock());
+        let late = {
+            let mut offers = OFFERS.lock();
+            offers.retain(|offered| {
+                !offered.is_late() || !is_valid(offered) || {
+                    road::offer_anew(offered.endpoint);
+                    false
+                }
+            });
+            count_awaited(&offers);
+            take_early(|early| is_over(early.since))
+        };
+        late.iter().for_each(refuse_early);
     }
+}
+
+fn is_over(since: u64) -> bool {
+    sd_sys::time::now_ns().saturating_sub(since) > AWAITED_NS
+}
+
+impl Offered {
+    /// It was promised, and side A has still to show the ticket.
+    fn is_awaited(&self) -> bool {
+        self.promise.is_some_and(|promise| promise.side == Side::B && promise.slot.is_none())
+    }
+
+    fn is_late(&self) -> bool {
+        self.is_awaited() && is_over(self.promised_at)
+    }
+}
+
+/// Under the lock of [`OFFERS`].
+fn take_early(is_it: impl Fn(&Early) -> bool) -> Vec<Early> {
+    EARLY.lock().extract_if(.., |early| is_it(early)).collect()
+}
+
+#[cold]
+fn refuse_early(early: &Early) {
+    let _within = crate::link::reclaim::change();
+    let (slot, generation) = early.slot;
+    let channel = PROCESS.channels().find(|channel| (channel.id, channel.side) == (early.channel, Side::B));
+    channel.inspect(|channel| refuse(channel, slot, generation));
 }
 
 /// A connection is about to be offered: the name of the offer.
@@ -83,12 +135,8 @@ pub(super) fn expect(endpoint: &'static Endpoint) -> u64 {
 
 /// Side A may not come: its connection may be over, or it may be in a call for long.
 fn count_awaited(offers: &[Offered]) {
-    let now = sd_sys::time::now_ns();
-    let waits = |offered: &&Offered| {
-        offered.promise.is_some_and(|promise| promise.side == Side::B && promise.slot.is_none())
-            && now.saturating_sub(offered.promised_at) < AWAITED_NS
-    };
-    AWAITED.store(offers.iter().filter(waits).count() as u32, Ordering::Release);
+    let awaited = offers.iter().filter(|offered| offered.is_awaited()).count() + EARLY.lock().len();
+    AWAITED.store(awaited as u32, Ordering::Release);
 }
 
 /// The endpoint is still the one that was offered.
@@ -122,9 +170,11 @@ pub(super) fn promised((serial, channel): (u64, u64), side: Side, ticket: u64, c
     let Some(offered) = found.filter(|offered| is_valid(offered)) else { return };
     history::awaits(offered.endpoint, Awaits::Moment);
     super::began::note(offered.endpoint, counts.began);
-    offered.promise = Some(Promise { channel, side, ticket, behind: counts.behind, slot: None });
+    let early = take_early(|early| (early.channel, early.ticket) == (channel, ticket));
+    let slot = early.first().filter(|_| side == Side::B).map(|early| early.slot);
+    offered.promise = Some(Promise { channel, side, ticket, behind: counts.behind, slot });
     offered.promised_at = sd_sys::time::now_ns();
-    if side == Side::A {
+    if side == Side::A || slot.is_some() {
         mark(offered.endpoint);
     }
     count_awaited(&offers);
@@ -152,6 +202,11 @@ pub(crate) fn shown(channel: &'static Channel, slot: usize, generation: u32) {
         Some(Offered { endpoint, promise: Some(promise), .. }) => {
             promise.slot = Some((slot, generation));
             mark(endpoint);
+            count_awaited(&offers);
+        }
+        _ if !single_threaded() && EARLY.lock().len() < EARLY_MAX => {
+            let since = sd_sys::time::now_ns();
+            EARLY.lock().push(Early { channel: channel.id, ticket, slot: (slot, generation), since });
             count_awaited(&offers);
         }
         _ => {
@@ -389,7 +444,11 @@ fn show(channel: &'static Channel, promise: &Promise) -> Option<(usize, u32)> {
 /// In the child of a fork: what the parent has offered is the parent's.
 pub(crate) fn forked() {
     // SAFETY: the child has one thread.
-    unsafe { OFFERS.force_unlock() };
+    unsafe {
+        OFFERS.force_unlock();
+        EARLY.force_unlock();
+    }
     OFFERS.lock().clear();
+    EARLY.lock().clear();
     AWAITED.store(0, Ordering::Relaxed);
 }

@@ -1,6 +1,7 @@
 //! What connections cost when nothing happens: processor time and shared memory.
 
-use super::{Scenario, python};
+use super::table::{Load, Row};
+use super::{Scenario, python, rates};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
 use harness::report::median;
@@ -14,7 +15,22 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("start-up-cost", &["true", "ls"], start_up).slow().ours(),
 ];
 
+pub(crate) const ROWS: &[Row] = &[Row {
+    application: "programs that make no socket",
+    version: &["dpkg-query", "-W", "-f", "${Version}", "dash"],
+    scenarios: "start-up-",
+    features: "what a shell starts is executed without the library",
+    load: Some(Load { unit: "programs/s, /bin/true in dash, one after the other", rate: programs_rate }),
+}];
+
 const LIMIT: Duration = Duration::from_secs(60);
+
+fn programs_rate(lab: &Lab, side: Side) -> Result<f64> {
+    const TIMES: u32 = 200;
+    let script = format!("i=0; while [ $i -lt {TIMES} ]; do /bin/true; i=$((i+1)); done");
+    let per_second = rates::per_second(|| lab.run(side, "dash", &["-c", &script], LIMIT).map(drop))?;
+    Ok(per_second * f64::from(TIMES))
+}
 
 /// 50 clients in one process, 50 in a process each; with server and monitor under 1 % of a core over 10 s.
 fn idle_cpu(lab: &mut Lab) -> Result<()> {

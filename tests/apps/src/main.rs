@@ -151,6 +151,7 @@ const ROWS: &[&[table::Row]] = &[
     haproxy::ROWS,
     httpd::ROWS,
     appservers::ROWS,
+    cost::ROWS,
     runtimes::ROWS,
 ];
 

@@ -1,7 +1,7 @@
 //! PostgreSQL: a process for each connection, over TCP; and PgBouncer in front of it.
 
 use super::table::{Load, Row};
-use super::{Scenario, files};
+use super::{Scenario, files, rates};
 use harness::lab::{Lab, Side};
 use harness::process::{Output, Proc, free_port};
 use harness::scratch::send;
@@ -21,13 +21,25 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         .extra(),
 ];
 
-pub(crate) const ROWS: &[Row] = &[Row {
-    application: "PostgreSQL",
-    version: &["psql", "--version"],
-    scenarios: "postgres-",
-    features: "fork for each connection, COPY, LISTEN, cancel requests, crash of a backend, restart, PgBouncer, drop of privileges",
-    load: Some(Load { unit: "transactions/s, pgbench -S, prepared, 8 connections", rate }),
-}];
+pub(crate) const ROWS: &[Row] = &[
+    Row {
+        application: "PostgreSQL",
+        version: &["psql", "--version"],
+        scenarios: "postgres-",
+        features: "fork for each connection, COPY, LISTEN, cancel requests, crash of a backend, restart, PgBouncer, drop of privileges",
+        load: Some(Load { unit: "transactions/s, pgbench -S, prepared, 8 connections", rate }),
+    },
+    Row {
+        application: "PostgreSQL, a program for each query",
+        version: &["psql", "--version"],
+        scenarios: "postgres-",
+        features: "a client that lives for milliseconds, and a process of the server's for each",
+        load: Some(Load {
+            unit: "programs/s, psql -c 'select 1' in dash, one after the other",
+            rate: psql_rate,
+        }),
+    },
+];
 
 const PROGRAMS: &[&str] = &["pgbench", "psql", "setpriv", "/usr/lib/postgresql"];
 const LIMIT: Duration = Duration::from_secs(60);
@@ -115,6 +127,18 @@ fn rate(lab: &Lab, side: Side) -> Result<f64> {
     postgres.stop()?;
     let rate = text.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
     rate.ok_or_else(|| format!("pgbench printed {text:?}").into())
+}
+
+fn psql_rate(lab: &Lab, side: Side) -> Result<f64> {
+    const TIMES: u32 = 20;
+    let postgres = Postgres::start(lab, side)?;
+    let script = format!(
+        "i=0; while [ $i -lt {TIMES} ]; do psql -XqAt -h 127.0.0.1 -p {} -U postgres -c 'select 1' postgres || exit 1; i=$((i+1)); done",
+        postgres.port
+    );
+    let per_second = rates::per_second(|| lab.run(side, "dash", &["-c", &script], LIMIT).map(drop))?;
+    postgres.stop()?;
+    Ok(per_second * f64::from(TIMES))
 }
 
 /// Balances agree with the history after it, so no transaction was lost, doubled or torn.

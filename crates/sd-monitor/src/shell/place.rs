@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// See [`crate::default_socket_path`].
 pub(crate) fn default_socket_path() -> PathBuf {
@@ -50,8 +51,8 @@ impl Place {
         let system = |what| move |error| Error::System(what, path.to_owned(), error);
         let address = UnixAddr::new(path).map_err(|e| system("use as a socket")(e.into()))?;
         check_directory(path)?;
-        let lock = Lock::take(path)?;
-        remove_stale(path, &address, SockType::SeqPacket)?;
+        let lock = patiently(|| Lock::take(path))?;
+        patiently(|| remove_stale(path, &address, SockType::SeqPacket))?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let listener = nix::sys::socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
             .map_err(|e| system("make a socket for")(e.into()))?;
@@ -151,6 +152,21 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// So often, and so long each time, somebody who has the place is waited for: a helper that a killed monitor had just forked has its descriptors until
+/// it executes its program.
+const TRIES: u32 = 25;
+const PAUSE: Duration = Duration::from_millis(10);
+
+fn patiently<T>(attempt: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 0..TRIES {
+        match attempt() {
+            Err(Error::AlreadyRunning(_)) => std::thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
+    attempt()
+}
+
 /// Removes the socket of a monitor that died.
 pub(super) fn remove_stale(path: &Path, address: &UnixAddr, kind: SockType) -> Result<(), Error> {
     let system = |what| move |error| Error::System(what, path.to_owned(), error);
@@ -235,6 +251,23 @@ mod tests {
         drop(place);
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
         drop(Place::take(&path).unwrap());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// Who has it for a moment, as a helper that has not executed its program yet.
+    #[test]
+    fn who_lets_go_soon_is_waited_for() {
+        let directory = scratch("soon");
+        let path = directory.join("monitor.sock");
+        check_directory(&path).unwrap();
+        let file = File::create(directory.join("monitor.sock.lock")).unwrap();
+        file.try_lock().unwrap();
+        let helper = std::thread::spawn(move || {
+            std::thread::sleep(PAUSE);
+            drop(file);
+        });
+        drop(Place::take(&path).unwrap());
+        helper.join().unwrap();
         fs::remove_dir_all(&directory).unwrap();
     }
 

@@ -19,8 +19,9 @@ use crate::core::members::{Process, ProcessId};
 use crate::core::quotas::Holding;
 use sd_proto::{ErrorCode, Reply};
 use sd_ring::RxCursor;
+use sd_ring::road::RoadWord;
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, Mapping, SLOTS, Side, SlotSide, SlotState};
-use sd_shm::slab::{Cold, End, Endpoint, State};
+use sd_shm::slab::{Cold, End, Endpoint, ROAD_RX_LEFT, State};
 use sd_shm::time_wait::{SECONDS, TimeWait};
 use sd_sys::futex::{Scope, wake};
 use std::collections::BTreeSet;
@@ -156,6 +157,10 @@ impl Server {
                 let cold = record.slab.cold(endpoint);
                 let (receiver, ..) = record.slab.receiver(endpoint);
                 let aborts = cold.is_some_and(Cold::aborts);
+                // Of a connection that the kernel has made: what its ring holds is sent again, or was read.
+                let reads_kernels =
+                    cold.is_some_and(|cold| cold.road.load(Ordering::Acquire) & ROAD_RX_LEFT != 0);
+                let receiver = (!reads_kernels).then_some(receiver);
                 let was_closed = self.close_connection(family, endpoint, (receiver, aborts), woken);
                 closed += u64::from(was_closed.is_some());
                 let local = || record.slab.address(endpoint, End::Local);
@@ -175,12 +180,13 @@ impl Server {
     }
 
     /// Closes a connection on behalf of the dead, who has read so far, and may have wanted a reset: whether the other side
-    /// was still open, and has lost nothing. `None` when there was nothing to close.
+    /// was still open, and has lost nothing. `None` when there was nothing to close. Without a `receiver` they read the kernel's connection for good: if they
+    /// send there too, that tells the end, which others that have it may put off.
     fn close_connection(
         &self,
         family: ClientId,
         endpoint: &Endpoint,
-        (receiver, aborts): (RxCursor, bool),
+        (receiver, aborts): (Option<RxCursor>, bool),
         woken: &mut Woken,
     ) -> Option<bool> {
         let slot = usize::from(endpoint.slot.load(Ordering::Relaxed));
@@ -195,7 +201,13 @@ impl Server {
         if !is_theirs || matches!(state, SlotState::Closed | SlotState::Free) {
             return None;
         }
-        let reset = if aborts || segment.has_unread(receiver, slot, side) { FLAG_RESET } else { 0 };
+        if receiver.is_none() && own.road().has(RoadWord::LEFT) {
+            close_slot(map, slot, side, generation, 0);
+            woken.insert((key, side.other() as u32));
+            return Some(false);
+        }
+        let has_unread = receiver.is_some_and(|receiver| segment.has_unread(receiver, slot, side));
+        let reset = if aborts || has_unread { FLAG_RESET } else { 0 };
         close_slot(map, slot, side, generation, FLAG_DEAD | reset);
         woken.insert((key, side.other() as u32));
         let other = &sides[side.other() as usize];

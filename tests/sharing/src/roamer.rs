@@ -211,8 +211,9 @@ impl Roamer {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             // How the other end ended is what reading says.
             Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                self.log(&format!("{:?}", error.kind()))?;
                 self.may_send = false;
-                self.was_reset = error.kind() == ErrorKind::ConnectionReset;
+                self.was_reset |= error.kind() == ErrorKind::ConnectionReset;
                 // What was taken of this piece nobody knows.
                 return Ok(());
             }

@@ -237,6 +237,12 @@ fn was_reset(endpoint: &Endpoint) -> bool {
     endpoint.error.compare_exchange(kept, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
+/// The kernel's stream has ended by a reset that nobody was told of, and what was left in the ring has been read.
+#[cold]
+pub(super) fn reset_at_end(endpoint: &Endpoint) -> Option<Errno> {
+    (road::is_promoted(endpoint) && was_reset(endpoint)).then_some(Errno::ECONNRESET)
+}
+
 /// So many bytes would be received now; zero: the end has come.
 fn waiting(fd: i32, wanted: usize) -> Result<usize, Errno> {
     recv_once(fd, (core::ptr::null_mut(), wanted.max(1)), MSG_PEEK | MSG_TRUNC)

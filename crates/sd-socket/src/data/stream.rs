@@ -400,15 +400,21 @@ fn empty(endpoint: &'static Endpoint) -> Empty {
 fn empty_slow(endpoint: &'static Endpoint) -> Empty {
     note_end(endpoint);
     if endpoint.flag(EOF) {
-        return Empty::End;
+        return by_kernel::reset_at_end(endpoint).map_or(Empty::End, Empty::Error);
     }
     if endpoint.flag(RESET) {
-        return take_error(endpoint).map_or(Empty::End, Empty::Error);
+        return read_error(endpoint).map_or(Empty::End, Empty::Error);
     }
     if endpoint.flag(SHUT_RD) {
         return Empty::End;
     }
     if endpoint::peer_finished(endpoint) { Empty::LookAgain } else { Empty::Wait }
+}
+
+/// A reset behind the peer's end is told to who sends. Who reads has read up to the end (SOCK_DONE comes before the error in tcp_recvmsg).
+fn read_error(endpoint: &Endpoint) -> Option<Errno> {
+    let is_end = endpoint.error.load(Ordering::Relaxed) == Errno::EPIPE.0 as u16;
+    if is_end { None } else { take_error(endpoint) }
 }
 
 /// A look without the lock: is there something to receive, or an end?

@@ -2,6 +2,7 @@
 
 use crate::socket::bell::notify;
 use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, PeerEnd, RESET, SHUT_WR, peer_end};
+use crate::socket::road::{self, RX_KERNEL};
 use core::sync::atomic::Ordering;
 use sd_shm::channel::{FLAG_FIN, FLAG_RESET};
 use sd_shm::slab::Endpoint;
@@ -23,23 +24,47 @@ fn send_error_slow(endpoint: &'static Endpoint, len: usize) -> Option<Result<(),
     if endpoint.flag(RESET | SHUT_WR) {
         return Some(Err(take_error(endpoint).unwrap_or(Errno::EPIPE)));
     }
+    if let Some(errno) = reset_of_kernels(endpoint) {
+        break_off(endpoint);
+        return Some(Err(errno));
+    }
     if len == 0 {
         return None;
     }
     // The peer closed: the first write is answered by a reset, which the next one finds.
     // A peer that only shut both directions down finds a reset as well.
     endpoint.error.store(Errno::EPIPE.0 as u16, Ordering::Relaxed);
+    break_off(endpoint);
+    Some(Ok(()))
+}
+
+fn break_off(endpoint: &Endpoint) {
     endpoint.set_flag(RESET);
     endpoint.own_words().flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
     notify(endpoint, crate::socket::bell::ALL_BITS);
     crate::socket::bell::announce_to_self(endpoint);
-    Some(Ok(()))
+}
+
+/// The reset of a connection from which the program reads the kernel's part still: that, or the slot, tells it, and whichever call comes first
+/// gets the error. An end of the slot alone says nothing of how the connection has ended.
+fn reset_of_kernels(endpoint: &'static Endpoint) -> Option<Errno> {
+    if !road::is_promoted(endpoint) || !road::is_by_kernel(endpoint, RX_KERNEL) {
+        return None;
+    }
+    let of_kernel = || {
+        let fd = road::number(endpoint)?;
+        let errno = sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).ok()?;
+        (errno != 0).then_some(Errno(errno))
+    };
+    let of_slot =
+        || (peer_end(endpoint) == PeerEnd::Reset && !endpoint.flag(EOF)).then_some(Errno::ECONNRESET);
+    take_error(endpoint).or_else(of_kernel).or_else(of_slot)
 }
 
 /// Turns what the peer's words say into our flags: a reset is remembered, with its error.
 pub(crate) fn note_end(endpoint: &'static Endpoint) -> PeerEnd {
     let end = peer_end(endpoint);
-    if end != PeerEnd::Open && crate::socket::road::is_by_kernel(endpoint, crate::socket::road::RX_KERNEL) {
+    if end != PeerEnd::Open && road::is_by_kernel(endpoint, RX_KERNEL) {
         // The kernel's connection tells the end.
         return PeerEnd::Open;
     }

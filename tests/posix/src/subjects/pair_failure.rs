@@ -11,6 +11,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     pair("failure/linger_zero", linger_server, reset_client),
     pair("failure/exit_without_close", exiting_server, end_client),
     pair("failure/server_killed", killed_server, end_client),
+    pair("failure/server_killed_sent_to", killed_server, sending_client),
     pair("failure/server_killed_unread", killed_unread_server, reset_client),
     pair("failure/server_killed_data_queued", killed_talking_server, queue_client),
     pair("failure/client_killed", end_server, killed_client),
@@ -127,6 +128,20 @@ fn end_client(role: &mut Role) {
     await_events(client, libc::POLLHUP);
     show_send("second", client, b"x", 0);
     show_taken(libc::SIGPIPE);
+}
+
+/// Sends once more before it reads: the reset that answers it is behind the end of what comes.
+fn sending_client(role: &mut Role) {
+    let client = call_server(role);
+    show_send("client", client, b"question", 0);
+    await_events(client, libc::POLLRDHUP);
+    show_send("first", client, b"x", libc::MSG_NOSIGNAL);
+    await_events(client, libc::POLLHUP);
+    show_recv("answer", client, 64, 0);
+    show_recv("end", client, 64, 0);
+    show_recv("end", client, 64, 0);
+    show_send("second", client, b"x", libc::MSG_NOSIGNAL);
+    show_send("third", client, b"x", libc::MSG_NOSIGNAL);
 }
 
 fn killed_talking_server(role: &mut Role) {

@@ -8,21 +8,19 @@
 //! forked twice, so the program never meets it as a child. The kernel socket's peer name is that of
 //! the pair, not of the real peer. Where no process can be started, the monitor starts one (see `helper`).
 
+mod copying;
 mod gate;
 pub mod helper;
 mod lent;
 mod others;
 
-use crate::data::iov::Pieces;
-use crate::data::shutdown;
-use crate::data::stream;
 use crate::family::fork;
 use crate::family::handover::{self, TURNED_AWAY_MAX};
 use crate::fd::table;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK};
 use crate::socket::kernel_socket;
-use crate::socket::{life, way_back};
-use core::ffi::c_void;
+use crate::socket::{life, resend, road};
+use copying::{Copied, Flow, copy};
 use core::sync::atomic::Ordering;
 pub(super) use gate::Gate;
 use libc::{POLLIN, POLLOUT, pollfd};
@@ -31,9 +29,6 @@ use others::{Others, is_sole_holder};
 use sd_shm::slab::{Endpoint, Reason, State};
 use sd_sys::fd::Owned;
 use sd_sys::{Errno, Result, check, syscall};
-
-/// Bytes under way in each direction.
-const BUFFER: usize = 64 << 10;
 
 /// Replaces the connection by a kernel socket under all its numbers in this process. Errno when that
 /// cannot be done; nothing has changed then.
@@ -58,7 +53,7 @@ pub(super) fn to_kernel_socket(endpoint: &'static Endpoint, reads: Reads) -> Res
 /// (see `handover`). The process keeps its own descriptors.
 pub(super) fn passable(endpoint: &'static Endpoint) -> Result<Owned> {
     // Who takes it would not have the kernel's socket, where some of its bytes come.
-    let listen: fn(i32) -> Option<Owned> = match crate::socket::road::is_promoted(endpoint) {
+    let listen: fn(i32) -> Option<Owned> = match road::is_promoted(endpoint) {
         true => |_| None,
         false => handover::listen,
     };
@@ -209,18 +204,12 @@ fn run(
         exit();
     }
     if endpoint.flag(endpoint::RESET) {
-        let abort = libc::linger { l_onoff: 1, l_linger: 0 };
-        // SAFETY: the kernel reads one linger.
-        unsafe {
-            syscall!(
-                libc::SYS_setsockopt,
-                inner,
-                libc::SOL_SOCKET,
-                libc::SO_LINGER,
-                &abort as *const libc::linger,
-                8
-            )
-        };
+        let is_the_kernels = road::is_promoted(endpoint) || endpoint.state_now() == State::Kernel;
+        resend::abort_at_close(inner);
+        // Else a placeholder is there, which others have too.
+        if is_the_kernels {
+            resend::abort_at_close(number);
+        }
     }
     table::clear(number);
     life::release(endpoint);
@@ -249,65 +238,6 @@ fn close_range(fds: core::ops::Range<u32>) {
     }
 }
 
-/// One direction's bytes under way.
-struct Flow {
-    bytes: Box<[u8]>,
-    from: usize,
-    to: usize,
-    /// The source has ended.
-    ended: bool,
-    /// The end has been passed on.
-    closed: bool,
-}
-
-impl Flow {
-    fn new() -> Flow {
-        Flow { bytes: vec![0; BUFFER].into_boxed_slice(), from: 0, to: 0, ended: false, closed: false }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.from == self.to
-    }
-
-    fn has_moved(&self) -> bool {
-        self.to != 0 || self.ended
-    }
-
-    fn pending(&mut self) -> &mut [u8] {
-        self.bytes.get_mut(self.from..self.to).unwrap_or(&mut [])
-    }
-
-    /// Fills the empty buffer; false on an error that ends everything.
-    fn fill(&mut self, receive: impl FnOnce(&mut [u8]) -> Result<usize>) -> bool {
-        if !self.is_empty() || self.ended {
-            return true;
-        }
-        match receive(&mut self.bytes) {
-            Ok(0) => self.ended = true,
-            Ok(n) => (self.from, self.to) = (0, n),
-            Err(Errno::EAGAIN | Errno::EINTR) => {}
-            Err(_) => return false,
-        }
-        true
-    }
-
-    /// Passes on what is there, then the end; false on an error that ends everything.
-    fn drain(&mut self, send: impl FnOnce(&mut [u8]) -> Result<usize>, close: impl FnOnce()) -> bool {
-        if !self.is_empty() {
-            match send(self.pending()) {
-                Ok(n) => self.from += n,
-                Err(Errno::EAGAIN | Errno::EINTR) => {}
-                Err(_) => return false,
-            }
-        }
-        if self.is_empty() && self.ended && !self.closed {
-            self.closed = true;
-            close();
-        }
-        true
-    }
-}
-
 /// How long, at first and at most, the bridge sleeps before it asks again whether it may read.
 const ASK_MS: (i32, i32) = (1, 100);
 /// So long a receiver that loads us has the time to ask for the connection before bytes move; see `handover`.
@@ -331,47 +261,23 @@ fn wait_for_claim(endpoint: &'static Endpoint, inner: i32, listener: i32) -> boo
     false
 }
 
-/// What copying has come to.
-enum Copied {
-    On,
-    /// One side is broken.
-    Broken,
-    /// The program has closed its socket, and others have the connection.
-    Left,
-}
-
-/// Copies what there is, both ways.
-fn copy(
-    endpoint: &'static Endpoint,
-    inner: i32,
-    (out, back): (&mut Flow, &mut Flow),
-    (others, reads): (&mut Others, bool),
-) -> Copied {
-    let quiet = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    let mut is_left = false;
-    let alive = (!reads || out.fill(|b| others.read(endpoint, b, quiet)))
-        && out.drain(
-            |b| kernel_io(libc::SYS_sendto, inner, b, quiet),
-            || {
-                // SAFETY: no pointers.
-                unsafe { syscall!(libc::SYS_shutdown, inner, libc::SHUT_WR) };
-            },
-        )
-        && back.fill(|b| kernel_io(libc::SYS_recvfrom, inner, b, 0))
-        && back.drain(
-            |b| stream::send(endpoint, Pieces::one(b.as_mut_ptr(), b.len()), quiet),
-            || {
-                is_left = !is_sole_holder(endpoint) && !others.is_open();
-                if !is_left && shutdown::shutdown(endpoint, libc::SHUT_WR) == Err(kernel_socket::MOVED) {
-                    way_back::shut_kernels(endpoint, libc::SHUT_WR);
-                }
-            },
-        );
-    match (alive, is_left) {
-        (false, _) => Copied::Broken,
-        (true, true) => Copied::Left,
-        (true, false) => Copied::On,
+/// Whether copying has come to an end before both directions have; what the other side is to see then is said.
+fn is_over(copied: Copied, endpoint: &'static Endpoint, inner: i32, others: &mut Others) -> bool {
+    match copied {
+        Copied::On => return false,
+        Copied::Broken if others::is_soon_sole_holder(endpoint) && !others.have_read_it(endpoint) => {
+            endpoint.set_flag(endpoint::RESET);
+        }
+        Copied::Broken | Copied::Ended => {}
+        Copied::Reset => {
+            resend::abort_at_close(inner);
+            if is_sole_holder(endpoint) {
+                endpoint.set_flag(endpoint::RESET);
+            }
+        }
+        Copied::Left => others.finish(endpoint),
     }
+    true
 }
 
 /// Copies until both directions have ended, or one side is broken. With a `listener` a receiver may take the
@@ -393,20 +299,8 @@ fn pump(
     while !(out.closed && back.closed) {
         others.settle(endpoint);
         let reads = others.leave_it(endpoint);
-        match copy(endpoint, inner, (&mut out, &mut back), (&mut others, reads)) {
-            Copied::On => {}
-            Copied::Broken => {
-                if is_sole_holder(endpoint) && !others.have_read_it(endpoint) {
-                    endpoint.set_flag(endpoint::RESET);
-                }
-                return false;
-            }
-            Copied::Left => {
-                others.finish(endpoint);
-                return false;
-            }
-        }
-        if back.closed && out.closed {
+        let copied = copy(endpoint, inner, (&mut out, &mut back), (&mut others, reads));
+        if is_over(copied, endpoint, inner, &mut others) || back.closed && out.closed {
             return false;
         }
         if let Some(socket) = listener
@@ -466,11 +360,4 @@ fn sleep(fds: [i32; 2], wanted: [i16; 2], listener: Option<i32>) -> bool {
     }
     let [_, moved, claim] = fds;
     claim.revents != 0 && moved.revents == 0
-}
-
-/// recv(2) or send(2) on the kernel's side.
-fn kernel_io(call: i64, fd: i32, bytes: &mut [u8], flags: i32) -> Result<usize> {
-    let base = bytes.as_mut_ptr() as *mut c_void;
-    // SAFETY: the kernel reads or writes the slice.
-    check(unsafe { syscall!(call, fd, base, bytes.len(), flags, 0, 0) })
 }

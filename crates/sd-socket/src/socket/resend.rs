@@ -195,14 +195,19 @@ pub(super) fn before_end(endpoint: &Endpoint, tx: &mut TxCursor, unread: bool) -
     }
     if aborts && is_by_kernel(endpoint, TX_KERNEL) {
         // The kernel knows nothing of them.
-        let now = libc::linger { l_onoff: 1, l_linger: 0 };
-        // SAFETY: the kernel reads a linger.
-        unsafe {
-            let (place, len) = (&raw const now, size_of::<libc::linger>());
-            sd_sys::syscall!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_LINGER, place, len)
-        };
+        abort_at_close(fd);
     }
     aborts || is_by_kernel(endpoint, RX_KERNEL) && sd_sys::tcp::unread(fd).is_ok_and(|bytes| bytes != 0)
+}
+
+/// A connection of the kernel's ends with a reset when its last descriptor is closed.
+pub(crate) fn abort_at_close(fd: i32) {
+    let now = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the kernel reads a linger.
+    unsafe {
+        let (place, len) = (&raw const now, size_of::<libc::linger>());
+        sd_sys::syscall!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_LINGER, place, len)
+    };
 }
 
 /// No number leads to it any more, but this one is still open, if it is the last.

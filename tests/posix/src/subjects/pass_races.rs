@@ -9,8 +9,11 @@ use crate::table::{Subject, solo};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-pub(crate) const SUBJECTS: &[Subject] =
-    &[solo("pass/hot_allocator", hot_allocator), solo("pass/receivers_stopped", receivers_stopped)];
+pub(crate) const SUBJECTS: &[Subject] = &[
+    solo("pass/hot_allocator", hot_allocator),
+    solo("pass/receivers_stopped", receivers_stopped),
+    solo("pass/half_closed_late", half_closed_late),
+];
 
 /// Receivers are stopped at any moment of their taking, for longer than anybody waits for them.
 fn receivers_stopped() {
@@ -80,4 +83,28 @@ fn hot_allocator() {
         say!("{answered} answered");
         is_over.store(true, Ordering::Relaxed);
     });
+}
+
+/// Taken when bytes are under way to it already, while the sender keeps its own: an end of what is sent is no end of what comes.
+fn half_closed_late() {
+    let pair = connected();
+    let (_, [a, b]) = socketpair(libc::AF_UNIX, libc::SOCK_STREAM);
+    let child = fork_child(|| {
+        close(pair.server);
+        close(pair.client);
+        sleep(300);
+        let (_, fd) = take(b);
+        show_recv("receiver", fd, 6, 0);
+        show("shutdown", shutdown(fd, libc::SHUT_WR));
+        crate::bulk::receive_pattern(fd, u64::MAX, &[65_536]).show("receiver");
+        0
+    });
+    send(pair.client, b"before", 0);
+    pass(a, pair.server);
+    await_events(pair.client, libc::POLLRDHUP);
+    show_recv("client", pair.client, 8, 0);
+    sleep(100);
+    say!("sent {}", crate::bulk::send_pattern(pair.client, 500_000, &[50_000]));
+    shutdown(pair.client, libc::SHUT_WR);
+    say!("receiver: {}", wait_child(child));
 }

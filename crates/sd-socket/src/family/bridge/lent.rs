@@ -18,12 +18,42 @@ use sd_sys::diag::{Diag, Reader};
 /// How long to wait, at first and at most, before the kernel is asked again.
 const ASK_NS: (u64, u64) = (20_000, 50_000_000);
 
+/// From the end of a stream to that of its socket, where the program closes that.
+const CLOSING_NS: u64 = 1_000_000;
+
+/// The socket that the program has: the other end of the bridge's pair.
+pub(super) struct Programs {
+    diag: Diag,
+    /// Its own port and the bridge's.
+    ports: (u16, u16),
+}
+
+impl Programs {
+    /// `None` where the kernel tells nothing of it.
+    pub(super) fn of(inner: i32) -> Option<Programs> {
+        let (_, own) = addr::kernel_name(inner)?;
+        let (_, other) = addr::kernel_peer(inner)?;
+        Some(Programs { diag: Diag::open().ok()?, ports: (other.port, own.port) })
+    }
+
+    fn ask(&self) -> Option<Reader> {
+        self.diag.reader(self.ports.0, self.ports.1).ok()
+    }
+
+    /// Some process has it still. The last close sends the stream's end a moment before the socket is nobody's.
+    pub(super) fn is_open(&self) -> bool {
+        let is_open = || self.ask().is_some_and(|reader| reader.is_open);
+        is_open() && {
+            let _ = sd_sys::time::sleep_ns(CLOSING_NS);
+            is_open()
+        }
+    }
+}
+
 /// See the module.
 pub(super) struct Lent {
     inner: i32,
-    diag: Diag,
-    /// Ports of the socket that the program has, its own and the bridge's.
-    ports: (u16, u16),
+    programs: Programs,
     /// Bytes passed on that are still in the connection.
     bytes: u64,
     /// Bytes passed on that are not.
@@ -40,15 +70,11 @@ pub(super) struct Lent {
 impl Lent {
     /// `None` where the kernel does not tell what was read.
     pub(super) fn new(inner: i32) -> Option<Lent> {
-        let (_, own) = addr::kernel_name(inner)?;
-        let (_, other) = addr::kernel_peer(inner)?;
-        let ports = (other.port, own.port);
-        let diag = Diag::open().ok()?;
-        diag.reader(ports.0, ports.1).ok()?.read?;
+        let programs = Programs::of(inner)?;
+        programs.ask()?.read?;
         Some(Lent {
             inner,
-            diag,
-            ports,
+            programs,
             bytes: 0,
             taken: 0,
             received: 0,
@@ -61,15 +87,6 @@ impl Lent {
     /// Something is passed on, and it is not known yet whether it was read.
     pub(super) fn is_out(&self) -> bool {
         self.bytes != 0
-    }
-
-    /// Some process has the other end of the pair still.
-    pub(super) fn is_open(&self) -> bool {
-        self.ask().is_some_and(|reader| reader.is_open)
-    }
-
-    fn ask(&self) -> Option<Reader> {
-        self.diag.reader(self.ports.0, self.ports.1).ok()
     }
 
     /// Looks at what has come, once the last was read.
@@ -100,7 +117,7 @@ impl Lent {
     /// Whether the other end was closed with bytes that another process had read. The kernel breaks the pair off then; the
     /// connection has nothing unread, and ends.
     pub(super) fn was_closed_with_others_bytes(&self) -> bool {
-        self.was_for_others && !self.is_open()
+        self.was_for_others && !self.programs.is_open()
     }
 
     /// Takes out of the connection what was read at the other end, or all if nobody else has the connection. How much that
@@ -109,7 +126,7 @@ impl Lent {
         if !self.is_out() {
             return 0;
         }
-        let reader = self.ask();
+        let reader = self.programs.ask();
         self.is_closed = reader.is_some_and(|reader| !reader.is_open);
         let read = reader.and_then(|reader| reader.read).map_or(0, |all| all.saturating_sub(self.taken));
         self.take(endpoint, if is_alone { self.bytes } else { read.min(self.bytes) })

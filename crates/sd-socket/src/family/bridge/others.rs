@@ -25,6 +25,20 @@ pub(super) fn is_sole_holder(endpoint: &Endpoint) -> bool {
     endpoint.holders.load(Ordering::Acquire).is_power_of_two()
 }
 
+/// So long, in milliseconds, those that have just died may be holders still, and so may all while there is no monitor.
+const DEATH_MS: u32 = 2000;
+
+/// As [`is_sole_holder`], or soon.
+pub(super) fn is_soon_sole_holder(endpoint: &Endpoint) -> bool {
+    (0..DEATH_MS).any(|_| {
+        let is_sole = is_sole_holder(endpoint);
+        if !is_sole {
+            let _ = sd_sys::time::sleep_ns(1_000_000);
+        }
+        is_sole
+    })
+}
+
 /// What other processes leave unread for so long is not meant for them.
 const UNREAD_NS: u64 = 100_000_000;
 /// That time where the bridge takes away only what was read behind it: everywhere but where the kernel does not tell that.
@@ -69,11 +83,6 @@ impl Others {
     /// How long to wait for that to go on; `None`: nothing is lent.
     pub(super) fn pause_ns(&mut self) -> Option<u64> {
         self.lent.as_mut().filter(|lent| lent.is_out()).map(Lent::pause_ns)
-    }
-
-    /// Whether the program, whose stream has ended, has its socket still.
-    pub(super) fn is_open(&self) -> bool {
-        self.lent.as_ref().is_some_and(Lent::is_open)
     }
 
     /// The program's side is broken off, as others have read what it had there unread.

@@ -36,8 +36,19 @@ pub(crate) fn go_on(how: &str, number: RawFd) -> io::Result<()> {
     let number = if how == "pass" { receive_fd(number)? } else { number };
     // SAFETY: a descriptor that was left open for us, or has just come.
     let stream = unsafe { TcpStream::from_raw_fd(number) };
+    if how == "exec-when-told" {
+        println!("begun");
+        await_line();
+    }
     take_answers(&stream)?;
     obey(&stream)
+}
+
+/// Another line of the standard input, past the lock and the buffer of who reads its lines.
+fn await_line() {
+    let mut byte = [0u8];
+    // SAFETY: one byte.
+    while unsafe { libc::read(0, byte.as_mut_ptr().cast(), 1) } == 1 && byte != *b"\n" {}
 }
 
 fn take_answers(mut stream: &TcpStream) -> io::Result<()> {
@@ -50,7 +61,7 @@ fn take_answers(mut stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// `exec`: this process's next program has it. `pass`: a child has, which gets it in a message. Neither loads the library. `leave`: this one
+/// `exec`: this process's next program has it; `exec-when-told`: after another line. `pass`: a child has, which gets it in a message. Neither loads the library. `leave`: this one
 /// gives rights up, while a child has the connection too.
 fn hand_over(mut stream: &TcpStream, how: &str) -> io::Result<()> {
     stream.write_all(&[7; UNREAD])?;
@@ -67,6 +78,11 @@ fn hand_over(mut stream: &TcpStream, how: &str) -> io::Result<()> {
     };
     match how {
         "exec" => Err(stranger(number).exec()),
+        "exec-when-told" => {
+            println!("unread");
+            await_line();
+            Err(stranger(number).exec())
+        }
         "pass" => {
             let mut pair = [0; 2];
             // SAFETY: the kernel writes two numbers.

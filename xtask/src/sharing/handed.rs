@@ -4,9 +4,11 @@
 use super::promote::{is_promoted, let_promote};
 use super::{Part, served, start};
 use harness::lab::{Lab, Side};
+use harness::process::Proc;
 use harness::{Result, fail};
+use nix::sys::signal::Signal;
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{ChildStdin, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -17,36 +19,68 @@ pub(super) fn parts() -> Vec<Part<'static>> {
     let part = |how: &'static str| -> Part<'static> {
         (format!("handed-over-by-{how}"), Box::new(move |lab: &mut Lab| run(lab, how)))
     };
-    ["exec", "pass", "leave"].map(part).into()
+    let mut parts: Vec<Part<'static>> = ["exec", "pass", "leave"].map(part).into();
+    parts.push(("handed-over-and-deserted".to_owned(), Box::new(deserted)));
+    parts
 }
 
-fn run(lab: &mut Lab, how: &str) -> Result<String> {
+/// A connection that is promoted, and its client's orders.
+struct Talk {
+    server: Proc,
+    client: Proc,
+    orders: ChildStdin,
+    told: usize,
+    port: u16,
+}
+
+impl Talk {
+    fn tell(&mut self, line: &str) -> Result<()> {
+        writeln!(self.orders, "{line}")?;
+        self.told += 1;
+        self.client.wait_for_text(&"done\n".repeat(self.told), PATIENCE)
+    }
+}
+
+/// The other end stands still when it is asked to send again what lies in its ring, and dies.
+fn deserted(lab: &mut Lab) -> Result<String> {
+    let mut talk = promoted(lab)?;
+    writeln!(talk.orders, "exec-when-told")?;
+    talk.client.wait_for_text("unread", PATIENCE)?;
+    talk.server.signal(Signal::SIGSTOP);
+    writeln!(talk.orders)?;
+    talk.client.wait_for_text("begun", PATIENCE)?;
+    talk.server.kill();
+    writeln!(talk.orders)?;
+    talk.client.wait_for_text("begun\ndone", PATIENCE)?;
+    talk.client.kill();
+    Ok("nothing is lost with an end that was asked to send it again".to_owned())
+}
+
+fn promoted(lab: &mut Lab) -> Result<Talk> {
     let_promote(lab)?;
-    let (mut server, port) = served(start(lab, Side::Sd, &["steered", "serve"])?)?;
+    let (server, port) = served(start(lab, Side::Sd, &["steered", "serve"])?)?;
     let number: u16 = port.parse()?;
     let program = super::program();
     let place = format!("127.0.0.1:{port}");
     let mut command = lab.command(Side::Sd, &program.to_string_lossy(), &["steered", &place])?;
-    let mut client = harness::process::Proc::start(command.stdin(Stdio::piped()), "steered", lab.path())?;
+    let mut client = Proc::start(command.stdin(Stdio::piped()), "steered", lab.path())?;
     client.wait_for_text("connected", PATIENCE)?;
-    let mut orders = client.stdin()?;
-    let mut told = 0;
-    let mut tell = |line: &str, client: &mut harness::process::Proc| -> Result<()> {
-        writeln!(orders, "{line}")?;
-        told += 1;
-        client.wait_for_text(&"done\n".repeat(told), PATIENCE)
-    };
-    for tried in 0.. {
-        tell("50 0", &mut client)?;
+    let orders = client.stdin()?;
+    let mut talk = Talk { server, client, orders, told: 0, port: number };
+    for _ in 0..TRIES {
+        talk.tell("50 0")?;
         if lab.is_oracle() || is_promoted(lab, number)? {
-            break;
-        }
-        if tried == TRIES {
-            fail!("it was not promoted");
+            return Ok(talk);
         }
     }
-    tell(how, &mut client)?;
-    tell("500 0", &mut client)?;
+    fail!("it was not promoted");
+}
+
+fn run(lab: &mut Lab, how: &str) -> Result<String> {
+    let mut talk = promoted(lab)?;
+    talk.tell(how)?;
+    talk.tell("500 0")?;
+    let Talk { mut server, client, port: number, .. } = talk;
     if !lab.is_oracle() {
         let seen = lab.snapshot()?;
         let ends = seen.of_port(number);

@@ -73,8 +73,8 @@ pub(crate) use watch::{
     no_space, peer_event, readable_event, room_event, state_event, to_kernel,
 };
 pub(crate) use way_back::{
-    begin as go_back, begin_at_once as go_back_at_once, give_back, hand_over, look as look_at_way_back,
-    resend_more,
+    begin as go_back, begin_at_once as go_back_at_once, give_back, hand_over, hand_over_all,
+    look as look_at_way_back, resend_more,
 };
 
 /// Neither on the ready list nor hot: armed.

@@ -40,7 +40,8 @@ pub(crate) fn begin(endpoint: &'static Endpoint) {
 /// Gives the slot back of a connection whose bytes all go through the kernel for good. True: it is a kernel's connection now.
 #[cold]
 pub(crate) fn give_back(endpoint: &'static Endpoint) -> bool {
-    if !way_back::is_over(endpoint) {
+    // An error that was taken from the kernel's connection is told by the library's calls only.
+    if !way_back::is_over(endpoint) || endpoint.error.load(Ordering::Relaxed) != 0 {
         return false;
     }
     let Some(_within) = reclaim::change_if_free() else { return false };
@@ -79,10 +80,10 @@ fn stop_reading(endpoint: &'static Endpoint) -> bool {
     true
 }
 
-/// As [`begin_at_once`], for who goes on without the library: the connection is the kernel's afterwards, and what a peer that dies has not sent again is
-/// lost.
+/// As [`begin_at_once`], for who goes on without the library: the connection is the kernel's afterwards, all that the peer has sent there. False also if
+/// that has not come to be by then: its ring may have to be read still.
 #[cold]
-pub(crate) fn hand_back(endpoint: &'static Endpoint) -> bool {
+fn hand_back(endpoint: &'static Endpoint, until_ns: u64) -> bool {
     let Some(_within) = reclaim::change_if_free() else { return false };
     let _section = Section::enter();
     let _pinned = Pinned::new(endpoint);
@@ -103,6 +104,9 @@ pub(crate) fn hand_back(endpoint: &'static Endpoint) -> bool {
         }
         look(endpoint);
     }
+    if !has_sent_all(endpoint, until_ns) {
+        return false;
+    }
     if close_slot(endpoint, way_back::has_left) {
         watch::to_kernel(endpoint);
         road::opened_to_kernel(endpoint);
@@ -110,29 +114,62 @@ pub(crate) fn hand_back(endpoint: &'static Endpoint) -> bool {
     true
 }
 
-/// How often, a millisecond each, a peer is given the time to say that it has left.
-const LOOKS: u32 = 100;
+/// So long peers are given the time to say that they have left.
+const LEAVING_NS: u64 = 100_000_000;
+/// Between two looks whether one has, at first and at most.
+const LOOK_NS: (u64, u64) = (20_000, 1_000_000);
+
+/// Waits until the peer, which was asked to send again what lies in its ring, has done so. False: it is dead, or busy with something else. Then whoever
+/// goes on has to have the ring as well, since what lies there is lost if the peer dies before it has sent that.
+fn has_sent_all(endpoint: &'static Endpoint, until_ns: u64) -> bool {
+    let has_left = || endpoint.peer_words().road().has(RoadWord::LEFT);
+    let mut pause_ns = LOOK_NS.0;
+    while !has_left() {
+        let has_ended = |fd| sd_sys::fd::poll_one(fd, libc::POLLRDHUP, 0).is_ok_and(|events| events != 0);
+        if sd_sys::time::now_ns() >= until_ns || road::number(endpoint).is_none_or(has_ended) {
+            // Who lives says it before the stream ends, or never was in the ring.
+            let was_there = endpoint.peer_words().road().has(RoadWord::SWITCHED);
+            return has_left() || !was_there && sd_sys::time::now_ns() < until_ns;
+        }
+        let _ = sd_sys::time::sleep_ns(pause_ns);
+        pause_ns = (pause_ns * 2).min(LOOK_NS.1);
+    }
+    true
+}
 
 /// The connection goes on in something without us: a program after exec, a process that gets it in a message, this one when it gives rights up. True:
 /// the kernel's socket under its numbers is all of it from now on, and it stays that. False: it was never the kernel's, or something lies in
-/// its ring that the peer cannot be asked for any more.
+/// its ring that the peer cannot be asked for any more, or has not sent again yet.
 #[cold]
 pub(crate) fn hand_over(endpoint: &'static Endpoint) -> bool {
-    for _ in 0..LOOKS {
+    hand_over_by(endpoint, sd_sys::time::now_ns() + LEAVING_NS)
+}
+
+/// As [`hand_over`], for several: all peers are asked before the first is waited for. Those that it cannot be done with are as they were.
+#[cold]
+pub(crate) fn hand_over_all(endpoints: &[&'static Endpoint]) {
+    let until_ns = sd_sys::time::now_ns() + LEAVING_NS;
+    for endpoint in endpoints.iter().filter(|endpoint| road::is_promoted(endpoint)) {
+        begin_at_once(endpoint);
+    }
+    endpoints.iter().for_each(|endpoint| _ = hand_over_by(endpoint, until_ns));
+}
+
+fn hand_over_by(endpoint: &'static Endpoint, until_ns: u64) -> bool {
+    loop {
         if !road::is_promoted(endpoint) && !road::is_given_back(endpoint) {
             return false;
         }
-        if road::is_given_back(endpoint) || hand_back(endpoint) {
+        if road::is_given_back(endpoint) || hand_back(endpoint, until_ns) {
             road::stay(endpoint);
             return true;
         }
-        if !way_back::is_peer_leaving(endpoint) {
+        if !way_back::is_peer_leaving(endpoint) || sd_sys::time::now_ns() >= until_ns {
             return false;
         }
         look(endpoint);
-        let _ = sd_sys::time::sleep_ns(1_000_000);
+        let _ = sd_sys::time::sleep_ns(LOOK_NS.1);
     }
-    false
 }
 
 /// What the kernel did not take is sent again, where it is time for that; how soon this is to be called once more.

@@ -165,7 +165,7 @@ fn endpoints() -> Vec<&'static Endpoint> {
 
 /// Those that the kernel has made need nothing but its socket, which is under their numbers already.
 fn hand_over(endpoints: &[&'static Endpoint]) {
-    endpoints.iter().for_each(|endpoint| _ = epoll::hand_over(endpoint));
+    epoll::hand_over_all(endpoints);
 }
 
 /// The other connections among them, and a kernel socket with a bridge for each. `Err` is errno; nothing has changed then.

@@ -40,6 +40,7 @@ pub(super) static TABLE: [Duty; DUTIES] = [
     Duty { when: When::Sleeps, act: Act::Timed(admission::pause) },
     Duty { when: When::SleepsOnEvents, act: Act::Timed(client::retry_if_lost) },
     Duty { when: When::Sleeps, act: Act::Timed(crate::epoll::resend_more) },
+    Duty { when: When::SleepsOnEvents, act: Act::Timed(crate::epoll::look_at_ends) },
     Duty { when: When::Sleeps, act: Act::Timed(crate::family::detach::pause) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.own.as_mut()?.before_sleep()) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.caretaker.before_sleep()) },

@@ -74,7 +74,7 @@ pub(crate) use watch::{
 };
 pub(crate) use way_back::{
     begin as go_back, begin_at_once as go_back_at_once, give_back, hand_over, hand_over_all,
-    look as look_at_way_back, resend_more,
+    look as look_at_way_back, look_at_ends, resend_more,
 };
 
 /// Neither on the ready list nor hot: armed.

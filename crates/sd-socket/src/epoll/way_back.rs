@@ -172,6 +172,35 @@ fn hand_over_by(endpoint: &'static Endpoint, until_ns: u64) -> bool {
     }
 }
 
+/// From one look at the kernel's connections to the next, at first and at most.
+const LOOK_AT_ENDS_NS: (u64, u64) = (250_000_000, 16_000_000_000);
+static ENDS_DUE_NS: AtomicU64 = AtomicU64::new(0);
+static ENDS_PAUSE_NS: AtomicU64 = AtomicU64::new(LOOK_AT_ENDS_NS.0);
+
+/// Peers that have died while there was no monitor, or have relatives that have, are found by the ends of their kernel's connections; more and more rarely. For who
+/// waits for several sockets: who sleeps on one connection looks itself (`wait::sleep`).
+pub(crate) fn look_at_ends() -> Option<u64> {
+    if !road::are_there() {
+        return None;
+    }
+    let now = sd_sys::time::now_ns();
+    let due = ENDS_DUE_NS.load(Ordering::Relaxed);
+    if now < due {
+        return Some(due - now);
+    }
+    let pause = ENDS_PAUSE_NS.load(Ordering::Relaxed);
+    ENDS_PAUSE_NS.store((pause * 2).min(LOOK_AT_ENDS_NS.1), Ordering::Relaxed);
+    ENDS_DUE_NS.store(now + pause, Ordering::Relaxed);
+    table::for_each(0, u32::MAX, |_, entry| {
+        if let Entry::Socket(endpoint) = entry
+            && road::is_promoted(endpoint)
+        {
+            way_back::notes_death(endpoint);
+        }
+    });
+    Some(pause)
+}
+
 /// What the kernel did not take is sent again, where it is time for that; how soon this is to be called once more.
 pub(crate) fn resend_more() -> Option<u64> {
     if !resend::are_there() {

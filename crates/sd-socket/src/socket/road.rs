@@ -14,7 +14,7 @@ use crate::fd::table::{self, Entry};
 use crate::process::PROCESS;
 use crate::socket::cold;
 use crate::socket::endpoint::EndpointExt;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sd_ring::road::{Position, Receive, RoadWord, Send, receive, send};
 use sd_shm::channel::Side;
 use sd_shm::slab::{
@@ -61,7 +61,19 @@ pub(crate) fn is_by_kernel(endpoint: &Endpoint, which: u32) -> bool {
 #[cold]
 #[inline(never)]
 pub(crate) fn is_promoted(endpoint: &Endpoint) -> bool {
-    is_by_kernel(endpoint, PROMOTED)
+    let is_so = is_by_kernel(endpoint, PROMOTED);
+    if is_so && !ARE_THERE.load(Ordering::Relaxed) {
+        ARE_THERE.store(true, Ordering::Relaxed);
+    }
+    is_so
+}
+
+/// This process has, or had, such connections.
+static ARE_THERE: AtomicBool = AtomicBool::new(false);
+
+/// See [`ARE_THERE`].
+pub(crate) fn are_there() -> bool {
+    ARE_THERE.load(Ordering::Relaxed)
 }
 
 /// It had a slot, and has given it back: a kernel's connection again. Calls that were under way go on, through the kernel.

@@ -12,14 +12,14 @@
 use crate::process::{PROCESS, waker};
 use crate::socket::apart;
 use crate::socket::bell::{self, ALL_BITS, notify};
-use crate::socket::endpoint::{EndpointExt, RESET, SHUT_RD, SHUT_WR};
+use crate::socket::endpoint::{EndpointExt, PEER_DEAD, PeerEnd, RESET, SHUT_RD, SHUT_WR, peer_end};
 use crate::socket::parked::{leave_rx, leave_tx, receiver_now};
 use crate::socket::road::{self, MOVED, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT, is_by_kernel, word};
 use crate::socket::{history, resend};
 use core::sync::atomic::Ordering;
 use sd_ring::road::{RoadWord, Send, is_over as is_slot_over, leaving};
 use sd_ring::{Next, RxCursor, TxCursor};
-use sd_shm::channel::SlotState;
+use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SlotState};
 use sd_shm::promotion::{FLAG_LEFT, FLAG_WANTS_KERNEL, FLAGS_BACK};
 use sd_shm::slab::{Endpoint, Moved, State};
 
@@ -198,6 +198,30 @@ pub(crate) fn has_left(endpoint: &Endpoint) -> bool {
         && is_by_kernel(endpoint, RX_LEFT)
         && is_by_kernel(endpoint, TX_KERNEL)
         && endpoint.own_words().road().has(RoadWord::LEFT)
+}
+
+/// The kernel's connection has ended, and the peer, which sends into the ring, has said of no end: it is dead, which the monitor, if there is one, says as
+/// well. True: that was noted.
+#[cold]
+pub(crate) fn notes_death(endpoint: &Endpoint) -> bool {
+    let peer = endpoint.peer_words();
+    let sends_there = peer.road().has(RoadWord::SWITCHED)
+        && !peer.road().has(RoadWord::LEFT)
+        && peer.flags.load(Ordering::Acquire) & FLAG_FIN == 0;
+    if endpoint.state_now() != State::Connected || !sends_there || peer_end(endpoint) != PeerEnd::Open {
+        return false;
+    }
+    let Some(fd) = road::number(endpoint) else { return false };
+    let events = sd_sys::fd::poll_one(fd, libc::POLLRDHUP, 0).unwrap_or(0);
+    if events == 0 {
+        return false;
+    }
+    let was_reset = events & libc::POLLERR != 0
+        && sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR) == Ok(libc::ECONNRESET);
+    peer.flags.fetch_or(if was_reset { FLAG_DEAD | FLAG_RESET } else { FLAG_DEAD }, Ordering::AcqRel);
+    endpoint.set_flag(PEER_DEAD);
+    tell_self(endpoint);
+    true
 }
 
 /// Nothing is unread but the marker that the peer, which is leaving, is about to write.

@@ -251,7 +251,36 @@ pub(crate) fn sleep_on_connection(
     pause: Option<u64>,
 ) -> Result<(), Errno> {
     let limit = earlier(pause, crate::socket::confine::limit(endpoint));
+    if crate::socket::road::is_promoted(endpoint) {
+        return sleep_beside_kernel(endpoint, value, deadline, limit);
+    }
     sleep_on_word(&endpoint.own_words().wait, value, deadline, limit)
+}
+
+/// From one look at the kernel's connection to the next, at first and at most.
+const BESIDE_NS: (u64, u64) = (250_000_000, 16_000_000_000);
+
+/// A peer that is killed while there is no monitor wakes nobody, but its kernel ends the kernel's connection: that is looked at now and then, more and
+/// more rarely.
+#[cold]
+fn sleep_beside_kernel(
+    endpoint: &Endpoint,
+    value: u32,
+    deadline: Deadline,
+    limit: Option<u64>,
+) -> Result<(), Errno> {
+    let word = &endpoint.own_words().wait;
+    let until = limit.map(|limit| time::now_ns().saturating_add(limit));
+    let mut nap = BESIDE_NS.0;
+    loop {
+        let left = until.map(|until| until.saturating_sub(time::now_ns()));
+        sleep_on_word(word, value, deadline, earlier(left, Some(nap)))?;
+        let is_over = left.is_some_and(|left| left <= nap) || word.load(Ordering::Acquire) != value;
+        if is_over || crate::socket::way_back::notes_death(endpoint) {
+            return Ok(());
+        }
+        nap = (nap * 2).min(BESIDE_NS.1);
+    }
 }
 
 /// One of the process's eventfds, or the control socket, has ended a sleep.

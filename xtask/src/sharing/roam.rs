@@ -25,6 +25,8 @@ const AT_ONCE: usize = 5;
 /// An end whose other one is over follows it in this time.
 const PATIENCE: Duration = Duration::from_secs(40);
 const STEPS_MOST: u64 = 6_000;
+/// At least: it takes three seconds until a monitor says of an end that its predecessor knew that it is dead.
+const MONITOR_LIVES_MS: u64 = 3_500;
 
 /// What happens to the connections of a part.
 #[derive(Clone, Copy)]
@@ -32,13 +34,13 @@ struct Kind {
     name: &'static str,
     /// How they are handed on: letters of fork, exec, pass.
     moves: &'static str,
+    /// Each end does some of these only: who is handed to something without the library is the kernel's for good.
+    some_moves: bool,
     /// What the monitors are told of roads.
     monitor_args: &'static [&'static str],
     monitor_dies: bool,
     /// Two of three connections have an end that is killed.
     deaths: bool,
-    /// In each run of all parts; the others fail yet, and are run by name.
-    is_due: bool,
 }
 
 const STAY: &[&str] = &[];
@@ -46,7 +48,7 @@ const THERE: &[&str] = &["--promote=all"];
 const THERE_AND_BACK: &[&str] = &["--promote=all", "--demote"];
 
 const fn kind(name: &'static str, moves: &'static str, monitor_args: &'static [&'static str]) -> Kind {
-    Kind { name, moves, monitor_args, monitor_dies: false, deaths: false, is_due: true }
+    Kind { name, moves, monitor_args, some_moves: false, monitor_dies: false, deaths: false }
 }
 
 const KINDS: [Kind; 10] = [
@@ -56,15 +58,10 @@ const KINDS: [Kind; 10] = [
     kind("roam-by-fork", "f", THERE),
     kind("roam-by-exec", "e", THERE_AND_BACK),
     kind("roam-relatives", "f", THERE_AND_BACK),
-    Kind { monitor_dies: true, is_due: false, ..kind("roam-monitors", "-", THERE_AND_BACK) },
-    Kind { is_due: false, ..kind("roam-by-pass", "p", THERE_AND_BACK) },
+    Kind { monitor_dies: true, ..kind("roam-monitors", "-", THERE_AND_BACK) },
+    kind("roam-by-pass", "p", THERE_AND_BACK),
     Kind { deaths: true, ..kind("roam-killed", "-", THERE_AND_BACK) },
-    Kind {
-        deaths: true,
-        monitor_dies: true,
-        is_due: false,
-        ..kind("roam-everywhere", "fep", THERE_AND_BACK)
-    },
+    Kind { some_moves: true, deaths: true, monitor_dies: true, ..kind("roam-mixed", "fep", THERE_AND_BACK) },
 ];
 
 impl Kind {
@@ -145,7 +142,9 @@ impl Pair {
 
     fn run(&mut self, lab: &Lab, kind: Kind, place: &str, stdout: Stdio, chance: &mut Chance) -> Result<()> {
         let [seed, steps] = [1 << 31, STEPS_MOST].map(|limit| chance.below(limit).to_string());
-        let args = ["roamer", place, &self.path.to_string_lossy(), kind.moves, &seed, &steps];
+        let is_done = |_: &char| !kind.some_moves || chance.below(3) == 0;
+        let moves = format!("-{}", kind.moves.chars().filter(is_done).collect::<String>());
+        let args = ["roamer", place, &self.path.to_string_lossy(), &moves, &seed, &steps];
         let mut command = lab.command(Side::Sd, &program().to_string_lossy(), &args)?;
         let leader = command.process_group(0).stdout(stdout).stderr(Stdio::null()).spawn()?;
         self.ends.push(End { group: Pid::from_raw(leader.id() as i32), kill_at: None, is_over: false });
@@ -198,13 +197,15 @@ impl Pair {
         Ok(notes)
     }
 
+    /// What an end has done where.
+    fn log(&self, end: usize) -> String {
+        let path = format!("{}.log", note_of(&self.path, end).display());
+        std::fs::read_to_string(path).unwrap_or_default()
+    }
+
     /// All that is known of one that went wrong.
     fn describe(&self) -> String {
-        let logs = [0, 1].map(|end| {
-            let path = format!("{}.log", note_of(&self.path, end).display());
-            let log = std::fs::read_to_string(path).unwrap_or_default();
-            harness::process::tail(&log, 300).to_owned()
-        });
+        let logs = [0, 1].map(|end| harness::process::tail(&self.log(end), 300).to_owned());
         let [server, client] = self.notes();
         let was_killed = self.ends.iter().map(|end| end.kill_at.is_some()).collect::<Vec<_>>();
         format!(
@@ -243,13 +244,41 @@ struct Tally {
     bytes: u64,
     bad: u64,
     ends: BTreeMap<String, u64>,
-    promotions: u64,
+    /// What was done to the connections.
+    done: Done,
     monitors: u64,
+}
+
+/// See [`Tally::done`].
+#[derive(Default)]
+struct Done {
+    /// Connections that went to shared memory. There and back are two.
+    promotions: u64,
+    kills: u64,
+    /// As the ends have noted them.
+    forks: usize,
+    execs: usize,
+    passes: usize,
+}
+
+impl Done {
+    fn add(&mut self, pair: &Pair) {
+        self.kills += pair.ends.iter().filter(|end| end.kill_at.is_some()).count() as u64;
+        for end in 0..2 {
+            let log = pair.log(end);
+            for (name, count) in
+                [("fork@", &mut self.forks), ("exec@", &mut self.execs), ("pass@", &mut self.passes)]
+            {
+                *count += log.matches(name).count();
+            }
+        }
+    }
 }
 
 impl Tally {
     fn add(&mut self, lab: &Lab, pair: &mut Pair, over: Result<bool>) {
         self.pairs += 1;
+        self.done.add(pair);
         let checked = over.and_then(|_| pair.check());
         let ends = match &checked {
             Ok(notes) => {
@@ -292,23 +321,24 @@ impl Keeper {
             return Ok(());
         }
         let next = if lab.monitor_pid().is_some() {
-            tally.promotions += lab.snapshot()?.promotions;
+            tally.done.promotions += lab.snapshot()?.promotions;
             lab.kill_monitor();
             chance.below(400)
         } else {
             tally.monitors += 1;
             lab.start_monitor_with(self.kind.monitor_args)?;
-            500 + chance.below(4_000)
+            MONITOR_LIVES_MS + chance.below(4_000)
         };
         self.until = Instant::now() + Duration::from_millis(next);
         Ok(())
     }
 }
 
-/// A fifth of the soak each.
+/// A fifth of the soak each; all of it if it is the only one.
 pub(super) fn parts(options: &super::Options) -> impl Iterator<Item = Part<'_>> {
-    KINDS.into_iter().filter(|kind| kind.is_due || options.only == kind.name).map(move |kind| {
-        let check = move |lab: &mut Lab| run(lab, kind, options.soak.div_ceil(5), options.seed);
+    KINDS.into_iter().map(move |kind| {
+        let seconds = if options.only == kind.name { options.soak } else { options.soak.div_ceil(5) };
+        let check = move |lab: &mut Lab| run(lab, kind, seconds, options.seed);
         (kind.name.to_owned(), Box::new(check) as _)
     })
 }
@@ -343,16 +373,19 @@ fn run(lab: &mut Lab, kind: Kind, seconds: u64, seed: u64) -> Result<String> {
         lab.start_monitor()?;
     }
     if !lab.is_oracle() {
-        tally.promotions += lab.snapshot()?.promotions;
+        tally.done.promotions += lab.snapshot()?.promotions;
     }
-    let Tally { pairs, bytes, bad, ends, promotions, monitors } = tally;
+    let Tally { pairs, bytes, bad, ends, done, monitors } = tally;
+    let Done { promotions, kills, forks, execs, passes } = done;
+    let counts = format!(
+        "{pairs} connections, {bytes} bytes, {promotions} times to shared memory, {forks} forks, {execs} execs, {passes} passes, {kills} kills, \
+         {monitors} monitors, ends {ends:?}, wrong: {bad}"
+    );
     if bad > 0 {
-        fail!("{bad} of {pairs} connections went wrong, {ends:?}, {promotions} promoted");
+        fail!("{counts}");
     }
     if kind.are_promoted() && promotions == 0 && !lab.is_oracle() {
         fail!("none of {pairs} connections was promoted");
     }
-    Ok(format!(
-        "{pairs} connections, {promotions} promoted, {bytes} bytes, {monitors} monitors, ends {ends:?}"
-    ))
+    Ok(counts)
 }

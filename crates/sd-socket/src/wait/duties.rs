@@ -70,6 +70,7 @@ impl Duty {
 
 /// Lines of the table.
 pub(crate) const DUTIES: usize = 19;
+const _: () = assert!(DUTIES < 31);
 
 pub(crate) static TABLE: Above<[Duty; DUTIES]> = Above::empty();
 
@@ -182,28 +183,78 @@ impl Waiting {
     /// Before a sleep is prepared: how long it may last.
     pub(crate) fn before_sleep(&mut self, on: On) -> Option<u64> {
         let causes = CAUSES.load(Ordering::Relaxed);
-        self.fulfil(|when| match when {
-            When::Caused(cause, _) => causes & cause != 0,
-            When::Sleeps => true,
-            When::SleepsOnEvents => on == On::Events,
-            _ => false,
-        })
+        let caused = if causes == 0 { 0 } else { caused_lines(causes) };
+        let sleep = if on == On::Events { &BEFORE_EVENTS } else { &BEFORE_WORD };
+        self.fulfil(caused | sleep.get())
     }
 
     /// After the thread has said that it sleeps, and has found nothing: how long the sleep may last.
     pub(crate) fn announced(&mut self) -> Option<u64> {
-        self.fulfil(|when| matches!(when, When::Announced))
+        self.fulfil(ANNOUNCED.get())
     }
 
     /// However the sleep has ended.
     pub(crate) fn after_sleep(&mut self) {
-        self.fulfil(|when| matches!(when, When::Slept));
+        self.fulfil(SLEPT.get());
     }
 
-    fn fulfil(&mut self, is_due: impl Fn(&When) -> bool) -> Option<u64> {
-        let due = table().filter(|(duty, _)| is_due(&duty.when));
-        due.fold(None, |pause, (duty, _)| earlier(pause, duty.fulfil(self)))
+    fn fulfil(&mut self, lines: u32) -> Option<u64> {
+        let table = TABLE.get()?;
+        let (mut left, mut pause) = (lines & !IS_KNOWN, None);
+        while let Some(duty) = table.get(left.trailing_zeros() as usize) {
+            left &= left - 1;
+            pause = earlier(pause, duty.fulfil(self));
+        }
+        pause
     }
+}
+
+/// Lines of the table that are done at a moment of each sleep, a bit each: found when they are asked for first.
+struct Lines {
+    known: AtomicU32,
+    is_done: fn(&When) -> bool,
+}
+
+/// With it, what is known is not zero.
+const IS_KNOWN: u32 = 1 << 31;
+
+static BEFORE_WORD: Lines = Lines::of(|when| matches!(when, When::Sleeps));
+static BEFORE_EVENTS: Lines = Lines::of(|when| matches!(when, When::Sleeps | When::SleepsOnEvents));
+static ANNOUNCED: Lines = Lines::of(|when| matches!(when, When::Announced));
+static SLEPT: Lines = Lines::of(|when| matches!(when, When::Slept));
+
+impl Lines {
+    const fn of(is_done: fn(&When) -> bool) -> Lines {
+        Lines { known: AtomicU32::new(0), is_done }
+    }
+
+    #[inline]
+    fn get(&self) -> u32 {
+        match self.known.load(Ordering::Relaxed) {
+            0 => self.find(),
+            known => known,
+        }
+    }
+
+    #[cold]
+    fn find(&self) -> u32 {
+        let found = lines(self.is_done);
+        if TABLE.get().is_some() {
+            self.known.store(found | IS_KNOWN, Ordering::Relaxed);
+        }
+        found
+    }
+}
+
+/// Lines that are done while one of these causes is noted.
+#[cold]
+fn caused_lines(causes: u32) -> u32 {
+    lines(|when| matches!(when, When::Caused(cause, _) if causes & cause != 0))
+}
+
+fn lines(is_done: impl Fn(&When) -> bool) -> u32 {
+    let done = table().enumerate().filter(|(_, (duty, _))| is_done(&duty.when));
+    done.fold(0, |lines, (at, _)| lines | 1 << at)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::socket::handle::Socket;
-use crate::socket::kernel_socket::{dropped_behind_our_back, note_names, number};
+use crate::socket::kernel_socket::{dropped_behind_our_back, note_for_now, note_names, number};
 use crate::socket::life;
 use crate::socket::pin::PinnedListener;
 use crate::wait::duties::{On, Waiting};
@@ -286,9 +286,7 @@ unsafe fn accept_kernel(
     (addr, len): (*mut sockaddr, *mut socklen_t),
     flags: c_int,
 ) -> Option<Outcome<c_int>> {
-    // The listener is non-blocking, unless a program that was executed shares it.
-    let status = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as c_int;
-    if status & libc::O_NONBLOCK == 0 && sd_sys::fd::poll_one(fd, libc::POLLIN, 0) == Ok(0) {
+    if !listening.flag(NONBLOCK) && blocks(fd) && sd_sys::fd::poll_one(fd, libc::POLLIN, 0) == Ok(0) {
         return None;
     }
     let is_asked = !addr.is_null() && sd_sys::user::seems_readable(len, size_of::<socklen_t>());
@@ -311,6 +309,11 @@ unsafe fn accept_kernel(
     }
 }
 
+/// The kernel's listener does not block, unless a program that was executed shares it: that has what the program of before wanted.
+fn blocks(fd: c_int) -> bool {
+    sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as c_int & libc::O_NONBLOCK == 0
+}
+
 /// The name that accept has written into a buffer with so much room.
 ///
 /// # Safety
@@ -326,8 +329,15 @@ unsafe fn name_told((addr, room, len): (*const sockaddr, socklen_t, *const sockl
 fn track_kernel(fd: i32, listening: &Endpoint, peer: Option<Name>) {
     let domain = i32::from(listening.domain.load(Ordering::Relaxed));
     let Some(Socket { endpoint, .. }) = life::allocate(domain) else { return };
-    note_names(endpoint, fd, peer);
     super::watched::follow(endpoint, fd, Reason::RegularPeer, false);
+    match peer {
+        // What it is here is asked for once it has shown that it lasts.
+        Some(peer) if super::watched::is_begun(endpoint) => {
+            let port = listening.ports.load(Ordering::Relaxed) >> 16;
+            note_for_now(endpoint, Name { ip: cold::ip(listening, End::Local), port: port as u16 }, peer);
+        }
+        peer => note_names(endpoint, fd, peer),
+    }
     if !table::set_kernel(fd, endpoint) {
         life::release(endpoint);
     }

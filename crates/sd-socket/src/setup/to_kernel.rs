@@ -5,11 +5,13 @@ use crate::fd::table;
 use crate::link::reclaim::User;
 use crate::process::stats::{Counter, count};
 use crate::route::elsewhere;
-use crate::socket::addr;
+use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::socket::inode;
-use crate::socket::kernel_socket::{dropped_behind_our_back, each_fd, materialize, note_kernel_names};
+use crate::socket::kernel_socket::{
+    dropped_behind_our_back, each_fd, materialize, note_for_now, note_kernel_names,
+};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::slab::{End, Endpoint, Reason, State};
@@ -96,17 +98,24 @@ impl KernelConnect {
         // SAFETY: the caller's arguments, for the kernel to check.
         let done =
             sd_sys::check(unsafe { sd_sys::syscall!(libc::SYS_connect, self.fd, self.addr, self.len) });
-        note_kernel_names(endpoint, self.fd);
-        match done {
-            Ok(_) => Outcome::Done(0),
-            Err(e) => {
-                // SAFETY: the caller of connect vouches for its address.
-                if let (Some((_, to)), Errno::EINPROGRESS) = (unsafe { addr::parse(self.addr, self.len) }, e)
-                {
+        self.note_names(endpoint, done.map(drop));
+        done.map(|_| 0).into()
+    }
+
+    fn note_names(&self, endpoint: &Endpoint, done: Result<(), Errno>) {
+        // SAFETY: the caller of connect vouches for its address.
+        let to = unsafe { addr::parse(self.addr, self.len) }.map(|(_, to)| to);
+        match to.filter(|_| matches!(done, Ok(()) | Err(Errno::EINPROGRESS))) {
+            // What it is here is asked for once it has shown that it lasts.
+            Some(to) if super::watched::is_begun(endpoint) => {
+                note_for_now(endpoint, Name { ip: cold::ip(endpoint, End::Local), port: 0 }, to);
+            }
+            to => {
+                note_kernel_names(endpoint, self.fd);
+                if let Some(to) = to.filter(|_| done.is_err()) {
                     cold::set_ip(endpoint, End::Remote, to.ip);
                     endpoint.ports.fetch_or(u32::from(to.port), Ordering::Relaxed);
                 }
-                Outcome::Errno(e)
             }
         }
     }

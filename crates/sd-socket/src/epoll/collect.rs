@@ -348,18 +348,27 @@ fn report_kernel(
     let Some(room) = out.get_mut(count..) else { return count };
     let got = crate::wait::sleep_on(epoll.fd(), room, Some(0), core::ptr::null()).unwrap_or(0);
     epoll.kernel_asked.store(sd_sys::time::ticks(), Ordering::Relaxed);
-    let mut kept = count;
+    let (mut kept, mut rung) = (count, false);
     for at in count..count + got {
         let Some(&event) = out.get(at) else { break };
         let (data, bits) = (event.u64, event.events);
-        let is_ours = data == OWN_EVENT || (both && twice.is_told_by_us(data, bits));
-        if is_ours || !roads::may_fire(ready_list, data) {
+        if data == OWN_EVENT {
+            rung = true;
+            continue;
+        }
+        if both && twice.is_told_by_us(data, bits) || !roads::may_fire(ready_list, data) {
             continue;
         }
         if let Some(slot) = out.get_mut(kept) {
             *slot = event;
             kept += 1;
         }
+    }
+    if kept > count {
+        epoll.place.kernel_has_told();
+    }
+    if rung && epoll.place.is_inside() {
+        sleep_fd::answer(epoll);
     }
     if got > 0 {
         ready_list.kernel_queued = true;

@@ -21,6 +21,9 @@ pub(crate) fn control(
     if let Some((events, _)) = event {
         check_exclusive(op, events, source)?;
     }
+    if let Source::Nested(inner) = source {
+        inside::others_look(inner);
+    }
     // What arrived before goes before what is ready now.
     super::dispatch::drain();
     let mut interest = epoll.interest.lock();
@@ -75,7 +78,7 @@ fn add(
         return Err(Errno::ENOMEM);
     }
     if matches!(source, Source::Nested(_)) {
-        sleep_fd::flatten(epoll);
+        sleep_fd::flatten(epoll, interest);
     }
     if source.in_kernel() {
         // The kernel knows all instances, so it is the judge of loops and depth.

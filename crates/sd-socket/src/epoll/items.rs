@@ -141,7 +141,10 @@ impl Item {
     }
     /// It has been.
     pub(super) fn set_told_roads(&self, directions: u32) {
-        self.roads.store((directions >> 16) as u16, Ordering::Relaxed);
+        let before = self.roads.swap((directions >> 16) as u16, Ordering::Relaxed);
+        if (before != 0) != (directions != 0) {
+            self.epoll().place.has_mixed(directions != 0);
+        }
     }
     pub(super) fn place(&self) -> u8 {
         self.place.load(Ordering::Relaxed)
@@ -214,7 +217,6 @@ impl Items {
         item.data.store(data, Ordering::Relaxed);
         item.entry.store(entry, Ordering::Relaxed);
         item.told.store(0, Ordering::Relaxed);
-        item.set_told_roads(0);
         item.put(IDLE);
         item.source.store(source.word(), Ordering::Relaxed);
         Some(item)
@@ -222,6 +224,7 @@ impl Items {
 
     /// Takes back one that nobody knows any more.
     pub(super) fn give(&mut self, item: &Item) {
+        item.set_told_roads(0);
         item.source.store(0, Ordering::Relaxed);
         self.push_free(item);
     }

@@ -61,6 +61,7 @@ fn fresh() -> &'static Epoll {
         kernel_count: AtomicU32::new(0),
         sleep_fd: HiddenCell::empty(),
         flat: AtomicBool::new(false),
+        place: inside::Place::new(),
         has_both: AtomicBool::new(false),
         sleepers: AtomicU32::new(0),
         waiters: AtomicU32::new(0),
@@ -111,6 +112,7 @@ pub(crate) fn created(fd: i32) {
     epoll.fd.store(fd, Ordering::Relaxed);
     epoll.kernel_count.store(0, Ordering::Relaxed);
     epoll.flat.store(false, Ordering::Relaxed);
+    epoll.place.begin_anew();
     epoll.has_both.store(false, Ordering::Relaxed);
     epoll.spin.store(0, Ordering::Relaxed);
     epoll.numbers.store(1, Ordering::Relaxed);
@@ -134,6 +136,7 @@ pub(crate) fn found(fd: i32) {
         let epoll = epoll.epoll();
         epoll.kernel_count.fetch_add(1, Ordering::Relaxed);
         epoll.has_both.store(true, Ordering::Relaxed);
+        inside::others_look(epoll);
     }
 }
 
@@ -176,7 +179,7 @@ fn end(epoll: &'static Epoll) {
         ledger::leave(epoll);
         interest.wakers = View::default();
         interest.registration = 0;
-        epoll.sleep_fd.close();
+        sleep_fd::close(epoll);
         let mut ready_list = epoll.ready_list.lock();
         ready_list.queue.clear();
         ready_list.kernel_queued = false;
@@ -188,7 +191,10 @@ fn end(epoll: &'static Epoll) {
 /// Before a fork and all fork handlers, when memory can be allocated.
 pub(crate) fn before_fork() {
     let all: Vec<&'static Epoll> = RECORDS.lock().all.clone();
-    all.into_iter().for_each(ledger::prepare);
+    for epoll in all {
+        inside::others_look(epoll);
+        ledger::prepare(epoll);
+    }
 }
 
 /// Before a fork: no thread is in the middle of a change.
@@ -236,7 +242,7 @@ pub(crate) fn forked() {
         epoll.kicked.store(false, Ordering::Relaxed);
         epoll.references.store(epoll.numbers.load(Ordering::Relaxed), Ordering::Relaxed);
         // The parent's; ours will watch our own eventfd.
-        epoll.sleep_fd.close();
+        sleep_fd::close(epoll);
         let mut interest = epoll.interest.lock();
         interest.wakers = View::default();
         interest.registration = 0;
@@ -274,7 +280,7 @@ pub(crate) fn separated() {
     for epoll in all.into_iter().filter(|epoll| epoll.numbers.load(Ordering::Relaxed) != 0) {
         let mut interest = epoll.interest.lock();
         ledger::leave(epoll);
-        epoll.sleep_fd.close();
+        sleep_fd::close(epoll);
         interest.wakers = View::default();
         interest.registration = 0;
         // Relatives may have registered something in the kernel's instance.

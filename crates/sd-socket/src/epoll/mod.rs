@@ -29,7 +29,7 @@
 //! | interest lists | `control`, their memory in `items` |
 //! | events | `watch`; what other processes have announced: `dispatch` |
 //! | the ready list | `collect` |
-//! | waiting | `waiting`; what is slept on: `sleep_fd` |
+//! | waiting | `waiting`; what is slept on: `sleep_fd`, `inside` |
 //! | a connection goes back to the kernel's | `way_back` |
 //! | close and fork | `life`; what processes share: `ledger` |
 
@@ -48,6 +48,7 @@ use std::collections::VecDeque;
 mod collect;
 mod control;
 mod dispatch;
+mod inside;
 mod items;
 mod ledger;
 mod life;
@@ -60,6 +61,7 @@ mod way_back;
 pub(crate) use collect::is_ready;
 pub(crate) use control::{control, kernel_forgets, kernel_registered};
 pub(crate) use dispatch::{drain, looks_of_drain, take_in};
+pub(crate) use inside::others_look;
 pub(crate) use items::Item;
 use items::{Items, Source};
 pub(crate) use life::{
@@ -159,6 +161,8 @@ pub(crate) struct Epoll {
     sleep_fd: HiddenCell,
     /// `sleep_fd` does not watch the program's instance: it would be one level too many.
     flat: AtomicBool,
+    /// Whether waits sleep on `sleep_fd`, or on the program's instance.
+    place: inside::Place,
     /// Something is, or was, registered here and in the kernel's instance.
     has_both: AtomicBool,
     /// Threads that sleep, and those that look or sleep.

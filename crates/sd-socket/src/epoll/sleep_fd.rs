@@ -40,6 +40,7 @@ fn abandon_lost(epoll: &Epoll, interest: &mut Interest, losses: u32) {
         Some(fd) if sd_sys::fd::is_epoll(fd.raw(), other) => drop(fd),
         fd => fd.into_iter().for_each(Hidden::lost),
     }
+    epoll.place.is_beside();
     (interest.wakers, interest.registration, interest.losses) = (View::default(), 0, losses);
 }
 
@@ -53,13 +54,8 @@ pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest, view: View) -> boo
         let Ok(fd) = sd_sys::fd::epoll_create() else { return false };
         let fd = Hidden::of(fd);
         let _ = sd_sys::fd::epoll_ctl(fd.raw(), libc::EPOLL_CTL_ADD, signal_fd(), 0, OWN_EVENT);
-        let add = libc::EPOLL_CTL_ADD;
-        if !epoll.flat.load(Ordering::Relaxed)
-            && sd_sys::fd::epoll_ctl(fd.raw(), add, epoll.fd(), libc::EPOLLIN as u32, KERNEL_PART).is_err()
-        {
-            epoll.flat.store(true, Ordering::Relaxed);
-        }
         epoll.sleep_fd.put(fd);
+        watch_program(epoll);
         watch_ledger(epoll);
         kick(epoll, interest);
     }
@@ -73,6 +69,22 @@ pub(super) fn prepare(epoll: &Epoll, interest: &mut Interest, view: View) -> boo
     true
 }
 
+/// The program's instance shall end a sleep, unless that were one level too many.
+pub(super) fn watch_program(epoll: &Epoll) {
+    let (sleep_fd, level) = (epoll.sleep_fd.raw(), libc::EPOLLIN as u32);
+    if !epoll.flat.load(Ordering::Relaxed)
+        && sd_sys::fd::epoll_ctl(sleep_fd, libc::EPOLL_CTL_ADD, epoll.fd(), level, KERNEL_PART).is_err()
+    {
+        epoll.flat.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What was slept on goes.
+pub(super) fn close(epoll: &Epoll) {
+    epoll.place.is_beside();
+    epoll.sleep_fd.close();
+}
+
 /// Changes made by other processes shall end a sleep.
 pub(super) fn watch_ledger(epoll: &Epoll) {
     let (sleep_fd, ledger_fd) = (epoll.sleep_fd.raw(), epoll.ledger_fd.raw());
@@ -83,7 +95,8 @@ pub(super) fn watch_ledger(epoll: &Epoll) {
 }
 
 /// An instance is about to be nested in this one: no more level on top of it.
-pub(super) fn flatten(epoll: &Epoll) {
+pub(super) fn flatten(epoll: &Epoll, interest: &Interest) {
+    inside::leave(epoll, interest);
     if epoll.flat.swap(true, Ordering::SeqCst) {
         return;
     }
@@ -133,12 +146,23 @@ pub(super) fn sleep(epoll: &Epoll, timeout_ns: Option<u64>, mask: *const sigset_
         // What was slept on has to be taken, or it would be found again.
         (timeout_ns, mask) = (Some(0), core::ptr::null());
     }
+    Ok(kernel | take(sleep_fd, timeout_ns, mask)?)
+}
+
+/// Something of ours has ended a sleep on the program's instance.
+pub(super) fn answer(epoll: &Epoll) {
+    let _ = take(epoll.sleep_fd.raw(), Some(0), core::ptr::null());
+}
+
+/// Takes what ends a sleep, or waits for it. Whether that was the program's instance.
+fn take(sleep_fd: i32, timeout_ns: Option<u64>, mask: *const sigset_t) -> Result<bool, Errno> {
+    let mut kernel = false;
     let mut events = [epoll_event { events: 0, u64: 0 }; 4];
     let woken = match wait::sleep_on(sleep_fd, &mut events, timeout_ns, mask) {
         // The program closed it behind our back.
         Err(Errno::EBADF | Errno::EINVAL) => {
             crate::monitor::client::noticed_loss();
-            return Ok(kernel);
+            return Ok(false);
         }
         other => other?,
     };

@@ -73,13 +73,16 @@ fn wait_for_event(
     let _waiter = Waiter::enter(epoll);
     let watch = Watch::start();
     let mut waiting = Waiting::begin_for_many(sd_sys::time::ticks());
-    if mask.is_null() {
-        let found = spin(epoll, out);
-        if found != 0 {
-            return Ok(found);
-        }
+    let told = epoll.place.told();
+    let spins = mask.is_null() && !epoll.place.is_inside();
+    let mut found = if spins { spin(epoll, out) } else { 0 };
+    if found == 0 {
+        found = sleep(epoll, out, &mut waiting, deadline, Signals { mask, watch: &watch })?;
     }
-    sleep(epoll, out, &mut waiting, deadline, Signals { mask, watch: &watch })
+    if found != 0 {
+        epoll.place.learn(told);
+    }
+    Ok(found)
 }
 
 /// The wait of an instance that holds nothing of ours; `None` when there is something, or there was
@@ -121,7 +124,9 @@ fn look(epoll: &Epoll, out: &mut [epoll_event], stay: bool, last: bool) -> usize
 #[inline(never)]
 fn look_at_both(epoll: &Epoll, out: &mut [epoll_event], stay: bool, last: bool) -> usize {
     let now = sd_sys::time::ticks();
-    let kernel = is_kernel_due(epoll, now);
+    // A sleep inside asks it by itself.
+    let by_sleep = || !last && epoll.place.is_inside() && epoll.load.load(Ordering::Acquire) == 0;
+    let kernel = is_kernel_due(epoll, now) && !by_sleep();
     let mut found = look_at(epoll, out, Look { kernel, stay });
     if found == 0 && last && !kernel {
         found = look_at(epoll, out, Look { kernel: true, stay });
@@ -218,7 +223,11 @@ fn sleep_once(
     (waiting, timeout): (&mut Waiting, Option<u64>),
     signals: Signals<'_>,
 ) -> Result<(usize, bool), Errno> {
-    sleep_fd::prepare(epoll, &mut epoll.interest.lock(), sleeper.view());
+    let inside = {
+        let mut interest = epoll.interest.lock();
+        sleep_fd::prepare(epoll, &mut interest, sleeper.view());
+        inside::settle(epoll, &interest)
+    };
     ledger::catch_up(epoll);
     super::dispatch::drain();
     let found = look_at(epoll, out, Look { kernel: false, stay: false });
@@ -227,7 +236,11 @@ fn sleep_once(
     }
     let pause = waiting.announced();
     wait::ended_by_handler(signals.watch, signals.mask)?;
-    let kernel = sleep_fd::sleep(epoll, wait::earlier(timeout, pause), signals.mask)?;
+    let timeout = wait::earlier(timeout, pause);
+    let slept = match inside {
+        true => (inside::sleep(epoll, out, timeout, signals.mask)?, false),
+        false => (0, sleep_fd::sleep(epoll, timeout, signals.mask)?),
+    };
     epoll.kernel_asked.store(sd_sys::time::ticks(), Ordering::Relaxed);
-    Ok((0, kernel))
+    Ok(slept)
 }

@@ -64,6 +64,9 @@ pub(crate) unsafe fn pass(fd: c_int, msg: *const msghdr, flags: c_int) -> Option
 /// be no bridge: nothing has changed, and nothing may travel, since a placeholder would be a dead socket.
 fn kernel_socket_for(fd: c_int) -> Result<Option<Owned>, Errno> {
     let Some(endpoint) = table::socket(fd) else {
+        if let table::Entry::Epoll(epoll) = table::get(fd) {
+            crate::epoll::others_look(epoll.epoll());
+        }
         crate::setup::watched::never(fd);
         return Ok(None);
     };

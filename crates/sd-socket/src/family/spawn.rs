@@ -29,6 +29,7 @@ pub(crate) fn passes_sockets(duplicated: &[i32]) -> bool {
             }
             // Its calls are not counted.
             Entry::Kernel(_) | Entry::Early if finds() => crate::setup::watched::never(fd),
+            Entry::Epoll(epoll) if finds() => _ = crate::epoll::others_look(epoll.epoll()),
             _ => {}
         }
     });

@@ -40,7 +40,9 @@ impl Kind {
     fn of(fd: i32) -> Kind {
         match table::get(fd) {
             Entry::Socket(endpoint) => Kind::Socket(endpoint),
-            Entry::Epoll(epoll) if crate::epoll::has_ours(epoll.epoll()) => Kind::Epoll(epoll.epoll()),
+            Entry::Epoll(epoll) if crate::epoll::has_ours(epoll.epoll()) => {
+                Kind::Epoll(crate::epoll::others_look(epoll.epoll()))
+            }
             _ => Kind::Kernel,
         }
     }

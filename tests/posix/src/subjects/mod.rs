@@ -24,6 +24,7 @@ mod epoll_once;
 mod epoll_order;
 mod epoll_set;
 mod epoll_threads;
+mod epoll_turns;
 mod errnos;
 mod exec;
 mod exec_image;
@@ -125,6 +126,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     raw::SUBJECTS,
     epoll::SUBJECTS,
     epoll_set::SUBJECTS,
+    epoll_turns::SUBJECTS,
     epoll_modes::SUBJECTS,
     epoll_once::SUBJECTS,
     epoll_order::SUBJECTS,

@@ -263,7 +263,8 @@ struct Done {
 
 impl Done {
     fn add(&mut self, pair: &Pair) {
-        self.kills += pair.ends.iter().filter(|end| end.kill_at.is_some()).count() as u64;
+        // Some are over before it is their time.
+        self.kills += pair.notes().iter().filter(|note| note.end == KILLED).count() as u64;
         for end in 0..2 {
             let log = pair.log(end);
             for (name, count) in

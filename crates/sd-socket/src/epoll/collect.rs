@@ -335,7 +335,8 @@ fn report(
 }
 
 /// The kernel's part has come to the front: it gets the room that is left, and, when it had
-/// something, goes to the end like anybody else.
+/// something, goes to the end like anybody else. Not inline: what is told of ours alone is told by a short loop.
+#[inline(never)]
 fn report_kernel(
     epoll: &Epoll,
     ready_list: &mut ReadyList,

@@ -3,6 +3,8 @@
 
 use super::{Part, served, start};
 use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::user::User;
 use harness::{Result, fail};
 use std::fs;
 use std::time::Duration;
@@ -39,10 +41,34 @@ const WAYS: [(&str, Seen); 11] = [
 
 /// Beside servers with one process, and with one for each connection.
 pub(super) fn parts<'a>() -> impl Iterator<Item = Part<'a>> {
-    ["echo", "echo-in-children"].into_iter().map(|server| {
+    let strangers: Part = ("short-lived-strangers".to_owned(), Box::new(strangers));
+    let servers = ["echo", "echo-in-children"].into_iter().map(|server| {
         let check = move |lab: &mut Lab| run(lab, server);
         (format!("short-lived-{server}"), Box::new(check) as _)
-    })
+    });
+    servers.chain([strangers])
+}
+
+/// Who talks little with another user's server has no context for asynchronous I/O, whose end would last (ADR 52). For root.
+fn strangers(lab: &mut Lab) -> Result<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok("skipped: only root can be another user".to_owned());
+    }
+    let program = super::program();
+    let place = lab.path().join("sd-sharing");
+    fs::copy(program, &place)?;
+    let server = place.display().to_string();
+    let mut server = User::named("nobody")?.command(lab, Side::Sd, &server, &["echo"])?;
+    let (serving, port) = served(Proc::start(&mut server, "echo", lab.path())?)?;
+    let mut client = start(lab, Side::Sd, &["brief", &port, "one"])?;
+    client.wait_for_text("said", PATIENCE)?;
+    let maps = fs::read_to_string(format!("/proc/{}/maps", client.pid()))?;
+    if maps.contains("[aio]") || !lab.is_oracle() && !maps.contains("memfd:sd-") {
+        fail!("it has a context, or no memory of ours: {maps}");
+    }
+    client.kill();
+    serving.kill();
+    Ok("one connection".to_owned())
 }
 
 fn run(lab: &mut Lab, server: &str) -> Result<String> {

@@ -28,6 +28,7 @@ pub fn install(set: &Set, install: impl FnOnce() -> c_int) -> Outcome<c_int> {
     }
     // Asked for and kept, while that is allowed.
     crate::process::tid();
+    crate::link::stranger::before_filter();
     let new = confine::forbid(set);
     if confine::has(&new, libc::SYS_futex) {
         table::for_each(0, u32::MAX, |_, entry| {

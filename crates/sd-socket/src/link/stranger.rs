@@ -4,13 +4,15 @@
 //! the write: the thread that writes would stay there. Among processes of one user that is no gain to anybody. For those of
 //! another user the kernel signals the eventfd (`sd_sys::ringer`), which never waits. The monitor says who is a stranger.
 //!
-//! The context for that belongs to one address space: the child of a fork and the next image make their own. Where there is
-//! none to be had (fs.aio-max-nr, a filter), the monitor is asked to wake the peer.
+//! The context for that belongs to one address space: the child of a fork and the next image make their own. The end of a process that has one
+//! waits until the kernel's readers are done (RCU), some 30 ms. So a monitor that was heard of a moment ago is asked to wake the first few: programs
+//! that live for milliseconds make none. Nor is there one where it is not to be had (fs.aio-max-nr, a filter): the monitor is asked each time.
 
 use crate::fd::hidden::{Hidden, HiddenCell, put_back};
+use crate::monitor::client;
 use crate::process::PROCESS;
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use sd_proto::Request;
 use sd_shm::channel::Side;
 use sd_sys::confine;
@@ -25,19 +27,38 @@ static FILE: HiddenCell = HiddenCell::empty();
 static MAKER: AtomicU32 = AtomicU32::new(0);
 static MAKING: Lock<()> = Lock::new(());
 
+/// There is, or was, a channel to a stranger.
+static ARE_THERE: AtomicBool = AtomicBool::new(false);
+/// Wake-ups that the monitor was asked for before there was a context.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+/// So many of them, at most.
+const FEW: u32 = 16;
+/// A monitor that was heard of so long ago runs.
+const HEARD_NS: u64 = 1_000_000_000;
+
 /// Wakes who watches an eventfd of the process, or of a thread of it, on the other side of a channel, of which this
 /// process has the named side.
 #[cold]
 pub(super) fn ring(event_fd: i32, (channel, side): (u64, Side)) {
-    if is_rung(event_fd) {
+    let request = Request::Ring { channel, side: side as u32 };
+    if is_first_asked(&request) || is_rung(event_fd) {
         return;
     }
     if confine::allows(libc::SYS_sendmsg) {
-        crate::monitor::client::tell(&Request::Ring { channel, side: side as u32 }, &[]);
+        client::tell(&request, &[]);
     } else {
         // The program wants to be confined to read and write.
         sd_sys::fd::eventfd_signal(event_fd);
     }
+}
+
+fn is_first_asked(request: &Request) -> bool {
+    CONTEXT.load(Ordering::Relaxed) == 0
+        && ASKED.load(Ordering::Relaxed) < FEW
+        && !confine::is_on()
+        && client::was_heard_within(HEARD_NS)
+        && ASKED.fetch_add(1, Ordering::Relaxed) < FEW
+        && client::tell_if_free(request) == Some(true)
 }
 
 /// The program may have closed what is read past libc.
@@ -66,9 +87,14 @@ fn ringer() -> Option<ManuallyDrop<Ringer>> {
     (context != 0).then(|| ManuallyDrop::new(Ringer::of_parts(context, FILE.raw())))
 }
 
-/// A channel to a stranger is there: whatever its peer will be woken with is made now.
+/// A channel to a stranger is there.
 pub(super) fn expected() {
-    if CONTEXT.load(Ordering::Relaxed) == 0 {
+    ARE_THERE.store(true, Ordering::Relaxed);
+}
+
+/// What a filter of the program's may forbid is done before.
+pub(crate) fn before_filter() {
+    if ARE_THERE.load(Ordering::Relaxed) && CONTEXT.load(Ordering::Relaxed) == 0 {
         make();
     }
 }
@@ -94,6 +120,7 @@ fn make() -> bool {
 /// In the child of a fork: it has its parent's file, but no context.
 pub(crate) fn forked() {
     CONTEXT.store(0, Ordering::Relaxed);
+    ASKED.store(0, Ordering::Relaxed);
     // SAFETY: the child has one thread.
     unsafe { MAKING.force_unlock() };
 }
@@ -101,6 +128,6 @@ pub(crate) fn forked() {
 /// The process is another user's from now on, perhaps: its next message tells the monitor, which tells its peers.
 pub fn may_have_become() {
     if PROCESS.channel_count.load(Ordering::Relaxed) != 0 {
-        crate::monitor::client::tell(&Request::Idle, &[]);
+        client::tell(&Request::Idle, &[]);
     }
 }

@@ -31,7 +31,7 @@ pub(crate) use look::{glance, has_ended, look_at_socket};
 use resume::checked;
 pub(crate) use resume::{losses, noticed_loss};
 use slow::Slow;
-pub(crate) use slow::{ask, take_late};
+pub(crate) use slow::{ask, take_late, was_heard_within};
 
 /// Descriptor of the control socket, -1 when there is none; for waiting on its end.
 pub(crate) static CONTROL_FD: HiddenCell = HiddenCell::empty();

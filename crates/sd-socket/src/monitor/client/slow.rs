@@ -9,7 +9,7 @@ use super::{Control, LOST};
 use crate::fd::hidden::Hidden;
 use crate::monitor::sink::{SINK, take_in};
 use crate::process::PROCESS;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use sd_proto::{MESSAGE_MAX, Reply, Request};
 use sd_sys::{Errno, msg};
 use std::collections::VecDeque;
@@ -167,6 +167,14 @@ pub(crate) fn ask(
     answer
 }
 
+/// When a message came last.
+static HEARD_AT: AtomicU64 = AtomicU64::new(0);
+
+/// The monitor has said something within that time.
+pub(crate) fn was_heard_within(ns: u64) -> bool {
+    sd_sys::time::now_ns().saturating_sub(HEARD_AT.load(Ordering::Relaxed)) < ns
+}
+
 /// The next message.
 pub(crate) fn receive(fd: i32, flags: i32) -> sd_sys::Result<(Reply, msg::Received)> {
     let mut buf = [0u8; MESSAGE_MAX];
@@ -175,6 +183,7 @@ pub(crate) fn receive(fd: i32, flags: i32) -> sd_sys::Result<(Reply, msg::Receiv
             Err(Errno::EINTR) => continue,
             other => other?,
         };
+        HEARD_AT.store(sd_sys::time::now_ns(), Ordering::Relaxed);
         let reply = buf.get(..got.len).and_then(|bytes| Reply::decode(bytes).ok());
         return reply.map(|reply| (reply, got)).ok_or(Errno::EPROTO);
     }

@@ -14,7 +14,7 @@ use crate::socket::addr::{self, Name};
 use crate::socket::cold;
 use crate::socket::endpoint::{self, EndpointExt, NONBLOCK, SHUT_RD, SHUT_WR};
 use crate::socket::handle::Socket;
-use crate::socket::kernel_socket::{dropped_behind_our_back, note_for_now, note_names, number};
+use crate::socket::kernel_socket::{dropped_behind_our_back, note_names, number};
 use crate::socket::life;
 use crate::socket::pin::PinnedListener;
 use crate::wait::duties::{On, Waiting};
@@ -330,14 +330,7 @@ fn track_kernel(fd: i32, listening: &Endpoint, peer: Option<Name>) {
     let domain = i32::from(listening.domain.load(Ordering::Relaxed));
     let Some(Socket { endpoint, .. }) = life::allocate(domain) else { return };
     super::watched::follow(endpoint, fd, Reason::RegularPeer, false);
-    match peer {
-        // What it is here is asked for once it has shown that it lasts.
-        Some(peer) if super::watched::is_begun(endpoint) => {
-            let port = listening.ports.load(Ordering::Relaxed) >> 16;
-            note_for_now(endpoint, Name { ip: cold::ip(listening, End::Local), port: port as u16 }, peer);
-        }
-        peer => note_names(endpoint, fd, peer),
-    }
+    note_names(endpoint, fd, peer);
     if !table::set_kernel(fd, endpoint) {
         life::release(endpoint);
     }

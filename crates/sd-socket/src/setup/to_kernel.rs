@@ -6,15 +6,14 @@ use crate::link::reclaim::User;
 use crate::process::stats::{Counter, count};
 use crate::route::elsewhere;
 use crate::socket::addr::{self, Name};
-use crate::socket::cold;
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::socket::inode;
 use crate::socket::kernel_socket::{
-    dropped_behind_our_back, each_fd, materialize, note_for_now, note_kernel_names,
+    dropped_behind_our_back, each_fd, materialize, note_kernel_names, note_names,
 };
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
-use sd_shm::slab::{End, Endpoint, Reason, State};
+use sd_shm::slab::{Endpoint, Reason, State};
 use sd_sys::Errno;
 use sd_sys::fd::Owned;
 
@@ -105,18 +104,8 @@ impl KernelConnect {
     fn note_names(&self, endpoint: &Endpoint, done: Result<(), Errno>) {
         // SAFETY: the caller of connect vouches for its address.
         let to = unsafe { addr::parse(self.addr, self.len) }.map(|(_, to)| to);
-        match to.filter(|_| matches!(done, Ok(()) | Err(Errno::EINPROGRESS))) {
-            // What it is here is asked for once it has shown that it lasts.
-            Some(to) if super::watched::is_begun(endpoint) => {
-                note_for_now(endpoint, Name { ip: cold::ip(endpoint, End::Local), port: 0 }, to);
-            }
-            to => {
-                note_kernel_names(endpoint, self.fd);
-                if let Some(to) = to.filter(|_| done.is_err()) {
-                    cold::set_ip(endpoint, End::Remote, to.ip);
-                    endpoint.ports.fetch_or(u32::from(to.port), Ordering::Relaxed);
-                }
-            }
-        }
+        let is_exact =
+            |to: &Name| matches!(done, Ok(()) | Err(Errno::EINPROGRESS)) && !to.ip.is_unspecified();
+        note_names(endpoint, self.fd, to.filter(is_exact));
     }
 }

@@ -53,18 +53,6 @@ pub(super) fn begin(endpoint: &'static Endpoint, active: bool) {
     }
 }
 
-/// Calls on it are counted.
-pub(super) fn is_begun(endpoint: &Endpoint) -> bool {
-    word(endpoint).is_some_and(|word| word.load(Ordering::Relaxed) & WATCHED != 0)
-}
-
-/// Its names, which may not have been asked for at its beginning: most connections are over by now. Whom it was accepted from was told.
-#[cold]
-fn ask_names(endpoint: &Endpoint, word: u32, fd: c_int) {
-    let peer = (word & ACTIVE == 0).then(|| crate::socket::names::of(endpoint).1);
-    crate::socket::kernel_socket::note_names(endpoint, fd, peer);
-}
-
 /// An endpoint for a connection of the kernel's, to be put into the table. Its names are noted.
 pub(super) fn endpoint_of(fd: c_int, reason: Reason, active: bool) -> Option<&'static Endpoint> {
     let (domain, _) = crate::socket::addr::kernel_name(fd)?;
@@ -181,9 +169,6 @@ fn left_first(fd: c_int, is_message: bool) {
 /// What is to be done for a connection after so many messages.
 fn look(endpoint: &'static Endpoint, cold: &'static Cold, messages: u32, fd: c_int) {
     let mut now = cold.road.load(Ordering::Acquire);
-    if messages == MESSAGES {
-        ask_names(endpoint, now, fd);
-    }
     if now & OFFERED != 0 || messages.is_multiple_of(MESSAGES) {
         client::check_mail();
     }
@@ -250,10 +235,6 @@ fn offer(endpoint: &'static Endpoint, word: &'static AtomicU32, fd: c_int) {
         return;
     }
     let now = word.load(Ordering::Acquire);
-    if cold::of(endpoint).messages.load(Ordering::Relaxed) < MESSAGES {
-        // Where tests want it sooner.
-        ask_names(endpoint, now, fd);
-    }
     let is_offered = is_own && endpoint.state_now() == State::Kernel && promote::is_named(endpoint, fd);
     if !is_offered {
         history::awaits(endpoint, if is_own { Awaits::Replaced } else { Awaits::Shared });

@@ -128,13 +128,6 @@ pub(crate) fn note_kernel_names(endpoint: &Endpoint, fd: i32) {
     note_names(endpoint, fd, None);
 }
 
-/// Notes names of a kernel connection that were not asked for.
-pub(crate) fn note_for_now(endpoint: &Endpoint, local: addr::Name, peer: addr::Name) {
-    cold::set_ip(endpoint, End::Local, local.ip);
-    cold::set_ip(endpoint, End::Remote, peer.ip);
-    endpoint.ports.store(u32::from(local.port) << 16 | u32::from(peer.port), Ordering::Relaxed);
-}
-
 /// As [`note_kernel_names`]; `peer` is the other end's, if it was told already.
 pub(crate) fn note_names(endpoint: &Endpoint, fd: i32, peer: Option<addr::Name>) {
     let mut ports = 0;

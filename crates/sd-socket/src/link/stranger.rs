@@ -5,7 +5,7 @@
 //! another user the kernel signals the eventfd (`sd_sys::ringer`), which never waits. The monitor says who is a stranger.
 //!
 //! The context for that belongs to one address space: the child of a fork and the next image make their own. The end of a process that has one
-//! waits until the kernel's readers are done (RCU), some 30 ms. So a monitor that was heard of a moment ago is asked to wake the first few: programs
+//! waits until the kernel's readers are done (RCU), some 30 ms. So a monitor that was heard of a moment ago is asked to wake the first few hundred: programs
 //! that live for milliseconds make none. Nor is there one where it is not to be had (fs.aio-max-nr, a filter): the monitor is asked each time.
 
 use crate::fd::hidden::{Hidden, HiddenCell, put_back};
@@ -32,7 +32,7 @@ static ARE_THERE: AtomicBool = AtomicBool::new(false);
 /// Wake-ups that the monitor was asked for before there was a context.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 /// So many of them, at most.
-const FEW: u32 = 16;
+const FEW: u32 = 256;
 /// A monitor that was heard of so long ago runs.
 const HEARD_NS: u64 = 1_000_000_000;
 

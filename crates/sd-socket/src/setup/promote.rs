@@ -82,10 +82,11 @@ pub(super) fn look_for_tickets() {
         let late = {
             let mut offers = OFFERS.lock();
             offers.retain(|offered| {
-                !offered.is_late() || !is_valid(offered) || {
+                let is_late = offered.is_late();
+                if is_late && is_valid(offered) {
                     road::offer_anew(offered.endpoint);
-                    false
                 }
+                !is_late
             });
             count_awaited(&offers);
             take_early(|early| is_over(early.since))

@@ -329,8 +329,8 @@ unsafe fn name_told((addr, room, len): (*const sockaddr, socklen_t, *const sockl
 fn track_kernel(fd: i32, listening: &Endpoint, peer: Option<Name>) {
     let domain = i32::from(listening.domain.load(Ordering::Relaxed));
     let Some(Socket { endpoint, .. }) = life::allocate(domain) else { return };
-    super::watched::follow(endpoint, fd, Reason::RegularPeer, false);
     note_names(endpoint, fd, peer);
+    super::watched::follow(endpoint, fd, Reason::RegularPeer, false);
     if !table::set_kernel(fd, endpoint) {
         life::release(endpoint);
     }

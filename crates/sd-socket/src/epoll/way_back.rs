@@ -172,10 +172,8 @@ fn hand_over_by(endpoint: &'static Endpoint, until_ns: u64) -> bool {
     }
 }
 
-/// From one look at the kernel's connections to the next, at first and at most.
-const LOOK_AT_ENDS_NS: (u64, u64) = (250_000_000, 16_000_000_000);
 static ENDS_DUE_NS: AtomicU64 = AtomicU64::new(0);
-static ENDS_PAUSE_NS: AtomicU64 = AtomicU64::new(LOOK_AT_ENDS_NS.0);
+static ENDS_PAUSE_NS: AtomicU64 = AtomicU64::new(way_back::LOOK_FOR_DEATH_NS.0);
 
 /// Peers that have died while there was no monitor, or have relatives that have, are found by the ends of their kernel's connections; more and more rarely. For who
 /// waits for several sockets: who sleeps on one connection looks itself (`wait::sleep`).
@@ -189,7 +187,7 @@ pub(crate) fn look_at_ends() -> Option<u64> {
         return Some(due - now);
     }
     let pause = ENDS_PAUSE_NS.load(Ordering::Relaxed);
-    ENDS_PAUSE_NS.store((pause * 2).min(LOOK_AT_ENDS_NS.1), Ordering::Relaxed);
+    ENDS_PAUSE_NS.store((pause * 2).min(way_back::LOOK_FOR_DEATH_NS.1), Ordering::Relaxed);
     ENDS_DUE_NS.store(now + pause, Ordering::Relaxed);
     table::for_each(0, u32::MAX, |_, entry| {
         if let Entry::Socket(endpoint) = entry

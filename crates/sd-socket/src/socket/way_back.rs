@@ -200,6 +200,9 @@ pub(crate) fn has_left(endpoint: &Endpoint) -> bool {
         && endpoint.own_words().road().has(RoadWord::LEFT)
 }
 
+/// From one [`notes_death`] of who waits to the next, at first and at most.
+pub(crate) const LOOK_FOR_DEATH_NS: (u64, u64) = (250_000_000, 16_000_000_000);
+
 /// The kernel's connection has ended, and the peer, which sends into the ring, has said of no end: it is dead, which the monitor, if there is one, says as
 /// well. True: that was noted.
 #[cold]

@@ -11,6 +11,7 @@ use crate::process::earlier;
 use crate::process::stats::{Counter, count};
 use crate::process::waker::{self, OWN_EVENT};
 use crate::socket::endpoint::EndpointExt;
+use crate::socket::way_back::{LOOK_FOR_DEATH_NS, notes_death};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
@@ -257,9 +258,6 @@ pub(crate) fn sleep_on_connection(
     sleep_on_word(&endpoint.own_words().wait, value, deadline, limit)
 }
 
-/// From one look at the kernel's connection to the next, at first and at most.
-const BESIDE_NS: (u64, u64) = (250_000_000, 16_000_000_000);
-
 /// A peer that is killed while there is no monitor wakes nobody, but its kernel ends the kernel's connection: that is looked at now and then, more and
 /// more rarely.
 #[cold]
@@ -271,15 +269,15 @@ fn sleep_beside_kernel(
 ) -> Result<(), Errno> {
     let word = &endpoint.own_words().wait;
     let until = limit.map(|limit| time::now_ns().saturating_add(limit));
-    let mut nap = BESIDE_NS.0;
+    let mut nap = LOOK_FOR_DEATH_NS.0;
     loop {
         let left = until.map(|until| until.saturating_sub(time::now_ns()));
         sleep_on_word(word, value, deadline, earlier(left, Some(nap)))?;
         let is_over = left.is_some_and(|left| left <= nap) || word.load(Ordering::Acquire) != value;
-        if is_over || crate::socket::way_back::notes_death(endpoint) {
+        if is_over || notes_death(endpoint) {
             return Ok(());
         }
-        nap = (nap * 2).min(BESIDE_NS.1);
+        nap = (nap * 2).min(LOOK_FOR_DEATH_NS.1);
     }
 }
 

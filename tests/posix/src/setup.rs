@@ -8,6 +8,14 @@ pub(crate) struct Connected {
     pub(crate) server: i32,
 }
 
+/// In a child: the server's end is its standard input and output, and it has neither number of the pair.
+pub(crate) fn take_as_streams(pair: &Connected) {
+    dup2(pair.server, 0);
+    dup2(pair.server, 1);
+    close(pair.client);
+    close(pair.server);
+}
+
 fn must(what: &str, result: Ret) -> i32 {
     match result.ok() {
         true => result.fd(),

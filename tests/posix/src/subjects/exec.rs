@@ -122,10 +122,7 @@ fn shell_redirect() {
 fn spawned_program_on_socket() {
     let pair = connected();
     let child = fork_child(|| {
-        dup2(pair.server, 0);
-        dup2(pair.server, 1);
-        close(pair.client);
-        close(pair.server);
+        take_as_streams(&pair);
         let arguments = [c"cat".as_ptr(), std::ptr::null()];
         call!(libc::execvp(c"cat".as_ptr(), arguments.as_ptr()));
         127

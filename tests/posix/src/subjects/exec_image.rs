@@ -243,10 +243,7 @@ fn failed_in_a_child() {
 fn empty_environment() {
     let pair = connected();
     let child = fork_child(|| {
-        dup2(pair.server, 0);
-        dup2(pair.server, 1);
-        close(pair.client);
-        close(pair.server);
+        take_as_streams(&pair);
         let argv = [c"env".as_ptr(), c"-i".as_ptr(), c"/bin/cat".as_ptr(), std::ptr::null()];
         call!(libc::execvp(c"env".as_ptr(), argv.as_ptr()));
         127

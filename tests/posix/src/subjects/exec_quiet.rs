@@ -63,10 +63,7 @@ fn output_of(words: &[&CStr], environment: &[CString]) -> (String, String) {
 fn on_inherited_connection() {
     let pair = connected();
     let child = fork_child(|| {
-        dup2(pair.server, 0);
-        dup2(pair.server, 1);
-        close(pair.client);
-        close(pair.server);
+        take_as_streams(&pair);
         become_program(&[c"/bin/cat"], &own_and(c"A=1"))
     });
     close(pair.server);

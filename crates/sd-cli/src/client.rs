@@ -131,6 +131,12 @@ pub fn answers(socket: &Path) -> bool {
     connect(socket).is_ok()
 }
 
+/// The process that listens there; zero: one that cannot be seen from here. `None`: nobody accepts.
+pub fn who_answers(socket: &Path) -> Option<i32> {
+    let connection = connect(socket).ok()?;
+    sd_sys::fd::peer(connection.as_raw_fd()).ok().map(|(pid, _)| pid)
+}
+
 /// The monitor's version if it is another one than ours.
 pub fn foreign_version(status: &Value) -> Option<String> {
     match &status["version"] {

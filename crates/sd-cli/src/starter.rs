@@ -6,7 +6,8 @@
 //!   +--connect until it answers, at most 3 s
 //! ```
 //! The monitor must not be a child of the program that `sd run` becomes, which may wait for any child.
-//! Two starters at once are fine: the monitor takes a lock, the second one ends, and both find the first.
+//! Two starters at once are fine: the monitor takes a lock, the second one ends, and both find the first. The second starter goes on when its monitor
+//! has ended, so that none comes up later, when the first is gone.
 
 use sd_cli::{client, library, place};
 use std::fs::{File, OpenOptions};
@@ -37,8 +38,23 @@ pub(crate) fn start(socket: &Path) -> Started {
     }
 }
 
-/// Starts it detached; a pidfd that tells when it ends.
-fn spawn(socket: &Path) -> std::io::Result<Option<OwnedFd>> {
+/// The monitor that was started.
+struct Ours {
+    pid: i32,
+    /// Readable when it has ended; none where the kernel has no such thing.
+    pidfd: Option<OwnedFd>,
+}
+
+impl Ours {
+    fn has_ended(&self, timeout: Duration) -> bool {
+        let timeout = timeout.as_millis() as i32;
+        let ended = |fd: &OwnedFd| sd_sys::fd::poll_one(fd.as_raw_fd(), libc::POLLIN, timeout);
+        self.pidfd.as_ref().is_some_and(|fd| ended(fd).is_ok_and(|events| events != 0))
+    }
+}
+
+/// Starts it detached.
+fn spawn(socket: &Path) -> std::io::Result<Ours> {
     let (mut pid_reader, pid_writer) = std::io::pipe()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("monitor").arg("--socket").arg(socket).current_dir("/").stdin(Stdio::null());
@@ -58,8 +74,8 @@ fn spawn(socket: &Path) -> std::io::Result<Option<OwnedFd>> {
     middle.wait()?;
     let mut pid = [0u8; 4];
     pid_reader.read_exact(&mut pid)?;
-    let pidfd = sd_sys::fd::pidfd_open(i32::from_ne_bytes(pid));
-    Ok(pidfd.ok().map(OwnedFd::from))
+    let pid = i32::from_ne_bytes(pid);
+    Ok(Ours { pid, pidfd: sd_sys::fd::pidfd_open(pid).ok().map(OwnedFd::from) })
 }
 
 /// In the middle process: leaves the session, forks the monitor, tells its pid and ends. The monitor
@@ -97,17 +113,18 @@ fn log(socket: &Path) -> Option<File> {
 }
 
 /// Waits until somebody answers, or our monitor has ended and nobody else does.
-fn wait(socket: &Path, monitor: &Option<OwnedFd>) -> Started {
+fn wait(socket: &Path, ours: &Ours) -> Started {
     let end = Instant::now() + TIMEOUT;
     let mut give_up = end;
     let mut pause = Duration::from_micros(200);
     loop {
-        if client::answers(socket) {
+        if let Some(pid) = client::who_answers(socket) {
+            if pid != ours.pid {
+                ours.has_ended(TIMEOUT_AFTER_END);
+            }
             return Started::Yes;
         }
-        let ended = monitor.as_ref().is_some_and(|fd| {
-            sd_sys::fd::poll_one(fd.as_raw_fd(), libc::POLLIN, 0).is_ok_and(|events| events != 0)
-        });
+        let ended = ours.has_ended(Duration::ZERO);
         if ended {
             give_up = give_up.min(Instant::now() + TIMEOUT_AFTER_END);
         }

@@ -51,8 +51,8 @@ impl Place {
         let system = |what| move |error| Error::System(what, path.to_owned(), error);
         let address = UnixAddr::new(path).map_err(|e| system("use as a socket")(e.into()))?;
         check_directory(path)?;
-        let lock = patiently(|| Lock::take(path))?;
-        patiently(|| remove_stale(path, &address, SockType::SeqPacket))?;
+        let lock = patiently(&address, || Lock::take(path))?;
+        patiently(&address, || remove_stale(path, &address, SockType::SeqPacket))?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let listener = nix::sys::socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
             .map_err(|e| system("make a socket for")(e.into()))?;
@@ -152,19 +152,32 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// So often, and so long each time, somebody who has the place is waited for: a helper that a killed monitor had just forked has its descriptors until
-/// it executes its program.
+/// So often, and so long each time, somebody who has the place is waited for: a monitor that starts or ends, or a helper that a killed monitor had
+/// just forked, which has its descriptors until it executes its program.
 const TRIES: u32 = 25;
 const PAUSE: Duration = Duration::from_millis(10);
 
-fn patiently<T>(attempt: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+/// Not where a living monitor is found: its end, however soon, is not for a monitor that was started beside it.
+fn patiently<T>(address: &UnixAddr, attempt: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 0..TRIES {
         match attempt() {
-            Err(Error::AlreadyRunning(_)) => std::thread::sleep(PAUSE),
+            Err(Error::AlreadyRunning(_)) if !is_served(address) => std::thread::sleep(PAUSE),
             done => return done,
         }
     }
     attempt()
+}
+
+/// Whether the process that listens there lives. One that cannot be seen from here counts as dead.
+fn is_served(address: &UnixAddr) -> bool {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let probe = nix::sys::socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None);
+    probe.is_ok_and(|probe| {
+        let connected = nix::sys::socket::connect(probe.as_raw_fd(), address).is_ok();
+        // Who called listen(2), also where others hold the socket.
+        let owner = sd_sys::fd::peer(probe.as_raw_fd()).map_or(0, |(pid, _)| pid);
+        connected && owner > 0 && !sd_sys::fd::task_is_dead(owner)
+    })
 }
 
 /// Removes the socket of a monitor that died.
@@ -234,6 +247,7 @@ impl Drop for Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     fn scratch(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("sd-place-{name}-{}", std::process::id()));
@@ -268,6 +282,24 @@ mod tests {
         });
         drop(Place::take(&path).unwrap());
         helper.join().unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// Who ends only after somebody found it alive has no successor of that somebody's.
+    #[test]
+    fn a_living_monitor_is_not_waited_for() {
+        let directory = scratch("alive");
+        let path = directory.join("monitor.sock");
+        let place = Place::take(&path).unwrap();
+        let attempts = Cell::new(0);
+        let address = UnixAddr::new(&path).unwrap();
+        let found = patiently(&address, || {
+            attempts.set(attempts.get() + 1);
+            Lock::take(&path)
+        });
+        assert!(matches!(found, Err(Error::AlreadyRunning(_))));
+        assert_eq!(attempts.get(), 1);
+        drop(place);
         fs::remove_dir_all(&directory).unwrap();
     }
 

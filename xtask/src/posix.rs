@@ -7,10 +7,11 @@
 //! `sd-posix` and `libsd.so`. Starts a monitor of its own with a private socket, and ends it by its pid.
 
 use harness::again::{LOOKS, Tally};
-use harness::monitor::Monitor;
+use harness::monitor::{Monitor, from_the_first_byte};
 use harness::scratch::Scratch;
 use harness::{Result, fail, product};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -57,6 +58,8 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             arguments.extend(options.promote.then_some("--promote=all"));
             arguments.extend(options.earned.then_some("--promote=earned"));
             arguments.extend(options.demote.then_some("--demote=0"));
+            let mut arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+            arguments.extend(from_the_first_byte(&arguments));
             Some(Monitor::start(&place.sd, &place.socket, &arguments, place.scratch.path())?)
         }
     };

@@ -132,8 +132,8 @@ pub struct MonitorOptions {
     ///
     /// Between network namespaces of this host too, through bridges and published ports; also what was connected before the
     /// monitor was there. Those that are short, or idle, stay. `stay` rules of the policy keep others.
-    #[arg(long, value_enum, value_name = "WHICH", num_args = 0..=1, default_missing_value = "earned")]
-    pub promote: Option<Promote>,
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "off")]
+    pub promote: Promote,
     /// Move what was moved back after a while, at a byte that chance chooses, half of it at once unless SEED is 0, to test that
     #[arg(long, hide = true, value_name = "SEED", num_args = 0..=1, default_missing_value = "1")]
     pub demote: Option<u64>,
@@ -141,6 +141,8 @@ pub struct MonitorOptions {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Promote {
+    /// None
+    Off,
     /// Those that last and are busy
     Earned,
     /// All connections begin as the kernel's, and each is moved soon, to test that

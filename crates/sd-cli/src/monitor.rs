@@ -17,10 +17,11 @@ pub(crate) fn main(options: MonitorOptions) -> Result<()> {
         LoopbackPump::Prompt => sd_monitor::Pump::Prompt,
         LoopbackPump::Late => sd_monitor::Pump::Late,
     });
-    let promote = options.promote.map_or(sd_monitor::Promote::Nothing, |which| match which {
+    let promote = match options.promote {
+        Promote::Off => sd_monitor::Promote::Nothing,
         Promote::Earned => sd_monitor::Promote::Earned,
         Promote::All => sd_monitor::Promote::All,
-    });
+    };
     // Its own file, also when another one has taken the name.
     let helper = Some("/proc/self/exe".into());
     sd_monitor::run(sd_monitor::Options {

@@ -45,7 +45,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A monitor that ends with the command.
+/// A monitor that ends with the command. Where connections can be on shared memory they are from their first byte: it promotes nothing.
 pub struct PrivateMonitor {
     child: Child,
     socket: PathBuf,
@@ -63,7 +63,11 @@ impl PrivateMonitor {
         let log = folder.join("monitor.err");
         let errors = std::fs::File::create(&log).context(log.display())?;
         let mut command = Command::new(program);
-        command.arg("monitor").arg("--socket").arg(&socket).args(args).env_remove("LD_PRELOAD");
+        command
+            .args(["monitor", "--promote=off", "--socket"])
+            .arg(&socket)
+            .args(args)
+            .env_remove("LD_PRELOAD");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
         die_with_us(&mut command);
         let child = command.spawn().context("the monitor")?;

@@ -92,17 +92,17 @@ fn connections_that_the_kernel_has_made() {
     std::fs::write(&policies[1], "stay\n").unwrap();
     let [some, none] = policies.each_ref().map(|path| path.to_str().unwrap());
     for (options, verdict, has) in [
-        (vec![], "ok", "--promote"),
-        (vec!["--promote"], verdict, has),
-        (vec!["--promote", "--policy", some], verdict, "but those that the policy keeps"),
-        (vec!["--promote", "--policy", none], "warn", "the policy keeps all connections of this user"),
+        (vec!["--promote=off"], "ok", "--promote"),
+        (vec!["--promote=earned"], verdict, has),
+        (vec!["--promote=earned", "--policy", some], verdict, "but those that the policy keeps"),
+        (vec!["--promote=earned", "--policy", none], "warn", "the policy keeps all connections of this user"),
     ] {
         let _monitor = monitor_with(&folder, &options);
         let document = stdout(&sd(&folder, &["doctor", "--json"]).output().unwrap());
         let (found, text) = check(&document, "promotion");
         assert!(found == verdict && text.contains(has), "{options:?}: {found}: {text}");
     }
-    let plain = sd(&folder, &["monitor", "--promote"]);
+    let plain = sd(&folder, &["monitor", "--promote=earned"]);
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-net_admin", "--inh-caps=-net_admin"]);
     command.arg(plain.get_program()).args(plain.get_args());

@@ -1,6 +1,6 @@
 //! A private place to run servers and clients in: a temporary directory, a monitor of its own, ports of 127.0.0.1.
 
-use crate::monitor::Monitor;
+use crate::monitor::{Monitor, from_the_first_byte};
 use crate::network::Network;
 use crate::process::{Output, Proc, find_program};
 use crate::scratch::Scratch;
@@ -49,6 +49,8 @@ pub struct Lab {
     policy: Option<PathBuf>,
     /// Their connections go through a pump of this kind.
     pump: Option<&'static str>,
+    /// Connections are on shared memory from their first byte, unless a test says otherwise.
+    promotes_nothing: bool,
     /// Where everything runs, if not in the network of this process.
     network: Option<Network>,
     /// Everything runs over the kernel, to show what Linux does in the same scenario.
@@ -56,16 +58,22 @@ pub struct Lab {
 }
 
 impl Lab {
+    /// Its monitor is as users have it.
     pub fn new(is_oracle: bool) -> Result<Lab> {
-        Lab::at(None, is_oracle)
+        Lab::at(None, is_oracle, false)
+    }
+
+    /// For what is about connections that are on shared memory from their first byte: monitors promote nothing, unless they are told to.
+    pub fn from_the_first_byte(is_oracle: bool) -> Result<Lab> {
+        Lab::at(None, is_oracle, true)
     }
 
     /// A lab whose monitor and programs are in this network.
     pub fn on(network: Network, is_oracle: bool) -> Result<Lab> {
-        Lab::at(Some(network), is_oracle)
+        Lab::at(Some(network), is_oracle, false)
     }
 
-    fn at(network: Option<Network>, is_oracle: bool) -> Result<Lab> {
+    fn at(network: Option<Network>, is_oracle: bool, promotes_nothing: bool) -> Result<Lab> {
         let scratch = Scratch::new("lab")?;
         let mut lab = Lab {
             monitor: None,
@@ -74,6 +82,7 @@ impl Lab {
             cgroup: None,
             policy: None,
             pump: None,
+            promotes_nothing,
             network,
             is_oracle,
         };
@@ -163,7 +172,10 @@ impl Lab {
     fn start_one(&mut self, sd: &Path, args: &[&str]) -> Result<()> {
         let policy = self.policy.iter().flat_map(|path| [OsStr::new("--policy"), path.as_os_str()]);
         let pump = self.pump.iter().flat_map(|kind| [OsStr::new("--loopback-pump"), OsStr::new(kind)]);
-        let args: Vec<&OsStr> = policy.chain(pump).chain(args.iter().map(OsStr::new)).collect();
+        let mut args: Vec<&OsStr> = policy.chain(pump).chain(args.iter().map(OsStr::new)).collect();
+        if self.promotes_nothing {
+            args.extend(from_the_first_byte(&args));
+        }
         let network = self.network.as_ref();
         let monitor = Monitor::start_on(network, sd, &self.socket(), &args, self.path())?;
         let pid = monitor.pid();

@@ -11,6 +11,13 @@ use std::time::{Duration, Instant};
 /// How long one may take to answer for the first time, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// For a monitor of tests that are about connections which are on shared memory from their first byte, unless they say otherwise: it
+/// promotes nothing, so the first connections of a process are as the others.
+pub fn from_the_first_byte<'a>(args: &[&'a OsStr]) -> Option<&'a OsStr> {
+    let is_about_it = |arg: &&OsStr| arg.as_encoded_bytes().starts_with(b"--promote");
+    (!args.iter().any(is_about_it)).then_some(OsStr::new("--promote=off"))
+}
+
 /// A running monitor; it ends when this is dropped.
 pub struct Monitor {
     process: Proc,

@@ -1,10 +1,11 @@
 //! One monitor of root's, and users that share it.
 
-use harness::monitor::Monitor;
+use harness::monitor::{Monitor, from_the_first_byte};
 use harness::network::Network;
 use harness::process::{Output, Proc};
 use harness::scratch::Scratch;
 use harness::{Result, fail, procfs, product, until};
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -84,7 +85,9 @@ impl World {
             monitor.terminate()?;
         }
         std::fs::create_dir_all(self.path().join("run"))?;
-        let monitor = Monitor::start(&self.path().join("sd"), &self.socket(), args, self.path())?;
+        let mut args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
+        args.extend(from_the_first_byte(&args));
+        let monitor = Monitor::start(&self.path().join("sd"), &self.socket(), &args, self.path())?;
         let is_heard = || self.answers(Duration::from_secs(2));
         until("the monitor answers a stranger", Duration::from_secs(10), is_heard)?;
         // The descriptor of the question itself is closed a moment after the answer.

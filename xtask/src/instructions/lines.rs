@@ -29,7 +29,7 @@ pub(crate) struct Writes {
 
 /// Runs and counts.
 pub(crate) fn measure() -> Result<Vec<Writes>> {
-    let lab = Lab::new(false)?;
+    let lab = Lab::from_the_first_byte(false)?;
     let log = lab.path().join("lackey.out");
     let log_arg = format!("--log-file={}", log.display());
     let program = product::sd_bench().display().to_string();

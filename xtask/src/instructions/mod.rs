@@ -90,7 +90,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Counts all operations.
 pub(crate) fn measure() -> Result<Vec<Operation>> {
-    let lab = Lab::new(false)?;
+    let lab = Lab::from_the_first_byte(false)?;
     let out = lab.path().join("callgrind.out");
     let out_arg = format!("--callgrind-out-file={}", out.display());
     let program = product::sd_bench().display().to_string();

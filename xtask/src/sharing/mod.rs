@@ -111,7 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let (mut tally, is_whole) = (Tally::default(), options.only.is_empty());
     for (name, check) in parts.iter().filter(|(name, _)| name.contains(&options.only)) {
         tally.run(name, is_whole, || {
-            let done = Lab::new(options.kernel).and_then(|mut lab| {
+            let done = Lab::from_the_first_byte(options.kernel).and_then(|mut lab| {
                 let note = check(&mut lab)?;
                 lab.finish().map(|()| note)
             });

@@ -112,12 +112,12 @@ pub(super) fn run(lab: &mut Lab) -> Result<String> {
     }
     let networks = Networks::new(Joint::Cable)?;
     lab.kill_monitor();
-    lab.start_monitor_with(&["--promote"])?;
+    lab.start_monitor_with(&["--promote=earned"])?;
     let note = is_moved(lab, &networks)?;
     stays(lab, &networks, Side::Kernel, "the other end has not offered it")?;
     lab.kill_monitor();
     lab.set_policy("stay\n")?;
-    lab.start_monitor_with(&["--promote"])?;
+    lab.start_monitor_with(&["--promote=earned"])?;
     stays(lab, &networks, Side::Sd, "refused: policy")?;
     Ok(note)
 }

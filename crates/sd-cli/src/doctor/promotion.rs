@@ -13,7 +13,7 @@ pub(super) fn check(answer: &Result<Value, Silence>) -> Option<Check> {
     let offered = match word("offered") {
         "" => return None,
         "nothing" => {
-            let text = "off: connections that the kernel has made, as between containers, stay there; sd monitor --promote moves them";
+            let text = "off: connections that the kernel has made, as between containers, stay there; sd monitor --promote=earned moves them";
             return Some(Check::ok(name, text));
         }
         "earned" => "connections that the kernel has made and that are busy are moved to shared memory",

@@ -20,7 +20,9 @@ impl Hidden {
         let limit = sd_sys::fd::nofile_limit().min(table::LEN as u64) as i32;
         let base = (limit - limit / 4).clamp(3, HIDDEN_FROM);
         let dup_above = |min| free_above(&fd, min);
-        let beyond = if sd_sys::numbers::are_limited() { dup_above(limit) } else { None };
+        // Far beyond it if there is room: the program may raise it again.
+        let above_limit = || dup_above(limit.max(HIDDEN_FROM)).or_else(|| dup_above(limit));
+        let beyond = if sd_sys::numbers::are_limited() { above_limit() } else { None };
         let hidden = beyond.or_else(|| dup_above(base)).unwrap_or(fd);
         table::set_hidden(hidden.raw(), true);
         Hidden(hidden.into_raw())

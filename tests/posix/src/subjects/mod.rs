@@ -41,6 +41,7 @@ mod idle_parked;
 mod idle_sleeper;
 mod ipv6;
 mod limits;
+mod limits_raised;
 mod listen;
 mod makers;
 mod matrix;
@@ -139,6 +140,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     fork_served::SUBJECTS,
     confine::SUBJECTS,
     limits::SUBJECTS,
+    limits_raised::SUBJECTS,
     exec::SUBJECTS,
     exec_image::SUBJECTS,
     exec_quiet::SUBJECTS,

@@ -62,6 +62,8 @@ struct Found {
     bytes: usize,
     /// Bytes before the urgent mark.
     before_mark: Option<usize>,
+    /// The marker is behind them: what follows is in the kernel's connection.
+    goes_on_in_kernel: bool,
     /// More than an honest peer can have left: whoever reads on reads the same again and again.
     is_endless: bool,
 }
@@ -69,17 +71,25 @@ struct Found {
 fn walk(endpoint: &'static Endpoint) -> Found {
     let mut half = endpoint.rx_token();
     if crate::socket::parked::is_parked(endpoint, sd_ring::token::Way::Receive) {
-        let in_kernel = road::number(endpoint).map_or(0, |fd| queued(fd, libc::FIONREAD));
         // The ring is at its beginning, or empty.
         let found = walk_from(endpoint, crate::socket::parked::receiver_now(endpoint));
-        return Found { bytes: in_kernel + found.bytes, before_mark: None, ..found };
+        return Found { bytes: in_kernel(endpoint) + found.bytes, before_mark: None, ..found };
     }
     // A copy walks ahead.
-    walk_from(endpoint, *half.cursor())
+    let found = walk_from(endpoint, *half.cursor());
+    match found.goes_on_in_kernel && road::is_promoted(endpoint) {
+        true => Found { bytes: found.bytes + in_kernel(endpoint), ..found },
+        false => found,
+    }
+}
+
+/// What has come by the kernel's connection, and was not read.
+fn in_kernel(endpoint: &Endpoint) -> usize {
+    road::number(endpoint).map_or(0, |fd| queued(fd, libc::FIONREAD))
 }
 
 fn walk_from(endpoint: &'static Endpoint, mut rx: RxCursor) -> Found {
-    let mut found = Found { bytes: 0, before_mark: None, is_endless: false };
+    let mut found = Found { bytes: 0, before_mark: None, goes_on_in_kernel: false, is_endless: false };
     let start = rx.position();
     while rx.position().wrapping_sub(start) <= WALK_MAX {
         match apart::next(endpoint, &mut rx) {
@@ -96,6 +106,7 @@ fn walk_from(endpoint: &'static Endpoint, mut rx: RxCursor) -> Found {
                     rx.advance(1);
                 }
             }
+            Ok(Next::Marker) => return Found { goes_on_in_kernel: true, ..found },
             _ => return found,
         }
     }

@@ -89,8 +89,12 @@ pub enum Request {
         /// Channel id.
         channel: u64,
     } brings 0, silent;
-    /// The process waits for connections, and was told that some wait at its siblings. No answer.
-    17 Idle brings 0, silent;
+    /// The process waits for connections, and was told that some wait at its siblings: by the monitor (zero), or by the process that
+    /// connects over this channel, and over others to them. No answer.
+    17 Idle {
+        /// Channel id.
+        channel: u64,
+    } brings 0, silent;
     /// Who has this number among the adopters of a channel (side A asks)? Answer: [`Reply::Adopter`]
     /// or [`Reply::Error`].
     12 Adopter {

@@ -176,6 +176,12 @@ impl End {
         self.ring(&self.bell, control);
     }
 
+    /// The client says that connections of its wait at a busy sibling of this one.
+    pub(crate) fn say_left_beside(&self, control: &mut Control) {
+        self.map.events(Side::B).say_left_beside();
+        self.ring(&self.bell, control);
+    }
+
     fn ring(&self, bell: &Bell, control: &mut Control) {
         if bell.has_sleepers() {
             control.ring(bell.eventfd.raw(), (self.id, self.ours), self.is_stranger);

@@ -210,12 +210,15 @@ impl Pump {
         let hot = &mut self.hot;
         for (id, twin) in &mut self.twins {
             let events = [twin.near.map.events(Side::B), twin.far.map.events(Side::A)];
-            for set in events {
+            let [is_left_beside, _] = events.map(|set| {
                 set.take(|slot| {
                     if twin.becomes_hot(slot) {
                         hot.push_back(Hot { twin: *id, slot, quiet: 0 });
                     }
-                });
+                })
+            });
+            if is_left_beside {
+                twin.far.say_left_beside(&mut self.control);
             }
         }
     }

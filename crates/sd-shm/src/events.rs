@@ -40,7 +40,7 @@ impl Place {
 /// Slots that one side should look at; set by the other side, taken by the first.
 #[repr(C, align(128))]
 pub struct EventSet {
-    /// Bit per leaf that is not zero.
+    /// Bit per leaf that is not zero; and [`EventSet::say_left_beside`].
     pub summary: AtomicU64,
     _pad: [u64; 15],
     /// Bit per slot.
@@ -65,10 +65,17 @@ impl EventSet {
         self.summary.load(Ordering::Relaxed) == 0
     }
 
-    /// Calls `each` for every announced slot and forgets it (SYNC POINT: events, with `post` in crates/sd-shm/src/events.rs).
+    /// Says to the process that takes connections on this side that some wait at a sibling of its, which is busy.
     #[inline]
-    pub fn take(&self, each: impl FnMut(usize)) {
-        events::take(&self.summary, &self.leaf, each);
+    pub fn say_left_beside(&self) {
+        events::say(&self.summary);
+    }
+
+    /// Calls `each` for every announced slot and forgets it (SYNC POINT: events, with `post` in crates/sd-shm/src/events.rs).
+    /// Whether [`EventSet::say_left_beside`] was called.
+    #[inline]
+    pub fn take(&self, each: impl FnMut(usize)) -> bool {
+        events::take(&self.summary, &self.leaf, each)
     }
 }
 

@@ -100,7 +100,7 @@ impl Server {
             Request::Unlisten { index } => return Ok(Some(self.unlisten(client, index))),
             Request::Waiting { index } => return self.waiting_at_socket(client, index).map(Some),
             Request::Stuck { channel } => self.stuck(client, channel)?,
-            Request::Idle => self.feed(client),
+            Request::Idle { channel } => self.idle(client, channel),
             Request::Adopter { channel, number } => self.tell_adopter(id, client, channel, number)?,
             Request::Leave { channel } => return self.leave(client, channel).map(Some),
             Request::Finished { channel } => self.finished(client, channel),

@@ -3,10 +3,11 @@
 //! ```text
 //! client's complaint, nobody idle --> `starving` in the slabs of all who listen there
 //! one of them, about to sleep --Idle--> monitor --Offer--> it
+//! client that met nobody idle --a word in its channels--> all of them, and the first that has nothing to do asks as well
 //! ```
 //! The word is set before the monitor looks who is idle, and a worker says that it is idle before it looks at the word;
 //! so one of the two sees the other (SYNC POINT: starving, with `enter` in crates/sd-socket/src/process/waker.rs and `ask_for_work` in
-//! crates/sd-socket/src/setup/adopt.rs).
+//! crates/sd-socket/src/backlog/beside.rs).
 
 use super::origin::Origin;
 use super::server::Server;
@@ -15,6 +16,8 @@ use crate::core::channels::ChannelKey;
 use crate::core::listeners::Listener;
 use sd_proto::Ip;
 use sd_ring::sync::starving;
+use sd_shm::channel::Side;
+use std::collections::BTreeSet;
 
 impl Server {
     /// Connections to a place wait on the channel; `living`: at these listeners.
@@ -38,11 +41,33 @@ impl Server {
         }
     }
 
+    /// A process waits for connections. `channel`: the process that connects over it says that some of its wait at siblings.
+    pub(crate) fn idle(&mut self, client: ClientId, channel: u64) {
+        if let Some(key) = self.channel_of(client, channel, Side::B) {
+            self.note_left_beside(client, key);
+        }
+        self.feed(client);
+    }
+
+    /// What waits at siblings of a process, over channels of whoever connects over this one, is for who has time first.
+    fn note_left_beside(&mut self, client: ClientId, key: ChannelKey) {
+        let Some(asking) = self.core.channels.maker(self.pumps.near(key), Side::A) else { return };
+        let sockets: BTreeSet<u64> = self.core.listeners.of_client(client).map(|l| l.cookie).collect();
+        let shares = |other: &ChannelKey| {
+            let founder = self.core.channels.founder(*other).filter(|founder| *founder != client);
+            founder.is_some_and(|it| self.core.listeners.of_client(it).any(|l| sockets.contains(&l.cookie)))
+        };
+        let of_asking = self.core.channels.of_family(asking).into_iter().map(|near| self.pumps.far(near));
+        let left: Vec<_> = of_asking.filter(shares).filter(|other| self.has_waiting(*other)).collect();
+        self.waiting.starving.extend(left);
+    }
+
     /// A process waits for connections: it gets those that nobody had time for.
-    pub(crate) fn feed(&mut self, client: ClientId) {
+    fn feed(&mut self, client: ClientId) {
         let Some(family) = self.families.get(&client) else { return };
         let own = self.core.listeners.of_client(client).filter(|l| l.accepting);
-        let own: Vec<(Listener, bool)> = own.map(|l| (*l, family.is_idle(l.index))).collect();
+        // It says so itself, and need not sleep.
+        let own: Vec<(Listener, bool)> = own.map(|l| (*l, family.pending(l.index) == 0)).collect();
         let mut again = false;
         let keys: Vec<ChannelKey> = self.waiting.starving.iter().copied().collect();
         for key in keys {

@@ -13,7 +13,9 @@
 //! |---|---|
 //! | the backlog, arrival of connections | `listener`, `arrivals`; what a process asks for at most: `link::outstanding` |
 //! | TCP_DEFER_ACCEPT | `defer` |
+//! | what waits at busy siblings | `beside`; complaints of clients: `setup::adopt` |
 
 pub(crate) mod arrivals;
+pub(crate) mod beside;
 pub(crate) mod defer;
 pub(crate) mod listener;

@@ -14,11 +14,12 @@
 //! | memory of the process's connections | sleep | no other thread sees to it |
 //! | channels whose other side is gone: free them | sleep; announced, as the last look may end some | there are some |
 //! | be the wake target of inherited connections | sleep on events | they are this process's alone |
-//! | ask for connections that wait at busy siblings | announced | the monitor has said that there are some |
+//! | ask for connections that wait at busy siblings | announced | the monitor or a client has said that there are some |
 //! | mail of the monitor | a wait begins, every 200 us; slept | there is some |
 //!
 //! Who sleeps on one connection does not register again: `sharing --only policy` then finds connections reset.
 
+use crate::backlog::beside;
 use crate::memory::sweep;
 use crate::monitor::client;
 use crate::route::leave;
@@ -46,7 +47,7 @@ pub(super) static TABLE: [Duty; DUTIES] = [
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.caretaker.before_sleep()) },
     Duty { when: When::Sleeps, act: Act::Plain(leave::sweep) },
     Duty { when: When::SleepsOnEvents, act: Act::Plain(settle::settle) },
-    Duty { when: When::Announced, act: Act::Timed(adopt::ask_for_work) },
+    Duty { when: When::Announced, act: Act::Timed(beside::ask_for_work) },
     Duty { when: When::Announced, act: Act::Timed(admission::pause) },
     Duty { when: When::Announced, act: Act::Plain(leave::sweep) },
     Duty { when: When::Announced, act: Act::Timed(client::retry_if_lost) },

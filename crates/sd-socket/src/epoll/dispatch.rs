@@ -1,7 +1,7 @@
 //! What other processes have announced goes to whom it concerns: instances that watch the socket, threads that sleep, backlogs.
 
 use super::watch::{peer_event, state_event};
-use crate::backlog::arrivals;
+use crate::backlog::{arrivals, beside};
 use crate::link::channel::Channel;
 use crate::link::reclaim::User;
 use crate::monitor::client;
@@ -86,11 +86,14 @@ impl<T: Copy> Arrivals<T> {
 type Arrival = (&'static Channel, usize);
 
 fn take(arrivals: &mut Arrivals<Arrival>, channel: &'static Channel) {
-    channel.take_events(|slot| {
+    let is_left_beside = channel.take_events(|slot| {
         let [a, b] = &channel.map.slot(slot).side;
         let peer = if channel.side == Side::A { b } else { a };
         arrivals.add((peer.announced.load(Ordering::Relaxed), (channel, slot)), tell);
     });
+    if is_left_beside {
+        beside::told(channel);
+    }
 }
 
 fn tell((channel, slot): Arrival, stamp: u64) {

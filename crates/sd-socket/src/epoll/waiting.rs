@@ -2,6 +2,7 @@
 
 use super::collect::{Look, collect};
 use super::*;
+use crate::backlog::beside;
 use crate::link::reclaim;
 use crate::process::waker::{OWN_EVENT, Sleeper};
 use crate::process::{detaching, single_threaded};
@@ -55,8 +56,11 @@ pub(crate) fn wait(
     super::dispatch::drain();
     let is_last = timeout_ns == Some(0);
     let found = look(epoll, out, !is_last, is_last);
-    if found != 0 || is_last {
+    if found != 0 {
         return Ok(found);
+    }
+    if is_last {
+        return Ok(if beside::has_brought_some() { look(epoll, out, false, true) } else { 0 });
     }
     wait_for_event(epoll, out, timeout_ns, mask)
 }

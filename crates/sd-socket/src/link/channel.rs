@@ -63,6 +63,10 @@ pub(crate) struct Channel {
     pub(super) entered: Few,
     /// Side B.
     pub(crate) admitted: Admitted,
+    /// Side B: the client has left connections with a busy sibling, see `backlog::beside`.
+    pub(crate) left_beside: AtomicBool,
+    /// Side A: nobody who shares a socket was idle when a connection was last dealt to this side B, as far as is known.
+    pub(crate) nobody_idle: AtomicBool,
     slots: Lock<Slots>,
     /// Side A.
     pub(super) outstanding: Outstanding,
@@ -112,6 +116,8 @@ impl Channel {
             grown: Few::to_grow(),
             entered: Few::to_enter(),
             admitted: Admitted::new(),
+            left_beside: AtomicBool::new(false),
+            nobody_idle: AtomicBool::new(false),
             slots: Lock::new(Slots::new()),
             outstanding: Outstanding::new(),
             complaints: Complaints::default(),
@@ -379,10 +385,10 @@ impl Channel {
         self.events.post(slot);
     }
 
-    /// Calls `each` for every slot the peer has announced.
+    /// Calls `each` for every slot the peer has announced. Whether it has left connections with a busy sibling.
     #[inline]
-    pub(crate) fn take_events(&self, each: impl FnMut(usize)) {
-        self.events.take(each);
+    pub(crate) fn take_events(&self, each: impl FnMut(usize)) -> bool {
+        self.events.take(each)
     }
 }
 

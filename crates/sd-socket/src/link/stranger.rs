@@ -128,6 +128,6 @@ pub(crate) fn forked() {
 /// The process is another user's from now on, perhaps: its next message tells the monitor, which tells its peers.
 pub fn may_have_become() {
     if PROCESS.channel_count.load(Ordering::Relaxed) != 0 {
-        client::tell(&Request::Idle, &[]);
+        client::tell(&Request::Idle { channel: 0 }, &[]);
     }
 }

@@ -4,17 +4,20 @@
 //! others; a sleep is one ppoll on the program's descriptors and a set (`wait::sleep_set`) or a thread waker
 //! (`socket::thread_waker`) for ours.
 //!
-//! *Owns*: nothing. *Uses*: `setup`, `epoll`, `wait`, `socket`, `monitor`, `process`, `fd`.
+//! *Owns*: nothing. *Uses*: `setup`, `backlog`, `epoll`, `wait`, `socket`, `monitor`, `process`, `fd`.
 //!
 //! | task | place |
 //! |---|---|
 //! | poll, ppoll | `waiting`; what threads wait for on connections of the kernel's that may be moved: `by_kernel` |
 //! | select, pselect | `select` |
+//! | who may spin | `spinner` |
 
 mod by_kernel;
 mod select;
+mod spinner;
 mod waiting;
 
 pub(crate) use by_kernel::left;
 pub(crate) use select::select;
-pub(crate) use waiting::{forked, poll};
+pub(crate) use spinner::forked;
+pub(crate) use waiting::poll;

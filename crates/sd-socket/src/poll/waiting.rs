@@ -5,7 +5,9 @@
 //! only thing waited for, else in ppoll on the kernel's part and a set of our own descriptors (`sleep_set`). As in Linux,
 //! what a number led to lives until the call ends, and a number closed meanwhile is noticed after the sleep.
 
+use super::spinner::Spinner;
 use crate::Outcome;
+use crate::backlog::beside;
 use crate::epoll::Epoll;
 use crate::epoll::drain;
 use crate::fd::table::{self, Entry};
@@ -21,7 +23,7 @@ use crate::wait::duties::{self, On, Waiting};
 use crate::wait::ready;
 use crate::wait::sleep_set::{self, SleepSet};
 use crate::wait::{self, Deadline};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, c_int, pollfd, sigset_t};
 use sd_ring::doorbell;
 use sd_shm::slab::{Endpoint, State};
@@ -378,32 +380,6 @@ static SPIN: AtomicU32 = AtomicU32::new(0);
 /// A look at a list, in looks at one ring.
 const LOOK_COST: u32 = 16;
 
-/// Threads that spin for a list.
-static SPINNERS: AtomicU32 = AtomicU32::new(0);
-
-/// A thread that spins for a list.
-struct Spinner;
-
-impl Spinner {
-    /// `None` when so many spin already that those they wait for would have no processor.
-    fn enter() -> Option<Spinner> {
-        let spinner = Spinner;
-        let others = SPINNERS.fetch_add(1, Ordering::Relaxed);
-        (others == 0 || others + 1 < sd_sys::fd::processors()).then_some(spinner)
-    }
-}
-
-impl Drop for Spinner {
-    fn drop(&mut self) {
-        SPINNERS.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// In the child of a fork: only this thread exists.
-pub(crate) fn forked() {
-    SPINNERS.store(0, Ordering::Relaxed);
-}
-
 /// poll and ppoll. `fds` are the caller's.
 pub(crate) fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: *const sigset_t) -> Outcome<c_int> {
     if super::by_kernel::enter(fds) {
@@ -428,6 +404,9 @@ pub(super) fn poll_noting(
     let deadline = Deadline::after(timeout_ns);
     let mut list = List::of(fds);
     let mut ready = list.look(true);
+    if ready == Ok(0) && timeout_ns == Some(0) && beside::has_brought_some() {
+        ready = list.look(true);
+    }
     let watch = Watch::start();
     let mut waiting = Waiting::begin(None, now);
     if ready == Ok(0) && timeout_ns == Some(0) && !mask.is_null() {

@@ -8,6 +8,8 @@ pub(super) trait Taker {
     fn is_idle(&self) -> bool;
     /// No connection fits into its backlog.
     fn is_full(&self) -> bool;
+    /// It gets a connection: notes whether nobody who shares its socket was idle.
+    fn is_chosen(&self, nobody_idle: bool);
 }
 
 /// Connections that a socket is owed at most.
@@ -95,10 +97,21 @@ impl<T: Taker> Deal<T> {
         let at = if has_room(&at) { at } else { order.filter(has_room).min_by_key(given).unwrap_or(at) };
         let socket = self.sockets.get_mut(at)?;
         socket.given = socket.given.max(least) + 1;
-        let step = socket.with_room().unwrap_or(0);
+        let (step, is_idle) = socket.with_room().unwrap_or((0, false));
         let chosen = socket.turn.wrapping_add(step);
         socket.turn = chosen.wrapping_add(1);
-        socket.nth(chosen)
+        let taker = socket.nth(chosen)?;
+        taker.is_chosen(!is_idle && socket.takers.len() > 1);
+        Some(taker)
+    }
+
+    /// Those who share the socket of one.
+    pub(super) fn sharers(&self, is_it: impl Fn(&T) -> bool) -> &[T] {
+        self.sockets
+            .iter()
+            .map(|socket| &socket.takers[..])
+            .find(|takers| takers.iter().any(&is_it))
+            .unwrap_or(&[])
     }
 }
 
@@ -107,25 +120,28 @@ impl<T: Taker> Socket<T> {
         self.takers.get(turn.checked_rem(self.takers.len())?)
     }
 
-    /// How many have to be passed over for one that has nothing to do, or else room.
-    fn with_room(&self) -> Option<usize> {
+    /// How many have to be passed over for one that has nothing to do, or else room; whether it has nothing to do.
+    fn with_room(&self) -> Option<(usize, bool)> {
         let count = self.takers.len();
         let first = |fits: fn(&T) -> bool| {
             (0..count).find(|step| self.nth(self.turn.wrapping_add(*step)).is_some_and(fits))
         };
         let idle = if count > 1 { first(T::is_idle) } else { None };
-        idle.or_else(|| first(|taker| !taker.is_full()))
+        let idle = idle.map(|step| (step, true));
+        idle.or_else(|| first(|taker| !taker.is_full()).map(|step| (step, false)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::cell::Cell;
 
     struct Fake {
         name: u32,
         idle: bool,
         full: bool,
+        nobody_idle: Cell<bool>,
     }
 
     impl Taker for Fake {
@@ -136,13 +152,20 @@ mod tests {
         fn is_full(&self) -> bool {
             self.full
         }
+
+        fn is_chosen(&self, nobody_idle: bool) {
+            self.nobody_idle.set(nobody_idle);
+        }
     }
 
     /// Listeners named from zero on, at these sockets.
     fn deal(sockets: &[u64]) -> Deal<Fake> {
         let mut deal = Deal::new(7);
         for (name, socket) in sockets.iter().enumerate() {
-            deal.insert(*socket, Fake { name: name as u32, idle: false, full: false });
+            deal.insert(
+                *socket,
+                Fake { name: name as u32, idle: false, full: false, nobody_idle: Cell::new(false) },
+            );
         }
         deal
     }
@@ -170,6 +193,25 @@ mod tests {
         assert_eq!(spread(&mut one_is_idle, 300), [100; 3], "who is idle does not matter");
         assert_eq!(spread(&mut deal(&[5, 3, 5]), 400), [100, 200, 100], "two processes share one");
         assert!(deal(&[]).next().is_none());
+    }
+
+    #[test]
+    fn the_chosen_one_knows_whether_a_sharer_was_idle() {
+        let mut shared = deal(&[5, 5, 9]);
+        let nobody = |deal: &mut Deal<Fake>| {
+            [(); 4].map(|()| deal.next().map(|fake| (fake.name, fake.nobody_idle.get())))
+        };
+        let told = nobody(&mut shared);
+        assert!(
+            told.contains(&Some((0, true))) && told.contains(&Some((2, false))),
+            "one that shares with nobody: {told:?}"
+        );
+        set(&mut shared, 1, |fake| fake.idle = true);
+        assert!(nobody(&mut shared).iter().flatten().all(|(name, nobody_idle)| *name != 0 && !nobody_idle));
+        let names = |deal: &Deal<Fake>, of| {
+            deal.sharers(|fake| fake.name == of).iter().map(|fake| fake.name).collect::<Vec<_>>()
+        };
+        assert_eq!((names(&shared, 0), names(&shared, 2), names(&shared, 3)), (vec![0, 1], vec![2], vec![]));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::link::channel::Channel;
 use crate::monitor::client;
 use crate::monitor::proof::Proof;
 use crate::process::PROCESS;
-use crate::route::deal::Deal;
+use crate::route::deal::{Deal, Taker};
 use crate::route::elsewhere::Elsewhere;
 use crate::route::places::{Place, Places};
 use crate::route::ports::{Leases, Used};
@@ -281,6 +281,23 @@ fn sibling_with_room(full: &Channel) -> Option<&'static Channel> {
     })
 }
 
+/// Says to all who share the socket of a target, which is busy, that a connection waits there. False: not all of them are known.
+pub(crate) fn say_left_beside(to: Name, target: &Target) -> bool {
+    let mut routes = ROUTES.lock();
+    let Some(entry) = routes.entries.get(to) else { return false };
+    let client = |of: &Target| of.channel.peer.client.load(Ordering::Relaxed);
+    let is_it = |other: &Target| (client(other), other.name()) == (client(target), target.name());
+    let sharers = entry.targets.sharers(is_it);
+    if sharers.len() < 2 {
+        target.is_chosen(false);
+    }
+    for other in sharers.iter().filter(|other| !is_it(other)) {
+        other.channel.map.events(Side::B).say_left_beside();
+        other.channel.peer.wake();
+    }
+    entry.targets.len() >= entry.candidates as usize
+}
+
 /// Asks the monitor, and keeps the answer. `full`: the channel we have is full.
 fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
     let known = with_entry(to, epoch, source, |entry| entry.targets.len() as u32).unwrap_or(0);
@@ -315,6 +332,7 @@ fn ask(to: Name, epoch: u32, source: Ip, full: bool) -> Decision {
             };
             channel.set_client(peer);
             let target = Target { channel, listener, generation };
+            target.is_chosen(candidates > 1 && !target.is_idle());
             let proof = Proof::needed((peer, listener), &socket, to.port);
             with_entry(to, epoch, source, |entry| {
                 entry.learn((socket.cookie, target), candidates, full);

@@ -67,6 +67,10 @@ impl Taker for Target {
     fn is_full(&self) -> bool {
         self.state() == TargetState::Full
     }
+
+    fn is_chosen(&self, nobody_idle: bool) {
+        self.channel.nobody_idle.store(nobody_idle, Ordering::Relaxed);
+    }
 }
 
 /// Connections can begin on the channel, and that process gets them.

@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::backlog::arrivals::{WaitsInAccept, refuse, tell_owners};
+use crate::backlog::beside;
 use crate::backlog::defer::is_ripe;
 use crate::backlog::listener::{Listener, Pending, has_pending, publish_pending, record};
 use crate::fd::table;
@@ -73,12 +74,15 @@ pub(crate) unsafe fn accept4(
             return done;
         }
         if endpoint.flag(NONBLOCK) || deadline.left() == Some(0) {
-            return Outcome::Errno(Errno::EAGAIN);
-        }
-        let (kept, waiting) =
-            wait.get_or_insert_with(|| (PinnedListener::new(endpoint), Waiting::begin(None, ticks())));
-        if let Err(errno) = wait_for_connection((endpoint, fd), deadline, &watch, kept, waiting) {
-            return Outcome::Errno(errno);
+            if !beside::has_brought_some() {
+                return Outcome::Errno(Errno::EAGAIN);
+            }
+        } else {
+            let (kept, waiting) =
+                wait.get_or_insert_with(|| (PinnedListener::new(endpoint), Waiting::begin(None, ticks())));
+            if let Err(errno) = wait_for_connection((endpoint, fd), deadline, &watch, kept, waiting) {
+                return Outcome::Errno(errno);
+            }
         }
         if is_the_kernels(endpoint, fd) {
             return Outcome::Kernel;

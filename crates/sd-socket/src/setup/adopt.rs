@@ -3,15 +3,17 @@
 //! Side A learns from B's words of a slot that an adopter has accepted, and asks the monitor, once,
 //! how to wake it. And side A is who complains: while a connection waits for accept, it tells the monitor after a
 //! pause, which grows, so that an idle sibling gets it. When there is none, the monitor says so in the slabs
-//! of all siblings, and the first that has nothing to do asks.
+//! of all siblings, and the first that has nothing to do asks (`backlog::beside`). Since a client need not come back, it leaves
+//! its word with the siblings where nobody was idle when it connected ([`leave_word`]).
 
 use crate::link::channel::Channel;
 use crate::monitor::client;
 use crate::process::PROCESS;
+use crate::route::target::Target;
+use crate::socket::addr::Name;
 use crate::wait::duties::{self, REQUESTS};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use sd_proto::Request;
-use sd_ring::sync::starving;
 use sd_shm::channel::Side;
 
 /// After so long the first complaint about a connection is made, each further one after four times as long.
@@ -23,6 +25,16 @@ const COMPLAINTS: u64 = 9;
 #[inline]
 pub(super) fn connecting() {
     duties::note(REQUESTS);
+}
+
+/// A connection was requested of a process that was not idle, nor was anybody who shares its socket: who is idle first shall ask.
+#[cold]
+#[inline(never)]
+pub(super) fn leave_word(to: Name, target: Target) {
+    if !crate::route::say_left_beside(to, &target) {
+        // Not all of them are known to this process.
+        client::tell(&Request::Stuck { channel: target.channel.id }, &[]);
+    }
 }
 
 /// Complains where it is time, and says when somebody should look again.
@@ -58,34 +70,4 @@ fn complain_of(channel: &Channel) -> Option<u64> {
         due <<= 2;
     }
     Some(due.saturating_sub(waited).max(COMPLAINT_NS / 4))
-}
-
-/// So often, at most, one process asks.
-const ASK_EVERY_NS: u64 = 1_000_000;
-
-/// Before a thread sleeps that may be waiting for connections: asks for those that wait at busy siblings, if the
-/// monitor has said that there are some. How long it may sleep until it should ask again. The thread has said that it sleeps
-/// (SYNC POINT: starving, with `starve` in crates/sd-monitor/src/shell/starving.rs).
-#[inline]
-pub(crate) fn ask_for_work() -> Option<u64> {
-    let header = PROCESS.header();
-    if !starving::has_heard(&header.starving) {
-        return None;
-    }
-    ask(&header.starving)
-}
-
-#[cold]
-fn ask(word: &AtomicU32) -> Option<u64> {
-    static ASKED_AT: AtomicU64 = AtomicU64::new(0);
-    let now = sd_sys::time::now_ns();
-    let since = now.wrapping_sub(ASKED_AT.load(Ordering::Relaxed));
-    if since < ASK_EVERY_NS {
-        return Some(ASK_EVERY_NS - since);
-    }
-    ASKED_AT.store(now, Ordering::Relaxed);
-    if starving::take(word) {
-        client::tell(&Request::Idle, &[]);
-    }
-    None
 }

@@ -357,6 +357,9 @@ fn join(socket: Socket, fd: i32, to: Name, source: Ip, target: Target) -> Result
     crate::socket::signals::publish(endpoint, fd);
     crate::epoll::state_event(socket, 0);
     target.channel.peer.wake();
+    if target.channel.nobody_idle.load(Ordering::Relaxed) {
+        crate::setup::adopt::leave_word(to, target);
+    }
     crate::setup::adopt::connecting();
     Ok(())
 }

@@ -109,6 +109,7 @@ fn deliver() {
                 crate::setup::promote::promised((serial, channel), side, ticket, counts);
             }
             Some(Mail::Offer((id, adopter), listener)) => {
+                crate::backlog::beside::offered();
                 if let Some(channel) = offered_before(id, adopter) {
                     crate::backlog::arrivals::offered(channel, listener, |listening| {
                         crate::epoll::state_event(listening, 0);

@@ -143,7 +143,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         10 if b & 2 == 0 => Request::Share,
         10 => Request::Pump { again: yes },
         11 => Request::Stuck { channel: a },
-        12 if b & 2 == 0 => Request::Idle,
+        12 if b & 2 == 0 => Request::Idle { channel: a },
         12 => Request::Restored,
         13 if b & 2 != 0 => Request::GiveBack { channel: a, side: y & 1 },
         13 => Request::Adopter { channel: a, number: y },

@@ -72,6 +72,7 @@ mod rare;
 mod raw;
 mod shutdown;
 mod siblings;
+mod siblings_queue;
 mod siblings_spread;
 mod siblings_users;
 mod signals;
@@ -106,6 +107,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     nonblocking::SUBJECTS,
     shutdown::SUBJECTS,
     siblings::SUBJECTS,
+    siblings_queue::SUBJECTS,
     siblings_spread::SUBJECTS,
     siblings_users::SUBJECTS,
     clone::SUBJECTS,

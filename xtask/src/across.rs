@@ -102,9 +102,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut found = vec![[Vec::new(), Vec::new()]; cases.len()];
     let mut progress = Progress::new(options.rounds * cases.len() * 2);
     for round in 0..options.rounds {
-        let mut lab = Lab::new(false)?;
-        lab.kill_monitor();
-        lab.start_monitor_with(&["--promote=earned"])?;
+        let lab = Lab::new(false)?;
         for (case, rates) in cases.iter().zip(&mut found) {
             let mut turns = [(Side::Kernel, 0), (Side::Sd, 1)];
             turns.rotate_left(round % 2);

@@ -87,6 +87,10 @@ fn test_steps(steps: &mut Steps, is_fast: bool) -> Result<()> {
         apps.arg("--fast");
     }
     steps.tests("apps", &mut apps);
+    if !is_fast {
+        let first_byte = ["apps", "--first-byte", "--fast", "--no-build", "--no-install"];
+        steps.tests("apps, first byte", &mut ourselves(&first_byte)?);
+    }
     Ok(())
 }
 

@@ -131,8 +131,10 @@ pub struct MonitorOptions {
     /// Move connections that the kernel has made to shared memory, once they have shown that they last
     ///
     /// Between network namespaces of this host too, through bridges and published ports; also what was connected before the
-    /// monitor was there. Those that are short, or idle, stay. `stay` rules of the policy keep others.
-    #[arg(long, value_enum, value_name = "WHICH", default_value = "off")]
+    /// monitor was there, and the first few connections of a program. Those that are short, or idle, stay. `stay` rules of the
+    /// policy keep others. With `off` all connections within a network namespace are on shared memory from their first byte, and
+    /// all others stay.
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "earned")]
     pub promote: Promote,
     /// Move what was moved back after a while, at a byte that chance chooses, half of it at once unless SEED is 0, to test that
     #[arg(long, hide = true, value_name = "SEED", num_args = 0..=1, default_missing_value = "1")]

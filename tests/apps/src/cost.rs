@@ -10,8 +10,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("idle-100-clients-cpu", &["python3", "nc"], idle_cpu).slow(),
-    Scenario::new("idle-2000-connections-memory", &["python3"], memory).slow().limit_s(120),
+    Scenario::new("idle-100-clients-cpu", &["python3", "nc"], idle_cpu).slow().at_first_byte(),
+    Scenario::new("idle-2000-connections-memory", &["python3"], memory).slow().limit_s(120).at_first_byte(),
     Scenario::new("start-up-cost", &["true", "ls"], start_up).slow().ours(),
 ];
 

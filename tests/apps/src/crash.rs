@@ -10,10 +10,10 @@ use harness::{Result, fail, retry};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("killed-peer-as-on-linux", &["python3"], |lab| compare(lab, PLAYS)),
-    Scenario::new("closed-peer-as-on-linux", &["python3"], |lab| compare(lab, CLOSES)),
-    Scenario::new("redis-clients-killed-under-load", REDIS, clients_killed),
-    Scenario::new("redis-server-killed-under-load", REDIS, server_killed),
+    Scenario::new("killed-peer-as-on-linux", &["python3"], |lab| compare(lab, PLAYS)).at_first_byte(),
+    Scenario::new("closed-peer-as-on-linux", &["python3"], |lab| compare(lab, CLOSES)).at_first_byte(),
+    Scenario::new("redis-clients-killed-under-load", REDIS, clients_killed).at_first_byte(),
+    Scenario::new("redis-server-killed-under-load", REDIS, server_killed).at_first_byte(),
 ];
 
 const REDIS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];

@@ -29,7 +29,7 @@ fn both_at_once(lab: &mut Lab) -> Result<()> {
     if let Some(watch) = watch {
         let seen = watch.finish()?;
         let (shm, kernel): (Vec<_>, Vec<_>) = seen.into_iter().partition(|c| c.path == "shm");
-        ss::require_shm(&shm)?;
+        lab.require_shm(&shm)?;
         ss::require_kernel(&kernel)?;
     }
     server.terminate(Duration::from_secs(5))?;

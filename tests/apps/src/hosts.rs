@@ -58,8 +58,13 @@ fn across(from: &Host, to: &Host, data: &[u8]) -> Result<()> {
     web::download_late(&from.lab, Side::Sd, &url(to.address), data)?;
     for (watch, reason) in watches.into_iter().flatten().zip(REASONS) {
         let seen = watch.finish()?;
+        // A client that has had few messages is not known to any monitor.
+        if seen.is_empty() && reason == REASONS[0] {
+            continue;
+        }
         ss::require_kernel(&seen).map_err(|error| format!("to the other host: {error}"))?;
-        if let Some(other) = seen.iter().find(|c| c.reason.as_deref() != Some(reason)) {
+        let is_told = |told: &str| [reason, "the first connection of a process"].contains(&told);
+        if let Some(other) = seen.iter().find(|c| !c.reason.as_deref().is_some_and(is_told)) {
             fail!("expected the reason {reason:?}, but sd ss shows {}", ss::describe(other));
         }
     }

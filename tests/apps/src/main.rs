@@ -62,6 +62,8 @@ pub(crate) struct Scenario {
     pub(crate) is_extra: bool,
     /// Meaningless without SocksDirect: left out by `--kernel`.
     pub(crate) is_ours: bool,
+    /// About connections that are on shared memory from their first byte: its monitors promote nothing.
+    pub(crate) is_from_first_byte: bool,
     pub(crate) run: fn(&mut Lab) -> Result<()>,
 }
 
@@ -71,7 +73,16 @@ impl Scenario {
         programs: &'static [&'static str],
         run: fn(&mut Lab) -> Result<()>,
     ) -> Scenario {
-        Scenario { name, programs, limit_s: 60, is_slow: false, is_extra: false, is_ours: false, run }
+        Scenario {
+            name,
+            programs,
+            limit_s: 60,
+            is_slow: false,
+            is_extra: false,
+            is_ours: false,
+            is_from_first_byte: false,
+            run,
+        }
     }
 
     pub(crate) const fn limit_s(mut self, limit_s: u64) -> Scenario {
@@ -91,6 +102,11 @@ impl Scenario {
 
     pub(crate) const fn ours(mut self) -> Scenario {
         self.is_ours = true;
+        self
+    }
+
+    pub(crate) const fn at_first_byte(mut self) -> Scenario {
+        self.is_from_first_byte = true;
         self
     }
 }
@@ -174,6 +190,9 @@ struct Options {
     /// Run everything without SocksDirect: shows that Linux passes the scenarios
     #[arg(long)]
     kernel: bool,
+    /// Connections are on shared memory from their first byte: monitors promote nothing; scenarios that are so always are left out
+    #[arg(long)]
+    first_byte: bool,
     /// Leave out the slow scenarios
     #[arg(long)]
     fast: bool,
@@ -218,7 +237,7 @@ fn run(options: &Options) -> Result<()> {
     let all = SCENARIOS.iter().flat_map(|group| group.iter());
     if let Some(name) = &options.inside {
         let Some(scenario) = all.into_iter().find(|s| s.name == name) else { fail!("no scenario {name}") };
-        return run_inside(scenario, options.kernel);
+        return run_inside(scenario, options);
     }
     if options.table {
         let all: Vec<&Scenario> = all.collect();
@@ -230,6 +249,7 @@ fn run(options: &Options) -> Result<()> {
         .filter(|s| options.names(s.name))
         .filter(|s| options.all || !s.is_extra || !options.only.is_empty())
         .filter(|s| !(options.fast && s.is_slow || options.kernel && s.is_ours))
+        .filter(|s| !(options.first_byte && s.is_from_first_byte && options.only.is_empty()))
         .collect();
     if options.list {
         chosen.iter().for_each(|s| println!("{}", s.name));
@@ -259,7 +279,7 @@ fn run_one(scenario: &Scenario, options: &Options, tally: &mut Tally) -> Result<
         return Ok(());
     }
     let outcome = tally.run(name, options.only.is_empty(), || {
-        run_apart(scenario, options.kernel).map_err(|error| error.to_string().replace('\n', " | ").into())
+        run_apart(scenario, options).map_err(|error| error.to_string().replace('\n', " | ").into())
     });
     std::fs::create_dir_all(logs())?;
     let log = match &outcome {
@@ -270,14 +290,13 @@ fn run_one(scenario: &Scenario, options: &Options, tally: &mut Tally) -> Result<
 }
 
 /// Runs a scenario in a process of its own; nothing of it is left.
-fn run_apart(scenario: &Scenario, is_oracle: bool) -> Result<String> {
+fn run_apart(scenario: &Scenario, options: &Options) -> Result<String> {
     let scratch = Scratch::new("scenario")?;
     let mut command = Command::new(std::env::current_exe()?);
     // Its directories are inside ours, so that they go even if it is killed.
     command.args(["--inside", scenario.name]).stdin(Stdio::null()).env("TMPDIR", scratch.path());
-    if is_oracle {
-        command.arg("--kernel");
-    }
+    command.args(options.kernel.then_some("--kernel"));
+    command.args(options.first_byte.then_some("--first-byte"));
     let files_before = procfs::shm_files();
     let outcome = Proc::start(&mut command, scenario.name, scratch.path())
         .and_then(|process| process.wait(Duration::from_secs(scenario.limit_s)));
@@ -295,11 +314,14 @@ fn run_apart(scenario: &Scenario, is_oracle: bool) -> Result<String> {
 }
 
 /// The scenario itself, and what must hold at the end of any.
-fn run_inside(scenario: &Scenario, is_oracle: bool) -> Result<()> {
+fn run_inside(scenario: &Scenario, options: &Options) -> Result<()> {
     nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).and_then(|(_, hard)| {
         nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, hard, hard)
     })?;
-    let mut lab = Lab::new(is_oracle)?;
+    let mut lab = match options.first_byte || scenario.is_from_first_byte {
+        true => Lab::from_the_first_byte(options.kernel)?,
+        false => Lab::new(options.kernel)?,
+    };
     (scenario.run)(&mut lab)?;
     let monitor = lab.monitor_pid();
     retry(Duration::from_secs(3), || {

@@ -6,29 +6,37 @@
 use super::{Scenario, mixed_tools, python};
 use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
-use harness::{Result, fail, procfs, product, ss, until};
+use harness::{Result, fail, procfs, product, until};
 use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("mixed-closes-all", PYTHON, |lab| odd_both(lab, "close-all")),
-    Scenario::new("mixed-close-range", PYTHON, |lab| odd_both(lab, "close-range")),
-    Scenario::new("mixed-daemon", PYTHON, daemon),
-    Scenario::new("mixed-drops-privileges", PYTHON, |lab| odd_both(lab, "nobody")),
-    Scenario::new("mixed-drops-privileges-late", PYTHON, |lab| odd_both(lab, "nobody-late")),
-    Scenario::new("mixed-chroot", PYTHON, |lab| chroot(lab, "chroot")),
-    Scenario::new("mixed-chroot-late", PYTHON, |lab| chroot(lab, "chroot-late")),
-    Scenario::new("mixed-empty-environment", PYTHON, empty_environment),
-    Scenario::new("mixed-stdbuf", &["python3", "stdbuf"], stdbuf),
+    Scenario::new("mixed-closes-all", PYTHON, |lab| odd_both(lab, "close-all")).at_first_byte(),
+    Scenario::new("mixed-close-range", PYTHON, |lab| odd_both(lab, "close-range")).at_first_byte(),
+    Scenario::new("mixed-daemon", PYTHON, daemon).at_first_byte(),
+    Scenario::new("mixed-drops-privileges", PYTHON, |lab| odd_both(lab, "nobody")).at_first_byte(),
+    Scenario::new("mixed-drops-privileges-late", PYTHON, |lab| odd_both(lab, "nobody-late")).at_first_byte(),
+    Scenario::new("mixed-chroot", PYTHON, |lab| chroot(lab, "chroot")).at_first_byte(),
+    Scenario::new("mixed-chroot-late", PYTHON, |lab| chroot(lab, "chroot-late")).at_first_byte(),
+    Scenario::new("mixed-empty-environment", PYTHON, empty_environment).at_first_byte(),
+    Scenario::new("mixed-stdbuf", &["python3", "stdbuf"], stdbuf).at_first_byte(),
     Scenario::new("mixed-network-namespaces", &["python3", "unshare"], |lab| {
         network_namespaces(lab, NETWORK)
-    }),
-    Scenario::new("mixed-containers", &["python3", "unshare"], |lab| network_namespaces(lab, CONTAINER)),
-    Scenario::new("mixed-pid-namespaces", &["python3", "unshare"], pid_namespaces),
-    Scenario::new("mixed-jemalloc", &["python3", JEMALLOC], |lab| preloads(lab, JEMALLOC)).extra(),
-    Scenario::new("mixed-tcmalloc", &["python3", TCMALLOC], |lab| preloads(lab, TCMALLOC)).extra(),
-    Scenario::new("mixed-faketime", &["python3", FAKETIME], |lab| preloads(lab, FAKETIME)).extra(),
+    })
+    .at_first_byte(),
+    Scenario::new("mixed-containers", &["python3", "unshare"], |lab| network_namespaces(lab, CONTAINER))
+        .at_first_byte(),
+    Scenario::new("mixed-pid-namespaces", &["python3", "unshare"], pid_namespaces).at_first_byte(),
+    Scenario::new("mixed-jemalloc", &["python3", JEMALLOC], |lab| preloads(lab, JEMALLOC))
+        .extra()
+        .at_first_byte(),
+    Scenario::new("mixed-tcmalloc", &["python3", TCMALLOC], |lab| preloads(lab, TCMALLOC))
+        .extra()
+        .at_first_byte(),
+    Scenario::new("mixed-faketime", &["python3", FAKETIME], |lab| preloads(lab, FAKETIME))
+        .extra()
+        .at_first_byte(),
 ];
 
 const PYTHON: &[&str] = &["python3"];
@@ -307,7 +315,7 @@ fn network_namespaces(lab: &mut Lab, unshare: &[&str]) -> Result<()> {
     }
     outside.kill();
     for watch in watches.into_iter().flatten() {
-        ss::require_shm(&watch.finish()?)?;
+        lab.require_shm(&watch.finish()?)?;
     }
     Ok(())
 }
@@ -332,7 +340,7 @@ fn pid_namespaces(lab: &mut Lab) -> Result<()> {
         fail!("after the end of the container the peer said {said:?}");
     }
     for watch in watches.into_iter().flatten() {
-        ss::require_shm(&watch.finish()?)?;
+        lab.require_shm(&watch.finish()?)?;
     }
     Ok(())
 }

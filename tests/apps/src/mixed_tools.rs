@@ -11,26 +11,41 @@ use std::process::Command;
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("mixed-hook-library", GCC, hook_library).extra(),
-    Scenario::new("mixed-proxychains", &[PROXYCHAINS, "microsocks", "nginx", "curl"], proxychains).extra(),
-    Scenario::new("mixed-dlmopen", GCC, dlmopen).extra(),
-    Scenario::new("mixed-static", GCC, |lab| without_us(lab, &["-static", "-DSTATIC"], &[])).extra(),
-    Scenario::new("mixed-busybox", &["busybox", "python3"], busybox).extra(),
-    Scenario::new("mixed-set-user-id", GCC, set_user_id).extra(),
-    Scenario::new("mixed-asan", GCC, |lab| built(lab, &["-g", "-fsanitize=address"], &[])).extra(),
+    Scenario::new("mixed-hook-library", GCC, hook_library).extra().at_first_byte(),
+    Scenario::new("mixed-proxychains", &[PROXYCHAINS, "microsocks", "nginx", "curl"], proxychains)
+        .extra()
+        .at_first_byte(),
+    Scenario::new("mixed-dlmopen", GCC, dlmopen).extra().at_first_byte(),
+    Scenario::new("mixed-static", GCC, |lab| without_us(lab, &["-static", "-DSTATIC"], &[]))
+        .extra()
+        .at_first_byte(),
+    Scenario::new("mixed-busybox", &["busybox", "python3"], busybox).extra().at_first_byte(),
+    Scenario::new("mixed-set-user-id", GCC, set_user_id).extra().at_first_byte(),
+    Scenario::new("mixed-asan", GCC, |lab| built(lab, &["-g", "-fsanitize=address"], &[]))
+        .extra()
+        .at_first_byte(),
     Scenario::new("mixed-asan-static", GCC, |lab| {
         built(lab, &["-fsanitize=address", "-static-libasan"], &[])
     })
-    .extra(),
-    Scenario::new("mixed-tsan", GCC, tsan).extra(),
-    Scenario::new("mixed-valgrind", VALGRIND, |lab| built(lab, &["-g"], MEMCHECK)).limit_s(180).extra(),
-    Scenario::new("mixed-valgrind-leaks", VALGRIND, leaks).limit_s(400).slow().extra(),
+    .extra()
+    .at_first_byte(),
+    Scenario::new("mixed-tsan", GCC, tsan).extra().at_first_byte(),
+    Scenario::new("mixed-valgrind", VALGRIND, |lab| built(lab, &["-g"], MEMCHECK))
+        .limit_s(180)
+        .extra()
+        .at_first_byte(),
+    Scenario::new("mixed-valgrind-leaks", VALGRIND, leaks).limit_s(400).slow().extra().at_first_byte(),
     Scenario::new("mixed-strace", &["gcc", "/usr/include/stdio.h", "strace"], |lab| {
         built(lab, &[], &["strace", "-D", "-f", "-o", "strace.log"])
     })
-    .extra(),
-    Scenario::new("mixed-strace-attached", &["strace", "python3"], |lab| attached(lab, STRACE)).extra(),
-    Scenario::new("mixed-gdb-attached", &["gdb", "python3"], |lab| attached(lab, GDB)).extra(),
+    .extra()
+    .at_first_byte(),
+    Scenario::new("mixed-strace-attached", &["strace", "python3"], |lab| attached(lab, STRACE))
+        .extra()
+        .at_first_byte(),
+    Scenario::new("mixed-gdb-attached", &["gdb", "python3"], |lab| attached(lab, GDB))
+        .extra()
+        .at_first_byte(),
 ];
 
 const PROXYCHAINS: &str = "/usr/lib/x86_64-linux-gnu/libproxychains.so.4";
@@ -211,7 +226,7 @@ fn dlmopen(lab: &mut Lab) -> Result<()> {
     }
     if let Some(watch) = watch {
         let (shm, kernel): (Vec<_>, Vec<_>) = watch.finish()?.into_iter().partition(|c| c.path == "shm");
-        harness::ss::require_shm(&shm)?;
+        lab.require_shm(&shm)?;
         harness::ss::require_kernel(&kernel)?;
     }
     process.terminate(LIMIT)?.ok()?;

@@ -11,16 +11,19 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("monitor-killed-and-restarted", &["python3"], restart).ours(),
+    Scenario::new("monitor-killed-and-restarted", &["python3"], restart).ours().at_first_byte(),
     Scenario::new("monitor-killed-under-load", &["redis-server", "redis-cli", "redis-benchmark"], under_load)
         .limit_s(120)
-        .ours(),
-    Scenario::new("client-killed-while-no-monitor", &["python3"], client_killed_meanwhile).ours(),
+        .ours()
+        .at_first_byte(),
+    Scenario::new("client-killed-while-no-monitor", &["python3"], client_killed_meanwhile)
+        .ours()
+        .at_first_byte(),
     Scenario::new("monitor-started-twice", &[], twice).ours(),
     Scenario::new("run-starts-monitor", &["python3"], automatic).ours(),
     Scenario::new("run-without-usable-directory", &["python3", "curl"], unusable_directory).ours(),
     Scenario::new("run-status-and-errors", &[], run_status).ours(),
-    Scenario::new("run-in-shifted-namespace", &["python3"], shifted).ours(),
+    Scenario::new("run-in-shifted-namespace", &["python3"], shifted).ours().at_first_byte(),
 ];
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -39,7 +42,7 @@ fn restart(lab: &mut Lab) -> Result<()> {
     let (server, port) = python::start_echo_server(lab, Side::Sd, "asyncio")?;
     let mut old = start_peer(lab, port)?;
     let before = lab.snapshot()?;
-    ss::require_shm(&before.of_port(port).into_iter().cloned().collect::<Vec<_>>())?;
+    lab.require_shm(&before.of_port(port).into_iter().cloned().collect::<Vec<_>>())?;
     lab.kill_monitor();
     old.go()?;
     old.said("received 70000 right").map_err(|e| format!("existing connection, monitor dead: {e}"))?;
@@ -148,7 +151,7 @@ fn automatic(lab: &mut Lab) -> Result<()> {
     server.wait_for_text("received 10 right", LIMIT)?;
     client.wait_for_text("sent", LIMIT)?;
     let seen = ss::snapshot(&product::sd(), &socket)?.connections;
-    ss::require_shm(&seen)?;
+    lab.require_shm(&seen)?;
     drop((client, server));
     let lab_monitor = lab.monitor_pid();
     let started = harness::procfs::descendants(std::process::id());

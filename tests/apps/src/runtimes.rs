@@ -5,7 +5,7 @@ use super::table::{Load, Row};
 use super::{Scenario, files, python, rates};
 use harness::lab::{Lab, Side, each};
 use harness::process::{Proc, free_port};
-use harness::{Result, fail, procfs, ss};
+use harness::{Result, fail, procfs};
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -162,7 +162,7 @@ fn node(lab: &mut Lab, cluster: &[&str]) -> Result<()> {
             Some(watch) if cluster == ["2"] && (server, client) == (Side::Sd, Side::Sd) => {
                 let mut seen = watch.finish()?;
                 seen.retain(|connection| connection.path != "bridged");
-                ss::require_shm(&seen)?;
+                lab.require_shm(&seen)?;
             }
             watch => lab.check(watch, server, client)?,
         }

@@ -24,6 +24,10 @@ pub struct Connection {
     pub reason: Option<String>,
     /// Why it took another road the last time.
     pub moved: Option<String>,
+    /// What it waits for until it is moved to shared memory, or why it is not, where it is the kernel's.
+    pub awaits: Option<String>,
+    /// Calls that have moved bytes over the kernel's connection, while it may be moved.
+    pub messages: Option<u64>,
     /// Bytes that were read, and that were sent.
     pub bytes: [u64; 2],
     /// Bytes that have come and were not read; that were sent and the peer has not read.
@@ -86,6 +90,8 @@ impl Connection {
             carrier,
             reason: value["reason"].as_str().map(str::to_owned),
             moved: value["road_moved"].as_str().map(str::to_owned),
+            awaits: value["awaits"].as_str().map(str::to_owned),
+            messages: value["messages"].as_u64(),
             bytes: ["rx_bytes", "tx_bytes"].map(|name| value[name].as_u64().unwrap_or(0)),
             queues: ["rx_queue", "tx_queue"].map(|name| value[name].as_u64().unwrap_or(0)),
         })
@@ -215,6 +221,46 @@ pub fn require_shm(seen: &[Connection]) -> Result<()> {
     Ok(())
 }
 
+/// Who has had so many messages, and not slowly, is on shared memory if the other end has: each counts 64 of its own, and then a moment is
+/// awaited at which nobody is in a call, and nothing waits to be sent.
+const MOVED_AFTER: u64 = 4000;
+
+/// Why one that is busy may still be the kernel's.
+const PUT_OFF: [&str; 3] =
+    ["too slow", "it had unsent bytes when it was offered", "it was ending when it was offered"];
+
+/// As [`require_shm`], where connections begin as the kernel's and are moved when they last: one of which an end has had few messages, or
+/// slow ones, or is full or ending when it is looked at, may still be the kernel's. An end that is not shown has had few.
+pub fn require_earned(seen: &[Connection]) -> Result<()> {
+    let is_moved = |c: &Connection| {
+        let is_it = |one: &Connection| {
+            (one.pid, &one.local, &one.peer) == (c.pid, &c.local, &c.peer) && one.path == "shm"
+        };
+        c.path == "shm" || seen.iter().any(is_it)
+    };
+    let is_going = |c: &Connection| c.reason.as_deref() == Some("on the way to shared memory");
+    let is_young = |c: &Connection| {
+        let is_put_off = c.awaits.as_deref().is_some_and(|why| PUT_OFF.contains(&why));
+        is_put_off || is_going(c) || c.messages.is_some_and(|number| number < MOVED_AFTER)
+    };
+    let has_young_peer = |c: &Connection| {
+        let mut others = seen.iter().filter(|one| (&one.local, &one.peer) == (&c.peer, &c.local));
+        others.all(is_young)
+    };
+    let may_stay = |c: &Connection| {
+        c.path == "kernel" && (is_going(c) || c.messages.is_some() && (is_young(c) || has_young_peer(c)))
+    };
+    if let Some(c) = seen.iter().find(|c| !is_moved(c) && !may_stay(c)) {
+        let other = seen.iter().find(|one| (&one.local, &one.peer) == (&c.peer, &c.local));
+        let other = other.map_or("nothing of the other end".to_owned(), describe);
+        fail!("expected path shm, or few messages, but sd ss shows {}; and {other}", describe(c));
+    }
+    if seen.is_empty() {
+        fail!("expected path shm, but sd ss showed no connection at all");
+    }
+    Ok(())
+}
+
 /// Fails unless something was seen, all of it over the kernel and each with a reason.
 pub fn require_kernel(seen: &[Connection]) -> Result<()> {
     if let Some(c) = seen.iter().find(|c| c.path != "kernel" || c.reason.as_deref().unwrap_or("").is_empty())
@@ -230,7 +276,9 @@ pub fn require_kernel(seen: &[Connection]) -> Result<()> {
 pub fn describe(c: &Connection) -> String {
     let reason = c.reason.as_deref().unwrap_or("none");
     let Connection { pid, comm, local, peer, state, path, .. } = c;
-    format!("{comm} ({pid}) {local} -> {peer} {state}: path {path}, reason {reason}")
+    let waits = c.awaits.iter().map(|why| format!(", {} messages: {why}", c.messages.unwrap_or(0)));
+    let waits = waits.collect::<String>();
+    format!("{comm} ({pid}) {local} -> {peer} {state}: path {path}, reason {reason}{waits}")
 }
 
 #[cfg(test)]
@@ -255,6 +303,34 @@ mod tests {
         require_shm(&snapshot.connections[..1]).unwrap();
         require_shm(&snapshot.connections).unwrap_err();
         require_kernel(&snapshot.connections[1..]).unwrap();
+    }
+
+    #[test]
+    fn who_has_lasted_is_moved() {
+        let end = |local: &str, path: &str, rest: &str| {
+            let peer = if local == "1:1" { "1:2" } else { "1:1" };
+            format!(
+                r#"{{"pid":{},"comm":"x","local":"{local}","peer":"{peer}","state":"ESTABLISHED","path":"{path}"{rest}}}"#,
+                local.len()
+            )
+        };
+        let judged = |ends: &[String]| {
+            let text = format!(r#"{{"connections":[{}],"listeners":[],"monitor":{{}}}}"#, ends.join(","));
+            require_earned(&Snapshot::parse(&text).unwrap().connections).is_ok()
+        };
+        let (many, few) = (r#","messages":9000"#, r#","messages":9"#);
+        let slow = r#","messages":9000,"awaits":"too slow""#;
+        let kernel = |local: &str, rest: &str| end(local, "kernel", rest);
+        assert!(judged(&[end("1:1", "shm", "")]));
+        assert!(judged(&[kernel("1:1", many), end("1:1", "shm", "")]), "it was moved");
+        assert!(judged(&[kernel("1:1", few)]));
+        assert!(judged(&[kernel("1:1", many)]), "the other end is not shown");
+        assert!(judged(&[kernel("1:1", many), kernel("1:2", few)]));
+        assert!(judged(&[kernel("1:1", many), kernel("1:2", slow)]));
+        assert!(!judged(&[kernel("1:1", many), kernel("1:2", many)]));
+        assert!(!judged(&[kernel("1:1", "")]), "it is not looked after");
+        assert!(!judged(&[end("1:1", "bridged", many)]));
+        assert!(!judged(&[]));
     }
 
     #[test]

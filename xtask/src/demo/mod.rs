@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: redis and nginx over the kernel and over SocksDirect, in turn, on this machine.
 //!
 //! The two sides are interleaved and the median of the rounds is taken, since the speed of a machine drifts. While
-//! the accelerated side is measured, `sd ss` must show that every connection takes the path `shm`. No setting of the
+//! the accelerated side is measured, `sd ss` must show that every connection that lasts takes the path `shm`. No setting of the
 //! system is changed; the table says which congestion control the kernel's side ran with.
 
 mod chart;
@@ -86,7 +86,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         );
         println!("{}", text_table(&rows));
         println!(
-            "redis-benchmark reports latency in steps of 8 us. Every SocksDirect connection was seen on shm."
+            "redis-benchmark reports latency in steps of 8 us. Every SocksDirect connection that lasted was seen on shm."
         );
         println!("Chart: {}", picture.display());
     }

@@ -194,6 +194,8 @@ pub enum Awaits {
     Unsent = 15,
     /// It has its slot: each end's next message.
     Sends = 16,
+    /// An end had been closed, or shut down, when it was offered.
+    Ending = 17,
 }
 else Nothing
 }
@@ -219,6 +221,7 @@ impl Awaits {
             Awaits::Replaced => "it was connected anew",
             Awaits::Unsent => "it had unsent bytes when it was offered",
             Awaits::Sends => "the next message of each end",
+            Awaits::Ending => "it was ending when it was offered",
         }
     }
 }

@@ -310,6 +310,7 @@ fn why(answer: Option<Reply>) -> Awaits {
     match answer {
         None => Awaits::Monitor,
         Some(Reply::Error { code: ErrorCode::Denied }) => Awaits::Policy,
+        Some(Reply::Error { code: ErrorCode::Descriptor }) => Awaits::Ending,
         Some(_) => Awaits::Refused,
     }
 }

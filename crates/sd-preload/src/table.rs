@@ -123,9 +123,9 @@ hooks! {
     listen (fd: c_int, backlog: c_int) -> c_int
         { SYS_listen; any calls::listen(fd, backlog) }
     accept (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
-        { SYS_accept; any calls::accept4(fd, addr, len, 0), then create::made }
+        { SYS_accept; any calls::accept4(fd, addr, len, 0), then create::accepted }
     accept4 (fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int
-        { SYS_accept4; any calls::accept4(fd, addr, len, flags), then create::made }
+        { SYS_accept4; any calls::accept4(fd, addr, len, flags), then create::accepted }
     connect | __connect (fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
         { SYS_connect; ours(fd) calls::connect(fd, addr, len) }
     shutdown (fd: c_int, how: c_int) -> c_int

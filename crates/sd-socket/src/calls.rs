@@ -59,6 +59,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
 
 /// accept and accept4 (accept passes flags 0).
 pub unsafe fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Outcome<c_int> {
+    crate::family::hands_on::accepts(fd);
     // SAFETY: see the module.
     unsafe { crate::setup::accept::accept4(fd, addr, len, flags) }
 }
@@ -386,6 +387,8 @@ pub fn thread_begins() {
 pub fn may_work() -> bool {
     crate::process::env::may_work()
 }
+
+pub use crate::setup::handed_on::accepted;
 
 /// Before a fork and all fork handlers. Whether the child has something of ours to look after.
 pub fn fork_early() -> bool {

@@ -32,6 +32,7 @@ fn unowned(stream: &TcpStream) -> TcpStream {
 
 const FEW: usize = 3;
 const MANY: usize = 3000;
+const QUEUE: usize = 30;
 
 /// Says `said` when it is done, and stays.
 pub(crate) fn run(port: u16, way: &str) -> io::Result<()> {
@@ -88,11 +89,27 @@ pub(crate) fn run(port: u16, way: &str) -> io::Result<()> {
             }
             both(kept_only(&mut kept, connect()?), MANY)?;
         }
+        "queue" => {
+            (0..5).try_for_each(|_| both(kept_also(&mut kept, connect()?), FEW))?;
+            in_a_queue(connect)?;
+        }
         _ => return Err(io::Error::other("no such way")),
     }
     println!("said");
     std::thread::sleep(std::time::Duration::from_secs(60));
     Ok(())
+}
+
+/// Many connections that wait to be accepted, between two lines of standard input.
+fn in_a_queue(connect: impl Fn() -> io::Result<TcpStream>) -> io::Result<()> {
+    let mut line = String::new();
+    println!("known");
+    io::stdin().read_line(&mut line)?;
+    let mut waiting = (0..QUEUE).map(|_| connect()).collect::<io::Result<Vec<_>>>()?;
+    waiting.iter_mut().try_for_each(|stream| stream.write_all(b"x"))?;
+    println!("waiting");
+    io::stdin().read_line(&mut line)?;
+    waiting.iter_mut().try_for_each(|stream| stream.read_exact(&mut [0]))
 }
 
 /// The others are closed.
@@ -153,26 +170,88 @@ fn in_a_child(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::other("the child failed")) }
 }
 
-/// An echo server with a process for each connection, which it has no more then. Serves until it is killed.
-pub(crate) fn serve_in_children() -> io::Result<()> {
+/// Connections that a server hands on before it does anything else with them.
+const HANDED_ON: usize = 40;
+
+/// An echo server with a process for each connection, which it has no more then; see `xtask/src/sharing/brief.rs` for the ways in which it treats
+/// those that come later. Serves until it is killed.
+pub(crate) fn serve_in_children(way: &str) -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("port {}", listener.local_addr()?.port());
     // SAFETY: children are not waited for.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
-    loop {
+    let instance = if way == "instance" { Some(watch(&listener)?) } else { None };
+    let mut kept = Vec::new();
+    for count in 0.. {
+        instance.as_ref().map_or(Ok(()), wait)?;
         let (mut stream, _) = listener.accept()?;
-        // SAFETY: this process has one thread.
-        if unsafe { libc::fork() } == 0 {
-            // SAFETY: the child has a copy of the listener.
-            unsafe { libc::close(listener.as_raw_fd()) };
-            let mut buf = [0; 4096];
-            while let Ok(len @ 1..) = stream.read(&mut buf) {
-                if stream.write_all(&buf[..len]).is_err() {
-                    break;
-                }
-            }
-            // SAFETY: the end of the child.
-            unsafe { libc::_exit(0) };
+        let late = if count < HANDED_ON { "" } else { way };
+        if late == "itself" {
+            echo(&mut stream);
+            continue;
+        }
+        serve_in_child(&listener, &mut stream);
+        match late {
+            "kept" => kept.push(stream),
+            // The other child has it as well, and does nothing with it.
+            "twice" => in_a_child_that_stays(),
+            _ => {}
         }
     }
+    Ok(())
+}
+
+fn serve_in_child(listener: &TcpListener, stream: &mut TcpStream) {
+    // SAFETY: this process has one thread.
+    if unsafe { libc::fork() } == 0 {
+        // SAFETY: the child has a copy of the listener.
+        unsafe { libc::close(listener.as_raw_fd()) };
+        echo(stream);
+        // SAFETY: the end of the child.
+        unsafe { libc::_exit(0) };
+    }
+}
+
+fn in_a_child_that_stays() {
+    // SAFETY: this process has one thread, and its child ends after a while.
+    unsafe {
+        if libc::fork() == 0 {
+            libc::sleep(60);
+            libc::_exit(0);
+        }
+    }
+}
+
+fn echo(stream: &mut TcpStream) {
+    let mut buf = [0; 4096];
+    while let Ok(len @ 1..) = stream.read(&mut buf) {
+        if stream.write_all(&buf[..len]).is_err() {
+            break;
+        }
+    }
+}
+
+/// An epoll instance with the listener, which does not block any more.
+fn watch(listener: &TcpListener) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    let set = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 7 };
+    // SAFETY: the event is valid during the call.
+    match unsafe { libc::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, listener.as_raw_fd(), &mut event) } {
+        0 => Ok(set),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Until somebody connects.
+fn wait(set: &OwnedFd) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: the event is valid during the call.
+    while unsafe { libc::epoll_wait(set.as_raw_fd(), &mut event, 1, -1) } != 1 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    Ok(())
 }

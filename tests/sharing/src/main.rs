@@ -14,7 +14,7 @@
 //! | `liar PORT LIE` | a hostile peer: tells one lie about its connection, and dies |
 //! | `sink` | a server that reads, in threads |
 //! | `brief PORT WAY` | a client that is done soon, or lives |
-//! | `echo-in-children` | an echo server with a process for each connection |
+//! | `echo-in-children [WAY]` | an echo server with a process for each connection |
 //! | `echo [PORT]` | an echo server on epoll |
 //! | `chat PORT COUNT [MS]` | a client of it that checks every byte, with a pause after each answer |
 //! | `crowd PORT COUNT` | processes with a connection each |
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         }
         ["confined", filter, role @ ..] => confined::execute(filter, role),
         ["brief", port, way] => brief::run(number(port) as u16, way),
-        ["echo-in-children"] => brief::serve_in_children(),
+        ["echo-in-children", way @ ..] => brief::serve_in_children(way.first().copied().unwrap_or_default()),
         ["echo"] => echo::serve(0),
         ["echo", port] => echo::serve(number(port) as u16),
         ["chat", port, count] => echo::chat(number(port) as u16, number(count), Duration::ZERO),

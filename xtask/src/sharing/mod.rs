@@ -19,6 +19,7 @@
 //! | `demoted`, `wandering` | and back to the kernel's, at bytes that chance chooses, and again; the second so often that each step meets each other |
 //! | `handed-over` | a promoted connection goes on in a program without the library, or in a process that gives rights up, and no process copies its bytes |
 //! | `short-lived` | who is done after a few messages is never registered; the connection of who lives is moved to shared memory |
+//! | `hands-on` | a server that hands on each connection to a child leaves its monitor; its children's connections are moved all the same if they last |
 //! | `migrated` | a server moves to another network namespace with its connections: shared memory, kernel, shared memory |
 //! | `detach-refused` | a server that cannot let go of its connections serves on |
 //! | `across` | the same between two network namespaces: by a cable, a bridge, a published port; not where a proxy is between, not where the policy says stay, and not for another tenant with the same addresses; `rootless-across`: all of it by a user without rights, in a user namespace |
@@ -39,6 +40,7 @@ mod filters;
 mod first;
 pub(crate) mod group;
 mod handed;
+mod hands_on;
 mod hostile;
 mod liars;
 mod many;
@@ -173,7 +175,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.extend(watched::PARTS.map(|(name, part)| (name.to_owned(), Box::new(part) as _)));
     parts.extend(promote::parts(options.seed, options.wanderings));
     parts.extend(handed::parts());
-    parts.extend(brief::parts());
+    parts.extend(brief::parts().chain(hands_on::parts()));
     parts.extend(between_namespaces(options));
     parts.extend(pool::parts(options.seed));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));

@@ -14,6 +14,12 @@ pub(crate) fn made(fd: c_int) -> c_int {
     }
 }
 
+/// A connection of the kernel's that was accepted.
+#[inline(always)]
+pub(crate) fn accepted(fd: c_int) -> c_int {
+    calls::accepted(made(fd))
+}
+
 /// A new epoll instance; its number too must be the lowest.
 pub(crate) fn epoll(fd: c_int) -> c_int {
     match fd {

@@ -46,6 +46,7 @@ fn slabs() -> impl Iterator<Item = &'static crate::process::SlabRec> {
 /// Before any fork handler: what may allocate. The handlers below must not, since an allocator that was preloaded or
 /// linked in (jemalloc) holds its locks from its own handlers before ours to those after ours.
 pub(crate) fn early() -> bool {
+    crate::setup::handed_on::before_fork();
     let is_active = active();
     if is_active {
         PARTS.iter().for_each(|part| (part.early)());
@@ -254,6 +255,7 @@ fn forget_member(member: u32) {
 
 /// After fork, in the child.
 pub(crate) fn child() {
+    crate::setup::handed_on::forked();
     if is_prepared() {
         unlock();
         changed();
@@ -262,6 +264,7 @@ pub(crate) fn child() {
 
 /// After a bare clone, in the child: other threads may have held locks of libc's allocator, which stay held.
 pub(crate) fn child_bare() {
+    crate::setup::handed_on::forked();
     if is_prepared() {
         unlock();
     }

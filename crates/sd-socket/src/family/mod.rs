@@ -17,6 +17,7 @@
 //! | SCM_RIGHTS to a process that loads us | `handover` |
 //! | kernel sockets for the others | `bridge`; made by the monitor: `bridge::helper`, sd-cli's `helper.rs`, the monitor's `shell/helpers.rs`; its ends: `tcp_pair`, `socket::inode`; who reads while others have the connection: `bridge::{others,lent}` |
 //! | checkpoints: a process lets go of what it shares, and comes back | `detach`; `setup::detach`, `process::detaching` |
+//! | a server that hands on all that it accepts leaves its monitor | `hands_on`; `setup::{handed_on,inherited}` (ADR 94) |
 //! | setuid, capset, no_new_privs | `separate`; with threads: `separate::threads`, sd-shm's `leaving.rs`; which calls give something up: sd-preload's `body/privileges.rs` |
 
 pub mod bridge;
@@ -25,6 +26,7 @@ pub(crate) mod detach;
 pub mod exec;
 pub(crate) mod fork;
 pub(crate) mod handover;
+pub(crate) mod hands_on;
 pub mod network;
 pub(crate) mod rights;
 pub mod separate;

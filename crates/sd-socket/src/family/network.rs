@@ -33,9 +33,12 @@ pub fn leave(go: impl FnOnce() -> c_int) -> Outcome<c_int> {
     Outcome::Done(result)
 }
 
-/// The program is about to have another root directory, where the path to the monitor leads elsewhere: it gets to know the monitor now.
+/// The program is about to have another root directory, where the path to the monitor leads elsewhere: it gets to know the monitor now. Not who
+/// is done soon, most likely.
 pub fn before_chroot() {
-    drop(crate::monitor::client::connected());
+    if !crate::setup::handed_on::is_brief() {
+        drop(crate::monitor::client::connected());
+    }
 }
 
 /// Makes `fork` make a child, which begins in another namespace if clone's flags say so.

@@ -35,6 +35,7 @@ use sd_sys::fd::Owned;
 
 /// Makes `call`, which gives rights up: first the process leaves its family, if it has one.
 pub fn before(call: impl FnOnce() -> c_int) -> Outcome<c_int> {
+    crate::setup::handed_on::forget();
     if !has_relatives() {
         return Outcome::Kernel;
     }
@@ -51,6 +52,7 @@ pub fn before(call: impl FnOnce() -> c_int) -> Outcome<c_int> {
 /// Leaves the family before a filter of the program's, under which nothing could be opened any more. False when what the process
 /// has cannot be handed over: the filter must not be installed then.
 pub fn now() -> bool {
+    crate::setup::handed_on::forget();
     if !has_relatives() {
         return true;
     }

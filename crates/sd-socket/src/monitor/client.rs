@@ -19,7 +19,8 @@ use sd_shm::slab::Slab;
 use sd_sys::lock::{Guard, Lock};
 use sd_sys::{msg, trust};
 pub(crate) use separate::{
-    close_for_good, forget, is_closed_for_good, is_ending, leave_for_checkpoint, set_ending,
+    close_for_good, forget, forget_connection, is_closed_for_good, is_ending, leave_for_checkpoint,
+    set_ending,
 };
 use std::collections::VecDeque;
 

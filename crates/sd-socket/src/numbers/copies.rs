@@ -13,7 +13,11 @@ use sd_sys::Errno;
 fn drop_entry(fd: i32) -> bool {
     match table::get(fd) {
         Entry::None => {}
-        Entry::First(_) | Entry::Early => table::clear(fd),
+        Entry::Early => {
+            crate::setup::handed_on::closed(fd);
+            table::clear(fd);
+        }
+        Entry::First(_) => table::clear(fd),
         Entry::Hidden => return false,
         Entry::Socket(endpoint) | Entry::Kernel(endpoint) => {
             let change = crate::link::reclaim::change();

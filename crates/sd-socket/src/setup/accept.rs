@@ -212,7 +212,7 @@ unsafe fn accept_ours(
                 return Some(Outcome::Errno(errno));
             }
         }
-        super::inherited::accepted(listener);
+        super::inherited::accepted();
         count(Counter::ShmAccept);
         return Some(Outcome::Done(fd.into_raw()));
     }
@@ -305,6 +305,7 @@ unsafe fn accept_kernel(
             // SAFETY: the kernel has written its name and the length of that, which the caller can read.
             let peer = (room != 0).then(|| unsafe { name_told(told) }).flatten();
             track_kernel(fd, listening, peer);
+            super::inherited::accepted();
             count(Counter::KernelAccept);
             Some(Outcome::Done(fd))
         }

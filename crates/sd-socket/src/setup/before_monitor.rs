@@ -51,6 +51,9 @@ pub(super) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
 
 /// listen(2) on a socket that is not ours.
 pub(super) fn listen(fd: c_int, backlog: c_int) -> Outcome<c_int> {
+    if crate::setup::handed_on::is_brief() {
+        return Outcome::Kernel;
+    }
     if crate::setup::first::listens(fd) {
         inode::note(fd);
     }

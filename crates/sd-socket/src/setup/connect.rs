@@ -45,8 +45,12 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
         return Outcome::Kernel;
     }
     if !crate::monitor::client::is_there() {
+        let is_brief = crate::setup::handed_on::makes_one();
         if crate::setup::first::may_begin() {
             return crate::setup::first::socket(domain, ty, protocol);
+        }
+        if is_brief {
+            return Outcome::Kernel;
         }
         if crate::monitor::client::connected().is_none() {
             return crate::setup::before_monitor::socket(domain, ty, protocol);

@@ -226,6 +226,10 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) {
 /// connected.
 pub(super) fn becomes_ours(fd: c_int) {
     let Some((at, first)) = record(fd) else { return };
+    if super::handed_on::is_brief() {
+        table::end_first(fd, at, Entry::None);
+        return;
+    }
     // A handler of a signal would wait for this thread.
     let _section = Section::enter();
     let before = first.word.fetch_or(CLOSED, Ordering::AcqRel);

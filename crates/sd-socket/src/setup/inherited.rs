@@ -3,22 +3,19 @@
 //! What is offered is in the slab of who offers it. So when such a connection has shown that it lasts, and nobody else has it any more,
 //! the child gets an endpoint of its own for it, and registers for that if it has not. Most children are gone before.
 //!
-//! A connection over a channel costs such a server more: the channel is mapped, and the child's end of it told, for each. So a listener whose
-//! process has handed on all of the latest few says so in its public page, and connections to it begin as the kernel's from then on.
+//! What is done about servers that hand on all that they accept: `family::hands_on`.
 //!
 //! Tested by `cargo xtask sharing --only short-lived`.
 
 use super::{promote, watched};
-use crate::backlog::listener::Listener;
 use crate::fd::table;
 use crate::monitor::client;
 use crate::process::PROCESS;
 use crate::socket::endpoint::EndpointExt;
 use crate::socket::life;
-use crate::socket::road::{ACTIVE, NEVER, OFFERED, promotes, word};
+use crate::socket::road::{ACTIVE, NEVER, OFFERED, word};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
-use sd_shm::public::HANDS_ON;
 use sd_shm::slab::{Endpoint, Promotes, Reason, State};
 use sd_sys::section::Section;
 
@@ -72,27 +69,22 @@ fn replace(
     word(endpoint).map(|word| (endpoint, word))
 }
 
-/// So many in a row.
-const HANDED_ON: u32 = 8;
 /// Accepted since it was looked at last how many were handed on.
 static ACCEPTED: AtomicU32 = AtomicU32::new(0);
 
-/// A connection over a channel was accepted. Those before have been handed on by now, if they are.
+/// A connection was accepted.
 #[inline]
-pub(super) fn accepted(listener: &Listener) {
-    if ACCEPTED.fetch_add(1, Ordering::Relaxed) == HANDED_ON {
-        look(listener);
-    }
+pub(super) fn accepted() {
+    ACCEPTED.fetch_add(1, Ordering::Relaxed);
 }
 
-#[cold]
-fn look(listener: &Listener) {
-    ACCEPTED.store(1, Ordering::Relaxed);
-    let index = listener.index.load(Ordering::Relaxed) as usize;
-    if life::take_handed_on() >= HANDED_ON
-        && promotes() == Promotes::Earned
-        && let Some(page) = PROCESS.public().and_then(|public| public.listeners.get(index))
-    {
-        page.backlog.fetch_or(HANDS_ON, Ordering::Relaxed);
-    }
+/// So many have been accepted since the latest [`take_accepted`].
+#[inline]
+pub(crate) fn are_accepted(count: u32) -> bool {
+    ACCEPTED.load(Ordering::Relaxed) >= count
+}
+
+/// How many that are.
+pub(crate) fn take_accepted() -> u32 {
+    ACCEPTED.swap(0, Ordering::Relaxed)
 }

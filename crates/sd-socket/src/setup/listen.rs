@@ -269,6 +269,29 @@ pub(crate) fn forget(private: &Priv) -> Option<Ended> {
     Some(Ended { index, generation })
 }
 
+/// No client takes a listener of this process for open any more. False, and they are open: somebody waits to be accepted.
+pub(crate) fn shut_all() -> bool {
+    let listeners = REGISTRY.lock().clone();
+    let say = |by: u32| {
+        for listener in &listeners {
+            let index = listener.index.load(Ordering::Relaxed) as usize;
+            if let Some(page) = PROCESS.public().and_then(|public| public.listeners.get(index)) {
+                page.generation
+                    .store(listener.generation.load(Ordering::Relaxed).wrapping_add(by), Ordering::Release);
+            }
+        }
+    };
+    say(2);
+    // SYNC POINT: end of a listener, with `listener_is_gone` in crates/sd-socket/src/setup/connect.rs.
+    sd_ring::fence_full();
+    crate::epoll::drain();
+    let is_empty = listeners.iter().all(|listener| listener.queue.lock().is_empty());
+    if !is_empty {
+        say(0);
+    }
+    is_empty
+}
+
 /// Who waits for accept goes to others that listen there, or is refused: by the monitor, which knows
 /// the others, or else by us.
 pub(crate) fn ended(Ended { index, generation }: Ended) {

@@ -26,6 +26,7 @@
 //! | and back, when the monitor says so | `demote`; how: `socket::way_back`, `epoll::way_back` |
 //! | all of them, as the process is about to be checkpointed | `detach`; by what they are known afterwards: `began`; the rest: `family::detach` |
 //! | one that a parent has accepted for its child | `inherited` |
+//! | the same, of a server that has left its monitor | `handed_on`; how it leaves: `family::hands_on` (ADR 94) |
 //! | the first connection of a process, which may not live for long | `first` (ADR 79) |
 //! | connections that are made while there is no monitor | `unregistered` (ADR 85) |
 //! | connections that nobody accepts go to the kernel | `withdrawn`; the monitor's `shell/withdrawal.rs` |
@@ -41,7 +42,8 @@ mod demote;
 mod detach;
 pub(crate) mod first;
 mod first_contact;
-mod inherited;
+pub(crate) mod handed_on;
+pub(crate) mod inherited;
 pub(crate) mod listen;
 pub(crate) mod mail;
 pub(crate) mod promote;

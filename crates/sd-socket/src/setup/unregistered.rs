@@ -59,6 +59,11 @@ pub(crate) fn begin_as(fd: c_int, is_active: bool) {
     ARE_THERE.store(true, Ordering::Relaxed);
 }
 
+/// A connection that a server has accepted to hand it on ([`super::handed_on`]): a fork does not end the count.
+pub(super) fn begin_handed(fd: c_int) {
+    table::set_early(fd, fresh() | PASSIVE);
+}
+
 /// Before a call of the kernel's. True: it is such a connection, and the call is counted.
 pub(super) fn enter(fd: c_int) -> bool {
     while let Some(now) = table::early(fd) {
@@ -120,7 +125,8 @@ fn goes_on() -> bool {
 /// Makes it one of the process's kernel connections, if there is a monitor that moves them, and nobody has made a call since `word`.
 #[cold]
 fn take_up(fd: c_int, word: u64) -> Option<&'static Endpoint> {
-    if word & INSIDE != 0 || !may_look() {
+    let messages = ((word & MESSAGES_ALL) / MESSAGE_ONE) as u32;
+    if word & INSIDE != 0 || !super::handed_on::may_take_up(fd, messages) || !may_look() {
         return None;
     }
     // A handler of a signal would find half of it.

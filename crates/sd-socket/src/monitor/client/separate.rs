@@ -23,6 +23,11 @@ pub(crate) fn forget() {
     KNOWS_CHANNELS.store(false, Ordering::Release);
 }
 
+/// Not even the connection is kept: children would have it too.
+pub(crate) fn forget_connection() {
+    BIRTH_FD.close();
+}
+
 /// The process has left for a checkpoint (`family::detach`): not even the connection is kept, and nothing is asked any more.
 pub(crate) fn leave_for_checkpoint() {
     BIRTH_FD.close();

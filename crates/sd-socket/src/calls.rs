@@ -7,6 +7,7 @@
 //! caller of the hooked function vouches for them as it would to libc.
 #![allow(clippy::missing_safety_doc)]
 
+mod control;
 mod duties;
 mod ends;
 
@@ -28,6 +29,7 @@ use crate::setup::listen as listening;
 use crate::setup::unconnected;
 use crate::socket::endpoint::connection;
 use crate::socket::names;
+pub use control::epoll_ctl;
 use core::ffi::c_char;
 use libc::{
     c_int, c_ulong, c_void, epoll_event, fd_set, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr,
@@ -251,46 +253,6 @@ pub unsafe fn select(
 ) -> Outcome<c_int> {
     // SAFETY: see the module.
     unsafe { crate::poll::select(nfds, [read, write, except], timeout_ns, mask, remaining_ns) }
-}
-
-/// epoll_ctl(2).
-pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Outcome<c_int> {
-    if matches!(table::get(fd), Entry::Kernel(_) | Entry::First(_) | Entry::Early) {
-        crate::setup::watched::enter(fd, 0);
-    }
-    if matches!(table::get(epfd), Entry::None) && epoll::is_instance(epfd) {
-        epoll::found(epfd);
-    }
-    let Entry::Epoll(instance) = table::get(epfd) else {
-        crate::setup::first::stays(fd);
-        crate::setup::unregistered::stays(fd);
-        return Outcome::Kernel;
-    };
-    let instance = instance.epoll();
-    if !matches!(table::get(fd), Entry::Socket(_) | Entry::Epoll(_)) {
-        if op == libc::EPOLL_CTL_ADD {
-            epoll::kernel_registered(instance);
-        }
-        let is_watched = matches!(table::get(fd), Entry::Kernel(_) | Entry::First(_) | Entry::Early);
-        return match op {
-            libc::EPOLL_CTL_DEL if is_watched => {
-                let done = epoll::kernel_forgets(instance, epfd, fd);
-                crate::setup::watched::left(fd, false);
-                done.map(|()| 0).into()
-            }
-            _ => Outcome::Kernel,
-        };
-    }
-    let bad = !sd_sys::user::seems_readable(event, size_of::<epoll_event>());
-    if bad && op != libc::EPOLL_CTL_DEL {
-        return Outcome::Errno(Errno::EFAULT);
-    }
-    // SAFETY: see the module.
-    let event = unsafe { event.as_ref() }.filter(|_| !bad).map(|e| (e.events, e.u64));
-    if op != libc::EPOLL_CTL_DEL {
-        listening::watched(fd);
-    }
-    epoll::control(instance, op, fd, event).map(|()| 0).into()
 }
 
 /// epoll_wait, epoll_pwait, epoll_pwait2.

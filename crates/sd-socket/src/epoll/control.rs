@@ -16,7 +16,8 @@ pub(crate) fn control(
     let source = match table::get(fd) {
         Entry::Socket(endpoint) => Source::Socket(endpoint),
         Entry::Epoll(nested) => Source::Nested(nested.epoll()),
-        _ => return Err(Errno::EBADF),
+        // It was one of these when the call began.
+        _ => return Err(MOVED),
     };
     if let Some((events, _)) = event {
         check_exclusive(op, events, source)?;

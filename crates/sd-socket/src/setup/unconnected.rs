@@ -56,6 +56,7 @@ pub(crate) fn recv<T: Default>(fd: c_int, flags: c_int, again: impl FnOnce() -> 
     }
     match ask(endpoint, flags, cold::of(endpoint).rx_timeout_ns.load(Ordering::Relaxed)) {
         Answer::Connected => again(),
+        Answer::Kernel if super::watched::is_to_begin_anew(endpoint, fd) => again(),
         Answer::Kernel => Outcome::Kernel,
         Answer::Errno(errno) => Outcome::Errno(errno),
         Answer::Over => Outcome::Done(T::default()),
@@ -105,6 +106,7 @@ pub(crate) unsafe fn send<T>(
     }
     match ask(endpoint, flags, cold::of(endpoint).tx_timeout_ns.load(Ordering::Relaxed)) {
         Answer::Connected => again(flags),
+        Answer::Kernel if super::watched::is_to_begin_anew(endpoint, fd) => again(flags),
         Answer::Kernel => Outcome::Kernel,
         Answer::Errno(errno) => Outcome::Errno(send_failed(errno, flags)),
         Answer::Over => Outcome::Errno(send_failed(Errno::EPIPE, flags)),

@@ -132,6 +132,23 @@ fn enter_slowly(fd: c_int, is_odd: bool) -> bool {
     }
 }
 
+/// Looks at numbers that lead to a connection which has given its slot back, before that is believed.
+const LOOKS: u32 = 10_000;
+
+/// A call began on a connection that had a slot, and finds it the kernel's. If it has just given that slot back, its number says so too when this
+/// returns: the call can be begun anew. True: it can, and is to be.
+#[cold]
+#[inline(never)]
+pub(crate) fn is_to_begin_anew(endpoint: &'static Endpoint, fd: c_int) -> bool {
+    let leads_there = || matches!(table::get(fd), Entry::Socket(other) if core::ptr::eq(other, endpoint));
+    let mut looks = 0;
+    while looks < LOOKS && road::is_given_back(endpoint) && leads_there() {
+        sd_sys::time::yield_now();
+        looks += 1;
+    }
+    endpoint.state_now() == State::Connected || matches!(table::get(fd), Entry::Kernel(_))
+}
+
 /// After it.
 #[inline(never)]
 pub(crate) fn left(fd: c_int, is_message: bool) {

@@ -22,6 +22,7 @@ mod epoll_modes;
 mod epoll_nested;
 mod epoll_once;
 mod epoll_order;
+mod epoll_pools;
 mod epoll_set;
 mod epoll_threads;
 mod epoll_turns;
@@ -136,6 +137,7 @@ pub(crate) const TOPICS: &[&[Subject]] = &[
     epoll_edges::SUBJECTS,
     epoll_nested::SUBJECTS,
     epoll_lives::SUBJECTS,
+    epoll_pools::SUBJECTS,
     epoll_threads::SUBJECTS,
     fork::SUBJECTS,
     fork_epoll::SUBJECTS,

@@ -39,7 +39,7 @@ pub(super) fn checks(pid: u32, answer: &Result<Value, Silence>) -> Vec<Check> {
     if is_loaded {
         checks.push(registered(&root, &maps));
     }
-    checks.push(connections(pid, answer));
+    checks.extend(connections(pid, answer));
     checks
 }
 
@@ -141,24 +141,62 @@ fn registered(root: &str, maps: &[u8]) -> Check {
     }
 }
 
-/// What the monitor says of its connections.
-fn connections(pid: u32, answer: &Result<Value, Silence>) -> Check {
+/// Connections that are shown one by one.
+const SHOWN: usize = 32;
+
+/// What the monitor says of its connections: how many take which road, and of each why, and what would bring it elsewhere.
+fn connections(pid: u32, answer: &Result<Value, Silence>) -> Vec<Check> {
     let name = "connections";
     let all = match answer {
         Ok(status) => status::connections(status).unwrap_or_default(),
         Err(silence) => {
-            return Check::warn(name, format!("not known: {silence}"), "start a monitor; sd run does");
+            return vec![Check::warn(name, format!("not known: {silence}"), "start a monitor; sd run does")];
         }
     };
-    let mut ways: BTreeMap<String, usize> = BTreeMap::new();
-    let way = |c: Connection| match c.reason {
-        Some(reason) if !reason.is_empty() => format!("{} ({reason})", c.path),
-        _ => c.path,
+    let own: Vec<Connection> = all.into_iter().filter(|c| c.pid == u64::from(pid)).collect();
+    let mut roads: BTreeMap<String, usize> = BTreeMap::new();
+    own.iter().for_each(|c| *roads.entry(c.road()).or_default() += 1);
+    let mut counts: Vec<String> = roads.iter().map(|(road, count)| format!("{count} {road}")).collect();
+    if own.len() > SHOWN {
+        counts.push(format!("of which {SHOWN} are shown; sd ss shows all"));
+    }
+    let counts = if own.is_empty() { "the monitor knows none of it".to_owned() } else { counts.join(", ") };
+    let each = |c: &Connection| {
+        Check::ok("connection", format!("{} to {}: {}: {}", c.local, c.peer, c.road(), c.why()))
     };
-    all.into_iter().filter(|c| c.pid == u64::from(pid)).for_each(|c| *ways.entry(way(c)).or_default() += 1);
-    let text: Vec<String> = ways.iter().map(|(way, count)| format!("{count} {way}")).collect();
-    match text.is_empty() {
-        true => Check::ok(name, "the monitor knows none of it"),
-        false => Check::ok(name, text.join(", ")),
+    let mut checks = vec![Check::ok(name, counts)];
+    checks.extend(own.iter().take(SHOWN).map(each));
+    checks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn each_connection_has_its_road_and_the_reason() {
+        let of = |pid: u32, port: usize| {
+            json!({"pid": pid, "comm": "redis", "fd": 8, "local": "127.0.0.1:6379", "peer": format!("127.0.0.1:{port}"),
+                "state": "ESTAB", "path": "kernel", "reason": "peer is not accelerated", "awaits": "too slow"})
+        };
+        let mut ring = of(7, 40001);
+        (ring["path"], ring["reason"], ring["awaits"]) = (json!("shm"), json!(null), json!(null));
+        let mut all = vec![of(7, 40000), ring, of(8, 40002)];
+        let said = |all: &[Value]| -> Vec<String> {
+            connections(7, &Ok(json!({ "connections": all }))).into_iter().map(|check| check.detail).collect()
+        };
+        assert_eq!(
+            said(&all),
+            [
+                "1 kernel, 1 shm",
+                "127.0.0.1:6379 to 127.0.0.1:40000: kernel: peer is not accelerated; not moved: too slow",
+                "127.0.0.1:6379 to 127.0.0.1:40001: shm: -",
+            ]
+        );
+        all.extend((0..SHOWN).map(|at| of(7, at)));
+        let many = said(&all);
+        assert!(many.len() == 1 + SHOWN && many[0].ends_with("sd ss shows all"), "{}", many[0]);
+        assert_eq!(said(&[]), ["the monitor knows none of it"]);
     }
 }

@@ -18,10 +18,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 const USAGE: &str = "usage: cargo xtask posix [--only SUBSTRING,...] [--mode kernel|both|server|client] \
-    [--pump] [--late-pump] [--promote] [--demote] [--earned] [--repeat N] [--jobs N] [--list]";
+    [--pump] [--late-pump] [--promote] [--demote] [--seed N] [--earned] [--repeat N] [--jobs N] [--list]";
 
 /// After this a subject's starter is killed; the suite's own watchdog should have ended it before.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -57,7 +57,12 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
                 options.pump.into_iter().flat_map(|how| ["--loopback-pump", how]).collect();
             arguments.extend(options.promote.then_some("--promote=all"));
             arguments.extend(options.earned.then_some("--promote=earned"));
-            arguments.extend(options.demote.then_some("--demote=0"));
+            // Even: see `sd_monitor`'s `wander`.
+            let demote = format!("--demote={}", options.seed << 1);
+            if options.demote {
+                println!("at bytes by chance: --seed {}", options.seed);
+                arguments.push(&demote);
+            }
             let mut arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
             arguments.extend(from_the_first_byte(&arguments));
             Some(Monitor::start(&place.sd, &place.socket, &arguments, place.scratch.path())?)
@@ -119,6 +124,8 @@ struct Options {
     promote: bool,
     /// And moved back, at a moment that chance chooses, and so on.
     demote: bool,
+    /// Of that chance.
+    seed: u64,
     /// The first few connections of a process are the kernel's, until they have shown that they last.
     earned: bool,
 }
@@ -136,6 +143,7 @@ impl Options {
             pump: None,
             promote: false,
             demote: false,
+            seed: UNIX_EPOCH.elapsed()?.as_nanos() as u64 & 0xffff_ffff,
             earned: false,
         };
         let mut words = args.iter();
@@ -156,6 +164,7 @@ impl Options {
                     options.earned = true;
                     options.modes = vec![Mode::Both];
                 }
+                "--seed" => options.seed = value()?.parse()?,
                 "--list" => options.list = true,
                 "--only" => options.only = value()?.clone(),
                 "--mode" => options.modes = vec![Mode::parse(value()?)?],

@@ -136,7 +136,7 @@ pub struct MonitorOptions {
     /// all others stay.
     #[arg(long, value_enum, value_name = "WHICH", default_value = "earned")]
     pub promote: Promote,
-    /// Move what was moved back after a while, at a byte that chance chooses, half of it at once unless SEED is 0, to test that
+    /// Move what was moved back after a while, at a byte that chance chooses, half of it at once where SEED is odd, to test that
     #[arg(long, hide = true, value_name = "SEED", num_args = 0..=1, default_missing_value = "1")]
     pub demote: Option<u64>,
 }

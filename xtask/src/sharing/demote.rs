@@ -163,7 +163,7 @@ pub(super) fn by_policy(lab: &mut Lab, seed: u64) -> Result<String> {
 fn let_wander(lab: &mut Lab, seed: u64) -> Result<()> {
     if !lab.is_oracle() {
         lab.kill_monitor();
-        lab.start_monitor_with(&["--promote=all", &format!("--demote={seed}")])?;
+        lab.start_monitor_with(&["--promote=all", &format!("--demote={}", seed | 1)])?;
     }
     Ok(())
 }

@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 const WINDOWS: [(u64, u64); 5] =
     [(50, 400), (400, 1_500), (1_500, 5_000), (5_000, 50_000), (100_000, 1_000_000)];
 
-/// The seed with which no end says that it reads no more (RESUME): what it has not read then comes when the other end looks around, which
+/// With an even seed no end says that it reads no more (RESUME): what it has not read then comes when the other end looks around, which
 /// a program that waits in a call of the kernel's does not.
-const ALL_IN_ORDER: u64 = 0;
+fn is_all_in_order(seed: u64) -> bool {
+    seed.is_multiple_of(2)
+}
 
 /// What is to be done, and when.
 pub(crate) struct Wander {
@@ -49,7 +51,7 @@ impl Wander {
             let chance = scatter(seed ^ self.count << 20);
             let at = Instant::now() + Duration::from_micros(least + chance % (most - least));
             let client = if chance >> 63 == 0 { a.client } else { b.client };
-            let at_once = seed != ALL_IN_ORDER && chance >> 62 & 1 == 0;
+            let at_once = !is_all_in_order(seed) && chance >> 62 & 1 == 0;
             let demotion = Demotion { client, name: a.facts.local, at_once };
             self.due.insert((at, self.count), demotion);
         }

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// auxv(5): the last one, and whether exec gave the program rights.
@@ -34,6 +34,8 @@ fn note(pid: u32, socket: &Path) -> Option<String> {
         "its exec gave it rights (set-user-id or file capabilities), so it is left alone"
     } else if is_elsewhere(&root) {
         "it is in another user namespace, and does not believe the monitor; sd doctor in there says why"
+    } else if promotes(socket) {
+        "it has not registered: none of its own connections has lasted, or sd doctor in its environment says why"
     } else {
         "it is not registered with the monitor; sd doctor in its environment says why"
     };
@@ -41,6 +43,11 @@ fn note(pid: u32, socket: &Path) -> Option<String> {
         "note: {} (process {pid}) has the library, and its TCP sockets are the kernel's: {reason}",
         name.trim()
     ))
+}
+
+/// Whether processes register there only when a connection lasts (ADR 79, ADR 94).
+fn promotes(socket: &Path) -> bool {
+    fs::metadata(socket).is_ok_and(|found| found.mode() & sd_sys::trust::PROMOTES != 0)
 }
 
 /// Who has a slab is registered, or the child of one that is, or listens and waits for a monitor.

@@ -4,12 +4,12 @@ use super::brief::{self, Seen};
 use super::{Part, served, start};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
-use harness::{Result, fail};
+use harness::{Result, fail, product};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -74,6 +74,14 @@ fn run(lab: &mut Lab, way: &str, wanted: Seen) -> Result<String> {
     visit(&port, HANDED_ON)?;
     if is_registered(serving.pid())? {
         fail!("it is registered after {HANDED_ON} connections");
+    }
+    if !lab.is_oracle() {
+        let shown = Command::new(product::sd()).arg("ss").env("SD_MONITOR", lab.socket()).output()?;
+        let shown = String::from_utf8_lossy(&shown.stderr).into_owned();
+        let line = shown.lines().find(|line| line.contains(&format!("(process {})", serving.pid())));
+        if !line.is_some_and(|line| line.contains("none of its own connections has lasted")) {
+            fail!("sd ss says of it: {line:?}");
+        }
     }
     let mut client = start(lab, Side::Sd, &["brief", &port, "long"])?;
     client.wait_for_text("said", PATIENCE)?;

@@ -10,6 +10,7 @@ use crate::table::{Subject, solo};
 pub(crate) const SUBJECTS: &[Subject] = &[
     solo("epoll_threads/exclusive_one_waiter", exclusive_one_waiter),
     solo("epoll_threads/exclusive_and_others", exclusive_and_others),
+    solo("epoll_threads/exclusive_and_watched", exclusive_and_watched),
     solo("epoll_threads/edge_one_of_many_threads", edge_one_of_many_threads),
     solo("epoll_threads/own_set_per_thread", own_set_per_thread),
     solo("epoll_threads/churn_by_threads", churn_by_threads),
@@ -76,6 +77,20 @@ fn exclusive_and_others() {
     let told = woken(&sets, &addr);
     say!("without the flag: {}", told.iter().filter(|index| **index >= 3).count());
     say!("with it: {}", told.iter().filter(|index| **index < 3).count());
+}
+
+/// Threads that sleep in instances around those that are registered: Linux wakes all of them, so EPOLLEXCLUSIVE is no promise that one is.
+fn exclusive_and_watched() {
+    let (listening, addr) = listener();
+    let outers: Vec<i32> = (0..4)
+        .map(|_| {
+            let (inner, outer) = (epoll(), epoll());
+            epoll_add(inner, listening, IN | EXCLUSIVE, 1);
+            epoll_add(outer, inner, IN, 1);
+            outer
+        })
+        .collect();
+    say!("told: {}", woken(&outers, &addr).len());
 }
 
 /// Several threads in one set: an edge is told to one of them.

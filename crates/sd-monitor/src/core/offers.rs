@@ -11,6 +11,9 @@
 //! A connection that was restored (TCP_REPAIR) has the numbers that its kernel began with anew; its process says what they were before, as
 //! the monitor had told it. So where they begin by now is known of both ends, and with it how far the two counts are apart ([`Offer::behind`]).
 //!
+//! Of a socket with bytes that wait to be sent nobody asks for numbers, and a sender of bulk has such bytes whenever it is looked at. So it is known by its names
+//! if the other end waits already, in its own network namespace ([`Offers::is_awaited_by_name`]).
+//!
 //! Where the first is there, it alone decides. The role of an end is part of it: the number of the first byte follows from it, so who
 //! says the wrong one has numbers that nobody mirrors. Two offers that fit one are as good as none: all are refused.
 //!
@@ -35,6 +38,8 @@ pub(crate) enum Numbers {
     Untold,
     /// It could not be asked at this moment.
     Later,
+    /// Nor could that: bytes wait to be sent.
+    Full,
 }
 
 /// What the kernel says of a connected socket.
@@ -214,6 +219,13 @@ impl Offers {
             }
             _ => Outcome::Refused,
         }
+    }
+
+    /// Exactly one waits that is the other end of this one by its names. Not if that one was restored: where its kernel counts anew only
+    /// numbers tell.
+    pub(crate) fn is_awaited_by_name(&self, offer: &Offer) -> bool {
+        offer.restored.is_none()
+            && matches!(self.fitting(offer).as_slice(), [(_, other)] if other.restored.is_none())
     }
 
     /// So many wait.

@@ -184,6 +184,7 @@ fn numbers(connection: i32) -> Numbers {
     match sd_sys::origins::origins(connection) {
         Ok(Origins { sent, received }) => Numbers::Known { sent, received },
         Err(sd_sys::Errno::EAGAIN) => Numbers::Later,
+        Err(sd_sys::Errno::ENOBUFS) => Numbers::Full,
         Err(_) => Numbers::Untold,
     }
 }

@@ -49,7 +49,7 @@ impl Server {
         let Request::Offer { serial, connected, restored, sent, received } = asked else {
             return Err(ErrorCode::Protocol);
         };
-        let facts = socket.map_err(|_| ErrorCode::Descriptor)?;
+        let mut facts = socket.map_err(|_| ErrorCode::Descriptor)?;
         let uid = self.families.get(&client).ok_or(ErrorCode::Protocol)?.uid;
         if self.promote == Promote::Nothing || self.pumps.is_wanted() {
             return Err(ErrorCode::Denied);
@@ -57,15 +57,22 @@ impl Server {
         if facts.numbers == Numbers::Later {
             return Err(ErrorCode::InUse);
         }
+        let is_full = facts.numbers == Numbers::Full;
+        if is_full {
+            facts.numbers = Numbers::Untold;
+        }
         // The kernel counts its bytes anew: without the numbers nobody knows from where.
         if restored && facts.numbers == Numbers::Untold {
-            return Err(ErrorCode::Denied);
+            return Err(if is_full { ErrorCode::InUse } else { ErrorCode::Denied });
         }
         let restored = restored.then_some((sent, received));
         if connected && !self.core.policy.lets_move(uid, [facts.remote; 2], [facts.netns; 2]) {
             return Err(ErrorCode::Denied);
         }
         let offer = Offer { client, serial, uid, connected, facts, restored };
+        if is_full && !self.core.offers.is_awaited_by_name(&offer) {
+            return Err(ErrorCode::InUse);
+        }
         let now_ms = sd_sys::time::now_ns() / 1_000_000;
         let Server { core, namespaces, .. } = self;
         let is_exempt = core.quotas.is_exempt(uid);

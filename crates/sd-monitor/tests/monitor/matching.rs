@@ -102,6 +102,20 @@ fn what_is_offered_is_not_disturbed() {
     assert_eq!(near.read(&mut [0]).unwrap(), 0);
 }
 
+/// Who always has bytes to send is found by its names, once the other end waits.
+#[test]
+fn a_sender_of_bulk_is_found() {
+    use std::io::Write;
+    let server = Server::start_with_promotion("");
+    let (a, b) = (Client::register(&server), Client::register(&server));
+    let (near, mut far) = pair();
+    far.set_nonblocking(true).unwrap();
+    while far.write(&[0; 65_536]).is_ok() {}
+    assert_eq!(b.control.refused(request(1, ACCEPTED), &[far.as_raw_fd()]), ErrorCode::InUse);
+    assert_eq!(offer(&a, 2, CONNECTED, &near), Reply::Ok);
+    is_found((&a, 2), (&b, 3), &far);
+}
+
 #[test]
 fn the_policy_keeps_connections_with_the_kernel() {
     let (near, far) = pair();

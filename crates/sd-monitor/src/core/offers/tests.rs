@@ -216,3 +216,24 @@ fn a_user_has_his_share_and_no_more() {
     assert!(matches!(add(&mut all, other, 0), Outcome::Pair(..)), "the other end takes no place");
     assert!(matches!(add(&mut all, of(7, 60_000), WAITS_MS), Outcome::Waits));
 }
+
+/// Bytes wait to be sent at the one end, so its numbers are not asked for.
+#[test]
+fn a_full_end_is_known_by_its_names_alone() {
+    let (full, other) = pair();
+    let known = told(other, false, SYNS);
+    let mut all = Offers::default();
+    assert!(!all.is_awaited_by_name(&full), "nobody waits");
+    assert!(matches!(add(&mut all, known, 0), Outcome::Waits));
+    assert!(all.is_awaited_by_name(&full));
+    let elsewhere = Offer { facts: Facts { netns: 8, ..full.facts }, ..full };
+    let translated = Offer { facts: Facts { remote: (B.0, 8080), ..full.facts }, ..full };
+    for one in [elsewhere, translated, Offer { connected: false, ..full }] {
+        assert!(!all.is_awaited_by_name(&one), "{one:?}");
+    }
+    assert!(!all.is_awaited_by_name(&Offer { restored: Some((1, 2)), ..full }));
+    assert!(matches!(add(&mut all, full, 1), Outcome::Pair(_, Evidence::Names)));
+    assert!(is_empty(&all));
+    add(&mut all, Offer { restored: Some((1, 2)), ..known }, 2);
+    assert!(!all.is_awaited_by_name(&full), "its kernel counts anew, from where only numbers tell");
+}

@@ -231,11 +231,22 @@ pub(super) fn collect(epoll: &Epoll, out: &mut [epoll_event], look: Look) -> usi
     count
 }
 
-/// Listeners and nested instances are registered here and in the kernel: what either side has told in
-/// this wait (data, events, number), so that one registration is not told twice.
+/// Listeners, nested instances and connections that are promoted are registered here and in the kernel: what either side has told in this
+/// wait, so that one registration is told once, of all that both have.
 struct Twice {
-    ours: Vec<(u64, u32, i32)>,
-    kernel: Vec<(u64, u32)>,
+    ours: Vec<Told>,
+    kernel: Vec<Told>,
+}
+
+#[derive(Clone, Copy)]
+struct Told {
+    data: u64,
+    events: u32,
+    /// Where it stands in what the program gets.
+    at: usize,
+    /// Of ours: the number, and what the program wants to know of it.
+    fd: i32,
+    wanted: u32,
 }
 
 impl Twice {
@@ -244,28 +255,36 @@ impl Twice {
         sd_sys::fd::poll_one(fd, bits as i16, 0).is_ok_and(|events| events != 0)
     }
 
-    /// Whether the kernel has told an event of ours; if not, it is noted with `all` that is told then.
-    fn is_told_by_kernel(&mut self, fd: i32, data: u64, (bits, all): (u32, u32)) -> bool {
-        let same = |&(other, events): &(u64, u32)| other == data && events & bits != 0;
-        let told = self.kernel.iter().position(same).filter(|_| Twice::in_kernel(fd, bits));
-        match told {
-            Some(at) => _ = self.kernel.swap_remove(at),
-            None => self.ours.push((data, all, fd)),
+    /// Whether the kernel has told something of this registration, which then tells this event of ours as well; if not, it is noted.
+    fn is_told_by_kernel(&mut self, ours: Told, out: &mut [epoll_event]) -> bool {
+        let is_same = |told: &Told| told.data == ours.data && Twice::in_kernel(ours.fd, told.events);
+        let found = self.kernel.iter().position(is_same);
+        match found.map(|at| self.kernel.swap_remove(at)) {
+            Some(told) => join(out, told.at, ours.events),
+            None => self.ours.push(ours),
         }
-        told.is_some()
+        found.is_some()
     }
 
-    /// Whether an event of the kernel's was told by us; if not, it is noted.
-    fn is_told_by_us(&mut self, data: u64, bits: u32) -> bool {
-        let same = |&(other, events, fd): &(u64, u32, i32)| {
-            other == data && bits & !events == 0 && Twice::in_kernel(fd, bits)
+    /// Whether we have told something of the registration that the kernel tells an event of, which is joined to it; if not, it is noted.
+    fn is_told_by_us(&mut self, kernel: Told, out: &mut [epoll_event]) -> bool {
+        let is_same = |told: &Told| {
+            told.data == kernel.data
+                && kernel.events & !(told.wanted | ALWAYS) == 0
+                && Twice::in_kernel(told.fd, kernel.events)
         };
-        let told = self.ours.iter().position(same);
-        match told {
-            Some(at) => _ = self.ours.swap_remove(at),
-            None => self.kernel.push((data, bits)),
+        let found = self.ours.iter().position(is_same);
+        match found.map(|at| self.ours.swap_remove(at)) {
+            Some(told) => join(out, told.at, kernel.events),
+            None => self.kernel.push(kernel),
         }
-        told.is_some()
+        found.is_some()
+    }
+}
+
+fn join(out: &mut [epoll_event], at: usize, bits: u32) {
+    if let Some(slot) = out.get_mut(at) {
+        slot.events |= bits;
     }
 }
 
@@ -323,7 +342,8 @@ fn report(
     if epoll.has_both.load(Ordering::Relaxed) && item.source().is_in_both() {
         // One event says all that holds, whichever of the two instances had the news.
         let all = mask | roads::kernel_mask(item);
-        if twice.is_told_by_kernel(item.fd(), data, (mask, all)) {
+        let told = Told { data, events: all, at: count, fd: item.fd(), wanted: item.events() };
+        if twice.is_told_by_kernel(told, out) {
             return count;
         }
         mask = all;
@@ -352,12 +372,13 @@ fn report_kernel(
     let (mut kept, mut rung) = (count, false);
     for at in count..count + got {
         let Some(&event) = out.get(at) else { break };
-        let (data, bits) = (event.u64, event.events);
+        let (data, events) = (event.u64, event.events);
         if data == OWN_EVENT {
             rung = true;
             continue;
         }
-        if both && twice.is_told_by_us(data, bits) || !roads::may_fire(ready_list, data) {
+        let told = Told { data, events, at: kept, fd: -1, wanted: 0 };
+        if !roads::may_fire(ready_list, data) || both && twice.is_told_by_us(told, out) {
             continue;
         }
         if let Some(slot) = out.get_mut(kept) {

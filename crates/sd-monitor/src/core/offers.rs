@@ -12,7 +12,7 @@
 //! the monitor had told it. So where they begin by now is known of both ends, and with it how far the two counts are apart ([`Offer::behind`]).
 //!
 //! Of a socket with bytes that wait to be sent nobody asks for numbers, and a sender of bulk has such bytes whenever it is looked at. So it is known by its names
-//! if the other end waits already, in its own network namespace ([`Offers::is_awaited_by_name`]).
+//! if the other end waits already, and both are names of its namespace's loopback ([`Offers::is_awaited_by_name`]).
 //!
 //! Where the first is there, it alone decides. The role of an end is part of it: the number of the first byte follows from it, so who
 //! says the wrong one has numbers that nobody mirrors. Two offers that fit one are as good as none: all are refused.
@@ -221,10 +221,14 @@ impl Offers {
         }
     }
 
-    /// Exactly one waits that is the other end of this one by its names. Not if that one was restored: where its kernel counts anew only
-    /// numbers tell.
+    /// Exactly one waits that is the other end of this one by its names, over loopback. By other addresses a transparent proxy has the one's name
+    /// and the other's on two sockets of one namespace, which only numbers tell from a connection. Not if that one was restored: where
+    /// its kernel counts anew only numbers tell from where.
     pub(crate) fn is_awaited_by_name(&self, offer: &Offer) -> bool {
-        offer.restored.is_none()
+        let Facts { local, remote, .. } = offer.facts;
+        local.0.is_loopback()
+            && remote.0.is_loopback()
+            && offer.restored.is_none()
             && matches!(self.fitting(offer).as_slice(), [(_, other)] if other.restored.is_none())
     }
 

@@ -220,14 +220,21 @@ fn a_user_has_his_share_and_no_more() {
 /// Bytes wait to be sent at the one end, so its numbers are not asked for.
 #[test]
 fn a_full_end_is_known_by_its_names_alone() {
-    let (full, other) = pair();
+    let here = Ip::v4([127, 0, 0, 1]);
+    let between = |(a, b): (Name, Name)| (offer(1, true, (a, b)), offer(2, false, (b, a)));
+    let (full, other) = between(((here, 1000), (here, 80)));
     let known = told(other, false, SYNS);
+    // Two sockets of a transparent proxy look like that.
+    let (near, far) = between((A, B));
+    let mut proxied = Offers::default();
+    add(&mut proxied, told(far, false, SYNS), 0);
+    assert!(!proxied.is_awaited_by_name(&near));
     let mut all = Offers::default();
     assert!(!all.is_awaited_by_name(&full), "nobody waits");
     assert!(matches!(add(&mut all, known, 0), Outcome::Waits));
     assert!(all.is_awaited_by_name(&full));
     let elsewhere = Offer { facts: Facts { netns: 8, ..full.facts }, ..full };
-    let translated = Offer { facts: Facts { remote: (B.0, 8080), ..full.facts }, ..full };
+    let translated = Offer { facts: Facts { remote: (here, 8080), ..full.facts }, ..full };
     for one in [elsewhere, translated, Offer { connected: false, ..full }] {
         assert!(!all.is_awaited_by_name(&one), "{one:?}");
     }

@@ -164,13 +164,13 @@ fn end_at(socket: Socket, rec: &SlabRec, index: usize) {
         HANDED_ON.fetch_add(1, Ordering::Relaxed);
         unbind(endpoint, channel, usize::from(endpoint.slot.load(Ordering::Relaxed)));
     }
-    if state == State::Kernel && endpoint.holders.load(Ordering::Acquire) & !bit != 0 {
-        HANDED_ON.fetch_add(1, Ordering::Relaxed);
-    }
-    if state == State::Kernel
-        && let (Some(above), Some(channel)) = (above, socket.channel())
-    {
-        (above.let_go)(endpoint, channel);
+    if state == State::Kernel {
+        if endpoint.holders.load(Ordering::Acquire) & !bit != 0 {
+            HANDED_ON.fetch_add(1, Ordering::Relaxed);
+        }
+        if let (Some(above), Some(channel)) = (above, socket.channel()) {
+            (above.let_go)(endpoint, channel);
+        }
     }
     let last = !leave(endpoint, bit);
     match channel {

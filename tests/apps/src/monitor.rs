@@ -151,7 +151,8 @@ fn automatic(lab: &mut Lab) -> Result<()> {
     server.wait_for_text("received 10 right", LIMIT)?;
     client.wait_for_text("sent", LIMIT)?;
     let seen = ss::snapshot(&product::sd(), &socket)?.connections;
-    lab.require_shm(&seen)?;
+    // The monitor is not the lab's, so it promotes.
+    ss::require_earned(&seen)?;
     drop((client, server));
     let lab_monitor = lab.monitor_pid();
     let started = harness::procfs::descendants(std::process::id());

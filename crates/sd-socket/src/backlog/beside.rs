@@ -21,9 +21,10 @@ use sd_sys::time::now_ns;
 
 /// So often, at most, one process asks.
 const ASK_EVERY_NS: u64 = 1_000_000;
-/// So long after a client's word a thread that sleeps asks: by then a sibling that is not busy for long has accepted. Twice as long
+/// So long after a client's word a thread that sleeps asks: by then a sibling that is not busy for long has accepted, and a client that waits in
+/// a call has complained (`setup::adopt`). Twice as long
 /// for each time in a row that nothing came of it.
-const PATIENCE_NS: u64 = 2_000_000;
+const PATIENCE_NS: u64 = 20_000_000;
 const DOUBLINGS: u32 = 6;
 
 /// When the first of those words came that were not asked about; zero: there are none.

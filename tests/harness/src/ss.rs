@@ -248,7 +248,9 @@ pub fn require_earned(seen: &[Connection]) -> Result<()> {
         others.all(is_young)
     };
     let may_stay = |c: &Connection| {
-        c.path == "kernel" && (is_going(c) || c.messages.is_some() && (is_young(c) || has_young_peer(c)))
+        // One that has been offered may be shown with what it waits for, and without a count.
+        let is_looked_after = c.messages.is_some() || c.awaits.is_some();
+        c.path == "kernel" && (is_going(c) || is_looked_after && (is_young(c) || has_young_peer(c)))
     };
     if let Some(c) = seen.iter().find(|c| !is_moved(c) && !may_stay(c)) {
         let other = seen.iter().find(|one| (&one.local, &one.peer) == (&c.peer, &c.local));

@@ -23,6 +23,7 @@ mod starter;
 mod top;
 mod trace;
 mod unregistered;
+mod young;
 
 use sd_cli::cli::{self, Command};
 use sd_cli::failure::Failure;

@@ -44,8 +44,9 @@ impl Listener {
 /// Prints the list.
 pub(crate) fn main(options: &SsOptions) -> Result<()> {
     let socket = place::socket(options.socket.as_deref());
-    let status = client::status(&socket)
+    let mut status = client::status(&socket)
         .map_err(|silence| Failure::new(format!("{}: {silence}", socket.display())))?;
+    crate::young::add(&mut status);
     if let Some(version) = client::foreign_version(&status) {
         sd_cli::failure::warn(&format!(
             "warning: the monitor has version {version}, this is {}",

@@ -239,9 +239,11 @@ pub fn require_earned(seen: &[Connection]) -> Result<()> {
         c.path == "shm" || seen.iter().any(is_it)
     };
     let is_going = |c: &Connection| c.reason.as_deref() == Some("on the way to shared memory");
+    let is_listed =
+        |c: &Connection| c.reason.as_deref().is_some_and(|why| why.starts_with("it has not lasted yet"));
     let is_young = |c: &Connection| {
         let is_put_off = c.awaits.as_deref().is_some_and(|why| PUT_OFF.contains(&why));
-        is_put_off || is_going(c) || c.messages.is_some_and(|number| number < MOVED_AFTER)
+        is_put_off || is_going(c) || is_listed(c) || c.messages.is_some_and(|number| number < MOVED_AFTER)
     };
     let has_young_peer = |c: &Connection| {
         let mut others = seen.iter().filter(|one| (&one.local, &one.peer) == (&c.peer, &c.local));
@@ -250,7 +252,8 @@ pub fn require_earned(seen: &[Connection]) -> Result<()> {
     let may_stay = |c: &Connection| {
         // One that has been offered may be shown with what it waits for, and without a count.
         let is_looked_after = c.messages.is_some() || c.awaits.is_some();
-        c.path == "kernel" && (is_going(c) || is_looked_after && (is_young(c) || has_young_peer(c)))
+        let is_followed = is_looked_after && (is_young(c) || has_young_peer(c));
+        c.path == "kernel" && (is_going(c) || is_listed(c) || is_followed)
     };
     if let Some(c) = seen.iter().find(|c| !is_moved(c) && !may_stay(c)) {
         let other = seen.iter().find(|one| (&one.local, &one.peer) == (&c.peer, &c.local));
@@ -331,6 +334,7 @@ mod tests {
         assert!(judged(&[kernel("1:1", many), kernel("1:2", slow)]));
         assert!(!judged(&[kernel("1:1", many), kernel("1:2", many)]));
         assert!(!judged(&[kernel("1:1", "")]), "it is not looked after");
+        assert!(judged(&[kernel("1:1", r#","reason":"it has not lasted yet, or is not followed""#)]));
         assert!(!judged(&[end("1:1", "bridged", many)]));
         assert!(!judged(&[]));
     }

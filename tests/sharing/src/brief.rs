@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 
 /// Messages there and back, each checked.
-fn turns(there: &mut TcpStream, back: &mut TcpStream, count: usize) -> io::Result<()> {
+pub(crate) fn turns(there: &mut TcpStream, back: &mut TcpStream, count: usize) -> io::Result<()> {
     for i in 0..count {
         let (message, mut answer) = (bytes(i, 1 + i % 100), vec![0; 1 + i % 100]);
         there.write_all(&message)?;
@@ -19,7 +19,7 @@ fn turns(there: &mut TcpStream, back: &mut TcpStream, count: usize) -> io::Resul
     Ok(())
 }
 
-fn both(stream: &mut TcpStream, count: usize) -> io::Result<()> {
+pub(crate) fn both(stream: &mut TcpStream, count: usize) -> io::Result<()> {
     let mut same = std::mem::ManuallyDrop::new(unowned(stream));
     turns(stream, &mut same, count)
 }
@@ -156,7 +156,7 @@ fn in_an_instance(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn in_a_child(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn in_a_child(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
     if child == 0 {

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// An echo server that does it after each so many events.
 pub(crate) fn serve(every: u64) -> io::Result<()> {
     let mut count = 0;
-    serve_and(0, |highest| {
+    serve_and(("127.0.0.1", 0), |highest| {
         count += 1;
         if count % every == 0 {
             close_beyond(highest);

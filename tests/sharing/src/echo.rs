@@ -17,13 +17,13 @@ pub(crate) fn control(set: RawFd, op: i32, fd: RawFd, events: i32) {
 }
 
 /// Serves until it is killed.
-pub(crate) fn serve(port: u16) -> io::Result<()> {
-    serve_and(port, |_| {})
+pub(crate) fn serve(address: &str, port: u16) -> io::Result<()> {
+    serve_and((address, port), |_| {})
 }
 
 /// Serves until it is killed; `each` is told its highest number after each event.
-pub(crate) fn serve_and(port: u16, mut each: impl FnMut(RawFd)) -> io::Result<()> {
-    let mut server = Server::listen("127.0.0.1", port)?;
+pub(crate) fn serve_and((address, port): (&str, u16), mut each: impl FnMut(RawFd)) -> io::Result<()> {
+    let mut server = Server::listen(address, port)?;
     loop {
         for fd in server.wait() {
             if fd == server.listener.as_raw_fd() {

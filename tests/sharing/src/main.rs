@@ -15,7 +15,8 @@
 //! | `sink` | a server that reads, in threads |
 //! | `brief PORT WAY` | a client that is done soon, or lives |
 //! | `echo-in-children [WAY]` | an echo server with a process for each connection |
-//! | `echo [PORT]` | an echo server on epoll |
+//! | `echo [PORT [ADDRESS]]` | an echo server on epoll |
+//! | `young PLACE PORT WAY` | a client of a server in another network namespace, which does something else next, or goes on |
 //! | `chat PORT COUNT [MS]` | a client of it that checks every byte, with a pause after each answer |
 //! | `crowd PORT COUNT` | processes with a connection each |
 //! | `herd PATH PORT COUNT` | processes that wait until a monitor serves PATH, then connect until somebody listens, and stay |
@@ -56,6 +57,7 @@ mod thief;
 mod vandal;
 mod victim;
 mod wanderer;
+mod young;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -90,8 +92,10 @@ fn main() -> ExitCode {
         ["confined", filter, role @ ..] => confined::execute(filter, role),
         ["brief", port, way] => brief::run(number(port) as u16, way),
         ["echo-in-children", way @ ..] => brief::serve_in_children(way.first().copied().unwrap_or_default()),
-        ["echo"] => echo::serve(0),
-        ["echo", port] => echo::serve(number(port) as u16),
+        ["echo"] => echo::serve("127.0.0.1", 0),
+        ["echo", port] => echo::serve("127.0.0.1", number(port) as u16),
+        ["echo", port, address] => echo::serve(address, number(port) as u16),
+        ["young", place, here, way] => young::run(place, number(here) as u16, way),
         ["chat", port, count] => echo::chat(number(port) as u16, number(count), Duration::ZERO),
         ["chat", port, count, pause] => {
             echo::chat(number(port) as u16, number(count), Duration::from_millis(number(pause)))

@@ -23,6 +23,7 @@
 //! | `migrated` | a server moves to another network namespace with its connections: shared memory, kernel, shared memory |
 //! | `detach-refused` | a server that cannot let go of its connections serves on |
 //! | `across` | the same between two network namespaces: by a cable, a bridge, a published port; not where a proxy is between, not where the policy says stay, and not for another tenant with the same addresses; `rootless-across`: all of it by a user without rights, in a user namespace |
+//! | `young` | between namespaces, a connection that has not lasted yet has no entry; a duplicate and a child make it one |
 //! | `before-monitor` | connections that were made before their monitor, or while it was down, are moved when it comes |
 //! | `roam` | both ends of connections are handed on and killed, while these move between kernel and shared memory, and the monitor dies and comes back (`--soak SECONDS`) |
 //! | `watched` | `sd top` and `sd trace` show what programs do, while they do it; `sd ss` shows what road each connection takes, and why |
@@ -58,6 +59,7 @@ mod tenants;
 mod theft;
 mod upgrade;
 mod watched;
+mod young;
 
 use harness::again::Tally;
 use harness::lab::{Lab, Side};
@@ -175,7 +177,7 @@ fn parts(options: &Options) -> Vec<Part<'_>> {
     parts.extend(watched::PARTS.map(|(name, part)| (name.to_owned(), Box::new(part) as _)));
     parts.extend(promote::parts(options.seed, options.wanderings));
     parts.extend(handed::parts());
-    parts.extend(brief::parts().chain(hands_on::parts()));
+    parts.extend(brief::parts().chain(hands_on::parts()).chain(young::parts()));
     parts.extend(between_namespaces(options));
     parts.extend(pool::parts(options.seed));
     parts.push(("other-version".to_owned(), Box::new(upgrade::run)));

@@ -57,8 +57,9 @@ fn text(rates: &Rates, look: Look, is_json: bool) -> Result<String> {
 }
 
 fn sample(socket: &Path) -> Result<Sample> {
-    let document =
+    let mut document =
         client::status(socket).map_err(|silence| Failure::new(format!("{}: {silence}", socket.display())))?;
+    crate::young::add(&mut document);
     Sample::new(&document, sd_sys::time::now_ns())
 }
 

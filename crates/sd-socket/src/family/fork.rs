@@ -87,7 +87,7 @@ static PARTS: [Part; 30] = {
     [
         Part { keep: memory::idle::keep_lock, unlock: memory::idle::unlock, ..NOTHING },
         Part { forked: be_another_process, ..NOTHING },
-        Part { early: setup::unregistered::all_stay, forked: setup::unregistered::all_stay, ..NOTHING },
+        Part { early: setup::unregistered::before_fork, forked: setup::unregistered::all_stay, ..NOTHING },
         Part { early: setup::first::before_fork, forked: setup::first::forked, ..NOTHING },
         Part { forked: socket::pin::recount, ..NOTHING },
         Part { forked: socket::token::forked, ..NOTHING },

@@ -43,7 +43,7 @@ pub(crate) enum Entry {
     Kernel(&'static Endpoint),
     /// The kernel's socket of a process that has not registered with a monitor: calls on it are counted (`setup::first`).
     First(usize),
-    /// A kernel's socket that was made without a monitor: the word counts calls on it (`setup::unregistered`).
+    /// A kernel's socket that has no endpoint yet: the word counts calls on it (`setup::unregistered`).
     Early,
     /// A descriptor of the library's own; the program must not see or close it.
     Hidden,
@@ -158,17 +158,18 @@ pub(crate) fn set_first(fd: i32, record: usize) -> bool {
 
 /// It leads to an endpoint from now on, or is the kernel's business alone. False when another thread has closed the number.
 pub(crate) fn end_first(fd: i32, record: usize, leads_to: Entry) -> bool {
-    let first = FIRST | (record as u64) << 3;
-    let value = match leads_to {
+    exchange(fd, FIRST | (record as u64) << 3, endpoint_word(leads_to))
+}
+
+fn endpoint_word(leads_to: Entry) -> u64 {
+    match leads_to {
         Entry::Socket(endpoint) => endpoint as *const Endpoint as u64 | SOCKET,
         Entry::Kernel(endpoint) => endpoint as *const Endpoint as u64 | KERNEL,
         _ => 0,
-    };
-    word(fd)
-        .is_some_and(|word| word.compare_exchange(first, value, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    }
 }
 
-/// `fd` is a kernel's socket that was made without a monitor. The lowest three bits of `count` are not kept.
+/// `fd` is a kernel's socket without an endpoint. The lowest three bits of `count` are not kept.
 pub(crate) fn set_early(fd: i32, count: u64) -> bool {
     set(fd, count & !TAG | EARLY)
 }
@@ -186,9 +187,9 @@ pub(crate) fn change_early(fd: i32, now: u64, next: u64) -> bool {
     exchange(fd, now | EARLY, next & !TAG | EARLY)
 }
 
-/// It is a kernel socket with a reason from now on, if this is its count still.
-pub(crate) fn end_early(fd: i32, now: u64, endpoint: &'static Endpoint) -> bool {
-    exchange(fd, now | EARLY, endpoint as *const Endpoint as u64 | KERNEL)
+/// It leads to an endpoint from now on, if this is its count still.
+pub(crate) fn end_early(fd: i32, now: u64, leads_to: Entry) -> bool {
+    exchange(fd, now | EARLY, endpoint_word(leads_to))
 }
 
 /// It is the kernel's business alone from now on, if this is its count still.

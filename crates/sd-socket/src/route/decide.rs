@@ -153,6 +153,11 @@ pub(crate) fn decide(to: Name, asks: bool) -> Decision {
     published.unwrap_or_else(|| ask(to, epoch, source, false))
 }
 
+/// Whether the kernel has said a moment ago that the address is not this host's.
+pub(crate) fn is_elsewhere(ip: Ip) -> bool {
+    ROUTES.lock().elsewhere.is_known(ip)
+}
+
 /// Whether what was decided for connections to `to` still holds.
 pub(crate) fn is_current(to: Name) -> bool {
     let epoch = epoch();

@@ -18,13 +18,14 @@ use crate::socket::handle::Socket;
 use crate::socket::kernel_socket::{dropped_behind_our_back, note_names, number};
 use crate::socket::life;
 use crate::socket::pin::PinnedListener;
+use crate::socket::road::promotes;
 use crate::wait::duties::{On, Waiting};
 use crate::wait::sleep_set::SleepSet;
 use crate::wait::{Deadline, earlier, interrupted};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::channel::SlotState;
-use sd_shm::slab::{End, Endpoint, Reason, State};
+use sd_shm::slab::{End, Endpoint, Promotes, Reason, State};
 use sd_sys::Errno;
 use sd_sys::section::Watch;
 use sd_sys::time::ticks;
@@ -301,12 +302,16 @@ unsafe fn accept_kernel(
         Ok(fd) => {
             let fd = fd as i32;
             dropped_behind_our_back(fd);
+            count(Counter::KernelAccept);
+            super::inherited::accepted();
+            if promotes() == Promotes::Earned {
+                super::unregistered::begin_as(fd, false);
+                return Some(Outcome::Done(fd));
+            }
             let told = (addr.cast_const(), room, len.cast_const());
             // SAFETY: the kernel has written its name and the length of that, which the caller can read.
             let peer = (room != 0).then(|| unsafe { name_told(told) }).flatten();
             track_kernel(fd, listening, peer);
-            super::inherited::accepted();
-            count(Counter::KernelAccept);
             Some(Outcome::Done(fd))
         }
         Err(Errno::EAGAIN) => None,

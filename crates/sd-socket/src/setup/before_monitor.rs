@@ -24,7 +24,7 @@ use crate::monitor::client;
 use crate::process::{PROCESS, single_threaded};
 use crate::setup::listen;
 use crate::socket::handle::Socket;
-use crate::socket::kernel_socket::dropped_behind_our_back;
+use crate::socket::kernel_socket::kernels_own;
 use crate::socket::{addr, inode, life};
 use core::sync::atomic::Ordering;
 use libc::c_int;
@@ -38,15 +38,12 @@ pub(super) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
     if !client::may_come() {
         return Outcome::Kernel;
     }
-    match sd_sys::fd::socket(domain, ty, protocol).and_then(|fd| sd_sys::numbers::give(fd.into_raw())) {
-        Ok(fd) => {
-            dropped_behind_our_back(fd);
-            inode::note(fd);
-            super::unregistered::begin(fd);
-            Outcome::Done(fd)
-        }
-        Err(e) => Outcome::Errno(e),
-    }
+    let made = kernels_own(domain, ty, protocol);
+    let begin = |fd: &c_int| {
+        inode::note(*fd);
+        super::unregistered::begin(*fd);
+    };
+    made.inspect(begin).into()
 }
 
 /// listen(2) on a socket that is not ours.

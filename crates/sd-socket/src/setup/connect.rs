@@ -27,13 +27,14 @@ use crate::socket::endpoint::{
 use crate::socket::endpoint::{HAS_SIGNALS, INQ, OOB_INLINE, STAMPS, STAMPS_NS, WATCHED, ZERO_COPY};
 use crate::socket::errors::take_error;
 use crate::socket::handle::Socket;
-use crate::socket::kernel_socket::{is_moved, number, placeholder};
+use crate::socket::kernel_socket::{is_moved, kernels_own, number, placeholder};
+use crate::socket::road::promotes;
 use crate::socket::{cold, life, names::is_over};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_proto::Ip;
 use sd_shm::channel::{Side, SlotState};
-use sd_shm::slab::{End, Endpoint, Reason, State};
+use sd_shm::slab::{End, Endpoint, Promotes, Reason, State};
 use sd_sys::Errno;
 
 /// socket(2).
@@ -59,6 +60,10 @@ pub(crate) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int
     let within = change();
     if within.is_counted() && crate::monitor::client::is_ending() {
         return Outcome::Kernel;
+    }
+    if elsewhere::is_likely() && promotes() == Promotes::Earned {
+        elsewhere::expect();
+        return kernels_own(domain, ty, protocol).inspect(|fd| super::unregistered::begin(*fd)).into();
     }
     let Some(Socket { endpoint, .. }) = life::allocate(domain) else { return Outcome::Kernel };
     let made = match elsewhere::is_likely() {
@@ -103,7 +108,9 @@ pub(super) unsafe fn connect_by_send(fd: c_int, addr: *const sockaddr, len: sock
 /// As for [`connect`].
 #[inline(always)]
 unsafe fn make(fd: c_int, addr: *const sockaddr, len: socklen_t, by_send: bool) -> Outcome<c_int> {
-    let Some(mut socket) = Socket::at(fd) else { return Outcome::Kernel };
+    // SAFETY: as the caller says.
+    let found = Socket::at(fd).or_else(|| unsafe { expected_elsewhere(fd, addr, len) });
+    let Some(mut socket) = found else { return Outcome::Kernel };
     let within = change();
     if within.is_counted() {
         // Another thread may have left with it before the change.
@@ -164,6 +171,27 @@ unsafe fn make(fd: c_int, addr: *const sockaddr, len: socklen_t, by_send: bool) 
         (attempt, _until_the_kernel_was_asked) = crate::setup::first_contact::once_more(socket, fd, to);
     }
     conclude((socket, to), attempt, &kernel, within)
+}
+
+/// A kernel's socket that was made for a connection to another host, or namespace. If it does lead there it stays that; else it is one of ours
+/// from now on, if it can be.
+///
+/// # Safety
+/// As for [`connect`].
+#[cold]
+unsafe fn expected_elsewhere(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<Socket> {
+    if !matches!(table::get(fd), table::Entry::Early) {
+        return None;
+    }
+    // SAFETY: the caller vouches for its address.
+    let to = unsafe { addr::parse(addr, len) }.map(|(_, name)| name.ip);
+    if to.is_some_and(route::is_elsewhere) {
+        elsewhere::leads_there();
+        count(Counter::KernelConnect);
+        return None;
+    }
+    super::unregistered::becomes_ours(fd);
+    Socket::at(fd)
 }
 
 /// What comes of the first try. Ends the change before anything sleeps.

@@ -26,7 +26,7 @@ use crate::monitor::client;
 use crate::process::PROCESS;
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::socket::handle::Socket;
-use crate::socket::kernel_socket::dropped_behind_our_back;
+use crate::socket::kernel_socket::kernels_own;
 use crate::socket::road::{CLOSED, INSIDE, NEVER, now_ms, promotes, word};
 use crate::socket::{inode, life};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -90,15 +90,7 @@ pub(super) fn may_begin() -> bool {
 
 /// socket(2). Makes no calls but those that the program or its loader makes, so that no filter needs to be asked about.
 pub(super) fn socket(domain: c_int, ty: c_int, protocol: c_int) -> Outcome<c_int> {
-    let made = sd_sys::fd::socket(domain, ty, protocol);
-    match made.and_then(|fd| sd_sys::numbers::give(fd.into_raw())) {
-        Ok(fd) => {
-            dropped_behind_our_back(fd);
-            begin(fd);
-            Outcome::Done(fd)
-        }
-        Err(errno) => Outcome::Errno(errno),
-    }
+    kernels_own(domain, ty, protocol).inspect(|fd| begin(*fd)).into()
 }
 
 /// Without a record the socket is the kernel's alone: other threads were faster.
@@ -217,7 +209,8 @@ pub(crate) fn stays(fd: c_int) {
 
 /// It is about to be told an option. What cannot be asked for later, or means more than the kernel can do, is for a socket of ours.
 pub(crate) fn option(fd: c_int, level: c_int, name: c_int) {
-    if record(fd).is_some() && !super::remember::is_recalled(level, name) {
+    let is_one = matches!(table::get(fd), Entry::First(_) | Entry::Early);
+    if is_one && !super::remember::is_recalled(level, name) {
         becomes_ours(fd);
     }
 }
@@ -225,7 +218,7 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) {
 /// It is about to be bound, or to listen: it becomes a socket of ours, as if the process had registered before. Not if it is, or was,
 /// connected.
 pub(super) fn becomes_ours(fd: c_int) {
-    let Some((at, first)) = record(fd) else { return };
+    let Some((at, first)) = record(fd) else { return super::unregistered::becomes_ours(fd) };
     if super::handed_on::is_brief() {
         table::end_first(fd, at, Entry::None);
         return;
@@ -237,7 +230,7 @@ pub(super) fn becomes_ours(fd: c_int) {
         && sd_sys::tcp::info(fd).is_ok_and(|info| info.state == sd_sys::tcp::CLOSE)
         && client::connected().map(drop).is_some()
         && crate::epoll::registrations(fd).is_some_and(|all| all.is_empty());
-    if is_fresh && own(fd, at).is_some() {
+    if is_fresh && own(fd, |endpoint| table::end_first(fd, at, Entry::Socket(endpoint))).is_some() {
         IS_OVER.store(true, Ordering::Relaxed);
     }
     if before & CLOSED == 0 {
@@ -245,15 +238,15 @@ pub(super) fn becomes_ours(fd: c_int) {
     }
 }
 
-/// A socket of ours that has been the kernel's alone.
-fn own(fd: c_int, at: usize) -> Option<()> {
+/// A socket of ours that has been the kernel's alone; `leads_to` puts it into the table.
+pub(super) fn own(fd: c_int, leads_to: impl FnOnce(&'static Endpoint) -> bool) -> Option<()> {
     let domain = sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()?;
     let Socket { endpoint, .. } = life::allocate(domain)?;
     let flags = sd_sys::fd::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as c_int;
     endpoint.set_flag(OWN_SOCKET | if flags & libc::O_NONBLOCK != 0 { NONBLOCK } else { 0 });
     endpoint.fd.store(fd, Ordering::Relaxed);
     super::remember::recall(endpoint, fd);
-    if !table::end_first(fd, at, Entry::Socket(endpoint)) {
+    if !leads_to(endpoint) {
         life::release(endpoint);
         return None;
     }

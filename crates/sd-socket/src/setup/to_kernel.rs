@@ -8,9 +8,7 @@ use crate::route::elsewhere;
 use crate::socket::addr::{self, Name};
 use crate::socket::endpoint::{EndpointExt, NONBLOCK, OWN_SOCKET};
 use crate::socket::inode;
-use crate::socket::kernel_socket::{
-    dropped_behind_our_back, each_fd, materialize, note_kernel_names, note_names,
-};
+use crate::socket::kernel_socket::{each_fd, kernels_own, materialize, note_kernel_names, note_names};
 use core::sync::atomic::Ordering;
 use libc::{c_int, sockaddr, socklen_t};
 use sd_shm::slab::{Endpoint, Reason, State};
@@ -21,9 +19,7 @@ use sd_sys::fd::Owned;
 /// replaced.
 #[cold]
 pub(super) fn socket(endpoint: &Endpoint, domain: c_int, ty: c_int) -> Result<Owned, Errno> {
-    let made = sd_sys::fd::socket(domain, ty, 0)?;
-    let fd = sd_sys::numbers::give(made.into_raw())?;
-    dropped_behind_our_back(fd);
+    let fd = kernels_own(domain, ty, 0)?;
     elsewhere::expect();
     endpoint.set_flag(OWN_SOCKET);
     inode::note(fd);

@@ -1,31 +1,32 @@
-//! Connections that are made while there is no monitor, and that a monitor is told of when it comes (ADR 85).
+//! Connections of the kernel's that have no endpoint: they were made without a monitor (ADR 85), or have not lasted yet (ADR 97).
 //!
-//! A TCP socket that is made without a monitor is the kernel's. It has no endpoint, since there may never be a slab. Its number's word in the
-//! table counts instead:
+//! Their number's word in the table counts instead:
 //!
 //! ```text
-//!  socket ── no monitor ──> Entry::Early: threads in calls on it, messages, since when
-//!     │ 16 messages in a short time, at most ten looks of the process a second: is there a monitor?
-//!     │    └─ yes ──> the process registers; Entry::Kernel, and offered at once
-//!     └ listen, fork, a duplicate, a way that is not looked after ──> the kernel's business alone, as Entry::None
+//!  socket, accept ── the kernel's, and it promotes what lasts, or there is no monitor ──> Entry::Early: threads in calls on it, messages, since when
+//!     │ 16 messages: if they were slow, and the process has not registered, the next 16
+//!     │    └─ Entry::Kernel, and offered at once if they were fast. Who has not registered looks for a monitor, ten times a second at most
+//!     ├ fork, a duplicate ──> Entry::Kernel, if the process has registered
+//!     ├ bind, listen, a connect to this host ──> a socket of ours, if the process has registered
+//!     └ else, and for a way that is not looked after ──> the kernel's business alone, as Entry::None
 //! ```
 //! Nobody polls: who makes no calls on such a connection does not look, and a call pays two changes of a word that is its own.
 //!
-//! So calls on it are counted from the beginning, and who takes it up knows that no thread is in one. Connections that a listener of such a
-//! process accepts have an endpoint, as the process has a slab for the listener (`before_monitor`); they are watched like any other.
+//! Calls on it are counted from the beginning; whoever takes it up hands the threads that are in one over to the endpoint's word. Connections that
+//! a listener without a monitor accepts have an endpoint, as the process has a slab for the listener (`before_monitor`).
 //!
-//! Tested by `cargo xtask sharing --only before-monitor`.
+//! Tested by `cargo xtask sharing --only young`, and `--only before-monitor`.
 
 use super::watched::{BUSY_MS, MESSAGES};
-use crate::fd::table;
+use crate::fd::table::{self, Entry};
 use crate::monitor::client;
 use crate::process::detaching;
 use crate::setup::first::Left;
-use crate::socket::life;
-use crate::socket::road::{now_ms, promotes};
+use crate::socket::road::{self, now_ms, promotes};
+use crate::socket::{cold, history, life};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::c_int;
-use sd_shm::slab::{Endpoint, Promotes, Reason};
+use sd_shm::slab::{Awaits, Endpoint, Promotes, Reason};
 use sd_sys::section::Section;
 
 /// The process has, or had, such a socket.
@@ -47,13 +48,12 @@ fn fresh() -> u64 {
     u64::from(now_ms()) << SINCE_SHIFT
 }
 
-/// The kernel has made a TCP socket, while there is no monitor.
+/// The kernel has made a TCP socket, which this process will connect perhaps.
 pub(super) fn begin(fd: c_int) {
-    table::set_early(fd, fresh());
-    ARE_THERE.store(true, Ordering::Relaxed);
+    begin_as(fd, true);
 }
 
-/// A connection of a process that has left its monitor for a checkpoint.
+/// The kernel has made a connection; `is_active`: this end has connected.
 pub(crate) fn begin_as(fd: c_int, is_active: bool) {
     table::set_early(fd, fresh() | if is_active { 0 } else { PASSIVE });
     ARE_THERE.store(true, Ordering::Relaxed);
@@ -82,25 +82,32 @@ pub(super) fn enter(fd: c_int) -> bool {
 pub(super) fn left(fd: c_int, is_message: bool) -> Left {
     while let Some(now) = table::early(fd) {
         let fewer = now - if now & INSIDE != 0 { INSIDE_ONE } else { 0 };
-        let next = if is_message { one_message_more(fewer) } else { (fewer, false) };
+        let next = if is_message { one_message_more(fewer) } else { (fewer, None) };
         if table::change_early(fd, now, next.0) {
-            let taken = if next.1 { take_up(fd, next.0) } else { None };
-            return taken.map_or(Left::First, Left::TakenUp);
+            let taken = next.1.and_then(|pace| take_up(fd, next.0, pace));
+            return taken.unwrap_or(Left::First);
         }
     }
     Left::Other
 }
 
-/// What the word is when one more message has gone over the connection, and whether so many have in a short time.
-fn one_message_more(word: u64) -> (u64, bool) {
+/// How fast the latest messages were.
+enum Pace {
+    Busy,
+    Slow,
+}
+
+/// What the word is when one more message has gone over the connection, and how fast they were if there are enough.
+fn one_message_more(word: u64) -> (u64, Option<Pace>) {
     let messages = (word & MESSAGES_ALL).wrapping_add(MESSAGE_ONE) & MESSAGES_ALL;
     let word = word & !MESSAGES_ALL | messages;
     if !(messages / MESSAGE_ONE).is_multiple_of(u64::from(MESSAGES)) {
-        return (word, false);
+        return (word, None);
     }
     let now = now_ms();
     let since = now.wrapping_sub((word >> SINCE_SHIFT) as u32);
-    (word & (INSIDE | MESSAGES_ALL | PASSIVE) | u64::from(now) << SINCE_SHIFT, since <= BUSY_MS)
+    let pace = if since <= BUSY_MS { Pace::Busy } else { Pace::Slow };
+    (word & (INSIDE | MESSAGES_ALL | PASSIVE) | u64::from(now) << SINCE_SHIFT, Some(pace))
 }
 
 /// Whether it is time to look for a monitor again, because of a connection that might be offered.
@@ -122,11 +129,16 @@ fn goes_on() -> bool {
     may
 }
 
-/// Makes it one of the process's kernel connections, if there is a monitor that moves them, and nobody has made a call since `word`.
+/// Makes it one of the process's kernel connections, if there is a monitor that moves them, and nobody has made a call since `word`. A slow
+/// one is nothing to register for.
 #[cold]
-fn take_up(fd: c_int, word: u64) -> Option<&'static Endpoint> {
+fn take_up(fd: c_int, word: u64, pace: Pace) -> Option<Left> {
     let messages = ((word & MESSAGES_ALL) / MESSAGE_ONE) as u32;
-    if word & INSIDE != 0 || !super::handed_on::may_take_up(fd, messages) || !may_look() {
+    if !super::handed_on::may_take_up(fd, messages) {
+        return None;
+    }
+    let is_registered = client::is_there();
+    if !is_registered && (matches!(pace, Pace::Slow) || !may_look()) {
         return None;
     }
     // A handler of a signal would find half of it.
@@ -140,13 +152,71 @@ fn take_up(fd: c_int, word: u64) -> Option<&'static Endpoint> {
     if sd_sys::tcp::info(fd).ok()?.state != sd_sys::tcp::ESTABLISHED {
         return None;
     }
-    let endpoint = super::watched::endpoint_of(fd, Reason::NoMonitor, word & PASSIVE == 0)?;
+    let endpoint = name(fd, word, is_registered)?;
+    match pace {
+        Pace::Busy => Some(Left::TakenUp(endpoint)),
+        Pace::Slow => {
+            history::awaits(endpoint, Awaits::Rate);
+            Some(Left::First)
+        }
+    }
+}
+
+/// An endpoint for it, which so many threads are in calls on.
+fn name(fd: c_int, word: u64, was_registered: bool) -> Option<&'static Endpoint> {
+    let is_active = word & PASSIVE == 0;
+    let reason = match (was_registered, is_active) {
+        (false, _) => Reason::NoMonitor,
+        (true, true) => Reason::Remote,
+        (true, false) => Reason::RegularPeer,
+    };
+    let endpoint = super::watched::endpoint_of(fd, reason, is_active)?;
+    let messages = (word & MESSAGES_ALL) / MESSAGE_ONE;
+    cold::change(endpoint, |cold| cold.messages.store(messages as u32, Ordering::Relaxed));
+    let inside = ((word & INSIDE) / INSIDE_ONE) as u32;
+    road::word(endpoint).inspect(|word| _ = word.fetch_add(inside, Ordering::AcqRel));
     super::began::take_up(fd, endpoint);
-    if !table::end_early(fd, word, endpoint) {
+    if !table::end_early(fd, word, Entry::Kernel(endpoint)) {
         life::release(endpoint);
         return None;
     }
     Some(endpoint)
+}
+
+/// Others get it too: calls of theirs have to be counted in an endpoint. Where there is no monitor it stays the kernel's.
+fn shared(fd: c_int) {
+    while let Some(now) = table::early(fd) {
+        let is_followed = client::is_there()
+            && sd_sys::tcp::info(fd).is_ok_and(|info| info.state != sd_sys::tcp::CLOSE)
+            && (name(fd, now, true).is_some() || table::early(fd) != Some(now));
+        if !is_followed && table::clear_early(fd, now) {
+            break;
+        }
+    }
+}
+
+/// It gets another number.
+pub(crate) fn duplicated(fd: c_int) {
+    if table::early(fd).is_some() {
+        // A handler of a signal would find half of it.
+        let _section = Section::enter();
+        shared(fd);
+    }
+}
+
+/// It is about to be bound, to listen, to be told an option that only a socket of ours keeps, or to connect to this host: it becomes a
+/// socket of ours. Not if it is, or was, connected, or if the process has not registered.
+pub(crate) fn becomes_ours(fd: c_int) {
+    let Some(word) = table::early(fd).filter(|word| word & (INSIDE | PASSIVE) == 0) else { return };
+    // A handler of a signal would find half of it.
+    let _section = Section::enter();
+    let is_fresh = client::is_there()
+        && sd_sys::tcp::info(fd).is_ok_and(|info| info.state == sd_sys::tcp::CLOSE)
+        && client::connected().map(drop).is_some()
+        && crate::epoll::registrations(fd).is_some_and(|all| all.is_empty());
+    if is_fresh {
+        super::first::own(fd, |endpoint| table::end_early(fd, word, Entry::Socket(endpoint)));
+    }
 }
 
 /// It is used in a way that is not looked after, or others have it too: the kernel's business alone from now on.
@@ -163,12 +233,21 @@ pub(crate) fn are_there() -> bool {
     ARE_THERE.load(Ordering::Relaxed)
 }
 
-/// Before a fork, and in both processes after it, since other threads may have made one meanwhile: the child has them too.
+/// Before a fork, while memory may be allocated: the child has them too.
+pub(crate) fn before_fork() {
+    each(shared);
+}
+
+/// In both processes after a fork: other threads may have made one meanwhile.
 pub(crate) fn all_stay() {
+    each(stays);
+}
+
+fn each(mut ends: impl FnMut(c_int)) {
     if ARE_THERE.swap(false, Ordering::Relaxed) {
         table::for_each(0, u32::MAX, |fd, entry| {
-            if matches!(entry, table::Entry::Early) {
-                stays(fd);
+            if matches!(entry, Entry::Early) {
+                ends(fd);
             }
         });
     }

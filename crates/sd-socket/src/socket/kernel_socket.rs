@@ -35,6 +35,14 @@ pub(crate) fn number(domain: i32, cloexec: bool) -> Result<Owned, Errno> {
     Ok(Owned::new(fd))
 }
 
+/// A socket of the kernel's alone, as the program would have made it.
+pub(crate) fn kernels_own(domain: i32, ty: i32, protocol: i32) -> Result<i32, Errno> {
+    let made = sd_sys::fd::socket(domain, ty, protocol)?;
+    let fd = sd_sys::numbers::give(made.into_raw())?;
+    dropped_behind_our_back(fd);
+    Ok(fd)
+}
+
 /// There is none yet, or the program has closed it past libc.
 #[cold]
 fn renew_placeholder(domain: i32) -> Result<(), Errno> {

@@ -17,8 +17,8 @@ pub(crate) fn control(set: RawFd, op: i32, fd: RawFd, events: i32) {
 }
 
 /// Serves until it is killed.
-pub(crate) fn serve(address: &str, port: u16) -> io::Result<()> {
-    serve_and((address, port), |_| {})
+pub(crate) fn serve(port: u16, address: Option<&&str>) -> io::Result<()> {
+    serve_and((address.unwrap_or(&"127.0.0.1"), port), |_| {})
 }
 
 /// Serves until it is killed; `each` is told its highest number after each event.

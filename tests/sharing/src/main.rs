@@ -92,9 +92,7 @@ fn main() -> ExitCode {
         ["confined", filter, role @ ..] => confined::execute(filter, role),
         ["brief", port, way] => brief::run(number(port) as u16, way),
         ["echo-in-children", way @ ..] => brief::serve_in_children(way.first().copied().unwrap_or_default()),
-        ["echo"] => echo::serve("127.0.0.1", 0),
-        ["echo", port] => echo::serve("127.0.0.1", number(port) as u16),
-        ["echo", port, address] => echo::serve(address, number(port) as u16),
+        ["echo", at @ ..] => echo::serve(at.first().map_or(0, |port| number(port) as u16), at.get(1)),
         ["young", place, here, way] => young::run(place, number(here) as u16, way),
         ["chat", port, count] => echo::chat(number(port) as u16, number(count), Duration::ZERO),
         ["chat", port, count, pause] => {

@@ -26,12 +26,17 @@ const ASK_EVERY_NS: u64 = 1_000_000;
 /// for each time in a row that nothing came of it.
 const PATIENCE_NS: u64 = 20_000_000;
 const DOUBLINGS: u32 = 6;
+/// So many looks in a row ask at once: what a question brings may be connections of this process's own, which were on their way.
+const LOOKS_AT_ONCE: u32 = 3;
 
 /// When the first of those words came that were not asked about; zero: there are none.
 static TOLD_AT: AtomicU64 = AtomicU64::new(0);
 static ASKED_AT: AtomicU64 = AtomicU64::new(0);
-/// Questions in a row that brought nothing.
+/// Questions in a row that brought nothing: before sleeps, and in looks. Who sleeps may do so for something else, and have connections of its own to
+/// accept, with which it gets no others.
 static IN_VAIN: AtomicU32 = AtomicU32::new(0);
+static LOOKED_IN_VAIN: AtomicU32 = AtomicU32::new(0);
+static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// The client of a channel has left its word. The channel's before the process's; [`ask`] takes them the other way round.
 #[cold]
@@ -43,6 +48,7 @@ pub(crate) fn told(channel: &Channel) {
 /// Connections were offered.
 pub(crate) fn offered() {
     IN_VAIN.store(0, Ordering::Relaxed);
+    LOOKED_IN_VAIN.store(0, Ordering::Relaxed);
 }
 
 #[inline]
@@ -73,7 +79,7 @@ fn ask_in_time() -> Option<u64> {
     };
     let left = left(&ASKED_AT, ASK_EVERY_NS).or_else(|| left(&TOLD_AT, patience));
     if left.is_none() {
-        ask(now);
+        ask(now, &IN_VAIN);
     }
     left
 }
@@ -86,12 +92,13 @@ pub(crate) fn has_brought_some() -> bool {
 }
 
 fn ask_at_once() -> bool {
-    let (now, vain) = (now_ns(), IN_VAIN.load(Ordering::Relaxed));
-    let pause = if vain == 0 { 0 } else { ASK_EVERY_NS << vain.min(DOUBLINGS) };
-    if now.wrapping_sub(ASKED_AT.load(Ordering::Relaxed)) < pause {
+    let (now, vain) = (now_ns(), LOOKED_IN_VAIN.load(Ordering::Relaxed));
+    let pause = if vain < LOOKS_AT_ONCE { 0 } else { ASK_EVERY_NS << vain.min(DOUBLINGS) };
+    if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) < pause {
         return false;
     }
-    ask(now);
+    LOOKED_AT.store(now, Ordering::Relaxed);
+    ask(now, &LOOKED_IN_VAIN);
     let indices = |listener: &&crate::backlog::listener::Listener| {
         Some(listener.index.load(Ordering::Relaxed)).filter(|index| *index != UNREGISTERED)
     };
@@ -102,10 +109,10 @@ fn ask_at_once() -> bool {
     matches!(answer, Some((Reply::Waiting { .. }, _)))
 }
 
-fn ask(now: u64) {
+fn ask(now: u64, in_vain: &AtomicU32) {
     let _user = User::enter();
     ASKED_AT.store(now, Ordering::Relaxed);
-    IN_VAIN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_add(1)).ok();
+    in_vain.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_add(1)).ok();
     if starving::take(&PROCESS.header().starving) {
         client::tell(&Request::Idle { channel: 0 }, &[]);
     }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  socket ── the monitor promotes? (the mode of its socket) ──> a kernel socket, Entry::First: its messages are counted
-//!     │ 64 messages, the latest in a short time ──> taken up: Hello; Entry::Kernel, and offered at once
+//!     │ 64 messages, the latest in a short time ──> taken up: Hello; Entry::Kernel, and offered at once. 512, if nearly all bytes go one way
 //!     │ a fifth socket beside four, bind, listen, 64 messages on all so far ──> the next socket registers, as ever
 //!     └ close ──> nobody was told of anything
 //! ```
@@ -38,6 +38,10 @@ use sd_sys::section::Section;
 const FIRSTS: usize = 4;
 /// After so many messages it pays to register.
 const MESSAGES_MIN: u32 = 4 * MESSAGES;
+
+/// After so many if nearly all bytes have gone one way.
+const TRANSFER_MIN: u32 = 8 * MESSAGES_MIN;
+const TRANSFER_RATIO: u64 = 256;
 
 /// What is known of one.
 struct First {
@@ -145,7 +149,8 @@ pub(super) fn left(fd: c_int, is_message: bool) -> Left {
         if first.word.compare_exchange(now, less, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             continue;
         }
-        let taken = if is_message && first.is_due() { take_up(fd, at, first) } else { None };
+        let is_due = is_message && first.is_due() && first.is_worth_it(fd);
+        let taken = if is_due { take_up(fd, at, first) } else { None };
         return taken.map_or(Left::First, Left::TakenUp);
     }
     Left::Other
@@ -163,6 +168,16 @@ impl First {
         let since = now.wrapping_sub(self.looked_at_ms.swap(now, Ordering::Relaxed));
         messages >= MESSAGES_MIN && since <= BUSY_MS && self.word.load(Ordering::Relaxed) & NEVER == 0
     }
+
+    fn is_worth_it(&self, fd: c_int) -> bool {
+        self.messages.load(Ordering::Relaxed) >= TRANSFER_MIN
+            || sd_sys::tcp::info(fd).is_ok_and(|info| !is_one_way(&info))
+    }
+}
+
+/// Whether nearly all bytes have gone one way: a transfer, which is over after a few more calls unless it is a long one.
+fn is_one_way(info: &sd_sys::tcp::Info) -> bool {
+    info.acked.min(info.received).saturating_mul(TRANSFER_RATIO) < info.acked.max(info.received)
 }
 
 /// Makes it one of the process's kernel connections; the process registers, unless it has.

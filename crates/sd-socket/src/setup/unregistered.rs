@@ -55,8 +55,9 @@ pub(super) fn begin(fd: c_int) {
 
 /// The kernel has made a connection; `is_active`: this end has connected.
 pub(crate) fn begin_as(fd: c_int, is_active: bool) {
+    // Before the word: a fork of another thread finds it then.
+    ARE_THERE.store(true, Ordering::Release);
     table::set_early(fd, fresh() | if is_active { 0 } else { PASSIVE });
-    ARE_THERE.store(true, Ordering::Relaxed);
 }
 
 /// A connection that a server has accepted to hand it on ([`super::handed_on`]): a fork does not end the count.
@@ -244,7 +245,12 @@ pub(crate) fn all_stay() {
 }
 
 fn each(mut ends: impl FnMut(c_int)) {
-    if ARE_THERE.swap(false, Ordering::Relaxed) {
+    // Another thread may be about to set a word.
+    let are_there = match crate::process::single_threaded() {
+        true => ARE_THERE.swap(false, Ordering::Acquire),
+        false => are_there(),
+    };
+    if are_there {
         table::for_each(0, u32::MAX, |fd, entry| {
             if matches!(entry, Entry::Early) {
                 ends(fd);

@@ -88,7 +88,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> Outcome<c_int>
 /// The new number `fd` leads to what `old` leads to.
 fn share(old: i32, fd: i32) {
     crate::setup::first::duplicated(old);
-    crate::setup::unregistered::duplicated(old);
+    crate::setup::unregistered::shared(old);
     match table::get(old) {
         Entry::Socket(endpoint) => {
             life::retain(endpoint);

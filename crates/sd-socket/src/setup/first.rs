@@ -37,7 +37,7 @@ use sd_sys::section::Section;
 /// So many at a time.
 const FIRSTS: usize = 4;
 /// After so many messages it pays to register.
-const MESSAGES_MIN: u32 = 4 * MESSAGES;
+pub(super) const MESSAGES_MIN: u32 = 4 * MESSAGES;
 
 /// After so many if nearly all bytes have gone one way.
 const TRANSFER_MIN: u32 = 8 * MESSAGES_MIN;
@@ -241,16 +241,20 @@ pub(super) fn becomes_ours(fd: c_int) {
     // A handler of a signal would wait for this thread.
     let _section = Section::enter();
     let before = first.word.fetch_or(CLOSED, Ordering::AcqRel);
-    let is_fresh = before & (INSIDE | CLOSED) == 0
-        && sd_sys::tcp::info(fd).is_ok_and(|info| info.state == sd_sys::tcp::CLOSE)
-        && client::connected().map(drop).is_some()
-        && crate::epoll::registrations(fd).is_some_and(|all| all.is_empty());
-    if is_fresh && own(fd, |endpoint| table::end_first(fd, at, Entry::Socket(endpoint))).is_some() {
+    let may_be_ours = before & (INSIDE | CLOSED) == 0 && is_fresh(fd);
+    if may_be_ours && own(fd, |endpoint| table::end_first(fd, at, Entry::Socket(endpoint))).is_some() {
         IS_OVER.store(true, Ordering::Relaxed);
     }
     if before & CLOSED == 0 {
         first.word.fetch_and(!CLOSED, Ordering::AcqRel);
     }
+}
+
+/// Nothing was done with it yet that a socket of ours would have had to see, and there is a monitor.
+pub(super) fn is_fresh(fd: c_int) -> bool {
+    sd_sys::tcp::info(fd).is_ok_and(|info| info.state == sd_sys::tcp::CLOSE)
+        && client::connected().map(drop).is_some()
+        && crate::epoll::registrations(fd).is_some_and(|all| all.is_empty())
 }
 
 /// A socket of ours that has been the kernel's alone; `leads_to` puts it into the table.

@@ -14,6 +14,7 @@
 //!
 //! Tested by `cargo xtask sharing --only hands-on`.
 
+use super::first::MESSAGES_MIN;
 use super::unregistered;
 use crate::fd::table::{self, Entry};
 use crate::process::single_threaded;
@@ -48,8 +49,6 @@ const SERIAL_SHIFT: u32 = 32;
 static MADE: AtomicU32 = AtomicU32::new(0);
 /// A child that makes more is as any process.
 const BRIEF: u32 = 8;
-/// So many messages on one are worth to register for.
-const MESSAGES_MIN: u32 = 64;
 
 fn record(serial: u32) -> Option<&'static Record> {
     let page = PAGE.load(Ordering::Acquire);

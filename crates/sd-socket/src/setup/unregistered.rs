@@ -184,8 +184,13 @@ fn name(fd: c_int, word: u64, was_registered: bool) -> Option<&'static Endpoint>
     Some(endpoint)
 }
 
-/// Others get it too: calls of theirs have to be counted in an endpoint. Where there is no monitor it stays the kernel's.
-fn shared(fd: c_int) {
+/// It gets another number, or is a child's too: calls on that have to be counted in an endpoint. Where there is no monitor it stays the kernel's.
+pub(crate) fn shared(fd: c_int) {
+    if table::early(fd).is_none() {
+        return;
+    }
+    // A handler of a signal would find half of it.
+    let _section = Section::enter();
     while let Some(now) = table::early(fd) {
         let is_followed = client::is_there()
             && sd_sys::tcp::info(fd).is_ok_and(|info| info.state != sd_sys::tcp::CLOSE)
@@ -196,26 +201,13 @@ fn shared(fd: c_int) {
     }
 }
 
-/// It gets another number.
-pub(crate) fn duplicated(fd: c_int) {
-    if table::early(fd).is_some() {
-        // A handler of a signal would find half of it.
-        let _section = Section::enter();
-        shared(fd);
-    }
-}
-
 /// It is about to be bound, to listen, to be told an option that only a socket of ours keeps, or to connect to this host: it becomes a
 /// socket of ours. Not if it is, or was, connected, or if the process has not registered.
 pub(crate) fn becomes_ours(fd: c_int) {
     let Some(word) = table::early(fd).filter(|word| word & (INSIDE | PASSIVE) == 0) else { return };
     // A handler of a signal would find half of it.
     let _section = Section::enter();
-    let is_fresh = client::is_there()
-        && sd_sys::tcp::info(fd).is_ok_and(|info| info.state == sd_sys::tcp::CLOSE)
-        && client::connected().map(drop).is_some()
-        && crate::epoll::registrations(fd).is_some_and(|all| all.is_empty());
-    if is_fresh {
+    if client::is_there() && super::first::is_fresh(fd) {
         super::first::own(fd, |endpoint| table::end_early(fd, word, Entry::Socket(endpoint)));
     }
 }

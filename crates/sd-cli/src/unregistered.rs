@@ -1,7 +1,6 @@
 //! Programs that have the library, and TCP sockets, and are unknown to the monitor: their connections are the kernel's,
 //! and no line of `sd ss` would show them. Found below /proc, as far as this user may look there.
 
-use std::collections::HashSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -22,7 +21,7 @@ fn note(pid: u32, socket: &Path) -> Option<String> {
     let root = format!("/proc/{pid}");
     let maps = fs::read(format!("{root}/maps")).ok()?;
     let has = |text: &[u8]| maps.windows(text.len()).any(|window| window == text);
-    if !has(b"/libsd.so") || is_registered(&root, &maps) || !has_tcp(&root) {
+    if !has(b"/libsd.so") || is_registered(&root, &maps) || !crate::young::has_tcp(pid as i32) {
         return None;
     }
     let named = variable(&root, b"SD_MONITOR=");
@@ -69,23 +68,6 @@ fn has_had_a_monitor(root: &str) -> bool {
         read.is_err() || place != [0; 8]
     };
     slabs.peek().is_none() || slabs.any(marked)
-}
-
-fn has_tcp(root: &str) -> bool {
-    let tables =
-        ["tcp", "tcp6"].map(|name| fs::read_to_string(format!("{root}/net/{name}")).unwrap_or_default());
-    let inodes: HashSet<&str> = tables
-        .iter()
-        .flat_map(|text| text.lines().skip(1))
-        .filter_map(|line| line.split_whitespace().nth(9))
-        .collect();
-    let links = fs::read_dir(format!("{root}/fd")).into_iter().flatten().flatten();
-    links.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|link| {
-        let text = link.to_string_lossy();
-        text.strip_prefix("socket:[")
-            .and_then(|rest| rest.strip_suffix(']'))
-            .is_some_and(|inode| inodes.contains(inode))
-    })
 }
 
 /// Of its environment, as it was when the program began.

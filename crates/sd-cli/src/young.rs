@@ -6,6 +6,18 @@ use procfs::process::{FDTarget, Process};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
+use std::path::PathBuf;
+
+type Tcp = BTreeMap<u64, TcpNetEntry>;
+
+/// What was read below /proc, each once.
+#[derive(Default)]
+struct Seen {
+    /// Numbers that lead to sockets, with the inodes of those, by process.
+    sockets: BTreeMap<i32, BTreeMap<i32, u64>>,
+    /// By what the link to the network namespace says.
+    tcp: BTreeMap<PathBuf, Tcp>,
+}
 
 /// Sockets that a status document names.
 #[derive(Default)]
@@ -17,9 +29,10 @@ struct Known {
 
 /// Adds them to the connections of a status document.
 pub(crate) fn add(status: &mut Value) {
-    let (mut known, mut found) = (Known::of(status), Vec::new());
+    let mut seen = Seen::default();
+    let (mut known, mut found) = (Known::of(status, &mut seen), Vec::new());
     for (pid, comm) in clients(status) {
-        found.extend(of(pid, &comm, &mut known).unwrap_or_default());
+        found.extend(of(pid, &comm, &mut known, &mut seen).unwrap_or_default());
     }
     if let Some(all) = status["connections"].as_array_mut() {
         all.extend(found);
@@ -30,23 +43,22 @@ fn objects<'a>(status: &'a Value, list: &str) -> impl Iterator<Item = &'a Value>
     status[list].as_array().into_iter().flatten()
 }
 
+fn number(of: &Value, name: &str) -> Option<i32> {
+    i32::try_from(of[name].as_i64()?).ok()
+}
+
 fn clients(status: &Value) -> Vec<(i32, String)> {
-    let client =
-        |one: &Value| Some((i32::try_from(one["pid"].as_i64()?).ok()?, one["comm"].as_str()?.to_owned()));
+    let client = |one: &Value| Some((number(one, "pid")?, one["comm"].as_str()?.to_owned()));
     objects(status, "clients").filter_map(client).collect()
 }
 
 impl Known {
-    fn of(status: &Value) -> Known {
+    fn of(status: &Value, seen: &mut Seen) -> Known {
         let mut known = Known::default();
-        let mut processes: BTreeMap<i64, BTreeMap<i32, u64>> = BTreeMap::new();
-        let sockets = |pid: i64| i32::try_from(pid).ok().and_then(|pid| sockets_of(&Process::new(pid).ok()?));
         for one in objects(status, "connections") {
-            let (Some(pid), Some(fd)) = (one["pid"].as_i64(), one["fd"].as_i64()) else { continue };
-            let numbers = processes.entry(pid).or_insert_with(|| sockets(pid).unwrap_or_default());
-            let inode = i32::try_from(fd).ok().and_then(|fd| numbers.get(&fd));
+            let (Some(pid), Some(fd)) = (number(one, "pid"), number(one, "fd")) else { continue };
             let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
-            match inode {
+            match seen.sockets_of(pid).get(&fd) {
                 Some(inode) => known.inodes.insert(*inode),
                 None => known.names.insert((text("local"), text("peer"))),
             };
@@ -60,38 +72,60 @@ impl Known {
     }
 }
 
-/// Numbers of a process that lead to sockets, with the inodes of those, in the order of the numbers.
-fn sockets_of(process: &Process) -> Option<BTreeMap<i32, u64>> {
-    let inode = |target| if let FDTarget::Socket(inode) = target { Some(inode) } else { None };
-    Some(process.fd().ok()?.flatten().filter_map(|info| Some((info.fd, inode(info.target)?))).collect())
+impl Seen {
+    /// None of a process that cannot be looked at.
+    fn sockets_of(&mut self, pid: i32) -> &BTreeMap<i32, u64> {
+        let read = || Process::new(pid).map(|process| sockets_of(&process)).unwrap_or_default();
+        self.sockets.entry(pid).or_insert_with(read)
+    }
+
+    /// Of the process's network namespace.
+    fn tcp_of(&mut self, process: &Process) -> &Tcp {
+        let namespace = std::fs::read_link(format!("/proc/{}/ns/net", process.pid));
+        let unknown = || PathBuf::from(process.pid.to_string());
+        self.tcp.entry(namespace.unwrap_or_else(|_| unknown())).or_insert_with(|| tcp_of(process))
+    }
 }
 
 /// What a process has that is not known; it is then. A process of that number that has another name is another one's number: this
 /// program is in another PID namespace than the monitor.
-fn of(pid: i32, comm: &str, known: &mut Known) -> Option<Vec<Value>> {
+fn of(pid: i32, comm: &str, known: &mut Known, seen: &mut Seen) -> Option<Vec<Value>> {
     let process = Process::new(pid).ok()?;
     if process.stat().ok()?.comm != comm {
         return None;
     }
-    let sockets = sockets_of(&process)?;
+    let sockets = seen.sockets_of(pid).clone();
     if sockets.values().all(|inode| known.inodes.contains(inode)) {
         return None;
     }
-    let tcp = tables(&process);
+    let tcp = seen.tcp_of(&process);
+    let is_connection = |entry: &TcpNetEntry| !matches!(entry.state, TcpState::Listen | TcpState::TimeWait);
     let young = sockets.into_iter().filter_map(|(fd, inode)| {
-        let entry = tcp.get(&inode).filter(|entry| !known.has(inode, entry))?;
+        let entry = tcp.get(&inode).filter(|entry| is_connection(entry) && !known.has(inode, entry))?;
         known.inodes.insert(inode);
         Some(line((pid, comm, fd), entry))
     });
     Some(young.collect())
 }
 
-/// TCP connections of the process's network namespace, by inode.
-fn tables(process: &Process) -> BTreeMap<u64, TcpNetEntry> {
-    let v4 = process.tcp().unwrap_or_default();
-    let v6 = process.tcp6().unwrap_or_default();
-    let is_connection = |entry: &TcpNetEntry| !matches!(entry.state, TcpState::Listen | TcpState::TimeWait);
-    let all = v4.into_iter().chain(v6).filter(is_connection);
+/// Whether a process has a TCP socket that is bound or connected.
+pub(crate) fn has_tcp(pid: i32) -> bool {
+    Process::new(pid).is_ok_and(|process| {
+        let tcp = tcp_of(&process);
+        sockets_of(&process).values().any(|inode| tcp.contains_key(inode))
+    })
+}
+
+/// Numbers of a process that lead to sockets, with the inodes of those.
+fn sockets_of(process: &Process) -> BTreeMap<i32, u64> {
+    let inode = |target| if let FDTarget::Socket(inode) = target { Some(inode) } else { None };
+    let all = process.fd().into_iter().flatten().flatten();
+    all.filter_map(|info| Some((info.fd, inode(info.target)?))).collect()
+}
+
+/// TCP sockets of the process's network namespace, by inode.
+fn tcp_of(process: &Process) -> Tcp {
+    let all = process.tcp().unwrap_or_default().into_iter().chain(process.tcp6().unwrap_or_default());
     all.filter(|entry| entry.inode != 0).map(|entry| (entry.inode, entry)).collect()
 }
 

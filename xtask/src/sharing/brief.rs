@@ -1,7 +1,7 @@
 //! The first connection of a process is the kernel's where connections that last are moved (ADR 79): who is done soon is never heard of, and
 //! who lives has lost nothing.
 
-use super::{Part, served, start};
+use super::{Part, promote, served, start};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
 use harness::user::User;
@@ -72,10 +72,7 @@ fn strangers(lab: &mut Lab) -> Result<String> {
 }
 
 fn run(lab: &mut Lab, server: &str) -> Result<String> {
-    if !lab.is_oracle() {
-        lab.kill_monitor();
-        lab.start_monitor_with(&["--promote=earned"])?;
-    }
+    promote::let_earn(lab)?;
     let (serving, port) = served(start(lab, Side::Sd, &[server])?)?;
     // Who is one process goes on accepting over channels.
     let last = if server == "echo" { Seen::Registered } else { Seen::Kernel };

@@ -1,7 +1,7 @@
 //! A server that hands on each connection to a child leaves its monitor, and its children's connections are moved all the same if they last (ADR 94).
 
 use super::brief::{self, Seen};
-use super::{Part, served, start};
+use super::{Part, promote, served, start};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
 use harness::{Result, fail, product};
@@ -41,14 +41,6 @@ pub(super) fn parts<'a>() -> impl Iterator<Item = Part<'a>> {
     ways.chain([meanwhile, queue])
 }
 
-fn let_promote(lab: &mut Lab) -> Result<()> {
-    if !lab.is_oracle() {
-        lab.kill_monitor();
-        lab.start_monitor_with(&["--promote=earned"])?;
-    }
-    Ok(())
-}
-
 /// Connections to a server that are over soon, by a client without the library.
 fn visit(port: &str, count: usize) -> Result<()> {
     for _ in 0..count {
@@ -69,7 +61,7 @@ fn is_registered(pid: u32) -> Result<bool> {
 }
 
 fn run(lab: &mut Lab, way: &str, wanted: Seen) -> Result<String> {
-    let_promote(lab)?;
+    promote::let_earn(lab)?;
     let (serving, port) = served(start(lab, Side::Sd, &["echo-in-children", way])?)?;
     visit(&port, HANDED_ON)?;
     if is_registered(serving.pid())? {
@@ -99,7 +91,7 @@ fn run(lab: &mut Lab, way: &str, wanted: Seen) -> Result<String> {
 
 /// No connection fails while the server leaves.
 fn meanwhile(lab: &mut Lab) -> Result<String> {
-    let_promote(lab)?;
+    promote::let_earn(lab)?;
     let mut dials = 0;
     for _ in 0..ROUNDS {
         let (serving, port) = served(start(lab, Side::Sd, &["echo-in-children"])?)?;
@@ -118,7 +110,7 @@ fn meanwhile(lab: &mut Lab) -> Result<String> {
 
 /// Connections over shared memory that wait to be accepted when the server might leave are accepted, all of them.
 fn queue(lab: &mut Lab) -> Result<String> {
-    let_promote(lab)?;
+    promote::let_earn(lab)?;
     let (serving, port) = served(start(lab, Side::Sd, &["echo-in-children"])?)?;
     let program = super::program();
     let mut command = lab.command(Side::Sd, &program.to_string_lossy(), &["brief", &port, "queue"])?;

@@ -60,10 +60,7 @@ fn threads(lab: &mut Lab) -> Result<String> {
     /// With the one that fills it; so many ends.
     const ENDS: usize = 9 * 2;
     const PORT: u16 = 7000;
-    if !lab.is_oracle() {
-        lab.kill_monitor();
-        lab.start_monitor_with(&["--promote=earned"])?;
-    }
+    super::promote::let_earn(lab)?;
     for round in 0..ROUNDS {
         let networks = Networks::new(Joint::Bridge)?;
         let mut server =

@@ -63,9 +63,18 @@ fn run(lab: &mut Lab, (way, bytes): (&str, &str), seed: u64) -> Result<String> {
 
 /// All connections begin as the kernel's, and are moved soon.
 pub(super) fn let_promote(lab: &mut Lab) -> Result<()> {
+    let_move(lab, "--promote=all")
+}
+
+/// Those that last are moved, as for users.
+pub(super) fn let_earn(lab: &mut Lab) -> Result<()> {
+    let_move(lab, "--promote=earned")
+}
+
+fn let_move(lab: &mut Lab, which: &str) -> Result<()> {
     if !lab.is_oracle() {
         lab.kill_monitor();
-        lab.start_monitor_with(&["--promote=all"])?;
+        lab.start_monitor_with(&[which])?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! A connection that has not lasted yet has no entry in any slab: between two network namespaces, of processes that have registered (ADR 97).
 
-use super::Part;
 use super::across::{Joint, Networks, SERVER, started};
+use super::{Part, promote};
 use harness::lab::{Lab, Side};
 use harness::process::{Proc, free_port};
 use harness::ss::Connection;
@@ -48,10 +48,7 @@ fn run(lab: &mut Lab, way: &str, wanted: Seen) -> Result<String> {
     if !nix::unistd::geteuid().is_root() {
         return Ok("skipped: only root makes network namespaces".to_owned());
     }
-    if !lab.is_oracle() {
-        lab.kill_monitor();
-        lab.start_monitor_with(&["--promote=earned"])?;
-    }
+    promote::let_earn(lab)?;
     let networks = Networks::new(Joint::Cable)?;
     let port = free_port()?.to_string();
     let start = |network, args: &[&str]| started(lab, Side::Sd, network, args, Stdio::null());

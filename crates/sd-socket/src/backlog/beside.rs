@@ -29,6 +29,9 @@ const DOUBLINGS: u32 = 6;
 /// So many looks in a row ask at once: what a question brings may be connections of this process's own, which were on their way.
 const LOOKS_AT_ONCE: u32 = 3;
 
+/// So long a look, which must not wait, gives a monitor for its answer. From one that is late nothing is awaited until it has answered.
+const LOOK_MS: i32 = 50;
+
 /// When the first of those words came that were not asked about; zero: there are none.
 static TOLD_AT: AtomicU64 = AtomicU64::new(0);
 static ASKED_AT: AtomicU64 = AtomicU64::new(0);
@@ -104,7 +107,7 @@ fn ask_at_once() -> bool {
     };
     let Some(index) = REGISTRY.lock().iter().find_map(indices) else { return false };
     // The monitor answers in turn, so what it offers has come before this answer.
-    let answer = client::question(&Request::Waiting { index }, &[]);
+    let answer = client::question_within(&Request::Waiting { index }, LOOK_MS);
     client::check_mail();
     matches!(answer, Some((Reply::Waiting { .. }, _)))
 }

@@ -367,6 +367,16 @@ pub(crate) fn question(request: &Request, fds: &[i32]) -> Option<(Reply, msg::Re
     question_and(request, fds, |reply, got| (reply, got))
 }
 
+/// Asks for a call that must not wait: a monitor that has not answered after so long is slow.
+pub(crate) fn question_within(request: &Request, patience_ms: i32) -> Option<(Reply, msg::Received)> {
+    let mut control = connected()?;
+    let answer = slow::ask_within(&mut control, CONTROL_FD.raw(), request, &[], Some(patience_ms));
+    if answer.is_none() {
+        unanswered(&mut control);
+    }
+    answer
+}
+
 /// Asks the monitor; `take` gets the answer before anybody else asks, a handler of a signal included.
 pub(crate) fn question_and<T>(
     request: &Request,

@@ -124,6 +124,17 @@ pub(crate) fn ask(
     request: &Request,
     fds: &[i32],
 ) -> Option<(Reply, msg::Received)> {
+    ask_within(control, fd, request, fds, None)
+}
+
+/// The same; after `patience_ms` without a message the answer is one that is owed.
+pub(super) fn ask_within(
+    control: &mut Control,
+    fd: i32,
+    request: &Request,
+    fds: &[i32],
+    patience_ms: Option<i32>,
+) -> Option<(Reply, msg::Received)> {
     let mut kept = false;
     let _free = crate::monitor::spare::Free::now();
     take_late(control, fd);
@@ -132,7 +143,7 @@ pub(crate) fn ask(
     if is_slow && !changes_what_it_knows {
         return None;
     }
-    let flags = if is_slow { libc::MSG_DONTWAIT } else { 0 };
+    let flags = if is_slow || patience_ms.is_some() { libc::MSG_DONTWAIT } else { 0 };
     match sent(send_with(fd, request, fds, flags)) {
         Some(true) => {}
         Some(false) => return None,
@@ -145,8 +156,10 @@ pub(crate) fn ask(
         control.slow.owed += 1;
         return None;
     }
+    let has_come =
+        || patience_ms.is_none_or(|ms| sd_sys::fd::poll_one(fd, libc::POLLIN, ms).is_ok_and(|got| got != 0));
     let answer = loop {
-        match receive(fd, 0) {
+        match if has_come() { receive(fd, 0) } else { Err(Errno::EAGAIN) } {
             Ok((reply, got)) => match take_in(control, reply, got) {
                 Some(answer) => break Some(answer),
                 None => kept = true,
@@ -213,5 +226,36 @@ pub(super) fn late_answer(control: &mut Control, fd: i32) -> Option<Option<(Repl
             Err(Errno::EAGAIN) => return None,
             Err(_) => return Some(None),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn a_call_that_must_not_wait_leaves_a_silent_monitor_at_once() {
+        let (ours, _silent) = UnixDatagram::pair().unwrap();
+        let mut control = Control::new();
+        let mut ask =
+            || ask_within(&mut control, ours.as_raw_fd(), &Request::Waiting { index: 0 }, &[], Some(0));
+        // The socket has no time-out: who waited for an answer would stay here.
+        assert!(ask().is_none() && ask().is_none());
+        assert_eq!(control.slow.owed, 1, "what is owed is not asked for again");
+        assert!(!control.slow.is_broken());
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_is_one_that_is_owed() {
+        let (ours, monitor) = UnixDatagram::pair().unwrap();
+        let mut control = Control::new();
+        let fd = ours.as_raw_fd();
+        assert!(ask_within(&mut control, fd, &Request::Waiting { index: 0 }, &[], Some(0)).is_none());
+        monitor.send(Reply::Ok.encode(&mut [0; MESSAGE_MAX])).unwrap();
+        take_late(&mut control, fd);
+        assert!(control.slow.is_idle());
     }
 }

@@ -48,8 +48,10 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     if bad && op != libc::EPOLL_CTL_DEL {
         return Outcome::Errno(Errno::EFAULT);
     }
+    // What stands there at a DEL is nobody's wish: Python's selectors leave whatever was on the stack.
+    let is_asked = !bad && op != libc::EPOLL_CTL_DEL;
     // SAFETY: see the module.
-    let event = unsafe { event.as_ref() }.filter(|_| !bad).map(|e| (e.events, e.u64));
+    let event = unsafe { event.as_ref() }.filter(|_| is_asked).map(|e| (e.events, e.u64));
     if op != libc::EPOLL_CTL_DEL {
         listening::watched(fd);
     }

@@ -28,6 +28,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     solo("epoll_oneshot/with_edge", with_edge),
     solo("epoll_oneshot/threads", oneshot_threads),
     solo("epoll_exclusive/rules", exclusive_rules),
+    solo("epoll_ctl/del_ignores_the_event", del_ignores_the_event),
     solo("epoll_exclusive/delivers", exclusive_delivers),
 ];
 
@@ -417,6 +418,20 @@ fn exclusive_rules() {
     show("of an epoll", epoll_ctl(ep, libc::EPOLL_CTL_ADD, epoll(), IN | exclusive, 3));
     show("ADD normal", epoll_ctl(ep, libc::EPOLL_CTL_ADD, pair.server, IN, 4));
     show("MOD normal to EXCLUSIVE", epoll_ctl(ep, libc::EPOLL_CTL_MOD, pair.server, IN | exclusive, 4));
+}
+
+/// Python passes whatever is on its stack.
+fn del_ignores_the_event() {
+    let (pair, (listening, _)) = (connected(), listener());
+    let (ep, inner) = (epoll(), epoll());
+    for (name, fd) in [("a stream", pair.server), ("a listener", listening), ("an instance", inner)] {
+        for events in [libc::EPOLLEXCLUSIVE, libc::EPOLLEXCLUSIVE | ONESHOT, -1, 0] {
+            epoll_add(ep, fd, IN, 1);
+            say!("{name} {events:#x}");
+            show("DEL", epoll_ctl(ep, libc::EPOLL_CTL_DEL, fd, events, u64::MAX));
+            show("DEL again", epoll_ctl(ep, libc::EPOLL_CTL_DEL, fd, events, u64::MAX));
+        }
+    }
 }
 
 fn exclusive_delivers() {

@@ -19,6 +19,7 @@
 //! Used by `xtask`, `tests/apps`, `tests/packaging` and `tests/suites`. It has no opinion about what is tested.
 
 pub mod again;
+pub mod cable;
 pub mod debian;
 pub mod host;
 pub mod install;

@@ -13,6 +13,7 @@ mod gist;
 mod guest;
 mod hostile;
 mod instructions;
+mod loads;
 mod miri;
 mod port;
 mod posix;

@@ -73,9 +73,22 @@ impl Lab {
         Lab::at(Some(network), is_oracle, false)
     }
 
+    /// The same; its monitor is started later, with arguments.
+    pub fn on_without_monitor(network: Network) -> Result<Lab> {
+        Lab::bare(Some(network), false, false)
+    }
+
     fn at(network: Option<Network>, is_oracle: bool, promotes_nothing: bool) -> Result<Lab> {
+        let mut lab = Lab::bare(network, is_oracle, promotes_nothing)?;
+        if !is_oracle {
+            lab.start_monitor()?;
+        }
+        Ok(lab)
+    }
+
+    fn bare(network: Option<Network>, is_oracle: bool, promotes_nothing: bool) -> Result<Lab> {
         let scratch = Scratch::new("lab")?;
-        let mut lab = Lab {
+        Ok(Lab {
             monitor: None,
             monitor_fds: 0,
             scratch,
@@ -85,11 +98,7 @@ impl Lab {
             promotes_nothing,
             network,
             is_oracle,
-        };
-        if !is_oracle {
-            lab.start_monitor()?;
-        }
-        Ok(lab)
+        })
     }
 
     /// Starts the programs of the kernel's side in this cgroup from now on, or in none.
@@ -133,6 +142,11 @@ impl Lab {
 
     pub fn path(&self) -> &Path {
         self.scratch.path()
+    }
+
+    /// Where everything runs, if not in the network of this process.
+    pub fn network(&self) -> Option<&Network> {
+        self.network.as_ref()
     }
 
     pub fn socket(&self) -> PathBuf {

@@ -156,7 +156,7 @@ fn parse_memcslap(text: &str, threads: usize) -> Result<f64> {
 }
 
 /// The last line of `redis-benchmark --csv`: name, requests/s, then average, min, p50, ... in ms.
-fn parse_redis(text: &str) -> Result<Measurement> {
+pub(crate) fn parse_redis(text: &str) -> Result<Measurement> {
     let cells: Vec<f64> = text
         .lines()
         .last()

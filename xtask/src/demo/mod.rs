@@ -7,18 +7,32 @@
 mod chart;
 pub(crate) mod machine;
 pub(crate) mod measure;
+mod two_hosts;
 
+use harness::cable::Faults;
 use harness::lab::{Lab, Side};
 use harness::report::{Progress, median, table, thousands};
 use harness::{Result, install, product};
 use measure::{Benchmark, Measurement};
 use serde_json::json;
+use std::time::Duration;
+
+const TITLE: &str = "Unmodified programs on one host: requests per second";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Use the programs that are there; install nothing
     #[arg(long)]
     no_install: bool,
+    /// Between two hosts, made of network namespaces of this one, with an engine each
+    #[arg(long)]
+    two_hosts: bool,
+    /// Of a million packets between the two hosts so many are lost
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "two_hosts")]
+    lost_ppm: u32,
+    /// A packet between the two hosts takes so much longer
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, requires = "two_hosts")]
+    delay_us: u64,
     /// Print one JSON document instead of the table
     #[arg(long)]
     json: bool,
@@ -31,6 +45,14 @@ pub(crate) struct Options {
     /// Use what is built already
     #[arg(long)]
     no_build: bool,
+}
+
+impl Options {
+    /// Of the cable between two hosts.
+    fn faults(&self) -> Faults {
+        let delay = Duration::from_micros(self.delay_us);
+        Faults { lost_ppm: self.lost_ppm, delay, ..Faults::default() }
+    }
 }
 
 fn seconds(text: &str) -> std::result::Result<f64, String> {
@@ -66,11 +88,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         product::build()?;
     }
     let (rounds, seconds) = if options.quick { (1, options.seconds.min(0.5)) } else { (3, options.seconds) };
+    if options.two_hosts {
+        return two_hosts::run(options, rounds, seconds);
+    }
     let rows = measure_all(rounds, seconds)?;
     let folder = product::target().join("demo");
     std::fs::create_dir_all(&folder)?;
     let picture = folder.join("demo.svg");
-    std::fs::write(&picture, chart::svg(&rows))?;
+    let bar = |row: &'_ Row| chart::Bars {
+        label: row.benchmark.label,
+        connections: row.benchmark.connections,
+        rates: [row.kernel.requests_per_s, row.sd.requests_per_s],
+    };
+    let bars: Vec<_> = rows.iter().map(bar).collect();
+    std::fs::write(&picture, chart::svg(TITLE, &bars))?;
     let machine = machine::describe();
     if options.json {
         let rows: Vec<_> = rows.iter().map(as_json).collect();

@@ -3,7 +3,7 @@
 //! `cargo run --release -p sd-keys --example cost`
 
 use sd_keys::sealed::GENERATION;
-use sd_keys::{Accept, Cipher, Credentials, Identity, Keys, Progress, Purpose, Sealed};
+use sd_keys::{Accept, Cipher, Credentials, Identity, Keys, Progress, Purpose, Sealed, SharedKey};
 use sd_link::seal::{Checksum, Seal, Session};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -67,6 +67,38 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
+/// What somebody who only knows a public key, or nothing, can make an engine do by a message.
+fn strangers() {
+    let engine =
+        |shared| Credentials::new(Some(Identity::generate().unwrap()), shared, Cipher::Aes128Gcm).unwrap();
+    let [own, other] = [(); 2].map(|()| engine(Some(SharedKey::generate().unwrap())));
+    let identity = Identity::generate().unwrap();
+    let (pinned, accept) = (identity.public(), Accept::Keys(vec![identity.public()]));
+    let own_pinned = Credentials::new(Some(identity), None, Cipher::Aes128Gcm).unwrap();
+    for (name, own, accept, message) in [
+        (
+            "answer to a first message, pinned key",
+            &own_pinned,
+            accept,
+            other.begin(Some(pinned), &Purpose::Link).unwrap().1,
+        ),
+        (
+            "refusal of a first message, shared key",
+            &own,
+            Accept::Shared,
+            other.begin(None, &Purpose::Link).unwrap().1,
+        ),
+    ] {
+        let times = (0..ROUNDS).map(|_| {
+            let start = Instant::now();
+            let mut end = own.answer(accept.clone(), &Purpose::Link).unwrap();
+            let _ = black_box(end.receive(&message));
+            nanos(start.elapsed(), 1000)
+        });
+        println!("{name}: {:.0} us", median(times.collect()));
+    }
+}
+
 fn main() {
     let sealed = |cipher| shake(cipher).map(Sealed::new);
     let mut all = [
@@ -96,6 +128,7 @@ fn main() {
         nanos(start.elapsed(), 1000)
     });
     println!("handshake, both ends, with two new identities: {:.0} us", median(times.collect()));
+    strangers();
     let [_, ends, _] = &mut all;
     let mut number = (ends.number / GENERATION + 1) * GENERATION;
     let times = (0..ROUNDS).map(|_| {

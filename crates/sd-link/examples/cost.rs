@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p sd-link --example cost`
 
-use sd_link::seal::{Checksum, Seal};
+use sd_link::seal::{Checksum, Seal, Session};
 use sd_link::{Config, Connection, Ends, Limits, Link, News, PathConfig};
 use std::time::Duration;
 
@@ -48,12 +48,16 @@ impl Ends for Desk {
 struct Bare;
 
 impl Seal for Bare {
-    fn begin(&mut self, _: u64, _: u64) {}
+    fn begin(&mut self, _: &Session) {}
     fn overhead(&self) -> usize {
         0
     }
-    fn seal(&mut self, _: u64, _: &mut [u8], _: usize) {}
-    fn open(&mut self, _: u64, _: &mut [u8], _: usize) -> bool {
+    fn seal(&mut self, _: u8, _: u64, _: &mut [u8], _: usize) {}
+    fn open(&mut self, _: u8, _: u64, _: &mut [u8], _: usize) -> bool {
+        true
+    }
+    fn sign(&mut self, _: &mut [u8]) {}
+    fn is_signed(&mut self, _: &[u8]) -> bool {
         true
     }
 }
@@ -138,17 +142,23 @@ impl Pair {
 struct Boxed(Box<dyn Seal>);
 
 impl Seal for Boxed {
-    fn begin(&mut self, send: u64, receive: u64) {
-        self.0.begin(send, receive);
+    fn begin(&mut self, session: &Session) {
+        self.0.begin(session);
     }
     fn overhead(&self) -> usize {
         self.0.overhead()
     }
-    fn seal(&mut self, number: u64, packet: &mut [u8], header: usize) {
-        self.0.seal(number, packet, header);
+    fn seal(&mut self, path: u8, number: u64, packet: &mut [u8], header: usize) {
+        self.0.seal(path, number, packet, header);
     }
-    fn open(&mut self, number: u64, packet: &mut [u8], header: usize) -> bool {
-        self.0.open(number, packet, header)
+    fn open(&mut self, path: u8, number: u64, packet: &mut [u8], header: usize) -> bool {
+        self.0.open(path, number, packet, header)
+    }
+    fn sign(&mut self, packet: &mut [u8]) {
+        self.0.sign(packet);
+    }
+    fn is_signed(&mut self, packet: &[u8]) -> bool {
+        self.0.is_signed(packet)
     }
 }
 

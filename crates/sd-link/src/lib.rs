@@ -30,7 +30,7 @@
 //! * Whatever comes, the worst is [`Taken::Down`]: the session ends. A packet that is not of the session changes nothing.
 //!
 //! # Not here
-//! Encryption and authentication (another [`seal::Seal`], and a handshake in place of the greeting); path MTU; pacing; a choice of
+//! Encryption and authentication (another [`seal::Seal`], with keys of a handshake before the link: `sd-keys`); path MTU; pacing; a choice of
 //! path for each connection, so that a stream that stands still stops few of them.
 //!
 //! # Tests

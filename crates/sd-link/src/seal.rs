@@ -1,28 +1,46 @@
 //! What shows that a packet is as it was sent, and from whom.
 //!
-//! A part of its own, chosen when a link is made: [`Checksum`] for networks that are trusted, authenticated encryption elsewhere.
+//! A part of its own, chosen when a link is made: [`Checksum`] for networks that are trusted, authenticated encryption elsewhere (`sd-keys`).
 
-/// Seals and opens packets of one session.
+/// Packets so far below the highest number of their path are taken no more. So a seal that changes its keys need not keep old ones.
+pub const LATE_MAX: u64 = 4096;
+
+/// A session: what both ends said when they greeted each other. No two sessions of a link are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Session {
+    /// Epoch and nonce of this engine, then of the other one.
+    pub send: [u64; 4],
+    /// The same as the other engine has it: its own first.
+    pub receive: [u64; 4],
+}
+
+/// Seals and opens packets of one session after the other, and signs the greetings before each.
 ///
 /// ```
-/// use sd_link::seal::{Checksum, Seal};
+/// use sd_link::seal::{Checksum, Seal, Session};
 /// let (mut a, mut b) = (Checksum::default(), Checksum::default());
-/// (a.begin(1, 2), b.begin(2, 1));
+/// let (one, two) = ([1, 2, 3, 4], [3, 4, 1, 2]);
+/// (a.begin(&Session { send: one, receive: two }), b.begin(&Session { send: two, receive: one }));
 /// let mut packet = *b"header: body........";
-/// a.seal(5, &mut packet, 7);
-/// assert!(b.open(5, &mut packet, 7));
+/// a.seal(0, 5, &mut packet, 7);
+/// assert!(b.open(0, 5, &mut packet, 7));
 /// packet[9] ^= 1;
-/// assert!(!b.open(5, &mut packet, 7));
+/// assert!(!b.open(0, 5, &mut packet, 7));
 /// ```
 pub trait Seal {
-    /// A session begins. What both ends said when they greeted each other has led to these.
-    fn begin(&mut self, send: u64, receive: u64);
-    /// Bytes that a seal takes at the end of a packet.
+    /// A session begins, and numbers begin anew on each path.
+    fn begin(&mut self, session: &Session);
+    /// Bytes that a seal, or a signature, takes at the end of a packet.
     fn overhead(&self) -> usize;
     /// Seals a packet, of which the first `header` bytes stay readable and the last [`Seal::overhead`] are for the seal.
-    fn seal(&mut self, number: u64, packet: &mut [u8], header: usize);
+    /// On each path numbers rise from packet to packet, so none is used twice there; two paths use the same ones.
+    fn seal(&mut self, path: u8, number: u64, packet: &mut [u8], header: usize);
     /// Whether the packet is as it was sealed; its body is then readable.
-    fn open(&mut self, number: u64, packet: &mut [u8], header: usize) -> bool;
+    fn open(&mut self, path: u8, number: u64, packet: &mut [u8], header: usize) -> bool;
+    /// Signs a greeting: it belongs to no session yet, has no number, and stays readable.
+    fn sign(&mut self, packet: &mut [u8]);
+    /// Whether the other engine has signed this greeting, be it now or long ago.
+    fn is_signed(&mut self, packet: &[u8]) -> bool;
 }
 
 /// 64 bits that find errors, and packets of other sessions; no protection against who can see packets.
@@ -32,24 +50,42 @@ pub struct Checksum {
     receive: u64,
 }
 
+impl Checksum {
+    fn put(key: u64, packet: &mut [u8]) {
+        if let Some((body, sum)) = packet.split_last_chunk_mut::<8>() {
+            *sum = hash(key, body).to_le_bytes();
+        }
+    }
+
+    fn fits(key: u64, packet: &[u8]) -> bool {
+        let parts = packet.split_last_chunk::<8>();
+        parts.is_some_and(|(body, sum)| u64::from_le_bytes(*sum) == hash(key, body))
+    }
+}
+
 impl Seal for Checksum {
-    fn begin(&mut self, send: u64, receive: u64) {
-        *self = Checksum { send, receive };
+    fn begin(&mut self, session: &Session) {
+        *self = Checksum { send: hash_words(2, &session.send), receive: hash_words(2, &session.receive) };
     }
 
     fn overhead(&self) -> usize {
         8
     }
 
-    fn seal(&mut self, _: u64, packet: &mut [u8], _: usize) {
-        if let Some((body, sum)) = packet.split_last_chunk_mut::<8>() {
-            *sum = hash(self.send, body).to_le_bytes();
-        }
+    fn seal(&mut self, _: u8, _: u64, packet: &mut [u8], _: usize) {
+        Checksum::put(self.send, packet);
     }
 
-    fn open(&mut self, _: u64, packet: &mut [u8], _: usize) -> bool {
-        let parts = packet.split_last_chunk::<8>();
-        parts.is_some_and(|(body, sum)| u64::from_le_bytes(*sum) == hash(self.receive, body))
+    fn open(&mut self, _: u8, _: u64, packet: &mut [u8], _: usize) -> bool {
+        Checksum::fits(self.receive, packet)
+    }
+
+    fn sign(&mut self, packet: &mut [u8]) {
+        Checksum::put(0, packet);
+    }
+
+    fn is_signed(&mut self, packet: &[u8]) -> bool {
+        Checksum::fits(0, packet)
     }
 }
 
@@ -81,6 +117,10 @@ pub(crate) fn hash(key: u64, bytes: &[u8]) -> u64 {
     a = fold(word(&last, 0) ^ ODD[2], word(&last, 8) ^ a);
     b = fold(word(&last, 16) ^ ODD[3], word(&last, 24) ^ b);
     fold(a ^ b.rotate_left(29) ^ ODD[0], bytes.len() as u64 ^ b ^ ODD[1])
+}
+
+pub(crate) fn hash_words(key: u64, words: &[u64]) -> u64 {
+    words.iter().fold(key, |sum, word| hash(sum, &word.to_le_bytes()))
 }
 
 /// Numbers that look random, from a seed that is.

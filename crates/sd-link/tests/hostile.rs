@@ -1,7 +1,7 @@
 //! Packets that no honest engine sends, with a good seal: the worst is the end of the session.
 
 use proptest::prelude::*;
-use sd_link::seal::{Checksum, Seal};
+use sd_link::seal::{Checksum, Seal, Session};
 use sd_link::wire::{Ack, HEADER, Header, Hello, PacketKind, RECORD, RecordKind, Records, packet_len, put};
 use sd_link::{Cause, Config, Connection, Ends, Limits, Link, News, PathConfig, Taken};
 
@@ -10,12 +10,16 @@ use sd_link::{Cause, Config, Connection, Ends, Limits, Link, News, PathConfig, T
 struct Open;
 
 impl Seal for Open {
-    fn begin(&mut self, _: u64, _: u64) {}
+    fn begin(&mut self, _: &Session) {}
     fn overhead(&self) -> usize {
         0
     }
-    fn seal(&mut self, _: u64, _: &mut [u8], _: usize) {}
-    fn open(&mut self, _: u64, _: &mut [u8], _: usize) -> bool {
+    fn seal(&mut self, _: u8, _: u64, _: &mut [u8], _: usize) {}
+    fn open(&mut self, _: u8, _: u64, _: &mut [u8], _: usize) -> bool {
+        true
+    }
+    fn sign(&mut self, _: &mut [u8]) {}
+    fn is_signed(&mut self, _: &[u8]) -> bool {
         true
     }
 }
@@ -145,7 +149,7 @@ proptest! {
         link.receive(7_000_000_000, 0, &mut packet(tag, 2000, &bytes), false, &mut desk);
         bytes.truncate(100);
         let mut sealed = packet(tag, 2001, &bytes);
-        Checksum::default().seal(0, &mut sealed, HEADER);
+        Checksum::default().sign(&mut sealed);
         link.receive(7_000_000_000, 0, &mut sealed, false, &mut desk);
     }
 }

@@ -4,10 +4,11 @@
 //! that was long under way, of an engine that is no more, changes nothing. A session's tag and keys follow from both nonces and
 //! epochs; so packets of any other session are foreign.
 //!
-//! This greeting shows no identity. Where networks are not trusted a handshake of a reviewed library stands in its place.
+//! A greeting shows who it is from by its signature ([`crate::seal::Seal::sign`]), where the seal has keys: those of a handshake
+//! that was before the link.
 
 use crate::Nanos;
-use crate::seal::{Random, hash};
+use crate::seal::{Random, Session, hash_words};
 use crate::wire::Hello;
 use alloc::vec::Vec;
 
@@ -29,11 +30,12 @@ pub(super) enum Heard {
     Begin,
 }
 
-/// What a session is known by: tags and keys of both directions.
+/// What a session is known by: tags of both directions, and what its keys are made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Names {
-    pub(super) send: (u64, u64),
-    pub(super) receive: (u64, u64),
+    pub(super) send_tag: u64,
+    pub(super) receive_tag: u64,
+    pub(super) session: Session,
 }
 
 #[derive(Debug)]
@@ -140,10 +142,9 @@ impl Greeting {
     }
 
     fn name(&self, peer: &Peer) -> Names {
-        let one =
-            |words: [u64; 4], salt: u64| words.iter().fold(salt, |sum, word| hash(sum, &word.to_le_bytes()));
-        let out = [self.epoch, peer.own, peer.epoch, peer.nonce];
-        let back = [peer.epoch, peer.nonce, self.epoch, peer.own];
-        Names { send: (one(out, 1), one(out, 2)), receive: (one(back, 1), one(back, 2)) }
+        let send = [self.epoch, peer.own, peer.epoch, peer.nonce];
+        let receive = [peer.epoch, peer.nonce, self.epoch, peer.own];
+        let (send_tag, receive_tag) = (hash_words(1, &send), hash_words(1, &receive));
+        Names { send_tag, receive_tag, session: Session { send, receive } }
     }
 }

@@ -4,12 +4,8 @@ use super::greet::Heard;
 use super::{Cause, Link, Taken};
 use crate::Nanos;
 use crate::path::Arrival;
-use crate::seal::{Checksum, Seal};
 use crate::session::{Ends, Fault, Writer};
 use crate::wire::{Ack, HEADER, HELLO, Header, Hello, PacketKind, RecordKind, Records, ack_max};
-
-/// A greeting has a checksum under no key behind it.
-const HELLO_PACKET: usize = HEADER + HELLO + 8;
 
 impl Link {
     /// Takes a packet that came by a path; `is_marked` by the network, as a sign of congestion.
@@ -33,7 +29,7 @@ impl Link {
     }
 
     fn hear(&mut self, now: Nanos, path: u8, packet: &mut [u8], ends: &mut (impl Ends + ?Sized)) -> Taken {
-        let is_whole = packet.len() == HELLO_PACKET && Checksum::default().open(0, packet, HEADER);
+        let is_whole = packet.len() == self.hello_len() && self.seal.is_signed(packet);
         let body = packet.get(HEADER..HEADER + HELLO).filter(|_| is_whole);
         let Some(hello) = body.and_then(|body| Hello::decode(body).ok()) else {
             self.counters.malformed += 1;
@@ -60,8 +56,7 @@ impl Link {
             }
         }
         self.asked_since = (!is_sure).then_some(now);
-        let names = self.greeting.names;
-        self.seal.begin(names.send.1, names.receive.1);
+        self.seal.begin(&self.greeting.names.session);
         Taken::Up
     }
 
@@ -73,8 +68,8 @@ impl Link {
         is_marked: bool,
         ends: &mut (impl Ends + ?Sized),
     ) -> Taken {
-        let is_ours = self.is_up() && header.tag == self.greeting.names.receive.0;
-        if !is_ours || !self.seal.open(header.number, packet, HEADER) {
+        let is_ours = self.is_up() && header.tag == self.greeting.names.receive_tag;
+        if !is_ours || !self.seal.open(header.path, header.number, packet, HEADER) {
             self.counters.forged += 1;
             return Taken::No;
         }
@@ -181,11 +176,11 @@ impl Link {
         }
         let len = packet.at + overhead;
         let out = out.get_mut(..len)?;
-        let tag = self.greeting.names.send.0;
+        let tag = self.greeting.names.send_tag;
         let age = road.sent.age();
         let header = Header { kind: PacketKind::Records, path, len: len as u16, age, tag, number };
         header.encode(out.first_chunk_mut::<HEADER>()?);
-        self.seal.seal(number, out, HEADER);
+        self.seal.seal(path, number, out, HEADER);
         if is_acknowledging {
             road.received.told();
         }
@@ -197,13 +192,18 @@ impl Link {
         Some(len)
     }
 
+    /// Bytes of a greeting, with its signature.
+    fn hello_len(&self) -> usize {
+        HEADER + HELLO + self.seal.overhead()
+    }
+
     fn greet(&mut self, path: u8, hello: &Hello, out: &mut [u8]) -> Option<usize> {
-        let out = out.get_mut(..HELLO_PACKET)?;
-        let len = HELLO_PACKET as u16;
-        let header = Header { kind: PacketKind::Hello, path, len, age: 0, tag: 0, number: 0 };
+        let len = self.hello_len();
+        let out = out.get_mut(..len)?;
+        let header = Header { kind: PacketKind::Hello, path, len: len as u16, age: 0, tag: 0, number: 0 };
         header.encode(out.first_chunk_mut::<HEADER>()?);
         hello.encode(out.get_mut(HEADER..)?.first_chunk_mut::<HELLO>()?);
-        Checksum::default().seal(0, out, HEADER);
-        Some(HELLO_PACKET)
+        self.seal.sign(out);
+        Some(len)
     }
 }

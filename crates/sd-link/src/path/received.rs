@@ -1,10 +1,11 @@
 //! Which packets have come, and when the other engine is to be told.
 
 use crate::Nanos;
+use crate::seal::LATE_MAX;
 use crate::wire::Ack;
 
 /// So many numbers below the highest are known one by one; what is older counts as had.
-const NUMBERS: u64 = 4096;
+const NUMBERS: u64 = LATE_MAX;
 const WORDS: usize = (NUMBERS / 64) as usize;
 
 /// When acknowledgements are sent.

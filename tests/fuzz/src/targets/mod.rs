@@ -1,5 +1,7 @@
 //! What is fuzzed. A target takes any bytes; what it must not do ends the process.
 
+mod handshake;
+mod hosts;
 mod image;
 mod monitor;
 mod ring;
@@ -14,17 +16,19 @@ pub(crate) struct Target {
     pub(crate) seeds: fn() -> Vec<Vec<u8>>,
 }
 
-const ALL: [Target; 6] = [
+const ALL: [Target; 8] = [
     Target { name: "messages", run: messages, seeds: message_seeds },
     Target { name: "policy", run: policy, seeds: policy_seeds },
     Target { name: "ring", run: ring::run, seeds: ring::seeds },
     Target { name: "views", run: views::run, seeds: views::seeds },
     Target { name: "image", run: image::run, seeds: image::seeds },
+    Target { name: "handshake", run: handshake::run, seeds: handshake::seeds },
+    Target { name: "hosts", run: hosts::run, seeds: hosts::seeds },
     Target { name: "monitor", run: monitor::run, seeds: monitor::seeds },
 ];
 
 pub(crate) fn named(name: &str) -> Option<&'static Target> {
-    static TARGETS: [Target; 6] = ALL;
+    static TARGETS: [Target; 8] = ALL;
     TARGETS.iter().find(|target| target.name == name)
 }
 

@@ -1,0 +1,264 @@
+//! The hosts file: which networks have an engine, where it is, and how it shows that it is the one.
+//!
+//! ```text
+//! # What stands behind a # is for people.
+//! listen      ADDRESS:PORT                 where this host's engine awaits others
+//! key         FILE                         its own key (sd key new FILE)
+//! shared-key  FILE
+//! host        NETWORK  ADDRESS:PORT  key=BASE64|shared|plain  [tenant=NAME]
+//! ```
+//! Each `host` line names the addresses behind an engine (`10.1.2.0/24`, `fd00::7`), and the engine's own address. Of several networks
+//! that an address is in the longest prefix counts; the order of lines does not. How the engine is known has to be said: its public
+//! key, the key that all share, or `plain`: nobody is checked and everybody may read.
+//!
+//! No I/O: text in, rules out, for the monitor and the engine alike. What a file cannot mean is an error with its line: a network
+//! twice, bits behind its prefix, one engine that is known in two ways, a key that is wanted and not named.
+
+use crate::identity::PublicKey;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// How another engine shows who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// It holds the private part of this.
+    Key(PublicKey),
+    /// It has the shared key.
+    Shared,
+    /// Not at all, and nothing is encrypted.
+    Plain,
+}
+
+/// Addresses with the same first bits. One of IPv4 that is written as IPv6 is one of IPv4.
+///
+/// ```
+/// let network: sd_keys::hosts::Network = "10.1.0.0/16".parse().unwrap();
+/// assert!(network.contains("10.1.2.3".parse().unwrap()) && network.contains("::ffff:10.1.0.9".parse().unwrap()));
+/// assert!("10.1.2.0/16".parse::<sd_keys::hosts::Network>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Network {
+    is_v6: bool,
+    prefix: u8,
+    /// To the left.
+    bits: u128,
+}
+
+fn family_bits(address: IpAddr) -> (bool, u128) {
+    match address.to_canonical() {
+        IpAddr::V4(address) => (false, u128::from(u32::from(address)) << 96),
+        IpAddr::V6(address) => (true, u128::from(address)),
+    }
+}
+
+fn mask(prefix: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
+}
+
+impl Network {
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let (is_v6, bits) = family_bits(address);
+        is_v6 == self.is_v6 && bits & mask(self.prefix) == self.bits
+    }
+
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        let (name, prefix) = text.split_once('/').map_or((text, None), |(name, prefix)| (name, Some(prefix)));
+        let address: IpAddr = name.parse().map_err(|_| format!("{name:?} is no address"))?;
+        let (is_v6, bits) = family_bits(address);
+        let most = if address.is_ipv6() { 128 } else { 32 };
+        let is_number = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let prefix = prefix.map_or(Some(most), |text| Some(text).filter(is_number)?.parse().ok());
+        let prefix: u8 =
+            prefix.filter(|prefix| *prefix <= most).ok_or(format!("{text:?}: no such prefix"))?;
+        // ::ffff:10.0.0.0/104 is 10.0.0.0/8.
+        let prefix = if is_v6 || most == 32 { Some(prefix) } else { prefix.checked_sub(96) };
+        let prefix = prefix.ok_or(format!("{text:?} mixes IPv4 and IPv6"))?;
+        let network = Network { is_v6, prefix, bits: bits & mask(prefix) };
+        if network.bits == bits {
+            Ok(network)
+        } else {
+            Err(format!("{text:?} has bits behind its prefix: {network}?"))
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v4 = ((self.bits >> 96) as u32).to_be_bytes();
+        let address = if self.is_v6 { IpAddr::from(self.bits.to_be_bytes()) } else { IpAddr::from(v4) };
+        write!(f, "{address}/{}", self.prefix)
+    }
+}
+
+/// Addresses behind another engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    pub network: Network,
+    pub engine: SocketAddr,
+    pub trust: Trust,
+    pub tenant: Option<String>,
+    /// Where the file says so, from 1.
+    pub line: usize,
+}
+
+/// What a hosts file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hosts {
+    pub listen: Option<SocketAddr>,
+    pub key: Option<PathBuf>,
+    pub shared_key: Option<PathBuf>,
+    /// By prefix from the longest on, then by network.
+    hosts: Vec<Host>,
+    /// Those of one prefix each.
+    runs: Vec<Range<usize>>,
+}
+
+/// A line that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostsError {
+    /// From 1.
+    pub line: usize,
+    pub message: String,
+}
+
+impl fmt::Display for HostsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.line, self.message)
+    }
+}
+
+impl std::error::Error for HostsError {}
+
+impl Hosts {
+    pub fn parse(text: &str) -> Result<Hosts, HostsError> {
+        let mut hosts = Hosts::default();
+        for (at, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default();
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            let done = match words.as_slice() {
+                [] => Ok(()),
+                ["listen", address] => socket(address).and_then(|address| once(&mut hosts.listen, address)),
+                ["key", path] => once(&mut hosts.key, path.into()),
+                ["shared-key", path] => once(&mut hosts.shared_key, path.into()),
+                ["host", network, engine, rest @ ..] => {
+                    host(at + 1, network, engine, rest).map(|host| hosts.hosts.push(host))
+                }
+                ["listen" | "key" | "shared-key", ..] => Err("one word is wanted behind the first".into()),
+                ["host", ..] => Err("host NETWORK ADDRESS:PORT key=BASE64|shared|plain".into()),
+                [word, ..] => Err(format!("{word:?}: no such word (listen, key, shared-key, host)")),
+            };
+            done.map_err(|message| HostsError { line: at + 1, message })?;
+        }
+        hosts.check()?;
+        hosts.sort();
+        Ok(hosts)
+    }
+
+    /// What holds of lines together.
+    fn check(&self) -> Result<(), HostsError> {
+        let mut networks = HashMap::new();
+        let mut engines = HashMap::new();
+        for host in &self.hosts {
+            let error = |message| Err(HostsError { line: host.line, message });
+            if let Some(other) = networks.insert(host.network, host.line) {
+                return error(format!("{} stands in line {other} as well", host.network));
+            }
+            let (trust, other) = *engines.entry(host.engine).or_insert((host.trust, host.line));
+            if trust != host.trust {
+                return error(format!("the engine {} is known in another way in line {other}", host.engine));
+            }
+            match host.trust {
+                Trust::Key(_) if self.key.is_none() => {
+                    return error("`key FILE` is missing: one's own key".into());
+                }
+                Trust::Shared if self.shared_key.is_none() => {
+                    return error("`shared-key FILE` is missing".into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn sort(&mut self) {
+        self.hosts.sort_by_key(|host| (u8::MAX - host.network.prefix, host.network));
+        let mut at = 0;
+        for run in self.hosts.chunk_by(|a, b| a.network.prefix == b.network.prefix) {
+            self.runs.push(at..at + run.len());
+            at += run.len();
+        }
+    }
+
+    /// The host that has this address: the one with the longest prefix.
+    pub fn lookup(&self, address: IpAddr) -> Option<&Host> {
+        let (is_v6, bits) = family_bits(address);
+        self.runs.iter().find_map(|run| {
+            let run = self.hosts.get(run.clone())?;
+            let prefix = run.first()?.network.prefix;
+            let wanted = Network { is_v6, prefix, bits: bits & mask(prefix) };
+            let at = run.binary_search_by_key(&wanted, |host| host.network).ok()?;
+            run.get(at)
+        })
+    }
+
+    /// All of them, those with long prefixes first.
+    pub fn iter(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.iter()
+    }
+
+    /// The engine that has this address: whoever comes from there is to show himself so.
+    pub fn trust_of_engine(&self, address: IpAddr) -> Option<Trust> {
+        let is_it = |host: &&Host| host.engine.ip().to_canonical() == address.to_canonical();
+        self.hosts.iter().find(is_it).map(|host| host.trust)
+    }
+}
+
+fn once<T>(place: &mut Option<T>, value: T) -> Result<(), String> {
+    if place.replace(value).is_some() { Err("said twice".into()) } else { Ok(()) }
+}
+
+fn socket(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|_| format!("{text:?} is not ADDRESS:PORT"))?;
+    if address.port() == 0 { Err(format!("{text:?}: port 0")) } else { Ok(address) }
+}
+
+fn host(line: usize, network: &str, engine: &str, rest: &[&str]) -> Result<Host, String> {
+    let network = network.parse()?;
+    let engine = socket(engine)?;
+    if engine.ip().is_unspecified() || engine.ip().is_multicast() {
+        return Err(format!("no engine is at {}", engine.ip()));
+    }
+    let (mut trust, mut tenant) = (None, None);
+    for word in rest {
+        match word.split_once('=') {
+            None if *word == "shared" => once(&mut trust, Trust::Shared)?,
+            None if *word == "plain" => once(&mut trust, Trust::Plain)?,
+            Some(("key", key)) => {
+                let key = key.parse().map_err(|error| format!("key={key}: {error}"))?;
+                once(&mut trust, Trust::Key(key))?;
+            }
+            Some(("tenant", name)) if is_name(name) => once(&mut tenant, name.to_owned())?,
+            Some(("tenant", name)) => return Err(format!("{name:?} is no name for a tenant")),
+            _ => return Err(format!("{word:?}: no such word (key=BASE64, shared, plain, tenant=NAME)")),
+        }
+    }
+    let trust = trust.ok_or("how the engine is known has to be said: key=BASE64, shared or plain")?;
+    Ok(Host { network, engine, trust, tenant, line })
+}
+
+fn is_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(fits)
+}

@@ -64,6 +64,19 @@ pub(crate) fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i3
     Ok(value)
 }
 
+/// Connects a socket to the peer that it has: it looks for its route again.
+pub(crate) fn connect_again(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: it is a structure of integers, for which 0 is a value.
+    let mut peer: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    let at: *mut libc::sockaddr = (&raw mut peer).cast();
+    // SAFETY: the kernel writes at most `len` bytes into a structure of ours that is so long, and the length into `len`.
+    checked(unsafe { libc::getpeername(fd.as_raw_fd(), at, &raw mut len) })?;
+    // SAFETY: the kernel reads as many bytes as it just wrote there.
+    checked(unsafe { libc::connect(fd.as_raw_fd(), at, len) })?;
+    Ok(())
+}
+
 pub(crate) fn shutdown(fd: BorrowedFd<'_>) {
     // SAFETY: no memory is passed. That it is shut down already is no fault.
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };

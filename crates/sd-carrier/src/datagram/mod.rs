@@ -129,7 +129,8 @@ impl Datagram {
             counters: DatagramCounters::default(),
             socket,
         };
-        // Of a socket that is not connected, the kernel knows no MTU.
+        // The options made the kernel forget its route, and with it the MTU.
+        sys::connect_again(carrier.socket.as_fd())?;
         carrier.path_mtu()?;
         carrier.look_at_path();
         Ok(carrier)

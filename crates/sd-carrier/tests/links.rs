@@ -190,23 +190,23 @@ fn run(make: Make, lost_each: u64, total: u64, message: u64) {
 
 #[test]
 fn small_messages_on_a_trunk() {
-    run(Make::Trunk(TrunkConfig::default()), 0, 40_000, 64);
+    run(Make::Trunk(TrunkConfig::default()), 0, 20_000, 64);
 }
 
 #[test]
 fn large_messages_on_a_trunk() {
-    run(Make::Trunk(TrunkConfig::default()), 0, 100_000, 5000);
-    run(Make::Trunk(SMALL), 0, 100_000, 5000);
+    run(Make::Trunk(TrunkConfig::default()), 0, 50_000, 5000);
+    run(Make::Trunk(SMALL), 0, 50_000, 5000);
 }
 
 #[test]
 fn small_messages_in_datagrams() {
-    run(Make::Datagram("127.0.0.1:0", DatagramConfig::default()), 0, 40_000, 64);
+    run(Make::Datagram("127.0.0.1:0", DatagramConfig::default()), 0, 20_000, 64);
 }
 
 #[test]
 fn large_messages_in_datagrams() {
-    run(Make::Datagram("[::1]:0", DatagramConfig::default()), 0, 100_000, 5000);
+    run(Make::Datagram("[::1]:0", DatagramConfig::default()), 0, 50_000, 5000);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use sd_carrier::{Carrier, Datagram, DatagramConfig, Received, State, Trunk, TrunkConfig, Wants};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
 
 pub(crate) struct Random(pub(crate) u64);
 
@@ -122,12 +123,19 @@ pub(crate) fn wait(carriers: &[&dyn Carrier], milliseconds: i32) -> usize {
     ready as usize
 }
 
-/// What each carrier of a stream and of datagrams is asked to carry: bytes that follow from a number.
+/// Bytes that follow from a number, and begin with it where there is place.
 pub(crate) fn packet(number: u64, len: usize) -> Vec<u8> {
-    let mut random = Random(number);
-    let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
-    bytes.truncate(len);
-    bytes
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    let bytes = BYTES.get_or_init(|| {
+        let mut random = Random(5);
+        (0..16_384).flat_map(|_| random.next().to_le_bytes()).collect()
+    });
+    let at = Random(number).below(bytes.len() as u64 - 65_536) as usize;
+    let mut packet = bytes[at..at + len].to_vec();
+    if let Some(first) = packet.first_chunk_mut() {
+        *first = number.to_le_bytes();
+    }
+    packet
 }
 
 /// Commits a packet; `false`: there is no room.

@@ -57,9 +57,8 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) 
 pub(crate) fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
     let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
     // SAFETY: the kernel writes at most `len` bytes into an int of ours, and the length into `len`.
-    let result = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len)
-    };
+    let result =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
     checked(result)?;
     Ok(value)
 }
@@ -92,9 +91,8 @@ pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Fault> {
 /// recv(2).
 pub(crate) fn receive(fd: BorrowedFd<'_>, place: &mut [u8]) -> Result<usize, Fault> {
     // SAFETY: the kernel writes into the slice, which is exclusively ours.
-    let call = || unsafe {
-        libc::recv(fd.as_raw_fd(), place.as_mut_ptr().cast(), place.len(), libc::MSG_DONTWAIT)
-    };
+    let call =
+        || unsafe { libc::recv(fd.as_raw_fd(), place.as_mut_ptr().cast(), place.len(), libc::MSG_DONTWAIT) };
     again(call)
 }
 
@@ -223,7 +221,7 @@ impl ReceiveBatch {
     /// Of message `at`: its length, and what the kernel says of it.
     pub(crate) fn about(&self, at: usize) -> (usize, About) {
         let message = &self.0.messages[at];
-        let len = (message.msg_hdr.msg_controllen as usize).min(CONTROL);
+        let len = message.msg_hdr.msg_controllen.min(CONTROL);
         (message.msg_len as usize, about(&self.0.controls[at].0[..len]))
     }
 }
@@ -236,7 +234,7 @@ fn about(mut control: &[u8]) -> About {
     while control.len() >= HEADER {
         // SAFETY: so many bytes are there, and any of them make a header.
         let header: libc::cmsghdr = unsafe { control.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
-        let len = (header.cmsg_len as usize).min(control.len());
+        let len = header.cmsg_len.min(control.len());
         let Some(data) = control.get(HEADER..len) else { break };
         let int = || data.first_chunk::<4>().map(|bytes| i32::from_ne_bytes(*bytes));
         match (header.cmsg_level, header.cmsg_type) {

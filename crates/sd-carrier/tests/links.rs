@@ -87,7 +87,8 @@ struct Side {
 
 impl Side {
     fn new(side: usize, path: PathConfig, carrier: Box<dyn Carrier>, total: u64) -> Side {
-        let mut link = Link::new(Config::new(side as u64 + 1, side as u64 + 77), &[path], Checksum::default());
+        let mut link =
+            Link::new(Config::new(side as u64 + 1, side as u64 + 77), &[path], Checksum::default());
         link.tenant(0, 0, Limits { weight: 1, rate: None }).unwrap();
         let ends = vec![End { written: vec![false; total as usize], ..End::default() }; CONNECTIONS];
         let desk = Desk { side, total, ends, offered: Vec::new(), closed: 0 };

@@ -25,18 +25,23 @@ fn marks(carrier: &mut dyn Carrier, count: usize) -> Vec<Mark> {
 
 #[test]
 fn each_mark_comes_with_its_packet() {
-    for (address, level, name) in [
-        ("127.0.0.1:0", libc::IPPROTO_IP, libc::IP_TOS),
-        ("[::1]:0", libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-    ] {
+    for (address, level, name) in
+        [("127.0.0.1:0", libc::IPPROTO_IP, libc::IP_TOS), ("[::1]:0", libc::IPPROTO_IPV6, libc::IPV6_TCLASS)]
+    {
         let (here, raw) = udp(address);
         let mut here = Datagram::new(here, DatagramConfig::default()).unwrap();
         for class in [0, 1, 2, 3, 0xb8 | 3, 0xb8] {
             set(&raw, level, name, class);
             raw.send(b"\x01\x00.").unwrap();
         }
-        let expected =
-            [Mark::Incapable, Mark::Capable, Mark::Capable, Mark::Congested, Mark::Congested, Mark::Incapable];
+        let expected = [
+            Mark::Incapable,
+            Mark::Capable,
+            Mark::Capable,
+            Mark::Congested,
+            Mark::Congested,
+            Mark::Incapable,
+        ];
         assert_eq!(marks(&mut here, 6), expected);
         assert_eq!(here.counters().congested, 2);
     }
@@ -131,7 +136,8 @@ fn set_mtu(mtu: &str) {
 #[ignore = "a_path_becomes_narrower runs it in a network namespace"]
 fn inside() {
     let (here, there) = udp("127.0.0.1:0");
-    let mut here = Datagram::new(here, DatagramConfig { packet_max: 4000, ..DatagramConfig::default() }).unwrap();
+    let mut here =
+        Datagram::new(here, DatagramConfig { packet_max: 4000, ..DatagramConfig::default() }).unwrap();
     let mut there = Datagram::new(there, DatagramConfig::default()).unwrap();
     let most = 1500 - 20 - 8 - 2;
     assert_eq!((here.packet_max(), there.packet_max()), (most, most));

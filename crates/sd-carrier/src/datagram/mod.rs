@@ -245,11 +245,8 @@ impl Datagram {
 fn set_path_options(fd: BorrowedFd<'_>, is_v6: bool, is_marking: bool) -> io::Result<()> {
     const ECT_0: i32 = 2;
     let traffic_class = if is_marking { ECT_0 } else { 0 };
-    let v4 = [
-        (libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
-        (libc::IP_TOS, traffic_class),
-        (libc::IP_RECVTOS, 1),
-    ];
+    let v4 =
+        [(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO), (libc::IP_TOS, traffic_class), (libc::IP_RECVTOS, 1)];
     for (name, value) in v4 {
         let set = sys::set_option(fd, libc::IPPROTO_IP, name, value);
         // A socket of IPv6 may talk to an address of IPv4, or be forbidden to.

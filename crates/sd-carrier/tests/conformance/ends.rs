@@ -64,7 +64,11 @@ pub(crate) fn the_other_dies(make: Make) {
         std::thread::yield_now();
     }
     assert_eq!(until_end(&mut *here), [b"one", b"two"]);
-    assert!(matches!(here.state(), State::Ended(End::Broken(libc::ECONNRESET | libc::EPIPE))), "{:?}", here.state());
+    assert!(
+        matches!(here.state(), State::Ended(End::Broken(libc::ECONNRESET | libc::EPIPE))),
+        "{:?}",
+        here.state()
+    );
 }
 
 fn wait_until_come(carrier: &mut dyn Carrier) {

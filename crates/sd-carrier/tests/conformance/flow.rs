@@ -94,7 +94,11 @@ pub(crate) fn full_both_ways(make: Make) {
             is_more.then_some(len)
         });
         assert_eq!(carrier.wants().write, flushed == Flushed::Blocked);
-        assert!(kind != Kind::Stream || flushed == Flushed::Blocked, "the kernel took {} packets", sent[from]);
+        assert!(
+            kind != Kind::Stream || flushed == Flushed::Blocked,
+            "the kernel took {} packets",
+            sent[from]
+        );
     }
     let mut came = [Vec::new(), Vec::new()];
     loop {

@@ -2,17 +2,10 @@
 
 mod common;
 
-use common::{Make, packet, put, take, udp, wait};
+use common::{Make, packet, put, set, take, udp, wait};
 use sd_carrier::{Carrier, Datagram, DatagramConfig, End, Flushed, Mark, State};
 use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
 use std::process::Command;
-
-fn set(socket: &UdpSocket, level: i32, name: i32, value: i32) {
-    // SAFETY: the pointer is to an int of ours, and its length is told.
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), 4) };
-    assert_eq!(result, 0);
-}
 
 fn marks(carrier: &mut dyn Carrier, count: usize) -> Vec<Mark> {
     let mut marks = Vec::new();
@@ -104,6 +97,22 @@ fn nobody_there_is_no_end() {
     }
     assert_eq!(here.state(), State::Open);
     assert!(here.counters().faults > 0);
+}
+
+#[test]
+fn an_error_of_one_packet_costs_no_later_one() {
+    let (here, raw) = udp("127.0.0.1:0");
+    let (address, peer) = (raw.local_addr().unwrap(), raw.peer_addr().unwrap());
+    drop(raw);
+    let mut here = Datagram::new(here, DatagramConfig::default()).unwrap();
+    assert!(put(&mut here, b"nobody is there") && here.flush() == Flushed::All);
+    let anew = UdpSocket::bind(address).unwrap();
+    anew.connect(peer).unwrap();
+    let mut there = Datagram::new(anew, DatagramConfig::default()).unwrap();
+    // The kernel tells the error of the packet before, instead of sending this.
+    assert!(put(&mut here, b"now it is") && here.flush() == Flushed::All);
+    assert_eq!(take(&mut there, 1), [b"now it is"]);
+    assert_eq!((here.counters().faults, here.counters().dropped), (1, 0));
 }
 
 #[test]

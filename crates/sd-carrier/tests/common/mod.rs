@@ -35,11 +35,12 @@ pub(crate) fn udp(address: &str) -> (UdpSocket, UdpSocket) {
 
 /// The kernel cannot cut messages of a socket whose datagrams have no checksum, and says so only when it is tried.
 pub(crate) fn forbid_cutting(socket: &UdpSocket) {
-    let one = 1i32;
+    set(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1);
+}
+
+pub(crate) fn set(socket: &impl AsRawFd, level: i32, name: i32, value: i32) {
     // SAFETY: the pointer is to an int of ours, and its length is told.
-    let result = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, (&raw const one).cast(), 4)
-    };
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), 4) };
     assert_eq!(result, 0);
 }
 
@@ -88,6 +89,11 @@ impl Make {
     pub(crate) fn pair(self) -> [Box<dyn Carrier>; 2] {
         if let Make::Trunk(config) = self {
             let (here, there) = tcp();
+            if config == SMALL {
+                // The kernel takes parts of packets.
+                set(&here, libc::SOL_SOCKET, libc::SO_SNDBUF, 1);
+                set(&there, libc::SOL_SOCKET, libc::SO_SNDBUF, 1);
+            }
             return [
                 Box::new(Trunk::new(here, config).unwrap()),
                 Box::new(Trunk::new(there, config).unwrap()),

@@ -78,7 +78,7 @@ pub trait Carrier: AsFd {
     /// What it promises.
     fn kind(&self) -> Kind;
 
-    /// Whether it carries; once it does not, it never does again.
+    /// Whether it carries; once it does not, it never does again, and is to be dropped: epoll may go on telling of it.
     fn state(&self) -> State;
 
     /// What the loop is to wait for, level-triggered. It changes with each call of the others.
@@ -124,6 +124,13 @@ pub trait Carrier: AsFd {
         self.as_fd()
     }
 }
+
+/// An engine may make a carrier in one thread and run it in another.
+const _: () = {
+    const fn can_move<T: Send>() {}
+    can_move::<Trunk>();
+    can_move::<Datagram>();
+};
 
 /// What a carrier promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -42,7 +42,7 @@ fn each_mark_comes_with_its_packet() {
 
 #[test]
 fn what_is_sent_may_be_marked() {
-    for address in ["127.0.0.1:0", "[::1]:0"] {
+    for address in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
         for (is_marking, expected) in [(true, Mark::Capable), (false, Mark::Incapable)] {
             let config = DatagramConfig { is_marking, ..DatagramConfig::default() };
             let [mut here, mut there] = Make::Datagram(address, config).pair();

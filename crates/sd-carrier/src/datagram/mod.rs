@@ -265,6 +265,16 @@ fn set_path_options(fd: BorrowedFd<'_>, is_v6: bool, is_marking: bool) -> io::Re
     Ok(())
 }
 
+impl std::fmt::Debug for Datagram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut of = f.debug_struct("Datagram");
+        of.field("state", &self.state)
+            .field("packet_max", &self.packet_max)
+            .field("counters", &self.counters);
+        of.finish_non_exhaustive()
+    }
+}
+
 impl AsFd for Datagram {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -51,6 +51,7 @@ carriers! {
     trunk_longest: Make::Trunk(TrunkConfig { packet_max: usize::MAX, ..TrunkConfig::default() });
     datagram: Make::Datagram("127.0.0.1:0", DatagramConfig::default());
     datagram_v6: Make::Datagram("[::1]:0", DatagramConfig::default());
+    datagram_mapped: Make::Datagram("[::ffff:127.0.0.1]:0", DatagramConfig::default());
     datagram_plain: Make::Datagram("127.0.0.1:0", PLAIN);
     datagram_not_joined: Make::Datagram("127.0.0.1:0", DatagramConfig { is_joined: false, ..DatagramConfig::default() });
     datagram_refused: Make::Refused;

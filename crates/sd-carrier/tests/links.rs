@@ -185,7 +185,10 @@ fn run(make: Make, lost_each: u64, total: u64, message: u64) {
         assert!(side.desk.ends.iter().all(|end| end.whole == total && end.got_fin));
         let counters = side.link.counters();
         assert_eq!((counters.malformed, counters.forged), (0, 0), "the carrier changed a packet");
-        assert_eq!(counters.lost_records > 0, lost_each > 0, "{counters:?}");
+        // The kernel may lose datagrams of its own accord, where it has little memory.
+        let is_lossless = side.carrier.kind() == Kind::Stream;
+        assert!(lost_each == 0 || counters.lost_records > 0, "{counters:?}");
+        assert!(!is_lossless || counters.lost_records == 0, "{counters:?}");
     }
 }
 

@@ -70,6 +70,12 @@ pub(crate) const PLAIN: DatagramConfig = DatagramConfig {
     is_marking: false,
 };
 
+pub(crate) const NOT_JOINED: DatagramConfig =
+    DatagramConfig { is_cut: true, send_bytes: 256 << 10, is_marking: true, ..PLAIN };
+/// With as much of the kernel's memory as everybody may have.
+pub(crate) const LONGEST: DatagramConfig =
+    DatagramConfig { packet_max: usize::MAX, kernel_bytes: 212_992, is_joined: true, ..NOT_JOINED };
+
 impl Make {
     fn udp(self) -> (UdpSocket, UdpSocket, DatagramConfig) {
         match self {
@@ -113,8 +119,10 @@ impl Make {
     }
 }
 
-/// Waits until one of the carriers has what it wants, or for so long (-1: for ever); returns how many have.
+/// Waits until one of the carriers has what it wants, or for so long; returns how many have. -1: until one has; that none ever will is
+/// a fault, which is said after a minute rather than never.
 pub(crate) fn wait(carriers: &[&dyn Carrier], milliseconds: i32) -> usize {
+    let (milliseconds, is_sure) = if milliseconds < 0 { (60_000, true) } else { (milliseconds, false) };
     let of = |wants: Wants| {
         let read = if wants.read { libc::POLLIN } else { 0 };
         read | if wants.write { libc::POLLOUT } else { 0 }
@@ -125,7 +133,7 @@ pub(crate) fn wait(carriers: &[&dyn Carrier], milliseconds: i32) -> usize {
         .collect();
     // SAFETY: the pointer is to so many entries of ours.
     let ready = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as u64, milliseconds) };
-    assert!(ready >= 0);
+    assert!(ready >= 0 && (ready > 0 || !is_sure), "nothing comes");
     ready as usize
 }
 

@@ -7,7 +7,7 @@ mod common;
 mod ends;
 mod flow;
 
-use common::{Make, PLAIN, SMALL};
+use common::{LONGEST, Make, NOT_JOINED, PLAIN, SMALL};
 use sd_carrier::{DatagramConfig, TrunkConfig};
 
 macro_rules! suite {
@@ -53,7 +53,7 @@ carriers! {
     datagram_v6: Make::Datagram("[::1]:0", DatagramConfig::default());
     datagram_mapped: Make::Datagram("[::ffff:127.0.0.1]:0", DatagramConfig::default());
     datagram_plain: Make::Datagram("127.0.0.1:0", PLAIN);
-    datagram_not_joined: Make::Datagram("127.0.0.1:0", DatagramConfig { is_joined: false, ..DatagramConfig::default() });
+    datagram_not_joined: Make::Datagram("127.0.0.1:0", NOT_JOINED);
     datagram_refused: Make::Refused;
-    datagram_longest: Make::Datagram("127.0.0.1:0", DatagramConfig { packet_max: usize::MAX, ..DatagramConfig::default() });
+    datagram_longest: Make::Datagram("127.0.0.1:0", LONGEST);
 }

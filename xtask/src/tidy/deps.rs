@@ -18,6 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sd-monitor", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
     ("sd-link", &[]),
     ("sd-keys", &["sd-link"]),
+    ("sd-carrier", &[]),
     ("sd-pump", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
     ("sd-cli", &["sd-sys", "sd-shm", "sd-proto", "sd-socket", "sd-monitor", "sd-pump"]),
     // The laboratory stands above the product: nothing of ours may need it.

@@ -16,6 +16,7 @@ mod empty;
 mod helper;
 mod manual;
 mod monitor;
+mod engine;
 mod pump;
 mod run;
 mod ss;
@@ -52,6 +53,7 @@ fn dispatch() -> Result<(), Failure> {
         Command::Run(options) => run::main(&options),
         Command::Monitor(options) => monitor::main(options),
         Command::Pump(options) => pump::main(&options),
+        Command::Engine(options) => engine::main(&options),
         Command::Ss(options) => ss::main(&options),
         Command::Top(options) => top::main(&options),
         Command::Trace(options) => trace::main(&options),

@@ -17,6 +17,9 @@ impl Link {
     /// One that is as prompt as the kernel's loopback.
     pub const PROMPT_PUMP: Link = Link(Link::PUMP.0 | Link::ANSWERS);
 
+    /// The engine of this host, behind which is another one.
+    pub const ENGINE: Link = Link(Link::MUST_BE_TOLD | Link::NO_THREADS);
+
     const NO_SLEEPERS: u32 = 1;
     const MUST_BE_TOLD: u32 = 2;
     const NO_THREADS: u32 = 4;

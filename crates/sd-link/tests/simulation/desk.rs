@@ -120,7 +120,7 @@ impl Ends for Desk {
                 end.got_fin = true;
             }
             News::Urgent(at, value) => assert_eq!(value, byte(id, !end.is_opener, at)),
-            News::Stopped => {}
+            News::Stopped | News::Said(_) => {}
             News::Closed => {
                 assert!(end.was_reset || (end.got_fin && end.has_fin), "{id}: closed early");
                 self.closed += 1;

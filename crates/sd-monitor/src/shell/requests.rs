@@ -130,6 +130,11 @@ impl Server {
                 return self.may_use(id, who, asked);
             }
             Request::Pump { again } => return self.pump(client, again).map(Some),
+            Request::Engine => return self.engine(client).map(Some),
+            Request::Sought { .. } => self.sought(client, &asked)?,
+            Request::Found { client: offers, offer, serial } => {
+                self.found(client, (ClientId(offers), offer), serial)?;
+            }
             Request::Over { channel } => self.over(client, channel)?,
             Request::Carries { near, far } => self.carries(client, near, far)?,
             // It is registered already; what anybody may ask, `act` does.

@@ -14,6 +14,7 @@ use super::metrics::Metrics;
 use super::place::Place;
 use super::poller::{Poller, Token};
 use super::proof::{Namespaces, own_netns};
+use super::engine::Engine;
 use super::pumps::Pumps;
 use super::recovery::Recovery;
 use super::remains::Remains;
@@ -88,6 +89,7 @@ pub(crate) struct Server {
     pub(crate) helpers: Helpers,
     pub(super) remains: Remains,
     pub(super) pumps: Pumps,
+    pub(super) engine: Engine,
     pub(super) metrics: Metrics,
     pub(super) promote: crate::Promote,
     pub(super) wander: Wander,
@@ -150,6 +152,7 @@ impl Server {
             helpers: Helpers::new(options.helper.clone()),
             remains: Remains::default(),
             pumps: Pumps::new(options.pump),
+            engine: Engine::new(options.engine),
             metrics: Metrics::default(),
             promote: options.promote,
             wander: Wander::new(options.wander),

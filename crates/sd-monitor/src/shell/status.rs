@@ -326,6 +326,11 @@ impl Server {
             {
                 (shown.path, shown.carrier, shown.reason) = ("engine", Some(CARRIER), Some(PUMPED));
             }
+            if let Some(key) = self.channel_at(id, endpoint).filter(|_| shown.path == "shm")
+                && self.is_of_engine(key)
+            {
+                (shown.path, shown.carrier) = ("engine", Some(super::engine::CARRIER));
+            }
             shown.history = roads::history(&family.slab, endpoint, shown.path == "kernel", self.promotes());
             shown.client = id;
             all.push(shown);

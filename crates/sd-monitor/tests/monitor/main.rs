@@ -39,7 +39,7 @@ fn monitor_process() {
         None => sd_monitor::Promote::Nothing,
     };
     let options =
-        sd_monitor::Options { socket: socket.into(), policy, helper, pump, metrics, promote, wander: None };
+        sd_monitor::Options { socket: socket.into(), policy, helper, pump, metrics, promote, engine: false, wander: None };
     let ended = sd_monitor::run(options);
     if let Err(error) = &ended {
         eprintln!("failed: {error}");

@@ -79,6 +79,7 @@ fn stage() -> &'static Stage {
             pump: None,
             metrics: None,
             promote: sd_monitor::Promote::Earned,
+            engine: false,
             wander: None,
         };
         // SAFETY: nothing else runs yet.
@@ -174,6 +175,18 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         31 if b & 4 == 0 => {
             Request::Offer { serial: a, connected: yes, restored: b & 8 != 0, sent: x, received: y }
         }
+        31 if b & 16 != 0 => Request::Found { client: a, offer: u64::from(x), serial: b },
+        31 if b & 32 != 0 => Request::Sought {
+            serial: a,
+            local: ip(a),
+            local_port: port,
+            remote: ip(b),
+            remote_port: port,
+            told: yes,
+            sent: x,
+            received: y,
+        },
+        31 if b & 64 != 0 => Request::Engine,
         31 if b & 8 != 0 => Request::Detach { pid: x, tell: yes },
         31 => {
             let (port, before_ns) = (if yes { port } else { 0 }, b & 16);

@@ -37,8 +37,10 @@ impl Listener {
 /// See the module.
 pub(crate) struct Trunk {
     fd: Owned,
-    out: Vec<u8>,
+    /// Bytes from `sent` to `end` wait.
+    out: Box<[u8]>,
     sent: usize,
+    end: usize,
     input: Vec<u8>,
     have: usize,
     pub(crate) is_broken: bool,
@@ -52,7 +54,15 @@ impl Trunk {
         set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 10);
         set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
         set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
-        Trunk { fd, out: Vec::new(), sent: 0, input: vec![0; READ], have: 0, is_broken: false }
+        Trunk {
+            fd,
+            out: vec![0; 2 * WAITS_MAX].into(),
+            sent: 0,
+            end: 0,
+            input: vec![0; READ],
+            have: 0,
+            is_broken: false,
+        }
     }
 
     /// Begins to connect, from this address.
@@ -79,23 +89,21 @@ impl Trunk {
 
     /// A place for a packet of at most so many bytes, if not too much waits already.
     pub(crate) fn room(&mut self, len: usize) -> Option<&mut [u8]> {
-        if self.is_broken || self.out.len() - self.sent >= WAITS_MAX {
+        if self.is_broken || self.end >= WAITS_MAX {
             return None;
         }
-        let at = self.out.len();
-        self.out.resize(at + len, 0);
-        self.out.get_mut(at..)
+        self.out.get_mut(self.end..self.end + len)
     }
 
-    /// The place was used up to there.
-    pub(crate) fn used(&mut self, room: usize, len: usize) {
-        self.out.truncate(self.out.len() - (room - len));
+    /// So much of the place was used.
+    pub(crate) fn used(&mut self, len: usize) {
+        self.end += len;
     }
 
     /// Sends what waits, as far as the kernel takes it.
     pub(crate) fn flush(&mut self) {
-        while self.sent < self.out.len() && !self.is_broken {
-            let rest = &self.out[self.sent..];
+        while self.sent < self.end && !self.is_broken {
+            let rest = &self.out[self.sent..self.end];
             // SAFETY: the bytes are there.
             let done = unsafe { libc::send(self.fd.raw(), rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL) };
             match usize::try_from(done) {
@@ -106,9 +114,8 @@ impl Trunk {
                 }
             }
         }
-        if self.sent == self.out.len() {
-            self.out.clear();
-            self.sent = 0;
+        if self.sent == self.end {
+            (self.sent, self.end) = (0, 0);
         }
     }
 

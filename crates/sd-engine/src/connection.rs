@@ -31,8 +31,8 @@ pub(crate) struct Connection {
     pub(crate) is_opener: bool,
     /// The offer that the monitor has asked about.
     pub(crate) offer: (u64, u64),
-    /// What the monitor has promised: channel and ticket.
-    pub(crate) promise: Option<(u64, u64)>,
+    /// What the monitor has promised: a seat, and the ticket.
+    pub(crate) promise: Option<(usize, u64)>,
     pub(crate) at: Option<Slot>,
     /// Without a slot it is given up then.
     pub(crate) until_ns: u64,

@@ -1,11 +1,10 @@
 //! All connections, and the channels with local processes: where the links with other engines read and write.
 
 use crate::connection::{Connection, Look};
-use crate::seat::{Seat, Slot};
+use crate::seat::{Seat, Seats, Slot};
 use crate::words::Question;
 use sd_link::{Connection as Number, Ends, Link, News};
 use sd_pump::control::Control;
-use sd_proto::Request;
 use sd_shm::channel::{FLAG_DEAD, SlotState};
 use std::collections::{HashMap, VecDeque};
 
@@ -37,6 +36,11 @@ impl Connections {
         if u64::from(*serial) == id >> 32 { connection.as_deref_mut() } else { None }
     }
 
+    fn ids(&self) -> Vec<u64> {
+        let all = self.places.iter().enumerate().filter(|(_, place)| place.1.is_some());
+        all.map(|(at, place)| u64::from(place.0) << 32 | at as u64).collect()
+    }
+
     fn remove(&mut self, id: u64) -> Option<Box<Connection>> {
         self.get(id)?;
         let place = &mut self.places[id as u32 as usize];
@@ -51,15 +55,18 @@ impl Connections {
 #[derive(Default)]
 pub(crate) struct Desk {
     pub(crate) connections: Connections,
-    pub(crate) seats: HashMap<u64, Seat>,
+    pub(crate) seats: Seats,
     /// Connections that are to be looked at again and again.
     hot: VecDeque<u64>,
+    /// Kept so that each look need not make it.
+    events: Vec<(usize, usize)>,
     /// Something has come for these.
     touched: Vec<u64>,
     /// Questions of other engines, and answers to our own.
     pub(crate) asked: Vec<(usize, Number, Option<Question>)>,
     pub(crate) opened: Vec<u64>,
-    tickets: HashMap<(u64, u64), u64>,
+    /// Connections whose local process has still to show the ticket, by seat and ticket.
+    tickets: HashMap<(usize, u64), u64>,
     /// Of channels some are over.
     has_dead: bool,
     /// Bytes that have come.
@@ -121,7 +128,7 @@ impl Ends for View<'_> {
 impl Desk {
     fn with_seat(&mut self, id: u64) -> Option<(&mut Connection, &mut Seat)> {
         let connection = self.connections.get(id)?;
-        let seat = self.seats.get_mut(&connection.promise?.0)?;
+        let seat = self.seats.get(connection.promise?.0)?;
         Some((connection, seat))
     }
 
@@ -144,10 +151,11 @@ impl Desk {
 
     /// The monitor has promised this connection a slot of this channel.
     pub(crate) fn promised(&mut self, id: u64, channel: u64, ticket: u64) {
+        let Some(seat) = self.seats.of(channel) else { return };
         if let Some(connection) = self.connections.get(id) {
-            connection.promise = Some((channel, ticket));
+            connection.promise = Some((seat, ticket));
             if connection.is_opener {
-                self.tickets.insert((channel, ticket), id);
+                self.tickets.insert((seat, ticket), id);
             }
         }
     }
@@ -223,9 +231,9 @@ impl Desk {
     /// A connection is over.
     pub(crate) fn forget(&mut self, id: u64) {
         let Some(connection) = self.connections.remove(id) else { return };
-        if let Some((channel, ticket)) = connection.promise {
-            self.tickets.remove(&(channel, ticket));
-            if let (Some(at), Some(seat)) = (connection.at, self.seats.get_mut(&channel)) {
+        if let Some((seat, ticket)) = connection.promise {
+            self.tickets.remove(&(seat, ticket));
+            if let (Some(at), Some(seat)) = (connection.at, self.seats.get(seat)) {
                 seat.leave(at, connection.has_large());
             }
         }
@@ -233,42 +241,43 @@ impl Desk {
 
     /// Slots that were announced.
     pub(crate) fn take_events(&mut self, links: &mut [Link], control: &mut Control) -> bool {
-        let mut events = Vec::new();
-        for (channel, seat) in &self.seats {
+        let mut events = std::mem::take(&mut self.events);
+        for (at, seat) in self.seats.all() {
             let set = seat.end.map.events(seat.end.ours);
             if !set.is_empty() {
-                set.take(|slot| events.push((*channel, slot)));
+                set.take(|slot| events.push((at, slot)));
             }
         }
         let is_any = !events.is_empty();
-        for (channel, slot) in events {
-            self.event(channel, slot, links, control);
+        for (seat, slot) in events.drain(..) {
+            self.event(seat, slot, links, control);
         }
+        self.events = events;
         is_any
     }
 
-    pub(crate) fn event(&mut self, channel: u64, slot: usize, links: &mut [Link], control: &mut Control) {
-        let Some(seat) = self.seats.get(&channel) else { return };
+    fn event(&mut self, at: usize, slot: usize, links: &mut [Link], control: &mut Control) {
+        let Some(seat) = self.seats.get(at) else { return };
         let slot = slot % sd_shm::channel::SLOTS;
         if let Some(id) = seat.slots[slot] {
             self.visit(id, links, control);
             self.heat(id);
         }
-        let Some(seat) = self.seats.get_mut(&channel) else { return };
+        let Some(seat) = self.seats.get(at) else { return };
         if seat.slots[slot].is_some() {
             return;
         }
-        let Some((at, ticket)) = seat.shown(slot) else { return };
-        let found = self.tickets.remove(&(channel, ticket));
+        let Some((place, ticket)) = seat.shown(slot) else { return };
+        let found = self.tickets.remove(&(at, ticket));
         let connection = found.and_then(|id| self.connections.get(id));
         match (found, connection) {
             (Some(id), Some(connection)) if connection.number.is_some() => {
-                connection.at = Some(at);
+                connection.at = Some(place);
                 seat.slots[slot] = Some(id);
                 self.visit(id, links, control);
                 self.heat(id);
             }
-            _ => _ = seat.answer(at, SlotState::Refused, control),
+            _ => _ = seat.answer(place, SlotState::Refused, control),
         }
     }
 
@@ -335,7 +344,8 @@ impl Desk {
 
     /// A local process is gone: what it had said goes to the other end.
     pub(crate) fn gone(&mut self, channel: u64, links: &mut [Link], control: &mut Control) {
-        let Some(seat) = self.seats.get_mut(&channel) else { return };
+        let Some(at) = self.seats.of(channel) else { return };
+        let Some(seat) = self.seats.get(at) else { return };
         seat.is_dead = true;
         self.has_dead = true;
         let ids: Vec<u64> = seat.slots.iter().flatten().copied().collect();
@@ -350,24 +360,24 @@ impl Desk {
                 self.heat(id);
             }
         }
-        let waits = |((of, _), id): (&(u64, u64), &u64)| (*of == channel).then_some(*id);
-        let waiting: Vec<u64> = self.tickets.iter().filter_map(waits).collect();
-        waiting.into_iter().for_each(|id| self.give_up(id, links));
+        for id in self.connections.ids() {
+            let waits = |it: &&mut Connection| it.at.is_none() && it.promise.is_some_and(|it| it.0 == at);
+            if self.connections.get(id).filter(waits).is_some() {
+                self.give_up(id, links);
+            }
+        }
     }
 
     /// Lets go of channels that are over.
     pub(crate) fn leave_dead_seats(&mut self, control: &mut Control) {
-        if !std::mem::take(&mut self.has_dead) {
-            return;
+        if std::mem::take(&mut self.has_dead) {
+            self.has_dead = self.seats.leave_dead(control);
         }
-        self.seats.retain(|channel, seat| {
-            let is_used = !seat.is_dead || seat.slots.iter().any(Option::is_some);
-            if !is_used && seat.end.is_stranger {
-                control.tell(&Request::Finished { channel: *channel });
-            }
-            self.has_dead |= seat.is_dead && is_used;
-            is_used
-        });
+    }
+
+    /// Rings all processes for which something was announced.
+    pub(crate) fn ring(&mut self, control: &mut Control) {
+        self.seats.all().for_each(|(_, seat)| seat.end.ring_owed(control));
     }
 
     /// A connection that has no slot is given up.

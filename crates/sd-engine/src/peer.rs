@@ -82,11 +82,8 @@ impl Peer {
             trunk.flush();
             let mut made = 0;
             while let Some(room) = trunk.room(most) {
-                let len = link.transmit(now, 0, room, &mut view);
-                trunk.used(most, len.unwrap_or(0));
-                if len.is_none() {
-                    break;
-                }
+                let Some(len) = link.transmit(now, 0, room, &mut view) else { break };
+                trunk.used(len);
                 made += 1;
             }
             if made == 0 {

@@ -17,8 +17,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::path::Path;
 
-/// Looks at everything without news before it sleeps. Between them the processor is offered to others.
-const QUIET_LOOKS: u32 = 40;
+/// What local processes write within so long goes together, as long as each look finds more.
+const GATHER_NS: u64 = 30_000;
 /// A connection without a slot is given up after so long.
 const WAITS_NS: u64 = 61_000_000_000;
 /// Without a monitor: so often it is looked for.
@@ -67,7 +67,35 @@ struct Engine {
     unseated: VecDeque<(u64, u64)>,
     sleeper: Owned,
     quiet: u32,
+    patience: Patience,
+    gathers_since: Option<u64>,
     orphan_at: u64,
+}
+
+/// How often it looks in vain before it sleeps: more often where that has paid. Between looks the processor is offered to others.
+struct Patience {
+    looks: u32,
+    sleeps: u32,
+}
+
+impl Patience {
+    const MOST: u32 = 40;
+
+    fn looks(&self) -> u32 {
+        // Now and then a full one shows whether it would pay.
+        if self.sleeps.is_multiple_of(32) { Patience::MOST } else { self.looks }
+    }
+
+    fn paid(&mut self, quiet: u32) {
+        if quiet > 0 {
+            self.looks = (self.looks + quiet + 1).min(Patience::MOST);
+        }
+    }
+
+    fn was_in_vain(&mut self) {
+        self.sleeps = self.sleeps.wrapping_add(1);
+        self.looks = (self.looks / 2).max(2);
+    }
 }
 
 impl Engine {
@@ -94,6 +122,8 @@ impl Engine {
             unseated: VecDeque::new(),
             sleeper,
             quiet: 0,
+            patience: Patience { looks: Patience::MOST, sleeps: 0 },
+            gathers_since: None,
             orphan_at: 0,
         })
     }
@@ -102,21 +132,23 @@ impl Engine {
         if self.control.has_ended {
             self.look_for_monitor(socket);
         }
-        let news = self.look();
-        self.quiet = if news { 0 } else { self.quiet + 1 };
-        if self.quiet < QUIET_LOOKS {
-            if !news {
-                sd_sys::time::yield_now();
-            }
+        if self.look() {
+            self.patience.paid(self.quiet);
+            self.quiet = 0;
+            return;
+        }
+        self.quiet += 1;
+        if self.quiet < self.patience.looks() {
+            sd_sys::time::yield_now();
             return;
         }
         let Engine { desk, links, control, .. } = self;
         if !desk.is_cold() && (desk.cool(links, control) || !desk.is_cold()) {
-            self.send();
             return;
         }
         self.control.says_it_sleeps(true);
         if !self.look() {
+            self.patience.was_in_vain();
             self.sleep();
         }
         self.control.says_it_sleeps(false);
@@ -129,22 +161,27 @@ impl Engine {
         if self.control.has_mail() {
             self.take_mail();
         }
-        let mut news = false;
+        let mut has_come = false;
         for (at, (peer, link)) in self.peers.iter_mut().zip(&mut self.links).enumerate() {
-            news |= peer.carry(at, now, link, &mut self.desk);
+            has_come |= peer.carry(at, now, link, &mut self.desk);
         }
         let Engine { desk, links, control, .. } = self;
         desk.settle(links, control);
-        news |= desk.take_events(links, control);
-        news |= desk.visit_hot(links, control);
+        desk.ring(control);
+        let mut is_said = desk.take_events(links, control);
+        is_said |= desk.visit_hot(links, control);
         desk.leave_dead_seats(control);
         self.answer_questions(now);
-        self.send();
-        news
+        // Who writes one message after the other is let finish, so that they go together.
+        let since = *self.gathers_since.get_or_insert(now);
+        if !is_said || now - since > GATHER_NS {
+            self.gathers_since = None;
+            self.send(now);
+        }
+        has_come || is_said
     }
 
-    fn send(&mut self) {
-        let now = now_ns();
+    fn send(&mut self, now: u64) {
         for (at, (peer, link)) in self.peers.iter_mut().zip(&mut self.links).enumerate() {
             peer.send(at, now, link, &mut self.desk);
         }
@@ -161,7 +198,7 @@ impl Engine {
             && let Some(fds) = got.fds.take()
         {
             match Seat::new(channel, side, is_stranger, fds) {
-                Some(seat) => _ = self.desk.seats.insert(channel, seat),
+                Some(seat) => self.desk.seats.add(channel, seat),
                 None => self.control.tell(&Request::Decline { channel }),
             }
         }
@@ -176,7 +213,9 @@ impl Engine {
                 self.desk.gone(id, &mut self.links, &mut self.control);
             }
             Reply::Stranger { id } => {
-                self.desk.seats.get_mut(&id).into_iter().for_each(|seat| seat.end.is_stranger = true);
+                let at = self.desk.seats.of(id);
+                let seat = at.and_then(|at| self.desk.seats.get(at));
+                seat.into_iter().for_each(|seat| seat.end.is_stranger = true);
             }
             _ => {}
         }
@@ -312,7 +351,7 @@ impl Engine {
         if self.control.come_back(socket).is_ok() {
             self.orphan_at = 0;
             watch(&self.sleeper, self.control.socket());
-            for seat in self.desk.seats.values() {
+            for (_, seat) in self.desk.seats.all() {
                 seat.end.bring(&mut self.control);
             }
         }

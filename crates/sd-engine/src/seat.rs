@@ -1,6 +1,6 @@
 //! A channel with a local process, on which the engine is the other side of promoted connections.
 
-use sd_proto::Reply;
+use sd_proto::{Reply, Request};
 use sd_pump::control::Control;
 use sd_pump::end::{End, RX_BITS, TX_BITS};
 use sd_ring::doorbell::{self, RX_EVENT, TX_EVENT};
@@ -9,6 +9,7 @@ use sd_shm::channel::{ColdWords, GEOMETRY, SLOTS, Side, SlotState};
 use sd_shm::promotion::PROMOTION;
 use sd_shm::rings::Rings;
 use sd_sys::fd::Owned;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const ALL_BITS: u32 = RX_BITS | TX_BITS;
@@ -25,6 +26,55 @@ pub(crate) struct Seat {
     used: usize,
 }
 
+/// All of them: by a number that is used again, and by channel.
+#[derive(Default)]
+pub(crate) struct Seats {
+    all: Vec<Option<Seat>>,
+    by_channel: HashMap<u64, usize>,
+}
+
+impl Seats {
+    pub(crate) fn add(&mut self, channel: u64, seat: Seat) {
+        let at = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
+        if at == self.all.len() {
+            self.all.push(None);
+        }
+        self.all[at] = Some(seat);
+        self.by_channel.insert(channel, at);
+    }
+
+    pub(crate) fn get(&mut self, at: usize) -> Option<&mut Seat> {
+        self.all.get_mut(at)?.as_mut()
+    }
+
+    pub(crate) fn of(&self, channel: u64) -> Option<usize> {
+        self.by_channel.get(&channel).copied()
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = (usize, &Seat)> {
+        self.all.iter().enumerate().filter_map(|(at, seat)| Some((at, seat.as_ref()?)))
+    }
+
+    /// Lets go of those that are over, and not needed; whether others are over.
+    pub(crate) fn leave_dead(&mut self, control: &mut Control) -> bool {
+        let mut is_left = false;
+        for place in &mut self.all {
+            let Some(seat) = place.as_ref().filter(|seat| seat.is_dead) else { continue };
+            if seat.slots.iter().any(Option::is_some) {
+                is_left = true;
+                continue;
+            }
+            let channel = seat.end.id;
+            if seat.end.is_stranger {
+                control.tell(&Request::Finished { channel });
+            }
+            self.by_channel.remove(&channel);
+            *place = None;
+        }
+        is_left
+    }
+}
+
 /// A slot, and which life of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
@@ -34,7 +84,8 @@ pub(crate) struct Slot {
 
 impl Seat {
     pub(crate) fn new(id: u64, ours: Side, is_stranger: bool, fds: [Owned; 3]) -> Option<Seat> {
-        let end = End::new(id, ours, is_stranger, fds)?;
+        let mut end = End::new(id, ours, is_stranger, fds)?;
+        end.gathers = true;
         Some(Seat { end, slots: vec![None; SLOTS], free: Vec::new(), is_dead: false, used: 0 })
     }
 

@@ -10,6 +10,7 @@ use sd_shm::public::Public;
 use sd_shm::rings::Rings;
 use sd_sys::fd::Owned;
 use sd_sys::futex::{self, Scope};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
@@ -28,6 +29,9 @@ pub struct End {
     pub is_stranger: bool,
     /// The process waits until the pump has looked.
     answers: bool,
+    /// The process is rung when [`End::ring_owed`] is called, once for all that was announced before.
+    pub gathers: bool,
+    owes_ring: Cell<bool>,
     bell: Bell,
     page: &'static Public,
     adopters: HashMap<u32, Option<Bell>>,
@@ -78,7 +82,21 @@ impl End {
         let link = Link::of(map.header().link[ours as usize].load(Ordering::Relaxed));
         let answers = link.answers();
         let (adopters, wake_targets) = (HashMap::new(), HashMap::new());
-        Some(End { id, map, ours, is_stranger, answers, bell, page, adopters, wake_targets, segment })
+        let (gathers, owes_ring) = (false, Cell::new(false));
+        Some(End {
+            id,
+            map,
+            ours,
+            is_stranger,
+            answers,
+            gathers,
+            owes_ring,
+            bell,
+            page,
+            adopters,
+            wake_targets,
+            segment,
+        })
     }
 
     /// The words that the process writes.
@@ -165,6 +183,7 @@ impl End {
         self.own(slot).announced.store(sd_sys::time::ticks(), Ordering::Relaxed);
         self.map.events_for(self.ours.other(), adopter).post(slot);
         match adopter {
+            0 if self.gathers => self.owes_ring.set(true),
             0 => self.ring(&self.bell, control),
             number => self.ring_adopter(number, control),
         }
@@ -180,6 +199,13 @@ impl End {
     pub fn say_left_beside(&self, control: &mut Control) {
         self.map.events(Side::B).say_left_beside();
         self.ring(&self.bell, control);
+    }
+
+    /// Rings for what was announced meanwhile.
+    pub fn ring_owed(&self, control: &mut Control) {
+        if self.owes_ring.take() {
+            self.ring(&self.bell, control);
+        }
     }
 
     fn ring(&self, bell: &Bell, control: &mut Control) {

@@ -11,14 +11,15 @@ use sd_link::{Connection as Number, Link};
 use sd_pump::control::Control;
 use sd_pump::end::{RX_BITS, TX_BITS};
 use sd_ring::Corrupt;
-use sd_ring::road::{RoadWord, resuming};
+use sd_ring::road::RoadWord;
+use sd_shm::promotion::FLAG_RESUME;
 use sd_shm::channel::{
     FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, SlotState,
 };
 use std::sync::atomic::Ordering;
 
 /// Flags that concern the two at a channel, and not the ends of the connection.
-const LOCAL_FLAGS: u32 = FLAG_CANNOT_WAKE | FLAG_COLD | FLAG_WANTS_STAMPS;
+const LOCAL_FLAGS: u32 = FLAG_CANNOT_WAKE | FLAG_COLD | FLAG_WANTS_STAMPS | FLAG_RESUME;
 /// What an engine may have of a connection's stream that is not consumed: more than a ring holds.
 pub(crate) const WINDOW: u32 = 4 << 20;
 
@@ -44,7 +45,6 @@ pub(crate) struct Connection {
     heard: Option<Words>,
     flags: u32,
     urgent: u64,
-    has_resumed: bool,
     /// Of the local process' doorbell.
     bits: u32,
     is_urgent: bool,
@@ -83,7 +83,6 @@ impl Connection {
             heard: None,
             flags: 0,
             urgent: 0,
-            has_resumed: false,
             bits: 0,
             is_urgent: false,
             is_broken: false,
@@ -180,13 +179,6 @@ impl Connection {
     fn apply(&mut self, words: &Words, at: Slot, seat: &mut Seat, control: &mut Control) {
         let (own, names) = (seat.end.own(at.slot), seat.end.map.names(at.slot));
         names.switched_at(seat.end.ours).store(words.switched_at, Ordering::Relaxed);
-        if words.resumes && !std::mem::replace(&mut self.has_resumed, true) {
-            names.set_resume_at(seat.end.ours, words.resume_at);
-            own.consumed.store(words.consumed, Ordering::Release);
-            // The local sender may have decided for the marker meanwhile; two hosts have no word that both see.
-            self.is_broken |= !seat.end.theirs(at.slot).decide(resuming);
-            self.bits |= ALL_BITS;
-        }
         let flags = words.flags & !LOCAL_FLAGS & !(FLAG_URGENT & !self.flags);
         let (new, gone) = (flags & !self.flags, self.flags & !flags);
         self.flags = flags;
@@ -265,7 +257,10 @@ impl Connection {
         }
         let names = seat.end.map.names(at.slot);
         let side = seat.end.ours.other();
-        let resumes = seat.end.own(at.slot).road().has(RoadWord::RESUME);
+        if seat.end.own(at.slot).road().has(RoadWord::RESUME) {
+            // It was told that this cannot be asked for.
+            return Err(Corrupt);
+        }
         let urgent = if flags & FLAG_URGENT == 0 { None } else { theirs.cold() };
         let words = Words {
             at: self.outgoing.at,
@@ -273,9 +268,6 @@ impl Connection {
             state: state as u8,
             urgent: urgent.map_or(0, |cold| cold.urgent.load(Ordering::Acquire)),
             switched_at: names.switched_at(side).load(Ordering::Relaxed),
-            resumes,
-            resume_at: if resumes { names.resume_at(side) } else { 0 },
-            consumed: if resumes { consumed } else { 0 },
             written: 0,
         };
         let is_same = |said: Words| Words { at: 0, ..said } == Words { at: 0, ..words };

@@ -8,7 +8,7 @@ const QUESTION: u8 = 1;
 /// Bytes of a question.
 pub(crate) const QUESTION_LEN: usize = 46;
 /// Bytes of [`Words`].
-pub(crate) const WORDS_LEN: usize = 54;
+pub(crate) const WORDS_LEN: usize = 37;
 
 /// A connection as the end that has connected knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +60,6 @@ pub(crate) struct Words {
     pub(crate) state: u8,
     pub(crate) urgent: u64,
     pub(crate) switched_at: u64,
-    /// It reads its ring no more: where it stands.
-    pub(crate) resumes: bool,
-    pub(crate) resume_at: u64,
-    pub(crate) consumed: u64,
     /// Ring bytes of the sender's own, for people who look at packets.
     pub(crate) written: u64,
 }
@@ -73,8 +69,8 @@ impl Words {
         let mut out = [0; WORDS_LEN];
         let mut to = Writer(&mut out);
         to.put(&self.flags.to_le_bytes());
-        to.put(&[self.state, self.resumes.into()]);
-        for word in [self.at, self.urgent, self.switched_at, self.resume_at, self.consumed, self.written] {
+        to.put(&[self.state]);
+        for word in [self.at, self.urgent, self.switched_at, self.written] {
             to.put(&word.to_le_bytes());
         }
         out
@@ -83,13 +79,10 @@ impl Words {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Words> {
         let mut from = Reader(bytes);
         let flags = u32::from_le_bytes(from.take()?);
-        let [state, resumes] = from.take()?;
+        let [state] = from.take()?;
         let mut word = || Some(u64::from_le_bytes(from.take()?));
-        let (at, urgent, switched_at) = (word()?, word()?, word()?);
-        let (resume_at, consumed, written) = (word()?, word()?, word()?);
-        let is_whole = from.0.is_empty() && resumes < 2;
-        let resumes = resumes == 1;
-        is_whole.then_some(Words { at, flags, state, urgent, switched_at, resumes, resume_at, consumed, written })
+        let (at, urgent, switched_at, written) = (word()?, word()?, word()?, word()?);
+        from.0.is_empty().then_some(Words { at, flags, state, urgent, switched_at, written })
     }
 }
 

@@ -35,9 +35,9 @@ pub(crate) fn main(options: &EngineOptions) -> Result<()> {
                 std::thread::sleep(LONG_PAUSE);
                 continue;
             }
-            Err(sd_engine::Error::Control(System("reach the monitor", _) | Refused(Some(ErrorCode::InUse))))
-                if tries < TRIES =>
-            {
+            Err(sd_engine::Error::Control(
+                System("reach the monitor", _) | Refused(Some(ErrorCode::InUse)),
+            )) if tries < TRIES => {
                 std::thread::sleep(PAUSE);
             }
             done => return done.map_err(|error| Failure::new(error.to_string())),

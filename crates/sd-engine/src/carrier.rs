@@ -105,7 +105,8 @@ impl Trunk {
         while self.sent < self.end && !self.is_broken {
             let rest = &self.out[self.sent..self.end];
             // SAFETY: the bytes are there.
-            let done = unsafe { libc::send(self.fd.raw(), rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL) };
+            let done =
+                unsafe { libc::send(self.fd.raw(), rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL) };
             match usize::try_from(done) {
                 Ok(done) => self.sent += done,
                 Err(_) => {

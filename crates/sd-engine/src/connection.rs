@@ -12,10 +12,10 @@ use sd_pump::control::Control;
 use sd_pump::end::{RX_BITS, TX_BITS};
 use sd_ring::Corrupt;
 use sd_ring::road::RoadWord;
-use sd_shm::promotion::FLAG_RESUME;
 use sd_shm::channel::{
     FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, SlotState,
 };
+use sd_shm::promotion::FLAG_RESUME;
 use std::sync::atomic::Ordering;
 
 /// Flags that concern the two at a channel, and not the ends of the connection.
@@ -131,7 +131,9 @@ impl Connection {
 
     /// Whether the other end asks for a slot here.
     pub(crate) fn asks(&self) -> bool {
-        !self.is_opener && self.at.is_none() && self.heard.is_some_and(|words| words.state == SlotState::Syn as u8)
+        !self.is_opener
+            && self.at.is_none()
+            && self.heard.is_some_and(|words| words.state == SlotState::Syn as u8)
     }
 
     /// Both ends have closed it, and each engine knows that.
@@ -148,7 +150,7 @@ impl Connection {
         let Some(at) = self.at else { return };
         if let Some(words) = self.heard {
             self.tell_urgent(&words, at, seat);
-            if self.incoming.at >= words.at && !self.incoming.is_early() {
+            if self.incoming.at >= words.at {
                 self.heard = None;
                 self.apply(&words, at, seat, control);
             }

@@ -6,6 +6,8 @@
 //! # network or address        where the engine of the hosts in it is
 //! 10.77.0.2                   10.77.0.2:7441
 //! 10.1.0.0/16                 10.77.0.3:7441
+//! # connections between two hosts below which each stays the kernel's
+//! least 4
 //! ```
 
 use sd_proto::Ip;
@@ -20,7 +22,12 @@ pub struct Hosts {
     pub listen: SocketAddr,
     /// The others.
     pub engines: Vec<Engine>,
+    /// Between two hosts with fewer connections these stay the kernel's: the gain is that bytes of several go together, and one alone pays for
+    /// two processes more that have to be woken.
+    pub least: usize,
 }
+
+const LEAST: usize = 4;
 
 /// Another host's engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +67,7 @@ impl Hosts {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Hosts, Mistake> {
-        let mut listen = None;
+        let (mut listen, mut least) = (None, LEAST);
         let mut engines: Vec<Engine> = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let mistake = |what: String| Mistake { line: number + 1, what };
@@ -72,6 +79,10 @@ impl Hosts {
                 }
                 return Err(mistake("two words are wanted".into()));
             };
+            if what == "least" {
+                least = place.parse().map_err(|_| mistake(format!("{place} is no number")))?;
+                continue;
+            }
             let address: SocketAddr =
                 place.parse().map_err(|_| mistake(format!("{place} is not ADDRESS:PORT")))?;
             if what == "listen" {
@@ -87,7 +98,7 @@ impl Hosts {
             }
         }
         let listen = listen.ok_or_else(|| Mistake { line: 0, what: "there is no listen line".into() })?;
-        Ok(Hosts { listen, engines })
+        Ok(Hosts { listen, engines, least })
     }
 
     /// The engine of the host with this address; the longest network counts.

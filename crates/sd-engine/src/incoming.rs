@@ -59,7 +59,7 @@ impl Incoming {
         }
     }
 
-    /// Takes bytes of the stream, which come once. `wants_time`: the reader asks when messages came.
+    /// Takes bytes of the stream. `wants_time`: the reader asks when messages came.
     pub(crate) fn put(
         &mut self,
         there: &Rings,
@@ -67,17 +67,33 @@ impl Incoming {
         bytes: &[u8],
         wants_time: bool,
     ) -> Result<(), Corrupt> {
-        if position != self.at {
-            self.early_bytes += bytes.len();
-            self.early.insert(position, bytes.into());
-            return if position < self.at || self.early_bytes > EARLY_MAX { Err(Corrupt) } else { Ok(()) };
+        if position > self.at {
+            let before = self.early.get(&position).map_or(0, |before| before.len());
+            if bytes.len() > before {
+                self.early_bytes += bytes.len() - before;
+                self.early.insert(position, bytes.into());
+            }
+            return if self.early_bytes > EARLY_MAX { Err(Corrupt) } else { Ok(()) };
         }
-        self.feed(there, bytes, wants_time)?;
-        while let Some(next) = self.early.remove(&self.at) {
-            self.early_bytes -= next.len();
-            self.feed(there, &next, wants_time)?;
+        self.feed_rest(there, position, bytes, wants_time)?;
+        while let Some(first) = self.early.first_entry().filter(|first| *first.key() <= self.at) {
+            let (position, bytes) = first.remove_entry();
+            self.early_bytes -= bytes.len();
+            self.feed_rest(there, position, &bytes, wants_time)?;
         }
         Ok(())
+    }
+
+    /// The part that has not come before.
+    fn feed_rest(
+        &mut self,
+        there: &Rings,
+        position: u64,
+        bytes: &[u8],
+        wants_time: bool,
+    ) -> Result<(), Corrupt> {
+        let known = usize::try_from(self.at - position).unwrap_or(usize::MAX);
+        self.feed(there, bytes.get(known..).unwrap_or_default(), wants_time)
     }
 
     fn feed(&mut self, there: &Rings, mut bytes: &[u8], wants_time: bool) -> Result<(), Corrupt> {
@@ -150,9 +166,5 @@ impl Incoming {
         let stream = self.laps.stream_at(ring.min(self.cursor.position()));
         self.laps.forget_before(stream.min(self.at));
         stream
-    }
-
-    pub(crate) fn is_early(&self) -> bool {
-        self.early_bytes != 0
     }
 }

@@ -26,7 +26,14 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     pub(crate) fn new() -> Outgoing {
-        Outgoing { cursor: RxCursor::new(), laps: Laps::new(), at: 0, consumed: 0, has_ended: false, jumps: 0 }
+        Outgoing {
+            cursor: RxCursor::new(),
+            laps: Laps::new(),
+            at: 0,
+            consumed: 0,
+            has_ended: false,
+            jumps: 0,
+        }
     }
 
     /// Passes over what was published. True: there may be more.

@@ -35,7 +35,13 @@ impl Peer {
     /// When it has something to do by itself.
     pub(crate) fn next_time(&self, link: &Link) -> u64 {
         match &self.trunk {
-            None if !link.is_up() => if self.dials { self.dial_at } else { FOREVER_NS },
+            None if !link.is_up() => {
+                if self.dials {
+                    self.dial_at
+                } else {
+                    FOREVER_NS
+                }
+            }
             None if self.dials => self.dial_at.min(link.next_time().unwrap_or(FOREVER_NS)),
             _ => link.next_time().unwrap_or(FOREVER_NS),
         }

@@ -283,9 +283,16 @@ impl Engine {
 
     /// Asks what can be asked now.
     fn ask(&mut self) {
-        let Engine { pending, desk, links, .. } = self;
+        let Engine { pending, desk, links, hosts, .. } = self;
+        let mut counts: Vec<usize> = links.iter().map(|link| link.connections() as usize).collect();
+        for (id, _) in pending.iter() {
+            desk.connections.get(*id).into_iter().for_each(|connection| counts[connection.peer] += 1);
+        }
         pending.retain(|(id, question)| {
             let Some(connection) = desk.connections.get(*id) else { return false };
+            if counts[connection.peer] < hosts.least {
+                return true;
+            }
             match links[connection.peer].open(0, *id, WINDOW, &question.encode()) {
                 Ok(number) => connection.number = Some(number),
                 Err(sd_link::Error::NotNow) => return true,
@@ -297,7 +304,9 @@ impl Engine {
 
     fn give_up_old(&mut self, now: u64) {
         while let Some((_, id)) = self.unseated.pop_front_if(|(due, _)| *due <= now) {
-            let Some(connection) = self.desk.connections.get(id).filter(|it| it.at.is_none()) else { continue };
+            let Some(connection) = self.desk.connections.get(id).filter(|it| it.at.is_none()) else {
+                continue;
+            };
             match connection.until_ns {
                 until if until > now => self.unseated.push_back((until, id)),
                 _ => self.desk.give_up(id, &mut self.links),

@@ -64,11 +64,7 @@ impl RecordKind {
     fn has_body(self) -> bool {
         matches!(
             self,
-            RecordKind::Ack
-                | RecordKind::Open
-                | RecordKind::Opened
-                | RecordKind::Data
-                | RecordKind::Said
+            RecordKind::Ack | RecordKind::Open | RecordKind::Opened | RecordKind::Data | RecordKind::Said
         )
     }
 }

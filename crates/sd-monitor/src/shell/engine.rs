@@ -41,6 +41,11 @@ impl Engine {
         Engine { is_wanted, client: None }
     }
 
+    /// One is to be used.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
     /// Whether this client is the engine.
     pub(super) fn is(&self, client: ClientId) -> bool {
         self.client == Some(client)
@@ -115,7 +120,8 @@ impl Server {
             return Err(ErrorCode::Protocol);
         };
         let (local, remote) = ((local, local_port), (remote, remote_port));
-        let numbers = if told { Numbers::Known { sent: sent.wrapping_sub(1), received } } else { Numbers::Untold };
+        let numbers =
+            if told { Numbers::Known { sent: sent.wrapping_sub(1), received } } else { Numbers::Untold };
         let offer = self.foreign_offer(client, serial, (local, remote), (true, numbers))?;
         let now_ms = sd_sys::time::now_ns() / 1_000_000;
         let namespaces = &self.namespaces;
@@ -125,7 +131,13 @@ impl Server {
             let [a, b] = *both;
             let (names, places) = ([a.facts.remote, b.facts.local], [a.facts.netns, b.facts.netns]);
             let done = self.core.policy.lets_move(a.uid, names, places) && self.promote(&a, &b).is_some();
-            tracing::debug!(a = a.client.0, b = b.client.0, ?evidence, done, "another host has the other end");
+            tracing::debug!(
+                a = a.client.0,
+                b = b.client.0,
+                ?evidence,
+                done,
+                "another host has the other end"
+            );
         }
         Ok(())
     }

@@ -76,7 +76,8 @@ impl Server {
         let now_ms = sd_sys::time::now_ns() / 1_000_000;
         let Server { core, namespaces, engine, .. } = self;
         let is_exempt = core.quotas.is_exempt(uid);
-        let is_there = |other: &Offer| engine.is(other.client) || namespaces.is_connected(&other.facts) != Some(false);
+        let is_there =
+            |other: &Offer| engine.is(other.client) || namespaces.is_connected(&other.facts) != Some(false);
         match core.offers.add(offer, (now_ms, is_exempt), is_there) {
             Outcome::Waits => {
                 self.seek(&offer);

@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// A monitor that has just been started is waited for so often.
 const TRIES: u32 = 500;
 /// The engine of a monitor that is gone carries on, and comes back to the next: its place is free only when it has ended.
-const LONG_PAUSE: Duration = Duration::from_millis(500);
+const LONG_PAUSE: Duration = Duration::from_millis(200);
 
 /// Runs until it is ended.
 pub(crate) fn main(options: &EngineOptions) -> Result<()> {
@@ -24,14 +24,15 @@ pub(crate) fn main(options: &EngineOptions) -> Result<()> {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     pump::raise_descriptor_limit();
     let hosts = read(&options.hosts)?;
+    // SAFETY: no pointers but to a constant.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"sd-engine".as_ptr()) };
+    let parent = std::os::unix::process::parent_id();
     let mut tries = 0;
-    loop {
+    // Whose monitor is gone is not needed; its successor has one of its own.
+    while std::os::unix::process::parent_id() == parent {
         use sd_pump::control::Error::{Refused, System};
         match sd_engine::run(&socket, hosts.clone()) {
             Err(sd_engine::Error::Listen(_, error)) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                if !socket.exists() {
-                    return Err(Failure::new(error.to_string()));
-                }
                 std::thread::sleep(LONG_PAUSE);
                 continue;
             }
@@ -44,6 +45,7 @@ pub(crate) fn main(options: &EngineOptions) -> Result<()> {
         }
         tries += 1;
     }
+    Ok(())
 }
 
 /// Starts one for a monitor that is about to listen there.

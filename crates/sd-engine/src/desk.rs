@@ -380,6 +380,15 @@ impl Desk {
         self.seats.all().for_each(|(_, seat)| seat.end.ring_owed(control));
     }
 
+    /// Nobody promises anything any more.
+    pub(crate) fn give_up_unseated(&mut self, links: &mut [Link]) {
+        for id in self.connections.ids() {
+            if self.connections.get(id).is_some_and(|it| it.at.is_none()) {
+                self.give_up(id, links);
+            }
+        }
+    }
+
     /// A connection that has no slot is given up.
     pub(crate) fn give_up(&mut self, id: u64, links: &mut [Link]) {
         let Some(connection) = self.connections.get(id) else { return };

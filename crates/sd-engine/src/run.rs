@@ -49,9 +49,10 @@ pub fn run(socket: &Path, hosts: Hosts) -> Result<(), Error> {
     let listener = Listener::new(hosts.listen).map_err(|error| Error::Listen(hosts.listen, error))?;
     let control = Control::connect(socket, Role::Engine).map_err(Error::Control)?;
     let mut engine = Engine::new(control, listener, hosts).map_err(Error::Control)?;
-    loop {
+    while engine.is_needed() {
         engine.turn(socket);
     }
+    Ok(())
 }
 
 struct Engine {
@@ -126,6 +127,11 @@ impl Engine {
             gathers_since: None,
             orphan_at: 0,
         })
+    }
+
+    /// There is a monitor, or connections are carried.
+    fn is_needed(&self) -> bool {
+        !self.control.has_ended || self.orphan_at == 0 || self.desk.connections.count > 0
     }
 
     fn turn(&mut self, socket: &Path) {
@@ -353,6 +359,7 @@ impl Engine {
             return;
         }
         if self.orphan_at == 0 {
+            self.desk.give_up_unseated(&mut self.links);
             let old = self.control.socket();
             let _ = sd_sys::fd::epoll_ctl(self.sleeper.raw(), libc::EPOLL_CTL_DEL, old, 0, 0);
         }

@@ -99,6 +99,7 @@ fn hosts() -> Result<Option<[Host; 2]>> {
         std::fs::write(host.lab.path().join("hosts"), text)?;
         host.lab.kill_monitor();
         start_monitor(host)?;
+        retry(LIMIT, || host.lab.has_more_descriptors())?;
     }
     Ok(Some(hosts))
 }
@@ -233,6 +234,13 @@ fn monitor_killed(_: &mut Lab) -> Result<()> {
     }
     wait_for_engine(&hosts, 3)?;
     end(server, client, ("end", 3))?;
+    for host in &mut hosts {
+        // What the programs had, which have ended.
+        retry(LIMIT, || match host.lab.snapshot()?.connections.is_empty() {
+            true => host.lab.has_more_descriptors(),
+            false => fail!("connections are left"),
+        })?;
+    }
     let (server, client) = start(&hosts, 3, 100_000)?;
     end(server, client, ("end", 3))?;
     finish(hosts)

@@ -1,4 +1,4 @@
-//! The engine: a process of each host that carries promoted connections to other hosts' engines (ADR 98).
+//! The engine: a process of each host that carries promoted connections to other hosts' engines (ADR 100).
 //!
 //! ```text
 //!  client --channel--> engine ═══════ records of all connections, one carrier ═══════ engine --channel--> server

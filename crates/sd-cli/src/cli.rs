@@ -37,6 +37,9 @@ pub enum Command {
     /// Carry all connections of a monitor that was told so
     #[command(hide = true)]
     Pump(PumpOptions),
+    /// Carry promoted connections to other hosts, for a monitor that was started with --hosts
+    #[command(hide = true)]
+    Engine(EngineOptions),
     /// List connections: which path each one takes, and why
     ///
     /// Path is `shm` or `kernel`; Reason says why it is the kernel. Of a connection that the kernel has made Since says how long it
@@ -128,6 +131,13 @@ pub struct MonitorOptions {
     /// Let all connections go through a process in between, to test that
     #[arg(long, hide = true, value_enum, value_name = "HOW")]
     pub loopback_pump: Option<LoopbackPump>,
+    /// Move connections to other hosts too, through an engine on each: FILE says where these are
+    ///
+    /// A line `listen ADDRESS:PORT` says where this host's engine is reached, each other line `NETWORK ADDRESS:PORT` an address or a network of
+    /// other hosts and where their engine is. Only those are ever spoken to. What goes between engines is neither encrypted nor
+    /// authenticated yet: for networks that are trusted.
+    #[arg(long, value_name = "FILE")]
+    pub hosts: Option<PathBuf>,
     /// Move connections that the kernel has made to shared memory, once they have shown that they last
     ///
     /// Between network namespaces of this host too, through bridges and published ports; also what was connected before the
@@ -165,6 +175,16 @@ pub struct PumpOptions {
     /// The monitor's socket, instead of SD_MONITOR, the host's or the user's own
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct EngineOptions {
+    /// The monitor's socket, instead of SD_MONITOR, the host's or the user's own
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// The file that names the other hosts
+    #[arg(long, value_name = "FILE")]
+    pub hosts: PathBuf,
 }
 
 #[derive(Args)]

@@ -13,6 +13,7 @@ mod demote;
 mod detach;
 mod doctor;
 mod empty;
+mod engine;
 mod helper;
 mod manual;
 mod monitor;
@@ -52,6 +53,7 @@ fn dispatch() -> Result<(), Failure> {
         Command::Run(options) => run::main(&options),
         Command::Monitor(options) => monitor::main(options),
         Command::Pump(options) => pump::main(&options),
+        Command::Engine(options) => engine::main(&options),
         Command::Ss(options) => ss::main(&options),
         Command::Top(options) => top::main(&options),
         Command::Trace(options) => trace::main(&options),

@@ -13,6 +13,9 @@ pub(crate) fn main(options: MonitorOptions) -> Result<()> {
     if options.loopback_pump.is_some() {
         crate::pump::start(&socket)?;
     }
+    if let Some(hosts) = &options.hosts {
+        crate::engine::start(&socket, hosts)?;
+    }
     let pump = options.loopback_pump.map(|pump| match pump {
         LoopbackPump::Prompt => sd_monitor::Pump::Prompt,
         LoopbackPump::Late => sd_monitor::Pump::Late,
@@ -29,6 +32,7 @@ pub(crate) fn main(options: MonitorOptions) -> Result<()> {
         policy: options.policy,
         helper,
         pump,
+        engine: options.hosts.is_some(),
         metrics: options.metrics,
         promote,
         wander: options.demote,

@@ -31,9 +31,20 @@ pub(crate) fn main(options: &PumpOptions) -> Result<()> {
 
 /// Starts one for a monitor that is about to listen there, and another one whenever that was killed.
 pub(crate) fn start(socket: &Path) -> Result<()> {
-    let mut pump =
-        spawn(socket).map_err(|error| Failure::new(format!("the pump cannot be started: {error}")))?;
     let socket = socket.to_owned();
+    keep("pump", move || {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("pump").arg("--socket").arg(&socket);
+        command
+    })
+}
+
+/// Starts a process of the monitor's, and another one whenever that was killed.
+pub(crate) fn keep(name: &str, command: impl Fn() -> Command + Send + 'static) -> Result<()> {
+    let spawn = move || command().stdin(Stdio::null()).env_remove("LD_PRELOAD").spawn();
+    let started: std::io::Result<Child> = spawn();
+    let mut child =
+        started.map_err(|error| Failure::new(format!("the {name} cannot be started: {error}")))?;
     // The signals that end the monitor are for its own thread. A program that is started has none blocked.
     // SAFETY: a set is plain numbers, of which zeros are valid.
     let (mut all, mut before) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -43,12 +54,12 @@ pub(crate) fn start(socket: &Path) -> Result<()> {
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before);
     }
     std::thread::spawn(move || {
-        while let Ok(status) = pump.wait()
+        while let Ok(status) = child.wait()
             && status.code().is_none()
         {
             std::thread::sleep(PAUSE);
-            match spawn(&socket) {
-                Ok(next) => pump = next,
+            match spawn() {
+                Ok(next) => child = next,
                 Err(_) => return,
             }
         }
@@ -58,14 +69,8 @@ pub(crate) fn start(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-fn spawn(socket: &Path) -> std::io::Result<Child> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg("pump").arg("--socket").arg(socket).stdin(Stdio::null()).env_remove("LD_PRELOAD");
-    command.spawn()
-}
-
 /// Four descriptors for each two channels.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes and then reads one limit.
     unsafe {

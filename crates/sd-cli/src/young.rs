@@ -49,7 +49,8 @@ fn number(of: &Value, name: &str) -> Option<i32> {
 
 fn clients(status: &Value) -> Vec<(i32, String)> {
     let client = |one: &Value| Some((number(one, "pid")?, one["comm"].as_str()?.to_owned()));
-    objects(status, "clients").filter_map(client).collect()
+    let own = objects(status, "clients").filter(|one| one["carries"] != true);
+    own.filter_map(client).collect()
 }
 
 impl Known {

@@ -1,4 +1,4 @@
-//! Connections of two hosts over one road: what two engines say to each other, without any I/O (ADR 75). No program uses it yet.
+//! Connections of two hosts over one road: what two engines say to each other, without any I/O (ADR 75). `sd-engine` is its user.
 //!
 //! ```text
 //!  rings of local processes                                              rings of local processes

@@ -43,6 +43,8 @@ pub struct Options {
     pub helper: Option<PathBuf>,
     /// Connections go through a process in between, which says that it is there; none by default. For tests.
     pub pump: Option<Pump>,
+    /// There is an engine, which carries connections to other hosts.
+    pub engine: bool,
     /// Where it tells a Prometheus server of itself; nowhere by default.
     pub metrics: Option<MetricsPlace>,
     /// Whether connections that the kernel has made may be moved to shared memory.

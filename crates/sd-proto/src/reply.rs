@@ -185,6 +185,28 @@ pub enum Reply {
         /// Other processes that share its sockets.
         relatives: u32,
     } brings 0, silent;
+    /// Unasked, to an engine: a connection is offered whose other end may be another host's. The names are those of this end, which has
+    /// connected; the numbers as for [`crate::Request::Sought`].
+    68 Seek {
+        /// Who offers it.
+        client: u64,
+        /// That client's name for it.
+        offer: u64,
+        /// Own address.
+        local: Ip,
+        /// Own port.
+        local_port: u16,
+        /// Where it leads.
+        remote: Ip,
+        /// See `remote`.
+        remote_port: u16,
+        /// The next two are known.
+        told: bool,
+        /// The number of the first byte sent.
+        sent: u32,
+        /// The number of the first byte received.
+        received: u32,
+    } brings 0, silent;
     /// Descriptor: a memfd with a JSON document.
     7 Status brings 1, silent;
 }

@@ -318,6 +318,40 @@ pub enum Request {
         /// It is to be told; otherwise only what stands in its way is asked for.
         tell: bool,
     } brings 0, answered;
+    /// The process is the engine of this host: it carries promoted connections to the engines of others. Answer: [`Reply::Ok`], or
+    /// [`Reply::Error`] with [`ErrorCode::Denied`]: the monitor was not told to use one, or the process is neither root's nor of the monitor's
+    /// user; with [`ErrorCode::InUse`]: there is one.
+    66 Engine brings 0, answered;
+    /// From the engine: another host's has asked about this connection, of which an end has connected there, so named. If it is offered here,
+    /// [`Reply::Promote`] comes. No answer.
+    67 Sought {
+        /// The sender's own name for the question.
+        serial: u64,
+        /// As that end has it.
+        local: Ip,
+        /// See `local`.
+        local_port: u16,
+        /// See `local`.
+        remote: Ip,
+        /// See `local`.
+        remote_port: u16,
+        /// The next two are known.
+        told: bool,
+        /// The number of the first byte that that end has sent.
+        sent: u32,
+        /// The number of the first byte that it has received.
+        received: u32,
+    } brings 0, silent;
+    /// From the engine: the other end of an offer, as of [`Reply::Seek`], is another host's, and is offered there. [`Reply::Promote`] comes, or
+    /// nothing. No answer.
+    68 Found {
+        /// As in [`Reply::Seek`].
+        client: u64,
+        /// As in [`Reply::Seek`].
+        offer: u64,
+        /// The sender's own name for the connection.
+        serial: u64,
+    } brings 0, silent;
     /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
     8 Status brings 0, answered;
 }

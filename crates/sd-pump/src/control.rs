@@ -1,7 +1,8 @@
-//! The pump's connection to the monitor.
+//! The connection of a pump, or of an engine, to the monitor.
 
 use sd_proto::{ErrorCode, MESSAGE_MAX, Reply, Request, VERSION};
 use sd_shm::channel::Side;
+use sd_shm::public::Public;
 use sd_shm::slab::Slab;
 use sd_sys::fd::Owned;
 use sd_sys::msg::{self, Received};
@@ -40,8 +41,20 @@ const ANSWER_MS: u32 = 2000;
 /// A pump that never sleeps reads its socket after so many looks at what was announced: the monitor's end is not.
 const LOOKS: u32 = 256;
 
+/// What a process is to the monitor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It carries connections between processes of this host.
+    Pump,
+    /// It carries them to other hosts.
+    Engine,
+}
+
 /// See the module.
-pub(crate) struct Control {
+pub struct Control {
+    role: Role,
+    /// Its own public page.
+    page: &'static Public,
     socket: Owned,
     slab: Slab,
     mail_seen: u32,
@@ -50,26 +63,28 @@ pub(crate) struct Control {
     /// Answers that came too late to be waited for.
     owed: u32,
     ringer: Option<Ringer>,
-    pub(crate) has_ended: bool,
+    pub has_ended: bool,
     /// What peers ring.
-    pub(crate) eventfd: Owned,
+    pub eventfd: Owned,
     /// Slab, page, and a socket that shows the network namespace.
     files: [Owned; 3],
 }
 
 impl Control {
-    /// Registers with the monitor there, as a pump.
-    pub(crate) fn connect(path: &Path) -> Result<Control, Error> {
+    /// Registers with the monitor there.
+    pub fn connect(path: &Path, role: Role) -> Result<Control, Error> {
         let system = |what| move |error| Error::System(what, error);
         let socket = reach(path)?;
         let pid = sd_sys::fd::getpid() as u32;
         let (slab_file, slab) = Slab::create(pid).map_err(system("make a slab"))?;
-        let (page, _) = sd_shm::public::create(pid).map_err(system("make a page"))?;
+        let (page_file, page) = sd_shm::public::create(pid).map_err(system("make a page"))?;
         let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
         let eventfd = eventfd.map_err(system("make an eventfd"))?;
         let tcp = sd_sys::fd::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
         let tcp = tcp.map_err(system("make a socket"))?;
         let mut control = Control {
+            role,
+            page,
             socket,
             slab,
             mail_seen: 0,
@@ -79,14 +94,14 @@ impl Control {
             ringer: Ringer::new().ok(),
             has_ended: false,
             eventfd,
-            files: [slab_file, page, tcp],
+            files: [slab_file, page_file, tcp],
         };
         control.register(false)?;
         Ok(control)
     }
 
     /// Registers with the monitor that is there now. It brings what it has.
-    pub(crate) fn come_back(&mut self, path: &Path) -> Result<(), Error> {
+    pub fn come_back(&mut self, path: &Path) -> Result<(), Error> {
         self.socket = reach(path)?;
         (self.has_ended, self.owed) = (false, 0);
         self.notices.clear();
@@ -97,7 +112,11 @@ impl Control {
         let [slab, page, tcp] = &self.files;
         let fds = [slab.raw(), page.raw(), self.eventfd.raw(), tcp.raw()];
         let hello = Request::Hello { version: VERSION, again };
-        for (request, fds) in [(&hello, &fds[..]), (&Request::Pump { again }, &[])] {
+        let role = match self.role {
+            Role::Pump => Request::Pump { again },
+            Role::Engine => Request::Engine,
+        };
+        for (request, fds) in [(&hello, &fds[..]), (&role, &[])] {
             match self.ask(request, fds) {
                 Some((Reply::Welcome { .. } | Reply::Ok, _)) => {}
                 Some((Reply::Error { code }, _)) => return Err(Error::Refused(Some(code))),
@@ -109,7 +128,7 @@ impl Control {
 
     /// One whose monitor has ended.
     #[cfg(test)]
-    pub(crate) fn deaf() -> Control {
+    pub fn deaf() -> Control {
         Control { has_ended: true, ..Control::pair().0 }
     }
 
@@ -120,8 +139,11 @@ impl Control {
         let (file, slab) = Slab::create(1).unwrap();
         let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).unwrap();
         let spare = || sd_sys::fd::dup(file.raw()).unwrap();
-        let (page, tcp) = (spare(), spare());
+        let (page_file, page) = sd_shm::public::create(1).unwrap();
+        let tcp = spare();
         let control = Control {
+            role: Role::Pump,
+            page,
             socket,
             slab,
             mail_seen: 0,
@@ -131,24 +153,30 @@ impl Control {
             ringer: None,
             has_ended: false,
             eventfd,
-            files: [file, page, tcp],
+            files: [file, page_file, tcp],
         };
         (control, other)
     }
 
     /// The socket, for waiting.
-    pub(crate) fn socket(&self) -> i32 {
+    pub fn socket(&self) -> i32 {
         self.socket.raw()
     }
 
+    /// Peers ring the eventfd from now on, or need not.
+    pub fn says_it_sleeps(&self, sleeps: bool) {
+        self.page.sleepers.store(sleeps.into(), Ordering::Relaxed);
+        sd_ring::fence_full();
+    }
+
     /// Tells a new monitor of a channel, and who is at its other end.
-    pub(crate) fn bring(&mut self, id: u64, ours: Side, peer_pid: u32, segment: &Owned) {
+    pub fn bring(&mut self, id: u64, ours: Side, peer_pid: u32, segment: &Owned) {
         let request = Request::Channel { id, side: ours as u32, peer_pid, adopter: 0 };
         let _ = self.send(&request, &[segment.raw()]);
     }
 
     /// Tells the monitor something that has no answer.
-    pub(crate) fn tell(&mut self, request: &Request) {
+    pub fn tell(&mut self, request: &Request) {
         let _ = self.send(request, &[]);
     }
 
@@ -158,7 +186,7 @@ impl Control {
     }
 
     /// Asks the monitor. What it says unasked meanwhile is kept.
-    pub(crate) fn ask(&mut self, request: &Request, fds: &[i32]) -> Option<(Reply, Received)> {
+    pub fn ask(&mut self, request: &Request, fds: &[i32]) -> Option<(Reply, Received)> {
         if self.has_ended {
             return None;
         }
@@ -179,7 +207,7 @@ impl Control {
     }
 
     /// What the monitor has said unasked.
-    pub(crate) fn notice(&mut self) -> Option<(Reply, Received)> {
+    pub fn notice(&mut self) -> Option<(Reply, Received)> {
         if let Some(first) = self.notices.pop_front() {
             return Some(first);
         }
@@ -194,7 +222,7 @@ impl Control {
     }
 
     /// Wakes who watches an eventfd. One of another user's could be made to hold the pump up by a write (`sd_sys::ringer`).
-    pub(crate) fn ring(&mut self, eventfd: i32, (channel, side): (u64, Side), is_stranger: bool) {
+    pub fn ring(&mut self, eventfd: i32, (channel, side): (u64, Side), is_stranger: bool) {
         if !is_stranger {
             sd_sys::fd::eventfd_signal(eventfd);
         } else if self.ringer.as_ref().is_none_or(|ringer| ringer.ring(eventfd).is_err()) {
@@ -203,7 +231,7 @@ impl Control {
     }
 
     /// It may have said something since the last call of this, or have ended.
-    pub(crate) fn has_mail(&mut self) -> bool {
+    pub fn has_mail(&mut self) -> bool {
         let mail = self.slab.header().mail.load(Ordering::Acquire);
         self.looks = self.looks.wrapping_add(1);
         let has_news = std::mem::replace(&mut self.mail_seen, mail) != mail || !self.notices.is_empty();
@@ -248,6 +276,8 @@ fn is_notice(reply: &Reply) -> bool {
             | Reply::Emptied { .. }
             | Reply::Withdraw { .. }
             | Reply::Offer { .. }
+            | Reply::Promote { .. }
+            | Reply::Seek { .. }
     )
 }
 

@@ -10,24 +10,28 @@ use sd_shm::public::Public;
 use sd_shm::rings::Rings;
 use sd_sys::fd::Owned;
 use sd_sys::futex::{self, Scope};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 /// For bytes, or the end of them.
-pub(crate) const RX_BITS: u32 = RX_SLEEP | RX_EVENT | RX_SIGNAL;
+pub const RX_BITS: u32 = RX_SLEEP | RX_EVENT | RX_SIGNAL;
 /// For room.
-pub(crate) const TX_BITS: u32 = TX_SLEEP | TX_EVENT | TX_SIGNAL;
+pub const TX_BITS: u32 = TX_SLEEP | TX_EVENT | TX_SIGNAL;
 
 /// A process, and its channel to the pump.
-pub(crate) struct End {
-    pub(crate) id: u64,
-    pub(crate) map: Mapping,
+pub struct End {
+    pub id: u64,
+    pub map: Mapping,
     /// The pump's side of the channel.
-    pub(crate) ours: Side,
+    pub ours: Side,
     /// The process is another user's.
-    pub(crate) is_stranger: bool,
+    pub is_stranger: bool,
     /// The process waits until the pump has looked.
     answers: bool,
+    /// The process is rung when [`End::ring_owed`] is called, once for all that was announced before.
+    pub gathers: bool,
+    owes_ring: Cell<bool>,
     bell: Bell,
     page: &'static Public,
     adopters: HashMap<u32, Option<Bell>>,
@@ -70,7 +74,7 @@ const OTHERS_MAX: usize = 4096;
 
 impl End {
     /// Maps what the monitor sent: segment, page, eventfd.
-    pub(crate) fn new(id: u64, ours: Side, is_stranger: bool, fds: [Owned; 3]) -> Option<End> {
+    pub fn new(id: u64, ours: Side, is_stranger: bool, fds: [Owned; 3]) -> Option<End> {
         let [segment, page, eventfd] = fds;
         let bell = Bell::of(page, eventfd)?;
         let page = bell.page.0;
@@ -78,58 +82,72 @@ impl End {
         let link = Link::of(map.header().link[ours as usize].load(Ordering::Relaxed));
         let answers = link.answers();
         let (adopters, wake_targets) = (HashMap::new(), HashMap::new());
-        Some(End { id, map, ours, is_stranger, answers, bell, page, adopters, wake_targets, segment })
+        let (gathers, owes_ring) = (false, Cell::new(false));
+        Some(End {
+            id,
+            map,
+            ours,
+            is_stranger,
+            answers,
+            gathers,
+            owes_ring,
+            bell,
+            page,
+            adopters,
+            wake_targets,
+            segment,
+        })
     }
 
     /// The words that the process writes.
-    pub(crate) fn theirs(&self, slot: usize) -> &'static SlotSide {
+    pub fn theirs(&self, slot: usize) -> &'static SlotSide {
         &self.map.slot(slot).side[self.ours.other() as usize]
     }
 
     /// The words that the pump writes.
-    pub(crate) fn own(&self, slot: usize) -> &'static SlotSide {
+    pub fn own(&self, slot: usize) -> &'static SlotSide {
         &self.map.slot(slot).side[self.ours as usize]
     }
 
     /// A ring of the channel that is looked at without making a page.
-    pub(crate) fn through_file<'a>(&'a self, rings: &'a Rings) -> ThroughFile<'a> {
+    pub fn through_file<'a>(&'a self, rings: &'a Rings) -> ThroughFile<'a> {
         ThroughFile { end: self, rings }
     }
 
     /// How often the process has rung, if it waits for an answer.
-    pub(crate) fn rung(&self) -> Option<u32> {
+    pub fn rung(&self) -> Option<u32> {
         let rung = &self.map.header().rung[self.ours.other() as usize];
         self.answers.then(|| rung.load(Ordering::SeqCst))
     }
 
     /// All that was announced up to then has been looked at.
-    pub(crate) fn answer(&self, rung: u32) {
+    pub fn answer(&self, rung: u32) {
         self.map.header().answered[self.ours.other() as usize].store(rung, Ordering::Release);
     }
 
     /// Generation of a listener, as the process publishes it.
-    pub(crate) fn listener_generation(&self, index: u32) -> u32 {
+    pub fn listener_generation(&self, index: u32) -> u32 {
         let listener = self.page.listeners.get(index as usize);
         listener.map_or(0, |listener| listener.generation.load(Ordering::Acquire))
     }
 
     /// The process, as it stands in the channel.
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.map.header().pid[self.ours.other() as usize].load(Ordering::Relaxed)
     }
 
     /// A new monitor learns of the channel.
-    pub(crate) fn bring(&self, control: &mut Control) {
+    pub fn bring(&self, control: &mut Control) {
         control.bring(self.id, self.ours, self.pid(), &self.segment);
     }
 
     /// The monitor found the process gone.
-    pub(crate) fn is_dead(&self) -> bool {
+    pub fn is_dead(&self) -> bool {
         self.map.header().dead[self.ours.other() as usize].load(Ordering::Acquire) != 0
     }
 
     /// The process sees news of a slot, if it waits for such: `bits` of its doorbell.
-    pub(crate) fn notify(&mut self, slot: usize, bits: u32, control: &mut Control) {
+    pub fn notify(&mut self, slot: usize, bits: u32, control: &mut Control) {
         let theirs = self.theirs(slot);
         let fired = doorbell::ring(&theirs.wait, bits);
         if fired & (RX_SLEEP | TX_SLEEP) != 0 {
@@ -144,7 +162,7 @@ impl End {
     }
 
     /// The process gets a signal, if it wants any.
-    pub(crate) fn signal(&self, slot: usize, urgent: bool, control: &mut Control) {
+    pub fn signal(&self, slot: usize, urgent: bool, control: &mut Control) {
         let wants = |words: &ColdWords| words.wants_signals.load(Ordering::Acquire) != 0;
         if self.theirs(slot).cold().is_some_and(wants) {
             let (channel, side) = (self.id, self.ours as u32);
@@ -153,7 +171,7 @@ impl End {
     }
 
     /// Whoever has the slot at the end looks at it.
-    pub(crate) fn announce(&mut self, slot: usize, control: &mut Control) {
+    pub fn announce(&mut self, slot: usize, control: &mut Control) {
         let target = self.theirs(slot).cold().map_or(0, |words| words.wake_target.load(Ordering::Relaxed));
         if target != 0 && ThreadWaker::of(target).is_none() && self.ring_target(target, control) {
             return;
@@ -165,21 +183,29 @@ impl End {
         self.own(slot).announced.store(sd_sys::time::ticks(), Ordering::Relaxed);
         self.map.events_for(self.ours.other(), adopter).post(slot);
         match adopter {
+            0 if self.gathers => self.owes_ring.set(true),
             0 => self.ring(&self.bell, control),
             number => self.ring_adopter(number, control),
         }
     }
 
     /// A connection is asked for.
-    pub(crate) fn request(&self, slot: usize, control: &mut Control) {
+    pub fn request(&self, slot: usize, control: &mut Control) {
         self.map.events(Side::B).post(slot);
         self.ring(&self.bell, control);
     }
 
     /// The client says that connections of its wait at a busy sibling of this one.
-    pub(crate) fn say_left_beside(&self, control: &mut Control) {
+    pub fn say_left_beside(&self, control: &mut Control) {
         self.map.events(Side::B).say_left_beside();
         self.ring(&self.bell, control);
+    }
+
+    /// Rings for what was announced meanwhile.
+    pub fn ring_owed(&self, control: &mut Control) {
+        if self.owes_ring.take() {
+            self.ring(&self.bell, control);
+        }
     }
 
     fn ring(&self, bell: &Bell, control: &mut Control) {
@@ -214,7 +240,7 @@ impl End {
 }
 
 /// A ring by way of the channel's file: read(2) of a hole makes no page. Nothing is written.
-pub(crate) struct ThroughFile<'a> {
+pub struct ThroughFile<'a> {
     end: &'a End,
     rings: &'a Rings,
 }

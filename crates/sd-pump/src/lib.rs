@@ -36,8 +36,8 @@
 //! Unit tests with two channels in one process, hostile ends among them; `cargo xtask posix --pump`; `tests/monitor/pumps.rs`
 //! of `sd-monitor`.
 
-mod control;
-mod end;
+pub mod control;
+pub mod end;
 mod flow;
 mod run;
 #[cfg(test)]

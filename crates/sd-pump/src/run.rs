@@ -1,6 +1,6 @@
 //! The loop: what was announced is looked at, until nothing has come for a while; then it sleeps.
 
-use crate::control::{Control, Error};
+use crate::control::{Control, Error, Role};
 use crate::end::End;
 use crate::twin::Twin;
 use sd_proto::{ErrorCode, Reply, Request};
@@ -27,7 +27,7 @@ const IDLE_LOOKS: usize = 16;
 /// Serves as pump of the monitor at `socket` until that has ended, and all that is carried. Meanwhile a new monitor there is told of
 /// that, but gives it nothing else.
 pub fn run(socket: &Path) -> Result<(), Error> {
-    let mut pump = Pump::new(Control::connect(socket)?)?;
+    let mut pump = Pump::new(Control::connect(socket, Role::Pump)?)?;
     while pump.is_needed() {
         if pump.control.has_ended {
             pump.look_for_monitor(socket);

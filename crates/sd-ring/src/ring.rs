@@ -52,7 +52,7 @@ pub struct Geometry {
 
 impl Geometry {
     #[inline(always)]
-    pub(crate) fn size(&self, region: u32) -> u32 {
+    pub fn size(&self, region: u32) -> u32 {
         if region == Region::Small as u32 { self.small } else { self.large }
     }
 }

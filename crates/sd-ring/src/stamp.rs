@@ -16,6 +16,11 @@ pub fn of(time: u64) -> u32 {
     ((time >> STEP_BITS & MASK) as u32).max((time != 0).into())
 }
 
+/// A header without its time: one of another host, where time runs differently.
+pub fn without(header: u64) -> u64 {
+    header & !(MASK << (64 - MASK.count_ones()))
+}
+
 /// The time of a stamp that is not older than some seconds, and not after `now`. `None` for no stamp.
 pub fn time(stamp: u32, now: u64) -> Option<u64> {
     if stamp == 0 {

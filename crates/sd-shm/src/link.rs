@@ -17,12 +17,16 @@ impl Link {
     /// One that is as prompt as the kernel's loopback.
     pub const PROMPT_PUMP: Link = Link(Link::PUMP.0 | Link::ANSWERS);
 
+    /// The engine of this host, behind which is another one.
+    pub const ENGINE: Link = Link(Link::MUST_BE_TOLD | Link::NO_THREADS | Link::SENDS_ONCE);
+
     const NO_SLEEPERS: u32 = 1;
     const MUST_BE_TOLD: u32 = 2;
     const NO_THREADS: u32 = 4;
     const KEEPS_MEMORY: u32 = 8;
     const NO_PID: u32 = 16;
     const ANSWERS: u32 = 32;
+    const SENDS_ONCE: u32 = 64;
 
     /// What a word of a header says; bits that are not known say nothing.
     pub fn of(word: u32) -> Link {
@@ -62,6 +66,12 @@ impl Link {
         self.0 & Link::ANSWERS != 0
     }
 
+    /// A receiver may stop reading and ask that the rest be sent again through the kernel ([`RoadWord::RESUME`](sd_ring::road::RoadWord)). That needs a
+    /// word that both ends change at the same place, so that the sender does not leave at that moment: two hosts have none.
+    pub fn sends_again(self) -> bool {
+        self.0 & Link::SENDS_ONCE == 0
+    }
+
     /// The process id that comes with the channel tells whether the other end lives.
     pub fn has_pid(self) -> bool {
         self.0 & Link::NO_PID == 0
@@ -79,7 +89,7 @@ mod tests {
         assert!(
             local.says_who_sleeps() && local.wakes_threads() && local.gives_memory_back() && local.has_pid()
         );
-        assert!(!local.must_be_told() && !local.answers());
+        assert!(!local.must_be_told() && !local.answers() && local.sends_again());
     }
 
     #[test]
@@ -87,6 +97,7 @@ mod tests {
         let pump = Link::of(Link::PUMP.word());
         assert!(pump.must_be_told() && !pump.says_who_sleeps() && !pump.wakes_threads());
         assert!(pump.gives_memory_back() && pump.has_pid() && !pump.answers());
-        assert!(Link::PROMPT_PUMP.answers() && Link::PROMPT_PUMP.must_be_told());
+        assert!(Link::PROMPT_PUMP.answers() && Link::PROMPT_PUMP.must_be_told() && pump.sends_again());
+        assert!(Link::ENGINE.says_who_sleeps() && !Link::ENGINE.sends_again());
     }
 }

@@ -20,6 +20,8 @@ const MASK: u32 = 0x3f << SHIFT;
 pub const FLAG_WANTS_KERNEL: u32 = RoadWord::WANTS_KERNEL.0 << SHIFT;
 /// What it sends goes through the kernel for as long as the slot lives.
 pub const FLAG_LEFT: u32 = RoadWord::LEFT.0 << SHIFT;
+/// What it sent is to be sent again through the kernel.
+pub const FLAG_RESUME: u32 = RoadWord::RESUME.0 << SHIFT;
 /// Any of what belongs to the way back.
 pub const FLAGS_BACK: u32 =
     FLAG_WANTS_KERNEL | FLAG_LEFT | (RoadWord::LEAVING.0 | RoadWord::RESUME.0) << SHIFT;

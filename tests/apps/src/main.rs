@@ -9,6 +9,7 @@ mod appservers;
 mod brokers;
 mod cost;
 mod crash;
+mod engines;
 mod fallback;
 mod files;
 mod ftp;
@@ -137,6 +138,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     tools::SCENARIOS,
     fallback::SCENARIOS,
     hosts::SCENARIOS,
+    engines::SCENARIOS,
     crash::SCENARIOS,
     monitor::SCENARIOS,
     cost::SCENARIOS,

@@ -20,7 +20,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sd-keys", &["sd-link"]),
     ("sd-carrier", &[]),
     ("sd-pump", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
-    ("sd-cli", &["sd-sys", "sd-shm", "sd-proto", "sd-socket", "sd-monitor", "sd-pump"]),
+    ("sd-engine", &["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-pump", "sd-link"]),
+    ("sd-cli", &["sd-sys", "sd-shm", "sd-proto", "sd-socket", "sd-monitor", "sd-pump", "sd-engine"]),
     // The laboratory stands above the product: nothing of ours may need it.
     ("sd-bench", &["sd-sys", "sd-ring", "sd-shm", "sd-cli"]),
 ];

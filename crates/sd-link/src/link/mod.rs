@@ -202,6 +202,11 @@ impl Link {
         self.session.urgent(connection, at, byte)
     }
 
+    /// What the other engine is to know of an open connection: [`crate::News::Said`]. Of what is said one after the other the last surely comes.
+    pub fn say(&mut self, connection: Connection, words: &[u8]) -> Result<(), Error> {
+        self.session.say_words(connection, words)
+    }
+
     /// The reader reads no more.
     pub fn stop(&mut self, connection: Connection) -> Result<(), Error> {
         self.session.stop(connection)

@@ -114,6 +114,22 @@ impl Session {
         Ok(())
     }
 
+    /// What the other engine is to know of the connection, in place of what was said before.
+    pub(crate) fn say_words(&mut self, connection: Connection, words: &[u8]) -> Result<(), Error> {
+        let key = self.find(connection, &[Stage::Open])?;
+        if words.is_empty() || words.len() > WORDS_MAX {
+            return Err(Error::TooMany);
+        }
+        let conn = self.table.at(key);
+        conn.said_count += 1;
+        match &mut conn.said {
+            Some(said) if said.len() == words.len() => said.copy_from_slice(words),
+            said => *said = Some(words.into()),
+        }
+        self.say(key, RecordKind::Said);
+        Ok(())
+    }
+
     fn find(&mut self, connection: Connection, stages: &[Stage]) -> Result<u32, Error> {
         let key = self.table.find(connection.0).ok_or(Error::NotNow)?;
         if stages.contains(&self.table.at(key).stage) { Ok(key) } else { Err(Error::NotNow) }

@@ -51,6 +51,8 @@ pub enum News<'a> {
     Urgent(u64, u8),
     /// The peer reads no more.
     Stopped,
+    /// The other engine has said this of it, by [`crate::Link::say`]. What it said before, and was lost, does not come any more.
+    Said(&'a [u8]),
     /// Both ends know that all is delivered; it is gone.
     Closed,
     /// The session has ended; it is gone. What was consumed, the caller knows; the rest is to be sent in another way.

@@ -72,6 +72,10 @@ pub(super) struct Conn {
     pub(super) peer_stopped: bool,
     pub(super) gaps: Option<Box<Gaps>>,
     pub(super) words: Option<Box<[u8]>>,
+    /// What was said last, how often, and how often the peer has.
+    pub(super) said: Option<Box<[u8]>>,
+    pub(super) said_count: u64,
+    pub(super) peer_said: u64,
     /// Bytes of its turn that are left.
     pub(super) turn: u32,
     pub(super) links: [Links; 2],
@@ -103,6 +107,9 @@ impl Conn {
             peer_stopped: false,
             gaps: None,
             words: None,
+            said: None,
+            said_count: 0,
+            peer_said: 0,
             turn: 0,
             links: [UNLINKED; 2],
         }

@@ -30,6 +30,7 @@ impl Session {
             RecordKind::Credit => self.take_credit(key, record.position, ends),
             RecordKind::Fin => self.take_fin(key, record.position, ends),
             RecordKind::Urgent => self.take_urgent(key, record, ends),
+            RecordKind::Said => self.take_said(key, record, ends),
             RecordKind::Stop => {
                 let conn = self.table.at(key);
                 if !core::mem::replace(&mut conn.peer_stopped, true) {
@@ -193,6 +194,19 @@ impl Session {
         let conn = self.table.at(key);
         if conn.peer_reset.is_some_and(|reset| reset.0 <= conn.whole) {
             self.finish(key, News::Reset(record.extra), ends);
+        }
+        Ok(())
+    }
+
+    fn take_said(&mut self, key: u32, record: &Record<'_>, ends: &mut (impl Ends + ?Sized)) -> Done {
+        let conn = self.table.at(key);
+        if record.body.len() > WORDS_MAX || conn.stage == Stage::Offered {
+            return Err(Fault::Violation);
+        }
+        let count = expand(record.position, conn.peer_said);
+        if count > conn.peer_said {
+            conn.peer_said = count;
+            self.tell(key, News::Said(record.body), ends);
         }
         Ok(())
     }

@@ -43,11 +43,12 @@ const LEAST: usize = 128;
 const MOST: usize = 32 << 10;
 
 /// What is said of a connection besides bytes, in this order.
-const SAID: [RecordKind; 8] = [
+const SAID: [RecordKind; 9] = [
     RecordKind::Open,
     RecordKind::Opened,
     RecordKind::Refused,
     RecordKind::Credit,
+    RecordKind::Said,
     RecordKind::Urgent,
     RecordKind::Fin,
     RecordKind::Stop,
@@ -99,12 +100,18 @@ impl Session {
                 RecordKind::Reset => (conn.code, conn.reset_at),
                 RecordKind::Refused => (conn.code, 0),
                 RecordKind::Urgent => (conn.urgent.1, conn.urgent.0),
+                RecordKind::Said => (0, conn.said_count),
                 _ => (0, 0),
             };
-            let words = conn.words.as_deref().unwrap_or_default();
+            let words = if kind == RecordKind::Said { &conn.said } else { &conn.words };
+            let words = words.as_deref().unwrap_or_default();
             let (tenant, window) = (self.turns.id(conn.tenant), conn.window);
             let mut body = [0; 8 + super::WORDS_MAX];
             let len = match kind {
+                RecordKind::Said => {
+                    body[..words.len()].copy_from_slice(words);
+                    words.len()
+                }
                 RecordKind::Open => {
                     body[..4].copy_from_slice(&tenant.to_le_bytes());
                     body[4..8].copy_from_slice(&window.to_le_bytes());
@@ -226,7 +233,7 @@ impl Session {
             }
             RecordKind::Open => !is_known && matches!(conn.stage, Stage::Opening | Stage::Resetting),
             RecordKind::Opened => !is_known && conn.stage == Stage::Open,
-            RecordKind::Credit | RecordKind::Urgent | RecordKind::Stop => is_living,
+            RecordKind::Credit | RecordKind::Urgent | RecordKind::Stop | RecordKind::Said => is_living,
             RecordKind::Fin => is_living && !is_known,
             RecordKind::Reset | RecordKind::Refused => !is_known,
             RecordKind::Ack | RecordKind::Ping => false,

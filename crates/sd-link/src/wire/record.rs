@@ -37,6 +37,8 @@ pub enum RecordKind {
     Urgent = 10,
     /// The sender of this reads no more.
     Stop = 11,
+    /// What the engines say to each other about the connection, and the last of its kind that counts. Body: that; position: how many before.
+    Said = 12,
 }
 
 impl RecordKind {
@@ -54,12 +56,16 @@ impl RecordKind {
             9 => Reset,
             10 => Urgent,
             11 => Stop,
+            12 => Said,
             _ => return None,
         })
     }
 
     fn has_body(self) -> bool {
-        matches!(self, RecordKind::Ack | RecordKind::Open | RecordKind::Opened | RecordKind::Data)
+        matches!(
+            self,
+            RecordKind::Ack | RecordKind::Open | RecordKind::Opened | RecordKind::Data | RecordKind::Said
+        )
     }
 }
 

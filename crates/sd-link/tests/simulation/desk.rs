@@ -32,6 +32,9 @@ pub(crate) struct End {
     written: Vec<bool>,
     pub(crate) got_fin: bool,
     pub(crate) was_reset: bool,
+    /// How often words were said, and which of the other engine's were heard last.
+    pub(crate) said: u64,
+    pub(crate) heard: u64,
     /// Its program reads nothing.
     pub(crate) is_stalled: bool,
 }
@@ -60,6 +63,8 @@ impl Desk {
             written: vec![false; total(id, !is_opener) as usize],
             got_fin: false,
             was_reset: false,
+            said: 0,
+            heard: 0,
             is_stalled: false,
         };
         self.ends.insert(id, end);
@@ -121,6 +126,11 @@ impl Ends for Desk {
             }
             News::Urgent(at, value) => assert_eq!(value, byte(id, !end.is_opener, at)),
             News::Stopped => {}
+            News::Said(words) => {
+                let count = u64::from_le_bytes(words.try_into().unwrap());
+                assert!(count > end.heard, "{id}: {count} was said before {}", end.heard);
+                end.heard = count;
+            }
             News::Closed => {
                 assert!(end.was_reset || (end.got_fin && end.has_fin), "{id}: closed early");
                 self.closed += 1;

@@ -136,7 +136,7 @@ impl World {
         self.is_cut = false;
         let delay = self.faults.delay;
         self.faults = Faults { delay, ..Faults::default() };
-        self.settle(|world| world.is_only_stalled());
+        self.settle(|world| world.is_only_stalled() && world.is_all_heard());
         assert!(self.sides.iter().all(|side| side.link.is_up()), "no session: {self:?}");
         for side in &mut self.sides {
             side.desk.ends.values_mut().for_each(|end| end.is_stalled = false);
@@ -181,6 +181,15 @@ impl World {
         self.to_open == 0 && is_same && a.desk.ends.keys().all(is_left) && a.link.is_up() && b.link.is_up()
     }
 
+    /// Of what was said of connections that are left, the last has come.
+    fn is_all_heard(&self) -> bool {
+        let [a, b] = &self.sides;
+        let is_heard = |(id, end): (&u64, &crate::desk::End)| {
+            b.desk.ends.get(id).is_some_and(|other| (end.said, end.heard) == (other.heard, other.said))
+        };
+        a.desk.ends.iter().all(is_heard)
+    }
+
     /// What programs do: open, write, read, close.
     fn programs(&mut self, is_late: bool) {
         for at in 0..2 {
@@ -210,6 +219,10 @@ impl World {
                 } else if !end.has_fin {
                     end.has_fin = true;
                     link.fin(end.connection).unwrap();
+                }
+                if !is_late && end.is_open && self.random.one_in(5) {
+                    end.said += 1;
+                    link.say(end.connection, &end.said.to_le_bytes()).unwrap();
                 }
                 if !end.is_stalled && end.whole > end.consumed {
                     end.consumed = end.whole;

@@ -232,6 +232,15 @@ impl Offers {
             && matches!(self.fitting(offer).as_slice(), [(_, other)] if other.restored.is_none())
     }
 
+    /// One that waits, which waits no longer.
+    pub(crate) fn take(&mut self, client: ClientId, serial: u64) -> Option<Offer> {
+        let is_it = |waiting: &Waiting| (waiting.offer.client, waiting.offer.serial) == (client, serial);
+        let (number, offer) =
+            self.waiting.iter().find(|(_, waiting)| is_it(waiting)).map(|(number, w)| (*number, w.offer))?;
+        self.remove(number);
+        Some(offer)
+    }
+
     /// So many wait.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()

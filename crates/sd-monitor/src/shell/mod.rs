@@ -13,6 +13,7 @@ mod descriptors;
 mod detach;
 mod directories;
 mod door;
+mod engine;
 mod expected;
 mod family;
 mod files;

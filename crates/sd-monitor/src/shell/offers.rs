@@ -74,11 +74,15 @@ impl Server {
             return Err(ErrorCode::InUse);
         }
         let now_ms = sd_sys::time::now_ns() / 1_000_000;
-        let Server { core, namespaces, .. } = self;
+        let Server { core, namespaces, engine, .. } = self;
         let is_exempt = core.quotas.is_exempt(uid);
-        let is_there = |other: &Offer| namespaces.is_connected(&other.facts) != Some(false);
+        let is_there =
+            |other: &Offer| engine.is(other.client) || namespaces.is_connected(&other.facts) != Some(false);
         match core.offers.add(offer, (now_ms, is_exempt), is_there) {
-            Outcome::Waits => Ok(Some(Reply::Ok)),
+            Outcome::Waits => {
+                self.seek(&offer);
+                Ok(Some(Reply::Ok))
+            }
             Outcome::Pair(both, evidence) => {
                 let [a, b] = *both;
                 let lets = self.core.policy.lets_move(
@@ -98,7 +102,7 @@ impl Server {
         }
     }
 
-    fn promote(&mut self, a: &Offer, b: &Offer) -> Option<()> {
+    pub(super) fn promote(&mut self, a: &Offer, b: &Offer) -> Option<()> {
         let is_there = |key: &ChannelKey| self.core.channels.founder(*key) == Some(b.client);
         let known = self.core.channels.newest(a.client, b.client).filter(is_there);
         let (key, is_fresh) = match known.filter(|key| !self.is_full(*key)) {

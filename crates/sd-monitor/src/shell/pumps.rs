@@ -190,9 +190,14 @@ impl Server {
         self.pumps.is(client) || [Side::A, Side::B].into_iter().any(stands_behind)
     }
 
-    /// The process of a pump that stands behind a side of a channel which an earlier monitor has made.
+    /// Pumps are used, or an engine.
+    fn has_carriers(&self) -> bool {
+        self.pumps.is_wanted() || self.engine.is_wanted()
+    }
+
+    /// The process of a pump, or the engine, that stands behind a side of a channel which an earlier monitor has made.
     pub(super) fn pump_behind(&self, key: ChannelKey, side: Side) -> Option<u32> {
-        let map = self.segments.get(&key).filter(|_| self.pumps.is_wanted()).and_then(Segment::map)?;
+        let map = self.segments.get(&key).filter(|_| self.has_carriers()).and_then(Segment::map)?;
         let (links, pids) = (&map.header().link, &map.header().pid);
         let is_pump = links[side as usize].load(Ordering::Relaxed) != Link::LOCAL.word();
         is_pump.then(|| pids[side as usize].load(Ordering::Relaxed))
@@ -290,7 +295,8 @@ impl Server {
             return self.pumps.twins.contains_key(&key);
         }
         let links = self.segments.get(&key).and_then(Segment::map).map(|map| &map.header().link);
-        links.is_some_and(|links| links.iter().any(|link| link.load(Ordering::Relaxed) != Link::LOCAL.word()))
+        let is_pump = |word: u32| ![Link::LOCAL, Link::ENGINE].contains(&Link::of(word));
+        links.is_some_and(|links| links.iter().any(|link| is_pump(link.load(Ordering::Relaxed))))
     }
 
     /// A pump has carried all that came over the twin of a channel, whose other side is gone.

@@ -129,9 +129,12 @@ impl Server {
             Request::Bind { .. } | Request::Tuple { .. } | Request::Admits { .. } => {
                 return self.may_use(id, who, asked);
             }
-            Request::Pump { again } => return self.pump(client, again).map(Some),
-            Request::Over { channel } => self.over(client, channel)?,
-            Request::Carries { near, far } => self.carries(client, near, far)?,
+            Request::Pump { .. }
+            | Request::Over { .. }
+            | Request::Carries { .. }
+            | Request::Engine
+            | Request::Sought { .. }
+            | Request::Found { .. } => return self.act_for_carrier(client, &asked),
             // It is registered already; what anybody may ask, `act` does.
             Request::Resume
             | Request::Status
@@ -142,6 +145,22 @@ impl Server {
             | Request::Detach { .. }
             | Request::Offer { .. }
             | Request::Separate => return Err(ErrorCode::Protocol),
+        }
+        Ok(None)
+    }
+
+    /// What pumps and engines say.
+    fn act_for_carrier(&mut self, client: ClientId, asked: &Request) -> Result<Option<Reply>, ErrorCode> {
+        match *asked {
+            Request::Pump { again } => return self.pump(client, again).map(Some),
+            Request::Over { channel } => self.over(client, channel)?,
+            Request::Carries { near, far } => self.carries(client, near, far)?,
+            Request::Engine => return self.engine(client).map(Some),
+            Request::Sought { .. } => self.sought(client, asked)?,
+            Request::Found { client: offers, offer, serial } => {
+                self.found(client, (ClientId(offers), offer), serial)?;
+            }
+            _ => return Err(ErrorCode::Protocol),
         }
         Ok(None)
     }

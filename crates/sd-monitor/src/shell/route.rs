@@ -212,6 +212,7 @@ impl Server {
         let connection = self.connections.get(&family_b.connection?)?;
         let id = self.core.channels.next_id();
         let segment = Segment::create(id, family_a.pid, family_b.pid)?;
+        self.engine.note(&segment, [a, b])?;
         let stranger = self.is_stranger(a, b);
         let notice = Reply::NewChannel { id, peer_pid: family_a.pid, stranger, admits };
         let (public, eventfd) = (family_a.public.as_ref()?, family_a.eventfd.as_ref()?);

@@ -6,6 +6,7 @@ use super::cut_off::CutOffs;
 use super::descriptors::{Identity, has_ended};
 use super::directories::Directories;
 use super::door::Door;
+use super::engine::Engine;
 use super::family::Family;
 use super::files;
 use super::helpers::Helpers;
@@ -88,6 +89,7 @@ pub(crate) struct Server {
     pub(crate) helpers: Helpers,
     pub(super) remains: Remains,
     pub(super) pumps: Pumps,
+    pub(super) engine: Engine,
     pub(super) metrics: Metrics,
     pub(super) promote: crate::Promote,
     pub(super) wander: Wander,
@@ -150,6 +152,7 @@ impl Server {
             helpers: Helpers::new(options.helper.clone()),
             remains: Remains::default(),
             pumps: Pumps::new(options.pump),
+            engine: Engine::new(options.engine),
             metrics: Metrics::default(),
             promote: options.promote,
             wander: Wander::new(options.wander),

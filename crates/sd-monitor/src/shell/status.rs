@@ -61,6 +61,8 @@ struct Client {
     uid: u32,
     comm: String,
     client: u64,
+    /// It is a pump or the engine: its own connections are nobody's.
+    carries: bool,
     /// Bytes of its slab and of its channels that exist; a channel is counted for both of its sides.
     memory_bytes: u64,
     /// Bytes of the large rings that it sends into, as it says: its own memory cgroup pays for what of them exists.
@@ -275,7 +277,8 @@ impl Server {
         let memory_bytes = segments.chain([family.slab.file()]).map(bytes_in_memory).sum();
         let comm = comms.of(family.pid);
         let (pid, uid, client) = (family.pid, family.uid, id.0);
-        Client { pid, uid, comm, client, memory_bytes, fills_bytes: 0, waiting_bytes: 0, counters }
+        let carries = self.pumps.is(id) || self.engine.is(id);
+        Client { pid, uid, comm, client, carries, memory_bytes, fills_bytes: 0, waiting_bytes: 0, counters }
     }
 
     fn connections_of(
@@ -325,6 +328,11 @@ impl Server {
                 && self.is_pumped(key)
             {
                 (shown.path, shown.carrier, shown.reason) = ("engine", Some(CARRIER), Some(PUMPED));
+            }
+            if let Some(key) = self.channel_at(id, endpoint).filter(|_| shown.path == "shm")
+                && self.is_of_engine(key)
+            {
+                (shown.path, shown.carrier) = ("engine", Some(super::engine::CARRIER));
             }
             shown.history = roads::history(&family.slab, endpoint, shown.path == "kernel", self.promotes());
             shown.client = id;

@@ -38,8 +38,16 @@ fn monitor_process() {
         Some(_) => sd_monitor::Promote::Earned,
         None => sd_monitor::Promote::Nothing,
     };
-    let options =
-        sd_monitor::Options { socket: socket.into(), policy, helper, pump, metrics, promote, wander: None };
+    let options = sd_monitor::Options {
+        socket: socket.into(),
+        policy,
+        helper,
+        pump,
+        metrics,
+        promote,
+        engine: false,
+        wander: None,
+    };
     let ended = sd_monitor::run(options);
     if let Err(error) = &ended {
         eprintln!("failed: {error}");

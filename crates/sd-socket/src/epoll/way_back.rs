@@ -156,6 +156,11 @@ pub(crate) fn hand_over_all(endpoints: &[&'static Endpoint]) {
 }
 
 fn hand_over_by(endpoint: &'static Endpoint, until_ns: u64) -> bool {
+    // Who cannot be asked to send again is asked to leave.
+    let sends_again = endpoint.channel_ref().is_none_or(|channel| channel.link.sends_again());
+    if !sends_again && road::is_promoted(endpoint) {
+        begin(endpoint);
+    }
     loop {
         if !road::is_promoted(endpoint) && !road::is_given_back(endpoint) {
             return false;
@@ -164,7 +169,8 @@ fn hand_over_by(endpoint: &'static Endpoint, until_ns: u64) -> bool {
             road::stay(endpoint);
             return true;
         }
-        if !way_back::is_peer_leaving(endpoint) || sd_sys::time::now_ns() >= until_ns {
+        let is_coming = !sends_again || way_back::is_peer_leaving(endpoint);
+        if !is_coming || sd_sys::time::now_ns() >= until_ns {
             return false;
         }
         look(endpoint);

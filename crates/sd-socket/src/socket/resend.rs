@@ -29,7 +29,9 @@ pub(crate) fn stop_reading(endpoint: &'static Endpoint, rx: &mut RxCursor) -> bo
     if is_by_kernel(endpoint, RX_LEFT) {
         return true;
     }
-    let Some(channel) = endpoint.channel_ref() else { return false };
+    let Some(channel) = endpoint.channel_ref().filter(|channel| channel.link.sends_again()) else {
+        return false;
+    };
     let mut at = match is_by_kernel(endpoint, RX_KERNEL) {
         true => receiver_now(endpoint),
         false => *rx,

@@ -79,6 +79,7 @@ fn stage() -> &'static Stage {
             pump: None,
             metrics: None,
             promote: sd_monitor::Promote::Earned,
+            engine: false,
             wander: None,
         };
         // SAFETY: nothing else runs yet.
@@ -174,6 +175,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         31 if b & 4 == 0 => {
             Request::Offer { serial: a, connected: yes, restored: b & 8 != 0, sent: x, received: y }
         }
+        31 if b & 112 != 0 => of_engine((a, b), (x, y), port),
         31 if b & 8 != 0 => Request::Detach { pid: x, tell: yes },
         31 => {
             let (port, before_ns) = (if yes { port } else { 0 }, b & 16);
@@ -181,6 +183,24 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         }
         20 => Request::ThreadWakerOf { channel: a, side: y & 1, number: y >> 1 },
         _ => Request::Signal { channel: a, slot: y, side: y & 1, urgent: yes },
+    }
+}
+
+/// What an engine says.
+fn of_engine((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
+    match b & 48 {
+        0 => Request::Engine,
+        16 => Request::Found { client: a, offer: u64::from(x), serial: b },
+        _ => Request::Sought {
+            serial: a,
+            local: ip(a),
+            local_port: port,
+            remote: ip(b),
+            remote_port: port,
+            told: y & 1 != 0,
+            sent: x,
+            received: y,
+        },
     }
 }
 

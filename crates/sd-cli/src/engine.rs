@@ -1,0 +1,64 @@
+//! `sd engine`, hidden: a process that carries promoted connections to other hosts (`sd_engine`).
+
+use crate::pump;
+use sd_cli::cli::EngineOptions;
+use sd_cli::failure::{Failure, Result};
+use sd_cli::place;
+use sd_engine::Hosts;
+use sd_proto::ErrorCode;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(10);
+/// A monitor that has just been started is waited for so often.
+const TRIES: u32 = 500;
+/// The engine of a monitor that is gone carries on, and comes back to the next: its place is free only when it has ended.
+const LONG_PAUSE: Duration = Duration::from_millis(200);
+
+/// Runs until it is ended.
+pub(crate) fn main(options: &EngineOptions) -> Result<()> {
+    let socket = place::socket(options.socket.as_deref());
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    pump::raise_descriptor_limit();
+    let hosts = read(&options.hosts)?;
+    // SAFETY: no pointers but to a constant.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"sd-engine".as_ptr()) };
+    let parent = std::os::unix::process::parent_id();
+    let mut tries = 0;
+    // Whose monitor is gone is not needed; its successor has one of its own.
+    while std::os::unix::process::parent_id() == parent {
+        use sd_pump::control::Error::{Refused, System};
+        match sd_engine::run(&socket, hosts.clone()) {
+            Err(sd_engine::Error::Listen(_, error)) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                std::thread::sleep(LONG_PAUSE);
+                continue;
+            }
+            Err(sd_engine::Error::Control(
+                System("reach the monitor", _) | Refused(Some(ErrorCode::InUse)),
+            )) if tries < TRIES => {
+                std::thread::sleep(PAUSE);
+            }
+            done => return done.map_err(|error| Failure::new(error.to_string())),
+        }
+        tries += 1;
+    }
+    Ok(())
+}
+
+/// Starts one for a monitor that is about to listen there.
+pub(crate) fn start(socket: &Path, hosts: &Path) -> Result<()> {
+    read(hosts)?;
+    let (socket, hosts) = (socket.to_owned(), hosts.to_owned());
+    pump::keep("engine", move || {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("engine").arg("--socket").arg(&socket).arg("--hosts").arg(&hosts);
+        command
+    })
+}
+
+fn read(path: &Path) -> Result<Hosts> {
+    Hosts::read(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+}

@@ -1,0 +1,319 @@
+//! One connection: half of a pump's twin, whose other half another engine has.
+//!
+//! The order is the pump's (`sd_pump`): each word is read before what its sender has written in front of it, and is said behind that. So who sees
+//! a flag or a state at the other host finds all that was sent before it.
+
+use crate::incoming::Incoming;
+use crate::outgoing::Outgoing;
+use crate::seat::{ALL_BITS, Seat, Slot};
+use crate::words::Words;
+use sd_link::{Connection as Number, Link};
+use sd_pump::control::Control;
+use sd_pump::end::{RX_BITS, TX_BITS};
+use sd_ring::Corrupt;
+use sd_ring::road::RoadWord;
+use sd_shm::channel::{
+    FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, SlotState,
+};
+use sd_shm::promotion::FLAG_RESUME;
+use std::sync::atomic::Ordering;
+
+/// Flags that concern the two at a channel, and not the ends of the connection.
+const LOCAL_FLAGS: u32 = FLAG_CANNOT_WAKE | FLAG_COLD | FLAG_WANTS_STAMPS | FLAG_RESUME;
+/// What an engine may have of a connection's stream that is not consumed: more than a ring holds.
+pub(crate) const WINDOW: u32 = 4 << 20;
+
+/// See the module.
+pub(crate) struct Connection {
+    /// The other engine, and the connection's number in the link with it, while there is one.
+    pub(crate) peer: usize,
+    pub(crate) number: Option<Number>,
+    /// The local process has connected.
+    pub(crate) is_opener: bool,
+    /// The offer that the monitor has asked about.
+    pub(crate) offer: (u64, u64),
+    /// What the monitor has promised: a seat, and the ticket.
+    pub(crate) promise: Option<(usize, u64)>,
+    pub(crate) at: Option<Slot>,
+    /// Without a slot it is given up then.
+    pub(crate) until_ns: u64,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    said: Option<Words>,
+    consumed: u64,
+    /// What is to be done when all before it has come.
+    heard: Option<Words>,
+    flags: u32,
+    urgent: u64,
+    /// Of the local process' doorbell.
+    bits: u32,
+    is_urgent: bool,
+    pub(crate) is_broken: bool,
+    /// The local process has closed it, and that was said; the other one has.
+    closed: [bool; 2],
+    has_fin: bool,
+    pub(crate) is_touched: bool,
+    pub(crate) is_hot: bool,
+    pub(crate) quiet: u32,
+}
+
+/// What a look has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Nothing,
+    News,
+    /// And there may be more.
+    Cut,
+}
+
+impl Connection {
+    pub(crate) fn new(peer: usize, is_opener: bool, until_ns: u64) -> Connection {
+        Connection {
+            peer,
+            number: None,
+            is_opener,
+            offer: (0, 0),
+            promise: None,
+            at: None,
+            until_ns,
+            outgoing: Outgoing::new(),
+            incoming: Incoming::new(),
+            said: None,
+            consumed: 0,
+            heard: None,
+            flags: 0,
+            urgent: 0,
+            bits: 0,
+            is_urgent: false,
+            is_broken: false,
+            closed: [false; 2],
+            has_fin: false,
+            is_touched: false,
+            is_hot: false,
+            quiet: 0,
+        }
+    }
+
+    // What comes by the link.
+
+    pub(crate) fn read(&self, seat: &Seat, position: u64, out: &mut [u8]) {
+        match self.at {
+            Some(at) => self.outgoing.read(&seat.rings(at.slot, false), position, out),
+            None => out.fill(0),
+        }
+    }
+
+    pub(crate) fn write(&mut self, seat: &Seat, position: u64, bytes: &[u8]) {
+        let Some(at) = self.at.filter(|_| !self.is_broken) else { return };
+        let wants_time = seat.end.theirs(at.slot).flags.load(Ordering::Relaxed) & FLAG_WANTS_STAMPS != 0;
+        let put = self.incoming.put(&seat.rings(at.slot, true), position, bytes, wants_time);
+        self.is_broken |= put.is_err();
+        self.bits |= RX_BITS;
+    }
+
+    pub(crate) fn credit(&mut self, seat: &Seat, stream: u64) {
+        let ring = self.outgoing.consumed(stream);
+        if let Some(at) = self.at {
+            seat.end.own(at.slot).consumed.store(ring, Ordering::Release);
+            self.bits |= TX_BITS;
+        }
+    }
+
+    /// The other engine's words; those that came before are of no use any more, as they say nothing that these do not.
+    pub(crate) fn hear(&mut self, bytes: &[u8]) {
+        match Words::decode(bytes) {
+            Some(words) => self.heard = Some(words),
+            None => self.is_broken = true,
+        }
+    }
+
+    // What was heard is done at the local end.
+
+    /// Whether the other end asks for a slot here.
+    pub(crate) fn asks(&self) -> bool {
+        !self.is_opener
+            && self.at.is_none()
+            && self.heard.is_some_and(|words| words.state == SlotState::Syn as u8)
+    }
+
+    /// Both ends have closed it, and each engine knows that.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed == [true; 2]
+    }
+
+    pub(crate) fn has_large(&self) -> bool {
+        self.incoming.is_large
+    }
+
+    /// Does what was heard, as far as what belongs before it has come; then wakes who waits.
+    pub(crate) fn settle(&mut self, seat: &mut Seat, control: &mut Control) {
+        let Some(at) = self.at else { return };
+        if let Some(words) = self.heard {
+            self.tell_urgent(&words, at, seat);
+            if self.incoming.at >= words.at {
+                self.heard = None;
+                self.apply(&words, at, seat, control);
+            }
+        }
+        if self.bits != 0 {
+            seat.end.notify(at.slot, self.bits, control);
+            self.bits = 0;
+        }
+        if std::mem::take(&mut self.is_urgent) {
+            seat.end.signal(at.slot, true, control);
+        }
+    }
+
+    /// Nothing is in front of it.
+    fn tell_urgent(&mut self, words: &Words, at: Slot, seat: &Seat) {
+        if words.flags & FLAG_URGENT == 0 || words.urgent == self.urgent {
+            return;
+        }
+        self.urgent = words.urgent;
+        let own = seat.end.own(at.slot);
+        own.make_cold().urgent.store(words.urgent, Ordering::Release);
+        own.flags.fetch_or(FLAG_URGENT, Ordering::AcqRel);
+        self.flags |= FLAG_URGENT;
+        self.is_urgent = true;
+        self.bits |= RX_BITS;
+    }
+
+    fn apply(&mut self, words: &Words, at: Slot, seat: &mut Seat, control: &mut Control) {
+        let (own, names) = (seat.end.own(at.slot), seat.end.map.names(at.slot));
+        names.switched_at(seat.end.ours).store(words.switched_at, Ordering::Relaxed);
+        let flags = words.flags & !LOCAL_FLAGS & !(FLAG_URGENT & !self.flags);
+        let (new, gone) = (flags & !self.flags, self.flags & !flags);
+        self.flags = flags;
+        if new | gone != 0 {
+            own.flags.fetch_or(new, Ordering::AcqRel);
+            own.flags.fetch_and(!gone, Ordering::AcqRel);
+            self.bits |= ALL_BITS;
+            if new & (FLAG_RESET | FLAG_DEAD) == 0 {
+                // Whoever has the slot looks at the roads.
+                seat.end.announce(at.slot, control);
+            }
+        }
+        match SlotState::of_word(words.state.into()) {
+            SlotState::Open if self.is_opener => _ = seat.answer(at, SlotState::Open, control),
+            SlotState::Refused if self.is_opener && !self.closed[1] => {
+                self.closed[1] = true;
+                seat.answer(at, SlotState::Refused, control);
+            }
+            SlotState::Closed if !self.closed[1] => {
+                self.closed[1] = true;
+                // If it was not answered the local process' side is closed too by that, which a look will find.
+                if !self.is_opener {
+                    seat.take_back(at);
+                }
+                seat.close(at, control);
+            }
+            _ => {}
+        }
+    }
+
+    /// The other engine is not there any more, or one of the two ends has broken the rules.
+    pub(crate) fn reset(&mut self, seat: &mut Seat, control: &mut Control) {
+        if let Some(at) = self.at {
+            seat.end.own(at.slot).flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
+            seat.end.notify(at.slot, ALL_BITS, control);
+            seat.end.announce(at.slot, control);
+        }
+    }
+
+    /// The other engine is not there: whether the local process has done its part, too.
+    pub(crate) fn is_left(&self, seat: &mut Seat, control: &mut Control) -> bool {
+        let Some(at) = self.at else { return true };
+        let is_over = matches!(seat.state(at), SlotState::Closed | SlotState::Refused);
+        if is_over || !self.is_opener && seat.take_back(at) {
+            seat.close(at, control);
+            return true;
+        }
+        false
+    }
+
+    // What the local end says.
+
+    /// Looks at what the local process has written, and says it to the other engine.
+    pub(crate) fn look(&mut self, seat: &Seat, link: &mut Link) -> Result<Look, Corrupt> {
+        let (Some(at), Some(number)) = (self.at, self.number) else { return Ok(Look::Nothing) };
+        let state = seat.state(at);
+        if state == SlotState::Free || self.closed[0] {
+            return Ok(self.finish(link));
+        }
+        let theirs = seat.end.theirs(at.slot);
+        let flags = theirs.flags.load(Ordering::Acquire);
+        let before = self.outgoing.at;
+        let is_cut = self.outgoing.look(&seat.rings(at.slot, false))?;
+        let mut found = self.outgoing.at != before;
+        if found {
+            link.announce(number, self.outgoing.at).map_err(|_| Corrupt)?;
+        }
+        let consumed = theirs.consumed.load(Ordering::Acquire);
+        if consumed != self.consumed {
+            (self.consumed, found) = (consumed, true);
+            let stream = self.incoming.consumed(consumed);
+            link.consumed(number, stream).map_err(|_| Corrupt)?;
+        }
+        if is_cut {
+            return Ok(Look::Cut);
+        }
+        let names = seat.end.map.names(at.slot);
+        let side = seat.end.ours.other();
+        if seat.end.own(at.slot).road().has(RoadWord::RESUME) {
+            // It was told that this cannot be asked for.
+            return Err(Corrupt);
+        }
+        let urgent = if flags & FLAG_URGENT == 0 { None } else { theirs.cold() };
+        let words = Words {
+            at: self.outgoing.at,
+            flags: flags & !LOCAL_FLAGS,
+            state: state as u8,
+            urgent: urgent.map_or(0, |cold| cold.urgent.load(Ordering::Acquire)),
+            switched_at: names.switched_at(side).load(Ordering::Relaxed),
+            written: 0,
+        };
+        let is_same = |said: Words| Words { at: 0, ..said } == Words { at: 0, ..words };
+        if !self.said.is_some_and(is_same) {
+            found = true;
+            self.said = Some(words);
+            let words = Words { written: self.outgoing.written(), ..words };
+            link.say(number, &words.encode()).map_err(|_| Corrupt)?;
+            self.closed[0] |= matches!(state, SlotState::Closed | SlotState::Refused);
+        }
+        let ended = self.finish(link);
+        Ok(if found { Look::News } else { ended })
+    }
+
+    /// The local process has closed it without a word (0), or is gone ([`FLAG_DEAD`]). What it has written is still read.
+    pub(crate) fn end(&mut self, how: u32, link: &mut Link) {
+        if let Some(number) = self.number.filter(|_| !self.closed[0]) {
+            let state = SlotState::Closed as u8;
+            let flags = self.said.map_or(0, |said| said.flags) | how;
+            let words = Words { at: self.outgoing.at, flags, state, ..self.said.unwrap_or_default() };
+            let _ = link.say(number, &words.encode());
+            self.closed[0] = true;
+        }
+        self.finish(link);
+    }
+
+    /// Without a slot: if the other end has closed it, so does this one.
+    pub(crate) fn hear_the_end(&mut self, link: &mut Link) {
+        let is_end = |words: Words| {
+            let state = SlotState::of_word(words.state.into());
+            matches!(state, SlotState::Closed | SlotState::Refused)
+        };
+        if self.heard.is_some_and(is_end) {
+            self.closed[1] = true;
+            self.end(0, link);
+        }
+    }
+
+    /// Both have closed it, and both engines know: nothing follows.
+    fn finish(&mut self, link: &mut Link) -> Look {
+        let Some(number) = self.number.filter(|_| self.is_closed() && !self.has_fin) else {
+            return Look::Nothing;
+        };
+        self.has_fin = link.fin(number).is_ok();
+        Look::News
+    }
+}

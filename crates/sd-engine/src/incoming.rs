@@ -1,0 +1,170 @@
+//! From the stream to the ring that a local process reads.
+//!
+//! A header is put into the ring when all of its payload is there. What comes early waits beside the ring.
+
+use crate::laps::Laps;
+use sd_ring::copy::copy_shared;
+use sd_ring::{Corrupt, Piece, RingMem, RxCursor, stamp};
+use sd_shm::channel::GEOMETRY;
+use sd_shm::rings::Rings;
+use std::collections::BTreeMap;
+
+/// Bytes of one connection that wait for others before them.
+const EARLY_MAX: usize = 1 << 20;
+
+/// See the module.
+pub(crate) struct Incoming {
+    cursor: RxCursor,
+    laps: Laps,
+    /// So much of the stream has come; and of that, what was put into the ring: all but a part of a word.
+    pub(crate) at: u64,
+    done: u64,
+    /// The word that is coming, and how much of it is here.
+    word: [u8; 8],
+    have: usize,
+    /// The message that is coming, where its payload lies, and how much of that is here.
+    piece: Option<(Piece, (u32, u32), u32)>,
+    has_ended: bool,
+    early: BTreeMap<u64, Box<[u8]>>,
+    early_bytes: usize,
+    /// The large region was written into.
+    pub(crate) is_large: bool,
+}
+
+/// One header, wherever it is looked for.
+struct Header(u64);
+
+impl RingMem for Header {
+    fn load(&self, _: u32, _: u32) -> u64 {
+        self.0
+    }
+    fn publish(&self, _: u32, _: u32, _: u64) {}
+    fn store(&self, _: u32, _: u32, _: u64) {}
+}
+
+impl Incoming {
+    pub(crate) fn new() -> Incoming {
+        Incoming {
+            cursor: RxCursor::new(),
+            laps: Laps::new(),
+            at: 0,
+            done: 0,
+            word: [0; 8],
+            have: 0,
+            piece: None,
+            has_ended: false,
+            early: BTreeMap::new(),
+            early_bytes: 0,
+            is_large: false,
+        }
+    }
+
+    /// Takes bytes of the stream. `wants_time`: the reader asks when messages came.
+    pub(crate) fn put(
+        &mut self,
+        there: &Rings,
+        position: u64,
+        bytes: &[u8],
+        wants_time: bool,
+    ) -> Result<(), Corrupt> {
+        if position > self.at {
+            let before = self.early.get(&position).map_or(0, |before| before.len());
+            if bytes.len() > before {
+                self.early_bytes += bytes.len() - before;
+                self.early.insert(position, bytes.into());
+            }
+            return if self.early_bytes > EARLY_MAX { Err(Corrupt) } else { Ok(()) };
+        }
+        self.feed_rest(there, position, bytes, wants_time)?;
+        while let Some(first) = self.early.first_entry().filter(|first| *first.key() <= self.at) {
+            let (position, bytes) = first.remove_entry();
+            self.early_bytes -= bytes.len();
+            self.feed_rest(there, position, &bytes, wants_time)?;
+        }
+        Ok(())
+    }
+
+    /// The part that has not come before.
+    fn feed_rest(
+        &mut self,
+        there: &Rings,
+        position: u64,
+        bytes: &[u8],
+        wants_time: bool,
+    ) -> Result<(), Corrupt> {
+        let known = usize::try_from(self.at - position).unwrap_or(usize::MAX);
+        self.feed(there, bytes.get(known..).unwrap_or_default(), wants_time)
+    }
+
+    fn feed(&mut self, there: &Rings, mut bytes: &[u8], wants_time: bool) -> Result<(), Corrupt> {
+        self.at += bytes.len() as u64;
+        while !bytes.is_empty() {
+            if let Some((_, (region, off), left)) = &mut self.piece
+                && self.have == 0
+                && bytes.len() >= 8
+            {
+                let len = (*left).min(bytes.len() as u32 & !7);
+                let (now, rest) = bytes.split_at(len as usize);
+                // SAFETY: a piece's payload lies in its region, of a channel that stays mapped.
+                unsafe { copy_shared(there.at(*region, *off), now.as_ptr(), now.len()) };
+                (*off, *left, bytes) = (*off + len, *left - len, rest);
+                self.done += u64::from(len);
+                self.finish_if_whole(there, wants_time);
+                continue;
+            }
+            let (now, rest) = bytes.split_at(bytes.len().min(8 - self.have));
+            self.word[self.have..self.have + now.len()].copy_from_slice(now);
+            (self.have, bytes) = (self.have + now.len(), rest);
+            if self.have == 8 {
+                (self.have, self.done) = (0, self.done + 8);
+                self.take_word(there, wants_time)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_word(&mut self, there: &Rings, wants_time: bool) -> Result<(), Corrupt> {
+        if let Some((_, (region, off), left)) = &mut self.piece {
+            // SAFETY: as in `feed`.
+            unsafe { copy_shared(there.at(*region, *off), self.word.as_ptr(), 8) };
+            (*off, *left) = (*off + 8, *left - 8);
+            self.finish_if_whole(there, wants_time);
+            return Ok(());
+        }
+        if self.has_ended {
+            return Err(Corrupt);
+        }
+        // The other host's time says nothing here.
+        let header = Header(stamp::without(u64::from_ne_bytes(self.word)));
+        let piece = self.cursor.take(&GEOMETRY, &header)?.ok_or(Corrupt)?;
+        self.is_large |= piece.touches()[1];
+        match piece.payload() {
+            Some((region, off, len)) => {
+                self.piece = Some((piece, (region, off), len));
+                self.finish_if_whole(there, wants_time);
+            }
+            None => {
+                piece.put(there, 0);
+                self.has_ended |= piece.is_end();
+                if !piece.is_end() {
+                    self.laps.begin(self.done, self.cursor.position(), self.cursor.is_large());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_if_whole(&mut self, there: &Rings, wants_time: bool) {
+        if let Some((piece, _, 0)) = &self.piece {
+            piece.put(there, if wants_time { stamp::of(sd_sys::time::ticks()) } else { 0 });
+            self.piece = None;
+        }
+    }
+
+    /// The reader has consumed so many ring bytes: so much of the stream.
+    pub(crate) fn consumed(&mut self, ring: u64) -> u64 {
+        let stream = self.laps.stream_at(ring.min(self.cursor.position()));
+        self.laps.forget_before(stream.min(self.at));
+        stream
+    }
+}

@@ -1,0 +1,53 @@
+//! The engine: a process of each host that carries promoted connections to other hosts' engines (ADR 100).
+//!
+//! ```text
+//!  client --channel--> engine ═══════ records of all connections, one carrier ═══════ engine --channel--> server
+//!         A     the engine is B       (sd-link: position, bytes, words)       the engine is A     B
+//! ```
+//! It is half of a pump (ADR 72): to a local process it is the other side of a channel. What the process writes into its ring and words the
+//! engine sends, and the other host's engine writes it at the same place of the same ring there. So positions mean the same at both ends,
+//! and what the reader there has consumed is the writer's credit here.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `hosts` | the file that names the other hosts |
+//! | `words` | what engines say to each other besides bytes |
+//! | `laps` | where a byte of the ring stands in the stream between engines |
+//! | `outgoing`, `incoming` | one direction: ring to stream, stream to ring |
+//! | `connection` | one connection: what is said, what was heard |
+//! | `seat` | a channel with a local process |
+//! | `desk` | all connections and channels: the ends of links |
+//! | `carrier` | sockets between engines |
+//! | `peer` | another engine |
+//! | `run` | the loop |
+//!
+//! # The stream
+//! Of each message the stream has header and payload as they lie in the ring, of a jump its header alone. So it says by itself where each byte
+//! goes, and a position in it is one of the ring.
+//!
+//! # Guarantees
+//! * Neither the local process nor the other engine is trusted. What is found in a ring, and what comes, is followed by a cursor that
+//!   checks; whatever either says, stores stay in the rings and words of connections between the two.
+//! * Only engines that the file names are spoken to, and only about connections from the networks that it gives them.
+//! * An idle engine sleeps.
+//! * When an engine, or the way between two, is gone for good, their connections are reset.
+//!
+//! # Tests
+//! Unit tests here; `between-hosts` of `tests/apps`: two hosts with programs that know nothing of it.
+
+mod carrier;
+mod connection;
+mod desk;
+mod hosts;
+mod incoming;
+mod laps;
+mod outgoing;
+mod peer;
+mod run;
+mod seat;
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub use hosts::{Hosts, Mistake};
+pub use run::{Error, run};

@@ -1,0 +1,381 @@
+//! The loop: what the monitor, local processes and other engines have said is done, until nothing has come for a while; then it sleeps.
+
+use crate::carrier::Listener;
+use crate::connection::{Connection, WINDOW};
+use crate::desk::Desk;
+use crate::hosts::Hosts;
+use crate::peer::{self, FOREVER_NS, Peer};
+use crate::seat::{self, Seat};
+use crate::words::Question;
+use sd_link::Link;
+use sd_proto::{Reply, Request};
+use sd_pump::control::{self, Control, Role};
+use sd_sys::fd::{EVENTFD_EDGE, Owned};
+use sd_sys::msg::Received;
+use sd_sys::time::now_ns;
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::Path;
+
+/// What local processes write within so long goes together, as long as each look finds more.
+const GATHER_NS: u64 = 30_000;
+/// A connection without a slot is given up after so long.
+const WAITS_NS: u64 = 61_000_000_000;
+/// Without a monitor: so often it is looked for.
+const ORPHAN_NS: u64 = 200_000_000;
+
+/// Why there is no engine.
+#[derive(Debug)]
+pub enum Error {
+    /// The monitor wants none, or does not answer.
+    Control(control::Error),
+    /// It cannot listen there; another one may.
+    Listen(std::net::SocketAddr, std::io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Control(error) => error.fmt(f),
+            Error::Listen(address, error) => write!(f, "cannot listen at {address}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Serves as engine of the monitor at `socket`, and of those that follow it there.
+pub fn run(socket: &Path, hosts: Hosts) -> Result<(), Error> {
+    let listener = Listener::new(hosts.listen).map_err(|error| Error::Listen(hosts.listen, error))?;
+    let control = Control::connect(socket, Role::Engine).map_err(Error::Control)?;
+    let mut engine = Engine::new(control, listener, hosts).map_err(Error::Control)?;
+    while engine.is_needed() {
+        engine.turn(socket);
+    }
+    Ok(())
+}
+
+struct Engine {
+    control: Control,
+    listener: Listener,
+    hosts: Hosts,
+    peers: Vec<Peer>,
+    links: Vec<Link>,
+    desk: Desk,
+    /// Connections that wait for a link, and what is asked of them.
+    pending: Vec<(u64, Question)>,
+    /// Those that may be given up, oldest first.
+    unseated: VecDeque<(u64, u64)>,
+    sleeper: Owned,
+    quiet: u32,
+    patience: Patience,
+    gathers_since: Option<u64>,
+    orphan_at: u64,
+}
+
+/// How often it looks in vain before it sleeps: more often where that has paid. Between looks the processor is offered to others.
+struct Patience {
+    looks: u32,
+    sleeps: u32,
+}
+
+impl Patience {
+    const MOST: u32 = 40;
+
+    fn looks(&self) -> u32 {
+        // Now and then a full one shows whether it would pay.
+        if self.sleeps.is_multiple_of(32) { Patience::MOST } else { self.looks }
+    }
+
+    fn paid(&mut self, quiet: u32) {
+        if quiet > 0 {
+            self.looks = (self.looks + quiet + 1).min(Patience::MOST);
+        }
+    }
+
+    fn was_in_vain(&mut self) {
+        self.sleeps = self.sleeps.wrapping_add(1);
+        self.looks = (self.looks / 2).max(2);
+    }
+}
+
+impl Engine {
+    fn new(control: Control, listener: Listener, hosts: Hosts) -> Result<Engine, control::Error> {
+        let system = |error| control::Error::System("wait for something", error);
+        let sleeper = sd_sys::fd::epoll_create().map_err(system)?;
+        let readable = libc::EPOLLIN as u32;
+        for (fd, events) in
+            [(control.socket(), readable), (control.eventfd.raw(), EVENTFD_EDGE), (listener.raw(), readable)]
+        {
+            sd_sys::fd::epoll_ctl(sleeper.raw(), libc::EPOLL_CTL_ADD, fd, events, 0).map_err(system)?;
+        }
+        let now = now_ns();
+        let peers: Vec<Peer> = hosts.engines.iter().map(|engine| Peer::new(&hosts, engine)).collect();
+        let links = peers.iter().map(|_| peer::link(now)).collect();
+        Ok(Engine {
+            control,
+            listener,
+            hosts,
+            peers,
+            links,
+            desk: Desk::default(),
+            pending: Vec::new(),
+            unseated: VecDeque::new(),
+            sleeper,
+            quiet: 0,
+            patience: Patience { looks: Patience::MOST, sleeps: 0 },
+            gathers_since: None,
+            orphan_at: 0,
+        })
+    }
+
+    /// There is a monitor, or connections are carried.
+    fn is_needed(&self) -> bool {
+        !self.control.has_ended || self.orphan_at == 0 || self.desk.connections.count > 0
+    }
+
+    fn turn(&mut self, socket: &Path) {
+        if self.control.has_ended {
+            self.look_for_monitor(socket);
+        }
+        if self.look() {
+            self.patience.paid(self.quiet);
+            self.quiet = 0;
+            return;
+        }
+        self.quiet += 1;
+        if self.quiet < self.patience.looks() {
+            sd_sys::time::yield_now();
+            return;
+        }
+        let Engine { desk, links, control, .. } = self;
+        if !desk.is_cold() && (desk.cool(links, control) || !desk.is_cold()) {
+            return;
+        }
+        self.control.says_it_sleeps(true);
+        if !self.look() {
+            self.patience.was_in_vain();
+            self.sleep();
+        }
+        self.control.says_it_sleeps(false);
+        self.quiet = 0;
+    }
+
+    /// Whether something was found anywhere.
+    fn look(&mut self) -> bool {
+        let now = now_ns();
+        if self.control.has_mail() {
+            self.take_mail();
+        }
+        let mut has_come = false;
+        for (at, (peer, link)) in self.peers.iter_mut().zip(&mut self.links).enumerate() {
+            has_come |= peer.carry(at, now, link, &mut self.desk);
+        }
+        let Engine { desk, links, control, .. } = self;
+        desk.settle(links, control);
+        desk.ring(control);
+        let mut is_said = desk.take_events(links, control);
+        is_said |= desk.visit_hot(links, control);
+        desk.leave_dead_seats(control);
+        self.answer_questions(now);
+        // Who writes one message after the other is let finish, so that they go together.
+        let since = *self.gathers_since.get_or_insert(now);
+        if !is_said || now - since > GATHER_NS {
+            self.gathers_since = None;
+            self.send(now);
+        }
+        has_come || is_said
+    }
+
+    fn send(&mut self, now: u64) {
+        for (at, (peer, link)) in self.peers.iter_mut().zip(&mut self.links).enumerate() {
+            peer.send(at, now, link, &mut self.desk);
+        }
+    }
+
+    fn take_mail(&mut self) {
+        while let Some((reply, got)) = self.control.notice() {
+            self.hear(&reply, got);
+        }
+    }
+
+    fn hear(&mut self, reply: &Reply, got: Received) {
+        if let Some((channel, side, is_stranger)) = seat::of_message(reply)
+            && let Some(fds) = got.fds.take()
+        {
+            match Seat::new(channel, side, is_stranger, fds) {
+                Some(seat) => self.desk.seats.add(channel, seat),
+                None => self.control.tell(&Request::Decline { channel }),
+            }
+        }
+        match *reply {
+            Reply::Seek { client, offer, local, local_port, remote, remote_port, told, sent, received } => {
+                let began = told.then_some((sent, received));
+                let question = Question { local: (local, local_port), remote: (remote, remote_port), began };
+                self.seek((client, offer), question);
+            }
+            Reply::Promote { serial, channel, ticket, .. } => self.promised(serial, channel, ticket),
+            Reply::ChannelDead { id } | Reply::PeerGone { id } => {
+                self.desk.gone(id, &mut self.links, &mut self.control);
+            }
+            Reply::Stranger { id } => {
+                let at = self.desk.seats.of(id);
+                let seat = at.and_then(|at| self.desk.seats.get(at));
+                seat.into_iter().for_each(|seat| seat.end.is_stranger = true);
+            }
+            _ => {}
+        }
+    }
+
+    /// A local end whose other end may be another host's.
+    fn seek(&mut self, offer: (u64, u64), question: Question) {
+        let Some(peer) = self.hosts.engine_of(question.remote.0) else { return };
+        let until_ns = now_ns() + WAITS_NS;
+        let mut connection = Connection::new(peer, true, until_ns);
+        connection.offer = offer;
+        let id = self.desk.connections.add(connection);
+        self.unseated.push_back((until_ns, id));
+        self.pending.push((id, question));
+    }
+
+    fn promised(&mut self, id: u64, channel: u64, ticket: u64) {
+        let until_ns = now_ns() + WAITS_NS;
+        let Some(connection) = self.desk.connections.get(id) else { return };
+        connection.until_ns = until_ns;
+        if let (Some(number), false) = (connection.number, connection.is_opener)
+            && self.links[connection.peer].accept(number, id, WINDOW).is_err()
+        {
+            return self.desk.give_up(id, &mut self.links);
+        }
+        self.desk.promised(id, channel, ticket);
+    }
+
+    fn answer_questions(&mut self, now: u64) {
+        if !self.pending.is_empty() {
+            self.ask();
+        }
+        for id in std::mem::take(&mut self.desk.opened) {
+            if let Some(connection) = self.desk.connections.get(id) {
+                let (client, offer) = connection.offer;
+                self.control.tell(&Request::Found { client, offer, serial: id });
+            }
+        }
+        for (peer, number, question) in std::mem::take(&mut self.desk.asked) {
+            // Whose connections it is about that engine must be asked for, too.
+            let question = question.filter(|asked| self.hosts.engine_of(asked.local.0) == Some(peer));
+            let Some(Question { local, remote, began }) = question else {
+                let _ = self.links[peer].refuse(number, 1);
+                continue;
+            };
+            let until_ns = now + WAITS_NS;
+            let mut asked = Connection::new(peer, false, until_ns);
+            asked.number = Some(number);
+            let serial = self.desk.connections.add(asked);
+            self.unseated.push_back((until_ns, serial));
+            let (sent, received) = began.unwrap_or_default();
+            self.control.tell(&Request::Sought {
+                serial,
+                local: local.0,
+                local_port: local.1,
+                remote: remote.0,
+                remote_port: remote.1,
+                told: began.is_some(),
+                sent,
+                received,
+            });
+        }
+        self.give_up_old(now);
+    }
+
+    /// Asks what can be asked now.
+    fn ask(&mut self) {
+        let Engine { pending, desk, links, hosts, .. } = self;
+        let mut counts: Vec<usize> = links.iter().map(|link| link.connections() as usize).collect();
+        for (id, _) in pending.iter() {
+            desk.connections.get(*id).into_iter().for_each(|connection| counts[connection.peer] += 1);
+        }
+        pending.retain(|(id, question)| {
+            let Some(connection) = desk.connections.get(*id) else { return false };
+            if counts[connection.peer] < hosts.least {
+                return true;
+            }
+            match links[connection.peer].open(0, *id, WINDOW, &question.encode()) {
+                Ok(number) => connection.number = Some(number),
+                Err(sd_link::Error::NotNow) => return true,
+                Err(_) => desk.forget(*id),
+            }
+            false
+        });
+    }
+
+    fn give_up_old(&mut self, now: u64) {
+        while let Some((_, id)) = self.unseated.pop_front_if(|(due, _)| *due <= now) {
+            let Some(connection) = self.desk.connections.get(id).filter(|it| it.at.is_none()) else {
+                continue;
+            };
+            match connection.until_ns {
+                until if until > now => self.unseated.push_back((until, id)),
+                _ => self.desk.give_up(id, &mut self.links),
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        let now = now_ns();
+        let address = self.hosts.listen.ip();
+        for peer in &mut self.peers {
+            if let Some(fd) = peer.dial(now, address) {
+                watch(&self.sleeper, fd);
+            }
+        }
+        let peers = self.peers.iter().zip(&self.links).map(|(peer, link)| peer.next_time(link));
+        let unseated = self.unseated.front().map_or(FOREVER_NS, |(due, _)| *due);
+        let orphan = if self.control.has_ended { now + ORPHAN_NS } else { FOREVER_NS };
+        let due = peers.chain([unseated, orphan]).min().unwrap_or(FOREVER_NS);
+        let timeout = match due {
+            FOREVER_NS => -1,
+            due => due.saturating_sub(now).div_ceil(1_000_000).min(3_600_000) as i32,
+        };
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        // SAFETY: room for eight events; no mask.
+        let _ = unsafe {
+            sd_sys::fd::epoll_pwait(self.sleeper.raw(), events.as_mut_ptr(), 8, timeout, std::ptr::null())
+        };
+        while let Some((trunk, from)) = self.listener.accept() {
+            // Nobody else is spoken to.
+            if let Some(at) = self.peers.iter().position(|peer| peer.is_at(from)) {
+                watch(&self.sleeper, trunk.raw());
+                self.peers[at].take(trunk, &mut self.links[at]);
+            }
+        }
+        // Its end is not announced.
+        self.take_mail();
+    }
+
+    /// There is no monitor.
+    fn look_for_monitor(&mut self, socket: &Path) {
+        let now = now_ns();
+        if self.orphan_at > now {
+            return;
+        }
+        if self.orphan_at == 0 {
+            self.desk.give_up_unseated(&mut self.links);
+            let old = self.control.socket();
+            let _ = sd_sys::fd::epoll_ctl(self.sleeper.raw(), libc::EPOLL_CTL_DEL, old, 0, 0);
+        }
+        self.orphan_at = now + ORPHAN_NS;
+        if self.control.come_back(socket).is_ok() {
+            self.orphan_at = 0;
+            watch(&self.sleeper, self.control.socket());
+            for (_, seat) in self.desk.seats.all() {
+                seat.end.bring(&mut self.control);
+            }
+        }
+    }
+}
+
+/// News of it end a sleep.
+fn watch(sleeper: &Owned, fd: i32) {
+    let events = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET) as u32;
+    let _ = sd_sys::fd::epoll_ctl(sleeper.raw(), libc::EPOLL_CTL_ADD, fd, events, 0);
+}

@@ -1,0 +1,259 @@
+//! The stream between engines, with hand-made ends.
+
+use crate::hosts::Hosts;
+use crate::incoming::Incoming;
+use crate::laps::Laps;
+use crate::outgoing::Outgoing;
+use crate::words::{Question, Words};
+use sd_proto::Ip;
+use sd_ring::copy::copy_shared;
+use sd_ring::{Effort, Next, RxCursor, TxCursor};
+use sd_shm::channel::{GEOMETRY, Mapping, Side};
+use sd_shm::rings::Rings;
+
+/// As splitmix64 does it.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % limit
+    }
+}
+
+fn channel(id: u64) -> Mapping {
+    Mapping::create(id, 1, 2).unwrap().1
+}
+
+/// A sender's ring here, and the copy of it there.
+struct World {
+    here: Rings,
+    there: Rings,
+    tx: TxCursor,
+    rx: RxCursor,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    sent: u64,
+    got: u64,
+    random: Random,
+}
+
+fn byte(position: u64) -> u8 {
+    (position.wrapping_mul(0x1f3) ^ position >> 9) as u8
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let [here, there] = [channel(1), channel(2)].map(|map| Rings::of(&map, 3, Side::A));
+        World {
+            here,
+            there,
+            tx: TxCursor::new(&GEOMETRY),
+            rx: RxCursor::new(),
+            outgoing: Outgoing::new(),
+            incoming: Incoming::new(),
+            sent: 0,
+            got: 0,
+            random: Random(seed),
+        }
+    }
+
+    /// The local process sends a message.
+    fn send(&mut self) {
+        let most = [40, 300, 5_000, 200_000][self.random.below(4) as usize];
+        let want = 1 + self.random.below(most) as u32;
+        let Some(grant) = self.tx.reserve(&GEOMETRY, &self.here, want, Effort::Grow) else { return };
+        let len = grant.len.min(want);
+        let bytes: Vec<u8> = (0..u64::from(len)).map(|at| byte(self.sent + at)).collect();
+        // SAFETY: the ring has granted that place.
+        unsafe { copy_shared(self.here.at(grant.region, grant.off), bytes.as_ptr(), bytes.len()) };
+        self.tx.commit(&self.here, len, 0);
+        self.sent += u64::from(len);
+    }
+
+    /// Bytes go from engine to engine, in pieces of any size, of which one may come before the other.
+    fn carry(&mut self) {
+        while self.outgoing.look(&self.here).unwrap() {}
+        while self.incoming.at < self.outgoing.at {
+            let left = self.outgoing.at - self.incoming.at;
+            let lens = [0; 2].map(|_| 1 + self.random.below(3_000));
+            let first = lens[0].min(left);
+            let second = lens[1].min(left - first);
+            let at = self.incoming.at;
+            let mut parts = vec![(at, first), (at + first, second)];
+            parts.retain(|part| part.1 > 0);
+            if self.random.below(4) == 0 {
+                parts.reverse();
+                // What was sent again is cut otherwise.
+                let (position, len) = parts[0];
+                parts.insert(1, (position + len / 3, len - len / 3));
+            }
+            for (position, len) in parts {
+                let mut bytes = vec![0; len as usize];
+                self.outgoing.read(&self.here, position, &mut bytes);
+                self.incoming.put(&self.there, position, &bytes, false).unwrap();
+            }
+        }
+    }
+
+    fn receive(&mut self) {
+        loop {
+            match self.rx.next(&GEOMETRY, &self.there).unwrap() {
+                Next::Data { region, off, len } => {
+                    let mut bytes = vec![0; len as usize];
+                    // SAFETY: the ring checked region, offset and length.
+                    unsafe { copy_shared(bytes.as_mut_ptr(), self.there.at(region, off), bytes.len()) };
+                    let wanted = (0..u64::from(len)).map(|at| byte(self.got + at));
+                    assert!(bytes.into_iter().eq(wanted), "behind {}", self.got);
+                    self.got += u64::from(len);
+                    self.rx.advance(len);
+                }
+                Next::Empty => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        let stream = self.incoming.consumed(self.rx.position());
+        let ring = self.outgoing.consumed(stream);
+        assert_eq!(ring, self.rx.position(), "a credit is the same at both ends");
+        self.tx.credit(ring).unwrap();
+    }
+}
+
+#[test]
+fn what_is_sent_here_is_received_there() {
+    for seed in 0..3 {
+        let mut world = World::new(seed);
+        for _ in 0..250 {
+            for _ in 0..world.random.below(4) {
+                world.send();
+            }
+            world.carry();
+            if world.random.below(3) == 0 {
+                world.receive();
+            }
+        }
+        world.receive();
+        assert_eq!((world.got, world.got > 1 << 20), (world.sent, true));
+        assert_eq!(world.rx.position(), world.tx.position());
+        world.tx.finish(&world.here, 0);
+        world.carry();
+        assert_eq!(world.rx.next(&GEOMETRY, &world.there), Ok(Next::Fin));
+    }
+}
+
+/// Whatever another engine sends: it is refused, or lands in the ring.
+#[test]
+fn a_hostile_stream_stays_in_the_ring() {
+    let mut random = Random(7);
+    let there = Rings::of(&channel(4), 1023, Side::B);
+    for _ in 0..3_000 {
+        let mut incoming = Incoming::new();
+        for _ in 0..random.below(40) {
+            let kind = random.below(9);
+            let len = [random.below(64), random.below(1 << 22), 8 * random.below(200), u64::MAX >> 36];
+            let word = len[random.below(4) as usize] | kind << 32;
+            let mut bytes = word.to_ne_bytes().to_vec();
+            bytes.resize(8 + random.below(4_000) as usize, 1);
+            let at = incoming.at + random.below(20).saturating_sub(17);
+            if incoming.put(&there, at, &bytes, true).is_err() {
+                break;
+            }
+            let _ = incoming.consumed(random.below(1 << 40));
+        }
+    }
+}
+
+/// A sender that has no credit, or changes what it has sent, breaks its own connection.
+#[test]
+fn a_hostile_sender_is_found_out() {
+    let mut world = World::new(3);
+    let mut is_corrupt = false;
+    for _ in 0..400 {
+        let mut tx = TxCursor::new(&GEOMETRY);
+        std::mem::swap(&mut tx, &mut world.tx);
+        // It takes what was never consumed for consumed.
+        let _ = tx.credit(tx.position());
+        world.tx = tx;
+        for _ in 0..8 {
+            world.send();
+        }
+        loop {
+            match world.outgoing.look(&world.here) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => {
+                    is_corrupt = true;
+                    break;
+                }
+            }
+        }
+        if is_corrupt {
+            break;
+        }
+    }
+    assert!(is_corrupt);
+}
+
+#[test]
+fn places_of_laps_are_found_both_ways() {
+    let mut laps = Laps::new();
+    laps.begin(108, 1024, true);
+    laps.begin(208, 2 << 20, false);
+    assert_eq!(laps.place(0), Some((0, 0, 108)));
+    assert_eq!(laps.place(110), Some((1, 2, 98)));
+    assert_eq!(laps.place(208).map(|place| (place.0, place.1)), Some((0, 0)));
+    for (stream, ring) in
+        [(0, 0), (100, 100), (108, 1024), (150, 1066), (208, 2 << 20), (300, (2 << 20) + 92)]
+    {
+        assert_eq!((laps.ring_at(stream), laps.stream_at(ring)), (ring, stream));
+    }
+    // Who stands in what a jump passes over stands in front of the jump.
+    assert_eq!((laps.stream_at(1000), laps.stream_at(1 << 20)), (100, 200));
+    laps.forget_before(108);
+    assert_eq!((laps.place(50), laps.ring_at(108)), (None, 1024));
+}
+
+#[test]
+fn words_and_questions_are_read_as_they_were_written() {
+    let words = Words { at: 1, flags: 2, state: 3, urgent: 4, switched_at: 5, written: u64::MAX };
+    assert_eq!(Words::decode(&words.encode()), Some(words));
+    let question = Question {
+        local: (Ip::v4([10, 0, 0, 1]), 40_000),
+        remote: (Ip([9; 16]), 80),
+        began: Some((u32::MAX, 7)),
+    };
+    let bytes = question.encode();
+    assert_eq!(Question::decode(&bytes), Some(question));
+    let untold = Question { began: None, ..question };
+    assert_eq!(Question::decode(&untold.encode()).map(|it| it.began), Some(None));
+    for end in 0..bytes.len() {
+        assert_eq!(Question::decode(&bytes[..end]), None);
+        assert_eq!(Words::decode(&words.encode()[..end.min(crate::words::WORDS_LEN - 1)]), None);
+    }
+}
+
+#[test]
+fn a_file_names_hosts_by_networks() {
+    let text = "listen 10.0.0.1:7 # us\n\n10.0.0.2 10.0.0.2:7\n10.1.0.0/16 10.0.0.3:7\n10.1.2.0/24 10.0.0.2:7\nleast 9\n";
+    let hosts = Hosts::parse(text).unwrap();
+    assert_eq!((hosts.engines.len(), hosts.least, hosts.listen.port()), (2, 9, 7));
+    let engine = |ip| hosts.engine_of(Ip::v4(ip)).map(|at| hosts.engines[at].address.to_string());
+    assert_eq!(engine([10, 0, 0, 2]).as_deref(), Some("10.0.0.2:7"));
+    assert_eq!(engine([10, 1, 9, 9]).as_deref(), Some("10.0.0.3:7"));
+    assert_eq!(engine([10, 1, 2, 9]).as_deref(), Some("10.0.0.2:7"));
+    assert_eq!(engine([10, 0, 0, 1]), None);
+    assert_eq!(engine([127, 0, 0, 1]), None);
+    for (text, mistake) in [
+        ("10.0.0.2 10.0.0.2:7", "there is no listen line"),
+        ("listen", "line 1: two words are wanted"),
+        ("listen 10.0.0.1", "line 1: 10.0.0.1 is not ADDRESS:PORT"),
+        ("listen x:7", "line 1: x:7 is not ADDRESS:PORT"),
+        ("listen 10.0.0.1:7\n10.0.0.0/33 10.0.0.2:7", "line 2: 10.0.0.0/33 is no address or network"),
+    ] {
+        let found = Hosts::parse(text).map_err(|error| error.to_string());
+        assert_eq!(found, Err(mistake.to_owned()), "{text}");
+    }
+}

@@ -1,0 +1,107 @@
+//! What engines say to each other besides bytes: the question whether the other host has the other end of a connection, and the words
+//! of a slot as its process has written them.
+
+use sd_proto::Ip;
+
+/// The first byte of a question.
+const QUESTION: u8 = 1;
+/// Bytes of a question.
+pub(crate) const QUESTION_LEN: usize = 46;
+/// Bytes of [`Words`].
+pub(crate) const WORDS_LEN: usize = 37;
+
+/// A connection as the end that has connected knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) local: (Ip, u16),
+    pub(crate) remote: (Ip, u16),
+    /// Numbers of the first byte sent, and received.
+    pub(crate) began: Option<(u32, u32)>,
+}
+
+impl Question {
+    pub(crate) fn encode(&self) -> [u8; QUESTION_LEN] {
+        let (sent, received) = self.began.unwrap_or_default();
+        let mut out = [0; QUESTION_LEN];
+        let mut to = Writer(&mut out);
+        to.put(&[QUESTION]);
+        for (ip, port) in [self.local, self.remote] {
+            to.put(&ip.0);
+            to.put(&port.to_le_bytes());
+        }
+        to.put(&[self.began.is_some().into()]);
+        to.put(&sent.to_le_bytes());
+        to.put(&received.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Question> {
+        let mut from = Reader(bytes);
+        (from.take::<1>()? == [QUESTION]).then_some(())?;
+        let mut name = || Some((Ip(from.take()?), u16::from_le_bytes(from.take()?)));
+        let (local, remote) = (name()?, name()?);
+        let told = match from.take()? {
+            [0] => false,
+            [1] => true,
+            [_] => return None,
+        };
+        let numbers = (u32::from_le_bytes(from.take()?), u32::from_le_bytes(from.take()?));
+        from.0.is_empty().then_some(Question { local, remote, began: told.then_some(numbers) })
+    }
+}
+
+/// What stands in a side's words of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Words {
+    /// So much of the stream was written before.
+    pub(crate) at: u64,
+    pub(crate) flags: u32,
+    /// `SlotState`, without the generation.
+    pub(crate) state: u8,
+    pub(crate) urgent: u64,
+    pub(crate) switched_at: u64,
+    /// Ring bytes of the sender's own, for people who look at packets.
+    pub(crate) written: u64,
+}
+
+impl Words {
+    pub(crate) fn encode(&self) -> [u8; WORDS_LEN] {
+        let mut out = [0; WORDS_LEN];
+        let mut to = Writer(&mut out);
+        to.put(&self.flags.to_le_bytes());
+        to.put(&[self.state]);
+        for word in [self.at, self.urgent, self.switched_at, self.written] {
+            to.put(&word.to_le_bytes());
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Words> {
+        let mut from = Reader(bytes);
+        let flags = u32::from_le_bytes(from.take()?);
+        let [state] = from.take()?;
+        let mut word = || Some(u64::from_le_bytes(from.take()?));
+        let (at, urgent, switched_at, written) = (word()?, word()?, word()?, word()?);
+        from.0.is_empty().then_some(Words { at, flags, state, urgent, switched_at, written })
+    }
+}
+
+struct Writer<'a>(&'a mut [u8]);
+
+impl Writer<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        let (here, rest) = std::mem::take(&mut self.0).split_at_mut(bytes.len());
+        here.copy_from_slice(bytes);
+        self.0 = rest;
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (here, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*here)
+    }
+}

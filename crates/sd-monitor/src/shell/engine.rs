@@ -1,0 +1,189 @@
+//! The engine of this host: a process that carries promoted connections to the engines of other hosts (`sd_engine`).
+//!
+//! ```text
+//!  client --Offer--> monitor --Seek--> engine ==== other host's engine --Sought--> its monitor <--Offer-- client
+//!                    monitor <--Found-- engine <==== engine <--Promote: channel, side A-- monitor --Promote--> client
+//!  client <--Promote: channel-- monitor --Promote: channel, side B--> engine
+//! ```
+//! To the monitor it is a client that offers the other end of a connection, and gets a channel for it as any client does ([`super::offers`]). So
+//! what ends channels, and wakes who waits there, is the same. The end that has connected is sought at the host of the other: a question waits
+//! there as an offer does. Which two are one connection the monitor decides that has both, by the same judge as within a host; between
+//! hosts names mean the network namespace that the engine is in.
+//!
+//! # Who may be one
+//! As for pumps ([`super::pumps`]): root, or the monitor's own user, and only if the monitor was told to use one.
+
+use super::family::Family;
+use super::segments::Segment;
+use super::server::Server;
+use crate::core::ClientId;
+use crate::core::channels::ChannelKey;
+use crate::core::offers::{Facts, Name, Numbers, Offer, Outcome};
+use sd_proto::{ErrorCode, Reply, Request};
+use sd_shm::channel::{Mapping, Side};
+use sd_shm::link::Link;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::os::fd::AsRawFd;
+
+/// What moves bytes between hosts, as `sd ss` shows it.
+pub(super) const CARRIER: &str = "trunk";
+/// Of a question: there is no socket of this host, so its cookie is one that the kernel gives none.
+const NOT_HERE: u64 = 1 << 63;
+
+/// See the module.
+pub(crate) struct Engine {
+    is_wanted: bool,
+    client: Option<ClientId>,
+}
+
+impl Engine {
+    pub(crate) fn new(is_wanted: bool) -> Engine {
+        Engine { is_wanted, client: None }
+    }
+
+    /// One is to be used.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    /// Whether this client is the engine.
+    pub(super) fn is(&self, client: ClientId) -> bool {
+        self.client == Some(client)
+    }
+
+    pub(super) fn ended(&mut self, client: ClientId) {
+        self.client = self.client.filter(|engine| *engine != client);
+    }
+
+    /// A channel is made for these; nobody has it yet.
+    pub(super) fn note(&self, segment: &Segment, sides: [ClientId; 2]) -> Option<()> {
+        let links = sides.map(|side| if self.client == Some(side) { Link::ENGINE } else { Link::LOCAL });
+        match links {
+            [Link::LOCAL, Link::LOCAL] => Some(()),
+            links => Mapping::note_links(segment.file().as_raw_fd(), links).ok(),
+        }
+    }
+}
+
+impl Server {
+    /// A client says that it is the engine.
+    pub(super) fn engine(&mut self, client: ClientId) -> Result<Reply, ErrorCode> {
+        let user = self.families.get(&client).ok_or(ErrorCode::Protocol)?.uid;
+        if !self.engine.is_wanted || !self.core.quotas.is_exempt(user) {
+            return Err(ErrorCode::Denied);
+        }
+        if self.engine.client.is_some() {
+            return Err(ErrorCode::InUse);
+        }
+        tracing::info!(client = client.0, "connections to other hosts may go through an engine");
+        self.engine.client = Some(client);
+        Ok(Reply::Ok)
+    }
+
+    /// Nobody here offers the other end of this one, which has connected.
+    pub(super) fn seek(&self, offer: &Offer) {
+        let Offer { client, serial, connected, facts, restored, .. } = *offer;
+        let Some(engine) = self.engine.client.filter(|engine| *engine != client) else { return };
+        // Of one that was restored the other end's monitor would have to know from where its kernel counts.
+        if !connected || restored.is_some() || facts.remote.0.is_loopback() {
+            return;
+        }
+        let (local, local_port) = facts.local;
+        let (remote, remote_port) = facts.remote;
+        let told = offer.began().is_some();
+        let (sent, received) = offer.began().unwrap_or_default();
+        let notice = Reply::Seek {
+            client: client.0,
+            offer: serial,
+            local,
+            local_port,
+            remote,
+            remote_port,
+            told,
+            sent,
+            received,
+        };
+        let _ = self.tell_engine(engine, &notice);
+    }
+
+    fn tell_engine(&self, engine: ClientId, notice: &Reply) -> Option<()> {
+        let family: &Family = self.families.get(&engine)?;
+        self.connections.get(&family.connection?)?.send(notice, &[]).ok()?;
+        family.announce_mail();
+        Some(())
+    }
+
+    /// Another host has an end of a connection, which may be offered here.
+    pub(super) fn sought(&mut self, client: ClientId, asked: &Request) -> Result<(), ErrorCode> {
+        let Request::Sought { serial, local, local_port, remote, remote_port, told, sent, received } = *asked
+        else {
+            return Err(ErrorCode::Protocol);
+        };
+        let (local, remote) = ((local, local_port), (remote, remote_port));
+        let numbers =
+            if told { Numbers::Known { sent: sent.wrapping_sub(1), received } } else { Numbers::Untold };
+        let offer = self.foreign_offer(client, serial, (local, remote), (true, numbers))?;
+        let now_ms = sd_sys::time::now_ns() / 1_000_000;
+        let namespaces = &self.namespaces;
+        let is_there =
+            |other: &Offer| other.client == client || namespaces.is_connected(&other.facts) != Some(false);
+        if let Outcome::Pair(both, evidence) = self.core.offers.add(offer, (now_ms, true), is_there) {
+            let [a, b] = *both;
+            let (names, places) = ([a.facts.remote, b.facts.local], [a.facts.netns, b.facts.netns]);
+            let done = self.core.policy.lets_move(a.uid, names, places) && self.promote(&a, &b).is_some();
+            tracing::debug!(
+                a = a.client.0,
+                b = b.client.0,
+                ?evidence,
+                done,
+                "another host has the other end"
+            );
+        }
+        Ok(())
+    }
+
+    /// The other end of an offer is another host's, and is promised there.
+    pub(super) fn found(
+        &mut self,
+        engine: ClientId,
+        (client, offer): (ClientId, u64),
+        serial: u64,
+    ) -> Result<(), ErrorCode> {
+        let a = self.core.offers.take(client, offer).ok_or(ErrorCode::Protocol)?;
+        let names = (a.facts.remote, a.facts.local);
+        // The numbers are not looked at any more, and both ends count alike.
+        let b = self.foreign_offer(engine, serial, names, (false, Numbers::Untold))?;
+        let done = self.promote(&a, &b).is_some();
+        tracing::debug!(a = a.client.0, done, "another host has the other end");
+        Ok(())
+    }
+
+    /// What the engine offers: an end at another host.
+    fn foreign_offer(
+        &self,
+        client: ClientId,
+        serial: u64,
+        (local, remote): (Name, Name),
+        (connected, numbers): (bool, Numbers),
+    ) -> Result<Offer, ErrorCode> {
+        let family = self.families.get(&client).ok_or(ErrorCode::Protocol)?;
+        if self.engine.client != Some(client) {
+            return Err(ErrorCode::Protocol);
+        }
+        // A question that is asked again is the same.
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        let (addresses, ports) = ((local.0.0, remote.0.0), (local.1, remote.1));
+        let cookie = NOT_HERE | hasher.hash_one((addresses, ports, format!("{numbers:?}")));
+        let facts = Facts { netns: family.netns, cookie, local, remote, numbers };
+        Ok(Offer { client, serial, uid: family.uid, connected, facts, restored: None })
+    }
+
+    /// Whether the engine has a side of a channel: for `sd ss`.
+    pub(super) fn is_of_engine(&self, key: ChannelKey) -> bool {
+        let is_its = |side| {
+            let mut holders = self.core.channels.side(key, side).iter();
+            holders.any(|(holder, _)| Some(*holder) == self.engine.client)
+        };
+        self.engine.client.is_some() && (is_its(Side::A) || is_its(Side::B))
+    }
+}

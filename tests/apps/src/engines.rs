@@ -1,0 +1,247 @@
+//! Two hosts with an engine each: what lasts between them goes through these.
+
+use super::Scenario;
+use harness::host::{self, Host};
+use harness::lab::{Lab, Side};
+use harness::process::Proc;
+use harness::{Result, fail, network, procfs, retry, ss};
+use std::time::Duration;
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new(
+        "between-hosts-redis",
+        &["redis-server", "redis-cli", "redis-benchmark", network::PROGRAM],
+        redis,
+    )
+    .ours(),
+    Scenario::new("between-hosts-bytes", &["python3", network::PROGRAM], bytes).ours(),
+    Scenario::new("between-hosts-engine-killed", &["python3", network::PROGRAM], engine_killed).ours(),
+    Scenario::new("between-hosts-monitor-killed", &["python3", network::PROGRAM], monitor_killed).ours(),
+];
+
+const PORT: u16 = 7000;
+const ENGINE: u16 = 7441;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Answers with what has come, a connection for each thread.
+const SERVER: &str = r#"
+import socket, sys, threading
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
+print("listens", flush=True)
+def serve(connection):
+    try:
+        while data := connection.recv(65536):
+            connection.sendall(data)
+        print("end", flush=True)
+    except ConnectionResetError:
+        print("reset", flush=True)
+while True:
+    threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
+"#;
+
+/// Some connections at once; each sends pieces of all sizes and checks what comes back, byte by byte, then goes on in small pieces until
+/// it is told to end.
+const CLIENT: &str = r#"
+import os, random, select, socket, sys, threading
+address, port, count, total = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+pattern = random.Random(5).randbytes(1 << 20) * 2
+over, done = threading.Event(), threading.Barrier(count + 1)
+def turn(connection, at, size, dice):
+    begin = at % (1 << 20)
+    wanted = pattern[begin:begin + size]
+    sender = threading.Thread(target=connection.sendall, args=[wanted]) if size > 50000 else None
+    sender.start() if sender else connection.sendall(wanted)
+    got = b""
+    while len(got) < size:
+        more = connection.recv(dice.randint(1, size - len(got)))
+        assert more, "it has ended"
+        got += more
+    assert got == wanted, f"other bytes at {at}"
+    sender and sender.join()
+def run(number):
+    dice, at = random.Random(number), 0
+    connection = socket.create_connection((address, port))
+    try:
+        while at < total:
+            size = dice.choice([1, 7, 64, 1000, 5000, 70000, 300000])
+            turn(connection, at, size, dice)
+            at += size
+        done.wait()
+        while not over.is_set():
+            turn(connection, at, 64, dice)
+            at += 64
+            over.wait(0.002)
+    except ConnectionResetError:
+        print("reset", flush=True)
+    except Exception as error:
+        print("wrong:", error, flush=True)
+        os._exit(1)
+threads = [threading.Thread(target=run, args=[number]) for number in range(count)]
+[thread.start() for thread in threads]
+done.wait()
+print("carried", flush=True)
+sys.stdin.readline()
+over.set()
+[thread.join() for thread in threads]
+print("over", flush=True)
+"#;
+
+/// Two hosts whose monitors have engines, which know each other. `None`: they cannot be made.
+fn hosts() -> Result<Option<[Host; 2]>> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(None);
+    }
+    let mut hosts = host::two(false)?;
+    let addresses = [0, 1].map(|at| hosts[at].address);
+    for (at, host) in hosts.iter_mut().enumerate() {
+        let (own, other) = (addresses[at], addresses[1 - at]);
+        let text = format!("listen {own}:{ENGINE}\n{other} {other}:{ENGINE}\nleast 1\n");
+        std::fs::write(host.lab.path().join("hosts"), text)?;
+        host.lab.kill_monitor();
+        start_monitor(host)?;
+        retry(LIMIT, || host.lab.has_more_descriptors())?;
+    }
+    Ok(Some(hosts))
+}
+
+fn start_monitor(host: &mut Host) -> Result<()> {
+    let file = host.lab.path().join("hosts").display().to_string();
+    host.lab.start_monitor_with(&["--hosts", &file])
+}
+
+/// The process that carries.
+fn engine(host: &Host) -> Result<u32> {
+    let Some(monitor) = host.lab.monitor_pid() else { fail!("there is no monitor") };
+    let all = procfs::children(monitor);
+    match all.iter().filter(|process| process.state != 'Z').map(|process| process.pid).max() {
+        Some(pid) => Ok(pid),
+        None => fail!("there is no engine"),
+    }
+}
+
+/// Waits until so many connections of the port go through the engines, as both hosts say.
+fn wait_for_engine(hosts: &[Host; 2], count: usize) -> Result<()> {
+    for host in hosts {
+        retry(LIMIT, || {
+            let seen = host.lab.snapshot()?;
+            let is_carried =
+                |c: &&ss::Connection| c.path == "engine" && c.carrier.as_deref() == Some("trunk");
+            match seen.of_port(PORT).into_iter().filter(is_carried).count() {
+                carried if carried >= count => Ok(()),
+                carried => fail!("{carried} of {count} go through the engine: {:?}", seen.of_port(PORT)),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+fn finish(hosts: [Host; 2]) -> Result<()> {
+    hosts.into_iter().try_for_each(Host::finish)
+}
+
+fn redis(_: &mut Lab) -> Result<()> {
+    let Some(hosts) = hosts()? else { return Ok(()) };
+    let [here, there] = &hosts;
+    let (address, port) = (there.address.to_string(), PORT.to_string());
+    let args = ["--port", &port, "--bind", &address, "--protected-mode", "no", "--save", ""];
+    let server = there.lab.serve(Side::Sd, PORT, "redis-server", &args)?;
+    let load =
+        ["-h", &address, "-p", &port, "-t", "set,get", "-c", "20", "-n", "400000", "-d", "100", "--csv"];
+    let client = here.lab.start(Side::Sd, "redis-benchmark", &load)?;
+    wait_for_engine(&hosts, 20)?;
+    let output = client.wait(LIMIT)?.ok()?;
+    if output.text().lines().filter(|line| line.starts_with("\"SET\"") || line.starts_with("\"GET\"")).count()
+        != 2
+    {
+        fail!("redis-benchmark says {:?}", output.text());
+    }
+    let cli = |args: &[&str]| {
+        let all: Vec<&str> = ["-h", &address, "-p", &port].iter().chain(args).copied().collect();
+        Ok::<_, harness::Error>(here.lab.run(Side::Sd, "redis-cli", &all, LIMIT)?.text().trim().to_owned())
+    };
+    let found = cli(&["get", "key:__rand_int__"])?;
+    if found.len() != 100 {
+        fail!("the value that was set is {found:?}");
+    }
+    server.terminate(LIMIT)?;
+    finish(hosts)
+}
+
+/// A server and a client with so many connections, all of which go through the engines.
+fn start(hosts: &[Host; 2], connections: usize, total: usize) -> Result<(Proc, Proc)> {
+    let [here, there] = hosts;
+    let (address, port) = (there.address.to_string(), PORT.to_string());
+    let server = there.lab.serve(Side::Sd, PORT, "python3", &["-c", SERVER, &address, &port])?;
+    let (count, total) = (connections.to_string(), total.to_string());
+    let mut command =
+        here.lab.command(Side::Sd, "python3", &["-c", CLIENT, &address, &port, &count, &total])?;
+    command.stdin(std::process::Stdio::piped());
+    let mut client = Proc::start(&mut command, "python3", here.lab.path())?;
+    client.wait_for_text("carried", LIMIT)?;
+    wait_for_engine(hosts, connections)?;
+    Ok((server, client))
+}
+
+/// Ends the client, which has checked all bytes, and the server.
+fn end(mut server: Proc, mut client: Proc, said: (&str, usize)) -> Result<()> {
+    drop(client.stdin()?);
+    let output = client.wait(LIMIT)?.ok()?;
+    let (word, count) = said;
+    retry(Duration::from_secs(5), || {
+        let text = server.stdout_so_far();
+        match text.lines().filter(|line| *line == word).count() == count {
+            true => Ok(()),
+            false => fail!(
+                "expected {count} times {word}, but the server said {text:?}, the client {:?}",
+                output.text()
+            ),
+        }
+    })?;
+    server.is_running();
+    server.kill();
+    Ok(())
+}
+
+fn bytes(_: &mut Lab) -> Result<()> {
+    let Some(hosts) = hosts()? else { return Ok(()) };
+    let (server, client) = start(&hosts, 8, 10_000_000)?;
+    end(server, client, ("end", 8))?;
+    finish(hosts)
+}
+
+/// Its connections are reset at both ends, and others go through its successor.
+fn engine_killed(_: &mut Lab) -> Result<()> {
+    let Some(hosts) = hosts()? else { return Ok(()) };
+    for at in [0, 1] {
+        let (server, client) = start(&hosts, 3, 100_000)?;
+        let pid = engine(&hosts[at])?;
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL)?;
+        end(server, client, ("reset", 3))?;
+        retry(LIMIT, || if engine(&hosts[at])? == pid { fail!("it is still there") } else { Ok(()) })?;
+    }
+    let (server, client) = start(&hosts, 3, 100_000)?;
+    end(server, client, ("end", 3))?;
+    finish(hosts)
+}
+
+/// They go on, as do new ones once there is another monitor, to which the engine comes back.
+fn monitor_killed(_: &mut Lab) -> Result<()> {
+    let Some(mut hosts) = hosts()? else { return Ok(()) };
+    let (server, client) = start(&hosts, 3, 100_000)?;
+    for host in &mut hosts {
+        host.lab.kill_monitor();
+        start_monitor(host)?;
+    }
+    wait_for_engine(&hosts, 3)?;
+    end(server, client, ("end", 3))?;
+    for host in &mut hosts {
+        // What the programs had, which have ended.
+        retry(LIMIT, || match host.lab.snapshot()?.connections.is_empty() {
+            true => host.lab.has_more_descriptors(),
+            false => fail!("connections are left"),
+        })?;
+    }
+    let (server, client) = start(&hosts, 3, 100_000)?;
+    end(server, client, ("end", 3))?;
+    finish(hosts)
+}

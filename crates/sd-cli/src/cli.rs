@@ -40,6 +40,14 @@ pub enum Command {
     /// Carry promoted connections to other hosts, for a monitor that was started with --hosts
     #[command(hide = true)]
     Engine(EngineOptions),
+    /// Make or show the keys by which engines of hosts know each other
+    ///
+    /// `sd key new FILE` writes a key pair of this host's, and prints the public key, which goes into the hosts files of the others (`key=`).
+    /// `sd key new --shared FILE` writes a key that all hosts get a copy of. A file of keys is its owner's alone (mode 0600), or is refused.
+    Key {
+        #[command(subcommand)]
+        what: KeyCommand,
+    },
     /// List connections: which path each one takes, and why
     ///
     /// Path is `shm` or `kernel`; Reason says why it is the kernel. Of a connection that the kernel has made Since says how long it
@@ -133,9 +141,10 @@ pub struct MonitorOptions {
     pub loopback_pump: Option<LoopbackPump>,
     /// Move connections to other hosts too, through an engine on each: FILE says where these are
     ///
-    /// A line `listen ADDRESS:PORT` says where this host's engine is reached, each other line `NETWORK ADDRESS:PORT` an address or a network of
-    /// other hosts and where their engine is. Only those are ever spoken to. What goes between engines is neither encrypted nor
-    /// authenticated yet: for networks that are trusted.
+    /// `listen ADDRESS:PORT` is where this host's engine is reached, `key FILE` its key (`sd key new FILE`), and each line
+    /// `host NETWORK ADDRESS:PORT key=BASE64` an address or a network of other hosts, where their engine is, and its public key. In its place
+    /// `shared` (with a line `shared-key FILE`) is for hosts that have one key together, `plain` for networks where everybody may read.
+    /// Between two hosts with fewer than `least NUMBER` connections (4) these stay the kernel's. Only what stands there is ever spoken to.
     #[arg(long, value_name = "FILE")]
     pub hosts: Option<PathBuf>,
     /// Move connections that the kernel has made to shared memory, once they have shown that they last
@@ -175,6 +184,19 @@ pub struct PumpOptions {
     /// The monitor's socket, instead of SD_MONITOR, the host's or the user's own
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum KeyCommand {
+    /// Write a new key, to a file that is not there yet
+    New {
+        /// One key for all hosts, instead of a pair of this one's own
+        #[arg(long)]
+        shared: bool,
+        file: PathBuf,
+    },
+    /// Print the public key of a file
+    Show { file: PathBuf },
 }
 
 #[derive(Args)]

@@ -15,6 +15,7 @@ mod doctor;
 mod empty;
 mod engine;
 mod helper;
+mod key;
 mod manual;
 mod monitor;
 mod pump;
@@ -54,6 +55,7 @@ fn dispatch() -> Result<(), Failure> {
         Command::Monitor(options) => monitor::main(options),
         Command::Pump(options) => pump::main(&options),
         Command::Engine(options) => engine::main(&options),
+        Command::Key { what } => key::main(&what),
         Command::Ss(options) => ss::main(&options),
         Command::Top(options) => top::main(&options),
         Command::Trace(options) => trace::main(&options),

@@ -1,134 +1,85 @@
-//! The file that names the other hosts.
+//! What the hosts file says, with the keys that it names.
 //!
-//! ```text
-//! # here                      where this host's engine is reached
-//! listen 10.77.0.1:7441
-//! # network or address        where the engine of the hosts in it is
-//! 10.77.0.2                   10.77.0.2:7441
-//! 10.1.0.0/16                 10.77.0.3:7441
-//! # connections between two hosts below which each stays the kernel's
-//! least 4
-//! ```
+//! Its text is `sd_keys::Hosts`' business; here its lines are engines, each with the networks behind it, and files are read. A name of a file
+//! that is relative begins at the hosts file's folder.
 
+use sd_keys::{Cipher, Credentials, Identity, SharedKey, Trust};
 use sd_proto::Ip;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
+
+/// Between two hosts with fewer connections these stay the kernel's, unless the file says another number: the gain is that bytes of several go
+/// together, and one alone pays for two processes more that have to be woken.
+const LEAST: usize = 4;
 
 /// See the module.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Hosts {
     /// Where this engine listens.
     pub listen: SocketAddr,
     /// The others.
     pub engines: Vec<Engine>,
-    /// Between two hosts with fewer connections these stay the kernel's: the gain is that bytes of several go together, and one alone pays for
-    /// two processes more that have to be woken.
+    /// See [`LEAST`].
     pub least: usize,
+    pub(crate) credentials: Arc<Credentials>,
+    file: sd_keys::Hosts,
 }
 
-const LEAST: usize = 4;
-
 /// Another host's engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Engine {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Addresses of its host, and how many of their bits count.
-    pub networks: Vec<(Ip, u8)>,
+    /// How it shows who it is.
+    pub trust: Trust,
 }
 
 /// Why a file is none.
 #[derive(Debug)]
-pub struct Mistake {
-    /// From 1; 0: of the whole.
-    line: usize,
-    what: String,
-}
+pub struct Mistake(String);
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            0 => f.write_str(&self.what),
-            line => write!(f, "line {line}: {}", self.what),
-        }
+        f.write_str(&self.0)
     }
 }
 
 impl std::error::Error for Mistake {}
 
 impl Hosts {
-    /// Reads the file.
+    /// Reads the file, and the keys that it names.
     pub fn read(path: &Path) -> Result<Hosts, Mistake> {
-        match std::fs::read_to_string(path) {
-            Ok(text) => Hosts::parse(&text),
-            Err(error) => Err(Mistake { line: 0, what: error.to_string() }),
-        }
+        let text = std::fs::read_to_string(path).map_err(|error| Mistake(error.to_string()))?;
+        Hosts::parse(&text, path.parent().unwrap_or(Path::new("")))
     }
 
-    pub(crate) fn parse(text: &str) -> Result<Hosts, Mistake> {
-        let (mut listen, mut least) = (None, LEAST);
+    pub(crate) fn parse(text: &str, folder: &Path) -> Result<Hosts, Mistake> {
+        let file = sd_keys::Hosts::parse(text).map_err(|error| Mistake(format!("line {error}")))?;
+        let listen = file.listen.ok_or_else(|| Mistake("there is no line `listen ADDRESS:PORT`".into()))?;
+        let identity = file.key.as_deref().map(|key| read(&folder.join(key), Identity::read)).transpose()?;
+        let shared =
+            file.shared_key.as_deref().map(|key| read(&folder.join(key), SharedKey::read)).transpose()?;
+        let credentials = Credentials::new(identity, shared, Cipher::Aes128Gcm);
+        let credentials = Arc::new(credentials.map_err(|error| Mistake(error.to_string()))?);
         let mut engines: Vec<Engine> = Vec::new();
-        for (number, line) in text.lines().enumerate() {
-            let mistake = |what: String| Mistake { line: number + 1, what };
-            let line = line.split('#').next().unwrap_or("");
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let [what, place] = words[..] else {
-                if words.is_empty() {
-                    continue;
-                }
-                return Err(mistake("two words are wanted".into()));
-            };
-            if what == "least" {
-                least = place.parse().map_err(|_| mistake(format!("{place} is no number")))?;
-                continue;
-            }
-            let address: SocketAddr =
-                place.parse().map_err(|_| mistake(format!("{place} is not ADDRESS:PORT")))?;
-            if what == "listen" {
-                if listen.replace(address).is_some() {
-                    return Err(mistake("a second listen".into()));
-                }
-                continue;
-            }
-            let network = network(what).ok_or_else(|| mistake(format!("{what} is no address or network")))?;
-            match engines.iter_mut().find(|engine| engine.address == address) {
-                Some(engine) => engine.networks.push(network),
-                None => engines.push(Engine { address, networks: vec![network] }),
+        for host in file.iter() {
+            if !engines.iter().any(|engine| engine.address == host.engine) {
+                engines.push(Engine { address: host.engine, trust: host.trust });
             }
         }
-        let listen = listen.ok_or_else(|| Mistake { line: 0, what: "there is no listen line".into() })?;
-        Ok(Hosts { listen, engines, least })
+        let least = file.least.unwrap_or(LEAST);
+        Ok(Hosts { listen, engines, least, credentials, file })
     }
 
-    /// The engine of the host with this address; the longest network counts.
+    /// The engine of the host with this address.
     pub(crate) fn engine_of(&self, ip: Ip) -> Option<usize> {
-        let fits = |engine: &Engine| engine.networks.iter().filter(|n| holds(**n, ip)).map(|n| n.1).max();
-        let all = self.engines.iter().enumerate().filter_map(|(at, engine)| Some((fits(engine)?, at)));
-        all.max_by_key(|(bits, _)| *bits).map(|(_, at)| at)
+        let host = self.file.lookup(IpAddr::V6(Ipv6Addr::from(ip.0)))?;
+        self.engines.iter().position(|engine| engine.address == host.engine)
     }
 }
 
-pub(crate) fn ip_of(address: IpAddr) -> Ip {
-    match address {
-        IpAddr::V4(v4) => Ip::v4(v4.octets()),
-        IpAddr::V6(v6) => Ip(v6.octets()),
-    }
-}
-
-fn network(text: &str) -> Option<(Ip, u8)> {
-    let (address, bits) = match text.split_once('/') {
-        Some((address, bits)) => (address, Some(bits.parse::<u8>().ok()?)),
-        None => (text, None),
-    };
-    let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let bits = bits.unwrap_or(most);
-    // An IPv4 address is the last 32 bits of 128.
-    (bits <= most).then(|| (ip_of(address), bits + 128 - most))
-}
-
-fn holds((network, bits): (Ip, u8), ip: Ip) -> bool {
-    let [network, ip] = [network, ip].map(|ip| u128::from_be_bytes(ip.0));
-    bits == 0 || (network ^ ip) >> (128 - u32::from(bits)) == 0
+fn read<T>(path: &Path, read: impl Fn(&Path) -> Result<T, sd_keys::FileError>) -> Result<T, Mistake> {
+    read(path).map_err(|error| Mistake(format!("{}: {error}", path.display())))
 }

@@ -17,7 +17,8 @@
 //! | `connection` | one connection: what is said, what was heard |
 //! | `seat` | a channel with a local process |
 //! | `desk` | all connections and channels: the ends of links |
-//! | `carrier` | sockets between engines |
+//! | `socket` | sockets between engines, until they are carriers (`sd_carrier`) |
+//! | `greeting` | what is said on a new trunk: who both are (`sd_keys`), and whether a link goes on |
 //! | `peer` | another engine |
 //! | `run` | the loop |
 //!
@@ -35,9 +36,9 @@
 //! # Tests
 //! Unit tests here; `between-hosts` of `tests/apps`: two hosts with programs that know nothing of it.
 
-mod carrier;
 mod connection;
 mod desk;
+mod greeting;
 mod hosts;
 mod incoming;
 mod laps;
@@ -45,6 +46,7 @@ mod outgoing;
 mod peer;
 mod run;
 mod seat;
+mod socket;
 #[cfg(test)]
 mod tests;
 mod words;

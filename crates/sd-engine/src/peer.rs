@@ -1,21 +1,34 @@
 //! Another host's engine: by which trunk it is reached, and what is moved between that and the link.
 
-use crate::carrier::Trunk;
 use crate::desk::{Desk, View};
+use crate::greeting::{Agreed, Binding, Greeting, Terms};
 use crate::hosts::{self, Hosts};
+use crate::socket;
+use sd_carrier::{Carrier, Received, State, Trunk, TrunkConfig};
+use sd_keys::{Credentials, Keys, Protection};
 use sd_link::seal::Checksum;
 use sd_link::{Config, Limits, Link, PathConfig, Taken};
 use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 /// After an attempt to reach it, the next: at first, and at last.
 const PAUSE_NS: [u64; 2] = [100_000_000, 5_000_000_000];
 /// Looked at once in this time while nothing else happens.
 pub(crate) const FOREVER_NS: u64 = u64::MAX;
+/// So many callers, who may be anybody at its address, are heard at once.
+const GREETINGS_MAX: usize = 4;
+/// Reads of a trunk before others have their turn.
+const READS: usize = 4;
 
 /// See the module.
 pub(crate) struct Peer {
-    pub(crate) trunk: Option<Trunk>,
+    trunk: Option<Trunk>,
+    greetings: Vec<Greeting>,
     engine: hosts::Engine,
+    credentials: Arc<Credentials>,
+    /// Of the link.
+    binding: Binding,
     /// This engine connects; otherwise that one does.
     dials: bool,
     dial_at: u64,
@@ -25,95 +38,148 @@ pub(crate) struct Peer {
 impl Peer {
     pub(crate) fn new(hosts: &Hosts, engine: &hosts::Engine) -> Peer {
         let dials = hosts.listen < engine.address;
-        Peer { trunk: None, engine: engine.clone(), dials, dial_at: 0, pause: PAUSE_NS[0] }
+        Peer {
+            trunk: None,
+            greetings: Vec::new(),
+            engine: *engine,
+            credentials: Arc::clone(&hosts.credentials),
+            binding: [0; 32],
+            dials,
+            dial_at: 0,
+            pause: PAUSE_NS[0],
+        }
     }
 
     pub(crate) fn is_at(&self, ip: IpAddr) -> bool {
-        !self.dials && self.engine.address.ip() == ip
+        !self.dials && self.engine.address.ip().to_canonical() == ip.to_canonical()
     }
 
     /// When it has something to do by itself.
     pub(crate) fn next_time(&self, link: &Link) -> u64 {
-        match &self.trunk {
-            None if !link.is_up() => {
-                if self.dials {
-                    self.dial_at
-                } else {
-                    FOREVER_NS
-                }
-            }
-            None if self.dials => self.dial_at.min(link.next_time().unwrap_or(FOREVER_NS)),
-            _ => link.next_time().unwrap_or(FOREVER_NS),
-        }
+        let dials = self.dials && self.trunk.is_none() && self.greetings.is_empty();
+        let dial = if dials { self.dial_at } else { FOREVER_NS };
+        let greeting = self.greetings.iter().map(|greeting| greeting.until_ns).min().unwrap_or(FOREVER_NS);
+        // A link that is not up has nobody to greet without a trunk.
+        let is_used = self.trunk.is_some() || link.is_up();
+        let link = link.next_time().filter(|_| is_used).unwrap_or(FOREVER_NS);
+        dial.min(greeting).min(link)
     }
 
     /// Has a trunk made anew, where that is due. The socket is to be watched then.
     pub(crate) fn dial(&mut self, now: u64, from: IpAddr) -> Option<i32> {
-        if self.trunk.is_some() || !self.dials || now < self.dial_at {
+        if self.trunk.is_some() || !self.greetings.is_empty() || !self.dials || now < self.dial_at {
             return None;
         }
         self.dial_at = now + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_NS[1]);
-        self.trunk = Trunk::dial(self.engine.address, from).ok();
-        self.trunk.as_ref().map(Trunk::raw)
+        let socket = socket::dial(self.engine.address, from).ok()?;
+        let raw = socket.as_raw_fd();
+        let greeting = Greeting::call(socket, now, &self.terms());
+        self.greetings.push(greeting);
+        Some(raw)
+    }
+
+    /// Somebody at its address has called.
+    pub(crate) fn called(&mut self, socket: OwnedFd, now: u64) {
+        if self.greetings.len() >= GREETINGS_MAX {
+            self.greetings.remove(0);
+        }
+        self.greetings.push(Greeting::called(socket, now));
+    }
+
+    fn terms(&self) -> Terms<'_> {
+        Terms { credentials: &self.credentials, engine: &self.engine, binding: self.binding }
     }
 
     /// Moves what there is, in both directions: whether something came.
     pub(crate) fn carry(&mut self, at: usize, now: u64, link: &mut Link, desk: &mut Desk) -> bool {
+        if !self.greetings.is_empty() {
+            self.greet(at, now, link, desk);
+        }
         let mut view = View { desk, peer: at };
         if link.next_time().is_some_and(|due| due <= now) {
             link.tick(now, &mut view);
         }
         let Some(trunk) = &mut self.trunk else { return false };
-        let mut is_up = false;
-        let news = trunk.read(|packet| {
-            let taken = link.receive(now, 0, packet, false, &mut view);
-            is_up |= taken == Taken::Up;
-            if let Taken::Down(_) = taken {
-                link.restart(now, &mut view);
+        let (mut is_up, mut has_come) = (false, false);
+        for _ in 0..READS {
+            let received = trunk.receive(&mut |packet, mark| {
+                has_come = true;
+                let taken = link.receive(now, 0, packet, mark.is_congested(), &mut view);
+                is_up |= taken == Taken::Up;
+                if let Taken::Down(_) = taken {
+                    link.restart(now, &mut view);
+                }
+            });
+            if received != Received::More {
+                break;
             }
-        });
+        }
         if is_up {
             self.pause = PAUSE_NS[0];
         }
-        news
+        has_come
+    }
+
+    fn greet(&mut self, at: usize, now: u64, link: &mut Link, desk: &mut Desk) {
+        for greeting in std::mem::take(&mut self.greetings) {
+            let is_late = greeting.until_ns <= now;
+            match greeting.look(&self.terms()) {
+                Ok(Ok(agreed)) => self.agreed(at, now, agreed, link, desk),
+                Ok(Err(greeting)) if !is_late => self.greetings.push(greeting),
+                _ => {}
+            }
+        }
+    }
+
+    /// The trunk carries from now on; with a new link unless the one that there is goes on.
+    fn agreed(&mut self, at: usize, now: u64, agreed: Agreed, link: &mut Link, desk: &mut Desk) {
+        let Agreed { socket, goes_on, keys } = agreed;
+        let Ok(trunk) = Trunk::new(socket, TrunkConfig::default()) else { return };
+        if !goes_on && self.begin(at, now, keys, link, desk).is_none() {
+            return;
+        }
+        if self.trunk.replace(trunk).is_some() || goes_on {
+            link.path_broke(0);
+        }
+    }
+
+    fn begin(
+        &mut self,
+        at: usize,
+        now: u64,
+        keys: Option<Keys>,
+        link: &mut Link,
+        desk: &mut Desk,
+    ) -> Option<()> {
+        let binding = keys.as_ref().map_or([0; 32], Keys::binding);
+        let protection = Protection::new(&self.engine.trust, keys).ok()?;
+        link.restart(now, &mut View { desk, peer: at });
+        *link = self::link(now, protection);
+        self.binding = binding;
+        Some(())
     }
 
     /// Sends what there is to send.
     pub(crate) fn send(&mut self, at: usize, now: u64, link: &mut Link, desk: &mut Desk) {
         let Some(trunk) = &mut self.trunk else { return };
         let mut view = View { desk, peer: at };
-        let most = PathConfig::stream().packet_max;
-        loop {
-            trunk.flush();
-            let mut made = 0;
-            while let Some(room) = trunk.room(most) {
-                let Some(len) = link.transmit(now, 0, room, &mut view) else { break };
-                trunk.used(len);
-                made += 1;
-            }
-            if made == 0 {
-                break;
-            }
-        }
-        if trunk.is_broken {
+        trunk.send(&mut |room| link.transmit(now, 0, room, &mut view));
+        if trunk.state() != State::Open {
             self.trunk = None;
-            link.path_broke(0);
-        }
-    }
-
-    /// Another trunk takes the place of the one that there is.
-    pub(crate) fn take(&mut self, trunk: Trunk, link: &mut Link) {
-        if self.trunk.replace(trunk).is_some() {
             link.path_broke(0);
         }
     }
 }
 
-/// The link with one other engine.
-pub(crate) fn link(now: u64) -> Link {
+/// Before the other engine has shown itself there is nobody to talk to.
+pub(crate) fn no_link(now: u64) -> Link {
+    link(now, Protection::Plain(Checksum::default()))
+}
+
+fn link(now: u64, protection: Protection) -> Link {
     let random = || sd_sys::mem::random().unwrap_or(now) | 1;
-    let mut link = Link::new(Config::new(random(), random()), &[PathConfig::stream()], Checksum::default());
+    let mut link = Link::new(Config::new(random(), random()), &[PathConfig::stream()], protection);
     let _ = link.tenant(now, 0, Limits { weight: 1, rate: None });
     link
 }

@@ -1,11 +1,11 @@
 //! The loop: what the monitor, local processes and other engines have said is done, until nothing has come for a while; then it sleeps.
 
-use crate::carrier::Listener;
 use crate::connection::{Connection, WINDOW};
 use crate::desk::Desk;
 use crate::hosts::Hosts;
 use crate::peer::{self, FOREVER_NS, Peer};
 use crate::seat::{self, Seat};
+use crate::socket::Listener;
 use crate::words::Question;
 use sd_link::Link;
 use sd_proto::{Reply, Request};
@@ -15,6 +15,7 @@ use sd_sys::msg::Received;
 use sd_sys::time::now_ns;
 use std::collections::VecDeque;
 use std::fmt;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 /// What local processes write within so long goes together, as long as each look finds more.
@@ -111,7 +112,7 @@ impl Engine {
         }
         let now = now_ns();
         let peers: Vec<Peer> = hosts.engines.iter().map(|engine| Peer::new(&hosts, engine)).collect();
-        let links = peers.iter().map(|_| peer::link(now)).collect();
+        let links = peers.iter().map(|_| peer::no_link(now)).collect();
         Ok(Engine {
             control,
             listener,
@@ -341,11 +342,11 @@ impl Engine {
         let _ = unsafe {
             sd_sys::fd::epoll_pwait(self.sleeper.raw(), events.as_mut_ptr(), 8, timeout, std::ptr::null())
         };
-        while let Some((trunk, from)) = self.listener.accept() {
+        while let Some((socket, from)) = self.listener.accept() {
             // Nobody else is spoken to.
             if let Some(at) = self.peers.iter().position(|peer| peer.is_at(from)) {
-                watch(&self.sleeper, trunk.raw());
-                self.peers[at].take(trunk, &mut self.links[at]);
+                watch(&self.sleeper, socket.as_raw_fd());
+                self.peers[at].called(socket, now_ns());
             }
         }
         // Its end is not announced.

@@ -237,8 +237,10 @@ fn words_and_questions_are_read_as_they_were_written() {
 
 #[test]
 fn a_file_names_hosts_by_networks() {
-    let text = "listen 10.0.0.1:7 # us\n\n10.0.0.2 10.0.0.2:7\n10.1.0.0/16 10.0.0.3:7\n10.1.2.0/24 10.0.0.2:7\nleast 9\n";
-    let hosts = Hosts::parse(text).unwrap();
+    let text = "listen 10.0.0.1:7 # us\n\nhost 10.0.0.2 10.0.0.2:7 plain\nhost 10.1.0.0/16 10.0.0.3:7 plain\n\
+                host 10.1.2.0/24 10.0.0.2:7 plain\nleast 9\n";
+    let parse = |text| Hosts::parse(text, std::path::Path::new("/nowhere"));
+    let hosts = parse(text).unwrap();
     assert_eq!((hosts.engines.len(), hosts.least, hosts.listen.port()), (2, 9, 7));
     let engine = |ip| hosts.engine_of(Ip::v4(ip)).map(|at| hosts.engines[at].address.to_string());
     assert_eq!(engine([10, 0, 0, 2]).as_deref(), Some("10.0.0.2:7"));
@@ -247,13 +249,12 @@ fn a_file_names_hosts_by_networks() {
     assert_eq!(engine([10, 0, 0, 1]), None);
     assert_eq!(engine([127, 0, 0, 1]), None);
     for (text, mistake) in [
-        ("10.0.0.2 10.0.0.2:7", "there is no listen line"),
-        ("listen", "line 1: two words are wanted"),
-        ("listen 10.0.0.1", "line 1: 10.0.0.1 is not ADDRESS:PORT"),
-        ("listen x:7", "line 1: x:7 is not ADDRESS:PORT"),
-        ("listen 10.0.0.1:7\n10.0.0.0/33 10.0.0.2:7", "line 2: 10.0.0.0/33 is no address or network"),
+        ("host 10.0.0.2 10.0.0.2:7 plain", "there is no line `listen ADDRESS:PORT`"),
+        ("listen", "line 1: one word is wanted behind the first"),
+        ("listen 10.0.0.1:7\nhost 10.0.0.2 10.0.0.2:7", "line 2: how the engine is known has to be said"),
+        ("listen 10.0.0.1:7\nkey here", "/nowhere/here"),
     ] {
-        let found = Hosts::parse(text).map_err(|error| error.to_string());
-        assert_eq!(found, Err(mistake.to_owned()), "{text}");
+        let found = parse(text).map_err(|error| error.to_string()).unwrap_err();
+        assert!(found.starts_with(mistake), "{text}: {found}");
     }
 }

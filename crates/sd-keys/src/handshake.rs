@@ -30,8 +30,8 @@ use snow::{Builder, HandshakeState};
 use std::fmt;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes before each message of `snow`.
-const HEAD: usize = 8;
+/// Bytes before each message of `snow`, by which [`message_len`] says how long all of it is.
+pub const HEAD: usize = 8;
 const MAGIC: u16 = 0x5DE2;
 const VERSION: u8 = 1;
 /// No message is longer.

@@ -5,6 +5,7 @@
 //! listen      ADDRESS:PORT                 where this host's engine awaits others
 //! key         FILE                         its own key (sd key new FILE)
 //! shared-key  FILE
+//! least       NUMBER                       between two hosts with fewer connections these stay the kernel's
 //! host        NETWORK  ADDRESS:PORT  key=BASE64|shared|plain  [tenant=NAME]
 //! ```
 //! Each `host` line names the addresses behind an engine (`10.1.2.0/24`, `fd00::7`), and the engine's own address. Of several networks
@@ -119,6 +120,7 @@ pub struct Hosts {
     pub listen: Option<SocketAddr>,
     pub key: Option<PathBuf>,
     pub shared_key: Option<PathBuf>,
+    pub least: Option<usize>,
     /// By prefix from the longest on, then by network.
     hosts: Vec<Host>,
     /// Those of one prefix each.
@@ -152,12 +154,18 @@ impl Hosts {
                 ["listen", address] => socket(address).and_then(|address| once(&mut hosts.listen, address)),
                 ["key", path] => once(&mut hosts.key, path.into()),
                 ["shared-key", path] => once(&mut hosts.shared_key, path.into()),
+                ["least", number] => {
+                    let number = number.parse().map_err(|_| format!("{number:?} is no number"));
+                    number.and_then(|number| once(&mut hosts.least, number))
+                }
                 ["host", network, engine, rest @ ..] => {
                     host(at + 1, network, engine, rest).map(|host| hosts.hosts.push(host))
                 }
-                ["listen" | "key" | "shared-key", ..] => Err("one word is wanted behind the first".into()),
+                ["listen" | "key" | "shared-key" | "least", ..] => {
+                    Err("one word is wanted behind the first".into())
+                }
                 ["host", ..] => Err("host NETWORK ADDRESS:PORT key=BASE64|shared|plain".into()),
-                [word, ..] => Err(format!("{word:?}: no such word (listen, key, shared-key, host)")),
+                [word, ..] => Err(format!("{word:?}: no such word (listen, key, shared-key, least, host)")),
             };
             done.map_err(|message| HostsError { line: at + 1, message })?;
         }

@@ -1,10 +1,11 @@
 //! Two hosts with an engine each: what lasts between them goes through these.
 
 use super::Scenario;
+use harness::cable::Faults;
 use harness::host::{self, Host};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
-use harness::{Result, fail, network, procfs, retry, ss};
+use harness::{Result, fail, network, retry, ss};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -20,7 +21,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 ];
 
 const PORT: u16 = 7000;
-const ENGINE: u16 = 7441;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Answers with what has come, a connection for each thread.
@@ -91,32 +91,7 @@ fn hosts() -> Result<Option<[Host; 2]>> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(None);
     }
-    let mut hosts = host::two(false)?;
-    let addresses = [0, 1].map(|at| hosts[at].address);
-    for (at, host) in hosts.iter_mut().enumerate() {
-        let (own, other) = (addresses[at], addresses[1 - at]);
-        let text = format!("listen {own}:{ENGINE}\n{other} {other}:{ENGINE}\nleast 1\n");
-        std::fs::write(host.lab.path().join("hosts"), text)?;
-        host.lab.kill_monitor();
-        start_monitor(host)?;
-        retry(LIMIT, || host.lab.has_more_descriptors())?;
-    }
-    Ok(Some(hosts))
-}
-
-fn start_monitor(host: &mut Host) -> Result<()> {
-    let file = host.lab.path().join("hosts").display().to_string();
-    host.lab.start_monitor_with(&["--hosts", &file])
-}
-
-/// The process that carries.
-fn engine(host: &Host) -> Result<u32> {
-    let Some(monitor) = host.lab.monitor_pid() else { fail!("there is no monitor") };
-    let all = procfs::children(monitor);
-    match all.iter().filter(|process| process.state != 'Z').map(|process| process.pid).max() {
-        Some(pid) => Ok(pid),
-        None => fail!("there is no engine"),
-    }
+    host::two_with_engines(Faults::default(), 1).map(Some)
 }
 
 /// Waits until so many connections of the port go through the engines, as both hosts say.
@@ -214,10 +189,10 @@ fn engine_killed(_: &mut Lab) -> Result<()> {
     let Some(hosts) = hosts()? else { return Ok(()) };
     for at in [0, 1] {
         let (server, client) = start(&hosts, 3, 100_000)?;
-        let pid = engine(&hosts[at])?;
+        let pid = hosts[at].engine()?;
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL)?;
         end(server, client, ("reset", 3))?;
-        retry(LIMIT, || if engine(&hosts[at])? == pid { fail!("it is still there") } else { Ok(()) })?;
+        retry(LIMIT, || if hosts[at].engine()? == pid { fail!("it is still there") } else { Ok(()) })?;
     }
     let (server, client) = start(&hosts, 3, 100_000)?;
     end(server, client, ("end", 3))?;
@@ -230,7 +205,7 @@ fn monitor_killed(_: &mut Lab) -> Result<()> {
     let (server, client) = start(&hosts, 3, 100_000)?;
     for host in &mut hosts {
         host.lab.kill_monitor();
-        start_monitor(host)?;
+        host.start_monitor()?;
     }
     wait_for_engine(&hosts, 3)?;
     end(server, client, ("end", 3))?;

@@ -11,8 +11,11 @@
 use crate::cable::{Cable, Faults};
 use crate::lab::Lab;
 use crate::network::Network;
-use crate::{Result, fail};
+use crate::{Result, fail, procfs, product, retry};
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
 
 /// Its programs are run by its lab.
 pub struct Host {
@@ -23,6 +26,8 @@ pub struct Host {
     pub cable: Option<Cable>,
 }
 
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Of a cable's fate.
 const SEED: u64 = 77;
 /// Where engines are reached.
@@ -30,39 +35,72 @@ const ENGINE_PORT: u16 = 7077;
 
 /// Two of them, joined by a cable.
 pub fn two(is_oracle: bool) -> Result<[Host; 2]> {
-    let addresses = [1, 2].map(|last| Ipv4Addr::new(10, 77, 0, last));
     let (here, there) = (Network::new()?, Network::new()?);
-    Network::join([(&here, addresses[0]), (&there, addresses[1])])?;
+    Network::join([(&here, ADDRESSES[0]), (&there, ADDRESSES[1])])?;
     let host = |network, address| {
         Ok::<_, crate::Error>(Host { lab: Lab::on(network, is_oracle)?, address, cable: None })
     };
-    Ok([host(here, addresses[0])?, host(there, addresses[1])?])
+    Ok([host(here, ADDRESSES[0])?, host(there, ADDRESSES[1])?])
 }
 
-/// Two of them with an engine each, joined by a cable that has these faults. The kernel's own pair of devices where it has none.
-pub fn two_with_engines(faults: Faults) -> Result<[Host; 2]> {
-    let addresses = [1, 2].map(|last| Ipv4Addr::new(10, 77, 0, last));
+/// Two of them with an engine each, which know each other by keys; joined by a cable that has these faults, or the kernel's own pair of
+/// devices where it has none. Fewer connections than `least` stay the kernel's.
+pub fn two_with_engines(faults: Faults, least: usize) -> Result<[Host; 2]> {
     let (here, there) = (Network::new()?, Network::new()?);
-    let ends = [(&here, addresses[0]), (&there, addresses[1])];
+    let ends = [(&here, ADDRESSES[0]), (&there, ADDRESSES[1])];
     let cable = match faults == Faults::default() {
         true => Network::join(ends).map(|()| None)?,
         false => Some(Cable::join(ends, faults, SEED)?),
     };
-    let mut hosts = [(here, 0), (there, 1)].into_iter().map(|(network, at)| {
-        let mut lab = Lab::on_without_monitor(network)?;
-        let (own, other) = (addresses[at], addresses[1 - at]);
-        let file = lab.path().join("hosts");
-        std::fs::write(&file, format!("listen {own}:{ENGINE_PORT}\n{other} {other}:{ENGINE_PORT}\n"))?;
-        lab.start_monitor_with(&["--hosts", &file.display().to_string()])?;
-        Ok::<_, crate::Error>(Host { lab, address: own, cable: None })
-    });
-    let (Some(first), Some(second)) = (hosts.next(), hosts.next()) else { fail!("there are two hosts") };
-    let mut hosts = [first?, second?];
+    let lab = |network, address| {
+        Ok::<_, crate::Error>(Host { lab: Lab::on_without_monitor(network)?, address, cable: None })
+    };
+    let mut hosts = [lab(here, ADDRESSES[0])?, lab(there, ADDRESSES[1])?];
+    let keys = [hosts[0].make_key()?, hosts[1].make_key()?];
+    for (at, host) in hosts.iter_mut().enumerate() {
+        let (own, other, key) = (host.address, ADDRESSES[1 - at], &keys[1 - at]);
+        let text = format!(
+            "listen {own}:{ENGINE_PORT}\nkey engine.key\nhost {other} {other}:{ENGINE_PORT} key={key}\nleast {least}\n"
+        );
+        std::fs::write(host.hosts_file(), text)?;
+        host.start_monitor()?;
+        retry(PATIENCE, || host.lab.has_more_descriptors())?;
+    }
     hosts[0].cable = cable;
     Ok(hosts)
 }
 
 impl Host {
+    /// A monitor with an engine.
+    pub fn start_monitor(&mut self) -> Result<()> {
+        let file = self.hosts_file().display().to_string();
+        self.lab.start_monitor_with(&["--hosts", &file])
+    }
+
+    /// What says where the other host's engine is.
+    pub fn hosts_file(&self) -> PathBuf {
+        self.lab.path().join("hosts")
+    }
+
+    fn make_key(&self) -> Result<String> {
+        let file = self.lab.path().join("engine.key").display().to_string();
+        let made = Command::new(product::sd()).args(["key", "new", &file]).output()?;
+        match made.status.success() {
+            true => Ok(String::from_utf8_lossy(&made.stdout).trim().to_owned()),
+            false => fail!("sd key new: {}", String::from_utf8_lossy(&made.stderr)),
+        }
+    }
+
+    /// The process that carries.
+    pub fn engine(&self) -> Result<u32> {
+        let Some(monitor) = self.lab.monitor_pid() else { fail!("there is no monitor") };
+        let all = procfs::children(monitor);
+        match all.iter().filter(|process| process.state != 'Z').map(|process| process.pid).max() {
+            Some(pid) => Ok(pid),
+            None => fail!("there is no engine"),
+        }
+    }
+
     /// Ends its monitor, after a check that nothing is left in it.
     pub fn finish(self) -> Result<()> {
         self.lab.finish()

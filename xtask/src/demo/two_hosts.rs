@@ -18,6 +18,9 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// The default of hosts files.
+const LEAST: usize = 4;
+
 #[derive(Clone, Copy)]
 struct Case {
     label: &'static str,
@@ -96,7 +99,7 @@ fn measure(
     faults: Faults,
     roads: &mut BTreeSet<String>,
 ) -> Result<Measurement> {
-    let hosts = host::two_with_engines(faults)?;
+    let hosts = host::two_with_engines(faults, LEAST)?;
     let [asking, serving] = hosts.each_ref().map(|host| Place { lab: &host.lab, network: None });
     let address = hosts[1].address.to_string();
     let server = loads::serve(&serving, case.load, side, &address)?;

@@ -20,8 +20,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("sd-keys", &["sd-link"]),
     ("sd-carrier", &[]),
     ("sd-pump", &["sd-sys", "sd-ring", "sd-shm", "sd-proto"]),
-    ("sd-engine", &["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-pump", "sd-link"]),
-    ("sd-cli", &["sd-sys", "sd-shm", "sd-proto", "sd-socket", "sd-monitor", "sd-pump", "sd-engine"]),
+    (
+        "sd-engine",
+        &["sd-sys", "sd-ring", "sd-shm", "sd-proto", "sd-pump", "sd-link", "sd-keys", "sd-carrier"],
+    ),
+    (
+        "sd-cli",
+        &["sd-sys", "sd-shm", "sd-proto", "sd-socket", "sd-monitor", "sd-pump", "sd-engine", "sd-keys"],
+    ),
     // The laboratory stands above the product: nothing of ours may need it.
     ("sd-bench", &["sd-sys", "sd-ring", "sd-shm", "sd-cli"]),
 ];

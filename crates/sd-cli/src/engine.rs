@@ -23,6 +23,7 @@ pub(crate) fn main(options: &EngineOptions) -> Result<()> {
     // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     pump::raise_descriptor_limit();
+    pump::unblock_signals();
     let hosts = read(&options.hosts)?;
     // SAFETY: no pointers but to a constant.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"sd-engine".as_ptr()) };

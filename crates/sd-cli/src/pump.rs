@@ -18,6 +18,7 @@ pub(crate) fn main(options: &PumpOptions) -> Result<()> {
     // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     raise_descriptor_limit();
+    unblock_signals();
     for _ in 0..TRIES {
         match sd_pump::run(&socket) {
             Err(sd_pump::Error::System("reach the monitor", _)) => std::thread::sleep(PAUSE),
@@ -45,7 +46,7 @@ pub(crate) fn keep(name: &str, command: impl Fn() -> Command + Send + 'static) -
     let started: std::io::Result<Child> = spawn();
     let mut child =
         started.map_err(|error| Failure::new(format!("the {name} cannot be started: {error}")))?;
-    // The signals that end the monitor are for its own thread. A program that is started has none blocked.
+    // The signals that end the monitor are for its own thread.
     // SAFETY: a set is plain numbers, of which zeros are valid.
     let (mut all, mut before) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     // SAFETY: both sets are valid; the second is written.
@@ -67,6 +68,16 @@ pub(crate) fn keep(name: &str, command: impl Fn() -> Command + Send + 'static) -
     // SAFETY: the set is what the line above has written.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     Ok(())
+}
+
+/// One that was started by a thread with blocked signals (see [`keep`]) is to end by them all the same.
+pub(crate) fn unblock_signals() {
+    // SAFETY: a set is plain numbers; both pointers are valid.
+    unsafe {
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
 }
 
 /// Four descriptors for each two channels.

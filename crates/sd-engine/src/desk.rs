@@ -310,6 +310,7 @@ impl Desk {
             connection.quiet = if found { 0 } else { connection.quiet + 1 };
             let Some(at) = connection.at else {
                 connection.is_hot = false;
+                news |= found;
                 continue;
             };
             if connection.quiet >= QUIET_LOOKS {

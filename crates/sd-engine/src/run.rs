@@ -19,7 +19,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 /// What local processes write within so long goes together, as long as each look finds more.
-const GATHER_NS: u64 = 30_000;
+const GATHER_NS: u64 = 15_000;
 /// A connection without a slot is given up after so long.
 const WAITS_NS: u64 = 61_000_000_000;
 /// Without a monitor: so often it is looked for.
@@ -81,7 +81,7 @@ struct Patience {
 }
 
 impl Patience {
-    const MOST: u32 = 40;
+    const MOST: u32 = 8;
 
     fn looks(&self) -> u32 {
         // Now and then a full one shows whether it would pay.
@@ -173,11 +173,12 @@ impl Engine {
             has_come |= peer.carry(at, now, link, &mut self.desk);
         }
         let Engine { desk, links, control, .. } = self;
-        desk.settle(links, control);
+        has_come |= desk.settle(links, control);
         desk.ring(control);
         let mut is_said = desk.take_events(links, control);
         is_said |= desk.visit_hot(links, control);
         desk.leave_dead_seats(control);
+        desk.ring(control);
         self.answer_questions(now);
         // Who writes one message after the other is let finish, so that they go together.
         let since = *self.gathers_since.get_or_insert(now);

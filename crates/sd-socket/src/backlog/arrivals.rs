@@ -32,7 +32,9 @@ pub(crate) fn refuse(channel: &'static Channel, slot: usize, generation: u32) {
     let old = words.side[1].state.load(Ordering::Acquire);
     let refused = generation << 8 | SlotState::Refused as u32;
     let state = &words.side[1].state;
-    if old >> 8 == generation || !sd_ring::sync::slot_state::answer(state, old, refused) {
+    // The connection may be over by now, and the slot have another, which was answered before this look at the state or changes it.
+    let is_asked = old >> 8 != generation && words.side[0].state().0 == generation;
+    if !is_asked || !sd_ring::sync::slot_state::answer(state, old, refused) {
         return;
     }
     wake_asking(channel, slot);

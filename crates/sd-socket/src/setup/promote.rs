@@ -408,6 +408,9 @@ fn attach_to(
         a.set_state(generation, SlotState::Syn);
         channel.map.events(Side::B).post(slot);
         channel.peer.wake();
+    } else {
+        // A local peer looks before it sends.
+        channel.tell(slot);
     }
     true
 }

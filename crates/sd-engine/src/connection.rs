@@ -6,7 +6,7 @@
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
 use crate::seat::{ALL_BITS, Seat, Slot};
-use crate::words::Words;
+use crate::words::{Question, Words};
 use sd_link::{Connection as Number, Link};
 use sd_pump::control::Control;
 use sd_pump::end::{RX_BITS, TX_BITS};
@@ -32,6 +32,8 @@ pub(crate) struct Connection {
     pub(crate) is_opener: bool,
     /// The offer that the monitor has asked about.
     pub(crate) offer: (u64, u64),
+    /// What the other engine is asked, as long as it has not answered.
+    pub(crate) question: Option<Question>,
     /// What the monitor has promised: a seat, and the ticket.
     pub(crate) promise: Option<(usize, u64)>,
     pub(crate) at: Option<Slot>,
@@ -73,6 +75,7 @@ impl Connection {
             number: None,
             is_opener,
             offer: (0, 0),
+            question: None,
             promise: None,
             at: None,
             until_ns,

@@ -65,6 +65,8 @@ pub(crate) struct Desk {
     /// Questions of other engines, and answers to our own.
     pub(crate) asked: Vec<(usize, Number, Option<Question>)>,
     pub(crate) opened: Vec<u64>,
+    /// Questions that were lost with their session.
+    pub(crate) unanswered: Vec<(u64, Question)>,
     /// Connections whose local process has still to show the ticket, by seat and ticket.
     tickets: HashMap<(usize, u64), u64>,
     /// Of channels some are over.
@@ -101,7 +103,13 @@ impl Ends for View<'_> {
                 self.desk.asked.push((self.peer, number, Question::decode(words)));
                 return;
             }
-            News::Opened => self.desk.opened.push(end),
+            News::Opened => {
+                if let Some(connection) = self.desk.connections.get(end) {
+                    connection.question = None;
+                }
+                self.desk.opened.push(end);
+            }
+            News::Lost if self.desk.asks_again(number, end) => return,
             News::Consumed(to) => {
                 if let Some((connection, seat)) = self.desk.with_seat(end) {
                     connection.credit(seat, to);
@@ -130,6 +138,16 @@ impl Desk {
         let connection = self.connections.get(id)?;
         let seat = self.seats.get(connection.promise?.0)?;
         Some((connection, seat))
+    }
+
+    /// The other engine was started anew before it has answered.
+    fn asks_again(&mut self, number: Number, id: u64) -> bool {
+        let connection = self.connections.get(id).filter(|it| it.number == Some(number));
+        let Some(connection) = connection else { return false };
+        let Some(question) = connection.question.take() else { return false };
+        connection.number = None;
+        self.unanswered.push((id, question));
+        true
     }
 
     fn touch(&mut self, id: u64) {

@@ -253,6 +253,7 @@ impl Engine {
     }
 
     fn answer_questions(&mut self, now: u64) {
+        self.pending.append(&mut self.desk.unanswered);
         if !self.pending.is_empty() {
             self.ask();
         }
@@ -302,7 +303,7 @@ impl Engine {
                 return true;
             }
             match links[connection.peer].open(0, *id, WINDOW, &question.encode()) {
-                Ok(number) => connection.number = Some(number),
+                Ok(number) => (connection.number, connection.question) = (Some(number), Some(*question)),
                 Err(sd_link::Error::NotNow) => return true,
                 Err(_) => desk.forget(*id),
             }

@@ -241,6 +241,11 @@ impl Offers {
         Some(offer)
     }
 
+    /// Those that wait, at most so many of them.
+    pub(crate) fn waiting(&self, most: usize) -> Vec<Offer> {
+        self.waiting.values().take(most).map(|waiting| waiting.offer).collect()
+    }
+
     /// So many wait.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()

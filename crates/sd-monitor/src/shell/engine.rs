@@ -30,6 +30,9 @@ pub(super) const CARRIER: &str = "trunk";
 /// Of a question: there is no socket of this host, so its cookie is one that the kernel gives none.
 const NOT_HERE: u64 = 1 << 63;
 
+/// So many of the offers that wait are told to an engine when it comes.
+const SOUGHT_MAX: usize = 1024;
+
 /// See the module.
 pub(crate) struct Engine {
     is_wanted: bool,
@@ -77,6 +80,8 @@ impl Server {
         }
         tracing::info!(client = client.0, "connections to other hosts may go through an engine");
         self.engine.client = Some(client);
+        // The one before may not have asked, or not have been answered; what is not sought now is offered again within a minute.
+        self.core.offers.waiting(SOUGHT_MAX).iter().for_each(|offer| self.seek(offer));
         Ok(Reply::Ok)
     }
 

@@ -214,13 +214,20 @@ pub(crate) fn notes_death(endpoint: &Endpoint) -> bool {
     if endpoint.state_now() != State::Connected || !sends_there || peer_end(endpoint) != PeerEnd::Open {
         return false;
     }
+    // Between hosts bytes may still be on their way, and the engine tells of the death behind them; of its own the monitor tells.
+    let is_far = endpoint.channel_ref().is_some_and(|channel| !channel.link.sends_again());
+    if is_far && crate::monitor::client::is_there() {
+        return false;
+    }
     let Some(fd) = road::number(endpoint) else { return false };
     let events = sd_sys::fd::poll_one(fd, libc::POLLRDHUP, 0).unwrap_or(0);
     if events == 0 {
         return false;
     }
-    let was_reset = events & libc::POLLERR != 0
-        && sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR) == Ok(libc::ECONNRESET);
+    // Of what was on its way nobody is left to tell, so an end would be a lie.
+    let was_reset = is_far
+        || events & libc::POLLERR != 0
+            && sd_sys::fd::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR) == Ok(libc::ECONNRESET);
     peer.flags.fetch_or(if was_reset { FLAG_DEAD | FLAG_RESET } else { FLAG_DEAD }, Ordering::AcqRel);
     endpoint.set_flag(PEER_DEAD);
     tell_self(endpoint);

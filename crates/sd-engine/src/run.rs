@@ -228,6 +228,7 @@ impl Engine {
                 let question = Question { local: (local, local_port), remote: (remote, remote_port), began };
                 self.seek((client, offer), question);
             }
+            Reply::Unseek { client } => self.desk.unsought(client, &mut self.links),
             Reply::Promote { serial, channel, ticket, .. } => self.promised(serial, channel, ticket),
             Reply::ChannelDead { id } | Reply::PeerGone { id } => {
                 self.desk.gone(id, &mut self.links, &mut self.control);

@@ -399,6 +399,16 @@ impl Desk {
         self.seats.all().for_each(|(_, seat)| seat.end.ring_owed(control));
     }
 
+    /// The local process is gone whose connections were to be found elsewhere.
+    pub(crate) fn unsought(&mut self, client: u64, links: &mut [Link]) {
+        for id in self.connections.ids() {
+            let waits = |it: &Connection| it.is_opener && it.at.is_none() && it.offer.0 == client;
+            if self.connections.get(id).is_some_and(|it| waits(it)) {
+                self.give_up(id, links);
+            }
+        }
+    }
+
     /// Nobody promises anything any more.
     pub(crate) fn give_up_unseated(&mut self, links: &mut [Link]) {
         for id in self.connections.ids() {

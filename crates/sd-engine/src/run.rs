@@ -20,6 +20,8 @@ use std::path::Path;
 
 /// What local processes write within so long goes together, as long as each look finds more.
 const GATHER_NS: u64 = 15_000;
+/// Behind a packet the next one waits so long: a program that needs some microseconds for each message would have one made for each.
+const PACE_NS: u64 = 20_000;
 /// A connection without a slot is given up after so long.
 const WAITS_NS: u64 = 61_000_000_000;
 /// Without a monitor: so often it is looked for.
@@ -71,6 +73,9 @@ struct Engine {
     quiet: u32,
     patience: Patience,
     gathers_since: Option<u64>,
+    /// Something may have to be sent; and when something was last.
+    is_unsent: bool,
+    sent_at: u64,
     orphan_at: u64,
 }
 
@@ -126,6 +131,8 @@ impl Engine {
             quiet: 0,
             patience: Patience { looks: Patience::MOST, sleeps: 0 },
             gathers_since: None,
+            is_unsent: false,
+            sent_at: 0,
             orphan_at: 0,
         })
     }
@@ -145,7 +152,7 @@ impl Engine {
             return;
         }
         self.quiet += 1;
-        if self.quiet < self.patience.looks() {
+        if self.is_unsent || self.quiet < self.patience.looks() {
             sd_sys::time::yield_now();
             return;
         }
@@ -154,7 +161,9 @@ impl Engine {
             return;
         }
         self.control.says_it_sleeps(true);
-        if !self.look() {
+        let is_quiet = !self.look();
+        self.send(now_ns());
+        if is_quiet {
             self.patience.was_in_vain();
             self.sleep();
         }
@@ -180,16 +189,20 @@ impl Engine {
         desk.leave_dead_seats(control);
         desk.ring(control);
         self.answer_questions(now);
+        self.is_unsent |= has_come || is_said;
         // Who writes one message after the other is let finish, so that they go together.
         let since = *self.gathers_since.get_or_insert(now);
-        if !is_said || now - since > GATHER_NS {
-            self.gathers_since = None;
+        if now - self.sent_at >= PACE_NS && (!is_said || now - since > GATHER_NS) {
             self.send(now);
         }
         has_come || is_said
     }
 
     fn send(&mut self, now: u64) {
+        self.gathers_since = None;
+        if std::mem::take(&mut self.is_unsent) {
+            self.sent_at = now;
+        }
         for (at, (peer, link)) in self.peers.iter_mut().zip(&mut self.links).enumerate() {
             peer.send(at, now, link, &mut self.desk);
         }
@@ -216,6 +229,7 @@ impl Engine {
                 let question = Question { local: (local, local_port), remote: (remote, remote_port), began };
                 self.seek((client, offer), question);
             }
+            Reply::Unseek { client } => self.desk.unsought(client, &mut self.links),
             Reply::Promote { serial, channel, ticket, .. } => self.promised(serial, channel, ticket),
             Reply::ChannelDead { id } | Reply::PeerGone { id } => {
                 self.desk.gone(id, &mut self.links, &mut self.control);

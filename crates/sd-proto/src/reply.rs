@@ -207,6 +207,11 @@ pub enum Reply {
         /// The number of the first byte received.
         received: u32,
     } brings 0, silent;
+    /// Unasked, to an engine: a client that [`Reply::Seek`] was said of has ended.
+    69 Unseek {
+        /// As in [`Reply::Seek`].
+        client: u64,
+    } brings 0, silent;
     /// Descriptor: a memfd with a JSON document.
     7 Status brings 1, silent;
 }

@@ -22,6 +22,7 @@ use crate::core::offers::{Facts, Name, Numbers, Offer, Outcome};
 use sd_proto::{ErrorCode, Reply, Request};
 use sd_shm::channel::{Mapping, Side};
 use sd_shm::link::Link;
+use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::AsRawFd;
 
@@ -37,11 +38,13 @@ const SOUGHT_MAX: usize = 1024;
 pub(crate) struct Engine {
     is_wanted: bool,
     client: Option<ClientId>,
+    /// Clients whose offers it was told of.
+    seekers: HashSet<ClientId>,
 }
 
 impl Engine {
     pub(crate) fn new(is_wanted: bool) -> Engine {
-        Engine { is_wanted, client: None }
+        Engine { is_wanted, client: None, seekers: HashSet::new() }
     }
 
     /// One is to be used.
@@ -52,10 +55,6 @@ impl Engine {
     /// Whether this client is the engine.
     pub(super) fn is(&self, client: ClientId) -> bool {
         self.client == Some(client)
-    }
-
-    pub(super) fn ended(&mut self, client: ClientId) {
-        self.client = self.client.filter(|engine| *engine != client);
     }
 
     /// A channel is made for these; nobody has it yet.
@@ -86,7 +85,7 @@ impl Server {
     }
 
     /// Nobody here offers the other end of this one, which has connected.
-    pub(super) fn seek(&self, offer: &Offer) {
+    pub(super) fn seek(&mut self, offer: &Offer) {
         let Offer { client, serial, connected, facts, restored, .. } = *offer;
         let Some(engine) = self.engine.client.filter(|engine| *engine != client) else { return };
         // Of one that was restored the other end's monitor would have to know from where its kernel counts.
@@ -108,7 +107,19 @@ impl Server {
             sent,
             received,
         };
-        let _ = self.tell_engine(engine, &notice);
+        if self.tell_engine(engine, &notice).is_some() {
+            self.engine.seekers.insert(client);
+        }
+    }
+
+    /// A client has ended, the engine perhaps.
+    pub(super) fn engine_forgets(&mut self, client: ClientId) {
+        self.engine.client = self.engine.client.filter(|engine| *engine != client);
+        if self.engine.seekers.remove(&client)
+            && let Some(engine) = self.engine.client
+        {
+            self.tell_engine(engine, &Reply::Unseek { client: client.0 });
+        }
     }
 
     fn tell_engine(&self, engine: ClientId, notice: &Reply) -> Option<()> {

@@ -230,7 +230,7 @@ impl Server {
             self.leave_side(key, family, unread, woken);
         }
         self.pumps.ended(family);
-        self.engine.ended(family);
+        self.engine_forgets(family);
         self.core.members.forget(family);
         self.core.offers.forget(family);
         self.give_back_family(family);

@@ -16,6 +16,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     )
     .ours(),
     Scenario::new("between-hosts-bytes", &["python3", network::PROGRAM], bytes).ours(),
+    Scenario::new("between-hosts-bad-cable", &["python3", network::PROGRAM], bad_cable).ours(),
+    Scenario::new("between-hosts-other-key", &["python3", network::PROGRAM], other_key).ours(),
     Scenario::new("between-hosts-engine-killed", &["python3", network::PROGRAM], engine_killed).ours(),
     Scenario::new("between-hosts-monitor-killed", &["python3", network::PROGRAM], monitor_killed).ours(),
 ];
@@ -88,10 +90,14 @@ print("over", flush=True)
 
 /// Two hosts whose monitors have engines, which know each other. `None`: they cannot be made.
 fn hosts() -> Result<Option<[Host; 2]>> {
+    hosts_on(Faults::default())
+}
+
+fn hosts_on(faults: Faults) -> Result<Option<[Host; 2]>> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(None);
     }
-    host::two_with_engines(Faults::default(), 1).map(Some)
+    host::two_with_engines(faults, 1).map(Some)
 }
 
 /// Waits until so many connections of the port go through the engines, as both hosts say.
@@ -144,6 +150,13 @@ fn redis(_: &mut Lab) -> Result<()> {
 
 /// A server and a client with so many connections, all of which go through the engines.
 fn start(hosts: &[Host; 2], connections: usize, total: usize) -> Result<(Proc, Proc)> {
+    let (server, mut client) = started(hosts, connections, total)?;
+    client.wait_for_text("carried", LIMIT)?;
+    wait_for_engine(hosts, connections)?;
+    Ok((server, client))
+}
+
+fn started(hosts: &[Host; 2], connections: usize, total: usize) -> Result<(Proc, Proc)> {
     let [here, there] = hosts;
     let (address, port) = (there.address.to_string(), PORT.to_string());
     let server = there.lab.serve(Side::Sd, PORT, "python3", &["-c", SERVER, &address, &port])?;
@@ -151,9 +164,7 @@ fn start(hosts: &[Host; 2], connections: usize, total: usize) -> Result<(Proc, P
     let mut command =
         here.lab.command(Side::Sd, "python3", &["-c", CLIENT, &address, &port, &count, &total])?;
     command.stdin(std::process::Stdio::piped());
-    let mut client = Proc::start(&mut command, "python3", here.lab.path())?;
-    client.wait_for_text("carried", LIMIT)?;
-    wait_for_engine(hosts, connections)?;
+    let client = Proc::start(&mut command, "python3", here.lab.path())?;
     Ok((server, client))
 }
 
@@ -181,6 +192,53 @@ fn bytes(_: &mut Lab) -> Result<()> {
     let Some(hosts) = hosts()? else { return Ok(()) };
     let (server, client) = start(&hosts, 8, 10_000_000)?;
     end(server, client, ("end", 8))?;
+    finish(hosts)
+}
+
+/// Packets are lost, doubled and late, and for a moment nothing comes through.
+fn bad_cable(_: &mut Lab) -> Result<()> {
+    let bad = Faults {
+        lost_ppm: 5_000,
+        doubled_ppm: 5_000,
+        delay: Duration::from_micros(500),
+        jitter: Duration::from_micros(500),
+        is_cut: false,
+    };
+    let Some(hosts) = hosts_on(bad)? else { return Ok(()) };
+    let (server, client) = start(&hosts, 4, 1_000_000)?;
+    let Some(cable) = &hosts[0].cable else { fail!("there is no cable") };
+    cable.set(Faults { is_cut: true, ..bad });
+    std::thread::sleep(Duration::from_millis(1500));
+    cable.set(bad);
+    end(server, client, ("end", 4))?;
+    finish(hosts)
+}
+
+/// An engine that shows another key than the one in the hosts file carries nothing; the kernel does.
+fn other_key(_: &mut Lab) -> Result<()> {
+    let Some(mut hosts) = hosts()? else { return Ok(()) };
+    let host = &mut hosts[0];
+    let key = host.make_key("other.key")?;
+    let text = std::fs::read_to_string(host.hosts_file())?;
+    let other = text.replace("key engine.key", "key other.key");
+    if key.is_empty() || other == text {
+        fail!("the hosts file has no key: {text}");
+    }
+    std::fs::write(host.hosts_file(), other)?;
+    host.lab.kill_monitor();
+    host.start_monitor()?;
+    retry(LIMIT, || host.lab.has_more_descriptors())?;
+    let (server, mut client) = started(&hosts, 2, 100_000)?;
+    client.wait_for_text("carried", LIMIT)?;
+    // Long enough for an engine that is believed.
+    std::thread::sleep(Duration::from_secs(2));
+    for host in &hosts {
+        let seen = host.lab.snapshot()?;
+        if let Some(carried) = seen.of_port(PORT).iter().find(|c| c.path == "engine") {
+            fail!("carried all the same: {}", ss::describe(carried));
+        }
+    }
+    end(server, client, ("end", 2))?;
     finish(hosts)
 }
 

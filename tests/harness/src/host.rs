@@ -56,7 +56,7 @@ pub fn two_with_engines(faults: Faults, least: usize) -> Result<[Host; 2]> {
         Ok::<_, crate::Error>(Host { lab: Lab::on_without_monitor(network)?, address, cable: None })
     };
     let mut hosts = [lab(here, ADDRESSES[0])?, lab(there, ADDRESSES[1])?];
-    let keys = [hosts[0].make_key()?, hosts[1].make_key()?];
+    let keys = [hosts[0].make_key("engine.key")?, hosts[1].make_key("engine.key")?];
     for (at, host) in hosts.iter_mut().enumerate() {
         let (own, other, key) = (host.address, ADDRESSES[1 - at], &keys[1 - at]);
         let text = format!(
@@ -82,8 +82,9 @@ impl Host {
         self.lab.path().join("hosts")
     }
 
-    fn make_key(&self) -> Result<String> {
-        let file = self.lab.path().join("engine.key").display().to_string();
+    /// Makes a key of this name beside the hosts file; the public one.
+    pub fn make_key(&self, name: &str) -> Result<String> {
+        let file = self.lab.path().join(name).display().to_string();
         let made = Command::new(product::sd()).args(["key", "new", &file]).output()?;
         match made.status.success() {
             true => Ok(String::from_utf8_lossy(&made.stdout).trim().to_owned()),

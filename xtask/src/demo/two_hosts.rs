@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The default of hosts files.
-const LEAST: usize = 4;
+const LEAST: usize = 16;
 
 #[derive(Clone, Copy)]
 struct Case {

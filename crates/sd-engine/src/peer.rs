@@ -9,6 +9,8 @@ use std::net::IpAddr;
 
 /// After an attempt to reach it, the next: at first, and at last.
 const PAUSE_NS: [u64; 2] = [100_000_000, 5_000_000_000];
+/// The way to another host may be cut for as long as the kernel's own connections would wait (tcp_retries2).
+const SILENCE_NS: u64 = 900_000_000_000;
 /// Looked at once in this time while nothing else happens.
 pub(crate) const FOREVER_NS: u64 = u64::MAX;
 
@@ -113,7 +115,8 @@ impl Peer {
 /// The link with one other engine.
 pub(crate) fn link(now: u64) -> Link {
     let random = || sd_sys::mem::random().unwrap_or(now) | 1;
-    let mut link = Link::new(Config::new(random(), random()), &[PathConfig::stream()], Checksum::default());
+    let config = Config { silence: SILENCE_NS, ..Config::new(random(), random()) };
+    let mut link = Link::new(config, &[PathConfig::stream()], Checksum::default());
     let _ = link.tenant(now, 0, Limits { weight: 1, rate: None });
     link
 }

@@ -42,8 +42,7 @@ pub enum Command {
     Engine(EngineOptions),
     /// Make or show the keys by which engines of hosts know each other
     ///
-    /// `sd key new FILE` writes a key pair of this host's, and prints the public key, which goes into the hosts files of the others (`key=`).
-    /// `sd key new --shared FILE` writes a key that all hosts get a copy of. A file of keys is its owner's alone (mode 0600), or is refused.
+    /// What `new` prints is the public key, which goes into the hosts files of others (`key=`). A file of keys is its owner's alone (mode 0600), or is refused.
     Key {
         #[command(subcommand)]
         what: KeyCommand,

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 /// After an attempt to reach it, the next: at first, and at last.
 const PAUSE_NS: [u64; 2] = [100_000_000, 5_000_000_000];
+/// The way to another host may be cut for as long as the kernel's own connections would wait (tcp_retries2).
+const SILENCE_NS: u64 = 900_000_000_000;
 /// Looked at once in this time while nothing else happens.
 pub(crate) const FOREVER_NS: u64 = u64::MAX;
 /// So many callers, who may be anybody at its address, are heard at once.
@@ -179,7 +181,8 @@ pub(crate) fn no_link(now: u64) -> Link {
 
 fn link(now: u64, protection: Protection) -> Link {
     let random = || sd_sys::mem::random().unwrap_or(now) | 1;
-    let mut link = Link::new(Config::new(random(), random()), &[PathConfig::stream()], protection);
+    let config = Config { silence: SILENCE_NS, ..Config::new(random(), random()) };
+    let mut link = Link::new(config, &[PathConfig::stream()], protection);
     let _ = link.tenant(now, 0, Limits { weight: 1, rate: None });
     link
 }

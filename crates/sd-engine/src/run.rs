@@ -326,7 +326,8 @@ impl Engine {
     }
 
     fn give_up_old(&mut self, now: u64) {
-        while let Some((_, id)) = self.unseated.pop_front_if(|(due, _)| *due <= now) {
+        while let Some((_, id)) = self.unseated.front().copied().filter(|(due, _)| *due <= now) {
+            self.unseated.pop_front();
             let Some(connection) = self.desk.connections.get(id).filter(|it| it.at.is_none()) else {
                 continue;
             };

@@ -49,6 +49,8 @@ impl Config {
     }
 }
 
+const UNSURE: Nanos = 5_000_000_000;
+
 /// Why a session has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
@@ -218,10 +220,15 @@ impl Link {
             return self.greeting.next_time();
         }
         let paths = self.paths.iter().flat_map(|path| [path.next_time(), path.received.due()]);
-        let silence = self.asked_since.map(|since| since + self.config.silence);
+        let silence = self.asked_since.map(|since| since + self.silence());
         let beats = self.heartbeats();
         let others = [self.greeting.next_time(), self.session.next_time(), silence, beats];
         paths.chain(others).flatten().min()
+    }
+
+    /// Until the other engine is sure to have this session it may have another one, and greetings are to be said again soon.
+    fn silence(&self) -> Nanos {
+        if self.greeting.may_send() { self.config.silence } else { self.config.silence.min(UNSURE) }
     }
 
     fn heartbeats(&self) -> Option<Nanos> {
@@ -235,7 +242,7 @@ impl Link {
         if !self.is_up() {
             return Taken::Yes;
         }
-        if self.asked_since.is_some_and(|since| since + self.config.silence <= now) {
+        if self.asked_since.is_some_and(|since| since + self.silence() <= now) {
             self.restart(now, ends);
             return Taken::Down(Cause::Silence);
         }

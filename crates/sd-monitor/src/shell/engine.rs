@@ -68,6 +68,26 @@ impl Engine {
 }
 
 impl Server {
+    /// What pumps and engines say.
+    pub(super) fn act_for_carrier(
+        &mut self,
+        client: ClientId,
+        asked: &Request,
+    ) -> Result<Option<Reply>, ErrorCode> {
+        match *asked {
+            Request::Pump { again } => return self.pump(client, again).map(Some),
+            Request::Over { channel } => self.over(client, channel)?,
+            Request::Carries { near, far } => self.carries(client, near, far)?,
+            Request::Engine => return self.engine(client).map(Some),
+            Request::Sought { .. } => self.sought(client, asked)?,
+            Request::Found { client: offers, offer, serial } => {
+                self.found(client, (ClientId(offers), offer), serial)?;
+            }
+            _ => return Err(ErrorCode::Protocol),
+        }
+        Ok(None)
+    }
+
     /// A client says that it is the engine.
     pub(super) fn engine(&mut self, client: ClientId) -> Result<Reply, ErrorCode> {
         let user = self.families.get(&client).ok_or(ErrorCode::Protocol)?.uid;

@@ -6,10 +6,12 @@ use super::descriptors::{self, Owned, Unfit};
 use super::family::Family;
 use super::poller::Token;
 use super::recovery::{Announced, RECOVERY_MAX};
+use super::route::Wanted as Destination;
 use super::segments::Slab;
 use super::sender::Sender;
 use super::server::Server;
 use super::shortage::Room;
+use super::waking::WakeTarget;
 use crate::core::ClientId;
 use crate::core::listeners::Listener;
 use crate::core::members::ProcessId;
@@ -106,8 +108,7 @@ impl Server {
             Request::Finished { channel } => self.finished(client, channel),
             Request::Decline { channel } => self.decline(client, channel)?,
             Request::Connect { ip, port, nth, want_ports, want_channel } => {
-                let wanted = super::route::Wanted { ip, port, nth, want_ports, want_channel };
-                self.connect(id, client, wanted)?;
+                self.connect(id, client, Destination { ip, port, nth, want_ports, want_channel })?;
             }
             Request::Fork { member, serial } => {
                 self.fork((id, who.process, sender), (member, serial), fds)?
@@ -119,8 +120,7 @@ impl Server {
             Request::Join { id, side } => return self.join(client, id, side, fds).map(|()| Some(Reply::Ok)),
             Request::Share => return self.share(who.process, sender.uid, fds).map(Some),
             Request::WakeTarget { channel, side, client: target } => {
-                let asked = super::waking::WakeTarget { channel, side, client: ClientId(target) };
-                self.wake_by(id, client, asked)?;
+                self.wake_by(id, client, WakeTarget { channel, side, client: ClientId(target) })?;
             }
             Request::ThreadWaker { number } => return self.waker(client, number, fds).map(Some),
             Request::ThreadWakerOf { .. } => return self.tell_waker(id, client, asked),
@@ -145,22 +145,6 @@ impl Server {
             | Request::Detach { .. }
             | Request::Offer { .. }
             | Request::Separate => return Err(ErrorCode::Protocol),
-        }
-        Ok(None)
-    }
-
-    /// What pumps and engines say.
-    fn act_for_carrier(&mut self, client: ClientId, asked: &Request) -> Result<Option<Reply>, ErrorCode> {
-        match *asked {
-            Request::Pump { again } => return self.pump(client, again).map(Some),
-            Request::Over { channel } => self.over(client, channel)?,
-            Request::Carries { near, far } => self.carries(client, near, far)?,
-            Request::Engine => return self.engine(client).map(Some),
-            Request::Sought { .. } => self.sought(client, asked)?,
-            Request::Found { client: offers, offer, serial } => {
-                self.found(client, (ClientId(offers), offer), serial)?;
-            }
-            _ => return Err(ErrorCode::Protocol),
         }
         Ok(None)
     }

@@ -18,6 +18,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("between-hosts-bytes", &["python3", network::PROGRAM], bytes).ours(),
     Scenario::new("between-hosts-bad-cable", &["python3", network::PROGRAM], bad_cable).ours(),
     Scenario::new("between-hosts-other-key", &["python3", network::PROGRAM], other_key).ours(),
+    Scenario::new("between-hosts-stay", &["python3", network::PROGRAM], stay).ours(),
     Scenario::new("between-hosts-engine-killed", &["python3", network::PROGRAM], engine_killed).ours(),
     Scenario::new("between-hosts-monitor-killed", &["python3", network::PROGRAM], monitor_killed).ours(),
 ];
@@ -225,9 +226,28 @@ fn other_key(_: &mut Lab) -> Result<()> {
         fail!("the hosts file has no key: {text}");
     }
     std::fs::write(host.hosts_file(), other)?;
+    start_again(host)?;
+    stays_with_the_kernel(hosts)
+}
+
+/// A rule of either host's policy keeps connections where they are.
+fn stay(_: &mut Lab) -> Result<()> {
+    for at in [0, 1] {
+        let Some(mut hosts) = hosts()? else { return Ok(()) };
+        hosts[at].lab.set_policy("stay to=10.77.0.2\ndefault allow\n")?;
+        start_again(&mut hosts[at])?;
+        stays_with_the_kernel(hosts)?;
+    }
+    Ok(())
+}
+
+fn start_again(host: &mut Host) -> Result<()> {
     host.lab.kill_monitor();
     host.start_monitor()?;
-    retry(LIMIT, || host.lab.has_more_descriptors())?;
+    retry(LIMIT, || host.lab.has_more_descriptors())
+}
+
+fn stays_with_the_kernel(hosts: [Host; 2]) -> Result<()> {
     let (server, mut client) = started(&hosts, 2, 100_000)?;
     client.wait_for_text("carried", LIMIT)?;
     // Long enough for an engine that is believed.

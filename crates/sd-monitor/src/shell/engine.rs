@@ -106,10 +106,14 @@ impl Server {
 
     /// Nobody here offers the other end of this one, which has connected.
     pub(super) fn seek(&mut self, offer: &Offer) {
-        let Offer { client, serial, connected, facts, restored, .. } = *offer;
+        let Offer { client, serial, uid, connected, facts, restored } = *offer;
         let Some(engine) = self.engine.client.filter(|engine| *engine != client) else { return };
         // Of one that was restored the other end's monitor would have to know from where its kernel counts.
         if !connected || restored.is_some() || facts.remote.0.is_loopback() {
+            return;
+        }
+        // The other host's policy speaks for the other end.
+        if !self.core.policy.lets_move(uid, [facts.remote; 2], [facts.netns; 2]) {
             return;
         }
         let (local, local_port) = facts.local;

@@ -178,7 +178,7 @@ fn request(bytes: &mut Bytes, port: u16) -> Request {
         31 if b & 112 != 0 => of_engine((a, b), (x, y), port),
         31 if b & 8 != 0 => Request::Detach { pid: x, tell: yes },
         31 => {
-            let (port, before_ns) = (if yes { port } else { 0 }, b & 16);
+            let (port, before_ns) = (if yes { port } else { 0 }, b >> 7);
             Request::Demote { pid: x, ip: ip(a), port, at_once: yes, before_ns }
         }
         20 => Request::ThreadWakerOf { channel: a, side: y & 1, number: y >> 1 },
@@ -273,7 +273,9 @@ mod tests {
     #[test]
     fn each_kind_of_request_has_a_row() {
         let rows: std::collections::BTreeSet<u8> = (0..KINDS)
-            .flat_map(|kind| [0, 2, 3, 6, 14].map(|b| request(&mut Bytes(&[kind, 0, b]), 1).kind()))
+            .flat_map(|kind| {
+                [0, 2, 3, 6, 14, 22, 38, 70].map(|b| request(&mut Bytes(&[kind, 0, b]), 1).kind())
+            })
             .collect();
         let kinds = Request::examples().map(|request| request.kind()).collect();
         assert_eq!(rows, kinds);

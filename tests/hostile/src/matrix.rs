@@ -212,6 +212,7 @@ fn requests(ids: &Ids, port: u16) -> Vec<Request> {
     let twins = ids.all.iter().flat_map(|near| ids.all.iter().map(move |far| (*near, *far)));
     all.extend(twins.map(|(near, far)| Request::Carries { near, far }));
     of_promotion(&mut all, port);
+    of_an_engine(&mut all, ids, port);
     for channel in ids.all.iter().copied() {
         all.extend([Request::Stuck { channel }, Request::Leave { channel }, Request::Decline { channel }]);
         all.extend([Request::Finished { channel }, Request::Over { channel }]);
@@ -248,6 +249,30 @@ fn of_promotion(all: &mut Vec<Request>, port: u16) {
         }
         all.push(Request::Detach { pid, tell: at_once });
     }
+}
+
+/// Who is none says that it is, and asks for connections of others.
+fn of_an_engine(all: &mut Vec<Request>, ids: &Ids, port: u16) {
+    all.push(Request::Engine);
+    let local = Ip::v4([127, 0, 0, 1]);
+    for (ip, told) in [(local, false), (local, true), (Ip([255; 16]), true)] {
+        let (remote, remote_port) = (local, port);
+        let asked = |serial, local_port| Request::Sought {
+            serial,
+            local: ip,
+            local_port,
+            remote,
+            remote_port,
+            told,
+            sent: u32::MAX,
+            received: u32::MAX,
+        };
+        all.extend([asked(0, 0), asked(u64::MAX, port)]);
+    }
+    let offers = ids.all.iter().copied().chain([0, 1, u64::MAX]);
+    all.extend(
+        offers.flat_map(|client| [0, 1].map(|offer| Request::Found { client, offer, serial: client })),
+    );
 }
 
 fn announcements(ids: &Ids) -> Vec<Request> {

@@ -21,7 +21,7 @@ pub struct Hosts {
     pub listen: SocketAddr,
     /// The others.
     pub engines: Vec<Engine>,
-    /// See [`LEAST`].
+    /// Between two hosts with fewer connections these stay the kernel's.
     pub least: usize,
     pub(crate) credentials: Arc<Credentials>,
     file: sd_keys::Hosts,

@@ -1,7 +1,7 @@
 //! Nobody is held up: not the monitor, not servers, not clients.
 
 use super::Test;
-use super::honest::{contact, contact_by, watched};
+use super::honest::{contact, contact_by, on_busy, watched};
 use super::world::{TIMEOUT, User, With, World};
 use harness::process::{Proc, free_port};
 use harness::{Result, fail, procfs};
@@ -202,19 +202,20 @@ fn flood(world: &mut World) -> Result<String> {
     unsafe { command.pre_exec(|| Ok(setrlimit(Resource::RLIMIT_NOFILE, 1024, 1024)?)) };
     let mut server = Proc::start(&mut command, "serve", world.path())?;
     server.wait_for_text("listening", TIMEOUT)?;
-    contact(world, User::Alice, With::Sd, port, "hello")?;
+    let greet = |user, with, line: &'static str| on_busy(|| contact(world, user, with, port, line));
+    greet(User::Alice, With::Sd, "hello")?;
     let before = procfs::fd_count(server.pid());
     let mut most = 0;
     let note = watched(world, port, || {
         let attack = world.attack(&["flood", &port.to_string(), "3000"])?;
         most = procfs::fd_count(server.pid());
-        contact(world, User::Alice, With::Kernel, port, "hello")?;
+        greet(User::Alice, With::Kernel, "hello")?;
         Ok(attack)
     })?;
     let end = Instant::now() + Duration::from_secs(10);
     for user in [User::Alice, User::Bob] {
-        contact(world, user, With::Sd, port, "after")?;
-        contact(world, user, With::Kernel, port, "after")?;
+        greet(user, With::Sd, "after")?;
+        greet(user, With::Kernel, "after")?;
     }
     while procfs::fd_count(server.pid()) > before + 8 {
         if Instant::now() > end {
@@ -223,7 +224,7 @@ fn flood(world: &mut World) -> Result<String> {
                 procfs::fd_count(server.pid())
             );
         }
-        contact(world, User::Alice, With::Sd, port, "after")?;
+        greet(User::Alice, With::Sd, "after")?;
     }
     Ok(format!("{note}; {before} descriptors, {most} under attack"))
 }

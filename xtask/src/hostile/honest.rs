@@ -100,7 +100,7 @@ pub(super) fn watched<T>(world: &World, port: u16, attack: impl FnOnce() -> Resu
 }
 
 /// See the module.
-fn on_busy<T>(mut look: impl FnMut() -> Result<T>) -> Result<T> {
+pub(super) fn on_busy<T>(mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let mut looks = 1;
     loop {
         match look() {

@@ -150,6 +150,19 @@ impl Desk {
         true
     }
 
+    /// Numbers of the session with this peer name nothing any more, and will name others in the next. The link tells that of
+    /// connections that were accepted; of those that were only asked about it knows no end.
+    pub(crate) fn session_is_over(&mut self, peer: usize) {
+        self.asked.retain(|(of, ..)| *of != peer);
+        for id in self.connections.ids() {
+            let connection = self.connections.get(id).filter(|it| it.peer == peer && it.number.is_some());
+            if let Some(connection) = connection {
+                connection.number = None;
+                self.touch(id);
+            }
+        }
+    }
+
     fn touch(&mut self, id: u64) {
         if let Some(connection) = self.connections.get(id)
             && !std::mem::replace(&mut connection.is_touched, true)

@@ -98,20 +98,17 @@ impl Peer {
         if !self.greetings.is_empty() {
             self.greet(at, now, link, desk);
         }
-        let mut view = View { desk, peer: at };
-        if link.next_time().is_some_and(|due| due <= now) {
-            link.tick(now, &mut view);
+        if link.next_time().is_some_and(|due| due <= now)
+            && let Taken::Down(_) = link.tick(now, &mut View { desk, peer: at })
+        {
+            desk.session_is_over(at);
         }
         let Some(trunk) = &mut self.trunk else { return false };
         let (mut is_up, mut has_come) = (false, false);
         for _ in 0..READS {
             let received = trunk.receive(&mut |packet, mark| {
                 has_come = true;
-                let taken = link.receive(now, 0, packet, mark.is_congested(), &mut view);
-                is_up |= taken == Taken::Up;
-                if let Taken::Down(_) = taken {
-                    link.restart(now, &mut view);
-                }
+                is_up |= take((at, now), packet, mark.is_congested(), link, desk) == Taken::Up;
             });
             if received != Received::More {
                 break;
@@ -157,6 +154,7 @@ impl Peer {
         let binding = keys.as_ref().map_or([0; 32], Keys::binding);
         let protection = Protection::new(&self.engine.trust, keys).ok()?;
         link.restart(now, &mut View { desk, peer: at });
+        desk.session_is_over(at);
         *link = self::link(now, protection);
         self.binding = binding;
         Some(())
@@ -174,6 +172,25 @@ impl Peer {
     }
 }
 
+/// A packet has come from the peer `at`. Where a session begins or ends with it nothing of the one before is left: numbers begin anew.
+pub(crate) fn take(
+    (at, now): (usize, u64),
+    packet: &mut [u8],
+    is_marked: bool,
+    link: &mut Link,
+    desk: &mut Desk,
+) -> Taken {
+    let mut view = View { desk, peer: at };
+    let taken = link.receive(now, 0, packet, is_marked, &mut view);
+    if let Taken::Down(_) = taken {
+        link.restart(now, &mut view);
+    }
+    if matches!(taken, Taken::Up | Taken::Down(_)) {
+        desk.session_is_over(at);
+    }
+    taken
+}
+
 /// Before the other engine has shown itself there is nobody to talk to.
 pub(crate) fn no_link(now: u64) -> Link {
     link(now, Protection::Plain(Checksum::default()))
@@ -185,4 +202,53 @@ fn link(now: u64, protection: Protection) -> Link {
     let mut link = Link::new(config, &[PathConfig::stream()], protection);
     let _ = link.tenant(now, 0, Limits { weight: 1, rate: None });
     link
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::{Connection, WINDOW};
+    use crate::words::Question;
+    use sd_proto::Ip;
+
+    /// Another engine, which was started now: it greets, and asks about a connection. What is asked here comes of it.
+    fn asks(link: &mut Link, desk: &mut Desk, now: u64) {
+        let (mut other, mut others) = (no_link(now), Desk::default());
+        let question = Question { local: (Ip([1; 16]), 1), remote: (Ip([2; 16]), 2), began: Some((3, 4)) };
+        let mut is_asked = false;
+        for step in 0..200 {
+            let now = now + step * 10_000_000;
+            other.tick(now, &mut View { desk: &mut others, peer: 0 });
+            link.tick(now, &mut View { desk, peer: 0 });
+            let mut room = [0; 16 << 10];
+            while let Some(len) = other.transmit(now, 0, &mut room, &mut View { desk: &mut others, peer: 0 })
+            {
+                take((0, now), &mut room[..len], false, link, desk);
+            }
+            while let Some(len) = link.transmit(now, 0, &mut room, &mut View { desk, peer: 0 }) {
+                take((0, now), &mut room[..len], false, &mut other, &mut others);
+            }
+            if !is_asked {
+                is_asked = other.open(0, 9, WINDOW, &question.encode()).is_ok();
+            }
+            if !desk.asked.is_empty() {
+                return;
+            }
+        }
+        panic!("nothing was asked");
+    }
+
+    #[test]
+    fn a_question_of_an_engine_that_is_gone_is_not_taken_for_one_of_the_next() {
+        let (mut link, mut desk) = (no_link(0), Desk::default());
+        asks(&mut link, &mut desk, 0);
+        let (_, first, _) = desk.asked.pop().unwrap();
+        let mut waits = Connection::new(0, false, u64::MAX);
+        waits.number = Some(first);
+        let id = desk.connections.add(waits);
+        asks(&mut link, &mut desk, 10_000_000_000);
+        // They look alike, as numbers begin anew.
+        assert_eq!(desk.asked.iter().map(|(_, number, _)| *number).collect::<Vec<_>>(), [first]);
+        assert_eq!(desk.connections.get(id).and_then(|waits| waits.number), None);
+    }
 }

@@ -243,6 +243,8 @@ mod tests {
         let (mut link, mut desk) = (no_link(0), Desk::default());
         asks(&mut link, &mut desk, 0);
         let (_, first, _) = desk.asked.pop().unwrap();
+        // Not the one whose id the link says where it knows none.
+        desk.connections.add(Connection::new(0, false, u64::MAX));
         let mut waits = Connection::new(0, false, u64::MAX);
         waits.number = Some(first);
         let id = desk.connections.add(waits);

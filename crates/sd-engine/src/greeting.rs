@@ -68,6 +68,8 @@ pub(crate) struct Greeting {
     out: Vec<u8>,
     come: Vec<u8>,
     wanted: usize,
+    /// The link that the caller has, as it was said, or heard.
+    claimed: Binding,
     goes_on: bool,
     stage: Stage,
 }
@@ -78,7 +80,7 @@ impl Greeting {
         let mut hail = MAGIC.to_vec();
         hail.push(if terms.engine.trust == Trust::Plain { PLAIN } else { SEALED });
         hail.extend(terms.binding);
-        Greeting::new(socket, now, Stage::Answer, hail, 1)
+        Greeting { claimed: terms.binding, ..Greeting::new(socket, now, Stage::Answer, hail, 1) }
     }
 
     /// Another engine has called.
@@ -88,7 +90,8 @@ impl Greeting {
 
     fn new(socket: OwnedFd, now: u64, stage: Stage, out: Vec<u8>, wanted: usize) -> Greeting {
         let until_ns = now + PATIENCE_NS;
-        Greeting { socket, until_ns, out, come: Vec::new(), wanted, goes_on: false, stage }
+        let (come, claimed) = (Vec::new(), [0; 32]);
+        Greeting { socket, until_ns, out, come, wanted, claimed, goes_on: false, stage }
     }
 
     /// Goes on as far as it can. What is agreed comes once.
@@ -149,7 +152,8 @@ impl Greeting {
             return Err(Over);
         }
         // What a plain link goes on with, its own greetings say.
-        self.goes_on = is_plain || (terms.binding != [0; 32] && rest[1..] == terms.binding);
+        self.claimed.copy_from_slice(&rest[1..]);
+        self.goes_on = is_plain || (terms.binding != [0; 32] && self.claimed == terms.binding);
         self.out.push(if self.goes_on { GOES_ON } else { NEW });
         if is_plain {
             self.stage = Stage::Done(None);
@@ -159,7 +163,7 @@ impl Greeting {
             Trust::Key(key) => Accept::Keys(vec![key]),
             _ => Accept::Shared,
         };
-        let handshake = terms.credentials.answer(accept, &self.purpose(terms)).map_err(|_| Over)?;
+        let handshake = terms.credentials.answer(accept, &self.purpose()).map_err(|_| Over)?;
         self.stage = Stage::Handshake(Box::new(handshake));
         Ok(())
     }
@@ -175,18 +179,20 @@ impl Greeting {
             Trust::Key(key) => Some(key),
             Trust::Shared => None,
         };
-        if self.goes_on && terms.binding == [0; 32] {
+        if self.goes_on && self.claimed == [0; 32] {
             return Err(Over);
         }
-        let (handshake, message) = terms.credentials.begin(peer, &self.purpose(terms)).map_err(|_| Over)?;
+        let (handshake, message) = terms.credentials.begin(peer, &self.purpose()).map_err(|_| Over)?;
         (self.stage, self.out) = (Stage::Handshake(Box::new(handshake)), message);
         Ok(())
     }
 
-    fn purpose(&self, terms: &Terms<'_>) -> Purpose {
-        match self.goes_on {
-            true => Purpose::Carrier { link: terms.binding, path: 0 },
-            false => Purpose::Link,
+    /// All that was said in the clear is in it.
+    fn purpose(&self) -> Purpose {
+        match (self.goes_on, self.claimed) {
+            (true, link) => Purpose::Carrier { link, path: 0 },
+            (false, link) if link == [0; 32] => Purpose::Link,
+            (false, link) => Purpose::After { link },
         }
     }
 }
@@ -225,13 +231,20 @@ mod tests {
 
     /// Both ends, until they are done or over.
     fn greet(sides: &[Side; 2]) -> [Option<Agreed>; 2] {
+        greet_past(sides, |_| ())
+    }
+
+    /// The same past somebody who changes the hail.
+    fn greet_past(sides: &[Side; 2], change: impl FnOnce(&mut Vec<u8>)) -> [Option<Agreed>; 2] {
         let (here, there) = UnixStream::pair().unwrap();
         let sockets = [here, there].map(|socket| {
             socket.set_nonblocking(true).unwrap();
             OwnedFd::from(socket)
         });
         let [here, there] = sockets;
-        let mut both = [Some(Greeting::call(here, 0, &sides[0].terms())), Some(Greeting::called(there, 0))];
+        let mut calls = Greeting::call(here, 0, &sides[0].terms());
+        change(&mut calls.out);
+        let mut both = [Some(calls), Some(Greeting::called(there, 0))];
         let mut done = [None, None];
         for _ in 0..20 {
             for at in [0, 1] {
@@ -278,6 +291,19 @@ mod tests {
             sides[at].binding = [0; 32];
             let done = greet(&sides);
             assert!(done.iter().flatten().filter(|agreed| !agreed.goes_on).count() == 2);
+        }
+    }
+
+    #[test]
+    fn who_changes_the_hail_ends_no_link() {
+        let mut sides = pinned();
+        let first = binding(&greet(&sides)[0]);
+        for has in [[first; 2], [first, [0; 32]], [[0; 32]; 2]] {
+            sides.iter_mut().zip(has).for_each(|(side, binding)| side.binding = binding);
+            for at in [7, 20, HAIL - 1] {
+                let done = greet_past(&sides, |hail| hail[at] ^= 1);
+                assert!(done.iter().all(Option::is_none), "byte {at}");
+            }
         }
     }
 

@@ -70,6 +70,8 @@ impl Mode {
 pub enum Purpose {
     /// A link of two engines.
     Link,
+    /// A link in the place of one, the handshake of which has this [`Keys::binding`], that only the engine that begins has left.
+    After { link: [u8; 32] },
     /// One more carrier of a link, the handshake of which has this [`Keys::binding`].
     Carrier { link: [u8; 32], path: u8 },
 }
@@ -80,6 +82,10 @@ impl Purpose {
         words.extend([VERSION, mode as u8, cipher as u8]);
         match self {
             Purpose::Link => words.push(1),
+            Purpose::After { link } => {
+                words.push(3);
+                words.extend(link);
+            }
             Purpose::Carrier { link, path } => {
                 words.extend([2, *path]);
                 words.extend(link);

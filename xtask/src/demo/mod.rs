@@ -69,16 +69,6 @@ pub(crate) struct Row {
     pub(crate) sd: Measurement,
 }
 
-impl Row {
-    pub(crate) fn ratio_requests(&self) -> f64 {
-        self.sd.requests_per_s / self.kernel.requests_per_s
-    }
-
-    pub(crate) fn ratio_p50(&self) -> f64 {
-        self.kernel.p50_us / self.sd.p50_us
-    }
-}
-
 pub(crate) fn run(options: &Options) -> Result<()> {
     if !options.no_install {
         install::command(false)?;
@@ -153,40 +143,50 @@ fn middle(all: &[Measurement]) -> Measurement {
     Measurement { requests_per_s: median(&requests), p50_us: median(&p50) }
 }
 
+const COLUMNS: [&str; 8] = [
+    "benchmark",
+    "connections",
+    "kernel_requests_per_s",
+    "sd_requests_per_s",
+    "gain_x",
+    "kernel_p50_us",
+    "sd_p50_us",
+    "p50_gain_x",
+];
+
+/// What stands in these columns.
+fn cells(label: &str, connections: usize, kernel: &Measurement, sd: &Measurement) -> Vec<String> {
+    vec![
+        label.to_owned(),
+        connections.to_string(),
+        thousands(kernel.requests_per_s),
+        thousands(sd.requests_per_s),
+        format!("{:.2}", sd.requests_per_s / kernel.requests_per_s),
+        format!("{:.0}", kernel.p50_us),
+        format!("{:.0}", sd.p50_us),
+        format!("{:.2}", kernel.p50_us / sd.p50_us),
+    ]
+}
+
 fn text_table(rows: &[Row]) -> String {
-    let header = [
-        "benchmark",
-        "connections",
-        "kernel_requests_per_s",
-        "sd_requests_per_s",
-        "gain_x",
-        "kernel_p50_us",
-        "sd_p50_us",
-        "p50_gain_x",
-    ];
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            vec![
-                row.benchmark.label.to_owned(),
-                row.benchmark.connections.to_string(),
-                thousands(row.kernel.requests_per_s),
-                thousands(row.sd.requests_per_s),
-                format!("{:.2}", row.ratio_requests()),
-                format!("{:.0}", row.kernel.p50_us),
-                format!("{:.0}", row.sd.p50_us),
-                format!("{:.2}", row.ratio_p50()),
-            ]
-        })
-        .collect();
-    table(&header, &cells)
+    let of_row = |row: &Row| cells(row.benchmark.label, row.benchmark.connections, &row.kernel, &row.sd);
+    table(&COLUMNS, &rows.iter().map(of_row).collect::<Vec<_>>())
 }
 
 fn as_json(row: &Row) -> serde_json::Value {
+    let Benchmark { label, connections, .. } = row.benchmark;
+    json_of(label, connections, "shm", [&row.kernel, &row.sd])
+}
+
+fn json_of(
+    label: &str,
+    connections: usize,
+    path: &str,
+    [kernel, sd]: [&Measurement; 2],
+) -> serde_json::Value {
     let side = |m: &Measurement| json!({"requests_per_s": m.requests_per_s, "p50_us": m.p50_us});
     json!({
-        "benchmark": row.benchmark.label, "connections": row.benchmark.connections, "path": "shm",
-        "kernel": side(&row.kernel), "sd": side(&row.sd),
-        "gain_requests_x": row.ratio_requests(), "gain_p50_x": row.ratio_p50(),
+        "benchmark": label, "connections": connections, "path": path, "kernel": side(kernel), "sd": side(sd),
+        "gain_requests_x": sd.requests_per_s / kernel.requests_per_s, "gain_p50_x": kernel.p50_us / sd.p50_us,
     })
 }

@@ -7,12 +7,12 @@
 //! the kernel's, and those that would not gain stay there.
 
 use super::measure::Measurement;
-use super::{Options, chart, machine};
+use super::{COLUMNS, Options, chart, json_of, machine, middle};
 use crate::loads::{self, Ask, Load, PATIENCE, PORT, Place};
 use harness::cable::Faults;
 use harness::host::{self, Host};
 use harness::lab::Side;
-use harness::report::{Progress, median, table, thousands};
+use harness::report::{Progress, table};
 use harness::{Result, product};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -51,16 +51,6 @@ struct Row {
     roads: String,
 }
 
-impl Row {
-    fn gain(&self) -> f64 {
-        self.sides[1].requests_per_s / self.sides[0].requests_per_s
-    }
-
-    fn gain_p50(&self) -> f64 {
-        self.sides[0].p50_us / self.sides[1].p50_us
-    }
-}
-
 pub(super) fn run(options: &Options, rounds: usize, seconds: f64) -> Result<()> {
     let faults = options.faults();
     let seconds = seconds.max(1.0) as u64;
@@ -84,10 +74,7 @@ pub(super) fn run(options: &Options, rounds: usize, seconds: f64) -> Result<()> 
 }
 
 fn row(case: Case, found: &Found) -> Row {
-    let sides = found.measured.each_ref().map(|all| {
-        let of = |what: fn(&Measurement) -> f64| median(&all.iter().map(what).collect::<Vec<_>>());
-        Measurement { requests_per_s: of(|m| m.requests_per_s), p50_us: of(|m| m.p50_us) }
-    });
+    let sides = found.measured.each_ref().map(|all| middle(all));
     let roads = found.roads.iter().cloned().collect::<Vec<_>>().join(" ");
     Row { case, sides, roads }
 }
@@ -164,43 +151,19 @@ fn show(options: &Options, rows: &[Row], (rounds, seconds): (usize, u64), faults
     }
     println!("{}", machine.text());
     println!("two hosts on this machine; median of {rounds} interleaved rounds, {seconds} s each\n");
-    let header = [
-        "benchmark",
-        "connections",
-        "kernel_requests_per_s",
-        "sd_requests_per_s",
-        "gain_x",
-        "kernel_p50_us",
-        "sd_p50_us",
-        "p50_gain_x",
-        "roads_seen",
-    ];
-    println!("{}", table(&header, &rows.iter().map(cells).collect::<Vec<_>>()));
+    let header: Vec<&str> = COLUMNS.into_iter().chain(["roads_seen"]).collect();
+    let of_row = |row: &Row| {
+        let mut all =
+            super::cells(row.case.label, row.case.connections as usize, &row.sides[0], &row.sides[1]);
+        all.push(row.roads.clone());
+        all
+    };
+    println!("{}", table(&header, &rows.iter().map(of_row).collect::<Vec<_>>()));
     println!("The clients of memcached and PostgreSQL report a mean in the place of the median.");
     println!("Chart: {}", picture.display());
     Ok(())
 }
 
-fn cells(row: &Row) -> Vec<String> {
-    let [kernel, sd] = row.sides;
-    vec![
-        row.case.label.to_owned(),
-        row.case.connections.to_string(),
-        thousands(kernel.requests_per_s),
-        thousands(sd.requests_per_s),
-        format!("{:.2}", row.gain()),
-        format!("{:.0}", kernel.p50_us),
-        format!("{:.0}", sd.p50_us),
-        format!("{:.2}", row.gain_p50()),
-        row.roads.clone(),
-    ]
-}
-
 fn as_json(row: &Row) -> serde_json::Value {
-    let side = |m: &Measurement| json!({"requests_per_s": m.requests_per_s, "p50_us": m.p50_us});
-    json!({
-        "benchmark": row.case.label, "connections": row.case.connections, "path": row.roads,
-        "kernel": side(&row.sides[0]), "sd": side(&row.sides[1]),
-        "gain_requests_x": row.gain(), "gain_p50_x": row.gain_p50(),
-    })
+    json_of(row.case.label, row.case.connections as usize, &row.roads, row.sides.each_ref())
 }

@@ -5,7 +5,7 @@ use sd_pump::control::Control;
 use sd_pump::end::{End, RX_BITS, TX_BITS};
 use sd_ring::doorbell::{self, RX_EVENT, TX_EVENT};
 use sd_ring::road::RoadWord;
-use sd_shm::channel::{ColdWords, GEOMETRY, SLOTS, Side, SlotState};
+use sd_shm::channel::{GEOMETRY, SLOTS, Side, SlotSide, SlotState};
 use sd_shm::promotion::PROMOTION;
 use sd_shm::rings::Rings;
 use sd_sys::fd::Owned;
@@ -109,13 +109,7 @@ impl Seat {
         let words = self.end.map.slot(slot);
         let was_used = words.side[0].state().0 != 0;
         let generation = words.side[0].state().0.wrapping_add(1) & 0x00ff_ffff;
-        for side in &words.side {
-            side.cold().into_iter().for_each(ColdWords::clear);
-            side.flags.store(0, Ordering::Relaxed);
-            side.wait.store(0, Ordering::Relaxed);
-            side.consumed.store(0, Ordering::Relaxed);
-            side.listener.store(0, Ordering::Relaxed);
-        }
+        words.side.iter().for_each(SlotSide::clear);
         for from in [Side::A, Side::B].into_iter().filter(|_| was_used) {
             let first = self.end.map.small_ring(slot, from) as *const AtomicU64;
             // SAFETY: the first word of a small ring of a mapped channel; nobody uses the slot now.

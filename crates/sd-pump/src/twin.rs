@@ -16,7 +16,7 @@ use crate::control::Control;
 use crate::end::{End, RX_BITS, TX_BITS};
 use crate::flow::{Flow, News};
 use sd_ring::doorbell::{self, RX_EVENT, TX_EVENT};
-use sd_shm::channel::{ColdWords, FLAG_RESET, SLOTS, Side, SlotState};
+use sd_shm::channel::{FLAG_RESET, SLOTS, Side, SlotSide, SlotState};
 use std::sync::atomic::Ordering;
 
 /// See the module.
@@ -138,13 +138,7 @@ impl Twin {
     /// A connection is asked for at the far end as it was at the near one.
     fn begin(&mut self, slot: usize, generation: u32, control: &mut Control) {
         let words = self.far.map.slot(slot);
-        for side in &words.side {
-            side.cold().into_iter().for_each(ColdWords::clear);
-            side.flags.store(0, Ordering::Relaxed);
-            side.wait.store(0, Ordering::Relaxed);
-            side.consumed.store(0, Ordering::Relaxed);
-            side.listener.store(0, Ordering::Relaxed);
-        }
+        words.side.iter().for_each(SlotSide::clear);
         self.clean_rings(slot);
         let (from, to) = (self.near.map.names(slot), self.far.map.names(slot));
         to.listener_gen.store(from.listener_gen.load(Ordering::Relaxed), Ordering::Relaxed);

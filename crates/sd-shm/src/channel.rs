@@ -254,6 +254,16 @@ impl SlotSide {
         unsafe { &*place }
     }
 
+    /// As those of a slot are before a connection, but for the state.
+    #[inline(always)]
+    pub fn clear(&self) {
+        self.cold().into_iter().for_each(ColdWords::clear);
+        self.flags.store(0, Ordering::Relaxed);
+        self.wait.store(0, Ordering::Relaxed);
+        self.consumed.store(0, Ordering::Relaxed);
+        self.listener.store(0, Ordering::Relaxed);
+    }
+
     /// The side's cold words, if it has any.
     pub fn cold(&self) -> Option<&ColdWords> {
         (self.flags.load(Ordering::Acquire) & FLAG_COLD != 0).then(|| self.cold_place())

@@ -13,7 +13,7 @@ use crate::link::wake_target::WakeTargets;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sd_ring::sync::slot_state;
 use sd_ring::sync::thread_waker::target;
-use sd_shm::channel::{ColdWords, Mapping, SLOTS, Side, SlotState, ThreadWaker};
+use sd_shm::channel::{Mapping, SLOTS, Side, SlotSide, SlotState, ThreadWaker};
 use sd_shm::events::EventSet;
 use sd_shm::link::Link;
 use sd_shm::slab::Endpoint;
@@ -346,13 +346,7 @@ impl Channel {
     fn clean(&self, index: usize) -> u32 {
         let slot = self.map.slot(index);
         let generation = slot.side[0].state().0.wrapping_add(1) & 0x00ff_ffff;
-        for side in &slot.side {
-            side.cold().into_iter().for_each(ColdWords::clear);
-            side.flags.store(0, Ordering::Relaxed);
-            side.wait.store(0, Ordering::Relaxed);
-            side.consumed.store(0, Ordering::Relaxed);
-            side.listener.store(0, Ordering::Relaxed);
-        }
+        slot.side.iter().for_each(SlotSide::clear);
         generation
     }
 

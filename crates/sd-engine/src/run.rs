@@ -22,6 +22,8 @@ use std::path::Path;
 const GATHER_NS: u64 = 15_000;
 /// Behind a packet the next one waits so long: a program that needs some microseconds for each message would have one made for each.
 const PACE_NS: u64 = 20_000;
+/// However busy it is, it answers and calls other engines so often.
+const MEETS_NS: u64 = 10_000_000;
 /// A connection without a slot is given up after so long.
 const WAITS_NS: u64 = 61_000_000_000;
 /// Without a monitor: so often it is looked for.
@@ -76,6 +78,7 @@ struct Engine {
     /// Something may have to be sent; and when something was last.
     is_unsent: bool,
     sent_at: u64,
+    met_at: u64,
     orphan_at: u64,
 }
 
@@ -133,6 +136,7 @@ impl Engine {
             gathers_since: None,
             is_unsent: false,
             sent_at: 0,
+            met_at: 0,
             orphan_at: 0,
         })
     }
@@ -176,6 +180,11 @@ impl Engine {
         let now = now_ns();
         if self.control.has_mail() {
             self.take_mail();
+        }
+        if now - self.met_at > MEETS_NS {
+            self.met_at = now;
+            self.call(now);
+            self.hear_callers(now);
         }
         let mut has_come = false;
         for (at, (peer, link)) in self.peers.iter_mut().zip(&mut self.links).enumerate() {
@@ -338,14 +347,29 @@ impl Engine {
         }
     }
 
-    fn sleep(&mut self) {
-        let now = now_ns();
+    /// Calls other engines, where that is due.
+    fn call(&mut self, now: u64) {
         let address = self.hosts.listen.ip();
         for peer in &mut self.peers {
             if let Some(fd) = peer.dial(now, address) {
                 watch(&self.sleeper, fd);
             }
         }
+    }
+
+    fn hear_callers(&mut self, now: u64) {
+        while let Some((socket, from)) = self.listener.accept() {
+            // Nobody else is spoken to.
+            if let Some(at) = self.peers.iter().position(|peer| peer.is_at(from)) {
+                watch(&self.sleeper, socket.as_raw_fd());
+                self.peers[at].called(socket, now);
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        let now = now_ns();
+        self.call(now);
         let peers = self.peers.iter().zip(&self.links).map(|(peer, link)| peer.next_time(link));
         let unseated = self.unseated.front().map_or(FOREVER_NS, |(due, _)| *due);
         let orphan = if self.control.has_ended { now + ORPHAN_NS } else { FOREVER_NS };
@@ -359,13 +383,8 @@ impl Engine {
         let _ = unsafe {
             sd_sys::fd::epoll_pwait(self.sleeper.raw(), events.as_mut_ptr(), 8, timeout, std::ptr::null())
         };
-        while let Some((socket, from)) = self.listener.accept() {
-            // Nobody else is spoken to.
-            if let Some(at) = self.peers.iter().position(|peer| peer.is_at(from)) {
-                watch(&self.sleeper, socket.as_raw_fd());
-                self.peers[at].called(socket, now_ns());
-            }
-        }
+        self.met_at = now_ns();
+        self.hear_callers(self.met_at);
         // Its end is not announced.
         self.take_mail();
     }

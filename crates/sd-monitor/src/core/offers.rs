@@ -241,9 +241,9 @@ impl Offers {
         Some(offer)
     }
 
-    /// Those that wait, at most so many of them.
-    pub(crate) fn waiting(&self, most: usize) -> Vec<Offer> {
-        self.waiting.values().take(most).map(|waiting| waiting.offer).collect()
+    /// Those that wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Offer> {
+        self.waiting.values().map(|waiting| &waiting.offer)
     }
 
     /// So many wait.

@@ -100,7 +100,9 @@ impl Server {
         tracing::info!(client = client.0, "connections to other hosts may go through an engine");
         self.engine.client = Some(client);
         // The one before may not have asked, or not have been answered; what is not sought now is offered again within a minute.
-        self.core.offers.waiting(SOUGHT_MAX).iter().for_each(|offer| self.seek(offer));
+        let waiting = self.core.offers.waiting().filter(|offer| offer.connected);
+        let waiting: Vec<Offer> = waiting.take(SOUGHT_MAX).copied().collect();
+        waiting.iter().for_each(|offer| self.seek(offer));
         Ok(Reply::Ok)
     }
 

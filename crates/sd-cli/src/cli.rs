@@ -143,7 +143,7 @@ pub struct MonitorOptions {
     /// `listen ADDRESS:PORT` is where this host's engine is reached, `key FILE` its key (`sd key new FILE`), and each line
     /// `host NETWORK ADDRESS:PORT key=BASE64` an address or a network of other hosts, where their engine is, and its public key. In its place
     /// `shared` (with a line `shared-key FILE`) is for hosts that have one key together, `plain` for networks where everybody may read.
-    /// Between two hosts with fewer than `least NUMBER` connections (16) these stay the kernel's. Only what stands there is ever spoken to.
+    /// Between two hosts with fewer than `least NUMBER` connections (32) these stay the kernel's. Only what stands there is ever spoken to.
     #[arg(long, value_name = "FILE")]
     pub hosts: Option<PathBuf>,
     /// Move connections that the kernel has made to shared memory, once they have shown that they last

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Between two hosts with fewer connections these stay the kernel's, unless the file says another number: the gain is that bytes of several go
 /// together, and one alone pays for two processes more that have to be woken.
-const LEAST: usize = 16;
+const LEAST: usize = 32;
 
 /// See the module.
 #[derive(Clone, Debug)]

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The default of hosts files.
-const LEAST: usize = 16;
+const LEAST: usize = 32;
 
 #[derive(Clone, Copy)]
 struct Case {

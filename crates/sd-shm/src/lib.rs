@@ -24,6 +24,7 @@ pub mod promotion;
 pub mod public;
 pub mod rings;
 pub mod slab;
+mod slot;
 pub mod time_wait;
 
 /// Changes whenever a layout here or a control message changes; both sides must agree.

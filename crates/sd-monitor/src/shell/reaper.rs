@@ -6,7 +6,7 @@
 //!                  family without members --> its side of every channel closed, peers told
 //! ```
 //! Flags are set before the state, and the state before anybody is woken (SYNC POINT: slot state, with `state` in
-//! crates/sd-shm/src/channel.rs).
+//! crates/sd-shm/src/slot.rs).
 
 use super::bind::step_now;
 use super::descriptors::has_ended;

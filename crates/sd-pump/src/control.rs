@@ -1,6 +1,7 @@
 //! The connection of a pump, or of an engine, to the monitor.
 
 use sd_proto::{ErrorCode, MESSAGE_MAX, Reply, Request, VERSION};
+use sd_ring::sync::sleepers;
 use sd_shm::channel::Side;
 use sd_shm::public::Public;
 use sd_shm::slab::Slab;
@@ -165,8 +166,8 @@ impl Control {
 
     /// Peers ring the eventfd from now on, or need not.
     pub fn says_it_sleeps(&self, sleeps: bool) {
-        self.page.sleepers.store(sleeps.into(), Ordering::Relaxed);
-        sd_ring::fence_full();
+        let word = std::iter::once(&self.page.sleepers);
+        if sleeps { sleepers::enter(word) } else { sleepers::leave(word) }
     }
 
     /// Tells a new monitor of a channel, and who is at its other end.

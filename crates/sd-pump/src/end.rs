@@ -4,6 +4,7 @@ use crate::control::Control;
 use sd_proto::{Reply, Request};
 use sd_ring::RingMem;
 use sd_ring::doorbell::{self, RX_EVENT, RX_SIGNAL, RX_SLEEP, TX_EVENT, TX_SIGNAL, TX_SLEEP};
+use sd_ring::sync::sleepers;
 use sd_shm::channel::{ColdWords, Mapping, Side, SlotSide, ThreadWaker};
 use sd_shm::link::Link;
 use sd_shm::public::Public;
@@ -12,7 +13,7 @@ use sd_sys::fd::Owned;
 use sd_sys::futex::{self, Scope};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// For bytes, or the end of them.
 pub const RX_BITS: u32 = RX_SLEEP | RX_EVENT | RX_SIGNAL;
@@ -44,6 +45,8 @@ struct Bell {
     eventfd: Owned,
     /// It says whether somebody sleeps.
     page: Page,
+    /// What that said before it was rung last; see `sd_ring::sync::sleepers`.
+    rung: AtomicU64,
 }
 
 /// A page that is mapped as long as this lives.
@@ -59,13 +62,7 @@ impl Drop for Page {
 impl Bell {
     fn of(page: Owned, eventfd: Owned) -> Option<Bell> {
         let page = sd_shm::public::map_peer(page.raw()).ok()?;
-        Some(Bell { eventfd, page: Page(page) })
-    }
-
-    /// Whether somebody sleeps there, as far as known. What he shall see was published before.
-    fn has_sleepers(&self) -> bool {
-        sd_ring::fence_full();
-        self.page.0.sleepers.load(Ordering::Relaxed) != 0
+        Some(Bell { eventfd, page: Page(page), rung: AtomicU64::new(0) })
     }
 }
 
@@ -209,8 +206,11 @@ impl End {
     }
 
     fn ring(&self, bell: &Bell, control: &mut Control) {
-        if bell.has_sleepers() {
-            control.ring(bell.eventfd.raw(), (self.id, self.ours), self.is_stranger);
+        // What he shall see was published before.
+        let Some(word) = sleepers::whom_to_wake(&bell.page.0.sleepers, &bell.rung) else { return };
+        control.ring(bell.eventfd.raw(), (self.id, self.ours), self.is_stranger);
+        if !self.is_stranger {
+            bell.rung.store(word, Ordering::Relaxed);
         }
     }
 

@@ -3,7 +3,7 @@
 //! The process maps it writable and then seals it against new writable mappings, so that peers
 //! can map it read-only only. They still do not believe it: a lie hurts the liar alone.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sd_sys::fd::Owned;
 
 /// Listeners that one process can have accelerated.
@@ -37,9 +37,9 @@ pub struct Public {
     /// Process id of the owner, as it sees itself.
     pub pid: AtomicU32,
     _pad: [u32; 30],
-    /// Threads that sleep and must be woken through the eventfd.
-    pub sleepers: AtomicU32,
-    _pad2: [u32; 31],
+    /// Threads that sleep and must be woken through the eventfd; see `sd_ring::sync::sleepers`.
+    pub sleepers: AtomicU64,
+    _pad2: [u32; 30],
     /// Listeners by index.
     pub listeners: [Listener; LISTENERS],
 }

@@ -2,28 +2,63 @@
 //!
 //! ```text
 //!  sleeper                             peer
-//!  enter: counts itself; full fence    publishes; must_wake: full fence
-//!  looks; nothing? sleeps              the count is not zero? writes the eventfd
+//!  enter: counts itself; full fence    publishes; whom_to_wake: full fence
+//!  looks; nothing? sleeps              somebody sleeps? writes the eventfd, and notes the word
+//!  leave: counts itself out; fence     publishes; the word is the noted one? nobody has woken up since: he will look
 //! ```
+//! The word changes whenever a thread enters or leaves. So as long as it is the one of before a peer's last write, all who slept then were woken by
+//! that, and none of them has looked yet: what the peer publishes now they will see too, and it need not write again. A peer that writes a thousand
+//! announcements while the other process waits for its processor makes one system call.
 
-use crate::facade::{AtomicU32, Ordering, fence_full};
+use crate::facade::{AtomicU64, Ordering, fence_full};
+
+/// Threads that sleep.
+const COUNT: u64 = (1 << 24) - 1;
+/// Reasons for which nobody can say whether one sleeps: he is taken for asleep at any time, and not told to have left.
+const UNKNOWN: u64 = 1 << 24;
+const ANY: u64 = (1 << 32) - 1;
+/// Threads that have entered or left.
+const CHANGE: u64 = 1 << 32;
 
 /// A thread is about to sleep: counts it in each page. Afterwards it looks once more.
 #[inline]
-pub fn enter<'a>(counts: impl Iterator<Item = &'a AtomicU32>) {
-    counts.for_each(|count| _ = count.fetch_add(1, Ordering::SeqCst));
+pub fn enter<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
+    words.for_each(|word| _ = word.fetch_add(CHANGE + 1, Ordering::SeqCst));
     fence_full();
 }
 
-/// It sleeps no more.
+/// It sleeps no more. Afterwards it looks once more (SYNC POINT: rung, with `whom_to_wake` in crates/sd-ring/src/sync/sleepers.rs).
 #[inline]
-pub fn leave<'a>(counts: impl Iterator<Item = &'a AtomicU32>) {
-    counts.for_each(|count| _ = count.fetch_sub(1, Ordering::SeqCst));
+pub fn leave<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
+    words.for_each(|word| _ = word.fetch_add(CHANGE - 1, Ordering::SeqCst));
+    fence_full();
 }
 
-/// Whether somebody must be woken, for a caller that has published what he shall see.
-#[inline]
-pub fn must_wake(count: &AtomicU32) -> bool {
+/// From now on somebody may sleep who is not counted.
+pub fn become_unknown<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
+    words.for_each(|word| _ = word.fetch_add(CHANGE + UNKNOWN, Ordering::SeqCst));
     fence_full();
-    count.load(Ordering::Relaxed) != 0
+}
+
+/// The opposite of [`become_unknown`].
+pub fn become_known<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
+    words.for_each(|word| _ = word.fetch_add(CHANGE - UNKNOWN, Ordering::SeqCst));
+}
+
+/// Whether somebody sleeps, for who has no need to know it surely.
+pub fn are_there(word: &AtomicU64) -> bool {
+    word.load(Ordering::Relaxed) & ANY != 0
+}
+
+/// Whether the eventfd must be written, for a caller that has published what shall be seen: the word, to be noted in `rung` behind the write
+/// (SYNC POINT: rung, with `leave` in crates/sd-ring/src/sync/sleepers.rs).
+#[inline]
+pub fn whom_to_wake(word: &AtomicU64, rung: &AtomicU64) -> Option<u64> {
+    fence_full();
+    let now = word.load(Ordering::Relaxed);
+    if now & ANY == 0 {
+        return None;
+    }
+    let is_rung = now & ANY & !COUNT == 0 && now == rung.load(Ordering::Relaxed);
+    (!is_rung).then_some(now)
 }

@@ -13,6 +13,7 @@ mod leaving;
 mod loose_sleepers;
 mod reclaim;
 mod roads;
+mod rung;
 mod sleepers;
 mod slot_state;
 mod starving;

@@ -1,8 +1,8 @@
-//! SYNC POINT: sleepers. Fails without the fence of `enter`, or without that of `must_wake`.
+//! SYNC POINT: sleepers. Fails without the fence of `enter`, or without that of `whom_to_wake`.
 
 use super::{EventFd, model};
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU32, AtomicU64};
+use loom::sync::atomic::AtomicU64;
 use loom::thread;
 use sd_ring::sync::{events, sleepers};
 
@@ -10,7 +10,7 @@ struct Process {
     summary: AtomicU64,
     leaves: [AtomicU64; 1],
     /// In its public page.
-    sleepers: AtomicU32,
+    sleepers: AtomicU64,
     event_fd: EventFd,
 }
 
@@ -21,14 +21,14 @@ fn who_sleeps_is_woken() {
         let process = Arc::new(Process {
             summary: AtomicU64::new(0),
             leaves: [AtomicU64::new(0)],
-            sleepers: AtomicU32::new(0),
+            sleepers: AtomicU64::new(0),
             event_fd: EventFd::new(),
         });
         let peer = {
             let process = process.clone();
             thread::spawn(move || {
                 events::post(&process.summary, &process.leaves, 5);
-                if sleepers::must_wake(&process.sleepers) {
+                if sleepers::whom_to_wake(&process.sleepers, &AtomicU64::new(0)).is_some() {
                     process.event_fd.signal();
                 }
             })

@@ -20,7 +20,7 @@ struct Connection {
     target: AtomicU64,
     rings: AtomicU64,
     others_wait: AtomicU32,
-    sleepers: AtomicU32,
+    sleepers: AtomicU64,
     thread_waker: EventFd,
     /// Of the whole process.
     event_fd: EventFd,
@@ -34,7 +34,7 @@ impl Connection {
             target: AtomicU64::new(0),
             rings: AtomicU64::new(0),
             others_wait: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
+            sleepers: AtomicU64::new(0),
             thread_waker: EventFd::new(),
             event_fd: EventFd::new(),
         })
@@ -52,7 +52,7 @@ impl Connection {
         }
         if knows && thread_waker::target(&self.target) == SLEEPS {
             self.thread_waker.signal();
-        } else if sleepers::must_wake(&self.sleepers) {
+        } else if sleepers::whom_to_wake(&self.sleepers, &AtomicU64::new(0)).is_some() {
             self.event_fd.signal();
         }
     }

@@ -3,7 +3,7 @@
 
 use super::{EventFds, model};
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use sd_ring::sync::sleepers;
 use sd_ring::sync::wake_target::Watch;
@@ -17,7 +17,7 @@ struct Process {
     target: AtomicU64,
     watch: Watch,
     /// In the pages of the parent and of the process.
-    sleepers: [AtomicU32; 2],
+    sleepers: [AtomicU64; 2],
     event_fds: EventFds<2>,
 }
 
@@ -27,7 +27,7 @@ impl Process {
             news: AtomicU64::new(0),
             target: AtomicU64::new(0),
             watch: Watch::new(),
-            sleepers: [AtomicU32::new(0), AtomicU32::new(0)],
+            sleepers: [AtomicU64::new(0), AtomicU64::new(0)],
             event_fds: EventFds::new(),
         }
     }
@@ -41,7 +41,7 @@ impl Process {
         self.news.store(1, Ordering::Release);
         sd_ring::fence_full();
         let who = usize::from(self.target.load(Ordering::Relaxed) == US);
-        if sleepers::must_wake(&self.sleepers[who]) {
+        if sleepers::whom_to_wake(&self.sleepers[who], &AtomicU64::new(0)).is_some() {
             self.event_fds.signal_one(who);
         }
     }

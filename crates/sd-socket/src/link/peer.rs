@@ -22,6 +22,8 @@ pub(crate) struct Peer {
     pub(crate) event_fd: Hidden,
     /// The page, if it says who sleeps.
     sleepers: Option<&'static Public>,
+    /// What that said before this process has rung last; see `sd_ring::sync::sleepers`.
+    rung: AtomicU64,
     /// Where the other side answers: how often it was rung, and up to which of these it has looked.
     answers: Option<[&'static AtomicU32; 2]>,
     /// It is another user's: see `stranger`.
@@ -40,8 +42,9 @@ impl Peer {
         if is_stranger {
             crate::link::stranger::expected();
         }
-        let (client, is_stranger) = (AtomicU64::new(0), is_stranger.into());
-        Peer { pid, client, public, event_fd, sleepers: public, answers: None, is_stranger, of }
+        let [client, rung] = [const { AtomicU64::new(0) }; 2];
+        let is_stranger = is_stranger.into();
+        Peer { pid, client, public, event_fd, sleepers: public, rung, answers: None, is_stranger, of }
     }
 
     /// It stands behind such a link of a channel.
@@ -57,9 +60,20 @@ impl Peer {
     /// published before (SYNC POINT: sleepers, with `enter` in crates/sd-socket/src/process/waker.rs).
     pub(crate) fn wake(&self) {
         match self.sleepers {
-            Some(page) if !sleepers::must_wake(&page.sleepers) => {}
-            Some(_) => self.ring(self.event_fd.raw()),
+            Some(page) => {
+                if let Some(word) = sleepers::whom_to_wake(&page.sleepers, &self.rung) {
+                    self.ring_noting(word);
+                }
+            }
             None => self.ring_unseen(),
+        }
+    }
+
+    /// Another user's is rung by way of others, which may fail.
+    fn ring_noting(&self, word: u64) {
+        self.ring(self.event_fd.raw());
+        if !self.is_stranger.load(Ordering::Relaxed) {
+            self.rung.store(word, Ordering::Relaxed);
         }
     }
 

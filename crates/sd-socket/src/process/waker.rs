@@ -7,7 +7,7 @@
 use crate::fd::hidden::Hidden;
 use crate::process::stats::{Counter, count};
 use crate::process::{PROCESS, single_threaded};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sd_ring::sync::sleepers;
 use sd_ring::sync::wake_target::Watch;
 use sd_shm::public::Public;
@@ -27,7 +27,7 @@ pub(crate) fn add_own(public: &'static Public, event_fd: Hidden) -> bool {
     if added {
         if WATCH.any_sleeper() {
             // They are in no count of this page: it says for ever that somebody sleeps.
-            sleepers::enter(core::iter::once(&public.sleepers));
+            sleepers::become_unknown(core::iter::once(&public.sleepers));
         }
         OWN.store(PROCESS.waker_count.load(Ordering::Relaxed), Ordering::Release);
     }
@@ -136,7 +136,7 @@ impl View {
     }
 
     /// In each public page that says whether this process sleeps, the number of sleepers.
-    fn sleepers(self) -> impl Iterator<Item = &'static AtomicU32> {
+    fn sleepers(self) -> impl Iterator<Item = &'static AtomicU64> {
         let wakers = PROCESS.wakers.iter().take(self.end).skip(self.first);
         // SAFETY: null or a mapping of this process (or inherited, shared) that is never unmapped.
         let pages = wakers.filter_map(|waker| unsafe { waker.public.load(Ordering::Acquire).as_ref() });
@@ -209,8 +209,8 @@ impl Drop for Sleeper {
 /// it for asleep from now on. `yes` is false when the exec has failed.
 pub(crate) fn assume_asleep(yes: bool) {
     match yes {
-        true => sleepers::enter(View::all().sleepers()),
-        false => sleepers::leave(View::all().sleepers()),
+        true => sleepers::become_unknown(View::all().sleepers()),
+        false => sleepers::become_known(View::all().sleepers()),
     }
 }
 

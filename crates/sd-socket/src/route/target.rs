@@ -56,7 +56,7 @@ impl Target {
 impl Taker for Target {
     fn is_idle(&self) -> bool {
         let page = self.channel.peer.public;
-        let sleeps = page.is_some_and(|page| page.sleepers.load(Ordering::Relaxed) != 0);
+        let sleeps = page.is_some_and(|page| sd_ring::sync::sleepers::are_there(&page.sleepers));
         let waits = |page: &sd_shm::public::Listener| {
             page.pending.load(Ordering::Relaxed) == 0 && (sleeps || page.waiting.load(Ordering::Relaxed) != 0)
         };

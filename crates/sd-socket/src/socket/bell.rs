@@ -69,7 +69,7 @@ pub(crate) fn announce_to_self(endpoint: &Endpoint) {
     channel.announce_here(usize::from(endpoint.slot.load(Ordering::Relaxed)));
     fence_full();
     thread_waker::wake(endpoint);
-    if PROCESS.public().is_some_and(|own| own.sleepers.load(Ordering::Relaxed) != 0) {
+    if PROCESS.public().is_some_and(|own| sd_ring::sync::sleepers::are_there(&own.sleepers)) {
         sd_sys::fd::eventfd_signal(waker::own_event_fd());
     }
 }

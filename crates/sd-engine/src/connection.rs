@@ -11,15 +11,21 @@ use sd_link::{Connection as Number, Link};
 use sd_pump::control::Control;
 use sd_pump::end::{RX_BITS, TX_BITS};
 use sd_ring::Corrupt;
+use sd_ring::doorbell::{RX_EVENT, TX_EVENT};
 use sd_ring::road::RoadWord;
 use sd_shm::channel::{
-    FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, SlotState,
+    FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
 };
 use sd_shm::promotion::FLAG_RESUME;
 use std::sync::atomic::Ordering;
 
 /// Flags that concern the two at a channel, and not the ends of the connection.
 const LOCAL_FLAGS: u32 = FLAG_CANNOT_WAKE | FLAG_COLD | FLAG_WANTS_STAMPS | FLAG_RESUME;
+/// A sender can go on without knowing of so many bytes that were read: a quarter of the smallest ring. Of fewer it is told when nothing else happens.
+const TELL_AT: u64 = SMALL as u64 / 4;
+/// Of a ring in which so much may not have been read the sender may wait for room.
+const WAITS_AT: u64 = SMALL as u64 / 2;
+const SMALL: u32 = GEOMETRY.small;
 /// What an engine may have of a connection's stream that is not consumed: more than a ring holds.
 pub(crate) const WINDOW: u32 = 4 << 20;
 
@@ -42,7 +48,8 @@ pub(crate) struct Connection {
     outgoing: Outgoing,
     incoming: Incoming,
     said: Option<Words>,
-    consumed: u64,
+    /// Ring bytes that the local process has consumed, as far as the other engine was told.
+    told: u64,
     /// What is to be done when all before it has come.
     heard: Option<Words>,
     flags: u32,
@@ -54,6 +61,8 @@ pub(crate) struct Connection {
     /// The local process has closed it, and that was said; the other one has.
     closed: [bool; 2],
     has_fin: bool,
+    /// The last look was ended before it had seen all.
+    is_cut: bool,
     pub(crate) is_touched: bool,
     pub(crate) is_hot: bool,
     pub(crate) quiet: u32,
@@ -64,8 +73,6 @@ pub(crate) struct Connection {
 pub(crate) enum Look {
     Nothing,
     News,
-    /// And there may be more.
-    Cut,
 }
 
 impl Connection {
@@ -82,7 +89,7 @@ impl Connection {
             outgoing: Outgoing::new(),
             incoming: Incoming::new(),
             said: None,
-            consumed: 0,
+            told: 0,
             heard: None,
             flags: 0,
             urgent: 0,
@@ -91,6 +98,7 @@ impl Connection {
             is_broken: false,
             closed: [false; 2],
             has_fin: false,
+            is_cut: false,
             is_touched: false,
             is_hot: false,
             quiet: 0,
@@ -142,6 +150,21 @@ impl Connection {
     /// Both ends have closed it, and each engine knows that.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed == [true; 2]
+    }
+
+    /// Its local process rings for what it writes; what it reads is looked for, unless all of that is known. A look that was cut, or ended by both, is
+    /// followed by another.
+    pub(crate) fn wants_looks(&self) -> bool {
+        self.is_cut || self.is_closed() && !self.has_fin || self.untold() != 0
+    }
+
+    fn untold(&self) -> u64 {
+        self.incoming.ring_bytes().wrapping_sub(self.told)
+    }
+
+    /// What the local process is to ring for: that it has read, only where the sender may soon wait for that.
+    pub(crate) fn rings(&self) -> u32 {
+        if self.untold() < WAITS_AT { RX_EVENT } else { RX_EVENT | TX_EVENT }
     }
 
     pub(crate) fn has_large(&self) -> bool {
@@ -236,8 +259,8 @@ impl Connection {
 
     // What the local end says.
 
-    /// Looks at what the local process has written, and says it to the other engine.
-    pub(crate) fn look(&mut self, seat: &Seat, link: &mut Link) -> Result<Look, Corrupt> {
+    /// Looks at what the local process has written, and says it to the other engine. What it has read is said where that is much, or if `says_all`.
+    pub(crate) fn look(&mut self, seat: &Seat, link: &mut Link, says_all: bool) -> Result<Look, Corrupt> {
         let (Some(at), Some(number)) = (self.at, self.number) else { return Ok(Look::Nothing) };
         let state = seat.state(at);
         if state == SlotState::Free || self.closed[0] {
@@ -246,19 +269,20 @@ impl Connection {
         let theirs = seat.end.theirs(at.slot);
         let flags = theirs.flags.load(Ordering::Acquire);
         let before = self.outgoing.at;
-        let is_cut = self.outgoing.look(&seat.rings(at.slot, false))?;
+        self.is_cut = self.outgoing.look(&seat.rings(at.slot, false))?;
         let mut found = self.outgoing.at != before;
         if found {
             link.announce(number, self.outgoing.at).map_err(|_| Corrupt)?;
         }
         let consumed = theirs.consumed.load(Ordering::Acquire);
-        if consumed != self.consumed {
-            (self.consumed, found) = (consumed, true);
+        let news = consumed.wrapping_sub(self.told);
+        if news >= TELL_AT || says_all && news != 0 {
+            (self.told, found) = (consumed, true);
             let stream = self.incoming.consumed(consumed);
             link.consumed(number, stream).map_err(|_| Corrupt)?;
         }
-        if is_cut {
-            return Ok(Look::Cut);
+        if self.is_cut {
+            return Ok(Look::News);
         }
         let names = seat.end.map.names(at.slot);
         let side = seat.end.ours.other();

@@ -5,11 +5,16 @@ use crate::seat::{Seat, Seats, Slot};
 use crate::words::Question;
 use sd_link::{Connection as Number, Ends, Link, News};
 use sd_pump::control::Control;
+use sd_ring::doorbell::{RX_EVENT, TX_EVENT};
 use sd_shm::channel::{FLAG_DEAD, SlotState};
 use std::collections::{HashMap, VecDeque};
 
-/// Looks without news before somebody has to ring again.
-const QUIET_LOOKS: u32 = 100;
+/// Looks without news before somebody has to ring for all that happens.
+const QUIET_LOOKS: u32 = 4;
+
+/// Events that are looked at together: at least, and at most. What they say is sent before the next are looked at, so that the other host has work
+/// meanwhile; a host that sends all at once waits until all are answered.
+const PARTS: (usize, usize) = (24, 64);
 
 /// Connections by number; a number is not given twice soon.
 #[derive(Default)]
@@ -56,10 +61,11 @@ impl Connections {
 pub(crate) struct Desk {
     pub(crate) connections: Connections,
     pub(crate) seats: Seats,
-    /// Connections that are to be looked at again and again.
+    /// Connections that are to be looked at again and again, although nobody rings: see [`Connection::wants_looks`].
     hot: VecDeque<u64>,
-    /// Kept so that each look need not make it.
-    events: Vec<(usize, usize)>,
+    /// Slots by seat that were announced, and how many of them are looked at together.
+    events: VecDeque<(usize, usize)>,
+    part: usize,
     /// Something has come for these.
     touched: Vec<u64>,
     /// Questions of other engines, and answers to our own.
@@ -69,6 +75,8 @@ pub(crate) struct Desk {
     pub(crate) unanswered: Vec<(u64, Question)>,
     /// Connections whose local process has still to show the ticket, by seat and ticket.
     tickets: HashMap<(usize, u64), u64>,
+    /// Slots, by seat, that show a ticket which nobody knows yet.
+    strange: Vec<(usize, usize)>,
     /// Of channels some are over.
     has_dead: bool,
     /// Bytes that have come.
@@ -172,7 +180,9 @@ impl Desk {
     }
 
     fn heat(&mut self, id: u64) {
-        if let Some(connection) = self.connections.get(id) {
+        if let Some(connection) = self.connections.get(id)
+            && connection.wants_looks()
+        {
             connection.quiet = 0;
             if !std::mem::replace(&mut connection.is_hot, true) {
                 self.hot.push_back(id);
@@ -218,6 +228,10 @@ impl Desk {
         }
         if let Some((connection, seat)) = self.with_seat(id) {
             connection.settle(seat, control);
+            if let Some(at) = connection.at.filter(|_| connection.rings() & TX_EVENT != 0) {
+                seat.arm(at.slot, TX_EVENT);
+                self.visit(id, links, control, false);
+            }
         }
         self.look_out(id, links, control);
         self.heat(id);
@@ -230,6 +244,7 @@ impl Desk {
         match seat.show(id, ticket) {
             Some(at) => {
                 connection.at = Some(at);
+                seat.arm(at.slot, RX_EVENT);
                 seat.request(at, control);
             }
             None => connection.end(FLAG_DEAD, &mut links[connection.peer]),
@@ -270,42 +285,76 @@ impl Desk {
         }
     }
 
-    /// Slots that were announced.
+    /// Slots that were announced, or a part of them: whether there were any. The others are for the next call: half of them, and 24 to 64.
     pub(crate) fn take_events(&mut self, links: &mut [Link], control: &mut Control) -> bool {
-        let mut events = std::mem::take(&mut self.events);
-        for (at, seat) in self.seats.all() {
-            let set = seat.end.map.events(seat.end.ours);
-            if !set.is_empty() {
-                set.take(|slot| events.push((at, slot)));
+        if self.events.is_empty() {
+            for (at, seat) in self.seats.all() {
+                let set = seat.end.map.events(seat.end.ours);
+                if !set.is_empty() {
+                    set.take(|slot| self.events.push_back((at, slot)));
+                }
             }
+            self.part = (self.events.len() / 2).clamp(PARTS.0, PARTS.1);
         }
-        let is_any = !events.is_empty();
-        for (seat, slot) in events.drain(..) {
+        let count = self.part.min(self.events.len());
+        for _ in 0..count {
+            let Some((seat, slot)) = self.events.pop_front() else { break };
             self.event(seat, slot, links, control);
         }
-        self.events = events;
-        is_any
+        count != 0
+    }
+
+    /// A part of the events was left.
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     fn event(&mut self, at: usize, slot: usize, links: &mut [Link], control: &mut Control) {
         let Some(seat) = self.seats.get(at) else { return };
         let slot = slot % sd_shm::channel::SLOTS;
         if let Some(id) = seat.slots[slot] {
-            self.visit(id, links, control);
+            let rings = self.connections.get(id).map_or(0, |connection| connection.rings());
+            seat.arm(slot, rings);
+            self.visit(id, links, control, false);
             self.heat(id);
         }
         let Some(seat) = self.seats.get(at) else { return };
         if seat.slots[slot].is_some() {
             return;
         }
-        let Some((place, ticket)) = seat.shown(slot) else { return };
+        match seat.shown(slot) {
+            Some((_, ticket)) if !self.tickets.contains_key(&(at, ticket)) => self.strange.push((at, slot)),
+            Some(shown) => self.attach(at, shown, links, control),
+            None => {}
+        }
+    }
+
+    /// A ticket was shown of which the monitor may have said more by now.
+    pub(crate) fn has_strange(&self) -> bool {
+        !self.strange.is_empty()
+    }
+
+    /// All that the monitor has said before is known: who shows a ticket that is still strange is refused.
+    pub(crate) fn take_strange(&mut self, links: &mut [Link], control: &mut Control) {
+        for (at, slot) in std::mem::take(&mut self.strange) {
+            let shown = self.seats.get(at).filter(|seat| seat.slots[slot].is_none());
+            if let Some(shown) = shown.and_then(|seat| seat.shown(slot)) {
+                self.attach(at, shown, links, control);
+            }
+        }
+    }
+
+    fn attach(&mut self, at: usize, shown: (Slot, u64), links: &mut [Link], control: &mut Control) {
+        let (place, ticket) = shown;
+        let Some(seat) = self.seats.get(at) else { return };
         let found = self.tickets.remove(&(at, ticket));
         let connection = found.and_then(|id| self.connections.get(id));
         match (found, connection) {
             (Some(id), Some(connection)) if connection.number.is_some() => {
                 connection.at = Some(place);
-                seat.slots[slot] = Some(id);
-                self.visit(id, links, control);
+                seat.slots[place.slot] = Some(id);
+                seat.arm(place.slot, RX_EVENT);
+                self.visit(id, links, control, false);
                 self.heat(id);
             }
             _ => _ = seat.answer(place, SlotState::Refused, control),
@@ -313,7 +362,7 @@ impl Desk {
     }
 
     /// Looks at one connection.
-    fn visit(&mut self, id: u64, links: &mut [Link], control: &mut Control) -> Look {
+    fn visit(&mut self, id: u64, links: &mut [Link], control: &mut Control, says_all: bool) -> Look {
         let Some((connection, seat)) = self.with_seat(id) else { return Look::Nothing };
         let link = &mut links[connection.peer];
         if let Some(Slot { slot, .. }) = connection.at.filter(|at| seat.is_reused(*at)) {
@@ -322,7 +371,7 @@ impl Desk {
             (connection.at, seat.slots[slot]) = (None, None);
             return Look::News;
         }
-        let found = connection.look(seat, link);
+        let found = connection.look(seat, link, says_all);
         connection.is_broken |= found.is_err();
         let found = found.unwrap_or(Look::News);
         if connection.is_broken || connection.number.is_none() {
@@ -336,26 +385,19 @@ impl Desk {
         let mut news = false;
         for _ in 0..self.hot.len() {
             let Some(id) = self.hot.pop_front() else { break };
-            let mut found = self.visit(id, links, control) != Look::Nothing;
+            let mut found = self.visit(id, links, control, false) != Look::Nothing;
             let Some((connection, seat)) = self.with_seat(id) else { continue };
             connection.quiet = if found { 0 } else { connection.quiet + 1 };
-            let Some(at) = connection.at else {
-                connection.is_hot = false;
-                news |= found;
-                continue;
-            };
-            if connection.quiet >= QUIET_LOOKS {
-                seat.arm(at);
-                found = self.visit(id, links, control) != Look::Nothing;
-                let Some(connection) = self.connections.get(id) else { continue };
-                if !found {
-                    connection.is_hot = false;
-                    continue;
-                }
-                connection.quiet = 0;
+            if let Some(at) = connection.at.filter(|_| connection.quiet >= QUIET_LOOKS) {
+                seat.arm(at.slot, RX_EVENT | TX_EVENT);
+                found = self.visit(id, links, control, true) != Look::Nothing;
             }
+            let Some(connection) = self.connections.get(id) else { continue };
             news |= found;
-            self.hot.push_back(id);
+            connection.is_hot = connection.wants_looks() && (found || connection.quiet < QUIET_LOOKS);
+            if connection.is_hot {
+                self.hot.push_back(id);
+            }
         }
         news
     }
@@ -383,7 +425,7 @@ impl Desk {
         let ids: Vec<u64> = seat.slots.iter().flatten().copied().collect();
         for id in ids {
             let mut looks = 0;
-            while self.visit(id, links, control) != Look::Nothing && looks < 2048 {
+            while self.visit(id, links, control, true) != Look::Nothing && looks < 2048 {
                 looks += 1;
             }
             // The other engine gets what was announced when its turn comes, so the slot is needed until then.

@@ -112,6 +112,11 @@ impl Incoming {
                 self.finish_if_whole(there, wants_time);
                 continue;
             }
+            if let (0, None, Some((word, rest))) = (self.have, &self.piece, bytes.split_first_chunk()) {
+                (self.word, bytes, self.done) = (*word, rest, self.done + 8);
+                self.take_word(there, wants_time)?;
+                continue;
+            }
             let (now, rest) = bytes.split_at(bytes.len().min(8 - self.have));
             self.word[self.have..self.have + now.len()].copy_from_slice(now);
             (self.have, bytes) = (self.have + now.len(), rest);
@@ -159,6 +164,11 @@ impl Incoming {
             piece.put(there, if wants_time { stamp::of(sd_sys::time::ticks()) } else { 0 });
             self.piece = None;
         }
+    }
+
+    /// All that was put into the ring, which the reader will consume.
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        self.cursor.position()
     }
 
     /// The reader has consumed so many ring bytes: so much of the stream.

@@ -20,6 +20,7 @@
 //! | `socket` | sockets between engines, until they are carriers (`sd_carrier`) |
 //! | `greeting` | what is said on a new trunk: who both are (`sd_keys`), and whether a link goes on |
 //! | `peer` | another engine |
+//! | `patience` | how long it looks in vain before it sleeps |
 //! | `run` | the loop |
 //!
 //! # The stream
@@ -43,6 +44,7 @@ mod hosts;
 mod incoming;
 mod laps;
 mod outgoing;
+mod patience;
 mod peer;
 mod run;
 mod seat;

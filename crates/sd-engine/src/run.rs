@@ -3,6 +3,7 @@
 use crate::connection::{Connection, WINDOW};
 use crate::desk::Desk;
 use crate::hosts::Hosts;
+use crate::patience::Patience;
 use crate::peer::{self, FOREVER_NS, Peer};
 use crate::seat::{self, Seat};
 use crate::socket::Listener;
@@ -22,10 +23,16 @@ use std::path::Path;
 const GATHER_NS: u64 = 15_000;
 /// Behind a packet the next one waits so long: a program that needs some microseconds for each message would have one made for each.
 const PACE_NS: u64 = 20_000;
+/// What nobody rings for is looked at so often.
+const VISIT_NS: u64 = 100_000;
 /// However busy it is, it answers and calls other engines so often.
 const MEETS_NS: u64 = 10_000_000;
 /// A connection without a slot is given up after so long.
 const WAITS_NS: u64 = 61_000_000_000;
+/// What has ended a sleep, as bits of an event.
+const MONITOR: u64 = 1;
+const CALLERS: u64 = 2;
+const OTHERS: u64 = 4;
 /// Without a monitor: so often it is looked for.
 const ORPHAN_NS: u64 = 200_000_000;
 
@@ -72,40 +79,14 @@ struct Engine {
     /// Those that may be given up, oldest first.
     unseated: VecDeque<(u64, u64)>,
     sleeper: Owned,
-    quiet: u32,
     patience: Patience,
     gathers_since: Option<u64>,
     /// Something may have to be sent; and when something was last.
     is_unsent: bool,
     sent_at: u64,
+    visited_at: u64,
     met_at: u64,
     orphan_at: u64,
-}
-
-/// How often it looks in vain before it sleeps: more often where that has paid. Between looks the processor is offered to others.
-struct Patience {
-    looks: u32,
-    sleeps: u32,
-}
-
-impl Patience {
-    const MOST: u32 = 8;
-
-    fn looks(&self) -> u32 {
-        // Now and then a full one shows whether it would pay.
-        if self.sleeps.is_multiple_of(32) { Patience::MOST } else { self.looks }
-    }
-
-    fn paid(&mut self, quiet: u32) {
-        if quiet > 0 {
-            self.looks = (self.looks + quiet + 1).min(Patience::MOST);
-        }
-    }
-
-    fn was_in_vain(&mut self) {
-        self.sleeps = self.sleeps.wrapping_add(1);
-        self.looks = (self.looks / 2).max(2);
-    }
 }
 
 impl Engine {
@@ -113,10 +94,12 @@ impl Engine {
         let system = |error| control::Error::System("wait for something", error);
         let sleeper = sd_sys::fd::epoll_create().map_err(system)?;
         let readable = libc::EPOLLIN as u32;
-        for (fd, events) in
-            [(control.socket(), readable), (control.eventfd.raw(), EVENTFD_EDGE), (listener.raw(), readable)]
-        {
-            sd_sys::fd::epoll_ctl(sleeper.raw(), libc::EPOLL_CTL_ADD, fd, events, 0).map_err(system)?;
+        for (fd, events, of) in [
+            (control.socket(), readable, MONITOR),
+            (control.eventfd.raw(), EVENTFD_EDGE, OTHERS),
+            (listener.raw(), readable, CALLERS),
+        ] {
+            sd_sys::fd::epoll_ctl(sleeper.raw(), libc::EPOLL_CTL_ADD, fd, events, of).map_err(system)?;
         }
         let now = now_ns();
         let peers: Vec<Peer> = hosts.engines.iter().map(|engine| Peer::new(&hosts, engine)).collect();
@@ -131,11 +114,11 @@ impl Engine {
             pending: Vec::new(),
             unseated: VecDeque::new(),
             sleeper,
-            quiet: 0,
-            patience: Patience { looks: Patience::MOST, sleeps: 0 },
+            patience: Patience::new(),
             gathers_since: None,
             is_unsent: false,
             sent_at: 0,
+            visited_at: 0,
             met_at: 0,
             orphan_at: 0,
         })
@@ -151,13 +134,13 @@ impl Engine {
             self.look_for_monitor(socket);
         }
         if self.look() {
-            self.patience.paid(self.quiet);
-            self.quiet = 0;
+            self.patience.begin();
             return;
         }
-        self.quiet += 1;
-        if self.is_unsent || self.quiet < self.patience.looks() {
+        let now = now_ns();
+        if self.is_unsent || !self.patience.is_over(now) {
             sd_sys::time::yield_now();
+            self.patience.offered(now, now_ns());
             return;
         }
         let Engine { desk, links, control, .. } = self;
@@ -168,11 +151,12 @@ impl Engine {
         let is_quiet = !self.look();
         self.send(now_ns());
         if is_quiet {
-            self.patience.was_in_vain();
+            let began = now_ns();
             self.sleep();
+            self.patience.slept(now_ns() - began);
         }
         self.control.says_it_sleeps(false);
-        self.quiet = 0;
+        self.patience.begin();
     }
 
     /// Whether something was found anywhere.
@@ -194,7 +178,21 @@ impl Engine {
         has_come |= desk.settle(links, control);
         desk.ring(control);
         let mut is_said = desk.take_events(links, control);
-        is_said |= desk.visit_hot(links, control);
+        while self.desk.has_events() {
+            self.send(now);
+            is_said |= self.desk.take_events(&mut self.links, &mut self.control);
+        }
+        let Engine { desk, links, control, .. } = self;
+        if now - self.visited_at >= VISIT_NS {
+            self.visited_at = now;
+            is_said |= desk.visit_hot(links, control);
+        }
+        if desk.has_strange() {
+            // The monitor tells this side of a promise first.
+            self.take_mail();
+            self.desk.take_strange(&mut self.links, &mut self.control);
+        }
+        let Engine { desk, control, .. } = self;
         desk.leave_dead_seats(control);
         desk.ring(control);
         self.answer_questions(now);
@@ -352,7 +350,7 @@ impl Engine {
         let address = self.hosts.listen.ip();
         for peer in &mut self.peers {
             if let Some(fd) = peer.dial(now, address) {
-                watch(&self.sleeper, fd);
+                watch(&self.sleeper, fd, OTHERS);
             }
         }
     }
@@ -361,7 +359,7 @@ impl Engine {
         while let Some((socket, from)) = self.listener.accept() {
             // Nobody else is spoken to.
             if let Some(at) = self.peers.iter().position(|peer| peer.is_at(from)) {
-                watch(&self.sleeper, socket.as_raw_fd());
+                watch(&self.sleeper, socket.as_raw_fd(), OTHERS);
                 self.peers[at].called(socket, now);
             }
         }
@@ -380,13 +378,17 @@ impl Engine {
         };
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
         // SAFETY: room for eight events; no mask.
-        let _ = unsafe {
+        let got = unsafe {
             sd_sys::fd::epoll_pwait(self.sleeper.raw(), events.as_mut_ptr(), 8, timeout, std::ptr::null())
         };
-        self.met_at = now_ns();
-        self.hear_callers(self.met_at);
-        // Its end is not announced.
-        self.take_mail();
+        let come = events.iter().take(got.unwrap_or(0)).fold(0, |come, event| come | event.u64);
+        if come & CALLERS != 0 {
+            self.hear_callers(now_ns());
+        }
+        if come & MONITOR != 0 {
+            // Its end is not announced.
+            self.take_mail();
+        }
     }
 
     /// There is no monitor.
@@ -403,7 +405,7 @@ impl Engine {
         self.orphan_at = now + ORPHAN_NS;
         if self.control.come_back(socket).is_ok() {
             self.orphan_at = 0;
-            watch(&self.sleeper, self.control.socket());
+            watch(&self.sleeper, self.control.socket(), MONITOR);
             for (_, seat) in self.desk.seats.all() {
                 seat.end.bring(&mut self.control);
             }
@@ -412,7 +414,7 @@ impl Engine {
 }
 
 /// News of it end a sleep.
-fn watch(sleeper: &Owned, fd: i32) {
+fn watch(sleeper: &Owned, fd: i32, of: u64) {
     let events = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET) as u32;
-    let _ = sd_sys::fd::epoll_ctl(sleeper.raw(), libc::EPOLL_CTL_ADD, fd, events, 0);
+    let _ = sd_sys::fd::epoll_ctl(sleeper.raw(), libc::EPOLL_CTL_ADD, fd, events, of);
 }

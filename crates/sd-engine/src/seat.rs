@@ -3,7 +3,7 @@
 use sd_proto::{Reply, Request};
 use sd_pump::control::Control;
 use sd_pump::end::{End, RX_BITS, TX_BITS};
-use sd_ring::doorbell::{self, RX_EVENT, TX_EVENT};
+use sd_ring::doorbell;
 use sd_ring::road::RoadWord;
 use sd_shm::channel::{GEOMETRY, SLOTS, Side, SlotSide, SlotState};
 use sd_shm::promotion::PROMOTION;
@@ -200,9 +200,9 @@ impl Seat {
         }
     }
 
-    /// Whoever has news of the slot rings. To be looked at once more afterwards.
-    pub(crate) fn arm(&self, at: Slot) {
-        doorbell::arm(&self.end.own(at.slot).wait, RX_EVENT | TX_EVENT);
+    /// Whoever has such news of the slot rings. To be looked at afterwards.
+    pub(crate) fn arm(&self, slot: usize, news: u32) {
+        doorbell::arm(&self.end.own(slot).wait, news);
     }
 
     /// Side A says that all its waits look at both roads, and asks.

@@ -6,7 +6,7 @@
 //!  looks; nothing? sleeps              somebody sleeps? writes the eventfd, and notes the word
 //!  leave: counts itself out; fence     publishes; the word is the noted one? nobody has woken up since: he will look
 //! ```
-//! The word changes whenever a thread enters or leaves. So as long as it is the one of before a peer's last write, all who slept then were woken by
+//! The word changes whenever a thread enters or leaves, and never becomes what it was. So as long as it is the one of before a peer's last write, all who slept then were woken by
 //! that, and none of them has looked yet: what the peer publishes now they will see too, and it need not write again. A peer that writes a thousand
 //! announcements while the other process waits for its processor makes one system call.
 
@@ -17,7 +17,7 @@ const COUNT: u64 = (1 << 24) - 1;
 /// Reasons for which nobody can say whether one sleeps: he is taken for asleep at any time, and not told to have left.
 const UNKNOWN: u64 = 1 << 24;
 const ANY: u64 = (1 << 32) - 1;
-/// Threads that have entered or left.
+/// Threads that have entered: so no value comes again.
 const CHANGE: u64 = 1 << 32;
 
 /// A thread is about to sleep: counts it in each page. Afterwards it looks once more.
@@ -30,7 +30,7 @@ pub fn enter<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
 /// It sleeps no more. Afterwards it looks once more (SYNC POINT: rung, with `whom_to_wake` in crates/sd-ring/src/sync/sleepers.rs).
 #[inline]
 pub fn leave<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
-    words.for_each(|word| _ = word.fetch_add(CHANGE - 1, Ordering::SeqCst));
+    words.for_each(|word| _ = word.fetch_sub(1, Ordering::SeqCst));
     fence_full();
 }
 
@@ -42,7 +42,7 @@ pub fn become_unknown<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
 
 /// The opposite of [`become_unknown`].
 pub fn become_known<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
-    words.for_each(|word| _ = word.fetch_add(CHANGE - UNKNOWN, Ordering::SeqCst));
+    words.for_each(|word| _ = word.fetch_sub(UNKNOWN, Ordering::SeqCst));
 }
 
 /// Whether somebody sleeps, for who has no need to know it surely.

@@ -1,44 +1,53 @@
 //! SYNC POINT: rung. Fails without the fence of `leave`, without that of `enter` or of `whom_to_wake`, and where `leave` does not change the word.
 
-use super::{EventFds, model};
-use loom::sync::Arc;
+use super::model;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use sd_ring::sync::{events, sleepers};
 
-/// Two threads of a process, which sleep in instances of their own. One eventfd wakes both, as a write of it does.
+/// Two threads of a process, which sleep in one instance: a write of the eventfd ends the sleep of one of them, or the next.
 struct Process {
     summary: AtomicU64,
     leaves: [AtomicU64; 1],
     sleepers: AtomicU64,
-    event_fd: EventFds<1>,
+    is_written: Mutex<bool>,
+    wake: Condvar,
     /// Slots that were taken.
     found: AtomicU32,
 }
 
 impl Process {
+    fn write(&self) {
+        *self.is_written.lock().unwrap() = true;
+        self.wake.notify_all();
+    }
+
     fn look(&self) {
         events::take(&self.summary, &self.leaves, |slot| {
             self.found.fetch_or(1 << slot, Ordering::AcqRel);
             // Whom it concerns is woken, by means of the process's own.
-            self.event_fd.signal();
+            self.write();
         });
-    }
-
-    /// One sleep, unless there is something.
-    fn sleep(&self, has_found: impl Fn() -> bool) {
-        let watched = self.event_fd.watch();
-        sleepers::enter([&self.sleepers].into_iter());
-        self.look();
-        if !has_found() {
-            self.event_fd.sleep(watched);
-        }
-        sleepers::leave([&self.sleepers].into_iter());
-        self.look();
     }
 
     fn has_found(&self, slots: u32) -> bool {
         self.found.load(Ordering::Acquire) & slots == slots
+    }
+
+    /// One sleep, unless there is something.
+    fn sleep(&self, has_found: impl Fn() -> bool) {
+        sleepers::enter([&self.sleepers].into_iter());
+        self.look();
+        if !has_found() {
+            let mut is_written = self.is_written.lock().unwrap();
+            while !*is_written {
+                is_written = self.wake.wait(is_written).unwrap();
+            }
+            *is_written = false;
+        }
+        sleepers::leave([&self.sleepers].into_iter());
+        self.look();
     }
 }
 
@@ -50,7 +59,8 @@ fn what_was_not_rung_for_is_seen() {
             summary: AtomicU64::new(0),
             leaves: [AtomicU64::new(0)],
             sleepers: AtomicU64::new(0),
-            event_fd: EventFds::new(),
+            is_written: Mutex::new(false),
+            wake: Condvar::new(),
             found: AtomicU32::new(0),
         });
         let peer = {
@@ -60,7 +70,7 @@ fn what_was_not_rung_for_is_seen() {
                 for slot in [0, 1] {
                     events::post(&process.summary, &process.leaves, slot);
                     if let Some(word) = sleepers::whom_to_wake(&process.sleepers, &rung) {
-                        process.event_fd.signal();
+                        process.write();
                         rung.store(word, Ordering::Relaxed);
                     }
                 }
@@ -73,6 +83,8 @@ fn what_was_not_rung_for_is_seen() {
         while !process.has_found(3) {
             process.sleep(|| process.has_found(3));
         }
+        // It has been in nobody's way; whoever waits still is let go.
+        process.write();
         once.join().unwrap();
         peer.join().unwrap();
     });

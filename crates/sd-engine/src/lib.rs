@@ -20,6 +20,7 @@
 //! | `socket` | sockets between engines, until they are carriers (`sd_carrier`) |
 //! | `greeting` | what is said on a new trunk: who both are (`sd_keys`), and whether a link goes on |
 //! | `peer` | another engine |
+//! | `standing` | how it stands with that one: for the log and for the monitor |
 //! | `run` | the loop |
 //!
 //! # The stream
@@ -47,6 +48,7 @@ mod peer;
 mod run;
 mod seat;
 mod socket;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod words;

@@ -132,7 +132,7 @@ pub struct MonitorOptions {
     /// Serve metrics for Prometheus there: unix:PATH, which is for this user alone, or ADDRESS:PORT, for whoever reaches it
     ///
     /// `GET /metrics` answers with OpenMetrics text: connections by road and user, requests by kind and how long they took,
-    /// refusals, channels, memory, quotas.
+    /// refusals, channels, memory, quotas, other hosts' engines.
     #[arg(long, value_name = "WHERE")]
     pub metrics: Option<MetricsPlace>,
     /// Let all connections go through a process in between, to test that

@@ -24,6 +24,7 @@ pub(crate) fn main(options: &EngineOptions) -> Result<()> {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     pump::raise_descriptor_limit();
     pump::unblock_signals();
+    sd_monitor::start_log();
     let hosts = read(&options.hosts)?;
     // SAFETY: no pointers but to a constant.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"sd-engine".as_ptr()) };

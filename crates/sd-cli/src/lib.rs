@@ -7,6 +7,7 @@
 //! | [`failure`] | the one way in which a command fails |
 //! | [`library`], [`place`] | where libsd.so and the monitor's socket are |
 //! | [`client`], [`status`] | questions to the monitor, and what its answer lists |
+//! | [`peers`] | other hosts' engines in it |
 //! | [`program`], [`process`] | becoming another program; starting others and talking to them |
 //! | [`scratch`] | a directory and a monitor that end with the command |
 //! | [`table`] | columns of text |
@@ -15,6 +16,7 @@ pub mod cli;
 pub mod client;
 pub mod failure;
 pub mod library;
+pub mod peers;
 pub mod place;
 pub mod process;
 pub mod program;

@@ -64,7 +64,7 @@ impl Connection {
 }
 
 /// A number and a unit.
-fn duration(ns: u64) -> String {
+pub fn duration(ns: u64) -> String {
     let (ms, seconds) = (ns / 1_000_000, ns / 1_000_000_000);
     match seconds {
         0 => format!("{ms}ms"),

@@ -129,6 +129,7 @@ impl Ends for View<'_> {
                 }
             }
             News::Refused(_) | News::Reset(_) | News::Closed | News::Lost => {
+                tracing::debug!(connection = end, ?news, "engine: a connection is over");
                 if let Some(connection) = self.desk.connections.get(end)
                     && connection.number == Some(number)
                 {

@@ -15,9 +15,11 @@
 //! * What is said in the clear is part of the handshake: who changes it makes that fail.
 
 use crate::hosts::Engine;
-use crate::socket;
+use crate::socket::{self, ENDED};
 use sd_keys::handshake::{HEAD, message_len};
-use sd_keys::{Accept, Credentials, Handshake, Keys, Progress, Purpose, Trust};
+use sd_keys::{Accept, Credentials, Handshake, Keys, Progress, Purpose, Refused, Trust};
+use sd_proto::PeerState;
+use sd_sys::Errno;
 use std::os::fd::OwnedFd;
 
 /// A greeting that takes longer is over.
@@ -49,8 +51,40 @@ pub(crate) struct Agreed {
     pub(crate) keys: Option<Keys>,
 }
 
-/// It has ended, or the other one is not who it should be.
-pub(crate) struct Over;
+/// Why it comes to nothing, and the kernel's reason if there is one: it has ended, or the other one is not who it should be.
+#[derive(Debug)]
+pub(crate) struct Over(pub(crate) PeerState, pub(crate) Errno);
+
+impl Over {
+    fn of(state: PeerState) -> Over {
+        Over(state, ENDED)
+    }
+
+    /// A call has failed. `is_through`: a connection was there.
+    pub(crate) fn failed(errno: Errno, is_through: bool) -> Over {
+        let state = match errno.0 {
+            0 | libc::EPIPE | libc::ECONNRESET => return Over::of(PeerState::Unwelcome),
+            libc::ECONNREFUSED if !is_through => PeerState::Refused,
+            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EHOSTDOWN => PeerState::NoRoute,
+            libc::ETIMEDOUT => PeerState::Silent,
+            _ => PeerState::Broken,
+        };
+        Over(state, errno)
+    }
+}
+
+impl From<Refused> for Over {
+    fn from(refused: Refused) -> Over {
+        Over::of(match refused {
+            Refused::Forged | Refused::Stranger(_) | Refused::Oneself => PeerState::OtherKey,
+            Refused::Terms => PeerState::NotAlike,
+            Refused::NoKey(_) => PeerState::NoKey,
+            Refused::Malformed | Refused::Version(_) | Refused::OutOfTurn | Refused::Library => {
+                PeerState::Noise
+            }
+        })
+    }
+}
 
 enum Stage {
     /// Of who was called: the hail is awaited.
@@ -71,6 +105,8 @@ pub(crate) struct Greeting {
     /// The link that the caller has, as it was said, or heard.
     claimed: Binding,
     goes_on: bool,
+    /// Something was sent, so there is a connection.
+    is_through: bool,
     stage: Stage,
 }
 
@@ -91,13 +127,17 @@ impl Greeting {
     fn new(socket: OwnedFd, now: u64, stage: Stage, out: Vec<u8>, wanted: usize) -> Greeting {
         let until_ns = now + PATIENCE_NS;
         let (come, claimed) = (Vec::new(), [0; 32]);
-        Greeting { socket, until_ns, out, come, wanted, claimed, goes_on: false, stage }
+        let (goes_on, is_through) = (false, false);
+        Greeting { socket, until_ns, out, come, wanted, claimed, goes_on, is_through, stage }
     }
 
     /// Goes on as far as it can. What is agreed comes once.
     pub(crate) fn look(mut self, terms: &Terms<'_>) -> Result<Result<Agreed, Greeting>, Over> {
         loop {
-            let sent = socket::send(&self.socket, &self.out).ok_or(Over)?;
+            let is_through = self.is_through;
+            let failed = |errno| Over::failed(errno, is_through);
+            let sent = socket::send(&self.socket, &self.out).map_err(failed)?;
+            self.is_through |= sent > 0;
             self.out.drain(..sent);
             if !self.out.is_empty() {
                 return Ok(Err(self));
@@ -107,7 +147,7 @@ impl Greeting {
             }
             let have = self.come.len();
             self.come.resize(self.wanted, 0);
-            let got = socket::receive(&self.socket, &mut self.come[have..]).ok_or(Over)?;
+            let got = socket::receive(&self.socket, &mut self.come[have..]).map_err(failed)?;
             self.come.truncate(have + got);
             if self.come.len() < self.wanted {
                 return Ok(Err(self));
@@ -119,12 +159,12 @@ impl Greeting {
     /// All that was awaited has come.
     fn take(&mut self, terms: &Terms<'_>) -> Result<(), Over> {
         if let Stage::Handshake(handshake) = &mut self.stage {
-            let len = message_len(&self.come).ok_or(Over)?.map_err(|_| Over)?;
+            let len = message_len(&self.come).ok_or(Over::of(PeerState::Noise))??;
             if len > self.come.len() {
                 self.wanted = len;
                 return Ok(());
             }
-            let progress = handshake.receive(&self.come).map_err(|_| Over)?;
+            let progress = handshake.receive(&self.come)?;
             match progress {
                 Progress::Send(message) => self.out = message,
                 Progress::SendAndDone(message, keys) => {
@@ -149,7 +189,8 @@ impl Greeting {
         let kind = if is_plain { PLAIN } else { SEALED };
         let (magic, rest) = self.come.split_at(MAGIC.len());
         if magic != MAGIC || rest[0] != kind {
-            return Err(Over);
+            let is_other = magic == MAGIC && [PLAIN, SEALED].contains(&rest[0]);
+            return Err(Over::of(if is_other { PeerState::NotAlike } else { PeerState::Noise }));
         }
         // What a plain link goes on with, its own greetings say.
         self.claimed.copy_from_slice(&rest[1..]);
@@ -163,7 +204,7 @@ impl Greeting {
             Trust::Key(key) => Accept::Keys(vec![key]),
             _ => Accept::Shared,
         };
-        let handshake = terms.credentials.answer(accept, &self.purpose()).map_err(|_| Over)?;
+        let handshake = terms.credentials.answer(accept, &self.purpose())?;
         self.stage = Stage::Handshake(Box::new(handshake));
         Ok(())
     }
@@ -180,9 +221,9 @@ impl Greeting {
             Trust::Shared => None,
         };
         if self.goes_on && self.claimed == [0; 32] {
-            return Err(Over);
+            return Err(Over::of(PeerState::Noise));
         }
-        let (handshake, message) = terms.credentials.begin(peer, &self.purpose()).map_err(|_| Over)?;
+        let (handshake, message) = terms.credentials.begin(peer, &self.purpose())?;
         (self.stage, self.out) = (Stage::Handshake(Box::new(handshake)), message);
         Ok(())
     }
@@ -252,7 +293,7 @@ mod tests {
                 match greeting.look(&sides[at].terms()) {
                     Ok(Ok(agreed)) => done[at] = Some(agreed),
                     Ok(Err(greeting)) => both[at] = Some(greeting),
-                    Err(Over) => {}
+                    Err(_) => {}
                 }
             }
         }
@@ -332,9 +373,9 @@ mod tests {
         let done = greet(&[plain(), plain()]);
         assert!(done.iter().flatten().filter(|agreed| agreed.goes_on && agreed.keys.is_none()).count() == 2);
         let [Some(here), Some(there)] = done else { panic!("they have not agreed") };
-        assert_eq!(socket::send(&here.socket, b"a packet"), Some(8));
+        assert_eq!(socket::send(&here.socket, b"a packet"), Ok(8));
         let mut room = [0; 20];
-        assert_eq!(socket::receive(&there.socket, &mut room), Some(8));
+        assert_eq!(socket::receive(&there.socket, &mut room), Ok(8));
         assert_eq!(&room[..8], b"a packet");
     }
 
@@ -345,7 +386,7 @@ mod tests {
         {
             let (here, there) = UnixStream::pair().unwrap();
             there.set_nonblocking(true).unwrap();
-            assert_eq!(socket::send(&OwnedFd::from(here), bytes), Some(bytes.len()));
+            assert_eq!(socket::send(&OwnedFd::from(here), bytes), Ok(bytes.len()));
             let greeting = Greeting::called(OwnedFd::from(there), 0);
             assert!(greeting.look(&side.terms()).is_err());
         }

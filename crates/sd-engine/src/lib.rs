@@ -20,6 +20,7 @@
 //! | `socket` | sockets between engines, until they are carriers (`sd_carrier`) |
 //! | `greeting` | what is said on a new trunk: who both are (`sd_keys`), and whether a link goes on |
 //! | `peer` | another engine |
+//! | `standing` | how it stands with that one: for the log and for the monitor |
 //! | `patience` | how long it looks in vain before it sleeps |
 //! | `run` | the loop |
 //!
@@ -49,6 +50,7 @@ mod peer;
 mod run;
 mod seat;
 mod socket;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod words;

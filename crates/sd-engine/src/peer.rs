@@ -1,13 +1,17 @@
 //! Another host's engine: by which trunk it is reached, and what is moved between that and the link.
 
 use crate::desk::{Desk, View};
-use crate::greeting::{Agreed, Binding, Greeting, Terms};
+use crate::greeting::{Agreed, Binding, Greeting, Over, Terms};
 use crate::hosts::{self, Hosts};
 use crate::socket;
+use crate::standing::Standing;
 use sd_carrier::{Carrier, Received, State, Trunk, TrunkConfig};
 use sd_keys::{Credentials, Keys, Protection};
 use sd_link::seal::Checksum;
 use sd_link::{Config, Limits, Link, PathConfig, Taken};
+use sd_proto::PeerState;
+use sd_sys::Errno;
+use sd_sys::time::now_ns;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -35,6 +39,7 @@ pub(crate) struct Peer {
     dials: bool,
     dial_at: u64,
     pause: u64,
+    standing: Standing,
 }
 
 impl Peer {
@@ -49,7 +54,13 @@ impl Peer {
             dials,
             dial_at: 0,
             pause: PAUSE_NS[0],
+            standing: Standing::new(engine.address, &engine.trust, dials, now_ns()),
         }
+    }
+
+    /// How it stands with that engine, and by which trunk.
+    pub(crate) fn standing(&mut self) -> (&mut Standing, Option<&Trunk>) {
+        (&mut self.standing, self.trunk.as_ref())
     }
 
     pub(crate) fn is_at(&self, ip: IpAddr) -> bool {
@@ -74,7 +85,8 @@ impl Peer {
         }
         self.dial_at = now + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_NS[1]);
-        let socket = socket::dial(self.engine.address, from).ok()?;
+        let dialled = socket::dial(self.engine.address, from).map_err(|errno| Over::failed(errno, false));
+        let socket = dialled.inspect_err(|over| self.standing.failed(over, now)).ok()?;
         let raw = socket.as_raw_fd();
         let greeting = Greeting::call(socket, now, &self.terms());
         self.greetings.push(greeting);
@@ -99,23 +111,33 @@ impl Peer {
             self.greet(at, now, link, desk);
         }
         if link.next_time().is_some_and(|due| due <= now)
-            && let Taken::Down(_) = link.tick(now, &mut View { desk, peer: at })
+            && let Taken::Down(cause) = link.tick(now, &mut View { desk, peer: at })
         {
+            self.standing.session_over(cause, now);
             desk.session_is_over(at);
         }
         let Some(trunk) = &mut self.trunk else { return false };
-        let (mut is_up, mut has_come) = (false, false);
+        let (mut is_up, mut has_come, mut is_down) = (false, false, None);
         for _ in 0..READS {
             let received = trunk.receive(&mut |packet, mark| {
                 has_come = true;
-                is_up |= take((at, now), packet, mark.is_congested(), link, desk) == Taken::Up;
+                match take((at, now), packet, mark.is_congested(), link, desk) {
+                    Taken::Up => is_up = true,
+                    Taken::Down(cause) => is_down = Some(cause),
+                    Taken::Yes | Taken::No => {}
+                }
             });
             if received != Received::More {
                 break;
             }
         }
+        is_down.into_iter().for_each(|cause| self.standing.session_over(cause, now));
+        if has_come && link.is_up() {
+            self.standing.heard(now);
+        }
         if is_up {
             self.pause = PAUSE_NS[0];
+            self.standing.session();
         }
         has_come
     }
@@ -126,7 +148,8 @@ impl Peer {
             match greeting.look(&self.terms()) {
                 Ok(Ok(agreed)) => self.agreed(at, now, agreed, link, desk),
                 Ok(Err(greeting)) if !is_late => self.greetings.push(greeting),
-                _ => {}
+                Ok(Err(_)) => self.standing.failed(&Over(PeerState::Silent, Errno(0)), now),
+                Err(over) => self.standing.failed(&over, now),
             }
         }
     }
@@ -138,7 +161,9 @@ impl Peer {
         if !goes_on && self.begin(at, now, keys, link, desk).is_none() {
             return;
         }
-        if self.trunk.replace(trunk).is_some() || goes_on {
+        let before = self.trunk.replace(trunk);
+        before.iter().for_each(|trunk| self.standing.leaves(trunk));
+        if before.is_some() || goes_on {
             link.path_broke(0);
         }
     }
@@ -155,6 +180,7 @@ impl Peer {
         let protection = Protection::new(&self.engine.trust, keys).ok()?;
         link.restart(now, &mut View { desk, peer: at });
         desk.session_is_over(at);
+        self.standing.keeps(link);
         *link = self::link(now, protection);
         self.binding = binding;
         Some(())
@@ -166,6 +192,8 @@ impl Peer {
         let mut view = View { desk, peer: at };
         trunk.send(&mut |room| link.transmit(now, 0, room, &mut view));
         if trunk.state() != State::Open {
+            self.standing.leaves(trunk);
+            self.standing.lost(trunk.state(), now);
             self.trunk = None;
             link.path_broke(0);
         }

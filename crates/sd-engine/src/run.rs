@@ -7,6 +7,7 @@ use crate::patience::Patience;
 use crate::peer::{self, FOREVER_NS, Peer};
 use crate::seat::{self, Seat};
 use crate::socket::Listener;
+use crate::standing::Reports;
 use crate::words::Question;
 use sd_link::Link;
 use sd_proto::{Reply, Request};
@@ -60,6 +61,7 @@ impl std::error::Error for Error {}
 pub fn run(socket: &Path, hosts: Hosts) -> Result<(), Error> {
     let listener = Listener::new(hosts.listen).map_err(|error| Error::Listen(hosts.listen, error))?;
     let control = Control::connect(socket, Role::Engine).map_err(Error::Control)?;
+    tracing::info!("engine: listening at {}, for {} others", hosts.listen, hosts.engines.len());
     let mut engine = Engine::new(control, listener, hosts).map_err(Error::Control)?;
     while engine.is_needed() {
         engine.turn(socket);
@@ -87,6 +89,7 @@ struct Engine {
     visited_at: u64,
     met_at: u64,
     orphan_at: u64,
+    reports: Reports,
 }
 
 impl Engine {
@@ -121,6 +124,7 @@ impl Engine {
             visited_at: 0,
             met_at: 0,
             orphan_at: 0,
+            reports: Reports::default(),
         })
     }
 
@@ -196,6 +200,7 @@ impl Engine {
         desk.leave_dead_seats(control);
         desk.ring(control);
         self.answer_questions(now);
+        self.reports.look(now, &mut self.peers, &self.links, &mut self.control);
         self.is_unsent |= has_come || is_said;
         // Who writes one message after the other is let finish, so that they go together.
         let since = *self.gathers_since.get_or_insert(now);
@@ -270,6 +275,7 @@ impl Engine {
         {
             return self.desk.give_up(id, &mut self.links);
         }
+        tracing::debug!(connection = id, channel, "engine: a connection is to be carried");
         self.desk.promised(id, channel, ticket);
     }
 
@@ -281,6 +287,7 @@ impl Engine {
         for id in std::mem::take(&mut self.desk.opened) {
             if let Some(connection) = self.desk.connections.get(id) {
                 let (client, offer) = connection.offer;
+                tracing::debug!(client, offer, "engine: the other host has the other end");
                 self.control.tell(&Request::Found { client, offer, serial: id });
             }
         }
@@ -288,6 +295,7 @@ impl Engine {
             // Whose connections it is about that engine must be asked for, too.
             let question = question.filter(|asked| self.hosts.engine_of(asked.local.0) == Some(peer));
             let Some(Question { local, remote, began }) = question else {
+                tracing::debug!(peer, "engine: a question is refused: not of that host's networks");
                 let _ = self.links[peer].refuse(number, 1);
                 continue;
             };
@@ -372,6 +380,8 @@ impl Engine {
         let unseated = self.unseated.front().map_or(FOREVER_NS, |(due, _)| *due);
         let orphan = if self.control.has_ended { now + ORPHAN_NS } else { FOREVER_NS };
         let due = peers.chain([unseated, orphan]).min().unwrap_or(FOREVER_NS);
+        let has_monitor = !self.control.has_ended;
+        let due = due.min(self.reports.next_time(&mut self.peers, &self.links, has_monitor));
         let timeout = match due {
             FOREVER_NS => -1,
             due => due.saturating_sub(now).div_ceil(1_000_000).min(3_600_000) as i32,
@@ -405,6 +415,7 @@ impl Engine {
         self.orphan_at = now + ORPHAN_NS;
         if self.control.come_back(socket).is_ok() {
             self.orphan_at = 0;
+            self.reports.begin_anew(&mut self.peers);
             watch(&self.sleeper, self.control.socket(), MONITOR);
             for (_, seat) in self.desk.seats.all() {
                 seat.end.bring(&mut self.control);

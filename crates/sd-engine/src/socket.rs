@@ -58,27 +58,33 @@ fn keep_alive(socket: &OwnedFd) {
     set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
 }
 
-/// Sends some of it; how much. `None`: it has ended.
-pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> Option<usize> {
+/// Sends some of it; how much.
+pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
     // SAFETY: the bytes are there.
     let done =
         unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
-    usize::try_from(done).ok().or_else(|| is_later(last_error()).then_some(0))
+    usize::try_from(done).or_else(|_| nothing_yet(last_error()))
 }
 
-/// Takes as much as has come; how much. `None`: it has ended.
-pub(crate) fn receive(socket: &OwnedFd, room: &mut [u8]) -> Option<usize> {
+/// Takes as much as has come; how much. [`ENDED`]: nothing follows.
+pub(crate) fn receive(socket: &OwnedFd, room: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: the room is there.
     let got = unsafe { libc::recv(socket.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), 0) };
     match usize::try_from(got) {
-        Ok(0) => None,
-        Ok(got) => Some(got),
-        Err(_) => is_later(last_error()).then_some(0),
+        Ok(0) => Err(ENDED),
+        Ok(got) => Ok(got),
+        Err(_) => nothing_yet(last_error()),
     }
 }
 
-fn is_later(error: Errno) -> bool {
-    matches!(error.0, libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM)
+/// The other end has sent its FIN.
+pub(crate) const ENDED: Errno = Errno(0);
+
+fn nothing_yet(error: Errno) -> Result<usize, Errno> {
+    match error.0 {
+        libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM => Ok(0),
+        _ => Err(error),
+    }
 }
 
 fn last_error() -> Errno {

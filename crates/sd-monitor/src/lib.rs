@@ -143,6 +143,11 @@ pub fn run(options: Options) -> Result<(), Error> {
     shell::run(&options)
 }
 
+/// Begins to log as [`run`] does: for a process that the monitor's starts.
+pub fn start_log() {
+    shell::start_log();
+}
+
 /// Where a program looks for its monitor that was told of none (`SD_MONITOR`): at the host's, in `/run/socksdirect`, if that is
 /// there, and else at the user's own ([`own_socket_path`]).
 pub fn default_socket_path() -> PathBuf {

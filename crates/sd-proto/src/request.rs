@@ -2,7 +2,7 @@
 
 #[cfg(doc)]
 use crate::{ErrorCode, Reply, VERSION};
-use crate::{Ip, table};
+use crate::{Ip, PeerState, table};
 
 table::messages! {
 /// From the library (or the command line) to the monitor.
@@ -351,6 +351,38 @@ pub enum Request {
         offer: u64,
         /// The sender's own name for the connection.
         serial: u64,
+    } brings 0, silent;
+    /// From the engine: how it stands with another host's, and what it has counted since it was started. Once a second at most, and only when
+    /// something has changed. No answer.
+    69 Peer {
+        /// Where that one listens, as the hosts file says.
+        ip: Ip,
+        /// See `ip`.
+        port: u16,
+        /// Whether it is reached, or why not.
+        state: PeerState,
+        /// The kernel's reason, where there is one; else zero.
+        errno: u32,
+        /// What goes there is encrypted.
+        sealed: bool,
+        /// Since when it is reached, or is not: CLOCK_MONOTONIC.
+        since_ns: u64,
+        /// From a packet to its acknowledgement; zero: not known.
+        rtt_ns: u64,
+        /// Connections that are carried.
+        connections: u32,
+        /// Of packets, both ways: the first is what was sent.
+        bytes_sent: u64,
+        /// See `bytes_sent`.
+        bytes_received: u64,
+        /// See `bytes_sent`.
+        packets_sent: u64,
+        /// See `bytes_sent`.
+        packets_received: u64,
+        /// Records that the engine has sent again: those of packets that were lost, as with a trunk that broke.
+        said_again: u64,
+        /// Segments that the kernel has sent again below.
+        retransmitted: u64,
     } brings 0, silent;
     /// From `sd ss`: everything the monitor knows. Answer: [`Reply::Status`].
     8 Status brings 0, answered;

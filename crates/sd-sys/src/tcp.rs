@@ -13,6 +13,10 @@ pub struct Info {
     pub acked: u64,
     /// Bytes that have come; the other end's FIN counts as one.
     pub received: u64,
+    /// The smoothed round-trip time, in microseconds.
+    pub rtt_us: u32,
+    /// Segments that were sent again.
+    pub retransmitted: u32,
 }
 
 /// There is no connection yet, or none any more: after both ends' FINs, while the socket is open; or after a reset, whose error was not told yet.
@@ -47,7 +51,9 @@ pub fn info(fd: i32) -> Result<Info> {
         u64::from_ne_bytes(word)
     };
     let [state, _, _, _, _, options, ..] = bytes;
-    Ok(Info { state, options, acked: word(120), received: word(128) })
+    let half = |at: usize| word(at) as u32;
+    let (rtt_us, retransmitted) = (half(68), half(100));
+    Ok(Info { state, options, acked: word(120), received: word(128), rtt_us, retransmitted })
 }
 
 /// Whether the kernel changes the bytes on their way (TCP_ULP: TLS), so that a stream of it has others than are written and read. A kernel that

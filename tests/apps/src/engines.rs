@@ -5,7 +5,7 @@ use harness::cable::Faults;
 use harness::host::{self, Host};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
-use harness::{Result, fail, network, retry, ss};
+use harness::{Result, fail, network, procfs, retry, ss};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -18,6 +18,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("between-hosts-bytes", &["python3", network::PROGRAM], bytes).ours(),
     Scenario::new("between-hosts-bad-cable", &["python3", network::PROGRAM], bad_cable).ours(),
     Scenario::new("between-hosts-other-key", &["python3", network::PROGRAM], other_key).ours(),
+    Scenario::new("between-hosts-seen", &[network::PROGRAM], seen).ours(),
     Scenario::new("between-hosts-stay", &["python3", network::PROGRAM], stay).ours(),
     Scenario::new("between-hosts-engine-killed", &["python3", network::PROGRAM], engine_killed).ours(),
     Scenario::new("between-hosts-monitor-killed", &["python3", network::PROGRAM], monitor_killed).ours(),
@@ -25,6 +26,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const PORT: u16 = 7000;
 const LIMIT: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(15);
 
 /// Answers with what has come, a connection for each thread.
 const SERVER: &str = r#"
@@ -117,6 +119,63 @@ fn wait_for_engine(hosts: &[Host; 2], count: usize) -> Result<()> {
     Ok(())
 }
 
+/// Waits until `sd doctor` says this of the other host's engine.
+fn wait_for_word(host: &Host, word: &str) -> Result<()> {
+    retry(SOON, || match host.doctor()? {
+        said if said.contains(word) => Ok(()),
+        said => fail!("sd doctor says {said:?}, not {word:?}"),
+    })
+}
+
+/// Waits until a monitor knows what goes over the trunk, with so many connections at least.
+fn wait_for_counts(host: &Host, connections: u64) -> Result<()> {
+    retry(SOON, || {
+        let seen = host.engine_seen()?;
+        let peer = &seen["peers"][0];
+        let count = |name: &str| peer[name].as_u64().unwrap_or_default();
+        let counts =
+            ["bytes_sent", "bytes_received", "packets_sent", "packets_received", "rtt_ns"].map(count);
+        let is_up = peer["state"] == "up" && peer["encrypted"] == true && peer["carrier"] == "trunk";
+        match is_up && count("connections") >= connections && !counts.contains(&0) {
+            true => Ok(()),
+            false => fail!("sd ss --json says of the other engine {seen}"),
+        }
+    })
+}
+
+/// Each is told whether the other one's engine is reached, and why not; engines that carry nothing sleep all the while.
+fn seen(_: &mut Lab) -> Result<()> {
+    for leaves in [0, 1] {
+        let Some(hosts) = hosts()? else { return Ok(()) };
+        hosts.iter().try_for_each(|host| wait_for_word(host, "is reached"))?;
+        hosts.iter().try_for_each(|host| wait_for_word(host, "encrypted, round trip"))?;
+        let engines = [hosts[0].engine()?, hosts[1].engine()?];
+        std::thread::sleep(Duration::from_millis(1500));
+        let before = engines.map(procfs::cpu_ns);
+        std::thread::sleep(Duration::from_millis(2500));
+        if engines.map(procfs::cpu_ns) != before {
+            fail!("an engine that carries nothing is awake");
+        }
+        let [here, there] = hosts;
+        let (mut leaver, stays) = if leaves == 0 { (here, there) } else { (there, here) };
+        // An engine that carries nothing ends with its monitor.
+        leaver.lab.kill_monitor();
+        // The first host's engine calls.
+        let why = if leaves == 0 { "it has ended the connection" } else { "nobody listens there" };
+        wait_for_word(&stays, why)?;
+        if stays.engine_seen()?["peers"][0]["state"] == "up" {
+            fail!("it is up all the same");
+        }
+        // With its network goes the cable, and this one's address.
+        drop(leaver);
+        if leaves == 1 {
+            wait_for_word(&stays, "the connection to it fails")?;
+        }
+        stays.finish()?;
+    }
+    Ok(())
+}
+
 fn finish(hosts: [Host; 2]) -> Result<()> {
     hosts.into_iter().try_for_each(Host::finish)
 }
@@ -131,6 +190,7 @@ fn redis(_: &mut Lab) -> Result<()> {
         ["-h", &address, "-p", &port, "-t", "set,get", "-c", "20", "-n", "400000", "-d", "100", "--csv"];
     let client = here.lab.start(Side::Sd, "redis-benchmark", &load)?;
     wait_for_engine(&hosts, 20)?;
+    hosts.iter().try_for_each(|host| wait_for_counts(host, 20))?;
     let output = client.wait(LIMIT)?.ok()?;
     if output.text().lines().filter(|line| line.starts_with("\"SET\"") || line.starts_with("\"GET\"")).count()
         != 2
@@ -227,6 +287,9 @@ fn other_key(_: &mut Lab) -> Result<()> {
     }
     std::fs::write(host.hosts_file(), other)?;
     start_again(host)?;
+    // The one that calls shows the other key, and is not told why nobody wants it.
+    wait_for_word(&hosts[0], "it ends the greeting")?;
+    wait_for_word(&hosts[1], "another key")?;
     stays_with_the_kernel(hosts)
 }
 

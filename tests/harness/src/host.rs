@@ -11,10 +11,11 @@
 use crate::cable::{Cable, Faults};
 use crate::lab::Lab;
 use crate::network::Network;
-use crate::{Result, fail, procfs, product, retry};
+use crate::{Result, fail, procfs, product, retry, ss};
+use serde_json::Value;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Its programs are run by its lab.
@@ -100,6 +101,28 @@ impl Host {
             Some(pid) => Ok(pid),
             None => fail!("there is no engine"),
         }
+    }
+
+    /// What `sd ss --json` says of its engine and those that it knows.
+    pub fn engine_seen(&self) -> Result<Value> {
+        let mut document = ss::document(&product::sd(), &self.lab.socket())?;
+        Ok(document["monitor"]["engine"].take())
+    }
+
+    /// What `sd doctor` says of the other host's engine, behind its verdict.
+    pub fn doctor(&self) -> Result<String> {
+        let mut command = Command::new(product::sd());
+        command.args(["doctor", "--json"]).env("SD_MONITOR", self.lab.socket());
+        // Whether all else is well is not asked here.
+        let text = command.stdin(Stdio::null()).stderr(Stdio::null()).output()?.stdout;
+        let document: Value = serde_json::from_slice(&text)?;
+        let checks = document["checks"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let said = |check: &Value| {
+            let word = |field: &str| check[field].as_str().unwrap_or_default().to_owned();
+            format!("{}: {}", word("verdict"), word("detail"))
+        };
+        let mut others = checks.iter().filter(|check| check["name"] == "other engine").map(said);
+        others.next().ok_or_else(|| format!("sd doctor says nothing of the other engine: {document}").into())
     }
 
     /// Ends its monitor, after a check that nothing is left in it.

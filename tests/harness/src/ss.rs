@@ -123,7 +123,7 @@ pub struct Held {
 
 /// The memory of each client, by process.
 pub fn memory(sd: &Path, socket: &Path) -> Result<BTreeMap<u64, Held>> {
-    let value: Value = serde_json::from_str(&text(sd, socket)?)?;
+    let value = document(sd, socket)?;
     let Some(clients) = value["monitor"]["clients"].as_array() else { fail!("no \"clients\" in {value}") };
     let number = |client: &Value, name: &str| client[name].as_u64().unwrap_or(0);
     let held = |client: &Value| Held {
@@ -137,6 +137,11 @@ pub fn memory(sd: &Path, socket: &Path) -> Result<BTreeMap<u64, Held>> {
 /// Asks the monitor behind `socket`.
 pub fn snapshot(sd: &Path, socket: &Path) -> Result<Snapshot> {
     Snapshot::parse(&text(sd, socket)?)
+}
+
+/// All that it knows.
+pub fn document(sd: &Path, socket: &Path) -> Result<Value> {
+    Ok(serde_json::from_str(&text(sd, socket)?)?)
 }
 
 fn text(sd: &Path, socket: &Path) -> Result<String> {

@@ -269,6 +269,10 @@ fn of_an_engine(all: &mut Vec<Request>, ids: &Ids, port: u16) {
         };
         all.extend([asked(0, 0), asked(u64::MAX, port)]);
     }
+    for number in [0, u64::MAX] {
+        let kind = Request::KINDS.iter().filter_map(|kind| Request::made_of(*kind, &mut || number));
+        all.extend(kind.filter(|request| matches!(request, Request::Peer { .. })));
+    }
     let offers = ids.all.iter().copied().chain([0, 1, u64::MAX]);
     all.extend(
         offers.flat_map(|client| [0, 1].map(|offer| Request::Found { client, offer, serial: client })),

@@ -4,6 +4,7 @@
 //! and with a monitor, of its own. Exit status 1 when a check failed.
 
 mod container;
+mod engine;
 mod kernel;
 mod limits;
 mod parts;
@@ -66,6 +67,7 @@ pub(crate) fn main(options: &DoctorOptions) -> Result<()> {
     if options.pid.is_none() {
         checks.extend(container::checks(&answer));
         checks.extend(promotion::check(&answer));
+        checks.extend(engine::checks(&answer));
         checks.extend(kernel::checks());
         checks.extend(limits::checks());
         checks.push(selftest::check());

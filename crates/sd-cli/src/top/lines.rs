@@ -165,7 +165,7 @@ fn share(cpu: Option<f64>) -> String {
 }
 
 /// Three figures and a unit of a thousand.
-fn bytes(number: f64) -> String {
+pub(super) fn bytes(number: f64) -> String {
     let mut number = number;
     for unit in ["", "k", "M", "G"] {
         if number < 999.5 {
@@ -213,6 +213,7 @@ pub(super) mod tests {
             seconds: 1.0,
             connections: vec![busy(2, Some(10.0), 9), busy(3, None, 0), busy(1, Some(12_345.0), 4)],
             processes: vec![process],
+            peers: Vec::new(),
             truncated: false,
         }
     }

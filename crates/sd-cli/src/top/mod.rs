@@ -6,6 +6,7 @@
 //! Each look is one question to the monitor, which reads what is in shared memory anyway.
 
 mod lines;
+mod peers;
 mod sample;
 mod screen;
 
@@ -53,7 +54,9 @@ fn text(rates: &Rates, look: Look, is_json: bool) -> Result<String> {
         return Ok(serde_json::to_string(rates).context("JSON")? + "\n");
     }
     let lines::Table { header, rows } = lines::table(rates, look);
-    Ok(format!("{}\n{}\n", lines::summary(rates), table::render(header, &rows)))
+    let others = peers::table(&rates.peers);
+    let others = others.map(|it| table::render(it.header, &it.rows)).unwrap_or_default();
+    Ok(format!("{}\n{others}{}\n", lines::summary(rates), table::render(header, &rows)))
 }
 
 fn sample(socket: &Path) -> Result<Sample> {

@@ -4,7 +4,9 @@
 //! nothing. So there are bytes and no messages of connections over shared memory; messages and no bytes of those of the kernel's that are
 //! watched, where calls are counted for promotion's sake; and no rate of the kernel's others, which the library does not touch.
 
+use super::peers::Far;
 use sd_cli::failure::Result;
+use sd_cli::peers::{self, Peer};
 use sd_cli::status::{self, Connection};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,6 +25,7 @@ pub(super) struct Sample {
     ticks: HashMap<u64, u64>,
     ticks_per_second: f64,
     is_truncated: bool,
+    peers: Vec<Peer>,
 }
 
 #[derive(Deserialize, Default)]
@@ -52,7 +55,8 @@ impl Sample {
         let ticks_per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
         let clock_ns = document["clock_ns"].as_u64().unwrap_or(clock_ns);
         let is_truncated = document["truncated"] == Value::Bool(true);
-        Ok(Sample { clock_ns, connections, clients, ticks, ticks_per_second, is_truncated })
+        let peers = peers::engine(document).unwrap_or_default().peers;
+        Ok(Sample { clock_ns, connections, clients, ticks, ticks_per_second, is_truncated, peers })
     }
 }
 
@@ -129,6 +133,8 @@ pub(super) struct Rates {
     pub(super) processes: Vec<Process>,
     /// There are more connections than the monitor shows.
     pub(super) truncated: bool,
+    /// Other hosts' engines.
+    pub(super) peers: Vec<Far>,
 }
 
 impl Rates {
@@ -190,7 +196,11 @@ impl Rates {
         }
         let mut processes: Vec<Process> = processes.into_values().collect();
         processes.sort_by_key(|process| process.pid);
-        Rates { seconds, connections, processes, truncated: now.is_truncated }
+        let old: HashMap<&str, &Peer> =
+            before.peers.iter().map(|peer| (peer.address.as_str(), peer)).collect();
+        let far = |peer: &Peer| Far::between(old.get(&*peer.address).copied(), peer, now.clock_ns, of);
+        let peers = now.peers.iter().map(far);
+        Rates { seconds, connections, processes, truncated: now.is_truncated, peers: peers.collect() }
     }
 }
 

@@ -2,6 +2,7 @@
 //! but by SIGKILL.
 
 use super::lines::{self, Look};
+use super::peers;
 use super::sample::Rates;
 use clap::ValueEnum;
 use ratatui::Frame;
@@ -15,6 +16,8 @@ use sd_cli::failure::printable;
 use sd_cli::table::Align;
 use std::time::Duration;
 
+/// Other hosts' engines that are shown at most.
+const PEERS: usize = 4;
 /// Rows that Page Up and Page Down move by.
 const PAGE: usize = 10;
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -76,29 +79,24 @@ impl Screen {
 
     /// Draws all of it.
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
+        let others = peers::table(&self.rates.peers);
+        let others_height = others.as_ref().map_or(0, |it| 1 + it.rows.len().min(PEERS));
         let areas = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(1),
+            Constraint::Length(others_height as u16),
             Constraint::Fill(1),
             Constraint::Length(1),
         ]);
-        let [top, state, body, bottom] = areas.areas(frame.area());
+        let [top, state, far, body, bottom] = areas.areas(frame.area());
         frame.render_widget(Paragraph::new(lines::summary(&self.rates)), top);
         frame.render_widget(Paragraph::new(self.state()).style(Modifier::BOLD), state);
-        let lines::Table { header, rows } = lines::table(&self.rates, self.look);
-        *self.table.offset_mut() = self.table.offset().min(rows.len().saturating_sub(1));
-        let widths: Vec<Constraint> = widths(header, &rows).into_iter().map(Constraint::Length).collect();
-        let cell = |text: &str, align: &Align| {
-            let side = if *align == Align::Right { Alignment::Right } else { Alignment::Left };
-            Cell::from(Text::from(text.to_owned()).alignment(side))
-        };
-        let line =
-            |row: &Vec<String>| Row::new(row.iter().zip(header).map(|(text, (_, align))| cell(text, align)));
-        let titles = Row::new(header.iter().map(|(title, align)| cell(title, align)));
-        let table = Table::new(rows.iter().map(line), widths)
-            .column_spacing(2)
-            .header(titles.style(Style::new().add_modifier(Modifier::REVERSED)));
-        frame.render_stateful_widget(table, body, &mut self.table);
+        if let Some(others) = others {
+            frame.render_widget(widget(&others), far);
+        }
+        let lines = lines::table(&self.rates, self.look);
+        *self.table.offset_mut() = self.table.offset().min(lines.rows.len().saturating_sub(1));
+        frame.render_stateful_widget(widget(&lines), body, &mut self.table);
         frame.render_widget(Paragraph::new(HELP).style(Modifier::DIM), bottom);
     }
 
@@ -112,6 +110,22 @@ impl Screen {
         let seconds = self.interval.as_secs_f64();
         format!("by {}{order}, every {seconds:.1} s{stopped}", column.unwrap_or_default())
     }
+}
+
+/// A table as it is drawn.
+fn widget(lines: &lines::Table) -> Table<'_> {
+    let lines::Table { header, rows } = lines;
+    let widths: Vec<Constraint> = widths(header, rows).into_iter().map(Constraint::Length).collect();
+    let cell = |text: &str, align: &Align| {
+        let side = if *align == Align::Right { Alignment::Right } else { Alignment::Left };
+        Cell::from(Text::from(text.to_owned()).alignment(side))
+    };
+    let line =
+        |row: &Vec<String>| Row::new(row.iter().zip(*header).map(|(text, (_, align))| cell(text, align)));
+    let titles = Row::new(header.iter().map(|(title, align)| cell(title, align)));
+    Table::new(rows.iter().map(line).collect::<Vec<_>>(), widths)
+        .column_spacing(2)
+        .header(titles.style(Style::new().add_modifier(Modifier::REVERSED)))
 }
 
 /// The column so many places further in the list, around its end.

@@ -81,6 +81,9 @@ pub enum Taken {
 pub struct Counters {
     pub packets_sent: u64,
     pub packets_taken: u64,
+    /// Of those packets, with headers and seals.
+    pub bytes_sent: u64,
+    pub bytes_taken: u64,
     pub malformed: u64,
     /// The seal was broken, or of another session.
     pub forged: u64,
@@ -145,6 +148,11 @@ impl Link {
         Counters { stale: self.session.stale, ..self.counters }
     }
 
+    /// From a packet to its acknowledgement, smoothed: of the fastest path on which that is known.
+    pub fn rtt(&self) -> Option<Nanos> {
+        self.paths.iter().filter_map(Path::rtt).min()
+    }
+
     /// Ends the session, if there is one, and seeks another.
     pub fn restart(&mut self, now: Nanos, ends: &mut (impl Ends + ?Sized)) {
         self.down(ends);
@@ -154,7 +162,10 @@ impl Link {
     /// A carrier broke and was made anew: what was under way on it is sent again, on any path.
     pub fn path_broke(&mut self, path: u8) {
         let Some(path) = self.paths.get_mut(usize::from(path)) else { return };
-        path.give_up_all(|item| self.session.lost(item));
+        path.give_up_all(|item| {
+            self.counters.lost_records += 1;
+            self.session.lost(item);
+        });
     }
 
     /// A tenant, by the number that both engines know, and what it may use.

@@ -90,6 +90,7 @@ impl Link {
                     path.received.insert(&arrival, &path.config.acks);
                 }
                 self.counters.packets_taken += 1;
+                self.counters.bytes_taken += u64::from(header.len);
                 Taken::Yes
             }
             Err(Fault::Shortage) => {
@@ -189,6 +190,7 @@ impl Link {
             self.asked_since = Some(now);
         }
         self.counters.packets_sent += 1;
+        self.counters.bytes_sent += len as u64;
         Some(len)
     }
 

@@ -117,6 +117,11 @@ impl Path {
         self.sent.has_packet_room() && (is_within || self.must_ask)
     }
 
+    /// The round-trip time, once there is one.
+    pub(crate) fn rtt(&self) -> Option<Nanos> {
+        self.rtt.is_known().then(|| self.rtt.smoothed())
+    }
+
     /// A packet was written.
     pub(crate) fn commit(&mut self, now: Nanos, bytes: usize, is_asking: bool) {
         self.sent.commit(now, bytes as u32, is_asking);

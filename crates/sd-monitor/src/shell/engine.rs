@@ -14,6 +14,7 @@
 //! As for pumps ([`super::pumps`]): root, or the monitor's own user, and only if the monitor was told to use one.
 
 use super::family::Family;
+use super::peers::Peers;
 use super::segments::Segment;
 use super::server::Server;
 use crate::core::ClientId;
@@ -40,16 +41,22 @@ pub(crate) struct Engine {
     client: Option<ClientId>,
     /// Clients whose offers it was told of.
     seekers: HashSet<ClientId>,
+    pub(super) peers: Peers,
 }
 
 impl Engine {
     pub(crate) fn new(is_wanted: bool) -> Engine {
-        Engine { is_wanted, client: None, seekers: HashSet::new() }
+        Engine { is_wanted, client: None, seekers: HashSet::new(), peers: Peers::default() }
     }
 
     /// One is to be used.
     pub(super) fn is_wanted(&self) -> bool {
         self.is_wanted
+    }
+
+    /// Which client is the engine.
+    pub(super) fn client(&self) -> Option<ClientId> {
+        self.client
     }
 
     /// Whether this client is the engine.
@@ -83,6 +90,7 @@ impl Server {
             Request::Found { client: offers, offer, serial } => {
                 self.found(client, (ClientId(offers), offer), serial)?;
             }
+            Request::Peer { .. } => self.peer(client, asked)?,
             _ => return Err(ErrorCode::Protocol),
         }
         Ok(None)
@@ -140,7 +148,10 @@ impl Server {
 
     /// A client has ended, the engine perhaps.
     pub(super) fn engine_forgets(&mut self, client: ClientId) {
-        self.engine.client = self.engine.client.filter(|engine| *engine != client);
+        if self.engine.is(client) {
+            self.engine.client = None;
+            self.engine.peers.clear();
+        }
         if self.engine.seekers.remove(&client)
             && let Some(engine) = self.engine.client
         {

@@ -26,6 +26,7 @@ mod looks;
 mod metrics;
 mod offers;
 mod origin;
+mod peers;
 pub(crate) mod place;
 mod poller;
 mod processes;
@@ -89,7 +90,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     ended
 }
 
-fn start_log() {
+/// See [`crate::start_log`].
+pub(crate) fn start_log() {
     let wanted = std::env::var("SD_LOG").unwrap_or_default();
     let level: LevelFilter =
         if wanted.is_empty() { LevelFilter::ERROR } else { wanted.parse().unwrap_or(LevelFilter::INFO) };

@@ -80,12 +80,11 @@ impl Server {
     /// Acts on a message of a client's. All kinds of messages are named: of a new one the compiler asks what is to be done.
     fn act_for(
         &mut self,
-        (id, sender, who): (u64, Sender, Identity),
+        (id, sender, who @ Identity { client, .. }): (u64, Sender, Identity),
         asked: Request,
         fds: &mut Vec<OwnedFd>,
         listener: Result<Owned, Unfit>,
     ) -> Result<Option<Reply>, ErrorCode> {
-        let client = who.client;
         match asked {
             Request::Hello { .. } => self.hello_of_next_image(id, who, fds)?,
             Request::GiveBack { .. } => return self.give_back(id, client, asked),
@@ -134,7 +133,8 @@ impl Server {
             | Request::Carries { .. }
             | Request::Engine
             | Request::Sought { .. }
-            | Request::Found { .. } => return self.act_for_carrier(client, &asked),
+            | Request::Found { .. }
+            | Request::Peer { .. } => return self.act_for_carrier(client, &asked),
             // It is registered already; what anybody may ask, `act` does.
             Request::Resume
             | Request::Status

@@ -9,6 +9,7 @@ mod roads;
 use super::family::Family;
 use super::files::comm;
 use super::looks::What;
+use super::peers::EngineShown;
 use super::pumps::{CARRIER, PUMPED};
 use super::rescue;
 use super::segments::{Segment, Slab};
@@ -52,6 +53,8 @@ struct Document {
     processes: usize,
     port_blocks: usize,
     promotion: Promotion,
+    /// None: connections to other hosts are the kernel's.
+    engine: Option<EngineShown>,
     counters: Counters,
 }
 
@@ -231,6 +234,7 @@ impl Server {
             processes: self.core.members.len(),
             port_blocks: self.core.leases.count(),
             promotion: self.promotion(uid),
+            engine: self.engine_shown(sees.is_none()),
             counters: self.counters,
         };
         memfd(&serde_json::to_vec(&document).ok()?)

@@ -14,6 +14,7 @@ mod matching;
 mod memory;
 mod metrics;
 mod offers;
+mod peers;
 mod process;
 mod pumps;
 mod quotas;
@@ -45,7 +46,7 @@ fn monitor_process() {
         pump,
         metrics,
         promote,
-        engine: false,
+        engine: std::env::var_os("SD_TEST_ENGINE").is_some(),
         wander: None,
     };
     let ended = sd_monitor::run(options);

@@ -38,7 +38,7 @@ fn curl(arguments: &[&str]) -> Option<(u16, String)> {
 }
 
 /// Asks by hand.
-fn page(path: &std::path::Path) -> String {
+pub(crate) fn page(path: &std::path::Path) -> String {
     let mut socket = UnixStream::connect(path).unwrap();
     socket.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
     let mut text = String::new();
@@ -54,7 +54,7 @@ fn is_name(name: &str) -> bool {
 
 /// Reads OpenMetrics text as strictly as it can be: each sample belongs to the family that was announced last, no family and no
 /// sample comes twice, labels are quoted, the end is marked.
-fn parse(text: &str) -> BTreeMap<String, f64> {
+pub(crate) fn parse(text: &str) -> BTreeMap<String, f64> {
     let text = text.strip_suffix("# EOF\n").expect("an end");
     let (mut families, mut samples) = (BTreeMap::new(), BTreeMap::new());
     let mut current = (String::new(), String::new());

@@ -93,6 +93,17 @@ impl Server {
         server
     }
 
+    /// A monitor that was told of an engine, and serves metrics in its directory.
+    pub(crate) fn start_with_engine() -> Server {
+        let mut server = Server::prepare();
+        server._alone = Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner));
+        let place = format!("unix:{}", server.directory().join("metrics.sock").display());
+        server.restart_with(|command| {
+            command.env("SD_TEST_ENGINE", "1").env("SD_TEST_METRICS", place);
+        });
+        server
+    }
+
     /// Another monitor at a place of its own.
     pub(crate) fn start_another(&self) -> Server {
         let mut server = Server::prepare();

@@ -1,7 +1,7 @@
 //! A live monitor, in a thread of this process, and clients that send it any messages with any descriptors.
 
 use super::Bytes;
-use sd_proto::{Ip, MESSAGE_MAX, Request, VERSION};
+use sd_proto::{Ip, MESSAGE_MAX, PeerState, Request, VERSION};
 use sd_shm::slab::Slab;
 use sd_sys::Errno;
 use std::net::{TcpListener, TcpStream};
@@ -191,6 +191,22 @@ fn of_engine((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
     match b & 48 {
         0 => Request::Engine,
         16 => Request::Found { client: a, offer: u64::from(x), serial: b },
+        48 => Request::Peer {
+            ip: ip(a),
+            port,
+            state: PeerState::ALL[x as usize % PeerState::ALL.len()],
+            errno: y,
+            sealed: y & 1 != 0,
+            since_ns: a,
+            rtt_ns: b,
+            connections: x,
+            bytes_sent: a,
+            bytes_received: b,
+            packets_sent: a,
+            packets_received: b,
+            said_again: a,
+            retransmitted: b,
+        },
         _ => Request::Sought {
             serial: a,
             local: ip(a),
@@ -274,7 +290,7 @@ mod tests {
     fn each_kind_of_request_has_a_row() {
         let rows: std::collections::BTreeSet<u8> = (0..KINDS)
             .flat_map(|kind| {
-                [0, 2, 3, 6, 14, 22, 38, 70].map(|b| request(&mut Bytes(&[kind, 0, b]), 1).kind())
+                [0, 2, 3, 6, 14, 22, 38, 54, 70].map(|b| request(&mut Bytes(&[kind, 0, b]), 1).kind())
             })
             .collect();
         let kinds = Request::examples().map(|request| request.kind()).collect();

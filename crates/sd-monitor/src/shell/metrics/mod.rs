@@ -16,11 +16,13 @@
 //! | `place` | the socket or address |
 //! | `http` | what a request asks for, what an answer looks like |
 //! | `serve` | the thread |
+//! | `peers` | other hosts' engines, in text |
 //! | `sums` | what the main thread sees when it looks around, and its text |
 //!
 //! Tested by `metrics.rs` of the monitor's tests, with curl(1).
 
 mod http;
+mod peers;
 pub(super) mod place;
 mod serve;
 mod sums;
@@ -201,6 +203,7 @@ impl Server {
     fn gather_rest(&self, sums: &mut Sums) {
         sums.counters = self.counters;
         sums.offers_waiting = self.core.offers.len() as u64;
+        sums.peers = peers::seen(&self.engine.peers);
         sums.processes = self.core.members.len() as u64;
         sums.channels = self.core.channels.len() as u64;
         sums.listeners = self.core.listeners.iter().count() as u64;
@@ -211,7 +214,7 @@ impl Server {
 }
 
 /// `NoListener` as `no_listener`.
-fn words(name: &str) -> String {
+pub(super) fn words(name: &str) -> String {
     let mut text = String::new();
     for (at, letter) in name.char_indices() {
         if letter.is_ascii_uppercase() && at > 0 {

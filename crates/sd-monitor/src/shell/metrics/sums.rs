@@ -4,6 +4,7 @@
 
 use super::super::family::Family;
 use super::super::server::Counters;
+use super::peers::{self, Peer};
 use super::serve::Shared;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -42,6 +43,8 @@ pub(super) struct Sums {
     pub(super) descriptors: BTreeMap<u32, u64>,
     pub(super) descriptors_share: u64,
     pub(super) counters: Counters,
+    /// Other hosts' engines.
+    pub(super) peers: Vec<Peer>,
 }
 
 /// Waits that ended while a thread looked, and those that it slept through.
@@ -145,7 +148,8 @@ impl Collector for Seen {
         let text = "Descriptors that a user may be charged for, root and the monitor's own excepted";
         page.gauge("quota_descriptors_limit", text, it.descriptors_share)?;
         page.waits(it.waits)?;
-        page.counters(&it.counters)
+        page.counters(&it.counters)?;
+        peers::encode(&it.peers, &mut to)
     }
 }
 

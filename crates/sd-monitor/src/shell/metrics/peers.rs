@@ -1,0 +1,100 @@
+//! Other hosts' engines, in text.
+
+use super::super::peers::Peers;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Unit;
+use sd_proto::PeerState;
+use std::fmt;
+
+/// How the engine stands with another one, and what both have exchanged.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    address: String,
+    is_up: bool,
+    rtt_ns: u64,
+    connections: u64,
+    /// Sent, and received.
+    bytes: [u64; 2],
+    packets: [u64; 2],
+    /// By the engine, and by the kernel.
+    again: [u64; 2],
+}
+
+/// All of them.
+pub(super) fn seen(peers: &Peers) -> Vec<Peer> {
+    let one = |(address, peer): (&std::net::SocketAddr, &super::super::peers::Peer)| {
+        let counts = peer.counts?;
+        Some(Peer {
+            address: address.to_string(),
+            is_up: peer.state == PeerState::Up,
+            rtt_ns: counts.rtt_ns,
+            connections: counts.connections.into(),
+            bytes: [counts.bytes_sent, counts.bytes_received],
+            packets: [counts.packets_sent, counts.packets_received],
+            again: [counts.said_again, counts.retransmitted],
+        })
+    };
+    peers.iter().filter_map(one).collect()
+}
+
+/// Nothing where there is no engine.
+pub(super) fn encode(peers: &[Peer], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    if peers.is_empty() {
+        return Ok(());
+    }
+    gauges(to, "engine_peer_up", "Whether another host's engine is reached", peers, |peer| {
+        peer.is_up.into()
+    })?;
+    let help = "Connections that are carried to another host's engine";
+    gauges(to, "engine_peer_connections", help, peers, |peer| peer.connections)?;
+    let help = "Time from a packet to another host's engine to its acknowledgement";
+    let mut family =
+        to.encode_descriptor("engine_peer_rtt", help, Some(&Unit::Seconds), MetricType::Gauge)?;
+    for peer in peers.iter().filter(|peer| peer.rtt_ns > 0) {
+        let labels = [("peer", peer.address.as_str())];
+        ConstGauge::new(peer.rtt_ns as f64 / 1e9).encode(family.encode_family(&labels)?)?;
+    }
+    let ways = ("direction", ["sent", "received"]);
+    let help = "Bytes of packets that another host's engine was sent, and has sent";
+    counters(to, ("engine_peer_bytes", help), peers, ways, |peer| peer.bytes)?;
+    let help = "Packets that another host's engine was sent, and has sent";
+    counters(to, ("engine_peer_packets", help), peers, ways, |peer| peer.packets)?;
+    let help = "What was sent again to another host's engine: records by the engine, segments by the kernel";
+    counters(to, ("engine_peer_retransmissions", help), peers, ("by", ["engine", "kernel"]), |peer| {
+        peer.again
+    })
+}
+
+fn gauges(
+    to: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    peers: &[Peer],
+    of: fn(&Peer) -> u64,
+) -> fmt::Result {
+    let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    peers.iter().try_for_each(|peer| {
+        let labels = [("peer", peer.address.as_str())];
+        ConstGauge::new(of(peer)).encode(family.encode_family(&labels)?)
+    })
+}
+
+fn counters(
+    to: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    peers: &[Peer],
+    (label, values): (&'static str, [&'static str; 2]),
+    of: fn(&Peer) -> [u64; 2],
+) -> fmt::Result {
+    let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for peer in peers {
+        for (value, count) in values.into_iter().zip(of(peer)) {
+            let labels = [("peer", peer.address.as_str()), (label, value)];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,209 @@
+//! Other hosts' engines, as this host's engine says how it stands with each ([`Request::Peer`]): for `sd ss --json`, `sd top`, `sd doctor` and
+//! metrics. It is shown and decides nothing.
+
+use super::engine::CARRIER;
+use super::server::Server;
+use crate::core::ClientId;
+use sd_proto::{ErrorCode, Ip, PeerState, Request};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// An engine with more in its hosts file has some that are not shown.
+const PEERS_MAX: usize = 1024;
+
+/// What the engine has said last of each.
+#[derive(Default)]
+pub(crate) struct Peers(BTreeMap<SocketAddr, Peer>);
+
+/// One of them.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    #[serde(skip)]
+    pub(super) state: PeerState,
+    #[serde(skip)]
+    errno: u32,
+    encrypted: bool,
+    /// Since when it is reached, or is not.
+    since_ns: u64,
+    #[serde(flatten)]
+    pub(super) counts: Option<Counts>,
+}
+
+/// For who sees all connections of the host.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Zero: not known.
+    pub(super) rtt_ns: u64,
+    pub(super) connections: u32,
+    pub(super) bytes_sent: u64,
+    pub(super) bytes_received: u64,
+    pub(super) packets_sent: u64,
+    pub(super) packets_received: u64,
+    pub(super) said_again: u64,
+    pub(super) retransmitted: u64,
+}
+
+/// As the document has one.
+#[derive(Serialize)]
+struct Shown {
+    address: SocketAddr,
+    carrier: &'static str,
+    state: String,
+    why: String,
+    #[serde(flatten)]
+    peer: Peer,
+}
+
+/// The engine, as the document has it.
+#[derive(Serialize)]
+pub(super) struct EngineShown {
+    /// None: it is not there.
+    pid: Option<u32>,
+    peers: Vec<Shown>,
+}
+
+impl Peers {
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&SocketAddr, &Peer)> {
+        self.0.iter()
+    }
+
+    /// What is said of one. Of those for which there is no room nothing is kept.
+    fn note(&mut self, said: &Request) -> Result<(), ErrorCode> {
+        let Request::Peer {
+            ip,
+            port,
+            state,
+            errno,
+            sealed,
+            since_ns,
+            rtt_ns,
+            connections,
+            bytes_sent,
+            bytes_received,
+            packets_sent,
+            packets_received,
+            said_again,
+            retransmitted,
+        } = *said
+        else {
+            return Err(ErrorCode::Protocol);
+        };
+        let address = SocketAddr::new(address(ip), port);
+        if self.0.len() >= PEERS_MAX && !self.0.contains_key(&address) {
+            return Err(ErrorCode::Exhausted);
+        }
+        let counts = Counts {
+            rtt_ns,
+            connections,
+            bytes_sent,
+            bytes_received,
+            packets_sent,
+            packets_received,
+            said_again,
+            retransmitted,
+        };
+        self.0.insert(address, Peer { state, errno, encrypted: sealed, since_ns, counts: Some(counts) });
+        Ok(())
+    }
+
+    fn shown(&self, sees_all: bool) -> Vec<Shown> {
+        let show = |(address, peer): (&SocketAddr, &Peer)| Shown {
+            address: *address,
+            carrier: CARRIER,
+            state: super::metrics::words(&format!("{:?}", peer.state)),
+            why: peer.why(),
+            peer: Peer { counts: peer.counts.filter(|_| sees_all), ..*peer },
+        };
+        self.0.iter().map(show).collect()
+    }
+}
+
+impl Peer {
+    fn why(&self) -> String {
+        let text = self.state.text();
+        match i32::try_from(self.errno) {
+            Ok(errno @ 1..) => format!("{text}: {}", std::io::Error::from_raw_os_error(errno)),
+            _ => text.to_owned(),
+        }
+    }
+}
+
+fn address(ip: Ip) -> IpAddr {
+    ip.to_v4().map_or_else(|| Ipv6Addr::from(ip.0).into(), IpAddr::from)
+}
+
+impl Server {
+    /// The engine says how it stands with another one.
+    pub(super) fn peer(&mut self, client: ClientId, said: &Request) -> Result<(), ErrorCode> {
+        if !self.engine.is(client) {
+            return Err(ErrorCode::Protocol);
+        }
+        self.engine.peers.note(said)
+    }
+
+    /// The engine and those that it knows; `None` where there is to be none. Counts are of all users' connections together, and for those
+    /// who may see all of them.
+    pub(super) fn engine_shown(&self, sees_all: bool) -> Option<EngineShown> {
+        let engine = &self.engine;
+        let pid = || self.families.get(&engine.client()?).map(|family| family.pid);
+        engine.is_wanted().then(|| EngineShown { pid: pid(), peers: engine.peers.shown(sees_all) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(port: u16, state: PeerState) -> Request {
+        Request::Peer {
+            ip: Ip::v4([10, 0, 0, 2]),
+            port,
+            state,
+            errno: libc::ECONNREFUSED as u32,
+            sealed: true,
+            since_ns: 1,
+            rtt_ns: 2,
+            connections: 3,
+            bytes_sent: 7,
+            bytes_received: 8,
+            packets_sent: 0,
+            packets_received: 0,
+            said_again: 0,
+            retransmitted: 0,
+        }
+    }
+
+    #[test]
+    fn the_last_word_counts_and_what_is_kept_is_bounded() {
+        let mut peers = Peers::default();
+        assert_eq!(peers.note(&said(1, PeerState::Up)), Ok(()));
+        assert_eq!(peers.note(&said(1, PeerState::Refused)), Ok(()));
+        assert_eq!(peers.iter().count(), 1);
+        for port in 2..=PEERS_MAX as u16 {
+            assert_eq!(peers.note(&said(port, PeerState::Up)), Ok(()));
+        }
+        assert_eq!(peers.note(&said(5000, PeerState::Up)), Err(ErrorCode::Exhausted));
+        assert_eq!(peers.note(&said(1, PeerState::Up)), Ok(()), "one that is known");
+        peers.clear();
+        assert_eq!(peers.iter().count(), 0);
+        assert_eq!(peers.note(&Request::Engine), Err(ErrorCode::Protocol));
+    }
+
+    #[test]
+    fn counts_are_for_who_sees_all() {
+        let mut peers = Peers::default();
+        peers.note(&said(7, PeerState::Refused)).unwrap();
+        let [of_root, of_a_user] =
+            [true, false].map(|sees_all| serde_json::to_value(&peers.shown(sees_all)[0]).unwrap());
+        assert_eq!(of_root["address"], "10.0.0.2:7");
+        assert_eq!((&of_root["state"], &of_root["bytes_sent"]), (&"refused".into(), &7.into()));
+        assert!(of_root["why"].as_str().unwrap().contains("nobody listens there: Connection refused"));
+        assert_eq!(of_a_user["state"], "refused");
+        assert!(of_a_user.get("bytes_sent").is_none(), "{of_a_user}");
+    }
+}

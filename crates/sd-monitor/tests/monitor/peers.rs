@@ -1,0 +1,82 @@
+//! What an engine says of other hosts' engines: who may say it, who is told, and how long it is kept.
+
+use crate::client::Client;
+use crate::metrics::{page, parse};
+use crate::server::{Server, until};
+use sd_proto::{Ip, PeerState, Reply, Request};
+
+fn peer(port: u16, state: PeerState) -> Request {
+    Request::Peer {
+        ip: Ip::v4([10, 0, 0, 2]),
+        port,
+        state,
+        errno: 0,
+        sealed: true,
+        since_ns: 5,
+        rtt_ns: 2_000_000_000,
+        connections: 3,
+        bytes_sent: 70,
+        bytes_received: 80,
+        packets_sent: 7,
+        packets_received: 8,
+        said_again: 1,
+        retransmitted: 2,
+    }
+}
+
+fn engine(server: &Server) -> Client {
+    let engine = Client::register(server);
+    assert_eq!(engine.control.ask(Request::Engine, &[]).0, Reply::Ok);
+    engine
+}
+
+#[test]
+fn what_an_engine_says_is_shown_until_it_ends() {
+    let server = Server::start_with_engine();
+    let liar = Client::register(&server);
+    let seen = || liar.control.status()["engine"].clone();
+    liar.control.tell(peer(1, PeerState::Up), &[]);
+    assert_eq!((&seen()["pid"], &seen()["peers"]), (&().into(), &Vec::<u8>::new().into()));
+    let first = engine(&server);
+    first.control.tell(peer(7, PeerState::Refused), &[]);
+    first.control.tell(peer(7, PeerState::Up), &[]);
+    liar.control.tell(peer(9, PeerState::Up), &[]);
+    first.control.status();
+    assert_eq!(seen()["pid"], std::process::id());
+    assert_eq!(seen()["peers"].as_array().map(Vec::len), Some(1));
+    let shown = &seen()["peers"][0];
+    assert_eq!((&shown["address"], &shown["carrier"]), (&"10.0.0.2:7".into(), &"trunk".into()));
+    assert_eq!((&shown["state"], &shown["encrypted"]), (&"up".into(), &true.into()));
+    assert_eq!((&shown["bytes_sent"], &shown["retransmitted"]), (&70.into(), &2.into()));
+    drop(first);
+    until("the engine is gone", || seen()["pid"].is_null());
+    assert_eq!(seen()["peers"], serde_json::json!([]));
+    // The next begins anew.
+    engine(&server).control.tell(peer(8, PeerState::Up), &[]);
+}
+
+#[test]
+fn a_monitor_without_a_hosts_file_has_none() {
+    let server = Server::start();
+    let client = Client::register(&server);
+    client.control.tell(peer(1, PeerState::Up), &[]);
+    assert!(client.control.status()["engine"].is_null());
+}
+
+#[test]
+fn a_prometheus_server_is_told() {
+    let server = Server::start_with_engine();
+    let engine = engine(&server);
+    engine.control.tell(peer(7, PeerState::Up), &[]);
+    engine.control.tell(peer(8, PeerState::NoRoute), &[]);
+    engine.control.status();
+    let all = parse(&page(&server.directory().join("metrics.sock")));
+    let of = |name: &str, port: u16, more: &str| {
+        all[&format!("socksdirect_engine_peer_{name}{{peer=\"10.0.0.2:{port}\"{more}}}")]
+    };
+    assert_eq!((of("up", 7, ""), of("up", 8, "")), (1.0, 0.0));
+    assert_eq!((of("rtt_seconds", 7, ""), of("connections", 7, "")), (2.0, 3.0));
+    assert_eq!(of("bytes_total", 7, ",direction=\"sent\""), 70.0);
+    assert_eq!(of("packets_total", 7, ",direction=\"received\""), 8.0);
+    assert_eq!(of("retransmissions_total", 7, ",by=\"kernel\""), 2.0);
+}

@@ -1,0 +1,72 @@
+//! How an engine stands with another host's.
+
+use crate::Malformed;
+use crate::table::Field;
+use crate::wire::{Reader, Writer};
+
+crate::numbered! {
+/// Whether another host's engine is reached, or why not.
+pub enum PeerState {
+    /// That one calls, and has not.
+    Awaited = 0,
+    /// It is reached, and there is a session.
+    Up = 1,
+    /// This one calls, and nothing is known yet.
+    Calling = 2,
+    /// The kernel there refuses the connection.
+    Refused = 3,
+    /// The kernel here knows no way.
+    NoRoute = 4,
+    /// Nothing comes back.
+    Silent = 5,
+    /// One of the two shows another key than the other one awaits.
+    OtherKey = 6,
+    /// One says `plain`, `shared` or `key=`, and the other something else.
+    NotAlike = 7,
+    /// It ends the greeting without a word.
+    Unwelcome = 8,
+    /// It does not speak as an engine of this version does.
+    Noise = 9,
+    /// It was reached, and has ended.
+    Ended = 10,
+    /// The kernel's connection has failed.
+    Broken = 11,
+    /// This host has no key of the kind that the hosts file asks for.
+    NoKey = 12,
+}
+or none
+}
+
+impl PeerState {
+    /// In words.
+    pub fn text(self) -> &'static str {
+        match self {
+            PeerState::Up => "reached",
+            PeerState::Awaited => "it has not called yet",
+            PeerState::Calling => "it is called, and has not answered yet",
+            PeerState::Refused => "nobody listens there",
+            PeerState::NoRoute => "there is no way to it",
+            PeerState::Silent => "it does not answer",
+            PeerState::OtherKey => "one of the two has another key than the other one's hosts file says",
+            PeerState::NotAlike => "the hosts files do not agree on plain, shared or key",
+            PeerState::Unwelcome => "it ends the greeting",
+            PeerState::Noise => "it does not speak as an engine of this version",
+            PeerState::Ended => "it has ended the connection",
+            PeerState::Broken => "the connection to it fails",
+            PeerState::NoKey => "this host has no key of the kind that its hosts file asks for",
+        }
+    }
+}
+
+impl Field for PeerState {
+    fn put(self, to: &mut Writer<'_>) {
+        to.u32(self as u32);
+    }
+    fn take(from: &mut Reader<'_>) -> Result<PeerState, Malformed> {
+        PeerState::from_u32(from.u32()?).ok_or(Malformed)
+    }
+    fn made_of(next: &mut dyn FnMut() -> u64) -> PeerState {
+        let at = next() as usize % PeerState::ALL.len();
+        PeerState::ALL.get(at).copied().unwrap_or(PeerState::Awaited)
+    }
+}

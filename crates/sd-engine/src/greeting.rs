@@ -94,6 +94,11 @@ impl Greeting {
         Greeting { socket, until_ns, out, come, wanted, claimed, goes_on: false, stage }
     }
 
+    /// The other host has said that nobody listens there. Said once.
+    pub(crate) fn is_refused(&self) -> bool {
+        socket::error(&self.socket) == libc::ECONNREFUSED
+    }
+
     /// Goes on as far as it can. What is agreed comes once.
     pub(crate) fn look(mut self, terms: &Terms<'_>) -> Result<Result<Agreed, Greeting>, Over> {
         loop {

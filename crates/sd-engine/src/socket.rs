@@ -58,6 +58,11 @@ fn keep_alive(socket: &OwnedFd) {
     set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
 }
 
+/// What has befallen it since this was asked last: an errno, or 0.
+pub(crate) fn error(socket: &OwnedFd) -> i32 {
+    sd_sys::fd::getsockopt_int(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0)
+}
+
 /// Sends some of it; how much. `None`: it has ended.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> Option<usize> {
     // SAFETY: the bytes are there.

@@ -17,6 +17,9 @@ const TRIES: u32 = 500;
 /// The engine of a monitor that is gone carries on, and comes back to the next: its place is free only when it has ended.
 const LONG_PAUSE: Duration = Duration::from_millis(200);
 
+/// Memory of so many bytes has a mapping of its own.
+const MAPPED_MIN: libc::c_int = 64 << 10;
+
 /// Runs until it is ended.
 pub(crate) fn main(options: &EngineOptions) -> Result<()> {
     let socket = place::socket(options.socket.as_deref());
@@ -25,6 +28,9 @@ pub(crate) fn main(options: &EngineOptions) -> Result<()> {
     pump::raise_descriptor_limit();
     pump::unblock_signals();
     sd_monitor::start_log();
+    // Buffers of trunks are large, and of most hosts hardly used: what has a mapping of its own costs the pages that were written.
+    // SAFETY: no pointers.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_MIN) };
     let hosts = read(&options.hosts)?;
     // SAFETY: no pointers but to a constant.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"sd-engine".as_ptr()) };

@@ -122,6 +122,11 @@ impl Connection {
         self.bits |= RX_BITS;
     }
 
+    /// Of what has come, what waits for bytes before it.
+    pub(crate) fn early_bytes(&self) -> usize {
+        self.incoming.early_bytes
+    }
+
     pub(crate) fn credit(&mut self, seat: &Seat, stream: u64) {
         let ring = self.outgoing.consumed(stream);
         if let Some(at) = self.at {

@@ -16,6 +16,10 @@ const QUIET_LOOKS: u32 = 4;
 /// meanwhile; a host that sends all at once waits until all are answered.
 const PARTS: (usize, usize) = (24, 64);
 
+/// Bytes of all connections of one peer that wait for others before them, with what each piece costs. Trunks keep the order, so there are
+/// none unless a trunk was made anew.
+pub(crate) const EARLY_MAX: usize = 16 << 20;
+
 /// Connections by number; a number is not given twice soon.
 #[derive(Default)]
 pub(crate) struct Connections {
@@ -79,6 +83,8 @@ pub(crate) struct Desk {
     strange: Vec<(usize, usize)>,
     /// Of channels some are over.
     has_dead: bool,
+    /// What waits early, by peer.
+    early: Vec<usize>,
     /// Bytes that have come.
     pub(crate) carried: u64,
 }
@@ -99,8 +105,14 @@ impl Ends for View<'_> {
 
     fn write(&mut self, end: u64, position: u64, bytes: &[u8]) {
         self.desk.carried += bytes.len() as u64;
+        let mut early = [0; 2];
         if let Some((connection, seat)) = self.desk.with_seat(end) {
+            early[0] = connection.early_bytes();
             connection.write(seat, position, bytes);
+            early[1] = connection.early_bytes();
+        }
+        if early[0] != early[1] && self.desk.is_too_early(self.peer, early) {
+            self.desk.connections.get(end).into_iter().for_each(|connection| connection.is_broken = true);
         }
         self.desk.touch(end);
     }
@@ -170,6 +182,16 @@ impl Desk {
                 self.touch(id);
             }
         }
+    }
+
+    /// What waits early of one of the peer's connections was so much, and is; whether it is more than all of them may have.
+    pub(crate) fn is_too_early(&mut self, peer: usize, [before, now]: [usize; 2]) -> bool {
+        if self.early.len() <= peer {
+            self.early.resize(peer + 1, 0);
+        }
+        let all = &mut self.early[peer];
+        *all = *all + now - before;
+        now > before && *all > EARLY_MAX
     }
 
     fn touch(&mut self, id: u64) {
@@ -278,6 +300,9 @@ impl Desk {
     /// A connection is over.
     pub(crate) fn forget(&mut self, id: u64) {
         let Some(connection) = self.connections.remove(id) else { return };
+        if connection.early_bytes() > 0 {
+            self.is_too_early(connection.peer, [connection.early_bytes(), 0]);
+        }
         if let Some((seat, ticket)) = connection.promise {
             self.tickets.remove(&(seat, ticket));
             if let (Some(at), Some(seat)) = (connection.at, self.seats.get(seat)) {

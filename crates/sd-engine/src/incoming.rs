@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 /// Bytes of one connection that wait for others before them.
 const EARLY_MAX: usize = 1 << 20;
+/// What each piece of those costs besides its bytes.
+const EARLY_EACH: usize = 96;
 
 /// See the module.
 pub(crate) struct Incoming {
@@ -26,7 +28,8 @@ pub(crate) struct Incoming {
     piece: Option<(Piece, (u32, u32), u32)>,
     has_ended: bool,
     early: BTreeMap<u64, Box<[u8]>>,
-    early_bytes: usize,
+    /// What waits early, with its costs.
+    pub(crate) early_bytes: usize,
     /// The large region was written into.
     pub(crate) is_large: bool,
 }
@@ -68,9 +71,9 @@ impl Incoming {
         wants_time: bool,
     ) -> Result<(), Corrupt> {
         if position > self.at {
-            let before = self.early.get(&position).map_or(0, |before| before.len());
-            if bytes.len() > before {
-                self.early_bytes += bytes.len() - before;
+            let before = self.early.get(&position).map_or(0, |before| before.len() + EARLY_EACH);
+            if bytes.len() + EARLY_EACH > before {
+                self.early_bytes += bytes.len() + EARLY_EACH - before;
                 self.early.insert(position, bytes.into());
             }
             return if self.early_bytes > EARLY_MAX { Err(Corrupt) } else { Ok(()) };
@@ -78,7 +81,7 @@ impl Incoming {
         self.feed_rest(there, position, bytes, wants_time)?;
         while let Some(first) = self.early.first_entry().filter(|first| *first.key() <= self.at) {
             let (position, bytes) = first.remove_entry();
-            self.early_bytes -= bytes.len();
+            self.early_bytes -= bytes.len() + EARLY_EACH;
             self.feed_rest(there, position, &bytes, wants_time)?;
         }
         Ok(())

@@ -20,6 +20,8 @@ use std::sync::Arc;
 const PAUSE_NS: [u64; 2] = [100_000_000, 5_000_000_000];
 /// The way to another host may be cut for as long as the kernel's own connections would wait (tcp_retries2).
 const SILENCE_NS: u64 = 900_000_000_000;
+/// Who says for so long that nobody listens has no engine any more: one that has died has a successor at once.
+const GONE_NS: u64 = 2_000_000_000;
 /// Looked at once in this time while nothing else happens.
 pub(crate) const FOREVER_NS: u64 = u64::MAX;
 /// So many callers, who may be anybody at its address, are heard at once.
@@ -27,9 +29,14 @@ const GREETINGS_MAX: usize = 4;
 /// Reads of a trunk before others have their turn.
 const READS: usize = 4;
 
+/// A trunk that has had news is asked until it had none so often: behind a part of a packet, which is none, may be its end.
+const ASKED: u8 = 2;
+
 /// See the module.
 pub(crate) struct Peer {
     trunk: Option<Trunk>,
+    /// How often the trunk is still to be asked whether something has come.
+    news: u8,
     greetings: Vec<Greeting>,
     engine: hosts::Engine,
     credentials: Arc<Credentials>,
@@ -40,6 +47,8 @@ pub(crate) struct Peer {
     dial_at: u64,
     pause: u64,
     standing: Standing,
+    /// Since when its host says that nobody listens.
+    refused_at: Option<u64>,
 }
 
 impl Peer {
@@ -47,6 +56,7 @@ impl Peer {
         let dials = hosts.listen < engine.address;
         Peer {
             trunk: None,
+            news: 0,
             greetings: Vec::new(),
             engine: *engine,
             credentials: Arc::clone(&hosts.credentials),
@@ -55,6 +65,7 @@ impl Peer {
             dial_at: 0,
             pause: PAUSE_NS[0],
             standing: Standing::new(engine.address, &engine.trust, dials, now_ns()),
+            refused_at: None,
         }
     }
 
@@ -67,9 +78,14 @@ impl Peer {
         !self.dials && self.engine.address.ip().to_canonical() == ip.to_canonical()
     }
 
+    /// Something may have come by its trunk.
+    pub(crate) fn has_news(&mut self) {
+        self.news = ASKED;
+    }
+
     /// When it has something to do by itself.
     pub(crate) fn next_time(&self, link: &Link) -> u64 {
-        let dials = self.dials && self.trunk.is_none() && self.greetings.is_empty();
+        let dials = self.is_dialled(link) && self.trunk.is_none() && self.greetings.is_empty();
         let dial = if dials { self.dial_at } else { FOREVER_NS };
         let greeting = self.greetings.iter().map(|greeting| greeting.until_ns).min().unwrap_or(FOREVER_NS);
         // A link that is not up has nobody to greet without a trunk.
@@ -78,9 +94,15 @@ impl Peer {
         dial.min(greeting).min(link)
     }
 
+    /// Who has to be called by the other one calls too while there is a session, to find out whether anybody is left there.
+    fn is_dialled(&self, link: &Link) -> bool {
+        self.dials || link.is_up()
+    }
+
     /// Has a trunk made anew, where that is due. The socket is to be watched then.
-    pub(crate) fn dial(&mut self, now: u64, from: IpAddr) -> Option<i32> {
-        if self.trunk.is_some() || !self.greetings.is_empty() || !self.dials || now < self.dial_at {
+    pub(crate) fn dial(&mut self, now: u64, from: IpAddr, link: &Link) -> Option<i32> {
+        let is_reached = self.trunk.is_some() || !self.greetings.is_empty();
+        if is_reached || !self.is_dialled(link) || now < self.dial_at {
             return None;
         }
         self.dial_at = now + self.pause;
@@ -116,7 +138,7 @@ impl Peer {
             self.standing.session_over(cause, now);
             desk.session_is_over(at);
         }
-        let Some(trunk) = &mut self.trunk else { return false };
+        let Some(trunk) = self.trunk.as_mut().filter(|_| self.news > 0) else { return false };
         let (mut is_up, mut has_come, mut is_down) = (false, false, None);
         for _ in 0..READS {
             let received = trunk.receive(&mut |packet, mark| {
@@ -131,6 +153,7 @@ impl Peer {
                 break;
             }
         }
+        self.news = if has_come { ASKED } else { self.news - 1 };
         is_down.into_iter().for_each(|cause| self.standing.session_over(cause, now));
         if has_come && link.is_up() {
             self.standing.heard(now);
@@ -149,14 +172,30 @@ impl Peer {
                 Ok(Ok(agreed)) => self.agreed(at, now, agreed, link, desk),
                 Ok(Err(greeting)) if !is_late => self.greetings.push(greeting),
                 Ok(Err(_)) => self.standing.failed(&Over(PeerState::Silent, Errno(0)), now),
-                Err(over) => self.standing.failed(&over, now),
+                Err(over) => {
+                    if over.0 == PeerState::Refused {
+                        self.refused(at, now, link, desk);
+                    }
+                    self.standing.failed(&over, now);
+                }
             }
+        }
+    }
+
+    /// Nobody listens there. Programs there are gone, or have lost their connections with their engine: so do those here.
+    fn refused(&mut self, at: usize, now: u64, link: &mut Link, desk: &mut Desk) {
+        let since = *self.refused_at.get_or_insert(now);
+        if now - since >= GONE_NS && link.is_up() {
+            link.restart(now, &mut View { desk, peer: at });
+            desk.session_is_over(at);
+            (*link, self.binding) = (no_link(now), [0; 32]);
         }
     }
 
     /// The trunk carries from now on; with a new link unless the one that there is goes on.
     fn agreed(&mut self, at: usize, now: u64, agreed: Agreed, link: &mut Link, desk: &mut Desk) {
         let Agreed { socket, goes_on, keys } = agreed;
+        (self.refused_at, self.news) = (None, ASKED);
         let Ok(trunk) = Trunk::new(socket, TrunkConfig::default()) else { return };
         if !goes_on && self.begin(at, now, keys, link, desk).is_none() {
             return;

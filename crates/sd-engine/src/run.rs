@@ -28,12 +28,16 @@ const PACE_NS: u64 = 20_000;
 const VISIT_NS: u64 = 100_000;
 /// However busy it is, it answers and calls other engines so often.
 const MEETS_NS: u64 = 10_000_000;
+/// So many trunks are asked each time whether something has come. Of more the kernel tells which have news.
+const FEW: usize = 4;
+/// So many callers are heard before connections have their turn.
+const CALLERS_MAX: usize = 32;
 /// A connection without a slot is given up after so long.
 const WAITS_NS: u64 = 61_000_000_000;
-/// What has ended a sleep, as bits of an event.
-const MONITOR: u64 = 1;
-const CALLERS: u64 = 2;
-const OTHERS: u64 = 4;
+/// Of whom the kernel tells, besides peers by their number.
+const MONITOR: u64 = 1 << 32;
+const CALLERS: u64 = 2 << 32;
+const RINGS: u64 = 3 << 32;
 /// Without a monitor: so often it is looked for.
 const ORPHAN_NS: u64 = 200_000_000;
 
@@ -99,7 +103,7 @@ impl Engine {
         let readable = libc::EPOLLIN as u32;
         for (fd, events, of) in [
             (control.socket(), readable, MONITOR),
-            (control.eventfd.raw(), EVENTFD_EDGE, OTHERS),
+            (control.eventfd.raw(), EVENTFD_EDGE, RINGS),
             (listener.raw(), readable, CALLERS),
         ] {
             sd_sys::fd::epoll_ctl(sleeper.raw(), libc::EPOLL_CTL_ADD, fd, events, of).map_err(system)?;
@@ -174,6 +178,7 @@ impl Engine {
             self.call(now);
             self.hear_callers(now);
         }
+        self.see_news(0);
         let mut has_come = false;
         for (at, (peer, link)) in self.peers.iter_mut().zip(&mut self.links).enumerate() {
             has_come |= peer.carry(at, now, link, &mut self.desk);
@@ -356,19 +361,44 @@ impl Engine {
     /// Calls other engines, where that is due.
     fn call(&mut self, now: u64) {
         let address = self.hosts.listen.ip();
-        for peer in &mut self.peers {
-            if let Some(fd) = peer.dial(now, address) {
-                watch(&self.sleeper, fd, OTHERS);
+        for (at, (peer, link)) in self.peers.iter_mut().zip(&self.links).enumerate() {
+            if let Some(fd) = peer.dial(now, address, link) {
+                watch(&self.sleeper, fd, at as u64);
             }
         }
     }
 
     fn hear_callers(&mut self, now: u64) {
-        while let Some((socket, from)) = self.listener.accept() {
+        // The others of many come next time.
+        for _ in 0..CALLERS_MAX {
+            let Some((socket, from)) = self.listener.accept() else { return };
             // Nobody else is spoken to.
             if let Some(at) = self.peers.iter().position(|peer| peer.is_at(from)) {
-                watch(&self.sleeper, socket.as_raw_fd(), OTHERS);
+                watch(&self.sleeper, socket.as_raw_fd(), at as u64);
                 self.peers[at].called(socket, now);
+            }
+        }
+    }
+
+    /// Notes which trunks have news, and waits for some. The ends of greetings and all others are looked at anyway.
+    fn see_news(&mut self, timeout: i32) {
+        if self.peers.len() <= FEW {
+            self.peers.iter_mut().for_each(Peer::has_news);
+            if timeout == 0 {
+                return;
+            }
+        }
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
+        // SAFETY: room for 32 events; no mask.
+        let count = unsafe {
+            sd_sys::fd::epoll_pwait(self.sleeper.raw(), events.as_mut_ptr(), 32, timeout, std::ptr::null())
+        };
+        for event in events.iter().take(count.unwrap_or(0)) {
+            match event.u64 {
+                // Its end is not announced.
+                MONITOR => self.take_mail(),
+                CALLERS => self.hear_callers(now_ns()),
+                at => self.peers.get_mut(at as usize).into_iter().for_each(Peer::has_news),
             }
         }
     }
@@ -386,19 +416,7 @@ impl Engine {
             FOREVER_NS => -1,
             due => due.saturating_sub(now).div_ceil(1_000_000).min(3_600_000) as i32,
         };
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
-        // SAFETY: room for eight events; no mask.
-        let got = unsafe {
-            sd_sys::fd::epoll_pwait(self.sleeper.raw(), events.as_mut_ptr(), 8, timeout, std::ptr::null())
-        };
-        let come = events.iter().take(got.unwrap_or(0)).fold(0, |come, event| come | event.u64);
-        if come & CALLERS != 0 {
-            self.hear_callers(now_ns());
-        }
-        if come & MONITOR != 0 {
-            // Its end is not announced.
-            self.take_mail();
-        }
+        self.see_news(timeout);
     }
 
     /// There is no monitor.
@@ -420,11 +438,16 @@ impl Engine {
             for (_, seat) in self.desk.seats.all() {
                 seat.end.bring(&mut self.control);
             }
+            return;
+        }
+        // Nobody else tells who has ended.
+        for channel in self.desk.seats.ended() {
+            self.desk.gone(channel, &mut self.links, &mut self.control);
         }
     }
 }
 
-/// News of it end a sleep.
+/// News of it end a sleep, and are noted where it is a peer's.
 fn watch(sleeper: &Owned, fd: i32, of: u64) {
     let events = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET) as u32;
     let _ = sd_sys::fd::epoll_ctl(sleeper.raw(), libc::EPOLL_CTL_ADD, fd, events, of);

@@ -55,6 +55,12 @@ impl Seats {
         self.all.iter().enumerate().filter_map(|(at, seat)| Some((at, seat.as_ref()?)))
     }
 
+    /// Channels whose local process has ended, as the kernel says, and nobody has told.
+    pub(crate) fn ended(&self) -> Vec<u64> {
+        let is_over = |seat: &&Seat| !seat.is_dead && sd_sys::fd::task_is_dead(seat.end.pid() as i32);
+        self.all.iter().flatten().filter(is_over).map(|seat| seat.end.id).collect()
+    }
+
     /// Lets go of those that are over, and not needed; whether others are over.
     pub(crate) fn leave_dead(&mut self, control: &mut Control) -> bool {
         let mut is_left = false;

@@ -1,10 +1,14 @@
 //! The stream between engines, with hand-made ends.
 
+use crate::connection::Connection;
+use crate::desk::{self, Desk, View};
 use crate::hosts::Hosts;
 use crate::incoming::Incoming;
 use crate::laps::Laps;
 use crate::outgoing::Outgoing;
+use crate::seat::{Seat, Slot};
 use crate::words::{Question, Words};
+use sd_link::Ends;
 use sd_proto::Ip;
 use sd_ring::copy::copy_shared;
 use sd_ring::{Effort, Next, RxCursor, TxCursor};
@@ -164,6 +168,41 @@ fn a_hostile_stream_stays_in_the_ring() {
             let _ = incoming.consumed(random.below(1 << 40));
         }
     }
+}
+
+/// However many connections it uses for that.
+#[test]
+fn what_comes_early_is_bounded_for_a_peer() {
+    let mut desk = Desk::default();
+    let eventfd = sd_sys::fd::eventfd(libc::EFD_CLOEXEC).unwrap();
+    let fds = [Mapping::create(9, 1, 2).unwrap().0, sd_shm::public::create(1).unwrap().0, eventfd];
+    desk.seats.add(9, Seat::new(9, Side::A, false, fds).unwrap());
+    let open = |desk: &mut Desk, peer, slot| {
+        let mut connection = Connection::new(peer, true, u64::MAX);
+        (connection.promise, connection.at) = (Some((0, 0)), Some(Slot { slot, generation: 0 }));
+        desk.connections.add(connection)
+    };
+    let ids: Vec<u64> = (0..40).map(|slot| open(&mut desk, 0, slot)).collect();
+    let other = open(&mut desk, 1, 40);
+    let early = |desk: &mut Desk, id: u64| {
+        let connection = desk.connections.get(id).unwrap();
+        (connection.early_bytes(), connection.is_broken)
+    };
+    let put = |desk: &mut Desk, peer, id| {
+        (1..=100).for_each(|at| View { desk, peer }.write(id, at * 10_000, &[0; 9_000]));
+    };
+    ids.iter().for_each(|id| put(&mut desk, 0, *id));
+    put(&mut desk, 1, other);
+    let all: Vec<(usize, bool)> = ids.iter().map(|id| early(&mut desk, *id)).collect();
+    let sum: usize = all.iter().map(|(bytes, _)| bytes).sum();
+    // What breaks them is kept until they are forgotten, and no more of them is taken.
+    assert!((desk::EARLY_MAX..desk::EARLY_MAX + 40 * 10_000).contains(&sum), "{sum}");
+    assert!(all[..10].iter().all(|(_, is_broken)| !is_broken) && all.last().unwrap().1);
+    assert!(!early(&mut desk, other).1);
+    ids.iter().for_each(|id| desk.forget(*id));
+    let next = open(&mut desk, 0, 41);
+    put(&mut desk, 0, next);
+    assert!(!early(&mut desk, next).1);
 }
 
 /// A sender that has no credit, or changes what it has sent, breaks its own connection.

@@ -5,7 +5,7 @@ use harness::cable::Faults;
 use harness::host::{self, Host};
 use harness::lab::{Lab, Side};
 use harness::process::Proc;
-use harness::{Result, fail, network, procfs, retry, ss};
+use harness::{Result, fail, network, procfs, retry, ss, until};
 use std::time::Duration;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -22,6 +22,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("between-hosts-stay", &["python3", network::PROGRAM], stay).ours(),
     Scenario::new("between-hosts-engine-killed", &["python3", network::PROGRAM], engine_killed).ours(),
     Scenario::new("between-hosts-monitor-killed", &["python3", network::PROGRAM], monitor_killed).ours(),
+    Scenario::new("between-hosts-orphan", &["python3", network::PROGRAM], orphan).ours(),
 ];
 
 const PORT: u16 = 7000;
@@ -306,8 +307,7 @@ fn stay(_: &mut Lab) -> Result<()> {
 
 fn start_again(host: &mut Host) -> Result<()> {
     host.lab.kill_monitor();
-    host.start_monitor()?;
-    retry(LIMIT, || host.lab.has_more_descriptors())
+    host.start_engine()
 }
 
 fn stays_with_the_kernel(hosts: [Host; 2]) -> Result<()> {
@@ -359,5 +359,20 @@ fn monitor_killed(_: &mut Lab) -> Result<()> {
     }
     let (server, client) = start(&hosts, 3, 100_000)?;
     end(server, client, ("end", 3))?;
+    finish(hosts)
+}
+
+/// An engine whose monitor and whose programs are gone, which nobody tells it, ends.
+fn orphan(_: &mut Lab) -> Result<()> {
+    let Some(mut hosts) = hosts()? else { return Ok(()) };
+    let (server, client) = start(&hosts, 3, 100_000)?;
+    let engines = [hosts[0].engine()?, hosts[1].engine()?];
+    hosts.iter_mut().for_each(|host| host.lab.kill_monitor());
+    if !engines.iter().all(|engine| procfs::is_alive(*engine)) {
+        fail!("an engine has ended with its monitor, though it carries something");
+    }
+    client.kill();
+    server.kill();
+    until("both engines have ended", LIMIT, || !engines.iter().any(|engine| procfs::is_alive(*engine)))?;
     finish(hosts)
 }

@@ -19,6 +19,7 @@ mod http;
 mod httpd;
 mod loads;
 mod mail;
+mod many;
 mod mariadb;
 mod memcached;
 mod mixed;
@@ -139,6 +140,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     fallback::SCENARIOS,
     hosts::SCENARIOS,
     engines::SCENARIOS,
+    many::SCENARIOS,
     crash::SCENARIOS,
     monitor::SCENARIOS,
     cost::SCENARIOS,

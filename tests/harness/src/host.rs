@@ -10,8 +10,10 @@
 
 use crate::cable::{Cable, Faults};
 use crate::lab::Lab;
-use crate::network::Network;
-use crate::{Result, fail, procfs, product, retry, ss};
+use crate::network::{Network, Switch};
+use crate::scratch::send;
+use crate::{Result, fail, procfs, product, retry, ss, until};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -32,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Of a cable's fate.
 const SEED: u64 = 77;
 /// Where engines are reached.
-const ENGINE_PORT: u16 = 7077;
+pub const ENGINE_PORT: u16 = 7077;
 
 /// Two of them, joined by a cable.
 pub fn two(is_oracle: bool) -> Result<[Host; 2]> {
@@ -53,25 +55,63 @@ pub fn two_with_engines(faults: Faults, least: usize) -> Result<[Host; 2]> {
         true => Network::join(ends).map(|()| None)?,
         false => Some(Cable::join(ends, faults, SEED)?),
     };
-    let lab = |network, address| {
-        Ok::<_, crate::Error>(Host { lab: Lab::on_without_monitor(network)?, address, cable: None })
-    };
-    let mut hosts = [lab(here, ADDRESSES[0])?, lab(there, ADDRESSES[1])?];
-    let keys = [hosts[0].make_key("engine.key")?, hosts[1].make_key("engine.key")?];
-    for (at, host) in hosts.iter_mut().enumerate() {
-        let (own, other, key) = (host.address, ADDRESSES[1 - at], &keys[1 - at]);
-        let text = format!(
-            "listen {own}:{ENGINE_PORT}\nkey engine.key\nhost {other} {other}:{ENGINE_PORT} key={key}\nleast {least}\n"
-        );
-        std::fs::write(host.hosts_file(), text)?;
-        host.start_monitor()?;
-        retry(PATIENCE, || host.lab.has_more_descriptors())?;
-    }
+    let mut hosts = [Host::bare(here, ADDRESSES[0])?, Host::bare(there, ADDRESSES[1])?];
+    introduce(&hosts, least)?;
+    hosts.iter_mut().try_for_each(Host::start_engine)?;
     hosts[0].cable = cable;
     Ok(hosts)
 }
 
+/// So many of them, joined by a switch, whose engines know each other by keys: 10.77.0.1 and so on. Nothing runs there yet
+/// ([`Host::start_engine`]).
+pub fn many(count: u8, least: usize) -> Result<(Switch, Vec<Host>)> {
+    let networks = (0..count).map(|_| Network::new()).collect::<Result<Vec<_>>>()?;
+    let addresses = (1..=count).map(|number| Ipv4Addr::new(10, 77, 0, number));
+    let switch = Switch::join(&networks.iter().zip(addresses.clone()).collect::<Vec<_>>())?;
+    let hosts = networks.into_iter().zip(addresses).map(|(network, address)| Host::bare(network, address));
+    let hosts = hosts.collect::<Result<Vec<_>>>()?;
+    introduce(&hosts, least)?;
+    Ok((switch, hosts))
+}
+
+/// Each gets a key, and a file that names the others by theirs.
+fn introduce(hosts: &[Host], least: usize) -> Result<()> {
+    let keys = hosts.iter().map(|host| host.make_key("engine.key")).collect::<Result<Vec<_>>>()?;
+    for host in hosts {
+        let own = host.address;
+        let mut text = format!("listen {own}:{ENGINE_PORT}\nkey engine.key\nleast {least}\n");
+        for (Host { address, .. }, key) in hosts.iter().zip(&keys).filter(|(other, _)| other.address != own) {
+            text += &format!("host {address} {address}:{ENGINE_PORT} key={key}\n");
+        }
+        std::fs::write(host.hosts_file(), text)?;
+    }
+    Ok(())
+}
+
 impl Host {
+    /// Without a monitor.
+    fn bare(network: Network, address: Ipv4Addr) -> Result<Host> {
+        Ok(Host { lab: Lab::on_without_monitor(network)?, address, cable: None })
+    }
+
+    /// A monitor, and waits until that knows its engine.
+    pub fn start_engine(&mut self) -> Result<()> {
+        self.start_monitor()?;
+        retry(PATIENCE, || self.lab.has_more_descriptors())
+    }
+
+    /// `kill -9` of all that runs there, as if the machine had lost everything but its kernel.
+    pub fn kill_all(&mut self) -> Result<()> {
+        let Some(network) = self.lab.network() else { fail!("it has no network of its own") };
+        until("everything there is gone", PATIENCE, || {
+            let pids = network.processes().unwrap_or_default();
+            pids.iter().for_each(|pid| send(*pid, Signal::SIGKILL));
+            !pids.iter().any(|pid| procfs::is_alive(*pid))
+        })?;
+        self.lab.kill_monitor();
+        Ok(())
+    }
+
     /// A monitor with an engine.
     pub fn start_monitor(&mut self) -> Result<()> {
         let file = self.hosts_file().display().to_string();

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -70,6 +71,17 @@ impl Network {
         })
     }
 
+    /// What runs in it.
+    pub fn processes(&self) -> Result<Vec<u32>> {
+        let own = self.place.metadata()?.ino();
+        let is_inside = |pid: &u32| {
+            std::fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|place| place.ino() == own)
+        };
+        let all = std::fs::read_dir("/proc")?;
+        let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        Ok(pids.filter(is_inside).collect())
+    }
+
     /// Joins two by a cable (a pair of veth devices), with these addresses of one network of 24 bits at its ends.
     pub fn join(ends: [(&Network, Ipv4Addr); 2]) -> Result<()> {
         let [(here, _), (there, _)] = ends;
@@ -82,6 +94,44 @@ impl Network {
         }
         Ok(())
     }
+}
+
+/// What joins any number of networks: a bridge in a namespace of its own.
+///
+/// They know each other's Ethernet addresses from the beginning: of those that are found by asking the kernel keeps some hundred for all
+/// namespaces together (arp(7), gc_thresh2), and drops packets beyond.
+pub struct Switch {
+    _network: Network,
+}
+
+impl Switch {
+    /// Gives each network a device `eth0` with its address, all of one network of 24 bits.
+    pub fn join(ends: &[(&Network, Ipv4Addr)]) -> Result<Switch> {
+        let switch = Network::new()?;
+        let mut lines = "link add br0 type bridge\nlink set br0 up\n".to_owned();
+        for (at, (network, _)) in ends.iter().enumerate() {
+            let other = network.path();
+            lines += &format!("link add port{at} type veth peer name eth0 netns {}\n", other.display());
+            lines += &format!("link set port{at} master br0 up\n");
+        }
+        switch.inside(|| configure(&lines))?;
+        for (network, own) in ends {
+            let mut lines =
+                format!("address add {own}/24 dev eth0\nlink set eth0 address {}\n", ethernet(*own));
+            lines += "link set eth0 up\n";
+            for (_, other) in ends.iter().filter(|(_, other)| other != own) {
+                lines += &format!("neigh add {other} lladdr {} dev eth0 nud permanent\n", ethernet(*other));
+            }
+            network.inside(|| configure(&lines))?;
+        }
+        Ok(Switch { _network: switch })
+    }
+}
+
+/// Of a device with this address.
+fn ethernet(address: Ipv4Addr) -> String {
+    let [a, b, c, d] = address.octets();
+    format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
 }
 
 /// A thread that changes its namespace must be nobody else's.

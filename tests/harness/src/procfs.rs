@@ -134,9 +134,18 @@ pub fn memory_kib(name: &str) -> u64 {
 
 /// Bytes of shared memory that a process has touched or seen (proc_pid_status(5), RssShmem).
 pub fn shared_resident_bytes(pid: u32) -> u64 {
+    status_kib(pid, "RssShmem:") << 10
+}
+
+/// Memory of a process that no file stands behind: heap and stacks.
+pub fn anonymous_kib(pid: u32) -> u64 {
+    status_kib(pid, "RssAnon:")
+}
+
+fn status_kib(pid: u32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 fn is_memory_file(link: &Path) -> bool {

@@ -42,14 +42,20 @@ pub(crate) struct Fate {
     pub(crate) bytes: u32,
 }
 
-/// The packets under way on a path, and their records. Its memory is taken once.
+const NONE: Item = Item { connection: 0, kind: RecordKind::Ping, len: 0, position: 0 };
+/// So many records have room at first: most links never have more under way.
+const ITEMS_FIRST: usize = 256;
+
+/// The packets under way on a path, and their records. Memory is taken for as many as there were at once.
 #[derive(Debug)]
 pub(crate) struct Sent {
     packets: VecDeque<Packet>,
     packets_max: usize,
     /// Number of the first packet in `packets`.
     first: u64,
+    /// By number, modulo its length, which is a power of two.
     items: Vec<Item>,
+    items_max: usize,
     items_begin: u64,
     items_end: u64,
     /// Items of the packet that is being written.
@@ -59,12 +65,13 @@ pub(crate) struct Sent {
 
 impl Sent {
     pub(crate) fn new(packets_max: usize, items_max: usize) -> Sent {
-        let none = Item { connection: 0, kind: RecordKind::Ping, len: 0, position: 0 };
+        let items_max = items_max.next_power_of_two();
         Sent {
-            packets: VecDeque::with_capacity(packets_max),
+            packets: VecDeque::new(),
             packets_max,
             first: 0,
-            items: alloc::vec![none; items_max.next_power_of_two()],
+            items: alloc::vec![NONE; ITEMS_FIRST.min(items_max)],
+            items_max,
             items_begin: 0,
             items_end: 0,
             open: 0,
@@ -93,18 +100,36 @@ impl Sent {
 
     /// How many records there is room for.
     pub(crate) fn item_room(&self) -> usize {
-        self.items.len() - (self.items_end - self.items_begin) as usize - usize::from(self.open)
+        self.items_max - self.items_held()
+    }
+
+    fn items_held(&self) -> usize {
+        (self.items_end - self.items_begin) as usize + usize::from(self.open)
     }
 
     /// Notes a record of the packet that is being written.
     #[inline]
     pub(crate) fn push(&mut self, item: Item) {
+        if self.items_held() == self.items.len() {
+            self.grow();
+        }
         let mask = self.items.len() - 1;
         let at = (self.items_end + u64::from(self.open)) as usize & mask;
         if let Some(place) = self.items.get_mut(at) {
             *place = item;
         }
         self.open += 1;
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let old = self.items.len() - 1;
+        let new = 2 * self.items.len() - 1;
+        let mut items = alloc::vec![NONE; new + 1];
+        for number in self.items_begin as usize..self.items_end as usize + usize::from(self.open) {
+            items[number & new] = self.items[number & old];
+        }
+        self.items = items;
     }
 
     /// The packet that was being written is sent.
@@ -210,6 +235,27 @@ mod tests {
         let fate = sent.give_up(|number, _| number < 2, |item| seen.push(item.position));
         assert_eq!((fate.map(|fate| fate.number), seen.last()), (Some(0), Some(&0)));
         assert_eq!((sent.oldest(), sent.item_room(), sent.next()), (None, 4, 3));
+    }
+
+    #[test]
+    fn room_for_records_comes_when_it_is_needed() {
+        let mut sent = Sent::new(8, 4 * ITEMS_FIRST);
+        let (mut next, mut seen) = (0, Vec::new());
+        // The first lie across the end of the room that there is when it grows.
+        for count in [ITEMS_FIRST - 3, 2, ITEMS_FIRST, 2 * ITEMS_FIRST] {
+            for _ in 0..count {
+                sent.push(item(next));
+                next += 1;
+            }
+            sent.commit(0, 100, true);
+            if count == ITEMS_FIRST - 3 {
+                sent.acknowledge(0, 0, |item| seen.push(item.position), |_| {});
+                assert_eq!((sent.items.len(), sent.item_room()), (ITEMS_FIRST, 4 * ITEMS_FIRST));
+            }
+        }
+        assert_eq!((sent.items.len(), sent.item_room()), (4 * ITEMS_FIRST, ITEMS_FIRST - 2));
+        sent.acknowledge(1, 9, |item| seen.push(item.position), |_| {});
+        assert!(seen.into_iter().eq(0..next));
     }
 
     #[test]

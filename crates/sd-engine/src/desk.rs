@@ -98,6 +98,7 @@ impl Ends for View<'_> {
     }
 
     fn told(&mut self, number: Number, end: u64, news: News<'_>) {
+        let is_lost = matches!(news, News::Lost);
         match news {
             News::Offered { words, .. } => {
                 self.desk.asked.push((self.peer, number, Question::decode(words)));
@@ -124,7 +125,7 @@ impl Ends for View<'_> {
                 if let Some(connection) = self.desk.connections.get(end)
                     && connection.number == Some(number)
                 {
-                    connection.number = None;
+                    (connection.number, connection.is_lost) = (None, is_lost);
                 }
             }
             News::Arrived(_) | News::Fin | News::Urgent(..) | News::Stopped => return,
@@ -157,7 +158,7 @@ impl Desk {
         for id in self.connections.ids() {
             let connection = self.connections.get(id).filter(|it| it.peer == peer && it.number.is_some());
             if let Some(connection) = connection {
-                connection.number = None;
+                (connection.number, connection.is_lost) = (None, true);
                 self.touch(id);
             }
         }
@@ -320,6 +321,9 @@ impl Desk {
             connection.end(0, link);
             // It has read its ring to its end, and nothing that it has written since both closed it is needed.
             (connection.at, seat.slots[slot]) = (None, None);
+            if connection.number.is_none() {
+                self.forget(id);
+            }
             return Look::News;
         }
         let found = connection.look(seat, link);

@@ -31,7 +31,7 @@
 //!   checks; whatever either says, stores stay in the rings and words of connections between the two.
 //! * Only engines that the file names are spoken to, and only about connections from the networks that it gives them.
 //! * An idle engine sleeps.
-//! * When an engine, or the way between two, is gone for good, their connections are reset.
+//! * When an engine, or the way between two, is gone for good, their connections go back to the kernel's (ADR 101), or are reset.
 //!
 //! # Tests
 //! Unit tests here; `between-hosts` of `tests/apps`: two hosts with programs that know nothing of it.

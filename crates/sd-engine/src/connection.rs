@@ -16,11 +16,11 @@ use sd_ring::road::RoadWord;
 use sd_shm::channel::{
     FLAG_CANNOT_WAKE, FLAG_COLD, FLAG_DEAD, FLAG_RESET, FLAG_URGENT, FLAG_WANTS_STAMPS, GEOMETRY, SlotState,
 };
-use sd_shm::promotion::FLAG_RESUME;
+use sd_shm::promotion::{FLAG_BROKEN, FLAG_KNOWS, FLAG_RESUME, FLAG_SWITCHED};
 use std::sync::atomic::Ordering;
 
 /// Flags that concern the two at a channel, and not the ends of the connection.
-const LOCAL_FLAGS: u32 = FLAG_CANNOT_WAKE | FLAG_COLD | FLAG_WANTS_STAMPS | FLAG_RESUME;
+const LOCAL_FLAGS: u32 = FLAG_CANNOT_WAKE | FLAG_COLD | FLAG_WANTS_STAMPS | FLAG_RESUME | FLAG_BROKEN;
 /// A sender can go on without knowing of so many bytes that were read: a quarter of the smallest ring. Of fewer it is told when nothing else happens.
 const TELL_AT: u64 = SMALL as u64 / 4;
 /// Of a ring in which so much may not have been read the sender may wait for room.
@@ -58,6 +58,10 @@ pub(crate) struct Connection {
     bits: u32,
     is_urgent: bool,
     pub(crate) is_broken: bool,
+    /// The session with the other engine is over, and neither end has done anything wrong.
+    pub(crate) is_lost: bool,
+    /// Nothing is written into the slot any more, but that it is closed.
+    has_let_go: bool,
     /// The local process has closed it, and that was said; the other one has.
     closed: [bool; 2],
     has_fin: bool,
@@ -96,6 +100,8 @@ impl Connection {
             bits: 0,
             is_urgent: false,
             is_broken: false,
+            is_lost: false,
+            has_let_go: false,
             closed: [false; 2],
             has_fin: false,
             is_cut: false,
@@ -115,7 +121,7 @@ impl Connection {
     }
 
     pub(crate) fn write(&mut self, seat: &Seat, position: u64, bytes: &[u8]) {
-        let Some(at) = self.at.filter(|_| !self.is_broken) else { return };
+        let Some(at) = self.at.filter(|_| !self.is_broken && !self.has_let_go) else { return };
         let wants_time = seat.end.theirs(at.slot).flags.load(Ordering::Relaxed) & FLAG_WANTS_STAMPS != 0;
         let put = self.incoming.put(&seat.rings(at.slot, true), position, bytes, wants_time);
         self.is_broken |= put.is_err();
@@ -129,7 +135,7 @@ impl Connection {
 
     pub(crate) fn credit(&mut self, seat: &Seat, stream: u64) {
         let ring = self.outgoing.consumed(stream);
-        if let Some(at) = self.at {
+        if let Some(at) = self.at.filter(|_| !self.has_let_go) {
             seat.end.own(at.slot).consumed.store(ring, Ordering::Release);
             self.bits |= TX_BITS;
         }
@@ -178,7 +184,7 @@ impl Connection {
 
     /// Does what was heard, as far as what belongs before it has come; then wakes who waits.
     pub(crate) fn settle(&mut self, seat: &mut Seat, control: &mut Control) {
-        let Some(at) = self.at else { return };
+        let Some(at) = self.at.filter(|_| !self.has_let_go) else { return };
         if let Some(words) = self.heard {
             self.tell_urgent(&words, at, seat);
             if self.incoming.at >= words.at {
@@ -242,10 +248,13 @@ impl Connection {
         }
     }
 
-    /// The other engine is not there any more, or one of the two ends has broken the rules.
+    /// The other engine is not there any more, or one of the two ends has broken the rules. Where it is only the road that is gone, this is the
+    /// last word: from here on the slot is the local process's, which goes on over the kernel (ADR 101).
     pub(crate) fn reset(&mut self, seat: &mut Seat, control: &mut Control) {
+        self.has_let_go = true;
         if let Some(at) = self.at {
-            seat.end.own(at.slot).flags.fetch_or(FLAG_RESET, Ordering::AcqRel);
+            let how = if self.is_lost && seat.is_open(at) { FLAG_BROKEN } else { FLAG_RESET };
+            seat.end.own(at.slot).flags.fetch_or(how, Ordering::AcqRel);
             seat.end.notify(at.slot, ALL_BITS, control);
             seat.end.announce(at.slot, control);
         }
@@ -295,10 +304,11 @@ impl Connection {
             // It was told that this cannot be asked for.
             return Err(Corrupt);
         }
+        let knows = if self.flags & FLAG_SWITCHED == 0 { 0 } else { FLAG_KNOWS };
         let urgent = if flags & FLAG_URGENT == 0 { None } else { theirs.cold() };
         let words = Words {
             at: self.outgoing.at,
-            flags: flags & !LOCAL_FLAGS,
+            flags: flags & !LOCAL_FLAGS & !FLAG_KNOWS | knows,
             state: state as u8,
             urgent: urgent.map_or(0, |cold| cold.urgent.load(Ordering::Acquire)),
             switched_at: names.switched_at(side).load(Ordering::Relaxed),

@@ -1,6 +1,7 @@
 //! All connections, and the channels with local processes: where the links with other engines read and write.
 
 use crate::connection::{Connection, Look};
+use crate::connections::Connections;
 use crate::seat::{Seat, Seats, Slot};
 use crate::words::Question;
 use sd_link::{Connection as Number, Ends, Link, News};
@@ -19,46 +20,6 @@ const PARTS: (usize, usize) = (24, 64);
 /// Bytes of all connections of one peer that wait for others before them, with what each piece costs. Trunks keep the order, so there are
 /// none unless a trunk was made anew.
 pub(crate) const EARLY_MAX: usize = 16 << 20;
-
-/// Connections by number; a number is not given twice soon.
-#[derive(Default)]
-pub(crate) struct Connections {
-    places: Vec<(u32, Option<Box<Connection>>)>,
-    free: Vec<u32>,
-    pub(crate) count: usize,
-}
-
-impl Connections {
-    pub(crate) fn add(&mut self, connection: Connection) -> u64 {
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.places.push((0, None));
-            self.places.len() as u32 - 1
-        });
-        self.count += 1;
-        let place = &mut self.places[at as usize];
-        place.1 = Some(Box::new(connection));
-        u64::from(place.0) << 32 | u64::from(at)
-    }
-
-    pub(crate) fn get(&mut self, id: u64) -> Option<&mut Connection> {
-        let (serial, connection) = self.places.get_mut(id as u32 as usize)?;
-        if u64::from(*serial) == id >> 32 { connection.as_deref_mut() } else { None }
-    }
-
-    fn ids(&self) -> Vec<u64> {
-        let all = self.places.iter().enumerate().filter(|(_, place)| place.1.is_some());
-        all.map(|(at, place)| u64::from(place.0) << 32 | at as u64).collect()
-    }
-
-    fn remove(&mut self, id: u64) -> Option<Box<Connection>> {
-        self.get(id)?;
-        let place = &mut self.places[id as u32 as usize];
-        place.0 = place.0.wrapping_add(1);
-        self.free.push(id as u32);
-        self.count -= 1;
-        place.1.take()
-    }
-}
 
 /// See the module.
 #[derive(Default)]
@@ -118,6 +79,7 @@ impl Ends for View<'_> {
     }
 
     fn told(&mut self, number: Number, end: u64, news: News<'_>) {
+        let is_lost = matches!(news, News::Lost);
         match news {
             News::Offered { words, .. } => {
                 self.desk.asked.push((self.peer, number, Question::decode(words)));
@@ -145,7 +107,7 @@ impl Ends for View<'_> {
                 if let Some(connection) = self.desk.connections.get(end)
                     && connection.number == Some(number)
                 {
-                    connection.number = None;
+                    (connection.number, connection.is_lost) = (None, is_lost);
                 }
             }
             News::Arrived(_) | News::Fin | News::Urgent(..) | News::Stopped => return,
@@ -178,7 +140,7 @@ impl Desk {
         for id in self.connections.ids() {
             let connection = self.connections.get(id).filter(|it| it.peer == peer && it.number.is_some());
             if let Some(connection) = connection {
-                connection.number = None;
+                (connection.number, connection.is_lost) = (None, true);
                 self.touch(id);
             }
         }
@@ -395,6 +357,9 @@ impl Desk {
             connection.end(0, link);
             // It has read its ring to its end, and nothing that it has written since both closed it is needed.
             (connection.at, seat.slots[slot]) = (None, None);
+            if connection.number.is_none() {
+                self.forget(id);
+            }
             return Look::News;
         }
         let found = connection.look(seat, link, says_all);

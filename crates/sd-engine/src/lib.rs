@@ -15,6 +15,7 @@
 //! | `laps` | where a byte of the ring stands in the stream between engines |
 //! | `outgoing`, `incoming` | one direction: ring to stream, stream to ring |
 //! | `connection` | one connection: what is said, what was heard |
+//! | `connections` | all of them, by number |
 //! | `seat` | a channel with a local process |
 //! | `desk` | all connections and channels: the ends of links |
 //! | `socket` | sockets between engines, until they are carriers (`sd_carrier`) |
@@ -33,12 +34,13 @@
 //!   checks; whatever either says, stores stay in the rings and words of connections between the two.
 //! * Only engines that the file names are spoken to, and only about connections from the networks that it gives them.
 //! * An idle engine sleeps.
-//! * When an engine, or the way between two, is gone for good, their connections are reset.
+//! * When an engine, or the way between two, is gone for good, their connections go back to the kernel's (ADR 101), or are reset.
 //!
 //! # Tests
 //! Unit tests here; `between-hosts` of `tests/apps`: two hosts with programs that know nothing of it.
 
 mod connection;
+mod connections;
 mod desk;
 mod greeting;
 mod hosts;

@@ -175,6 +175,13 @@ impl Seat {
         }
     }
 
+    /// Both sides have this connection there.
+    pub(crate) fn is_open(&self, at: Slot) -> bool {
+        let [a, b] = &self.end.map.slot(at.slot).side;
+        let (a, b) = (a.state(), b.state());
+        a == (at.generation, SlotState::Syn) && b == (at.generation, SlotState::Open)
+    }
+
     /// The local process uses the slot for another connection.
     pub(crate) fn is_reused(&self, at: Slot) -> bool {
         self.end.ours == Side::B && self.end.theirs(at.slot).state().0 != at.generation

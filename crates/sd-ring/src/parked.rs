@@ -95,6 +95,12 @@ impl RxCursor {
         cursor
     }
 
+    /// Writes a marker where it stands, in a ring whose sender writes there no more, and has written nothing there.
+    pub fn mark_here<M: RingMem>(&self, mem: &M) {
+        let (region, pos) = self.place();
+        mem.publish(region, pos, header::encode(Kind::Marker, 0, 0));
+    }
+
     /// Nothing is read with it any more: it stands nowhere, and has no credit to give. The ring is its sender's to look after.
     pub fn close(&mut self) {
         self.lap = Lap::new(self.lap.start(), Region::Small as u32);

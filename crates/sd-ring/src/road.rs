@@ -14,7 +14,7 @@
 //! two stores leaves a state from which the next one goes on.
 //!
 //! Pure: [`send`] and [`receive`] decide, the caller acts. `tests/road_model.rs` explores all orders in which two ends can
-//! do what is decided here, with deaths in between. Source: between two hosts the same question is
+//! do what is decided here, with deaths in between; `tests/broken_model.rs` those of two ends at two hosts whose road breaks. Source: between two hosts the same question is
 //! vSocket's hybrid connection set-up; SocksDirect §4.5.3 falls back at the beginning of a connection only.
 
 use core::fmt;
@@ -40,6 +40,11 @@ impl RoadWord {
     /// Set by the receiver, by [`resuming`]: it reads no more from this end's ring. What lies there from byte Q on is to be sent
     /// again in the kernel's stream. Q was written before.
     pub const RESUME: RoadWord = RoadWord(32);
+    /// Between hosts: it is known at this end that, and where, the other one has switched. Said by the engine of this end's host.
+    pub const KNOWS: RoadWord = RoadWord(64);
+    /// As the peer's: who carried the bytes of the rings is gone, or has let go of the slot for good. As an end's own: it has begun to say to the
+    /// other one how far it has read ([`may_mend`]). Never carried to another host.
+    pub const BROKEN: RoadWord = RoadWord(128);
 
     /// Whether all bits of `of` are set.
     #[inline]
@@ -58,7 +63,7 @@ impl BitOr for RoadWord {
 
 impl fmt::Debug for RoadWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = ["ATTACHED", "SWITCHED", "LEAVING", "LEFT", "WANTS_KERNEL", "RESUME"];
+        let names = ["ATTACHED", "SWITCHED", "LEAVING", "LEFT", "WANTS_KERNEL", "RESUME", "KNOWS", "BROKEN"];
         let set = names.iter().enumerate().filter(|(bit, _)| self.0 >> bit & 1 == 1).map(|(_, name)| name);
         f.debug_list().entries(set).finish()
     }
@@ -87,8 +92,11 @@ pub enum Send {
 /// as an end of the stream or urgent data that went over the kernel.
 #[inline]
 pub fn send(own: RoadWord, peer: RoadWord, free: bool) -> Send {
-    let wants = (own.0 | peer.0) & RoadWord::WANTS_KERNEL.0 != 0 || own.has(RoadWord::RESUME);
-    let attached = own.has(RoadWord::ATTACHED) && peer.has(RoadWord::ATTACHED);
+    // No marker could follow what lies in the ring of a road that is gone.
+    let is_broken = (own.0 | peer.0) & RoadWord::BROKEN.0 != 0;
+    let is_wanted = (own.0 | peer.0) & RoadWord::WANTS_KERNEL.0 != 0;
+    let wants = is_wanted && !is_broken || own.has(RoadWord::RESUME);
+    let attached = own.has(RoadWord::ATTACHED) && peer.has(RoadWord::ATTACHED) && !is_broken;
     let on_ring = own.has(RoadWord::SWITCHED);
     match (own.has(RoadWord::LEFT), on_ring) {
         (true, _) => Send::Kernel,
@@ -172,4 +180,14 @@ pub fn resuming(peer: RoadWord) -> Option<RoadWord> {
 pub fn is_over(own: RoadWord, peer: RoadWord, marker: bool) -> bool {
     let reads_stream = marker || peer.has(RoadWord::RESUME) || !peer.has(RoadWord::SWITCHED);
     own.has(RoadWord::LEFT) && peer.has(RoadWord::LEFT) && reads_stream
+}
+
+/// Whether an end whose road is gone may ask the other one, in the kernel's stream, how far that has read. Each end puts its own answer where
+/// it has left that stream. So both must have left it, and each must know that the other one does not take what stands there for bytes of the
+/// program. If not, the connection is reset.
+#[inline]
+pub fn may_mend(own: RoadWord, peer: RoadWord) -> bool {
+    let over = RoadWord::ATTACHED | RoadWord::SWITCHED;
+    let ends = RoadWord::LEAVING | RoadWord::LEFT | RoadWord::RESUME;
+    own.has(over) && peer.has(over | RoadWord::KNOWS) && (own.0 | peer.0) & ends.0 == 0
 }

@@ -14,7 +14,7 @@ pub const PROMOTION: u32 = u32::MAX - 1;
 
 /// The first bit of [`SlotSide::flags`] for [`RoadWord`], and all of them.
 const SHIFT: u32 = 8;
-const MASK: u32 = 0x3f << SHIFT;
+const MASK: u32 = 0xff << SHIFT;
 
 /// Bits of [`SlotSide::flags`]: the side wants the connection back in the kernel.
 pub const FLAG_WANTS_KERNEL: u32 = RoadWord::WANTS_KERNEL.0 << SHIFT;
@@ -22,9 +22,15 @@ pub const FLAG_WANTS_KERNEL: u32 = RoadWord::WANTS_KERNEL.0 << SHIFT;
 pub const FLAG_LEFT: u32 = RoadWord::LEFT.0 << SHIFT;
 /// What it sent is to be sent again through the kernel.
 pub const FLAG_RESUME: u32 = RoadWord::RESUME.0 << SHIFT;
+/// It has gone over to the ring.
+pub const FLAG_SWITCHED: u32 = RoadWord::SWITCHED.0 << SHIFT;
+/// The other host knows where the other side has gone over.
+pub const FLAG_KNOWS: u32 = RoadWord::KNOWS.0 << SHIFT;
+/// Nobody carries what lies in the rings to another host any more.
+pub const FLAG_BROKEN: u32 = RoadWord::BROKEN.0 << SHIFT;
 /// Any of what belongs to the way back.
 pub const FLAGS_BACK: u32 =
-    FLAG_WANTS_KERNEL | FLAG_LEFT | (RoadWord::LEAVING.0 | RoadWord::RESUME.0) << SHIFT;
+    FLAG_WANTS_KERNEL | FLAG_LEFT | FLAG_BROKEN | (RoadWord::LEAVING.0 | RoadWord::RESUME.0) << SHIFT;
 
 impl SlotSide {
     /// What the side says of the roads (SYNC POINT: roads, with `say` in crates/sd-shm/src/promotion.rs).
@@ -97,8 +103,8 @@ mod tests {
         assert_eq!(a.road(), RoadWord::ATTACHED | RoadWord::SWITCHED);
         assert_eq!(a.flags.load(Ordering::Relaxed) & !MASK, FLAG_FIN | FLAG_COLD);
         assert_eq!(b.road(), RoadWord::default());
-        let all = 1 << 6;
-        assert_eq!(RoadWord::RESUME.0 << 1, all, "all bits of a word have a place");
+        let all = 1 << 8;
+        assert_eq!(RoadWord::BROKEN.0 << 1, all, "all bits of a word have a place");
         map.names(3).set_resume_at(Side::A, u64::MAX - 1);
         map.names(3).set_resume_at(Side::B, 1 << 45 | 7);
         let at = |side| map.names(3).resume_at(side);

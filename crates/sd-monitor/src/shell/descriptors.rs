@@ -71,7 +71,12 @@ pub(crate) fn pid_of_pidfd(fd: BorrowedFd<'_>) -> Result<u32, Unfit> {
 
 /// Whether the process behind a pidfd has ended.
 pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    sd_sys::fd::poll_one(pidfd.as_raw_fd(), libc::POLLIN, 0).is_ok_and(|events| events != 0)
+    ends_within(pidfd, 0)
+}
+
+/// As [`has_ended`], for who waits a moment.
+pub(crate) fn ends_within(pidfd: BorrowedFd<'_>, ms: i32) -> bool {
+    sd_sys::fd::poll_one(pidfd.as_raw_fd(), libc::POLLIN, ms).is_ok_and(|events| events != 0)
 }
 
 /// Checks for a socket of a pair as [`sd_proto::Request::Fork`] wants it: a Unix-domain SOCK_SEQPACKET one that the sender has

@@ -9,7 +9,7 @@
 //! crates/sd-shm/src/slot.rs).
 
 use super::bind::step_now;
-use super::descriptors::has_ended;
+use super::descriptors::{ends_within, has_ended};
 use super::poller::Token;
 use super::rescue::Why;
 use super::server::Server;
@@ -42,6 +42,8 @@ pub(super) enum Unread {
     Unknown,
     /// It carried the connections for others, and what was under way is lost.
     Lost,
+    /// As `Lost`, to other hosts, and it writes into no ring any more: their ends go on over the kernel (ADR 101).
+    Broken,
 }
 
 /// Sides of channels that have something to look at.
@@ -108,9 +110,7 @@ impl Server {
         self.forget_cut_off(process);
         self.core.quotas.give_back(Holding::Child(process));
         self.helpers.ended(process);
-        if let Some(pidfd) = self.pidfds.remove(&process) {
-            self.poller.forget(pidfd);
-        }
+        let pidfd = self.pidfds.remove(&process).inspect(|pidfd| self.poller.forget(pidfd));
         let Some(gone) = self.core.members.gone(process) else { return };
         self.remains_without(process);
         if let Some(parent) = gone.parent() {
@@ -136,7 +136,10 @@ impl Server {
         }
         for &(family, _) in &shares {
             if self.core.members.is_extinct(family) {
-                self.end_family(family, &mut woken);
+                // Its connection ends a moment before it does, but after its memory is gone.
+                let has_died = self.engine.is(family)
+                    && pidfd.as_ref().is_some_and(|pidfd| ends_within(pidfd.as_fd(), ENDS_WITHIN_MS));
+                self.end_family(family, has_died, &mut woken);
             }
         }
         self.wake_sides(&woken);
@@ -224,9 +227,13 @@ impl Server {
     }
 
     /// The last process that shared a slab is gone.
-    fn end_family(&mut self, family: ClientId, woken: &mut Woken) {
+    fn end_family(&mut self, family: ClientId, is_dead_engine: bool, woken: &mut Woken) {
         for key in self.core.channels.of_family(family) {
-            let unread = if self.is_carrier(key, family) { Unread::Lost } else { Unread::Looked };
+            let unread = match self.is_carrier(key, family) {
+                true if is_dead_engine => Unread::Broken,
+                true => Unread::Lost,
+                false => Unread::Looked,
+            };
             self.leave_side(key, family, unread, woken);
         }
         self.pumps.ended(family);
@@ -258,7 +265,8 @@ impl Server {
         woken: &mut Woken,
     ) {
         let left = self.core.channels.leave(key, family);
-        let stays = unread != Unread::Lost && self.stays_without(key, &left, family);
+        let is_lost = matches!(unread, Unread::Lost | Unread::Broken);
+        let stays = !is_lost && self.stays_without(key, &left, family);
         if left.is_empty() || stays && left == [Side::B] {
             return;
         }
@@ -303,8 +311,13 @@ impl Server {
             // at, all that B has left is that.
             // A dead one may have lied about what the other side has open.
             let is_denied = peer_state == SlotState::Open && generation != peer_generation;
+            if unread == Unread::Broken && is_open_at_both(sides) {
+                break_road(map, slot, side);
+                return;
+            }
             let is_backlog = side == Side::B && (is_unanswered || unread == Unread::Looked);
-            let flags = if is_backlog || unread == Unread::Lost { FLAG_DEAD | FLAG_RESET } else { FLAG_DEAD };
+            let is_lost = matches!(unread, Unread::Lost | Unread::Broken);
+            let flags = if is_backlog || is_lost { FLAG_DEAD | FLAG_RESET } else { FLAG_DEAD };
             if is_unanswered || is_denied {
                 close_slot(map, slot, side, peer_generation, flags);
             } else if is_open {
@@ -388,6 +401,26 @@ fn close_slot(map: &Mapping, slot: usize, side: Side, generation: u32, flags: u3
     map.events_for(side.other(), adopter).post(slot);
     wake_sleepers(other);
 }
+
+/// Both sides have the same connection there, a promoted one.
+fn is_open_at_both([a, b]: &[SlotSide; 2]) -> bool {
+    let ((asked, state), (answered, answer)) = (a.state(), b.state());
+    let is_promoted = [a, b].iter().all(|side| side.road().has(RoadWord::ATTACHED));
+    is_promoted && asked == answered && (state, answer) == (SlotState::Syn, SlotState::Open)
+}
+
+/// The engine at a side of a slot is dead: whoever has the other side goes on without it.
+fn break_road(map: &Mapping, slot: usize, side: Side) {
+    let [own, other] = [side, side.other()].map(|side| &map.slot(slot).side[side as usize]);
+    own.say(RoadWord::BROKEN);
+    sd_ring::fence_full();
+    let adopter = map.slot(slot).side[Side::B as usize].listener.load(Ordering::Relaxed);
+    map.events_for(side.other(), adopter).post(slot);
+    wake_sleepers(other);
+}
+
+/// So long an engine whose connection has ended is waited for.
+const ENDS_WITHIN_MS: i32 = 200;
 
 /// All bits, whether it sleeps or wants an event; the wake-up is cheap and this is rare.
 fn wake_sleepers(words: &SlotSide) {

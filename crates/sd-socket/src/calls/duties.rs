@@ -8,7 +8,7 @@
 //! | complaints about requests that nobody accepts | sleep; call, every 2 ms | there are some |
 //! | connections that TCP_DEFER_ACCEPT or the policy holds back | sleep; announced, as the last look may find some | there are some |
 //! | a monitor that is lost: register again | sleep on events; announced | it is lost |
-//! | what is to be sent again through the kernel | sleep | there is some |
+//! | what is to be sent again through the kernel | sleep; call, every 1 ms | there is some |
 //! | detach: look again whether anything is in the way | sleep | the process was asked |
 //! | memory of the connection that is waited for | sleep | it has some to give back |
 //! | memory of the process's connections | sleep | no other thread sees to it |
@@ -24,7 +24,7 @@ use crate::memory::sweep;
 use crate::monitor::client;
 use crate::route::leave;
 use crate::setup::{admission, adopt, syn_sent};
-use crate::wait::duties::{Act, CONNECTS, DUTIES, Duty, REQUESTS, SHORTEST_NS, When};
+use crate::wait::duties::{Act, CONNECTS, DUTIES, Duty, REQUESTS, RESENDS, SHORTEST_NS, When};
 use crate::wait::settle;
 use sd_sys::time::Interval;
 
@@ -40,7 +40,7 @@ pub(super) static TABLE: [Duty; DUTIES] = [
     Duty { when: When::Caused(REQUESTS, every(2_000_000)), act: Act::Timed(adopt::complain) },
     Duty { when: When::Sleeps, act: Act::Timed(admission::pause) },
     Duty { when: When::SleepsOnEvents, act: Act::Timed(client::retry_if_lost) },
-    Duty { when: When::Sleeps, act: Act::Timed(crate::epoll::resend_more) },
+    Duty { when: When::Caused(RESENDS, every(1_000_000)), act: Act::Timed(crate::epoll::resend_more) },
     Duty { when: When::SleepsOnEvents, act: Act::Timed(crate::epoll::look_at_ends) },
     Duty { when: When::Sleeps, act: Act::Timed(crate::family::detach::pause) },
     Duty { when: When::Sleeps, act: Act::OfWait(|wait| wait.own.as_mut()?.before_sleep()) },

@@ -7,20 +7,21 @@ use crate::data::claim::Claim;
 use crate::data::iov::Pieces;
 use crate::data::stream::{Pull, Push};
 use crate::process::waker::Sleeper;
+use crate::socket::broken::AtEnd;
 use crate::socket::endpoint::{EOF, EndpointExt, FIN_SENT, SHUT_RD, SHUT_WR};
 use crate::socket::errors::{keep_reset, send_error};
 use crate::socket::kernel_socket::{MOVED, is_moved};
 use crate::socket::parked::is_parked;
 use crate::socket::road::{self, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT};
 use crate::socket::token::{Half, Rx, Tx};
-use crate::socket::{resend, way_back};
+use crate::socket::{broken, resend, way_back};
 use crate::wait::duties::{On, Waiting};
 use crate::wait::sleep_set::SleepSet;
 use crate::wait::{Deadline, earlier, interrupted, ready};
 use core::sync::atomic::Ordering;
 use libc::{EPOLLIN, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, POLLIN, POLLOUT};
 use sd_ring::RxCursor;
-use sd_ring::road::{Receive, Send};
+use sd_ring::road::{Receive, RoadWord, Send};
 use sd_ring::token::Way;
 use sd_shm::channel::FLAG_READS_NO_MORE;
 use sd_shm::slab::Endpoint;
@@ -210,6 +211,10 @@ fn pull(
         }
         match waiting.and_then(|_| recv_once(fd, pieces.piece(most), flags)) {
             Ok(0) if resend::read_rest(endpoint, rx, fd) => return None,
+            Ok(0) if broken::at_end(endpoint) != AtEnd::End => {
+                let is_untold = broken::at_end(endpoint) == AtEnd::Untold;
+                return Some(if is_untold { Pull::Empty } else { Pull::Error(Errno::ECONNRESET) });
+            }
             // There is no error any more that would say it.
             Ok(0) if was_reset(endpoint) => return Some(Pull::Error(Errno::ECONNRESET)),
             Ok(0) => {
@@ -277,6 +282,18 @@ pub(super) fn arrived(endpoint: &'static Endpoint) {
     if let Some(least) = least.filter(|least| *least > 1) {
         crate::setup::remember::set_least(endpoint, least);
     }
+    if way_back::is_half_there(endpoint) {
+        crate::epoll::look_at_way_back(endpoint);
+    }
+}
+
+/// A call has found nothing, and does not wait. If the road to another host is gone, nobody else may see to that.
+#[inline(always)]
+pub(super) fn nothing(endpoint: &'static Endpoint) -> Errno {
+    if way_back::may_be_broken(endpoint) {
+        crate::epoll::look_at_way_back(endpoint);
+    }
+    Errno::EAGAIN
 }
 
 /// Waits until something can be received, wherever from.
@@ -286,8 +303,17 @@ pub(super) fn wait_rx(endpoint: &'static Endpoint, deadline: Deadline, watch: &W
         let found = ready::mask(endpoint, EPOLLIN as u32) | crate::wait::by_kernel::kernel_part(endpoint);
         found & EPOLLIN as u32 != 0 || !road::is_by_kernel(endpoint, RX_KERNEL | RX_LEFT)
     };
+    let has_ended = || road::number(endpoint).is_some_and(sd_sys::tcp::has_ended);
+    if broken::is_untold(endpoint) && has_ended() {
+        // What it waits for does not come there.
+        crate::epoll::drain();
+        let _ = sd_sys::time::sleep_ns(UNTOLD_PAUSE_NS);
+        return interrupted(watch, deadline);
+    }
     wait(endpoint, POLLIN, ready, deadline, watch)
 }
+
+const UNTOLD_PAUSE_NS: u64 = 300_000;
 
 /// Waits until the kernel takes something.
 #[cold]
@@ -363,7 +389,11 @@ pub(super) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<i32, Err
     }
     let directions = crate::wait::by_kernel::directions(endpoint);
     let fd = road::number(endpoint).ok_or(Errno::EBADF)?;
-    let by_kernel = match (wants_rx, wants_tx && directions & TX_KERNEL != 0) {
+    // What is still to be sent again comes first; whoever has done that shuts the kernel's direction down.
+    let own = endpoint.own_words();
+    let is_asked = own.road().has(RoadWord::RESUME) && !own.road().has(RoadWord::LEFT);
+    let resends = wants_tx && directions & TX_KERNEL != 0 && is_asked && !resend::go_on(endpoint);
+    let by_kernel = match (wants_rx, wants_tx && directions & TX_KERNEL != 0 && !resends) {
         (true, true) => Some(libc::SHUT_RDWR),
         (true, false) => Some(libc::SHUT_RD),
         (false, true) => Some(libc::SHUT_WR),
@@ -375,6 +405,10 @@ pub(super) fn shutdown(endpoint: &'static Endpoint, how: i32) -> Result<i32, Err
     }
     if wants_tx && directions & TX_KERNEL != 0 {
         endpoint.set_flag(SHUT_WR | FIN_SENT);
+        if !resends && road::is_far(endpoint) {
+            // Else the other end waits to hear whether this is all.
+            own.say(RoadWord::LEFT);
+        }
     }
     if wants_rx {
         endpoint.own_words().flags.fetch_or(FLAG_READS_NO_MORE, Ordering::AcqRel);

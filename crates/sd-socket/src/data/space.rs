@@ -53,6 +53,10 @@ pub(super) fn wait_tx(
         if tx_hint(endpoint, seen) {
             return Ok(true);
         }
+        if crate::socket::way_back::is_broken(endpoint) {
+            crate::epoll::look_at_way_back(endpoint);
+            return Ok(true);
+        }
         interrupted(&watch, deadline)?;
         let slept = sleep_on_connection(endpoint, value, deadline, pause);
         waiting.after_sleep();
@@ -60,6 +64,7 @@ pub(super) fn wait_tx(
             return Err(Errno::EBADF);
         }
         slept?;
+        crate::data::by_kernel::nothing(endpoint);
         crate::setup::withdrawn::look(endpoint)?;
         // SO_SNDBUF may have been raised meanwhile.
         if pause.is_none() || tx_hint(endpoint, seen) || endpoint.flag(FIXED_BUF) != was_fixed {
@@ -70,6 +75,7 @@ pub(super) fn wait_tx(
 
 /// The program met a full ring: epoll instances want to know when there is room.
 pub(super) fn want_event(endpoint: &'static Endpoint) {
+    crate::data::by_kernel::nothing(endpoint);
     crate::socket::signals::want_room(endpoint);
     if endpoint.flag(endpoint::WATCHED) {
         crate::epoll::no_space(endpoint);

@@ -223,7 +223,7 @@ pub(crate) fn recv(endpoint: &'static Endpoint, mut pieces: Pieces, flags: i32) 
             Pull::End | Pull::Mark => return Ok(got),
             Pull::Some if got >= least || nonblock => return Ok(got),
             Pull::Empty if got > 0 && nonblock => return Ok(got),
-            Pull::Empty if nonblock => return Err(Errno::EAGAIN),
+            Pull::Empty if nonblock => return Err(by_kernel::nothing(endpoint)),
             Pull::Some | Pull::Empty => {}
             Pull::Urge => {
                 take.urged = true;
@@ -461,7 +461,7 @@ fn wait_rx(
         if ready() {
             return Ok(());
         }
-        if way_back::is_wanted_by_peer(endpoint) && way_back::is_due(endpoint) {
+        if way_back::is_due_now(endpoint) {
             crate::epoll::look_at_way_back(endpoint);
             return Ok(());
         }

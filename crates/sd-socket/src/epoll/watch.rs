@@ -223,7 +223,7 @@ pub(crate) fn readable_event(endpoint: &'static Endpoint) {
 
 /// The peer rang for a connection, at a time (zero: now). The thread that takes this in need not be the one that waits.
 pub(crate) fn peer_event(endpoint: &'static Endpoint, stamp: u64) {
-    if crate::socket::way_back::is_begun(endpoint) {
+    if crate::socket::way_back::is_begun(endpoint) || crate::socket::way_back::is_half_there(endpoint) {
         way_back::look(endpoint);
     }
     if let Some(private) = PROCESS.private(endpoint)

@@ -12,7 +12,8 @@ use crate::link::{kept_rings, placed, reclaim};
 use crate::socket::bell::{ALL_BITS, notify};
 use crate::socket::pin::Pinned;
 use crate::socket::road::{self, ACTIVE, CLOSED, NEVER, RX_LEFT, TX_LEFT};
-use crate::socket::{resend, way_back};
+use crate::socket::{broken, resend, way_back};
+use crate::wait::duties;
 use sd_ring::road::RoadWord;
 use sd_shm::channel::SlotState;
 use sd_shm::slab::{HAS_COLD, Reason};
@@ -21,9 +22,15 @@ use sd_sys::section::Section;
 /// What is to be done for the way back of a connection is done. The caller has no lock and no token.
 #[cold]
 pub(crate) fn look(endpoint: &'static Endpoint) {
+    if broken::step(endpoint) {
+        roads::moved(endpoint);
+    }
     // A relative may have moved a direction.
     if way_back::step(endpoint) | roads::follow_all(endpoint) {
         roads::tell_waiting(endpoint);
+    }
+    if resend::are_there() {
+        duties::note(duties::RESENDS);
     }
     give_back(endpoint);
 }
@@ -208,11 +215,15 @@ pub(crate) fn look_at_ends() -> Option<u64> {
 /// What the kernel did not take is sent again, where it is time for that; how soon this is to be called once more.
 pub(crate) fn resend_more() -> Option<u64> {
     if !resend::are_there() {
-        return None;
+        duties::clear(duties::RESENDS);
+        if !resend::are_there() {
+            return None;
+        }
+        duties::note(duties::RESENDS);
     }
-    for again in resend::take_due() {
-        look(again.endpoint);
-        resend::tried(&again);
+    for endpoint in resend::take_due() {
+        look(endpoint);
+        resend::tried(endpoint);
     }
     resend::pause_ns()
 }

@@ -155,6 +155,10 @@ fn peer_is_dead(endpoint: &'static Endpoint) {
     if crate::socket::kernel_socket::is_moved(endpoint) {
         return;
     }
+    if crate::socket::way_back::is_mended(endpoint) {
+        crate::socket::way_back::tell_self(endpoint);
+        return;
+    }
     endpoint.set_flag(PEER_DEAD);
     endpoint.peer_words().flags.fetch_or(FLAG_DEAD, Ordering::AcqRel);
     let was_told = endpoint.flag(EOF | RESET);

@@ -256,7 +256,7 @@ pub(crate) fn attach(socket: Socket, channel: &'static Channel, slot: usize, gen
 
 /// How a connection ends that has something which few have: whether by a reset, and what is said if not.
 #[cold]
-fn unusual_end(endpoint: &Endpoint, tx: &mut TxCursor, unread: bool) -> (bool, u32) {
+fn unusual_end(endpoint: &'static Endpoint, tx: &mut TxCursor, unread: bool) -> (bool, u32) {
     let cold = cold::of(endpoint);
     if road::is_promoted(endpoint) && way_back::has_left(endpoint) {
         // The kernel's connection tells the end, when whoever else may have that closes it too.

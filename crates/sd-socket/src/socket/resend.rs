@@ -14,11 +14,12 @@ use crate::socket::errors::keep_reset;
 use crate::socket::parked::{enter_rx, leave_rx, leave_tx, receiver_now};
 use crate::socket::road::{self, ACTIVE, RX_KERNEL, RX_LEFT, TX_KERNEL, is_by_kernel, word};
 use crate::socket::way_back::{note_first_as, say_left, shut_kernels};
-use crate::socket::{addr, apart, history};
+use crate::socket::{addr, apart, broken, history};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sd_ring::road::{Receive, RoadWord, leaving, resuming};
 use sd_ring::{Next, RxCursor, TxCursor};
 use sd_shm::channel::GEOMETRY;
+use sd_shm::rings::Rings;
 use sd_shm::slab::{Endpoint, State};
 use sd_sys::Errno;
 use sd_sys::lock::Lock;
@@ -93,7 +94,7 @@ pub(crate) fn go_on(endpoint: &'static Endpoint) -> bool {
 const WALK_MAX: u64 = 2 * GEOMETRY.large as u64;
 
 /// How much of it was sent already the kernel's stream says: between the switch, at P, and the end of this nothing else goes there.
-fn resend(endpoint: &Endpoint, fd: i32, has_sent: &mut bool) -> Result<(), Errno> {
+pub(super) fn resend(endpoint: &Endpoint, fd: i32, has_sent: &mut bool) -> Result<(), Errno> {
     let (Some(channel), Some(word)) = (endpoint.channel_ref(), word(endpoint)) else { return Ok(()) };
     let (names, side) =
         (channel.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed))), road::own_side(endpoint));
@@ -102,6 +103,9 @@ fn resend(endpoint: &Endpoint, fd: i32, has_sent: &mut bool) -> Result<(), Errno
     let start = endpoint.peer_words().consumed.load(Ordering::Acquire);
     let mut reader = RxCursor::resumed(start, names.resume_at(side.other()));
     let (mem, mut urgent) = (endpoint.tx_mem(), 0);
+    if broken::is_begun(endpoint) {
+        skip = broken::before_again(fd, skip, || bytes_from(reader, &mem))?;
+    }
     while reader.position().wrapping_sub(start) <= WALK_MAX {
         match reader.next(&GEOMETRY, &mem) {
             Ok(Next::Data { len, .. }) if skip >= u64::from(len) => {
@@ -128,6 +132,22 @@ fn resend(endpoint: &Endpoint, fd: i32, has_sent: &mut bool) -> Result<(), Errno
         urgent = 0;
     }
     Ok(())
+}
+
+/// Bytes in a ring of this end's own, which is left, from a place on.
+fn bytes_from(mut reader: RxCursor, mem: &Rings) -> u64 {
+    let (start, mut bytes) = (reader.position(), 0);
+    while reader.position().wrapping_sub(start) <= WALK_MAX {
+        match reader.next(&GEOMETRY, mem) {
+            Ok(Next::Data { len, .. }) => {
+                reader.advance(len);
+                bytes += u64::from(len);
+            }
+            Ok(Next::Urgent) => reader.admit_urgent(),
+            _ => break,
+        }
+    }
+    bytes
 }
 
 /// The kernel's stream has ended, and the peer was asked to send again what lies in its ring, and died before it did: what is left there is
@@ -184,18 +204,23 @@ fn send_all(endpoint: &Endpoint, fd: i32) -> bool {
 /// Whether there are unread bytes in either stream: then both end with a reset, as they would if they were one. So they do where what was to be
 /// sent again is not all sent, which a FIN would hide.
 #[cold]
-pub(super) fn before_end(endpoint: &Endpoint, tx: &mut TxCursor, unread: bool) -> bool {
+pub(super) fn before_end(endpoint: &'static Endpoint, tx: &mut TxCursor, unread: bool) -> bool {
     let Some(fd) = number_being_closed(endpoint) else { return unread };
     let own = endpoint.own_words();
     let in_ring = own.road().has(RoadWord::SWITCHED) && !own.road().has(RoadWord::LEFT);
     let mut aborts = unread;
+    broken::await_knowledge(endpoint);
+    let is_broken = broken::is_gone(endpoint);
     // The peer finds the end in the ring, unless it has said before that it reads the ring no more.
-    if in_ring && !own.decide(leaving) {
+    if is_broken {
+        aborts = unread || !broken::before_end(endpoint, tx, fd);
+        own.say(RoadWord::LEFT);
+    } else if in_ring && !own.decide(leaving) {
         leave_tx(endpoint, tx, false);
         aborts |= !send_all(endpoint, fd);
         own.say(RoadWord::LEFT);
     }
-    if aborts && is_by_kernel(endpoint, TX_KERNEL) {
+    if aborts && (is_broken || is_by_kernel(endpoint, TX_KERNEL)) {
         // The kernel knows nothing of them.
         abort_at_close(fd);
     }
@@ -221,13 +246,15 @@ fn number_being_closed(endpoint: &Endpoint) -> Option<i32> {
 }
 
 /// A connection of which something is still to be sent again.
-pub(crate) struct Again {
-    pub(crate) endpoint: &'static Endpoint,
+struct Again {
+    endpoint: &'static Endpoint,
     /// Not before.
     at_ns: u64,
     pause_ns: u64,
     /// The kernel took something the last time.
     has_sent: bool,
+    /// There is more, as who has tried last says.
+    is_due: bool,
 }
 
 /// From one attempt to the next: twice as long after each that was in vain. A peer that never reads costs little.
@@ -237,13 +264,14 @@ const PAUSE_NS: [u64; 2] = [1_000_000, 256_000_000];
 static RESENDING: Lock<Vec<Again>> = Lock::new(Vec::new());
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-fn later(endpoint: &'static Endpoint, has_sent: bool) {
+pub(super) fn later(endpoint: &'static Endpoint, has_sent: bool) {
     let mut all = RESENDING.lock();
     match all.iter_mut().find(|again| core::ptr::eq(again.endpoint, endpoint)) {
-        Some(again) => again.has_sent |= has_sent,
+        Some(again) => (again.has_sent, again.is_due) = (again.has_sent | has_sent, true),
         None => {
             let [pause_ns, _] = PAUSE_NS;
-            all.push(Again { endpoint, at_ns: sd_sys::time::now_ns() + pause_ns, pause_ns, has_sent });
+            let at_ns = sd_sys::time::now_ns() + pause_ns;
+            all.push(Again { endpoint, at_ns, pause_ns, has_sent, is_due: true });
         }
     }
     COUNT.store(all.len() as u32, Ordering::Relaxed);
@@ -254,23 +282,26 @@ pub(crate) fn are_there() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Those whose time has come; they are forgotten.
-pub(crate) fn take_due() -> Vec<Again> {
-    let mut all = RESENDING.lock();
+/// Those whose time has come. They stay, so that other threads sleep no longer than until the next; [`tried`] follows for each.
+pub(crate) fn take_due() -> Vec<&'static Endpoint> {
     let now = sd_sys::time::now_ns();
-    let due = all.extract_if(.., |again| again.at_ns <= now).collect();
-    COUNT.store(all.len() as u32, Ordering::Relaxed);
-    due
+    let mut all = RESENDING.lock();
+    let due = all.iter_mut().filter(|again| again.at_ns <= now).map(|again| {
+        again.at_ns = now + again.pause_ns;
+        (again.has_sent, again.is_due) = (false, false);
+        again.endpoint
+    });
+    due.collect()
 }
 
-/// It was tried again.
-pub(crate) fn tried(before: &Again) {
+/// It was tried again. Where nobody has said since that there is more it is forgotten.
+pub(crate) fn tried(endpoint: &'static Endpoint) {
     let mut all = RESENDING.lock();
-    if let Some(again) = all.iter_mut().find(|again| core::ptr::eq(again.endpoint, before.endpoint))
-        && !again.has_sent
-    {
-        let [_, longest] = PAUSE_NS;
-        again.pause_ns = (before.pause_ns * 2).min(longest);
+    all.retain(|again| again.is_due || !core::ptr::eq(again.endpoint, endpoint));
+    COUNT.store(all.len() as u32, Ordering::Relaxed);
+    if let Some(again) = all.iter_mut().find(|again| core::ptr::eq(again.endpoint, endpoint)) {
+        let [shortest, longest] = PAUSE_NS;
+        again.pause_ns = if again.has_sent { shortest } else { (again.pause_ns * 2).min(longest) };
         again.at_ns = sd_sys::time::now_ns() + again.pause_ns;
     }
 }

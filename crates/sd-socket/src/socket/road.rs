@@ -68,6 +68,11 @@ pub(crate) fn is_promoted(endpoint: &Endpoint) -> bool {
     is_so
 }
 
+/// The other end is another host's.
+pub(crate) fn is_far(endpoint: &Endpoint) -> bool {
+    endpoint.channel_ref().is_some_and(|channel| !channel.link.sends_again())
+}
+
 /// This process has, or had, such connections.
 static ARE_THERE: AtomicBool = AtomicBool::new(false);
 
@@ -154,7 +159,12 @@ pub(crate) fn next_of_sender(endpoint: &Endpoint, is_open: bool) -> Send {
         return Send::Kernel;
     }
     let noted = word(endpoint).map_or(TX_KERNEL | NEVER, |word| word.load(Ordering::Acquire));
-    next_as_noted(noted, is_open, endpoint.own_words().road(), endpoint.peer_words().road())
+    let (mut own, mut peer) = (endpoint.own_words().road(), endpoint.peer_words().road());
+    if (own | peer).has(RoadWord::BROKEN) && !is_far(endpoint) {
+        // A lie, which would keep it in the ring.
+        (own.0, peer.0) = (own.0 & !RoadWord::BROKEN.0, peer.0 & !RoadWord::BROKEN.0);
+    }
+    next_as_noted(noted, is_open, own, peer)
 }
 
 fn next_as_noted(noted: u32, is_open: bool, own: RoadWord, peer: RoadWord) -> Send {
@@ -223,7 +233,7 @@ pub(crate) fn next_at_end(endpoint: &Endpoint, fd: i32) -> Receive {
 }
 
 /// The peer's P, and how many bytes were read of the kernel's stream.
-fn positions(endpoint: &Endpoint, fd: i32) -> Option<(u64, u64)> {
+pub(super) fn positions(endpoint: &Endpoint, fd: i32) -> Option<(u64, u64)> {
     let names = endpoint.channel_ref()?.map.names(usize::from(endpoint.slot.load(Ordering::Relaxed)));
     let switched_at = names.switched_at(own_side(endpoint).other()).load(Ordering::Relaxed);
     let switched_at = as_received(endpoint, fd, switched_at).ok()?;
@@ -323,7 +333,7 @@ mod tests {
     /// marker.
     #[test]
     fn a_peer_that_writes_both_words_moves_nobody() {
-        const ALL: u32 = 1 << 6;
+        const ALL: u32 = 1 << 8;
         for (own, peer) in (0..ALL).flat_map(|own| (0..ALL).map(move |peer| (RoadWord(own), RoadWord(peer))))
         {
             let next = |noted| next_as_noted(noted, true, own, peer);

@@ -15,12 +15,12 @@ use crate::socket::bell::{self, ALL_BITS, notify};
 use crate::socket::endpoint::{EndpointExt, PEER_DEAD, PeerEnd, RESET, SHUT_RD, SHUT_WR, peer_end};
 use crate::socket::parked::{leave_rx, leave_tx, receiver_now};
 use crate::socket::road::{self, MOVED, RX_KERNEL, RX_LEFT, TX_KERNEL, TX_LEFT, is_by_kernel, word};
-use crate::socket::{history, resend};
+use crate::socket::{broken, history, resend};
 use core::sync::atomic::Ordering;
 use sd_ring::road::{RoadWord, Send, is_over as is_slot_over, leaving};
 use sd_ring::{Next, RxCursor, TxCursor};
 use sd_shm::channel::{FLAG_DEAD, FLAG_FIN, FLAG_RESET, SlotState};
-use sd_shm::promotion::{FLAG_LEFT, FLAG_WANTS_KERNEL, FLAGS_BACK};
+use sd_shm::promotion::{FLAG_BROKEN, FLAG_LEFT, FLAG_SWITCHED, FLAG_WANTS_KERNEL, FLAGS_BACK};
 use sd_shm::slab::{Endpoint, Moved, State};
 
 /// The connection is to go back, in both directions. [`step`] follows.
@@ -35,6 +35,35 @@ pub(crate) fn is_begun(endpoint: &Endpoint) -> bool {
     let peer = endpoint.peer_words();
     let flags = peer.flags.load(Ordering::Acquire) | peer.other().flags.load(Ordering::Relaxed);
     flags & FLAGS_BACK != 0 && road::is_promoted(endpoint)
+}
+
+/// The peer of a connection to another host has gone over to its ring, and a direction is the kernel's: there is something to do.
+#[inline(always)]
+pub(crate) fn is_half_there(endpoint: &Endpoint) -> bool {
+    endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_SWITCHED != 0 && broken::is_half(endpoint)
+}
+
+/// The road to another host is gone, and this end has not begun to see to that: for who has just said that he waits.
+#[inline(always)]
+pub(crate) fn is_broken(endpoint: &Endpoint) -> bool {
+    endpoint.peer_words().flags.load(Ordering::Acquire) & FLAG_BROKEN != 0 && broken::is_new(endpoint)
+}
+
+/// Either, for who has just said that he waits for something to read.
+#[inline(always)]
+pub(crate) fn is_due_now(endpoint: &Endpoint) -> bool {
+    is_wanted_by_peer(endpoint) && is_due(endpoint) || is_broken(endpoint)
+}
+
+/// The road to another host is gone, and that is no end of the connection.
+pub(crate) fn is_mended(endpoint: &Endpoint) -> bool {
+    broken::is_gone(endpoint)
+}
+
+/// In a call that finds nothing, and does not wait: the road may be gone, and nobody else may see to that.
+#[inline(always)]
+pub(crate) fn may_be_broken(endpoint: &Endpoint) -> bool {
+    endpoint.peer_words().flags.load(Ordering::Relaxed) & FLAG_BROKEN != 0 && broken::is_gone(endpoint)
 }
 
 /// The sending direction has something to do for the way back, and it was not begun: for who has just said that he waits, since what the peer said
@@ -109,8 +138,12 @@ pub(crate) fn leave(endpoint: &'static Endpoint, tx: &mut TxCursor) {
 
 /// For `sd ss`: a direction goes back, of a connection whose both were there.
 fn note_first(endpoint: &Endpoint) {
-    let is_own = endpoint.own_words().road().has(RoadWord::WANTS_KERNEL);
-    note_first_as(endpoint, if is_own { history::why_it_leaves(endpoint) } else { Moved::Followed });
+    let why = match endpoint.own_words().road().has(RoadWord::WANTS_KERNEL) {
+        _ if broken::is_begun(endpoint) => Moved::Failed,
+        true => history::why_it_leaves(endpoint),
+        false => Moved::Followed,
+    };
+    note_first_as(endpoint, why);
 }
 
 /// See [`note_first`].
@@ -211,7 +244,8 @@ pub(crate) fn notes_death(endpoint: &Endpoint) -> bool {
     let sends_there = peer.road().has(RoadWord::SWITCHED)
         && !peer.road().has(RoadWord::LEFT)
         && peer.flags.load(Ordering::Acquire) & FLAG_FIN == 0;
-    if endpoint.state_now() != State::Connected || !sends_there || peer_end(endpoint) != PeerEnd::Open {
+    let is_open = endpoint.state_now() == State::Connected && peer_end(endpoint) == PeerEnd::Open;
+    if !is_open || !sends_there || broken::is_gone(endpoint) {
         return false;
     }
     // Between hosts bytes may still be on their way, and the engine tells of the death behind them; of its own the monitor tells.
@@ -252,5 +286,5 @@ pub(crate) fn is_over(endpoint: &Endpoint) -> bool {
     }
     let (own, peer) = (endpoint.own_words(), endpoint.peer_words());
     let is_refused = peer.state() == (endpoint.generation.load(Ordering::Relaxed), SlotState::Refused);
-    is_refused || is_slot_over(own.road(), peer.road(), road & RX_LEFT != 0)
+    is_refused || is_slot_over(own.road(), peer.road(), road & RX_LEFT != 0) && broken::has_come(endpoint)
 }

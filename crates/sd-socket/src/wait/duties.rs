@@ -41,6 +41,8 @@ pub(crate) enum When {
 pub(crate) const CONNECTS: u32 = 1;
 /// Connections that this process has made wait for accept.
 pub(crate) const REQUESTS: u32 = 2;
+/// Something is to be sent again through the kernel, or the other end is waited for before that.
+pub(crate) const RESENDS: u32 = 4;
 
 /// What a duty is. Where it returns a time, it is due again after so many nanoseconds, and a sleep lasts no longer.
 pub(crate) enum Act {

@@ -11,7 +11,7 @@ use crate::process::earlier;
 use crate::process::stats::{Counter, count};
 use crate::process::waker::{self, OWN_EVENT};
 use crate::socket::endpoint::EndpointExt;
-use crate::socket::way_back::{LOOK_FOR_DEATH_NS, notes_death};
+use crate::socket::way_back::{LOOK_FOR_DEATH_NS, may_be_broken, notes_death};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sd_shm::slab::Endpoint;
 use sd_sys::futex::{self, Scope};
@@ -274,7 +274,8 @@ fn sleep_beside_kernel(
         let left = until.map(|until| until.saturating_sub(time::now_ns()));
         sleep_on_word(word, value, deadline, earlier(left, Some(nap)))?;
         let is_over = left.is_some_and(|left| left <= nap) || word.load(Ordering::Acquire) != value;
-        if is_over || notes_death(endpoint) {
+        // The thread that looks for all may be gone: who waits for one whose road is gone looks itself.
+        if is_over || notes_death(endpoint) || may_be_broken(endpoint) {
             return Ok(());
         }
         nap = (nap * 2).min(LOOK_FOR_DEATH_NS.1);

@@ -10,6 +10,7 @@ mod brokers;
 mod cost;
 mod crash;
 mod engines;
+mod engines_end;
 mod fallback;
 mod files;
 mod ftp;
@@ -140,6 +141,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     fallback::SCENARIOS,
     hosts::SCENARIOS,
     engines::SCENARIOS,
+    engines_end::SCENARIOS,
     many::SCENARIOS,
     crash::SCENARIOS,
     monitor::SCENARIOS,

@@ -13,7 +13,7 @@ use sd_sys::fd::Owned;
 use sd_sys::futex::{self, Scope};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// For bytes, or the end of them.
 pub const RX_BITS: u32 = RX_SLEEP | RX_EVENT | RX_SIGNAL;
@@ -45,8 +45,6 @@ struct Bell {
     eventfd: Owned,
     /// It says whether somebody sleeps.
     page: Page,
-    /// What that said before it was rung last; see `sd_ring::sync::sleepers`.
-    rung: AtomicU64,
 }
 
 /// A page that is mapped as long as this lives.
@@ -62,7 +60,7 @@ impl Drop for Page {
 impl Bell {
     fn of(page: Owned, eventfd: Owned) -> Option<Bell> {
         let page = sd_shm::public::map_peer(page.raw()).ok()?;
-        Some(Bell { eventfd, page: Page(page), rung: AtomicU64::new(0) })
+        Some(Bell { eventfd, page: Page(page) })
     }
 }
 
@@ -207,10 +205,8 @@ impl End {
 
     fn ring(&self, bell: &Bell, control: &mut Control) {
         // What he shall see was published before.
-        let Some(word) = sleepers::whom_to_wake(&bell.page.0.sleepers, &bell.rung) else { return };
-        control.ring(bell.eventfd.raw(), (self.id, self.ours), self.is_stranger);
-        if !self.is_stranger {
-            bell.rung.store(word, Ordering::Relaxed);
+        if sleepers::must_wake(&bell.page.0.sleepers) {
+            control.ring(bell.eventfd.raw(), (self.id, self.ours), self.is_stranger);
         }
     }
 

@@ -9,6 +9,9 @@
 //! The word changes whenever a thread enters or leaves, and never becomes what it was. So as long as it is the one of before a peer's last write, all who slept then were woken by
 //! that, and none of them has looked yet: what the peer publishes now they will see too, and it need not write again. A peer that writes a thousand
 //! announcements while the other process waits for its processor makes one system call.
+//!
+//! That holds where nobody but who is counted takes what the eventfd tells: an engine's is watched by its one thread. A program's instance of epoll, in which a
+//! thread may sleep, can be asked by another thread or process, which is in no count: so of others nothing is noted.
 
 use crate::facade::{AtomicU64, Ordering, fence_full};
 
@@ -48,6 +51,13 @@ pub fn become_known<'a>(words: impl Iterator<Item = &'a AtomicU64>) {
 /// Whether somebody sleeps, for who has no need to know it surely.
 pub fn are_there(word: &AtomicU64) -> bool {
     word.load(Ordering::Relaxed) & ANY != 0
+}
+
+/// Whether the eventfd must be written, for a caller that has published what shall be seen.
+#[inline]
+pub fn must_wake(word: &AtomicU64) -> bool {
+    fence_full();
+    are_there(word)
 }
 
 /// Whether the eventfd must be written, for a caller that has published what shall be seen: the word, to be noted in `rung` behind the write

@@ -38,6 +38,11 @@ const ENGINE_KIB_MORE: u64 = 4 << 10;
 /// Greetings that are heard at once, of each of two peers at most, and what the moment adds.
 const ENGINE_FDS_MORE: usize = 16;
 
+/// In one write: a line in two is read as two.
+fn say(input: &mut ChildStdin, line: &str) -> Result<()> {
+    Ok(input.write_all(format!("{line}\n").as_bytes())?)
+}
+
 /// A host with its programs.
 struct Place {
     host: Host,
@@ -80,12 +85,12 @@ impl Place {
 
     fn tell_server(&mut self, line: &str) -> Result<()> {
         let Some((_, input)) = &mut self.server else { fail!("there is no server") };
-        Ok(writeln!(input, "{line}")?)
+        say(input, line)
     }
 
     fn tell(&mut self, line: &str) -> Result<()> {
         let Some((_, input)) = &mut self.client else { fail!("there is no client") };
-        Ok(writeln!(input, "{line}")?)
+        say(input, line)
     }
 
     /// The client sends so many pieces of this size to a server, and compares what comes back.

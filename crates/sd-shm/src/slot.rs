@@ -65,7 +65,7 @@ pub struct SlotSide {
     pub listener: AtomicU32,
     /// Ring bytes this side has consumed of what the other sent.
     pub consumed: AtomicU64,
-    /// Time-stamp of this side's last announcement in the other's [`EventSet`], which has no order.
+    /// Time-stamp of this side's last announcement in the other's [`EventSet`](crate::events::EventSet), which has no order.
     pub announced: AtomicU64,
 }
 
@@ -78,7 +78,7 @@ pub struct ColdWords {
     /// endpoint plus one. To whom, and which, stands there, where the other side cannot write. Zero: none.
     pub wants_signals: AtomicU64,
     /// Registration, with the monitor, of the process that alone has this side and is to be woken for it; it looks at
-    /// the connection without an [`EventSet`]. Zero: whom the channel was made for, or the adopter.
+    /// the connection without an [`EventSet`](crate::events::EventSet). Zero: whom the channel was made for, or the adopter.
     ///
     /// Or a [`ThreadWaker`] of the other kind of process: one for whom the channel was made.
     pub wake_target: AtomicU64,

@@ -60,7 +60,7 @@ pub(crate) struct Connection {
     pub(crate) is_broken: bool,
     /// The session with the other engine is over, and neither end has done anything wrong.
     pub(crate) is_lost: bool,
-    /// Nothing is written into the slot any more, but that it is closed.
+    /// Nothing is written into the slot any more, but that it is closed, and what the engine is to be rung for.
     has_let_go: bool,
     /// The local process has closed it, and that was said; the other one has.
     closed: [bool; 2],

@@ -186,10 +186,22 @@ impl Peer {
     fn refused(&mut self, at: usize, now: u64, link: &mut Link, desk: &mut Desk) {
         let since = *self.refused_at.get_or_insert(now);
         if now - since >= GONE_NS && link.is_up() {
-            link.restart(now, &mut View { desk, peer: at });
-            desk.session_is_over(at);
-            (*link, self.binding) = (no_link(now), [0; 32]);
+            self.replace((at, now), (no_link(now), [0; 32]), link, desk);
         }
+    }
+
+    /// Another link takes the place of this one, whose session is over. What it has counted stays.
+    fn replace(
+        &mut self,
+        (at, now): (usize, u64),
+        (next, binding): (Link, Binding),
+        link: &mut Link,
+        desk: &mut Desk,
+    ) {
+        link.restart(now, &mut View { desk, peer: at });
+        desk.session_is_over(at);
+        self.standing.keeps(link);
+        (*link, self.binding) = (next, binding);
     }
 
     /// The trunk carries from now on; with a new link unless the one that there is goes on.
@@ -217,11 +229,7 @@ impl Peer {
     ) -> Option<()> {
         let binding = keys.as_ref().map_or([0; 32], Keys::binding);
         let protection = Protection::new(&self.engine.trust, keys).ok()?;
-        link.restart(now, &mut View { desk, peer: at });
-        desk.session_is_over(at);
-        self.standing.keeps(link);
-        *link = self::link(now, protection);
-        self.binding = binding;
+        self.replace((at, now), (self::link(now, protection), binding), link, desk);
         Some(())
     }
 
@@ -276,7 +284,7 @@ mod tests {
     use super::*;
     use crate::connection::{Connection, WINDOW};
     use crate::words::Question;
-    use sd_proto::Ip;
+    use sd_proto::{Ip, Request};
 
     /// Another engine, which was started now: it greets, and asks about a connection. What is asked here comes of it.
     fn asks(link: &mut Link, desk: &mut Desk, now: u64) {
@@ -303,6 +311,23 @@ mod tests {
             }
         }
         panic!("nothing was asked");
+    }
+
+    #[test]
+    fn who_listens_no_more_has_no_session_and_what_was_counted_stays() {
+        let (mut link, mut desk) = (no_link(0), Desk::default());
+        asks(&mut link, &mut desk, 0);
+        let file = "listen 10.0.0.1:7077\nhost 10.0.0.2 10.0.0.2:7077 plain\n";
+        let hosts = Hosts::parse(file, std::path::Path::new("/nowhere")).unwrap();
+        let mut peer = Peer::new(&hosts, &hosts.engines[0]);
+        let taken = link.counters().packets_taken;
+        peer.refused(0, 5, &mut link, &mut desk);
+        assert!(link.is_up() && taken > 0);
+        peer.refused(0, 5 + GONE_NS, &mut link, &mut desk);
+        assert!(!link.is_up() && link.counters().packets_taken == 0);
+        let told = peer.standing.report(&link, None);
+        let Some(Request::Peer { packets_received, .. }) = told else { panic!("{told:?}") };
+        assert_eq!(packets_received, taken);
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl Standing {
     }
 
     /// What the monitor is to be told, if that is new.
-    fn report(&mut self, link: &Link, trunk: Option<&Trunk>) -> Option<Request> {
+    pub(crate) fn report(&mut self, link: &Link, trunk: Option<&Trunk>) -> Option<Request> {
         if !self.has_news(link) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! What moves packets between two engines: one trait, two implementations (ADR 98). The engine uses [`Trunk`].
+//! What moves packets between two engines: one trait, two implementations (ADR 98). The engine uses both (ADR 102).
 //!
 //! ```text
 //!  sd_link::Link ── transmit ──> room │ commit ─ flush ──> kernel ══ network ══ kernel ──> receive ── Link::receive

@@ -141,9 +141,9 @@ pub struct MonitorOptions {
     /// Move connections to other hosts too, through an engine on each: FILE says where these are
     ///
     /// `listen ADDRESS:PORT` is where this host's engine is reached, `key FILE` its key (`sd key new FILE`), and each line
-    /// `host NETWORK ADDRESS:PORT key=BASE64` an address or a network of other hosts, where their engine is, and its public key. In its place
-    /// `shared` (with a line `shared-key FILE`) is for hosts that have one key together, `plain` for networks where everybody may read.
-    /// Between two hosts with fewer than `least NUMBER` connections (32) these stay the kernel's. Only what stands there is ever spoken to.
+    /// `host NETWORK ADDRESS:PORT key=BASE64` an address or a network of other hosts (nobody else is spoken to), their engine, and its key; or
+    /// `shared` (with a line `shared-key FILE`) is for hosts with one key, `plain` for networks where everybody may read. Between two hosts
+    /// with fewer than `least NUMBER` connections (32) these stay the kernel's. `carrier trunk|datagram`: TCP or UDP; else what is better.
     #[arg(long, value_name = "FILE")]
     pub hosts: Option<PathBuf>,
     /// Move connections that the kernel has made to shared memory, once they have shown that they last

@@ -3,7 +3,9 @@
 //! Its text is `sd_keys::Hosts`' business; here its lines are engines, each with the networks behind it, and files are read. A name of a file
 //! that is relative begins at the hosts file's folder.
 
+use sd_keys::hosts::Carriers;
 use sd_keys::{Cipher, Credentials, Identity, SharedKey, Trust};
+use sd_link::congestion::Congestion;
 use sd_proto::Ip;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -23,6 +25,9 @@ pub struct Hosts {
     pub engines: Vec<Engine>,
     /// Between two hosts with fewer connections these stay the kernel's.
     pub least: usize,
+    /// What may carry packets to them, and how much datagrams may have under way.
+    pub(crate) carriers: Carriers,
+    pub(crate) congestion: Congestion,
     pub(crate) credentials: Arc<Credentials>,
     file: sd_keys::Hosts,
 }
@@ -34,6 +39,8 @@ pub struct Engine {
     pub address: SocketAddr,
     /// How it shows who it is.
     pub trust: Trust,
+    /// Bytes a second that go there at most.
+    pub rate: Option<u64>,
 }
 
 /// Why a file is none.
@@ -66,11 +73,13 @@ impl Hosts {
         let mut engines: Vec<Engine> = Vec::new();
         for host in file.iter() {
             if !engines.iter().any(|engine| engine.address == host.engine) {
-                engines.push(Engine { address: host.engine, trust: host.trust });
+                engines.push(Engine { address: host.engine, trust: host.trust, rate: host.rate });
             }
         }
         let least = file.least.unwrap_or(LEAST);
-        Ok(Hosts { listen, engines, least, credentials, file })
+        let (carriers, congestion) =
+            (file.carriers.unwrap_or_default(), file.congestion.unwrap_or(Congestion::Dctcp));
+        Ok(Hosts { listen, engines, least, carriers, congestion, credentials, file })
     }
 
     /// The engine of the host with this address.

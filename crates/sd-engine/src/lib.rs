@@ -21,6 +21,7 @@
 //! | `socket` | sockets between engines, until they are carriers (`sd_carrier`) |
 //! | `greeting` | what is said on a new trunk: who both are (`sd_keys`), and whether a link goes on |
 //! | `peer` | another engine |
+//! | `carriers`, `choice` | a trunk and datagrams to it; which of both is used |
 //! | `standing` | how it stands with that one: for the log and for the monitor |
 //! | `patience` | how long it looks in vain before it sleeps |
 //! | `run` | the loop |
@@ -39,6 +40,8 @@
 //! # Tests
 //! Unit tests here; `between-hosts` of `tests/apps`: two hosts with programs that know nothing of it.
 
+mod carriers;
+mod choice;
 mod connection;
 mod connections;
 mod desk;

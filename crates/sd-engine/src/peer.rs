@@ -1,18 +1,21 @@
-//! Another host's engine: by which trunk it is reached, and what is moved between that and the link.
+//! Another host's engine: how it is reached, and what is moved between carriers and the link.
 
+use crate::carriers::{self, Carriers, DATAGRAMS, TRUNK};
+use crate::choice::Way;
 use crate::desk::{Desk, View};
 use crate::greeting::{Agreed, Binding, Greeting, Over, Terms};
 use crate::hosts::{self, Hosts};
 use crate::socket;
 use crate::standing::Standing;
-use sd_carrier::{Carrier, Received, State, Trunk, TrunkConfig};
+use sd_carrier::{Carrier, Trunk};
 use sd_keys::{Credentials, Keys, Protection};
+use sd_link::congestion::Congestion;
 use sd_link::seal::Checksum;
-use sd_link::{Config, Limits, Link, PathConfig, Taken};
+use sd_link::{Config, Limits, Link, Taken};
 use sd_proto::PeerState;
 use sd_sys::Errno;
 use sd_sys::time::now_ns;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -26,19 +29,19 @@ const GONE_NS: u64 = 2_000_000_000;
 pub(crate) const FOREVER_NS: u64 = u64::MAX;
 /// So many callers, who may be anybody at its address, are heard at once.
 const GREETINGS_MAX: usize = 4;
-/// Reads of a trunk before others have their turn.
-const READS: usize = 4;
-
-/// A trunk that has had news is asked until it had none so often: behind a part of a packet, which is none, may be its end.
-const ASKED: u8 = 2;
+/// Of what may be sent in a second so much may be saved up, and at least this.
+const BURST_PART: u64 = 100;
+const BURST_MIN: u64 = 64 << 10;
 
 /// See the module.
 pub(crate) struct Peer {
-    trunk: Option<Trunk>,
-    /// How often the trunk is still to be asked whether something has come.
-    news: u8,
+    carriers: Carriers,
+    /// A socket that the loop does not watch yet.
+    unwatched: Option<i32>,
     greetings: Vec<Greeting>,
     engine: hosts::Engine,
+    listen: SocketAddr,
+    congestion: Congestion,
     credentials: Arc<Credentials>,
     /// Of the link.
     binding: Binding,
@@ -55,10 +58,12 @@ impl Peer {
     pub(crate) fn new(hosts: &Hosts, engine: &hosts::Engine) -> Peer {
         let dials = hosts.listen < engine.address;
         Peer {
-            trunk: None,
-            news: 0,
+            carriers: Carriers::new(hosts.carriers),
+            unwatched: None,
             greetings: Vec::new(),
             engine: *engine,
+            listen: hosts.listen,
+            congestion: hosts.congestion,
             credentials: Arc::clone(&hosts.credentials),
             binding: [0; 32],
             dials,
@@ -71,27 +76,38 @@ impl Peer {
 
     /// How it stands with that engine, and by which trunk.
     pub(crate) fn standing(&mut self) -> (&mut Standing, Option<&Trunk>) {
-        (&mut self.standing, self.trunk.as_ref())
+        (&mut self.standing, self.carriers.trunk())
     }
 
     pub(crate) fn is_at(&self, ip: IpAddr) -> bool {
         !self.dials && self.engine.address.ip().to_canonical() == ip.to_canonical()
     }
 
-    /// Something may have come by its trunk.
+    /// The kernel tells of it.
     pub(crate) fn has_news(&mut self) {
-        self.news = ASKED;
+        self.carriers.has_news();
+    }
+
+    /// Something may have come, as the kernel was not asked.
+    pub(crate) fn may_have_news(&mut self, now: u64) {
+        self.carriers.may_have_news(now);
+    }
+
+    /// A socket that is new, and to be watched.
+    pub(crate) fn unwatched(&mut self) -> Option<i32> {
+        self.unwatched.take()
     }
 
     /// When it has something to do by itself.
     pub(crate) fn next_time(&self, link: &Link) -> u64 {
-        let dials = self.is_dialled(link) && self.trunk.is_none() && self.greetings.is_empty();
+        let dials = self.is_dialled(link) && self.carriers.trunk().is_none() && self.greetings.is_empty();
         let dial = if dials { self.dial_at } else { FOREVER_NS };
         let greeting = self.greetings.iter().map(|greeting| greeting.until_ns).min().unwrap_or(FOREVER_NS);
         // A link that is not up has nobody to greet without a trunk.
-        let is_used = self.trunk.is_some() || link.is_up();
+        let is_used = self.carriers.trunk().is_some() || link.is_up();
+        let choice = self.carriers.next_time(link).unwrap_or(FOREVER_NS);
         let link = link.next_time().filter(|_| is_used).unwrap_or(FOREVER_NS);
-        dial.min(greeting).min(link)
+        dial.min(greeting).min(link).min(choice)
     }
 
     /// Who has to be called by the other one calls too while there is a session, to find out whether anybody is left there.
@@ -101,7 +117,7 @@ impl Peer {
 
     /// Has a trunk made anew, where that is due. The socket is to be watched then.
     pub(crate) fn dial(&mut self, now: u64, from: IpAddr, link: &Link) -> Option<i32> {
-        let is_reached = self.trunk.is_some() || !self.greetings.is_empty();
+        let is_reached = self.carriers.trunk().is_some() || !self.greetings.is_empty();
         if is_reached || !self.is_dialled(link) || now < self.dial_at {
             return None;
         }
@@ -138,22 +154,22 @@ impl Peer {
             self.standing.session_over(cause, now);
             desk.session_is_over(at);
         }
-        let Some(trunk) = self.trunk.as_mut().filter(|_| self.news > 0) else { return false };
-        let (mut is_up, mut has_come, mut is_down) = (false, false, None);
-        for _ in 0..READS {
-            let received = trunk.receive(&mut |packet, mark| {
-                has_come = true;
-                match take((at, now), packet, mark.is_congested(), link, desk) {
-                    Taken::Up => is_up = true,
-                    Taken::Down(cause) => is_down = Some(cause),
-                    Taken::Yes | Taken::No => {}
-                }
-            });
-            if received != Received::More {
-                break;
-            }
+        if let Some(way) = self.carriers.choose(now, link) {
+            self.standing.goes(way);
         }
-        self.news = if has_come { ASKED } else { self.news - 1 };
+        let (mut is_up, mut is_down) = (false, None);
+        let has_come = self.carriers.receive(now, &mut |path, packet, is_marked| match take(
+            (at, now),
+            path,
+            packet,
+            is_marked,
+            link,
+            desk,
+        ) {
+            Taken::Up => is_up = true,
+            Taken::Down(cause) => is_down = Some(cause),
+            Taken::Yes | Taken::No => {}
+        });
         is_down.into_iter().for_each(|cause| self.standing.session_over(cause, now));
         if has_come && link.is_up() {
             self.standing.heard(now);
@@ -186,7 +202,8 @@ impl Peer {
     fn refused(&mut self, at: usize, now: u64, link: &mut Link, desk: &mut Desk) {
         let since = *self.refused_at.get_or_insert(now);
         if now - since >= GONE_NS && link.is_up() {
-            self.replace((at, now), (no_link(now), [0; 32]), link, desk);
+            self.carriers.end_datagrams();
+            self.replace((at, now), (self.first_link(now), [0; 32]), link, desk);
         }
     }
 
@@ -202,20 +219,24 @@ impl Peer {
         desk.session_is_over(at);
         self.standing.keeps(link);
         (*link, self.binding) = (next, binding);
+        self.carriers.begin_anew();
+        self.standing.goes(Way::Trunk);
     }
 
     /// The trunk carries from now on; with a new link unless the one that there is goes on.
     fn agreed(&mut self, at: usize, now: u64, agreed: Agreed, link: &mut Link, desk: &mut Desk) {
         let Agreed { socket, goes_on, keys } = agreed;
-        (self.refused_at, self.news) = (None, ASKED);
-        let Ok(trunk) = Trunk::new(socket, TrunkConfig::default()) else { return };
+        self.refused_at = None;
         if !goes_on && self.begin(at, now, keys, link, desk).is_none() {
             return;
         }
-        let before = self.trunk.replace(trunk);
+        let Ok((before, new)) = self.carriers.begin(socket, (self.listen, self.engine.address)) else {
+            return;
+        };
+        self.unwatched = new;
         before.iter().for_each(|trunk| self.standing.leaves(trunk));
         if before.is_some() || goes_on {
-            link.path_broke(0);
+            link.path_broke(TRUNK);
         }
     }
 
@@ -229,34 +250,45 @@ impl Peer {
     ) -> Option<()> {
         let binding = keys.as_ref().map_or([0; 32], Keys::binding);
         let protection = Protection::new(&self.engine.trust, keys).ok()?;
-        self.replace((at, now), (self::link(now, protection), binding), link, desk);
+        self.replace((at, now), (self.link(now, protection), binding), link, desk);
         Some(())
     }
 
     /// Sends what there is to send.
     pub(crate) fn send(&mut self, at: usize, now: u64, link: &mut Link, desk: &mut Desk) {
-        let Some(trunk) = &mut self.trunk else { return };
         let mut view = View { desk, peer: at };
-        trunk.send(&mut |room| link.transmit(now, 0, room, &mut view));
-        if trunk.state() != State::Open {
-            self.standing.leaves(trunk);
+        if let Some(trunk) = self.carriers.send(now, link, &mut view) {
+            self.standing.leaves(&trunk);
             self.standing.lost(trunk.state(), now);
-            self.trunk = None;
-            link.path_broke(0);
+            link.path_broke(TRUNK);
         }
+    }
+
+    /// Before the other engine has shown itself there is nobody to talk to.
+    pub(crate) fn first_link(&self, now: u64) -> Link {
+        self.link(now, Protection::Plain(Checksum::default()))
+    }
+
+    fn link(&self, now: u64, protection: Protection) -> Link {
+        let limits = Limits {
+            weight: 1,
+            rate: self.engine.rate.map(|rate| (rate, (rate / BURST_PART).max(BURST_MIN))),
+        };
+        link(now, protection, self.congestion, limits)
     }
 }
 
 /// A packet has come from the peer `at`. Where a session begins or ends with it nothing of the one before is left: numbers begin anew.
 pub(crate) fn take(
     (at, now): (usize, u64),
+    path: u8,
     packet: &mut [u8],
     is_marked: bool,
     link: &mut Link,
     desk: &mut Desk,
 ) -> Taken {
     let mut view = View { desk, peer: at };
-    let taken = link.receive(now, 0, packet, is_marked, &mut view);
+    let taken = link.receive(now, path, packet, is_marked, &mut view);
     if let Taken::Down(_) = taken {
         link.restart(now, &mut view);
     }
@@ -266,16 +298,19 @@ pub(crate) fn take(
     taken
 }
 
-/// Before the other engine has shown itself there is nobody to talk to.
+/// As with an engine that nothing is said of.
+#[cfg(test)]
 pub(crate) fn no_link(now: u64) -> Link {
-    link(now, Protection::Plain(Checksum::default()))
+    let limits = Limits { weight: 1, rate: None };
+    link(now, Protection::Plain(Checksum::default()), Congestion::Dctcp, limits)
 }
 
-fn link(now: u64, protection: Protection) -> Link {
+fn link(now: u64, protection: Protection, congestion: Congestion, limits: Limits) -> Link {
     let random = || sd_sys::mem::random().unwrap_or(now) | 1;
     let config = Config { silence: SILENCE_NS, ..Config::new(random(), random()) };
-    let mut link = Link::new(config, &[PathConfig::stream()], protection);
-    let _ = link.tenant(now, 0, Limits { weight: 1, rate: None });
+    let mut link = Link::new(config, &carriers::paths(congestion), protection);
+    let _ = link.tenant(now, 0, limits);
+    link.carries(DATAGRAMS, false);
     link
 }
 
@@ -298,10 +333,10 @@ mod tests {
             let mut room = [0; 16 << 10];
             while let Some(len) = other.transmit(now, 0, &mut room, &mut View { desk: &mut others, peer: 0 })
             {
-                take((0, now), &mut room[..len], false, link, desk);
+                take((0, now), 0, &mut room[..len], false, link, desk);
             }
             while let Some(len) = link.transmit(now, 0, &mut room, &mut View { desk, peer: 0 }) {
-                take((0, now), &mut room[..len], false, &mut other, &mut others);
+                take((0, now), 0, &mut room[..len], false, &mut other, &mut others);
             }
             if !is_asked {
                 is_asked = other.open(0, 9, WINDOW, &question.encode()).is_ok();

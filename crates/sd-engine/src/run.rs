@@ -4,7 +4,7 @@ use crate::connection::{Connection, WINDOW};
 use crate::desk::Desk;
 use crate::hosts::Hosts;
 use crate::patience::Patience;
-use crate::peer::{self, FOREVER_NS, Peer};
+use crate::peer::{FOREVER_NS, Peer};
 use crate::seat::{self, Seat};
 use crate::socket::Listener;
 use crate::standing::Reports;
@@ -110,7 +110,7 @@ impl Engine {
         }
         let now = now_ns();
         let peers: Vec<Peer> = hosts.engines.iter().map(|engine| Peer::new(&hosts, engine)).collect();
-        let links = peers.iter().map(|_| peer::no_link(now)).collect();
+        let links = peers.iter().map(|peer| peer.first_link(now)).collect();
         Ok(Engine {
             control,
             listener,
@@ -178,10 +178,13 @@ impl Engine {
             self.call(now);
             self.hear_callers(now);
         }
-        self.see_news(0);
+        self.see_news(now, 0);
         let mut has_come = false;
         for (at, (peer, link)) in self.peers.iter_mut().zip(&mut self.links).enumerate() {
             has_come |= peer.carry(at, now, link, &mut self.desk);
+            if let Some(fd) = peer.unwatched() {
+                watch(&self.sleeper, fd, at as u64);
+            }
         }
         let Engine { desk, links, control, .. } = self;
         has_come |= desk.settle(links, control);
@@ -381,9 +384,9 @@ impl Engine {
     }
 
     /// Notes which trunks have news, and waits for some. The ends of greetings and all others are looked at anyway.
-    fn see_news(&mut self, timeout: i32) {
+    fn see_news(&mut self, now: u64, timeout: i32) {
         if self.peers.len() <= FEW {
-            self.peers.iter_mut().for_each(Peer::has_news);
+            self.peers.iter_mut().for_each(|peer| peer.may_have_news(now));
             if timeout == 0 {
                 return;
             }
@@ -416,7 +419,7 @@ impl Engine {
             FOREVER_NS => -1,
             due => due.saturating_sub(now).div_ceil(1_000_000).min(3_600_000) as i32,
         };
-        self.see_news(timeout);
+        self.see_news(now, timeout);
     }
 
     /// There is no monitor.

@@ -1,7 +1,7 @@
-//! TCP sockets between engines before they are carriers: who comes, and whom this engine calls. None of them blocks.
+//! Sockets between engines before they are carriers: who comes, whom this engine calls, and where datagrams go. None of them blocks.
 
 use sd_sys::Errno;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Where other engines reach this one.
@@ -30,12 +30,35 @@ impl Listener {
 
 /// Begins to connect, from this address.
 pub(crate) fn dial(to: SocketAddr, from: IpAddr) -> Result<OwnedFd, Errno> {
+    let socket = new(libc::SOCK_STREAM, to)?;
+    connect(&socket, SocketAddr::new(from, 0), to)?;
+    keep_alive(&socket);
+    Ok(socket)
+}
+
+/// A socket for datagrams between two engines, each at the address and port where it listens. Those to other engines have the same port here: the
+/// kernel gives each what comes from the address that it is connected to.
+pub(crate) fn datagrams(from: SocketAddr, to: SocketAddr) -> Result<OwnedFd, Errno> {
+    let socket = new(libc::SOCK_DGRAM, to)?;
+    // Only processes of this user can have the port then.
+    sd_sys::fd::setsockopt_int(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    connect(&socket, from, to)?;
+    Ok(socket)
+}
+
+fn new(kind: i32, to: SocketAddr) -> Result<OwnedFd, Errno> {
     let domain = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let fd = sd_sys::fd::socket(domain, kind, 0)?;
+    let fd = sd_sys::fd::socket(domain, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?;
     // SAFETY: a descriptor of ours, which nobody else has any more.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd.into_raw()) };
-    let (to, from) = (Address::of(to), Address::of(SocketAddr::new(from, 0)));
+    Ok(unsafe { OwnedFd::from_raw_fd(fd.into_raw()) })
+}
+
+/// Binds it to `from`, any address of its own kind included, and connects it, or begins to.
+fn connect(socket: &OwnedFd, mut from: SocketAddr, to: SocketAddr) -> Result<(), Errno> {
+    if from.ip().is_unspecified() && to.is_ipv4() {
+        from.set_ip(Ipv4Addr::UNSPECIFIED.into());
+    }
+    let (to, from) = (Address::of(to), Address::of(from));
     // SAFETY: both addresses are as long as they say.
     unsafe {
         if libc::bind(socket.as_raw_fd(), from.place(), from.len) != 0 {
@@ -45,8 +68,7 @@ pub(crate) fn dial(to: SocketAddr, from: IpAddr) -> Result<OwnedFd, Errno> {
             return Err(last_error());
         }
     }
-    keep_alive(&socket);
-    Ok(socket)
+    Ok(())
 }
 
 /// An engine whose host is gone is found within a quarter of a minute.

@@ -11,6 +11,7 @@
 //! * The monitor is told when something has changed; then one wake-up more, a second later at most, tells the last of it. After that an idle
 //!   engine sleeps.
 
+use crate::choice::Way;
 use crate::greeting::Over;
 use crate::peer::{FOREVER_NS, Peer};
 use sd_carrier::{End, State, Trunk};
@@ -30,6 +31,7 @@ const NO_ERRNO: Errno = Errno(0);
 pub(crate) struct Standing {
     address: SocketAddr,
     is_sealed: bool,
+    way: Way,
     state: PeerState,
     errno: Errno,
     since_ns: u64,
@@ -48,6 +50,7 @@ impl Standing {
         Standing {
             address,
             is_sealed: *trust != Trust::Plain,
+            way: Way::Trunk,
             state: if dials { PeerState::Calling } else { PeerState::Awaited },
             errno: NO_ERRNO,
             since_ns: now,
@@ -91,6 +94,18 @@ impl Standing {
         }
         tracing::info!("engine: {} is lost: {}", self.address, why(state, errno));
         self.turns(state, errno, now);
+    }
+
+    /// Packets go another way.
+    pub(crate) fn goes(&mut self, way: Way) {
+        if self.way != way {
+            let (what, why) = match way {
+                Way::Trunk => ("by the trunk", "datagrams lose nothing, or do not arrive"),
+                Way::Datagrams => ("as datagrams", "the trunk suffers from loss, or is not to be used"),
+            };
+            tracing::info!("engine: packets to {} go {what}: {why}", self.address);
+        }
+        self.way = way;
     }
 
     /// A session has begun.
@@ -147,13 +162,16 @@ impl Standing {
 
     /// Whether the monitor knows another state than this. What the kernel counts changes with packets only.
     fn has_news(&self, link: &Link) -> bool {
-        let Some(Request::Peer { state, errno, connections, packets_sent, packets_received, .. }) = self.told
+        let Some(Request::Peer {
+            state, errno, connections, packets_sent, packets_received, datagrams, ..
+        }) = self.told
         else {
             return true;
         };
         let sum = self.sum(link);
         (packets_sent, packets_received) != (sum.packets_sent, sum.packets_taken)
             || connections != link.connections()
+            || datagrams != (self.way == Way::Datagrams)
             || (state, errno) != (self.state, self.errno.0 as u32)
     }
 
@@ -170,6 +188,7 @@ impl Standing {
             state: self.state,
             errno: self.errno.0 as u32,
             sealed: self.is_sealed,
+            datagrams: self.way == Way::Datagrams,
             since_ns: self.since_ns,
             // Before anything was acknowledged the kernel knows it, from the greeting.
             rtt_ns: link.rtt().or(kernels).unwrap_or(0),

@@ -6,16 +6,20 @@
 //! key         FILE                         its own key (sd key new FILE)
 //! shared-key  FILE
 //! least       NUMBER                       between two hosts with fewer connections these stay the kernel's
-//! host        NETWORK  ADDRESS:PORT  key=BASE64|shared|plain  [tenant=NAME]
+//! carrier     trunk|datagram|either        what goes between engines: TCP, UDP, or what is better now (either)
+//! congestion  dctcp|newreno|swift[=US]     how much datagrams may have under way: by marks, by loss, by a delay to aim at (dctcp)
+//! host        NETWORK  ADDRESS:PORT  key=BASE64|shared|plain  [tenant=NAME] [rate=BYTES]
 //! ```
 //! Each `host` line names the addresses behind an engine (`10.1.2.0/24`, `fd00::7`), and the engine's own address. Of several networks
 //! that an address is in the longest prefix counts; the order of lines does not. How the engine is known has to be said: its public
-//! key, the key that all share, or `plain`: nobody is checked and everybody may read.
+//! key, the key that all share, or `plain`: nobody is checked and everybody may read. `rate` is what this host sends to that engine in a second at
+//! most, by all connections together.
 //!
 //! No I/O: text in, rules out, for the monitor and the engine alike. What a file cannot mean is an error with its line: a network
 //! twice, bits behind its prefix, one engine that is known in two ways, a key that is wanted and not named.
 
 use crate::identity::PublicKey;
+use sd_link::congestion::Congestion;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -33,6 +37,21 @@ pub enum Trust {
     /// Not at all, and nothing is encrypted.
     Plain,
 }
+
+/// What may carry packets between engines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Carriers {
+    /// What is better now.
+    #[default]
+    Either,
+    /// TCP.
+    Trunk,
+    /// UDP, as long as it is answered.
+    Datagrams,
+}
+
+/// Where `swift` says no other delay to aim at.
+const SWIFT_US: u64 = 100;
 
 /// Addresses with the same first bits. One of IPv4 that is written as IPv6 is one of IPv4.
 ///
@@ -110,6 +129,8 @@ pub struct Host {
     pub engine: SocketAddr,
     pub trust: Trust,
     pub tenant: Option<String>,
+    /// Bytes a second that this host sends to the engine at most.
+    pub rate: Option<u64>,
     /// Where the file says so, from 1.
     pub line: usize,
 }
@@ -121,6 +142,8 @@ pub struct Hosts {
     pub key: Option<PathBuf>,
     pub shared_key: Option<PathBuf>,
     pub least: Option<usize>,
+    pub carriers: Option<Carriers>,
+    pub congestion: Option<Congestion>,
     /// By prefix from the longest on, then by network.
     hosts: Vec<Host>,
     /// Those of one prefix each.
@@ -158,14 +181,18 @@ impl Hosts {
                     let number = number.parse().map_err(|_| format!("{number:?} is no number"));
                     number.and_then(|number| once(&mut hosts.least, number))
                 }
+                ["carrier", name] => carriers(name).and_then(|which| once(&mut hosts.carriers, which)),
+                ["congestion", name] => congestion(name).and_then(|which| once(&mut hosts.congestion, which)),
                 ["host", network, engine, rest @ ..] => {
                     host(at + 1, network, engine, rest).map(|host| hosts.hosts.push(host))
                 }
-                ["listen" | "key" | "shared-key" | "least", ..] => {
+                ["listen" | "key" | "shared-key" | "least" | "carrier" | "congestion", ..] => {
                     Err("one word is wanted behind the first".into())
                 }
                 ["host", ..] => Err("host NETWORK ADDRESS:PORT key=BASE64|shared|plain".into()),
-                [word, ..] => Err(format!("{word:?}: no such word (listen, key, shared-key, least, host)")),
+                [word, ..] => Err(format!(
+                    "{word:?}: no such word (listen, key, shared-key, least, carrier, congestion, host)"
+                )),
             };
             done.map_err(|message| HostsError { line: at + 1, message })?;
         }
@@ -183,9 +210,12 @@ impl Hosts {
             if let Some(other) = networks.insert(host.network, host.line) {
                 return error(format!("{} stands in line {other} as well", host.network));
             }
-            let (trust, other) = *engines.entry(host.engine).or_insert((host.trust, host.line));
-            if trust != host.trust {
+            let (known, other) = *engines.entry(host.engine).or_insert(((host.trust, host.rate), host.line));
+            if known.0 != host.trust {
                 return error(format!("the engine {} is known in another way in line {other}", host.engine));
+            }
+            if known.1 != host.rate {
+                return error(format!("the engine {} has another rate in line {other}", host.engine));
             }
             match host.trust {
                 Trust::Key(_) if self.key.is_none() => {
@@ -242,13 +272,34 @@ fn socket(text: &str) -> Result<SocketAddr, String> {
     if address.port() == 0 { Err(format!("{text:?}: port 0")) } else { Ok(address) }
 }
 
+fn carriers(name: &str) -> Result<Carriers, String> {
+    match name {
+        "either" => Ok(Carriers::Either),
+        "trunk" => Ok(Carriers::Trunk),
+        "datagram" => Ok(Carriers::Datagrams),
+        _ => Err(format!("{name:?} is no carrier (either, trunk, datagram)")),
+    }
+}
+
+fn congestion(name: &str) -> Result<Congestion, String> {
+    let (name, target) = name.split_once('=').map_or((name, None), |(name, target)| (name, Some(target)));
+    let target = target.map(|text| text.parse().ok().filter(|us| (1..=1_000_000).contains(us)).ok_or(text));
+    match (name, target.transpose()) {
+        ("dctcp", Ok(None)) => Ok(Congestion::Dctcp),
+        ("newreno", Ok(None)) => Ok(Congestion::NewReno),
+        ("swift", Ok(target)) => Ok(Congestion::Swift(1_000 * target.unwrap_or(SWIFT_US))),
+        ("swift", Err(text)) => Err(format!("{text:?} are no microseconds from 1 to 1000000")),
+        _ => Err(format!("{name:?} is no controller (dctcp, newreno, swift, swift=MICROSECONDS)")),
+    }
+}
+
 fn host(line: usize, network: &str, engine: &str, rest: &[&str]) -> Result<Host, String> {
     let network = network.parse()?;
     let engine = socket(engine)?;
     if engine.ip().is_unspecified() || engine.ip().is_multicast() {
         return Err(format!("no engine is at {}", engine.ip()));
     }
-    let (mut trust, mut tenant) = (None, None);
+    let (mut trust, mut tenant, mut rate) = (None, None, None);
     for word in rest {
         match word.split_once('=') {
             None if *word == "shared" => once(&mut trust, Trust::Shared)?,
@@ -259,11 +310,19 @@ fn host(line: usize, network: &str, engine: &str, rest: &[&str]) -> Result<Host,
             }
             Some(("tenant", name)) if is_name(name) => once(&mut tenant, name.to_owned())?,
             Some(("tenant", name)) => return Err(format!("{name:?} is no name for a tenant")),
-            _ => return Err(format!("{word:?}: no such word (key=BASE64, shared, plain, tenant=NAME)")),
+            Some(("rate", text)) => {
+                let bytes = text.parse().ok().filter(|bytes| *bytes > 0);
+                once(&mut rate, bytes.ok_or(format!("{text:?} are no bytes a second"))?)?;
+            }
+            _ => {
+                return Err(format!(
+                    "{word:?}: no such word (key=BASE64, shared, plain, tenant=NAME, rate=BYTES)"
+                ));
+            }
         }
     }
     let trust = trust.ok_or("how the engine is known has to be said: key=BASE64, shared or plain")?;
-    Ok(Host { network, engine, trust, tenant, line })
+    Ok(Host { network, engine, trust, tenant, rate, line })
 }
 
 fn is_name(name: &str) -> bool {

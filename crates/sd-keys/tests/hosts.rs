@@ -1,8 +1,9 @@
 //! The hosts file: what it says, what it cannot mean, and that the longest prefix counts.
 
 use proptest::prelude::*;
-use sd_keys::hosts::Network;
+use sd_keys::hosts::{Carriers, Network};
 use sd_keys::{Hosts, Trust};
+use sd_link::congestion::Congestion;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const KEY: &str = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
@@ -147,5 +148,28 @@ proptest! {
                 prop_assert!(hosts.lookup(ip("10.0.0.9")).is_some() || !host.network.contains(ip("10.0.0.9")));
             }
         }
+    }
+}
+
+#[test]
+fn what_carries_and_how_fast() {
+    let text = "carrier datagram\ncongestion swift=250\nhost 10.0.0.0/8 10.0.0.1:1 plain rate=5000\n";
+    let hosts = Hosts::parse(text).unwrap();
+    assert_eq!(
+        (hosts.carriers, hosts.congestion),
+        (Some(Carriers::Datagrams), Some(Congestion::Swift(250_000)))
+    );
+    assert_eq!(hosts.lookup(ip("10.9.9.9")).and_then(|host| host.rate), Some(5000));
+    for (text, said) in [
+        ("carrier pigeon", "no carrier"),
+        ("carrier trunk\ncarrier trunk", "said twice"),
+        ("congestion bbr", "no controller"),
+        ("congestion dctcp=5", "no controller"),
+        ("congestion swift=0", "no microseconds"),
+        ("host 1.2.3.4 1.2.3.4:5 plain rate=0", "no bytes a second"),
+        ("host 1.2.3.4 1.2.3.4:5 plain rate=5\nhost 2.2.3.4 1.2.3.4:5 plain", "another rate"),
+    ] {
+        let error = Hosts::parse(text).unwrap_err();
+        assert!(error.message.contains(said), "{text}: {error}");
     }
 }

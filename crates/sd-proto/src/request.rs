@@ -365,6 +365,8 @@ pub enum Request {
         errno: u32,
         /// What goes there is encrypted.
         sealed: bool,
+        /// It goes there as datagrams, as the trunk suffers from loss or is not allowed; else by the trunk.
+        datagrams: bool,
         /// Since when it is reached, or is not: CLOCK_MONOTONIC.
         since_ns: u64,
         /// From a packet to its acknowledgement; zero: not known.

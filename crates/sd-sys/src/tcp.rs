@@ -17,6 +17,8 @@ pub struct Info {
     pub rtt_us: u32,
     /// Segments that were sent again.
     pub retransmitted: u32,
+    /// Segments that were sent, with those.
+    pub segments_sent: u32,
 }
 
 /// There is no connection yet, or none any more: after both ends' FINs, while the socket is open; or after a reset, whose error was not told yet.
@@ -30,8 +32,8 @@ pub const SYN_DATA: u8 = 32;
 
 /// TCP_INFO.
 pub fn info(fd: i32) -> Result<Info> {
-    // Up to tcpi_bytes_received; the kernel gives as much as is asked for.
-    const LEN: usize = 136;
+    // Up to tcpi_segs_out; the kernel gives as much as is asked for.
+    const LEN: usize = 140;
     let mut bytes = [0u8; LEN];
     let mut len = LEN as u32;
     // SAFETY: the kernel writes at most `len` bytes.
@@ -52,8 +54,8 @@ pub fn info(fd: i32) -> Result<Info> {
     };
     let [state, _, _, _, _, options, ..] = bytes;
     let half = |at: usize| word(at) as u32;
-    let (rtt_us, retransmitted) = (half(68), half(100));
-    Ok(Info { state, options, acked: word(120), received: word(128), rtt_us, retransmitted })
+    let (rtt_us, retransmitted, segments_sent) = (half(68), half(100), half(136));
+    Ok(Info { state, options, acked: word(120), received: word(128), rtt_us, retransmitted, segments_sent })
 }
 
 /// Whether the kernel changes the bytes on their way (TCP_ULP: TLS), so that a stream of it has others than are written and read. A kernel that

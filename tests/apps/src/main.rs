@@ -7,6 +7,7 @@
 
 mod appservers;
 mod brokers;
+mod carriers;
 mod cost;
 mod crash;
 mod engines;
@@ -140,6 +141,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     tools::SCENARIOS,
     fallback::SCENARIOS,
     hosts::SCENARIOS,
+    carriers::SCENARIOS,
     engines::SCENARIOS,
     engines_end::SCENARIOS,
     many::SCENARIOS,
@@ -330,7 +332,7 @@ fn run_inside(scenario: &Scenario, options: &Options) -> Result<()> {
     };
     (scenario.run)(&mut lab)?;
     let monitor = lab.monitor_pid();
-    retry(Duration::from_secs(3), || {
+    retry(Duration::from_secs(10), || {
         let mut strangers = procfs::descendants(std::process::id());
         strangers.retain(|process| Some(process.pid) != monitor);
         if !strangers.is_empty() {

@@ -131,7 +131,7 @@ impl Place {
     /// Its connections that the engine carries, at either end.
     fn carried(&self) -> Result<usize> {
         let seen = self.host.lab.snapshot()?;
-        let is_carried = |c: &&ss::Connection| c.path == "engine" && c.carrier.as_deref() == Some("trunk");
+        let is_carried = |c: &&ss::Connection| c.path == "engine" && c.carrier.as_deref() != Some("loopback");
         Ok(seen.of_port(PORT).into_iter().filter(is_carried).count())
     }
 

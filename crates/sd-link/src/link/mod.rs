@@ -11,7 +11,7 @@
 mod greet;
 mod packets;
 
-use crate::path::{Path, PathConfig};
+use crate::path::{Health, Path, PathConfig};
 use crate::seal::{Random, Seal};
 use crate::session::{Connection, Ends, Error, Limits, Session};
 use crate::{Nanos, WINDOW_MAX};
@@ -159,13 +159,39 @@ impl Link {
         self.greeting.seek(now);
     }
 
-    /// A carrier broke and was made anew: what was under way on it is sent again, on any path.
+    /// A carrier broke: what was under way on it is sent again, on any path. The other engine does the same, so nothing is acknowledged.
     pub fn path_broke(&mut self, path: u8) {
+        self.say_again(path);
+        self.paths.get_mut(usize::from(path)).into_iter().for_each(|path| path.received.told());
+    }
+
+    /// What is under way on this path is sent again, on any path that carries, though it may still come.
+    pub fn say_again(&mut self, path: u8) {
         let Some(path) = self.paths.get_mut(usize::from(path)) else { return };
         path.give_up_all(|item| {
             self.counters.lost_records += 1;
             self.session.lost(item);
         });
+    }
+
+    /// Whether records go by this path, as they do by all at first; otherwise acknowledgements and questions only. What is under way by it is
+    /// not sent again.
+    pub fn carries(&mut self, path: u8, carries: bool) {
+        if let Some(path) = self.paths.get_mut(usize::from(path)) {
+            path.carries = carries;
+        }
+    }
+
+    /// Asks by this path, whether it carries or not, whether the other engine is there; [`Link::health`] says whether it has answered.
+    pub fn ask(&mut self, path: u8) {
+        if let Some(path) = self.paths.get_mut(usize::from(path)) {
+            path.must_ask = true;
+        }
+    }
+
+    /// How a path does in this session.
+    pub fn health(&self, path: u8) -> Health {
+        self.paths.get(usize::from(path)).map(Path::health).unwrap_or_default()
     }
 
     /// A tenant, by the number that both engines know, and what it may use.
@@ -274,9 +300,7 @@ impl Link {
     /// The session is over: connections are told, paths begin anew.
     fn down(&mut self, ends: &mut (impl Ends + ?Sized)) {
         self.session.clear(self.config.connections_max, ends);
-        for path in &mut self.paths {
-            *path = Path::new(path.config);
-        }
+        self.paths.iter_mut().for_each(Path::begin_anew);
         self.asked_since = None;
         self.greeting.down();
     }

@@ -51,9 +51,7 @@ impl Link {
         }
         if was_up {
             self.session.clear(self.config.connections_max, ends);
-            for path in &mut self.paths {
-                *path = crate::path::Path::new(path.config);
-            }
+            self.paths.iter_mut().for_each(crate::path::Path::begin_anew);
         }
         self.asked_since = (!is_sure).then_some(now);
         self.seal.begin(&self.greeting.names.session);
@@ -161,13 +159,13 @@ impl Link {
             packet.at += road.received.encode(now, &mut packet.out[HEADER..]);
         }
         let before = packet.at;
-        if road.may_send() {
-            let is_more = self.session.fill(now, &mut packet, &mut road.sent, ends);
+        if road.may_send() && (road.carries || road.must_ask) {
+            let is_more = road.carries && self.session.fill(now, &mut packet, &mut road.sent, ends);
             road.is_idle = !is_more;
             if road.must_ask && packet.at == before {
                 packet.record(RecordKind::Ping, 0, 0, 0, 0, |_| {});
             }
-        } else {
+        } else if road.carries {
             road.is_idle = false;
         }
         let is_asking = packet.at > before;

@@ -72,6 +72,22 @@ impl PathConfig {
     }
 }
 
+/// How a path does, for who chooses among several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Smoothed, once it is known.
+    pub rtt: Option<Nanos>,
+    /// When something that was sent was acknowledged last.
+    pub heard_at: Nanos,
+    /// Since when the oldest packet waits that was not acknowledged.
+    pub waits_since: Option<Nanos>,
+    /// Packets that were sent to ask for an answer since the last acknowledgement: none of a stream.
+    pub questions: u32,
+    /// Of this session, with those that ask for nothing.
+    pub packets_sent: u64,
+    pub packets_lost: u64,
+}
+
 /// One carrier.
 #[derive(Debug)]
 pub(crate) struct Path {
@@ -88,6 +104,10 @@ pub(crate) struct Path {
     questions: u32,
     /// A packet may be sent although the window is full.
     pub(crate) must_ask: bool,
+    /// Records go by it.
+    pub(crate) carries: bool,
+    heard_at: Nanos,
+    packets_lost: u64,
     /// The window was not filled when last there was nothing to send.
     pub(crate) is_idle: bool,
 }
@@ -107,8 +127,16 @@ impl Path {
             asked_at: 0,
             questions: 0,
             must_ask: false,
+            carries: true,
+            heard_at: 0,
+            packets_lost: 0,
             is_idle: true,
         }
+    }
+
+    /// Another session: nothing of the one before is left but what the caller has chosen.
+    pub(crate) fn begin_anew(&mut self) {
+        *self = Path { carries: self.carries, ..Path::new(self.config) };
     }
 
     /// Whether a packet of records may be sent now.
@@ -120,6 +148,18 @@ impl Path {
     /// The round-trip time, once there is one.
     pub(crate) fn rtt(&self) -> Option<Nanos> {
         self.rtt.is_known().then(|| self.rtt.smoothed())
+    }
+
+    /// How it does.
+    pub(crate) fn health(&self) -> Health {
+        Health {
+            rtt: self.rtt(),
+            heard_at: self.heard_at,
+            waits_since: self.sent.oldest().map(|(_, at)| at),
+            questions: self.questions,
+            packets_sent: self.sent.next(),
+            packets_lost: self.packets_lost,
+        }
     }
 
     /// A packet was written.
@@ -150,7 +190,7 @@ impl Path {
             });
         }
         let Some(newest) = newest else { return Ok(()) };
-        self.questions = 0;
+        (self.questions, self.heard_at) = (0, now);
         let is_largest = newest.number == ack.largest;
         if is_largest {
             self.rtt.sample(now.saturating_sub(newest.at), u64::from(ack.delay_us) * 1000);
@@ -181,19 +221,21 @@ impl Path {
         let (gap, eighths) =
             self.config.recovery.map_or((1, 0), |parts| (parts.gap_packets, parts.time_eighths));
         let patience = self.rtt.smoothed().max(self.rtt.latest) * eighths / 8;
-        let mut loss_at = None;
+        let (mut loss_at, mut packets) = (None, 0);
         let is_lost = |number: u64, at: Nanos| {
             let is_before = number < largest;
             let is_lost = is_before && (largest - number >= gap || at + patience <= now);
             if is_before && !is_lost {
                 loss_at = Some(at + patience);
             }
+            packets += u64::from(is_lost);
             is_lost
         };
         if let Some(last) = self.sent.give_up(is_lost, lost) {
             self.controller.lost(last.at, now);
         }
         self.loss_at = loss_at;
+        self.packets_lost += packets;
     }
 
     /// When [`Path::tick`] has something to do.
@@ -231,7 +273,7 @@ impl Path {
         self.questions == recovery.questions
     }
 
-    /// The carrier broke, or the session ends: nothing of what is under way is waited for any longer.
+    /// Nothing of what is under way is waited for any longer.
     pub(crate) fn give_up_all(&mut self, lost: impl FnMut(Item)) {
         self.sent.give_up(|_, _| true, lost);
         self.loss_at = None;

@@ -120,7 +120,11 @@ impl World {
         let until = self.now + 30 * MILLI;
         let (restarts, cuts, breaks) =
             (self.random.one_in(4), self.random.one_in(4), self.random.one_in(3) && self.paths.len() > 1);
+        let switches = self.paths.len() > 1 && self.random.one_in(2);
         while self.now < until {
+            if switches && self.random.one_in(20) {
+                self.switch();
+            }
             if restarts && self.random.one_in(60) {
                 self.restart();
             }
@@ -260,6 +264,19 @@ impl World {
         for side in &mut self.sides {
             side.link.path_broke(1);
         }
+    }
+
+    /// One of the engines sends by the other path only, or by both; sometimes at once, with what is under way sent again there.
+    fn switch(&mut self) {
+        let link = &mut self.sides[self.random.below(2) as usize].link;
+        let only = self.random.below(3) as u8;
+        for path in [0, 1] {
+            link.carries(path, only == 2 || path == only);
+        }
+        if only < 2 && self.random.one_in(2) {
+            link.say_again(1 - only);
+        }
+        link.ask(self.random.below(2) as u8);
     }
 
     fn advance(&mut self, until: u64) {

@@ -27,8 +27,6 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::AsRawFd;
 
-/// What moves bytes between hosts, as `sd ss` shows it.
-pub(super) const CARRIER: &str = "trunk";
 /// Of a question: there is no socket of this host, so its cookie is one that the kernel gives none.
 const NOT_HERE: u64 = 1 << 63;
 

@@ -1,13 +1,16 @@
 //! Other hosts' engines, as this host's engine says how it stands with each ([`Request::Peer`]): for `sd ss --json`, `sd top`, `sd doctor` and
 //! metrics. It is shown and decides nothing.
 
-use super::engine::CARRIER;
 use super::server::Server;
 use crate::core::ClientId;
 use sd_proto::{ErrorCode, Ip, PeerState, Request};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// What moves bytes between hosts, as `sd ss` shows it.
+const TRUNK: &str = "trunk";
+const DATAGRAM: &str = "datagram";
 
 /// An engine with more in its hosts file has some that are not shown.
 const PEERS_MAX: usize = 1024;
@@ -24,6 +27,8 @@ pub(super) struct Peer {
     #[serde(skip)]
     errno: u32,
     encrypted: bool,
+    #[serde(skip)]
+    is_by_datagrams: bool,
     /// Since when it is reached, or is not.
     since_ns: u64,
     #[serde(flatten)]
@@ -80,6 +85,7 @@ impl Peers {
             state,
             errno,
             sealed,
+            datagrams,
             since_ns,
             rtt_ns,
             connections,
@@ -107,14 +113,32 @@ impl Peers {
             said_again,
             retransmitted,
         };
-        self.0.insert(address, Peer { state, errno, encrypted: sealed, since_ns, counts: Some(counts) });
+        let peer = Peer {
+            state,
+            errno,
+            encrypted: sealed,
+            is_by_datagrams: datagrams,
+            since_ns,
+            counts: Some(counts),
+        };
+        self.0.insert(address, peer);
         Ok(())
+    }
+
+    /// What carries connections to this address now. Which engine that is behind the hosts file says, which the monitor does not read; so where it is
+    /// not at the address itself, what most of them have.
+    pub(super) fn carrier_to(&self, remote: Ip) -> &'static str {
+        let remote = address(remote).to_canonical();
+        let there = self.0.iter().find(|(engine, _)| engine.ip().to_canonical() == remote);
+        let by_datagrams = self.0.values().filter(|peer| peer.is_by_datagrams).count();
+        let most = if 2 * by_datagrams > self.0.len() { DATAGRAM } else { TRUNK };
+        there.map_or(most, |(_, peer)| peer.carrier())
     }
 
     fn shown(&self, sees_all: bool) -> Vec<Shown> {
         let show = |(address, peer): (&SocketAddr, &Peer)| Shown {
             address: *address,
-            carrier: CARRIER,
+            carrier: peer.carrier(),
             state: super::metrics::words(&format!("{:?}", peer.state)),
             why: peer.why(),
             peer: Peer { counts: peer.counts.filter(|_| sees_all), ..*peer },
@@ -124,6 +148,10 @@ impl Peers {
 }
 
 impl Peer {
+    fn carrier(&self) -> &'static str {
+        if self.is_by_datagrams { DATAGRAM } else { TRUNK }
+    }
+
     fn why(&self) -> String {
         let text = self.state.text();
         match i32::try_from(self.errno) {
@@ -166,6 +194,7 @@ mod tests {
             state,
             errno: libc::ECONNREFUSED as u32,
             sealed: true,
+            datagrams: false,
             since_ns: 1,
             rtt_ns: 2,
             connections: 3,

@@ -336,7 +336,8 @@ impl Server {
             if let Some(key) = self.channel_at(id, endpoint).filter(|_| shown.path == "shm")
                 && self.is_of_engine(key)
             {
-                (shown.path, shown.carrier) = ("engine", Some(super::engine::CARRIER));
+                let remote = Ip(family.slab.address(endpoint, slab::End::Remote));
+                (shown.path, shown.carrier) = ("engine", Some(self.engine.peers.carrier_to(remote)));
             }
             shown.history = roads::history(&family.slab, endpoint, shown.path == "kernel", self.promotes());
             shown.client = id;

@@ -12,6 +12,7 @@ fn peer(port: u16, state: PeerState) -> Request {
         state,
         errno: 0,
         sealed: true,
+        datagrams: false,
         since_ns: 5,
         rtt_ns: 2_000_000_000,
         connections: 3,

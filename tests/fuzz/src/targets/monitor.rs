@@ -197,6 +197,7 @@ fn of_engine((a, b): (u64, u64), (x, y): (u32, u32), port: u16) -> Request {
             state: PeerState::ALL[x as usize % PeerState::ALL.len()],
             errno: y,
             sealed: y & 1 != 0,
+            datagrams: y & 2 != 0,
             since_ns: a,
             rtt_ns: b,
             connections: x,

@@ -1,0 +1,211 @@
+//! What carries packets to another host's engine: a trunk, and datagrams; which of both is used [`crate::choice`] says.
+//!
+//! To the link the trunk is path 0, datagrams are path 1. Datagrams go from the address and port where this engine listens to that where the other one does,
+//! so a firewall needs one rule for both.
+//!
+//! # Guarantees
+//! * Datagrams are there only behind a greeting: nothing that somebody else sends from the other engine's address comes to a link that has no keys.
+//! * A carrier that is not used costs nothing but its memory: datagrams are read where the kernel has told of some, or every now and then.
+
+use crate::choice::{Advice, Choice, Seen, TrunkSeen, Way};
+use crate::desk::View;
+use crate::socket;
+use sd_carrier::{Carrier, Datagram, DatagramConfig, Received, State, Trunk, TrunkConfig};
+use sd_keys::hosts::Carriers as Allowed;
+use sd_link::congestion::Congestion;
+use sd_link::{Link, PathConfig};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// Paths of the link.
+pub(crate) const TRUNK: u8 = 0;
+pub(crate) const DATAGRAMS: u8 = 1;
+/// Reads of a carrier before others have their turn.
+const READS: usize = 4;
+/// A carrier that has had news is asked until it had none so often: behind a part of a packet, which is none, may be its end.
+const ASKED: u8 = 2;
+/// So long after something came by datagrams they are asked in each look; then so often.
+const LIVELY_NS: u64 = 10_000_000;
+const SELDOM_NS: u64 = 100_000;
+
+/// See the module.
+pub(crate) struct Carriers {
+    trunk: Option<Trunk>,
+    datagrams: Option<Datagram>,
+    /// How often each is still to be asked whether something has come.
+    news: [u8; 2],
+    /// When datagrams came last, and when they were asked for some.
+    came_at: u64,
+    asked_at: u64,
+    choice: Choice,
+    allowed: Allowed,
+    /// Packets of the trunk when it was looked at.
+    packets: u64,
+}
+
+/// The paths of a link.
+pub(crate) fn paths(congestion: Congestion) -> [PathConfig; 2] {
+    [PathConfig::stream(), PathConfig { congestion, ..PathConfig::datagrams() }]
+}
+
+impl Carriers {
+    pub(crate) fn new(allowed: Allowed) -> Carriers {
+        Carriers {
+            trunk: None,
+            datagrams: None,
+            news: [0; 2],
+            came_at: 0,
+            asked_at: 0,
+            choice: Choice::new(allowed),
+            allowed,
+            packets: 0,
+        }
+    }
+
+    pub(crate) fn trunk(&self) -> Option<&Trunk> {
+        self.trunk.as_ref()
+    }
+
+    /// The other engine has shown itself on this socket. The trunk before, if there was one; and the socket of datagrams, if it is new.
+    pub(crate) fn begin(
+        &mut self,
+        socket: OwnedFd,
+        (from, to): (SocketAddr, SocketAddr),
+    ) -> std::io::Result<(Option<Trunk>, Option<i32>)> {
+        let before = self.trunk.replace(Trunk::new(socket, TrunkConfig::default())?);
+        self.news = [ASKED; 2];
+        let mut new = None;
+        if self.datagrams.is_none() && self.allowed != Allowed::Trunk {
+            let socket =
+                socket::datagrams(from, to).map_err(|errno| std::io::Error::from_raw_os_error(errno.0));
+            // Without them there is the trunk.
+            self.datagrams = socket.and_then(|socket| Datagram::new(socket, DatagramConfig::default())).ok();
+            new = self.datagrams.as_ref().map(|datagrams| datagrams.as_fd().as_raw_fd());
+        }
+        Ok((before, new))
+    }
+
+    /// Another link takes the place of the one that there was: all begins with a trunk.
+    pub(crate) fn begin_anew(&mut self) {
+        self.choice = Choice::new(self.allowed);
+    }
+
+    /// Nobody is there any more.
+    pub(crate) fn end_datagrams(&mut self) {
+        self.datagrams = None;
+    }
+
+    /// The kernel tells of one of both.
+    pub(crate) fn has_news(&mut self) {
+        self.news = [ASKED; 2];
+    }
+
+    /// The kernel was not asked.
+    pub(crate) fn may_have_news(&mut self, now: u64) {
+        self.news[0] = ASKED;
+        let is_lively = self.choice.way() == Way::Datagrams || now - self.came_at < LIVELY_NS;
+        if is_lively || now - self.asked_at > SELDOM_NS {
+            (self.news[1], self.asked_at) = (ASKED, now);
+        }
+    }
+
+    /// Hands over what has come, with its path, and whether the network has marked it; whether there was something.
+    pub(crate) fn receive(&mut self, now: u64, each: &mut dyn FnMut(u8, &mut [u8], bool)) -> bool {
+        let [news, datagrams_news] = &mut self.news;
+        let by_trunk = self.trunk.as_mut().is_some_and(|trunk| receive(trunk, TRUNK, news, each));
+        let by_datagrams = self
+            .datagrams
+            .as_mut()
+            .is_some_and(|datagrams| receive(datagrams, DATAGRAMS, datagrams_news, each));
+        if by_datagrams {
+            self.came_at = now;
+            self.choice.may_be_answered();
+        }
+        by_trunk || by_datagrams
+    }
+
+    /// Sends what there is to send. A trunk that has ended is given back.
+    pub(crate) fn send(&mut self, now: u64, link: &mut Link, view: &mut View<'_>) -> Option<Trunk> {
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.send(&mut |room| link.transmit(now, DATAGRAMS, room, view));
+            if datagrams.state() != State::Open {
+                self.datagrams = None;
+                link.path_broke(DATAGRAMS);
+            }
+        }
+        let trunk = self.trunk.as_mut()?;
+        trunk.send(&mut |room| link.transmit(now, TRUNK, room, view));
+        let is_open = trunk.state() == State::Open;
+        if is_open { None } else { self.trunk.take() }
+    }
+
+    /// When [`Carriers::choose`] has something to do though nothing comes.
+    pub(crate) fn next_time(&self, link: &Link) -> Option<u64> {
+        let wanted = link.is_up() && self.datagrams.is_some();
+        wanted.then(|| self.choice.next_time(link.health(TRUNK).waits_since))?
+    }
+
+    /// Chooses another way, where that is due and better: which one.
+    pub(crate) fn choose(&mut self, now: u64, link: &mut Link) -> Option<Way> {
+        if !self.choice.is_due(now) || !link.is_up() {
+            return None;
+        }
+        let health = link.health(TRUNK);
+        let is_used = health.waits_since.is_some() || health.packets_sent != self.packets;
+        let is_wanted = link.connections() > 0 && (self.trunk.is_none() || self.choice.is_busy());
+        if !is_used && !is_wanted {
+            return None;
+        }
+        self.packets = health.packets_sent;
+        let seen = |trunk: &Trunk| {
+            let below = sd_sys::tcp::info(trunk.as_fd().as_raw_fd()).ok()?;
+            Some(TrunkSeen {
+                health,
+                segments: below.segments_sent.into(),
+                again: below.retransmitted.into(),
+            })
+        };
+        let trunk = self.trunk.as_ref().and_then(seen);
+        let datagrams = self.datagrams.is_some().then(|| link.health(DATAGRAMS));
+        match self.choice.look(now, &Seen { trunk, datagrams }) {
+            Advice::Stay => None,
+            Advice::Ask => {
+                link.ask(DATAGRAMS);
+                None
+            }
+            Advice::Use(way) => {
+                link.carries(TRUNK, way == Way::Trunk);
+                link.carries(DATAGRAMS, way == Way::Datagrams);
+                // What waits in a trunk that suffers comes late, and what datagrams carried that do not arrive never.
+                match way {
+                    Way::Datagrams => link.say_again(TRUNK),
+                    Way::Trunk => link.say_again(DATAGRAMS),
+                }
+                Some(way)
+            }
+        }
+    }
+}
+
+fn receive(
+    carrier: &mut dyn Carrier,
+    path: u8,
+    news: &mut u8,
+    each: &mut dyn FnMut(u8, &mut [u8], bool),
+) -> bool {
+    if *news == 0 {
+        return false;
+    }
+    let mut has_come = false;
+    for _ in 0..READS {
+        let received = carrier.receive(&mut |packet, mark| {
+            has_come = true;
+            each(path, packet, mark.is_congested());
+        });
+        if received != Received::More {
+            break;
+        }
+    }
+    *news = if has_come { ASKED } else { *news - 1 };
+    has_come
+}

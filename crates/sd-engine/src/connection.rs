@@ -38,6 +38,8 @@ pub(crate) struct Connection {
     pub(crate) is_opener: bool,
     /// The offer that the monitor has asked about.
     pub(crate) offer: (u64, u64),
+    /// Whose it is (`hosts`), where the local process has connected.
+    pub(crate) tenant: u32,
     /// What the other engine is asked, as long as it has not answered.
     pub(crate) question: Option<Question>,
     /// What the monitor has promised: a seat, and the ticket.
@@ -86,6 +88,7 @@ impl Connection {
             number: None,
             is_opener,
             offer: (0, 0),
+            tenant: 0,
             question: None,
             promise: None,
             at: None,

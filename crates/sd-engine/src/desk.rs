@@ -34,7 +34,7 @@ pub(crate) struct Desk {
     /// Something has come for these.
     touched: Vec<u64>,
     /// Questions of other engines, and answers to our own.
-    pub(crate) asked: Vec<(usize, Number, Option<Question>)>,
+    pub(crate) asked: Vec<(usize, Number, u32, Option<Question>)>,
     pub(crate) opened: Vec<u64>,
     /// Questions that were lost with their session.
     pub(crate) unanswered: Vec<(u64, Question)>,
@@ -81,8 +81,8 @@ impl Ends for View<'_> {
     fn told(&mut self, number: Number, end: u64, news: News<'_>) {
         let is_lost = matches!(news, News::Lost);
         match news {
-            News::Offered { words, .. } => {
-                self.desk.asked.push((self.peer, number, Question::decode(words)));
+            News::Offered { words, tenant } => {
+                self.desk.asked.push((self.peer, number, tenant, Question::decode(words)));
                 return;
             }
             News::Opened => {

@@ -3,8 +3,9 @@
 //! Its text is `sd_keys::Hosts`' business; here its lines are engines, each with the networks behind it, and files are read. A name of a file
 //! that is relative begins at the hosts file's folder.
 
-use sd_keys::hosts::Carriers;
+use sd_keys::hosts::{Carriers, Tenant, tenant_id};
 use sd_keys::{Cipher, Credentials, Identity, SharedKey, Trust};
+use sd_link::Limits;
 use sd_link::congestion::Congestion;
 use sd_proto::Ip;
 use std::fmt;
@@ -15,6 +16,9 @@ use std::sync::Arc;
 /// Between two hosts with fewer connections these stay the kernel's, unless the file says another number: the gain is that bytes of several go
 /// together, and one alone pays for two processes more that have to be woken.
 const LEAST: usize = 32;
+/// Of what a tenant may send in a second so much may be saved up, and at least this.
+const BURST_PART: u64 = 100;
+const BURST_MIN: u64 = 64 << 10;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -39,8 +43,6 @@ pub struct Engine {
     pub address: SocketAddr,
     /// How it shows who it is.
     pub trust: Trust,
-    /// Bytes a second that go there at most.
-    pub rate: Option<u64>,
 }
 
 /// Why a file is none.
@@ -73,7 +75,7 @@ impl Hosts {
         let mut engines: Vec<Engine> = Vec::new();
         for host in file.iter() {
             if !engines.iter().any(|engine| engine.address == host.engine) {
-                engines.push(Engine { address: host.engine, trust: host.trust, rate: host.rate });
+                engines.push(Engine { address: host.engine, trust: host.trust });
             }
         }
         let least = file.least.unwrap_or(LEAST);
@@ -82,13 +84,45 @@ impl Hosts {
         Ok(Hosts { listen, engines, least, carriers, congestion, credentials, file })
     }
 
-    /// The engine of the host with this address.
-    pub(crate) fn engine_of(&self, ip: Ip) -> Option<usize> {
+    /// The engine of the host with this address, and the tenant whose address it is; 0: nobody's.
+    pub(crate) fn engine_of(&self, ip: Ip) -> Option<(usize, u32)> {
         let host = self.file.lookup(IpAddr::V6(Ipv6Addr::from(ip.0)))?;
-        self.engines.iter().position(|engine| engine.address == host.engine)
+        let engine = self.engines.iter().position(|engine| engine.address == host.engine)?;
+        Some((engine, host.tenant.as_deref().map_or(0, tenant_id)))
+    }
+
+    /// Tenants by number, and what each may use of the way to an engine.
+    pub(crate) fn tenants(&self) -> Vec<(u32, Limits)> {
+        let nobody = (0, Limits { weight: 1, rate: None });
+        let limits = |tenant: &Tenant| {
+            let rate = tenant.rate.map(|rate| (rate, (rate / BURST_PART).max(BURST_MIN)));
+            (tenant.id(), Limits { weight: tenant.weight, rate })
+        };
+        std::iter::once(nobody).chain(self.file.tenants().iter().map(limits)).collect()
     }
 }
 
 fn read<T>(path: &Path, read: impl Fn(&Path) -> Result<T, sd_keys::FileError>) -> Result<T, Mistake> {
     read(path).map_err(|error| Mistake(format!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_an_engine_and_a_tenant() {
+        let file = "listen 10.0.0.1:7077\ntenant blue weight=3 rate=20000000\n\
+                    host 10.1.0.0/16 10.0.0.2:7077 plain tenant=blue\nhost 10.2.0.0/16 10.0.0.2:7077 plain tenant=red\n\
+                    host 10.3.0.0/16 10.0.0.3:7077 plain\n";
+        let hosts = Hosts::parse(file, Path::new("/nowhere")).unwrap();
+        let of = |address| hosts.engine_of(Ip::v4(address));
+        let [blue, red] = ["blue", "red"].map(tenant_id);
+        assert_eq!((of([10, 1, 0, 1]), of([10, 2, 0, 1])), (Some((0, blue)), Some((0, red))));
+        assert_eq!((of([10, 3, 0, 1]), of([10, 4, 0, 1])), (Some((1, 0)), None));
+        let limits = |weight, rate| Limits { weight, rate };
+        let all =
+            [(0, limits(1, None)), (blue, limits(3, Some((20_000_000, 200_000)))), (red, limits(1, None))];
+        assert_eq!(hosts.tenants(), all);
+    }
 }

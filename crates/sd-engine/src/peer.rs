@@ -29,10 +29,6 @@ const GONE_NS: u64 = 2_000_000_000;
 pub(crate) const FOREVER_NS: u64 = u64::MAX;
 /// So many callers, who may be anybody at its address, are heard at once.
 const GREETINGS_MAX: usize = 4;
-/// Of what may be sent in a second so much may be saved up, and at least this.
-const BURST_PART: u64 = 100;
-const BURST_MIN: u64 = 64 << 10;
-
 /// See the module.
 pub(crate) struct Peer {
     carriers: Carriers,
@@ -42,6 +38,7 @@ pub(crate) struct Peer {
     engine: hosts::Engine,
     listen: SocketAddr,
     congestion: Congestion,
+    tenants: Arc<[(u32, Limits)]>,
     credentials: Arc<Credentials>,
     /// Of the link.
     binding: Binding,
@@ -64,6 +61,7 @@ impl Peer {
             engine: *engine,
             listen: hosts.listen,
             congestion: hosts.congestion,
+            tenants: hosts.tenants().into(),
             credentials: Arc::clone(&hosts.credentials),
             binding: [0; 32],
             dials,
@@ -270,11 +268,7 @@ impl Peer {
     }
 
     fn link(&self, now: u64, protection: Protection) -> Link {
-        let limits = Limits {
-            weight: 1,
-            rate: self.engine.rate.map(|rate| (rate, (rate / BURST_PART).max(BURST_MIN))),
-        };
-        link(now, protection, self.congestion, limits)
+        link(now, protection, self.congestion, &self.tenants)
     }
 }
 
@@ -301,15 +295,17 @@ pub(crate) fn take(
 /// As with an engine that nothing is said of.
 #[cfg(test)]
 pub(crate) fn no_link(now: u64) -> Link {
-    let limits = Limits { weight: 1, rate: None };
-    link(now, Protection::Plain(Checksum::default()), Congestion::Dctcp, limits)
+    let nobody = (0, Limits { weight: 1, rate: None });
+    link(now, Protection::Plain(Checksum::default()), Congestion::Dctcp, &[nobody])
 }
 
-fn link(now: u64, protection: Protection, congestion: Congestion, limits: Limits) -> Link {
+fn link(now: u64, protection: Protection, congestion: Congestion, tenants: &[(u32, Limits)]) -> Link {
     let random = || sd_sys::mem::random().unwrap_or(now) | 1;
     let config = Config { silence: SILENCE_NS, ..Config::new(random(), random()) };
     let mut link = Link::new(config, &carriers::paths(congestion), protection);
-    let _ = link.tenant(now, 0, limits);
+    for (id, limits) in tenants {
+        let _ = link.tenant(now, *id, *limits);
+    }
     link.carries(DATAGRAMS, false);
     link
 }
@@ -369,7 +365,7 @@ mod tests {
     fn a_question_of_an_engine_that_is_gone_is_not_taken_for_one_of_the_next() {
         let (mut link, mut desk) = (no_link(0), Desk::default());
         asks(&mut link, &mut desk, 0);
-        let (_, first, _) = desk.asked.pop().unwrap();
+        let (_, first, ..) = desk.asked.pop().unwrap();
         // Not the one whose id the link says where it knows none.
         desk.connections.add(Connection::new(0, false, u64::MAX));
         let mut waits = Connection::new(0, false, u64::MAX);
@@ -377,7 +373,7 @@ mod tests {
         let id = desk.connections.add(waits);
         asks(&mut link, &mut desk, 10_000_000_000);
         // They look alike, as numbers begin anew.
-        assert_eq!(desk.asked.iter().map(|(_, number, _)| *number).collect::<Vec<_>>(), [first]);
+        assert_eq!(desk.asked.iter().map(|(_, number, ..)| *number).collect::<Vec<_>>(), [first]);
         assert_eq!(desk.connections.get(id).and_then(|waits| waits.number), None);
     }
 }

@@ -265,10 +265,10 @@ impl Engine {
 
     /// A local end whose other end may be another host's.
     fn seek(&mut self, offer: (u64, u64), question: Question) {
-        let Some(peer) = self.hosts.engine_of(question.remote.0) else { return };
+        let Some((peer, tenant)) = self.hosts.engine_of(question.remote.0) else { return };
         let until_ns = now_ns() + WAITS_NS;
         let mut connection = Connection::new(peer, true, until_ns);
-        connection.offer = offer;
+        (connection.offer, connection.tenant) = (offer, tenant);
         let id = self.desk.connections.add(connection);
         self.unseated.push_back((until_ns, id));
         self.pending.push((id, question));
@@ -299,11 +299,15 @@ impl Engine {
                 self.control.tell(&Request::Found { client, offer, serial: id });
             }
         }
-        for (peer, number, question) in std::mem::take(&mut self.desk.asked) {
-            // Whose connections it is about that engine must be asked for, too.
-            let question = question.filter(|asked| self.hosts.engine_of(asked.local.0) == Some(peer));
+        for (peer, number, tenant, question) in std::mem::take(&mut self.desk.asked) {
+            // Whose connections it is about that engine must be asked for, too, and the same tenant's.
+            let question =
+                question.filter(|asked| self.hosts.engine_of(asked.local.0) == Some((peer, tenant)));
             let Some(Question { local, remote, began }) = question else {
-                tracing::debug!(peer, "engine: a question is refused: not of that host's networks");
+                tracing::debug!(
+                    peer,
+                    "engine: a question is refused: not of that host's networks, or another tenant's"
+                );
                 let _ = self.links[peer].refuse(number, 1);
                 continue;
             };
@@ -339,7 +343,7 @@ impl Engine {
             if counts[connection.peer] < hosts.least {
                 return true;
             }
-            match links[connection.peer].open(0, *id, WINDOW, &question.encode()) {
+            match links[connection.peer].open(connection.tenant, *id, WINDOW, &question.encode()) {
                 Ok(number) => (connection.number, connection.question) = (Some(number), Some(*question)),
                 Err(sd_link::Error::NotNow) => return true,
                 Err(_) => desk.forget(*id),

@@ -281,7 +281,7 @@ fn a_file_names_hosts_by_networks() {
     let parse = |text| Hosts::parse(text, std::path::Path::new("/nowhere"));
     let hosts = parse(text).unwrap();
     assert_eq!((hosts.engines.len(), hosts.least, hosts.listen.port()), (2, 9, 7));
-    let engine = |ip| hosts.engine_of(Ip::v4(ip)).map(|at| hosts.engines[at].address.to_string());
+    let engine = |ip| hosts.engine_of(Ip::v4(ip)).map(|(at, _)| hosts.engines[at].address.to_string());
     assert_eq!(engine([10, 0, 0, 2]).as_deref(), Some("10.0.0.2:7"));
     assert_eq!(engine([10, 1, 9, 9]).as_deref(), Some("10.0.0.3:7"));
     assert_eq!(engine([10, 1, 2, 9]).as_deref(), Some("10.0.0.2:7"));

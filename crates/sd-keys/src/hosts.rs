@@ -8,12 +8,14 @@
 //! least       NUMBER                       between two hosts with fewer connections these stay the kernel's
 //! carrier     trunk|datagram|either        what goes between engines: TCP, UDP, or what is better now (either)
 //! congestion  dctcp|newreno|swift[=US]     how much datagrams may have under way: by marks, by loss, by a delay to aim at (dctcp)
-//! host        NETWORK  ADDRESS:PORT  key=BASE64|shared|plain  [tenant=NAME] [rate=BYTES]
+//! tenant      NAME  [weight=NUMBER] [rate=BYTES]
+//! host        NETWORK  ADDRESS:PORT  key=BASE64|shared|plain  [tenant=NAME]
 //! ```
 //! Each `host` line names the addresses behind an engine (`10.1.2.0/24`, `fd00::7`), and the engine's own address. Of several networks
 //! that an address is in the longest prefix counts; the order of lines does not. How the engine is known has to be said: its public
-//! key, the key that all share, or `plain`: nobody is checked and everybody may read. `rate` is what this host sends to that engine in a second at
-//! most, by all connections together.
+//! key, the key that all share, or `plain`: nobody is checked and everybody may read. A tenant is whose networks these
+//! are: connections between networks of two tenants stay the kernel's. To each other engine a tenant has its part of what is sent, by weight (1), and sends
+//! at most so many bytes a second.
 //!
 //! No I/O: text in, rules out, for the monitor and the engine alike. What a file cannot mean is an error with its line: a network
 //! twice, bits behind its prefix, one engine that is known in two ways, a key that is wanted and not named.
@@ -129,10 +131,35 @@ pub struct Host {
     pub engine: SocketAddr,
     pub trust: Trust,
     pub tenant: Option<String>,
-    /// Bytes a second that this host sends to the engine at most.
-    pub rate: Option<u64>,
     /// Where the file says so, from 1.
     pub line: usize,
+}
+
+/// Whose connections these are, and what of the way to each engine is theirs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    pub name: String,
+    pub weight: u32,
+    /// Bytes a second.
+    pub rate: Option<u64>,
+}
+
+impl Tenant {
+    fn new(name: &str) -> Tenant {
+        Tenant { name: name.to_owned(), weight: 1, rate: None }
+    }
+
+    /// By which engines know it ([`tenant_id`]).
+    pub fn id(&self) -> u32 {
+        tenant_id(&self.name)
+    }
+}
+
+/// The number of a tenant's name (FNV-1a), which is the same on all hosts, and not 0: so are connections of no tenant.
+pub fn tenant_id(name: &str) -> u32 {
+    let hash =
+        name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash.max(1)
 }
 
 /// What a hosts file says.
@@ -144,6 +171,8 @@ pub struct Hosts {
     pub least: Option<usize>,
     pub carriers: Option<Carriers>,
     pub congestion: Option<Congestion>,
+    /// Those that a line names, here or of a host.
+    tenants: Vec<Tenant>,
     /// By prefix from the longest on, then by network.
     hosts: Vec<Host>,
     /// Those of one prefix each.
@@ -183,22 +212,51 @@ impl Hosts {
                 }
                 ["carrier", name] => carriers(name).and_then(|which| once(&mut hosts.carriers, which)),
                 ["congestion", name] => congestion(name).and_then(|which| once(&mut hosts.congestion, which)),
+                ["tenant", name, rest @ ..] => tenant(name, rest).and_then(|tenant| hosts.adds(tenant)),
                 ["host", network, engine, rest @ ..] => {
                     host(at + 1, network, engine, rest).map(|host| hosts.hosts.push(host))
                 }
                 ["listen" | "key" | "shared-key" | "least" | "carrier" | "congestion", ..] => {
                     Err("one word is wanted behind the first".into())
                 }
+                ["tenant"] => Err("tenant NAME [weight=NUMBER] [rate=BYTES]".into()),
                 ["host", ..] => Err("host NETWORK ADDRESS:PORT key=BASE64|shared|plain".into()),
                 [word, ..] => Err(format!(
-                    "{word:?}: no such word (listen, key, shared-key, least, carrier, congestion, host)"
+                    "{word:?}: no such word (listen, key, shared-key, least, carrier, congestion, tenant, host)"
                 )),
             };
             done.map_err(|message| HostsError { line: at + 1, message })?;
         }
         hosts.check()?;
+        hosts.name_tenants()?;
         hosts.sort();
         Ok(hosts)
+    }
+
+    fn adds(&mut self, tenant: Tenant) -> Result<(), String> {
+        match self.tenants.iter().find(|other| other.id() == tenant.id()) {
+            Some(other) if other.name == tenant.name => {
+                Err(format!("the tenant {} is said twice", tenant.name))
+            }
+            Some(other) => {
+                Err(format!("the tenants {} and {} have the same number", other.name, tenant.name))
+            }
+            None => {
+                self.tenants.push(tenant);
+                Ok(())
+            }
+        }
+    }
+
+    /// Those that only hosts name are tenants as well.
+    fn name_tenants(&mut self) -> Result<(), HostsError> {
+        for at in 0..self.hosts.len() {
+            let (name, line) = (self.hosts[at].tenant.clone(), self.hosts[at].line);
+            let new = name.filter(|name| !self.tenants.iter().any(|tenant| tenant.name == *name));
+            let added = new.map_or(Ok(()), |name| self.adds(Tenant::new(&name)));
+            added.map_err(|message| HostsError { line, message })?;
+        }
+        Ok(())
     }
 
     /// What holds of lines together.
@@ -210,12 +268,9 @@ impl Hosts {
             if let Some(other) = networks.insert(host.network, host.line) {
                 return error(format!("{} stands in line {other} as well", host.network));
             }
-            let (known, other) = *engines.entry(host.engine).or_insert(((host.trust, host.rate), host.line));
-            if known.0 != host.trust {
+            let (trust, other) = *engines.entry(host.engine).or_insert((host.trust, host.line));
+            if trust != host.trust {
                 return error(format!("the engine {} is known in another way in line {other}", host.engine));
-            }
-            if known.1 != host.rate {
-                return error(format!("the engine {} has another rate in line {other}", host.engine));
             }
             match host.trust {
                 Trust::Key(_) if self.key.is_none() => {
@@ -256,6 +311,11 @@ impl Hosts {
         self.hosts.iter()
     }
 
+    /// All that some line names, in the order of lines.
+    pub fn tenants(&self) -> &[Tenant] {
+        &self.tenants
+    }
+
     /// The engine that has this address: whoever comes from there is to show himself so.
     pub fn trust_of_engine(&self, address: IpAddr) -> Option<Trust> {
         let is_it = |host: &&Host| host.engine.ip().to_canonical() == address.to_canonical();
@@ -270,6 +330,27 @@ fn once<T>(place: &mut Option<T>, value: T) -> Result<(), String> {
 fn socket(text: &str) -> Result<SocketAddr, String> {
     let address: SocketAddr = text.parse().map_err(|_| format!("{text:?} is not ADDRESS:PORT"))?;
     if address.port() == 0 { Err(format!("{text:?}: port 0")) } else { Ok(address) }
+}
+
+fn tenant(name: &str, rest: &[&str]) -> Result<Tenant, String> {
+    if !is_name(name) {
+        return Err(format!("{name:?} is no name for a tenant"));
+    }
+    let (mut weight, mut rate) = (None, None);
+    for word in rest {
+        let number = |text: &str| text.parse::<u64>().ok().filter(|number| *number > 0);
+        match word.split_once('=') {
+            Some(("weight", text)) => {
+                let number = number(text).filter(|weight| *weight <= 1000);
+                once(&mut weight, number.ok_or(format!("{text:?} is no weight from 1 to 1000"))? as u32)?;
+            }
+            Some(("rate", text)) => {
+                once(&mut rate, number(text).ok_or(format!("{text:?} are no bytes a second"))?)?;
+            }
+            _ => return Err(format!("{word:?}: no such word (weight=NUMBER, rate=BYTES)")),
+        }
+    }
+    Ok(Tenant { weight: weight.unwrap_or(1), rate, ..Tenant::new(name) })
 }
 
 fn carriers(name: &str) -> Result<Carriers, String> {
@@ -299,7 +380,7 @@ fn host(line: usize, network: &str, engine: &str, rest: &[&str]) -> Result<Host,
     if engine.ip().is_unspecified() || engine.ip().is_multicast() {
         return Err(format!("no engine is at {}", engine.ip()));
     }
-    let (mut trust, mut tenant, mut rate) = (None, None, None);
+    let (mut trust, mut tenant) = (None, None);
     for word in rest {
         match word.split_once('=') {
             None if *word == "shared" => once(&mut trust, Trust::Shared)?,
@@ -310,19 +391,13 @@ fn host(line: usize, network: &str, engine: &str, rest: &[&str]) -> Result<Host,
             }
             Some(("tenant", name)) if is_name(name) => once(&mut tenant, name.to_owned())?,
             Some(("tenant", name)) => return Err(format!("{name:?} is no name for a tenant")),
-            Some(("rate", text)) => {
-                let bytes = text.parse().ok().filter(|bytes| *bytes > 0);
-                once(&mut rate, bytes.ok_or(format!("{text:?} are no bytes a second"))?)?;
-            }
             _ => {
-                return Err(format!(
-                    "{word:?}: no such word (key=BASE64, shared, plain, tenant=NAME, rate=BYTES)"
-                ));
+                return Err(format!("{word:?}: no such word (key=BASE64, shared, plain, tenant=NAME)"));
             }
         }
     }
     let trust = trust.ok_or("how the engine is known has to be said: key=BASE64, shared or plain")?;
-    Ok(Host { network, engine, trust, tenant, rate, line })
+    Ok(Host { network, engine, trust, tenant, line })
 }
 
 fn is_name(name: &str) -> bool {

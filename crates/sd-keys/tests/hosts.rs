@@ -1,7 +1,7 @@
 //! The hosts file: what it says, what it cannot mean, and that the longest prefix counts.
 
 use proptest::prelude::*;
-use sd_keys::hosts::{Carriers, Network};
+use sd_keys::hosts::{Carriers, Network, Tenant};
 use sd_keys::{Hosts, Trust};
 use sd_link::congestion::Congestion;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -153,21 +153,28 @@ proptest! {
 
 #[test]
 fn what_carries_and_how_fast() {
-    let text = "carrier datagram\ncongestion swift=250\nhost 10.0.0.0/8 10.0.0.1:1 plain rate=5000\n";
+    let text = "carrier datagram\ncongestion swift=250\nhost 10.0.0.0/8 10.0.0.1:1 plain tenant=blue\n\
+                tenant red weight=3 rate=5000\nhost 11.0.0.0/8 10.0.0.1:1 plain tenant=red\n";
     let hosts = Hosts::parse(text).unwrap();
     assert_eq!(
         (hosts.carriers, hosts.congestion),
         (Some(Carriers::Datagrams), Some(Congestion::Swift(250_000)))
     );
-    assert_eq!(hosts.lookup(ip("10.9.9.9")).and_then(|host| host.rate), Some(5000));
+    let red = Tenant { name: "red".into(), weight: 3, rate: Some(5000) };
+    assert_eq!(hosts.tenants(), [red, Tenant { name: "blue".into(), weight: 1, rate: None }]);
     for (text, said) in [
         ("carrier pigeon", "no carrier"),
         ("carrier trunk\ncarrier trunk", "said twice"),
         ("congestion bbr", "no controller"),
         ("congestion dctcp=5", "no controller"),
         ("congestion swift=0", "no microseconds"),
-        ("host 1.2.3.4 1.2.3.4:5 plain rate=0", "no bytes a second"),
-        ("host 1.2.3.4 1.2.3.4:5 plain rate=5\nhost 2.2.3.4 1.2.3.4:5 plain", "another rate"),
+        ("tenant a rate=0", "no bytes a second"),
+        ("tenant a weight=1001", "no weight"),
+        ("tenant a\ntenant a", "said twice"),
+        ("tenant", "tenant NAME"),
+        ("tenant a b", "no such word"),
+        // They are found by trying.
+        ("tenant costarring\nhost 1.2.3.4 1.2.3.4:5 plain tenant=liquid", "the same number"),
     ] {
         let error = Hosts::parse(text).unwrap_err();
         assert!(error.message.contains(said), "{text}: {error}");

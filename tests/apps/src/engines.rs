@@ -19,6 +19,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("between-hosts-bad-cable", &["python3", network::PROGRAM], bad_cable).ours(),
     Scenario::new("between-hosts-other-key", &["python3", network::PROGRAM], other_key).ours(),
     Scenario::new("between-hosts-seen", &[network::PROGRAM], seen).ours(),
+    Scenario::new("between-hosts-tenants", &["python3", network::PROGRAM], tenants).ours(),
     Scenario::new("between-hosts-stay", &["python3", network::PROGRAM], stay).ours(),
 ];
 
@@ -287,6 +288,29 @@ fn other_key(_: &mut Lab) -> Result<()> {
     // The one that calls shows the other key, and is not told why nobody wants it.
     wait_for_word(&hosts[0], "it ends the greeting")?;
     wait_for_word(&hosts[1], "another key")?;
+    stays_with_the_kernel(hosts)
+}
+
+/// Connections of a tenant go through the engines, with its limits; those between two tenants do not.
+fn tenants(_: &mut Lab) -> Result<()> {
+    let named = |names: [&str; 2]| {
+        let Some(mut hosts) = hosts()? else { return Ok(None) };
+        for (host, name) in hosts.iter_mut().zip(names) {
+            let text = std::fs::read_to_string(host.hosts_file())?;
+            let lines = text.lines().map(|line| match line.starts_with("host ") {
+                true => format!("{line} tenant={name}\ntenant {name} weight=2 rate=20000000\n"),
+                false => format!("{line}\n"),
+            });
+            std::fs::write(host.hosts_file(), lines.collect::<String>())?;
+            start_again(host)?;
+        }
+        Ok::<_, harness::Error>(Some(hosts))
+    };
+    let Some(hosts) = named(["blue", "blue"])? else { return Ok(()) };
+    let (server, client) = start(&hosts, 4, 1_000_000)?;
+    end(server, client, ("end", 4))?;
+    finish(hosts)?;
+    let Some(hosts) = named(["blue", "red"])? else { return Ok(()) };
     stays_with_the_kernel(hosts)
 }
 

@@ -13,7 +13,7 @@ const AS_USER: &str = "setpriv --reuid 61001 --regid 61001 --clear-groups";
 /// A step in the life of one machine; what it says when it went well.
 type Step = (&'static str, fn(&mut Host) -> Result<String>);
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     ("install", install),
     ("units are sound", units),
     ("first client starts it", first_client),
@@ -22,6 +22,7 @@ const STEPS: [Step; 12] = [
     ("sd-run@", instance),
     ("reload", reload),
     ("options", options),
+    ("engine", engine),
     ("restart", restart),
     ("kill", kill),
     ("upgrade", upgrade),
@@ -175,6 +176,39 @@ fn options(host: &mut Host) -> Result<String> {
     }
     host.still_served()?;
     Ok(places.join(", "))
+}
+
+/// The engine for connections to other hosts, within the rights of the monitor's unit; another one where it ends.
+fn engine(host: &mut Host) -> Result<String> {
+    let key = host.done("sd key new /etc/socksdirect/engine.key")?;
+    let lines = [
+        "listen 127.0.0.1:7077".to_owned(),
+        "key engine.key".to_owned(),
+        format!("host 10.9.0.0/16 127.0.0.2:7077 key={}", key.trim()),
+    ];
+    host.done(&format!("printf '%s\\n' '{}' > /etc/socksdirect/hosts", lines.join("' '")))?;
+    host.done("echo 'OPTIONS=--hosts /etc/socksdirect/hosts' > /etc/default/socksdirect")?;
+    host.done("systemctl restart socksdirect.service")?;
+    let seen = |host: &Host| retry(LIMIT, || engine_pid(host));
+    let first = seen(host)?;
+    host.done(&format!("kill -KILL {first}"))?;
+    let next = retry(LIMIT, || match engine_pid(host)? {
+        pid if pid != first => Ok(pid),
+        pid => fail!("process {pid} is there still"),
+    })?;
+    host.still_served()?;
+    Ok(format!("process {first}, then {next}"))
+}
+
+/// Of the engine, once it listens.
+fn engine_pid(host: &Host) -> Result<String> {
+    let said = host.done("sd doctor || true")?;
+    if !said.contains("127.0.0.2:7077") {
+        fail!("sd doctor says nothing of the other engine: {said}");
+    }
+    let pids = host.done("pgrep --exact sd-engine")?;
+    host.done("bash -c 'exec 3<>/dev/tcp/127.0.0.1/7077'")?;
+    Ok(pids.trim().to_owned())
 }
 
 fn restart(host: &mut Host) -> Result<String> {

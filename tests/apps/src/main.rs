@@ -37,6 +37,7 @@ mod redis;
 mod redis_store;
 mod relays;
 mod runtimes;
+mod soak;
 mod spawners;
 mod ssh;
 mod table;
@@ -143,6 +144,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     engines::SCENARIOS,
     engines_end::SCENARIOS,
     many::SCENARIOS,
+    soak::SCENARIOS,
     crash::SCENARIOS,
     monitor::SCENARIOS,
     cost::SCENARIOS,

@@ -58,7 +58,7 @@ pub(crate) struct View<'a> {
 
 impl Ends for View<'_> {
     fn read(&mut self, end: u64, position: u64, out: &mut [u8]) {
-        match self.desk.with_seat(end) {
+        match self.with_seat(end) {
             Some((connection, seat)) => connection.read(seat, position, out),
             None => out.fill(0),
         }
@@ -67,7 +67,7 @@ impl Ends for View<'_> {
     fn write(&mut self, end: u64, position: u64, bytes: &[u8]) {
         self.desk.carried += bytes.len() as u64;
         let mut early = [0; 2];
-        if let Some((connection, seat)) = self.desk.with_seat(end) {
+        if let Some((connection, seat)) = self.with_seat(end) {
             early[0] = connection.early_bytes();
             connection.write(seat, position, bytes);
             early[1] = connection.early_bytes();
@@ -86,25 +86,25 @@ impl Ends for View<'_> {
                 return;
             }
             News::Opened => {
-                if let Some(connection) = self.desk.connections.get(end) {
+                if let Some(connection) = self.connection(end) {
                     connection.question = None;
+                    self.desk.opened.push(end);
                 }
-                self.desk.opened.push(end);
             }
-            News::Lost if self.desk.asks_again(number, end) => return,
+            News::Lost if self.connection(end).is_some() && self.desk.asks_again(number, end) => return,
             News::Consumed(to) => {
-                if let Some((connection, seat)) = self.desk.with_seat(end) {
+                if let Some((connection, seat)) = self.with_seat(end) {
                     connection.credit(seat, to);
                 }
             }
             News::Said(words) => {
-                if let Some(connection) = self.desk.connections.get(end) {
+                if let Some(connection) = self.connection(end) {
                     connection.hear(words);
                 }
             }
             News::Refused(_) | News::Reset(_) | News::Closed | News::Lost => {
                 tracing::debug!(connection = end, ?news, "engine: a connection is over");
-                if let Some(connection) = self.desk.connections.get(end)
+                if let Some(connection) = self.connection(end)
                     && connection.number == Some(number)
                 {
                     (connection.number, connection.is_lost) = (None, is_lost);
@@ -113,6 +113,18 @@ impl Ends for View<'_> {
             News::Arrived(_) | News::Fin | News::Urgent(..) | News::Stopped => return,
         }
         self.desk.touch(end);
+    }
+}
+
+impl View<'_> {
+    /// Numbers of two links are alike, so another peer's connection may have the one that this peer speaks of.
+    fn connection(&mut self, end: u64) -> Option<&mut Connection> {
+        self.desk.connections.get(end).filter(|connection| connection.peer == self.peer)
+    }
+
+    fn with_seat(&mut self, end: u64) -> Option<(&mut Connection, &mut Seat)> {
+        self.connection(end)?;
+        self.desk.with_seat(end)
     }
 }
 

@@ -29,6 +29,9 @@ const GONE_NS: u64 = 2_000_000_000;
 pub(crate) const FOREVER_NS: u64 = u64::MAX;
 /// So many callers, who may be anybody at its address, are heard at once.
 const GREETINGS_MAX: usize = 4;
+/// What has come is acknowledged after so long at the latest.
+pub(crate) const ACK_DELAY_NS: u64 = 1_000_000;
+
 /// See the module.
 pub(crate) struct Peer {
     carriers: Carriers,
@@ -317,31 +320,73 @@ mod tests {
     use crate::words::Question;
     use sd_proto::{Ip, Request};
 
-    /// Another engine, which was started now: it greets, and asks about a connection. What is asked here comes of it.
-    fn asks(link: &mut Link, desk: &mut Desk, now: u64) {
-        let (mut other, mut others) = (no_link(now), Desk::default());
-        let question = Question { local: (Ip([1; 16]), 1), remote: (Ip([2; 16]), 2), began: Some((3, 4)) };
-        let mut is_asked = false;
-        for step in 0..200 {
-            let now = now + step * 10_000_000;
-            other.tick(now, &mut View { desk: &mut others, peer: 0 });
-            link.tick(now, &mut View { desk, peer: 0 });
+    /// Another engine, which was started now, and the time there.
+    struct Other {
+        link: Link,
+        desk: Desk,
+        now: u64,
+    }
+
+    impl Other {
+        fn new(now: u64) -> Other {
+            Other { link: no_link(now), desk: Desk::default(), now }
+        }
+
+        /// What each has to say goes to the other; here it is the peer `at`.
+        fn exchange(&mut self, at: usize, link: &mut Link, desk: &mut Desk) {
+            self.now += 10_000_000;
+            let Other { link: other, desk: others, now } = self;
+            other.tick(*now, &mut View { desk: others, peer: 0 });
+            link.tick(*now, &mut View { desk, peer: at });
             let mut room = [0; 16 << 10];
-            while let Some(len) = other.transmit(now, 0, &mut room, &mut View { desk: &mut others, peer: 0 })
-            {
-                take((0, now), 0, &mut room[..len], false, link, desk);
+            while let Some(len) = other.transmit(*now, 0, &mut room, &mut View { desk: others, peer: 0 }) {
+                take((at, *now), 0, &mut room[..len], false, link, desk);
             }
-            while let Some(len) = link.transmit(now, 0, &mut room, &mut View { desk, peer: 0 }) {
-                take((0, now), 0, &mut room[..len], false, &mut other, &mut others);
-            }
-            if !is_asked {
-                is_asked = other.open(0, 9, WINDOW, &question.encode()).is_ok();
-            }
-            if !desk.asked.is_empty() {
-                return;
+            while let Some(len) = link.transmit(*now, 0, &mut room, &mut View { desk, peer: at }) {
+                take((0, *now), 0, &mut room[..len], false, other, others);
             }
         }
-        panic!("nothing was asked");
+
+        /// It greets, and asks about a connection: its number, which is the same here. What is asked here comes of it.
+        fn asks(&mut self, at: usize, link: &mut Link, desk: &mut Desk) -> sd_link::Connection {
+            let question =
+                Question { local: (Ip([1; 16]), 1), remote: (Ip([2; 16]), 2), began: Some((3, 4)) };
+            let mut asked = None;
+            for _ in 0..200 {
+                self.exchange(at, link, desk);
+                asked = asked.or_else(|| self.link.open(0, 9, WINDOW, &question.encode()).ok());
+                if let Some(number) = asked.filter(|_| !desk.asked.is_empty()) {
+                    return number;
+                }
+            }
+            panic!("nothing was asked");
+        }
+    }
+
+    fn asks(link: &mut Link, desk: &mut Desk, now: u64) {
+        Other::new(now).asks(0, link, desk);
+    }
+
+    /// Numbers of two links are alike.
+    #[test]
+    fn a_question_that_is_taken_back_ends_no_connection() {
+        for at in [0, 1] {
+            let (mut links, mut desk) = ([no_link(0), no_link(0)], Desk::default());
+            let mut others = [Other::new(0), Other::new(0)];
+            let mut carried = Connection::new(0, false, u64::MAX);
+            others[0].asks(0, &mut links[0], &mut desk);
+            let (_, first, ..) = desk.asked.pop().unwrap();
+            carried.number = Some(first);
+            let id = desk.connections.add(carried);
+            links[0].accept(first, id, WINDOW).unwrap();
+            let number = others[at].asks(at, &mut links[at], &mut desk);
+            let (_, second, ..) = desk.asked.pop().unwrap();
+            assert_eq!(first == second, at == 1);
+            others[at].link.reset(number, 2, true).unwrap();
+            (0..5).for_each(|_| others[at].exchange(at, &mut links[at], &mut desk));
+            assert_eq!(links[at].connections(), u32::from(at == 0));
+            assert_eq!(desk.connections.get(id).and_then(|carried| carried.number), Some(first));
+        }
     }
 
     #[test]

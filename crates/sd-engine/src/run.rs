@@ -70,6 +70,7 @@ pub fn run(socket: &Path, hosts: Hosts) -> Result<(), Error> {
     while engine.is_needed() {
         engine.turn(socket);
     }
+    engine.leave();
     Ok(())
 }
 
@@ -165,6 +166,11 @@ impl Engine {
         }
         self.control.says_it_sleeps(false);
         self.patience.begin();
+    }
+
+    /// The last that was heard may be the end of a connection: who does not know that it was heard keeps it until he finds nobody here any more.
+    fn leave(&mut self) {
+        self.send(now_ns() + peer::ACK_DELAY_NS);
     }
 
     /// Whether something was found anywhere.

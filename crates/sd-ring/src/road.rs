@@ -110,6 +110,15 @@ pub fn send(own: RoadWord, peer: RoadWord, free: bool) -> Send {
     }
 }
 
+/// The words as the sender at an end takes them whose other end is another host's: bytes that it sends in the kernel's stream behind a switch overtake
+/// the word of that, and would be taken for bytes in front of it. So nobody leaves the ring before the other end knows where he went there.
+#[inline]
+pub fn between_hosts(own: RoadWord, peer: RoadWord) -> [RoadWord; 2] {
+    let is_untold = own.has(RoadWord::SWITCHED) && !peer.has(RoadWord::KNOWS);
+    let hidden = if is_untold { RoadWord::WANTS_KERNEL.0 } else { 0 };
+    [own, peer].map(|word| RoadWord(word.0 & !hidden))
+}
+
 /// What a receiver does next. It holds the right to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Receive {
@@ -190,4 +199,24 @@ pub fn may_mend(own: RoadWord, peer: RoadWord) -> bool {
     let over = RoadWord::ATTACHED | RoadWord::SWITCHED;
     let ends = RoadWord::LEAVING | RoadWord::LEFT | RoadWord::RESUME;
     own.has(over) && peer.has(over | RoadWord::KNOWS) && (own.0 | peer.0) & ends.0 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_hosts_nobody_leaves_a_ring_unknown() {
+        let all = |bits: u32| (0..256).map(RoadWord).filter(move |word| word.0 & bits == 0);
+        let decided = (RoadWord::LEAVING | RoadWord::LEFT | RoadWord::RESUME).0;
+        for (own, peer) in all(decided).flat_map(|own| all(0).map(move |peer| (own, peer))) {
+            let own = own | RoadWord::SWITCHED;
+            let [told_own, told_peer] = between_hosts(own, peer);
+            let next = send(told_own, told_peer, true);
+            match peer.has(RoadWord::KNOWS) {
+                false => assert_eq!(next, Send::Ring, "{own:?} {peer:?}"),
+                true => assert_eq!(next, send(own, peer, true), "{own:?} {peer:?}"),
+            }
+        }
+    }
 }

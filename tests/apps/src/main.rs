@@ -38,6 +38,7 @@ mod redis;
 mod redis_store;
 mod relays;
 mod runtimes;
+mod soak;
 mod spawners;
 mod ssh;
 mod table;
@@ -145,6 +146,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     engines::SCENARIOS,
     engines_end::SCENARIOS,
     many::SCENARIOS,
+    soak::SCENARIOS,
     crash::SCENARIOS,
     monitor::SCENARIOS,
     cost::SCENARIOS,

@@ -27,6 +27,8 @@ pub struct Host {
     pub address: Ipv4Addr,
     /// What joins it to the other one, if that has faults; the first host has it.
     pub cable: Option<Cable>,
+    /// What its monitors are told besides.
+    more: &'static [&'static str],
 }
 
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
@@ -41,7 +43,7 @@ pub fn two(is_oracle: bool) -> Result<[Host; 2]> {
     let (here, there) = (Network::new()?, Network::new()?);
     Network::join([(&here, ADDRESSES[0]), (&there, ADDRESSES[1])])?;
     let host = |network, address| {
-        Ok::<_, crate::Error>(Host { lab: Lab::on(network, is_oracle)?, address, cable: None })
+        Ok::<_, crate::Error>(Host { lab: Lab::on(network, is_oracle)?, address, cable: None, more: &[] })
     };
     Ok([host(here, ADDRESSES[0])?, host(there, ADDRESSES[1])?])
 }
@@ -49,6 +51,11 @@ pub fn two(is_oracle: bool) -> Result<[Host; 2]> {
 /// Two of them with an engine each, which know each other by keys; joined by a cable that has these faults, or the kernel's own pair of
 /// devices where it has none. Fewer connections than `least` stay the kernel's.
 pub fn two_with_engines(faults: Faults, least: usize) -> Result<[Host; 2]> {
+    two_told(&[], faults, least)
+}
+
+/// The same, where monitors have these arguments besides.
+pub fn two_told(more: &'static [&'static str], faults: Faults, least: usize) -> Result<[Host; 2]> {
     let (here, there) = (Network::new()?, Network::new()?);
     let ends = [(&here, ADDRESSES[0]), (&there, ADDRESSES[1])];
     let cable = match faults == Faults::default() {
@@ -57,6 +64,7 @@ pub fn two_with_engines(faults: Faults, least: usize) -> Result<[Host; 2]> {
     };
     let mut hosts = [Host::bare(here, ADDRESSES[0])?, Host::bare(there, ADDRESSES[1])?];
     introduce(&hosts, least)?;
+    hosts.iter_mut().for_each(|host| host.more = more);
     hosts.iter_mut().try_for_each(Host::start_engine)?;
     hosts[0].cable = cable;
     Ok(hosts)
@@ -91,7 +99,7 @@ fn introduce(hosts: &[Host], least: usize) -> Result<()> {
 impl Host {
     /// Without a monitor.
     fn bare(network: Network, address: Ipv4Addr) -> Result<Host> {
-        Ok(Host { lab: Lab::on_without_monitor(network)?, address, cable: None })
+        Ok(Host { lab: Lab::on_without_monitor(network)?, address, cable: None, more: &[] })
     }
 
     /// A monitor, and waits until that knows its engine.
@@ -115,7 +123,8 @@ impl Host {
     /// A monitor with an engine.
     pub fn start_monitor(&mut self) -> Result<()> {
         let file = self.hosts_file().display().to_string();
-        self.lab.start_monitor_with(&["--hosts", &file])
+        let args = [&["--hosts", file.as_str()][..], self.more].concat();
+        self.lab.start_monitor_with(&args)
     }
 
     /// What says where the other host's engine is.
@@ -141,6 +150,17 @@ impl Host {
             Some(pid) => Ok(pid),
             None => fail!("there is no engine"),
         }
+    }
+
+    /// All engines there, the oldest first: that of a monitor which is gone carries on, and those that others have started wait.
+    pub fn engines(&self) -> Result<Vec<u32>> {
+        let Some(network) = self.lab.network() else { fail!("it has no network of its own") };
+        let is_engine =
+            |pid: &u32| procfs::process(*pid).is_some_and(|it| it.comm == "sd-engine" && it.state != 'Z');
+        let mut pids = network.processes()?;
+        pids.retain(is_engine);
+        pids.sort_unstable();
+        Ok(pids)
     }
 
     /// What `sd ss --json` says of its engine and those that it knows.

@@ -59,13 +59,16 @@ pub enum News<'a> {
     Lost,
 }
 
+/// The end of a connection that was offered and neither accepted nor refused: the caller has given it no name yet.
+pub const NOBODY: u64 = u64::MAX;
+
 /// The local ends of connections: where their bytes lie, and who is told.
 pub trait Ends {
     /// Copies bytes that were announced and not consumed, from `position` on.
     fn read(&mut self, end: u64, position: u64, out: &mut [u8]);
     /// Puts bytes at their position. They have arrived when [`News::Arrived`] says so; what is before them may be missing.
     fn write(&mut self, end: u64, position: u64, bytes: &[u8]);
-    /// Something happened to a connection, which the caller knows as `end`.
+    /// Something happened to a connection, which the caller knows as `end`, or as [`NOBODY`].
     fn told(&mut self, connection: Connection, end: u64, news: News<'_>);
 }
 

@@ -87,7 +87,7 @@ impl Conn {
             generation,
             stage: Stage::Free,
             tenant: 0,
-            end: 0,
+            end: super::NOBODY,
             taken: 0,
             announced: 0,
             peer_consumed: 0,

@@ -15,7 +15,7 @@ use crate::process::PROCESS;
 use crate::socket::cold;
 use crate::socket::endpoint::EndpointExt;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use sd_ring::road::{Position, Receive, RoadWord, Send, receive, send};
+use sd_ring::road::{Position, Receive, RoadWord, Send, between_hosts, receive, send};
 use sd_shm::channel::Side;
 use sd_shm::slab::{
     Awaits, Cold, Endpoint, HAS_COLD, Moved, Promotes, ROAD_WATCHED, RX_PARKED, State, TX_PARKED,
@@ -160,7 +160,9 @@ pub(crate) fn next_of_sender(endpoint: &Endpoint, is_open: bool) -> Send {
     }
     let noted = word(endpoint).map_or(TX_KERNEL | NEVER, |word| word.load(Ordering::Acquire));
     let (mut own, mut peer) = (endpoint.own_words().road(), endpoint.peer_words().road());
-    if (own | peer).has(RoadWord::BROKEN) && !is_far(endpoint) {
+    if is_far(endpoint) {
+        [own, peer] = between_hosts(own, peer);
+    } else {
         // A lie, which would keep it in the ring.
         (own.0, peer.0) = (own.0 & !RoadWord::BROKEN.0, peer.0 & !RoadWord::BROKEN.0);
     }

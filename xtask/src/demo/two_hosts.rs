@@ -52,7 +52,7 @@ struct Row {
 }
 
 pub(super) fn run(options: &Options, rounds: usize, seconds: f64) -> Result<()> {
-    let faults = options.faults();
+    let faults = options.bad.faults();
     let seconds = seconds.max(1.0) as u64;
     let mut found = vec![Found::default(); CASES.len()];
     let mut progress = Progress::new(rounds * CASES.len() * 2);

@@ -28,14 +28,16 @@ struct Case {
     connections: u64,
 }
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 9] = [
     Case { label: "redis GET", load: Load::Redis, connections: 1 },
     Case { label: "redis GET", load: Load::Redis, connections: 50 },
     Case { label: "nginx 64 B keep-alive", load: Load::Nginx, connections: 1 },
     Case { label: "nginx 64 B keep-alive", load: Load::Nginx, connections: 50 },
     Case { label: "memcached get", load: Load::Memcached, connections: 8 },
+    Case { label: "memcached get", load: Load::Memcached, connections: 50 },
     Case { label: "PostgreSQL select", load: Load::Postgres, connections: 1 },
     Case { label: "PostgreSQL select", load: Load::Postgres, connections: 8 },
+    Case { label: "PostgreSQL select", load: Load::Postgres, connections: 50 },
 ];
 
 /// What was measured of a case on one side, and the roads that were seen on our side.

@@ -6,7 +6,6 @@
 //! Monitors promote all connections after their first message. At the end nothing may be left in them.
 
 use super::compare::{CRASH, HANG, Outcomes};
-use super::each::{assertions, files};
 use super::stage::Stage;
 use super::{Choice, Item, redis, sources};
 use harness::cable::Faults;
@@ -39,17 +38,7 @@ pub(crate) fn items() -> impl Iterator<Item = Item> {
     let source = Some((|| sources::source("redis")) as fn() -> _);
     let redis =
         Item { suite: "redis", name: "between-hosts", needs, is_fast: false, source, run: redis_tests };
-    let needs = &["memcached", "perl"];
-    let source = Some(sources::memcached_tests as fn() -> _);
-    let memcached = Item {
-        suite: "memcached",
-        name: "between-hosts",
-        needs,
-        is_fast: false,
-        source,
-        run: memcached_tests,
-    };
-    [redis, memcached].into_iter()
+    [redis].into_iter()
 }
 
 /// Two hosts and the side of the programs there.
@@ -76,15 +65,9 @@ impl Pair {
     }
 
     /// Runs a program of the tests in a folder: its status, none where it had to be killed or a signal did it, and its words.
-    fn test(
-        &self,
-        folder: &Path,
-        program: &str,
-        args: &[&str],
-        set: &[(&str, &str)],
-    ) -> Result<(String, String)> {
+    fn test(&self, folder: &Path, program: &str, args: &[&str]) -> Result<(String, String)> {
         let mut command = self.hosts[0].lab.command(self.side, program, args)?;
-        command.current_dir(folder).envs(set.iter().copied());
+        command.current_dir(folder);
         let mut process = Proc::start(&mut command, program, self.hosts[0].lab.path())?;
         let is_over = harness::until("the tests end", LIMIT, || !process.is_running()).is_ok();
         let text = process.stdout_so_far() + &process.stderr_so_far();
@@ -121,42 +104,12 @@ fn redis_tests(stage: &Stage, _: &Item, choice: &Choice) -> Result<Outcomes> {
     for unit in UNITS {
         let script = ["tests/test_helper.tcl", "--clients", "1", "--host", &address, "--port", &port];
         let args = [&script[..], &["--singledb", "--single", unit]].concat();
-        let (word, text) = pair.test(&tree, "tclsh", &args, &[])?;
+        let (word, text) = pair.test(&tree, "tclsh", &args)?;
         stage.write_log(unit, &text, word.clone())?;
         text.lines().for_each(|line| redis::add(line, &mut outcomes));
         outcomes.insert(format!("({unit})"), word);
     }
     outcomes.retain(|test, _| choice.has(test));
-    server.terminate(SOON)?;
-    pair.finish()?;
-    Ok(outcomes)
-}
-
-/// Files that begin with what a server has that nobody has used for something else.
-const FILES_LEFT_OUT: &[&str] = &["00-startup.t", "whitespace.t"];
-
-fn memcached_tests(stage: &Stage, _: &Item, choice: &Choice) -> Result<Outcomes> {
-    let tree = sources::memcached_tests()?;
-    let mut outcomes = Outcomes::new();
-    let pair = Pair::new(stage)?;
-    let (address, port) = (pair.address(), PORT.to_string());
-    let server =
-        pair.serve("memcached", &["-l", &address, "-p", &port, "-U", "0", "-u", "root", "-m", "64"])?;
-    let daemon = format!("{address}:{port}");
-    for file in files(&tree.join("t"), "", &["t"])? {
-        let path = format!("t/{file}");
-        let text = std::fs::read_to_string(tree.join(&path))?;
-        // Those that start a server with options say nothing of this one.
-        let is_fit = text.contains("new_memcached()") && !FILES_LEFT_OUT.contains(&file.as_str());
-        if !is_fit || !choice.has(&file) {
-            continue;
-        }
-        let set = [("T_MEMD_USE_DAEMON", daemon.as_str())];
-        let (word, text) = pair.test(&tree, "perl", &["-It/lib", &path], &set)?;
-        stage.write_log(&file, &text, word.clone())?;
-        outcomes.insert(file.clone(), word);
-        outcomes.extend(assertions(&file, &text));
-    }
     server.terminate(SOON)?;
     pair.finish()?;
     Ok(outcomes)

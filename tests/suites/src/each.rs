@@ -186,7 +186,7 @@ fn tap(
 
 /// What became of each assertion, by number. A plan, `1..N`, stands before them, or, where the file counts as it goes,
 /// behind them: without one, the file has not come to its end.
-pub(crate) fn assertions(file: &str, text: &str) -> Outcomes {
+fn assertions(file: &str, text: &str) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let mut plan = "none";
     for line in text.lines() {
